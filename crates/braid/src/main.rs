@@ -1,0 +1,2 @@
+//! The braid program.
+fn main() {}

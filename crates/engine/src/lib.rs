@@ -1,0 +1,17 @@
+//! One core's whole: connections' lives, timers, and the routing of events between the machines.
+//!
+//! * [`machine`]: the face a reactor drives; the same for [`host`] and [`target`]
+//! * [`host`]: volumes over paths
+//! * [`target`]: a software subsystem behind shaped ports
+//! * [`buddy`]: who owns which range of the core's arena
+#![no_std]
+#![forbid(unsafe_code)]
+extern crate alloc;
+
+pub mod buddy;
+pub mod host;
+pub mod limits;
+pub mod machine;
+pub mod target;
+
+pub use machine::{ConnId, DeviceId, DeviceOp, DeviceRequest, Machine, Output, Span};

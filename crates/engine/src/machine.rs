@@ -1,0 +1,196 @@
+//! The face a reactor drives: one trait for the host's engine, the target's, and programs around them.
+//!
+//! # Contract
+//! One core, one reactor, one machine. A turn of the loop: the reactor reads the clock once, hands in
+//! everything that happened (`handle_*`), calls `turn`, then `poll_output` until `None`, then
+//! `poll_transmit` for every connection named in an `Output::Transmit` until `None`, then submits all
+//! system calls at once and sleeps until the next event or `poll_timeout`.
+//!
+//! Connections: ids are chosen by the machine (dense, below [`Machine::connections_max`]). An id that the
+//! machine opened or accepted lives until the reactor calls `handle_closed` for it, which happens exactly
+//! once: because the peer or network ended it, or in answer to `Output::Close`. Only then may it be reused.
+//!
+//! Payload bytes: see `nvme::Placement`; here tokens are already mapped to [`Span`]s of the arena.
+use alloc::vec::Vec;
+
+/// A connection of this core.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ConnId(pub u32);
+
+/// A block device or file of this core, as the reactor's owner numbered it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct DeviceId(pub u16);
+
+/// A range of the core's arena.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Span {
+    /// First byte; 4 KiB aligned where a whole buffer is meant.
+    pub at: u64,
+    /// Bytes.
+    pub len: u32,
+}
+
+/// Where the next bytes of a connection's stream belong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Destination of the next bytes; never empty.
+    pub span: Span,
+    /// Running CRC32C to continue, where the data digest is on.
+    pub crc: Option<u32>,
+}
+
+/// Payload to send behind a header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Send {
+    /// Source.
+    pub span: Span,
+    /// Whether the CRC32C of the span follows it, little-endian.
+    pub digest: bool,
+    /// Comes back in `handle_sent`.
+    pub cookie: u32,
+}
+
+/// What to do with a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeviceOp {
+    /// Device to span.
+    Read,
+    /// Span to device; `fua`: durable before it is done.
+    Write {
+        /// Force unit access.
+        fua: bool,
+    },
+    /// Everything acknowledged becomes durable.
+    Flush,
+    /// Zero `length` bytes; may deallocate.
+    WriteZeroes {
+        /// Deallocate allowed.
+        deallocate: bool,
+    },
+    /// Deallocate `length` bytes.
+    Deallocate,
+    /// Compare the device with the span; a difference is [`DeviceError::Mismatch`].
+    Compare,
+}
+
+/// One request to a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceRequest {
+    /// Comes back in `handle_device`.
+    pub id: u32,
+    /// Which device.
+    pub device: DeviceId,
+    /// What to do.
+    pub op: DeviceOp,
+    /// First byte on the device.
+    pub offset: u64,
+    /// Bytes on the device.
+    pub length: u64,
+    /// Memory, for the ops that have data (`span.len == length`).
+    pub span: Span,
+}
+
+/// Why a device request failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeviceError {
+    /// Compare found a difference.
+    Mismatch,
+    /// The device is full (ENOSPC).
+    Full,
+    /// Read-only (EROFS, EPERM).
+    ReadOnly,
+    /// Not possible on this device (EOPNOTSUPP).
+    Unsupported,
+    /// The operating system's error number.
+    Os(i32),
+}
+
+/// Why a connection is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Closed {
+    /// The peer closed in order.
+    ByPeer,
+    /// We asked.
+    ByUs,
+    /// Refused, reset, unreachable…: the operating system's error number.
+    Error(i32),
+}
+
+/// What a machine wants done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// Connect to address number `address` of the reactor's address table.
+    Open {
+        /// The new connection's id.
+        conn: ConnId,
+        /// Index into the address table.
+        address: u32,
+    },
+    /// The connection has something to send.
+    Transmit(ConnId),
+    /// Close: after what is queued was sent, or at once (`abort`, with a TCP reset).
+    Close {
+        /// Which.
+        conn: ConnId,
+        /// Do not send what is queued.
+        abort: bool,
+    },
+    /// A blocked connection may be read again (`handle_bytes` makes progress).
+    Resume(ConnId),
+    /// Device I/O.
+    Device(DeviceRequest),
+    /// The machine is finished; the reactor returns.
+    Stop,
+}
+
+/// Access to the arena for machines that make or check payload (load generators). Only spans that no
+/// request or connection is using may be touched; the implementation panics otherwise.
+pub trait Memory {
+    /// Bytes of a span.
+    fn bytes(&self, span: Span) -> &[u8];
+    /// Bytes of a span, to change.
+    fn bytes_mut(&mut self, span: Span) -> &mut [u8];
+}
+
+/// A machine that a reactor drives. See the module's contract.
+pub trait Machine {
+    /// Messages from other threads.
+    type Control;
+
+    /// Connection ids are below this.
+    fn connections_max(&self) -> u32;
+    /// A connection was accepted on listener number `listener`; `None` refuses it.
+    fn handle_accepted(&mut self, listener: u32, now_ns: u64) -> Option<ConnId>;
+    /// An `Output::Open` succeeded.
+    fn handle_connected(&mut self, conn: ConnId, now_ns: u64);
+    /// Bytes arrived; returns how many were taken. Fewer than offered: payload begins (`placement`), or the
+    /// connection is blocked until `Output::Resume`.
+    fn handle_bytes(&mut self, conn: ConnId, bytes: &[u8], now_ns: u64) -> usize;
+    /// Where the next bytes belong, if they are payload.
+    fn placement(&mut self, conn: ConnId) -> Option<Place>;
+    /// `len` bytes of payload are in place; `crc` continues `Place::crc`.
+    fn handle_payload(&mut self, conn: ConnId, len: u32, crc: u32, now_ns: u64);
+    /// Appends one PDU's header to `out`; payload to follow, if any, is the inner value. `None`: nothing to send.
+    fn poll_transmit(
+        &mut self,
+        conn: ConnId,
+        out: &mut Vec<u8>,
+        now_ns: u64,
+    ) -> Option<Option<Send>>;
+    /// The payload of one [`Send`] is no longer referenced.
+    fn handle_sent(&mut self, conn: ConnId, cookie: u32, now_ns: u64);
+    /// The connection is over. All its `Send`s were reported before.
+    fn handle_closed(&mut self, conn: ConnId, why: Closed, now_ns: u64);
+    /// A device request ended.
+    fn handle_device(&mut self, id: u32, result: Result<(), DeviceError>, now_ns: u64);
+    /// A message from another thread.
+    fn handle_control(&mut self, message: Self::Control, now_ns: u64);
+    /// Once per loop turn, after all events: make load, check data, publish counters.
+    fn turn(&mut self, memory: &mut dyn Memory, now_ns: u64);
+    /// The next thing to do.
+    fn poll_output(&mut self) -> Option<Output>;
+    /// When to be called at the latest.
+    fn poll_timeout(&self) -> Option<u64>;
+    /// That time has come.
+    fn handle_timeout(&mut self, now_ns: u64);
+}

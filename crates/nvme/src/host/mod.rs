@@ -1,0 +1,12 @@
+//! The initiator: one [`Admin`] association per controller and one [`IoQueue`] per I/O connection.
+//!
+//! Both machines have the same transport face (see [`crate::Placement`]): `handle_connected`,
+//! `handle_bytes`, `placement`, `handle_payload`, `poll_transmit`, `handle_sent`, `handle_closed`,
+//! `poll_timeout`, `handle_timeout`, `poll_event`. An [`Admin`] never has a placement: its data is its own.
+mod admin;
+mod io_queue;
+mod types;
+
+pub use admin::*;
+pub use io_queue::*;
+pub use types::*;

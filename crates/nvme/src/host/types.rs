@@ -1,0 +1,210 @@
+//! Configuration and facts of the host side.
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use crate::wire::Status;
+
+/// Who we are: one NQN and identifier on every path (T35).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostIdentity {
+    /// Host NQN, at most 223 bytes.
+    pub nqn: String,
+    /// Host identifier.
+    pub id: [u8; 16],
+}
+
+/// Digests to ask for; the controller may switch either off? No: it must echo what it enables (T25).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Digests {
+    /// CRC32C over every PDU header.
+    pub header: bool,
+    /// CRC32C over every PDU's data.
+    pub data: bool,
+}
+
+/// How to open the admin connection of one controller.
+#[derive(Clone, Debug)]
+pub struct AdminConfig {
+    /// Our identity.
+    pub host: HostIdentity,
+    /// Subsystem NQN (or the discovery NQN).
+    pub subsystem: String,
+    /// Digests wanted.
+    pub digests: Digests,
+    /// Keep-alive time-out, ms; 0 = none.
+    pub kato_ms: u32,
+    /// I/O queues wanted (granted may be fewer).
+    pub io_queues: u16,
+    /// Longest wait for any one answer while connecting and for any admin command, ns.
+    pub timeout_ns: u64,
+}
+
+/// How to open one I/O queue of a controller that is ready.
+#[derive(Clone, Debug)]
+pub struct IoQueueConfig {
+    /// Our identity; the same as on the admin connection.
+    pub host: HostIdentity,
+    /// Subsystem NQN.
+    pub subsystem: String,
+    /// Controller the admin connection was given.
+    pub cntlid: u16,
+    /// 1…
+    pub qid: u16,
+    /// Queue size in entries (so `entries − 1` commands at most in flight), ≤ MQES + 1.
+    pub entries: u16,
+    /// Digests wanted.
+    pub digests: Digests,
+    /// Ask for SQ flow control to be switched off.
+    pub disable_sq_flow_control: bool,
+    /// Largest in-capsule data, bytes: IOCCSZ·16 − 64.
+    pub in_capsule_max: u32,
+    /// Longest wait for any one answer while connecting, ns.
+    pub timeout_ns: u64,
+}
+
+/// Facts of a controller, parsed and checked.
+#[derive(Clone, Debug)]
+pub struct ControllerInfo {
+    /// Controller identifier.
+    pub cntlid: u16,
+    /// Subsystem NQN it reports.
+    pub subnqn: String,
+    /// Serial, model, firmware; trimmed.
+    pub serial: String,
+    /// Model.
+    pub model: String,
+    /// Firmware revision.
+    pub firmware: String,
+    /// Largest transfer, bytes; `None` = no limit reported.
+    pub transfer_max: Option<u32>,
+    /// Largest queue, entries (MQES + 1).
+    pub entries_max: u16,
+    /// I/O queues granted.
+    pub io_queues: u16,
+    /// In-capsule data on I/O queues, bytes.
+    pub in_capsule_max: u32,
+    /// Keep-alive granularity, units of 100 ms; 0 = not supported.
+    pub kas: u16,
+    /// Traffic-based keep-alive (CTRATT bit 6).
+    pub traffic_keep_alive: bool,
+    /// Command Quiesce Time, ms; 0 = not reported.
+    pub cqt_ms: u16,
+    /// Command Retry Delay Times 1…3, units of 100 ms.
+    pub crdt: [u16; 3],
+    /// Volatile write cache present.
+    pub volatile_write_cache: bool,
+    /// ONCS bits: which optional commands exist.
+    pub oncs: u16,
+    /// ANA reporting supported.
+    pub ana: bool,
+    /// ANATT, seconds.
+    pub anatt_s: u8,
+    /// CMIC: subsystem may have several controllers.
+    pub multi_controller: bool,
+}
+
+/// Facts of one namespace as one controller shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamespaceInfo {
+    /// NSID.
+    pub nsid: u32,
+    /// Size in logical blocks.
+    pub blocks: u64,
+    /// log2 of the logical block size in bytes.
+    pub block_shift: u8,
+    /// NGUID, zero = none.
+    pub nguid: [u8; 16],
+    /// EUI-64, zero = none.
+    pub eui64: [u8; 8],
+    /// UUID, zero = none.
+    pub uuid: [u8; 16],
+    /// Command set identifier.
+    pub csi: u8,
+    /// May be attached to several controllers (NMIC bit 0).
+    pub shared: bool,
+    /// ANA group; 0 = none.
+    pub ana_group: u32,
+    /// ANA state as last read.
+    pub ana_state: AnaState,
+    /// Write protected now.
+    pub read_only: bool,
+    /// Atomic write unit in blocks (NAWUN or AWUN), at least 1.
+    pub atomic_blocks: u32,
+    /// Deallocated blocks read as zeroes (DLFEAT).
+    pub deallocate_reads_zero: bool,
+}
+
+/// ANA state codes (Base 2.0, 5.16.1.13).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum AnaState {
+    /// 01h
+    Optimized = 1,
+    /// 02h
+    NonOptimized = 2,
+    /// 03h
+    Inaccessible = 3,
+    /// 04h
+    PersistentLoss = 4,
+    /// 0Fh
+    Change = 15,
+}
+
+/// Which way a command's data goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Data {
+    /// None.
+    None,
+    /// Controller to host, bytes.
+    In(u32),
+    /// Host to controller, bytes.
+    Out(u32),
+}
+
+/// One I/O command to submit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Command {
+    /// Opcode (NVM command set).
+    pub opcode: u8,
+    /// Namespace.
+    pub nsid: u32,
+    /// CDW10…CDW15.
+    pub cdw: [u32; 6],
+    /// Data and direction.
+    pub data: Data,
+    /// The caller's name for it; comes back in placements and completions. Unique among the commands in flight.
+    pub token: u32,
+}
+
+/// The end of one command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Completed {
+    /// As submitted.
+    pub token: u32,
+    /// What the controller (or, where it can't answer, the host) says.
+    pub status: Status,
+    /// DW0 and DW1.
+    pub result: u64,
+}
+
+/// Facts learnt by the admin connection while it is up.
+#[derive(Clone, Debug)]
+pub enum AdminEvent {
+    /// Everything needed to open I/O queues is known.
+    Ready(alloc::boxed::Box<(ControllerInfo, Vec<NamespaceInfo>)>),
+    /// The namespace list or ANA states were read again after a notice.
+    Changed(Vec<NamespaceInfo>),
+    /// The association is over; nothing more will come. The driver closes the connection after sending what is queued.
+    Failed(super::HostError),
+}
+
+/// What an I/O queue tells.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QueueEvent {
+    /// Commands may be submitted.
+    Ready,
+    /// One command has ended. Its buffer is free (T23).
+    Completed(Completed),
+    /// The queue is over; all its commands were completed before this. The driver closes the connection after sending what is queued.
+    Failed(super::HostError),
+}

@@ -1,0 +1,19 @@
+//! What the NVMe specifications say, as machines without a socket or clock.
+//!
+//! * [`wire`]: the structures on the wire, as accessors over bytes with a plain parsed form
+//! * [`host`]: the initiator's machines: admin connection and I/O queue
+//! * [`controller`]: the target's machine: a whole subsystem with its connections
+//!
+//! Payload (the users' blocks) never enters this crate: machines say where it goes ([`Placement`])
+//! and what is to be sent ([`Transmit`]); the driver moves and checksums the bytes.
+#![no_std]
+#![forbid(unsafe_code)]
+extern crate alloc;
+
+pub mod controller;
+pub mod host;
+pub mod limits;
+mod transfer;
+pub mod wire;
+
+pub use transfer::{Placement, Transmit, TxPayload};

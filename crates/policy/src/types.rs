@@ -1,0 +1,127 @@
+//! The words callers and policies share.
+
+/// Position of a path in the volume's path table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PathIndex(pub u8);
+
+/// I/O group (row A10): one for selection and sample.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Group {
+    /// Moves data to the host.
+    Read,
+    /// Changes data: write, write zeroes, deallocate.
+    Write,
+    /// Flush and everything else.
+    Other,
+}
+
+/// ANA state of a path's group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Ana {
+    /// Preferred.
+    Optimized,
+    /// Usable, not preferred.
+    NonOptimized,
+    /// Not usable now.
+    Inaccessible,
+    /// Not usable any more.
+    PersistentLoss,
+    /// Between states.
+    Change,
+}
+
+/// What is true of one path at the moment of a selection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PathView {
+    /// Connected, healthy, not draining.
+    pub enabled: bool,
+    /// ANA state; `Optimized` where the controller reports none.
+    pub ana: Ana,
+    /// NUMA distance from this core to the path's device; smaller is nearer.
+    pub distance: u32,
+    /// I/Os other cores have in flight on this path, as last published.
+    pub in_flight_elsewhere: u32,
+}
+
+/// One I/O that needs a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// The reader's identity (row B1).
+    pub source: u64,
+    /// I/O group.
+    pub group: Group,
+    /// Bytes.
+    pub length: u32,
+    /// First byte on the volume.
+    pub address: u64,
+    /// Time of this loop turn.
+    pub now_ns: u64,
+}
+
+/// How an I/O ended, as far as a policy cares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Ended {
+    /// Done; its latency is a sample.
+    Good,
+    /// Failed; its latency says nothing (T43).
+    Failed,
+}
+
+/// The end of one I/O.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Completion {
+    /// The path it was placed on.
+    pub path: PathIndex,
+    /// The group it was selected with.
+    pub group: Group,
+    /// Completion − start.
+    pub latency_ns: u64,
+    /// How it ended.
+    pub ended: Ended,
+    /// Time of this loop turn.
+    pub now_ns: u64,
+}
+
+/// A path-choosing policy, by name and value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Policy {
+    /// `numa`
+    Numa,
+    /// `round-robin[:bytes]`; 0 = every I/O moves on.
+    RoundRobin {
+        /// Contiguous bytes on one path before moving on.
+        bytes: u64,
+    },
+    /// `queue-depth`
+    QueueDepth,
+    /// `weighted-latency` (aliases `adaptive`, `weighted-lat`)
+    WeightedLatency,
+}
+
+/// Knobs of weighted-latency (row A8).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Knobs {
+    /// 0…8; 3 by default.
+    pub ewma_shift: u8,
+    /// Window between weight calculations; 15 s by default, 0 = at every completion.
+    pub weight_timeout_ns: u64,
+}
+
+/// Statistics of one path and group on this core (row A9).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PathStats {
+    /// 1…64; 0 = not measured.
+    pub weight: u32,
+    /// Credit left in this cycle.
+    pub credit: u32,
+    /// 10^9 / smoothed_ns.
+    pub score: u64,
+    /// EWMA of window means.
+    pub smoothed_ns: u64,
+    /// Times chosen.
+    pub selections: u64,
+    /// Latencies taken.
+    pub samples: u64,
+    /// Latencies ignored (over 1 s).
+    pub ignored: u64,
+}

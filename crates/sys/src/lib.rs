@@ -1,0 +1,1 @@
+//! The kernel's edge: the only room with `unsafe`.
