@@ -1,2 +1,10 @@
-//! The braid program.
-fn main() {}
+//! The braid program: verbs over the engine. Each verb is a module with its `Args` and its `run`.
+mod cli;
+mod output;
+mod units;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    cli::main()
+}

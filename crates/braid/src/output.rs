@@ -1,0 +1,164 @@
+//! What reaches the user: standard output that may be closed early, and what a terminal can show.
+use std::fmt;
+use std::io::{self, IsTerminal, Write};
+
+/// Standard output was closed by its reader: the program ends quietly.
+#[derive(Clone, Copy, Debug)]
+pub struct OutputClosed;
+
+impl fmt::Display for OutputClosed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("standard output was closed")
+    }
+}
+
+impl std::error::Error for OutputClosed {}
+
+/// What the place that text goes to can show.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Style {
+    /// Escape sequences for colour.
+    pub colour: bool,
+    /// Block elements; else ASCII.
+    pub unicode: bool,
+}
+
+impl Style {
+    /// Nothing but ASCII.
+    pub const PLAIN: Self = Self {
+        colour: false,
+        unicode: false,
+    };
+
+    /// What standard output can show: colour and blocks on a terminal only, and as the user wishes
+    /// (`NO_COLOR`, `TERM=dumb`, the locale's character set).
+    pub fn of_stdout() -> Self {
+        let set = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+        let terminal = io::stdout().is_terminal() && set("TERM").as_deref() != Some("dumb");
+        let locale = set("LC_ALL")
+            .or_else(|| set("LC_CTYPE"))
+            .or_else(|| set("LANG"));
+        let utf8 = locale.is_some_and(|l| {
+            let l = l.to_ascii_lowercase();
+            l.contains("utf-8") || l.contains("utf8")
+        });
+        Self {
+            colour: terminal && set("NO_COLOR").is_none(),
+            unicode: terminal && utf8,
+        }
+    }
+
+    /// `text` in `ink`, where there is colour.
+    pub fn paint(self, ink: Ink, text: &str) -> String {
+        if !self.colour {
+            return text.to_owned();
+        }
+        let code = match ink {
+            Ink::Bold => "1",
+            Ink::Dim => "2",
+            Ink::Good => "32",
+            Ink::Warning => "1;33",
+            Ink::Bar => "36",
+        };
+        format!("\x1b[{code}m{text}\x1b[0m")
+    }
+
+    /// A bar of `width` cells, filled to `part` (0…1).
+    pub fn bar(self, part: f64, width: usize) -> String {
+        let part = part.clamp(0.0, 1.0);
+        let eighths = (part * width as f64 * 8.0).round() as usize;
+        let (full, rest) = (eighths / 8, eighths % 8);
+        let mut bar = String::new();
+        if self.unicode {
+            bar.extend(std::iter::repeat_n('█', full));
+            if rest > 0 {
+                bar.push(['▏', '▎', '▍', '▌', '▋', '▊', '▉'][rest - 1]);
+            }
+        } else {
+            bar.extend(std::iter::repeat_n('#', full + usize::from(rest >= 4)));
+        }
+        let blank = width.saturating_sub(bar.chars().count());
+        bar.extend(std::iter::repeat_n(' ', blank));
+        self.paint(Ink::Bar, &bar)
+    }
+}
+
+/// Colours by meaning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ink {
+    /// Headings.
+    Bold,
+    /// What may be overlooked.
+    Dim,
+    /// As wanted.
+    Good,
+    /// What must not be overlooked.
+    Warning,
+    /// Bars.
+    Bar,
+}
+
+/// Writes all of `text` to standard output.
+///
+/// # Errors
+/// [`OutputClosed`] when nobody reads it any more; else what the operating system says.
+pub fn print(text: &str) -> anyhow::Result<()> {
+    let mut out = io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Ok(()) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(OutputClosed.into()),
+        Err(error) => Err(anyhow::Error::new(error).context("cannot write to standard output")),
+    }
+}
+
+/// Writes a value as JSON, one line.
+///
+/// # Errors
+/// As [`print`].
+pub fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
+    let mut text = serde_json::to_string(value)?;
+    text.push('\n');
+    print(&text)
+}
+
+/// One line of note or warning on standard error; never fails.
+pub fn note(text: &str) {
+    let _ = writeln!(io::stderr(), "braid: {text}");
+}
+
+/// How results are shown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Format {
+    /// For people.
+    #[default]
+    Text,
+    /// For programs.
+    Json,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bars_fill_in_proportion() {
+        assert_eq!(Style::PLAIN.bar(0.5, 10), "#####     ");
+        assert_eq!(Style::PLAIN.bar(0.0, 4), "    ");
+        assert_eq!(Style::PLAIN.bar(7.0, 4), "####");
+        let unicode = Style {
+            colour: false,
+            unicode: true,
+        };
+        assert_eq!(unicode.bar(0.55, 5), "██▊  ");
+    }
+
+    #[test]
+    fn colour_only_where_asked() {
+        let colour = Style {
+            colour: true,
+            unicode: true,
+        };
+        assert_eq!(colour.paint(Ink::Good, "ok"), "\x1b[32mok\x1b[0m");
+        assert_eq!(Style::PLAIN.paint(Ink::Good, "ok"), "ok");
+    }
+}

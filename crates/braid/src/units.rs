@@ -1,0 +1,288 @@
+//! Sizes, durations, rates and counts as people write and read them.
+//!
+//! # Contract
+//! Parsing is exact: a text that does not come to a whole number of bytes, nanoseconds or pieces is
+//! refused, never rounded. Sizes and byte rates count in 1024 (`k` = `KiB`, as fio reads them by
+//! default); `KB` and its like are refused because people disagree about them. Counts, which are no bytes,
+//! go in 1000.
+use std::fmt;
+
+/// Why a text is not the quantity it should be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BadQuantity {
+    text: String,
+    wanted: &'static str,
+}
+
+impl fmt::Display for BadQuantity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "\"{}\" is not {}", self.text, self.wanted)
+    }
+}
+
+impl std::error::Error for BadQuantity {}
+
+const SIZE: &str = "a size: bytes, or a number with k, m, g, t or KiB, MiB, GiB, TiB (1024 each)";
+const RATE: &str =
+    "a rate: bytes per second, with k, m, g or KiB, MiB, GiB (1024 each), then /s or not";
+const COUNT: &str = "a whole number, with k or m (1000 each) or without";
+const DURATION: &str = "a duration: a number with ns, us, ms, s, m or h";
+const SECONDS: &str = "a duration: seconds, or a number with ns, us, ms, s, m or h";
+
+/// Bytes of a size such as `4k`, `1.5GiB` or `512`.
+///
+/// # Errors
+/// [`BadQuantity`] for anything else, and above 2^64 − 1.
+pub fn parse_size(text: &str) -> Result<u64, BadQuantity> {
+    quantity(text, SIZE, binary_unit)
+}
+
+/// Bytes per second of a rate such as `300MiB/s`, `300m` or `0`.
+///
+/// # Errors
+/// As [`parse_size`].
+pub fn parse_rate(text: &str) -> Result<u64, BadQuantity> {
+    let bytes = text.trim().trim_end_matches("/s");
+    quantity(bytes, RATE, binary_unit).map_err(|_| bad(text, RATE))
+}
+
+/// A count such as `1024` or `10k` (ten thousand).
+///
+/// # Errors
+/// [`BadQuantity`] for anything else.
+pub fn parse_count(text: &str) -> Result<u64, BadQuantity> {
+    quantity(text, COUNT, |unit| match unit {
+        "" => Some(1),
+        "k" | "K" => Some(1_000),
+        "m" | "M" => Some(1_000_000),
+        _ => None,
+    })
+}
+
+/// Nanoseconds of a duration with its unit: `30ms`, `1.5s`, `50us`, `2m`. A bare `0` needs none.
+///
+/// # Errors
+/// [`BadQuantity`], also for a number without a unit.
+pub fn parse_duration(text: &str) -> Result<u64, BadQuantity> {
+    if text.trim() == "0" {
+        return Ok(0);
+    }
+    quantity(text, DURATION, time_unit)
+}
+
+/// As [`parse_duration`], where a number without a unit means seconds.
+///
+/// # Errors
+/// [`BadQuantity`].
+pub fn parse_seconds(text: &str) -> Result<u64, BadQuantity> {
+    quantity(text, SECONDS, |unit| match unit {
+        "" => Some(1_000_000_000),
+        _ => time_unit(unit),
+    })
+}
+
+/// `4096` → `4 KiB`; what is no whole number of a unit gets up to two decimals.
+pub fn format_bytes(bytes: u64) -> String {
+    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let mut unit = 0;
+    let mut value = bytes as f64;
+    while value >= 1024.0 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    let mut number = format!("{value:.2}");
+    while number.ends_with('0') {
+        number.pop();
+    }
+    format!("{} {}", number.trim_end_matches('.'), UNITS[unit])
+}
+
+/// Three significant digits with their unit: `61.2 µs`, `30.1 ms`.
+pub fn format_ns(ns: f64) -> String {
+    let (value, unit) = match ns {
+        v if v < 1e3 => (v, "ns"),
+        v if v < 1e6 => (v / 1e3, "µs"),
+        v if v < 1e9 => (v / 1e6, "ms"),
+        v => (v / 1e9, "s"),
+    };
+    format!("{} {unit}", significant(value))
+}
+
+/// `123456` → `123,456`.
+pub fn format_count(count: u64) -> String {
+    let digits = count.to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// Three significant digits, without an exponent.
+pub fn significant(value: f64) -> String {
+    match value.abs() {
+        v if v >= 99.95 => format!("{value:.0}"),
+        v if v >= 9.995 => format!("{value:.1}"),
+        _ => format!("{value:.2}"),
+    }
+}
+
+fn bad(text: &str, wanted: &'static str) -> BadQuantity {
+    BadQuantity {
+        text: text.to_owned(),
+        wanted,
+    }
+}
+
+fn binary_unit(unit: &str) -> Option<u64> {
+    let shift = match unit.to_ascii_lowercase().as_str() {
+        "" | "b" => 0,
+        "k" | "kib" => 10,
+        "m" | "mib" => 20,
+        "g" | "gib" => 30,
+        "t" | "tib" => 40,
+        _ => return None,
+    };
+    Some(1 << shift)
+}
+
+fn time_unit(unit: &str) -> Option<u64> {
+    Some(match unit {
+        "ns" => 1,
+        "us" | "µs" | "μs" => 1_000,
+        "ms" => 1_000_000,
+        "s" => 1_000_000_000,
+        "m" | "min" => 60_000_000_000,
+        "h" => 3_600_000_000_000,
+        _ => return None,
+    })
+}
+
+/// A decimal number and its unit, exactly.
+fn quantity(
+    text: &str,
+    wanted: &'static str,
+    unit: impl Fn(&str) -> Option<u64>,
+) -> Result<u64, BadQuantity> {
+    let trimmed = text.trim();
+    let end = trimmed
+        .find(|c: char| !c.is_ascii_digit() && c != '.')
+        .unwrap_or(trimmed.len());
+    let (number, suffix) = trimmed.split_at(end);
+    unit(suffix.trim_start())
+        .and_then(|factor| exact(number, factor))
+        .ok_or_else(|| bad(text, wanted))
+}
+
+/// `number · factor`, if it is whole and fits.
+fn exact(number: &str, factor: u64) -> Option<u64> {
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
+    if whole.is_empty() || fraction.is_empty() || fraction.len() > 12 {
+        return None;
+    }
+    let scale = 10u128.pow(fraction.len() as u32);
+    let part = fraction.parse::<u128>().ok()? * u128::from(factor);
+    if !part.is_multiple_of(scale) {
+        return None;
+    }
+    let whole = u128::from(whole.parse::<u64>().ok()?) * u128::from(factor);
+    u64::try_from(whole + part / scale).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_count_in_1024() {
+        for (text, bytes) in [
+            ("0", 0),
+            ("512", 512),
+            ("4k", 4096),
+            ("4K", 4096),
+            ("4 KiB", 4096),
+            ("1.5GiB", 3 << 29),
+            ("2t", 2 << 40),
+            ("18446744073709551615", u64::MAX),
+        ] {
+            assert_eq!(parse_size(text), Ok(bytes), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_size_is_refused() {
+        for text in [
+            "",
+            "k",
+            "4kB",
+            "4KB",
+            "-1",
+            "1e3",
+            "0.3k",
+            "1..5k",
+            "1.",
+            ".5k",
+            "4 k i b",
+            "0x10",
+            "16777216t",
+        ] {
+            let error = parse_size(text).expect_err(text);
+            assert!(
+                error
+                    .to_string()
+                    .starts_with(&format!("\"{text}\" is not a size")),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn durations_need_a_unit_and_seconds_do_not() {
+        for (text, ns) in [
+            ("0", 0),
+            ("30ms", 30_000_000),
+            ("0.5us", 500),
+            ("2.5s", 2_500_000_000),
+            ("2m", 120_000_000_000),
+            ("1h", 3_600_000_000_000),
+        ] {
+            assert_eq!(parse_duration(text), Ok(ns), "{text}");
+            assert_eq!(parse_seconds(text), Ok(ns), "{text}");
+        }
+        assert!(parse_duration("3").is_err());
+        assert_eq!(parse_seconds("3"), Ok(3_000_000_000));
+        assert!(parse_duration("0.5ns").is_err());
+        assert!(parse_seconds("ten").is_err());
+    }
+
+    #[test]
+    fn rates_and_counts() {
+        assert_eq!(parse_rate("300MiB/s"), Ok(300 << 20));
+        assert_eq!(parse_rate("300m"), Ok(300 << 20));
+        assert_eq!(parse_rate("0"), Ok(0));
+        assert!(
+            parse_rate("fast")
+                .unwrap_err()
+                .to_string()
+                .contains("\"fast\" is not a rate")
+        );
+        assert_eq!(parse_count("10k"), Ok(10_000));
+        assert!(parse_count("1.5").is_err());
+    }
+
+    #[test]
+    fn figures_for_people() {
+        assert_eq!(format_bytes(4096), "4 KiB");
+        assert_eq!(format_bytes(1536), "1.5 KiB");
+        assert_eq!(format_bytes(10), "10 B");
+        assert_eq!(format_ns(61_234.0), "61.2 µs");
+        assert_eq!(format_ns(30_120_000.0), "30.1 ms");
+        assert_eq!(format_ns(999.0), "999 ns");
+        assert_eq!(format_count(1_234_567), "1,234,567");
+        assert_eq!(format_count(999), "999");
+        assert_eq!(significant(99.96), "100");
+    }
+}
