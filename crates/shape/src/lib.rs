@@ -1,8 +1,45 @@
-//! Models of unequal ways: pure, integer, deterministic. The target shapes its ports with them and
-//! the simulator builds its links and devices from them.
+//! Models of unequal ways: how late a command is on a slower port, link or device.
+//!
+//! From a command's size and the time it arrived each model works out when it may be executed. The
+//! target shapes its ports with them; a simulator builds its links and devices from the same.
+//! Integers only, deterministic: the same calls give the same times.
+//!
+//! # Contract
+//! A command passes the stages in this order, each beginning when the one before is done:
+//!
+//! ```text
+//!  arrival → servers → bandwidth → delay + jitter + large delay → due
+//!            k at once  one FIFO     side by side, no queue
+//! ```
+//!
+//! Servers and bandwidth are queues in virtual time: a command's place is fixed when it is admitted,
+//! so the rate over a run is exact however late or in what batches the caller comes round. The delays
+//! are added once per command and queue nothing; with jitter or a large delay a later command may
+//! therefore overtake an earlier one.
+//!
+//! A stall stops the port's clock ([`PortTime`]): nothing is due while it lasts, and afterwards
+//! everything goes on with the waiting time it had left. The rate thus holds across a stall as well.
+//!
+//! # Limits
+//! Arithmetic saturates at 2⁶⁴ ns, some 584 years. See [`limits`].
 #![no_std]
 #![forbid(unsafe_code)]
 extern crate alloc;
+
+mod bandwidth;
+mod delay;
+mod jitter;
+pub mod limits;
+mod servers;
+mod stall;
+
+pub use stall::PortTime;
+
+use bandwidth::Bandwidth;
+use delay::Delay;
+use jitter::Jitter;
+use servers::Servers;
+use stall::Stall;
 
 /// How one port (or device) is slowed. All zero = not at all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -27,23 +64,64 @@ pub struct Config {
 
 /// The state of one shaped port.
 pub struct Shaper {
-    _todo: (),
+    config: Config,
+    stall: Stall,
+    servers: Servers,
+    bandwidth: Bandwidth,
+    delay: Delay,
+    jitter: Jitter,
 }
 
 impl Shaper {
-    /// `seed` drives the jitter.
+    /// A port on which nothing waits. `seed` drives the jitter.
     pub fn new(config: Config, seed: u64) -> Self {
-        let _ = (config, seed);
-        todo!()
+        Shaper {
+            config,
+            stall: Stall::new(config.stall_until_ns),
+            servers: Servers::new(config.servers, config.service_ns),
+            bandwidth: Bandwidth::new(config.bytes_per_s),
+            delay: Delay::new(config.delay_ns, config.large_from, config.large_delay_ns),
+            jitter: Jitter::new(config.jitter_ns, seed),
+        }
     }
-    /// New figures from now on; what was admitted keeps its time.
-    pub fn configure(&mut self, config: Config) {
-        let _ = config;
-        todo!()
+
+    /// The figures in force.
+    pub fn config(&self) -> Config {
+        self.config
     }
-    /// When a command of `bytes` that arrived now may be executed. ≥ now.
-    pub fn admit(&mut self, bytes: u32, now_ns: u64) -> u64 {
-        let _ = (bytes, now_ns);
-        todo!()
+
+    /// New figures from now on; what was admitted keeps its [`PortTime`]. A queue whose figures
+    /// change starts anew, idle, so that a mistaken rate can be put right; one whose figures stay
+    /// keeps its state. `stall_until_ns` in the past lifts a stall.
+    pub fn configure(&mut self, config: Config, now_ns: u64) {
+        let old = self.config;
+        if config.stall_until_ns != old.stall_until_ns {
+            self.stall.set(config.stall_until_ns, now_ns);
+        }
+        if (config.servers, config.service_ns) != (old.servers, old.service_ns) {
+            self.servers = Servers::new(config.servers, config.service_ns);
+        }
+        if config.bytes_per_s != old.bytes_per_s {
+            self.bandwidth = Bandwidth::new(config.bytes_per_s);
+        }
+        self.delay = Delay::new(config.delay_ns, config.large_from, config.large_delay_ns);
+        self.jitter.configure(config.jitter_ns);
+        self.config = config;
+    }
+
+    /// When a command of `bytes` that arrived now may be executed, on the port's own clock:
+    /// [`Shaper::due_ns`] tells when that is, as far as is known at present.
+    pub fn admit(&mut self, bytes: u32, now_ns: u64) -> PortTime {
+        let arrived = self.stall.port_time(now_ns).0;
+        let served = self.servers.admit(arrived);
+        let passed = self.bandwidth.admit(bytes, served);
+        let late = self.delay.of(bytes).saturating_add(self.jitter.draw());
+        PortTime(passed.saturating_add(late))
+    }
+
+    /// When an admitted command may be executed, ns; not before it was admitted. A stall that
+    /// begins, grows or is lifted moves it, but never changes the order of two commands.
+    pub fn due_ns(&self, admitted: PortTime) -> u64 {
+        self.stall.due_ns(admitted)
     }
 }
