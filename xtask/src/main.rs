@@ -1,2 +1,55 @@
-//! Development tasks.
-fn main() {}
+//! Development tasks: `cargo xtask tidy`, `cargo xtask ci`, `cargo xtask bench …`.
+#![forbid(unsafe_code)]
+
+mod bench;
+mod ci;
+mod process;
+mod tidy;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// Development tasks of braid.
+#[derive(Parser)]
+#[command(name = "cargo xtask", version, about)]
+struct Args {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Everything that must hold before a change is offered; stops at the first failure.
+    Ci(ci::Args),
+    /// Lints the tree: layers, purity, lengths, columns, links. Prints every finding.
+    Tidy,
+    /// Measures: what a policy, a wire I/O and an idle host cost.
+    #[command(subcommand)]
+    Bench(bench::Task),
+}
+
+fn main() -> ExitCode {
+    match run(Args::parse()) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(args: Args) -> Result<ExitCode> {
+    match args.task {
+        Task::Ci(args) => ci::run(&root(), &args),
+        Task::Tidy => tidy::run(&root()),
+        Task::Bench(task) => bench::run(&root(), &task),
+    }
+}
+
+/// The workspace's root directory.
+fn root() -> PathBuf {
+    let xtask = Path::new(env!("CARGO_MANIFEST_DIR"));
+    xtask.parent().unwrap_or(xtask).to_path_buf()
+}

@@ -1,0 +1,58 @@
+//! Measures. Figures are printed, never judged: wall time gates nothing on a shared machine.
+mod policy;
+
+use anyhow::{Context, Result, ensure};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+
+/// What to measure.
+#[derive(clap::Subcommand)]
+pub enum Task {
+    /// Instructions per select + complete, by policy and number of paths (callgrind).
+    Policy(policy::Args),
+}
+
+/// How to print.
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Format {
+    /// A table for people.
+    Text,
+    /// The same facts for programs.
+    Json,
+}
+
+/// Measures and prints.
+pub fn run(root: &Path, task: &Task) -> Result<ExitCode> {
+    match task {
+        Task::Policy(args) => policy::run(root, args),
+    }
+}
+
+/// Builds one program in release and returns its path, as cargo reports it.
+fn build(root: &Path, which: &[&str]) -> Result<PathBuf> {
+    let output = Command::new("cargo")
+        .args([
+            "build",
+            "--release",
+            "--quiet",
+            "--message-format=json-render-diagnostics",
+        ])
+        .args(which)
+        .current_dir(root)
+        .stderr(Stdio::inherit())
+        .output()
+        .context("start cargo")?;
+    ensure!(
+        output.status.success(),
+        "cargo build --release {} failed",
+        which.join(" ")
+    );
+    let messages = String::from_utf8_lossy(&output.stdout);
+    let mut program = messages.lines().filter_map(|line| {
+        let message: serde_json::Value = serde_json::from_str(line).ok()?;
+        message.get("executable")?.as_str().map(PathBuf::from)
+    });
+    program
+        .next_back()
+        .with_context(|| format!("cargo build {} made no program", which.join(" ")))
+}

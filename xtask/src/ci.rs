@@ -1,0 +1,201 @@
+//! Everything that must hold before a change is offered.
+//!
+//! # Contract
+//! Steps run one after the other, each within its own time; the first failure ends the run and shows
+//! the end of that step's output. Whole outputs are kept in `target/ci/<step>.log`. The commands for
+//! the tests and the demo are read out of README.md, so that what is checked is what readers type.
+//!
+//! A test that cannot run on this machine prints `SKIP <test>: <reason>` (to stderr, past the capture
+//! of the test harness) and passes; a skip or `#[ignore]` that `.ci/allowed-skips` does not name fails.
+mod readme;
+mod skips;
+
+use crate::{process, tidy};
+use anyhow::{Context, Result, bail};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::time::{Duration, Instant};
+
+/// Lines shown of a step that failed.
+const TAIL_LINES: usize = 120;
+
+/// What to run.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Run only these steps (repeatable).
+    #[arg(long, value_name = "STEP")]
+    only: Vec<String>,
+}
+
+/// One step: shell commands, or tidy where there are none.
+struct Step {
+    name: &'static str,
+    limit: Duration,
+    shell: String,
+    /// A program without which the step is skipped.
+    needs: Option<&'static str>,
+}
+
+/// Runs the steps.
+pub fn run(root: &Path, args: &Args) -> Result<ExitCode> {
+    let steps = steps(root)?;
+    if let Some(unknown) = args
+        .only
+        .iter()
+        .find(|only| steps.iter().all(|s| s.name != *only))
+    {
+        let names: Vec<&str> = steps.iter().map(|step| step.name).collect();
+        bail!("no step {unknown:?}; there are: {}", names.join(", "));
+    }
+    let allowed = skips::allowed(&read(&root.join(".ci/allowed-skips"))?);
+    let begun = Instant::now();
+    for step in steps
+        .iter()
+        .filter(|s| args.only.is_empty() || args.only.iter().any(|o| o == s.name))
+    {
+        if !run_step(root, step, &allowed)? {
+            println!(
+                "ci: {} failed after {:.0} s",
+                step.name,
+                begun.elapsed().as_secs_f64()
+            );
+            return Ok(ExitCode::FAILURE);
+        }
+    }
+    println!("ci: all well in {:.0} s", begun.elapsed().as_secs_f64());
+    Ok(ExitCode::SUCCESS)
+}
+
+fn steps(root: &Path) -> Result<Vec<Step>> {
+    let readme = read(&root.join("README.md"))?;
+    let test = readme::command(&readme, "test")?;
+    let demo = readme::command(&readme, "demo")?;
+    let step = |name, limit_s, shell: &str| Step {
+        name,
+        limit: Duration::from_secs(limit_s),
+        shell: shell.to_owned(),
+        needs: None,
+    };
+    Ok(vec![
+        step(
+            "fmt",
+            60,
+            "cargo fmt --all --check && cargo fmt --manifest-path fuzz/Cargo.toml --check",
+        ),
+        step("tidy", 60, ""),
+        step(
+            "clippy",
+            600,
+            "cargo clippy --workspace --all-targets -- -D warnings",
+        ),
+        step("test", 900, &test),
+        step(
+            "doc",
+            300,
+            "RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps",
+        ),
+        step("release", 600, "cargo build --release"),
+        step("demo", 180, &format!("{demo} --seconds 0.3")),
+        Step {
+            needs: Some("c++"),
+            ..step("fuzz", 300, "cargo check --manifest-path fuzz/Cargo.toml")
+        },
+        Step {
+            needs: Some("valgrind"),
+            ..step("cost", 300, "cargo xtask bench policy")
+        },
+    ])
+}
+
+/// Runs one step and prints its line; whether it is well.
+fn run_step(root: &Path, step: &Step, allowed: &[String]) -> Result<bool> {
+    let begun = Instant::now();
+    if let Some(program) = step.needs.filter(|program| !process::is_installed(program)) {
+        let name = format!("ci-{}", step.name);
+        let well = allowed.contains(&name);
+        let verdict = if well {
+            "allowed"
+        } else {
+            "not in .ci/allowed-skips"
+        };
+        println!(
+            "{:8} SKIP {name}: {program} is not installed ({verdict})",
+            step.name
+        );
+        return Ok(well);
+    }
+    let log = log_path(root, step.name)?;
+    let well = if step.shell.is_empty() {
+        tidy::run(root)? == ExitCode::SUCCESS
+    } else {
+        run_shell(root, step, &log)?
+    };
+    let skipped = if well {
+        skips::found(&fs::read_to_string(&log).unwrap_or_default())
+    } else {
+        vec![]
+    };
+    let refused: Vec<&skips::Skip> = skipped
+        .iter()
+        .filter(|s| !allowed.contains(&s.test))
+        .collect();
+    let verdict = if well && refused.is_empty() {
+        "ok"
+    } else {
+        "FAILED"
+    };
+    println!(
+        "{:8} {verdict:6} {:6.1} s",
+        step.name,
+        begun.elapsed().as_secs_f64()
+    );
+    for skip in &skipped {
+        let verdict = if allowed.contains(&skip.test) {
+            ""
+        } else {
+            " (not in .ci/allowed-skips)"
+        };
+        println!("         SKIP {}: {}{verdict}", skip.test, skip.reason);
+    }
+    Ok(well && refused.is_empty())
+}
+
+fn run_shell(root: &Path, step: &Step, log: &Path) -> Result<bool> {
+    let mut command = Command::new("bash");
+    command
+        .args(["-euo", "pipefail", "-c", &step.shell])
+        .current_dir(root);
+    // A skip printed with println! is seen too.
+    command.env("RUST_TEST_NOCAPTURE", "1");
+    let result = process::run_logged(&mut command, log, step.limit);
+    if matches!(&result, Ok(status) if status.success()) {
+        return Ok(true);
+    }
+    let output = String::from_utf8_lossy(&fs::read(log)?).into_owned();
+    let lines: Vec<&str> = output.lines().collect();
+    for line in &lines[lines.len().saturating_sub(TAIL_LINES)..] {
+        println!("{line}");
+    }
+    match result {
+        Ok(status) => println!(
+            "{}: `{}`: {status}; all of it: {}",
+            step.name,
+            step.shell,
+            log.display()
+        ),
+        Err(error) => println!("{}: `{}`: {error:#}", step.name, step.shell),
+    }
+    Ok(false)
+}
+
+fn log_path(root: &Path, step: &str) -> Result<PathBuf> {
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or(root.join("target"), PathBuf::from);
+    let directory = target.join("ci");
+    fs::create_dir_all(&directory).with_context(|| format!("create {}", directory.display()))?;
+    Ok(directory.join(format!("{step}.log")))
+}
+
+fn read(path: &Path) -> Result<String> {
+    fs::read_to_string(path).with_context(|| format!("read {}", path.display()))
+}

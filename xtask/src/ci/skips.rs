@@ -1,0 +1,81 @@
+//! Tests that did not run, as their output says.
+
+/// One test that did not run.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Skip {
+    /// Its name.
+    pub test: String,
+    /// Why.
+    pub reason: String,
+}
+
+/// Every `SKIP <test>: <reason>` and every ignored test in `output`.
+pub fn found(output: &str) -> Vec<Skip> {
+    output
+        .lines()
+        .filter_map(|line| said(line).or_else(|| ignored(line)))
+        .collect()
+}
+
+/// Names that may be skipped: one per line, `#` begins a comment.
+pub fn allowed(list: &str) -> Vec<String> {
+    let names = list
+        .lines()
+        .map(|line| line.split('#').next().unwrap_or("").trim());
+    names
+        .filter(|name| !name.is_empty())
+        .map(str::to_owned)
+        .collect()
+}
+
+/// The harness may have written `test name ... ` on the same line before.
+fn said(line: &str) -> Option<Skip> {
+    let from_start = line.strip_prefix("SKIP ");
+    let rest = from_start.or_else(|| line.split_once(" ... SKIP ").map(|(_, rest)| rest))?;
+    let (test, reason) = rest.split_once(": ").unwrap_or((rest, "no reason given"));
+    Some(Skip {
+        test: test.to_owned(),
+        reason: reason.to_owned(),
+    })
+}
+
+fn ignored(line: &str) -> Option<Skip> {
+    let (test, rest) = line.strip_prefix("test ")?.split_once(" ... ignored")?;
+    let reason = rest
+        .strip_prefix(", ")
+        .unwrap_or("ignored, no reason given");
+    Some(Skip {
+        test: test.to_owned(),
+        reason: reason.to_owned(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{allowed, found};
+
+    #[test]
+    fn skips_and_ignored_tests_are_found_wherever_the_harness_puts_them() {
+        let output = "running 3 tests\nSKIP a: no IPv6\ntest b ... SKIP b: no root\n\
+                      test c ... ignored, slow\ntest d ... ignored\ntest e ... ok\n";
+        let found: Vec<String> = found(output)
+            .iter()
+            .map(|s| format!("{}|{}", s.test, s.reason))
+            .collect();
+        let expected = [
+            "a|no IPv6",
+            "b|no root",
+            "c|slow",
+            "d|ignored, no reason given",
+        ];
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn the_allowed_list_has_comments() {
+        assert_eq!(
+            allowed("# why\n\na::b # no IPv6 in containers\nc\n"),
+            ["a::b", "c"]
+        );
+    }
+}

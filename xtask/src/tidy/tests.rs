@@ -1,0 +1,365 @@
+//! One canary per rule: a tree that must be found fault with, beside one that must not.
+use super::check;
+use super::tree::Tree;
+
+const MANIFEST: &str = "[lints]\nworkspace = true\n";
+const ROOT: &str = "#![no_std]\n#![forbid(unsafe_code)]\n";
+
+/// Findings of a tree, as printed.
+fn found(files: &[(&str, &str)]) -> Vec<String> {
+    let findings = check(&Tree::of(files));
+    findings
+        .iter()
+        .map(|f| format!("{}:{}: {}", f.file, f.line, f.what))
+        .collect()
+}
+
+/// Exactly one finding, at `place`, that speaks of `what`.
+fn canary(files: &[(&str, &str)], place: &str, what: &str) {
+    let found = found(files);
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert!(
+        found[0].starts_with(place) && found[0].contains(what),
+        "{found:?}"
+    );
+}
+
+fn clean(files: &[(&str, &str)]) {
+    assert_eq!(found(files), Vec::<String>::new());
+}
+
+/// A function of `lines` lines.
+fn function(lines: usize) -> String {
+    format!("fn long() {{\n{}}}\n", "    work();\n".repeat(lines - 2))
+}
+
+/// A pure crate `policy` with `source` behind its attributes (line 3 on).
+fn policy(source: &str) -> Vec<String> {
+    let root = format!("{ROOT}{source}");
+    found(&[
+        ("crates/policy/Cargo.toml", MANIFEST),
+        ("crates/policy/src/lib.rs", &root),
+    ])
+}
+
+#[test]
+fn columns_are_characters_and_at_most_100() {
+    let wide = format!("// {}\n", "ä".repeat(97));
+    clean(&[("a.rs", &wide)]);
+    canary(&[("a.rs", &format!("// {wide}"))], "a.rs:1:", "103 columns");
+    clean(&[("a.md", &format!("{}\n", "prose ".repeat(30)))]);
+}
+
+#[test]
+fn files_have_at_most_600_lines() {
+    clean(&[("a.rs", &"// x\n".repeat(600))]);
+    canary(&[("a.rs", &"// x\n".repeat(601))], "a.rs:601:", "601 lines");
+    clean(&[("a.md", &"x\n".repeat(601))]);
+}
+
+#[test]
+fn files_end_with_a_newline() {
+    canary(&[("a.toml", "x = 1")], "a.toml:1:", "newline");
+}
+
+#[test]
+fn tabs_are_found_everywhere() {
+    canary(&[("a.md", "x\n\ty\n")], "a.md:2:", "tab");
+}
+
+#[test]
+fn left_overs_are_found_in_comments_and_code() {
+    let word = concat!("TO", "DO");
+    canary(&[("a.rs", &format!("// {word}: later\n"))], "a.rs:1:", word);
+    canary(&[("a.md", &format!("{word}\n"))], "a.md:1:", word);
+    clean(&[("a.rs", &format!("// {word}S\n"))]);
+    canary(
+        &[("a.rs", "fn f() {\n    todo!()\n}\n")],
+        "a.rs:2:",
+        "todo!",
+    );
+    canary(
+        &[("a.rs", "fn f() {\n    unimplemented!()\n}\n")],
+        "a.rs:2:",
+        "unimplemented!",
+    );
+    canary(
+        &[("a.rs", "fn f() {\n    dbg!(1);\n}\n")],
+        "a.rs:2:",
+        "dbg!",
+    );
+    clean(&[("a.rs", "// a todo!() in prose\n")]);
+}
+
+#[test]
+fn paths_of_one_machine_are_found() {
+    let path = concat!("/ho", "me/someone/braid");
+    canary(
+        &[("a.rs", &format!("const P: &str = \"{path}\";\n"))],
+        "a.rs:1:",
+        "one machine",
+    );
+    clean(&[("a.md", concat!("https://example.org/ho", "me/page\n"))]);
+}
+
+#[test]
+fn functions_have_at_most_70_lines() {
+    clean(&[("a.rs", &function(70))]);
+    canary(
+        &[("a.rs", &function(71))],
+        "a.rs:1:",
+        "fn long has 71 lines",
+    );
+}
+
+#[test]
+fn functions_are_measured_inside_impls_macros_and_tests() {
+    for around in [
+        "impl X {",
+        "macro_rules! m { () => {",
+        "#[cfg(test)] mod tests {",
+    ] {
+        let closing = "}".repeat(around.matches('{').count());
+        let text = format!("{around}\n{}{closing}\n", function(71));
+        canary(&[("a.rs", &text)], "a.rs:2:", "fn long has 71 lines");
+    }
+    clean(&[(
+        "a.rs",
+        "type F = fn(u32) -> u32;\ntrait T {\n    fn f();\n}\n",
+    )]);
+}
+
+#[test]
+fn unsafe_lives_in_sys_alone() {
+    let text = "fn f() {\n    unsafe { g() }\n}\n";
+    canary(
+        &[("crates/runtime/src/a.rs", text)],
+        "crates/runtime/src/a.rs:2:",
+        "unsafe outside",
+    );
+    canary(
+        &[("fuzz/src/a.rs", text)],
+        "fuzz/src/a.rs:2:",
+        "unsafe outside",
+    );
+    clean(&[("crates/sys/src/a.rs", text)]);
+    clean(&[("a.rs", "// unsafe in prose\nconst S: &str = \"unsafe\";\n")]);
+}
+
+#[test]
+fn unwrap_and_expect_are_for_tests() {
+    canary(
+        &[("a.rs", "fn f() {\n    x.unwrap();\n}\n")],
+        "a.rs:2:",
+        "unwrap",
+    );
+    canary(
+        &[("a.rs", "fn f() {\n    x.map(Option::unwrap);\n}\n")],
+        "a.rs:2:",
+        "unwrap",
+    );
+    canary(
+        &[("a.rs", "fn f() {\n    x.expect(\"why\");\n}\n")],
+        "a.rs:2:",
+        "expect",
+    );
+    clean(&[(
+        "a.rs",
+        "fn f() {\n    parser.expect(Token::Comma);\n    x.unwrap_or(1);\n}\n",
+    )]);
+    clean(&[("a.rs", "#[test]\nfn f() {\n    x.unwrap();\n}\n")]);
+    clean(&[(
+        "a.rs",
+        "#[cfg(test)]\nmod t {\n    fn f() {\n        x.unwrap();\n    }\n}\n",
+    )]);
+    clean(&[(
+        "crates/nvme/tests/wired.rs",
+        "fn f() {\n    x.unwrap();\n}\n",
+    )]);
+    let not = "#[cfg(not(test))]\nfn f() {\n    x.unwrap();\n}\n";
+    canary(&[("a.rs", not)], "a.rs:3:", "unwrap");
+    let after = "#[cfg(test)]\nuse a::B;\nfn f() {\n    x.unwrap();\n}\n";
+    canary(&[("a.rs", after)], "a.rs:4:", "unwrap");
+}
+
+#[test]
+fn a_module_declared_for_tests_is_a_test_with_all_below_it() {
+    let body = "fn f() {\n    x.unwrap();\n}\n";
+    let root = ("src/lib.rs", "#[cfg(test)]\nmod wired;\n");
+    clean(&[root, ("src/wired.rs", body), ("src/wired/part.rs", body)]);
+    canary(
+        &[("src/lib.rs", "mod wired;\n"), ("src/wired.rs", body)],
+        "src/wired.rs:2:",
+        "unwrap",
+    );
+    let by_path = (
+        "src/lib.rs",
+        "#[cfg(test)]\n#[path = \"odd.rs\"]\nmod wired;\n",
+    );
+    clean(&[by_path, ("src/odd.rs", body)]);
+}
+
+#[test]
+fn text_that_is_not_rust_is_said_so() {
+    canary(&[("a.rs", "fn f() {\n")], "a.rs:", "not Rust");
+}
+
+#[test]
+fn layers_hold() {
+    let root = ("crates/policy/src/lib.rs", ROOT);
+    for dependency in [
+        "nvme.workspace = true",
+        "braid-nvme = { path = \"../nvme\" }",
+    ] {
+        let manifest = format!("{MANIFEST}[dependencies]\n{dependency}\n");
+        let what = "policy may not import nvme";
+        canary(
+            &[("crates/policy/Cargo.toml", &manifest), root],
+            "crates/policy/Cargo.toml:4:",
+            what,
+        );
+    }
+    let renamed = format!("{MANIFEST}[dependencies]\nx = {{ package = \"braid-nvme\" }}\n");
+    canary(
+        &[("crates/policy/Cargo.toml", &renamed), root],
+        "crates/policy",
+        "import nvme",
+    );
+    let dev = format!("{MANIFEST}[dev-dependencies]\nnvme.workspace = true\n");
+    clean(&[("crates/policy/Cargo.toml", &dev), root]);
+    let engine = format!("{MANIFEST}[dependencies]\npolicy.workspace = true\n");
+    clean(&[
+        ("crates/engine/Cargo.toml", &engine),
+        ("crates/engine/src/lib.rs", ROOT),
+    ]);
+    let sim = format!("{MANIFEST}[dependencies]\nsim.workspace = true\n");
+    canary(
+        &[("crates/engine/Cargo.toml", &sim)],
+        "crates/engine",
+        "engine may not import sim",
+    );
+}
+
+#[test]
+fn pure_crates_import_no_foreign_crate_that_was_not_admitted() {
+    for section in ["[dependencies]", "[target.'cfg(unix)'.dependencies]"] {
+        let manifest = format!("{MANIFEST}{section}\nlibc = \"0.2\"\n");
+        let what = "policy is pure: may not import libc";
+        canary(
+            &[("crates/policy/Cargo.toml", &manifest)],
+            "crates/policy/Cargo.toml:4:",
+            what,
+        );
+    }
+    let digest = format!("{MANIFEST}[dependencies]\ncrc-fast.workspace = true\n");
+    clean(&[("crates/nvme/Cargo.toml", &digest)]);
+}
+
+#[test]
+fn a_crate_without_a_layer_or_lints_is_found() {
+    canary(
+        &[("crates/new/Cargo.toml", MANIFEST)],
+        "crates/new/Cargo.toml:1:",
+        "no layer",
+    );
+    canary(
+        &[("crates/sys/Cargo.toml", "")],
+        "crates/sys/Cargo.toml:1:",
+        "[lints]",
+    );
+    canary(
+        &[("crates/sys/Cargo.toml", "[lints\n")],
+        "crates/sys/Cargo.toml:1:",
+        "not TOML",
+    );
+}
+
+#[test]
+fn roots_forbid_unsafe_and_pure_ones_std() {
+    let pure = ("crates/policy/Cargo.toml", MANIFEST);
+    let std = ("crates/policy/src/lib.rs", "#![forbid(unsafe_code)]\n");
+    canary(&[pure, std], "crates/policy/src/lib.rs:1:", "no_std");
+    let loose = ("crates/policy/src/lib.rs", "#![no_std]\n");
+    canary(&[pure, loose], "crates/policy/src/lib.rs:1:", "unsafe_code");
+    let program = [
+        ("crates/braid/Cargo.toml", MANIFEST),
+        ("crates/braid/src/main.rs", "\n"),
+    ];
+    canary(&program, "crates/braid/src/main.rs:1:", "unsafe_code");
+    clean(&[
+        ("crates/sys/Cargo.toml", MANIFEST),
+        ("crates/sys/src/lib.rs", "\n"),
+    ]);
+}
+
+#[test]
+fn pure_crates_have_no_clock_socket_thread_or_hash_order() {
+    let impure = [
+        "extern crate std;",
+        "use std::time::Duration;",
+        "fn f() { std::net::lookup() }",
+        "type M = HashMap<u8, u8>;",
+        "type S = HashSet<u8>;",
+        "fn f(now: Instant) {}",
+        "static mut COUNT: u8 = 0;",
+    ];
+    for line in impure {
+        let found = policy(&format!("{line}\n"));
+        assert_eq!(found.len(), 1, "{line}: {found:?}");
+        assert!(
+            found[0].starts_with("crates/policy/src/lib.rs:3:"),
+            "{found:?}"
+        );
+        assert_eq!(
+            policy(&format!("#[cfg(test)]\nmod t {{ {line} }}\n")),
+            [""; 0],
+            "{line}"
+        );
+    }
+    assert_eq!(
+        policy("// std::time and a HashMap in prose\nuse core::fmt;\n"),
+        [""; 0]
+    );
+}
+
+#[test]
+fn relative_links_lead_somewhere() {
+    clean(&[
+        ("docs/a.md", "[b](b.md) [c](../c.rs) [d](https://x.org/y)\n"),
+        ("docs/b.md", "b\n"),
+        ("c.rs", "\n"),
+    ]);
+    canary(
+        &[("docs/a.md", "x\n[b](c.md)\n")],
+        "docs/a.md:2:",
+        "docs/c.md, which does not exist",
+    );
+    canary(
+        &[("a.md", "![picture](docs/one-io.svg)\n")],
+        "a.md:1:",
+        "one-io.svg",
+    );
+    canary(&[("a.md", "[b]: c.md\n")], "a.md:1:", "c.md");
+    clean(&[("a.md", "```\n[b](c.md)\n```\n")]);
+}
+
+#[test]
+fn links_to_headings_and_items_lead_to_them() {
+    let target = ("b.md", "# One way\n");
+    clean(&[("a.md", "[x](b.md#one-way)\n"), target]);
+    canary(
+        &[("a.md", "[x](b.md#another)\n"), target],
+        "a.md:1:",
+        "#another",
+    );
+    let source = ("c.rs", "fn select() {}\n");
+    clean(&[
+        ("a.md", "[`Selector::select()`](c.rs) [`c.rs`](c.rs)\n"),
+        source,
+    ]);
+    canary(
+        &[("a.md", "[`Selector::choose`](c.rs)\n"), source],
+        "a.md:1:",
+        "choose",
+    );
+}
