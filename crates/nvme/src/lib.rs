@@ -5,10 +5,12 @@
 //! * [`controller`]: the target's machine: a whole subsystem with its connections
 //!
 //! Payload (the users' blocks) never enters this crate: machines say where it goes ([`Placement`])
-//! and what is to be sent ([`Transmit`]); the driver moves and checksums the bytes.
+//! and what is to be sent ([`Transmit`]); the driver moves and checksums the bytes ([`crc32c`]).
 #![no_std]
 #![forbid(unsafe_code)]
 extern crate alloc;
+#[cfg(test)]
+extern crate std;
 
 pub mod controller;
 pub mod host;
@@ -17,3 +19,4 @@ mod transfer;
 pub mod wire;
 
 pub use transfer::{Placement, Transmit, TxPayload};
+pub use wire::crc::crc32c;

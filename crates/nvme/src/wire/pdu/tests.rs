@@ -1,0 +1,276 @@
+use super::*;
+use alloc::vec;
+
+const DIGESTS: Framing = Framing {
+    header_digest: true,
+    data_digest: true,
+    alignment: 4,
+};
+
+fn layout(bytes: &[u8], from_host: bool, framing: &Framing) -> Result<Layout, PduError> {
+    Header::parse(bytes).unwrap().layout(from_host, framing)
+}
+
+#[test]
+fn icreq_and_icresp_round_trip() {
+    let req = IcReq {
+        pfv: 0,
+        hpda: 0,
+        header_digest: true,
+        data_digest: false,
+        maxr2t: 3,
+    };
+    let mut out = Vec::new();
+    req.emit(&mut out);
+    assert_eq!(out.len(), 128);
+    assert_eq!(
+        out[..16],
+        [0, 0, 128, 0, 128, 0, 0, 0, 0, 0, 0, 1, 3, 0, 0, 0]
+    );
+    assert_eq!(IcReq::parse(&out), Ok(req));
+
+    let resp = IcResp {
+        pfv: 0,
+        cpda: 31,
+        header_digest: true,
+        data_digest: true,
+        maxh2cdata: 0x2_0000,
+    };
+    out.clear();
+    resp.emit(&mut out);
+    assert_eq!(
+        out[..16],
+        [1, 0, 128, 0, 128, 0, 0, 0, 0, 0, 31, 3, 0, 0, 2, 0]
+    );
+    assert_eq!(IcResp::parse(&out), Ok(resp));
+    // Digests on later PDUs don't touch these two.
+    assert_eq!(layout(&out, false, &DIGESTS).unwrap().header, 128);
+}
+
+#[test]
+fn t20_t25_icresp_with_bad_values_is_refused() {
+    let good = IcResp {
+        pfv: 0,
+        cpda: 0,
+        header_digest: false,
+        data_digest: false,
+        maxh2cdata: 4096,
+    };
+    for (bad, offset) in [
+        (
+            IcResp {
+                maxh2cdata: 4095,
+                ..good
+            },
+            12,
+        ),
+        (
+            IcResp {
+                maxh2cdata: 4098,
+                ..good
+            },
+            12,
+        ),
+        (
+            IcResp {
+                maxh2cdata: 0,
+                ..good
+            },
+            12,
+        ),
+        (IcResp { cpda: 32, ..good }, 10),
+    ] {
+        let mut out = Vec::new();
+        bad.emit(&mut out);
+        assert_eq!(IcResp::parse(&out), Err(WireError::Field { offset }));
+    }
+}
+
+#[test]
+fn digests_and_padding_lie_where_the_layout_says() {
+    for alignment in (4..=128).step_by(4) {
+        for (header_digest, data_digest) in [(false, false), (true, false), (true, true)] {
+            let framing = Framing {
+                header_digest,
+                data_digest,
+                alignment,
+            };
+            let own = DataHeader {
+                cccid: 1,
+                ttag: 2,
+                offset: 3,
+                length: 8,
+            }
+            .emit();
+            let mut out = vec![0xaa; 3]; // appended, not overwritten
+            framing.whole(&mut out, PduType::H2cData, flags::LAST, &own, b"8 bytes!");
+            let pdu = &out[3..];
+            let l = layout(pdu, true, &framing).unwrap();
+            let (header, data) = (l.header as usize, (l.header + l.pad) as usize);
+            assert_eq!(data % alignment as usize, 0);
+            assert_eq!((l.data, l.flags & flags::LAST), (8, flags::LAST));
+            assert_eq!(&pdu[data..data + 8], b"8 bytes!");
+            assert_eq!(pdu.len(), data + 8 + l.data_digest as usize);
+            assert!(framing.header_digest_ok(l.kind, &pdu[..header]));
+            if header_digest {
+                let mut bad = pdu[..header].to_vec();
+                bad[9] ^= 1;
+                assert!(!framing.header_digest_ok(l.kind, &bad));
+            }
+            if data_digest {
+                assert_eq!(le32(pdu, data + 8), crc32c(0, b"8 bytes!"));
+            }
+        }
+    }
+}
+
+#[test]
+fn t24_each_wrong_field_has_its_error() {
+    let plain = Framing::PLAIN;
+    let good = Header {
+        kind: 5,
+        flags: 0,
+        hlen: 24,
+        pdo: 0,
+        plen: 24,
+    };
+    assert!(good.layout(false, &plain).is_ok());
+    let cases = [
+        (Header { kind: 8, ..good }, PduError::field(0)),
+        (Header { kind: 0xff, ..good }, PduError::field(0)),
+        (Header { kind: 4, ..good }, PduError::SEQUENCE),
+        (
+            Header {
+                flags: flags::HDGST,
+                ..good
+            },
+            PduError::field(1),
+        ),
+        (Header { hlen: 23, ..good }, PduError::field(2)),
+        (Header { plen: 25, ..good }, PduError::field(4)),
+        (Header { plen: 0, ..good }, PduError::field(4)),
+        (
+            Header {
+                plen: u32::MAX,
+                ..good
+            },
+            PduError::field(4),
+        ),
+        (
+            Header {
+                kind: 7,
+                plen: 24,
+                pdo: 24,
+                ..good
+            },
+            PduError::field(4),
+        ), // no data
+        (
+            Header {
+                kind: 7,
+                plen: 64,
+                pdo: 20,
+                ..good
+            },
+            PduError::field(3),
+        ),
+        (
+            Header {
+                kind: 7,
+                plen: 64,
+                pdo: 26,
+                ..good
+            },
+            PduError::field(3),
+        ),
+        (
+            Header {
+                kind: 7,
+                plen: 64,
+                pdo: 255,
+                ..good
+            },
+            PduError::field(3),
+        ),
+        (
+            Header {
+                kind: 7,
+                plen: 64,
+                pdo: 252,
+                ..good
+            },
+            PduError::field(4),
+        ),
+        (
+            Header {
+                kind: 7,
+                plen: 64,
+                pdo: 24,
+                flags: flags::DDGST,
+                ..good
+            },
+            PduError::field(1),
+        ),
+        (
+            Header {
+                kind: 3,
+                plen: 23,
+                ..good
+            },
+            PduError::field(4),
+        ),
+        (
+            Header {
+                kind: 3,
+                plen: 153,
+                ..good
+            },
+            PduError::field(4),
+        ),
+    ];
+    for (header, error) in cases {
+        assert_eq!(header.layout(false, &plain), Err(error), "{header:?}");
+    }
+    let data = Header {
+        kind: 7,
+        flags: 0,
+        hlen: 24,
+        pdo: 24,
+        plen: u32::MAX,
+    };
+    assert_eq!(data.layout(false, &plain).unwrap().data, u32::MAX - 24);
+}
+
+#[test]
+fn t24_term_req_is_bounded_and_without_digests() {
+    let mut out = Vec::new();
+    TermReq::emit(PduError::field(2), true, &[0x55; 200], &mut out);
+    assert_eq!(out.len(), 152);
+    assert_eq!(out[..14], [2, 0, 24, 0, 152, 0, 0, 0, 1, 0, 2, 0, 0, 0]);
+    assert_eq!(TermReq::parse(&out), Ok(TermReq { fes: 1, fei: 2 }));
+    let l = layout(&out, true, &DIGESTS).unwrap();
+    assert_eq!((l.header, l.pad, l.data, l.data_digest), (24, 0, 128, 0));
+}
+
+#[test]
+fn capsule_with_and_without_data() {
+    let sqe = [9; 64];
+    for framing in [
+        Framing::PLAIN,
+        DIGESTS,
+        Framing {
+            alignment: 128,
+            ..DIGESTS
+        },
+    ] {
+        let mut out = Vec::new();
+        framing.begin(&mut out, PduType::CapsuleCmd, 0, &sqe, 0);
+        let l = layout(&out, true, &framing).unwrap();
+        assert_eq!((l.header as usize, l.data), (out.len(), 0));
+        out.clear();
+        framing.whole(&mut out, PduType::CapsuleCmd, 0, &sqe, &[1; 512]);
+        let l = layout(&out, true, &framing).unwrap();
+        assert_eq!(l.data, 512);
+        assert_eq!(u32::from(out[3]), l.header + l.pad);
+    }
+}
