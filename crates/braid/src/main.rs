@@ -1,7 +1,9 @@
 //! The braid program: verbs over the engine. Each verb is a module with its `Args` and its `run`.
 mod cli;
+mod identity;
 mod output;
 mod units;
+mod uri;
 
 use std::process::ExitCode;
 

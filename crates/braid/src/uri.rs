@@ -1,0 +1,345 @@
+//! Path URIs: how a path of a volume is written.
+//!
+//! `nvme-tcp://host:port/NQN?nsid=1` (port 4420 unless given; IPv6 in brackets; the NQN may be
+//! percent-encoded), `file:/path`, `mem:1GiB`, `null:1GiB` (reads zeroes, forgets writes: for measuring).
+//!
+//! # Contract
+//! Parsing knows nothing of the machine; resolving a name and opening a file come later and fail in
+//! their own words. A text that is no path URI is a usage error that says what would be one.
+use crate::units::parse_size;
+use anyhow::Context;
+use percent_encoding::percent_decode_str;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// A path as the user wrote it, and what that means.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PathUri {
+    text: String,
+    kind: UriKind,
+}
+
+/// What a path leads to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum UriKind {
+    /// A namespace of an NVMe/TCP subsystem.
+    NvmeTcp(NvmeTcp),
+    /// A file or block device.
+    File(PathBuf),
+    /// That many bytes of memory.
+    Memory(u64),
+    /// That many bytes of nothing.
+    Null(u64),
+}
+
+/// The parts of an `nvme-tcp` URI.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NvmeTcp {
+    /// Name or address, without brackets.
+    pub host: String,
+    /// TCP port.
+    pub port: u16,
+    /// Subsystem NQN, decoded.
+    pub subsystem: String,
+    /// NSID, where given.
+    pub nsid: Option<u32>,
+}
+
+impl PathUri {
+    /// As the user wrote it.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// What it leads to.
+    pub fn kind(&self) -> &UriKind {
+        &self.kind
+    }
+}
+
+impl NvmeTcp {
+    /// The address to connect to: the first one that the name stands for.
+    ///
+    /// # Errors
+    /// The name can't be resolved.
+    pub fn resolve(&self) -> anyhow::Result<SocketAddr> {
+        let advice = "check the name, or write the address";
+        (self.host.as_str(), self.port)
+            .to_socket_addrs()
+            .with_context(|| format!("cannot resolve the host \"{}\" ({advice})", self.host))?
+            .next()
+            .with_context(|| format!("the host \"{}\" has no address ({advice})", self.host))
+    }
+}
+
+impl fmt::Display for PathUri {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+/// Why a text is no path URI.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum UriError {
+    /// There is no scheme at all.
+    #[error("not a path URI; write nvme-tcp://host:port/NQN, file:/path, mem:SIZE or null:SIZE")]
+    NoScheme,
+    /// A plain path of the file system.
+    #[error("not a path URI; for a file or block device write file:{0}")]
+    PlainPath(String),
+    /// A scheme that braid is to have.
+    #[error("{0}: paths are not supported yet; nvme-tcp:, file:, mem: and null: are")]
+    NotYet(String),
+    /// A scheme nobody knows.
+    #[error("unknown scheme \"{0}\"; nvme-tcp:, file:, mem: and null: are supported")]
+    Unknown(String),
+    /// The scheme is right, the rest is not.
+    #[error("{0}")]
+    Malformed(String),
+}
+
+const NOT_YET: [&str; 7] = [
+    "nvme-ng",
+    "nvme-pcie",
+    "queue",
+    "nbd",
+    "nbd+unix",
+    "nvme-rdma",
+    "nvme-fc",
+];
+/// Longest NQN (Base 2.0, 4.5).
+const NQN_BYTES_MAX: usize = 223;
+
+impl FromStr for PathUri {
+    type Err = UriError;
+
+    fn from_str(text: &str) -> Result<Self, UriError> {
+        if text.starts_with(['/', '.', '~']) {
+            return Err(UriError::PlainPath(text.to_owned()));
+        }
+        let (scheme, rest) = text.split_once(':').ok_or(UriError::NoScheme)?;
+        let kind = match scheme.to_ascii_lowercase().as_str() {
+            "nvme-tcp" => UriKind::NvmeTcp(nvme_tcp(text)?),
+            "file" => UriKind::File(file(rest)?),
+            "mem" => UriKind::Memory(memory("mem", rest)?),
+            "null" => UriKind::Null(memory("null", rest)?),
+            known if NOT_YET.contains(&known) => return Err(UriError::NotYet(known.to_owned())),
+            "" => return Err(UriError::NoScheme),
+            _ if rest.starts_with(|c: char| c.is_ascii_digit()) => return Err(UriError::NoScheme),
+            other => return Err(UriError::Unknown(other.to_owned())),
+        };
+        Ok(Self {
+            text: text.to_owned(),
+            kind,
+        })
+    }
+}
+
+fn malformed<T>(why: impl Into<String>) -> Result<T, UriError> {
+    Err(UriError::Malformed(why.into()))
+}
+
+fn nvme_tcp(text: &str) -> Result<NvmeTcp, UriError> {
+    let url = match url::Url::parse(text) {
+        Ok(url) => url,
+        Err(url::ParseError::InvalidIpv6Address) => {
+            return malformed("invalid IPv6 address (write [ADDRESS]:PORT, without a zone)");
+        }
+        Err(url::ParseError::InvalidPort) => {
+            return malformed("invalid port number (an IPv6 address stands in brackets)");
+        }
+        Err(error) => return malformed(error.to_string()),
+    };
+    let host = match url.host() {
+        Some(url::Host::Ipv6(address)) => IpAddr::V6(address).to_string(),
+        Some(url::Host::Ipv4(address)) => IpAddr::V4(address).to_string(),
+        Some(url::Host::Domain(name)) if !name.is_empty() => decode("host name", name)?,
+        _ => return malformed("no host; write nvme-tcp://host:port/NQN"),
+    };
+    if !url.username().is_empty() || url.password().is_some() {
+        return malformed("user names and passwords have no meaning in a path");
+    }
+    if url.fragment().is_some() {
+        return malformed("\"#\" has no meaning in a path; inside an NQN write %23");
+    }
+    if url.port() == Some(0) {
+        return malformed("port 0 can't be connected to");
+    }
+    Ok(NvmeTcp {
+        host,
+        port: url.port().unwrap_or(4420),
+        subsystem: nqn(&url)?,
+        nsid: nsid(&url)?,
+    })
+}
+
+fn nqn(url: &url::Url) -> Result<String, UriError> {
+    let nqn = decode("NQN", url.path().strip_prefix('/').unwrap_or_default())?;
+    if nqn.is_empty() {
+        return malformed("no subsystem NQN; write nvme-tcp://host:port/NQN");
+    }
+    if nqn.len() > NQN_BYTES_MAX {
+        return malformed(format!(
+            "the NQN has {} bytes; {NQN_BYTES_MAX} at most",
+            nqn.len()
+        ));
+    }
+    if nqn.chars().any(char::is_control) {
+        return malformed("the NQN contains a control character");
+    }
+    Ok(nqn)
+}
+
+fn nsid(url: &url::Url) -> Result<Option<u32>, UriError> {
+    let mut nsid = None;
+    for (key, value) in url.query_pairs() {
+        if key != "nsid" {
+            return malformed(format!("unknown parameter \"{key}\"; nsid is the only one"));
+        }
+        if nsid.is_some() {
+            return malformed("nsid is given twice");
+        }
+        // 0 is no namespace and FFFFFFFFh all of them (Base 2.0, 3.2.1.2).
+        nsid = match value.parse::<u32>() {
+            Ok(n @ 1..=0xffff_fffe) => Some(n),
+            _ => {
+                return malformed(format!(
+                    "nsid \"{value}\" is not a number from 1 to 4294967294"
+                ));
+            }
+        };
+    }
+    Ok(nsid)
+}
+
+fn file(rest: &str) -> Result<PathBuf, UriError> {
+    let path = match rest.strip_prefix("//") {
+        Some(authority) => match authority.strip_prefix("localhost").unwrap_or(authority) {
+            path if path.starts_with('/') => path,
+            _ => return malformed("file: paths are local; write file:/path"),
+        },
+        None => rest,
+    };
+    if !path.starts_with('/') {
+        return malformed("file: needs an absolute path, as in file:/path");
+    }
+    if path.contains(['?', '#']) {
+        return malformed("file: takes no parameters; inside a name write ? as %3F and # as %23");
+    }
+    let path = decode("file name", path)?;
+    if path.contains('\0') {
+        return malformed("the file name contains a NUL");
+    }
+    Ok(PathBuf::from(path))
+}
+
+fn memory(scheme: &str, rest: &str) -> Result<u64, UriError> {
+    let bytes = parse_size(rest)
+        .map_err(|error| UriError::Malformed(format!("{error}, as in {scheme}:1GiB")))?;
+    if bytes == 0 || !bytes.is_multiple_of(4096) {
+        return malformed(format!("{bytes} bytes are not a multiple of 4 KiB above 0"));
+    }
+    Ok(bytes)
+}
+
+fn decode(what: &str, text: &str) -> Result<String, UriError> {
+    match percent_decode_str(text).decode_utf8() {
+        Ok(decoded) => Ok(decoded.into_owned()),
+        Err(_) => malformed(format!("the {what} is not UTF-8 after percent-decoding")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tcp(text: &str) -> NvmeTcp {
+        match text.parse::<PathUri>().expect(text).kind {
+            UriKind::NvmeTcp(tcp) => tcp,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn nvme_tcp_paths() {
+        let path = tcp("nvme-tcp://10.0.0.1:4421/nqn.2026-01.org.example:v0?nsid=7");
+        assert_eq!(path.host, "10.0.0.1");
+        assert_eq!(path.port, 4421);
+        assert_eq!(path.subsystem, "nqn.2026-01.org.example:v0");
+        assert_eq!(path.nsid, Some(7));
+        let path = tcp("nvme-tcp://storage-1.example/nqn.2026-01.org.example:v0");
+        assert_eq!(
+            (path.host.as_str(), path.port, path.nsid),
+            ("storage-1.example", 4420, None)
+        );
+    }
+
+    #[test]
+    fn ipv6_addresses_stand_in_brackets() {
+        let path = tcp("nvme-tcp://[fd00::1]:4420/nqn.2026-01.org.example:v0");
+        assert_eq!(path.host, "fd00::1");
+        assert_eq!(path.resolve().unwrap(), "[fd00::1]:4420".parse().unwrap());
+    }
+
+    #[test]
+    fn nqns_are_percent_decoded() {
+        let path = tcp("nvme-tcp://h/nqn.2026-01.org.example%3Aa%2Fb%20c%3F?nsid=1");
+        assert_eq!(path.subsystem, "nqn.2026-01.org.example:a/b c?");
+        assert_eq!(tcp("nvme-tcp://h/nqn.x:%C3%A9").subsystem, "nqn.x:é");
+    }
+
+    #[test]
+    fn local_paths() {
+        for (text, kind) in [
+            ("file:/dev/sdb", UriKind::File("/dev/sdb".into())),
+            ("file:///a%20b", UriKind::File("/a b".into())),
+            ("file://localhost/x", UriKind::File("/x".into())),
+            ("mem:1GiB", UriKind::Memory(1 << 30)),
+            ("null:64m", UriKind::Null(64 << 20)),
+        ] {
+            assert_eq!(text.parse::<PathUri>().expect(text).kind, kind, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_path_uri_says_so() {
+        let long = format!("nvme-tcp://h/{}", "n".repeat(224));
+        for (text, part) in [
+            ("", "not a path URI"),
+            ("disk.img", "not a path URI"),
+            ("/dev/sdb", "write file:/dev/sdb"),
+            ("10.0.0.1:4420", "not a path URI"),
+            ("localhost:4420/nqn", "not a path URI"),
+            ("http://h/x", "unknown scheme \"http\""),
+            ("nbd://h:1/x", "not supported yet"),
+            ("nvme-pcie:0000:01:00.0", "not supported yet"),
+            ("nvme-tcp://h:4420", "no subsystem NQN"),
+            ("nvme-tcp://h:4420/", "no subsystem NQN"),
+            ("nvme-tcp:///nqn.x", "no host"),
+            ("nvme-tcp://h:99999/nqn.x", "invalid port"),
+            ("nvme-tcp://h:0/nqn.x", "port 0"),
+            ("nvme-tcp://fd00::1:4420/nqn.x", "in brackets"),
+            ("nvme-tcp://[fd00::zz]:4420/nqn.x", "invalid IPv6"),
+            ("nvme-tcp://h/nqn.x?nsid=0", "nsid \"0\""),
+            ("nvme-tcp://h/nqn.x?nsid=one", "nsid \"one\""),
+            ("nvme-tcp://h/nqn.x?nsid=1&nsid=2", "given twice"),
+            ("nvme-tcp://h/nqn.x?ns=1", "unknown parameter \"ns\""),
+            ("nvme-tcp://h/nqn.x#1", "%23"),
+            ("nvme-tcp://u@h/nqn.x", "user names"),
+            ("nvme-tcp://h/%ff%fe", "not UTF-8"),
+            ("nvme-tcp://h/nqn%00", "control character"),
+            (long.as_str(), "224 bytes"),
+            ("file:disk.img", "absolute path"),
+            ("file://other/x", "local"),
+            ("file:/x?create=1", "no parameters"),
+            ("mem:lots", "\"lots\" is not a size"),
+            ("mem:0", "multiple of 4 KiB"),
+            ("mem:1000", "multiple of 4 KiB"),
+        ] {
+            let error = text.parse::<PathUri>().expect_err(text).to_string();
+            assert!(error.contains(part), "{text}: {error}");
+        }
+    }
+}
