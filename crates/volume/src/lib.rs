@@ -1,7 +1,23 @@
-//! What a device is: the head over paths to one namespace, its limits and identity.
+//! What a device is: one namespace behind several paths, its identity and its limits.
+//!
+//! * [`Head`]: the one device over all paths; asks the policy which of them serves an I/O
+//! * [`identity`]: whether two paths show one namespace
+//! * [`IoLimits`]: what a device over several paths can promise
+//! * [`Outcome`]: what became of an I/O, free of any protocol's codes
+//!
+//! Knows policies, and nothing of protocols: `engine` tells it what paths show and how I/Os ended.
 #![no_std]
 #![forbid(unsafe_code)]
 extern crate alloc;
+
+mod head;
+pub mod identity;
+pub mod limits;
+mod stacking;
+
+pub use head::{Head, Shown};
+pub use identity::{Conflict, Identity, Namespace, Refused, Size};
+pub use stacking::IoLimits;
 
 /// What became of an I/O on a path, free of NVMe codes (the engine maps them).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -31,4 +47,58 @@ pub enum Outcome {
     Invalid,
     /// No answer within the I/O time-out.
     TimedOut,
+}
+
+impl Outcome {
+    /// Whether the I/O was done; only then is its latency a sample (T43).
+    pub fn is_done(self) -> bool {
+        self == Self::Done
+    }
+
+    /// Whether another *path* to the same namespace may do what this one couldn't (T2).
+    pub fn is_path_error(self) -> bool {
+        matches!(self, Self::PathError | Self::TimedOut)
+    }
+}
+
+impl core::fmt::Display for Outcome {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match self {
+            Self::Done => "done",
+            Self::PathError => "the path failed",
+            Self::MediaError => "the data can't be read or written",
+            Self::Busy { .. } => "busy",
+            Self::NoSpace => "out of space",
+            Self::ReadOnly => "write protected",
+            Self::Mismatch => "the compared data differ",
+            Self::Reservation => "reserved by another host",
+            Self::Unsupported => "not supported by the path",
+            Self::Invalid => "the request was wrong",
+            Self::TimedOut => "no answer in time",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Outcome;
+
+    #[test]
+    fn t02_only_path_errors_and_time_outs_may_move() {
+        for (outcome, moves) in [
+            (Outcome::Done, false),
+            (Outcome::PathError, true),
+            (Outcome::MediaError, false),
+            (Outcome::Busy { after_ns: 1 }, false),
+            (Outcome::NoSpace, false),
+            (Outcome::ReadOnly, false),
+            (Outcome::Mismatch, false),
+            (Outcome::Reservation, false),
+            (Outcome::Unsupported, false),
+            (Outcome::Invalid, false),
+            (Outcome::TimedOut, true),
+        ] {
+            assert_eq!(outcome.is_path_error(), moves, "{outcome}");
+        }
+    }
 }

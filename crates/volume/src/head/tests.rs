@@ -1,0 +1,258 @@
+use super::{Head, Shown};
+use crate::{Conflict, Identity, IoLimits, Namespace, Outcome, Size};
+use alloc::string::String;
+use alloc::vec::Vec;
+use policy::{Ana, Group, Knobs, PathIndex, Policy, Request};
+
+const KNOBS: Knobs = Knobs {
+    ewma_shift: 3,
+    weight_timeout_ns: 50_000_000,
+};
+const POLICIES: [Policy; 4] = [
+    Policy::Numa,
+    Policy::RoundRobin { bytes: 0 },
+    Policy::QueueDepth,
+    Policy::WeightedLatency,
+];
+
+fn shown(controller: u16) -> Shown {
+    Shown {
+        identity: Identity::Namespace(Namespace {
+            subsystem: String::from("nqn.2026-01.org.example:v0"),
+            controller,
+            nsid: 1,
+            nguid: [1; 16],
+            eui64: [0; 8],
+            uuid: [0; 16],
+            command_set: 0,
+            shared: true,
+        }),
+        size: Size {
+            blocks: 1000,
+            block_shift: 12,
+        },
+        limits: IoLimits {
+            transfer_max: 1 << 17,
+            atomic_bytes: 4096,
+            volatile_cache: false,
+            read_only: false,
+            write_zeroes: true,
+            deallocate: true,
+            deallocate_reads_zero: true,
+        },
+    }
+}
+
+fn head(paths: u8, policy: Policy) -> Head {
+    let mut head = Head::new((0..u32::from(paths)).map(|_| 10), policy, KNOBS);
+    for path in 0..paths {
+        head.admit(PathIndex(path), shown(u16::from(path) + 1))
+            .unwrap();
+        head.set_enabled(PathIndex(path), true);
+    }
+    head
+}
+
+fn request(now_ns: u64) -> Request {
+    Request {
+        source: 0,
+        group: Group::Read,
+        length: 4096,
+        address: 0,
+        now_ns,
+    }
+}
+
+#[test]
+fn a_path_that_disagrees_with_any_other_is_named_and_left_out() {
+    let mut head = Head::new([1, 1, 1], Policy::Numa, KNOBS);
+    head.admit(PathIndex(0), shown(1)).unwrap();
+    head.admit(PathIndex(1), shown(2)).unwrap();
+    let refused = head.admit(PathIndex(2), shown(2)).unwrap_err();
+    assert_eq!((refused.path, refused.other), (PathIndex(2), PathIndex(1)));
+    assert_eq!(refused.why, Conflict::Controller(2));
+    assert_eq!(head.admitted().count(), 2);
+}
+
+#[test]
+fn t33_block_size_and_capacity_agree_or_the_path_is_refused() {
+    let mut head = head(1, Policy::Numa);
+    let mut other = shown(9);
+    other.size.block_shift = 9;
+    let mut two = Head::new([1, 1], Policy::Numa, KNOBS);
+    two.admit(PathIndex(0), shown(1)).unwrap();
+    let why = two.admit(PathIndex(1), other.clone()).unwrap_err().why;
+    assert_eq!(why, Conflict::BlockSize(9, 12));
+    assert_eq!(head.changed(PathIndex(0), other).unwrap_err().why, why);
+    let mut other = shown(9);
+    other.size.blocks = 999;
+    assert_eq!(
+        two.admit(PathIndex(1), other).unwrap_err().why,
+        Conflict::Capacity(999, 1000)
+    );
+}
+
+#[test]
+fn t32_a_path_that_returns_is_checked_against_its_former_self() {
+    let mut head = head(2, Policy::Numa);
+    head.set_enabled(PathIndex(1), false);
+    head.admit(PathIndex(1), shown(7)).unwrap();
+    let mut other = shown(8);
+    if let Identity::Namespace(namespace) = &mut other.identity {
+        namespace.nguid = [9; 16];
+    }
+    assert!(matches!(
+        head.admit(PathIndex(1), other).unwrap_err().why,
+        Conflict::Nguid(..)
+    ));
+}
+
+#[test]
+fn t34_limits_and_size_are_the_strictest_of_the_paths() {
+    let mut head = Head::new([1, 1], Policy::Numa, KNOBS);
+    assert_eq!((head.limits(), head.size()), (None, None));
+    head.admit(PathIndex(0), shown(1)).unwrap();
+    let mut second = shown(2);
+    second.limits.transfer_max = 1 << 16;
+    second.limits.volatile_cache = true;
+    second.limits.deallocate_reads_zero = false;
+    head.admit(PathIndex(1), second).unwrap();
+    let want = IoLimits {
+        transfer_max: 1 << 16,
+        volatile_cache: true,
+        deallocate_reads_zero: false,
+        ..shown(1).limits
+    };
+    assert_eq!(head.limits(), Some(want));
+    assert_eq!(
+        head.size(),
+        Some(Size {
+            blocks: 1000,
+            block_shift: 12
+        })
+    );
+}
+
+#[test]
+fn a11_a_new_capacity_forgets_what_was_learnt_of_that_path_only() {
+    let mut head = head(2, Policy::WeightedLatency);
+    for i in 0..200 {
+        let path = head.select(&request(i)).unwrap();
+        head.complete(path, Group::Read, Outcome::Done, 1000, 1000 + i);
+        head.turn();
+    }
+    let mut grown = shown(1);
+    grown.size.blocks = 2000;
+    head.changed(PathIndex(0), grown).unwrap();
+    assert_eq!(head.stats(PathIndex(0), Group::Read).samples, 0);
+    assert_ne!(head.stats(PathIndex(1), Group::Read).samples, 0);
+    assert_eq!(head.size().unwrap().blocks, 1000);
+}
+
+/// Every subset of three enabled paths, every policy: only enabled paths are chosen.
+#[test]
+fn errors_come_before_balance() {
+    for policy in POLICIES {
+        for enabled in 0..8u8 {
+            let mut head = head(3, policy);
+            for path in 0..3 {
+                head.set_enabled(PathIndex(path), enabled >> path & 1 == 1);
+            }
+            let chosen: Vec<_> = (0..9).map(|i| head.select(&request(i))).collect();
+            for path in chosen {
+                match path {
+                    Some(PathIndex(path)) => assert_eq!(enabled >> path & 1, 1),
+                    None => assert_eq!(enabled, 0),
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn ana_states_that_forbid_io_are_respected() {
+    for policy in POLICIES {
+        let mut head = head(2, policy);
+        for forbidden in [Ana::Inaccessible, Ana::PersistentLoss, Ana::Change] {
+            head.set_ana(PathIndex(0), forbidden);
+            assert_eq!(
+                head.select(&request(1)),
+                Some(PathIndex(1)),
+                "{policy:?} {forbidden:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn t41_in_flight_counts_balance_across_switches_and_losses() {
+    let mut head = head(2, Policy::QueueDepth);
+    let mut held = Vec::new();
+    for (i, policy) in POLICIES.into_iter().cycle().take(40).enumerate() {
+        head.set_policy(policy, KNOBS).unwrap();
+        if i == 20 {
+            head.set_enabled(PathIndex(0), false);
+        }
+        held.push(head.select(&request(i as u64)).unwrap());
+    }
+    let counts = [0, 1].map(|p| head.in_flight(PathIndex(p)));
+    assert_eq!(counts.iter().sum::<u32>(), 40);
+    for path in held {
+        head.complete(path, Group::Read, Outcome::PathError, 10, 100);
+    }
+    assert_eq!([0, 1].map(|p| head.in_flight(PathIndex(p))), [0, 0]);
+}
+
+#[test]
+fn t43_failures_are_no_samples() {
+    let mut head = head(2, Policy::WeightedLatency);
+    for i in 0..10 {
+        let path = head.select(&request(i)).unwrap();
+        head.complete(path, Group::Read, Outcome::PathError, 1, i);
+    }
+    for path in [0, 1] {
+        assert_eq!(head.stats(PathIndex(path), Group::Read).samples, 0);
+    }
+}
+
+#[test]
+fn t47_what_other_cores_have_in_flight_counts() {
+    let mut head = head(2, Policy::QueueDepth);
+    head.set_elsewhere(PathIndex(0), 5);
+    for i in 0..4 {
+        assert_eq!(head.select(&request(i)), Some(PathIndex(1)));
+    }
+}
+
+#[test]
+fn a08_knobs_out_of_range_change_nothing() {
+    let mut head = head(2, Policy::Numa);
+    let wild = Knobs {
+        ewma_shift: 9,
+        ..KNOBS
+    };
+    assert!(head.set_policy(Policy::QueueDepth, wild).is_err());
+    assert_eq!(head.policy(), Policy::Numa);
+}
+
+#[test]
+fn a02_a_stall_is_reported_once() {
+    let mut head = head(2, Policy::WeightedLatency);
+    let warned = [0, 1].map(|_| {
+        let path = head.select(&request(0)).unwrap();
+        head.complete(
+            path,
+            Group::Read,
+            Outcome::Done,
+            2_000_000_000,
+            2_000_000_000,
+        )
+    });
+    assert_eq!(warned, [true, false]);
+}
+
+#[test]
+#[should_panic(expected = "enabled before admitted")]
+fn a_path_that_was_not_checked_can_not_be_used() {
+    Head::new([1], Policy::Numa, KNOBS).set_enabled(PathIndex(0), true);
+}

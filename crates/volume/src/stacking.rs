@@ -1,0 +1,89 @@
+//! What a device over several paths can promise: decided from what each path can, for whoever
+//! submits I/O to the whole.
+//!
+//! # Contract
+//! The strictest of the parts holds (T34), so that an I/O which is legal for the whole is legal on
+//! whichever path it lands. "Strictest" is the smaller size, a cache if any part has one, and an
+//! ability only if every part has it.
+
+/// Limits of one path, or of several together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IoLimits {
+    /// Largest single transfer, bytes.
+    pub transfer_max: u32,
+    /// Largest write that is atomic, bytes.
+    pub atomic_bytes: u32,
+    /// Acknowledged writes may be lost until a flush.
+    pub volatile_cache: bool,
+    /// Write protected.
+    pub read_only: bool,
+    /// Zeroing without data is possible.
+    pub write_zeroes: bool,
+    /// Deallocating is possible.
+    pub deallocate: bool,
+    /// What was deallocated reads as zeroes.
+    pub deallocate_reads_zero: bool,
+}
+
+impl IoLimits {
+    /// What both `self` and `other` can promise.
+    #[must_use]
+    pub fn stack(self, other: Self) -> Self {
+        Self {
+            transfer_max: self.transfer_max.min(other.transfer_max),
+            atomic_bytes: self.atomic_bytes.min(other.atomic_bytes),
+            volatile_cache: self.volatile_cache || other.volatile_cache,
+            read_only: self.read_only || other.read_only,
+            write_zeroes: self.write_zeroes && other.write_zeroes,
+            deallocate: self.deallocate && other.deallocate,
+            deallocate_reads_zero: self.deallocate_reads_zero && other.deallocate_reads_zero,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::IoLimits;
+
+    /// Limits from six bits and two sizes.
+    fn limits(bits: u8, transfer_max: u32, atomic_bytes: u32) -> IoLimits {
+        let bit = |n: u8| bits >> n & 1 == 1;
+        IoLimits {
+            transfer_max,
+            atomic_bytes,
+            volatile_cache: bit(0),
+            read_only: bit(1),
+            write_zeroes: bit(2),
+            deallocate: bit(3),
+            deallocate_reads_zero: bit(4),
+        }
+    }
+
+    #[test]
+    fn t34_the_strictest_part_holds() {
+        for a in 0..32 {
+            for b in 0..32 {
+                let whole = limits(a, 1 << 17, 4096).stack(limits(b, 1 << 20, 512));
+                let any = (a | b) & 0b00011;
+                let all = (a & b) & 0b11100;
+                assert_eq!(
+                    whole,
+                    limits(any | all, 1 << 17, 512),
+                    "{a:05b} and {b:05b}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn order_does_not_matter() {
+        let (a, b, c) = (
+            limits(0b10101, 8, 9),
+            limits(0b01110, 7, 10),
+            limits(0b11011, 9, 8),
+        );
+        assert_eq!(a.stack(b).stack(c), c.stack(a.stack(b)));
+        assert_eq!(a.stack(b), b.stack(a));
+        assert_eq!(a.stack(a), a);
+    }
+}
