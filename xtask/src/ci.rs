@@ -1,12 +1,14 @@
 //! Everything that must hold before a change is offered.
 //!
 //! # Contract
-//! Steps run one after the other, each within its own time; the first failure ends the run and shows
-//! the end of that step's output. Whole outputs are kept in `target/ci/<step>.log`. The commands for
-//! the tests and the demo are read out of README.md, so that what is checked is what readers type.
+//! Steps run one after the other, each within its own time; the first failure ends the run and
+//! shows the end of that step's output. Whole outputs are kept in `target/ci/<step>.log`. The
+//! commands for the tests and the demo are read out of README.md, so that what is checked is what
+//! readers type.
 //!
-//! A test that cannot run on this machine prints `SKIP <test>: <reason>` (to stderr, past the capture
-//! of the test harness) and passes; a skip or `#[ignore]` that `.ci/allowed-skips` does not name fails.
+//! A test that cannot run on this machine prints `SKIP <test>: <reason>` (to stderr, past the
+//! capture of the test harness) and passes; a skip or `#[ignore]` that `.ci/allowed-skips` does not
+//! name fails.
 mod readme;
 mod skips;
 

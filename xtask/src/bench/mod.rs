@@ -1,4 +1,5 @@
 //! Measures. Figures are printed, never judged: wall time gates nothing on a shared machine.
+mod pingpong;
 mod policy;
 
 use anyhow::{Context, Result, ensure};

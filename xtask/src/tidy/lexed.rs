@@ -1,7 +1,7 @@
 //! A Rust file as a flat list of tokens that know whether they belong to a test.
 //!
-//! Tokens instead of a syntax tree: functions inside `macro_rules!` and `proptest!` are then measured
-//! like all others, and comments and strings can't be mistaken for code.
+//! Tokens instead of a syntax tree: functions inside `macro_rules!` and `proptest!` are then
+//! measured like all others, and comments and strings can't be mistaken for code.
 use super::Finding;
 use super::tree::File;
 use proc_macro2::{Delimiter, Group, TokenStream, TokenTree};

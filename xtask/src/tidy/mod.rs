@@ -1,8 +1,9 @@
 //! Lints the whole tree for what the compiler, rustfmt and clippy do not hold.
 //!
 //! # Contract
-//! Every rule is a function from a [`Tree`] to findings and touches no file itself, so that its test
-//! can hand it a tree that must fail. All findings are printed as `file:line: what`; any finding fails.
+//! Every rule is a function from a [`Tree`] to findings and touches no file itself, so that its
+//! test can hand it a tree that must fail. All findings are printed as `file:line: what`; any
+//! finding fails.
 //!
 //! # Limits
 //! Rules work on tokens, not on types: a rule that needs types belongs to clippy.

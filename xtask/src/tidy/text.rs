@@ -74,7 +74,8 @@ pub fn has_word(line: &str, word: &str) -> bool {
     })
 }
 
-/// Whether an absolute path that begins with `home` stands in `line` (not the middle of another path).
+/// Whether an absolute path that begins with `home` stands in `line` (not the middle of another
+/// path).
 fn has_path(line: &str, home: &str) -> bool {
     let inside = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-' | '.' | '/' | '}' | ')');
     line.match_indices(home)
