@@ -1,0 +1,14 @@
+//! Bodies of the fuzz targets: plain functions over bytes that panic when something is wrong.
+//!
+//! # Contract
+//! Compiled twice: by the fuzz targets, and by a test of `nvme` that replays the corpora, so that
+//! neither needs the other's tool chain. They use `nvme` and nothing else.
+#![forbid(unsafe_code)]
+
+pub mod wire;
+
+/// A body.
+pub type Body = fn(&[u8]);
+
+/// Every target by the name of its corpus.
+pub const TARGETS: [(&str, Body); 1] = [("wire", wire::run)];
