@@ -7,6 +7,7 @@
 //! * [`pdu`]: the units of NVMe/TCP
 //! * [`fabrics`]: Connect, properties, Disconnect
 //! * [`identify`], [`log`], [`features`], [`dsm`]: data structures and parameters of commands
+//! * [`layout`]: how fixed structures are declared, and their text fields
 //! * [`crc`]: the digest of both
 pub mod cqe;
 pub mod crc;
@@ -14,6 +15,7 @@ pub mod dsm;
 pub mod fabrics;
 pub mod features;
 pub mod identify;
+pub mod layout;
 pub mod log;
 pub mod pdu;
 pub mod sqe;
