@@ -1,6 +1,8 @@
 //! The braid program: verbs over the engine. Each verb is a module with its `Args` and its `run`.
 mod cli;
 mod identity;
+mod limits;
+mod load;
 mod output;
 mod units;
 mod uri;
