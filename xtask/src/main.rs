@@ -3,6 +3,7 @@
 
 mod bench;
 mod ci;
+mod fuzz;
 mod process;
 mod tidy;
 
@@ -25,6 +26,8 @@ enum Task {
     Ci(ci::Args),
     /// Lints the tree: layers, purity, lengths, columns, links. Prints every finding.
     Tidy,
+    /// Fuzzes with the stable compiler, each target for some seconds.
+    Fuzz(fuzz::Args),
     /// Measures: what a policy, a wire I/O and an idle host cost.
     #[command(subcommand)]
     Bench(bench::Task),
@@ -44,6 +47,7 @@ fn run(args: Args) -> Result<ExitCode> {
     match args.task {
         Task::Ci(args) => ci::run(&root(), &args),
         Task::Tidy => tidy::run(&root()),
+        Task::Fuzz(args) => fuzz::run(&root(), &args),
         Task::Bench(task) => bench::run(&root(), &task),
     }
 }

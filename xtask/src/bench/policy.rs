@@ -1,8 +1,9 @@
 //! Instructions per select + complete.
 //!
 //! Callgrind counts the instructions of `policy`'s example `policy_cost` for two numbers of
-//! iterations; the difference over the difference of iterations is free of start-up. Counts repeat
-//! exactly, whatever else the machine does.
+//! iterations; the difference over the difference of iterations is free of start-up, and the loop's
+//! own share, measured without a selector, is taken off. Counts repeat exactly, whatever else the
+//! machine does.
 use super::Format;
 use crate::process::is_installed;
 use anyhow::{Context, Result, bail, ensure};
@@ -40,11 +41,16 @@ pub fn run(root: &Path, args: &Args) -> Result<ExitCode> {
         bail!("valgrind is not installed; it counts the instructions: apt-get install valgrind");
     }
     let program = super::build(root, &["-p", "braid-policy", "--example", "policy_cost"])?;
+    let cell = |policy: &str, paths| per_iteration(&program, policy, paths, args.iterations);
+    let loops = PATHS
+        .into_iter()
+        .map(|paths| cell("none", paths))
+        .collect::<Result<Vec<_>>>()?;
     let mut rows = Vec::new();
     for policy in POLICIES {
         let mut row = Vec::new();
-        for paths in PATHS {
-            row.push(per_iteration(&program, policy, paths, args.iterations)?);
+        for (paths, own) in PATHS.into_iter().zip(&loops) {
+            row.push(cell(policy, paths)? - own);
         }
         rows.push((policy, row));
     }

@@ -1,0 +1,147 @@
+//! Runs the fuzz targets on the stable compiler: coverage of edges and compares, no sanitizer (the
+//! code under test has no unsafe).
+//!
+//! # Contract
+//! Seeds are read from `fuzz/corpus/<target>`; what is found goes to `target/fuzz/<target>`. With
+//! `--keep` the finds that add coverage are merged into the corpus, where `cargo test` replays them.
+use crate::process::Group;
+use anyhow::{Context, Result, bail, ensure};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+
+/// Instrumentation, as libFuzzer expects it.
+const FLAGS: &str = "-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
+    -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
+    -Cllvm-args=-sanitizer-coverage-pc-table -Cllvm-args=-sanitizer-coverage-trace-compares \
+    -Ccodegen-units=1 --cfg fuzzing";
+
+/// How long a target may overrun its time.
+const GRACE: Duration = Duration::from_secs(60);
+
+/// What to fuzz and how long.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Targets; all of them if none is named.
+    targets: Vec<String>,
+    /// Seconds for each.
+    #[arg(long, default_value_t = 20)]
+    seconds: u32,
+    /// Largest input, bytes.
+    #[arg(long, default_value_t = 4096)]
+    length: u32,
+    /// Merge finds that add coverage into the corpus.
+    #[arg(long)]
+    keep: bool,
+}
+
+/// Fuzzes; a crash fails and its input is named.
+pub fn run(root: &Path, args: &Args) -> Result<ExitCode> {
+    let all = targets(root)?;
+    if let Some(unknown) = args.targets.iter().find(|target| !all.contains(target)) {
+        bail!("no fuzz target {unknown:?}; there are: {}", all.join(", "));
+    }
+    let chosen = if args.targets.is_empty() {
+        &all
+    } else {
+        &args.targets
+    };
+    let output = std::env::var_os("CARGO_TARGET_DIR").map_or(root.join("target"), PathBuf::from);
+    let output = output.join("fuzz");
+    let triple = host_triple()?;
+    build(root, &output, &triple)?;
+    let mut crashed = Vec::new();
+    for target in chosen {
+        println!("fuzz {target}");
+        let program = output.join(&triple).join("release").join(target);
+        if !fuzz(root, &output, &program, target, args)? {
+            crashed.push(target.as_str());
+        }
+    }
+    ensure!(crashed.is_empty(), "crashed: {}", crashed.join(", "));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Names of the targets: the files in `fuzz/fuzz_targets`.
+fn targets(root: &Path) -> Result<Vec<String>> {
+    let mut names = Vec::new();
+    for entry in fs::read_dir(root.join("fuzz/fuzz_targets")).context("list fuzz/fuzz_targets")? {
+        let name = entry?.file_name().to_string_lossy().into_owned();
+        names.extend(name.strip_suffix(".rs").map(str::to_owned));
+    }
+    names.sort();
+    Ok(names)
+}
+
+fn host_triple() -> Result<String> {
+    let output = Command::new("rustc")
+        .arg("-vV")
+        .output()
+        .context("start rustc")?;
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let host = said.lines().find_map(|line| line.strip_prefix("host: "));
+    Ok(host.context("rustc -vV names no host")?.to_owned())
+}
+
+fn build(root: &Path, output: &Path, triple: &str) -> Result<()> {
+    let status = Command::new("cargo")
+        .args([
+            "build",
+            "--quiet",
+            "--release",
+            "--bins",
+            "--target",
+            triple,
+        ])
+        .args(["--manifest-path", "fuzz/Cargo.toml"])
+        .current_dir(root)
+        .env("RUSTFLAGS", FLAGS)
+        .env("CARGO_TARGET_DIR", output)
+        .status()
+        .context("start cargo")?;
+    ensure!(
+        status.success(),
+        "the fuzz targets did not compile (they need a C++ compiler)"
+    );
+    Ok(())
+}
+
+/// Whether the target survived.
+fn fuzz(root: &Path, output: &Path, program: &Path, target: &str, args: &Args) -> Result<bool> {
+    let corpus = root.join("fuzz/corpus").join(target);
+    let finds = output.join("corpus").join(target);
+    let artifacts = output.join("artifacts").join(target);
+    for directory in [&corpus, &finds, &artifacts] {
+        fs::create_dir_all(directory).with_context(|| format!("create {}", directory.display()))?;
+    }
+    let mut command = Command::new(program);
+    command
+        .arg(format!("-max_total_time={}", args.seconds))
+        .arg(format!("-max_len={}", args.length))
+        .args([
+            "-timeout=10",
+            "-rss_limit_mb=2048",
+            "-print_final_stats=1",
+            "-verbosity=0",
+        ])
+        .arg(format!("-artifact_prefix={}/", artifacts.display()))
+        .args([&finds, &corpus]);
+    let limit = Duration::from_secs(args.seconds.into()) + GRACE;
+    if !Group::spawn(&mut command)?.wait(limit)?.success() {
+        println!(
+            "fuzz {target}: the input that failed is in {}",
+            artifacts.display()
+        );
+        return Ok(false);
+    }
+    if args.keep {
+        let mut merge = Command::new(program);
+        merge
+            .args(["-merge=1", "-verbosity=0"])
+            .args([&corpus, &finds]);
+        let status = Group::spawn(&mut merge)?.wait(limit)?;
+        ensure!(status.success(), "merging the corpus of {target} failed");
+    }
+    Ok(true)
+}
