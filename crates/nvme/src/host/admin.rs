@@ -3,16 +3,6 @@ use super::{AdminConfig, AdminEvent};
 use crate::Transmit;
 use alloc::vec::Vec;
 
-/// Why a host machine gave up; each names whose fault it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HostError {
-    /// No answer in time.
-    TimedOut,
-    /// The connection ended.
-    Closed,
-    // … to be completed by the owner of this module
-}
-
 /// One admin association.
 pub struct Admin {
     _todo: (),

@@ -4,9 +4,12 @@
 //! `handle_bytes`, `placement`, `handle_payload`, `poll_transmit`, `handle_sent`, `handle_closed`,
 //! `poll_timeout`, `handle_timeout`, `poll_event`. An [`Admin`] never has a placement: its data is its own.
 mod admin;
+mod command;
+mod error;
 mod io_queue;
 mod types;
 
 pub use admin::*;
+pub use error::{HostError, NamespaceError, Step};
 pub use io_queue::*;
 pub use types::*;

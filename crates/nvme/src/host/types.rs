@@ -13,7 +13,7 @@ pub struct HostIdentity {
     pub id: [u8; 16],
 }
 
-/// Digests to ask for; the controller may switch either off? No: it must echo what it enables (T25).
+/// Digests to ask for; a controller that doesn't echo them is refused (T25).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Digests {
     /// CRC32C over every PDU header.
@@ -161,7 +161,10 @@ pub enum Data {
     Out(u32),
 }
 
-/// One I/O command to submit.
+/// One I/O command to submit; see `Command::read` and its neighbours.
+///
+/// Dataset Management (opcode 09h) with `Data::None` is a single range that the machine sends itself:
+/// first block in `cdw[2]` (low) and `cdw[3]`, number of blocks in `cdw[4]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Command {
     /// Opcode (NVM command set).
@@ -194,8 +197,37 @@ pub enum AdminEvent {
     Ready(alloc::boxed::Box<(ControllerInfo, Vec<NamespaceInfo>)>),
     /// The namespace list or ANA states were read again after a notice.
     Changed(Vec<NamespaceInfo>),
+    /// From a discovery controller instead of namespaces: its log, after `Ready` and after each change.
+    Discovery(Vec<DiscoveryEntry>),
     /// The association is over; nothing more will come. The driver closes the connection after sending what is queued.
     Failed(super::HostError),
+}
+
+/// One entry of a discovery log (Base 2.0, 5.16.1.23), texts trimmed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DiscoveryEntry {
+    /// Transport: 3 = TCP.
+    pub trtype: u8,
+    /// Address family: 1 = IPv4, 2 = IPv6.
+    pub adrfam: u8,
+    /// 1 = referral, 2 = NVM subsystem, 3 = the discovery subsystem itself.
+    pub subtype: u8,
+    /// Transport requirements; bits 1:0 secure channel: 1 = required, 2 = not required.
+    pub treq: u8,
+    /// Security of the transport: 0 = none, 1 = TLS 1.2, 2 = TLS 1.3.
+    pub sectype: u8,
+    /// Port.
+    pub port_id: u16,
+    /// Controller; FFFFh = chosen at Connect.
+    pub cntlid: u16,
+    /// Largest admin queue, entries.
+    pub admin_entries_max: u16,
+    /// Address.
+    pub traddr: String,
+    /// Service (TCP port).
+    pub trsvcid: String,
+    /// Subsystem NQN.
+    pub subnqn: String,
 }
 
 /// What an I/O queue tells.

@@ -1,0 +1,464 @@
+//! Why a host machine gave up, in words that name whose fault it is and what to do.
+use core::fmt;
+
+use super::Digests;
+use crate::wire::fabrics::{ConnectData, InvalidParameter, Version, connect_status};
+use crate::wire::pdu::{Fes, PduError};
+use crate::wire::{Status, WireError};
+
+/// What a machine was doing when something failed; also where an [`Admin`](super::Admin) stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)] // `Display` says it
+pub enum Step {
+    Handshake,
+    Connect,
+    Capabilities,
+    Version,
+    Configure,
+    Ready,
+    IdentifyController,
+    NvmController,
+    QueueCount,
+    EventConfig,
+    NamespaceList,
+    Namespace,
+    NvmNamespace,
+    IndependentNamespace,
+    Descriptors,
+    AnaLog,
+    DiscoveryLog,
+    ChangedLog,
+    EventLog,
+    KeepAlive,
+    EventRequest,
+    Shutdown,
+    /// Nothing: events are waited for.
+    Idle,
+}
+
+impl Step {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Handshake => "NVMe/TCP handshake (ICReq)",
+            Self::Connect => "Connect",
+            Self::Capabilities => "Property Get (CAP)",
+            Self::Version => "Property Get (VS)",
+            Self::Configure => "Property Set (CC.EN)",
+            Self::Ready => "Property Get (CSTS)",
+            Self::IdentifyController => "Identify Controller",
+            Self::NvmController => "Identify Controller (NVM command set)",
+            Self::QueueCount => "Set Features (number of queues)",
+            Self::EventConfig => "Set Features (asynchronous events)",
+            Self::NamespaceList => "Identify (namespace list)",
+            Self::Namespace => "Identify Namespace",
+            Self::NvmNamespace => "Identify Namespace (NVM command set)",
+            Self::IndependentNamespace => "Identify Namespace (independent)",
+            Self::Descriptors => "Identify (namespace descriptors)",
+            Self::AnaLog => "Get Log Page (ANA)",
+            Self::DiscoveryLog => "Get Log Page (discovery)",
+            Self::ChangedLog => "Get Log Page (changed namespaces)",
+            Self::EventLog => "Get Log Page (of an event)",
+            Self::KeepAlive => "Keep Alive",
+            Self::EventRequest => "Asynchronous Event Request",
+            Self::Shutdown => "shutdown (CC.SHN)",
+            Self::Idle => "waiting",
+        }
+    }
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Why a namespace can't be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NamespaceError {
+    /// Its command set isn't NVM (CSI).
+    CommandSet(u8),
+    /// Its format has metadata, bytes per block.
+    Metadata(u16),
+    /// Its format has protection information, type.
+    Protection(u8),
+    /// Its block size, log2, isn't between 512 bytes and our limit.
+    BlockSize(u8),
+    /// Its format isn't one of those it lists.
+    Format,
+    /// It has no blocks.
+    Empty,
+    /// Two structures disagree whether it is shared or private.
+    Sharing,
+    /// An identifier differs between Identify Namespace and the descriptors.
+    Identity,
+    /// The controller doesn't answer for it.
+    Refused(Status),
+}
+
+impl fmt::Display for NamespaceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::CommandSet(2) => f.write_str("is zoned; only the NVM command set is supported"),
+            Self::CommandSet(csi) => {
+                write!(
+                    f,
+                    "has command set {csi}; only the NVM command set is supported"
+                )
+            }
+            Self::Metadata(bytes) => write!(
+                f,
+                "has {bytes} bytes of metadata per block; format it without metadata"
+            ),
+            Self::Protection(kind) => write!(
+                f,
+                "has protection information (type {kind}); format it without protection"
+            ),
+            Self::BlockSize(shift) => {
+                write!(f, "has blocks of 2^{shift} bytes; format it to 512 or 4096")
+            }
+            Self::Format => f.write_str("has a format that it doesn't list; its target is broken"),
+            Self::Empty => f.write_str("has no blocks; give it a size at the target"),
+            Self::Sharing => {
+                f.write_str("is called shared and private at once; its target is broken")
+            }
+            Self::Identity => f.write_str("has two identities at once; its target is broken"),
+            Self::Refused(status) => write!(f, "isn't shown by its controller: {status}"),
+        }
+    }
+}
+
+/// Why a host machine gave up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HostError {
+    /// No answer in time.
+    TimedOut(Step),
+    /// The connection ended.
+    Closed,
+    /// The controller broke the protocol; a TermReq tells it how.
+    Protocol(PduError),
+    /// The controller says that we broke the protocol.
+    Terminated {
+        /// Fatal error status.
+        fes: u16,
+        /// Fatal error information.
+        fei: u32,
+    },
+    /// ICResp has another PDU format version than 0 (T25).
+    PduVersion(u16),
+    /// ICResp doesn't echo the digests asked for (T25).
+    Digests {
+        /// What we asked for.
+        asked: Digests,
+        /// What it says.
+        got: Digests,
+    },
+    /// Connect was rejected.
+    Connect {
+        /// Why.
+        status: Status,
+        /// DW0 and DW1: where the wrong parameter lies.
+        result: u64,
+    },
+    /// The controller wants authentication.
+    Authentication,
+    /// The controller isn't the one asked for, or calls itself by two identifiers.
+    ControllerId {
+        /// As asked, or as Connect said.
+        want: u16,
+        /// As answered.
+        got: u16,
+    },
+    /// A version that can't be (0 or 1.0…1.1, which had no fabrics).
+    Version(Version),
+    /// No NVM command set.
+    NoNvmCommandSet,
+    /// Its largest queue is too small: MQES.
+    QueueSize(u16),
+    /// Its memory page, log2, is larger than anything we know.
+    PageSize(u8),
+    /// CSTS.CFS is set.
+    Fatal,
+    /// CSTS.RDY stayed 0 for all of CAP.TO, ms.
+    NotReady(u32),
+    /// A command of ours failed.
+    Command {
+        /// Which.
+        step: Step,
+        /// What the controller said.
+        status: Status,
+    },
+    /// Data that doesn't parse.
+    Malformed {
+        /// Of which command.
+        step: Step,
+        /// How.
+        error: WireError,
+    },
+    /// Identify Controller names another subsystem than the one asked for.
+    Subsystem,
+    /// The controller type has no I/O queues (CNTRLTYPE).
+    ControllerType(u8),
+    /// IOCCSZ or ICDOFF can't be for NVMe/TCP.
+    Capsule,
+    /// KAS is 0, but a keep-alive was asked for.
+    NoKeepAlive,
+    /// More of something than we take.
+    Limit {
+        /// Where.
+        step: Step,
+        /// The most we take.
+        max: u32,
+    },
+    /// A log kept changing while it was read.
+    Unstable(Step),
+    /// A namespace can't be used.
+    Namespace {
+        /// NSID.
+        nsid: u32,
+        /// Why.
+        why: NamespaceError,
+    },
+    /// An ANA group stayed in "change" longer than ANATT (T26).
+    AnaTransition {
+        /// Its identifier.
+        group: u32,
+    },
+    /// The controller reported a persistent internal error (T30).
+    PersistentInternalError,
+}
+
+impl core::error::Error for HostError {}
+
+impl fmt::Display for HostError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::TimedOut(Step::KeepAlive) => {
+                f.write_str("keep-alive missed: the controller didn't answer in time")
+            }
+            Self::TimedOut(step) => write!(
+                f,
+                "no answer to {step} in time; check that an NVMe/TCP target listens there"
+            ),
+            Self::Closed => f.write_str("the connection ended"),
+            Self::Protocol(error) => write!(f, "the controller broke the protocol: {error}"),
+            Self::Terminated { fes, fei } => match Fes::from_value(fes) {
+                Some(fes) => write!(f, "the controller ended the connection: {} ({fei:#x})", fes.name()),
+                None => write!(f, "the controller ended the connection: error {fes:#x} ({fei:#x})"),
+            },
+            Self::Connect { status, result } => connect(f, status, result),
+            Self::Authentication => f.write_str(
+                "the subsystem requires authentication, which isn't supported; allow this host without it",
+            ),
+            Self::Command { step, status } => write!(f, "{step} failed: {status}"),
+            Self::Malformed { step, error } => {
+                write!(f, "the data of {step} can't be understood: {error}")
+            }
+            Self::Limit { step, max } => write!(f, "{step}: more than {max}, the most supported"),
+            Self::Unstable(step) => write!(f, "{step}: it changed at every read; try again later"),
+            Self::Namespace { nsid, why } => write!(f, "namespace {nsid} {why}"),
+            _ => self.fmt_controller(f),
+        }
+    }
+}
+
+impl HostError {
+    /// Facts of the controller that make it unusable.
+    fn fmt_controller(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::PduVersion(pfv) => {
+                write!(
+                    f,
+                    "the controller speaks PDU format {pfv}; only format 0 is supported"
+                )
+            }
+            Self::Digests { asked, got } => write!(
+                f,
+                "digests asked for: header {}, data {}; the controller says: header {}, data {}; \
+                 switch them alike on both sides",
+                on(asked.header),
+                on(asked.data),
+                on(got.header),
+                on(got.data)
+            ),
+            Self::ControllerId { want, got } => {
+                write!(
+                    f,
+                    "controller {want} was asked for and {got} answered; connect anew"
+                )
+            }
+            Self::Version(version) => write!(
+                f,
+                "the controller reports version {}.{}.{}; 1.2.1 or later is needed",
+                version.major(),
+                version.minor(),
+                version.tertiary()
+            ),
+            Self::NoNvmCommandSet => f.write_str("the controller has no NVM command set"),
+            Self::QueueSize(mqes) => write!(
+                f,
+                "the controller's queues hold {} entries; at least 2 are needed",
+                u32::from(mqes) + 1
+            ),
+            Self::PageSize(shift) => {
+                write!(f, "the controller needs memory pages of 2^{shift} bytes")
+            }
+            Self::Fatal => f.write_str("the controller has a fatal error (CSTS.CFS); reset it"),
+            Self::NotReady(ms) => {
+                write!(
+                    f,
+                    "the controller wasn't ready within its own limit of {ms} ms (CAP.TO)"
+                )
+            }
+            Self::Subsystem => f.write_str(
+                "the controller belongs to another subsystem than the one asked for; check the NQN",
+            ),
+            Self::ControllerType(kind) => {
+                write!(
+                    f,
+                    "a controller of type {kind} has no namespaces; give a subsystem's NQN"
+                )
+            }
+            Self::Capsule => {
+                f.write_str("the controller's capsule size or data offset can't be over TCP")
+            }
+            Self::NoKeepAlive => {
+                f.write_str("the controller has no keep-alive; set the keep-alive time-out to 0")
+            }
+            Self::AnaTransition { group } => {
+                write!(
+                    f,
+                    "ANA group {group} stayed in transition longer than the controller's ANATT"
+                )
+            }
+            _ => f.write_str("the controller reported a persistent internal error; reset it"),
+        }
+    }
+}
+
+const fn on(digest: bool) -> &'static str {
+    if digest { "on" } else { "off" }
+}
+
+/// What a rejected Connect means and what to do about it (Base 2.0, 6.3).
+fn connect(f: &mut fmt::Formatter<'_>, status: Status, result: u64) -> fmt::Result {
+    f.write_str("Connect rejected: ")?;
+    f.write_str(match status.code() {
+        connect_status::INVALID_PARAMETERS => match InvalidParameter::parse(result) {
+            InvalidParameter {
+                in_data: true,
+                offset: ConnectData::SUBNQN_AT,
+            } => "subsystem NQN unknown at this address; `braid discover` lists those there are",
+            InvalidParameter {
+                in_data: true,
+                offset: ConnectData::HOSTNQN_AT,
+            } => "host NQN not accepted; check its form and the subsystem's list of hosts",
+            InvalidParameter {
+                in_data: true,
+                offset: ConnectData::CNTLID_AT,
+            } => "controller identifier unknown; the association has ended, connect anew",
+            InvalidParameter { in_data: true, .. } => "host identifier not accepted",
+            InvalidParameter {
+                in_data: false,
+                offset: 42,
+            } => "queue identifier not accepted",
+            InvalidParameter {
+                in_data: false,
+                offset: 44,
+            } => "queue size not accepted; ask for fewer entries",
+            InvalidParameter {
+                in_data: false,
+                offset: 48,
+            } => "keep-alive time-out not accepted",
+            InvalidParameter { .. } => "a parameter isn't accepted",
+        },
+        connect_status::INVALID_HOST => {
+            "this host isn't allowed; add its NQN to the subsystem's list of hosts"
+        }
+        connect_status::CONTROLLER_BUSY => {
+            "no controller is free; try again later, or end another association"
+        }
+        connect_status::RESTART_DISCOVERY | connect_status::DISCOVER_RESTART => {
+            "the subsystem has moved; run discovery again"
+        }
+        connect_status::INVALID_QUEUE_TYPE => "it has no such queue; is it a discovery controller?",
+        connect_status::AUTHENTICATION_REQUIRED => {
+            "authentication is required, which isn't supported"
+        }
+        connect_status::INCOMPATIBLE_FORMAT => "it doesn't know the record format",
+        _ => return write!(f, "{status}"),
+    })?;
+    write!(f, " (status {:x}h/{:02x}h)", status.sct(), status.sc())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::string::ToString;
+
+    #[test]
+    fn a_rejected_connect_says_which_and_what_to_do() {
+        let at = |offset, in_data| HostError::Connect {
+            status: connect_status::INVALID_PARAMETERS.with_dnr(),
+            result: InvalidParameter { offset, in_data }.emit(),
+        };
+        assert_eq!(
+            at(256, true).to_string(),
+            "Connect rejected: subsystem NQN unknown at this address; `braid discover` lists those \
+             there are (status 1h/82h)"
+        );
+        assert!(at(512, true).to_string().contains("host NQN"));
+        assert!(at(44, false).to_string().contains("fewer entries"));
+        let host = HostError::Connect {
+            status: connect_status::INVALID_HOST,
+            result: 0,
+        };
+        assert!(host.to_string().contains("isn't allowed"));
+        let other = HostError::Connect {
+            status: Status::INTERNAL_ERROR,
+            result: 0,
+        };
+        assert_eq!(
+            other.to_string(),
+            "Connect rejected: internal error (0h/06h)"
+        );
+    }
+
+    #[test]
+    fn every_error_is_one_line() {
+        let digests = Digests {
+            header: true,
+            data: false,
+        };
+        for error in [
+            HostError::TimedOut(Step::Handshake),
+            HostError::TimedOut(Step::KeepAlive),
+            HostError::Closed,
+            HostError::Protocol(PduError::field(2)),
+            HostError::Terminated { fes: 3, fei: 0 },
+            HostError::Terminated { fes: 99, fei: 0 },
+            HostError::PduVersion(1),
+            HostError::Digests {
+                asked: digests,
+                got: Digests::default(),
+            },
+            HostError::Version(Version(0)),
+            HostError::QueueSize(0),
+            HostError::NotReady(500),
+            HostError::PersistentInternalError,
+            HostError::Namespace {
+                nsid: 1,
+                why: NamespaceError::CommandSet(2),
+            },
+            HostError::Namespace {
+                nsid: 1,
+                why: NamespaceError::Metadata(8),
+            },
+        ] {
+            let text = error.to_string();
+            assert!(
+                text.len() > 15 && !text.contains(['\n', '\t']) && !text.contains("  "),
+                "{text}"
+            );
+        }
+    }
+}
