@@ -1,1 +1,29 @@
-//! The kernel's edge: the only room with `unsafe`.
+//! The kernel's edge: the only room with `unsafe`, and a safe face in front of it.
+//!
+//! * [`Ring`]: an io_uring instance with everything the kernel may touch on its behalf
+//! * [`Arena`]: one core's payload memory; knows which pages the kernel is using
+//! * [`Message`]: what one send operation sends: staged bytes and arena ranges in any order
+//! * [`Buffer`]: bytes that arrived, in memory lent by the ring
+//! * [`Stripe`]: memory shared between cores, one owner at a time
+//! * [`os`]: clock, pinning, limits, sockets, wake-ups
+//!
+//! # Contract
+//! Safe code can't cause a data race or a use after free through this crate, whatever it calls in
+//! whatever order. Two rules do it: memory that an operation uses is owned by the ring, or locked in
+//! the arena, until the kernel has said that the operation is over; and when that can't be waited
+//! for (a ring dropped while an operation won't end), the memory is leaked rather than freed.
+mod arena;
+mod error;
+mod mapping;
+mod message;
+pub mod os;
+mod pool;
+mod ring;
+
+pub use arena::{Arena, Extent};
+pub use error::Error;
+pub use mapping::{Stripe, stripes};
+pub use message::Message;
+pub use pool::Buffer;
+pub use ring::{Allocate, Completion, Fd, OpId, Returned, Ring, RingConfig, Wait};
+pub use rustix::io::Errno;

@@ -1,0 +1,155 @@
+//! Small services of the system: clock, pinning, limits, sockets, wake-ups.
+use crate::Errno;
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::net::{AddressFamily, Shutdown, SocketFlags, SocketType, sockopt};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use rustix::time::{ClockId, clock_gettime};
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+/// Nanoseconds of CLOCK_MONOTONIC.
+pub fn now_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// Pins the calling thread to one CPU.
+///
+/// # Errors
+/// EINVAL: there is no such CPU, or this process may not use it.
+pub fn pin(cpu: usize) -> Result<(), Errno> {
+    if cpu >= CpuSet::MAX_CPU {
+        return Err(Errno::INVAL);
+    }
+    let mut set = CpuSet::new();
+    set.set(cpu);
+    sched_setaffinity(None, &set)
+}
+
+/// The CPUs that this process may use.
+///
+/// # Errors
+/// As `sched_getaffinity`.
+pub fn cpus() -> Result<Vec<usize>, Errno> {
+    let set = sched_getaffinity(None)?;
+    Ok((0..CpuSet::MAX_CPU)
+        .filter(|&cpu| set.is_set(cpu))
+        .collect())
+}
+
+/// Raises the soft limit of open files to the hard one; returns what is in force (`None`: no limit).
+pub fn raise_open_files() -> Option<u64> {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: limit.maximum,
+        maximum: limit.maximum,
+    };
+    match setrlimit(Resource::Nofile, raised) {
+        Ok(()) => limit.maximum,
+        Err(_) => limit.current,
+    }
+}
+
+/// A TCP socket of the address's family, without Nagle's delay.
+///
+/// # Errors
+/// EMFILE, ENFILE, ENOBUFS…, as `socket`.
+pub fn tcp_socket(address: &SocketAddr) -> Result<OwnedFd, Errno> {
+    let family = if address.is_ipv4() {
+        AddressFamily::INET
+    } else {
+        AddressFamily::INET6
+    };
+    let flags = SocketFlags::CLOEXEC;
+    let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
+    set_no_delay(&socket)?;
+    Ok(socket)
+}
+
+/// Switches Nagle's delay off: every message leaves when it is sent.
+///
+/// # Errors
+/// As `setsockopt`.
+pub fn set_no_delay(socket: impl AsFd) -> Result<(), Errno> {
+    sockopt::set_tcp_nodelay(socket, true)
+}
+
+/// From now on closing the socket sends a reset and drops what wasn't sent.
+///
+/// # Errors
+/// As `setsockopt`.
+pub fn set_abortive_close(socket: impl AsFd) -> Result<(), Errno> {
+    sockopt::set_socket_linger(socket, Some(Duration::ZERO))
+}
+
+/// Sends FIN after what is queued; receiving goes on.
+///
+/// # Errors
+/// ENOTCONN: the peer is gone already.
+pub fn finish_sending(socket: impl AsFd) -> Result<(), Errno> {
+    rustix::net::shutdown(socket, Shutdown::Write)
+}
+
+/// Wakes a thread that waits for it to become readable.
+#[derive(Debug)]
+pub struct Event(OwnedFd);
+
+impl Event {
+    /// A new one, not raised.
+    ///
+    /// # Errors
+    /// EMFILE, ENFILE.
+    pub fn new() -> Result<Self, Errno> {
+        eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map(Self)
+    }
+
+    /// Raises it.
+    pub fn raise(&self) {
+        // Fails only where the counter is full, and then it is raised.
+        let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
+    }
+
+    /// Lowers it; whether it was raised.
+    pub fn lower(&self) -> bool {
+        rustix::io::read(&self.0, &mut [0; 8]).is_ok()
+    }
+
+    /// Another handle of the same event.
+    ///
+    /// # Errors
+    /// EMFILE.
+    pub fn try_clone(&self) -> Result<OwnedFd, Errno> {
+        rustix::io::fcntl_dupfd_cloexec(&self.0, 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_clock_does_not_go_back() {
+        let before = now_ns();
+        assert!(now_ns() >= before && before > 0);
+    }
+
+    #[test]
+    fn an_event_is_lowered_once() {
+        let event = Event::new().unwrap();
+        assert!(!event.lower());
+        event.raise();
+        event.raise();
+        assert!(event.lower());
+        assert!(!event.lower());
+    }
+
+    #[test]
+    fn a_cpu_that_is_not_there_is_refused() {
+        assert_eq!(pin(CpuSet::MAX_CPU), Err(Errno::INVAL));
+        assert!(pin(CpuSet::MAX_CPU - 1).is_err());
+        let mine = cpus().unwrap();
+        assert!(mine.iter().all(|&cpu| cpu < CpuSet::MAX_CPU) && !mine.is_empty());
+    }
+}

@@ -1,0 +1,188 @@
+//! Memory for bytes that arrive: lent to the kernel buffer by buffer, handed out as [`Buffer`]s.
+//!
+//! # Contract
+//! Each buffer has one owner: the kernel (its number stands in the ring of provided buffers), a
+//! [`Buffer`], or the free list. The kernel holds only `kernel_max` at a time and takes the most
+//! recently used first, so that a busy pool stays in the cache while the rest is never touched.
+use crate::Error;
+use crate::mapping::Mapping;
+use io_uring::types::BufRingEntry;
+use std::cell::RefCell;
+use std::ops::Deref;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU16, Ordering};
+
+/// The one buffer group.
+pub(crate) const GROUP: u16 = 0;
+
+/// All buffers, shared with the [`Buffer`]s that are out.
+#[derive(Debug)]
+struct Shared {
+    memory: Mapping,
+    free: RefCell<Vec<u16>>,
+    buffer_bytes: usize,
+}
+
+/// Bytes that arrived. Goes back to the pool on drop.
+#[derive(Debug)]
+pub struct Buffer {
+    pool: Rc<Shared>,
+    number: u16,
+    len: usize,
+}
+
+impl Deref for Buffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        let at = usize::from(self.number) * self.pool.buffer_bytes;
+        let at = self.pool.memory.pointer(at, self.len);
+        // SAFETY: inside the mapping (checked), initialised (zero pages, then the kernel's bytes), and
+        // this `Buffer` is the only owner: the kernel gave the number back before it was made.
+        unsafe { std::slice::from_raw_parts(at, self.len) }
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        self.pool.free.borrow_mut().push(self.number);
+    }
+}
+
+/// The pool and its end of the ring of provided buffers.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    shared: Rc<Shared>,
+    /// What the kernel reads: `kernel_max` entries of 16 bytes, the tail in the first.
+    entries: Rc<Mapping>,
+    kernel_max: u16,
+    with_kernel: u16,
+    tail: u16,
+}
+
+impl Pool {
+    /// `count` buffers of `buffer_bytes`, of which the kernel holds at most `kernel_max` (a power of two).
+    pub(crate) fn new(count: u16, kernel_max: u16, buffer_bytes: u32) -> Result<Self, Error> {
+        assert!(
+            kernel_max.is_power_of_two() && kernel_max <= count,
+            "{kernel_max} of {count}"
+        );
+        let buffer_bytes = buffer_bytes as usize;
+        let shared = Shared {
+            memory: Mapping::new(buffer_bytes * usize::from(count))?,
+            free: RefCell::new((0..count).rev().collect()),
+            buffer_bytes,
+        };
+        let entries = Mapping::new(usize::from(kernel_max) * size_of::<BufRingEntry>())?;
+        let (shared, entries) = (Rc::new(shared), Rc::new(entries));
+        Ok(Self {
+            shared,
+            entries,
+            kernel_max,
+            with_kernel: 0,
+            tail: 0,
+        })
+    }
+
+    /// Address of the ring and its number of entries, for registering it.
+    pub(crate) fn registration(&self) -> (u64, u16) {
+        (self.entries.pointer(0, 0).addr() as u64, self.kernel_max)
+    }
+
+    pub(crate) fn buffer_bytes(&self) -> u32 {
+        self.shared.buffer_bytes as u32
+    }
+
+    /// Lends the kernel what it may have.
+    pub(crate) fn refill(&mut self) {
+        let before = self.tail;
+        while self.with_kernel < self.kernel_max {
+            let Some(number) = self.shared.free.borrow_mut().pop() else {
+                break;
+            };
+            self.lend(number);
+        }
+        if self.tail != before {
+            let first = self
+                .entries
+                .pointer(0, size_of::<BufRingEntry>())
+                .cast::<BufRingEntry>();
+            // SAFETY: `first` is the first entry of the ring, mapped and initialised.
+            let tail = unsafe { BufRingEntry::tail(first) }.cast::<AtomicU16>();
+            // SAFETY: aligned and inside the mapping; the kernel reads it, only we write it.
+            unsafe { &*tail }.store(self.tail, Ordering::Release);
+        }
+    }
+
+    fn lend(&mut self, number: u16) {
+        let len = self.shared.buffer_bytes;
+        let buffer = self.shared.memory.pointer(usize::from(number) * len, len);
+        let slot = usize::from(self.tail & (self.kernel_max - 1)) * size_of::<BufRingEntry>();
+        let entry = self
+            .entries
+            .pointer(slot, size_of::<BufRingEntry>())
+            .cast::<BufRingEntry>();
+        // SAFETY: an aligned entry of the ring that the kernel has consumed (it holds fewer than
+        // `kernel_max`) and won't look at before the tail moves. The three setters leave the tail,
+        // which shares the first entry's last field, alone.
+        let entry = unsafe { &mut *entry };
+        entry.set_addr(buffer.addr() as u64);
+        entry.set_len(len as u32);
+        entry.set_bid(number);
+        self.tail = self.tail.wrapping_add(1);
+        self.with_kernel += 1;
+    }
+
+    /// The kernel gave buffer `number` back with `len` bytes in it.
+    pub(crate) fn take(&mut self, number: u16, len: usize) -> Buffer {
+        assert!(
+            self.with_kernel > 0 && len <= self.shared.buffer_bytes,
+            "{len} in {number}"
+        );
+        self.with_kernel -= 1;
+        Buffer {
+            pool: Rc::clone(&self.shared),
+            number,
+            len,
+        }
+    }
+
+    /// Never unmaps: the kernel may go on using it for an unknown time.
+    pub(crate) fn leak(&self) {
+        std::mem::forget(Rc::clone(&self.shared));
+        std::mem::forget(Rc::clone(&self.entries));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernel_holds_its_share_and_gets_the_hottest_buffer_back() {
+        let mut pool = Pool::new(6, 4, 4096).unwrap();
+        pool.refill();
+        assert_eq!((pool.with_kernel, pool.tail), (4, 4));
+        drop(pool.take(2, 10));
+        let kept = pool.take(3, 4096);
+        assert_eq!(kept.len(), 4096);
+        pool.refill();
+        assert_eq!((pool.with_kernel, pool.tail), (4, 6));
+        // 2 went back first; the other lent one is the first of the reserve.
+        assert_eq!(*pool.shared.free.borrow(), [5]);
+    }
+
+    #[test]
+    fn the_tail_survives_entry_zero() {
+        let mut pool = Pool::new(2, 1, 4096).unwrap();
+        for turn in 1..5_u16 {
+            pool.refill();
+            assert_eq!(pool.tail, turn);
+            let first = pool.entries.pointer(0, 16);
+            // SAFETY: the first entry's last field, mapped and initialised.
+            let tail = unsafe { first.add(14).cast::<u16>().read() };
+            assert_eq!(tail, turn);
+            drop(pool.take(1 - turn % 2, 0));
+        }
+    }
+}
