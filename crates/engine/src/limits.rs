@@ -2,3 +2,19 @@
 
 /// Most bytes one buffer may have (and so the largest single transfer).
 pub const BUFFER_MAX: u32 = 1 << 20;
+
+/// How long a target that ends lets its connections send what is queued; then, how long it waits for
+/// its devices. ns.
+pub const TARGET_LINGER_NS: u64 = 2_000_000_000;
+
+/// Most I/Os in flight on one core of the host: their slots have 16-bit numbers.
+pub const IO_MAX: u32 = 65_535;
+
+/// Most volumes of the host.
+pub const VOLUMES_MAX: usize = 256;
+
+/// Most namespaces that an error lists.
+pub const NAMESPACES_LISTED_MAX: usize = 16;
+
+/// Most commands that all connections of a target may have under way together.
+pub const TARGET_COMMANDS_MAX: u64 = 1 << 20;

@@ -1,13 +1,51 @@
 //! The target's engine: `nvme::controller::Subsystem` behind shaped ports, over devices.
 //!
 //! `impl Machine for TargetEngine`; listener number = port index; one device per namespace.
-use crate::machine::DeviceId;
+//!
+//! A command's course: its data arrives in a buffer of the pool (writes, compares) → when it is
+//! complete the port's shape says when it may begin → a read finds its buffer → device → response →
+//! the buffer returns. Admin commands don't pass the shape: they are the machine's own.
+//!
+//! # Contract
+//! Nothing is refused for want of memory (T6): a write without a buffer waits, if need be with its
+//! connection's stream (`Output::Resume` when it goes on), a read waits at the device's door. What a
+//! host can hold is bounded by the pool's shares, so that one that neither sends nor reads starves
+//! itself alone.
+//!
+//! A connection that ends takes with it what has not begun; what is at a device ends there, and only
+//! then the connection's number is free. All commands of one port that are due at one time begin in
+//! the order they came. The figures in [`TargetEngine::board`] are of the last loop turn.
+//!
+//! # Limits
+//! One core. At most `connections_max` connections and a queue's entries on each; all tables are made
+//! in `new`, no memory is taken later but for the ranges of a Deallocate.
+mod board;
+mod commands;
+mod connections;
+mod execute;
+mod machine;
+mod pool;
+mod ports;
+mod status;
+
+pub use board::{Board, PortStats};
+
+use crate::limits::{BUFFER_MAX, TARGET_COMMANDS_MAX};
+use crate::machine::{DeviceId, Output};
+use alloc::collections::VecDeque;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
+use commands::Commands;
+use connections::{Connections, Stop};
+use nvme::controller::{ConfigError, Subsystem, SubsystemConfig};
+use pool::Pool;
+use ports::Port;
 
 /// What a target is made of.
+#[derive(Clone, Debug)]
 pub struct TargetConfig {
     /// The subsystem.
-    pub subsystem: nvme::controller::SubsystemConfig,
+    pub subsystem: SubsystemConfig,
     /// Shape of each port, in the order of the subsystem's ports.
     pub shapes: Vec<shape::Config>,
     /// Device of each namespace, in the order of the subsystem's namespaces.
@@ -18,7 +56,7 @@ pub struct TargetConfig {
     pub seed: u64,
 }
 
-/// Changes while it runs.
+/// Changes while it runs. What names no port or namespace there is changes nothing.
 #[derive(Clone, Debug)]
 pub enum TargetControl {
     /// New shape of a port (index).
@@ -33,28 +71,108 @@ pub enum TargetControl {
     Stop,
 }
 
-/// Counters of one port.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PortStats {
-    /// I/O commands completed.
-    pub commands: u64,
-    /// Payload bytes, both directions.
-    pub bytes: u64,
-    /// Connections now.
-    pub connections: u32,
-}
-
 /// The target of one core.
 pub struct TargetEngine {
-    _todo: (),
+    subsystem: Subsystem,
+    /// In order of their NSID.
+    namespaces: Vec<Namespace>,
+    ports: Vec<Port>,
+    connections: Connections,
+    commands: Commands,
+    pool: Pool,
+    outputs: VecDeque<Output>,
+    /// The connection whose bytes are being taken, and whether it was unblocked meanwhile.
+    receiving: Option<u32>,
+    unblocked: bool,
+    stop: Stop,
+    board: Arc<Board>,
 }
 
-#[allow(missing_docs, unused_variables)]
+/// What the engine must know of a namespace.
+#[derive(Clone, Copy)]
+struct Namespace {
+    nsid: u32,
+    device: DeviceId,
+    block_shift: u8,
+}
+
 impl TargetEngine {
-    pub fn new(config: TargetConfig) -> Result<Self, nvme::controller::ConfigError> {
-        todo!()
+    /// A target without connections.
+    ///
+    /// # Errors
+    /// Of the subsystem's configuration; or a count that doesn't fit it; or an arena in which two
+    /// transfers of the largest size, and for every connection one of in-capsule size, have no room.
+    pub fn new(config: TargetConfig) -> Result<Self, ConfigError> {
+        let of = &config.subsystem;
+        check(&config)?;
+        let (connections, tokens) = (of.connections_max, u32::from(of.entries_max));
+        let commands_max = connections as usize * tokens as usize;
+        let mut namespaces: Vec<_> = (of.namespaces.iter().zip(&config.devices))
+            .map(|(ns, device)| Namespace {
+                nsid: ns.nsid,
+                device: *device,
+                block_shift: ns.block_shift,
+            })
+            .collect();
+        namespaces.sort_by_key(|ns| ns.nsid);
+        let seeds = (0..).map(|port: u64| config.seed.wrapping_add(port << 32));
+        let shapes = config.shapes.iter().zip(seeds);
+        Ok(TargetEngine {
+            namespaces,
+            ports: shapes
+                .map(|(shape, seed)| Port::new(*shape, seed, commands_max))
+                .collect(),
+            connections: Connections::new(connections),
+            commands: Commands::new(connections, tokens),
+            pool: Pool::new(config.arena_bytes, connections, of.in_capsule_max),
+            outputs: VecDeque::with_capacity(commands_max + 4 * connections as usize + 1),
+            receiving: None,
+            unblocked: false,
+            stop: Stop::No,
+            board: Arc::new(Board::new(config.shapes.len())),
+            subsystem: Subsystem::new(config.subsystem)?,
+        })
     }
+
+    /// Counters of one port (index).
     pub fn port_stats(&self, port: u16) -> PortStats {
-        todo!()
+        self.ports[usize::from(port)].stats
     }
+
+    /// The ports' counters for other threads, as of the last loop turn.
+    pub fn board(&self) -> Arc<Board> {
+        self.board.clone()
+    }
+}
+
+fn check(config: &TargetConfig) -> Result<(), ConfigError> {
+    let of = &config.subsystem;
+    let error = |field, why| Err(ConfigError { field, why });
+    if config.shapes.len() != of.ports.len() {
+        return error("shapes", "must be one for each port");
+    }
+    if config.devices.len() != of.namespaces.len() {
+        return error("devices", "must be one for each namespace");
+    }
+    if u64::from(of.connections_max) * u64::from(of.entries_max) > TARGET_COMMANDS_MAX {
+        return error(
+            "connections_max",
+            "times entries_max must be at most 1048576",
+        );
+    }
+    let transfer = 1u64 << of.transfer_shift.min(63);
+    if transfer > u64::from(BUFFER_MAX) || u64::from(of.in_capsule_max) > transfer {
+        return error(
+            "transfer_shift",
+            "is at most 20 (1 MiB), and holds in_capsule_max",
+        );
+    }
+    let reserved = Pool::reserved_bytes(of.connections_max, of.in_capsule_max);
+    if config.arena_bytes < 2 * transfer + reserved {
+        return error(
+            "arena_bytes",
+            "must hold two transfers and a capsule of every connection",
+        );
+    }
+    Ok(())
 }

@@ -1,0 +1,76 @@
+//! The ports' counters, where other threads can read them.
+use alloc::boxed::Box;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+/// Counters of one port.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PortStats {
+    /// I/O commands completed.
+    pub commands: u64,
+    /// Of them, with an error.
+    pub errors: u64,
+    /// Payload bytes, both directions.
+    pub bytes: u64,
+    /// Commands that had to wait for a buffer.
+    pub waited_buffer: u64,
+    /// Connections ended because the host broke the protocol.
+    pub protocol_errors: u64,
+    /// Connections ended because keep-alive was missed.
+    pub keep_alive_expired: u64,
+    /// Connections now.
+    pub connections: u32,
+    /// I/O commands now between their arrival and their completion.
+    pub in_flight: u32,
+}
+
+/// All ports' counters: one writer, any readers. Each figure is whole; figures of one port may be of
+/// two loop turns.
+#[derive(Debug)]
+pub struct Board {
+    ports: Box<[Line]>,
+}
+
+/// One cache line, which only its core writes.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Line([AtomicU64; 8]);
+
+impl Board {
+    pub(super) fn new(ports: usize) -> Self {
+        Board {
+            ports: (0..ports).map(|_| Line::default()).collect(),
+        }
+    }
+
+    /// Counters of a port (index).
+    pub fn port(&self, port: u16) -> PortStats {
+        let line = &self.ports[usize::from(port)].0;
+        let of = |i: usize| line[i].load(Ordering::Relaxed);
+        PortStats {
+            commands: of(0),
+            errors: of(1),
+            bytes: of(2),
+            waited_buffer: of(3),
+            protocol_errors: of(4),
+            keep_alive_expired: of(5),
+            connections: of(6) as u32,
+            in_flight: of(7) as u32,
+        }
+    }
+
+    pub(super) fn publish(&self, port: usize, stats: &PortStats) {
+        let figures = [
+            stats.commands,
+            stats.errors,
+            stats.bytes,
+            stats.waited_buffer,
+            stats.protocol_errors,
+            stats.keep_alive_expired,
+            u64::from(stats.connections),
+            u64::from(stats.in_flight),
+        ];
+        for (cell, figure) in self.ports[port].0.iter().zip(figures) {
+            cell.store(figure, Ordering::Relaxed);
+        }
+    }
+}

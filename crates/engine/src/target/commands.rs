@@ -1,0 +1,188 @@
+//! All commands under way, by slot; a command's slot is its device request's id.
+use super::pool::Purpose;
+use crate::machine::Span;
+use alloc::vec::Vec;
+use core::ops::{Index, IndexMut};
+use nvme::controller::Action;
+
+/// No slot; also the end of a list of slots.
+pub(super) const NONE: u32 = u32::MAX;
+
+/// Where a command is on its course.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// Its data waits for a buffer.
+    WaitsToReceive,
+    /// Its data is coming, or it has none.
+    Receiving,
+    /// It waits for the port's shape.
+    Shaped,
+    /// It may begin when there is a buffer.
+    WaitsToRead,
+    /// A device has it.
+    AtDevice,
+    /// It was completed, and awaits its release.
+    Completed,
+}
+
+/// One command.
+#[derive(Debug)]
+pub(super) struct Command {
+    pub(super) connection: u32,
+    pub(super) token: u32,
+    pub(super) stage: Stage,
+    /// What to do, once it is known (all data has arrived).
+    pub(super) action: Action,
+    /// Index; `None` = all of them (Flush).
+    pub(super) namespace: Option<usize>,
+    pub(super) slba: u64,
+    pub(super) blocks: u32,
+    /// Device requests already done, for those that need several.
+    pub(super) step: u32,
+    /// Payload bytes.
+    pub(super) len: u32,
+    pub(super) in_capsule: bool,
+    pub(super) buffer: Option<Span>,
+    /// Next in whichever list it is.
+    pub(super) next: u32,
+}
+
+impl Command {
+    /// What it needs a buffer for.
+    pub(super) fn purpose(&self) -> Purpose {
+        if self.in_capsule {
+            Purpose::InCapsule
+        } else {
+            Purpose::Other
+        }
+    }
+}
+
+/// A table of slots, and the way from (connection, token) to a slot. Tokens are small numbers: the
+/// subsystem's own slots.
+pub(super) struct Commands {
+    slots: Vec<Command>,
+    free: u32,
+    /// By connection and token: slot + 1, or 0.
+    by_token: Vec<Vec<u32>>,
+}
+
+impl Commands {
+    /// Room for about `tokens` commands on each connection.
+    pub(super) fn new(connections: u32, tokens: u32) -> Self {
+        let (connections, tokens) = (connections as usize, tokens as usize);
+        Commands {
+            slots: Vec::with_capacity(connections * tokens),
+            free: NONE,
+            by_token: (0..connections)
+                .map(|_| Vec::with_capacity(tokens))
+                .collect(),
+        }
+    }
+
+    /// A slot for a command that is new.
+    pub(super) fn insert(&mut self, connection: u32, token: u32) -> u32 {
+        let command = Command {
+            connection,
+            token,
+            stage: Stage::Receiving,
+            action: Action::Flush,
+            namespace: None,
+            slba: 0,
+            blocks: 0,
+            step: 0,
+            len: 0,
+            in_capsule: false,
+            buffer: None,
+            next: NONE,
+        };
+        let mut slot = self.free;
+        if slot == NONE {
+            slot = self.slots.len() as u32;
+            self.slots.push(command);
+        } else {
+            self.free = self[slot].next;
+            self[slot] = command;
+        }
+        let by_token = &mut self.by_token[connection as usize];
+        if by_token.len() <= token as usize {
+            by_token.resize(token as usize + 1, 0);
+        }
+        by_token[token as usize] = slot + 1;
+        slot
+    }
+
+    /// The slot of a command, if there is one.
+    pub(super) fn find(&self, connection: u32, token: u32) -> Option<u32> {
+        let slot = self.by_token[connection as usize].get(token as usize)?;
+        slot.checked_sub(1)
+    }
+
+    /// Frees a slot.
+    pub(super) fn remove(&mut self, slot: u32) {
+        let (connection, token) = (self[slot].connection, self[slot].token);
+        self.by_token[connection as usize][token as usize] = 0;
+        self[slot].action = Action::Flush; // drops the ranges of a Deallocate
+        self[slot].next = self.free;
+        self.free = slot;
+    }
+}
+
+impl Index<u32> for Commands {
+    type Output = Command;
+    fn index(&self, slot: u32) -> &Command {
+        &self.slots[slot as usize]
+    }
+}
+
+impl IndexMut<u32> for Commands {
+    fn index_mut(&mut self, slot: u32) -> &mut Command {
+        &mut self.slots[slot as usize]
+    }
+}
+
+/// A queue of commands, linked through `Command::next`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Queue {
+    first: u32,
+    last: u32,
+}
+
+impl Queue {
+    pub(super) const EMPTY: Queue = Queue {
+        first: NONE,
+        last: NONE,
+    };
+
+    pub(super) fn first(&self) -> Option<u32> {
+        (self.first != NONE).then_some(self.first)
+    }
+
+    pub(super) fn push(&mut self, slot: u32, commands: &mut Commands) {
+        commands[slot].next = NONE;
+        match self.last {
+            NONE => self.first = slot,
+            last => commands[last].next = slot,
+        }
+        self.last = slot;
+    }
+
+    /// Takes a slot out, wherever it stands; usually it is the first.
+    pub(super) fn remove(&mut self, slot: u32, commands: &mut Commands) {
+        let next = commands[slot].next;
+        let (mut before, mut at) = (NONE, self.first);
+        while at != slot {
+            if at == NONE {
+                return;
+            }
+            (before, at) = (at, commands[at].next);
+        }
+        match before {
+            NONE => self.first = next,
+            before => commands[before].next = next,
+        }
+        if self.last == slot {
+            self.last = before;
+        }
+    }
+}

@@ -1,0 +1,236 @@
+//! The course of one command: buffer, shape, device, completion, release.
+use super::commands::{Command, Stage};
+use super::{Namespace, TargetEngine, status};
+use crate::machine::{ConnId, DeviceError, DeviceOp, DeviceRequest, Output, Span};
+use nvme::controller::{Action, ControllerEvent, IoCommand};
+use nvme::wire::Status;
+
+/// NSID of a Flush of everything (Base 2.0, 7.1).
+const ALL_NAMESPACES: u32 = u32::MAX;
+
+impl TargetEngine {
+    /// Follows everything the subsystem says, and serves who waits for a buffer, until both are quiet.
+    pub(super) fn drain(&mut self, now_ns: u64) {
+        loop {
+            if let Some(event) = self.subsystem.poll_event() {
+                self.follow(event, now_ns);
+            } else if let Some((slot, span)) = self.pool.serve(&mut self.commands) {
+                self.have_buffer(slot, span, now_ns);
+            } else {
+                return;
+            }
+        }
+    }
+
+    fn follow(&mut self, event: ControllerEvent, now_ns: u64) {
+        match event {
+            ControllerEvent::NeedBuffer {
+                conn,
+                token,
+                len,
+                in_capsule,
+            } => {
+                let slot = self.new_command(conn.0, token);
+                let command = &mut self.commands[slot];
+                (command.stage, command.len) = (Stage::WaitsToReceive, len);
+                command.in_capsule = in_capsule;
+                self.want_buffer(slot, now_ns);
+            }
+            ControllerEvent::Command(command) => self.arrived(command, now_ns),
+            ControllerEvent::Release { conn, token } => self.released(conn.0, token),
+            ControllerEvent::Transmit(conn) => {
+                let connection = self.connections.of(conn.0);
+                if !connection.transmit_named {
+                    connection.transmit_named = true;
+                    self.outputs.push_back(Output::Transmit(ConnId(conn.0)));
+                }
+            }
+            ControllerEvent::Resume(conn) => self.unblock(conn.0),
+            ControllerEvent::Close { conn, reason } => self.close_for(ConnId(conn.0), reason),
+        }
+    }
+
+    fn new_command(&mut self, connection: u32, token: u32) -> u32 {
+        self.connections.of(connection).commands += 1;
+        self.commands.insert(connection, token)
+    }
+
+    /// A command with all its data is ready: the port's shape says when it begins.
+    fn arrived(&mut self, io: IoCommand, now_ns: u64) {
+        let found = self.commands.find(io.conn.0, io.token);
+        let slot = found.unwrap_or_else(|| self.new_command(io.conn.0, io.token));
+        let found = self.namespaces.binary_search_by_key(&io.nsid, |ns| ns.nsid);
+        let block_shift = found.map_or(0, |index| self.namespaces[index].block_shift);
+        let command = &mut self.commands[slot];
+        command.namespace = found.ok();
+        command.len = match io.action {
+            Action::Read | Action::Write { .. } | Action::Compare => io.blocks << block_shift,
+            _ => 0,
+        };
+        (command.slba, command.blocks) = (io.slba, io.blocks);
+        (command.action, command.stage) = (io.action, Stage::Shaped);
+        let port = &mut self.ports[usize::from(io.port)];
+        port.stats.in_flight += 1;
+        if found.is_err() && io.nsid != ALL_NAMESPACES {
+            self.finish(slot, Status::INVALID_NAMESPACE.with_dnr(), now_ns);
+        } else if port.admit(slot, command.len, now_ns) {
+            self.begin(slot, now_ns);
+        }
+    }
+
+    /// The shape has let go of a command.
+    pub(super) fn begin(&mut self, slot: u32, now_ns: u64) {
+        if self.commands[slot].action == Action::Read {
+            self.commands[slot].stage = Stage::WaitsToRead;
+            self.want_buffer(slot, now_ns);
+        } else {
+            self.next_request(slot, now_ns);
+        }
+    }
+
+    fn want_buffer(&mut self, slot: u32, now_ns: u64) {
+        let (connection, len) = (self.commands[slot].connection, self.commands[slot].len);
+        let purpose = self.commands[slot].purpose();
+        if let Some(span) = self.pool.take(connection, len, purpose) {
+            self.have_buffer(slot, span, now_ns);
+            return;
+        }
+        self.pool.wait(slot, purpose, &mut self.commands);
+        let port = self.connections.of(connection).port;
+        self.ports[usize::from(port)].stats.waited_buffer += 1;
+    }
+
+    fn have_buffer(&mut self, slot: u32, span: Span, now_ns: u64) {
+        let command = &mut self.commands[slot];
+        command.buffer = Some(span);
+        if command.stage == Stage::WaitsToRead {
+            self.next_request(slot, now_ns);
+            return;
+        }
+        command.stage = Stage::Receiving;
+        let (connection, in_capsule) = (command.connection, command.in_capsule);
+        let conn = nvme::controller::ConnId(connection);
+        self.subsystem.buffer_ready(conn, command.token, now_ns);
+        if in_capsule {
+            self.unblock(connection);
+        }
+    }
+
+    /// The next request to a device that a command needs; none left: it is done.
+    fn next_request(&mut self, slot: u32, now_ns: u64) {
+        let command = &mut self.commands[slot];
+        command.stage = Stage::AtDevice;
+        while let Some(request) = request(slot, command, &self.namespaces) {
+            command.step += 1;
+            if request.length > 0 || request.op == DeviceOp::Flush {
+                self.outputs.push_back(Output::Device(request));
+                return;
+            }
+        }
+        self.finish(slot, Status::SUCCESS, now_ns);
+    }
+
+    /// A device has answered.
+    pub(super) fn device_done(&mut self, id: u32, result: Result<(), DeviceError>, now_ns: u64) {
+        match result {
+            Ok(()) => self.next_request(id, now_ns),
+            Err(error) => {
+                let status = status::of_device_error(&self.commands[id].action, error);
+                self.finish(id, status, now_ns);
+            }
+        }
+    }
+
+    /// Answers a command.
+    pub(super) fn finish(&mut self, slot: u32, status: Status, now_ns: u64) {
+        let command = &mut self.commands[slot];
+        command.stage = Stage::Completed;
+        let (connection, token, len) = (command.connection, command.token, command.len);
+        let port = self.connections.of(connection).port;
+        let stats = &mut self.ports[usize::from(port)].stats;
+        stats.in_flight -= 1;
+        stats.commands += 1;
+        if status.is_success() {
+            stats.bytes += u64::from(len);
+        } else {
+            stats.errors += 1;
+        }
+        let conn = nvme::controller::ConnId(connection);
+        self.subsystem.complete(conn, token, status, now_ns);
+    }
+
+    /// A connection's stream may go on: by [`TargetEngine::receive`] where that has just offered
+    /// bytes, else by the reactor.
+    fn unblock(&mut self, connection: u32) {
+        if self.receiving == Some(connection) {
+            self.unblocked = true;
+        } else if self.connections.is_open(ConnId(connection)) {
+            self.outputs.push_back(Output::Resume(ConnId(connection)));
+        }
+    }
+
+    /// Takes bytes from a connection's stream, as far as placements and buffers allow.
+    pub(super) fn receive(&mut self, conn: ConnId, bytes: &[u8], now_ns: u64) -> usize {
+        let id = nvme::controller::ConnId(conn.0);
+        let mut taken = 0;
+        self.receiving = Some(conn.0);
+        loop {
+            if !self.connections.is_open(conn) {
+                taken = bytes.len();
+                break;
+            }
+            taken += self.subsystem.handle_bytes(id, &bytes[taken..], now_ns);
+            self.unblocked = false;
+            self.drain(now_ns);
+            if taken == bytes.len() || !self.unblocked {
+                break;
+            }
+        }
+        self.receiving = None;
+        taken
+    }
+
+    /// Nobody refers to a command or its buffer any more.
+    fn released(&mut self, connection: u32, token: u32) {
+        let Some(slot) = self.commands.find(connection, token) else {
+            return;
+        };
+        if self.commands[slot].stage == Stage::WaitsToReceive {
+            self.pool.leave(slot, &mut self.commands);
+        }
+        if let Some(span) = self.commands[slot].buffer.take() {
+            self.pool.free(connection, span);
+        }
+        self.commands.remove(slot);
+        self.connections.of(connection).commands -= 1;
+        self.free_if_over(connection);
+    }
+}
+
+/// What a command wants of a device in its present step.
+fn request(slot: u32, command: &Command, namespaces: &[Namespace]) -> Option<DeviceRequest> {
+    let step = command.step as usize;
+    let namespace = namespaces.get(command.namespace.unwrap_or(step))?;
+    let op = match command.action {
+        Action::Read => DeviceOp::Read,
+        Action::Write { fua } => DeviceOp::Write { fua },
+        Action::Flush => DeviceOp::Flush,
+        Action::WriteZeroes { deallocate } => DeviceOp::WriteZeroes { deallocate },
+        Action::Deallocate(_) => DeviceOp::Deallocate,
+        Action::Compare => DeviceOp::Compare,
+    };
+    let (first, blocks) = match &command.action {
+        Action::Deallocate(ranges) => *ranges.get(step)?,
+        _ if step > 0 && command.namespace.is_some() => return None,
+        Action::Flush => (0, 0),
+        _ => (command.slba, u64::from(command.blocks)),
+    };
+    Some(DeviceRequest {
+        id: slot,
+        device: namespace.device,
+        op,
+        offset: first << namespace.block_shift,
+        length: blocks << namespace.block_shift,
+        span: command.buffer.unwrap_or_default(),
+    })
+}

@@ -1,0 +1,158 @@
+//! The face to the reactor.
+use super::{TargetControl, TargetEngine};
+use crate::machine::{Closed, ConnId, DeviceError, Machine, Memory, Output, Place, Send, Span};
+use alloc::vec::Vec;
+
+impl Machine for TargetEngine {
+    type Control = TargetControl;
+
+    fn connections_max(&self) -> u32 {
+        self.connections.count()
+    }
+
+    fn handle_accepted(&mut self, listener: u32, now_ns: u64) -> Option<ConnId> {
+        let conn = self.accept(u16::try_from(listener).ok()?, now_ns);
+        self.drain(now_ns);
+        conn
+    }
+
+    /// Never: a target opens no connections.
+    fn handle_connected(&mut self, _: ConnId, _: u64) {}
+
+    fn handle_bytes(&mut self, conn: ConnId, bytes: &[u8], now_ns: u64) -> usize {
+        self.receive(conn, bytes, now_ns)
+    }
+
+    fn placement(&mut self, conn: ConnId) -> Option<Place> {
+        if !self.connections.is_open(conn) {
+            return None;
+        }
+        let place = self.subsystem.placement(id(conn))?;
+        let span = self.part(conn, place.token, place.offset, place.len);
+        Some(Place {
+            span,
+            crc: place.crc,
+        })
+    }
+
+    fn handle_payload(&mut self, conn: ConnId, len: u32, crc: u32, now_ns: u64) {
+        self.subsystem.handle_payload(id(conn), len, crc, now_ns);
+        self.drain(now_ns);
+    }
+
+    fn poll_transmit(
+        &mut self,
+        conn: ConnId,
+        out: &mut Vec<u8>,
+        now_ns: u64,
+    ) -> Option<Option<Send>> {
+        let transmit = self.subsystem.poll_transmit(id(conn), out, now_ns);
+        self.drain(now_ns);
+        Some(transmit?.payload.map(|payload| Send {
+            span: self.part(conn, payload.token, payload.offset, payload.len),
+            digest: payload.digest,
+            cookie: payload.token,
+        }))
+    }
+
+    fn handle_sent(&mut self, conn: ConnId, cookie: u32, now_ns: u64) {
+        self.subsystem.handle_sent(id(conn), cookie);
+        self.drain(now_ns);
+    }
+
+    fn handle_closed(&mut self, conn: ConnId, _: Closed, now_ns: u64) {
+        self.closed(conn, now_ns);
+        self.drain(now_ns);
+        self.press_on(now_ns);
+    }
+
+    fn handle_device(&mut self, id: u32, result: Result<(), DeviceError>, now_ns: u64) {
+        self.device_done(id, result, now_ns);
+        self.drain(now_ns);
+        self.press_on(now_ns);
+    }
+
+    fn handle_control(&mut self, message: TargetControl, now_ns: u64) {
+        match message {
+            TargetControl::Shape(port, shape) => {
+                if let Some(port) = self.ports.get_mut(usize::from(port)) {
+                    port.configure(shape, now_ns);
+                }
+            }
+            TargetControl::Ana(port, state) => {
+                if usize::from(port) < self.ports.len() {
+                    self.subsystem.set_ana(port, state, now_ns);
+                }
+            }
+            TargetControl::Resize(nsid, blocks) => {
+                // Refused for a namespace that isn't there: then nothing changes.
+                let _ = self.subsystem.resize(nsid, blocks, now_ns);
+            }
+            TargetControl::Drop(port) => self.drop_port(port),
+            TargetControl::Stop => self.begin_stop(now_ns),
+        }
+        self.drain(now_ns);
+        self.press_on(now_ns);
+    }
+
+    fn turn(&mut self, _: &mut dyn Memory, _: u64) {
+        for (number, port) in self.ports.iter().enumerate() {
+            self.board.publish(number, &port.stats);
+        }
+    }
+
+    fn poll_output(&mut self) -> Option<Output> {
+        let output = self.outputs.pop_front();
+        match output {
+            Some(Output::Transmit(conn)) => self.connections.of(conn.0).transmit_named = false,
+            // An empty ring begins again at its start, and so stays in the cache.
+            None => self.outputs.clear(),
+            _ => {}
+        }
+        output
+    }
+
+    fn poll_timeout(&self) -> Option<u64> {
+        if !self.outputs.is_empty() {
+            return Some(0);
+        }
+        let due = self.ports.iter().filter_map(|port| port.due_ns());
+        due.chain(self.subsystem.poll_timeout())
+            .chain(self.stop_ns())
+            .min()
+    }
+
+    fn handle_timeout(&mut self, now_ns: u64) {
+        self.subsystem.handle_timeout(now_ns);
+        for port in 0..self.ports.len() {
+            while let Some(slot) = self.ports[port].pop_due(now_ns) {
+                self.begin(slot, now_ns);
+            }
+        }
+        self.drain(now_ns);
+        self.press_on(now_ns);
+    }
+}
+
+impl TargetEngine {
+    /// A range of a command's buffer.
+    fn part(&self, conn: ConnId, token: u32, offset: u32, len: u32) -> Span {
+        let slot = self.commands.find(conn.0, token);
+        let buffer = slot
+            .and_then(|slot| self.commands[slot].buffer)
+            .unwrap_or_default();
+        assert!(
+            offset + len <= buffer.len,
+            "{offset} + {len} of {}",
+            buffer.len
+        );
+        Span {
+            at: buffer.at + u64::from(offset),
+            len,
+        }
+    }
+}
+
+fn id(conn: ConnId) -> nvme::controller::ConnId {
+    nvme::controller::ConnId(conn.0)
+}
