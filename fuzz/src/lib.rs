@@ -5,10 +5,23 @@
 //! neither needs the other's tool chain. They use `nvme` and nothing else.
 #![forbid(unsafe_code)]
 
+pub mod admin;
+pub mod io_queue;
+pub mod queue;
+pub mod subsystem;
+pub mod tape;
+pub mod target;
 pub mod wire;
+pub mod wired;
 
 /// A body.
 pub type Body = fn(&[u8]);
 
 /// Every target by the name of its corpus.
-pub const TARGETS: [(&str, Body); 1] = [("wire", wire::run)];
+pub const TARGETS: [(&str, Body); 5] = [
+    ("admin", admin::run),
+    ("io_queue", io_queue::run),
+    ("subsystem", subsystem::run),
+    ("wire", wire::run),
+    ("wired", wired::run),
+];

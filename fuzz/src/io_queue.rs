@@ -1,0 +1,148 @@
+//! A host's I/O queue against a controller that says anything: raw bytes, or PDUs that are well formed
+//! (lengths, digests, a CID in flight) and wrong in any other way.
+use crate::queue::{CheckedQueue, config};
+use crate::tape::Tape;
+use nvme::host::Data;
+use nvme::wire::pdu::{DataHeader, Framing, Header, IcResp, PduType};
+use nvme::wire::sqe::nvm;
+use nvme::wire::{Cqe, Sqe, Status};
+
+/// The tape: a byte of configuration, then one operation after the other.
+pub fn run(data: &[u8]) {
+    let mut tape = Tape::new(data);
+    let choice = tape.byte();
+    let digest = |bit: u8| choice & bit != 0;
+    let framing = Framing {
+        header_digest: digest(1),
+        data_digest: digest(2),
+        alignment: 4,
+    };
+    let mut world = World {
+        queue: CheckedQueue::new(config(choice, 1), 0),
+        framing,
+        cids: Vec::new(),
+        now_ns: 0,
+    };
+    while let Some(operation) = tape.next() {
+        world.step(operation, &mut tape);
+    }
+    world.queue.finish(world.now_ns);
+}
+
+struct World {
+    queue: CheckedQueue,
+    framing: Framing,
+    /// CIDs the host has used, oldest first.
+    cids: Vec<u16>,
+    now_ns: u64,
+}
+
+impl World {
+    fn step(&mut self, operation: u8, tape: &mut Tape<'_>) {
+        match operation % 8 {
+            0 => {
+                let len = usize::from(tape.word() % 2048);
+                self.queue.feed(tape.take(len), self.now_ns);
+            }
+            1 | 2 => self.say(tape),
+            3 | 4 => self.submit(tape.byte(), tape.word()),
+            5 => {
+                self.now_ns += u64::from(tape.word()) * 1_000_000;
+                self.queue.tick(self.now_ns);
+            }
+            6 => self.queue.report_sent(usize::from(tape.byte())),
+            _ => match tape.byte() {
+                0 => self.queue.close(self.now_ns),
+                _ => self.transmit(),
+            },
+        }
+        self.transmit();
+    }
+
+    fn submit(&mut self, kind: u8, size: u16) {
+        let bytes = (u32::from(size % 64) + 1) * 512;
+        let (opcode, data) = match kind % 4 {
+            0 => (nvm::FLUSH, Data::None),
+            1 | 2 => (nvm::READ, Data::In(bytes)),
+            _ => (nvm::WRITE, Data::Out(bytes)),
+        };
+        self.queue.submit(opcode, data, 0, self.now_ns);
+    }
+
+    /// Sends what the host wants to send and learns its CIDs.
+    fn transmit(&mut self) {
+        let mut sent = Vec::new();
+        self.queue.transmit(&mut sent, self.now_ns);
+        let mut rest = sent.as_slice();
+        while let Ok(header) = Header::parse(rest) {
+            if header.kind == PduType::CapsuleCmd as u8
+                && let Ok(sqe) = Sqe::new(&rest[8..])
+            {
+                self.cids.push(sqe.cid());
+            }
+            assert!(
+                (8..=rest.len()).contains(&(header.plen as usize)),
+                "a PDU of wrong length"
+            );
+            rest = &rest[header.plen as usize..];
+        }
+        assert!(rest.is_empty(), "a torn PDU was sent");
+    }
+
+    /// The controller says something well formed.
+    fn say(&mut self, tape: &mut Tape<'_>) {
+        let (kind, flags) = (tape.byte(), tape.byte());
+        let recent = self.cids.len().wrapping_sub(1 + usize::from(tape.byte()));
+        let cid = self.cids.get(recent).copied().unwrap_or(0);
+        let mut pdu = Vec::new();
+        match kind % 4 {
+            0 => IcResp {
+                pfv: 0,
+                cpda: flags & 1,
+                header_digest: self.framing.header_digest,
+                data_digest: self.framing.data_digest,
+                maxh2cdata: 4096,
+            }
+            .emit(&mut pdu),
+            1 => {
+                let status = Status(if flags & 1 != 0 { tape.word() >> 1 } else { 0 });
+                let sqhd = if flags & 2 != 0 { tape.word() } else { 0 };
+                let result = u64::from(if flags & 4 != 0 { tape.long() } else { 1 });
+                let cqe = Cqe {
+                    result,
+                    sqhd,
+                    sqid: 0,
+                    cid,
+                    status,
+                };
+                self.framing
+                    .whole(&mut pdu, PduType::CapsuleResp, 0, &cqe.emit(), &[]);
+            }
+            2 => {
+                let (offset, length) = (tape.long(), tape.word() % 4096);
+                let own = DataHeader {
+                    cccid: cid,
+                    ttag: 0,
+                    offset,
+                    length: length.into(),
+                }
+                .emit();
+                let data = vec![0; length.into()];
+                self.framing
+                    .whole(&mut pdu, PduType::C2hData, flags & 0x0c, &own, &data);
+            }
+            _ => {
+                let (offset, length) = (tape.long(), tape.long());
+                let own = DataHeader {
+                    cccid: cid,
+                    ttag: tape.word(),
+                    offset,
+                    length,
+                }
+                .emit();
+                self.framing.whole(&mut pdu, PduType::R2t, 0, &own, &[]);
+            }
+        }
+        self.queue.feed(&pdu, self.now_ns);
+    }
+}

@@ -1,0 +1,40 @@
+//! The input of a body as a tape of choices.
+
+/// Read from the front; an empty tape gives zeroes.
+pub struct Tape<'a>(&'a [u8]);
+
+impl<'a> Tape<'a> {
+    /// All of `data`.
+    pub fn new(data: &'a [u8]) -> Self {
+        Self(data)
+    }
+
+    /// The next byte, `None` at the end.
+    pub fn next(&mut self) -> Option<u8> {
+        let (&first, rest) = self.0.split_first()?;
+        self.0 = rest;
+        Some(first)
+    }
+
+    /// The next byte.
+    pub fn byte(&mut self) -> u8 {
+        self.next().unwrap_or(0)
+    }
+
+    /// The next two bytes, little-endian.
+    pub fn word(&mut self) -> u16 {
+        u16::from_le_bytes([self.byte(), self.byte()])
+    }
+
+    /// The next four bytes, little-endian.
+    pub fn long(&mut self) -> u32 {
+        u32::from(self.word()) | u32::from(self.word()) << 16
+    }
+
+    /// The next `len` bytes, or as many as are left.
+    pub fn take(&mut self, len: usize) -> &'a [u8] {
+        let (taken, rest) = self.0.split_at(len.min(self.0.len()));
+        self.0 = rest;
+        taken
+    }
+}
