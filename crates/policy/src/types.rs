@@ -15,6 +15,11 @@ pub enum Group {
     Other,
 }
 
+impl Group {
+    /// All groups, in the order in which statistics are shown.
+    pub const ALL: [Self; 3] = [Self::Read, Self::Write, Self::Other];
+}
+
 /// ANA state of a path's group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Ana {
@@ -63,7 +68,7 @@ pub struct Request {
 pub enum Ended {
     /// Done; its latency is a sample.
     Good,
-    /// Failed; its latency says nothing (T43).
+    /// Failed, or never sent; its latency says nothing (T43).
     Failed,
 }
 
@@ -87,9 +92,10 @@ pub struct Completion {
 pub enum Policy {
     /// `numa`
     Numa,
-    /// `round-robin[:bytes]`; 0 = every I/O moves on.
+    /// `round-robin[:bytes]`
     RoundRobin {
-        /// Contiguous bytes on one path before moving on.
+        /// Bytes handed to one path, one I/O after the other, before the next path's turn; 0 =
+        /// every I/O moves on.
         bytes: u64,
     },
     /// `queue-depth`
@@ -107,6 +113,27 @@ pub struct Knobs {
     pub weight_timeout_ns: u64,
 }
 
+impl Default for Knobs {
+    fn default() -> Self {
+        Self {
+            ewma_shift: 3,
+            weight_timeout_ns: 15_000_000_000,
+        }
+    }
+}
+
+/// What [`Selector::complete`](crate::Selector::complete) asks of its caller.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[must_use = "weights are calculated only by `Selector::weigh`, once per loop turn"]
+pub struct Noted {
+    /// A window has closed: [`Selector::weigh`](crate::Selector::weigh) has work at the end of this
+    /// turn.
+    pub weigh: bool,
+    /// Say (log) that a sample over 1 s was ignored: the path stalls. Already rate limited; the
+    /// count of all of them is [`PathStats::ignored`].
+    pub warn_ignored: bool,
+}
+
 /// Statistics of one path and group on this core (row A9).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PathStats {
@@ -114,9 +141,9 @@ pub struct PathStats {
     pub weight: u32,
     /// Credit left in this cycle.
     pub credit: u32,
-    /// 10^9 / smoothed_ns.
+    /// 10^9 / smoothed_ns, at the last calculation of weights.
     pub score: u64,
-    /// EWMA of window means.
+    /// EWMA of window means; 0 = not measured.
     pub smoothed_ns: u64,
     /// Times chosen.
     pub selections: u64,

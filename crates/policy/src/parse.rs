@@ -1,0 +1,318 @@
+//! Policies and knobs in words: read from users, and shown to them.
+//!
+//! Names are exact: no prefixes, no white space, no other case. Errors say what is wrong and what
+//! would be right; the words that were refused are the caller's to add. A refused setting yields no
+//! value, so the old one stays.
+//!
+//! # Origin
+//! Rows A1 (names, aliases), A8 (ranges; durations are our extension), B2 (multiples of a sector).
+
+use core::fmt;
+
+use crate::limits::{EWMA_SHIFT_MAX, ROUND_ROBIN_UNIT, WEIGHT_TIMEOUT_NS_MAX};
+use crate::types::{Knobs, Policy};
+
+/// Why a policy was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PolicyError {
+    /// No policy has this name.
+    Unknown,
+    /// The policy exists, but takes no value.
+    TakesNoValue,
+    /// The value of round-robin is no whole number.
+    NotANumber,
+    /// The value of round-robin is 0 or no multiple of [`ROUND_ROBIN_UNIT`].
+    NotAMultiple,
+}
+
+/// Why a knob's value was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KnobError {
+    /// `ewma_shift` is no whole number.
+    ShiftNotANumber,
+    /// `ewma_shift` is over [`EWMA_SHIFT_MAX`].
+    ShiftRange,
+    /// `weight_timeout` is no whole number, nor one with a unit.
+    TimeoutNotADuration,
+    /// `weight_timeout` is over [`WEIGHT_TIMEOUT_NS_MAX`].
+    TimeoutRange,
+}
+
+impl Policy {
+    /// Reads `numa`, `round-robin`, `round-robin:<bytes>`, `queue-depth` or `weighted-latency`
+    /// (aliases `adaptive`, `weighted-lat`).
+    ///
+    /// # Errors
+    /// [`PolicyError`]; all four.
+    pub fn parse(text: &str) -> Result<Self, PolicyError> {
+        let (name, value) = match text.split_once(':') {
+            Some((name, value)) => (name, Some(value)),
+            None => (text, None),
+        };
+        let policy = match name {
+            "numa" => Self::Numa,
+            "round-robin" => Self::RoundRobin {
+                bytes: value.map_or(Ok(0), turn_bytes)?,
+            },
+            "queue-depth" => Self::QueueDepth,
+            "weighted-latency" | "adaptive" | "weighted-lat" => Self::WeightedLatency,
+            _ => return Err(PolicyError::Unknown),
+        };
+        match (policy, value) {
+            (Self::RoundRobin { .. }, _) | (_, None) => Ok(policy),
+            (_, Some(_)) => Err(PolicyError::TakesNoValue),
+        }
+    }
+}
+
+impl Knobs {
+    /// Reads `ewma_shift`: a whole number 0…8.
+    ///
+    /// # Errors
+    /// [`KnobError::ShiftNotANumber`], [`KnobError::ShiftRange`].
+    pub fn parse_ewma_shift(text: &str) -> Result<u8, KnobError> {
+        let shift = whole(text).ok_or(KnobError::ShiftNotANumber)?;
+        u8::try_from(shift)
+            .ok()
+            .filter(|&shift| shift <= EWMA_SHIFT_MAX)
+            .ok_or(KnobError::ShiftRange)
+    }
+
+    /// Reads `weight_timeout`: whole seconds 0…3600, or a whole number with `s`, `ms` or `us` up to
+    /// the same length. Returns nanoseconds.
+    ///
+    /// # Errors
+    /// [`KnobError::TimeoutNotADuration`], [`KnobError::TimeoutRange`].
+    pub fn parse_weight_timeout(text: &str) -> Result<u64, KnobError> {
+        let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+        let unit_ns = match &text[digits.len()..] {
+            "" | "s" => 1_000_000_000,
+            "ms" => 1_000_000,
+            "us" => 1_000,
+            _ => return Err(KnobError::TimeoutNotADuration),
+        };
+        let number = whole(digits).ok_or(KnobError::TimeoutNotADuration)?;
+        number
+            .checked_mul(unit_ns)
+            .filter(|&timeout_ns| timeout_ns <= WEIGHT_TIMEOUT_NS_MAX)
+            .ok_or(KnobError::TimeoutRange)
+    }
+
+    /// Whether all values are in range.
+    ///
+    /// # Errors
+    /// [`KnobError::ShiftRange`], [`KnobError::TimeoutRange`].
+    pub fn check(&self) -> Result<(), KnobError> {
+        if self.ewma_shift > EWMA_SHIFT_MAX {
+            return Err(KnobError::ShiftRange);
+        }
+        if self.weight_timeout_ns > WEIGHT_TIMEOUT_NS_MAX {
+            return Err(KnobError::TimeoutRange);
+        }
+        Ok(())
+    }
+}
+
+fn turn_bytes(text: &str) -> Result<u64, PolicyError> {
+    let bytes = whole(text).ok_or(PolicyError::NotANumber)?;
+    if bytes == 0 || bytes % ROUND_ROBIN_UNIT != 0 {
+        return Err(PolicyError::NotAMultiple);
+    }
+    Ok(bytes)
+}
+
+/// A whole number in decimal digits and nothing else; one too large for 64 bits becomes `u64::MAX`,
+/// which no setting allows.
+fn whole(text: &str) -> Option<u64> {
+    if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    Some(text.parse().unwrap_or(u64::MAX))
+}
+
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Numa => f.write_str("numa"),
+            Self::RoundRobin { bytes: 0 } => f.write_str("round-robin"),
+            Self::RoundRobin { bytes } => write!(f, "round-robin:{bytes}"),
+            Self::QueueDepth => f.write_str("queue-depth"),
+            Self::WeightedLatency => f.write_str("weighted-latency"),
+        }
+    }
+}
+
+impl fmt::Display for PolicyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unknown => f.write_str(
+                "unknown policy; known are numa, round-robin, round-robin:<bytes>, queue-depth, \
+                 weighted-latency (also adaptive, weighted-lat)",
+            ),
+            Self::TakesNoValue => f.write_str(
+                "this policy takes no value; only round-robin does, as round-robin:<bytes>",
+            ),
+            Self::NotANumber => {
+                f.write_str("round-robin takes a whole number of bytes, as in round-robin:262144")
+            }
+            Self::NotAMultiple => write!(
+                f,
+                "round-robin takes a positive multiple of {ROUND_ROBIN_UNIT} bytes, as in \
+                 round-robin:262144"
+            ),
+        }
+    }
+}
+
+impl fmt::Display for KnobError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::ShiftNotANumber => {
+                write!(
+                    f,
+                    "ewma_shift is not a whole number from 0 to {EWMA_SHIFT_MAX}"
+                )
+            }
+            Self::ShiftRange => write!(
+                f,
+                "ewma_shift is over {EWMA_SHIFT_MAX}: a new sample would weigh nothing"
+            ),
+            Self::TimeoutNotADuration => f.write_str(
+                "weight_timeout is neither whole seconds, as in 15, nor a duration, as in 50ms \
+                 (units s, ms, us)",
+            ),
+            Self::TimeoutRange => write!(
+                f,
+                "weight_timeout is over {} seconds",
+                WEIGHT_TIMEOUT_NS_MAX / 1_000_000_000
+            ),
+        }
+    }
+}
+
+impl core::error::Error for PolicyError {}
+impl core::error::Error for KnobError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::string::ToString;
+
+    #[test]
+    fn a1_every_name_is_read_and_shown() {
+        for (text, policy, shown) in [
+            ("numa", Policy::Numa, "numa"),
+            (
+                "round-robin",
+                Policy::RoundRobin { bytes: 0 },
+                "round-robin",
+            ),
+            (
+                "round-robin:196608",
+                Policy::RoundRobin { bytes: 196_608 },
+                "round-robin:196608",
+            ),
+            ("queue-depth", Policy::QueueDepth, "queue-depth"),
+            (
+                "weighted-latency",
+                Policy::WeightedLatency,
+                "weighted-latency",
+            ),
+            ("adaptive", Policy::WeightedLatency, "weighted-latency"),
+            ("weighted-lat", Policy::WeightedLatency, "weighted-latency"),
+        ] {
+            assert_eq!(Policy::parse(text), Ok(policy), "{text}");
+            assert_eq!(policy.to_string(), shown);
+        }
+    }
+
+    #[test]
+    fn a1_what_is_no_policy_is_refused() {
+        for (text, error) in [
+            ("", PolicyError::Unknown),
+            ("numa ", PolicyError::Unknown),
+            ("NUMA", PolicyError::Unknown),
+            ("round-robin2", PolicyError::Unknown),
+            ("soon:512", PolicyError::Unknown),
+            ("numa:", PolicyError::TakesNoValue),
+            ("adaptive:3", PolicyError::TakesNoValue),
+            ("round-robin:", PolicyError::NotANumber),
+            ("round-robin:+512", PolicyError::NotANumber),
+            ("round-robin:4k", PolicyError::NotANumber),
+            ("round-robin:512:512", PolicyError::NotANumber),
+            ("round-robin:0", PolicyError::NotAMultiple),
+            ("round-robin:513", PolicyError::NotAMultiple),
+            (
+                "round-robin:99999999999999999999",
+                PolicyError::NotAMultiple,
+            ),
+        ] {
+            assert_eq!(Policy::parse(text), Err(error), "{text}");
+        }
+        let shown = PolicyError::Unknown.to_string();
+        for name in [
+            "numa",
+            "round-robin",
+            "queue-depth",
+            "weighted-latency",
+            "adaptive",
+        ] {
+            assert!(shown.contains(name), "{shown}");
+        }
+    }
+
+    #[test]
+    fn a8_ewma_shift_is_0_to_8() {
+        for shift in 0..=8_u8 {
+            assert_eq!(Knobs::parse_ewma_shift(&shift.to_string()), Ok(shift));
+        }
+        for text in ["9", "256", "99999999999999999999"] {
+            assert_eq!(
+                Knobs::parse_ewma_shift(text),
+                Err(KnobError::ShiftRange),
+                "{text}"
+            );
+        }
+        for text in ["", "x", "-1", "+1", " 3", "3.0", "0x3"] {
+            assert_eq!(
+                Knobs::parse_ewma_shift(text),
+                Err(KnobError::ShiftNotANumber),
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn a8_weight_timeout_is_0_to_3600_seconds() {
+        for (text, timeout_ns) in [
+            ("0", 0),
+            ("15", 15_000_000_000),
+            ("3600", 3_600_000_000_000),
+            ("2s", 2_000_000_000),
+            ("50ms", 50_000_000),
+            ("250us", 250_000),
+            ("3600000ms", 3_600_000_000_000),
+        ] {
+            assert_eq!(Knobs::parse_weight_timeout(text), Ok(timeout_ns), "{text}");
+        }
+        for text in [
+            "3601",
+            "3600001ms",
+            "3600000001us",
+            "18446744073709551615",
+            "20000000000s",
+        ] {
+            assert_eq!(
+                Knobs::parse_weight_timeout(text),
+                Err(KnobError::TimeoutRange),
+                "{text}"
+            );
+        }
+        for text in [
+            "", "s", "ms", "1.5", "-1", "5m", "5 ms", "5ns", "5msms", "é", "5µs", "5MS",
+        ] {
+            let error = Err(KnobError::TimeoutNotADuration);
+            assert_eq!(Knobs::parse_weight_timeout(text), error, "{text}");
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! `round-robin[:bytes]`: the paths in turn.
+//!
+//! Decides from the path last used and, with a number of bytes, from how much that path was handed
+//! since its turn began. What counts is the running sum of lengths, as in row B2; addresses are not
+//! compared, so that random I/O moves on too. An I/O is never cut: the one that passes the limit is
+//! the last of its turn.
+//!
+//! # Origin
+//! Rows A1, A7, B2. Where only non-optimized paths are left the kernel takes the last of the
+//! circle, which runs it backwards; here the circle is the same for both.
+
+use crate::ana::next;
+use crate::types::PathView;
+
+/// Where the circle stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct RoundRobin {
+    /// The path last used.
+    pub(crate) last: Option<usize>,
+    /// Bytes it was handed since its turn began.
+    pub(crate) handed: u64,
+}
+
+impl RoundRobin {
+    /// The next path in turn, optimized before non-optimized; a turn lasts `bytes`.
+    #[inline]
+    pub(crate) fn choose(&mut self, bytes: u64, length: u32, paths: &[PathView]) -> Option<usize> {
+        let start = match self.last {
+            Some(last) if self.handed >= bytes => next(last, paths.len()),
+            Some(last) => last,
+            None => 0,
+        };
+        match paths.get(start) {
+            Some(view) if view.optimized() => Some(self.hand(start, bytes, length)),
+            _ => self.search(start, bytes, length, paths),
+        }
+    }
+
+    /// The same where the path at `start` will not do; apart, to keep the usual way short.
+    #[inline(never)]
+    fn search(
+        &mut self,
+        start: usize,
+        bytes: u64,
+        length: u32,
+        paths: &[PathView],
+    ) -> Option<usize> {
+        let mut second = None;
+        let mut at = start;
+        for _ in 0..paths.len() {
+            let view = &paths[at];
+            if view.optimized() {
+                return Some(self.hand(at, bytes, length));
+            }
+            if second.is_none() && view.usable() {
+                second = Some(at);
+            }
+            at = next(at, paths.len());
+        }
+        Some(self.hand(second?, bytes, length))
+    }
+
+    /// Counts `length` bytes for `path`; its turn begins if the last one's is over, or was cut
+    /// short.
+    #[inline]
+    fn hand(&mut self, path: usize, bytes: u64, length: u32) -> usize {
+        if self.handed >= bytes || self.last != Some(path) {
+            self.handed = 0;
+            self.last = Some(path);
+        }
+        self.handed = self.handed.saturating_add(u64::from(length));
+        path
+    }
+
+    /// The table shrank to `count` paths.
+    pub(crate) fn truncate(&mut self, count: usize) {
+        if self.last.is_some_and(|last| last >= count) {
+            *self = Self::default();
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! The selector: one core's choice among the paths of one volume, whatever the policy.
+//!
+//! It owns what belongs to no single policy, the counts of I/Os in flight and of selections, and
+//! hands each question to the policy in force. Counts of I/Os in flight are kept under every
+//! policy: a switch in mid-flight balances, and `queue-depth` knows the load from its first I/O on
+//! (T41).
+//!
+//! # Limits
+//! [`PATHS_MAX`] paths; [`PATH_STATE_BYTES_MAX`] bytes of state per path.
+
+use core::fmt;
+
+use crate::limits::{PATH_STATE_BYTES_MAX, PATHS_MAX};
+use crate::parse::KnobError;
+use crate::round_robin::RoundRobin;
+use crate::types::*;
+use crate::weighted_latency::WeightedLatency;
+use crate::{numa, queue_depth};
+
+/// The selector of one core: the state of one policy over the paths of one volume.
+///
+/// Holds no clock and takes no lock; one core owns it. The caller hands in what is true of the
+/// paths now ([`PathView`]) with every selection, and reports every end of an I/O with
+/// [`Selector::complete`].
+#[derive(Clone, Debug)]
+pub struct Selector {
+    policy: Policy,
+    knobs: Knobs,
+    paths: usize,
+    pub(crate) in_flight: [u32; PATHS_MAX],
+    selections: [[u64; PATHS_MAX]; 3],
+    pub(crate) round_robin: RoundRobin,
+    pub(crate) weighted: WeightedLatency,
+}
+
+const _: () = assert!(size_of::<Selector>() <= PATHS_MAX * PATH_STATE_BYTES_MAX);
+
+/// A volume has at most [`PATHS_MAX`] paths.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TooManyPaths(
+    /// How many were asked for.
+    pub usize,
+);
+
+impl Selector {
+    /// A selector for `paths` paths (0…[`PATHS_MAX`]), with `policy` and default knobs.
+    ///
+    /// # Panics
+    /// With more than [`PATHS_MAX`] paths; configurations are checked before.
+    pub fn new(paths: usize, policy: Policy) -> Self {
+        assert!(paths <= PATHS_MAX, "at most {PATHS_MAX} paths");
+        Self {
+            policy,
+            knobs: Knobs::default(),
+            paths,
+            in_flight: [0; PATHS_MAX],
+            selections: [[0; PATHS_MAX]; 3],
+            round_robin: RoundRobin::default(),
+            weighted: WeightedLatency::new(),
+        }
+    }
+
+    /// The policy in force.
+    pub fn policy(&self) -> Policy {
+        self.policy
+    }
+
+    /// Changes the policy. What the old one remembered, and the statistics, are cleared; in-flight
+    /// counts stay (T41). Setting the policy in force changes nothing.
+    pub fn set_policy(&mut self, policy: Policy) {
+        if policy == self.policy {
+            return;
+        }
+        let in_flight = self.in_flight;
+        let knobs = self.knobs;
+        *self = Self {
+            in_flight,
+            knobs,
+            ..Self::new(self.paths, policy)
+        };
+    }
+
+    /// Knobs of weighted-latency.
+    pub fn knobs(&self) -> Knobs {
+        self.knobs
+    }
+
+    /// Changes the knobs of weighted-latency, from the next completion on.
+    ///
+    /// # Errors
+    /// A value is out of range; the old ones stay.
+    pub fn set_knobs(&mut self, knobs: Knobs) -> Result<(), KnobError> {
+        knobs.check()?;
+        self.knobs = knobs;
+        Ok(())
+    }
+
+    /// Number of paths.
+    pub fn paths(&self) -> usize {
+        self.paths
+    }
+
+    /// The volume has `paths` paths now. New ones, at the end, start unmeasured; removed ones are
+    /// forgotten, but their I/Os in flight still end with [`Self::complete`]. An index should be
+    /// used again only after that, or the latencies of the old path's last I/Os count as the new
+    /// one's.
+    ///
+    /// # Errors
+    /// [`TooManyPaths`]; nothing changes.
+    pub fn set_paths(&mut self, paths: usize) -> Result<(), TooManyPaths> {
+        if paths > PATHS_MAX {
+            return Err(TooManyPaths(paths));
+        }
+        for path in paths..self.paths {
+            self.reset_path(PathIndex(path as u8));
+        }
+        self.paths = paths;
+        self.round_robin.truncate(paths);
+        self.weighted.truncate(paths);
+        Ok(())
+    }
+
+    /// Chooses a path for `request`, or `None` when no path is usable. Counts the selection and
+    /// raises the in-flight count of the chosen path: every `Some` is balanced by one
+    /// [`Self::complete`].
+    ///
+    /// # Panics
+    /// If `paths` does not hold one view for each path.
+    pub fn select(&mut self, request: &Request, paths: &[PathView]) -> Option<PathIndex> {
+        assert!(paths.len() == self.paths, "one view for each path");
+        let chosen = match self.policy {
+            Policy::Numa => numa::choose(paths),
+            Policy::RoundRobin { bytes } => self.round_robin.choose(bytes, request.length, paths),
+            Policy::QueueDepth => queue_depth::choose(paths, &self.in_flight),
+            Policy::WeightedLatency => self.weighted.choose(request.group, paths),
+        }?;
+        self.in_flight[chosen] += 1;
+        self.selections[request.group as usize][chosen] += 1;
+        Some(PathIndex(chosen as u8))
+    }
+
+    /// One I/O that [`Self::select`] placed has ended; also one that could not be sent, as
+    /// [`Ended::Failed`].
+    ///
+    /// # Panics
+    /// If no I/O was in flight on that path.
+    pub fn complete(&mut self, done: &Completion) -> Noted {
+        let path = usize::from(done.path.0);
+        assert!(self.in_flight[path] > 0, "completed, but not selected");
+        self.in_flight[path] -= 1;
+        // A head with a single path has nothing to learn (row A2).
+        if self.policy != Policy::WeightedLatency
+            || done.ended == Ended::Failed
+            || self.paths < 2
+            || path >= self.paths
+        {
+            return Noted::default();
+        }
+        self.weighted.sample(done, &self.knobs)
+    }
+
+    /// Calculates the weights that closed windows asked for ([`Noted::weigh`]): once per loop turn,
+    /// after its completions. Cheap when there is nothing to do. Without it weighted-latency learns
+    /// nothing.
+    #[inline]
+    pub fn weigh(&mut self) {
+        if self.weighted.is_due() {
+            self.weighted.weigh(self.paths);
+        }
+    }
+
+    /// Forgets what was learnt about `path` (capacity change, reconnect, removal): statistics and
+    /// pending weight work (row A11). I/Os in flight stay counted.
+    pub fn reset_path(&mut self, path: PathIndex) {
+        let index = usize::from(path.0);
+        if index >= self.paths {
+            return;
+        }
+        for selections in &mut self.selections {
+            selections[index] = 0;
+        }
+        self.weighted.reset(path);
+    }
+
+    /// I/Os of this core in flight on `path`.
+    pub fn in_flight(&self, path: PathIndex) -> u32 {
+        self.in_flight
+            .get(usize::from(path.0))
+            .copied()
+            .unwrap_or(0)
+    }
+
+    /// What row A9 shows, for `path` and `group`; all 0 for a path that is not there. Selections
+    /// are counted under every policy, the rest is weighted-latency's.
+    pub fn stats(&self, path: PathIndex, group: Group) -> PathStats {
+        let (index, group) = (usize::from(path.0), group as usize);
+        if index >= self.paths {
+            return PathStats::default();
+        }
+        let measure = &self.weighted.measures[group][index];
+        PathStats {
+            weight: measure.weight.into(),
+            credit: measure.credit.into(),
+            score: measure.score.into(),
+            smoothed_ns: measure.smoothed_ns.into(),
+            selections: self.selections[group][index],
+            samples: measure.samples,
+            ignored: measure.ignored,
+        }
+    }
+}
+
+impl fmt::Display for TooManyPaths {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} paths asked for; a volume has at most {PATHS_MAX}",
+            self.0
+        )
+    }
+}
+
+impl core::error::Error for TooManyPaths {}

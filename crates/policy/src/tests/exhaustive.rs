@@ -1,0 +1,169 @@
+//! Every state of up to three paths: ANA state × enabled × group × what the policy remembers.
+
+use super::oracle::{Cell, Oracle};
+use super::{ANA, UP, request};
+use crate::{Group, PathView, Policy, Selector};
+use std::vec::Vec;
+
+/// Calls `visit` with every list of `count` digits below `base`.
+fn every_list(count: usize, base: usize, mut visit: impl FnMut(&[usize])) {
+    for mut number in 0..base.pow(count as u32) {
+        let mut digits = [0; 3];
+        for digit in &mut digits[..count] {
+            *digit = number % base;
+            number /= base;
+        }
+        visit(&digits[..count]);
+    }
+}
+
+/// Calls `visit` with every table of 1…3 paths in every ANA state, enabled or not.
+fn every_table(mut visit: impl FnMut(&[PathView])) {
+    for count in 1..=3 {
+        every_list(count, 10, |digits| {
+            let view = |digit: &usize| PathView {
+                enabled: digit < &5,
+                ana: ANA[digit % 5],
+                ..UP
+            };
+            visit(&digits.iter().map(view).collect::<Vec<_>>());
+        });
+    }
+}
+
+/// Selects with both, and holds choice and counts against each other.
+fn check(selector: &mut Selector, oracle: &mut Oracle, views: &[PathView], group: Group) {
+    let before = selector.in_flight;
+    let chosen = selector.select(&request(group, 4096), views);
+    assert_eq!(
+        chosen,
+        oracle.select(&request(group, 4096), views),
+        "{views:?} {oracle:?}"
+    );
+    assert_eq!(
+        chosen.is_some(),
+        views
+            .iter()
+            .any(|view| view.enabled && ANA[..2].contains(&view.ana))
+    );
+    for (path, count) in before.iter().enumerate() {
+        let more = u32::from(chosen.is_some_and(|chosen| usize::from(chosen.0) == path));
+        assert_eq!(selector.in_flight[path], count + more);
+    }
+}
+
+#[test]
+fn a1_numa_in_every_state() {
+    let mut selectors = [1, 2, 3].map(|count| Selector::new(count, Policy::Numa));
+    let mut oracles = [1, 2, 3].map(|count| Oracle::new(count, Policy::Numa));
+    every_table(|views| {
+        every_list(views.len(), 3, |distances| {
+            let mut views = views.to_vec();
+            for (view, &distance) in views.iter_mut().zip(distances) {
+                view.distance = [0, 10, u32::MAX][distance];
+            }
+            for group in Group::ALL {
+                let n = views.len() - 1;
+                check(&mut selectors[n], &mut oracles[n], &views, group);
+            }
+        });
+    });
+}
+
+#[test]
+fn a1_queue_depth_in_every_state() {
+    let mut selectors = [1, 2, 3].map(|count| Selector::new(count, Policy::QueueDepth));
+    let mut oracles = [1, 2, 3].map(|count| Oracle::new(count, Policy::QueueDepth));
+    every_table(|views| {
+        every_list(views.len(), 6, |depths| {
+            let (selector, oracle) = (
+                &mut selectors[views.len() - 1],
+                &mut oracles[views.len() - 1],
+            );
+            let mut views = views.to_vec();
+            for group in Group::ALL {
+                for (path, &depth) in depths.iter().enumerate() {
+                    selector.in_flight[path] = depth as u32 % 3;
+                    oracle.in_flight[path] = depth as u64 % 3;
+                    views[path].in_flight_elsewhere = [0, 2][depth / 3];
+                }
+                check(selector, oracle, &views, group);
+            }
+        });
+    });
+}
+
+#[test]
+fn a1_round_robin_in_every_state() {
+    for bytes in [0, 8192] {
+        let policy = Policy::RoundRobin { bytes };
+        let mut selectors = [1, 2, 3].map(|count| Selector::new(count, policy));
+        let mut oracles = [1, 2, 3].map(|count| Oracle::new(count, policy));
+        every_table(|views| {
+            let (selector, oracle) = (
+                &mut selectors[views.len() - 1],
+                &mut oracles[views.len() - 1],
+            );
+            for last in (0..views.len()).map(Some).chain([None]) {
+                for handed in [0, 4096, 8192, u64::MAX] {
+                    for group in Group::ALL {
+                        let handed = if last.is_some() { handed } else { 0 };
+                        (selector.round_robin.last, selector.round_robin.handed) = (last, handed);
+                        (oracle.last, oracle.handed) = (last, handed);
+                        check(selector, oracle, views, group);
+                        assert_eq!(selector.round_robin.last, oracle.last);
+                        assert_eq!(selector.round_robin.handed, oracle.handed);
+                    }
+                }
+            }
+        });
+    }
+}
+
+/// Weight and credit of one path: unmeasured, spent, refilled, half spent.
+const CREDITS: [(u8, u8); 5] = [(0, 0), (1, 0), (1, 1), (3, 0), (3, 2)];
+
+#[test]
+fn a6_weighted_latency_in_every_state() {
+    let mut selectors = [1, 2, 3].map(|count| Selector::new(count, Policy::WeightedLatency));
+    let mut oracles = [1, 2, 3].map(|count| Oracle::new(count, Policy::WeightedLatency));
+    every_table(|views| {
+        let (selector, oracle) = (
+            &mut selectors[views.len() - 1],
+            &mut oracles[views.len() - 1],
+        );
+        every_list(views.len(), CREDITS.len(), |credits| {
+            for last in 0..views.len() {
+                for group in Group::ALL {
+                    (selector.weighted.last, oracle.last) = (last, Some(last));
+                    for (path, &digit) in credits.iter().enumerate() {
+                        set_credits(selector, oracle, path, group, digit);
+                    }
+                    check(selector, oracle, views, group);
+                    assert_eq!(selector.weighted.last, oracle.last.unwrap());
+                    same_credits(selector, oracle);
+                }
+            }
+        });
+    });
+}
+
+/// `digit` names the path's state in `group`; the other groups are in other states, so that a
+/// mix-up shows.
+fn set_credits(s: &mut Selector, oracle: &mut Oracle, path: usize, group: Group, digit: usize) {
+    for other in 0..3 {
+        let (weight, credit) = CREDITS[(digit + other + 3 - group as usize) % CREDITS.len()];
+        let measure = &mut s.weighted.measures[other][path];
+        (measure.weight, measure.credit) = (weight, credit);
+        let cell: &mut Cell = &mut oracle.cells[path][other];
+        (cell.weight, cell.credit) = (weight.into(), credit.into());
+    }
+}
+
+fn same_credits(selector: &Selector, oracle: &Oracle) {
+    for (group, measures) in selector.weighted.measures.iter().enumerate() {
+        for (path, measure) in measures[..selector.paths()].iter().enumerate() {
+            assert_eq!(u128::from(measure.credit), oracle.cells[path][group].credit);
+        }
+    }
+}

@@ -1,0 +1,253 @@
+//! The oracle: the rows of the documents once more, as plainly as possible and by other means
+//! (lists, sorting, whole rounds instead of a walking search), to compare the policies with.
+
+use crate::{
+    Ana, Completion, Ended, Group, Knobs, Noted, PathIndex, PathStats, PathView, Policy, Request,
+};
+use std::vec::Vec;
+
+/// One path and group under weighted-latency.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Cell {
+    pub window: Vec<u64>,
+    pub closed_ns: Option<u64>,
+    pub smoothed_ns: u128,
+    pub score: u128,
+    pub weight: u128,
+    pub credit: u128,
+    pub selections: u64,
+    pub samples: u64,
+    pub ignored: u64,
+    pub asks: bool,
+}
+
+/// A selector made of lists.
+#[derive(Clone, Debug)]
+pub struct Oracle {
+    pub policy: Policy,
+    pub knobs: Knobs,
+    pub paths: usize,
+    pub in_flight: Vec<u64>,
+    pub last: Option<usize>,
+    pub handed: u64,
+    pub cells: Vec<[Cell; 3]>,
+    pub warned_ns: Option<u64>,
+}
+
+fn column(group: Group) -> usize {
+    Group::ALL.iter().position(|&one| one == group).unwrap()
+}
+
+/// Indices of the paths in one ANA state.
+fn in_state(views: &[PathView], ana: Ana) -> Vec<usize> {
+    (0..views.len())
+        .filter(|&i| views[i].enabled && views[i].ana == ana)
+        .collect()
+}
+
+/// Row A7: the optimized ones, or else the non-optimized ones.
+fn preferred(views: &[PathView]) -> Vec<usize> {
+    let optimized = in_state(views, Ana::Optimized);
+    if optimized.is_empty() {
+        in_state(views, Ana::NonOptimized)
+    } else {
+        optimized
+    }
+}
+
+/// The candidates sorted by their way from `start` round the circle.
+fn circle(mut candidates: Vec<usize>, start: usize, count: usize) -> Vec<usize> {
+    candidates.sort_by_key(|&i| (i + count - start) % count);
+    candidates
+}
+
+impl Oracle {
+    pub fn new(paths: usize, policy: Policy) -> Self {
+        Self {
+            policy,
+            knobs: Knobs::default(),
+            paths,
+            in_flight: [0; 64].to_vec(),
+            last: None,
+            handed: 0,
+            cells: (0..64).map(|_| Default::default()).collect(),
+            warned_ns: None,
+        }
+    }
+
+    pub fn select(&mut self, request: &Request, views: &[PathView]) -> Option<PathIndex> {
+        let chosen = match self.policy {
+            Policy::Numa => preferred(views)
+                .into_iter()
+                .min_by_key(|&i| (views[i].distance, i)),
+            Policy::QueueDepth => preferred(views).into_iter().min_by_key(|&i| {
+                (
+                    self.in_flight[i] + u64::from(views[i].in_flight_elsewhere),
+                    i,
+                )
+            }),
+            Policy::RoundRobin { bytes } => self.in_turn(bytes, request.length, views),
+            Policy::WeightedLatency => self.by_credit(column(request.group), views),
+        }?;
+        self.in_flight[chosen] += 1;
+        self.cells[chosen][column(request.group)].selections += 1;
+        Some(PathIndex(chosen as u8))
+    }
+
+    fn in_turn(&mut self, bytes: u64, length: u32, views: &[PathView]) -> Option<usize> {
+        let candidates = preferred(views);
+        let stays = self
+            .last
+            .filter(|last| self.handed < bytes && candidates.contains(last));
+        let chosen = match (stays, self.last) {
+            (Some(last), _) => last,
+            (None, None) => *candidates.first()?,
+            (None, Some(last)) => {
+                // Behind the last used; the last used itself comes round at the end.
+                *circle(candidates, (last + 1) % views.len(), views.len()).first()?
+            }
+        };
+        self.handed = if stays.is_some() { self.handed } else { 0 } + u64::from(length);
+        self.last = Some(chosen);
+        Some(chosen)
+    }
+
+    /// Row A6 by whole rounds: the first in the circle that is unmeasured or has credit; all before
+    /// it are refilled. If there is none all are refilled, and the first one spends.
+    fn by_credit(&mut self, column: usize, views: &[PathView]) -> Option<usize> {
+        let mut candidates = in_state(views, Ana::Optimized);
+        candidates.extend(in_state(views, Ana::NonOptimized));
+        let order = circle(candidates, self.last.unwrap_or(0), views.len().max(1));
+        let cells = &mut self.cells;
+        let ready = order.iter().position(|&i| {
+            let cell = &cells[i][column];
+            cell.weight == 0 || cell.credit > 0
+        });
+        for &i in &order[..ready.unwrap_or(order.len())] {
+            cells[i][column].credit = cells[i][column].weight;
+        }
+        let chosen = *order.get(ready.unwrap_or(0))?;
+        if cells[chosen][column].weight > 0 {
+            cells[chosen][column].credit -= 1;
+        }
+        self.last = Some(chosen);
+        Some(chosen)
+    }
+
+    pub fn complete(&mut self, done: &Completion) -> Noted {
+        let path = usize::from(done.path.0);
+        self.in_flight[path] -= 1;
+        let learns = self.policy == Policy::WeightedLatency && self.paths > 1 && path < self.paths;
+        let cell = &mut self.cells[path][column(done.group)];
+        match (learns, done.ended, done.latency_ns) {
+            (false, _, _) | (_, Ended::Failed, _) | (_, _, 0) => Noted::default(),
+            (true, Ended::Good, 1..=1_000_000_000) => {
+                cell.samples += 1;
+                cell.window.push(done.latency_ns);
+                let weigh = cell.closed_ns.is_none_or(|closed_ns| {
+                    done.now_ns.max(closed_ns) - closed_ns >= self.knobs.weight_timeout_ns
+                });
+                if weigh {
+                    cell.close(done.now_ns, self.knobs.ewma_shift);
+                }
+                Noted {
+                    weigh,
+                    warn_ignored: false,
+                }
+            }
+            (true, Ended::Good, _) => {
+                cell.ignored += 1;
+                let warn = self.warned_ns.is_none_or(|warned_ns| {
+                    done.now_ns.max(warned_ns) - warned_ns >= 5_000_000_000
+                });
+                if warn {
+                    self.warned_ns = Some(done.now_ns);
+                }
+                Noted {
+                    weigh: false,
+                    warn_ignored: warn,
+                }
+            }
+        }
+    }
+
+    pub fn weigh(&mut self) {
+        let cells = &mut self.cells[..self.paths];
+        for column in 0..3 {
+            if !cells.iter().any(|path| path[column].asks) {
+                continue;
+            }
+            for path in cells.iter_mut() {
+                let cell = &mut path[column];
+                cell.asks = false;
+                let measured = cell.smoothed_ns > 0;
+                cell.score = if measured {
+                    1_000_000_000 / cell.smoothed_ns
+                } else {
+                    0
+                };
+            }
+            let total: u128 = cells.iter().map(|path| path[column].score).sum();
+            if total == 0 {
+                continue;
+            }
+            for path in cells.iter_mut() {
+                path[column].weight = (path[column].score * 64 / total).max(1);
+            }
+        }
+    }
+
+    pub fn set_policy(&mut self, policy: Policy) {
+        if policy != self.policy {
+            let in_flight = std::mem::take(&mut self.in_flight);
+            *self = Self {
+                in_flight,
+                knobs: self.knobs,
+                ..Self::new(self.paths, policy)
+            };
+        }
+    }
+
+    pub fn reset_path(&mut self, path: PathIndex) {
+        self.cells[usize::from(path.0)] = Default::default();
+    }
+
+    pub fn set_paths(&mut self, paths: usize) {
+        for gone in paths..64 {
+            self.cells[gone] = Default::default();
+        }
+        if self.last.is_some_and(|last| last >= paths) {
+            self.last = None;
+            self.handed = 0;
+        }
+        self.paths = paths;
+    }
+
+    pub fn stats(&self, path: PathIndex, group: Group) -> PathStats {
+        let cell = &self.cells[usize::from(path.0)][column(group)];
+        PathStats {
+            weight: cell.weight as u32,
+            credit: cell.credit as u32,
+            score: cell.score as u64,
+            smoothed_ns: cell.smoothed_ns as u64,
+            selections: cell.selections,
+            samples: cell.samples,
+            ignored: cell.ignored,
+        }
+    }
+}
+
+impl Cell {
+    fn close(&mut self, now_ns: u64, shift: u8) {
+        let sum: u128 = self.window.iter().copied().map(u128::from).sum();
+        let mean = sum / self.window.len() as u128;
+        let whole = 2_u128.pow(shift.into());
+        self.smoothed_ns = match self.smoothed_ns {
+            0 => mean,
+            old => (old * (whole - 1) + mean) / whole,
+        };
+        self.window.clear();
+        self.closed_ns = Some(now_ns);
+        self.asks = true;
+    }
+}

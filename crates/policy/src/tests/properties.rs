@@ -1,0 +1,224 @@
+//! Random sequences of everything a caller may do, held against the oracle step by step.
+
+use super::oracle::Oracle;
+use super::{ANA, request};
+use crate::{Completion, Ended, Group, Knobs, PathIndex, PathView, Policy, Selector};
+use proptest::prelude::*;
+use std::vec::Vec;
+
+#[derive(Clone, Debug)]
+enum Step {
+    Select {
+        group: Group,
+        length: u32,
+    },
+    Complete {
+        which: usize,
+        latency_ns: u64,
+        ended: Ended,
+        after_ns: i64,
+    },
+    Weigh,
+    Views(Vec<PathView>),
+    Policy(Policy),
+    Knobs(Knobs),
+    Reset(u8),
+    Paths(usize),
+}
+
+fn group() -> impl Strategy<Value = Group> {
+    prop::sample::select(&Group::ALL[..])
+}
+
+fn view() -> impl Strategy<Value = PathView> {
+    (
+        prop::bool::weighted(0.8),
+        0..9_usize,
+        0..4_u32,
+        prop_oneof![0..9_u32, Just(u32::MAX)],
+    )
+        .prop_map(|(enabled, ana, distance, in_flight_elsewhere)| PathView {
+            enabled,
+            ana: ANA[ana.saturating_sub(4)],
+            distance,
+            in_flight_elsewhere,
+        })
+}
+
+fn policy() -> impl Strategy<Value = Policy> {
+    prop_oneof![
+        Just(Policy::Numa),
+        Just(Policy::RoundRobin { bytes: 0 }),
+        Just(Policy::RoundRobin { bytes: 16384 }),
+        Just(Policy::QueueDepth),
+        Just(Policy::WeightedLatency),
+        Just(Policy::WeightedLatency),
+        Just(Policy::WeightedLatency),
+    ]
+}
+
+fn knobs() -> impl Strategy<Value = Knobs> {
+    let timeout_ns = prop_oneof![Just(0), 1..1_000_000_u64, Just(3_600_000_000_000)];
+    (0..=8_u8, timeout_ns).prop_map(|(ewma_shift, weight_timeout_ns)| Knobs {
+        ewma_shift,
+        weight_timeout_ns,
+    })
+}
+
+fn completion() -> impl Strategy<Value = Step> {
+    let latency_ns = prop_oneof![
+        20 => 1..2_000_000_u64,
+        1 => Just(0),
+        1 => Just(1),
+        1 => 999_999_999..=1_000_000_001_u64,
+        1 => Just(u64::MAX),
+    ];
+    let after_ns = prop_oneof![20 => 0..200_000_i64, 1 => -50_000..0_i64, 1 => Just(6_000_000_000)];
+    let failed = prop::bool::weighted(0.05);
+    (any::<usize>(), latency_ns, failed, after_ns).prop_map(
+        |(which, latency_ns, failed, after_ns)| Step::Complete {
+            which,
+            latency_ns,
+            ended: if failed { Ended::Failed } else { Ended::Good },
+            after_ns,
+        },
+    )
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        30 => (group(), 0..20_000_u32).prop_map(|(group, length)| Step::Select { group, length }),
+        25 => completion(),
+        10 => Just(Step::Weigh),
+        3 => prop::collection::vec(view(), 64).prop_map(Step::Views),
+        1 => policy().prop_map(Step::Policy),
+        1 => knobs().prop_map(Step::Knobs),
+        1 => (0..70_u8).prop_map(Step::Reset),
+        1 => prop_oneof![0..=5_usize, 0..=64_usize].prop_map(Step::Paths),
+    ]
+}
+
+/// A selector, its oracle, and what the caller knows.
+struct Pair {
+    selector: Selector,
+    oracle: Oracle,
+    views: Vec<PathView>,
+    in_flight: Vec<(PathIndex, Group)>,
+    now_ns: u64,
+}
+
+impl Pair {
+    fn take(&mut self, step: &Step) {
+        match *step {
+            Step::Select { group, length } => {
+                let views = &self.views[..self.oracle.paths];
+                let chosen = self.selector.select(&request(group, length), views);
+                assert_eq!(chosen, self.oracle.select(&request(group, length), views));
+                let usable = |view: &PathView| view.enabled && ANA[..2].contains(&view.ana);
+                assert_eq!(chosen.is_some(), views.iter().any(usable));
+                assert!(chosen.is_none_or(|path| usable(&views[usize::from(path.0)])));
+                self.in_flight.extend(chosen.map(|path| (path, group)));
+            }
+            Step::Complete {
+                which,
+                latency_ns,
+                ended,
+                after_ns,
+            } => {
+                self.now_ns = self.now_ns.saturating_add_signed(after_ns);
+                if !self.in_flight.is_empty() {
+                    let which = which % self.in_flight.len();
+                    let (path, group) = self.in_flight.swap_remove(which);
+                    let now_ns = self.now_ns;
+                    let done = Completion {
+                        path,
+                        group,
+                        latency_ns,
+                        ended,
+                        now_ns,
+                    };
+                    assert_eq!(self.selector.complete(&done), self.oracle.complete(&done));
+                }
+            }
+            Step::Weigh => {
+                self.selector.weigh();
+                self.oracle.weigh();
+            }
+            Step::Views(ref views) => self.views.clone_from(views),
+            Step::Policy(policy) => {
+                self.selector.set_policy(policy);
+                self.oracle.set_policy(policy);
+            }
+            Step::Knobs(knobs) => {
+                self.selector.set_knobs(knobs).unwrap();
+                self.oracle.knobs = knobs;
+            }
+            Step::Reset(path) => {
+                self.selector.reset_path(PathIndex(path));
+                if usize::from(path) < self.oracle.paths {
+                    self.oracle.reset_path(PathIndex(path));
+                }
+            }
+            Step::Paths(paths) => {
+                self.selector.set_paths(paths).unwrap();
+                self.oracle.set_paths(paths);
+            }
+        }
+    }
+
+    /// Counts balance and statistics agree, for every path there could be.
+    fn check(&self) {
+        for path in (0..64).map(PathIndex) {
+            let mine = self.in_flight.iter().filter(|(on, _)| *on == path).count();
+            assert_eq!(self.selector.in_flight(path) as usize, mine);
+            for group in Group::ALL {
+                let stats = self.selector.stats(path, group);
+                if usize::from(path.0) < self.oracle.paths {
+                    assert_eq!(stats, self.oracle.stats(path, group), "{path:?} {group:?}");
+                } else {
+                    assert_eq!(stats, Default::default());
+                }
+            }
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn t41_t43_every_sequence_balances_and_agrees_with_the_oracle(
+        policy in policy(),
+        paths in 1..=4_usize,
+        views in prop::collection::vec(view(), 64),
+        steps in prop::collection::vec(step(), 1..300),
+    ) {
+        let mut pair = Pair {
+            selector: Selector::new(paths, policy),
+            oracle: Oracle::new(paths, policy),
+            views,
+            in_flight: Vec::new(),
+            now_ns: 0,
+        };
+        for step in &steps {
+            pair.take(step);
+            pair.check();
+        }
+        while !pair.in_flight.is_empty() {
+            let (latency_ns, ended, after_ns) = (1, Ended::Good, 1);
+            pair.take(&Step::Complete { which: 0, latency_ns, ended, after_ns });
+        }
+        pair.check();
+    }
+
+    #[test]
+    fn a8_no_text_makes_a_knob_or_policy_that_is_out_of_range(text in "[0-9a-z:.µ+-]{0,24}") {
+        if let Ok(shift) = Knobs::parse_ewma_shift(&text) {
+            prop_assert!(shift <= 8);
+        }
+        if let Ok(timeout_ns) = Knobs::parse_weight_timeout(&text) {
+            prop_assert!(timeout_ns <= 3_600_000_000_000);
+        }
+        if let Ok(Policy::RoundRobin { bytes }) = Policy::parse(&text) {
+            prop_assert_eq!(bytes % 512, 0);
+        }
+    }
+}

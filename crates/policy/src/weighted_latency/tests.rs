@@ -1,0 +1,374 @@
+//! Each formula worked by hand once, and the rows' corner cases.
+
+use super::*;
+use crate::limits::PATHS_MAX;
+use crate::types::{Ana, Ended, Policy, Request};
+use crate::{KnobError, Selector};
+use std::vec::Vec;
+
+const SECOND: u64 = 1_000_000_000;
+const KNOBS: Knobs = Knobs {
+    ewma_shift: 3,
+    weight_timeout_ns: 15 * SECOND,
+};
+const UP: PathView = PathView {
+    enabled: true,
+    ana: Ana::Optimized,
+    distance: 10,
+    in_flight_elsewhere: 0,
+};
+
+fn done(path: u8, latency_ns: u64, now_ns: u64) -> Completion {
+    let group = Group::Read;
+    Completion {
+        path: PathIndex(path),
+        group,
+        latency_ns,
+        ended: Ended::Good,
+        now_ns,
+    }
+}
+
+/// Feeds one latency to one path; whether a window closed.
+fn feed(state: &mut WeightedLatency, path: u8, latency_ns: u64, now_ns: u64) -> bool {
+    state.sample(&done(path, latency_ns, now_ns), &KNOBS).weigh
+}
+
+fn read(state: &WeightedLatency, path: usize) -> Measure {
+    state.measures[0][path]
+}
+
+/// Gives paths their smoothed latencies, each by a first sample, and weighs them.
+fn measured(latencies_ns: &[u64]) -> WeightedLatency {
+    let mut state = WeightedLatency::new();
+    for (path, &latency_ns) in latencies_ns.iter().enumerate() {
+        assert!(feed(&mut state, path as u8, latency_ns, 1));
+    }
+    state.weigh(latencies_ns.len());
+    state
+}
+
+#[test]
+fn a2_zero_and_over_a_second_are_no_samples() {
+    let mut state = WeightedLatency::new();
+    assert_eq!(state.sample(&done(0, 0, 1), &KNOBS), Noted::default());
+    assert_eq!(read(&state, 0), Measure::NEW);
+    let noted = state.sample(&done(0, SECOND + 1, 1), &KNOBS);
+    assert_eq!(
+        noted,
+        Noted {
+            weigh: false,
+            warn_ignored: true
+        }
+    );
+    assert_eq!(
+        read(&state, 0),
+        Measure {
+            ignored: 1,
+            ..Measure::NEW
+        }
+    );
+    assert!(feed(&mut state, 0, SECOND, 1));
+    assert_eq!(
+        (read(&state, 0).samples, read(&state, 0).smoothed_ns),
+        (1, 1_000_000_000)
+    );
+}
+
+#[test]
+fn a2_the_warning_is_rate_limited() {
+    let mut state = WeightedLatency::new();
+    let mut warned = Vec::new();
+    for tenth in 0..120 {
+        let now_ns = tenth * SECOND / 10;
+        if state
+            .sample(&done((tenth % 2) as u8, u64::MAX, now_ns), &KNOBS)
+            .warn_ignored
+        {
+            warned.push(tenth);
+        }
+    }
+    assert_eq!(warned, [0, 50, 100]);
+    assert_eq!((read(&state, 0).ignored, read(&state, 1).ignored), (60, 60));
+}
+
+#[test]
+fn a2_a_single_path_is_not_sampled() {
+    for (paths, samples) in [(1, 0), (2, 1)] {
+        let mut selector = Selector::new(paths, Policy::WeightedLatency);
+        let request = Request {
+            source: 0,
+            group: Group::Read,
+            length: 512,
+            address: 0,
+            now_ns: 0,
+        };
+        selector.select(&request, &[UP; 2][..paths]).unwrap();
+        assert_eq!(selector.complete(&done(0, 1000, 1)).weigh, samples > 0);
+        assert_eq!(selector.stats(PathIndex(0), Group::Read).samples, samples);
+    }
+}
+
+/// The first sample closes alone; then 15 s of samples make one mean.
+#[test]
+fn a3_a_window_is_the_mean_of_its_samples() {
+    let mut state = WeightedLatency::new();
+    assert!(feed(&mut state, 0, 500, 1));
+    assert_eq!(read(&state, 0).smoothed_ns, 500);
+    assert!(!feed(&mut state, 0, 100, 2));
+    assert!(!feed(&mut state, 0, 200, 15 * SECOND));
+    assert_eq!((read(&state, 0).sum_ns, read(&state, 0).count), (300, 2));
+    assert!(feed(&mut state, 0, 600, 15 * SECOND + 1));
+    // Mean (100 + 200 + 600) / 3 = 300; (500·7 + 300) / 8 = 475.
+    assert_eq!(read(&state, 0).smoothed_ns, 475);
+    assert_eq!((read(&state, 0).sum_ns, read(&state, 0).count), (0, 0));
+    assert!(!feed(&mut state, 0, 600, 15 * SECOND + 2));
+}
+
+#[test]
+fn a3_paths_and_groups_have_windows_of_their_own() {
+    let mut state = WeightedLatency::new();
+    assert!(feed(&mut state, 0, 500, 1));
+    assert!(feed(&mut state, 1, 700, 2));
+    assert!(
+        state
+            .sample(
+                &Completion {
+                    group: Group::Write,
+                    ..done(0, 900, 3)
+                },
+                &KNOBS
+            )
+            .weigh
+    );
+    assert!(!feed(&mut state, 1, 700, 15 * SECOND + 1));
+    assert!(feed(&mut state, 0, 500, 15 * SECOND + 1));
+    let [reads, writes, others] = state.measures.map(|group| group[0].smoothed_ns);
+    assert_eq!((reads, writes, others), (500, 900, 0));
+}
+
+#[test]
+fn a4_smoothing_by_hand() {
+    for (shift, smoothed_ns) in [
+        (0, 2000), // (1000·0 + 2000) / 1
+        (1, 1500), // (1000·1 + 2000) / 2
+        (3, 1125), // (1000·7 + 2000) / 8
+        (8, 1003), // (1000·255 + 2000) / 256 = 1003.9
+    ] {
+        let mut state = measured(&[1000, 1000]);
+        let knobs = Knobs {
+            ewma_shift: shift,
+            ..KNOBS
+        };
+        assert!(state.sample(&done(0, 2000, 16 * SECOND), &knobs).weigh);
+        assert_eq!(read(&state, 0).smoothed_ns, smoothed_ns, "shift {shift}");
+    }
+}
+
+#[test]
+fn a5_scores_and_weights_by_hand() {
+    // 10^9/250000 = 4000, 10^9/750000 = 1333; 4000·64/5333 = 48.0, 1333·64/5333 = 15.997.
+    let state = measured(&[250_000, 750_000]);
+    let shown = |path| (read(&state, path).score, read(&state, path).weight);
+    assert_eq!([shown(0), shown(1)], [(4000, 48), (1333, 15)]);
+    // 10^9/10^5 = 10000, 10^9/(3·10^7) = 33; 10000·64/10033 = 63.8, 33·64/10033 = 0.2, but at least
+    // 1.
+    let state = measured(&[100_000, 30_000_000]);
+    let shown = |path| (read(&state, path).score, read(&state, path).weight);
+    assert_eq!([shown(0), shown(1)], [(10_000, 63), (33, 1)]);
+    // The extremes: 1 ns scores 10^9, 1 s scores 1.
+    let state = measured(&[1, SECOND]);
+    let shown = |path| (read(&state, path).score, read(&state, path).weight);
+    assert_eq!([shown(0), shown(1)], [(1_000_000_000, 63), (1, 1)]);
+}
+
+/// "Use it until it is measured" ends at the first calculation, whoever was measured by then.
+#[test]
+fn a5_an_unmeasured_path_gets_weight_1_at_the_first_calculation() {
+    let mut state = WeightedLatency::new();
+    assert_eq!(
+        (state.choose(Group::Read, &[UP; 2]), read(&state, 1).weight),
+        (Some(0), 0)
+    );
+    feed(&mut state, 0, 30_000_000, 1);
+    assert_eq!((read(&state, 0).weight, read(&state, 1).weight), (0, 0));
+    state.weigh(2);
+    assert_eq!((read(&state, 0).weight, read(&state, 1).weight), (64, 1));
+    assert_eq!((read(&state, 1).score, read(&state, 1).samples), (0, 0));
+    assert_eq!(state.measures[1][0].weight, 0);
+}
+
+#[test]
+fn a5_without_any_score_nothing_changes() {
+    let mut measures = [Measure {
+        weight: 7,
+        credit: 3,
+        ..Measure::NEW
+    }; 2];
+    weigh_group(&mut measures);
+    assert_eq!(
+        measures,
+        [Measure {
+            weight: 7,
+            credit: 3,
+            ..Measure::NEW
+        }; 2]
+    );
+}
+
+#[test]
+fn a5_only_the_closing_of_a_window_asks_for_a_calculation() {
+    let mut state = measured(&[1000, 1000]);
+    assert_eq!(state.due, [0; 3]);
+    assert!(!feed(&mut state, 0, 9000, 2));
+    state.measures[0][0].smoothed_ns = 3000;
+    state.weigh(2);
+    assert_eq!((read(&state, 0).weight, read(&state, 1).weight), (32, 32));
+    assert!(feed(&mut state, 1, 1000, 16 * SECOND));
+    state.weigh(2);
+    assert_eq!((read(&state, 0).weight, read(&state, 1).weight), (15, 48));
+}
+
+/// Whatever the weights, any cycle of Σ weight I/Os gives each path exactly its weight.
+#[test]
+fn a6_credits_share_out_io_in_proportion_to_weight() {
+    for weights in every_weights() {
+        let cycle: usize = weights.iter().map(|&weight| usize::from(weight)).sum();
+        let mut state = WeightedLatency::new();
+        for (path, &weight) in weights.iter().enumerate() {
+            state.measures[0][path].weight = weight;
+        }
+        let views = [UP; PATHS_MAX];
+        let taken: Vec<usize> = (0..4 * cycle)
+            .map(|_| state.choose(Group::Read, &views[..weights.len()]).unwrap())
+            .collect();
+        for window in taken.windows(cycle) {
+            for (path, &weight) in weights.iter().enumerate() {
+                let count = window.iter().filter(|&&on| on == path).count();
+                assert_eq!(count, usize::from(weight), "path {path} of {weights:?}");
+            }
+        }
+    }
+}
+
+/// All pairs and triples that sum to about 64, as calculations make them, and one full table.
+fn every_weights() -> Vec<Vec<u8>> {
+    let mut all = Vec::from([[1; PATHS_MAX].to_vec()]);
+    for first in (1..=64).step_by(3) {
+        for second in (1..=64).step_by(3) {
+            all.push(Vec::from([first, second]));
+            all.push(Vec::from([
+                first,
+                second,
+                64_u8.saturating_sub(first + second).max(1),
+            ]));
+        }
+    }
+    all
+}
+
+#[test]
+fn a6_an_unmeasured_path_is_taken_at_once_and_spends_nothing() {
+    let mut state = measured(&[1000, 1000]);
+    for _ in 0..5 {
+        // Both measured paths are refilled on the way to the third, which stays the last used.
+        assert_eq!(state.choose(Group::Read, &[UP; 3]), Some(2));
+    }
+    assert_eq!(
+        (
+            read(&state, 0).credit,
+            read(&state, 1).credit,
+            read(&state, 2).credit
+        ),
+        (32, 32, 0)
+    );
+}
+
+#[test]
+fn a8_timeout_0_closes_at_every_completion_of_a_turn() {
+    let mut state = WeightedLatency::new();
+    let knobs = Knobs {
+        weight_timeout_ns: 0,
+        ewma_shift: 0,
+    };
+    for latency_ns in [5, 6, 7] {
+        assert!(state.sample(&done(0, latency_ns, 9), &knobs).weigh);
+        assert_eq!(u64::from(read(&state, 0).smoothed_ns), latency_ns);
+    }
+}
+
+#[test]
+fn a8_a_new_timeout_holds_from_the_next_completion() -> Result<(), KnobError> {
+    let mut selector = Selector::new(2, Policy::WeightedLatency);
+    let request = Request {
+        source: 0,
+        group: Group::Read,
+        length: 512,
+        address: 0,
+        now_ns: 0,
+    };
+    for _ in 0..3 {
+        selector.select(&request, &[UP; 2]);
+    }
+    assert!(selector.complete(&done(0, 1000, 1)).weigh);
+    assert!(!selector.complete(&done(0, 1000, SECOND)).weigh);
+    selector.set_knobs(Knobs {
+        weight_timeout_ns: SECOND,
+        ewma_shift: 3,
+    })?;
+    assert!(selector.complete(&done(0, 1000, SECOND + 1)).weigh);
+    Ok(())
+}
+
+#[test]
+fn a11_a_reset_cancels_pending_work_of_that_path_only() {
+    let mut state = WeightedLatency::new();
+    feed(&mut state, 0, 1000, 1);
+    feed(&mut state, 1, 1000, 1);
+    state.reset(PathIndex(0));
+    assert_eq!((state.due, read(&state, 0)), ([0b10, 0, 0], Measure::NEW));
+    state.reset(PathIndex(1));
+    state.weigh(2);
+    assert_eq!((read(&state, 0).weight, read(&state, 1).weight), (0, 0));
+}
+
+/// T42: time is what the caller says; if it goes back, no window closes and nothing breaks.
+#[test]
+fn t42_time_that_goes_back_closes_no_window() {
+    let mut state = WeightedLatency::new();
+    assert!(feed(&mut state, 0, 1000, 100 * SECOND));
+    assert!(!feed(&mut state, 0, 1000, 0));
+    assert!(!feed(&mut state, 0, 1000, 100 * SECOND));
+    assert!(feed(&mut state, 0, 1000, 115 * SECOND));
+}
+
+/// T43: errors that complete fast must not attract I/O.
+#[test]
+fn t43_failed_io_is_never_a_sample() {
+    let mut selector = Selector::new(2, Policy::WeightedLatency);
+    let request = Request {
+        source: 0,
+        group: Group::Read,
+        length: 512,
+        address: 0,
+        now_ns: 0,
+    };
+    for latency_ns in [0, 1, SECOND + 1] {
+        selector.select(&request, &[UP; 2]).unwrap();
+        let failed = Completion {
+            ended: Ended::Failed,
+            ..done(0, latency_ns, 1)
+        };
+        assert_eq!(selector.complete(&failed), Noted::default());
+    }
+    let stats = selector.stats(PathIndex(0), Group::Read);
+    assert_eq!(
+        (
+            stats.selections,
+            stats.samples,
+            stats.ignored,
+            stats.smoothed_ns
+        ),
+        (3, 0, 0, 0)
+    );
+}
