@@ -153,10 +153,11 @@ impl CheckedTarget {
             self.settle();
             at += taken;
             if taken == 0 && self.subsystem.placement(id).is_none() {
-                let awaits = self.wanted.iter().any(|(wanting, _)| *wanting == id);
+                // It waits for a buffer, or for sends to be reported so that a slot gets free.
+                let waits = !self.connections[conn as usize].commands.is_empty();
                 assert!(
-                    awaits || !self.is_open(conn),
-                    "stuck: takes nothing, awaits nothing"
+                    waits || !self.is_open(conn),
+                    "stuck: takes nothing, waits for nothing"
                 );
                 break;
             }
@@ -305,7 +306,9 @@ impl CheckedTarget {
                 return;
             };
             match event {
-                ControllerEvent::NeedBuffer { conn, token, len, .. } => {
+                ControllerEvent::NeedBuffer {
+                    conn, token, len, ..
+                } => {
                     assert!(len > 0 && len <= 1 << TRANSFER_SHIFT);
                     let command = Command {
                         stage: Stage::Wanted,
@@ -329,6 +332,7 @@ impl CheckedTarget {
                     );
                     self.wanted.retain(|wanted| *wanted != (conn, token));
                 }
+                ControllerEvent::Resume(_) => {}
                 ControllerEvent::Transmit(conn) => assert!(self.live(conn).open),
                 ControllerEvent::Close { conn, .. } => self.live(conn).closing = true,
             }
