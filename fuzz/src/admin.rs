@@ -1,6 +1,6 @@
 //! A host's admin connection against a controller that says anything: raw bytes and time.
-use crate::queue::{OUTPUTS_MAX, SUBSYSTEM, identity};
-use crate::tape::Tape;
+use super::queue::{OUTPUTS_MAX, SUBSYSTEM, identity};
+use super::tape::Tape;
 use nvme::host::{Admin, AdminConfig, AdminEvent, Digests};
 
 /// The tape: a byte of configuration, then one operation after the other.
@@ -8,7 +8,7 @@ pub fn run(data: &[u8]) {
     let mut tape = Tape::new(data);
     let mut admin = CheckedAdmin::new(config(tape.byte()), 0);
     let mut now_ns = 0;
-    while let Some(operation) = tape.next() {
+    while let Some(operation) = tape.operation() {
         match operation % 8 {
             0 => {
                 now_ns += u64::from(tape.word()) * 1_000_000;

@@ -1,7 +1,7 @@
 //! A host's I/O queue against a controller that says anything: raw bytes, or PDUs that are well formed
 //! (lengths, digests, a CID in flight) and wrong in any other way.
-use crate::queue::{CheckedQueue, config};
-use crate::tape::Tape;
+use super::queue::{CheckedQueue, config};
+use super::tape::Tape;
 use nvme::host::Data;
 use nvme::wire::pdu::{DataHeader, Framing, Header, IcResp, PduType};
 use nvme::wire::sqe::nvm;
@@ -23,7 +23,7 @@ pub fn run(data: &[u8]) {
         cids: Vec::new(),
         now_ns: 0,
     };
-    while let Some(operation) = tape.next() {
+    while let Some(operation) = tape.operation() {
         world.step(operation, &mut tape);
     }
     world.queue.finish(world.now_ns);

@@ -1,6 +1,6 @@
 //! A subsystem against hosts that say anything: raw bytes on several connections.
-use crate::tape::Tape;
-use crate::target::{CONNECTIONS, CheckedTarget};
+use super::tape::Tape;
+use super::target::{CONNECTIONS, CheckedTarget};
 use nvme::wire::Status;
 
 /// The tape: a byte of configuration, then one operation after the other.
@@ -8,7 +8,7 @@ pub fn run(data: &[u8]) {
     let mut tape = Tape::new(data);
     let mut target = CheckedTarget::new(tape.byte());
     let mut now_ns = 0;
-    while let Some(operation) = tape.next() {
+    while let Some(operation) = tape.operation() {
         let conn = u32::from(operation >> 4) % CONNECTIONS;
         match operation & 15 {
             0 => target.open(conn, now_ns),

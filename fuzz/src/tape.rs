@@ -9,8 +9,8 @@ impl<'a> Tape<'a> {
         Self(data)
     }
 
-    /// The next byte, `None` at the end.
-    pub fn next(&mut self) -> Option<u8> {
+    /// The next operation, `None` at the end of the tape.
+    pub fn operation(&mut self) -> Option<u8> {
         let (&first, rest) = self.0.split_first()?;
         self.0 = rest;
         Some(first)
@@ -18,7 +18,7 @@ impl<'a> Tape<'a> {
 
     /// The next byte.
     pub fn byte(&mut self) -> u8 {
-        self.next().unwrap_or(0)
+        self.operation().unwrap_or(0)
     }
 
     /// The next two bytes, little-endian.

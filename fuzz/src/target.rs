@@ -1,5 +1,5 @@
 //! A subsystem under a driver that keeps the contract and checks that the subsystem does.
-use crate::queue::{OUTPUTS_MAX, SUBSYSTEM};
+use super::queue::{OUTPUTS_MAX, SUBSYSTEM};
 use nvme::controller::{
     Action, ConnId, ControllerEvent, IoCommand, NamespaceConfig, PortConfig, Subsystem,
     SubsystemConfig,

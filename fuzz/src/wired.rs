@@ -2,10 +2,10 @@
 //!
 //! Reaches what raw bytes hardly reach: every state of both machines, by the real protocol, with a
 //! wrong byte at the worst moment.
-use crate::admin::{self, CheckedAdmin};
-use crate::queue::{self, CheckedQueue};
-use crate::tape::Tape;
-use crate::target::CheckedTarget;
+use super::admin::{self, CheckedAdmin};
+use super::queue::{self, CheckedQueue};
+use super::tape::Tape;
+use super::target::CheckedTarget;
 use nvme::host::Data;
 use nvme::wire::Status;
 use nvme::wire::sqe::nvm;
@@ -29,7 +29,7 @@ pub fn run(data: &[u8]) {
         now_ns: 0,
     };
     world.target.open(ADMIN as u32, 0);
-    while let Some(operation) = tape.next() {
+    while let Some(operation) = tape.operation() {
         world.step(operation, &mut tape);
     }
     let now_ns = world.now_ns;
@@ -62,8 +62,8 @@ impl World {
         match operation & 15 {
             0..=3 => self.run_for(usize::from(operation & 3) * 8 + 1),
             4 | 5 => self.submit(tape.byte(), tape.word()),
-            6 => self.to_host(wire, usize::from(tape.word())),
-            7 => self.to_target(wire, usize::from(tape.word())),
+            6 => self.deliver_to_host(wire, usize::from(tape.word())),
+            7 => self.deliver_to_target(wire, usize::from(tape.word())),
             8 => damage(&mut self.wires[wire].to_host, tape),
             9 => damage(&mut self.wires[wire].to_target, tape),
             10 => self
@@ -82,8 +82,8 @@ impl World {
         for _ in 0..turns {
             self.pump();
             for wire in [ADMIN, QUEUE] {
-                self.to_target(wire, usize::MAX);
-                self.to_host(wire, usize::MAX);
+                self.deliver_to_target(wire, usize::MAX);
+                self.deliver_to_host(wire, usize::MAX);
             }
             self.target.give_buffer(self.now_ns);
             self.target.complete(0, Status(0), self.now_ns);
@@ -107,7 +107,7 @@ impl World {
         }
     }
 
-    fn to_target(&mut self, wire: usize, len: usize) {
+    fn deliver_to_target(&mut self, wire: usize, len: usize) {
         let bytes = &mut self.wires[wire].to_target;
         let len = len.min(bytes.len());
         if self.target.is_open(wire as u32) {
@@ -118,7 +118,7 @@ impl World {
         }
     }
 
-    fn to_host(&mut self, wire: usize, len: usize) {
+    fn deliver_to_host(&mut self, wire: usize, len: usize) {
         let bytes = &mut self.wires[wire].to_host;
         let bytes: Vec<u8> = bytes.drain(..len.min(bytes.len())).collect();
         match &mut self.queue {
