@@ -1,0 +1,95 @@
+//! What one path did on this core, for statistics.
+use super::types::{Io, IoOp};
+use policy::Group;
+use volume::Outcome;
+
+/// Counters of one path on this core.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PathCounters {
+    /// I/Os completed well: read, write, other.
+    pub ios: [u64; 3],
+    /// Bytes: read, written.
+    pub bytes: [u64; 2],
+    /// I/Os failed.
+    pub errors: u64,
+    /// I/Os that had to wait because the path was full.
+    pub waited_full: u64,
+    /// In flight now, including those that wait for room.
+    pub in_flight: u32,
+}
+
+impl PathCounters {
+    /// Counts the end of `io`.
+    #[inline]
+    pub(super) fn count(&mut self, io: &Io, outcome: Outcome) {
+        if !outcome.is_done() {
+            self.errors += 1;
+            return;
+        }
+        self.ios[group(io.op) as usize] += 1;
+        match io.op {
+            IoOp::Read => self.bytes[0] += u64::from(io.length),
+            IoOp::Write { .. } => self.bytes[1] += u64::from(io.length),
+            _ => {}
+        }
+    }
+}
+
+/// The I/O group of an op, for selection and sample alike (row A10).
+#[inline]
+pub(super) fn group(op: IoOp) -> Group {
+    match op {
+        IoOp::Read => Group::Read,
+        IoOp::Write { .. } | IoOp::WriteZeroes | IoOp::Deallocate => Group::Write,
+        IoOp::Flush => Group::Other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn io(op: IoOp) -> Io {
+        let span = crate::Span { at: 0, len: 0 };
+        Io {
+            volume: 0,
+            op,
+            offset: 0,
+            length: 4096,
+            span,
+            source: 0,
+            cookie: 0,
+        }
+    }
+
+    #[test]
+    fn a10_group_of_every_op() {
+        for (op, want) in [
+            (IoOp::Read, Group::Read),
+            (IoOp::Write { fua: false }, Group::Write),
+            (IoOp::Write { fua: true }, Group::Write),
+            (IoOp::WriteZeroes, Group::Write),
+            (IoOp::Deallocate, Group::Write),
+            (IoOp::Flush, Group::Other),
+        ] {
+            assert_eq!(group(op), want, "{op:?}");
+        }
+    }
+
+    #[test]
+    fn only_what_moved_counts_as_bytes_and_only_what_succeeded_as_io() {
+        let mut counters = PathCounters::default();
+        counters.count(&io(IoOp::Read), Outcome::Done);
+        counters.count(&io(IoOp::Write { fua: true }), Outcome::Done);
+        counters.count(&io(IoOp::WriteZeroes), Outcome::Done);
+        counters.count(&io(IoOp::Flush), Outcome::Done);
+        counters.count(&io(IoOp::Read), Outcome::MediaError);
+        let want = PathCounters {
+            ios: [1, 2, 1],
+            bytes: [4096, 4096],
+            errors: 1,
+            ..PathCounters::default()
+        };
+        assert_eq!(counters, want);
+    }
+}

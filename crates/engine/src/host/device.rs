@@ -1,0 +1,146 @@
+//! Local devices as paths: an I/O as a device request, and what a device's error means.
+use super::types::{Io, IoOp};
+use crate::machine::{DeviceError, DeviceId, DeviceOp, DeviceRequest, Span};
+use volume::{IoLimits, Outcome};
+
+/// The request for `io`, under the name `id`.
+pub(super) fn request(io: &Io, device: DeviceId, id: u32) -> DeviceRequest {
+    let op = match io.op {
+        IoOp::Read => DeviceOp::Read,
+        IoOp::Write { fua } => DeviceOp::Write { fua },
+        IoOp::Flush => DeviceOp::Flush,
+        IoOp::WriteZeroes => DeviceOp::WriteZeroes { deallocate: false },
+        IoOp::Deallocate => DeviceOp::Deallocate,
+    };
+    let data = matches!(io.op, IoOp::Read | IoOp::Write { .. });
+    let span = if data { io.span } else { Span::default() };
+    DeviceRequest {
+        id,
+        device,
+        op,
+        offset: io.offset,
+        length: io.length.into(),
+        span,
+    }
+}
+
+/// What a local device can promise. One transfer is one buffer; only a block is atomic.
+pub(super) fn limits(block_shift: u8) -> IoLimits {
+    IoLimits {
+        transfer_max: crate::limits::BUFFER_MAX,
+        atomic_bytes: 1_u32.checked_shl(block_shift.into()).unwrap_or(0),
+        volatile_cache: true,
+        read_only: false,
+        write_zeroes: true,
+        deallocate: true,
+        deallocate_reads_zero: false,
+    }
+}
+
+/// What the end of a device request means.
+#[inline]
+pub(super) fn outcome(result: Result<(), DeviceError>) -> Outcome {
+    match result {
+        Ok(()) => Outcome::Done,
+        Err(DeviceError::Mismatch) => Outcome::Mismatch,
+        Err(DeviceError::Full) => Outcome::NoSpace,
+        Err(DeviceError::ReadOnly) => Outcome::ReadOnly,
+        Err(DeviceError::Unsupported) => Outcome::Unsupported,
+        Err(DeviceError::Os(errno)) => os(errno),
+    }
+}
+
+/// Linux error numbers as the block layer uses them.
+#[cold]
+fn os(errno: i32) -> Outcome {
+    match errno {
+        EINTR | EAGAIN | ENOMEM | ENOBUFS => Outcome::Busy { after_ns: 0 }, // T6
+        ENXIO | ENODEV | ENOLINK | ESHUTDOWN => Outcome::PathError,
+        ETIMEDOUT => Outcome::TimedOut,
+        EBADE => Outcome::Reservation,
+        EINVAL => Outcome::Invalid,
+        _ => Outcome::MediaError,
+    }
+}
+
+const EINTR: i32 = 4;
+const ENXIO: i32 = 6;
+const EAGAIN: i32 = 11;
+const ENOMEM: i32 = 12;
+const ENODEV: i32 = 19;
+const EINVAL: i32 = 22;
+const EBADE: i32 = 52;
+const ENOLINK: i32 = 67;
+const ENOBUFS: i32 = 105;
+const ESHUTDOWN: i32 = 108;
+const ETIMEDOUT: i32 = 110;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_op_is_the_devices_own() {
+        let span = Span {
+            at: 8192,
+            len: 4096,
+        };
+        let io = |op| Io {
+            volume: 0,
+            op,
+            offset: 512,
+            length: 4096,
+            span,
+            source: 0,
+            cookie: 0,
+        };
+        let none = Span::default();
+        for (op, want, memory) in [
+            (IoOp::Read, DeviceOp::Read, span),
+            (
+                IoOp::Write { fua: true },
+                DeviceOp::Write { fua: true },
+                span,
+            ),
+            (
+                IoOp::Write { fua: false },
+                DeviceOp::Write { fua: false },
+                span,
+            ),
+            (IoOp::Flush, DeviceOp::Flush, none),
+            (
+                IoOp::WriteZeroes,
+                DeviceOp::WriteZeroes { deallocate: false },
+                none,
+            ),
+            (IoOp::Deallocate, DeviceOp::Deallocate, none),
+        ] {
+            let request = request(&io(op), DeviceId(3), 7);
+            assert_eq!((request.op, request.span), (want, memory), "{op:?}");
+            assert_eq!((request.id, request.device), (7, DeviceId(3)));
+            assert_eq!((request.offset, request.length), (512, 4096));
+        }
+    }
+
+    #[test]
+    fn t06_no_memory_is_no_failure_of_the_device() {
+        for (errno, want) in [
+            (11, Outcome::Busy { after_ns: 0 }),
+            (12, Outcome::Busy { after_ns: 0 }),
+            (5, Outcome::MediaError),
+            (19, Outcome::PathError),
+            (22, Outcome::Invalid),
+            (52, Outcome::Reservation),
+            (61, Outcome::MediaError),
+            (110, Outcome::TimedOut),
+            (-1, Outcome::MediaError),
+        ] {
+            assert_eq!(outcome(Err(DeviceError::Os(errno))), want, "errno {errno}");
+        }
+        assert_eq!(outcome(Err(DeviceError::Full)), Outcome::NoSpace);
+        assert_eq!(outcome(Err(DeviceError::ReadOnly)), Outcome::ReadOnly);
+        assert_eq!(outcome(Err(DeviceError::Mismatch)), Outcome::Mismatch);
+        assert_eq!(outcome(Err(DeviceError::Unsupported)), Outcome::Unsupported);
+        assert_eq!(outcome(Ok(())), Outcome::Done);
+    }
+}

@@ -1,0 +1,244 @@
+//! The course of one I/O: submitted, given a path, given to the path's queue, ended, reported.
+//!
+//! The policy's choice is final: an I/O whose path is full waits for that path, first come first served,
+//! as it would in the kernel, and is counted. It is not moved to another path; errors are reported.
+use super::counters::group;
+use super::path::{Path, Phase, Role, Target};
+use super::types::{HostEvent, Io, IoOp, NO_PATH, PathKind, SubmitError, VolumeInfo};
+use super::{HostEngine, device, status};
+use crate::machine::{DeviceError, Output, Span};
+use nvme::host::{Command, Completed};
+use policy::Request;
+use volume::{IoLimits, Outcome};
+
+impl HostEngine {
+    /// Takes one I/O. Its end is a [`HostEvent::Done`], also when it fails at once; until then the
+    /// engine owns the bytes of `io.span`.
+    ///
+    /// # Errors
+    /// See [`SubmitError`]; nothing was taken.
+    pub fn submit(&mut self, io: &Io, now_ns: u64) -> Result<(), SubmitError> {
+        let volume = self
+            .volumes
+            .get(usize::from(io.volume))
+            .ok_or(SubmitError::NotReady)?;
+        let (info, limits) = volume.ready.as_ref().ok_or(SubmitError::NotReady)?;
+        if self.stop.is_some() {
+            return Err(SubmitError::NotReady);
+        }
+        if !fits(io, info) {
+            return Err(SubmitError::Range);
+        }
+        let refused = refusal(io.op, limits);
+        let index = self.slots.take(io, now_ns).ok_or(SubmitError::Full)?;
+        if let Some(outcome) = refused {
+            self.slots.end(index, outcome, NO_PATH, now_ns);
+        } else {
+            self.place(index, now_ns);
+        }
+        Ok(())
+    }
+
+    /// Finds a path for an I/O.
+    fn place(&mut self, index: u32, now_ns: u64) {
+        let io = &self.slots.get(index).io;
+        let volume = &mut self.volumes[usize::from(io.volume)];
+        let request = Request {
+            source: io.source,
+            group: group(io.op),
+            length: io.length,
+            address: io.offset,
+            now_ns,
+        };
+        let Some(chosen) = volume.head.select(&request) else {
+            self.slots.end(index, Outcome::PathError, NO_PATH, now_ns);
+            return;
+        };
+        let number = volume.first + usize::from(chosen.0);
+        let full =
+            self.paths[number].lane.waiting().is_some() || !self.issue(number, index, now_ns);
+        let path = &mut self.paths[number];
+        self.slots.get_mut(index).path = chosen;
+        self.slots.push(&mut path.lane, index, full);
+        path.counters.waited_full += u64::from(full);
+    }
+
+    /// Gives an I/O to the queue of its path; false: the queue is full (T6: no failure of the path).
+    fn issue(&mut self, number: usize, index: u32, now_ns: u64) -> bool {
+        let path = &mut self.paths[number];
+        let token = self.slots.token(index);
+        let slot = self.slots.get_mut(index);
+        slot.issued_ns = now_ns;
+        match (&path.kind, &mut path.queue) {
+            (PathKind::Device { device, .. }, _) => {
+                let request = device::request(&slot.io, *device, token);
+                self.outputs.push(Output::Device(request));
+                true
+            }
+            (_, Some(queue)) => {
+                let command = command(&slot.io, &path.target, token);
+                let taken = queue.submit(&command, now_ns).is_ok();
+                if taken {
+                    self.outputs.transmit(path.conn(Role::Io));
+                }
+                taken
+            }
+            (_, None) => false,
+        }
+    }
+
+    /// Gives the queue of a path what waits for it.
+    fn refill(&mut self, number: usize, now_ns: u64) {
+        while let Some(index) = self.paths[number].lane.waiting() {
+            if self.paths[number].phase != Phase::Live || !self.issue(number, index, now_ns) {
+                return;
+            }
+            self.slots.issued(&mut self.paths[number].lane);
+        }
+    }
+
+    /// A command has ended.
+    pub(super) fn completed(&mut self, number: usize, completed: &Completed, now_ns: u64) {
+        let Some(index) = self.slots.find(completed.token) else {
+            return;
+        };
+        let outcome = status::outcome(completed.status, &self.paths[number].target.crdt);
+        self.finish(number, index, outcome, now_ns);
+        self.refill(number, now_ns);
+    }
+
+    /// A device request has ended.
+    pub(super) fn device_ended(&mut self, id: u32, end: Result<(), DeviceError>, now_ns: u64) {
+        let Some(index) = self.slots.find(id) else {
+            return;
+        };
+        let slot = self.slots.get(index);
+        let volume = &self.volumes[usize::from(slot.io.volume)];
+        let number = volume.first + usize::from(slot.path.0);
+        self.finish(number, index, device::outcome(end), now_ns);
+    }
+
+    /// Ends an I/O that was placed on a path.
+    fn finish(&mut self, number: usize, index: u32, outcome: Outcome, now_ns: u64) {
+        let path = &mut self.paths[number];
+        self.slots.unlink(&mut path.lane, index);
+        let slot = self.slots.get(index);
+        let outcome = match outcome {
+            Outcome::PathError if slot.expired => Outcome::TimedOut,
+            other => other,
+        };
+        path.counters.count(&slot.io, outcome);
+        let latency_ns = now_ns.saturating_sub(slot.started_ns);
+        let head = &mut self.volumes[usize::from(path.volume)].head;
+        let group = group(slot.io.op);
+        if head.complete(path.index, group, outcome, latency_ns, now_ns) {
+            let line = super::report::stall(path, latency_ns);
+            self.events.push_back(HostEvent::Warning(path.volume, line));
+        }
+        self.slots
+            .end(index, outcome, self.paths[number].index, now_ns);
+    }
+
+    /// Fails the I/Os of a path that were not given to its queue.
+    pub(super) fn fail_waiting(&mut self, number: usize, now_ns: u64) {
+        while let Some(index) = self.paths[number].lane.waiting() {
+            self.finish(number, index, Outcome::PathError, now_ns);
+        }
+    }
+
+    /// Marks the I/Os of a path whose time is over; false if there is none.
+    pub(super) fn expire(&mut self, number: usize, now_ns: u64) -> bool {
+        let lane = self.paths[number].lane;
+        let mut next = lane.oldest_issued();
+        let mut any = false;
+        while let Some(index) = next.filter(|_| next != lane.waiting()) {
+            let slot = self.slots.get_mut(index);
+            if slot.issued_ns.saturating_add(self.settings.io_timeout_ns) > now_ns {
+                break;
+            }
+            slot.expired = true;
+            any = true;
+            next = self.slots.next(index);
+        }
+        any
+    }
+
+    /// When the oldest I/O of a path expires.
+    pub(super) fn expiry_ns(&self, path: &Path) -> Option<u64> {
+        let oldest = path
+            .lane
+            .oldest_issued()
+            .filter(|_| path.phase == Phase::Live)?;
+        Some(
+            self.slots
+                .get(oldest)
+                .issued_ns
+                .saturating_add(self.settings.io_timeout_ns),
+        )
+    }
+
+    /// Where `len` bytes at `offset` of a command's data lie in the arena.
+    pub(super) fn payload(&self, token: u32, offset: u32, len: u32) -> Span {
+        let index = self.slots.find(token);
+        assert!(index.is_some(), "payload of a command that has ended");
+        let io = &self.slots.get(index.unwrap_or(0)).io;
+        let inside = offset <= io.length && len <= io.length - offset;
+        assert!(inside, "payload outside its command's buffer");
+        Span {
+            at: io.span.at + u64::from(offset),
+            len,
+        }
+    }
+}
+
+/// Whether `io` lies within the volume and its limits.
+#[inline]
+fn fits(io: &Io, info: &VolumeInfo) -> bool {
+    let fits = match io.op {
+        IoOp::Flush => return true,
+        IoOp::Read | IoOp::Write { .. } => {
+            io.span.len == io.length && io.length <= info.transfer_max
+        }
+        // Zeroing moves no data, but takes as long: the kernel limits it alike.
+        IoOp::WriteZeroes => io.length <= info.transfer_max,
+        IoOp::Deallocate => true,
+    };
+    let length = u64::from(io.length);
+    let mask = (1_u64 << info.block_shift) - 1;
+    fits && length > 0
+        && (io.offset | length) & mask == 0
+        && io.offset <= info.bytes
+        && length <= info.bytes - io.offset
+}
+
+/// What is known to fail before any path is asked.
+#[inline]
+fn refusal(op: IoOp, limits: &IoLimits) -> Option<Outcome> {
+    match op {
+        IoOp::Read | IoOp::Flush => None,
+        _ if limits.read_only => Some(Outcome::ReadOnly),
+        IoOp::WriteZeroes if !limits.write_zeroes => Some(Outcome::Unsupported),
+        IoOp::Deallocate if !limits.deallocate => Some(Outcome::Unsupported),
+        _ => None,
+    }
+}
+
+/// `io` as a command of the NVM command set.
+#[inline]
+fn command(io: &Io, target: &Target, token: u32) -> Command {
+    let Target {
+        nsid, block_shift, ..
+    } = *target;
+    let slba = io.offset >> block_shift;
+    let blocks = io.length >> block_shift;
+    match io.op {
+        IoOp::Read => Command::read(nsid, slba, blocks, block_shift, false, token),
+        IoOp::Write { fua } => Command::write(nsid, slba, blocks, block_shift, fua, token),
+        IoOp::Flush => Command::flush(nsid, token),
+        IoOp::WriteZeroes => Command::write_zeroes(nsid, slba, blocks, false, token),
+        IoOp::Deallocate => Command::deallocate(nsid, slba, blocks, token),
+    }
+}
+
+#[cfg(test)]
+mod tests;

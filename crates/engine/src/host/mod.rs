@@ -1,0 +1,384 @@
+//! The host's engine of one core: volumes over paths, each path a queue of a controller or a local device.
+//!
+//! Decides, from what the reactor hands in, which path serves an I/O and what became of it; for programs
+//! that wrap it to add load or exports. `impl Machine for HostEngine`.
+//!
+//! * [`session`]: a path is connected, learnt, checked, opened
+//! * [`io`]: the course of one I/O; [`slots`]: the table of those in flight
+//! * [`loss`]: a path ends; the engine stops
+//! * [`status`], [`device`]: what answers mean; [`report`]: lines for people
+//!
+//! # Contract
+//! Core 0 owns the admin connections. What it learns of a path leaves it as [`HostEvent::Publish`] and
+//! reaches the other cores' engines as [`HostControl::Path`]. The engine begins in its first `turn`; a
+//! program that wraps it calls `turn` in its own, submits I/O whenever it likes, and takes events until
+//! [`HostEngine::poll_event`] is `None` before it sleeps. All times are of one clock (T42). Counts of I/Os
+//! in flight are shared by the program: [`HostEngine::in_flight`] out, [`HostEngine::set_elsewhere`] in (T47).
+//!
+//! `Output::Close` may name a connection that is still being opened. `Output::Stop` may come while
+//! a device has not answered.
+//!
+//! # Limits
+//! [`IO_MAX`](crate::limits::IO_MAX) I/Os in flight; nothing is allocated per I/O. No failover yet: a lost
+//! path's I/Os fail, and it does not come back. An I/O is not split. A namespace that grows does so for
+//! the next run only.
+mod counters;
+mod device;
+mod io;
+mod loss;
+mod outputs;
+mod path;
+mod report;
+mod session;
+mod slots;
+mod status;
+mod types;
+
+pub use counters::PathCounters;
+pub use types::*;
+
+use crate::machine::{Closed, ConnId, DeviceError, Machine, Memory, Output, Place, Send};
+use alloc::collections::VecDeque;
+use alloc::string::String;
+use alloc::vec::Vec;
+use loss::Stop;
+use outputs::Outputs;
+use path::{Link, Path, Role};
+use policy::{Group, PathIndex, PathStats};
+use slots::Slots;
+use volume::{Head, IoLimits};
+
+/// The engine of one core. See the module's contract.
+pub struct HostEngine {
+    /// All but the volumes.
+    settings: HostConfig,
+    volumes: Vec<Volume>,
+    /// Of all volumes, one volume after the other.
+    paths: Vec<Path>,
+    slots: Slots,
+    outputs: Outputs,
+    /// All but the ends of I/Os.
+    events: VecDeque<HostEvent>,
+    started: bool,
+    stop: Option<Stop>,
+}
+
+struct Volume {
+    name: String,
+    head: Head,
+    /// Number of its first path.
+    first: usize,
+    /// Once it has been said so: what it was then.
+    ready: Option<(VolumeInfo, IoLimits)>,
+}
+
+impl HostEngine {
+    /// An engine that does nothing before its first `turn`.
+    ///
+    /// # Panics
+    /// If [`HostConfig::check`] fails; configurations are checked before.
+    pub fn new(mut config: HostConfig) -> Self {
+        let checked = config.check();
+        assert!(checked.is_ok(), "{checked:?}");
+        let mut volumes = Vec::with_capacity(config.volumes.len());
+        let mut paths: Vec<Path> = Vec::new();
+        for (number, volume) in (0_u16..).zip(core::mem::take(&mut config.volumes)) {
+            let distances = volume.paths.iter().map(|path| path.distance);
+            volumes.push(Volume {
+                head: Head::new(distances, volume.policy, volume.knobs),
+                name: volume.name,
+                first: paths.len(),
+                ready: None,
+            });
+            for (index, path) in (0_u8..).zip(volume.paths) {
+                paths.push(Path::new(paths.len(), number, PathIndex(index), path));
+            }
+        }
+        let local = paths.iter().any(|path| path.address().is_none());
+        let requests = if local { config.io_max as usize } else { 0 };
+        Self {
+            slots: Slots::new(config.io_max),
+            outputs: Outputs::new(paths.len() * 2, requests),
+            events: VecDeque::with_capacity(paths.len() * 2 + volumes.len()),
+            settings: config,
+            volumes,
+            paths,
+            started: false,
+            stop: None,
+        }
+    }
+
+    /// What happened since. Ends of I/Os come in the order in which they ended.
+    #[inline]
+    pub fn poll_event(&mut self) -> Option<HostEvent> {
+        if let Some(event) = self.events.pop_front() {
+            return Some(event);
+        }
+        self.slots.report().map(HostEvent::Done)
+    }
+
+    /// Counters of a path on this core; zero for one that isn't there.
+    pub fn counters(&self, volume: u16, path: PathIndex) -> PathCounters {
+        let Some(number) = self.number(volume, path) else {
+            return PathCounters::default();
+        };
+        let in_flight = self.in_flight(volume, path);
+        PathCounters {
+            in_flight,
+            ..self.paths[number].counters
+        }
+    }
+
+    /// The selector's statistics (row A9).
+    pub fn policy_stats(&self, volume: u16, path: PathIndex, group: Group) -> PathStats {
+        let volume = self.volumes.get(usize::from(volume));
+        volume.map_or_else(PathStats::default, |volume| volume.head.stats(path, group))
+    }
+
+    /// How a path is doing on this core; lost, if there is none.
+    pub fn path_state(&self, volume: u16, path: PathIndex) -> PathState {
+        self.number(volume, path)
+            .map_or(PathState::Lost, |number| self.paths[number].state())
+    }
+
+    /// What core 0 learnt of a path, once it did.
+    pub fn path_facts(&self, volume: u16, path: PathIndex) -> Option<&PathFacts> {
+        self.paths[self.number(volume, path)?].facts.as_deref()
+    }
+
+    /// What a volume can promise over all its paths (T34), once it is ready.
+    pub fn limits(&self, volume: u16) -> Option<IoLimits> {
+        self.volumes
+            .get(usize::from(volume))?
+            .ready
+            .map(|(_, limits)| limits)
+    }
+
+    /// I/Os of this core in flight on a path: what to publish to the other cores (T47).
+    pub fn in_flight(&self, volume: u16, path: PathIndex) -> u32 {
+        let volume = self.volumes.get(usize::from(volume));
+        volume.map_or(0, |volume| volume.head.in_flight(path))
+    }
+
+    /// I/Os that the other cores have in flight on a path, as they published (T47).
+    pub fn set_elsewhere(&mut self, volume: u16, path: PathIndex, in_flight: u32) {
+        if let Some(number) = self.number(volume, path) {
+            self.head(number).set_elsewhere(path, in_flight);
+        }
+    }
+
+    /// Number of a path in the engine's table.
+    fn number(&self, volume: u16, path: PathIndex) -> Option<usize> {
+        let first = self.volumes.get(usize::from(volume))?.first;
+        let number = first + usize::from(path.0);
+        self.paths
+            .get(number)
+            .filter(|path| path.volume == volume)
+            .map(|_| number)
+    }
+
+    /// The head over path `number`.
+    fn head(&mut self, number: usize) -> &mut Head {
+        &mut self.volumes[usize::from(self.paths[number].volume)].head
+    }
+
+    fn paths_of(&self, volume: u16) -> &[Path] {
+        let first = self.volumes[usize::from(volume)].first;
+        let end = self
+            .volumes
+            .get(usize::from(volume) + 1)
+            .map_or(self.paths.len(), |v| v.first);
+        &self.paths[first..end]
+    }
+
+    fn news(&mut self, news: PathNews, now_ns: u64) {
+        match news {
+            PathNews::Found(facts) => self.found(facts, now_ns),
+            PathNews::Lost { volume, path } => {
+                if let Some(number) = self.number(volume, path) {
+                    self.lose(number, None, now_ns);
+                }
+            }
+        }
+    }
+
+    fn set_policy(&mut self, volume: u16, policy: policy::Policy, knobs: policy::Knobs) {
+        let Some(it) = self.volumes.get_mut(usize::from(volume)) else {
+            return;
+        };
+        if let Err(why) = it.head.set_policy(policy, knobs) {
+            let line = alloc::format!("{}: policy not changed: {why}", it.name);
+            self.events.push_back(HostEvent::Warning(volume, line));
+        }
+    }
+}
+
+impl Machine for HostEngine {
+    type Control = HostControl;
+
+    fn connections_max(&self) -> u32 {
+        self.paths.len() as u32 * 2
+    }
+
+    fn handle_accepted(&mut self, _listener: u32, _now_ns: u64) -> Option<ConnId> {
+        None
+    }
+
+    fn handle_connected(&mut self, conn: ConnId, now_ns: u64) {
+        let (number, role) = path::of(conn);
+        let path = &mut self.paths[number];
+        // It may have been given up in the meantime.
+        if !matches!(path.link(role), Link::Opening { .. }) {
+            return;
+        }
+        path.set_link(role, Link::Open);
+        match (role, &mut path.admin, &mut path.queue) {
+            (Role::Admin, Some(admin), _) => admin.handle_connected(now_ns),
+            (Role::Io, _, Some(queue)) => queue.handle_connected(now_ns),
+            _ => {}
+        }
+        self.after(number, role, now_ns);
+    }
+
+    fn handle_bytes(&mut self, conn: ConnId, bytes: &[u8], now_ns: u64) -> usize {
+        let (number, role) = path::of(conn);
+        let path = &mut self.paths[number];
+        if !path.is_open(role) {
+            return bytes.len(); // what comes after we gave up is of no interest
+        }
+        let taken = match (role, &mut path.admin, &mut path.queue) {
+            (Role::Admin, Some(admin), _) => admin.handle_bytes(bytes, now_ns),
+            (Role::Io, _, Some(queue)) => queue.handle_bytes(bytes, now_ns),
+            _ => bytes.len(),
+        };
+        self.after(number, role, now_ns);
+        if self.paths[number].is_open(role) {
+            taken
+        } else {
+            bytes.len()
+        }
+    }
+
+    fn placement(&mut self, conn: ConnId) -> Option<Place> {
+        let (number, role) = path::of(conn);
+        let path = &self.paths[number];
+        let queue = path
+            .queue
+            .as_ref()
+            .filter(|_| role == Role::Io && path.is_open(role))?;
+        let placement = queue.placement()?;
+        let span = self.payload(placement.token, placement.offset, placement.len);
+        Some(Place {
+            span,
+            crc: placement.crc,
+        })
+    }
+
+    fn handle_payload(&mut self, conn: ConnId, len: u32, crc: u32, now_ns: u64) {
+        let (number, role) = path::of(conn);
+        let path = &mut self.paths[number];
+        if !path.is_open(role) {
+            return;
+        }
+        if let (Role::Io, Some(queue)) = (role, &mut path.queue) {
+            queue.handle_payload(len, crc, now_ns);
+            self.after(number, role, now_ns);
+        }
+    }
+
+    fn poll_transmit(
+        &mut self,
+        conn: ConnId,
+        out: &mut Vec<u8>,
+        now_ns: u64,
+    ) -> Option<Option<Send>> {
+        let (number, role) = path::of(conn);
+        let path = &mut self.paths[number];
+        if !matches!(path.link(role), Link::Open | Link::Closing { .. }) {
+            return None;
+        }
+        let transmit = match role {
+            Role::Admin => path.admin.as_mut()?.poll_transmit(out, now_ns)?,
+            Role::Io => path.queue.as_mut()?.poll_transmit(out, now_ns)?,
+        };
+        Some(transmit.payload.map(|payload| Send {
+            span: self.payload(payload.token, payload.offset, payload.len),
+            digest: payload.digest,
+            cookie: payload.token,
+        }))
+    }
+
+    fn handle_sent(&mut self, conn: ConnId, cookie: u32, now_ns: u64) {
+        let (number, role) = path::of(conn);
+        if let (Role::Io, Some(queue)) = (role, &mut self.paths[number].queue) {
+            queue.handle_sent(cookie);
+            self.drain_queue(number, now_ns);
+        }
+    }
+
+    fn handle_closed(&mut self, conn: ConnId, why: Closed, now_ns: u64) {
+        let (number, role) = path::of(conn);
+        self.closed(number, role, why, now_ns);
+    }
+
+    fn handle_device(&mut self, id: u32, result: Result<(), DeviceError>, now_ns: u64) {
+        self.device_ended(id, result, now_ns);
+    }
+
+    fn handle_control(&mut self, message: HostControl, now_ns: u64) {
+        match message {
+            HostControl::Path(news) => self.news(news, now_ns),
+            HostControl::Policy(volume, policy, knobs) => self.set_policy(volume, policy, knobs),
+            HostControl::Stop => self.stop(now_ns),
+        }
+    }
+
+    fn turn(&mut self, _memory: &mut dyn Memory, now_ns: u64) {
+        if !self.started && self.stop.is_none() {
+            self.start(now_ns);
+        }
+        for volume in &mut self.volumes {
+            volume.head.turn();
+        }
+        if self.stop.is_some() {
+            self.advance_stop(now_ns);
+        }
+    }
+
+    #[inline]
+    fn poll_output(&mut self) -> Option<Output> {
+        self.outputs.pop()
+    }
+
+    fn poll_timeout(&self) -> Option<u64> {
+        if !self.started {
+            return Some(0);
+        }
+        let paths = self
+            .paths
+            .iter()
+            .flat_map(|path| [path.timeout_ns(), self.expiry_ns(path)]);
+        paths.chain([self.stop_timeout()]).flatten().min()
+    }
+
+    fn handle_timeout(&mut self, now_ns: u64) {
+        for number in 0..self.paths.len() {
+            self.path_timeout(number, now_ns);
+        }
+    }
+}
+
+impl HostEngine {
+    /// After a machine was called: takes its events, and lets it send.
+    #[inline]
+    fn after(&mut self, number: usize, role: Role, now_ns: u64) {
+        match role {
+            Role::Admin => self.drain_admin(number, now_ns),
+            Role::Io => self.drain_queue(number, now_ns),
+        }
+        if self.paths[number].is_open(role) {
+            let conn = self.paths[number].conn(role);
+            self.outputs.transmit(conn);
+        }
+    }
+}

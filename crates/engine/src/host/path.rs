@@ -1,0 +1,163 @@
+//! One path on this core: its connections, its machines, the I/Os on it.
+//!
+//! Connection ids are fixed: path `g` of the engine has `2g` for the admin connection (core 0 only) and
+//! `2g + 1` for its I/O queue.
+use super::counters::PathCounters;
+use super::slots::Lane;
+use super::types::{PathConfig, PathFacts, PathKind, PathState};
+use crate::machine::ConnId;
+use alloc::boxed::Box;
+use alloc::string::String;
+use nvme::host::{Admin, IoQueue};
+use policy::PathIndex;
+
+/// What a connection is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    Admin,
+    Io,
+}
+
+/// Where a connection stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Link {
+    /// There is none.
+    Closed,
+    /// Asked for; given up at `until_ns`.
+    Opening { until_ns: u64 },
+    /// Up.
+    Open,
+    /// Closed by us once all is sent; aborted at `until_ns`.
+    Closing { until_ns: u64 },
+    /// Aborted by us; the reactor has not said so yet.
+    Aborting,
+}
+
+/// The phases of a path's life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// Nothing is known of it yet.
+    Unknown,
+    /// The admin connection is being opened, or learns.
+    Learning,
+    /// The I/O queue is being opened.
+    Connecting,
+    /// In use.
+    Live,
+    /// Over, with its reason reported.
+    Lost,
+}
+
+/// What every command to the namespace needs.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Target {
+    pub nsid: u32,
+    pub block_shift: u8,
+    pub crdt: [u16; 3],
+}
+
+pub(super) struct Path {
+    /// Which of the engine's paths this is.
+    pub number: usize,
+    pub volume: u16,
+    pub index: PathIndex,
+    pub uri: String,
+    pub kind: PathKind,
+    pub phase: Phase,
+    pub target: Target,
+    /// I/Os on this path, oldest first.
+    pub lane: Lane,
+    pub counters: PathCounters,
+    pub admin: Option<Box<Admin>>,
+    pub queue: Option<Box<IoQueue>>,
+    /// The admin machine was told to shut the controller down.
+    pub shutting_down: bool,
+    links: [Link; 2],
+    /// As learnt by core 0.
+    pub facts: Option<Box<PathFacts>>,
+}
+
+impl Path {
+    pub(super) fn new(number: usize, volume: u16, index: PathIndex, config: PathConfig) -> Self {
+        Self {
+            number,
+            volume,
+            index,
+            uri: config.uri,
+            kind: config.kind,
+            phase: Phase::Unknown,
+            target: Target::default(),
+            lane: Lane::EMPTY,
+            counters: PathCounters::default(),
+            admin: None,
+            queue: None,
+            shutting_down: false,
+            links: [Link::Closed; 2],
+            facts: None,
+        }
+    }
+
+    pub(super) fn conn(&self, role: Role) -> ConnId {
+        ConnId(self.number as u32 * 2 + role as u32)
+    }
+
+    pub(super) fn link(&self, role: Role) -> Link {
+        self.links[role as usize]
+    }
+
+    pub(super) fn set_link(&mut self, role: Role, link: Link) {
+        self.links[role as usize] = link;
+    }
+
+    pub(super) fn is_open(&self, role: Role) -> bool {
+        self.links[role as usize] == Link::Open
+    }
+
+    pub(super) fn is_disconnected(&self) -> bool {
+        self.links == [Link::Closed; 2]
+    }
+
+    /// The reactor's address number; `None` for local devices.
+    pub(super) fn address(&self) -> Option<u32> {
+        match self.kind {
+            PathKind::NvmeTcp { address, .. } => Some(address),
+            PathKind::Device { .. } => None,
+        }
+    }
+
+    pub(super) fn state(&self) -> PathState {
+        match self.phase {
+            Phase::Unknown | Phase::Learning | Phase::Connecting => PathState::Connecting,
+            Phase::Live => PathState::Live,
+            Phase::Lost => PathState::Lost,
+        }
+    }
+
+    /// When a machine or connection of this path wants to be called, I/Os aside.
+    pub(super) fn timeout_ns(&self) -> Option<u64> {
+        let link = |link| match link {
+            Link::Opening { until_ns } | Link::Closing { until_ns } => Some(until_ns),
+            _ => None,
+        };
+        let admin = self.admin.as_ref().filter(|_| self.is_open(Role::Admin));
+        let queue = self.queue.as_ref().filter(|_| self.is_open(Role::Io));
+        let times = [
+            link(self.links[0]),
+            link(self.links[1]),
+            admin.and_then(|admin| admin.poll_timeout()),
+            queue.and_then(|queue| queue.poll_timeout()),
+        ];
+        times.into_iter().flatten().min()
+    }
+}
+
+/// The path and purpose of a connection.
+#[inline]
+pub(super) fn of(conn: ConnId) -> (usize, Role) {
+    let role = if conn.0 & 1 == 0 {
+        Role::Admin
+    } else {
+        Role::Io
+    };
+    ((conn.0 >> 1) as usize, role)
+}

@@ -1,0 +1,171 @@
+//! One line for people: what, which path, why, what to do.
+use super::path::{Path, Phase, Role};
+use crate::limits::NAMESPACES_LISTED_MAX;
+use crate::machine::Closed;
+use alloc::format;
+use alloc::string::String;
+use core::fmt::Write;
+use nvme::host::{HostError, NamespaceInfo};
+use volume::Conflict;
+
+/// The line of an event, from its reason.
+pub(super) fn line(volume: &str, path: &Path, core: u16, why: &str) -> String {
+    let uri = &path.uri;
+    if core == 0 {
+        format!("{volume}: path {uri}: {why}")
+    } else {
+        format!("{volume}: path {uri}: {why} (core {core})")
+    }
+}
+
+/// A sample over the policy's limit (row A2).
+pub(super) fn stall(path: &Path, latency_ns: u64) -> String {
+    let (uri, ms) = (&path.uri, latency_ns / 1_000_000);
+    format!("path {uri}: an I/O took {ms} ms, which is no sample for the policy: the path stalls")
+}
+
+/// A connection that ended by itself.
+pub(super) fn closed(phase: Phase, role: Role, why: Closed) -> String {
+    let what = match (phase, role) {
+        (Phase::Learning, _) => "can't connect",
+        (Phase::Connecting, Role::Io) => "can't open the I/O queue's connection",
+        _ => "connection lost",
+    };
+    match why {
+        Closed::ByPeer => format!("{what}: the target closed it; see the target's log"),
+        Closed::ByUs => format!("{what}: given up"),
+        Closed::Error(errno) => {
+            let (name, advice) = os_error(errno);
+            if name.is_empty() {
+                format!("{what}: system error {errno}; {advice}")
+            } else {
+                format!("{what}: {name}; {advice}")
+            }
+        }
+    }
+}
+
+/// What Linux error numbers of connections mean, and what to do.
+fn os_error(errno: i32) -> (&'static str, &'static str) {
+    match errno {
+        1 | 13 => ("not permitted", "check the firewall"),
+        32 | 104 => ("reset by the target", "see the target's log"),
+        97 => (
+            "address family not supported",
+            "use an address of the other family",
+        ),
+        99 => ("address not available", "check the address"),
+        100..=101 => ("network unreachable", "check address and routing"),
+        110 => (
+            "no answer from the network",
+            "check address, cabling and firewall",
+        ),
+        111 => (
+            "connection refused",
+            "start the target there, or correct host and port",
+        ),
+        112..=113 => ("host unreachable", "check address and routing"),
+        _ => ("", "check network and target"),
+    }
+}
+
+/// A machine that gave up.
+pub(super) fn machine(role: Role, error: HostError) -> String {
+    match role {
+        Role::Admin => format!("{error}"),
+        Role::Io => format!("I/O queue: {error}"),
+    }
+}
+
+/// No connection in time.
+pub(super) fn connect_timed_out(timeout_ns: u64) -> String {
+    let ms = timeout_ns / 1_000_000;
+    format!("can't connect: no answer within {ms} ms; check address, cabling and firewall")
+}
+
+/// No answer to an I/O in time.
+pub(super) fn io_timed_out(timeout_ns: u64) -> String {
+    let ms = timeout_ns / 1_000_000;
+    format!(
+        "no answer to an I/O within {ms} ms: path given up; see the target, or raise io_timeout"
+    )
+}
+
+/// Two paths that are not one namespace.
+pub(super) fn refused(other: &str, why: Conflict) -> String {
+    format!("refused beside {other}: {why}")
+}
+
+/// A path that came back as something else.
+pub(super) fn not_the_same(why: Conflict) -> String {
+    format!("no longer what it was: {why}")
+}
+
+/// Fewer queues than cores.
+pub(super) fn few_queues(granted: u16, cores: u16) -> String {
+    format!(
+        "the controller grants {granted} I/O queues, {cores} cores need one each; \
+         run with --cores {granted}, or raise the target's limit"
+    )
+}
+
+/// A namespace that the controller no longer shows.
+pub(super) fn namespace_gone(nsid: u32) -> String {
+    format!("namespace {nsid} was removed or detached; attach it again on the target")
+}
+
+/// The namespace that `nsid` asks for.
+///
+/// # Errors
+/// What is there instead.
+pub(super) fn pick(
+    nsid: Option<u32>,
+    namespaces: &[NamespaceInfo],
+) -> Result<&NamespaceInfo, String> {
+    match (nsid, namespaces) {
+        (None, [only]) => Ok(only),
+        (None, []) => Err(String::from(
+            "the subsystem has no namespace; attach one on the target",
+        )),
+        (None, several) => Err(format!(
+            "the subsystem has {} namespaces; add ?nsid=N to the path: {}",
+            several.len(),
+            list(several)
+        )),
+        (Some(nsid), all) => all
+            .iter()
+            .find(|namespace| namespace.nsid == nsid)
+            .ok_or_else(|| {
+                if all.is_empty() {
+                    format!("namespace {nsid} isn't there, nor any other; attach it on the target")
+                } else {
+                    format!("namespace {nsid} isn't there; use one of: {}", list(all))
+                }
+            }),
+    }
+}
+
+/// `1 (4194304 bytes), 2 (…), …`
+fn list(namespaces: &[NamespaceInfo]) -> String {
+    let mut text = String::new();
+    for (i, namespace) in namespaces.iter().take(NAMESPACES_LISTED_MAX).enumerate() {
+        let size = volume::Size {
+            blocks: namespace.blocks,
+            block_shift: namespace.block_shift,
+        };
+        let comma = if i == 0 { "" } else { ", " };
+        // Writing to a String can't fail.
+        let _ = write!(text, "{comma}{} ({} bytes)", namespace.nsid, size.bytes());
+    }
+    if namespaces.len() > NAMESPACES_LISTED_MAX {
+        let _ = write!(
+            text,
+            ", and {} more",
+            namespaces.len() - NAMESPACES_LISTED_MAX
+        );
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,69 @@
+use super::*;
+use nvme::host::AnaState;
+
+fn namespace(nsid: u32) -> NamespaceInfo {
+    NamespaceInfo {
+        nsid,
+        blocks: 8,
+        block_shift: 9,
+        nguid: [0; 16],
+        eui64: [0; 8],
+        uuid: [0; 16],
+        csi: 0,
+        shared: true,
+        ana_group: 1,
+        ana_state: AnaState::Optimized,
+        read_only: false,
+        atomic_blocks: 1,
+        deallocate_reads_zero: true,
+    }
+}
+
+#[test]
+fn the_only_namespace_needs_no_name() {
+    let one = [namespace(7)];
+    assert_eq!(pick(None, &one).unwrap().nsid, 7);
+    assert_eq!(pick(Some(7), &one).unwrap().nsid, 7);
+}
+
+#[test]
+fn several_namespaces_and_no_nsid_are_listed() {
+    let two = [namespace(1), namespace(5)];
+    assert_eq!(pick(Some(5), &two).unwrap().nsid, 5);
+    assert_eq!(
+        pick(None, &two).unwrap_err(),
+        "the subsystem has 2 namespaces; add ?nsid=N to the path: 1 (4096 bytes), 5 (4096 bytes)"
+    );
+}
+
+#[test]
+fn a_namespace_that_is_not_there_names_those_that_are() {
+    let why = pick(Some(2), &[namespace(1)]).unwrap_err();
+    assert_eq!(why, "namespace 2 isn't there; use one of: 1 (4096 bytes)");
+    assert!(pick(Some(2), &[]).is_err());
+    assert!(pick(None, &[]).is_err());
+}
+
+#[test]
+fn a_long_list_is_cut() {
+    let many: alloc::vec::Vec<_> = (1..=1000).map(namespace).collect();
+    let why = pick(None, &many).unwrap_err();
+    assert!(why.ends_with(", and 984 more"), "{why}");
+    assert!(why.len() < 500);
+}
+
+#[test]
+fn the_reason_of_a_lost_connection_says_what_to_do() {
+    assert_eq!(
+        closed(Phase::Learning, Role::Admin, Closed::Error(111)),
+        "can't connect: connection refused; start the target there, or correct host and port"
+    );
+    assert_eq!(
+        closed(Phase::Live, Role::Io, Closed::Error(104)),
+        "connection lost: reset by the target; see the target's log"
+    );
+    assert_eq!(
+        closed(Phase::Live, Role::Io, Closed::Error(9999)),
+        "connection lost: system error 9999; check network and target"
+    );
+}

@@ -1,0 +1,384 @@
+//! The life of a path until it is in use: connected, learnt, checked, published, its queue opened.
+//!
+//! Core 0 opens the admin connection and learns; what it finds is checked against the volume's other
+//! paths and published. Every core then opens its own I/O queue (queue id = core + 1). The other
+//! cores check what they are told as core 0 did, in the same order, so they come to the same result.
+use super::path::{Link, Phase, Role, Target};
+use super::types::{HostEvent, PathFacts, PathKind, PathNews, VolumeInfo};
+use super::{HostEngine, device, report};
+use crate::limits::BUFFER_MAX;
+use crate::machine::Output;
+use alloc::boxed::Box;
+use alloc::string::String;
+use nvme::host::{
+    Admin, AdminConfig, AdminEvent, AnaState, ControllerInfo, IoQueue, IoQueueConfig,
+    NamespaceInfo, QueueEvent,
+};
+use policy::Ana;
+use volume::{Identity, IoLimits, Namespace, Shown, Size};
+
+/// Most blocks of one command: NLB has 16 bits, 0's based.
+const BLOCKS_MAX: u32 = 1 << 16;
+/// ONCS bits (Base 2.0, 5.17.2.1).
+const ONCS_DATASET_MANAGEMENT: u16 = 1 << 2;
+const ONCS_WRITE_ZEROES: u16 = 1 << 3;
+
+impl HostEngine {
+    /// Begins with all paths; once.
+    pub(super) fn start(&mut self, now_ns: u64) {
+        self.started = true;
+        for number in 0..self.paths.len() {
+            match self.paths[number].kind {
+                PathKind::Device {
+                    device,
+                    bytes,
+                    block_shift,
+                } => {
+                    let shown = Shown {
+                        identity: Identity::Device(device.0),
+                        size: Size {
+                            blocks: bytes >> block_shift,
+                            block_shift,
+                        },
+                        limits: device::limits(block_shift),
+                    };
+                    self.paths[number].target.block_shift = block_shift;
+                    if self.admit(number, shown, now_ns) {
+                        self.live(number);
+                    }
+                }
+                PathKind::NvmeTcp { .. } if self.settings.core == 0 => self.learn(number, now_ns),
+                PathKind::NvmeTcp { .. } => {}
+            }
+        }
+    }
+
+    /// Opens the admin connection of a path.
+    fn learn(&mut self, number: usize, now_ns: u64) {
+        let settings = &self.settings;
+        let path = &mut self.paths[number];
+        let PathKind::NvmeTcp { subsystem, .. } = &path.kind else {
+            return;
+        };
+        path.admin = Some(Box::new(Admin::new(AdminConfig {
+            host: settings.identity.clone(),
+            subsystem: subsystem.clone(),
+            digests: settings.digests,
+            kato_ms: settings.kato_ms,
+            io_queues: settings.cores,
+            timeout_ns: settings.connect_timeout_ns,
+        })));
+        path.phase = Phase::Learning;
+        self.open(number, Role::Admin, now_ns);
+    }
+
+    fn open(&mut self, number: usize, role: Role, now_ns: u64) {
+        let path = &mut self.paths[number];
+        let Some(address) = path.address() else {
+            return;
+        };
+        let until_ns = now_ns.saturating_add(self.settings.connect_timeout_ns);
+        path.set_link(role, Link::Opening { until_ns });
+        self.outputs.push(Output::Open {
+            conn: path.conn(role),
+            address,
+        });
+    }
+
+    /// Takes what the admin machine of a path has to tell.
+    pub(super) fn drain_admin(&mut self, number: usize, now_ns: u64) {
+        loop {
+            let event = self.paths[number]
+                .admin
+                .as_mut()
+                .and_then(|admin| admin.poll_event());
+            match event {
+                None => return,
+                Some(AdminEvent::Ready(facts)) => {
+                    let (controller, namespaces) = *facts;
+                    self.learnt(number, controller, &namespaces, now_ns);
+                }
+                Some(AdminEvent::Changed(namespaces)) => {
+                    self.relearnt(number, &namespaces, now_ns);
+                }
+                // Nobody asked for discovery here.
+                Some(AdminEvent::Discovery(_)) => {}
+                Some(AdminEvent::Failed(error)) => {
+                    self.gave_up(number, Role::Admin, error, now_ns);
+                }
+            }
+        }
+    }
+
+    /// Takes what the I/O queue of a path has to tell.
+    #[inline]
+    pub(super) fn drain_queue(&mut self, number: usize, now_ns: u64) {
+        let mut traffic = false;
+        loop {
+            let event = self.paths[number]
+                .queue
+                .as_mut()
+                .and_then(|queue| queue.poll_event());
+            match event {
+                None => break,
+                Some(QueueEvent::Completed(completed)) => {
+                    traffic = true;
+                    self.completed(number, &completed, now_ns);
+                }
+                Some(QueueEvent::Ready) => self.live(number),
+                Some(QueueEvent::Failed(error)) => {
+                    self.gave_up(number, Role::Io, error, now_ns);
+                }
+            }
+        }
+        if let Some(admin) = self.paths[number].admin.as_mut().filter(|_| traffic) {
+            admin.note_traffic(now_ns);
+        }
+    }
+
+    /// Core 0: a controller is ready.
+    fn learnt(
+        &mut self,
+        number: usize,
+        controller: ControllerInfo,
+        namespaces: &[NamespaceInfo],
+        now_ns: u64,
+    ) {
+        let path = &self.paths[number];
+        let PathKind::NvmeTcp { nsid, .. } = path.kind else {
+            return;
+        };
+        let (volume, index) = (path.volume, path.index);
+        let cores = self.settings.cores;
+        let picked = match report::pick(nsid, namespaces) {
+            Ok(_) if controller.io_queues < cores => {
+                Err(report::few_queues(controller.io_queues, cores))
+            }
+            other => other,
+        };
+        match picked {
+            Err(why) => self.lose(number, Some(&why), now_ns),
+            Ok(namespace) => {
+                let namespace = namespace.clone();
+                let facts = PathFacts {
+                    volume,
+                    path: index,
+                    controller,
+                    namespace,
+                };
+                self.found(Box::new(facts), now_ns);
+            }
+        }
+    }
+
+    /// Core 0: the namespaces or their ANA states have changed (T30).
+    fn relearnt(&mut self, number: usize, namespaces: &[NamespaceInfo], now_ns: u64) {
+        let Some(facts) = &self.paths[number].facts else {
+            return;
+        };
+        let nsid = facts.namespace.nsid;
+        match namespaces.iter().find(|namespace| namespace.nsid == nsid) {
+            None => self.lose(number, Some(&report::namespace_gone(nsid)), now_ns),
+            Some(namespace) if *namespace == facts.namespace => {}
+            Some(namespace) => {
+                let facts = PathFacts {
+                    namespace: namespace.clone(),
+                    ..(**facts).clone()
+                };
+                self.found(Box::new(facts), now_ns);
+            }
+        }
+    }
+
+    /// A path shows a namespace, now or now something else: from our own admin connection, or core 0's.
+    pub(super) fn found(&mut self, facts: Box<PathFacts>, now_ns: u64) {
+        let Some(number) = self.number(facts.volume, facts.path) else {
+            return;
+        };
+        if self.paths[number].phase == Phase::Lost {
+            return;
+        }
+        let namespace = &facts.namespace;
+        let shown = shown(&facts);
+        let first = self.paths[number].facts.is_none();
+        let agrees = if first {
+            self.admit(number, shown, now_ns)
+        } else {
+            self.changed(number, shown, now_ns)
+        };
+        if !agrees {
+            return;
+        }
+        self.head(number)
+            .set_ana(facts.path, ana(namespace.ana_state));
+        let path = &mut self.paths[number];
+        path.target = Target {
+            nsid: namespace.nsid,
+            block_shift: namespace.block_shift,
+            crdt: facts.controller.crdt,
+        };
+        if self.settings.core == 0 {
+            let news = PathNews::Found(facts.clone());
+            self.events.push_back(HostEvent::Publish(news));
+        }
+        path.facts = Some(facts);
+        if first {
+            self.connect(number, now_ns);
+        }
+    }
+
+    /// Checks a path against the other ones (T31, T33); false: it was refused.
+    fn admit(&mut self, number: usize, shown: Shown, now_ns: u64) -> bool {
+        let index = self.paths[number].index;
+        let refused = match self.foreign(number, &shown) {
+            Some(line) => line,
+            None => match self.head(number).admit(index, shown) {
+                Ok(()) => return true,
+                Err(refused) => {
+                    let volume = self.paths[number].volume;
+                    let other = &self.paths_of(volume)[usize::from(refused.other.0)];
+                    report::refused(&other.uri, refused.why)
+                }
+            },
+        };
+        self.lose(number, Some(&refused), now_ns);
+        false
+    }
+
+    /// Why what a path shows can't be beside another volume's paths (T31).
+    fn foreign(&self, number: usize, shown: &Shown) -> Option<String> {
+        let own = self.paths[number].volume;
+        for (volume, it) in (0_u16..)
+            .zip(&self.volumes)
+            .filter(|(volume, _)| *volume != own)
+        {
+            for (there, other) in it.head.admitted() {
+                if let Err(why) = shown.identity.coexists(&other.identity) {
+                    let uri = &self.paths_of(volume)[usize::from(there.0)].uri;
+                    return Some(report::refused(uri, why));
+                }
+            }
+        }
+        None
+    }
+
+    /// What a path shows has changed; false: it is no longer the same namespace.
+    fn changed(&mut self, number: usize, shown: Shown, now_ns: u64) -> bool {
+        let index = self.paths[number].index;
+        let Err(refused) = self.head(number).changed(index, shown) else {
+            return true;
+        };
+        self.lose(number, Some(&report::not_the_same(refused.why)), now_ns);
+        false
+    }
+
+    /// Opens this core's I/O queue on a path whose facts are known.
+    fn connect(&mut self, number: usize, now_ns: u64) {
+        let settings = &self.settings;
+        let path = &mut self.paths[number];
+        let (Some(facts), PathKind::NvmeTcp { subsystem, .. }) = (&path.facts, &path.kind) else {
+            return;
+        };
+        let controller = &facts.controller;
+        // One entry more than commands; as deep as all that can be outstanding, where allowed.
+        let entries = (settings.io_max + 1)
+            .min(controller.entries_max.into())
+            .max(2);
+        path.queue = Some(Box::new(IoQueue::new(IoQueueConfig {
+            host: settings.identity.clone(),
+            subsystem: subsystem.clone(),
+            cntlid: controller.cntlid,
+            qid: settings.core + 1,
+            entries: entries as u16,
+            digests: settings.digests,
+            disable_sq_flow_control: true,
+            in_capsule_max: controller.in_capsule_max,
+            timeout_ns: settings.connect_timeout_ns,
+        })));
+        path.phase = Phase::Connecting;
+        self.open(number, Role::Io, now_ns);
+    }
+
+    /// A path can take I/O.
+    fn live(&mut self, number: usize) {
+        if self.paths[number].phase == Phase::Lost {
+            return;
+        }
+        self.paths[number].phase = Phase::Live;
+        let index = self.paths[number].index;
+        self.head(number).set_enabled(index, true);
+        self.settle(number);
+    }
+
+    /// Says that a volume is ready, once, when nothing more is to come of its paths and one is live.
+    pub(super) fn settle(&mut self, number: usize) {
+        let volume = self.paths[number].volume;
+        let paths = self.paths_of(volume);
+        let settled = paths
+            .iter()
+            .all(|path| matches!(path.phase, Phase::Live | Phase::Lost));
+        let any = paths.iter().any(|path| path.phase == Phase::Live);
+        let it = &mut self.volumes[usize::from(volume)];
+        let (Some(size), Some(limits)) = (it.head.size(), it.head.limits()) else {
+            return;
+        };
+        if !settled || !any || it.ready.is_some() {
+            return;
+        }
+        let info = VolumeInfo {
+            bytes: size.bytes(),
+            block_shift: size.block_shift,
+            transfer_max: limits.transfer_max,
+        };
+        it.ready = Some((info, limits));
+        self.events.push_back(HostEvent::Ready(volume, info));
+    }
+}
+
+/// What a path shows, in the volume's words.
+fn shown(facts: &PathFacts) -> Shown {
+    let PathFacts {
+        controller,
+        namespace,
+        ..
+    } = facts;
+    let shift = namespace.block_shift;
+    let bytes = |blocks: u32| blocks.checked_shl(shift.into()).unwrap_or(u32::MAX);
+    let transfer_max = controller.transfer_max.unwrap_or(u32::MAX).min(BUFFER_MAX);
+    Shown {
+        identity: Identity::Namespace(Namespace {
+            subsystem: String::from(controller.subnqn.as_str()),
+            controller: controller.cntlid,
+            nsid: namespace.nsid,
+            nguid: namespace.nguid,
+            eui64: namespace.eui64,
+            uuid: namespace.uuid,
+            command_set: namespace.csi,
+            shared: namespace.shared,
+        }),
+        size: Size {
+            blocks: namespace.blocks,
+            block_shift: shift,
+        },
+        limits: IoLimits {
+            transfer_max: transfer_max.min(bytes(BLOCKS_MAX)),
+            atomic_bytes: bytes(namespace.atomic_blocks),
+            volatile_cache: controller.volatile_write_cache,
+            read_only: namespace.read_only,
+            write_zeroes: controller.oncs & ONCS_WRITE_ZEROES != 0,
+            deallocate: controller.oncs & ONCS_DATASET_MANAGEMENT != 0,
+            deallocate_reads_zero: namespace.deallocate_reads_zero,
+        },
+    }
+}
+
+/// ANA states in the policy's words.
+fn ana(state: AnaState) -> Ana {
+    match state {
+        AnaState::Optimized => Ana::Optimized,
+        AnaState::NonOptimized => Ana::NonOptimized,
+        AnaState::Inaccessible => Ana::Inaccessible,
+        AnaState::PersistentLoss => Ana::PersistentLoss,
+        AnaState::Change => Ana::Change,
+    }
+}

@@ -1,0 +1,267 @@
+//! The table of I/Os in flight on one core: who holds which, in what order, without allocating.
+//!
+//! # Contract
+//! A slot is free, in one path's [`Lane`], or ended and waiting to be reported; its links serve the
+//! list it is in. A token names a slot *and* its use: a late
+//! answer to an earlier use finds nothing (T11).
+//!
+//! A lane is in order of submission, and its I/Os are given to the path's queue in this order: so those
+//! that still wait are a suffix, and those given are in order of that time as well. The first one tells
+//! when the path's oldest command expires; no timer per I/O is needed.
+//!
+//! # Limits
+//! [`IO_MAX`](crate::limits::IO_MAX) slots, all allocated at construction.
+use super::types::{Io, IoDone, NO_PATH};
+use alloc::vec::Vec;
+use policy::PathIndex;
+use volume::Outcome;
+
+/// No slot.
+pub(super) const NONE: u32 = u32::MAX;
+const INDEX_BITS: u32 = 16;
+const INDEX_MASK: u32 = (1 << INDEX_BITS) - 1;
+
+/// One I/O.
+#[derive(Clone, Debug)]
+pub(super) struct Slot {
+    /// As submitted.
+    pub io: Io,
+    /// When it was submitted.
+    pub started_ns: u64,
+    /// The path it was placed on.
+    pub path: PathIndex,
+    /// When it was given to the path's queue.
+    pub issued_ns: u64,
+    /// How it ended.
+    done: IoDone,
+    /// Its command has expired: what now fails has timed out.
+    pub expired: bool,
+    /// Taken, and not ended.
+    active: bool,
+    token: u32,
+    prev: u32,
+    next: u32,
+}
+
+/// All slots of one core.
+pub(super) struct Slots {
+    table: Vec<Slot>,
+    free: u32,
+    /// Ended, to be reported in this order.
+    ended: Queue,
+    active: u32,
+}
+
+/// A first-in first-out list.
+#[derive(Clone, Copy, Debug)]
+struct Queue {
+    head: u32,
+    tail: u32,
+}
+
+/// The I/Os of one path, in order of submission.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lane {
+    head: u32,
+    tail: u32,
+    /// First of those the path had no room for.
+    waiting: u32,
+}
+
+impl Lane {
+    pub(super) const EMPTY: Self = Self {
+        head: NONE,
+        tail: NONE,
+        waiting: NONE,
+    };
+
+    /// No I/O.
+    pub(super) fn is_empty(&self) -> bool {
+        self.head == NONE
+    }
+
+    /// The first I/O that waits for room.
+    pub(super) fn waiting(&self) -> Option<u32> {
+        some(self.waiting)
+    }
+
+    /// The oldest I/O, if it has been given to the queue.
+    pub(super) fn oldest_issued(&self) -> Option<u32> {
+        some(self.head).filter(|_| self.head != self.waiting)
+    }
+}
+
+fn some(index: u32) -> Option<u32> {
+    (index != NONE).then_some(index)
+}
+
+impl Slots {
+    pub(super) fn new(count: u32) -> Self {
+        let empty = Io {
+            volume: 0,
+            op: super::types::IoOp::Flush,
+            offset: 0,
+            length: 0,
+            span: crate::Span { at: 0, len: 0 },
+            source: 0,
+            cookie: 0,
+        };
+        let done = IoDone {
+            cookie: 0,
+            outcome: Outcome::Done,
+            path: NO_PATH,
+            latency_ns: 0,
+        };
+        let slot = |index: u32| Slot {
+            io: empty,
+            started_ns: 0,
+            path: NO_PATH,
+            issued_ns: 0,
+            done,
+            expired: false,
+            active: false,
+            token: index,
+            prev: NONE,
+            next: if index + 1 < count { index + 1 } else { NONE },
+        };
+        let table: Vec<_> = (0..count).map(slot).collect();
+        let free = if count == 0 { NONE } else { 0 };
+        Self {
+            table,
+            free,
+            ended: Queue::EMPTY,
+            active: 0,
+        }
+    }
+
+    /// I/Os that have not ended.
+    pub(super) fn active(&self) -> u32 {
+        self.active
+    }
+
+    /// Takes a slot for `io`; `None`: all are in use, or ended and not yet reported.
+    pub(super) fn take(&mut self, io: &Io, now_ns: u64) -> Option<u32> {
+        let index = some(self.free)?;
+        let slot = &mut self.table[index as usize];
+        self.free = slot.next;
+        slot.io = *io;
+        slot.started_ns = now_ns;
+        slot.expired = false;
+        slot.active = true;
+        slot.token = slot.token.wrapping_add(1 << INDEX_BITS);
+        self.active += 1;
+        Some(index)
+    }
+
+    pub(super) fn get(&self, index: u32) -> &Slot {
+        &self.table[index as usize]
+    }
+
+    pub(super) fn get_mut(&mut self, index: u32) -> &mut Slot {
+        &mut self.table[index as usize]
+    }
+
+    /// The name under which a path's queue knows the slot's present use.
+    pub(super) fn token(&self, index: u32) -> u32 {
+        self.table[index as usize].token
+    }
+
+    /// The slot of `token`, if its I/O has not ended.
+    pub(super) fn find(&self, token: u32) -> Option<u32> {
+        let index = token & INDEX_MASK;
+        let slot = self.table.get(index as usize)?;
+        (slot.token == token && slot.active).then_some(index)
+    }
+
+    /// Puts a slot at the end of `lane`; `wait`: the path has no room for it.
+    pub(super) fn push(&mut self, lane: &mut Lane, index: u32, wait: bool) {
+        let slot = &mut self.table[index as usize];
+        slot.prev = lane.tail;
+        slot.next = NONE;
+        match some(lane.tail) {
+            Some(tail) => self.table[tail as usize].next = index,
+            None => lane.head = index,
+        }
+        lane.tail = index;
+        if wait && lane.waiting == NONE {
+            lane.waiting = index;
+        }
+    }
+
+    /// The first waiting I/O of `lane` was given to the queue.
+    pub(super) fn issued(&mut self, lane: &mut Lane) {
+        lane.waiting = self.table[lane.waiting as usize].next;
+    }
+
+    /// Takes a slot out of `lane`.
+    pub(super) fn unlink(&mut self, lane: &mut Lane, index: u32) {
+        let Slot { prev, next, .. } = self.table[index as usize];
+        match some(prev) {
+            Some(prev) => self.table[prev as usize].next = next,
+            None => lane.head = next,
+        }
+        match some(next) {
+            Some(next) => self.table[next as usize].prev = prev,
+            None => lane.tail = prev,
+        }
+        if lane.waiting == index {
+            lane.waiting = next;
+        }
+    }
+
+    /// The I/O behind `index` in its lane.
+    pub(super) fn next(&self, index: u32) -> Option<u32> {
+        some(self.table[index as usize].next)
+    }
+
+    /// An I/O that is in no lane has ended; it is kept to be reported.
+    pub(super) fn end(&mut self, index: u32, outcome: Outcome, path: PathIndex, now_ns: u64) {
+        let slot = &mut self.table[index as usize];
+        slot.done = IoDone {
+            cookie: slot.io.cookie,
+            outcome,
+            path,
+            latency_ns: now_ns.saturating_sub(slot.started_ns),
+        };
+        slot.active = false;
+        self.active -= 1;
+        self.ended.push(&mut self.table, index);
+    }
+
+    /// The next I/O that ended; its slot is free again.
+    pub(super) fn report(&mut self) -> Option<IoDone> {
+        let index = self.ended.pop(&self.table)?;
+        let slot = &mut self.table[index as usize];
+        slot.next = self.free;
+        self.free = index;
+        Some(slot.done)
+    }
+}
+
+impl Queue {
+    const EMPTY: Self = Self {
+        head: NONE,
+        tail: NONE,
+    };
+
+    fn push(&mut self, table: &mut [Slot], index: u32) {
+        table[index as usize].next = NONE;
+        match some(self.tail) {
+            Some(tail) => table[tail as usize].next = index,
+            None => self.head = index,
+        }
+        self.tail = index;
+    }
+
+    fn pop(&mut self, table: &[Slot]) -> Option<u32> {
+        let index = some(self.head)?;
+        self.head = table[index as usize].next;
+        if self.head == NONE {
+            self.tail = NONE;
+        }
+        Some(index)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,128 @@
+use super::super::types::{Io, IoOp, NO_PATH};
+use super::{Lane, Slots};
+use crate::Span;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use volume::Outcome;
+
+fn io(cookie: u64) -> Io {
+    let span = Span { at: 0, len: 0 };
+    Io {
+        volume: 0,
+        op: IoOp::Flush,
+        offset: 0,
+        length: 0,
+        span,
+        source: 0,
+        cookie,
+    }
+}
+
+/// The lane's slots, front to back.
+fn order(slots: &Slots, lane: &Lane) -> Vec<u32> {
+    core::iter::successors(super::some(lane.head), |&index| slots.next(index)).collect()
+}
+
+#[test]
+fn all_slots_can_be_taken_and_none_more_until_one_is_reported() {
+    let mut slots = Slots::new(3);
+    let taken: Vec<_> = (0..3).map(|i| slots.take(&io(i), 0).unwrap()).collect();
+    assert_eq!(slots.take(&io(9), 0), None);
+    slots.end(taken[1], Outcome::Done, NO_PATH, 5);
+    assert_eq!(slots.take(&io(9), 0), None, "ended, not yet reported");
+    let done = slots.report().unwrap();
+    assert_eq!((done.cookie, done.latency_ns), (1, 5));
+    assert_eq!(slots.take(&io(9), 0), Some(taken[1]));
+    assert_eq!(slots.active(), 3);
+}
+
+#[test]
+fn t11_a_token_of_an_earlier_use_finds_nothing() {
+    let mut slots = Slots::new(1);
+    let mut stale = Vec::new();
+    for turn in 0..100_u64 {
+        let index = slots.take(&io(turn), 0).unwrap();
+        let token = slots.token(index);
+        assert_eq!(slots.find(token), Some(index));
+        assert!(stale.iter().all(|&old| slots.find(old).is_none()));
+        slots.end(index, Outcome::Done, NO_PATH, 0);
+        assert_eq!(slots.find(token), None, "ended");
+        slots.report();
+        stale.push(token);
+    }
+    assert_eq!(slots.find(12345), None, "no such slot");
+}
+
+#[test]
+fn ended_are_reported_in_order() {
+    let mut slots = Slots::new(4);
+    let taken: Vec<_> = (0..4).map(|i| slots.take(&io(i), 0).unwrap()).collect();
+    for &i in &[2, 0, 3, 1] {
+        slots.end(taken[i], Outcome::Done, NO_PATH, 0);
+    }
+    let cookies: Vec<_> = core::iter::from_fn(|| slots.report())
+        .map(|d| d.cookie)
+        .collect();
+    assert_eq!(cookies, [2, 0, 3, 1]);
+}
+
+/// Every sequence of seven steps (submit, give the first waiting one, end any of the first three)
+/// against a plain model: order, waiting suffix, oldest.
+#[test]
+fn lanes_agree_with_a_model_in_every_small_history() {
+    fn walk(steps: &mut Vec<u8>) {
+        run(steps);
+        if steps.len() < 7 {
+            for step in 0..6 {
+                steps.push(step);
+                walk(steps);
+                steps.pop();
+            }
+        }
+    }
+    walk(&mut Vec::new());
+}
+
+fn run(steps: &[u8]) {
+    let mut slots = Slots::new(8);
+    let mut lane = Lane::EMPTY;
+    let mut model: VecDeque<(u32, bool)> = VecDeque::new();
+    for &step in steps {
+        match step {
+            // Submit, with and without room; nobody overtakes one that waits.
+            0 | 1 => {
+                let index = slots.take(&io(0), 0).unwrap();
+                let wait = step == 1 || lane.waiting().is_some();
+                slots.push(&mut lane, index, wait);
+                model.push_back((index, wait));
+            }
+            2 => {
+                if let Some(first) = model.iter_mut().find(|(_, waits)| *waits) {
+                    first.1 = false;
+                    slots.issued(&mut lane);
+                }
+            }
+            _ => {
+                if let Some((index, _)) = model.remove(usize::from(step - 3)) {
+                    slots.unlink(&mut lane, index);
+                    slots.end(index, Outcome::Done, NO_PATH, 0);
+                    slots.report();
+                }
+            }
+        }
+        let want: Vec<_> = model.iter().map(|(index, _)| *index).collect();
+        assert_eq!(order(&slots, &lane), want, "{steps:?}");
+        let waiting = model
+            .iter()
+            .find(|(_, waits)| *waits)
+            .map(|(index, _)| *index);
+        assert_eq!(lane.waiting(), waiting, "{steps:?}");
+        let oldest = model
+            .front()
+            .filter(|(_, waits)| !waits)
+            .map(|(index, _)| *index);
+        assert_eq!(lane.oldest_issued(), oldest, "{steps:?}");
+        assert_eq!(lane.is_empty(), model.is_empty());
+        assert_eq!(slots.active() as usize, model.len());
+    }
+}

@@ -1,0 +1,318 @@
+//! What a host engine is made of, what is asked of it, and what it tells.
+use crate::limits::{IO_MAX, VOLUMES_MAX};
+use crate::machine::{DeviceId, Span};
+use alloc::boxed::Box;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::fmt;
+use policy::PathIndex;
+
+/// One path of a volume.
+#[derive(Clone, Debug)]
+pub enum PathKind {
+    /// A namespace of an NVMe/TCP subsystem.
+    NvmeTcp {
+        /// Index into the reactor's address table.
+        address: u32,
+        /// Subsystem NQN.
+        subsystem: String,
+        /// NSID; `None` = the only one (several: an error that lists them).
+        nsid: Option<u32>,
+    },
+    /// A device of the reactor.
+    Device {
+        /// Its number (the same on every core).
+        device: DeviceId,
+        /// Size in bytes.
+        bytes: u64,
+        /// log2 of the block size.
+        block_shift: u8,
+    },
+}
+
+/// A path with its attributes.
+#[derive(Clone, Debug)]
+pub struct PathConfig {
+    /// As the user wrote it; used in errors and statistics.
+    pub uri: String,
+    /// What it is.
+    pub kind: PathKind,
+    /// NUMA distance from this core (smaller is nearer).
+    pub distance: u32,
+}
+
+/// A volume over its paths.
+#[derive(Clone, Debug)]
+pub struct VolumeConfig {
+    /// Name.
+    pub name: String,
+    /// Policy.
+    pub policy: policy::Policy,
+    /// Knobs.
+    pub knobs: policy::Knobs,
+    /// Paths, 1…64.
+    pub paths: Vec<PathConfig>,
+}
+
+/// What a host engine is made of.
+#[derive(Clone, Debug)]
+pub struct HostConfig {
+    /// This core, 0…; core 0 owns the admin connections.
+    pub core: u16,
+    /// Cores in all (queues asked of every controller).
+    pub cores: u16,
+    /// Our identity; one on all paths (T35).
+    pub identity: nvme::host::HostIdentity,
+    /// Digests.
+    pub digests: nvme::host::Digests,
+    /// Keep-alive time-out, ms; 0 = none. Shorter than `io_timeout_ns` (T12).
+    pub kato_ms: u32,
+    /// Longest wait for connecting and for admin commands.
+    pub connect_timeout_ns: u64,
+    /// Longest wait for one command, from when it is given to its queue.
+    pub io_timeout_ns: u64,
+    /// Most I/Os in flight on this core, 1…[`IO_MAX`].
+    pub io_max: u32,
+    /// Volumes.
+    pub volumes: Vec<VolumeConfig>,
+}
+
+/// A field of the configuration that can't be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConfigError {
+    /// Field.
+    pub field: &'static str,
+    /// What would be right.
+    pub why: &'static str,
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.field, self.why)
+    }
+}
+
+impl core::error::Error for ConfigError {}
+
+impl HostConfig {
+    /// Whether an engine can be made of this.
+    ///
+    /// # Errors
+    /// The first field that can't be, and what it should be.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        let paths = 1..=policy::limits::PATHS_MAX;
+        let kato_ns = u64::from(self.kato_ms) * 1_000_000;
+        let volumes = &self.volumes;
+        let rules = [
+            (
+                self.core < self.cores,
+                "core",
+                "must be below the number of cores",
+            ),
+            (
+                self.connect_timeout_ns > 0,
+                "connect_timeout",
+                "must not be 0",
+            ),
+            (self.io_timeout_ns > 0, "io_timeout", "must not be 0"),
+            (
+                kato_ns == 0 || kato_ns < self.io_timeout_ns,
+                "kato",
+                "must be shorter than io_timeout, or 0",
+            ),
+            (
+                (1..=IO_MAX).contains(&self.io_max),
+                "io_max",
+                "must be 1…65535",
+            ),
+            (
+                volumes.len() <= VOLUMES_MAX,
+                "volumes",
+                "must be at most 256",
+            ),
+            (
+                volumes
+                    .iter()
+                    .all(|volume| paths.contains(&volume.paths.len())),
+                "paths",
+                "must be 1…64 for every volume",
+            ),
+            (
+                volumes.iter().all(|volume| volume.knobs.check().is_ok()),
+                "knobs",
+                "must be in range: ewma_shift 0…8, weight_timeout up to 3600 s",
+            ),
+        ];
+        match rules.into_iter().find(|(holds, ..)| !holds) {
+            Some((_, field, why)) => Err(ConfigError { field, why }),
+            None => Ok(()),
+        }
+    }
+}
+
+/// What is asked of a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IoOp {
+    /// Read into the span.
+    Read,
+    /// Write the span.
+    Write {
+        /// Force unit access.
+        fua: bool,
+    },
+    /// Flush.
+    Flush,
+    /// Zero the range.
+    WriteZeroes,
+    /// Deallocate the range.
+    Deallocate,
+}
+
+/// One I/O.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Io {
+    /// Volume index.
+    pub volume: u16,
+    /// What to do.
+    pub op: IoOp,
+    /// First byte; a multiple of the block size.
+    pub offset: u64,
+    /// Bytes; a multiple of the block size.
+    pub length: u32,
+    /// Memory (`len == length` where the op has data).
+    pub span: Span,
+    /// Reader's identity (B1).
+    pub source: u64,
+    /// Comes back.
+    pub cookie: u64,
+}
+
+/// Why an I/O was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SubmitError {
+    /// `io_max` in flight: try again after a completion.
+    Full,
+    /// The volume isn't ready, or the engine is stopping.
+    NotReady,
+    /// Outside the volume, not block aligned, larger than [`VolumeInfo::transfer_max`], or the span
+    /// doesn't fit.
+    Range,
+}
+
+impl fmt::Display for SubmitError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Full => "as many I/Os as io_max are in flight",
+            Self::NotReady => "the volume isn't ready",
+            Self::Range => "outside the volume, not block aligned, or too large",
+        })
+    }
+}
+
+impl core::error::Error for SubmitError {}
+
+/// The path of an I/O that reached none.
+pub const NO_PATH: PathIndex = PathIndex(u8::MAX);
+
+/// The end of one I/O.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IoDone {
+    /// As submitted.
+    pub cookie: u64,
+    /// What became of it.
+    pub outcome: volume::Outcome,
+    /// The path that served it; [`NO_PATH`] if it reached none.
+    pub path: PathIndex,
+    /// Completion − submission, including the wait for a full path (row A2: from the start of the
+    /// request). The policy's sample is the same.
+    pub latency_ns: u64,
+}
+
+/// Size and limits of a volume that is ready.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VolumeInfo {
+    /// Bytes.
+    pub bytes: u64,
+    /// log2 of the logical block size.
+    pub block_shift: u8,
+    /// Largest single I/O that moves or zeroes data, bytes.
+    pub transfer_max: u32,
+}
+
+/// What a host engine tells its owner.
+#[derive(Clone, Debug)]
+pub enum HostEvent {
+    /// An I/O ended.
+    Done(IoDone),
+    /// All paths of a volume were checked and are connected on this core, but those that
+    /// [`HostEvent::Failed`] was said of.
+    Ready(u16, VolumeInfo),
+    /// A volume has lost a path, or never got it: one line with what, which, why, what to do. Once per
+    /// path. A volume that has no path left is never [`HostEvent::Ready`], or fails all I/O from now on.
+    Failed(u16, String),
+    /// Something about a volume that its user should know; rate limited.
+    Warning(u16, String),
+    /// For the other cores (core 0 only): pass on as `HostControl::Path`, to each in the same order.
+    Publish(PathNews),
+}
+
+/// What core 0 learnt of one path and the others need to open their queues.
+#[derive(Clone, Debug)]
+pub struct PathFacts {
+    /// Volume index.
+    pub volume: u16,
+    /// Path.
+    pub path: PathIndex,
+    /// The controller.
+    pub controller: nvme::host::ControllerInfo,
+    /// The namespace.
+    pub namespace: nvme::host::NamespaceInfo,
+}
+
+/// What core 0 tells the others of a path.
+#[derive(Clone, Debug)]
+pub enum PathNews {
+    /// It is there, or its facts have changed.
+    Found(Box<PathFacts>),
+    /// Its association is over.
+    Lost {
+        /// Volume index.
+        volume: u16,
+        /// Path.
+        path: PathIndex,
+    },
+}
+
+/// Messages to a host engine. Volume indexes are those of the configuration; others are ignored.
+#[derive(Clone, Debug)]
+pub enum HostControl {
+    /// From core 0.
+    Path(PathNews),
+    /// Change the policy of a volume. Knobs out of range change nothing and are answered by a
+    /// [`HostEvent::Warning`].
+    Policy(u16, policy::Policy, policy::Knobs),
+    /// Shut down in order, then `Output::Stop`. Core 0 shuts the controllers down, so it comes last.
+    Stop,
+}
+
+/// How a path is doing on this core.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PathState {
+    /// Being connected or checked.
+    Connecting,
+    /// In use.
+    Live,
+    /// Lost or refused; not used again.
+    Lost,
+}
+
+impl PathState {
+    /// The word in statistics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Connecting => "connecting",
+            Self::Live => "live",
+            Self::Lost => "lost",
+        }
+    }
+}
