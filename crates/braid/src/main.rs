@@ -4,6 +4,7 @@ mod identity;
 mod limits;
 mod load;
 mod output;
+mod signals;
 mod units;
 mod uri;
 

@@ -1,0 +1,356 @@
+//! The controlling thread of a load: opens what the paths need, starts one reactor per core, gives
+//! them tasks, waits for their ends, adds up.
+//!
+//! # Contract
+//! Nothing here is on the I/O path. The controlling thread sleeps; every [`TICK`] it looks whether the user
+//! wants to stop and shows progress.
+use super::machine::{LoadControl, LoadEvent, LoadMachine, Progress};
+use super::worker::{Finished, Task};
+use crate::signals::Interrupt;
+use crate::uri::{PathUri, UriKind};
+use anyhow::{Context, anyhow, bail};
+use engine::DeviceId;
+use engine::host::{
+    HostConfig, HostControl, HostEngine, PathConfig, PathKind, VolumeConfig, VolumeInfo,
+};
+use runtime::{Device, FileDevice, MemoryDevice, ReactorConfig, ReactorStats};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+const TICK: Duration = Duration::from_millis(100);
+
+/// Volumes over paths, and the cores that drive them.
+pub struct HostPlan {
+    /// Volumes; each core opens all of them.
+    pub volumes: Vec<VolumePlan>,
+    /// The CPU of each core; `None` = not pinned.
+    pub cores: Vec<Option<usize>>,
+    /// Never sleep.
+    pub spin: bool,
+    /// Host NQN and identifier.
+    pub identity: nvme::host::HostIdentity,
+    /// Digests.
+    pub digests: nvme::host::Digests,
+    /// Longest wait for connecting, ns.
+    pub connect_timeout_ns: u64,
+    /// Longest wait for one I/O, ns.
+    pub io_timeout_ns: u64,
+    /// Most outstanding I/Os of one core.
+    pub outstanding: u32,
+    /// Bytes of buffers of one core.
+    pub arena_bytes: u64,
+    /// Only reads are asked for: files are opened for reading.
+    pub read_only: bool,
+}
+
+/// One volume.
+#[derive(Clone, Debug)]
+pub struct VolumePlan {
+    /// Name, in messages.
+    pub name: String,
+    /// Policy.
+    pub policy: policy::Policy,
+    /// Its knobs.
+    pub knobs: policy::Knobs,
+    /// Paths with their NUMA distance.
+    pub paths: Vec<(PathUri, u32)>,
+}
+
+/// A host at work.
+pub struct Host {
+    cores: Vec<Core>,
+    events: Receiver<LoadEvent>,
+    volumes: Vec<VolumeInfo>,
+    interrupt: Interrupt,
+}
+
+struct Core {
+    handle: runtime::Handle<LoadMachine>,
+    sender: runtime::Sender<LoadControl>,
+    progress: Arc<Progress>,
+}
+
+/// How far a task has come.
+#[derive(Clone, Copy, Debug)]
+pub struct Moment {
+    /// Since its start.
+    pub elapsed: Duration,
+    /// I/Os completed.
+    pub ios: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+impl Host {
+    /// Opens all volumes on all cores and waits until they are ready.
+    ///
+    /// # Errors
+    /// A name, file, path or reactor that can't be; the user's interruption.
+    pub fn start(plan: &HostPlan, interrupt: Interrupt) -> anyhow::Result<Self> {
+        let mut resources = Resources::default();
+        let volumes = plan
+            .volumes
+            .iter()
+            .map(|volume| resources.volume(volume, plan.read_only))
+            .collect::<anyhow::Result<Vec<_>>>()?;
+        let (told, events) = mpsc::channel();
+        let mut cores: Vec<Core> = Vec::new();
+        // Core 0 comes last: it passes on to the others what it learns.
+        for number in (0..plan.cores.len()).rev() {
+            let peers = cores.iter().map(|core| core.sender.clone()).collect();
+            let progress = Arc::new(Progress::default());
+            let engine = HostEngine::new(plan.config(number, &volumes));
+            let machine = LoadMachine::new(
+                engine,
+                if number == 0 { peers } else { Vec::new() },
+                told.clone(),
+                Arc::clone(&progress),
+            );
+            let handle = runtime::spawn(plan.reactor(number, &resources), machine)?;
+            cores.push(Core {
+                sender: handle.sender(),
+                handle,
+                progress,
+            });
+        }
+        cores.reverse();
+        let mut host = Self {
+            cores,
+            events,
+            volumes: Vec::new(),
+            interrupt,
+        };
+        host.wait_ready(plan)?;
+        Ok(host)
+    }
+
+    /// Size and limits of each volume.
+    pub fn volumes(&self) -> &[VolumeInfo] {
+        &self.volumes
+    }
+
+    /// Changes the policy of a volume on all cores.
+    pub fn set_policy(&self, volume: u16, policy: policy::Policy, knobs: policy::Knobs) {
+        for core in &self.cores {
+            core.sender.send(LoadControl::Host(HostControl::Policy(
+                volume, policy, knobs,
+            )));
+        }
+    }
+
+    /// Runs one task per core to their ends; `watch` is called now and then.
+    ///
+    /// # Errors
+    /// A reactor died. A volume that is lost is a result: [`Finished::failed`].
+    pub fn run(
+        &mut self,
+        tasks: Vec<Task>,
+        mut watch: impl FnMut(Moment),
+    ) -> anyhow::Result<Finished> {
+        let mut waiting = tasks.len();
+        for (core, task) in self.cores.iter().zip(tasks) {
+            core.sender.send(LoadControl::Start(Box::new(task)));
+        }
+        let start = Instant::now();
+        let mut stopping = false;
+        let mut result: Option<Finished> = None;
+        while waiting > 0 {
+            let mut stop = self.interrupt.is_set();
+            match self.events.recv_timeout(TICK) {
+                Ok(LoadEvent::Finished(finished)) => {
+                    waiting -= 1;
+                    stop |= finished.failed.is_some();
+                    result = Some(match result.take() {
+                        None => *finished,
+                        Some(sum) => add(sum, &finished),
+                    });
+                }
+                Ok(LoadEvent::Failed(_)) => stop = true,
+                Ok(LoadEvent::Ready(..)) => {}
+                Err(RecvTimeoutError::Timeout) => {
+                    self.check_alive()?;
+                    watch(self.moment(start));
+                }
+                Err(RecvTimeoutError::Disconnected) => bail!("all reactors have ended"),
+            }
+            if stop && !stopping {
+                stopping = true;
+                self.send_all(|| LoadControl::Interrupt);
+            }
+        }
+        result.context("a task needs at least one core")
+    }
+
+    /// Shuts down in order; what the reactors counted, added up.
+    ///
+    /// # Errors
+    /// What ended a reactor.
+    pub fn stop(self) -> anyhow::Result<ReactorStats> {
+        self.send_all(|| LoadControl::Host(HostControl::Stop));
+        let mut sum = ReactorStats::default();
+        for core in self.cores {
+            let (_, stats) = core.handle.join()?;
+            sum.turns += stats.turns;
+            sum.enters += stats.enters;
+            sum.wakeups += stats.wakeups;
+            sum.receives += stats.receives;
+            sum.sends += stats.sends;
+            sum.bytes_copied_in += stats.bytes_copied_in;
+            sum.bytes_direct_in += stats.bytes_direct_in;
+            sum.bytes_copied_out += stats.bytes_copied_out;
+            sum.bytes_direct_out += stats.bytes_direct_out;
+        }
+        Ok(sum)
+    }
+
+    fn wait_ready(&mut self, plan: &HostPlan) -> anyhow::Result<()> {
+        let mut waiting = plan.volumes.len() * self.cores.len();
+        let mut infos = vec![None; plan.volumes.len()];
+        // The engine gives up by itself; this is for the case that it does not.
+        let limit = Duration::from_nanos(plan.connect_timeout_ns) * 4 + Duration::from_secs(10);
+        let start = Instant::now();
+        while waiting > 0 {
+            match self.events.recv_timeout(TICK) {
+                Ok(LoadEvent::Ready(volume, info)) => {
+                    waiting -= 1;
+                    infos[usize::from(volume)] = Some(info);
+                }
+                Ok(LoadEvent::Failed(why)) => return Err(anyhow!(why)),
+                Ok(LoadEvent::Finished(_)) => {}
+                Err(RecvTimeoutError::Timeout) => self.check_alive()?,
+                Err(RecvTimeoutError::Disconnected) => bail!("all reactors have ended"),
+            }
+            if self.interrupt.is_set() {
+                bail!("interrupted while connecting");
+            }
+            if start.elapsed() > limit {
+                bail!(
+                    "the paths are not ready after {} s",
+                    start.elapsed().as_secs()
+                );
+            }
+        }
+        self.volumes = infos.into_iter().flatten().collect();
+        Ok(())
+    }
+
+    fn send_all(&self, message: impl Fn() -> LoadControl) {
+        for core in &self.cores {
+            core.sender.send(message());
+        }
+    }
+
+    fn check_alive(&self) -> anyhow::Result<()> {
+        match self.cores.iter().any(|core| core.handle.is_finished()) {
+            true => bail!("a reactor has ended unexpectedly"),
+            false => Ok(()),
+        }
+    }
+
+    fn moment(&self, start: Instant) -> Moment {
+        let counts = self.cores.iter().map(|core| core.progress.read());
+        let (ios, bytes) = counts.fold((0, 0), |sum, more| (sum.0 + more.0, sum.1 + more.1));
+        Moment {
+            elapsed: start.elapsed(),
+            ios,
+            bytes,
+        }
+    }
+}
+
+impl HostPlan {
+    fn config(&self, core: usize, volumes: &[VolumeConfig]) -> HostConfig {
+        HostConfig {
+            core: core as u16,
+            cores: self.cores.len() as u16,
+            identity: self.identity.clone(),
+            digests: self.digests,
+            kato_ms: 10_000,
+            connect_timeout_ns: self.connect_timeout_ns,
+            io_timeout_ns: self.io_timeout_ns,
+            io_max: self.outstanding,
+            volumes: volumes.to_vec(),
+        }
+    }
+
+    fn reactor(&self, core: usize, resources: &Resources) -> ReactorConfig {
+        ReactorConfig {
+            name: format!("braid-host-{core}"),
+            cpu: self.cores[core],
+            spin: self.spin,
+            arena_bytes: self.arena_bytes,
+            addresses: resources.addresses.clone(),
+            listeners: Vec::new(),
+            devices: resources.devices.clone(),
+        }
+    }
+}
+
+/// What the reactors need to know of the paths.
+#[derive(Default)]
+struct Resources {
+    addresses: Vec<SocketAddr>,
+    devices: Vec<Device>,
+}
+
+impl Resources {
+    fn volume(&mut self, plan: &VolumePlan, read_only: bool) -> anyhow::Result<VolumeConfig> {
+        let path = |(uri, distance): &(PathUri, u32)| -> anyhow::Result<PathConfig> {
+            let kind = self.path(uri, read_only).with_context(|| uri.to_string())?;
+            Ok(PathConfig {
+                uri: uri.to_string(),
+                kind,
+                distance: *distance,
+            })
+        };
+        Ok(VolumeConfig {
+            name: plan.name.clone(),
+            policy: plan.policy,
+            knobs: plan.knobs,
+            paths: plan.paths.iter().map(path).collect::<anyhow::Result<_>>()?,
+        })
+    }
+
+    fn path(&mut self, uri: &PathUri, read_only: bool) -> anyhow::Result<PathKind> {
+        let (device, bytes, block_shift) = match uri.kind() {
+            UriKind::NvmeTcp(tcp) => {
+                self.addresses.push(tcp.resolve()?);
+                return Ok(PathKind::NvmeTcp {
+                    address: self.addresses.len() as u32 - 1,
+                    subsystem: tcp.subsystem.clone(),
+                    nsid: tcp.nsid,
+                });
+            }
+            UriKind::File(path) => file(path, read_only)?,
+            UriKind::Memory(bytes) => (
+                Device::Memory(Arc::new(MemoryDevice::new(*bytes)?)),
+                *bytes,
+                9,
+            ),
+            UriKind::Null(bytes) => (Device::Null, *bytes, 9),
+        };
+        let number = u16::try_from(self.devices.len()).context("too many devices")?;
+        self.devices.push(device);
+        Ok(PathKind::Device {
+            device: DeviceId(number),
+            bytes,
+            block_shift,
+        })
+    }
+}
+
+fn file(path: &Path, read_only: bool) -> anyhow::Result<(Device, u64, u8)> {
+    let file = FileDevice::open(path.to_owned(), read_only, None)?;
+    let (bytes, block_shift) = (file.bytes(), file.block_shift());
+    Ok((Device::File(Arc::new(file)), bytes, block_shift))
+}
+
+fn add(mut sum: Finished, more: &Finished) -> Finished {
+    sum.stats.merge(&more.stats);
+    sum.interrupted |= more.interrupted;
+    sum.failed = sum.failed.or_else(|| more.failed.clone());
+    sum
+}

@@ -1,0 +1,222 @@
+//! The machine of one core under load: the host's engine with a [`Worker`] on top.
+//!
+//! # Contract
+//! Everything of the engine is passed through; [`Machine::turn`] hands the ends of I/Os to the worker and lets
+//! it make new ones. What the controlling thread must know goes to it as [`LoadEvent`]s. Core 0 passes
+//! what its engine learnt of the paths on to the other cores.
+use super::worker::{Device, Finished, Task, Worker};
+use engine::host::{HostControl, HostEngine, HostEvent, Io, SubmitError, VolumeInfo};
+use engine::machine::{Closed, DeviceError, Memory, Place, Send};
+use engine::{ConnId, Machine, Output};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc;
+
+/// The host's engine and the load on it.
+pub struct LoadMachine {
+    engine: HostEngine,
+    peers: Vec<runtime::Sender<LoadControl>>,
+    events: mpsc::Sender<LoadEvent>,
+    progress: Arc<Progress>,
+    next: Option<Box<Task>>,
+    worker: Option<Worker>,
+    /// Events came behind the worker's turn: come again at once.
+    again: bool,
+}
+
+/// Messages to a core under load.
+pub enum LoadControl {
+    /// For the engine.
+    Host(HostControl),
+    /// Begin.
+    Start(Box<Task>),
+    /// End what runs, early.
+    Interrupt,
+}
+
+/// What a core under load tells the controlling thread.
+#[derive(Debug)]
+pub enum LoadEvent {
+    /// A volume is ready on this core.
+    Ready(u16, VolumeInfo),
+    /// A volume can't be, or is lost.
+    Failed(String),
+    /// The task of a core has ended.
+    Finished(Box<Finished>),
+}
+
+/// Counts of one core's running task; written by its core only.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+pub struct Progress {
+    ios: AtomicU64,
+    bytes: AtomicU64,
+}
+
+impl Progress {
+    /// I/Os and bytes so far.
+    pub fn read(&self) -> (u64, u64) {
+        (
+            self.ios.load(Ordering::Relaxed),
+            self.bytes.load(Ordering::Relaxed),
+        )
+    }
+}
+
+impl Device for HostEngine {
+    fn submit(&mut self, io: &Io, now_ns: u64) -> Result<(), SubmitError> {
+        HostEngine::submit(self, io, now_ns)
+    }
+    fn waited_full(&self, volume: u16, path: u8) -> u64 {
+        self.counters(volume, policy::PathIndex(path)).waited_full
+    }
+}
+
+impl LoadMachine {
+    /// A machine without a task. `peers`: the other cores, for core 0.
+    pub fn new(
+        engine: HostEngine,
+        peers: Vec<runtime::Sender<LoadControl>>,
+        events: mpsc::Sender<LoadEvent>,
+        progress: Arc<Progress>,
+    ) -> Self {
+        Self {
+            engine,
+            peers,
+            events,
+            progress,
+            next: None,
+            worker: None,
+            again: false,
+        }
+    }
+
+    /// Hands on what the engine has to tell; whether there was anything.
+    fn drain(&mut self, memory: &mut dyn Memory, now_ns: u64) -> bool {
+        let mut any = false;
+        while let Some(event) = self.engine.poll_event() {
+            any = true;
+            match event {
+                HostEvent::Done(done) => {
+                    if let Some(worker) = &mut self.worker {
+                        worker.handle_done(&done, memory);
+                    }
+                }
+                HostEvent::Ready(volume, info) => self.tell(LoadEvent::Ready(volume, info)),
+                HostEvent::Failed(_, why) => {
+                    if let Some(worker) = &mut self.worker {
+                        worker.fail(why.clone(), &self.engine, now_ns);
+                    }
+                    self.tell(LoadEvent::Failed(why));
+                }
+                HostEvent::Publish(facts) => {
+                    for peer in &self.peers {
+                        peer.send(LoadControl::Host(HostControl::Path(facts.clone())));
+                    }
+                }
+            }
+        }
+        any
+    }
+
+    /// The controlling thread may be gone; then nobody needs to know.
+    fn tell(&self, event: LoadEvent) {
+        let _ = self.events.send(event);
+    }
+
+    fn publish(&self) {
+        if let Some(worker) = &self.worker {
+            let totals = worker.totals();
+            self.progress.ios.store(totals.ios, Ordering::Relaxed);
+            self.progress.bytes.store(totals.bytes, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Machine for LoadMachine {
+    type Control = LoadControl;
+
+    fn turn(&mut self, memory: &mut dyn Memory, now_ns: u64) {
+        self.engine.turn(memory, now_ns);
+        if let Some(task) = self.next.take() {
+            self.worker = Some(Worker::new(*task, memory, now_ns));
+        }
+        self.drain(memory, now_ns);
+        if let Some(worker) = &mut self.worker {
+            worker.turn(&mut self.engine, memory, now_ns);
+        }
+        self.again = self.drain(memory, now_ns);
+        self.publish();
+        if let Some(worker) = self.worker.take_if(|worker| worker.is_over()) {
+            self.tell(LoadEvent::Finished(Box::new(worker.finish())));
+        }
+    }
+
+    fn handle_control(&mut self, message: LoadControl, now_ns: u64) {
+        match message {
+            LoadControl::Host(message) => self.engine.handle_control(message, now_ns),
+            LoadControl::Start(task) => self.next = Some(task),
+            LoadControl::Interrupt => {
+                if let Some(worker) = &mut self.worker {
+                    worker.interrupt(&self.engine, now_ns);
+                }
+            }
+        }
+    }
+
+    fn poll_timeout(&self) -> Option<u64> {
+        if self.again {
+            return Some(0);
+        }
+        let worker = self.worker.as_ref().and_then(Worker::poll_timeout);
+        [self.engine.poll_timeout(), worker]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    fn handle_timeout(&mut self, now_ns: u64) {
+        if self.engine.poll_timeout().is_some_and(|due| due <= now_ns) {
+            self.engine.handle_timeout(now_ns);
+        }
+    }
+
+    fn connections_max(&self) -> u32 {
+        self.engine.connections_max()
+    }
+    fn handle_accepted(&mut self, listener: u32, now_ns: u64) -> Option<ConnId> {
+        self.engine.handle_accepted(listener, now_ns)
+    }
+    fn handle_connected(&mut self, conn: ConnId, now_ns: u64) {
+        self.engine.handle_connected(conn, now_ns);
+    }
+    fn handle_bytes(&mut self, conn: ConnId, bytes: &[u8], now_ns: u64) -> usize {
+        self.engine.handle_bytes(conn, bytes, now_ns)
+    }
+    fn placement(&mut self, conn: ConnId) -> Option<Place> {
+        self.engine.placement(conn)
+    }
+    fn handle_payload(&mut self, conn: ConnId, len: u32, crc: u32, now_ns: u64) {
+        self.engine.handle_payload(conn, len, crc, now_ns);
+    }
+    fn poll_transmit(
+        &mut self,
+        conn: ConnId,
+        out: &mut Vec<u8>,
+        now_ns: u64,
+    ) -> Option<Option<Send>> {
+        self.engine.poll_transmit(conn, out, now_ns)
+    }
+    fn handle_sent(&mut self, conn: ConnId, cookie: u32, now_ns: u64) {
+        self.engine.handle_sent(conn, cookie, now_ns);
+    }
+    fn handle_closed(&mut self, conn: ConnId, why: Closed, now_ns: u64) {
+        self.engine.handle_closed(conn, why, now_ns);
+    }
+    fn handle_device(&mut self, id: u32, result: Result<(), DeviceError>, now_ns: u64) {
+        self.engine.handle_device(id, result, now_ns);
+    }
+    fn poll_output(&mut self) -> Option<Output> {
+        self.engine.poll_output()
+    }
+}

@@ -1,0 +1,148 @@
+//! Quantities as they stand in the configuration and in control messages: text with a unit, checked
+//! where it is read, so that the error shows the place.
+use super::limits::WAIT_NS_MAX;
+use crate::units;
+use serde::de::{Deserialize, Deserializer, Error, Visitor};
+use std::fmt;
+use std::marker::PhantomData;
+
+/// A kind of quantity that is written as text.
+pub trait FromText: Sized {
+    /// What it should have been, for an error: "a size such as …".
+    const WANTED: &'static str;
+    /// The quantity.
+    ///
+    /// # Errors
+    /// One line that quotes the text.
+    fn from_text(text: &str) -> Result<Self, String>;
+}
+
+/// Nanoseconds, at most an hour.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Duration(pub u64);
+
+/// Bytes per second; 0 = unlimited.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rate(pub u64);
+
+/// Bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Size(pub u64);
+
+/// An ANA state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ana(pub nvme::host::AnaState);
+
+/// 16 bytes in hexadecimal, with hyphens or without; not zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Identifier(pub [u8; 16]);
+
+impl FromText for Duration {
+    const WANTED: &'static str = "a duration in quotes, as in \"30ms\"";
+    fn from_text(text: &str) -> Result<Self, String> {
+        match units::parse_duration(text) {
+            Ok(ns) if ns <= WAIT_NS_MAX => Ok(Duration(ns)),
+            Ok(_) => Err(format!("\"{text}\" is longer than an hour")),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+}
+
+impl FromText for Rate {
+    const WANTED: &'static str = "a rate in quotes, as in \"300MiB/s\"";
+    fn from_text(text: &str) -> Result<Self, String> {
+        units::parse_rate(text).map(Rate).map_err(|error| error.to_string())
+    }
+}
+
+impl FromText for Size {
+    const WANTED: &'static str = "a size in quotes, as in \"64KiB\"";
+    fn from_text(text: &str) -> Result<Self, String> {
+        units::parse_size(text).map(Size).map_err(|error| error.to_string())
+    }
+}
+
+const ANA: [(&str, nvme::host::AnaState); 5] = [
+    ("optimized", nvme::host::AnaState::Optimized),
+    ("non-optimized", nvme::host::AnaState::NonOptimized),
+    ("inaccessible", nvme::host::AnaState::Inaccessible),
+    ("persistent-loss", nvme::host::AnaState::PersistentLoss),
+    ("change", nvme::host::AnaState::Change),
+];
+
+impl Default for Ana {
+    fn default() -> Self {
+        Ana(nvme::host::AnaState::Optimized)
+    }
+}
+
+impl fmt::Display for Ana {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = ANA.iter().find(|(_, state)| *state == self.0);
+        f.write_str(name.map_or("", |(name, _)| name))
+    }
+}
+
+impl FromText for Ana {
+    const WANTED: &'static str = "an ANA state: optimized, non-optimized, inaccessible, …";
+    fn from_text(text: &str) -> Result<Self, String> {
+        let found = ANA.iter().find(|(name, _)| *name == text.replace('_', "-"));
+        found.map(|(_, state)| Ana(*state)).ok_or_else(|| {
+            let names: Vec<_> = ANA.iter().map(|(name, _)| *name).collect();
+            format!("\"{text}\" is no ANA state; one of {}", names.join(", "))
+        })
+    }
+}
+
+impl FromText for Identifier {
+    const WANTED: &'static str = "an identifier of 32 hexadecimal digits in quotes";
+    fn from_text(text: &str) -> Result<Self, String> {
+        match uuid::Uuid::try_parse(text) {
+            Ok(id) if !id.is_nil() => Ok(Identifier(*id.as_bytes())),
+            _ => Err(format!("\"{text}\" is not 32 hexadecimal digits other than zero")),
+        }
+    }
+}
+
+impl FromText for crate::uri::PathUri {
+    const WANTED: &'static str = "a backend in quotes: mem:SIZE, file:/path or null:SIZE";
+    fn from_text(text: &str) -> Result<Self, String> {
+        let uri: Self = text.parse().map_err(|error| format!("\"{text}\": {error}"))?;
+        match uri.kind() {
+            crate::uri::UriKind::NvmeTcp(_) => {
+                Err(format!("\"{text}\" is no backend of a namespace; {}", Self::WANTED))
+            }
+            _ => Ok(uri),
+        }
+    }
+}
+
+/// For `#[serde(deserialize_with = …)]`.
+///
+/// # Errors
+/// Of the deserializer: not a text, or not that quantity.
+pub fn from_text<'de, D: Deserializer<'de>, T: FromText>(from: D) -> Result<T, D::Error> {
+    struct Text<T>(PhantomData<T>);
+    impl<T: FromText> Visitor<'_> for Text<T> {
+        type Value = T;
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str(T::WANTED)
+        }
+        fn visit_str<E: Error>(self, text: &str) -> Result<T, E> {
+            T::from_text(text).map_err(E::custom)
+        }
+    }
+    from.deserialize_str(Text(PhantomData))
+}
+
+
+macro_rules! deserialize {
+    ($($quantity:ty)*) => {$(
+        impl<'de> Deserialize<'de> for $quantity {
+            fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+                from_text(from)
+            }
+        }
+    )*};
+}
+deserialize!(Duration Rate Size Ana Identifier);
