@@ -1,6 +1,8 @@
 //! Measures. Figures are printed, never judged: wall time gates nothing on a shared machine.
 mod pingpong;
 mod policy;
+mod program;
+mod wire;
 
 use anyhow::{Context, Result, ensure};
 use std::path::{Path, PathBuf};
@@ -11,6 +13,8 @@ use std::process::{Command, ExitCode, Stdio};
 pub enum Task {
     /// Instructions per select + complete, by policy and number of paths (callgrind).
     Policy(policy::Args),
+    /// Wire I/Os beside a bare ping-pong of the same messages.
+    Wire(wire::Args),
 }
 
 /// How to print.
@@ -26,6 +30,7 @@ pub enum Format {
 pub fn run(root: &Path, task: &Task) -> Result<ExitCode> {
     match task {
         Task::Policy(args) => policy::run(root, args),
+        Task::Wire(args) => wire::run(root, args),
     }
 }
 

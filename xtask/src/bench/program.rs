@@ -1,0 +1,126 @@
+//! The braid program as a measured process: a target that runs beside, and one bench after the other.
+use crate::process::Group;
+use anyhow::{Context, Result, ensure};
+use serde_json::Value;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+/// Longest wait for a target to listen.
+const READY: Duration = Duration::from_secs(20);
+
+/// A target on loopback; ended when dropped.
+pub struct Target {
+    group: Group,
+    /// Where it is reached, with namespace.
+    pub uri: String,
+}
+
+impl Target {
+    /// Starts `braid target` over a null namespace on one CPU.
+    pub fn start(braid: &Path, cpu: usize, spin: bool) -> Result<Self> {
+        let mut command = Command::new(braid);
+        command.args(["target", "--null", "1TiB", "--listen", "127.0.0.1:0"]);
+        command.args(["--cpu", &cpu.to_string()]);
+        if spin {
+            command.arg("--spin");
+        }
+        command.stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut group = Group::spawn(&mut command)?;
+        let output = group
+            .child()
+            .stdout
+            .take()
+            .context("the target's output is not a pipe")?;
+        let (sender, receiver) = mpsc::channel();
+        // Reads to the end, so that the target never waits for a full pipe.
+        thread::spawn(move || {
+            for line in BufReader::new(output).lines().map_while(Result::ok) {
+                let _ = sender.send(line);
+            }
+        });
+        loop {
+            let line = receiver
+                .recv_timeout(READY)
+                .context("the target named no URI in time")?;
+            let word = line
+                .split_whitespace()
+                .find(|word| word.starts_with("nvme-tcp://"));
+            if let Some(uri) = word {
+                return Ok(Self {
+                    group,
+                    uri: uri.to_owned(),
+                });
+            }
+        }
+    }
+
+    /// Its process id.
+    pub fn id(&self) -> u32 {
+        self.group.id()
+    }
+}
+
+/// Runs `command` (a `braid … -o json`) to its end and reads the facts that it prints.
+pub fn facts(command: &mut Command) -> Result<Value> {
+    let said = format!("{command:?}");
+    let output = command
+        .stdin(Stdio::null())
+        .output()
+        .with_context(|| format!("start {said}"))?;
+    let errors = String::from_utf8_lossy(&output.stderr);
+    ensure!(
+        output.status.success(),
+        "{said}: {}: {}",
+        output.status,
+        errors.trim()
+    );
+    let text = String::from_utf8_lossy(&output.stdout);
+    let line = text.lines().rev().find(|line| line.starts_with('{'));
+    let line = line.with_context(|| format!("{said} printed no JSON object:\n{text}"))?;
+    serde_json::from_str(line).with_context(|| format!("{said} printed no JSON:\n{text}"))
+}
+
+/// A number among facts, by key.
+pub fn number(facts: &Value, key: &str) -> Result<f64> {
+    facts
+        .get(key)
+        .and_then(Value::as_f64)
+        .with_context(|| format!("no number {key:?} in {facts}"))
+}
+
+/// The median; of an even count the upper of the middle two.
+pub fn median(mut figures: Vec<f64>) -> f64 {
+    figures.sort_by(f64::total_cmp);
+    figures.get(figures.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{facts, median, number};
+    use std::process::Command;
+
+    #[test]
+    fn the_median_does_not_depend_on_the_order() {
+        assert_eq!(median(vec![3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(vec![7.0]), 7.0);
+    }
+
+    #[test]
+    fn facts_come_from_the_last_object_and_failures_say_why() {
+        let shell = |script: &str| facts(Command::new("sh").args(["-c", script]));
+        let read = shell("echo words; echo '{\"iops\": 2.5}'").unwrap();
+        assert_eq!(number(&read, "iops").unwrap(), 2.5);
+        assert!(number(&read, "mib_s").is_err());
+        assert!(shell("echo words").is_err());
+        assert!(
+            shell("echo refused >&2; exit 1")
+                .unwrap_err()
+                .to_string()
+                .contains("refused")
+        );
+    }
+}
