@@ -8,7 +8,7 @@
 use super::Format;
 use super::pingpong::{self, Exchange};
 use super::program::{Target, facts, median, number};
-use anyhow::Result;
+use anyhow::{Result, bail};
 use serde_json::{Value, json};
 use std::path::Path;
 use std::process::{Command, ExitCode};
@@ -34,6 +34,9 @@ pub struct Args {
     /// CPUs of host and target.
     #[arg(long, value_delimiter = ',', num_args = 1, default_value = "0,1")]
     cpus: Vec<usize>,
+    /// Only the bare exchange: what this machine can do.
+    #[arg(long)]
+    bare: bool,
     /// Output format.
     #[arg(short, long, value_enum, default_value = "text")]
     output: Format,
@@ -52,28 +55,42 @@ struct Row {
 /// Measures every cell.
 pub fn run(root: &Path, args: &Args) -> Result<ExitCode> {
     let [host, target] = args.cpus[..] else {
-        anyhow::bail!("--cpus: two of them, HOST,TARGET")
+        bail!("--cpus: two of them, HOST,TARGET")
     };
-    let braid = super::build(root, &["-p", "braid", "--bin", "braid"])?;
     let mut rows = Vec::new();
     for spin in [false, true] {
         for op in ["read", "write"] {
             rows.extend(args.depths.iter().map(|&depth| Row::new(op, depth, spin)));
         }
     }
+    measure(root, args, [host, target], &mut rows)?;
+    match args.output {
+        Format::Text => print_text(&rows),
+        Format::Json => print_json(&rows),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn measure(root: &Path, args: &Args, cpus: [usize; 2], rows: &mut [Row]) -> Result<()> {
+    let braid = match args.bare {
+        true => None,
+        false => Some(super::build(root, &["-p", "braid", "--bin", "braid"])?),
+    };
     for spin in [false, true] {
-        let target_process = Target::start(&braid, target, spin)?;
+        let target = braid
+            .as_ref()
+            .map(|braid| Target::start(braid, cpus[1], spin))
+            .transpose()?;
         for _ in 0..args.rounds {
             for row in rows.iter_mut().filter(|row| row.spin == spin) {
-                row.measure(&braid, &target_process.uri, [host, target], args.seconds)?;
+                row.measure_bare(cpus, args.seconds)?;
+                if let (Some(braid), Some(target)) = (&braid, &target) {
+                    row.measure_braid(braid, &target.uri, cpus[0], args.seconds)?;
+                }
             }
         }
     }
-    match args.output {
-        Format::Text => print_text(&rows)?,
-        Format::Json => print_json(&rows)?,
-    }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
 }
 
 impl Row {
@@ -88,8 +105,8 @@ impl Row {
         }
     }
 
-    /// One round: the bare exchange, then braid.
-    fn measure(&mut self, braid: &Path, uri: &str, cpus: [usize; 2], seconds: f64) -> Result<()> {
+    /// One round of the bare exchange.
+    fn measure_bare(&mut self, cpus: [usize; 2], seconds: f64) -> Result<()> {
         let (request, response) = match self.op {
             "read" => (CAPSULE, HEADER + BLOCK),
             _ => (CAPSULE + BLOCK, HEADER),
@@ -107,12 +124,17 @@ impl Row {
         let bare = pingpong::run(&exchange)?;
         self.bare.push(bare.per_s);
         self.bare_calls.push(bare.calls);
+        Ok(())
+    }
+
+    /// One round of braid.
+    fn measure_braid(&mut self, braid: &Path, uri: &str, cpu: usize, seconds: f64) -> Result<()> {
         let mut command = Command::new(braid);
         command.args(["bench", uri, "-o", "json", "--bs", "4k"]);
         command.arg(format!("--rw=rand{}", self.op));
         command.arg(format!("--iodepth={}", self.depth));
         command.arg(format!("--runtime={seconds}"));
-        command.arg(format!("--cpu={}", cpus[0]));
+        command.arg(format!("--cpu={cpu}"));
         if self.spin {
             command.arg("--spin");
         }
@@ -120,19 +142,39 @@ impl Row {
         Ok(())
     }
 
-    /// Median of one of braid's figures.
-    fn figure(&self, key: &str) -> Result<f64> {
-        let figures: Result<Vec<f64>> = self.braid.iter().map(|facts| number(facts, key)).collect();
-        Ok(median(figures?))
+    /// Median of one of braid's figures; `None` where it has none.
+    fn figure(&self, key: &str) -> Option<f64> {
+        let figures: Option<Vec<f64>> = self
+            .braid
+            .iter()
+            .map(|facts| number(facts, key).ok())
+            .collect();
+        figures.filter(|figures| !figures.is_empty()).map(median)
     }
 
     /// Median over rounds of braid's rate as a part of the bare one.
-    fn ratio(&self) -> Result<f64> {
+    fn ratio(&self) -> Option<f64> {
         let rounds = self.braid.iter().zip(&self.bare);
-        let ratios: Result<Vec<f64>> = rounds
-            .map(|(facts, bare)| Ok(number(facts, "iops")? / bare))
+        let ratios: Option<Vec<f64>> = rounds
+            .map(|(facts, bare)| Some(number(facts, "iops").ok()? / bare))
             .collect();
-        Ok(median(ratios?))
+        ratios.filter(|ratios| !ratios.is_empty()).map(median)
+    }
+
+    /// What is printed: bare rate, rate, ratio, p50, p99, bare calls, calls.
+    fn figures(&self) -> [Option<f64>; 7] {
+        let calls = self.figure("syscalls_per_io");
+        let (bare, bare_calls) = (median(self.bare.clone()), median(self.bare_calls.clone()));
+        let (p50, p99) = (self.figure("p50_us"), self.figure("p99_us"));
+        [
+            Some(bare),
+            self.figure("iops"),
+            self.ratio(),
+            p50,
+            p99,
+            Some(bare_calls),
+            calls,
+        ]
     }
 
     fn mode(&self) -> &'static str {
@@ -140,54 +182,43 @@ impl Row {
     }
 }
 
-fn print_text(rows: &[Row]) -> Result<()> {
+fn print_text(rows: &[Row]) {
     println!("4 KiB over loopback TCP, a core each side; calls: the host's system calls per I/O");
-    println!(
-        "{:6} {:>5} {:6} {:>10} {:>10} {:>7} {:>9} {:>9} {:>11} {:>9}",
-        "op",
-        "depth",
-        "mode",
+    let heads = [
         "bare/s",
         "braid/s",
         "ratio",
         "p50 µs",
         "p99 µs",
         "bare calls",
-        "calls"
-    );
+        "calls",
+    ];
+    print!("{:6} {:>5} {:6}", "op", "depth", "mode");
+    heads.iter().for_each(|head| print!(" {head:>10}"));
+    println!();
     for row in rows {
-        println!(
-            "{:6} {:5} {:6} {:10.0} {:10.0} {:7.3} {:9.1} {:9.1} {:11.3} {:>9}",
-            row.op,
-            row.depth,
-            row.mode(),
-            median(row.bare.clone()),
-            row.figure("iops")?,
-            row.ratio()?,
-            row.figure("p50_us")?,
-            row.figure("p99_us")?,
-            median(row.bare_calls.clone()),
-            row.figure("syscalls_per_io")
-                .map_or("-".to_owned(), |calls| format!("{calls:.3}")),
-        );
+        print!("{:6} {:5} {:6}", row.op, row.depth, row.mode());
+        for (figure, digits) in row.figures().into_iter().zip([0, 0, 3, 1, 1, 3, 3]) {
+            match figure {
+                Some(figure) => print!(" {figure:10.digits$}"),
+                None => print!(" {:>10}", "-"),
+            }
+        }
+        println!();
     }
-    Ok(())
 }
 
-fn print_json(rows: &[Row]) -> Result<()> {
-    let cells: Result<Vec<Value>> = rows
-        .iter()
-        .map(|row| {
-            Ok(json!({
-                "op": row.op, "depth": row.depth, "spin": row.spin,
-                "bare_iops": median(row.bare.clone()),
-                "bare_syscalls_per_io": median(row.bare_calls.clone()),
-                "iops": row.figure("iops")?, "ratio": row.ratio()?,
-                "p50_us": row.figure("p50_us")?, "p99_us": row.figure("p99_us")?,
-                "syscalls_per_io": row.figure("syscalls_per_io").ok(),
-            }))
+fn print_json(rows: &[Row]) {
+    let cell = |row: &Row| {
+        let [bare, iops, ratio, p50, p99, bare_calls, calls] = row.figures();
+        json!({
+            "op": row.op, "depth": row.depth, "spin": row.spin, "bare_iops": bare, "iops": iops,
+            "ratio": ratio, "p50_us": p50, "p99_us": p99, "bare_syscalls_per_io": bare_calls,
+            "syscalls_per_io": calls,
         })
-        .collect();
-    println!("{}", json!({ "cells": cells? }));
-    Ok(())
+    };
+    println!(
+        "{}",
+        json!({ "cells": rows.iter().map(cell).collect::<Vec<Value>>() })
+    );
 }
