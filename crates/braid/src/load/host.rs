@@ -68,6 +68,7 @@ pub struct Host {
 }
 
 struct Core {
+    number: u16,
     handle: runtime::Handle<LoadMachine>,
     sender: runtime::Sender<LoadControl>,
     progress: Arc<Progress>,
@@ -105,12 +106,14 @@ impl Host {
             let engine = HostEngine::new(plan.config(number, &volumes));
             let machine = LoadMachine::new(
                 engine,
+                number as u16,
                 if number == 0 { peers } else { Vec::new() },
                 told.clone(),
                 Arc::clone(&progress),
             );
             let handle = runtime::spawn(plan.reactor(number, &resources), machine)?;
             cores.push(Core {
+                number: number as u16,
                 sender: handle.sender(),
                 handle,
                 progress,
@@ -170,10 +173,8 @@ impl Host {
                 }
                 Ok(LoadEvent::Failed(_)) => stop = true,
                 Ok(LoadEvent::Ready(..)) => {}
-                Err(RecvTimeoutError::Timeout) => {
-                    self.check_alive()?;
-                    watch(self.moment(start));
-                }
+                Ok(LoadEvent::Gone(core)) => return Err(self.bury(core)),
+                Err(RecvTimeoutError::Timeout) => watch(self.moment(start)),
                 Err(RecvTimeoutError::Disconnected) => bail!("all reactors have ended"),
             }
             if stop && !stopping {
@@ -220,7 +221,8 @@ impl Host {
                 }
                 Ok(LoadEvent::Failed(why)) => return Err(anyhow!(why)),
                 Ok(LoadEvent::Finished(_)) => {}
-                Err(RecvTimeoutError::Timeout) => self.check_alive()?,
+                Ok(LoadEvent::Gone(core)) => return Err(self.bury(core)),
+                Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => bail!("all reactors have ended"),
             }
             if self.interrupt.is_set() {
@@ -243,10 +245,14 @@ impl Host {
         }
     }
 
-    fn check_alive(&self) -> anyhow::Result<()> {
-        match self.cores.iter().any(|core| core.handle.is_finished()) {
-            true => bail!("a reactor has ended unexpectedly"),
-            false => Ok(()),
+    /// Why the reactor of a core has ended.
+    fn bury(&mut self, number: u16) -> anyhow::Error {
+        let Some(at) = self.cores.iter().position(|core| core.number == number) else {
+            return anyhow!("a reactor has ended");
+        };
+        match self.cores.remove(at).handle.join() {
+            Err(error) => error.into(),
+            Ok(_) => anyhow!("the reactor of core {number} has ended unexpectedly"),
         }
     }
 

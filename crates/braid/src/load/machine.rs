@@ -16,7 +16,7 @@ use std::sync::mpsc;
 pub struct LoadMachine {
     engine: HostEngine,
     peers: Vec<runtime::Sender<LoadControl>>,
-    events: mpsc::Sender<LoadEvent>,
+    events: Farewell,
     progress: Arc<Progress>,
     next: Option<Box<Task>>,
     worker: Option<Worker>,
@@ -43,6 +43,20 @@ pub enum LoadEvent {
     Failed(String),
     /// The task of a core has ended.
     Finished(Box<Finished>),
+    /// The reactor of that core has ended, whatever the reason.
+    Gone(u16),
+}
+
+/// Says [`LoadEvent::Gone`] when its machine is dropped.
+struct Farewell {
+    core: u16,
+    events: mpsc::Sender<LoadEvent>,
+}
+
+impl Drop for Farewell {
+    fn drop(&mut self) {
+        let _ = self.events.send(LoadEvent::Gone(self.core));
+    }
 }
 
 /// Counts of one core's running task; written by its core only.
@@ -76,6 +90,7 @@ impl LoadMachine {
     /// A machine without a task. `peers`: the other cores, for core 0.
     pub fn new(
         engine: HostEngine,
+        core: u16,
         peers: Vec<runtime::Sender<LoadControl>>,
         events: mpsc::Sender<LoadEvent>,
         progress: Arc<Progress>,
@@ -83,7 +98,7 @@ impl LoadMachine {
         Self {
             engine,
             peers,
-            events,
+            events: Farewell { core, events },
             progress,
             next: None,
             worker: None,
@@ -121,7 +136,7 @@ impl LoadMachine {
 
     /// The controlling thread may be gone; then nobody needs to know.
     fn tell(&self, event: LoadEvent) {
-        let _ = self.events.send(event);
+        let _ = self.events.events.send(event);
     }
 
     fn publish(&self) {
