@@ -4,3 +4,42 @@
 pub const TERM_REQ_MAX: u32 = 152;
 /// Longest NQN, bytes (Base 2.0, 4.5).
 pub const NQN_MAX: usize = 223;
+
+/// Most ports of a subsystem.
+pub const PORTS_MAX: usize = 64;
+/// Most namespaces of a subsystem: all of them fit one list.
+pub const NAMESPACES_MAX: usize = 1024;
+/// Largest I/O queue, entries.
+pub const IO_ENTRIES_MAX: u16 = 4096;
+/// Largest admin queue, entries. Hosts ask for 32.
+pub const ADMIN_ENTRIES_MAX: u16 = 128;
+/// Most I/O queues of one controller.
+pub const IO_QUEUES_MAX: u16 = 1024;
+/// Most connections of one subsystem.
+pub const CONNECTIONS_MAX: u32 = 1 << 16;
+/// Largest transfer of a target, log2 bytes.
+pub const TRANSFER_SHIFT_MAX: u8 = 24;
+/// In-capsule data that the target takes on admin queues and with Connect, bytes (NVMe-TCP 1.0, 3.3.2.1).
+pub const ADMIN_IN_CAPSULE: u32 = 8192;
+/// Commands a target holds for a connection before Connect gave it its size.
+pub const SLOTS_BEFORE_CONNECT: u16 = 2;
+/// Most data in one C2HData PDU, bytes: with digests on, what is lost to one flipped bit.
+pub const C2H_DATA_MAX: u32 = 1 << 18;
+/// Asynchronous Event Requests a target keeps per controller (AERL + 1).
+pub const ASYNC_EVENTS_MAX: usize = 4;
+/// Entries of a target's error log (ELPE + 1).
+pub const ERROR_ENTRIES_MAX: usize = 64;
+/// From the TCP connection to the end of Connect, ns. Slow peers are cut here.
+pub const HANDSHAKE_NS: u64 = 10_000_000_000;
+/// How long an association lives that is not enabled or was shut down, and a discovery controller
+/// without keep-alive that is asked nothing, ns (Base 2.0, 3.1.2.3 and 3.6: two minutes).
+pub const IDLE_NS: u64 = 120_000_000_000;
+/// How long what is queued may take to go out after a connection's end was decided, ns.
+pub const LINGER_NS: u64 = 5_000_000_000;
+
+/// Largest queue a host opens, entries: leaves at least four bits of the CID for the generation (T11).
+pub const HOST_ENTRIES_MAX: u16 = 4096;
+/// Entries of a host's admin queue: the fewest that a controller must take (Base 2.0, 3.3.1.2).
+pub const HOST_ADMIN_ENTRIES: u16 = 32;
+/// Most command capsules without payload that one `poll_transmit` of a host appends.
+pub const TRANSMIT_RUN_MAX: usize = 64;

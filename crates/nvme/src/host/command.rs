@@ -1,6 +1,6 @@
 //! The NVM commands as their submitters write them (NVM command set 1.0, 3).
 use super::{Command, Data};
-use crate::wire::sqe::{NSID_ALL, nvm};
+use crate::wire::sqe::{FABRICS, NSID_ALL, fctype, nvm};
 
 impl Command {
     /// Reads `blocks` (1…65536) from `slba`; blocks of 2^`block_shift` bytes.
@@ -92,6 +92,11 @@ impl Command {
             data: Data::None,
             token,
         }
+    }
+
+    /// Whether this is the Connect command of Fabrics.
+    pub(super) fn is_connect(&self) -> bool {
+        self.opcode == FABRICS && self.nsid as u8 == fctype::CONNECT
     }
 
     fn blocks(

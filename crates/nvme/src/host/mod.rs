@@ -7,6 +7,7 @@ mod admin;
 mod command;
 mod error;
 mod io_queue;
+mod transport;
 mod types;
 
 pub use admin::*;

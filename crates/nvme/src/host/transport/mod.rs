@@ -1,0 +1,306 @@
+//! One NVMe/TCP connection as the host sees it: handshake, capsules, data, and how it ends.
+//!
+//! Decides, from the bytes that arrive and the commands that are submitted, where payload belongs, what
+//! is to be sent, and how each command ended; for [`IoQueue`](super::IoQueue) and
+//! [`Admin`](super::Admin), which know what the commands mean.
+//!
+//! # Contract
+//! The face is that of [`crate::Placement`]. Whatever the controller sends: no panic, no growth, and
+//! every command ends exactly once. A protocol error queues a TermReq, ends all commands with Host
+//! Pathing Error and leaves the connection over; what arrives after that is ignored.
+//!
+//! # Limits
+//! Commands in flight: the queue's entries − 1. One R2T outstanding per command (MAXR2T 0).
+mod receive;
+mod slots;
+mod transmit;
+
+use alloc::collections::VecDeque;
+
+use super::{Command, Completed, Data, Digests, HostError, SubmitError};
+use crate::TxPayload;
+use crate::wire::cqe::SQHD_NONE;
+use crate::wire::fabrics::CATTR_DISABLE_SQ_FLOW;
+use crate::wire::pdu::{Framing, HEADER_MAX, PduError};
+use crate::wire::{SqeBuilder, Status};
+
+use receive::Receive;
+use slots::{Index, Slots};
+
+/// Phase of a connection's life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Not connected yet.
+    Idle,
+    /// ICReq is out, or about to be.
+    Handshake,
+    /// Commands flow.
+    Up,
+    /// It ended or failed.
+    Over,
+}
+
+/// Something to send, in order.
+#[derive(Clone, Copy, Debug)]
+enum Queued {
+    IcReq,
+    /// The capsule of the command in this slot.
+    Command(Index),
+    /// Data that an R2T asked for; the identifier tells whether the command is still the same.
+    Data(Index, u16),
+}
+
+/// What [`Connection::poll_transmit`] appended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sending {
+    /// Whole PDUs.
+    Whole,
+    /// A header; the driver puts this payload behind it.
+    Payload(TxPayload),
+    /// A header; the owner puts this range of its own data behind it with [`Connection::append_own`].
+    Own(Command, TxPayload),
+}
+
+/// A refused header, to be quoted in the TermReq.
+#[derive(Debug)]
+struct Refusal {
+    error: PduError,
+    header: [u8; HEADER_MAX],
+    len: usize,
+}
+
+/// The submission queue as the controller's SQHD lets us know it (Base 2.0, 3.3.1.1).
+#[derive(Debug)]
+struct Ring {
+    entries: u16,
+    head: u16,
+    tail: u16,
+    /// SQ flow control is on.
+    on: bool,
+}
+
+/// What must be known to open a connection.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// Queue size, entries ≥ 2.
+    pub entries: u16,
+    /// Digests wanted.
+    pub digests: Digests,
+    /// SQ flow control will be asked to be off.
+    pub disable_sq_flow_control: bool,
+    /// In-capsule data of ordinary commands, bytes.
+    pub in_capsule_max: u32,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Connection {
+    phase: Phase,
+    settings: Settings,
+    slots: Slots,
+    ring: Ring,
+    rx: Receive,
+    /// What was agreed for PDUs that arrive, and for those that leave.
+    rx_framing: Framing,
+    tx_framing: Framing,
+    maxh2cdata: u32,
+    queued: VecDeque<Queued>,
+    refusal: Option<Refusal>,
+    error: Option<HostError>,
+}
+
+impl Connection {
+    pub fn new(settings: Settings) -> Self {
+        let count = settings.entries - 1;
+        Self {
+            phase: Phase::Idle,
+            settings,
+            slots: Slots::new(count),
+            ring: Ring {
+                entries: settings.entries,
+                head: 0,
+                tail: 0,
+                on: true,
+            },
+            rx: Receive::new(),
+            rx_framing: Framing::PLAIN,
+            tx_framing: Framing::PLAIN,
+            maxh2cdata: 0,
+            // Each slot has at most a capsule and an answer to one R2T here.
+            queued: VecDeque::with_capacity(2 * usize::from(count) + 1),
+            refusal: None,
+            error: None,
+        }
+    }
+
+    /// The TCP connection is up.
+    pub fn handle_connected(&mut self) {
+        if self.phase == Phase::Idle {
+            self.phase = Phase::Handshake;
+            self.queued.push_back(Queued::IcReq);
+        }
+    }
+
+    /// The handshake is done and nothing failed since.
+    pub fn is_up(&self) -> bool {
+        self.phase == Phase::Up
+    }
+
+    /// Why it is over.
+    pub fn error(&self) -> Option<HostError> {
+        self.error
+    }
+
+    /// Commands whose end wasn't taken yet.
+    pub fn in_flight(&self) -> u32 {
+        self.slots.used() as u32
+    }
+
+    /// Most commands in flight.
+    pub fn capacity(&self) -> u32 {
+        self.slots.capacity() as u32
+    }
+
+    /// Queues a command; `own`: its data comes from the owner ([`Sending::Own`]).
+    #[inline]
+    pub fn submit(&mut self, command: &Command, own: bool) -> Result<(), SubmitError> {
+        if self.phase != Phase::Up {
+            return Err(SubmitError::NotReady);
+        }
+        if self.ring.is_full(self.slots.used() == 0) {
+            return Err(SubmitError::Full);
+        }
+        let index = self.slots.take(command, own).ok_or(SubmitError::Full)?;
+        self.ring.push();
+        self.queued.push_back(Queued::Command(index));
+        Ok(())
+    }
+
+    /// Connect succeeded with this SQHD: the ring starts there, and flow control is off if we asked for
+    /// that and the controller agrees (Base 2.0, 6.3).
+    pub fn start_ring(&mut self, sqhd: u16) {
+        self.ring.on = !(self.settings.disable_sq_flow_control && sqhd == SQHD_NONE);
+        if self.ring.on && sqhd < self.ring.entries {
+            // Nothing else was sent: all up to there is consumed, however the controller counts.
+            self.ring.head = sqhd;
+            self.ring.tail = sqhd;
+        }
+    }
+
+    /// Takes the end of a command.
+    #[inline]
+    pub fn poll_end(&mut self) -> Option<Completed> {
+        self.slots.take_end()
+    }
+
+    /// The driver no longer reads one range of the buffer of the command named `token`.
+    #[inline]
+    pub fn handle_sent(&mut self, token: u32) {
+        self.slots.give_back(token);
+    }
+
+    /// The TCP connection is gone; the driver reads no buffer any more.
+    pub fn handle_closed(&mut self) {
+        self.fail(HostError::Closed);
+        self.refusal = None;
+        self.slots.end_all(Status::HOST_PATH, true);
+    }
+
+    /// Gives up: all commands end, nothing more is sent but a TermReq that is already due.
+    pub fn fail(&mut self, error: HostError) {
+        if self.phase == Phase::Over {
+            return;
+        }
+        self.phase = Phase::Over;
+        self.error = Some(error);
+        self.rx.stop();
+        self.queued.clear();
+        self.slots.end_all(Status::HOST_PATH, false);
+    }
+
+    /// Gives up because of a PDU, and tells the controller why (T24).
+    fn refuse(&mut self, host_error: HostError, error: PduError, header: &[u8]) {
+        let mut refusal = Refusal {
+            error,
+            header: [0; HEADER_MAX],
+            len: header.len(),
+        };
+        refusal.header[..header.len()].copy_from_slice(header);
+        self.refusal = Some(refusal);
+        self.fail(host_error);
+    }
+}
+
+impl Ring {
+    /// `drained`: no command is in flight, so the controller has consumed all there was.
+    #[inline]
+    fn is_full(&mut self, drained: bool) -> bool {
+        if !self.on || self.next(self.tail) != self.head {
+            return false;
+        }
+        if drained {
+            self.head = self.tail;
+        }
+        !drained
+    }
+
+    #[inline]
+    fn push(&mut self) {
+        if self.on {
+            self.tail = self.next(self.tail);
+        }
+    }
+
+    /// SQHD of a completion; false: it can't be. One that goes back a little is ignored: controllers
+    /// with several threads send completions in another order than they counted them.
+    #[inline]
+    fn advance(&mut self, sqhd: u16) -> bool {
+        if !self.on {
+            return true;
+        }
+        if sqhd >= self.entries {
+            return false;
+        }
+        if self.distance(sqhd) <= self.distance(self.tail) {
+            self.head = sqhd;
+        }
+        true
+    }
+
+    /// Entries from the head to `to`.
+    fn distance(&self, to: u16) -> u16 {
+        if to >= self.head {
+            to - self.head
+        } else {
+            to + (self.entries - self.head)
+        }
+    }
+
+    fn next(&self, at: u16) -> u16 {
+        if at + 1 == self.entries { 0 } else { at + 1 }
+    }
+}
+
+impl Settings {
+    /// Connection attributes of the Connect command.
+    pub fn cattr(&self) -> u8 {
+        if self.disable_sq_flow_control {
+            CATTR_DISABLE_SQ_FLOW
+        } else {
+            0
+        }
+    }
+}
+
+/// A command of ours from its entry.
+pub fn own_command(sqe: &SqeBuilder, data: Data, token: u32) -> Command {
+    let view = sqe.view();
+    let cdw = core::array::from_fn(|i| view.cdw(10 + i));
+    Command {
+        opcode: view.opcode(),
+        nsid: view.nsid(),
+        cdw,
+        data,
+        token,
+    }
+}

@@ -1,0 +1,332 @@
+//! The commands in flight on one connection: identifiers, progress, and when their buffers are free.
+//!
+//! # Contract
+//! A command identifier is a slot number in the low bits and a generation above it; the generation
+//! changes whenever the slot is freed, so what a controller says about an ended command is refused
+//! instead of being taken for the slot's next one (T11). A command ends once: its slot goes to `ended`
+//! when the answer is in *and* no range of its buffer is lent to the driver any more (T23), and is free
+//! again when the end was taken. So ends can't outnumber slots.
+//!
+//! # Limits
+//! As many commands as slots; all memory is taken by `new`.
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use crate::host::{Command, Completed, Data};
+use crate::wire::Status;
+
+/// Where a command stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Free,
+    /// Its capsule waits to be sent: the controller can't know its identifier.
+    Queued,
+    /// The controller has it.
+    Sent,
+    /// Its end is known.
+    Ended,
+}
+
+/// One command.
+#[derive(Debug)]
+pub struct Slot {
+    pub cid: u16,
+    /// Transfer tag of the R2T that is being answered.
+    pub ttag: u16,
+    state: State,
+    /// C2HData with LAST was seen.
+    pub last: bool,
+    /// A data digest was wrong: the command fails whatever the controller says later (T17).
+    pub damaged: bool,
+    /// Whether its payload is the machine's own.
+    pub own: bool,
+    /// Bytes of data in place, or lent for sending.
+    pub moved: u32,
+    /// Bytes of data that the controller asked for so far; as `moved` while no R2T is open.
+    pub granted: u32,
+    /// Ranges of the buffer that the driver still reads.
+    lent: u32,
+    pub command: Command,
+    status: Status,
+    result: u64,
+}
+
+/// A command's number on this connection.
+pub type Index = u16;
+
+/// See the module.
+#[derive(Debug)]
+pub struct Slots {
+    slots: Box<[Slot]>,
+    free: Vec<Index>,
+    /// Ended and not lent, in that order.
+    ended: VecDeque<Index>,
+    /// Slots with `lent > 0`, in the order of their first loan: the driver returns them nearly so.
+    lenders: VecDeque<Index>,
+    /// Low bits of a CID that are the slot.
+    mask: u16,
+}
+
+impl Slots {
+    /// Room for `count` commands.
+    pub fn new(count: u16) -> Self {
+        let mask = count.max(1).next_power_of_two() - 1;
+        let idle = Command {
+            opcode: 0,
+            nsid: 0,
+            cdw: [0; 6],
+            data: Data::None,
+            token: 0,
+        };
+        let slot = |cid| Slot {
+            cid,
+            ttag: 0,
+            state: State::Free,
+            last: false,
+            damaged: false,
+            own: false,
+            moved: 0,
+            granted: 0,
+            lent: 0,
+            command: idle,
+            status: Status::SUCCESS,
+            result: 0,
+        };
+        Self {
+            slots: (0..count).map(slot).collect(),
+            free: (0..count).rev().collect(),
+            ended: VecDeque::with_capacity(count.into()),
+            lenders: VecDeque::with_capacity(count.into()),
+            mask,
+        }
+    }
+
+    /// Most commands.
+    pub fn capacity(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Commands whose end wasn't taken yet.
+    pub fn used(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    /// A slot by its number, which came from here.
+    #[inline]
+    pub fn at(&mut self, index: Index) -> &mut Slot {
+        &mut self.slots[usize::from(index)]
+    }
+
+    /// As [`Self::at`], to look.
+    #[inline]
+    pub fn peek(&self, index: Index) -> &Slot {
+        &self.slots[usize::from(index)]
+    }
+
+    /// Takes a slot for a command to be sent; `None`: all are in use.
+    #[inline]
+    pub fn take(&mut self, command: &Command, own: bool) -> Option<Index> {
+        let index = self.free.pop()?;
+        let slot = &mut self.slots[usize::from(index)];
+        slot.state = State::Queued;
+        slot.last = false;
+        slot.damaged = false;
+        slot.own = own;
+        slot.moved = 0;
+        slot.granted = 0;
+        slot.command = *command;
+        Some(index)
+    }
+
+    /// The controller is being told of the command.
+    #[inline]
+    pub fn mark_sent(&mut self, index: Index) {
+        self.at(index).state = State::Sent;
+    }
+
+    /// The command a controller names; `None`: it never was told of it, or the command has ended.
+    #[inline]
+    pub fn find(&self, cid: u16) -> Option<Index> {
+        let index = cid & self.mask;
+        let slot = self.slots.get(usize::from(index))?;
+        (slot.cid == cid && slot.state == State::Sent).then_some(index)
+    }
+
+    /// Whether the command in this slot may still send or receive data.
+    #[inline]
+    pub fn is_live(&self, index: Index) -> bool {
+        matches!(
+            self.slots[usize::from(index)].state,
+            State::Queued | State::Sent
+        )
+    }
+
+    /// The driver now reads a range of the command's buffer.
+    #[inline]
+    pub fn lend(&mut self, index: Index) {
+        let slot = self.at(index);
+        slot.lent += 1;
+        if slot.lent == 1 {
+            self.lenders.push_back(index);
+        }
+    }
+
+    /// The driver is done with one range of the buffer of the command named `token`.
+    #[inline]
+    pub fn give_back(&mut self, token: u32) {
+        let named = |&index: &Index| self.slots[usize::from(index)].command.token == token;
+        let Some(at) = self.lenders.iter().position(named) else {
+            return;
+        };
+        let index = self.lenders[at];
+        let slot = &mut self.slots[usize::from(index)];
+        slot.lent -= 1;
+        if slot.lent == 0 {
+            self.lenders.remove(at);
+            if slot.state == State::Ended {
+                self.ended.push_back(index);
+            }
+        }
+    }
+
+    /// The command has ended; its end can be taken once nothing of its buffer is lent.
+    #[inline]
+    pub fn end(&mut self, index: Index, status: Status, result: u64) {
+        let slot = &mut self.slots[usize::from(index)];
+        debug_assert!(matches!(slot.state, State::Queued | State::Sent));
+        slot.state = State::Ended;
+        slot.status = status;
+        slot.result = result;
+        if slot.lent == 0 {
+            self.ended.push_back(index);
+        }
+    }
+
+    /// Ends every command that hasn't. `returned`: the driver reads no buffer any more.
+    pub fn end_all(&mut self, status: Status, returned: bool) {
+        if returned {
+            while let Some(index) = self.lenders.pop_front() {
+                let slot = &mut self.slots[usize::from(index)];
+                slot.lent = 0;
+                if slot.state == State::Ended {
+                    self.ended.push_back(index);
+                }
+            }
+        }
+        for index in 0..self.slots.len() as Index {
+            if self.is_live(index) {
+                self.end(index, status, 0);
+            }
+        }
+    }
+
+    /// Takes the end of a command and frees its slot.
+    #[inline]
+    pub fn take_end(&mut self) -> Option<Completed> {
+        let index = self.ended.pop_front()?;
+        let slot = &mut self.slots[usize::from(index)];
+        slot.state = State::Free;
+        slot.cid = slot.cid.wrapping_add(self.mask.wrapping_add(1));
+        self.free.push(index);
+        Some(Completed {
+            token: slot.command.token,
+            status: slot.status,
+            result: slot.result,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn taken(slots: &mut Slots, token: u32) -> Index {
+        let index = slots.take(&Command::flush(1, token), false).unwrap();
+        slots.mark_sent(index);
+        index
+    }
+
+    #[test]
+    fn t11_an_identifier_of_an_ended_command_is_refused() {
+        let mut slots = Slots::new(3);
+        let index = taken(&mut slots, 7);
+        let cid = slots.at(index).cid;
+        assert_eq!(slots.find(cid), Some(index));
+        slots.end(index, Status::SUCCESS, 0);
+        assert_eq!(slots.find(cid), None, "ended, not taken");
+        slots.take_end().unwrap();
+        let mut seen = alloc::collections::BTreeSet::from([cid]);
+        // The slot's next users have other identifiers for as long as there are generations.
+        for generation in 1..(1 << 14) {
+            let again = taken(&mut slots, generation);
+            assert_eq!(again, index);
+            assert_eq!(slots.find(cid), None);
+            assert!(seen.insert(slots.at(again).cid));
+            slots.end(again, Status::SUCCESS, 0);
+            slots.take_end().unwrap();
+        }
+    }
+
+    #[test]
+    fn t11_only_what_was_sent_is_found() {
+        let mut slots = Slots::new(3);
+        let index = slots.take(&Command::flush(1, 0), false).unwrap();
+        let cid = slots.at(index).cid;
+        assert_eq!(slots.find(cid), None);
+        slots.mark_sent(index);
+        assert_eq!(slots.find(cid), Some(index));
+        assert_eq!(slots.find(3), None, "inside the mask, outside the slots");
+        assert_eq!(slots.find(cid | 4), None, "another generation");
+    }
+
+    #[test]
+    fn t23_a_lent_buffer_holds_the_end_back() {
+        for answer_first in [true, false] {
+            let mut slots = Slots::new(2);
+            let index = taken(&mut slots, 5);
+            slots.lend(index);
+            slots.lend(index);
+            slots.give_back(5);
+            if answer_first {
+                slots.end(index, Status::SUCCESS, 1);
+                assert_eq!(slots.take_end(), None);
+                slots.give_back(5);
+            } else {
+                slots.give_back(5);
+                assert_eq!(slots.take_end(), None);
+                slots.end(index, Status::SUCCESS, 1);
+            }
+            let end = Completed {
+                token: 5,
+                status: Status::SUCCESS,
+                result: 1,
+            };
+            assert_eq!(slots.take_end(), Some(end));
+            assert_eq!(slots.used(), 0);
+        }
+    }
+
+    #[test]
+    fn ending_all_keeps_lent_buffers_unless_they_were_returned() {
+        for returned in [true, false] {
+            let mut slots = Slots::new(4);
+            let lent = taken(&mut slots, 1);
+            slots.lend(lent);
+            taken(&mut slots, 2);
+            slots.take(&Command::flush(1, 3), false).unwrap();
+            slots.end_all(Status::HOST_PATH, returned);
+            let tokens: Vec<_> = core::iter::from_fn(|| slots.take_end())
+                .map(|end| end.token)
+                .collect();
+            if returned {
+                assert_eq!(tokens.len(), 3);
+            } else {
+                assert_eq!(tokens, [2, 3]);
+                slots.give_back(1);
+                assert_eq!(slots.take_end().unwrap().status, Status::HOST_PATH);
+            }
+            assert_eq!(slots.used(), 0);
+        }
+    }
+}
