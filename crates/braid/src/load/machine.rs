@@ -124,6 +124,8 @@ impl LoadMachine {
                     }
                     self.tell(LoadEvent::Failed(why));
                 }
+                // The report's latencies tell more than this line.
+                HostEvent::Warning(..) => {}
                 HostEvent::Publish(facts) => {
                     for peer in &self.peers {
                         peer.send(LoadControl::Host(HostControl::Path(facts.clone())));
