@@ -1,19 +1,23 @@
 //! A scripted controller, and a driver that moves payload as the contract says.
-#![allow(dead_code)] // each test file uses a part of it
+#![allow(dead_code, clippy::unwrap_used)] // each test file uses a part of it
 use std::collections::BTreeMap;
 
 use nvme::host::{
-    Completed, Data, Digests, HostIdentity, IoQueue, IoQueueConfig, QueueEvent, SubmitError,
+    Command, Completed, Data, Digests, HostError, HostIdentity, IoQueue, IoQueueConfig, QueueEvent,
+    SubmitError,
 };
 use nvme::wire::cqe::SQHD_NONE;
-use nvme::wire::pdu::{DataHeader, Framing, Header, IcResp, PduType};
+use nvme::wire::pdu::{DataHeader, Framing, Header, IcResp, PduError, PduType, TermReq};
 use nvme::wire::{Cqe, Sqe, Status};
 use nvme::{Placement, TxPayload, crc32c};
 
 pub const CNTLID: u16 = 7;
 
 pub fn identity() -> HostIdentity {
-    HostIdentity { nqn: "nqn.2014-08.org.nvmexpress:uuid:host".into(), id: [0x11; 16] }
+    HostIdentity {
+        nqn: "nqn.2014-08.org.nvmexpress:uuid:host".into(),
+        id: [0x11; 16],
+    }
 }
 
 pub fn config() -> IoQueueConfig {
@@ -121,7 +125,12 @@ impl Peer {
         assert_eq!(connect.data.len(), 1024);
         let sqhd = if off { SQHD_NONE } else { 1 };
         let cid = connect.sqe().cid();
-        peer.respond(Cqe { cid, sqhd, result: CNTLID.into(), ..Cqe::default() });
+        peer.respond(Cqe {
+            cid,
+            sqhd,
+            result: CNTLID.into(),
+            ..Cqe::default()
+        });
         assert_eq!(peer.queue.poll_event(), Some(QueueEvent::Ready));
         peer
     }
@@ -134,17 +143,29 @@ impl Peer {
     pub fn handshake(&mut self, digests: Digests, cpda: u8, maxh2cdata: u32) {
         let (header_digest, data_digest) = (digests.header, digests.data);
         let mut out = Vec::new();
-        IcResp { pfv: 0, cpda, header_digest, data_digest, maxh2cdata }.emit(&mut out);
+        IcResp {
+            pfv: 0,
+            cpda,
+            header_digest,
+            data_digest,
+            maxh2cdata,
+        }
+        .emit(&mut out);
         self.give(&out);
-        self.framing =
-            Framing { header_digest, data_digest, alignment: (u32::from(cpda) + 1) * 4 };
+        self.framing = Framing {
+            header_digest,
+            data_digest,
+            alignment: (u32::from(cpda) + 1) * 4,
+        };
     }
 
     /// What the host has to send now.
     pub fn sent(&mut self) -> Vec<Sent> {
         let mut stream = Vec::new();
         while let Some(transmit) = self.queue.poll_transmit(&mut stream, self.now_ns) {
-            let Some(payload) = transmit.payload else { continue };
+            let Some(payload) = transmit.payload else {
+                continue;
+            };
             let range = payload.offset..payload.offset + payload.len;
             let bytes: Vec<u8> = range.map(|at| pattern(payload.token, at)).collect();
             stream.extend_from_slice(&bytes);
@@ -161,14 +182,14 @@ impl Peer {
     }
 
     /// Submits and returns the capsule.
-    pub fn submit(&mut self, command: nvme::host::Command) -> Sent {
+    pub fn submit(&mut self, command: Command) -> Sent {
         assert_eq!(self.try_submit(command), Ok(()));
         let mut sent = self.sent();
         assert_eq!(sent.len(), 1);
         sent.remove(0)
     }
 
-    pub fn try_submit(&mut self, command: nvme::host::Command) -> Result<(), SubmitError> {
+    pub fn try_submit(&mut self, command: Command) -> Result<(), SubmitError> {
         if let Data::In(len) = command.data {
             self.buffers.insert(command.token, vec![0xee; len as usize]);
         }
@@ -188,7 +209,10 @@ impl Peer {
             bytes = &bytes[used..];
             match self.queue.placement() {
                 Some(place) if !bytes.is_empty() => bytes = self.place(place, bytes),
-                place => assert!(place.is_some() || bytes.is_empty(), "stopped without payload"),
+                place => assert!(
+                    place.is_some() || bytes.is_empty(),
+                    "stopped without payload"
+                ),
             }
         }
     }
@@ -196,18 +220,26 @@ impl Peer {
     fn place<'a>(&mut self, place: Placement, bytes: &'a [u8]) -> &'a [u8] {
         assert!(place.len > 0);
         let (now, rest) = bytes.split_at(bytes.len().min(place.len as usize));
-        let buffer = self.buffers.get_mut(&place.token).expect("a command in flight");
+        let buffer = self
+            .buffers
+            .get_mut(&place.token)
+            .expect("a command in flight");
         let at = place.offset as usize;
         buffer[at..at + now.len()].copy_from_slice(now);
         let crc = place.crc.map_or(0, |crc| crc32c(crc, now));
-        self.queue.handle_payload(now.len() as u32, crc, self.now_ns);
+        self.queue
+            .handle_payload(now.len() as u32, crc, self.now_ns);
         rest
     }
 
     /// A PDU with the controller's framing (HPDA 0).
     pub fn pdu(&self, kind: PduType, flags: u8, own: &[u8], data: &[u8]) -> Vec<u8> {
         let mut out = Vec::new();
-        Framing { alignment: 4, ..self.framing }.whole(&mut out, kind, flags, own, data);
+        Framing {
+            alignment: 4,
+            ..self.framing
+        }
+        .whole(&mut out, kind, flags, own, data);
         out
     }
 
@@ -218,17 +250,36 @@ impl Peer {
 
     /// Success, SQHD not reported.
     pub fn succeed(&mut self, cid: u16) {
-        self.respond(Cqe { cid, sqhd: SQHD_NONE, ..Cqe::default() });
+        self.respond(Cqe {
+            cid,
+            sqhd: SQHD_NONE,
+            ..Cqe::default()
+        });
     }
 
     pub fn c2h(&self, cccid: u16, offset: u32, data: &[u8], flags: u8) -> Vec<u8> {
-        let header = DataHeader { cccid, ttag: 0, offset, length: data.len() as u32 };
+        let header = DataHeader {
+            cccid,
+            ttag: 0,
+            offset,
+            length: data.len() as u32,
+        };
         self.pdu(PduType::C2hData, flags, &header.emit(), data)
     }
 
     pub fn r2t(&mut self, cccid: u16, ttag: u16, offset: u32, length: u32) {
-        let pdu =
-            self.pdu(PduType::R2t, 0, &DataHeader { cccid, ttag, offset, length }.emit(), &[]);
+        let pdu = self.pdu(
+            PduType::R2t,
+            0,
+            &DataHeader {
+                cccid,
+                ttag,
+                offset,
+                length,
+            }
+            .emit(),
+            &[],
+        );
         self.give(&pdu);
     }
 
@@ -250,4 +301,30 @@ impl Peer {
     pub fn events(&mut self) -> Vec<QueueEvent> {
         std::iter::from_fn(|| self.queue.poll_event()).collect()
     }
+}
+
+/// The TermReq that the host sends, after the queue failed with `error`.
+pub fn refused(peer: &mut Peer, error: PduError) {
+    let sent = peer.sent();
+    assert_eq!(sent.len(), 1, "a TermReq and nothing else");
+    assert_eq!(sent[0].kind, PduType::H2cTermReq);
+    let term = TermReq::parse(&sent[0].header).unwrap();
+    assert_eq!((term.fes, term.fei), (error.fes as u16, error.fei));
+    assert!(!sent[0].data.is_empty() && sent[0].data.len() <= 128);
+    assert_eq!(
+        peer.events().last(),
+        Some(&QueueEvent::Failed(HostError::Protocol(error)))
+    );
+    assert_eq!(
+        peer.queue.submit(&Command::flush(1, 0), 0),
+        Err(SubmitError::NotReady)
+    );
+}
+
+pub fn read(token: u32, blocks: u32) -> Command {
+    Command::read(1, 64, blocks, 9, false, token)
+}
+
+pub fn write(token: u32, bytes: u32) -> Command {
+    Command::write(1, 64, bytes / 512, 9, false, token)
 }
