@@ -1,85 +1,370 @@
-//! The subsystem machine.
-use super::{ConnId, ControllerEvent, SubsystemConfig};
+//! The subsystem machine: all connections, controllers and what they share.
+//!
+//! Decides everything a target decides, from the bytes of hosts, the answers of the driver's storage and
+//! the time. One allowed set of ports serves both the I/O subsystem and discovery.
+//!
+//! # Contract
+//! * Every call may make events, `poll_transmit` and `handle_sent` too: the driver polls `poll_event`
+//!   until `None` before it sleeps.
+//! * The driver polls `poll_transmit` of every connection named in a `Transmit` until `None`, at its
+//!   own pace: it may stop while enough is queued with the kernel. What waits holds a slot, no data.
+//! * Tokens name commands per connection and are below the queue's entries.
+//! * A buffer belongs to the machine's command from `buffer_ready` (or the read's execution) until
+//!   `Release`. While a connection lives, `Release` follows the last `handle_sent`; what else it held is
+//!   released in `handle_closed`.
+//! * Calls for a connection that isn't open are ignored where a late event may cause them
+//!   (`buffer_ready`, `poll_transmit`) and panic elsewhere.
+//!
+//! # Limits
+//! Connections as configured, one controller for each at most, `entries` commands per queue;
+//! 10 s from TCP connection to the end of Connect; two minutes without use (see [`crate::limits`]).
+use super::association::{Controller, Notice};
+use super::config::{ConfigError, Shared, check_blocks};
+use super::connection::{Connection, Events, Phase, Sent, Step, Terms};
+use super::{
+    CloseReason, ConnId, ConnectionStatus, ControllerEvent, ControllerStatus, SubsystemConfig,
+};
 use crate::host::AnaState;
 use crate::wire::Status;
 use crate::{Placement, Transmit};
+use alloc::boxed::Box;
 use alloc::vec::Vec;
-
-/// A subsystem and all its connections.
-pub struct Subsystem {
-    _todo: (),
-}
-
-#[allow(missing_docs, unused_variables)]
-impl Subsystem {
-    /// Errors name the offending field.
-    pub fn new(config: SubsystemConfig) -> Result<Self, ConfigError> {
-        todo!()
-    }
-    /// A host connected to `port` (index). `Err`: too many connections.
-    pub fn open(&mut self, conn: ConnId, port: u16, now_ns: u64) -> Result<(), Full> {
-        todo!()
-    }
-    pub fn handle_bytes(&mut self, conn: ConnId, bytes: &[u8], now_ns: u64) -> usize {
-        todo!()
-    }
-    pub fn placement(&self, conn: ConnId) -> Option<Placement> {
-        todo!()
-    }
-    pub fn handle_payload(&mut self, conn: ConnId, len: u32, crc: u32, now_ns: u64) {
-        todo!()
-    }
-    pub fn buffer_ready(&mut self, conn: ConnId, token: u32, now_ns: u64) {
-        todo!()
-    }
-    /// The backend has executed a command; a read's data is in its buffer.
-    pub fn complete(&mut self, conn: ConnId, token: u32, status: Status, now_ns: u64) {
-        todo!()
-    }
-    pub fn poll_transmit(
-        &mut self,
-        conn: ConnId,
-        out: &mut Vec<u8>,
-        now_ns: u64,
-    ) -> Option<Transmit> {
-        todo!()
-    }
-    pub fn handle_sent(&mut self, conn: ConnId, token: u32) {
-        todo!()
-    }
-    /// The connection is gone. Commands still at the backend are completed by the driver as usual; each gets its Release.
-    /// `conn` may be opened again once all of them are released.
-    pub fn handle_closed(&mut self, conn: ConnId, now_ns: u64) {
-        todo!()
-    }
-    pub fn poll_event(&mut self) -> Option<ControllerEvent> {
-        todo!()
-    }
-    pub fn poll_timeout(&self) -> Option<u64> {
-        todo!()
-    }
-    pub fn handle_timeout(&mut self, now_ns: u64) {
-        todo!()
-    }
-    /// Changes the ANA state seen through a port; hosts get the event.
-    pub fn set_ana(&mut self, port: u16, state: AnaState, now_ns: u64) {
-        todo!()
-    }
-    /// Changes a namespace's size; hosts get the event.
-    pub fn resize(&mut self, nsid: u32, blocks: u64, now_ns: u64) -> Result<(), ConfigError> {
-        todo!()
-    }
-}
-
-/// A field of the configuration that can't be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ConfigError {
-    /// Field.
-    pub field: &'static str,
-    /// What is wrong with it and what would be right.
-    pub why: &'static str,
-}
 
 /// No room for another connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Full;
+
+impl core::fmt::Display for Full {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("no room for another connection")
+    }
+}
+
+impl core::error::Error for Full {}
+
+/// A subsystem and all its connections.
+pub struct Subsystem {
+    pub(super) shared: Shared,
+    /// By connection id.
+    pub(super) connections: Vec<Option<Box<Connection>>>,
+    pub(super) controllers: Vec<Option<Box<Controller>>>,
+    pub(super) events: Events,
+    /// The earliest deadline; `u64::MAX` = none.
+    pub(super) timeout_ns: u64,
+    pub(super) cntlid_next: u16,
+    /// Admin data on its way out.
+    pub(super) scratch: Vec<u8>,
+}
+
+impl Subsystem {
+    /// A subsystem without connections.
+    ///
+    /// # Errors
+    /// Names the offending field, and what it may be.
+    pub fn new(config: SubsystemConfig) -> Result<Self, ConfigError> {
+        let shared = Shared::new(config)?;
+        let connections = shared.config.connections_max as usize;
+        Ok(Self {
+            connections: core::iter::repeat_with(|| None).take(connections).collect(),
+            controllers: Vec::new(),
+            events: Events::default(),
+            timeout_ns: u64::MAX,
+            cntlid_next: shared.config.cntlid_min,
+            scratch: Vec::new(),
+            shared,
+        })
+    }
+
+    /// Asks hosts to align data in their PDUs to `bytes`: (CPDA + 1) · 4. For connections opened later.
+    ///
+    /// # Errors
+    /// Unless a multiple of 4, 4 to 128.
+    pub fn set_data_alignment(&mut self, bytes: u32) -> Result<(), ConfigError> {
+        if !(4..=128).contains(&bytes) || !bytes.is_multiple_of(4) {
+            return Err(ConfigError {
+                field: "cpda",
+                why: "must be a multiple of 4, 4 to 128",
+            });
+        }
+        self.shared.alignment = bytes;
+        Ok(())
+    }
+
+    /// A host connected to `port` (index).
+    ///
+    /// # Errors
+    /// Too many connections, or this one is still in use: its last commands aren't released.
+    ///
+    /// # Panics
+    /// If there is no such port.
+    pub fn open(&mut self, conn: ConnId, port: u16, now_ns: u64) -> Result<(), Full> {
+        assert!(
+            usize::from(port) < self.shared.config.ports.len(),
+            "no port {port}"
+        );
+        let terms = Terms {
+            in_capsule_max: self.shared.config.in_capsule_max,
+            maxh2cdata: self.shared.config.maxh2cdata,
+            alignment: self.shared.alignment,
+            c2h_success: self.shared.config.c2h_success,
+        };
+        match self.connections.get_mut(conn.0 as usize) {
+            Some(place @ None) => {
+                *place = Some(Box::new(Connection::new(conn, port, terms, now_ns)));
+            }
+            _ => return Err(Full),
+        }
+        self.rearm();
+        Ok(())
+    }
+
+    /// Bytes from the host. Returns how many were taken: fewer than offered where payload begins
+    /// ([`Self::placement`]), a buffer is awaited, or all slots are in use (`Resume` follows).
+    ///
+    /// # Panics
+    /// If the connection isn't open.
+    pub fn handle_bytes(&mut self, conn: ConnId, bytes: &[u8], now_ns: u64) -> usize {
+        let at = conn.0 as usize;
+        let mut used = 0;
+        loop {
+            let (connection, _) = self.connection(at);
+            let (taken, step) = connection.receive(&bytes[used..]);
+            used += taken;
+            match step {
+                Step::Wait => break,
+                Step::Capsule(entry) => self.command(at, &entry, now_ns),
+                Step::Complete(slot) => self.data_complete(at, slot, now_ns),
+                Step::Failed => self.fail(at, now_ns),
+                Step::Terminated => self.end(at, CloseReason::Terminated, now_ns),
+            }
+        }
+        let (connection, _) = Self::parts(&mut self.connections, &mut self.controllers, at);
+        connection.kick_own(&mut self.events);
+        used
+    }
+
+    /// Where the next bytes belong, if they are payload.
+    pub fn placement(&self, conn: ConnId) -> Option<Placement> {
+        self.connections.get(conn.0 as usize)?.as_ref()?.placement()
+    }
+
+    /// `len` bytes of payload are in place; `crc` continues `Placement::crc`.
+    ///
+    /// # Panics
+    /// If more is reported than was placed.
+    pub fn handle_payload(&mut self, conn: ConnId, len: u32, crc: u32, now_ns: u64) {
+        let at = conn.0 as usize;
+        if let Some(slot) = self.connection(at).0.payload(len, crc) {
+            self.data_complete(at, slot, now_ns);
+        }
+    }
+
+    /// The buffer asked for by `NeedBuffer` is there; data may flow.
+    pub fn buffer_ready(&mut self, conn: ConnId, token: u32, _now_ns: u64) {
+        let at = conn.0 as usize;
+        if self.connections.get(at).is_some_and(Option::is_some) {
+            self.buffer_is_ready(at, token as u16);
+        }
+    }
+
+    /// The driver has executed a command; a read's data is in its buffer.
+    ///
+    /// # Panics
+    /// If the command isn't the driver's.
+    pub fn complete(&mut self, conn: ConnId, token: u32, status: Status, now_ns: u64) {
+        self.executed(conn.0 as usize, token as u16, status, now_ns);
+    }
+
+    /// Appends PDUs to `out` until payload follows one, or data of an admin command was appended.
+    /// `None`: nothing was appended and nothing is left; the next `Transmit` says when there is.
+    pub fn poll_transmit(
+        &mut self,
+        conn: ConnId,
+        out: &mut Vec<u8>,
+        _now_ns: u64,
+    ) -> Option<Transmit> {
+        let at = conn.0 as usize;
+        let before = out.len();
+        let connection = self.connections.get_mut(at)?.as_deref_mut()?;
+        match connection.transmit(out, &mut self.events) {
+            Sent::Payload(payload) => {
+                return Some(Transmit {
+                    payload: Some(payload),
+                });
+            }
+            Sent::Page(slot) => {
+                self.send_page(at, slot, out);
+                return Some(Transmit { payload: None });
+            }
+            Sent::Idle => {}
+        }
+        (out.len() > before).then_some(Transmit { payload: None })
+    }
+
+    /// Nobody reads the payload of one [`TxPayload`](crate::TxPayload) any more.
+    ///
+    /// # Panics
+    /// If none was handed out.
+    pub fn handle_sent(&mut self, conn: ConnId, token: u32) {
+        let at = conn.0 as usize;
+        let (connection, _) = Self::parts(&mut self.connections, &mut self.controllers, at);
+        connection.sent(token as u16, &mut self.events);
+        if connection.phase == Phase::Gone {
+            self.bury(at);
+        }
+    }
+
+    /// The connection is gone. Commands still at the backend are completed by the driver as usual; each
+    /// gets its Release. `conn` may be opened again once all of them are released.
+    pub fn handle_closed(&mut self, conn: ConnId, now_ns: u64) {
+        let at = conn.0 as usize;
+        self.detach(at, CloseReason::AssociationLost, now_ns);
+        let (connection, _) = Self::parts(&mut self.connections, &mut self.controllers, at);
+        connection.gone(&mut self.events);
+        self.bury(at);
+        self.rearm();
+    }
+
+    /// The next thing to do.
+    pub fn poll_event(&mut self) -> Option<ControllerEvent> {
+        self.events.0.pop_front()
+    }
+
+    /// When to be called at the latest.
+    pub fn poll_timeout(&self) -> Option<u64> {
+        (self.timeout_ns != u64::MAX).then_some(self.timeout_ns)
+    }
+
+    /// That time has come.
+    pub fn handle_timeout(&mut self, now_ns: u64) {
+        if now_ns >= self.timeout_ns {
+            self.expire(now_ns);
+        }
+    }
+
+    /// Changes the ANA state seen through a port (index); hosts get the event.
+    ///
+    /// # Panics
+    /// If there is no such port.
+    pub fn set_ana(&mut self, port: u16, state: AnaState, _now_ns: u64) {
+        let ana = &mut self.shared.ana[usize::from(port)];
+        if ana.state == state {
+            return;
+        }
+        ana.state = state;
+        ana.changes += 1;
+        self.notify(|controller| {
+            if controller.port == port {
+                controller.notify(Notice::Ana);
+            }
+        });
+    }
+
+    /// ANA state seen through a port (index).
+    ///
+    /// # Panics
+    /// If there is no such port.
+    pub fn ana(&self, port: u16) -> AnaState {
+        self.shared.ana[usize::from(port)].state
+    }
+
+    /// Changes a namespace's size; hosts get the event.
+    ///
+    /// # Errors
+    /// There is no such namespace, or it can't have that size.
+    pub fn resize(&mut self, nsid: u32, blocks: u64, _now_ns: u64) -> Result<(), ConfigError> {
+        let Some(namespace) = self.shared.namespace_mut(nsid) else {
+            return Err(ConfigError {
+                field: "nsid",
+                why: "there is no such namespace",
+            });
+        };
+        check_blocks(namespace, blocks)?;
+        if namespace.blocks != blocks {
+            namespace.blocks = blocks;
+            self.notify(|controller| controller.note_changed(nsid));
+        }
+        Ok(())
+    }
+
+    /// All connections that aren't over.
+    pub fn connections(&self) -> impl Iterator<Item = ConnectionStatus> + '_ {
+        let open = self
+            .connections
+            .iter()
+            .flatten()
+            .filter(|c| c.phase != Phase::Gone);
+        open.map(|c| {
+            let controller = c
+                .controller
+                .and_then(|index| self.controllers[index].as_ref());
+            let entries = if controller.is_some() { c.entries } else { 0 };
+            ConnectionStatus {
+                conn: c.id,
+                port: c.port,
+                cntlid: controller.map(|controller| controller.cntlid),
+                qid: c.qid,
+                entries,
+                outstanding: c.outstanding,
+            }
+        })
+    }
+
+    /// All controllers.
+    pub fn controllers(&self) -> impl Iterator<Item = ControllerStatus<'_>> + '_ {
+        self.controllers.iter().flatten().map(|c| ControllerStatus {
+            cntlid: c.cntlid,
+            hostnqn: &c.hostnqn,
+            hostid: c.hostid,
+            port: c.port,
+            discovery: c.discovery,
+            ready: c.csts().rdy(),
+            io_queues: c.io_queues(),
+            kato_ms: c.kato_ms,
+        })
+    }
+
+    /// A connection with its controller.
+    #[inline]
+    pub(super) fn connection(&mut self, at: usize) -> (&mut Connection, Option<&mut Controller>) {
+        Self::parts(&mut self.connections, &mut self.controllers, at)
+    }
+
+    /// The same, where the rest of the subsystem is needed beside them.
+    #[inline]
+    pub(super) fn parts<'a>(
+        connections: &'a mut [Option<Box<Connection>>],
+        controllers: &'a mut [Option<Box<Controller>>],
+        at: usize,
+    ) -> (&'a mut Connection, Option<&'a mut Controller>) {
+        let Some(Some(connection)) = connections.get_mut(at) else {
+            panic!("connection {at} isn't open");
+        };
+        let controller = connection
+            .controller
+            .and_then(|index| controllers[index].as_deref_mut());
+        (connection, controller)
+    }
+
+    /// A controller with its admin connection.
+    pub(super) fn association(
+        &mut self,
+        index: usize,
+    ) -> Option<(&mut Controller, &mut Connection, &mut Events)> {
+        let controller = self.controllers[index].as_deref_mut()?;
+        let admin = self.connections[controller.admin].as_deref_mut()?;
+        Some((controller, admin, &mut self.events))
+    }
+
+    /// Tells every I/O controller of a change and posts what events come of it.
+    fn notify(&mut self, change: impl Fn(&mut Controller)) {
+        for index in 0..self.controllers.len() {
+            if let Some(controller) = self.controllers[index].as_deref_mut()
+                && !controller.discovery
+            {
+                change(controller);
+                self.post_events(index);
+            }
+        }
+    }
+}

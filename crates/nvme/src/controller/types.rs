@@ -125,10 +125,11 @@ pub struct IoCommand {
 }
 
 /// What the subsystem tells its driver.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ControllerEvent {
     /// A command that carries data from the host needs a buffer of `len` bytes before data can flow:
-    /// answer with `Subsystem::buffer_ready`. Until then `handle_bytes` may consume nothing.
+    /// answer with `Subsystem::buffer_ready`.
+    /// A `Release` may come first, if the connection ends: then no answer is due any more.
     NeedBuffer {
         /// Connection.
         conn: ConnId,
@@ -136,10 +137,15 @@ pub enum ControllerEvent {
         token: u32,
         /// Bytes.
         len: u32,
+        /// The data is in the capsule: `handle_bytes` takes nothing until the buffer is there. Other
+        /// data is asked for (R2T) when the buffer is there, and the stream goes on meanwhile: behind a
+        /// stream that stood still for it might lie the very data that frees the buffers.
+        in_capsule: bool,
     },
     /// Execute, then call `Subsystem::complete`. A read's buffer is the driver's to find.
     Command(IoCommand),
-    /// The command is over and nothing refers to its buffer.
+    /// The command is over and nothing refers to its buffer. One for every token that was named in a
+    /// `NeedBuffer` or `Command`.
     Release {
         /// Connection.
         conn: ConnId,
@@ -148,7 +154,11 @@ pub enum ControllerEvent {
     },
     /// There is something for `poll_transmit` on this connection.
     Transmit(ConnId),
-    /// Send what is queued, then close.
+    /// `handle_bytes` had stopped for want of a command slot (sends were slow to be reported); now it
+    /// takes bytes again.
+    Resume(ConnId),
+    /// Send what is queued, then close; at once where [`CloseReason::is_abortive`] says so. Comes a
+    /// second time, with [`CloseReason::Linger`], if the peer doesn't let the rest go.
     Close {
         /// Connection.
         conn: ConnId,
@@ -168,5 +178,55 @@ pub enum CloseReason {
     Protocol,
     /// The handshake took too long.
     Handshake,
-    // … to be completed by the owner of this module
+    /// The host sent a TermReq.
+    Terminated,
+    /// The admin connection of its controller is gone, and with it the association.
+    AssociationLost,
+    /// What was queued before an earlier `Close` could not be sent in time.
+    Linger,
+}
+
+impl CloseReason {
+    /// Whether nothing that is queued may still go out: the peer doesn't read, or must not get it.
+    pub fn is_abortive(self) -> bool {
+        matches!(self, Self::KeepAlive | Self::Handshake | Self::Linger)
+    }
+}
+
+/// A connection, for a display.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConnectionStatus {
+    /// Which.
+    pub conn: ConnId,
+    /// Port (index into `SubsystemConfig::ports`).
+    pub port: u16,
+    /// Its controller, once connected.
+    pub cntlid: Option<u16>,
+    /// Queue; 0 = admin (or not yet connected).
+    pub qid: u16,
+    /// Queue size, entries; 0 before Connect.
+    pub entries: u16,
+    /// Commands the host has outstanding.
+    pub outstanding: u16,
+}
+
+/// A controller (one host's association), for a display.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ControllerStatus<'a> {
+    /// Controller identifier.
+    pub cntlid: u16,
+    /// Host.
+    pub hostnqn: &'a str,
+    /// Host identifier.
+    pub hostid: [u8; 16],
+    /// Port (index into `SubsystemConfig::ports`).
+    pub port: u16,
+    /// A discovery controller.
+    pub discovery: bool,
+    /// CSTS.RDY.
+    pub ready: bool,
+    /// I/O queues connected.
+    pub io_queues: u16,
+    /// Keep-alive time-out, ms; 0 = none.
+    pub kato_ms: u32,
 }

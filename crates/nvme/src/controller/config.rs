@@ -1,0 +1,219 @@
+//! What a subsystem is: its configuration, checked, and the state that all its controllers share.
+use super::{NamespaceConfig, SubsystemConfig};
+use crate::host::AnaState;
+use crate::limits::{
+    CONNECTIONS_MAX, IO_ENTRIES_MAX, IO_QUEUES_MAX, NAMESPACES_MAX, NQN_MAX, PORTS_MAX,
+    TRANSFER_SHIFT_MAX,
+};
+use alloc::vec::Vec;
+
+/// A field of the configuration that can't be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConfigError {
+    /// Field.
+    pub field: &'static str,
+    /// What is wrong with it and what would be right.
+    pub why: &'static str,
+}
+
+impl core::fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "{}: {}", self.field, self.why)
+    }
+}
+
+impl core::error::Error for ConfigError {}
+
+/// How the groups look through one port.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PortAna {
+    pub state: AnaState,
+    /// Change count of the log and of every group in it: all change together.
+    pub changes: u64,
+}
+
+/// What every controller of the subsystem sees.
+pub(super) struct Shared {
+    pub config: SubsystemConfig,
+    /// By port index.
+    pub ana: Vec<PortAna>,
+    /// In-capsule alignment asked of hosts (CPDA), bytes: 4…128.
+    pub alignment: u32,
+}
+
+impl Shared {
+    pub fn new(mut config: SubsystemConfig) -> Result<Self, ConfigError> {
+        check_names(&config)?;
+        check_sizes(&config)?;
+        config
+            .namespaces
+            .sort_unstable_by_key(|namespace| namespace.nsid);
+        check_namespaces(&config)?;
+        let ana = config.ports.iter().map(|port| PortAna {
+            state: port.ana,
+            changes: 0,
+        });
+        Ok(Self {
+            ana: ana.collect(),
+            alignment: 4,
+            config,
+        })
+    }
+
+    /// An active namespace.
+    #[inline]
+    pub fn namespace(&self, nsid: u32) -> Option<&NamespaceConfig> {
+        let all = &self.config.namespaces;
+        // NSIDs are mostly 1, 2, 3, …
+        match all.get((nsid as usize).wrapping_sub(1)) {
+            Some(namespace) if namespace.nsid == nsid => Some(namespace),
+            _ => Some(
+                &all[all
+                    .binary_search_by_key(&nsid, |namespace| namespace.nsid)
+                    .ok()?],
+            ),
+        }
+    }
+
+    /// Largest NSID that can be valid (NN).
+    pub fn nsid_max(&self) -> u32 {
+        self.config
+            .namespaces
+            .last()
+            .map_or(0, |namespace| namespace.nsid)
+    }
+
+    /// Largest transfer, bytes.
+    #[inline]
+    pub fn transfer_max(&self) -> u32 {
+        1 << self.config.transfer_shift
+    }
+
+    pub fn namespace_mut(&mut self, nsid: u32) -> Option<&mut NamespaceConfig> {
+        self.config
+            .namespaces
+            .iter_mut()
+            .find(|namespace| namespace.nsid == nsid)
+    }
+
+    /// ANA groups in ascending order, each once.
+    pub fn groups(&self) -> Vec<u32> {
+        let mut groups: Vec<u32> = self.config.namespaces.iter().map(|n| n.ana_group).collect();
+        groups.sort_unstable();
+        groups.dedup();
+        groups
+    }
+
+    /// Whether the list of hosts lets this one in.
+    pub fn admits(&self, hostnqn: &str) -> bool {
+        self.config.hosts.is_empty() || self.config.hosts.iter().any(|host| host == hostnqn)
+    }
+}
+
+fn wrong<T>(field: &'static str, why: &'static str) -> Result<T, ConfigError> {
+    Err(ConfigError { field, why })
+}
+
+fn check_names(config: &SubsystemConfig) -> Result<(), ConfigError> {
+    let nqn = |nqn: &str| nqn.starts_with("nqn.") && nqn.len() <= NQN_MAX;
+    if !nqn(&config.nqn) {
+        return wrong("nqn", "must begin with \"nqn.\" and have at most 223 bytes");
+    }
+    if config.nqn == crate::wire::fabrics::DISCOVERY_NQN {
+        return wrong(
+            "nqn",
+            "is the discovery subsystem's, which every target serves beside its own",
+        );
+    }
+    if !config.hosts.iter().all(|host| nqn(host)) {
+        return wrong(
+            "hosts",
+            "each must begin with \"nqn.\" and have at most 223 bytes",
+        );
+    }
+    let printable = |text: &str| text.bytes().all(|b| (0x20..0x7f).contains(&b));
+    if config.serial.len() > 20 || !printable(&config.serial) {
+        return wrong("serial", "must be at most 20 printable ASCII bytes");
+    }
+    if config.model.len() > 40 || !printable(&config.model) {
+        return wrong("model", "must be at most 40 printable ASCII bytes");
+    }
+    if !config
+        .ports
+        .iter()
+        .all(|p| p.traddr.len() < 256 && p.trsvcid.len() < 32)
+    {
+        return wrong(
+            "ports",
+            "an address has at most 255 bytes, a service at most 31",
+        );
+    }
+    Ok(())
+}
+
+fn check_sizes(config: &SubsystemConfig) -> Result<(), ConfigError> {
+    if config.ports.is_empty() || config.ports.len() > PORTS_MAX {
+        return wrong("ports", "there must be 1 to 64");
+    }
+    if config.cntlid_min == 0 || config.cntlid_min > config.cntlid_max {
+        return wrong("cntlid_min", "must be at least 1 and at most cntlid_max");
+    }
+    if config.cntlid_max > 0xffef {
+        return wrong("cntlid_max", "must be at most 65519 (FFEFh)");
+    }
+    if !(2..=IO_ENTRIES_MAX).contains(&config.entries_max) {
+        return wrong("entries_max", "must be 2 to 4096");
+    }
+    if !(1..=IO_QUEUES_MAX).contains(&config.io_queues_max) {
+        return wrong("io_queues_max", "must be 1 to 1024");
+    }
+    if !(12..=TRANSFER_SHIFT_MAX).contains(&config.transfer_shift) {
+        return wrong("transfer_shift", "must be 12 to 24 (4 KiB to 16 MiB)");
+    }
+    let in_capsule = config.in_capsule_max;
+    if !in_capsule.is_multiple_of(16) || in_capsule > 1 << config.transfer_shift {
+        return wrong(
+            "in_capsule_max",
+            "must be a multiple of 16 and no larger than a transfer",
+        );
+    }
+    if config.maxh2cdata < 4096 || !config.maxh2cdata.is_multiple_of(4) {
+        return wrong("maxh2cdata", "must be a multiple of 4 and at least 4096");
+    }
+    if !(1..=CONNECTIONS_MAX).contains(&config.connections_max) {
+        return wrong("connections_max", "must be 1 to 65536");
+    }
+    Ok(())
+}
+
+/// Expects them sorted.
+fn check_namespaces(config: &SubsystemConfig) -> Result<(), ConfigError> {
+    let all = &config.namespaces;
+    if all.len() > NAMESPACES_MAX {
+        return wrong("namespaces", "there may be at most 1024");
+    }
+    if all.windows(2).any(|pair| pair[0].nsid == pair[1].nsid) {
+        return wrong("nsid", "is there twice");
+    }
+    for namespace in all {
+        if namespace.nsid == 0 || namespace.nsid >= 0xffff_fffe {
+            return wrong("nsid", "must be 1 to FFFFFFFDh");
+        }
+        if !matches!(namespace.block_shift, 9 | 12) {
+            return wrong("block_shift", "must be 9 (512 bytes) or 12 (4096 bytes)");
+        }
+        if namespace.ana_group == 0 {
+            return wrong("ana_group", "must be at least 1");
+        }
+        check_blocks(namespace, namespace.blocks)?;
+    }
+    Ok(())
+}
+
+/// Whether a namespace can have this many blocks: at least one, and all of them addressable in bytes.
+pub(super) fn check_blocks(namespace: &NamespaceConfig, blocks: u64) -> Result<(), ConfigError> {
+    if blocks == 0 || blocks > (i64::MAX as u64) >> namespace.block_shift {
+        return wrong("blocks", "must be at least 1 and below 2^63 bytes in all");
+    }
+    Ok(())
+}

@@ -1,0 +1,211 @@
+//! The commands of one connection: preallocated slots, named by their index.
+use crate::wire::{Status, log};
+use alloc::vec::Vec;
+
+/// Where a command stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::controller) enum State {
+    Free,
+    /// The driver was asked for a buffer.
+    AwaitBuffer,
+    /// An R2T is queued.
+    SendR2t,
+    /// Data flows in, from the capsule or after the R2T.
+    Receiving,
+    /// The driver executes it.
+    Backend,
+    /// An event request, or a Disconnect that waits for the queue to drain.
+    Held,
+    /// A read's data is queued.
+    SendData,
+    /// Admin data is queued; it is made when it is sent.
+    SendPage,
+    /// The response is queued.
+    SendResponse,
+    /// The response went out; the driver has not yet reported all its sends.
+    Unsent,
+}
+
+/// What a command is for, once its data from the host (if any) is here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub(in crate::controller) enum Purpose {
+    /// Admin, or refused.
+    #[default]
+    None,
+    Read,
+    Write {
+        fua: bool,
+    },
+    Flush,
+    WriteZeroes {
+        deallocate: bool,
+    },
+    Deallocate,
+    Compare,
+    Connect,
+}
+
+impl Purpose {
+    /// Whether the data is the machine's own, not payload.
+    pub fn is_own(self) -> bool {
+        matches!(self, Self::Deallocate | Self::Connect)
+    }
+}
+
+/// Admin data to send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub(in crate::controller) enum Page {
+    #[default]
+    None,
+    Identify {
+        cns: u8,
+        nsid: u32,
+    },
+    Log(log::Request),
+    HostId,
+}
+
+/// One command.
+#[derive(Debug)]
+pub(in crate::controller) struct Slot {
+    pub state: State,
+    /// The driver knows the token: it gets a Release.
+    pub named: bool,
+    /// A data digest was wrong; nothing later makes that good (T17).
+    pub digest_failed: bool,
+    pub cid: u16,
+    /// Payloads handed to the driver and not yet reported sent.
+    pub sends: u16,
+    pub status: Status,
+    pub purpose: Purpose,
+    pub nsid: u32,
+    pub blocks: u32,
+    pub slba: u64,
+    /// Bytes of data.
+    pub len: u32,
+    /// Bytes of it received, or sent.
+    pub done: u32,
+    pub result: u64,
+    pub page: Page,
+    /// Data of the machine's own commands.
+    pub own: Vec<u8>,
+}
+
+impl Slot {
+    const fn new() -> Self {
+        Self {
+            state: State::Free,
+            named: false,
+            digest_failed: false,
+            cid: 0,
+            sends: 0,
+            status: Status::SUCCESS,
+            purpose: Purpose::None,
+            nsid: 0,
+            blocks: 0,
+            slba: 0,
+            len: 0,
+            done: 0,
+            result: 0,
+            page: Page::None,
+            own: Vec::new(),
+        }
+    }
+}
+
+/// All of them. Indices of taken slots are valid, by construction; others panic.
+#[derive(Debug)]
+pub(in crate::controller) struct Slots {
+    all: Vec<Slot>,
+    free: Vec<u16>,
+}
+
+impl Slots {
+    pub fn new(count: u16) -> Self {
+        let mut slots = Self {
+            all: Vec::new(),
+            free: Vec::new(),
+        };
+        slots.grow(count);
+        slots
+    }
+
+    /// Makes room for `count` in all; there are never fewer than before.
+    pub fn grow(&mut self, count: u16) {
+        let have = self.all.len() as u16;
+        self.all
+            .resize_with(usize::from(count.max(have)), Slot::new);
+        // Exact: the list never holds more than all of them.
+        self.free.reserve_exact(self.all.len() - self.free.len());
+        self.free.extend((have..count).rev());
+    }
+
+    pub fn is_full(&self) -> bool {
+        self.free.is_empty()
+    }
+
+    /// Nothing but `Free` slots.
+    pub fn is_idle(&self) -> bool {
+        self.free.len() == self.all.len()
+    }
+
+    /// A slot for a command; it is `Held` until told otherwise. The caller saw that there is room.
+    #[inline]
+    pub fn take(&mut self, cid: u16) -> u16 {
+        let Some(index) = self.free.pop() else {
+            panic!("room is checked before a capsule is read");
+        };
+        let slot = &mut self.all[usize::from(index)];
+        slot.state = State::Held;
+        slot.cid = cid;
+        index
+    }
+
+    /// Back to free, clean for the next.
+    #[inline]
+    pub fn put_back(&mut self, index: u16) {
+        let slot = &mut self.all[usize::from(index)];
+        debug_assert!(slot.state != State::Free);
+        slot.state = State::Free;
+        slot.named = false;
+        slot.digest_failed = false;
+        slot.sends = 0;
+        slot.status = Status::SUCCESS;
+        slot.purpose = Purpose::None;
+        slot.nsid = 0;
+        slot.slba = 0;
+        slot.blocks = 0;
+        slot.len = 0;
+        slot.done = 0;
+        slot.result = 0;
+        slot.page = Page::None;
+        if slot.own.capacity() > 0 {
+            slot.own = Vec::new();
+        }
+        self.free.push(index);
+    }
+
+    #[inline]
+    pub fn get(&self, index: u16) -> Option<&Slot> {
+        self.all.get(usize::from(index))
+    }
+
+    pub fn count(&self) -> u16 {
+        self.all.len() as u16
+    }
+}
+
+impl core::ops::Index<u16> for Slots {
+    type Output = Slot;
+    #[inline]
+    fn index(&self, index: u16) -> &Slot {
+        &self.all[usize::from(index)]
+    }
+}
+
+impl core::ops::IndexMut<u16> for Slots {
+    #[inline]
+    fn index_mut(&mut self, index: u16) -> &mut Slot {
+        &mut self.all[usize::from(index)]
+    }
+}

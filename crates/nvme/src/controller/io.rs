@@ -1,0 +1,239 @@
+//! I/O commands of the NVM command set: what is checked before the driver hears of one.
+//!
+//! The order of checks: opcode, the entry's form, namespace, access through this port, protection,
+//! range, size, data pointer. Statuses of permanent faults carry Do Not Retry (T3); those of the path
+//! are of type 3h (T2, T26) and don't: the host shall look for another way.
+use super::config::Shared;
+use super::connection::Purpose;
+use super::{Action, NamespaceConfig};
+use crate::host::AnaState;
+use crate::wire::sqe::{NSID_ALL, Sgl, nvm};
+use crate::wire::{Sqe, Status, dsm};
+use alloc::boxed::Box;
+
+/// Which way the data goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// No data, or none that matters.
+    None,
+    /// To the host.
+    ToHost,
+    /// From the host, behind an R2T.
+    FromHost,
+    /// From the host, in the capsule.
+    InCapsule,
+}
+
+/// A command that may be executed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Plan {
+    pub nsid: u32,
+    pub slba: u64,
+    pub blocks: u32,
+    /// Bytes of data.
+    pub len: u32,
+    pub way: Way,
+    pub purpose: Purpose,
+    /// The command is done as soon as it is read: hints that nobody follows.
+    pub hint: bool,
+}
+
+/// Checks an I/O command that came with `capsule` bytes of in-capsule data.
+///
+/// # Errors
+/// The status to answer with.
+#[inline]
+pub(super) fn check(
+    shared: &Shared,
+    port: u16,
+    sqe: &Sqe<'_>,
+    capsule: u32,
+) -> Result<Plan, Status> {
+    let opcode = sqe.opcode();
+    if !is_supported(opcode) {
+        return Err(Status::INVALID_OPCODE.with_dnr());
+    }
+    // SGLs alone over fabrics (Base 2.0, 4.3.2); fused pairs and separate metadata aren't offered.
+    if sqe.psdt() != 1 || sqe.fuse() != 0 || sqe.mptr() != 0 {
+        return Err(Status::INVALID_FIELD.with_dnr());
+    }
+    let nsid = sqe.nsid();
+    if opcode == nvm::FLUSH && nsid == NSID_ALL {
+        access(shared, port)?;
+        return Ok(Plan::without_data(nsid, Purpose::Flush));
+    }
+    let Some(namespace) = shared.namespace(nsid) else {
+        return Err(Status::INVALID_NAMESPACE.with_dnr());
+    };
+    access(shared, port)?;
+    if namespace.read_only && is_change(opcode, sqe) {
+        return Err(Status::WRITE_PROTECTED.with_dnr());
+    }
+    match opcode {
+        nvm::FLUSH => Ok(Plan::without_data(nsid, Purpose::Flush)),
+        nvm::DATASET_MANAGEMENT => ranges(nsid, sqe, capsule),
+        _ => blocks(shared, namespace, sqe, capsule),
+    }
+}
+
+impl Plan {
+    fn without_data(nsid: u32, purpose: Purpose) -> Self {
+        Self {
+            nsid,
+            slba: 0,
+            blocks: 0,
+            len: 0,
+            way: Way::None,
+            purpose,
+            hint: false,
+        }
+    }
+}
+
+pub(super) fn is_supported(opcode: u8) -> bool {
+    use nvm::{COMPARE, DATASET_MANAGEMENT, FLUSH, READ, WRITE, WRITE_ZEROES};
+    matches!(
+        opcode,
+        READ | WRITE | FLUSH | COMPARE | WRITE_ZEROES | DATASET_MANAGEMENT
+    )
+}
+
+/// Whether the command changes what the namespace holds.
+fn is_change(opcode: u8, sqe: &Sqe<'_>) -> bool {
+    match opcode {
+        nvm::WRITE | nvm::WRITE_ZEROES => true,
+        nvm::DATASET_MANAGEMENT => sqe.cdw(11) & nvm::DSM_DEALLOCATE != 0,
+        _ => false,
+    }
+}
+
+/// The port's ANA state (Base 2.0, 8.1.3): without DNR, for another path may do it.
+#[inline]
+fn access(shared: &Shared, port: u16) -> Result<(), Status> {
+    match shared.ana[usize::from(port)].state {
+        AnaState::Optimized | AnaState::NonOptimized => Ok(()),
+        AnaState::Inaccessible => Err(Status::ANA_INACCESSIBLE),
+        AnaState::PersistentLoss => Err(Status::ANA_PERSISTENT_LOSS),
+        AnaState::Change => Err(Status::ANA_TRANSITION),
+    }
+}
+
+/// Read, Write, Compare, Write Zeroes (NVM command set 1.0, 3.2).
+#[inline]
+fn blocks(
+    shared: &Shared,
+    namespace: &NamespaceConfig,
+    sqe: &Sqe<'_>,
+    capsule: u32,
+) -> Result<Plan, Status> {
+    let (slba, blocks, cdw12) = (sqe.slba(), sqe.blocks(), sqe.cdw(12));
+    if cdw12 & nvm::PROTECTION != 0 {
+        return Err(Status::INVALID_FIELD.with_dnr());
+    }
+    // 64 bits and 17: the sum may wrap, so it is never formed.
+    if slba > namespace.blocks || u64::from(blocks) > namespace.blocks - slba {
+        return Err(Status::LBA_RANGE.with_dnr());
+    }
+    let purpose = match sqe.opcode() {
+        nvm::READ => Purpose::Read,
+        nvm::WRITE => Purpose::Write {
+            fua: cdw12 & nvm::FUA != 0,
+        },
+        nvm::COMPARE => Purpose::Compare,
+        _ => Purpose::WriteZeroes {
+            deallocate: cdw12 & nvm::DEALLOCATE != 0,
+        },
+    };
+    let mut plan = Plan {
+        slba,
+        blocks,
+        ..Plan::without_data(namespace.nsid, purpose)
+    };
+    if matches!(purpose, Purpose::WriteZeroes { .. }) {
+        return Ok(plan);
+    }
+    // At most 2^16 blocks of 2^12 bytes.
+    plan.len = blocks << namespace.block_shift;
+    if plan.len > shared.transfer_max() {
+        return Err(Status::INVALID_FIELD.with_dnr());
+    }
+    if purpose == Purpose::Read {
+        to_host(sqe, plan.len)?;
+        plan.way = Way::ToHost;
+    } else {
+        (_, plan.way) = from_host(sqe, capsule, plan.len..=plan.len)?;
+    }
+    Ok(plan)
+}
+
+/// Dataset Management: its ranges are data of the machine's own. Hosts may send more than they count.
+fn ranges(nsid: u32, sqe: &Sqe<'_>, capsule: u32) -> Result<Plan, Status> {
+    let count = (sqe.cdw(10) & 0xff) + 1;
+    let least = count * dsm::Range::LEN as u32;
+    let most = (dsm::RANGES_MAX * dsm::Range::LEN) as u32;
+    let (len, way) = from_host(sqe, capsule, least..=most)?;
+    Ok(Plan {
+        len,
+        way,
+        blocks: count,
+        hint: sqe.cdw(11) & nvm::DSM_DEALLOCATE == 0,
+        ..Plan::without_data(nsid, Purpose::Deallocate)
+    })
+}
+
+/// The ranges of Dataset Management once they are here; empty ones are left out.
+///
+/// # Errors
+/// LBA Out of Range if one is.
+pub(super) fn deallocate(
+    namespace: &NamespaceConfig,
+    count: u32,
+    data: &[u8],
+) -> Result<Action, Status> {
+    let ranges = || {
+        dsm::ranges(data)
+            .take(count as usize)
+            .filter(|range| range.blocks > 0)
+    };
+    let outside = |range: dsm::Range| {
+        range.slba > namespace.blocks || u64::from(range.blocks) > namespace.blocks - range.slba
+    };
+    if ranges().any(outside) {
+        return Err(Status::LBA_RANGE.with_dnr());
+    }
+    let list: Box<[_]> = ranges()
+        .map(|range| (range.slba, range.blocks.into()))
+        .collect();
+    Ok(Action::Deallocate(list))
+}
+
+/// The data pointer of a command whose data goes to the host: exactly as long as the data.
+#[inline]
+pub(super) fn to_host(sqe: &Sqe<'_>, len: u32) -> Result<(), Status> {
+    match sqe.sgl() {
+        Sgl::Transport { len: said } if said == len => Ok(()),
+        Sgl::Transport { .. } | Sgl::None => Err(Status::SGL_DATA_LENGTH.with_dnr()),
+        Sgl::InCapsule { .. } | Sgl::Other { .. } => Err(Status::SGL_TYPE.with_dnr()),
+    }
+}
+
+/// The data pointer of a command whose data comes from the host: its length, and how it comes.
+#[inline]
+pub(super) fn from_host(
+    sqe: &Sqe<'_>,
+    capsule: u32,
+    allowed: core::ops::RangeInclusive<u32>,
+) -> Result<(u32, Way), Status> {
+    let (len, way) = match sqe.sgl() {
+        Sgl::Transport { len } if capsule == 0 => (len, Way::FromHost),
+        Sgl::InCapsule { offset: 0, len } if capsule == len => (len, Way::InCapsule),
+        // ICDOFF is 0, and so is every offset (NVMe-TCP 1.0, 3.3.2.1).
+        Sgl::InCapsule { offset, .. } if offset != 0 => return Err(Status::SGL_OFFSET.with_dnr()),
+        Sgl::Other { .. } => return Err(Status::SGL_TYPE.with_dnr()),
+        _ => return Err(Status::SGL_DATA_LENGTH.with_dnr()),
+    };
+    if len == 0 || !allowed.contains(&len) {
+        return Err(Status::SGL_DATA_LENGTH.with_dnr());
+    }
+    Ok((len, way))
+}
