@@ -22,6 +22,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
+    Bench(Box<crate::bench::BenchArgs>),
     /// Write the man pages of all verbs into a directory
     #[command(hide = true)]
     Man {
@@ -73,6 +74,7 @@ pub fn main() -> ExitCode {
 
 fn run(verb: Verb) -> anyhow::Result<()> {
     match verb {
+        Verb::Bench(args) => crate::bench::run(&args),
         Verb::Man { directory } => clap_mangen::generate_to(Cli::command(), &directory)
             .map_err(|e| anyhow::Error::new(e).context(format!("{}", directory.display()))),
         Verb::Completions { shell } => {

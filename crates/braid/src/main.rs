@@ -1,10 +1,14 @@
 //! The braid program: verbs over the engine. Each verb is a module with its `Args` and its `run`.
+mod bench;
 mod cli;
+mod cpus;
 mod identity;
 mod limits;
 mod load;
 mod output;
+mod progress;
 mod signals;
+mod table;
 mod units;
 mod uri;
 

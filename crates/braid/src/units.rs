@@ -14,6 +14,16 @@ pub struct BadQuantity {
     wanted: &'static str,
 }
 
+impl BadQuantity {
+    /// `text` is not `wanted`.
+    pub fn new(text: &str, wanted: &'static str) -> Self {
+        Self {
+            text: text.to_owned(),
+            wanted,
+        }
+    }
+}
+
 impl fmt::Display for BadQuantity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "\"{}\" is not {}", self.text, self.wanted)
@@ -43,7 +53,7 @@ pub fn parse_size(text: &str) -> Result<u64, BadQuantity> {
 /// As [`parse_size`].
 pub fn parse_rate(text: &str) -> Result<u64, BadQuantity> {
     let bytes = text.trim().trim_end_matches("/s");
-    quantity(bytes, RATE, binary_unit).map_err(|_| bad(text, RATE))
+    quantity(bytes, RATE, binary_unit).map_err(|_| BadQuantity::new(text, RATE))
 }
 
 /// A count such as `1024` or `10k` (ten thousand).
@@ -130,13 +140,6 @@ pub fn significant(value: f64) -> String {
     }
 }
 
-fn bad(text: &str, wanted: &'static str) -> BadQuantity {
-    BadQuantity {
-        text: text.to_owned(),
-        wanted,
-    }
-}
-
 fn binary_unit(unit: &str) -> Option<u64> {
     let shift = match unit.to_ascii_lowercase().as_str() {
         "" | "b" => 0,
@@ -174,7 +177,7 @@ fn quantity(
     let (number, suffix) = trimmed.split_at(end);
     unit(suffix.trim_start())
         .and_then(|factor| exact(number, factor))
-        .ok_or_else(|| bad(text, wanted))
+        .ok_or_else(|| BadQuantity::new(text, wanted))
 }
 
 /// `number · factor`, if it is whole and fits.

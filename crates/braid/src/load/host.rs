@@ -4,8 +4,11 @@
 //! # Contract
 //! Nothing here is on the I/O path. The controlling thread sleeps; every [`TICK`] it looks whether the user
 //! wants to stop and shows progress.
+use super::board::Board;
 use super::machine::{LoadControl, LoadEvent, LoadMachine, Progress};
 use super::worker::{Finished, Task};
+use crate::cli::Usage;
+use crate::output;
 use crate::signals::Interrupt;
 use crate::uri::{PathUri, UriKind};
 use anyhow::{Context, anyhow, bail};
@@ -21,6 +24,9 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 const TICK: Duration = Duration::from_millis(100);
+
+/// Keep-alive time-out, unless half an I/O's time-out is shorter (T12).
+const KATO_MS: u64 = 10_000;
 
 /// Volumes over paths, and the cores that drive them.
 pub struct HostPlan {
@@ -97,19 +103,30 @@ impl Host {
             .iter()
             .map(|volume| resources.volume(volume, plan.read_only))
             .collect::<anyhow::Result<Vec<_>>>()?;
+        let paths = plan
+            .volumes
+            .iter()
+            .map(|volume| volume.paths.len() as u8)
+            .collect();
+        let board = Arc::new(Board::new(plan.cores.len(), paths));
         let (told, events) = mpsc::channel();
         let mut cores: Vec<Core> = Vec::new();
         // Core 0 comes last: it passes on to the others what it learns.
         for number in (0..plan.cores.len()).rev() {
             let peers = cores.iter().map(|core| core.sender.clone()).collect();
             let progress = Arc::new(Progress::default());
-            let engine = HostEngine::new(plan.config(number, &volumes));
+            let config = plan.config(number, &volumes);
+            config
+                .check()
+                .map_err(|error| Usage::error(error.to_string()))?;
+            let engine = HostEngine::new(config);
             let machine = LoadMachine::new(
                 engine,
                 number as u16,
                 if number == 0 { peers } else { Vec::new() },
                 told.clone(),
                 Arc::clone(&progress),
+                Arc::clone(&board),
             );
             let handle = runtime::spawn(plan.reactor(number, &resources), machine)?;
             cores.push(Core {
@@ -166,13 +183,14 @@ impl Host {
                 Ok(LoadEvent::Finished(finished)) => {
                     waiting -= 1;
                     stop |= finished.failed.is_some();
-                    result = Some(match result.take() {
-                        None => *finished,
-                        Some(sum) => add(sum, &finished),
-                    });
+                    match &mut result {
+                        None => result = Some(*finished),
+                        Some(sum) => sum.merge(*finished),
+                    }
                 }
                 Ok(LoadEvent::Failed(_)) => stop = true,
                 Ok(LoadEvent::Ready(..)) => {}
+                Ok(LoadEvent::Warning(what)) => output::note(&what),
                 Ok(LoadEvent::Gone(core)) => return Err(self.bury(core)),
                 Err(RecvTimeoutError::Timeout) => watch(self.moment(start)),
                 Err(RecvTimeoutError::Disconnected) => bail!("all reactors have ended"),
@@ -190,9 +208,10 @@ impl Host {
     /// # Errors
     /// What ended a reactor.
     pub fn stop(self) -> anyhow::Result<ReactorStats> {
-        self.send_all(|| LoadControl::Host(HostControl::Stop));
         let mut sum = ReactorStats::default();
-        for core in self.cores {
+        // Core 0 shuts the controllers down, so it comes last.
+        for core in self.cores.into_iter().rev() {
+            core.sender.send(LoadControl::Host(HostControl::Stop));
             let (_, stats) = core.handle.join()?;
             sum.turns += stats.turns;
             sum.enters += stats.enters;
@@ -221,6 +240,7 @@ impl Host {
                 }
                 Ok(LoadEvent::Failed(why)) => return Err(anyhow!(why)),
                 Ok(LoadEvent::Finished(_)) => {}
+                Ok(LoadEvent::Warning(what)) => output::note(&what),
                 Ok(LoadEvent::Gone(core)) => return Err(self.bury(core)),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => bail!("all reactors have ended"),
@@ -274,7 +294,7 @@ impl HostPlan {
             cores: self.cores.len() as u16,
             identity: self.identity.clone(),
             digests: self.digests,
-            kato_ms: 10_000,
+            kato_ms: (self.io_timeout_ns / 2_000_000).min(KATO_MS) as u32,
             connect_timeout_ns: self.connect_timeout_ns,
             io_timeout_ns: self.io_timeout_ns,
             io_max: self.outstanding,
@@ -352,11 +372,4 @@ fn file(path: &Path, read_only: bool) -> anyhow::Result<(Device, u64, u8)> {
     let file = FileDevice::open(path.to_owned(), read_only, None)?;
     let (bytes, block_shift) = (file.bytes(), file.block_shift());
     Ok((Device::File(Arc::new(file)), bytes, block_shift))
-}
-
-fn add(mut sum: Finished, more: &Finished) -> Finished {
-    sum.stats.merge(&more.stats);
-    sum.interrupted |= more.interrupted;
-    sum.failed = sum.failed.or_else(|| more.failed.clone());
-    sum
 }

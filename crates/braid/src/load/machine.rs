@@ -4,6 +4,7 @@
 //! Everything of the engine is passed through; [`Machine::turn`] hands the ends of I/Os to the worker and lets
 //! it make new ones. What the controlling thread must know goes to it as [`LoadEvent`]s. Core 0 passes
 //! what its engine learnt of the paths on to the other cores.
+use super::board::Board;
 use super::worker::{Device, Finished, Task, Worker};
 use engine::host::{HostControl, HostEngine, HostEvent, Io, SubmitError, VolumeInfo};
 use engine::machine::{Closed, DeviceError, Memory, Place, Send};
@@ -18,6 +19,7 @@ pub struct LoadMachine {
     peers: Vec<runtime::Sender<LoadControl>>,
     events: Farewell,
     progress: Arc<Progress>,
+    board: Arc<Board>,
     next: Option<Box<Task>>,
     worker: Option<Worker>,
     /// Events came behind the worker's turn: come again at once.
@@ -41,6 +43,8 @@ pub enum LoadEvent {
     Ready(u16, VolumeInfo),
     /// A volume can't be, or is lost.
     Failed(String),
+    /// Something the user should know.
+    Warning(String),
     /// The task of a core has ended.
     Finished(Box<Finished>),
     /// The reactor of that core has ended, whatever the reason.
@@ -94,12 +98,14 @@ impl LoadMachine {
         peers: Vec<runtime::Sender<LoadControl>>,
         events: mpsc::Sender<LoadEvent>,
         progress: Arc<Progress>,
+        board: Arc<Board>,
     ) -> Self {
         Self {
             engine,
             peers,
             events: Farewell { core, events },
             progress,
+            board,
             next: None,
             worker: None,
             again: false,
@@ -125,7 +131,7 @@ impl LoadMachine {
                     self.tell(LoadEvent::Failed(why));
                 }
                 // The report's latencies tell more than this line.
-                HostEvent::Warning(..) => {}
+                HostEvent::Warning(_, what) => self.tell(LoadEvent::Warning(what)),
                 HostEvent::Publish(facts) => {
                     for peer in &self.peers {
                         peer.send(LoadControl::Host(HostControl::Path(facts.clone())));
@@ -158,6 +164,7 @@ impl Machine for LoadMachine {
         if let Some(task) = self.next.take() {
             self.worker = Some(Worker::new(*task, memory, now_ns));
         }
+        self.board.exchange(self.events.core, &mut self.engine);
         self.drain(memory, now_ns);
         if let Some(worker) = &mut self.worker {
             worker.turn(&mut self.engine, memory, now_ns);

@@ -3,9 +3,11 @@
 //! * [`words`]: what the user asked for, and the task of each core
 //! * [`host`]: the controlling thread: starts the cores, waits, adds up
 //! * [`machine`]: one core: the host's engine with a [`worker`] on top
+//! * [`board`]: what the cores tell each other
 //! * [`job`], [`pattern`], [`sizes`], [`pace`]: which I/O comes next, and when
 //! * [`verify`]: data that can be checked
 //! * [`stats`]: what was measured
+pub mod board;
 pub mod host;
 pub mod job;
 pub mod machine;

@@ -81,10 +81,23 @@ pub struct Totals {
 pub struct Finished {
     /// What was measured.
     pub stats: Stats,
+    /// Everything that was done, measured or not.
+    pub totals: Totals,
     /// Ended early by its owner.
     pub interrupted: bool,
     /// The volume was lost.
     pub failed: Option<String>,
+}
+
+impl Finished {
+    /// Adds what another core came to.
+    pub fn merge(&mut self, other: Self) {
+        self.stats.merge(&other.stats);
+        self.totals.ios += other.totals.ios;
+        self.totals.bytes += other.totals.bytes;
+        self.interrupted |= other.interrupted;
+        self.failed = self.failed.take().or(other.failed);
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -221,6 +234,7 @@ impl Worker {
     pub fn finish(self) -> Finished {
         Finished {
             stats: self.stats,
+            totals: self.totals,
             interrupted: self.interrupted,
             failed: self.failed,
         }
@@ -371,7 +385,7 @@ impl Worker {
         if let Some((address, mismatch)) = wrong {
             let paths = &self.task.paths;
             self.stats.bad(|| {
-                let path = paths.get(usize::from(path)).map_or("?", |path| path);
+                let path = paths.get(usize::from(path)).map_or("no path", |path| path);
                 format!("wrong data at byte {address} over {path}: {mismatch}")
             });
         }
@@ -384,7 +398,7 @@ impl Worker {
         }
         let paths = &self.task.paths;
         self.stats.bad(|| {
-            let path = paths.get(path).map_or("?", |path| path);
+            let path = paths.get(path).map_or("no path", |path| path);
             format!("{} over {path}: {}", words(step), done.outcome)
         });
     }

@@ -1,0 +1,162 @@
+//! `braid bench`: a load on a volume of one or several paths, in fio's words.
+mod result;
+
+use crate::cli::Usage;
+use crate::identity::{self, IdentityArgs};
+use crate::limits::CORES_MAX;
+use crate::load::host::{Host, HostPlan, VolumePlan};
+use crate::load::words::Words;
+use crate::output::{self, Format, Style};
+use crate::progress::Progress;
+use crate::signals::Interrupt;
+use crate::units::parse_seconds;
+use crate::uri::{PathUri, UriKind};
+use anyhow::{Context, anyhow};
+use policy::{Knobs, Policy};
+use result::BenchResult;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Put a load on a path, or on several paths to one namespace, and measure it
+///
+/// Loads that write DESTROY the data on the volume, without asking: everything but --rw read and
+/// --rw randread. The exit code is 1 if anything failed or was found wrong.
+#[derive(Debug, clap::Args)]
+pub struct BenchArgs {
+    /// nvme-tcp://HOST:PORT/NQN?nsid=N, file:/PATH, mem:SIZE or null:SIZE; several: paths of one volume
+    #[arg(required = true, value_name = "URI", num_args = 1..=policy::limits::PATHS_MAX)]
+    paths: Vec<PathUri>,
+    /// numa, round-robin, round-robin:BYTES, queue-depth or weighted-latency
+    #[arg(long, default_value = "round-robin", value_parser = Policy::parse)]
+    policy: Policy,
+    /// Knob of weighted-latency: a new mean weighs 1 in 2^N, 0 to 8
+    #[arg(long, value_name = "N", default_value = "3", value_parser = Knobs::parse_ewma_shift)]
+    ewma_shift: u8,
+    /// Knob of weighted-latency: window of a mean, seconds or 50ms; 0 to 3600 s
+    #[arg(long, value_name = "TIME", default_value = "15",
+          value_parser = Knobs::parse_weight_timeout)]
+    weight_timeout: u64,
+    #[command(flatten)]
+    words: Words,
+    #[command(flatten)]
+    identity: IdentityArgs,
+    /// Reactor threads, each with its own connection to every path
+    #[arg(long, value_name = "N", default_value = "1",
+          value_parser = clap::value_parser!(u16).range(1..=CORES_MAX as i64))]
+    cores: u16,
+    /// Pin the reactors to these CPUs, as in 0,2-3 [default: not pinned]
+    #[arg(long, value_name = "LIST", value_parser = crate::cpus::parse)]
+    cpus: Option<crate::cpus::CpuList>,
+    /// Never sleep: lowest latency, whole CPUs
+    #[arg(long)]
+    spin: bool,
+    /// NVMe/TCP digests to ask for
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "header,data")]
+    digests: Vec<Digest>,
+    /// Longest wait for any one answer while connecting
+    #[arg(long, value_name = "TIME", default_value = "5", value_parser = parse_seconds)]
+    connect_timeout: u64,
+    /// Longest wait for one I/O
+    #[arg(long, value_name = "TIME", default_value = "30", value_parser = parse_seconds)]
+    io_timeout: u64,
+    /// Show how the latencies are distributed
+    #[arg(long)]
+    histogram: bool,
+    /// Show results for people or for programs
+    #[arg(short, long, value_enum, default_value_t, value_name = "FORMAT")]
+    output: Format,
+}
+
+/// A digest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Digest {
+    Header,
+    Data,
+}
+
+/// Runs the verb.
+///
+/// # Errors
+/// Usage; what the volume can't do; I/Os that failed; data that was wrong.
+pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
+    let plan = plan(args)?;
+    let uris: Arc<[String]> = args.paths.iter().map(PathUri::to_string).collect();
+    let interrupt = Interrupt::install()?;
+    let mut host = Host::start(&plan, interrupt)?;
+    let info = *host.volumes().first().context("the volume is not ready")?;
+    let stamp = uuid::Uuid::new_v4().as_u64_pair().0;
+    let tasks = args.words.tasks(0, &info, &uris, plan.cores.len(), stamp)?;
+    let total = tasks[0]
+        .runtime_ns
+        .map(|ns| Duration::from_nanos(ns + tasks[0].warmup_ns));
+    let mut progress = Progress::new(total);
+    let finished = host.run(tasks, |moment| progress.show(moment));
+    progress.finish();
+    let finished = finished?;
+    // Lost paths make an orderly end fail as well; the figures count all the same.
+    let reactor = host.stop().ok();
+    let result = BenchResult {
+        words: &args.words,
+        policy: args.policy,
+        uris: &uris,
+        finished,
+        reactor,
+    };
+    match args.output {
+        Format::Json => output::print_json(&result.json(args.histogram))?,
+        Format::Text => {
+            let style = Style::of_stdout();
+            output::print(&result.text(plan.cores.len(), args.histogram, style)?)?;
+        }
+    }
+    match result.failure() {
+        Some(why) => Err(anyhow!(why)),
+        None => Ok(()),
+    }
+}
+
+fn plan(args: &BenchArgs) -> anyhow::Result<HostPlan> {
+    let cores = usize::from(args.cores);
+    let (outstanding, arena_bytes) = args.words.buffers(cores)?;
+    let remote = args
+        .paths
+        .iter()
+        .any(|uri| matches!(uri.kind(), UriKind::NvmeTcp(_)));
+    Ok(HostPlan {
+        volumes: vec![VolumePlan {
+            name: "bench".to_owned(),
+            policy: args.policy,
+            knobs: Knobs {
+                ewma_shift: args.ewma_shift,
+                weight_timeout_ns: args.weight_timeout,
+            },
+            paths: args.paths.iter().map(|uri| (uri.clone(), 0)).collect(),
+        }],
+        cores: pins(args.cpus.as_ref(), cores)?,
+        spin: args.spin,
+        identity: match remote {
+            true => identity::identity(&args.identity)?,
+            false => identity::ephemeral(),
+        },
+        digests: nvme::host::Digests {
+            header: args.digests.contains(&Digest::Header),
+            data: args.digests.contains(&Digest::Data),
+        },
+        connect_timeout_ns: args.connect_timeout,
+        io_timeout_ns: args.io_timeout,
+        outstanding,
+        arena_bytes,
+        read_only: args.words.read_percent() == 100,
+    })
+}
+
+fn pins(cpus: Option<&crate::cpus::CpuList>, cores: usize) -> anyhow::Result<Vec<Option<usize>>> {
+    match cpus {
+        None => Ok(vec![None; cores]),
+        Some(list) if list.0.len() < cores => Err(Usage::error(format!(
+            "--cpus names {} CPUs for {cores} cores",
+            list.0.len()
+        ))),
+        Some(list) => Ok(list.0.iter().take(cores).map(|&cpu| Some(cpu)).collect()),
+    }
+}

@@ -1,0 +1,78 @@
+//! CPUs: lists of them, and those this process may use.
+use crate::units::BadQuantity;
+use anyhow::Context;
+
+/// CPUs in the order they were named, none twice.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CpuList(pub Vec<usize>);
+
+/// Reads `0,2-3`; only CPUs that this process may use.
+///
+/// # Errors
+/// What is wrong, in words.
+pub fn parse(text: &str) -> Result<CpuList, String> {
+    let list = read(text)?;
+    let allowed = allowed().map_err(|error| format!("{error:#}"))?;
+    match list.0.iter().find(|cpu| !allowed.contains(cpu)) {
+        Some(cpu) => Err(format!(
+            "CPU {cpu} is not among those this process may use: {allowed:?}"
+        )),
+        None => Ok(list),
+    }
+}
+
+/// The CPUs this process may use, ascending.
+///
+/// # Errors
+/// The operating system does not say.
+pub fn allowed() -> anyhow::Result<Vec<usize>> {
+    let set = rustix::thread::sched_getaffinity(None).context("cannot read the CPU affinity")?;
+    Ok((0..rustix::thread::CpuSet::MAX_CPU)
+        .filter(|&cpu| set.is_set(cpu))
+        .collect())
+}
+
+fn read(text: &str) -> Result<CpuList, String> {
+    let bad = || BadQuantity::new(text, "a list of CPUs, as in 0,2-3").to_string();
+    let mut list = Vec::new();
+    for part in text.split(',') {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let number = |text: &str| text.trim().parse::<u16>().map_err(|_| bad());
+        let (first, last) = (number(first)?, number(last)?);
+        if first > last {
+            return Err(bad());
+        }
+        for cpu in first..=last {
+            if list.contains(&usize::from(cpu)) {
+                return Err(format!("CPU {cpu} is named twice"));
+            }
+            list.push(cpu.into());
+        }
+    }
+    Ok(CpuList(list))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_and_ranges() {
+        assert_eq!(read("0,2-3"), Ok(CpuList(vec![0, 2, 3])));
+        assert_eq!(read("5"), Ok(CpuList(vec![5])));
+        for text in ["", "a", "3-1", "1,", "-1", "70000"] {
+            assert!(
+                read(text).unwrap_err().contains("is not a list of CPUs"),
+                "{text}"
+            );
+        }
+        assert!(read("1,0-2").unwrap_err().contains("twice"));
+    }
+
+    #[test]
+    fn only_allowed_cpus_are_taken() {
+        let first = allowed().unwrap()[0];
+        assert_eq!(parse(&first.to_string()), Ok(CpuList(vec![first])));
+        assert!(parse("65000").unwrap_err().contains("not among those"));
+    }
+}
