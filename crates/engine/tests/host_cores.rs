@@ -1,0 +1,355 @@
+//! Several cores over one volume; the end of an engine; local devices.
+mod common;
+
+use common::*;
+use engine::host::{HostControl, HostEngine, HostEvent, Io, IoDone, PathKind, PathNews, PathState};
+use engine::machine::DeviceError;
+use engine::target::TargetControl;
+use engine::{DeviceId, Machine};
+use nvme::host::AnaState;
+use policy::{PathIndex, Policy};
+use std::cell::RefCell;
+use std::rc::Rc;
+use volume::Outcome;
+
+/// A rig whose host is core 0 of two, and the other core.
+struct Cores {
+    rig: Rig,
+    other: Rc<RefCell<HostEngine>>,
+    other_node: usize,
+    /// What core 1 told.
+    events: Vec<HostEvent>,
+    done: Vec<IoDone>,
+    passed_on: usize,
+}
+
+impl Cores {
+    fn new() -> Self {
+        let mut config = host_config(2);
+        config.cores = 2;
+        config.volumes[0].policy = Policy::QueueDepth;
+        let mut rig = Rig::new(config.clone(), target_config(2));
+        config.core = 1;
+        let other = Rc::new(RefCell::new(HostEngine::new(config)));
+        let other_node = rig.world.add(other.clone(), 8 << 20);
+        rig.world.nodes[other_node].addresses = rig.world.nodes[HOST].addresses.clone();
+        Self {
+            rig,
+            other,
+            other_node,
+            events: Vec::new(),
+            done: Vec::new(),
+            passed_on: 0,
+        }
+    }
+
+    /// Passes on what core 0 publishes, as the program does.
+    fn run(&mut self, limit_ns: u64, mut over: impl FnMut(&Self) -> bool) -> bool {
+        let step_ns = MS / 10;
+        for _ in 0..limit_ns.div_ceil(step_ns) {
+            self.rig.world.pass(step_ns);
+            self.rig.poll();
+            let news = published(&self.rig.events);
+            for news in &news[self.passed_on..] {
+                let message = HostControl::Path(news.clone());
+                self.other
+                    .borrow_mut()
+                    .handle_control(message, self.rig.world.now_ns);
+            }
+            self.passed_on = news.len();
+            while let Some(event) = self.other.borrow_mut().poll_event() {
+                match event {
+                    HostEvent::Done(done) => self.done.push(done),
+                    event => self.events.push(event),
+                }
+            }
+            if over(self) {
+                return true;
+            }
+        }
+        false
+    }
+
+    fn ready(&mut self) {
+        let both =
+            |it: &Self| ready_of(&it.rig.events, 0).is_some() && ready_of(&it.events, 0).is_some();
+        assert!(self.run(SECOND, both));
+    }
+
+    fn submit_other(&mut self, io: &Io) {
+        self.other
+            .borrow_mut()
+            .submit(io, self.rig.world.now_ns)
+            .unwrap();
+    }
+}
+
+#[test]
+fn every_core_has_its_own_queue_and_only_core_0_an_admin_connection() {
+    let mut cores = Cores::new();
+    cores.ready();
+    assert_eq!(cores.rig.world.connections(HOST), 4);
+    assert_eq!(cores.rig.world.connections(cores.other_node), 2);
+    cores.submit_other(&write(3, 3));
+    assert!(cores.run(SECOND, |it| it.done.len() == 1));
+    assert_eq!(cores.done[0].outcome, Outcome::Done);
+    let none = cores
+        .events
+        .iter()
+        .any(|event| matches!(event, HostEvent::Publish(_)));
+    assert!(!none, "only core 0 publishes");
+}
+
+#[test]
+fn t47_queue_depth_sees_what_the_other_core_has_in_flight() {
+    let mut cores = Cores::new();
+    cores.ready();
+    let stall = shape::Config {
+        delay_ns: 10 * MS,
+        ..Default::default()
+    };
+    cores.rig.target_control(TargetControl::Shape(0, stall));
+    // Eight I/Os of core 0 on path 0 alone.
+    for slot in 0..16 {
+        cores.rig.submit(&read(slot, slot)).unwrap();
+    }
+    let in_flight = |it: &Cores, path| it.rig.host.borrow().in_flight(0, PathIndex(path));
+    assert!(cores.run(5 * MS, |it| in_flight(it, 1) == 0));
+    assert_eq!(in_flight(&cores, 0), 8);
+    for path in [0, 1] {
+        let published = in_flight(&cores, path);
+        cores
+            .other
+            .borrow_mut()
+            .set_elsewhere(0, PathIndex(path), published);
+    }
+    for slot in 0..8 {
+        cores.submit_other(&read(slot, slot));
+    }
+    assert_eq!(cores.other.borrow().in_flight(0, PathIndex(1)), 8);
+    assert!(cores.run(SECOND, |it| it.done.len() == 8));
+}
+
+#[test]
+fn a_path_lost_on_core_0_is_lost_everywhere_and_reported_once() {
+    let mut cores = Cores::new();
+    cores.ready();
+    cores.rig.world.cut(HOST, 0);
+    let lost = |it: &Cores| it.other.borrow().path_state(0, PathIndex(0)) == PathState::Lost;
+    assert!(cores.run(SECOND, lost));
+    let news = published(&cores.rig.events);
+    let said = news.iter().filter(|news| {
+        matches!(
+            news,
+            PathNews::Lost {
+                path: PathIndex(0),
+                ..
+            }
+        )
+    });
+    assert_eq!(said.count(), 1);
+    assert_eq!(cores.rig.failures().len(), 1);
+    cores.submit_other(&read(0, 0));
+    assert!(cores.run(SECOND, |it| it.done.len() == 1));
+    assert_eq!(cores.done[0].path, PathIndex(1));
+}
+
+#[test]
+fn a_path_that_core_0_refuses_does_not_keep_the_others_waiting() {
+    let mut cores = Cores::new();
+    cores.rig.world.nodes[HOST].addresses[1] = Address::Refused;
+    cores.ready();
+    assert_eq!(
+        cores.other.borrow().path_state(0, PathIndex(1)),
+        PathState::Lost
+    );
+    assert!(failures(&cores.events).is_empty(), "core 0 said it already");
+}
+
+#[test]
+fn t30_a_change_of_ana_state_reaches_every_core() {
+    let mut cores = Cores::new();
+    cores.ready();
+    cores
+        .rig
+        .target_control(TargetControl::Ana(0, AnaState::Inaccessible));
+    cores.run(100 * MS, |_| false);
+    for slot in 0..8 {
+        cores.submit_other(&read(slot, slot));
+        cores.rig.submit(&read(slot, slot)).unwrap();
+    }
+    assert!(cores.run(SECOND, |it| it.done.len() == 8 && it.rig.done.len() == 8));
+    for done in cores.done.iter().chain(&cores.rig.done) {
+        assert_eq!((done.outcome, done.path), (Outcome::Done, PathIndex(1)));
+    }
+    cores
+        .rig
+        .target_control(TargetControl::Ana(0, AnaState::Optimized));
+    cores.run(100 * MS, |_| false);
+    for slot in 0..8 {
+        cores.submit_other(&read(slot, slot));
+    }
+    assert!(cores.run(SECOND, |it| it.done.len() == 16));
+    assert!(cores.done[8..].iter().any(|done| done.path == PathIndex(0)));
+}
+
+#[test]
+fn a11_a_resize_forgets_what_was_learnt_and_keeps_the_size_known() {
+    let mut host = host_config(2);
+    host.volumes[0].policy = Policy::WeightedLatency;
+    let mut rig = Rig::new(host, target_config(2));
+    let info = rig.ready();
+    let mut load = Load::new(400, 8, BLOCK);
+    rig.load(&mut load, SECOND);
+    let samples = |rig: &Rig| {
+        let host = rig.host.borrow();
+        let of = |path| {
+            host.policy_stats(0, PathIndex(path), policy::Group::Read)
+                .samples
+        };
+        of(0) + of(1)
+    };
+    assert_ne!(samples(&rig), 0);
+    rig.target_control(TargetControl::Resize(1, BLOCKS * 2));
+    rig.world.pass(100 * MS);
+    rig.poll();
+    assert_eq!(samples(&rig), 0);
+    assert_eq!(rig.failures().len(), 0);
+    let beyond = read(info.bytes >> 12, 0);
+    assert_eq!(rig.submit(&beyond), Err(engine::host::SubmitError::Range));
+}
+
+#[test]
+fn stop_lets_io_drain_and_shuts_down_in_order() {
+    let mut target = target_config(2);
+    target.shapes[0].delay_ns = 50 * MS;
+    let mut rig = Rig::new(host_config(2), target);
+    rig.ready();
+    for slot in 0..8 {
+        rig.submit(&write(slot, slot)).unwrap();
+    }
+    rig.world.pass(MS);
+    rig.control(HostControl::Stop);
+    assert_eq!(
+        rig.submit(&read(0, 0)),
+        Err(engine::host::SubmitError::NotReady)
+    );
+    let start_ns = rig.world.now_ns;
+    rig.world
+        .run(10 * SECOND, |world| world.nodes[HOST].stopped);
+    assert!(rig.world.nodes[HOST].stopped);
+    assert!(
+        rig.world.now_ns - start_ns < SECOND,
+        "no time-out was needed"
+    );
+    rig.poll();
+    assert_eq!(rig.done.len(), 8);
+    assert!(rig.done.iter().all(|done| done.outcome == Outcome::Done));
+    assert_eq!(rig.failures().len(), 0, "{:?}", rig.failures());
+    assert_eq!(rig.world.connections(HOST), 0);
+}
+
+#[test]
+fn stop_does_not_wait_for_ever() {
+    let mut target = target_config(1);
+    target.shapes[0].stall_until_ns = u64::MAX / 2;
+    let mut rig = Rig::new(host_config(1), target);
+    rig.ready();
+    rig.submit(&read(0, 0)).unwrap();
+    rig.world.pass(MS);
+    rig.control(HostControl::Stop);
+    let start_ns = rig.world.now_ns;
+    assert!(
+        rig.world
+            .run(60 * SECOND, |world| world.nodes[HOST].stopped)
+    );
+    assert!(rig.world.now_ns - start_ns <= 4 * SECOND);
+    rig.poll();
+    assert_eq!(rig.done[0].outcome, Outcome::PathError);
+}
+
+#[test]
+fn stop_before_and_while_connecting() {
+    for after_ns in [0, 1, 15_000, 35_000, 100_000, 200_000, 300_000, 500_000] {
+        let mut rig = Rig::new(host_config(2), target_config(1));
+        rig.world.nodes[HOST].addresses.push(Address::Silence);
+        rig.world.pass(after_ns);
+        rig.control(HostControl::Stop);
+        let stopped = rig
+            .world
+            .run(10 * SECOND, |world| world.nodes[HOST].stopped);
+        assert!(stopped, "stopped after {after_ns} ns");
+        assert_eq!(rig.world.connections(HOST), 0);
+        rig.poll();
+        assert_eq!(rig.failures().len(), 0);
+    }
+}
+
+fn device_rig(paths: u8) -> (Rig, Disk) {
+    let mut host = host_config(u32::from(paths));
+    for path in &mut host.volumes[0].paths {
+        let bytes = BLOCKS * u64::from(BLOCK);
+        path.kind = PathKind::Device {
+            device: DeviceId(0),
+            bytes,
+            block_shift: 9,
+        };
+        path.uri = "mem:16MiB".into();
+    }
+    let mut rig = Rig::new(host, target_config(1));
+    let disk = Disk::new((BLOCKS * u64::from(BLOCK)) as usize);
+    rig.world.nodes[HOST].disks = vec![disk.clone()];
+    (rig, disk)
+}
+
+#[test]
+fn local_devices_are_paths_as_well() {
+    let (mut rig, _) = device_rig(2);
+    rig.world.nodes[HOST].disks[0].delay_ns = 10_000;
+    let info = rig.ready();
+    assert_eq!((info.block_shift, info.transfer_max), (9, 1 << 20));
+    let mut load = Load::new(1000, 16, BLOCK);
+    rig.load(&mut load, SECOND);
+    assert_eq!((load.errors(), load.verified), (0, 500));
+    assert_eq!(rig.shares(2), [500, 500]);
+    rig.control(HostControl::Stop);
+    assert!(rig.world.run(SECOND, |world| world.nodes[HOST].stopped));
+}
+
+#[test]
+fn what_a_device_says_reaches_the_submitter() {
+    let (mut rig, _) = device_rig(1);
+    rig.ready();
+    for (error, want) in [
+        (DeviceError::Os(5), Outcome::MediaError),
+        (DeviceError::Full, Outcome::NoSpace),
+        (DeviceError::ReadOnly, Outcome::ReadOnly),
+    ] {
+        rig.world.nodes[HOST].disks[0].error = Some(error);
+        assert_eq!(rig.one(&write(0, 0), SECOND).outcome, want);
+    }
+    assert_eq!(rig.host.borrow().counters(0, PathIndex(0)).errors, 3);
+    assert_eq!(rig.host.borrow().in_flight(0, PathIndex(0)), 0);
+}
+
+#[test]
+fn a_device_that_does_not_answer_is_given_up_but_keeps_its_memory() {
+    let (mut rig, _) = device_rig(1);
+    rig.ready();
+    rig.world.nodes[HOST].disks[0].delay_ns = 25 * SECOND;
+    rig.submit(&read(0, 0)).unwrap();
+    let line = rig.failure(11 * SECOND);
+    assert!(
+        line.contains("mem:16MiB: no answer to an I/O within 10000 ms"),
+        "{line}"
+    );
+    assert_eq!(
+        rig.done.len(),
+        0,
+        "the device may still write to the memory"
+    );
+    let refused = rig.one(&read(1, 1), 0);
+    assert_eq!(refused.outcome, Outcome::PathError);
+    assert!(rig.run(20 * SECOND, |_, done| done.len() == 1));
+    assert_eq!(rig.done[0].outcome, Outcome::Done);
+}
