@@ -9,6 +9,7 @@ mod output;
 mod progress;
 mod signals;
 mod table;
+mod target;
 mod units;
 mod uri;
 

@@ -51,14 +51,18 @@ impl FromText for Duration {
 impl FromText for Rate {
     const WANTED: &'static str = "a rate in quotes, as in \"300MiB/s\"";
     fn from_text(text: &str) -> Result<Self, String> {
-        units::parse_rate(text).map(Rate).map_err(|error| error.to_string())
+        units::parse_rate(text)
+            .map(Rate)
+            .map_err(|error| error.to_string())
     }
 }
 
 impl FromText for Size {
     const WANTED: &'static str = "a size in quotes, as in \"64KiB\"";
     fn from_text(text: &str) -> Result<Self, String> {
-        units::parse_size(text).map(Size).map_err(|error| error.to_string())
+        units::parse_size(text)
+            .map(Size)
+            .map_err(|error| error.to_string())
     }
 }
 
@@ -99,7 +103,9 @@ impl FromText for Identifier {
     fn from_text(text: &str) -> Result<Self, String> {
         match uuid::Uuid::try_parse(text) {
             Ok(id) if !id.is_nil() => Ok(Identifier(*id.as_bytes())),
-            _ => Err(format!("\"{text}\" is not 32 hexadecimal digits other than zero")),
+            _ => Err(format!(
+                "\"{text}\" is not 32 hexadecimal digits other than zero"
+            )),
         }
     }
 }
@@ -107,11 +113,14 @@ impl FromText for Identifier {
 impl FromText for crate::uri::PathUri {
     const WANTED: &'static str = "a backend in quotes: mem:SIZE, file:/path or null:SIZE";
     fn from_text(text: &str) -> Result<Self, String> {
-        let uri: Self = text.parse().map_err(|error| format!("\"{text}\": {error}"))?;
+        let uri: Self = text
+            .parse()
+            .map_err(|error| format!("\"{text}\": {error}"))?;
         match uri.kind() {
-            crate::uri::UriKind::NvmeTcp(_) => {
-                Err(format!("\"{text}\" is no backend of a namespace; {}", Self::WANTED))
-            }
+            crate::uri::UriKind::NvmeTcp(_) => Err(format!(
+                "\"{text}\" is no backend of a namespace; {}",
+                Self::WANTED
+            )),
             _ => Ok(uri),
         }
     }
@@ -134,7 +143,6 @@ pub fn from_text<'de, D: Deserializer<'de>, T: FromText>(from: D) -> Result<T, D
     }
     from.deserialize_str(Text(PhantomData))
 }
-
 
 macro_rules! deserialize {
     ($($quantity:ty)*) => {$(

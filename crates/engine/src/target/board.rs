@@ -36,7 +36,8 @@ pub struct Board {
 struct Line([AtomicU64; 8]);
 
 impl Board {
-    pub(super) fn new(ports: usize) -> Self {
+    /// All zero.
+    pub fn new(ports: usize) -> Self {
         Board {
             ports: (0..ports).map(|_| Line::default()).collect(),
         }

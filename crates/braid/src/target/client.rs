@@ -1,0 +1,233 @@
+//! The verbs that speak to a running target.
+use super::limits::ANSWER_WAIT;
+use super::quantity::{FromText, Size};
+use super::settings::Settings;
+use super::{rpc, socket};
+use crate::cli::Usage;
+use crate::output::{self, Format};
+use crate::units::{format_bytes, format_count, format_ns};
+use clap::Args;
+use serde_json::{Map, Value, json};
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+/// Options of every verb here.
+#[derive(Clone, Debug, Args)]
+struct Common {
+    /// Control socket of the target [default: /run/braid/target.sock for root, else
+    /// $XDG_RUNTIME_DIR/braid/target.sock]
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+    /// How to show the result
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Format,
+}
+
+/// Options of `set`.
+#[derive(Clone, Debug, Args)]
+pub struct SetArgs {
+    /// Port, as `show` numbers it
+    #[arg(long, value_name = "N")]
+    port: u16,
+    /// delay=30ms jitter=1ms bandwidth=300MiB/s servers=4 service_time=50us large_from=64KiB
+    /// large_delay=5ms stall=5s ana=inaccessible; 0 switches one off
+    #[arg(required = true, value_name = "KEY=VALUE")]
+    settings: Vec<String>,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// Options of `drop`.
+#[derive(Clone, Debug, Args)]
+pub struct DropArgs {
+    /// Port, as `show` numbers it
+    #[arg(long, value_name = "N")]
+    port: u16,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// Options of `resize`.
+#[derive(Clone, Debug, Args)]
+pub struct ResizeArgs {
+    /// Namespace
+    nsid: u32,
+    /// New size, as in 2GiB
+    size: String,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// Options of `show`.
+#[derive(Clone, Debug, Args)]
+pub struct ShowArgs {
+    #[command(flatten)]
+    common: Common,
+}
+
+/// Changes a port.
+///
+/// # Errors
+/// A setting that can't be, or no target that answers.
+pub fn set(args: &SetArgs) -> anyhow::Result<()> {
+    // Checked here, so that a wrong word is a usage error whether or not a target runs.
+    let words = args.settings.iter().map(String::as_str);
+    Settings::from_words(words.clone()).map_err(Usage::error)?;
+    let pairs = words.filter_map(|word| word.split_once('='));
+    let settings = pairs.map(|(key, value)| (key.trim().to_owned(), value_of(key, value)));
+    let params = json!({"port": args.port, "settings": settings.collect::<Map<_, _>>()});
+    let port = call(&args.common, "target.set", params)?;
+    args.common.print(&port, show_port)
+}
+
+/// Drops a port's connections.
+///
+/// # Errors
+/// No such port, or no target that answers.
+pub fn drop_connections(args: &DropArgs) -> anyhow::Result<()> {
+    let result = call(&args.common, "target.drop", json!({"port": args.port}))?;
+    args.common.print(&result, |text, result| {
+        writeln!(
+            text,
+            "port {}: {} connections dropped",
+            result["port"], result["connections"]
+        )
+    })
+}
+
+/// Changes a namespace's size.
+///
+/// # Errors
+/// No such namespace, no room, or no target that answers.
+pub fn resize(args: &ResizeArgs) -> anyhow::Result<()> {
+    Size::from_text(&args.size).map_err(Usage::error)?;
+    let params = json!({"nsid": args.nsid, "size": args.size});
+    let namespace = call(&args.common, "target.resize", params)?;
+    args.common.print(&namespace, show_namespace)
+}
+
+/// Shows everything.
+///
+/// # Errors
+/// No target that answers.
+pub fn show(args: &ShowArgs) -> anyhow::Result<()> {
+    let result = call(&args.common, "target.show", json!({}))?;
+    args.common.print(&result, |text, result| {
+        let subsystem = &result["subsystem"];
+        writeln!(
+            text,
+            "{}  serial {}",
+            word(&subsystem["nqn"]),
+            word(&subsystem["serial"])
+        )?;
+        for namespace in result["namespaces"].as_array().into_iter().flatten() {
+            show_namespace(text, namespace)?;
+        }
+        for port in result["ports"].as_array().into_iter().flatten() {
+            show_port(text, port)?;
+        }
+        Ok(())
+    })
+}
+
+impl Common {
+    fn print(
+        &self,
+        value: &Value,
+        show: impl FnOnce(&mut String, &Value) -> std::fmt::Result,
+    ) -> anyhow::Result<()> {
+        if self.output == Format::Json {
+            return output::print_json(value);
+        }
+        let mut text = String::new();
+        show(&mut text, value)?;
+        output::print(&text)
+    }
+}
+
+fn call(common: &Common, method: &str, params: Value) -> anyhow::Result<Value> {
+    let mut stream = socket::connect(common.socket.as_deref().map(Path::new))?;
+    rpc::call(&mut stream, method, params, ANSWER_WAIT)
+}
+
+/// `servers` is a number; everything else is text with a unit.
+fn value_of(key: &str, value: &str) -> Value {
+    let number = value
+        .trim()
+        .parse::<u64>()
+        .ok()
+        .filter(|_| key.trim() == "servers");
+    number.map_or(value.trim().into(), Value::from)
+}
+
+fn word(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
+}
+
+fn number(value: &Value) -> u64 {
+    value.as_u64().unwrap_or_default()
+}
+
+fn show_namespace(text: &mut String, namespace: &Value) -> std::fmt::Result {
+    writeln!(
+        text,
+        "namespace {}: {} of {}, {} B blocks, uuid {}{}",
+        namespace["nsid"],
+        format_bytes(number(&namespace["bytes"])),
+        word(&namespace["backend"]),
+        namespace["block_size"],
+        word(&namespace["uuid"]),
+        if namespace["read_only"] == true {
+            ", read-only"
+        } else {
+            ""
+        },
+    )
+}
+
+fn show_port(text: &mut String, port: &Value) -> std::fmt::Result {
+    writeln!(
+        text,
+        "port {}: {}, {}{}",
+        port["port"],
+        word(&port["uri"]),
+        word(&port["ana_state"]),
+        shape_words(&port["shape"])
+    )?;
+    writeln!(
+        text,
+        "  {} connections, {} in flight, {} commands, {} errors, {}",
+        port["connections"],
+        port["inflight"],
+        format_count(number(&port["commands"])),
+        format_count(number(&port["errors"])),
+        format_bytes(number(&port["bytes"])),
+    )
+}
+
+/// What slows a port, each with a comma before it.
+fn shape_words(shape: &Value) -> String {
+    let of = |key: &str| number(&shape[key]);
+    let mut words = String::new();
+    let mut duration = |name: &str, key: &str| {
+        if of(key) > 0 {
+            let _ = write!(words, ", {name} {}", format_ns(of(key) as f64));
+        }
+    };
+    duration("delay", "delay_ns");
+    duration("jitter", "jitter_ns");
+    duration("service time", "service_time_ns");
+    duration("stalled for", "stalled_ns");
+    if of("bandwidth_bytes_per_s") > 0 {
+        let _ = write!(words, ", {}/s", format_bytes(of("bandwidth_bytes_per_s")));
+    }
+    if of("servers") > 0 {
+        let _ = write!(words, ", {} servers", of("servers"));
+    }
+    if of("large_delay_ns") > 0 {
+        let late = format_ns(of("large_delay_ns") as f64);
+        let from = format_bytes(of("large_from_bytes"));
+        let _ = write!(words, ", {late} more from {from} on");
+    }
+    words
+}

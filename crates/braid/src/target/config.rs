@@ -1,0 +1,299 @@
+//! What a target is to be: its configuration file, or the few options that stand in for one.
+//!
+//! ```toml
+//! nqn = "nqn.2026-01.org.example:v0"
+//!
+//! [[namespace]]
+//! backend = "file:/srv/v0"
+//! size = "1GiB"
+//!
+//! [[port]]
+//! listen = "127.0.0.1:4420"
+//! bandwidth = "300MiB/s"
+//!
+//! [[port]]
+//! listen = "127.0.0.1:4421"
+//! delay = "30ms"
+//! ```
+//!
+//! # Contract
+//! Identifiers that aren't given follow from the NQN and the NSID, so that two processes with the same
+//! configuration offer the same namespace. Their controller identifiers must then be disjoint:
+//! `cntlid = [1, 999]` here and `[1000, 1999]` there.
+use super::limits::CONFIG_BYTES_MAX;
+use super::quantity::{Ana, Duration, Identifier, Rate, Size, from_text};
+use super::settings::Settings;
+use crate::cli::Usage;
+use crate::uri::PathUri;
+use anyhow::{Context, bail};
+use serde::Deserialize;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use uuid::Uuid;
+
+/// A whole target.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// Subsystem NQN.
+    pub nqn: String,
+    /// Serial number, at most 20 characters.
+    pub serial: Option<String>,
+    /// Model, at most 40 characters.
+    #[serde(default = "default_model")]
+    pub model: String,
+    /// First and last controller identifier handed out.
+    #[serde(default = "default_cntlid")]
+    pub cntlid: [u16; 2],
+    /// Host NQNs that may connect; none = any.
+    #[serde(default)]
+    pub hosts: Vec<String>,
+    /// Largest transfer: a power of two, 4 KiB…1 MiB.
+    #[serde(default = "default_transfer_size")]
+    pub transfer_size: Size,
+    /// Data in a command capsule.
+    #[serde(default = "default_in_capsule")]
+    pub in_capsule: Size,
+    /// Largest I/O queue.
+    #[serde(default = "default_queue_entries")]
+    pub queue_entries: u16,
+    /// I/O queues of one controller.
+    #[serde(default = "default_io_queues")]
+    pub io_queues: u16,
+    /// Connections in all.
+    #[serde(default = "default_connections")]
+    pub connections: u32,
+    /// Memory for payload; used as it is needed.
+    #[serde(default = "default_buffers")]
+    pub buffers: Size,
+    /// Control socket.
+    pub socket: Option<PathBuf>,
+    /// Pin to this CPU.
+    pub cpu: Option<usize>,
+    /// Never sleep.
+    #[serde(default)]
+    pub spin: bool,
+    /// Namespaces.
+    #[serde(rename = "namespace")]
+    pub namespaces: Vec<Namespace>,
+    /// Ports.
+    #[serde(rename = "port")]
+    pub ports: Vec<Port>,
+}
+
+/// One namespace.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Namespace {
+    /// NSID; 1 where it is left out.
+    #[serde(default = "default_nsid")]
+    pub nsid: u32,
+    /// Where its blocks are.
+    #[serde(deserialize_with = "from_text")]
+    pub backend: PathUri,
+    /// Size; the backend's where it is left out. A file that isn't there is made.
+    pub size: Option<Size>,
+    /// 512 or 4096.
+    #[serde(default = "default_block_size")]
+    pub block_size: u32,
+    /// UUID.
+    pub uuid: Option<Identifier>,
+    /// NGUID.
+    pub nguid: Option<Identifier>,
+    /// Write protected.
+    #[serde(default)]
+    pub read_only: bool,
+}
+
+/// One port.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(from = "PortKeys")]
+pub struct Port {
+    /// Address and port; port 0 = any free one.
+    pub listen: String,
+    /// What slows it.
+    pub shape: shape::Config,
+    /// ANA state of all namespaces seen through it.
+    pub ana: nvme::host::AnaState,
+}
+
+/// A port as it is written; the keys of [`Settings`] beside its address.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PortKeys {
+    listen: String,
+    delay: Option<Duration>,
+    jitter: Option<Duration>,
+    bandwidth: Option<Rate>,
+    servers: Option<u16>,
+    service_time: Option<Duration>,
+    large_from: Option<Size>,
+    large_delay: Option<Duration>,
+    ana: Option<Ana>,
+}
+
+fn default_model() -> String {
+    "braid target".into()
+}
+fn default_cntlid() -> [u16; 2] {
+    [1, 0xffef]
+}
+fn default_transfer_size() -> Size {
+    Size(1 << 20)
+}
+fn default_in_capsule() -> Size {
+    Size(8 << 10)
+}
+/// Deep enough for 1024 outstanding, and as many again.
+fn default_queue_entries() -> u16 {
+    2048
+}
+fn default_io_queues() -> u16 {
+    64
+}
+fn default_connections() -> u32 {
+    128
+}
+fn default_buffers() -> Size {
+    Size(512 << 20)
+}
+fn default_nsid() -> u32 {
+    1
+}
+fn default_block_size() -> u32 {
+    4096
+}
+
+impl Config {
+    /// Reads a configuration file.
+    ///
+    /// # Errors
+    /// The file can't be read; or what is wrong, with line and column and what could stand there.
+    pub fn read(path: &Path) -> anyhow::Result<Self> {
+        let text = read_bounded(path).with_context(|| format!("cannot read {}", path.display()))?;
+        Self::parse(&text).map_err(|error| Usage::error(format!("{}: {error}", path.display())))
+    }
+
+    fn parse(text: &str) -> Result<Self, String> {
+        let config: Config =
+            toml::from_str(text).map_err(|e| e.to_string().trim_end().to_owned())?;
+        if config.ports.is_empty() {
+            return Err("there is no [[port]]".into());
+        }
+        if config.namespaces.is_empty() {
+            return Err("there is no [[namespace]]".into());
+        }
+        Ok(config)
+    }
+
+    /// A target without a file: one namespace behind these ports.
+    pub fn quick(nqn: String, backend: PathUri, ports: Vec<Port>) -> Self {
+        let namespace = Namespace {
+            nsid: default_nsid(),
+            backend,
+            size: None,
+            block_size: default_block_size(),
+            uuid: None,
+            nguid: None,
+            read_only: false,
+        };
+        Config {
+            nqn,
+            serial: None,
+            model: default_model(),
+            cntlid: default_cntlid(),
+            hosts: Vec::new(),
+            transfer_size: default_transfer_size(),
+            in_capsule: default_in_capsule(),
+            queue_entries: default_queue_entries(),
+            io_queues: default_io_queues(),
+            connections: default_connections(),
+            buffers: default_buffers(),
+            socket: None,
+            cpu: None,
+            spin: false,
+            namespaces: vec![namespace],
+            ports,
+        }
+    }
+
+    /// Serial number, given or made from the NQN.
+    pub fn serial(&self) -> String {
+        let made = || derived(&self.nqn, "serial").simple().to_string()[..20].to_owned();
+        self.serial.clone().unwrap_or_else(made)
+    }
+}
+
+impl Namespace {
+    /// UUID, given or made from the NQN and the NSID.
+    pub fn uuid(&self, nqn: &str) -> [u8; 16] {
+        let made = || *derived(nqn, &format!("namespace {}", self.nsid)).as_bytes();
+        self.uuid.map_or_else(made, |id| id.0)
+    }
+
+    /// NGUID, given or made from the NQN and the NSID.
+    pub fn nguid(&self, nqn: &str) -> [u8; 16] {
+        let made = || *derived(nqn, &format!("namespace {} nguid", self.nsid)).as_bytes();
+        self.nguid.map_or_else(made, |id| id.0)
+    }
+
+    /// log2 of the block size.
+    ///
+    /// # Errors
+    /// It is neither 512 nor 4096.
+    pub fn block_shift(&self) -> anyhow::Result<u8> {
+        match self.block_size {
+            512 => Ok(9),
+            4096 => Ok(12),
+            other => bail!("block_size {other} is neither 512 nor 4096"),
+        }
+    }
+}
+
+impl Port {
+    /// A port that listens here and differs so from one that isn't slowed.
+    pub fn new(listen: String, settings: &Settings) -> Self {
+        let mut shape = shape::Config::default();
+        settings.apply(&mut shape, 0);
+        Port {
+            listen,
+            shape,
+            ana: settings.ana.unwrap_or_default().0,
+        }
+    }
+}
+
+impl From<PortKeys> for Port {
+    fn from(keys: PortKeys) -> Self {
+        let settings = Settings {
+            delay: keys.delay,
+            jitter: keys.jitter,
+            bandwidth: keys.bandwidth,
+            servers: keys.servers,
+            service_time: keys.service_time,
+            large_from: keys.large_from,
+            large_delay: keys.large_delay,
+            stall: None,
+            ana: keys.ana,
+        };
+        Port::new(keys.listen, &settings)
+    }
+}
+
+/// A name-based UUID (version 5) that every process comes to alike.
+fn derived(nqn: &str, of: &str) -> Uuid {
+    let subsystem = Uuid::new_v5(&Uuid::NAMESPACE_URL, nqn.as_bytes());
+    Uuid::new_v5(&subsystem, of.as_bytes())
+}
+
+fn read_bounded(path: &Path) -> anyhow::Result<String> {
+    let mut text = String::new();
+    let file = std::fs::File::open(path)?;
+    if file.take(CONFIG_BYTES_MAX + 1).read_to_string(&mut text)? as u64 > CONFIG_BYTES_MAX {
+        bail!("it has more than {CONFIG_BYTES_MAX} bytes");
+    }
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,166 @@
+//! Files that are right, and what is said of those that aren't.
+use super::*;
+
+const WHOLE: &str = r#"
+nqn = "nqn.2026-01.org.example:v0"
+serial = "S1"
+model = "M"
+cntlid = [1, 999]
+hosts = ["nqn.2026-01.org.example:host"]
+transfer_size = "128KiB"
+in_capsule = "16KiB"
+queue_entries = 128
+io_queues = 8
+connections = 16
+buffers = "64MiB"
+socket = "/tmp/t.sock"
+cpu = 1
+spin = true
+
+[[namespace]]
+nsid = 2
+backend = "file:/srv/v0"
+size = "1GiB"
+block_size = 512
+uuid = "5a1c2a3e-7e0f-4c0a-9d54-0d1c6c1f0a77"
+nguid = "00112233445566778899aabbccddeeff"
+read_only = true
+
+[[port]]
+listen = "[::1]:4420"
+delay = "30ms"
+jitter = "1ms"
+bandwidth = "300MiB/s"
+servers = 4
+service_time = "50us"
+large_from = "64KiB"
+large_delay = "5ms"
+ana = "non-optimized"
+"#;
+
+fn error(text: &str) -> String {
+    Config::parse(text).unwrap_err()
+}
+
+#[test]
+fn every_key_is_taken() {
+    let config = Config::parse(WHOLE).unwrap();
+    assert_eq!((config.serial().as_str(), config.cntlid), ("S1", [1, 999]));
+    assert_eq!(
+        (config.transfer_size, config.buffers),
+        (Size(128 << 10), Size(64 << 20))
+    );
+    let namespace = &config.namespaces[0];
+    assert_eq!((namespace.nsid, namespace.block_shift().unwrap()), (2, 9));
+    assert_eq!(namespace.nguid("")[..3], [0, 0x11, 0x22]);
+    let port = &config.ports[0];
+    assert_eq!(port.ana, nvme::host::AnaState::NonOptimized);
+    let shape = shape::Config {
+        delay_ns: 30_000_000,
+        jitter_ns: 1_000_000,
+        bytes_per_s: 300 << 20,
+        servers: 4,
+        service_ns: 50_000,
+        large_from: 65_536,
+        large_delay_ns: 5_000_000,
+        stall_until_ns: 0,
+    };
+    assert_eq!(port.shape, shape);
+}
+
+#[test]
+fn t31_two_processes_derive_the_same_identifiers() {
+    let text = r#"
+        nqn = "nqn.2026-01.org.example:v0"
+        namespace = [{ backend = "mem:1MiB" }, { nsid = 2, backend = "mem:1MiB" }]
+        port = [{ listen = "127.0.0.1:0" }]
+    "#;
+    let (one, two) = (Config::parse(text).unwrap(), Config::parse(text).unwrap());
+    let ids = |config: &Config, i: usize| {
+        let namespace = &config.namespaces[i];
+        (namespace.uuid(&config.nqn), namespace.nguid(&config.nqn))
+    };
+    assert_eq!(ids(&one, 0), ids(&two, 0));
+    assert_ne!(ids(&one, 0), ids(&one, 1));
+    assert_ne!(ids(&one, 0).0, ids(&one, 0).1);
+    assert_eq!(one.serial(), two.serial());
+    assert_eq!(one.serial().len(), 20);
+    let uuid = Uuid::from_bytes(ids(&one, 0).0);
+    assert_eq!(uuid.get_version_num(), 5);
+    // Pinned: a later braid must come to the same, or a namespace changes its identity.
+    assert_eq!(uuid.to_string(), "8e2cb647-4c0e-56a7-a3fd-8d2f52677bee");
+}
+
+#[test]
+fn an_unknown_key_is_shown_with_its_place_and_the_known_ones() {
+    let text = WHOLE.replace("jitter", "jiter");
+    let error = error(&text);
+    for part in [
+        "line 29",
+        "column 1",
+        "jiter = ",
+        "unknown field `jiter`",
+        "`large_delay`",
+    ] {
+        assert!(error.contains(part), "{part} in {error}");
+    }
+}
+
+#[test]
+fn a_wrong_value_is_shown_with_its_place_and_what_is_right() {
+    for (right, wrong, parts) in [
+        (
+            "\"30ms\"",
+            "\"30\"",
+            [
+                "line 28",
+                "\"30\" is not a duration: a number with ns, us, ms",
+            ],
+        ),
+        (
+            "\"30ms\"",
+            "30",
+            ["line 28", "expected a duration in quotes, as in \"30ms\""],
+        ),
+        ("\"1GiB\"", "\"1GB\"", ["line 20", "\"1GB\" is not a size"]),
+        (
+            "\"file:/srv/v0\"",
+            "\"/srv/v0\"",
+            ["line 19", "write file:/srv/v0"],
+        ),
+        (
+            "\"non-optimized\"",
+            "\"slow\"",
+            ["line 35", "one of optimized, non-optimized"],
+        ),
+        ("[1, 999]", "[1, 99999]", ["line 5", "expected u16"]),
+    ] {
+        let error = error(&WHOLE.replacen(right, wrong, 1));
+        for part in parts {
+            assert!(error.contains(part), "{part} in {error}");
+        }
+    }
+}
+
+#[test]
+fn a_target_needs_a_port_and_a_namespace() {
+    let nqn = "nqn = \"nqn.2026-01.org.example:v0\"\n";
+    let namespace = "[[namespace]]\nbackend = \"mem:1MiB\"\n";
+    assert!(error(nqn).contains("missing field `namespace`"));
+    assert!(error(&format!("{nqn}{namespace}")).contains("missing field `port`"));
+    assert!(error(&format!("{nqn}namespace = []\nport = []")).contains("there is no [[port]]"));
+}
+
+#[test]
+fn a_file_that_is_not_there_or_too_large_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("t.toml");
+    let missing = format!("{:#}", Config::read(&path).unwrap_err());
+    assert!(
+        missing.contains("cannot read") && missing.contains("No such file"),
+        "{missing}"
+    );
+    std::fs::write(&path, vec![b'#'; CONFIG_BYTES_MAX as usize + 1]).unwrap();
+    let large = format!("{:#}", Config::read(&path).unwrap_err());
+    assert!(large.contains("more than 1048576 bytes"), "{large}");
+}

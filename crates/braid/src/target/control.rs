@@ -1,0 +1,334 @@
+//! Changing and showing a target while it runs: the methods behind its control socket.
+//!
+//! `target.show {}` · `target.set {"port": 1, "settings": {"delay": "30ms"}}` ·
+//! `target.drop {"port": 1}` · `target.resize {"nsid": 1, "size": "2GiB"}`
+//!
+//! # Contract
+//! One client's call at a time changes anything. A call has been handed to the reactor when it is
+//! answered; what it changes is in force within a loop turn.
+use super::backend::Backend;
+use super::config::Config;
+use super::limits::{ACCEPT_PAUSE, CLIENT_SILENCE, CLIENTS_MAX};
+use super::quantity::{Ana, Size};
+use super::rpc::{self, Failure, Lines};
+use super::settings::Settings;
+use engine::target::{Board, TargetControl};
+use nvme::host::AnaState;
+use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use std::net::SocketAddr;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Hands a change to the reactor; false if that is gone.
+pub type Send = Box<dyn Fn(TargetControl) -> bool + std::marker::Send + Sync>;
+
+/// What is known of the running target, beside its reactor.
+pub struct Control {
+    nqn: String,
+    serial: String,
+    model: String,
+    cntlid: [u16; 2],
+    board: Arc<Board>,
+    send: Send,
+    state: Mutex<State>,
+}
+
+struct State {
+    ports: Vec<Port>,
+    namespaces: Vec<Namespace>,
+}
+
+struct Port {
+    address: SocketAddr,
+    shape: shape::Config,
+    ana: AnaState,
+}
+
+struct Namespace {
+    nsid: u32,
+    block_shift: u8,
+    uuid: [u8; 16],
+    nguid: [u8; 16],
+    read_only: bool,
+    uri: String,
+    backend: Backend,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SetParams {
+    port: u16,
+    settings: Map<String, Value>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct DropParams {
+    port: u16,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ResizeParams {
+    nsid: u32,
+    size: Size,
+}
+
+impl Control {
+    /// Of a target that was started from this configuration.
+    pub fn new(
+        config: &Config,
+        addresses: &[SocketAddr],
+        backends: Vec<Backend>,
+        board: Arc<Board>,
+        send: Send,
+    ) -> Self {
+        let ports = config
+            .ports
+            .iter()
+            .zip(addresses)
+            .map(|(port, address)| Port {
+                address: *address,
+                shape: port.shape,
+                ana: port.ana,
+            });
+        let namespaces = config
+            .namespaces
+            .iter()
+            .zip(backends)
+            .map(|(of, backend)| Namespace {
+                nsid: of.nsid,
+                block_shift: of.block_size.ilog2() as u8,
+                uuid: of.uuid(&config.nqn),
+                nguid: of.nguid(&config.nqn),
+                read_only: of.read_only,
+                uri: of.backend.to_string(),
+                backend,
+            });
+        Control {
+            nqn: config.nqn.clone(),
+            serial: config.serial(),
+            model: config.model.clone(),
+            cntlid: config.cntlid,
+            board,
+            send,
+            state: Mutex::new(State {
+                ports: ports.collect(),
+                namespaces: namespaces.collect(),
+            }),
+        }
+    }
+
+    /// One call.
+    ///
+    /// # Errors
+    /// As the answer tells them.
+    pub fn call(&self, method: &str, params: Value) -> Result<Value, Failure> {
+        match method {
+            "target.show" => Ok(self.show()),
+            "target.set" => self.set(parse(params)?),
+            "target.drop" => self.drop_connections(parse(params)?),
+            "target.resize" => self.resize(parse(params)?),
+            other => Err(Failure::method(other)),
+        }
+    }
+
+    fn set(&self, params: SetParams) -> Result<Value, Failure> {
+        let settings = Settings::from_map(params.settings).map_err(Failure::params)?;
+        let mut state = self.state();
+        let index = port_index(&state, params.port)?;
+        let port = &mut state.ports[usize::from(index)];
+        if settings.changes_shape() {
+            let mut shape = port.shape;
+            settings.apply(&mut shape, runtime::now_ns());
+            self.send(TargetControl::Shape(index, shape))?;
+            port.shape = shape;
+        }
+        if let Some(Ana(ana)) = settings.ana {
+            self.send(TargetControl::Ana(index, ana))?;
+            port.ana = ana;
+        }
+        Ok(self.show_port(index, port))
+    }
+
+    fn drop_connections(&self, params: DropParams) -> Result<Value, Failure> {
+        let index = port_index(&self.state(), params.port)?;
+        let connections = self.board.port(index).connections;
+        self.send(TargetControl::Drop(index))?;
+        Ok(json!({"port": params.port, "connections": connections}))
+    }
+
+    fn resize(&self, params: ResizeParams) -> Result<Value, Failure> {
+        let mut state = self.state();
+        let all: Vec<_> = state
+            .namespaces
+            .iter()
+            .map(|ns| ns.nsid.to_string())
+            .collect();
+        let found = state
+            .namespaces
+            .iter_mut()
+            .find(|ns| ns.nsid == params.nsid);
+        let Some(namespace) = found else {
+            let text = format!(
+                "there is no namespace {}, only {}",
+                params.nsid,
+                all.join(", ")
+            );
+            return Err(Failure::params(text));
+        };
+        let bytes = params.size.0;
+        if bytes == 0 || !bytes.is_multiple_of(1 << namespace.block_shift) {
+            let block = 1u32 << namespace.block_shift;
+            return Err(Failure::params(format!(
+                "{bytes} bytes are no multiple of {block} above 0"
+            )));
+        }
+        let room = namespace.backend.make_room(bytes);
+        room.map_err(|error| Failure::refused(format!("{error:#}")))?;
+        self.send(TargetControl::Resize(
+            params.nsid,
+            bytes >> namespace.block_shift,
+        ))?;
+        namespace.backend.bytes = bytes;
+        Ok(namespace.show())
+    }
+
+    /// Everything, as `braid target show -o json` prints it.
+    pub fn show(&self) -> Value {
+        let state = self.state();
+        let ports = state
+            .ports
+            .iter()
+            .zip(0..)
+            .map(|(port, index)| self.show_port(index, port));
+        json!({
+            "subsystem": {
+                "nqn": self.nqn, "serial": self.serial, "model": self.model, "cntlid": self.cntlid,
+            },
+            "ports": ports.collect::<Vec<_>>(),
+            "namespaces": state.namespaces.iter().map(Namespace::show).collect::<Vec<_>>(),
+        })
+    }
+
+    fn show_port(&self, index: u16, port: &Port) -> Value {
+        let (shape, stats) = (port.shape, self.board.port(index));
+        json!({
+            "port": index + 1,
+            "address": port.address.to_string(),
+            "uri": uri(port.address, &self.nqn),
+            "ana_state": Ana(port.ana).to_string(),
+            "shape": {
+                "delay_ns": shape.delay_ns,
+                "jitter_ns": shape.jitter_ns,
+                "bandwidth_bytes_per_s": shape.bytes_per_s,
+                "servers": shape.servers,
+                "service_time_ns": shape.service_ns,
+                "large_from_bytes": shape.large_from,
+                "large_delay_ns": shape.large_delay_ns,
+                "stalled_ns": shape.stall_until_ns.saturating_sub(runtime::now_ns()),
+            },
+            "connections": stats.connections,
+            "inflight": stats.in_flight,
+            "commands": stats.commands,
+            "errors": stats.errors,
+            "bytes": stats.bytes,
+            "waited_buffer": stats.waited_buffer,
+            "protocol_errors": stats.protocol_errors,
+            "keep_alive_expired": stats.keep_alive_expired,
+        })
+    }
+
+    fn send(&self, change: TargetControl) -> Result<(), Failure> {
+        match (self.send)(change) {
+            true => Ok(()),
+            false => Err(Failure::refused("the target is ending")),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Every change to it is one assignment, so a panic leaves nothing half done.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Namespace {
+    fn show(&self) -> Value {
+        json!({
+            "nsid": self.nsid,
+            "backend": self.uri,
+            "bytes": self.backend.bytes,
+            "block_size": 1u32 << self.block_shift,
+            "uuid": uuid::Uuid::from_bytes(self.uuid).to_string(),
+            "nguid": uuid::Uuid::from_bytes(self.nguid).simple().to_string(),
+            "read_only": self.read_only,
+        })
+    }
+}
+
+/// The URI by which a host reaches the subsystem through this address.
+pub fn uri(address: SocketAddr, nqn: &str) -> String {
+    const RESERVED: &AsciiSet = &CONTROLS.add(b' ').add(b'"').add(b'#').add(b'%').add(b'?');
+    format!(
+        "nvme-tcp://{address}/{}",
+        utf8_percent_encode(nqn, RESERVED)
+    )
+}
+
+/// Serves control clients for as long as the process lives.
+pub fn serve(listener: &UnixListener, control: &Arc<Control>) {
+    let clients = Arc::new(());
+    for stream in listener.incoming() {
+        let Ok(stream) = stream else {
+            // Out of descriptors, most likely: they come back.
+            std::thread::sleep(ACCEPT_PAUSE);
+            continue;
+        };
+        let (control, client) = (control.clone(), clients.clone());
+        if Arc::strong_count(&clients) > CLIENTS_MAX + 1 {
+            continue; // closes it
+        }
+        let builder = std::thread::Builder::new().name("control".into());
+        // Where there can be no thread, the client is closed too.
+        let _ = builder.spawn(move || {
+            serve_client(&stream, &control);
+            drop(client);
+        });
+    }
+}
+
+fn serve_client(stream: &UnixStream, control: &Control) {
+    let Ok(mut writer) = stream.try_clone() else {
+        return;
+    };
+    let _ = writer.set_write_timeout(Some(CLIENT_SILENCE));
+    let mut lines = Lines::new(stream, CLIENT_SILENCE);
+    // An error ends the client: it was too slow, too long, or is gone.
+    while let Ok(Some(line)) = lines.next_line() {
+        let answer = rpc::answer(&line, |method, params| control.call(method, params));
+        if answer.is_some_and(|answer| rpc::write_line(&mut writer, &answer).is_err()) {
+            return;
+        }
+    }
+}
+
+fn parse<T: serde::de::DeserializeOwned>(params: Value) -> Result<T, Failure> {
+    serde_json::from_value(params).map_err(|error| Failure::params(error.to_string()))
+}
+
+fn port_index(state: &State, port: u16) -> Result<u16, Failure> {
+    match port.checked_sub(1) {
+        Some(index) if usize::from(index) < state.ports.len() => Ok(index),
+        _ => {
+            let ports = state.ports.len();
+            Err(Failure::params(format!(
+                "there is no port {port}; ports are 1…{ports}"
+            )))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

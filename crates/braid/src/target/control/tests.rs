@@ -1,0 +1,185 @@
+//! Every method against a target that only writes down what it is told; and clients that misbehave.
+use super::*;
+use std::io::{Read, Write};
+use std::time::Duration;
+
+struct Fixture {
+    control: Arc<Control>,
+    sent: Arc<Mutex<Vec<TargetControl>>>,
+}
+
+fn fixture() -> Fixture {
+    let ports = ["127.0.0.1:4420", "[::1]:4421"]
+        .map(|listen| super::super::config::Port::new(listen.into(), &Settings::default()));
+    let nqn = "nqn.2026-01.org.example:v 0".into();
+    let mut config = Config::quick(nqn, "mem:1MiB".parse().unwrap(), ports.into());
+    config.ports[0].shape.delay_ns = 7;
+    let backends = vec![Backend::open(&config.namespaces[0]).unwrap()];
+    let addresses = config.ports.iter().map(|port| port.listen.parse().unwrap());
+    let addresses: Vec<SocketAddr> = addresses.collect();
+    let sent = Arc::new(Mutex::new(Vec::new()));
+    let log = sent.clone();
+    let send = Box::new(move |change| {
+        log.lock().unwrap().push(change);
+        true
+    });
+    let board = Arc::new(Board::new(2));
+    let control = Arc::new(Control::new(&config, &addresses, backends, board, send));
+    Fixture { control, sent }
+}
+
+impl Fixture {
+    fn refused(&self, method: &str, params: Value) -> String {
+        let failure = self.control.call(method, params).unwrap_err();
+        assert!(self.sent.lock().unwrap().is_empty(), "nothing was changed");
+        failure.message
+    }
+}
+
+#[test]
+fn set_changes_what_it_names_and_shows_the_port() {
+    let fixture = fixture();
+    let params = json!({"port": 1, "settings": {"bandwidth": "1MiB/s", "ana": "inaccessible"}});
+    let shown = fixture.control.call("target.set", params).unwrap();
+    assert_eq!(shown["shape"]["delay_ns"], 7);
+    assert_eq!(shown["shape"]["bandwidth_bytes_per_s"], 1 << 20);
+    assert_eq!(shown["ana_state"], "inaccessible");
+    let sent = fixture.sent.lock().unwrap();
+    let [
+        TargetControl::Shape(0, shape),
+        TargetControl::Ana(0, AnaState::Inaccessible),
+    ] = &sent[..]
+    else {
+        panic!("{sent:?}");
+    };
+    assert_eq!((shape.delay_ns, shape.bytes_per_s), (7, 1 << 20));
+}
+
+#[test]
+fn what_is_wrong_changes_nothing_and_is_named() {
+    let fixture = fixture();
+    for (method, params, message) in [
+        (
+            "target.set",
+            json!({"port": 3, "settings": {}}),
+            "there is no port 3; ports are 1…2",
+        ),
+        (
+            "target.set",
+            json!({"port": 0, "settings": {}}),
+            "there is no port 0; ports are 1…2",
+        ),
+        (
+            "target.set",
+            json!({"port": 1, "settings": {"delay": "x"}}),
+            "delay: \"x\" is not a duration: a number with ns, us, ms, s, m or h",
+        ),
+        (
+            "target.drop",
+            json!({"prot": 1}),
+            "unknown field `prot`, expected `port`",
+        ),
+        (
+            "target.resize",
+            json!({"nsid": 9, "size": "1MiB"}),
+            "there is no namespace 9, only 1",
+        ),
+        (
+            "target.resize",
+            json!({"nsid": 1, "size": "5000"}),
+            "5000 bytes are no multiple of 4096 above 0",
+        ),
+        (
+            "target.resize",
+            json!({"nsid": 1, "size": "2MiB"}),
+            "2 MiB is more than the 1 MiB of its backend",
+        ),
+        ("target.fly", json!({}), "there is no method \"target.fly\""),
+    ] {
+        assert_eq!(fixture.refused(method, params), message);
+    }
+}
+
+#[test]
+fn drop_and_resize_reach_the_engine() {
+    let fixture = fixture();
+    fixture
+        .control
+        .call("target.drop", json!({"port": 2}))
+        .unwrap();
+    let shown = fixture
+        .control
+        .call("target.resize", json!({"nsid": 1, "size": "512KiB"}))
+        .unwrap();
+    assert_eq!(shown["bytes"], 512 << 10);
+    let sent = fixture.sent.lock().unwrap();
+    assert!(
+        matches!(
+            sent[..],
+            [TargetControl::Drop(1), TargetControl::Resize(1, 128)]
+        ),
+        "{sent:?}"
+    );
+}
+
+#[test]
+fn show_gives_uris_that_a_host_can_use() {
+    let shown = fixture().control.show();
+    let uri = |port: usize| shown["ports"][port]["uri"].as_str().unwrap().to_owned();
+    assert_eq!(
+        uri(0),
+        "nvme-tcp://127.0.0.1:4420/nqn.2026-01.org.example:v%200"
+    );
+    assert_eq!(
+        uri(1),
+        "nvme-tcp://[::1]:4421/nqn.2026-01.org.example:v%200"
+    );
+    for port in [0, 1] {
+        uri(port).parse::<crate::uri::PathUri>().unwrap();
+    }
+    assert_eq!(shown["namespaces"][0]["bytes"], 1 << 20);
+}
+
+/// A served control socket.
+fn served() -> (tempfile::TempDir, std::path::PathBuf) {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("t.sock");
+    let listener = UnixListener::bind(&path).unwrap();
+    let control = fixture().control;
+    std::thread::spawn(move || serve(&listener, &control));
+    (directory, path)
+}
+
+#[test]
+fn a_client_is_answered_and_told_what_was_wrong() {
+    let (_directory, path) = served();
+    let mut stream = UnixStream::connect(&path).unwrap();
+    let wait = Duration::from_secs(60);
+    let shown = rpc::call(&mut stream, "target.show", json!({}), wait).unwrap();
+    assert_eq!(shown["ports"][0]["port"], 1);
+    let error = rpc::call(&mut stream, "target.drop", json!({"port": 7}), wait).unwrap_err();
+    assert_eq!(error.to_string(), "there is no port 7; ports are 1…2");
+}
+
+#[test]
+fn hostile_clients_hinder_nobody() {
+    let (_directory, path) = served();
+    let mut silent = UnixStream::connect(&path).unwrap();
+    silent.write_all(b"{").unwrap();
+    let mut endless = UnixStream::connect(&path).unwrap();
+    let _ = endless.write_all(&vec![b'['; 1 << 20]);
+    let mut rest = Vec::new();
+    let _ = endless.read_to_end(&mut rest);
+    assert!(rest.is_empty(), "closed without an answer");
+    let mut deep = UnixStream::connect(&path).unwrap();
+    deep.write_all(&[b"[".repeat(60_000), b"\n".to_vec()].concat())
+        .unwrap();
+    let mut stream = UnixStream::connect(&path).unwrap();
+    rpc::call(
+        &mut stream,
+        "target.show",
+        json!({}),
+        Duration::from_secs(60),
+    )
+    .unwrap();
+}

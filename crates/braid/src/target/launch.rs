@@ -1,0 +1,180 @@
+//! From a configuration to a running target: backends opened, ports bound, the engine made, its
+//! reactor started.
+use super::backend::Backend;
+use super::config::Config;
+use anyhow::{Context, bail};
+use engine::DeviceId;
+use engine::target::{Board, TargetConfig, TargetControl, TargetEngine};
+use nvme::controller::{NamespaceConfig, PortConfig, SubsystemConfig};
+use runtime::{Handle, ReactorConfig, ReactorStats, Sender};
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::sync::Arc;
+
+/// A target that runs.
+pub struct Launched {
+    /// Addresses really bound, by port.
+    pub addresses: Vec<SocketAddr>,
+    /// Backends, by namespace in the configuration's order.
+    pub backends: Vec<Backend>,
+    /// Counters of the ports.
+    pub board: Arc<Board>,
+    handle: Handle<TargetEngine>,
+}
+
+impl Launched {
+    /// For changes while it runs.
+    pub fn sender(&self) -> Sender<TargetControl> {
+        self.handle.sender()
+    }
+
+    /// Waits until it has ended, by [`TargetControl::Stop`] or an error.
+    ///
+    /// # Errors
+    /// The reactor couldn't go on.
+    pub fn join(self) -> anyhow::Result<ReactorStats> {
+        let (_, stats) = self.handle.join()?;
+        Ok(stats)
+    }
+}
+
+/// Starts a target.
+///
+/// # Errors
+/// Whatever of it can't be had; each names the key or object.
+pub fn launch(config: &Config) -> anyhow::Result<Launched> {
+    let backends = open_backends(config)?;
+    let listeners = config.ports.iter().map(|port| bind(&port.listen));
+    let listeners = listeners.collect::<anyhow::Result<Vec<_>>>()?;
+    let addresses = listeners.iter().map(TcpListener::local_addr);
+    let addresses = addresses.collect::<Result<Vec<_>, _>>()?;
+    let engine = TargetEngine::new(TargetConfig {
+        subsystem: subsystem(config, &backends, &addresses)?,
+        shapes: config.ports.iter().map(|port| port.shape).collect(),
+        devices: (0..backends.len() as u16).map(DeviceId).collect(),
+        arena_bytes: config.buffers.0,
+        seed: 1,
+    });
+    let engine = engine.map_err(|error| anyhow::anyhow!("{}: {}", key(error.field), error.why))?;
+    let board = engine.board();
+    let reactor = ReactorConfig {
+        name: "braid-target".into(),
+        cpu: config.cpu,
+        spin: config.spin,
+        arena_bytes: config.buffers.0,
+        addresses: Vec::new(),
+        listeners,
+        devices: backends
+            .iter()
+            .map(|backend| backend.device.clone())
+            .collect(),
+    };
+    let handle = runtime::spawn(reactor, engine)?;
+    Ok(Launched {
+        addresses,
+        backends,
+        board,
+        handle,
+    })
+}
+
+/// What the configuration calls a field of the engine's.
+fn key(field: &str) -> &str {
+    match field {
+        "cntlid_min" | "cntlid_max" => "cntlid",
+        "entries_max" => "queue_entries",
+        "io_queues_max" => "io_queues",
+        "transfer_shift" => "transfer_size",
+        "in_capsule_max" => "in_capsule",
+        "connections_max" => "connections",
+        "arena_bytes" => "buffers",
+        "blocks" => "size",
+        other => other,
+    }
+}
+
+fn open_backends(config: &Config) -> anyhow::Result<Vec<Backend>> {
+    if config.namespaces.len() > usize::from(u16::MAX) {
+        bail!("{} namespaces are too many", config.namespaces.len());
+    }
+    let open = config.namespaces.iter().map(|namespace| {
+        Backend::open(namespace).with_context(|| format!("namespace {}", namespace.nsid))
+    });
+    open.collect()
+}
+
+/// A listening socket.
+fn bind(listen: &str) -> anyhow::Result<TcpListener> {
+    let wanted = "write ADDRESS:PORT, an IPv6 address in brackets, port 0 for any free one";
+    let mut addresses = listen
+        .to_socket_addrs()
+        .with_context(|| format!("cannot listen on \"{listen}\" ({wanted})"))?;
+    let Some(address) = addresses.next() else {
+        bail!("cannot listen on \"{listen}\": it stands for no address");
+    };
+    TcpListener::bind(address).map_err(|error| {
+        let advice = match error.kind() {
+            std::io::ErrorKind::AddrInUse => format!(
+                "choose another port, or 0 for any free one; who has it: ss -ltnp 'sport = :{}'",
+                address.port()
+            ),
+            std::io::ErrorKind::AddrNotAvailable => "it is no address of this machine".into(),
+            std::io::ErrorKind::PermissionDenied => "ports below 1024 need privileges".into(),
+            _ => "see the cause".into(),
+        };
+        anyhow::Error::new(error).context(format!("cannot listen on {address} ({advice})"))
+    })
+}
+
+fn subsystem(
+    config: &Config,
+    backends: &[Backend],
+    addresses: &[SocketAddr],
+) -> anyhow::Result<SubsystemConfig> {
+    let transfer = config.transfer_size.0;
+    if !transfer.is_power_of_two() || !(4096..=1 << 20).contains(&transfer) {
+        bail!("transfer_size {transfer} is not a power of two from 4 KiB to 1 MiB");
+    }
+    let mut namespaces = Vec::new();
+    for (namespace, backend) in config.namespaces.iter().zip(backends) {
+        let block_shift = namespace.block_shift()?;
+        namespaces.push(NamespaceConfig {
+            nsid: namespace.nsid,
+            blocks: backend.bytes >> block_shift,
+            block_shift,
+            uuid: namespace.uuid(&config.nqn),
+            nguid: namespace.nguid(&config.nqn),
+            ana_group: 1,
+            read_only: namespace.read_only,
+        });
+    }
+    let ports = config.ports.iter().zip(addresses).zip(1..);
+    let ports = ports.map(|((port, address), id)| PortConfig {
+        id,
+        traddr: address.ip().to_string(),
+        trsvcid: address.port().to_string(),
+        ipv6: address.is_ipv6(),
+        ana: port.ana,
+    });
+    Ok(SubsystemConfig {
+        nqn: config.nqn.clone(),
+        serial: config.serial(),
+        model: config.model.clone(),
+        cntlid_min: config.cntlid[0],
+        cntlid_max: config.cntlid[1],
+        namespaces,
+        ports: ports.collect(),
+        hosts: config.hosts.clone(),
+        entries_max: config.queue_entries,
+        io_queues_max: config.io_queues,
+        transfer_shift: transfer.ilog2() as u8,
+        in_capsule_max: u32::try_from(config.in_capsule.0)?,
+        maxh2cdata: transfer as u32,
+        c2h_success: true,
+        cqt_ms: 0,
+        // What a file or disk keeps in its cache is durable only after a flush.
+        volatile_write_cache: backends
+            .iter()
+            .any(|backend| matches!(backend.device, runtime::Device::File(_))),
+        connections_max: config.connections,
+    })
+}

@@ -1,0 +1,62 @@
+//! `braid target`: a software NVMe/TCP subsystem behind shaped ports, changeable while it runs.
+//!
+//! * [`config`]: what it is to be; [`settings`]: what can be set of a port; [`quantity`]: how both are
+//!   written
+//! * [`launch`]: from that to a running reactor; [`backend`]: what the blocks lie in
+//! * [`serve`]: the verb in the foreground; [`embedded`]: the same for a program around it
+//! * [`control`]: changing it while it runs, over [`socket`] in [`rpc`]; [`client`]: the verbs that do so
+//!
+//! # Limits
+//! One subsystem on one core per process. [`limits`] has the rest.
+mod backend;
+mod client;
+mod config;
+mod control;
+mod embedded;
+mod launch;
+mod limits;
+mod quantity;
+mod rpc;
+mod serve;
+mod settings;
+mod socket;
+
+pub use embedded::{Embedded, EmbeddedConfig, embedded};
+
+use clap::{Args, Subcommand};
+
+/// Options of `braid target`.
+#[derive(Clone, Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct TargetArgs {
+    #[command(subcommand)]
+    verb: Option<Verb>,
+    #[command(flatten)]
+    serve: serve::ServeArgs,
+}
+
+#[derive(Clone, Debug, Subcommand)]
+enum Verb {
+    /// Change the shape or ANA state of a port of the running target
+    Set(client::SetArgs),
+    /// Drop all connections of a port, with a reset
+    Drop(client::DropArgs),
+    /// Change the size of a namespace
+    Resize(client::ResizeArgs),
+    /// Show the running target
+    Show(client::ShowArgs),
+}
+
+/// The verb.
+///
+/// # Errors
+/// Usage, or whatever of the target can't be had; each says what, which, why and what to do.
+pub fn run(args: TargetArgs) -> anyhow::Result<()> {
+    match args.verb {
+        None => serve::run(args.serve),
+        Some(Verb::Set(args)) => client::set(&args),
+        Some(Verb::Drop(args)) => client::drop_connections(&args),
+        Some(Verb::Resize(args)) => client::resize(&args),
+        Some(Verb::Show(args)) => client::show(&args),
+    }
+}

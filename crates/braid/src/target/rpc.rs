@@ -1,0 +1,260 @@
+//! JSON-RPC 2.0, one message per line: framing with bounds, requests, answers.
+//!
+//! # Contract
+//! Every byte from the other side is hostile until parsed. A line is read whole or not at all: longer
+//! than [`MESSAGE_BYTES_MAX`], or slower than [`CLIENT_SILENCE`](super::limits::CLIENT_SILENCE), ends
+//! the connection. Batches are refused.
+use super::limits::MESSAGE_BYTES_MAX;
+use serde_json::{Value, json};
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+/// Why a call failed: the code and text of the answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// JSON-RPC 2.0, 5.1; −32000 for what the target itself refuses.
+    pub code: i64,
+    /// One line.
+    pub message: String,
+}
+
+impl Failure {
+    /// The parameters are wrong.
+    pub fn params(message: impl Into<String>) -> Self {
+        Failure {
+            code: -32602,
+            message: message.into(),
+        }
+    }
+
+    /// The target can't do it.
+    pub fn refused(message: impl Into<String>) -> Self {
+        Failure {
+            code: -32000,
+            message: message.into(),
+        }
+    }
+
+    /// There is no such method.
+    pub fn method(name: &str) -> Self {
+        Failure {
+            code: -32601,
+            message: format!("there is no method \"{name}\""),
+        }
+    }
+}
+
+/// Answers one line; `None` for a notification, which gets no answer.
+pub fn answer(
+    line: &[u8],
+    call: impl FnOnce(&str, Value) -> Result<Value, Failure>,
+) -> Option<Value> {
+    let request: Value = match serde_json::from_slice(line) {
+        Ok(request) => request,
+        Err(error) => return Some(failed(Value::Null, -32700, &format!("not JSON: {error}"))),
+    };
+    let id = request.get("id").cloned();
+    let valid_id = matches!(
+        id,
+        None | Some(Value::Null | Value::String(_) | Value::Number(_))
+    );
+    let method = request.get("method").and_then(Value::as_str);
+    let (true, Some(method), Some("2.0")) = (
+        valid_id,
+        method,
+        request.get("jsonrpc").and_then(Value::as_str),
+    ) else {
+        let id = id.filter(|_| valid_id).unwrap_or_default();
+        return Some(failed(
+            id,
+            -32600,
+            "not a JSON-RPC 2.0 request (batches aren't taken)",
+        ));
+    };
+    let params = request.get("params").cloned().unwrap_or_else(|| json!({}));
+    let result = call(method, params);
+    let id = id?;
+    Some(match result {
+        Ok(result) => json!({"jsonrpc": "2.0", "id": id, "result": result}),
+        Err(failure) => failed(id, failure.code, &failure.message),
+    })
+}
+
+/// Calls a method over a connected socket and waits for its answer.
+///
+/// # Errors
+/// The connection fails, the answer is none; or the other side says why not.
+pub fn call(
+    stream: &mut UnixStream,
+    method: &str,
+    params: Value,
+    wait: Duration,
+) -> anyhow::Result<Value> {
+    let request = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params});
+    stream.set_write_timeout(Some(wait))?;
+    write_line(stream, &request)?;
+    let Some(line) = Lines::new(stream, wait).next_line()? else {
+        anyhow::bail!("the target has closed the connection");
+    };
+    let mut answer: Value = serde_json::from_slice(&line)?;
+    if let Some(message) = answer.pointer("/error/message").and_then(Value::as_str) {
+        anyhow::bail!("{message}");
+    }
+    match answer.get_mut("result") {
+        Some(result) => Ok(result.take()),
+        None => anyhow::bail!("the answer is no JSON-RPC 2.0 answer"),
+    }
+}
+
+/// Writes one message.
+///
+/// # Errors
+/// Of the socket.
+pub fn write_line(stream: &mut UnixStream, message: &Value) -> io::Result<()> {
+    let mut line = message.to_string();
+    line.push('\n');
+    stream.write_all(line.as_bytes())
+}
+
+/// Lines from a socket, each in bounds of length and time.
+pub struct Lines<'a> {
+    stream: &'a UnixStream,
+    wait: Duration,
+    buffer: Vec<u8>,
+}
+
+impl<'a> Lines<'a> {
+    /// `wait`: for one whole line.
+    pub fn new(stream: &'a UnixStream, wait: Duration) -> Self {
+        Lines {
+            stream,
+            wait,
+            buffer: Vec::new(),
+        }
+    }
+
+    /// The next line without its end; `None` at the end of the stream.
+    ///
+    /// # Errors
+    /// `TimedOut` or `WouldBlock`: it took too long. `InvalidData`: it is too long. Else of the socket.
+    pub fn next_line(&mut self) -> io::Result<Option<Vec<u8>>> {
+        let deadline = Instant::now() + self.wait;
+        let mut seen = 0;
+        loop {
+            if let Some(end) = self.buffer[seen..].iter().position(|byte| *byte == b'\n') {
+                let rest = self.buffer.split_off(seen + end + 1);
+                let mut line = std::mem::replace(&mut self.buffer, rest);
+                line.pop();
+                return Ok(Some(line));
+            }
+            seen = self.buffer.len();
+            if seen >= MESSAGE_BYTES_MAX {
+                let text = format!("a message of more than {MESSAGE_BYTES_MAX} bytes");
+                return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            self.stream.set_read_timeout(Some(left))?;
+            let mut chunk = [0; 4096];
+            match self.stream.read(&mut chunk)? {
+                0 => return Ok(None),
+                n => self.buffer.extend_from_slice(&chunk[..n]),
+            }
+        }
+    }
+}
+
+fn failed(id: Value, code: i64, message: &str) -> Value {
+    json!({"jsonrpc": "2.0", "id": id, "error": {"code": code, "message": message}})
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn echo(method: &str, params: Value) -> Result<Value, Failure> {
+        match method {
+            "echo" => Ok(params),
+            "refuse" => Err(Failure::refused("no")),
+            other => Err(Failure::method(other)),
+        }
+    }
+
+    fn code(line: &str) -> (Value, Value) {
+        let answer = answer(line.as_bytes(), echo).unwrap();
+        (answer["id"].clone(), answer["error"]["code"].clone())
+    }
+
+    #[test]
+    fn requests_are_answered_with_their_id() {
+        let line = br#"{"jsonrpc":"2.0","id":"a","method":"echo","params":{"x":1}}"#;
+        let expected = json!({"jsonrpc": "2.0", "id": "a", "result": {"x": 1}});
+        assert_eq!(answer(line, echo), Some(expected));
+        assert_eq!(
+            answer(br#"{"jsonrpc":"2.0","method":"echo"}"#, echo),
+            None,
+            "a notification"
+        );
+    }
+
+    #[test]
+    fn errors_have_the_codes_of_the_specification() {
+        assert_eq!(code("nonsense"), (Value::Null, json!(-32700)));
+        assert_eq!(code("[]"), (Value::Null, json!(-32600)));
+        assert_eq!(
+            code(r#"{"id":1,"method":"echo"}"#),
+            (json!(1), json!(-32600))
+        );
+        assert_eq!(
+            code(r#"{"jsonrpc":"2.0","id":[],"method":"echo"}"#).1,
+            json!(-32600)
+        );
+        assert_eq!(
+            code(r#"{"jsonrpc":"2.0","id":1,"method":"x"}"#),
+            (json!(1), json!(-32601))
+        );
+        assert_eq!(
+            code(r#"{"jsonrpc":"2.0","id":1,"method":"refuse"}"#).1,
+            json!(-32000)
+        );
+    }
+
+    #[test]
+    fn lines_are_found_whatever_the_pieces() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        theirs.write_all(b"one\ntwo\nthr").unwrap();
+        let mut lines = Lines::new(&ours, Duration::from_secs(10));
+        assert_eq!(lines.next_line().unwrap().unwrap(), b"one");
+        assert_eq!(lines.next_line().unwrap().unwrap(), b"two");
+        theirs.write_all(b"ee\n").unwrap();
+        assert_eq!(lines.next_line().unwrap().unwrap(), b"three");
+        drop(theirs);
+        assert_eq!(lines.next_line().unwrap(), None);
+    }
+
+    #[test]
+    fn a_line_without_end_is_cut_off() {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let writer = std::thread::spawn(move || {
+            let _ = theirs.write_all(&vec![b'x'; 2 * MESSAGE_BYTES_MAX]);
+        });
+        let error = Lines::new(&ours, Duration::from_secs(10))
+            .next_line()
+            .unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+        drop(ours);
+        writer.join().unwrap();
+    }
+
+    proptest! {
+        #[test]
+        fn hostile_lines_are_answered_or_dropped(line: Vec<u8>, text in "[\\[\\]{}\":,0-9a-z.]*") {
+            let _ = answer(&line, echo);
+            let _ = answer(text.as_bytes(), echo);
+        }
+    }
+}

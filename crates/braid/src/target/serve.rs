@@ -1,0 +1,201 @@
+//! `braid target` in the foreground: options or file to a running target, until a signal ends it.
+use super::config::{Config, Port};
+use super::control::{self, Control};
+use super::launch::{Launched, launch};
+use super::quantity::{Duration, FromText};
+use super::settings::Settings;
+use super::socket::{self, ControlSocket};
+use crate::cli::Usage;
+use crate::output;
+use crate::uri::PathUri;
+use anyhow::Context;
+use clap::Args;
+use engine::target::TargetControl;
+use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use std::fmt::Write;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+const QUICK_NQN: &str = "nqn.2026-01.org.braid:target";
+
+/// Options of serving.
+#[derive(Clone, Debug, Args)]
+pub struct ServeArgs {
+    /// Configuration file; or, without one:
+    #[arg(short, long, value_name = "FILE", conflicts_with_all = ["mem", "null", "file", "listen",
+        "delay", "nqn"])]
+    config: Option<PathBuf>,
+    /// One namespace in memory of this size
+    #[arg(long, value_name = "SIZE")]
+    mem: Option<String>,
+    /// One namespace that reads zeroes and forgets writes
+    #[arg(long, value_name = "SIZE", num_args = 0..=1, default_missing_value = "1TiB",
+        conflicts_with = "mem")]
+    null: Option<String>,
+    /// One namespace in this file or block device
+    #[arg(long, value_name = "PATH", conflicts_with_all = ["mem", "null"])]
+    file: Option<PathBuf>,
+    /// A port, and what slows it: 127.0.0.1:4420,delay=30ms (the keys of `braid target set`); port 0
+    /// is any free one
+    #[arg(long, value_name = "ADDRESS:PORT[,KEY=VALUE…]")]
+    listen: Vec<String>,
+    /// Delay of every port that names none
+    #[arg(long, value_name = "DURATION")]
+    delay: Option<String>,
+    /// Subsystem NQN
+    #[arg(long, value_name = "NQN")]
+    nqn: Option<String>,
+    /// Control socket [default: /run/braid/target.sock for root, else
+    /// $XDG_RUNTIME_DIR/braid/target.sock]
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+    /// Pin the target to this CPU
+    #[arg(long, value_name = "N")]
+    cpu: Option<usize>,
+    /// Never sleep
+    #[arg(long)]
+    spin: bool,
+}
+
+/// Serves until SIGTERM or SIGINT.
+///
+/// # Errors
+/// As [`launch`], and of the control socket.
+pub fn run(args: ServeArgs) -> anyhow::Result<()> {
+    let mut config = match &args.config {
+        Some(path) => Config::read(path)?,
+        None => quick(&args)?,
+    };
+    config.cpu = args.cpu.or(config.cpu);
+    config.spin |= args.spin;
+    config.socket = args.socket.or(config.socket);
+    let socket = control_socket(config.socket.take())?;
+    let mut launched = launch(&config)?;
+    stop_on_signals(&launched)?;
+    if let Some(socket) = &socket {
+        serve_control(socket, &config, &mut launched)?;
+    }
+    announce(&config, &launched);
+    launched.join()?;
+    drop(socket);
+    Ok(())
+}
+
+/// The configuration that the options come to.
+fn quick(args: &ServeArgs) -> anyhow::Result<Config> {
+    let backend = match (&args.mem, &args.null, &args.file) {
+        (Some(size), ..) => format!("mem:{size}"),
+        (_, Some(size), _) => format!("null:{size}"),
+        (.., Some(path)) => file_uri(path)?,
+        _ => {
+            return Err(Usage::error(
+                "nothing to serve: give -c FILE, or --mem SIZE (or --null, --file PATH) with \
+                 --listen ADDRESS:PORT",
+            ));
+        }
+    };
+    let backend = PathUri::from_text(&backend).map_err(Usage::error)?;
+    if args.listen.is_empty() {
+        return Err(Usage::error(
+            "no port: give --listen ADDRESS:PORT, as in 127.0.0.1:4420",
+        ));
+    }
+    let delay = args.delay.as_deref().map(Duration::from_text).transpose();
+    let delay = delay.map_err(|error| Usage::error(format!("--delay: {error}")))?;
+    let ports = args.listen.iter().map(|listen| quick_port(listen, delay));
+    let ports = ports.collect::<anyhow::Result<Vec<_>>>()?;
+    Ok(Config::quick(
+        args.nqn.clone().unwrap_or_else(|| QUICK_NQN.into()),
+        backend,
+        ports,
+    ))
+}
+
+fn quick_port(listen: &str, delay: Option<Duration>) -> anyhow::Result<Port> {
+    let mut words = listen.split(',');
+    let address = words.next().unwrap_or_default().to_owned();
+    let mut settings = Settings::from_words(words)
+        .map_err(|error| Usage::error(format!("--listen {listen}: {error}")))?;
+    settings.delay = settings.delay.or(delay);
+    Ok(Port::new(address, &settings))
+}
+
+/// A `file:` URI; a relative path counts from here.
+fn file_uri(path: &std::path::Path) -> anyhow::Result<String> {
+    let path = std::path::absolute(path).context("--file")?;
+    let Some(path) = path.to_str() else {
+        return Err(Usage::error(format!(
+            "--file {}: the name is not UTF-8",
+            path.display()
+        )));
+    };
+    const RESERVED: &AsciiSet = &CONTROLS.add(b'%').add(b'?').add(b'#');
+    Ok(format!("file:{}", utf8_percent_encode(path, RESERVED)))
+}
+
+/// The control socket, if there is a place for one.
+fn control_socket(path: Option<PathBuf>) -> anyhow::Result<Option<ControlSocket>> {
+    match path.or_else(socket::default_path) {
+        Some(path) => ControlSocket::bind(&path).map(Some),
+        None => {
+            output::note("no control socket: XDG_RUNTIME_DIR is not set (give --socket PATH)");
+            Ok(None)
+        }
+    }
+}
+
+/// The first SIGTERM or SIGINT ends the target in order, a second one at once.
+fn stop_on_signals(launched: &Launched) -> anyhow::Result<()> {
+    let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM])
+        .context("cannot listen for signals")?;
+    let sender = launched.sender();
+    let wait = move || {
+        for (count, signal) in signals.forever().enumerate() {
+            if count > 0 {
+                std::process::exit(128 + signal);
+            }
+            sender.send(TargetControl::Stop);
+        }
+    };
+    std::thread::Builder::new()
+        .name("signals".into())
+        .spawn(wait)
+        .context("cannot start a thread")?;
+    Ok(())
+}
+
+fn serve_control(
+    socket: &ControlSocket,
+    config: &Config,
+    launched: &mut Launched,
+) -> anyhow::Result<()> {
+    let sender = launched.sender();
+    let control = Arc::new(Control::new(
+        config,
+        &launched.addresses,
+        std::mem::take(&mut launched.backends),
+        launched.board.clone(),
+        Box::new(move |change| sender.send(change)),
+    ));
+    let listener = socket
+        .listener
+        .try_clone()
+        .context("cannot share the control socket")?;
+    let serve = move || control::serve(&listener, &control);
+    std::thread::Builder::new()
+        .name("control".into())
+        .spawn(serve)
+        .context("cannot start a thread")?;
+    Ok(())
+}
+
+/// One line per port, with the address that a host connects to.
+fn announce(config: &Config, launched: &Launched) {
+    let mut text = String::new();
+    for (address, port) in launched.addresses.iter().zip(1..) {
+        let _ = writeln!(text, "port {port}: {}", control::uri(*address, &config.nqn));
+    }
+    // A target serves whether or not somebody reads this.
+    let _ = output::print(&text);
+}

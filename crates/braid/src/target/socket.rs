@@ -1,0 +1,168 @@
+//! The control socket's file: where it is, who may use it, and whose it was before.
+//!
+//! # Contract
+//! Mode 0600 from its first moment. A file that is there is taken over only if it is a socket and
+//! nobody answers on it. It is removed at the end if it still is ours.
+use crate::cli::Usage;
+use anyhow::{Context, bail};
+use rustix::fs::Mode;
+use rustix::net;
+use std::fs;
+use std::io::ErrorKind;
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+
+const NAME: &str = "target.sock";
+const BACKLOG: i32 = 16;
+
+/// Where the control socket is if nobody says otherwise: in /run/braid for root, else in
+/// `$XDG_RUNTIME_DIR/braid`. `None`: there is no such place.
+pub fn default_path() -> Option<PathBuf> {
+    if rustix::process::geteuid().is_root() {
+        return Some(Path::new("/run/braid").join(NAME));
+    }
+    let runtime = PathBuf::from(std::env::var_os("XDG_RUNTIME_DIR")?);
+    runtime
+        .is_absolute()
+        .then(|| runtime.join("braid").join(NAME))
+}
+
+/// Connects to a running target.
+///
+/// # Errors
+/// Nobody listens there.
+pub fn connect(path: Option<&Path>) -> anyhow::Result<UnixStream> {
+    let Some(path) = path.map(Path::to_owned).or_else(default_path) else {
+        return Err(Usage::error(
+            "XDG_RUNTIME_DIR is not set: give --socket PATH",
+        ));
+    };
+    let advice = match &fs::symlink_metadata(&path) {
+        Ok(_) => "the target that made it has ended, or is another user's",
+        Err(_) => "start one with braid target, or give its --socket",
+    };
+    UnixStream::connect(&path)
+        .with_context(|| format!("no target answers on {} ({advice})", path.display()))
+}
+
+/// A listening control socket.
+pub struct ControlSocket {
+    /// To accept on.
+    pub listener: UnixListener,
+    path: PathBuf,
+    inode: (u64, u64),
+}
+
+impl ControlSocket {
+    /// Makes the socket.
+    ///
+    /// # Errors
+    /// Another target listens there, or the file can't be made.
+    pub fn bind(path: &Path) -> anyhow::Result<Self> {
+        if let Some(directory) = path
+            .parent()
+            .filter(|parent| !parent.as_os_str().is_empty())
+        {
+            let mut builder = fs::DirBuilder::new();
+            let made = builder.recursive(true).mode(0o755).create(directory);
+            made.with_context(|| format!("cannot make {}", directory.display()))?;
+        }
+        let context = || format!("cannot make the control socket {}", path.display());
+        let listener = match bind_private(path) {
+            Err(error) if error.kind() == ErrorKind::AddrInUse => {
+                take_over(path)?;
+                bind_private(path).with_context(context)?
+            }
+            bound => bound.with_context(context)?,
+        };
+        let inode = inode(path).with_context(context)?;
+        Ok(ControlSocket {
+            listener,
+            path: path.to_owned(),
+            inode,
+        })
+    }
+}
+
+impl Drop for ControlSocket {
+    fn drop(&mut self) {
+        if inode(&self.path).is_ok_and(|now| now == self.inode) {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Linux takes the mode of the file from that of the socket (`unix_bind`): it is private before it
+/// has a name.
+fn bind_private(path: &Path) -> std::io::Result<UnixListener> {
+    let socket = net::socket_with(
+        net::AddressFamily::UNIX,
+        net::SocketType::STREAM,
+        net::SocketFlags::CLOEXEC,
+        None,
+    )?;
+    rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
+    net::bind(&socket, &net::SocketAddrUnix::new(path)?)?;
+    net::listen(&socket, BACKLOG)?;
+    Ok(socket.into())
+}
+
+/// Removes a socket on which nobody answers.
+fn take_over(path: &Path) -> anyhow::Result<()> {
+    let shown = path.display();
+    let metadata = fs::symlink_metadata(path).with_context(|| format!("cannot examine {shown}"))?;
+    if !metadata.file_type().is_socket() {
+        bail!("{shown} is there and is no socket: remove it, or give another --socket");
+    }
+    match UnixStream::connect(path) {
+        Ok(_) => bail!(
+            "another target listens on {shown}: stop it, or give this one a --socket of its own"
+        ),
+        Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
+            fs::remove_file(path).with_context(|| format!("cannot remove the stale {shown}"))
+        }
+        Err(error) => Err(error).with_context(|| format!("cannot tell who listens on {shown}")),
+    }
+}
+
+fn inode(path: &Path) -> std::io::Result<(u64, u64)> {
+    fs::symlink_metadata(path).map(|metadata| (metadata.dev(), metadata.ino()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn a_socket_is_private_and_goes_with_its_owner() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("sub/t.sock");
+        let socket = ControlSocket::bind(&path).unwrap();
+        assert_eq!(
+            fs::metadata(&path).unwrap().permissions().mode() & 0o777,
+            0o600
+        );
+        assert!(connect(Some(&path)).is_ok());
+        drop(socket);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn only_a_stale_socket_is_taken_over() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("t.sock");
+        drop(UnixListener::bind(&path).unwrap());
+        assert!(path.exists(), "stale: its owner is gone");
+        let first = ControlSocket::bind(&path).unwrap();
+        let error = ControlSocket::bind(&path).err().unwrap().to_string();
+        assert!(error.starts_with("another target listens on"), "{error}");
+        assert!(path.exists());
+        drop(first);
+        fs::write(&path, "precious").unwrap();
+        let error = ControlSocket::bind(&path).err().unwrap().to_string();
+        assert!(error.contains("is no socket"), "{error}");
+        assert_eq!(fs::read_to_string(&path).unwrap(), "precious");
+    }
+}
