@@ -4,7 +4,7 @@
 //! # Contract
 //! Seeds are read from `fuzz/corpus/<target>`; what is found goes to `target/fuzz/<target>`. With
 //! `--keep` the finds that add coverage are merged into the corpus, where `cargo test` replays them.
-use crate::process::Group;
+use crate::process;
 use anyhow::{Context, Result, bail, ensure};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -53,7 +53,6 @@ pub fn run(root: &Path, args: &Args) -> Result<ExitCode> {
     build(root, &output, &triple)?;
     let mut crashed = Vec::new();
     for target in chosen {
-        println!("fuzz {target}");
         let program = output.join(&triple).join("release").join(target);
         if !fuzz(root, &output, &program, target, args)? {
             crashed.push(target.as_str());
@@ -123,25 +122,59 @@ fn fuzz(root: &Path, output: &Path, program: &Path, target: &str, args: &Args) -
             "-timeout=10",
             "-rss_limit_mb=2048",
             "-print_final_stats=1",
-            "-verbosity=0",
+            "-use_value_profile=1",
         ])
         .arg(format!("-artifact_prefix={}/", artifacts.display()))
         .args([&finds, &corpus]);
     let limit = Duration::from_secs(args.seconds.into()) + GRACE;
-    if !Group::spawn(&mut command)?.wait(limit)?.success() {
+    let log = output.join(format!("{target}.log"));
+    let status = process::run_logged(&mut command, &log, limit)?;
+    let said = String::from_utf8_lossy(&fs::read(&log)?).into_owned();
+    if !status.success() {
         println!(
-            "fuzz {target}: the input that failed is in {}",
+            "{said}\n{target}: the input that failed is in {}",
             artifacts.display()
         );
         return Ok(false);
     }
+    println!(
+        "{target:10} {:>10} executions, {} inputs kept",
+        stat(&said, "executed_units"),
+        { fs::read_dir(&finds)?.count() }
+    );
     if args.keep {
         let mut merge = Command::new(program);
-        merge
-            .args(["-merge=1", "-verbosity=0"])
-            .args([&corpus, &finds]);
-        let status = Group::spawn(&mut merge)?.wait(limit)?;
-        ensure!(status.success(), "merging the corpus of {target} failed");
+        merge.arg("-merge=1").args([&corpus, &finds]);
+        let status = process::run_logged(&mut merge, &log, limit)?;
+        ensure!(
+            status.success(),
+            "merging the corpus of {target} failed: {}",
+            log.display()
+        );
     }
     Ok(true)
+}
+
+/// One of libFuzzer's final statistics.
+fn stat<'a>(said: &'a str, name: &str) -> &'a str {
+    let line = said
+        .lines()
+        .find(|line| line.starts_with("stat::") && line.contains(name));
+    line.and_then(|line| line.split_whitespace().last())
+        .unwrap_or("?")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::stat;
+
+    #[test]
+    fn statistics_are_read_by_name() {
+        let said = "stat::number_of_executed_units: 721364\nstat::peak_rss_mb:  29\n";
+        assert_eq!(
+            (stat(said, "executed_units"), stat(said, "peak_rss_mb")),
+            ("721364", "29")
+        );
+        assert_eq!(stat(said, "new_units"), "?");
+    }
 }

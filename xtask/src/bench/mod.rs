@@ -1,4 +1,5 @@
 //! Measures. Figures are printed, never judged: wall time gates nothing on a shared machine.
+mod memory;
 mod pingpong;
 mod policy;
 mod program;
@@ -15,6 +16,8 @@ pub enum Task {
     Policy(policy::Args),
     /// Wire I/Os beside a bare ping-pong of the same messages.
     Wire(wire::Args),
+    /// Memory and wake-ups of a host that is connected and idle.
+    Memory(memory::Args),
 }
 
 /// How to print.
@@ -31,6 +34,7 @@ pub fn run(root: &Path, task: &Task) -> Result<ExitCode> {
     match task {
         Task::Policy(args) => policy::run(root, args),
         Task::Wire(args) => wire::run(root, args),
+        Task::Memory(args) => memory::run(root, args),
     }
 }
 

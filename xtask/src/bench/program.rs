@@ -3,7 +3,7 @@ use crate::process::Group;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use std::io::{BufRead, BufReader};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::thread;
@@ -15,16 +15,27 @@ const READY: Duration = Duration::from_secs(20);
 /// A target on loopback; ended when dropped.
 pub struct Target {
     group: Group,
-    /// Where it is reached, with namespace.
-    pub uri: String,
+    socket: PathBuf,
+    /// Where each port is reached, with namespace.
+    pub uris: Vec<String>,
 }
 
 impl Target {
-    /// Starts `braid target` over a null namespace on one CPU.
-    pub fn start(braid: &Path, cpu: usize, spin: bool) -> Result<Self> {
+    /// Starts `braid target` with so many ports over a null namespace.
+    pub fn start(braid: &Path, ports: usize, cpu: Option<usize>, spin: bool) -> Result<Self> {
+        // A control socket of its own: another target may run on this machine.
+        let socket = std::env::temp_dir().join(format!("braid-bench-{}.sock", std::process::id()));
         let mut command = Command::new(braid);
-        command.args(["target", "--null", "1TiB", "--listen", "127.0.0.1:0"]);
-        command.args(["--cpu", &cpu.to_string()]);
+        command
+            .args(["target", "--null", "1TiB"])
+            .arg("--socket")
+            .arg(&socket);
+        for _ in 0..ports {
+            command.args(["--listen", "127.0.0.1:0"]);
+        }
+        if let Some(cpu) = cpu {
+            command.args(["--cpu", &cpu.to_string()]);
+        }
         if spin {
             command.arg("--spin");
         }
@@ -42,25 +53,33 @@ impl Target {
                 let _ = sender.send(line);
             }
         });
-        loop {
+        let mut target = Self {
+            group,
+            socket,
+            uris: Vec::new(),
+        };
+        while target.uris.len() < ports {
             let line = receiver
                 .recv_timeout(READY)
-                .context("the target named no URI in time")?;
+                .context("the target named too few URIs")?;
             let word = line
                 .split_whitespace()
                 .find(|word| word.starts_with("nvme-tcp://"));
-            if let Some(uri) = word {
-                return Ok(Self {
-                    group,
-                    uri: uri.to_owned(),
-                });
-            }
+            target.uris.extend(word.map(str::to_owned));
         }
+        Ok(target)
     }
 
     /// Its process id.
     pub fn id(&self) -> u32 {
         self.group.id()
+    }
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        // It is killed, and so can't clean up itself.
+        let _ = std::fs::remove_file(&self.socket);
     }
 }
 

@@ -79,13 +79,13 @@ fn measure(root: &Path, args: &Args, cpus: [usize; 2], rows: &mut [Row]) -> Resu
     for spin in [false, true] {
         let target = braid
             .as_ref()
-            .map(|braid| Target::start(braid, cpus[1], spin))
+            .map(|braid| Target::start(braid, 1, Some(cpus[1]), spin))
             .transpose()?;
         for _ in 0..args.rounds {
             for row in rows.iter_mut().filter(|row| row.spin == spin) {
                 row.measure_bare(cpus, args.seconds)?;
                 if let (Some(braid), Some(target)) = (&braid, &target) {
-                    row.measure_braid(braid, &target.uri, cpus[0], args.seconds)?;
+                    row.measure_braid(braid, &target.uris[0], cpus[0], args.seconds)?;
                 }
             }
         }
@@ -134,7 +134,7 @@ impl Row {
         command.arg(format!("--rw=rand{}", self.op));
         command.arg(format!("--iodepth={}", self.depth));
         command.arg(format!("--runtime={seconds}"));
-        command.arg(format!("--cpu={cpu}"));
+        command.arg(format!("--cpus={cpu}"));
         if self.spin {
             command.arg("--spin");
         }
@@ -163,7 +163,7 @@ impl Row {
 
     /// What is printed: bare rate, rate, ratio, p50, p99, bare calls, calls.
     fn figures(&self) -> [Option<f64>; 7] {
-        let calls = self.figure("syscalls_per_io");
+        let calls = self.figure("system_calls_per_io");
         let (bare, bare_calls) = (median(self.bare.clone()), median(self.bare_calls.clone()));
         let (p50, p99) = (self.figure("p50_us"), self.figure("p99_us"));
         [
@@ -213,8 +213,8 @@ fn print_json(rows: &[Row]) {
         let [bare, iops, ratio, p50, p99, bare_calls, calls] = row.figures();
         json!({
             "op": row.op, "depth": row.depth, "spin": row.spin, "bare_iops": bare, "iops": iops,
-            "ratio": ratio, "p50_us": p50, "p99_us": p99, "bare_syscalls_per_io": bare_calls,
-            "syscalls_per_io": calls,
+            "ratio": ratio, "p50_us": p50, "p99_us": p99, "bare_system_calls_per_io": bare_calls,
+            "system_calls_per_io": calls,
         })
     };
     println!(

@@ -1,0 +1,202 @@
+//! What a host costs that is connected and has nothing to do.
+//!
+//! # Contract
+//! `braid bench` over several ports of one target, with a rate so low that it issues one I/O and then
+//! rests. Once it is connected, resident memory and the voluntary switches of each of its threads are
+//! read from `/proc`, twice: the difference is how often it woke.
+use super::Format;
+use super::program::Target;
+use crate::process::Group;
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::json;
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, ExitCode, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// Connected and settled after so long.
+const SETTLE: Duration = Duration::from_secs(2);
+
+/// How large, how long.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Paths, each to a port of its own.
+    #[arg(long, default_value_t = 8)]
+    paths: usize,
+    /// Cores of the host.
+    #[arg(long, default_value_t = 2)]
+    cores: usize,
+    /// Seconds of watching.
+    #[arg(long, default_value_t = 10)]
+    seconds: u64,
+    /// Output format.
+    #[arg(short, long, value_enum, default_value = "text")]
+    output: Format,
+}
+
+/// One look at a process.
+struct Look {
+    /// Resident, KiB; and of that anonymous.
+    resident: u64,
+    anonymous: u64,
+    /// Voluntary switches by thread: name and number.
+    switches: BTreeMap<(String, u32), u64>,
+    connections: usize,
+}
+
+/// Measures and prints.
+pub fn run(root: &Path, args: &Args) -> Result<ExitCode> {
+    let braid = super::build(root, &["-p", "braid", "--bin", "braid"])?;
+    let target = Target::start(&braid, args.paths, None, false)?;
+    let mut command = Command::new(&braid);
+    command.arg("bench").args(&target.uris);
+    command.args([
+        "--rw=randread",
+        "--bs=4k",
+        "--iodepth=1",
+        "--rate=1",
+        "-o",
+        "json",
+    ]);
+    command.arg(format!("--cores={}", args.cores));
+    command.arg(format!("--runtime={}", args.seconds + 60));
+    command.stdin(Stdio::null()).stdout(Stdio::null());
+    let mut host = Group::spawn(&mut command)?;
+    sleep(SETTLE);
+    if let Some(status) = host.child().try_wait()? {
+        bail!("the host ended early: {status}");
+    }
+    let begun = Instant::now();
+    let before = Look::at(host.id())?;
+    let target_before = Look::at(target.id())?;
+    sleep(Duration::from_secs(args.seconds));
+    let after = Look::at(host.id())?;
+    let target_after = Look::at(target.id())?;
+    let seconds = begun.elapsed().as_secs_f64();
+    let wanted = args.paths * (args.cores + 1);
+    ensure!(
+        after.connections >= wanted,
+        "{} of {wanted} connections (an admin one and one per core for each path)",
+        after.connections
+    );
+    match args.output {
+        Format::Text => {
+            println!(
+                "{} paths x {} cores, connected and idle",
+                args.paths, args.cores
+            );
+            print_text("host", &before, &after, seconds);
+            print_text("target", &target_before, &target_after, seconds);
+        }
+        Format::Json => {
+            let host = after.json(&before, seconds);
+            let target = target_after.json(&target_before, seconds);
+            println!("{}", json!({ "host": host, "target": target }));
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+impl Look {
+    fn at(id: u32) -> Result<Self> {
+        let process = format!("/proc/{id}");
+        let status = read(&format!("{process}/status"))?;
+        let mut switches = BTreeMap::new();
+        for task in fs::read_dir(format!("{process}/task"))? {
+            let task = task?;
+            let number: u32 = task.file_name().to_string_lossy().parse()?;
+            let status = read(&format!("{}/status", task.path().display()))?;
+            let name = field(&status, "Name").context("a thread without a name")?;
+            let count = count(&status, "voluntary_ctxt_switches")?;
+            switches.insert((name.to_owned(), number), count);
+        }
+        let links = fs::read_dir(format!("{process}/fd"))?
+            .filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
+        let sockets = links.filter(|link| link.to_string_lossy().starts_with("socket:"));
+        Ok(Self {
+            resident: count(&status, "VmRSS")?,
+            anonymous: count(&status, "RssAnon")?,
+            switches,
+            connections: sockets.count(),
+        })
+    }
+
+    /// Switches of each thread since `before`, per second.
+    fn wakeups(&self, before: &Self, seconds: f64) -> Vec<(&str, f64)> {
+        let rate = |(thread, count): (&'_ (String, u32), &u64)| {
+            let since = count - before.switches.get(thread).copied().unwrap_or(0);
+            since as f64 / seconds
+        };
+        let names = self.switches.keys().map(|(name, _)| name.as_str());
+        names.zip(self.switches.iter().map(rate)).collect()
+    }
+
+    fn json(&self, before: &Self, seconds: f64) -> serde_json::Value {
+        let wakeups = self.wakeups(before, seconds);
+        let total: f64 = wakeups.iter().map(|(_, rate)| rate).sum();
+        let thread = |&(name, rate): &(&str, f64)| json!({"thread": name, "wakeups_per_s": rate});
+        json!({
+            "resident_kib": self.resident, "anonymous_kib": self.anonymous,
+            "sockets": self.connections, "wakeups_per_s": total,
+            "threads": wakeups.iter().map(thread).collect::<Vec<_>>(),
+        })
+    }
+}
+
+fn print_text(name: &str, before: &Look, after: &Look, seconds: f64) {
+    let mib = |kib: u64| kib as f64 / 1024.0;
+    println!(
+        "{name}: {:.1} MiB resident, of that {:.1} MiB anonymous; {} sockets",
+        mib(after.resident),
+        mib(after.anonymous),
+        after.connections
+    );
+    for (thread, rate) in after.wakeups(before, seconds) {
+        println!("  {thread:16} {rate:8.2} wake-ups/s");
+    }
+}
+
+/// The value of a line `name: value`.
+fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    line.map(str::trim)
+}
+
+fn count(status: &str, name: &str) -> Result<u64> {
+    let value = field(status, name).and_then(|value| value.split_whitespace().next());
+    value
+        .with_context(|| format!("no {name}"))?
+        .parse()
+        .with_context(|| name.to_owned())
+}
+
+fn read(path: &str) -> Result<String> {
+    fs::read_to_string(path).with_context(|| format!("read {path}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Look, count, field};
+
+    #[test]
+    fn fields_are_whole_names() {
+        let status = "Name:\tbraid core 0\nVmRSS:\t    1234 kB\nnonvoluntary_ctxt_switches:\t9\n\
+                      voluntary_ctxt_switches:\t7\n";
+        assert_eq!(field(status, "Name"), Some("braid core 0"));
+        assert_eq!(count(status, "VmRSS").unwrap(), 1234);
+        assert_eq!(count(status, "voluntary_ctxt_switches").unwrap(), 7);
+        assert!(count(status, "RssAnon").is_err());
+    }
+
+    #[test]
+    fn this_process_can_be_looked_at() {
+        let before = Look::at(std::process::id()).unwrap();
+        let after = Look::at(std::process::id()).unwrap();
+        assert!(after.resident >= after.anonymous && after.anonymous > 0);
+        assert_eq!(after.wakeups(&before, 1.0).len(), after.switches.len());
+    }
+}
