@@ -43,3 +43,23 @@ pub const HOST_ENTRIES_MAX: u16 = 4096;
 pub const HOST_ADMIN_ENTRIES: u16 = 32;
 /// Most command capsules without payload that one `poll_transmit` of a host appends.
 pub const TRANSMIT_RUN_MAX: usize = 64;
+/// Most namespaces a host takes from one controller.
+pub const HOST_NAMESPACES_MAX: usize = 4096;
+/// Bytes of one piece of a log that a host reads: one memory page, so within every MDTS.
+pub const LOG_PIECE: u32 = 4096;
+/// Longest ANA log a host reads, bytes.
+pub const ANA_LOG_MAX: usize = 1 << 20;
+/// Most entries of a discovery log a host reads.
+pub const DISCOVERY_ENTRIES_MAX: u64 = 1024;
+/// How often a log is read anew because it changed meanwhile.
+pub const LOG_RESTARTS_MAX: u8 = 8;
+/// How often an admin command of a host is repeated when the controller says that it may be.
+pub const ADMIN_RETRIES_MAX: u8 = 3;
+/// Wait before such a repetition where the controller reports no delay, ns.
+pub const ADMIN_RETRY_NS: u64 = 100_000_000;
+/// Interval at which a host reads CSTS while it waits for a change, ns.
+pub const CSTS_POLL_NS: u64 = 10_000_000;
+/// Interval at which a host reads the ANA log while a group is missing or in transition, ns.
+pub const ANA_REREAD_NS: u64 = 1_000_000_000;
+/// Largest logical block a host takes, log2 bytes.
+pub const BLOCK_SHIFT_MAX: u8 = 16;

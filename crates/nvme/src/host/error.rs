@@ -174,8 +174,8 @@ pub enum HostError {
     NoNvmCommandSet,
     /// Its largest queue is too small: MQES.
     QueueSize(u16),
-    /// Its memory page, log2, is larger than anything we know.
-    PageSize(u8),
+    /// An NQN isn't 1…223 bytes long: ours or the subsystem's.
+    Nqn,
     /// CSTS.CFS is set.
     Fatal,
     /// CSTS.RDY stayed 0 for all of CAP.TO, ms.
@@ -299,8 +299,8 @@ impl HostError {
                 "the controller's queues hold {} entries; at least 2 are needed",
                 u32::from(mqes) + 1
             ),
-            Self::PageSize(shift) => {
-                write!(f, "the controller needs memory pages of 2^{shift} bytes")
+            Self::Nqn => {
+                f.write_str("an NQN has 1 to 223 bytes; check the host's and the subsystem's")
             }
             Self::Fatal => f.write_str("the controller has a fatal error (CSTS.CFS); reset it"),
             Self::NotReady(ms) => {

@@ -10,7 +10,7 @@ mod io_queue;
 mod transport;
 mod types;
 
-pub use admin::*;
+pub use admin::Admin;
 pub use error::{HostError, NamespaceError, Step};
-pub use io_queue::*;
+pub use io_queue::{IoQueue, SubmitError};
 pub use types::*;

@@ -77,7 +77,11 @@ pub struct ControllerInfo {
     pub firmware: String,
     /// Largest transfer, bytes; `None` = no limit reported.
     pub transfer_max: Option<u32>,
-    /// Largest queue, entries (MQES + 1).
+    /// Largest Write Zeroes, bytes; `None` = no limit reported.
+    pub write_zeroes_max: Option<u32>,
+    /// Most blocks of a deallocated range; `None` = no limit reported.
+    pub deallocate_blocks_max: Option<u32>,
+    /// Largest queue, entries (the smaller of MQES + 1 and MAXCMD).
     pub entries_max: u16,
     /// I/O queues granted.
     pub io_queues: u16,

@@ -1,0 +1,155 @@
+//! ANA states (Base 2.0, 8.1 and 5.16.1.13): the log, read in pieces, and what is still pending.
+//!
+//! A namespace whose group isn't in the log is shown in "change", not to be used, and the log is read
+//! again (T27). A group in "change" is waited for, at most ANATT, then the association fails (T26).
+use alloc::vec::Vec;
+
+use super::{Admin, Next};
+use crate::host::{AnaState, Data, HostError, Step};
+use crate::limits::{ANA_LOG_MAX, ANA_REREAD_NS, LOG_PIECE, LOG_RESTARTS_MAX};
+use crate::wire::log::{ANA_GROUPS_ONLY, AnaLog, Request, lid};
+use crate::wire::sqe::{NSID_ALL, admin};
+use crate::wire::{SqeBuilder, WireError};
+
+/// What is known of ANA groups.
+#[derive(Debug, Default)]
+pub struct Ana {
+    /// The log so far, whole pieces.
+    log: Vec<u8>,
+    /// The last piece is in: the change count is being read once more.
+    confirming: bool,
+    restarts: u8,
+    /// Group and state, ascending.
+    groups: Vec<(u32, AnaState)>,
+    /// Since when a group has been missing or in "change", ns.
+    pending_since: Option<u64>,
+    /// When to read the log again because of that.
+    pub reread_at: Option<u64>,
+}
+
+/// Get Log Page.
+pub fn get_log(request: &Request, nsid: u32) -> (SqeBuilder, Data) {
+    let cdw = request.emit();
+    let sqe = SqeBuilder::new(admin::GET_LOG_PAGE).nsid(nsid);
+    let sqe = cdw
+        .iter()
+        .enumerate()
+        .fold(sqe, |sqe, (i, &value)| sqe.cdw(10 + i, value));
+    (sqe, Data::In(request.len as u32))
+}
+
+impl Admin {
+    /// An I/O queue saw an ANA status: the log is read again, then comes `Changed` (T26).
+    pub fn request_ana(&mut self, now_ns: u64) {
+        self.work.ana |= self.facts.ana;
+        self.next_work(now_ns);
+    }
+
+    /// The log from its start.
+    pub(super) fn restart_ana(&mut self) -> Step {
+        self.ana.log.clear();
+        self.ana.confirming = false;
+        self.ana.reread_at = None;
+        Step::AnaLog
+    }
+
+    pub(super) fn ana_command(&self) -> (SqeBuilder, Data) {
+        let (len, offset) = match self.ana.confirming {
+            true => (16, 0),
+            false => (LOG_PIECE.into(), self.ana.log.len() as u64),
+        };
+        let request = Request {
+            lid: lid::ANA,
+            lsp: ANA_GROUPS_ONLY,
+            len,
+            offset,
+            ..Request::default()
+        };
+        get_log(&request, NSID_ALL)
+    }
+
+    /// A piece is in the page.
+    pub(super) fn ana_finished(&mut self, now_ns: u64) -> Result<Next, HostError> {
+        let step = Step::AnaLog;
+        let malformed = |error| HostError::Malformed { step, error };
+        if self.ana.confirming {
+            let page = AnaLog::new(&*self.page).map_err(malformed)?.change_count();
+            let log = AnaLog::new(&self.ana.log)
+                .map_err(malformed)?
+                .change_count();
+            if page == log {
+                return self.evaluate_ana(now_ns);
+            }
+            if self.ana.restarts == LOG_RESTARTS_MAX {
+                return Err(HostError::Unstable(step));
+            }
+            self.ana.restarts += 1;
+            return Ok(Next::Begin(self.restart_ana()));
+        }
+        self.ana.log.extend_from_slice(&*self.page);
+        match self.read_groups() {
+            // In one piece it is of one moment.
+            Ok(()) if self.ana.log.len() == LOG_PIECE as usize => self.evaluate_ana(now_ns),
+            Ok(()) => {
+                self.ana.confirming = true;
+                Ok(Next::Begin(step))
+            }
+            Err(WireError::Truncated { need, .. }) => {
+                if need as usize > ANA_LOG_MAX || self.ana.log.len() >= ANA_LOG_MAX {
+                    return Err(HostError::Limit {
+                        step,
+                        max: ANA_LOG_MAX as u32,
+                    });
+                }
+                Ok(Next::Begin(step))
+            }
+            Err(error) => Err(malformed(error)),
+        }
+    }
+
+    /// The groups of the log as far as it was read.
+    fn read_groups(&mut self) -> Result<(), WireError> {
+        self.ana.groups.clear();
+        for group in AnaLog::new(&self.ana.log)?.groups() {
+            let group = group?;
+            self.ana.groups.push((group.id, group.state));
+        }
+        self.ana.groups.sort_unstable_by_key(|group| group.0);
+        Ok(())
+    }
+
+    /// The log is whole.
+    fn evaluate_ana(&mut self, now_ns: u64) -> Result<Next, HostError> {
+        self.ana.restarts = 0;
+        let patience_ns = u64::from(self.facts.anatt_s).max(1) * 1_000_000_000;
+        let since_ns = self.ana.pending_since.unwrap_or(now_ns);
+        let expired = now_ns.saturating_sub(since_ns) >= patience_ns;
+        let mut pending = false;
+        for namespace in &mut self.scan.found {
+            if namespace.ana_group == 0 {
+                continue; // in no group: not subject to ANA
+            }
+            let at = self
+                .ana
+                .groups
+                .binary_search_by_key(&namespace.ana_group, |group| group.0);
+            namespace.ana_state = match at.map(|at| self.ana.groups[at].1) {
+                Ok(AnaState::Change) if expired => {
+                    return Err(HostError::AnaTransition {
+                        group: namespace.ana_group,
+                    });
+                }
+                Err(_) if expired => AnaState::Inaccessible,
+                Ok(AnaState::Change) | Err(_) => {
+                    pending = true;
+                    AnaState::Change
+                }
+                Ok(state) => state,
+            };
+        }
+        self.ana.pending_since = pending.then_some(since_ns);
+        self.ana.reread_at = pending.then_some(now_ns.saturating_add(ANA_REREAD_NS));
+        self.tell(self.scan.found.clone(), None);
+        Ok(Next::Work)
+    }
+}

@@ -1,0 +1,105 @@
+//! Keep Alive (Base 2.0, 3.9): when one goes out, and when its absence means that the path is dead (T29).
+//!
+//! Sent at half of KATO; with traffic-based keep-alive at a quarter, and only if no completion was seen
+//! since. Each must be answered within half of KATO, so a dead controller is noticed before it may
+//! forget us, and before I/O time-outs of the usual length (T12).
+use super::{Admin, KEEP_ALIVE};
+use crate::host::transport::own_command;
+use crate::host::{Completed, Data, HostError, Step};
+use crate::wire::SqeBuilder;
+use crate::wire::sqe::admin;
+
+/// Timers of one association.
+#[derive(Debug)]
+pub struct KeepAlive {
+    /// 0 = no keep-alive.
+    kato_ns: u64,
+    interval_ns: u64,
+    traffic_based: bool,
+    /// Something was answered since the last look.
+    pub traffic: bool,
+    /// When to look next.
+    next_at: Option<u64>,
+    /// When the answer to the one that is out is due.
+    due_at: Option<u64>,
+}
+
+impl KeepAlive {
+    pub fn new(kato_ms: u32) -> Self {
+        let kato_ns = u64::from(kato_ms) * 1_000_000;
+        Self {
+            kato_ns,
+            interval_ns: kato_ns / 2,
+            traffic_based: false,
+            traffic: false,
+            next_at: None,
+            due_at: None,
+        }
+    }
+
+    /// The controller's timer runs from here on.
+    pub fn start(&mut self, now_ns: u64) {
+        if self.kato_ns > 0 {
+            // A quarter serves both kinds until it is known which it is.
+            self.next_at = Some(now_ns.saturating_add(self.kato_ns / 4));
+        }
+    }
+
+    /// What Identify Controller says: granularity (0 = none) and whether traffic counts.
+    pub fn configure(&mut self, kas: u16, traffic_based: bool) {
+        if kas == 0 {
+            self.stop();
+        }
+        self.traffic_based = traffic_based;
+        self.interval_ns = self.kato_ns / if traffic_based { 4 } else { 2 };
+    }
+
+    pub fn stop(&mut self) {
+        self.next_at = None;
+        self.due_at = None;
+    }
+
+    pub fn timeout(&self) -> Option<u64> {
+        [self.next_at, self.due_at].into_iter().flatten().min()
+    }
+
+    /// Commands aren't processed until then (T30).
+    pub fn pause(&mut self, until_ns: u64) {
+        self.due_at = self.due_at.map(|at| at.max(until_ns));
+    }
+}
+
+impl Admin {
+    /// Sends one if it is time, or gives up if the last one wasn't answered.
+    pub(super) fn keep_alive_due(&mut self, now_ns: u64) {
+        let timers = &mut self.keep_alive;
+        if timers.due_at.is_some_and(|at| now_ns >= at) {
+            return self.connection.fail(HostError::TimedOut(Step::KeepAlive));
+        }
+        if timers.next_at.is_none_or(|at| now_ns < at) || self.connection.error().is_some() {
+            return;
+        }
+        timers.next_at = Some(now_ns.saturating_add(timers.interval_ns));
+        let traffic = core::mem::take(&mut timers.traffic);
+        if timers.due_at.is_some() || (timers.traffic_based && traffic) {
+            return;
+        }
+        let due = now_ns
+            .saturating_add(timers.kato_ns / 2)
+            .max(self.work.paused_until_ns);
+        timers.due_at = Some(due);
+        let sqe = SqeBuilder::new(admin::KEEP_ALIVE);
+        self.submit(&own_command(&sqe, Data::None, KEEP_ALIVE));
+    }
+
+    pub(super) fn keep_alive_answered(&mut self, end: &Completed) {
+        self.keep_alive.due_at = None;
+        if !end.status.is_success() {
+            let error = HostError::Command {
+                step: Step::KeepAlive,
+                status: end.status,
+            };
+            self.connection.fail(error);
+        }
+    }
+}

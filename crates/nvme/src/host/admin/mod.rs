@@ -1,0 +1,396 @@
+//! The admin connection of one controller, from ICReq to its end.
+//!
+//! Decides whether a controller and its namespaces can be used, tells what they are, keeps the
+//! association alive and tells when something changed; for the engine, which opens I/O queues by it.
+//!
+//! * [`connect`]: Connect, properties, Identify Controller, features
+//! * [`scan`]: the namespaces; [`ana`]: their ANA states; [`discovery`]: the log of a discovery controller
+//! * [`ready`]: events and what they cause; [`keep_alive`]; [`shutdown`]
+//!
+//! # Contract
+//! One ordinary command is outstanding at a time ([`Step`] names it), one Keep Alive, and one
+//! Asynchronous Event Request: the queue has room for all three at any moment, so a keep-alive never
+//! waits for a slot (T29), and no event takes an ordinary command's identifier (T30). Every answer has a
+//! deadline but that of an event request. After [`AdminEvent::Failed`] nothing more comes.
+//!
+//! # Limits
+//! [`HOST_NAMESPACES_MAX`], [`ANA_LOG_MAX`], [`DISCOVERY_ENTRIES_MAX`]; more is a [`HostError::Limit`].
+//!
+//! [`HOST_NAMESPACES_MAX`]: crate::limits::HOST_NAMESPACES_MAX
+//! [`ANA_LOG_MAX`]: crate::limits::ANA_LOG_MAX
+//! [`DISCOVERY_ENTRIES_MAX`]: crate::limits::DISCOVERY_ENTRIES_MAX
+mod ana;
+mod connect;
+mod discovery;
+mod keep_alive;
+mod ready;
+mod scan;
+mod shutdown;
+
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use super::transport::{Connection, Sending, Settings, own_command};
+use super::{AdminConfig, AdminEvent, Command, Completed, Data, HostError, NamespaceInfo, Step};
+use crate::limits::{ADMIN_RETRIES_MAX, ADMIN_RETRY_NS, HOST_ADMIN_ENTRIES, LOG_PIECE, NQN_MAX};
+use crate::wire::SqeBuilder;
+use crate::wire::fabrics::{CNTLID_ANY, ConnectData};
+use crate::wire::status::Class;
+use crate::{Transmit, crc32c};
+
+use ana::Ana;
+use connect::Facts;
+use discovery::Discovery;
+use keep_alive::KeepAlive;
+use ready::Work;
+use scan::Scan;
+use shutdown::Ending;
+
+/// Tokens: which of the three kinds of command a completion belongs to.
+const ORDINARY: u32 = 0;
+const KEEP_ALIVE: u32 = 1;
+const EVENT: u32 = 2;
+
+/// What the machine waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wait {
+    /// Nothing, or an event.
+    Nothing,
+    /// The answer of the current step, until then.
+    Answer(u64),
+    /// That time, to begin this step.
+    Until(u64, Step),
+}
+
+/// What follows a step that ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Next {
+    Begin(Step),
+    At(u64, Step),
+    /// Whatever is to be done next, or nothing.
+    Work,
+}
+
+/// One admin association.
+#[derive(Debug)]
+pub struct Admin {
+    config: AdminConfig,
+    connection: Connection,
+    connect_data: Box<[u8; ConnectData::LEN]>,
+    step: Step,
+    wait: Wait,
+    attempts: u8,
+    /// Data of the ordinary command that is outstanding.
+    page: Box<[u8; LOG_PIECE as usize]>,
+    facts: Facts,
+    scan: Scan,
+    ana: Ana,
+    discovery: Discovery,
+    keep_alive: KeepAlive,
+    work: Work,
+    ending: Ending,
+    /// `Ready` was told.
+    ready: bool,
+    events: VecDeque<AdminEvent>,
+    /// `Failed` was told.
+    over: bool,
+}
+
+impl Admin {
+    /// An association to be opened.
+    pub fn new(config: AdminConfig) -> Self {
+        let data = ConnectData {
+            hostid: config.host.id,
+            cntlid: CNTLID_ANY,
+            subnqn: config.subsystem.as_bytes(),
+            hostnqn: config.host.nqn.as_bytes(),
+        };
+        let connect_data = Box::new(data.emit());
+        Self {
+            connection: Connection::new(settings(&config)),
+            connect_data,
+            step: Step::Handshake,
+            wait: Wait::Nothing,
+            attempts: 0,
+            page: Box::new([0; LOG_PIECE as usize]),
+            facts: Facts::default(),
+            scan: Scan::default(),
+            ana: Ana::default(),
+            discovery: Discovery::default(),
+            keep_alive: KeepAlive::new(config.kato_ms),
+            work: Work::default(),
+            ending: Ending::default(),
+            ready: false,
+            events: VecDeque::new(),
+            over: false,
+            config,
+        }
+    }
+
+    /// The TCP connection is up: ICReq goes out.
+    pub fn handle_connected(&mut self, now_ns: u64) {
+        let nqn = |nqn: &str| (1..=NQN_MAX).contains(&nqn.len());
+        if !nqn(&self.config.subsystem) || !nqn(&self.config.host.nqn) {
+            self.connection.fail(HostError::Nqn);
+            return;
+        }
+        self.connection.handle_connected();
+        self.wait = Wait::Answer(self.deadline(now_ns));
+    }
+
+    /// Bytes arrived; all are taken.
+    pub fn handle_bytes(&mut self, bytes: &[u8], now_ns: u64) -> usize {
+        let mut used = 0;
+        loop {
+            used += self.connection.handle_bytes(&bytes[used..]);
+            used += self.place(&bytes[used..]);
+            self.advance(now_ns);
+            if used == bytes.len() {
+                return used;
+            }
+        }
+    }
+
+    /// Appends what is to be sent next to `out`; there is never a payload.
+    pub fn poll_transmit(&mut self, out: &mut Vec<u8>, _now_ns: u64) -> Option<Transmit> {
+        if let Sending::Own(_, payload) = self.connection.poll_transmit(out)? {
+            // Only Connect carries data to the controller.
+            self.connection
+                .append_own(&payload, &*self.connect_data, out);
+        }
+        Some(Transmit { payload: None })
+    }
+
+    /// What happened; `None`: nothing new.
+    pub fn poll_event(&mut self) -> Option<AdminEvent> {
+        if let Some(event) = self.events.pop_front() {
+            return Some(event);
+        }
+        let error = self.connection.error()?;
+        self.wait = Wait::Nothing;
+        self.keep_alive.stop();
+        (!core::mem::replace(&mut self.over, true)).then_some(AdminEvent::Failed(error))
+    }
+
+    /// When [`Self::handle_timeout`] must be called at the latest.
+    pub fn poll_timeout(&self) -> Option<u64> {
+        if self.connection.error().is_some() {
+            return None;
+        }
+        let wait = match self.wait {
+            Wait::Nothing => None,
+            Wait::Answer(at) | Wait::Until(at, _) => Some(at),
+        };
+        let reread = self.ana.reread_at.filter(|_| self.step == Step::Idle);
+        [wait, reread, self.keep_alive.timeout()]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    /// Time has passed.
+    pub fn handle_timeout(&mut self, now_ns: u64) {
+        if self.connection.error().is_some() {
+            return;
+        }
+        match self.wait {
+            Wait::Answer(at) if now_ns >= at => {
+                return self.connection.fail(HostError::TimedOut(self.step));
+            }
+            Wait::Until(at, step) if now_ns >= at => self.begin(step, now_ns),
+            _ => {}
+        }
+        if self.step == Step::Idle && self.ana.reread_at.is_some_and(|at| now_ns >= at) {
+            self.request_ana(now_ns);
+        }
+        self.keep_alive_due(now_ns);
+    }
+
+    /// The connection ended or was reset.
+    pub fn handle_closed(&mut self, _now_ns: u64) {
+        self.connection.handle_closed();
+    }
+
+    /// Traffic was seen on an I/O queue (for traffic-based keep-alive).
+    #[inline]
+    pub fn note_traffic(&mut self, _now_ns: u64) {
+        self.keep_alive.traffic = true;
+    }
+
+    /// Why a namespace that the controller shows isn't among those told; `None`: it shows no such one.
+    pub fn refused(&self, nsid: u32) -> Option<HostError> {
+        let why = self
+            .scan
+            .refused
+            .iter()
+            .find(|refused| refused.0 == nsid)?
+            .1;
+        Some(HostError::Namespace { nsid, why })
+    }
+
+    /// `Ready`, the first time; the event that follows later.
+    fn tell(&mut self, namespaces: Vec<NamespaceInfo>, later: Option<AdminEvent>) {
+        if let Some(info) = self.facts.info.take() {
+            self.ready = true;
+            self.work.arm = self.facts.wants_events();
+            self.events
+                .push_back(AdminEvent::Ready(Box::new((info, namespaces))));
+        } else if later.is_none() {
+            self.events.push_back(AdminEvent::Changed(namespaces));
+        }
+        self.events.extend(later);
+    }
+
+    /// The latest moment for an answer to something asked now.
+    fn deadline(&self, now_ns: u64) -> u64 {
+        now_ns
+            .saturating_add(self.config.timeout_ns)
+            .max(self.work.paused_until_ns)
+    }
+
+    /// Moves data of ours that starts in `bytes` to its place; how many bytes were data.
+    fn place(&mut self, bytes: &[u8]) -> usize {
+        let Some(place) = self.connection.placement() else {
+            return 0;
+        };
+        let len = bytes.len().min(place.len as usize);
+        let at = place.offset as usize;
+        // Every command of ours asks for at most a page.
+        self.page[at..at + len].copy_from_slice(&bytes[..len]);
+        let crc = place.crc.map_or(0, |crc| crc32c(crc, &bytes[..len]));
+        self.connection.handle_payload(len as u32, crc);
+        len
+    }
+
+    /// Takes what the connection has for us.
+    fn advance(&mut self, now_ns: u64) {
+        if self.step == Step::Handshake && self.connection.is_up() {
+            self.begin(Step::Connect, now_ns);
+        }
+        while self.connection.error().is_none()
+            && let Some(end) = self.connection.poll_end()
+        {
+            match end.token {
+                KEEP_ALIVE => self.keep_alive_answered(&end),
+                EVENT => self.event_happened(&end, now_ns),
+                _ => self.step_ended(&end, now_ns),
+            }
+        }
+    }
+
+    /// The command of the current step has ended.
+    fn step_ended(&mut self, end: &Completed, now_ns: u64) {
+        self.keep_alive.traffic = true;
+        self.wait = Wait::Nothing;
+        let step = self.step;
+        let next = if end.status.is_success() {
+            self.attempts = 0;
+            self.finish(step, end.result, now_ns)
+        } else if let Some(at) = self.retry_at(end, now_ns) {
+            Ok(Next::At(at, step))
+        } else {
+            self.attempts = 0;
+            self.give_up(step, end)
+        };
+        match next {
+            Ok(Next::Begin(step)) => self.begin(step, now_ns),
+            Ok(Next::At(at, step)) => self.wait = Wait::Until(at, step),
+            Ok(Next::Work) => {
+                self.step = Step::Idle;
+                self.next_work(now_ns);
+            }
+            Err(error) => self.connection.fail(error),
+        }
+    }
+
+    /// When to repeat a command, if the controller says that this may help (T1, T3).
+    fn retry_at(&mut self, end: &Completed, now_ns: u64) -> Option<u64> {
+        let again = end.status.class() == Class::Retry && !end.status.dnr();
+        if !again || self.step == Step::Connect || self.attempts == ADMIN_RETRIES_MAX {
+            return None;
+        }
+        self.attempts += 1;
+        let delay = end.status.crd().map_or(ADMIN_RETRY_NS, |index| {
+            u64::from(self.facts.crdt[index]) * 100_000_000
+        });
+        Some(now_ns.saturating_add(delay.min(self.config.timeout_ns)))
+    }
+
+    /// The command of `step` goes out.
+    fn begin(&mut self, step: Step, now_ns: u64) {
+        self.step = step;
+        let (sqe, data) = self.command(step);
+        if let Data::In(len) = data {
+            self.page[..len as usize].fill(0);
+        }
+        self.submit(&own_command(&sqe, data, ORDINARY));
+        self.wait = Wait::Answer(self.deadline(now_ns));
+    }
+
+    fn submit(&mut self, command: &Command) {
+        // There is room: see the module's contract. If the connection is over, its error says so.
+        let taken = self.connection.submit(command, true);
+        debug_assert!(taken.is_ok() || self.connection.error().is_some());
+    }
+
+    /// What is asked of the controller at each step.
+    fn command(&self, step: Step) -> (SqeBuilder, Data) {
+        match step {
+            Step::NamespaceList
+            | Step::Descriptors
+            | Step::Namespace
+            | Step::IndependentNamespace => self.scan_command(step),
+            Step::AnaLog => self.ana_command(),
+            Step::DiscoveryLog => self.discovery_command(),
+            Step::ChangedLog | Step::EventLog => self.log_command(step),
+            Step::Shutdown => self.shutdown_command(),
+            _ => self.connect_command(step),
+        }
+    }
+
+    /// A step's command succeeded.
+    fn finish(&mut self, step: Step, result: u64, now_ns: u64) -> Result<Next, HostError> {
+        match step {
+            Step::NamespaceList
+            | Step::Descriptors
+            | Step::Namespace
+            | Step::IndependentNamespace => self.scan_finished(step),
+            Step::AnaLog => self.ana_finished(now_ns),
+            Step::DiscoveryLog => self.discovery_finished(),
+            Step::ChangedLog | Step::EventLog => Ok(self.log_finished(step)),
+            Step::Shutdown => self.shutdown_finished(result, now_ns),
+            _ => self.connect_finished(step, result, now_ns),
+        }
+    }
+
+    /// A step's command failed for good.
+    fn give_up(&mut self, step: Step, end: &Completed) -> Result<Next, HostError> {
+        let status = end.status;
+        match step {
+            Step::Connect => Err(HostError::Connect {
+                status,
+                result: end.result,
+            }),
+            // Optional, or of later versions than the controller's.
+            Step::NvmController => Ok(Next::Begin(Step::NamespaceList)),
+            Step::EventConfig => Ok(self.events_configured()),
+            Step::Descriptors | Step::Namespace | Step::IndependentNamespace => {
+                self.scan_refused(step, status)
+            }
+            Step::ChangedLog | Step::EventLog => Ok(self.log_finished(step)),
+            Step::Shutdown => Err(HostError::Closed),
+            _ => Err(HostError::Command { step, status }),
+        }
+    }
+}
+
+fn settings(config: &AdminConfig) -> Settings {
+    Settings {
+        entries: HOST_ADMIN_ENTRIES,
+        digests: config.digests,
+        // Three commands never fill it; and some targets use the SUCCESS flag regardless (T18).
+        disable_sq_flow_control: true,
+        in_capsule_max: crate::limits::ADMIN_IN_CAPSULE,
+    }
+}

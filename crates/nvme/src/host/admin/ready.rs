@@ -1,0 +1,112 @@
+//! What a controller that is ready tells, and what it causes (Base 2.0, 5.2; T30).
+//!
+//! One Asynchronous Event Request is always outstanding, except from an event until its log was read:
+//! only that clears the event, and a request before it would report it again. Persistent internal error
+//! ends the association; a changed namespace list is read again; firmware activation makes everybody
+//! wait, it is no failure.
+use super::ana::get_log;
+use super::{Admin, EVENT, Next};
+use crate::host::transport::own_command;
+use crate::host::{Completed, Data, HostError, Step};
+use crate::limits::LOG_PIECE;
+use crate::wire::SqeBuilder;
+use crate::wire::features::AsyncEvent;
+use crate::wire::log::{Request, lid};
+use crate::wire::sqe::{NSID_ALL, admin};
+
+/// What is to be done as soon as nothing else is.
+#[derive(Debug, Default)]
+pub struct Work {
+    /// Read this log page to clear an event.
+    log: Option<u8>,
+    /// Read the list of changed namespaces, then all namespaces.
+    rescan: bool,
+    /// Read the ANA log.
+    pub ana: bool,
+    /// Read the discovery log.
+    discovery: bool,
+    /// Ask for the next event.
+    pub arm: bool,
+    /// Shut down.
+    pub shutdown: bool,
+    /// Until then answers may be late: firmware is being activated.
+    pub paused_until_ns: u64,
+}
+
+impl Admin {
+    /// Begins what is most urgent, if nothing is being done.
+    pub(super) fn next_work(&mut self, now_ns: u64) {
+        if self.step != Step::Idle || self.connection.error().is_some() {
+            return;
+        }
+        let step = if core::mem::take(&mut self.work.shutdown) {
+            self.start_shutdown(now_ns)
+        } else if self.work.log.is_some() {
+            Step::EventLog
+        } else if core::mem::take(&mut self.work.rescan) {
+            Step::ChangedLog
+        } else if core::mem::take(&mut self.work.ana) {
+            self.restart_ana()
+        } else if core::mem::take(&mut self.work.discovery) {
+            self.restart_discovery()
+        } else {
+            if core::mem::take(&mut self.work.arm) {
+                let sqe = SqeBuilder::new(admin::ASYNC_EVENT_REQUEST);
+                self.submit(&own_command(&sqe, Data::None, EVENT));
+            }
+            return;
+        };
+        self.begin(step, now_ns);
+    }
+
+    /// An Asynchronous Event Request was answered.
+    pub(super) fn event_happened(&mut self, end: &Completed, now_ns: u64) {
+        if !end.status.is_success() {
+            return; // the controller takes none; what it has to say is lost
+        }
+        let event = AsyncEvent::parse(end.result as u32);
+        if event == AsyncEvent::PERSISTENT_INTERNAL_ERROR {
+            return self.connection.fail(HostError::PersistentInternalError);
+        }
+        match event {
+            AsyncEvent::NAMESPACE_ATTRIBUTE => self.work.rescan = true,
+            AsyncEvent::ANA_CHANGE => self.work.ana = self.facts.ana,
+            AsyncEvent::DISCOVERY_CHANGE => self.work.discovery = self.facts.discovery,
+            AsyncEvent::FIRMWARE_ACTIVATION => {
+                let pause_ns = self.facts.pause_ns.max(self.config.timeout_ns);
+                self.work.paused_until_ns = now_ns.saturating_add(pause_ns);
+                self.keep_alive.pause(self.work.paused_until_ns);
+                self.work.log = Some(event.log_page);
+            }
+            // Errors, health, and what later versions invent: reading the log is all there is to do.
+            _ => self.work.log = Some(event.log_page).filter(|&page| page != 0),
+        }
+        self.work.arm = true;
+        self.next_work(now_ns);
+    }
+
+    pub(super) fn log_command(&self, step: Step) -> (SqeBuilder, Data) {
+        let (lid, len) = match step {
+            Step::ChangedLog => (lid::CHANGED_NAMESPACES, LOG_PIECE.into()),
+            _ => (self.work.log.unwrap_or(lid::ERROR), 512),
+        };
+        get_log(
+            &Request {
+                lid,
+                len,
+                ..Request::default()
+            },
+            NSID_ALL,
+        )
+    }
+
+    /// The log was read, or there is none: the event is cleared.
+    pub(super) fn log_finished(&mut self, step: Step) -> Next {
+        self.work.log = None;
+        match step {
+            // Which ones changed doesn't matter: all are read again, then their ANA states.
+            Step::ChangedLog => Next::Begin(self.rescan()),
+            _ => Next::Work,
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! The namespaces of a controller: which there are, what each is, and which can be used.
+//!
+//! The list is read in pieces of 1024 (CNS 02h); then, of each namespace, the descriptors (03h: a
+//! command set other than NVM is refused before anything else is asked), Identify Namespace (00h) and
+//! the part that is independent of command sets (08h). CNS 05h is not read: what it adds concerns
+//! protection formats, which are refused.
+use alloc::vec::Vec;
+
+use super::connect::identify;
+use super::{Admin, Next};
+use crate::host::{AnaState, Data, HostError, NamespaceError, NamespaceInfo, Step};
+use crate::limits::{BLOCK_SHIFT_MAX, HOST_NAMESPACES_MAX};
+use crate::wire::fabrics::Version;
+use crate::wire::identify::{
+    CSI_NVM, Descriptor, IndependentNamespace, NSID_LIST_MAX, Namespace, cns, descriptors, nsids,
+};
+use crate::wire::sqe::NSID_ALL;
+use crate::wire::{SqeBuilder, Status, WireError};
+
+/// A pass over the namespaces.
+#[derive(Debug)]
+pub struct Scan {
+    /// Active namespaces, ascending; the one in hand.
+    nsids: Vec<u32>,
+    current: usize,
+    draft: NamespaceInfo,
+    /// Those that can be used.
+    pub found: Vec<NamespaceInfo>,
+    /// Those that can't.
+    pub refused: Vec<(u32, NamespaceError)>,
+    /// The controller doesn't know CNS 08h.
+    no_independent: bool,
+}
+
+impl Default for Scan {
+    fn default() -> Self {
+        Self {
+            nsids: Vec::new(),
+            current: 0,
+            draft: blank(0),
+            found: Vec::new(),
+            refused: Vec::new(),
+            no_independent: false,
+        }
+    }
+}
+
+/// A namespace of which only the number is known.
+fn blank(nsid: u32) -> NamespaceInfo {
+    NamespaceInfo {
+        nsid,
+        blocks: 0,
+        block_shift: 0,
+        nguid: [0; 16],
+        eui64: [0; 8],
+        uuid: [0; 16],
+        csi: CSI_NVM,
+        shared: false,
+        ana_group: 0,
+        ana_state: AnaState::Optimized,
+        read_only: false,
+        atomic_blocks: 1,
+        deallocate_reads_zero: false,
+    }
+}
+
+impl Admin {
+    /// A new pass; its first step.
+    pub(super) fn rescan(&mut self) -> Step {
+        let no_independent = self.scan.no_independent;
+        self.scan = Scan {
+            no_independent,
+            ..Scan::default()
+        };
+        Step::NamespaceList
+    }
+
+    pub(super) fn scan_command(&self, step: Step) -> (SqeBuilder, Data) {
+        let nsid = self.scan.draft.nsid;
+        match step {
+            // NSIDs above this one.
+            Step::NamespaceList => identify(
+                cns::ACTIVE_NAMESPACES,
+                self.scan.nsids.last().copied().unwrap_or(0),
+            ),
+            Step::Descriptors => identify(cns::DESCRIPTORS, nsid),
+            Step::IndependentNamespace => identify(cns::INDEPENDENT_NAMESPACE, nsid),
+            _ => identify(cns::NAMESPACE, nsid),
+        }
+    }
+
+    pub(super) fn scan_finished(&mut self, step: Step) -> Result<Next, HostError> {
+        if step == Step::NamespaceList {
+            return self.listed();
+        }
+        let malformed = |error| HostError::Malformed { step, error };
+        let draft = &mut self.scan.draft;
+        let refused = match step {
+            Step::Descriptors => identifiers(draft, &*self.page).map_err(malformed)?,
+            Step::Namespace => {
+                let id = Namespace::parse(&*self.page).map_err(malformed)?;
+                shape(draft, &id, self.facts.atomic_blocks, self.facts.ana)
+            }
+            _ => {
+                let id = IndependentNamespace::parse(&*self.page).map_err(malformed)?;
+                draft.read_only |= id.nsattr & 1 != 0;
+                ((id.nmic & 1 != 0) != draft.shared).then_some(NamespaceError::Sharing)
+            }
+        };
+        if let Some(why) = refused {
+            self.scan.refused.push((draft.nsid, why));
+            return Ok(self.next_namespace());
+        }
+        Ok(match step {
+            Step::Descriptors => Next::Begin(Step::Namespace),
+            Step::Namespace if self.asks_independent() => Next::Begin(Step::IndependentNamespace),
+            _ => self.take_namespace(),
+        })
+    }
+
+    /// The controller refused to tell.
+    pub(super) fn scan_refused(&mut self, step: Step, status: Status) -> Result<Next, HostError> {
+        Ok(match step {
+            // Before 1.3; or no such command set, which Identify Namespace will say.
+            Step::Descriptors => Next::Begin(Step::Namespace),
+            Step::IndependentNamespace => {
+                self.scan.no_independent |=
+                    status.is(Status::INVALID_FIELD) || status.is(Status::INVALID_OPCODE);
+                self.take_namespace()
+            }
+            // It may have been detached since it was listed.
+            _ => {
+                let nsid = self.scan.draft.nsid;
+                self.scan
+                    .refused
+                    .push((nsid, NamespaceError::Refused(status)));
+                self.next_namespace()
+            }
+        })
+    }
+
+    fn asks_independent(&self) -> bool {
+        self.facts.version >= Version::V2_0 && !self.scan.no_independent
+    }
+
+    /// A piece of the list is in the page (Base 2.0, 5.17.2.2).
+    fn listed(&mut self) -> Result<Next, HostError> {
+        let step = Step::NamespaceList;
+        let mut count = 0;
+        for nsid in nsids(&*self.page) {
+            let last = self.scan.nsids.last().copied().unwrap_or(0);
+            // Ascending, or we would go round for ever.
+            if nsid <= last || nsid == NSID_ALL {
+                let error = WireError::Field {
+                    offset: 4 * count as u16,
+                };
+                return Err(HostError::Malformed { step, error });
+            }
+            if self.scan.nsids.len() == HOST_NAMESPACES_MAX {
+                return Err(HostError::Limit {
+                    step,
+                    max: HOST_NAMESPACES_MAX as u32,
+                });
+            }
+            self.scan.nsids.push(nsid);
+            count += 1;
+        }
+        if count == NSID_LIST_MAX {
+            return Ok(Next::Begin(step)); // there may be more
+        }
+        Ok(self.begin_namespace())
+    }
+
+    fn take_namespace(&mut self) -> Next {
+        let taken = core::mem::replace(&mut self.scan.draft, blank(0));
+        self.scan.found.push(taken);
+        self.next_namespace()
+    }
+
+    fn next_namespace(&mut self) -> Next {
+        self.scan.current += 1;
+        self.begin_namespace()
+    }
+
+    /// The namespace in hand, or the end of the pass.
+    fn begin_namespace(&mut self) -> Next {
+        let Some(&nsid) = self.scan.nsids.get(self.scan.current) else {
+            return self.scanned();
+        };
+        self.scan.draft = blank(nsid);
+        Next::Begin(Step::Descriptors)
+    }
+
+    /// All namespaces are known; their ANA states may not be.
+    fn scanned(&mut self) -> Next {
+        if self.facts.ana {
+            return Next::Begin(self.restart_ana());
+        }
+        self.tell(self.scan.found.clone(), None);
+        Next::Work
+    }
+}
+
+/// Namespace descriptors (Base 2.0, 5.17.2.3).
+fn identifiers(
+    draft: &mut NamespaceInfo,
+    page: &[u8],
+) -> Result<Option<NamespaceError>, WireError> {
+    for descriptor in descriptors(page) {
+        match descriptor? {
+            Descriptor::Eui64(id) => draft.eui64 = id,
+            Descriptor::Nguid(id) => draft.nguid = id,
+            Descriptor::Uuid(id) => draft.uuid = id,
+            Descriptor::Csi(csi) => draft.csi = csi,
+            Descriptor::Other(_) => {}
+        }
+    }
+    Ok((draft.csi != CSI_NVM).then_some(NamespaceError::CommandSet(draft.csi)))
+}
+
+/// Identify Namespace (NVM command set 1.0, 4.1.5.1). What can't be used is refused: `Some`.
+fn shape(
+    draft: &mut NamespaceInfo,
+    id: &Namespace,
+    atomic_blocks: u32,
+    ana: bool,
+) -> Option<NamespaceError> {
+    if id.nsze == 0 {
+        return Some(NamespaceError::Empty);
+    }
+    let Some(format) = id.format() else {
+        return Some(NamespaceError::Format);
+    };
+    if id.dps & 7 != 0 {
+        return Some(NamespaceError::Protection(id.dps & 7));
+    }
+    if format.metadata != 0 {
+        return Some(NamespaceError::Metadata(format.metadata));
+    }
+    if !(9..=BLOCK_SHIFT_MAX).contains(&format.block_shift) {
+        return Some(NamespaceError::BlockSize(format.block_shift));
+    }
+    if !same(&mut draft.nguid, id.nguid) || !same(&mut draft.eui64, id.eui64) {
+        return Some(NamespaceError::Identity);
+    }
+    draft.blocks = id.nsze;
+    draft.block_shift = format.block_shift;
+    draft.shared = id.nmic & 1 != 0;
+    draft.ana_group = if ana { id.anagrpid } else { 0 };
+    draft.read_only = id.nsattr & 1 != 0;
+    let own = id.nsfeat & Namespace::NSFEAT_ATOMICS != 0;
+    draft.atomic_blocks = if own {
+        u32::from(id.nawun) + 1
+    } else {
+        atomic_blocks
+    };
+    draft.deallocate_reads_zero = id.dlfeat & 7 == 1;
+    None
+}
+
+/// Takes an identifier where none is known yet (zero = none); false: another is known.
+fn same<const N: usize>(known: &mut [u8; N], shown: [u8; N]) -> bool {
+    if *known == [0; N] {
+        *known = shown;
+    }
+    shown == [0; N] || *known == shown
+}
