@@ -69,6 +69,8 @@ impl HostEngine {
         let token = self.slots.token(index);
         let slot = self.slots.get_mut(index);
         slot.issued_ns = now_ns;
+        let expiry_ns = now_ns.saturating_add(self.settings.io_timeout_ns);
+        self.wake_ns = self.wake_ns.min(expiry_ns);
         match (&path.kind, &mut path.queue) {
             (PathKind::Device { device, .. }, _) => {
                 let request = device::request(&slot.io, *device, token);

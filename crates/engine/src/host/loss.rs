@@ -79,6 +79,7 @@ impl HostEngine {
             let until_ns = now_ns.saturating_add(self.settings.connect_timeout_ns);
             path.set_link(role, Link::Closing { until_ns });
             self.outputs.transmit(conn);
+            self.wake_by(until_ns);
         }
         self.outputs.push(Output::Close { conn, abort });
     }
@@ -168,6 +169,7 @@ impl HostEngine {
                 until_ns,
                 stage: Stage::Orderly,
             });
+            self.wake_by(until_ns);
         }
     }
 

@@ -43,7 +43,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use loss::Stop;
 use outputs::Outputs;
-use path::{Link, Path, Role};
+use path::{Link, Path, Phase, Role};
 use policy::{Group, PathIndex, PathStats};
 use slots::Slots;
 use volume::{Head, IoLimits};
@@ -60,6 +60,9 @@ pub struct HostEngine {
     /// All but the ends of I/Os.
     events: VecDeque<HostEvent>,
     started: bool,
+    /// When [`Machine::handle_timeout`] has something to look at; never later than the first deadline. An I/O
+    /// that ended leaves it as it is, so that I/O costs no search for the next deadline.
+    wake_ns: u64,
     stop: Option<Stop>,
 }
 
@@ -104,6 +107,7 @@ impl HostEngine {
             volumes,
             paths,
             started: false,
+            wake_ns: 0,
             stop: None,
         }
     }
@@ -334,15 +338,15 @@ impl Machine for HostEngine {
     }
 
     fn turn(&mut self, _memory: &mut dyn Memory, now_ns: u64) {
-        if !self.started && self.stop.is_none() {
+        if !self.started {
+            self.started = true;
+            self.wake_ns = u64::MAX;
             self.start(now_ns);
         }
         for volume in &mut self.volumes {
             volume.head.turn();
         }
-        if self.stop.is_some() {
-            self.advance_stop(now_ns);
-        }
+        self.advance_stop(now_ns);
     }
 
     #[inline]
@@ -350,21 +354,23 @@ impl Machine for HostEngine {
         self.outputs.pop()
     }
 
+    #[inline]
     fn poll_timeout(&self) -> Option<u64> {
-        if !self.started {
-            return Some(0);
-        }
-        let paths = self
-            .paths
-            .iter()
-            .flat_map(|path| [path.timeout_ns(), self.expiry_ns(path)]);
-        paths.chain([self.stop_timeout()]).flatten().min()
+        (self.wake_ns != u64::MAX).then_some(self.wake_ns)
     }
 
     fn handle_timeout(&mut self, now_ns: u64) {
+        if now_ns < self.wake_ns || !self.started {
+            return;
+        }
         for number in 0..self.paths.len() {
             self.path_timeout(number, now_ns);
         }
+        self.advance_stop(now_ns);
+        let paths = self.paths.iter();
+        let times = paths.flat_map(|path| [path.timeout_ns(), self.expiry_ns(path)]);
+        let first = times.chain([self.stop_timeout()]).flatten().min();
+        self.wake_ns = first.unwrap_or(u64::MAX);
     }
 }
 
@@ -376,9 +382,21 @@ impl HostEngine {
             Role::Admin => self.drain_admin(number, now_ns),
             Role::Io => self.drain_queue(number, now_ns),
         }
-        if self.paths[number].is_open(role) {
-            let conn = self.paths[number].conn(role);
+        let path = &self.paths[number];
+        if path.is_open(role) {
+            let conn = path.conn(role);
+            // A queue in use has no deadlines of its own.
+            if role == Role::Admin || path.phase != Phase::Live {
+                let timeout_ns = path.timeout_ns();
+                self.wake_by(timeout_ns.unwrap_or(u64::MAX));
+            }
             self.outputs.transmit(conn);
         }
+    }
+
+    /// There is a deadline at `at_ns`.
+    #[inline]
+    fn wake_by(&mut self, at_ns: u64) {
+        self.wake_ns = self.wake_ns.min(at_ns);
     }
 }

@@ -26,7 +26,9 @@ const ONCS_WRITE_ZEROES: u16 = 1 << 3;
 impl HostEngine {
     /// Begins with all paths; once.
     pub(super) fn start(&mut self, now_ns: u64) {
-        self.started = true;
+        if self.stop.is_some() {
+            return;
+        }
         for number in 0..self.paths.len() {
             match self.paths[number].kind {
                 PathKind::Device {
@@ -79,6 +81,7 @@ impl HostEngine {
         };
         let until_ns = now_ns.saturating_add(self.settings.connect_timeout_ns);
         path.set_link(role, Link::Opening { until_ns });
+        self.wake_ns = self.wake_ns.min(until_ns);
         self.outputs.push(Output::Open {
             conn: path.conn(role),
             address,
