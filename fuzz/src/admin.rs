@@ -3,6 +3,9 @@ use super::queue::{OUTPUTS_MAX, SUBSYSTEM, identity};
 use super::tape::Tape;
 use nvme::host::{Admin, AdminConfig, AdminEvent, Digests};
 
+/// The operation that hands in bytes.
+pub const FEED: u8 = 2;
+
 /// The tape: a byte of configuration, then one operation after the other.
 pub fn run(data: &[u8]) {
     let mut tape = Tape::new(data);

@@ -3,6 +3,15 @@ use super::tape::Tape;
 use super::target::{CONNECTIONS, CheckedTarget};
 use nvme::wire::Status;
 
+/// Operations; the connection stands in bits 7:4.
+pub const COMPLETE: u8 = 3;
+/// Sends were done.
+pub const REPORT_SENT: u8 = 7;
+/// A buffer is there.
+pub const GIVE_BUFFER: u8 = 8;
+/// Bytes arrive.
+pub const FEED: u8 = 9;
+
 /// The tape: a byte of configuration, then one operation after the other.
 pub fn run(data: &[u8]) {
     let mut tape = Tape::new(data);
@@ -14,11 +23,11 @@ pub fn run(data: &[u8]) {
             0 => target.open(conn, now_ns),
             1 => target.close(conn, now_ns),
             2 => target.complete(tape.byte(), Status(tape.word() >> 1), now_ns),
-            3 | 4 => target.complete(0, Status(0), now_ns),
+            COMPLETE | 4 => target.complete(0, Status(0), now_ns),
             5 => now_ns += u64::from(tape.word()) * 1_000_000,
             6 => target.administer(tape.byte(), now_ns),
-            7 => target.report_sent(conn, usize::from(tape.byte())),
-            8 => target.give_buffer(now_ns),
+            REPORT_SENT => target.report_sent(conn, usize::from(tape.byte())),
+            GIVE_BUFFER => target.give_buffer(now_ns),
             _ => {
                 target.open(conn, now_ns);
                 let len = usize::from(tape.word() % 4096);

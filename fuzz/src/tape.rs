@@ -1,5 +1,17 @@
 //! The input of a body as a tape of choices.
 
+/// Appends an operation that is followed by a length and as many bytes; nothing if there are none.
+pub fn put(tape: &mut Vec<u8>, operation: u8, bytes: &[u8]) {
+    for bytes in bytes.chunks(CHUNK) {
+        tape.push(operation);
+        tape.extend((bytes.len() as u16).to_le_bytes());
+        tape.extend(bytes);
+    }
+}
+
+/// Bytes of one operation at most: below what any body takes.
+const CHUNK: usize = 2000;
+
 /// Read from the front; an empty tape gives zeroes.
 pub struct Tape<'a>(&'a [u8]);
 

@@ -4,7 +4,8 @@
 //! wrong byte at the worst moment.
 use super::admin::{self, CheckedAdmin};
 use super::queue::{self, CheckedQueue};
-use super::tape::Tape;
+use super::subsystem;
+use super::tape::{self, Tape};
 use super::target::CheckedTarget;
 use nvme::host::Data;
 use nvme::wire::Status;
@@ -18,6 +19,19 @@ const WIRE_MAX: usize = 1 << 20;
 
 /// The tape: two bytes of configuration, then one operation after the other.
 pub fn run(data: &[u8]) {
+    record(data);
+}
+
+/// What the two ends heard, as tapes for the bodies that have only one of them.
+pub struct Recorded {
+    /// For `admin`.
+    pub admin: Vec<u8>,
+    /// For `subsystem`.
+    pub subsystem: Vec<u8>,
+}
+
+/// Runs a tape and returns what both ends heard.
+pub fn record(data: &[u8]) -> Recorded {
     let mut tape = Tape::new(data);
     let (choice, target) = (tape.byte(), tape.byte());
     let mut world = World {
@@ -27,6 +41,10 @@ pub fn run(data: &[u8]) {
         queue: None,
         wires: [Wire::default(), Wire::default()],
         now_ns: 0,
+        recorded: Recorded {
+            admin: vec![choice],
+            subsystem: vec![target],
+        },
     };
     world.target.open(ADMIN as u32, 0);
     while let Some(operation) = tape.operation() {
@@ -38,6 +56,7 @@ pub fn run(data: &[u8]) {
         queue.finish(now_ns);
     }
     world.target.finish(now_ns);
+    world.recorded
 }
 
 /// Bytes under way.
@@ -54,6 +73,7 @@ struct World {
     queue: Option<CheckedQueue>,
     wires: [Wire; 2],
     now_ns: u64,
+    recorded: Recorded,
 }
 
 impl World {
@@ -87,6 +107,9 @@ impl World {
             }
             self.target.give_buffer(self.now_ns);
             self.target.complete(0, Status(0), self.now_ns);
+            self.recorded
+                .subsystem
+                .extend([subsystem::GIVE_BUFFER, subsystem::COMPLETE]);
             self.report_sent();
         }
     }
@@ -111,6 +134,8 @@ impl World {
         let bytes = &mut self.wires[wire].to_target;
         let len = len.min(bytes.len());
         if self.target.is_open(wire as u32) {
+            let operation = subsystem::FEED | (wire as u8) << 4;
+            tape::put(&mut self.recorded.subsystem, operation, &bytes[..len]);
             let taken = self.target.feed(wire as u32, &bytes[..len], self.now_ns);
             bytes.drain(..taken);
         } else {
@@ -123,7 +148,10 @@ impl World {
         let bytes: Vec<u8> = bytes.drain(..len.min(bytes.len())).collect();
         match &mut self.queue {
             Some(queue) if wire == QUEUE => queue.feed(&bytes, self.now_ns),
-            _ if wire == ADMIN => self.admin.feed(&bytes, self.now_ns),
+            _ if wire == ADMIN => {
+                tape::put(&mut self.recorded.admin, admin::FEED, &bytes);
+                self.admin.feed(&bytes, self.now_ns);
+            }
             _ => {}
         }
     }
@@ -131,6 +159,9 @@ impl World {
     fn report_sent(&mut self) {
         for conn in [ADMIN, QUEUE] {
             self.target.report_sent(conn as u32, usize::MAX);
+            self.recorded
+                .subsystem
+                .extend([subsystem::REPORT_SENT | (conn as u8) << 4, 255]);
         }
         if let Some(queue) = &mut self.queue {
             queue.report_sent(usize::MAX);
