@@ -1,10 +1,42 @@
 //! One loop per core: turns a machine's outputs into system calls and their results into its events.
 //! Safe code; everything unsafe is behind `sys`.
+//!
+//! * `reactor`: the loop: reap, handle, turn, outputs, transmit, submit once and sleep
+//! * `connection`: a connection's life, from open or accept to `handle_closed`
+//! * `receive`, `send`: the two directions of a connection that is open
+//! * `listen`: accepting
+//! * `device`: requests to devices; [`MemoryDevice`], [`FileDevice`]
+//! * `mailbox`: messages from other threads
+//!
+//! # Contract
+//! The one with machines stands in `engine::machine`. A reactor's rounds between two submissions count
+//! as turns of it: `turn` is called in each, with the same time.
+//!
+//! Payload under 16 KiB is copied once out of the receive buffers and once into the send buffers; larger
+//! remainders are received into place, and sent from where they lie (`ReactorStats` counts both).
 #![forbid(unsafe_code)]
 
-use engine::Machine;
+mod connection;
+mod device;
+mod error;
+mod file;
+pub mod limits;
+mod listen;
+mod mailbox;
+mod memory;
+mod reactor;
+mod receive;
+mod send;
+mod thread;
+
+pub use error::RuntimeError;
+pub use file::FileDevice;
+pub use mailbox::{SendError, Sender};
+pub use memory::MemoryDevice;
+pub use sys::os::now_ns;
+pub use thread::{Handle, spawn};
+
 use std::net::{SocketAddr, TcpListener};
-use std::path::PathBuf;
 use std::sync::Arc;
 
 /// A block device in this process or below it.
@@ -16,58 +48,6 @@ pub enum Device {
     Null,
     /// A file or block device.
     File(Arc<FileDevice>),
-}
-
-/// Memory as a device.
-#[derive(Debug)]
-pub struct MemoryDevice {
-    _todo: (),
-}
-
-impl MemoryDevice {
-    /// `bytes` of zeroes, committed as they are written.
-    pub fn new(bytes: u64) -> Result<Self, RuntimeError> {
-        let _ = bytes;
-        todo!()
-    }
-}
-
-/// A file or block device, opened.
-#[derive(Debug)]
-pub struct FileDevice {
-    _todo: (),
-}
-
-impl FileDevice {
-    /// Opens `path` with O_DIRECT where the file system can. `create`: make a sparse file of that many bytes if there is none.
-    pub fn open(
-        path: PathBuf,
-        read_only: bool,
-        create: Option<u64>,
-    ) -> Result<Self, RuntimeError> {
-        let _ = (path, read_only, create);
-        todo!()
-    }
-    /// Size in bytes.
-    pub fn bytes(&self) -> u64 {
-        todo!()
-    }
-    /// log2 of the logical block size (9 for files that need no more).
-    pub fn block_shift(&self) -> u8 {
-        todo!()
-    }
-    /// Whether O_DIRECT is in force.
-    pub fn direct(&self) -> bool {
-        todo!()
-    }
-}
-
-/// What went wrong at the kernel's edge: an operation, its object, the source, what to do.
-#[derive(Debug, thiserror::Error)]
-pub enum RuntimeError {
-    /// To be completed by the owner of this crate.
-    #[error("{0}")]
-    Todo(String),
 }
 
 /// How to run one reactor.
@@ -109,48 +89,4 @@ pub struct ReactorStats {
     pub bytes_copied_out: u64,
     /// Payload bytes sent from where they lie.
     pub bytes_direct_out: u64,
-}
-
-/// A running reactor.
-pub struct Handle<M: Machine> {
-    _todo: std::marker::PhantomData<M>,
-}
-
-/// Sends messages to a reactor from any thread; wakes it. Cloneable.
-pub struct Sender<C> {
-    _todo: std::marker::PhantomData<C>,
-}
-
-#[allow(missing_docs, unused_variables)]
-impl<C: Send> Sender<C> {
-    /// False if the reactor is gone.
-    pub fn send(&self, message: C) -> bool {
-        todo!()
-    }
-}
-
-/// Starts a reactor thread. Errors of the set-up (io_uring disabled, limits too low) come back from here.
-pub fn spawn<M>(config: ReactorConfig, machine: M) -> Result<Handle<M>, RuntimeError>
-where
-    M: Machine + Send + 'static,
-    M::Control: Send + 'static,
-{
-    let _ = (config, machine);
-    todo!()
-}
-
-#[allow(missing_docs)]
-impl<M: Machine> Handle<M> {
-    pub fn sender(&self) -> Sender<M::Control> {
-        todo!()
-    }
-    /// Waits for `Output::Stop` (or a fatal error); returns the machine for its final figures.
-    pub fn join(self) -> Result<(M, ReactorStats), RuntimeError> {
-        todo!()
-    }
-}
-
-/// Nanoseconds of the one monotonic clock (T42).
-pub fn now_ns() -> u64 {
-    todo!()
 }

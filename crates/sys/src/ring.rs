@@ -295,9 +295,10 @@ impl Ring {
                 self.arena.unlock(extent, access);
                 Returned::Nothing
             }
-            // SAFETY: a successful accept returns a descriptor that nobody else owns.
             _ if accepting && result.is_ok() => {
-                Returned::Accepted(unsafe { OwnedFd::from_raw_fd(entry.result()) })
+                // SAFETY: a successful accept returns a descriptor that nobody else owns.
+                let socket = unsafe { OwnedFd::from_raw_fd(entry.result()) };
+                Returned::Accepted(socket)
             }
             _ => Returned::Nothing,
         };

@@ -1,0 +1,440 @@
+//! Requests to devices: memory at once, files through the ring.
+//!
+//! # Contract
+//! Results of memory and null devices wait in a list until the machine's next round. A file request is
+//! one operation at a time: short ones continue, what lies behind the end of a file reads as zeroes,
+//! what a file system can't zero by itself is written. Ranges outside the device, and writes to one
+//! opened read-only, end with an error.
+//!
+//! # Limits
+//! `FILE_OPERATIONS_MAX` in flight and `COMPARES_MAX` comparing; more wait here. How many there are in
+//! all is bounded by the machine, which has one buffer for each.
+use crate::limits::{COMPARE_BYTES, COMPARES_MAX, FILE_OPERATIONS_MAX, ZEROES_BYTES};
+use crate::memory::MemoryDevice;
+use crate::reactor::{Reactor, Tag};
+use crate::{Device, RuntimeError};
+use engine::Machine;
+use engine::machine::{DeviceError, DeviceId, DeviceOp, DeviceRequest};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use sys::{Allocate, Errno, Extent, Fd, Ring};
+
+/// Arena behind the machine's part: zeroes to write, and room to compare in.
+pub(crate) const SCRATCH_BYTES: u64 =
+    ZEROES_BYTES as u64 + COMPARE_BYTES as u64 * COMPARES_MAX as u64 + 4096;
+
+type Done = (u32, Result<(), DeviceError>);
+
+enum Backend {
+    Memory(Arc<MemoryDevice>),
+    Null,
+    File {
+        file: Fd,
+        read_only: bool,
+        bytes: u64,
+    },
+}
+
+/// What a file request is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    Read,
+    Write {
+        durable: bool,
+    },
+    Sync,
+    Allocate(Allocate),
+    /// Writing zeroes, because nothing else worked.
+    Zeroes,
+    /// Reading into a piece of scratch memory, once there is one.
+    Compare(Option<Extent>),
+}
+
+/// A request to a file.
+#[derive(Clone, Copy)]
+struct FileRequest {
+    request: DeviceRequest,
+    extent: Extent,
+    step: Step,
+    /// Bytes done.
+    done: u64,
+}
+
+/// What comes after an operation.
+enum Progress {
+    Next,
+    Done(Result<(), DeviceError>),
+}
+
+/// A core's devices and their requests in flight.
+pub(crate) struct Devices {
+    backends: Vec<Backend>,
+    results: Vec<Done>,
+    requests: Vec<Option<FileRequest>>,
+    free: Vec<u32>,
+    waiting: VecDeque<u32>,
+    in_flight: usize,
+    zeroes: Extent,
+    scratch: Vec<Extent>,
+}
+
+pub(crate) fn device_number(device: DeviceId) -> usize {
+    usize::from(device.0)
+}
+
+impl Devices {
+    /// `arena_bytes`: where the scratch memory begins.
+    pub(crate) fn new(devices: &[Device], arena_bytes: u64) -> Result<Self, RuntimeError> {
+        let backend = |device: &Device| {
+            Ok(match device {
+                Device::Memory(memory) => Backend::Memory(Arc::clone(memory)),
+                Device::Null => Backend::Null,
+                Device::File(device) => Backend::File {
+                    file: Fd::new(device.try_clone()?),
+                    read_only: device.read_only(),
+                    bytes: device.bytes(),
+                },
+            })
+        };
+        let zeroes = Extent::new(arena_bytes.next_multiple_of(4096), ZEROES_BYTES);
+        let first = zeroes.at + u64::from(ZEROES_BYTES);
+        let piece = |number| first + number as u64 * u64::from(COMPARE_BYTES);
+        Ok(Self {
+            backends: devices.iter().map(backend).collect::<Result<_, _>>()?,
+            results: Vec::with_capacity(FILE_OPERATIONS_MAX),
+            requests: Vec::with_capacity(FILE_OPERATIONS_MAX),
+            free: Vec::with_capacity(FILE_OPERATIONS_MAX),
+            waiting: VecDeque::with_capacity(FILE_OPERATIONS_MAX),
+            in_flight: 0,
+            zeroes,
+            scratch: (0..COMPARES_MAX)
+                .map(|number| Extent::new(piece(number), COMPARE_BYTES))
+                .collect(),
+        })
+    }
+
+    /// Whether the machine has results to hear of.
+    pub(crate) fn has_results(&self) -> bool {
+        !self.results.is_empty()
+    }
+
+    /// Whether nothing is in flight.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.in_flight == 0 && self.waiting.is_empty() && self.results.is_empty()
+    }
+
+    /// Starts, or does, a request of the device numbered `device`.
+    ///
+    /// # Panics
+    /// There is no such device, or the memory doesn't have the request's length.
+    pub(crate) fn begin(
+        &mut self,
+        ring: &mut Ring,
+        device: usize,
+        request: &DeviceRequest,
+        extent: Extent,
+    ) {
+        let has_data = matches!(
+            request.op,
+            DeviceOp::Read | DeviceOp::Write { .. } | DeviceOp::Compare
+        );
+        let fits = u64::from(extent.len) == request.length;
+        assert!(
+            !has_data || fits,
+            "{request:?} has memory of another length"
+        );
+        let data = if has_data { extent } else { Extent::default() };
+        if request.length == 0 && request.op != DeviceOp::Flush {
+            return self.results.push((request.id, Ok(())));
+        }
+        let result = match &self.backends[device] {
+            Backend::Null => null(ring, request.op, data),
+            Backend::Memory(memory) => {
+                within(request, memory.bytes()).and_then(|()| memorize(ring, memory, request, data))
+            }
+            Backend::File {
+                read_only, bytes, ..
+            } => match within(request, *bytes).and_then(|()| step(request.op, *read_only)) {
+                Ok(step) => {
+                    let begun = FileRequest {
+                        request: *request,
+                        extent: data,
+                        step,
+                        done: 0,
+                    };
+                    return self.enqueue(ring, begun);
+                }
+                Err(error) => Err(error),
+            },
+        };
+        self.results.push((request.id, result));
+    }
+
+    fn enqueue(&mut self, ring: &mut Ring, request: FileRequest) {
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.requests.push(None);
+            self.requests.len() as u32 - 1
+        });
+        self.requests[slot as usize] = Some(request);
+        self.start_or_wait(ring, slot);
+    }
+
+    /// Starts a request if there is room for its operation (and its scratch memory).
+    fn start_or_wait(&mut self, ring: &mut Ring, slot: u32) {
+        let Some(request) = &mut self.requests[slot as usize] else {
+            return;
+        };
+        let room = self.in_flight < FILE_OPERATIONS_MAX;
+        if let Step::Compare(scratch) = &mut request.step
+            && room
+        {
+            *scratch = self.scratch.pop();
+        }
+        if !room || request.step == Step::Compare(None) {
+            self.waiting.push_back(slot);
+            return;
+        }
+        self.in_flight += 1;
+        self.issue(ring, slot);
+    }
+
+    /// The next operation of a request.
+    fn issue(&mut self, ring: &mut Ring, slot: u32) {
+        let Some(FileRequest {
+            request,
+            extent,
+            step,
+            done,
+        }) = self.requests[slot as usize]
+        else {
+            return;
+        };
+        let Backend::File { file, .. } = &self.backends[device_number(request.device)] else {
+            return;
+        };
+        let tag = Tag::File(slot).bits();
+        let offset = request.offset + done;
+        let left = request.length - done;
+        let up_to = |most: u32| left.min(u64::from(most)) as u32;
+        match step {
+            Step::Read => ring.read(file, extent.skip(done as u32), offset, tag),
+            Step::Write { durable } => {
+                ring.write(file, extent.skip(done as u32), offset, durable, tag)
+            }
+            Step::Sync => ring.sync_data(file, tag),
+            Step::Allocate(how) => ring.allocate(file, how, offset, left, tag),
+            Step::Zeroes => {
+                let zeroes = Extent::new(self.zeroes.at, up_to(self.zeroes.len));
+                ring.write(file, zeroes, offset, false, tag)
+            }
+            Step::Compare(scratch) => {
+                let scratch = scratch.unwrap_or_default();
+                let piece = Extent::new(scratch.at, up_to(scratch.len));
+                ring.read(file, piece, offset, tag)
+            }
+        };
+    }
+
+    /// An operation ended; the request's result if it was the last.
+    pub(crate) fn handle(
+        &mut self,
+        ring: &mut Ring,
+        slot: u32,
+        result: Result<u32, Errno>,
+    ) -> Option<Done> {
+        let request = self.requests[slot as usize].as_mut()?;
+        let result = match request.progress(ring, result) {
+            Progress::Next => {
+                self.issue(ring, slot);
+                return None;
+            }
+            Progress::Done(result) => result,
+        };
+        let id = request.request.id;
+        if let Step::Compare(Some(scratch)) = request.step {
+            self.scratch.push(scratch);
+        }
+        self.requests[slot as usize] = None;
+        self.free.push(slot);
+        self.in_flight -= 1;
+        if let Some(next) = self.waiting.pop_front() {
+            self.start_or_wait(ring, next);
+        }
+        Some((id, result))
+    }
+}
+
+impl FileRequest {
+    fn progress(&mut self, ring: &mut Ring, result: Result<u32, Errno>) -> Progress {
+        let count = match result {
+            Ok(count) => count,
+            Err(Errno::INTR) => return Progress::Next,
+            Err(error) => return self.fall_back(error),
+        };
+        let left = self.request.length - self.done;
+        match self.step {
+            Step::Sync | Step::Allocate(_) => return Progress::Done(Ok(())),
+            Step::Write { .. } | Step::Zeroes if count == 0 => {
+                return Progress::Done(Err(DeviceError::Os(Errno::IO.raw_os_error())));
+            }
+            // Behind the end of the file: it was cut, or its last block is short.
+            Step::Read if u64::from(count) < left && !count.is_multiple_of(512) || count == 0 => {
+                ring.bytes_mut(self.extent.skip(self.done as u32 + count))
+                    .fill(0);
+                return Progress::Done(Ok(()));
+            }
+            Step::Compare(scratch) => {
+                let scratch = scratch.unwrap_or_default();
+                let piece = Extent::new(scratch.at, left.min(u64::from(scratch.len)) as u32);
+                return self.compare(ring, piece, count);
+            }
+            Step::Read | Step::Write { .. } | Step::Zeroes => {}
+        }
+        self.advance(count)
+    }
+
+    fn advance(&mut self, count: u32) -> Progress {
+        self.done += u64::from(count);
+        if self.done >= self.request.length {
+            Progress::Done(Ok(()))
+        } else {
+            Progress::Next
+        }
+    }
+
+    /// Compares a piece, of which `count` bytes were read.
+    fn compare(&mut self, ring: &mut Ring, mut piece: Extent, count: u32) -> Progress {
+        if count > 0 && count.is_multiple_of(512) {
+            piece.len = piece.len.min(count);
+        } else {
+            // Behind the end of the file.
+            ring.bytes_mut(piece.skip(count)).fill(0);
+        }
+        let mut mine = self.extent.skip(self.done as u32);
+        mine.len = piece.len;
+        if ring.arena().bytes(mine) == ring.arena().bytes(piece) {
+            return self.advance(piece.len);
+        }
+        Progress::Done(Err(DeviceError::Mismatch))
+    }
+
+    /// Another way to do what the file system can't, or the error.
+    fn fall_back(&mut self, error: Errno) -> Progress {
+        let unsupported = matches!(error, Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOTTY);
+        let zeroing = matches!(self.request.op, DeviceOp::WriteZeroes { .. });
+        self.step = match self.step {
+            Step::Allocate(Allocate::PunchHole) if unsupported && zeroing => {
+                Step::Allocate(Allocate::ZeroRange)
+            }
+            Step::Allocate(Allocate::ZeroRange) if unsupported => Step::Zeroes,
+            _ => return Progress::Done(Err(device_error(error))),
+        };
+        Progress::Next
+    }
+}
+
+impl<M: Machine> Reactor<M>
+where
+    M::Control: Send,
+{
+    pub(crate) fn handle_file(&mut self, slot: u32, result: Result<u32, Errno>) {
+        if let Some((id, result)) = self.devices.handle(&mut self.ring, slot, result) {
+            self.machine.handle_device(id, result, self.now_ns);
+        }
+    }
+
+    /// Results of requests that needed no operation.
+    pub(crate) fn deliver_device_results(&mut self) {
+        for (id, result) in self.devices.results.drain(..) {
+            self.machine.handle_device(id, result, self.now_ns);
+        }
+    }
+}
+
+/// The first step of a request to a file.
+fn step(op: DeviceOp, read_only: bool) -> Result<Step, DeviceError> {
+    Ok(match op {
+        DeviceOp::Read => Step::Read,
+        DeviceOp::Compare => Step::Compare(None),
+        DeviceOp::Flush => Step::Sync,
+        _ if read_only => return Err(DeviceError::ReadOnly),
+        DeviceOp::Write { fua } => Step::Write { durable: fua },
+        DeviceOp::WriteZeroes { deallocate: false } => Step::Allocate(Allocate::ZeroRange),
+        DeviceOp::WriteZeroes { deallocate: true } | DeviceOp::Deallocate => {
+            Step::Allocate(Allocate::PunchHole)
+        }
+    })
+}
+
+fn within(request: &DeviceRequest, bytes: u64) -> Result<(), DeviceError> {
+    if request.op == DeviceOp::Flush {
+        return Ok(());
+    }
+    let end = request.offset.checked_add(request.length);
+    let inside = end.is_some_and(|end| end <= bytes);
+    if inside {
+        Ok(())
+    } else {
+        Err(DeviceError::Os(Errno::INVAL.raw_os_error()))
+    }
+}
+
+fn memorize(
+    ring: &mut Ring,
+    memory: &MemoryDevice,
+    request: &DeviceRequest,
+    data: Extent,
+) -> Result<(), DeviceError> {
+    match request.op {
+        DeviceOp::Read => memory.read(request.offset, ring.bytes_mut(data)),
+        DeviceOp::Write { .. } => memory.write(request.offset, ring.arena().bytes(data)),
+        DeviceOp::WriteZeroes { .. } | DeviceOp::Deallocate => {
+            memory.discard(request.offset, request.length);
+        }
+        DeviceOp::Compare if !memory.is_equal(request.offset, ring.arena().bytes(data)) => {
+            return Err(DeviceError::Mismatch);
+        }
+        DeviceOp::Compare | DeviceOp::Flush => {}
+    }
+    Ok(())
+}
+
+fn null(ring: &mut Ring, op: DeviceOp, data: Extent) -> Result<(), DeviceError> {
+    match op {
+        DeviceOp::Read => ring.bytes_mut(data).fill(0),
+        DeviceOp::Compare if ring.arena().bytes(data).iter().any(|&byte| byte != 0) => {
+            return Err(DeviceError::Mismatch);
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+/// Maps the system's error numbers.
+fn device_error(error: Errno) -> DeviceError {
+    match error {
+        Errno::NOSPC | Errno::DQUOT => DeviceError::Full,
+        Errno::ROFS | Errno::PERM | Errno::BADF => DeviceError::ReadOnly,
+        Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOTTY => DeviceError::Unsupported,
+        error => DeviceError::Os(error.raw_os_error()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_systems_errors_are_told_apart() {
+        for (error, expected) in [
+            (Errno::NOSPC, DeviceError::Full),
+            (Errno::DQUOT, DeviceError::Full),
+            (Errno::ROFS, DeviceError::ReadOnly),
+            (Errno::PERM, DeviceError::ReadOnly),
+            (Errno::OPNOTSUPP, DeviceError::Unsupported),
+            (Errno::IO, DeviceError::Os(5)),
+        ] {
+            assert_eq!(device_error(error), expected);
+        }
+    }
+}

@@ -1,0 +1,287 @@
+//! A file or block device as a device: opening it, and what it can do.
+//!
+//! # Contract
+//! O_DIRECT is used where the file system can and its alignment fits ours; elsewhere the page cache
+//! is used, and `direct` says so. Several cores, and several processes, may open one file: each I/O
+//! goes to the file, nothing is kept here.
+use crate::RuntimeError;
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, SeekFrom, StatxFlags};
+use rustix::io::Errno;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+/// Alignment of every buffer in the arena.
+const BUFFER_ALIGN: u32 = 4096;
+/// Block sizes on offer, log2.
+const SHIFTS: std::ops::RangeInclusive<u32> = 9..=12;
+
+/// A file or block device, opened.
+#[derive(Debug)]
+pub struct FileDevice {
+    fd: OwnedFd,
+    path: PathBuf,
+    read_only: bool,
+    bytes: u64,
+    block_shift: u8,
+    direct: bool,
+}
+
+impl FileDevice {
+    /// Opens `path` with O_DIRECT where the file system can. `create`: make a sparse file of that many
+    /// bytes if there is none.
+    ///
+    /// # Errors
+    /// [`RuntimeError::Open`]: missing, not permitted, read-only file system. [`RuntimeError::Device`]: a
+    /// directory, socket…, or with nothing in it. [`RuntimeError::File`]: its size can't be read or set.
+    pub fn open(path: PathBuf, read_only: bool, create: Option<u64>) -> Result<Self, RuntimeError> {
+        let access = if read_only {
+            OFlags::RDONLY
+        } else {
+            OFlags::RDWR
+        };
+        // Not to hang on a FIFO, which is refused below.
+        let flags = access | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let opened = match rustix::fs::open(&path, flags, Mode::empty()) {
+            Err(Errno::NOENT) if !read_only && create.is_some() => {
+                make(&path, flags, create.unwrap_or_default())?
+            }
+            opened => opened.map_err(|source| open_error(&path, read_only, source))?,
+        };
+        let block_device = kind(&path, &opened)?;
+        let bytes = rustix::fs::seek(&opened, SeekFrom::End(0))
+            .map_err(|source| file_error(&path, "find the size of", source))?;
+        if bytes == 0 {
+            let reason = "it is empty; give a size to create one, or truncate it to its size";
+            return Err(RuntimeError::Device { path, reason });
+        }
+        let mut device = Self {
+            fd: opened,
+            path,
+            read_only,
+            bytes,
+            block_shift: 9,
+            direct: false,
+        };
+        device.go_direct(access | OFlags::CLOEXEC, block_device);
+        Ok(device)
+    }
+
+    /// Size in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// log2 of the logical block size (9 for files that need no more).
+    pub fn block_shift(&self) -> u8 {
+        self.block_shift
+    }
+
+    /// Whether O_DIRECT is in force.
+    pub fn direct(&self) -> bool {
+        self.direct
+    }
+
+    /// Whether writing was not asked for.
+    pub fn read_only(&self) -> bool {
+        self.read_only
+    }
+
+    /// Another descriptor of the same file.
+    pub(crate) fn try_clone(&self) -> Result<OwnedFd, RuntimeError> {
+        let cloned = rustix::io::fcntl_dupfd_cloexec(&self.fd, 0);
+        cloned.map_err(|source| file_error(&self.path, "duplicate the descriptor of", source))
+    }
+
+    /// Reopens with O_DIRECT if that can work. A block device's logical block is its own in any case.
+    fn go_direct(&mut self, flags: OFlags, block_device: bool) {
+        if block_device && let Ok(size) = rustix::fs::ioctl_blksszget(&self.fd) {
+            self.block_shift = size.ilog2().clamp(9, 12) as u8;
+        }
+        let Ok(direct) = rustix::fs::open(&self.path, flags | OFlags::DIRECT, Mode::empty()) else {
+            return;
+        };
+        let alignment = if block_device {
+            Some(1 << self.block_shift)
+        } else {
+            direct_alignment(&direct)
+        };
+        let shift = alignment
+            .filter(|size| size.is_power_of_two())
+            .map(u32::ilog2);
+        if let Some(shift) = shift.map(|shift| shift.max(*SHIFTS.start()))
+            && SHIFTS.contains(&shift)
+            && self.bytes.is_multiple_of(1 << shift)
+            && same_file(&self.fd, &direct)
+            && reads_directly(&direct)
+        {
+            (self.fd, self.block_shift, self.direct) = (direct, shift as u8, true);
+        }
+    }
+}
+
+/// Makes a sparse file. Another process may have made it meanwhile: then it is that one.
+fn make(path: &Path, flags: OFlags, bytes: u64) -> Result<OwnedFd, RuntimeError> {
+    let mode = Mode::RUSR | Mode::WUSR;
+    let made = rustix::fs::open(path, flags | OFlags::CREATE | OFlags::EXCL, mode);
+    let fd = match made {
+        Err(Errno::EXIST) => rustix::fs::open(path, flags, Mode::empty()),
+        made => made.and_then(|fd| rustix::fs::ftruncate(&fd, bytes).map(|()| fd)),
+    };
+    fd.map_err(|source| file_error(path, "create", source))
+}
+
+/// Whether it is a block device; an error unless that or a file.
+fn kind(path: &Path, fd: &OwnedFd) -> Result<bool, RuntimeError> {
+    let stat = rustix::fs::fstat(fd).map_err(|source| file_error(path, "examine", source))?;
+    let reason = match FileType::from_raw_mode(stat.st_mode) {
+        FileType::RegularFile => return Ok(false),
+        FileType::BlockDevice => return Ok(true),
+        FileType::Directory => "it is a directory; name a file in it",
+        _ => "it is neither a file nor a block device",
+    };
+    Err(RuntimeError::Device {
+        path: path.to_owned(),
+        reason,
+    })
+}
+
+/// The alignment of offsets that O_DIRECT needs; `None` where it can't work with our buffers.
+fn direct_alignment(fd: &OwnedFd) -> Option<u32> {
+    let stat = rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok()?;
+    if stat.stx_mask & StatxFlags::DIOALIGN.bits() == 0 {
+        // The file system doesn't tell: pages satisfy all there are.
+        return Some(BUFFER_ALIGN);
+    }
+    let fits = stat.stx_dio_mem_align != 0 && stat.stx_dio_mem_align <= BUFFER_ALIGN;
+    fits.then_some(stat.stx_dio_offset_align)
+        .filter(|&align| align != 0)
+}
+
+/// The path was opened twice; it must not have been replaced in between.
+fn same_file(one: impl AsFd, other: impl AsFd) -> bool {
+    match (rustix::fs::fstat(one), rustix::fs::fstat(other)) {
+        (Ok(one), Ok(other)) => (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino),
+        _ => false,
+    }
+}
+
+/// Some file systems take the flag and refuse the I/O: one read tells.
+fn reads_directly(fd: &OwnedFd) -> bool {
+    let align = BUFFER_ALIGN as usize;
+    let mut memory = vec![0; 2 * align];
+    let first = memory.as_ptr().align_offset(align);
+    let Some(aligned) = memory.get_mut(first..first + align) else {
+        return false;
+    };
+    rustix::io::pread(fd, aligned, 0).is_ok()
+}
+
+fn open_error(path: &Path, read_only: bool, source: Errno) -> RuntimeError {
+    let advice = match source {
+        Errno::NOENT => "there is none; check the path, or give a size to create it",
+        Errno::ROFS => "the file system is read-only; open it read-only",
+        Errno::ACCESS | Errno::PERM if read_only => "check the permissions of it and its directory",
+        Errno::ACCESS | Errno::PERM => "check its permissions, or open it read-only",
+        Errno::ISDIR => "it is a directory; name a file in it",
+        Errno::BUSY => "something else uses it exclusively",
+        Errno::MFILE | Errno::NFILE => "raise the limit of open files (ulimit -n)",
+        _ => "see the source",
+    };
+    RuntimeError::Open {
+        path: path.to_owned(),
+        read_only,
+        source: source.into(),
+        advice,
+    }
+}
+
+fn file_error(path: &Path, operation: &'static str, source: Errno) -> RuntimeError {
+    RuntimeError::File {
+        path: path.to_owned(),
+        operation,
+        source: source.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Directory(PathBuf);
+
+    impl Directory {
+        fn new(name: &str) -> Self {
+            let path =
+                std::env::temp_dir().join(format!("braid-file-{name}-{}", std::process::id()));
+            std::fs::create_dir_all(&path).unwrap();
+            Self(path)
+        }
+    }
+
+    impl Drop for Directory {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn a_missing_file_is_an_error_and_made_if_a_size_is_given() {
+        let directory = Directory::new("missing");
+        let path = directory.0.join("a");
+        let error = FileDevice::open(path.clone(), false, None).unwrap_err();
+        assert!(error.to_string().contains("there is none"), "{error}");
+        assert!(FileDevice::open(path.clone(), true, Some(4096)).is_err());
+        let device = FileDevice::open(path.clone(), false, Some(1 << 30)).unwrap();
+        assert_eq!(device.bytes(), 1 << 30);
+        let again = FileDevice::open(path, true, Some(4096)).unwrap();
+        assert_eq!((again.bytes(), again.read_only()), (1 << 30, true));
+    }
+
+    #[test]
+    fn what_is_no_file_is_refused_by_name() {
+        let directory = Directory::new("kinds");
+        let empty = directory.0.join("empty");
+        std::fs::write(&empty, b"").unwrap();
+        for (path, word) in [
+            (directory.0.clone(), "directory"),
+            (PathBuf::from("/dev/null"), "neither"),
+            (empty, "empty"),
+        ] {
+            let error = FileDevice::open(path.clone(), true, None)
+                .unwrap_err()
+                .to_string();
+            assert!(
+                error.contains(word) && error.contains(path.to_str().unwrap()),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_file_system_without_o_direct_is_used_through_the_page_cache() {
+        // The proc file system refuses O_DIRECT; its files are empty, so ask the helper.
+        let fd = rustix::fs::open("/proc/self/status", OFlags::RDONLY, Mode::empty()).unwrap();
+        let refused = rustix::fs::open("/proc/self/status", OFlags::DIRECT, Mode::empty());
+        assert_eq!(refused.unwrap_err(), Errno::INVAL);
+        let mut device = FileDevice {
+            fd,
+            path: PathBuf::from("/proc/self/status"),
+            read_only: true,
+            bytes: 4096,
+            block_shift: 9,
+            direct: false,
+        };
+        device.go_direct(OFlags::RDONLY, false);
+        assert!(!device.direct());
+        assert_eq!(device.block_shift(), 9);
+    }
+
+    #[test]
+    fn an_odd_size_goes_through_the_page_cache() {
+        let directory = Directory::new("odd");
+        let path = directory.0.join("odd");
+        std::fs::write(&path, [1; 5000]).unwrap();
+        let device = FileDevice::open(path, false, None).unwrap();
+        assert_eq!((device.bytes(), device.direct()), (5000, false));
+    }
+}

@@ -1,0 +1,44 @@
+//! All limits of this crate.
+
+/// Most connections of one reactor: each may hold one receive buffer, whose numbers are 15 bits wide.
+pub const CONNECTIONS_MAX: u32 = 16 << 10;
+/// Bytes of one receive buffer; as many bytes arrive in one receive operation.
+pub const RECEIVE_BUFFER_BYTES: u32 = 64 << 10;
+/// Receive buffers lent to the kernel at a time: as many connections can receive in one turn without
+/// asking twice. Few, because each one lent is cache that the next receive overwrites.
+pub const RECEIVE_BUFFERS_LENT_MAX: u16 = 64;
+/// Payload from this size on isn't copied: it is received into, and sent from, where it lies.
+pub const DIRECT_MIN: u32 = 16 << 10;
+/// Bytes of the receive that follows a direct one: large payloads tend to follow each other, and what
+/// comes through a buffer is copied.
+pub const AFTER_DIRECT_BYTES: u32 = 4 << 10;
+/// Staged bytes at which a message is sent before more is asked of the machine.
+pub const STAGED_MAX: usize = 256 << 10;
+/// Bytes staged and unstaged at which a message is sent before more is asked of the machine.
+pub const MESSAGE_MAX: usize = 1 << 20;
+/// Messages that a reactor begins with.
+pub const MESSAGES: u32 = 16;
+/// Payloads sent from where they lie in one message.
+pub const EXTENTS_MAX: usize = 64;
+/// File operations in flight; more wait.
+pub const FILE_OPERATIONS_MAX: usize = 512;
+/// Bytes read at a time to compare, and how many of these at once.
+pub const COMPARE_BYTES: u32 = 64 << 10;
+/// Compare operations that read at once; more wait.
+pub const COMPARES_MAX: usize = 8;
+/// Zeroes written at a time to files that can't zero a range themselves.
+pub const ZEROES_BYTES: u32 = 256 << 10;
+/// Messages that wait for one reactor; a sender waits when there are as many.
+pub const MAILBOX_MAX: usize = 1024;
+/// Rounds of the machine between two submissions.
+pub const ROUNDS_MAX: u32 = 8;
+/// Longest orderly close: what is queued must leave, and the peer close its side, within that time.
+/// A peer of ours answers within a round trip; one that doesn't is reset.
+pub const CLOSE_WAIT_NS: u64 = 1_000_000_000;
+/// Pause before accepting again when the process is out of descriptors or memory.
+pub const ACCEPT_PAUSE_NS: u64 = 100_000_000;
+/// Bytes of a memory device under one lock: large enough that most I/Os take one, small enough that
+/// cores rarely meet.
+pub const STRIPE_BYTES: usize = 64 << 10;
+/// Stripes of a memory device; larger devices have larger stripes.
+pub const STRIPES_MAX: u64 = 128 << 10;

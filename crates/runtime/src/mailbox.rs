@@ -1,0 +1,163 @@
+//! Messages from other threads: a bounded queue, and an event that wakes the reactor.
+//!
+//! # Contract
+//! A sender raises the event only if nobody did since the reactor last looked, so many messages cost
+//! one wake-up. The reactor lowers it *before* it looks: a message that arrives in between raises it
+//! again.
+use crate::RuntimeError;
+use crate::limits::MAILBOX_MAX;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use sys::Fd;
+use sys::os::Event;
+
+#[derive(Debug)]
+struct Wake {
+    event: Event,
+    raised: AtomicBool,
+}
+
+impl Wake {
+    fn raise(&self) {
+        if !self.raised.swap(true, Ordering::AcqRel) {
+            self.event.raise();
+        }
+    }
+
+    fn lower(&self) {
+        self.event.lower();
+        self.raised.swap(false, Ordering::AcqRel);
+    }
+}
+
+/// Sends messages to a reactor from any thread; wakes it. Cloneable.
+#[derive(Debug)]
+pub struct Sender<C> {
+    queue: SyncSender<C>,
+    wake: Arc<Wake>,
+}
+
+impl<C> Clone for Sender<C> {
+    fn clone(&self) -> Self {
+        Self {
+            queue: self.queue.clone(),
+            wake: Arc::clone(&self.wake),
+        }
+    }
+}
+
+/// Why a message was not taken; it comes back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SendError<C> {
+    /// As many messages as the mailbox holds wait already.
+    Full(C),
+    /// The reactor is gone.
+    Gone(C),
+}
+
+impl<C: Send> Sender<C> {
+    /// False if the reactor is gone. Waits while the mailbox is full, so a reactor that might send to one
+    /// that sends to it uses [`Sender::try_send`].
+    pub fn send(&self, message: C) -> bool {
+        let sent = self.queue.send(message).is_ok();
+        self.wake.raise();
+        sent
+    }
+
+    /// Sends without waiting.
+    ///
+    /// # Errors
+    /// The mailbox is full, or the reactor is gone.
+    pub fn try_send(&self, message: C) -> Result<(), SendError<C>> {
+        self.queue.try_send(message).map_err(|error| match error {
+            TrySendError::Full(message) => SendError::Full(message),
+            TrySendError::Disconnected(message) => SendError::Gone(message),
+        })?;
+        self.wake.raise();
+        Ok(())
+    }
+}
+
+/// The reactor's end before it has a ring.
+pub(crate) struct Mailbox<C> {
+    queue: Receiver<C>,
+    wake: Arc<Wake>,
+}
+
+impl<C: Send> Mailbox<C> {
+    /// A mailbox of the reactor `name`.
+    pub(crate) fn new(name: &str) -> Result<(Sender<C>, Self), RuntimeError> {
+        let event = Event::new().map_err(|source| descriptor(name, source))?;
+        let wake = Arc::new(Wake {
+            event,
+            raised: AtomicBool::new(false),
+        });
+        let (sender, queue) = sync_channel(MAILBOX_MAX);
+        Ok((
+            Sender {
+                queue: sender,
+                wake: Arc::clone(&wake),
+            },
+            Self { queue, wake },
+        ))
+    }
+
+    /// What becomes readable when there are messages.
+    pub(crate) fn watched(&self, name: &str) -> Result<Fd, RuntimeError> {
+        let cloned = self.wake.event.try_clone();
+        cloned
+            .map(Fd::new)
+            .map_err(|source| descriptor(name, source))
+    }
+
+    /// Call when it was readable, before taking the messages.
+    pub(crate) fn lower(&self) {
+        self.wake.lower();
+    }
+
+    /// The next message.
+    pub(crate) fn take(&self) -> Option<C> {
+        self.queue.try_recv().ok()
+    }
+}
+
+fn descriptor(name: &str, source: sys::Errno) -> RuntimeError {
+    RuntimeError::Descriptor {
+        name: name.to_owned(),
+        object: "an eventfd",
+        source: source.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_messages_raise_the_event_once_and_none_is_lost() {
+        let (sender, mailbox) = Mailbox::new("test").unwrap();
+        for number in 0..10 {
+            assert!(sender.send(number));
+        }
+        assert!(mailbox.wake.event.lower());
+        assert!(!mailbox.wake.event.lower());
+        mailbox.lower();
+        assert!(sender.send(10));
+        assert!(mailbox.wake.event.lower());
+        let taken: Vec<i32> = std::iter::from_fn(|| mailbox.take()).collect();
+        assert_eq!(taken, (0..=10).collect::<Vec<i32>>());
+    }
+
+    #[test]
+    fn a_full_mailbox_and_a_gone_reactor_say_so() {
+        let (sender, mailbox) = Mailbox::new("test").unwrap();
+        for number in 0..MAILBOX_MAX {
+            sender.try_send(number).unwrap();
+        }
+        assert_eq!(sender.try_send(7), Err(SendError::Full(7)));
+        drop(mailbox);
+        assert_eq!(sender.try_send(7), Err(SendError::Gone(7)));
+        assert!(!sender.clone().send(8));
+    }
+}

@@ -1,0 +1,435 @@
+//! The loop of one core.
+//!
+//! # Contract
+//! A turn: the clock is read once; completions, messages and timers become events of the machine; then
+//! rounds of `turn`, outputs and transmissions until the machine is quiet; then everything goes to the
+//! kernel with one system call, which also sleeps until the next event or timeout. Spinning replaces the
+//! sleep by watching memory: the kernel is entered only when there is something to submit or to collect.
+//!
+//! Results that come without the kernel (memory devices, payload that was copied) are handed back between
+//! rounds, never from inside a call of the machine.
+use crate::connection::Connection;
+use crate::device::{Devices, device_number};
+use crate::limits::*;
+use crate::listen::Listener;
+use crate::mailbox::Mailbox;
+use crate::send::message;
+use crate::{ReactorConfig, ReactorStats, RuntimeError};
+use engine::Machine;
+use engine::machine::{ConnId, Memory, Output, Span};
+use std::net::SocketAddr;
+use std::time::Duration;
+use sys::{Arena, Completion, Extent, Fd, Message, Ring, RingConfig, Wait, os};
+
+/// One core's loop around a machine.
+pub(crate) struct Reactor<M: Machine> {
+    pub(crate) machine: M,
+    pub(crate) ring: Ring,
+    pub(crate) now_ns: u64,
+    /// The machine was told something since its last `turn`: it isn't time to sleep.
+    pub(crate) again: bool,
+    pub(crate) connections: Box<[Connection]>,
+    /// Connections that have something to transmit.
+    pub(crate) dirty: Vec<ConnId>,
+    /// Connections that found no receive buffer.
+    pub(crate) starved: Vec<ConnId>,
+    /// Connections with a deadline, in the course of an orderly close.
+    pub(crate) closing: Vec<ConnId>,
+    /// Messages not in use, the one used last on top.
+    pub(crate) messages: Vec<Message>,
+    pub(crate) listeners: Vec<Listener>,
+    pub(crate) devices: Devices,
+    pub(crate) addresses: Vec<SocketAddr>,
+    pub(crate) stats: ReactorStats,
+    pub(crate) arena_bytes: u64,
+    mailbox: Mailbox<M::Control>,
+    watched: Fd,
+    mail: bool,
+    pub(crate) stopping: bool,
+    spin: bool,
+    name: String,
+}
+
+/// What an operation belongs to; travels through the kernel as 64 bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tag {
+    Connect(ConnId),
+    Receive(ConnId),
+    Send(ConnId),
+    Accept(u32),
+    File(u32),
+    Mail,
+}
+
+impl Tag {
+    pub(crate) fn bits(self) -> u64 {
+        let (kind, index) = match self {
+            Self::Connect(conn) => (0, conn.0),
+            Self::Receive(conn) => (1, conn.0),
+            Self::Send(conn) => (2, conn.0),
+            Self::Accept(listener) => (3, listener),
+            Self::File(slot) => (4, slot),
+            Self::Mail => (5, 0),
+        };
+        kind << 32 | u64::from(index)
+    }
+
+    fn from_bits(bits: u64) -> Self {
+        let index = bits as u32;
+        match bits >> 32 {
+            0 => Self::Connect(ConnId(index)),
+            1 => Self::Receive(ConnId(index)),
+            2 => Self::Send(ConnId(index)),
+            3 => Self::Accept(index),
+            4 => Self::File(index),
+            _ => Self::Mail,
+        }
+    }
+}
+
+impl<M: Machine> Reactor<M>
+where
+    M::Control: Send,
+{
+    /// Sets everything up; all memory of the I/O path is allocated here.
+    pub(crate) fn new(
+        config: ReactorConfig,
+        machine: M,
+        mailbox: Mailbox<M::Control>,
+    ) -> Result<Self, RuntimeError> {
+        let count = machine.connections_max();
+        if count > CONNECTIONS_MAX {
+            return Err(RuntimeError::Limit {
+                name: config.name,
+                object: "connections",
+                value: u64::from(count),
+                limit: u64::from(CONNECTIONS_MAX),
+            });
+        }
+        let devices = Devices::new(&config.devices, config.arena_bytes)?;
+        let ring = ring(&config, count)?;
+        let listeners = config.listeners.into_iter();
+        let listeners = listeners.map(|listener| Listener::new(listener, &config.name));
+        // A few connections send in one turn; should more, more are made.
+        let mut messages = Vec::with_capacity(count as usize);
+        messages.extend((0..count.min(MESSAGES)).map(|_| message()));
+        let mut reactor = Self {
+            ring,
+            now_ns: os::now_ns(),
+            again: false,
+            connections: (0..count).map(|_| Connection::default()).collect(),
+            dirty: Vec::with_capacity(count as usize),
+            starved: Vec::with_capacity(count as usize),
+            closing: Vec::with_capacity(count as usize),
+            messages,
+            listeners: listeners.collect::<Result<_, _>>()?,
+            devices,
+            addresses: config.addresses,
+            stats: ReactorStats::default(),
+            arena_bytes: config.arena_bytes,
+            watched: mailbox.watched(&config.name)?,
+            mailbox,
+            mail: false,
+            stopping: false,
+            spin: config.spin,
+            name: config.name,
+            machine,
+        };
+        reactor.watch_mail();
+        (0..reactor.listeners.len()).for_each(|listener| reactor.accept(listener as u32));
+        Ok(reactor)
+    }
+
+    /// Runs until the machine stops.
+    pub(crate) fn run(mut self) -> Result<(M, ReactorStats), RuntimeError> {
+        let slept_before = sleeps();
+        loop {
+            self.turn();
+            if self.stopping && self.is_drained() {
+                break;
+            }
+            self.wait().map_err(|source| RuntimeError::Loop {
+                name: self.name.clone(),
+                source: source.into(),
+            })?;
+            self.now_ns = os::now_ns();
+            self.reap();
+            self.timers();
+        }
+        self.stats.enters = self.ring.enters();
+        self.stats.wakeups = sleeps().saturating_sub(slept_before);
+        Ok((self.machine, self.stats))
+    }
+
+    /// An extent of a span.
+    ///
+    /// # Panics
+    /// The machine named memory that isn't its own.
+    pub(crate) fn extent(&self, span: Span) -> Extent {
+        extent(self.arena_bytes, span)
+    }
+
+    /// Everything that was completed becomes events.
+    fn reap(&mut self) {
+        while let Some(completion) = self.ring.next_completion() {
+            self.dispatch(completion);
+        }
+        self.take_mail();
+    }
+
+    fn dispatch(&mut self, completion: Completion) {
+        match Tag::from_bits(completion.tag) {
+            Tag::Connect(conn) => self.handle_connect(conn, completion.result),
+            Tag::Receive(conn) => self.handle_receive(conn, completion),
+            Tag::Send(conn) => self.handle_send(conn, completion),
+            Tag::Accept(listener) => self.handle_accept(listener, completion),
+            Tag::File(slot) => self.handle_file(slot, completion.result),
+            Tag::Mail => {
+                self.mailbox.lower();
+                self.watch_mail();
+                self.mail = true;
+            }
+        }
+    }
+
+    fn watch_mail(&mut self) {
+        self.ring.poll_readable(&self.watched, Tag::Mail.bits());
+    }
+
+    fn take_mail(&mut self) {
+        if !self.mail {
+            return;
+        }
+        for _ in 0..MAILBOX_MAX {
+            let Some(message) = self.mailbox.take() else {
+                self.mail = false;
+                return;
+            };
+            self.machine.handle_control(message, self.now_ns);
+        }
+    }
+
+    fn timers(&mut self) {
+        if self
+            .machine
+            .poll_timeout()
+            .is_some_and(|at| at <= self.now_ns)
+        {
+            self.machine.handle_timeout(self.now_ns);
+        }
+        self.expire_closing();
+        self.expire_pauses();
+    }
+
+    /// Rounds of the machine until it is quiet.
+    fn turn(&mut self) {
+        self.stats.turns += 1;
+        for _ in 0..ROUNDS_MAX {
+            self.again = false;
+            self.deliver_device_results();
+            let mut memory = Lent {
+                ring: &mut self.ring,
+                bytes: self.arena_bytes,
+            };
+            self.machine.turn(&mut memory, self.now_ns);
+            self.outputs();
+            self.transmit_dirty();
+            self.again |= self.devices.has_results();
+            if !self.again {
+                break;
+            }
+        }
+        self.feed_starved();
+    }
+
+    fn outputs(&mut self) {
+        while let Some(output) = self.machine.poll_output() {
+            match output {
+                Output::Open { conn, address } => self.open(conn, address),
+                Output::Transmit(conn) => self.mark_dirty(conn),
+                Output::Close { conn, abort } => self.close(conn, abort),
+                Output::Resume(conn) => self.resume(conn),
+                Output::Device(request) => {
+                    let span = extent(self.arena_bytes, request.span);
+                    self.devices.begin(
+                        &mut self.ring,
+                        device_number(request.device),
+                        &request,
+                        span,
+                    );
+                }
+                Output::Stop => self.stop(),
+            }
+        }
+    }
+
+    /// The machine is finished: no more connections, an orderly end of those there are.
+    fn stop(&mut self) {
+        if self.stopping {
+            return;
+        }
+        self.stopping = true;
+        self.close_listeners();
+        for index in 0..self.connections.len() {
+            self.close(ConnId(index as u32), false);
+        }
+    }
+
+    /// After a stop: nothing is left that the machine would have to hear of.
+    fn is_drained(&self) -> bool {
+        let mut connections = self.connections.iter();
+        !self.again && self.devices.is_idle() && connections.all(Connection::is_free)
+    }
+
+    /// Submits everything; sleeps or spins until there is something to do.
+    fn wait(&mut self) -> Result<(), sys::Errno> {
+        let timeout = self.next_timeout();
+        let busy = self.again || self.mail || self.ring.has_completion();
+        if self.spin {
+            if self.ring.wants_enter() {
+                self.ring.enter(Wait::No)?;
+            }
+            if busy || self.watch_memory(timeout) {
+                return Ok(());
+            }
+            return self.ring.enter(Wait::No);
+        }
+        let wait = match timeout {
+            _ if busy => Wait::No,
+            None => Wait::Forever,
+            Some(at) => match at.saturating_sub(os::now_ns()) {
+                0 => Wait::No,
+                left => Wait::AtMost(Duration::from_nanos(left)),
+            },
+        };
+        if wait == Wait::No && !self.ring.wants_enter() {
+            return Ok(());
+        }
+        self.ring.enter(wait)
+    }
+
+    /// Spins until there is a completion or a timeout has come (true), or the kernel wants to be entered
+    /// to post one (false).
+    fn watch_memory(&mut self, timeout: Option<u64>) -> bool {
+        loop {
+            if self.ring.has_completion() {
+                return true;
+            }
+            if self.ring.wants_enter() {
+                return false;
+            }
+            if timeout.is_some_and(|at| at <= os::now_ns()) {
+                return true;
+            }
+            std::hint::spin_loop();
+        }
+    }
+
+    fn next_timeout(&self) -> Option<u64> {
+        let machine = self.machine.poll_timeout();
+        let closing = self
+            .closing
+            .iter()
+            .map(|conn| self.connection(*conn).deadline_ns)
+            .min();
+        let pauses = self
+            .listeners
+            .iter()
+            .filter_map(|listener| listener.resume_ns)
+            .min();
+        [machine, closing, pauses].into_iter().flatten().min()
+    }
+
+    pub(crate) fn connection(&self, conn: ConnId) -> &Connection {
+        &self.connections[conn.0 as usize]
+    }
+
+    pub(crate) fn connection_mut(&mut self, conn: ConnId) -> &mut Connection {
+        &mut self.connections[conn.0 as usize]
+    }
+}
+
+/// The arena, lent to the machine for its turn.
+struct Lent<'a> {
+    ring: &'a mut Ring,
+    bytes: u64,
+}
+
+impl Memory for Lent<'_> {
+    fn bytes(&self, span: Span) -> &[u8] {
+        self.ring.arena().bytes(extent(self.bytes, span))
+    }
+
+    fn bytes_mut(&mut self, span: Span) -> &mut [u8] {
+        self.ring.bytes_mut(extent(self.bytes, span))
+    }
+}
+
+/// Behind the machine's part of the arena lies scratch memory of the devices.
+pub(crate) fn extent(arena_bytes: u64, span: Span) -> Extent {
+    let end = span.at.checked_add(u64::from(span.len));
+    assert!(
+        end.is_some_and(|end| end <= arena_bytes),
+        "{span:?} is outside the arena"
+    );
+    Extent::new(span.at, span.len)
+}
+
+fn ring(config: &ReactorConfig, connections: u32) -> Result<Ring, RuntimeError> {
+    let lent = (connections.next_power_of_two() as u16).clamp(8, RECEIVE_BUFFERS_LENT_MAX);
+    let ring = RingConfig {
+        // A connection sends and receives; a listener accepts; files; the mailbox.
+        operations_max: 2 * connections
+            + config.listeners.len() as u32
+            + FILE_OPERATIONS_MAX as u32
+            + 1,
+        // Each blocked connection may keep one.
+        buffers: connections as u16 + lent,
+        buffers_lent: lent,
+        buffer_bytes: RECEIVE_BUFFER_BYTES,
+    };
+    let bytes = config
+        .arena_bytes
+        .saturating_add(crate::device::SCRATCH_BYTES);
+    let arena = Arena::new(bytes).map_err(|error| RuntimeError::Memory {
+        object: "an arena",
+        bytes,
+        source: error.source.into(),
+    })?;
+    Ring::new(&ring, arena).map_err(|error| RuntimeError::ring(&config.name, error))
+}
+
+/// How often this thread gave its CPU away to wait, as the system counts it. 0 where /proc isn't there.
+fn sleeps() -> u64 {
+    let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
+    let mut lines = status.lines();
+    let count = lines.find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+    count
+        .and_then(|count| count.trim().parse().ok())
+        .unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tags_survive_the_kernel() {
+        for tag in [
+            Tag::Connect(ConnId(0)),
+            Tag::Receive(ConnId(7)),
+            Tag::Send(ConnId(u32::MAX)),
+            Tag::Accept(3),
+            Tag::File(9),
+            Tag::Mail,
+        ] {
+            assert_eq!(Tag::from_bits(tag.bits()), tag);
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "outside the arena")]
+    fn scratch_memory_is_not_the_machines() {
+        extent(4096, Span { at: 4095, len: 2 });
+    }
+}

@@ -1,0 +1,167 @@
+//! Sending: all that a machine has to say on a connection goes out in one operation.
+//!
+//! # Contract
+//! One send per connection is in flight; what comes up meanwhile stays in the machine and is composed
+//! when the send has ended, so a busy connection coalesces by itself. Headers and small payload are staged
+//! in the message (`handle_sent` at once); larger payload is sent from the arena (`handle_sent` when the
+//! kernel has taken it, or before `handle_closed`).
+//!
+//! # Limits
+//! `STAGED_MAX`, `MESSAGE_MAX`, `EXTENTS_MAX` per message: the rest waits in the machine.
+use crate::connection::Phase;
+use crate::limits::{DIRECT_MIN, EXTENTS_MAX, MESSAGE_MAX, STAGED_MAX};
+use crate::reactor::{Reactor, Tag};
+use engine::Machine;
+use engine::machine::{Closed, ConnId, Send};
+use nvme::crc32c;
+use sys::{Completion, Errno, Message, Returned};
+
+/// Room behind `STAGED_MAX` for what the last answer of the machine appends: payload below
+/// `DIRECT_MIN`, or a PDU with data of its own.
+const STAGED_SLACK: usize = 64 << 10;
+
+/// An empty message with all the memory it will need.
+pub(crate) fn message() -> Message {
+    Message::new(STAGED_MAX + STAGED_SLACK, EXTENTS_MAX)
+}
+
+impl<M: Machine> Reactor<M>
+where
+    M::Control: std::marker::Send,
+{
+    /// The machine has something to send.
+    pub(crate) fn mark_dirty(&mut self, conn: ConnId) {
+        let connection = &mut self.connections[conn.0 as usize];
+        if matches!(connection.phase, Phase::Free | Phase::Ending(_)) {
+            return;
+        }
+        connection.dirty = true;
+        if connection.can_send() && !connection.queued {
+            connection.queued = true;
+            self.dirty.push(conn);
+        }
+    }
+
+    /// Composes and starts the sends of all connections that have something.
+    pub(crate) fn transmit_dirty(&mut self) {
+        let mut at = 0;
+        while let Some(&conn) = self.dirty.get(at) {
+            at += 1;
+            let connection = self.connection_mut(conn);
+            connection.queued = false;
+            if connection.dirty && connection.can_send() {
+                self.transmit(conn);
+            }
+        }
+        self.dirty.clear();
+    }
+
+    fn transmit(&mut self, conn: ConnId) {
+        let mut message = self.messages.pop().unwrap_or_else(message);
+        let drained = self.compose(conn, &mut message);
+        let connection = &mut self.connections[conn.0 as usize];
+        connection.dirty = !drained;
+        match &connection.socket {
+            Some(socket) if !message.is_empty() => {
+                let tag = Tag::Send(conn).bits();
+                connection.sending = Some(self.ring.send(socket, message, tag));
+            }
+            _ => {
+                self.messages.push(message);
+                if self.connection(conn).phase == Phase::Closing {
+                    self.finish_sending(conn);
+                }
+            }
+        }
+    }
+
+    /// Fills a message; whether the machine has nothing more.
+    fn compose(&mut self, conn: ConnId, message: &mut Message) -> bool {
+        while message.staged().len() < STAGED_MAX
+            && message.len() < MESSAGE_MAX
+            && message.extents() < EXTENTS_MAX
+        {
+            match self
+                .machine
+                .poll_transmit(conn, message.staging(), self.now_ns)
+            {
+                None => return true,
+                Some(None) => {}
+                Some(Some(send)) => self.append(conn, message, send),
+            }
+        }
+        false
+    }
+
+    /// Puts payload behind its header, and its digest behind it.
+    fn append(&mut self, conn: ConnId, message: &mut Message, send: Send) {
+        let extent = self.extent(send.span);
+        let payload = self.ring.arena().bytes(extent);
+        let digest = send.digest.then(|| crc32c(0, payload).to_le_bytes());
+        let staged = extent.len < DIRECT_MIN;
+        if staged {
+            message.staging().extend_from_slice(payload);
+            self.stats.bytes_copied_out += u64::from(extent.len);
+        } else {
+            message.push(extent);
+            self.stats.bytes_direct_out += u64::from(extent.len);
+        }
+        message
+            .staging()
+            .extend_from_slice(digest.as_ref().map_or(&[], |crc| &crc[..]));
+        if staged {
+            self.machine.handle_sent(conn, send.cookie, self.now_ns);
+            self.again = true;
+        } else {
+            self.connection_mut(conn).cookies.push(send.cookie);
+        }
+    }
+
+    /// A send ended.
+    pub(crate) fn handle_send(&mut self, conn: ConnId, completion: Completion) {
+        self.stats.sends += 1;
+        let Returned::Message(mut message) = completion.returned else {
+            unreachable!("a send returns its message");
+        };
+        let connection = &mut self.connections[conn.0 as usize];
+        connection.sending = None;
+        let open = matches!(connection.phase, Phase::Open | Phase::Closing);
+        let goes_on = match completion.result {
+            Ok(count) => count > 0 && message.sent() < message.len(),
+            Err(error) => matches!(error, Errno::INTR | Errno::AGAIN),
+        };
+        if let Some(socket) = connection.socket.as_ref().filter(|_| open && goes_on) {
+            let tag = Tag::Send(conn).bits();
+            connection.sending = Some(self.ring.send(socket, message, tag));
+            return;
+        }
+        let sent = message.sent() == message.len();
+        message.clear();
+        self.messages.push(message);
+        match (connection.phase, completion.result) {
+            (Phase::Open | Phase::Closing, Ok(_)) if sent => self.go_on_sending(conn),
+            (Phase::Open, Err(error)) => self.end(conn, Closed::Error(error.raw_os_error())),
+            (Phase::Open, Ok(_)) => self.end(conn, Closed::Error(Errno::PIPE.raw_os_error())),
+            (Phase::Closing, _) => self.end(conn, Closed::ByUs),
+            _ => self.conclude_if_quiet(conn),
+        }
+    }
+
+    fn go_on_sending(&mut self, conn: ConnId) {
+        self.deliver_sent(conn);
+        let connection = self.connection(conn);
+        if connection.dirty || connection.phase == Phase::Closing {
+            self.mark_dirty(conn);
+        }
+    }
+
+    /// Nothing refers to the payloads of the last message any more.
+    pub(crate) fn deliver_sent(&mut self, conn: ConnId) {
+        let mut cookies = std::mem::take(&mut self.connection_mut(conn).cookies);
+        for &cookie in &cookies {
+            self.machine.handle_sent(conn, cookie, self.now_ns);
+        }
+        cookies.clear();
+        self.connection_mut(conn).cookies = cookies;
+    }
+}
