@@ -22,7 +22,10 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
+    Demo(crate::demo::DemoArgs),
     Bench(Box<crate::bench::BenchArgs>),
+    /// Offer a software NVMe/TCP subsystem, or change a running one
+    Target(Box<crate::target::TargetArgs>),
     /// Write the man pages of all verbs into a directory
     #[command(hide = true)]
     Man {
@@ -74,7 +77,9 @@ pub fn main() -> ExitCode {
 
 fn run(verb: Verb) -> anyhow::Result<()> {
     match verb {
+        Verb::Demo(args) => crate::demo::run(&args),
         Verb::Bench(args) => crate::bench::run(&args),
+        Verb::Target(args) => crate::target::run(*args),
         Verb::Man { directory } => clap_mangen::generate_to(Cli::command(), &directory)
             .map_err(|e| anyhow::Error::new(e).context(format!("{}", directory.display()))),
         Verb::Completions { shell } => {

@@ -32,6 +32,34 @@ pub fn allowed() -> anyhow::Result<Vec<usize>> {
         .collect())
 }
 
+/// Two CPUs for two threads that must not disturb each other: on different physical cores, where there
+/// are. With a single CPU nothing is pinned.
+///
+/// # Errors
+/// As [`allowed`].
+pub fn two_apart() -> anyhow::Result<[Option<usize>; 2]> {
+    let allowed = allowed()?;
+    let [first, others @ ..] = &allowed[..] else {
+        return Ok([None; 2]);
+    };
+    let siblings = siblings(*first);
+    let apart = others
+        .iter()
+        .find(|cpu| !siblings.contains(cpu))
+        .or(others.first());
+    Ok(match apart {
+        Some(&second) => [Some(*first), Some(second)],
+        None => [None; 2],
+    })
+}
+
+/// The CPUs that share a physical core with this one, itself among them; none if nobody says so.
+fn siblings(cpu: usize) -> Vec<usize> {
+    let path = format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list");
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    read(text.trim()).map_or(Vec::new(), |list| list.0)
+}
+
 fn read(text: &str) -> Result<CpuList, String> {
     let bad = || BadQuantity::new(text, "a list of CPUs, as in 0,2-3").to_string();
     let mut list = Vec::new();
@@ -67,6 +95,15 @@ mod tests {
             );
         }
         assert!(read("1,0-2").unwrap_err().contains("twice"));
+    }
+
+    #[test]
+    fn two_cpus_are_two() {
+        let allowed = allowed().unwrap();
+        match two_apart().unwrap() {
+            [Some(a), Some(b)] => assert!(a != b && allowed.contains(&a) && allowed.contains(&b)),
+            pins => assert!(pins == [None; 2] && allowed.len() == 1),
+        }
     }
 
     #[test]

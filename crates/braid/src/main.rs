@@ -2,6 +2,7 @@
 mod bench;
 mod cli;
 mod cpus;
+mod demo;
 mod identity;
 mod limits;
 mod load;

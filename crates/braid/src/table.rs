@@ -1,17 +1,21 @@
-//! Tables in plain text: the first column to the left, figures to the right.
+//! Tables in plain text: words to the left, figures to the right.
 use crate::output::{Ink, Style};
 
 /// Rows of cells under a heading.
 #[derive(Clone, Debug, Default)]
 pub struct Table {
     rows: Vec<Vec<String>>,
+    /// The first columns, which hold words.
+    words: usize,
 }
 
 impl Table {
-    /// A table with these headings.
-    pub fn new(headings: &[&str]) -> Self {
+    /// A table with these headings. The first `words` columns hold words, the others figures.
+    pub fn new(words: usize, headings: &[&str]) -> Self {
+        let headings = headings.iter().map(|&heading| heading.to_owned()).collect();
         Self {
-            rows: vec![headings.iter().map(|&heading| heading.to_owned()).collect()],
+            rows: vec![headings],
+            words,
         }
     }
 
@@ -33,10 +37,11 @@ impl Table {
         for (number, row) in self.rows.iter().enumerate() {
             let mut line = String::new();
             for (column, (cell, &width)) in row.iter().zip(&widths).enumerate() {
-                match column {
-                    0 => line.push_str(&format!("{cell:<width$}")),
-                    _ => line.push_str(&format!("  {cell:>width$}")),
-                }
+                let gap = if column == 0 { "" } else { "  " };
+                line.push_str(&match column < self.words {
+                    true => format!("{gap}{cell:<width$}"),
+                    false => format!("{gap}{cell:>width$}"),
+                });
             }
             let line = if number == 0 {
                 style.paint(Ink::Bold, &line)
@@ -58,7 +63,7 @@ mod tests {
 
     #[test]
     fn columns_line_up() {
-        let mut table = Table::new(&["path", "share", "p50"]);
+        let mut table = Table::new(1, &["path", "share", "p50"]);
         table.row(vec!["fast".into(), "97.5 %".into(), "61 µs".into()]);
         table.row(vec![
             "a longer one".into(),

@@ -135,9 +135,12 @@ impl BenchResult<'_> {
 
     fn ops_table(&self) -> Table {
         let stats = &self.finished.stats;
-        let mut table = Table::new(&[
-            "", "IOPS", "MiB/s", "mean", "p50", "p99", "p99.9", "slowest",
-        ]);
+        let mut table = Table::new(
+            1,
+            &[
+                "", "IOPS", "MiB/s", "mean", "p50", "p99", "p99.9", "slowest",
+            ],
+        );
         for (name, op) in ["read", "write"].iter().zip(&stats.ops) {
             if op.ios == 0 && self.words.op() != "mixed" && self.words.op() != *name {
                 continue;
@@ -158,7 +161,10 @@ impl BenchResult<'_> {
 
     fn paths_table(&self) -> Table {
         let stats = &self.finished.stats;
-        let mut table = Table::new(&["path", "share", "IOPS", "MiB/s", "mean", "errors", "waited"]);
+        let mut table = Table::new(
+            1,
+            &["path", "share", "IOPS", "MiB/s", "mean", "errors", "waited"],
+        );
         for ((uri, path), share) in self.uris.iter().zip(&stats.paths).zip(stats.shares()) {
             table.row(vec![
                 uri.clone(),
@@ -280,7 +286,7 @@ fn histogram_text(latency: &Histogram<u64>, style: Style) -> String {
         .max()
         .unwrap_or(1)
         .max(1) as f64;
-    let mut table = Table::new(&["latency from", "to", "I/Os", ""]);
+    let mut table = Table::new(0, &["latency from", "to", "I/Os", ""]);
     for bucket in &buckets {
         table.row(vec![
             format_ns(bucket.from_ns as f64),

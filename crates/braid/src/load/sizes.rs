@@ -19,6 +19,17 @@ pub struct Sizes {
 }
 
 impl Sizes {
+    /// One size for everything, bytes; a multiple of 512.
+    pub fn fixed(bytes: u32) -> Self {
+        let mix = SizeMix {
+            steps: vec![(bytes, 100)],
+        };
+        Self {
+            read: mix.clone(),
+            write: mix,
+        }
+    }
+
     /// `4k`, or `4k,64k` for reads and writes.
     ///
     /// # Errors

@@ -106,11 +106,11 @@ b     25.0 %     1   0.00  30.0 ms       0       5
 errors 0, system calls per I/O 0.500, wake-ups per I/O 0.250
 
 latency from       to  I/Os
-32.8 µs       65.5 µs     3  75.00 %  ########################################
+     32.8 µs  65.5 µs     3  75.00 %  ########################################
 ";
     assert!(text.starts_with(expected), "{text}");
     assert!(
-        text.ends_with("16.8 ms       33.6 ms     1  25.00 %  #############\n"),
+        text.ends_with("     16.8 ms  33.6 ms     1  25.00 %  #############\n"),
         "{text}"
     );
 }

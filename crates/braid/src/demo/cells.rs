@@ -1,0 +1,216 @@
+//! One cell of the table: a policy under one operation, in figures.
+use super::model::{Alone, Check, Latencies, Setup};
+use crate::load::stats::Stats;
+use policy::Policy;
+
+/// Reads, writes, or half of each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Op {
+    /// Random reads.
+    Read,
+    /// Random writes.
+    Write,
+    /// As many of both.
+    Mixed,
+}
+
+impl Op {
+    /// All of them, in the table's order.
+    pub const ALL: [Self; 3] = [Self::Read, Self::Write, Self::Mixed];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::Mixed => "mixed",
+        }
+    }
+
+    /// Reads among its I/Os, percent.
+    pub fn read_percent(self) -> u8 {
+        match self {
+            Self::Read => 100,
+            Self::Write => 0,
+            Self::Mixed => 50,
+        }
+    }
+}
+
+/// What a policy came to under one operation.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Cell {
+    /// The policy.
+    pub policy: Policy,
+    /// The operation.
+    pub op: Op,
+    /// Throughput.
+    pub mib_s: f64,
+    /// I/Os per second.
+    pub iops: f64,
+    /// Median latency, µs.
+    pub p50_us: f64,
+    /// 99th percentile, µs.
+    pub p99_us: f64,
+    /// 99.9th percentile, µs.
+    pub p999_us: f64,
+    /// The two paths: fast, slow.
+    pub paths: [PathFigures; 2],
+    /// I/Os that failed.
+    pub errors: u64,
+}
+
+/// One path in a cell.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct PathFigures {
+    /// Its part of the I/Os, 0…1.
+    pub share: f64,
+    /// Throughput.
+    pub mib_s: f64,
+    /// Mean latency, ns; 0 if it served nothing.
+    pub mean_ns: f64,
+    /// I/Os on it on average: rate × mean latency (Little's law).
+    pub in_flight: f64,
+}
+
+impl Cell {
+    /// The figures of a measurement over the paths fast and slow.
+    pub fn new(policy: Policy, op: Op, stats: &Stats) -> Self {
+        let total = stats.total();
+        let shares = stats.shares();
+        let path = |index: usize| {
+            let (Some(tally), Some(&share)) = (stats.paths.get(index), shares.get(index)) else {
+                return PathFigures::default();
+            };
+            PathFigures {
+                share,
+                mib_s: tally.bytes as f64 / 1_048_576.0 / stats.seconds(),
+                mean_ns: tally.mean_ns(),
+                in_flight: tally.ios as f64 / stats.seconds() * tally.mean_ns() / 1e9,
+            }
+        };
+        Self {
+            policy,
+            op,
+            mib_s: stats.mib_s(&total),
+            iops: stats.iops(&total),
+            p50_us: total.quantile_ns(0.5) / 1e3,
+            p99_us: total.quantile_ns(0.99) / 1e3,
+            p999_us: total.quantile_ns(0.999) / 1e3,
+            paths: [path(0), path(1)],
+            errors: stats.errors,
+        }
+    }
+}
+
+/// Everything the demo found out.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// What was built.
+    pub setup: Setup,
+    /// Each path alone, by operation (reads, writes).
+    pub alone: [Alone; 2],
+    /// The table.
+    pub cells: Vec<Cell>,
+    /// Seconds measured per cell.
+    pub seconds: f64,
+    /// The window of weighted-latency, ns.
+    pub window_ns: u64,
+    /// Ended early by the user.
+    pub interrupted: bool,
+}
+
+impl Outcome {
+    /// Latencies of each path alone under an operation.
+    pub fn latencies(&self, op: Op) -> Latencies {
+        let [read, write] = &self.alone;
+        match op {
+            Op::Read => read.latencies,
+            Op::Write => write.latencies,
+            Op::Mixed => Latencies::mean(&read.latencies, &write.latencies),
+        }
+    }
+
+    /// The best there can be under an operation, MiB/s.
+    pub fn optimum_mib_s(&self, op: Op) -> f64 {
+        self.setup.optimum_mib_s(&self.latencies(op))
+    }
+
+    /// What a cell reached of the optimum, 0…1.
+    pub fn of_optimum(&self, cell: &Cell) -> f64 {
+        cell.mib_s / self.optimum_mib_s(cell.op)
+    }
+
+    /// Each path alone beside its model.
+    pub fn checks(&self) -> Vec<(Op, Check)> {
+        let checks = |op, alone: &Alone| {
+            let checks = self.setup.checks(&alone.latencies, &alone.full);
+            checks.map(|check| (op, check))
+        };
+        let [read, write] = &self.alone;
+        [checks(Op::Read, read), checks(Op::Write, write)].concat()
+    }
+
+    /// Whether every path alone is within the tolerance of its model.
+    pub fn machine_is_quiet(&self) -> bool {
+        self.checks().iter().all(|(_, check)| check.holds())
+    }
+
+    /// I/Os that failed, in all cells.
+    pub fn errors(&self) -> u64 {
+        self.cells.iter().map(|cell| cell.errors).sum()
+    }
+
+    /// The policies of the table, in its order.
+    pub fn policies(&self) -> Vec<Policy> {
+        let mut policies: Vec<Policy> = Vec::new();
+        for cell in &self.cells {
+            if !policies.contains(&cell.policy) {
+                policies.push(cell.policy);
+            }
+        }
+        policies
+    }
+
+    /// The cell of a policy and operation, if it was measured.
+    pub fn cell(&self, policy: Policy, op: Op) -> Option<&Cell> {
+        self.cells
+            .iter()
+            .find(|cell| cell.policy == policy && cell.op == op)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cell_is_what_was_measured() {
+        let mut stats = Stats::new(2);
+        for _ in 0..900 {
+            stats.good(false, 0, 4096, 1_000_000);
+        }
+        for _ in 0..100 {
+            stats.good(true, 1, 4096, 30_000_000);
+        }
+        stats.elapsed_ns = 500_000_000;
+        let cell = Cell::new(Policy::QueueDepth, Op::Mixed, &stats);
+        assert_eq!(cell.iops, 2000.0);
+        assert_eq!(cell.mib_s, 2000.0 / 256.0);
+        assert_eq!([cell.paths[0].share, cell.paths[1].share], [0.9, 0.1]);
+        // 1800/s × 1 ms and 200/s × 30 ms
+        let in_flight = cell.paths.map(|path| path.in_flight);
+        assert!((in_flight[0] - 1.8).abs() < 1e-9 && (in_flight[1] - 6.0).abs() < 1e-9);
+        assert!((cell.p50_us - 1000.0).abs() < 1.0, "{}", cell.p50_us);
+        assert!((cell.p99_us - 30_000.0).abs() < 30.0, "{}", cell.p99_us);
+    }
+
+    #[test]
+    fn a_path_without_io_has_no_latency() {
+        let mut stats = Stats::new(2);
+        stats.good(false, 1, 4096, 1_000);
+        stats.elapsed_ns = 1;
+        let cell = Cell::new(Policy::Numa, Op::Read, &stats);
+        assert_eq!(cell.paths[0], PathFigures::default());
+    }
+}

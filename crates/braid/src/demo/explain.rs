@@ -1,0 +1,99 @@
+//! Why each policy lands where it does, in the figures that were measured.
+//!
+//! # Contract
+//! What a policy does is said from its definition; what came of it, from the cell. Nothing here holds
+//! a figure of its own.
+use super::cells::{Cell, Op, Outcome};
+use crate::units::format_ns;
+use policy::Policy;
+
+/// One sentence or two for each policy that read, then what the optimum would take.
+pub fn explanations(outcome: &Outcome) -> Vec<String> {
+    let policies = outcome.policies().into_iter();
+    let cells = policies.filter_map(|policy| outcome.cell(policy, Op::Read));
+    let mut lines: Vec<String> = cells.map(|cell| explain(outcome, cell)).collect();
+    if !lines.is_empty() {
+        lines.push(optimum(outcome));
+    }
+    lines
+}
+
+fn explain(outcome: &Outcome, cell: &Cell) -> String {
+    let [fast, slow] = &cell.paths;
+    let cap = outcome.setup.cap_mib_s();
+    let used = format!("fast runs at {:.0} of its {cap:.0} MiB/s", fast.mib_s);
+    let on = format!(
+        "{:.0} I/Os are on fast and {:.0} on slow",
+        fast.in_flight, slow.in_flight
+    );
+    match cell.policy {
+        Policy::Numa if fast.share < 0.01 => format!(
+            "numa takes the nearest path, here slow, for every I/O: {:.0} outstanding at {} each; \
+             fast is idle.",
+            slow.in_flight,
+            format_ns(slow.mean_ns),
+        ),
+        Policy::Numa => format!("numa takes the nearest path as long as it is there; {used}."),
+        Policy::RoundRobin { .. } => format!(
+            "round-robin sends equally many to both ({:.0} : {:.0} %), so they pile up where they take \
+             longest: on average {on}; {used}.",
+            fast.share * 100.0,
+            slow.share * 100.0,
+        ),
+        Policy::QueueDepth => format!(
+            "queue-depth keeps equally many on both: on average {on}; {used}. {}",
+            surplus(outcome, cell),
+        ),
+        Policy::WeightedLatency => format!(
+            "weighted-latency gives each path I/Os in proportion to 1 ÷ its latency (fast {}, slow {}: \
+             {:.1} : {:.1} %). Rate × latency is what is in flight (Little's law): on average {on}; {used}. {}",
+            format_ns(fast.mean_ns),
+            format_ns(slow.mean_ns),
+            fast.share * 100.0,
+            slow.share * 100.0,
+            balance(cell),
+        ),
+    }
+}
+
+/// What waits on the fast path beyond what it needs.
+fn surplus(outcome: &Outcome, cell: &Cell) -> String {
+    let fast = &cell.paths[0];
+    let needed = outcome
+        .setup
+        .needed_on_fast(outcome.latencies(cell.op).fast_ns);
+    let extra = fast.in_flight - needed;
+    let at_cap = fast.mib_s > 0.95 * outcome.setup.cap_mib_s();
+    if at_cap && extra > 0.01 * f64::from(outcome.setup.outstanding) {
+        format!(
+            "{needed:.0} would keep fast at its cap: {extra:.0} wait there and are missing on slow."
+        )
+    } else {
+        String::new()
+    }
+}
+
+/// Whether rates in proportion to 1 ÷ latency came to equal numbers in flight, as they do when
+/// latencies hold still.
+fn balance(cell: &Cell) -> &'static str {
+    let [fast, slow] = &cell.paths;
+    match fast.in_flight / slow.in_flight.max(f64::MIN_POSITIVE) {
+        ratio if ratio > 1.25 => {
+            "That is more on fast than equal numbers: its latency grows with its queue, and weights \
+             follow a window late."
+        }
+        ratio if ratio < 0.8 => {
+            "That is more on slow than equal numbers: weights follow the latencies a window late."
+        }
+        _ => "Equal weight per latency comes to equal numbers in flight, as with queue-depth.",
+    }
+}
+
+fn optimum(outcome: &Outcome) -> String {
+    let latencies = outcome.latencies(Op::Read);
+    let needed = outcome.setup.needed_on_fast(latencies.fast_ns);
+    format!(
+        "The optimum keeps {needed:.0} I/Os on fast, which hold it at its cap, and the other {:.0} on slow.",
+        f64::from(outcome.setup.outstanding) - needed,
+    )
+}

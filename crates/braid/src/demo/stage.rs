@@ -1,0 +1,368 @@
+//! The target with its two ports, the host with its paths, and the measurements in their order.
+//!
+//! # Contract
+//! The host has three volumes over the same two ports: both paths, fast alone, slow alone. One task runs
+//! at a time, so what is not measured is idle.
+use super::cells::{Cell, Op, Outcome};
+use super::model::{Alone, FullLoad, Latencies, Setup};
+use crate::cpus;
+use crate::identity;
+use crate::load::host::{Host, HostPlan, VolumePlan};
+use crate::load::job::{JobPlan, JobRules};
+use crate::load::pattern::{Region, Shape};
+use crate::load::sizes::Sizes;
+use crate::load::stats::Stats;
+use crate::load::worker::{Task, buffer_bytes};
+use crate::output;
+use crate::progress::Progress;
+use crate::signals::Interrupt;
+use crate::target::{Embedded, EmbeddedConfig, embedded};
+use crate::uri::PathUri;
+use anyhow::{Context, anyhow, bail};
+use policy::{Knobs, Policy};
+use std::sync::Arc;
+use std::time::Duration;
+
+const SETUP: Setup = Setup {
+    outstanding: 1024,
+    block: 4096,
+    fast_bytes_per_s: 300 << 20,
+    slow_delay_ns: 30_000_000,
+};
+/// The window of weighted-latency. Its default of 15 s would make one cell a matter of minutes.
+const WINDOW_NS: u64 = 50_000_000;
+const NAMESPACE: &str = "mem:256MiB";
+const MS: u64 = 1_000_000;
+/// Warming up: some round trips of the slow path; for weighted-latency until its mean over many windows
+/// (7/8 old, 1/8 new) has settled to 3 %.
+const WARM_UP_NS: u64 = 500 * MS;
+const WARM_UP_WEIGHTS_NS: u64 = 28 * WINDOW_NS;
+/// How often a path that is off its model is measured, at most: a disturbance may have passed.
+const ATTEMPTS: usize = 2;
+
+/// A volume of the host.
+#[derive(Clone, Copy)]
+enum Over {
+    Both,
+    Fast,
+    Slow,
+}
+
+/// Target and host.
+struct Stage {
+    target: Embedded,
+    host: Host,
+    uris: [Arc<[String]>; 3],
+    seconds_ns: u64,
+    progress: Progress,
+    /// Of the tasks so far.
+    done: Duration,
+}
+
+/// The user wants no more.
+struct Interrupted;
+
+/// Measures everything.
+///
+/// # Errors
+/// Target or host can't be had, or are lost; interrupted before the first cell.
+pub fn perform(
+    policies: &[Policy],
+    seconds_ns: u64,
+    interrupt: Interrupt,
+) -> anyhow::Result<Outcome> {
+    let mut stage = Stage::build(policies, seconds_ns, interrupt)?;
+    let alone = stage.alone()?;
+    let mut outcome = Outcome {
+        setup: SETUP,
+        alone,
+        cells: Vec::new(),
+        seconds: seconds_ns as f64 / 1e9,
+        window_ns: WINDOW_NS,
+        interrupted: false,
+    };
+    for &policy in policies {
+        stage.host.set_policy(Over::Both as u16, policy, knobs());
+        for op in Op::ALL {
+            if outcome.interrupted {
+                break;
+            }
+            match stage.cell(policy, op)? {
+                Ok(cell) => outcome.cells.push(cell),
+                Err(Interrupted) => outcome.interrupted = true,
+            }
+        }
+    }
+    stage.progress.finish();
+    stage.host.stop()?;
+    stage.target.stop()?;
+    Ok(outcome)
+}
+
+impl Stage {
+    fn build(policies: &[Policy], seconds_ns: u64, interrupt: Interrupt) -> anyhow::Result<Self> {
+        let [target_cpu, host_cpu] = cpus::two_apart()?;
+        if host_cpu.is_none() {
+            output::note("only one CPU may be used: target and host share it, and figures suffer");
+        }
+        let target = embedded(&EmbeddedConfig {
+            backend: NAMESPACE.parse()?,
+            shapes: vec![fast(), slow()],
+            cpu: target_cpu,
+            spin: false,
+        })
+        .context("cannot start the target")?;
+        let uris: Vec<String> = target
+            .addresses()
+            .iter()
+            .map(|address| format!("nvme-tcp://{address}/{}?nsid=1", target.nqn))
+            .collect();
+        let [fast, slow] = &uris[..] else {
+            bail!("the target has not two ports")
+        };
+        let plan = plan(fast, slow, host_cpu)?;
+        let host = Host::start(&plan, interrupt).context("cannot start the host")?;
+        let names = ["fast".to_owned(), "slow".to_owned()];
+        Ok(Self {
+            uris: [names.clone().into(), names[..1].into(), names[1..].into()],
+            progress: Progress::new(Some(total(policies, seconds_ns))),
+            target,
+            host,
+            seconds_ns,
+            done: Duration::ZERO,
+        })
+    }
+
+    /// Each path alone, reads and writes; once more where a model does not hold.
+    fn alone(&mut self) -> anyhow::Result<[Alone; 2]> {
+        let mut both = Vec::new();
+        for op in [Op::Read, Op::Write] {
+            let mut alone = self.alone_once(op)?;
+            for _ in 1..ATTEMPTS {
+                if SETUP
+                    .checks(&alone.latencies, &alone.full)
+                    .iter()
+                    .all(|check| check.holds())
+                {
+                    break;
+                }
+                alone = self.alone_once(op)?;
+            }
+            both.push(alone);
+        }
+        both.try_into()
+            .map_err(|_| anyhow!("reads and writes are two"))
+    }
+
+    fn alone_once(&mut self, op: Op) -> anyhow::Result<Alone> {
+        self.target.shape(0, shape::Config::default());
+        let bare = self.one_at_a_time("transport", Over::Fast, op)?;
+        self.target.shape(0, self::fast());
+        let fast = self.one_at_a_time("fast", Over::Fast, op)?;
+        let slow = self.one_at_a_time("slow", Over::Slow, op)?;
+        let fast_full = self.all_at_once("fast", Over::Fast, op)?;
+        let slow_full = self.all_at_once("slow", Over::Slow, op)?;
+        Ok(Alone {
+            latencies: Latencies {
+                bare_ns: bare,
+                fast_ns: fast,
+                slow_ns: slow,
+            },
+            full: FullLoad {
+                fast_mib_s: fast_full,
+                slow_mib_s: slow_full,
+            },
+        })
+    }
+
+    /// Median latency, ns.
+    fn one_at_a_time(&mut self, name: &str, over: Over, op: Op) -> anyhow::Result<f64> {
+        let label = format!("{name} alone, {}, one at a time", op.name());
+        let times = ALONE_ONE;
+        let stats = self.needed(&label, over, op, 1, times)?;
+        Ok(stats.total().quantile_ns(0.5))
+    }
+
+    /// MiB/s.
+    fn all_at_once(&mut self, name: &str, over: Over, op: Op) -> anyhow::Result<f64> {
+        let label = format!("{name} alone, {}, all at once", op.name());
+        let stats = self.needed(&label, over, op, SETUP.outstanding, ALONE_ALL)?;
+        Ok(stats.mib_s(&stats.total()))
+    }
+
+    fn cell(&mut self, policy: Policy, op: Op) -> anyhow::Result<Result<Cell, Interrupted>> {
+        let label = format!("{policy} {}", op.name());
+        let times = (warm_up_ns(policy, self.seconds_ns), self.seconds_ns);
+        let measured = self.measure(&label, Over::Both, op, SETUP.outstanding, times)?;
+        Ok(measured.map(|stats| Cell::new(policy, op, &stats)))
+    }
+
+    /// A measurement without which nothing can be shown.
+    fn needed(
+        &mut self,
+        label: &str,
+        over: Over,
+        op: Op,
+        iodepth: u32,
+        times: (u64, u64),
+    ) -> anyhow::Result<Stats> {
+        match self.measure(label, over, op, iodepth, times)? {
+            Ok(stats) if stats.errors == 0 => Ok(stats),
+            Ok(stats) => bail!("{label}: {}", stats.failures.join("; ")),
+            Err(Interrupted) => bail!("interrupted before the first cell was measured"),
+        }
+    }
+
+    fn measure(
+        &mut self,
+        label: &str,
+        over: Over,
+        op: Op,
+        iodepth: u32,
+        (warmup_ns, runtime_ns): (u64, u64),
+    ) -> anyhow::Result<Result<Stats, Interrupted>> {
+        let volume = over as u16;
+        let info = self
+            .host
+            .volumes()
+            .get(usize::from(volume))
+            .context("no such volume")?;
+        let task = Task {
+            volume,
+            paths: Arc::clone(&self.uris[usize::from(volume)]),
+            rules: JobRules {
+                shape: Shape {
+                    random: true,
+                    read_percent: op.read_percent(),
+                    sizes: Sizes::fixed(SETUP.block),
+                },
+                iodepth,
+                once: false,
+                rate_iops: 0,
+                rate_bytes: 0,
+                verify: None,
+            },
+            jobs: vec![JobPlan {
+                region: Region {
+                    begin: 0,
+                    end: info.bytes,
+                },
+                seed: 1,
+            }],
+            warmup_ns,
+            runtime_ns: Some(runtime_ns),
+        };
+        self.progress.begin(label, self.done);
+        let progress = &mut self.progress;
+        let finished = self.host.run(vec![task], |moment| progress.show(moment))?;
+        self.done += Duration::from_nanos(warmup_ns + runtime_ns);
+        if let Some(why) = finished.failed {
+            bail!("{label}: {why}");
+        }
+        Ok(if finished.interrupted {
+            Err(Interrupted)
+        } else {
+            Ok(finished.stats)
+        })
+    }
+}
+
+/// Warming up and measuring one I/O at a time; the slow path does some 30 of them per second.
+const ALONE_ONE: (u64, u64) = (100 * MS, 700 * MS);
+/// Warming up and measuring all I/Os at once.
+const ALONE_ALL: (u64, u64) = (300 * MS, 700 * MS);
+
+fn plan(fast: &str, slow: &str, cpu: Option<usize>) -> anyhow::Result<HostPlan> {
+    let path = |uri: &str, distance| Ok::<_, anyhow::Error>((uri.parse::<PathUri>()?, distance));
+    // The slow path is the nearest one, so that `numa` shows what a fixed choice may cost.
+    let (fast, slow) = (path(fast, 20)?, path(slow, 10)?);
+    let volume = |name: &str, paths| VolumePlan {
+        name: name.to_owned(),
+        policy: Policy::Numa,
+        knobs: knobs(),
+        paths,
+    };
+    Ok(HostPlan {
+        volumes: vec![
+            volume("both", vec![fast.clone(), slow.clone()]),
+            volume("fast alone", vec![fast]),
+            volume("slow alone", vec![slow]),
+        ],
+        cores: vec![cpu],
+        spin: false,
+        identity: identity::ephemeral(),
+        digests: nvme::host::Digests::default(),
+        connect_timeout_ns: 5_000 * MS,
+        io_timeout_ns: 30_000 * MS,
+        outstanding: SETUP.outstanding,
+        arena_bytes: u64::from(SETUP.outstanding) * u64::from(buffer_bytes(SETUP.block)),
+        read_only: false,
+    })
+}
+
+fn fast() -> shape::Config {
+    shape::Config {
+        bytes_per_s: SETUP.fast_bytes_per_s,
+        ..Default::default()
+    }
+}
+
+fn slow() -> shape::Config {
+    shape::Config {
+        delay_ns: SETUP.slow_delay_ns,
+        ..Default::default()
+    }
+}
+
+fn knobs() -> Knobs {
+    Knobs {
+        ewma_shift: 3,
+        weight_timeout_ns: WINDOW_NS,
+    }
+}
+
+/// Short measurements warm up briefly.
+fn warm_up_ns(policy: Policy, seconds_ns: u64) -> u64 {
+    let settled = match policy {
+        Policy::WeightedLatency => WARM_UP_WEIGHTS_NS,
+        _ => WARM_UP_NS,
+    };
+    settled.min(2 * seconds_ns)
+}
+
+/// How long it all takes if nothing has to be repeated.
+fn total(policies: &[Policy], seconds_ns: u64) -> Duration {
+    let sum = |(warm_up, measure)| warm_up + measure;
+    let alone = 2 * (3 * sum(ALONE_ONE) + 2 * sum(ALONE_ALL));
+    let cells = policies
+        .iter()
+        .map(|&policy| 3 * (warm_up_ns(policy, seconds_ns) + seconds_ns));
+    Duration::from_nanos(alone + cells.sum::<u64>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_policies_take_less_than_a_minute_even_with_repetitions() {
+        let policies = ["numa", "round-robin", "queue-depth", "weighted-latency"];
+        let policies = policies.map(|name| Policy::parse(name).unwrap());
+        let once = total(&policies, 2_500 * MS);
+        let alone = total(&[], 0);
+        assert!(
+            once + alone < Duration::from_secs(58),
+            "{once:?} + {alone:?}"
+        );
+    }
+
+    #[test]
+    fn the_slow_path_is_the_nearest() {
+        let plan = plan("nvme-tcp://h:1/nqn.x", "nvme-tcp://h:2/nqn.x", None).unwrap();
+        let [(_, fast), (_, slow)] = plan.volumes[0].paths[..] else {
+            panic!()
+        };
+        assert!(slow < fast);
+        assert_eq!(plan.arena_bytes, 4 << 20);
+    }
+}
