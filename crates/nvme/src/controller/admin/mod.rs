@@ -122,6 +122,3 @@ impl Page {
         Answer::Page(Self::Log(request), request.len as u32)
     }
 }
-
-#[cfg(test)]
-mod tests;
