@@ -127,6 +127,7 @@ impl TargetEngine {
     pub(super) fn closed(&mut self, conn: ConnId, now_ns: u64) {
         let connection = self.connections.of(conn.0);
         connection.state = State::Gone;
+        connection.transmit_named = false;
         let port = usize::from(connection.port);
         self.ports[port].stats.connections -= 1;
         self.subsystem
@@ -149,6 +150,13 @@ impl TargetEngine {
             withdrawn.remove(slot, &mut self.commands);
             self.finish(slot, Status::SQ_DELETION, now_ns);
         }
+        // What is still to be said of it must not reach the next of its number.
+        self.outputs.retain(|output| match output {
+            Output::Transmit(of) | Output::Resume(of) | Output::Close { conn: of, .. } => {
+                *of != conn
+            }
+            _ => true,
+        });
         self.free_if_over(conn.0);
     }
 
