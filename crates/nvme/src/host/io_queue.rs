@@ -62,6 +62,7 @@ impl IoQueue {
             entries: config.entries.clamp(2, HOST_ENTRIES_MAX),
             digests: config.digests,
             disable_sq_flow_control: config.disable_sq_flow_control,
+            few_commands: false,
             in_capsule_max: config.in_capsule_max,
         };
         let data = ConnectData {

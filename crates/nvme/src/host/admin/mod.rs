@@ -389,8 +389,9 @@ fn settings(config: &AdminConfig) -> Settings {
     Settings {
         entries: HOST_ADMIN_ENTRIES,
         digests: config.digests,
-        // Three commands never fill it; and some targets use the SUCCESS flag regardless (T18).
+        // Some targets use the SUCCESS flag whatever was asked for (T18).
         disable_sq_flow_control: true,
+        few_commands: true,
         in_capsule_max: crate::limits::ADMIN_IN_CAPSULE,
     }
 }

@@ -88,6 +88,8 @@ pub struct Settings {
     pub digests: Digests,
     /// SQ flow control will be asked to be off.
     pub disable_sq_flow_control: bool,
+    /// Never more than a few commands are in flight, so the ring can't fill and SQHD isn't watched.
+    pub few_commands: bool,
     /// In-capsule data of ordinary commands, bytes.
     pub in_capsule_max: u32,
 }
@@ -179,7 +181,8 @@ impl Connection {
     /// Connect succeeded with this SQHD: the ring starts there, and flow control is off if we asked for
     /// that and the controller agrees (Base 2.0, 6.3).
     pub fn start_ring(&mut self, sqhd: u16) {
-        self.ring.on = !(self.settings.disable_sq_flow_control && sqhd == SQHD_NONE);
+        let off = self.settings.disable_sq_flow_control && sqhd == SQHD_NONE;
+        self.ring.on = !(off || self.settings.few_commands);
         if self.ring.on && sqhd < self.ring.entries {
             // Nothing else was sent: all up to there is consumed, however the controller counts.
             self.ring.head = sqhd;

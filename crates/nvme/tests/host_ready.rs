@@ -1,0 +1,376 @@
+//! An admin association that is ready: keep-alive, events, the discovery log, the orderly end.
+mod host_peer;
+
+use host_peer::admin::{AdminPeer, Answer, Model, SECOND, admin_config, name};
+use nvme::host::{AdminConfig, AdminEvent, HostError, Step};
+use nvme::limits::{DISCOVERY_ENTRIES_MAX, LOG_RESTARTS_MAX};
+use nvme::wire::Status;
+use nvme::wire::fabrics::{Csts, DISCOVERY_NQN};
+use nvme::wire::features::AsyncEvent;
+use nvme::wire::layout::terminated;
+use nvme::wire::log::{DiscoveryEntry, DiscoveryHeader};
+use nvme::wire::pdu::PduError;
+
+/// When each Keep Alive went out, from one time to another, in steps of a tenth of a second.
+fn keep_alives(peer: &mut AdminPeer, to_ns: u64, traffic: bool) -> Vec<u64> {
+    let mut sent = Vec::new();
+    while peer.now_ns < to_ns {
+        if traffic {
+            peer.admin.note_traffic(peer.now_ns);
+        }
+        peer.run_until(peer.now_ns + SECOND / 10);
+        for seen in peer.take_seen() {
+            assert_eq!(seen, "Keep alive");
+            sent.push(peer.now_ns);
+        }
+    }
+    sent
+}
+
+#[test]
+fn t29_keep_alive_at_half_of_kato() {
+    let mut peer = AdminPeer::ready(admin_config(), Model::default());
+    let sent = keep_alives(&mut peer, 60 * SECOND, true);
+    assert!(sent[0] <= 10 * SECOND);
+    for pair in sent.windows(2) {
+        assert_eq!(pair[1] - pair[0], 10 * SECOND);
+    }
+    assert!(sent.len() >= 5);
+}
+
+#[test]
+fn t29_traffic_based_keep_alive_at_a_quarter_and_only_without_traffic() {
+    let mut peer = AdminPeer::ready(admin_config(), Model::default().traffic_based());
+    let sent = keep_alives(&mut peer, 60 * SECOND, false);
+    for pair in sent.windows(2) {
+        assert_eq!(pair[1] - pair[0], 5 * SECOND);
+    }
+    assert!(sent.len() >= 10);
+    assert_eq!(keep_alives(&mut peer, 120 * SECOND, true), []);
+}
+
+#[test]
+fn t29_a_missed_keep_alive_is_a_dead_path() {
+    let mut peer = AdminPeer::ready(admin_config(), Model::default())
+        .scripted(|sqe| (name(sqe) == "Keep alive").then(Answer::silent));
+    let first = peer.admin.poll_timeout().unwrap();
+    peer.run_until(first);
+    assert_eq!(peer.take_seen(), ["Keep alive"]);
+    peer.run_until(first + 10 * SECOND - 1);
+    assert!(peer.take_seen().is_empty(), "one at a time");
+    assert!(peer.events().is_empty());
+    peer.run_until(first + 10 * SECOND);
+    assert_eq!(peer.error(), HostError::TimedOut(Step::KeepAlive));
+}
+
+#[test]
+fn t29_a_refused_keep_alive_is_an_error() {
+    let status = Status::INVALID_OPCODE.with_dnr();
+    let mut peer = AdminPeer::ready(admin_config(), Model::default())
+        .scripted(move |sqe| (name(sqe) == "Keep alive").then(|| Answer::error(status)));
+    peer.run_until(10 * SECOND);
+    assert_eq!(
+        peer.error(),
+        HostError::Command {
+            step: Step::KeepAlive,
+            status
+        }
+    );
+}
+
+#[test]
+fn t29_keep_alive_goes_out_while_another_command_is_outstanding() {
+    let config = AdminConfig {
+        timeout_ns: 100 * SECOND,
+        ..admin_config()
+    };
+    // From CSTS.RDY on, before the association is ready.
+    let mut peer = AdminPeer::new(config, Model::default())
+        .scripted(|sqe| (name(sqe) == "Identify 02 0").then(Answer::silent));
+    peer.run();
+    peer.take_seen();
+    assert!(!keep_alives(&mut peer, 30 * SECOND, false).is_empty());
+    assert!(peer.events().is_empty());
+}
+
+#[test]
+fn t30_the_next_event_is_asked_for_after_the_log_was_read() {
+    let health = AsyncEvent {
+        kind: 1,
+        info: 0,
+        log_page: 2,
+    };
+    let error = AsyncEvent {
+        kind: 0,
+        info: 4,
+        log_page: 1,
+    };
+    let vendor = AsyncEvent {
+        kind: 7,
+        info: 9,
+        log_page: 0xc0,
+    };
+    let strange = AsyncEvent {
+        kind: 2,
+        info: 0x77,
+        log_page: 0,
+    };
+    for (event, seen) in [
+        (health, vec!["Log 02 0+512", "Event request"]),
+        (error, vec!["Log 01 0+512", "Event request"]),
+        (vendor, vec!["Log c0 0+512", "Event request"]),
+        (strange, vec!["Event request"]),
+    ] {
+        for refuse_log in [false, true] {
+            let mut peer =
+                AdminPeer::ready(admin_config(), Model::default()).scripted(move |sqe| {
+                    let log = refuse_log && name(sqe).starts_with("Log");
+                    log.then(|| Answer::error(Status::INVALID_LOG_PAGE.with_dnr()))
+                });
+            peer.event(event);
+            assert_eq!(peer.take_seen(), seen);
+            assert!(peer.events().is_empty());
+        }
+    }
+}
+
+#[test]
+fn t30_a_changed_namespace_is_read_again() {
+    let mut peer = AdminPeer::ready(admin_config(), Model::default());
+    peer.model.disks[0].id.nsze = 5000;
+    peer.event(AsyncEvent::NAMESPACE_ATTRIBUTE);
+    let Some(AdminEvent::Changed(namespaces)) = peer.admin.poll_event() else {
+        panic!()
+    };
+    assert_eq!(namespaces[0].blocks, 5000);
+    let seen = peer.take_seen();
+    assert_eq!(
+        (seen[0].as_str(), seen[1].as_str()),
+        ("Log 04 0+4096", "Identify 02 0")
+    );
+    assert_eq!(seen.last().unwrap(), "Event request");
+    peer.model.disks.clear();
+    peer.event(AsyncEvent::NAMESPACE_ATTRIBUTE);
+    let Some(AdminEvent::Changed(namespaces)) = peer.admin.poll_event() else {
+        panic!()
+    };
+    assert!(namespaces.is_empty());
+}
+
+#[test]
+fn t30_a_persistent_internal_error_ends_the_association() {
+    let mut peer = AdminPeer::ready(admin_config(), Model::default());
+    peer.event(AsyncEvent::PERSISTENT_INTERNAL_ERROR);
+    assert_eq!(peer.error(), HostError::PersistentInternalError);
+}
+
+#[test]
+fn t30_firmware_activation_is_a_pause_not_a_failure() {
+    // MTFA is 0: as long as any answer may take. Answers stop for 4 of 5 seconds.
+    let mut peer = AdminPeer::ready(admin_config(), Model::default());
+    let keep_alive = peer.admin.poll_timeout().unwrap();
+    peer.script = Box::new(|sqe| (name(sqe) == "Keep alive").then(Answer::silent));
+    peer.run_until(keep_alive + 9 * SECOND);
+    peer.take_seen();
+    peer.event(AsyncEvent::FIRMWARE_ACTIVATION);
+    assert_eq!(peer.take_seen(), ["Log 03 0+512", "Event request"]);
+    peer.run_until(keep_alive + 14 * SECOND - 1);
+    assert!(peer.events().is_empty(), "past the usual deadline");
+    peer.run_until(keep_alive + 14 * SECOND);
+    assert_eq!(peer.error(), HostError::TimedOut(Step::KeepAlive));
+}
+
+#[test]
+fn t30_a_controller_that_takes_no_event_requests_is_left_alone() {
+    let status = Status::AER_LIMIT.with_dnr();
+    let mut peer = AdminPeer::new(admin_config(), Model::default())
+        .scripted(move |sqe| (name(sqe) == "Event request").then(|| Answer::error(status)));
+    peer.run();
+    assert!(matches!(peer.events()[..], [AdminEvent::Ready(_)]));
+    let asked = peer
+        .take_seen()
+        .iter()
+        .filter(|seen| *seen == "Event request")
+        .count();
+    assert_eq!(asked, 1);
+}
+
+fn entry(i: u32) -> DiscoveryEntry {
+    DiscoveryEntry {
+        trtype: 3,
+        adrfam: 1,
+        subtype: 2,
+        treq: 4,
+        portid: i as u16,
+        cntlid: 0xffff,
+        asqsz: 32,
+        trsvcid: terminated("4420"),
+        subnqn: terminated("nqn.2026-01.org.example:v0"),
+        traddr: terminated("10.0.0.1"),
+        ..DiscoveryEntry::default()
+    }
+}
+
+fn discovery(count: u32) -> (AdminConfig, Model) {
+    let mut model = Model::default();
+    model.id.cntrltype = 2;
+    model.id.oaes = 1 << 31;
+    model.id.subnqn = terminated(DISCOVERY_NQN);
+    model.discovery = (0..count).map(entry).collect();
+    (
+        AdminConfig {
+            subsystem: DISCOVERY_NQN.into(),
+            ..admin_config()
+        },
+        model,
+    )
+}
+
+#[test]
+fn the_discovery_log_is_told_and_told_again_when_it_changes() {
+    for count in [0, 1, 4, 5, 40] {
+        let (config, model) = discovery(count);
+        let mut peer = AdminPeer::ready(config, model);
+        let Some(AdminEvent::Discovery(entries)) = peer.admin.poll_event() else {
+            panic!()
+        };
+        assert_eq!(entries.len(), count as usize);
+        for (i, entry) in entries.iter().enumerate() {
+            assert_eq!((usize::from(entry.port_id), entry.cntlid), (i, 0xffff));
+            assert_eq!(
+                (entry.traddr.as_str(), entry.trsvcid.as_str()),
+                ("10.0.0.1", "4420")
+            );
+            assert_eq!(entry.subnqn, "nqn.2026-01.org.example:v0");
+        }
+        peer.model.generation += 1;
+        peer.model.discovery.push(entry(99));
+        peer.event(AsyncEvent::DISCOVERY_CHANGE);
+        let Some(AdminEvent::Discovery(entries)) = peer.admin.poll_event() else {
+            panic!()
+        };
+        assert_eq!(entries.len(), count as usize + 1);
+        assert_eq!(peer.take_seen().last().unwrap(), "Event request");
+    }
+}
+
+#[test]
+fn a_discovery_log_that_changes_while_it_is_read_is_read_anew() {
+    let header = |generation, records| {
+        Answer::data(
+            &DiscoveryHeader {
+                generation,
+                records,
+                format: 0,
+            }
+            .emit(),
+        )
+    };
+    for times in [
+        1,
+        u64::from(LOG_RESTARTS_MAX),
+        u64::from(LOG_RESTARTS_MAX) + 1,
+    ] {
+        let (config, model) = discovery(3);
+        let (mut reads, mut generation) = (0, 0);
+        let mut peer = AdminPeer::new(config, model).scripted(move |sqe| {
+            if name(sqe) != "Log 70 0+1024" {
+                return None;
+            }
+            reads += 1;
+            generation += u64::from(reads > 1 && generation < times);
+            Some(header(generation, 3))
+        });
+        peer.run();
+        if times > LOG_RESTARTS_MAX.into() {
+            assert_eq!(peer.error(), HostError::Unstable(Step::DiscoveryLog));
+            continue;
+        }
+        let Some(AdminEvent::Discovery(entries)) = peer.events().pop() else {
+            panic!()
+        };
+        assert_eq!(entries.len(), 3);
+    }
+    let (config, model) = discovery(0);
+    let mut peer = AdminPeer::new(config, model).scripted(move |sqe| {
+        (name(sqe) == "Log 70 0+1024").then(|| header(0, DISCOVERY_ENTRIES_MAX + 1))
+    });
+    peer.run();
+    let max = DISCOVERY_ENTRIES_MAX as u32;
+    assert_eq!(
+        peer.error(),
+        HostError::Limit {
+            step: Step::DiscoveryLog,
+            max
+        }
+    );
+}
+
+#[test]
+fn shutdown_is_announced_and_waited_for() {
+    let mut peer = AdminPeer::ready(admin_config(), Model::default());
+    peer.admin.shutdown(0);
+    peer.admin.shutdown(0);
+    peer.run();
+    assert_eq!(peer.take_seen(), ["Set 0x14 0x464001", "Get 0x1c"]);
+    assert_eq!(peer.error(), HostError::Closed);
+    // A controller that never is done.
+    let mut peer = AdminPeer::ready(admin_config(), Model::default());
+    peer.model.csts = Csts::new(true, false, 1);
+    peer.admin.shutdown(0);
+    peer.run();
+    peer.run_until(5 * SECOND - 1);
+    assert!(peer.events().is_empty());
+    peer.run_until(5 * SECOND);
+    assert_eq!(peer.error(), HostError::TimedOut(Step::Shutdown));
+}
+
+#[test]
+fn shutdown_before_ready_ends_at_once() {
+    let mut peer = AdminPeer::new(admin_config(), Model::default());
+    peer.admin.shutdown(0);
+    assert_eq!(peer.error(), HostError::Closed);
+    peer.run();
+    assert!(peer.take_seen().is_empty());
+}
+
+#[test]
+fn shutdown_waits_for_the_command_that_is_outstanding() {
+    let mut held = None;
+    let (tell, told) = std::sync::mpsc::channel();
+    let mut peer = AdminPeer::ready(admin_config(), Model::default()).scripted(move |sqe| {
+        let hold = name(sqe).starts_with("Log 0c") && held.replace(()).is_none();
+        hold.then(|| {
+            tell.send(sqe.cid()).unwrap();
+            Answer::silent()
+        })
+    });
+    peer.event(AsyncEvent::ANA_CHANGE);
+    peer.admin.shutdown(0);
+    peer.run();
+    assert_eq!(peer.take_seen(), ["Log 0c 0+4096"]);
+    peer.reply(told.recv().unwrap(), &Answer::data(&[0; 4096]));
+    peer.run();
+    assert_eq!(peer.take_seen(), ["Set 0x14 0x464001", "Get 0x1c"]);
+}
+
+#[test]
+fn a_closed_connection_ends_the_association_once() {
+    let mut peer = AdminPeer::ready(admin_config(), Model::default());
+    peer.admin.handle_closed(0);
+    assert_eq!(peer.error(), HostError::Closed);
+    peer.admin.handle_closed(0);
+    peer.admin.handle_timeout(100 * SECOND);
+    peer.run();
+    assert!(peer.events().is_empty() && peer.take_seen().is_empty());
+    assert_eq!(peer.admin.poll_timeout(), None);
+}
+
+#[test]
+fn t24_garbage_ends_the_association_with_a_termreq() {
+    let mut peer = AdminPeer::ready(admin_config(), Model::default());
+    peer.give(&[0x47; 300]);
+    peer.run();
+    assert_eq!(peer.take_seen(), ["TermReq"]);
+    assert_eq!(peer.error(), HostError::Protocol(PduError::field(0)));
+}
