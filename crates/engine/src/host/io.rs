@@ -7,7 +7,7 @@ use super::path::{Path, Phase, Role, Target};
 use super::types::{HostEvent, Io, IoOp, NO_PATH, PathKind, SubmitError, VolumeInfo};
 use super::{HostEngine, device, status};
 use crate::machine::{DeviceError, Output, Span};
-use nvme::host::{Command, Completed};
+use nvme::host::{Command, Completed, SubmitError as QueueFull};
 use policy::Request;
 use volume::{IoLimits, Outcome};
 
@@ -69,24 +69,37 @@ impl HostEngine {
         let token = self.slots.token(index);
         let slot = self.slots.get_mut(index);
         slot.issued_ns = now_ns;
-        let expiry_ns = now_ns.saturating_add(self.settings.io_timeout_ns);
-        self.wake_ns = self.wake_ns.min(expiry_ns);
-        match (&path.kind, &mut path.queue) {
-            (PathKind::Device { device, .. }, _) => {
-                let request = device::request(&slot.io, *device, token);
+        self.wake_ns = self
+            .wake_ns
+            .min(now_ns.saturating_add(self.settings.io_timeout_ns));
+        let Some(queue) = &mut path.queue else {
+            if let PathKind::Device { device, .. } = path.kind {
+                let request = device::request(&slot.io, device, token);
                 self.outputs.push(Output::Device(request));
+                return true;
+            }
+            return false;
+        };
+        match queue.submit(&command(&slot.io, &path.target, token), now_ns) {
+            Ok(()) => {
+                self.outputs.transmit(path.conn(Role::Io));
                 true
             }
-            (_, Some(queue)) => {
-                let command = command(&slot.io, &path.target, token);
-                let taken = queue.submit(&command, now_ns).is_ok();
-                if taken {
-                    self.outputs.transmit(path.conn(Role::Io));
-                }
-                taken
+            Err(QueueFull::Full) => false,
+            Err(QueueFull::NotReady) => {
+                self.retire(number, now_ns);
+                false
             }
-            (_, None) => false,
         }
+    }
+
+    /// The queue of a path has failed, and says why once nobody refers to its commands' memory any more.
+    /// Until then nothing more is given to it, and its last word is sent.
+    #[cold]
+    fn retire(&mut self, number: usize, now_ns: u64) {
+        let index = self.paths[number].index;
+        self.head(number).set_enabled(index, false);
+        self.close(number, Role::Io, false, now_ns);
     }
 
     /// Gives the queue of a path what waits for it.

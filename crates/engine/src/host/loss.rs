@@ -157,7 +157,8 @@ impl HostEngine {
     pub(super) fn gave_up(&mut self, number: usize, role: Role, error: HostError, now_ns: u64) {
         self.close(number, role, false, now_ns);
         if self.stop.is_none() {
-            self.lose(number, Some(&report::machine(role, error)), now_ns);
+            let why = report::machine(self.paths[number].phase, role, error);
+            self.lose(number, Some(&why), now_ns);
         }
     }
 

@@ -10,10 +10,11 @@
 //!
 //! # Contract
 //! Core 0 owns the admin connections. What it learns of a path leaves it as [`HostEvent::Publish`] and
-//! reaches the other cores' engines as [`HostControl::Path`]. The engine begins in its first `turn`; a
-//! program that wraps it calls `turn` in its own, submits I/O whenever it likes, and takes events until
-//! [`HostEngine::poll_event`] is `None` before it sleeps. All times are of one clock (T42). Counts of I/Os
-//! in flight are shared by the program: [`HostEngine::in_flight`] out, [`HostEngine::set_elsewhere`] in (T47).
+//! reaches the other cores' engines as [`HostControl::Path`]. The engine begins in its first `turn`, and each
+//! `turn` looks at what its machines made of the turn's bytes: a program that wraps it calls `turn` in its
+//! own, then takes events until [`HostEngine::poll_event`] is `None`, and submits I/O whenever it likes.
+//! All times are of one clock (T42). Counts of I/Os in flight are shared by the program:
+//! [`HostEngine::in_flight`] out, [`HostEngine::set_elsewhere`] in (T47).
 //!
 //! `Output::Close` may name a connection that is still being opened. `Output::Stop` may come while
 //! a device has not answered.
@@ -59,6 +60,8 @@ pub struct HostEngine {
     outputs: Outputs,
     /// All but the ends of I/Os.
     events: VecDeque<HostEvent>,
+    /// Connections whose machines were called since the last turn.
+    touched: Vec<ConnId>,
     started: bool,
     /// When [`Machine::handle_timeout`] has something to look at; never later than the first deadline. An I/O
     /// that ended leaves it as it is, so that I/O costs no search for the next deadline.
@@ -103,6 +106,7 @@ impl HostEngine {
             slots: Slots::new(config.io_max),
             outputs: Outputs::new(paths.len() * 2, requests),
             events: VecDeque::with_capacity(paths.len() * 2 + volumes.len()),
+            touched: Vec::with_capacity(paths.len() * 2),
             settings: config,
             volumes,
             paths,
@@ -241,7 +245,7 @@ impl Machine for HostEngine {
             (Role::Io, _, Some(queue)) => queue.handle_connected(now_ns),
             _ => {}
         }
-        self.after(number, role, now_ns);
+        self.touch(number, role);
     }
 
     fn handle_bytes(&mut self, conn: ConnId, bytes: &[u8], now_ns: u64) -> usize {
@@ -250,16 +254,18 @@ impl Machine for HostEngine {
         if !path.is_open(role) {
             return bytes.len(); // what comes after we gave up is of no interest
         }
-        let taken = match (role, &mut path.admin, &mut path.queue) {
-            (Role::Admin, Some(admin), _) => admin.handle_bytes(bytes, now_ns),
-            (Role::Io, _, Some(queue)) => queue.handle_bytes(bytes, now_ns),
+        match (role, &mut path.admin, &mut path.queue) {
+            (Role::Io, _, Some(queue)) => {
+                let taken = queue.handle_bytes(bytes, now_ns);
+                self.touch(number, role);
+                taken
+            }
+            (Role::Admin, Some(admin), _) => {
+                let taken = admin.handle_bytes(bytes, now_ns);
+                self.touch(number, role);
+                taken
+            }
             _ => bytes.len(),
-        };
-        self.after(number, role, now_ns);
-        if self.paths[number].is_open(role) {
-            taken
-        } else {
-            bytes.len()
         }
     }
 
@@ -286,7 +292,7 @@ impl Machine for HostEngine {
         }
         if let (Role::Io, Some(queue)) = (role, &mut path.queue) {
             queue.handle_payload(len, crc, now_ns);
-            self.after(number, role, now_ns);
+            self.touch(number, role);
         }
     }
 
@@ -316,7 +322,10 @@ impl Machine for HostEngine {
         let (number, role) = path::of(conn);
         if let (Role::Io, Some(queue)) = (role, &mut self.paths[number].queue) {
             queue.handle_sent(cookie);
-            self.drain_queue(number, now_ns);
+            // This may come after the turn; what it ends must not wait for another event.
+            if self.drain_queue(number, now_ns) {
+                self.touch(number, role);
+            }
         }
     }
 
@@ -343,10 +352,13 @@ impl Machine for HostEngine {
             self.wake_ns = u64::MAX;
             self.start(now_ns);
         }
+        self.drain(now_ns);
         for volume in &mut self.volumes {
             volume.head.turn();
         }
-        self.advance_stop(now_ns);
+        if self.stop.is_some() {
+            self.advance_stop(now_ns);
+        }
     }
 
     #[inline]
@@ -356,12 +368,16 @@ impl Machine for HostEngine {
 
     #[inline]
     fn poll_timeout(&self) -> Option<u64> {
-        (self.wake_ns != u64::MAX).then_some(self.wake_ns)
+        match self.wake_ns {
+            _ if !self.touched.is_empty() => Some(0),
+            u64::MAX => None,
+            at_ns => Some(at_ns),
+        }
     }
 
     fn handle_timeout(&mut self, now_ns: u64) {
         if now_ns < self.wake_ns || !self.started {
-            return;
+            return; // for the turn's sake
         }
         for number in 0..self.paths.len() {
             self.path_timeout(number, now_ns);
@@ -375,22 +391,36 @@ impl Machine for HostEngine {
 }
 
 impl HostEngine {
-    /// After a machine was called: takes its events, and lets it send.
+    /// The machine behind a connection was called: the next turn takes its events and lets it send.
     #[inline]
-    fn after(&mut self, number: usize, role: Role, now_ns: u64) {
-        match role {
-            Role::Admin => self.drain_admin(number, now_ns),
-            Role::Io => self.drain_queue(number, now_ns),
+    fn touch(&mut self, number: usize, role: Role) {
+        let path = &mut self.paths[number];
+        if !path.touched[role as usize] {
+            path.touched[role as usize] = true;
+            self.touched.push(path.conn(role));
         }
-        let path = &self.paths[number];
-        if path.is_open(role) {
-            let conn = path.conn(role);
+    }
+
+    /// Takes the events of all machines that were called since the last turn.
+    #[inline]
+    fn drain(&mut self, now_ns: u64) {
+        while let Some(conn) = self.touched.pop() {
+            let (number, role) = path::of(conn);
+            self.paths[number].touched[role as usize] = false;
+            match role {
+                Role::Admin => self.drain_admin(number, now_ns),
+                Role::Io => {
+                    self.drain_queue(number, now_ns);
+                }
+            }
+            let path = &self.paths[number];
+            if path.is_open(role) {
+                self.outputs.transmit(conn);
+            }
             // A queue in use has no deadlines of its own.
             if role == Role::Admin || path.phase != Phase::Live {
-                let timeout_ns = path.timeout_ns();
-                self.wake_by(timeout_ns.unwrap_or(u64::MAX));
+                self.wake_ns = self.wake_ns.min(path.timeout_ns().unwrap_or(u64::MAX));
             }
-            self.outputs.transmit(conn);
         }
     }
 

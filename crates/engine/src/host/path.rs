@@ -70,6 +70,8 @@ pub(super) struct Path {
     pub counters: PathCounters,
     pub admin: Option<Box<Admin>>,
     pub queue: Option<Box<IoQueue>>,
+    /// The machine of this role was called since the last turn.
+    pub touched: [bool; 2],
     /// The admin machine was told to shut the controller down.
     pub shutting_down: bool,
     links: [Link; 2],
@@ -91,6 +93,7 @@ impl Path {
             counters: PathCounters::default(),
             admin: None,
             queue: None,
+            touched: [false; 2],
             shutting_down: false,
             links: [Link::Closed; 2],
             facts: None,

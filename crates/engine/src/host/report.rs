@@ -70,8 +70,11 @@ fn os_error(errno: i32) -> (&'static str, &'static str) {
 }
 
 /// A machine that gave up.
-pub(super) fn machine(role: Role, error: HostError) -> String {
+pub(super) fn machine(phase: Phase, role: Role, error: HostError) -> String {
     match role {
+        Role::Admin if phase == Phase::Learning && matches!(error, HostError::Protocol(_)) => {
+            format!("{error}; check that an NVMe/TCP target listens there")
+        }
         Role::Admin => format!("{error}"),
         Role::Io => format!("I/O queue: {error}"),
     }

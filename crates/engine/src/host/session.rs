@@ -113,30 +113,24 @@ impl HostEngine {
         }
     }
 
-    /// Takes what the I/O queue of a path has to tell.
+    /// Takes what the I/O queue of a path has to tell; whether that was anything.
     #[inline]
-    pub(super) fn drain_queue(&mut self, number: usize, now_ns: u64) {
-        let mut traffic = false;
-        loop {
-            let event = self.paths[number]
-                .queue
-                .as_mut()
-                .and_then(|queue| queue.poll_event());
+    pub(super) fn drain_queue(&mut self, number: usize, now_ns: u64) -> bool {
+        let mut any = false;
+        while let Some(queue) = &mut self.paths[number].queue
+            && let Some(event) = queue.poll_event()
+        {
+            any = true;
             match event {
-                None => break,
-                Some(QueueEvent::Completed(completed)) => {
-                    traffic = true;
-                    self.completed(number, &completed, now_ns);
-                }
-                Some(QueueEvent::Ready) => self.live(number),
-                Some(QueueEvent::Failed(error)) => {
-                    self.gave_up(number, Role::Io, error, now_ns);
-                }
+                QueueEvent::Completed(completed) => self.completed(number, &completed, now_ns),
+                QueueEvent::Ready => self.live(number),
+                QueueEvent::Failed(error) => self.gave_up(number, Role::Io, error, now_ns),
             }
         }
-        if let Some(admin) = self.paths[number].admin.as_mut().filter(|_| traffic) {
+        if any && let Some(admin) = &mut self.paths[number].admin {
             admin.note_traffic(now_ns);
         }
+        any
     }
 
     /// Core 0: a controller is ready.

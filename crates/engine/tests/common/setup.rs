@@ -335,7 +335,7 @@ pub struct Load {
     pub latency_ns: Vec<u64>,
     /// Chooses what the `n`th I/O is.
     pub writes: fn(u64) -> bool,
-    /// Content is known only while nothing failed.
+    /// Reads whose every byte was checked.
     pub verified: u64,
     slots: Vec<Slot>,
     parts: u64,
@@ -344,8 +344,9 @@ pub struct Load {
 #[derive(Clone, Default)]
 struct Slot {
     busy: Option<(u64, bool)>,
-    /// Version last written to each part; 0 = zeroes.
-    versions: Vec<u64>,
+    /// Version last written to each part; 0 = zeroes. `None`: a write failed there, and may yet be
+    /// executed late (T9), so nothing is known from then on.
+    versions: Vec<Option<u64>>,
 }
 
 impl Load {
@@ -354,7 +355,7 @@ impl Load {
         let parts = parts.min(8);
         let slot = Slot {
             busy: None,
-            versions: vec![0; parts as usize],
+            versions: vec![Some(0); parts as usize],
         };
         Self {
             total,
@@ -424,8 +425,9 @@ impl Load {
         }
         let now_ns = world.now_ns;
         host.borrow_mut().submit(&it, now_ns).unwrap();
-        if writes {
-            self.slots[slot as usize].versions[part as usize] = self.started + 1;
+        let version = &mut self.slots[slot as usize].versions[part as usize];
+        if writes && version.is_some() {
+            *version = Some(self.started + 1);
         }
         self.slots[slot as usize].busy = Some((part, writes));
         self.started += 1;
@@ -434,13 +436,16 @@ impl Load {
     fn end(&mut self, world: &World, done: &IoDone) {
         let slot = &mut self.slots[done.cookie as usize];
         let (part, wrote) = slot.busy.take().expect("ended twice");
+        if wrote && !done.outcome.is_done() {
+            slot.versions[part as usize] = None;
+        }
         let version = slot.versions[part as usize];
         self.ended += 1;
         self.outcomes.push((done.outcome, done.path));
         self.latency_ns.push(done.latency_ns);
-        if wrote || !done.outcome.is_done() || self.errors() > 0 {
+        let Some(version) = version.filter(|_| !wrote && done.outcome.is_done()) else {
             return;
-        }
+        };
         let offset = self.offset(done.cookie, part);
         let at = done.cookie as usize * (128 << 10);
         let memory = &world.nodes[HOST].arena.0[at..][..self.bytes as usize];

@@ -1,0 +1,129 @@
+//! What a node is made of: a machine, memory, devices, addresses.
+use engine::machine::{Closed, DeviceError, Memory, Place, Send};
+use engine::{ConnId, DeviceOp, DeviceRequest, Machine, Output, Span};
+use std::cell::RefCell;
+use std::rc::Rc;
+
+/// A machine whatever its messages are.
+pub trait Body {
+    fn accepted(&mut self, listener: u32, now_ns: u64) -> Option<ConnId>;
+    fn connected(&mut self, conn: ConnId, now_ns: u64);
+    fn bytes(&mut self, conn: ConnId, bytes: &[u8], now_ns: u64) -> usize;
+    fn place(&mut self, conn: ConnId) -> Option<Place>;
+    fn payload(&mut self, conn: ConnId, len: u32, crc: u32, now_ns: u64);
+    fn transmit(&mut self, conn: ConnId, out: &mut Vec<u8>, now_ns: u64) -> Option<Option<Send>>;
+    fn sent(&mut self, conn: ConnId, cookie: u32, now_ns: u64);
+    fn closed(&mut self, conn: ConnId, why: Closed, now_ns: u64);
+    fn device(&mut self, id: u32, result: Result<(), DeviceError>, now_ns: u64);
+    fn turn_once(&mut self, memory: &mut dyn Memory, now_ns: u64);
+    fn output(&mut self) -> Option<Output>;
+    fn timeout(&self) -> Option<u64>;
+    fn timed_out(&mut self, now_ns: u64);
+}
+
+impl<M: Machine> Body for M {
+    fn accepted(&mut self, listener: u32, now_ns: u64) -> Option<ConnId> {
+        self.handle_accepted(listener, now_ns)
+    }
+    fn connected(&mut self, conn: ConnId, now_ns: u64) {
+        self.handle_connected(conn, now_ns);
+    }
+    fn bytes(&mut self, conn: ConnId, bytes: &[u8], now_ns: u64) -> usize {
+        self.handle_bytes(conn, bytes, now_ns)
+    }
+    fn place(&mut self, conn: ConnId) -> Option<Place> {
+        self.placement(conn)
+    }
+    fn payload(&mut self, conn: ConnId, len: u32, crc: u32, now_ns: u64) {
+        self.handle_payload(conn, len, crc, now_ns);
+    }
+    fn transmit(&mut self, conn: ConnId, out: &mut Vec<u8>, now_ns: u64) -> Option<Option<Send>> {
+        self.poll_transmit(conn, out, now_ns)
+    }
+    fn sent(&mut self, conn: ConnId, cookie: u32, now_ns: u64) {
+        self.handle_sent(conn, cookie, now_ns);
+    }
+    fn closed(&mut self, conn: ConnId, why: Closed, now_ns: u64) {
+        self.handle_closed(conn, why, now_ns);
+    }
+    fn device(&mut self, id: u32, result: Result<(), DeviceError>, now_ns: u64) {
+        self.handle_device(id, result, now_ns);
+    }
+    fn turn_once(&mut self, memory: &mut dyn Memory, now_ns: u64) {
+        self.turn(memory, now_ns);
+    }
+    fn output(&mut self) -> Option<Output> {
+        self.poll_output()
+    }
+    fn timeout(&self) -> Option<u64> {
+        self.poll_timeout()
+    }
+    fn timed_out(&mut self, now_ns: u64) {
+        self.handle_timeout(now_ns);
+    }
+}
+
+/// Memory of one node.
+pub struct Arena(pub Vec<u8>);
+
+impl Memory for Arena {
+    fn bytes(&self, span: Span) -> &[u8] {
+        &self.0[span.at as usize..span.at as usize + span.len as usize]
+    }
+    fn bytes_mut(&mut self, span: Span) -> &mut [u8] {
+        &mut self.0[span.at as usize..span.at as usize + span.len as usize]
+    }
+}
+
+/// What an address leads to.
+#[derive(Clone, Copy, Debug)]
+pub enum Address {
+    /// A listener of a node, `delay_ns` one way.
+    To {
+        node: usize,
+        listener: u32,
+        delay_ns: u64,
+    },
+    /// Nobody listens: ECONNREFUSED.
+    Refused,
+    /// Nothing answers.
+    Silence,
+}
+
+/// A device that nodes may share.
+#[derive(Clone)]
+pub struct Disk {
+    pub bytes: Rc<RefCell<Vec<u8>>>,
+    pub delay_ns: u64,
+    /// Every request fails so.
+    pub error: Option<DeviceError>,
+}
+
+impl Disk {
+    pub fn new(bytes: usize) -> Self {
+        Self {
+            bytes: Rc::new(RefCell::new(vec![0; bytes])),
+            delay_ns: 0,
+            error: None,
+        }
+    }
+
+    /// Executes a request; memory is read or written now.
+    pub fn execute(&self, request: &DeviceRequest, arena: &mut Arena) -> Result<(), DeviceError> {
+        if let Some(error) = self.error {
+            return Err(error);
+        }
+        let mut bytes = self.bytes.borrow_mut();
+        let from = request.offset as usize;
+        let range = from..from + request.length as usize;
+        match request.op {
+            DeviceOp::Read => arena.bytes_mut(request.span).copy_from_slice(&bytes[range]),
+            DeviceOp::Write { .. } => bytes[range].copy_from_slice(arena.bytes(request.span)),
+            DeviceOp::Flush => {}
+            DeviceOp::WriteZeroes { .. } | DeviceOp::Deallocate => bytes[range].fill(0),
+            DeviceOp::Compare if bytes[range] == *arena.bytes(request.span) => {}
+            DeviceOp::Compare => return Err(DeviceError::Mismatch),
+        }
+        Ok(())
+    }
+}
