@@ -5,6 +5,8 @@ use nvme::host::{Admin, AdminConfig, AdminEvent, Digests};
 
 /// The operation that hands in bytes.
 pub const FEED: u8 = 2;
+/// The operation that hands in zeroes.
+pub const ZEROES: u8 = 3;
 
 /// The tape: a byte of configuration, then one operation after the other.
 pub fn run(data: &[u8]) {
@@ -22,6 +24,10 @@ pub fn run(data: &[u8]) {
                 1 => admin.shutdown(now_ns),
                 _ => {}
             },
+            ZEROES => {
+                let len = usize::from(tape.word() % 8192);
+                admin.feed(&vec![0; len], now_ns);
+            }
             _ => {
                 let len = usize::from(tape.word() % 8192);
                 admin.feed(tape.take(len), now_ns);
@@ -67,11 +73,6 @@ impl CheckedAdmin {
             closed: false,
             cntlid: None,
         }
-    }
-
-    /// Whether nothing more is to come.
-    pub fn is_over(&self) -> bool {
-        self.failed
     }
 
     /// Hands in bytes of the stream; all of them are the machine's own.

@@ -11,6 +11,8 @@ pub const REPORT_SENT: u8 = 7;
 pub const GIVE_BUFFER: u8 = 8;
 /// Bytes arrive.
 pub const FEED: u8 = 9;
+/// Zeroes arrive.
+pub const ZEROES: u8 = 10;
 
 /// The tape: a byte of configuration, then one operation after the other.
 pub fn run(data: &[u8]) {
@@ -28,6 +30,10 @@ pub fn run(data: &[u8]) {
             6 => target.administer(tape.byte(), now_ns),
             REPORT_SENT => target.report_sent(conn, usize::from(tape.byte())),
             GIVE_BUFFER => target.give_buffer(now_ns),
+            ZEROES => {
+                let len = usize::from(tape.word() % 4096);
+                target.feed(conn, &vec![0; len], now_ns);
+            }
             _ => {
                 target.open(conn, now_ns);
                 let len = usize::from(tape.word() % 4096);

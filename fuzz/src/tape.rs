@@ -1,16 +1,40 @@
 //! The input of a body as a tape of choices.
 
-/// Appends an operation that is followed by a length and as many bytes; nothing if there are none.
-pub fn put(tape: &mut Vec<u8>, operation: u8, bytes: &[u8]) {
-    for bytes in bytes.chunks(CHUNK) {
-        tape.push(operation);
-        tape.extend((bytes.len() as u16).to_le_bytes());
-        tape.extend(bytes);
+/// Shortest run of zeroes that is written as such.
+const ZEROES_MIN: usize = 16;
+/// Bytes of one operation at most: below what any body takes.
+const CHUNK: usize = 2000;
+
+/// Appends the arrival of `bytes`: `feed` before a length and as many bytes, `zeroes` before the length
+/// of a run of zeroes (pages are full of them).
+pub fn put(tape: &mut Vec<u8>, feed: u8, zeroes: u8, bytes: &[u8]) {
+    let mut rest = bytes;
+    while !rest.is_empty() {
+        let run = rest
+            .iter()
+            .take(CHUNK)
+            .take_while(|byte| **byte == 0)
+            .count();
+        let len = match run {
+            ZEROES_MIN.. => run,
+            _ => plain(rest),
+        };
+        tape.push(if run >= ZEROES_MIN { zeroes } else { feed });
+        tape.extend((len as u16).to_le_bytes());
+        if run < ZEROES_MIN {
+            tape.extend(&rest[..len]);
+        }
+        rest = &rest[len..];
     }
 }
 
-/// Bytes of one operation at most: below what any body takes.
-const CHUNK: usize = 2000;
+/// Bytes up to the next run of zeroes.
+fn plain(bytes: &[u8]) -> usize {
+    let run = bytes
+        .windows(ZEROES_MIN)
+        .position(|run| run.iter().all(|byte| *byte == 0));
+    run.unwrap_or(bytes.len()).clamp(1, CHUNK)
+}
 
 /// Read from the front; an empty tape gives zeroes.
 pub struct Tape<'a>(&'a [u8]);

@@ -28,6 +28,8 @@ pub struct Recorded {
     pub admin: Vec<u8>,
     /// For `subsystem`.
     pub subsystem: Vec<u8>,
+    /// I/O commands that ended well.
+    pub done: u32,
 }
 
 /// Runs a tape and returns what both ends heard.
@@ -44,6 +46,7 @@ pub fn record(data: &[u8]) -> Recorded {
         recorded: Recorded {
             admin: vec![choice],
             subsystem: vec![target],
+            done: 0,
         },
     };
     world.target.open(ADMIN as u32, 0);
@@ -53,6 +56,7 @@ pub fn record(data: &[u8]) -> Recorded {
     let now_ns = world.now_ns;
     world.admin.finish(now_ns);
     if let Some(queue) = world.queue {
+        world.recorded.done = queue.done;
         queue.finish(now_ns);
     }
     world.target.finish(now_ns);
@@ -134,8 +138,9 @@ impl World {
         let bytes = &mut self.wires[wire].to_target;
         let len = len.min(bytes.len());
         if self.target.is_open(wire as u32) {
-            let operation = subsystem::FEED | (wire as u8) << 4;
-            tape::put(&mut self.recorded.subsystem, operation, &bytes[..len]);
+            let [feed, zeroes] =
+                [subsystem::FEED, subsystem::ZEROES].map(|o| o | (wire as u8) << 4);
+            tape::put(&mut self.recorded.subsystem, feed, zeroes, &bytes[..len]);
             let taken = self.target.feed(wire as u32, &bytes[..len], self.now_ns);
             bytes.drain(..taken);
         } else {
@@ -149,7 +154,7 @@ impl World {
         match &mut self.queue {
             Some(queue) if wire == QUEUE => queue.feed(&bytes, self.now_ns),
             _ if wire == ADMIN => {
-                tape::put(&mut self.recorded.admin, admin::FEED, &bytes);
+                tape::put(&mut self.recorded.admin, admin::FEED, admin::ZEROES, &bytes);
                 self.admin.feed(&bytes, self.now_ns);
             }
             _ => {}

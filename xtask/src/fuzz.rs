@@ -144,7 +144,7 @@ fn fuzz(root: &Path, output: &Path, program: &Path, target: &str, args: &Args) -
     );
     if args.keep {
         let mut merge = Command::new(program);
-        merge.arg("-merge=1").args([&corpus, &finds]);
+        merge.arg("-set_cover_merge=1").args([&corpus, &finds]);
         let status = process::run_logged(&mut merge, &log, limit)?;
         ensure!(
             status.success(),

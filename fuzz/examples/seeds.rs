@@ -1,0 +1,60 @@
+//! Writes the seeds of the corpora: whole sessions between our own host and subsystem.
+//!
+//! `cargo run --manifest-path fuzz/Cargo.toml --example seeds`, in the root of the project.
+use braid_fuzz::wired;
+use std::fs;
+use std::io;
+use std::path::Path;
+
+/// Operations of `wired`: everything goes well for a while; the queue is opened; a submission.
+const WELL: u8 = 3;
+const OPEN: u8 = 14;
+const SUBMIT: u8 = 4;
+
+fn main() -> io::Result<()> {
+    for choice in 0..32 {
+        let tape = session(choice);
+        let recorded = wired::record(&tape);
+        assert!(recorded.done >= 1, "session {choice}: no I/O ended well");
+        write("wired", choice, &tape)?;
+        write("admin", choice, &recorded.admin)?;
+        write("subsystem", choice, &recorded.subsystem)?;
+        write("io_queue", choice, &queue(choice))?;
+    }
+    Ok(())
+}
+
+/// Connect, one command of each kind, a namespace event, and the end.
+fn session(choice: u8) -> Vec<u8> {
+    let mut tape = vec![choice | 0x20, choice & 2];
+    tape.extend([WELL, WELL, OPEN, WELL]);
+    for kind in 0..6 {
+        tape.extend([SUBMIT, kind, kind * 7, 0]);
+    }
+    tape.extend([WELL, WELL, 12, choice % 4, WELL]);
+    // Sixty-four blocks, more than fits a capsule: R2T and several data PDUs.
+    tape.extend([SUBMIT, 4, 63, 0, SUBMIT, 5, 63, 0, WELL, WELL, WELL]);
+    tape.extend([13, 1, WELL]);
+    tape
+}
+
+/// A controller that answers: ICResp, Connect, a read with data, a write with R2T, a response.
+fn queue(choice: u8) -> Vec<u8> {
+    let mut tape = vec![choice];
+    tape.extend([1, 0, 0, 0]);
+    tape.extend([1, 1, 0, 0]);
+    tape.extend([3, 1, 1, 0]);
+    // C2HData, LAST, of the newest command: offset 0, 1024 bytes; then its response.
+    tape.extend([1, 2, 4, 0, 0, 0, 0, 0, 0, 4]);
+    tape.extend([1, 1, 0, 0]);
+    tape.extend([3, 3, 40, 0]);
+    tape.extend([1, 3, 0, 0, 0, 0, 0, 0, 0, 0x52, 0, 0, 1, 0]);
+    tape.extend([6, 255, 1, 1, 0, 0]);
+    tape
+}
+
+fn write(target: &str, choice: u8, tape: &[u8]) -> io::Result<()> {
+    let directory = Path::new("fuzz/corpus").join(target);
+    fs::create_dir_all(&directory)?;
+    fs::write(directory.join(format!("session-{choice:02}")), tape)
+}
