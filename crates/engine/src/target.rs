@@ -81,9 +81,6 @@ pub struct TargetEngine {
     commands: Commands,
     pool: Pool,
     outputs: VecDeque<Output>,
-    /// The connection whose bytes are being taken, and whether it was unblocked meanwhile.
-    receiving: Option<u32>,
-    unblocked: bool,
     stop: Stop,
     board: Arc<Board>,
 }
@@ -126,8 +123,6 @@ impl TargetEngine {
             commands: Commands::new(connections, tokens),
             pool: Pool::new(config.arena_bytes, connections, of.in_capsule_max),
             outputs: VecDeque::with_capacity(commands_max + 4 * connections as usize + 1),
-            receiving: None,
-            unblocked: false,
             stop: Stop::No,
             board: Arc::new(Board::new(config.shapes.len())),
             subsystem: Subsystem::new(config.subsystem)?,

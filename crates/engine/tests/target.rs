@@ -2,6 +2,7 @@
 //! what can be changed while it runs.
 mod target_hand;
 
+use engine::Machine;
 use engine::target::{TargetControl, TargetEngine};
 use nvme::host::AnaState;
 use nvme::wire::Status;
@@ -85,6 +86,24 @@ fn commands_due_at_one_time_begin_in_the_order_they_came() {
         .collect();
     assert_eq!(order, cids);
     assert!(hand.requests.is_sorted_by_key(|request| request.offset));
+}
+
+/// Also where the one that came first has not been called up yet.
+#[test]
+fn what_is_due_at_once_does_not_overtake_what_is_due() {
+    let (mut hand, queues) = Hand::ready(&[DELAY]);
+    let first = hand.read(queues[0], 0, 1);
+    hand.now += 30 * MS;
+    hand.target
+        .handle_control(TargetControl::Shape(0, NONE), hand.now);
+    let second = hand.read(queues[0], 1, 1);
+    hand.pass(0);
+    let order: Vec<u16> = hand
+        .done(queues[0])
+        .iter()
+        .map(|(_, cid, _)| *cid)
+        .collect();
+    assert_eq!(order, [first, second]);
 }
 
 #[test]
@@ -192,7 +211,9 @@ fn jitter_depends_on_the_seed_alone() {
         let queues = [0, 1].map(|port| hand.queue(port, 256));
         let start = hand.now;
         for slba in 0..100 {
-            queues.map(|queue| hand.read(queue, slba, 1));
+            for queue in queues {
+                hand.read(queue, slba, 1);
+            }
         }
         hand.pass(SECOND);
         queues.map(|queue| times(&hand.done(queue), start))
@@ -287,7 +308,7 @@ fn a_resized_namespace_ends_where_it_now_ends() {
         hand.done(queues[0])[0].2
     };
     assert!(last(&mut hand, BLOCKS).is(Status::LBA_RANGE));
-    hand.disk.resize((2 * BLOCKS << SHIFT) as usize, 0);
+    hand.disk.resize(((2 * BLOCKS) << SHIFT) as usize, 0);
     hand.control(TargetControl::Resize(1, 2 * BLOCKS));
     assert!(last(&mut hand, BLOCKS).is_success());
     hand.control(TargetControl::Resize(1, 10));

@@ -47,6 +47,13 @@ pub(super) struct Command {
     pub(super) next: u32,
 }
 
+impl Stage {
+    /// In a line for a buffer.
+    pub(super) fn is_waiting(self) -> bool {
+        matches!(self, Stage::WaitsToReceive | Stage::WaitsToRead)
+    }
+}
+
 impl Command {
     /// What it needs a buffer for.
     pub(super) fn purpose(&self) -> Purpose {
@@ -167,22 +174,12 @@ impl Queue {
         self.last = slot;
     }
 
-    /// Takes a slot out, wherever it stands; usually it is the first.
-    pub(super) fn remove(&mut self, slot: u32, commands: &mut Commands) {
-        let next = commands[slot].next;
-        let (mut before, mut at) = (NONE, self.first);
-        while at != slot {
-            if at == NONE {
-                return;
-            }
-            (before, at) = (at, commands[at].next);
+    pub(super) fn pop(&mut self, commands: &Commands) -> Option<u32> {
+        let slot = self.first()?;
+        self.first = commands[slot].next;
+        if self.first == NONE {
+            self.last = NONE;
         }
-        match before {
-            NONE => self.first = next,
-            before => commands[before].next = next,
-        }
-        if self.last == slot {
-            self.last = before;
-        }
+        Some(slot)
     }
 }

@@ -132,11 +132,12 @@ impl TargetEngine {
         self.ports[port].stats.connections -= 1;
         self.subsystem
             .handle_closed(nvme::controller::ConnId(conn.0), now_ns);
-        while let Some(slot) = self.pool.withdraw(conn.0, &mut self.commands) {
-            if self.commands[slot].stage == Stage::WaitsToRead {
-                self.finish(slot, Status::SQ_DELETION, now_ns);
+        while let Some(slot) = self.pool.withdraw(conn.0, &self.commands) {
+            match self.commands[slot].stage {
+                Stage::WaitsToRead => self.finish(slot, Status::SQ_DELETION, now_ns),
+                // It never reached us: the subsystem releases it by itself.
+                _ => self.commands[slot].stage = Stage::Receiving,
             }
-            // One that waits to receive never reached us: the subsystem releases it by itself.
         }
         let mut withdrawn = commands::Queue::EMPTY;
         self.ports[port].withdraw(|slot| {
@@ -146,8 +147,7 @@ impl TargetEngine {
             }
             leaves
         });
-        while let Some(slot) = withdrawn.first() {
-            withdrawn.remove(slot, &mut self.commands);
+        while let Some(slot) = withdrawn.pop(&self.commands) {
             self.finish(slot, Status::SQ_DELETION, now_ns);
         }
         // What is still to be said of it must not reach the next of its number.

@@ -14,8 +14,11 @@ impl TargetEngine {
         loop {
             if let Some(event) = self.subsystem.poll_event() {
                 self.follow(event, now_ns);
-            } else if let Some((slot, span)) = self.pool.serve(&mut self.commands) {
+            } else if let Some((slot, span)) = self.pool.serve(&self.commands) {
                 self.have_buffer(slot, span, now_ns);
+                if self.commands[slot].in_capsule {
+                    self.resume(self.commands[slot].connection);
+                }
             } else {
                 return;
             }
@@ -45,7 +48,7 @@ impl TargetEngine {
                     self.outputs.push_back(Output::Transmit(ConnId(conn.0)));
                 }
             }
-            ControllerEvent::Resume(conn) => self.unblock(conn.0),
+            ControllerEvent::Resume(conn) => self.resume(conn.0),
             ControllerEvent::Close { conn, reason } => self.close_for(ConnId(conn.0), reason),
         }
     }
@@ -108,12 +111,8 @@ impl TargetEngine {
             return;
         }
         command.stage = Stage::Receiving;
-        let (connection, in_capsule) = (command.connection, command.in_capsule);
-        let conn = nvme::controller::ConnId(connection);
+        let conn = nvme::controller::ConnId(command.connection);
         self.subsystem.buffer_ready(conn, command.token, now_ns);
-        if in_capsule {
-            self.unblock(connection);
-        }
     }
 
     /// The next request to a device that a command needs; none left: it is done.
@@ -132,6 +131,10 @@ impl TargetEngine {
 
     /// A device has answered.
     pub(super) fn device_done(&mut self, id: u32, result: Result<(), DeviceError>, now_ns: u64) {
+        assert!(
+            self.commands[id].stage == Stage::AtDevice,
+            "no request {id}"
+        );
         match result {
             Ok(()) => self.next_request(id, now_ns),
             Err(error) => {
@@ -159,35 +162,22 @@ impl TargetEngine {
         self.subsystem.complete(conn, token, status, now_ns);
     }
 
-    /// A connection's stream may go on: by [`TargetEngine::receive`] where that has just offered
-    /// bytes, else by the reactor.
-    fn unblock(&mut self, connection: u32) {
-        if self.receiving == Some(connection) {
-            self.unblocked = true;
-        } else if self.connections.is_open(ConnId(connection)) {
-            self.outputs.push_back(Output::Resume(ConnId(connection)));
-        }
-    }
-
     /// Takes bytes from a connection's stream, as far as placements and buffers allow.
     pub(super) fn receive(&mut self, conn: ConnId, bytes: &[u8], now_ns: u64) -> usize {
-        let id = nvme::controller::ConnId(conn.0);
-        let mut taken = 0;
-        self.receiving = Some(conn.0);
-        loop {
-            if !self.connections.is_open(conn) {
-                taken = bytes.len();
-                break;
-            }
-            taken += self.subsystem.handle_bytes(id, &bytes[taken..], now_ns);
-            self.unblocked = false;
-            self.drain(now_ns);
-            if taken == bytes.len() || !self.unblocked {
-                break;
-            }
+        if !self.connections.is_open(conn) {
+            return bytes.len();
         }
-        self.receiving = None;
+        let id = nvme::controller::ConnId(conn.0);
+        let taken = self.subsystem.handle_bytes(id, bytes, now_ns);
+        self.drain(now_ns);
         taken
+    }
+
+    /// A connection's stream stood still, and may go on.
+    fn resume(&mut self, connection: u32) {
+        if self.connections.is_open(ConnId(connection)) {
+            self.outputs.push_back(Output::Resume(ConnId(connection)));
+        }
     }
 
     /// Nobody refers to a command or its buffer any more.
@@ -195,9 +185,10 @@ impl TargetEngine {
         let Some(slot) = self.commands.find(connection, token) else {
             return;
         };
-        if self.commands[slot].stage == Stage::WaitsToReceive {
-            self.pool.leave(slot, &mut self.commands);
-        }
+        assert!(
+            !self.commands[slot].stage.is_waiting(),
+            "released in a line"
+        );
         if let Some(span) = self.commands[slot].buffer.take() {
             self.pool.free(connection, span);
         }

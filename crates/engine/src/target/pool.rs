@@ -87,7 +87,7 @@ impl Pool {
     }
 
     /// The next waiting command that can be served, with its buffer.
-    pub(super) fn serve(&mut self, commands: &mut Commands) -> Option<(u32, Span)> {
+    pub(super) fn serve(&mut self, commands: &Commands) -> Option<(u32, Span)> {
         for _ in 0..self.turns.len() {
             let connection = self.turns.pop_front()?;
             let served = self.serve_connection(connection, commands);
@@ -102,24 +102,16 @@ impl Pool {
     }
 
     /// The connection's next waiting command, which leaves the line without a buffer.
-    pub(super) fn withdraw(&mut self, connection: u32, commands: &mut Commands) -> Option<u32> {
+    pub(super) fn withdraw(&mut self, connection: u32, commands: &Commands) -> Option<u32> {
         let account = &mut self.accounts[connection as usize];
-        let slot = account.waiting.iter().find_map(Queue::first)?;
-        self.leave(slot, commands);
-        Some(slot)
-    }
-
-    /// One waiting command leaves the line without a buffer.
-    pub(super) fn leave(&mut self, slot: u32, commands: &mut Commands) {
-        let connection = commands[slot].connection;
-        let account = &mut self.accounts[connection as usize];
-        account
+        let slot = account
             .waiting
             .iter_mut()
-            .for_each(|queue| queue.remove(slot, commands));
+            .find_map(|queue| queue.pop(commands))?;
         if !account.is_waiting() {
             self.turns.retain(|waiting| *waiting != connection);
         }
+        Some(slot)
     }
 
     /// A buffer comes back.
@@ -133,18 +125,14 @@ impl Pool {
         self.buddy.free(span);
     }
 
-    fn serve_connection(
-        &mut self,
-        connection: u32,
-        commands: &mut Commands,
-    ) -> Option<(u32, Span)> {
+    fn serve_connection(&mut self, connection: u32, commands: &Commands) -> Option<(u32, Span)> {
         [Purpose::InCapsule, Purpose::Other]
             .into_iter()
             .find_map(|purpose| {
                 let queue = self.accounts[connection as usize].waiting[purpose as usize];
                 let slot = queue.first()?;
                 let span = self.try_take(connection, commands[slot].len, purpose)?;
-                self.accounts[connection as usize].waiting[purpose as usize].remove(slot, commands);
+                self.accounts[connection as usize].waiting[purpose as usize].pop(commands);
                 Some((slot, span))
             })
     }

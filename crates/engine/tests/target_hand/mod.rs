@@ -1,6 +1,7 @@
 //! A reactor and hosts by hand around one target: the test says what each host sends, when a device
 //! answers and when time passes. Hosts speak raw PDUs, so they can also speak wrong ones.
 #![allow(dead_code, reason = "each test file uses a part")]
+#![allow(clippy::unwrap_used, reason = "a test")]
 
 use engine::machine::{Closed, DeviceError, Memory};
 use engine::target::{TargetConfig, TargetControl, TargetEngine};

@@ -71,33 +71,12 @@ fn connections_take_turns_and_each_keeps_its_order() {
     for slot in &waiting {
         assert_eq!(want(&mut pool, &mut commands, *slot), None);
     }
-    assert_eq!(pool.serve(&mut commands), None);
+    assert_eq!(pool.serve(&commands), None);
     pool.free(2, held[0]);
-    let served: Vec<_> = core::iter::from_fn(|| pool.serve(&mut commands))
+    let served: Vec<_> = core::iter::from_fn(|| pool.serve(&commands))
         .map(|(slot, _)| slot)
         .collect();
     assert_eq!(served, [0, 3, 1, 4, 2].map(|i: usize| waiting[i]));
-}
-
-#[test]
-fn a_command_may_leave_the_line_from_anywhere() {
-    for leaver in 0..3 {
-        let (mut pool, mut commands) = (Pool::new(2 * MIB, 4, 0), Commands::new(4, 8));
-        let held = fill(&mut pool);
-        let mut waiting: Vec<_> = (0..3)
-            .map(|token| command(&mut commands, 0, token, 4096, false))
-            .collect();
-        for slot in &waiting {
-            assert_eq!(want(&mut pool, &mut commands, *slot), None);
-        }
-        pool.leave(waiting.remove(leaver), &mut commands);
-        pool.free(2, held[0]);
-        let served: Vec<_> = core::iter::from_fn(|| pool.serve(&mut commands))
-            .map(|(slot, _)| slot)
-            .collect();
-        assert_eq!(served, waiting);
-        assert!(pool.turns.is_empty());
-    }
 }
 
 #[derive(Clone, Debug)]
@@ -149,10 +128,10 @@ proptest! {
                     pool.free(connection, span);
                 }
                 Step::Withdraw(connection) => {
-                    waiting -= i32::from(pool.withdraw(connection, &mut commands).is_some());
+                    waiting -= i32::from(pool.withdraw(connection, &commands).is_some());
                 }
             }
-            while let Some((slot, span)) = pool.serve(&mut commands) {
+            while let Some((slot, span)) = pool.serve(&commands) {
                 prop_assert_eq!(span.len, commands[slot].len);
                 held.push((commands[slot].connection, span));
                 waiting -= 1;
@@ -167,7 +146,7 @@ proptest! {
         while waiting > 0 {
             prop_assert!(!held.is_empty(), "{} wait for nothing", waiting);
             held.drain(..).for_each(|(connection, span)| pool.free(connection, span));
-            while let Some((slot, span)) = pool.serve(&mut commands) {
+            while let Some((slot, span)) = pool.serve(&commands) {
                 held.push((commands[slot].connection, span));
                 waiting -= 1;
             }
