@@ -382,7 +382,7 @@ impl Load {
             .count()
     }
 
-    /// Takes what ended, starts what may start.
+    /// Takes what ended, starts what may start; again where I/O fails at once.
     pub fn step(
         &mut self,
         world: &mut World,
@@ -390,16 +390,20 @@ impl Load {
         events: &mut Vec<HostEvent>,
     ) {
         loop {
-            let event = host.borrow_mut().poll_event();
-            match event {
-                None => break,
-                Some(HostEvent::Done(done)) => self.end(world, &done),
-                Some(other) => events.push(other),
+            let before = self.ended;
+            while let Some(event) = { host.borrow_mut().poll_event() } {
+                match event {
+                    HostEvent::Done(done) => self.end(world, &done),
+                    other => events.push(other),
+                }
             }
-        }
-        for slot in 0..self.slots.len() {
-            if self.slots[slot].busy.is_none() && self.started < self.total {
-                self.begin(world, host, slot as u64);
+            for slot in 0..self.slots.len() {
+                if self.slots[slot].busy.is_none() && self.started < self.total {
+                    self.begin(world, host, slot as u64);
+                }
+            }
+            if self.ended == before {
+                return;
             }
         }
     }
