@@ -9,7 +9,9 @@ use std::path::Path;
 fn replay(target: &str) {
     let found = bodies::TARGETS.iter().find(|(name, _)| *name == target);
     let (_, body) = found.expect("a target of this name");
-    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(target);
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../fuzz/corpus")
+        .join(target);
     let mut inputs: Vec<_> = fs::read_dir(&corpus)
         .unwrap_or_else(|error| panic!("{}: {error}", corpus.display()))
         .map(|entry| entry.expect("an entry of the corpus").path())
