@@ -1,11 +1,11 @@
-//! One controller: what a host sees of the subsystem over its admin queue and the I/O queues with it.
+//! One controller: what a host sees of the subsystem over its admin and I/O queues.
 //!
-//! Decides enable, reset and shutdown from what is written to CC (Base 2.0, 3.5 and 3.6), when the host
-//! is taken for dead (Base 2.0, 3.9), and which asynchronous event is due (Base 2.0, 5.2).
+//! Decides enable, reset and shutdown from what is written to CC (Base 2.0, 3.5 and 3.6), when the
+//! host is taken for dead (Base 2.0, 3.9), and which asynchronous event is due (Base 2.0, 5.2).
 //!
 //! # Contract
-//! Reset and shutdown are acknowledged (CSTS.RDY, CSTS.SHST) only when nothing of this controller is
-//! with the driver any more: that acknowledgement is a host's proof that no old write will come (T9).
+//! Reset and shutdown are acknowledged (CSTS.RDY, CSTS.SHST) only when nothing of this controller
+//! is with the driver any more: that is a host's proof that no old write will come (T9).
 use super::connection::Purpose;
 use super::errors::ErrorLog;
 use crate::limits::{ASYNC_EVENTS_MAX, IDLE_NS};
@@ -200,8 +200,8 @@ impl Controller {
 
     fn enable(&mut self) -> Change {
         let cc = self.cc;
-        // 4 KiB pages, round robin, NVM command set: all that CAP offers. Without I/O queues the entry
-        // sizes mean nothing (Base 2.0, 3.1.3.5).
+        // 4 KiB pages, round robin, NVM command set: all that CAP offers. Without I/O queues the
+        // entry sizes mean nothing (Base 2.0, 3.1.3.5).
         let sizes = self.discovery || (cc.iosqes() == 6 && cc.iocqes() == 4);
         let fits = cc.mps() == 0 && cc.ams() == 0 && cc.css() == 0 && sizes;
         self.csts = Csts::new(fits, !fits, 0);
@@ -235,8 +235,8 @@ impl Controller {
         }
     }
 
-    /// The host is alive: sets the time at which it will be taken for dead. The keep-alive timer runs
-    /// only while the controller is enabled and not shut down (Base 2.0, 3.9.1).
+    /// The host is alive: sets the time at which it will be taken for dead. The keep-alive timer
+    /// runs only while the controller is enabled and not shut down (Base 2.0, 3.9.1).
     pub fn touch(&mut self, now_ns: u64) {
         let wait_ns = if !self.is_ready() || (self.discovery && self.kato_ms == 0) {
             IDLE_NS

@@ -210,7 +210,7 @@ fn check_namespaces(config: &SubsystemConfig) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// Whether a namespace can have this many blocks: at least one, and all of them addressable in bytes.
+/// Whether a namespace can have this many blocks: at least one, and each at an offset in bytes.
 pub(super) fn check_blocks(namespace: &NamespaceConfig, blocks: u64) -> Result<(), ConfigError> {
     if blocks == 0 || blocks > (i64::MAX as u64) >> namespace.block_shift {
         return wrong("blocks", "must be at least 1 and below 2^63 bytes in all");

@@ -12,8 +12,8 @@ use crate::wire::fabrics::{
 use crate::wire::sqe::fctype;
 use crate::wire::{Sqe, Status, WireError, le16};
 
-/// Time-out for enable, reset and shutdown that CAP and CRTO report, units of 500 ms: 15 s. They wait
-/// for what the driver has in hand.
+/// Time-out for enable, reset and shutdown that CAP and CRTO report, units of 500 ms: 15 s. They
+/// wait for what the driver has in hand.
 const READY_TIMEOUT: u8 = 30;
 /// CAP.CRMS: controller ready with media, the only mode there is (Base 2.0, 3.1.3.1).
 const CAP_CRWMS: u64 = 1 << 59;
@@ -205,8 +205,8 @@ impl Subsystem {
         connection.connected(controller, connect.qid, entries, flow_control);
     }
 
-    /// The next identifier of the range that no controller has; round and round, so that one that has
-    /// just died isn't at once somebody else.
+    /// The next identifier of the range that no controller has; round and round, so that one that
+    /// has just died isn't at once somebody else.
     fn free_cntlid(&mut self) -> Option<u16> {
         let (min, max) = (self.shared.config.cntlid_min, self.shared.config.cntlid_max);
         for _ in min..=max {
@@ -261,7 +261,7 @@ impl Subsystem {
         Ok(0)
     }
 
-    /// The queue ends when nothing of it is with the driver: the answer proves that to the host (T9).
+    /// The queue ends when nothing of it is with the driver: the answer is the proof of it (T9).
     fn disconnect(&mut self, at: usize, slot: u16, now_ns: u64) {
         let (connection, _) = self.connection(at);
         connection.phase = Phase::Drain(slot);

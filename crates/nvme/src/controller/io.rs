@@ -1,8 +1,8 @@
 //! I/O commands of the NVM command set: what is checked before the driver hears of one.
 //!
 //! The order of checks: opcode, the entry's form, namespace, access through this port, protection,
-//! range, size, data pointer. Statuses of permanent faults carry Do Not Retry (T3); those of the path
-//! are of type 3h (T2, T26) and don't: the host shall look for another way.
+//! range, size, data pointer. Statuses of permanent faults carry Do Not Retry (T3); those of the
+//! path are of type 3h (T2, T26) and don't: the host shall look for another way.
 use super::config::Shared;
 use super::connection::Purpose;
 use super::{Action, NamespaceConfig};
@@ -166,7 +166,7 @@ fn blocks(
     Ok(plan)
 }
 
-/// Dataset Management: its ranges are data of the machine's own. Hosts may send more than they count.
+/// Dataset Management: its ranges are the machine's own data. Hosts may send more than they count.
 fn ranges(nsid: u32, sqe: &Sqe<'_>, capsule: u32) -> Result<Plan, Status> {
     let count = (sqe.cdw(10) & 0xff) + 1;
     let least = count * dsm::Range::LEN as u32;

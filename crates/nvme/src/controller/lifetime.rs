@@ -1,4 +1,4 @@
-//! Ends: of queues, of associations, of connections, in order or not, and the clocks that bring them.
+//! How queues, associations and connections end, in order or not, and the clocks that see to it.
 use super::association::Controller;
 use super::connection::Phase;
 use super::{CloseReason, ControllerEvent, Subsystem};
@@ -74,8 +74,8 @@ impl Subsystem {
         }
     }
 
-    /// Nothing of a disconnected queue may be with the driver any more: then Disconnect is answered and
-    /// the connection ends.
+    /// Nothing of a disconnected queue may be with the driver any more: then Disconnect is answered
+    /// and the connection ends.
     pub(super) fn drained(&mut self, at: usize, now_ns: u64) {
         let (connection, _) = self.connection(at);
         if let Phase::Drain(slot) = connection.phase

@@ -1,17 +1,18 @@
 //! The subsystem machine: all connections, controllers and what they share.
 //!
-//! Decides everything a target decides, from the bytes of hosts, the answers of the driver's storage and
-//! the time. One allowed set of ports serves both the I/O subsystem and discovery.
+//! Decides everything a target decides, from the bytes of hosts, the answers of the driver's
+//! storage and the time. One allowed set of ports serves both the I/O subsystem and discovery.
 //!
 //! # Contract
-//! * Every call may make events, `poll_transmit` and `handle_sent` too: the driver polls `poll_event`
-//!   until `None` before it sleeps.
-//! * The driver polls `poll_transmit` of every connection named in a `Transmit` until `None`, at its
-//!   own pace: it may stop while enough is queued with the kernel. What waits holds a slot, no data.
+//! * Every call may make events, `poll_transmit` and `handle_sent` too: the driver polls
+//!   `poll_event` until `None` before it sleeps.
+//! * The driver polls `poll_transmit` of every connection named in a `Transmit` until `None`, at
+//!   its own pace: it may stop while enough is queued with the kernel. What waits holds a slot, no
+//!   data.
 //! * Tokens name commands per connection and are below the queue's entries.
 //! * A buffer belongs to the machine's command from `buffer_ready` (or the read's execution) until
-//!   `Release`. While a connection lives, `Release` follows the last `handle_sent`; what else it held is
-//!   released in `handle_closed`.
+//!   `Release`. While a connection lives, `Release` follows the last `handle_sent`; what else it
+//!   held is released in `handle_closed`.
 //! * Calls for a connection that isn't open are ignored where a late event may cause them
 //!   (`buffer_ready`, `poll_transmit`) and panic elsewhere.
 //!
@@ -75,7 +76,8 @@ impl Subsystem {
         })
     }
 
-    /// Asks hosts to align data in their PDUs to `bytes`: (CPDA + 1) · 4. For connections opened later.
+    /// Asks hosts to align data in their PDUs to `bytes`: (CPDA + 1) · 4. For connections opened
+    /// later.
     ///
     /// # Errors
     /// Unless a multiple of 4, 4 to 128.
@@ -214,8 +216,8 @@ impl Subsystem {
         }
     }
 
-    /// The connection is gone. Commands still at the backend are completed by the driver as usual; each
-    /// gets its Release. `conn` may be opened again once all of them are released.
+    /// The connection is gone. Commands still at the backend are completed by the driver as usual;
+    /// each gets its Release. `conn` may be opened again once all of them are released.
     pub fn handle_closed(&mut self, conn: ConnId, now_ns: u64) {
         let at = conn.0 as usize;
         self.detach(at, CloseReason::AssociationLost, now_ns);

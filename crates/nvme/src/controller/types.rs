@@ -127,9 +127,9 @@ pub struct IoCommand {
 /// What the subsystem tells its driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ControllerEvent {
-    /// A command that carries data from the host needs a buffer of `len` bytes before data can flow:
-    /// answer with `Subsystem::buffer_ready`.
-    /// A `Release` may come first, if the connection ends: then no answer is due any more.
+    /// A command that carries data from the host needs a buffer of `len` bytes before data can
+    /// flow: answer with `Subsystem::buffer_ready`. A `Release` may come first, if the connection
+    /// ends: then no answer is due any more.
     NeedBuffer {
         /// Connection.
         conn: ConnId,
@@ -137,15 +137,16 @@ pub enum ControllerEvent {
         token: u32,
         /// Bytes.
         len: u32,
-        /// The data is in the capsule: `handle_bytes` takes nothing until the buffer is there. Other
-        /// data is asked for (R2T) when the buffer is there, and the stream goes on meanwhile: behind a
-        /// stream that stood still for it might lie the very data that frees the buffers.
+        /// The data is in the capsule: `handle_bytes` takes nothing until the buffer is there.
+        /// Other data is asked for (R2T) when the buffer is there, and the stream goes on
+        /// meanwhile: behind a stream that stood still for it might lie the very data that frees
+        /// the buffers.
         in_capsule: bool,
     },
     /// Execute, then call `Subsystem::complete`. A read's buffer is the driver's to find.
     Command(IoCommand),
-    /// The command is over and nothing refers to its buffer. One for every token that was named in a
-    /// `NeedBuffer` or `Command`.
+    /// The command is over and nothing refers to its buffer. One for every token that was named in
+    /// a `NeedBuffer` or `Command`.
     Release {
         /// Connection.
         conn: ConnId,
@@ -154,8 +155,8 @@ pub enum ControllerEvent {
     },
     /// There is something for `poll_transmit` on this connection.
     Transmit(ConnId),
-    /// `handle_bytes` had stopped for want of a command slot (sends were slow to be reported); now it
-    /// takes bytes again.
+    /// `handle_bytes` had stopped for want of a command slot (sends were slow to be reported); now
+    /// it takes bytes again.
     Resume(ConnId),
     /// Send what is queued, then close; at once where [`CloseReason::is_abortive`] says so. Comes a
     /// second time, with [`CloseReason::Linger`], if the peer doesn't let the rest go.

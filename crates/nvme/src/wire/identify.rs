@@ -192,7 +192,8 @@ structure! {
         nmic: u8 = 30,
         /// Reservation capabilities.
         rescap: u8 = 31,
-        /// Deallocate: 2:0 = 001b deallocated blocks read as zeroes; bit 3: Write Zeroes may deallocate.
+        /// Deallocate: 2:0 = 001b deallocated blocks read as zeroes; bit 3: Write Zeroes may
+        /// deallocate.
         dlfeat: u8 = 33,
         /// Atomic write unit, blocks, 0's based (if NSFEAT bit 1).
         nawun: u16 = 34,

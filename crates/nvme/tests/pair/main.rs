@@ -1,5 +1,6 @@
 //! The host's machines and the target's, wired to each other: what one says, the other must
 //! understand, in every combination of what can be negotiated and whatever the splits.
+#![allow(clippy::unwrap_used)]
 mod world;
 
 use nvme::controller::{CloseReason, SubsystemConfig};
@@ -129,7 +130,7 @@ impl Model {
         let n = blocks as u32;
         let (command, buffer, then) = match world.rng.below(10) {
             0..=3 => (
-                Command::write(1, slba, n, 9, token % 2 == 0, token),
+                Command::write(1, slba, n, 9, token.is_multiple_of(2), token),
                 stamp.clone(),
                 Some(stamp),
             ),

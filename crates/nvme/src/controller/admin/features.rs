@@ -23,7 +23,7 @@ pub(super) fn set(
     let value = sqe.cdw(11);
     match id {
         fid::NUMBER_OF_QUEUES => return set_queues(controller, value),
-        // Warnings of SMART have no cause here; other bits than OAES offers are kept as they are said.
+        // What OAES doesn't offer never happens: those bits aren't kept.
         fid::ASYNC_EVENTS => controller.event_config = value & EVENTS,
         fid::KEEP_ALIVE => controller.set_kato(value, now_ns),
         // The cache is the backend's, and stays as it is.

@@ -1,8 +1,8 @@
 //! Admin commands (Base 2.0, 5): what each is answered with.
 //!
 //! # Contract
-//! Data is not made when a command is executed but when its turn to be sent has come ([`page`]): a host
-//! that doesn't read pins a slot, not a buffer.
+//! Data is not made when a command is executed but when its turn to be sent has come ([`page`]): a
+//! host that doesn't read pins a slot, not a buffer.
 mod features;
 mod identify;
 mod log;
@@ -86,8 +86,8 @@ fn is_supported(opcode: u8) -> bool {
     log::ADMIN_EFFECTS.iter().any(|&(known, _)| known == opcode)
 }
 
-/// Makes the data of a command whose turn to be sent has come: `out` holds exactly `len` bytes then.
-/// What a log page has no bytes for is zero.
+/// Makes the data of a command whose turn to be sent has come: `out` holds exactly `len` bytes
+/// then. What a log page has no bytes for is zero.
 pub(super) fn page(
     shared: &Shared,
     controller: &mut Controller,

@@ -1,14 +1,15 @@
 //! One TCP connection of the target: PDUs in both directions and the commands between them.
 //!
-//! Decides what is a legal PDU (NVMe-TCP 1.0, 3) and where its bytes belong; what a command *means* is
-//! decided by its owner, the [`Subsystem`](super::Subsystem), which gets every capsule as a [`Step`].
+//! Decides what is a legal PDU (NVMe-TCP 1.0, 3) and where its bytes belong; what a command *means*
+//! is decided by its owner, the [`Subsystem`](super::Subsystem), which gets every capsule as a
+//! [`Step`].
 //!
 //! # Contract
 //! Slots of commands are named by their index; the driver knows them as tokens below the queue's
-//! entries. A slot is free again when its response was handed out and all its payload was reported sent.
+//! entries. A slot is free when its response was handed out and its payload was reported sent.
 //!
 //! # Limits
-//! `entries` slots, one queue position for each; the machine's own PDUs (ICResp, TermReq) beside them.
+//! `entries` slots, one queue position for each; beside them one ICResp and one TermReq.
 mod receive;
 mod slots;
 mod transmit;
@@ -211,8 +212,8 @@ impl Connection {
         }
     }
 
-    /// No more is taken. What is queued may still go out, unless the peer broke the protocol: then only
-    /// the TermReq does.
+    /// No more is taken. What is queued may still go out, unless the peer broke the protocol: then
+    /// only the TermReq does.
     pub fn closing(&mut self, deadline_ns: u64) {
         self.phase = Phase::Closing;
         self.deadline_ns = deadline_ns;

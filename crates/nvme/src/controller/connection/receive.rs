@@ -14,7 +14,7 @@ use crate::wire::{le32, put};
 pub(in crate::controller) enum Step {
     /// All was taken that can be taken now.
     Wait,
-    /// A command. Its in-capsule data, if any, is dropped unless [`Receiver::route`] says otherwise.
+    /// A command. Its in-capsule data is dropped unless [`Receiver::route`] says otherwise.
     Capsule([u8; 64]),
     /// All data of this command has arrived.
     Complete(u16),
@@ -180,7 +180,7 @@ impl Receiver {
 }
 
 impl Body {
-    /// Takes what isn't payload. Returns the bytes taken; the body is over when nothing is left of it.
+    /// Takes what isn't payload. Returns the bytes taken.
     fn take(&mut self, bytes: &[u8], slots: &mut Slots) -> usize {
         let skip = bytes.len().min(self.pad as usize);
         self.pad -= skip as u32;
@@ -292,8 +292,8 @@ impl Connection {
         })
     }
 
-    /// The body is over: a wrong digest sticks to its command (T17). Returns the slot if that was its
-    /// last data.
+    /// The body is over: a wrong digest sticks to its command (T17). Returns the slot if that was
+    /// its last data.
     #[inline]
     fn end_body(&mut self) -> Option<u16> {
         let body = self.rx.body.take()?;

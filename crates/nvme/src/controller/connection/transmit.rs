@@ -73,7 +73,7 @@ impl Connection {
         Sent::Idle
     }
 
-    /// One R2T for all data of the command: never more than one outstanding (T19), whatever MAXR2T is.
+    /// One R2T for all data of the command: that is legal whatever MAXR2T is (T19).
     fn send_r2t(&mut self, slot: u16, out: &mut Vec<u8>) {
         let command = &mut self.slots[slot];
         command.state = State::Receiving;
@@ -88,7 +88,7 @@ impl Connection {
             .begin(out, PduType::R2t, 0, &header.emit(), 0);
     }
 
-    /// The next piece of a read's data. Behind the last one the response is due, unless SUCCESS says it.
+    /// The next piece of a read. Behind the last one comes the response, unless SUCCESS says it.
     #[inline]
     fn send_data(&mut self, slot: u16, out: &mut Vec<u8>, events: &mut Events) -> TxPayload {
         let success = self.may_succeed(slot);
@@ -144,7 +144,7 @@ impl Connection {
         self.end_data(slot, success, events);
     }
 
-    /// Whether SUCCESS may stand for the response (T18): no queue head to tell, and nothing else either.
+    /// Whether SUCCESS may stand for the response (T18): there is nothing else to tell.
     #[inline]
     fn may_succeed(&self, slot: u16) -> bool {
         let command = &self.slots[slot];
@@ -188,7 +188,7 @@ impl Connection {
         self.finish(slot, events);
     }
 
-    /// The head moves with answers, not with arrivals: so it never promises a slot that isn't there.
+    /// The head moves with answers, not with arrivals: it never promises a slot that isn't there.
     #[inline]
     fn answered(&mut self) {
         self.outstanding -= 1;

@@ -143,7 +143,7 @@ fn t20_every_h2cdata_that_breaks_a_rule_is_fatal() {
         };
         assert_eq!((f, i), (*fes as u16, *fei), "{header:?}");
         assert_eq!(bench.closed, [(1, CloseReason::Protocol)]);
-        // The buffer is the machine's until the connection is gone: a receive may still run into it.
+        // Until the connection is gone a receive may still run into the buffer.
         assert_eq!(bench.buffers.len(), 1);
         bench.gone(1);
         assert!(bench.buffers.is_empty() && bench.executed.is_empty());

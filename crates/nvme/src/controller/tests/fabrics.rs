@@ -19,75 +19,47 @@ fn refused(cqe: Cqe) -> (Status, u64) {
 
 #[test]
 fn every_refusal_of_an_admin_connect() {
-    let mut restricted = config();
-    restricted.hosts = vec!["nqn.2026-01.org.example:other".into()];
-    let good = admin_connect();
-    let data = connect_data(NQN, CNTLID_ANY);
-    let none = connect_data("nqn.none", CNTLID_ANY);
-    let cases = [
+    type Change = fn(&mut Connect, &mut ConnectData<'_>);
+    let cases: &[(Change, (Status, u64))] = &[
         (
-            config(),
-            Connect { recfmt: 1, ..good },
-            data,
+            |c, _| c.recfmt = 1,
             (connect_status::INCOMPATIBLE_FORMAT, 0),
         ),
-        (config(), good, none, parameter(256, true)),
-        (
-            config(),
-            good,
-            ConnectData {
-                hostnqn: b"",
-                ..data
-            },
-            parameter(512, true),
-        ),
-        (
-            config(),
-            good,
-            ConnectData {
-                hostnqn: &[0xff],
-                ..data
-            },
-            parameter(512, true),
-        ),
-        (
-            config(),
-            good,
-            ConnectData { cntlid: 3, ..data },
-            parameter(16, true),
-        ),
-        (
-            config(),
-            good,
-            ConnectData {
-                cntlid: 0xfffe,
-                ..data
-            },
-            parameter(16, true),
-        ),
-        (
-            config(),
-            Connect { sqsize: 0, ..good },
-            data,
-            parameter(44, false),
-        ),
-        (
-            config(),
-            Connect {
-                sqsize: 128,
-                ..good
-            },
-            data,
-            parameter(44, false),
-        ),
-        (restricted, good, data, (connect_status::INVALID_HOST, 0)),
+        (|_, d| d.subnqn = b"nqn.none", parameter(256, true)),
+        (|_, d| d.hostnqn = b"", parameter(512, true)),
+        (|_, d| d.hostnqn = &[0xff], parameter(512, true)),
+        (|_, d| d.cntlid = 3, parameter(16, true)),
+        (|_, d| d.cntlid = 0xfffe, parameter(16, true)),
+        (|c, _| c.sqsize = 0, parameter(44, false)),
+        (|c, _| c.sqsize = 128, parameter(44, false)),
     ];
-    for (config, connect, data, want) in cases {
-        let mut bench = Bench::new(config);
+    for (change, want) in cases {
+        let mut bench = Bench::new(config());
         bench.open(0, 0, &plain());
+        let (mut connect, mut data) = (admin_connect(), connect_data(NQN, CNTLID_ANY));
+        change(&mut connect, &mut data);
         let cqe = bench.connect(0, connect, &data);
-        assert_eq!(refused(cqe), want, "{connect:?}");
+        assert_eq!(refused(cqe), *want, "{connect:?}");
         assert_eq!(bench.target.controllers().count(), 0);
+    }
+}
+
+#[test]
+fn the_list_of_hosts_is_enforced() {
+    for (host, want) in [
+        (
+            "nqn.2026-01.org.example:other",
+            (connect_status::INVALID_HOST, 0),
+        ),
+        (HOST, (Status::SUCCESS, 3)),
+    ] {
+        let mut bench = Bench::new(SubsystemConfig {
+            hosts: vec![host.into()],
+            ..config()
+        });
+        bench.open(0, 0, &plain());
+        let cqe = bench.connect(0, admin_connect(), &connect_data(NQN, CNTLID_ANY));
+        assert_eq!((cqe.status.code(), cqe.result), want);
     }
 }
 

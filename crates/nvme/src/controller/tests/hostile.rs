@@ -4,7 +4,7 @@ use super::*;
 use crate::wire::sqe::{FABRICS, NSID_ALL};
 use proptest::prelude::*;
 
-/// Offers bytes in pieces, all buffers given and all commands executed. Every byte must find an end.
+/// Offers bytes in pieces; buffers are given, commands executed. Every byte must find an end.
 fn offer(bench: &mut Bench, conn: u32, bytes: &[u8], piece: usize) {
     for piece in bytes.chunks(piece.max(1)) {
         let taken = bench.feed(conn, piece);
@@ -157,7 +157,10 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
 
     #[test]
-    fn bytes_of_no_sense(bytes in prop::collection::vec(any::<u8>(), 0..600), piece in 1usize..200) {
+    fn bytes_of_no_sense(
+        bytes in prop::collection::vec(any::<u8>(), 0..600),
+        piece in 1usize..200,
+    ) {
         let mut bench = Bench::new(config());
         bench.target.open(ConnId(0), 0, bench.now).unwrap();
         bench.wires.insert(0, Wire::default());
@@ -187,7 +190,8 @@ proptest! {
         piece in 1usize..5000,
     ) {
         let mut bench = Bench::ready(config(), &options(bits));
-        // Namespace 2 is resized by nobody; the driver's storage must never be asked beyond its end.
+        // Namespace 2 is resized by nobody; the driver's storage must never be asked beyond its
+        // end.
         play(&mut bench, &acts, piece);
         check(bench, 2);
     }
