@@ -126,7 +126,7 @@ where
                 connection.phase = Phase::Open;
                 let dirty = connection.dirty;
                 self.machine.handle_connected(conn, self.now_ns);
-                self.arm_receive(conn);
+                self.unarmed.push(conn);
                 if dirty {
                     self.mark_dirty(conn);
                 }
@@ -154,7 +154,7 @@ where
         connection.phase = Phase::Open;
         // Who connects usually speaks first, and may have.
         connection.nonempty = true;
-        self.arm_receive(conn);
+        self.unarmed.push(conn);
     }
 
     /// `Output::Close`. Nothing to do where the end was already reported or is on its way.
@@ -169,7 +169,7 @@ where
                 connection.deadline_ns = now_ns + CLOSE_WAIT_NS;
                 connection.inbound.unblock();
                 self.closing.push(conn);
-                self.arm_receive(conn);
+                self.unarmed.push(conn);
                 self.mark_dirty(conn);
             }
             _ => self.end(conn, Closed::ByUs),

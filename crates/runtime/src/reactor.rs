@@ -31,8 +31,8 @@ pub(crate) struct Reactor<M: Machine> {
     pub(crate) connections: Box<[Connection]>,
     /// Connections that have something to transmit.
     pub(crate) dirty: Vec<ConnId>,
-    /// Connections that found no receive buffer.
-    pub(crate) starved: Vec<ConnId>,
+    /// Connections that may have no receive in flight.
+    pub(crate) unarmed: Vec<ConnId>,
     /// Connections with a deadline, in the course of an orderly close.
     pub(crate) closing: Vec<ConnId>,
     /// Messages not in use, the one used last on top.
@@ -119,7 +119,7 @@ where
             again: false,
             connections: (0..count).map(|_| Connection::default()).collect(),
             dirty: Vec::with_capacity(count as usize),
-            starved: Vec::with_capacity(count as usize),
+            unarmed: Vec::with_capacity(count as usize),
             closing: Vec::with_capacity(count as usize),
             messages,
             listeners: listeners.collect::<Result<_, _>>()?,
@@ -239,7 +239,7 @@ where
                 break;
             }
         }
-        self.feed_starved();
+        self.arm_receives();
     }
 
     fn outputs(&mut self) {

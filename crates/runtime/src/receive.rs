@@ -49,8 +49,15 @@ impl<M: Machine> Reactor<M>
 where
     M::Control: Send,
 {
-    /// Starts the next receive of a connection that has none.
-    pub(crate) fn arm_receive(&mut self, conn: ConnId) {
+    /// Starts the next receive of every connection that has none. Called when everything to send is under
+    /// way: answers leave first, and the machine has said where payload goes.
+    pub(crate) fn arm_receives(&mut self) {
+        while let Some(conn) = self.unarmed.pop() {
+            self.arm_receive(conn);
+        }
+    }
+
+    fn arm_receive(&mut self, conn: ConnId) {
         let connection = &mut self.connections[conn.0 as usize];
         let receiving = matches!(connection.phase, Phase::Open | Phase::Closing);
         let Some(socket) = connection.socket.as_ref().filter(|_| receiving) else {
@@ -91,9 +98,13 @@ where
         connection.nonempty = completion.nonempty;
         let inbound = mem::take(&mut connection.inbound);
         match (connection.phase, completion.result) {
-            (Phase::Open | Phase::Closing, Err(Errno::NOBUFS)) => self.starved.push(conn),
+            (Phase::Open | Phase::Closing, Err(Errno::NOBUFS)) => {
+                // All that were lent are full; the next turn lends others.
+                connection.nonempty = true;
+                self.unarmed.push(conn);
+            }
             (Phase::Open | Phase::Closing, Err(Errno::INTR | Errno::AGAIN)) => {
-                self.arm_receive(conn);
+                self.unarmed.push(conn);
             }
             (Phase::Open, Ok(0)) => self.end(conn, Closed::ByPeer),
             (Phase::Open, Err(error)) => self.end(conn, Closed::Error(error.raw_os_error())),
@@ -105,17 +116,9 @@ where
                 }
                 _ => unreachable!("bytes were received nowhere"),
             },
-            (Phase::Closing, Ok(1..)) => self.arm_receive(conn),
+            (Phase::Closing, Ok(1..)) => self.unarmed.push(conn),
             (Phase::Closing, _) => self.handle_closed_by_both(conn),
             _ => self.conclude_if_quiet(conn),
-        }
-    }
-
-    /// Connections that found no buffer try again: this turn has returned some.
-    pub(crate) fn feed_starved(&mut self) {
-        while let Some(conn) = self.starved.pop() {
-            self.connection_mut(conn).nonempty = true;
-            self.arm_receive(conn);
         }
     }
 
@@ -149,7 +152,7 @@ where
             }
         }
         drop(buffer);
-        self.arm_receive(conn);
+        self.unarmed.push(conn);
     }
 
     /// Copies payload to its place; returns how much.
@@ -175,6 +178,6 @@ where
         self.machine.handle_payload(conn, count, crc, self.now_ns);
         self.stats.bytes_direct_in += u64::from(count);
         self.connection_mut(conn).after_direct = filled;
-        self.arm_receive(conn);
+        self.unarmed.push(conn);
     }
 }

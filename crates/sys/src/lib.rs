@@ -5,6 +5,7 @@
 //! * [`Message`]: what one send operation sends: staged bytes and arena ranges in any order
 //! * [`Buffer`]: bytes that arrived, in memory lent by the ring
 //! * [`Stripe`]: memory shared between cores, one owner at a time
+//! * [`CountingAllocator`]: shows that nothing is allocated per I/O
 //! * [`os`]: clock, pinning, limits, sockets, wake-ups
 //!
 //! # Contract
@@ -12,6 +13,7 @@
 //! whatever order. Two rules do it: memory that an operation uses is owned by the ring, or locked in
 //! the arena, until the kernel has said that the operation is over; and when that can't be waited
 //! for (a ring dropped while an operation won't end), the memory is leaked rather than freed.
+mod allocator;
 mod arena;
 mod error;
 mod mapping;
@@ -20,6 +22,7 @@ pub mod os;
 mod pool;
 mod ring;
 
+pub use allocator::CountingAllocator;
 pub use arena::{Arena, Extent};
 pub use error::Error;
 pub use mapping::{Stripe, stripes};

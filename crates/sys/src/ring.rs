@@ -148,7 +148,11 @@ impl Ring {
     /// `io_uring_setup`: ENOSYS (not in this kernel), EPERM (forbidden here), EMFILE, ENOMEM (limits).
     /// A missing feature: its name, with EOPNOTSUPP. `mmap`: no memory.
     pub fn new(config: &RingConfig, arena: Arena) -> Result<Self, Error> {
-        let uring = build(config.operations_max)?;
+        Self::with_modes(config, arena, &MODES)
+    }
+
+    fn with_modes(config: &RingConfig, arena: Arena, modes: &[Mode]) -> Result<Self, Error> {
+        let uring = build(config.operations_max, modes)?;
         require(&uring)?;
         let pool = Pool::new(config.buffers, config.buffers_lent, config.buffer_bytes)?;
         let (address, entries) = pool.registration();
@@ -403,37 +407,51 @@ fn split(user_data: u64) -> (u32, u32) {
     (user_data as u32, (user_data >> 32) as u32)
 }
 
-/// Tries the modes from the best to the plainest: work deferred to our own enters, work at our next
-/// system call, interrupts.
-fn build(operations_max: u32) -> Result<IoUring, Error> {
+/// When the kernel does what is left to do of an operation that had to wait.
+#[derive(Clone, Copy, Debug)]
+enum Mode {
+    /// In our own enters (Linux 6.1).
+    Deferred,
+    /// At our next system call (5.19).
+    Cooperative,
+    /// At once, interrupting us.
+    Interrupting,
+}
+
+/// From the best to the plainest.
+const MODES: [Mode; 3] = [Mode::Deferred, Mode::Cooperative, Mode::Interrupting];
+
+/// The first of these modes that the kernel has.
+fn build(operations_max: u32, modes: &[Mode]) -> Result<IoUring, Error> {
     let submissions = operations_max.next_power_of_two().min(SUBMIT_MAX);
     // Every operation and its cancellation may complete in one turn.
     let completions = (2 * operations_max).next_power_of_two();
-    let mut refused = None;
-    for mode in 0..3 {
+    let mut refused = missing("io_uring_setup");
+    for mode in modes {
         let mut builder = IoUring::builder();
-        builder
-            .setup_cqsize(completions)
-            .setup_clamp()
-            .setup_submit_all();
+        builder.setup_cqsize(completions).setup_clamp();
         match mode {
-            0 => builder
+            Mode::Deferred => builder
+                .setup_submit_all()
                 .setup_single_issuer()
                 .setup_defer_taskrun()
                 .setup_taskrun_flag(),
-            1 => builder.setup_coop_taskrun().setup_taskrun_flag(),
-            _ => &mut builder,
+            Mode::Cooperative => builder
+                .setup_submit_all()
+                .setup_coop_taskrun()
+                .setup_taskrun_flag(),
+            Mode::Interrupting => &mut builder,
         };
         match builder.build(submissions) {
             Ok(uring) => return Ok(uring),
-            Err(error) => refused = Some(Error::io("io_uring_setup", &error)),
+            Err(error) => refused = Error::io("io_uring_setup", &error),
         }
         // Only "I don't know this flag" is worth another try.
-        if refused.is_some_and(|error| error.source != Errno::INVAL) {
+        if refused.source != Errno::INVAL {
             break;
         }
     }
-    Err(refused.unwrap_or(missing("io_uring_setup")))
+    Err(refused)
 }
 
 fn missing(feature: &'static str) -> Error {

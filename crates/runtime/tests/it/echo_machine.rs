@@ -2,6 +2,9 @@
 //! CRC32C where flag 1 is set. It has few buffers, so that it blocks; it allocates nothing.
 use engine::machine::*;
 use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use sys::CountingAllocator;
 
 pub const HEADER: usize = 8;
 /// Flag: a digest follows.
@@ -36,6 +39,8 @@ pub struct Echo {
     outputs: VecDeque<Output>,
     pub frame_max: u32,
     pub frames: u64,
+    /// Allocations of the reactor's thread, as of its last turn.
+    pub allocations: Arc<AtomicU64>,
 }
 
 impl Echo {
@@ -57,6 +62,7 @@ impl Echo {
             outputs: VecDeque::with_capacity(4 * connections + buffers as usize),
             frame_max,
             frames: 0,
+            allocations: Arc::default(),
         }
     }
 
@@ -241,7 +247,10 @@ impl Machine for Echo {
     fn handle_control(&mut self, (): (), _: u64) {
         self.outputs.push_back(Output::Stop);
     }
-    fn turn(&mut self, _: &mut dyn Memory, _: u64) {}
+    fn turn(&mut self, _: &mut dyn Memory, _: u64) {
+        self.allocations
+            .store(CountingAllocator::of_this_thread(), Ordering::Release);
+    }
     fn poll_output(&mut self) -> Option<Output> {
         self.outputs.pop_front()
     }

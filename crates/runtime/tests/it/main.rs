@@ -1,4 +1,5 @@
 //! A reactor with real sockets and files.
+#![allow(clippy::unwrap_used, missing_docs)]
 mod connections;
 mod devices;
 mod echo;

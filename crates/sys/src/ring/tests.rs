@@ -4,13 +4,17 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 
 fn ring() -> Ring {
+    ring_in(&MODES)
+}
+
+fn ring_in(modes: &[Mode]) -> Ring {
     let config = RingConfig {
         operations_max: 64,
         buffers: 8,
         buffers_lent: 4,
         buffer_bytes: 16384,
     };
-    Ring::new(&config, Arena::new(1 << 20).unwrap()).unwrap()
+    Ring::with_modes(&config, Arena::new(1 << 20).unwrap(), modes).unwrap()
 }
 
 /// A connection: our end for the ring, the peer's for blocking calls.
@@ -313,4 +317,30 @@ fn dropping_a_ring_ends_what_is_in_flight_and_closes_the_sockets() {
 fn an_arena_too_large_for_the_machine_is_an_error() {
     assert_eq!(Arena::new(u64::MAX).unwrap_err().operation, "mmap");
     assert_eq!(Arena::new(1 << 50).unwrap_err().source, Errno::NOMEM);
+}
+
+#[test]
+fn every_mode_delivers_sleeping_and_watching() {
+    for mode in MODES {
+        let mut ring = ring_in(&[mode]);
+        let (socket, mut peer) = pair();
+        for watching in [false, true] {
+            ring.receive(&socket, 16, true, 1);
+            ring.enter(Wait::No).unwrap();
+            peer.write_all(b"ping").unwrap();
+            while watching && !ring.has_completion() {
+                if ring.wants_enter() {
+                    ring.enter(Wait::No).unwrap();
+                }
+            }
+            assert_eq!(*buffer(next(&mut ring)), *b"ping", "{mode:?}");
+            let mut answer = Message::new(8, 1);
+            answer.staging().extend_from_slice(b"pong");
+            ring.send(&socket, answer, 2);
+            assert_eq!(next(&mut ring).result, Ok(4));
+            let mut read = [0; 4];
+            peer.read_exact(&mut read).unwrap();
+            assert_eq!(read, *b"pong");
+        }
+    }
 }
