@@ -1,10 +1,11 @@
 //! The cost of the host's engine without any protocol, for an instruction counter:
 //! `host_cost PATHS ITERATIONS`.
 //!
-//! Each iteration is one loop turn with one I/O over paths that are local devices, round-robin: `submit`,
-//! the device request out, the end of the oldest of 32 in flight in, the event out, and what a turn costs
-//! anyway (`turn`, `poll_output` and `poll_event` until `None`, `poll_timeout`). Run under callgrind at two
-//! numbers of iterations: the difference divided by that of the iterations is the cost of one.
+//! Each iteration is one loop turn with one I/O over paths that are local devices, round-robin:
+//! `submit`, the device request out, the end of the oldest of 32 in flight in, the event out, and
+//! what a turn costs anyway (`turn`, `poll_output` and `poll_event` until `None`, `poll_timeout`).
+//! Run under callgrind at two numbers of iterations: the difference divided by that of the
+//! iterations is the cost of one.
 use engine::host::{
     HostConfig, HostEngine, HostEvent, Io, IoOp, PathConfig, PathKind, VolumeConfig,
 };

@@ -3,8 +3,8 @@
 /// Most bytes one buffer may have (and so the largest single transfer).
 pub const BUFFER_MAX: u32 = 1 << 20;
 
-/// How long a target that ends lets its connections send what is queued; then, how long it waits for
-/// its devices. ns.
+/// How long a target that ends lets its connections send what is queued; then, how long it waits
+/// for its devices. ns.
 pub const TARGET_LINGER_NS: u64 = 2_000_000_000;
 
 /// Most I/Os in flight on one core of the host: their slots have 16-bit numbers.

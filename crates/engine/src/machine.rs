@@ -1,14 +1,16 @@
-//! The face a reactor drives: one trait for the host's engine, the target's, and programs around them.
+//! The face a reactor drives: one trait for the host's engine, the target's, and programs around
+//! them.
 //!
 //! # Contract
-//! One core, one reactor, one machine. A turn of the loop: the reactor reads the clock once, hands in
-//! everything that happened (`handle_*`), calls `turn`, then `poll_output` until `None`, then
-//! `poll_transmit` for every connection named in an `Output::Transmit` until `None`, then submits all
-//! system calls at once and sleeps until the next event or `poll_timeout`.
+//! One core, one reactor, one machine. A turn of the loop: the reactor reads the clock once, hands
+//! in everything that happened (`handle_*`), calls `turn`, then `poll_output` until `None`, then
+//! `poll_transmit` for every connection named in an `Output::Transmit` until `None`, then submits
+//! all system calls at once and sleeps until the next event or `poll_timeout`.
 //!
-//! Connections: ids are chosen by the machine (dense, below [`Machine::connections_max`]). An id that the
-//! machine opened or accepted lives until the reactor calls `handle_closed` for it, which happens exactly
-//! once: because the peer or network ended it, or in answer to `Output::Close`. Only then may it be reused.
+//! Connections: ids are chosen by the machine (dense, below [`Machine::connections_max`]). An id
+//! that the machine opened or accepted lives until the reactor calls `handle_closed` for it, which
+//! happens exactly once: because the peer or network ended it, or in answer to `Output::Close`.
+//! Only then may it be reused.
 //!
 //! Payload bytes: see `nvme::Placement`; here tokens are already mapped to [`Span`]s of the arena.
 use alloc::vec::Vec;
@@ -143,8 +145,8 @@ pub enum Output {
     Stop,
 }
 
-/// Access to the arena for machines that make or check payload (load generators). Only spans that no
-/// request or connection is using may be touched; the implementation panics otherwise.
+/// Access to the arena for machines that make or check payload (load generators). Only spans that
+/// no request or connection is using may be touched; the implementation panics otherwise.
 pub trait Memory {
     /// Bytes of a span.
     fn bytes(&self, span: Span) -> &[u8];
@@ -163,14 +165,15 @@ pub trait Machine {
     fn handle_accepted(&mut self, listener: u32, now_ns: u64) -> Option<ConnId>;
     /// An `Output::Open` succeeded.
     fn handle_connected(&mut self, conn: ConnId, now_ns: u64);
-    /// Bytes arrived; returns how many were taken. Fewer than offered: payload begins (`placement`), or the
-    /// connection is blocked until `Output::Resume`.
+    /// Bytes arrived; returns how many were taken. Fewer than offered: payload begins
+    /// (`placement`), or the connection is blocked until `Output::Resume`.
     fn handle_bytes(&mut self, conn: ConnId, bytes: &[u8], now_ns: u64) -> usize;
     /// Where the next bytes belong, if they are payload.
     fn placement(&mut self, conn: ConnId) -> Option<Place>;
     /// `len` bytes of payload are in place; `crc` continues `Place::crc`.
     fn handle_payload(&mut self, conn: ConnId, len: u32, crc: u32, now_ns: u64);
-    /// Appends one PDU's header to `out`; payload to follow, if any, is the inner value. `None`: nothing to send.
+    /// Appends one PDU's header to `out`; payload to follow, if any, is the inner value. `None`:
+    /// nothing to send.
     fn poll_transmit(
         &mut self,
         conn: ConnId,

@@ -1,4 +1,5 @@
 //! The host's engine against the target's, in virtual time.
+#![allow(clippy::unwrap_used, reason = "a test")]
 mod common;
 
 use common::*;

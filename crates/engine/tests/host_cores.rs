@@ -1,4 +1,5 @@
 //! Several cores over one volume; the end of an engine; local devices.
+#![allow(clippy::unwrap_used, reason = "a test")]
 mod common;
 
 use common::*;

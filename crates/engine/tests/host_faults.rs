@@ -1,4 +1,5 @@
 //! Peers and networks that fail while I/O runs; many histories, each checked whole.
+#![allow(clippy::unwrap_used, reason = "a test")]
 mod common;
 
 use common::*;
@@ -8,7 +9,8 @@ use nvme::host::AnaState;
 use policy::{Knobs, PathIndex, Policy};
 use volume::Outcome;
 
-/// Runs a load over two paths until a quarter has ended, then does something to path 0, then to the end.
+/// Runs a load over two paths until a quarter has ended, then does something to path 0, then to the
+/// end.
 fn in_mid_flight(writes: fn(u64) -> bool, fault: impl FnOnce(&mut Rig)) -> (Rig, Load) {
     let mut rig = Rig::new(host_config(2), target_config(2));
     rig.ready();
@@ -79,7 +81,7 @@ fn a_network_that_falls_silent_under_load_ends_its_io_in_time() {
 
 #[test]
 fn t24_noise_in_mid_flight_ends_its_path_alone() {
-    let noise: Vec<u8> = (0..4096_u32).map(|i| (i * 31 >> 2) as u8).collect();
+    let noise: Vec<u8> = (0..4096_u32).map(|i| ((i * 31) >> 2) as u8).collect();
     let (rig, load) = in_mid_flight(|_| true, |rig| rig.world.inject(HOST, 0, &noise));
     only_path_0_failed(&rig, &load);
     assert!(
@@ -91,8 +93,8 @@ fn t24_noise_in_mid_flight_ends_its_path_alone() {
 
 #[test]
 fn t10_t23_noise_while_sends_are_out_ends_no_write_before_its_memory_is_free() {
-    // The world compares the memory of every send when it is reported; the load writes new bytes into it
-    // as soon as its I/O has ended.
+    // The world compares the memory of every send when it is reported; the load writes new bytes
+    // into it as soon as its I/O has ended.
     let mut rig = Rig::new(host_config(2), target_config(2));
     rig.world.sent_delay_ns = 50 * MS;
     rig.ready();
@@ -111,7 +113,8 @@ fn t10_t23_noise_while_sends_are_out_ends_no_write_before_its_memory_is_free() {
     rig.world.inject(HOST, 0, &[0xff; 64]);
     rig.load(&mut load, 60 * SECOND);
     only_path_0_failed(&rig, &load);
-    // The first I/O that finds the queue over takes the path out of the choice, before its end is told.
+    // The first I/O that finds the queue over takes the path out of the choice, before its end is
+    // told.
     let host = rig.host.borrow();
     assert!(host.counters(0, PathIndex(0)).waited_full <= 1);
 }
@@ -235,8 +238,8 @@ fn happen(rig: &mut Rig, random: &mut Random) {
     }
 }
 
-/// Every I/O ends once, in bounded time, with the right bytes if it says so; a path is lost once, with
-/// one line; all counts balance; and the engine stops.
+/// Every I/O ends once, in bounded time, with the right bytes if it says so; a path is lost once,
+/// with one line; all counts balance; and the engine stops.
 #[test]
 fn whatever_happens_every_io_ends_once_and_all_counts_balance() {
     let mut lost = 0;

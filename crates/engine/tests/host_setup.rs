@@ -1,4 +1,5 @@
 //! Paths that can't be: each a clear line, in bounded time, and the other paths go on.
+#![allow(clippy::unwrap_used, reason = "a test")]
 mod common;
 
 use common::*;
@@ -63,7 +64,7 @@ fn only_path_0(rig: &mut Rig) -> String {
         PathState::Lost
     );
     rig.world.pass(10 * SECOND);
-    assert_eq!(rig.world.nodes[HOST].stopped, false);
+    assert!(!rig.world.nodes[HOST].stopped);
     assert_eq!(
         rig.world.connections(HOST),
         2,
@@ -248,7 +249,7 @@ fn a_peer_that_speaks_something_else_is_refused() {
     let http = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n".to_vec();
     let line = only_path_0(&mut strange_peer(Player::new(vec![(MS, http)])));
     assert!(line.contains("broke the protocol"), "{line}");
-    let noise: Vec<u8> = (0..10_000_u32).map(|i| (i * 167 >> 3) as u8).collect();
+    let noise: Vec<u8> = (0..10_000_u32).map(|i| ((i * 167) >> 3) as u8).collect();
     only_path_0(&mut strange_peer(Player::new(vec![(0, noise)])));
 }
 

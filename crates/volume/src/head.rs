@@ -11,7 +11,8 @@
 //! the completions.
 //!
 //! # Limits
-//! 1…[`PATHS_MAX`](crate::limits::PATHS_MAX) paths. No failover yet: an outcome is reported, not survived.
+//! 1…[`PATHS_MAX`](crate::limits::PATHS_MAX) paths. No failover yet: an outcome is reported, not
+//! survived.
 use crate::{Conflict, Identity, IoLimits, Outcome, Refused, Size, limits::PATHS_MAX};
 use alloc::vec::Vec;
 use policy::{

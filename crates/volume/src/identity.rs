@@ -4,8 +4,8 @@
 //! # Contract
 //! Two paths are one namespace only if everything agrees (T31): subsystem NQN, NSID, command set,
 //! and *every* unique identifier that either shows, of which there must be at least one; both call
-//! the namespace shared; and they are different controllers. Size and block size must agree too (T33).
-//! Devices without such facts are one only with themselves.
+//! the namespace shared; and they are different controllers. Size and block size must agree too
+//! (T33). Devices without such facts are one only with themselves.
 use alloc::string::String;
 use core::fmt;
 use policy::PathIndex;

@@ -1,7 +1,8 @@
 //! The course of one I/O: submitted, given a path, given to the path's queue, ended, reported.
 //!
-//! The policy's choice is final: an I/O whose path is full waits for that path, first come first served,
-//! as it would in the kernel, and is counted. It is not moved to another path; errors are reported.
+//! The policy's choice is final: an I/O whose path is full waits for that path, first come first
+//! served, as it would in the kernel, and is counted. It is not moved to another path; errors are
+//! reported.
 use super::counters::group;
 use super::path::{Path, Phase, Role, Target};
 use super::types::{HostEvent, Io, IoOp, NO_PATH, PathKind, SubmitError, VolumeInfo};
@@ -63,7 +64,8 @@ impl HostEngine {
         path.counters.waited_full += u64::from(full);
     }
 
-    /// Gives an I/O to the queue of its path; false: the queue is full (T6: no failure of the path).
+    /// Gives an I/O to the queue of its path; false: the queue is full (T6: no failure of the
+    /// path).
     fn issue(&mut self, number: usize, index: u32, now_ns: u64) -> bool {
         let path = &mut self.paths[number];
         let token = self.slots.token(index);
@@ -93,8 +95,8 @@ impl HostEngine {
         }
     }
 
-    /// The queue of a path has failed, and says why once nobody refers to its commands' memory any more.
-    /// Until then nothing more is given to it, and its last word is sent.
+    /// The queue of a path has failed, and says why once nobody refers to its commands' memory any
+    /// more. Until then nothing more is given to it, and its last word is sent.
     #[cold]
     fn retire(&mut self, number: usize, now_ns: u64) {
         let index = self.paths[number].index;

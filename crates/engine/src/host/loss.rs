@@ -1,9 +1,10 @@
 //! The end of a path, and of the engine: lost connections, time-outs, orderly shutdown.
 //!
-//! A path is lost once, for whatever came first; that is reported in one line. Its connections are closed,
-//! its waiting I/Os fail at once, and those given to its queue fail when nobody refers to their memory any
-//! more: when the queue says so, at the latest when the reactor has closed the connection (T10, T23).
-//! An expired I/O escalates to exactly this (T12). Nothing is retried and no path comes back yet.
+//! A path is lost once, for whatever came first; that is reported in one line. Its connections are
+//! closed, its waiting I/Os fail at once, and those given to its queue fail when nobody refers to
+//! their memory any more: when the queue says so, at the latest when the reactor has closed the
+//! connection (T10, T23). An expired I/O escalates to exactly this (T12). Nothing is retried and no
+//! path comes back yet.
 use super::path::{Link, Phase, Role};
 use super::types::{HostEvent, PathKind, PathNews};
 use super::{HostEngine, report};
@@ -29,8 +30,8 @@ enum Stage {
 }
 
 impl HostEngine {
-    /// Ends a path for the reason `why` (`None`: it was reported elsewhere); nothing more happens if it
-    /// was lost before.
+    /// Ends a path for the reason `why` (`None`: it was reported elsewhere); nothing more happens
+    /// if it was lost before.
     pub(super) fn lose(&mut self, number: usize, why: Option<&str>, now_ns: u64) {
         let path = &mut self.paths[number];
         if path.phase == Phase::Lost {

@@ -1,8 +1,8 @@
 //! What the engine wants done, in order, and which connections have something to send.
 //!
 //! # Limits
-//! Sized at construction: a connection is named once for sending however often it asks, is opened and
-//! closed once, and an I/O has one device request at most.
+//! Sized at construction: a connection is named once for sending however often it asks, is opened
+//! and closed once, and an I/O has one device request at most.
 use crate::machine::{ConnId, Output};
 use alloc::collections::VecDeque;
 use alloc::vec;

@@ -1,7 +1,7 @@
 //! One path on this core: its connections, its machines, the I/Os on it.
 //!
-//! Connection ids are fixed: path `g` of the engine has `2g` for the admin connection (core 0 only) and
-//! `2g + 1` for its I/O queue.
+//! Connection ids are fixed: path `g` of the engine has `2g` for the admin connection (core 0 only)
+//! and `2g + 1` for its I/O queue.
 use super::counters::PathCounters;
 use super::slots::Lane;
 use super::types::{PathConfig, PathFacts, PathKind, PathState};

@@ -1,8 +1,9 @@
 //! The life of a path until it is in use: connected, learnt, checked, published, its queue opened.
 //!
-//! Core 0 opens the admin connection and learns; what it finds is checked against the volume's other
-//! paths and published. Every core then opens its own I/O queue (queue id = core + 1). The other
-//! cores check what they are told as core 0 did, in the same order, so they come to the same result.
+//! Core 0 opens the admin connection and learns; what it finds is checked against the volume's
+//! other paths and published. Every core then opens its own I/O queue (queue id = core + 1). The
+//! other cores check what they are told as core 0 did, in the same order, so they come to the same
+//! result.
 use super::path::{Link, Phase, Role, Target};
 use super::types::{HostEvent, PathFacts, PathKind, PathNews, VolumeInfo};
 use super::{HostEngine, device, report};
@@ -187,7 +188,8 @@ impl HostEngine {
         }
     }
 
-    /// A path shows a namespace, now or now something else: from our own admin connection, or core 0's.
+    /// A path shows a namespace, now or now something else: from our own admin connection, or core
+    /// 0's.
     pub(super) fn found(&mut self, facts: Box<PathFacts>, now_ns: u64) {
         let Some(number) = self.number(facts.volume, facts.path) else {
             return;
@@ -307,7 +309,8 @@ impl HostEngine {
         self.settle(number);
     }
 
-    /// Says that a volume is ready, once, when nothing more is to come of its paths and one is live.
+    /// Says that a volume is ready, once, when nothing more is to come of its paths and one is
+    /// live.
     pub(super) fn settle(&mut self, number: usize) {
         let volume = self.paths[number].volume;
         let paths = self.paths_of(volume);

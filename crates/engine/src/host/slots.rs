@@ -5,9 +5,9 @@
 //! list it is in. A token names a slot *and* its use: a late
 //! answer to an earlier use finds nothing (T11).
 //!
-//! A lane is in order of submission, and its I/Os are given to the path's queue in this order: so those
-//! that still wait are a suffix, and those given are in order of that time as well. The first one tells
-//! when the path's oldest command expires; no timer per I/O is needed.
+//! A lane is in order of submission, and its I/Os are given to the path's queue in this order: so
+//! those that still wait are a suffix, and those given are in order of that time as well. The first
+//! one tells when the path's oldest command expires; no timer per I/O is needed.
 //!
 //! # Limits
 //! [`IO_MAX`](crate::limits::IO_MAX) slots, all allocated at construction.

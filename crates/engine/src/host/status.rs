@@ -1,13 +1,15 @@
 //! What an answer means for the volume: the one table from status codes to [`Outcome`].
 //!
-//! A route that failed is a path error whatever its Do Not Retry bit says: that bit speaks of this path
-//! only (T3), and another one may do it (T2). What may pass by itself is [`Outcome::Busy`] unless the
-//! controller forbids to try again; the wait it asks for is looked up in its own table (T1).
+//! A route that failed is a path error whatever its Do Not Retry bit says: that bit speaks of this
+//! path only (T3), and another one may do it (T2). What may pass by itself is [`Outcome::Busy`]
+//! unless the controller forbids to try again; the wait it asks for is looked up in its own table
+//! (T1).
 use nvme::wire::Status;
 use nvme::wire::status::Class;
 use volume::Outcome;
 
-/// The outcome of a command that ended with `status`; `crdt` as the controller reports it (units of 100 ms).
+/// The outcome of a command that ended with `status`; `crdt` as the controller reports it (units of
+/// 100 ms).
 #[inline]
 pub(super) fn outcome(status: Status, crdt: &[u16; 3]) -> Outcome {
     if status.is_success() {
@@ -109,8 +111,8 @@ mod tests {
         );
     }
 
-    /// All 2^15 values: success is done whatever its retry bits, type 3h always a path error, nothing
-    /// that forbids a retry is busy, and no failure is done.
+    /// All 2^15 values: success is done whatever its retry bits, type 3h always a path error,
+    /// nothing that forbids a retry is busy, and no failure is done.
     #[test]
     fn every_status_has_a_meaning() {
         for value in 0..1 << 15 {

@@ -247,12 +247,14 @@ pub enum HostEvent {
     /// All paths of a volume were checked and are connected on this core, but those that
     /// [`HostEvent::Failed`] was said of.
     Ready(u16, VolumeInfo),
-    /// A volume has lost a path, or never got it: one line with what, which, why, what to do. Once per
-    /// path. A volume that has no path left is never [`HostEvent::Ready`], or fails all I/O from now on.
+    /// A volume has lost a path, or never got it: one line with what, which, why, what to do. Once
+    /// per path. A volume that has no path left is never [`HostEvent::Ready`], or fails all I/O
+    /// from now on.
     Failed(u16, String),
     /// Something about a volume that its user should know; rate limited.
     Warning(u16, String),
-    /// For the other cores (core 0 only): pass on as `HostControl::Path`, to each in the same order.
+    /// For the other cores (core 0 only): pass on as `HostControl::Path`, to each in the same
+    /// order.
     Publish(PathNews),
 }
 
@@ -291,7 +293,8 @@ pub enum HostControl {
     /// Change the policy of a volume. Knobs out of range change nothing and are answered by a
     /// [`HostEvent::Warning`].
     Policy(u16, policy::Policy, policy::Knobs),
-    /// Shut down in order, then `Output::Stop`. Core 0 shuts the controllers down, so it comes last.
+    /// Shut down in order, then `Output::Stop`. Core 0 shuts the controllers down, so it comes
+    /// last.
     Stop,
 }
 

@@ -1,12 +1,14 @@
 //! A reactor and a network in virtual time, for tests of any machines wired to each other.
 //!
-//! [`World`] holds nodes: each a machine behind `Rc<RefCell<_>>` (so that a test can talk to it), its arena,
-//! its devices, and what its addresses lead to. It keeps the reactor's contract strictly and is unkind
-//! where the contract allows: bytes arrive in pieces of any size, a send is reported late and its memory is
-//! compared then (nobody may change what is being sent), and connections end at the worst moment.
+//! [`World`] holds nodes: each a machine behind `Rc<RefCell<_>>` (so that a test can talk to it),
+//! its arena, its devices, and what its addresses lead to. It keeps the reactor's contract strictly
+//! and is unkind where the contract allows: bytes arrive in pieces of any size, a send is reported
+//! late and its memory is compared then (nobody may change what is being sent), and connections end
+//! at the worst moment.
 //!
 //! Nothing depends on anything but the seed.
 #![allow(dead_code, unused_imports, reason = "each test file uses a part")]
+#![allow(clippy::unwrap_used, reason = "a test")]
 
 mod body;
 mod net;

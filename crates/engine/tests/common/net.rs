@@ -60,8 +60,8 @@ impl World {
         }
     }
 
-    /// From now on nothing passes on the connections that `node` opened to its address number `address`,
-    /// and nobody is told.
+    /// From now on nothing passes on the connections that `node` opened to its address number
+    /// `address`, and nobody is told.
     pub fn mute(&mut self, node: usize, address: u32) {
         let mut ends = Vec::new();
         for conn in self.nodes[node].conns.values_mut() {
@@ -77,7 +77,8 @@ impl World {
         }
     }
 
-    /// As if the peer had sent `bytes` on all connections that `node` opened to its address `address`.
+    /// As if the peer had sent `bytes` on all connections that `node` opened to its address
+    /// `address`.
     pub fn inject(&mut self, node: usize, address: u32, bytes: &[u8]) {
         let conns = self.nodes[node].conns.iter();
         let those = conns.filter(|(_, conn)| conn.address == Some(address) && conn.peer.is_some());

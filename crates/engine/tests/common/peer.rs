@@ -3,7 +3,8 @@ use engine::machine::{Closed, DeviceError, Memory, Place, Send};
 use engine::{ConnId, Machine, Output};
 use std::collections::VecDeque;
 
-/// Sends `lines` (ns after a connection was accepted, bytes) on every connection; `silent` for none.
+/// Sends `lines` (ns after a connection was accepted, bytes) on every connection; `silent` for
+/// none.
 pub struct Player {
     lines: Vec<(u64, Vec<u8>)>,
     conns: Vec<Option<Playing>>,

@@ -244,7 +244,7 @@ impl Rig {
             ..
         } = self;
         let over = world.run(limit_ns, |world| {
-            load.step(world, &host, events);
+            load.step(world, host, events);
             load.is_over()
         });
         assert!(over, "{} of {} I/Os ended", load.ended, load.total);

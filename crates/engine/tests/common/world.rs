@@ -95,7 +95,8 @@ impl World {
     }
 
     /// Lets time pass until `done` says so (true) or `limit_ns` more have passed. `done` is called
-    /// after every step, may talk to the machines, and what it asked for is done before time moves on.
+    /// after every step, may talk to the machines, and what it asked for is done before time moves
+    /// on.
     pub fn run(&mut self, limit_ns: u64, mut done: impl FnMut(&mut Self) -> bool) -> bool {
         let end_ns = self.now_ns + limit_ns;
         loop {

@@ -1,7 +1,8 @@
-//! The host's engine of one core: volumes over paths, each path a queue of a controller or a local device.
+//! The host's engine of one core: volumes over paths, each path a queue of a controller or a local
+//! device.
 //!
-//! Decides, from what the reactor hands in, which path serves an I/O and what became of it; for programs
-//! that wrap it to add load or exports. `impl Machine for HostEngine`.
+//! Decides, from what the reactor hands in, which path serves an I/O and what became of it; for
+//! programs that wrap it to add load or exports. `impl Machine for HostEngine`.
 //!
 //! * [`session`]: a path is connected, learnt, checked, opened
 //! * [`io`]: the course of one I/O; [`slots`]: the table of those in flight
@@ -9,20 +10,21 @@
 //! * [`status`], [`device`]: what answers mean; [`report`]: lines for people
 //!
 //! # Contract
-//! Core 0 owns the admin connections. What it learns of a path leaves it as [`HostEvent::Publish`] and
-//! reaches the other cores' engines as [`HostControl::Path`]. The engine begins in its first `turn`, and each
-//! `turn` looks at what its machines made of the turn's bytes: a program that wraps it calls `turn` in its
-//! own, then takes events until [`HostEngine::poll_event`] is `None`, and submits I/O whenever it likes.
-//! All times are of one clock (T42). Counts of I/Os in flight are shared by the program:
-//! [`HostEngine::in_flight`] out, [`HostEngine::set_elsewhere`] in (T47).
+//! Core 0 owns the admin connections. What it learns of a path leaves it as [`HostEvent::Publish`]
+//! and reaches the other cores' engines as [`HostControl::Path`]. The engine begins in its first
+//! `turn`, and each `turn` looks at what its machines made of the turn's bytes: a program that
+//! wraps it calls `turn` in its own, then takes events until [`HostEngine::poll_event`] is `None`,
+//! and submits I/O whenever it likes. All times are of one clock (T42). Counts of I/Os in flight
+//! are shared by the program: [`HostEngine::in_flight`] out, [`HostEngine::set_elsewhere`] in
+//! (T47).
 //!
 //! `Output::Close` may name a connection that is still being opened. `Output::Stop` may come while
 //! a device has not answered.
 //!
 //! # Limits
-//! [`IO_MAX`](crate::limits::IO_MAX) I/Os in flight; nothing is allocated per I/O. No failover yet: a lost
-//! path's I/Os fail, and it does not come back. An I/O is not split. A namespace that grows does so for
-//! the next run only.
+//! [`IO_MAX`](crate::limits::IO_MAX) I/Os in flight; nothing is allocated per I/O. No failover yet:
+//! a lost path's I/Os fail, and it does not come back. An I/O is not split. A namespace that grows
+//! does so for the next run only.
 mod counters;
 mod device;
 mod io;
@@ -63,8 +65,9 @@ pub struct HostEngine {
     /// Connections whose machines were called since the last turn.
     touched: Vec<ConnId>,
     started: bool,
-    /// When [`Machine::handle_timeout`] has something to look at; never later than the first deadline. An I/O
-    /// that ended leaves it as it is, so that I/O costs no search for the next deadline.
+    /// When [`Machine::handle_timeout`] has something to look at; never later than the first
+    /// deadline. An I/O that ended leaves it as it is, so that I/O costs no search for the next
+    /// deadline.
     wake_ns: u64,
     stop: Option<Stop>,
 }
