@@ -25,6 +25,7 @@ impl Cqe {
 
     /// # Errors
     /// [`WireError::Truncated`] below 16 bytes.
+    #[inline]
     pub fn parse(bytes: &[u8]) -> Result<Self, WireError> {
         let b = exact::<16>(bytes)?;
         Ok(Self {

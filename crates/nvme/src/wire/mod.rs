@@ -54,6 +54,7 @@ impl core::fmt::Display for WireError {
 impl core::error::Error for WireError {}
 
 /// The first `N` bytes, or how many are missing.
+#[inline]
 pub(crate) fn exact<const N: usize>(bytes: &[u8]) -> Result<&[u8; N], WireError> {
     bytes.first_chunk().ok_or(WireError::Truncated {
         need: N as u32,

@@ -234,6 +234,7 @@ pub struct Framing {
 impl Header {
     /// # Errors
     /// [`WireError::Truncated`] below 8 bytes.
+    #[inline]
     pub fn parse(bytes: &[u8]) -> Result<Self, WireError> {
         let b = exact::<COMMON_LEN>(bytes)?;
         Ok(Self {
@@ -261,6 +262,7 @@ impl Header {
     /// # Errors
     /// What a TermReq must say: `InvalidHeaderField` with the offset of type (0), flags (1), HLEN (2),
     /// PDO (3) or PLEN (4); `Sequence` if the type goes the other way.
+    #[inline(always)] // with a constant `from_host` half of it is gone
     pub fn layout(&self, from_host: bool, framing: &Framing) -> Result<Layout, PduError> {
         let Some(kind) = PduType::from_byte(self.kind) else {
             return Err(PduError::field(0));
@@ -311,12 +313,17 @@ impl Header {
     }
 
     /// The rest of [`Self::layout`] for PDUs that carry data.
+    #[inline(always)]
     fn data_layout(&self, layout: Layout, framing: &Framing) -> Result<Layout, PduError> {
         if (self.flags & flags::DDGST != 0) != framing.data_digest {
             return Err(PduError::field(1));
         }
         let pdo = u32::from(self.pdo);
-        if pdo < layout.header || !pdo.is_multiple_of(framing.alignment) {
+        let aligned = match framing.alignment {
+            4 => pdo & 3 == 0, // the usual one needs no division
+            alignment => pdo.is_multiple_of(alignment),
+        };
+        if pdo < layout.header || !aligned {
             return Err(PduError::field(3));
         }
         let data_digest = u32::from(framing.data_digest) * DIGEST_LEN as u32;

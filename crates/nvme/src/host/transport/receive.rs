@@ -210,7 +210,7 @@ impl Connection {
         }
     }
 
-    #[inline]
+    #[inline(always)] // with the check of the layout, which knows the type already
     fn dispatch(&mut self, layout: &Layout, header: &[u8]) -> Result<(), PduError> {
         if !self.rx_framing.header_digest_ok(layout.kind, header) {
             let fei = le32(header, header.len() - DIGEST_LEN);
@@ -219,12 +219,13 @@ impl Connection {
                 fei,
             });
         }
-        match (self.phase, layout.kind) {
-            (Phase::Up, PduType::C2hData) => self.data(layout, header),
-            (Phase::Up, PduType::CapsuleResp) => self.response(header),
-            (Phase::Up, PduType::R2t) => self.ready_to_transfer(header),
-            (Phase::Handshake, PduType::IcResp) => self.handshake(header),
-            (_, PduType::C2hTermReq) => {
+        let up = self.phase == Phase::Up;
+        match layout.kind {
+            PduType::C2hData if up => self.data(layout, header),
+            PduType::CapsuleResp if up => self.response(header),
+            PduType::R2t if up => self.ready_to_transfer(header),
+            PduType::IcResp if self.phase == Phase::Handshake => self.handshake(header),
+            PduType::C2hTermReq => {
                 let TermReq { fes, fei } = TermReq::parse(header).map_err(truncated)?;
                 self.fail(HostError::Terminated { fes, fei });
                 Ok(())
@@ -234,6 +235,7 @@ impl Connection {
     }
 
     /// ICResp (T25).
+    #[cold]
     fn handshake(&mut self, header: &[u8]) -> Result<(), PduError> {
         let response = IcResp::parse(header).map_err(truncated)?;
         if response.pfv != 0 {
@@ -271,6 +273,7 @@ impl Connection {
     }
 
     /// C2HData: in order, within the command, only for reads (T21).
+    #[inline]
     fn data(&mut self, layout: &Layout, header: &[u8]) -> Result<(), PduError> {
         let pdu = DataHeader::parse(header).map_err(truncated)?;
         let index = self
@@ -314,6 +317,7 @@ impl Connection {
     }
 
     /// R2T: one outstanding per command, continuing, inside the command, only for writes (T19).
+    #[inline(never)]
     fn ready_to_transfer(&mut self, header: &[u8]) -> Result<(), PduError> {
         let pdu = DataHeader::parse(header).map_err(truncated)?;
         let index = self
@@ -343,6 +347,7 @@ impl Connection {
     }
 
     /// CapsuleResp.
+    #[inline]
     fn response(&mut self, header: &[u8]) -> Result<(), PduError> {
         let cqe = parse_response(header).map_err(truncated)?;
         let index = self

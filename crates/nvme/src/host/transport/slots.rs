@@ -11,7 +11,6 @@
 //! As many commands as slots; all memory is taken by `new`.
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
-use alloc::vec::Vec;
 
 use crate::host::{Command, Completed, Data};
 use crate::wire::Status;
@@ -50,18 +49,26 @@ pub struct Slot {
     pub command: Command,
     status: Status,
     result: u64,
+    /// The slot behind this one, in the list of free or of ended slots; [`NONE`] is the end.
+    next: Index,
 }
 
 /// A command's number on this connection.
 pub type Index = u16;
 
+/// No slot: there are never so many.
+const NONE: Index = Index::MAX;
+
 /// See the module.
 #[derive(Debug)]
 pub struct Slots {
     slots: Box<[Slot]>,
-    free: Vec<Index>,
-    /// Ended and not lent, in that order.
-    ended: VecDeque<Index>,
+    /// The last one freed first: its memory is warm.
+    free: Index,
+    used: Index,
+    /// Ended and not lent, in that order: first and last; the last is valid if there is a first.
+    ended: Index,
+    ended_last: Index,
     /// Slots with `lent > 0`, in the order of their first loan: the driver returns them nearly so.
     lenders: VecDeque<Index>,
     /// Low bits of a CID that are the slot.
@@ -92,11 +99,14 @@ impl Slots {
             command: idle,
             status: Status::SUCCESS,
             result: 0,
+            next: if cid + 1 < count { cid + 1 } else { NONE },
         };
         Self {
             slots: (0..count).map(slot).collect(),
-            free: (0..count).rev().collect(),
-            ended: VecDeque::with_capacity(count.into()),
+            free: if count > 0 { 0 } else { NONE },
+            used: 0,
+            ended: NONE,
+            ended_last: NONE,
             lenders: VecDeque::with_capacity(count.into()),
             mask,
         }
@@ -109,7 +119,7 @@ impl Slots {
 
     /// Commands whose end wasn't taken yet.
     pub fn used(&self) -> usize {
-        self.slots.len() - self.free.len()
+        usize::from(self.used)
     }
 
     /// A slot by its number, which came from here.
@@ -127,8 +137,10 @@ impl Slots {
     /// Takes a slot for a command to be sent; `None`: all are in use.
     #[inline]
     pub fn take(&mut self, command: &Command, own: bool) -> Option<Index> {
-        let index = self.free.pop()?;
-        let slot = &mut self.slots[usize::from(index)];
+        let index = self.free;
+        let slot = self.slots.get_mut(usize::from(index))?;
+        self.free = slot.next;
+        self.used += 1;
         slot.state = State::Queued;
         slot.last = false;
         slot.damaged = false;
@@ -185,7 +197,7 @@ impl Slots {
         if slot.lent == 0 {
             self.lenders.remove(at);
             if slot.state == State::Ended {
-                self.ended.push_back(index);
+                self.push_ended(index);
             }
         }
     }
@@ -199,8 +211,18 @@ impl Slots {
         slot.status = status;
         slot.result = result;
         if slot.lent == 0 {
-            self.ended.push_back(index);
+            self.push_ended(index);
         }
+    }
+
+    #[inline]
+    fn push_ended(&mut self, index: Index) {
+        self.slots[usize::from(index)].next = NONE;
+        match self.slots.get_mut(usize::from(self.ended_last)) {
+            Some(last) if self.ended != NONE => last.next = index,
+            _ => self.ended = index,
+        }
+        self.ended_last = index;
     }
 
     /// Ends every command that hasn't. `returned`: the driver reads no buffer any more.
@@ -210,7 +232,7 @@ impl Slots {
                 let slot = &mut self.slots[usize::from(index)];
                 slot.lent = 0;
                 if slot.state == State::Ended {
-                    self.ended.push_back(index);
+                    self.push_ended(index);
                 }
             }
         }
@@ -224,11 +246,14 @@ impl Slots {
     /// Takes the end of a command and frees its slot.
     #[inline]
     pub fn take_end(&mut self) -> Option<Completed> {
-        let index = self.ended.pop_front()?;
-        let slot = &mut self.slots[usize::from(index)];
+        let index = self.ended;
+        let slot = self.slots.get_mut(usize::from(index))?;
+        self.ended = slot.next;
         slot.state = State::Free;
         slot.cid = slot.cid.wrapping_add(self.mask.wrapping_add(1));
-        self.free.push(index);
+        slot.next = self.free;
+        self.free = index;
+        self.used -= 1;
         Some(Completed {
             token: slot.command.token,
             status: slot.status,
@@ -240,6 +265,7 @@ impl Slots {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::vec::Vec;
 
     fn taken(slots: &mut Slots, token: u32) -> Index {
         let index = slots.take(&Command::flush(1, token), false).unwrap();
