@@ -58,7 +58,7 @@ struct Wish<'a> {
 impl Subsystem {
     /// A Fabrics command arrived.
     pub(super) fn fabrics_command(&mut self, at: usize, slot: u16, sqe: &Sqe<'_>, now_ns: u64) {
-        let (connection, _) = self.connection(at);
+        let connection = self.work(at).connection;
         let (phase, qid) = (connection.phase, connection.qid);
         let answer = match sqe.fctype() {
             fctype::CONNECT => return self.connect_command(at, slot, sqe),
@@ -73,29 +73,29 @@ impl Subsystem {
             _ => Err(Status::INVALID_OPCODE),
         };
         match answer {
-            Ok(result) => self.respond(at, slot, Status::SUCCESS, result),
-            Err(status) => self.respond(at, slot, status.with_dnr(), 0),
+            Ok(result) => self.work(at).respond(slot, Status::SUCCESS, result),
+            Err(status) => self.work(at).respond(slot, status.with_dnr(), 0),
         }
     }
 
     /// Connect: its data is 1024 bytes, in the capsule as a rule.
     fn connect_command(&mut self, at: usize, slot: u16, sqe: &Sqe<'_>) {
-        let (connection, _) = self.connection(at);
+        let mut work = self.work(at);
         let size = ConnectData::LEN as u32;
-        let data = match connection.phase {
-            Phase::Connect => from_host(sqe, connection.rx.capsule_data(), size..=size),
+        let data = match work.connection.phase {
+            Phase::Connect => from_host(sqe, work.connection.rx.capsule_data(), size..=size),
             _ => Err(Status::SEQUENCE_ERROR.with_dnr()),
         };
         match data {
-            Err(status) => self.respond(at, slot, status, 0),
+            Err(status) => work.respond(slot, status, 0),
             Ok((len, way)) => {
                 // The entry is wanted again when the data is here.
-                let command = &mut connection.slots[slot];
+                let command = &mut work.connection.slots[slot];
                 command.purpose = Purpose::Connect;
                 command.len = len;
                 command.own.reserve_exact(Sqe::LEN + ConnectData::LEN);
                 command.own.extend_from_slice(sqe.bytes());
-                self.receive_own(at, slot, way);
+                work.receive_own(slot, way);
             }
         }
     }
@@ -105,15 +105,15 @@ impl Subsystem {
         match self.try_connect(at, slot, now_ns) {
             Ok(cntlid) => {
                 let result = ConnectResult { cntlid, authreq: 0 };
-                self.respond(at, slot, Status::SUCCESS, result.emit());
+                self.work(at).respond(slot, Status::SUCCESS, result.emit());
             }
-            Err(refusal) => self.respond(at, slot, refusal.status, refusal.result),
+            Err(refusal) => self.work(at).respond(slot, refusal.status, refusal.result),
         }
         self.rearm();
     }
 
     fn try_connect(&mut self, at: usize, slot: u16, now_ns: u64) -> Result<u16, Refusal> {
-        let (connection, _) = self.connection(at);
+        let connection = self.work(at).connection;
         if connection.phase != Phase::Connect {
             return Err(Status::SEQUENCE_ERROR.into());
         }
@@ -137,7 +137,7 @@ impl Subsystem {
         let Some(cntlid) = self.free_cntlid() else {
             return Err(connect_status::CONTROLLER_BUSY.into());
         };
-        let port = self.connection(at).0.port;
+        let port = self.work(at).connection.port;
         let terms = Terms {
             cntlid,
             discovery: wish.discovery,
@@ -160,7 +160,7 @@ impl Subsystem {
     /// Another queue of a controller that is enabled, from the same host by the same port.
     fn connect_io(&mut self, at: usize, wish: &Wish<'_>) -> Result<u16, Refusal> {
         let (connect, data) = (&wish.connect, &wish.data);
-        let port = self.connection(at).0.port;
+        let port = self.work(at).connection.port;
         let fits = |c: &Controller| {
             c.cntlid == data.cntlid && c.discovery == wish.discovery && c.port == port
         };
@@ -201,7 +201,7 @@ impl Subsystem {
         // What this queue can have to tell at once: its size now, and nothing is allocated later.
         self.events.0.reserve(usize::from(entries) * 3);
         let flow_control = connect.cattr & CATTR_DISABLE_SQ_FLOW == 0;
-        let (connection, _) = self.connection(at);
+        let connection = self.work(at).connection;
         connection.connected(controller, connect.qid, entries, flow_control);
     }
 
@@ -227,8 +227,7 @@ impl Subsystem {
     fn property_get(&mut self, at: usize, sqe: &Sqe<'_>) -> Result<u64, Status> {
         let wanted = Property::parse(sqe).map_err(|_| Status::INVALID_FIELD)?;
         let entries_max = self.shared.config.entries_max;
-        let (_, controller) = self.connection(at);
-        let controller = controller.ok_or(Status::SEQUENCE_ERROR)?;
+        let controller = self.work(at).controller.ok_or(Status::SEQUENCE_ERROR)?;
         match (wanted.offset, wanted.wide) {
             (property::CAP, true) => Ok(Cap::fabrics(entries_max - 1, READY_TIMEOUT).0 | CAP_CRWMS),
             (property::VS, false) => Ok(Version::V2_0.0.into()),
@@ -242,9 +241,8 @@ impl Subsystem {
     /// CC alone can be written.
     fn property_set(&mut self, at: usize, sqe: &Sqe<'_>, now_ns: u64) -> Result<u64, Status> {
         let wanted = Property::parse(sqe).map_err(|_| Status::INVALID_FIELD)?;
-        let (connection, controller) = self.connection(at);
-        let index = connection.controller;
-        let (Some(controller), Some(index)) = (controller, index) else {
+        let work = self.work(at);
+        let (Some(controller), Some(index)) = (work.controller, work.connection.controller) else {
             return Err(Status::SEQUENCE_ERROR);
         };
         if wanted.offset != property::CC || wanted.wide {
@@ -253,7 +251,7 @@ impl Subsystem {
         match controller.configure(Cc(wanted.value as u32), now_ns) {
             Change::Reset => {
                 self.close_io_queues(index, now_ns);
-                self.abort_event_requests(index);
+                self.work(at).abort_event_requests();
             }
             Change::Shutdown => self.close_io_queues(index, now_ns),
             Change::Enable | Change::None => {}
@@ -263,8 +261,7 @@ impl Subsystem {
 
     /// The queue ends when nothing of it is with the driver: the answer is the proof of it (T9).
     fn disconnect(&mut self, at: usize, slot: u16, now_ns: u64) {
-        let (connection, _) = self.connection(at);
-        connection.phase = Phase::Drain(slot);
+        self.work(at).connection.phase = Phase::Drain(slot);
         self.drained(at, now_ns);
     }
 }

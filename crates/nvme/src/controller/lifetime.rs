@@ -1,5 +1,6 @@
 //! How queues, associations and connections end, in order or not, and the clocks that see to it.
 use super::association::Controller;
+use super::commands::Work;
 use super::connection::Phase;
 use super::{CloseReason, ControllerEvent, Subsystem};
 use crate::limits::LINGER_NS;
@@ -11,8 +12,8 @@ impl Subsystem {
     /// The host broke the protocol on this connection; its TermReq is queued.
     pub(super) fn fail(&mut self, at: usize, now_ns: u64) {
         self.end(at, CloseReason::Protocol, now_ns);
-        let (connection, _) = Self::parts(&mut self.connections, &mut self.controllers, at);
-        connection.kick_own(&mut self.events);
+        let work = self.work(at);
+        work.connection.kick_own(work.events);
     }
 
     /// Ends a connection, and with an admin connection the whole association (Base 2.0, 3.3.2.2).
@@ -28,21 +29,21 @@ impl Subsystem {
 
     /// Tells the driver to close, once.
     fn close(&mut self, at: usize, reason: CloseReason, now_ns: u64) {
-        let (connection, _) = Self::parts(&mut self.connections, &mut self.controllers, at);
+        let Work {
+            connection, events, ..
+        } = self.work(at);
         if connection.is_live() {
             connection.closing(now_ns.saturating_add(LINGER_NS));
-            self.events.push(ControllerEvent::Close {
-                conn: connection.id,
-                reason,
-            });
+            let conn = connection.id;
+            events.push(ControllerEvent::Close { conn, reason });
         }
     }
 
     /// Takes a connection out of its controller. Without its admin connection a controller is over:
     /// its other connections are closed for `reason`.
     pub(super) fn detach(&mut self, at: usize, reason: CloseReason, now_ns: u64) {
-        let (connection, controller) = self.connection(at);
-        let (Some(index), Some(controller)) = (connection.controller, controller) else {
+        let work = self.work(at);
+        let (Some(index), Some(controller)) = (work.connection.controller, work.controller) else {
             return;
         };
         if controller.admin == at {
@@ -77,11 +78,11 @@ impl Subsystem {
     /// Nothing of a disconnected queue may be with the driver any more: then Disconnect is answered
     /// and the connection ends.
     pub(super) fn drained(&mut self, at: usize, now_ns: u64) {
-        let (connection, _) = self.connection(at);
-        if let Phase::Drain(slot) = connection.phase
-            && connection.backend == 0
+        let mut work = self.work(at);
+        if let Phase::Drain(slot) = work.connection.phase
+            && work.connection.backend == 0
         {
-            self.respond(at, slot, Status::SUCCESS, 0);
+            work.respond(slot, Status::SUCCESS, 0);
             self.end(at, CloseReason::Finished, now_ns);
         }
     }

@@ -20,6 +20,7 @@
 //! Connections as configured, one controller for each at most, `entries` commands per queue;
 //! 10 s from TCP connection to the end of Connect; two minutes without use (see [`crate::limits`]).
 use super::association::{Controller, Notice};
+use super::commands::Work;
 use super::config::{ConfigError, Shared, check_blocks};
 use super::connection::{Connection, Events, Phase, Sent, Step, Terms};
 use super::{
@@ -129,19 +130,19 @@ impl Subsystem {
         let at = conn.0 as usize;
         let mut used = 0;
         loop {
-            let (connection, _) = self.connection(at);
+            let connection = self.work(at).connection;
             let (taken, step) = connection.receive(&bytes[used..]);
             used += taken;
             match step {
                 Step::Wait => break,
-                Step::Capsule(entry) => self.command(at, &entry, now_ns),
+                Step::Capsule => self.command(at, now_ns),
                 Step::Complete(slot) => self.data_complete(at, slot, now_ns),
                 Step::Failed => self.fail(at, now_ns),
                 Step::Terminated => self.end(at, CloseReason::Terminated, now_ns),
             }
         }
-        let (connection, _) = Self::parts(&mut self.connections, &mut self.controllers, at);
-        connection.kick_own(&mut self.events);
+        let work = self.work(at);
+        work.connection.kick_own(work.events);
         used
     }
 
@@ -156,7 +157,7 @@ impl Subsystem {
     /// If more is reported than was placed.
     pub fn handle_payload(&mut self, conn: ConnId, len: u32, crc: u32, now_ns: u64) {
         let at = conn.0 as usize;
-        if let Some(slot) = self.connection(at).0.payload(len, crc) {
+        if let Some(slot) = self.work(at).connection.payload(len, crc) {
             self.data_complete(at, slot, now_ns);
         }
     }
@@ -165,7 +166,7 @@ impl Subsystem {
     pub fn buffer_ready(&mut self, conn: ConnId, token: u32, _now_ns: u64) {
         let at = conn.0 as usize;
         if self.connections.get(at).is_some_and(Option::is_some) {
-            self.buffer_is_ready(at, token as u16);
+            self.work(at).buffer_ready(token as u16);
         }
     }
 
@@ -195,7 +196,7 @@ impl Subsystem {
                 });
             }
             Sent::Page(slot) => {
-                self.send_page(at, slot, out);
+                self.work(at).send_page(slot, out);
                 return Some(Transmit { payload: None });
             }
             Sent::Idle => {}
@@ -209,9 +210,9 @@ impl Subsystem {
     /// If none was handed out.
     pub fn handle_sent(&mut self, conn: ConnId, token: u32) {
         let at = conn.0 as usize;
-        let (connection, _) = Self::parts(&mut self.connections, &mut self.controllers, at);
-        connection.sent(token as u16, &mut self.events);
-        if connection.phase == Phase::Gone {
+        let work = self.work(at);
+        work.connection.sent(token as u16, work.events);
+        if work.connection.phase == Phase::Gone {
             self.bury(at);
         }
     }
@@ -221,8 +222,8 @@ impl Subsystem {
     pub fn handle_closed(&mut self, conn: ConnId, now_ns: u64) {
         let at = conn.0 as usize;
         self.detach(at, CloseReason::AssociationLost, now_ns);
-        let (connection, _) = Self::parts(&mut self.connections, &mut self.controllers, at);
-        connection.gone(&mut self.events);
+        let work = self.work(at);
+        work.connection.gone(work.events);
         self.bury(at);
         self.rearm();
     }
@@ -326,36 +327,23 @@ impl Subsystem {
         })
     }
 
-    /// A connection with its controller.
+    /// A connection with all that its commands concern.
+    ///
+    /// # Panics
+    /// If it isn't open.
     #[inline]
-    pub(super) fn connection(&mut self, at: usize) -> (&mut Connection, Option<&mut Controller>) {
-        Self::parts(&mut self.connections, &mut self.controllers, at)
-    }
-
-    /// The same, where the rest of the subsystem is needed beside them.
-    #[inline]
-    pub(super) fn parts<'a>(
-        connections: &'a mut [Option<Box<Connection>>],
-        controllers: &'a mut [Option<Box<Controller>>],
-        at: usize,
-    ) -> (&'a mut Connection, Option<&'a mut Controller>) {
-        let Some(Some(connection)) = connections.get_mut(at) else {
+    pub(super) fn work(&mut self, at: usize) -> Work<'_> {
+        let Some(Some(connection)) = self.connections.get_mut(at) else {
             panic!("connection {at} isn't open");
         };
-        let controller = connection
-            .controller
-            .and_then(|index| controllers[index].as_deref_mut());
-        (connection, controller)
-    }
-
-    /// A controller with its admin connection.
-    pub(super) fn association(
-        &mut self,
-        index: usize,
-    ) -> Option<(&mut Controller, &mut Connection, &mut Events)> {
-        let controller = self.controllers[index].as_deref_mut()?;
-        let admin = self.connections[controller.admin].as_deref_mut()?;
-        Some((controller, admin, &mut self.events))
+        let index = connection.controller;
+        Work {
+            shared: &self.shared,
+            controller: index.and_then(|index| self.controllers[index].as_deref_mut()),
+            connection,
+            events: &mut self.events,
+            scratch: &mut self.scratch,
+        }
     }
 
     /// Tells every I/O controller of a change and posts what events come of it.

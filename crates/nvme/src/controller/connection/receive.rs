@@ -14,8 +14,8 @@ use crate::wire::{le32, put};
 pub(in crate::controller) enum Step {
     /// All was taken that can be taken now.
     Wait,
-    /// A command. Its in-capsule data is dropped unless [`Receiver::route`] says otherwise.
-    Capsule([u8; 64]),
+    /// A command, in [`Receiver::entry`]. Its data is dropped unless [`Receiver::route`] says otherwise.
+    Capsule,
     /// All data of this command has arrived.
     Complete(u16),
     /// The host broke the protocol; a TermReq is queued.
@@ -37,34 +37,31 @@ pub(in crate::controller) enum Sink {
     Await(u16),
 }
 
-/// The part of a PDU behind its header.
-#[derive(Clone, Copy, Debug)]
-struct Body {
-    sink: Sink,
-    pad: u32,
-    left: u32,
-    /// Running data digest, where there is one.
-    crc: Option<u32>,
-    /// The digest received so far.
-    digest: [u8; DIGEST_LEN],
-    digest_have: u8,
-}
-
 /// Receiving side of a connection.
 #[derive(Debug)]
 pub(in crate::controller) struct Receiver {
     framing: Framing,
+    /// A header that came in pieces, so far.
     header: [u8; HEADER_MAX],
     have: usize,
-    body: Option<Body>,
+    /// The command of the capsule just read.
+    entry: [u8; 64],
+    /// The part of the PDU behind its header, while it lasts.
+    body: Body,
 }
 
-/// A header that is whole and right in itself.
-enum Pdu {
-    IcReq(IcReq),
-    Capsule([u8; 64]),
-    Data(DataHeader),
-    TermReq,
+/// What is still to come of a PDU.
+#[derive(Debug)]
+struct Body {
+    sink: Sink,
+    pad: u32,
+    left: u32,
+    /// Bytes of the data digest still to come.
+    digest_left: u8,
+    /// Running data digest, where there is one.
+    crc: Option<u32>,
+    /// The digest received so far.
+    digest: [u8; DIGEST_LEN],
 }
 
 impl Receiver {
@@ -73,58 +70,44 @@ impl Receiver {
             framing: Framing::PLAIN,
             header: [0; HEADER_MAX],
             have: 0,
-            body: None,
+            entry: [0; 64],
+            body: Body {
+                sink: Sink::Drop,
+                pad: 0,
+                left: 0,
+                digest_left: 0,
+                crc: None,
+                digest: [0; DIGEST_LEN],
+            },
         }
+    }
+
+    /// The command of the capsule just read.
+    #[inline]
+    pub fn entry(&self) -> [u8; 64] {
+        self.entry
     }
 
     /// In-capsule data of the command just read, bytes.
     #[inline]
     pub fn capsule_data(&self) -> u32 {
-        self.body.as_ref().map_or(0, |body| body.left)
+        self.body.left
     }
 
     /// Says where the data behind the header just read belongs.
     #[inline]
     pub fn route(&mut self, sink: Sink) {
-        if let Some(body) = &mut self.body {
-            body.sink = sink;
-        }
+        self.body.sink = sink;
     }
 
     /// The driver has a buffer for this slot now. `true`: its data is next in the stream.
-    pub fn buffer_ready(&mut self, slot: u16) -> bool {
-        match &mut self.body {
-            Some(body) if body.sink == Sink::Await(slot) => {
-                body.sink = Sink::Payload(slot);
-                true
-            }
-            _ => false,
-        }
-    }
-
-    /// Reads a header. Returns the bytes taken, and the header once it is whole (then `have` is the
-    /// caller's to reset).
     #[inline]
-    fn read_header(&mut self, bytes: &[u8]) -> Result<(usize, Option<(Layout, Pdu)>), PduError> {
-        if self.have == 0 && bytes.len() >= COMMON_LEN {
-            // All of it is here as a rule: nothing is copied.
-            let layout = self.layout(bytes)?;
-            if let Some(header) = bytes.get(..layout.header as usize) {
-                let pdu = self.parse(&layout, header)?;
-                return Ok((header.len(), Some((layout, pdu))));
-            }
+    pub fn buffer_ready(&mut self, slot: u16) -> bool {
+        let next = self.body.sink == Sink::Await(slot);
+        if next {
+            self.body.sink = Sink::Payload(slot);
         }
-        let mut used = self.fill(COMMON_LEN, bytes);
-        if self.have < COMMON_LEN {
-            return Ok((used, None));
-        }
-        let layout = self.layout(&self.header)?;
-        used += self.fill(layout.header as usize, &bytes[used..]);
-        if self.have < layout.header as usize {
-            return Ok((used, None));
-        }
-        let pdu = self.parse(&layout, &self.header[..self.have])?;
-        Ok((used, Some((layout, pdu))))
+        next
     }
 
     fn fill(&mut self, up_to: usize, bytes: &[u8]) -> usize {
@@ -140,55 +123,23 @@ impl Receiver {
         header.layout(true, &self.framing)
     }
 
-    /// `header` has the length that its layout says.
-    #[inline]
-    fn parse(&self, layout: &Layout, header: &[u8]) -> Result<Pdu, PduError> {
-        if !self.framing.header_digest_ok(layout.kind, header) {
-            let fei = le32(header, header.len() - DIGEST_LEN);
-            return Err(PduError {
-                fes: Fes::HeaderDigest,
-                fei,
-            });
-        }
-        match layout.kind {
-            PduType::CapsuleCmd => {
-                let mut sqe = [0; 64];
-                sqe.copy_from_slice(&header[COMMON_LEN..COMMON_LEN + 64]);
-                Ok(Pdu::Capsule(sqe))
-            }
-            PduType::H2cData => DataHeader::parse(header)
-                .map(Pdu::Data)
-                .map_err(|_| PduError::field(4)),
-            PduType::IcReq => IcReq::parse(header)
-                .map(Pdu::IcReq)
-                .map_err(|_| PduError::field(10)),
-            _ => Ok(Pdu::TermReq),
-        }
-    }
-
     #[inline]
     fn expect_body(&mut self, layout: &Layout, sink: Sink) {
-        self.body = (layout.data > 0).then_some(Body {
-            sink,
-            pad: layout.pad,
-            left: layout.data,
-            crc: (layout.data_digest > 0).then_some(0),
-            digest: [0; DIGEST_LEN],
-            digest_have: 0,
-        });
+        let body = &mut self.body;
+        body.sink = sink;
+        body.pad = layout.pad;
+        body.left = layout.data;
+        body.digest_left = layout.data_digest as u8;
+        body.crc = (layout.data_digest > 0).then_some(0);
     }
 }
 
 impl Body {
     /// Takes what isn't payload. Returns the bytes taken.
     fn take(&mut self, bytes: &[u8], slots: &mut Slots) -> usize {
-        let skip = bytes.len().min(self.pad as usize);
-        self.pad -= skip as u32;
-        let mut used = skip;
-        if self.pad > 0 {
-            return used;
-        }
-        if self.left > 0 {
+        let mut used = bytes.len().min(self.pad as usize);
+        self.pad -= used as u32;
+        if self.pad == 0 && self.left > 0 {
             let n = (bytes.len() - used).min(self.left as usize);
             let data = &bytes[used..used + n];
             match self.sink {
@@ -203,20 +154,38 @@ impl Body {
             self.left -= n as u32;
             used += n;
         }
-        if self.left == 0 && self.crc.is_some() {
-            let have = usize::from(self.digest_have);
-            let n = (bytes.len() - used).min(DIGEST_LEN - have);
-            self.digest[have..have + n].copy_from_slice(&bytes[used..used + n]);
-            self.digest_have += n as u8;
+        if self.pad == 0 && self.left == 0 && self.digest_left > 0 {
+            let n = (bytes.len() - used).min(self.digest_left.into());
+            let at = DIGEST_LEN - usize::from(self.digest_left);
+            put(&mut self.digest, at, &bytes[used..used + n]);
+            self.digest_left -= n as u8;
             used += n;
         }
         used
     }
 
+    /// Nothing more comes of it.
     #[inline]
     fn is_over(&self) -> bool {
-        let digest = self.crc.is_none() || usize::from(self.digest_have) == DIGEST_LEN;
-        self.pad == 0 && self.left == 0 && digest
+        self.pad == 0 && self.left == 0 && self.digest_left == 0
+    }
+
+    /// It is over: a wrong digest sticks to its command (T17). Returns the slot if that was its last
+    /// data.
+    #[inline]
+    fn end(&mut self, slots: &mut Slots) -> Option<u16> {
+        let (Sink::Own(slot) | Sink::Payload(slot)) = self.sink else {
+            return None;
+        };
+        self.sink = Sink::Drop;
+        let command = &mut slots[slot];
+        if self
+            .crc
+            .is_some_and(|crc| crc != u32::from_le_bytes(self.digest))
+        {
+            command.digest_failed = true;
+        }
+        (command.done == command.len).then_some(slot)
     }
 }
 
@@ -232,12 +201,12 @@ impl Connection {
         }
         let mut used = 0;
         loop {
-            if let Some(body) = &mut self.rx.body {
-                used += body.take(&bytes[used..], &mut self.slots);
-                if !body.is_over() {
+            if !self.rx.body.is_over() {
+                used += self.rx.body.take(&bytes[used..], &mut self.slots);
+                if !self.rx.body.is_over() {
                     return (used, Step::Wait);
                 }
-                if let Some(slot) = self.end_body() {
+                if let Some(slot) = self.rx.body.end(&mut self.slots) {
                     return (used, Step::Complete(slot));
                 }
             }
@@ -257,8 +226,9 @@ impl Connection {
     }
 
     /// `len` bytes of payload are in place. Returns the slot whose data is now complete.
+    #[inline]
     pub fn payload(&mut self, len: u32, crc: u32) -> Option<u16> {
-        let body = self.rx.body.as_mut()?;
+        let body = &mut self.rx.body;
         let Sink::Payload(slot) = body.sink else {
             return None;
         };
@@ -266,21 +236,20 @@ impl Connection {
         body.left -= len;
         body.crc = body.crc.map(|_| crc);
         self.slots[slot].done += len;
-        if body.is_over() {
-            self.end_body()
-        } else {
-            None
+        if !body.is_over() {
+            return None;
         }
+        body.end(&mut self.slots)
     }
 
     /// Where the next bytes belong, if they are payload.
     #[inline]
     pub fn placement(&self) -> Option<Placement> {
-        let body = self.rx.body.as_ref()?;
+        let body = &self.rx.body;
         let Sink::Payload(slot) = body.sink else {
             return None;
         };
-        if body.pad > 0 || body.left == 0 || !matches!(self.phase, Phase::Ready) {
+        if body.pad > 0 || body.left == 0 || self.phase != Phase::Ready {
             return None;
         }
         let offset = self.slots[slot].done;
@@ -292,77 +261,89 @@ impl Connection {
         })
     }
 
-    /// The body is over: a wrong digest sticks to its command (T17). Returns the slot if that was
-    /// its last data.
-    #[inline]
-    fn end_body(&mut self) -> Option<u16> {
-        let body = self.rx.body.take()?;
-        let (Sink::Own(slot) | Sink::Payload(slot)) = body.sink else {
-            return None;
-        };
-        let command = &mut self.slots[slot];
-        if body
-            .crc
-            .is_some_and(|crc| crc != u32::from_le_bytes(body.digest))
-        {
-            command.digest_failed = true;
-        }
-        (command.done == command.len).then_some(slot)
-    }
-
-    /// Takes bytes of a header; `None` if it doesn't lead to anything yet.
+    /// Takes bytes of a header; `None` if it doesn't lead to anything for the owner.
     #[inline]
     fn receive_header(&mut self, bytes: &[u8]) -> (usize, Option<Step>) {
-        let gathered = self.rx.have > 0;
-        let (used, result) = match self.rx.read_header(bytes) {
-            Ok((used, None)) => return (used, Some(Step::Wait)),
-            Ok((used, Some((layout, pdu)))) => (used, self.accept(&layout, pdu)),
-            Err(error) => (bytes.len(), Err(error)),
-        };
-        match result {
-            Ok(step) => {
-                self.rx.have = 0;
-                (used, step)
-            }
-            Err(error) => {
-                // The header as it came, up to what has come of it.
-                let (from, most) = if gathered {
-                    (&self.rx.header[..], self.rx.have.max(COMMON_LEN))
-                } else {
-                    (bytes, bytes.len())
+        if self.rx.have == 0 && bytes.len() >= COMMON_LEN {
+            let layout = match self.rx.layout(bytes) {
+                Ok(layout) => layout,
+                Err(error) => return self.violation(error, bytes),
+            };
+            // All of it is here as a rule: nothing is copied.
+            if let Some(header) = bytes.get(..layout.header as usize) {
+                return match self.accept(&layout, header) {
+                    Ok(step) => (header.len(), step),
+                    Err(error) => self.violation(error, header),
                 };
-                let hlen = from.get(2).map_or(COMMON_LEN, |&hlen| usize::from(hlen));
-                let len = hlen.clamp(COMMON_LEN, IC_LEN).min(most);
-                let mut refused = [0; IC_LEN];
-                refused[..len].copy_from_slice(&from[..len]);
-                self.refuse(error, &refused[..len]);
-                (bytes.len(), Some(Step::Failed))
             }
+        }
+        self.gather_header(bytes)
+    }
+
+    /// The same for a header that comes in pieces.
+    fn gather_header(&mut self, bytes: &[u8]) -> (usize, Option<Step>) {
+        let mut used = self.rx.fill(COMMON_LEN, bytes);
+        if self.rx.have < COMMON_LEN {
+            return (used, Some(Step::Wait));
+        }
+        let header = self.rx.header;
+        let layout = match self.rx.layout(&header) {
+            Ok(layout) => layout,
+            Err(error) => return self.violation(error, &header[..self.rx.have]),
+        };
+        used += self.rx.fill(layout.header as usize, &bytes[used..]);
+        if self.rx.have < layout.header as usize {
+            return (used, Some(Step::Wait));
+        }
+        let header = self.rx.header;
+        self.rx.have = 0;
+        let header = &header[..layout.header as usize];
+        match self.accept(&layout, header) {
+            Ok(step) => (used, step),
+            Err(error) => self.violation(error, header),
         }
     }
 
-    /// Checks a PDU against the state of the connection and says where its data belongs.
-    fn accept(&mut self, layout: &Layout, pdu: Pdu) -> Result<Option<Step>, PduError> {
-        match (pdu, self.phase) {
-            (Pdu::TermReq, _) => Ok(Some(Step::Terminated)),
-            (Pdu::IcReq(request), Phase::Initialize) => {
-                self.initialize(&request)?;
-                Ok(None)
-            }
-            (Pdu::Capsule(sqe), Phase::Connect | Phase::Ready) => {
+    /// The end: all further bytes are swallowed. `pdu` begins with the header in error.
+    fn violation(&mut self, error: PduError, pdu: &[u8]) -> (usize, Option<Step>) {
+        let hlen = pdu.get(2).map_or(COMMON_LEN, |&hlen| usize::from(hlen));
+        let header = &pdu[..hlen.clamp(COMMON_LEN, IC_LEN).min(pdu.len())];
+        self.refuse(error, header);
+        (0, Some(Step::Failed))
+    }
+
+    /// Checks a PDU against the state of the connection and says where its data belongs. `header` has
+    /// the length that its layout says.
+    #[inline]
+    fn accept(&mut self, layout: &Layout, header: &[u8]) -> Result<Option<Step>, PduError> {
+        if !self.rx.framing.header_digest_ok(layout.kind, header) {
+            let fei = le32(header, header.len() - DIGEST_LEN);
+            return Err(PduError {
+                fes: Fes::HeaderDigest,
+                fei,
+            });
+        }
+        let connected = matches!(self.phase, Phase::Connect | Phase::Ready);
+        match layout.kind {
+            PduType::CapsuleCmd if connected => {
                 // In-capsule data: up to the capsule size on I/O queues, 8 KiB elsewhere (T23).
-                let limit = if self.qid == 0 {
-                    ADMIN_IN_CAPSULE
-                } else {
+                let io = self.qid != 0;
+                let limit = if io {
                     self.terms.in_capsule_max
+                } else {
+                    ADMIN_IN_CAPSULE
                 };
                 if layout.data > limit {
                     return Err(PduError::field(4));
                 }
+                self.rx
+                    .entry
+                    .copy_from_slice(&header[COMMON_LEN..COMMON_LEN + 64]);
                 self.rx.expect_body(layout, Sink::Drop);
-                Ok(Some(Step::Capsule(sqe)))
+                Ok(Some(Step::Capsule))
             }
-            (Pdu::Data(data), Phase::Connect | Phase::Ready) => {
+            PduType::H2cData if connected => {
+                let data = DataHeader::parse(header).map_err(|_| PduError::field(4))?;
                 let slot = self.check_data(layout, &data)?;
                 let own = self.slots[slot].purpose.is_own();
                 let sink = if own {
@@ -373,6 +354,12 @@ impl Connection {
                 self.rx.expect_body(layout, sink);
                 Ok(None)
             }
+            PduType::IcReq if self.phase == Phase::Initialize => {
+                let request = IcReq::parse(header).map_err(|_| PduError::field(10))?;
+                self.initialize(&request)?;
+                Ok(None)
+            }
+            PduType::H2cTermReq => Ok(Some(Step::Terminated)),
             _ => Err(PduError::SEQUENCE),
         }
     }

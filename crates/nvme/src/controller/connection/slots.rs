@@ -149,7 +149,8 @@ impl Slots {
         self.free.len() == self.all.len()
     }
 
-    /// A slot for a command; it is `Held` until told otherwise. The caller saw that there is room.
+    /// A slot for a command; it is `Held` until told otherwise, and its length, status, result and page
+    /// are what they were. The caller saw that there is room.
     #[inline]
     pub fn take(&mut self, cid: u16) -> u16 {
         let Some(index) = self.free.pop() else {
@@ -157,28 +158,22 @@ impl Slots {
         };
         let slot = &mut self.all[usize::from(index)];
         slot.state = State::Held;
-        slot.cid = cid;
-        index
-    }
-
-    /// Back to free, clean for the next.
-    #[inline]
-    pub fn put_back(&mut self, index: u16) {
-        let slot = &mut self.all[usize::from(index)];
-        debug_assert!(slot.state != State::Free);
-        slot.state = State::Free;
         slot.named = false;
         slot.digest_failed = false;
-        slot.sends = 0;
-        slot.status = Status::SUCCESS;
+        slot.cid = cid;
         slot.purpose = Purpose::None;
         slot.nsid = 0;
         slot.slba = 0;
-        slot.blocks = 0;
-        slot.len = 0;
         slot.done = 0;
-        slot.result = 0;
-        slot.page = Page::None;
+        index
+    }
+
+    /// Back to free. Whoever takes it sets what it needs.
+    #[inline]
+    pub fn put_back(&mut self, index: u16) {
+        let slot = &mut self.all[usize::from(index)];
+        debug_assert!(slot.state != State::Free && slot.sends == 0);
+        slot.state = State::Free;
         if slot.own.capacity() > 0 {
             slot.own = Vec::new();
         }
