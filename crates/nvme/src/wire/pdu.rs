@@ -352,7 +352,7 @@ impl Framing {
     ///
     /// # Panics
     /// If `own` isn't as long as the type says (a broken caller).
-    #[inline]
+    #[inline(always)]
     pub fn begin(&self, out: &mut Vec<u8>, kind: PduType, flag: u8, own: &[u8], data: u32) {
         let hlen = kind.header_len();
         assert!(own.len() + COMMON_LEN == hlen);
