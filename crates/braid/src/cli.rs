@@ -3,6 +3,7 @@
 //! # Contract
 //! Exit codes: 0 ok, 1 failed, 2 usage. An error is one chain on standard error, `braid: what: why`.
 use crate::output::OutputClosed;
+use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 use std::fmt;
 use std::process::ExitCode;
@@ -95,6 +96,10 @@ fn report_clap(error: &clap::Error) -> ExitCode {
     if !error.use_stderr() {
         let _ = error.print();
         return ExitCode::SUCCESS;
+    }
+    if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+        let _ = error.print();
+        return ExitCode::from(2);
     }
     let text = error.render().to_string();
     crate::output::note(text.strip_prefix("error: ").unwrap_or(&text).trim_end());

@@ -80,7 +80,9 @@ fn identity_in(args: &IdentityArgs, system: &Path, state: &Path) -> anyhow::Resu
         (None, Some(id)) if args.hostnqn.is_some() => id,
         (None, of_nqn) => match (read(&system.join("hostid"), parse_uuid)?, of_nqn) {
             (Some(id), _) | (None, Some(id)) => id,
-            (None, None) => kept(state)?,
+            (None, None) => kept(state).context(
+                "no host identifier (give --hostid, or set XDG_STATE_HOME to where one can be kept)",
+            )?,
         },
     };
     let nqn = nqn.unwrap_or_else(|| format!("{NQN_UUID_PREFIX}{id}"));
@@ -98,7 +100,7 @@ fn kept(state: &Path) -> anyhow::Result<Uuid> {
     }
     let made = Uuid::new_v4();
     place(state, &path, &format!("{made}\n"))
-        .with_context(|| format!("cannot keep the host identifier in {}", path.display()))?;
+        .with_context(|| format!("cannot write {}", path.display()))?;
     read(&path, parse_uuid)?.with_context(|| format!("{} has vanished", path.display()))
 }
 

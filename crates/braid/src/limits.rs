@@ -11,7 +11,7 @@ pub const BLOCK_MAX: u32 = engine::limits::BUFFER_MAX;
 /// Most bytes of buffers on one core: outstanding I/Os times the largest block size.
 pub const ARENA_BYTES_MAX: u64 = 8 << 30;
 /// Most blocks that `--verify` keeps a sequence number of, 4 bytes each, over all jobs.
-pub const VERIFY_BLOCKS_MAX: u64 = 1 << 28;
+pub const VERIFY_BLOCKS_MAX: u64 = 1 << 26;
 /// Failures of one load that are described; the rest is only counted.
 pub const FAILURES_DESCRIBED: usize = 5;
 /// Entries of a block size mix (`--bssplit`).

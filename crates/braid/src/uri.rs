@@ -48,11 +48,6 @@ pub struct NvmeTcp {
 }
 
 impl PathUri {
-    /// As the user wrote it.
-    pub fn text(&self) -> &str {
-        &self.text
-    }
-
     /// What it leads to.
     pub fn kind(&self) -> &UriKind {
         &self.kind

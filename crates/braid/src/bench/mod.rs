@@ -30,16 +30,13 @@ pub struct BenchArgs {
     #[arg(long, default_value = "round-robin", value_parser = Policy::parse)]
     policy: Policy,
     /// Knob of weighted-latency: a new mean weighs 1 in 2^N, 0 to 8
-    #[arg(long, value_name = "N", default_value = "3", value_parser = Knobs::parse_ewma_shift)]
+    #[arg(long, value_name = "N", default_value = "3", allow_negative_numbers = true,
+          value_parser = Knobs::parse_ewma_shift)]
     ewma_shift: u8,
     /// Knob of weighted-latency: window of a mean, seconds or 50ms; 0 to 3600 s
-    #[arg(long, value_name = "TIME", default_value = "15",
+    #[arg(long, value_name = "TIME", default_value = "15", allow_hyphen_values = true,
           value_parser = Knobs::parse_weight_timeout)]
     weight_timeout: u64,
-    #[command(flatten)]
-    words: Words,
-    #[command(flatten)]
-    identity: IdentityArgs,
     /// Reactor threads, each with its own connection to every path
     #[arg(long, value_name = "N", default_value = "1",
           value_parser = clap::value_parser!(u16).range(1..=CORES_MAX as i64))]
@@ -65,6 +62,10 @@ pub struct BenchArgs {
     /// Show results for people or for programs
     #[arg(short, long, value_enum, default_value_t, value_name = "FORMAT")]
     output: Format,
+    #[command(flatten)]
+    identity: IdentityArgs,
+    #[command(flatten)]
+    words: Words,
 }
 
 /// A digest.

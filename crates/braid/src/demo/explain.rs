@@ -28,9 +28,8 @@ fn explain(outcome: &Outcome, cell: &Cell) -> String {
     );
     match cell.policy {
         Policy::Numa if fast.share < 0.01 => format!(
-            "numa takes the nearest path, here slow, for every I/O: {:.0} outstanding at {} each; \
-             fast is idle.",
-            slow.in_flight,
+            "numa takes the nearest path, here slow, for every I/O: {} outstanding at {} each; fast is idle.",
+            outcome.setup.outstanding,
             format_ns(slow.mean_ns),
         ),
         Policy::Numa => format!("numa takes the nearest path as long as it is there; {used}."),

@@ -29,7 +29,7 @@ pub struct Setup {
 /// Latencies of one I/O at a time, ns, for one operation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Latencies {
-    /// Of the transport without any shape.
+    /// Of the transport and a target that has to wait, without the wait itself.
     pub bare_ns: f64,
     /// Over the fast path.
     pub fast_ns: f64,

@@ -68,7 +68,7 @@ h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2rem; }\n\
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }\n\
 th, td { padding: .15rem .7rem; text-align: right; border-bottom: 1px solid color-mix(in srgb, currentColor 20%, transparent); }\n\
 th:first-child, td:first-child, td:nth-child(2), th:nth-child(2) { text-align: left; }\n\
-svg { max-width: 100%; height: auto; }\n\
+svg { display: block; max-width: 100%; height: auto; }\n\
 code { white-space: pre-wrap; }\n\
 .key { display: inline-block; width: .8em; height: .8em; margin: 0 .3em 0 1em; border-radius: 2px; }\n\
 .warning, .off { color: #d9480f; font-weight: 600; }\n\
@@ -188,7 +188,7 @@ fn latency(outcome: &Outcome, area: &Area<'_>) -> anyhow::Result<()> {
     let (low, high) = all.fold((f64::MAX, 1.0_f64), |(low, high), us| {
         (low.min(us), high.max(us))
     });
-    let (low, high) = (low.max(1.0).min(high) * 0.6, high * 1.7);
+    let (low, high) = (decade(low, f64::floor), decade(high, f64::ceil));
     let groups = outcome.policies().len() as f64;
     let mut chart = ChartBuilder::on(area)
         .margin(12)
@@ -201,9 +201,10 @@ fn latency(outcome: &Outcome, area: &Area<'_>) -> anyhow::Result<()> {
         .disable_x_mesh()
         .x_labels(0)
         .y_labels(8)
+        .y_max_light_lines(9)
         .y_label_formatter(&|us| format_ns(us * 1e3))
         .bold_line_style(INK.mix(0.15))
-        .light_line_style(TRANSPARENT)
+        .light_line_style(INK.mix(0.06))
         .axis_style(INK.mix(0.6))
         .label_style(letters(14))
         .draw()
@@ -225,6 +226,11 @@ fn latency(outcome: &Outcome, area: &Area<'_>) -> anyhow::Result<()> {
             .map_err(cannot_draw)?;
     }
     name_groups(outcome, area, &chart, low)
+}
+
+/// The power of ten at or beyond `us`.
+fn decade(us: f64, round: fn(f64) -> f64) -> f64 {
+    10_f64.powf(round(us.max(1.0).log10() * 1.001))
 }
 
 /// Cells with the number of their policy.

@@ -47,7 +47,7 @@ pub fn too_busy(outcome: &Outcome) -> String {
     });
     format!(
         "the machine is too busy: {off} of {} figures of one path alone are more than {:.0} % from \
-         their model ({worst}); the figures above are not to be trusted",
+         their model ({worst}); these figures are not to be trusted",
         checks.len(),
         TOLERANCE * 100.0,
     )

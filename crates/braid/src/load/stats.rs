@@ -102,7 +102,7 @@ impl Stats {
         let op = &mut self.ops[usize::from(write)];
         op.ios += 1;
         op.bytes += u64::from(bytes);
-        op.latency.saturating_record(latency_ns.max(1));
+        op.latency.saturating_record(latency_ns);
         if let Some(path) = self.paths.get_mut(path) {
             path.ios += 1;
             path.bytes += u64::from(bytes);

@@ -148,11 +148,6 @@ impl Table {
         }
     }
 
-    /// Bytes of a block.
-    pub fn block(&self) -> u32 {
-        self.block
-    }
-
     /// Claims the blocks of an I/O; false, and nothing claimed, if one of them is in use.
     pub fn claim(&mut self, offset: u64, length: u32) -> bool {
         let blocks = self.blocks(offset, length);

@@ -1,0 +1,173 @@
+//! Loads against a target in another process.
+use crate::common::{Place, code, stderr, stdout};
+use std::fs;
+
+#[test]
+fn what_was_written_over_tcp_is_read_back() {
+    let place = Place::new();
+    let target = place.target(&["--mem", "8MiB"]);
+    let write = place.json(&[
+        "bench",
+        &target.uri,
+        "--rw",
+        "write",
+        "--bs",
+        "64k",
+        "--iodepth",
+        "16",
+        "--verify",
+        "-o",
+        "json",
+    ]);
+    assert_eq!(
+        (&write["op"], &write["errors"]),
+        (&"write".into(), &0.into())
+    );
+    assert_eq!(write["verified_bytes"], 8 << 20);
+    assert_eq!(write["share"][&target.uri], 1.0);
+    for key in ["iops", "mib_s", "mean_us", "p50_us", "p99_us", "p999_us"] {
+        assert!(write[key].as_f64().unwrap() > 0.0, "{key}: {write}");
+    }
+    // Another process finds it, in other sizes and with digests.
+    let read = place.json(&[
+        "bench",
+        &target.uri,
+        "--rw",
+        "read",
+        "--bssplit",
+        "4k/50:128k/50",
+        "--verify",
+        "--digests",
+        "header,data",
+        "-o",
+        "json",
+    ]);
+    assert_eq!(
+        (&read["errors"], &read["verified_bytes"]),
+        (&0.into(), &(8 << 20).into())
+    );
+}
+
+#[test]
+fn a_mix_over_two_paths_and_two_cores_finds_its_last_writes() {
+    let place = Place::new();
+    let target = place.target(&["--mem", "8MiB"]);
+    let mixed = place.json(&[
+        "bench",
+        &target.uri,
+        &target.uri,
+        "--policy",
+        "queue-depth",
+        "--rw",
+        "randrw",
+        "--iodepth",
+        "32",
+        "--numjobs",
+        "2",
+        "--cores",
+        "2",
+        "--size",
+        "8m",
+        "--verify",
+        "-o",
+        "json",
+    ]);
+    assert_eq!(
+        (&mixed["op"], &mixed["errors"]),
+        (&"mixed".into(), &0.into()),
+        "{mixed}"
+    );
+    assert!(mixed["verified_bytes"].as_u64().unwrap() > 1 << 20);
+    for path in 0..2 {
+        let share = mixed["paths"][path]["share"].as_f64().unwrap();
+        assert!(share > 0.05, "both paths serve: {mixed}");
+    }
+    assert_eq!(mixed["share"][&target.uri], 1.0, "one URI given twice");
+}
+
+#[test]
+fn wrong_data_is_found_and_fails() {
+    let place = Place::new();
+    let path = place.path().join("disk.img");
+    fs::write(&path, vec![0; 1 << 20]).unwrap();
+    let uri = format!("file:{}", path.display());
+    place.json(&[
+        "bench",
+        &uri,
+        "--rw",
+        "randwrite",
+        "--verify",
+        "--bs",
+        "512",
+        "-o",
+        "json",
+    ]);
+    place.json(&["bench", &uri, "--rw", "write", "--verify", "-o", "json"]);
+    let mut bytes = fs::read(&path).unwrap();
+    bytes[300 * 1024 + 17] ^= 4;
+    fs::write(&path, bytes).unwrap();
+    let output = place.braid(&["bench", &uri, "--rw", "read", "--verify"]);
+    let (out, text) = (stdout(&output), stderr(&output));
+    assert_eq!(code(&output), 1, "{text}");
+    assert!(out.contains("errors 1, verified 1020 KiB"), "{out}");
+    assert!(text.contains("wrong data at byte 307200"), "{text}");
+}
+
+#[test]
+fn a_rate_and_a_time_are_kept_to() {
+    let place = Place::new();
+    let paced = place.json(&[
+        "bench",
+        "null:1GiB",
+        "--rw",
+        "randread",
+        "--iodepth",
+        "8",
+        "--rate-iops",
+        "1000",
+        "--runtime",
+        "300ms",
+        "--histogram",
+        "-o",
+        "json",
+    ]);
+    // A limit is one from above: the machine may be too busy to reach it.
+    assert!(paced["iops"].as_f64().unwrap() <= 1_020.0, "{paced}");
+    assert!(paced["seconds"].as_f64().unwrap() >= 0.3);
+    assert!(!paced["histogram"].as_array().unwrap().is_empty());
+}
+
+#[test]
+fn a_pipe_gets_tables_without_colour_or_progress() {
+    let place = Place::new();
+    let output = place.braid(&["bench", "mem:1m", "mem:1m", "--runtime", "150ms"]);
+    // Two memories of one size are still two different things.
+    assert_eq!(code(&output), 1, "{}", stdout(&output));
+    let output = place.braid(&["bench", "mem:1m", "--runtime", "150ms", "--histogram"]);
+    assert_eq!((code(&output), stderr(&output)), (0, String::new()));
+    let out = stdout(&output);
+    assert!(
+        out.starts_with("sequential read of 4 KiB, 1 outstanding on 1 core"),
+        "{out}"
+    );
+    assert!(
+        !out.contains('\x1b') && out.contains("latency from"),
+        "{out}"
+    );
+}
+
+#[test]
+fn t35_the_host_identity_is_kept() {
+    let place = Place::new();
+    let target = place.target(&["--mem", "1MiB"]);
+    let read = ["bench", &target.uri, "--size", "64k", "-o", "json"];
+    place.json(&read);
+    let path = place.path().join("braid/hostid");
+    let first = fs::read_to_string(&path);
+    place.json(&read);
+    match first {
+        Ok(first) => assert_eq!(first, fs::read_to_string(&path).unwrap()),
+        // Made only where the machine has none of its own.
+        Err(_) => assert!(std::path::Path::new("/etc/nvme/hostid").exists()),
+    }
+}

@@ -1,0 +1,94 @@
+//! Running braid, and a target beside it.
+use serde_json::Value;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+
+/// A directory of one test, with a state directory of its own for what braid keeps.
+pub struct Place(tempfile::TempDir);
+
+impl Place {
+    pub fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    pub fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    pub fn command(&self) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_braid"));
+        command
+            .env("XDG_STATE_HOME", self.path())
+            .env("XDG_RUNTIME_DIR", self.path())
+            .env("RUST_BACKTRACE", "0")
+            .current_dir(self.path())
+            .stdin(Stdio::null());
+        command
+    }
+
+    pub fn braid(&self, args: &[&str]) -> Output {
+        self.command().args(args).output().unwrap()
+    }
+
+    /// The JSON that a successful run prints.
+    pub fn json(&self, args: &[&str]) -> Value {
+        let output = self.braid(args);
+        assert_eq!(code(&output), 0, "{args:?}: {}", stderr(&output));
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+
+    /// A target on a free port of loopback.
+    pub fn target(&self, options: &[&str]) -> Target {
+        let socket = self.path().join("target.sock");
+        let mut child = self
+            .command()
+            .args(["target", "--listen", "127.0.0.1:0", "--socket"])
+            .arg(socket)
+            .args(options)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        let mut lines = BufReader::new(child.stdout.take().unwrap());
+        lines.read_line(&mut line).unwrap();
+        let uri = line
+            .split_whitespace()
+            .find(|word| word.starts_with("nvme-tcp://"));
+        let uri = uri
+            .unwrap_or_else(|| panic!("no URI in {line:?}"))
+            .to_owned();
+        Target {
+            child,
+            uri,
+            _lines: lines,
+        }
+    }
+}
+
+/// Ends with its test.
+pub struct Target {
+    child: Child,
+    pub uri: String,
+    /// Kept open, so that the target may print.
+    _lines: BufReader<std::process::ChildStdout>,
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+pub fn code(output: &Output) -> i32 {
+    output.status.code().expect("braid was killed by a signal")
+}
+
+pub fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+pub fn stdout(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
