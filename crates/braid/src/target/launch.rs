@@ -2,7 +2,7 @@
 //! reactor started.
 use super::backend::Backend;
 use super::config::Config;
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use engine::DeviceId;
 use engine::target::{Board, TargetConfig, TargetControl, TargetEngine};
 use nvme::controller::{NamespaceConfig, PortConfig, SubsystemConfig};
@@ -54,7 +54,16 @@ pub fn launch(config: &Config) -> anyhow::Result<Launched> {
         arena_bytes: config.buffers.0,
         seed: 1,
     });
-    let engine = engine.map_err(|error| anyhow::anyhow!("{}: {}", key(error.field), error.why))?;
+    let engine = engine.map_err(|error| match error.field {
+        "nqn" => anyhow!("nqn \"{}\" {}", config.nqn, error.why),
+        "cntlid_min" | "cntlid_max" => {
+            anyhow!(
+                "cntlid {:?} must be [first, last], 1 to 65519",
+                config.cntlid
+            )
+        }
+        field => anyhow!("{} {}", key(field), error.why),
+    })?;
     let board = engine.board();
     let reactor = ReactorConfig {
         name: "braid-target".into(),
@@ -80,7 +89,6 @@ pub fn launch(config: &Config) -> anyhow::Result<Launched> {
 /// What the configuration calls a field of the engine's.
 fn key(field: &str) -> &str {
     match field {
-        "cntlid_min" | "cntlid_max" => "cntlid",
         "entries_max" => "queue_entries",
         "io_queues_max" => "io_queues",
         "transfer_shift" => "transfer_size",

@@ -2,7 +2,7 @@
 use super::config::{Config, Port};
 use super::control::{self, Control};
 use super::launch::{Launched, launch};
-use super::quantity::{Duration, FromText};
+use super::quantity::{Duration, FromText, Size};
 use super::settings::Settings;
 use super::socket::{self, ControlSocket};
 use crate::cli::Usage;
@@ -23,8 +23,8 @@ const QUICK_NQN: &str = "nqn.2026-01.org.braid:target";
 #[derive(Clone, Debug, Args)]
 pub struct ServeArgs {
     /// Configuration file; or, without one:
-    #[arg(short, long, value_name = "FILE", conflicts_with_all = ["mem", "null", "file", "listen",
-        "delay", "nqn"])]
+    #[arg(short, long, value_name = "FILE", conflicts_with_all = ["mem", "null", "file", "size",
+        "listen", "delay", "nqn"])]
     config: Option<PathBuf>,
     /// One namespace in memory of this size
     #[arg(long, value_name = "SIZE")]
@@ -36,6 +36,9 @@ pub struct ServeArgs {
     /// One namespace in this file or block device
     #[arg(long, value_name = "PATH", conflicts_with_all = ["mem", "null"])]
     file: Option<PathBuf>,
+    /// Size of the namespace [default: the backend's]; a file that isn't there is made
+    #[arg(long, value_name = "SIZE")]
+    size: Option<String>,
     /// A port, and what slows it: 127.0.0.1:4420,delay=30ms (the keys of `braid target set`); port 0
     /// is any free one
     #[arg(long, value_name = "ADDRESS:PORT[,KEY=VALUE…]")]
@@ -105,11 +108,11 @@ fn quick(args: &ServeArgs) -> anyhow::Result<Config> {
     let delay = delay.map_err(|error| Usage::error(format!("--delay: {error}")))?;
     let ports = args.listen.iter().map(|listen| quick_port(listen, delay));
     let ports = ports.collect::<anyhow::Result<Vec<_>>>()?;
-    Ok(Config::quick(
-        args.nqn.clone().unwrap_or_else(|| QUICK_NQN.into()),
-        backend,
-        ports,
-    ))
+    let nqn = args.nqn.clone().unwrap_or_else(|| QUICK_NQN.into());
+    let size = args.size.as_deref().map(Size::from_text).transpose();
+    let mut config = Config::quick(nqn, backend, ports);
+    config.namespaces[0].size = size.map_err(|error| Usage::error(format!("--size: {error}")))?;
+    Ok(config)
 }
 
 fn quick_port(listen: &str, delay: Option<Duration>) -> anyhow::Result<Port> {
@@ -117,6 +120,10 @@ fn quick_port(listen: &str, delay: Option<Duration>) -> anyhow::Result<Port> {
     let address = words.next().unwrap_or_default().to_owned();
     let mut settings = Settings::from_words(words)
         .map_err(|error| Usage::error(format!("--listen {listen}: {error}")))?;
+    if settings.stall.is_some() {
+        let text = "stall is for a target that runs (braid target set)";
+        return Err(Usage::error(format!("--listen {listen}: {text}")));
+    }
     settings.delay = settings.delay.or(delay);
     Ok(Port::new(address, &settings))
 }
