@@ -8,7 +8,7 @@
 //! An orderly close sends what is queued, then FIN, and discards what arrives until the peer has closed
 //! too: closing with unread bytes would reset, and the peer might lose our last words. All of it within
 //! `CLOSE_WAIT_NS`.
-use crate::limits::CLOSE_WAIT_NS;
+use crate::limits::{CLOSE_WAIT_NS, EXTENTS_MAX};
 use crate::reactor::{Reactor, Tag};
 use crate::receive::Inbound;
 use engine::Machine;
@@ -40,8 +40,8 @@ pub(crate) struct Connection {
     pub(crate) inbound: Inbound,
     /// The last receive left bytes in the socket.
     pub(crate) nonempty: bool,
-    /// The last receive was direct and filled its placement.
-    pub(crate) after_direct: bool,
+    /// The last payload was one to receive directly; so may be the next.
+    pub(crate) large: bool,
     pub(crate) sending: Option<OpId>,
     /// The machine has something to transmit.
     pub(crate) dirty: bool,
@@ -56,6 +56,14 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
+    /// A free one, with all the memory it will need.
+    pub(crate) fn new() -> Self {
+        Self {
+            cookies: Vec::with_capacity(EXTENTS_MAX),
+            ..Self::default()
+        }
+    }
+
     pub(crate) fn is_free(&self) -> bool {
         self.phase == Phase::Free
     }

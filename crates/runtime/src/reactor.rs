@@ -117,9 +117,10 @@ where
             ring,
             now_ns: os::now_ns(),
             again: false,
-            connections: (0..count).map(|_| Connection::default()).collect(),
+            connections: (0..count).map(|_| Connection::new()).collect(),
             dirty: Vec::with_capacity(count as usize),
-            unarmed: Vec::with_capacity(count as usize),
+            // One that is closed may stand in it twice.
+            unarmed: Vec::with_capacity(2 * count as usize),
             closing: Vec::with_capacity(count as usize),
             messages,
             listeners: listeners.collect::<Result<_, _>>()?,
@@ -376,7 +377,8 @@ pub(crate) fn extent(arena_bytes: u64, span: Span) -> Extent {
 }
 
 fn ring(config: &ReactorConfig, connections: u32) -> Result<Ring, RuntimeError> {
-    let lent = (connections.next_power_of_two() as u16).clamp(8, RECEIVE_BUFFERS_LENT_MAX);
+    let lent = (connections.next_power_of_two() as u16)
+        .clamp(RECEIVE_BUFFERS_LENT_MIN, RECEIVE_BUFFERS_LENT_MAX);
     let ring = RingConfig {
         // A connection sends and receives; a listener accepts; files; the mailbox.
         operations_max: 2 * connections

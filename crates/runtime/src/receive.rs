@@ -7,7 +7,7 @@
 //! `Output::Resume`. Where the machine expects `DIRECT_MIN` bytes of payload or more and none are left in
 //! a buffer, the next receive puts them where they belong.
 use crate::connection::Phase;
-use crate::limits::{AFTER_DIRECT_BYTES, DIRECT_MIN, RECEIVE_BUFFER_BYTES};
+use crate::limits::{AFTER_LARGE_BYTES, DIRECT_MIN, RECEIVE_BUFFER_BYTES};
 use crate::reactor::{Reactor, Tag};
 use engine::Machine;
 use engine::machine::{Closed, ConnId, Place};
@@ -80,8 +80,8 @@ where
                 Inbound::Direct(self.ring.receive_into(socket, extent, tag), place)
             }
             None => {
-                let limit = if connection.after_direct {
-                    AFTER_DIRECT_BYTES
+                let limit = if connection.large {
+                    AFTER_LARGE_BYTES
                 } else {
                     RECEIVE_BUFFER_BYTES
                 };
@@ -110,10 +110,7 @@ where
             (Phase::Open, Err(error)) => self.end(conn, Closed::Error(error.raw_os_error())),
             (Phase::Open, Ok(count)) => match (inbound, completion.returned) {
                 (Inbound::Direct(_, place), _) => self.placed(conn, place, count),
-                (_, Returned::Buffer(buffer)) => {
-                    connection.after_direct = false;
-                    self.feed(conn, buffer, 0);
-                }
+                (_, Returned::Buffer(buffer)) => self.feed(conn, buffer, 0),
                 _ => unreachable!("bytes were received nowhere"),
             },
             (Phase::Closing, Ok(1..)) => self.unarmed.push(conn),
@@ -133,9 +130,14 @@ where
 
     /// Gives the machine what is in a buffer from `at` on.
     fn feed(&mut self, conn: ConnId, buffer: Buffer, mut at: usize) {
+        // A placement that follows a header is whole; others are what is left of one.
+        let mut after_header = false;
         while at < buffer.len() {
             let rest = &buffer[at..];
             if let Some(place) = self.machine.placement(conn) {
+                if mem::take(&mut after_header) {
+                    self.connection_mut(conn).large = place.span.len >= DIRECT_MIN;
+                }
                 at += self.copy_in(conn, place, rest);
                 continue;
             }
@@ -146,12 +148,16 @@ where
                 rest.len()
             );
             at += taken;
+            after_header = true;
             if taken < rest.len() && self.machine.placement(conn).is_none() {
                 self.connection_mut(conn).inbound = Inbound::Blocked(buffer, at);
                 return;
             }
         }
         drop(buffer);
+        if after_header {
+            self.connection_mut(conn).large = false;
+        }
         self.unarmed.push(conn);
     }
 
@@ -171,13 +177,11 @@ where
     /// `count` bytes of payload were received into place.
     fn placed(&mut self, conn: ConnId, place: Place, count: u32) {
         let mut extent = self.extent(place.span);
-        let filled = count == extent.len;
         extent.len = count;
         let received = self.ring.arena().bytes(extent);
         let crc = place.crc.map_or(0, |running| crc32c(running, received));
         self.machine.handle_payload(conn, count, crc, self.now_ns);
         self.stats.bytes_direct_in += u64::from(count);
-        self.connection_mut(conn).after_direct = filled;
         self.unarmed.push(conn);
     }
 }

@@ -51,6 +51,7 @@ fn a_warm_reactor_allocates_nothing() {
     assert!(warm > 0, "the counter doesn't count");
     (0..20).for_each(|_| sizes.iter().for_each(|&len| round(len)));
     assert_eq!(allocations.load(Ordering::Acquire), warm);
+    drop(streams);
     handle.sender().send(());
     assert_eq!(handle.join().unwrap().0.frames, 21 * 5 * 32);
 }

@@ -106,6 +106,29 @@ fn frames_come_back_however_they_are_split() {
 }
 
 #[test]
+fn of_large_payloads_in_a_row_little_is_copied() {
+    const LEN: u32 = 128 << 10;
+    let (handle, address) = start(1, 8, false);
+    let mut stream = TcpStream::connect(address).unwrap();
+    let mut frame = vec![5; HEADER + LEN as usize];
+    frame[..HEADER].copy_from_slice(&u64::from(LEN).to_le_bytes());
+    let mut read = vec![0; frame.len()];
+    for _ in 0..20 {
+        stream.write_all(&frame).unwrap();
+        stream.read_exact(&mut read).unwrap();
+        assert!(read == frame);
+    }
+    drop(stream);
+    handle.sender().send(());
+    let (_, stats) = handle.join().unwrap();
+    assert!(
+        stats.bytes_copied_in <= u64::from(LEN) + 19 * 4096,
+        "{stats:?}"
+    );
+    assert_eq!(stats.bytes_direct_out, 20 * u64::from(LEN));
+}
+
+#[test]
 fn connections_share_too_few_buffers_and_all_finish() {
     let (handle, address) = start(16, 3, false);
     std::thread::scope(|scope| {
