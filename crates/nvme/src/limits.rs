@@ -1,6 +1,7 @@
 //! All limits of this crate.
 
-/// Longest TermReq, bytes: 24 of header and 128 of the header that was refused (NVMe-TCP 1.0, 3.6.2.3).
+/// Longest TermReq, bytes: 24 of header and 128 of the header that was refused (NVMe-TCP 1.0,
+/// 3.6.2.3).
 pub const TERM_REQ_MAX: u32 = 152;
 /// Longest NQN, bytes (Base 2.0, 4.5).
 pub const NQN_MAX: usize = 223;
@@ -19,7 +20,8 @@ pub const IO_QUEUES_MAX: u16 = 1024;
 pub const CONNECTIONS_MAX: u32 = 1 << 16;
 /// Largest transfer of a target, log2 bytes.
 pub const TRANSFER_SHIFT_MAX: u8 = 24;
-/// In-capsule data that the target takes on admin queues and with Connect, bytes (NVMe-TCP 1.0, 3.3.2.1).
+/// In-capsule data that the target takes on admin queues and with Connect, bytes (NVMe-TCP 1.0,
+/// 3.3.2.1).
 pub const ADMIN_IN_CAPSULE: u32 = 8192;
 /// Commands a target holds for a connection before Connect gave it its size.
 pub const SLOTS_BEFORE_CONNECT: u16 = 2;
@@ -37,7 +39,8 @@ pub const IDLE_NS: u64 = 120_000_000_000;
 /// How long what is queued may take to go out after a connection's end was decided, ns.
 pub const LINGER_NS: u64 = 5_000_000_000;
 
-/// Largest queue a host opens, entries: leaves at least four bits of the CID for the generation (T11).
+/// Largest queue a host opens, entries: leaves at least four bits of the CID for the generation
+/// (T11).
 pub const HOST_ENTRIES_MAX: u16 = 4096;
 /// Entries of a host's admin queue: the fewest that a controller must take (Base 2.0, 3.3.1.2).
 pub const HOST_ADMIN_ENTRIES: u16 = 32;

@@ -8,11 +8,11 @@
 //! place), and reports `handle_payload(n, crc)`; `crc` is the running CRC32C, started from
 //! `Placement::crc`, and is ignored where that is `None`.
 //!
-//! Sending: `poll_transmit(&mut out)` appends the header of one PDU (with padding and header digest,
-//! and whole PDUs of the machine's own data) to `out`. If it returns a payload, the driver puts that
-//! range behind the header, followed, where `digest` is set, by the CRC32C of the range in
-//! little-endian. When nobody reads the range any more (copied, or the send completed) the driver
-//! calls `handle_sent(token)`, once for every [`TxPayload`].
+//! Sending: `poll_transmit(&mut out)` appends the header of one PDU (with padding and header
+//! digest, and whole PDUs of the machine's own data) to `out`. If it returns a payload, the driver
+//! puts that range behind the header, followed, where `digest` is set, by the CRC32C of the range
+//! in little-endian. When nobody reads the range any more (copied, or the send completed) the
+//! driver calls `handle_sent(token)`, once for every [`TxPayload`].
 
 /// Where the next bytes of the stream belong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -319,7 +319,8 @@ fn an_answer_that_comes_early_ends_the_transfer() {
 #[test]
 fn t21_c2hdata_that_breaks_a_rule_is_refused() {
     let last = flags::LAST;
-    // (command, identifier flipped, offset, length, flags, error) after 512 bytes of a 1024-byte read
+    // (command, identifier flipped, offset, length, flags, error) after 512 bytes of a 1024-byte
+    // read
     let cases: [(u16, u32, usize, u8, PduError); 6] = [
         (8, 512, 512, last, PduError::field(8)),
         (0, 0, 512, last, PduError::field(12)),

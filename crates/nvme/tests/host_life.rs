@@ -1,4 +1,5 @@
-//! The life of an I/O queue against a scripted controller: handshake, Connect, identifiers, flow control, end.
+//! The life of an I/O queue against a scripted controller: handshake, Connect, identifiers, flow
+//! control, end.
 mod host_peer;
 
 use host_peer::{CNTLID, Peer, Sent, config, identity, parse_sent, read, refused, write};
@@ -171,7 +172,10 @@ fn t25_icresp_with_another_version_or_digests_is_refused() {
         let term = TermReq::parse(&sent[0].header).unwrap();
         assert_eq!((term.fes, term.fei, sent[0].data.len()), (fes, fei, 128));
     }
-    // Asked for, not echoed: refused as well.
+}
+
+#[test]
+fn t25_digests_that_were_asked_for_must_be_echoed() {
     let mut peer = Peer::new(IoQueueConfig {
         digests: BOTH,
         ..config()

@@ -242,12 +242,22 @@ impl fmt::Display for HostError {
             Self::Closed => f.write_str("the connection ended"),
             Self::Protocol(error) => write!(f, "the controller broke the protocol: {error}"),
             Self::Terminated { fes, fei } => match Fes::from_value(fes) {
-                Some(fes) => write!(f, "the controller ended the connection: {} ({fei:#x})", fes.name()),
-                None => write!(f, "the controller ended the connection: error {fes:#x} ({fei:#x})"),
+                Some(fes) => {
+                    write!(
+                        f,
+                        "the controller ended the connection: {} ({fei:#x})",
+                        fes.name()
+                    )
+                }
+                None => write!(
+                    f,
+                    "the controller ended the connection: error {fes:#x} ({fei:#x})"
+                ),
             },
             Self::Connect { status, result } => connect(f, status, result),
             Self::Authentication => f.write_str(
-                "the subsystem requires authentication, which isn't supported; allow this host without it",
+                "the subsystem requires authentication, which isn't supported; allow this host \
+                 without it",
             ),
             Self::Command { step, status } => write!(f, "{step} failed: {status}"),
             Self::Malformed { step, error } => {

@@ -1,15 +1,19 @@
 //! One I/O queue over one connection: handshake, Connect, then commands.
 //!
-//! Decides how each command that was submitted ends, from what the controller sends, for the engine.
+//! Decides how each command that was submitted ends, from what the controller sends, for the
+//! engine.
 //!
 //! # Contract
-//! `handle_connected` once the TCP connection is up; after [`QueueEvent::Ready`], `submit`. Every command
-//! that was taken ends in exactly one [`QueueEvent::Completed`], whose slot is in use until that event
-//! was polled. [`QueueEvent::Failed`] comes last, once. The queue knows no I/O time-out: its owner closes
-//! the connection (T12), and no identifier outlives that (T11).
+//! `handle_connected` once the TCP connection is up; after [`QueueEvent::Ready`], `submit`. Every
+//! command that was taken ends in exactly one [`QueueEvent::Completed`], whose slot is in use until
+//! that event was polled. [`QueueEvent::Failed`] comes last, once. The queue knows no I/O time-out:
+//! its owner closes the connection (T12), and no identifier outlives that (T11).
 //!
 //! # Limits
 //! `entries − 1` commands in flight; `entries` is cut to 2…[`HOST_ENTRIES_MAX`].
+//!
+//! # Origin
+//! NVMe-TCP 1.0, 3.3; Base 2.0, 6.3 (Connect).
 use super::transport::{Connection, Sending, Settings, own_command};
 use super::{Command, Data, HostError, IoQueueConfig, QueueEvent, Step};
 use crate::limits::HOST_ENTRIES_MAX;
@@ -125,7 +129,8 @@ impl IoQueue {
         self.connection.capacity()
     }
 
-    /// Bytes arrived; how many were taken. Fewer than offered: payload begins ([`Self::placement`]).
+    /// Bytes arrived; how many were taken. Fewer than offered: payload begins
+    /// ([`Self::placement`]).
     #[inline]
     pub fn handle_bytes(&mut self, bytes: &[u8], now_ns: u64) -> usize {
         if matches!(self.phase, Phase::Ready(_)) {
@@ -209,8 +214,8 @@ impl IoQueue {
         }
     }
 
-    /// The connection ended, and nobody reads or writes any buffer on its behalf: every command in flight
-    /// completes with Host Pathing Error (3h/70h), then comes `Failed`.
+    /// The connection ended, and nobody reads or writes any buffer on its behalf: every command in
+    /// flight completes with Host Pathing Error (3h/70h), then comes `Failed`.
     pub fn handle_closed(&mut self, _now_ns: u64) {
         self.deadline = None;
         self.connection.handle_closed();

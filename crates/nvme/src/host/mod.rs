@@ -2,7 +2,8 @@
 //!
 //! Both machines have the same transport face (see [`crate::Placement`]): `handle_connected`,
 //! `handle_bytes`, `placement`, `handle_payload`, `poll_transmit`, `handle_sent`, `handle_closed`,
-//! `poll_timeout`, `handle_timeout`, `poll_event`. An [`Admin`] never has a placement: its data is its own.
+//! `poll_timeout`, `handle_timeout`, `poll_event`. An [`Admin`] never has a placement: its data is
+//! its own.
 mod admin;
 mod command;
 mod error;

@@ -167,8 +167,8 @@ pub enum Data {
 
 /// One I/O command to submit; see `Command::read` and its neighbours.
 ///
-/// Dataset Management (opcode 09h) with `Data::None` is a single range that the machine sends itself:
-/// first block in `cdw[2]` (low) and `cdw[3]`, number of blocks in `cdw[4]`.
+/// Dataset Management (opcode 09h) with `Data::None` is a single range that the machine sends
+/// itself: first block in `cdw[2]` (low) and `cdw[3]`, number of blocks in `cdw[4]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Command {
     /// Opcode (NVM command set).
@@ -179,7 +179,8 @@ pub struct Command {
     pub cdw: [u32; 6],
     /// Data and direction.
     pub data: Data,
-    /// The caller's name for it; comes back in placements and completions. Unique among the commands in flight.
+    /// The caller's name for it; comes back in placements and completions. Unique among the
+    /// commands in flight.
     pub token: u32,
 }
 
@@ -201,9 +202,11 @@ pub enum AdminEvent {
     Ready(alloc::boxed::Box<(ControllerInfo, Vec<NamespaceInfo>)>),
     /// The namespace list or ANA states were read again after a notice.
     Changed(Vec<NamespaceInfo>),
-    /// From a discovery controller instead of namespaces: its log, after `Ready` and after each change.
+    /// From a discovery controller instead of namespaces: its log, after `Ready` and after each
+    /// change.
     Discovery(Vec<DiscoveryEntry>),
-    /// The association is over; nothing more will come. The driver closes the connection after sending what is queued.
+    /// The association is over; nothing more will come. The driver closes the connection after
+    /// sending what is queued.
     Failed(super::HostError),
 }
 
@@ -241,6 +244,7 @@ pub enum QueueEvent {
     Ready,
     /// One command has ended. Its buffer is free (T23).
     Completed(Completed),
-    /// The queue is over; all its commands were completed before this. The driver closes the connection after sending what is queued.
+    /// The queue is over; all its commands were completed before this. The driver closes the
+    /// connection after sending what is queued.
     Failed(super::HostError),
 }

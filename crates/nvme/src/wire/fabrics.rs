@@ -96,7 +96,8 @@ impl<'a> ConnectData<'a> {
     pub const HOSTNQN_AT: u16 = 512;
 
     /// # Errors
-    /// [`WireError::Truncated`] below 1024 bytes; [`WireError::Field`] where an NQN has no terminating
+    /// [`WireError::Truncated`] below 1024 bytes; [`WireError::Field`] where an NQN has no
+    /// terminating
     /// zero within its 223 bytes and one, is empty or isn't UTF-8.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, WireError> {
         let b = exact::<1024>(bytes)?;
@@ -332,8 +333,8 @@ impl Version {
 pub struct Cc(pub u32);
 
 impl Cc {
-    /// EN set, 64-byte submission and 16-byte completion entries, with this page size (MPS) and command
-    /// set selection (CSS: 0 = NVM, 6 = all that are supported).
+    /// EN set, 64-byte submission and 16-byte completion entries, with this page size (MPS) and
+    /// command set selection (CSS: 0 = NVM, 6 = all that are supported).
     pub const fn enabled(mps: u8, css: u8) -> Self {
         Self(1 | (css as u32 & 7) << 4 | (mps as u32 & 15) << 7 | 6 << 16 | 4 << 20)
     }

@@ -1,7 +1,7 @@
 //! Structures on the wire.
 //!
-//! Each structure is an accessor over a byte array plus a plain parsed form; nothing is cast, and all
-//! integers are little-endian (Base 2.0, 1.6).
+//! Each structure is an accessor over a byte array plus a plain parsed form; nothing is cast, and
+//! all integers are little-endian (Base 2.0, 1.6).
 //!
 //! * [`sqe`], [`cqe`], [`status`]: commands and their completions
 //! * [`pdu`]: the units of NVMe/TCP

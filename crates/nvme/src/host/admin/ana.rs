@@ -1,7 +1,8 @@
 //! ANA states (Base 2.0, 8.1 and 5.16.1.13): the log, read in pieces, and what is still pending.
 //!
-//! A namespace whose group isn't in the log is shown in "change", not to be used, and the log is read
-//! again (T27). A group in "change" is waited for, at most ANATT, then the association fails (T26).
+//! A namespace whose group isn't in the log is shown in "change", not to be used, and the log is
+//! read again (T27). A group in "change" is waited for, at most ANATT, then the association fails
+//! (T26).
 use alloc::vec::Vec;
 
 use super::{Admin, Next};

@@ -1,5 +1,5 @@
-//! The log of a discovery controller (Base 2.0, 5.16.1.23): header and entries in pieces, read anew when
-//! the generation changed meanwhile.
+//! The log of a discovery controller (Base 2.0, 5.16.1.23): header and entries in pieces, read anew
+//! when the generation changed meanwhile.
 use alloc::string::String;
 use alloc::vec::Vec;
 

@@ -1,8 +1,9 @@
-//! Keep Alive (Base 2.0, 3.9): when one goes out, and when its absence means that the path is dead (T29).
+//! Keep Alive (Base 2.0, 3.9): when one goes out, and when its absence means that the path is dead
+//! (T29).
 //!
-//! Sent at half of KATO; with traffic-based keep-alive at a quarter, and only if no completion was seen
-//! since. Each must be answered within half of KATO, so a dead controller is noticed before it may
-//! forget us, and before I/O time-outs of the usual length (T12).
+//! Sent at half of KATO; with traffic-based keep-alive at a quarter, and only if no completion was
+//! seen since. Each must be answered within half of KATO, so a dead controller is noticed before it
+//! may forget us, and before I/O time-outs of the usual length (T12).
 use super::{Admin, KEEP_ALIVE};
 use crate::host::transport::own_command;
 use crate::host::{Completed, Data, HostError, Step};

@@ -1,20 +1,27 @@
 //! The admin connection of one controller, from ICReq to its end.
 //!
 //! Decides whether a controller and its namespaces can be used, tells what they are, keeps the
-//! association alive and tells when something changed; for the engine, which opens I/O queues by it.
+//! association alive and tells when something changed; for the engine, which opens I/O queues by
+//! it.
 //!
 //! * [`connect`]: Connect, properties, Identify Controller, features
-//! * [`scan`]: the namespaces; [`ana`]: their ANA states; [`discovery`]: the log of a discovery controller
+//! * [`scan`]: the namespaces; [`ana`]: their ANA states; [`discovery`]: the log of a discovery
+//!   controller
 //! * [`ready`]: events and what they cause; [`keep_alive`]; [`shutdown`]
 //!
 //! # Contract
 //! One ordinary command is outstanding at a time ([`Step`] names it), one Keep Alive, and one
-//! Asynchronous Event Request: the queue has room for all three at any moment, so a keep-alive never
-//! waits for a slot (T29), and no event takes an ordinary command's identifier (T30). Every answer has a
-//! deadline but that of an event request. After [`AdminEvent::Failed`] nothing more comes.
+//! Asynchronous Event Request: the queue has room for all three at any moment, so a keep-alive
+//! never waits for a slot (T29), and no event takes an ordinary command's identifier (T30). Every
+//! answer has a deadline but that of an event request. After [`AdminEvent::Failed`] nothing more
+//! comes.
 //!
 //! # Limits
-//! [`HOST_NAMESPACES_MAX`], [`ANA_LOG_MAX`], [`DISCOVERY_ENTRIES_MAX`]; more is a [`HostError::Limit`].
+//! [`HOST_NAMESPACES_MAX`], [`ANA_LOG_MAX`], [`DISCOVERY_ENTRIES_MAX`]; more is a
+//! [`HostError::Limit`].
+//!
+//! # Origin
+//! Base 2.0, 3.5 (initialization), 3.6 (shutdown), 3.9 (keep alive), 5.2 (events), 8.1 (ANA).
 //!
 //! [`HOST_NAMESPACES_MAX`]: crate::limits::HOST_NAMESPACES_MAX
 //! [`ANA_LOG_MAX`]: crate::limits::ANA_LOG_MAX
@@ -218,7 +225,8 @@ impl Admin {
         self.keep_alive.traffic = true;
     }
 
-    /// Why a namespace that the controller shows isn't among those told; `None`: it shows no such one.
+    /// Why a namespace that the controller shows isn't among those told; `None`: it shows no such
+    /// one.
     pub fn refused(&self, nsid: u32) -> Option<HostError> {
         let why = self
             .scan

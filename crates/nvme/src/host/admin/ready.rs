@@ -1,9 +1,9 @@
 //! What a controller that is ready tells, and what it causes (Base 2.0, 5.2; T30).
 //!
-//! One Asynchronous Event Request is always outstanding, except from an event until its log was read:
-//! only that clears the event, and a request before it would report it again. Persistent internal error
-//! ends the association; a changed namespace list is read again; firmware activation makes everybody
-//! wait, it is no failure.
+//! One Asynchronous Event Request is always outstanding, except from an event until its log was
+//! read: only that clears the event, and a request before it would report it again. Persistent
+//! internal error ends the association; a changed namespace list is read again; firmware activation
+//! makes everybody wait, it is no failure.
 use super::ana::get_log;
 use super::{Admin, EVENT, Next};
 use crate::host::transport::own_command;
@@ -78,7 +78,8 @@ impl Admin {
                 self.keep_alive.pause(self.work.paused_until_ns);
                 self.work.log = Some(event.log_page);
             }
-            // Errors, health, and what later versions invent: reading the log is all there is to do.
+            // Errors, health, and what later versions invent: reading the log is all there is to
+            // do.
             _ => self.work.log = Some(event.log_page).filter(|&page| page != 0),
         }
         self.work.arm = true;

@@ -1,9 +1,9 @@
 //! The namespaces of a controller: which there are, what each is, and which can be used.
 //!
 //! The list is read in pieces of 1024 (CNS 02h); then, of each namespace, the descriptors (03h: a
-//! command set other than NVM is refused before anything else is asked), Identify Namespace (00h) and
-//! the part that is independent of command sets (08h). CNS 05h is not read: what it adds concerns
-//! protection formats, which are refused.
+//! command set other than NVM is refused before anything else is asked), Identify Namespace (00h)
+//! and the part that is independent of command sets (08h). CNS 05h is not read: what it adds
+//! concerns protection formats, which are refused.
 use alloc::vec::Vec;
 
 use super::connect::identify;

@@ -1,6 +1,7 @@
 //! The orderly end of an association (Base 2.0, 3.6.2): CC.SHN, then CSTS.SHST until it is done.
 //!
-//! There is no Disconnect here: that command is for I/O queues (Base 2.0, 6.4), which are over before.
+//! There is no Disconnect here: that command is for I/O queues (Base 2.0, 6.4), which are over
+//! before.
 use super::connect::{get, set};
 use super::{Admin, Next};
 use crate::host::{Data, HostError, Step};
@@ -22,8 +23,8 @@ pub struct Ending {
 }
 
 impl Admin {
-    /// Orderly end: CC.SHN goes out, and when the controller is done comes `Failed(Closed)`. Where the
-    /// association wasn't ready, that comes at once.
+    /// Orderly end: CC.SHN goes out, and when the controller is done comes `Failed(Closed)`. Where
+    /// the association wasn't ready, that comes at once.
     pub fn shutdown(&mut self, now_ns: u64) {
         if !self.ready {
             return self.connection.fail(HostError::Closed);

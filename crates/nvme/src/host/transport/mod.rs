@@ -1,16 +1,24 @@
 //! One NVMe/TCP connection as the host sees it: handshake, capsules, data, and how it ends.
 //!
-//! Decides, from the bytes that arrive and the commands that are submitted, where payload belongs, what
-//! is to be sent, and how each command ended; for [`IoQueue`](super::IoQueue) and
+//! Decides, from the bytes that arrive and the commands that are submitted, where payload belongs,
+//! what is to be sent, and how each command ended; for [`IoQueue`](super::IoQueue) and
 //! [`Admin`](super::Admin), which know what the commands mean.
 //!
 //! # Contract
-//! The face is that of [`crate::Placement`]. Whatever the controller sends: no panic, no growth, and
-//! every command ends exactly once. A protocol error queues a TermReq, ends all commands with Host
-//! Pathing Error and leaves the connection over; what arrives after that is ignored.
+//! The face is that of [`crate::Placement`]. Whatever the controller sends: no panic, no growth,
+//! and every command ends exactly once. A protocol error queues a TermReq, ends all commands with
+//! Host Pathing Error and leaves the connection over; what arrives after that is ignored.
+//!
+//! A connection fails of its own accord only between PDUs, so never while the driver moves payload
+//! into a buffer; and a command whose buffer is lent for sending ends when it was given back.
 //!
 //! # Limits
 //! Commands in flight: the queue's entries − 1. One R2T outstanding per command (MAXR2T 0).
+//!
+//! # Origin
+//! NVMe-TCP 1.0, 3. Stricter than most hosts: lengths, offsets and order of data are checked before
+//! a byte is placed. Laxer in two points, for targets in the field: SQHD may go back, and SUCCESS
+//! is taken if flow control was *asked* to be off, even where SQHD goes on being reported.
 mod receive;
 mod slots;
 mod transmit;
@@ -57,7 +65,8 @@ pub enum Sending {
     Whole,
     /// A header; the driver puts this payload behind it.
     Payload(TxPayload),
-    /// A header; the owner puts this range of its own data behind it with [`Connection::append_own`].
+    /// A header; the owner puts this range of its own data behind it with
+    /// [`Connection::append_own`].
     Own(Command, TxPayload),
 }
 
@@ -178,8 +187,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Connect succeeded with this SQHD: the ring starts there, and flow control is off if we asked for
-    /// that and the controller agrees (Base 2.0, 6.3).
+    /// Connect succeeded with this SQHD: the ring starts there, and flow control is off if we asked
+    /// for that and the controller agrees (Base 2.0, 6.3).
     pub fn start_ring(&mut self, sqhd: u16) {
         let off = self.settings.disable_sq_flow_control && sqhd == SQHD_NONE;
         self.ring.on = !(off || self.settings.few_commands);
@@ -254,8 +263,8 @@ impl Ring {
         }
     }
 
-    /// SQHD of a completion; false: it can't be. One that goes back a little is ignored: controllers
-    /// with several threads send completions in another order than they counted them.
+    /// SQHD of a completion; false: it can't be. One that goes back a little is ignored:
+    /// controllers with several threads send completions in another order than they counted them.
     #[inline]
     fn advance(&mut self, sqhd: u16) -> bool {
         if !self.on {

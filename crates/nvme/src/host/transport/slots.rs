@@ -1,11 +1,12 @@
-//! The commands in flight on one connection: identifiers, progress, and when their buffers are free.
+//! The commands in flight on one connection: identifiers, progress, and when their buffers are
+//! free.
 //!
 //! # Contract
 //! A command identifier is a slot number in the low bits and a generation above it; the generation
 //! changes whenever the slot is freed, so what a controller says about an ended command is refused
-//! instead of being taken for the slot's next one (T11). A command ends once: its slot goes to `ended`
-//! when the answer is in *and* no range of its buffer is lent to the driver any more (T23), and is free
-//! again when the end was taken. So ends can't outnumber slots.
+//! instead of being taken for the slot's next one (T11). A command ends once: its slot goes to
+//! `ended` when the answer is in *and* no range of its buffer is lent to the driver any more (T23),
+//! and is free again when the end was taken. So ends can't outnumber slots.
 //!
 //! # Limits
 //! As many commands as slots; all memory is taken by `new`.

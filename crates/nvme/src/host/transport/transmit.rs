@@ -1,7 +1,7 @@
 //! What leaves: capsules in the order of submission, and the data that R2Ts ask for.
 //!
-//! Several writes that are being transferred take turns PDU by PDU, and capsules of other commands go
-//! in between: a large write doesn't hold small commands up.
+//! Several writes that are being transferred take turns PDU by PDU, and capsules of other commands
+//! go in between: a large write doesn't hold small commands up.
 use super::{Connection, Index, Queued, Refusal, Sending};
 use crate::TxPayload;
 use crate::host::{Data, Digests};

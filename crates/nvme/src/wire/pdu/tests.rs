@@ -124,121 +124,52 @@ fn digests_and_padding_lie_where_the_layout_says() {
     }
 }
 
+/// A header of this type, with flags, HLEN, PDO and PLEN.
+fn header(kind: u8, flags: u8, hlen: u8, pdo: u8, plen: u32) -> Header {
+    Header {
+        kind,
+        flags,
+        hlen,
+        pdo,
+        plen,
+    }
+}
+
 #[test]
 fn t24_each_wrong_field_has_its_error() {
-    let plain = Framing::PLAIN;
-    let good = Header {
-        kind: 5,
-        flags: 0,
-        hlen: 24,
-        pdo: 0,
-        plen: 24,
-    };
-    assert!(good.layout(false, &plain).is_ok());
+    let (hdgst, ddgst) = (flags::HDGST, flags::DDGST);
     let cases = [
-        (Header { kind: 8, ..good }, PduError::field(0)),
-        (Header { kind: 0xff, ..good }, PduError::field(0)),
-        (Header { kind: 4, ..good }, PduError::SEQUENCE),
-        (
-            Header {
-                flags: flags::HDGST,
-                ..good
-            },
-            PduError::field(1),
-        ),
-        (Header { hlen: 23, ..good }, PduError::field(2)),
-        (Header { plen: 25, ..good }, PduError::field(4)),
-        (Header { plen: 0, ..good }, PduError::field(4)),
-        (
-            Header {
-                plen: u32::MAX,
-                ..good
-            },
-            PduError::field(4),
-        ),
-        (
-            Header {
-                kind: 7,
-                plen: 24,
-                pdo: 24,
-                ..good
-            },
-            PduError::field(4),
-        ), // no data
-        (
-            Header {
-                kind: 7,
-                plen: 64,
-                pdo: 20,
-                ..good
-            },
-            PduError::field(3),
-        ),
-        (
-            Header {
-                kind: 7,
-                plen: 64,
-                pdo: 26,
-                ..good
-            },
-            PduError::field(3),
-        ),
-        (
-            Header {
-                kind: 7,
-                plen: 64,
-                pdo: 255,
-                ..good
-            },
-            PduError::field(3),
-        ),
-        (
-            Header {
-                kind: 7,
-                plen: 64,
-                pdo: 252,
-                ..good
-            },
-            PduError::field(4),
-        ),
-        (
-            Header {
-                kind: 7,
-                plen: 64,
-                pdo: 24,
-                flags: flags::DDGST,
-                ..good
-            },
-            PduError::field(1),
-        ),
-        (
-            Header {
-                kind: 3,
-                plen: 23,
-                ..good
-            },
-            PduError::field(4),
-        ),
-        (
-            Header {
-                kind: 3,
-                plen: 153,
-                ..good
-            },
-            PduError::field(4),
-        ),
+        (header(8, 0, 24, 0, 24), PduError::field(0)),
+        (header(0xff, 0, 24, 0, 24), PduError::field(0)),
+        (header(4, 0, 24, 0, 24), PduError::SEQUENCE),
+        (header(5, hdgst, 24, 0, 24), PduError::field(1)),
+        (header(5, 0, 23, 0, 24), PduError::field(2)),
+        (header(5, 0, 24, 0, 25), PduError::field(4)),
+        (header(5, 0, 24, 0, 0), PduError::field(4)),
+        (header(5, 0, 24, 0, u32::MAX), PduError::field(4)),
+        (header(7, 0, 24, 24, 24), PduError::field(4)), // no data
+        (header(7, 0, 24, 20, 64), PduError::field(3)),
+        (header(7, 0, 24, 26, 64), PduError::field(3)),
+        (header(7, 0, 24, 255, 64), PduError::field(3)),
+        (header(7, 0, 24, 252, 64), PduError::field(4)),
+        (header(7, ddgst, 24, 24, 64), PduError::field(1)),
+        (header(3, 0, 24, 0, 23), PduError::field(4)),
+        (header(3, 0, 24, 0, 153), PduError::field(4)),
     ];
     for (header, error) in cases {
-        assert_eq!(header.layout(false, &plain), Err(error), "{header:?}");
+        assert_eq!(
+            header.layout(false, &Framing::PLAIN),
+            Err(error),
+            "{header:?}"
+        );
     }
-    let data = Header {
-        kind: 7,
-        flags: 0,
-        hlen: 24,
-        pdo: 24,
-        plen: u32::MAX,
-    };
-    assert_eq!(data.layout(false, &plain).unwrap().data, u32::MAX - 24);
+    assert!(
+        header(5, 0, 24, 0, 24)
+            .layout(false, &Framing::PLAIN)
+            .is_ok()
+    );
+    let longest = header(7, 0, 24, 24, u32::MAX).layout(false, &Framing::PLAIN);
+    assert_eq!(longest.unwrap().data, u32::MAX - 24);
 }
 
 #[test]
