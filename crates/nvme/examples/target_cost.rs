@@ -7,7 +7,7 @@
 //!     --toggle-collect='target_cost::measured*' target/release/examples/target_cost \
 //!     [write] [success] [digests]
 //! ```
-//! The count that callgrind prints, divided by the commands that this program prints, is the result.
+//! The count that callgrind prints, divided by the commands that this program prints, is it.
 use nvme::controller::{
     Action, ConnId, ControllerEvent, NamespaceConfig, PortConfig, Subsystem, SubsystemConfig,
 };

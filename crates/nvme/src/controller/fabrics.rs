@@ -198,11 +198,14 @@ impl Subsystem {
     }
 
     fn connected(&mut self, at: usize, controller: usize, connect: &Connect, entries: u16) {
-        // What this queue can have to tell at once: its size now, and nothing is allocated later.
-        self.events.0.reserve(usize::from(entries) * 3);
         let flow_control = connect.cattr & CATTR_DISABLE_SQ_FLOW == 0;
         let connection = self.work(at).connection;
         connection.connected(controller, connect.qid, entries, flow_control);
+        // What all queues can have to tell at once: nothing is allocated later.
+        let connections = self.connections.iter().flatten();
+        let most: usize = connections.map(|c| usize::from(c.entries) * 3).sum();
+        let events = &mut self.events.0;
+        events.reserve(most.saturating_sub(events.len()));
     }
 
     /// The next identifier of the range that no controller has; round and round, so that one that

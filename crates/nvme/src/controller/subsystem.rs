@@ -290,6 +290,12 @@ impl Subsystem {
         Ok(())
     }
 
+    /// The configuration as it is now: namespaces in ascending order, with their present sizes. For
+    /// what hosts see of ANA see [`Self::ana`].
+    pub fn config(&self) -> &SubsystemConfig {
+        &self.shared.config
+    }
+
     /// All connections that aren't over.
     pub fn connections(&self) -> impl Iterator<Item = ConnectionStatus> + '_ {
         let open = self

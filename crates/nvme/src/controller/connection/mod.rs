@@ -226,6 +226,7 @@ impl Connection {
         self.deadline_ns = u64::MAX;
         self.starved = false;
         self.tx.queue.clear();
+        self.tx.own.clear();
         for slot in 0..self.slots.count() {
             let command = &self.slots[slot];
             let over = command.sends == 0 && !matches!(command.state, State::Free | State::Backend);

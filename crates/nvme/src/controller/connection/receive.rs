@@ -14,7 +14,7 @@ use crate::wire::{le32, put};
 pub(in crate::controller) enum Step {
     /// All was taken that can be taken now.
     Wait,
-    /// A command, in [`Receiver::entry`]. Its data is dropped unless [`Receiver::route`] says otherwise.
+    /// A command: [`Receiver::entry`]. Its data is dropped unless [`Receiver::route`] is called.
     Capsule,
     /// All data of this command has arrived.
     Complete(u16),
@@ -170,8 +170,8 @@ impl Body {
         self.pad == 0 && self.left == 0 && self.digest_left == 0
     }
 
-    /// It is over: a wrong digest sticks to its command (T17). Returns the slot if that was its last
-    /// data.
+    /// It is over: a wrong digest sticks to its command (T17). Returns the slot if that was all of
+    /// its data.
     #[inline]
     fn end(&mut self, slots: &mut Slots) -> Option<u16> {
         let (Sink::Own(slot) | Sink::Payload(slot)) = self.sink else {
@@ -312,8 +312,8 @@ impl Connection {
         (0, Some(Step::Failed))
     }
 
-    /// Checks a PDU against the state of the connection and says where its data belongs. `header` has
-    /// the length that its layout says.
+    /// Checks a PDU against the state of the connection and says where its data belongs. `header`
+    /// has the length that its layout says.
     #[inline]
     fn accept(&mut self, layout: &Layout, header: &[u8]) -> Result<Option<Step>, PduError> {
         if !self.rx.framing.header_digest_ok(layout.kind, header) {

@@ -149,7 +149,7 @@ impl Slots {
         self.free.len() == self.all.len()
     }
 
-    /// A slot for a command; it is `Held` until told otherwise, and its length, status, result and page
+    /// A slot for a command. It is `Held` until told otherwise; its length, status, result and page
     /// are what they were. The caller saw that there is room.
     #[inline]
     pub fn take(&mut self, cid: u16) -> u16 {
@@ -183,6 +183,12 @@ impl Slots {
     #[inline]
     pub fn get(&self, index: u16) -> Option<&Slot> {
         self.all.get(usize::from(index))
+    }
+
+    /// Room set aside: for commands, and for the list of free ones.
+    #[cfg(test)]
+    pub fn capacity(&self) -> (usize, usize) {
+        (self.all.capacity(), self.free.capacity())
     }
 
     pub fn count(&self) -> u16 {

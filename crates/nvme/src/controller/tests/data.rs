@@ -464,3 +464,57 @@ fn many_responses_and_one_header_go_out_in_one_call_with_one_transmit_event() {
     assert!(payload.is_some());
     assert_eq!(out.len(), 4 * 24 + 24);
 }
+
+#[test]
+fn nothing_grows_on_the_io_path() {
+    let capacities = |bench: &Bench| {
+        let connection = bench.target.connections[1].as_deref().unwrap();
+        let queue = connection.tx.queue.capacity();
+        (
+            bench.target.events.0.capacity(),
+            queue,
+            connection.slots.capacity(),
+        )
+    };
+    let options = Options {
+        entries: 16,
+        ..with(digests())
+    };
+    let mut bench = Bench::ready(config(), &options);
+    let before = capacities(&bench);
+    bench.hold_commands = true;
+    bench.hold_sends = true;
+    for round in 0..20u16 {
+        // As many at once as the queue takes, the driver polled only when all are in.
+        let mut bytes = Vec::new();
+        for i in 0..15 {
+            let cid = round * 16 + i;
+            let sqe = match i % 3 {
+                0 => read(1, u64::from(i) * 8, 8, 4096),
+                1 => write(1, u64::from(i) * 8, 8, Sgl::Transport { len: 4096 }),
+                _ => SqeBuilder::new(0).nsid(1),
+            };
+            bytes.extend(bench.capsule(1, &sqe.cid(cid), &[]));
+        }
+        assert_eq!(bench.target.handle_bytes(ConnId(1), &bytes, 0), bytes.len());
+        bench.settle();
+        for got in bench.receive(1) {
+            let Got::R2t(r2t) = got else {
+                panic!("{got:?}")
+            };
+            let bytes = bench.h2c(1, &r2t, true, &[round as u8; 4096]);
+            bench.feed(1, &bytes);
+        }
+        for command in core::mem::take(&mut bench.held) {
+            bench.execute(command);
+        }
+        bench.settle();
+        for (conn, token) in core::mem::take(&mut bench.unsent) {
+            bench.target.handle_sent(ConnId(conn), token);
+        }
+        bench.settle();
+        assert_eq!(bench.receive(1).len(), 5 + 15);
+    }
+    assert_eq!(bench.released.len(), 20 * 15);
+    assert_eq!(capacities(&bench), before);
+}
