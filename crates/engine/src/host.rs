@@ -114,7 +114,7 @@ impl HostEngine {
             volumes,
             paths,
             started: false,
-            wake_ns: 0,
+            wake_ns: u64::MAX,
             stop: None,
         }
     }
@@ -352,7 +352,6 @@ impl Machine for HostEngine {
     fn turn(&mut self, _memory: &mut dyn Memory, now_ns: u64) {
         if !self.started {
             self.started = true;
-            self.wake_ns = u64::MAX;
             self.start(now_ns);
         }
         self.drain(now_ns);
@@ -372,7 +371,7 @@ impl Machine for HostEngine {
     #[inline]
     fn poll_timeout(&self) -> Option<u64> {
         match self.wake_ns {
-            _ if !self.touched.is_empty() => Some(0),
+            _ if !self.started || !self.touched.is_empty() => Some(0),
             u64::MAX => None,
             at_ns => Some(at_ns),
         }

@@ -3,7 +3,7 @@
 mod common;
 
 use common::*;
-use engine::host::{HostControl, IoOp, PathState, SubmitError};
+use engine::host::{HostControl, HostEvent, IoOp, PathState, SubmitError};
 use engine::target::TargetControl;
 use nvme::host::Digests;
 use policy::{Group, Knobs, PathIndex, Policy};
@@ -370,4 +370,26 @@ fn the_same_seed_gives_the_same_history() {
         (rig.world.now_ns, load.outcomes, load.latency_ns)
     };
     assert_eq!(history(), history());
+}
+
+#[test]
+fn a02_a_stalling_path_is_warned_of_once_in_a_while() {
+    let mut host = host_config(2);
+    host.volumes[0].policy = Policy::WeightedLatency;
+    let mut target = target_config(2);
+    for shape in &mut target.shapes {
+        shape.delay_ns = 2 * SECOND;
+    }
+    let mut rig = Rig::new(host, target);
+    rig.ready();
+    let mut load = Load::new(32, 16, BLOCK);
+    rig.load(&mut load, 20 * SECOND);
+    assert_eq!(load.errors(), 0);
+    let warnings = rig.events.iter().filter_map(|event| match event {
+        HostEvent::Warning(0, line) => Some(line),
+        _ => None,
+    });
+    let warnings: Vec<_> = warnings.collect();
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    assert!(warnings[0].starts_with("v0: path nvme-tcp://p") && warnings[0].contains("2000 ms"));
 }

@@ -333,6 +333,14 @@ fn configurations_that_can_not_be_are_named() {
         it.volumes[0].paths = vec![path; 65];
     };
     assert_eq!(field(many), Err("paths"));
+    let blocks = |it: &mut engine::host::HostConfig| {
+        it.volumes[0].paths[0].kind = PathKind::Device {
+            device: DeviceId(0),
+            bytes: 1 << 20,
+            block_shift: 8,
+        };
+    };
+    assert_eq!(field(blocks), Err("block_shift"));
 }
 
 #[test]

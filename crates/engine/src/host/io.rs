@@ -6,7 +6,7 @@
 use super::counters::group;
 use super::path::{Path, Phase, Role, Target};
 use super::types::{HostEvent, Io, IoOp, NO_PATH, PathKind, SubmitError, VolumeInfo};
-use super::{HostEngine, device, status};
+use super::{HostEngine, device, report, status};
 use crate::machine::{DeviceError, Output, Span};
 use nvme::host::{Command, Completed, SubmitError as QueueFull};
 use policy::Request;
@@ -149,11 +149,19 @@ impl HostEngine {
         let head = &mut self.volumes[usize::from(path.volume)].head;
         let group = group(slot.io.op);
         if head.complete(path.index, group, outcome, latency_ns, now_ns) {
-            let line = super::report::stall(path, latency_ns);
-            self.events.push_back(HostEvent::Warning(path.volume, line));
+            self.warn_of_stall(number, latency_ns);
         }
         self.slots
             .end(index, outcome, self.paths[number].index, now_ns);
+    }
+
+    #[cold]
+    fn warn_of_stall(&mut self, number: usize, latency_ns: u64) {
+        let path = &self.paths[number];
+        let name = &self.volumes[usize::from(path.volume)].name;
+        let why = report::stall(latency_ns);
+        let line = report::line(name, path, self.settings.core, &why);
+        self.events.push_back(HostEvent::Warning(path.volume, line));
     }
 
     /// Fails the I/Os of a path that were not given to its queue.

@@ -19,9 +19,9 @@ pub(super) fn line(volume: &str, path: &Path, core: u16, why: &str) -> String {
 }
 
 /// A sample over the policy's limit (row A2).
-pub(super) fn stall(path: &Path, latency_ns: u64) -> String {
-    let (uri, ms) = (&path.uri, latency_ns / 1_000_000);
-    format!("path {uri}: an I/O took {ms} ms, which is no sample for the policy: the path stalls")
+pub(super) fn stall(latency_ns: u64) -> String {
+    let ms = latency_ns / 1_000_000;
+    format!("an I/O took {ms} ms, too long to be a sample for the policy; see the target")
 }
 
 /// A connection that ended by itself.

@@ -10,7 +10,7 @@ use super::{HostEngine, device, report};
 use crate::limits::BUFFER_MAX;
 use crate::machine::Output;
 use alloc::boxed::Box;
-use alloc::string::String;
+use alloc::string::{String, ToString};
 use nvme::host::{
     Admin, AdminConfig, AdminEvent, AnaState, ControllerInfo, IoQueue, IoQueueConfig,
     NamespaceInfo, QueueEvent,
@@ -149,6 +149,8 @@ impl HostEngine {
         let (volume, index) = (path.volume, path.index);
         let cores = self.settings.cores;
         let picked = match report::pick(nsid, namespaces) {
+            // One that is there but can't be used says why.
+            Err(why) => Err(self.refusal(number, nsid, namespaces).unwrap_or(why)),
             Ok(_) if controller.io_queues < cores => {
                 Err(report::few_queues(controller.io_queues, cores))
             }
@@ -167,6 +169,18 @@ impl HostEngine {
                 self.found(Box::new(facts), now_ns);
             }
         }
+    }
+
+    /// Why the namespace that is asked for can't be used; or, where none was and none can be used,
+    /// the first one of those with small numbers.
+    fn refusal(&self, number: usize, nsid: Option<u32>, told: &[NamespaceInfo]) -> Option<String> {
+        let admin = self.paths[number].admin.as_ref()?;
+        let refused = match nsid {
+            Some(nsid) => admin.refused(nsid),
+            None if told.is_empty() => (1..=16).find_map(|nsid| admin.refused(nsid)),
+            None => None,
+        };
+        refused.map(|why| why.to_string())
     }
 
     /// Core 0: the namespaces or their ANA states have changed (T30).
@@ -343,7 +357,7 @@ fn shown(facts: &PathFacts) -> Shown {
         ..
     } = facts;
     let shift = namespace.block_shift;
-    let bytes = |blocks: u32| blocks.checked_shl(shift.into()).unwrap_or(u32::MAX);
+    let bytes = |blocks: u32| (u64::from(blocks) << shift.min(31)).min(u32::MAX.into()) as u32;
     let transfer_max = controller.transfer_max.unwrap_or(u32::MAX).min(BUFFER_MAX);
     Shown {
         identity: Identity::Namespace(Namespace {

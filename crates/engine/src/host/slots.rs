@@ -140,6 +140,7 @@ impl Slots {
     }
 
     /// Takes a slot for `io`; `None`: all are in use, or ended and not yet reported.
+    #[inline]
     pub(super) fn take(&mut self, io: &Io, now_ns: u64) -> Option<u32> {
         let index = some(self.free)?;
         let slot = &mut self.table[index as usize];
@@ -167,6 +168,7 @@ impl Slots {
     }
 
     /// The slot of `token`, if its I/O has not ended.
+    #[inline]
     pub(super) fn find(&self, token: u32) -> Option<u32> {
         let index = token & INDEX_MASK;
         let slot = self.table.get(index as usize)?;
@@ -174,6 +176,7 @@ impl Slots {
     }
 
     /// Puts a slot at the end of `lane`; `wait`: the path has no room for it.
+    #[inline]
     pub(super) fn push(&mut self, lane: &mut Lane, index: u32, wait: bool) {
         let slot = &mut self.table[index as usize];
         slot.prev = lane.tail;
@@ -194,6 +197,7 @@ impl Slots {
     }
 
     /// Takes a slot out of `lane`.
+    #[inline]
     pub(super) fn unlink(&mut self, lane: &mut Lane, index: u32) {
         let Slot { prev, next, .. } = self.table[index as usize];
         match some(prev) {
@@ -215,6 +219,7 @@ impl Slots {
     }
 
     /// An I/O that is in no lane has ended; it is kept to be reported.
+    #[inline]
     pub(super) fn end(&mut self, index: u32, outcome: Outcome, path: PathIndex, now_ns: u64) {
         let slot = &mut self.table[index as usize];
         slot.done = IoDone {
@@ -229,6 +234,7 @@ impl Slots {
     }
 
     /// The next I/O that ended; its slot is free again.
+    #[inline]
     pub(super) fn report(&mut self) -> Option<IoDone> {
         let index = self.ended.pop(&self.table)?;
         let slot = &mut self.table[index as usize];

@@ -138,6 +138,14 @@ impl HostConfig {
                 "must be 1…64 for every volume",
             ),
             (
+                volumes
+                    .iter()
+                    .flat_map(|volume| &volume.paths)
+                    .all(has_blocks),
+                "block_shift",
+                "must be 9…16 for every device",
+            ),
+            (
                 volumes.iter().all(|volume| volume.knobs.check().is_ok()),
                 "knobs",
                 "must be in range: ewma_shift 0…8, weight_timeout up to 3600 s",
@@ -147,6 +155,14 @@ impl HostConfig {
             Some((_, field, why)) => Err(ConfigError { field, why }),
             None => Ok(()),
         }
+    }
+}
+
+/// Whether a local device has blocks of a size we know.
+fn has_blocks(path: &PathConfig) -> bool {
+    match path.kind {
+        PathKind::NvmeTcp { .. } => true,
+        PathKind::Device { block_shift, .. } => (9..=16).contains(&block_shift),
     }
 }
 
