@@ -4,10 +4,10 @@
 //! Decides, from what the reactor hands in, which path serves an I/O and what became of it; for
 //! programs that wrap it to add load or exports. `impl Machine for HostEngine`.
 //!
-//! * [`session`]: a path is connected, learnt, checked, opened
-//! * [`io`]: the course of one I/O; [`slots`]: the table of those in flight
-//! * [`loss`]: a path ends; the engine stops
-//! * [`status`], [`device`]: what answers mean; [`report`]: lines for people
+//! * `session`: a path is connected, learnt, checked, opened
+//! * `io`: the course of one I/O; `slots`: the table of those in flight
+//! * `loss`: a path ends; the engine stops
+//! * `status`, `device`: what answers mean; `report`: lines for people
 //!
 //! # Contract
 //! Core 0 owns the admin connections. What it learns of a path leaves it as [`HostEvent::Publish`]
