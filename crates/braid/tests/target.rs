@@ -1,4 +1,6 @@
 //! `braid target` as a process: what it prints, how it is changed, how it ends, what it refuses.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};

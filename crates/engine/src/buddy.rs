@@ -186,7 +186,8 @@ mod tests {
             let mut buddy = Buddy::new(arena);
             let mut held: Vec<Span> = Vec::new();
             for step in steps {
-                let blocks: Vec<_> = held.iter().map(|s| (s.at, Buddy::block_bytes(s.len))).collect();
+                let block = |span: &Span| (span.at, Buddy::block_bytes(span.len));
+                let blocks: Vec<_> = held.iter().map(block).collect();
                 match step {
                     Step::Allocate(len) => {
                         let bytes = Buddy::block_bytes(len);

@@ -8,17 +8,17 @@
 //!
 //! # Contract
 //! Nothing is refused for want of memory (T6): a write without a buffer waits, if need be with its
-//! connection's stream (`Output::Resume` when it goes on), a read waits at the device's door. What a
-//! host can hold is bounded by the pool's shares, so that one that neither sends nor reads starves
-//! itself alone.
+//! connection's stream (`Output::Resume` when it goes on), a read waits at the device's door. What
+//! a host can hold is bounded by the pool's shares, so that one that neither sends nor reads
+//! starves itself alone.
 //!
-//! A connection that ends takes with it what has not begun; what is at a device ends there, and only
-//! then the connection's number is free. All commands of one port that are due at one time begin in
-//! the order they came. The figures in [`TargetEngine::board`] are of the last loop turn.
+//! A connection that ends takes with it what has not begun; what is at a device ends there, and
+//! only then the connection's number is free. All commands of one port that are due at one time
+//! begin in the order they came. The figures in [`TargetEngine::board`] are of the last loop turn.
 //!
 //! # Limits
-//! One core. At most `connections_max` connections and a queue's entries on each; all tables are made
-//! in `new`, no memory is taken later but for the ranges of a Deallocate.
+//! One core. At most `connections_max` connections and a queue's entries on each; all tables are
+//! made in `new`, no memory is taken later but for the ranges of a Deallocate.
 mod board;
 mod commands;
 mod connections;
@@ -98,7 +98,8 @@ impl TargetEngine {
     ///
     /// # Errors
     /// Of the subsystem's configuration; or a count that doesn't fit it; or an arena in which two
-    /// transfers of the largest size, and for every connection one of in-capsule size, have no room.
+    /// transfers of the largest size and, for every connection, one of in-capsule size have no
+    /// room.
     pub fn new(config: TargetConfig) -> Result<Self, ConfigError> {
         let of = &config.subsystem;
         check(&config)?;

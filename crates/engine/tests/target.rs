@@ -1,5 +1,5 @@
-//! The target's engine in virtual time: what a port's shape does to commands, to the nanosecond, and
-//! what can be changed while it runs.
+//! The target's engine in virtual time: what a port's shape does to commands, to the nanosecond,
+//! and what can be changed while it runs.
 mod target_hand;
 
 use engine::Machine;
@@ -123,7 +123,7 @@ fn a_write_is_delayed_from_the_arrival_of_its_last_byte() {
     assert_eq!(hand.disk[..data.len()], data);
 }
 
-/// The fast path of the demo: 300 MiB/s, both directions together, 1024 commands always outstanding.
+/// The demo's fast path: 300 MiB/s, both directions together, 1024 commands always outstanding.
 #[test]
 fn the_bandwidth_is_exact_over_a_long_closed_loop() {
     let bytes_per_s = 300 << 20;

@@ -319,9 +319,12 @@ proptest! {
         ..ProptestConfig::default()
     })]
 
-    /// Whatever three hosts do: no panic, and in the end every buffer is back and a new host is served.
+    /// Whatever three hosts do: no panic, and in the end every buffer is back and a new host is
+    /// served.
     #[test]
-    fn whatever_hosts_do_nothing_is_lost(moves in prop::collection::vec((0usize..3, moves()), 1..150)) {
+    fn whatever_hosts_do_nothing_is_lost(
+        moves in prop::collection::vec((0usize..3, moves()), 1..150),
+    ) {
         let mut config = small(delay(MS));
         config.subsystem.connections_max = 300;
         config.arena_bytes += 292 * u64::from(IN_CAPSULE);
@@ -340,7 +343,9 @@ proptest! {
             match step {
                 Move::Bytes(bytes) => hand.say(conn, &bytes),
                 Move::Read(slba, blocks) => drop(hand.read(conn, slba, blocks)),
-                Move::Write(slba, blocks) => drop(hand.write(conn, slba, &pattern(7, blocks << SHIFT))),
+                Move::Write(slba, blocks) => {
+                    hand.write(conn, slba, &pattern(7, blocks << SHIFT));
+                }
                 Move::WriteLater(slba, blocks) => drop(hand.write_later(conn, slba, blocks)),
                 Move::Answer => {
                     for r2t in r2ts(&mut hand, conn) {

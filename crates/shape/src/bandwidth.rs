@@ -6,8 +6,8 @@ const NS_PER_S: u64 = 1_000_000_000;
 /// The line, in virtual time.
 ///
 /// The end of what was admitted is kept as whole nanoseconds and a remainder in units of
-/// 1 / `bytes_per_s` ns, so that no rounding adds up: after any number of commands the line is busy for
-/// exactly their bytes divided by the rate.
+/// 1 / `bytes_per_s` ns, so that no rounding adds up: after any number of commands the line is busy
+/// for exactly their bytes divided by the rate.
 pub(crate) struct Bandwidth {
     bytes_per_s: u64,
     free_ns: u64,

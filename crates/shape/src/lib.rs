@@ -12,13 +12,13 @@
 //!            k at once  one FIFO     side by side, no queue
 //! ```
 //!
-//! Servers and bandwidth are queues in virtual time: a command's place is fixed when it is admitted,
-//! so the rate over a run is exact however late or in what batches the caller comes round. The delays
-//! are added once per command and queue nothing; with jitter or a large delay a later command may
-//! therefore overtake an earlier one.
+//! Servers and bandwidth are queues in virtual time: a command's place is fixed when it is
+//! admitted, so the rate over a run is exact however late or in what batches the caller comes
+//! round. The delays are added once per command and queue nothing; with jitter or a large delay a
+//! later command may therefore overtake an earlier one.
 //!
 //! A stall stops the port's clock ([`PortTime`]): nothing is due while it lasts, and afterwards
-//! everything goes on with the waiting time it had left. The rate thus holds across a stall as well.
+//! everything goes on with the waiting time it had left. So the rate holds across a stall as well.
 //!
 //! # Limits
 //! Arithmetic saturates at 2⁶⁴ ns, some 584 years. See [`limits`].

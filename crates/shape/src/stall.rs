@@ -3,8 +3,8 @@
 //! All other models live on the port's clock ([`PortTime`]), so a stall needs nothing of them: what
 //! was under way stays as far from its end as it was, and moves on afterwards.
 
-/// A time on a port's own clock, which stands still while the port is stalled. Its order is the order
-/// of release.
+/// A time on a port's own clock, which stands still while the port is stalled. Its order is the
+/// order of release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PortTime(pub(crate) u64);
 

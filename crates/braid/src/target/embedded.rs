@@ -3,8 +3,7 @@ use super::config::{Config, Port};
 use super::launch::{Launched, launch};
 use super::settings::Settings;
 use crate::uri::PathUri;
-use engine::target::{PortStats, TargetControl};
-use nvme::host::AnaState;
+use engine::target::TargetControl;
 use runtime::{ReactorStats, Sender};
 use std::net::SocketAddr;
 
@@ -57,19 +56,9 @@ impl Embedded {
         self.launched.sender()
     }
 
-    /// Counters of a port (index), as of its last loop turn.
-    pub fn port(&self, port: u16) -> PortStats {
-        self.launched.board.port(port)
-    }
-
     /// New shape of a port (index); false if the target has ended.
     pub fn shape(&self, port: u16, shape: shape::Config) -> bool {
         self.sender().send(TargetControl::Shape(port, shape))
-    }
-
-    /// New ANA state of a port (index); false if the target has ended.
-    pub fn ana(&self, port: u16, state: AnaState) -> bool {
-        self.sender().send(TargetControl::Ana(port, state))
     }
 
     /// Ends it in order and waits.
