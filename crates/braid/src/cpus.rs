@@ -32,8 +32,8 @@ pub fn allowed() -> anyhow::Result<Vec<usize>> {
         .collect())
 }
 
-/// Two CPUs for two threads that must not disturb each other: on different physical cores, where there
-/// are. With a single CPU nothing is pinned.
+/// Two CPUs for two threads that must not disturb each other: on different physical cores, where
+/// there are. With a single CPU nothing is pinned.
 ///
 /// # Errors
 /// As [`allowed`].

@@ -1,7 +1,7 @@
 //! Who we are: one host NQN and host identifier for every path (trap T35).
 //!
-//! Decided from the options, else `/etc/nvme/hostnqn` and `/etc/nvme/hostid`, else an identifier that
-//! is made once and kept in the state directory.
+//! Decided from the options, else `/etc/nvme/hostnqn` and `/etc/nvme/hostid`, else an identifier
+//! that is made once and kept in the state directory.
 //!
 //! # Contract
 //! Two processes that start at once for the first time come to the same identifier: the file is
@@ -81,7 +81,7 @@ fn identity_in(args: &IdentityArgs, system: &Path, state: &Path) -> anyhow::Resu
         (None, of_nqn) => match (read(&system.join("hostid"), parse_uuid)?, of_nqn) {
             (Some(id), _) | (None, Some(id)) => id,
             (None, None) => kept(state).context(
-                "no host identifier (give --hostid, or set XDG_STATE_HOME to where one can be kept)",
+                "no host identifier (give --hostid, or set XDG_STATE_HOME to where one may be)",
             )?,
         },
     };

@@ -1,4 +1,6 @@
 //! The braid program: verbs over the engine. Each verb is a module with its `Args` and its `run`.
+#![forbid(unsafe_code)]
+
 mod bench;
 mod cli;
 mod cpus;

@@ -24,8 +24,8 @@ impl Table {
         self.rows.push(cells);
     }
 
-    /// The table, each line ending in a newline. `tail` adds to a row's line (0 = headings) something
-    /// that needs no alignment, such as a bar.
+    /// The table, each line ending in a newline. `tail` adds to a row's line (0 = headings)
+    /// something that needs no alignment, such as a bar.
     pub fn render(&self, style: Style, tail: impl Fn(usize) -> String) -> String {
         let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
         let width = |column: usize| {

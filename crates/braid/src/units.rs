@@ -3,8 +3,8 @@
 //! # Contract
 //! Parsing is exact: a text that does not come to a whole number of bytes, nanoseconds or pieces is
 //! refused, never rounded. Sizes and byte rates count in 1024 (`k` = `KiB`, as fio reads them by
-//! default); `KB` and its like are refused because people disagree about them. Counts, which are no bytes,
-//! go in 1000.
+//! default); `KB` and its like are refused because people disagree about them. Counts, which are no
+//! bytes, go in 1000.
 use std::fmt;
 
 /// Why a text is not the quantity it should be.

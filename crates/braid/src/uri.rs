@@ -1,7 +1,8 @@
 //! Path URIs: how a path of a volume is written.
 //!
 //! `nvme-tcp://host:port/NQN?nsid=1` (port 4420 unless given; IPv6 in brackets; the NQN may be
-//! percent-encoded), `file:/path`, `mem:1GiB`, `null:1GiB` (reads zeroes, forgets writes: for measuring).
+//! percent-encoded), `file:/path`, `mem:1GiB`, `null:1GiB` (reads zeroes, forgets writes: for
+//! measuring).
 //!
 //! # Contract
 //! Parsing knows nothing of the machine; resolving a name and opening a file come later and fail in

@@ -23,7 +23,8 @@ use std::time::Duration;
 /// --rw randread. The exit code is 1 if anything failed or was found wrong.
 #[derive(Debug, clap::Args)]
 pub struct BenchArgs {
-    /// nvme-tcp://HOST:PORT/NQN?nsid=N, file:/PATH, mem:SIZE or null:SIZE; several: paths of one volume
+    /// nvme-tcp://HOST:PORT/NQN?nsid=N, file:/PATH, mem:SIZE or null:SIZE; several: paths of one
+    /// volume
     #[arg(required = true, value_name = "URI", num_args = 1..=policy::limits::PATHS_MAX)]
     paths: Vec<PathUri>,
     /// numa, round-robin, round-robin:BYTES, queue-depth or weighted-latency

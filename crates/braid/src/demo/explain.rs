@@ -1,8 +1,8 @@
 //! Why each policy lands where it does, in the figures that were measured.
 //!
 //! # Contract
-//! What a policy does is said from its definition; what came of it, from the cell. Nothing here holds
-//! a figure of its own.
+//! What a policy does is said from its definition; what came of it, from the cell. Nothing here
+//! holds a figure of its own.
 use super::cells::{Cell, Op, Outcome};
 use crate::units::format_ns;
 use policy::Policy;
@@ -28,14 +28,15 @@ fn explain(outcome: &Outcome, cell: &Cell) -> String {
     );
     match cell.policy {
         Policy::Numa if fast.share < 0.01 => format!(
-            "numa takes the nearest path, here slow, for every I/O: {} outstanding at {} each; fast is idle.",
+            "numa takes the nearest path, here slow, for every I/O: {} outstanding at {} each; \
+             fast is idle.",
             outcome.setup.outstanding,
             format_ns(slow.mean_ns),
         ),
         Policy::Numa => format!("numa takes the nearest path as long as it is there; {used}."),
         Policy::RoundRobin { .. } => format!(
-            "round-robin sends equally many to both ({:.0} : {:.0} %), so they pile up where they take \
-             longest: on average {on}; {used}.",
+            "round-robin sends equally many to both ({:.0} : {:.0} %), so they pile up where they \
+             take longest: on average {on}; {used}.",
             fast.share * 100.0,
             slow.share * 100.0,
         ),
@@ -44,8 +45,9 @@ fn explain(outcome: &Outcome, cell: &Cell) -> String {
             surplus(outcome, cell),
         ),
         Policy::WeightedLatency => format!(
-            "weighted-latency gives each path I/Os in proportion to 1 ÷ its latency (fast {}, slow {}: \
-             {:.1} : {:.1} %). Rate × latency is what is in flight (Little's law): on average {on}; {used}. {}",
+            "weighted-latency gives each path I/Os in proportion to 1 ÷ its latency (fast {}, slow \
+             {}: {:.1} : {:.1} %). Rate × latency is what is in flight (Little's law): on average \
+             {on}; {used}. {}",
             format_ns(fast.mean_ns),
             format_ns(slow.mean_ns),
             fast.share * 100.0,
@@ -78,8 +80,8 @@ fn balance(cell: &Cell) -> &'static str {
     let [fast, slow] = &cell.paths;
     match fast.in_flight / slow.in_flight.max(f64::MIN_POSITIVE) {
         ratio if ratio > 1.25 => {
-            "That is more on fast than equal numbers: its latency grows with its queue, and weights \
-             follow a window late."
+            "That is more on fast than equal numbers: its latency grows with its queue, and \
+             weights follow a window late."
         }
         ratio if ratio < 0.8 => {
             "That is more on slow than equal numbers: weights follow the latencies a window late."
@@ -92,7 +94,8 @@ fn optimum(outcome: &Outcome) -> String {
     let latencies = outcome.latencies(Op::Read);
     let needed = outcome.setup.needed_on_fast(latencies.fast_ns);
     format!(
-        "The optimum keeps {needed:.0} I/Os on fast, which hold it at its cap, and the other {:.0} on slow.",
+        "The optimum keeps {needed:.0} I/Os on fast, which hold it at its cap, and the other \
+         {:.0} on slow.",
         f64::from(outcome.setup.outstanding) - needed,
     )
 }

@@ -1,5 +1,5 @@
-//! `braid demo`: a target and a host in one process over loopback TCP, two unequal paths, each policy
-//! in turn.
+//! `braid demo`: a target and a host in one process over loopback TCP, two unequal paths, each
+//! policy in turn.
 //!
 //! * [`stage`]: the target, the host, one measurement
 //! * [`model`]: what the paths can do at best, and whether they do it alone
@@ -23,10 +23,10 @@ use std::path::PathBuf;
 
 /// Measure each policy over two unequal NVMe/TCP paths, all inside this process
 ///
-/// A target with two ports and a host talk over loopback TCP: port fast is capped at 300 MiB/s, port
-/// slow answers 30 ms later. Needs no root, no configuration, two CPUs and about a minute. Each path is
-/// first measured alone; where it is more than 5 % from its model the machine is too busy, which is said,
-/// and the exit code is 1.
+/// A target with two ports and a host talk over loopback TCP: port fast is capped at 300 MiB/s,
+/// port slow answers 30 ms later. Needs no root, no configuration, two CPUs and about a minute.
+/// Each path is first measured alone; where it is more than 5 % from its model the machine is too
+/// busy, which is said, and the exit code is 1.
 #[derive(Clone, Debug, clap::Args)]
 pub struct DemoArgs {
     /// Policies to measure, in this order
@@ -44,7 +44,8 @@ pub struct DemoArgs {
     output: Format,
 }
 
-/// Shortest measurement of a cell: some dozen times the slow path's delay would be too few below it.
+/// Shortest measurement of a cell: some dozen times the slow path's delay would be too few below
+/// it.
 const SECONDS_NS_MIN: u64 = 50_000_000;
 
 /// Runs the verb.

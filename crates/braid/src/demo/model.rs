@@ -1,9 +1,10 @@
 //! What two unequal paths can do at best, and whether this machine is quiet enough to show it.
 //!
 //! # Contract
-//! Figures of one path alone come from measurements, those of its shape from the configuration. The best
-//! that a policy can do with N I/Os outstanding is to keep the fast path at its cap C with as few of them
-//! as that takes (Little's law: C · t_fast ÷ block) and all the others on the slow path:
+//! Figures of one path alone come from measurements, those of its shape from the configuration. The
+//! best that a policy can do with N I/Os outstanding is to keep the fast path at its cap C with as
+//! few of them as that takes (Little's law: C · t_fast ÷ block) and all the others on the slow
+//! path:
 //!
 //! ```text
 //! optimum = C + (N − C · t_fast ÷ block) · block ÷ t_slow

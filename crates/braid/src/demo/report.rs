@@ -1,8 +1,8 @@
 //! The demo's result as one page that needs nothing else: text, tables and plots.
 //!
 //! # Contract
-//! Self-contained: plots are inline SVG, nothing is loaded. Readable on a light and on a dark ground: lines
-//! and letters take the page's own colour.
+//! Self-contained: plots are inline SVG, nothing is loaded. Readable on a light and on a dark
+//! ground: lines and letters take the page's own colour.
 use super::cells::{Cell, Op, Outcome};
 use super::explain::explanations;
 use super::model::Figure;
@@ -63,23 +63,25 @@ pub fn page(outcome: &Outcome) -> anyhow::Result<String> {
 const HEAD: &str = "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
 <meta name=\"viewport\" content=\"width=device-width\">\n<title>braid demo</title>\n<style>\n\
 :root { color-scheme: light dark; }\n\
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }\n\
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; }\n\
+body { margin: 2rem auto; padding: 0 1rem; }\n\
 h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2rem; }\n\
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }\n\
-th, td { padding: .15rem .7rem; text-align: right; border-bottom: 1px solid color-mix(in srgb, currentColor 20%, transparent); }\n\
+th, td { padding: .15rem .6rem; text-align: right; border-bottom: 1px solid #8884; }\n\
+th { vertical-align: bottom; }\n\
 th:first-child, td:first-child, td:nth-child(2), th:nth-child(2) { text-align: left; }\n\
 svg { display: block; max-width: 100%; height: auto; }\n\
 code { white-space: pre-wrap; }\n\
-.key { display: inline-block; width: .8em; height: .8em; margin: 0 .3em 0 1em; border-radius: 2px; }\n\
+.key { display: inline-block; width: .8em; height: .8em; margin: 0 .3em 0 1em; }\n\
 .warning, .off { color: #d9480f; font-weight: 600; }\n\
 </style>\n</head>\n<body>\n";
 
 fn introduction(outcome: &Outcome) -> String {
     let setup = &outcome.setup;
     let mut text = format!(
-        "<p>NVMe/TCP over loopback, one namespace behind two ports. <b>fast</b> is capped at {:.0} MiB/s, \
-         <b>slow</b> has no cap and {} more delay. Random {} I/O, {} outstanding; numa finds slow the \
-         nearest; weighted-latency has a window of {}.</p>\n",
+        "<p>NVMe/TCP over loopback, one namespace behind two ports. <b>fast</b> is capped at \
+         {:.0} MiB/s, <b>slow</b> has no cap and {} more delay. Random {} I/O, {} outstanding; for \
+         numa, slow is the nearest path; weighted-latency has a window of {}.</p>\n",
         setup.cap_mib_s(),
         format_ns(setup.slow_delay_ns as f64),
         format_bytes(setup.block.into()),

@@ -1,8 +1,8 @@
 //! The target with its two ports, the host with its paths, and the measurements in their order.
 //!
 //! # Contract
-//! The host has three volumes over the same two ports: both paths, fast alone, slow alone. One task runs
-//! at a time, so what is not measured is idle.
+//! The host has three volumes over the same two ports: both paths, fast alone, slow alone. One task
+//! runs at a time, so what is not measured is idle.
 use super::cells::{Cell, Op, Outcome};
 use super::model::{Alone, FullLoad, Latencies, Setup};
 use crate::cpus;
@@ -33,8 +33,8 @@ const SETUP: Setup = Setup {
 const WINDOW_NS: u64 = 50_000_000;
 const NAMESPACE: &str = "mem:256MiB";
 const MS: u64 = 1_000_000;
-/// Warming up: some round trips of the slow path; for weighted-latency until its mean over many windows
-/// (7/8 old, 1/8 new) has settled to 3 %.
+/// Warming up: some round trips of the slow path; for weighted-latency until its mean over many
+/// windows (7/8 old, 1/8 new) has settled to 3 %.
 const WARM_UP_NS: u64 = 500 * MS;
 const WARM_UP_WEIGHTS_NS: u64 = 28 * WINDOW_NS;
 /// How often a path that is off its model is measured, at most: a disturbance may have passed.
@@ -155,8 +155,8 @@ impl Stage {
     }
 
     fn alone_once(&mut self, op: Op) -> anyhow::Result<Alone> {
-        // A target that has to wait pays for one more sleep. So that the transport's own latency has it in,
-        // it is measured with a wait of the same length, which is then taken off.
+        // A target that has to wait pays for one more sleep. So that the transport's own latency
+        // has it in, it is measured with a wait of the same length, which is then taken off.
         let wait_ns = SETUP.fast_service_ns();
         self.target.shape(
             0,

@@ -1,8 +1,9 @@
 //! What the cores of one program tell each other of the I/Os they have in flight (trap T47).
 //!
 //! # Contract
-//! Each core writes its own row and only reads the others'. A count that is read may be one loop turn
-//! old; a policy that looks at it chooses by a slightly older truth, and nothing else depends on it.
+//! Each core writes its own row and only reads the others'. A count that is read may be one loop
+//! turn old; a policy that looks at it chooses by a slightly older truth, and nothing else depends
+//! on it.
 use engine::host::HostEngine;
 use policy::PathIndex;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -2,8 +2,8 @@
 //! them tasks, waits for their ends, adds up.
 //!
 //! # Contract
-//! Nothing here is on the I/O path. The controlling thread sleeps; every [`TICK`] it looks whether the user
-//! wants to stop and shows progress.
+//! Nothing here is on the I/O path. The controlling thread sleeps; every [`TICK`] it looks whether
+//! the user wants to stop and shows progress.
 use super::board::Board;
 use super::machine::{LoadControl, LoadEvent, LoadMachine, Progress};
 use super::worker::{Finished, Task};

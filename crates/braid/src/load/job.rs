@@ -112,7 +112,8 @@ impl Job {
         Ok((step, slot))
     }
 
-    /// The next read of what was written, in the order of addresses; [`Pause::Ended`] after the last.
+    /// The next read of what was written, in the order of addresses; [`Pause::Ended`] after the
+    /// last.
     pub(super) fn next_read_back(&mut self) -> Result<(Step, u32), Pause> {
         let Some((_, table)) = &self.verify else {
             return Err(Pause::Ended);

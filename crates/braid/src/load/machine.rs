@@ -1,9 +1,9 @@
 //! The machine of one core under load: the host's engine with a [`Worker`] on top.
 //!
 //! # Contract
-//! Everything of the engine is passed through; [`Machine::turn`] hands the ends of I/Os to the worker and lets
-//! it make new ones. What the controlling thread must know goes to it as [`LoadEvent`]s. Core 0 passes
-//! what its engine learnt of the paths on to the other cores.
+//! Everything of the engine is passed through; [`Machine::turn`] hands the ends of I/Os to the
+//! worker and lets it make new ones. What the controlling thread must know goes to it as
+//! [`LoadEvent`]s. Core 0 passes what its engine learnt of the paths on to the other cores.
 use super::board::Board;
 use super::worker::{Device, Finished, Task, Worker};
 use engine::host::{HostControl, HostEngine, HostEvent, Io, SubmitError, VolumeInfo};

@@ -1,4 +1,5 @@
-//! The load generator: makes I/Os in fio's words on one or several cores, measures them, checks data.
+//! The load generator: makes I/Os in fio's words on one or several cores, measures them, checks
+//! data.
 //!
 //! * [`words`]: what the user asked for, and the task of each core
 //! * [`host`]: the controlling thread: starts the cores, waits, adds up

@@ -1,4 +1,5 @@
-//! A rate limit that does not drift: the nth piece is due at n ÷ rate, however late the caller comes.
+//! A rate limit that does not drift: the nth piece is due at n ÷ rate, however late the caller
+//! comes.
 
 /// How far behind a limit may fall and still catch up, ns. What a longer pause withheld is gone, so
 /// that a stall is not followed by a flood.

@@ -54,8 +54,8 @@ pub struct Pattern {
 }
 
 impl Pattern {
-    /// I/Os in `region`, whose ends are multiples of the sizes' unit and which holds at least one I/O
-    /// of the largest size. `once`: end when as many bytes were issued as the region has.
+    /// I/Os in `region`, whose ends are multiples of the sizes' unit and which holds at least one
+    /// I/O of the largest size. `once`: end when as many bytes were issued as the region has.
     pub fn new(shape: Shape, region: Region, once: bool, seed: u64) -> Self {
         let unit = shape.sizes.unit();
         assert!(

@@ -1,13 +1,13 @@
 //! Data that can be checked: every block carries a stamp, and a table knows what was written last.
 //!
 //! # Contract
-//! The unit of a stamp is a *block* of 512…4096 bytes. A writer claims the blocks of an I/O before it
-//! issues it and releases them when it has ended; a reader does the same. While a block is claimed no
-//! other I/O may touch it, so what a read must find is always known.
+//! The unit of a stamp is a *block* of 512…4096 bytes. A writer claims the blocks of an I/O before
+//! it issues it and releases them when it has ended; a reader does the same. While a block is
+//! claimed no other I/O may touch it, so what a read must find is always known.
 //!
 //! # Limits
-//! The table has 4 bytes per block, [`crate::limits::VERIFY_BLOCKS_MAX`] blocks over all jobs. A block's
-//! sequence number wraps after 2^30 writes of one job.
+//! The table has 4 bytes per block, [`crate::limits::VERIFY_BLOCKS_MAX`] blocks over all jobs. A
+//! block's sequence number wraps after 2^30 writes of one job.
 use super::pattern::Region;
 use crc_fast::{CrcAlgorithm, Digest};
 use std::fmt;
@@ -19,8 +19,8 @@ const BODY_AT: usize = 32;
 
 /// Makes and checks stamps of one run.
 ///
-/// Layout, little-endian: magic u64 · run u64 · address u64 (byte offset) · sequence u32 · CRC32C u32
-/// over the block without this field · filling that depends on all of them.
+/// Layout, little-endian: magic u64 · run u64 · address u64 (byte offset) · sequence u32 · CRC32C
+/// u32 over the block without this field · filling that depends on all of them.
 #[derive(Clone, Copy, Debug)]
 pub struct Stamps {
     /// Tells this run's blocks from those of every other.
@@ -186,8 +186,8 @@ impl Table {
         }
     }
 
-    /// The first run of written blocks at or behind `from`, at most `longest` bytes: where it begins
-    /// and its bytes. `None`: there is none.
+    /// The first run of written blocks at or behind `from`, at most `longest` bytes: where it
+    /// begins and its bytes. `None`: there is none.
     pub fn next_written(&self, from: u64, longest: u32) -> Option<(u64, u32)> {
         let known = |entry: &u32| !matches!(entry & !CLAIMED, 0 | UNKNOWN);
         let first = self.index(from);

@@ -1,4 +1,5 @@
-//! The words of a load, as fio has them, and what they come to on a given volume and number of cores.
+//! The words of a load, as fio has them, and what they come to on a given volume and number of
+//! cores.
 use super::job::{JobPlan, JobRules, Verify};
 use super::pattern::{Region, Shape};
 use super::sizes::Sizes;
@@ -22,10 +23,11 @@ pub enum Rw {
     /// Random writes
     Randwrite,
     /// Sequential reads and writes
-    #[value(alias = "readwrite")]
-    Rw,
+    #[value(name = "rw", alias = "readwrite")]
+    Mixed,
     /// Random reads and writes
-    Randrw,
+    #[value(name = "randrw")]
+    RandomMixed,
 }
 
 /// A load in fio's words.
@@ -97,13 +99,13 @@ impl Words {
         match self.rw {
             Rw::Read | Rw::Randread => 100,
             Rw::Write | Rw::Randwrite => 0,
-            Rw::Rw | Rw::Randrw => self.rwmixread,
+            Rw::Mixed | Rw::RandomMixed => self.rwmixread,
         }
     }
 
     /// Random offsets.
     pub fn random(&self) -> bool {
-        matches!(self.rw, Rw::Randread | Rw::Randwrite | Rw::Randrw)
+        matches!(self.rw, Rw::Randread | Rw::Randwrite | Rw::RandomMixed)
     }
 
     /// The operation's name in results: read, write or mixed.
@@ -240,8 +242,8 @@ impl Words {
         Ok(())
     }
 
-    /// Each job's part. Jobs that check data or go one after the other have parts of their own; random
-    /// ones without a check share all of it.
+    /// Each job's part. Jobs that check data or go one after the other have parts of their own;
+    /// random ones without a check share all of it.
     fn regions(&self, info: &VolumeInfo, jobs: u32) -> anyhow::Result<Vec<Region>> {
         let unit = u64::from(self.sizes().unit());
         if !self.offset.is_multiple_of(unit) {

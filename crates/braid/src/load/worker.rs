@@ -4,9 +4,10 @@
 //! ```text
 //! WarmUp → Measure → Drain → ReadBack → Over
 //! ```
-//! The owner hands in every I/O that has ended ([`Worker::handle_done`]), then calls [`Worker::turn`]
-//! once per loop turn, until [`Worker::is_over`]. I/Os that end while measuring are measured, those that
-//! end later are only checked. Nothing is allocated after construction, but words for the first failures.
+//! The owner hands in every I/O that has ended ([`Worker::handle_done`]), then calls
+//! [`Worker::turn`] once per loop turn, until [`Worker::is_over`]. I/Os that end while measuring
+//! are measured, those that end later are only checked. Nothing is allocated after construction,
+//! but words for the first failures.
 use super::job::{Job, JobPlan, JobRules, Pause};
 use super::pattern::Step;
 use super::stats::Stats;

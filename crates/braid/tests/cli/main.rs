@@ -1,4 +1,5 @@
 //! The program as its users run it: a real process, loopback only, short.
+#![allow(clippy::unwrap_used, reason = "tests")]
 mod bad_input;
 mod bench;
 mod common;
