@@ -1,8 +1,8 @@
-//! Two reactors exchange messages of an I/O's sizes over loopback TCP: what the runtime itself costs,
-//! without a protocol.
+//! Two reactors exchange messages of an I/O's sizes over loopback TCP: what the runtime itself
+//! costs, without a protocol.
 //!
-//! `cargo run --release -p braid-runtime --example pingpong -- [--spin] [--depth N] [--payload BYTES]
-//! [--seconds S]`
+//! `cargo run --release -p braid-runtime --example pingpong -- [--spin] [--depth N] [--payload
+//! BYTES] [--seconds S]`
 #![forbid(unsafe_code)]
 use engine::machine::*;
 use runtime::{Handle, ReactorConfig, ReactorStats, RuntimeError, now_ns, spawn};
@@ -193,8 +193,9 @@ fn start(
 fn report(name: &str, end: &End, stats: &ReactorStats) {
     let per = |count: u64| count as f64 / end.exchanged.max(1) as f64;
     println!(
-        "{name}: per exchange {:.3} enters, {:.3} receives, {:.3} sends, {:.3} turns, {:.3} sleeps, \
-         {:.4} allocations; bytes copied in {:.0}, direct in {:.0}, copied out {:.0}, direct out {:.0}",
+        "{name}: per exchange {:.3} enters, {:.3} receives, {:.3} sends, {:.3} turns, \
+         {:.3} sleeps, {:.4} allocations; bytes copied in {:.0}, direct in {:.0}, \
+         copied out {:.0}, direct out {:.0}",
         per(stats.enters),
         per(stats.receives),
         per(stats.sends),

@@ -1,13 +1,14 @@
-//! A connection's life: opened or accepted, open, closed in order or at once, reported exactly once.
+//! A connection's life: opened or accepted, open, closed in order or at once, reported exactly
+//! once.
 //!
 //! # Contract
-//! `handle_closed` comes when no operation of the connection is in flight any more: nothing is received
-//! into its buffers or sent from them after it. An end that isn't an orderly close of ours is abortive:
-//! the socket is reset, so that nothing the machine had queued goes out later (T9).
+//! `handle_closed` comes when no operation of the connection is in flight any more: nothing is
+//! received into its buffers or sent from them after it. An end that isn't an orderly close of ours
+//! is abortive: the socket is reset, so that nothing the machine had queued goes out later (T9).
 //!
-//! An orderly close sends what is queued, then FIN, and discards what arrives until the peer has closed
-//! too: closing with unread bytes would reset, and the peer might lose our last words. All of it within
-//! `CLOSE_WAIT_NS`.
+//! An orderly close sends what is queued, then FIN, and discards what arrives until the peer has
+//! closed too: closing with unread bytes would reset, and the peer might lose our last words. All
+//! of it within `CLOSE_WAIT_NS`.
 use crate::limits::{CLOSE_WAIT_NS, EXTENTS_MAX};
 use crate::reactor::{Reactor, Tag};
 use crate::receive::Inbound;

@@ -1,14 +1,14 @@
 //! Requests to devices: memory at once, files through the ring.
 //!
 //! # Contract
-//! Results of memory and null devices wait in a list until the machine's next round. A file request is
-//! one operation at a time: short ones continue, what lies behind the end of a file reads as zeroes,
-//! what a file system can't zero by itself is written. Ranges outside the device, and writes to one
-//! opened read-only, end with an error.
+//! Results of memory and null devices wait in a list until the machine's next round. A file request
+//! is one operation at a time: short ones continue, what lies behind the end of a file reads as
+//! zeroes, what a file system can't zero by itself is written. Ranges outside the device, and
+//! writes to one opened read-only, end with an error.
 //!
 //! # Limits
-//! `FILE_OPERATIONS_MAX` in flight and `COMPARES_MAX` comparing; more wait here. How many there are in
-//! all is bounded by the machine, which has one buffer for each.
+//! `FILE_OPERATIONS_MAX` in flight and `COMPARES_MAX` comparing; more wait here. How many there are
+//! in all is bounded by the machine, which has one buffer for each.
 use crate::limits::{COMPARE_BYTES, COMPARES_MAX, FILE_OPERATIONS_MAX, ZEROES_BYTES};
 use crate::memory::MemoryDevice;
 use crate::reactor::{Reactor, Tag};
@@ -32,6 +32,7 @@ enum Backend {
         file: Fd,
         read_only: bool,
         bytes: u64,
+        block_bytes: u32,
     },
 }
 
@@ -58,6 +59,7 @@ struct FileRequest {
     step: Step,
     /// Bytes done.
     done: u64,
+    block_bytes: u32,
 }
 
 /// What comes after an operation.
@@ -93,6 +95,7 @@ impl Devices {
                     file: Fd::new(device.try_clone()?),
                     read_only: device.read_only(),
                     bytes: device.bytes(),
+                    block_bytes: 1 << device.block_shift(),
                 },
             })
         };
@@ -152,15 +155,19 @@ impl Devices {
             Backend::Memory(memory) => {
                 within(request, memory.bytes()).and_then(|()| memorize(ring, memory, request, data))
             }
-            Backend::File {
-                read_only, bytes, ..
-            } => match within(request, *bytes).and_then(|()| step(request.op, *read_only)) {
+            &Backend::File {
+                read_only,
+                bytes,
+                block_bytes,
+                ..
+            } => match within(request, bytes).and_then(|()| step(request.op, read_only)) {
                 Ok(step) => {
                     let begun = FileRequest {
                         request: *request,
                         extent: data,
                         step,
                         done: 0,
+                        block_bytes,
                     };
                     return self.enqueue(ring, begun);
                 }
@@ -205,6 +212,7 @@ impl Devices {
             extent,
             step,
             done,
+            ..
         }) = self.requests[slot as usize]
         else {
             return;
@@ -277,8 +285,7 @@ impl FileRequest {
             Step::Write { .. } | Step::Zeroes if count == 0 => {
                 return Progress::Done(Err(DeviceError::Os(Errno::IO.raw_os_error())));
             }
-            // Behind the end of the file: it was cut, or its last block is short.
-            Step::Read if u64::from(count) < left && !count.is_multiple_of(512) || count == 0 => {
+            Step::Read if u64::from(count) < left && self.is_at_end(count) => {
                 ring.bytes_mut(self.extent.skip(self.done as u32 + count))
                     .fill(0);
                 return Progress::Done(Ok(()));
@@ -293,6 +300,12 @@ impl FileRequest {
         self.advance(count)
     }
 
+    /// Whether a short read of `count` bytes ended with the file: it was cut, or its last block is
+    /// short. Others just go on.
+    fn is_at_end(&self, count: u32) -> bool {
+        count == 0 || !count.is_multiple_of(self.block_bytes)
+    }
+
     fn advance(&mut self, count: u32) -> Progress {
         self.done += u64::from(count);
         if self.done >= self.request.length {
@@ -304,11 +317,10 @@ impl FileRequest {
 
     /// Compares a piece, of which `count` bytes were read.
     fn compare(&mut self, ring: &mut Ring, mut piece: Extent, count: u32) -> Progress {
-        if count > 0 && count.is_multiple_of(512) {
-            piece.len = piece.len.min(count);
-        } else {
-            // Behind the end of the file.
+        if self.is_at_end(count) {
             ring.bytes_mut(piece.skip(count)).fill(0);
+        } else {
+            piece.len = count;
         }
         let mut mine = self.extent.skip(self.done as u32);
         mine.len = piece.len;

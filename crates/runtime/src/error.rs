@@ -1,4 +1,5 @@
-//! What can go wrong at the kernel's edge: each error says what, which, and what to do; its source why.
+//! What can go wrong at the kernel's edge: each error says what, which, and what to do; its source
+//! why.
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -84,7 +85,7 @@ pub enum RuntimeError {
         limit: u64,
     },
     /// A file or device can't be opened.
-    #[error("cannot open {}{}: {advice}", path.display(), if *read_only { " read-only" } else { "" })]
+    #[error("cannot open {} {}: {advice}", path.display(), purpose(*read_only))]
     Open {
         /// Which.
         path: PathBuf,
@@ -143,7 +144,16 @@ impl RuntimeError {
     }
 }
 
-/// The system-wide switch: 0 allowed, 1 for one group and the administrator, 2 forbidden (Linux 6.6).
+fn purpose(read_only: bool) -> &'static str {
+    if read_only {
+        "to read"
+    } else {
+        "to read and write"
+    }
+}
+
+/// The system-wide switch: 0 allowed, 1 for one group and the administrator, 2 forbidden (Linux
+/// 6.6).
 fn disabled() -> Option<u8> {
     let text = std::fs::read_to_string("/proc/sys/kernel/io_uring_disabled").ok()?;
     text.trim().parse().ok()
@@ -164,8 +174,8 @@ fn ring_advice(error: sys::Errno, disabled: Option<u8>) -> &'static str {
              container, or its security module"
         }
         (Errno::NOSYS, _) => {
-            "this kernel or sandbox has none: use Linux 6.1 or newer, built with CONFIG_IO_URING, and \
-             allow its system calls in the container"
+            "this kernel or sandbox has none: use Linux 6.1 or newer, built with CONFIG_IO_URING, \
+             and allow its system calls in the container"
         }
         (Errno::OPNOTSUPP | Errno::INVAL, _) => "use Linux 6.1 or newer",
         (Errno::MFILE | Errno::NFILE, _) => "raise the limit of open files (ulimit -n)",

@@ -27,12 +27,13 @@ pub struct FileDevice {
 }
 
 impl FileDevice {
-    /// Opens `path` with O_DIRECT where the file system can. `create`: make a sparse file of that many
-    /// bytes if there is none.
+    /// Opens `path` with O_DIRECT where the file system can. `create`: make a sparse file of that
+    /// many bytes if there is none.
     ///
     /// # Errors
-    /// [`RuntimeError::Open`]: missing, not permitted, read-only file system. [`RuntimeError::Device`]: a
-    /// directory, socket…, or with nothing in it. [`RuntimeError::File`]: its size can't be read or set.
+    /// [`RuntimeError::Open`]: missing, not permitted, read-only file system.
+    /// [`RuntimeError::Device`]: a directory, socket…, or with nothing in it.
+    /// [`RuntimeError::File`]: its size can't be read or set.
     pub fn open(path: PathBuf, read_only: bool, create: Option<u64>) -> Result<Self, RuntimeError> {
         let access = if read_only {
             OFlags::RDONLY
@@ -92,7 +93,8 @@ impl FileDevice {
         cloned.map_err(|source| file_error(&self.path, "duplicate the descriptor of", source))
     }
 
-    /// Reopens with O_DIRECT if that can work. A block device's logical block is its own in any case.
+    /// Reopens with O_DIRECT if that can work. A block device's logical block is its own in any
+    /// case.
     fn go_direct(&mut self, flags: OFlags, block_device: bool) {
         if block_device && let Ok(size) = rustix::fs::ioctl_blksszget(&self.fd) {
             self.block_shift = size.ilog2().clamp(9, 12) as u8;

@@ -1,5 +1,5 @@
-//! One loop per core: turns a machine's outputs into system calls and their results into its events.
-//! Safe code; everything unsafe is behind `sys`.
+//! One loop per core: turns a machine's outputs into system calls and their results into its
+//! events. Safe code; everything unsafe is behind `sys`.
 //!
 //! * `reactor`: the loop: reap, handle, turn, outputs, transmit, submit once and sleep
 //! * `connection`: a connection's life, from open or accept to `handle_closed`
@@ -9,11 +9,12 @@
 //! * `mailbox`: messages from other threads
 //!
 //! # Contract
-//! The one with machines stands in `engine::machine`. A reactor's rounds between two submissions count
-//! as turns of it: `turn` is called in each, with the same time.
+//! The one with machines stands in `engine::machine`. A reactor's rounds between two submissions
+//! count as turns of it: `turn` is called in each, with the same time.
 //!
-//! Payload under 16 KiB is copied once out of the receive buffers and once into the send buffers; larger
-//! remainders are received into place, and sent from where they lie (`ReactorStats` counts both).
+//! Payload under 16 KiB is copied once out of the receive buffers and once into the send buffers;
+//! larger remainders are received into place, and sent from where they lie (`ReactorStats` counts
+//! both).
 #![forbid(unsafe_code)]
 
 mod connection;

@@ -1,20 +1,21 @@
 //! All limits of this crate.
 
-/// Most connections of one reactor: each may hold one receive buffer, whose numbers are 15 bits wide.
+/// Most connections of one reactor: each may hold one receive buffer, whose numbers are 15 bits
+/// wide.
 pub const CONNECTIONS_MAX: u32 = 16 << 10;
-/// Bytes of one receive buffer: as many arrive in one receive operation, and how many messages that is
-/// decides what each of them costs. Memory is used as it is filled.
+/// Bytes of one receive buffer: as many arrive in one receive operation, and how many messages that
+/// is decides what each of them costs. Memory is used as it is filled.
 pub const RECEIVE_BUFFER_BYTES: u32 = 256 << 10;
-/// Receive buffers lent to the kernel at a time: as many connections can receive in one turn without
-/// asking twice. Few, because the kernel takes them in turn, and each one is cache that the next receive
-/// overwrites.
+/// Receive buffers lent to the kernel at a time: as many connections can receive in one turn
+/// without asking twice. Few, because the kernel takes them in turn, and each one is cache that the
+/// next receive overwrites.
 pub const RECEIVE_BUFFERS_LENT_MIN: u16 = 4;
 /// The same, for many connections.
 pub const RECEIVE_BUFFERS_LENT_MAX: u16 = 64;
 /// Payload from this size on isn't copied: it is received into, and sent from, where it lies.
 pub const DIRECT_MIN: u32 = 16 << 10;
-/// Bytes of the receive that follows large payload: such payloads tend to follow each other, and what
-/// comes through a buffer is copied.
+/// Bytes of the receive that follows large payload: such payloads tend to follow each other, and
+/// what comes through a buffer is copied.
 pub const AFTER_LARGE_BYTES: u32 = 4 << 10;
 /// Staged bytes at which a message is sent before more is asked of the machine.
 pub const STAGED_MAX: usize = 256 << 10;

@@ -1,8 +1,8 @@
 //! Accepting connections.
 //!
 //! # Contract
-//! One operation per listener accepts for as long as it can. Out of descriptors or memory, it pauses for
-//! `ACCEPT_PAUSE_NS`; those who connect meanwhile wait in the listener's queue.
+//! One operation per listener accepts for as long as it can. Out of descriptors or memory, it
+//! pauses for `ACCEPT_PAUSE_NS`; those who connect meanwhile wait in the listener's queue.
 use crate::RuntimeError;
 use crate::limits::ACCEPT_PAUSE_NS;
 use crate::reactor::{Reactor, Tag};

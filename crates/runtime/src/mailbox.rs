@@ -1,9 +1,9 @@
 //! Messages from other threads: a bounded queue, and an event that wakes the reactor.
 //!
 //! # Contract
-//! A sender raises the event only if nobody did since the reactor last looked, so many messages cost
-//! one wake-up. The reactor lowers it *before* it looks: a message that arrives in between raises it
-//! again.
+//! A sender raises the event only if nobody did since the reactor last looked, so many messages
+//! cost one wake-up. The reactor lowers it *before* it looks: a message that arrives in between
+//! raises it again.
 use crate::RuntimeError;
 use crate::limits::MAILBOX_MAX;
 use std::sync::Arc;
@@ -57,8 +57,8 @@ pub enum SendError<C> {
 }
 
 impl<C: Send> Sender<C> {
-    /// False if the reactor is gone. Waits while the mailbox is full, so a reactor that might send to one
-    /// that sends to it uses [`Sender::try_send`].
+    /// False if the reactor is gone. Waits while the mailbox is full, so a reactor that might send
+    /// to one that sends to it uses [`Sender::try_send`].
     pub fn send(&self, message: C) -> bool {
         let sent = self.queue.send(message).is_ok();
         self.wake.raise();

@@ -75,7 +75,8 @@ impl MemoryDevice {
         self.each(offset, length, |stripe, range, _| stripe.discard(range));
     }
 
-    /// Calls `visit` with each stripe of the range, the part of it, and that part's place in the data.
+    /// Calls `visit` with each stripe of the range, the part of it, and that part's place in the
+    /// data.
     fn each(
         &self,
         offset: u64,

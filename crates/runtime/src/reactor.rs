@@ -1,13 +1,14 @@
 //! The loop of one core.
 //!
 //! # Contract
-//! A turn: the clock is read once; completions, messages and timers become events of the machine; then
-//! rounds of `turn`, outputs and transmissions until the machine is quiet; then everything goes to the
-//! kernel with one system call, which also sleeps until the next event or timeout. Spinning replaces the
-//! sleep by watching memory: the kernel is entered only when there is something to submit or to collect.
+//! A turn: the clock is read once; completions, messages and timers become events of the machine;
+//! then rounds of `turn`, outputs and transmissions until the machine is quiet; then everything
+//! goes to the kernel with one system call, which also sleeps until the next event or timeout.
+//! Spinning replaces the sleep by watching memory: the kernel is entered only when there is
+//! something to submit or to collect.
 //!
-//! Results that come without the kernel (memory devices, payload that was copied) are handed back between
-//! rounds, never from inside a call of the machine.
+//! Results that come without the kernel (memory devices, payload that was copied) are handed back
+//! between rounds, never from inside a call of the machine.
 use crate::connection::Connection;
 use crate::device::{Devices, device_number};
 use crate::limits::*;
@@ -309,8 +310,8 @@ where
         self.ring.enter(wait)
     }
 
-    /// Spins until there is a completion or a timeout has come (true), or the kernel wants to be entered
-    /// to post one (false).
+    /// Spins until there is a completion or a timeout has come (true), or the kernel wants to be
+    /// entered to post one (false).
     fn watch_memory(&mut self, timeout: Option<u64>) -> bool {
         loop {
             if self.ring.has_completion() {
@@ -401,7 +402,8 @@ fn ring(config: &ReactorConfig, connections: u32) -> Result<Ring, RuntimeError> 
     Ring::new(&ring, arena).map_err(|error| RuntimeError::ring(&config.name, error))
 }
 
-/// How often this thread gave its CPU away to wait, as the system counts it. 0 where /proc isn't there.
+/// How often this thread gave its CPU away to wait, as the system counts it. 0 where /proc isn't
+/// there.
 fn sleeps() -> u64 {
     let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
     let mut lines = status.lines();

@@ -2,10 +2,10 @@
 //! place.
 //!
 //! # Contract
-//! One receive operation per connection. It takes a buffer only when bytes are there, so idle connections
-//! hold none. What a blocked machine leaves stays in its buffer, and nothing more is received, until
-//! `Output::Resume`. Where the machine expects `DIRECT_MIN` bytes of payload or more and none are left in
-//! a buffer, the next receive puts them where they belong.
+//! One receive operation per connection. It takes a buffer only when bytes are there, so idle
+//! connections hold none. What a blocked machine leaves stays in its buffer, and nothing more is
+//! received, until `Output::Resume`. Where the machine expects `DIRECT_MIN` bytes of payload or
+//! more and none are left in a buffer, the next receive puts them where they belong.
 use crate::connection::Phase;
 use crate::limits::{AFTER_LARGE_BYTES, DIRECT_MIN, RECEIVE_BUFFER_BYTES};
 use crate::reactor::{Reactor, Tag};
@@ -49,8 +49,8 @@ impl<M: Machine> Reactor<M>
 where
     M::Control: Send,
 {
-    /// Starts the next receive of every connection that has none. Called when everything to send is under
-    /// way: answers leave first, and the machine has said where payload goes.
+    /// Starts the next receive of every connection that has none. Called when everything to send is
+    /// under way: answers leave first, and the machine has said where payload goes.
     pub(crate) fn arm_receives(&mut self) {
         while let Some(conn) = self.unarmed.pop() {
             self.arm_receive(conn);
@@ -76,6 +76,7 @@ where
         };
         connection.inbound = match place.filter(|place| place.span.len >= DIRECT_MIN) {
             Some(place) => {
+                connection.large = true;
                 let extent = crate::reactor::extent(self.arena_bytes, place.span);
                 Inbound::Direct(self.ring.receive_into(socket, extent, tag), place)
             }

@@ -1,10 +1,10 @@
 //! Sending: all that a machine has to say on a connection goes out in one operation.
 //!
 //! # Contract
-//! One send per connection is in flight; what comes up meanwhile stays in the machine and is composed
-//! when the send has ended, so a busy connection coalesces by itself. Headers and small payload are staged
-//! in the message (`handle_sent` at once); larger payload is sent from the arena (`handle_sent` when the
-//! kernel has taken it, or before `handle_closed`).
+//! One send per connection is in flight; what comes up meanwhile stays in the machine and is
+//! composed when the send has ended, so a busy connection coalesces by itself. Headers and small
+//! payload are staged in the message (`handle_sent` at once); larger payload is sent from the arena
+//! (`handle_sent` when the kernel has taken it, or before `handle_closed`).
 //!
 //! # Limits
 //! `STAGED_MAX`, `MESSAGE_MAX`, `EXTENTS_MAX` per message: the rest waits in the machine.

@@ -16,7 +16,8 @@ pub struct Handle<M: Machine> {
     sender: Sender<M::Control>,
 }
 
-/// Starts a reactor thread. Errors of the set-up (io_uring disabled, limits too low) come back from here.
+/// Starts a reactor thread. Errors of the set-up (io_uring disabled, limits too low) come back from
+/// here.
 ///
 /// # Errors
 /// Every [`RuntimeError`] but `Loop` and those of devices.
@@ -79,7 +80,8 @@ impl<M: Machine> Handle<M> {
     /// Waits for `Output::Stop` (or a fatal error); returns the machine for its final figures.
     ///
     /// # Errors
-    /// [`RuntimeError::Panicked`]: the machine did. [`RuntimeError::Loop`]: the kernel refused to go on.
+    /// [`RuntimeError::Panicked`]: the machine did. [`RuntimeError::Loop`]: the kernel refused to
+    /// go on.
     pub fn join(self) -> Result<(M, ReactorStats), RuntimeError> {
         let Self {
             name,

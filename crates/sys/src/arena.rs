@@ -1,10 +1,10 @@
 //! One core's payload memory, and which of its pages the kernel is using.
 //!
 //! # Contract
-//! The arena counts, per 4 KiB page, the operations through which the kernel reads and writes it. Safe
-//! access to a page that the kernel may be writing, and writing to a page that it may be reading,
-//! panics: the owner of the buffers has lost track of one, and going on would corrupt somebody's data.
-//! Two kernel operations on one page are not our races, and are allowed.
+//! The arena counts, per 4 KiB page, the operations through which the kernel reads and writes it.
+//! Safe access to a page that the kernel may be writing, and writing to a page that it may be
+//! reading, panics: the owner of the buffers has lost track of one, and going on would corrupt
+//! somebody's data. Two kernel operations on one page are not our races, and are allowed.
 use crate::Error;
 use crate::mapping::{Mapping, PAGE};
 use std::rc::Rc;
@@ -104,8 +104,8 @@ impl Arena {
             .iter()
             .all(|page| page.writers == 0);
         assert!(free, "{extent:?} is being received or read into");
-        // SAFETY: inside the mapping (`pointer` checked), initialised (zero pages), no kernel operation
-        // writes there (checked), and `&self` keeps safe writers and new operations out.
+        // SAFETY: inside the mapping (`pointer` checked), initialised (zero pages), no kernel
+        // operation writes there (checked), and `&self` keeps safe writers and new operations out.
         unsafe { std::slice::from_raw_parts(at, extent.len as usize) }
     }
 

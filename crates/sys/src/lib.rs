@@ -10,9 +10,10 @@
 //!
 //! # Contract
 //! Safe code can't cause a data race or a use after free through this crate, whatever it calls in
-//! whatever order. Two rules do it: memory that an operation uses is owned by the ring, or locked in
-//! the arena, until the kernel has said that the operation is over; and when that can't be waited
-//! for (a ring dropped while an operation won't end), the memory is leaked rather than freed.
+//! whatever order. Two rules do it: memory that an operation uses is owned by the ring, or locked
+//! in the arena, until the kernel has said that the operation is over; and when that can't be
+//! waited for (a ring dropped while an operation won't end), the memory is leaked rather than
+//! freed.
 mod allocator;
 mod arena;
 mod error;

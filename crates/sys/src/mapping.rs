@@ -58,8 +58,8 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: `at` and `len` are those of the mapping made in `new`, and this is its last owner;
-        // owners that lent it to the kernel keep it alive until the kernel is done.
+        // SAFETY: `at` and `len` are those of the mapping made in `new`, and this is its last
+        // owner; owners that lent it to the kernel keep it alive until the kernel is done.
         let _ = unsafe { munmap(self.at.as_ptr().cast(), self.len) };
     }
 }
@@ -72,8 +72,8 @@ pub struct Stripe {
     len: usize,
 }
 
-/// A region of `bytes` zeroes, committed as it is written, cut into pieces of `stripe_bytes` (the last
-/// may be shorter).
+/// A region of `bytes` zeroes, committed as it is written, cut into pieces of `stripe_bytes` (the
+/// last may be shorter).
 ///
 /// # Errors
 /// The address space can't be had (a limit, or strict overcommit).
@@ -113,8 +113,8 @@ impl Stripe {
         self[range.start..first].fill(0);
         self[last..range.end].fill(0);
         let at = self.region.pointer(self.at + first, last - first);
-        // SAFETY: whole pages of our own private anonymous mapping, to which `&mut self` is the only
-        // access; after this they read as zeroes.
+        // SAFETY: whole pages of our own private anonymous mapping, to which `&mut self` is the
+        // only access; after this they read as zeroes.
         let freed = unsafe { madvise(at.cast(), last - first, Advice::LinuxDontNeed) };
         if freed.is_err() {
             self[first..last].fill(0);
@@ -127,8 +127,8 @@ impl Deref for Stripe {
 
     fn deref(&self) -> &[u8] {
         let at = self.region.pointer(self.at, self.len);
-        // SAFETY: in the mapping (checked), initialised (zero pages), and no other stripe covers it;
-        // the borrow of `self` keeps writers out.
+        // SAFETY: in the mapping (checked), initialised (zero pages), and no other stripe covers
+        // it; the borrow of `self` keeps writers out.
         unsafe { std::slice::from_raw_parts(at, self.len) }
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! # Contract
 //! The owner appends to [`Message::staging`] and calls [`Message::push`] where a range of the arena
-//! comes between the bytes staged before and after it. A message given to `Ring::send` comes back with
-//! the completion; what the kernel left is sent by giving it back once more.
+//! comes between the bytes staged before and after it. A message given to `Ring::send` comes back
+//! with the completion; what the kernel left is sent by giving it back once more.
 use crate::arena::{Access, Arena, Extent};
 use io_uring::{opcode, squeue, types};
 use std::ptr;

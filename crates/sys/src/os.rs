@@ -39,7 +39,8 @@ pub fn cpus() -> Result<Vec<usize>, Errno> {
         .collect())
 }
 
-/// Raises the soft limit of open files to the hard one; returns what is in force (`None`: no limit).
+/// Raises the soft limit of open files to the hard one; returns what is in force (`None`: no
+/// limit).
 pub fn raise_open_files() -> Option<u64> {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit {

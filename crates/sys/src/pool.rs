@@ -37,8 +37,8 @@ impl Deref for Buffer {
     fn deref(&self) -> &[u8] {
         let at = usize::from(self.number) * self.pool.buffer_bytes;
         let at = self.pool.memory.pointer(at, self.len);
-        // SAFETY: inside the mapping (checked), initialised (zero pages, then the kernel's bytes), and
-        // this `Buffer` is the only owner: the kernel gave the number back before it was made.
+        // SAFETY: inside the mapping (checked), initialised (zero pages, then the kernel's bytes),
+        // and this `Buffer` is the only owner: the kernel gave the number back before it was made.
         unsafe { std::slice::from_raw_parts(at, self.len) }
     }
 }
@@ -61,7 +61,8 @@ pub(crate) struct Pool {
 }
 
 impl Pool {
-    /// `count` buffers of `buffer_bytes`, of which the kernel holds at most `kernel_max` (a power of two).
+    /// `count` buffers of `buffer_bytes`, of which the kernel holds at most `kernel_max` (a power
+    /// of two).
     pub(crate) fn new(count: u16, kernel_max: u16, buffer_bytes: u32) -> Result<Self, Error> {
         assert!(
             kernel_max.is_power_of_two() && kernel_max <= count,

@@ -2,10 +2,10 @@
 //!
 //! # Contract
 //! Operations are methods; each takes what it needs by ownership or locks it in the arena, and one
-//! [`Completion`] (accept: several) gives it back. Nothing reaches the kernel before [`Ring::enter`],
-//! which submits everything at once and, if asked, sleeps until something is complete. A ring lives on
-//! one thread. Dropping it cancels what is in flight and waits for it, for a bounded time; if that runs
-//! out, the memory in question is leaked.
+//! [`Completion`] (accept: several) gives it back. Nothing reaches the kernel before
+//! [`Ring::enter`], which submits everything at once and, if asked, sleeps until something is
+//! complete. A ring lives on one thread. Dropping it cancels what is in flight and waits for it,
+//! for a bounded time; if that runs out, the memory in question is leaked.
 //!
 //! # Limits
 //! `operations_max` operations at once: the owner counts; one more is its own error and panics.
@@ -145,8 +145,8 @@ impl Ring {
     /// Sets everything up, with the best mode the kernel has.
     ///
     /// # Errors
-    /// `io_uring_setup`: ENOSYS (not in this kernel), EPERM (forbidden here), EMFILE, ENOMEM (limits).
-    /// A missing feature: its name, with EOPNOTSUPP. `mmap`: no memory.
+    /// `io_uring_setup`: ENOSYS (not in this kernel), EPERM (forbidden here), EMFILE, ENOMEM
+    /// (limits). A missing feature: its name, with EOPNOTSUPP. `mmap`: no memory.
     pub fn new(config: &RingConfig, arena: Arena) -> Result<Self, Error> {
         Self::with_modes(config, arena, &MODES)
     }
@@ -156,8 +156,8 @@ impl Ring {
         require(&uring)?;
         let pool = Pool::new(config.buffers, config.buffers_lent, config.buffer_bytes)?;
         let (address, entries) = pool.registration();
-        // SAFETY: `address` is a page-aligned mapping with room for `entries`; the pool keeps it until
-        // this ring is dropped, and `drop` unregisters or leaks it first.
+        // SAFETY: `address` is a page-aligned mapping with room for `entries`; the pool keeps it
+        // until this ring is dropped, and `drop` unregisters or leaks it first.
         unsafe {
             uring
                 .submitter()
@@ -225,8 +225,8 @@ impl Ring {
     /// Submits everything, collects what is complete, and sleeps if asked.
     ///
     /// # Errors
-    /// None that is of passing nature: being interrupted, timing out and a lack of kernel memory just
-    /// end the call early.
+    /// None that is of passing nature: being interrupted, timing out and a lack of kernel memory
+    /// just end the call early.
     pub fn enter(&mut self, wait: Wait) -> Result<(), Errno> {
         self.pool.refill();
         loop {
@@ -353,8 +353,9 @@ impl Ring {
     fn flush_backlog(&mut self) {
         let mut queue = self.uring.submission();
         while let Some(entry) = self.backlog.front() {
-            // SAFETY: the pointers in the entry are to memory that its slot owns, that the arena has
-            // locked, or that is no memory of ours; all stay valid until its completion was taken.
+            // SAFETY: the pointers in the entry are to memory that its slot owns, that the arena
+            // has locked, or that is no memory of ours; all stay valid until its completion was
+            // taken.
             if unsafe { queue.push(entry) }.is_err() {
                 return;
             }

@@ -1,4 +1,5 @@
-//! Frames of all sizes, split in all ways, on many connections, with few buffers: every byte comes back.
+//! Frames of all sizes, split in all ways, on many connections, with few buffers: every byte comes
+//! back.
 #[path = "echo_machine.rs"]
 mod machine;
 

@@ -1,5 +1,5 @@
-//! A machine that answers every frame with itself: length (4 bytes), flags (4 bytes), payload, and its
-//! CRC32C where flag 1 is set. It has few buffers, so that it blocks; it allocates nothing.
+//! A machine that answers every frame with itself: length (4 bytes), flags (4 bytes), payload, and
+//! its CRC32C where flag 1 is set. It has few buffers, so that it blocks; it allocates nothing.
 use engine::machine::*;
 use std::collections::VecDeque;
 use std::sync::Arc;

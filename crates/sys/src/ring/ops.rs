@@ -1,7 +1,8 @@
 //! The operations of a [`Ring`].
 //!
 //! # Panics
-//! All of them: more than `operations_max` in flight. Those with an extent: it is outside the arena.
+//! All of them: more than `operations_max` in flight. Those with an extent: it is outside the
+//! arena.
 use super::{CANCEL, Fd, Held, OpId, Ring};
 use crate::Message;
 use crate::arena::{Access, Extent};
@@ -26,8 +27,8 @@ pub enum Allocate {
 
 impl Ring {
     /// Receives up to `limit` bytes into one of the ring's buffers, chosen when bytes are there.
-    /// ENOBUFS: all that are lent are full; try again after the next `enter`. `poll_first`: nothing is
-    /// expected to be there yet.
+    /// ENOBUFS: all that are lent are full; try again after the next `enter`. `poll_first`: nothing
+    /// is expected to be there yet.
     pub fn receive(&mut self, socket: &Fd, limit: u32, poll_first: bool, tag: u64) -> OpId {
         let limit = limit.min(self.pool.buffer_bytes());
         let entry = opcode::Recv::new(socket.raw(), ptr::null_mut(), limit)
