@@ -188,23 +188,20 @@ impl TargetEngine {
 
     /// Ends the target when all have gone, or have had their time.
     pub(super) fn press_on(&mut self, now_ns: u64) {
+        let (Stop::Closing { until_ns } | Stop::Aborting { until_ns }) = self.stop else {
+            return;
+        };
+        let late = until_ns <= now_ns;
         let all_gone = self.connections.all.iter().all(|c| c.state == State::Free);
-        match self.stop {
-            Stop::Closing { .. } | Stop::Aborting { .. } if all_gone => self.end(),
-            Stop::Aborting { until_ns } if until_ns <= now_ns => self.end(),
-            Stop::Closing { until_ns } if until_ns <= now_ns => {
-                self.stop = Stop::Aborting {
-                    until_ns: now_ns + TARGET_LINGER_NS,
-                };
-                self.connections.ids().for_each(|id| self.abort(id));
-            }
-            _ => {}
+        if all_gone || late && matches!(self.stop, Stop::Aborting { .. }) {
+            self.stop = Stop::Done;
+            self.outputs.push_back(Output::Stop);
+        } else if late {
+            self.stop = Stop::Aborting {
+                until_ns: now_ns + TARGET_LINGER_NS,
+            };
+            self.connections.ids().for_each(|id| self.abort(id));
         }
-    }
-
-    fn end(&mut self) {
-        self.stop = Stop::Done;
-        self.outputs.push_back(Output::Stop);
     }
 
     fn close(&mut self, conn: ConnId) {
