@@ -189,6 +189,36 @@ fn an_admin_connection_takes_its_queues_with_it() {
 }
 
 #[test]
+fn an_old_command_ends_without_touching_the_controller_that_came_after() {
+    let mut bench = with_kato(0);
+    bench.hold_commands = true;
+    bench.send(1, read(1, 0, 1, 512), &[]);
+    bench.gone(0);
+    bench.gone(1);
+    let cntlid = bench.admin(2, 0);
+    assert_ne!(cntlid, 3);
+    bench.execute_one();
+    // Nothing of the new one was counted as done: its reset is acknowledged at once.
+    bench.set_cc(2, Cc(0));
+    assert!(!bench.csts(2).rdy());
+}
+
+#[test]
+fn a_connection_that_is_gone_has_nothing_to_send() {
+    let mut bench = with_kato(0);
+    bench.hold_commands = true;
+    bench.send(1, read(1, 0, 1, 512), &[]);
+    bench.target.handle_bytes(ConnId(1), &[0xff; 8], bench.now);
+    bench.target.handle_closed(ConnId(1), bench.now);
+    let mut out = Vec::new();
+    assert_eq!(
+        bench.target.poll_transmit(ConnId(1), &mut out, bench.now),
+        None
+    );
+    assert!(out.is_empty());
+}
+
+#[test]
 fn commands_waiting_for_buffers_are_released_when_the_connection_goes() {
     let mut bench = with_kato(0);
     bench.hold_buffers = true;
