@@ -123,3 +123,64 @@ fn open_file(
     };
     Ok((Device::File(Arc::new(file)), bytes, room))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::target::config::Config;
+    use crate::target::quantity::Size;
+
+    fn namespace(backend: &str, size: Option<u64>, block_size: u32) -> Namespace {
+        let config = Config::quick(String::new(), backend.parse().unwrap(), Vec::new());
+        let namespace = config.namespaces.into_iter().next().unwrap();
+        Namespace {
+            size: size.map(Size),
+            block_size,
+            ..namespace
+        }
+    }
+
+    fn error(backend: &str, size: Option<u64>, block_size: u32) -> String {
+        Backend::open(&namespace(backend, size, block_size))
+            .unwrap_err()
+            .to_string()
+    }
+
+    #[test]
+    fn a_size_must_fit_the_backend_and_its_blocks() {
+        assert_eq!(
+            Backend::open(&namespace("mem:1MiB", None, 4096))
+                .unwrap()
+                .bytes,
+            1 << 20
+        );
+        assert_eq!(
+            error("mem:1MiB", Some(2 << 20), 4096),
+            "size 2 MiB is more than the 1 MiB of mem:1MiB: make it smaller, or the backend larger"
+        );
+        assert_eq!(
+            error("mem:1MiB", Some(1000), 512),
+            "size 1000 is not a multiple of the block size 512 above 0"
+        );
+        assert_eq!(
+            error("mem:1MiB", None, 1024),
+            "block_size 1024 is neither 512 nor 4096"
+        );
+    }
+
+    #[test]
+    fn a_file_is_made_grows_and_is_never_cut_off() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("v0");
+        let uri = format!("file:{}", path.display());
+        let backend = Backend::open(&namespace(&uri, Some(1 << 20), 4096)).unwrap();
+        let len = || std::fs::metadata(&path).unwrap().len();
+        assert_eq!((backend.bytes, len()), (1 << 20, 1 << 20));
+        backend.make_room(2 << 20).unwrap();
+        assert_eq!(len(), 2 << 20);
+        backend.make_room(4096).unwrap();
+        assert_eq!(len(), 2 << 20);
+        let again = Backend::open(&namespace(&uri, None, 4096)).unwrap();
+        assert_eq!(again.bytes, 2 << 20, "the file's own size");
+    }
+}
