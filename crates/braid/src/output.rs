@@ -63,23 +63,23 @@ impl Style {
         format!("\x1b[{code}m{text}\x1b[0m")
     }
 
-    /// A bar of `width` cells, filled to `part` (0…1).
+    /// A bar of `width` cells, filled to `part` (0…1). Thin, so that bars in rows below each other
+    /// stay apart.
     pub fn bar(self, part: f64, width: usize) -> String {
-        let part = part.clamp(0.0, 1.0);
-        let eighths = (part * width as f64 * 8.0).round() as usize;
-        let (full, rest) = (eighths / 8, eighths % 8);
-        let mut bar = String::new();
-        if self.unicode {
-            bar.extend(std::iter::repeat_n('█', full));
-            if rest > 0 {
-                bar.push(['▏', '▎', '▍', '▌', '▋', '▊', '▉'][rest - 1]);
-            }
+        let cells = part.clamp(0.0, 1.0) * width as f64;
+        let bar = if self.unicode {
+            let halves = (cells * 2.0).round() as usize;
+            "━".repeat(halves / 2) + &"╸".repeat(halves % 2)
         } else {
-            bar.extend(std::iter::repeat_n('#', full + usize::from(rest >= 4)));
-        }
-        let blank = width.saturating_sub(bar.chars().count());
-        bar.extend(std::iter::repeat_n(' ', blank));
-        self.paint(Ink::Bar, &bar)
+            "#".repeat(cells.round() as usize)
+        };
+        let rest = if self.colour && self.unicode {
+            "─"
+        } else {
+            " "
+        };
+        let rest = rest.repeat(width.saturating_sub(bar.chars().count()));
+        self.paint(Ink::Bar, &bar) + &self.paint(Ink::Dim, &rest)
     }
 }
 
@@ -147,7 +147,12 @@ mod tests {
             colour: false,
             unicode: true,
         };
-        assert_eq!(unicode.bar(0.55, 5), "██▊  ");
+        assert_eq!(unicode.bar(0.5, 5), "━━╸  ");
+        let colour = Style {
+            colour: true,
+            unicode: true,
+        };
+        assert_eq!(colour.bar(0.5, 4), "\x1b[36m━━\x1b[0m\x1b[2m──\x1b[0m");
     }
 
     #[test]

@@ -158,38 +158,48 @@ impl Stage {
         // A target that has to wait pays for one more sleep. So that the transport's own latency
         // has it in, it is measured with a wait of the same length, which is then taken off.
         let wait_ns = SETUP.fast_service_ns();
-        self.target.shape(
-            0,
-            shape::Config {
-                delay_ns: wait_ns as u64,
-                ..Default::default()
-            },
-        );
-        let bare = self.one_at_a_time("transport", Over::Fast, op)?;
-        self.target.shape(0, self::fast());
-        let fast = self.one_at_a_time("fast", Over::Fast, op)?;
-        let slow = self.one_at_a_time("slow", Over::Slow, op)?;
-        let fast_full = self.all_at_once("fast", Over::Fast, op)?;
-        let slow_full = self.all_at_once("slow", Over::Slow, op)?;
+        let waiting = shape::Config {
+            delay_ns: wait_ns as u64,
+            ..Default::default()
+        };
+        // In the order a b b a, so that a machine that drifts does so for both.
+        let mut bare = self.one_at_a_time("transport", Some(waiting), Over::Fast, op)?;
+        let mut fast = self.one_at_a_time("fast", Some(self::fast()), Over::Fast, op)?;
+        fast.merge(&self.one_at_a_time("fast", None, Over::Fast, op)?);
+        bare.merge(&self.one_at_a_time("transport", Some(waiting), Over::Fast, op)?);
+        let slow = self.one_at_a_time("slow", Some(self::fast()), Over::Slow, op)?;
+        let median_ns = |stats: &Stats| stats.total().quantile_ns(0.5);
         Ok(Alone {
             latencies: Latencies {
-                bare_ns: bare - wait_ns,
-                fast_ns: fast,
-                slow_ns: slow,
+                bare_ns: median_ns(&bare) - wait_ns,
+                fast_ns: median_ns(&fast),
+                slow_ns: median_ns(&slow),
             },
             full: FullLoad {
-                fast_mib_s: fast_full,
-                slow_mib_s: slow_full,
+                fast_mib_s: self.all_at_once("fast", Over::Fast, op)?,
+                slow_mib_s: self.all_at_once("slow", Over::Slow, op)?,
             },
         })
     }
 
-    /// Median latency, ns.
-    fn one_at_a_time(&mut self, name: &str, over: Over, op: Op) -> anyhow::Result<f64> {
+    /// Latencies; before that port fast gets a new shape.
+    fn one_at_a_time(
+        &mut self,
+        name: &str,
+        shape: Option<shape::Config>,
+        over: Over,
+        op: Op,
+    ) -> anyhow::Result<Stats> {
+        if let Some(shape) = shape {
+            self.target.shape(0, shape);
+        }
         let label = format!("{name} alone, {}, one at a time", op.name());
-        let times = no_longer(ALONE_ONE, self.seconds_ns);
-        let stats = self.needed(&label, over, op, 1, times)?;
-        Ok(stats.total().quantile_ns(0.5))
+        let times = if matches!(over, Over::Slow) {
+            ALONE_SLOW
+        } else {
+            ALONE_FAST
+        };
+        self.needed(&label, over, op, 1, no_longer(times, self.seconds_ns))
     }
 
     /// MiB/s.
@@ -277,8 +287,10 @@ impl Stage {
     }
 }
 
-/// Warming up and measuring one I/O at a time; the slow path does some 30 of them per second.
-const ALONE_ONE: (u64, u64) = (100 * MS, 700 * MS);
+/// Warming up and measuring one I/O at a time over the fast path, each of four times.
+const ALONE_FAST: (u64, u64) = (50 * MS, 350 * MS);
+/// The same over the slow path, which does some 30 of them per second.
+const ALONE_SLOW: (u64, u64) = (100 * MS, 700 * MS);
 /// Warming up and measuring all I/Os at once.
 const ALONE_ALL: (u64, u64) = (300 * MS, 700 * MS);
 
@@ -351,7 +363,7 @@ fn total(policies: &[Policy], seconds_ns: u64) -> Duration {
         let (warm_up, measure) = no_longer(times, seconds_ns);
         warm_up + measure
     };
-    let alone = 2 * (3 * sum(ALONE_ONE) + 2 * sum(ALONE_ALL));
+    let alone = 2 * (4 * sum(ALONE_FAST) + sum(ALONE_SLOW) + 2 * sum(ALONE_ALL));
     let cells = policies
         .iter()
         .map(|&policy| 3 * (warm_up_ns(policy, seconds_ns) + seconds_ns));

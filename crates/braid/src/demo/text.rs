@@ -56,9 +56,9 @@ pub fn too_busy(outcome: &Outcome) -> String {
 fn heading(outcome: &Outcome) -> String {
     let setup = &outcome.setup;
     format!(
-        "NVMe/TCP over loopback, one namespace, two paths: fast is capped at {:.0} MiB/s, slow \
-         has no cap and {} more delay.\nRandom {} I/O, {} outstanding, {} s per cell. For numa, \
-         slow is the nearest path. weighted-latency: window {}.\n\n",
+        "NVMe/TCP over loopback, one namespace, two paths: fast is capped at {:.0} MiB/s, slow has no\n\
+         cap and {} more delay. Random {} I/O, {} outstanding, {} s per cell.\n\
+         numa finds slow the nearest path; weighted-latency has a window of {}.\n\n",
         setup.cap_mib_s(),
         format_ns(setup.slow_delay_ns as f64),
         format_bytes(setup.block.into()),
