@@ -1,4 +1,6 @@
 //! Measures. Figures are printed, never judged: wall time gates nothing on a shared machine.
+mod callgrind;
+mod layers;
 mod memory;
 mod pingpong;
 mod policy;
@@ -14,6 +16,8 @@ use std::process::{Command, ExitCode, Stdio};
 pub enum Task {
     /// Instructions per select + complete, by policy and number of paths (callgrind).
     Policy(policy::Args),
+    /// Instructions per I/O of each layer (callgrind).
+    Layers(layers::Args),
     /// Wire I/Os beside a bare ping-pong of the same messages.
     Wire(wire::Args),
     /// Memory and wake-ups of a host that is connected and idle.
@@ -33,6 +37,7 @@ pub enum Format {
 pub fn run(root: &Path, task: &Task) -> Result<ExitCode> {
     match task {
         Task::Policy(args) => policy::run(root, args),
+        Task::Layers(args) => layers::run(root, args),
         Task::Wire(args) => wire::run(root, args),
         Task::Memory(args) => memory::run(root, args),
     }

@@ -4,11 +4,10 @@
 //! iterations; the difference over the difference of iterations is free of start-up, and the loop's
 //! own share, measured without a selector, is taken off. Counts repeat exactly, whatever else the
 //! machine does.
-use super::Format;
-use crate::process::is_installed;
-use anyhow::{Context, Result, bail, ensure};
+use super::{Format, callgrind};
+use anyhow::{Result, ensure};
 use std::path::Path;
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 
 const POLICIES: [&str; 5] = [
     "numa",
@@ -37,9 +36,7 @@ pub fn run(root: &Path, args: &Args) -> Result<ExitCode> {
         "--iterations {}: at least 2",
         args.iterations
     );
-    if !is_installed("valgrind") {
-        bail!("valgrind is not installed; it counts the instructions: apt-get install valgrind");
-    }
+    callgrind::check()?;
     let program = super::build(root, &["-p", "braid-policy", "--example", "policy_cost"])?;
     let cell = |policy: &str, paths| per_iteration(&program, policy, paths, args.iterations);
     let loops = PATHS
@@ -73,26 +70,8 @@ fn per_iteration(program: &Path, policy: &str, paths: u32, iterations: u64) -> R
 }
 
 fn instructions(program: &Path, policy: &str, paths: u32, iterations: u64) -> Result<u64> {
-    let output = Command::new("valgrind")
-        .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
-        .arg(program)
-        .args([policy, &paths.to_string(), &iterations.to_string()])
-        .output()
-        .context("start valgrind")?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    ensure!(
-        output.status.success(),
-        "policy_cost {policy} {paths} {iterations} failed:\n{said}"
-    );
-    collected(&said).with_context(|| format!("callgrind's output has no count:\n{said}"))
-}
-
-/// The total in callgrind's summary.
-pub fn collected(said: &str) -> Option<u64> {
-    let line = said
-        .lines()
-        .find_map(|line| line.split_once("Collected :"))?;
-    line.1.split_whitespace().next()?.parse().ok()
+    let arguments = [policy, &paths.to_string(), &iterations.to_string()];
+    Ok(callgrind::run(program, &arguments, None)?.instructions)
 }
 
 fn print_text(rows: &[(&str, Vec<f64>)]) {
@@ -119,16 +98,4 @@ fn print_json(rows: &[(&str, Vec<f64>)]) {
         })
         .collect();
     println!("{}", serde_json::json!({ "cells": cells }));
-}
-
-#[cfg(test)]
-mod tests {
-    use super::collected;
-
-    #[test]
-    fn the_total_is_read_out_of_callgrinds_summary() {
-        let said = "==7== Events    : Ir\n==7== Collected : 123456\n==7== \n";
-        assert_eq!(collected(said), Some(123_456));
-        assert_eq!(collected("==7== Events    : Ir\n"), None);
-    }
 }

@@ -1,0 +1,146 @@
+//! Instructions per I/O of each layer on its own: what a core spends in our code, without the kernel
+//! and without touching payload.
+//!
+//! Each layer has an example that drives it alone: `policy_cost`, the engine's `host_cost` (over local
+//! devices, so that no protocol is in it), and the host's and the target's side of NVMe/TCP.
+use super::{Format, callgrind};
+use anyhow::{Context, Result};
+use serde_json::json;
+use std::path::Path;
+use std::process::ExitCode;
+
+/// Iterations of the shorter of two runs; the longer has twice as many.
+const ITERATIONS: u64 = 10_000;
+
+/// How to print.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Output format.
+    #[arg(short, long, value_enum, default_value = "text")]
+    output: Format,
+}
+
+/// A layer's example and how its cost is found.
+struct Layer {
+    name: &'static str,
+    package: &'static str,
+    example: &'static str,
+    arguments: &'static [&'static str],
+    count: Count,
+}
+
+/// How the cost of one I/O comes out of a run.
+enum Count {
+    /// The last argument is a number of iterations: difference of two runs.
+    Iterations,
+    /// Only what a function `measured…` does counts; the program prints the number of I/Os.
+    Measured,
+}
+
+const LAYERS: [Layer; 8] = [
+    Layer::iterations(
+        "policy: weighted-latency, 2 paths",
+        "braid-policy",
+        "policy_cost",
+        &["weighted-latency", "2"],
+    ),
+    Layer::iterations(
+        "engine: host, 2 paths, no protocol",
+        "braid-engine",
+        "host_cost",
+        &["2"],
+    ),
+    Layer::measured("nvme host: read", "host_cost", &[]),
+    Layer::measured("nvme host: read, SUCCESS flag", "host_cost", &["success"]),
+    Layer::measured("nvme host: read, digests", "host_cost", &["digests"]),
+    Layer::measured("nvme target: read", "target_cost", &[]),
+    Layer::measured(
+        "nvme target: read, SUCCESS flag",
+        "target_cost",
+        &["success"],
+    ),
+    Layer::measured("nvme target: write", "target_cost", &["write"]),
+];
+
+impl Layer {
+    const fn iterations(
+        name: &'static str,
+        package: &'static str,
+        example: &'static str,
+        arguments: &'static [&'static str],
+    ) -> Self {
+        Self {
+            name,
+            package,
+            example,
+            arguments,
+            count: Count::Iterations,
+        }
+    }
+
+    const fn measured(
+        name: &'static str,
+        example: &'static str,
+        arguments: &'static [&'static str],
+    ) -> Self {
+        Self {
+            name,
+            package: "braid-nvme",
+            example,
+            arguments,
+            count: Count::Measured,
+        }
+    }
+
+    /// Instructions per I/O.
+    fn measure(&self, root: &Path) -> Result<f64> {
+        // Built each time: two packages have an example of one name, and it has one place.
+        let program = super::build(root, &["-p", self.package, "--example", self.example])?;
+        match self.count {
+            Count::Iterations => {
+                let run = |iterations: u64| {
+                    let iterations = iterations.to_string();
+                    let mut arguments = self.arguments.to_vec();
+                    arguments.push(&iterations);
+                    Ok::<u64, anyhow::Error>(
+                        callgrind::run(&program, &arguments, None)?.instructions,
+                    )
+                };
+                let (few, many) = (run(ITERATIONS)?, run(2 * ITERATIONS)?);
+                Ok(many.saturating_sub(few) as f64 / ITERATIONS as f64)
+            }
+            Count::Measured => {
+                let function = format!("{}::measured*", self.example);
+                let counted = callgrind::run(&program, self.arguments, Some(&function))?;
+                let ios = counted
+                    .printed
+                    .context("the example printed no number of I/Os")?;
+                Ok(counted.instructions as f64 / ios as f64)
+            }
+        }
+    }
+}
+
+/// Measures every layer.
+pub fn run(root: &Path, args: &Args) -> Result<ExitCode> {
+    callgrind::check()?;
+    let mut rows = Vec::new();
+    for layer in &LAYERS {
+        let cost = layer.measure(root).with_context(|| layer.name.to_owned())?;
+        rows.push((layer.name, cost));
+    }
+    match args.output {
+        Format::Text => {
+            println!("instructions per I/O in user space, payload and kernel excluded (callgrind)");
+            rows.iter()
+                .for_each(|(name, cost)| println!("{name:36} {cost:8.1}"));
+        }
+        Format::Json => {
+            let rows = rows
+                .iter()
+                .map(|(name, cost)| json!({"layer": name, "instructions": cost}));
+            println!("{}", json!({ "layers": rows.collect::<Vec<_>>() }));
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
