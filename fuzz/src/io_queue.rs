@@ -1,5 +1,5 @@
-//! A host's I/O queue against a controller that says anything: raw bytes, or PDUs that are well formed
-//! (lengths, digests, a CID in flight) and wrong in any other way.
+//! A host's I/O queue against a controller that says anything: raw bytes, or PDUs that are well
+//! formed (lengths, digests, a CID in flight) and wrong in any other way.
 use super::queue::{CheckedQueue, config};
 use super::tape::Tape;
 use nvme::host::Data;

@@ -5,8 +5,8 @@ const ZEROES_MIN: usize = 16;
 /// Bytes of one operation at most: below what any body takes.
 const CHUNK: usize = 2000;
 
-/// Appends the arrival of `bytes`: `feed` before a length and as many bytes, `zeroes` before the length
-/// of a run of zeroes (pages are full of them).
+/// Appends the arrival of `bytes`: `feed` before a length and as many bytes, `zeroes` before the
+/// length of a run of zeroes (pages are full of them).
 pub fn put(tape: &mut Vec<u8>, feed: u8, zeroes: u8, bytes: &[u8]) {
     let mut rest = bytes;
     while !rest.is_empty() {

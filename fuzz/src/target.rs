@@ -109,7 +109,8 @@ impl CheckedTarget {
         connection.open && !connection.closing
     }
 
-    /// A host connects, two connections to each port; nothing happens while the connection is in use.
+    /// A host connects, two connections to each port; nothing happens while the connection is in
+    /// use.
     pub fn open(&mut self, conn: u32, now_ns: u64) {
         let connection = &mut self.connections[conn as usize];
         if connection.open || !connection.commands.is_empty() {
@@ -203,7 +204,8 @@ impl CheckedTarget {
                 assert_eq!(out.len(), before);
                 return;
             };
-            // A page whose controller has gone appends nothing; its response comes with the next call.
+            // A page whose controller has gone appends nothing; its response comes with the next
+            // call.
             if let Some(payload) = transmit.payload {
                 let connection = &mut self.connections[conn as usize];
                 let command = connection

@@ -1,5 +1,5 @@
-//! Every parser of the wire: none panics, what it reports stays inside what it was given, and what was
-//! parsed survives being written and parsed again.
+//! Every parser of the wire: none panics, what it reports stays inside what it was given, and what
+//! was parsed survives being written and parsed again.
 use nvme::wire::fabrics::{Connect, ConnectData, ConnectResult, InvalidParameter, Property};
 use nvme::wire::features::{AsyncEvent, QueueCount};
 use nvme::wire::identify::{self, Controller, IndependentNamespace, Namespace};

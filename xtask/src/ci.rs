@@ -98,7 +98,7 @@ fn steps(root: &Path) -> Result<Vec<Step>> {
             "RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps",
         ),
         step("release", 600, "cargo build --release"),
-        step("demo", 180, &format!("{demo} --seconds 0.3")),
+        step("demo", 180, &smoke(&demo)),
         Step {
             needs: Some("c++"),
             ..step("fuzz", 300, "cargo check --manifest-path fuzz/Cargo.toml")
@@ -108,6 +108,15 @@ fn steps(root: &Path) -> Result<Vec<Step>> {
             ..step("cost", 300, "cargo xtask bench policy")
         },
     ])
+}
+
+/// The demo for a short time. Its figures gate nothing: that the machine is too busy for them is
+/// well too.
+fn smoke(demo: &str) -> String {
+    format!(
+        "code=0; said=$({demo} --seconds 0.3 2>&1) || code=$?; printf '%s\\n' \"$said\"; \
+         [[ $said == *weighted-latency*mixed* ]] && [[ $code == 0 || $said == *'too busy'* ]]"
+    )
 }
 
 /// Runs one step and prints its line; whether it is well.

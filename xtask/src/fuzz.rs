@@ -3,7 +3,8 @@
 //!
 //! # Contract
 //! Seeds are read from `fuzz/corpus/<target>`; what is found goes to `target/fuzz/<target>`. With
-//! `--keep` the finds that add coverage are merged into the corpus, where `cargo test` replays them.
+//! `--keep` the finds that add coverage are merged into the corpus, where `cargo test` replays
+//! them.
 use crate::process;
 use anyhow::{Context, Result, bail, ensure};
 use std::fs;

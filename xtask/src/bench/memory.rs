@@ -1,9 +1,9 @@
 //! What a host costs that is connected and has nothing to do.
 //!
 //! # Contract
-//! `braid bench` over several ports of one target, with a rate so low that it issues one I/O and then
-//! rests. Once it is connected, resident memory and the voluntary switches of each of its threads are
-//! read from `/proc`, twice: the difference is how often it woke.
+//! `braid bench` over several ports of one target, with a rate so low that it issues one I/O and
+//! then rests. Once it is connected, resident memory and the voluntary switches of each of its
+//! threads are read from `/proc`, twice: the difference is how often it woke.
 use super::Format;
 use super::program::Target;
 use crate::process::Group;

@@ -1,4 +1,5 @@
-//! The braid program as a measured process: a target that runs beside, and one bench after the other.
+//! The braid program as a measured process: a target that runs beside, and one bench after the
+//! other.
 use crate::process::Group;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;

@@ -1,10 +1,10 @@
 //! What a wire I/O costs beside the bare exchange of the same messages.
 //!
 //! # Contract
-//! 4 KiB reads and writes of a null namespace over loopback TCP, host and target on a core each, beside
-//! a ping-pong of the same message sizes on the same two CPUs. Both are run in turn, several rounds;
-//! the figure is the median over rounds, the ratio that of each round, so that what the machine does
-//! besides hits both.
+//! 4 KiB reads and writes of a null namespace over loopback TCP, host and target on a core each,
+//! beside a ping-pong of the same message sizes on the same two CPUs. Both are run in turn, several
+//! rounds; the figure is the median over rounds, the ratio that of each round, so that what the
+//! machine does besides hits both.
 use super::Format;
 use super::pingpong::{self, Exchange};
 use super::program::{Target, facts, median, number};
@@ -65,7 +65,10 @@ pub fn run(root: &Path, args: &Args) -> Result<ExitCode> {
     }
     measure(root, args, [host, target], &mut rows)?;
     match args.output {
-        Format::Text => print_text(&rows),
+        Format::Text => {
+            print_text(&rows);
+            println!("load average of the machine: {}", load_average());
+        }
         Format::Json => print_json(&rows),
     }
     Ok(ExitCode::SUCCESS)
@@ -180,6 +183,15 @@ impl Row {
     fn mode(&self) -> &'static str {
         if self.spin { "spin" } else { "sleep" }
     }
+}
+
+/// How busy the machine was: what figures are to be read with.
+fn load_average() -> String {
+    let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    text.split_whitespace()
+        .take(2)
+        .collect::<Vec<_>>()
+        .join(" ")
 }
 
 fn print_text(rows: &[Row]) {
