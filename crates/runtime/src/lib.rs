@@ -34,7 +34,7 @@ pub use error::RuntimeError;
 pub use file::FileDevice;
 pub use mailbox::{SendError, Sender};
 pub use memory::MemoryDevice;
-pub use sys::os::now_ns;
+pub use sys::os::{now_ns, raise_open_files};
 pub use thread::{Handle, spawn};
 
 use std::net::{SocketAddr, TcpListener};

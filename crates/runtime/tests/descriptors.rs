@@ -4,7 +4,7 @@
 #[allow(dead_code)]
 mod recorder;
 
-use engine::machine::ConnId;
+use engine::machine::{ConnId, Output};
 use recorder::{Event, Options, Recording, span};
 use runtime::RuntimeError;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -17,8 +17,36 @@ fn exhaust() -> Vec<std::fs::File> {
     (0..).map_while(open).collect()
 }
 
+fn open_files() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
 #[test]
-fn out_of_descriptors() {
+fn descriptors() {
+    every_ending_leaves_none_behind();
+    without_any_nothing_spins_and_errors_are_clear();
+}
+
+fn every_ending_leaves_none_behind() {
+    let (recording, address) = Recording::listening(Options::default());
+    recording.data(span(0, 1));
+    let before = open_files();
+    for round in 0..30 {
+        let peer = TcpStream::connect(address).unwrap();
+        recording.expect(Event::Accepted(0, ConnId(0)));
+        if round % 2 == 0 {
+            let conn = ConnId(0);
+            recording.output(Output::Close { conn, abort: true });
+        } else {
+            drop(peer);
+        }
+        assert!(matches!(recording.next(), Event::Closed(..)));
+    }
+    assert_eq!(open_files(), before);
+    recording.stop();
+}
+
+fn without_any_nothing_spins_and_errors_are_clear() {
     // The kernel notes the limit when accepting begins.
     let limit = getrlimit(Resource::Nofile);
     setrlimit(
@@ -35,10 +63,6 @@ fn out_of_descriptors() {
 
     let waiting = tcp_socket(&address).unwrap();
     let mut files = exhaust();
-    rustix::net::connect(&waiting, &address).unwrap();
-    for _ in 0..10 {
-        recording.data(span(0, 1));
-    }
     let error = Recording::try_start(Options::default())
         .map(|_| ())
         .unwrap_err();
@@ -52,6 +76,11 @@ fn out_of_descriptors() {
     assert!(matches!(error, RuntimeError::Ring { .. }), "{error}");
     assert!(error.to_string().contains("ulimit -n"), "{error}");
 
+    files.extend(exhaust());
+    rustix::net::connect(&waiting, &address).unwrap();
+    for _ in 0..10 {
+        recording.data(span(0, 1));
+    }
     drop(files);
     recording.expect(Event::Accepted(0, ConnId(1)));
     drop((first, waiting));

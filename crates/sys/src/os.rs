@@ -137,6 +137,13 @@ mod tests {
     }
 
     #[test]
+    fn the_limit_of_open_files_is_raised_to_the_hard_one() {
+        let raised = raise_open_files();
+        let limit = getrlimit(Resource::Nofile);
+        assert_eq!((raised, limit.current), (limit.maximum, limit.maximum));
+    }
+
+    #[test]
     fn an_event_is_lowered_once() {
         let event = Event::new().unwrap();
         assert!(!event.lower());

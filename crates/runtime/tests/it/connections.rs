@@ -213,29 +213,6 @@ fn closing_twice_or_what_is_gone_does_nothing() {
 }
 
 #[test]
-fn every_ending_leaves_no_descriptor_behind() {
-    let (recording, address) = Recording::listening(Options::default());
-    let mut raw = Vec::new();
-    for round in 0..50 {
-        let peer = TcpStream::connect(address).unwrap();
-        recording.expect(Event::Accepted(0, C0));
-        raw.push(std::os::fd::AsRawFd::as_raw_fd(&peer));
-        if round % 2 == 0 {
-            recording.output(Output::Close {
-                conn: C0,
-                abort: true,
-            });
-        } else {
-            drop(peer);
-        }
-        assert!(matches!(recording.next(), Event::Closed(C0, _)));
-    }
-    // Numbers are handed out from below: they would grow with each one that stays open.
-    let spread = raw.iter().max().unwrap() - raw.iter().min().unwrap();
-    assert!(spread < 200, "{raw:?}");
-}
-
-#[test]
 fn many_connections_at_once_each_get_their_own() {
     let options = Options {
         connections: 300,
