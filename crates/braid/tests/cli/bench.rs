@@ -177,7 +177,7 @@ fn a_target_that_dies_ends_the_load_with_its_name() {
     let mut target = place.target(&["--mem", "1MiB"]);
     let bench = place.long_bench(&target);
     target.kill();
-    let output = bench.wait_with_output().unwrap();
+    let output = bench.output();
     let text = stderr(&output);
     assert_eq!(code(&output), 1, "{text}");
     assert!(
@@ -196,9 +196,8 @@ fn an_interrupted_load_shows_its_results() {
     let place = Place::new();
     let target = place.target(&["--mem", "1MiB"]);
     let bench = place.long_bench(&target);
-    let pid = rustix::process::Pid::from_child(&bench);
-    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
-    let output = bench.wait_with_output().unwrap();
+    rustix::process::kill_process(bench.pid(), rustix::process::Signal::INT).unwrap();
+    let output = bench.output();
     assert_eq!((code(&output), stderr(&output)), (0, String::new()));
     let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(

@@ -67,8 +67,8 @@ impl Place {
 
     /// A load on `target` that would take long, running in the background; returns once the
     /// target has served some of it.
-    pub fn long_bench(&self, target: &Target) -> Child {
-        let child = self
+    pub fn long_bench(&self, target: &Target) -> Running {
+        let bench = self
             .command()
             .args(["bench", &target.uri, "--rw", "randread", "--iodepth", "8"])
             .args(["--runtime", "1h", "--io-timeout", "2s", "-o", "json"])
@@ -76,6 +76,7 @@ impl Place {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
+        let bench = Running(Some(bench));
         let socket = self.path().join("target.sock");
         loop {
             let mut show = self.command();
@@ -85,8 +86,31 @@ impl Place {
             let shown = show.output().unwrap();
             let json: Value = serde_json::from_slice(&shown.stdout).unwrap();
             if json["ports"][0]["commands"].as_u64().unwrap() > 100 {
-                return child;
+                return bench;
             }
+        }
+    }
+}
+
+/// A process that ends with its test.
+pub struct Running(Option<Child>);
+
+impl Running {
+    pub fn pid(&self) -> rustix::process::Pid {
+        rustix::process::Pid::from_child(self.0.as_ref().unwrap())
+    }
+
+    /// Waits for its end.
+    pub fn output(mut self) -> Output {
+        self.0.take().unwrap().wait_with_output().unwrap()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.0.take() {
+            let _ = child.kill();
+            let _ = child.wait();
         }
     }
 }
