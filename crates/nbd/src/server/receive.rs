@@ -50,6 +50,12 @@ impl Receiver {
     pub fn begin_transmission(&mut self) {
         self.data = Vec::new();
     }
+
+    /// Room set aside for an option's data.
+    #[cfg(test)]
+    pub fn capacity(&self) -> usize {
+        self.data.capacity()
+    }
 }
 
 /// What a header asks for, if it may be asked.
