@@ -366,20 +366,11 @@ proptest! {
                 Move::Device => hand.answer_device(),
                 Move::Drop => hand.control(TargetControl::Drop(0)),
                 Move::Faults(hold_ns, late_writes_ns, until_keep_alive, rate) => {
-                    let rate = Probability::new(rate).unwrap();
-                    let error = ErrorRule {
-                        status: Status::INTERNAL_ERROR,
-                        ops: Ops::ALL,
-                        blocks: None,
-                        rate,
-                    };
                     let faults = Faults {
-                        errors: vec![error],
-                        drop_rate: rate,
                         hold_writes_until_ns: hand.now + hold_ns,
                         late_writes_ns: late_writes_ns.saturating_sub(3 * MS),
                         until_keep_alive,
-                        ..Faults::default()
+                        ..chances(rate)
                     };
                     hand.control(TargetControl::Faults(0, faults));
                 }
@@ -402,6 +393,22 @@ proptest! {
         let stats = hand.target.port_stats(0);
         prop_assert_eq!((stats.connections, stats.in_flight), (0, 0));
         prop_assert!(arena_is_whole(&mut hand));
+    }
+}
+
+/// Commands fail and connections drop, so many times of 10⁹.
+fn chances(parts_per_billion: u32) -> Faults {
+    let rate = Probability::new(parts_per_billion).unwrap();
+    let error = ErrorRule {
+        status: Status::INTERNAL_ERROR,
+        ops: Ops::ALL,
+        blocks: None,
+        rate,
+    };
+    Faults {
+        errors: vec![error],
+        drop_rate: rate,
+        ..Faults::default()
     }
 }
 
