@@ -3,7 +3,7 @@
 //! * [`config`]: what it is to be; [`settings`]: what can be set of a port, its [`faults`] among them; [`quantity`]: how both are
 //!   written
 //! * [`launch`]: from that to a running reactor; [`backend`]: what the blocks lie in
-//! * [`serve`]: the verb in the foreground, with its [`log`]; [`embedded`]: the same for a program around it
+//! * [`serve`]: the verb in the foreground, with its [`log`]; [`embedded()`]: the same for a program around it
 //! * [`control`]: changing it while it runs, over [`socket`] in [`rpc`]; [`client`]: the verbs that do so
 //!
 //! # Limits
