@@ -1,8 +1,9 @@
 //! Instructions per I/O of each layer on its own: what a core spends in our code, without the
 //! kernel and without touching payload.
 //!
-//! Each layer has an example that drives it alone: `policy_cost`, `engine_cost` (over local devices,
-//! so that no protocol is in it), and `host_cost` and `target_cost`, the two sides of NVMe/TCP.
+//! Each layer has an example that drives it alone: `policy_cost`, `engine_cost` (over local
+//! devices, so that no protocol is in it), and `host_cost` and `target_cost`, the two sides of
+//! NVMe/TCP.
 use super::{Format, callgrind};
 use anyhow::{Context, Result};
 use serde_json::json;
