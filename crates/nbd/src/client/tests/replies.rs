@@ -371,8 +371,8 @@ fn block_status_brings_extents_of_our_context() {
 #[test]
 fn extents_that_can_not_be_end_the_session() {
     let many = [(512, 0); 17];
-    let cases: [(bool, u32, &[(u32, u32)]); 6] = [
-        (false, 8, &[(512, 0)]),
+    let cases = [
+        (false, 8, &[(512, 0)][..]),
         (false, 9, &[(0, 0)]),
         (false, 9, &[(8192, 0), (1, 0)]),
         (true, 9, &[(512, 0), (512, 0)]),
