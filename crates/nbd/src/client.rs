@@ -1,8 +1,8 @@
 //! One connection as the client sees it: handshake, then requests.
 //!
 //! Decides how each request that was submitted ends, from what the server sends, for an owner that
-//! has the socket and the buffers. The phases: handshake ([`handshake`]), requests ([`receive`],
-//! [`transmit`]), and the end, here.
+//! has the socket and the buffers. The phases: handshake (`handshake`), requests (`receive`,
+//! `transmit`), and the end, here.
 //!
 //! # Contract
 //! * `handle_connected` once the connection is up; after [`Event::Ready`], `submit`. Payload passes
@@ -11,8 +11,8 @@
 //!   until that event was polled; its buffer is free then. [`Event::Failed`] comes last, once.
 //! * [`Event::Zero`] comes before the [`Event::Completed`] of its read: the owner zeroes that range
 //!   of the buffer.
-//! * `handle_bytes` takes fewer bytes than offered where payload begins, and where events wait to be
-//!   polled ([`Event::Resume`] follows).
+//! * `handle_bytes` takes fewer bytes than offered where payload begins, and where events wait to
+//!   be polled ([`Event::Resume`] follows).
 //! * The session knows no time-out for requests: its owner closes the connection.
 //!
 //! Whatever the server sends: no panic, no growth, nothing placed outside a buffer or twice, and no

@@ -2,7 +2,7 @@
 //!
 //! Decides what a client may do: from its bytes, a list of exports, the answers of the driver's
 //! storage and the time; for a driver that owns the socket and the buffers. The phases: handshake
-//! ([`options`]), transmission ([`receive`], [`transmit`]), and the end ([`lifetime`]).
+//! (`options`), transmission (`receive`, `transmit`), and the end (`lifetime`).
 //!
 //! # Contract
 //! * Payload passes by as [`crate::Placement`] says. Tokens are slot numbers, below the configured
@@ -25,9 +25,9 @@
 //! constraints).
 //!
 //! # Limits
-//! Requests in flight as configured (≤ 1024), each with one place in the reply queue; 64 options, of
-//! 16 KiB of data each; 16 extents in an answer; see [`crate::limits`]. All memory of transmission
-//! is taken when it begins.
+//! Requests in flight as configured (≤ 1024), each with one place in the reply queue; 64 options,
+//! of 16 KiB of data each; 16 extents in an answer; see [`crate::limits`]. All memory of
+//! transmission is taken when it begins.
 //!
 //! # Origin
 //! `doc/proto.md`. Where it leaves a choice: successes without data are simple replies even where
