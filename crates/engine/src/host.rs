@@ -7,7 +7,7 @@
 //! * `session`: a path is connected, learnt, checked, opened
 //! * `io`: the course of one I/O; `slots`: the table of those in flight
 //! * `loss`: a path ends; `reconnect`: it comes back; `wait`: what its I/O does meanwhile
-//! * `stop`: the engine stops
+//! * `stop`: the engine stops; `flush`: to every controller with unflushed writes
 //! * `status`, `device`: what answers mean; `report`: lines for people
 //!
 //! # Contract
@@ -28,6 +28,7 @@
 //! within one core; between cores, writes that are under way together have none.
 mod counters;
 mod device;
+mod flush;
 mod io;
 mod loss;
 mod outputs;
@@ -93,6 +94,8 @@ struct Volume {
     queue: Lane,
     /// I/Os that wait for a busy path.
     delayed: Lane,
+    /// Flushes that wait for a lost controller.
+    flushes: Lane,
     /// Writes that wait for an overlapping one.
     behind: Lane,
     /// Writes that are or were held, and those behind them (T9).
@@ -124,6 +127,7 @@ impl HostEngine {
                 no_path: false,
                 queue: Lane::EMPTY,
                 delayed: Lane::EMPTY,
+                flushes: Lane::EMPTY,
                 behind: Lane::EMPTY,
                 holds: Holds::new(config.io_max as usize),
                 totals: HoldStats::default(),

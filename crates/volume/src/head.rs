@@ -270,6 +270,17 @@ impl Head {
         chosen
     }
 
+    /// As [`Head::select`], but `path` if it is enabled and its ANA state allows I/O at all.
+    #[cold]
+    pub fn select_only(&mut self, request: &Request, path: PathIndex) -> Option<PathIndex> {
+        let at = usize::from(path.0);
+        let ana = self.views[at].ana;
+        let usable =
+            matches!(ana, Ana::Optimized | Ana::NonOptimized) && !self.standing[at].pending;
+        self.views[at].enabled = self.standing[at].enabled && usable;
+        self.select_among(request, |it| it == path)
+    }
+
     /// An I/O placed by [`Head::select`] has ended. `latency_ns` counts from the start of the
     /// request. Failures say nothing about latency (T43). True: say that this path stalls (A2).
     #[inline]

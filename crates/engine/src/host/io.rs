@@ -37,6 +37,9 @@ impl HostEngine {
         let index = self.slots.take(io, now_ns).ok_or(SubmitError::Full)?;
         if let Some(outcome) = refused {
             self.slots.end(index, outcome, NO_PATH, now_ns);
+        } else if io.op == IoOp::Flush {
+            self.slots.get_mut(index).course.watched = true;
+            self.flush(index, now_ns);
         } else if free || !self.is_behind(index) {
             self.place(index, now_ns);
         }
@@ -181,7 +184,7 @@ impl HostEngine {
             self.warn_of_stall(number, latency_ns);
         }
         let path = self.paths[number].index;
-        if outcome.is_done() && !self.slots.get(index).course.fenced {
+        if outcome.is_done() && !self.slots.get(index).course.watched {
             self.slots.end(index, outcome, path, now_ns);
         } else {
             self.dispose(number, index, outcome, now_ns);

@@ -79,6 +79,10 @@ pub(super) struct Path {
     pub facts: Option<Box<PathFacts>>,
     /// How it comes back.
     pub comeback: Comeback,
+    /// Writes acknowledged on this core that a flush has covered.
+    pub flushed: u64,
+    /// Another core had writes acknowledged that no flush has covered.
+    pub unflushed_elsewhere: bool,
     /// Changes of data that the lost controller may yet execute (T9).
     pub held: Lane,
 }
@@ -123,6 +127,8 @@ impl Path {
             links: [Link::Closed; 2],
             facts: None,
             comeback: Comeback::default(),
+            flushed: 0,
+            unflushed_elsewhere: false,
             held: Lane::EMPTY,
         }
     }

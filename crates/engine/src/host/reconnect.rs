@@ -39,11 +39,20 @@ impl HostEngine {
             }
             PathNews::Broken { .. } => self.lose(number, None, now_ns),
             PathNews::Doubt { .. } => self.doubt(number, now_ns),
-            PathNews::Closed { .. } if core_0 => {
+            PathNews::Closed { unflushed, .. } if core_0 => {
+                self.paths[number].unflushed_elsewhere |= unflushed;
+                let comeback = &mut self.paths[number].comeback;
                 comeback.others = comeback.others.saturating_sub(1);
                 self.gone(number, now_ns);
             }
-            PathNews::Closed { since_ns, .. } => self.fence(number, since_ns),
+            PathNews::Closed {
+                since_ns,
+                unflushed,
+                ..
+            } => {
+                self.paths[number].unflushed_elsewhere |= unflushed;
+                self.fence(number, since_ns);
+            }
         }
     }
 
@@ -79,6 +88,7 @@ impl HostEngine {
             volume: path.volume,
             path: path.index,
             since_ns: now_ns,
+            unflushed: path.is_unflushed(),
         };
         let comeback = &mut path.comeback;
         if core != 0 {
@@ -156,6 +166,7 @@ impl HostEngine {
             self.events.push_back(HostEvent::Returned(volume, line));
         }
         self.release(volume, now_ns);
+        self.release_flushes(volume, now_ns);
     }
 
     /// Says that no path is live, once until one is.
@@ -187,6 +198,7 @@ impl HostEngine {
             behind: self.slots.of(&it.behind).count() as u32,
             queued: queued().count() as u32,
             queued_since_ns: queued().map(|slot| slot.started_ns).min(),
+            flushes: self.slots.of(&it.flushes).count() as u32,
             delayed: self.slots.of(&it.delayed).count() as u32,
             ..it.totals
         }

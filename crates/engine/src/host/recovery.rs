@@ -30,6 +30,11 @@ pub struct Recovery {
     /// Stands in for a Command Quiesce Time that the controller doesn't report. 5 s: longer than a
     /// disk's own error recovery usually takes.
     pub quiesce_ns: u64,
+    /// All controllers share their write cache, so that any of them can flush for all.
+    pub shared_write_cache: bool,
+    /// Longest wait of a flush for a lost controller with unflushed writes (T13). 60 s: longer than
+    /// a target takes to restart, shorter than people take to reboot.
+    pub flush_timeout_ns: u64,
     /// Use of non-optimized paths; `None`: strict, but merge for weighted-latency (T44).
     pub ana: Option<AnaUse>,
     /// Most repetitions of an I/O on a busy path. 5, as the kernel's host has it.
@@ -48,6 +53,8 @@ impl Recovery {
         no_path_timeout_ns: u64::MAX,
         write_failover: WriteFailover::Fenced,
         quiesce_ns: 5_000_000_000,
+        shared_write_cache: false,
+        flush_timeout_ns: 60_000_000_000,
         ana: None,
         retries_max: 5,
         attempts_ns: 120_000_000_000,
@@ -93,6 +100,8 @@ pub struct HoldStats {
     pub queued: u32,
     /// When the oldest of them was submitted, ns.
     pub queued_since_ns: Option<u64>,
+    /// Flushes that wait for a lost controller with unflushed writes (T13).
+    pub flushes: u32,
     /// I/Os that wait to be repeated on a busy path.
     pub delayed: u32,
     /// Holds so far.

@@ -99,6 +99,12 @@ pub(super) fn refused(other: &str, why: Conflict) -> String {
     format!("refused beside {other}: {why}")
 }
 
+/// A flush that failed (T13).
+pub(super) fn unflushed() -> &'static str {
+    "lost with acknowledged writes that were never flushed: a flush has failed; \
+     check the data if the target lost power"
+}
+
 /// A path that takes less at once than its volume promised.
 pub(super) fn narrower(largest: u32, promised: u32) -> String {
     format!(

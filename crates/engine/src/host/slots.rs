@@ -36,6 +36,8 @@ pub(super) struct Slot {
     pub placed_ns: u64,
     /// While it waits: until when.
     pub until_ns: u64,
+    /// A flush: acknowledged writes of its path that it covers.
+    pub covers: u64,
     /// What happened to it so far.
     pub course: Course,
     /// How it ended.
@@ -58,6 +60,10 @@ pub(super) struct Course {
     pub retries: u8,
     /// It has an entry in the table of held writes.
     pub fenced: bool,
+    /// It is a flush, or fenced: its end has consequences.
+    pub watched: bool,
+    /// A flush: paths it was given to.
+    pub flushed: u64,
     /// It waits behind an overlapping write.
     pub behind: bool,
     /// Its path was lost before it answered.
@@ -147,6 +153,7 @@ impl Slots {
             issued_ns: 0,
             placed_ns: 0,
             until_ns: 0,
+            covers: 0,
             course: Course::default(),
             done,
             expired: false,

@@ -337,6 +337,8 @@ pub enum PathNews {
         path: PathIndex,
         /// When.
         since_ns: u64,
+        /// Whether it had acknowledged writes that were not flushed (T13).
+        unflushed: bool,
     },
 }
 

@@ -36,6 +36,10 @@ impl HostEngine {
     /// An attempt has ended, and not well; or well, of a write that others wait for.
     #[cold]
     pub(super) fn dispose(&mut self, number: usize, index: u32, outcome: Outcome, now_ns: u64) {
+        let flush = self.slots.get(index).io.op == IoOp::Flush;
+        if flush && outcome.is_done() {
+            return self.flushed(number, index, now_ns);
+        }
         let volume = &self.volumes[usize::from(self.paths[number].volume)];
         let recovery = &volume.recovery;
         let path = self.paths[number].index;
@@ -59,6 +63,7 @@ impl HostEngine {
         match volume::dispose(outcome, &attempt) {
             Disposition::Complete => self.end(index, outcome, path, now_ns),
             Disposition::Retry { after_ns } => self.delay(index, after_ns, now_ns),
+            Disposition::FailOver if flush => self.flush_again(index, path, now_ns),
             Disposition::FailOver => self.fail_over(index, path, now_ns),
             Disposition::Hold => self.hold(number, index, now_ns),
         }
@@ -146,7 +151,7 @@ impl HostEngine {
     }
 
     /// The time since an I/O began to wait is not its own.
-    fn excuse(&mut self, index: u32, now_ns: u64) {
+    pub(super) fn excuse(&mut self, index: u32, now_ns: u64) {
         let slot = self.slots.get_mut(index);
         let waited_ms = now_ns.saturating_sub(slot.placed_ns) / 1_000_000;
         let waited_ms = u32::try_from(waited_ms).unwrap_or(u32::MAX);
@@ -164,6 +169,7 @@ impl HostEngine {
         if let Some(range) = range.filter(|_| !slot.course.fenced) {
             // As many entries as slots.
             slot.course.fenced = volume.holds.insert(index, range).is_ok();
+            slot.course.watched = true;
         }
         volume.totals.held_total += 1;
         self.slots.push(&mut path.held, index, false);
@@ -211,7 +217,8 @@ impl HostEngine {
             return false;
         };
         let fenced = holds.insert(index, range).is_ok();
-        self.slots.get_mut(index).course.fenced = fenced;
+        let course = &mut self.slots.get_mut(index).course;
+        (course.fenced, course.watched) = (fenced, true);
         self.put_behind(index);
         true
     }
@@ -244,10 +251,8 @@ impl HostEngine {
 
     /// When the first wait of any I/O is over.
     pub(super) fn waits_timeout(&self) -> Option<u64> {
-        let queued = self.volumes.iter().filter_map(|it| {
-            let front = it.queue.front()?;
-            Some(self.slots.get(front).until_ns)
-        });
+        let lanes = self.volumes.iter().flat_map(|it| [&it.queue, &it.flushes]);
+        let queued = lanes.filter_map(|lane| Some(self.slots.get(lane.front()?).until_ns));
         let delayed = self.volumes.iter().map(|it| &it.delayed);
         let held = self.paths.iter().map(|path| &path.held);
         let others = delayed.chain(held).flat_map(|lane| self.slots.of(lane));
@@ -266,6 +271,10 @@ impl HostEngine {
             while let Some(index) = self.due(&self.volumes[volume].delayed, now_ns) {
                 self.slots.unlink(&mut self.volumes[volume].delayed, index);
                 self.repeat(index, now_ns);
+            }
+            while let Some(index) = self.due(&self.volumes[volume].flushes, now_ns) {
+                self.slots.unlink(&mut self.volumes[volume].flushes, index);
+                self.fail_flush(index, now_ns);
             }
             while let Some(index) = self.volumes[volume].queue.front()
                 && self.slots.get(index).until_ns <= now_ns
@@ -299,6 +308,9 @@ impl HostEngine {
     fn repeat(&mut self, index: u32, now_ns: u64) {
         let slot = self.slots.get(index);
         let (volume, path) = (usize::from(slot.io.volume), slot.path);
+        if slot.io.op == IoOp::Flush {
+            return self.flush_again(index, path, now_ns);
+        }
         let request = self.request(index, now_ns);
         let head = &mut self.volumes[volume].head;
         match head.select_among(&request, |it| it == path) {
@@ -314,7 +326,7 @@ impl HostEngine {
             .paths_of(volume)
             .iter()
             .any(|path| !path.held.is_empty());
-        held || [it.queue, it.delayed, it.behind]
+        held || [it.queue, it.delayed, it.behind, it.flushes]
             .iter()
             .any(|lane| !lane.is_empty())
     }
@@ -323,7 +335,12 @@ impl HostEngine {
     pub(super) fn fail_waits(&mut self, now_ns: u64) {
         for volume in 0..self.volumes.len() {
             let it = &mut self.volumes[volume];
-            let lanes = [&mut it.queue, &mut it.delayed, &mut it.behind];
+            let lanes = [
+                &mut it.queue,
+                &mut it.delayed,
+                &mut it.behind,
+                &mut it.flushes,
+            ];
             let held = self.paths.iter_mut().map(|path| &mut path.held);
             for lane in lanes.into_iter().chain(held) {
                 while let Some(index) = lane.front() {
