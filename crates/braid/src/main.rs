@@ -19,5 +19,7 @@ mod uri;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    // Before anything listens: the kernel notes the limit when accepting begins.
+    runtime::raise_open_files();
     cli::main()
 }

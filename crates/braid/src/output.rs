@@ -112,7 +112,7 @@ pub fn print(text: &str) -> anyhow::Result<()> {
 /// Writes a value as JSON, one line.
 ///
 /// # Errors
-/// As [`print`].
+/// As [`print()`].
 pub fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
     let mut text = serde_json::to_string(value)?;
     text.push('\n');

@@ -67,7 +67,8 @@ body { font: 15px/1.5 system-ui, sans-serif; max-width: 60rem; }\n\
 body { margin: 2rem auto; padding: 0 1rem; }\n\
 h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2rem; }\n\
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }\n\
-th, td { padding: .15rem .6rem; text-align: right; border-bottom: 1px solid #8884; }\n\
+th, td { padding: .15rem .5rem; text-align: right; border-bottom: 1px solid #8884; }\n\
+td { white-space: nowrap; }\n\
 th { vertical-align: bottom; }\n\
 th:first-child, td:first-child, td:nth-child(2), th:nth-child(2) { text-align: left; }\n\
 svg { display: block; max-width: 100%; height: auto; }\n\

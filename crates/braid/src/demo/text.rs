@@ -56,8 +56,8 @@ pub fn too_busy(outcome: &Outcome) -> String {
 fn heading(outcome: &Outcome) -> String {
     let setup = &outcome.setup;
     format!(
-        "NVMe/TCP over loopback, one namespace, two paths: fast is capped at {:.0} MiB/s, slow has no\n\
-         cap and {} more delay. Random {} I/O, {} outstanding, {} s per cell.\n\
+        "NVMe/TCP over loopback, one namespace, two paths: fast is capped at {:.0} MiB/s, \
+         slow has no\ncap and {} more delay. Random {} I/O, {} outstanding, {} s per cell.\n\
          numa finds slow the nearest path; weighted-latency has a window of {}.\n\n",
         setup.cap_mib_s(),
         format_ns(setup.slow_delay_ns as f64),

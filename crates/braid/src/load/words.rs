@@ -72,8 +72,9 @@ pub struct Words {
     /// Bytes per second of each job at most; 0 = no limit
     #[arg(long, value_name = "RATE", default_value = "0", value_parser = parse_rate)]
     pub rate: u64,
-    /// Write stamped blocks and check what is read. After writing, everything written is read back;
-    /// with --rw read or randread, what an earlier --verify wrote is checked
+    /// Write stamped blocks and check what is read. After writing, everything written is read
+    /// back; with --rw read or randread, what an earlier --verify wrote is checked (a stamp covers
+    /// what all block sizes are multiples of, up to 4k: that must be the same)
     #[arg(long)]
     pub verify: bool,
     /// Seed of offsets and sizes

@@ -95,14 +95,13 @@ fn wrong_data_is_found_and_fails() {
         "bench",
         &uri,
         "--rw",
-        "randwrite",
+        "write",
         "--verify",
-        "--bs",
-        "512",
+        "--iodepth",
+        "32",
         "-o",
         "json",
     ]);
-    place.json(&["bench", &uri, "--rw", "write", "--verify", "-o", "json"]);
     let mut bytes = fs::read(&path).unwrap();
     bytes[300 * 1024 + 17] ^= 4;
     fs::write(&path, bytes).unwrap();
@@ -170,4 +169,40 @@ fn t35_the_host_identity_is_kept() {
         // Made only where the machine has none of its own.
         Err(_) => assert!(std::path::Path::new("/etc/nvme/hostid").exists()),
     }
+}
+
+#[test]
+fn a_target_that_dies_ends_the_load_with_its_name() {
+    let place = Place::new();
+    let mut target = place.target(&["--mem", "1MiB"]);
+    let bench = place.long_bench(&target);
+    target.kill();
+    let output = bench.output();
+    let text = stderr(&output);
+    assert_eq!(code(&output), 1, "{text}");
+    assert!(
+        text.contains(&target.uri) && !text.contains("panicked"),
+        "{text}"
+    );
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(
+        json["iops"].as_f64().unwrap() > 0.0,
+        "what was measured is shown: {json}"
+    );
+}
+
+#[test]
+fn an_interrupted_load_shows_its_results() {
+    let place = Place::new();
+    let target = place.target(&["--mem", "1MiB"]);
+    let bench = place.long_bench(&target);
+    rustix::process::kill_process(bench.pid(), rustix::process::Signal::INT).unwrap();
+    let output = bench.output();
+    assert_eq!((code(&output), stderr(&output)), (0, String::new()));
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(
+        (&json["interrupted"], &json["errors"]),
+        (&true.into(), &0.into())
+    );
+    assert!(json["iops"].as_f64().unwrap() > 0.0, "{json}");
 }

@@ -64,6 +64,55 @@ impl Place {
             _lines: lines,
         }
     }
+
+    /// A load on `target` that would take long, running in the background; returns once the
+    /// target has served some of it.
+    pub fn long_bench(&self, target: &Target) -> Running {
+        let bench = self
+            .command()
+            .args(["bench", &target.uri, "--rw", "randread", "--iodepth", "8"])
+            .args(["--runtime", "1h", "--io-timeout", "2s", "-o", "json"])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let bench = Running(Some(bench));
+        let socket = self.path().join("target.sock");
+        loop {
+            let mut show = self.command();
+            let show = show
+                .args(["target", "show", "-o", "json", "--socket"])
+                .arg(&socket);
+            let shown = show.output().unwrap();
+            let json: Value = serde_json::from_slice(&shown.stdout).unwrap();
+            if json["ports"][0]["commands"].as_u64().unwrap() > 100 {
+                return bench;
+            }
+        }
+    }
+}
+
+/// A process that ends with its test.
+pub struct Running(Option<Child>);
+
+impl Running {
+    pub fn pid(&self) -> rustix::process::Pid {
+        rustix::process::Pid::from_child(self.0.as_ref().unwrap())
+    }
+
+    /// Waits for its end.
+    pub fn output(mut self) -> Output {
+        self.0.take().unwrap().wait_with_output().unwrap()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.0.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
 }
 
 /// Ends with its test.
@@ -72,6 +121,14 @@ pub struct Target {
     pub uri: String,
     /// Kept open, so that the target may print.
     _lines: BufReader<std::process::ChildStdout>,
+}
+
+impl Target {
+    /// Ends it without a word to anyone.
+    pub fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
 }
 
 impl Drop for Target {

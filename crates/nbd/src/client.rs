@@ -1,0 +1,315 @@
+//! One connection as the client sees it: handshake, then requests.
+//!
+//! Decides how each request that was submitted ends, from what the server sends, for an owner that
+//! has the socket and the buffers. The phases: handshake ([`handshake`]), requests ([`receive`],
+//! [`transmit`]), and the end, here.
+//!
+//! # Contract
+//! * `handle_connected` once the connection is up; after [`Event::Ready`], `submit`. Payload passes
+//!   by as [`crate::Placement`] says; tokens are the submitter's.
+//! * Every request that was taken ends in exactly one [`Event::Completed`], whose slot is in use
+//!   until that event was polled; its buffer is free then. [`Event::Failed`] comes last, once.
+//! * [`Event::Zero`] comes before the [`Event::Completed`] of its read: the owner zeroes that range
+//!   of the buffer.
+//! * `handle_bytes` takes fewer bytes than offered where payload begins, and where events wait to be
+//!   polled ([`Event::Resume`] follows).
+//! * The session knows no time-out for requests: its owner closes the connection.
+//!
+//! Whatever the server sends: no panic, no growth, nothing placed outside a buffer or twice, and no
+//! success of a read that lacks a byte (T16).
+//!
+//! # Limits
+//! Requests in flight as configured (≤ 1024); a read's chunks may arrive in any order as long as
+//! they form at most 8 ranges; 16 extents of a Block Status are kept.
+//!
+//! # Origin
+//! `doc/proto.md`. Falls back to EXPORT_NAME where a server doesn't know GO, and to simple replies
+//! where it doesn't know structured ones; oldstyle servers are refused.
+mod handshake;
+mod ranges;
+mod receive;
+mod slots;
+mod transmit;
+mod types;
+
+pub use types::{CommandError, Completed, Config, Error, Event, Fault, Info, SubmitError};
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use crate::limits::{BLOCK_MAX, PIECE_MIN, REQUESTS_MAX};
+use crate::shape::Shape;
+use crate::wire::flag;
+use crate::{Errno, Extent, Kind, Request};
+use handshake::Negotiation;
+use receive::Receiver;
+use slots::Slots;
+
+/// Where a session stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Before the connection.
+    Idle,
+    /// The server greets; options are haggled over.
+    Handshake,
+    /// Requests flow.
+    Ready,
+    /// No new requests; `true`: our goodbye went out.
+    Ending(bool),
+    /// It ended or failed; `true`: that was told.
+    Over(bool),
+}
+
+/// What the owner will be told, in order.
+#[derive(Clone, Copy, Debug)]
+enum Queued {
+    Event(Event),
+    /// The request in this slot has ended.
+    End(u16),
+}
+
+/// One session. See the module.
+#[derive(Debug)]
+pub struct Session {
+    config: Config,
+    phase: Phase,
+    /// End of the handshake; `u64::MAX` = none.
+    deadline_ns: u64,
+    error: Option<Error>,
+    negotiation: Negotiation,
+    shape: Shape,
+    structured: bool,
+    /// Identifier of `base:allocation`, if selected.
+    context: Option<u32>,
+    slots: Slots,
+    /// The slot whose end was polled last.
+    last_end: u16,
+    rx: Receiver,
+    /// Bytes of the handshake, ahead of everything else.
+    own: Vec<u8>,
+    /// Slots with something to send.
+    queue: VecDeque<u16>,
+    /// The owner was told that there is something to send.
+    kicked: bool,
+    /// The owner waits for a Resume.
+    starved: bool,
+    events: VecDeque<Queued>,
+}
+
+impl Session {
+    /// A session to be connected. Takes all the memory that requests will ever need.
+    pub fn new(config: Config) -> Self {
+        let config = Config {
+            requests_max: config.requests_max.clamp(1, REQUESTS_MAX),
+            piece: config.piece.clamp(PIECE_MIN, BLOCK_MAX),
+            ..config
+        };
+        let requests = config.requests_max;
+        Self {
+            phase: Phase::Idle,
+            deadline_ns: u64::MAX,
+            error: None,
+            negotiation: Negotiation::new(),
+            shape: Shape::NONE,
+            structured: false,
+            context: None,
+            slots: Slots::new(requests, config.block_status),
+            last_end: 0,
+            rx: Receiver::new(),
+            own: Vec::new(),
+            queue: VecDeque::with_capacity(requests.into()),
+            kicked: false,
+            starved: false,
+            events: VecDeque::with_capacity(events_max(requests)),
+            config,
+        }
+    }
+
+    /// The connection is up; the server speaks first.
+    pub fn handle_connected(&mut self, now_ns: u64) {
+        if self.phase == Phase::Idle {
+            self.phase = Phase::Handshake;
+            self.deadline_ns = now_ns.saturating_add(self.config.handshake_ns);
+        }
+    }
+
+    /// Queues a request.
+    ///
+    /// # Errors
+    /// [`SubmitError::Full`]: try again after a completion. [`SubmitError::NotReady`]: before
+    /// [`Event::Ready`], or at the end. [`SubmitError::Invalid`]: the server didn't offer it.
+    #[inline]
+    pub fn submit(&mut self, request: &Request) -> Result<(), SubmitError> {
+        if self.phase != Phase::Ready {
+            return Err(SubmitError::NotReady);
+        }
+        self.check(request)?;
+        let index = self.slots.take(request).ok_or(SubmitError::Full)?;
+        self.queue.push_back(index);
+        self.kick();
+        Ok(())
+    }
+
+    /// Requests whose end wasn't polled yet.
+    pub fn in_flight(&self) -> u16 {
+        self.slots.used()
+    }
+
+    /// Says goodbye when all requests have ended; no new ones are taken.
+    pub fn disconnect(&mut self) {
+        if self.phase == Phase::Ready {
+            self.phase = Phase::Ending(false);
+            self.kick();
+        } else if matches!(self.phase, Phase::Idle | Phase::Handshake) {
+            self.abort();
+            self.fail(Error::Closed);
+        }
+    }
+
+    /// What happened; `None`: nothing new.
+    #[inline]
+    pub fn poll_event(&mut self) -> Option<Event> {
+        match self.events.pop_front() {
+            Some(Queued::Event(event)) => Some(event),
+            Some(Queued::End(index)) => {
+                let end = self.slots.free(index);
+                self.last_end = index;
+                if self.phase == Phase::Ending(false) && self.slots.used() == 0 {
+                    self.kick();
+                }
+                Some(Event::Completed(end))
+            }
+            None if self.starved => {
+                self.starved = false;
+                Some(Event::Resume)
+            }
+            None => self.poll_failure(),
+        }
+    }
+
+    /// The extents of the Block Status whose [`Event::Completed`] was polled last; until the next
+    /// `submit`. Empty unless it was a success.
+    pub fn extents(&self) -> &[Extent] {
+        self.slots.extents(self.last_end)
+    }
+
+    /// When to be called at the latest.
+    pub fn poll_timeout(&self) -> Option<u64> {
+        (self.deadline_ns != u64::MAX).then_some(self.deadline_ns)
+    }
+
+    /// That time has come.
+    pub fn handle_timeout(&mut self, now_ns: u64) {
+        if now_ns >= self.deadline_ns {
+            self.fail(Error::TimedOut);
+        }
+    }
+
+    /// The connection ended, and nobody reads or writes any buffer on its behalf: every request in
+    /// flight ends with [`CommandError::Lost`].
+    pub fn handle_closed(&mut self) {
+        if self.phase == Phase::Ending(true) {
+            // As we asked.
+            self.phase = Phase::Over(true);
+        }
+        self.own.clear();
+        self.fail(Error::Closed);
+        for index in self.slots.take_back_all() {
+            self.end_if_idle(index);
+        }
+    }
+
+    /// Whether the server would take it.
+    #[inline]
+    fn check(&self, request: &Request) -> Result<(), SubmitError> {
+        let features = &self.shape.features;
+        let zeroes = request.kind == Kind::WriteZeroes;
+        if request.fua && !(features.fua && request.kind.is_change()) {
+            return Err(SubmitError::Invalid("FUA was not offered"));
+        }
+        if (request.fast_zero && !(zeroes && features.fast_zero)) || (request.no_hole && !zeroes) {
+            return Err(SubmitError::Invalid("such zeroes were not offered"));
+        }
+        let offered = self.shape.offers(request.kind);
+        let checked = offered.and_then(|()| self.shape.check_range(request, false));
+        checked.map_err(|refusal| SubmitError::Invalid(refusal.why))
+    }
+
+    /// Gives up: nothing more is sent but what is in `own`, and all requests end.
+    fn fail(&mut self, error: Error) {
+        if matches!(self.phase, Phase::Over(_)) {
+            return;
+        }
+        self.phase = Phase::Over(false);
+        self.deadline_ns = u64::MAX;
+        self.error = Some(error);
+        self.starved = false;
+        self.rx.stop();
+        self.queue.clear();
+        for index in 0..self.slots.count() {
+            if self.slots.lose(index) {
+                self.end_if_idle(index);
+            }
+        }
+    }
+
+    /// Ends a request if nothing holds it any more.
+    #[inline]
+    fn end_if_idle(&mut self, index: u16) {
+        if self.slots.end_if_idle(index) {
+            self.events.push_back(Queued::End(index));
+        }
+    }
+
+    /// The server's word on a request.
+    fn answered(&mut self, index: u16, result: Result<(), CommandError>) {
+        self.slots.answer(index, result);
+        self.end_if_idle(index);
+        // A server that goes down wants us gone (Terminating the transmission phase).
+        if result == Err(CommandError::Server(Errno::Shutdown)) && self.phase == Phase::Ready {
+            self.phase = Phase::Ending(false);
+        }
+    }
+
+    #[inline]
+    fn kick(&mut self) {
+        if !self.kicked {
+            self.kicked = true;
+            self.events.push_back(Queued::Event(Event::Transmit));
+        }
+    }
+
+    /// `Failed`, once all requests have ended.
+    #[cold]
+    fn poll_failure(&mut self) -> Option<Event> {
+        if self.phase != Phase::Over(false) || self.slots.used() > 0 {
+            return None;
+        }
+        self.phase = Phase::Over(true);
+        self.error.map(Event::Failed)
+    }
+}
+
+/// Events that may wait before `handle_bytes` stops.
+fn events_max(requests: u16) -> usize {
+    2 * usize::from(requests) + 8
+}
+
+/// Flags of a request on the wire.
+#[inline]
+fn flags(request: &Request) -> u16 {
+    let bits = [
+        (request.fua, flag::FUA),
+        (request.no_hole, flag::NO_HOLE),
+        (request.fast_zero, flag::FAST_ZERO),
+        (
+            request.kind == Kind::BlockStatus { one: true },
+            flag::REQ_ONE,
+        ),
+    ];
+    let on = bits.into_iter().filter(|(on, _)| *on);
+    on.fold(0, |flags, (_, bit)| flags | bit)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,270 @@
+//! The requests in flight of one session.
+//!
+//! # Contract
+//! A cookie is a slot number in the low bits and a generation above it, which changes whenever the
+//! slot is freed: what a server says about a request that has ended is refused instead of being
+//! taken for the slot's next one (T11). A request ends once: when the answer is in, all of it was
+//! handed out to be sent, and no range of its buffer is lent to the driver any more.
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use super::ranges::Ranges;
+use super::{CommandError, Completed};
+use crate::limits::EXTENTS_MAX;
+use crate::{Errno, Extent, Kind, Request};
+
+/// Low bits of a cookie that are the slot.
+const INDEX_BITS: u32 = 16;
+
+/// Where a request stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Free,
+    /// Its header waits to be sent: the server can't know its cookie.
+    Queued,
+    /// Its header is out, its data not all.
+    Sending,
+    /// The server has it.
+    Sent,
+    /// Its end waits to be polled.
+    Ended,
+}
+
+/// One request.
+#[derive(Debug)]
+pub(super) struct Slot {
+    state: State,
+    /// Slot and generation.
+    pub cookie: u64,
+    pub request: Request,
+    /// Bytes of a write handed out.
+    pub done: u32,
+    /// Bytes of a read that arrived, or are arriving.
+    pub arrived: Ranges,
+    /// Extents were said.
+    pub has_status: bool,
+    /// An error chunk came.
+    pub error: Option<Errno>,
+    /// The server's last word.
+    answer: Option<Result<(), CommandError>>,
+    /// Ranges of the buffer that the driver still reads.
+    lent: u32,
+}
+
+/// What a server said to a Block Status.
+#[derive(Clone, Copy, Debug, Default)]
+struct Extents {
+    list: [Extent; EXTENTS_MAX],
+    len: usize,
+}
+
+/// All of them.
+#[derive(Debug)]
+pub(super) struct Slots {
+    all: Box<[Slot]>,
+    free: Vec<u16>,
+    /// Slots with `lent > 0`, in the order of their first loan: the driver returns them nearly so.
+    lenders: VecDeque<u16>,
+    extents: Box<[Extents]>,
+}
+
+impl Slots {
+    pub fn new(count: u16, block_status: bool) -> Self {
+        let slot = |index: u16| Slot {
+            state: State::Free,
+            cookie: index.into(),
+            request: Request::flush(0),
+            done: 0,
+            arrived: Ranges::default(),
+            has_status: false,
+            error: None,
+            answer: None,
+            lent: 0,
+        };
+        let answers = if block_status { count } else { 0 };
+        Self {
+            all: (0..count).map(slot).collect(),
+            free: (0..count).rev().collect(),
+            lenders: VecDeque::with_capacity(count.into()),
+            extents: (0..answers).map(|_| Extents::default()).collect(),
+        }
+    }
+
+    pub fn count(&self) -> u16 {
+        self.all.len() as u16
+    }
+
+    /// Requests whose end wasn't polled.
+    pub fn used(&self) -> u16 {
+        (self.all.len() - self.free.len()) as u16
+    }
+
+    /// A slot for a request; `None`: all are in use.
+    #[inline]
+    pub fn take(&mut self, request: &Request) -> Option<u16> {
+        let index = self.free.pop()?;
+        let slot = &mut self[index];
+        slot.state = State::Queued;
+        slot.request = *request;
+        slot.done = 0;
+        slot.arrived.clear();
+        slot.has_status = false;
+        slot.error = None;
+        slot.answer = None;
+        if let Some(extents) = self.extents.get_mut(usize::from(index)) {
+            extents.len = 0;
+        }
+        Some(index)
+    }
+
+    /// Whether the header of this request is still to be sent.
+    #[inline]
+    pub fn is_queued(&self, index: u16) -> bool {
+        self[index].state == State::Queued
+    }
+
+    /// The header goes out; behind it, data if it is a write.
+    #[inline]
+    pub fn send_header(&mut self, index: u16) {
+        let slot = &mut self[index];
+        slot.state = match slot.request.kind {
+            Kind::Write => State::Sending,
+            _ => State::Sent,
+        };
+    }
+
+    /// `len` bytes of data go out; the driver reads them from now.
+    #[inline]
+    pub fn lend(&mut self, index: u16, len: u32) {
+        let slot = &mut self[index];
+        slot.done += len;
+        if slot.done == slot.request.length {
+            slot.state = State::Sent;
+        }
+        slot.lent += 1;
+        if slot.lent == 1 {
+            self.lenders.push_back(index);
+        }
+    }
+
+    /// The driver is done with one range of the buffer of request `token`: its slot.
+    #[inline]
+    pub fn take_back(&mut self, token: u32) -> Option<u16> {
+        let named = |&index: &u16| self[index].request.token == token;
+        let at = self.lenders.iter().position(named)?;
+        let index = self.lenders[at];
+        let slot = &mut self[index];
+        slot.lent -= 1;
+        if slot.lent == 0 {
+            self.lenders.remove(at);
+        }
+        Some(index)
+    }
+
+    /// The driver is done with all of them: the slots, one by one.
+    pub fn take_back_all(&mut self) -> VecDeque<u16> {
+        let lenders = core::mem::take(&mut self.lenders);
+        for &index in &lenders {
+            self[index].lent = 0;
+        }
+        lenders
+    }
+
+    /// The request that a server names; `None`: it was never told of it, or has answered it.
+    #[inline]
+    pub fn find(&self, cookie: u64) -> Option<u16> {
+        let index = (cookie & ((1 << INDEX_BITS) - 1)) as u16;
+        let slot = self.all.get(usize::from(index))?;
+        let live = matches!(slot.state, State::Sending | State::Sent) && slot.answer.is_none();
+        (slot.cookie == cookie && live).then_some(index)
+    }
+
+    /// The server's last word on a request.
+    #[inline]
+    pub fn answer(&mut self, index: u16, result: Result<(), CommandError>) {
+        self[index].answer = Some(result);
+    }
+
+    /// The session is over: a request without answer is lost, and nothing more of it is sent.
+    /// `false`: it had ended.
+    pub fn lose(&mut self, index: u16) -> bool {
+        let slot = &mut self[index];
+        if matches!(slot.state, State::Free | State::Ended) {
+            return false;
+        }
+        slot.state = State::Sent;
+        slot.answer = slot.answer.or(Some(Err(CommandError::Lost)));
+        true
+    }
+
+    /// Ends a request if nothing holds it any more; `true`: it has ended just now.
+    #[inline]
+    pub fn end_if_idle(&mut self, index: u16) -> bool {
+        let slot = &mut self[index];
+        let idle = slot.state == State::Sent && slot.lent == 0 && slot.answer.is_some();
+        if idle {
+            slot.state = State::Ended;
+        }
+        idle
+    }
+
+    /// Frees the slot of a request that has ended.
+    #[inline]
+    pub fn free(&mut self, index: u16) -> Completed {
+        let slot = &mut self[index];
+        debug_assert!(slot.state == State::Ended);
+        slot.state = State::Free;
+        slot.cookie = slot.cookie.wrapping_add(1 << INDEX_BITS);
+        let end = Completed {
+            token: slot.request.token,
+            result: slot.answer.unwrap_or(Err(CommandError::Lost)),
+        };
+        self.free.push(index);
+        end
+    }
+
+    /// Keeps an extent, if there is room.
+    pub fn add_extent(&mut self, index: u16, extent: Extent) {
+        self[index].has_status = true;
+        if let Some(extents) = self.extents.get_mut(usize::from(index))
+            && let Some(place) = extents.list.get_mut(extents.len)
+        {
+            *place = extent;
+            extents.len += 1;
+        }
+    }
+
+    /// What the server said to the Block Status that was last in this slot.
+    pub fn extents(&self, index: u16) -> &[Extent] {
+        let answer = self
+            .all
+            .get(usize::from(index))
+            .and_then(|slot| slot.answer);
+        match self.extents.get(usize::from(index)) {
+            Some(extents) if answer == Some(Ok(())) => &extents.list[..extents.len],
+            _ => &[],
+        }
+    }
+
+    /// Room set aside.
+    #[cfg(test)]
+    pub fn capacity(&self) -> (usize, usize) {
+        (self.free.capacity(), self.lenders.capacity())
+    }
+}
+
+impl core::ops::Index<u16> for Slots {
+    type Output = Slot;
+    #[inline]
+    fn index(&self, index: u16) -> &Slot {
+        &self.all[usize::from(index)]
+    }
+}
+
+impl core::ops::IndexMut<u16> for Slots {
+    #[inline]
+    fn index_mut(&mut self, index: u16) -> &mut Slot {
+        &mut self.all[usize::from(index)]
+    }
+}

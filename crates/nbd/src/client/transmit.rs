@@ -1,0 +1,86 @@
+//! What goes to the server: options, requests in the order of their submission with their data, and
+//! a goodbye.
+use alloc::vec::Vec;
+
+use super::{Event, Phase, Queued, Session, flags};
+use crate::wire::{RequestHeader, cmd};
+use crate::{Kind, Transmit, TxPayload, transfer};
+
+impl Session {
+    /// Appends to `out` what is to be sent next; see [`Transmit`]. `None`: nothing was appended and
+    /// nothing is left; the next [`Event::Transmit`] says when there is.
+    #[inline]
+    pub fn poll_transmit(&mut self, out: &mut Vec<u8>) -> Option<Transmit> {
+        let before = out.len();
+        if !self.own.is_empty() {
+            out.append(&mut self.own);
+        }
+        while let Some(&index) = self.queue.front() {
+            if let Some(payload) = self.send(index, out) {
+                let payload = Some(payload);
+                return Some(Transmit { payload });
+            }
+        }
+        self.kicked = false;
+        if self.phase == Phase::Ending(false) && self.slots.used() == 0 {
+            self.say_goodbye(out);
+        }
+        (out.len() > before).then_some(Transmit { payload: None })
+    }
+
+    /// Nobody reads one range of the buffer of this request any more.
+    #[inline]
+    pub fn handle_sent(&mut self, token: u32) {
+        if let Some(index) = self.slots.take_back(token) {
+            self.end_if_idle(index);
+        }
+    }
+
+    /// The next part of one request.
+    #[inline]
+    fn send(&mut self, index: u16, out: &mut Vec<u8>) -> Option<TxPayload> {
+        let slot = &self.slots[index];
+        let request = slot.request;
+        if self.slots.is_queued(index) {
+            RequestHeader {
+                flags: flags(&request),
+                command: request.kind.command(),
+                cookie: slot.cookie,
+                offset: request.offset,
+                length: request.length,
+            }
+            .emit(out);
+            self.slots.send_header(index);
+        }
+        if request.kind != Kind::Write {
+            self.queue.pop_front();
+            return None;
+        }
+        let offset = self.slots[index].done;
+        let left = request.length - offset;
+        let len = transfer::piece(offset, left, self.config.piece);
+        self.slots.lend(index, len);
+        if len == left {
+            self.queue.pop_front();
+        }
+        Some(TxPayload {
+            token: request.token,
+            offset,
+            len,
+        })
+    }
+
+    fn say_goodbye(&mut self, out: &mut Vec<u8>) {
+        let (flags, cookie, offset, length) = (0, 0, 0, 0);
+        RequestHeader {
+            flags,
+            command: cmd::DISC,
+            cookie,
+            offset,
+            length,
+        }
+        .emit(out);
+        self.phase = Phase::Ending(true);
+        self.events.push_back(Queued::Event(Event::Close));
+    }
+}

@@ -1,0 +1,257 @@
+//! What a server offers, and what a client learns of it.
+use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::fmt;
+
+use crate::limits::{
+    BLOCK_MAX, BLOCK_MIN_MAX, BLOCK_PREFERRED_MIN, EXPORTS_MAX, SIZE_MAX, STRING_MAX,
+};
+use crate::wire::transmission;
+
+/// Sizes of requests, bytes (Block size constraints).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockSizes {
+    /// Offsets and lengths are multiples of it; a power of two.
+    pub minimum: u32,
+    /// Multiples of it are served best; a power of two.
+    pub preferred: u32,
+    /// Longest read or write.
+    pub maximum: u32,
+}
+
+impl BlockSizes {
+    /// What a client may rely on where the server says nothing.
+    pub const DEFAULT: Self = Self {
+        minimum: 512,
+        preferred: 4096,
+        maximum: BLOCK_MAX,
+    };
+
+    /// Whether they are as the protocol wants them.
+    pub(crate) fn are_sound(&self) -> bool {
+        let least = self.minimum.max(BLOCK_PREFERRED_MIN);
+        self.minimum.is_power_of_two()
+            && self.minimum <= BLOCK_MIN_MAX
+            && self.preferred.is_power_of_two()
+            && self.preferred >= least
+            && self.maximum > 0
+            && (self.maximum.is_multiple_of(self.minimum) || self.maximum == u32::MAX)
+    }
+}
+
+/// What can be asked of an export.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Features {
+    /// Changes are refused with EPERM, and FUA, trim and zeroes aren't offered.
+    pub read_only: bool,
+    /// Flush.
+    pub flush: bool,
+    /// The FUA flag.
+    pub fua: bool,
+    /// The medium rotates.
+    pub rotational: bool,
+    /// Trim.
+    pub trim: bool,
+    /// Write Zeroes.
+    pub write_zeroes: bool,
+    /// The FAST_ZERO flag; only with `write_zeroes`.
+    pub fast_zero: bool,
+    /// Cache.
+    pub cache: bool,
+    /// A flush, or a write with FUA, on one connection covers all of them.
+    pub multi_conn: bool,
+    /// The context `base:allocation`, so Block Status: only where it costs next to nothing.
+    pub block_status: bool,
+}
+
+impl Features {
+    /// Reads and writes alone.
+    pub const NONE: Self = Self {
+        read_only: false,
+        flush: false,
+        fua: false,
+        rotational: false,
+        trim: false,
+        write_zeroes: false,
+        fast_zero: false,
+        cache: false,
+        multi_conn: false,
+        block_status: false,
+    };
+
+    /// Those that can be used: a read-only export can't be written in any way.
+    pub(crate) fn usable(mut self) -> Self {
+        self.fua &= !self.read_only;
+        self.trim &= !self.read_only;
+        self.write_zeroes &= !self.read_only;
+        self.fast_zero &= self.write_zeroes;
+        self
+    }
+
+    /// Transmission flags; DF stands for structured replies.
+    pub fn flags(&self, structured: bool) -> u16 {
+        let this = self.usable();
+        let bits = [
+            (this.read_only, transmission::READ_ONLY),
+            (this.flush, transmission::SEND_FLUSH),
+            (this.fua, transmission::SEND_FUA),
+            (this.rotational, transmission::ROTATIONAL),
+            (this.trim, transmission::SEND_TRIM),
+            (this.write_zeroes, transmission::SEND_WRITE_ZEROES),
+            (structured, transmission::SEND_DF),
+            (this.multi_conn, transmission::CAN_MULTI_CONN),
+            (this.cache, transmission::SEND_CACHE),
+            (this.fast_zero, transmission::SEND_FAST_ZERO),
+        ];
+        let on = bits.into_iter().filter(|(on, _)| *on);
+        on.fold(transmission::HAS_FLAGS, |flags, (_, bit)| flags | bit)
+    }
+
+    /// From transmission flags; unknown ones are ignored. Block Status isn't among them.
+    pub fn from_flags(flags: u16) -> Self {
+        let has = |bit| flags & bit != 0;
+        Self {
+            read_only: has(transmission::READ_ONLY),
+            flush: has(transmission::SEND_FLUSH),
+            fua: has(transmission::SEND_FUA),
+            rotational: has(transmission::ROTATIONAL),
+            trim: has(transmission::SEND_TRIM),
+            write_zeroes: has(transmission::SEND_WRITE_ZEROES),
+            fast_zero: has(transmission::SEND_FAST_ZERO),
+            cache: has(transmission::SEND_CACHE),
+            multi_conn: has(transmission::CAN_MULTI_CONN),
+            block_status: false,
+        }
+        .usable()
+    }
+}
+
+/// One export.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Export {
+    /// The driver's own name for it; comes back when a client opens it.
+    pub id: u32,
+    /// Name, ≤ 4096 bytes without NUL.
+    pub name: String,
+    /// For people, ≤ 4096 bytes without NUL; empty = none.
+    pub description: String,
+    /// Bytes; a multiple of the minimum block size.
+    pub size: u64,
+    /// Sizes of requests: the logical block, the optimal write, the longest request (≤ 32 MiB).
+    pub block_sizes: BlockSizes,
+    /// What can be asked of it.
+    pub features: Features,
+}
+
+impl Export {
+    /// The first field that can't be, and what it should be.
+    fn problem(&self) -> Option<(&'static str, &'static str)> {
+        let is_string = |s: &str| s.len() <= STRING_MAX && !s.contains('\0');
+        let sizes = &self.block_sizes;
+        let rules = [
+            (
+                is_string(&self.name),
+                "name",
+                "must be at most 4096 bytes without NUL",
+            ),
+            (
+                is_string(&self.description),
+                "description",
+                "must be at most 4096 bytes without NUL",
+            ),
+            (
+                sizes.are_sound(),
+                "block_sizes",
+                "must be powers of two: minimum up to 64 KiB, preferred not below it nor below \
+                 512, maximum a multiple of the minimum",
+            ),
+            (
+                sizes.maximum <= BLOCK_MAX,
+                "block_sizes",
+                "must have a maximum of at most 32 MiB",
+            ),
+            (
+                u64::from(sizes.maximum) >= self.size.min(sizes.preferred.into()),
+                "block_sizes",
+                "must have a maximum not below the preferred size",
+            ),
+            (
+                self.size <= SIZE_MAX && self.size.is_multiple_of(sizes.minimum.max(1).into()),
+                "size",
+                "must be a multiple of the minimum block size, below 2^63",
+            ),
+        ];
+        let broken = rules.into_iter().find(|(holds, ..)| !holds);
+        broken.map(|(_, field, why)| (field, why))
+    }
+}
+
+/// An export, or a list of them, that can't be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExportError {
+    /// Which of the list.
+    pub index: usize,
+    /// Field.
+    pub field: &'static str,
+    /// What would be right.
+    pub why: &'static str,
+}
+
+impl fmt::Display for ExportError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "export {}: {} {}", self.index, self.field, self.why)
+    }
+}
+
+impl core::error::Error for ExportError {}
+
+/// A checked list of exports; cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Exports {
+    list: Arc<[Export]>,
+    default: Option<usize>,
+}
+
+impl Exports {
+    /// A list; `default`: index of the export that clients get who name none.
+    ///
+    /// # Errors
+    /// More than 1024, two of one name, a field that can't be, or no such default.
+    pub fn new(list: Vec<Export>, default: Option<usize>) -> Result<Self, ExportError> {
+        let error = |index, field, why| Err(ExportError { index, field, why });
+        if list.len() > EXPORTS_MAX {
+            return error(EXPORTS_MAX, "list", "must be at most 1024 long");
+        }
+        for (index, export) in list.iter().enumerate() {
+            if let Some((field, why)) = export.problem() {
+                return error(index, field, why);
+            }
+            if list[..index].iter().any(|other| other.name == export.name) {
+                return error(index, "name", "must not be that of an earlier export");
+            }
+        }
+        if let Some(index) = default.filter(|&index| index >= list.len()) {
+            return error(index, "default", "must be an export of the list");
+        }
+        Ok(Self {
+            list: list.into(),
+            default,
+        })
+    }
+
+    /// All of them, in order.
+    pub fn list(&self) -> &[Export] {
+        &self.list
+    }
+
+    /// Index of the export that a client calls so. The empty name is the default one's, unless an
+    /// export has it (Option types, EXPORT_NAME).
+    pub(crate) fn find(&self, name: &[u8]) -> Option<usize> {
+        let found = self.list.iter().position(|e| e.name.as_bytes() == name);
+        found.or(self.default.filter(|_| name.is_empty()))
+    }
+}
+
+#[cfg(test)]
+mod tests;

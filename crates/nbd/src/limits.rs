@@ -1,0 +1,45 @@
+//! All limits of this crate.
+
+/// Longest name, description, query or message, bytes (Conventions).
+pub const STRING_MAX: usize = 4096;
+/// Most exports of one list.
+pub const EXPORTS_MAX: usize = 1024;
+/// Largest export, bytes: sizes are signed in most clients.
+pub const SIZE_MAX: u64 = i64::MAX as u64;
+/// Largest minimum block size, bytes (Block size constraints).
+pub const BLOCK_MIN_MAX: u32 = 1 << 16;
+/// Smallest preferred block size, bytes (Block size constraints).
+pub const BLOCK_PREFERRED_MIN: u32 = 512;
+/// Largest read or write, bytes: what every client may expect to be taken (Block size constraints).
+pub const BLOCK_MAX: u32 = 1 << 25;
+
+/// Data of one option that a server looks at, bytes: four strings. More is skipped and answered
+/// with Too Big.
+pub const OPTION_DATA_MAX: u32 = 4 * STRING_MAX as u32;
+/// Data of one option that a server skips, bytes; more ends the session.
+pub const OPTION_SKIP_MAX: u32 = 1 << 20;
+/// Options in one handshake.
+pub const OPTIONS_MAX: u16 = 64;
+/// Bytes of an export list after which one `poll_transmit` ends.
+pub const LIST_RUN: usize = 4096;
+/// Data of a refused write that a server skips, bytes; more ends the session.
+pub const WRITE_SKIP_MAX: u32 = 1 << 26;
+/// Most requests in flight on one connection.
+pub const REQUESTS_MAX: u16 = 1024;
+/// Most extents in one answer to Block Status, given or kept.
+pub const EXTENTS_MAX: usize = 16;
+/// Smallest piece of payload that may be configured, bytes.
+pub const PIECE_MIN: u32 = 4096;
+/// From the connection to transmission, ns: the usual value of the configuration.
+pub const HANDSHAKE_NS: u64 = 10_000_000_000;
+/// How long what is queued may take to go out after a session's end was decided, ns.
+pub const LINGER_NS: u64 = 5_000_000_000;
+
+/// Data of one option reply that a client looks at, bytes; more ends the session.
+pub const REPLY_DATA_MAX: u32 = 2 * STRING_MAX as u32;
+/// Replies to one option of a client; more end the session.
+pub const REPLIES_MAX: u16 = 64;
+/// Longest chunk without data that a client takes, bytes.
+pub const CHUNK_MAX: u32 = 1 << 20;
+/// Ranges of one read that a client remembers as arrived, adjacent ones as one.
+pub const RANGES_MAX: usize = 8;
