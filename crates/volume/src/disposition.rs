@@ -2,8 +2,8 @@
 //! history, for the engine.
 //!
 //! # Contract
-//! Pure: the same [`Attempt`] always gets the same answer. A route that failed is tried elsewhere, a
-//! busy path again; all else ends the I/O, since another *path* leads to the same data, the same
+//! Pure: the same [`Attempt`] always gets the same answer. A route that failed is tried elsewhere,
+//! a busy path again; all else ends the I/O, since another *path* leads to the same data, the same
 //! reservation and the same range (T2, T35). What must not be tried again on this path (DNR, T3) is
 //! no [`Outcome::Busy`] when it gets here. A change of data that no one answered for is held before
 //! anything else is done with it (T9).

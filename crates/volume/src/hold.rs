@@ -2,15 +2,15 @@
 //! from their ranges and order, for the engine (T9).
 //!
 //! # Contract
-//! [`Holds::insert`] when a write is held, or submitted while it [overlaps](Holds::overlaps) one that
-//! is; its entry stays until that write has ended for good ([`Holds::remove`]). A write may go to a
-//! path when it [is first](Holds::is_first): no entry before it overlaps. So overlapping writes are
-//! executed in the order in which they got here. Reads need no entry: until a write is acknowledged,
-//! a read may return what was there before it, or after it.
+//! [`Holds::insert`] when a write is held, or submitted while it [overlaps](Holds::overlaps) one
+//! that is; its entry stays until that write has ended for good ([`Holds::remove`]). A write may go
+//! to a path when it [is first](Holds::is_first): no entry before it overlaps. So overlapping
+//! writes are executed in the order in which they got here. Reads need no entry: until a write is
+//! acknowledged, a read may return what was there before it, or after it.
 //!
 //! # Limits
-//! Entries for as many writes as were asked for at construction; then [`Holds::insert`] says `Full`.
-//! All work is linear in the number of entries, and none while there are none.
+//! Entries for as many writes as were asked for at construction; then [`Holds::insert`] says
+//! `Full`. All work is linear in the number of entries, and none while there are none.
 use alloc::vec::Vec;
 
 /// Bytes `start..end`.

@@ -3,10 +3,10 @@
 //!
 //! The controllers are asked one after the other under the one slot of the flush. A path that was
 //! lost with acknowledged, unflushed writes holds the flush up until it came back and flushed; when
-//! that takes too long, the flush fails, once, with a line that says why. Where several cores write,
-//! each asks every controller with a cache that is live, and learns of unflushed ones from the
-//! others when a path is lost. A live controller whose ANA group is not usable is not asked: handing
-//! its group over is the array's own affair.
+//! that takes too long, the flush fails, once, with a line that says why. Where several cores
+//! write, each asks every controller with a cache that is live, and learns of unflushed ones from
+//! the others when a path is lost. A live controller whose ANA group is not usable is not asked:
+//! handing its group over is the array's own affair.
 use super::path::{Path, Phase};
 use super::types::HostEvent;
 use super::{HostEngine, report};

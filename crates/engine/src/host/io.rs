@@ -1,8 +1,8 @@
 //! The course of one I/O: submitted, given a path, given to the path's queue, ended, reported.
 //!
-//! The policy's choice is final while the path lives: an I/O whose path is full waits for that path,
-//! first come first served, as it would in the kernel, and is counted. What becomes of an I/O that a
-//! path did not do is decided in `wait`.
+//! The policy's choice is final while the path lives: an I/O whose path is full waits for that
+//! path, first come first served, as it would in the kernel, and is counted. What becomes of an I/O
+//! that a path did not do is decided in `wait`.
 use super::counters::group;
 use super::path::{Path, Phase, Role, Target};
 use super::types::{HostEvent, Io, IoOp, NO_PATH, PathKind, SubmitError, VolumeInfo};

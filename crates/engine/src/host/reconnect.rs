@@ -1,4 +1,5 @@
-//! How a lost path comes back: with growing waits, after every connection of its controller is over.
+//! How a lost path comes back: with growing waits, after every connection of its controller is
+//! over.
 //!
 //! Core 0 decides. A path that any core has lost is lost on all: core 0 says so, hears from every
 //! other core that its connections are over, and tells all of them; from then on the bound of held

@@ -19,8 +19,8 @@ pub struct Recovery {
     /// First wait before a lost path is connected again; doubled with every failure. 100 ms: what a
     /// restarted target or a rerouted network needs at least, and not yet felt.
     pub reconnect_min_ns: u64,
-    /// Longest such wait. 10 s: a path that returns after a night is used within seconds, and a dead
-    /// target sees six attempts a minute.
+    /// Longest such wait. 10 s: a path that returns after a night is used within seconds, and a
+    /// dead target sees six attempts a minute.
     pub reconnect_max_ns: u64,
     /// Longest wait of an I/O without any usable path. Unlimited: a file system survives a pause,
     /// and no error.

@@ -1,5 +1,5 @@
-//! The end of the engine: I/O drains, controllers are shut down, connections are closed, each within
-//! bounds.
+//! The end of the engine: I/O drains, controllers are shut down, connections are closed, each
+//! within bounds.
 use super::HostEngine;
 use super::path::{Link, Phase, Role};
 use super::types::PathKind;

@@ -272,8 +272,8 @@ pub enum HostEvent {
     /// [`HostEvent::Failed`] was said of.
     Ready(u16, VolumeInfo),
     /// A volume has lost a path, or never got it: one line with what, which, why, what to do. Said
-    /// again only when an attempt to connect it fails for another reason. Without recovery, a volume
-    /// that has no path left is never [`HostEvent::Ready`], or fails all I/O from now on.
+    /// again only when an attempt to connect it fails for another reason. Without recovery, a
+    /// volume that has no path left is never [`HostEvent::Ready`], or fails all I/O from now on.
     Failed(u16, String),
     /// With recovery: no path of the volume is live now, though all were tried; all are tried again
     /// and again. I/O waits, or the volume is not yet ready.
@@ -328,8 +328,8 @@ pub enum PathNews {
         /// Path.
         path: PathIndex,
     },
-    /// After `Lost`. To core 0: the sender's connections of it are over. From core 0: all are, since
-    /// `since_ns`; from then on the bound of held writes counts (T9).
+    /// After `Lost`. To core 0: the sender's connections of it are over. From core 0: all are,
+    /// since `since_ns`; from then on the bound of held writes counts (T9).
     Closed {
         /// Volume index.
         volume: u16,

@@ -8,9 +8,10 @@
 //!
 //! # Contract
 //! A change of data that nobody answered for is held before anything else is done with it, also
-//! before it fails; a new one that overlaps it waits until it has ended, in order. Reads don't wait:
-//! what they overlap is not acknowledged, so either content is right. An I/O on a local device stays
-//! there until the device ends it, whatever became of the path: the device still has its memory.
+//! before it fails; a new one that overlaps it waits until it has ended, in order. Reads don't
+//! wait: what they overlap is not acknowledged, so either content is right. An I/O on a local
+//! device stays there until the device ends it, whatever became of the path: the device still has
+//! its memory.
 //!
 //! # Limits
 //! All waits hold slots, so `io_max` bounds them together.
