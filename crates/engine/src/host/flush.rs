@@ -60,7 +60,7 @@ impl HostEngine {
             Some(number) => self.await_flush(number, index, now_ns),
             None if some => self.end(index, Outcome::Done, path, now_ns),
             // Nothing is known to be cached: any path may say so.
-            None => self.place(index, now_ns),
+            None => self.place_again(index, now_ns),
         }
     }
 

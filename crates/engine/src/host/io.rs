@@ -11,7 +11,7 @@ use crate::machine::{DeviceError, Output, Span};
 use nvme::host::{Command, Completed, SubmitError as QueueFull};
 use nvme::wire::Status;
 use nvme::wire::status::Class;
-use policy::PathIndex;
+use policy::{PathIndex, Request};
 use volume::{IoLimits, Outcome};
 
 impl HostEngine {
@@ -37,7 +37,7 @@ impl HostEngine {
         let index = self.slots.take(io, now_ns).ok_or(SubmitError::Full)?;
         if let Some(outcome) = refused {
             self.slots.end(index, outcome, NO_PATH, now_ns);
-        } else if io.op == IoOp::Flush {
+        } else if matches!(io.op, IoOp::Flush) {
             self.slots.get_mut(index).course.watched = true;
             self.flush(index, now_ns);
         } else if free || !self.is_behind(index) {
@@ -47,27 +47,53 @@ impl HostEngine {
     }
 
     /// Finds a path for an I/O.
-    #[inline]
-    pub(super) fn place(&mut self, index: u32, now_ns: u64) {
-        let request = self.request(index, now_ns);
-        let volume = usize::from(self.slots.get(index).io.volume);
-        match self.volumes[volume].head.select(&request) {
-            Some(chosen) => self.put(index, chosen, now_ns),
-            None => self.park(index, now_ns),
-        }
+    #[inline(always)]
+    fn place(&mut self, index: u32, now_ns: u64) {
+        let io = &self.slots.get(index).io;
+        let request = Request {
+            source: io.source,
+            group: group(io.op),
+            length: io.length,
+            address: io.offset,
+            now_ns,
+        };
+        let volume = &mut self.volumes[usize::from(io.volume)];
+        let Some(chosen) = volume.head.select(&request) else {
+            return self.park(index, now_ns);
+        };
+        let number = volume.first + usize::from(chosen.0);
+        self.give(number, index, chosen, now_ns);
     }
 
-    /// Gives an I/O to the path that was chosen for it.
-    #[inline]
+    /// Gives an I/O, not for the first time, to the path that was chosen for it.
+    #[cold]
     pub(super) fn put(&mut self, index: u32, chosen: PathIndex, now_ns: u64) {
+        self.renew(index, now_ns);
+        let volume = usize::from(self.slots.get(index).io.volume);
+        let number = self.volumes[volume].first + usize::from(chosen.0);
+        self.give(number, index, chosen, now_ns);
+    }
+
+    /// Finds a path for an I/O that was placed or waited before.
+    #[cold]
+    pub(super) fn place_again(&mut self, index: u32, now_ns: u64) {
+        self.renew(index, now_ns);
+        self.place(index, now_ns);
+    }
+
+    /// A new attempt begins.
+    fn renew(&mut self, index: u32, now_ns: u64) {
         let slot = self.slots.get_mut(index);
-        slot.path = chosen;
         slot.placed_ns = now_ns;
         slot.expired = false;
-        let number = self.volumes[usize::from(slot.io.volume)].first + usize::from(chosen.0);
+    }
+
+    #[inline(always)]
+    fn give(&mut self, number: usize, index: u32, chosen: PathIndex, now_ns: u64) {
         let full =
             self.paths[number].lane.waiting().is_some() || !self.issue(number, index, now_ns);
         let path = &mut self.paths[number];
+        self.slots.get_mut(index).path = chosen;
         self.slots.push(&mut path.lane, index, full);
         path.counters.waited_full += u64::from(full);
     }
@@ -172,6 +198,7 @@ impl HostEngine {
         let path = &mut self.paths[number];
         self.slots.unlink(&mut path.lane, index);
         let slot = self.slots.get(index);
+        let watched = slot.course.watched;
         let outcome = match outcome {
             Outcome::PathError if slot.expired => Outcome::TimedOut,
             other => other,
@@ -184,7 +211,7 @@ impl HostEngine {
             self.warn_of_stall(number, latency_ns);
         }
         let path = self.paths[number].index;
-        if outcome.is_done() && !self.slots.get(index).course.watched {
+        if outcome.is_done() && !watched {
             self.slots.end(index, outcome, path, now_ns);
         } else {
             self.dispose(number, index, outcome, now_ns);

@@ -103,7 +103,9 @@ impl HostEngine {
         volume.totals.moved_total += 1;
         match volume.head.select_among(&request, |path| path != from) {
             Some(chosen) => self.put(index, chosen, now_ns),
-            None => self.place(index, now_ns),
+            None => {
+                self.place_again(index, now_ns);
+            }
         }
     }
 
@@ -147,7 +149,7 @@ impl HostEngine {
             };
             self.slots.unlink(&mut volume.queue, index);
             self.excuse(index, now_ns);
-            self.place(index, now_ns);
+            self.place_again(index, now_ns);
         }
     }
 
@@ -245,7 +247,7 @@ impl HostEngine {
             if core::mem::take(&mut slot.course.behind) {
                 self.slots.unlink(&mut self.volumes[it].behind, index);
                 self.excuse(index, now_ns);
-                self.place(index, now_ns);
+                self.place_again(index, now_ns);
             }
         }
     }
@@ -316,7 +318,9 @@ impl HostEngine {
         let head = &mut self.volumes[volume].head;
         match head.select_among(&request, |it| it == path) {
             Some(chosen) => self.put(index, chosen, now_ns),
-            None => self.place(index, now_ns),
+            None => {
+                self.place_again(index, now_ns);
+            }
         }
     }
 
