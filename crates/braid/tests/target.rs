@@ -1,7 +1,7 @@
 //! `braid target` as a process: what it prints, how it is changed, how it ends, what it refuses.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
@@ -277,4 +277,230 @@ fn a_second_target_does_not_take_the_socket_of_the_first() {
     assert!(error.contains("another target listens on"), "{error}");
     first.show();
     first.end();
+}
+
+impl Target {
+    fn uri(&self) -> &str {
+        self.lines[0].split_whitespace().last().unwrap()
+    }
+
+    fn set(&self, settings: &[&str]) {
+        let words = [&["set", "--port", "1"], settings].concat();
+        let output = self.control(&words);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+    }
+
+    /// How often a fault was injected.
+    fn injected(&self, kind: &str) -> u64 {
+        let shown = self.show();
+        shown["ports"][0]["faults"]["injected"][kind]
+            .as_u64()
+            .unwrap()
+    }
+
+    /// Writes 16 blocks; whether all went well, and what was said.
+    fn write(&self, options: &[&str]) -> (bool, String) {
+        let sized = options.contains(&"--size");
+        let size: &[&str] = if sized { &[] } else { &["--size", "64k"] };
+        let mut command = braid();
+        command
+            .args(["bench", self.uri(), "--rw", "write", "--bs", "4k"])
+            .args(["--connect-timeout", "500ms"])
+            .args(size)
+            .args(options);
+        let output = command.output().unwrap();
+        let said = text(&output.stdout) + &text(&output.stderr);
+        assert!(!said.contains("panicked"), "{said}");
+        (output.status.success(), said)
+    }
+
+    /// Ends it; what it had written to standard error.
+    fn end_with_log(mut self) -> String {
+        let mut log = self.child.stderr.take().unwrap();
+        self.end();
+        let mut text = String::new();
+        log.read_to_string(&mut text).unwrap();
+        text
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+const MEM: [&str; 4] = ["--mem", "1MiB", "--listen", "127.0.0.1:0"];
+
+#[test]
+fn injected_errors_reach_hosts_are_counted_and_end() {
+    let directory = tempfile::tempdir().unwrap();
+    let Some(target) = Target::start(directory.path(), "t.sock", &MEM, 1) else {
+        return;
+    };
+    target.set(&["error=media-write:dnr:lba=3+0x281:op=read"]);
+    let shown = target.show();
+    let rules = &shown["ports"][0]["faults"]["errors"];
+    assert_eq!(rules[0], "write-fault:dnr:op=write:op=write-zeroes:lba=3-3");
+    assert_eq!(rules[1], "unrecovered-read-error:op=read");
+    let (well, said) = target.write(&[]);
+    assert!(!well && said.contains("byte 12288"), "{said}");
+    assert_eq!(target.injected("errors"), 1);
+    target.set(&["error=0"]);
+    let (well, said) = target.write(&[]);
+    assert!(well, "{said}");
+    assert_eq!(target.injected("errors"), 1);
+    target.end();
+}
+
+#[test]
+fn ports_drop_refuse_and_fall_silent_while_they_are_told_to() {
+    let directory = tempfile::tempdir().unwrap();
+    let Some(target) = Target::start(directory.path(), "t.sock", &MEM, 1) else {
+        return;
+    };
+    for (on, off, kind) in [
+        ("refuse=1h", "refuse=0", "refused"),
+        ("mute=1h", "mute=0", "muted"),
+        ("drop_rate=1", "drop_rate=0", "drops"),
+    ] {
+        target.set(&[on]);
+        let (well, said) = target.write(&[]);
+        assert!(!well, "{on}: {said}");
+        assert!(target.injected(kind) > 0, "{kind}");
+        target.set(&[off]);
+        let (well, said) = target.write(&[]);
+        assert!(well, "{off}: {said}");
+    }
+    target.end();
+}
+
+#[test]
+fn t09_a_write_that_its_host_gave_up_is_executed_late() {
+    let directory = tempfile::tempdir().unwrap();
+    let quick = ["--mem", "1MiB", "--cqt", "3s", "--listen"];
+    let ports = [&quick[..], &["127.0.0.1:0,late_writes=50ms,hold_writes=1h"]].concat();
+    let Some(target) = Target::start(directory.path(), "t.sock", &ports, 1) else {
+        return;
+    };
+    assert_eq!(target.show()["subsystem"]["cqt_ns"], 3_000_000_000u64);
+    let (well, said) = target.write(&["--io-timeout", "300ms"]);
+    assert!(!well, "{said}");
+    let held = target.injected("held_writes");
+    assert!(held > 0);
+    let asked = (0..10_000).find(|_| target.injected("late_writes") == held);
+    assert!(asked.is_some(), "never executed");
+    assert_eq!(target.show()["ports"][0]["inflight"], 0);
+    target.end();
+}
+
+#[test]
+fn the_log_tells_of_connections_and_faults_unless_it_is_to_be_quiet() {
+    let directory = tempfile::tempdir().unwrap();
+    for quiet in [false, true] {
+        let arguments = [&MEM[..], if quiet { &["--quiet"] } else { &[] }].concat();
+        let Some(target) = Target::start(directory.path(), "t.sock", &arguments, 1) else {
+            return;
+        };
+        target.set(&["error=media-write:dnr"]);
+        assert!(!target.write(&[]).0);
+        let log = target.end_with_log();
+        for part in [
+            "port 1: connection 0 accepted\n",
+            "port 1: connection 0 closed: ",
+            "port 1: faults injected: 16 errors\n",
+        ] {
+            assert_eq!(log.contains(part), !quiet, "{part} in {log}");
+        }
+        assert!(!quiet || log.is_empty(), "{log}");
+    }
+}
+
+#[test]
+fn faults_in_the_configuration_are_checked() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("t.toml");
+    let config = |cqt: &str, faults: &str| {
+        let text = format!(
+            "nqn = \"nqn.2026-01.org.example:v0\"\ncqt = \"{cqt}\"\n\
+             [[namespace]]\nbackend = \"mem:1MiB\"\n\
+             [[port]]\nlisten = \"127.0.0.1:0\"\nfaults = {{ {faults} }}\n"
+        );
+        std::fs::write(&path, text).unwrap();
+    };
+    let arguments = ["-c", path.to_str().unwrap()];
+    for (cqt, faults, code, part) in [
+        ("1s", "dealy = \"1s\"", 2, "unknown field `dealy`"),
+        (
+            "1s",
+            "error = \"no-such\"",
+            2,
+            "\"no-such\" is no error status",
+        ),
+        ("1s", "drop_rate = \"2\"", 2, "\"2\" is no probability"),
+        ("2m", "", 1, "cqt 120000 ms is more than the 65535 ms"),
+    ] {
+        config(cqt, faults);
+        let (got, error) = refused(&arguments);
+        assert!(error.contains(part), "{error}");
+        assert_eq!(got, Some(code), "{error}");
+    }
+    config("1s", "drop_rate = \"0.25\", until_kato = \"on\"");
+    let Some(target) = Target::start(directory.path(), "t.sock", &arguments, 1) else {
+        return;
+    };
+    let faults = &target.show()["ports"][0]["faults"];
+    assert_eq!(
+        (&faults["drop_rate"], &faults["until_kato"]),
+        (&0.25.into(), &true.into())
+    );
+    target.end();
+}
+
+/// A file system of 256 KiB.
+struct Tmpfs(PathBuf);
+
+impl Tmpfs {
+    fn mount(on: &Path) -> Result<Self, String> {
+        let mut mount = Command::new("mount");
+        mount
+            .args(["-t", "tmpfs", "-o", "size=256k", "tmpfs"])
+            .arg(on);
+        match mount.output() {
+            Ok(output) if output.status.success() => Ok(Self(on.into())),
+            Ok(output) => Err(text(&output.stderr).trim().into()),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+}
+
+impl Drop for Tmpfs {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
+    }
+}
+
+#[test]
+fn a_full_disk_under_a_namespace_is_an_error_and_not_the_end() {
+    let directory = tempfile::tempdir().unwrap();
+    let disk = directory.path().join("disk");
+    std::fs::create_dir(&disk).unwrap();
+    let _disk = match Tmpfs::mount(&disk) {
+        Ok(mounted) => mounted,
+        Err(reason) => {
+            println!("SKIP target-disk-full: no tmpfs can be mounted: {reason}");
+            return;
+        }
+    };
+    let file = disk.join("v0");
+    let file = ["--file", file.to_str().unwrap(), "--size", "1MiB"];
+    let arguments = [&file[..], &["--listen", "127.0.0.1:0"]].concat();
+    let Some(target) = Target::start(directory.path(), "t.sock", &arguments, 1) else {
+        return;
+    };
+    let (well, said) = target.write(&["--size", "1m"]);
+    assert!(!well && said.contains("out of space"), "{said}");
+    let shown = target.show();
+    assert!(shown["ports"][0]["errors"].as_u64().unwrap() > 0);
+    let (well, said) = target.write(&[]);
+    assert!(well, "what has its place can be written again: {said}");
+    target.end();
 }

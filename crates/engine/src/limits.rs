@@ -16,5 +16,11 @@ pub const VOLUMES_MAX: usize = 256;
 /// Most namespaces that an error lists.
 pub const NAMESPACES_LISTED_MAX: usize = 16;
 
+/// Most rules of injected errors at one port.
+pub const ERROR_RULES_MAX: usize = 16;
+
+/// Events that a target's log keeps until they are read.
+pub const LOG_EVENTS_MAX: usize = 1024;
+
 /// Most commands that all connections of a target may have under way together.
 pub const TARGET_COMMANDS_MAX: u64 = 1 << 20;

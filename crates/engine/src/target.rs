@@ -12,9 +12,10 @@
 //! a host can hold is bounded by the pool's shares, so that one that neither sends nor reads
 //! starves itself alone.
 //!
-//! A connection that ends takes with it what has not begun; what is at a device ends there, and
-//! only then the connection's number is free. All commands of one port that are due at one time
-//! begin in the order they came. The figures in [`TargetEngine::board`] are of the last loop turn.
+//! A connection that ends takes with it what has not begun (unless [`Faults`] say otherwise); what
+//! is at a device ends there, and only then the connection's number is free. All commands of one
+//! port that are due at one time begin in the order they came. The figures in
+//! [`TargetEngine::board`] are of the last loop turn.
 //!
 //! # Limits
 //! One core. At most `connections_max` connections and a queue's entries on each; all tables are
@@ -23,12 +24,17 @@ mod board;
 mod commands;
 mod connections;
 mod execute;
+mod faults;
+mod inject;
+mod log;
 mod machine;
 mod pool;
 mod ports;
 mod status;
 
-pub use board::{Board, PortStats};
+pub use board::{Board, FaultStats, PortStats};
+pub use faults::{ErrorRule, Faults, Ops, Probability};
+pub use log::{Event, Log, Why};
 
 use crate::limits::{BUFFER_MAX, TARGET_COMMANDS_MAX};
 use crate::machine::{DeviceId, Output};
@@ -67,6 +73,8 @@ pub enum TargetControl {
     Resize(u32, u64),
     /// Drop all connections of a port now (with a reset).
     Drop(u16),
+    /// New faults of a port (index).
+    Faults(u16, Faults),
     /// End.
     Stop,
 }
@@ -83,6 +91,7 @@ pub struct TargetEngine {
     outputs: VecDeque<Output>,
     stop: Stop,
     board: Arc<Board>,
+    log: Arc<Log>,
 }
 
 /// What the engine must know of a namespace.
@@ -126,8 +135,21 @@ impl TargetEngine {
             outputs: VecDeque::with_capacity(commands_max + 4 * connections as usize + 1),
             stop: Stop::No,
             board: Arc::new(Board::new(config.shapes.len())),
+            log: Arc::new(Log::new()),
             subsystem: Subsystem::new(config.subsystem)?,
         })
+    }
+
+    /// Faults of a port (index) from the beginning. Where there is no such port nothing changes.
+    pub fn set_faults(&mut self, port: u16, faults: Faults) {
+        if let Some(port) = self.ports.get_mut(usize::from(port)) {
+            port.faults.configure(faults);
+        }
+    }
+
+    /// What happens to connections, for other threads.
+    pub fn log(&self) -> Arc<Log> {
+        self.log.clone()
     }
 
     /// Counters of one port (index).

@@ -2,7 +2,7 @@
 mod target_hand;
 
 use engine::machine::{Closed, DeviceError};
-use engine::target::{TargetConfig, TargetControl};
+use engine::target::{ErrorRule, Faults, Ops, Probability, TargetConfig, TargetControl};
 use engine::{ConnId, DeviceOp, Machine};
 use nvme::wire::Status;
 use nvme::wire::pdu::DataHeader;
@@ -294,6 +294,9 @@ enum Move {
     HangUp,
     Device,
     Drop,
+    /// Writes held so long, then late so long (up to 3 ms: never), or until keep-alive expires; how
+    /// often commands fail and connections drop.
+    Faults(u64, u64, bool, u32),
     Stall(u64),
 }
 
@@ -309,6 +312,8 @@ fn moves() -> impl Strategy<Value = Move> {
         6 => Just(Move::Device),
         1 => Just(Move::Drop),
         1 => (0..10 * MS).prop_map(Move::Stall),
+        1 => (0..10 * MS, 0..10 * MS, any::<bool>(), 0..50_000_000u32)
+            .prop_map(|(hold, late, kato, rate)| Move::Faults(hold, late, kato, rate)),
     ]
 }
 
@@ -360,6 +365,15 @@ proptest! {
                 Move::Device if hand.at_device.is_empty() => {}
                 Move::Device => hand.answer_device(),
                 Move::Drop => hand.control(TargetControl::Drop(0)),
+                Move::Faults(hold_ns, late_writes_ns, until_keep_alive, rate) => {
+                    let faults = Faults {
+                        hold_writes_until_ns: hand.now + hold_ns,
+                        late_writes_ns: late_writes_ns.saturating_sub(3 * MS),
+                        until_keep_alive,
+                        ..chances(rate)
+                    };
+                    hand.control(TargetControl::Faults(0, faults));
+                }
                 Move::Stall(ns) => {
                     let stall_until_ns = hand.now + ns;
                     let shape = Config { stall_until_ns, ..delay(MS) };
@@ -368,7 +382,9 @@ proptest! {
             }
         }
         hand.control(TargetControl::Drop(0));
+        hand.control(TargetControl::Faults(0, Faults::default()));
         sweep(&mut hand);
+        hand.pass(SECOND);
         while !hand.at_device.is_empty() {
             hand.answer_device();
         }
@@ -377,6 +393,22 @@ proptest! {
         let stats = hand.target.port_stats(0);
         prop_assert_eq!((stats.connections, stats.in_flight), (0, 0));
         prop_assert!(arena_is_whole(&mut hand));
+    }
+}
+
+/// Commands fail and connections drop, so many times of 10⁹.
+fn chances(parts_per_billion: u32) -> Faults {
+    let rate = Probability::new(parts_per_billion).unwrap();
+    let error = ErrorRule {
+        status: Status::INTERNAL_ERROR,
+        ops: Ops::ALL,
+        blocks: None,
+        rate,
+    };
+    Faults {
+        errors: vec![error],
+        drop_rate: rate,
+        ..Faults::default()
     }
 }
 

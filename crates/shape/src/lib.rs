@@ -30,9 +30,11 @@ mod bandwidth;
 mod delay;
 mod jitter;
 pub mod limits;
+mod random;
 mod servers;
 mod stall;
 
+pub use random::Random;
 pub use stall::PortTime;
 
 use bandwidth::Bandwidth;

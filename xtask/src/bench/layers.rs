@@ -1,8 +1,9 @@
 //! Instructions per I/O of each layer on its own: what a core spends in our code, without the
 //! kernel and without touching payload.
 //!
-//! Each layer has an example that drives it alone: `policy_cost`, the engine's `host_cost` (over
-//! local devices, so that no protocol is in it), and the host's and the target's side of NVMe/TCP.
+//! Each layer has an example that drives it alone: `policy_cost`, `engine_cost` (over local
+//! devices, so that no protocol is in it), and `host_cost` and `target_cost`, the two sides of
+//! NVMe/TCP.
 use super::{Format, callgrind};
 use anyhow::{Context, Result};
 use serde_json::json;
@@ -47,7 +48,7 @@ const LAYERS: [Layer; 8] = [
     Layer::iterations(
         "engine: host, 2 paths, no protocol",
         "braid-engine",
-        "host_cost",
+        "engine_cost",
         &["2"],
     ),
     Layer::measured("nvme host: read", "host_cost", &[]),
@@ -94,7 +95,6 @@ impl Layer {
 
     /// Instructions per I/O.
     fn measure(&self, root: &Path) -> Result<f64> {
-        // Built each time: two packages have an example of one name, and it has one place.
         let program = super::build(root, &["-p", self.package, "--example", self.example])?;
         match self.count {
             Count::Iterations => {

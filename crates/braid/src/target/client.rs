@@ -25,12 +25,13 @@ struct Common {
 
 /// Options of `set`.
 #[derive(Clone, Debug, Args)]
+#[command(after_help = super::faults::HELP)]
 pub struct SetArgs {
     /// Port, as `show` numbers it
     #[arg(long, value_name = "N")]
     port: u16,
     /// delay=30ms jitter=1ms bandwidth=300MiB/s servers=4 service_time=50us large_from=64KiB
-    /// large_delay=5ms stall=5s ana=inaccessible; 0 switches one off
+    /// large_delay=5ms stall=5s ana=inaccessible, or a fault (see below); 0 switches one off
     #[arg(required = true, value_name = "KEY=VALUE")]
     settings: Vec<String>,
     #[command(flatten)]
@@ -202,7 +203,45 @@ fn show_port(text: &mut String, port: &Value) -> std::fmt::Result {
         format_count(number(&port["commands"])),
         format_count(number(&port["errors"])),
         format_bytes(number(&port["bytes"])),
-    )
+    )?;
+    show_faults(text, &port["faults"])
+}
+
+/// What is to go wrong at a port, and what did; nothing where there is neither.
+fn show_faults(text: &mut String, faults: &Value) -> std::fmt::Result {
+    let mut words = Vec::new();
+    for rule in faults["errors"].as_array().into_iter().flatten() {
+        words.push(format!("error={}", word(rule)));
+    }
+    if let Some(rate) = faults["drop_rate"].as_f64().filter(|rate| *rate > 0.0) {
+        words.push(format!("drop_rate={rate}"));
+    }
+    for (name, key) in [
+        ("late_writes", "late_writes_ns"),
+        ("hold_writes", "hold_writes_ns"),
+        ("mute", "mute_ns"),
+        ("refuse", "refuse_ns"),
+    ] {
+        let ns = number(&faults[key]);
+        if ns > 0 {
+            words.push(format!("{name}={}", format_ns(ns as f64).replace(' ', "")));
+        }
+    }
+    if faults["until_kato"] == true {
+        words.push("until_kato=on".into());
+    }
+    if !words.is_empty() {
+        writeln!(text, "  faults: {}", words.join(" "))?;
+    }
+    let injected = faults["injected"].as_object().into_iter().flatten();
+    let counts: Vec<_> = injected
+        .filter(|(_, count)| number(count) > 0)
+        .map(|(kind, count)| format!("{count} {}", kind.replace('_', " ")))
+        .collect();
+    if !counts.is_empty() {
+        writeln!(text, "  injected: {}", counts.join(", "))?;
+    }
+    Ok(())
 }
 
 /// What slows a port, each with a comma before it.

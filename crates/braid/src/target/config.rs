@@ -14,12 +14,14 @@
 //! [[port]]
 //! listen = "127.0.0.1:4421"
 //! delay = "30ms"
+//! faults = { error = "media-read:0.01", late_writes = "2s" }
 //! ```
 //!
 //! # Contract
 //! Identifiers that aren't given follow from the NQN and the NSID, so that two processes with the same
 //! configuration offer the same namespace. Their controller identifiers must then be disjoint:
 //! `cntlid = [1, 999]` here and `[1000, 1999]` there.
+use super::faults::FaultSettings;
 use super::limits::CONFIG_BYTES_MAX;
 use super::quantity::{Ana, Duration, Identifier, Rate, Size, from_text};
 use super::settings::Settings;
@@ -66,6 +68,9 @@ pub struct Config {
     /// Memory for payload; used as it is needed.
     #[serde(default = "default_buffers")]
     pub buffers: Size,
+    /// Command quiesce time reported: until then what a lost connection left may still be executed.
+    #[serde(default)]
+    pub cqt: Duration,
     /// Control socket.
     pub socket: Option<PathBuf>,
     /// Pin to this CPU.
@@ -115,6 +120,8 @@ pub struct Port {
     pub shape: shape::Config,
     /// ANA state of all namespaces seen through it.
     pub ana: nvme::host::AnaState,
+    /// What goes wrong.
+    pub faults: FaultSettings,
 }
 
 /// A port as it is written; the keys of [`Settings`] beside its address.
@@ -130,6 +137,8 @@ struct PortKeys {
     large_from: Option<Size>,
     large_delay: Option<Duration>,
     ana: Option<Ana>,
+    #[serde(default)]
+    faults: FaultSettings,
 }
 
 fn default_model() -> String {
@@ -209,6 +218,7 @@ impl Config {
             io_queues: default_io_queues(),
             connections: default_connections(),
             buffers: default_buffers(),
+            cqt: Duration::default(),
             socket: None,
             cpu: None,
             spin: false,
@@ -259,6 +269,7 @@ impl Port {
             listen,
             shape,
             ana: settings.ana.unwrap_or_default().0,
+            faults: settings.faults.clone(),
         }
     }
 }
@@ -275,6 +286,7 @@ impl From<PortKeys> for Port {
             large_delay: keys.large_delay,
             stall: None,
             ana: keys.ana,
+            faults: keys.faults,
         };
         Port::new(keys.listen, &settings)
     }

@@ -8,11 +8,12 @@
 //! answered; what it changes is in force within a loop turn.
 use super::backend::Backend;
 use super::config::Config;
+use super::faults::{show_chance, show_rule};
 use super::limits::{ACCEPT_PAUSE, CLIENT_SILENCE, CLIENTS_MAX};
 use super::quantity::{Ana, Size};
 use super::rpc::{self, Failure, Lines};
 use super::settings::Settings;
-use engine::target::{Board, TargetControl};
+use engine::target::{Board, FaultStats, Faults, TargetControl};
 use nvme::host::AnaState;
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use serde::Deserialize;
@@ -30,6 +31,7 @@ pub struct Control {
     serial: String,
     model: String,
     cntlid: [u16; 2],
+    cqt_ns: u64,
     board: Arc<Board>,
     send: Send,
     state: Mutex<State>,
@@ -43,6 +45,7 @@ struct State {
 struct Port {
     address: SocketAddr,
     shape: shape::Config,
+    faults: Faults,
     ana: AnaState,
 }
 
@@ -85,15 +88,16 @@ impl Control {
         board: Arc<Board>,
         send: Send,
     ) -> Self {
-        let ports = config
-            .ports
-            .iter()
-            .zip(addresses)
-            .map(|(port, address)| Port {
+        let ports = config.ports.iter().zip(addresses).map(|(port, address)| {
+            let mut faults = Faults::default();
+            port.faults.apply(&mut faults, runtime::now_ns());
+            Port {
                 address: *address,
                 shape: port.shape,
+                faults,
                 ana: port.ana,
-            });
+            }
+        });
         let namespaces = config
             .namespaces
             .iter()
@@ -112,6 +116,7 @@ impl Control {
             serial: config.serial(),
             model: config.model.clone(),
             cntlid: config.cntlid,
+            cqt_ns: config.cqt.0,
             board,
             send,
             state: Mutex::new(State {
@@ -145,6 +150,12 @@ impl Control {
             settings.apply(&mut shape, runtime::now_ns());
             self.send(TargetControl::Shape(index, shape))?;
             port.shape = shape;
+        }
+        if settings.changes_faults() {
+            let mut faults = port.faults.clone();
+            settings.faults.apply(&mut faults, runtime::now_ns());
+            self.send(TargetControl::Faults(index, faults.clone()))?;
+            port.faults = faults;
         }
         if let Some(Ana(ana)) = settings.ana {
             self.send(TargetControl::Ana(index, ana))?;
@@ -207,6 +218,7 @@ impl Control {
         json!({
             "subsystem": {
                 "nqn": self.nqn, "serial": self.serial, "model": self.model, "cntlid": self.cntlid,
+                "cqt_ns": self.cqt_ns,
             },
             "ports": ports.collect::<Vec<_>>(),
             "namespaces": state.namespaces.iter().map(Namespace::show).collect::<Vec<_>>(),
@@ -230,6 +242,7 @@ impl Control {
                 "large_delay_ns": shape.large_delay_ns,
                 "stalled_ns": shape.stall_until_ns.saturating_sub(runtime::now_ns()),
             },
+            "faults": show_faults(&port.faults, &stats.faults),
             "connections": stats.connections,
             "inflight": stats.in_flight,
             "commands": stats.commands,
@@ -266,6 +279,28 @@ impl Namespace {
             "read_only": self.read_only,
         })
     }
+}
+
+fn show_faults(faults: &Faults, injected: &FaultStats) -> Value {
+    let left = |until_ns: u64| until_ns.saturating_sub(runtime::now_ns());
+    json!({
+        "errors": faults.errors.iter().map(show_rule).collect::<Vec<_>>(),
+        "drop_rate": show_chance(faults.drop_rate),
+        "hold_writes_ns": left(faults.hold_writes_until_ns),
+        "late_writes_ns": faults.late_writes_ns,
+        "until_kato": faults.until_keep_alive,
+        "mute_ns": left(faults.mute_until_ns),
+        "refuse_ns": left(faults.refuse_until_ns),
+        "injected": {
+            "errors": injected.errors,
+            "drops": injected.drops,
+            "held_writes": injected.held_writes,
+            "late_writes": injected.late_writes,
+            "outlived_writes": injected.outlived_writes,
+            "refused": injected.refused,
+            "muted": injected.muted,
+        },
+    })
 }
 
 /// The URI by which a host reaches the subsystem through this address.

@@ -2,9 +2,10 @@
 //! reactor started.
 use super::backend::Backend;
 use super::config::Config;
+use super::limits::CQT_MS_MAX;
 use anyhow::{Context, anyhow, bail};
 use engine::DeviceId;
-use engine::target::{Board, TargetConfig, TargetControl, TargetEngine};
+use engine::target::{Board, Faults, Log, TargetConfig, TargetControl, TargetEngine};
 use nvme::controller::{NamespaceConfig, PortConfig, SubsystemConfig};
 use runtime::{Handle, ReactorConfig, ReactorStats, Sender};
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
@@ -18,6 +19,8 @@ pub struct Launched {
     pub backends: Vec<Backend>,
     /// Counters of the ports.
     pub board: Arc<Board>,
+    /// What happens to connections.
+    pub log: Arc<Log>,
     handle: Handle<TargetEngine>,
 }
 
@@ -54,7 +57,7 @@ pub fn launch(config: &Config) -> anyhow::Result<Launched> {
         arena_bytes: config.buffers.0,
         seed: 1,
     });
-    let engine = engine.map_err(|error| match error.field {
+    let mut engine = engine.map_err(|error| match error.field {
         "nqn" => anyhow!("nqn \"{}\" {}", config.nqn, error.why),
         "cntlid_min" | "cntlid_max" => {
             anyhow!(
@@ -64,7 +67,12 @@ pub fn launch(config: &Config) -> anyhow::Result<Launched> {
         }
         field => anyhow!("{} {}", key(field), error.why),
     })?;
-    let board = engine.board();
+    for (port, index) in config.ports.iter().zip(0..) {
+        let mut faults = Faults::default();
+        port.faults.apply(&mut faults, runtime::now_ns());
+        engine.set_faults(index, faults);
+    }
+    let (board, log) = (engine.board(), engine.log());
     let reactor = ReactorConfig {
         name: "braid-target".into(),
         cpu: config.cpu,
@@ -82,6 +90,7 @@ pub fn launch(config: &Config) -> anyhow::Result<Launched> {
         addresses,
         backends,
         board,
+        log,
         handle,
     })
 }
@@ -142,6 +151,10 @@ fn subsystem(
     if !transfer.is_power_of_two() || !(4096..=1 << 20).contains(&transfer) {
         bail!("transfer_size {transfer} is not a power of two from 4 KiB to 1 MiB");
     }
+    let cqt_ms = config.cqt.0.div_ceil(1_000_000);
+    if cqt_ms > CQT_MS_MAX {
+        bail!("cqt {cqt_ms} ms is more than the {CQT_MS_MAX} ms that can be reported");
+    }
     let mut namespaces = Vec::new();
     for (namespace, backend) in config.namespaces.iter().zip(backends) {
         let block_shift = namespace.block_shift()?;
@@ -178,7 +191,7 @@ fn subsystem(
         in_capsule_max: u32::try_from(config.in_capsule.0)?,
         maxh2cdata: transfer as u32,
         c2h_success: true,
-        cqt_ms: 0,
+        cqt_ms: cqt_ms as u16,
         // What a file or disk keeps in its cache is durable only after a flush.
         volatile_write_cache: backends
             .iter()

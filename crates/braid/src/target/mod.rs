@@ -1,9 +1,9 @@
 //! `braid target`: a software NVMe/TCP subsystem behind shaped ports, changeable while it runs.
 //!
-//! * [`config`]: what it is to be; [`settings`]: what can be set of a port; [`quantity`]: how both are
+//! * [`config`]: what it is to be; [`settings`]: what can be set of a port, its [`faults`] among them; [`quantity`]: how both are
 //!   written
 //! * [`launch`]: from that to a running reactor; [`backend`]: what the blocks lie in
-//! * [`serve`]: the verb in the foreground; [`embedded`]: the same for a program around it
+//! * [`serve`]: the verb in the foreground, with its [`log`]; [`embedded()`]: the same for a program around it
 //! * [`control`]: changing it while it runs, over [`socket`] in [`rpc`]; [`client`]: the verbs that do so
 //!
 //! # Limits
@@ -13,8 +13,10 @@ mod client;
 mod config;
 mod control;
 mod embedded;
+mod faults;
 mod launch;
 mod limits;
+mod log;
 mod quantity;
 mod rpc;
 mod serve;
@@ -37,7 +39,7 @@ pub struct TargetArgs {
 
 #[derive(Clone, Debug, Subcommand)]
 enum Verb {
-    /// Change the shape or ANA state of a port of the running target
+    /// Change the shape, faults or ANA state of a port of the running target
     Set(client::SetArgs),
     /// Drop all connections of a port, with a reset
     Drop(client::DropArgs),

@@ -154,3 +154,4 @@ macro_rules! deserialize {
     )*};
 }
 deserialize!(Duration Rate Size Ana Identifier);
+deserialize!(super::faults::Errors super::faults::Chance super::faults::Switch);

@@ -2,6 +2,7 @@
 use super::config::{Config, Port};
 use super::control::{self, Control};
 use super::launch::{Launched, launch};
+use super::log::Logger;
 use super::quantity::{Duration, FromText, Size};
 use super::settings::Settings;
 use super::socket::{self, ControlSocket};
@@ -24,7 +25,7 @@ const QUICK_NQN: &str = "nqn.2026-01.org.braid:target";
 pub struct ServeArgs {
     /// Configuration file; or, without one:
     #[arg(short, long, value_name = "FILE", conflicts_with_all = ["mem", "null", "file", "size",
-        "listen", "delay", "nqn"])]
+        "listen", "delay", "nqn", "cqt"])]
     config: Option<PathBuf>,
     /// One namespace in memory of this size
     #[arg(long, value_name = "SIZE")]
@@ -46,6 +47,9 @@ pub struct ServeArgs {
     /// Delay of every port that names none
     #[arg(long, value_name = "DURATION")]
     delay: Option<String>,
+    /// Command quiesce time that the target reports [default: 0, not reported]
+    #[arg(long, value_name = "DURATION")]
+    cqt: Option<String>,
     /// Subsystem NQN
     #[arg(long, value_name = "NQN")]
     nqn: Option<String>,
@@ -59,6 +63,9 @@ pub struct ServeArgs {
     /// Never sleep
     #[arg(long)]
     spin: bool,
+    /// No log of connections and injected faults on standard error
+    #[arg(short, long)]
+    quiet: bool,
 }
 
 /// Serves until SIGTERM or SIGINT.
@@ -79,8 +86,18 @@ pub fn run(args: ServeArgs) -> anyhow::Result<()> {
     if let Some(socket) = &socket {
         serve_control(socket, &config, &mut launched)?;
     }
+    let ports = config.ports.len();
+    let (log, board) = (launched.log.clone(), launched.board.clone());
+    let logger = match args.quiet {
+        true => None,
+        false => Some(Logger::start(log, board, ports).context("cannot start a thread")?),
+    };
     announce(&config, &launched);
-    launched.join()?;
+    let ended = launched.join();
+    if let Some(logger) = logger {
+        logger.end();
+    }
+    ended?;
     drop(socket);
     Ok(())
 }
@@ -111,6 +128,9 @@ fn quick(args: &ServeArgs) -> anyhow::Result<Config> {
     let nqn = args.nqn.clone().unwrap_or_else(|| QUICK_NQN.into());
     let size = args.size.as_deref().map(Size::from_text).transpose();
     let mut config = Config::quick(nqn, backend, ports);
+    let cqt = args.cqt.as_deref().map(Duration::from_text).transpose();
+    let cqt = cqt.map_err(|error| Usage::error(format!("--cqt: {error}")))?;
+    config.cqt = cqt.unwrap_or_default();
     config.namespaces[0].size = size.map_err(|error| Usage::error(format!("--size: {error}")))?;
     Ok(config)
 }

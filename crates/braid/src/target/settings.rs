@@ -1,4 +1,5 @@
 //! What can be set of a port: in the configuration, behind `--listen`, and while it runs.
+use super::faults::{self, FaultSettings};
 use super::quantity::{Ana, Duration, Rate, Size};
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -25,6 +26,9 @@ pub struct Settings {
     pub stall: Option<Duration>,
     /// ANA state of all namespaces seen through the port.
     pub ana: Option<Ana>,
+    /// What goes wrong; its keys stand beside the others.
+    #[serde(skip)]
+    pub faults: FaultSettings,
 }
 
 impl Settings {
@@ -55,11 +59,29 @@ impl Settings {
     /// # Errors
     /// One line.
     pub fn from_map(map: Map<String, Value>) -> Result<Self, String> {
-        for (key, value) in &map {
+        let (mut shape, mut faults) = (Map::new(), Map::new());
+        for (key, value) in map {
             let one = Map::from_iter([(key.clone(), value.clone())]);
-            serde_json::from_value::<Settings>(one.into()).map_err(|e| format!("{key}: {e}"))?;
+            if faults::KEYS.contains(&key.as_str()) {
+                let one = serde_json::from_value::<FaultSettings>(one.into());
+                one.map_err(|e| format!("{key}: {e}"))?;
+                faults.insert(key, value);
+                continue;
+            }
+            serde_json::from_value::<Settings>(one.into()).map_err(|error| {
+                let known = format!("{key}: {error}");
+                match error.to_string().starts_with("unknown field") {
+                    true => format!("{known}, or of a fault: {}", faults::KEYS.join(", ")),
+                    false => known,
+                }
+            })?;
+            shape.insert(key, value);
         }
-        serde_json::from_value(map.into()).map_err(|e| e.to_string())
+        let settings: Settings = serde_json::from_value(shape.into()).map_err(|e| e.to_string())?;
+        Ok(Settings {
+            faults: serde_json::from_value(faults.into()).map_err(|e| e.to_string())?,
+            ..settings
+        })
     }
 
     /// A port's shape, changed. A stall begins now.
@@ -87,9 +109,15 @@ impl Settings {
     pub fn changes_shape(&self) -> bool {
         let ana = Settings {
             ana: self.ana,
+            faults: self.faults.clone(),
             ..Settings::default()
         };
         *self != ana
+    }
+
+    /// Whether any fault is named.
+    pub fn changes_faults(&self) -> bool {
+        self.faults != FaultSettings::default()
     }
 }
 
@@ -162,7 +190,8 @@ mod tests {
             (
                 ["dealy=1ms"],
                 "dealy: unknown field `dealy`, expected one of `delay`, `jitter`, `bandwidth`, \
-                 `servers`, `service_time`, `large_from`, `large_delay`, `stall`, `ana`",
+                 `servers`, `service_time`, `large_from`, `large_delay`, `stall`, `ana`, or of a \
+                 fault: error, drop_rate, hold_writes, late_writes, until_kato, mute, refuse",
             ),
         ] {
             assert_eq!(Settings::from_words(words).unwrap_err(), error);

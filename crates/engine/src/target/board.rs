@@ -21,6 +21,27 @@ pub struct PortStats {
     pub connections: u32,
     /// I/O commands now between their arrival and their completion.
     pub in_flight: u32,
+    /// Faults that were injected.
+    pub faults: FaultStats,
+}
+
+/// Faults injected at one port, by kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FaultStats {
+    /// Commands failed by a rule.
+    pub errors: u64,
+    /// Connections dropped, by chance or on request.
+    pub drops: u64,
+    /// Writes held.
+    pub held_writes: u64,
+    /// Writes executed a settled time after their connection was gone.
+    pub late_writes: u64,
+    /// Writes executed after their connection was gone, before keep-alive expired.
+    pub outlived_writes: u64,
+    /// Connections refused.
+    pub refused: u64,
+    /// Times that something was to be sent, and wasn't.
+    pub muted: u64,
 }
 
 /// All ports' counters: one writer, any readers. Each figure is whole; figures of one port may be of
@@ -30,10 +51,10 @@ pub struct Board {
     ports: Box<[Line]>,
 }
 
-/// One cache line, which only its core writes.
+/// Two cache lines, which only their core writes.
 #[derive(Debug, Default)]
 #[repr(align(64))]
-struct Line([AtomicU64; 8]);
+struct Line([AtomicU64; 16]);
 
 impl Board {
     /// All zero.
@@ -56,6 +77,15 @@ impl Board {
             keep_alive_expired: of(5),
             connections: of(6) as u32,
             in_flight: of(7) as u32,
+            faults: FaultStats {
+                errors: of(8),
+                drops: of(9),
+                held_writes: of(10),
+                late_writes: of(11),
+                outlived_writes: of(12),
+                refused: of(13),
+                muted: of(14),
+            },
         }
     }
 
@@ -69,6 +99,13 @@ impl Board {
             stats.keep_alive_expired,
             u64::from(stats.connections),
             u64::from(stats.in_flight),
+            stats.faults.errors,
+            stats.faults.drops,
+            stats.faults.held_writes,
+            stats.faults.late_writes,
+            stats.faults.outlived_writes,
+            stats.faults.refused,
+            stats.faults.muted,
         ];
         for (cell, figure) in self.ports[port].0.iter().zip(figures) {
             cell.store(figure, Ordering::Relaxed);

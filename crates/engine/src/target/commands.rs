@@ -17,6 +17,10 @@ pub(super) enum Stage {
     Receiving,
     /// It waits for the port's shape.
     Shaped,
+    /// The port holds writes.
+    Held,
+    /// Its connection is gone, and it is executed all the same, later.
+    Late,
     /// It may begin when there is a buffer.
     WaitsToRead,
     /// A device has it.
@@ -43,6 +47,8 @@ pub(super) struct Command {
     pub(super) len: u32,
     pub(super) in_capsule: bool,
     pub(super) buffer: Option<Span>,
+    /// When a late write is executed.
+    pub(super) due_ns: u64,
     /// Next in whichever list it is.
     pub(super) next: u32,
 }
@@ -55,6 +61,14 @@ impl Stage {
 }
 
 impl Command {
+    /// It changes what a namespace holds.
+    pub(super) fn is_change(&self) -> bool {
+        match self.action {
+            Action::Write { .. } | Action::WriteZeroes { .. } | Action::Deallocate(_) => true,
+            Action::Read | Action::Flush | Action::Compare => false,
+        }
+    }
+
     /// What it needs a buffer for.
     pub(super) fn purpose(&self) -> Purpose {
         if self.in_capsule {
@@ -101,6 +115,7 @@ impl Commands {
             len: 0,
             in_capsule: false,
             buffer: None,
+            due_ns: 0,
             next: NONE,
         };
         let mut slot = self.free;

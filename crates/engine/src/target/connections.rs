@@ -1,8 +1,9 @@
 //! The lives of connections: accepted, open, closing, gone, and only then free again.
+use super::TargetEngine;
 use super::commands::Stage;
-use super::{TargetEngine, commands};
+use super::log::{Event, Why};
 use crate::limits::TARGET_LINGER_NS;
-use crate::machine::{ConnId, Output};
+use crate::machine::{Closed, ConnId, Output};
 use alloc::vec::Vec;
 use nvme::controller::CloseReason;
 use nvme::wire::Status;
@@ -10,6 +11,7 @@ use nvme::wire::Status;
 /// All connections by number.
 pub(super) struct Connections {
     all: Vec<Connection>,
+    expires_first_ns: u64,
 }
 
 /// One connection.
@@ -22,6 +24,10 @@ pub(super) struct Connection {
     pub(super) commands: u32,
     /// An `Output::Transmit` for it is queued.
     pub(super) transmit_named: bool,
+    /// When its writes that have not begun end, if they outlive it; `u64::MAX` = never.
+    pub(super) expires_ns: u64,
+    /// Why it was told to close.
+    why: Option<Why>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -49,6 +55,21 @@ pub(super) enum Stop {
     Done,
 }
 
+impl Connection {
+    /// Neither gone nor told to go at once.
+    pub(super) fn may_send(&self) -> bool {
+        matches!(self.state, State::Open | State::Closing)
+    }
+
+    /// Ended by nothing that the target decided or its host asked for.
+    fn is_lost(&self) -> bool {
+        matches!(
+            self.why,
+            None | Some(Why::Dropped | Why::Target(CloseReason::AssociationLost))
+        )
+    }
+}
+
 impl Connections {
     pub(super) fn new(connections: u32) -> Self {
         let free = Connection {
@@ -56,9 +77,12 @@ impl Connections {
             port: 0,
             commands: 0,
             transmit_named: false,
+            expires_ns: u64::MAX,
+            why: None,
         };
         Connections {
             all: alloc::vec![free; connections as usize],
+            expires_first_ns: u64::MAX,
         }
     }
 
@@ -74,7 +98,24 @@ impl Connections {
         &mut self.all[number as usize]
     }
 
-    fn ids(&self) -> impl Iterator<Item = ConnId> + use<> {
+    /// Closed, though not all of its commands are over.
+    pub(super) fn is_gone(&self, number: u32) -> bool {
+        self.all[number as usize].state == State::Gone
+    }
+
+    /// When one of those that are gone may expire.
+    pub(super) fn expires_ns(&self) -> Option<u64> {
+        Some(self.expires_first_ns).filter(|expires_ns| *expires_ns != u64::MAX)
+    }
+
+    /// Finds that time anew.
+    pub(super) fn rearm(&mut self) {
+        let gone = self.all.iter().filter(|of| of.state == State::Gone);
+        let first = gone.map(|of| of.expires_ns).min();
+        self.expires_first_ns = first.unwrap_or(u64::MAX);
+    }
+
+    pub(super) fn ids(&self) -> impl Iterator<Item = ConnId> + use<> {
         (0..self.count()).map(ConnId)
     }
 }
@@ -82,6 +123,11 @@ impl Connections {
 impl TargetEngine {
     pub(super) fn accept(&mut self, port: u16, now_ns: u64) -> Option<ConnId> {
         if self.stop != Stop::No || usize::from(port) >= self.ports.len() {
+            return None;
+        }
+        let on = &mut self.ports[usize::from(port)];
+        if on.faults.faults().refuse_until_ns > now_ns {
+            on.stats.faults.refused += 1;
             return None;
         }
         let mut ids = self.connections.ids();
@@ -93,6 +139,11 @@ impl TargetEngine {
         let connection = self.connections.of(id.0);
         connection.state = State::Open;
         connection.port = port;
+        (connection.expires_ns, connection.why) = (u64::MAX, None);
+        self.log.push(Event::Connected {
+            port,
+            connection: id.0,
+        });
         self.ports[usize::from(port)].stats.connections += 1;
         Some(id)
     }
@@ -108,28 +159,45 @@ impl TargetEngine {
             }
         }
         if reason.is_abortive() {
-            self.abort(conn);
+            self.abort(conn, Why::Target(reason));
         } else {
-            self.close(conn);
+            self.close(conn, Why::Target(reason));
         }
     }
 
     /// Drops every connection of a port with a reset.
     pub(super) fn drop_port(&mut self, port: u16) {
         for id in self.connections.ids() {
-            if self.connections.of(id.0).port == port {
-                self.abort(id);
+            let connection = self.connections.of(id.0);
+            if connection.port == port && connection.may_send() {
+                self.ports[usize::from(port)].stats.faults.drops += 1;
+                self.abort(id, Why::Dropped);
             }
         }
     }
 
-    /// The reactor has closed a connection: what has not begun is over, what is at a device ends there.
-    pub(super) fn closed(&mut self, conn: ConnId, now_ns: u64) {
+    /// The reactor has closed a connection: what has not begun is over, or as the port's faults will
+    /// have it; what is at a device ends there.
+    pub(super) fn closed(&mut self, conn: ConnId, closed: Closed, now_ns: u64) {
+        let port = self.connections.of(conn.0).port;
+        let faults = self.ports[usize::from(port)].faults.faults();
+        let outlives = faults.until_keep_alive && faults.late_writes_ns == 0;
+        if outlives {
+            self.note_keep_alive(conn);
+        }
         let connection = self.connections.of(conn.0);
         connection.state = State::Gone;
         connection.transmit_named = false;
-        let port = usize::from(connection.port);
-        self.ports[port].stats.connections -= 1;
+        self.log.push(Event::Closed {
+            port,
+            connection: conn.0,
+            why: connection.why.unwrap_or(Why::Network(closed)),
+        });
+        let until_keep_alive = outlives && connection.is_lost();
+        if until_keep_alive {
+            self.connections.rearm();
+        }
+        self.ports[usize::from(port)].stats.connections -= 1;
         self.subsystem
             .handle_closed(nvme::controller::ConnId(conn.0), now_ns);
         while let Some(slot) = self.pool.withdraw(conn.0, &self.commands) {
@@ -139,17 +207,7 @@ impl TargetEngine {
                 _ => self.commands[slot].stage = Stage::Receiving,
             }
         }
-        let mut withdrawn = commands::Queue::EMPTY;
-        self.ports[port].withdraw(|slot| {
-            let leaves = self.commands[slot].connection == conn.0;
-            if leaves {
-                withdrawn.push(slot, &mut self.commands);
-            }
-            leaves
-        });
-        while let Some(slot) = withdrawn.pop(&self.commands) {
-            self.finish(slot, Status::SQ_DELETION, now_ns);
-        }
+        self.withdraw(conn.0, until_keep_alive, now_ns);
         // What is still to be said of it must not reach the next of its number.
         self.outputs.retain(|output| match output {
             Output::Transmit(of) | Output::Resume(of) | Output::Close { conn: of, .. } => {
@@ -174,7 +232,9 @@ impl TargetEngine {
             self.stop = Stop::Closing {
                 until_ns: now_ns + TARGET_LINGER_NS,
             };
-            self.connections.ids().for_each(|id| self.close(id));
+            self.connections
+                .ids()
+                .for_each(|id| self.close(id, Why::Stopping));
         }
     }
 
@@ -200,21 +260,25 @@ impl TargetEngine {
             self.stop = Stop::Aborting {
                 until_ns: now_ns + TARGET_LINGER_NS,
             };
-            self.connections.ids().for_each(|id| self.abort(id));
+            self.connections
+                .ids()
+                .for_each(|id| self.abort(id, Why::Stopping));
         }
     }
 
-    fn close(&mut self, conn: ConnId) {
+    fn close(&mut self, conn: ConnId, why: Why) {
         let connection = self.connections.of(conn.0);
         if connection.state == State::Open {
+            connection.why = Some(why);
             connection.state = State::Closing;
             self.outputs.push_back(Output::Close { conn, abort: false });
         }
     }
 
-    fn abort(&mut self, conn: ConnId) {
+    pub(super) fn abort(&mut self, conn: ConnId, why: Why) {
         let connection = self.connections.of(conn.0);
-        if matches!(connection.state, State::Open | State::Closing) {
+        if connection.may_send() {
+            connection.why.get_or_insert(why);
             connection.state = State::Aborted;
             self.outputs.push_back(Output::Close { conn, abort: true });
         }

@@ -41,13 +41,7 @@ impl TargetEngine {
             }
             ControllerEvent::Command(command) => self.arrived(command, now_ns),
             ControllerEvent::Release { conn, token } => self.released(conn.0, token),
-            ControllerEvent::Transmit(conn) => {
-                let connection = self.connections.of(conn.0);
-                if !connection.transmit_named {
-                    connection.transmit_named = true;
-                    self.outputs.push_back(Output::Transmit(ConnId(conn.0)));
-                }
-            }
+            ControllerEvent::Transmit(conn) => self.name_transmit(conn.0),
             ControllerEvent::Resume(conn) => self.resume(conn.0),
             ControllerEvent::Close { conn, reason } => self.close_for(ConnId(conn.0), reason),
         }
@@ -76,13 +70,21 @@ impl TargetEngine {
         port.stats.in_flight += 1;
         if found.is_err() && io.nsid != ALL_NAMESPACES {
             self.finish(slot, Status::INVALID_NAMESPACE.with_dnr(), now_ns);
-        } else if port.admit(slot, command.len, now_ns) {
+            return;
+        }
+        let due = port.admit(slot, command.len, now_ns);
+        self.maybe_drop(usize::from(io.port), io.conn.0);
+        if due {
             self.begin(slot, now_ns);
         }
     }
 
     /// The shape has let go of a command.
     pub(super) fn begin(&mut self, slot: u32, now_ns: u64) {
+        let port = usize::from(self.connections.of(self.commands[slot].connection).port);
+        if self.intercept(port, slot, now_ns) {
+            return;
+        }
         if self.commands[slot].action == Action::Read {
             self.commands[slot].stage = Stage::WaitsToRead;
             self.want_buffer(slot, now_ns);
@@ -116,7 +118,7 @@ impl TargetEngine {
     }
 
     /// The next request to a device that a command needs; none left: it is done.
-    fn next_request(&mut self, slot: u32, now_ns: u64) {
+    pub(super) fn next_request(&mut self, slot: u32, now_ns: u64) {
         let command = &mut self.commands[slot];
         command.stage = Stage::AtDevice;
         while let Some(request) = request(slot, command, &self.namespaces) {

@@ -46,6 +46,11 @@ impl Machine for TargetEngine {
         out: &mut Vec<u8>,
         now_ns: u64,
     ) -> Option<Option<Send>> {
+        let port = usize::from(self.connections.of(conn.0).port);
+        if self.ports[port].faults.is_mute(now_ns) {
+            self.ports[port].stats.faults.muted += 1;
+            return None;
+        }
         let transmit = self.subsystem.poll_transmit(id(conn), out, now_ns);
         self.drain(now_ns);
         Some(transmit?.payload.map(|payload| Send {
@@ -60,8 +65,8 @@ impl Machine for TargetEngine {
         self.drain(now_ns);
     }
 
-    fn handle_closed(&mut self, conn: ConnId, _: Closed, now_ns: u64) {
-        self.closed(conn, now_ns);
+    fn handle_closed(&mut self, conn: ConnId, closed: Closed, now_ns: u64) {
+        self.closed(conn, closed, now_ns);
         self.drain(now_ns);
         self.press_on(now_ns);
     }
@@ -89,6 +94,7 @@ impl Machine for TargetEngine {
                 let _ = self.subsystem.resize(nsid, blocks, now_ns);
             }
             TargetControl::Drop(port) => self.drop_port(port),
+            TargetControl::Faults(port, faults) => self.change_faults(port, faults, now_ns),
             TargetControl::Stop => self.begin_stop(now_ns),
         }
         self.drain(now_ns);
@@ -118,6 +124,7 @@ impl Machine for TargetEngine {
         }
         let due = self.ports.iter().filter_map(|port| port.due_ns());
         due.chain(self.subsystem.poll_timeout())
+            .chain(self.faults_timeout_ns())
             .chain(self.stop_ns())
             .min()
     }
@@ -128,7 +135,9 @@ impl Machine for TargetEngine {
             while let Some(slot) = self.ports[port].pop_due(now_ns) {
                 self.begin(slot, now_ns);
             }
+            self.faults_timeout(port, now_ns);
         }
+        self.expire_gone(now_ns);
         self.drain(now_ns);
         self.press_on(now_ns);
     }

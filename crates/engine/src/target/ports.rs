@@ -1,5 +1,6 @@
 //! One port: its shape, and the commands that wait for it.
 use super::PortStats;
+use super::faults::Injector;
 use alloc::collections::BinaryHeap;
 use core::cmp::Reverse;
 use shape::{PortTime, Shaper};
@@ -7,6 +8,7 @@ use shape::{PortTime, Shaper};
 /// A port and its waiting commands.
 pub(super) struct Port {
     pub(super) stats: PortStats,
+    pub(super) faults: Injector,
     shaper: Shaper,
     waiting: BinaryHeap<Reverse<Waiting>>,
     admitted: u64,
@@ -24,6 +26,7 @@ impl Port {
     pub(super) fn new(shape: shape::Config, seed: u64, commands_max: usize) -> Self {
         Port {
             stats: PortStats::default(),
+            faults: Injector::new(seed),
             shaper: Shaper::new(shape, seed),
             waiting: BinaryHeap::with_capacity(commands_max),
             admitted: 0,
@@ -64,9 +67,11 @@ impl Port {
         Some(self.shaper.due_ns(next.due))
     }
 
-    /// Takes out of the wait every command for which `leaves` is true.
+    /// Takes out of the wait every command for which `leaves` is true, in order of their release.
     pub(super) fn withdraw(&mut self, mut leaves: impl FnMut(u32) -> bool) {
-        self.waiting
-            .retain(|Reverse(waiting)| !leaves(waiting.slot));
+        let mut all = core::mem::take(&mut self.waiting).into_sorted_vec();
+        all.reverse();
+        all.retain(|Reverse(waiting)| !leaves(waiting.slot));
+        self.waiting = all.into();
     }
 }

@@ -128,6 +128,8 @@ pub struct Hand {
     pub requests: Vec<DeviceRequest>,
     /// Sends are reported by [`Hand::report_sends`] only: the host doesn't read.
     pub hold_sends: Vec<u32>,
+    /// Keep-alive time-out of controllers made from now on; 0 = none.
+    pub kato_ms: u32,
     unsent: Vec<(u32, u32)>,
     pub stopped: bool,
     arena: Arena,
@@ -146,6 +148,7 @@ impl Hand {
             device_error: None,
             requests: Vec::new(),
             hold_sends: Vec::new(),
+            kato_ms: 0,
             unsent: Vec::new(),
             stopped: false,
         }
@@ -222,7 +225,7 @@ impl Hand {
             qid,
             sqsize,
             cattr: 0,
-            kato_ms: 0,
+            kato_ms: if qid == 0 { self.kato_ms } else { 0 },
         };
         let sqe = connect.emit().sgl(Sgl::InCapsule {
             offset: 0,

@@ -275,6 +275,12 @@ impl Session {
         }
     }
 
+    /// Room set aside for an option reply's data.
+    #[cfg(test)]
+    pub(super) fn negotiation_room(&self) -> usize {
+        self.negotiation.data.capacity()
+    }
+
     /// Transmission begins.
     fn begin(&mut self) {
         let this = core::mem::replace(&mut self.negotiation, Negotiation::new());

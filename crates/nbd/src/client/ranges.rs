@@ -56,7 +56,6 @@ impl Ranges {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use std::vec;
 
     #[test]
     fn ranges_join_on_both_sides() {
@@ -87,7 +86,7 @@ mod tests {
             adds in prop::collection::vec((0u32..60, 1u32..20), 0..40),
         ) {
             let mut ranges = Ranges::default();
-            let mut map = vec![false; 80];
+            let mut map = [false; 80];
             for (start, len) in adds {
                 let bytes = start as usize..(start + len) as usize;
                 let result = ranges.add(start, start + len);

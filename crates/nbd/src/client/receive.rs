@@ -63,8 +63,8 @@ impl Session {
             let rest = &bytes[used..];
             let taken = match self.phase {
                 Phase::Handshake => self.receive_handshake(rest),
-                Phase::Ready | Phase::Ending(_) => self.receive_reply(rest),
-                Phase::Idle | Phase::Over(_) => rest.len(),
+                Phase::Ready | Phase::Ending(false) => self.receive_reply(rest),
+                Phase::Idle | Phase::Ending(true) | Phase::Over(_) => rest.len(),
             };
             if taken == 0 {
                 break;

@@ -319,6 +319,14 @@ impl Subsystem {
         })
     }
 
+    /// When keep-alive of a connection's controller expires unless its host says something; `None`:
+    /// no such timer runs.
+    pub fn keep_alive_expires_ns(&self, conn: ConnId) -> Option<u64> {
+        let connection = self.connections.get(conn.0 as usize)?.as_deref()?;
+        let controller = self.controllers[connection.controller?].as_deref()?;
+        controller.keeps_alive().then_some(controller.deadline_ns)
+    }
+
     /// All controllers.
     pub fn controllers(&self) -> impl Iterator<Item = ControllerStatus<'_>> + '_ {
         self.controllers.iter().flatten().map(|c| ControllerStatus {

@@ -13,6 +13,7 @@ queue_entries = 128
 io_queues = 8
 connections = 16
 buffers = "64MiB"
+cqt = "3s"
 socket = "/tmp/t.sock"
 cpu = 1
 spin = true
@@ -36,6 +37,7 @@ service_time = "50us"
 large_from = "64KiB"
 large_delay = "5ms"
 ana = "non-optimized"
+faults = { error = "media-read:0.01", until_kato = "on" }
 "#;
 
 fn error(text: &str) -> String {
@@ -54,6 +56,10 @@ fn every_key_is_taken() {
     assert_eq!((namespace.nsid, namespace.block_shift().unwrap()), (2, 9));
     assert_eq!(namespace.nguid("")[..3], [0, 0x11, 0x22]);
     let port = &config.ports[0];
+    assert_eq!(config.cqt, Duration(3_000_000_000));
+    let mut faults = engine::target::Faults::default();
+    port.faults.apply(&mut faults, 0);
+    assert!(faults.until_keep_alive && faults.errors.len() == 1);
     assert_eq!(port.ana, nvme::host::AnaState::NonOptimized);
     let shape = shape::Config {
         delay_ns: 30_000_000,
@@ -96,7 +102,7 @@ fn an_unknown_key_is_shown_with_its_place_and_the_known_ones() {
     let text = WHOLE.replace("jitter", "jiter");
     let error = error(&text);
     for part in [
-        "line 29",
+        "line 30",
         "column 1",
         "jiter = ",
         "unknown field `jiter`",
@@ -113,25 +119,25 @@ fn a_wrong_value_is_shown_with_its_place_and_what_is_right() {
             "\"30ms\"",
             "\"30\"",
             [
-                "line 28",
+                "line 29",
                 "\"30\" is not a duration: a number with ns, us, ms",
             ],
         ),
         (
             "\"30ms\"",
             "30",
-            ["line 28", "expected a duration in quotes, as in \"30ms\""],
+            ["line 29", "expected a duration in quotes, as in \"30ms\""],
         ),
-        ("\"1GiB\"", "\"1GB\"", ["line 20", "\"1GB\" is not a size"]),
+        ("\"1GiB\"", "\"1GB\"", ["line 21", "\"1GB\" is not a size"]),
         (
             "\"file:/srv/v0\"",
             "\"/srv/v0\"",
-            ["line 19", "write file:/srv/v0"],
+            ["line 20", "write file:/srv/v0"],
         ),
         (
             "\"non-optimized\"",
             "\"slow\"",
-            ["line 35", "one of optimized, non-optimized"],
+            ["line 36", "one of optimized, non-optimized"],
         ),
         ("[1, 999]", "[1, 99999]", ["line 5", "expected u16"]),
     ] {

@@ -468,8 +468,12 @@ fn block_status_says_what_the_driver_knows_within_the_request() {
         extent(512, state::ZERO),
     ];
     let many = [extent(512, 0); 40];
-    let cases: [(u16, &[Extent], &[(u32, u32)]); 4] = [
-        (0, &given, &[(512, 0), (1024, 3), (64 * KIB - 1536, 0)]),
+    let cases = [
+        (
+            0,
+            &given[..],
+            &[(512u32, 0u32), (1024, 3), (64 * KIB - 1536, 0)][..],
+        ),
         (flag::REQ_ONE, &given[2..], &[(1024, 3)]),
         (0, &[], &[(64 * KIB, 0)]),
         (0, &many, &[(512, 0); 16]),

@@ -1,5 +1,5 @@
 //! The cost of the host's engine without any protocol, for an instruction counter:
-//! `host_cost PATHS ITERATIONS`.
+//! `engine_cost PATHS ITERATIONS`.
 //!
 //! Each iteration is one loop turn with one I/O over paths that are local devices, round-robin:
 //! `submit`, the device request out, the end of the oldest of 32 in flight in, the event out, and
@@ -30,7 +30,7 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         _ => {
-            eprintln!("usage: host_cost PATHS ITERATIONS");
+            eprintln!("usage: engine_cost PATHS ITERATIONS");
             ExitCode::from(2)
         }
     }

@@ -1,0 +1,165 @@
+//! The target's log: what happens to connections and which faults were injected, on standard error.
+//!
+//! # Contract
+//! A thread of its own reads the engine's events and counters now and then and prints a bounded number
+//! of lines; the reactor never waits for it, nor does the end of the process for longer than
+//! [`LOG_END_WAIT`].
+use super::limits::{LOG_END_WAIT, LOG_LINES_MAX, LOG_PERIOD};
+use engine::machine::Closed;
+use engine::target::{Board, Event, FaultStats, Log, Why};
+use nvme::controller::CloseReason;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+
+/// The running thread.
+pub struct Logger {
+    stop: SyncSender<()>,
+    ended: Receiver<()>,
+}
+
+/// What it reads, and what it has already told.
+struct Reader {
+    log: Arc<Log>,
+    board: Arc<Board>,
+    told: Vec<FaultStats>,
+}
+
+impl Logger {
+    /// Starts it.
+    ///
+    /// # Errors
+    /// There can be no thread.
+    pub fn start(log: Arc<Log>, board: Arc<Board>, ports: usize) -> std::io::Result<Self> {
+        let (stop, stopped) = sync_channel::<()>(1);
+        let (end, ended) = sync_channel(1);
+        let mut reader = Reader {
+            log,
+            board,
+            told: vec![FaultStats::default(); ports],
+        };
+        let run = move || {
+            loop {
+                let last = !matches!(
+                    stopped.recv_timeout(LOG_PERIOD),
+                    Err(RecvTimeoutError::Timeout)
+                );
+                reader.lines().iter().for_each(|line| eprintln!("{line}"));
+                if last {
+                    let _ = end.send(());
+                    return;
+                }
+            }
+        };
+        std::thread::Builder::new().name("log".into()).spawn(run)?;
+        Ok(Logger { stop, ended })
+    }
+
+    /// Tells what is left, unless nobody takes it.
+    pub fn end(self) {
+        let _ = self.stop.send(());
+        let _ = self.ended.recv_timeout(LOG_END_WAIT);
+    }
+}
+
+impl Reader {
+    /// What is new.
+    fn lines(&mut self) -> Vec<String> {
+        let mut lines = Vec::new();
+        let mut unsaid = 0;
+        while let Some((lost, event)) = self.log.pop() {
+            unsaid += lost;
+            match lines.len() < LOG_LINES_MAX {
+                true => lines.push(of_event(event)),
+                false => unsaid += 1,
+            }
+        }
+        if unsaid > 0 {
+            lines.push(format!("{unsaid} more connects and closes"));
+        }
+        for (told, port) in self.told.iter_mut().zip(0..) {
+            let now = self.board.port(port).faults;
+            lines.extend(of_faults(*told, now).map(|text| format!("port {}: {text}", port + 1)));
+            *told = now;
+        }
+        lines
+    }
+}
+
+fn of_event(event: Event) -> String {
+    match event {
+        Event::Connected { port, connection } => {
+            format!("port {}: connection {connection} accepted", port + 1)
+        }
+        Event::Closed {
+            port,
+            connection,
+            why,
+        } => format!(
+            "port {}: connection {connection} closed: {}",
+            port + 1,
+            reason(why)
+        ),
+    }
+}
+
+fn reason(why: Why) -> String {
+    let text = match why {
+        Why::Target(reason) => match reason {
+            CloseReason::Finished => "the host disconnected, or its controller was shut down",
+            CloseReason::KeepAlive => "keep-alive expired: the host said nothing for too long",
+            CloseReason::Protocol => "the host broke the protocol",
+            CloseReason::Handshake => "the host took too long to connect",
+            CloseReason::Terminated => "the host ended it for a protocol error of ours",
+            CloseReason::AssociationLost => "the admin connection of its controller is gone",
+            CloseReason::Linger => "the host did not read what it was sent",
+        },
+        Why::Dropped => "dropped on purpose",
+        Why::Stopping => "the target ends",
+        Why::Network(Closed::ByPeer) => "by the host",
+        Why::Network(Closed::ByUs) => "by the target",
+        Why::Network(Closed::Error(errno)) => {
+            return std::io::Error::from_raw_os_error(errno).to_string();
+        }
+    };
+    text.into()
+}
+
+/// What was injected since then.
+fn of_faults(then: FaultStats, now: FaultStats) -> Option<String> {
+    let kinds = [
+        ("errors", now.errors - then.errors),
+        ("drops", now.drops - then.drops),
+        ("writes held", now.held_writes - then.held_writes),
+        ("late writes", now.late_writes - then.late_writes),
+        (
+            "writes that outlived their connection",
+            now.outlived_writes - then.outlived_writes,
+        ),
+        ("connections refused", now.refused - then.refused),
+        ("transmissions withheld", now.muted - then.muted),
+    ];
+    let new = kinds.iter().filter(|(_, count)| *count > 0);
+    let words: Vec<_> = new.map(|(kind, count)| format!("{count} {kind}")).collect();
+    (!words.is_empty()).then(|| format!("faults injected: {}", words.join(", ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn faults_are_told_once() {
+        let then = FaultStats {
+            errors: 3,
+            ..FaultStats::default()
+        };
+        let now = FaultStats {
+            late_writes: 2,
+            errors: 4,
+            ..then
+        };
+        let text = "faults injected: 1 errors, 2 late writes";
+        assert_eq!(of_faults(then, now).as_deref(), Some(text));
+        assert_eq!(of_faults(now, now), None);
+    }
+}
