@@ -7,7 +7,7 @@
 //! Run under callgrind at two numbers of iterations: the difference divided by that of the
 //! iterations is the cost of one.
 use engine::host::{
-    HostConfig, HostEngine, HostEvent, Io, IoOp, PathConfig, PathKind, VolumeConfig,
+    HostConfig, HostEngine, HostEvent, Io, IoOp, PathConfig, PathKind, Recovery, VolumeConfig,
 };
 use engine::machine::Memory;
 use engine::{DeviceId, Machine, Output, Span};
@@ -63,6 +63,7 @@ fn config(paths: u64) -> HostConfig {
             policy: policy::Policy::RoundRobin { bytes: 0 },
             knobs: policy::Knobs::default(),
             paths: vec![path; paths as usize],
+            recovery: Recovery::default(),
         }],
     }
 }

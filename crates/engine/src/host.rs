@@ -6,7 +6,8 @@
 //!
 //! * `session`: a path is connected, learnt, checked, opened
 //! * `io`: the course of one I/O; `slots`: the table of those in flight
-//! * `loss`: a path ends; the engine stops
+//! * `loss`: a path ends; `reconnect`: it comes back; `wait`: what its I/O does meanwhile
+//! * `stop`: the engine stops; `flush`: to every controller with unflushed writes
 //! * `status`, `device`: what answers mean; `report`: lines for people
 //!
 //! # Contract
@@ -22,33 +23,40 @@
 //! a device has not answered.
 //!
 //! # Limits
-//! [`IO_MAX`](crate::limits::IO_MAX) I/Os in flight; nothing is allocated per I/O. No failover yet:
-//! a lost path's I/Os fail, and it does not come back. An I/O is not split. A namespace that grows
-//! does so for the next run only.
+//! [`IO_MAX`](crate::limits::IO_MAX) I/Os in flight; nothing is allocated per I/O. An I/O is not
+//! split. A namespace that grows does so for the next run only. Overlapping writes keep their order
+//! within one core; between cores, writes that are under way together have none.
 mod counters;
 mod device;
+mod flush;
 mod io;
 mod loss;
 mod outputs;
 mod path;
+mod reconnect;
+mod recovery;
 mod report;
 mod session;
 mod slots;
 mod status;
+mod stop;
 mod types;
+mod wait;
 
 pub use counters::PathCounters;
+pub use recovery::{HoldReason, HoldStats, Recovery, WriteFailover};
 pub use types::*;
 
 use crate::machine::{Closed, ConnId, DeviceError, Machine, Memory, Output, Place, Send};
 use alloc::collections::VecDeque;
 use alloc::string::String;
 use alloc::vec::Vec;
-use loss::Stop;
 use outputs::Outputs;
 use path::{Link, Path, Phase, Role};
 use policy::{Group, PathIndex, PathStats};
-use slots::Slots;
+use slots::{Lane, Slots};
+use stop::Stop;
+use volume::hold::Holds;
 use volume::{Head, IoLimits};
 
 /// The engine of one core. See the module's contract.
@@ -77,8 +85,23 @@ struct Volume {
     head: Head,
     /// Number of its first path.
     first: usize,
-    /// Once it has been said so: what it was then.
+    /// Once it has been said so: its size then, its limits now.
     ready: Option<(VolumeInfo, IoLimits)>,
+    recovery: Recovery,
+    /// It was said that no path is live.
+    no_path: bool,
+    /// I/Os that wait for a usable path, oldest wait first.
+    queue: Lane,
+    /// I/Os that wait for a busy path.
+    delayed: Lane,
+    /// Flushes that wait for a lost controller.
+    flushes: Lane,
+    /// Writes that wait for an overlapping one.
+    behind: Lane,
+    /// Writes that are or were held, and those behind them (T9).
+    holds: Holds,
+    /// Totals of [`HoldStats`]; the rest of it is zero here.
+    totals: HoldStats,
 }
 
 impl HostEngine {
@@ -93,11 +116,21 @@ impl HostEngine {
         let mut paths: Vec<Path> = Vec::new();
         for (number, volume) in (0_u16..).zip(core::mem::take(&mut config.volumes)) {
             let distances = volume.paths.iter().map(|path| path.distance);
+            let mut head = Head::new(distances, volume.policy, volume.knobs);
+            head.set_ana_use(volume.recovery.ana);
             volumes.push(Volume {
-                head: Head::new(distances, volume.policy, volume.knobs),
+                head,
                 name: volume.name,
                 first: paths.len(),
                 ready: None,
+                recovery: volume.recovery,
+                no_path: false,
+                queue: Lane::EMPTY,
+                delayed: Lane::EMPTY,
+                flushes: Lane::EMPTY,
+                behind: Lane::EMPTY,
+                holds: Holds::new(config.io_max as usize),
+                totals: HoldStats::default(),
             });
             for (index, path) in (0_u8..).zip(volume.paths) {
                 paths.push(Path::new(paths.len(), number, PathIndex(index), path));
@@ -200,17 +233,6 @@ impl HostEngine {
             .get(usize::from(volume) + 1)
             .map_or(self.paths.len(), |v| v.first);
         &self.paths[first..end]
-    }
-
-    fn news(&mut self, news: PathNews, now_ns: u64) {
-        match news {
-            PathNews::Found(facts) => self.found(facts, now_ns),
-            PathNews::Lost { volume, path } => {
-                if let Some(number) = self.number(volume, path) {
-                    self.lose(number, None, now_ns);
-                }
-            }
-        }
     }
 
     fn set_policy(&mut self, volume: u16, policy: policy::Policy, knobs: policy::Knobs) {
@@ -384,10 +406,14 @@ impl Machine for HostEngine {
         for number in 0..self.paths.len() {
             self.path_timeout(number, now_ns);
         }
+        self.waits_over(now_ns);
         self.advance_stop(now_ns);
         let paths = self.paths.iter();
         let times = paths.flat_map(|path| [path.timeout_ns(), self.expiry_ns(path)]);
-        let first = times.chain([self.stop_timeout()]).flatten().min();
+        let first = times
+            .chain([self.stop_timeout(), self.waits_timeout()])
+            .flatten()
+            .min();
         self.wake_ns = first.unwrap_or(u64::MAX);
     }
 }

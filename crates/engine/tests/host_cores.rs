@@ -3,7 +3,10 @@
 mod common;
 
 use common::*;
-use engine::host::{HostControl, HostEngine, HostEvent, Io, IoDone, PathKind, PathNews, PathState};
+use engine::host::{
+    HoldReason, HostControl, HostEngine, HostEvent, Io, IoDone, PathKind, PathNews, PathState,
+    Recovery,
+};
 use engine::machine::DeviceError;
 use engine::target::TargetControl;
 use engine::{DeviceId, Machine};
@@ -26,7 +29,12 @@ struct Cores {
 
 impl Cores {
     fn new() -> Self {
+        Self::with(Recovery::NONE)
+    }
+
+    fn with(recovery: Recovery) -> Self {
         let mut config = host_config(2);
+        config.volumes[0].recovery = recovery;
         config.cores = 2;
         config.volumes[0].policy = Policy::QueueDepth;
         let mut rig = Rig::new(config.clone(), target_config(2));
@@ -58,11 +66,16 @@ impl Cores {
                     .handle_control(message, self.rig.world.now_ns);
             }
             self.passed_on = news.len();
+            let mut reports = Vec::new();
             while let Some(event) = self.other.borrow_mut().poll_event() {
                 match event {
                     HostEvent::Done(done) => self.done.push(done),
+                    HostEvent::Report(news) => reports.push(news),
                     event => self.events.push(event),
                 }
+            }
+            for news in reports {
+                self.rig.control(HostControl::Path(news));
             }
             if over(self) {
                 return true;
@@ -153,6 +166,85 @@ fn a_path_lost_on_core_0_is_lost_everywhere_and_reported_once() {
     cores.submit_other(&read(0, 0));
     assert!(cores.run(SECOND, |it| it.done.len() == 1));
     assert_eq!(cores.done[0].path, PathIndex(1));
+}
+
+/// How a path is doing on both cores.
+fn states(it: &Cores, path: u8) -> [PathState; 2] {
+    [&it.rig.host, &it.other].map(|host| host.borrow().path_state(0, PathIndex(path)))
+}
+
+#[test]
+fn a_path_that_any_core_loses_comes_back_on_all() {
+    for core in [0, 1] {
+        let mut cores = Cores::with(Recovery::default());
+        cores.ready();
+        let node = [HOST, cores.other_node][core];
+        cores.rig.world.cut(node, 0);
+        let lost = |it: &Cores| states(it, 0) == [PathState::Lost; 2];
+        assert!(cores.run(10 * MS, lost), "core {core}");
+        assert!(cores.run(SECOND, |it| states(it, 0) == [PathState::Live; 2]));
+        assert_eq!(states(&cores, 1), [PathState::Live; 2]);
+        assert_eq!(cores.rig.world.connections(cores.other_node), 2);
+        for slot in 0..8 {
+            cores.submit_other(&read(slot, slot));
+        }
+        assert!(cores.run(SECOND, |it| it.done.len() == 8));
+        assert!(cores.done.iter().any(|done| done.path == PathIndex(0)));
+        let lines = cores.rig.failures().len() + failures(&cores.events).len();
+        // The target ends the whole association: the other core may see it by itself.
+        assert!((1..=2).contains(&lines), "core {core}: {lines}");
+    }
+}
+
+#[test]
+fn t09_a_hold_counts_from_the_end_of_the_last_connection_on_any_core() {
+    let recovery = Recovery {
+        quiesce_ns: SECOND,
+        ..Recovery::default()
+    };
+    let mut cores = Cores::with(recovery);
+    cores.ready();
+    cores.rig.world.nodes[TARGET].disks[0].delay_ns = 5 * SECOND;
+    for slot in 0..2 {
+        cores.submit_other(&write(slot, slot));
+    }
+    cores.run(MS, |_| false);
+    cores.rig.world.nodes[TARGET].disks[0].delay_ns = 0;
+    cores.rig.world.cut(cores.other_node, 0);
+    let held = |it: &Cores| it.other.borrow().hold_stats(0);
+    assert!(cores.run(MS, |it| held(it).held == 1));
+    assert_eq!(held(&cores).reason, Some(HoldReason::Closing));
+    assert!(cores.run(10 * MS, |it| matches!(
+        held(it).reason,
+        Some(HoldReason::Until(_))
+    )));
+    let cut_ns = cores.rig.world.now_ns;
+    assert!(cores.run(20 * SECOND, |it| it.done.len() == 2));
+    assert!(cores.done.iter().all(|done| done.outcome == Outcome::Done));
+    let waited_ns = cores.rig.world.now_ns - cut_ns;
+    assert!(
+        waited_ns > 11 * SECOND - 10 * MS,
+        "2 × 5 s and 1 s: {waited_ns}"
+    );
+}
+
+#[test]
+fn t26_a_status_on_another_core_has_the_log_read_for_all() {
+    let mut cores = Cores::with(Recovery::default());
+    cores.ready();
+    for (slot, state) in [
+        (0, AnaState::Inaccessible),
+        (1, AnaState::Optimized),
+        (2, AnaState::Inaccessible),
+    ] {
+        cores.rig.target_control(TargetControl::Ana(0, state));
+        for n in 0..8 {
+            cores.submit_other(&read(n, slot * 8 + n));
+        }
+        assert!(cores.run(SECOND, |it| it.done.len() as u64 == 8 * (slot + 1)));
+        assert!(cores.done.iter().all(|done| done.outcome == Outcome::Done));
+    }
+    assert_ne!(cores.other.borrow().hold_stats(0).moved_total, 0);
 }
 
 #[test]

@@ -11,8 +11,7 @@
 //! the completions.
 //!
 //! # Limits
-//! 1…[`PATHS_MAX`](crate::limits::PATHS_MAX) paths. No failover yet: an outcome is reported, not
-//! survived.
+//! 1…[`PATHS_MAX`](crate::limits::PATHS_MAX) paths.
 use crate::{Conflict, Identity, IoLimits, Outcome, Refused, Size, limits::PATHS_MAX};
 use alloc::vec::Vec;
 use policy::{
@@ -31,12 +30,45 @@ pub struct Shown {
     pub limits: IoLimits,
 }
 
+/// Whether non-optimized paths are used beside optimized ones (T44).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum AnaUse {
+    /// Only while no optimized path is usable: using them may make an array move its units.
+    Strict,
+    /// As the policy likes.
+    Merge,
+}
+
+impl AnaUse {
+    /// What holds where the user chose nothing: weighted-latency weighs them by itself (A7).
+    pub fn by_default(policy: Policy) -> Self {
+        match policy {
+            Policy::WeightedLatency => Self::Merge,
+            _ => Self::Strict,
+        }
+    }
+}
+
+/// What is known of one path beside what it shows.
+#[derive(Clone, Copy, Debug, Default)]
+struct Standing {
+    /// I/O is allowed.
+    enabled: bool,
+    /// Its ANA state is in doubt (T26).
+    pending: bool,
+    /// Shows what it did before it was lost; its controller is gone.
+    lost: bool,
+}
+
 /// One device over its paths. See the module's contract.
 pub struct Head {
     selector: Selector,
     /// What the policy is told, kept current so that a selection builds nothing.
     views: Vec<PathView>,
     shown: Vec<Option<Shown>>,
+    standing: Vec<Standing>,
+    /// The user's choice; else by policy.
+    ana_use: Option<AnaUse>,
     /// A window has closed: weights are due at the end of the turn.
     weigh: bool,
 }
@@ -68,10 +100,13 @@ impl Head {
             "knobs are checked before"
         );
         let shown = views.iter().map(|_| None).collect();
+        let standing = views.iter().map(|_| Standing::default()).collect();
         Self {
             selector,
             views,
             shown,
+            standing,
+            ana_use: None,
             weigh: false,
         }
     }
@@ -82,15 +117,11 @@ impl Head {
     /// It shows something else than a path admitted before, or than itself before.
     pub fn admit(&mut self, path: PathIndex, shown: Shown) -> Result<(), Refused> {
         for (other, there) in self.admitted() {
-            let same = if other == path {
-                shown.identity.same_as(&there.identity)
-            } else {
-                shown.identity.joins(&there.identity)
-            };
-            same.and_then(|()| same_size(shown.size, there.size))
+            self.agrees(path, &shown, other, there)
                 .map_err(|why| Refused { path, other, why })?;
         }
         self.shown[usize::from(path.0)] = Some(shown);
+        self.standing[usize::from(path.0)].lost = false;
         Ok(())
     }
 
@@ -102,13 +133,10 @@ impl Head {
         let Some(before) = &mut self.shown[usize::from(path.0)] else {
             return self.admit(path, shown);
         };
-        let same = shown.identity.same_as(&before.identity).and_then(|()| {
-            let blocks = Size {
-                blocks: before.size.blocks,
-                ..shown.size
-            };
-            same_size(blocks, before.size)
-        });
+        let same = shown
+            .identity
+            .same_as(&before.identity)
+            .and_then(|()| same_blocks(shown.size, before.size));
         same.map_err(|why| Refused {
             path,
             other: path,
@@ -131,21 +159,89 @@ impl Head {
             !enabled || self.shown[usize::from(path.0)].is_some(),
             "enabled before admitted"
         );
-        let view = &mut self.views[usize::from(path.0)];
-        if enabled && !view.enabled {
+        let standing = &mut self.standing[usize::from(path.0)];
+        if enabled && !standing.enabled {
             self.selector.reset_path(path); // A11, T38: after a connect nothing is known
         }
-        view.enabled = enabled;
+        standing.enabled = enabled;
+        standing.pending &= enabled;
+        self.show();
+    }
+
+    /// A path is gone, and its controller with it. It may come back by [`Head::admit`].
+    pub fn lose(&mut self, path: PathIndex) {
+        self.standing[usize::from(path.0)].lost = true;
+        self.set_enabled(path, false);
+    }
+
+    /// Whether `path` was lost and has not come back.
+    pub fn is_lost(&self, path: PathIndex) -> bool {
+        self.standing[usize::from(path.0)].lost
+    }
+
+    /// The ANA state of `path` is in doubt: it is not used until told otherwise (T26).
+    pub fn set_pending(&mut self, path: PathIndex, pending: bool) {
+        self.standing[usize::from(path.0)].pending = pending;
+        self.show();
+    }
+
+    /// Whether non-optimized paths are used beside optimized ones; `None`: as fits the policy.
+    pub fn set_ana_use(&mut self, ana_use: Option<AnaUse>) {
+        self.ana_use = ana_use;
+        self.show();
+    }
+
+    /// Whether any path can take I/O.
+    pub fn is_usable(&self) -> bool {
+        let mut views = self.views.iter();
+        views.any(|it| it.enabled && matches!(it.ana, Ana::Optimized | Ana::NonOptimized))
+    }
+
+    /// What the policy may choose from.
+    fn show(&mut self) {
+        let ana_use = self.ana_use.unwrap_or(AnaUse::by_default(self.policy()));
+        let both = || self.views.iter().zip(&self.standing);
+        let optimized =
+            both().any(|(it, is)| is.enabled && !is.pending && it.ana == Ana::Optimized);
+        let hide = optimized && ana_use == AnaUse::Strict;
+        for (view, is) in self.views.iter_mut().zip(&self.standing) {
+            let hidden = hide && view.ana == Ana::NonOptimized;
+            view.enabled = is.enabled && !is.pending && !hidden;
+        }
+    }
+
+    /// Whether what `path` shows now belongs beside `there`, shown by `other`. What a path showed
+    /// before it was lost still says whose data it is, but its controller's number may be in use
+    /// again, and its size may have changed since.
+    fn agrees(
+        &self,
+        path: PathIndex,
+        shown: &Shown,
+        other: PathIndex,
+        there: &Shown,
+    ) -> Result<(), Conflict> {
+        let lost = self.is_lost(other);
+        let same = if other == path {
+            shown.identity.same_as(&there.identity)
+        } else {
+            shown.identity.joins(&there.identity)
+        };
+        match same {
+            Err(Conflict::Controller(_)) if lost => Ok(()),
+            Ok(()) if lost => same_blocks(shown.size, there.size),
+            other => other.and_then(|()| same_size(shown.size, there.size)),
+        }
     }
 
     /// Whether I/O is allowed on `path`.
     pub fn is_enabled(&self, path: PathIndex) -> bool {
-        self.views[usize::from(path.0)].enabled
+        self.standing[usize::from(path.0)].enabled
     }
 
-    /// The ANA state of `path`.
+    /// The ANA state of `path`, as read now.
     pub fn set_ana(&mut self, path: PathIndex, ana: Ana) {
         self.views[usize::from(path.0)].ana = ana;
+        self.set_pending(path, false);
     }
 
     /// I/Os that other cores have in flight on `path` (T47).
@@ -157,6 +253,32 @@ impl Head {
     #[inline]
     pub fn select(&mut self, request: &Request) -> Option<PathIndex> {
         self.selector.select(request, &self.views)
+    }
+
+    /// As [`Head::select`], among the paths for which `allow` holds.
+    #[cold]
+    pub fn select_among(
+        &mut self,
+        request: &Request,
+        allow: impl Fn(PathIndex) -> bool,
+    ) -> Option<PathIndex> {
+        for (path, view) in (0_u8..).zip(&mut self.views) {
+            view.enabled &= allow(PathIndex(path));
+        }
+        let chosen = self.selector.select(request, &self.views);
+        self.show();
+        chosen
+    }
+
+    /// As [`Head::select`], but `path` if it is enabled and its ANA state allows I/O at all.
+    #[cold]
+    pub fn select_only(&mut self, request: &Request, path: PathIndex) -> Option<PathIndex> {
+        let at = usize::from(path.0);
+        let ana = self.views[at].ana;
+        let usable =
+            matches!(ana, Ana::Optimized | Ana::NonOptimized) && !self.standing[at].pending;
+        self.views[at].enabled = self.standing[at].enabled && usable;
+        self.select_among(request, |it| it == path)
     }
 
     /// An I/O placed by [`Head::select`] has ended. `latency_ns` counts from the start of the
@@ -208,6 +330,7 @@ impl Head {
     pub fn set_policy(&mut self, policy: Policy, knobs: Knobs) -> Result<(), KnobError> {
         self.selector.set_knobs(knobs)?;
         self.selector.set_policy(policy);
+        self.show();
         Ok(())
     }
 
@@ -246,11 +369,18 @@ impl Head {
     }
 }
 
+fn same_blocks(here: Size, there: Size) -> Result<(), Conflict> {
+    if here.block_shift == there.block_shift {
+        Ok(())
+    } else {
+        Err(Conflict::BlockSize(here.block_shift, there.block_shift))
+    }
+}
+
 /// T33.
 fn same_size(here: Size, there: Size) -> Result<(), Conflict> {
-    if here.block_shift != there.block_shift {
-        Err(Conflict::BlockSize(here.block_shift, there.block_shift))
-    } else if here.blocks != there.blocks {
+    same_blocks(here, there)?;
+    if here.blocks != there.blocks {
         Err(Conflict::Capacity(here.blocks, there.blocks))
     } else {
         Ok(())

@@ -1,6 +1,7 @@
 //! What a device is: one namespace behind several paths, its identity and its limits.
 //!
 //! * [`Head`]: the one device over all paths; asks the policy which of them serves an I/O
+//! * [`dispose`]: what becomes of an I/O after an attempt; [`hold`]: which writes must wait
 //! * [`identity`]: whether two paths show one namespace
 //! * [`IoLimits`]: what a device over several paths can promise
 //! * [`Outcome`]: what became of an I/O, free of any protocol's codes
@@ -10,12 +11,15 @@
 #![forbid(unsafe_code)]
 extern crate alloc;
 
+mod disposition;
 mod head;
+pub mod hold;
 pub mod identity;
 pub mod limits;
 mod stacking;
 
-pub use head::{Head, Shown};
+pub use disposition::{Attempt, Disposition, dispose};
+pub use head::{AnaUse, Head, Shown};
 pub use identity::{Conflict, Identity, Namespace, Refused, Size};
 pub use stacking::IoLimits;
 

@@ -14,7 +14,7 @@ use crate::uri::{PathUri, UriKind};
 use anyhow::{Context, anyhow, bail};
 use engine::DeviceId;
 use engine::host::{
-    HostConfig, HostControl, HostEngine, PathConfig, PathKind, VolumeConfig, VolumeInfo,
+    HostConfig, HostControl, HostEngine, PathConfig, PathKind, Recovery, VolumeConfig, VolumeInfo,
 };
 use runtime::{Device, FileDevice, MemoryDevice, ReactorConfig, ReactorStats};
 use std::net::SocketAddr;
@@ -337,6 +337,7 @@ impl Resources {
             policy: plan.policy,
             knobs: plan.knobs,
             paths: plan.paths.iter().map(path).collect::<anyhow::Result<_>>()?,
+            recovery: Recovery::NONE, // a measurement shows every error
         })
     }
 

@@ -1,15 +1,17 @@
 //! The course of one I/O: submitted, given a path, given to the path's queue, ended, reported.
 //!
-//! The policy's choice is final: an I/O whose path is full waits for that path, first come first
-//! served, as it would in the kernel, and is counted. It is not moved to another path; errors are
-//! reported.
+//! The policy's choice is final while the path lives: an I/O whose path is full waits for that
+//! path, first come first served, as it would in the kernel, and is counted. What becomes of an I/O
+//! that a path did not do is decided in `wait`.
 use super::counters::group;
 use super::path::{Path, Phase, Role, Target};
 use super::types::{HostEvent, Io, IoOp, NO_PATH, PathKind, SubmitError, VolumeInfo};
 use super::{HostEngine, device, report, status};
 use crate::machine::{DeviceError, Output, Span};
 use nvme::host::{Command, Completed, SubmitError as QueueFull};
-use policy::Request;
+use nvme::wire::Status;
+use nvme::wire::status::Class;
+use policy::{PathIndex, Request};
 use volume::{IoLimits, Outcome};
 
 impl HostEngine {
@@ -31,19 +33,23 @@ impl HostEngine {
             return Err(SubmitError::Range);
         }
         let refused = refusal(io.op, limits);
+        let free = volume.holds.is_empty();
         let index = self.slots.take(io, now_ns).ok_or(SubmitError::Full)?;
         if let Some(outcome) = refused {
             self.slots.end(index, outcome, NO_PATH, now_ns);
-        } else {
+        } else if matches!(io.op, IoOp::Flush) {
+            self.slots.get_mut(index).course.watched = true;
+            self.flush(index, now_ns);
+        } else if free || !self.is_behind(index) {
             self.place(index, now_ns);
         }
         Ok(())
     }
 
     /// Finds a path for an I/O.
+    #[inline(always)]
     fn place(&mut self, index: u32, now_ns: u64) {
         let io = &self.slots.get(index).io;
-        let volume = &mut self.volumes[usize::from(io.volume)];
         let request = Request {
             source: io.source,
             group: group(io.op),
@@ -51,11 +57,39 @@ impl HostEngine {
             address: io.offset,
             now_ns,
         };
+        let volume = &mut self.volumes[usize::from(io.volume)];
         let Some(chosen) = volume.head.select(&request) else {
-            self.slots.end(index, Outcome::PathError, NO_PATH, now_ns);
-            return;
+            return self.park(index, now_ns);
         };
         let number = volume.first + usize::from(chosen.0);
+        self.give(number, index, chosen, now_ns);
+    }
+
+    /// Gives an I/O, not for the first time, to the path that was chosen for it.
+    #[cold]
+    pub(super) fn put(&mut self, index: u32, chosen: PathIndex, now_ns: u64) {
+        self.renew(index, now_ns);
+        let volume = usize::from(self.slots.get(index).io.volume);
+        let number = self.volumes[volume].first + usize::from(chosen.0);
+        self.give(number, index, chosen, now_ns);
+    }
+
+    /// Finds a path for an I/O that was placed or waited before.
+    #[cold]
+    pub(super) fn place_again(&mut self, index: u32, now_ns: u64) {
+        self.renew(index, now_ns);
+        self.place(index, now_ns);
+    }
+
+    /// A new attempt begins.
+    fn renew(&mut self, index: u32, now_ns: u64) {
+        let slot = self.slots.get_mut(index);
+        slot.placed_ns = now_ns;
+        slot.expired = false;
+    }
+
+    #[inline(always)]
+    fn give(&mut self, number: usize, index: u32, chosen: PathIndex, now_ns: u64) {
         let full =
             self.paths[number].lane.waiting().is_some() || !self.issue(number, index, now_ns);
         let path = &mut self.paths[number];
@@ -101,7 +135,8 @@ impl HostEngine {
     fn retire(&mut self, number: usize, now_ns: u64) {
         let index = self.paths[number].index;
         self.head(number).set_enabled(index, false);
-        self.close(number, Role::Io, false, now_ns);
+        let abort = self.must_abort(number, Role::Io);
+        self.close(number, Role::Io, abort, now_ns);
     }
 
     /// Gives the queue of a path what waits for it.
@@ -119,9 +154,26 @@ impl HostEngine {
         let Some(index) = self.slots.find(completed.token) else {
             return;
         };
-        let outcome = status::outcome(completed.status, &self.paths[number].target.crdt);
-        self.finish(number, index, outcome, now_ns);
+        if completed.status.is_success() {
+            self.finish(number, index, Outcome::Done, now_ns);
+        } else {
+            self.failed(number, index, completed.status, now_ns);
+        }
         self.refill(number, now_ns);
+    }
+
+    /// A command has ended, and not well.
+    #[cold]
+    fn failed(&mut self, number: usize, index: u32, status: Status, now_ns: u64) {
+        let path = &self.paths[number];
+        let queue = path.queue.as_ref();
+        let over = queue.is_none_or(|queue| queue.has_failed());
+        self.slots.get_mut(index).course.unanswered = over && status.is(Status::HOST_PATH);
+        let outcome = status::outcome(status, &path.target.crdt);
+        if status.class() == Class::Ana {
+            self.doubt(number, now_ns);
+        }
+        self.finish(number, index, outcome, now_ns);
     }
 
     /// A device request has ended.
@@ -133,6 +185,12 @@ impl HostEngine {
         let volume = &self.volumes[usize::from(slot.io.volume)];
         let number = volume.first + usize::from(slot.path.0);
         self.finish(number, index, device::outcome(end), now_ns);
+        // A device that has ended all that it was given up for may be asked again.
+        let path = &mut self.paths[number];
+        if path.phase == Phase::Lost && path.lane.is_empty() && self.recovers(number) {
+            self.paths[number].phase = Phase::Unknown;
+            self.live(number, now_ns);
+        }
     }
 
     /// Ends an I/O that was placed on a path.
@@ -140,19 +198,24 @@ impl HostEngine {
         let path = &mut self.paths[number];
         self.slots.unlink(&mut path.lane, index);
         let slot = self.slots.get(index);
+        let watched = slot.course.watched;
         let outcome = match outcome {
             Outcome::PathError if slot.expired => Outcome::TimedOut,
             other => other,
         };
         path.counters.count(&slot.io, outcome);
-        let latency_ns = now_ns.saturating_sub(slot.started_ns);
+        let latency_ns = now_ns.saturating_sub(slot.placed_ns);
         let head = &mut self.volumes[usize::from(path.volume)].head;
         let group = group(slot.io.op);
         if head.complete(path.index, group, outcome, latency_ns, now_ns) {
             self.warn_of_stall(number, latency_ns);
         }
-        self.slots
-            .end(index, outcome, self.paths[number].index, now_ns);
+        let path = self.paths[number].index;
+        if outcome.is_done() && !watched {
+            self.slots.end(index, outcome, path, now_ns);
+        } else {
+            self.dispose(number, index, outcome, now_ns);
+        }
     }
 
     #[cold]
@@ -164,9 +227,10 @@ impl HostEngine {
         self.events.push_back(HostEvent::Warning(path.volume, line));
     }
 
-    /// Fails the I/Os of a path that were not given to its queue.
+    /// Takes from a path the I/Os that were not given to its queue.
     pub(super) fn fail_waiting(&mut self, number: usize, now_ns: u64) {
         while let Some(index) = self.paths[number].lane.waiting() {
+            self.slots.get_mut(index).course.unanswered = false;
             self.finish(number, index, Outcome::PathError, now_ns);
         }
     }

@@ -1,33 +1,14 @@
-//! The end of a path, and of the engine: lost connections, time-outs, orderly shutdown.
+//! The end of a path: lost connections, time-outs.
 //!
 //! A path is lost once, for whatever came first; that is reported in one line. Its connections are
-//! closed, its waiting I/Os fail at once, and those given to its queue fail when nobody refers to
+//! closed, its waiting I/Os go on at once, and those given to its queue when nobody refers to
 //! their memory any more: when the queue says so, at the latest when the reactor has closed the
-//! connection (T10, T23). An expired I/O escalates to exactly this (T12). Nothing is retried and no
-//! path comes back yet.
+//! connection (T10, T23). An expired I/O escalates to exactly this (T12).
 use super::path::{Link, Phase, Role};
-use super::types::{HostEvent, PathKind, PathNews};
+use super::types::HostEvent;
 use super::{HostEngine, report};
 use crate::machine::{Closed, Output};
 use nvme::host::HostError;
-
-/// An engine that stops.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Stop {
-    /// End of the patience of this stage.
-    until_ns: u64,
-    stage: Stage,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
-    /// I/O drains, queues close, controllers are shut down.
-    Orderly,
-    /// All connections are aborted.
-    Aborting,
-    /// `Output::Stop` was given.
-    Stopped,
-}
 
 impl HostEngine {
     /// Ends a path for the reason `why` (`None`: it was reported elsewhere); nothing more happens
@@ -37,23 +18,20 @@ impl HostEngine {
         if path.phase == Phase::Lost {
             return;
         }
-        let phase = core::mem::replace(&mut path.phase, Phase::Lost);
+        path.phase = Phase::Lost;
         let (volume, index) = (path.volume, path.index);
-        if phase == Phase::Live {
-            self.head(number).set_enabled(index, false);
-        }
+        path.comeback.tried = true;
+        path.comeback.allowed = false;
+        self.head(number).lose(index);
         if let Some(why) = why.filter(|_| self.stop.is_none()) {
             let name = &self.volumes[usize::from(volume)].name;
             let line = report::line(name, &self.paths[number], self.settings.core, why);
-            self.events.push_back(HostEvent::Failed(volume, line));
+            if self.paths[number].comeback.line != line {
+                self.paths[number].comeback.line.clone_from(&line);
+                self.events.push_back(HostEvent::Failed(volume, line));
+            }
         }
-        if self.settings.core == 0 && self.paths[number].address().is_some() {
-            let news = PathNews::Lost {
-                volume,
-                path: index,
-            };
-            self.events.push_back(HostEvent::Publish(news));
-        }
+        self.tell_lost(number, why.is_some());
         self.fail_waiting(number, now_ns);
         for role in [Role::Admin, Role::Io] {
             // A link that is being closed in order has a last word to say.
@@ -62,6 +40,8 @@ impl HostEngine {
             }
         }
         self.settle(number);
+        self.lament(volume);
+        self.gone(number, now_ns);
     }
 
     /// Closes a connection of a path, if there is one.
@@ -107,10 +87,12 @@ impl HostEngine {
                 self.fail_waiting(number, now_ns);
             }
         }
+        self.gone(number, now_ns);
     }
 
     /// The time-outs of one path.
     pub(super) fn path_timeout(&mut self, number: usize, now_ns: u64) {
+        self.retry(number, now_ns);
         for role in [Role::Admin, Role::Io] {
             match self.paths[number].link(role) {
                 Link::Opening { until_ns } if until_ns <= now_ns => {
@@ -156,86 +138,17 @@ impl HostEngine {
 
     /// A machine gave up its connection; it may have a last word to send.
     pub(super) fn gave_up(&mut self, number: usize, role: Role, error: HostError, now_ns: u64) {
-        self.close(number, role, false, now_ns);
+        let abort = self.must_abort(number, role);
+        self.close(number, role, abort, now_ns);
         if self.stop.is_none() {
             let why = report::machine(self.paths[number].phase, role, error);
             self.lose(number, Some(&why), now_ns);
         }
     }
 
-    /// Begins to stop.
-    pub(super) fn stop(&mut self, now_ns: u64) {
-        if self.stop.is_none() {
-            let until_ns = now_ns.saturating_add(self.settings.connect_timeout_ns);
-            self.stop = Some(Stop {
-                until_ns,
-                stage: Stage::Orderly,
-            });
-            self.wake_by(until_ns);
-        }
-    }
-
-    /// When the patience with the present stage of stopping ends.
-    pub(super) fn stop_timeout(&self) -> Option<u64> {
-        let stop = self.stop?;
-        (stop.stage != Stage::Stopped).then_some(stop.until_ns)
-    }
-
-    /// Stops as far as it goes now: I/O drains, then the controller is shut down, then the
-    /// queue's connection closed.
-    pub(super) fn advance_stop(&mut self, now_ns: u64) {
-        let Some(mut stop) = self.stop else {
-            return;
-        };
-        if stop.stage == Stage::Stopped {
-            return;
-        }
-        let overdue = now_ns >= stop.until_ns;
-        let gone = stop.stage == Stage::Aborting && overdue;
-        if stop.stage == Stage::Orderly && overdue {
-            stop.stage = Stage::Aborting;
-            stop.until_ns = now_ns.saturating_add(self.settings.connect_timeout_ns);
-        }
-        for number in 0..self.paths.len() {
-            self.stop_path(number, stop.stage == Stage::Aborting, now_ns);
-        }
-        let disconnected = self.paths.iter().all(|path| path.is_disconnected());
-        if gone || (disconnected && self.slots.active() == 0) {
-            stop.stage = Stage::Stopped;
-            self.outputs.push(Output::Stop);
-        }
-        self.stop = Some(stop);
-    }
-
-    fn stop_path(&mut self, number: usize, abort: bool, now_ns: u64) {
-        let path = &mut self.paths[number];
-        if matches!(path.kind, PathKind::Device { .. }) {
-            return;
-        }
-        if abort {
-            self.close(number, Role::Io, true, now_ns);
-            self.close(number, Role::Admin, true, now_ns);
-            return;
-        }
-        if !path.lane.is_empty() {
-            return;
-        }
-        match (path.phase, path.link(Role::Admin)) {
-            (_, Link::Closed) => self.close(number, Role::Io, false, now_ns),
-            // Nothing to shut down before the controller is ready.
-            (_, Link::Opening { .. }) | (Phase::Learning, _) => {
-                self.close(number, Role::Admin, true, now_ns);
-            }
-            (_, Link::Open) if !path.shutting_down => {
-                path.shutting_down = true;
-                let conn = path.conn(Role::Admin);
-                if let Some(admin) = &mut path.admin {
-                    admin.shutdown(now_ns);
-                }
-                self.outputs.transmit(conn);
-                self.drain_admin(number, now_ns);
-            }
-            _ => {}
-        }
+    /// Whether what a connection has not sent must not go out any more: the bound of held writes
+    /// counts from its end (T9).
+    pub(super) fn must_abort(&self, number: usize, role: Role) -> bool {
+        role == Role::Io && !self.paths[number].lane.is_empty() && self.recovers(number)
     }
 }

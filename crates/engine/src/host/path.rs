@@ -44,7 +44,7 @@ pub(super) enum Phase {
     Connecting,
     /// In use.
     Live,
-    /// Over, with its reason reported.
+    /// Over, with its reason reported; perhaps to be tried again.
     Lost,
 }
 
@@ -77,6 +77,35 @@ pub(super) struct Path {
     links: [Link; 2],
     /// As learnt by core 0.
     pub facts: Option<Box<PathFacts>>,
+    /// How it comes back.
+    pub comeback: Comeback,
+    /// Writes acknowledged on this core that a flush has covered.
+    pub flushed: u64,
+    /// Another core had writes acknowledged that no flush has covered.
+    pub unflushed_elsewhere: bool,
+    /// Changes of data that the lost controller may yet execute (T9).
+    pub held: Lane,
+}
+
+/// How a lost path comes back.
+#[derive(Debug, Default)]
+pub(super) struct Comeback {
+    /// It has been live or lost.
+    pub tried: bool,
+    /// Core 0: when to connect again.
+    pub at_ns: Option<u64>,
+    /// Failures in a row.
+    pub failures: u32,
+    /// Core 0: cores that have not said that their connections are over.
+    pub others: u16,
+    /// Other cores: core 0 waits to hear that our connections are over.
+    pub owes: bool,
+    /// Other cores: core 0 knows that they are, so what it finds now is new.
+    pub allowed: bool,
+    /// The ANA log was asked for because of an answer.
+    pub doubted: bool,
+    /// Why it is lost, as said.
+    pub line: String,
 }
 
 impl Path {
@@ -97,6 +126,10 @@ impl Path {
             shutting_down: false,
             links: [Link::Closed; 2],
             facts: None,
+            comeback: Comeback::default(),
+            flushed: 0,
+            unflushed_elsewhere: false,
+            held: Lane::EMPTY,
         }
     }
 
@@ -147,6 +180,7 @@ impl Path {
         let times = [
             link(self.links[0]),
             link(self.links[1]),
+            self.comeback.at_ns,
             admin.and_then(|admin| admin.poll_timeout()),
             queue.and_then(|queue| queue.poll_timeout()),
         ];

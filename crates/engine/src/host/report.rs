@@ -99,6 +99,20 @@ pub(super) fn refused(other: &str, why: Conflict) -> String {
     format!("refused beside {other}: {why}")
 }
 
+/// A flush that failed (T13).
+pub(super) fn unflushed() -> &'static str {
+    "lost with acknowledged writes that were never flushed: a flush has failed; \
+     check the data if the target lost power"
+}
+
+/// A path that takes less at once than its volume promised.
+pub(super) fn narrower(largest: u32, promised: u32) -> String {
+    format!(
+        "takes {largest} bytes at once, the volume promised {promised}; \
+         raise the target's limit, or start again with this path up"
+    )
+}
+
 /// A path that came back as something else.
 pub(super) fn not_the_same(why: Conflict) -> String {
     format!("no longer what it was: {why}")

@@ -16,7 +16,7 @@ use nvme::host::{
     NamespaceInfo, QueueEvent,
 };
 use policy::Ana;
-use volume::{Identity, IoLimits, Namespace, Shown, Size};
+use volume::{Conflict, Identity, IoLimits, Namespace, Shown, Size};
 
 /// Most blocks of one command: NLB has 16 bits, 0's based.
 const BLOCKS_MAX: u32 = 1 << 16;
@@ -47,7 +47,7 @@ impl HostEngine {
                     };
                     self.paths[number].target.block_shift = block_shift;
                     if self.admit(number, shown, now_ns) {
-                        self.live(number);
+                        self.live(number, now_ns);
                     }
                 }
                 PathKind::NvmeTcp { .. } if self.settings.core == 0 => self.learn(number, now_ns),
@@ -57,7 +57,7 @@ impl HostEngine {
     }
 
     /// Opens the admin connection of a path.
-    fn learn(&mut self, number: usize, now_ns: u64) {
+    pub(super) fn learn(&mut self, number: usize, now_ns: u64) {
         let settings = &self.settings;
         let path = &mut self.paths[number];
         let PathKind::NvmeTcp { subsystem, .. } = &path.kind else {
@@ -72,6 +72,7 @@ impl HostEngine {
             timeout_ns: settings.connect_timeout_ns,
         })));
         path.phase = Phase::Learning;
+        path.shutting_down = false;
         self.open(number, Role::Admin, now_ns);
     }
 
@@ -124,7 +125,7 @@ impl HostEngine {
             any = true;
             match event {
                 QueueEvent::Completed(completed) => self.completed(number, &completed, now_ns),
-                QueueEvent::Ready => self.live(number),
+                QueueEvent::Ready => self.live(number, now_ns),
                 QueueEvent::Failed(error) => self.gave_up(number, Role::Io, error, now_ns),
             }
         }
@@ -189,9 +190,13 @@ impl HostEngine {
             return;
         };
         let nsid = facts.namespace.nsid;
+        let doubted = core::mem::take(&mut self.paths[number].comeback.doubted);
+        let Some(facts) = &self.paths[number].facts else {
+            return;
+        };
         match namespaces.iter().find(|namespace| namespace.nsid == nsid) {
             None => self.lose(number, Some(&report::namespace_gone(nsid)), now_ns),
-            Some(namespace) if *namespace == facts.namespace => {}
+            Some(namespace) if *namespace == facts.namespace && !doubted => {}
             Some(namespace) => {
                 let facts = PathFacts {
                     namespace: namespace.clone(),
@@ -208,12 +213,13 @@ impl HostEngine {
         let Some(number) = self.number(facts.volume, facts.path) else {
             return;
         };
-        if self.paths[number].phase == Phase::Lost {
+        let path = &self.paths[number];
+        if path.phase == Phase::Lost && !path.comeback.allowed {
             return;
         }
         let namespace = &facts.namespace;
         let shown = shown(&facts);
-        let first = self.paths[number].facts.is_none();
+        let first = !matches!(path.phase, Phase::Connecting | Phase::Live);
         let agrees = if first {
             self.admit(number, shown, now_ns)
         } else {
@@ -234,16 +240,23 @@ impl HostEngine {
             let news = PathNews::Found(facts.clone());
             self.events.push_back(HostEvent::Publish(news));
         }
+        path.comeback.doubted = false;
+        let volume = path.volume;
         path.facts = Some(facts);
         if first {
             self.connect(number, now_ns);
+        } else {
+            self.release(volume, now_ns);
         }
     }
 
     /// Checks a path against the other ones (T31, T33); false: it was refused.
     fn admit(&mut self, number: usize, shown: Shown, now_ns: u64) -> bool {
         let index = self.paths[number].index;
-        let refused = match self.foreign(number, &shown) {
+        let refused = match self
+            .foreign(number, &shown)
+            .or(self.narrower(number, &shown))
+        {
             Some(line) => line,
             None => match self.head(number).admit(index, shown) {
                 Ok(()) => return true,
@@ -266,13 +279,25 @@ impl HostEngine {
             .filter(|(volume, _)| *volume != own)
         {
             for (there, other) in it.head.admitted() {
-                if let Err(why) = shown.identity.coexists(&other.identity) {
+                // The number of a controller that is gone may be in use again.
+                let gone = |why: &Conflict| matches!(why, Conflict::Controller(_));
+                if let Err(why) = shown.identity.coexists(&other.identity)
+                    && !(it.head.is_lost(there) && gone(&why))
+                {
                     let uri = &self.paths_of(volume)[usize::from(there.0)].uri;
                     return Some(report::refused(uri, why));
                 }
             }
         }
         None
+    }
+
+    /// Why a path can't join a volume that was promised to take larger transfers (T34).
+    fn narrower(&self, number: usize, shown: &Shown) -> Option<String> {
+        let volume = usize::from(self.paths[number].volume);
+        let (info, _) = self.volumes[volume].ready.as_ref()?;
+        let largest = shown.limits.transfer_max;
+        (largest < info.transfer_max).then(|| report::narrower(largest, info.transfer_max))
     }
 
     /// What a path shows has changed; false: it is no longer the same namespace.
@@ -313,14 +338,16 @@ impl HostEngine {
     }
 
     /// A path can take I/O.
-    fn live(&mut self, number: usize) {
+    pub(super) fn live(&mut self, number: usize, now_ns: u64) {
         if self.paths[number].phase == Phase::Lost {
             return;
         }
         self.paths[number].phase = Phase::Live;
         let index = self.paths[number].index;
         self.head(number).set_enabled(index, true);
+        self.paths[number].comeback.tried = true;
         self.settle(number);
+        self.welcome(number, now_ns);
     }
 
     /// Says that a volume is ready, once, when nothing more is to come of its paths and one is
@@ -328,14 +355,15 @@ impl HostEngine {
     pub(super) fn settle(&mut self, number: usize) {
         let volume = self.paths[number].volume;
         let paths = self.paths_of(volume);
-        let settled = paths
-            .iter()
-            .all(|path| matches!(path.phase, Phase::Live | Phase::Lost));
+        let settled = paths.iter().all(|path| path.comeback.tried);
         let any = paths.iter().any(|path| path.phase == Phase::Live);
         let it = &mut self.volumes[usize::from(volume)];
         let (Some(size), Some(limits)) = (it.head.size(), it.head.limits()) else {
             return;
         };
+        if let Some((_, now)) = &mut it.ready {
+            *now = limits; // of a path that came late as well
+        }
         if !settled || !any || it.ready.is_some() {
             return;
         }

@@ -1,8 +1,8 @@
 //! The table of I/Os in flight on one core: who holds which, in what order, without allocating.
 //!
 //! # Contract
-//! A slot is free, in one path's [`Lane`], or ended and waiting to be reported; its links serve the
-//! list it is in. A token names a slot *and* its use: a late
+//! A slot is free, in one [`Lane`] (of a path, or of those that wait), or ended and waiting to be
+//! reported; its links serve the list it is in. A token names a slot *and* its use: a late
 //! answer to an earlier use finds nothing (T11).
 //!
 //! A lane is in order of submission, and its I/Os are given to the path's queue in this order: so
@@ -32,6 +32,14 @@ pub(super) struct Slot {
     pub path: PathIndex,
     /// When it was given to the path's queue.
     pub issued_ns: u64,
+    /// When it was placed on this path.
+    pub placed_ns: u64,
+    /// While it waits: until when.
+    pub until_ns: u64,
+    /// A flush: acknowledged writes of its path that it covers.
+    pub covers: u64,
+    /// What happened to it so far.
+    pub course: Course,
     /// How it ended.
     done: IoDone,
     /// Its command has expired: what now fails has timed out.
@@ -41,6 +49,27 @@ pub(super) struct Slot {
     token: u32,
     prev: u32,
     next: u32,
+}
+
+/// What happened to an I/O so far, where that is not all good.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Course {
+    /// Moves to another path.
+    pub hops: u8,
+    /// Repetitions on a busy path.
+    pub retries: u8,
+    /// It has an entry in the table of held writes.
+    pub fenced: bool,
+    /// It is a flush, or fenced: its end has consequences.
+    pub watched: bool,
+    /// A flush: paths it was given to.
+    pub flushed: u64,
+    /// It waits behind an overlapping write.
+    pub behind: bool,
+    /// Its path was lost before it answered.
+    pub unanswered: bool,
+    /// Time it waited without being on a path, ms.
+    pub excused_ms: u32,
 }
 
 /// All slots of one core.
@@ -85,6 +114,11 @@ impl Lane {
         some(self.waiting)
     }
 
+    /// The first I/O.
+    pub(super) fn front(&self) -> Option<u32> {
+        some(self.head)
+    }
+
     /// The oldest I/O, if it has been given to the queue.
     pub(super) fn oldest_issued(&self) -> Option<u32> {
         some(self.head).filter(|_| self.head != self.waiting)
@@ -117,6 +151,10 @@ impl Slots {
             started_ns: 0,
             path: NO_PATH,
             issued_ns: 0,
+            placed_ns: 0,
+            until_ns: 0,
+            covers: 0,
+            course: Course::default(),
             done,
             expired: false,
             active: false,
@@ -147,6 +185,8 @@ impl Slots {
         self.free = slot.next;
         slot.io = *io;
         slot.started_ns = now_ns;
+        slot.placed_ns = now_ns;
+        slot.course = Course::default();
         slot.expired = false;
         slot.active = true;
         slot.token = slot.token.wrapping_add(1 << INDEX_BITS);
@@ -211,6 +251,11 @@ impl Slots {
         if lane.waiting == index {
             lane.waiting = next;
         }
+    }
+
+    /// The I/Os of a lane, in order.
+    pub(super) fn of<'a>(&'a self, lane: &Lane) -> impl Iterator<Item = &'a Slot> {
+        core::iter::successors(lane.front(), |&index| self.next(index)).map(|it| self.get(it))
     }
 
     /// The I/O behind `index` in its lane.

@@ -1,4 +1,5 @@
 //! What a host engine is made of, what is asked of it, and what it tells.
+use super::recovery::Recovery;
 use crate::limits::{IO_MAX, VOLUMES_MAX};
 use crate::machine::{DeviceId, Span};
 use alloc::boxed::Box;
@@ -52,6 +53,8 @@ pub struct VolumeConfig {
     pub knobs: policy::Knobs,
     /// Paths, 1…64.
     pub paths: Vec<PathConfig>,
+    /// What is done about paths that fail.
+    pub recovery: Recovery,
 }
 
 /// What a host engine is made of.
@@ -149,6 +152,11 @@ impl HostConfig {
                 volumes.iter().all(|volume| volume.knobs.check().is_ok()),
                 "knobs",
                 "must be in range: ewma_shift 0…8, weight_timeout up to 3600 s",
+            ),
+            (
+                volumes.iter().all(|volume| volume.recovery.is_possible()),
+                "reconnect",
+                "must be above 0, and its limit not below it",
             ),
         ];
         match rules.into_iter().find(|(holds, ..)| !holds) {
@@ -263,15 +271,22 @@ pub enum HostEvent {
     /// All paths of a volume were checked and are connected on this core, but those that
     /// [`HostEvent::Failed`] was said of.
     Ready(u16, VolumeInfo),
-    /// A volume has lost a path, or never got it: one line with what, which, why, what to do. Once
-    /// per path. A volume that has no path left is never [`HostEvent::Ready`], or fails all I/O
-    /// from now on.
+    /// A volume has lost a path, or never got it: one line with what, which, why, what to do. Said
+    /// again only when an attempt to connect it fails for another reason. Without recovery, a
+    /// volume that has no path left is never [`HostEvent::Ready`], or fails all I/O from now on.
     Failed(u16, String),
+    /// With recovery: no path of the volume is live now, though all were tried; all are tried again
+    /// and again. I/O waits, or the volume is not yet ready.
+    NoPath(u16),
+    /// With recovery: a path that was lost is live again; one line.
+    Returned(u16, String),
     /// Something about a volume that its user should know; rate limited.
     Warning(u16, String),
     /// For the other cores (core 0 only): pass on as `HostControl::Path`, to each in the same
     /// order.
     Publish(PathNews),
+    /// For core 0 (other cores only): pass on as `HostControl::Path`, in order.
+    Report(PathNews),
 }
 
 /// What core 0 learnt of one path and the others need to open their queues.
@@ -287,7 +302,7 @@ pub struct PathFacts {
     pub namespace: nvme::host::NamespaceInfo,
 }
 
-/// What core 0 tells the others of a path.
+/// What cores tell each other of a path.
 #[derive(Clone, Debug)]
 pub enum PathNews {
     /// It is there, or its facts have changed.
@@ -299,12 +314,38 @@ pub enum PathNews {
         /// Path.
         path: PathIndex,
     },
+    /// To core 0: the queue of one core has failed.
+    Broken {
+        /// Volume index.
+        volume: u16,
+        /// Path.
+        path: PathIndex,
+    },
+    /// To core 0: the ANA state is in doubt (T26).
+    Doubt {
+        /// Volume index.
+        volume: u16,
+        /// Path.
+        path: PathIndex,
+    },
+    /// After `Lost`. To core 0: the sender's connections of it are over. From core 0: all are,
+    /// since `since_ns`; from then on the bound of held writes counts (T9).
+    Closed {
+        /// Volume index.
+        volume: u16,
+        /// Path.
+        path: PathIndex,
+        /// When.
+        since_ns: u64,
+        /// Whether it had acknowledged writes that were not flushed (T13).
+        unflushed: bool,
+    },
 }
 
 /// Messages to a host engine. Volume indexes are those of the configuration; others are ignored.
 #[derive(Clone, Debug)]
 pub enum HostControl {
-    /// From core 0.
+    /// From core 0, or to it.
     Path(PathNews),
     /// Change the policy of a volume. Knobs out of range change nothing and are answered by a
     /// [`HostEvent::Warning`].
@@ -321,7 +362,7 @@ pub enum PathState {
     Connecting,
     /// In use.
     Live,
-    /// Lost or refused; not used again.
+    /// Lost or refused; with recovery, to be tried again.
     Lost,
 }
 

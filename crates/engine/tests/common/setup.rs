@@ -2,7 +2,7 @@
 use super::{Address, Disk, MS, SECOND, World};
 use engine::host::{
     HostConfig, HostControl, HostEngine, HostEvent, Io, IoDone, IoOp, PathConfig, PathKind,
-    PathNews, SubmitError, VolumeConfig, VolumeInfo,
+    PathNews, Recovery, SubmitError, VolumeConfig, VolumeInfo,
 };
 use engine::target::{TargetConfig, TargetControl, TargetEngine};
 use engine::{DeviceId, Machine, Span};
@@ -91,6 +91,7 @@ pub fn volume(paths: Vec<PathConfig>) -> VolumeConfig {
         policy: Policy::RoundRobin { bytes: 0 },
         knobs: Knobs::default(),
         paths,
+        recovery: Recovery::NONE,
     }
 }
 

@@ -212,7 +212,9 @@ impl World {
             } => {
                 let now_ns = self.now_ns;
                 let sent_ns = self.conn(node, conn, life).map(|it| it.sent_ns);
-                if let Some(at_ns) = sent_ns.filter(|&at_ns| at_ns > now_ns) {
+                if let Some(at_ns) =
+                    sent_ns.filter(|&at_ns| at_ns > now_ns || self.is_sending(node, conn, life))
+                {
                     // Sends are reported before the end.
                     self.at(
                         at_ns,
@@ -236,6 +238,17 @@ impl World {
                 body.borrow_mut().device(request.id, result, self.now_ns);
             }
         }
+    }
+
+    /// Whether a send of the connection is still to be reported in this very moment.
+    fn is_sending(&self, of: usize, number: u32, use_of: u64) -> bool {
+        let now = self
+            .events
+            .range((self.now_ns, 0)..=(self.now_ns, u64::MAX));
+        now.into_iter().any(|(_, event)| {
+            matches!(event, Event::Sent { node, conn, life, .. }
+                if (*node, *conn, *life) == (of, number, use_of))
+        })
     }
 
     pub fn wake(&mut self, node: usize) -> Rc<RefCell<dyn Body>> {

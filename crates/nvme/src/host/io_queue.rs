@@ -124,6 +124,12 @@ impl IoQueue {
         self.connection.in_flight()
     }
 
+    /// Whether the queue has failed: what ends with Host Pathing Error from now on ends so because
+    /// nobody answered for it, and the controller may yet execute it.
+    pub fn has_failed(&self) -> bool {
+        self.connection.error().is_some()
+    }
+
     /// Most commands in flight.
     pub fn capacity(&self) -> u32 {
         self.connection.capacity()

@@ -256,3 +256,75 @@ fn a02_a_stall_is_reported_once() {
 fn a_path_that_was_not_checked_can_not_be_used() {
     Head::new([1], Policy::Numa, KNOBS).set_enabled(PathIndex(0), true);
 }
+
+/// The paths that an I/O may get now.
+fn usable(head: &mut Head) -> Vec<u8> {
+    let mut paths: Vec<u8> = (0..8)
+        .filter_map(|_| {
+            let path = head.select(&request(0))?;
+            head.complete(path, Group::Read, Outcome::Done, 1, 0);
+            Some(path.0)
+        })
+        .collect();
+    paths.sort_unstable();
+    paths.dedup();
+    paths
+}
+
+#[test]
+fn t44_strict_leaves_non_optimized_paths_alone_while_an_optimized_one_is_usable() {
+    for policy in POLICIES {
+        let mut head = head(3, policy);
+        head.set_ana(PathIndex(1), Ana::NonOptimized);
+        head.set_ana(PathIndex(2), Ana::NonOptimized);
+        head.set_ana_use(Some(super::AnaUse::Strict));
+        assert_eq!(usable(&mut head), [0], "{policy:?}");
+        head.set_pending(PathIndex(0), true);
+        assert!(
+            !usable(&mut head).contains(&0),
+            "T26: its state is in doubt"
+        );
+        assert!(!usable(&mut head).is_empty(), "{policy:?}");
+        head.set_ana(PathIndex(0), Ana::Optimized);
+        assert_eq!(usable(&mut head), [0], "{policy:?}");
+        head.lose(PathIndex(0));
+        assert!(!usable(&mut head).is_empty(), "{policy:?}");
+        assert!(head.is_usable());
+    }
+    assert_eq!(
+        super::AnaUse::by_default(Policy::Numa),
+        super::AnaUse::Strict
+    );
+    let weighted = super::AnaUse::by_default(Policy::WeightedLatency);
+    assert_eq!(weighted, super::AnaUse::Merge);
+}
+
+#[test]
+fn t32_a_controller_number_that_a_lost_path_had_may_be_in_use_again() {
+    let mut head = head(2, Policy::Numa);
+    let taken = head.admit(PathIndex(0), shown(2)).unwrap_err();
+    assert_eq!(taken.why, Conflict::Controller(2));
+    head.lose(PathIndex(0));
+    head.lose(PathIndex(1));
+    assert_eq!(head.admit(PathIndex(0), shown(2)), Ok(()));
+    let stolen = head.admit(PathIndex(1), shown(2)).unwrap_err();
+    assert_eq!(stolen.why, Conflict::Controller(2));
+    let mut grown = shown(3);
+    grown.size.blocks += 1;
+    let refused = head.admit(PathIndex(1), grown).unwrap_err();
+    assert_eq!(refused.why, Conflict::Capacity(1001, 1000), "T33");
+}
+
+#[test]
+fn t41_a_choice_among_some_is_balanced_and_leaves_the_others_as_they_were() {
+    let mut head = head(3, Policy::RoundRobin { bytes: 0 });
+    let only = head.select_among(&request(0), |path| path == PathIndex(2));
+    assert_eq!(
+        (only, head.in_flight(PathIndex(2))),
+        (Some(PathIndex(2)), 1)
+    );
+    head.complete(PathIndex(2), Group::Read, Outcome::PathError, 1, 0);
+    assert_eq!(head.select_among(&request(0), |_| false), None);
+    assert_eq!(usable(&mut head), [0, 1, 2]);
+    assert_eq!(head.in_flight(PathIndex(2)), 0);
+}

@@ -1,0 +1,151 @@
+//! A flush of a volume: every controller that acknowledged writes since its last flush must flush
+//! (Base 2.0, 7.1: a flush covers what its own controller completed; T13).
+//!
+//! The controllers are asked one after the other under the one slot of the flush. A path that was
+//! lost with acknowledged, unflushed writes holds the flush up until it came back and flushed; when
+//! that takes too long, the flush fails, once, with a line that says why. Where several cores
+//! write, each asks every controller with a cache that is live, and learns of unflushed ones from
+//! the others when a path is lost. A live controller whose ANA group is not usable is not asked:
+//! handing its group over is the array's own affair.
+use super::path::{Path, Phase};
+use super::types::HostEvent;
+use super::{HostEngine, report};
+use policy::{Group, PathIndex};
+use volume::Outcome;
+
+impl Path {
+    /// Writes that were acknowledged on this core.
+    fn acknowledged(&self) -> u64 {
+        self.counters.ios[Group::Write as usize]
+    }
+
+    /// Whether it has a volatile cache; local devices do.
+    fn has_cache(&self) -> bool {
+        let facts = self.facts.as_ref();
+        facts.is_none_or(|it| it.controller.volatile_write_cache)
+    }
+
+    /// Whether a loss of its power may lose acknowledged writes.
+    pub(super) fn is_unflushed(&self) -> bool {
+        self.has_cache() && (self.acknowledged() != self.flushed || self.unflushed_elsewhere)
+    }
+}
+
+impl HostEngine {
+    /// Sends a flush to the next controller that it must cover; ends it where there is none.
+    #[cold]
+    pub(super) fn flush(&mut self, index: u32, now_ns: u64) {
+        let volume = self.slots.get(index).io.volume;
+        let it = &self.volumes[usize::from(volume)];
+        let (first, recovery) = (it.first, it.recovery);
+        let count = self.paths_of(volume).len();
+        let mut lost = None;
+        for number in first..first + count {
+            let path = &self.paths[number];
+            let live = path.phase == Phase::Live;
+            let all = self.settings.cores > 1 && live && path.has_cache();
+            let asked = self.slots.get(index).course.flushed & 1 << path.index.0 != 0;
+            if asked || recovery.shared_write_cache || !(path.is_unflushed() || all) {
+                continue;
+            }
+            if !live {
+                lost = Some(number);
+            } else if self.ask_to_flush(number, index, now_ns) {
+                return;
+            }
+        }
+        let slot = self.slots.get(index);
+        let (some, path) = (slot.course.flushed != 0, slot.path);
+        match lost {
+            Some(number) => self.await_flush(number, index, now_ns),
+            None if some => self.end(index, Outcome::Done, path, now_ns),
+            // Nothing is known to be cached: any path may say so.
+            None => self.place_again(index, now_ns),
+        }
+    }
+
+    /// False: its ANA state forbids it.
+    fn ask_to_flush(&mut self, number: usize, index: u32, now_ns: u64) -> bool {
+        let request = self.request(index, now_ns);
+        let path = self.paths[number].index;
+        if self.head(number).select_only(&request, path).is_none() {
+            return false;
+        }
+        let slot = self.slots.get_mut(index);
+        slot.course.flushed |= 1 << path.0;
+        slot.covers = self.paths[number].acknowledged();
+        self.put(index, path, now_ns);
+        true
+    }
+
+    /// A flush has done its work on path `number`: on to the next one.
+    pub(super) fn flushed(&mut self, number: usize, index: u32, now_ns: u64) {
+        let slot = self.slots.get(index);
+        let path = &mut self.paths[number];
+        let at = path.index;
+        if slot.course.flushed & 1 << at.0 == 0 {
+            // No path had anything to flush; this one was any.
+            return self.end(index, Outcome::Done, at, now_ns);
+        }
+        path.flushed = path.flushed.max(slot.covers);
+        path.unflushed_elsewhere = false;
+        self.flush(index, now_ns);
+    }
+
+    /// A flush must be repeated on path `path`, or wait for it.
+    pub(super) fn flush_again(&mut self, index: u32, path: PathIndex, now_ns: u64) {
+        let course = &mut self.slots.get_mut(index).course;
+        course.hops = course.hops.saturating_add(1);
+        course.flushed &= !(1 << path.0);
+        self.flush(index, now_ns);
+    }
+
+    /// Waits until a lost path with unflushed writes is back, within bounds.
+    fn await_flush(&mut self, number: usize, index: u32, now_ns: u64) {
+        let volume = usize::from(self.paths[number].volume);
+        let recovery = self.volumes[volume].recovery;
+        let slot = self.slots.get_mut(index);
+        let until_ns = slot.started_ns.saturating_add(recovery.flush_timeout_ns);
+        if !recovery.enabled || until_ns <= now_ns {
+            return self.fail_flush(index, now_ns);
+        }
+        slot.placed_ns = now_ns;
+        slot.until_ns = until_ns;
+        self.slots
+            .push(&mut self.volumes[volume].flushes, index, false);
+        self.wake_by(until_ns);
+    }
+
+    /// A flush can't cover what a lost controller may have had in its cache: fails it, and says so
+    /// once.
+    pub(super) fn fail_flush(&mut self, index: u32, now_ns: u64) {
+        let volume = self.slots.get(index).io.volume;
+        let it = &self.volumes[usize::from(volume)];
+        let (first, count) = (it.first, self.paths_of(volume).len());
+        for number in first..first + count {
+            let path = &mut self.paths[number];
+            if path.phase != Phase::Live && path.is_unflushed() {
+                path.flushed = path.acknowledged();
+                path.unflushed_elsewhere = false;
+                let name = &self.volumes[usize::from(volume)].name;
+                let why = report::unflushed();
+                let line = report::line(name, &self.paths[number], self.settings.core, why);
+                self.events.push_back(HostEvent::Warning(volume, line));
+            }
+        }
+        self.end(index, Outcome::PathError, super::NO_PATH, now_ns);
+    }
+
+    /// A path is live: flushes that wait for one go on.
+    pub(super) fn release_flushes(&mut self, volume: u16, now_ns: u64) {
+        let it = usize::from(volume);
+        for _ in 0..self.slots.of(&self.volumes[it].flushes).count() {
+            let Some(index) = self.volumes[it].flushes.front() else {
+                return;
+            };
+            self.slots.unlink(&mut self.volumes[it].flushes, index);
+            self.excuse(index, now_ns);
+            self.flush(index, now_ns);
+        }
+    }
+}

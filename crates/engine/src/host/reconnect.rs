@@ -1,0 +1,218 @@
+//! How a lost path comes back: with growing waits, after every connection of its controller is
+//! over.
+//!
+//! Core 0 decides. A path that any core has lost is lost on all: core 0 says so, hears from every
+//! other core that its connections are over, and tells all of them; from then on the bound of held
+//! writes counts (T9), and the wait for the next attempt. A path that returns is learnt and checked
+//! as at the start (T32), and what was measured of it is forgotten (T38).
+use super::path::Phase;
+use super::types::{HostEvent, PathNews};
+use super::{HostEngine, report};
+use policy::PathIndex;
+
+impl HostEngine {
+    /// Whether paths like this one come back.
+    pub(super) fn recovers(&self, number: usize) -> bool {
+        let volume = self.paths[number].volume;
+        self.volumes[usize::from(volume)].recovery.enabled
+    }
+
+    /// News of a path, from another core.
+    pub(super) fn news(&mut self, news: PathNews, now_ns: u64) {
+        let (volume, path) = match &news {
+            PathNews::Found(facts) => (facts.volume, facts.path),
+            PathNews::Lost { volume, path }
+            | PathNews::Broken { volume, path }
+            | PathNews::Doubt { volume, path }
+            | PathNews::Closed { volume, path, .. } => (*volume, *path),
+        };
+        let Some(number) = self.number(volume, path) else {
+            return;
+        };
+        let core_0 = self.settings.core == 0;
+        let comeback = &mut self.paths[number].comeback;
+        match news {
+            PathNews::Found(facts) => self.found(facts, now_ns),
+            PathNews::Lost { .. } => {
+                comeback.owes = true;
+                self.lose(number, None, now_ns);
+                self.gone(number, now_ns);
+            }
+            PathNews::Broken { .. } => self.lose(number, None, now_ns),
+            PathNews::Doubt { .. } => self.doubt(number, now_ns),
+            PathNews::Closed { unflushed, .. } if core_0 => {
+                self.paths[number].unflushed_elsewhere |= unflushed;
+                let comeback = &mut self.paths[number].comeback;
+                comeback.others = comeback.others.saturating_sub(1);
+                self.gone(number, now_ns);
+            }
+            PathNews::Closed {
+                since_ns,
+                unflushed,
+                ..
+            } => {
+                self.paths[number].unflushed_elsewhere |= unflushed;
+                self.fence(number, since_ns);
+            }
+        }
+    }
+
+    /// The others must know that a path was lost; `own`: this core saw it.
+    pub(super) fn tell_lost(&mut self, number: usize, own: bool) {
+        let path = &mut self.paths[number];
+        let (volume, index) = (path.volume, path.index);
+        if path.address().is_none() {
+            return;
+        }
+        if self.settings.core == 0 {
+            path.comeback.others = self.settings.cores - 1;
+            let path = index;
+            let news = PathNews::Lost { volume, path };
+            self.events.push_back(HostEvent::Publish(news));
+        } else if own && self.recovers(number) {
+            let path = index;
+            let news = PathNews::Broken { volume, path };
+            self.events.push_back(HostEvent::Report(news));
+        }
+    }
+
+    /// A connection of a lost path is over, perhaps the last one.
+    pub(super) fn gone(&mut self, number: usize, now_ns: u64) {
+        let recovery = self.volumes[usize::from(self.paths[number].volume)].recovery;
+        let (core, cores) = (self.settings.core, self.settings.cores);
+        let path = &mut self.paths[number];
+        let over = path.is_disconnected() && path.admin.is_none() && path.queue.is_none();
+        if path.phase != Phase::Lost || !over || path.address().is_none() || !recovery.enabled {
+            return;
+        }
+        let closed = PathNews::Closed {
+            volume: path.volume,
+            path: path.index,
+            since_ns: now_ns,
+            unflushed: path.is_unflushed(),
+        };
+        let comeback = &mut path.comeback;
+        if core != 0 {
+            if core::mem::take(&mut comeback.owes) {
+                comeback.allowed = true;
+                self.events.push_back(HostEvent::Report(closed));
+            }
+            return;
+        }
+        if comeback.others > 0 || comeback.at_ns.is_some() {
+            return;
+        }
+        let wait_ns = recovery
+            .reconnect_min_ns
+            .checked_shl(comeback.failures.min(32))
+            .unwrap_or(u64::MAX)
+            .min(recovery.reconnect_max_ns);
+        comeback.failures = comeback.failures.saturating_add(1);
+        let at_ns = now_ns.saturating_add(wait_ns);
+        comeback.at_ns = Some(at_ns);
+        self.wake_by(at_ns);
+        if cores > 1 {
+            self.events.push_back(HostEvent::Publish(closed));
+        }
+        self.fence(number, now_ns);
+    }
+
+    /// Core 0: the wait of a lost path may be over.
+    pub(super) fn retry(&mut self, number: usize, now_ns: u64) {
+        let comeback = &mut self.paths[number].comeback;
+        if comeback.at_ns.take_if(|at_ns| *at_ns <= now_ns).is_some() && self.stop.is_none() {
+            self.learn(number, now_ns);
+        }
+    }
+
+    /// An answer says that the ANA state of a path is not what we know: the path is not used until
+    /// the log was read again (T26).
+    pub(super) fn doubt(&mut self, number: usize, now_ns: u64) {
+        let path = &mut self.paths[number];
+        let (volume, index) = (path.volume, path.index);
+        let known = path.facts.as_ref().is_some_and(|it| it.controller.ana);
+        if path.phase != Phase::Live || !known || !self.recovers(number) {
+            return;
+        }
+        self.head(number).set_pending(index, true);
+        let path = &mut self.paths[number];
+        if core::mem::replace(&mut path.comeback.doubted, true) {
+            return;
+        }
+        if self.settings.core == 0 {
+            if let Some(admin) = &mut path.admin {
+                admin.request_ana(now_ns);
+            }
+            self.touch(number, super::path::Role::Admin);
+        } else {
+            let path = index;
+            let news = PathNews::Doubt { volume, path };
+            self.events.push_back(HostEvent::Report(news));
+        }
+    }
+
+    /// A path is live: says so if it was lost, and gives it what waits.
+    pub(super) fn welcome(&mut self, number: usize, now_ns: u64) {
+        let core = self.settings.core;
+        let path = &mut self.paths[number];
+        let (volume, comeback) = (path.volume, &mut path.comeback);
+        comeback.tried = true;
+        comeback.allowed = false;
+        comeback.doubted = false;
+        comeback.failures = 0;
+        let it = &mut self.volumes[usize::from(volume)];
+        it.no_path = false;
+        if !core::mem::take(&mut self.paths[number].comeback.line).is_empty() {
+            let line = report::line(&it.name, &self.paths[number], core, "live again");
+            self.events.push_back(HostEvent::Returned(volume, line));
+        }
+        self.release(volume, now_ns);
+        self.release_flushes(volume, now_ns);
+    }
+
+    /// Says that no path is live, once until one is.
+    pub(super) fn lament(&mut self, volume: u16) {
+        let paths = self.paths_of(volume);
+        let none = paths
+            .iter()
+            .all(|path| path.comeback.tried && path.phase != Phase::Live);
+        let it = &mut self.volumes[usize::from(volume)];
+        if none && it.recovery.enabled && self.stop.is_none() && !it.no_path {
+            it.no_path = true;
+            self.events.push_back(HostEvent::NoPath(volume));
+        }
+    }
+
+    /// What waits in a volume, and why.
+    pub fn hold_stats(&self, volume: u16) -> super::HoldStats {
+        let Some(it) = self.volumes.get(usize::from(volume)) else {
+            return super::HoldStats::default();
+        };
+        let paths = self.paths_of(volume);
+        let held = || paths.iter().flat_map(|path| self.slots.of(&path.held));
+        let oldest = held().min_by_key(|slot| slot.started_ns);
+        let queued = || self.slots.of(&it.queue);
+        super::HoldStats {
+            held: held().count() as u32,
+            held_since_ns: oldest.map(|slot| slot.started_ns),
+            reason: oldest.map(|slot| self.reason(volume, slot.path, slot.until_ns)),
+            behind: self.slots.of(&it.behind).count() as u32,
+            queued: queued().count() as u32,
+            queued_since_ns: queued().map(|slot| slot.started_ns).min(),
+            flushes: self.slots.of(&it.flushes).count() as u32,
+            delayed: self.slots.of(&it.delayed).count() as u32,
+            ..it.totals
+        }
+    }
+
+    fn reason(&self, volume: u16, path: PathIndex, until_ns: u64) -> super::HoldReason {
+        if until_ns < u64::MAX {
+            return super::HoldReason::Until(until_ns);
+        }
+        let number = self.number(volume, path);
+        match number.and_then(|number| self.bound_ns(number)) {
+            None => super::HoldReason::Unbounded,
+            Some(_) => super::HoldReason::Closing,
+        }
+    }
+}

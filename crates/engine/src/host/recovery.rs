@@ -1,0 +1,113 @@
+//! What a volume does about paths that fail: its knobs, and what they have led to.
+use volume::AnaUse;
+
+/// What becomes of writes whose path was lost before it answered (T9).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum WriteFailover {
+    /// They are held until the lost controller can't execute them any more.
+    Fenced,
+    /// They go to another path at once. A controller that was cut off may then execute the old copy
+    /// over data that were written and acknowledged since: they are lost silently.
+    Immediate,
+}
+
+/// What a volume does about failing paths. Made by `default()` or [`Recovery::NONE`], then changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Recovery {
+    /// Lost paths are connected again, and I/O survives them.
+    pub enabled: bool,
+    /// First wait before a lost path is connected again; doubled with every failure. 100 ms: what a
+    /// restarted target or a rerouted network needs at least, and not yet felt.
+    pub reconnect_min_ns: u64,
+    /// Longest such wait. 10 s: a path that returns after a night is used within seconds, and a
+    /// dead target sees six attempts a minute.
+    pub reconnect_max_ns: u64,
+    /// Longest wait of an I/O without any usable path. Unlimited: a file system survives a pause,
+    /// and no error.
+    pub no_path_timeout_ns: u64,
+    /// Whether writes wait for proof or bound. Fenced: acknowledged data are never lost.
+    pub write_failover: WriteFailover,
+    /// Stands in for a Command Quiesce Time that the controller doesn't report. 5 s: longer than a
+    /// disk's own error recovery usually takes.
+    pub quiesce_ns: u64,
+    /// All controllers share their write cache, so that any of them can flush for all.
+    pub shared_write_cache: bool,
+    /// Longest wait of a flush for a lost controller with unflushed writes (T13). 60 s: longer than
+    /// a target takes to restart, shorter than people take to reboot.
+    pub flush_timeout_ns: u64,
+    /// Use of non-optimized paths; `None`: strict, but merge for weighted-latency (T44).
+    pub ana: Option<AnaUse>,
+    /// Most repetitions of an I/O on a busy path. 5, as the kernel's host has it.
+    pub retries_max: u8,
+    /// Time that one I/O may spend in attempts, waits without a path and holds aside (T4). 120 s:
+    /// four I/O time-outs of 30 s.
+    pub attempts_ns: u64,
+}
+
+impl Recovery {
+    /// A lost path stays lost and its I/O fails: for measurements that want to see every error.
+    pub const NONE: Self = Self {
+        enabled: false,
+        reconnect_min_ns: 100_000_000,
+        reconnect_max_ns: 10_000_000_000,
+        no_path_timeout_ns: u64::MAX,
+        write_failover: WriteFailover::Fenced,
+        quiesce_ns: 5_000_000_000,
+        shared_write_cache: false,
+        flush_timeout_ns: 60_000_000_000,
+        ana: None,
+        retries_max: 5,
+        attempts_ns: 120_000_000_000,
+    };
+
+    pub(super) fn is_possible(&self) -> bool {
+        (1..=self.reconnect_max_ns).contains(&self.reconnect_min_ns)
+    }
+}
+
+impl Default for Recovery {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            ..Self::NONE
+        }
+    }
+}
+
+/// Why writes are held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HoldReason {
+    /// Connections of the lost controller are still being closed.
+    Closing,
+    /// The lost controller may execute them until then, ns.
+    Until(u64),
+    /// Without a keep-alive time-out nothing bounds how long the lost controller may execute them.
+    Unbounded,
+}
+
+/// I/Os of a volume on this core that wait, and for what.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HoldStats {
+    /// Changes of data held because a lost controller may yet execute them (T9).
+    pub held: u32,
+    /// When the oldest of them was submitted, ns; `None`: none.
+    pub held_since_ns: Option<u64>,
+    /// What that one waits for.
+    pub reason: Option<HoldReason>,
+    /// Changes of data that wait behind an overlapping one.
+    pub behind: u32,
+    /// I/Os that wait for a usable path.
+    pub queued: u32,
+    /// When the oldest of them was submitted, ns.
+    pub queued_since_ns: Option<u64>,
+    /// Flushes that wait for a lost controller with unflushed writes (T13).
+    pub flushes: u32,
+    /// I/Os that wait to be repeated on a busy path.
+    pub delayed: u32,
+    /// Holds so far.
+    pub held_total: u64,
+    /// Longest hold that has ended, ns.
+    pub held_ns_max: u64,
+    /// Moves to another path so far.
+    pub moved_total: u64,
+}

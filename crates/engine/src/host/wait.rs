@@ -1,0 +1,361 @@
+//! I/Os that are on no path: what becomes of one after a failed attempt, and what it waits for.
+//!
+//! * a usable path: the volume's queue, first come first served
+//! * a busy path: `delayed`
+//! * the end of what a lost controller may do: `held`, per path (T9). Its bound counts from the end
+//!   of every connection of that controller, ours and other cores'
+//! * an overlapping write before it that is or was held: `behind`
+//!
+//! # Contract
+//! A change of data that nobody answered for is held before anything else is done with it, also
+//! before it fails; a new one that overlaps it waits until it has ended, in order. Reads don't
+//! wait: what they overlap is not acknowledged, so either content is right. An I/O on a local
+//! device stays there until the device ends it, whatever became of the path: the device still has
+//! its memory.
+//!
+//! # Limits
+//! All waits hold slots, so `io_max` bounds them together.
+use super::counters::group;
+use super::slots::Lane;
+use super::types::{Io, IoOp, NO_PATH};
+use super::{HostEngine, WriteFailover};
+use policy::{PathIndex, Request};
+use volume::hold::{Range, bound_ns};
+use volume::{Attempt, Disposition, Outcome};
+
+/// The bytes that an I/O may change.
+pub(super) fn range(io: &Io) -> Option<Range> {
+    match io.op {
+        IoOp::Read | IoOp::Flush => None,
+        IoOp::Write { .. } | IoOp::WriteZeroes | IoOp::Deallocate => {
+            Some(Range::new(io.offset, io.length.into()))
+        }
+    }
+}
+
+impl HostEngine {
+    /// An attempt has ended, and not well; or well, of a write that others wait for.
+    #[cold]
+    pub(super) fn dispose(&mut self, number: usize, index: u32, outcome: Outcome, now_ns: u64) {
+        let flush = self.slots.get(index).io.op == IoOp::Flush;
+        if flush && outcome.is_done() {
+            return self.flushed(number, index, now_ns);
+        }
+        let volume = &self.volumes[usize::from(self.paths[number].volume)];
+        let recovery = &volume.recovery;
+        let path = self.paths[number].index;
+        if !recovery.enabled {
+            return self.end(index, outcome, path, now_ns);
+        }
+        let slot = self.slots.get(index);
+        let spent_ns = now_ns
+            .saturating_sub(slot.started_ns)
+            .saturating_sub(u64::from(slot.course.excused_ms) * 1_000_000);
+        let fenced = recovery.write_failover == WriteFailover::Fenced;
+        let paths = self.paths_of(self.paths[number].volume).len() as u8;
+        let attempt = Attempt {
+            uncertain: slot.course.unanswered && range(&slot.io).is_some() && fenced,
+            hops: slot.course.hops,
+            hops_max: (paths * 2).max(HOPS_MIN),
+            retries: slot.course.retries,
+            retries_max: recovery.retries_max,
+            left_ns: recovery.attempts_ns.saturating_sub(spent_ns),
+        };
+        match volume::dispose(outcome, &attempt) {
+            Disposition::Complete => self.end(index, outcome, path, now_ns),
+            Disposition::Retry { after_ns } => self.delay(index, after_ns, now_ns),
+            Disposition::FailOver if flush => self.flush_again(index, path, now_ns),
+            Disposition::FailOver => self.fail_over(index, path, now_ns),
+            Disposition::Hold => self.hold(number, index, now_ns),
+        }
+    }
+
+    /// An I/O has ended for good.
+    pub(super) fn end(&mut self, index: u32, outcome: Outcome, path: PathIndex, now_ns: u64) {
+        let slot = self.slots.get(index);
+        let (volume, fenced) = (slot.io.volume, slot.course.fenced);
+        self.slots.end(index, outcome, path, now_ns);
+        if fenced {
+            self.unfence(volume, index, now_ns);
+        }
+    }
+
+    fn delay(&mut self, index: u32, after_ns: u64, now_ns: u64) {
+        let slot = self.slots.get_mut(index);
+        slot.course.retries += 1;
+        slot.until_ns = now_ns.saturating_add(after_ns);
+        let (volume, until_ns) = (slot.io.volume, slot.until_ns);
+        let volume = &mut self.volumes[usize::from(volume)];
+        self.slots.push(&mut volume.delayed, index, false);
+        self.wake_by(until_ns);
+    }
+
+    /// Gives an I/O to another path than `from`; to `from` only if there is no other.
+    fn fail_over(&mut self, index: u32, from: PathIndex, now_ns: u64) {
+        let slot = self.slots.get_mut(index);
+        slot.course.hops += 1;
+        let volume = usize::from(slot.io.volume);
+        if slot.course.fenced && !self.volumes[volume].holds.is_first(index) {
+            return self.put_behind(index);
+        }
+        let request = self.request(index, now_ns);
+        let volume = &mut self.volumes[volume];
+        volume.totals.moved_total += 1;
+        match volume.head.select_among(&request, |path| path != from) {
+            Some(chosen) => self.put(index, chosen, now_ns),
+            None => {
+                self.place_again(index, now_ns);
+            }
+        }
+    }
+
+    /// What the policy is told of an I/O.
+    pub(super) fn request(&self, index: u32, now_ns: u64) -> Request {
+        let io = &self.slots.get(index).io;
+        Request {
+            source: io.source,
+            group: group(io.op),
+            length: io.length,
+            address: io.offset,
+            now_ns,
+        }
+    }
+
+    /// No path is usable.
+    #[cold]
+    pub(super) fn park(&mut self, index: u32, now_ns: u64) {
+        let volume = usize::from(self.slots.get(index).io.volume);
+        let recovery = &self.volumes[volume].recovery;
+        if !recovery.enabled {
+            return self.end(index, Outcome::PathError, NO_PATH, now_ns);
+        }
+        let until_ns = now_ns.saturating_add(recovery.no_path_timeout_ns);
+        let slot = self.slots.get_mut(index);
+        slot.placed_ns = now_ns;
+        slot.until_ns = until_ns;
+        self.slots
+            .push(&mut self.volumes[volume].queue, index, false);
+        self.wake_by(until_ns);
+    }
+
+    /// Places what waits for a usable path, as far as there is one.
+    pub(super) fn release(&mut self, volume: u16, now_ns: u64) {
+        let it = usize::from(volume);
+        // What finds none goes to the end of the queue; each is tried once.
+        for _ in 0..self.slots.of(&self.volumes[it].queue).count() {
+            let volume = &mut self.volumes[it];
+            let Some(index) = volume.queue.front().filter(|_| volume.head.is_usable()) else {
+                return;
+            };
+            self.slots.unlink(&mut volume.queue, index);
+            self.excuse(index, now_ns);
+            self.place_again(index, now_ns);
+        }
+    }
+
+    /// The time since an I/O began to wait is not its own.
+    pub(super) fn excuse(&mut self, index: u32, now_ns: u64) {
+        let slot = self.slots.get_mut(index);
+        let waited_ms = now_ns.saturating_sub(slot.placed_ns) / 1_000_000;
+        let waited_ms = u32::try_from(waited_ms).unwrap_or(u32::MAX);
+        slot.course.excused_ms = slot.course.excused_ms.saturating_add(waited_ms);
+    }
+
+    /// Holds a change of data that the lost controller of path `number` may yet execute.
+    fn hold(&mut self, number: usize, index: u32, now_ns: u64) {
+        let path = &mut self.paths[number];
+        let volume = &mut self.volumes[usize::from(path.volume)];
+        let slot = self.slots.get_mut(index);
+        slot.placed_ns = now_ns;
+        slot.until_ns = u64::MAX;
+        let range = range(&slot.io);
+        if let Some(range) = range.filter(|_| !slot.course.fenced) {
+            // As many entries as slots.
+            slot.course.fenced = volume.holds.insert(index, range).is_ok();
+            slot.course.watched = true;
+        }
+        volume.totals.held_total += 1;
+        self.slots.push(&mut path.held, index, false);
+    }
+
+    /// Every connection of the lost controller of path `number` is over since `since_ns`.
+    pub(super) fn fence(&mut self, number: usize, since_ns: u64) {
+        let Some(bound_ns) = self.bound_ns(number) else {
+            return;
+        };
+        let until_ns = since_ns.saturating_add(bound_ns);
+        let mut next = self.paths[number].held.front();
+        while let Some(index) = next {
+            let slot = self.slots.get_mut(index);
+            slot.until_ns = slot.until_ns.min(until_ns);
+            next = self.slots.next(index);
+        }
+        if !self.paths[number].held.is_empty() {
+            self.wake_by(until_ns);
+        }
+    }
+
+    /// How long the controller of a path may execute what it had, from the end of its connections.
+    pub(super) fn bound_ns(&self, number: usize) -> Option<u64> {
+        let path = &self.paths[number];
+        let controller = &path.facts.as_ref()?.controller;
+        let quiesce_ns = self.volumes[usize::from(path.volume)].recovery.quiesce_ns;
+        let grain_ms = u32::from(controller.kas) * 100;
+        if grain_ms == 0 {
+            return None; // it has no keep-alive timer
+        }
+        // The controller may round the time-out up to its granularity (Base 2.0, 3.9).
+        let kato_ms = self.settings.kato_ms.next_multiple_of(grain_ms);
+        let cqt_ns = u64::from(controller.cqt_ms) * 1_000_000;
+        let traffic = controller.traffic_keep_alive;
+        bound_ns(u64::from(kato_ms) * 1_000_000, traffic, cqt_ns, quiesce_ns)
+    }
+
+    /// Whether a new change of data must wait; it is then among those that do.
+    #[cold]
+    pub(super) fn is_behind(&mut self, index: u32) -> bool {
+        let io = &self.slots.get(index).io;
+        let holds = &mut self.volumes[usize::from(io.volume)].holds;
+        let Some(range) = range(io).filter(|range| holds.overlaps(*range)) else {
+            return false;
+        };
+        let fenced = holds.insert(index, range).is_ok();
+        let course = &mut self.slots.get_mut(index).course;
+        (course.fenced, course.watched) = (fenced, true);
+        self.put_behind(index);
+        true
+    }
+
+    fn put_behind(&mut self, index: u32) {
+        let slot = self.slots.get_mut(index);
+        slot.course.behind = true;
+        let volume = usize::from(slot.io.volume);
+        self.slots
+            .push(&mut self.volumes[volume].behind, index, false);
+    }
+
+    /// A write that others may have waited for has ended.
+    fn unfence(&mut self, volume: u16, index: u32, now_ns: u64) {
+        let it = usize::from(volume);
+        let Some(freed) = self.volumes[it].holds.remove(index) else {
+            return;
+        };
+        let mut from = 0;
+        while let Some((at, index)) = self.volumes[it].holds.next_first(from, freed) {
+            from = at + 1;
+            let slot = self.slots.get_mut(index);
+            if core::mem::take(&mut slot.course.behind) {
+                self.slots.unlink(&mut self.volumes[it].behind, index);
+                self.excuse(index, now_ns);
+                self.place_again(index, now_ns);
+            }
+        }
+    }
+
+    /// When the first wait of any I/O is over.
+    pub(super) fn waits_timeout(&self) -> Option<u64> {
+        let lanes = self.volumes.iter().flat_map(|it| [&it.queue, &it.flushes]);
+        let queued = lanes.filter_map(|lane| Some(self.slots.get(lane.front()?).until_ns));
+        let delayed = self.volumes.iter().map(|it| &it.delayed);
+        let held = self.paths.iter().map(|path| &path.held);
+        let others = delayed.chain(held).flat_map(|lane| self.slots.of(lane));
+        let first = queued.chain(others.map(|slot| slot.until_ns)).min();
+        first.filter(|&at_ns| at_ns < u64::MAX)
+    }
+
+    /// Ends the waits whose time is over.
+    pub(super) fn waits_over(&mut self, now_ns: u64) {
+        for number in 0..self.paths.len() {
+            while let Some(index) = self.due(&self.paths[number].held, now_ns) {
+                self.unhold(number, index, now_ns);
+            }
+        }
+        for volume in 0..self.volumes.len() {
+            while let Some(index) = self.due(&self.volumes[volume].delayed, now_ns) {
+                self.slots.unlink(&mut self.volumes[volume].delayed, index);
+                self.repeat(index, now_ns);
+            }
+            while let Some(index) = self.due(&self.volumes[volume].flushes, now_ns) {
+                self.slots.unlink(&mut self.volumes[volume].flushes, index);
+                self.fail_flush(index, now_ns);
+            }
+            while let Some(index) = self.volumes[volume].queue.front()
+                && self.slots.get(index).until_ns <= now_ns
+            {
+                self.slots.unlink(&mut self.volumes[volume].queue, index);
+                self.end(index, Outcome::PathError, NO_PATH, now_ns);
+            }
+        }
+    }
+
+    /// The first I/O of `lane` whose wait is over.
+    fn due(&self, lane: &Lane, now_ns: u64) -> Option<u32> {
+        let mut all = core::iter::successors(lane.front(), |&index| self.slots.next(index));
+        all.find(|&index| self.slots.get(index).until_ns <= now_ns)
+    }
+
+    /// The controller that had a held write can't execute it any more.
+    fn unhold(&mut self, number: usize, index: u32, now_ns: u64) {
+        self.excuse(index, now_ns);
+        let path = &mut self.paths[number];
+        self.slots.unlink(&mut path.held, index);
+        let slot = self.slots.get_mut(index);
+        slot.course.unanswered = false;
+        let totals = &mut self.volumes[usize::from(path.volume)].totals;
+        let held_ns = now_ns.saturating_sub(slot.placed_ns);
+        totals.held_ns_max = totals.held_ns_max.max(held_ns);
+        self.dispose(number, index, Outcome::PathError, now_ns);
+    }
+
+    /// Gives an I/O to the path that was busy, or to another if that is gone.
+    fn repeat(&mut self, index: u32, now_ns: u64) {
+        let slot = self.slots.get(index);
+        let (volume, path) = (usize::from(slot.io.volume), slot.path);
+        if slot.io.op == IoOp::Flush {
+            return self.flush_again(index, path, now_ns);
+        }
+        let request = self.request(index, now_ns);
+        let head = &mut self.volumes[volume].head;
+        match head.select_among(&request, |it| it == path) {
+            Some(chosen) => self.put(index, chosen, now_ns),
+            None => {
+                self.place_again(index, now_ns);
+            }
+        }
+    }
+
+    /// Whether any I/O of a volume waits on no path.
+    pub(super) fn has_waiting(&self, volume: u16) -> bool {
+        let it = &self.volumes[usize::from(volume)];
+        let held = self
+            .paths_of(volume)
+            .iter()
+            .any(|path| !path.held.is_empty());
+        held || [it.queue, it.delayed, it.behind, it.flushes]
+            .iter()
+            .any(|lane| !lane.is_empty())
+    }
+
+    /// Ends all waits, not well: the engine stops.
+    pub(super) fn fail_waits(&mut self, now_ns: u64) {
+        for volume in 0..self.volumes.len() {
+            let it = &mut self.volumes[volume];
+            let lanes = [
+                &mut it.queue,
+                &mut it.delayed,
+                &mut it.behind,
+                &mut it.flushes,
+            ];
+            let held = self.paths.iter_mut().map(|path| &mut path.held);
+            for lane in lanes.into_iter().chain(held) {
+                while let Some(index) = lane.front() {
+                    self.slots.unlink(lane, index);
+                    self.slots.end(index, Outcome::PathError, NO_PATH, now_ns);
+                }
+            }
+        }
+    }
+}
+
+/// Moves allowed where two per path would be fewer: a path that comes and goes is no ping-pong.
+const HOPS_MIN: u8 = 8;
