@@ -28,6 +28,9 @@ enum Verb {
     Bench(Box<crate::bench::BenchArgs>),
     /// Offer a software NVMe/TCP subsystem, or change a running one
     Target(Box<crate::target::TargetArgs>),
+    Run(Box<crate::run::RunArgs>),
+    #[command(flatten)]
+    Engine(crate::run::EngineVerb),
     /// Write the man pages of all verbs into a directory
     #[command(hide = true)]
     Man {
@@ -61,6 +64,18 @@ impl fmt::Display for Usage {
 
 impl std::error::Error for Usage {}
 
+/// The answer is the exit code; everything was said.
+#[derive(Clone, Copy, Debug)]
+pub struct Exit(pub u8);
+
+impl fmt::Display for Exit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "exit code {}", self.0)
+    }
+}
+
+impl std::error::Error for Exit {}
+
 /// The whole program.
 pub fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
@@ -71,6 +86,9 @@ pub fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if error.is::<OutputClosed>() => ExitCode::SUCCESS,
         Err(error) => {
+            if let Some(Exit(code)) = error.downcast_ref() {
+                return ExitCode::from(*code);
+            }
             crate::output::note(&format!("{error:#}"));
             ExitCode::from(if error.is::<Usage>() { 2 } else { 1 })
         }
@@ -82,6 +100,8 @@ fn run(verb: Verb) -> anyhow::Result<()> {
         Verb::Demo(args) => crate::demo::run(&args),
         Verb::Bench(args) => crate::bench::run(&args),
         Verb::Target(args) => crate::target::run(*args),
+        Verb::Run(args) => crate::run::run(&args),
+        Verb::Engine(verb) => crate::run::ask(&verb),
         Verb::Man { directory } => clap_mangen::generate_to(Cli::command(), &directory)
             .map_err(|e| anyhow::Error::new(e).context(format!("{}", directory.display()))),
         Verb::Completions { shell } => {

@@ -3,6 +3,7 @@
 
 mod bench;
 mod cli;
+mod control;
 mod cpus;
 mod demo;
 mod identity;
@@ -10,6 +11,7 @@ mod limits;
 mod load;
 mod output;
 mod progress;
+mod run;
 mod signals;
 mod table;
 mod target;

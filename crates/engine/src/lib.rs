@@ -3,12 +3,14 @@
 //! * [`machine`]: the face a reactor drives; the same for [`host`] and [`target`]
 //! * [`host`]: volumes over paths
 //! * [`target`]: a software subsystem behind shaped ports
+//! * [`export`]: the host with volumes offered to NBD clients
 //! * [`buddy`]: who owns which range of the core's arena
 #![no_std]
 #![forbid(unsafe_code)]
 extern crate alloc;
 
 pub mod buddy;
+pub mod export;
 pub mod host;
 pub mod limits;
 pub mod machine;

@@ -24,3 +24,15 @@ pub const LOG_EVENTS_MAX: usize = 1024;
 
 /// Most commands that all connections of a target may have under way together.
 pub const TARGET_COMMANDS_MAX: u64 = 1 << 20;
+
+/// Most exports of one core: their numbers are below.
+pub const EXPORTS_MAX: u32 = 1024;
+
+/// Most NBD clients of one core.
+pub const CLIENTS_MAX: u16 = 1024;
+
+/// Smallest arena of a core with exports, bytes: one largest request, and as much beside it.
+pub const EXPORT_ARENA_MIN: u64 = 2 * (nbd::limits::BLOCK_MAX as u64 + 2 * BUFFER_MAX as u64);
+
+/// Most I/Os that one request has under way: one client's large request leaves room for others.
+pub const REQUEST_IOS_MAX: u16 = 32;

@@ -6,6 +6,7 @@
 //! raises it again.
 use crate::RuntimeError;
 use crate::limits::MAILBOX_MAX;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
@@ -31,10 +32,19 @@ impl Wake {
     }
 }
 
+/// What may be in a mailbox.
+#[derive(Debug)]
+pub(crate) enum Mail<C> {
+    /// For the machine.
+    Control(C),
+    /// A socket that somebody else accepted, and the listener's number to say of it.
+    Adopt(u32, OwnedFd),
+}
+
 /// Sends messages to a reactor from any thread; wakes it. Cloneable.
 #[derive(Debug)]
 pub struct Sender<C> {
-    queue: SyncSender<C>,
+    queue: SyncSender<Mail<C>>,
     wake: Arc<Wake>,
 }
 
@@ -60,7 +70,16 @@ impl<C: Send> Sender<C> {
     /// False if the reactor is gone. Waits while the mailbox is full, so a reactor that might send
     /// to one that sends to it uses [`Sender::try_send`].
     pub fn send(&self, message: C) -> bool {
-        let sent = self.queue.send(message).is_ok();
+        let sent = self.queue.send(Mail::Control(message)).is_ok();
+        self.wake.raise();
+        sent
+    }
+
+    /// Hands over a connected stream socket (TCP or Unix) that the caller accepted: the machine
+    /// hears `handle_accepted(listener)`, in order with the messages sent before. The number need
+    /// not be one of `ReactorConfig::listeners`. False if the reactor is gone.
+    pub fn adopt(&self, listener: u32, socket: OwnedFd) -> bool {
+        let sent = self.queue.send(Mail::Adopt(listener, socket)).is_ok();
         self.wake.raise();
         sent
     }
@@ -70,9 +89,11 @@ impl<C: Send> Sender<C> {
     /// # Errors
     /// The mailbox is full, or the reactor is gone.
     pub fn try_send(&self, message: C) -> Result<(), SendError<C>> {
-        self.queue.try_send(message).map_err(|error| match error {
-            TrySendError::Full(message) => SendError::Full(message),
-            TrySendError::Disconnected(message) => SendError::Gone(message),
+        let sent = self.queue.try_send(Mail::Control(message));
+        sent.map_err(|error| match error {
+            TrySendError::Full(Mail::Control(message)) => SendError::Full(message),
+            TrySendError::Disconnected(Mail::Control(message)) => SendError::Gone(message),
+            _ => unreachable!("what comes back is what was sent"),
         })?;
         self.wake.raise();
         Ok(())
@@ -81,7 +102,7 @@ impl<C: Send> Sender<C> {
 
 /// The reactor's end before it has a ring.
 pub(crate) struct Mailbox<C> {
-    queue: Receiver<C>,
+    queue: Receiver<Mail<C>>,
     wake: Arc<Wake>,
 }
 
@@ -117,7 +138,7 @@ impl<C: Send> Mailbox<C> {
     }
 
     /// The next message.
-    pub(crate) fn take(&self) -> Option<C> {
+    pub(crate) fn take(&self) -> Option<Mail<C>> {
         self.queue.try_recv().ok()
     }
 }
@@ -145,7 +166,11 @@ mod tests {
         mailbox.lower();
         assert!(sender.send(10));
         assert!(mailbox.wake.event.lower());
-        let taken: Vec<i32> = std::iter::from_fn(|| mailbox.take()).collect();
+        let taken = std::iter::from_fn(|| mailbox.take()).map(|mail| match mail {
+            Mail::Control(number) => number,
+            Mail::Adopt(..) => unreachable!(),
+        });
+        let taken: Vec<i32> = taken.collect();
         assert_eq!(taken, (0..=10).collect::<Vec<i32>>());
     }
 

@@ -13,7 +13,7 @@ use crate::connection::Connection;
 use crate::device::{Devices, device_number};
 use crate::limits::*;
 use crate::listen::Listener;
-use crate::mailbox::Mailbox;
+use crate::mailbox::{Mail, Mailbox};
 use crate::send::message;
 use crate::{ReactorConfig, ReactorStats, RuntimeError};
 use engine::Machine;
@@ -203,11 +203,14 @@ where
             return;
         }
         for _ in 0..MAILBOX_MAX {
-            let Some(message) = self.mailbox.take() else {
-                self.mail = false;
-                return;
-            };
-            self.machine.handle_control(message, self.now_ns);
+            match self.mailbox.take() {
+                Some(Mail::Control(message)) => self.machine.handle_control(message, self.now_ns),
+                Some(Mail::Adopt(listener, socket)) => self.adopt(listener, socket),
+                None => {
+                    self.mail = false;
+                    return;
+                }
+            }
         }
     }
 

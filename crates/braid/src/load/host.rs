@@ -317,13 +317,19 @@ impl HostPlan {
 
 /// What the reactors need to know of the paths.
 #[derive(Default)]
-struct Resources {
-    addresses: Vec<SocketAddr>,
-    devices: Vec<Device>,
+pub struct Resources {
+    /// What `PathKind::NvmeTcp` refers to.
+    pub addresses: Vec<SocketAddr>,
+    /// What `PathKind::Device` refers to.
+    pub devices: Vec<Device>,
 }
 
 impl Resources {
-    fn volume(&mut self, plan: &VolumePlan, read_only: bool) -> anyhow::Result<VolumeConfig> {
+    /// Opens or resolves what the paths of a volume lead to.
+    ///
+    /// # Errors
+    /// A name or file that can't be; with its URI.
+    pub fn volume(&mut self, plan: &VolumePlan, read_only: bool) -> anyhow::Result<VolumeConfig> {
         let path = |(uri, distance): &(PathUri, u32)| -> anyhow::Result<PathConfig> {
             let kind = self.path(uri, read_only).with_context(|| uri.to_string())?;
             Ok(PathConfig {

@@ -1,9 +1,9 @@
 //! The verbs that speak to a running target.
-use super::limits::ANSWER_WAIT;
 use super::quantity::{FromText, Size};
 use super::settings::Settings;
-use super::{rpc, socket};
 use crate::cli::Usage;
+use crate::control::limits::ANSWER_WAIT;
+use crate::control::{rpc, socket};
 use crate::output::{self, Format};
 use crate::units::{format_bytes, format_count, format_ns};
 use clap::Args;
@@ -147,7 +147,7 @@ impl Common {
 }
 
 fn call(common: &Common, method: &str, params: Value) -> anyhow::Result<Value> {
-    let mut stream = socket::connect(common.socket.as_deref().map(Path::new))?;
+    let mut stream = socket::connect(socket::TARGET, common.socket.as_deref().map(Path::new))?;
     rpc::call(&mut stream, method, params, ANSWER_WAIT)
 }
 

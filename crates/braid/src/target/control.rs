@@ -9,17 +9,16 @@
 use super::backend::Backend;
 use super::config::Config;
 use super::faults::{show_chance, show_rule};
-use super::limits::{ACCEPT_PAUSE, CLIENT_SILENCE, CLIENTS_MAX};
 use super::quantity::{Ana, Size};
-use super::rpc::{self, Failure, Lines};
 use super::settings::Settings;
+use crate::control::rpc::Failure;
+use crate::control::server::Methods;
 use engine::target::{Board, FaultStats, Faults, TargetControl};
 use nvme::host::AnaState;
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use std::net::SocketAddr;
-use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Hands a change to the reactor; false if that is gone.
@@ -126,11 +125,7 @@ impl Control {
         }
     }
 
-    /// One call.
-    ///
-    /// # Errors
-    /// As the answer tells them.
-    pub fn call(&self, method: &str, params: Value) -> Result<Value, Failure> {
+    fn dispatch(&self, method: &str, params: Value) -> Result<Value, Failure> {
         match method {
             "target.show" => Ok(self.show()),
             "target.set" => self.set(parse(params)?),
@@ -267,6 +262,12 @@ impl Control {
     }
 }
 
+impl Methods for Control {
+    fn call(&self, method: &str, params: Value) -> Result<Value, Failure> {
+        self.dispatch(method, params)
+    }
+}
+
 impl Namespace {
     fn show(&self) -> Value {
         json!({
@@ -310,43 +311,6 @@ pub fn uri(address: SocketAddr, nqn: &str) -> String {
         "nvme-tcp://{address}/{}",
         utf8_percent_encode(nqn, RESERVED)
     )
-}
-
-/// Serves control clients for as long as the process lives.
-pub fn serve(listener: &UnixListener, control: &Arc<Control>) {
-    let clients = Arc::new(());
-    for stream in listener.incoming() {
-        let Ok(stream) = stream else {
-            // Out of descriptors, most likely: they come back.
-            std::thread::sleep(ACCEPT_PAUSE);
-            continue;
-        };
-        let (control, client) = (control.clone(), clients.clone());
-        if Arc::strong_count(&clients) > CLIENTS_MAX + 1 {
-            continue; // closes it
-        }
-        let builder = std::thread::Builder::new().name("control".into());
-        // Where there can be no thread, the client is closed too.
-        let _ = builder.spawn(move || {
-            serve_client(&stream, &control);
-            drop(client);
-        });
-    }
-}
-
-fn serve_client(stream: &UnixStream, control: &Control) {
-    let Ok(mut writer) = stream.try_clone() else {
-        return;
-    };
-    let _ = writer.set_write_timeout(Some(CLIENT_SILENCE));
-    let mut lines = Lines::new(stream, CLIENT_SILENCE);
-    // An error ends the client: it was too slow, too long, or is gone.
-    while let Ok(Some(line)) = lines.next_line() {
-        let answer = rpc::answer(&line, |method, params| control.call(method, params));
-        if answer.is_some_and(|answer| rpc::write_line(&mut writer, &answer).is_err()) {
-            return;
-        }
-    }
 }
 
 fn parse<T: serde::de::DeserializeOwned>(params: Value) -> Result<T, Failure> {

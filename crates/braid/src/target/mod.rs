@@ -4,7 +4,8 @@
 //!   written
 //! * [`launch`]: from that to a running reactor; [`backend`]: what the blocks lie in
 //! * [`serve`]: the verb in the foreground, with its [`log`]; [`embedded()`]: the same for a program around it
-//! * [`control`]: changing it while it runs, over [`socket`] in [`rpc`]; [`client`]: the verbs that do so
+//! * [`control`]: changing it while it runs, over a socket of [`crate::control`];
+//!   [`client`]: the verbs that do so
 //!
 //! # Limits
 //! One subsystem on one core per process. [`limits`] has the rest.
@@ -17,11 +18,9 @@ mod faults;
 mod launch;
 mod limits;
 mod log;
-mod quantity;
-mod rpc;
+pub(crate) mod quantity;
 mod serve;
 mod settings;
-mod socket;
 
 pub use embedded::{Embedded, EmbeddedConfig, embedded};
 

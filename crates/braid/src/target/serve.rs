@@ -5,8 +5,9 @@ use super::launch::{Launched, launch};
 use super::log::Logger;
 use super::quantity::{Duration, FromText, Size};
 use super::settings::Settings;
-use super::socket::{self, ControlSocket};
 use crate::cli::Usage;
+use crate::control::server;
+use crate::control::socket::{self, PrivateSocket};
 use crate::output;
 use crate::uri::PathUri;
 use anyhow::Context;
@@ -162,9 +163,9 @@ fn file_uri(path: &std::path::Path) -> anyhow::Result<String> {
 }
 
 /// The control socket, if there is a place for one.
-fn control_socket(path: Option<PathBuf>) -> anyhow::Result<Option<ControlSocket>> {
-    match path.or_else(socket::default_path) {
-        Some(path) => ControlSocket::bind(&path).map(Some),
+fn control_socket(path: Option<PathBuf>) -> anyhow::Result<Option<PrivateSocket>> {
+    match path.or_else(|| socket::default_path(socket::TARGET)) {
+        Some(path) => PrivateSocket::bind(&path, "target").map(Some),
         None => {
             output::note("no control socket: XDG_RUNTIME_DIR is not set (give --socket PATH)");
             Ok(None)
@@ -193,7 +194,7 @@ fn stop_on_signals(launched: &Launched) -> anyhow::Result<()> {
 }
 
 fn serve_control(
-    socket: &ControlSocket,
+    socket: &PrivateSocket,
     config: &Config,
     launched: &mut Launched,
 ) -> anyhow::Result<()> {
@@ -209,7 +210,7 @@ fn serve_control(
         .listener
         .try_clone()
         .context("cannot share the control socket")?;
-    let serve = move || control::serve(&listener, &control);
+    let serve = move || server::serve(&listener, &control);
     std::thread::Builder::new()
         .name("control".into())
         .spawn(serve)

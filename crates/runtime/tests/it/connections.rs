@@ -245,3 +245,23 @@ fn many_connections_at_once_each_get_their_own() {
         assert_eq!(u32::from_le_bytes(read), 7 * number as u32);
     }
 }
+
+#[test]
+fn a_unix_socket_accepted_elsewhere_is_adopted_in_order() {
+    let (ours, mut peer) = std::os::unix::net::UnixStream::pair().unwrap();
+    let recording = Recording::start(Options::default());
+    assert!(recording.sender().adopt(7, ours.into()));
+    recording.expect(Event::Accepted(7, C0));
+    peer.write_all(b"hello").unwrap();
+    assert_eq!(recording.bytes(5), b"hello");
+    recording.command(Command::Say(C0, b"and you".to_vec(), None));
+    let mut read = [0; 7];
+    peer.read_exact(&mut read).unwrap();
+    assert_eq!(read, *b"and you");
+    recording.output(Output::Close {
+        conn: C0,
+        abort: true,
+    });
+    assert_eq!(peer.read(&mut read).unwrap(), 0);
+    recording.expect(Event::Closed(C0, Closed::ByUs));
+}

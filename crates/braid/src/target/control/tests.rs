@@ -1,6 +1,9 @@
 //! Every method against a target that only writes down what it is told; and clients that misbehave.
 use super::*;
+use crate::control::rpc;
+use crate::control::server::serve;
 use std::io::{Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::Duration;
 
 struct Fixture {

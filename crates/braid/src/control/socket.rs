@@ -1,4 +1,5 @@
-//! The control socket's file: where it is, who may use it, and whose it was before.
+//! A private socket's file, for control or for blocks: where it is, who may use it, and whose it
+//! was before.
 //!
 //! # Contract
 //! Mode 0600 from its first moment. A file that is there is taken over only if it is a socket and
@@ -13,53 +14,80 @@ use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
-const NAME: &str = "target.sock";
-const BACKLOG: i32 = 16;
+const BACKLOG: i32 = 64;
 
-/// Where the control socket is if nobody says otherwise: in /run/braid for root, else in
+/// Who listens on a control socket, in file names and messages.
+#[derive(Clone, Copy, Debug)]
+pub struct Service {
+    /// The socket's name in the usual directory.
+    pub file: &'static str,
+    /// "target".
+    pub noun: &'static str,
+    /// What starts one.
+    pub command: &'static str,
+}
+
+/// `braid target`.
+pub const TARGET: Service = Service {
+    file: "target.sock",
+    noun: "target",
+    command: "braid target",
+};
+
+/// `braid run`.
+pub const RUN: Service = Service {
+    file: "braid.sock",
+    noun: "engine",
+    command: "braid run",
+};
+
+/// Where a control socket is if nobody says otherwise: in /run/braid for root, else in
 /// `$XDG_RUNTIME_DIR/braid`. `None`: there is no such place.
-pub fn default_path() -> Option<PathBuf> {
+pub fn default_path(service: Service) -> Option<PathBuf> {
+    let name = service.file;
     if rustix::process::geteuid().is_root() {
-        return Some(Path::new("/run/braid").join(NAME));
+        return Some(Path::new("/run/braid").join(name));
     }
     let runtime = PathBuf::from(std::env::var_os("XDG_RUNTIME_DIR")?);
     runtime
         .is_absolute()
-        .then(|| runtime.join("braid").join(NAME))
+        .then(|| runtime.join("braid").join(name))
 }
 
-/// Connects to a running target.
+/// Connects to a running service.
 ///
 /// # Errors
 /// Nobody listens there.
-pub fn connect(path: Option<&Path>) -> anyhow::Result<UnixStream> {
-    let Some(path) = path.map(Path::to_owned).or_else(default_path) else {
+pub fn connect(service: Service, path: Option<&Path>) -> anyhow::Result<UnixStream> {
+    let path = path.map(Path::to_owned);
+    let Some(path) = path.or_else(|| default_path(service)) else {
         return Err(Usage::error(
             "XDG_RUNTIME_DIR is not set: give --socket PATH",
         ));
     };
+    let Service { noun, command, .. } = service;
     let advice = match &fs::symlink_metadata(&path) {
-        Ok(_) => "the target that made it has ended, or is another user's",
-        Err(_) => "start one with braid target, or give its --socket",
+        Ok(_) => format!("the {noun} that made it has ended, or is another user's"),
+        Err(_) => format!("start one with {command}, or give its --socket"),
     };
     UnixStream::connect(&path)
-        .with_context(|| format!("no target answers on {} ({advice})", path.display()))
+        .with_context(|| format!("no {noun} answers on {} ({advice})", path.display()))
 }
 
-/// A listening control socket.
-pub struct ControlSocket {
+/// A listening socket.
+pub struct PrivateSocket {
     /// To accept on.
     pub listener: UnixListener,
     path: PathBuf,
     inode: (u64, u64),
 }
 
-impl ControlSocket {
-    /// Makes the socket.
+impl PrivateSocket {
+    /// Makes the socket. `noun`: what listens there, in messages.
     ///
     /// # Errors
-    /// Another target listens there, or the file can't be made.
-    pub fn bind(path: &Path) -> anyhow::Result<Self> {
+    /// Another one listens there, or the file can't be made.
+    pub fn bind(path: &Path, noun: &str) -> anyhow::Result<Self> {
         if let Some(directory) = path
             .parent()
             .filter(|parent| !parent.as_os_str().is_empty())
@@ -68,16 +96,16 @@ impl ControlSocket {
             let made = builder.recursive(true).mode(0o755).create(directory);
             made.with_context(|| format!("cannot make {}", directory.display()))?;
         }
-        let context = || format!("cannot make the control socket {}", path.display());
+        let context = || format!("cannot make the socket {}", path.display());
         let listener = match bind_private(path) {
             Err(error) if error.kind() == ErrorKind::AddrInUse => {
-                take_over(path)?;
+                take_over(path, noun)?;
                 bind_private(path).with_context(context)?
             }
             bound => bound.with_context(context)?,
         };
         let inode = inode(path).with_context(context)?;
-        Ok(ControlSocket {
+        Ok(PrivateSocket {
             listener,
             path: path.to_owned(),
             inode,
@@ -85,7 +113,7 @@ impl ControlSocket {
     }
 }
 
-impl Drop for ControlSocket {
+impl Drop for PrivateSocket {
     fn drop(&mut self) {
         if inode(&self.path).is_ok_and(|now| now == self.inode) {
             let _ = fs::remove_file(&self.path);
@@ -109,15 +137,15 @@ fn bind_private(path: &Path) -> std::io::Result<UnixListener> {
 }
 
 /// Removes a socket on which nobody answers.
-fn take_over(path: &Path) -> anyhow::Result<()> {
+fn take_over(path: &Path, noun: &str) -> anyhow::Result<()> {
     let shown = path.display();
     let metadata = fs::symlink_metadata(path).with_context(|| format!("cannot examine {shown}"))?;
     if !metadata.file_type().is_socket() {
-        bail!("{shown} is there and is no socket: remove it, or give another --socket");
+        bail!("{shown} is there and is no socket: remove it, or name another");
     }
     match UnixStream::connect(path) {
         Ok(_) => bail!(
-            "another target listens on {shown}: stop it, or give this one a --socket of its own"
+            "another {noun} listens on {shown}: stop it, or give this one a socket of its own"
         ),
         Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
             fs::remove_file(path).with_context(|| format!("cannot remove the stale {shown}"))
@@ -139,12 +167,12 @@ mod tests {
     fn a_socket_is_private_and_goes_with_its_owner() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("sub/t.sock");
-        let socket = ControlSocket::bind(&path).unwrap();
+        let socket = PrivateSocket::bind(&path, "target").unwrap();
         assert_eq!(
             fs::metadata(&path).unwrap().permissions().mode() & 0o777,
             0o600
         );
-        assert!(connect(Some(&path)).is_ok());
+        assert!(connect(TARGET, Some(&path)).is_ok());
         drop(socket);
         assert!(!path.exists());
     }
@@ -155,13 +183,19 @@ mod tests {
         let path = directory.path().join("t.sock");
         drop(UnixListener::bind(&path).unwrap());
         assert!(path.exists(), "stale: its owner is gone");
-        let first = ControlSocket::bind(&path).unwrap();
-        let error = ControlSocket::bind(&path).err().unwrap().to_string();
+        let first = PrivateSocket::bind(&path, "target").unwrap();
+        let error = PrivateSocket::bind(&path, "target")
+            .err()
+            .unwrap()
+            .to_string();
         assert!(error.starts_with("another target listens on"), "{error}");
         assert!(path.exists());
         drop(first);
         fs::write(&path, "precious").unwrap();
-        let error = ControlSocket::bind(&path).err().unwrap().to_string();
+        let error = PrivateSocket::bind(&path, "target")
+            .err()
+            .unwrap()
+            .to_string();
         assert!(error.contains("is no socket"), "{error}");
         assert_eq!(fs::read_to_string(&path).unwrap(), "precious");
     }

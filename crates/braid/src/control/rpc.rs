@@ -1,9 +1,9 @@
 //! JSON-RPC 2.0, one message per line: framing with bounds, requests, answers.
 //!
 //! # Contract
-//! Every byte from the other side is hostile until parsed. A line is read whole or not at all: longer
-//! than [`MESSAGE_BYTES_MAX`], or slower than [`CLIENT_SILENCE`](super::limits::CLIENT_SILENCE), ends
-//! the connection. Batches are refused.
+//! Every byte from the other side is hostile until parsed. A line is read whole or not at all:
+//! longer than [`MESSAGE_BYTES_MAX`], or slower than
+//! [`CLIENT_SILENCE`](super::limits::CLIENT_SILENCE), ends the connection. Batches are refused.
 use super::limits::MESSAGE_BYTES_MAX;
 use serde_json::{Value, json};
 use std::io::{self, Read, Write};
@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 /// Why a call failed: the code and text of the answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// JSON-RPC 2.0, 5.1; −32000 for what the target itself refuses.
+    /// JSON-RPC 2.0, 5.1; −32000 for what the service itself refuses.
     pub code: i64,
     /// One line.
     pub message: String,
@@ -28,7 +28,7 @@ impl Failure {
         }
     }
 
-    /// The target can't do it.
+    /// The service can't do it.
     pub fn refused(message: impl Into<String>) -> Self {
         Failure {
             code: -32000,
@@ -95,7 +95,7 @@ pub fn call(
     stream.set_write_timeout(Some(wait))?;
     write_line(stream, &request)?;
     let Some(line) = Lines::new(stream, wait).next_line()? else {
-        anyhow::bail!("the target has closed the connection");
+        anyhow::bail!("the other side has closed the connection");
     };
     let mut answer: Value = serde_json::from_slice(&line)?;
     if let Some(message) = answer.pointer("/error/message").and_then(Value::as_str) {
@@ -137,7 +137,8 @@ impl<'a> Lines<'a> {
     /// The next line without its end; `None` at the end of the stream.
     ///
     /// # Errors
-    /// `TimedOut` or `WouldBlock`: it took too long. `InvalidData`: it is too long. Else of the socket.
+    /// `TimedOut` or `WouldBlock`: it took too long. `InvalidData`: it is too long. Else of the
+    /// socket.
     pub fn next_line(&mut self) -> io::Result<Option<Vec<u8>>> {
         let deadline = Instant::now() + self.wait;
         let mut seen = 0;

@@ -1,0 +1,7 @@
+//! Changing and showing a running service: JSON-RPC 2.0 over a private Unix socket.
+//!
+//! * [`socket`]: the socket's file; [`rpc`]: messages; [`server`]: clients; [`limits`]: all bounds
+pub mod limits;
+pub mod rpc;
+pub mod server;
+pub mod socket;

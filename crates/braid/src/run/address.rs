@@ -1,0 +1,221 @@
+//! Where NBD clients connect: `unix:/path`, `tcp:host:port`. And listening there.
+//!
+//! # Contract
+//! A Unix socket is private (0600), and taken over only if nobody answers on it. TCP is loopback
+//! unless the address says otherwise.
+use crate::control::socket::PrivateSocket;
+use anyhow::{Context, bail};
+use runtime::Sender;
+use std::fmt;
+use std::net::{TcpListener, ToSocketAddrs};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::thread::JoinHandle;
+
+use super::machine::RunControl;
+use engine::export::ExportControl;
+
+/// Pause when a client couldn't be accepted: out of descriptors, most likely, which come back.
+const ACCEPT_PAUSE: std::time::Duration = std::time::Duration::from_millis(100);
+
+/// Where clients connect.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NbdAddress {
+    /// A Unix socket.
+    Unix(PathBuf),
+    /// Host and port.
+    Tcp(String, u16),
+}
+
+impl FromStr for NbdAddress {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wanted = || "write unix:/path or tcp:host:port (tcp::10809 is loopback)".to_owned();
+        match text.split_once(':') {
+            Some(("unix", path)) if path.starts_with('/') => Ok(Self::Unix(path.into())),
+            Some(("tcp", rest)) => {
+                let (host, port) = rest.rsplit_once(':').ok_or_else(wanted)?;
+                let port = port.parse().map_err(|_| wanted())?;
+                let host = match host.trim_start_matches('[').trim_end_matches(']') {
+                    "" => "127.0.0.1",
+                    host => host,
+                };
+                Ok(Self::Tcp(host.into(), port))
+            }
+            _ => Err(wanted()),
+        }
+    }
+}
+
+impl fmt::Display for NbdAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+            Self::Tcp(host, port) if host.contains(':') => write!(f, "tcp:[{host}]:{port}"),
+            Self::Tcp(host, port) => write!(f, "tcp:{host}:{port}"),
+        }
+    }
+}
+
+/// A bound listener.
+pub enum Bound {
+    /// With its file.
+    Unix(PrivateSocket),
+    /// TCP.
+    Tcp(TcpListener),
+}
+
+impl NbdAddress {
+    /// Listens.
+    ///
+    /// # Errors
+    /// Somebody listens there, or it can't be.
+    pub fn bind(&self) -> anyhow::Result<Bound> {
+        match self {
+            Self::Unix(path) => PrivateSocket::bind(path, "server").map(Bound::Unix),
+            Self::Tcp(host, port) => {
+                let context = || format!("cannot listen on {self}");
+                let mut all = (host.as_str(), *port)
+                    .to_socket_addrs()
+                    .with_context(context)?;
+                let Some(address) = all.next() else {
+                    bail!("{self} stands for no address");
+                };
+                TcpListener::bind(address)
+                    .map(Bound::Tcp)
+                    .with_context(context)
+            }
+        }
+    }
+}
+
+impl Bound {
+    /// What a client connects to.
+    pub fn uri(&self, address: &NbdAddress) -> String {
+        match (self, address) {
+            (Self::Tcp(listener), _) => match listener.local_addr() {
+                Ok(address) => format!("nbd://{address}"),
+                Err(_) => address.to_string(),
+            },
+            (_, NbdAddress::Unix(path)) => format!("nbd+unix:///?socket={}", path.display()),
+            _ => address.to_string(),
+        }
+    }
+
+    fn listener(&self) -> std::io::Result<OwnedFd> {
+        match self {
+            Self::Unix(socket) => socket.listener.try_clone().map(Into::into),
+            Self::Tcp(listener) => listener.try_clone().map(Into::into),
+        }
+    }
+}
+
+/// A listener whose clients go to an engine. Dropped, it listens no more.
+pub struct Accepting {
+    bound: Bound,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Accepting {
+    /// Begins: clients become those of export `number`.
+    ///
+    /// # Errors
+    /// No descriptor or thread is left.
+    pub fn start(bound: Bound, number: u32, to: Sender<RunControl>) -> anyhow::Result<Self> {
+        let listener = bound.listener().context("cannot share a listener")?;
+        let unix = matches!(bound, Bound::Unix(_));
+        let accept = move || {
+            loop {
+                use rustix::io::Errno;
+                let socket = match rustix::net::accept_with(
+                    listener.as_fd(),
+                    rustix::net::SocketFlags::CLOEXEC,
+                ) {
+                    Ok(socket) => socket,
+                    // Shut down.
+                    Err(Errno::INVAL) => return,
+                    Err(Errno::INTR | Errno::CONNABORTED) => continue,
+                    Err(_) => {
+                        std::thread::sleep(ACCEPT_PAUSE);
+                        continue;
+                    }
+                };
+                let source = ExportControl::Source(number, source(&socket, unix));
+                if !to.send(RunControl::Export(source)) || !to.adopt(number, socket) {
+                    return;
+                }
+            }
+        };
+        let builder = std::thread::Builder::new().name("accept".into());
+        let thread = builder.spawn(accept).context("cannot start a thread")?;
+        Ok(Self {
+            bound,
+            thread: Some(thread),
+        })
+    }
+}
+
+impl Drop for Accepting {
+    fn drop(&mut self) {
+        let both = rustix::net::Shutdown::Both;
+        let shut = match &self.bound {
+            Bound::Unix(socket) => rustix::net::shutdown(&socket.listener, both),
+            Bound::Tcp(listener) => rustix::net::shutdown(listener, both),
+        };
+        if let (Ok(()), Some(thread)) = (shut, self.thread.take()) {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The reader's identity (row B1): its process, or where it connects from.
+fn source(socket: &OwnedFd, unix: bool) -> u64 {
+    if unix {
+        let peer = rustix::net::sockopt::socket_peercred(socket);
+        return peer.map_or(0, |peer| peer.pid.as_raw_nonzero().get() as u64);
+    }
+    let Ok(Some(peer)) = rustix::net::getpeername(socket) else {
+        return 0;
+    };
+    match std::net::SocketAddr::try_from(peer) {
+        Ok(std::net::SocketAddr::V4(peer)) => u64::from(peer.ip().to_bits()),
+        Ok(std::net::SocketAddr::V6(peer)) => {
+            let bits = peer.ip().to_bits();
+            (bits >> 64) as u64 ^ bits as u64
+        }
+        Err(_) => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_are_read_and_shown() {
+        for (text, shown) in [
+            ("unix:/run/v0.sock", "unix:/run/v0.sock"),
+            ("tcp:10.0.0.1:10809", "tcp:10.0.0.1:10809"),
+            ("tcp::10809", "tcp:127.0.0.1:10809"),
+            ("tcp:[::1]:10809", "tcp:[::1]:10809"),
+        ] {
+            assert_eq!(text.parse::<NbdAddress>().unwrap().to_string(), shown);
+        }
+        for text in [
+            "",
+            "/run/v0.sock",
+            "unix:v0.sock",
+            "tcp:10809",
+            "tcp:h:x",
+            "ublk:0",
+        ] {
+            assert!(
+                text.parse::<NbdAddress>()
+                    .unwrap_err()
+                    .contains("unix:/path"),
+                "{text}"
+            );
+        }
+    }
+}

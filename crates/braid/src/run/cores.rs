@@ -1,0 +1,173 @@
+//! From a configuration to running cores, and speaking to all of them.
+use super::config::{Config, Volume};
+use super::machine::{CoreReport, RunControl, RunEvent, RunMachine};
+use crate::cli::Usage;
+use crate::load::board::Board;
+use crate::load::host::{Resources, VolumePlan};
+use anyhow::bail;
+use engine::export::{ExportConfig, ExportControl, ExportEngine};
+use engine::host::{HostConfig, HostControl, HostEngine, VolumeConfig};
+use nvme::host::{Digests, HostIdentity};
+use policy::{Knobs, Policy};
+use runtime::{Handle, ReactorConfig, Sender};
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::time::Duration;
+
+/// Keep-alive time-out, unless half an I/O's time-out is shorter (T12).
+const KATO_MS: u64 = 10_000;
+/// Most I/Os in flight on each core.
+const IO_MAX: u32 = 4096;
+/// Most requests in flight of one client.
+const REQUESTS_MAX: u16 = 128;
+/// How long a core may take to answer the control thread.
+const REPORT_WAIT: Duration = Duration::from_secs(5);
+
+/// Running cores.
+pub struct Cores {
+    handles: Vec<Handle<RunMachine>>,
+}
+
+/// For speaking to them.
+#[derive(Clone)]
+pub struct Senders(Vec<Sender<RunControl>>);
+
+impl Cores {
+    /// Starts all.
+    ///
+    /// # Errors
+    /// A path, file or reactor that can't be.
+    pub fn start(
+        config: &Config,
+        identity: &HostIdentity,
+        chosen: impl Fn(&Volume) -> (Policy, Knobs),
+        events: &mpsc::Sender<RunEvent>,
+    ) -> anyhow::Result<Self> {
+        let mut resources = Resources::default();
+        let mut volumes = Vec::new();
+        for volume in &config.volumes {
+            let (policy, knobs) = chosen(volume);
+            let paths = volume.paths.iter();
+            let plan = VolumePlan {
+                name: volume.name.clone(),
+                policy,
+                knobs,
+                paths: paths.map(|p| (p.uri.clone(), p.distance)).collect(),
+            };
+            volumes.push(resources.volume(&plan, false)?);
+        }
+        let paths: Vec<u8> = config.volumes.iter().map(|v| v.paths.len() as u8).collect();
+        let count = config.cores;
+        let board = Arc::new(Board::new(count.into(), paths.clone()));
+        let mut handles: Vec<Handle<RunMachine>> = Vec::new();
+        // Core 0 comes last: it passes on to the others what it learns.
+        for core in (0..count).rev() {
+            let host = host(config, core, identity, &volumes);
+            let checked = host.check();
+            checked.map_err(|error| Usage::error(error.to_string()))?;
+            let export = ExportConfig {
+                clients_max: config.clients,
+                requests_max: REQUESTS_MAX,
+                arena_bytes: config.buffers.0,
+            };
+            let engine = ExportEngine::new(HostEngine::new(host), volumes.len(), export);
+            let peers = match core {
+                0 => handles.iter().map(Handle::sender).collect(),
+                _ => Vec::new(),
+            };
+            let (events, board) = (events.clone(), Arc::clone(&board));
+            let machine = RunMachine::new(engine, core, peers, events, board, paths.clone());
+            let reactor = ReactorConfig {
+                name: format!("braid-{core}"),
+                cpu: config.cpus.get(usize::from(core)).copied(),
+                spin: config.spin,
+                arena_bytes: config.buffers.0,
+                addresses: resources.addresses.clone(),
+                listeners: Vec::new(),
+                devices: resources.devices.clone(),
+            };
+            handles.push(runtime::spawn(reactor, machine)?);
+        }
+        handles.reverse();
+        Ok(Self { handles })
+    }
+
+    /// For speaking to them.
+    pub fn senders(&self) -> Senders {
+        Senders(self.handles.iter().map(Handle::sender).collect())
+    }
+
+    /// Ends all: clients are told, I/O under way has `drain_ns`.
+    ///
+    /// # Errors
+    /// What ended a reactor before.
+    pub fn stop(self, drain_ns: u64) -> anyhow::Result<()> {
+        self.senders().all(|| ExportControl::Drain(drain_ns));
+        // Core 0 shuts the controllers down, so it comes last.
+        for handle in self.handles.into_iter().rev() {
+            let stop = RunControl::Export(ExportControl::Stop(drain_ns));
+            handle.sender().send(stop);
+            handle.join()?;
+        }
+        Ok(())
+    }
+}
+
+impl Senders {
+    /// The core of a volume's clients.
+    pub fn of(&self, volume: u16) -> &Sender<RunControl> {
+        &self.0[usize::from(volume) % self.0.len()]
+    }
+
+    /// Says the same to all.
+    pub fn all(&self, message: impl Fn() -> ExportControl) {
+        for core in &self.0 {
+            core.send(RunControl::Export(message()));
+        }
+    }
+
+    /// Another policy or knobs for a volume, on all cores.
+    pub fn set_policy(&self, volume: u16, policy: Policy, knobs: Knobs) {
+        self.all(|| ExportControl::Host(HostControl::Policy(volume, policy, knobs)));
+    }
+
+    /// How all are doing.
+    ///
+    /// # Errors
+    /// One doesn't answer.
+    pub fn report(&self) -> anyhow::Result<Vec<CoreReport>> {
+        let mut answers = Vec::new();
+        for core in &self.0 {
+            let (to, from) = mpsc::sync_channel(1);
+            core.send(RunControl::Report(to));
+            answers.push(from);
+        }
+        let mut reports = Vec::new();
+        for (core, answer) in answers.into_iter().enumerate() {
+            match answer.recv_timeout(REPORT_WAIT) {
+                Ok(report) => reports.push(report),
+                Err(_) => bail!("core {core} does not answer"),
+            }
+        }
+        Ok(reports)
+    }
+}
+
+fn host(
+    config: &Config,
+    core: u16,
+    identity: &HostIdentity,
+    volumes: &[VolumeConfig],
+) -> HostConfig {
+    HostConfig {
+        core,
+        cores: config.cores,
+        identity: identity.clone(),
+        digests: Digests::default(),
+        kato_ms: (config.io_timeout.0 / 2_000_000).min(KATO_MS) as u32,
+        connect_timeout_ns: config.connect_timeout.0,
+        io_timeout_ns: config.io_timeout.0,
+        io_max: IO_MAX,
+        volumes: volumes.to_vec(),
+    }
+}

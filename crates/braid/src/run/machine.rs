@@ -1,0 +1,211 @@
+//! The machine of one core: the engine with its exports, and what the control thread asks of it.
+//!
+//! # Contract
+//! Core 0 passes what its engine learnt of the paths on to the other cores. A question is answered
+//! between two turns; whoever asked may have gone away meanwhile.
+use crate::load::board::Board;
+use engine::export::{ExportControl, ExportCounters, ExportEngine, ExportEvent};
+use engine::host::{HostControl, HostEvent, PathCounters, PathState, VolumeInfo};
+use engine::machine::{Closed, DeviceError, Memory, Place, Send};
+use engine::{ConnId, Machine, Output};
+use policy::{Group, PathIndex, PathStats};
+use std::sync::Arc;
+use std::sync::mpsc::{Sender, SyncSender};
+
+/// Messages to a core.
+pub enum RunControl {
+    /// For the engine.
+    Export(ExportControl),
+    /// How are you?
+    Report(SyncSender<CoreReport>),
+}
+
+/// What a core tells the control thread.
+#[derive(Debug)]
+pub enum RunEvent {
+    /// A volume is ready on this core.
+    Ready(u16, u16, VolumeInfo),
+    /// A line for the user.
+    Note(String),
+    /// The reactor of that core has ended, whatever the reason.
+    Gone,
+    /// A signal came.
+    Signal(i32),
+}
+
+/// How a core is doing.
+#[derive(Debug, Default)]
+pub struct CoreReport {
+    /// By volume, by path.
+    pub volumes: Vec<Vec<PathReport>>,
+    /// By export number.
+    pub exports: Vec<ExportCounters>,
+}
+
+/// How a path is doing on one core.
+#[derive(Debug)]
+pub struct PathReport {
+    /// State.
+    pub state: PathState,
+    /// Counters.
+    pub counters: PathCounters,
+    /// The selector's, by group.
+    pub groups: [PathStats; 3],
+    /// What core 0 learnt of it.
+    pub facts: Option<engine::host::PathFacts>,
+}
+
+/// See the module.
+pub struct RunMachine {
+    engine: ExportEngine,
+    core: u16,
+    peers: Vec<runtime::Sender<RunControl>>,
+    events: Farewell,
+    board: Arc<Board>,
+    /// Paths of each volume.
+    paths: Vec<u8>,
+}
+
+/// Says [`RunEvent::Gone`] when its machine is dropped.
+struct Farewell(Sender<RunEvent>);
+
+impl Drop for Farewell {
+    fn drop(&mut self) {
+        let _ = self.0.send(RunEvent::Gone);
+    }
+}
+
+impl RunMachine {
+    /// `peers`: the other cores, for core 0. `paths`: of each volume.
+    pub fn new(
+        engine: ExportEngine,
+        core: u16,
+        peers: Vec<runtime::Sender<RunControl>>,
+        events: Sender<RunEvent>,
+        board: Arc<Board>,
+        paths: Vec<u8>,
+    ) -> Self {
+        Self {
+            engine,
+            core,
+            peers,
+            events: Farewell(events),
+            board,
+            paths,
+        }
+    }
+
+    fn tell(&self, event: RunEvent) {
+        let _ = self.events.0.send(event);
+    }
+
+    fn drain(&mut self) {
+        while let Some(event) = self.engine.poll_event() {
+            match event {
+                ExportEvent::Host(HostEvent::Ready(volume, info)) => {
+                    self.tell(RunEvent::Ready(self.core, volume, info));
+                }
+                // Core 0 knows more of a path than the others, and says it.
+                ExportEvent::Host(HostEvent::Failed(_, what) | HostEvent::Warning(_, what)) => {
+                    if self.core == 0 {
+                        self.tell(RunEvent::Note(what));
+                    }
+                }
+                ExportEvent::Host(HostEvent::Publish(news)) => {
+                    for peer in &self.peers {
+                        let message = ExportControl::Host(HostControl::Path(news.clone()));
+                        peer.send(RunControl::Export(message));
+                    }
+                }
+                ExportEvent::Host(_) => {}
+                ExportEvent::Client(export, why) => {
+                    self.tell(RunEvent::Note(format!("export {export}: {why}")));
+                }
+            }
+        }
+    }
+
+    fn report(&self) -> CoreReport {
+        let host = self.engine.host();
+        let path = |volume: u16, path: PathIndex| PathReport {
+            state: host.path_state(volume, path),
+            counters: host.counters(volume, path),
+            groups: Group::ALL.map(|group| host.policy_stats(volume, path, group)),
+            facts: host.path_facts(volume, path).cloned(),
+        };
+        let volumes = (0..).zip(&self.paths).map(|(volume, &paths)| {
+            let paths = (0..paths).map(PathIndex);
+            paths.map(|index| path(volume, index)).collect()
+        });
+        CoreReport {
+            volumes: volumes.collect(),
+            exports: (0..engine::limits::EXPORTS_MAX)
+                .map(|export| self.engine.counters(export))
+                .collect(),
+        }
+    }
+}
+
+impl Machine for RunMachine {
+    type Control = RunControl;
+
+    fn turn(&mut self, memory: &mut dyn Memory, now_ns: u64) {
+        self.board.exchange(self.core, self.engine.host_mut());
+        self.engine.turn(memory, now_ns);
+        self.drain();
+    }
+
+    fn handle_control(&mut self, message: RunControl, now_ns: u64) {
+        match message {
+            RunControl::Export(message) => self.engine.handle_control(message, now_ns),
+            RunControl::Report(to) => {
+                let _ = to.try_send(self.report());
+            }
+        }
+    }
+
+    fn connections_max(&self) -> u32 {
+        self.engine.connections_max()
+    }
+    fn handle_accepted(&mut self, listener: u32, now_ns: u64) -> Option<ConnId> {
+        self.engine.handle_accepted(listener, now_ns)
+    }
+    fn handle_connected(&mut self, conn: ConnId, now_ns: u64) {
+        self.engine.handle_connected(conn, now_ns);
+    }
+    fn handle_bytes(&mut self, conn: ConnId, bytes: &[u8], now_ns: u64) -> usize {
+        self.engine.handle_bytes(conn, bytes, now_ns)
+    }
+    fn placement(&mut self, conn: ConnId) -> Option<Place> {
+        self.engine.placement(conn)
+    }
+    fn handle_payload(&mut self, conn: ConnId, len: u32, crc: u32, now_ns: u64) {
+        self.engine.handle_payload(conn, len, crc, now_ns);
+    }
+    fn poll_transmit(
+        &mut self,
+        conn: ConnId,
+        out: &mut Vec<u8>,
+        now_ns: u64,
+    ) -> Option<Option<Send>> {
+        self.engine.poll_transmit(conn, out, now_ns)
+    }
+    fn handle_sent(&mut self, conn: ConnId, cookie: u32, now_ns: u64) {
+        self.engine.handle_sent(conn, cookie, now_ns);
+    }
+    fn handle_closed(&mut self, conn: ConnId, why: Closed, now_ns: u64) {
+        self.engine.handle_closed(conn, why, now_ns);
+    }
+    fn handle_device(&mut self, id: u32, result: Result<(), DeviceError>, now_ns: u64) {
+        self.engine.handle_device(id, result, now_ns);
+    }
+    fn poll_output(&mut self) -> Option<Output> {
+        self.engine.poll_output()
+    }
+    fn poll_timeout(&self) -> Option<u64> {
+        self.engine.poll_timeout()
+    }
+    fn handle_timeout(&mut self, now_ns: u64) {
+        self.engine.handle_timeout(now_ns);
+    }
+}

@@ -1,0 +1,168 @@
+//! `braid run`: volumes attached and exported; and the verbs that speak to it.
+//!
+//! * [`config`]: what it is to be; [`address`]: where clients connect
+//! * [`cores`]: its cores; [`machine`]: the one of each; [`choices`]: what survives a restart
+//! * [`service`]: what can be asked of it; [`report`]: the answers; [`reload`]: another
+//!   configuration
+//! * [`client`]: the verbs that ask
+//!
+//! # Limits
+//! Volumes and their paths are those of the start; a reload changes policies, knobs and exports.
+//! All NBD clients of a volume are on one core.
+mod address;
+mod choices;
+mod client;
+mod config;
+mod cores;
+mod machine;
+mod reload;
+mod report;
+mod service;
+
+pub use client::{EngineVerb, ask};
+
+use crate::control::server;
+use crate::control::socket::{self, PrivateSocket};
+use crate::identity::{self, IdentityArgs};
+use crate::output;
+use crate::units::format_bytes;
+use anyhow::Context;
+use choices::Choices;
+use clap::Args;
+use config::Config;
+use cores::Cores;
+use engine::host::VolumeInfo;
+use machine::RunEvent;
+use sd_notify::NotifyState;
+use service::Service;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc;
+
+/// Attach volumes and export them, in the foreground, until SIGTERM
+#[derive(Clone, Debug, Args)]
+pub struct RunArgs {
+    /// Configuration file; read again at SIGHUP
+    #[arg(short, long, value_name = "FILE")]
+    config: PathBuf,
+    /// Control socket [default: /run/braid/braid.sock for root, else
+    /// $XDG_RUNTIME_DIR/braid/braid.sock]
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+}
+
+/// Runs until SIGTERM or SIGINT.
+///
+/// # Errors
+/// Whatever of the configuration can't be had.
+pub fn run(args: &RunArgs) -> anyhow::Result<()> {
+    let config = Config::read(&args.config)?;
+    let path = args.socket.clone().or(config.socket.clone());
+    let path = path.or_else(|| socket::default_path(socket::RUN));
+    let path =
+        path.context("no control socket: XDG_RUNTIME_DIR is not set (give --socket PATH)")?;
+    let socket = PrivateSocket::bind(&path, "engine")?;
+    let identity = identity::identity(&IdentityArgs {
+        hostnqn: config.hostnqn.clone(),
+        hostid: config.hostid.map(|id| uuid::Uuid::from_bytes(id.0)),
+    })?;
+    let choices = Choices::read(choices_path(&path)?)?;
+    let (told, events) = mpsc::channel();
+    let chosen = |volume: &config::Volume| choices.of(&volume.name, volume.policy, volume.knobs());
+    // Signals first: one that comes while paths are opened must not be lost.
+    listen_for_signals(told.clone())?;
+    let cores = Cores::start(&config, &identity, chosen, &told)?;
+    let drain_ns = config.drain_timeout.0;
+    let volumes = config.volumes.len();
+    let service = Arc::new(Service::new(config, identity, choices, cores.senders()));
+    let exported = service.export_configured();
+    let ended = exported.and_then(|()| {
+        serve_control(&socket, &service)?;
+        for line in service.exports_in_words() {
+            output::print(&line).ok();
+        }
+        let _ = sd_notify::notify(false, &[NotifyState::Ready]);
+        attend(&events, &service, &args.config, volumes)
+    });
+    let _ = sd_notify::notify(false, &[NotifyState::Stopping]);
+    service.close();
+    let stopped = cores.stop(drain_ns);
+    drop(socket);
+    ended.and(stopped)
+}
+
+/// One file of choices for each control socket: several engines of one user don't share it.
+fn choices_path(socket: &Path) -> anyhow::Result<PathBuf> {
+    let socket = std::path::absolute(socket)?;
+    let name = uuid::Uuid::new_v5(
+        &uuid::Uuid::NAMESPACE_URL,
+        socket.as_os_str().as_encoded_bytes(),
+    );
+    Ok(identity::state_directory()?.join(format!("choices-{}.json", name.simple())))
+}
+
+/// Until a signal ends it.
+fn attend(
+    events: &mpsc::Receiver<RunEvent>,
+    service: &Service,
+    config: &Path,
+    volumes: usize,
+) -> anyhow::Result<()> {
+    let mut ready = vec![false; volumes];
+    loop {
+        match events.recv().context("all cores have ended")? {
+            RunEvent::Ready(core, volume, info) => {
+                if service.is_core_of(core, volume) && !ready[usize::from(volume)] {
+                    ready[usize::from(volume)] = true;
+                    service.ready(volume, info);
+                    say_ready(&service.name(volume), &info);
+                }
+            }
+            RunEvent::Note(what) => output::note(&what),
+            RunEvent::Gone => anyhow::bail!("a core has ended unexpectedly"),
+            RunEvent::Signal(SIGHUP) => match reload::reload(service, config) {
+                Ok(changed) => output::note(&format!("reloaded: {changed}")),
+                Err(error) => output::note(&format!("nothing was changed: {error:#}")),
+            },
+            RunEvent::Signal(_) => return Ok(()),
+        }
+    }
+}
+
+/// Whether or not somebody reads it.
+fn say_ready(volume: &str, info: &VolumeInfo) {
+    let (bytes, block) = (format_bytes(info.bytes), 1u32 << info.block_shift);
+    let _ = output::print(&format!(
+        "{volume}: ready, {bytes} in blocks of {block} B\n"
+    ));
+}
+
+/// A second SIGTERM or SIGINT ends the process at once.
+fn listen_for_signals(to: mpsc::Sender<RunEvent>) -> anyhow::Result<()> {
+    let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP])
+        .context("cannot listen for signals")?;
+    let wait = move || {
+        let mut ending = false;
+        for signal in signals.forever() {
+            if ending && signal != SIGHUP {
+                std::process::exit(128 + signal);
+            }
+            ending |= signal != SIGHUP;
+            let _ = to.send(RunEvent::Signal(signal));
+        }
+    };
+    let builder = std::thread::Builder::new().name("signals".into());
+    builder.spawn(wait).context("cannot start a thread")?;
+    Ok(())
+}
+
+fn serve_control(socket: &PrivateSocket, service: &Arc<Service>) -> anyhow::Result<()> {
+    let listener = socket.listener.try_clone();
+    let listener = listener.context("cannot share the control socket")?;
+    let service = Arc::clone(service);
+    let serve = move || server::serve(&listener, &service);
+    let builder = std::thread::Builder::new().name("control".into());
+    builder.spawn(serve).context("cannot start a thread")?;
+    Ok(())
+}

@@ -1,0 +1,253 @@
+//! How a running engine is doing, in JSON.
+use super::machine::{CoreReport, PathReport};
+use super::service::{State, unknown};
+use crate::control::rpc::Failure;
+use crate::target::quantity::Ana;
+use crate::uri::UriKind;
+use engine::host::PathState;
+use nvme::host::HostIdentity;
+use policy::PathStats;
+use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
+use std::sync::MutexGuard;
+
+/// What all cores said, beside what the service knows.
+pub struct Report<'a> {
+    state: MutexGuard<'a, State>,
+    cores: Vec<CoreReport>,
+    identity: &'a HostIdentity,
+}
+
+/// How well a volume is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Health {
+    Ok = 0,
+    Degraded = 1,
+    Down = 2,
+}
+
+impl Health {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Degraded => "degraded",
+            Self::Down => "down",
+        }
+    }
+}
+
+impl<'a> Report<'a> {
+    /// Of this moment.
+    pub fn new(
+        state: MutexGuard<'a, State>,
+        cores: Vec<CoreReport>,
+        identity: &'a HostIdentity,
+    ) -> Self {
+        Self {
+            state,
+            cores,
+            identity,
+        }
+    }
+
+    /// Volumes, their size and where they are exported.
+    pub fn list(&self) -> Value {
+        let volumes = (0..).zip(&self.state.config.volumes);
+        let volumes = volumes.map(|(index, volume)| {
+            let running = &self.state.volumes[usize::from(index)];
+            json!({
+                "name": volume.name,
+                "state": self.health(index).name(),
+                "bytes": running.info.map(|info| info.bytes),
+                "block_size": running.info.map(|info| 1u32 << info.block_shift),
+                "policy": running.policy.to_string(),
+                "paths": volume.paths.len(),
+                "exports": self.exports(index),
+            })
+        });
+        json!({"volumes": volumes.collect::<Vec<_>>()})
+    }
+
+    /// Everything that is counted.
+    pub fn stat(&self) -> Value {
+        let volumes = (0..).zip(&self.state.config.volumes);
+        let volumes = volumes.map(|(index, volume)| {
+            let running = &self.state.volumes[usize::from(index)];
+            let paths = (0..).zip(&volume.paths);
+            let paths = paths.map(|(path, keys)| self.path(index, path, &keys.uri.to_string()));
+            json!({
+                "name": volume.name,
+                "state": self.health(index).name(),
+                "policy": running.policy.to_string(),
+                "ewma_shift": running.knobs.ewma_shift,
+                "weight_timeout_ns": running.knobs.weight_timeout_ns,
+                "paths": paths.collect::<Vec<_>>(),
+                "exports": self.exports(index),
+            })
+        });
+        json!({"volumes": volumes.collect::<Vec<_>>()})
+    }
+
+    /// One volume, or the worst of all.
+    ///
+    /// # Errors
+    /// There is no such volume.
+    pub fn check(&self, name: Option<&str>) -> Result<Value, Failure> {
+        let volumes = (0..).zip(&self.state.config.volumes);
+        let asked = volumes.filter(|(_, volume)| name.is_none_or(|name| volume.name == name));
+        let states: Vec<_> = asked
+            .map(|(index, volume)| (volume.name.clone(), self.health(index)))
+            .collect();
+        if let (Some(name), true) = (name, states.is_empty()) {
+            return Err(unknown(&self.state, name));
+        }
+        let worst = states.iter().map(|(_, health)| *health).max();
+        let worst = worst.unwrap_or(Health::Ok);
+        let states = states.iter();
+        let volumes = states.map(|(name, health)| json!({"name": name, "state": health.name()}));
+        Ok(json!({
+            "code": worst as u8,
+            "state": worst.name(),
+            "volumes": volumes.collect::<Vec<_>>(),
+        }))
+    }
+
+    /// The keys of `nvme list-subsys -o json`.
+    pub fn list_subsys(&self) -> Value {
+        let mut subsystems: BTreeMap<(usize, String), Vec<Value>> = BTreeMap::new();
+        let mut controllers = 0;
+        for (index, volume) in (0..).zip(&self.state.config.volumes) {
+            for (path, keys) in (0..).zip(&volume.paths) {
+                let UriKind::NvmeTcp(tcp) = keys.uri.kind() else {
+                    continue;
+                };
+                let key = (index, tcp.subsystem.clone());
+                let report = self.core0(index, path);
+                let mut value = json!({
+                    "Name": format!("nvme{controllers}"),
+                    "Transport": "tcp",
+                    "Address": format!("traddr={},trsvcid={}", tcp.host, tcp.port),
+                    "State": report.map_or("unknown", |report| report.state.name()),
+                });
+                if let Some(ana) = report.and_then(ana_state) {
+                    value["ANAState"] = ana.into();
+                }
+                subsystems.entry(key).or_default().push(value);
+                controllers += 1;
+            }
+        }
+        let subsystems = subsystems.into_iter().zip(0..);
+        let subsystems = subsystems.map(|(((volume, nqn), paths), number)| {
+            json!({
+                "Name": format!("nvme-subsys{number}"),
+                "NQN": nqn,
+                "IOPolicy": self.state.volumes[volume].policy.to_string(),
+                "Paths": paths,
+            })
+        });
+        json!([{
+            "HostNQN": self.identity.nqn,
+            "HostID": uuid::Uuid::from_bytes(self.identity.id).to_string(),
+            "Subsystems": subsystems.collect::<Vec<_>>(),
+        }])
+    }
+
+    fn core0(&self, volume: usize, path: usize) -> Option<&PathReport> {
+        self.cores.first()?.volumes.get(volume)?.get(path)
+    }
+
+    /// One path on all cores.
+    fn reports(&self, volume: u16, path: usize) -> impl Iterator<Item = &PathReport> {
+        let cores = self.cores.iter();
+        cores.filter_map(move |core| core.volumes.get(usize::from(volume))?.get(path))
+    }
+
+    fn health(&self, volume: u16) -> Health {
+        let count = self.state.config.volumes[usize::from(volume)].paths.len();
+        // A path that one core can't use is not whole.
+        let live = (0..count).filter(|path| {
+            let mut reports = self.reports(volume, *path);
+            reports.all(|report| report.state == PathState::Live)
+        });
+        match live.count() {
+            0 => Health::Down,
+            _ if self.state.volumes[usize::from(volume)].info.is_none() => Health::Down,
+            live if live < count => Health::Degraded,
+            _ => Health::Ok,
+        }
+    }
+
+    fn path(&self, volume: u16, path: usize, uri: &str) -> Value {
+        let core0 = self.core0(volume.into(), path);
+        let sum = |of: fn(&PathReport) -> u64| -> u64 { self.reports(volume, path).map(of).sum() };
+        let groups = ["read", "write", "other"].iter().zip(0..);
+        let groups: Map<String, Value> = groups
+            .map(|(name, group)| ((*name).to_owned(), self.group(volume, path, group)))
+            .collect();
+        json!({
+            "uri": uri,
+            "state": core0.map_or("unknown", |report| report.state.name()),
+            "ana_state": core0.and_then(ana_state),
+            "cntlid": core0.and_then(|report| Some(report.facts.as_ref()?.controller.cntlid)),
+            "groups": groups,
+            "inflight": sum(|report| report.counters.in_flight.into()),
+            "reads": sum(|report| report.counters.ios[0]),
+            "writes": sum(|report| report.counters.ios[1]),
+            "others": sum(|report| report.counters.ios[2]),
+            "bytes_read": sum(|report| report.counters.bytes[0]),
+            "bytes_written": sum(|report| report.counters.bytes[1]),
+            "errors": sum(|report| report.counters.errors),
+            "waited_full": sum(|report| report.counters.waited_full),
+        })
+    }
+
+    /// Row A9: the weight is the mean over the cores that have one, counts are sums.
+    fn group(&self, volume: u16, path: usize, group: usize) -> Value {
+        let stats: Vec<PathStats> = self
+            .reports(volume, path)
+            .map(|report| report.groups[group])
+            .collect();
+        let mean = |of: fn(&PathStats) -> u64| {
+            let known = stats.iter().map(of).filter(|value| *value > 0);
+            let (sum, count) = known.fold((0, 0), |(sum, count), value| (sum + value, count + 1));
+            sum / u64::max(count, 1)
+        };
+        let sum = |of: fn(&PathStats) -> u64| -> u64 { stats.iter().map(of).sum() };
+        json!({
+            "weight": mean(|stats| stats.weight.into()),
+            "smoothed_ns": mean(|stats| stats.smoothed_ns),
+            "score": mean(|stats| stats.score),
+            "selections": sum(|stats| stats.selections),
+            "samples": sum(|stats| stats.samples),
+            "ignored": sum(|stats| stats.ignored),
+        })
+    }
+
+    fn exports(&self, volume: u16) -> Vec<Value> {
+        let exports = self.state.exports.iter().enumerate();
+        let exports = exports.filter_map(|(number, export)| Some((number, export.as_ref()?)));
+        let exports = exports.filter(|(_, export)| export.volume == volume);
+        let value = |number: usize| {
+            let core = usize::from(volume) % self.cores.len();
+            self.cores[core].exports[number]
+        };
+        let show = exports.map(|(number, export)| {
+            let counters = value(number);
+            json!({
+                "uri": export.uri,
+                "read_only": export.export.read_only,
+                "clients": counters.clients,
+                "requests": counters.requests,
+                "errors": counters.errors,
+                "waited_buffer": counters.waited_buffer,
+                "merged": counters.merged,
+            })
+        });
+        show.collect()
+    }
+}
+
+fn ana_state(report: &PathReport) -> Option<String> {
+    let facts = report.facts.as_ref()?;
+    (facts.controller.ana).then(|| Ana(facts.namespace.ana_state).to_string())
+}

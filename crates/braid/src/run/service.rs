@@ -1,0 +1,392 @@
+//! What can be asked of a running engine: the methods behind its control socket.
+//!
+//! `list {}` · `list-subsys {}` · `stat {}` · `check {"volume": "v0"}` ·
+//! `policy {"volume": "v0", "policy": "numa"}` · `knob {"volume": "v0", "name": …, "value": …}` ·
+//! `export.add {"volume": "v0", "export": "nbd:unix:/…", "read_only": false}` ·
+//! `export.remove {"volume": "v0", "export": …}` · `path {…}`
+//!
+//! # Contract
+//! One call at a time changes anything. A change has been handed to all cores when it is answered;
+//! it is in force within a loop turn of each.
+use super::address::{Accepting, NbdAddress};
+use super::choices::Choices;
+use super::config::{Config, Export, Volume};
+use super::cores::Senders;
+use super::machine::RunControl;
+use super::report::Report;
+use crate::control::rpc::Failure;
+use crate::control::server::Methods;
+use engine::export::{ExportControl, Offer};
+use engine::host::VolumeInfo;
+use engine::limits::EXPORTS_MAX;
+use nvme::host::HostIdentity;
+use policy::{Knobs, Policy};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// See the module.
+pub struct Service {
+    identity: HostIdentity,
+    senders: Senders,
+    state: Mutex<State>,
+}
+
+/// What may change.
+pub struct State {
+    /// As configured, and as the exports are now.
+    pub config: Config,
+    /// By volume.
+    pub volumes: Vec<Running>,
+    /// By export number.
+    pub exports: Vec<Option<Exported>>,
+    choices: Choices,
+    closed: bool,
+}
+
+/// One volume.
+pub struct Running {
+    /// In force.
+    pub policy: Policy,
+    /// In force.
+    pub knobs: Knobs,
+    /// Once it is ready.
+    pub info: Option<VolumeInfo>,
+}
+
+/// One export that listens.
+pub struct Exported {
+    /// Volume index.
+    pub volume: u16,
+    /// As configured.
+    pub export: Export,
+    /// What a client connects to.
+    pub uri: String,
+    /// Dropped, it listens no more.
+    _accepting: Accepting,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct VolumeParams {
+    volume: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PolicyParams {
+    volume: String,
+    policy: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct KnobParams {
+    volume: String,
+    name: Option<String>,
+    value: Option<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ExportParams {
+    volume: String,
+    export: String,
+    #[serde(default)]
+    read_only: bool,
+}
+
+impl Service {
+    /// Of cores that run with this configuration.
+    pub fn new(config: Config, identity: HostIdentity, choices: Choices, senders: Senders) -> Self {
+        let running = |volume: &Volume| {
+            let (policy, knobs) = choices.of(&volume.name, volume.policy, volume.knobs());
+            Running {
+                policy,
+                knobs,
+                info: None,
+            }
+        };
+        let state = State {
+            volumes: config.volumes.iter().map(running).collect(),
+            exports: Vec::new(),
+            config,
+            choices,
+            closed: false,
+        };
+        Self {
+            identity,
+            senders,
+            state: Mutex::new(state),
+        }
+    }
+
+    /// Listens for all exports of the configuration.
+    ///
+    /// # Errors
+    /// The first that can't be.
+    pub fn export_configured(&self) -> anyhow::Result<()> {
+        let mut state = self.state();
+        let volumes = (0..).zip(state.config.volumes.clone());
+        for (volume, of) in volumes {
+            for export in of.exports {
+                self.add_export(&mut state, volume, export)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Listens.
+    ///
+    /// # Errors
+    /// It can't be, or there are too many.
+    pub fn add_export(
+        &self,
+        state: &mut State,
+        volume: u16,
+        export: Export,
+    ) -> anyhow::Result<String> {
+        anyhow::ensure!(!state.closed, "the engine is ending");
+        let number = match state.exports.iter().position(Option::is_none) {
+            Some(number) => number,
+            None => {
+                let most = EXPORTS_MAX as usize;
+                anyhow::ensure!(state.exports.len() < most, "{most} exports are the most");
+                state.exports.push(None);
+                state.exports.len() - 1
+            }
+        };
+        let bound = export.nbd.bind()?;
+        let uri = bound.uri(&export.nbd);
+        let core = self.senders.of(volume);
+        let offer = Offer {
+            volume,
+            name: state.config.volumes[usize::from(volume)].name.clone(),
+            read_only: export.read_only,
+        };
+        core.send(RunControl::Export(ExportControl::Offer(
+            number as u32,
+            offer,
+        )));
+        let accepting = Accepting::start(bound, number as u32, core.clone())?;
+        state.exports[number] = Some(Exported {
+            volume,
+            export,
+            uri: uri.clone(),
+            _accepting: accepting,
+        });
+        Ok(uri)
+    }
+
+    /// Listens no more; clients finish what is in flight and are disconnected.
+    pub fn remove_export(&self, state: &mut State, number: usize) {
+        let drain_ns = state.config.drain_timeout.0;
+        if let Some(export) = state.exports[number].take() {
+            let withdraw = ExportControl::Withdraw(number as u32, drain_ns);
+            self.senders
+                .of(export.volume)
+                .send(RunControl::Export(withdraw));
+        }
+    }
+
+    /// Another policy and knobs for a volume.
+    pub fn set_policy(&self, state: &mut State, volume: u16, policy: Policy, knobs: Knobs) {
+        self.senders.set_policy(volume, policy, knobs);
+        let running = &mut state.volumes[usize::from(volume)];
+        (running.policy, running.knobs) = (policy, knobs);
+    }
+
+    /// No export listens any more.
+    pub fn close(&self) {
+        let mut state = self.state();
+        state.closed = true;
+        state.exports.clear();
+    }
+
+    /// One line for each export.
+    pub fn exports_in_words(&self) -> Vec<String> {
+        let state = self.state();
+        let exports = state.exports.iter().flatten();
+        let line = |export: &Exported| {
+            let name = &state.config.volumes[usize::from(export.volume)].name;
+            format!("{name}: {}\n", export.uri)
+        };
+        exports.map(line).collect()
+    }
+
+    /// Whether the clients of a volume are on this core.
+    pub fn is_core_of(&self, core: u16, volume: u16) -> bool {
+        volume % self.state().config.cores == core
+    }
+
+    /// A volume is ready.
+    pub fn ready(&self, volume: u16, info: VolumeInfo) {
+        self.state().volumes[usize::from(volume)].info = Some(info);
+    }
+
+    /// Name of a volume.
+    pub fn name(&self, volume: u16) -> String {
+        self.state().config.volumes[usize::from(volume)]
+            .name
+            .clone()
+    }
+
+    /// What may change.
+    pub fn state(&self) -> MutexGuard<'_, State> {
+        // Every change to it is one assignment, so a panic leaves nothing half done.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn policy(&self, params: PolicyParams) -> Result<Value, Failure> {
+        let mut state = self.state();
+        let volume = index(&state, &params.volume)?;
+        let knobs = state.volumes[usize::from(volume)].knobs;
+        if let Some(text) = params.policy {
+            let policy = Policy::parse(&text)
+                .map_err(|error| Failure::params(format!("\"{text}\": {error}")))?;
+            self.choose(&mut state, volume, policy, knobs)?;
+        }
+        let policy = state.volumes[usize::from(volume)].policy;
+        Ok(json!({"volume": params.volume, "policy": policy.to_string()}))
+    }
+
+    fn knob(&self, params: KnobParams) -> Result<Value, Failure> {
+        let mut state = self.state();
+        let volume = index(&state, &params.volume)?;
+        let Running {
+            policy, mut knobs, ..
+        } = state.volumes[usize::from(volume)];
+        if let (Some(name), Some(value)) = (params.name, params.value) {
+            let wrong = |error| Failure::params(format!("{name} \"{value}\": {error}"));
+            match name.as_str() {
+                "ewma_shift" => {
+                    knobs.ewma_shift = Knobs::parse_ewma_shift(&value).map_err(wrong)?
+                }
+                "weight_timeout" => {
+                    let parsed = Knobs::parse_weight_timeout(&value);
+                    knobs.weight_timeout_ns = parsed.map_err(wrong)?;
+                }
+                _ => {
+                    let text = format!(
+                        "there is no knob \"{name}\"; there are ewma_shift and weight_timeout"
+                    );
+                    return Err(Failure::params(text));
+                }
+            }
+            self.choose(&mut state, volume, policy, knobs)?;
+        }
+        Ok(json!({
+            "volume": params.volume,
+            "ewma_shift": knobs.ewma_shift,
+            "weight_timeout_ns": knobs.weight_timeout_ns,
+        }))
+    }
+
+    /// Keeps a choice, then makes it.
+    fn choose(
+        &self,
+        state: &mut State,
+        volume: u16,
+        policy: Policy,
+        knobs: Knobs,
+    ) -> Result<(), Failure> {
+        let of = &state.config.volumes[usize::from(volume)];
+        let (name, configured) = (of.name.clone(), (of.policy, of.knobs()));
+        let kept = state.choices.keep(&name, configured, (policy, knobs));
+        kept.map_err(|error| Failure::refused(format!("not changed: {error:#}")))?;
+        self.set_policy(state, volume, policy, knobs);
+        Ok(())
+    }
+
+    fn export_add(&self, params: ExportParams) -> Result<Value, Failure> {
+        let nbd = address(&params.export)?;
+        let mut state = self.state();
+        let volume = index(&state, &params.volume)?;
+        let export = Export {
+            nbd,
+            read_only: params.read_only,
+        };
+        let added = self.add_export(&mut state, volume, export);
+        let uri = added.map_err(|error| Failure::refused(format!("{error:#}")))?;
+        Ok(json!({"volume": params.volume, "export": params.export, "uri": uri}))
+    }
+
+    fn export_remove(&self, params: ExportParams) -> Result<Value, Failure> {
+        let nbd = address(&params.export)?;
+        let mut state = self.state();
+        let volume = index(&state, &params.volume)?;
+        let found = state.exports.iter().position(|export| {
+            let mut export = export.iter();
+            export.any(|export| export.volume == volume && export.export.nbd == nbd)
+        });
+        let Some(number) = found else {
+            let text = format!("{} is not exported as {}", params.volume, params.export);
+            return Err(Failure::params(text));
+        };
+        self.remove_export(&mut state, number);
+        Ok(json!({"volume": params.volume, "export": params.export}))
+    }
+
+    fn report(&self) -> Result<Report<'_>, Failure> {
+        let cores = self.senders.report();
+        let cores = cores.map_err(|error| Failure::refused(format!("{error:#}")))?;
+        Ok(Report::new(self.state(), cores, &self.identity))
+    }
+}
+
+impl Methods for Service {
+    fn call(&self, method: &str, params: Value) -> Result<Value, Failure> {
+        match method {
+            "list" => Ok(self.report()?.list()),
+            "list-subsys" => Ok(self.report()?.list_subsys()),
+            "stat" => Ok(self.report()?.stat()),
+            "check" => {
+                let params: VolumeParams = parse(params)?;
+                self.report()?.check(params.volume.as_deref())
+            }
+            "policy" => self.policy(parse(params)?),
+            "knob" => self.knob(parse(params)?),
+            "export.add" => self.export_add(parse(params)?),
+            "export.remove" => self.export_remove(parse(params)?),
+            "path" => Err(Failure::refused(
+                "paths can't be changed while the engine runs yet: change the configuration and \
+                 restart it",
+            )),
+            other => Err(Failure::method(other)),
+        }
+    }
+}
+
+/// Number of the volume of that name.
+fn index(state: &State, name: &str) -> Result<u16, Failure> {
+    let volumes = &state.config.volumes;
+    let found = (0..).zip(volumes).find(|(_, volume)| volume.name == name);
+    found
+        .map(|(index, _)| index)
+        .ok_or_else(|| unknown(state, name))
+}
+
+/// There is no such volume.
+pub fn unknown(state: &State, name: &str) -> Failure {
+    let names: Vec<_> = state
+        .config
+        .volumes
+        .iter()
+        .map(|v| v.name.as_str())
+        .collect();
+    let names = names.join(", ");
+    Failure::params(format!("there is no volume \"{name}\", only {names}"))
+}
+
+fn address(text: &str) -> Result<NbdAddress, Failure> {
+    let Some(rest) = text.strip_prefix("nbd:") else {
+        let wanted = "write nbd:unix:/path or nbd:tcp:host:port; other kinds are not there yet";
+        return Err(Failure::params(format!("\"{text}\": {wanted}")));
+    };
+    rest.parse()
+        .map_err(|error| Failure::params(format!("\"{text}\": {error}")))
+}
+
+fn parse<T: serde::de::DeserializeOwned>(params: Value) -> Result<T, Failure> {
+    serde_json::from_value(params).map_err(|error| Failure::params(error.to_string()))
+}

@@ -1,0 +1,388 @@
+//! Volumes offered to NBD clients: the host's engine of one core with sessions on top.
+//!
+//! Decides, from what the reactor hands in, which client may connect to what, which bytes of the
+//! arena its payload lies in, which I/Os its requests become, and how they are answered.
+//! `impl Machine for ExportEngine`, whose `turn` includes that of the [`HostEngine`] inside.
+//!
+//! * `clients`: connections and their sessions; `table`: their requests, and their memory
+//! * `course`: a request becomes I/Os, these become an answer
+//! * `ranges`: which changes may be under way together
+//!
+//! # Contract
+//! All clients of a volume are on one core (the program sees to that): a flush on one connection
+//! covers all, and byte-granular writes are kept in order by that core alone. An export is a number
+//! of the program's; connections are accepted on the listener of that number, or adopted.
+//!
+//! A client that connects before its volume is ready waits without a greeting until it is. One that
+//! asked for the block sizes is held to them; for any other, a change that covers blocks partly
+//! becomes read, merge and write, in order with the changes it overlaps. A trim shrinks to the
+//! blocks that it covers whole.
+//!
+//! A request that finds no memory, or no free slot in the engine, waits (T6); nothing fails for it.
+//!
+//! # Limits
+//! As configured: clients, requests of one client, arena. A client holds one request's memory, and
+//! more only while as much is free as it would then hold. A client that stops in the middle of a
+//! write keeps that write's memory until it goes on or goes away. Requests above 1 MiB take the
+//! memory of their list of buffers the first time they come. Cache and block status are not
+//! offered.
+mod clients;
+mod course;
+mod ranges;
+mod table;
+
+use crate::buddy::Buddy;
+use crate::host::{HostControl, HostEngine, HostEvent, VolumeInfo};
+use crate::limits::EXPORTS_MAX;
+use crate::machine::{Closed, ConnId, DeviceError, Machine, Memory, Output, Place, Send};
+use alloc::collections::VecDeque;
+use alloc::string::String;
+use alloc::vec::Vec;
+use clients::{Client, State};
+use course::Course;
+use ranges::Ranges;
+use table::Table;
+
+/// What an engine with exports is made of, beside the host's engine.
+#[derive(Clone, Copy, Debug)]
+pub struct ExportConfig {
+    /// Most clients, 1…[`CLIENTS_MAX`](crate::limits::CLIENTS_MAX).
+    pub clients_max: u16,
+    /// Most requests in flight of one client, 1…1024.
+    pub requests_max: u16,
+    /// Bytes of the arena, at least 64 MiB: a request may have 32 MiB.
+    pub arena_bytes: u64,
+}
+
+/// One export.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Offer {
+    /// Volume index.
+    pub volume: u16,
+    /// Name; clients that name none get it too.
+    pub name: String,
+    /// Changes are refused, whatever the volume could.
+    pub read_only: bool,
+}
+
+/// Messages to an engine with exports.
+#[derive(Clone, Debug)]
+pub enum ExportControl {
+    /// For the host's engine.
+    Host(HostControl),
+    /// Offer something under a number below [`EXPORTS_MAX`].
+    Offer(u32, Offer),
+    /// Offer it no more; its clients are told so, finish what is in flight within so many ns, and
+    /// are disconnected.
+    Withdraw(u32, u64),
+    /// The next connection adopted for this export is of a reader with this identity (row B1).
+    Source(u32, u64),
+    /// As [`Self::Withdraw`] of all exports; new clients are refused.
+    Drain(u64),
+    /// Drain, then stop the host's engine, which says `Output::Stop`.
+    Stop(u64),
+}
+
+/// What an engine with exports tells its owner.
+#[derive(Clone, Debug)]
+pub enum ExportEvent {
+    /// Of the host's engine; never the end of an I/O.
+    Host(HostEvent),
+    /// A client's session was ended for a reason worth a line; of this export.
+    Client(u32, nbd::server::CloseReason),
+}
+
+/// Counts of one export on this core.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ExportCounters {
+    /// Connected now.
+    pub clients: u32,
+    /// Requests answered.
+    pub requests: u64,
+    /// Of these, with an error.
+    pub errors: u64,
+    /// Requests that had to wait for memory.
+    pub waited_buffer: u64,
+    /// Changes that covered blocks partly.
+    pub merged: u64,
+}
+
+/// The engine of one core, with exports. See the module's contract.
+pub struct ExportEngine {
+    host: HostEngine,
+    config: ExportConfig,
+    offers: Vec<Option<Offer>>,
+    counters: Vec<ExportCounters>,
+    /// Volumes that are ready.
+    ready: Vec<Option<VolumeInfo>>,
+    /// Identities of readers whose connections are to come, by export in order.
+    sources: VecDeque<(u32, u64)>,
+    clients: Vec<Client>,
+    /// Clients whose sessions were called since the last turn.
+    touched: Vec<u16>,
+    table: Table,
+    course: Course,
+    ranges: Ranges,
+    buddy: Buddy,
+    outputs: VecDeque<Output>,
+    events: VecDeque<ExportEvent>,
+    draining: bool,
+    stopping: bool,
+    /// Earliest deadline of a session.
+    wake_ns: u64,
+    /// Something was left for the next turn.
+    again: bool,
+}
+
+impl ExportEngine {
+    /// An engine without exports around a host's engine of so many volumes.
+    ///
+    /// # Panics
+    /// If the configuration is out of its limits; configurations are checked before.
+    pub fn new(host: HostEngine, volumes: usize, config: ExportConfig) -> Self {
+        let clients = 1..=crate::limits::CLIENTS_MAX;
+        assert!(
+            clients.contains(&config.clients_max)
+                && (1..=nbd::limits::REQUESTS_MAX).contains(&config.requests_max)
+                && config.arena_bytes >= crate::limits::EXPORT_ARENA_MIN,
+            "{config:?}"
+        );
+        let tickets = usize::from(config.clients_max) * usize::from(config.requests_max);
+        Self {
+            host,
+            offers: (0..EXPORTS_MAX).map(|_| None).collect(),
+            counters: alloc::vec![ExportCounters::default(); EXPORTS_MAX as usize],
+            ready: alloc::vec![None; volumes],
+            sources: VecDeque::new(),
+            clients: (0..config.clients_max).map(|_| Client::default()).collect(),
+            touched: Vec::with_capacity(config.clients_max.into()),
+            table: Table::new(tickets),
+            course: Course::new(tickets),
+            ranges: Ranges::new(tickets),
+            buddy: Buddy::new(config.arena_bytes),
+            outputs: VecDeque::with_capacity(4 * usize::from(config.clients_max)),
+            events: VecDeque::new(),
+            draining: false,
+            stopping: false,
+            wake_ns: u64::MAX,
+            again: false,
+            config,
+        }
+    }
+
+    /// What happened since.
+    pub fn poll_event(&mut self) -> Option<ExportEvent> {
+        self.events.pop_front()
+    }
+
+    /// The host's engine, for its counters.
+    pub fn host(&self) -> &HostEngine {
+        &self.host
+    }
+
+    /// The host's engine, for [`HostEngine::set_elsewhere`].
+    pub fn host_mut(&mut self) -> &mut HostEngine {
+        &mut self.host
+    }
+
+    /// Counters of an export; zero for one that was never there.
+    pub fn counters(&self, export: u32) -> ExportCounters {
+        self.counters
+            .get(export as usize)
+            .copied()
+            .unwrap_or_default()
+    }
+
+    /// The client behind a connection.
+    #[inline]
+    fn client_of(&self, conn: ConnId) -> Option<u16> {
+        let first = self.host.connections_max();
+        conn.0.checked_sub(first).map(|client| client as u16)
+    }
+
+    fn conn_of(&self, client: u16) -> ConnId {
+        ConnId(self.host.connections_max() + u32::from(client))
+    }
+
+    fn offer(&mut self, export: u32, offer: Offer) {
+        if let Some(place) = self.offers.get_mut(export as usize) {
+            *place = Some(offer);
+        }
+    }
+
+    /// Takes the host's events; whether there were any.
+    fn drain_host(&mut self) -> bool {
+        let mut any = false;
+        while let Some(event) = self.host.poll_event() {
+            any = true;
+            match event {
+                HostEvent::Done(done) => self.io_done(&done),
+                HostEvent::Ready(volume, info) => {
+                    if let Some(ready) = self.ready.get_mut(usize::from(volume)) {
+                        *ready = Some(info);
+                    }
+                    self.greet(volume);
+                    self.events.push_back(ExportEvent::Host(event));
+                }
+                event => self.events.push_back(ExportEvent::Host(event)),
+            }
+        }
+        any
+    }
+
+    /// Everything that was made possible by what happened, until nothing more is.
+    fn advance(&mut self, memory: &mut dyn Memory, now_ns: u64) {
+        self.course.now_ns = now_ns;
+        loop {
+            let mut any = self.drain_host();
+            any |= self.drain_sessions(now_ns);
+            any |= self.merge(memory);
+            any |= self.serve_waiting();
+            any |= self.submit_waiting();
+            if !any {
+                break;
+            }
+        }
+        if self.stopping && self.clients.iter().all(Client::is_free) {
+            self.stopping = false;
+            self.host.handle_control(HostControl::Stop, now_ns);
+            self.again = true;
+        }
+        let sessions = self.clients.iter().filter_map(Client::poll_timeout);
+        self.wake_ns = sessions.min().unwrap_or(u64::MAX);
+    }
+}
+
+impl Machine for ExportEngine {
+    type Control = ExportControl;
+
+    fn connections_max(&self) -> u32 {
+        self.host.connections_max() + u32::from(self.config.clients_max)
+    }
+
+    fn handle_accepted(&mut self, listener: u32, now_ns: u64) -> Option<ConnId> {
+        self.accept(listener, now_ns)
+    }
+
+    fn handle_connected(&mut self, conn: ConnId, now_ns: u64) {
+        self.host.handle_connected(conn, now_ns);
+    }
+
+    #[inline]
+    fn handle_bytes(&mut self, conn: ConnId, bytes: &[u8], now_ns: u64) -> usize {
+        match self.client_of(conn) {
+            Some(client) => self.client_bytes(client, bytes, now_ns),
+            None => self.host.handle_bytes(conn, bytes, now_ns),
+        }
+    }
+
+    #[inline]
+    fn placement(&mut self, conn: ConnId) -> Option<Place> {
+        match self.client_of(conn) {
+            Some(client) => self.client_placement(client),
+            None => self.host.placement(conn),
+        }
+    }
+
+    #[inline]
+    fn handle_payload(&mut self, conn: ConnId, len: u32, crc: u32, now_ns: u64) {
+        match self.client_of(conn) {
+            Some(client) => self.client_payload(client, len, now_ns),
+            None => self.host.handle_payload(conn, len, crc, now_ns),
+        }
+    }
+
+    #[inline]
+    fn poll_transmit(
+        &mut self,
+        conn: ConnId,
+        out: &mut Vec<u8>,
+        now_ns: u64,
+    ) -> Option<Option<Send>> {
+        match self.client_of(conn) {
+            Some(client) => self.client_transmit(client, out),
+            None => self.host.poll_transmit(conn, out, now_ns),
+        }
+    }
+
+    #[inline]
+    fn handle_sent(&mut self, conn: ConnId, cookie: u32, now_ns: u64) {
+        match self.client_of(conn) {
+            Some(client) => self.client_sent(client, cookie),
+            None => self.host.handle_sent(conn, cookie, now_ns),
+        }
+    }
+
+    fn handle_closed(&mut self, conn: ConnId, why: Closed, now_ns: u64) {
+        match self.client_of(conn) {
+            Some(client) => self.client_closed(client),
+            None => self.host.handle_closed(conn, why, now_ns),
+        }
+    }
+
+    fn handle_device(&mut self, id: u32, result: Result<(), DeviceError>, now_ns: u64) {
+        self.host.handle_device(id, result, now_ns);
+    }
+
+    fn handle_control(&mut self, message: ExportControl, now_ns: u64) {
+        match message {
+            ExportControl::Host(message) => self.host.handle_control(message, now_ns),
+            ExportControl::Offer(export, offer) => self.offer(export, offer),
+            ExportControl::Withdraw(export, drain_ns) => {
+                if let Some(place) = self.offers.get_mut(export as usize) {
+                    *place = None;
+                }
+                self.shut(Some(export), drain_ns, now_ns);
+            }
+            ExportControl::Source(export, source) => self.sources.push_back((export, source)),
+            ExportControl::Drain(drain_ns) => {
+                self.draining = true;
+                self.shut(None, drain_ns, now_ns);
+            }
+            ExportControl::Stop(drain_ns) => {
+                self.draining = true;
+                self.stopping = true;
+                self.shut(None, drain_ns, now_ns);
+            }
+        }
+    }
+
+    fn turn(&mut self, memory: &mut dyn Memory, now_ns: u64) {
+        self.again = false;
+        self.host.turn(memory, now_ns);
+        self.advance(memory, now_ns);
+    }
+
+    #[inline]
+    fn poll_output(&mut self) -> Option<Output> {
+        let output = self.outputs.pop_front();
+        output.or_else(|| self.host.poll_output())
+    }
+
+    #[inline]
+    fn poll_timeout(&self) -> Option<u64> {
+        if self.again || !self.touched.is_empty() {
+            return Some(0);
+        }
+        let session = (self.wake_ns != u64::MAX).then_some(self.wake_ns);
+        let times = [self.host.poll_timeout(), session];
+        times.into_iter().flatten().min()
+    }
+
+    fn handle_timeout(&mut self, now_ns: u64) {
+        if self.host.poll_timeout().is_some_and(|due| due <= now_ns) {
+            self.host.handle_timeout(now_ns);
+        }
+        if self.wake_ns <= now_ns {
+            for client in 0..self.config.clients_max {
+                let it = &mut self.clients[usize::from(client)];
+                if it.poll_timeout().is_some_and(|due| due <= now_ns)
+                    && let State::Session(session) = &mut it.state
+                {
+                    session.handle_timeout(now_ns);
+                    self.touch(client);
+                }
+            }
+        }
+    }
+}

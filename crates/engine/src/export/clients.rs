@@ -1,0 +1,333 @@
+//! Clients: accepted, greeted once their volume is ready, served, closed.
+use super::table::Stage;
+use super::{ExportEngine, ExportEvent};
+use crate::limits::BUFFER_MAX;
+use crate::machine::{ConnId, Output, Place, Send, Span};
+use alloc::boxed::Box;
+use alloc::vec;
+use alloc::vec::Vec;
+use nbd::server::{CloseReason, Config, Event, Session};
+use nbd::{BlockSizes, Export, Exports, Features, Kind, Request};
+
+/// Of two parts of an answer's piece: the bits that say so in a cookie.
+const FIRST_HALF: u32 = 1 << 30;
+const SECOND_HALF: u32 = 1 << 31;
+
+/// One place for a client.
+#[derive(Default)]
+pub(super) struct Client {
+    pub state: State,
+    pub export: u32,
+    /// What it was when the client came.
+    pub volume: u16,
+    /// Reader's identity (B1).
+    pub source: u64,
+    /// Bytes of the arena that its requests have.
+    pub held: u64,
+    /// The connection is gone.
+    closed: bool,
+    touched: bool,
+    /// Second half of an answer's piece, to be sent next, and its request.
+    half: Option<(Span, u32)>,
+}
+
+#[derive(Default)]
+pub(super) enum State {
+    /// Nobody.
+    #[default]
+    Free,
+    /// Connected; its volume isn't ready.
+    Waiting,
+    /// Served.
+    Session(Box<Session>),
+}
+
+impl Client {
+    pub fn is_free(&self) -> bool {
+        matches!(self.state, State::Free)
+    }
+
+    pub fn poll_timeout(&self) -> Option<u64> {
+        match &self.state {
+            State::Session(session) => session.poll_timeout(),
+            _ => None,
+        }
+    }
+
+    pub fn session(&mut self) -> Option<&mut Session> {
+        match &mut self.state {
+            State::Session(session) => Some(session),
+            _ => None,
+        }
+    }
+}
+
+impl ExportEngine {
+    pub(super) fn accept(&mut self, export: u32, now_ns: u64) -> Option<ConnId> {
+        let announced = self.sources.iter().position(|(of, _)| *of == export);
+        let source = announced.and_then(|at| self.sources.remove(at));
+        let offer = self.offers.get(export as usize)?.as_ref()?;
+        let volume = offer.volume;
+        if self.draining {
+            return None;
+        }
+        let client = self.clients.iter().position(Client::is_free)? as u16;
+        self.clients[usize::from(client)] = Client {
+            state: State::Waiting,
+            export,
+            volume,
+            source: source.map_or(0, |(_, source)| source),
+            ..Client::default()
+        };
+        self.counters[export as usize].clients += 1;
+        if self.ready.get(usize::from(volume))?.is_some() {
+            self.begin_session(client, now_ns);
+        }
+        Some(self.conn_of(client))
+    }
+
+    /// The clients of a volume that is ready now.
+    pub(super) fn greet(&mut self, volume: u16) {
+        for client in 0..self.config.clients_max {
+            let it = &self.clients[usize::from(client)];
+            if matches!(it.state, State::Waiting) && it.volume == volume {
+                self.begin_session(client, self.course.now_ns);
+                self.outputs.push_back(Output::Resume(self.conn_of(client)));
+            }
+        }
+    }
+
+    fn begin_session(&mut self, client: u16, now_ns: u64) {
+        let export = self.clients[usize::from(client)].export;
+        let Some(exports) = self.exports(export) else {
+            let (conn, abort) = (self.conn_of(client), true);
+            self.outputs.push_back(Output::Close { conn, abort });
+            return;
+        };
+        let config = Config {
+            requests_max: self.config.requests_max,
+            piece: BUFFER_MAX,
+            ..Config::default()
+        };
+        let session = Session::new(config, exports, now_ns);
+        self.clients[usize::from(client)].state = State::Session(Box::new(session));
+        self.touch(client);
+    }
+
+    /// What a session offers; `None`: nothing that NBD could say.
+    fn exports(&self, export: u32) -> Option<Exports> {
+        let offer = self.offers[export as usize].as_ref()?;
+        let info = self.ready[usize::from(offer.volume)]?;
+        let limits = self.host.limits(offer.volume)?;
+        let minimum = 1 << info.block_shift;
+        let features = Features {
+            read_only: offer.read_only || limits.read_only,
+            flush: true,
+            fua: true,
+            trim: limits.deallocate,
+            write_zeroes: limits.write_zeroes,
+            fast_zero: limits.write_zeroes,
+            multi_conn: true,
+            ..Features::default()
+        };
+        let export = Export {
+            id: export,
+            name: offer.name.clone(),
+            description: Default::default(),
+            size: info.bytes,
+            block_sizes: BlockSizes {
+                minimum,
+                preferred: minimum.max(4096),
+                maximum: nbd::limits::BLOCK_MAX,
+            },
+            features,
+        };
+        Exports::new(vec![export], Some(0)).ok()
+    }
+
+    /// The next turn takes the session's events.
+    #[inline]
+    pub(super) fn touch(&mut self, client: u16) {
+        let it = &mut self.clients[usize::from(client)];
+        if !it.touched {
+            it.touched = true;
+            self.touched.push(client);
+        }
+    }
+
+    /// Takes the events of all sessions that were called; whether there were any.
+    pub(super) fn drain_sessions(&mut self, now_ns: u64) -> bool {
+        let mut any = false;
+        while let Some(client) = self.touched.pop() {
+            any = true;
+            self.clients[usize::from(client)].touched = false;
+            while let Some(event) = self.next_event(client) {
+                self.session_event(client, event, now_ns);
+            }
+            let it = &mut self.clients[usize::from(client)];
+            if it.closed && it.session().is_none_or(|session| session.is_over()) {
+                self.counters[it.export as usize].clients -= 1;
+                debug_assert_eq!(it.held, 0);
+                it.state = State::Free;
+            }
+        }
+        any
+    }
+
+    fn next_event(&mut self, client: u16) -> Option<Event> {
+        self.clients[usize::from(client)].session()?.poll_event()
+    }
+
+    fn session_event(&mut self, client: u16, event: Event, now_ns: u64) {
+        let conn = self.conn_of(client);
+        match event {
+            Event::NeedBuffer { token, offset, len } => {
+                let ticket = self.ticket(client, token);
+                let request = Request::new(token, Kind::Write, offset, len);
+                self.begin(ticket, client, request);
+            }
+            Event::Request(request) => {
+                let ticket = self.ticket(client, request.token);
+                match request.kind {
+                    Kind::Write => {
+                        self.table[ticket].request = request;
+                        self.order(ticket);
+                    }
+                    _ => self.begin(ticket, client, request),
+                }
+            }
+            Event::Release { token } => self.release(self.ticket(client, token)),
+            Event::Opened(_) => {}
+            _ if self.clients[usize::from(client)].closed => {}
+            Event::Transmit => self.outputs.push_back(Output::Transmit(conn)),
+            Event::Resume => self.outputs.push_back(Output::Resume(conn)),
+            Event::Close { reason } => {
+                let abort = reason.is_abortive();
+                self.outputs.push_back(Output::Close { conn, abort });
+                if !matches!(reason, CloseReason::Finished | CloseReason::Shutdown) {
+                    let export = self.clients[usize::from(client)].export;
+                    self.events.push_back(ExportEvent::Client(export, reason));
+                }
+            }
+        }
+        self.course.now_ns = now_ns;
+    }
+
+    /// Clients of one export, or all, are told that it is over.
+    pub(super) fn shut(&mut self, export: Option<u32>, drain_ns: u64, now_ns: u64) {
+        for client in 0..self.config.clients_max {
+            let (conn, abort) = (self.conn_of(client), true);
+            let it = &mut self.clients[usize::from(client)];
+            if export.is_some_and(|export| export != it.export) {
+                continue;
+            }
+            match &mut it.state {
+                State::Free => {}
+                State::Waiting => self.outputs.push_back(Output::Close { conn, abort }),
+                State::Session(session) => {
+                    session.shutdown(drain_ns, now_ns);
+                    self.touch(client);
+                }
+            }
+        }
+    }
+
+    #[inline]
+    fn ticket(&self, client: u16, token: u32) -> u32 {
+        u32::from(client) * u32::from(self.config.requests_max) + token
+    }
+
+    pub(super) fn client_bytes(&mut self, client: u16, bytes: &[u8], now_ns: u64) -> usize {
+        let it = &mut self.clients[usize::from(client)];
+        let Some(session) = it.session() else {
+            return 0; // until the volume is ready
+        };
+        let taken = session.handle_bytes(bytes, now_ns);
+        self.touch(client);
+        taken
+    }
+
+    pub(super) fn client_placement(&mut self, client: u16) -> Option<Place> {
+        let placement = self.clients[usize::from(client)].session()?.placement()?;
+        let work = &self.table[self.ticket(client, placement.token)];
+        debug_assert_eq!(work.stage, Stage::Data);
+        let position = work.head() + u64::from(placement.offset);
+        Some(Place {
+            span: work.span(position, placement.len),
+            crc: None,
+        })
+    }
+
+    pub(super) fn client_payload(&mut self, client: u16, len: u32, now_ns: u64) {
+        if let Some(session) = self.clients[usize::from(client)].session() {
+            session.handle_payload(len, now_ns);
+            self.touch(client);
+        }
+    }
+
+    pub(super) fn client_transmit(
+        &mut self,
+        client: u16,
+        out: &mut Vec<u8>,
+    ) -> Option<Option<Send>> {
+        let it = &mut self.clients[usize::from(client)];
+        let send = |span, cookie| Send {
+            span,
+            digest: false,
+            cookie,
+        };
+        if let Some((span, token)) = it.half.take() {
+            return Some(Some(send(span, token | SECOND_HALF)));
+        }
+        let Some(payload) = it.session()?.poll_transmit(out)?.payload else {
+            return Some(None);
+        };
+        let ticket = self.ticket(client, payload.token);
+        let work = &mut self.table[ticket];
+        let position = work.head() + u64::from(payload.offset);
+        let span = work.span(position, payload.len);
+        if span.len == payload.len {
+            return Some(Some(send(span, payload.token)));
+        }
+        // A piece of the request that begins within a block may lie in two buffers.
+        let rest = work.span(position + u64::from(span.len), payload.len - span.len);
+        work.halves += 1;
+        self.clients[usize::from(client)].half = Some((rest, payload.token));
+        Some(Some(send(span, payload.token | FIRST_HALF)))
+    }
+
+    pub(super) fn client_sent(&mut self, client: u16, cookie: u32) {
+        let token = cookie & !(FIRST_HALF | SECOND_HALF);
+        let ticket = self.ticket(client, token);
+        let work = &mut self.table[ticket];
+        let mut whole = 1;
+        // A short second half may be sent from a copy and reported before its first half.
+        if cookie & FIRST_HALF != 0 {
+            work.halves -= 1;
+            whole = 0;
+            if work.halves == 0 {
+                whole = core::mem::take(&mut work.deferred);
+            }
+        } else if cookie & SECOND_HALF != 0 && work.halves > 0 {
+            work.deferred += 1;
+            whole = 0;
+        }
+        if let Some(session) = self.clients[usize::from(client)].session() {
+            (0..whole).for_each(|_| session.handle_sent(token));
+            self.touch(client);
+        }
+    }
+
+    pub(super) fn client_closed(&mut self, client: u16) {
+        let half = self.clients[usize::from(client)].half.take();
+        if let Some((_, token)) = half {
+            self.client_sent(client, token | SECOND_HALF);
+        }
+        let it = &mut self.clients[usize::from(client)];
+        it.closed = true;
+        if let Some(session) = it.session() {
+            session.handle_closed();
+        }
+        self.touch(client);
+    }
+}

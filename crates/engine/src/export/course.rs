@@ -1,0 +1,397 @@
+//! The course of one request: memory, order, blocks covered partly, I/Os, answer.
+use super::ExportEngine;
+use super::ranges::Change;
+use super::table::{Stage, Work};
+use crate::host::{Io, IoDone, IoOp, SubmitError, VolumeInfo};
+use crate::limits::{BUFFER_MAX, REQUEST_IOS_MAX};
+use crate::machine::{Memory, Output, Span};
+use alloc::collections::VecDeque;
+use alloc::vec;
+use alloc::vec::Vec;
+use nbd::{Errno, Kind, Request};
+use volume::Outcome;
+
+/// Lines of requests that wait for something.
+pub(super) struct Course {
+    /// For memory, in the order of asking.
+    memory: VecDeque<u32>,
+    /// Memory came back, or somebody joined that line.
+    memory_changed: bool,
+    /// For free slots of the host's engine.
+    slots: VecDeque<u32>,
+    /// An I/O ended, so there is one.
+    slots_changed: bool,
+    /// For the end of the turn, where memory can be touched.
+    merges: Vec<u32>,
+    /// Changes that may begin.
+    begun: VecDeque<u32>,
+    /// One block.
+    scratch: Vec<u8>,
+    /// Of this turn.
+    pub now_ns: u64,
+}
+
+impl Course {
+    pub fn new(tickets: usize) -> Self {
+        Self {
+            memory: VecDeque::with_capacity(tickets),
+            memory_changed: false,
+            slots: VecDeque::with_capacity(tickets),
+            slots_changed: false,
+            merges: Vec::with_capacity(tickets),
+            begun: VecDeque::with_capacity(tickets),
+            scratch: vec![0; nbd::limits::BLOCK_MIN_MAX as usize],
+            now_ns: 0,
+        }
+    }
+}
+
+impl ExportEngine {
+    /// A request that needs memory, or none.
+    pub(super) fn begin(&mut self, ticket: u32, client: u16, request: Request) {
+        let export = self.clients[usize::from(client)].export;
+        let volume = self.clients[usize::from(client)].volume;
+        let block = self.block(volume);
+        let work = &mut self.table[ticket];
+        work.begin(client, volume, request, block);
+        self.counters[export as usize].merged += u64::from(work.edge_count > 0);
+        if self.course.memory.is_empty() && self.take_memory(ticket) {
+            return self.equipped(ticket);
+        }
+        self.counters[export as usize].waited_buffer += 1;
+        self.table[ticket].stage = Stage::Memory;
+        self.course.memory.push_back(ticket);
+        self.course.memory_changed = true;
+    }
+
+    fn info(&self, volume: u16) -> VolumeInfo {
+        self.ready[usize::from(volume)].unwrap_or(VolumeInfo {
+            bytes: 0,
+            block_shift: 9,
+            transfer_max: BUFFER_MAX,
+        })
+    }
+
+    fn block(&self, volume: u16) -> u32 {
+        1 << self.info(volume).block_shift
+    }
+
+    /// All memory of a request, if its client may have it and it is there.
+    fn take_memory(&mut self, ticket: u32) -> bool {
+        self.may_hold(ticket) && {
+            let block = self.block(self.table[ticket].volume);
+            let work = &mut self.table[ticket];
+            let taken = work.allocate(block, &mut self.buddy);
+            if taken {
+                self.clients[usize::from(work.client)].held += work.memory(block);
+            }
+            taken
+        }
+    }
+
+    /// Whether the client's share allows it. One request each is always allowed; of what is free
+    /// then, half.
+    fn may_hold(&self, ticket: u32) -> bool {
+        let work = &self.table[ticket];
+        let held = self.clients[usize::from(work.client)].held;
+        held == 0 || held + work.memory(self.block(work.volume)) <= self.buddy.free_bytes()
+    }
+
+    /// Those who waited for memory that is there now; whether there were any.
+    pub(super) fn serve_waiting(&mut self) -> bool {
+        if !core::mem::take(&mut self.course.memory_changed) {
+            return false;
+        }
+        let (mut at, mut any) = (0, false);
+        while let Some(&ticket) = self.course.memory.get(at) {
+            if !self.may_hold(ticket) {
+                at += 1; // its own client has to finish something
+            } else if self.take_memory(ticket) {
+                self.course.memory.remove(at);
+                self.equipped(ticket);
+                any = true;
+            } else {
+                break; // nobody overtakes it
+            }
+        }
+        any
+    }
+
+    /// It has its memory.
+    fn equipped(&mut self, ticket: u32) {
+        let work = &mut self.table[ticket];
+        if work.request.kind == Kind::Write {
+            work.stage = Stage::Data;
+            let (client, token) = (work.client, work.request.token);
+            if let Some(session) = self.clients[usize::from(client)].session() {
+                session.buffer_ready(token);
+            }
+            // The session took no more bytes until now.
+            self.outputs.push_back(Output::Resume(self.conn_of(client)));
+            return self.touch(client);
+        }
+        self.order(ticket);
+    }
+
+    /// All of a request is here: it begins when no change that it overlaps is in the way.
+    pub(super) fn order(&mut self, ticket: u32) {
+        let block = self.block(self.table[ticket].volume);
+        let work = &mut self.table[ticket];
+        if !work.request.kind.is_change() {
+            return self.start(ticket);
+        }
+        let (start, end) = work.blocks(block);
+        work.ordered = true;
+        work.stage = Stage::Order;
+        let change = Change {
+            volume: work.volume,
+            start,
+            end,
+            exclusive: work.edge_count > 0,
+        };
+        if self.ranges.begin(ticket, change) {
+            self.start(ticket);
+        }
+    }
+
+    fn start(&mut self, ticket: u32) {
+        let work = &mut self.table[ticket];
+        work.issued = 0;
+        work.stage = match work.edge_count {
+            0 => Stage::Io,
+            _ => Stage::Edges,
+        };
+        self.pump(ticket);
+    }
+
+    /// Asks for as many of a request's I/Os as may be.
+    fn pump(&mut self, ticket: u32) {
+        let info = self.info(self.table[ticket].volume);
+        loop {
+            let work = &mut self.table[ticket];
+            if work.failed.is_some() || work.outstanding == REQUEST_IOS_MAX {
+                break;
+            }
+            let source = self.clients[usize::from(work.client)].source;
+            let Some(io) = next_io(work, &info, source, ticket) else {
+                break;
+            };
+            match self.host.submit(&io, self.course.now_ns) {
+                Ok(()) => work.asked(&io),
+                Err(SubmitError::Full) => {
+                    if !work.queued {
+                        work.queued = true;
+                        self.course.slots.push_back(ticket);
+                    }
+                    return;
+                }
+                Err(SubmitError::NotReady) => work.failed = Some(Errno::Shutdown),
+                Err(SubmitError::Range) => work.failed = Some(Errno::Inval),
+            }
+        }
+        if self.table[ticket].outstanding == 0 {
+            self.stage_over(ticket);
+        }
+    }
+
+    fn stage_over(&mut self, ticket: u32) {
+        let work = &mut self.table[ticket];
+        let request = &work.request;
+        match work.stage {
+            _ if work.failed.is_some() => self.answer(ticket),
+            Stage::Edges => {
+                work.stage = Stage::Merge;
+                self.course.merges.push(ticket);
+            }
+            Stage::Io if request.fua && request.kind != Kind::Write => {
+                // Neither zeroing nor deallocating has a bit for it.
+                work.stage = Stage::Flush;
+                work.issued = 0;
+                self.pump(ticket);
+            }
+            _ => self.answer(ticket),
+        }
+    }
+
+    /// An I/O ended.
+    pub(super) fn io_done(&mut self, done: &IoDone) {
+        let ticket = done.cookie as u32;
+        let work = &mut self.table[ticket];
+        work.outstanding -= 1;
+        if work.failed.is_none() {
+            work.failed = errno(done.outcome);
+        }
+        self.course.slots_changed = true;
+        self.pump(ticket);
+    }
+
+    /// Those who found no free slot before; whether there were any.
+    pub(super) fn submit_waiting(&mut self) -> bool {
+        let mut any = false;
+        while let Some(ticket) = self.course.begun.pop_front() {
+            self.start(ticket);
+            any = true;
+        }
+        if !core::mem::take(&mut self.course.slots_changed) {
+            return any;
+        }
+        for _ in 0..self.course.slots.len() {
+            let Some(ticket) = self.course.slots.pop_front() else {
+                break;
+            };
+            let work = &mut self.table[ticket];
+            work.queued = false;
+            // It may have failed meanwhile, and its ticket be another request's.
+            if !matches!(work.stage, Stage::Edges | Stage::Io | Stage::Flush) {
+                continue;
+            }
+            self.pump(ticket);
+            if self.table[ticket].queued {
+                // Full again; it came first and stays so.
+                self.course.slots.rotate_right(1);
+                break;
+            }
+            any = true;
+        }
+        any
+    }
+
+    /// Puts what was read of blocks covered partly around what is written; whether there was any.
+    pub(super) fn merge(&mut self, memory: &mut dyn Memory) -> bool {
+        let mut any = false;
+        while let Some(ticket) = self.course.merges.pop() {
+            any = true;
+            let block = self.block(self.table[ticket].volume);
+            let work = &mut self.table[ticket];
+            for edge in &work.edges[..usize::from(work.edge_count)] {
+                let (from, to) = (edge.from as usize, edge.to as usize);
+                if work.request.kind == Kind::WriteZeroes {
+                    memory.bytes_mut(edge.span)[from..to].fill(0);
+                    continue;
+                }
+                let old = &mut self.course.scratch[..block as usize];
+                old.copy_from_slice(memory.bytes(edge.span));
+                let new = memory.bytes_mut(work.span(edge.at - work.start, block));
+                new[..from].copy_from_slice(&old[..from]);
+                new[to..].copy_from_slice(&old[to..]);
+            }
+            work.stage = Stage::Io;
+            work.issued = 0;
+            self.pump(ticket);
+        }
+        any
+    }
+
+    fn answer(&mut self, ticket: u32) {
+        let work = &mut self.table[ticket];
+        work.stage = Stage::Answered;
+        let (client, token) = (work.client, work.request.token);
+        let result = work.failed.map_or(Ok(()), Err);
+        if core::mem::take(&mut work.ordered) {
+            self.ranges.end(ticket, &mut self.course.begun);
+        }
+        let it = &mut self.clients[usize::from(client)];
+        let counters = &mut self.counters[it.export as usize];
+        counters.requests += 1;
+        counters.errors += u64::from(result.is_err());
+        if let Some(session) = it.session() {
+            session.complete(token, result, self.course.now_ns);
+        }
+        self.touch(client);
+    }
+
+    /// Nothing refers to a request's memory any more.
+    pub(super) fn release(&mut self, ticket: u32) {
+        let block = self.block(self.table[ticket].volume);
+        let work = &mut self.table[ticket];
+        let stage = core::mem::take(&mut work.stage);
+        if stage == Stage::Memory {
+            // A write whose client went away.
+            self.course.memory.retain(|waiting| *waiting != ticket);
+            return;
+        }
+        let held = &mut self.clients[usize::from(work.client)].held;
+        *held -= work.memory(block);
+        work.free(&mut self.buddy);
+        self.course.memory_changed = true;
+    }
+}
+
+impl Work {
+    /// An I/O of it is under way.
+    fn asked(&mut self, io: &Io) {
+        self.outstanding += 1;
+        let is_edge = self.stage == Stage::Edges || self.issued < self.own_edges();
+        if is_edge || self.stage == Stage::Flush || io.op == IoOp::Flush {
+            self.issued += 1;
+        } else {
+            self.cursor += u64::from(io.length);
+        }
+    }
+
+    /// Edges that are written by themselves: those of zeroes have no data of a request around them.
+    fn own_edges(&self) -> u8 {
+        match (self.stage, self.request.kind) {
+            (Stage::Io, Kind::WriteZeroes) => self.edge_count,
+            _ => 0,
+        }
+    }
+}
+
+/// The next I/O of a request in its stage.
+fn next_io(work: &Work, info: &VolumeInfo, source: u64, ticket: u32) -> Option<Io> {
+    let block = 1 << info.block_shift;
+    let io = |op, offset, length, span| Io {
+        volume: work.volume,
+        op,
+        offset,
+        length,
+        span,
+        source,
+        cookie: ticket.into(),
+    };
+    let (none, flush) = (Span::default(), io(IoOp::Flush, 0, 0, Span::default()));
+    let edge = &work.edges[usize::from(work.issued.min(1))];
+    match work.stage {
+        Stage::Edges => {
+            (work.issued < work.edge_count).then(|| io(IoOp::Read, edge.at, block, edge.span))
+        }
+        Stage::Flush => (work.issued == 0).then_some(flush),
+        _ if work.request.kind == Kind::Flush => (work.issued == 0).then_some(flush),
+        _ if work.issued < work.own_edges() => {
+            let op = IoOp::Write { fua: false };
+            Some(io(op, edge.at, block, edge.span))
+        }
+        _ if work.cursor >= work.end => None,
+        _ => {
+            let most = (info.transfer_max & !(block - 1)).clamp(block, BUFFER_MAX);
+            let left = work.end - work.cursor;
+            let length = left.min(most.into()) as u32;
+            let span = || work.span(work.cursor - work.start, length);
+            let fua = work.request.fua;
+            let (op, span) = match work.request.kind {
+                Kind::Read => (IoOp::Read, span()),
+                Kind::Write => (IoOp::Write { fua }, span()),
+                Kind::WriteZeroes => (IoOp::WriteZeroes, none),
+                _ => (IoOp::Deallocate, none),
+            };
+            let length = match work.request.kind {
+                Kind::Read | Kind::Write => span.len,
+                _ => length,
+            };
+            Some(io(op, work.cursor, length, span))
+        }
+    }
+}
+
+/// What the client is told of an end.
+fn errno(outcome: Outcome) -> Option<Errno> {
+    Some(match outcome {
+        Outcome::Done => return None,
+        Outcome::NoSpace => Errno::NoSpc,
+        Outcome::ReadOnly | Outcome::Reservation => Errno::Perm,
+        Outcome::Unsupported => Errno::NotSup,
+        Outcome::Invalid => Errno::Inval,
+        _ => Errno::Io,
+    })
+}

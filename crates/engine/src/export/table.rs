@@ -1,0 +1,317 @@
+//! Requests by ticket, and the memory of each.
+//!
+//! A request's bytes lie in buffers of up to 1 MiB, cut at multiples of 1 MiB of the *volume
+//! blocks'* bytes: position 0 is the first byte of the first block that the request touches.
+use crate::buddy::Buddy;
+use crate::limits::BUFFER_MAX;
+use crate::machine::Span;
+use alloc::vec::Vec;
+use nbd::{Errno, Kind, Request};
+
+/// Where a request stands.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// No request.
+    #[default]
+    Free,
+    /// Waits for memory.
+    Memory,
+    /// A write whose data arrives.
+    Data,
+    /// Waits for changes that it overlaps.
+    Order,
+    /// The blocks that it covers partly are read.
+    Edges,
+    /// Waits for these to be merged, at the end of the turn.
+    Merge,
+    /// Its I/Os are under way.
+    Io,
+    /// They are done and must become durable.
+    Flush,
+    /// Answered; the answer may refer to its memory.
+    Answered,
+}
+
+/// A block that a change covers partly.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Edge {
+    /// First byte of the block on the volume.
+    pub at: u64,
+    /// What was read of it.
+    pub span: Span,
+    /// First byte in the block that the change covers, and the first behind.
+    pub from: u32,
+    pub to: u32,
+}
+
+/// One request.
+pub(super) struct Work {
+    pub stage: Stage,
+    pub client: u16,
+    pub request: Request,
+    pub volume: u16,
+    /// Range of the I/Os on the volume, in whole blocks; empty where there is nothing to do.
+    pub start: u64,
+    pub end: u64,
+    /// Next byte of it to ask for.
+    pub cursor: u64,
+    /// Edges, or the flush, of this stage that were asked for.
+    pub issued: u8,
+    /// I/Os under way.
+    pub outstanding: u16,
+    /// In the line of those with I/Os to submit.
+    pub queued: bool,
+    /// Has a place among the changes under way.
+    pub ordered: bool,
+    pub failed: Option<Errno>,
+    first: Span,
+    rest: Vec<Span>,
+    pub edges: [Edge; 2],
+    pub edge_count: u8,
+    /// First halves of answers' pieces that aren't sent yet, and second halves that are.
+    pub halves: u16,
+    pub deferred: u16,
+}
+
+/// All requests.
+pub(super) struct Table(Vec<Work>);
+
+impl Table {
+    pub fn new(tickets: usize) -> Self {
+        let empty = || Work {
+            stage: Stage::Free,
+            client: 0,
+            request: Request::flush(0),
+            volume: 0,
+            start: 0,
+            end: 0,
+            cursor: 0,
+            issued: 0,
+            outstanding: 0,
+            queued: false,
+            ordered: false,
+            failed: None,
+            first: Span::default(),
+            rest: Vec::new(),
+            edges: [Edge::default(); 2],
+            edge_count: 0,
+            halves: 0,
+            deferred: 0,
+        };
+        Self((0..tickets).map(|_| empty()).collect())
+    }
+}
+
+impl core::ops::Index<u32> for Table {
+    type Output = Work;
+    fn index(&self, ticket: u32) -> &Work {
+        &self.0[ticket as usize]
+    }
+}
+
+impl core::ops::IndexMut<u32> for Table {
+    fn index_mut(&mut self, ticket: u32) -> &mut Work {
+        &mut self.0[ticket as usize]
+    }
+}
+
+impl Work {
+    /// A request begins: which blocks of `block` bytes it touches, and which of these only partly.
+    pub fn begin(&mut self, client: u16, volume: u16, request: Request, block: u32) {
+        let (offset, length) = (request.offset, u64::from(request.length));
+        let end = offset + length;
+        let mask = !(u64::from(block) - 1);
+        let down = |at: u64| at & mask;
+        let up = |at: u64| (at + u64::from(block) - 1) & mask;
+        (self.client, self.volume, self.request) = (client, volume, request);
+        (self.start, self.end) = match request.kind {
+            // What is covered whole; an inner range may be empty.
+            Kind::Trim | Kind::WriteZeroes => (up(offset), down(end).max(up(offset))),
+            Kind::Read | Kind::Write => (down(offset), up(end)),
+            _ => (0, 0),
+        };
+        self.cursor = self.start;
+        self.issued = 0;
+        self.outstanding = 0;
+        self.ordered = false;
+        self.failed = None;
+        self.edge_count = 0;
+        (self.halves, self.deferred) = (0, 0);
+        if !matches!(request.kind, Kind::Write | Kind::WriteZeroes) {
+            return;
+        }
+        let last = down(end - 1);
+        for at in [down(offset), last]
+            .into_iter()
+            .take(1 + usize::from(last != down(offset)))
+        {
+            let from = offset.saturating_sub(at) as u32;
+            let to = (end - at).min(block.into()) as u32;
+            if to - from < block {
+                self.edges[usize::from(self.edge_count)] = Edge {
+                    at,
+                    from,
+                    to,
+                    span: Span::default(),
+                };
+                self.edge_count += 1;
+            }
+        }
+    }
+
+    /// Position of the request's first byte.
+    pub fn head(&self) -> u64 {
+        match self.request.kind {
+            Kind::Read | Kind::Write => self.request.offset - self.start,
+            _ => 0,
+        }
+    }
+
+    /// The blocks that it touches, whole.
+    pub fn blocks(&self, block: u32) -> (u64, u64) {
+        let mask = !(u64::from(block) - 1);
+        let end = self.request.offset + u64::from(self.request.length);
+        (
+            self.request.offset & mask,
+            (end + u64::from(block) - 1) & mask,
+        )
+    }
+
+    /// Bytes of data that need memory.
+    fn data(&self) -> u64 {
+        match self.request.kind {
+            Kind::Read | Kind::Write => self.end - self.start,
+            _ => 0,
+        }
+    }
+
+    /// Bytes of the arena that it takes.
+    pub fn memory(&self, block: u32) -> u64 {
+        let edges = u64::from(self.edge_count) * Buddy::block_bytes(block);
+        let data = self.data();
+        let (whole, rest) = (data / u64::from(BUFFER_MAX), data % u64::from(BUFFER_MAX));
+        let rest = if rest > 0 {
+            Buddy::block_bytes(rest as u32)
+        } else {
+            0
+        };
+        whole * u64::from(BUFFER_MAX) + rest + edges
+    }
+
+    /// Takes all of its memory, or none.
+    pub fn allocate(&mut self, block: u32, buddy: &mut Buddy) -> bool {
+        let data = self.data();
+        let count = data.div_ceil(u64::from(BUFFER_MAX));
+        self.rest.reserve((count as usize).saturating_sub(1));
+        let mut taken = 0;
+        for piece in 0..count {
+            let left = data - piece * u64::from(BUFFER_MAX);
+            let Some(span) = buddy.allocate(left.min(BUFFER_MAX.into()) as u32) else {
+                break;
+            };
+            match piece {
+                0 => self.first = span,
+                _ => self.rest.push(span),
+            }
+            taken += 1;
+        }
+        let mut edges = 0;
+        while taken == count && edges < self.edge_count {
+            let Some(span) = buddy.allocate(block) else {
+                break;
+            };
+            self.edges[usize::from(edges)].span = span;
+            edges += 1;
+        }
+        if taken == count && edges == self.edge_count {
+            return true;
+        }
+        self.give_back(taken > 0, edges, buddy);
+        false
+    }
+
+    /// Gives back all of its memory.
+    pub fn free(&mut self, buddy: &mut Buddy) {
+        self.give_back(self.data() > 0, self.edge_count, buddy);
+    }
+
+    fn give_back(&mut self, first: bool, edges: u8, buddy: &mut Buddy) {
+        if first {
+            buddy.free(self.first);
+        }
+        self.rest.drain(..).for_each(|span| buddy.free(span));
+        let edges = &self.edges[..usize::from(edges)];
+        edges.iter().for_each(|edge| buddy.free(edge.span));
+    }
+
+    /// The bytes at a position, at most `len` and at most to the end of their buffer.
+    pub fn span(&self, position: u64, len: u32) -> Span {
+        let piece = (position / u64::from(BUFFER_MAX)) as usize;
+        let within = (position % u64::from(BUFFER_MAX)) as u32;
+        let span = match piece {
+            0 => self.first,
+            _ => self.rest[piece - 1],
+        };
+        Span {
+            at: span.at + u64::from(within),
+            len: len.min(BUFFER_MAX - within),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn request(kind: Kind, offset: u64, length: u32) -> Request {
+        Request::new(0, kind, offset, length)
+    }
+
+    proptest! {
+        /// Whole blocks and edges are the request's bytes, each once.
+        #[test]
+        fn a_change_is_its_edges_and_what_is_between(
+            offset in 0u64..5000, length in 1u32..5000, zeroes: bool,
+        ) {
+            let kind = if zeroes { Kind::WriteZeroes } else { Kind::Write };
+            let mut table = Table::new(1);
+            let work = &mut table[0];
+            work.begin(0, 0, request(kind, offset, length), 512);
+            let mut covered = alloc::vec![0u8; 12_000];
+            let edges = &work.edges[..usize::from(work.edge_count)];
+            for edge in edges {
+                prop_assert!(edge.from < edge.to && edge.to - edge.from < 512);
+                (edge.from..edge.to).for_each(|b| covered[edge.at as usize + b as usize] += 1);
+            }
+            let is_edge = |at: u64| edges.iter().any(|edge| edge.at == at);
+            let blocks = (work.start..work.end).step_by(512);
+            for at in blocks.filter(|at| !is_edge(*at)) {
+                (at..at + 512).for_each(|b| covered[b as usize] += 1);
+            }
+            for (at, times) in (0u64..).zip(covered) {
+                let inside = (offset..offset + u64::from(length)).contains(&at);
+                prop_assert_eq!(times, u8::from(inside), "byte {}", at);
+            }
+        }
+
+        #[test]
+        fn memory_is_taken_whole_and_given_back(
+            offset in 0u64..10_000, length in 1u32..=(32 << 20), write: bool, room in 0u64..80,
+        ) {
+            let mut buddy = Buddy::new(room << 20);
+            let mut table = Table::new(1);
+            let work = &mut table[0];
+            let kind = if write { Kind::Write } else { Kind::Read };
+            work.begin(0, 0, request(kind, offset, length), 4096);
+            let need = work.memory(4096);
+            let got = work.allocate(4096, &mut buddy);
+            prop_assert_eq!(got, need <= room << 20);
+            if got {
+                prop_assert_eq!(buddy.free_bytes(), (room << 20) - need);
+                work.free(&mut buddy);
+            }
+            prop_assert_eq!(buddy.free_bytes(), room << 20);
+        }
+    }
+}
