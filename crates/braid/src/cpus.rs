@@ -21,22 +21,11 @@ pub fn parse(text: &str) -> Result<CpuList, String> {
     }
 }
 
-/// The CPUs this process may use, ascending.
-///
-/// # Errors
-/// The operating system does not say.
-pub fn allowed() -> anyhow::Result<Vec<usize>> {
-    let set = rustix::thread::sched_getaffinity(None).context("cannot read the CPU affinity")?;
-    Ok((0..rustix::thread::CpuSet::MAX_CPU)
-        .filter(|&cpu| set.is_set(cpu))
-        .collect())
-}
-
 /// Two CPUs for two threads that must not disturb each other: on different physical cores, where
 /// there are. With a single CPU nothing is pinned.
 ///
 /// # Errors
-/// As [`allowed`].
+/// The operating system does not say which CPUs this process may use.
 pub fn two_apart() -> anyhow::Result<[Option<usize>; 2]> {
     let allowed = allowed()?;
     let [first, others @ ..] = &allowed[..] else {
@@ -51,6 +40,10 @@ pub fn two_apart() -> anyhow::Result<[Option<usize>; 2]> {
         Some(&second) => [Some(*first), Some(second)],
         None => [None; 2],
     })
+}
+
+fn allowed() -> anyhow::Result<Vec<usize>> {
+    sys::os::cpus().context("cannot read the CPU affinity")
 }
 
 /// The CPUs that share a physical core with this one, itself among them; none if nobody says so.

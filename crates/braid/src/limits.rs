@@ -18,3 +18,5 @@ pub const FAILURES_DESCRIBED: usize = 5;
 pub const SIZES_MAX: usize = 64;
 /// Longest latency that a histogram tells apart, ns; longer ones count as this.
 pub const LATENCY_NS_MAX: u64 = 120_000_000_000;
+/// Addresses of one name that are tried.
+pub const ADDRESSES_TRIED_MAX: usize = 16;

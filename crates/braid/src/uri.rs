@@ -2,24 +2,31 @@
 //!
 //! `nvme-tcp://host:port/NQN?nsid=1` (port 4420 unless given; IPv6 in brackets; the NQN may be
 //! percent-encoded), `file:/path`, `mem:1GiB`, `null:1GiB` (reads zeroes, forgets writes: for
-//! measuring).
+//! measuring). Each may end in `?distance=N` (`&distance=N` after `nsid`): how far it is away, for the
+//! policy `numa`.
 //!
 //! # Contract
 //! Parsing knows nothing of the machine; resolving a name and opening a file come later and fail in
 //! their own words. A text that is no path URI is a usage error that says what would be one.
+use crate::limits::ADDRESSES_TRIED_MAX;
 use crate::units::parse_size;
-use anyhow::Context;
+use anyhow::{Context, bail};
 use percent_encoding::percent_decode_str;
 use std::fmt;
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::time::Duration;
+
+/// Longest wait for each of several addresses of one name.
+const PROBE: Duration = Duration::from_secs(2);
 
 /// A path as the user wrote it, and what that means.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PathUri {
     text: String,
     kind: UriKind,
+    distance: Option<u32>,
 }
 
 /// What a path leads to.
@@ -53,21 +60,48 @@ impl PathUri {
     pub fn kind(&self) -> &UriKind {
         &self.kind
     }
+
+    /// NUMA distance, where given (smaller is nearer).
+    pub fn distance(&self) -> Option<u32> {
+        self.distance
+    }
 }
 
 impl NvmeTcp {
-    /// The address to connect to: the first one that the name stands for.
+    /// The address to connect to. Where the name stands for several, each is tried in turn and the
+    /// first that accepts a connection is taken; this blocks.
     ///
     /// # Errors
-    /// The name can't be resolved.
+    /// The name can't be resolved; none of several addresses accepts.
     pub fn resolve(&self) -> anyhow::Result<SocketAddr> {
         let advice = "check the name, or write the address";
-        (self.host.as_str(), self.port)
+        let mut addresses: Vec<_> = (self.host.as_str(), self.port)
             .to_socket_addrs()
             .with_context(|| format!("cannot resolve the host \"{}\" ({advice})", self.host))?
-            .next()
-            .with_context(|| format!("the host \"{}\" has no address ({advice})", self.host))
+            .take(ADDRESSES_TRIED_MAX)
+            .collect();
+        addresses.dedup();
+        match addresses[..] {
+            [] => bail!("the host \"{}\" has no address ({advice})", self.host),
+            [only] => Ok(only),
+            _ => first_to_accept(&addresses)
+                .with_context(|| format!("cannot connect to the host \"{}\"", self.host)),
+        }
     }
+}
+
+fn first_to_accept(addresses: &[SocketAddr]) -> anyhow::Result<SocketAddr> {
+    let mut refusals = Vec::new();
+    for address in addresses {
+        match TcpStream::connect_timeout(address, PROBE) {
+            Ok(_) => return Ok(*address),
+            Err(error) => refusals.push(format!("{address}: {error}")),
+        }
+    }
+    bail!(
+        "none of its addresses accepts (check the port, and that the target runs): {}",
+        refusals.join("; ")
+    )
 }
 
 impl fmt::Display for PathUri {
@@ -116,11 +150,23 @@ impl FromStr for PathUri {
             return Err(UriError::PlainPath(text.to_owned()));
         }
         let (scheme, rest) = text.split_once(':').ok_or(UriError::NoScheme)?;
-        let kind = match scheme.to_ascii_lowercase().as_str() {
-            "nvme-tcp" => UriKind::NvmeTcp(nvme_tcp(text)?),
-            "file" => UriKind::File(file(rest)?),
-            "mem" => UriKind::Memory(memory("mem", rest)?),
-            "null" => UriKind::Null(memory("null", rest)?),
+        let (kind, distance) = match scheme.to_ascii_lowercase().as_str() {
+            "nvme-tcp" => {
+                let (tcp, distance) = nvme_tcp(text)?;
+                (UriKind::NvmeTcp(tcp), distance)
+            }
+            "file" => {
+                let (rest, distance) = local(rest)?;
+                (UriKind::File(file(rest)?), distance)
+            }
+            "mem" => {
+                let (rest, distance) = local(rest)?;
+                (UriKind::Memory(memory("mem", rest)?), distance)
+            }
+            "null" => {
+                let (rest, distance) = local(rest)?;
+                (UriKind::Null(memory("null", rest)?), distance)
+            }
             known if NOT_YET.contains(&known) => return Err(UriError::NotYet(known.to_owned())),
             "" => return Err(UriError::NoScheme),
             _ if rest.starts_with(|c: char| c.is_ascii_digit()) => return Err(UriError::NoScheme),
@@ -129,6 +175,7 @@ impl FromStr for PathUri {
         Ok(Self {
             text: text.to_owned(),
             kind,
+            distance,
         })
     }
 }
@@ -137,7 +184,7 @@ fn malformed<T>(why: impl Into<String>) -> Result<T, UriError> {
     Err(UriError::Malformed(why.into()))
 }
 
-fn nvme_tcp(text: &str) -> Result<NvmeTcp, UriError> {
+fn nvme_tcp(text: &str) -> Result<(NvmeTcp, Option<u32>), UriError> {
     let url = match url::Url::parse(text) {
         Ok(url) => url,
         Err(url::ParseError::InvalidIpv6Address) => {
@@ -163,12 +210,15 @@ fn nvme_tcp(text: &str) -> Result<NvmeTcp, UriError> {
     if url.port() == Some(0) {
         return malformed("port 0 can't be connected to");
     }
-    Ok(NvmeTcp {
+    let subsystem = nqn(&url)?;
+    let parameters = Parameters::parse(url.query().unwrap_or_default(), &["nsid", "distance"])?;
+    let tcp = NvmeTcp {
         host,
         port: url.port().unwrap_or(4420),
-        subsystem: nqn(&url)?,
-        nsid: nsid(&url)?,
-    })
+        subsystem,
+        nsid: parameters.nsid,
+    };
+    Ok((tcp, parameters.distance))
 }
 
 fn nqn(url: &url::Url) -> Result<String, UriError> {
@@ -188,26 +238,51 @@ fn nqn(url: &url::Url) -> Result<String, UriError> {
     Ok(nqn)
 }
 
-fn nsid(url: &url::Url) -> Result<Option<u32>, UriError> {
-    let mut nsid = None;
-    for (key, value) in url.query_pairs() {
-        if key != "nsid" {
-            return malformed(format!("unknown parameter \"{key}\"; nsid is the only one"));
-        }
-        if nsid.is_some() {
-            return malformed("nsid is given twice");
-        }
-        // 0 is no namespace and FFFFFFFFh all of them (Base 2.0, 3.2.1.2).
-        nsid = match value.parse::<u32>() {
-            Ok(n @ 1..=0xffff_fffe) => Some(n),
-            _ => {
+/// What stands behind the `?`.
+#[derive(Default)]
+struct Parameters {
+    nsid: Option<u32>,
+    distance: Option<u32>,
+}
+
+impl Parameters {
+    fn parse(query: &str, known: &[&str]) -> Result<Self, UriError> {
+        let mut found = Self::default();
+        for (key, value) in url::form_urlencoded::parse(query.as_bytes()) {
+            if !known.contains(&&*key) {
                 return malformed(format!(
-                    "nsid \"{value}\" is not a number from 1 to 4294967294"
+                    "unknown parameter \"{key}\"; there is {} (inside a name write ? as %3F)",
+                    known.join(" and ")
                 ));
             }
-        };
+            // 0 is no namespace and FFFFFFFFh all of them (Base 2.0, 3.2.1.2).
+            let (place, numbers) = match &*key {
+                "nsid" => (&mut found.nsid, 1..=u32::MAX - 1),
+                _ => (&mut found.distance, 0..=u32::MAX),
+            };
+            let number = value.parse().ok().filter(|number| numbers.contains(number));
+            if number.is_none() {
+                return malformed(format!(
+                    "{key} \"{value}\" is not a number from {} to {}",
+                    numbers.start(),
+                    numbers.end()
+                ));
+            }
+            if std::mem::replace(place, number).is_some() {
+                return malformed(format!("{key} is given twice"));
+            }
+        }
+        Ok(found)
     }
-    Ok(nsid)
+}
+
+/// The part of a local path before its parameters, and the distance among these.
+fn local(rest: &str) -> Result<(&str, Option<u32>), UriError> {
+    match rest.split_once('?') {
+        None => Ok((rest, None)),
+        Some((_, "")) => malformed("nothing stands behind the ?; inside a name write it as %3F"),
+        Some((rest, query)) => Ok((rest, Parameters::parse(query, &["distance"])?.distance)),
+    }
 }
 
 fn file(rest: &str) -> Result<PathBuf, UriError> {
@@ -221,8 +296,8 @@ fn file(rest: &str) -> Result<PathBuf, UriError> {
     if !path.starts_with('/') {
         return malformed("file: needs an absolute path, as in file:/path");
     }
-    if path.contains(['?', '#']) {
-        return malformed("file: takes no parameters; inside a name write ? as %3F and # as %23");
+    if path.contains('#') {
+        return malformed("\"#\" has no meaning in a path; inside a name write %23");
     }
     let path = decode("file name", path)?;
     if path.contains('\0') {
@@ -250,6 +325,7 @@ fn decode(what: &str, text: &str) -> Result<String, UriError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::net::TcpListener;
 
     fn tcp(text: &str) -> NvmeTcp {
         match text.parse::<PathUri>().expect(text).kind {
@@ -284,6 +360,36 @@ mod tests {
         let path = tcp("nvme-tcp://h/nqn.2026-01.org.example%3Aa%2Fb%20c%3F?nsid=1");
         assert_eq!(path.subsystem, "nqn.2026-01.org.example:a/b c?");
         assert_eq!(tcp("nvme-tcp://h/nqn.x:%C3%A9").subsystem, "nqn.x:é");
+    }
+
+    #[test]
+    fn each_path_may_say_how_far_it_is_away() {
+        for (text, distance) in [
+            ("nvme-tcp://h/nqn.x", None),
+            ("nvme-tcp://h/nqn.x?distance=20", Some(20)),
+            ("nvme-tcp://h/nqn.x?nsid=2&distance=0", Some(0)),
+            ("file:/x?distance=4294967295", Some(u32::MAX)),
+            ("mem:1m?distance=7", Some(7)),
+            ("null:1m?distance=8", Some(8)),
+        ] {
+            let uri: PathUri = text.parse().expect(text);
+            assert_eq!((uri.distance(), uri.to_string().as_str()), (distance, text));
+        }
+        assert_eq!(tcp("nvme-tcp://h/nqn.x?distance=1&nsid=2").nsid, Some(2));
+    }
+
+    #[test]
+    fn of_several_addresses_the_first_that_accepts_is_taken() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let accepts = listener.local_addr().unwrap();
+        // Loopback has the whole of 127.0.0.0/8; on this port only the first listens.
+        let deaf = [2, 3].map(|last| SocketAddr::from(([127, 0, 0, last], accepts.port())));
+        let found = first_to_accept(&[deaf[0], accepts, deaf[1]]);
+        assert_eq!(found.unwrap(), accepts);
+        let error = format!("{:#}", first_to_accept(&deaf).unwrap_err());
+        for address in deaf {
+            assert!(error.contains(&address.to_string()), "{error}");
+        }
     }
 
     #[test]
@@ -329,7 +435,18 @@ mod tests {
             (long.as_str(), "224 bytes"),
             ("file:disk.img", "absolute path"),
             ("file://other/x", "local"),
-            ("file:/x?create=1", "no parameters"),
+            ("file:/x?create=1", "unknown parameter \"create\""),
+            ("file:/x?create=1", "%3F"),
+            ("file:/what?", "%3F"),
+            ("file:/x#1", "%23"),
+            ("mem:1m?nsid=1", "unknown parameter \"nsid\""),
+            ("mem:1m?distance=near", "distance \"near\" is not a number"),
+            ("null:1m?distance=-1", "distance \"-1\" is not a number"),
+            ("file:/x?distance=1&distance=2", "given twice"),
+            (
+                "nvme-tcp://h/nqn.x?distance=",
+                "distance \"\" is not a number",
+            ),
             ("mem:lots", "\"lots\" is not a size"),
             ("mem:0", "multiple of 4 KiB"),
             ("mem:1000", "multiple of 4 KiB"),

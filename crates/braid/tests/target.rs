@@ -1,7 +1,7 @@
 //! `braid target` as a process: what it prints, how it is changed, how it ends, what it refuses.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
@@ -486,7 +486,8 @@ fn a_full_disk_under_a_namespace_is_an_error_and_not_the_end() {
     let _disk = match Tmpfs::mount(&disk) {
         Ok(mounted) => mounted,
         Err(reason) => {
-            println!("SKIP target-disk-full: no tmpfs can be mounted: {reason}");
+            let line = format!("SKIP target-disk-full: no tmpfs can be mounted: {reason}\n");
+            let _ = std::io::stderr().write_all(line.as_bytes());
             return;
         }
     };

@@ -259,6 +259,30 @@ fn ready_is_waited_for_as_long_as_the_controller_says() {
 }
 
 #[test]
+fn ready_is_waited_for_as_long_as_crto_says_where_there_is_one() {
+    for (crms, crto, wait_ms) in [
+        (1 << 59, 7, 3500),
+        (3 << 59, 1 << 16 | 7, 3500),
+        (1 << 59, 1, 1000),
+        (0, 7, 1000),
+    ] {
+        let model = Model {
+            cap: Cap(Cap::fabrics(127, 1).0 | crms),
+            crto,
+            not_ready: u32::MAX,
+            ..Model::default()
+        };
+        let mut peer = AdminPeer::new(admin_config(), model);
+        peer.run();
+        let wait_ns = u64::from(wait_ms) * SECOND / 1000;
+        peer.run_until(wait_ns - 1);
+        assert!(peer.events().is_empty());
+        peer.run_until(wait_ns);
+        assert_eq!(peer.error(), HostError::NotReady(wait_ms));
+    }
+}
+
+#[test]
 fn each_step_has_its_deadline() {
     let steps = [
         ("Connect", Step::Connect),

@@ -3,7 +3,7 @@
 use crate::process::Group;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
@@ -40,30 +40,32 @@ impl Target {
         if spin {
             command.arg("--spin");
         }
-        command.stdin(Stdio::null()).stdout(Stdio::piped());
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
         let mut group = Group::spawn(&mut command)?;
-        let output = group
-            .child()
-            .stdout
-            .take()
-            .context("the target's output is not a pipe")?;
-        let (sender, receiver) = mpsc::channel();
-        // Reads to the end, so that the target never waits for a full pipe.
-        thread::spawn(move || {
-            for line in BufReader::new(output).lines().map_while(Result::ok) {
-                let _ = sender.send(line);
-            }
-        });
+        let (sender, lines) = mpsc::channel();
+        let child = group.child();
+        forward(
+            child.stdout.take().context("no pipe from the target")?,
+            sender.clone(),
+        );
+        forward(
+            child.stderr.take().context("no pipe from the target")?,
+            sender,
+        );
         let mut target = Self {
             group,
             socket,
             uris: Vec::new(),
         };
+        let mut last = String::new();
         while target.uris.len() < ports {
-            let line = receiver
-                .recv_timeout(READY)
-                .context("the target named too few URIs")?;
-            let word = line
+            let line = lines.recv_timeout(READY);
+            last =
+                line.with_context(|| format!("the target named too few URIs; it said: {last}"))?;
+            let word = last
                 .split_whitespace()
                 .find(|word| word.starts_with("nvme-tcp://"));
             target.uris.extend(word.map(str::to_owned));
@@ -75,6 +77,16 @@ impl Target {
     pub fn id(&self) -> u32 {
         self.group.id()
     }
+}
+
+/// Passes on lines for as long as somebody listens, then drops them, so that nobody waits for a full
+/// pipe.
+fn forward(output: impl Read + Send + 'static, lines: mpsc::Sender<String>) {
+    thread::spawn(move || {
+        for line in BufReader::new(output).lines().map_while(Result::ok) {
+            let _ = lines.send(line);
+        }
+    });
 }
 
 impl Drop for Target {

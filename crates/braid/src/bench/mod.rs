@@ -24,7 +24,8 @@ use std::time::Duration;
 #[derive(Debug, clap::Args)]
 pub struct BenchArgs {
     /// nvme-tcp://HOST:PORT/NQN?nsid=N, file:/PATH, mem:SIZE or null:SIZE; several: paths of one
-    /// volume
+    /// volume. With ?distance=N (&distance=N after nsid) behind it, a path is N away for --policy
+    /// numa, which takes the nearest [default: 0]
     #[arg(required = true, value_name = "URI", num_args = 1..=policy::limits::PATHS_MAX)]
     paths: Vec<PathUri>,
     /// numa, round-robin, round-robin:BYTES, queue-depth or weighted-latency
@@ -132,7 +133,11 @@ fn plan(args: &BenchArgs) -> anyhow::Result<HostPlan> {
                 ewma_shift: args.ewma_shift,
                 weight_timeout_ns: args.weight_timeout,
             },
-            paths: args.paths.iter().map(|uri| (uri.clone(), 0)).collect(),
+            paths: args
+                .paths
+                .iter()
+                .map(|uri| (uri.clone(), uri.distance().unwrap_or(0)))
+                .collect(),
         }],
         cores: pins(args.cpus.as_ref(), cores)?,
         spin: args.spin,

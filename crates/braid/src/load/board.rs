@@ -1,9 +1,10 @@
 //! What the cores of one program tell each other of the I/Os they have in flight (trap T47).
 //!
 //! # Contract
-//! Each core writes its own row and only reads the others'. A count that is read may be one loop
-//! turn old; a policy that looks at it chooses by a slightly older truth, and nothing else depends
-//! on it.
+//! Each core writes its own row and only reads the others'. It writes at the end of a loop turn, when
+//! what has ended is replaced already: while a core sleeps, its row says what it waits for. A count
+//! that is read may be one loop turn old; a policy that looks at it chooses by a slightly older
+//! truth, and nothing else depends on it.
 use engine::host::HostEngine;
 use policy::PathIndex;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -35,33 +36,46 @@ impl Board {
         }
     }
 
-    /// Shows this core's counts to the others, and theirs to this core's engine.
-    pub fn exchange(&self, core: u16, engine: &mut HostEngine) {
-        if self.rows.len() < 2 {
-            return;
-        }
-        let mut at = 0;
-        for (volume, &paths) in (0..).zip(&self.paths) {
-            for path in (0..paths).map(PathIndex) {
-                let own = engine.in_flight(volume, path);
-                engine.set_elsewhere(volume, path, self.swap(usize::from(core), at, own));
-                at += 1;
-            }
+    /// Tells this core's engine what the others have in flight.
+    pub fn read(&self, core: u16, engine: &mut HostEngine) {
+        for (at, volume, path) in self.entries() {
+            engine.set_elsewhere(volume, path, self.elsewhere(core.into(), at));
         }
     }
 
-    /// Writes a core's count; what all others have together.
-    fn swap(&self, core: usize, at: usize, own: u32) -> u32 {
-        let mut others = 0_u32;
-        for (number, row) in self.rows.iter().enumerate() {
-            let count = &row.0[at / 32].0[at % 32];
-            if number == core {
-                count.store(own, Ordering::Relaxed);
-            } else {
-                others = others.saturating_add(count.load(Ordering::Relaxed));
-            }
+    /// Shows the others what this core has in flight.
+    pub fn show(&self, core: u16, engine: &HostEngine) {
+        for (at, volume, path) in self.entries() {
+            self.set(core.into(), at, engine.in_flight(volume, path));
         }
-        others
+    }
+
+    /// Place in a row, volume and path; nothing where there is one core only.
+    fn entries(&self) -> impl Iterator<Item = (usize, u16, PathIndex)> {
+        let volumes = if self.rows.len() < 2 {
+            &[]
+        } else {
+            &self.paths[..]
+        };
+        let paths = (0..).zip(volumes).flat_map(|(volume, &paths)| {
+            let paths = (0..paths).map(PathIndex);
+            paths.map(move |path| (volume, path))
+        });
+        (0..)
+            .zip(paths)
+            .map(|(at, (volume, path))| (at, volume, path))
+    }
+
+    fn set(&self, core: usize, at: usize, count: u32) {
+        self.rows[core].0[at / 32].0[at % 32].store(count, Ordering::Relaxed);
+    }
+
+    /// What all cores but this one have together.
+    pub(super) fn elsewhere(&self, core: usize, at: usize) -> u32 {
+        let others = (0..).zip(&self.rows).filter(|(number, _)| *number != core);
+        others.fold(0, |sum: u32, (_, row)| {
+            sum.saturating_add(row.0[at / 32].0[at % 32].load(Ordering::Relaxed))
+        })
     }
 }
 
@@ -72,11 +86,11 @@ mod tests {
     #[test]
     fn t47_each_core_sees_what_the_others_have() {
         let board = Board::new(3, vec![2, 64]);
-        assert_eq!(board.swap(0, 65, 5), 0);
-        assert_eq!(board.swap(1, 65, 7), 5);
-        assert_eq!(board.swap(2, 65, 1), 12);
-        assert_eq!(board.swap(0, 65, 2), 8);
-        assert_eq!(board.swap(1, 64, 0), 0, "another path");
+        for (core, count) in [(0, 5), (1, 7), (2, 1), (0, 2)] {
+            board.set(core, 65, count);
+        }
+        assert_eq!([0, 1, 2].map(|core| board.elsewhere(core, 65)), [8, 3, 9]);
+        assert_eq!(board.elsewhere(1, 64), 0, "another path");
     }
 
     #[test]

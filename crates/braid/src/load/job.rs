@@ -173,15 +173,19 @@ impl Job {
         sequence
     }
 
-    /// An I/O has ended: its blocks and its buffer are free.
-    pub(super) fn ended_io(&mut self, step: Step, slot: u32, sequence: u32, good: bool) {
-        self.free.push(slot);
+    /// An I/O has ended: its blocks are free, and its buffer is after [`Job::free`].
+    pub(super) fn ended_io(&mut self, step: Step, sequence: u32, good: bool) {
         match &mut self.verify {
             Some((_, table)) if step.write => {
                 table.written(step.offset, step.length, sequence, good);
             }
             _ => self.release(step),
         }
+    }
+
+    /// A buffer can be used again.
+    pub(super) fn free(&mut self, slot: u32) {
+        self.free.push(slot);
     }
 
     /// Checks what a read found; bytes that were right, and the first block that was not.

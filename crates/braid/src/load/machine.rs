@@ -3,7 +3,9 @@
 //! # Contract
 //! Everything of the engine is passed through; [`Machine::turn`] hands the ends of I/Os to the
 //! worker and lets it make new ones. What the controlling thread must know goes to it as
-//! [`LoadEvent`]s. Core 0 passes what its engine learnt of the paths on to the other cores.
+//! [`LoadEvent`]s. Core 0 passes what its engine learnt of the paths on to the other cores. What is in
+//! flight here is shown to the other cores after the worker's turn: between an end and the I/O that
+//! replaces it the count would always be too low (trap T47).
 use super::board::Board;
 use super::worker::{Device, Finished, Task, Worker};
 use engine::host::{HostControl, HostEngine, HostEvent, Io, SubmitError, VolumeInfo};
@@ -166,12 +168,13 @@ impl Machine for LoadMachine {
         if let Some(task) = self.next.take() {
             self.worker = Some(Worker::new(*task, memory, now_ns));
         }
-        self.board.exchange(self.events.core, &mut self.engine);
+        self.board.read(self.events.core, &mut self.engine);
         self.drain(memory, now_ns);
         if let Some(worker) = &mut self.worker {
             worker.turn(&mut self.engine, memory, now_ns);
         }
         self.again = self.drain(memory, now_ns);
+        self.board.show(self.events.core, &self.engine);
         self.publish();
         if let Some(worker) = self.worker.take_if(|worker| worker.is_over()) {
             self.tell(LoadEvent::Finished(Box::new(worker.finish())));
@@ -244,5 +247,120 @@ impl Machine for LoadMachine {
     }
     fn poll_output(&mut self) -> Option<Output> {
         self.engine.poll_output()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::load::job::{JobPlan, JobRules};
+    use crate::load::pattern::{Region, Shape};
+    use crate::load::sizes::Sizes;
+    use engine::host::{HostConfig, PathConfig, PathKind, VolumeConfig};
+    use engine::{DeviceId, Span};
+
+    struct Arena(Vec<u8>);
+
+    impl Memory for Arena {
+        fn bytes(&self, span: Span) -> &[u8] {
+            &self.0[span.at as usize..][..span.len as usize]
+        }
+        fn bytes_mut(&mut self, span: Span) -> &mut [u8] {
+            &mut self.0[span.at as usize..][..span.len as usize]
+        }
+    }
+
+    /// One device path, of core 0 of two.
+    fn config() -> HostConfig {
+        HostConfig {
+            core: 0,
+            cores: 2,
+            identity: crate::identity::ephemeral(),
+            digests: nvme::host::Digests {
+                header: false,
+                data: false,
+            },
+            kato_ms: 0,
+            connect_timeout_ns: 1_000_000,
+            io_timeout_ns: 1_000_000_000,
+            io_max: 1,
+            volumes: vec![VolumeConfig {
+                name: "v".to_owned(),
+                policy: policy::Policy::QueueDepth,
+                knobs: policy::Knobs::default(),
+                paths: vec![PathConfig {
+                    uri: "null:1MiB".to_owned(),
+                    kind: PathKind::Device {
+                        device: DeviceId(0),
+                        bytes: 1 << 20,
+                        block_shift: 9,
+                    },
+                    distance: 0,
+                    recovery: engine::host::Recovery::NONE,
+                }],
+            }],
+        }
+    }
+
+    /// Reads of 4 KiB, one outstanding, until interrupted.
+    fn task() -> Task {
+        Task {
+            volume: 0,
+            paths: Arc::new(["null:1MiB".to_owned()]),
+            rules: JobRules {
+                shape: Shape {
+                    random: false,
+                    read_percent: 100,
+                    sizes: Sizes::fixed(4096),
+                },
+                iodepth: 1,
+                once: false,
+                rate_iops: 0,
+                rate_bytes: 0,
+                verify: None,
+            },
+            jobs: vec![JobPlan {
+                region: Region {
+                    begin: 0,
+                    end: 1 << 20,
+                },
+                seed: 1,
+            }],
+            warmup_ns: 0,
+            runtime_ns: None,
+        }
+    }
+
+    /// One loop turn; the device requests that came of it.
+    fn turn(machine: &mut LoadMachine, arena: &mut Arena, now_ns: u64) -> Vec<u32> {
+        machine.turn(arena, now_ns);
+        let outputs = std::iter::from_fn(|| machine.poll_output());
+        let device = |output| match output {
+            Output::Device(request) => Some(request.id),
+            _ => None,
+        };
+        outputs.filter_map(device).collect()
+    }
+
+    #[test]
+    fn t47_while_a_core_sleeps_the_board_shows_what_it_waits_for() {
+        let board = Arc::new(Board::new(2, vec![1]));
+        let (told, events) = mpsc::channel();
+        let (engine, progress) = (HostEngine::new(config()), Arc::default());
+        let mut machine = LoadMachine::new(engine, 0, vec![], told, progress, Arc::clone(&board));
+        let arena = &mut Arena(vec![0; 4096]);
+        assert!(turn(&mut machine, arena, 0).is_empty());
+        assert!(matches!(events.try_recv(), Ok(LoadEvent::Ready(0, _))));
+        machine.handle_control(LoadControl::Start(Box::new(task())), 1);
+        let mut requests = turn(&mut machine, arena, 1);
+        for now_ns in 2..10 {
+            assert_eq!((requests.len(), board.elsewhere(1, 0)), (1, 1));
+            machine.handle_device(requests[0], Ok(()), now_ns);
+            requests = turn(&mut machine, arena, now_ns);
+        }
+        machine.handle_control(LoadControl::Interrupt, 10);
+        machine.handle_device(requests[0], Ok(()), 10);
+        assert!(turn(&mut machine, arena, 10).is_empty());
+        assert_eq!(board.elsewhere(1, 0), 0);
     }
 }

@@ -59,6 +59,23 @@ mod tests {
     }
 
     #[test]
+    fn whoever_comes_gets_no_more_than_the_rate() {
+        for (per_s, every_ns) in [(1_000, 7_000_003), (1_000, 1), (3, 400_000_000)] {
+            let mut pace = Pace::new(per_s, 0);
+            let mut taken: u64 = 0;
+            for now_ns in (0..300_000).map(|call| call * every_ns) {
+                while pace.due_ns() <= now_ns {
+                    pace.take(1, now_ns);
+                    taken += 1;
+                    // The first is due at once, each further one after its share of a second.
+                    assert!((taken - 1) * 1_000_000_000 <= (now_ns + 1) * per_s);
+                }
+            }
+            assert!(taken > 0);
+        }
+    }
+
+    #[test]
     fn a_short_delay_is_caught_up_and_a_long_one_is_not() {
         let mut pace = Pace::new(10, 0);
         pace.take(1, 900_000_000);

@@ -7,16 +7,20 @@
 //! The owner hands in every I/O that has ended ([`Worker::handle_done`]), then calls
 //! [`Worker::turn`] once per loop turn, until [`Worker::is_over`]. I/Os that end while measuring
 //! are measured, those that end later are only checked. Nothing is allocated after construction,
-//! but words for the first failures.
+//! but words for the first failures. The buffers of failed I/Os rest ([`rest`]), and a task of
+//! which nothing succeeds any more ends early.
+mod rest;
+
 use super::job::{Job, JobPlan, JobRules, Pause};
 use super::pattern::Step;
 use super::stats::Stats;
-use crate::units::format_bytes;
+use crate::units::{format_bytes, format_ns};
 use engine::Span;
 use engine::host::{Io, IoDone, IoOp, SubmitError};
 use engine::machine::Memory;
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
+use rest::Rest;
 use std::sync::Arc;
 use volume::Outcome;
 
@@ -64,6 +68,9 @@ pub struct Worker {
     failed: Option<String>,
     /// The soonest time a job waits for.
     wake_ns: Option<u64>,
+    rest: Rest,
+    /// How the last I/O that failed ended.
+    last_failure: Option<Outcome>,
     stats: Stats,
     totals: Totals,
 }
@@ -151,6 +158,8 @@ impl Worker {
             interrupted: false,
             failed: None,
             wake_ns: None,
+            rest: Rest::new(task.jobs.len() * depth as usize),
+            last_failure: None,
             stats: Stats::new(paths),
             totals: Totals::default(),
             task,
@@ -183,29 +192,48 @@ impl Worker {
         } else {
             self.count_failure(step, done);
         }
-        self.jobs[job as usize].ended_io(step, slot_number, sequence, good);
+        let job = &mut self.jobs[job as usize];
+        job.ended_io(step, sequence, good);
+        if good {
+            self.rest.good(slot_number);
+            job.free(slot_number);
+        } else {
+            self.rest.failed(slot_number);
+        }
         self.outstanding -= 1;
     }
 
     /// Once per loop turn, after all ends were handed in.
     pub fn turn(&mut self, device: &mut impl Device, memory: &mut dyn Memory, now_ns: u64) {
+        let (slots, jobs) = (&self.slots, &mut self.jobs);
+        self.rest.wake(now_ns, |slot| {
+            jobs[slots[slot as usize].job as usize].free(slot);
+        });
+        self.give_up(device, now_ns);
         self.advance(device, now_ns);
-        self.wake_ns = None;
-        let read_back = self.phase == Phase::ReadBack;
-        if read_back || matches!(self.phase, Phase::WarmUp | Phase::Measure) {
-            self.ended_jobs = true;
-            for job in 0..self.jobs.len() {
-                self.issue(job, read_back, device, memory, now_ns);
-                if self.failed.is_some() {
-                    break;
-                }
+        loop {
+            let phase = self.phase;
+            self.wake_ns = None;
+            let read_back = phase == Phase::ReadBack;
+            if !read_back && !matches!(phase, Phase::WarmUp | Phase::Measure) {
+                return;
             }
+            self.issue_all(read_back, device, memory, now_ns);
             self.advance(device, now_ns);
+            // Nothing outstanding would call again for a phase that has just begun. Phases only
+            // go forward, so this ends.
+            if self.phase == phase {
+                return;
+            }
         }
     }
 
-    /// When to call [`Worker::turn`] at the latest, ns.
+    /// When to call [`Worker::turn`] at the latest, ns. `None` only while I/Os are outstanding, or
+    /// when all is over.
     pub fn poll_timeout(&self) -> Option<u64> {
+        if self.phase == Phase::Drain && self.outstanding == 0 {
+            return Some(0);
+        }
         [self.until_ns, self.wake_ns].into_iter().flatten().min()
     }
 
@@ -302,6 +330,48 @@ impl Worker {
         self.wake_ns = None;
     }
 
+    /// As many I/Os of all jobs as there may be now.
+    fn issue_all(
+        &mut self,
+        read_back: bool,
+        device: &mut impl Device,
+        memory: &mut dyn Memory,
+        now_ns: u64,
+    ) {
+        self.ended_jobs = true;
+        for job in 0..self.jobs.len() {
+            self.issue(job, read_back, device, memory, now_ns);
+            if self.failed.is_some() {
+                return;
+            }
+        }
+        if let Some(due_ns) = self.rest.due_ns() {
+            self.wake_at(due_ns);
+        }
+    }
+
+    /// Ends a task of which every I/O has failed for long enough.
+    fn give_up(&mut self, device: &impl Device, now_ns: u64) {
+        if matches!(self.phase, Phase::Drain | Phase::Over) {
+            return;
+        }
+        let (Some(for_ns), Some(outcome)) = (self.rest.hopeless_ns(now_ns), self.last_failure)
+        else {
+            return;
+        };
+        let since = format_ns(for_ns as f64);
+        let uris = self.task.paths.join(", ");
+        let why = if outcome.is_path_error() {
+            format!(
+                "no path may serve: every I/O has failed for {since}, the last one because \
+                 {outcome} ({uris}): see that a path is up and its ANA state lets it serve"
+            )
+        } else {
+            format!("every I/O has failed for {since}, the last one: {outcome} ({uris})")
+        };
+        self.fail(why, device, now_ns);
+    }
+
     /// As many I/Os of one job as there may be now.
     fn issue(
         &mut self,
@@ -363,15 +433,25 @@ impl Worker {
 
     fn note_pause(&mut self, pause: Pause) {
         if let Pause::Time(due_ns) = pause {
-            self.wake_ns = Some(self.wake_ns.map_or(due_ns, |wake| wake.min(due_ns)));
+            self.wake_at(due_ns);
         }
         self.ended_jobs &= pause == Pause::Ended;
+    }
+
+    fn wake_at(&mut self, due_ns: u64) {
+        self.wake_ns = Some(self.wake_ns.map_or(due_ns, |wake| wake.min(due_ns)));
     }
 
     /// T6: a full engine is no failure; anything else is, of the volume or of the task.
     fn refused(&mut self, error: SubmitError, step: Step, device: &impl Device, now_ns: u64) {
         let why = match error {
-            SubmitError::Full => return,
+            SubmitError::Full => {
+                // Ours that end make room; where it is others', nothing of ours would tell.
+                if self.outstanding == 0 {
+                    self.wake_at(now_ns.saturating_add(1_000_000));
+                }
+                return;
+            }
             SubmitError::NotReady => "the volume is not ready".to_owned(),
             SubmitError::Range => format!("{} is outside the volume or not aligned", words(step)),
         };
@@ -393,6 +473,7 @@ impl Worker {
     }
 
     fn count_failure(&mut self, step: Step, done: &IoDone) {
+        self.last_failure = Some(done.outcome);
         let path = usize::from(done.path.0);
         if let Some(tally) = self.stats.paths.get_mut(path) {
             tally.errors += 1;

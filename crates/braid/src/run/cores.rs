@@ -6,7 +6,7 @@ use crate::load::board::Board;
 use crate::load::host::{Resources, VolumePlan};
 use anyhow::bail;
 use engine::export::{ExportConfig, ExportControl, ExportEngine};
-use engine::host::{HostConfig, HostControl, HostEngine, VolumeConfig};
+use engine::host::{HostConfig, HostControl, HostEngine, PathNews, Recovery, VolumeConfig};
 use nvme::host::{Digests, HostIdentity};
 use policy::{Knobs, Policy};
 use runtime::{Handle, ReactorConfig, Sender};
@@ -54,7 +54,10 @@ impl Cores {
                 knobs,
                 paths: paths.map(|p| (p.uri.clone(), p.distance)).collect(),
             };
-            volumes.push(resources.volume(&plan, false)?);
+            volumes.push(VolumeConfig {
+                recovery: Recovery::default(),
+                ..resources.volume(&plan, false)?
+            });
         }
         let paths: Vec<u8> = config.volumes.iter().map(|v| v.paths.len() as u8).collect();
         let count = config.cores;
@@ -124,6 +127,13 @@ impl Senders {
         for core in &self.0 {
             core.send(RunControl::Export(message()));
         }
+    }
+
+    /// Passes on to core 0 what another core learnt of a path.
+    pub fn tell_core_zero(&self, news: PathNews) {
+        self.0[0].send(RunControl::Export(ExportControl::Host(HostControl::Path(
+            news,
+        ))));
     }
 
     /// Another policy or knobs for a volume, on all cores.

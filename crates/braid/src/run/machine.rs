@@ -5,7 +5,7 @@
 //! between two turns; whoever asked may have gone away meanwhile.
 use crate::load::board::Board;
 use engine::export::{ExportControl, ExportCounters, ExportEngine, ExportEvent};
-use engine::host::{HostControl, HostEvent, PathCounters, PathState, VolumeInfo};
+use engine::host::{HostControl, HostEvent, PathCounters, PathNews, PathState, VolumeInfo};
 use engine::machine::{Closed, DeviceError, Memory, Place, Send};
 use engine::{ConnId, Machine, Output};
 use policy::{Group, PathIndex, PathStats};
@@ -27,6 +27,10 @@ pub enum RunEvent {
     Ready(u16, u16, VolumeInfo),
     /// A line for the user.
     Note(String),
+    /// No path of the volume is live; its I/O waits.
+    NoPath(u16),
+    /// What another core learnt of a path: core 0 decides what becomes of it.
+    ForCoreZero(PathNews),
     /// The reactor of that core has ended, whatever the reason.
     Gone,
     /// A signal came.
@@ -106,10 +110,22 @@ impl RunMachine {
                     self.tell(RunEvent::Ready(self.core, volume, info));
                 }
                 // Core 0 knows more of a path than the others, and says it.
-                ExportEvent::Host(HostEvent::Failed(_, what) | HostEvent::Warning(_, what)) => {
+                ExportEvent::Host(
+                    HostEvent::Failed(_, what)
+                    | HostEvent::Warning(_, what)
+                    | HostEvent::Returned(_, what),
+                ) => {
                     if self.core == 0 {
                         self.tell(RunEvent::Note(what));
                     }
+                }
+                ExportEvent::Host(HostEvent::NoPath(volume)) => {
+                    if self.core == 0 {
+                        self.tell(RunEvent::NoPath(volume));
+                    }
+                }
+                ExportEvent::Host(HostEvent::Report(news)) => {
+                    self.tell(RunEvent::ForCoreZero(news));
                 }
                 ExportEvent::Host(HostEvent::Publish(news)) => {
                     for peer in &self.peers {
@@ -117,7 +133,7 @@ impl RunMachine {
                         peer.send(RunControl::Export(message));
                     }
                 }
-                ExportEvent::Host(_) => {}
+                ExportEvent::Host(HostEvent::Done(_)) => {}
                 ExportEvent::Client(export, why) => {
                     self.tell(RunEvent::Note(format!("export {export}: {why}")));
                 }
@@ -150,8 +166,9 @@ impl Machine for RunMachine {
     type Control = RunControl;
 
     fn turn(&mut self, memory: &mut dyn Memory, now_ns: u64) {
-        self.board.exchange(self.core, self.engine.host_mut());
+        self.board.read(self.core, self.engine.host_mut());
         self.engine.turn(memory, now_ns);
+        self.board.show(self.core, self.engine.host());
         self.drain();
     }
 

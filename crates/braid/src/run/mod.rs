@@ -120,6 +120,11 @@ fn attend(
                 }
             }
             RunEvent::Note(what) => output::note(&what),
+            RunEvent::NoPath(volume) => output::note(&format!(
+                "{}: no path is live; its I/O waits until one is",
+                service.name(volume)
+            )),
+            RunEvent::ForCoreZero(news) => service.tell_core_zero(news),
             RunEvent::Gone => anyhow::bail!("a core has ended unexpectedly"),
             RunEvent::Signal(SIGHUP) => match reload::reload(service, config) {
                 Ok(changed) => output::note(&format!("reloaded: {changed}")),

@@ -17,7 +17,7 @@ use super::report::Report;
 use crate::control::rpc::Failure;
 use crate::control::server::Methods;
 use engine::export::{ExportControl, Offer};
-use engine::host::VolumeInfo;
+use engine::host::{PathNews, VolumeInfo};
 use engine::limits::EXPORTS_MAX;
 use nvme::host::HostIdentity;
 use policy::{Knobs, Policy};
@@ -212,6 +212,11 @@ impl Service {
             format!("{name}: {}\n", export.uri)
         };
         exports.map(line).collect()
+    }
+
+    /// Passes on to core 0 what another core learnt of a path.
+    pub fn tell_core_zero(&self, news: PathNews) {
+        self.senders.tell_core_zero(news);
     }
 
     /// Whether the clients of a volume are on this core.

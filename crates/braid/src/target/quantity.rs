@@ -121,6 +121,10 @@ impl FromText for crate::uri::PathUri {
                 "\"{text}\" is no backend of a namespace; {}",
                 Self::WANTED
             )),
+            _ if uri.distance().is_some() => Err(format!(
+                "\"{text}\": a backend has no distance; {}",
+                Self::WANTED
+            )),
             _ => Ok(uri),
         }
     }

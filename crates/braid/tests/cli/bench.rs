@@ -86,6 +86,25 @@ fn a_mix_over_two_paths_and_two_cores_finds_its_last_writes() {
 }
 
 #[test]
+fn numa_takes_the_path_that_is_said_to_be_nearest() {
+    let place = Place::new();
+    let target = place.target(&["--mem", "1MiB"]);
+    let [far, near] = [20, 10].map(|distance| format!("{}?distance={distance}", target.uri));
+    let numa = ["--policy", "numa", "--rw", "randread", "--runtime", "50ms"];
+    let args = [
+        &["bench", far.as_str(), near.as_str()],
+        &numa[..],
+        &["-o", "json"],
+    ]
+    .concat();
+    let json = place.json(&args);
+    assert_eq!(
+        (&json["share"][&near], &json["share"][&far]),
+        (&1.0.into(), &0.0.into())
+    );
+}
+
+#[test]
 fn wrong_data_is_found_and_fails() {
     let place = Place::new();
     let path = place.path().join("disk.img");
@@ -113,7 +132,7 @@ fn wrong_data_is_found_and_fails() {
 }
 
 #[test]
-fn a_rate_and_a_time_are_kept_to() {
+fn a_load_with_a_rate_and_a_time_ends_and_reports() {
     let place = Place::new();
     let paced = place.json(&[
         "bench",
@@ -130,9 +149,9 @@ fn a_rate_and_a_time_are_kept_to() {
         "-o",
         "json",
     ]);
-    // A limit is one from above: the machine may be too busy to reach it.
-    assert!(paced["iops"].as_f64().unwrap() <= 1_020.0, "{paced}");
-    assert!(paced["seconds"].as_f64().unwrap() >= 0.3);
+    // How the rate is kept to is tested in virtual time, with the pace itself.
+    assert_eq!(paced["errors"], 0, "{paced}");
+    assert!(paced["iops"].as_f64().unwrap() > 0.0, "{paced}");
     assert!(!paced["histogram"].as_array().unwrap().is_empty());
 }
 

@@ -17,7 +17,17 @@ impl Place {
     }
 
     pub fn command(&self) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_braid"));
+        self.prepared(Command::new(env!("CARGO_BIN_EXE_braid")))
+    }
+
+    /// braid, started by `wrapper`: a program and its arguments.
+    pub fn wrapped(&self, wrapper: &[&str]) -> Command {
+        let mut command = Command::new(wrapper[0]);
+        command.args(&wrapper[1..]).arg(env!("CARGO_BIN_EXE_braid"));
+        self.prepared(command)
+    }
+
+    fn prepared(&self, mut command: Command) -> Command {
         command
             .env("XDG_STATE_HOME", self.path())
             .env("XDG_RUNTIME_DIR", self.path())

@@ -5,3 +5,4 @@ mod bench;
 mod common;
 mod demo;
 mod peers;
+mod system;

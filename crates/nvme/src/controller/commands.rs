@@ -155,8 +155,7 @@ impl Work<'_> {
             _ if plan.hint => self.respond(slot, Status::SUCCESS, 0),
             Way::None | Way::ToHost => self.submit(slot, plan.purpose.action()),
             Way::FromHost | Way::InCapsule if plan.purpose.is_own() => {
-                let own = &mut self.connection.slots[slot].own;
-                own.reserve_exact(plan.len as usize);
+                // Room for it is made when its first byte comes.
                 self.receive_own(slot, plan.way);
             }
             Way::FromHost | Way::InCapsule => {
@@ -208,11 +207,12 @@ impl Work<'_> {
     }
 
     /// The ranges of a Dataset Management, checked.
-    fn deallocation(&self, slot: u16) -> Result<Action, Status> {
-        let command = &self.connection.slots[slot];
+    fn deallocation(&mut self, slot: u16) -> Result<Action, Status> {
+        let command = &mut self.connection.slots[slot];
         let namespace = self.shared.namespace(command.nsid);
         let namespace = namespace.ok_or(Status::INVALID_NAMESPACE.with_dnr())?;
-        io::deallocate(namespace, command.blocks, &command.own)
+        let (blocks, own) = (command.blocks, core::mem::take(&mut command.own));
+        io::deallocate(namespace, blocks, &own)
     }
 
     /// Hands a command to the driver.

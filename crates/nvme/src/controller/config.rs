@@ -199,6 +199,7 @@ fn check_namespaces(config: &SubsystemConfig) -> Result<(), ConfigError> {
         if namespace.nsid == 0 || namespace.nsid >= 0xffff_fffe {
             return wrong("nsid", "must be 1 to FFFFFFFDh");
         }
+        // Also what makes the bytes of 2^16 blocks fit 32 bits (io.rs, `blocks`).
         if !matches!(namespace.block_shift, 9 | 12) {
             return wrong("block_shift", "must be 9 (512 bytes) or 12 (4096 bytes)");
         }

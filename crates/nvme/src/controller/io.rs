@@ -152,7 +152,7 @@ fn blocks(
     if matches!(purpose, Purpose::WriteZeroes { .. }) {
         return Ok(plan);
     }
-    // At most 2^16 blocks of 2^12 bytes.
+    // At most 2^16 blocks of 2^12 bytes: check_namespaces (config.rs) lets shifts 9 and 12 pass.
     plan.len = blocks << namespace.block_shift;
     if plan.len > shared.transfer_max() {
         return Err(Status::INVALID_FIELD.with_dnr());

@@ -298,6 +298,11 @@ impl Cap {
         (self.0 >> 52 & 15) as u8
     }
 
+    /// There is a CRTO (CRMS not 0).
+    pub const fn has_ready_timeouts(self) -> bool {
+        self.0 >> 59 & 3 != 0
+    }
+
     /// As a controller over fabrics reports it: CQR set, NVM command set, 4 KiB pages.
     pub const fn fabrics(mqes: u16, to: u8) -> Self {
         Self(mqes as u64 | 1 << 16 | (to as u64) << 24 | 1 << 37)

@@ -101,6 +101,7 @@ impl Disk {
 /// What the controller is.
 pub struct Model {
     pub cap: Cap,
+    pub crto: u32,
     pub version: Version,
     /// CSTS reads that say not ready.
     pub not_ready: u32,
@@ -141,6 +142,7 @@ impl Default for Model {
         };
         Self {
             cap: Cap::fabrics(127, 1),
+            crto: 0,
             version: Version::V2_0,
             not_ready: 0,
             csts: Csts::default(),
@@ -187,6 +189,7 @@ impl Model {
         Answer::result(match asked.offset {
             property::CAP => self.cap.0,
             property::VS => self.version.0.into(),
+            property::CRTO => self.crto.into(),
             property::CSTS if self.not_ready > 0 => {
                 self.not_ready -= 1;
                 0

@@ -153,6 +153,11 @@ fn run(task: Task, disk: &mut Disk, steps: u64) -> Finished {
             assert!(disk.queue.is_empty(), "over means nothing is outstanding");
             return worker.finish();
         }
+        assert!(
+            worker.outstanding > 0 || worker.poll_timeout().is_some(),
+            "nothing will call again in {:?}",
+            worker.phase
+        );
     }
     panic!("not over after {steps} steps: {:?}", worker.phase);
 }
@@ -339,4 +344,83 @@ fn unstamped_writes_are_not_zeroes() {
             .chunks(512)
             .all(|sector| sector.iter().any(|&byte| byte != 0))
     );
+}
+
+#[test]
+fn reading_back_begins_in_the_turn_in_which_writing_ends() {
+    let mut disk = Disk::new(1 << 17);
+    let mut arena = Arena(vec![0; 8 << 16]);
+    let mut worker = Worker::new(task(false, 0, "64k"), &mut arena, 0);
+    worker.turn(&mut disk, &mut arena, 0);
+    while let Some(done) = disk.serve(&mut arena) {
+        worker.handle_done(&done, &mut arena);
+    }
+    // All was issued, which only asking for more shows.
+    worker.turn(&mut disk, &mut arena, 1_000);
+    assert_eq!(worker.phase, Phase::ReadBack);
+    assert_eq!(disk.queue.len(), 2, "the block of each job");
+}
+
+#[test]
+fn every_phase_without_outstanding_io_says_when_to_call() {
+    // The last write ends while the rest of the jobs' work is nothing: measuring, draining and
+    // reading back follow each other in one turn.
+    for text in ["4k", "12k", "64k"] {
+        for warmup_ns in [0, 3 * STEP_NS] {
+            let mut disk = Disk::new(1 << 17);
+            let mut once = task(false, 0, text);
+            once.warmup_ns = warmup_ns;
+            let finished = run(once, &mut disk, 1000);
+            assert_eq!(finished.stats.verified_bytes, 1 << 17);
+        }
+    }
+}
+
+#[test]
+fn where_nothing_can_serve_the_load_pauses_and_gives_up() {
+    let mut disk = Disk::new(1 << 17);
+    disk.fail = (1..100_000).collect();
+    let mut arena = Arena(vec![0; 8 * 4096]);
+    let mut endless = task(true, 100, "4k");
+    (endless.rules.once, endless.rules.verify) = (false, None);
+    endless.runtime_ns = Some(60_000_000_000);
+    let mut worker = Worker::new(endless, &mut arena, 0);
+    let (mut now_ns, mut turns) = (0, 0);
+    while !worker.is_over() {
+        worker.turn(&mut disk, &mut arena, now_ns);
+        while let Some(done) = disk.serve(&mut arena) {
+            worker.handle_done(&done, &mut arena);
+        }
+        worker.turn(&mut disk, &mut arena, now_ns);
+        now_ns = worker.poll_timeout().unwrap_or(now_ns);
+        turns += 1;
+        assert!(turns < 1000, "spins");
+    }
+    assert!((1_000_000_000..1_200_000_000).contains(&now_ns), "{now_ns}");
+    let finished = worker.finish();
+    // 8 buffers: 7 pauses up to 64 ms, then 100 ms each.
+    assert!(
+        (100..=200).contains(&finished.stats.errors),
+        "{}",
+        finished.stats.errors
+    );
+    assert_eq!(finished.stats.errors, disk.served);
+    let why = finished.failed.unwrap();
+    assert!(
+        why.starts_with("no path may serve: every I/O has failed for 1"),
+        "{why}"
+    );
+    assert!(why.contains("mem:a, mem:b"), "{why}");
+}
+
+#[test]
+fn a_success_in_between_is_no_reason_to_give_up() {
+    let mut disk = Disk::new(1 << 17);
+    disk.fail = (1..100_000).filter(|n| n % 20 != 0).collect();
+    let mut mixed = task(true, 100, "4k");
+    (mixed.rules.once, mixed.rules.verify) = (false, None);
+    mixed.runtime_ns = Some(3_000_000_000);
+    let finished = run(mixed, &mut disk, 4_000_000);
+    assert_eq!(finished.failed, None);
+    assert_eq!(finished.stats.elapsed_ns, 3_000_000_000);
 }

@@ -145,8 +145,12 @@ impl Body {
             match self.sink {
                 Sink::Drop => {}
                 Sink::Own(slot) => {
-                    slots[slot].own.extend_from_slice(data);
-                    slots[slot].done += n as u32;
+                    let command = &mut slots[slot];
+                    if command.own.capacity() == 0 {
+                        command.own.reserve_exact(command.len as usize);
+                    }
+                    command.own.extend_from_slice(data);
+                    command.done += n as u32;
                     self.crc = self.crc.map(|crc| crc32c(crc, data));
                 }
                 Sink::Payload(_) | Sink::Await(_) => return used,
@@ -225,9 +229,14 @@ impl Connection {
         }
     }
 
-    /// `len` bytes of payload are in place. Returns the slot whose data is now complete.
+    /// `len` bytes of payload are in place. Returns the slot whose data is now complete. A receive
+    /// that was under way when the queue ended completes nothing: its write would be executed after
+    /// the reset was acknowledged (T9).
     #[inline]
     pub fn payload(&mut self, len: u32, crc: u32) -> Option<u16> {
+        if self.phase != Phase::Ready {
+            return None;
+        }
         let body = &mut self.rx.body;
         let Sink::Payload(slot) = body.sink else {
             return None;

@@ -1,5 +1,5 @@
 //! Ends in order and out of order, and the clocks that bring them.
-use super::io::read;
+use super::io::{read, write};
 use super::*;
 use crate::limits::{HANDSHAKE_NS, IDLE_NS, LINGER_NS};
 use crate::wire::fabrics::{DISCOVERY_NQN, disconnect};
@@ -118,6 +118,30 @@ fn t09_reset_is_acknowledged_only_when_nothing_is_with_the_driver() {
     bench.hold_commands = false;
     bench.set_cc(0, Cc::enabled(0, 0));
     bench.io(1, 0, 3, 1, &Options::default());
+}
+
+#[test]
+fn t09_t22_data_received_across_an_acknowledged_reset_is_never_written() {
+    let mut bench = with_kato(0);
+    let got = bench.send(1, write(1, 0, 8, Sgl::Transport { len: 4096 }), &[]);
+    let [Got::R2t(r2t)] = got[..] else {
+        panic!("{got:?}")
+    };
+    let pdu = bench.h2c(1, &r2t, true, &[0x77; 4096]);
+    let header = pdu.len() - 4096;
+    assert_eq!(bench.feed(1, &pdu[..header]), header);
+    let place = bench.target.placement(ConnId(1)).unwrap();
+    assert_eq!(place.len, 4096);
+    // The driver receives straight into the buffer. Meanwhile:
+    bench.set_cc(0, Cc(0));
+    assert!(!bench.csts(0).rdy(), "nothing is with the driver");
+    let executed = bench.executed.len();
+    bench.target.handle_payload(ConnId(1), 4096, 0, bench.now);
+    bench.settle();
+    assert_eq!(bench.executed.len(), executed);
+    bench.gone(1);
+    assert!(bench.released.contains(&(1, place.token)));
+    assert_eq!(bench.executed.len(), executed);
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! From Connect to a controller whose facts are known and checked (Base 2.0, 3.5.2).
 //!
-//! Connect → CAP → VS → CC.EN → CSTS.RDY → Identify Controller → Number of Queues → Asynchronous
+//! Connect → CAP → CRTO, if there is one → VS → CC.EN → CSTS.RDY → Identify Controller → Number of Queues → Asynchronous
 //! Event Configuration → limits of the NVM command set → the namespaces, or the discovery log.
 use alloc::string::String;
 
@@ -30,6 +30,8 @@ const MTFA_AT: usize = 270;
 pub struct Facts {
     pub cntlid: u16,
     pub cap: Cap,
+    /// CRTO.CRWMT: until it is ready with its media (we leave CC.CRIME 0), units of 500 ms.
+    ready_timeout: u16,
     pub version: Version,
     /// When CSTS.RDY must be set.
     ready_by_ns: u64,
@@ -53,6 +55,7 @@ impl Default for Facts {
         Self {
             cntlid: 0,
             cap: Cap(0),
+            ready_timeout: 0,
             version: Version(0),
             ready_by_ns: 0,
             discovery: false,
@@ -142,6 +145,7 @@ impl Admin {
                 (connect.emit(), Data::Out(ConnectData::LEN as u32))
             }
             Step::Capabilities => get(property::CAP, true),
+            Step::ReadyTimeouts => get(property::CRTO, false),
             Step::Version => get(property::VS, false),
             Step::Configure => set(property::CC, self.facts.cc().0),
             Step::Ready => get(property::CSTS, false),
@@ -172,6 +176,13 @@ impl Admin {
             }
             Step::Capabilities => {
                 self.facts.cap = Cap(result);
+                match self.facts.cap.has_ready_timeouts() {
+                    true => Step::ReadyTimeouts,
+                    false => Step::Version,
+                }
+            }
+            Step::ReadyTimeouts => {
+                self.facts.ready_timeout = result as u16;
                 Step::Version
             }
             Step::Version => {
@@ -220,9 +231,11 @@ impl Admin {
         }
     }
 
-    /// How long CSTS.RDY may take: CAP.TO is rounded down.
+    /// How long CSTS.RDY may take: CAP.TO is rounded down, and too narrow for some, whose CRTO then
+    /// says more (Base 2.0, 3.1.3.1 and 3.1.3.21).
     fn ready_ms(&self) -> u32 {
-        (u32::from(self.facts.cap.to()) + 1) * 500
+        let to = u32::from(self.facts.cap.to()) + 1;
+        to.max(self.facts.ready_timeout.into()) * 500
     }
 
     fn check_ready(&mut self, csts: Csts, now_ns: u64) -> Result<Next, HostError> {
