@@ -58,17 +58,26 @@ impl ControlSocket {
     /// Makes the socket.
     ///
     /// # Errors
-    /// Another target listens there, or the file can't be made.
+    /// Another target listens there, or the file can't be made. Only the default place's directory
+    /// is made where there is none: elsewhere it is more likely misspelt.
     pub fn bind(path: &Path) -> anyhow::Result<Self> {
         if let Some(directory) = path
             .parent()
-            .filter(|parent| !parent.as_os_str().is_empty())
+            .filter(|_| default_path().is_some_and(|default| default == path))
         {
             let mut builder = fs::DirBuilder::new();
             let made = builder.recursive(true).mode(0o755).create(directory);
             made.with_context(|| format!("cannot make {}", directory.display()))?;
         }
-        let context = || format!("cannot make the control socket {}", path.display());
+        let context = || {
+            let advice = match path.parent() {
+                Some(parent) if !parent.as_os_str().is_empty() && !parent.exists() => {
+                    " (there is no such directory: make it, or give another --socket)"
+                }
+                _ => "",
+            };
+            format!("cannot make the control socket {}{advice}", path.display())
+        };
         let listener = match bind_private(path) {
             Err(error) if error.kind() == ErrorKind::AddrInUse => {
                 take_over(path)?;
@@ -138,7 +147,7 @@ mod tests {
     #[test]
     fn a_socket_is_private_and_goes_with_its_owner() {
         let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("sub/t.sock");
+        let path = directory.path().join("t.sock");
         let socket = ControlSocket::bind(&path).unwrap();
         assert_eq!(
             fs::metadata(&path).unwrap().permissions().mode() & 0o777,
@@ -147,6 +156,18 @@ mod tests {
         assert!(connect(Some(&path)).is_ok());
         drop(socket);
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_directory_that_is_not_there_is_not_made() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("nope/t.sock");
+        let error = ControlSocket::bind(&path).err().unwrap().to_string();
+        assert!(
+            error.contains("there is no such directory: make it"),
+            "{error}"
+        );
+        assert!(!path.parent().unwrap().exists());
     }
 
     #[test]
