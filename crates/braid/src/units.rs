@@ -36,6 +36,9 @@ const SIZE: &str = "a size: bytes, or a number with k, m, g, t or KiB, MiB, GiB,
 const RATE: &str =
     "a rate: bytes per second, with k, m, g or KiB, MiB, GiB (1024 each), then /s or not";
 const COUNT: &str = "a whole number, with k or m (1000 each) or without";
+const TOO_LONG: &str = "a duration of at most 8760h";
+/// Longest duration, ns: a year.
+const DURATION_NS_MAX: u64 = 8_760 * 3_600_000_000_000;
 const DURATION: &str = "a duration: a number with ns, us, ms, s, m or h";
 const SECONDS: &str = "a duration: seconds, or a number with ns, us, ms, s, m or h";
 
@@ -77,7 +80,7 @@ pub fn parse_duration(text: &str) -> Result<u64, BadQuantity> {
     if text.trim() == "0" {
         return Ok(0);
     }
-    quantity(text, DURATION, time_unit)
+    at_most_a_year(text, DURATION, time_unit)
 }
 
 /// As [`parse_duration`], where a number without a unit means seconds.
@@ -85,7 +88,7 @@ pub fn parse_duration(text: &str) -> Result<u64, BadQuantity> {
 /// # Errors
 /// [`BadQuantity`].
 pub fn parse_seconds(text: &str) -> Result<u64, BadQuantity> {
-    quantity(text, SECONDS, |unit| match unit {
+    at_most_a_year(text, SECONDS, |unit| match unit {
         "" => Some(1_000_000_000),
         _ => time_unit(unit),
     })
@@ -162,6 +165,22 @@ fn time_unit(unit: &str) -> Option<u64> {
         "h" => 3_600_000_000_000,
         _ => return None,
     })
+}
+
+fn at_most_a_year(
+    text: &str,
+    wanted: &'static str,
+    unit: impl Fn(&str) -> Option<u64>,
+) -> Result<u64, BadQuantity> {
+    match quantity(text, wanted, &unit) {
+        Ok(0..=DURATION_NS_MAX) => {}
+        // A number of a unit that there is, only too many of them.
+        Err(error) if quantity(text, wanted, |of| unit(of).map(|_| 1)).is_err() => {
+            return Err(error);
+        }
+        _ => return Err(BadQuantity::new(text, TOO_LONG)),
+    }
+    quantity(text, wanted, unit)
 }
 
 /// A decimal number and its unit, exactly.
@@ -259,6 +278,14 @@ mod tests {
         assert_eq!(parse_seconds("3"), Ok(3_000_000_000));
         assert!(parse_duration("0.5ns").is_err());
         assert!(parse_seconds("ten").is_err());
+        assert_eq!(parse_seconds("8760h"), Ok(DURATION_NS_MAX));
+        for text in ["8761h", "99999999999h", "18446744073"] {
+            let error = parse_seconds(text).unwrap_err().to_string();
+            assert!(
+                error.ends_with("is not a duration of at most 8760h"),
+                "{error}"
+            );
+        }
     }
 
     #[test]

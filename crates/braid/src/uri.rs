@@ -2,8 +2,8 @@
 //!
 //! `nvme-tcp://host:port/NQN?nsid=1` (port 4420 unless given; IPv6 in brackets; the NQN may be
 //! percent-encoded), `file:/path`, `mem:1GiB`, `null:1GiB` (reads zeroes, forgets writes: for
-//! measuring). Each may end in `?distance=N` (`&distance=N` after `nsid`): how far it is away, for the
-//! policy `numa`.
+//! measuring). Each may end in `?distance=N` (`&distance=N` after `nsid`): how far it is away, for
+//! the policy `numa`.
 //!
 //! # Contract
 //! Parsing knows nothing of the machine; resolving a name and opening a file come later and fail in

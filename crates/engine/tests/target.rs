@@ -3,6 +3,7 @@
 mod target_hand;
 
 use engine::Machine;
+use engine::machine::ConnId;
 use engine::target::{TargetControl, TargetEngine};
 use nvme::host::AnaState;
 use nvme::wire::Status;
@@ -124,6 +125,26 @@ fn a_write_is_delayed_from_the_arrival_of_its_last_byte() {
 }
 
 /// The demo's fast path: 300 MiB/s, both directions together, 1024 commands always outstanding.
+#[test]
+fn t09_data_received_while_its_connection_is_being_closed_begins_nothing() {
+    let (mut hand, queues) = Hand::ready(&[NONE]);
+    let conn = queues[0];
+    let data = pattern(2, 4 << 10);
+    hand.write_later(conn, 0, 1);
+    let got = hand.take(conn);
+    let [(_, Got::R2t(r2t))] = got[..] else {
+        panic!("{got:?}")
+    };
+    // All but the last byte: the rest is being received into place.
+    hand.answer_but_one(conn, &r2t, &data);
+    assert!(hand.target.placement(ConnId(conn)).is_some());
+    hand.control(TargetControl::Drop(0));
+    let now = hand.now;
+    hand.target.handle_payload(ConnId(conn), 1, 0, now);
+    hand.settle();
+    assert!(hand.requests.is_empty(), "{:?}", hand.requests);
+}
+
 #[test]
 fn the_bandwidth_is_exact_over_a_long_closed_loop() {
     let bytes_per_s = 300 << 20;

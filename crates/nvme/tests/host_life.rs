@@ -299,6 +299,25 @@ fn a_closed_connection_ends_every_command_once_then_the_queue() {
 }
 
 #[test]
+fn t08_t22_a_write_is_never_sent_again_but_reported_once() {
+    let mut peer = Peer::ready_with(config(), 0, 4096);
+    let cid = peer.submit(write(1, 16384)).sqe().cid();
+    peer.r2t(cid, 0, 0, 16384);
+    let mut out = Vec::new();
+    // A quarter leaves, the rest is queued when the connection ends.
+    let begun = peer.queue.poll_transmit(&mut out, 0).unwrap();
+    peer.queue.handle_sent(begun.payload.unwrap().token);
+    peer.queue.handle_closed(0);
+    assert_eq!(peer.outcome(), (1, Status::HOST_PATH));
+    assert_eq!(peer.events(), [QueueEvent::Failed(HostError::Closed)]);
+    assert!(peer.sent().is_empty());
+    // Nor on a connection that comes after it: that is another queue's.
+    peer.queue.handle_connected(1);
+    assert!(peer.sent().is_empty());
+    assert_eq!(peer.try_submit(write(1, 512)), Err(SubmitError::NotReady));
+}
+
+#[test]
 fn t06_a_full_queue_refuses_until_a_completion_was_polled() {
     let mut peer = Peer::ready(config());
     let mut cids = Vec::new();

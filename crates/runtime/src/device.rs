@@ -3,8 +3,9 @@
 //! # Contract
 //! Results of memory and null devices wait in a list until the machine's next round. A file request
 //! is one operation at a time: short ones continue, what lies behind the end of a file reads as
-//! zeroes, what a file system can't zero by itself is written. Ranges outside the device, and
-//! writes to one opened read-only, end with an error.
+//! zeroes, what a file system can't zero by itself is written. Ranges outside a memory device, and
+//! writes to a file opened read-only, end with an error. A file has no end here: it may be made
+//! longer at any time, and how much of it is in use is the machine's to know and to check.
 //!
 //! # Limits
 //! `FILE_OPERATIONS_MAX` in flight and `COMPARES_MAX` comparing; more wait here. How many there are
@@ -31,7 +32,6 @@ enum Backend {
     File {
         file: Fd,
         read_only: bool,
-        bytes: u64,
         block_bytes: u32,
     },
 }
@@ -75,6 +75,8 @@ pub(crate) struct Devices {
     requests: Vec<Option<FileRequest>>,
     free: Vec<u32>,
     waiting: VecDeque<u32>,
+    /// Compares among them for which there was an operation but no scratch memory.
+    waiting_for_scratch: VecDeque<u32>,
     in_flight: usize,
     zeroes: Extent,
     scratch: Vec<Extent>,
@@ -94,7 +96,6 @@ impl Devices {
                 Device::File(device) => Backend::File {
                     file: Fd::new(device.try_clone()?),
                     read_only: device.read_only(),
-                    bytes: device.bytes(),
                     block_bytes: 1 << device.block_shift(),
                 },
             })
@@ -108,6 +109,7 @@ impl Devices {
             requests: Vec::with_capacity(FILE_OPERATIONS_MAX),
             free: Vec::with_capacity(FILE_OPERATIONS_MAX),
             waiting: VecDeque::with_capacity(FILE_OPERATIONS_MAX),
+            waiting_for_scratch: VecDeque::with_capacity(FILE_OPERATIONS_MAX),
             in_flight: 0,
             zeroes,
             scratch: (0..COMPARES_MAX)
@@ -123,7 +125,8 @@ impl Devices {
 
     /// Whether nothing is in flight.
     pub(crate) fn is_idle(&self) -> bool {
-        self.in_flight == 0 && self.waiting.is_empty() && self.results.is_empty()
+        let waiting = self.waiting.len() + self.waiting_for_scratch.len();
+        self.in_flight == 0 && waiting == 0 && self.results.is_empty()
     }
 
     /// Starts, or does, a request of the device numbered `device`.
@@ -157,22 +160,23 @@ impl Devices {
             }
             &Backend::File {
                 read_only,
-                bytes,
                 block_bytes,
                 ..
-            } => match within(request, bytes).and_then(|()| step(request.op, read_only)) {
-                Ok(step) => {
-                    let begun = FileRequest {
-                        request: *request,
-                        extent: data,
-                        step,
-                        done: 0,
-                        block_bytes,
-                    };
-                    return self.enqueue(ring, begun);
+            } => {
+                match within(request, i64::MAX as u64).and_then(|()| step(request.op, read_only)) {
+                    Ok(step) => {
+                        let begun = FileRequest {
+                            request: *request,
+                            extent: data,
+                            step,
+                            done: 0,
+                            block_bytes,
+                        };
+                        return self.enqueue(ring, begun);
+                    }
+                    Err(error) => Err(error),
                 }
-                Err(error) => Err(error),
-            },
+            }
         };
         self.results.push((request.id, result));
     }
@@ -183,26 +187,44 @@ impl Devices {
             self.requests.len() as u32 - 1
         });
         self.requests[slot as usize] = Some(request);
-        self.start_or_wait(ring, slot);
+        if self.in_flight < FILE_OPERATIONS_MAX {
+            self.start(ring, slot);
+        } else {
+            self.waiting.push_back(slot);
+        }
     }
 
-    /// Starts a request if there is room for its operation (and its scratch memory).
-    fn start_or_wait(&mut self, ring: &mut Ring, slot: u32) {
+    /// Starts a request for whose operation there is room. `false`: there is no scratch memory for
+    /// it, and it waits for that.
+    fn start(&mut self, ring: &mut Ring, slot: u32) -> bool {
         let Some(request) = &mut self.requests[slot as usize] else {
-            return;
+            return false;
         };
-        let room = self.in_flight < FILE_OPERATIONS_MAX;
-        if let Step::Compare(scratch) = &mut request.step
-            && room
-        {
+        if let Step::Compare(scratch) = &mut request.step {
             *scratch = self.scratch.pop();
-        }
-        if !room || request.step == Step::Compare(None) {
-            self.waiting.push_back(slot);
-            return;
+            if scratch.is_none() {
+                self.waiting_for_scratch.push_back(slot);
+                return false;
+            }
         }
         self.in_flight += 1;
         self.issue(ring, slot);
+        true
+    }
+
+    /// Starts what waits, now that there is room for one operation more.
+    fn start_next(&mut self, ring: &mut Ring) {
+        if !self.scratch.is_empty()
+            && let Some(slot) = self.waiting_for_scratch.pop_front()
+        {
+            self.start(ring, slot);
+            return;
+        }
+        while let Some(slot) = self.waiting.pop_front() {
+            if self.start(ring, slot) {
+                return;
+            }
+        }
     }
 
     /// The next operation of a request.
@@ -265,9 +287,7 @@ impl Devices {
         self.requests[slot as usize] = None;
         self.free.push(slot);
         self.in_flight -= 1;
-        if let Some(next) = self.waiting.pop_front() {
-            self.start_or_wait(ring, next);
-        }
+        self.start_next(ring);
         Some((id, result))
     }
 }
@@ -435,6 +455,57 @@ fn device_error(error: Errno) -> DeviceError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::FileDevice;
+    use engine::machine::Span;
+    use sys::{Arena, RingConfig};
+
+    /// A ring whose operations nobody waits for.
+    fn ring() -> Ring {
+        let config = RingConfig {
+            operations_max: FILE_OPERATIONS_MAX as u32 + 2,
+            buffers: 1,
+            buffers_lent: 1,
+            buffer_bytes: 4096,
+        };
+        Ring::new(&config, Arena::new(4096 + SCRATCH_BYTES).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn a_compare_that_waits_for_scratch_memory_holds_up_nothing_behind_it() {
+        let path = std::env::temp_dir().join(format!("braid-compares-{}", std::process::id()));
+        let file = FileDevice::open(path.clone(), false, Some(4096)).unwrap();
+        std::fs::remove_file(path).unwrap();
+        let mut devices = Devices::new(&[Device::File(Arc::new(file))], 4096).unwrap();
+        let mut ring = ring();
+        let (extent, span) = (Extent::new(0, 4096), Span { at: 0, len: 4096 });
+        let begin = |devices: &mut Devices, ring: &mut Ring, op| {
+            let request = DeviceRequest {
+                id: 0,
+                device: DeviceId(0),
+                op,
+                offset: 0,
+                length: 4096,
+                span,
+            };
+            devices.begin(ring, 0, &request, extent);
+        };
+        for slot in 0..FILE_OPERATIONS_MAX {
+            let op = match slot {
+                ..COMPARES_MAX => DeviceOp::Compare,
+                _ => DeviceOp::Read,
+            };
+            begin(&mut devices, &mut ring, op);
+        }
+        begin(&mut devices, &mut ring, DeviceOp::Compare);
+        begin(&mut devices, &mut ring, DeviceOp::Read);
+        let read = COMPARES_MAX as u32;
+        assert!(devices.handle(&mut ring, read, Ok(4096)).is_some());
+        assert_eq!(devices.in_flight, FILE_OPERATIONS_MAX, "the read started");
+        assert!(!devices.is_idle());
+        assert!(devices.handle(&mut ring, 0, Err(Errno::IO)).is_some());
+        assert_eq!(devices.in_flight, FILE_OPERATIONS_MAX, "and the compare");
+        assert!(devices.waiting_for_scratch.is_empty());
+    }
 
     #[test]
     fn the_systems_errors_are_told_apart() {

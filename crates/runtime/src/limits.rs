@@ -40,6 +40,9 @@ pub const ROUNDS_MAX: u32 = 8;
 /// Longest orderly close: what is queued must leave, and the peer close its side, within that time.
 /// A peer of ours answers within a round trip; one that doesn't is reset.
 pub const CLOSE_WAIT_NS: u64 = 1_000_000_000;
+/// How long an ended machine's requests to devices are waited for: one that never answers keeps
+/// nothing from ending.
+pub const DEVICES_WAIT_NS: u64 = 2_000_000_000;
 /// Pause before accepting again when the process is out of descriptors or memory.
 pub const ACCEPT_PAUSE_NS: u64 = 100_000_000;
 /// Bytes of a memory device under one lock: large enough that most I/Os take one, small enough that

@@ -47,6 +47,8 @@ pub(crate) struct Reactor<M: Machine> {
     watched: Fd,
     mail: bool,
     pub(crate) stopping: bool,
+    /// After a stop: until then devices are waited for.
+    devices_until_ns: u64,
     spin: bool,
     name: String,
 }
@@ -133,6 +135,7 @@ where
             mailbox,
             mail: false,
             stopping: false,
+            devices_until_ns: u64::MAX,
             spin: config.spin,
             name: config.name,
             machine,
@@ -274,16 +277,19 @@ where
             return;
         }
         self.stopping = true;
+        self.devices_until_ns = self.now_ns.saturating_add(DEVICES_WAIT_NS);
         self.close_listeners();
         for index in 0..self.connections.len() {
             self.close(ConnId(index as u32), false);
         }
     }
 
-    /// After a stop: nothing is left that the machine would have to hear of.
+    /// After a stop: nothing is left that the machine would have to hear of. Devices have had their
+    /// time then: the ring outlives what one of them still does.
     fn is_drained(&self) -> bool {
         let mut connections = self.connections.iter();
-        !self.again && self.devices.is_idle() && connections.all(Connection::is_free)
+        let devices = self.devices.is_idle() || self.devices_until_ns <= self.now_ns;
+        !self.again && devices && connections.all(Connection::is_free)
     }
 
     /// Submits everything; sleeps or spins until there is something to do.
@@ -342,7 +348,9 @@ where
             .iter()
             .filter_map(|listener| listener.resume_ns)
             .min();
-        [machine, closing, pauses].into_iter().flatten().min()
+        let devices = Some(self.devices_until_ns).filter(|_| self.stopping);
+        let all = [machine, closing, pauses, devices];
+        all.into_iter().flatten().min()
     }
 
     pub(crate) fn connection(&self, conn: ConnId) -> &Connection {
@@ -419,6 +427,82 @@ fn sleeps() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Device, FileDevice};
+    use engine::machine::{Closed, DeviceError, DeviceId, DeviceOp, DeviceRequest, Place, Send};
+    use std::sync::Arc;
+
+    /// A machine that does nothing.
+    struct Still;
+
+    impl Machine for Still {
+        type Control = ();
+        fn connections_max(&self) -> u32 {
+            1
+        }
+        fn handle_accepted(&mut self, _: u32, _: u64) -> Option<ConnId> {
+            None
+        }
+        fn handle_connected(&mut self, _: ConnId, _: u64) {}
+        fn handle_bytes(&mut self, _: ConnId, bytes: &[u8], _: u64) -> usize {
+            bytes.len()
+        }
+        fn placement(&mut self, _: ConnId) -> Option<Place> {
+            None
+        }
+        fn handle_payload(&mut self, _: ConnId, _: u32, _: u32, _: u64) {}
+        fn poll_transmit(&mut self, _: ConnId, _: &mut Vec<u8>, _: u64) -> Option<Option<Send>> {
+            None
+        }
+        fn handle_sent(&mut self, _: ConnId, _: u32, _: u64) {}
+        fn handle_closed(&mut self, _: ConnId, _: Closed, _: u64) {}
+        fn handle_device(&mut self, _: u32, _: Result<(), DeviceError>, _: u64) {}
+        fn handle_control(&mut self, (): (), _: u64) {}
+        fn turn(&mut self, _: &mut dyn Memory, _: u64) {}
+        fn poll_output(&mut self) -> Option<Output> {
+            None
+        }
+        fn poll_timeout(&self) -> Option<u64> {
+            None
+        }
+        fn handle_timeout(&mut self, _: u64) {}
+    }
+
+    #[test]
+    fn a_device_that_never_answers_does_not_keep_a_stopped_reactor() {
+        let path = std::env::temp_dir().join(format!("braid-stuck-{}", std::process::id()));
+        let file = FileDevice::open(path.clone(), false, Some(4096)).unwrap();
+        std::fs::remove_file(path).unwrap();
+        let config = ReactorConfig {
+            name: "stuck".into(),
+            cpu: None,
+            spin: false,
+            arena_bytes: 4096,
+            addresses: Vec::new(),
+            listeners: Vec::new(),
+            devices: vec![Device::File(Arc::new(file))],
+        };
+        let (_sender, mailbox) = Mailbox::new("stuck").unwrap();
+        let mut reactor = Reactor::new(config, Still, mailbox).unwrap();
+        let request = DeviceRequest {
+            id: 0,
+            device: DeviceId(0),
+            op: DeviceOp::Read,
+            offset: 0,
+            length: 4096,
+            span: Span { at: 0, len: 4096 },
+        };
+        // The kernel isn't entered: it doesn't even hear of the request.
+        let extent = reactor.extent(request.span);
+        reactor
+            .devices
+            .begin(&mut reactor.ring, 0, &request, extent);
+        reactor.stop();
+        assert!(!reactor.is_drained(), "a device has its time");
+        let end_ns = reactor.now_ns + DEVICES_WAIT_NS;
+        assert_eq!(reactor.next_timeout(), Some(end_ns));
+        reactor.now_ns = end_ns;
+        assert!(reactor.is_drained());
+    }
 
     #[test]
     fn tags_survive_the_kernel() {

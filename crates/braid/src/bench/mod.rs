@@ -14,6 +14,7 @@ use crate::uri::{PathUri, UriKind};
 use anyhow::{Context, anyhow};
 use policy::{Knobs, Policy};
 use result::BenchResult;
+use serde_json::json;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -39,8 +40,9 @@ pub struct BenchArgs {
     #[arg(long, value_name = "TIME", default_value = "15", allow_hyphen_values = true,
           value_parser = Knobs::parse_weight_timeout)]
     weight_timeout: u64,
-    /// Reactor threads, each with its own connection to every path
+    /// Reactor threads, 1 to 256, each with its own connection to every path
     #[arg(long, value_name = "N", default_value = "1",
+          allow_hyphen_values = true,
           value_parser = clap::value_parser!(u16).range(1..=CORES_MAX as i64))]
     cores: u16,
     /// Pin the reactors to these CPUs, as in 0,2-3 [default: not pinned]
@@ -53,10 +55,12 @@ pub struct BenchArgs {
     #[arg(long, value_enum, value_delimiter = ',', value_name = "header,data")]
     digests: Vec<Digest>,
     /// Longest wait for any one answer while connecting
-    #[arg(long, value_name = "TIME", default_value = "5", value_parser = parse_seconds)]
+    #[arg(long, value_name = "TIME", default_value = "5", allow_hyphen_values = true,
+          value_parser = parse_seconds)]
     connect_timeout: u64,
-    /// Longest wait for one I/O
-    #[arg(long, value_name = "TIME", default_value = "30", value_parser = parse_seconds)]
+    /// Longest wait for one I/O, at least 10ms
+    #[arg(long, value_name = "TIME", default_value = "30", allow_hyphen_values = true,
+          value_parser = parse_io_timeout)]
     io_timeout: u64,
     /// Show how the latencies are distributed
     #[arg(long)]
@@ -82,16 +86,30 @@ enum Digest {
 /// # Errors
 /// Usage; what the volume can't do; I/Os that failed; data that was wrong.
 pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
+    let interrupt = Interrupt::install()?;
+    let result = measure(args, interrupt.clone());
+    match result {
+        Ok(failure) => failure.map_or(Ok(()), |why| Err(anyhow!(why))),
+        Err(error) => {
+            if args.output == Format::Json && interrupt.is_set() {
+                output::print_json(&json!({"interrupted": true, "error": format!("{error:#}")}))?;
+            }
+            Err(error)
+        }
+    }
+}
+
+/// Measures and shows; why the program has failed all the same, if it has.
+fn measure(args: &BenchArgs, interrupt: Interrupt) -> anyhow::Result<Option<String>> {
     let plan = plan(args)?;
     let uris: Arc<[String]> = args.paths.iter().map(PathUri::to_string).collect();
-    let interrupt = Interrupt::install()?;
     let mut host = Host::start(&plan, interrupt)?;
     let info = *host.volumes().first().context("the volume is not ready")?;
     let stamp = uuid::Uuid::new_v4().as_u64_pair().0;
     let tasks = args.words.tasks(0, &info, &uris, plan.cores.len(), stamp)?;
     let total = tasks[0]
         .runtime_ns
-        .map(|ns| Duration::from_nanos(ns + tasks[0].warmup_ns));
+        .map(|ns| Duration::from_nanos(ns.saturating_add(tasks[0].warmup_ns)));
     let mut progress = Progress::new(total);
     let finished = host.run(tasks, |moment| progress.show(moment));
     progress.finish();
@@ -112,9 +130,17 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
             output::print(&result.text(plan.cores.len(), args.histogram, style)?)?;
         }
     }
-    match result.failure() {
-        Some(why) => Err(anyhow!(why)),
-        None => Ok(()),
+    Ok(result.failure())
+}
+
+/// Shortest I/O time-out: keep-alive is half of it in whole milliseconds, and a target that has to
+/// wait for a CPU is not lost yet.
+const IO_TIMEOUT_NS_MIN: u64 = 10_000_000;
+
+fn parse_io_timeout(text: &str) -> Result<u64, String> {
+    match parse_seconds(text).map_err(|error| error.to_string())? {
+        ns if ns < IO_TIMEOUT_NS_MIN => Err(format!("\"{text}\" is shorter than 10ms")),
+        ns => Ok(ns),
     }
 }
 

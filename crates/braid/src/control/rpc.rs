@@ -81,6 +81,11 @@ pub fn answer(
     })
 }
 
+/// An error that answers no request.
+pub fn refusal(message: &str) -> Value {
+    failed(Value::Null, -32000, message)
+}
+
 /// Calls a method over a connected socket and waits for its answer.
 ///
 /// # Errors
@@ -93,9 +98,11 @@ pub fn call(
 ) -> anyhow::Result<Value> {
     let request = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params});
     stream.set_write_timeout(Some(wait))?;
-    write_line(stream, &request)?;
+    // Who turns us away has said why and closed, maybe before we have written.
+    let written = write_line(stream, &request);
     let Some(line) = Lines::new(stream, wait).next_line()? else {
-        anyhow::bail!("the other side has closed the connection");
+        written?;
+        anyhow::bail!("the other side has closed the connection without an answer: is it ending?");
     };
     let mut answer: Value = serde_json::from_slice(&line)?;
     if let Some(message) = answer.pointer("/error/message").and_then(Value::as_str) {

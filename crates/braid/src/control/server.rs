@@ -25,7 +25,8 @@ pub fn serve(listener: &UnixListener, control: &Arc<impl Methods>) {
         };
         let (control, client) = (control.clone(), clients.clone());
         if Arc::strong_count(&clients) > CLIENTS_MAX + 1 {
-            continue; // closes it
+            turn_away(stream);
+            continue;
         }
         let builder = std::thread::Builder::new().name("control".into());
         // Where there can be no thread, the client is closed too.
@@ -34,6 +35,17 @@ pub fn serve(listener: &UnixListener, control: &Arc<impl Methods>) {
             drop(client);
         });
     }
+}
+
+/// Says why, as far as the socket takes it at once, and closes.
+fn turn_away(mut stream: UnixStream) {
+    let text = format!(
+        "there are {CLIENTS_MAX} control clients, the most there may be: close one, or try \
+         again when those that say nothing have been closed ({} s)",
+        CLIENT_SILENCE.as_secs()
+    );
+    let _ = stream.set_nonblocking(true);
+    let _ = rpc::write_line(&mut stream, &rpc::refusal(&text));
 }
 
 fn serve_client(stream: &UnixStream, control: &impl Methods) {

@@ -54,6 +54,11 @@ pub fn default_path(service: Service) -> Option<PathBuf> {
         .then(|| runtime.join("braid").join(name))
 }
 
+/// Whether this is the directory of [`default_path`].
+fn is_usual(directory: &Path) -> bool {
+    default_path(RUN).is_some_and(|path| path.parent() == Some(directory))
+}
+
 /// Connects to a running service.
 ///
 /// # Errors
@@ -86,17 +91,23 @@ impl PrivateSocket {
     /// Makes the socket. `noun`: what listens there, in messages.
     ///
     /// # Errors
-    /// Another one listens there, or the file can't be made.
+    /// Another one listens there, or the file can't be made. Only the usual directory is made
+    /// where there is none: elsewhere it is more likely misspelt.
     pub fn bind(path: &Path, noun: &str) -> anyhow::Result<Self> {
-        if let Some(directory) = path
-            .parent()
-            .filter(|parent| !parent.as_os_str().is_empty())
-        {
+        if let Some(directory) = path.parent().filter(|parent| is_usual(parent)) {
             let mut builder = fs::DirBuilder::new();
             let made = builder.recursive(true).mode(0o755).create(directory);
             made.with_context(|| format!("cannot make {}", directory.display()))?;
         }
-        let context = || format!("cannot make the socket {}", path.display());
+        let context = || {
+            let advice = match path.parent() {
+                Some(parent) if !parent.as_os_str().is_empty() && !parent.exists() => {
+                    " (there is no such directory: make it, or give another path)"
+                }
+                _ => "",
+            };
+            format!("cannot make the socket {}{advice}", path.display())
+        };
         let listener = match bind_private(path) {
             Err(error) if error.kind() == ErrorKind::AddrInUse => {
                 take_over(path, noun)?;
@@ -166,7 +177,7 @@ mod tests {
     #[test]
     fn a_socket_is_private_and_goes_with_its_owner() {
         let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("sub/t.sock");
+        let path = directory.path().join("t.sock");
         let socket = PrivateSocket::bind(&path, "target").unwrap();
         assert_eq!(
             fs::metadata(&path).unwrap().permissions().mode() & 0o777,
@@ -175,6 +186,21 @@ mod tests {
         assert!(connect(TARGET, Some(&path)).is_ok());
         drop(socket);
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_directory_that_is_not_there_is_not_made() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("nope/t.sock");
+        let error = PrivateSocket::bind(&path, "target")
+            .err()
+            .unwrap()
+            .to_string();
+        assert!(
+            error.contains("there is no such directory: make it"),
+            "{error}"
+        );
+        assert!(!path.parent().unwrap().exists());
     }
 
     #[test]

@@ -29,7 +29,8 @@ fn explain(outcome: &Outcome, cell: &Cell) -> String {
     match cell.policy {
         Policy::Numa if fast.share < 0.01 => format!(
             "numa takes the nearest path, here slow, for every I/O: {} outstanding at {} each; \
-             fast is idle.",
+             fast is idle. It is told so on purpose: nearness says nothing of speed, and this is \
+             what a fixed choice costs when it is the wrong one.",
             outcome.setup.outstanding,
             format_ns(slow.mean_ns),
         ),
@@ -86,7 +87,10 @@ fn balance(cell: &Cell) -> &'static str {
         ratio if ratio < 0.8 => {
             "That is more on slow than equal numbers: weights follow the latencies a window late."
         }
-        _ => "Equal weight per latency comes to equal numbers in flight, as with queue-depth.",
+        _ => {
+            "Rate in proportion to 1 ÷ latency, times latency, is the same for both: equal numbers \
+             in flight (Little's law), level with queue-depth."
+        }
     }
 }
 
@@ -95,7 +99,8 @@ fn optimum(outcome: &Outcome) -> String {
     let needed = outcome.setup.needed_on_fast(latencies.fast_ns);
     format!(
         "The optimum keeps {needed:.0} I/Os on fast, which hold it at its cap, and the other \
-         {:.0} on slow.",
+         {:.0} on slow. What reaches it gives a path more only as long as that raises the path's \
+         throughput; latency and numbers in flight alone do not show where that ends.",
         f64::from(outcome.setup.outstanding) - needed,
     )
 }

@@ -19,7 +19,10 @@ use crate::units::parse_seconds;
 use anyhow::{Context, bail};
 use cells::Outcome;
 use policy::Policy;
-use std::path::PathBuf;
+use serde_json::json;
+use std::fs::File;
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
 
 /// Measure each policy over two unequal NVMe/TCP paths, all inside this process
 ///
@@ -34,7 +37,8 @@ pub struct DemoArgs {
           default_value = "numa,round-robin,queue-depth,weighted-latency")]
     policies: Vec<Policy>,
     /// Measure each cell of the table so long, after warming up
-    #[arg(long, value_name = "TIME", default_value = "2.5", value_parser = parse_seconds)]
+    #[arg(long, value_name = "TIME", default_value = "2.5", allow_hyphen_values = true,
+          value_parser = parse_seconds)]
     seconds: u64,
     /// Write a page with plots to this file
     #[arg(long, value_name = "FILE.html")]
@@ -58,17 +62,75 @@ pub fn run(args: &DemoArgs) -> anyhow::Result<()> {
             "--seconds: a cell takes at least 0.05 s",
         ));
     }
+    let mut report = args.report.as_deref().map(Report::open).transpose()?;
     let interrupt = Interrupt::install()?;
-    let outcome = stage::perform(&args.policies, args.seconds, interrupt)?;
+    let outcome = match stage::perform(&args.policies, args.seconds, interrupt.clone()) {
+        Ok(outcome) => outcome,
+        Err(error) => {
+            if args.output == Format::Json && interrupt.is_set() {
+                output::print_json(&json!({"interrupted": true, "error": format!("{error:#}")}))?;
+            }
+            return Err(error);
+        }
+    };
     match args.output {
         Format::Json => output::print_json(&json::json(&outcome))?,
         Format::Text => output::print(&text::text(&outcome, Style::of_stdout()))?,
     }
-    if let Some(path) = &args.report {
-        let page = report::page(&outcome)?;
-        std::fs::write(path, page).with_context(|| format!("cannot write {}", path.display()))?;
+    if let Some(report) = &mut report {
+        report.write(&report::page(&outcome)?)?;
     }
     verdict(&outcome)
+}
+
+/// The page's file, opened before the measurement that it is to show. What was in it stays until
+/// there is something else to write; a new one that nothing was written to goes.
+struct Report<'a> {
+    path: &'a Path,
+    file: File,
+    made: bool,
+}
+
+impl<'a> Report<'a> {
+    fn open(path: &'a Path) -> anyhow::Result<Self> {
+        let mut options = File::options();
+        options.write(true);
+        let (opened, made) = match options.clone().create_new(true).open(path) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => (options.open(path), false),
+            made => (made, true),
+        };
+        let file = opened.with_context(|| {
+            let path = path.display();
+            format!(
+                "--report: cannot write {path} (name a file in a directory that may be written)"
+            )
+        })?;
+        Ok(Self { path, file, made })
+    }
+
+    fn write(&mut self, page: &str) -> anyhow::Result<()> {
+        self.made = false;
+        let regular = self
+            .file
+            .metadata()
+            .is_ok_and(|metadata| metadata.is_file());
+        let emptied = if regular {
+            self.file.set_len(0)
+        } else {
+            Ok(())
+        };
+        emptied
+            .and_then(|()| self.file.write_all(page.as_bytes()))
+            .with_context(|| format!("cannot write {}", self.path.display()))
+    }
+}
+
+impl Drop for Report<'_> {
+    fn drop(&mut self) {
+        if self.made {
+            let _ = std::fs::remove_file(self.path);
+        }
+    }
 }
 
 fn verdict(outcome: &Outcome) -> anyhow::Result<()> {
@@ -79,4 +141,30 @@ fn verdict(outcome: &Outcome) -> anyhow::Result<()> {
         bail!("the machine is too busy for these figures to be trusted");
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_that_cannot_be_written_is_told_before_anything_is_measured() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("nope/r.html");
+        let error = Report::open(&path).err().unwrap();
+        assert!(format!("{error:#}").contains("cannot write"), "{error:#}");
+    }
+
+    #[test]
+    fn a_report_replaces_only_when_there_is_a_page() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("r.html");
+        drop(Report::open(&path).unwrap());
+        assert!(!path.exists(), "nothing was written");
+        std::fs::write(&path, "an older and longer page").unwrap();
+        drop(Report::open(&path).unwrap());
+        assert_eq!(std::fs::read(&path).unwrap().len(), 24);
+        Report::open(&path).unwrap().write("page").unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "page");
+    }
 }

@@ -296,8 +296,8 @@ mod tests {
                         block_shift: 9,
                     },
                     distance: 0,
-                    recovery: engine::host::Recovery::NONE,
                 }],
+                recovery: engine::host::Recovery::NONE,
             }],
         }
     }

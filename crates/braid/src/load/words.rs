@@ -37,40 +37,48 @@ pub struct Words {
     /// What to do; everything but read and randread DESTROYS the data on the volume
     #[arg(long, visible_alias = "readwrite", value_enum, default_value = "read")]
     pub rw: Rw,
-    /// Block size, or one for reads and one for writes: 4k or 4k,64k
-    #[arg(long, value_name = "SIZE", default_value = "4k", value_parser = Sizes::parse_bs)]
+    /// Block size, or one for reads and one for writes: 4k or 4k,64k; multiples of 512, 512 to 1m
+    #[arg(long, value_name = "SIZE", default_value = "4k", allow_hyphen_values = true,
+          value_parser = Sizes::parse_bs)]
     pub bs: Sizes,
     /// Block sizes in percent: 4k/75:64k/25; another split for writes behind a comma
     #[arg(long, value_name = "SPLIT", conflicts_with = "bs", value_parser = Sizes::parse_bssplit)]
     pub bssplit: Option<Sizes>,
-    /// Reads in a mix of reads and writes, percent
+    /// Reads in a mix of reads and writes, 0 to 100 percent
     #[arg(long, value_name = "PERCENT", default_value = "50",
+          allow_hyphen_values = true,
           value_parser = clap::value_parser!(u8).range(0..=100))]
     pub rwmixread: u8,
-    /// I/Os that one job keeps outstanding
+    /// I/Os that one job keeps outstanding, 1 to 65535
     #[arg(long, value_name = "N", default_value = "1",
+          allow_hyphen_values = true,
           value_parser = clap::value_parser!(u32).range(1..=i64::from(IODEPTH_MAX)))]
     pub iodepth: u32,
-    /// Jobs, dealt out to the cores in turn [default: one per core]
+    /// Jobs, 1 to 1024, dealt out to the cores in turn [default: one per core]
     #[arg(long, value_name = "N",
+          allow_hyphen_values = true,
           value_parser = clap::value_parser!(u32).range(1..=i64::from(JOBS_MAX)))]
     pub numjobs: Option<u32>,
     /// Seconds, or with a unit [default: 10 s; with --size or --verify until each job has done its
     /// part of the size once]
-    #[arg(long, value_name = "TIME", value_parser = parse_seconds)]
+    #[arg(long, value_name = "TIME", allow_hyphen_values = true,
+          value_parser = parse_seconds)]
     pub runtime: Option<u64>,
     /// First byte to touch
-    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = parse_size)]
+    #[arg(long, value_name = "SIZE", default_value = "0", allow_hyphen_values = true,
+          value_parser = parse_size)]
     pub offset: u64,
     /// Bytes to touch [default: to the end of the volume]
-    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    #[arg(long, value_name = "SIZE", allow_hyphen_values = true,
+          value_parser = parse_size)]
     pub size: Option<u64>,
     /// I/Os per second of each job at most; 0 = no limit (k = 1000)
     #[arg(long, alias = "rate_iops", value_name = "N", default_value = "0",
-          value_parser = parse_count)]
+          allow_hyphen_values = true, value_parser = parse_count)]
     pub rate_iops: u64,
     /// Bytes per second of each job at most; 0 = no limit
-    #[arg(long, value_name = "RATE", default_value = "0", value_parser = parse_rate)]
+    #[arg(long, value_name = "RATE", default_value = "0",
+          allow_hyphen_values = true, value_parser = parse_rate)]
     pub rate: u64,
     /// Write stamped blocks and check what is read. After writing, everything written is read
     /// back; with --rw read or randread, what an earlier --verify wrote is checked (a stamp covers
@@ -87,7 +95,7 @@ pub struct Words {
     pub seed: u64,
     /// Run so long before measuring
     #[arg(long, visible_alias = "ramp_time", value_name = "TIME", default_value = "0",
-          value_parser = parse_seconds)]
+          allow_hyphen_values = true, value_parser = parse_seconds)]
     pub ramp_time: u64,
 }
 
@@ -406,10 +414,30 @@ mod tests {
             "--rwmixread 101",
             "--runtime soon",
             "--bs 4k --bssplit 4k/100",
+            "--runtime 99999999999h",
             "--rate fast",
         ] {
             let line = std::iter::once("braid").chain(text.split_whitespace());
             assert!(Line::try_parse_from(line).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn negative_numbers_are_refused_as_values() {
+        for (text, part) in [
+            ("--runtime -1", "\"-1\" is not a duration"),
+            ("--bs -4k", "\"-4k\""),
+            ("--size -1m", "\"-1m\" is not a size"),
+            ("--offset -1", "\"-1\" is not a size"),
+            ("--rate -1", "\"-1\" is not a rate"),
+            ("--rate-iops -1", "\"-1\" is not a whole number"),
+            ("--iodepth -1", "-1 is not in 1..=65535"),
+            ("--numjobs -1", "-1 is not in 1..=1024"),
+            ("--rwmixread -1", "-1 is not in 0..=100"),
+        ] {
+            let line = std::iter::once("braid").chain(text.split_whitespace());
+            let error = Line::try_parse_from(line).err().unwrap().to_string();
+            assert!(error.contains(part), "{text}: {error}");
         }
     }
 }

@@ -4,7 +4,9 @@ use crate::units::format_bytes;
 use crate::uri::UriKind;
 use anyhow::{Context, bail};
 use runtime::{Device, FileDevice, MemoryDevice};
-use std::path::PathBuf;
+use std::io::ErrorKind;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// A backend in use.
@@ -15,6 +17,17 @@ pub struct Backend {
     /// Size of the namespace on it, bytes.
     pub bytes: u64,
     room: Room,
+    made: Option<Made>,
+}
+
+/// A file that was made for this backend: removed again unless kept.
+#[derive(Debug)]
+struct Made(PathBuf);
+
+impl Drop for Made {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
 }
 
 /// How far a namespace can grow.
@@ -29,20 +42,22 @@ enum Room {
 }
 
 impl Backend {
-    /// Opens what the configuration names.
+    /// Opens what the configuration names. A file that had to be made for it is removed with the
+    /// backend unless [`Backend::keep`] was called: what refuses to start leaves nothing behind.
     ///
     /// # Errors
     /// It isn't there, may not be written, or its size doesn't fit.
     pub fn open(namespace: &Namespace) -> anyhow::Result<Self> {
         let shift = namespace.block_shift()?;
         let wanted = namespace.size.map(|size| size.0);
+        let mut made = None;
         let (device, available, room) = match namespace.backend.kind() {
             UriKind::Memory(bytes) => {
                 let device = Device::Memory(Arc::new(MemoryDevice::new(*bytes)?));
                 (device, *bytes, Room::Fixed(*bytes))
             }
             UriKind::Null(bytes) => (Device::Null, *bytes, Room::Endless),
-            UriKind::File(path) => open_file(path, namespace, shift)?,
+            UriKind::File(path) => open_file(path, namespace, shift, &mut made)?,
             UriKind::NvmeTcp(_) => bail!("{} is no backend", namespace.backend),
         };
         let bytes = wanted.unwrap_or(available);
@@ -64,7 +79,15 @@ impl Backend {
             device,
             bytes: bytes >> shift << shift,
             room,
+            made,
         })
+    }
+
+    /// A file that was made stays.
+    pub fn keep(&mut self) {
+        if let Some(made) = self.made.take() {
+            std::mem::forget(made);
+        }
     }
 
     /// Makes room for a namespace of that size. Nothing is ever cut off from a file.
@@ -102,9 +125,12 @@ fn open_file(
     path: &PathBuf,
     namespace: &Namespace,
     shift: u8,
+    made: &mut Option<Made>,
 ) -> anyhow::Result<(Device, u64, Room)> {
-    let create = namespace.size.map(|size| size.0);
-    let file = FileDevice::open(path.clone(), namespace.read_only, create)?;
+    if let (Some(size), false) = (namespace.size, namespace.read_only) {
+        *made = make(path, size.0)?;
+    }
+    let file = FileDevice::open(path.clone(), namespace.read_only, None)?;
     if file.block_shift() > shift {
         bail!(
             "block_size {} is smaller than the {} that {} needs: set block_size = {}",
@@ -122,6 +148,27 @@ fn open_file(
         false => Room::Fixed(bytes),
     };
     Ok((Device::File(Arc::new(file)), bytes, room))
+}
+
+/// Makes a sparse file if there is none.
+fn make(path: &Path, bytes: u64) -> anyhow::Result<Option<Made>> {
+    let mut options = std::fs::OpenOptions::new();
+    match options.write(true).create_new(true).mode(0o600).open(path) {
+        Ok(file) => {
+            let made = Made(path.to_owned());
+            file.set_len(bytes).with_context(|| {
+                format!(
+                    "cannot make {} {} long",
+                    path.display(),
+                    format_bytes(bytes)
+                )
+            })?;
+            Ok(Some(made))
+        }
+        // Opening it tells the rest.
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(None),
+        Err(error) => Err(error).with_context(|| format!("cannot make {}", path.display())),
+    }
 }
 
 #[cfg(test)]
@@ -173,7 +220,10 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("v0");
         let uri = format!("file:{}", path.display());
-        let backend = Backend::open(&namespace(&uri, Some(1 << 20), 4096)).unwrap();
+        drop(Backend::open(&namespace(&uri, Some(1 << 20), 4096)).unwrap());
+        assert!(!path.exists(), "was made, and not kept");
+        let mut backend = Backend::open(&namespace(&uri, Some(1 << 20), 4096)).unwrap();
+        backend.keep();
         let len = || std::fs::metadata(&path).unwrap().len();
         assert_eq!((backend.bytes, len()), (1 << 20, 1 << 20));
         backend.make_room(2 << 20).unwrap();
@@ -182,5 +232,8 @@ mod tests {
         assert_eq!(len(), 2 << 20);
         let again = Backend::open(&namespace(&uri, None, 4096)).unwrap();
         assert_eq!(again.bytes, 2 << 20, "the file's own size");
+        drop((backend, again));
+        drop(Backend::open(&namespace(&uri, Some(1 << 20), 4096)).unwrap());
+        assert_eq!(len(), 2 << 20, "was there before");
     }
 }

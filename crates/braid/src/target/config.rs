@@ -21,15 +21,18 @@
 //! Identifiers that aren't given follow from the NQN and the NSID, so that two processes with the same
 //! configuration offer the same namespace. Their controller identifiers must then be disjoint:
 //! `cntlid = [1, 999]` here and `[1000, 1999]` there.
+mod check;
+
 use super::faults::FaultSettings;
 use super::limits::CONFIG_BYTES_MAX;
 use super::quantity::{Ana, Duration, Identifier, Rate, Size, from_text};
 use super::settings::Settings;
 use crate::cli::Usage;
 use crate::uri::PathUri;
-use anyhow::{Context, bail};
-use serde::Deserialize;
-use std::io::Read;
+use anyhow::bail;
+use serde::de::Error;
+use serde::{Deserialize, Deserializer};
+use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 use uuid::Uuid;
 
@@ -90,8 +93,8 @@ pub struct Config {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Namespace {
-    /// NSID; 1 where it is left out.
-    #[serde(default = "default_nsid")]
+    /// NSID; the next free one where it is left out (0 until then).
+    #[serde(default, deserialize_with = "nsid")]
     pub nsid: u32,
     /// Where its blocks are.
     #[serde(deserialize_with = "from_text")]
@@ -166,8 +169,12 @@ fn default_connections() -> u32 {
 fn default_buffers() -> Size {
     Size(512 << 20)
 }
-fn default_nsid() -> u32 {
-    1
+/// NVMe Base 2.0, 3.2.1.2: 0 and FFFFFFFFh are no namespace.
+fn nsid<'de, D: Deserializer<'de>>(from: D) -> Result<u32, D::Error> {
+    match u32::deserialize(from)? {
+        0 | u32::MAX => Err(D::Error::custom("an nsid is 1 to 4294967294")),
+        nsid => Ok(nsid),
+    }
 }
 fn default_block_size() -> u32 {
     4096
@@ -177,28 +184,56 @@ impl Config {
     /// Reads a configuration file.
     ///
     /// # Errors
-    /// The file can't be read; or what is wrong, with line and column and what could stand there.
+    /// The file can't be read. Usage: what is wrong in it, with line and column where TOML tells
+    /// them, and what could stand there.
     pub fn read(path: &Path) -> anyhow::Result<Self> {
-        let text = read_bounded(path).with_context(|| format!("cannot read {}", path.display()))?;
+        let text = read_bounded(path).map_err(|error| {
+            let advice = match error.downcast_ref::<std::io::Error>().map(|e| e.kind()) {
+                Some(ErrorKind::NotFound) => " (check the path given to -c)",
+                Some(ErrorKind::IsADirectory) => " (give the file in it)",
+                Some(ErrorKind::PermissionDenied) => " (check its permissions)",
+                Some(ErrorKind::InvalidData) => " (save it as UTF-8 text)",
+                _ => "",
+            };
+            error.context(format!("cannot read {}{advice}", path.display()))
+        })?;
         Self::parse(&text).map_err(|error| Usage::error(format!("{}: {error}", path.display())))
     }
 
+    /// What can be told before anything is opened or made.
+    ///
+    /// # Errors
+    /// One line that begins with the key.
+    pub fn check(&self) -> Result<(), String> {
+        check::check(self)
+    }
+
     fn parse(text: &str) -> Result<Self, String> {
-        let config: Config =
-            toml::from_str(text).map_err(|e| e.to_string().trim_end().to_owned())?;
+        let mut config: Config =
+            toml::from_str(text).map_err(|e| in_words(e.to_string().trim_end()))?;
         if config.ports.is_empty() {
             return Err("there is no [[port]]".into());
         }
         if config.namespaces.is_empty() {
             return Err("there is no [[namespace]]".into());
         }
+        check::number(&mut config.namespaces);
+        if let Some((at, nsid)) = check::duplicate(&config.namespaces) {
+            let place =
+                line_of_nsid(text, at).map_or(String::new(), |line| format!("line {line}: "));
+            return Err(format!(
+                "{place}namespace {} also has nsid {nsid}: give each its own, or leave nsid out",
+                at + 1
+            ));
+        }
+        config.check()?;
         Ok(config)
     }
 
     /// A target without a file: one namespace behind these ports.
     pub fn quick(nqn: String, backend: PathUri, ports: Vec<Port>) -> Self {
         let namespace = Namespace {
-            nsid: default_nsid(),
+            nsid: 1,
             backend,
             size: None,
             block_size: default_block_size(),
@@ -296,6 +331,32 @@ impl From<PortKeys> for Port {
 fn derived(nqn: &str, of: &str) -> Uuid {
     let subsystem = Uuid::new_v5(&Uuid::NAMESPACE_URL, nqn.as_bytes());
     Uuid::new_v5(&subsystem, of.as_bytes())
+}
+
+/// The line on which the nsid of namespace `at` stands.
+fn line_of_nsid(text: &str, at: usize) -> Option<usize> {
+    #[derive(Deserialize)]
+    struct Numbered {
+        nsid: Option<toml::Spanned<u32>>,
+    }
+    #[derive(Deserialize)]
+    struct Places {
+        namespace: Vec<Numbered>,
+    }
+    let places: Places = toml::from_str(text).ok()?;
+    let start = places.namespace.get(at)?.nsid.as_ref()?.span().start;
+    Some(text.get(..start)?.matches('\n').count() + 1)
+}
+
+/// The names that serde has for numbers, as their ranges.
+pub(super) fn in_words(error: &str) -> String {
+    error
+        .replace("expected u16", "expected a whole number from 0 to 65535")
+        .replace(
+            "expected u32",
+            "expected a whole number from 0 to 4294967295",
+        )
+        .replace("expected usize", "expected a whole number from 0")
 }
 
 fn read_bounded(path: &Path) -> anyhow::Result<String> {

@@ -1,4 +1,5 @@
 //! `braid target` in the foreground: options or file to a running target, until a signal ends it.
+use super::backend::Backend;
 use super::config::{Config, Port};
 use super::control::{self, Control};
 use super::launch::{Launched, launch};
@@ -9,6 +10,7 @@ use crate::cli::Usage;
 use crate::control::server;
 use crate::control::socket::{self, PrivateSocket};
 use crate::output;
+use crate::units::format_bytes;
 use crate::uri::PathUri;
 use anyhow::Context;
 use clap::Args;
@@ -24,7 +26,7 @@ const QUICK_NQN: &str = "nqn.2026-01.org.braid:target";
 /// Options of serving.
 #[derive(Clone, Debug, Args)]
 pub struct ServeArgs {
-    /// Configuration file; or, without one:
+    /// Configuration file in TOML (docs/target.md has every key); or, without one:
     #[arg(short, long, value_name = "FILE", conflicts_with_all = ["mem", "null", "file", "size",
         "listen", "delay", "nqn", "cqt"])]
     config: Option<PathBuf>,
@@ -82,7 +84,8 @@ pub fn run(args: ServeArgs) -> anyhow::Result<()> {
     config.spin |= args.spin;
     config.socket = args.socket.or(config.socket);
     let socket = control_socket(config.socket.take())?;
-    let mut launched = launch(&config)?;
+    let mut launched = launch(&config).map_err(|error| too_large(error, &config))?;
+    launched.backends.iter_mut().for_each(Backend::keep);
     stop_on_signals(&launched)?;
     if let Some(socket) = &socket {
         serve_control(socket, &config, &mut launched)?;
@@ -101,6 +104,19 @@ pub fn run(args: ServeArgs) -> anyhow::Result<()> {
     ended?;
     drop(socket);
     Ok(())
+}
+
+/// What can be made smaller where memory for payload can't be had.
+fn too_large(error: anyhow::Error, config: &Config) -> anyhow::Error {
+    match error.downcast_ref::<runtime::RuntimeError>() {
+        Some(runtime::RuntimeError::Memory {
+            object: "an arena", ..
+        }) => {
+            let bytes = format_bytes(config.buffers.0);
+            error.context(format!("buffers = \"{bytes}\" in the configuration"))
+        }
+        _ => error,
+    }
 }
 
 /// The configuration that the options come to.
@@ -133,6 +149,11 @@ fn quick(args: &ServeArgs) -> anyhow::Result<Config> {
     let cqt = cqt.map_err(|error| Usage::error(format!("--cqt: {error}")))?;
     config.cqt = cqt.unwrap_or_default();
     config.namespaces[0].size = size.map_err(|error| Usage::error(format!("--size: {error}")))?;
+    config.check().map_err(|error| {
+        // The keys that can be wrong here are options too; there is only one namespace.
+        let error = error.strip_prefix("namespace 1: ").unwrap_or(&error);
+        Usage::error(format!("--{error}"))
+    })?;
     Ok(config)
 }
 

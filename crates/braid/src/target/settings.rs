@@ -1,4 +1,5 @@
 //! What can be set of a port: in the configuration, behind `--listen`, and while it runs.
+use super::config::in_words;
 use super::faults::{self, FaultSettings};
 use super::quantity::{Ana, Duration, Rate, Size};
 use serde::Deserialize;
@@ -64,12 +65,12 @@ impl Settings {
             let one = Map::from_iter([(key.clone(), value.clone())]);
             if faults::KEYS.contains(&key.as_str()) {
                 let one = serde_json::from_value::<FaultSettings>(one.into());
-                one.map_err(|e| format!("{key}: {e}"))?;
+                one.map_err(|e| format!("{key}: {}", in_words(&e.to_string())))?;
                 faults.insert(key, value);
                 continue;
             }
             serde_json::from_value::<Settings>(one.into()).map_err(|error| {
-                let known = format!("{key}: {error}");
+                let known = format!("{key}: {}", in_words(&error.to_string()));
                 match error.to_string().starts_with("unknown field") {
                     true => format!("{known}, or of a fault: {}", faults::KEYS.join(", ")),
                     false => known,
@@ -180,7 +181,7 @@ mod tests {
             (["delay=2h"], "delay: \"2h\" is longer than an hour"),
             (
                 ["servers=70000"],
-                "servers: invalid value: integer `70000`, expected u16",
+                "servers: invalid value: integer `70000`, expected a whole number from 0 to 65535",
             ),
             (
                 ["ana=up"],

@@ -13,7 +13,8 @@ const TARGET: &str = "target --mem 1MiB --listen 127.0.0.1:0 --socket target.soc
 /// allow), execv.
 const REFUSE_IO_URING: &str = r#"
 import ctypes, os, struct, sys
-code = struct.pack("HBBI" * 4, 0x20, 0, 0, 0, 0x15, 0, 1, 425, 6, 0, 0, 0x50001, 6, 0, 0, 0x7fff0000)
+code = [0x20, 0, 0, 0, 0x15, 0, 1, 425, 6, 0, 0, 0x50001, 6, 0, 0, 0x7fff0000]
+code = struct.pack("HBBI" * 4, *code)
 code = ctypes.create_string_buffer(code)
 program = ctypes.create_string_buffer(struct.pack("HxxxxxxP", 4, ctypes.addressof(code)))
 prctl = ctypes.CDLL(None).prctl

@@ -36,8 +36,11 @@ impl Machine for TargetEngine {
     }
 
     fn handle_payload(&mut self, conn: ConnId, len: u32, crc: u32, now_ns: u64) {
-        self.subsystem.handle_payload(id(conn), len, crc, now_ns);
-        self.drain(now_ns);
+        // What was being received when the connection was told to close begins nothing (T9).
+        if self.connections.is_open(conn) {
+            self.subsystem.handle_payload(id(conn), len, crc, now_ns);
+            self.drain(now_ns);
+        }
     }
 
     fn poll_transmit(

@@ -301,6 +301,14 @@ impl Hand {
         self.say(conn, &bytes);
     }
 
+    /// One H2CData for an R2T, without its last byte.
+    pub fn answer_but_one(&mut self, conn: u32, r2t: &DataHeader, data: &[u8]) {
+        let mut bytes = Vec::new();
+        let kind = PduType::H2cData;
+        Framing::PLAIN.whole(&mut bytes, kind, flags::LAST, &r2t.emit(), data);
+        self.say(conn, &bytes[..bytes.len() - 1]);
+    }
+
     /// Bytes from a host.
     pub fn say(&mut self, conn: u32, bytes: &[u8]) {
         self.wire(conn).backlog.extend(bytes);

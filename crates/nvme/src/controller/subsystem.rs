@@ -18,7 +18,9 @@
 //!
 //! # Limits
 //! Connections as configured, one controller for each at most, `entries` commands per queue;
-//! 10 s from TCP connection to the end of Connect; two minutes without use (see [`crate::limits`]).
+//! 4 KiB of ranges for each Dataset Management under way (so up to `entries` - 1 per queue), taken
+//! when they come, kept by the driver until the command's end; 10 s from TCP connection to the end
+//! of Connect; two minutes without use (see [`crate::limits`]).
 use super::association::{Controller, Notice};
 use super::commands::Work;
 use super::config::{ConfigError, Shared, check_blocks};

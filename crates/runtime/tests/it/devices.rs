@@ -102,7 +102,7 @@ fn exercise(recording: &Recording) {
     assert_eq!(recording.data(span(0, 4096)), [0; 4096]);
 }
 
-/// Ranges that aren't on a device of 4 MiB.
+/// Ranges that aren't in memory of 4 MiB.
 fn refuses_outside(recording: &Recording) {
     for (offset, length) in [
         (4 << 20, 4096),
@@ -136,7 +136,19 @@ fn a_file() {
     let path = Temporary::new("file", std::env::temp_dir().to_str().unwrap());
     let recording = with(file(&path, 4 << 20));
     exercise(&recording);
-    refuses_outside(&recording);
+    for offset in [u64::MAX - 4095, 1 << 63] {
+        let result = recording.device(DeviceOp::Read, offset, 4096, span(0, 4096));
+        assert_eq!(result, Err(DeviceError::Os(22)), "no file reaches {offset}");
+    }
+}
+
+#[test]
+fn a_file_that_was_made_longer_is_used_up_to_its_new_end() {
+    let path = Temporary::new("grown", std::env::temp_dir().to_str().unwrap());
+    let recording = with(file(&path, 1 << 20));
+    let opened = std::fs::OpenOptions::new().write(true).open(&path.0);
+    opened.unwrap().set_len(4 << 20).unwrap();
+    exercise(&recording);
 }
 
 #[test]

@@ -140,10 +140,6 @@ fn explanations_follow_the_measured_figures() {
     );
     other.cells[3] = cell(Policy::WeightedLatency, Op::Read, 366.0, 512.0);
     let lines = explanations(&other);
-    assert!(
-        lines[3].contains("comes to equal numbers in flight"),
-        "{}",
-        lines[3]
-    );
+    assert!(lines[3].contains("level with queue-depth"), "{}", lines[3]);
     assert!(lines[2].contains("506 wait there"), "{}", lines[2]);
 }

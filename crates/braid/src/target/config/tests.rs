@@ -139,7 +139,11 @@ fn a_wrong_value_is_shown_with_its_place_and_what_is_right() {
             "\"slow\"",
             ["line 36", "one of optimized, non-optimized"],
         ),
-        ("[1, 999]", "[1, 99999]", ["line 5", "expected u16"]),
+        (
+            "[1, 999]",
+            "[1, 99999]",
+            ["line 5", "expected a whole number from 0 to 65535"],
+        ),
     ] {
         let error = error(&WHOLE.replacen(right, wrong, 1));
         for part in parts {
@@ -169,4 +173,99 @@ fn a_file_that_is_not_there_or_too_large_is_refused() {
     std::fs::write(&path, vec![b'#'; CONFIG_BYTES_MAX as usize + 1]).unwrap();
     let large = format!("{:#}", Config::read(&path).unwrap_err());
     assert!(large.contains("more than 1048576 bytes"), "{large}");
+}
+
+fn with_namespaces(namespaces: &str) -> String {
+    format!(
+        "nqn = \"nqn.2026-01.org.example:v0\"\n{namespaces}\n[[port]]\nlisten = \"127.0.0.1:0\"\n"
+    )
+}
+
+#[test]
+fn namespaces_without_nsid_get_the_next_free_one() {
+    let text = with_namespaces(
+        "namespace = [{ backend = \"null:1MiB\" }, { nsid = 2, backend = \"null:1MiB\" }, \
+         { backend = \"null:1MiB\" }, { backend = \"null:1MiB\" }]",
+    );
+    let config = Config::parse(&text).unwrap();
+    let nsids: Vec<_> = config.namespaces.iter().map(|of| of.nsid).collect();
+    assert_eq!(nsids, [1, 2, 3, 4]);
+}
+
+#[test]
+fn an_nsid_that_is_there_twice_is_shown_with_its_line() {
+    let one = "[[namespace]]\nnsid = 1\nbackend = \"null:1MiB\"\n";
+    assert_eq!(
+        error(&with_namespaces(&format!("{one}{one}"))),
+        "line 6: namespace 2 also has nsid 1: give each its own, or leave nsid out"
+    );
+    for nsid in ["0", "4294967295"] {
+        let error = error(&with_namespaces(&one.replace("= 1", &format!("= {nsid}"))));
+        assert!(
+            error.contains("line 3") && error.contains("1 to 4294967294"),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn what_needs_no_look_at_the_machine_is_told_first() {
+    for (right, wrong, part) in [
+        (
+            "\"[::1]:4420\"",
+            "\"foo\"",
+            "listen \"foo\": write ADDRESS:PORT",
+        ),
+        (
+            "[::1]:4420",
+            "[::1]:99999",
+            "\"99999\" is no port from 0 to 65535",
+        ),
+        (
+            "nqn.2026-01.org.example:v0",
+            "foo",
+            "nqn \"foo\" must begin with",
+        ),
+        (
+            "nqn.2026-01.org.example:host",
+            "foo",
+            "hosts \"foo\" must begin with",
+        ),
+        (
+            "[1, 999]",
+            "[999, 1]",
+            "cntlid [999, 1] is not [first, last]",
+        ),
+        ("\"128KiB\"", "\"100KiB\"", "transfer_size 100 KiB is not"),
+        ("\"3s\"", "\"70s\"", "cqt 70000 ms is more than"),
+        (
+            "block_size = 512",
+            "block_size = 1024",
+            "namespace 1: block_size 1024",
+        ),
+        (
+            "\"1GiB\"",
+            "\"1000\"",
+            "namespace 1: size 1000 is not a multiple",
+        ),
+        (
+            "file:/srv/v0",
+            "null:1MiB",
+            "namespace 1: size 1 GiB is more than the 1 MiB",
+        ),
+    ] {
+        let error = error(&WHOLE.replacen(right, wrong, 1));
+        assert!(error.contains(part), "{part} in {error}");
+    }
+}
+
+#[test]
+fn a_directory_or_another_encoding_is_said_with_advice() {
+    let directory = tempfile::tempdir().unwrap();
+    let said = |path: &Path| format!("{:#}", Config::read(path).unwrap_err());
+    assert!(said(directory.path()).contains("give the file in it"));
+    let path = directory.path().join("t.toml");
+    assert!(said(&path).contains("check the path given to -c"));
+    std::fs::write(&path, [0xff, 0xfe]).unwrap();
+    assert!(said(&path).contains("save it as UTF-8"), "{}", said(&path));
 }

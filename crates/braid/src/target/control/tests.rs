@@ -186,3 +186,25 @@ fn hostile_clients_hinder_nobody() {
     )
     .unwrap();
 }
+
+#[test]
+fn one_client_too_many_is_told_why() {
+    let (_directory, path) = served();
+    let wait = Duration::from_secs(60);
+    let clients = (0..crate::control::limits::CLIENTS_MAX).map(|_| {
+        let mut stream = UnixStream::connect(&path).unwrap();
+        // An answer shows that it has its place.
+        rpc::call(&mut stream, "target.show", json!({}), wait).unwrap();
+        stream
+    });
+    let clients: Vec<_> = clients.collect();
+    let mut late = UnixStream::connect(&path).unwrap();
+    let error = rpc::call(&mut late, "target.show", json!({}), wait).unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .starts_with("there are 16 control clients"),
+        "{error}"
+    );
+    drop(clients);
+}

@@ -1,0 +1,110 @@
+//! What can be told of a configuration before anything is opened, made or listened on.
+//!
+//! # Contract
+//! An error begins with the key that is wrong. What depends on the machine (is there such a file, is
+//! the port free) is not looked at.
+use super::{Config, Namespace};
+use crate::target::limits::CQT_MS_MAX;
+use crate::units::format_bytes;
+use crate::uri::UriKind;
+use std::collections::BTreeSet;
+
+/// Longest NQN, bytes (NVMe Base 2.0, 4.7).
+const NQN_MAX: usize = 223;
+/// Largest controller identifier that can be handed out (NVMe Base 2.0, 5.17.2.1: FFF0h and above
+/// are reserved).
+const CNTLID_MAX: u16 = 0xffef;
+
+/// Gives each namespace without an NSID the next free one.
+pub(super) fn number(namespaces: &mut [Namespace]) {
+    let taken: BTreeSet<u32> = namespaces.iter().map(|namespace| namespace.nsid).collect();
+    let mut free = (1..u32::MAX).filter(|nsid| !taken.contains(nsid));
+    for namespace in namespaces.iter_mut().filter(|of| of.nsid == 0) {
+        // There are fewer namespaces than numbers: each takes memory.
+        namespace.nsid = free.next().unwrap_or(u32::MAX);
+    }
+}
+
+/// The whole configuration.
+pub(super) fn check(config: &Config) -> Result<(), String> {
+    check_nqn("nqn", &config.nqn)?;
+    for host in &config.hosts {
+        check_nqn("hosts", host)?;
+    }
+    let [first, last] = config.cntlid;
+    if first == 0 || first > last || last > CNTLID_MAX {
+        return Err(format!(
+            "cntlid [{first}, {last}] is not [first, last] within 1 to {CNTLID_MAX}"
+        ));
+    }
+    let transfer = config.transfer_size.0;
+    if !transfer.is_power_of_two() || !(4096..=1 << 20).contains(&transfer) {
+        return Err(format!(
+            "transfer_size {} is not a power of two from 4 KiB to 1 MiB",
+            format_bytes(transfer)
+        ));
+    }
+    let cqt_ms = config.cqt.0.div_ceil(1_000_000);
+    if cqt_ms > CQT_MS_MAX {
+        return Err(format!(
+            "cqt {cqt_ms} ms is more than the {CQT_MS_MAX} ms that can be reported"
+        ));
+    }
+    for (number, namespace) in (1..).zip(&config.namespaces) {
+        check_namespace(namespace).map_err(|error| format!("namespace {number}: {error}"))?;
+    }
+    for port in &config.ports {
+        check_listen(&port.listen)?;
+    }
+    Ok(())
+}
+
+/// Place (from 0) and NSID of the first namespace that has the number of one before it.
+pub(super) fn duplicate(namespaces: &[Namespace]) -> Option<(usize, u32)> {
+    let mut seen = BTreeSet::new();
+    let at = namespaces.iter().position(|of| !seen.insert(of.nsid))?;
+    Some((at, namespaces[at].nsid))
+}
+
+fn check_nqn(key: &str, nqn: &str) -> Result<(), String> {
+    if nqn.starts_with("nqn.") && nqn.len() <= NQN_MAX {
+        return Ok(());
+    }
+    Err(format!(
+        "{key} \"{nqn}\" must begin with \"nqn.\" and have at most {NQN_MAX} bytes, as in \
+         nqn.2026-01.org.example:v0"
+    ))
+}
+
+fn check_namespace(namespace: &Namespace) -> Result<(), String> {
+    let shift = namespace.block_shift().map_err(|error| error.to_string())?;
+    let Some(size) = namespace.size else {
+        return Ok(());
+    };
+    if size.0 == 0 || !size.0.is_multiple_of(1 << shift) {
+        return Err(format!(
+            "size {} is not a multiple of the block size {} above 0",
+            size.0, namespace.block_size
+        ));
+    }
+    match namespace.backend.kind() {
+        UriKind::Memory(room) | UriKind::Null(room) if size.0 > *room => Err(format!(
+            "size {} is more than the {} of {}: make it smaller, or the backend larger",
+            format_bytes(size.0),
+            format_bytes(*room),
+            namespace.backend
+        )),
+        _ => Ok(()),
+    }
+}
+
+fn check_listen(listen: &str) -> Result<(), String> {
+    let wanted = "write ADDRESS:PORT, an IPv6 address in brackets, port 0 for any free one";
+    match listen.rsplit_once(':') {
+        Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => Ok(()),
+        Some((host, port)) if !host.is_empty() => Err(format!(
+            "listen \"{listen}\": \"{port}\" is no port from 0 to 65535 ({wanted})"
+        )),
+        _ => Err(format!("listen \"{listen}\": {wanted}")),
+    }
+}
