@@ -1,10 +1,10 @@
 //! What the cores of one program tell each other of the I/Os they have in flight (trap T47).
 //!
 //! # Contract
-//! Each core writes its own row and only reads the others'. It writes at the end of a loop turn, when
-//! what has ended is replaced already: while a core sleeps, its row says what it waits for. A count
-//! that is read may be one loop turn old; a policy that looks at it chooses by a slightly older
-//! truth, and nothing else depends on it.
+//! Each core writes its own row and only reads the others'. It writes at the end of a loop turn,
+//! when what has ended is replaced already: while a core sleeps, its row says what it waits for. A
+//! count that is read may be one loop turn old; a policy that looks at it chooses by a slightly
+//! older truth, and nothing else depends on it.
 use engine::host::HostEngine;
 use policy::PathIndex;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -3,8 +3,8 @@
 //! # Contract
 //! Everything of the engine is passed through; [`Machine::turn`] hands the ends of I/Os to the
 //! worker and lets it make new ones. What the controlling thread must know goes to it as
-//! [`LoadEvent`]s. Core 0 passes what its engine learnt of the paths on to the other cores. What is in
-//! flight here is shown to the other cores after the worker's turn: between an end and the I/O that
+//! [`LoadEvent`]s. Core 0 passes what its engine learnt of the paths on to the other cores. What is
+//! in flight here is shown to the others after the worker's turn: between an end and the I/O that
 //! replaces it the count would always be too low (trap T47).
 use super::board::Board;
 use super::worker::{Device, Finished, Task, Worker};
