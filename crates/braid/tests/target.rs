@@ -204,6 +204,40 @@ fn t31_two_processes_offer_one_file_as_one_subsystem() {
 }
 
 #[test]
+fn t33_a_namespace_that_was_grown_is_used_up_to_its_new_end() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("v0");
+    let file = ["--file", file.to_str().unwrap(), "--size", "1MiB"];
+    let arguments = [&file[..], &["--listen", "127.0.0.1:0"]].concat();
+    let Some(target) = Target::start(directory.path(), "t.sock", &arguments, 1) else {
+        return;
+    };
+    assert!(target.control(&["resize", "1", "4MiB"]).status.success());
+    for rw in ["write", "read"] {
+        let (well, said) = target.write(&["--size", "4m", "--rw", rw]);
+        assert!(well, "{rw}: {said}");
+    }
+    target.end();
+}
+
+#[test]
+fn a_wildcard_is_listened_on_and_never_told_to_hosts() {
+    let (code, error) = refused(&["--mem", "1MiB", "--listen", "0.0.0.0:0"]);
+    assert_eq!(code, Some(1), "{error}");
+    assert!(error.contains("add advertise=ADDRESS"), "{error}");
+    let directory = tempfile::tempdir().unwrap();
+    let mem = ["--mem", "1MiB", "--listen"];
+    let arguments = [&mem[..], &["0.0.0.0:0,advertise=127.0.0.1"]].concat();
+    let Some(target) = Target::start(directory.path(), "t.sock", &arguments, 1) else {
+        return;
+    };
+    assert!(target.uri().starts_with("nvme-tcp://127.0.0.1:"));
+    let (well, said) = target.write(&[]);
+    assert!(well, "{said}");
+    target.end();
+}
+
+#[test]
 fn what_can_not_be_is_refused_with_what_to_do() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = taken.local_addr().unwrap().to_string();
@@ -298,13 +332,18 @@ impl Target {
             .unwrap()
     }
 
-    /// Writes 16 blocks; whether all went well, and what was said.
+    /// Writes 16 blocks unless told otherwise; whether all went well, and what was said.
     fn write(&self, options: &[&str]) -> (bool, String) {
         let sized = options.contains(&"--size");
         let size: &[&str] = if sized { &[] } else { &["--size", "64k"] };
         let mut command = braid();
+        let rw: &[&str] = match options.contains(&"--rw") {
+            true => &[],
+            false => &["--rw", "write"],
+        };
         command
-            .args(["bench", self.uri(), "--rw", "write", "--bs", "4k"])
+            .args(["bench", self.uri(), "--bs", "4k"])
+            .args(rw)
             .args(["--connect-timeout", "500ms"])
             .args(size)
             .args(options);

@@ -29,10 +29,11 @@ use super::quantity::{Ana, Duration, Identifier, Rate, Size, from_text};
 use super::settings::Settings;
 use crate::cli::Usage;
 use crate::uri::PathUri;
-use anyhow::bail;
+use anyhow::{Context, bail};
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 use std::io::{ErrorKind, Read};
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use uuid::Uuid;
 
@@ -119,6 +120,8 @@ pub struct Namespace {
 pub struct Port {
     /// Address and port; port 0 = any free one.
     pub listen: String,
+    /// Address that hosts are told, where it isn't the one bound: behind a wildcard it must be said.
+    pub advertise: Option<IpAddr>,
     /// What slows it.
     pub shape: shape::Config,
     /// ANA state of all namespaces seen through it.
@@ -132,6 +135,7 @@ pub struct Port {
 #[serde(deny_unknown_fields)]
 struct PortKeys {
     listen: String,
+    advertise: Option<IpAddr>,
     delay: Option<Duration>,
     jitter: Option<Duration>,
     bandwidth: Option<Rate>,
@@ -302,6 +306,7 @@ impl Port {
         settings.apply(&mut shape, 0);
         Port {
             listen,
+            advertise: None,
             shape,
             ana: settings.ana.unwrap_or_default().0,
             faults: settings.faults.clone(),
@@ -323,7 +328,10 @@ impl From<PortKeys> for Port {
             ana: keys.ana,
             faults: keys.faults,
         };
-        Port::new(keys.listen, &settings)
+        Port {
+            advertise: keys.advertise,
+            ..Port::new(keys.listen, &settings)
+        }
     }
 }
 

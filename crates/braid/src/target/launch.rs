@@ -1,7 +1,7 @@
 //! From a configuration to a running target: backends opened, ports bound, the engine made, its
 //! reactor started.
 use super::backend::Backend;
-use super::config::Config;
+use super::config::{Config, Port};
 use super::limits::CQT_MS_MAX;
 use anyhow::{Context, anyhow, bail};
 use engine::DeviceId;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 /// A target that runs.
 pub struct Launched {
-    /// Addresses really bound, by port.
+    /// Addresses that hosts connect to, by port: as bound, or as configured to be advertised.
     pub addresses: Vec<SocketAddr>,
     /// Backends, by namespace in the configuration's order.
     pub backends: Vec<Backend>,
@@ -48,8 +48,9 @@ pub fn launch(config: &Config) -> anyhow::Result<Launched> {
     let backends = open_backends(config)?;
     let listeners = config.ports.iter().map(|port| bind(&port.listen));
     let listeners = listeners.collect::<anyhow::Result<Vec<_>>>()?;
-    let addresses = listeners.iter().map(TcpListener::local_addr);
-    let addresses = addresses.collect::<Result<Vec<_>, _>>()?;
+    let addresses = listeners.iter().zip(&config.ports);
+    let addresses = addresses.map(|(listener, port)| advertised(port, listener.local_addr()?));
+    let addresses = addresses.collect::<anyhow::Result<Vec<_>>>()?;
     let engine = TargetEngine::new(TargetConfig {
         subsystem: subsystem(config, &backends, &addresses)?,
         shapes: config.ports.iter().map(|port| port.shape).collect(),
@@ -140,6 +141,20 @@ fn bind(listen: &str) -> anyhow::Result<TcpListener> {
         };
         anyhow::Error::new(error).context(format!("cannot listen on {address} ({advice})"))
     })
+}
+
+/// The address in the discovery log and in the URI. A wildcard is none that a host could connect to
+/// (Base 2.0, 5.16.1.23: TRADDR is the port's address).
+fn advertised(port: &Port, bound: SocketAddr) -> anyhow::Result<SocketAddr> {
+    let ip = port.advertise.unwrap_or(bound.ip());
+    if ip.is_unspecified() {
+        bail!(
+            "listen \"{}\" is every address, and hosts must be told one: add advertise=ADDRESS, or \
+             listen on that address",
+            port.listen
+        );
+    }
+    Ok(SocketAddr::new(ip, bound.port()))
 }
 
 fn subsystem(

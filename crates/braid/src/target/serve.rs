@@ -44,7 +44,7 @@ pub struct ServeArgs {
     #[arg(long, value_name = "SIZE")]
     size: Option<String>,
     /// A port, and what slows it: 127.0.0.1:4420,delay=30ms (the keys of `braid target set`); port 0
-    /// is any free one
+    /// is any free one; 0.0.0.0:4420,advertise=192.0.2.1 listens on all addresses and tells hosts one
     #[arg(long, value_name = "ADDRESS:PORT[,KEY=VALUE…]")]
     listen: Vec<String>,
     /// Delay of every port that names none
@@ -160,14 +160,28 @@ fn quick(args: &ServeArgs) -> anyhow::Result<Config> {
 fn quick_port(listen: &str, delay: Option<Duration>) -> anyhow::Result<Port> {
     let mut words = listen.split(',');
     let address = words.next().unwrap_or_default().to_owned();
-    let mut settings = Settings::from_words(words)
-        .map_err(|error| Usage::error(format!("--listen {listen}: {error}")))?;
+    let wrong = |error| Usage::error(format!("--listen {listen}: {error}"));
+    let (advertised, words): (Vec<&str>, Vec<&str>) =
+        words.partition(|word| word.trim().starts_with("advertise="));
+    let mut settings = Settings::from_words(words).map_err(wrong)?;
+    let advertise = match advertised[..] {
+        [] => None,
+        [word] => {
+            let text = word.trim().trim_start_matches("advertise=").trim();
+            let address = text.parse();
+            Some(address.map_err(|_| wrong(format!("advertise: \"{text}\" is no IP address")))?)
+        }
+        _ => return Err(wrong("advertise is given twice".into())),
+    };
     if settings.stall.is_some() {
         let text = "stall is for a target that runs (braid target set)";
         return Err(Usage::error(format!("--listen {listen}: {text}")));
     }
     settings.delay = settings.delay.or(delay);
-    Ok(Port::new(address, &settings))
+    Ok(Port {
+        advertise,
+        ..Port::new(address, &settings)
+    })
 }
 
 /// A `file:` URI; a relative path counts from here.
