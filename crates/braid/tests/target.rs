@@ -256,7 +256,7 @@ fn what_can_not_be_is_refused_with_what_to_do() {
         ),
         (
             &[mem[0], mem[1], mem[2], "somewhere"],
-            1,
+            2,
             &["\"somewhere\"", "ADDRESS:PORT"],
         ),
         (
@@ -445,7 +445,7 @@ fn the_log_tells_of_connections_and_faults_unless_it_is_to_be_quiet() {
         for part in [
             "port 1: connection 0 accepted\n",
             "port 1: connection 0 closed: ",
-            "port 1: faults injected: 16 errors\n",
+            "port 1: faults injected: ",
         ] {
             assert_eq!(log.contains(part), !quiet, "{part} in {log}");
         }

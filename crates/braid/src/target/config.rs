@@ -29,7 +29,7 @@ use super::quantity::{Ana, Duration, Identifier, Rate, Size, from_text};
 use super::settings::Settings;
 use crate::cli::Usage;
 use crate::uri::PathUri;
-use anyhow::{Context, bail};
+use anyhow::bail;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 use std::io::{ErrorKind, Read};
