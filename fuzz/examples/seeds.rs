@@ -34,22 +34,41 @@ fn session(choice: u8) -> Vec<u8> {
     tape.extend([WELL, WELL, 12, choice % 4, WELL]);
     // Sixty-four blocks, more than fits a capsule: R2T and several data PDUs.
     tape.extend([SUBMIT, 4, 63, 0, SUBMIT, 5, 63, 0, WELL, WELL, WELL]);
+    // Outside the namespace: a read, a write, a range to deallocate.
+    tape.extend([
+        SUBMIT, 5, 255, 255, SUBMIT, 4, 255, 255, SUBMIT, 3, 1, 0, WELL,
+    ]);
     tape.extend([13, 1, WELL]);
     tape
 }
 
-/// A controller that answers: ICResp, Connect, a read with data, a write with R2T, a response.
+/// A controller that answers: ICResp, Connect, a read with data, a write with R2T, responses; and at
+/// last breaks a rule.
 fn queue(choice: u8) -> Vec<u8> {
     let mut tape = vec![choice];
     tape.extend([1, 0, 0, 0]);
     tape.extend([1, 1, 0, 0]);
+    // A read of 1024 bytes; C2HData, LAST, offset 0, 1024 bytes; then its response.
     tape.extend([3, 1, 1, 0]);
-    // C2HData, LAST, of the newest command: offset 0, 1024 bytes; then its response.
-    tape.extend([1, 2, 4, 0, 0, 0, 0, 0, 0, 4]);
+    tape.extend([1, 2, 4, 0, 0, 0, 4]);
     tape.extend([1, 1, 0, 0]);
+    // A write of 20992 bytes; R2T for all of it; sends reported; the response.
     tape.extend([3, 3, 40, 0]);
-    tape.extend([1, 3, 0, 0, 0, 0, 0, 0, 0, 0x52, 0, 0, 1, 0]);
+    tape.extend([1, 3, 0, 0, 0, 41, 1, 0]);
     tape.extend([6, 255, 1, 1, 0, 0]);
+    for _ in 0..4 {
+        tape.extend([3, 0, 0, 0, 1, 1, 0, 0]);
+    }
+    match choice % 4 {
+        // Data from the middle of a read.
+        0 => tape.extend([3, 1, 1, 0, 1, 2, 4, 0, 1, 0, 2]),
+        // More data asked for than a write has.
+        1 => tape.extend([3, 3, 1, 0, 1, 3, 0, 0, 0, 9, 1, 0]),
+        // More data than a read has.
+        2 => tape.extend([3, 1, 1, 0, 1, 2, 4, 0, 0, 0, 8]),
+        // An answer to the command before.
+        _ => tape.extend([3, 1, 1, 0, 1, 1, 0, 1]),
+    }
     tape
 }
 

@@ -7,6 +7,9 @@ use nvme::wire::pdu::{DataHeader, Framing, Header, IcResp, PduType};
 use nvme::wire::sqe::nvm;
 use nvme::wire::{Cqe, Sqe, Status};
 
+/// Commands in a row whose CIDs all differ.
+const CIDS_APART: usize = 64;
+
 /// The tape: a byte of configuration, then one operation after the other.
 pub fn run(data: &[u8]) {
     let mut tape = Tape::new(data);
@@ -78,6 +81,9 @@ impl World {
             if header.kind == PduType::CapsuleCmd as u8
                 && let Ok(sqe) = Sqe::new(&rest[8..])
             {
+                // A late answer to an earlier command must find nothing (T11).
+                let recent = &self.cids[self.cids.len().saturating_sub(CIDS_APART)..];
+                assert!(!recent.contains(&sqe.cid()), "a CID came again too soon");
                 self.cids.push(sqe.cid());
             }
             assert!(
@@ -119,7 +125,7 @@ impl World {
                     .whole(&mut pdu, PduType::CapsuleResp, 0, &cqe.emit(), &[]);
             }
             2 => {
-                let (offset, length) = (tape.long(), tape.word() % 4096);
+                let (offset, length) = (offset(tape), tape.word() % 4096);
                 let own = DataHeader {
                     cccid: cid,
                     ttag: 0,
@@ -132,7 +138,7 @@ impl World {
                     .whole(&mut pdu, PduType::C2hData, flags & 0x0c, &own, &data);
             }
             _ => {
-                let (offset, length) = (tape.long(), tape.long());
+                let (offset, length) = (offset(tape), offset(tape));
                 let own = DataHeader {
                     cccid: cid,
                     ttag: tape.word(),
@@ -144,5 +150,13 @@ impl World {
             }
         }
         self.queue.feed(&pdu, self.now_ns);
+    }
+}
+
+/// An offset or length: mostly one that may occur, sometimes any.
+fn offset(tape: &mut Tape<'_>) -> u32 {
+    match tape.byte() {
+        255 => tape.long(),
+        units => u32::from(units) * 512,
     }
 }

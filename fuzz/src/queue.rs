@@ -1,6 +1,7 @@
 //! A host's I/O queue under a driver that keeps the contract and checks that the queue does.
 use nvme::host::{Command, Data, Digests, HostIdentity, IoQueue, IoQueueConfig, QueueEvent};
 use nvme::wire::crc::crc32c;
+use nvme::wire::sqe::nvm;
 use std::collections::BTreeMap;
 
 /// Name of the subsystem in all bodies.
@@ -33,6 +34,8 @@ pub struct CheckedQueue {
 struct Expected {
     data: Data,
     placed: u32,
+    /// What its payload is full of.
+    fill: u8,
 }
 
 impl CheckedQueue {
@@ -59,7 +62,17 @@ impl CheckedQueue {
             Data::In(bytes) | Data::Out(bytes) => bytes,
         };
         let token = self.tokens;
-        let cdw = [block, 0, (bytes / 512).saturating_sub(1), 0, 0, 0];
+        let cdw = match opcode {
+            // One range (the count is 0's based), whatever the payload says of it.
+            nvm::DATASET_MANAGEMENT => [0, nvm::DSM_DEALLOCATE, 0, 0, 0, 0],
+            _ => [block, 0, (bytes / 512).saturating_sub(1), 0, 0, 0],
+        };
+        // Ranges of all ones lie outside every namespace, those of zeroes inside.
+        let fill = if opcode == nvm::DATASET_MANAGEMENT && block & 1 != 0 {
+            0xff
+        } else {
+            0
+        };
         let command = Command {
             opcode,
             nsid: 1,
@@ -70,7 +83,12 @@ impl CheckedQueue {
         if self.queue.submit(&command, now_ns).is_ok() {
             assert!(!self.failed, "a command was taken after the end");
             self.tokens += 1;
-            self.commands.insert(token, Expected { data, placed: 0 });
+            let expected = Expected {
+                data,
+                placed: 0,
+                fill,
+            };
+            self.commands.insert(token, expected);
             assert!(self.queue.in_flight() <= self.queue.capacity());
         }
         self.settle();
@@ -135,7 +153,7 @@ impl CheckedQueue {
                 let end = u64::from(payload.offset) + u64::from(payload.len);
                 assert!(payload.len > 0 && end <= u64::from(bytes));
                 let begun = out.len();
-                out.resize(begun + payload.len as usize, 0);
+                out.resize(begun + payload.len as usize, expected.fill);
                 if payload.digest {
                     let crc = crc32c(0, &out[begun..]);
                     out.extend_from_slice(&crc.to_le_bytes());

@@ -203,7 +203,9 @@ impl World {
             _ => (nvm::READ, Data::In(bytes)),
         };
         if let Some(queue) = &mut self.queue {
-            queue.submit(opcode, data, u32::from(place), self.now_ns);
+            // Up to twice as far as the namespace reaches.
+            let block = u32::from(place >> 6) << 11 | u32::from(place & 1);
+            queue.submit(opcode, data, block, self.now_ns);
         }
     }
 

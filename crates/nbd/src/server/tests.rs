@@ -2,6 +2,7 @@
 mod handshake;
 mod hostile;
 mod lifetime;
+mod refusals;
 mod requests;
 
 use super::*;

@@ -77,6 +77,22 @@ fn a_write_that_is_answered_early_is_sent_to_its_end() {
 }
 
 #[test]
+fn a_second_answer_is_one_too_many_even_while_the_buffer_is_read() {
+    let mut bench = Bench::ready(false);
+    bench.hold_sends = true;
+    let cookie = bench.submit(write(3, 1024));
+    bench.simple(cookie, 5, &[]);
+    bench.simple(cookie, 0, &[]);
+    bench.unsent.clear();
+    bench.session.handle_sent(3);
+    bench.pump();
+    let result = Err(CommandError::Server(Errno::Io));
+    assert_eq!(bench.completed, [Completed { token: 3, result }]);
+    let fault = Fault::Cookie(cookie);
+    assert_eq!(bench.failure(), Some(Error::Protocol(fault)));
+}
+
+#[test]
 fn goodbye_waits_for_the_answers() {
     let mut bench = Bench::ready(true);
     let cookie = bench.submit(Request::flush(1));
@@ -139,7 +155,7 @@ fn a_connection_that_ends_loses_every_request_once() {
     let half = chunk_bytes(cookie, true, chunk::OFFSET_DATA, &[&[0; 8], &[1; 1024]]);
     bench.feed(&half[..600]);
     bench.hold_transmit = true;
-    bench.submit(Request::flush(3));
+    bench.submit(write(3, 512));
     assert_eq!(bench.session.in_flight(), 3);
     bench.gone();
     assert_eq!(bench.session.placement(), None);
@@ -150,7 +166,9 @@ fn a_connection_that_ends_loses_every_request_once() {
     let lost = |end: &Completed| end.result == Err(CommandError::Lost);
     assert!(bench.completed.iter().all(lost));
     assert_eq!(bench.events, [Event::Failed(Error::Closed)]);
+    let before = bench.sent.len();
     bench.transmit();
+    assert_eq!(bench.sent.len(), before, "what waited is not sent");
     assert_eq!(bench.session.in_flight(), 0);
 }
 

@@ -214,6 +214,17 @@ fn shutdown_ends_at_once_when_idle_and_at_its_deadline_when_not() {
 }
 
 #[test]
+fn shutdown_never_moves_a_deadline_back() {
+    let mut bench = Bench::greeted();
+    let handshake = bench.session.poll_timeout().unwrap();
+    bench.session.shutdown(5000 * MS, 1);
+    assert_eq!(bench.session.poll_timeout(), Some(handshake));
+    bench.session.shutdown(50 * MS, 1);
+    bench.session.shutdown(500 * MS, 1);
+    assert_eq!(bench.session.poll_timeout(), Some(1 + 50 * MS));
+}
+
+#[test]
 fn shutdown_during_the_handshake_answers_options_and_lets_abort_through() {
     let mut bench = Bench::greeted();
     bench.session.shutdown(50 * MS, 1);
