@@ -276,8 +276,8 @@ fn what_can_not_be_is_refused_with_what_to_do() {
         ),
         (
             &[mem[0], mem[1], mem[2], "127.0.0.1:0", "--nqn", "v0"],
-            1,
-            &["nqn \"v0\"", "must begin with \"nqn.\""],
+            2,
+            &["--nqn \"v0\"", "must begin with \"nqn.\""],
         ),
         (
             &["-c", "/nonexistent.toml"],
@@ -475,7 +475,7 @@ fn faults_in_the_configuration_are_checked() {
             "\"no-such\" is no error status",
         ),
         ("1s", "drop_rate = \"2\"", 2, "\"2\" is no probability"),
-        ("2m", "", 1, "cqt 120000 ms is more than the 65535 ms"),
+        ("2m", "", 2, "cqt 120000 ms is more than the 65535 ms"),
     ] {
         config(cqt, faults);
         let (got, error) = refused(&arguments);
