@@ -42,8 +42,8 @@ fn session(choice: u8) -> Vec<u8> {
     tape
 }
 
-/// A controller that answers: ICResp, Connect, a read with data, a write with R2T, responses; and at
-/// last breaks a rule.
+/// A controller that answers: ICResp, Connect, a read with data, a write with R2T, responses; and
+/// at last breaks a rule.
 fn queue(choice: u8) -> Vec<u8> {
     let mut tape = vec![choice];
     tape.extend([1, 0, 0, 0]);

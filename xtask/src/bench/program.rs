@@ -79,8 +79,8 @@ impl Target {
     }
 }
 
-/// Passes on lines for as long as somebody listens, then drops them, so that nobody waits for a full
-/// pipe.
+/// Passes on lines for as long as somebody listens, then drops them, so that nobody waits for a
+/// full pipe.
 fn forward(output: impl Read + Send + 'static, lines: mpsc::Sender<String>) {
     thread::spawn(move || {
         for line in BufReader::new(output).lines().map_while(Result::ok) {
