@@ -1,7 +1,8 @@
 //! From Connect to a controller whose facts are known and checked (Base 2.0, 3.5.2).
 //!
 //! Connect → CAP → CRTO, if there is one → VS → CC.EN → CSTS.RDY → Identify Controller → Number of
-//! Queues → Asynchronous Event Configuration → limits of the NVM command set → the namespaces, or the discovery log.
+//! Queues → Asynchronous Event Configuration → limits of the NVM command set → the namespaces, or
+//! the discovery log.
 use alloc::string::String;
 
 use super::{Admin, Next};
