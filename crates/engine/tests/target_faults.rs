@@ -1,4 +1,5 @@
 //! The target's engine when memory is short, hosts misbehave, connections end and devices fail.
+#![allow(clippy::unwrap_used, reason = "tests")]
 mod target_hand;
 
 use engine::machine::{Closed, DeviceError};

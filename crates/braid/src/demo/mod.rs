@@ -4,7 +4,7 @@
 //! * [`stage`]: the target, the host, one measurement
 //! * [`model`]: what the paths can do at best, and whether they do it alone
 //! * [`cells`]: the figures; [`explain`]: why they are so
-//! * [`text`], [`json`], [`report`]: how they are shown
+//! * [`text`], [`mod@json`], [`report`]: how they are shown
 mod cells;
 mod explain;
 mod json;

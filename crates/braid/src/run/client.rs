@@ -82,7 +82,7 @@ pub enum PolicyVerb {
     Set {
         /// Volume
         volume: String,
-        /// numa, round-robin[:BYTES], queue-depth or weighted-latency
+        /// numa, round-robin, round-robin:BYTES, queue-depth or weighted-latency
         policy: String,
         #[command(flatten)]
         common: Common,
