@@ -28,6 +28,9 @@ pub struct Args {
     /// Run only these steps (repeatable).
     #[arg(long, value_name = "STEP")]
     only: Vec<String>,
+    /// Go on after a failure and show all of them.
+    #[arg(long)]
+    keep_going: bool,
 }
 
 /// One step: shell commands, or tidy where there are none.
@@ -52,21 +55,23 @@ pub fn run(root: &Path, args: &Args) -> Result<ExitCode> {
     }
     let allowed = skips::allowed(&read(&root.join(".ci/allowed-skips"))?);
     let begun = Instant::now();
-    for step in steps
-        .iter()
-        .filter(|s| args.only.is_empty() || args.only.iter().any(|o| o == s.name))
-    {
+    let mut failed = Vec::new();
+    let wanted = |step: &&Step| args.only.is_empty() || args.only.iter().any(|o| o == step.name);
+    for step in steps.iter().filter(wanted) {
         if !run_step(root, step, &allowed)? {
-            println!(
-                "ci: {} failed after {:.0} s",
-                step.name,
-                begun.elapsed().as_secs_f64()
-            );
-            return Ok(ExitCode::FAILURE);
+            failed.push(step.name);
+            if !args.keep_going {
+                break;
+            }
         }
     }
-    println!("ci: all well in {:.0} s", begun.elapsed().as_secs_f64());
-    Ok(ExitCode::SUCCESS)
+    let seconds = begun.elapsed().as_secs_f64();
+    if failed.is_empty() {
+        println!("ci: all well in {seconds:.0} s");
+        return Ok(ExitCode::SUCCESS);
+    }
+    println!("ci: {} failed after {seconds:.0} s", failed.join(", "));
+    Ok(ExitCode::FAILURE)
 }
 
 fn steps(root: &Path) -> Result<Vec<Step>> {
