@@ -107,7 +107,10 @@ impl Look {
         for task in fs::read_dir(format!("{process}/task"))? {
             let task = task?;
             let number: u32 = task.file_name().to_string_lossy().parse()?;
-            let status = read(&format!("{}/status", task.path().display()))?;
+            // A thread may end between being listed and being read.
+            let Ok(status) = fs::read_to_string(task.path().join("status")) else {
+                continue;
+            };
             let name = field(&status, "Name").context("a thread without a name")?;
             let count = count(&status, "voluntary_ctxt_switches")?;
             switches.insert((name.to_owned(), number), count);
