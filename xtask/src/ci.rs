@@ -1,7 +1,8 @@
 //! Everything that must hold before a change is offered.
 //!
 //! # Contract
-//! Steps run one after the other, each within its own time; the first failure ends the run and
+//! Steps run one after the other, each within its own time; the first failure ends the run (with
+//! `--keep-going` all are run) and
 //! shows the end of that step's output. Whole outputs are kept in `target/ci/<step>.log`. The
 //! commands for the tests and the demo are read out of README.md, so that what is checked is what
 //! readers type.
