@@ -127,12 +127,15 @@ impl HostEngine {
             if path.phase != Phase::Live && path.is_unflushed() {
                 path.flushed = path.acknowledged();
                 path.unflushed_elsewhere = false;
+                let totals = &mut self.volumes[usize::from(volume)].totals;
+                totals.flush_failed = Some((now_ns, path.index));
                 let name = &self.volumes[usize::from(volume)].name;
                 let why = report::unflushed();
                 let line = report::line(name, &self.paths[number], self.settings.core, why);
                 self.events.push_back(HostEvent::Warning(volume, line));
             }
         }
+        self.volumes[usize::from(volume)].totals.flushes_failed += 1;
         self.end(index, Outcome::PathError, super::NO_PATH, now_ns);
     }
 

@@ -74,15 +74,21 @@ impl Default for Recovery {
     }
 }
 
-/// Why writes are held.
+/// Why writes are held. Times are of the engine's clock, ns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HoldReason {
+    /// The lost controller is being reset over its admin connection; unless it answers until then,
+    /// its connections are closed and the bound counts.
+    Resetting(u64),
     /// Connections of the lost controller are still being closed.
     Closing,
     /// The lost controller may execute them until then, ns.
     Until(u64),
     /// Without a keep-alive time-out nothing bounds how long the lost controller may execute them.
     Unbounded,
+    /// The engine before this one did not stop cleanly: what it had sent may be executed until then
+    /// (`u64::MAX`: nothing bounds it).
+    UncleanStop(u64),
 }
 
 /// I/Os of a volume on this core that wait, and for what.
@@ -106,8 +112,16 @@ pub struct HoldStats {
     pub delayed: u32,
     /// Holds so far.
     pub held_total: u64,
+    /// Of those, ended because the lost controller was reset: proof.
+    pub proved_total: u64,
+    /// Of those, ended because the bound had passed.
+    pub bounded_total: u64,
     /// Longest hold that has ended, ns.
     pub held_ns_max: u64,
     /// Moves to another path so far.
     pub moved_total: u64,
+    /// Flushes that failed because a lost controller did not come back to flush (T13).
+    pub flushes_failed: u64,
+    /// When that happened last, ns, and whose writes may be lost.
+    pub flush_failed: Option<(u64, policy::PathIndex)>,
 }

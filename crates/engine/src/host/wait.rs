@@ -304,6 +304,7 @@ impl HostEngine {
         let totals = &mut self.volumes[usize::from(path.volume)].totals;
         let held_ns = now_ns.saturating_sub(slot.placed_ns);
         totals.held_ns_max = totals.held_ns_max.max(held_ns);
+        totals.bounded_total += 1;
         self.dispose(number, index, Outcome::PathError, now_ns);
     }
 
