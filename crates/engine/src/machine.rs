@@ -197,3 +197,74 @@ pub trait Machine {
     /// That time has come.
     fn handle_timeout(&mut self, now_ns: u64);
 }
+
+/// Passes on to the machine in field `$inner` everything of [`Machine`] but its messages, turns and
+/// time-outs: for machines that add something of their own around it. Stands inside the `impl`.
+#[macro_export]
+macro_rules! pass_on {
+    ($inner:ident) => {
+        fn connections_max(&self) -> u32 {
+            self.$inner.connections_max()
+        }
+        fn handle_accepted(
+            &mut self,
+            listener: u32,
+            now_ns: u64,
+        ) -> Option<$crate::machine::ConnId> {
+            self.$inner.handle_accepted(listener, now_ns)
+        }
+        fn handle_connected(&mut self, conn: $crate::machine::ConnId, now_ns: u64) {
+            self.$inner.handle_connected(conn, now_ns);
+        }
+        fn handle_bytes(
+            &mut self,
+            conn: $crate::machine::ConnId,
+            bytes: &[u8],
+            now_ns: u64,
+        ) -> usize {
+            self.$inner.handle_bytes(conn, bytes, now_ns)
+        }
+        fn placement(&mut self, conn: $crate::machine::ConnId) -> Option<$crate::machine::Place> {
+            self.$inner.placement(conn)
+        }
+        fn handle_payload(
+            &mut self,
+            conn: $crate::machine::ConnId,
+            len: u32,
+            crc: u32,
+            now_ns: u64,
+        ) {
+            self.$inner.handle_payload(conn, len, crc, now_ns);
+        }
+        fn poll_transmit(
+            &mut self,
+            conn: $crate::machine::ConnId,
+            out: &mut Vec<u8>,
+            now_ns: u64,
+        ) -> Option<Option<$crate::machine::Send>> {
+            self.$inner.poll_transmit(conn, out, now_ns)
+        }
+        fn handle_sent(&mut self, conn: $crate::machine::ConnId, cookie: u32, now_ns: u64) {
+            self.$inner.handle_sent(conn, cookie, now_ns);
+        }
+        fn handle_closed(
+            &mut self,
+            conn: $crate::machine::ConnId,
+            why: $crate::machine::Closed,
+            now_ns: u64,
+        ) {
+            self.$inner.handle_closed(conn, why, now_ns);
+        }
+        fn handle_device(
+            &mut self,
+            id: u32,
+            result: Result<(), $crate::machine::DeviceError>,
+            now_ns: u64,
+        ) {
+            self.$inner.handle_device(id, result, now_ns);
+        }
+        fn poll_output(&mut self) -> Option<$crate::machine::Output> {
+            self.$inner.poll_output()
+        }
+    };
+}

@@ -9,8 +9,8 @@
 use super::board::Board;
 use super::worker::{Device, Finished, Task, Worker};
 use engine::host::{HostControl, HostEngine, HostEvent, Io, SubmitError, VolumeInfo};
-use engine::machine::{Closed, DeviceError, Memory, Place, Send};
-use engine::{ConnId, Machine, Output};
+use engine::Machine;
+use engine::machine::Memory;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
@@ -210,44 +210,7 @@ impl Machine for LoadMachine {
         }
     }
 
-    fn connections_max(&self) -> u32 {
-        self.engine.connections_max()
-    }
-    fn handle_accepted(&mut self, listener: u32, now_ns: u64) -> Option<ConnId> {
-        self.engine.handle_accepted(listener, now_ns)
-    }
-    fn handle_connected(&mut self, conn: ConnId, now_ns: u64) {
-        self.engine.handle_connected(conn, now_ns);
-    }
-    fn handle_bytes(&mut self, conn: ConnId, bytes: &[u8], now_ns: u64) -> usize {
-        self.engine.handle_bytes(conn, bytes, now_ns)
-    }
-    fn placement(&mut self, conn: ConnId) -> Option<Place> {
-        self.engine.placement(conn)
-    }
-    fn handle_payload(&mut self, conn: ConnId, len: u32, crc: u32, now_ns: u64) {
-        self.engine.handle_payload(conn, len, crc, now_ns);
-    }
-    fn poll_transmit(
-        &mut self,
-        conn: ConnId,
-        out: &mut Vec<u8>,
-        now_ns: u64,
-    ) -> Option<Option<Send>> {
-        self.engine.poll_transmit(conn, out, now_ns)
-    }
-    fn handle_sent(&mut self, conn: ConnId, cookie: u32, now_ns: u64) {
-        self.engine.handle_sent(conn, cookie, now_ns);
-    }
-    fn handle_closed(&mut self, conn: ConnId, why: Closed, now_ns: u64) {
-        self.engine.handle_closed(conn, why, now_ns);
-    }
-    fn handle_device(&mut self, id: u32, result: Result<(), DeviceError>, now_ns: u64) {
-        self.engine.handle_device(id, result, now_ns);
-    }
-    fn poll_output(&mut self) -> Option<Output> {
-        self.engine.poll_output()
-    }
+    engine::pass_on!(engine);
 }
 
 #[cfg(test)]
@@ -257,7 +220,7 @@ mod tests {
     use crate::load::pattern::{Region, Shape};
     use crate::load::sizes::Sizes;
     use engine::host::{HostConfig, PathConfig, PathKind, VolumeConfig};
-    use engine::{DeviceId, Span};
+    use engine::{DeviceId, Output, Span};
 
     struct Arena(Vec<u8>);
 
