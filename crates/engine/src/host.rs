@@ -64,7 +64,7 @@ pub struct HostEngine {
     /// All but the volumes.
     settings: HostConfig,
     volumes: Vec<Volume>,
-    /// Of all volumes, one volume after the other.
+    /// Of all volumes; a path keeps its place while it lives.
     paths: Vec<Path>,
     slots: Slots,
     outputs: Outputs,
@@ -80,11 +80,14 @@ pub struct HostEngine {
     stop: Option<Stop>,
 }
 
+/// No path has this index.
+const VACANT: usize = usize::MAX;
+
 struct Volume {
     name: String,
     head: Head,
-    /// Number of its first path.
-    first: usize,
+    /// Number of each of its paths, by index.
+    places: Vec<usize>,
     /// Once it has been said so: its size then, its limits now.
     ready: Option<(VolumeInfo, IoLimits)>,
     recovery: Recovery,
@@ -104,6 +107,20 @@ struct Volume {
     totals: HoldStats,
 }
 
+impl Volume {
+    /// Number in the engine's table of a path that is there.
+    #[inline]
+    fn place(&self, path: PathIndex) -> usize {
+        self.places[usize::from(path.0)]
+    }
+
+    /// The same of a path that may not be there.
+    fn number(&self, path: PathIndex) -> Option<usize> {
+        let place = self.places.get(usize::from(path.0)).copied();
+        place.filter(|&number| number != VACANT)
+    }
+}
+
 impl HostEngine {
     /// An engine that does nothing before its first `turn`.
     ///
@@ -121,7 +138,7 @@ impl HostEngine {
             volumes.push(Volume {
                 head,
                 name: volume.name,
-                first: paths.len(),
+                places: (paths.len()..).take(volume.paths.len()).collect(),
                 ready: None,
                 recovery: volume.recovery,
                 no_path: false,
@@ -213,12 +230,7 @@ impl HostEngine {
 
     /// Number of a path in the engine's table.
     fn number(&self, volume: u16, path: PathIndex) -> Option<usize> {
-        let first = self.volumes.get(usize::from(volume))?.first;
-        let number = first + usize::from(path.0);
-        self.paths
-            .get(number)
-            .filter(|path| path.volume == volume)
-            .map(|_| number)
+        self.volumes.get(usize::from(volume))?.number(path)
     }
 
     /// The head over path `number`.
@@ -226,13 +238,17 @@ impl HostEngine {
         &mut self.volumes[usize::from(self.paths[number].volume)].head
     }
 
-    fn paths_of(&self, volume: u16) -> &[Path] {
-        let first = self.volumes[usize::from(volume)].first;
-        let end = self
-            .volumes
-            .get(usize::from(volume) + 1)
-            .map_or(self.paths.len(), |v| v.first);
-        &self.paths[first..end]
+    /// The paths of a volume, in order.
+    fn paths_of(&self, volume: u16) -> impl Iterator<Item = &Path> {
+        let places = self.volumes[usize::from(volume)].places.iter();
+        let numbers = places.filter(|&&number| number != VACANT);
+        numbers.map(|&number| &self.paths[number])
+    }
+
+    /// The indexes that paths of a volume have, or had.
+    fn indexes(&self, volume: u16) -> impl Iterator<Item = PathIndex> + use<> {
+        let count = self.volumes[usize::from(volume)].places.len();
+        (0..count as u8).map(PathIndex)
     }
 
     fn set_policy(&mut self, volume: u16, policy: policy::Policy, knobs: policy::Knobs) {

@@ -8,8 +8,8 @@
 //! replaces it the count would always be too low (trap T47).
 use super::board::Board;
 use super::worker::{Device, Finished, Task, Worker};
-use engine::host::{HostControl, HostEngine, HostEvent, Io, SubmitError, VolumeInfo};
 use engine::Machine;
+use engine::host::{HostControl, HostEngine, HostEvent, Io, SubmitError, VolumeInfo};
 use engine::machine::Memory;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

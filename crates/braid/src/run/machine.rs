@@ -4,10 +4,10 @@
 //! Core 0 passes what its engine learnt of the paths on to the other cores. A question is answered
 //! between two turns; whoever asked may have gone away meanwhile.
 use crate::load::board::Board;
+use engine::Machine;
 use engine::export::{ExportControl, ExportCounters, ExportEngine, ExportEvent};
 use engine::host::{HostControl, HostEvent, PathCounters, PathNews, PathState, VolumeInfo};
 use engine::machine::Memory;
-use engine::Machine;
 use policy::{Group, PathIndex, PathStats};
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, SyncSender};

@@ -36,11 +36,12 @@ impl HostEngine {
     #[cold]
     pub(super) fn flush(&mut self, index: u32, now_ns: u64) {
         let volume = self.slots.get(index).io.volume;
-        let it = &self.volumes[usize::from(volume)];
-        let (first, recovery) = (it.first, it.recovery);
-        let count = self.paths_of(volume).len();
+        let recovery = self.volumes[usize::from(volume)].recovery;
         let mut lost = None;
-        for number in first..first + count {
+        for path in self.indexes(volume) {
+            let Some(number) = self.number(volume, path) else {
+                continue;
+            };
             let path = &self.paths[number];
             let live = path.phase == Phase::Live;
             let all = self.settings.cores > 1 && live && path.has_cache();
@@ -120,9 +121,10 @@ impl HostEngine {
     /// once.
     pub(super) fn fail_flush(&mut self, index: u32, now_ns: u64) {
         let volume = self.slots.get(index).io.volume;
-        let it = &self.volumes[usize::from(volume)];
-        let (first, count) = (it.first, self.paths_of(volume).len());
-        for number in first..first + count {
+        for path in self.indexes(volume) {
+            let Some(number) = self.number(volume, path) else {
+                continue;
+            };
             let path = &mut self.paths[number];
             if path.phase != Phase::Live && path.is_unflushed() {
                 path.flushed = path.acknowledged();

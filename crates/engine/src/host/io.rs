@@ -61,7 +61,7 @@ impl HostEngine {
         let Some(chosen) = volume.head.select(&request) else {
             return self.park(index, now_ns);
         };
-        let number = volume.first + usize::from(chosen.0);
+        let number = volume.place(chosen);
         self.give(number, index, chosen, now_ns);
     }
 
@@ -70,7 +70,7 @@ impl HostEngine {
     pub(super) fn put(&mut self, index: u32, chosen: PathIndex, now_ns: u64) {
         self.renew(index, now_ns);
         let volume = usize::from(self.slots.get(index).io.volume);
-        let number = self.volumes[volume].first + usize::from(chosen.0);
+        let number = self.volumes[volume].place(chosen);
         self.give(number, index, chosen, now_ns);
     }
 
@@ -183,7 +183,7 @@ impl HostEngine {
         };
         let slot = self.slots.get(index);
         let volume = &self.volumes[usize::from(slot.io.volume)];
-        let number = volume.first + usize::from(slot.path.0);
+        let number = volume.place(slot.path);
         self.finish(number, index, device::outcome(end), now_ns);
         // A device that has ended all that it was given up for may be asked again.
         let path = &mut self.paths[number];

@@ -172,9 +172,8 @@ impl HostEngine {
 
     /// Says that no path is live, once until one is.
     pub(super) fn lament(&mut self, volume: u16) {
-        let paths = self.paths_of(volume);
-        let none = paths
-            .iter()
+        let none = self
+            .paths_of(volume)
             .all(|path| path.comeback.tried && path.phase != Phase::Live);
         let it = &mut self.volumes[usize::from(volume)];
         if none && it.recovery.enabled && self.stop.is_none() && !it.no_path {
@@ -188,8 +187,10 @@ impl HostEngine {
         let Some(it) = self.volumes.get(usize::from(volume)) else {
             return super::HoldStats::default();
         };
-        let paths = self.paths_of(volume);
-        let held = || paths.iter().flat_map(|path| self.slots.of(&path.held));
+        let held = || {
+            self.paths_of(volume)
+                .flat_map(|path| self.slots.of(&path.held))
+        };
         let oldest = held().min_by_key(|slot| slot.started_ns);
         let queued = || self.slots.of(&it.queue);
         super::HoldStats {

@@ -262,7 +262,7 @@ impl HostEngine {
                 Ok(()) => return true,
                 Err(refused) => {
                     let volume = self.paths[number].volume;
-                    let other = &self.paths_of(volume)[usize::from(refused.other.0)];
+                    let other = &self.paths[self.volumes[usize::from(volume)].place(refused.other)];
                     report::refused(&other.uri, refused.why)
                 }
             },
@@ -274,7 +274,7 @@ impl HostEngine {
     /// Why what a path shows can't be beside another volume's paths (T31).
     fn foreign(&self, number: usize, shown: &Shown) -> Option<String> {
         let own = self.paths[number].volume;
-        for (volume, it) in (0_u16..)
+        for (_, it) in (0_u16..)
             .zip(&self.volumes)
             .filter(|(volume, _)| *volume != own)
         {
@@ -284,7 +284,7 @@ impl HostEngine {
                 if let Err(why) = shown.identity.coexists(&other.identity)
                     && !(it.head.is_lost(there) && gone(&why))
                 {
-                    let uri = &self.paths_of(volume)[usize::from(there.0)].uri;
+                    let uri = &self.paths[it.place(there)].uri;
                     return Some(report::refused(uri, why));
                 }
             }
@@ -354,9 +354,8 @@ impl HostEngine {
     /// live.
     pub(super) fn settle(&mut self, number: usize) {
         let volume = self.paths[number].volume;
-        let paths = self.paths_of(volume);
-        let settled = paths.iter().all(|path| path.comeback.tried);
-        let any = paths.iter().any(|path| path.phase == Phase::Live);
+        let settled = self.paths_of(volume).all(|path| path.comeback.tried);
+        let any = self.paths_of(volume).any(|path| path.phase == Phase::Live);
         let it = &mut self.volumes[usize::from(volume)];
         let (Some(size), Some(limits)) = (it.head.size(), it.head.limits()) else {
             return;

@@ -52,7 +52,7 @@ impl HostEngine {
             .saturating_sub(slot.started_ns)
             .saturating_sub(u64::from(slot.course.excused_ms) * 1_000_000);
         let fenced = recovery.write_failover == WriteFailover::Fenced;
-        let paths = self.paths_of(self.paths[number].volume).len() as u8;
+        let paths = self.paths_of(self.paths[number].volume).count() as u8;
         let attempt = Attempt {
             uncertain: slot.course.unanswered && range(&slot.io).is_some() && fenced,
             hops: slot.course.hops,
@@ -328,10 +328,7 @@ impl HostEngine {
     /// Whether any I/O of a volume waits on no path.
     pub(super) fn has_waiting(&self, volume: u16) -> bool {
         let it = &self.volumes[usize::from(volume)];
-        let held = self
-            .paths_of(volume)
-            .iter()
-            .any(|path| !path.held.is_empty());
+        let held = self.paths_of(volume).any(|path| !path.held.is_empty());
         held || [it.queue, it.delayed, it.behind, it.flushes]
             .iter()
             .any(|lane| !lane.is_empty())
