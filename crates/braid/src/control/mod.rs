@@ -1,6 +1,8 @@
 //! Changing and showing a running service: JSON-RPC 2.0 over a private Unix socket.
 //!
-//! * [`socket`]: the socket's file; [`rpc`]: messages; [`server`]: clients; [`limits`]: all bounds
+//! * [`socket`]: the socket's file; [`access`]: whose it is; [`rpc`]: messages
+//! * [`server`]: clients; [`limits`]: all bounds
+pub mod access;
 pub mod limits;
 pub mod rpc;
 pub mod server;

@@ -2,8 +2,10 @@
 //! was before.
 //!
 //! # Contract
-//! Mode 0600 from its first moment. A file that is there is taken over only if it is a socket and
-//! nobody answers on it. It is removed at the end if it still is ours.
+//! Mode 0600 from its first moment; more only if [`Access`] says so. A file that is there is taken
+//! over only if it is a socket and nobody answers on it. It is removed at the end if it still is
+//! ours.
+use super::access::Access;
 use crate::cli::Usage;
 use anyhow::{Context, bail};
 use rustix::fs::Mode;
@@ -94,6 +96,14 @@ impl PrivateSocket {
     /// Another one listens there, or the file can't be made. Only the usual directory is made
     /// where there is none: elsewhere it is more likely misspelt.
     pub fn bind(path: &Path, noun: &str) -> anyhow::Result<Self> {
+        Self::bind_for(path, noun, &Access::default())
+    }
+
+    /// As [`PrivateSocket::bind`], for whom `access` says.
+    ///
+    /// # Errors
+    /// Those, and what [`Access::apply`] says; then there is no file either.
+    pub fn bind_for(path: &Path, noun: &str, access: &Access) -> anyhow::Result<Self> {
         if let Some(directory) = path.parent().filter(|parent| is_usual(parent)) {
             let mut builder = fs::DirBuilder::new();
             let made = builder.recursive(true).mode(0o755).create(directory);
@@ -116,11 +126,13 @@ impl PrivateSocket {
             bound => bound.with_context(context)?,
         };
         let inode = inode(path).with_context(context)?;
-        Ok(PrivateSocket {
+        let socket = PrivateSocket {
             listener,
             path: path.to_owned(),
             inode,
-        })
+        };
+        access.apply(path)?;
+        Ok(socket)
     }
 }
 

@@ -1,8 +1,9 @@
 //! Where NBD clients connect: `unix:/path`, `tcp:host:port`. And listening there.
 //!
 //! # Contract
-//! A Unix socket is private (0600), and taken over only if nobody answers on it. TCP is loopback
-//! unless the address says otherwise.
+//! A Unix socket is private (0600) unless its export says more, and taken over only if nobody
+//! answers on it. TCP is loopback unless the address says otherwise.
+use crate::control::access::Access;
 use crate::control::socket::PrivateSocket;
 use anyhow::{Context, bail};
 use runtime::Sender;
@@ -67,13 +68,13 @@ pub enum Bound {
 }
 
 impl NbdAddress {
-    /// Listens.
+    /// Listens; `access` is of a Unix socket.
     ///
     /// # Errors
     /// Somebody listens there, or it can't be.
-    pub fn bind(&self) -> anyhow::Result<Bound> {
+    pub fn bind(&self, access: &Access) -> anyhow::Result<Bound> {
         match self {
-            Self::Unix(path) => PrivateSocket::bind(path, "server").map(Bound::Unix),
+            Self::Unix(path) => PrivateSocket::bind_for(path, "server", access).map(Bound::Unix),
             Self::Tcp(host, port) => {
                 let context = || format!("cannot listen on {self}");
                 let mut all = (host.as_str(), *port)

@@ -11,16 +11,30 @@
 //! [[volume.export]]
 //! nbd = "unix:/run/braid/v0.sock"
 //! ```
+//!
+//! Every key, its default and the reason for it: docs/run.md.
+//!
+//! # Contract
+//! An error shows line and column. What depends on the machine (is there such a file or user) is
+//! not looked at.
+mod check;
+mod keys;
+
 use super::address::NbdAddress;
 use crate::cli::Usage;
+use crate::control::access::{Access, Mode, Name};
 use crate::target::quantity::{Duration, Identifier, Size};
 use crate::uri::PathUri;
 use anyhow::{Context, bail};
+use engine::host::{Recovery, WriteFailover};
 use policy::{Knobs, Policy};
-use serde::{Deserialize, Deserializer};
-use std::collections::BTreeSet;
+use serde::Deserialize;
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use volume::AnaUse;
+
+/// Keep-alive time-out, unless half of `io_timeout` is shorter (T12): as the kernel's host.
+const KEEP_ALIVE_NS: u64 = 5_000_000_000;
 
 /// A whole engine.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
@@ -28,8 +42,17 @@ use std::path::{Path, PathBuf};
 pub struct Config {
     /// Control socket.
     pub socket: Option<PathBuf>,
+    /// Who may use it.
+    #[serde(default, deserialize_with = "keys::name")]
+    pub socket_owner: Option<Name>,
+    /// Who may use it.
+    #[serde(default, deserialize_with = "keys::name")]
+    pub socket_group: Option<Name>,
+    /// Who may use it.
+    #[serde(default, deserialize_with = "keys::mode")]
+    pub socket_mode: Option<Mode>,
     /// Cores to use, each a thread; a volume's clients are all on one.
-    #[serde(default = "one")]
+    #[serde(default = "keys::one")]
     pub cores: u16,
     /// Pin the cores to these CPUs, in order.
     #[serde(default)]
@@ -38,19 +61,31 @@ pub struct Config {
     #[serde(default)]
     pub spin: bool,
     /// Memory for payload on each core; used as it is needed.
-    #[serde(default = "default_buffers")]
+    #[serde(default = "keys::buffers")]
     pub buffers: Size,
     /// Most NBD clients on each core.
-    #[serde(default = "default_clients")]
+    #[serde(default = "keys::clients")]
     pub clients: u16,
     /// Longest wait for one attempt of an I/O.
-    #[serde(default = "seconds_30")]
+    #[serde(default = "keys::io_timeout", deserialize_with = "keys::some_time")]
     pub io_timeout: Duration,
     /// Longest wait for connecting.
-    #[serde(default = "seconds_10")]
+    #[serde(
+        default = "keys::connect_timeout",
+        deserialize_with = "keys::some_time"
+    )]
     pub connect_timeout: Duration,
+    /// Keep-alive time-out, ns; 0: none.
+    #[serde(default, deserialize_with = "keys::keep_alive")]
+    pub keep_alive: Option<u64>,
+    /// Checksums over headers.
+    #[serde(default)]
+    pub header_digest: bool,
+    /// Checksums over data.
+    #[serde(default)]
+    pub data_digest: bool,
     /// How long a SIGTERM waits for I/O under way.
-    #[serde(default = "seconds_30")]
+    #[serde(default = "keys::drain_timeout")]
     pub drain_timeout: Duration,
     /// Host NQN.
     pub hostnqn: Option<String>,
@@ -68,14 +103,44 @@ pub struct Volume {
     /// Name.
     pub name: String,
     /// Policy.
-    #[serde(default = "default_policy", deserialize_with = "policy")]
+    #[serde(default = "keys::default_policy", deserialize_with = "keys::policy")]
     pub policy: Policy,
     /// A knob of weighted-latency.
-    #[serde(default, deserialize_with = "ewma_shift")]
+    #[serde(default, deserialize_with = "keys::ewma_shift")]
     pub ewma_shift: Option<u8>,
     /// A knob of weighted-latency.
-    #[serde(default, deserialize_with = "weight_timeout")]
+    #[serde(default, deserialize_with = "keys::weight_timeout")]
     pub weight_timeout: Option<u64>,
+    /// See [`Recovery::ana`].
+    #[serde(default, deserialize_with = "keys::ana")]
+    pub ana: Option<AnaUse>,
+    /// See [`Recovery::write_failover`].
+    #[serde(default, deserialize_with = "keys::write_failover")]
+    pub write_failover: Option<WriteFailover>,
+    /// See [`Recovery::quiesce_ns`].
+    #[serde(default, deserialize_with = "keys::time_or_none")]
+    pub quiesce_time: Option<u64>,
+    /// See [`Recovery::no_path_timeout_ns`].
+    #[serde(default, deserialize_with = "keys::no_path_timeout")]
+    pub no_path_timeout: Option<u64>,
+    /// See [`Recovery::flush_timeout_ns`].
+    #[serde(default, deserialize_with = "keys::time_or_none")]
+    pub flush_timeout: Option<u64>,
+    /// See [`Recovery::shared_write_cache`].
+    #[serde(default)]
+    pub shared_write_cache: bool,
+    /// See [`Recovery::reconnect_min_ns`].
+    #[serde(default, deserialize_with = "keys::time")]
+    pub reconnect_delay: Option<u64>,
+    /// See [`Recovery::reconnect_max_ns`].
+    #[serde(default, deserialize_with = "keys::time")]
+    pub reconnect_delay_max: Option<u64>,
+    /// See [`Recovery::retries_max`].
+    #[serde(default, deserialize_with = "keys::retries")]
+    pub retries: Option<u8>,
+    /// See [`Recovery::attempts_ns`].
+    #[serde(default, deserialize_with = "keys::time")]
+    pub attempts_timeout: Option<u64>,
     /// Paths.
     #[serde(rename = "path", default)]
     pub paths: Vec<PathKeys>,
@@ -89,7 +154,7 @@ pub struct Volume {
 #[serde(deny_unknown_fields)]
 pub struct PathKeys {
     /// Where it leads.
-    #[serde(deserialize_with = "uri")]
+    #[serde(deserialize_with = "keys::uri")]
     pub uri: PathUri,
     /// NUMA distance; smaller is nearer.
     #[serde(default)]
@@ -101,56 +166,20 @@ pub struct PathKeys {
 #[serde(deny_unknown_fields)]
 pub struct Export {
     /// Where clients connect.
-    #[serde(deserialize_with = "nbd")]
+    #[serde(deserialize_with = "keys::nbd")]
     pub nbd: NbdAddress,
     /// Refuse changes.
     #[serde(default)]
     pub read_only: bool,
-}
-
-fn one() -> u16 {
-    1
-}
-fn default_buffers() -> Size {
-    Size(256 << 20)
-}
-fn default_clients() -> u16 {
-    64
-}
-fn seconds_30() -> Duration {
-    Duration(30_000_000_000)
-}
-fn seconds_10() -> Duration {
-    Duration(10_000_000_000)
-}
-fn default_policy() -> Policy {
-    Policy::QueueDepth
-}
-
-fn text<'de, D: Deserializer<'de>, T, E: std::fmt::Display>(
-    from: D,
-    parse: impl FnOnce(&str) -> Result<T, E>,
-) -> Result<T, D::Error> {
-    let text = String::deserialize(from)?;
-    parse(&text).map_err(|e| serde::de::Error::custom(format!("\"{text}\": {e}")))
-}
-
-fn policy<'de, D: Deserializer<'de>>(from: D) -> Result<Policy, D::Error> {
-    text(from, Policy::parse)
-}
-fn uri<'de, D: Deserializer<'de>>(from: D) -> Result<PathUri, D::Error> {
-    text(from, str::parse)
-}
-fn nbd<'de, D: Deserializer<'de>>(from: D) -> Result<NbdAddress, D::Error> {
-    text(from, str::parse)
-}
-fn ewma_shift<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u8>, D::Error> {
-    let number = u64::deserialize(from)?.to_string();
-    let shift = Knobs::parse_ewma_shift(&number);
-    shift.map(Some).map_err(serde::de::Error::custom)
-}
-fn weight_timeout<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
-    text(from, Knobs::parse_weight_timeout).map(Some)
+    /// Whose socket it is.
+    #[serde(default, deserialize_with = "keys::name")]
+    pub owner: Option<Name>,
+    /// Whose socket it is.
+    #[serde(default, deserialize_with = "keys::name")]
+    pub group: Option<Name>,
+    /// Who may connect.
+    #[serde(default, deserialize_with = "keys::mode")]
+    pub mode: Option<Mode>,
 }
 
 impl Config {
@@ -165,47 +194,44 @@ impl Config {
 
     fn parse(text: &str) -> Result<Self, String> {
         let config: Self = toml::from_str(text).map_err(|e| e.to_string().trim_end().to_owned())?;
-        config.check()?;
+        check::check(&config).map_err(|wrong| check::place(wrong, text))?;
         Ok(config)
     }
 
-    fn check(&self) -> Result<(), String> {
-        let (mut names, mut places) = (BTreeSet::new(), BTreeSet::new());
-        for volume in &self.volumes {
-            let name = &volume.name;
-            if !is_name(name) {
-                return Err(format!(
-                    "volume \"{name}\": a name has 1 to 64 letters, digits, \".\", \"_\" or \"-\""
-                ));
-            }
-            if !names.insert(name) {
-                return Err(format!("there are two volumes \"{name}\""));
-            }
-            if volume.paths.is_empty() {
-                return Err(format!("volume \"{name}\" has no [[volume.path]]"));
-            }
-            for export in &volume.exports {
-                if !places.insert(export.nbd.to_string()) {
-                    return Err(format!("{} is exported twice", export.nbd));
-                }
-            }
+    /// Keep-alive time-out, ms; 0: none.
+    pub fn kato_ms(&self) -> u32 {
+        let usual = KEEP_ALIVE_NS.min(self.io_timeout.0 / 2);
+        (self.keep_alive.unwrap_or(usual) / 1_000_000) as u32
+    }
+
+    /// Who may use the control socket.
+    pub fn access(&self) -> Access {
+        Access {
+            owner: self.socket_owner.clone(),
+            group: self.socket_group.clone(),
+            mode: self.socket_mode,
         }
-        let most = engine::limits::CLIENTS_MAX;
-        if !(1..=most).contains(&self.clients) {
-            return Err(format!("clients must be 1…{most}"));
+    }
+}
+
+impl Export {
+    /// At an address, ours alone.
+    pub fn new(nbd: NbdAddress, read_only: bool) -> Self {
+        Self {
+            nbd,
+            read_only,
+            owner: None,
+            group: None,
+            mode: None,
         }
-        let least = engine::limits::EXPORT_ARENA_MIN;
-        if self.buffers.0 < least {
-            return Err(format!("buffers must be at least {} MiB", least >> 20));
-        }
-        let cores = usize::from(self.cores);
-        if cores == 0 || cores > crate::limits::CORES_MAX {
-            return Err(format!("cores must be 1…{}", crate::limits::CORES_MAX));
-        }
-        match self.cpus.len() {
-            0 => Ok(()),
-            n if n == cores => Ok(()),
-            _ => Err("cpus must name one CPU for each of the cores".into()),
+    }
+
+    /// Who may connect.
+    pub fn access(&self) -> Access {
+        Access {
+            owner: self.owner.clone(),
+            group: self.group.clone(),
+            mode: self.mode,
         }
     }
 }
@@ -219,11 +245,25 @@ impl Volume {
             weight_timeout_ns: self.weight_timeout.unwrap_or(usual.weight_timeout_ns),
         }
     }
-}
 
-fn is_name(name: &str) -> bool {
-    let allowed = |c: char| c.is_ascii_alphanumeric() || ".-_".contains(c);
-    (1..=64).contains(&name.len()) && name.chars().all(allowed)
+    /// What is done about paths that fail.
+    pub fn recovery(&self) -> Recovery {
+        let usual = Recovery::default();
+        let some = |chosen: Option<u64>, usual| chosen.unwrap_or(usual);
+        Recovery {
+            reconnect_min_ns: some(self.reconnect_delay, usual.reconnect_min_ns),
+            reconnect_max_ns: some(self.reconnect_delay_max, usual.reconnect_max_ns),
+            no_path_timeout_ns: some(self.no_path_timeout, usual.no_path_timeout_ns),
+            write_failover: self.write_failover.unwrap_or(usual.write_failover),
+            quiesce_ns: some(self.quiesce_time, usual.quiesce_ns),
+            shared_write_cache: self.shared_write_cache,
+            flush_timeout_ns: some(self.flush_timeout, usual.flush_timeout_ns),
+            ana: self.ana,
+            retries_max: self.retries.unwrap_or(usual.retries_max),
+            attempts_ns: some(self.attempts_timeout, usual.attempts_ns),
+            ..usual
+        }
+    }
 }
 
 fn read_bounded(path: &Path) -> anyhow::Result<String> {
@@ -237,63 +277,4 @@ fn read_bounded(path: &Path) -> anyhow::Result<String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const GOOD: &str = r#"
-[[volume]]
-name = "v0"
-policy = "round-robin:65536"
-weight_timeout = "500ms"
-[[volume.path]]
-uri = "mem:64MiB"
-[[volume.export]]
-nbd = "unix:/run/braid/v0.sock"
-"#;
-
-    #[test]
-    fn the_example_of_the_design_is_read() {
-        let config = Config::parse(GOOD).unwrap();
-        let volume = &config.volumes[0];
-        assert_eq!(volume.policy, Policy::RoundRobin { bytes: 65536 });
-        assert_eq!(volume.knobs().weight_timeout_ns, 500_000_000);
-        assert_eq!(volume.exports[0].nbd.to_string(), "unix:/run/braid/v0.sock");
-        assert_eq!((config.cores, config.drain_timeout.0), (1, 30_000_000_000));
-    }
-
-    #[test]
-    fn what_is_wrong_is_named_with_its_place() {
-        for (from, to, part) in [
-            ("policy", "polcy", "unknown field `polcy`"),
-            ("policy", "polcy", "line 4, column 1"),
-            ("round-robin:65536", "fastest", "unknown policy"),
-            ("mem:64MiB", "disk.img", "not a path URI"),
-            ("unix:/run/braid/v0.sock", "/run/v0", "unix:/path"),
-            ("500ms", "2 days", "weight_timeout"),
-            ("\"v0\"", "\"v 0\"", "a name has"),
-            (
-                "[[volume.path]]\nuri = \"mem:64MiB\"",
-                "",
-                "no [[volume.path]]",
-            ),
-            ("\n[[volume]]", "clients = 0\n[[volume]]", "clients must be"),
-            (
-                "\n[[volume]]",
-                "buffers = \"1MiB\"\n[[volume]]",
-                "buffers must be",
-            ),
-        ] {
-            let text = GOOD.replacen(from, to, 1);
-            let error = Config::parse(&text).unwrap_err();
-            assert!(error.contains(part), "{part}: {error}");
-        }
-        let twice = [GOOD, &GOOD.replace("\"v0\"", "\"v1\"")].concat();
-        assert!(
-            Config::parse(&twice)
-                .unwrap_err()
-                .contains("exported twice")
-        );
-        let twice = [GOOD, GOOD].concat();
-        assert!(Config::parse(&twice).unwrap_err().contains("two volumes"));
-    }
-}
+mod tests;

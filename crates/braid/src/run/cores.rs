@@ -6,7 +6,7 @@ use crate::load::board::Board;
 use crate::load::host::{Resources, VolumePlan};
 use anyhow::bail;
 use engine::export::{ExportConfig, ExportControl, ExportEngine};
-use engine::host::{HostConfig, HostControl, HostEngine, PathNews, Recovery, VolumeConfig};
+use engine::host::{HostConfig, HostControl, HostEngine, PathNews, VolumeConfig};
 use nvme::host::{Digests, HostIdentity};
 use policy::{Knobs, Policy};
 use runtime::{Handle, ReactorConfig, Sender};
@@ -14,8 +14,6 @@ use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::Duration;
 
-/// Keep-alive time-out, unless half an I/O's time-out is shorter (T12).
-const KATO_MS: u64 = 10_000;
 /// Most I/Os in flight on each core.
 const IO_MAX: u32 = 4096;
 /// Most requests in flight of one client.
@@ -55,7 +53,7 @@ impl Cores {
                 paths: paths.map(|p| (p.uri.clone(), p.distance)).collect(),
             };
             volumes.push(VolumeConfig {
-                recovery: Recovery::default(),
+                recovery: volume.recovery(),
                 ..resources.volume(&plan, false)?
             });
         }
@@ -173,8 +171,11 @@ fn host(
         core,
         cores: config.cores,
         identity: identity.clone(),
-        digests: Digests::default(),
-        kato_ms: (config.io_timeout.0 / 2_000_000).min(KATO_MS) as u32,
+        digests: Digests {
+            header: config.header_digest,
+            data: config.data_digest,
+        },
+        kato_ms: config.kato_ms(),
         connect_timeout_ns: config.connect_timeout.0,
         io_timeout_ns: config.io_timeout.0,
         io_max: IO_MAX,

@@ -62,7 +62,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     let path = path.or_else(|| socket::default_path(socket::RUN));
     let path =
         path.context("no control socket: XDG_RUNTIME_DIR is not set (give --socket PATH)")?;
-    let socket = PrivateSocket::bind(&path, "engine")?;
+    let socket = PrivateSocket::bind_for(&path, "engine", &config.access())?;
     let identity = identity::identity(&IdentityArgs {
         hostnqn: config.hostnqn.clone(),
         hostid: config.hostid.map(|id| uuid::Uuid::from_bytes(id.0)),

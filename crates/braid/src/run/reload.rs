@@ -79,6 +79,13 @@ fn refuse_fixed(old: &Config, new: &Config) -> anyhow::Result<()> {
                 old.name
             );
         }
+        if old.recovery() != new.recovery() {
+            bail!(
+                "volume {}: what it does about failing paths can't be changed yet: restart the \
+                 engine",
+                old.name
+            );
+        }
     }
     let mut same = new.clone();
     same.volumes.clone_from(&old.volumes);

@@ -156,7 +156,7 @@ impl Service {
                 state.exports.len() - 1
             }
         };
-        let bound = export.nbd.bind()?;
+        let bound = export.nbd.bind(&export.access())?;
         let uri = bound.uri(&export.nbd);
         let core = self.senders.of(volume);
         let offer = Offer {
@@ -307,10 +307,7 @@ impl Service {
         let nbd = address(&params.export)?;
         let mut state = self.state();
         let volume = index(&state, &params.volume)?;
-        let export = Export {
-            nbd,
-            read_only: params.read_only,
-        };
+        let export = Export::new(nbd, params.read_only);
         let added = self.add_export(&mut state, volume, export);
         let uri = added.map_err(|error| Failure::refused(format!("{error:#}")))?;
         Ok(json!({"volume": params.volume, "export": params.export, "uri": uri}))

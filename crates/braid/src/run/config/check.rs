@@ -1,0 +1,144 @@
+//! What one value can't tell by itself, and where in the file it stands.
+use super::{Config, Export, Volume};
+use crate::run::address::NbdAddress;
+use std::collections::BTreeSet;
+use std::ops::Range;
+use toml::de::{DeTable, DeValue};
+
+/// A step into the file.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Step {
+    Key(&'static str),
+    At(usize),
+}
+use Step::{At, Key};
+
+/// What is wrong, and where.
+type Wrong = (Vec<Step>, String);
+
+/// # Errors
+/// The first thing that can't be.
+pub(super) fn check(config: &Config) -> Result<(), Wrong> {
+    check_engine(config)?;
+    let (mut names, mut places) = (BTreeSet::new(), BTreeSet::new());
+    for (number, volume) in config.volumes.iter().enumerate() {
+        let here = [Key("volume"), At(number)];
+        let at = |key| Err([&here[..], &[Key(key)]].concat());
+        let wrong = |key, text| at(key).map_err(|steps| (steps, text));
+        check_volume(volume).or_else(|(key, text)| wrong(key, text))?;
+        if !names.insert(&volume.name) {
+            wrong("name", format!("there are two volumes \"{}\"", volume.name))?;
+        }
+        for (number, export) in volume.exports.iter().enumerate() {
+            let at = |key| [&here[..], &[Key("export"), At(number), Key(key)]].concat();
+            check_export(export).map_err(|(key, text)| (at(key), text))?;
+            if !places.insert(export.nbd.to_string()) {
+                return Err((at("nbd"), format!("{} is exported twice", export.nbd)));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn check_engine(config: &Config) -> Result<(), Wrong> {
+    let wrong = |key, text| Err((vec![Key(key)], text));
+    let most = engine::limits::CLIENTS_MAX;
+    if !(1..=most).contains(&config.clients) {
+        return wrong("clients", format!("clients must be 1…{most}"));
+    }
+    let least = engine::limits::EXPORT_ARENA_MIN;
+    if config.buffers.0 < least {
+        let text = format!("buffers must be at least {} MiB", least >> 20);
+        return wrong("buffers", text);
+    }
+    let (cores, most) = (usize::from(config.cores), crate::limits::CORES_MAX);
+    if !(1..=most).contains(&cores) {
+        return wrong("cores", format!("cores must be 1…{most}"));
+    }
+    if !config.cpus.is_empty() && config.cpus.len() != cores {
+        let text = "cpus must name one CPU for each of the cores";
+        return wrong("cpus", text.to_owned());
+    }
+    if config
+        .keep_alive
+        .is_some_and(|ns| ns >= config.io_timeout.0)
+    {
+        let text = "keep_alive must be shorter than io_timeout, or 0: a dead target must be found \
+                    out before its I/O is given up";
+        return wrong("keep_alive", text.to_owned());
+    }
+    Ok(())
+}
+
+fn check_volume(volume: &Volume) -> Result<(), (&'static str, String)> {
+    let name = &volume.name;
+    if !is_name(name) {
+        let wanted = "a name has 1 to 64 letters, digits, \".\", \"_\" or \"-\"";
+        return Err(("name", format!("volume \"{name}\": {wanted}")));
+    }
+    if volume.paths.is_empty() {
+        return Err(("name", format!("volume \"{name}\" has no [[volume.path]]")));
+    }
+    let most = policy::limits::PATHS_MAX;
+    if volume.paths.len() > most {
+        let text = format!("volume \"{name}\" has more than {most} [[volume.path]]");
+        return Err(("name", text));
+    }
+    let recovery = volume.recovery();
+    if recovery.reconnect_min_ns > recovery.reconnect_max_ns {
+        let text = "reconnect_delay must not be longer than reconnect_delay_max";
+        let key = match volume.reconnect_delay {
+            Some(_) => "reconnect_delay",
+            None => "reconnect_delay_max",
+        };
+        return Err((key, text.to_owned()));
+    }
+    Ok(())
+}
+
+fn check_export(export: &Export) -> Result<(), (&'static str, String)> {
+    let set = [
+        ("owner", export.owner.is_some()),
+        ("group", export.group.is_some()),
+        ("mode", export.mode.is_some()),
+    ];
+    match (&export.nbd, set.iter().find(|(_, set)| *set)) {
+        (NbdAddress::Tcp(..), Some((key, _))) => {
+            Err((key, format!("{key} is for unix:/path; a TCP port has none")))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn is_name(name: &str) -> bool {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || ".-_".contains(c);
+    (1..=64).contains(&name.len()) && name.chars().all(allowed)
+}
+
+/// The line with line and column of what the steps lead to, or as far as they lead.
+pub(super) fn place((steps, what): Wrong, text: &str) -> String {
+    let Ok(table) = DeTable::parse(text) else {
+        return what;
+    };
+    let mut span = table.span();
+    let mut here = DeValue::Table(table.into_inner());
+    for step in steps {
+        let Some((at, next)) = enter(here, step) else {
+            break;
+        };
+        (span, here) = (at, next);
+    }
+    let before = text.get(..span.start).unwrap_or(text);
+    let line = before.matches('\n').count() + 1;
+    let column = before.chars().rev().take_while(|c| *c != '\n').count() + 1;
+    format!("line {line}, column {column}: {what}")
+}
+
+fn enter<'a>(from: DeValue<'a>, step: Step) -> Option<(Range<usize>, DeValue<'a>)> {
+    let found = match (from, step) {
+        (DeValue::Table(mut table), Key(key)) => table.remove(key)?,
+        (DeValue::Array(array), At(number)) => array.into_iter().nth(number)?,
+        _ => return None,
+    };
+    Some((found.span(), found.into_inner()))
+}

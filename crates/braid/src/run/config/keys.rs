@@ -1,0 +1,128 @@
+//! How the values of the configuration are read: each error shows the place of its value.
+use crate::control::access::{Mode, Name};
+use crate::run::address::NbdAddress;
+use crate::target::quantity::{Duration, FromText, Size, from_text};
+use crate::units::format_ns;
+use crate::uri::PathUri;
+use engine::host::WriteFailover;
+use policy::{Knobs, Policy};
+use serde::de::Error;
+use serde::{Deserialize, Deserializer};
+use std::fmt::Display;
+use volume::AnaUse;
+
+pub(super) fn one() -> u16 {
+    1
+}
+/// Holds 2048 writes of 128 KiB; memory is touched only as it is needed.
+pub(super) fn buffers() -> Size {
+    Size(256 << 20)
+}
+/// More than any one client opens; each costs a few KiB.
+pub(super) fn clients() -> u16 {
+    64
+}
+/// As the kernel's host.
+pub(super) fn io_timeout() -> Duration {
+    Duration(30_000_000_000)
+}
+/// Some retries of a lost SYN, and a target that has just begun.
+pub(super) fn connect_timeout() -> Duration {
+    Duration(10_000_000_000)
+}
+/// Below what service managers wait before they kill (90 s).
+pub(super) fn drain_timeout() -> Duration {
+    Duration(30_000_000_000)
+}
+pub(super) fn default_policy() -> Policy {
+    Policy::QueueDepth
+}
+
+fn text<'de, D: Deserializer<'de>, T, E: Display>(
+    from: D,
+    parse: impl FnOnce(&str) -> Result<T, E>,
+) -> Result<T, D::Error> {
+    let text = String::deserialize(from)?;
+    parse(&text).map_err(|e| Error::custom(format!("\"{text}\": {e}")))
+}
+
+pub(super) fn policy<'de, D: Deserializer<'de>>(from: D) -> Result<Policy, D::Error> {
+    text(from, Policy::parse)
+}
+pub(super) fn uri<'de, D: Deserializer<'de>>(from: D) -> Result<PathUri, D::Error> {
+    text(from, str::parse)
+}
+pub(super) fn nbd<'de, D: Deserializer<'de>>(from: D) -> Result<NbdAddress, D::Error> {
+    text(from, str::parse)
+}
+pub(super) fn ewma_shift<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u8>, D::Error> {
+    let number = u64::deserialize(from)?.to_string();
+    let shift = Knobs::parse_ewma_shift(&number);
+    shift.map(Some).map_err(Error::custom)
+}
+pub(super) fn weight_timeout<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
+    text(from, Knobs::parse_weight_timeout).map(Some)
+}
+
+/// A duration of `LEAST_MS` at least; all are an hour at most.
+fn at_least<'de, D: Deserializer<'de>, const LEAST_MS: u64>(from: D) -> Result<Duration, D::Error> {
+    let duration: Duration = from_text(from)?;
+    let least_ns = LEAST_MS * 1_000_000;
+    if duration.0 < least_ns {
+        let least = format_ns(least_ns as f64);
+        return Err(Error::custom(format!("must be at least {least}")));
+    }
+    Ok(duration)
+}
+pub(super) fn some_time<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
+    at_least::<D, 1>(from)
+}
+pub(super) fn time<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
+    at_least::<D, 1>(from).map(|it| Some(it.0))
+}
+pub(super) fn time_or_none<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
+    at_least::<D, 0>(from).map(|it| Some(it.0))
+}
+/// Controllers count it in units of 100 ms at best.
+pub(super) fn keep_alive<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
+    let duration: Duration = from_text(from)?;
+    match duration.0 {
+        1..100_000_000 => Err(Error::custom("must be 0 (none), or at least 100 ms")),
+        ns => Ok(Some(ns)),
+    }
+}
+pub(super) fn no_path_timeout<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
+    text(from, |text| match text {
+        "unlimited" => Ok(Some(u64::MAX)),
+        text => Duration::from_text(text)
+            .map(|it| Some(it.0))
+            .map_err(|error| format!("{error}, nor \"unlimited\"")),
+    })
+}
+pub(super) fn retries<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u8>, D::Error> {
+    let retries = u8::try_from(i64::deserialize(from)?);
+    let retries = retries.map_err(|_| Error::custom("must be 0…255"));
+    retries.map(Some)
+}
+pub(super) fn ana<'de, D: Deserializer<'de>>(from: D) -> Result<Option<AnaUse>, D::Error> {
+    text(from, |text| match text {
+        "strict" => Ok(Some(AnaUse::Strict)),
+        "merge" => Ok(Some(AnaUse::Merge)),
+        _ => Err("write \"strict\" or \"merge\""),
+    })
+}
+pub(super) fn write_failover<'de, D: Deserializer<'de>>(
+    from: D,
+) -> Result<Option<WriteFailover>, D::Error> {
+    text(from, |text| match text {
+        "fenced" => Ok(Some(WriteFailover::Fenced)),
+        "immediate" => Ok(Some(WriteFailover::Immediate)),
+        _ => Err("write \"fenced\" or \"immediate\""),
+    })
+}
+pub(super) fn name<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Name>, D::Error> {
+    text(from, str::parse).map(Some)
+}
+pub(super) fn mode<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Mode>, D::Error> {
+    text(from, str::parse).map(Some)
+}

@@ -1,0 +1,224 @@
+use super::*;
+
+const GOOD: &str = r#"
+[[volume]]
+name = "v0"
+policy = "round-robin:65536"
+weight_timeout = "500ms"
+[[volume.path]]
+uri = "mem:64MiB"
+[[volume.export]]
+nbd = "unix:/run/braid/v0.sock"
+"#;
+
+#[test]
+fn the_example_of_the_design_is_read() {
+    let config = Config::parse(GOOD).unwrap();
+    let volume = &config.volumes[0];
+    assert_eq!(volume.policy, Policy::RoundRobin { bytes: 65536 });
+    assert_eq!(volume.knobs().weight_timeout_ns, 500_000_000);
+    assert_eq!(volume.exports[0].nbd.to_string(), "unix:/run/braid/v0.sock");
+    assert_eq!((config.cores, config.drain_timeout.0), (1, 30_000_000_000));
+}
+
+#[test]
+fn what_is_wrong_is_named_with_its_place() {
+    for (from, to, part) in [
+        ("policy", "polcy", "unknown field `polcy`"),
+        ("policy", "polcy", "line 4, column 1"),
+        ("round-robin:65536", "fastest", "unknown policy"),
+        ("mem:64MiB", "disk.img", "not a path URI"),
+        ("unix:/run/braid/v0.sock", "/run/v0", "unix:/path"),
+        ("500ms", "2 days", "weight_timeout"),
+        ("\"v0\"", "\"v 0\"", "a name has"),
+        (
+            "[[volume.path]]\nuri = \"mem:64MiB\"",
+            "",
+            "no [[volume.path]]",
+        ),
+        ("\n[[volume]]", "clients = 0\n[[volume]]", "clients must be"),
+        (
+            "\n[[volume]]",
+            "buffers = \"1MiB\"\n[[volume]]",
+            "buffers must be",
+        ),
+    ] {
+        let text = GOOD.replacen(from, to, 1);
+        let error = Config::parse(&text).unwrap_err();
+        assert!(error.contains(part), "{part}: {error}");
+    }
+    let twice = [GOOD, &GOOD.replace("\"v0\"", "\"v1\"")].concat();
+    assert!(
+        Config::parse(&twice)
+            .unwrap_err()
+            .contains("exported twice")
+    );
+    let twice = [GOOD, GOOD].concat();
+    assert!(Config::parse(&twice).unwrap_err().contains("two volumes"));
+}
+
+#[test]
+fn what_a_volume_does_about_failing_paths_stands_in_its_keys() {
+    assert_eq!(
+        Config::parse(GOOD).unwrap().volumes[0].recovery(),
+        Recovery::default(),
+        "what is not said is the engine's default"
+    );
+    let keys = r#"
+ana = "merge"
+write_failover = "immediate"
+quiesce_time = "7s"
+no_path_timeout = "2m"
+flush_timeout = "0"
+shared_write_cache = true
+reconnect_delay = "50ms"
+reconnect_delay_max = "3s"
+retries = 2
+attempts_timeout = "40s"
+"#;
+    let text = GOOD.replacen("weight_timeout = \"500ms\"", keys, 1);
+    let want = Recovery {
+        ana: Some(AnaUse::Merge),
+        write_failover: WriteFailover::Immediate,
+        quiesce_ns: 7_000_000_000,
+        no_path_timeout_ns: 120_000_000_000,
+        flush_timeout_ns: 0,
+        shared_write_cache: true,
+        reconnect_min_ns: 50_000_000,
+        reconnect_max_ns: 3_000_000_000,
+        retries_max: 2,
+        attempts_ns: 40_000_000_000,
+        ..Recovery::default()
+    };
+    assert_eq!(Config::parse(&text).unwrap().volumes[0].recovery(), want);
+    let text = text.replace("\"2m\"", "\"unlimited\"");
+    let recovery = Config::parse(&text).unwrap().volumes[0].recovery();
+    assert_eq!(recovery.no_path_timeout_ns, u64::MAX);
+}
+
+#[test]
+fn t12_the_keep_alive_is_shorter_than_the_io_timeout() {
+    for (keys, kato_ms) in [
+        ("", 5_000),
+        ("io_timeout = \"1s\"", 500),
+        ("keep_alive = \"12s\"", 12_000),
+        ("keep_alive = \"0\"", 0),
+    ] {
+        let config = Config::parse(&[keys, GOOD].concat()).unwrap();
+        assert_eq!(config.kato_ms(), kato_ms, "{keys}");
+    }
+    let both = "io_timeout = \"4s\"\nkeep_alive = \"4s\"\n";
+    let error = Config::parse(&[both, GOOD].concat()).unwrap_err();
+    assert_eq!(
+        error,
+        "line 2, column 14: keep_alive must be shorter than io_timeout, or 0: a dead target must \
+         be found out before its I/O is given up"
+    );
+}
+
+#[test]
+fn a_value_out_of_range_is_refused_with_its_key_and_place() {
+    for (key, value, part) in [
+        ("ana", "\"lax\"", "write \"strict\" or \"merge\""),
+        ("write_failover", "\"now\"", "\"fenced\" or \"immediate\""),
+        ("write_failover", "true", "expected a string"),
+        ("quiesce_time", "5", "a duration in quotes"),
+        ("quiesce_time", "\"2h\"", "longer than an hour"),
+        ("no_path_timeout", "\"never\"", "nor \"unlimited\""),
+        ("flush_timeout", "\"-1s\"", "a duration"),
+        ("shared_write_cache", "1", "expected a boolean"),
+        ("reconnect_delay", "\"0\"", "must be at least 1.00 ms"),
+        ("reconnect_delay", "\"11s\"", "not be longer than"),
+        ("reconnect_delay_max", "\"10ms\"", "not be longer than"),
+        ("retries", "256", "must be 0…255"),
+        ("retries", "-1", "must be 0…255"),
+        ("attempts_timeout", "\"0\"", "must be at least"),
+    ] {
+        let line = format!("{key} = {value}");
+        let text = GOOD.replacen("weight_timeout = \"500ms\"", &line, 1);
+        let error = Config::parse(&text).unwrap_err();
+        let column = key.len() + 4;
+        let place = format!("line 5, column {column}");
+        for part in [part, key, &place] {
+            assert!(error.contains(part), "{line}: {part}: {error}");
+        }
+    }
+    for (key, value, part) in [
+        ("io_timeout", "\"0\"", "must be at least"),
+        ("connect_timeout", "\"0\"", "must be at least"),
+        ("keep_alive", "\"99ms\"", "at least 100 ms"),
+        ("header_digest", "\"yes\"", "expected a boolean"),
+        ("socket_owner", "\"\"", "name or the number"),
+        ("socket_mode", "\"0777\"", "octal digits"),
+        ("socket_mode", "600", "expected a string"),
+    ] {
+        let text = format!("{key} = {value}{GOOD}");
+        let error = Config::parse(&text).unwrap_err();
+        for part in [part, key, "line 1, column "] {
+            assert!(error.contains(part), "{key}: {part}: {error}");
+        }
+    }
+}
+
+#[test]
+fn an_export_says_whose_socket_it_is() {
+    let keys = "owner = \"root\"\ngroup = \"0\"\nmode = \"0660\"\n";
+    let config = Config::parse(&[GOOD, keys].concat()).unwrap();
+    let want = Access {
+        owner: Some(Name::Word("root".into())),
+        group: Some(Name::Id(0)),
+        mode: Some(Mode(0o660)),
+    };
+    assert_eq!(config.volumes[0].exports[0].access(), want);
+    let tcp = GOOD.replace("unix:/run/braid/v0.sock", "tcp::10809");
+    let error = Config::parse(&[&tcp, keys].concat()).unwrap_err();
+    assert!(
+        error.starts_with("line 10, column 9: owner is for unix:/path"),
+        "{error}"
+    );
+}
+
+#[test]
+fn what_one_value_cannot_tell_has_its_place_too() {
+    let second = GOOD.replace("\"v0\"", "\"v1\"");
+    let error = Config::parse(&[GOOD, &second].concat()).unwrap_err();
+    assert!(error.starts_with("line 18, column 7: "), "{error}");
+    let error = Config::parse(&[GOOD, GOOD].concat()).unwrap_err();
+    assert!(error.starts_with("line 12, column 8: "), "{error}");
+    let few = Config::parse(&format!("cpus = [1, 2]{GOOD}")).unwrap_err();
+    assert!(few.starts_with("line 1, column 8: cpus"), "{few}");
+    let none = Config::parse(&format!("cores = 0{GOOD}")).unwrap_err();
+    assert!(
+        none.starts_with("line 1, column 9: cores must be"),
+        "{none}"
+    );
+}
+
+/// The reader of serde lists the keys when it meets one that isn't there.
+#[test]
+fn every_key_is_in_the_document() {
+    let document = include_str!("../../../../../docs/run.md");
+    let path = "[[volume.path]]\nuri = \"mem:64MiB\"";
+    for text in [
+        format!("nope = 1{GOOD}"),
+        GOOD.replacen("weight_timeout = \"500ms\"", "nope = 1", 1),
+        GOOD.replacen(path, &format!("{path}\nnope = 1"), 1),
+        format!("{GOOD}nope = 1"),
+    ] {
+        let error = Config::parse(&text).unwrap_err();
+        let keys = error.split_once("expected one of").unwrap_or_default().1;
+        let keys: Vec<_> = keys.split('`').skip(1).step_by(2).collect();
+        assert!(
+            !keys.is_empty() || error.contains("`uri` or `distance`"),
+            "{error}"
+        );
+        for key in keys {
+            assert!(
+                document.contains(&format!("`{key}`"))
+                    || document.contains(&format!("[[volume.{key}]]"))
+                    || key == "volume",
+                "{key}"
+            );
+        }
+    }
+}
