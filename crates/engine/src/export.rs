@@ -175,6 +175,16 @@ impl ExportEngine {
         self.events.pop_front()
     }
 
+    /// Bytes of the arena.
+    pub fn buffers(&self) -> u64 {
+        self.config.arena_bytes
+    }
+
+    /// Of these, in no request; perhaps not in one piece.
+    pub fn buffers_free(&self) -> u64 {
+        self.buddy.free_bytes()
+    }
+
     /// The host's engine, for its counters.
     pub fn host(&self) -> &HostEngine {
         &self.host

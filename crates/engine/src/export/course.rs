@@ -395,3 +395,27 @@ fn errno(outcome: Outcome) -> Option<Errno> {
         _ => Errno::Io,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_outcome_has_its_word() {
+        for (outcome, word) in [
+            (Outcome::Done, None),
+            (Outcome::PathError, Some(Errno::Io)),
+            (Outcome::MediaError, Some(Errno::Io)),
+            (Outcome::Busy { after_ns: 1 }, Some(Errno::Io)),
+            (Outcome::NoSpace, Some(Errno::NoSpc)),
+            (Outcome::ReadOnly, Some(Errno::Perm)),
+            (Outcome::Mismatch, Some(Errno::Io)),
+            (Outcome::Reservation, Some(Errno::Perm)),
+            (Outcome::Unsupported, Some(Errno::NotSup)),
+            (Outcome::Invalid, Some(Errno::Inval)),
+            (Outcome::TimedOut, Some(Errno::Io)),
+        ] {
+            assert_eq!(errno(outcome), word, "{outcome}");
+        }
+    }
+}

@@ -97,6 +97,8 @@ pub struct Disk {
     pub delay_ns: u64,
     /// Every request fails so.
     pub error: Option<DeviceError>,
+    /// What would be left after a loss of power: flushed, or written with FUA.
+    pub durable: Option<Rc<RefCell<Vec<u8>>>>,
 }
 
 impl Disk {
@@ -105,7 +107,15 @@ impl Disk {
             bytes: Rc::new(RefCell::new(vec![0; bytes])),
             delay_ns: 0,
             error: None,
+            durable: None,
         }
+    }
+
+    /// The same with a volatile cache, whose loss a test can look at.
+    pub fn with_cache(mut self) -> Self {
+        let bytes = self.bytes.borrow().clone();
+        self.durable = Some(Rc::new(RefCell::new(bytes)));
+        self
     }
 
     /// Executes a request; memory is read or written now.
@@ -118,8 +128,17 @@ impl Disk {
         let range = from..from + request.length as usize;
         match request.op {
             DeviceOp::Read => arena.bytes_mut(request.span).copy_from_slice(&bytes[range]),
-            DeviceOp::Write { .. } => bytes[range].copy_from_slice(arena.bytes(request.span)),
-            DeviceOp::Flush => {}
+            DeviceOp::Write { fua } => {
+                bytes[range.clone()].copy_from_slice(arena.bytes(request.span));
+                if let Some(durable) = self.durable.as_ref().filter(|_| fua) {
+                    durable.borrow_mut()[range.clone()].copy_from_slice(&bytes[range]);
+                }
+            }
+            DeviceOp::Flush => {
+                if let Some(durable) = &self.durable {
+                    durable.borrow_mut().copy_from_slice(&bytes);
+                }
+            }
             DeviceOp::WriteZeroes { .. } | DeviceOp::Deallocate => bytes[range].fill(0),
             DeviceOp::Compare if bytes[range] == *arena.bytes(request.span) => {}
             DeviceOp::Compare => return Err(DeviceError::Mismatch),

@@ -23,6 +23,10 @@ pub struct Conn {
     /// When the last bytes reach the peer; a polite close comes after them.
     pub arrive_ns: u64,
     pub closing: bool,
+    /// The peer takes nothing more: sends aren't over, and no more are made.
+    pub stuffed: bool,
+    /// A polite close waits for that.
+    pub leaving: bool,
 }
 
 impl Conn {
@@ -43,11 +47,30 @@ impl Conn {
             sent_ns: 0,
             arrive_ns: 0,
             closing: false,
+            stuffed: false,
+            leaving: false,
         }
     }
 }
 
 impl World {
+    /// Whether the other end of a connection of `node` finds that nothing more is taken from it.
+    pub fn stuff(&mut self, node: usize, number: u32, stuffed: bool) {
+        let peer = self.nodes[node].conns.get(&number).and_then(|it| it.peer);
+        let (far, number, life) = peer.expect("a connection that is up");
+        let Some(conn) = self.conn(far, number, life) else {
+            return;
+        };
+        conn.stuffed = stuffed;
+        let leaving = conn.leaving;
+        if !stuffed {
+            self.transmit(far, number);
+            if leaving {
+                self.end(far, number, None, Closed::ByPeer);
+            }
+        }
+    }
+
     /// All connections that `node` opened to its address number `address`: both ends get a reset.
     pub fn cut(&mut self, node: usize, address: u32) {
         let conns = &self.nodes[node].conns;
@@ -236,6 +259,10 @@ impl World {
     /// Everything a connection has to send is under way.
     pub fn transmit(&mut self, node: usize, number: u32) {
         let now_ns = self.now_ns;
+        let conn = self.nodes[node].conns.get(&number);
+        if conn.is_some_and(|conn| conn.stuffed) {
+            return;
+        }
         loop {
             let body = self.nodes[node].body.clone();
             let mut out = Vec::new();

@@ -8,6 +8,9 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+/// How often a send that nobody takes is looked at.
+const STUFFED_NS: u64 = 100_000_000;
+
 /// One machine and what is around it.
 pub struct Node {
     pub body: Rc<RefCell<dyn Body>>,
@@ -193,17 +196,7 @@ impl World {
                 life,
                 send,
                 bytes,
-            } => {
-                assert!(
-                    self.conn(node, conn, life).is_some(),
-                    "a send outlived its connection"
-                );
-                let now = self.nodes[node].arena.bytes(send.span);
-                assert!(now == bytes, "memory was changed while it was being sent");
-                let body = self.wake(node);
-                body.borrow_mut()
-                    .sent(ConnId(conn), send.cookie, self.now_ns);
-            }
+            } => self.sent(node, conn, life, send, bytes),
             Event::Closed {
                 node,
                 conn,
@@ -238,6 +231,33 @@ impl World {
                 body.borrow_mut().device(request.id, result, self.now_ns);
             }
         }
+    }
+
+    /// A send is reported, if somebody took it.
+    fn sent(&mut self, node: usize, conn: u32, life: u64, send: Send, bytes: Vec<u8>) {
+        assert!(
+            self.conn(node, conn, life).is_some(),
+            "a send outlived its connection"
+        );
+        let now_ns = self.now_ns;
+        let it = self.conn(node, conn, life);
+        if let Some(it) = it.filter(|it| it.stuffed && !it.closing) {
+            // Looked at again later.
+            it.sent_ns = it.sent_ns.max(now_ns + STUFFED_NS);
+            let event = Event::Sent {
+                node,
+                conn,
+                life,
+                send,
+                bytes,
+            };
+            return self.at(now_ns + STUFFED_NS, event);
+        }
+        let now = self.nodes[node].arena.bytes(send.span);
+        assert!(now == bytes, "memory was changed while it was being sent");
+        let body = self.wake(node);
+        body.borrow_mut()
+            .sent(ConnId(conn), send.cookie, self.now_ns);
     }
 
     /// Whether a send of the connection is still to be reported in this very moment.
@@ -313,6 +333,11 @@ impl World {
             match *output {
                 Output::Transmit(conn) => self.transmit(number, conn.0),
                 Output::Close { conn, abort } => {
+                    let it = self.nodes[number].conns.get_mut(&conn.0);
+                    if let Some(it) = it.filter(|it| it.stuffed && !abort) {
+                        it.leaving = true;
+                        continue;
+                    }
                     if !abort {
                         self.transmit(number, conn.0);
                     }

@@ -1,0 +1,117 @@
+//! What a client is told when something can't be.
+use super::common::SECOND;
+use super::rig::{Rig, Setup, config};
+use engine::export::ExportControl;
+use engine::machine::DeviceError;
+use nbd::{Errno, Kind, Request};
+
+/// A device's failure, through the target and the path, as the client hears it.
+#[test]
+fn what_a_device_says_reaches_the_client_in_its_words() {
+    for (error, write, read) in [
+        (DeviceError::Full, Errno::NoSpc, Errno::NoSpc),
+        (DeviceError::ReadOnly, Errno::Perm, Errno::Perm),
+        (DeviceError::Os(5), Errno::Io, Errno::Io),
+        // ENOTSUP is for fast zeroes alone.
+        (DeviceError::Unsupported, Errno::Inval, Errno::Inval),
+    ] {
+        let mut rig = Rig::ready(Setup::default());
+        let client = rig.connect(config(2));
+        rig.world.nodes[super::common::TARGET].disks[0].error = Some(error);
+        let request = Request::new(0, Kind::Write, 0, 4096);
+        assert_eq!(rig.refused(client, request, &[1; 4096]), write, "{error:?}");
+        let request = Request::new(0, Kind::Read, 0, 4096);
+        assert_eq!(rig.refused(client, request, &[]), read, "{error:?}");
+        // Nothing else is wrong with the session.
+        rig.world.nodes[super::common::TARGET].disks[0].error = None;
+        rig.write(client, 0, &[1; 4096]);
+        assert_eq!(rig.engine.borrow().counters(0).errors, 2);
+    }
+}
+
+#[test]
+fn a_fast_zero_that_is_not_supported_says_so() {
+    let mut rig = Rig::ready(Setup::default());
+    let client = rig.connect(config(2));
+    rig.world.nodes[super::common::TARGET].disks[0].error = Some(DeviceError::Unsupported);
+    let fast = Request {
+        fast_zero: true,
+        ..Request::new(0, Kind::WriteZeroes, 0, 4096)
+    };
+    assert_eq!(rig.refused(client, fast, &[]), Errno::NotSup);
+}
+
+#[test]
+fn a_read_only_export_refuses_every_change_and_reads_on() {
+    let mut rig = Rig::ready(Setup {
+        read_only: true,
+        ..Setup::default()
+    });
+    let client = rig.connect(config(2));
+    let features = rig.clients.borrow().all[client].ready.unwrap().features;
+    assert!(features.read_only && !features.trim && !features.write_zeroes && !features.fua);
+    // Our own client doesn't ask; another one does.
+    let mut plain = rig.connect_plain();
+    use nbd::wire::cmd;
+    for (command, len) in [(cmd::WRITE, 4096), (cmd::TRIM, 0), (cmd::WRITE_ZEROES, 0)] {
+        let mut bytes = plain.request(command, 0, 1, (0, 4096));
+        bytes.resize(bytes.len() + len, 1);
+        rig.clients.borrow_mut().say(plain.conn, &bytes);
+        assert_eq!(plain.reply(&mut rig).error, Errno::Perm.code());
+    }
+    assert_eq!(rig.read(client, 0, 4096), vec![0; 4096]);
+    assert_eq!(rig.one(client, Request::flush(0), &[]).result, Ok(()));
+    assert!(rig.disk.bytes.borrow().iter().all(|byte| *byte == 0));
+}
+
+#[test]
+fn ranges_beyond_the_end_are_refused_with_the_right_word() {
+    let mut rig = Rig::ready(Setup::default());
+    let mut plain = rig.connect_plain();
+    use nbd::wire::cmd;
+    let end = super::rig::VOLUME;
+    for (command, range, errno) in [
+        (cmd::READ, (end - 1, 2), Errno::Inval),
+        (cmd::READ, (u64::MAX, 2), Errno::Inval),
+        (cmd::TRIM, (end, 1), Errno::Inval),
+        (cmd::WRITE_ZEROES, (end - 1, u32::MAX), Errno::NoSpc),
+        (cmd::READ, (0, 0), Errno::Inval),
+        (cmd::BLOCK_STATUS, (0, 4096), Errno::Inval),
+        (cmd::CACHE, (0, 4096), Errno::Inval),
+        (99, (0, 4096), Errno::Inval),
+    ] {
+        let bytes = plain.request(command, 0, 1, range);
+        rig.clients.borrow_mut().say(plain.conn, &bytes);
+        let error = plain.reply(&mut rig).error;
+        assert_eq!(error, errno.code(), "command {command} {range:?}");
+    }
+    // The very last byte is there.
+    let bytes = plain.request(cmd::READ, 0, 1, (end - 1, 1));
+    rig.clients.borrow_mut().say(plain.conn, &bytes);
+    assert_eq!(plain.reply(&mut rig).data, [0]);
+}
+
+/// What is in flight at a stop ends well; what comes after it is told why not.
+#[test]
+fn at_a_stop_new_requests_are_refused_and_old_ones_end() {
+    let mut rig = Rig::ready(Setup::default());
+    rig.world.nodes[super::common::TARGET].disks[0].delay_ns = SECOND;
+    let mut plain = rig.connect_plain();
+    plain.write(&rig, 1, 0, &[7; 4096]);
+    rig.pass(SECOND / 2);
+    rig.control(ExportControl::Stop(10 * SECOND));
+    plain.write(&rig, 2, 4096, &[8; 4096]);
+    let reply = plain.reply(&mut rig);
+    assert_eq!((reply.cookie, reply.error), (2, Errno::Shutdown.code()));
+    let reply = plain.reply(&mut rig);
+    assert_eq!((reply.cookie, reply.error), (1, 0));
+    rig.until(5 * SECOND, |rig| rig.is_closed(plain.conn));
+    rig.pass(5 * SECOND);
+    assert!(rig.world.nodes[super::common::HOST].stopped);
+    assert_eq!(
+        rig.disk.bytes.borrow()[..8192],
+        [[7; 4096], [0; 4096]].concat()
+    );
+    rig.at_rest();
+    assert!(rig.lines().is_empty());
+}
