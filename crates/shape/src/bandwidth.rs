@@ -8,7 +8,8 @@ const NS_PER_S: u64 = 1_000_000_000;
 /// The end of what was admitted is kept as whole nanoseconds and a remainder in units of
 /// 1 / `bytes_per_s` ns, so that no rounding adds up: after any number of commands the line is busy
 /// for exactly their bytes divided by the rate.
-pub(crate) struct Bandwidth {
+#[derive(Clone, Debug)]
+pub struct Bandwidth {
     bytes_per_s: u64,
     free_ns: u64,
     remainder: u64,
@@ -16,7 +17,7 @@ pub(crate) struct Bandwidth {
 
 impl Bandwidth {
     /// An idle line; 0 = unlimited.
-    pub(crate) fn new(bytes_per_s: u64) -> Self {
+    pub fn new(bytes_per_s: u64) -> Self {
         Bandwidth {
             bytes_per_s: bytes_per_s.min(BYTES_PER_S_MAX),
             free_ns: 0,
@@ -24,8 +25,14 @@ impl Bandwidth {
         }
     }
 
+    /// Another rate from now on; what was admitted keeps its time.
+    pub fn set_rate(&mut self, bytes_per_s: u64) {
+        self.bytes_per_s = bytes_per_s.min(BYTES_PER_S_MAX);
+        self.remainder = 0;
+    }
+
     /// When the last of `bytes` has passed, rounded up to a nanosecond.
-    pub(crate) fn admit(&mut self, bytes: u32, now_ns: u64) -> u64 {
+    pub fn admit(&mut self, bytes: u32, now_ns: u64) -> u64 {
         if self.bytes_per_s == 0 {
             return now_ns;
         }

@@ -2,7 +2,8 @@
 //!
 //! From a command's size and the time it arrived each model works out when it may be executed. The
 //! target shapes its ports with them; a simulator builds its links and devices from the same.
-//! Integers only, deterministic: the same calls give the same times.
+//! Integers only, deterministic: the same calls give the same times. The parts that queue
+//! ([`Servers`], [`Bandwidth`]) and that stop ([`Stall`]) can be used alone.
 //!
 //! # Contract
 //! A command passes the stages in this order, each beginning when the one before is done:
@@ -34,14 +35,13 @@ mod random;
 mod servers;
 mod stall;
 
+pub use bandwidth::Bandwidth;
 pub use random::Random;
-pub use stall::PortTime;
+pub use servers::Servers;
+pub use stall::{PortTime, Stall};
 
-use bandwidth::Bandwidth;
 use delay::Delay;
 use jitter::Jitter;
-use servers::Servers;
-use stall::Stall;
 
 /// How one port (or device) is slowed. All zero = not at all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

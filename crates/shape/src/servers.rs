@@ -3,14 +3,15 @@ use alloc::collections::BinaryHeap;
 use core::cmp::Reverse;
 
 /// When each server is free again; the next command goes to the earliest.
-pub(crate) struct Servers {
+#[derive(Clone, Debug)]
+pub struct Servers {
     free_ns: BinaryHeap<Reverse<u64>>,
     service_ns: u64,
 }
 
 impl Servers {
     /// `servers` idle ones; 0 = as many as there are commands, so that nothing queues.
-    pub(crate) fn new(servers: u16, service_ns: u64) -> Self {
+    pub fn new(servers: u16, service_ns: u64) -> Self {
         Servers {
             free_ns: (0..servers).map(|_| Reverse(0)).collect(),
             service_ns,
@@ -18,11 +19,16 @@ impl Servers {
     }
 
     /// When a command that arrived now has been served.
-    pub(crate) fn admit(&mut self, now_ns: u64) -> u64 {
+    pub fn admit(&mut self, now_ns: u64) -> u64 {
+        self.serve(self.service_ns, now_ns)
+    }
+
+    /// As [`Servers::admit`], for a command that needs `service_ns`.
+    pub fn serve(&mut self, service_ns: u64, now_ns: u64) -> u64 {
         let Some(mut earliest) = self.free_ns.peek_mut() else {
-            return now_ns.saturating_add(self.service_ns);
+            return now_ns.saturating_add(service_ns);
         };
-        let done = earliest.0.max(now_ns).saturating_add(self.service_ns);
+        let done = earliest.0.max(now_ns).saturating_add(service_ns);
         *earliest = Reverse(done);
         done
     }

@@ -6,10 +6,11 @@
 /// A time on a port's own clock, which stands still while the port is stalled. Its order is the
 /// order of release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct PortTime(pub(crate) u64);
+pub struct PortTime(pub u64);
 
 /// The stall now or last in force, and how far the port's clock is behind because of earlier ones.
-pub(crate) struct Stall {
+#[derive(Clone, Debug)]
+pub struct Stall {
     since_ns: u64,
     until_ns: u64,
     behind_ns: u64,
@@ -17,7 +18,7 @@ pub(crate) struct Stall {
 
 impl Stall {
     /// A port that is stalled from its beginning until then; 0 = not at all.
-    pub(crate) fn new(until_ns: u64) -> Self {
+    pub fn new(until_ns: u64) -> Self {
         Stall {
             since_ns: 0,
             until_ns,
@@ -26,18 +27,20 @@ impl Stall {
     }
 
     /// Stalled from now until then; a time in the past ends a stall.
-    pub(crate) fn set(&mut self, until_ns: u64, now_ns: u64) {
+    pub fn set(&mut self, until_ns: u64, now_ns: u64) {
         self.behind_ns += self.until_ns.min(now_ns).saturating_sub(self.since_ns);
         self.since_ns = now_ns;
         self.until_ns = until_ns.max(now_ns);
     }
 
-    pub(crate) fn port_time(&self, now_ns: u64) -> PortTime {
+    /// What the port's clock shows now.
+    pub fn port_time(&self, now_ns: u64) -> PortTime {
         let stood = now_ns.clamp(self.since_ns, self.until_ns) - self.since_ns;
         PortTime(now_ns.saturating_sub(self.behind_ns + stood))
     }
 
-    pub(crate) fn due_ns(&self, at: PortTime) -> u64 {
+    /// When the port's clock will show `at`, as far as is known at present.
+    pub fn due_ns(&self, at: PortTime) -> u64 {
         let due = at.0.saturating_add(self.behind_ns);
         if due < self.since_ns {
             return due;

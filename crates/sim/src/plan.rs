@@ -1,0 +1,321 @@
+//! What a world consists of: plain figures, read from a scenario by whoever has a file.
+//!
+//! # Contract
+//! Indices point into the lists of the same [`Plan`]; [`Plan::check`] says where they don't.
+//!
+//! # Limits
+//! See [`limits`](crate::limits).
+use crate::limits::{CPUS_MAX, HOSTS_MAX, PATHS_MAX};
+use alloc::vec::Vec;
+use policy::{Ana, Knobs, Policy};
+
+/// A world, and what happens in it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// Ways to a device.
+    pub paths: Vec<PathPlan>,
+    /// What serves the I/Os; several paths may end at one.
+    pub devices: Vec<DevicePlan>,
+    /// Who sends them.
+    pub hosts: Vec<HostPlan>,
+    /// What they do.
+    pub jobs: Vec<JobPlan>,
+    /// What happens meanwhile, in any order.
+    pub events: Vec<EventPlan>,
+    /// Not measured at the beginning.
+    pub warm_ns: u64,
+    /// Measured after that.
+    pub run_ns: u64,
+    /// How old the counts of the other CPUs are that a CPU sees; 0 = exact.
+    pub stale_ns: u64,
+    /// Paths are legs of a mirror: a write goes to all of them.
+    pub mirror: bool,
+    /// Non-optimized paths are used beside optimized ones (T44).
+    pub merge: bool,
+}
+
+/// One path: a full-duplex link in front of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PathPlan {
+    /// Each way; 0 = unlimited.
+    pub bytes_per_s: u64,
+    /// One way.
+    pub delay_ns: u64,
+    /// Extra, 0…jitter, uniform, each way.
+    pub jitter_ns: u64,
+    /// Extra from this size on; 0 = none.
+    pub large_from: u32,
+    /// See `large_from`.
+    pub large_ns: u64,
+    /// Extra below `large_from`.
+    pub small_ns: u64,
+    /// Of a million I/Os so many are late by a Pareto time.
+    pub tail_per_million: u32,
+    /// Least of these times.
+    pub tail_ns: u64,
+    /// Others' traffic, of the bandwidth each way, percent.
+    pub cross_percent: u32,
+    /// Where the path ends.
+    pub device: usize,
+    /// State at the beginning.
+    pub ana: Ana,
+    /// NUMA node of the path's adapter; `None`: all nodes are equally near.
+    pub node: Option<usize>,
+}
+
+/// What serves I/Os.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DevicePlan {
+    /// Servers side by side: a controller, or a solid-state drive.
+    Flash(Flash),
+    /// One arm.
+    Disk(Disk),
+}
+
+/// Servers side by side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Flash {
+    /// How many.
+    pub servers: u16,
+    /// Mean service of a read, and of a write.
+    pub read_ns: u64,
+    /// See `read_ns`.
+    pub write_ns: u64,
+    /// And for each of its bytes, in thousandths of a nanosecond.
+    pub read_byte_ps: u64,
+    /// See `read_byte_ps`.
+    pub write_byte_ps: u64,
+    /// 0.7 + 0.3 · exponential instead of exactly the mean.
+    pub noise: bool,
+}
+
+/// A rotating disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Disk {
+    /// Its size, bytes.
+    pub bytes: u64,
+    /// Transfer at the outer edge; half of it at the inner one.
+    pub bytes_per_s: u64,
+    /// The shortest seek, and what a seek over the whole disk takes more.
+    pub seek_ns: u64,
+    /// See `seek_ns`.
+    pub stroke_ns: u64,
+    /// One turn.
+    pub turn_ns: u64,
+}
+
+/// One host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HostPlan {
+    /// CPUs, each with a selector of its own.
+    pub cpus: usize,
+    /// NUMA nodes; CPUs lie on them in blocks.
+    pub nodes: usize,
+    /// Mean time a CPU runs between two stalls; 0 = it never stalls.
+    pub busy_run_ns: u64,
+    /// Mean length of a stall: nothing is noticed and nothing is issued meanwhile.
+    pub busy_stall_ns: u64,
+}
+
+/// Jobs of one kind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JobPlan {
+    /// On which host.
+    pub host: usize,
+    /// How many.
+    pub count: usize,
+    /// I/Os each keeps in flight; with a pace the most that may be.
+    pub depth: usize,
+    /// Sizes and how often each, as weights.
+    pub sizes: Vec<(u32, u32)>,
+    /// Writes, of a hundred.
+    pub write_percent: u32,
+    /// Addresses one after the other, else random ones.
+    pub sequential: bool,
+    /// Addresses lie below this.
+    pub span: u64,
+    /// I/Os per second and job, at Poisson times; 0 = the next when one ends.
+    pub iops: u64,
+    /// The job goes to the next CPU so often; 0 = never.
+    pub move_ns: u64,
+}
+
+/// Something happens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EventPlan {
+    /// When.
+    pub at_ns: u64,
+    /// What.
+    pub what: Change,
+}
+
+/// What can happen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// The one-way delay of a path is another.
+    Delay(usize, u64),
+    /// The bandwidth of a path is another, bytes per second.
+    Rate(usize, u64),
+    /// The device behind a path stands still for so long.
+    Stall(usize, u64),
+    /// A path dies: what is on it fails after so long, and goes elsewhere.
+    Down(usize, u64),
+    /// It is back.
+    Up(usize),
+    /// Its ANA state is another.
+    Ana(usize, Ana),
+    /// Another policy everywhere.
+    Policy(Policy),
+}
+
+/// How the paths are chosen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// As braid does, with the policy's own code.
+    Policy(Policy, Knobs),
+    /// By a rule that knows more than a policy can: for bounds.
+    Rule(Rule),
+}
+
+/// Rules to find out how good a policy could be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Rule {
+    /// To each path this share of the I/Os, in any unit.
+    Split(Vec<u32>),
+    /// The path whose in-flight I/Os (or bytes) are least beside its share.
+    Window {
+        /// Shares, in any unit.
+        share: Vec<u32>,
+        /// Bytes count, not I/Os.
+        bytes: bool,
+    },
+    /// The first path in order with fewer I/Os in flight than its cap; else the last of the order.
+    Fill {
+        /// Paths, best first.
+        order: Vec<usize>,
+        /// Most I/Os in flight on each, in the order of the paths.
+        caps: Vec<u32>,
+    },
+    /// Least completion time by the true figures and the true load; waiting counts 1 + this many
+    /// eighths.
+    Clairvoyant(u32),
+    /// Stripes of so many bytes over the paths.
+    Stripe(u64),
+    /// The address space in equal parts, one for each path.
+    Region,
+    /// Each job to a path of its own.
+    Job,
+}
+
+/// A plan that can't be a world.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PlanError {
+    /// No paths, or more than [`PATHS_MAX`].
+    Paths,
+    /// A path's device isn't there.
+    Device,
+    /// No hosts or CPUs, or too many, or no node.
+    Hosts,
+    /// A job has no I/O in flight, no size, or a host that isn't there.
+    Jobs,
+    /// An event's path isn't there.
+    Events,
+    /// Nothing is measured.
+    Time,
+}
+
+impl Plan {
+    /// Whether a world can be made of it.
+    ///
+    /// # Errors
+    /// The first thing that is wrong.
+    pub fn check(&self) -> Result<(), PlanError> {
+        let paths = self.paths.len();
+        let wrong = [
+            (!(1..=PATHS_MAX).contains(&paths), PlanError::Paths),
+            (
+                self.paths.iter().any(|it| it.device >= self.devices.len()),
+                PlanError::Device,
+            ),
+            (
+                !(1..=HOSTS_MAX).contains(&self.hosts.len())
+                    || self.hosts.iter().any(|host| !host.is_sound()),
+                PlanError::Hosts,
+            ),
+            (
+                self.jobs.iter().any(|job| !job.is_sound(self.hosts.len())),
+                PlanError::Jobs,
+            ),
+            (
+                self.events
+                    .iter()
+                    .any(|it| it.what.path().is_some_and(|path| path >= paths)),
+                PlanError::Events,
+            ),
+            (self.run_ns == 0, PlanError::Time),
+        ];
+        match wrong.iter().find(|(is, _)| *is) {
+            Some(&(_, error)) => Err(error),
+            None => Ok(()),
+        }
+    }
+}
+
+impl HostPlan {
+    fn is_sound(&self) -> bool {
+        (1..=CPUS_MAX).contains(&self.cpus) && (1..=self.cpus).contains(&self.nodes)
+    }
+}
+
+impl JobPlan {
+    fn is_sound(&self, hosts: usize) -> bool {
+        let weight: u64 = self
+            .sizes
+            .iter()
+            .map(|&(_, weight)| u64::from(weight))
+            .sum();
+        let sizes = self
+            .sizes
+            .iter()
+            .all(|&(size, _)| (512..=1 << 24).contains(&size));
+        self.host < hosts
+            && self.count > 0
+            && self.depth > 0
+            && weight > 0
+            && sizes
+            && self.write_percent <= 100
+    }
+}
+
+impl Change {
+    /// The path that it is about.
+    pub fn path(&self) -> Option<usize> {
+        match *self {
+            Self::Delay(path, _) | Self::Rate(path, _) | Self::Stall(path, _) => Some(path),
+            Self::Down(path, _) | Self::Up(path) | Self::Ana(path, _) => Some(path),
+            Self::Policy(_) => None,
+        }
+    }
+}
+
+impl core::fmt::Display for PlanError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            Self::Paths => write!(f, "a world has 1 to {PATHS_MAX} paths"),
+            Self::Device => f.write_str("a path ends at a device that is not there"),
+            Self::Hosts => write!(
+                f,
+                "a world has 1 to {HOSTS_MAX} hosts of 1 to {CPUS_MAX} CPUs, on no more nodes \
+                 than CPUs"
+            ),
+            Self::Jobs => f.write_str(
+                "a job needs a host, a count, a depth, sizes of 512 bytes to 16 MiB with a \
+                 weight, and at most 100 percent of writes",
+            ),
+            Self::Events => f.write_str("an event is about a path that is not there"),
+            Self::Time => f.write_str("the run is 0 long"),
+        }
+    }
+}
+
+impl core::error::Error for PlanError {}

@@ -1,0 +1,308 @@
+//! The course of one I/O.
+use super::{Device, NONE, Slot, World};
+use crate::draw::{pareto_ns, service_ns};
+use crate::queue::{Event, Ticket};
+use crate::rule::Wanted;
+use policy::{Completion, Ended, Group, PathIndex, Request};
+use shape::PortTime;
+
+/// Bytes on the wire beside the data: a command, and an answer.
+const COMMAND_BYTES: u32 = 72;
+const ANSWER_BYTES: u32 = 24;
+
+impl World<'_> {
+    /// Chooses a path for an I/O and sends it there; a mirrored write goes to all.
+    pub(super) fn place(&mut self, index: u32) {
+        if self.plan.mirror && self.slots[index as usize].write {
+            return self.copy_to_all(index);
+        }
+        match self.choose(index) {
+            Some(path) => self.send(index, path),
+            None => self.parked.push(index),
+        }
+    }
+
+    fn choose(&mut self, index: u32) -> Option<usize> {
+        let slot = &self.slots[index as usize];
+        if let Some(rules) = &mut self.rules {
+            return rules.choose(self.plan, &self.truth, wanted(slot, self.now_ns));
+        }
+        let request = Request {
+            source: u64::from(slot.job),
+            group: group(slot),
+            length: slot.bytes,
+            address: slot.address,
+            now_ns: self.now_ns,
+        };
+        let host = &mut self.hosts[usize::from(slot.host)];
+        let cpu = usize::from(slot.cpu);
+        if self.plan.stale_ns > 0 {
+            host.publish(self.now_ns, self.plan.stale_ns);
+        }
+        let core = &mut host.cores[cpu];
+        let selector = core.selector.as_mut()?;
+        let views = &mut host.views[core.node];
+        for (path, view) in (0..).zip(views.iter_mut()) {
+            let own = selector.in_flight(PathIndex(path));
+            let path = usize::from(path);
+            view.in_flight_elsewhere = match self.plan.stale_ns {
+                0 => host.in_flight[path] - own,
+                _ => host.published[cpu][path],
+            };
+        }
+        let chosen = selector.select(&request, views)?;
+        Some(usize::from(chosen.0))
+    }
+
+    /// A write to every leg that is there; done when the slowest is.
+    fn copy_to_all(&mut self, index: u32) {
+        let of = self.slots[index as usize];
+        let legs = (0..self.paths.len()).filter(|&path| self.paths[path].enabled);
+        let mut copies = 0;
+        for path in legs.collect::<alloc::vec::Vec<_>>() {
+            let copy = Slot {
+                parent: index,
+                placed: false,
+                ..of
+            };
+            if let Some(copy) = self.take(copy) {
+                copies += 1;
+                self.send(copy, path);
+            }
+        }
+        self.slots[index as usize].copies = copies;
+        if copies == 0 {
+            self.parked.push(index);
+        }
+    }
+
+    fn send(&mut self, index: u32, path: usize) {
+        let slot = &mut self.slots[index as usize];
+        slot.path = path as u8;
+        slot.placed = true;
+        slot.placed_ns = self.now_ns;
+        let slot = *slot;
+        self.hosts[usize::from(slot.host)].in_flight[path] += 1;
+        if let Some(rules) = &mut self.rules {
+            rules.begin(self.plan, path, wanted(&slot, self.now_ns));
+        }
+        let plan = &self.plan.paths[path];
+        let link = &mut self.paths[path];
+        if link.dead {
+            return;
+        }
+        let data = if slot.write { slot.bytes } else { 0 };
+        let passed_ns = link.out.admit(COMMAND_BYTES + data, self.now_ns);
+        let mut late_ns = link.delay_ns;
+        if plan.jitter_ns > 0 {
+            late_ns += link.random.up_to(plan.jitter_ns);
+        }
+        if plan.large_from > 0 {
+            let large = slot.bytes >= plan.large_from;
+            late_ns += if large { plan.large_ns } else { plan.small_ns };
+        }
+        if plan.tail_per_million > 0
+            && link.random.up_to(999_999) < u64::from(plan.tail_per_million)
+        {
+            late_ns += pareto_ns(&mut link.random, plan.tail_ns);
+        }
+        self.queue
+            .push(passed_ns + late_ns, Event::Arrive(self.ticket(index)));
+    }
+
+    /// An I/O reaches its device.
+    pub(super) fn arrive(&mut self, io: Ticket) {
+        if !self.is_now(io) {
+            return;
+        }
+        let slot = &mut self.slots[io.slot as usize];
+        let number = self.plan.paths[usize::from(slot.path)].device;
+        let station = &mut self.stations[number];
+        let port_ns = station.stall.port_time(self.now_ns).0;
+        match &mut station.device {
+            Device::Flash(flash, servers) => {
+                let (fixed, per_byte) = if slot.write {
+                    (flash.write_ns, flash.write_byte_ps)
+                } else {
+                    (flash.read_ns, flash.read_byte_ps)
+                };
+                let mean = match flash.noise {
+                    true => service_ns(&mut station.random, fixed),
+                    false => fixed,
+                };
+                let service = mean + u64::from(slot.bytes) * per_byte / 1000;
+                slot.port_ns = servers.serve(service, port_ns);
+                let due_ns = station.stall.due_ns(PortTime(slot.port_ns));
+                self.queue.push(due_ns, Event::Served(io));
+            }
+            Device::Disk(disk) => {
+                let hit = disk.arrive(io, slot.address, slot.bytes, slot.write, port_ns);
+                if let Some(done_ns) = hit {
+                    slot.port_ns = done_ns;
+                    let due_ns = station.stall.due_ns(PortTime(done_ns));
+                    self.queue.push(due_ns, Event::Served(io));
+                }
+                self.disk_next(number);
+            }
+        }
+    }
+
+    /// A disk's arm has done what it did.
+    pub(super) fn disk_free(&mut self, device: usize) {
+        if let Device::Disk(disk) = &mut self.stations[device].device {
+            disk.done();
+        }
+        self.disk_next(device);
+    }
+
+    fn disk_next(&mut self, device: usize) {
+        let station = &mut self.stations[device];
+        let Device::Disk(disk) = &mut station.device else {
+            return;
+        };
+        let port_ns = station.stall.port_time(self.now_ns).0;
+        if let Some((io, done_ns)) = disk.start(port_ns) {
+            self.slots[io.slot as usize].port_ns = done_ns;
+            let due_ns = station.stall.due_ns(PortTime(done_ns));
+            self.queue.push(due_ns, Event::Disk(device as u32));
+            self.queue.push(due_ns, Event::Served(io));
+        }
+    }
+
+    /// Its service is over, unless the device stood still meanwhile.
+    pub(super) fn served(&mut self, io: Ticket) {
+        if !self.is_now(io) {
+            return;
+        }
+        let slot = &self.slots[io.slot as usize];
+        let number = usize::from(slot.path);
+        let plan = &self.plan.paths[number];
+        let due_ns = self.stations[plan.device]
+            .stall
+            .due_ns(PortTime(slot.port_ns));
+        if due_ns > self.now_ns {
+            return self.queue.push(due_ns, Event::Served(io));
+        }
+        let link = &mut self.paths[number];
+        let data = if slot.write { 0 } else { slot.bytes };
+        let mut at_ns = link.back.admit(ANSWER_BYTES + data, self.now_ns) + link.delay_ns;
+        if plan.jitter_ns > 0 {
+            at_ns += link.random.up_to(plan.jitter_ns);
+        }
+        self.queue.push(at_ns, Event::End(io));
+    }
+
+    /// The host notices the end, if its CPU is there.
+    pub(super) fn noticed(&mut self, io: Ticket) {
+        if !self.is_now(io) {
+            return;
+        }
+        let slot = self.slots[io.slot as usize];
+        let host = &mut self.hosts[usize::from(slot.host)];
+        let free_ns = host.cores[usize::from(slot.cpu)].cpu.free_ns(self.now_ns);
+        if free_ns > self.now_ns {
+            return self.queue.push(free_ns, Event::End(io));
+        }
+        self.leave(io.slot, Ended::Good);
+        let path = usize::from(slot.path);
+        if slot.parent == NONE {
+            self.count(path, &slot);
+            self.give_back(io.slot);
+            return self.done(slot.job, slot.cpu);
+        }
+        self.give_back(io.slot);
+        let parent = &mut self.slots[slot.parent as usize];
+        parent.copies -= 1;
+        if parent.copies == 0 {
+            let whole = *parent;
+            self.count(path, &whole);
+            self.give_back(slot.parent);
+            self.done(whole.job, whole.cpu);
+        }
+    }
+
+    /// An I/O leaves its path.
+    pub(super) fn leave(&mut self, index: u32, ended: Ended) {
+        let slot = &mut self.slots[index as usize];
+        slot.placed = false;
+        let (slot, path) = (*slot, usize::from(slot.path));
+        let host = &mut self.hosts[usize::from(slot.host)];
+        host.in_flight[path] -= 1;
+        if let Some(rules) = &mut self.rules {
+            rules.end(self.plan, path, wanted(&slot, self.now_ns));
+            return;
+        }
+        // A copy was never selected; what it took says nothing about reads.
+        let selector = host.cores[usize::from(slot.cpu)].selector.as_mut();
+        let Some(selector) = selector.filter(|_| slot.parent == NONE) else {
+            return;
+        };
+        let done = Completion {
+            path: PathIndex(slot.path),
+            group: group(&slot),
+            latency_ns: self.now_ns - slot.placed_ns,
+            ended,
+            now_ns: self.now_ns,
+        };
+        if selector.complete(&done).weigh {
+            selector.weigh();
+        }
+    }
+
+    /// A good end, as far as it is measured.
+    fn count(&mut self, path: usize, slot: &Slot) {
+        let bytes = u64::from(slot.bytes);
+        let tally = &mut self.tally;
+        tally.ios += 1;
+        let step = (self.now_ns / crate::limits::SERIES_NS) as usize;
+        if let Some(point) = tally.series.get_mut(step) {
+            *point += bytes;
+        }
+        if self.now_ns < self.plan.warm_ns {
+            return;
+        }
+        let kind = usize::from(slot.write);
+        tally.bytes[kind] += bytes;
+        tally.latencies[kind].add(self.now_ns - slot.begun_ns);
+        tally.path_ios[path] += 1;
+        tally.path_bytes[path] += bytes;
+        tally.host_bytes[usize::from(slot.host)] += bytes;
+    }
+}
+
+impl super::Host {
+    /// Publishes the counts of all CPUs, if it is time.
+    fn publish(&mut self, now_ns: u64, every_ns: u64) {
+        if now_ns < self.published_ns {
+            return;
+        }
+        self.published_ns = now_ns + every_ns;
+        for (core, row) in self.cores.iter().zip(&mut self.published) {
+            for (path, count) in (0..).zip(row.iter_mut()) {
+                let own = core
+                    .selector
+                    .as_ref()
+                    .map_or(0, |it| it.in_flight(PathIndex(path)));
+                *count = self.in_flight[usize::from(path)] - own;
+            }
+        }
+    }
+}
+
+fn group(slot: &Slot) -> Group {
+    if slot.write {
+        Group::Write
+    } else {
+        Group::Read
+    }
+}
+
+fn wanted(slot: &Slot, now_ns: u64) -> Wanted {
+    Wanted {
+        bytes: slot.bytes,
+        write: slot.write,
+        address: slot.address,
+        job: slot.job,
+        now_ns,
+    }
+}
