@@ -77,7 +77,10 @@ pub enum ExportControl {
     Withdraw(u32, u64),
     /// The next connection adopted for this export is of a reader with this identity (row B1).
     Source(u32, u64),
-    /// As [`Self::Withdraw`] of all exports; new clients are refused.
+    /// As [`Self::Withdraw`] of all exports; new clients are refused. I/O that has not ended by
+    /// then fails, and clients have [`DRAIN_ANSWER_NS`] more to hear of it.
+    ///
+    /// [`DRAIN_ANSWER_NS`]: crate::limits::DRAIN_ANSWER_NS
     Drain(u64),
     /// Drain, then stop the host's engine, which says `Output::Stop`.
     Stop(u64),
@@ -214,6 +217,14 @@ impl ExportEngine {
         ConnId(self.host.connections_max() + u32::from(client))
     }
 
+    fn drain_clients(&mut self, drain_ns: u64, now_ns: u64) {
+        self.draining = true;
+        let host = HostControl::Drain(drain_ns);
+        self.host.handle_control(host, now_ns);
+        let drain_ns = drain_ns.saturating_add(crate::limits::DRAIN_ANSWER_NS);
+        self.shut(None, drain_ns, now_ns);
+    }
+
     fn offer(&mut self, export: u32, offer: Offer) {
         if let Some(place) = self.offers.get_mut(export as usize) {
             *place = Some(offer);
@@ -346,13 +357,11 @@ impl Machine for ExportEngine {
             }
             ExportControl::Source(export, source) => self.sources.push_back((export, source)),
             ExportControl::Drain(drain_ns) => {
-                self.draining = true;
-                self.shut(None, drain_ns, now_ns);
+                self.drain_clients(drain_ns, now_ns);
             }
             ExportControl::Stop(drain_ns) => {
-                self.draining = true;
                 self.stopping = true;
-                self.shut(None, drain_ns, now_ns);
+                self.drain_clients(drain_ns, now_ns);
             }
         }
     }

@@ -383,6 +383,7 @@ impl Machine for HostEngine {
         match message {
             HostControl::Path(news) => self.news(news, now_ns),
             HostControl::Policy(volume, policy, knobs) => self.set_policy(volume, policy, knobs),
+            HostControl::Drain(drain_ns) => self.begin_drain(drain_ns, now_ns),
             HostControl::Stop => self.stop(now_ns),
         }
     }

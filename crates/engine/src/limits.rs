@@ -36,3 +36,6 @@ pub const EXPORT_ARENA_MIN: u64 = 2 * (nbd::limits::BLOCK_MAX as u64 + 2 * BUFFE
 
 /// Most I/Os that one request has under way: one client's large request leaves room for others.
 pub const REQUEST_IOS_MAX: u16 = 32;
+
+/// What a client still has, after its I/O failed for want of time to drain, to read the answers.
+pub const DRAIN_ANSWER_NS: u64 = 1_000_000_000;

@@ -358,7 +358,7 @@ fn stop_does_not_wait_for_ever() {
     );
     assert!(rig.world.now_ns - start_ns <= 4 * SECOND);
     rig.poll();
-    assert_eq!(rig.done[0].outcome, Outcome::PathError);
+    assert_eq!(rig.done[0].outcome, Outcome::Stopped);
 }
 
 #[test]

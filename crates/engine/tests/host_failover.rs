@@ -245,7 +245,7 @@ fn t09_without_a_keep_alive_time_out_nothing_bounds_a_hold() {
             .run(20 * SECOND, |world| world.nodes[HOST].stopped)
     );
     rig.poll();
-    assert_eq!(rig.done[0].outcome, Outcome::PathError);
+    assert_eq!(rig.done[0].outcome, Outcome::Stopped);
 }
 
 #[test]

@@ -51,6 +51,8 @@ pub enum Outcome {
     Invalid,
     /// No answer within the I/O time-out.
     TimedOut,
+    /// It had not ended when the engine's time to drain was over.
+    Stopped,
 }
 
 impl Outcome {
@@ -79,6 +81,7 @@ impl core::fmt::Display for Outcome {
             Self::Unsupported => "not supported by the path",
             Self::Invalid => "the request was wrong",
             Self::TimedOut => "no answer in time",
+            Self::Stopped => "the engine stopped before it was done",
         })
     }
 }
@@ -98,6 +101,7 @@ mod tests {
             (Outcome::ReadOnly, false),
             (Outcome::Mismatch, false),
             (Outcome::Reservation, false),
+            (Outcome::Stopped, false),
             (Outcome::Unsupported, false),
             (Outcome::Invalid, false),
             (Outcome::TimedOut, true),

@@ -135,7 +135,10 @@ impl LoadMachine {
                 // The report's latencies tell more than this line.
                 HostEvent::Warning(_, what) => self.tell(LoadEvent::Warning(what)),
                 // Nothing recovers here.
-                HostEvent::NoPath(_) | HostEvent::Returned(..) | HostEvent::Report(_) => {}
+                HostEvent::NoPath(_)
+                | HostEvent::Returned(..)
+                | HostEvent::Report(_)
+                | HostEvent::Unfinished { .. } => {}
                 HostEvent::Publish(facts) => {
                     for peer in &self.peers {
                         peer.send(LoadControl::Host(HostControl::Path(facts.clone())));

@@ -31,6 +31,9 @@ pub enum RunEvent {
     NoPath(u16),
     /// What another core learnt of a path: core 0 decides what becomes of it.
     ForCoreZero(PathNews),
+    /// The time to drain is over, and of this volume so many changes of data and other I/Os have
+    /// failed for it.
+    Unfinished(u16, u32, u32),
     /// The reactor of that core has ended, whatever the reason.
     Gone,
     /// A signal came.
@@ -124,6 +127,11 @@ impl RunMachine {
                         self.tell(RunEvent::NoPath(volume));
                     }
                 }
+                ExportEvent::Host(HostEvent::Unfinished {
+                    volume,
+                    changes,
+                    others,
+                }) => self.tell(RunEvent::Unfinished(volume, changes, others)),
                 ExportEvent::Host(HostEvent::Report(news)) => {
                     self.tell(RunEvent::ForCoreZero(news));
                 }

@@ -36,6 +36,7 @@ use machine::RunEvent;
 use sd_notify::NotifyState;
 use service::Service;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc;
@@ -89,7 +90,39 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     service.close();
     let stopped = cores.stop(drain_ns);
     drop(socket);
-    ended.and(stopped)
+    ended.and(stopped)?;
+    finished(&events, &service, drain_ns)
+}
+
+/// Whether all I/O ended well in the time that it had.
+///
+/// # Errors
+/// What did not, in a line.
+fn finished(
+    events: &mpsc::Receiver<RunEvent>,
+    service: &Service,
+    drain_ns: u64,
+) -> anyhow::Result<()> {
+    let mut lost: BTreeMap<u16, (u32, u32)> = BTreeMap::new();
+    for event in events.try_iter() {
+        if let RunEvent::Unfinished(volume, changes, others) = event {
+            let sum = lost.entry(volume).or_default();
+            *sum = (sum.0 + changes, sum.1 + others);
+        }
+    }
+    let line = |(volume, (changes, others)): (&u16, &(u32, u32))| {
+        let name = service.name(*volume);
+        format!("{name}: {changes} writes and {others} other I/Os")
+    };
+    let lines: Vec<_> = lost.iter().map(line).collect();
+    anyhow::ensure!(
+        lines.is_empty(),
+        "not ended within drain_timeout ({} ms), and failed: {}; a write among them may have been \
+         executed or not",
+        drain_ns / 1_000_000,
+        lines.join("; ")
+    );
+    Ok(())
 }
 
 /// One file of choices for each control socket: several engines of one user don't share it.
@@ -125,6 +158,8 @@ fn attend(
                 service.name(volume)
             )),
             RunEvent::ForCoreZero(news) => service.tell_core_zero(news),
+            // Only once it drains.
+            RunEvent::Unfinished(..) => {}
             RunEvent::Gone => anyhow::bail!("a core has ended unexpectedly"),
             RunEvent::Signal(SIGHUP) => match reload::reload(service, config) {
                 Ok(changed) => output::note(&format!("reloaded: {changed}")),

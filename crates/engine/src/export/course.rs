@@ -392,6 +392,7 @@ fn errno(outcome: Outcome) -> Option<Errno> {
         Outcome::ReadOnly | Outcome::Reservation => Errno::Perm,
         Outcome::Unsupported => Errno::NotSup,
         Outcome::Invalid => Errno::Inval,
+        Outcome::Stopped => Errno::Shutdown,
         _ => Errno::Io,
     })
 }

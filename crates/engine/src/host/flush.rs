@@ -35,6 +35,9 @@ impl HostEngine {
     /// Sends a flush to the next controller that it must cover; ends it where there is none.
     #[cold]
     pub(super) fn flush(&mut self, index: u32, now_ns: u64) {
+        if self.is_overdue() {
+            return self.end(index, Outcome::Stopped, super::NO_PATH, now_ns);
+        }
         let volume = self.slots.get(index).io.volume;
         let recovery = self.volumes[usize::from(volume)].recovery;
         let mut lost = None;

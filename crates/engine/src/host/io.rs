@@ -26,7 +26,7 @@ impl HostEngine {
             .get(usize::from(io.volume))
             .ok_or(SubmitError::NotReady)?;
         let (info, limits) = volume.ready.as_ref().ok_or(SubmitError::NotReady)?;
-        if self.stop.is_some() {
+        if self.refuses_io() {
             return Err(SubmitError::NotReady);
         }
         if !fits(io, info) {

@@ -23,7 +23,7 @@ impl HostEngine {
         path.comeback.tried = true;
         path.comeback.allowed = false;
         self.head(number).lose(index);
-        if let Some(why) = why.filter(|_| self.stop.is_none()) {
+        if let Some(why) = why.filter(|_| !self.is_ending()) {
             let name = &self.volumes[usize::from(volume)].name;
             let line = report::line(name, &self.paths[number], self.settings.core, why);
             if self.paths[number].comeback.line != line {
@@ -67,12 +67,13 @@ impl HostEngine {
 
     /// A connection is over.
     pub(super) fn closed(&mut self, number: usize, role: Role, why: Closed, now_ns: u64) {
+        let ending = self.is_ending();
         let path = &mut self.paths[number];
         let link = path.link(role);
         path.set_link(role, Link::Closed);
         // Else we asked for it, and the reason is known.
         let surprise = matches!(link, Link::Open | Link::Opening { .. });
-        if surprise && self.stop.is_none() {
+        if surprise && !ending {
             let why = report::closed(path.phase, role, why);
             self.lose(number, Some(&why), now_ns);
         }
@@ -140,7 +141,7 @@ impl HostEngine {
     pub(super) fn gave_up(&mut self, number: usize, role: Role, error: HostError, now_ns: u64) {
         let abort = self.must_abort(number, role);
         self.close(number, role, abort, now_ns);
-        if self.stop.is_none() {
+        if !self.is_ending() {
             let why = report::machine(self.paths[number].phase, role, error);
             self.lose(number, Some(&why), now_ns);
         }

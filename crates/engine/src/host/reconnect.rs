@@ -120,7 +120,7 @@ impl HostEngine {
     /// Core 0: the wait of a lost path may be over.
     pub(super) fn retry(&mut self, number: usize, now_ns: u64) {
         let comeback = &mut self.paths[number].comeback;
-        if comeback.at_ns.take_if(|at_ns| *at_ns <= now_ns).is_some() && self.stop.is_none() {
+        if comeback.at_ns.take_if(|at_ns| *at_ns <= now_ns).is_some() && !self.is_ending() {
             self.learn(number, now_ns);
         }
     }
@@ -175,8 +175,9 @@ impl HostEngine {
         let none = self
             .paths_of(volume)
             .all(|path| path.comeback.tried && path.phase != Phase::Live);
+        let ending = self.is_ending();
         let it = &mut self.volumes[usize::from(volume)];
-        if none && it.recovery.enabled && self.stop.is_none() && !it.no_path {
+        if none && it.recovery.enabled && !ending && !it.no_path {
             it.no_path = true;
             self.events.push_back(HostEvent::NoPath(volume));
         }

@@ -27,7 +27,7 @@ const ONCS_WRITE_ZEROES: u16 = 1 << 3;
 impl HostEngine {
     /// Begins with all paths; once.
     pub(super) fn start(&mut self, now_ns: u64) {
-        if self.stop.is_some() {
+        if self.is_ending() {
             return;
         }
         for number in 0..self.paths.len() {

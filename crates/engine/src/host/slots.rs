@@ -177,6 +177,12 @@ impl Slots {
         self.active
     }
 
+    /// Those of a volume. Looks at all slots.
+    pub(super) fn active_of(&self, volume: u16) -> impl Iterator<Item = &Slot> {
+        let all = self.table.iter();
+        all.filter(move |slot| slot.active && slot.io.volume == volume)
+    }
+
     /// Takes a slot for `io`; `None`: all are in use, or ended and not yet reported.
     #[inline]
     pub(super) fn take(&mut self, io: &Io, now_ns: u64) -> Option<u32> {

@@ -1,21 +1,33 @@
 //! The end of the engine: I/O drains, controllers are shut down, connections are closed, each
 //! within bounds.
+//!
+//! While I/O drains everything goes on as usual: held writes wait for proof or bound, lost paths
+//! are connected again. What has not ended when that time is over fails with
+//! [`Outcome::Stopped`], and its owner is told how much that was.
 use super::HostEngine;
 use super::path::{Link, Phase, Role};
-use super::types::PathKind;
+use super::types::{HostEvent, PathKind};
+use super::wait;
 use crate::machine::Output;
+use volume::Outcome;
 
-/// An engine that stops.
+/// An engine that drains or stops.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stop {
     /// End of the patience of this stage.
     until_ns: u64,
     stage: Stage,
+    /// The time to drain is over: all I/O fails.
+    overdue: bool,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Stage {
-    /// I/O drains, queues close, controllers are shut down.
+    /// I/O is taken and done until its time is over.
+    Serving,
+    /// I/O drains, none is taken.
+    Draining,
+    /// Queues close, controllers are shut down.
     Orderly,
     /// All connections are aborted.
     Aborting,
@@ -24,49 +36,136 @@ enum Stage {
 }
 
 impl HostEngine {
+    /// I/O has `drain_ns` from now on.
+    pub(super) fn begin_drain(&mut self, drain_ns: u64, now_ns: u64) {
+        let until_ns = now_ns.saturating_add(drain_ns);
+        let stop = self.stop.get_or_insert(Stop {
+            until_ns,
+            stage: Stage::Serving,
+            overdue: false,
+        });
+        if stop.stage <= Stage::Draining && !stop.overdue {
+            stop.until_ns = stop.until_ns.min(until_ns);
+        }
+        self.wake_by(until_ns);
+    }
+
     /// Begins to stop.
     pub(super) fn stop(&mut self, now_ns: u64) {
         if self.stop.is_none() {
-            let until_ns = now_ns.saturating_add(self.settings.connect_timeout_ns);
-            self.stop = Some(Stop {
-                until_ns,
-                stage: Stage::Orderly,
-            });
-            self.wake_by(until_ns);
+            self.begin_drain(self.settings.connect_timeout_ns, now_ns);
         }
+        if let Some(stop) = self.stop.as_mut().filter(|it| it.stage == Stage::Serving) {
+            stop.stage = Stage::Draining;
+        }
+        self.wake_by(now_ns);
+    }
+
+    /// No I/O is taken any more.
+    #[inline]
+    pub(super) fn refuses_io(&self) -> bool {
+        self.stop
+            .is_some_and(|stop| stop.overdue || stop.stage > Stage::Serving)
+    }
+
+    /// What has not ended yet fails.
+    pub(super) fn is_overdue(&self) -> bool {
+        self.stop.is_some_and(|stop| stop.overdue)
+    }
+
+    /// Connections are being closed: none is opened, and what becomes of them is no news.
+    pub(super) fn is_ending(&self) -> bool {
+        self.stop.is_some_and(|stop| stop.stage > Stage::Draining)
     }
 
     /// When the patience with the present stage of stopping ends.
     pub(super) fn stop_timeout(&self) -> Option<u64> {
         let stop = self.stop?;
-        (stop.stage != Stage::Stopped).then_some(stop.until_ns)
+        let waits = match stop.stage {
+            Stage::Serving | Stage::Draining => !stop.overdue,
+            Stage::Orderly | Stage::Aborting => true,
+            Stage::Stopped => false,
+        };
+        waits.then_some(stop.until_ns)
     }
 
-    /// Stops as far as it goes now: I/O drains, then the controller is shut down, then the
-    /// queue's connection closed.
+    /// Drains and stops as far as it goes now.
     pub(super) fn advance_stop(&mut self, now_ns: u64) {
-        let Some(mut stop) = self.stop else {
+        let Some(stop) = self.stop else {
             return;
         };
-        if stop.stage == Stage::Stopped {
+        if stop.stage <= Stage::Draining {
+            if !stop.overdue && now_ns >= stop.until_ns {
+                self.stop = Some(Stop {
+                    overdue: true,
+                    ..stop
+                });
+                self.fail_unfinished(now_ns);
+            }
+            let over = self.slots.active() == 0 || self.is_overdue();
+            if stop.stage == Stage::Serving || !over {
+                return;
+            }
+            self.enter(Stage::Orderly, now_ns);
+        }
+        self.close_down(now_ns);
+    }
+
+    fn enter(&mut self, stage: Stage, now_ns: u64) {
+        let until_ns = now_ns.saturating_add(self.settings.connect_timeout_ns);
+        self.stop = Some(Stop {
+            until_ns,
+            stage,
+            overdue: self.is_overdue(),
+        });
+        self.wake_by(until_ns);
+    }
+
+    /// Queues are closed, controllers shut down; what takes too long is aborted.
+    fn close_down(&mut self, now_ns: u64) {
+        let Some(stop) = self.stop.filter(|stop| stop.stage != Stage::Stopped) else {
             return;
+        };
+        let late = now_ns >= stop.until_ns;
+        let gone = stop.stage == Stage::Aborting && late;
+        if stop.stage == Stage::Orderly && late {
+            self.enter(Stage::Aborting, now_ns);
         }
-        let overdue = now_ns >= stop.until_ns;
-        let gone = stop.stage == Stage::Aborting && overdue;
-        if stop.stage == Stage::Orderly && overdue {
-            stop.stage = Stage::Aborting;
-            stop.until_ns = now_ns.saturating_add(self.settings.connect_timeout_ns);
-            self.fail_waits(now_ns);
-        }
+        let abort = self.stop.is_some_and(|stop| stop.stage == Stage::Aborting);
         for number in 0..self.paths.len() {
-            self.stop_path(number, stop.stage == Stage::Aborting, now_ns);
+            self.stop_path(number, abort, now_ns);
         }
         let disconnected = self.paths.iter().all(|path| path.is_disconnected());
         if gone || (disconnected && self.slots.active() == 0) {
-            stop.stage = Stage::Stopped;
+            self.enter(Stage::Stopped, now_ns);
             self.outputs.push(Output::Stop);
         }
-        self.stop = Some(stop);
+    }
+
+    /// The time to drain is over. What waits fails now, what a queue has when its connection is
+    /// closed; a local device keeps its I/O until it ends it.
+    fn fail_unfinished(&mut self, now_ns: u64) {
+        for volume in (0..).take(self.volumes.len()) {
+            let mut counts = [0_u32, 0];
+            for slot in self.slots.active_of(volume) {
+                counts[usize::from(wait::range(&slot.io).is_none())] += 1;
+            }
+            let [changes, others] = counts;
+            if changes + others > 0 {
+                self.events.push_back(HostEvent::Unfinished {
+                    volume,
+                    changes,
+                    others,
+                });
+            }
+        }
+        self.fail_waits(now_ns);
+        for number in 0..self.paths.len() {
+            self.fail_waiting(number, now_ns);
+            if !self.paths[number].lane.is_empty() {
+                self.close(number, Role::Io, true, now_ns);
+            }
+        }
     }
 
     fn stop_path(&mut self, number: usize, abort: bool, now_ns: u64) {
@@ -79,11 +178,9 @@ impl HostEngine {
             self.close(number, Role::Admin, true, now_ns);
             return;
         }
-        let volume = path.volume;
-        if !path.lane.is_empty() || self.has_waiting(volume) {
+        if !path.lane.is_empty() {
             return;
         }
-        let path = &mut self.paths[number];
         match (path.phase, path.link(Role::Admin)) {
             (_, Link::Closed) => self.close(number, Role::Io, false, now_ns),
             // Nothing to shut down before the controller is ready.
@@ -101,5 +198,10 @@ impl HostEngine {
             }
             _ => {}
         }
+    }
+
+    /// Whether an I/O that did not end well fails now for the sake of stopping.
+    pub(super) fn fails_now(&self, outcome: Outcome) -> bool {
+        self.is_overdue() && !outcome.is_done()
     }
 }

@@ -280,6 +280,16 @@ pub enum HostEvent {
     NoPath(u16),
     /// With recovery: a path that was lost is live again; one line.
     Returned(u16, String),
+    /// The time to drain is over: so many changes of data and other I/Os of a volume had not ended
+    /// and fail. What became of the changes is not known.
+    Unfinished {
+        /// Volume index.
+        volume: u16,
+        /// Writes, zeroes, trims.
+        changes: u32,
+        /// Reads and flushes.
+        others: u32,
+    },
     /// Something about a volume that its user should know; rate limited.
     Warning(u16, String),
     /// For the other cores (core 0 only): pass on as `HostControl::Path`, to each in the same
@@ -350,8 +360,12 @@ pub enum HostControl {
     /// Change the policy of a volume. Knobs out of range change nothing and are answered by a
     /// [`HostEvent::Warning`].
     Policy(u16, policy::Policy, policy::Knobs),
-    /// Shut down in order, then `Output::Stop`. Core 0 shuts the controllers down, so it comes
-    /// last.
+    /// What has not ended so many ns from now fails with [`volume::Outcome::Stopped`]; until then
+    /// I/O is taken as before. Said again, the earlier time counts.
+    Drain(u64),
+    /// No more I/O is taken; what is under way has the time that [`HostControl::Drain`] gave it,
+    /// or `connect_timeout_ns` if that never came. Then controllers are shut down in order, then
+    /// comes `Output::Stop`. Core 0 shuts the controllers down, so it comes last.
     Stop,
 }
 

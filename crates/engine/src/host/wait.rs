@@ -41,6 +41,10 @@ impl HostEngine {
         if flush && outcome.is_done() {
             return self.flushed(number, index, now_ns);
         }
+        if self.fails_now(outcome) {
+            let path = self.paths[number].index;
+            return self.end(index, Outcome::Stopped, path, now_ns);
+        }
         let volume = &self.volumes[usize::from(self.paths[number].volume)];
         let recovery = &volume.recovery;
         let path = self.paths[number].index;
@@ -124,6 +128,9 @@ impl HostEngine {
     /// No path is usable.
     #[cold]
     pub(super) fn park(&mut self, index: u32, now_ns: u64) {
+        if self.fails_now(Outcome::PathError) {
+            return self.end(index, Outcome::Stopped, NO_PATH, now_ns);
+        }
         let volume = usize::from(self.slots.get(index).io.volume);
         let recovery = &self.volumes[volume].recovery;
         if !recovery.enabled {
@@ -325,15 +332,6 @@ impl HostEngine {
         }
     }
 
-    /// Whether any I/O of a volume waits on no path.
-    pub(super) fn has_waiting(&self, volume: u16) -> bool {
-        let it = &self.volumes[usize::from(volume)];
-        let held = self.paths_of(volume).any(|path| !path.held.is_empty());
-        held || [it.queue, it.delayed, it.behind, it.flushes]
-            .iter()
-            .any(|lane| !lane.is_empty())
-    }
-
     /// Ends all waits, not well: the engine stops.
     pub(super) fn fail_waits(&mut self, now_ns: u64) {
         for volume in 0..self.volumes.len() {
@@ -348,7 +346,7 @@ impl HostEngine {
             for lane in lanes.into_iter().chain(held) {
                 while let Some(index) = lane.front() {
                     self.slots.unlink(lane, index);
-                    self.slots.end(index, Outcome::PathError, NO_PATH, now_ns);
+                    self.slots.end(index, Outcome::Stopped, NO_PATH, now_ns);
                 }
             }
         }

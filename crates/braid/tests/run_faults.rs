@@ -1,0 +1,262 @@
+//! `braid run` when things end badly: its target dies, it is ended in the middle, it is killed.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+/// Long enough for anything that is to happen soon, on the slowest machine.
+const SOON: Duration = Duration::from_secs(60);
+const ESHUTDOWN: u32 = 108;
+
+/// A process of ours that prints what it does.
+struct Process {
+    child: Child,
+    out: mpsc::Receiver<String>,
+    notes: mpsc::Receiver<String>,
+    /// All that was printed and looked at.
+    seen: String,
+}
+
+fn lines(from: impl Read + Send + 'static) -> mpsc::Receiver<String> {
+    let (to, lines) = mpsc::channel();
+    std::thread::spawn(move || {
+        for line in BufReader::new(from).lines().map_while(Result::ok) {
+            let _ = to.send(line);
+        }
+    });
+    lines
+}
+
+impl Process {
+    fn start(directory: &Path, words: &[&str]) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_braid"));
+        command.env("XDG_STATE_HOME", directory.join("state"));
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.args(words).spawn().unwrap();
+        let out = lines(child.stdout.take().unwrap());
+        let notes = lines(child.stderr.take().unwrap());
+        Self {
+            child,
+            out,
+            notes,
+            seen: String::new(),
+        }
+    }
+
+    /// The next printed line with `what` in it; `None`: it ended without.
+    fn says(&mut self, what: &str) -> Option<String> {
+        Self::find(&self.out, &mut self.seen, what)
+    }
+
+    /// The next note with `what` in it.
+    fn notes(&mut self, what: &str) -> String {
+        let found = Self::find(&self.notes, &mut self.seen, what);
+        found.unwrap_or_else(|| panic!("no \"{what}\" in {}", self.seen))
+    }
+
+    fn find(lines: &mpsc::Receiver<String>, seen: &mut String, what: &str) -> Option<String> {
+        let end = Instant::now() + SOON;
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            let line = match lines.recv_timeout(left) {
+                Ok(line) => line,
+                Err(mpsc::RecvTimeoutError::Disconnected) => return None,
+                Err(mpsc::RecvTimeoutError::Timeout) => panic!("no \"{what}\" in {seen}"),
+            };
+            seen.push_str(&line);
+            seen.push('\n');
+            if line.contains(what) {
+                return Some(line);
+            }
+        }
+    }
+
+    fn signal(&self, signal: rustix::process::Signal) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, signal).unwrap();
+    }
+
+    fn ended(&mut self) -> ExitStatus {
+        wait_until(|| self.child.try_wait().unwrap())
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Asks until there is an answer.
+fn wait_until<T>(mut ask: impl FnMut() -> Option<T>) -> T {
+    let end = Instant::now() + SOON;
+    loop {
+        if let Some(answer) = ask() {
+            return answer;
+        }
+        assert!(Instant::now() < end, "it never came");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// A target, and an engine over a path to it.
+struct Pair {
+    directory: tempfile::TempDir,
+    target: Process,
+    engine: Process,
+}
+
+impl Pair {
+    /// `None`: this machine has no io_uring.
+    fn start(keys: &str) -> Option<Self> {
+        let directory = tempfile::tempdir().unwrap();
+        let (target, uri) = target(directory.path(), "127.0.0.1:0")?;
+        let text = format!(
+            "{keys}\n[[volume]]\nname = \"v0\"\n[[volume.path]]\nuri = \"{uri}\"\n\
+             [[volume.export]]\nnbd = \"unix:{}\"\n",
+            directory.path().join("v0.sock").display()
+        );
+        std::fs::write(directory.path().join("b.toml"), text).unwrap();
+        let engine = engine(directory.path());
+        Some(Self {
+            directory,
+            target,
+            engine,
+        })
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    fn ask(&self, words: &[&str], socket: &str) -> serde_json::Value {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_braid"));
+        command.args(words).args(["-o", "json", "--socket"]);
+        let output = command.arg(self.path(socket)).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+
+    /// A write that the target has, and holds; then the target is killed.
+    fn held_write(&mut self) -> Client {
+        let mut client = Client::open(&self.path("v0.sock"));
+        assert_eq!(client.write(0, 1), 0);
+        let mut command = Command::new(env!("CARGO_BIN_EXE_braid"));
+        command.args(["target", "set", "--port", "1", "hold_writes=1h"]);
+        let output = command.arg("--socket").arg(self.path("t.sock")).output();
+        assert!(output.unwrap().status.success());
+        client.send_write(0, 2);
+        wait_until(|| {
+            let stat = self.ask(&["stat"], "c.sock");
+            let in_flight = &stat["volumes"][0]["paths"][0]["inflight"];
+            (in_flight == 1).then_some(())
+        });
+        self.target.signal(rustix::process::Signal::KILL);
+        self.target.ended();
+        self.engine.notes("no path is live");
+        client
+    }
+}
+
+fn target(directory: &Path, listen: &str) -> Option<(Process, String)> {
+    let socket = directory.join("t.sock");
+    let words = ["target", "--mem", "64MiB", "--listen", listen, "--socket"];
+    let mut words = words.to_vec();
+    words.push(socket.to_str().unwrap());
+    let mut target = Process::start(directory, &words);
+    let Some(line) = target.says("port 1: ") else {
+        target.notes("io_uring");
+        println!("skipped: {}", target.seen);
+        return None;
+    };
+    let uri = line.split_whitespace().nth(2).unwrap().to_owned();
+    Some((target, uri))
+}
+
+fn engine(directory: &Path) -> Process {
+    let [config, socket] = ["b.toml", "c.sock"].map(|name| directory.join(name));
+    let words = [
+        "run",
+        "-c",
+        config.to_str().unwrap(),
+        "--socket",
+        socket.to_str().unwrap(),
+    ];
+    let mut engine = Process::start(directory, &words);
+    let ready = engine.says("v0: ready").is_some();
+    assert!(ready, "{}", engine.seen);
+    engine
+}
+
+/// One connection that names the export, and no structured replies.
+struct Client(UnixStream);
+
+impl Client {
+    fn open(socket: &Path) -> Self {
+        let mut stream = UnixStream::connect(socket).unwrap();
+        stream.set_read_timeout(Some(SOON)).unwrap();
+        stream.read_exact(&mut [0; 18]).unwrap();
+        let hello = [
+            &3_u32.to_be_bytes()[..],
+            b"IHAVEOPT",
+            &[0, 0, 0, 1, 0, 0, 0, 2],
+            b"v0",
+        ];
+        stream.write_all(&hello.concat()).unwrap();
+        stream.read_exact(&mut [0; 10]).unwrap();
+        Self(stream)
+    }
+
+    /// 4 KiB of `fill` at `offset`.
+    fn send_write(&mut self, offset: u64, fill: u8) {
+        let head = [0x25, 0x60, 0x95, 0x13, 0, 0, 0, 1];
+        let mut bytes = [&head[..], &[7; 8], &offset.to_be_bytes()].concat();
+        bytes.extend(4096_u32.to_be_bytes());
+        bytes.resize(bytes.len() + 4096, fill);
+        self.0.write_all(&bytes).unwrap();
+    }
+
+    /// The error of the next answer; 0: none.
+    fn answer(&mut self) -> u32 {
+        let mut reply = [0; 16];
+        self.0.read_exact(&mut reply).unwrap();
+        u32::from_be_bytes([reply[4], reply[5], reply[6], reply[7]])
+    }
+
+    fn write(&mut self, offset: u64, fill: u8) -> u32 {
+        self.send_write(offset, fill);
+        self.answer()
+    }
+}
+
+#[test]
+fn a_held_write_at_sigterm_fails_after_drain_timeout_and_the_exit_code_says_so() {
+    let Some(mut pair) = Pair::start("drain_timeout = \"1s\"") else {
+        return;
+    };
+    let mut client = pair.held_write();
+    pair.engine.signal(rustix::process::Signal::TERM);
+    assert_eq!(client.answer(), ESHUTDOWN);
+    assert_eq!(pair.engine.ended().code(), Some(1));
+    let line = pair.engine.notes("drain_timeout");
+    assert!(line.contains("v0: 1 write"), "{line}");
+    assert!(!pair.path("c.sock").exists() && !pair.path("v0.sock").exists());
+}
+
+#[test]
+fn a_second_sigterm_ends_it_at_once() {
+    let Some(mut pair) = Pair::start("drain_timeout = \"1h\"") else {
+        return;
+    };
+    let _client = pair.held_write();
+    pair.engine.signal(rustix::process::Signal::TERM);
+    let socket = pair.path("v0.sock");
+    wait_until(|| (!socket.exists()).then_some(()));
+    pair.engine.signal(rustix::process::Signal::TERM);
+    assert_eq!(pair.engine.ended().code(), Some(128 + 15));
+}
