@@ -110,6 +110,33 @@ pub fn format_bytes(bytes: u64) -> String {
     format!("{} {}", number.trim_end_matches('.'), UNITS[unit])
 }
 
+/// As [`format_bytes`] with three significant digits: `4.71 GiB`, at most 8 characters up to TiB.
+pub fn short_bytes(bytes: u64) -> String {
+    const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+    short(bytes, 1024.0, &UNITS)
+}
+
+/// Three significant digits of a count: `1.23 M`; below 10,000 all of them.
+pub fn short_count(count: u64) -> String {
+    match count {
+        0..10_000 => count.to_string(),
+        _ => short(count, 1000.0, &["", "k", "M", "G", "T", "P"]),
+    }
+}
+
+fn short(whole: u64, step: f64, units: &[&str]) -> String {
+    if (whole as f64) < step {
+        return format!("{whole} {}", units[0]);
+    }
+    let (mut value, mut unit) = (whole as f64, 0);
+    // What would be rounded to a whole step belongs to the next unit.
+    while value >= step - 0.5 && unit + 1 < units.len() {
+        value /= step;
+        unit += 1;
+    }
+    format!("{} {}", significant(value), units[unit])
+}
+
 /// Three significant digits with their unit: `61.2 µs`, `30.1 ms`.
 pub fn format_ns(ns: f64) -> String {
     let (value, unit) = match ns {
@@ -217,6 +244,29 @@ fn exact(number: &str, factor: u64) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn short_forms_have_three_digits_and_the_right_unit() {
+        for (bytes, want) in [
+            (0, "0 B"),
+            (1023, "1023 B"),
+            (1536, "1.50 KiB"),
+            (1_099_511_627_775, "1.00 TiB"),
+            (u64::MAX, "16384 PiB"),
+        ] {
+            assert_eq!(short_bytes(bytes), want);
+        }
+        for (count, want) in [
+            (0, "0"),
+            (9_999, "9999"),
+            (10_000, "10.0 k"),
+            (999_949, "1.00 M"),
+            (123_456_789, "123 M"),
+            (u64::MAX, "18447 P"),
+        ] {
+            assert_eq!(short_count(count), want);
+        }
+    }
 
     #[test]
     fn sizes_count_in_1024() {

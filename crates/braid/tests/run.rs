@@ -306,6 +306,16 @@ fn verbs_show_and_change_and_choices_survive_a_restart() {
         (&path["uri"], &path["state"]),
         (&"mem:64MiB".into(), &"live".into())
     );
+    let (waiting, failover) = (&volume["waiting"], &volume["failover"]);
+    assert_eq!(
+        (&waiting["held"], &waiting["flushes"]),
+        (&0.into(), &0.into())
+    );
+    assert_eq!(failover["write_failover"], "fenced");
+    assert!(failover["risk"].is_null() && failover["flush_failed"].is_null());
+    let shown = engine.ask(&["stat"]);
+    let shown = String::from_utf8(shown.stdout).unwrap();
+    assert!(shown.contains("waiting: nothing"), "{shown}");
     for group in ["read", "write", "other"] {
         assert!(path["groups"][group]["selections"].is_u64(), "{path}");
     }

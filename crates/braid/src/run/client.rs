@@ -4,7 +4,7 @@ use crate::control::limits::ANSWER_WAIT;
 use crate::control::{rpc, socket};
 use crate::output::{self, Format, Style};
 use crate::table::Table;
-use crate::units::{format_bytes, format_count, format_ns};
+use crate::units::{format_bytes, format_ns};
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use std::fmt::Write;
@@ -19,7 +19,7 @@ const UNKNOWN: u8 = 3;
 pub enum EngineVerb {
     /// List the volumes of the running engine
     List(Common),
-    /// List subsystems and paths, with the keys of nvme-cli
+    /// List subsystems and their NVMe/TCP paths, with the keys of nvme-cli; `stat` has all paths
     #[command(name = "list-subsys")]
     ListSubsys(Common),
     /// Show what volumes, paths and exports do
@@ -217,7 +217,7 @@ impl Common {
 
 fn stat(args: &StatArgs) -> anyhow::Result<()> {
     loop {
-        args.common.show("stat", json!({}), show_stat)?;
+        args.common.show("stat", json!({}), super::stat::show)?;
         match args.interval {
             Some(seconds) => std::thread::sleep(Duration::from_secs(seconds)),
             None => return Ok(()),
@@ -348,6 +348,9 @@ fn list(text: &mut String, value: &Value) -> std::fmt::Result {
 }
 
 fn list_subsys(text: &mut String, value: &Value) -> std::fmt::Result {
+    if items(value).all(|host| items(&host["Subsystems"]).next().is_none()) {
+        output::note("no path is NVMe/TCP; `braid stat` shows all paths");
+    }
     for subsystem in items(value).flat_map(|host| items(&host["Subsystems"])) {
         let policy = word(&subsystem["IOPolicy"]);
         let (name, nqn) = (word(&subsystem["Name"]), word(&subsystem["NQN"]));
@@ -361,60 +364,14 @@ fn list_subsys(text: &mut String, value: &Value) -> std::fmt::Result {
     Ok(())
 }
 
-fn show_stat(text: &mut String, value: &Value) -> std::fmt::Result {
-    let headings = [
-        "path",
-        "state",
-        "reads",
-        "writes",
-        "read",
-        "written",
-        "in flight",
-        "errors",
-        "weight r/w/o",
-    ];
-    for volume in items(&value["volumes"]) {
-        let (name, policy) = (word(&volume["name"]), word(&volume["policy"]));
-        writeln!(text, "{name}: {}, {policy}", word(&volume["state"]))?;
-        let mut table = Table::new(2, &headings);
-        for path in items(&volume["paths"]) {
-            let count = |key: &str| format_count(number(&path[key]));
-            let bytes = |key: &str| format_bytes(number(&path[key]));
-            let weight = |group: &str| path["groups"][group]["weight"].to_string();
-            table.row(vec![
-                format!("  {}", word(&path["uri"])),
-                word(&path["state"]).into(),
-                count("reads"),
-                count("writes"),
-                bytes("bytes_read"),
-                bytes("bytes_written"),
-                count("inflight"),
-                count("errors"),
-                ["read", "write", "other"].map(weight).join("/"),
-            ]);
-        }
-        text.push_str(&table.render(Style::of_stdout(), |_| String::new()));
-        for export in items(&volume["exports"]) {
-            let [clients, requests, errors] =
-                ["clients", "requests", "errors"].map(|key| format_count(number(&export[key])));
-            let uri = word(&export["uri"]);
-            writeln!(
-                text,
-                "  {uri}: {clients} clients, {requests} requests, {errors} errors"
-            )?;
-        }
-    }
-    Ok(())
-}
-
-fn items(value: &Value) -> impl Iterator<Item = &Value> {
+pub(super) fn items(value: &Value) -> impl Iterator<Item = &Value> {
     value.as_array().into_iter().flatten()
 }
 
-fn word(value: &Value) -> &str {
+pub(super) fn word(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
 
-fn number(value: &Value) -> u64 {
+pub(super) fn number(value: &Value) -> u64 {
     value.as_u64().unwrap_or_default()
 }

@@ -6,7 +6,9 @@
 use crate::load::board::Board;
 use engine::Machine;
 use engine::export::{ExportControl, ExportCounters, ExportEngine, ExportEvent};
-use engine::host::{HostControl, HostEvent, PathCounters, PathNews, PathState, VolumeInfo};
+use engine::host::{
+    HoldStats, HostControl, HostEvent, PathCounters, PathNews, PathState, VolumeInfo,
+};
 use engine::machine::Memory;
 use policy::{Group, PathIndex, PathStats};
 use std::sync::Arc;
@@ -43,6 +45,10 @@ pub enum RunEvent {
 /// How a core is doing.
 #[derive(Debug, Default)]
 pub struct CoreReport {
+    /// When it was made, ns of the core's clock.
+    pub now_ns: u64,
+    /// What waits, by volume.
+    pub holds: Vec<HoldStats>,
     /// By volume, by path.
     pub volumes: Vec<Vec<PathReport>>,
     /// By export number.
@@ -149,7 +155,7 @@ impl RunMachine {
         }
     }
 
-    fn report(&self) -> CoreReport {
+    fn report(&self, now_ns: u64) -> CoreReport {
         let host = self.engine.host();
         let path = |volume: u16, path: PathIndex| PathReport {
             state: host.path_state(volume, path),
@@ -161,7 +167,10 @@ impl RunMachine {
             let paths = (0..paths).map(PathIndex);
             paths.map(|index| path(volume, index)).collect()
         });
+        let holds = (0..).zip(&self.paths);
         CoreReport {
+            now_ns,
+            holds: holds.map(|(volume, _)| host.hold_stats(volume)).collect(),
             volumes: volumes.collect(),
             exports: (0..engine::limits::EXPORTS_MAX)
                 .map(|export| self.engine.counters(export))
@@ -184,7 +193,7 @@ impl Machine for RunMachine {
         match message {
             RunControl::Export(message) => self.engine.handle_control(message, now_ns),
             RunControl::Report(to) => {
-                let _ = to.try_send(self.report());
+                let _ = to.try_send(self.report(now_ns));
             }
         }
     }

@@ -4,7 +4,7 @@
 //! * [`cores`]: its cores; [`machine`]: the one of each; [`choices`]: what survives a restart
 //! * [`service`]: what can be asked of it; [`report`]: the answers; [`reload`]: another
 //!   configuration
-//! * [`client`]: the verbs that ask
+//! * [`client`]: the verbs that ask; [`stat`]: what `stat` shows
 //!
 //! # Limits
 //! Volumes and their paths are those of the start; a reload changes policies, knobs and exports.
@@ -18,6 +18,7 @@ mod machine;
 mod reload;
 mod report;
 mod service;
+mod stat;
 
 pub use client::{EngineVerb, ask};
 

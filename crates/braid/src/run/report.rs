@@ -1,4 +1,6 @@
 //! How a running engine is doing, in JSON.
+mod holds;
+
 use super::machine::{CoreReport, PathReport};
 use super::service::{State, unknown};
 use crate::control::rpc::Failure;
@@ -81,6 +83,8 @@ impl<'a> Report<'a> {
                 "policy": running.policy.to_string(),
                 "ewma_shift": running.knobs.ewma_shift,
                 "weight_timeout_ns": running.knobs.weight_timeout_ns,
+                "waiting": self.waiting(index),
+                "failover": self.failover(index),
                 "paths": paths.collect::<Vec<_>>(),
                 "exports": self.exports(index),
             })
@@ -112,7 +116,10 @@ impl<'a> Report<'a> {
         }))
     }
 
-    /// The keys of `nvme list-subsys -o json`.
+    /// The keys of `nvme list-subsys -o json` (nvme-cli 2): of hosts `HostNQN`, `HostID`,
+    /// `Subsystems`; of those `Name`, `NQN`, `IOPolicy`, `Paths`; of those `Name`, `Transport`,
+    /// `Address`, `State` and, where the controller reports it, `ANAState`. Paths of other kinds
+    /// have no subsystem; `stat` has them.
     pub fn list_subsys(&self) -> Value {
         let mut subsystems: BTreeMap<(usize, String), Vec<Value>> = BTreeMap::new();
         let mut controllers = 0;

@@ -1,0 +1,94 @@
+//! What waits in a volume and why, what a failing path has led to, over all cores.
+use super::Report;
+use crate::run::machine::CoreReport;
+use engine::host::{HoldReason, HoldStats, WriteFailover};
+use serde_json::{Value, json};
+
+/// The risk of `write_failover = "immediate"` (T9).
+const RISK: &str = "write_failover is immediate: a lost controller may execute an old write over \
+                    newer data that were acknowledged, and nobody notices";
+
+impl Report<'_> {
+    fn holds(&self, volume: u16) -> impl Iterator<Item = (&CoreReport, &HoldStats)> {
+        let cores = self.cores.iter();
+        cores.filter_map(move |core| Some((core, core.holds.get(usize::from(volume))?)))
+    }
+
+    fn sum(&self, volume: u16, of: impl Fn(&HoldStats) -> u64) -> u64 {
+        self.holds(volume).map(|(_, stats)| of(stats)).sum()
+    }
+
+    /// Of the core where it is oldest: how long, and what is known there.
+    fn oldest(
+        &self,
+        volume: u16,
+        since: impl Fn(&HoldStats) -> Option<u64>,
+    ) -> Option<(u64, &CoreReport, &HoldStats)> {
+        let ages = self.holds(volume).filter_map(|(core, stats)| {
+            Some((core.now_ns.saturating_sub(since(stats)?), core, stats))
+        });
+        ages.max_by_key(|(age_ns, ..)| *age_ns)
+    }
+
+    /// I/Os that wait now.
+    pub(super) fn waiting(&self, volume: u16) -> Value {
+        let held = self.oldest(volume, |stats| stats.held_since_ns);
+        let reason = held.and_then(|(_, core, stats)| Some(words(stats.reason?, core.now_ns)));
+        let (reason, until) = reason.unzip();
+        let queued = self.oldest(volume, |stats| stats.queued_since_ns);
+        json!({
+            "held": self.sum(volume, |stats| stats.held.into()),
+            "held_age_ns": held.map(|(age_ns, ..)| age_ns),
+            "held_reason": reason,
+            "held_until_in_ns": until.flatten(),
+            "behind": self.sum(volume, |stats| stats.behind.into()),
+            "queued": self.sum(volume, |stats| stats.queued.into()),
+            "queued_age_ns": queued.map(|(age_ns, ..)| age_ns),
+            "delayed": self.sum(volume, |stats| stats.delayed.into()),
+            "flushes": self.sum(volume, |stats| stats.flushes.into()),
+        })
+    }
+
+    /// What failing paths have led to so far.
+    pub(super) fn failover(&self, volume: u16) -> Value {
+        let of = &self.state.config.volumes[usize::from(volume)];
+        let longest = self.holds(volume).map(|(_, stats)| stats.held_ns_max).max();
+        let failed = self.holds(volume).filter_map(|(core, stats)| {
+            let (at_ns, path) = stats.flush_failed?;
+            Some((core.now_ns.saturating_sub(at_ns), path))
+        });
+        let failed = failed.min_by_key(|(ago_ns, _)| *ago_ns);
+        let failed = failed.map(|(ago_ns, path)| {
+            let path = of.paths.get(usize::from(path.0));
+            json!({
+                "ago_ns": ago_ns,
+                "path": path.map(|path| path.uri.to_string()),
+                "why": "lost with acknowledged writes that were never flushed",
+            })
+        });
+        let immediate = of.recovery().write_failover == WriteFailover::Immediate;
+        json!({
+            "write_failover": if immediate { "immediate" } else { "fenced" },
+            "risk": immediate.then_some(RISK),
+            "moved_total": self.sum(volume, |stats| stats.moved_total),
+            "held_total": self.sum(volume, |stats| stats.held_total),
+            "held_proved_total": self.sum(volume, |stats| stats.proved_total),
+            "held_bounded_total": self.sum(volume, |stats| stats.bounded_total),
+            "held_ns_max": longest,
+            "flushes_failed": self.sum(volume, |stats| stats.flushes_failed),
+            "flush_failed": failed,
+        })
+    }
+}
+
+/// The word of a reason, and in how many ns it ends at the latest, if that is known.
+fn words(reason: HoldReason, now_ns: u64) -> (&'static str, Option<u64>) {
+    let left = |until_ns: u64| (until_ns < u64::MAX).then(|| until_ns.saturating_sub(now_ns));
+    match reason {
+        HoldReason::Resetting(until_ns) => ("resetting", left(until_ns)),
+        HoldReason::Closing => ("closing", None),
+        HoldReason::Until(until_ns) => ("bound", left(until_ns)),
+        HoldReason::Unbounded => ("unbounded", None),
+        HoldReason::UncleanStop(until_ns) => ("unclean-stop", left(until_ns)),
+    }
+}

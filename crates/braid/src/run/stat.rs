@@ -1,0 +1,215 @@
+//! What `braid stat` shows: the facts of its JSON, for people, in 80 columns.
+use super::client::{items, number, word};
+use crate::output::Style;
+use crate::table::Table;
+use crate::units::{format_count, format_ns, short_bytes, short_count};
+use serde_json::Value;
+use std::fmt::{Result, Write};
+
+/// Longest line but for names and URIs.
+const COLUMNS: usize = 80;
+
+/// All volumes.
+///
+/// # Errors
+/// Those of `text`.
+pub fn show(text: &mut String, value: &Value) -> Result {
+    for volume in items(&value["volumes"]) {
+        let (name, policy) = (word(&volume["name"]), word(&volume["policy"]));
+        writeln!(text, "{name}: {}, {policy}", word(&volume["state"]))?;
+        for (number, path) in (1..).zip(items(&volume["paths"])) {
+            show_path(text, number, path)?;
+        }
+        for export in items(&volume["exports"]) {
+            show_export(text, export)?;
+        }
+        paragraph(text, "waiting: ", &waiting(&volume["waiting"]))?;
+        let failover = &volume["failover"];
+        paragraph(text, "so far: ", &so_far(failover))?;
+        if let Some(risk) = failover["risk"].as_str() {
+            paragraph(text, "risk: ", risk)?;
+        }
+    }
+    Ok(())
+}
+
+fn show_path(text: &mut String, count: u32, path: &Value) -> Result {
+    writeln!(text, "  {count}  {}", word(&path["uri"]))?;
+    let mut facts = vec![word(&path["state"]).to_owned()];
+    facts.extend(path["ana_state"].as_str().map(str::to_owned));
+    facts.extend(path["cntlid"].as_u64().map(|id| format!("controller {id}")));
+    let counts = [
+        ("inflight", "in flight"),
+        ("errors", "failed"),
+        ("waited_full", "waited for room"),
+    ];
+    facts.extend(counts.map(|(key, what)| format!("{} {what}", format_count(number(&path[key])))));
+    paragraph(text, "", &facts.join(", "))?;
+    let headings = [
+        "", "I/Os", "bytes", "chosen", "weight", "smoothed", "score", "samples", "ignored",
+    ];
+    let mut table = Table::new(1, &headings);
+    let groups = [
+        ("read", "reads", Some("bytes_read")),
+        ("write", "writes", Some("bytes_written")),
+        ("other", "others", None),
+    ];
+    for (group, ios, bytes) in groups {
+        let of = &path["groups"][group];
+        let count = |key: &str| short_count(number(&of[key]));
+        table.row(vec![
+            format!("   {group}"),
+            short_count(number(&path[ios])),
+            bytes.map_or("-".into(), |key| short_bytes(number(&path[key]))),
+            count("selections"),
+            count("weight"),
+            format_ns(number(&of["smoothed_ns"]) as f64),
+            count("score"),
+            count("samples"),
+            count("ignored"),
+        ]);
+    }
+    text.push_str(&table.render(Style::of_stdout(), |_| String::new()));
+    Ok(())
+}
+
+fn show_export(text: &mut String, export: &Value) -> Result {
+    let read_only = match export["read_only"].as_bool() {
+        Some(true) => " (read-only)",
+        _ => "",
+    };
+    writeln!(text, "  {}{read_only}", word(&export["uri"]))?;
+    let count = |key: &str, one: &str, many: &str| {
+        let count = number(&export[key]);
+        format!(
+            "{} {}",
+            format_count(count),
+            if count == 1 { one } else { many }
+        )
+    };
+    let facts = [
+        count("clients", "client", "clients"),
+        count("requests", "request", "requests"),
+        count("errors", "error", "errors"),
+        count("waited_buffer", "waited for memory", "waited for memory"),
+        count("merged", "with part of a block", "with parts of blocks"),
+    ];
+    paragraph(text, "", &facts.join(", "))
+}
+
+/// What waits now.
+fn waiting(of: &Value) -> String {
+    let count = |key: &str| number(&of[key]);
+    let mut facts = Vec::new();
+    if count("held") > 0 {
+        let age = format_ns(count("held_age_ns") as f64);
+        let why = reason(&of["held_reason"], of["held_until_in_ns"].as_u64());
+        facts.push(format!(
+            "{} held, the oldest for {age}: {why}",
+            some(count("held"), "write")
+        ));
+    }
+    if count("behind") > 0 {
+        facts.push(format!(
+            "{} behind an overlapping one",
+            some(count("behind"), "write")
+        ));
+    }
+    if count("queued") > 0 {
+        let age = format_ns(count("queued_age_ns") as f64);
+        let ios = some(count("queued"), "I/O");
+        facts.push(format!("{ios} for a usable path, the oldest for {age}"));
+    }
+    if count("delayed") > 0 {
+        facts.push(format!("{} for a busy path", some(count("delayed"), "I/O")));
+    }
+    match count("flushes") {
+        0 => {}
+        1 => facts.push("1 flush for a lost controller with unflushed writes".into()),
+        n => facts.push(format!(
+            "{n} flushes for a lost controller with unflushed writes"
+        )),
+    }
+    match facts.is_empty() {
+        true => "nothing".into(),
+        false => facts.join("; "),
+    }
+}
+
+/// Why writes are held (T9).
+fn reason(word: &Value, left_ns: Option<u64>) -> String {
+    let why = match word.as_str().unwrap_or_default() {
+        "resetting" => "the lost controller is being reset",
+        "closing" => "the lost controller's connections are being closed",
+        "bound" => "the lost controller may yet execute it",
+        "unbounded" => {
+            "without a keep-alive, only proof can tell that the lost controller won't \
+                        execute it"
+        }
+        "unclean-stop" => {
+            "the engine before this one did not stop cleanly; what it sent may yet \
+                           be executed"
+        }
+        other => other,
+    };
+    match left_ns {
+        Some(left_ns) => format!("{why}, for {} more at most", format_ns(left_ns as f64)),
+        None => why.to_owned(),
+    }
+}
+
+/// What failing paths have led to.
+fn so_far(of: &Value) -> String {
+    let count = |key: &str| number(&of[key]);
+    let mut facts = vec![format!(
+        "{} moved to another path",
+        some(count("moved_total"), "I/O")
+    )];
+    let held = some(count("held_total"), "write");
+    facts.push(match count("held_total") {
+        0 => format!("{held} held ({})", word(&of["write_failover"])),
+        _ => format!(
+            "{held} held ({}; {} until proof, {} until the bound), the longest for {}",
+            word(&of["write_failover"]),
+            count("held_proved_total"),
+            count("held_bounded_total"),
+            format_ns(count("held_ns_max") as f64)
+        ),
+    });
+    match (count("flushes_failed"), &of["flush_failed"]) {
+        (0, _) => {}
+        (failed, Value::Null) => facts.push(format!("flushes failed: {failed}")),
+        (failed, last) => facts.push(format!(
+            "flushes failed: {failed}, the last {} ago: {} {}",
+            format_ns(number(&last["ago_ns"]) as f64),
+            word(&last["path"]),
+            word(&last["why"])
+        )),
+    }
+    facts.join("; ")
+}
+
+fn some(count: u64, what: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{} {what}{plural}", format_count(count))
+}
+
+/// Words in lines of [`COLUMNS`], indented behind the first.
+fn paragraph(text: &mut String, lead: &str, words: &str) -> Result {
+    let mut line = format!("     {lead}");
+    let indent = line.len();
+    for word in words.split(' ') {
+        let used = line.chars().count();
+        if used > indent && used + 1 + word.chars().count() > COLUMNS {
+            writeln!(text, "{line}")?;
+            line = " ".repeat(indent);
+        } else if used > indent {
+            line.push(' ');
+        }
+        line.push_str(word);
+    }
+    writeln!(text, "{line}")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,94 @@
+use super::*;
+use serde_json::json;
+
+fn volume() -> Value {
+    let group = json!({
+        "weight": 100, "smoothed_ns": 29_995_000, "score": 123_456_789, "selections": 999_949,
+        "samples": 18_446_744, "ignored": 1000,
+    });
+    json!({
+        "name": "v0", "state": "degraded", "policy": "weighted-latency",
+        "paths": [{
+            "uri": "nvme-tcp://127.0.0.1:4420/nqn.2026-01.org.braid:target",
+            "state": "connecting", "ana_state": "non-optimized", "cntlid": 65_519,
+            "groups": {"read": group, "write": group, "other": group},
+            "inflight": 1024, "reads": 123_456_789, "writes": 1, "others": 0,
+            "bytes_read": 1_099_511_627_775_u64, "bytes_written": 4096, "errors": 12,
+            "waited_full": 3,
+        }],
+        "exports": [{
+            "uri": "nbd+unix:///?socket=/run/braid/v0.sock", "read_only": true, "clients": 1,
+            "requests": 1_234_567, "errors": 0, "waited_buffer": 2, "merged": 7,
+        }],
+        "waiting": {
+            "held": 3, "held_age_ns": 4_200_000_000_u64, "held_reason": "bound",
+            "held_until_in_ns": 10_800_000_000_u64, "behind": 1, "queued": 2,
+            "queued_age_ns": 1_000_000, "delayed": 4, "flushes": 1,
+        },
+        "failover": {
+            "write_failover": "immediate", "risk": "it is risky", "moved_total": 12,
+            "held_total": 5, "held_proved_total": 1, "held_bounded_total": 1,
+            "held_ns_max": 15_000_000_000_u64, "flushes_failed": 1,
+            "flush_failed": {"ago_ns": 120_000_000_000_u64, "path": "mem:1GiB", "why": "lost"},
+        },
+    })
+}
+
+const SHOWN: &str = "\
+v0: degraded, weighted-latency
+  1  nvme-tcp://127.0.0.1:4420/nqn.2026-01.org.braid:target
+     connecting, non-optimized, controller 65519, 1,024 in flight, 12 failed, 3
+     waited for room
+           I/Os     bytes  chosen  weight  smoothed  score  samples  ignored
+   read   123 M  1.00 TiB  1.00 M     100   30.0 ms  123 M   18.4 M     1000
+   write      1  4.00 KiB  1.00 M     100   30.0 ms  123 M   18.4 M     1000
+   other      0         -  1.00 M     100   30.0 ms  123 M   18.4 M     1000
+  nbd+unix:///?socket=/run/braid/v0.sock (read-only)
+     1 client, 1,234,567 requests, 0 errors, 2 waited for memory, 7 with parts
+     of blocks
+     waiting: 3 writes held, the oldest for 4.20 s: the lost controller may yet
+              execute it, for 10.8 s more at most; 1 write behind an overlapping
+              one; 2 I/Os for a usable path, the oldest for 1.00 ms; 4 I/Os for
+              a busy path; 1 flush for a lost controller with unflushed writes
+     so far: 12 I/Os moved to another path; 5 writes held (immediate; 1 until
+             proof, 1 until the bound), the longest for 15.0 s; flushes failed:
+             1, the last 120 s ago: mem:1GiB lost
+     risk: it is risky
+";
+
+#[test]
+fn what_waits_and_why_is_said_within_80_columns() {
+    let mut text = String::new();
+    show(&mut text, &json!({"volumes": [volume()]})).unwrap();
+    let wide = text.lines().find(|line| line.chars().count() > 80);
+    assert_eq!(wide, None);
+    assert_eq!(text, SHOWN);
+}
+
+#[test]
+fn a_quiet_volume_says_so_in_few_lines() {
+    let mut quiet = volume();
+    quiet["waiting"] = json!({"held": 0, "behind": 0, "queued": 0, "delayed": 0, "flushes": 0});
+    quiet["failover"] = json!({
+        "write_failover": "fenced", "risk": null, "moved_total": 0, "held_total": 0,
+        "flushes_failed": 0, "flush_failed": null,
+    });
+    let mut text = String::new();
+    show(&mut text, &json!({"volumes": [quiet]})).unwrap();
+    let end = "     waiting: nothing\n     so far: 0 I/Os moved to another path; 0 writes held (fenced)\n";
+    assert!(text.ends_with(end), "{text}");
+}
+
+#[test]
+fn every_reason_has_its_words() {
+    for (word, part) in [
+        ("resetting", "being reset, for 1.00 s more"),
+        ("closing", "being closed, for"),
+        ("bound", "may yet execute it, for"),
+        ("unbounded", "only proof"),
+        ("unclean-stop", "did not stop cleanly"),
+    ] {
+        let text = reason(&word.into(), Some(1_000_000_000));
+        assert!(text.contains(part), "{text}");
+    }
+}
