@@ -306,16 +306,6 @@ fn verbs_show_and_change_and_choices_survive_a_restart() {
         (&path["uri"], &path["state"]),
         (&"mem:64MiB".into(), &"live".into())
     );
-    let (waiting, failover) = (&volume["waiting"], &volume["failover"]);
-    assert_eq!(
-        (&waiting["held"], &waiting["flushes"]),
-        (&0.into(), &0.into())
-    );
-    assert_eq!(failover["write_failover"], "fenced");
-    assert!(failover["risk"].is_null() && failover["flush_failed"].is_null());
-    let shown = engine.ask(&["stat"]);
-    let shown = String::from_utf8(shown.stdout).unwrap();
-    assert!(shown.contains("waiting: nothing"), "{shown}");
     for group in ["read", "write", "other"] {
         assert!(path["groups"][group]["selections"].is_u64(), "{path}");
     }
@@ -362,6 +352,35 @@ fn verbs_show_and_change_and_choices_survive_a_restart() {
     let engine = Engine::start(directory).unwrap();
     assert_eq!(engine.json(&["policy", "show", "v0"])["policy"], "numa");
     assert_eq!(engine.json(&["knob", "show", "v0"])["ewma_shift"], 5);
+    engine.end();
+}
+
+#[test]
+fn stat_says_what_waits_and_the_risk_of_immediate_failover() {
+    let directory = tempfile::tempdir().unwrap();
+    config(directory.path(), "");
+    let file = directory.path().join("b.toml");
+    let text = std::fs::read_to_string(&file).unwrap();
+    let text = text.replace("policy", "write_failover = \"immediate\"\npolicy");
+    std::fs::write(&file, text).unwrap();
+    let Some(engine) = Engine::start(directory) else {
+        return;
+    };
+    let stat = engine.json(&["stat"]);
+    let volume = &stat["volumes"][0];
+    let (waiting, failover) = (&volume["waiting"], &volume["failover"]);
+    assert_eq!(
+        (&waiting["held"], &waiting["flushes"]),
+        (&0.into(), &0.into())
+    );
+    assert_eq!(failover["write_failover"], "immediate");
+    assert!(failover["risk"].is_string() && failover["flush_failed"].is_null());
+    let shown = String::from_utf8(engine.ask(&["stat"]).stdout).unwrap();
+    assert!(shown.contains("waiting: nothing"), "{shown}");
+    assert!(
+        shown.contains("risk: write_failover is immediate"),
+        "{shown}"
+    );
     engine.end();
 }
 

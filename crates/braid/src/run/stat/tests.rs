@@ -75,7 +75,8 @@ fn a_quiet_volume_says_so_in_few_lines() {
     });
     let mut text = String::new();
     show(&mut text, &json!({"volumes": [quiet]})).unwrap();
-    let end = "     waiting: nothing\n     so far: 0 I/Os moved to another path; 0 writes held (fenced)\n";
+    let end = "     waiting: nothing\n     so far: 0 I/Os moved to another path; \
+               0 writes held (fenced)\n";
     assert!(text.ends_with(end), "{text}");
 }
 
