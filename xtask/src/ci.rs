@@ -113,6 +113,7 @@ fn steps(root: &Path) -> Result<Vec<Step>> {
             needs: Some("valgrind"),
             ..step("cost", 300, "cargo xtask bench policy")
         },
+        step("vm", 900, "cargo xtask vm all --may-skip"),
     ])
 }
 

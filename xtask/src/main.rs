@@ -6,6 +6,7 @@ mod ci;
 mod fuzz;
 mod process;
 mod tidy;
+mod vm;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
@@ -31,6 +32,9 @@ enum Task {
     /// Measures: what a policy, a wire I/O and an idle host cost.
     #[command(subcommand)]
     Bench(bench::Task),
+    /// A stock Debian kernel in a guest, with our programs inside.
+    #[command(subcommand)]
+    Vm(vm::Task),
 }
 
 fn main() -> ExitCode {
@@ -49,6 +53,7 @@ fn run(args: Args) -> Result<ExitCode> {
         Task::Tidy => tidy::run(&root()),
         Task::Fuzz(args) => fuzz::run(&root(), &args),
         Task::Bench(task) => bench::run(&root(), &task),
+        Task::Vm(task) => vm::run(&root(), &task),
     }
 }
 

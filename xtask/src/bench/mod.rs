@@ -44,7 +44,7 @@ pub fn run(root: &Path, task: &Task) -> Result<ExitCode> {
 }
 
 /// Builds one program in release and returns its path, as cargo reports it.
-fn build(root: &Path, which: &[&str]) -> Result<PathBuf> {
+pub fn build(root: &Path, which: &[&str]) -> Result<PathBuf> {
     let output = Command::new("cargo")
         .args([
             "build",

@@ -1,0 +1,54 @@
+# For the scripts of guests: one line per check, a status at the end.
+failures=0
+
+ok() { echo "ok $1"; }
+
+fail() {
+    echo "FAIL $1: $2"
+    failures=$((failures + 1))
+}
+
+# check NAME COMMAND…: the command succeeds.
+check() {
+    name=$1
+    shift
+    if said=$("$@" 2>&1); then ok "$name"; else fail "$name" "status $? of '$*': $said"; fi
+}
+
+# refused NAME COMMAND…: the command fails.
+refused() {
+    name=$1
+    shift
+    if said=$("$@" 2>&1); then fail "$name" "'$*' succeeded: $said"; else ok "$name"; fi
+}
+
+# same NAME FOUND EXPECTED
+same() {
+    if [ "$2" = "$3" ]; then ok "$1"; else fail "$1" "found '$2', expected '$3'"; fi
+}
+
+# until_true SECONDS COMMAND…: waits for an event; the bound is generous.
+until_true() {
+    tries=$(($1 * 5))
+    shift
+    while ! "$@" >/dev/null 2>&1; do
+        tries=$((tries - 1))
+        [ "$tries" -gt 0 ] || return 1
+        sleep 0.2
+    done
+}
+
+# reaches NAME SECONDS COMMAND…: the command succeeds at last.
+reaches() {
+    name=$1
+    shift
+    if until_true "$@"; then ok "$name"; else
+        shift
+        fail "$name" "never: $* ($("$@" 2>&1))"
+    fi
+}
+
+finish() {
+    [ "$failures" -eq 0 ] || exit 1
+    exit 0
+}

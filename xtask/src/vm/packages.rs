@@ -1,0 +1,249 @@
+//! Debian's packages, downloaded and unpacked without being installed.
+//!
+//! # Contract
+//! Uses the machine's lists of packages if they know what is wanted and its mirrors still have it,
+//! else fetches lists of its own into the cache: neither needs root. Packages that this machine has
+//! installed are not downloaded: their files are taken from where they are.
+use crate::process;
+use anyhow::{Context, Result, bail, ensure};
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Packages of the guest, besides the kernel.
+const GUEST: [&str; 10] = [
+    "busybox-static",
+    "dash",
+    "kmod",
+    "iproute2",
+    "nvme-cli",
+    "fio",
+    "e2fsprogs",
+    "util-linux",
+    "jq",
+    "coreutils",
+];
+/// What QEMU is made of here.
+const QEMU: [&str; 2] = ["qemu-system-x86", "seabios"];
+/// Dependencies of scripts that never run here.
+const UNNEEDED: [&str; 8] = [
+    "debconf",
+    "dpkg",
+    "install-info",
+    "init-system-helpers",
+    "mailcap",
+    "mime-support",
+    "perl",
+    "systemd",
+];
+/// The kernel's line.
+const KERNEL: &str = "^linux-image-6[.]12[.][0-9]+[+]deb12-amd64$";
+
+/// The command lines of apt, with the lists to use.
+struct Apt {
+    options: Vec<String>,
+}
+
+/// Downloads what is missing and unpacks it into `unpacked`, if it isn't there (or `fresh`).
+///
+/// # Errors
+/// No Debian, no such package, or no way to a mirror: says which.
+pub fn unpack(cache: &Path, unpacked: &Path, fresh: bool) -> Result<()> {
+    let stamp = unpacked.join("complete");
+    let of = format!("{GUEST:?} {QEMU:?} {KERNEL}");
+    if !fresh && fs::read_to_string(&stamp).is_ok_and(|found| found == of) {
+        return Ok(());
+    }
+    for program in ["apt-get", "apt-cache", "dpkg-deb", "dpkg-query"] {
+        ensure!(
+            process::is_installed(program),
+            "{program} is missing: the guest is made of Debian's packages"
+        );
+    }
+    let system = Apt { options: vec![] };
+    let downloads = cache.join("packages");
+    let fetched = system.download(&downloads).or_else(|error| {
+        eprintln!("vm: {error:#}; trying with fresh lists of packages");
+        Apt::private(cache)?.download(&downloads)
+    });
+    let packages = fetched?;
+    let _ = fs::remove_dir_all(unpacked);
+    fs::create_dir_all(unpacked)?;
+    for package in packages {
+        let mut command = Command::new("dpkg-deb");
+        command.arg("-x").arg(&package).arg(unpacked);
+        output(&mut command)?;
+    }
+    fs::write(&stamp, of).context("write the stamp of unpacked packages")
+}
+
+impl Apt {
+    /// Lists of our own.
+    fn private(cache: &Path) -> Result<Self> {
+        let state = cache.join("apt");
+        fs::create_dir_all(state.join("lists/partial"))?;
+        fs::create_dir_all(state.join("cache/archives/partial"))?;
+        let options = vec![
+            "-o".to_owned(),
+            format!("Dir::State={}", state.display()),
+            "-o".to_owned(),
+            "Dir::State::status=/var/lib/dpkg/status".to_owned(),
+            "-o".to_owned(),
+            format!("Dir::Cache={}", state.join("cache").display()),
+        ];
+        let apt = Self { options };
+        output(&mut apt.command("apt-get", &["update", "-q"]))?;
+        Ok(apt)
+    }
+
+    fn command(&self, program: &str, args: &[&str]) -> Command {
+        let mut command = Command::new(program);
+        command.args(&self.options).args(args).env("LC_ALL", "C");
+        command
+    }
+
+    /// Downloads what isn't in `to` yet; the files of all packages.
+    fn download(&self, to: &Path) -> Result<Vec<PathBuf>> {
+        let kernel = self.newest_kernel()?;
+        let mut wanted = self.with_dependencies(&GUEST)?;
+        if !process::is_installed(super::machine::QEMU) {
+            wanted.append(&mut self.with_dependencies(&QEMU)?);
+        }
+        let installed = installed()?;
+        wanted.retain(|package| !installed.contains(package));
+        wanted.insert(kernel);
+        fs::create_dir_all(to)?;
+        let names: Vec<&str> = wanted.iter().map(String::as_str).collect();
+        let uris = output(
+            self.command("apt-get", &["download", "--print-uris"])
+                .args(&names),
+        )?;
+        let files = file_names(&uris);
+        ensure!(
+            files.len() == names.len(),
+            "apt-get has no address for some of: {}",
+            names.join(" ")
+        );
+        eprintln!("vm: {} packages, {} of them", files.len(), names.join(" "));
+        output(
+            self.command("apt-get", &["download", "-q"])
+                .args(&names)
+                .current_dir(to),
+        )?;
+        Ok(files.iter().map(|file| to.join(file)).collect())
+    }
+
+    fn newest_kernel(&self) -> Result<String> {
+        let names = output(&mut self.command("apt-cache", &["search", "--names-only", KERNEL]))?;
+        newest(&names).context("the lists of packages have no linux-image-6.12.*+deb12-amd64")
+    }
+
+    /// These packages and all they depend on.
+    fn with_dependencies(&self, packages: &[&str]) -> Result<BTreeSet<String>> {
+        let mut all: BTreeSet<String> = packages.iter().map(|&name| name.to_owned()).collect();
+        let mut new: Vec<String> = all.iter().cloned().collect();
+        while !new.is_empty() {
+            let args = [
+                "depends",
+                "--no-recommends",
+                "--no-suggests",
+                "--no-conflicts",
+            ];
+            let more = ["--no-breaks", "--no-replaces", "--no-enhances"];
+            let mut command = self.command("apt-cache", &args);
+            let said = output(command.args(more).args(&new))?;
+            new = dependencies(&said);
+            new.retain(|name| !UNNEEDED.contains(&name.as_str()) && all.insert(name.clone()));
+        }
+        Ok(all)
+    }
+}
+
+/// What `apt-cache depends` names; of alternatives the first.
+fn dependencies(said: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut alternative = false;
+    for line in said.lines() {
+        let line = line.trim_start();
+        let first_of_several = line.starts_with('|');
+        let Some((kind, name)) = line.trim_start_matches('|').split_once("epends: ") else {
+            continue;
+        };
+        let counts = matches!(kind, "D" | "PreD") && !alternative && !name.starts_with('<');
+        if counts {
+            found.push(name.trim_end_matches(":any").to_owned());
+        }
+        alternative = first_of_several;
+    }
+    found
+}
+
+/// The highest version among names of kernels, one per line.
+fn newest(names: &str) -> Option<String> {
+    let name = names.lines().filter_map(|line| line.split(' ').next());
+    let version = |name: &str| -> Option<u32> {
+        let rest = name.strip_prefix("linux-image-6.12.")?;
+        rest.split('+').next()?.parse().ok()
+    };
+    name.max_by_key(|name| version(name)).map(str::to_owned)
+}
+
+/// File names in the output of `apt-get download --print-uris`: `'URI' FILE SIZE HASH` each.
+fn file_names(uris: &str) -> Vec<String> {
+    let lines = uris.lines().filter(|line| line.starts_with('\''));
+    lines
+        .filter_map(|line| line.split(' ').nth(1))
+        .map(str::to_owned)
+        .collect()
+}
+
+fn installed() -> Result<BTreeSet<String>> {
+    let mut command = Command::new("dpkg-query");
+    let all = output(command.args(["-W", "-f", "${Package} ${db:Status-Status}\\n"]))?;
+    let names = all
+        .lines()
+        .filter_map(|line| line.strip_suffix(" installed"));
+    Ok(names.map(str::to_owned).collect())
+}
+
+/// Runs `command`; what it printed.
+fn output(command: &mut Command) -> Result<String> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    let done = command.output().with_context(|| format!("start {name}"))?;
+    if !done.status.success() {
+        let said = String::from_utf8_lossy(&done.stderr);
+        let last: Vec<&str> = said.lines().rev().take(3).collect();
+        bail!("{name}: {}: {}", done.status, last.join(" / "));
+    }
+    Ok(String::from_utf8_lossy(&done.stdout).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{dependencies, file_names, newest};
+
+    #[test]
+    fn of_alternatives_the_first_is_taken_and_virtual_packages_are_left_out() {
+        let said = "fio\n  PreDepends: a\n |Depends: b\n |Depends: c\n  Depends: d\n  Depends: e\n\
+                    \x20 Depends: <python3:any>\n    python3\n  Recommends: f\n";
+        assert_eq!(dependencies(said), ["a", "b", "e"]);
+    }
+
+    #[test]
+    fn versions_are_compared_as_numbers() {
+        let names = "linux-image-6.12.9+deb12-amd64 - Linux\nlinux-image-6.12.101+deb12-amd64 - L\n\
+                     linux-image-6.12.38+deb12-amd64 - Linux\n";
+        assert_eq!(
+            newest(names).as_deref(),
+            Some("linux-image-6.12.101+deb12-amd64")
+        );
+        assert_eq!(newest(""), None);
+    }
+
+    #[test]
+    fn names_of_files_are_read_as_apt_prints_them() {
+        let uris = "'http://m/kmod_30.deb' kmod_30.deb 95180 SHA256:ab\nW: sandbox\n";
+        assert_eq!(file_names(uris), ["kmod_30.deb"]);
+    }
+}
