@@ -5,7 +5,7 @@
 //! `impl Machine for ExportEngine`, whose `turn` includes that of the [`HostEngine`] inside.
 //!
 //! * `clients`: connections and their sessions; `table`: their requests, and their memory
-//! * `course`: a request becomes I/Os, these become an answer
+//! * `course`: a request becomes I/Os, these become an answer; `memory`: who gets memory, and when
 //! * `ranges`: which changes may be under way together
 //!
 //! # Contract
@@ -21,25 +21,27 @@
 //! A request that finds no memory, or no free slot in the engine, waits (T6); nothing fails for it.
 //!
 //! # Limits
-//! As configured: clients, requests of one client, arena. A client holds one request's memory, and
-//! more only while as much is free as it would then hold. A client that stops in the middle of a
-//! write keeps that write's memory until it goes on or goes away. Requests above 1 MiB take the
+//! As configured: clients, requests of one client, arena. A client that stops in the middle of a
+//! request or takes no answers keeps that memory until it goes on or is given up, after 30 to 60 s;
+//! what other clients need meanwhile, `memory` sees to. Requests above 1 MiB take the
 //! memory of their list of buffers the first time they come. Cache and block status are not
 //! offered.
 mod clients;
 mod course;
+mod memory;
 mod ranges;
 mod table;
 
-use crate::buddy::Buddy;
 use crate::host::{HostControl, HostEngine, HostEvent, VolumeInfo};
 use crate::limits::EXPORTS_MAX;
 use crate::machine::{Closed, ConnId, DeviceError, Machine, Memory, Output, Place, Send};
+use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::string::String;
 use alloc::vec::Vec;
 use clients::{Client, State};
 use course::Course;
+use memory::Pool;
 use ranges::Ranges;
 use table::Table;
 
@@ -75,8 +77,8 @@ pub enum ExportControl {
     /// Offer it no more; its clients are told so, finish what is in flight within so many ns, and
     /// are disconnected.
     Withdraw(u32, u64),
-    /// The next connection adopted for this export is of a reader with this identity (row B1).
-    Source(u32, u64),
+    /// Who the next connection adopted for this export is of.
+    Source(u32, Reader),
     /// As [`Self::Withdraw`] of all exports; new clients are refused. I/O that has not ended by
     /// then fails, and clients have [`DRAIN_ANSWER_NS`] more to hear of it.
     ///
@@ -91,8 +93,24 @@ pub enum ExportControl {
 pub enum ExportEvent {
     /// Of the host's engine; never the end of an I/O.
     Host(HostEvent),
-    /// A client's session was ended for a reason worth a line; of this export.
-    Client(u32, nbd::server::CloseReason),
+    /// A client's session was ended for a reason worth a line.
+    Client {
+        /// Of this export.
+        export: u32,
+        /// Its name, empty if nobody told.
+        name: Box<str>,
+        /// Why.
+        why: nbd::server::CloseReason,
+    },
+}
+
+/// Who a client is.
+#[derive(Clone, Debug, Default)]
+pub struct Reader {
+    /// Identity (row B1).
+    pub source: u64,
+    /// Name in lines about it: its address or process.
+    pub name: Box<str>,
 }
 
 /// Counts of one export on this core.
@@ -119,14 +137,14 @@ pub struct ExportEngine {
     /// Volumes that are ready.
     ready: Vec<Option<VolumeInfo>>,
     /// Identities of readers whose connections are to come, by export in order.
-    sources: VecDeque<(u32, u64)>,
+    sources: VecDeque<(u32, Reader)>,
     clients: Vec<Client>,
     /// Clients whose sessions were called since the last turn.
     touched: Vec<u16>,
     table: Table,
     course: Course,
     ranges: Ranges,
-    buddy: Buddy,
+    pool: Pool,
     outputs: VecDeque<Output>,
     events: VecDeque<ExportEvent>,
     draining: bool,
@@ -162,7 +180,7 @@ impl ExportEngine {
             table: Table::new(tickets),
             course: Course::new(tickets),
             ranges: Ranges::new(tickets),
-            buddy: Buddy::new(config.arena_bytes),
+            pool: Pool::new(config.arena_bytes, config.clients_max),
             outputs: VecDeque::with_capacity(4 * usize::from(config.clients_max)),
             events: VecDeque::new(),
             draining: false,
@@ -185,7 +203,7 @@ impl ExportEngine {
 
     /// Of these, in no request; perhaps not in one piece.
     pub fn buffers_free(&self) -> u64 {
-        self.buddy.free_bytes()
+        self.pool.free_bytes()
     }
 
     /// The host's engine, for its counters.

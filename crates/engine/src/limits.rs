@@ -34,6 +34,10 @@ pub const CLIENTS_MAX: u16 = 1024;
 /// Smallest arena of a core with exports, bytes: one largest request, and as much beside it.
 pub const EXPORT_ARENA_MIN: u64 = 2 * (nbd::limits::BLOCK_MAX as u64 + 2 * BUFFER_MAX as u64);
 
+/// Largest piece of the arena that every client of a core has for itself, bytes: one request of
+/// the size that most file systems ask for goes on whatever the other clients do.
+pub const OWN_MAX: u32 = 128 << 10;
+
 /// Most I/Os that one request has under way: one client's large request leaves room for others.
 pub const REQUEST_IOS_MAX: u16 = 32;
 

@@ -32,6 +32,13 @@ pub const EXTENTS_MAX: usize = 16;
 pub const PIECE_MIN: u32 = 4096;
 /// From the connection to transmission, ns: the usual value of the configuration.
 pub const HANDSHAKE_NS: u64 = 10_000_000_000;
+/// How long a client may stop in the middle of a request, or leave all its answers untaken, ns: the
+/// usual value of the configuration. Longer than any pause that a living network makes: TCP sends a
+/// lost segment again five times in that.
+pub const STALL_NS: u64 = 30_000_000_000;
+/// Bytes of one request that must come in that time, where not all of it does: 32 MiB then take no
+/// more than a quarter of an hour, and no link that is worth a block device is as slow.
+pub const STALL_BYTES: u64 = 1 << 20;
 /// How long what is queued may take to go out after a session's end was decided, ns.
 pub const LINGER_NS: u64 = 5_000_000_000;
 

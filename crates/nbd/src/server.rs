@@ -25,9 +25,10 @@
 //! constraints).
 //!
 //! # Limits
-//! Requests in flight as configured (≤ 1024), each with one place in the reply queue; 64 options,
-//! of 16 KiB of data each; 16 extents in an answer; see [`crate::limits`]. All memory of
-//! transmission is taken when it begins.
+//! Requests in flight as configured (≤ 1024), each with one place in the reply queue; a client that
+//! stops in the middle of one, or takes no answers, is given up (`watch`); 64 options, of 16 KiB of
+//! data each; 16 extents in an answer; see [`crate::limits`]. All memory of transmission is taken
+//! when it begins.
 //!
 //! # Origin
 //! `doc/proto.md`. Where it leaves a choice: successes without data are simple replies even where
@@ -40,6 +41,7 @@ mod receive;
 mod slots;
 mod transmit;
 mod types;
+mod watch;
 
 pub use types::{CloseReason, Config, Event, Fault, Opened};
 
@@ -51,6 +53,7 @@ use crate::{Errno, Exports, Extent, Kind};
 use receive::Receiver;
 use slots::{Failure, Slots, State};
 use transmit::Transmitter;
+use watch::Watch;
 
 /// Where a session stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -86,6 +89,8 @@ pub struct Session {
     phase: Phase,
     /// End of the handshake, of the drain or of what may still go out; `u64::MAX` = none.
     deadline_ns: u64,
+    /// Whether the client stalls.
+    watch: Watch,
     /// No new requests: the server is going down.
     shutting: bool,
     terms: Terms,
@@ -114,6 +119,7 @@ impl Session {
             phase: Phase::Flags,
             deadline_ns: now_ns.saturating_add(config.handshake_ns),
             config,
+            watch: Watch::IDLE,
             shutting: false,
             terms: Terms::default(),
             shape: Shape::NONE,
@@ -178,9 +184,17 @@ impl Session {
         self.events.pop_front()
     }
 
+    /// Whether [`Self::poll_event`] has something. After `poll_transmit` it may: what was answered
+    /// is released.
+    #[inline]
+    pub fn has_event(&self) -> bool {
+        !self.events.is_empty()
+    }
+
     /// When to be called at the latest.
     pub fn poll_timeout(&self) -> Option<u64> {
-        (self.deadline_ns != u64::MAX).then_some(self.deadline_ns)
+        let due_ns = self.deadline_ns.min(self.watch.at_ns);
+        (due_ns != u64::MAX).then_some(due_ns)
     }
 
     /// Requests that are the client's turn to wait for: from their header to their last byte.
@@ -191,6 +205,7 @@ impl Session {
     #[inline]
     fn executed(&mut self, token: u32, failure: Option<Failure>, now_ns: u64) {
         let index = token as u16;
+        self.watch(now_ns);
         let slot = &mut self.slots[index];
         assert!(
             slot.state == State::Backend,

@@ -15,7 +15,7 @@ use std::str::FromStr;
 use std::thread::JoinHandle;
 
 use super::machine::RunControl;
-use engine::export::ExportControl;
+use engine::export::{ExportControl, Reader};
 
 /// Pause when a client couldn't be accepted: out of descriptors, most likely, which come back.
 const ACCEPT_PAUSE: std::time::Duration = std::time::Duration::from_millis(100);
@@ -142,8 +142,8 @@ impl Accepting {
                         continue;
                     }
                 };
-                let source = ExportControl::Source(number, source(&socket, unix));
-                if !to.send(RunControl::Export(source)) || !to.adopt(number, socket) {
+                let reader = ExportControl::Source(number, reader(&socket, unix));
+                if !to.send(RunControl::Export(reader)) || !to.adopt(number, socket) {
                     return;
                 }
             }
@@ -170,22 +170,36 @@ impl Drop for Accepting {
     }
 }
 
-/// The reader's identity (row B1): its process, or where it connects from.
-fn source(socket: &OwnedFd, unix: bool) -> u64 {
-    if unix {
-        let peer = rustix::net::sockopt::socket_peercred(socket);
-        return peer.map_or(0, |peer| peer.pid.as_raw_nonzero().get() as u64);
-    }
-    let Ok(Some(peer)) = rustix::net::getpeername(socket) else {
-        return 0;
+/// Who a client is: its process, or where it connects from.
+fn reader(socket: &OwnedFd, unix: bool) -> Reader {
+    let of = |source, name: String| Reader {
+        source,
+        name: name.into(),
     };
-    match std::net::SocketAddr::try_from(peer) {
-        Ok(std::net::SocketAddr::V4(peer)) => u64::from(peer.ip().to_bits()),
-        Ok(std::net::SocketAddr::V6(peer)) => {
-            let bits = peer.ip().to_bits();
+    if unix {
+        return match rustix::net::sockopt::socket_peercred(socket) {
+            Ok(peer) => {
+                let pid = peer.pid.as_raw_nonzero().get();
+                of(pid as u64, format!("process {pid}"))
+            }
+            Err(_) => of(0, "a process".into()),
+        };
+    }
+    let peer = rustix::net::getpeername(socket).ok().flatten();
+    match peer.map(std::net::SocketAddr::try_from) {
+        Some(Ok(peer)) => of(identity(peer.ip()), peer.to_string()),
+        _ => of(0, "a client that is gone".into()),
+    }
+}
+
+/// The reader's identity (row B1): its host.
+fn identity(ip: std::net::IpAddr) -> u64 {
+    match ip {
+        std::net::IpAddr::V4(ip) => ip.to_bits().into(),
+        std::net::IpAddr::V6(ip) => {
+            let bits = ip.to_bits();
             (bits >> 64) as u64 ^ bits as u64
         }
-        Err(_) => 0,
     }
 }
 

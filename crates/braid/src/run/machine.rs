@@ -148,8 +148,8 @@ impl RunMachine {
                     }
                 }
                 ExportEvent::Host(HostEvent::Done(_)) => {}
-                ExportEvent::Client(export, why) => {
-                    self.tell(RunEvent::Note(format!("export {export}: {why}")));
+                ExportEvent::Client { export, name, why } => {
+                    self.tell(RunEvent::Note(format!("export {export}: {name}: {why}")));
                 }
             }
         }

@@ -1,9 +1,10 @@
 //! Clients: accepted, greeted once their volume is ready, served, closed.
 use super::table::Stage;
-use super::{ExportEngine, ExportEvent};
+use super::{ExportEngine, ExportEvent, Reader};
 use crate::limits::BUFFER_MAX;
 use crate::machine::{ConnId, Output, Place, Send, Span};
 use alloc::boxed::Box;
+use alloc::collections::VecDeque;
 use alloc::vec;
 use alloc::vec::Vec;
 use nbd::server::{CloseReason, Config, Event, Session};
@@ -20,10 +21,16 @@ pub(super) struct Client {
     pub export: u32,
     /// What it was when the client came.
     pub volume: u16,
-    /// Reader's identity (B1).
-    pub source: u64,
-    /// Bytes of the arena that its requests have.
+    /// Who it is.
+    pub reader: Reader,
+    /// Bytes of the shared arena that its requests have.
     pub held: u64,
+    /// A request has what is its own.
+    pub own_used: bool,
+    /// Its requests that wait for memory, in the order of asking.
+    pub waiting: VecDeque<u32>,
+    /// In the line for the shared arena.
+    pub in_line: bool,
     /// The connection is gone.
     closed: bool,
     touched: bool,
@@ -76,7 +83,8 @@ impl ExportEngine {
             state: State::Waiting,
             export,
             volume,
-            source: source.map_or(0, |(_, source)| source),
+            reader: source.map_or_else(Reader::default, |(_, reader)| reader),
+            waiting: VecDeque::with_capacity(self.config.requests_max.into()),
             ..Client::default()
         };
         self.counters[export as usize].clients += 1;
@@ -167,7 +175,7 @@ impl ExportEngine {
             let it = &mut self.clients[usize::from(client)];
             if it.closed && it.session().is_none_or(|session| session.is_over()) {
                 self.counters[it.export as usize].clients -= 1;
-                debug_assert_eq!(it.held, 0);
+                debug_assert!(it.held == 0 && !it.own_used && it.waiting.is_empty());
                 it.state = State::Free;
             }
         }
@@ -205,8 +213,12 @@ impl ExportEngine {
                 let abort = reason.is_abortive();
                 self.outputs.push_back(Output::Close { conn, abort });
                 if !matches!(reason, CloseReason::Finished | CloseReason::Shutdown) {
-                    let export = self.clients[usize::from(client)].export;
-                    self.events.push_back(ExportEvent::Client(export, reason));
+                    let it = &self.clients[usize::from(client)];
+                    self.events.push_back(ExportEvent::Client {
+                        export: it.export,
+                        name: it.reader.name.clone(),
+                        why: reason,
+                    });
                 }
             }
         }
@@ -279,7 +291,13 @@ impl ExportEngine {
         if let Some((span, token)) = it.half.take() {
             return Some(Some(send(span, token | SECOND_HALF)));
         }
-        let Some(payload) = it.session()?.poll_transmit(out)?.payload else {
+        let session = it.session()?;
+        let transmit = session.poll_transmit(out);
+        if session.has_event() {
+            // The last answers make room for the next requests.
+            self.touch(client);
+        }
+        let Some(payload) = transmit?.payload else {
             return Some(None);
         };
         let ticket = self.ticket(client, payload.token);

@@ -13,10 +13,6 @@ use volume::Outcome;
 
 /// Lines of requests that wait for something.
 pub(super) struct Course {
-    /// For memory, in the order of asking.
-    memory: VecDeque<u32>,
-    /// Memory came back, or somebody joined that line.
-    memory_changed: bool,
     /// For free slots of the host's engine.
     slots: VecDeque<u32>,
     /// An I/O ended, so there is one.
@@ -34,8 +30,6 @@ pub(super) struct Course {
 impl Course {
     pub fn new(tickets: usize) -> Self {
         Self {
-            memory: VecDeque::with_capacity(tickets),
-            memory_changed: false,
             slots: VecDeque::with_capacity(tickets),
             slots_changed: false,
             merges: Vec::with_capacity(tickets),
@@ -55,13 +49,11 @@ impl ExportEngine {
         let work = &mut self.table[ticket];
         work.begin(client, volume, request, block);
         self.counters[export as usize].merged += u64::from(work.edge_count > 0);
-        if self.course.memory.is_empty() && self.take_memory(ticket) {
+        if self.take_memory(ticket) {
             return self.equipped(ticket);
         }
         self.counters[export as usize].waited_buffer += 1;
-        self.table[ticket].stage = Stage::Memory;
-        self.course.memory.push_back(ticket);
-        self.course.memory_changed = true;
+        self.wait_for_memory(ticket);
     }
 
     fn info(&self, volume: u16) -> VolumeInfo {
@@ -72,53 +64,12 @@ impl ExportEngine {
         })
     }
 
-    fn block(&self, volume: u16) -> u32 {
+    pub(super) fn block(&self, volume: u16) -> u32 {
         1 << self.info(volume).block_shift
     }
 
-    /// All memory of a request, if its client may have it and it is there.
-    fn take_memory(&mut self, ticket: u32) -> bool {
-        self.may_hold(ticket) && {
-            let block = self.block(self.table[ticket].volume);
-            let work = &mut self.table[ticket];
-            let taken = work.allocate(block, &mut self.buddy);
-            if taken {
-                self.clients[usize::from(work.client)].held += work.memory(block);
-            }
-            taken
-        }
-    }
-
-    /// Whether the client's share allows it. One request each is always allowed; of what is free
-    /// then, half.
-    fn may_hold(&self, ticket: u32) -> bool {
-        let work = &self.table[ticket];
-        let held = self.clients[usize::from(work.client)].held;
-        held == 0 || held + work.memory(self.block(work.volume)) <= self.buddy.free_bytes()
-    }
-
-    /// Those who waited for memory that is there now; whether there were any.
-    pub(super) fn serve_waiting(&mut self) -> bool {
-        if !core::mem::take(&mut self.course.memory_changed) {
-            return false;
-        }
-        let (mut at, mut any) = (0, false);
-        while let Some(&ticket) = self.course.memory.get(at) {
-            if !self.may_hold(ticket) {
-                at += 1; // its own client has to finish something
-            } else if self.take_memory(ticket) {
-                self.course.memory.remove(at);
-                self.equipped(ticket);
-                any = true;
-            } else {
-                break; // nobody overtakes it
-            }
-        }
-        any
-    }
-
     /// It has its memory.
-    fn equipped(&mut self, ticket: u32) {
+    pub(super) fn equipped(&mut self, ticket: u32) {
         let work = &mut self.table[ticket];
         if work.request.kind == Kind::Write {
             work.stage = Stage::Data;
@@ -172,7 +123,7 @@ impl ExportEngine {
             if work.failed.is_some() || work.outstanding == REQUEST_IOS_MAX {
                 break;
             }
-            let source = self.clients[usize::from(work.client)].source;
+            let source = self.clients[usize::from(work.client)].reader.source;
             let Some(io) = next_io(work, &info, source, ticket) else {
                 break;
             };
@@ -298,22 +249,6 @@ impl ExportEngine {
             session.complete(token, result, self.course.now_ns);
         }
         self.touch(client);
-    }
-
-    /// Nothing refers to a request's memory any more.
-    pub(super) fn release(&mut self, ticket: u32) {
-        let block = self.block(self.table[ticket].volume);
-        let work = &mut self.table[ticket];
-        let stage = core::mem::take(&mut work.stage);
-        if stage == Stage::Memory {
-            // A write whose client went away.
-            self.course.memory.retain(|waiting| *waiting != ticket);
-            return;
-        }
-        let held = &mut self.clients[usize::from(work.client)].held;
-        *held -= work.memory(block);
-        work.free(&mut self.buddy);
-        self.course.memory_changed = true;
     }
 }
 

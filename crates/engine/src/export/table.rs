@@ -64,6 +64,8 @@ pub(super) struct Work {
     /// Has a place among the changes under way.
     pub ordered: bool,
     pub failed: Option<Errno>,
+    /// Its memory is its client's own.
+    pub own: bool,
     first: Span,
     rest: Vec<Span>,
     pub edges: [Edge; 2],
@@ -91,6 +93,7 @@ impl Table {
             queued: false,
             ordered: false,
             failed: None,
+            own: false,
             first: Span::default(),
             rest: Vec::new(),
             edges: [Edge::default(); 2],
@@ -135,6 +138,7 @@ impl Work {
         self.outstanding = 0;
         self.ordered = false;
         self.failed = None;
+        self.own = false;
         self.edge_count = 0;
         (self.halves, self.deferred) = (0, 0);
         if !matches!(request.kind, Kind::Write | Kind::WriteZeroes) {
@@ -230,7 +234,19 @@ impl Work {
         false
     }
 
-    /// Gives back all of its memory.
+    /// Takes its memory from what is its client's own, from byte `at` of the arena.
+    pub fn allocate_own(&mut self, block: u32, at: u64) {
+        self.own = true;
+        let len = self.data() as u32;
+        self.first = Span { at, len };
+        let mut at = at + if len > 0 { Buddy::block_bytes(len) } else { 0 };
+        for edge in &mut self.edges[..usize::from(self.edge_count)] {
+            edge.span = Span { at, len: block };
+            at += Buddy::block_bytes(block);
+        }
+    }
+
+    /// Gives back all of its memory, which isn't its client's own.
     pub fn free(&mut self, buddy: &mut Buddy) {
         self.give_back(self.data() > 0, self.edge_count, buddy);
     }

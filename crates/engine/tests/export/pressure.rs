@@ -1,6 +1,7 @@
 //! Less of everything than is asked for: memory, slots. Everything waits and nothing is lost.
 use super::common::{MS, SECOND, TARGET};
-use super::rig::{Rig, Setup, config};
+use super::rig::{Plain, Rig, Setup, config};
+use engine::export::{ExportControl, Reader};
 use nbd::{Kind, Request};
 
 /// Six clients with 4 × 8 MiB each, where 68 MiB are there.
@@ -91,4 +92,190 @@ fn t06_requests_wait_for_slots_of_the_engine_and_all_of_them_end_well() {
         [&[0][..], &[3; 5000], &[0]].concat()
     );
     assert!(rig.world.now_ns > 20 * MS, "three at a time");
+}
+
+/// A client that asks for more at once than it may have in flight: the last answers of a batch make
+/// room for the next requests, and nothing else happens that would.
+#[test]
+fn t06_requests_beyond_those_in_flight_are_read_when_the_answers_are_out() {
+    let mut rig = Rig::ready(Setup::default());
+    let mut plain = rig.connect_plain();
+    let mut bytes = Vec::new();
+    for cookie in 0..100 {
+        bytes.extend(plain.request(nbd::wire::cmd::WRITE, 0, cookie, (4096 * cookie, 4096)));
+        bytes.extend([cookie as u8; 4096]);
+    }
+    rig.clients.borrow_mut().say(plain.conn, &bytes);
+    rig.pass(SECOND);
+    assert_eq!(plain.replies(&rig).len(), 100);
+}
+
+/// What a client that stops in the middle of a write of `len` bytes has said.
+fn half_a_write(rig: &mut Rig, len: u32) -> Plain {
+    let mut plain = rig.connect_plain();
+    let mut bytes = plain.request(nbd::wire::cmd::WRITE, 0, 1, (0, len));
+    bytes.extend([1; 100]);
+    rig.clients.borrow_mut().say(plain.conn, &bytes);
+    rig.pass(MS);
+    plain
+}
+
+const LONG: u64 = 61 * SECOND;
+
+#[test]
+fn a_client_stalled_in_the_middle_of_a_write_is_given_up_with_a_line() {
+    let mut rig = Rig::ready(Setup::default().with_volume(64));
+    rig.control(ExportControl::Source(
+        0,
+        Reader {
+            source: 5,
+            name: "192.0.2.9:4711".into(),
+        },
+    ));
+    let plain = half_a_write(&mut rig, 32 << 20);
+    assert!(rig.engine.borrow().buffers_free() < 40 << 20);
+    rig.pass(29 * SECOND);
+    assert!(!rig.is_closed(plain.conn), "too early");
+    rig.until(LONG, |rig| rig.is_closed(plain.conn));
+    let line = "192.0.2.9:4711: the client stopped in the middle of a request";
+    assert_eq!(rig.lines(), [line]);
+    rig.pass(MS);
+    rig.at_rest();
+    assert!(
+        rig.disk.bytes.borrow().iter().all(|byte| *byte == 0),
+        "half a write"
+    );
+}
+
+/// Stalled clients have all shared memory; whoever asks for little goes on, and large requests wait
+/// for the stalled ones' end and not longer.
+#[test]
+fn stalled_clients_cannot_keep_others_from_going_on() {
+    let mut rig = Rig::ready(
+        Setup {
+            slot_bytes: 32 << 20,
+            ..Setup::default()
+        }
+        .with_volume(64),
+    );
+    rig.world.piece_max = 1 << 20;
+    let stalled: Vec<Plain> = (0..3).map(|_| half_a_write(&mut rig, 32 << 20)).collect();
+    let (small, large) = (rig.connect(config(8)), rig.connect(config(1)));
+    let all = super::pattern(0, 32 << 20, 3);
+    rig.submit(large, Request::new(0, Kind::Write, 0, 32 << 20), &all);
+    let before_ns = rig.world.now_ns;
+    for n in 0..100 {
+        let data = super::pattern(n, 65536, n);
+        let offset = (32 << 20) + n * 65536;
+        for token in 0..8 {
+            let kind = [Kind::Write, Kind::Read][token as usize % 2];
+            rig.submit(small, Request::new(token, kind, offset, 65536), &data);
+        }
+        rig.until(SECOND, |rig| rig.clients.borrow().in_flight(small) == 0);
+        assert!(rig.ended(small).iter().all(|end| end.result.is_ok()));
+    }
+    assert!(
+        rig.world.now_ns - before_ns < SECOND,
+        "as if nobody stalled"
+    );
+    assert_eq!(rig.clients.borrow().in_flight(large), 1, "it waits");
+    rig.until(LONG, |rig| rig.clients.borrow().in_flight(large) == 0);
+    assert_eq!(rig.ended(large)[0].result, Ok(()));
+    assert!(rig.disk.bytes.borrow()[..32 << 20] == all);
+    rig.pass(LONG);
+    assert!(stalled.iter().all(|plain| rig.is_closed(plain.conn)));
+    assert_eq!(rig.lines().len(), 3);
+}
+
+/// The third waits for memory behind two that have it, and dies; who waits behind it goes on.
+#[test]
+fn whoever_waits_behind_a_client_that_died_waiting_goes_on() {
+    let mut setup = Setup::default().with_volume(64);
+    setup.slot_bytes = 2 << 20;
+    let mut rig = Rig::ready(setup);
+    let first: Vec<Plain> = [32 << 20, 32 << 20]
+        .map(|len| half_a_write(&mut rig, len))
+        .into();
+    let second = half_a_write(&mut rig, 32 << 20);
+    let client = rig.connect(config(1));
+    let request = Request::new(0, Kind::Write, 0, 2 << 20);
+    rig.submit(client, request, &vec![4; 2 << 20]);
+    rig.pass(MS);
+    assert_eq!(rig.clients.borrow().in_flight(client), 1, "in the line");
+    rig.clients.borrow_mut().reset(second.conn);
+    rig.until(SECOND, |rig| rig.clients.borrow().in_flight(client) == 0);
+    assert!(first.iter().all(|plain| !rig.is_closed(plain.conn)));
+}
+
+#[test]
+fn a_client_that_takes_no_answers_is_given_up_and_its_memory_comes_back() {
+    let mut rig = Rig::ready(Setup::default().with_volume(64));
+    let (deaf, other) = (rig.connect_plain(), rig.connect(config(4)));
+    rig.world.stuff(super::rig::CLIENTS, deaf.conn as u32, true);
+    let mut plain = deaf;
+    for cookie in 0..40 {
+        let bytes = plain.request(nbd::wire::cmd::READ, 0, cookie, (0, 4 << 20));
+        rig.clients.borrow_mut().say(plain.conn, &bytes);
+    }
+    for _ in 0..50 {
+        rig.write(other, 0, &[5; 65536]);
+        rig.pass(500 * MS);
+    }
+    assert!(!rig.is_closed(plain.conn), "too early");
+    let engine = rig.engine.borrow();
+    assert!(
+        engine.buffers_free() >= engine.buffers() / 3,
+        "it has at most half"
+    );
+    drop(engine);
+    rig.until(LONG, |rig| rig.is_closed(plain.conn));
+    assert_eq!(rig.lines(), [": the client does not take its answers"]);
+    rig.pass(MS);
+    let engine = rig.engine.borrow();
+    assert_eq!(engine.buffers_free(), engine.buffers());
+}
+
+#[test]
+fn a_client_that_pauses_and_goes_on_is_served() {
+    let mut rig = Rig::ready(Setup::default().with_volume(64));
+    let mut plain = rig.connect_plain();
+    rig.world
+        .stuff(super::rig::CLIENTS, plain.conn as u32, true);
+    let bytes = plain.request(nbd::wire::cmd::READ, 0, 1, (0, 4 << 20));
+    rig.clients.borrow_mut().say(plain.conn, &bytes);
+    rig.pass(20 * SECOND);
+    rig.world
+        .stuff(super::rig::CLIENTS, plain.conn as u32, false);
+    assert_eq!(plain.reply(&mut rig).data.len(), 4 << 20);
+    rig.pass(2 * LONG);
+    assert!(!rig.is_closed(plain.conn), "idle is no stall");
+}
+
+#[test]
+fn a_handshake_that_never_ends_is_ended() {
+    let mut rig = Rig::ready(Setup::default());
+    let hello = Plain::hello();
+    let silent = rig.clients.borrow_mut().connect_raw(0);
+    let halfway = rig.clients.borrow_mut().connect_raw(0);
+    rig.clients.borrow_mut().say(halfway, &hello[..10]);
+    // One that asks for the list again and again, and doesn't read it.
+    let deaf = rig.clients.borrow_mut().connect_raw(0);
+    rig.clients.borrow_mut().say(deaf, &hello[..4]);
+    rig.pass(MS);
+    rig.world.stuff(super::rig::CLIENTS, deaf as u32, true);
+    for _ in 0..9 {
+        let mut list = Vec::new();
+        let (option, len) = (nbd::wire::opt::LIST, 0);
+        nbd::wire::OptionHeader { option, len }.emit(&mut list);
+        rig.clients.borrow_mut().say(deaf, &list);
+        rig.pass(SECOND);
+    }
+    let all = [silent, halfway, deaf];
+    assert!(all.iter().all(|conn| !rig.is_closed(*conn)));
+    rig.until(2 * SECOND, |rig| {
+        all.iter().all(|conn| rig.is_closed(*conn))
+    });
+    assert_eq!(rig.lines(), [": the handshake took too long"; 3]);
+    rig.pass(MS);
+    rig.at_rest();
 }

@@ -244,7 +244,7 @@ impl Rig {
     /// Lines about clients so far.
     pub fn lines(&self) -> Vec<String> {
         let lines = self.events.iter().filter_map(|event| match event {
-            ExportEvent::Client(_, why) => Some(why.to_string()),
+            ExportEvent::Client { name, why, .. } => Some(format!("{name}: {why}")),
             ExportEvent::Host(_) => None,
         });
         lines.collect()

@@ -1,5 +1,6 @@
 //! How sessions end: in order, by shutdown, by the clock, or because the connection is gone.
 use super::slots::State;
+use super::watch::Watch;
 use super::{CloseReason, Event, Phase, Session};
 use crate::limits::LINGER_NS;
 
@@ -19,6 +20,9 @@ impl Session {
 
     /// That time has come.
     pub fn handle_timeout(&mut self, now_ns: u64) {
+        if now_ns >= self.watch.at_ns {
+            self.look(now_ns);
+        }
         if now_ns < self.deadline_ns {
             return;
         }
@@ -43,6 +47,7 @@ impl Session {
     pub fn handle_closed(&mut self) {
         self.phase = Phase::Gone;
         self.deadline_ns = u64::MAX;
+        self.watch = Watch::IDLE;
         self.starved = false;
         self.tx.silence();
         for index in 0..self.slots.count() {
@@ -83,6 +88,7 @@ impl Session {
     /// Tells the driver to close. What is queued has [`LINGER_NS`] to go out.
     pub(super) fn close(&mut self, reason: CloseReason, now_ns: u64) {
         self.phase = Phase::Closing;
+        self.watch = Watch::IDLE;
         self.deadline_ns = now_ns.saturating_add(LINGER_NS);
         self.starved = false;
         self.events.push_back(Event::Close { reason });

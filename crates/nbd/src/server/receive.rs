@@ -10,7 +10,7 @@ use crate::{Errno, Kind, Placement, Request, transfer};
 
 /// What comes next in the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Body {
+pub(super) enum Body {
     /// A header.
     None,
     /// Data of an option, so many bytes.
@@ -28,8 +28,11 @@ enum Body {
 /// Receiving side of a session.
 #[derive(Debug)]
 pub(super) struct Receiver {
-    header: Gather,
-    body: Body,
+    pub header: Gather,
+    pub body: Body,
+    /// Requests so far, and all bytes of transmission.
+    pub requests: u64,
+    pub moved: u64,
     /// Data of the option that arrives.
     data: Vec<u8>,
     /// Options so far.
@@ -41,6 +44,8 @@ impl Receiver {
         Self {
             header: Gather::new(),
             body: Body::None,
+            requests: 0,
+            moved: 0,
             data: Vec::new(),
             options: 0,
         }
@@ -81,6 +86,8 @@ impl Session {
             }
             used += taken;
         }
+        self.rx.moved += used as u64;
+        self.watch(now_ns);
         used
     }
 
@@ -107,7 +114,7 @@ impl Session {
     /// # Panics
     /// If more is reported than was placed.
     #[inline]
-    pub fn handle_payload(&mut self, len: u32, _now_ns: u64) {
+    pub fn handle_payload(&mut self, len: u32, now_ns: u64) {
         // `None`: the session ended meanwhile.
         let Some(placement) = self.placement() else {
             return;
@@ -116,12 +123,14 @@ impl Session {
         let index = placement.token as u16;
         let slot = &mut self.slots[index];
         slot.done += len;
+        self.rx.moved += u64::from(len);
         if slot.done == slot.request.length {
             self.rx.body = Body::None;
             slot.state = State::Backend;
             let request = slot.request;
             self.events.push_back(Event::Request(request));
         }
+        self.watch(now_ns);
     }
 
     /// The buffer asked for by [`Event::NeedBuffer`] is there. A late answer (the session ended)
@@ -261,6 +270,7 @@ impl Session {
         let Some(header) = RequestHeader::parse(bytes) else {
             return self.violate(Fault::RequestMagic, now_ns);
         };
+        self.rx.requests += 1;
         if header.command == cmd::DISC {
             self.phase = Phase::Draining;
             return self.settle(now_ns);

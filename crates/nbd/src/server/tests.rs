@@ -4,6 +4,7 @@ mod hostile;
 mod lifetime;
 mod refusals;
 mod requests;
+mod stalls;
 
 use super::*;
 use crate::wire::{
@@ -63,6 +64,7 @@ fn config() -> Config {
         requests_max: 4,
         piece: 16 * KIB,
         handshake_ns: 1000 * MS,
+        stall_ns: 30_000 * MS,
     }
 }
 

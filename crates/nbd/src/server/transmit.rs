@@ -21,6 +21,9 @@ pub(super) struct Transmitter {
     pub queue: VecDeque<u16>,
     /// The driver was told.
     pub kicked: bool,
+    /// Payloads handed out and not yet reported sent, and all steps of sending so far.
+    pub unsent: u32,
+    pub moved: u64,
 }
 
 impl Transmitter {
@@ -30,6 +33,8 @@ impl Transmitter {
             list: None,
             queue: VecDeque::new(),
             kicked: false,
+            unsent: 0,
+            moved: 0,
         }
     }
 
@@ -41,6 +46,11 @@ impl Transmitter {
     /// Something of the handshake waits to go out.
     pub fn has_own(&self) -> bool {
         !self.own.is_empty() || self.list.is_some()
+    }
+
+    /// The client has not taken all of its answers.
+    pub fn has_unsent(&self) -> bool {
+        !self.queue.is_empty() || self.unsent > 0
     }
 
     /// The client wants the list.
@@ -99,8 +109,10 @@ impl Session {
         if self.tx.has_own() && self.send_own(out) {
             return Some(Transmit { payload: None });
         }
+        self.tx.moved += 1;
         while let Some(&index) = self.tx.queue.front() {
             if let Some(payload) = self.send(index, out) {
+                self.tx.unsent += 1;
                 let payload = Some(payload);
                 return Some(Transmit { payload });
             }
@@ -119,6 +131,8 @@ impl Session {
         let slot = &mut self.slots[index];
         assert!(slot.sends > 0, "handle_sent without a payload");
         slot.sends -= 1;
+        self.tx.unsent -= 1;
+        self.tx.moved += 1;
         if slot.sends == 0 && self.is_over_but_sends(index) {
             self.release(index);
         }

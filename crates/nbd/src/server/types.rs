@@ -1,6 +1,6 @@
 //! The words between a server's session and its driver.
 use crate::Request;
-use crate::limits::HANDSHAKE_NS;
+use crate::limits::{HANDSHAKE_NS, STALL_NS};
 use core::fmt;
 
 /// What a session is made of.
@@ -13,6 +13,9 @@ pub struct Config {
     pub piece: u32,
     /// From the connection to transmission, ns.
     pub handshake_ns: u64,
+    /// How long a client may stop in the middle of a request, or take no answers: at least this, at
+    /// most twice as long, ns.
+    pub stall_ns: u64,
 }
 
 impl Default for Config {
@@ -21,6 +24,7 @@ impl Default for Config {
             requests_max: 128,
             piece: 1 << 20,
             handshake_ns: HANDSHAKE_NS,
+            stall_ns: STALL_NS,
         }
     }
 }
@@ -85,6 +89,10 @@ pub enum CloseReason {
     Shutdown,
     /// The handshake took too long.
     Handshake,
+    /// The client stopped in the middle of a request.
+    StalledRequest,
+    /// The client takes none of its answers.
+    StalledAnswers,
     /// The client broke the protocol.
     Protocol(Fault),
     /// What was in flight or queued when the end was decided could not be finished in time.
@@ -94,7 +102,7 @@ pub enum CloseReason {
 impl CloseReason {
     /// Whether nothing that is queued may still go out.
     pub fn is_abortive(self) -> bool {
-        matches!(self, Self::Handshake | Self::Protocol(_) | Self::Linger)
+        !matches!(self, Self::Finished | Self::Refused | Self::Shutdown)
     }
 }
 
@@ -105,6 +113,8 @@ impl fmt::Display for CloseReason {
             Self::Refused => f.write_str("the client chose an export that does not exist"),
             Self::Shutdown => f.write_str("the server is shut down"),
             Self::Handshake => f.write_str("the handshake took too long"),
+            Self::StalledRequest => f.write_str("the client stopped in the middle of a request"),
+            Self::StalledAnswers => f.write_str("the client does not take its answers"),
             Self::Protocol(fault) => write!(f, "the client broke the protocol: {fault}"),
             Self::Linger => f.write_str("the client did not take its answers in time"),
         }
