@@ -119,7 +119,8 @@ fn tool(test: &str, program: &str, words: &[&str]) -> Option<String> {
             Some(String::from_utf8(output.stdout).unwrap())
         }
         Err(error) => {
-            println!("SKIP {test}: {program}: {error}");
+            let line = format!("SKIP {test}: {program}: {error}\n");
+            let _ = std::io::stderr().write_all(line.as_bytes());
             None
         }
     }
