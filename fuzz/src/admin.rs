@@ -148,6 +148,7 @@ impl CheckedAdmin {
                 }
                 AdminEvent::Changed(_) => assert!(self.cntlid.is_some(), "changed before ready"),
                 AdminEvent::Discovery(_) => {}
+                AdminEvent::Reset => {}
                 AdminEvent::Failed(_) => self.failed = true,
             }
         }

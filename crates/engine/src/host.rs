@@ -6,7 +6,8 @@
 //!
 //! * `session`: a path is connected, learnt, checked, opened
 //! * `io`: the course of one I/O; `slots`: the table of those in flight
-//! * `loss`: a path ends; `reconnect`: it comes back; `wait`: what its I/O does meanwhile
+//! * `loss`: a path ends; `proof`: its controller is reset; `reconnect`: it comes back
+//! * `wait`: what its I/O does meanwhile
 //! * `stop`: the engine stops; `flush`: to every controller with unflushed writes
 //! * `status`, `device`: what answers mean; `report`: lines for people
 //!
@@ -33,6 +34,7 @@ mod io;
 mod loss;
 mod outputs;
 mod path;
+mod proof;
 mod reconnect;
 mod recovery;
 mod report;

@@ -12,8 +12,9 @@
 //! a host can hold is bounded by the pool's shares, so that one that neither sends nor reads
 //! starves itself alone.
 //!
-//! A connection that ends takes with it what has not begun (unless [`Faults`] say otherwise); what
-//! is at a device ends there, and only then the connection's number is free. All commands of one
+//! A connection that ends, or whose queue a reset or shutdown deletes, takes with it what has not
+//! begun (unless [`Faults`] say otherwise); what is at a device ends there, and only then the
+//! connection's number is free and the reset acknowledged (T9). All commands of one
 //! port that are due at one time begin in the order they came. The figures in
 //! [`TargetEngine::board`] are of the last loop turn.
 //!

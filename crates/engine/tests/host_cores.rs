@@ -214,7 +214,8 @@ fn t09_a_hold_counts_from_the_end_of_the_last_connection_on_any_core() {
     let held = |it: &Cores| it.other.borrow().hold_stats(0);
     assert!(cores.run(MS, |it| held(it).held == 1));
     assert_eq!(held(&cores).reason, Some(HoldReason::Closing));
-    assert!(cores.run(10 * MS, |it| matches!(
+    // Core 0 asks for proof first, for as long as the disk keeps the controller busy.
+    assert!(cores.run(4 * SECOND, |it| matches!(
         held(it).reason,
         Some(HoldReason::Until(_))
     )));
@@ -226,6 +227,31 @@ fn t09_a_hold_counts_from_the_end_of_the_last_connection_on_any_core() {
         waited_ns > 11 * SECOND - 10 * MS,
         "2 × 5 s and 1 s: {waited_ns}"
     );
+}
+
+#[test]
+fn t09_the_proof_of_core_0_releases_what_every_core_holds() {
+    let mut cores = Cores::with(Recovery::default());
+    cores.ready();
+    cores.rig.world.nodes[TARGET].disks[0].delay_ns = 300 * MS;
+    for slot in 0..4 {
+        cores.submit_other(&write(slot, slot));
+        cores.rig.submit(&write(8 + slot, slot)).unwrap();
+    }
+    cores.run(MS, |_| false);
+    cores.rig.world.nodes[TARGET].disks[0].delay_ns = 0;
+    let start_ns = cores.rig.world.now_ns;
+    cores.rig.world.cut_queue(cores.other_node, 0);
+    assert!(cores.run(SECOND, |it| it.done.len() + it.rig.done.len() == 8));
+    let waited_ns = cores.rig.world.now_ns - start_ns;
+    assert!((298 * MS..330 * MS).contains(&waited_ns), "{waited_ns}");
+    let done = cores.done.iter().chain(&cores.rig.done);
+    assert!(done.into_iter().all(|done| done.outcome == Outcome::Done));
+    for host in [&cores.rig.host, &cores.other] {
+        let stats = host.borrow().hold_stats(0);
+        assert_eq!((stats.proved_total, stats.bounded_total), (2, 0));
+    }
+    assert!(cores.run(SECOND, |it| states(it, 0) == [PathState::Live; 2]));
 }
 
 #[test]

@@ -374,3 +374,56 @@ fn t24_garbage_ends_the_association_with_a_termreq() {
     assert_eq!(peer.take_seen(), ["TermReq"]);
     assert_eq!(peer.error(), HostError::Protocol(PduError::field(0)));
 }
+
+#[test]
+fn t09_a_reset_is_proof_only_once_rdy_reads_0() {
+    let mut peer = AdminPeer::ready(admin_config(), Model::default());
+    assert_eq!(peer.admin.reset(0), Some(SECOND));
+    assert_eq!(peer.admin.reset(0), Some(SECOND), "asked once");
+    peer.model.csts = Csts::new(true, false, 0);
+    peer.run();
+    peer.run_until(100_000_000);
+    assert!(peer.events().is_empty());
+    let seen = peer.take_seen();
+    assert_eq!(seen[..2], ["Set 0x14 0x460000", "Get 0x1c"]);
+    assert_eq!(seen.len(), 1 + 11, "every 10 ms: {seen:?}");
+    peer.model.csts = Csts::new(false, false, 0);
+    peer.run_until(110_000_000);
+    assert!(matches!(peer.events()[..], [AdminEvent::Reset]));
+    // Nothing more is asked, not even for keep-alive.
+    peer.take_seen();
+    peer.run_until(100 * SECOND);
+    assert!(peer.events().is_empty() && peer.take_seen().is_empty());
+}
+
+#[test]
+fn t12_a_reset_overtakes_the_command_that_is_outstanding_and_has_its_own_time() {
+    let mut peer = AdminPeer::ready(admin_config(), Model::default())
+        .scripted(move |sqe| name(sqe).starts_with("Log 0c").then(Answer::silent));
+    peer.event(AsyncEvent::ANA_CHANGE);
+    peer.run();
+    peer.model.csts = Csts::new(true, false, 0);
+    peer.take_seen();
+    peer.admin.reset(0);
+    peer.run();
+    assert_eq!(peer.take_seen(), ["Set 0x14 0x460000", "Get 0x1c"]);
+    peer.run_until(SECOND - 1);
+    assert!(peer.events().is_empty());
+    peer.run_until(SECOND);
+    assert_eq!(peer.error(), HostError::TimedOut(Step::Reset));
+}
+
+#[test]
+fn a_reset_that_is_refused_or_comes_before_ready_proves_nothing() {
+    let mut peer = AdminPeer::new(admin_config(), Model::default());
+    assert_eq!(peer.admin.reset(0), None);
+    let mut peer = AdminPeer::ready(admin_config(), Model::default()).scripted(|sqe| {
+        name(sqe)
+            .starts_with("Set")
+            .then(|| Answer::error(Status::INVALID_FIELD))
+    });
+    peer.admin.reset(0);
+    peer.run();
+    let (step, status) = (Step::Reset, Status::INVALID_FIELD);
+    assert_eq!(peer.error(), HostError::Command { step, status });
+}

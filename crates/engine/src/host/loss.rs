@@ -18,7 +18,7 @@ impl HostEngine {
         if path.phase == Phase::Lost {
             return;
         }
-        path.phase = Phase::Lost;
+        let phase = core::mem::replace(&mut path.phase, Phase::Lost);
         let (volume, index) = (path.volume, path.index);
         path.comeback.tried = true;
         path.comeback.allowed = false;
@@ -33,7 +33,11 @@ impl HostEngine {
         }
         self.tell_lost(number, why.is_some());
         self.fail_waiting(number, now_ns);
+        let resets = self.reset(number, phase, now_ns);
         for role in [Role::Admin, Role::Io] {
+            if role == Role::Admin && resets {
+                continue;
+            }
             // A link that is being closed in order has a last word to say.
             if !matches!(self.paths[number].link(role), Link::Closing { .. }) {
                 self.close(number, role, true, now_ns);
@@ -78,7 +82,10 @@ impl HostEngine {
             self.lose(number, Some(&why), now_ns);
         }
         match role {
-            Role::Admin => self.paths[number].admin = None,
+            Role::Admin => {
+                self.paths[number].admin = None;
+                self.paths[number].resetting = None;
+            }
             Role::Io => {
                 if let Some(queue) = &mut self.paths[number].queue {
                     queue.handle_closed(now_ns);
@@ -150,6 +157,11 @@ impl HostEngine {
     /// Whether what a connection has not sent must not go out any more: the bound of held writes
     /// counts from its end (T9).
     pub(super) fn must_abort(&self, number: usize, role: Role) -> bool {
-        role == Role::Io && !self.paths[number].lane.is_empty() && self.recovers(number)
+        let path = &self.paths[number];
+        let doubt = match role {
+            Role::Io => !path.lane.is_empty(),
+            Role::Admin => path.resetting.is_some() || !path.lane.is_empty(),
+        };
+        doubt && self.recovers(number)
     }
 }

@@ -85,6 +85,10 @@ pub(super) struct Path {
     pub unflushed_elsewhere: bool,
     /// Changes of data that the lost controller may yet execute (T9).
     pub held: Lane,
+    /// Core 0: its lost controller is being reset, and must have answered by then.
+    pub resetting: Option<u64>,
+    /// Its lost controller was reset: what it had is not executed any more.
+    pub proved: bool,
 }
 
 /// How a lost path comes back.
@@ -130,6 +134,8 @@ impl Path {
             flushed: 0,
             unflushed_elsewhere: false,
             held: Lane::EMPTY,
+            resetting: None,
+            proved: false,
         }
     }
 

@@ -24,6 +24,7 @@ impl HostEngine {
             PathNews::Lost { volume, path }
             | PathNews::Broken { volume, path }
             | PathNews::Doubt { volume, path }
+            | PathNews::Reset { volume, path }
             | PathNews::Closed { volume, path, .. } => (*volume, *path),
         };
         let Some(number) = self.number(volume, path) else {
@@ -40,6 +41,7 @@ impl HostEngine {
             }
             PathNews::Broken { .. } => self.lose(number, None, now_ns),
             PathNews::Doubt { .. } => self.doubt(number, now_ns),
+            PathNews::Reset { .. } => self.proved(number, now_ns),
             PathNews::Closed { unflushed, .. } if core_0 => {
                 self.paths[number].unflushed_elsewhere |= unflushed;
                 let comeback = &mut self.paths[number].comeback;
@@ -212,6 +214,9 @@ impl HostEngine {
             return super::HoldReason::Until(until_ns);
         }
         let number = self.number(volume, path);
+        if let Some(until_ns) = number.and_then(|number| self.paths[number].resetting) {
+            return super::HoldReason::Resetting(until_ns);
+        }
         match number.and_then(|number| self.bound_ns(number)) {
             None => super::HoldReason::Unbounded,
             Some(_) => super::HoldReason::Closing,

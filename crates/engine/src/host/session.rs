@@ -108,6 +108,7 @@ impl HostEngine {
                 }
                 // Nobody asked for discovery here.
                 Some(AdminEvent::Discovery(_)) => {}
+                Some(AdminEvent::Reset) => self.was_reset(number, now_ns),
                 Some(AdminEvent::Failed(error)) => {
                     self.gave_up(number, Role::Admin, error, now_ns);
                 }
@@ -334,6 +335,7 @@ impl HostEngine {
             timeout_ns: settings.connect_timeout_ns,
         })));
         path.phase = Phase::Connecting;
+        path.proved = false;
         self.open(number, Role::Io, now_ns);
     }
 

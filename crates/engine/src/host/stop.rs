@@ -181,6 +181,9 @@ impl HostEngine {
         if !path.lane.is_empty() {
             return;
         }
+        if path.resetting.is_some() {
+            return self.close(number, Role::Admin, true, now_ns);
+        }
         match (path.phase, path.link(Role::Admin)) {
             (_, Link::Closed) => self.close(number, Role::Io, false, now_ns),
             // Nothing to shut down before the controller is ready.

@@ -338,6 +338,14 @@ pub enum PathNews {
         /// Path.
         path: PathIndex,
     },
+    /// From core 0, after `Lost`: its controller was reset, and executes nothing of what it had. So
+    /// what is held because of it is released at once (T9).
+    Reset {
+        /// Volume index.
+        volume: u16,
+        /// Path.
+        path: PathIndex,
+    },
     /// After `Lost`. To core 0: the sender's connections of it are over. From core 0: all are,
     /// since `since_ns`; from then on the bound of held writes counts (T9).
     Closed {

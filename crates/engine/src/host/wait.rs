@@ -2,8 +2,8 @@
 //!
 //! * a usable path: the volume's queue, first come first served
 //! * a busy path: `delayed`
-//! * the end of what a lost controller may do: `held`, per path (T9). Its bound counts from the end
-//!   of every connection of that controller, ours and other cores'
+//! * the end of what a lost controller may do: `held`, per path (T9). It is proved (`proof`), or
+//!   bounded from the end of every connection of that controller, ours and other cores'
 //! * an overlapping write before it that is or was held: `behind`
 //!
 //! # Contract
@@ -56,9 +56,10 @@ impl HostEngine {
             .saturating_sub(slot.started_ns)
             .saturating_sub(u64::from(slot.course.excused_ms) * 1_000_000);
         let fenced = recovery.write_failover == WriteFailover::Fenced;
+        let proved = self.paths[number].proved;
         let paths = self.paths_of(self.paths[number].volume).count() as u8;
         let attempt = Attempt {
-            uncertain: slot.course.unanswered && range(&slot.io).is_some() && fenced,
+            uncertain: slot.course.unanswered && range(&slot.io).is_some() && fenced && !proved,
             hops: slot.course.hops,
             hops_max: (paths * 2).max(HOPS_MIN),
             retries: slot.course.retries,
@@ -302,7 +303,7 @@ impl HostEngine {
     }
 
     /// The controller that had a held write can't execute it any more.
-    fn unhold(&mut self, number: usize, index: u32, now_ns: u64) {
+    pub(super) fn unhold(&mut self, number: usize, index: u32, now_ns: u64) {
         self.excuse(index, now_ns);
         let path = &mut self.paths[number];
         self.slots.unlink(&mut path.held, index);
@@ -311,7 +312,11 @@ impl HostEngine {
         let totals = &mut self.volumes[usize::from(path.volume)].totals;
         let held_ns = now_ns.saturating_sub(slot.placed_ns);
         totals.held_ns_max = totals.held_ns_max.max(held_ns);
-        totals.bounded_total += 1;
+        if path.proved {
+            totals.proved_total += 1;
+        } else {
+            totals.bounded_total += 1;
+        }
         self.dispose(number, index, Outcome::PathError, now_ns);
     }
 

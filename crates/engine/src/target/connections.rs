@@ -149,7 +149,13 @@ impl TargetEngine {
     }
 
     /// The subsystem wants a connection closed.
-    pub(super) fn close_for(&mut self, conn: ConnId, reason: CloseReason) {
+    ///
+    /// A reset or shutdown deletes its queue: what has not begun is over at once, so that the host
+    /// need not wait for the connection to end before it has its proof (T9).
+    pub(super) fn close_for(&mut self, conn: ConnId, reason: CloseReason, now_ns: u64) {
+        if reason == CloseReason::Finished {
+            self.discard(conn.0, false, now_ns);
+        }
         if self.connections.is_open(conn) {
             let port = usize::from(self.connections.of(conn.0).port);
             match reason {
@@ -200,14 +206,7 @@ impl TargetEngine {
         self.ports[usize::from(port)].stats.connections -= 1;
         self.subsystem
             .handle_closed(nvme::controller::ConnId(conn.0), now_ns);
-        while let Some(slot) = self.pool.withdraw(conn.0, &self.commands) {
-            match self.commands[slot].stage {
-                Stage::WaitsToRead => self.finish(slot, Status::SQ_DELETION, now_ns),
-                // It never reached us: the subsystem releases it by itself.
-                _ => self.commands[slot].stage = Stage::Receiving,
-            }
-        }
-        self.withdraw(conn.0, until_keep_alive, now_ns);
+        self.discard(conn.0, until_keep_alive, now_ns);
         // What is still to be said of it must not reach the next of its number.
         self.outputs.retain(|output| match output {
             Output::Transmit(of) | Output::Resume(of) | Output::Close { conn: of, .. } => {
@@ -216,6 +215,18 @@ impl TargetEngine {
             _ => true,
         });
         self.free_if_over(conn.0);
+    }
+
+    /// What has not begun of a connection's commands ends, or is late.
+    fn discard(&mut self, number: u32, until_keep_alive: bool, now_ns: u64) {
+        while let Some(slot) = self.pool.withdraw(number, &self.commands) {
+            match self.commands[slot].stage {
+                Stage::WaitsToRead => self.finish(slot, Status::SQ_DELETION, now_ns),
+                // It never reached us: the subsystem releases it by itself.
+                _ => self.commands[slot].stage = Stage::Receiving,
+            }
+        }
+        self.withdraw(number, until_keep_alive, now_ns);
     }
 
     /// A connection's number is free when it is gone and its last command is released.

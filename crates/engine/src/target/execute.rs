@@ -43,7 +43,9 @@ impl TargetEngine {
             ControllerEvent::Release { conn, token } => self.released(conn.0, token),
             ControllerEvent::Transmit(conn) => self.name_transmit(conn.0),
             ControllerEvent::Resume(conn) => self.resume(conn.0),
-            ControllerEvent::Close { conn, reason } => self.close_for(ConnId(conn.0), reason),
+            ControllerEvent::Close { conn, reason } => {
+                self.close_for(ConnId(conn.0), reason, now_ns)
+            }
         }
     }
 

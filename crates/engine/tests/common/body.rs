@@ -97,6 +97,8 @@ pub struct Disk {
     pub delay_ns: u64,
     /// Every request fails so.
     pub error: Option<DeviceError>,
+    /// A device that breaks the rules: it answers 2 ms after it was asked, and executes later.
+    pub answers_early: bool,
     /// What would be left after a loss of power: flushed, or written with FUA.
     pub durable: Option<Rc<RefCell<Vec<u8>>>>,
 }
@@ -107,6 +109,7 @@ impl Disk {
             bytes: Rc::new(RefCell::new(vec![0; bytes])),
             delay_ns: 0,
             error: None,
+            answers_early: false,
             durable: None,
         }
     }

@@ -83,6 +83,12 @@ impl World {
         }
     }
 
+    /// As [`Self::cut`], but only the I/O queue's connection of that path.
+    pub fn cut_queue(&mut self, node: usize, path: u32) {
+        let why = Closed::Error(104);
+        self.end(node, path * 2 + 1, Some(why), why);
+    }
+
     /// From now on nothing passes on the connections that `node` opened to its address number
     /// `address`, and nobody is told.
     pub fn mute(&mut self, node: usize, address: u32) {

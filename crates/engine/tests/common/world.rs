@@ -53,6 +53,17 @@ pub enum Event {
         node: usize,
         request: DeviceRequest,
     },
+    /// A device answers what it will execute later.
+    Lie {
+        node: usize,
+        request: DeviceRequest,
+    },
+    /// Such a write, with the bytes that it had.
+    Late {
+        node: usize,
+        request: DeviceRequest,
+        bytes: Vec<u8>,
+    },
 }
 
 /// All nodes and what is under way between them.
@@ -224,6 +235,19 @@ impl World {
                     body.borrow_mut().closed(ConnId(conn), why, self.now_ns);
                 }
             }
+            Event::Lie { node, request } => {
+                let body = self.wake(node);
+                body.borrow_mut().device(request.id, Ok(()), self.now_ns);
+            }
+            Event::Late {
+                node,
+                request,
+                bytes,
+            } => {
+                let disk = &self.nodes[node].disks[usize::from(request.device.0)];
+                let at = request.offset as usize;
+                disk.bytes.borrow_mut()[at..at + bytes.len()].copy_from_slice(&bytes);
+            }
             Event::Device { node, request } => {
                 let Node { arena, disks, .. } = &mut self.nodes[node];
                 let result = disks[usize::from(request.device.0)].execute(&request, arena);
@@ -258,6 +282,23 @@ impl World {
         let body = self.wake(node);
         body.borrow_mut()
             .sent(ConnId(conn), send.cookie, self.now_ns);
+    }
+
+    fn ask_device(&mut self, node: usize, request: DeviceRequest) {
+        let Node { arena, disks, .. } = &self.nodes[node];
+        let disk = &disks[usize::from(request.device.0)];
+        let at_ns = self.now_ns + disk.delay_ns;
+        if !disk.answers_early || disk.delay_ns == 0 {
+            return self.at(at_ns, Event::Device { node, request });
+        }
+        let bytes = arena.bytes(request.span).to_vec();
+        self.at(self.now_ns + 2_000_000, Event::Lie { node, request });
+        let late = Event::Late {
+            node,
+            request,
+            bytes,
+        };
+        self.at(at_ns, late);
     }
 
     /// Whether a send of the connection is still to be reported in this very moment.
@@ -315,16 +356,7 @@ impl World {
             match *output {
                 Output::Open { conn, address } => self.open(number, conn.0, address),
                 Output::Resume(conn) => self.resume(number, conn.0),
-                Output::Device(request) => {
-                    let delay_ns = self.nodes[number].disks[request.device.0 as usize].delay_ns;
-                    self.at(
-                        now_ns + delay_ns,
-                        Event::Device {
-                            node: number,
-                            request,
-                        },
-                    );
-                }
+                Output::Device(request) => self.ask_device(number, request),
                 Output::Stop => self.nodes[number].stopped = true,
                 Output::Transmit(_) | Output::Close { .. } => {}
             }

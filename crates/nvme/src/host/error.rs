@@ -33,6 +33,7 @@ pub enum Step {
     KeepAlive,
     EventRequest,
     Shutdown,
+    Reset,
     /// Nothing: events are waited for.
     Idle,
 }
@@ -63,6 +64,7 @@ impl Step {
             Self::KeepAlive => "Keep Alive",
             Self::EventRequest => "Asynchronous Event Request",
             Self::Shutdown => "shutdown (CC.SHN)",
+            Self::Reset => "controller reset (CC.EN)",
             Self::Idle => "waiting",
         }
     }

@@ -205,6 +205,9 @@ pub enum AdminEvent {
     /// From a discovery controller instead of namespaces: its log, after `Ready` and after each
     /// change.
     Discovery(Vec<DiscoveryEntry>),
+    /// The reset that was asked for is done: the controller executes nothing of what it had.
+    /// Nothing more comes but `Failed`; the driver closes the connection.
+    Reset,
     /// The association is over; nothing more will come. The driver closes the connection after
     /// sending what is queued.
     Failed(super::HostError),

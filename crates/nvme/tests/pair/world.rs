@@ -355,6 +355,7 @@ impl World {
                         AdminEvent::Ready(info) => self.info = Some(*info),
                         AdminEvent::Changed(namespaces) => self.changed.push(namespaces),
                         AdminEvent::Discovery(_) => {}
+                        AdminEvent::Reset => {}
                         AdminEvent::Failed(error) => link.failed = Some(error),
                     }
                 }

@@ -234,7 +234,7 @@ impl Admin {
 
     /// How long CSTS.RDY may take: CAP.TO is rounded down, and too narrow for some, whose CRTO then
     /// says more (Base 2.0, 3.1.3.1 and 3.1.3.21).
-    fn ready_ms(&self) -> u32 {
+    pub(super) fn ready_ms(&self) -> u32 {
         let to = u32::from(self.facts.cap.to()) + 1;
         to.max(self.facts.ready_timeout.into()) * 500
     }

@@ -7,12 +7,13 @@
 //! * [`connect`]: Connect, properties, Identify Controller, features
 //! * [`scan`]: the namespaces; [`ana`]: their ANA states; [`discovery`]: the log of a discovery
 //!   controller
-//! * [`ready`]: events and what they cause; [`keep_alive`]; [`shutdown`]
+//! * [`ready`]: events and what they cause; [`keep_alive`]; [`reset`]; [`shutdown`]
 //!
 //! # Contract
-//! One ordinary command is outstanding at a time ([`Step`] names it), one Keep Alive, and one
-//! Asynchronous Event Request: the queue has room for all three at any moment, so a keep-alive
-//! never waits for a slot (T29), and no event takes an ordinary command's identifier (T30). Every
+//! One ordinary command is outstanding at a time ([`Step`] names it), one Keep Alive, one
+//! Asynchronous Event Request, and one command of a reset: the queue has room for all of them at
+//! any moment, so a keep-alive never waits for a slot (T29), and no event takes an ordinary
+//! command's identifier (T30). Every
 //! answer has a deadline but that of an event request. After [`AdminEvent::Failed`] nothing more
 //! comes.
 //!
@@ -31,6 +32,7 @@ mod connect;
 mod discovery;
 mod keep_alive;
 mod ready;
+mod reset;
 mod scan;
 mod shutdown;
 
@@ -51,13 +53,15 @@ use connect::Facts;
 use discovery::Discovery;
 use keep_alive::KeepAlive;
 use ready::Work;
+use reset::Resetting;
 use scan::Scan;
 use shutdown::Ending;
 
-/// Tokens: which of the three kinds of command a completion belongs to.
+/// Tokens: which of the kinds of command a completion belongs to.
 const ORDINARY: u32 = 0;
 const KEEP_ALIVE: u32 = 1;
 const EVENT: u32 = 2;
+const RESET: u32 = 3;
 
 /// What the machine waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,6 +101,7 @@ pub struct Admin {
     keep_alive: KeepAlive,
     work: Work,
     ending: Ending,
+    resetting: Resetting,
     /// `Ready` was told.
     ready: bool,
     events: VecDeque<AdminEvent>,
@@ -128,6 +133,7 @@ impl Admin {
             keep_alive: KeepAlive::new(config.kato_ms),
             work: Work::default(),
             ending: Ending::default(),
+            resetting: Resetting::default(),
             ready: false,
             events: VecDeque::new(),
             over: false,
@@ -189,17 +195,20 @@ impl Admin {
             Wait::Nothing => None,
             Wait::Answer(at) | Wait::Until(at, _) => Some(at),
         };
-        let reread = self.ana.reread_at.filter(|_| self.step == Step::Idle);
-        [wait, reread, self.keep_alive.timeout()]
-            .into_iter()
-            .flatten()
-            .min()
+        let idle = self.step == Step::Idle && !self.resetting.is_begun();
+        let reread = self.ana.reread_at.filter(|_| idle);
+        let reset = self.resetting.timeout();
+        let times = [wait, reread, self.keep_alive.timeout(), reset];
+        times.into_iter().flatten().min()
     }
 
     /// Time has passed.
     pub fn handle_timeout(&mut self, now_ns: u64) {
         if self.connection.error().is_some() {
             return;
+        }
+        if self.resetting.is_begun() {
+            return self.reset_due(now_ns);
         }
         match self.wait {
             Wait::Answer(at) if now_ns >= at => {
@@ -280,6 +289,9 @@ impl Admin {
             && let Some(end) = self.connection.poll_end()
         {
             match end.token {
+                RESET => self.reset_answered(&end, now_ns),
+                // What ends because of a reset, or beside it, is of no interest any more.
+                _ if self.resetting.is_begun() => {}
                 KEEP_ALIVE => self.keep_alive_answered(&end),
                 EVENT => self.event_happened(&end, now_ns),
                 _ => self.step_ended(&end, now_ns),

@@ -36,7 +36,8 @@ pub struct Work {
 impl Admin {
     /// Begins what is most urgent, if nothing is being done.
     pub(super) fn next_work(&mut self, now_ns: u64) {
-        if self.step != Step::Idle || self.connection.error().is_some() {
+        let busy = self.step != Step::Idle || self.resetting.is_begun();
+        if busy || self.connection.error().is_some() {
             return;
         }
         let step = if core::mem::take(&mut self.work.shutdown) {

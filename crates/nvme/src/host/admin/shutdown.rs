@@ -24,9 +24,9 @@ pub struct Ending {
 
 impl Admin {
     /// Orderly end: CC.SHN goes out, and when the controller is done comes `Failed(Closed)`. Where
-    /// the association wasn't ready, that comes at once.
+    /// the association wasn't ready or is being reset, that comes at once.
     pub fn shutdown(&mut self, now_ns: u64) {
-        if !self.ready {
+        if !self.ready || self.resetting.is_begun() {
             return self.connection.fail(HostError::Closed);
         }
         self.work.shutdown = self.ending.by_ns.is_none();

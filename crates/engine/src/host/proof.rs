@@ -1,0 +1,67 @@
+//! Proof that a lost controller will not execute what it had (T9): it is reset over its admin
+//! connection, if that outlives the path.
+//!
+//! Core 0 resets when a path is lost by anything but the end of its admin connection: an I/O queue
+//! of any core failed or timed out (T12). When CSTS.RDY reads 0, answered by the very association
+//! whose writes are in doubt, the controller has stopped, its I/O queues are deleted (Base 2.0,
+//! 3.7.2), and what is still under way to them finds no queue; so all cores release what they
+//! hold. It does not matter whether a core's own I/O connection is closed by then; all are being
+//! aborted at the same time for their memory's sake (T10).
+//!
+//! # Contract
+//! A reset that is not answered in time, refused, or cut off leaves everything to the bound, which
+//! counts from the end of the admin connection as well: a keep-alive that is still in its socket
+//! would renew the controller's timer. No Abort is sent first: its answer proves nothing unless it
+//! says that the command was aborted, and the reset ends the command either way.
+//!
+//! # Limits
+//! A controller that says RDY = 0 while it still executes writes breaks Base 2.0, 3.7.2; its late
+//! write is lost data, and nothing here can know.
+use super::path::{Link, Phase, Role};
+use super::types::{HostEvent, PathKind, PathNews};
+use super::{HostEngine, WriteFailover};
+
+impl HostEngine {
+    /// Begins to reset the controller of a path that is being lost in `phase`; false: it can't be,
+    /// or there is nothing to prove.
+    pub(super) fn reset(&mut self, number: usize, phase: Phase, now_ns: u64) -> bool {
+        let path = &self.paths[number];
+        let recovery = &self.volumes[usize::from(path.volume)].recovery;
+        let wanted = recovery.enabled && recovery.write_failover == WriteFailover::Fenced;
+        let had_queues = matches!(phase, Phase::Connecting | Phase::Live);
+        let tcp = matches!(path.kind, PathKind::NvmeTcp { .. });
+        let core_0 = self.settings.core == 0 && tcp && path.link(Role::Admin) == Link::Open;
+        if !wanted || !had_queues || !core_0 || self.is_ending() {
+            return false;
+        }
+        let path = &mut self.paths[number];
+        path.resetting = path.admin.as_mut().and_then(|admin| admin.reset(now_ns));
+        if path.resetting.is_some() {
+            self.touch(number, Role::Admin);
+        }
+        self.paths[number].resetting.is_some()
+    }
+
+    /// Core 0: the controller of a path has been reset.
+    pub(super) fn was_reset(&mut self, number: usize, now_ns: u64) {
+        let path = &self.paths[number];
+        let (volume, path) = (path.volume, path.index);
+        let news = PathNews::Reset { volume, path };
+        self.events.push_back(HostEvent::Publish(news));
+        self.proved(number, now_ns);
+        // Nothing that it could still say is of interest.
+        self.close(number, Role::Admin, true, now_ns);
+    }
+
+    /// The lost controller of a path executes nothing any more.
+    pub(super) fn proved(&mut self, number: usize, now_ns: u64) {
+        let path = &mut self.paths[number];
+        if path.phase != Phase::Lost {
+            return;
+        }
+        path.proved = true;
+        while let Some(index) = self.paths[number].held.front() {
+            self.unhold(number, index, now_ns);
+        }
+    }
+}
