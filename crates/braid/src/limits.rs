@@ -20,3 +20,5 @@ pub const SIZES_MAX: usize = 64;
 pub const LATENCY_NS_MAX: u64 = 120_000_000_000;
 /// Addresses of one name that are tried.
 pub const ADDRESSES_TRIED_MAX: usize = 16;
+/// Lines of the log that may wait to be written; more are dropped.
+pub const LINES_MAX: usize = 64;

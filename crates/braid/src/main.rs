@@ -9,6 +9,7 @@ mod demo;
 mod identity;
 mod limits;
 mod load;
+mod log;
 mod output;
 mod progress;
 mod run;
@@ -23,5 +24,6 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     // Before anything listens: the kernel notes the limit when accepting begins.
     runtime::raise_open_files();
+    log::install();
     cli::main()
 }

@@ -2,10 +2,13 @@
 //!
 //! # Contract
 //! Results of memory and null devices wait in a list until the machine's next round. A file request
-//! is one operation at a time: short ones continue, what lies behind the end of a file reads as
-//! zeroes, what a file system can't zero by itself is written. Ranges outside a memory device, and
-//! writes to a file opened read-only, end with an error. A file has no end here: it may be made
-//! longer at any time, and how much of it is in use is the machine's to know and to check.
+//! is one operation at a time: short ones continue, what a file system can't zero by itself is
+//! written. Ranges outside a memory device, and writes to a file opened read-only, end with an
+//! error. How much of a file is in use is the machine's to know and to check: it may be made longer
+//! at any time. What lies behind the end of a file was cut off behind our back: reading or
+//! comparing it is an error, and the first time it is logged with the file's name. A later write
+//! makes the file long again, and then what lies between reads as zeroes: nobody can tell those
+//! from data.
 //!
 //! # Limits
 //! `FILE_OPERATIONS_MAX` in flight and `COMPARES_MAX` comparing; more wait here. How many there are
@@ -17,6 +20,7 @@ use crate::{Device, RuntimeError};
 use engine::Machine;
 use engine::machine::{DeviceError, DeviceId, DeviceOp, DeviceRequest};
 use std::collections::VecDeque;
+use std::path::PathBuf;
 use std::sync::Arc;
 use sys::{Allocate, Errno, Extent, Fd, Ring};
 
@@ -26,6 +30,9 @@ pub(crate) const SCRATCH_BYTES: u64 =
 
 type Done = (u32, Result<(), DeviceError>);
 
+/// Nothing is there to be read (EIO).
+const CUT: DeviceError = DeviceError::Os(5);
+
 enum Backend {
     Memory(Arc<MemoryDevice>),
     Null,
@@ -33,6 +40,9 @@ enum Backend {
         file: Fd,
         read_only: bool,
         block_bytes: u32,
+        path: PathBuf,
+        /// It was logged that the file is too short.
+        told: bool,
     },
 }
 
@@ -97,6 +107,8 @@ impl Devices {
                     file: Fd::new(device.try_clone()?),
                     read_only: device.read_only(),
                     block_bytes: 1 << device.block_shift(),
+                    path: device.path().to_owned(),
+                    told: false,
                 },
             })
         };
@@ -281,6 +293,16 @@ impl Devices {
             Progress::Done(result) => result,
         };
         let id = request.request.id;
+        if result == Err(CUT) {
+            let (device, end) = (
+                request.request.device,
+                request.request.offset + request.done,
+            );
+            self.tell_of_cut(device, end);
+        }
+        let Some(request) = &self.requests[slot as usize] else {
+            return None;
+        };
         if let Step::Compare(Some(scratch)) = request.step {
             self.scratch.push(scratch);
         }
@@ -292,8 +314,24 @@ impl Devices {
     }
 }
 
+impl Devices {
+    /// Once for each file and core: the user can't know otherwise.
+    #[cold]
+    fn tell_of_cut(&mut self, device: DeviceId, from: u64) {
+        if let Backend::File { path, told, .. } = &mut self.backends[device_number(device)]
+            && !std::mem::replace(told, true)
+        {
+            let path = path.display();
+            tracing::error!(
+                "{path} was cut short behind our back: from about byte {from} on it can't be \
+                 read; restore it from a copy"
+            );
+        }
+    }
+}
+
 impl FileRequest {
-    fn progress(&mut self, ring: &mut Ring, result: Result<u32, Errno>) -> Progress {
+    fn progress(&mut self, ring: &Ring, result: Result<u32, Errno>) -> Progress {
         let count = match result {
             Ok(count) => count,
             Err(Errno::INTR) => return Progress::Next,
@@ -306,9 +344,8 @@ impl FileRequest {
                 return Progress::Done(Err(DeviceError::Os(Errno::IO.raw_os_error())));
             }
             Step::Read if u64::from(count) < left && self.is_at_end(count) => {
-                ring.bytes_mut(self.extent.skip(self.done as u32 + count))
-                    .fill(0);
-                return Progress::Done(Ok(()));
+                self.done += u64::from(count);
+                return Progress::Done(Err(CUT));
             }
             Step::Compare(scratch) => {
                 let scratch = scratch.unwrap_or_default();
@@ -336,12 +373,12 @@ impl FileRequest {
     }
 
     /// Compares a piece, of which `count` bytes were read.
-    fn compare(&mut self, ring: &mut Ring, mut piece: Extent, count: u32) -> Progress {
-        if self.is_at_end(count) {
-            ring.bytes_mut(piece.skip(count)).fill(0);
-        } else {
-            piece.len = count;
+    fn compare(&mut self, ring: &Ring, mut piece: Extent, count: u32) -> Progress {
+        if count < piece.len && self.is_at_end(count) {
+            self.done += u64::from(count);
+            return Progress::Done(Err(CUT));
         }
+        piece.len = count;
         let mut mine = self.extent.skip(self.done as u32);
         mine.len = piece.len;
         if ring.arena().bytes(mine) == ring.arena().bytes(piece) {

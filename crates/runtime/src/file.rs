@@ -52,7 +52,7 @@ impl FileDevice {
         let bytes = rustix::fs::seek(&opened, SeekFrom::End(0))
             .map_err(|source| file_error(&path, "find the size of", source))?;
         if bytes == 0 {
-            let reason = "it is empty; give a size to create one, or truncate it to its size";
+            let reason = "it is empty: make it as long as it is to be (truncate -s SIZE)";
             return Err(RuntimeError::Device { path, reason });
         }
         let mut device = Self {
@@ -65,6 +65,11 @@ impl FileDevice {
         };
         device.go_direct(access | OFlags::CLOEXEC, block_device);
         Ok(device)
+    }
+
+    /// As it was opened.
+    pub fn path(&self) -> &Path {
+        &self.path
     }
 
     /// Size in bytes.
@@ -180,10 +185,10 @@ fn reads_directly(fd: &OwnedFd) -> bool {
 
 fn open_error(path: &Path, read_only: bool, source: Errno) -> RuntimeError {
     let advice = match source {
-        Errno::NOENT => "there is none; check the path, or give a size to create it",
-        Errno::ROFS => "the file system is read-only; open it read-only",
+        Errno::NOENT => "there is none: check the path",
+        Errno::ROFS => "its file system is read-only",
         Errno::ACCESS | Errno::PERM if read_only => "check the permissions of it and its directory",
-        Errno::ACCESS | Errno::PERM => "check its permissions, or open it read-only",
+        Errno::ACCESS | Errno::PERM => "check the permissions to read and to write it",
         Errno::ISDIR => "it is a directory; name a file in it",
         Errno::BUSY => "something else uses it exclusively",
         Errno::MFILE | Errno::NFILE => "raise the limit of open files (ulimit -n)",

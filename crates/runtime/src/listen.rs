@@ -17,6 +17,8 @@ pub(crate) struct Listener {
     accepting: Option<OpId>,
     /// When to accept again.
     pub(crate) resume_ns: Option<u64>,
+    /// It was logged that accepting fails, and it has not worked since.
+    told: bool,
 }
 
 impl Listener {
@@ -33,6 +35,7 @@ impl Listener {
             socket: Some(Fd::new(listener.into())),
             accepting: None,
             resume_ns: None,
+            told: false,
         })
     }
 }
@@ -53,6 +56,7 @@ where
     pub(crate) fn handle_accept(&mut self, index: u32, completion: Completion) {
         if let Returned::Accepted(socket) = completion.returned {
             self.adopt(index, socket);
+            self.listeners[index as usize].told = false;
         }
         if completion.more {
             return;
@@ -65,7 +69,11 @@ where
             Ok(_) | Err(Errno::CONNABORTED | Errno::INTR | Errno::AGAIN) => self.accept(index),
             Err(error) => {
                 listener.resume_ns = Some(self.now_ns + ACCEPT_PAUSE_NS);
-                tracing::warn!(listener = index, %error, "not accepting for a moment");
+                if !std::mem::replace(&mut listener.told, true) {
+                    tracing::warn!(
+                        "listener {index} accepts no connections for now, and tries again: {error}"
+                    );
+                }
             }
         }
     }

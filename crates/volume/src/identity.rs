@@ -240,7 +240,8 @@ impl fmt::Display for Conflict {
             Self::Controller(id) => write!(
                 f,
                 "both claim to be controller {id} of the subsystem: give the target's processes \
-                 disjoint ranges of controller ids"
+                 disjoint ranges of controller ids (braid target: cntlid = [1, 999] in one \
+                 configuration, cntlid = [1000, 1999] in the other)"
             ),
             Self::BlockSize(here, there) => write!(
                 f,

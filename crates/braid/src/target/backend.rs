@@ -3,7 +3,7 @@ use super::config::Namespace;
 use crate::units::format_bytes;
 use crate::uri::UriKind;
 use anyhow::{Context, bail};
-use runtime::{Device, FileDevice, MemoryDevice};
+use runtime::{Device, FileDevice, MemoryDevice, RuntimeError};
 use std::io::ErrorKind;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -130,7 +130,8 @@ fn open_file(
     if let (Some(size), false) = (namespace.size, namespace.read_only) {
         *made = make(path, size.0)?;
     }
-    let file = FileDevice::open(path.clone(), namespace.read_only, None)?;
+    let file = FileDevice::open(path.clone(), namespace.read_only, None);
+    let file = file.map_err(|error| advise(error, namespace.read_only))?;
     if file.block_shift() > shift {
         bail!(
             "block_size {} is smaller than the {} that {} needs: set block_size = {}",
@@ -148,6 +149,23 @@ fn open_file(
         false => Room::Fixed(bytes),
     };
     Ok((Device::File(Arc::new(file)), bytes, room))
+}
+
+/// What a namespace's keys could do about a file that can't be opened.
+fn advise(error: RuntimeError, read_only: bool) -> anyhow::Error {
+    let kind = match &error {
+        RuntimeError::Open { source, .. } => source.kind(),
+        _ => return error.into(),
+    };
+    let advice = match kind {
+        ErrorKind::NotFound if read_only => return error.into(),
+        ErrorKind::NotFound => "give the namespace a size to have its file made",
+        ErrorKind::ReadOnlyFilesystem | ErrorKind::PermissionDenied if !read_only => {
+            "set read_only = true if the namespace is only to be read"
+        }
+        _ => return error.into(),
+    };
+    anyhow::Error::new(error).context(advice)
 }
 
 /// Makes a sparse file if there is none.

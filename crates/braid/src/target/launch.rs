@@ -137,10 +137,27 @@ fn bind(listen: &str) -> anyhow::Result<TcpListener> {
             ),
             std::io::ErrorKind::AddrNotAvailable => "it is no address of this machine".into(),
             std::io::ErrorKind::PermissionDenied => "ports below 1024 need privileges".into(),
-            _ => "see the cause".into(),
+            _ if is_out_of_files(&error) => {
+                "raise the limit of open files: ulimit -n, ulimit -Hn".into()
+            }
+            _ => String::new(),
         };
-        anyhow::Error::new(error).context(format!("cannot listen on {address} ({advice})"))
+        let advice = match advice.as_str() {
+            "" => advice,
+            advice => format!(" ({advice})"),
+        };
+        anyhow::Error::new(error).context(format!("cannot listen on {address}{advice}"))
     })
+}
+
+fn is_out_of_files(error: &std::io::Error) -> bool {
+    let code = error
+        .raw_os_error()
+        .map(rustix::io::Errno::from_raw_os_error);
+    matches!(
+        code,
+        Some(rustix::io::Errno::MFILE | rustix::io::Errno::NFILE)
+    )
 }
 
 /// The address in the discovery log and in the URI. A wildcard is none that a host could connect to

@@ -49,12 +49,28 @@ pub(super) fn closed(phase: Phase, role: Role, why: Closed) -> String {
 fn os_error(errno: i32) -> (&'static str, &'static str) {
     match errno {
         1 | 13 => ("not permitted", "check the firewall"),
+        12 | 105 => (
+            "no memory for a connection",
+            "free some, or raise the limit of this process or container",
+        ),
+        // The program has raised the soft limit as far as it may.
+        24 => (
+            "too many open files",
+            "raise the hard limit (ulimit -Hn), or use fewer paths, cores and clients",
+        ),
+        23 => (
+            "the whole system has too many open files",
+            "raise the sysctl fs.file-max, or end what holds them",
+        ),
         32 | 104 => ("reset by the target", "see the target's log"),
         97 => (
             "address family not supported",
             "use an address of the other family",
         ),
-        99 => ("address not available", "check the address"),
+        99 => (
+            "address not available, or no local port is free",
+            "check the address; see the sysctl net.ipv4.ip_local_port_range",
+        ),
         100..=101 => ("network unreachable", "check address and routing"),
         110 => (
             "no answer from the network",
@@ -122,7 +138,7 @@ pub(super) fn not_the_same(why: Conflict) -> String {
 pub(super) fn few_queues(granted: u16, cores: u16) -> String {
     format!(
         "the controller grants {granted} I/O queues, {cores} cores need one each; \
-         run with --cores {granted}, or raise the target's limit"
+         use {granted} cores, or raise the target's limit"
     )
 }
 

@@ -361,7 +361,10 @@ fn connect(f: &mut fmt::Formatter<'_>, status: Status, result: u64) -> fmt::Resu
             InvalidParameter {
                 in_data: true,
                 offset: ConnectData::SUBNQN_AT,
-            } => "subsystem NQN unknown at this address; `braid discover` lists those there are",
+            } => {
+                "subsystem NQN unknown at this address; correct it, or ask the target which it has \
+                 (nvme-cli: nvme discover)"
+            }
             InvalidParameter {
                 in_data: true,
                 offset: ConnectData::HOSTNQN_AT,
@@ -392,7 +395,7 @@ fn connect(f: &mut fmt::Formatter<'_>, status: Status, result: u64) -> fmt::Resu
             "no controller is free; try again later, or end another association"
         }
         connect_status::RESTART_DISCOVERY | connect_status::DISCOVER_RESTART => {
-            "the subsystem has moved; run discovery again"
+            "the subsystem has moved; find out where to, and use that address"
         }
         connect_status::INVALID_QUEUE_TYPE => "it has no such queue; is it a discovery controller?",
         connect_status::AUTHENTICATION_REQUIRED => {
@@ -417,8 +420,8 @@ mod tests {
         };
         assert_eq!(
             at(256, true).to_string(),
-            "Connect rejected: subsystem NQN unknown at this address; `braid discover` lists those \
-             there are (status 1h/82h)"
+            "Connect rejected: subsystem NQN unknown at this address; correct it, or ask the \
+             target which it has (nvme-cli: nvme discover) (status 1h/82h)"
         );
         assert!(at(512, true).to_string().contains("host NQN"));
         assert!(at(44, false).to_string().contains("fewer entries"));

@@ -67,3 +67,17 @@ fn the_reason_of_a_lost_connection_says_what_to_do() {
         "connection lost: system error 9999; check network and target"
     );
 }
+
+#[test]
+fn want_of_descriptors_is_no_matter_of_the_network() {
+    for (errno, part) in [
+        (24, "too many open files; raise the hard limit (ulimit -Hn)"),
+        (23, "fs.file-max"),
+        (12, "no memory"),
+        (105, "no memory"),
+    ] {
+        let text = closed(Phase::Learning, Role::Admin, Closed::Error(errno));
+        assert!(text.starts_with("can't connect: "), "{text}");
+        assert!(text.contains(part) && !text.contains("network"), "{text}");
+    }
+}
