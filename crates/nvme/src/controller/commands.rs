@@ -20,19 +20,14 @@ pub(super) struct Work<'a> {
 }
 
 impl Subsystem {
-    /// A capsule arrived.
-    #[inline]
+    /// A capsule arrived that [`Work::io_capsule`] didn't take.
     pub(super) fn command(&mut self, at: usize, now_ns: u64) {
         let mut work = self.work(at);
-        let entry = work.connection.rx.entry();
+        let entry = *work.connection.rx.entry();
         let Ok(sqe) = Sqe::new(&entry) else { return };
         let Some(slot) = work.connection.take_slot(sqe.cid()) else {
             return self.overflow(at, now_ns);
         };
-        // Only a queue that is connected has a number.
-        if work.connection.qid != 0 && sqe.opcode() != FABRICS {
-            return work.io_command(slot, &sqe);
-        }
         if sqe.opcode() == FABRICS {
             self.fabrics_command(at, slot, &sqe, now_ns);
         } else {
@@ -125,11 +120,24 @@ impl Work<'_> {
         }
     }
 
+    /// A capsule arrived: takes it if it is an I/O command and there is room for it.
     #[inline]
-    fn io_command(&mut self, slot: u16, sqe: &Sqe<'_>) {
-        let capsule = self.connection.rx.capsule_data();
-        let plan = io::check(self.shared, self.connection.port, sqe, capsule);
-        let command = &mut self.connection.slots[slot];
+    pub fn io_capsule(&mut self) -> bool {
+        let connection = &mut *self.connection;
+        let Ok(sqe) = Sqe::new(connection.rx.entry()) else {
+            return false;
+        };
+        // Only a queue that is connected has a number.
+        if connection.qid == 0 || sqe.opcode() == FABRICS {
+            return false;
+        }
+        let (cid, capsule) = (sqe.cid(), connection.rx.capsule_data());
+        let plan = io::check(self.shared, connection.port, &sqe, capsule);
+        let refused = (sqe.nsid(), sqe.slba());
+        let Some(slot) = connection.take_slot(cid) else {
+            return false;
+        };
+        let command = &mut connection.slots[slot];
         match plan {
             Ok(plan) => {
                 command.nsid = plan.nsid;
@@ -141,11 +149,11 @@ impl Work<'_> {
             }
             Err(status) => {
                 // What the error log says of it.
-                command.nsid = sqe.nsid();
-                command.slba = sqe.slba();
+                (command.nsid, command.slba) = refused;
                 self.respond(slot, status, 0);
             }
         }
+        true
     }
 
     /// Gets a checked I/O command its data, or executes it.

@@ -132,20 +132,26 @@ impl Subsystem {
         let at = conn.0 as usize;
         let mut used = 0;
         loop {
-            let connection = self.work(at).connection;
-            let (taken, step) = connection.receive(&bytes[used..]);
-            used += taken;
+            let mut work = self.work(at);
+            // Commands of an I/O queue concern nothing but their own connection and controller.
+            let step = loop {
+                let (taken, step) = work.connection.receive(&bytes[used..]);
+                used += taken;
+                if step != Step::Capsule || !work.io_capsule() {
+                    break step;
+                }
+            };
             match step {
-                Step::Wait => break,
+                Step::Wait => {
+                    work.connection.kick_own(work.events);
+                    return used;
+                }
                 Step::Capsule => self.command(at, now_ns),
                 Step::Complete(slot) => self.data_complete(at, slot, now_ns),
                 Step::Failed => self.fail(at, now_ns),
                 Step::Terminated => self.end(at, CloseReason::Terminated, now_ns),
             }
         }
-        let work = self.work(at);
-        work.connection.kick_own(work.events);
-        used
     }
 
     /// Where the next bytes belong, if they are payload.

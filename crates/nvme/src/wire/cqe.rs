@@ -38,6 +38,7 @@ impl Cqe {
     }
 
     /// The entry; the phase tag (reserved over fabrics) is 0.
+    #[inline]
     pub fn emit(&self) -> [u8; Self::LEN] {
         let mut b = [0; Self::LEN];
         put(&mut b, 0, &self.result.to_le_bytes());

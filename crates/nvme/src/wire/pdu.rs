@@ -253,6 +253,7 @@ impl Header {
     }
 
     /// The 8 bytes.
+    #[inline]
     pub fn emit(&self) -> [u8; COMMON_LEN] {
         let p = self.plen.to_le_bytes();
         [
@@ -367,11 +368,7 @@ impl Framing {
         let header_digest = digests && self.header_digest;
         let data_digest = digests && self.data_digest && data > 0;
         let header = hlen + usize::from(header_digest) * DIGEST_LEN;
-        let pdo = if data == 0 {
-            0
-        } else {
-            header.next_multiple_of(self.alignment as usize)
-        };
+        let pdo = if data == 0 { 0 } else { self.align(header) };
         let common = Header {
             kind: kind as u8,
             flags: flag
@@ -383,14 +380,31 @@ impl Framing {
             plen: (header.max(pdo) as u32) + data + u32::from(data_digest) * DIGEST_LEN as u32,
         };
         let start = out.len();
-        out.extend_from_slice(&common.emit());
-        out.extend_from_slice(own);
+        if let Ok(own) = <&[u8; SHORT_LEN - COMMON_LEN]>::try_from(own) {
+            // In one piece: nearly all PDUs, and room is looked for once.
+            let mut bytes = [0; SHORT_LEN];
+            bytes[..COMMON_LEN].copy_from_slice(&common.emit());
+            bytes[COMMON_LEN..].copy_from_slice(own);
+            out.extend_from_slice(&bytes);
+        } else {
+            out.extend_from_slice(&common.emit());
+            out.extend_from_slice(own);
+        }
         if header_digest {
             let crc = crc32c(0, &out[start..]);
             out.extend_from_slice(&crc.to_le_bytes());
         }
         if pdo > header {
             out.resize(start + pdo, 0);
+        }
+    }
+
+    /// Where data begins behind a header of so many bytes, a multiple of 4.
+    #[inline]
+    fn align(&self, header: usize) -> usize {
+        match self.alignment {
+            4 => header, // the usual one needs no division
+            alignment => header.next_multiple_of(alignment as usize),
         }
     }
 

@@ -84,8 +84,8 @@ impl Receiver {
 
     /// The command of the capsule just read.
     #[inline]
-    pub fn entry(&self) -> [u8; 64] {
-        self.entry
+    pub fn entry(&self) -> &[u8; 64] {
+        &self.entry
     }
 
     /// In-capsule data of the command just read, bytes.
