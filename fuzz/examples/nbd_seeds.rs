@@ -77,6 +77,23 @@ fn server_session(choice: u8) -> Vec<u8> {
         option(&mut tape, opt::INFO, &wanted.concat());
         option(&mut tape, opt::GO, &wanted.concat());
     }
+    one_of_each(&mut tape, choice);
+    tape.extend([WELL, 2, 0, 2, 5, 1, 2, 3, 4]);
+    let mut bytes = Vec::new();
+    RequestHeader {
+        flags: 0,
+        command: cmd::DISC,
+        cookie: 0,
+        offset: 0,
+        length: 0,
+    }
+    .emit(&mut bytes);
+    say(&mut tape, &bytes);
+    tape
+}
+
+/// A request of each kind, and one of none.
+fn one_of_each(tape: &mut Vec<u8>, choice: u8) {
     for (cookie, command) in (1..).zip([
         cmd::READ,
         cmd::WRITE,
@@ -97,7 +114,7 @@ fn server_session(choice: u8) -> Vec<u8> {
             length: if flush { 0 } else { 12 << 10 },
         }
         .emit(&mut bytes);
-        say(&mut tape, &bytes);
+        say(tape, &bytes);
         if command == cmd::WRITE {
             tape.push(server::GIVE_BUFFER);
             tape.extend([ZEROES, 0, 12 << 2]);
@@ -107,18 +124,6 @@ fn server_session(choice: u8) -> Vec<u8> {
             _ => tape.extend([COMPLETE, 15, REPORT_SENT]),
         }
     }
-    tape.extend([WELL, 2, 0, 2, 5, 1, 2, 3, 4]);
-    let mut bytes = Vec::new();
-    RequestHeader {
-        flags: 0,
-        command: cmd::DISC,
-        cookie: 0,
-        offset: 0,
-        length: 0,
-    }
-    .emit(&mut bytes);
-    say(&mut tape, &bytes);
-    tape
 }
 
 fn reply(tape: &mut Vec<u8>, option: u32, kind: u32, data: &[u8]) {

@@ -218,9 +218,11 @@ impl Subsystem {
     /// If none was handed out.
     pub fn handle_sent(&mut self, conn: ConnId, token: u32) {
         let at = conn.0 as usize;
-        let work = self.work(at);
-        work.connection.sent(token as u16, work.events);
-        if work.connection.phase == Phase::Gone {
+        let Some(Some(connection)) = self.connections.get_mut(at) else {
+            panic!("connection {at} isn't open");
+        };
+        connection.sent(token as u16, &mut self.events);
+        if connection.phase == Phase::Gone {
             self.bury(at);
         }
     }

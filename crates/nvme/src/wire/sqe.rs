@@ -182,6 +182,7 @@ impl<'a> Sqe<'a> {
     }
 
     /// SGL descriptor 1.
+    #[inline]
     pub fn sgl(&self) -> Sgl {
         let mut b = [0; 16];
         b.copy_from_slice(&self.0[24..40]);
