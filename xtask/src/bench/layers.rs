@@ -2,8 +2,8 @@
 //! kernel and without touching payload.
 //!
 //! Each layer has an example that drives it alone: `policy_cost`, `engine_cost` (over local
-//! devices, so that no protocol is in it), and `host_cost` and `target_cost`, the two sides of
-//! NVMe/TCP.
+//! devices, so that no protocol is in it), `host_cost` and `target_cost`, the two sides of
+//! NVMe/TCP, and `nbd_cost`, both sides of NBD.
 use super::{Format, callgrind};
 use anyhow::{Context, Result};
 use serde_json::json;
@@ -34,11 +34,12 @@ struct Layer {
 enum Count {
     /// The last argument is a number of iterations: difference of two runs.
     Iterations,
-    /// Only what a function `measured…` does counts; the program prints the number of I/Os.
-    Measured,
+    /// Only what functions of this name's beginning do counts; the program prints the number of
+    /// I/Os.
+    Measured(&'static str),
 }
 
-const LAYERS: [Layer; 8] = [
+const LAYERS: [Layer; 12] = [
     Layer::iterations(
         "policy: weighted-latency, 2 paths",
         "braid-policy",
@@ -61,6 +62,10 @@ const LAYERS: [Layer; 8] = [
         &["success"],
     ),
     Layer::measured("nvme target: write", "target_cost", &["write"]),
+    Layer::nbd("nbd server: read", "measured_server", &[]),
+    Layer::nbd("nbd server: write", "measured_server", &["write"]),
+    Layer::nbd("nbd client: read", "measured_client", &[]),
+    Layer::nbd("nbd client: write", "measured_client", &["write"]),
 ];
 
 impl Layer {
@@ -89,7 +94,21 @@ impl Layer {
             package: "braid-nvme",
             example,
             arguments,
-            count: Count::Measured,
+            count: Count::Measured("measured"),
+        }
+    }
+
+    const fn nbd(
+        name: &'static str,
+        function: &'static str,
+        arguments: &'static [&'static str],
+    ) -> Self {
+        Self {
+            name,
+            package: "braid-nbd",
+            example: "nbd_cost",
+            arguments,
+            count: Count::Measured(function),
         }
     }
 
@@ -109,8 +128,8 @@ impl Layer {
                 let (few, many) = (run(ITERATIONS)?, run(2 * ITERATIONS)?);
                 Ok(many.saturating_sub(few) as f64 / ITERATIONS as f64)
             }
-            Count::Measured => {
-                let function = format!("{}::measured*", self.example);
+            Count::Measured(function) => {
+                let function = format!("{}::{function}*", self.example);
                 let counted = callgrind::run(&program, self.arguments, Some(&function))?;
                 let ios = counted
                     .printed

@@ -2,6 +2,7 @@
 mod callgrind;
 mod layers;
 mod memory;
+mod nbd;
 mod pingpong;
 mod policy;
 mod program;
@@ -22,6 +23,8 @@ pub enum Task {
     Wire(wire::Args),
     /// Memory and wake-ups of a host that is connected and idle.
     Memory(memory::Args),
+    /// An NBD export under fio, beside nbdkit's memory disk.
+    Nbd(nbd::Args),
 }
 
 /// How to print.
@@ -40,7 +43,17 @@ pub fn run(root: &Path, task: &Task) -> Result<ExitCode> {
         Task::Layers(args) => layers::run(root, args),
         Task::Wire(args) => wire::run(root, args),
         Task::Memory(args) => memory::run(root, args),
+        Task::Nbd(args) => nbd::run(root, args),
     }
+}
+
+/// How busy the machine was: what figures are to be read with.
+fn load_average() -> String {
+    let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    text.split_whitespace()
+        .take(2)
+        .collect::<Vec<_>>()
+        .join(" ")
 }
 
 /// Builds one program in release and returns its path, as cargo reports it.

@@ -98,6 +98,14 @@ impl Drop for Target {
 
 /// Runs `command` (a `braid … -o json`) to its end and reads the facts that it prints.
 pub fn facts(command: &mut Command) -> Result<Value> {
+    let text = printed(command)?;
+    let line = text.lines().rev().find(|line| line.starts_with('{'));
+    let line = line.with_context(|| format!("{command:?} printed no JSON object:\n{text}"))?;
+    serde_json::from_str(line).with_context(|| format!("{command:?} printed no JSON:\n{text}"))
+}
+
+/// Runs `command` to its end; what it prints.
+pub fn printed(command: &mut Command) -> Result<String> {
     let said = format!("{command:?}");
     let output = command
         .stdin(Stdio::null())
@@ -110,10 +118,7 @@ pub fn facts(command: &mut Command) -> Result<Value> {
         output.status,
         errors.trim()
     );
-    let text = String::from_utf8_lossy(&output.stdout);
-    let line = text.lines().rev().find(|line| line.starts_with('{'));
-    let line = line.with_context(|| format!("{said} printed no JSON object:\n{text}"))?;
-    serde_json::from_str(line).with_context(|| format!("{said} printed no JSON:\n{text}"))
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 /// A number among facts, by key.

@@ -67,7 +67,7 @@ pub fn run(root: &Path, args: &Args) -> Result<ExitCode> {
     match args.output {
         Format::Text => {
             print_text(&rows);
-            println!("load average of the machine: {}", load_average());
+            println!("load average of the machine: {}", super::load_average());
         }
         Format::Json => print_json(&rows),
     }
@@ -183,15 +183,6 @@ impl Row {
     fn mode(&self) -> &'static str {
         if self.spin { "spin" } else { "sleep" }
     }
-}
-
-/// How busy the machine was: what figures are to be read with.
-fn load_average() -> String {
-    let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
-    text.split_whitespace()
-        .take(2)
-        .collect::<Vec<_>>()
-        .join(" ")
 }
 
 fn print_text(rows: &[Row]) {

@@ -93,7 +93,7 @@ impl Drop for Mounted {
 }
 
 /// Whether this machine can mount; if not, says so.
-fn can_mount(test: &str) -> bool {
+pub fn can_mount(test: &str) -> bool {
     if !rustix::process::geteuid().is_root() {
         skip(test, "loop devices and mounts need root");
         return false;

@@ -6,3 +6,4 @@ mod common;
 mod faults;
 mod filesystem;
 mod late_write;
+mod readme;

@@ -1,0 +1,127 @@
+//! README.md's walk through `braid run`, typed in as it stands there.
+use crate::common::{Process, have, run};
+use crate::filesystem::can_mount;
+use std::collections::BTreeSet;
+use std::net::TcpListener;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// The blocks behind `<!-- walk -->` or `<!-- walk:NAME -->`: the name and the text of each.
+fn blocks(readme: &str) -> Vec<(&str, String)> {
+    let mut blocks = Vec::new();
+    let mut lines = readme.lines();
+    while let Some(line) = lines.next() {
+        let Some(rest) = line.strip_prefix("<!-- walk") else {
+            continue;
+        };
+        let name = rest.strip_suffix(" -->").unwrap().trim_start_matches(':');
+        assert!(lines.next().unwrap().starts_with("```"), "{line}");
+        let text: Vec<&str> = lines.by_ref().take_while(|line| *line != "```").collect();
+        blocks.push((name, text.join("\n") + "\n"));
+    }
+    blocks
+}
+
+/// What the walk leaves behind if it fails in the middle; nothing else.
+struct Left(PathBuf, Process);
+
+impl Drop for Left {
+    fn drop(&mut self) {
+        let quietly = |program: &str, words: &[&str]| {
+            let mut command = Command::new(program);
+            let command = command.args(words).stderr(Stdio::null());
+            command
+                .output()
+                .map(|output| String::from_utf8_lossy(&output.stdout).into_owned())
+        };
+        let of = |name: &str| self.0.join(name).to_str().unwrap().to_owned();
+        let _ = quietly("umount", &["-l", &of("fs")]);
+        let devices = quietly("losetup", &["-n", "-O", "NAME", "-j", &of("disk")]);
+        for device in devices.unwrap_or_default().lines() {
+            let _ = quietly("losetup", &["-d", device]);
+        }
+        let _ = quietly("fusermount3", &["-u", "-z", &of("disk")]);
+        let group = rustix::process::Pid::from_raw(self.1.id() as i32).unwrap();
+        let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
+    }
+}
+
+/// README's words with another directory and free ports.
+fn transposed(text: &str, directory: &Path, ports: [u16; 2]) -> String {
+    let text = text.replace("/tmp/walk", directory.to_str().unwrap());
+    let text = text.replace("4420", &ports[0].to_string());
+    text.replace("4421", &ports[1].to_string())
+}
+
+#[test]
+fn the_walk_through_braid_run_is_as_it_stands_in_the_readme() {
+    let name = "the_walk_through_braid_run_is_as_it_stands_in_the_readme";
+    if !have(name, &["bash", "nbdinfo", "nbdcopy"]) {
+        return;
+    }
+    let readme = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../README.md");
+    let readme = std::fs::read_to_string(readme).unwrap();
+    let blocks = blocks(&readme);
+    let names: BTreeSet<&str> = blocks.iter().map(|(name, _)| *name).collect();
+    assert!(names.iter().eq(&["", "braid.toml", "one.toml", "root"]));
+    let mounts = can_mount("readme-walk-mount");
+
+    let directory = tempfile::tempdir().unwrap();
+    let free = || TcpListener::bind("127.0.0.1:0").unwrap();
+    let ports = [free(), free()].map(|listener| listener.local_addr().unwrap().port());
+    let mut script = String::from("trap 'echo \"FAILED: $BASH_COMMAND\"' ERR\n");
+    for (name, text) in blocks {
+        let text = transposed(&text, directory.path(), ports);
+        match name {
+            "" => script.push_str(&text),
+            "root" if mounts => script.push_str(&text),
+            "root" => {}
+            file => std::fs::write(directory.path().join(file), text).unwrap(),
+        }
+    }
+    std::fs::write(directory.path().join("walk.sh"), script).unwrap();
+    let said = walk(directory.path());
+    println!("{said}");
+    assert!(!said.contains("FAILED: "), "{said}");
+    assert!(said.contains("THE END"), "{said}");
+    for part in [
+        "export-size: 268435456 (256M)",
+        "v0: ok",
+        "v0: degraded",
+        "lost",
+        "live again",
+        "0 writes held (fenced)",
+    ] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    let copy = directory.path().join("copy.img");
+    if !mounts {
+        run(
+            "cmp",
+            &[
+                copy.to_str().unwrap(),
+                directory.path().join("v0.img").to_str().unwrap(),
+            ],
+        );
+    }
+}
+
+/// Runs `walk.sh` there; what it and all that it started said.
+fn walk(directory: &Path) -> String {
+    let log = std::fs::File::create(directory.join("log")).unwrap();
+    let braid = Path::new(env!("CARGO_BIN_EXE_braid")).parent().unwrap();
+    let path = format!("{}:{}", braid.display(), std::env::var("PATH").unwrap());
+    let mut command = Command::new("timeout");
+    command.args(["60", "bash", "-c", ". ./walk.sh; echo THE END"]);
+    command.env("PATH", path).current_dir(directory);
+    command.env("XDG_STATE_HOME", directory.join("state"));
+    command
+        .stdin(Stdio::null())
+        .stdout(log.try_clone().unwrap());
+    let process = Process::spawn(command.stderr(log).process_group(0));
+    let mut left = Left(directory.into(), process);
+    left.1.child().wait().unwrap();
+    drop(left);
+    std::fs::read_to_string(directory.join("log")).unwrap()
+}
