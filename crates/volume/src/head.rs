@@ -11,7 +11,7 @@
 //! the completions.
 //!
 //! # Limits
-//! 1…[`PATHS_MAX`](crate::limits::PATHS_MAX) paths.
+//! Up to [`PATHS_MAX`](crate::limits::PATHS_MAX) paths; they may come and go.
 use crate::{Conflict, Identity, IoLimits, Outcome, Refused, Size, limits::PATHS_MAX};
 use alloc::vec::Vec;
 use policy::{
@@ -58,6 +58,8 @@ struct Standing {
     pending: bool,
     /// Shows what it did before it was lost; its controller is gone.
     lost: bool,
+    /// It gets nothing new.
+    draining: bool,
 }
 
 /// One device over its paths. See the module's contract.
@@ -78,21 +80,13 @@ impl Head {
     /// this core.
     ///
     /// # Panics
-    /// Without a path, with more than [`PATHS_MAX`], or with knobs out of range: configurations are
-    /// checked before.
+    /// With more than [`PATHS_MAX`] paths, or with knobs out of range: configurations are checked
+    /// before.
     pub fn new(distances: impl IntoIterator<Item = u32>, policy: Policy, knobs: Knobs) -> Self {
-        let views: Vec<_> = distances
-            .into_iter()
-            .map(|distance| PathView {
-                enabled: false,
-                ana: Ana::Optimized,
-                distance,
-                in_flight_elsewhere: 0,
-            })
-            .collect();
+        let views: Vec<_> = distances.into_iter().map(unknown).collect();
         assert!(
-            (1..=PATHS_MAX).contains(&views.len()),
-            "a head has 1…{PATHS_MAX} paths"
+            views.len() <= PATHS_MAX,
+            "a head has at most {PATHS_MAX} paths"
         );
         let mut selector = Selector::new(views.len(), policy);
         assert!(
@@ -109,6 +103,55 @@ impl Head {
             ana_use: None,
             weigh: false,
         }
+    }
+
+    /// Makes room for a path of this index: one more than there are, or one that was
+    /// [forgotten](Head::forget). Nothing is known of it.
+    ///
+    /// # Panics
+    /// At [`PATHS_MAX`] paths, or if the index leaves a gap.
+    pub fn add(&mut self, path: PathIndex, distance: u32) {
+        let at = usize::from(path.0);
+        if at < self.views.len() {
+            self.forget(path);
+            self.views[at].distance = distance;
+            return;
+        }
+        let room = self.selector.set_paths(at + 1);
+        assert!(
+            room.is_ok() && at == self.views.len(),
+            "path {at} of {}",
+            self.views.len()
+        );
+        self.views.push(unknown(distance));
+        self.shown.push(None);
+        self.standing.push(Standing::default());
+    }
+
+    /// A path left the device: what it showed and what was measured of it is forgotten. No I/O is
+    /// in flight on it.
+    pub fn forget(&mut self, path: PathIndex) {
+        let at = usize::from(path.0);
+        self.shown[at] = None;
+        self.standing[at] = Standing::default();
+        self.views[at] = unknown(self.views[at].distance);
+        self.selector.reset_path(path);
+        self.show();
+    }
+
+    /// Whether a path gets nothing new, though it may do what it has, and flush.
+    pub fn set_draining(&mut self, path: PathIndex, draining: bool) {
+        self.standing[usize::from(path.0)].draining = draining;
+        self.show();
+    }
+
+    /// Whether any path beside this one could take I/O.
+    pub fn is_usable_beside(&self, path: PathIndex) -> bool {
+        let mut all = (0_u8..).zip(self.views.iter().zip(&self.standing));
+        all.any(|(other, (it, is))| {
+            let ana = matches!(it.ana, Ana::Optimized | Ana::NonOptimized);
+            other != path.0 && ana && is.takes_io()
+        })
     }
 
     /// Adds `path` to the device, not yet enabled; or checks it again after a reconnect (T32).
@@ -201,12 +244,11 @@ impl Head {
     fn show(&mut self) {
         let ana_use = self.ana_use.unwrap_or(AnaUse::by_default(self.policy()));
         let both = || self.views.iter().zip(&self.standing);
-        let optimized =
-            both().any(|(it, is)| is.enabled && !is.pending && it.ana == Ana::Optimized);
+        let optimized = both().any(|(it, is)| is.takes_io() && it.ana == Ana::Optimized);
         let hide = optimized && ana_use == AnaUse::Strict;
         for (view, is) in self.views.iter_mut().zip(&self.standing) {
             let hidden = hide && view.ana == Ana::NonOptimized;
-            view.enabled = is.enabled && !is.pending && !hidden;
+            view.enabled = is.takes_io() && !hidden;
         }
     }
 
@@ -366,6 +408,23 @@ impl Head {
         (0u8..)
             .zip(&self.shown)
             .filter_map(|(i, shown)| Some((PathIndex(i), shown.as_ref()?)))
+    }
+}
+
+impl Standing {
+    /// As far as it is not up to ANA.
+    fn takes_io(&self) -> bool {
+        self.enabled && !self.pending && !self.draining
+    }
+}
+
+/// A path of which nothing is known.
+fn unknown(distance: u32) -> PathView {
+    PathView {
+        enabled: false,
+        ana: Ana::Optimized,
+        distance,
+        in_flight_elsewhere: 0,
     }
 }
 

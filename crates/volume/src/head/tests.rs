@@ -328,3 +328,45 @@ fn t41_a_choice_among_some_is_balanced_and_leaves_the_others_as_they_were() {
     assert_eq!(usable(&mut head), [0, 1, 2]);
     assert_eq!(head.in_flight(PathIndex(2)), 0);
 }
+
+#[test]
+fn t38_a_path_that_comes_in_anothers_place_begins_anew() {
+    for policy in POLICIES {
+        let mut head = head(2, policy);
+        let mut spend = |head: &mut Head, count: u64| {
+            (0..count).for_each(|at| {
+                let path = head.select(&request(at)).unwrap();
+                head.complete(path, Group::Read, Outcome::Done, 1000 + at, at);
+                head.turn();
+            });
+        };
+        spend(&mut head, 100);
+        head.set_draining(PathIndex(0), true);
+        assert!(head.is_usable_beside(PathIndex(0)) && !head.is_usable_beside(PathIndex(1)));
+        let before = head.stats(PathIndex(0), Group::Read).selections;
+        spend(&mut head, 100);
+        assert_eq!(
+            head.stats(PathIndex(0), Group::Read).selections,
+            before,
+            "{policy}: it gets nothing new"
+        );
+        assert_eq!(
+            head.select_only(&request(0), PathIndex(0)),
+            Some(PathIndex(0))
+        );
+        head.complete(PathIndex(0), Group::Read, Outcome::Done, 1, 1);
+        head.lose(PathIndex(0));
+        head.forget(PathIndex(0));
+        assert_eq!(head.admitted().count(), 1);
+        head.add(PathIndex(0), 5);
+        head.add(PathIndex(2), 5);
+        assert_eq!(head.stats(PathIndex(0), Group::Read).selections, 0);
+        for path in [0, 2] {
+            head.admit(PathIndex(path), shown(u16::from(path) + 10))
+                .unwrap();
+            head.set_enabled(PathIndex(path), true);
+        }
+        spend(&mut head, 300);
+        assert!(head.is_usable() && (0..3).all(|path| head.in_flight(PathIndex(path)) == 0));
+    }
+}
