@@ -257,11 +257,18 @@ impl ExportEngine {
             match event {
                 HostEvent::Done(done) => self.io_done(&done),
                 HostEvent::Ready(volume, info) => {
-                    if let Some(ready) = self.ready.get_mut(usize::from(volume)) {
-                        *ready = Some(info);
+                    let at = usize::from(volume);
+                    if at >= self.ready.len() {
+                        self.ready.resize(at + 1, None);
                     }
+                    self.ready[at] = Some(info);
                     self.greet(volume);
                     self.events.push_back(ExportEvent::Host(event));
+                }
+                HostEvent::Removed(volume) => {
+                    if let Some(ready) = self.ready.get_mut(usize::from(volume)) {
+                        *ready = None;
+                    }
                 }
                 event => self.events.push_back(ExportEvent::Host(event)),
             }

@@ -9,6 +9,7 @@
 //! * `loss`: a path ends; `proof`: its controller is reset; `reconnect`: it comes back
 //! * `wait`: what its I/O does meanwhile
 //! * `stop`: the engine stops; `flush`: to every controller with unflushed writes
+//! * `change`: what paths and volumes there are, by `stages`; `errand`: what each core does for it
 //! * `status`, `device`: what answers mean; `report`: lines for people
 //!
 //! # Contract
@@ -27,8 +28,10 @@
 //! [`IO_MAX`](crate::limits::IO_MAX) I/Os in flight; nothing is allocated per I/O. An I/O is not
 //! split. A namespace that grows does so for the next run only. Overlapping writes keep their order
 //! within one core; between cores, writes that are under way together have none.
+mod change;
 mod counters;
 mod device;
+mod errand;
 mod flush;
 mod io;
 mod loss;
@@ -40,11 +43,13 @@ mod recovery;
 mod report;
 mod session;
 mod slots;
+mod stages;
 mod status;
 mod stop;
 mod types;
 mod wait;
 
+pub use change::{Change, Changed, Order, What};
 pub use counters::PathCounters;
 pub use recovery::{HoldReason, HoldStats, Recovery, WriteFailover};
 pub use types::*;
@@ -53,6 +58,7 @@ use crate::machine::{Closed, ConnId, DeviceError, Machine, Memory, Output, Place
 use alloc::collections::VecDeque;
 use alloc::string::String;
 use alloc::vec::Vec;
+use change::Job;
 use outputs::Outputs;
 use path::{Link, Path, Phase, Role};
 use policy::{Group, PathIndex, PathStats};
@@ -80,6 +86,14 @@ pub struct HostEngine {
     /// deadline.
     wake_ns: u64,
     stop: Option<Stop>,
+    /// Most paths in all.
+    room: usize,
+    /// Core 0: changes under way.
+    jobs: Vec<Job>,
+    /// Core 0: the last order's number.
+    serial: u32,
+    /// Paths and volumes with something to do for a change.
+    errands: usize,
 }
 
 /// No path has this index.
@@ -107,9 +121,68 @@ struct Volume {
     holds: Holds,
     /// Totals of [`HoldStats`]; the rest of it is zero here.
     totals: HoldStats,
+    /// A path left with acknowledged writes that were never flushed: what to say when the next
+    /// flush fails for it (T13).
+    lost_cache: Option<String>,
+    /// It was said that it is to go.
+    leaving: bool,
+    /// It is to be forgotten.
+    errand: Option<u32>,
+    /// There is none.
+    vacant: bool,
 }
 
 impl Volume {
+    /// A volume whose paths are not yet in their places; `distances` are theirs.
+    fn new(config: VolumeConfig, distances: &[u32], io_max: u32) -> Self {
+        let distances = distances.iter().copied();
+        let mut head = Head::new(distances, config.policy, config.knobs);
+        head.set_ana_use(config.recovery.ana);
+        Self {
+            head,
+            name: config.name,
+            places: Vec::with_capacity(policy::limits::PATHS_MAX),
+            ready: None,
+            recovery: config.recovery,
+            no_path: false,
+            queue: Lane::EMPTY,
+            delayed: Lane::EMPTY,
+            flushes: Lane::EMPTY,
+            behind: Lane::EMPTY,
+            holds: Holds::new(io_max as usize),
+            totals: HoldStats::default(),
+            lost_cache: None,
+            leaving: false,
+            errand: None,
+            vacant: false,
+        }
+    }
+
+    /// The place of one that left.
+    fn vacant() -> Self {
+        let config = VolumeConfig {
+            name: String::new(),
+            policy: policy::Policy::Numa,
+            knobs: policy::Knobs::default(),
+            paths: Vec::new(),
+            recovery: Recovery::NONE,
+        };
+        Self {
+            vacant: true,
+            ..Self::new(config, &[], 0)
+        }
+    }
+
+    /// All lanes of I/Os that are on no path.
+    fn lanes(&mut self) -> [&mut Lane; 4] {
+        [
+            &mut self.queue,
+            &mut self.delayed,
+            &mut self.behind,
+            &mut self.flushes,
+        ]
+    }
+
     /// Number in the engine's table of a path that is there.
     #[inline]
     fn place(&self, path: PathIndex) -> usize {
@@ -128,46 +201,52 @@ impl HostEngine {
     ///
     /// # Panics
     /// If [`HostConfig::check`] fails; configurations are checked before.
-    pub fn new(mut config: HostConfig) -> Self {
+    pub fn new(config: HostConfig) -> Self {
+        let paths = config.volumes.iter().map(|volume| volume.paths.len()).sum();
+        Self::with_room(config, paths)
+    }
+
+    /// An engine with room for so many paths in all, where more may come while it runs.
+    ///
+    /// # Panics
+    /// As [`HostEngine::new`]; or if there is less room than there are paths.
+    pub fn with_room(mut config: HostConfig, room: usize) -> Self {
         let checked = config.check();
         assert!(checked.is_ok(), "{checked:?}");
         let mut volumes = Vec::with_capacity(config.volumes.len());
         let mut paths: Vec<Path> = Vec::new();
-        for (number, volume) in (0_u16..).zip(core::mem::take(&mut config.volumes)) {
-            let distances = volume.paths.iter().map(|path| path.distance);
-            let mut head = Head::new(distances, volume.policy, volume.knobs);
-            head.set_ana_use(volume.recovery.ana);
-            volumes.push(Volume {
-                head,
-                name: volume.name,
-                places: (paths.len()..).take(volume.paths.len()).collect(),
-                ready: None,
-                recovery: volume.recovery,
-                no_path: false,
-                queue: Lane::EMPTY,
-                delayed: Lane::EMPTY,
-                flushes: Lane::EMPTY,
-                behind: Lane::EMPTY,
-                holds: Holds::new(config.io_max as usize),
-                totals: HoldStats::default(),
-            });
-            for (index, path) in (0_u8..).zip(volume.paths) {
+        for (number, mut volume) in (0_u16..).zip(core::mem::take(&mut config.volumes)) {
+            let configs = core::mem::take(&mut volume.paths);
+            let distances: Vec<u32> = configs.iter().map(|path| path.distance).collect();
+            let mut it = Volume::new(volume, &distances, config.io_max);
+            for (index, path) in (0_u8..).zip(configs) {
+                it.places.push(paths.len());
                 paths.push(Path::new(paths.len(), number, PathIndex(index), path));
             }
+            volumes.push(it);
         }
+        assert!(
+            paths.len() <= room,
+            "{} paths, room for {room}",
+            paths.len()
+        );
         let local = paths.iter().any(|path| path.address().is_none());
         let requests = if local { config.io_max as usize } else { 0 };
         Self {
             slots: Slots::new(config.io_max),
-            outputs: Outputs::new(paths.len() * 2, requests),
+            outputs: Outputs::new(room * 2, requests),
             events: VecDeque::with_capacity(paths.len() * 2 + volumes.len()),
-            touched: Vec::with_capacity(paths.len() * 2),
+            touched: Vec::with_capacity(room * 2),
             settings: config,
             volumes,
             paths,
+            room,
             started: false,
             wake_ns: u64::MAX,
             stop: None,
+            jobs: Vec::new(),
+            serial: 0,
+            errands: 0,
         }
     }
 
@@ -230,6 +309,20 @@ impl HostEngine {
         }
     }
 
+    /// The paths of a volume.
+    pub fn paths(&self, volume: u16) -> impl Iterator<Item = PathIndex> {
+        let there = usize::from(volume) < self.volumes.len();
+        let paths = there.then(|| self.paths_of(volume));
+        paths.into_iter().flatten().map(|path| path.index)
+    }
+
+    /// All paths with their numbers, which are the same on every core and below
+    /// [`HostEngine::with_room`]'s.
+    pub fn places(&self) -> impl Iterator<Item = (usize, u16, PathIndex)> {
+        let paths = self.paths.iter().filter(|path| !path.is_vacant());
+        paths.map(|path| (path.number, path.volume, path.index))
+    }
+
     /// Number of a path in the engine's table.
     fn number(&self, volume: u16, path: PathIndex) -> Option<usize> {
         self.volumes.get(usize::from(volume))?.number(path)
@@ -268,7 +361,7 @@ impl Machine for HostEngine {
     type Control = HostControl;
 
     fn connections_max(&self) -> u32 {
-        self.paths.len() as u32 * 2
+        self.room as u32 * 2
     }
 
     fn handle_accepted(&mut self, _listener: u32, _now_ns: u64) -> Option<ConnId> {
@@ -386,6 +479,11 @@ impl Machine for HostEngine {
             HostControl::Path(news) => self.news(news, now_ns),
             HostControl::Policy(volume, policy, knobs) => self.set_policy(volume, policy, knobs),
             HostControl::Drain(drain_ns) => self.begin_drain(drain_ns, now_ns),
+            HostControl::Change {
+                ticket,
+                change,
+                wait_ns,
+            } => self.change(ticket, change, wait_ns, now_ns),
             HostControl::Stop => self.stop(now_ns),
         }
     }
@@ -396,6 +494,9 @@ impl Machine for HostEngine {
             self.start(now_ns);
         }
         self.drain(now_ns);
+        if self.errands > 0 || !self.jobs.is_empty() {
+            self.go_on(now_ns);
+        }
         for volume in &mut self.volumes {
             volume.head.turn();
         }
@@ -431,6 +532,7 @@ impl Machine for HostEngine {
         let times = paths.flat_map(|path| [path.timeout_ns(), self.expiry_ns(path)]);
         let first = times
             .chain([self.stop_timeout(), self.waits_timeout()])
+            .chain([self.changes_timeout()])
             .flatten()
             .min();
         self.wake_ns = first.unwrap_or(u64::MAX);

@@ -139,6 +139,8 @@ impl LoadMachine {
                 | HostEvent::Returned(..)
                 | HostEvent::Report(_)
                 | HostEvent::Unfinished { .. } => {}
+                // Nor does anything change.
+                HostEvent::Changed(..) | HostEvent::Freed(..) | HostEvent::Removed(_) => {}
                 HostEvent::Publish(facts) => {
                     for peer in &self.peers {
                         peer.send(LoadControl::Host(HostControl::Path(facts.clone())));

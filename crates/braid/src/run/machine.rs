@@ -147,7 +147,13 @@ impl RunMachine {
                         peer.send(RunControl::Export(message));
                     }
                 }
-                ExportEvent::Host(HostEvent::Done(_)) => {}
+                // Nobody has asked for a change.
+                ExportEvent::Host(
+                    HostEvent::Done(_)
+                    | HostEvent::Changed(..)
+                    | HostEvent::Freed(..)
+                    | HostEvent::Removed(_),
+                ) => {}
                 ExportEvent::Client { export, name, why } => {
                     self.tell(RunEvent::Note(format!("export {export}: {name}: {why}")));
                 }

@@ -24,6 +24,18 @@ pub(super) fn request(io: &Io, device: DeviceId, id: u32) -> DeviceRequest {
     }
 }
 
+/// A flush that belongs to no I/O.
+pub(super) fn flush(device: DeviceId, id: u32) -> DeviceRequest {
+    DeviceRequest {
+        id,
+        device,
+        op: DeviceOp::Flush,
+        offset: 0,
+        length: 0,
+        span: Span::default(),
+    }
+}
+
 /// What a local device can promise. One transfer is one buffer; only a block is atomic.
 pub(super) fn limits(block_shift: u8) -> IoLimits {
     IoLimits {

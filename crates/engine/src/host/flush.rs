@@ -25,6 +25,12 @@ impl Path {
         facts.is_none_or(|it| it.controller.volatile_write_cache)
     }
 
+    /// A flush has covered all that it acknowledged, on any core.
+    pub(super) fn all_flushed(&mut self) {
+        self.flushed = self.acknowledged();
+        self.unflushed_elsewhere = false;
+    }
+
     /// Whether a loss of its power may lose acknowledged writes.
     pub(super) fn is_unflushed(&self) -> bool {
         self.has_cache() && (self.acknowledged() != self.flushed || self.unflushed_elsewhere)
@@ -39,7 +45,13 @@ impl HostEngine {
             return self.end(index, Outcome::Stopped, super::NO_PATH, now_ns);
         }
         let volume = self.slots.get(index).io.volume;
-        let recovery = self.volumes[usize::from(volume)].recovery;
+        let it = &mut self.volumes[usize::from(volume)];
+        if let Some(line) = it.lost_cache.take() {
+            it.totals.flushes_failed += 1;
+            self.events.push_back(HostEvent::Warning(volume, line));
+            return self.end(index, Outcome::PathError, super::NO_PATH, now_ns);
+        }
+        let recovery = it.recovery;
         let mut lost = None;
         for path in self.indexes(volume) {
             let Some(number) = self.number(volume, path) else {

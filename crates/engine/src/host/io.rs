@@ -152,7 +152,7 @@ impl HostEngine {
     /// A command has ended.
     pub(super) fn completed(&mut self, number: usize, completed: &Completed, now_ns: u64) {
         let Some(index) = self.slots.find(completed.token) else {
-            return;
+            return self.flushed_for_good(completed.token, completed.status.is_success());
         };
         if completed.status.is_success() {
             self.finish(number, index, Outcome::Done, now_ns);
@@ -179,7 +179,7 @@ impl HostEngine {
     /// A device request has ended.
     pub(super) fn device_ended(&mut self, id: u32, end: Result<(), DeviceError>, now_ns: u64) {
         let Some(index) = self.slots.find(id) else {
-            return;
+            return self.flushed_for_good(id, end.is_ok());
         };
         let slot = self.slots.get(index);
         let volume = &self.volumes[usize::from(slot.io.volume)];
@@ -187,7 +187,8 @@ impl HostEngine {
         self.finish(number, index, device::outcome(end), now_ns);
         // A device that has ended all that it was given up for may be asked again.
         let path = &mut self.paths[number];
-        if path.phase == Phase::Lost && path.lane.is_empty() && self.recovers(number) {
+        let returns = path.lane.is_empty() && path.will.returns();
+        if path.phase == Phase::Lost && returns && self.recovers(number) {
             self.paths[number].phase = Phase::Unknown;
             self.live(number, now_ns);
         }

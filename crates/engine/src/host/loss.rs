@@ -43,7 +43,7 @@ impl HostEngine {
                 self.close(number, role, true, now_ns);
             }
         }
-        self.settle(number);
+        self.settle(volume);
         self.lament(volume);
         self.gone(number, now_ns);
     }

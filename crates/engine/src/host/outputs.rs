@@ -28,6 +28,12 @@ impl Outputs {
         self.queue.push_back(output);
     }
 
+    /// There may be so many device requests at a time.
+    pub(super) fn expect_requests(&mut self, device_requests: usize) {
+        self.queue
+            .reserve(self.named.len() * 4 + device_requests + 1);
+    }
+
     /// `conn` may have something to send.
     #[inline]
     pub(super) fn transmit(&mut self, conn: ConnId) {

@@ -3,13 +3,17 @@
 //! Connection ids are fixed: path `g` of the engine has `2g` for the admin connection (core 0 only)
 //! and `2g + 1` for its I/O queue.
 use super::counters::PathCounters;
+use super::errand::Step;
 use super::slots::Lane;
 use super::types::{PathConfig, PathFacts, PathKind, PathState};
-use crate::machine::ConnId;
+use crate::machine::{ConnId, DeviceId};
 use alloc::boxed::Box;
 use alloc::string::String;
 use nvme::host::{Admin, IoQueue};
 use policy::PathIndex;
+
+/// The volume of a place without a path.
+const NO_VOLUME: u16 = u16::MAX;
 
 /// What a connection is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,6 +93,38 @@ pub(super) struct Path {
     pub resetting: Option<u64>,
     /// Its lost controller was reset: what it had is not executed any more.
     pub proved: bool,
+    /// What was decided about it by hand.
+    pub will: Will,
+    /// What core 0 waits for, and by which order.
+    pub errand: Option<(Step, u32)>,
+    /// Its queue was closed in order: it leaves, and doesn't count as lost.
+    pub parted: bool,
+    /// The flush before it leaves has ended, well or not.
+    pub farewell: Option<bool>,
+    /// It can't be beside another path.
+    pub refused: bool,
+}
+
+/// What was decided about a path by hand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Will {
+    /// It serves I/O.
+    Used,
+    /// It is new, and serves none until all cores have it.
+    Joining,
+    /// It was given up.
+    Failed,
+    /// It serves nothing new.
+    Draining,
+    /// The same, and it is to leave.
+    Leaving,
+}
+
+impl Will {
+    /// Whether a path that was lost is tried again.
+    pub(super) fn returns(self) -> bool {
+        matches!(self, Self::Used | Self::Draining)
+    }
 }
 
 /// How a lost path comes back.
@@ -136,7 +172,34 @@ impl Path {
             held: Lane::EMPTY,
             resetting: None,
             proved: false,
+            will: Will::Used,
+            errand: None,
+            parted: false,
+            farewell: None,
+            refused: false,
         }
+    }
+
+    /// A place without a path.
+    pub(super) fn vacant(number: usize) -> Self {
+        let kind = PathKind::Device {
+            device: DeviceId(0),
+            bytes: 0,
+            block_shift: 9,
+        };
+        let config = PathConfig {
+            uri: String::new(),
+            kind,
+            distance: 0,
+        };
+        Self {
+            phase: Phase::Lost,
+            ..Self::new(number, NO_VOLUME, PathIndex(0), config)
+        }
+    }
+
+    pub(super) fn is_vacant(&self) -> bool {
+        self.volume == NO_VOLUME
     }
 
     pub(super) fn conn(&self, role: Role) -> ConnId {
@@ -169,6 +232,9 @@ impl Path {
 
     pub(super) fn state(&self) -> PathState {
         match self.phase {
+            Phase::Lost if self.will == Will::Failed => PathState::Failed,
+            Phase::Live if self.will == Will::Joining => PathState::Connecting,
+            Phase::Live if self.will != Will::Used => PathState::Draining,
             Phase::Unknown | Phase::Learning | Phase::Connecting => PathState::Connecting,
             Phase::Live => PathState::Live,
             Phase::Lost => PathState::Lost,

@@ -19,7 +19,11 @@ impl HostEngine {
 
     /// News of a path, from another core.
     pub(super) fn news(&mut self, news: PathNews, now_ns: u64) {
+        let Some(news) = self.ordered(news, now_ns) else {
+            return;
+        };
         let (volume, path) = match &news {
+            PathNews::Order(_) | PathNews::Done { .. } => return,
             PathNews::Found(facts) => (facts.volume, facts.path),
             PathNews::Lost { volume, path }
             | PathNews::Broken { volume, path }
@@ -33,6 +37,7 @@ impl HostEngine {
         let core_0 = self.settings.core == 0;
         let comeback = &mut self.paths[number].comeback;
         match news {
+            PathNews::Order(_) | PathNews::Done { .. } => {}
             PathNews::Found(facts) => self.found(facts, now_ns),
             PathNews::Lost { .. } => {
                 comeback.owes = true;
@@ -101,7 +106,7 @@ impl HostEngine {
             }
             return;
         }
-        if comeback.others > 0 || comeback.at_ns.is_some() {
+        if comeback.others > 0 || comeback.at_ns.is_some() || path.parted {
             return;
         }
         let wait_ns = recovery
@@ -110,7 +115,10 @@ impl HostEngine {
             .unwrap_or(u64::MAX)
             .min(recovery.reconnect_max_ns);
         comeback.failures = comeback.failures.saturating_add(1);
-        let at_ns = now_ns.saturating_add(wait_ns);
+        let at_ns = match path.will.returns() {
+            true => now_ns.saturating_add(wait_ns),
+            false => u64::MAX,
+        };
         comeback.at_ns = Some(at_ns);
         self.wake_by(at_ns);
         if cores > 1 {

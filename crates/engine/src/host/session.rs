@@ -31,28 +31,35 @@ impl HostEngine {
             return;
         }
         for number in 0..self.paths.len() {
-            match self.paths[number].kind {
-                PathKind::Device {
-                    device,
-                    bytes,
-                    block_shift,
-                } => {
-                    let shown = Shown {
-                        identity: Identity::Device(device.0),
-                        size: Size {
-                            blocks: bytes >> block_shift,
-                            block_shift,
-                        },
-                        limits: device::limits(block_shift),
-                    };
-                    self.paths[number].target.block_shift = block_shift;
-                    if self.admit(number, shown, now_ns) {
-                        self.live(number, now_ns);
-                    }
-                }
-                PathKind::NvmeTcp { .. } if self.settings.core == 0 => self.learn(number, now_ns),
-                PathKind::NvmeTcp { .. } => {}
+            if !self.paths[number].is_vacant() {
+                self.begin(number, now_ns);
             }
+        }
+    }
+
+    /// Begins with one path.
+    pub(super) fn begin(&mut self, number: usize, now_ns: u64) {
+        match self.paths[number].kind {
+            PathKind::Device {
+                device,
+                bytes,
+                block_shift,
+            } => {
+                let shown = Shown {
+                    identity: Identity::Device(device.0),
+                    size: Size {
+                        blocks: bytes >> block_shift,
+                        block_shift,
+                    },
+                    limits: device::limits(block_shift),
+                };
+                self.paths[number].target.block_shift = block_shift;
+                if self.admit(number, shown, now_ns) {
+                    self.live(number, now_ns);
+                }
+            }
+            PathKind::NvmeTcp { .. } if self.settings.core == 0 => self.learn(number, now_ns),
+            PathKind::NvmeTcp { .. } => {}
         }
     }
 
@@ -268,6 +275,7 @@ impl HostEngine {
                 }
             },
         };
+        self.paths[number].refused = true;
         self.lose(number, Some(&refused), now_ns);
         false
     }
@@ -348,14 +356,13 @@ impl HostEngine {
         let index = self.paths[number].index;
         self.head(number).set_enabled(index, true);
         self.paths[number].comeback.tried = true;
-        self.settle(number);
+        self.settle(self.paths[number].volume);
         self.welcome(number, now_ns);
     }
 
     /// Says that a volume is ready, once, when nothing more is to come of its paths and one is
     /// live.
-    pub(super) fn settle(&mut self, number: usize) {
-        let volume = self.paths[number].volume;
+    pub(super) fn settle(&mut self, volume: u16) {
         let settled = self.paths_of(volume).all(|path| path.comeback.tried);
         let any = self.paths_of(volume).any(|path| path.phase == Phase::Live);
         let it = &mut self.volumes[usize::from(volume)];
@@ -365,7 +372,7 @@ impl HostEngine {
         if let Some((_, now)) = &mut it.ready {
             *now = limits; // of a path that came late as well
         }
-        if !settled || !any || it.ready.is_some() {
+        if !settled || !any || it.ready.is_some() || it.leaving {
             return;
         }
         let info = VolumeInfo {

@@ -1,4 +1,5 @@
 //! What a host engine is made of, what is asked of it, and what it tells.
+use super::change::{Change, Changed, Order};
 use super::recovery::Recovery;
 use crate::limits::{IO_MAX, VOLUMES_MAX};
 use crate::machine::{DeviceId, Span};
@@ -103,7 +104,6 @@ impl HostConfig {
     /// # Errors
     /// The first field that can't be, and what it should be.
     pub fn check(&self) -> Result<(), ConfigError> {
-        let paths = 1..=policy::limits::PATHS_MAX;
         let kato_ns = u64::from(self.kato_ms) * 1_000_000;
         let volumes = &self.volumes;
         let rules = [
@@ -133,41 +133,53 @@ impl HostConfig {
                 "volumes",
                 "must be at most 256",
             ),
+        ];
+        hold(&rules)?;
+        volumes.iter().try_for_each(VolumeConfig::check)
+    }
+}
+
+impl VolumeConfig {
+    /// Whether a volume can be made of this.
+    ///
+    /// # Errors
+    /// The first field that can't be, and what it should be.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        hold(&[
             (
-                volumes
-                    .iter()
-                    .all(|volume| paths.contains(&volume.paths.len())),
+                (1..=policy::limits::PATHS_MAX).contains(&self.paths.len()),
                 "paths",
                 "must be 1…64 for every volume",
             ),
             (
-                volumes
-                    .iter()
-                    .flat_map(|volume| &volume.paths)
-                    .all(has_blocks),
+                self.paths.iter().all(has_blocks),
                 "block_shift",
                 "must be 9…16 for every device",
             ),
             (
-                volumes.iter().all(|volume| volume.knobs.check().is_ok()),
+                self.knobs.check().is_ok(),
                 "knobs",
                 "must be in range: ewma_shift 0…8, weight_timeout up to 3600 s",
             ),
             (
-                volumes.iter().all(|volume| volume.recovery.is_possible()),
+                self.recovery.is_possible(),
                 "reconnect",
                 "must be above 0, and its limit not below it",
             ),
-        ];
-        match rules.into_iter().find(|(holds, ..)| !holds) {
-            Some((_, field, why)) => Err(ConfigError { field, why }),
-            None => Ok(()),
-        }
+        ])
+    }
+}
+
+/// The first rule that doesn't hold.
+fn hold(rules: &[(bool, &'static str, &'static str)]) -> Result<(), ConfigError> {
+    match rules.iter().find(|(holds, ..)| !holds) {
+        Some(&(_, field, why)) => Err(ConfigError { field, why }),
+        None => Ok(()),
     }
 }
 
 /// Whether a local device has blocks of a size we know.
-fn has_blocks(path: &PathConfig) -> bool {
+pub(super) fn has_blocks(path: &PathConfig) -> bool {
     match path.kind {
         PathKind::NvmeTcp { .. } => true,
         PathKind::Device { block_shift, .. } => (9..=16).contains(&block_shift),
@@ -292,6 +304,14 @@ pub enum HostEvent {
     },
     /// Something about a volume that its user should know; rate limited.
     Warning(u16, String),
+    /// Core 0: the answer to the [`HostControl::Change`] of that ticket: what was made, or one line
+    /// why nothing has changed.
+    Changed(u64, Result<Changed, String>),
+    /// Core 0: nothing on any core refers to a path, or volume, that left; its number may be
+    /// another's from now on.
+    Freed(u16, Option<PathIndex>),
+    /// A volume is gone from this core.
+    Removed(u16),
     /// For the other cores (core 0 only): pass on as `HostControl::Path`, to each in the same
     /// order.
     Publish(PathNews),
@@ -346,6 +366,15 @@ pub enum PathNews {
         /// Path.
         path: PathIndex,
     },
+    /// From core 0: a change of paths or volumes.
+    Order(Box<Order>),
+    /// To core 0: the sender has done what it was ordered.
+    Done {
+        /// The order's.
+        serial: u32,
+        /// Whether the path has acknowledged writes that were not flushed (T13).
+        unflushed: bool,
+    },
     /// After `Lost`. To core 0: the sender's connections of it are over. From core 0: all are,
     /// since `since_ns`; from then on the bound of held writes counts (T9).
     Closed {
@@ -371,6 +400,16 @@ pub enum HostControl {
     /// What has not ended so many ns from now fails with [`volume::Outcome::Stopped`]; until then
     /// I/O is taken as before. Said again, the earlier time counts.
     Drain(u64),
+    /// To core 0: a change of paths or volumes, that may take `wait_ns`; answered once, by
+    /// [`HostEvent::Changed`] with the ticket.
+    Change {
+        /// Comes back.
+        ticket: u64,
+        /// What is to change.
+        change: Change,
+        /// How long it may take, ns.
+        wait_ns: u64,
+    },
     /// No more I/O is taken; what is under way has the time that [`HostControl::Drain`] gave it,
     /// or `connect_timeout_ns` if that never came. Then controllers are shut down in order, then
     /// comes `Output::Stop`. Core 0 shuts the controllers down, so it comes last.
@@ -386,6 +425,10 @@ pub enum PathState {
     Live,
     /// Lost or refused; with recovery, to be tried again.
     Lost,
+    /// Connected, and given nothing new, because somebody said so.
+    Draining,
+    /// Given up, because somebody said so, until it is restored.
+    Failed,
 }
 
 impl PathState {
@@ -395,6 +438,8 @@ impl PathState {
             Self::Connecting => "connecting",
             Self::Live => "live",
             Self::Lost => "lost",
+            Self::Draining => "draining",
+            Self::Failed => "failed",
         }
     }
 }

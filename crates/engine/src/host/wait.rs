@@ -340,13 +340,7 @@ impl HostEngine {
     /// Ends all waits, not well: the engine stops.
     pub(super) fn fail_waits(&mut self, now_ns: u64) {
         for volume in 0..self.volumes.len() {
-            let it = &mut self.volumes[volume];
-            let lanes = [
-                &mut it.queue,
-                &mut it.delayed,
-                &mut it.behind,
-                &mut it.flushes,
-            ];
+            let lanes = self.volumes[volume].lanes();
             let held = self.paths.iter_mut().map(|path| &mut path.held);
             for lane in lanes.into_iter().chain(held) {
                 while let Some(index) = lane.front() {

@@ -11,12 +11,14 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 mod body;
+mod fleet;
 mod net;
 mod peer;
 mod setup;
 mod world;
 
 pub use body::{Address, Arena, Body, Disk};
+pub use fleet::*;
 pub use peer::Player;
 pub use setup::*;
 pub use world::{Node, World};

@@ -338,6 +338,9 @@ pub struct Load {
     pub writes: fn(u64) -> bool,
     /// Reads whose every byte was checked.
     pub verified: u64,
+    /// The host's node, and the first byte of its part of the volume.
+    pub node: usize,
+    pub base: u64,
     slots: Vec<Slot>,
     parts: u64,
 }
@@ -367,6 +370,8 @@ impl Load {
             latency_ns: Vec::new(),
             writes: |n| n % 2 == 0,
             verified: 0,
+            node: HOST,
+            base: 0,
             slots: vec![slot; depth as usize],
             parts,
         }
@@ -410,7 +415,7 @@ impl Load {
     }
 
     fn offset(&self, slot: u64, part: u64) -> u64 {
-        (part * self.slots.len() as u64 + slot) * u64::from(self.bytes)
+        self.base + (part * self.slots.len() as u64 + slot) * u64::from(self.bytes)
     }
 
     fn begin(&mut self, world: &mut World, host: &RefCell<HostEngine>, slot: u64) {
@@ -422,7 +427,8 @@ impl Load {
             IoOp::Read
         };
         let it = io(op, self.offset(slot, part), self.bytes, slot);
-        let memory = &mut world.nodes[HOST].arena.0[it.span.at as usize..][..self.bytes as usize];
+        let memory =
+            &mut world.nodes[self.node].arena.0[it.span.at as usize..][..self.bytes as usize];
         if writes {
             fill(memory, it.offset, self.started + 1);
         } else {
@@ -453,7 +459,7 @@ impl Load {
         };
         let offset = self.offset(done.cookie, part);
         let at = done.cookie as usize * (128 << 10);
-        let memory = &world.nodes[HOST].arena.0[at..][..self.bytes as usize];
+        let memory = &world.nodes[self.node].arena.0[at..][..self.bytes as usize];
         let mut want = vec![0; memory.len()];
         if version > 0 {
             fill(&mut want, offset, version);

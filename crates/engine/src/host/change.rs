@@ -1,0 +1,451 @@
+//! Changes of what paths and volumes there are, while the engine runs: core 0 leads.
+//!
+//! * a path joins: learnt and checked as at the start (T31, T33), connected on every core, and only
+//!   then given I/O; where anything of that fails, it leaves again and nothing was disturbed
+//! * a path leaves: it drains on every core, its controller's cache is flushed (T13), its queues
+//!   are closed, its controller is shut down; then every core forgets it and its place is free
+//! * a path is failed by hand, as if it had lost its connection, until it is restored; or drains
+//! * a volume comes or goes with all of its paths
+//!
+//! # Contract
+//! A [`Change`] is asked of core 0, under a ticket, and answered by one [`HostEvent::Changed`].
+//! Core 0 checks it, gives new paths and volumes their numbers, and tells every core what to do, in
+//! one [`Order`] per stage; each does it as soon as it can (`errand`) and answers. Orders travel
+//! as [`PathNews`], so they keep their order with all else that core 0 says of a path. Addresses
+//! and devices that a new path names are known to every core's reactor before.
+//!
+//! A path that is lost while it leaves is treated as any lost path: its I/O moves, its writes are
+//! held until they can't be executed late (T9), and its place stays taken until then. What it had
+//! in its cache unflushed fails the volume's next flush, once. [`HostEvent::Freed`] says when
+//! nothing refers to a path or volume on any core, and its device may go.
+//!
+//! # Limits
+//! 64 paths per volume, [`VOLUMES_MAX`] volumes, and as many paths in all as
+//! [`HostEngine::with_room`] was told. One change of a path at a time, except that it may be failed.
+use super::path::{Phase, Will};
+use super::types::{HostEvent, PathConfig, PathKind, PathNews, VolumeConfig};
+use super::{HostEngine, VACANT};
+use crate::limits::VOLUMES_MAX;
+use alloc::boxed::Box;
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use policy::PathIndex;
+use policy::limits::PATHS_MAX;
+
+/// What is asked of core 0.
+#[derive(Clone, Debug)]
+pub enum Change {
+    /// A new path for a volume; done when it is in use on every core.
+    AddPath(u16, Box<PathConfig>),
+    /// A path leaves; done when it is disconnected.
+    RemovePath {
+        /// Volume index.
+        volume: u16,
+        /// Path.
+        path: PathIndex,
+        /// Also the last usable path, and one with unflushed writes that isn't connected; and one
+        /// whose I/O hasn't ended in time is failed, where it would else be used again.
+        force: bool,
+    },
+    /// A path is given up as if it had lost its connection, and not connected again.
+    FailPath(u16, PathIndex),
+    /// A path that was failed or drained is used again; done when it is live.
+    RestorePath(u16, PathIndex),
+    /// A path gets nothing new; done when what it had has ended. It stays connected.
+    DrainPath(u16, PathIndex),
+    /// A new volume; done when all its paths were tried, refused where one of them can't be beside
+    /// another path.
+    AddVolume(Box<VolumeConfig>),
+    /// A volume leaves with its paths; it takes no I/O from now on.
+    RemoveVolume(u16),
+}
+
+/// A change that was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Changed {
+    /// Volume index.
+    pub volume: u16,
+    /// Path, where the change was of one.
+    pub path: Option<PathIndex>,
+}
+
+/// What core 0 tells all cores.
+#[derive(Clone, Debug)]
+pub struct Order {
+    /// Comes back when it is done.
+    pub serial: u32,
+    /// Volume index.
+    pub volume: u16,
+    /// Path; of no meaning where the order is of a volume.
+    pub path: PathIndex,
+    /// What to do.
+    pub what: What,
+}
+
+/// What to do with a path or volume.
+#[derive(Clone, Debug)]
+pub enum What {
+    /// There is a path more, with this number in the engine's table; not yet to be used.
+    Join(u32, Box<PathConfig>),
+    /// It is used like any other.
+    Use,
+    /// It is given up.
+    Fail,
+    /// It gets nothing new.
+    Drain,
+    /// The same, and it is to leave.
+    Leave,
+    /// It is drained and flushed: its queue is closed.
+    Part,
+    /// It is forgotten as soon as nothing refers to it.
+    Forget,
+    /// There is a volume more, whose paths have these numbers.
+    Open(Box<VolumeConfig>, Vec<u32>),
+    /// The volume takes no I/O any more.
+    Close,
+    /// The volume, which has no path left, is forgotten.
+    ForgetVolume,
+}
+
+/// A change under way.
+#[derive(Debug)]
+pub(super) struct Job {
+    /// Until it was answered.
+    pub ticket: Option<u64>,
+    pub volume: u16,
+    /// Path; of no meaning where the job is a volume's.
+    pub path: PathIndex,
+    pub stage: Stage,
+    pub until_ns: u64,
+    pub force: bool,
+    /// Number of a path that is being forgotten.
+    pub place: usize,
+    /// The last order.
+    pub serial: u32,
+    /// Cores that have not answered it.
+    pub left: u16,
+    /// Some core had writes acknowledged that no flush has covered.
+    pub unflushed: bool,
+    /// Why it fails.
+    pub failure: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// All cores connect a new path.
+    Join,
+    /// A path is to be live again.
+    Return,
+    /// All cores drain a path that stays.
+    Drain,
+    /// All cores drain a path that leaves.
+    Leave,
+    /// Its controller flushes.
+    Flush,
+    /// All cores close its queue.
+    Part,
+    /// Its controller is shut down.
+    Shut,
+    /// All cores forget it.
+    Forget,
+    /// A new volume's paths are tried.
+    Open,
+    /// A volume's paths leave.
+    Empty,
+    /// All cores forget the volume.
+    ForgetVolume,
+}
+
+impl Stage {
+    pub(super) fn is_of_volume(self) -> bool {
+        matches!(self, Self::Open | Self::Empty | Self::ForgetVolume)
+    }
+}
+
+impl HostEngine {
+    /// Core 0: a change is asked for; `wait_ns` bounds how long it may take.
+    pub(super) fn change(&mut self, ticket: u64, change: Change, wait_ns: u64, now_ns: u64) {
+        let until_ns = now_ns.saturating_add(wait_ns);
+        let begun = match change {
+            _ if self.settings.core != 0 => Err("asked of a core that doesn't lead".into()),
+            _ if self.stop.is_some() => Err("the engine is stopping".into()),
+            Change::AddPath(volume, config) => self.add_path(volume, *config, now_ns),
+            Change::RemovePath {
+                volume,
+                path,
+                force,
+            } => self.remove_path(volume, path, force, now_ns),
+            Change::FailPath(volume, path) => self.fail_path(volume, path, now_ns),
+            Change::RestorePath(volume, path) => self.restore_path(volume, path, now_ns),
+            Change::DrainPath(volume, path) => self.drain_path(volume, path, now_ns),
+            Change::AddVolume(config) => self.add_volume(*config, now_ns),
+            Change::RemoveVolume(volume) => self.remove_volume(volume, until_ns, now_ns),
+        };
+        match begun {
+            Err(why) => self.events.push_back(HostEvent::Changed(ticket, Err(why))),
+            Ok(mut job) => {
+                job.ticket = Some(ticket);
+                job.until_ns = until_ns;
+                self.jobs.push(job);
+                self.wake_by(until_ns);
+            }
+        }
+    }
+
+    fn add_path(&mut self, volume: u16, config: PathConfig, now_ns: u64) -> Result<Job, String> {
+        let it = self.running(volume)?;
+        // Other cores may not have forgotten yet what was there.
+        let going = |at| self.changing(volume, PathIndex(at)).next().is_some();
+        let mut vacant = (0_u8..).zip(&it.places);
+        let vacant = vacant.find(|(at, number)| **number == VACANT && !going(*at));
+        let index = vacant.map_or(it.places.len(), |(at, _)| at.into());
+        if index >= PATHS_MAX {
+            return Err(format!(
+                "{}: a volume has at most {PATHS_MAX} paths",
+                it.name
+            ));
+        }
+        if !super::types::has_blocks(&config) {
+            return Err(format!("{}: its blocks must be 512 B…64 KiB", config.uri));
+        }
+        let place = self.free_places(1)?[0];
+        let path = PathIndex(index as u8);
+        let mut job = self.job(volume, path, Stage::Join);
+        self.order(&mut job, What::Join(place, Box::new(config)), now_ns);
+        Ok(job)
+    }
+
+    fn remove_path(
+        &mut self,
+        volume: u16,
+        path: PathIndex,
+        force: bool,
+        now_ns: u64,
+    ) -> Result<Job, String> {
+        let number = self.idle_path(volume, path)?;
+        let it = &self.paths[number];
+        let (live, uri) = (it.phase == Phase::Live, &it.uri);
+        if !force
+            && live
+            && !self.volumes[usize::from(volume)]
+                .head
+                .is_usable_beside(path)
+        {
+            return Err(format!(
+                "{uri} is the last usable path of its volume: its I/O would wait; force it if you \
+                 mean it"
+            ));
+        }
+        if !force && !live && it.is_unflushed() {
+            return Err(format!(
+                "{uri} was lost with acknowledged writes that were never flushed: wait until it is \
+                 back, or force it; the next flush of its volume will fail then"
+            ));
+        }
+        let mut job = self.job(volume, path, Stage::Leave);
+        job.force = force;
+        self.order(&mut job, What::Leave, now_ns);
+        Ok(job)
+    }
+
+    fn fail_path(&mut self, volume: u16, path: PathIndex, now_ns: u64) -> Result<Job, String> {
+        self.running(volume)?;
+        self.number(volume, path).ok_or_else(|| no_path(path))?;
+        // Whatever is under way sees that the path is lost; only one that leaves goes on to leave.
+        let mut job = self.job(volume, path, Stage::Drain);
+        self.order(&mut job, What::Fail, now_ns);
+        job.left = 0;
+        Ok(job)
+    }
+
+    fn restore_path(&mut self, volume: u16, path: PathIndex, now_ns: u64) -> Result<Job, String> {
+        self.idle_path(volume, path)?;
+        let mut job = self.job(volume, path, Stage::Return);
+        self.order(&mut job, What::Use, now_ns);
+        Ok(job)
+    }
+
+    fn drain_path(&mut self, volume: u16, path: PathIndex, now_ns: u64) -> Result<Job, String> {
+        let number = self.idle_path(volume, path)?;
+        if self.paths[number].will == Will::Failed {
+            return Err(format!("{} was failed by hand", self.paths[number].uri));
+        }
+        let mut job = self.job(volume, path, Stage::Drain);
+        self.order(&mut job, What::Drain, now_ns);
+        Ok(job)
+    }
+
+    fn add_volume(&mut self, config: VolumeConfig, now_ns: u64) -> Result<Job, String> {
+        let there = self.volumes.iter().filter(|it| !it.vacant);
+        if there.count() >= VOLUMES_MAX {
+            return Err(format!(
+                "there are {VOLUMES_MAX} volumes, the most there may be"
+            ));
+        }
+        config.check().map_err(|error| error.to_string())?;
+        let going = |volume| self.jobs.iter().any(|job| job.volume == volume);
+        let mut vacant = (0_u16..).zip(&self.volumes);
+        let vacant = vacant.find(|(volume, it)| it.vacant && !going(*volume));
+        let volume = vacant.map_or(self.volumes.len() as u16, |(volume, _)| volume);
+        let places = self.free_places(config.paths.len())?;
+        let mut job = self.job(volume, PathIndex(0), Stage::Open);
+        self.order(&mut job, What::Open(Box::new(config), places), now_ns);
+        Ok(job)
+    }
+
+    fn remove_volume(&mut self, volume: u16, until_ns: u64, now_ns: u64) -> Result<Job, String> {
+        self.running(volume)?;
+        if self
+            .jobs
+            .iter()
+            .any(|job| job.volume == volume && job.stage.is_of_volume())
+        {
+            return Err("another change of this volume is under way".into());
+        }
+        let mut job = self.job(volume, PathIndex(0), Stage::Empty);
+        self.order(&mut job, What::Close, now_ns);
+        self.empty(volume, until_ns, now_ns);
+        Ok(job)
+    }
+
+    /// All paths of a volume leave, whatever is under way.
+    pub(super) fn empty(&mut self, volume: u16, until_ns: u64, now_ns: u64) {
+        for path in self.indexes(volume) {
+            if self.number(volume, path).is_none() {
+                continue;
+            }
+            let before = self.jobs.iter().position(|job| {
+                (job.volume, job.path) == (volume, path) && !job.stage.is_of_volume()
+            });
+            if let Some(at) = before {
+                let leaves = matches!(
+                    self.jobs[at].stage,
+                    Stage::Leave | Stage::Flush | Stage::Part | Stage::Shut | Stage::Forget
+                );
+                if leaves {
+                    self.jobs[at].force = true;
+                    continue;
+                }
+                let mut job = self.jobs.remove(at);
+                self.answer(&mut job, Err("its volume is being removed".into()));
+            }
+            let mut job = self.job(volume, path, Stage::Leave);
+            job.force = true;
+            job.until_ns = until_ns;
+            self.order(&mut job, What::Leave, now_ns);
+            self.wake_by(until_ns);
+            self.jobs.push(job);
+        }
+    }
+
+    fn job(&self, volume: u16, path: PathIndex, stage: Stage) -> Job {
+        Job {
+            ticket: None,
+            volume,
+            path,
+            stage,
+            until_ns: u64::MAX,
+            force: false,
+            place: VACANT,
+            serial: 0,
+            left: 0,
+            unflushed: false,
+            failure: None,
+        }
+    }
+
+    /// A volume that is there and may be changed.
+    fn running(&self, volume: u16) -> Result<&super::Volume, String> {
+        let it = self.volumes.get(usize::from(volume));
+        let it = it.filter(|it| !it.vacant && !it.leaving);
+        let it = it.ok_or_else(|| format!("there is no volume {volume}"))?;
+        if it.recovery.enabled {
+            Ok(it)
+        } else {
+            Err(format!(
+                "{}: paths that don't recover can't be changed",
+                it.name
+            ))
+        }
+    }
+
+    /// A path that no other change is made to.
+    fn idle_path(&self, volume: u16, path: PathIndex) -> Result<usize, String> {
+        self.running(volume)?;
+        let number = self.number(volume, path).ok_or_else(|| no_path(path))?;
+        let mut jobs = self.changing(volume, path);
+        match jobs.any(|job| job.stage != Stage::Return) {
+            true => Err(format!(
+                "another change of {} is under way",
+                self.paths[number].uri
+            )),
+            false => Ok(number),
+        }
+    }
+
+    /// The changes of a path that are under way.
+    fn changing(&self, volume: u16, path: PathIndex) -> impl Iterator<Item = &Job> {
+        let of = move |job: &&Job| (job.volume, job.path) == (volume, path);
+        self.jobs
+            .iter()
+            .filter(of)
+            .filter(|job| !job.stage.is_of_volume())
+    }
+
+    /// Numbers for that many new paths.
+    fn free_places(&self, count: usize) -> Result<Vec<u32>, String> {
+        let used = self.volumes.iter().flat_map(|it| &it.places);
+        let going = self.jobs.iter().map(|job| job.place);
+        let used = used.copied().chain(going);
+        let mut used: Vec<usize> = used.filter(|&it| it != VACANT).collect();
+        used.sort_unstable();
+        used.dedup();
+        let free = (0..self.room).filter(|place| used.binary_search(place).is_err());
+        let places: Vec<u32> = free.take(count).map(|place| place as u32).collect();
+        match places.len() == count {
+            true => Ok(places),
+            false => Err(format!(
+                "there is room for {} paths in all, and {} are there; restart the engine for more",
+                self.room,
+                used.len()
+            )),
+        }
+    }
+
+    /// Tells all cores, this one included; those that answer are waited for.
+    pub(super) fn order(&mut self, job: &mut Job, what: What, now_ns: u64) {
+        self.serial = self.serial.wrapping_add(1);
+        (job.serial, job.left) = (self.serial, self.settings.cores);
+        let order = Order {
+            serial: job.serial,
+            volume: job.volume,
+            path: job.path,
+            what,
+        };
+        if self.settings.cores > 1 {
+            let news = PathNews::Order(Box::new(order.clone()));
+            self.events.push_back(HostEvent::Publish(news));
+        }
+        self.obey(order, now_ns);
+    }
+
+    pub(super) fn answer(&mut self, job: &mut Job, result: Result<(), String>) {
+        let Some(ticket) = job.ticket.take() else {
+            return;
+        };
+        let path = (!job.stage.is_of_volume()).then_some(job.path);
+        let volume = job.volume;
+        let result = result.map(|()| Changed { volume, path });
+        self.events.push_back(HostEvent::Changed(ticket, result));
+    }
+}
+
+fn no_path(path: PathIndex) -> String {
+    format!("there is no path {}", path.0)
+}
+
+/// Whether a path is a device of the reactor.
+pub(super) fn is_device(kind: &PathKind) -> bool {
+    matches!(kind, PathKind::Device { .. })
+}

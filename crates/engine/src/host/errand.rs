@@ -1,0 +1,325 @@
+//! What each core does when core 0 changes paths or volumes: obeys an order as soon as it can, and
+//! answers.
+//!
+//! # Contract
+//! One errand per path at a time: a later order replaces it. Errands are looked at in every turn
+//! while there are any; I/O pays nothing for them. A path is forgotten when it has no I/O, none of
+//! its writes is held (T9), its connections are over, and, on core 0, all other cores have said so;
+//! what it had in its cache unflushed then fails the volume's next flush (T13).
+use super::change::{Order, What, is_device};
+use super::path::{Path, Phase, Role, Will};
+use super::types::{HostEvent, PathConfig, PathKind, PathNews, VolumeConfig};
+use super::{HostEngine, VACANT, Volume, device, report};
+use crate::machine::Output;
+use alloc::vec::Vec;
+use nvme::host::Command;
+use policy::PathIndex;
+use volume::Outcome;
+
+/// What a core has done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// A new path can take I/O.
+    Reached,
+    /// What a path had has ended.
+    Drained,
+    /// Its queue's connection is over.
+    Parted,
+    /// Nothing refers to it.
+    Forgotten,
+}
+
+/// Low half of the name of a flush that no slot belongs to; the path's number is the other.
+const FAREWELL: u32 = 0xffff;
+
+impl HostEngine {
+    /// Does what core 0 says, or takes note of it.
+    pub(super) fn obey(&mut self, order: Order, now_ns: u64) {
+        let Order {
+            serial,
+            volume,
+            path,
+            what,
+        } = order;
+        match what {
+            What::Join(place, config) => {
+                self.join(volume, path, place as usize, *config);
+                self.set_errand(place as usize, Some((Step::Reached, serial)));
+                if self.started {
+                    self.begin(place as usize, now_ns);
+                }
+            }
+            What::Open(config, places) => self.open_volume(volume, *config, &places, now_ns),
+            What::Close => {
+                let it = &mut self.volumes[usize::from(volume)];
+                it.ready = None;
+                it.leaving = true;
+            }
+            What::ForgetVolume => {
+                self.fail_waits_of(volume, now_ns);
+                self.volumes[usize::from(volume)].errand = Some(serial);
+                self.errands += 1;
+            }
+            _ => {
+                if let Some(number) = self.number(volume, path) {
+                    self.obey_with(number, &what, serial, now_ns);
+                }
+            }
+        }
+    }
+
+    /// An order that is about a path which is there.
+    fn obey_with(&mut self, number: usize, what: &What, serial: u32, now_ns: u64) {
+        let (volume, index) = (self.paths[number].volume, self.paths[number].index);
+        let (will, errand) = match what {
+            What::Use => (Will::Used, None),
+            What::Drain => (Will::Draining, Some(Step::Drained)),
+            What::Leave => (Will::Leaving, Some(Step::Drained)),
+            What::Part => (Will::Leaving, Some(Step::Parted)),
+            What::Forget => (Will::Leaving, Some(Step::Forgotten)),
+            _ => (Will::Failed, None),
+        };
+        let path = &mut self.paths[number];
+        // One that leaves goes on to leave, lost or not.
+        if will != Will::Failed || path.will != Will::Leaving && path.will != Will::Joining {
+            path.will = will;
+        }
+        if will != Will::Failed {
+            self.set_errand(number, errand.map(|step| (step, serial)));
+        }
+        let drains = !matches!(self.paths[number].will, Will::Used | Will::Failed);
+        self.head(number).set_draining(index, drains);
+        match what {
+            What::Use => self.resume(number, now_ns),
+            What::Fail if self.settings.core == 0 => {
+                self.bar(number);
+                self.lose(number, Some("failed by hand; restore it"), now_ns);
+            }
+            What::Fail if is_device(&self.paths[number].kind) => self.lose(number, None, now_ns),
+            What::Leave => self.bar(number),
+            _ => {}
+        }
+        self.release(volume, now_ns);
+    }
+
+    fn set_errand(&mut self, number: usize, errand: Option<(Step, u32)>) {
+        let before = core::mem::replace(&mut self.paths[number].errand, errand);
+        self.errands += usize::from(errand.is_some());
+        self.errands -= usize::from(before.is_some());
+    }
+
+    /// A lost path that waits to be connected again doesn't.
+    fn bar(&mut self, number: usize) {
+        let at_ns = &mut self.paths[number].comeback.at_ns;
+        *at_ns = at_ns.map(|_| u64::MAX);
+    }
+
+    /// A path may be used again.
+    fn resume(&mut self, number: usize, now_ns: u64) {
+        let path = &mut self.paths[number];
+        if path.phase != Phase::Lost {
+            return;
+        }
+        path.comeback.failures = 0;
+        if is_device(&path.kind) {
+            if path.lane.is_empty() {
+                path.phase = Phase::Unknown;
+                self.begin(number, now_ns);
+            }
+        } else if path.comeback.at_ns.is_some() {
+            path.comeback.at_ns = Some(now_ns);
+            self.wake_by(now_ns);
+        }
+    }
+
+    fn join(&mut self, volume: u16, index: PathIndex, place: usize, config: PathConfig) {
+        let distance = config.distance;
+        self.settle_in(volume, index, place, config);
+        let it = &mut self.volumes[usize::from(volume)];
+        it.head.add(index, distance);
+        it.head.set_draining(index, true);
+        self.paths[place].will = Will::Joining;
+    }
+
+    /// Puts a path into its place of the table.
+    fn settle_in(&mut self, volume: u16, index: PathIndex, place: usize, config: PathConfig) {
+        if is_device(&config.kind) {
+            self.outputs.expect_requests(self.settings.io_max as usize);
+        }
+        for number in self.paths.len()..=place {
+            self.paths.push(Path::vacant(number));
+        }
+        self.paths[place] = Path::new(place, volume, index, config);
+        let places = &mut self.volumes[usize::from(volume)].places;
+        let at = usize::from(index.0);
+        if at == places.len() {
+            places.push(place);
+        } else {
+            places[at] = place;
+        }
+    }
+
+    fn open_volume(&mut self, volume: u16, mut config: VolumeConfig, places: &[u32], now_ns: u64) {
+        let paths = core::mem::take(&mut config.paths);
+        let distances: Vec<u32> = paths.iter().map(|path| path.distance).collect();
+        let it = Volume::new(config, &distances, self.settings.io_max);
+        let at = usize::from(volume);
+        if at == self.volumes.len() {
+            self.volumes.push(it);
+        } else {
+            self.volumes[at] = it;
+        }
+        for ((index, path), &place) in (0_u8..).zip(paths).zip(places) {
+            self.settle_in(volume, PathIndex(index), place as usize, path);
+            if self.started {
+                self.begin(place as usize, now_ns);
+            }
+        }
+    }
+
+    /// Does what has become possible of what core 0 asked for; whether there was any.
+    #[cold]
+    pub(super) fn run_errands(&mut self, now_ns: u64) -> bool {
+        let before = self.errands;
+        for number in 0..self.paths.len() {
+            if let Some((step, serial)) = self.paths[number].errand {
+                self.run_errand(number, step, serial, now_ns);
+            }
+        }
+        for volume in 0..self.volumes.len() as u16 {
+            let errand = self.volumes[usize::from(volume)].errand;
+            if let Some(serial) = errand.filter(|_| self.is_unused(volume)) {
+                self.volumes[usize::from(volume)] = Volume::vacant();
+                self.errands -= 1;
+                self.events.push_back(HostEvent::Removed(volume));
+                self.done(serial, false);
+            }
+        }
+        self.errands != before
+    }
+
+    fn run_errand(&mut self, number: usize, step: Step, serial: u32, now_ns: u64) {
+        let path = &mut self.paths[number];
+        if step == Step::Parted && path.phase != Phase::Lost && path.lane.is_empty() {
+            self.part(number, now_ns);
+        }
+        let path = &self.paths[number];
+        let done = match step {
+            Step::Reached => path.phase == Phase::Live,
+            Step::Drained => path.phase != Phase::Live || path.lane.is_empty(),
+            Step::Parted => path.phase == Phase::Lost && path.queue.is_none(),
+            Step::Forgotten => self.is_forgettable(number),
+        };
+        if !done {
+            return;
+        }
+        let unflushed = path.is_unflushed();
+        self.set_errand(number, None);
+        if step == Step::Forgotten {
+            self.forget(number, now_ns);
+        }
+        self.done(serial, unflushed);
+    }
+
+    fn done(&mut self, serial: u32, unflushed: bool) {
+        if self.settings.core == 0 {
+            return self.step_done(serial, unflushed);
+        }
+        let news = PathNews::Done { serial, unflushed };
+        self.events.push_back(HostEvent::Report(news));
+    }
+
+    /// A path that is drained and flushed ends, in order and without a word.
+    fn part(&mut self, number: usize, now_ns: u64) {
+        let path = &mut self.paths[number];
+        path.parted = true;
+        path.all_flushed();
+        path.phase = Phase::Lost;
+        path.comeback.allowed = false;
+        let index = path.index;
+        self.head(number).lose(index);
+        self.close(number, Role::Io, false, now_ns);
+    }
+
+    fn is_forgettable(&self, number: usize) -> bool {
+        let path = &self.paths[number];
+        let over = path.is_disconnected() && path.admin.is_none() && path.queue.is_none();
+        let told = is_device(&path.kind)
+            || path.parted
+            || self.settings.core != 0
+            || path.comeback.at_ns.is_some();
+        over && told && path.lane.is_empty() && path.held.is_empty()
+    }
+
+    /// Nothing refers to a path any more: its place is free on this core.
+    fn forget(&mut self, number: usize, now_ns: u64) {
+        let path = &self.paths[number];
+        let (volume, index) = (path.volume, path.index);
+        let lost = path.is_unflushed();
+        let it = &mut self.volumes[usize::from(volume)];
+        if lost && !it.recovery.shared_write_cache {
+            let line = report::line(&it.name, path, self.settings.core, report::unflushed());
+            it.lost_cache = Some(line);
+        }
+        it.head.forget(index);
+        it.places[usize::from(index.0)] = VACANT;
+        self.paths[number] = Path::vacant(number);
+        self.settle(volume);
+        self.release_flushes(volume, now_ns);
+        self.lament(volume);
+    }
+
+    /// Sends a flush that belongs to no I/O; its end is noted in the path.
+    pub(super) fn flush_for_good(&mut self, number: usize, now_ns: u64) {
+        let token = (number as u32) << 16 | FAREWELL;
+        let path = &mut self.paths[number];
+        if let PathKind::Device { device, .. } = path.kind {
+            let request = device::flush(device, token);
+            return self.outputs.push(Output::Device(request));
+        }
+        let command = Command::flush(path.target.nsid, token);
+        let queue = path.queue.as_mut();
+        let given = queue.is_some_and(|queue| queue.submit(&command, now_ns).is_ok());
+        let conn = path.conn(Role::Io);
+        match given {
+            true => self.outputs.transmit(conn),
+            false => path.farewell = Some(false),
+        }
+    }
+
+    /// A command or request that no slot knows has ended.
+    #[cold]
+    pub(super) fn flushed_for_good(&mut self, token: u32, done: bool) {
+        let path = self.paths.get_mut((token >> 16) as usize);
+        if let Some(path) = path.filter(|_| token & FAREWELL == FAREWELL) {
+            path.farewell = Some(done);
+        }
+    }
+
+    /// Ends all that waits in a volume without a path.
+    fn fail_waits_of(&mut self, volume: u16, now_ns: u64) {
+        let it = &mut self.volumes[usize::from(volume)];
+        for lane in it.lanes() {
+            while let Some(index) = lane.front() {
+                self.slots.unlink(lane, index);
+                self.slots
+                    .end(index, Outcome::Stopped, super::NO_PATH, now_ns);
+            }
+        }
+    }
+
+    fn is_unused(&self, volume: u16) -> bool {
+        // What waits in it is no path's, and was ended.
+        self.paths_of(volume).next().is_none()
+    }
+
+    /// News of orders; anything else comes back.
+    pub(super) fn ordered(&mut self, news: PathNews, now_ns: u64) -> Option<PathNews> {
+        match news {
+            PathNews::Order(order) => self.obey(*order, now_ns),
+            PathNews::Done { serial, unflushed } => self.step_done(serial, unflushed),
+            other => return Some(other),
+        }
+        None
+    }
+}

@@ -1,0 +1,266 @@
+//! The stages of changes, on core 0: each ends when every core has answered its order, when what it
+//! waits for has happened, or when its time is over.
+//!
+//! # Contract
+//! A stage that loses its path goes on as for any lost path, and one whose time is over is called
+//! off, or forced, as was asked. Whatever happens, whoever asked is answered once.
+use super::change::{Job, Stage, What};
+use super::path::{Link, Phase, Role};
+use super::types::HostEvent;
+use super::{HostEngine, VACANT};
+use alloc::format;
+
+impl HostEngine {
+    /// Core 0: a core, perhaps this one, has done what it was told.
+    pub(super) fn step_done(&mut self, serial: u32, unflushed: bool) {
+        if let Some(job) = self.jobs.iter_mut().find(|job| job.serial == serial) {
+            job.left = job.left.saturating_sub(1);
+            job.unflushed |= unflushed;
+        }
+    }
+
+    /// Core 0: takes all changes as far as they go now; whether there was any.
+    fn advance_changes(&mut self, now_ns: u64) -> bool {
+        let (mut at, mut any) = (0, false);
+        while at < self.jobs.len() {
+            let mut job = self.jobs.swap_remove(at);
+            if self.stop.is_some() {
+                self.answer(&mut job, Err("the engine is stopping".into()));
+                continue;
+            }
+            let over = loop {
+                let stage = job.stage;
+                let over = match stage.is_of_volume() {
+                    true => self.advance_volume(&mut job, now_ns),
+                    false => self.advance_path(&mut job, now_ns),
+                };
+                any |= over || job.stage != stage;
+                if over || job.stage == stage {
+                    break over;
+                }
+            };
+            if !over {
+                // Back to where it was; what took its place meanwhile comes last.
+                self.jobs.push(job);
+                let last = self.jobs.len() - 1;
+                self.jobs.swap(at, last);
+                at += 1;
+            }
+        }
+        any
+    }
+
+    /// Takes changes and errands as far as they go now.
+    #[cold]
+    pub(super) fn go_on(&mut self, now_ns: u64) {
+        // Each leads to stages of the other; all of them end.
+        while self.run_errands(now_ns) | self.advance_changes(now_ns) {}
+    }
+
+    /// When the patience with the first change is over.
+    pub(super) fn changes_timeout(&self) -> Option<u64> {
+        let times = self.jobs.iter().map(|job| job.until_ns);
+        times.filter(|&at_ns| at_ns < u64::MAX).min()
+    }
+
+    /// One stage of a change of a path; true: it is over.
+    fn advance_path(&mut self, job: &mut Job, now_ns: u64) -> bool {
+        let Some(number) = self.number(job.volume, job.path) else {
+            if job.stage != Stage::Forget {
+                self.answer(job, Err("it has left meanwhile".into()));
+            }
+            return job.stage != Stage::Forget || self.forgotten(job);
+        };
+        let path = &self.paths[number];
+        let lost = path.phase == Phase::Lost && !path.parted;
+        let late = job.until_ns <= now_ns;
+        if late {
+            job.until_ns = u64::MAX;
+        }
+        match job.stage {
+            Stage::Join | Stage::Return => return self.arrive(job, number, late, now_ns),
+            Stage::Drain if job.left == 0 || lost => {
+                self.answer(job, Ok(()));
+                return true;
+            }
+            Stage::Drain if late => {
+                let why = format!(
+                    "{}: I/O is still in flight on it; it stays draining",
+                    path.uri
+                );
+                self.answer(job, Err(why));
+                return true;
+            }
+            Stage::Leave | Stage::Flush | Stage::Part if lost => self.begin_to_forget(job, now_ns),
+            Stage::Leave if job.left == 0 => self.flush_or_part(job, number, now_ns),
+            Stage::Leave | Stage::Flush if late => return self.give_up(job, number, now_ns),
+            Stage::Flush => return self.flush_ended(job, number, now_ns),
+            Stage::Part if job.left == 0 => {
+                self.shut(number, now_ns);
+                job.stage = Stage::Shut;
+            }
+            Stage::Shut if path.is_disconnected() && path.admin.is_none() => {
+                self.begin_to_forget(job, now_ns);
+            }
+            Stage::Forget => return job.left == 0 && self.forgotten(job),
+            _ => {}
+        }
+        false
+    }
+
+    /// A path is to be in use; true: it is, or won't be.
+    fn arrive(&mut self, job: &mut Job, number: usize, late: bool, now_ns: u64) -> bool {
+        let path = &self.paths[number];
+        let lost = path.phase == Phase::Lost;
+        match job.stage {
+            Stage::Join if lost => {
+                let line = path.comeback.line.clone();
+                let unknown = || format!("{}: not every core could open its queue", path.uri);
+                job.failure = Some(
+                    Some(line)
+                        .filter(|it| !it.is_empty())
+                        .unwrap_or_else(unknown),
+                );
+                self.begin_to_forget(job, now_ns);
+            }
+            Stage::Join if job.left == 0 => {
+                self.order(job, What::Use, now_ns);
+                self.answer(job, Ok(()));
+                return true;
+            }
+            Stage::Join if late => self.lose(number, Some("not connected in time"), now_ns),
+            Stage::Return if path.phase == Phase::Live => {
+                self.answer(job, Ok(()));
+                return true;
+            }
+            Stage::Return if late => {
+                let line = &path.comeback.line;
+                let why = format!("not live yet, it is tried again and again: {line}");
+                self.answer(job, Err(why));
+                return true;
+            }
+            _ => {}
+        }
+        false
+    }
+
+    /// All cores are drained. Any core's flush covers what the controller completed for all (T13).
+    fn flush_or_part(&mut self, job: &mut Job, number: usize, now_ns: u64) {
+        let path = &mut self.paths[number];
+        let live = path.phase == Phase::Live;
+        if live && (job.unflushed || path.unflushed_elsewhere) {
+            path.farewell = None;
+            job.stage = Stage::Flush;
+            self.flush_for_good(number, now_ns);
+        } else {
+            job.stage = Stage::Part;
+            self.order(job, What::Part, now_ns);
+        }
+    }
+
+    fn flush_ended(&mut self, job: &mut Job, number: usize, now_ns: u64) -> bool {
+        match self.paths[number].farewell {
+            None => {}
+            Some(true) => {
+                job.stage = Stage::Part;
+                self.order(job, What::Part, now_ns);
+            }
+            Some(false) => return self.give_up(job, number, now_ns),
+        }
+        false
+    }
+
+    /// A path can't leave in order: it is lost, or used again.
+    fn give_up(&mut self, job: &mut Job, number: usize, now_ns: u64) -> bool {
+        if job.force {
+            self.lose(
+                number,
+                Some("removed before all of its I/O had ended"),
+                now_ns,
+            );
+            return false;
+        }
+        let what = match job.stage {
+            Stage::Flush => "its controller didn't flush",
+            _ => "its I/O didn't end in time",
+        };
+        let why = format!("{}: {what}; it is in use again", self.paths[number].uri);
+        self.order(job, What::Use, now_ns);
+        self.answer(job, Err(why));
+        true
+    }
+
+    /// The controller of a path whose queues are closed on all cores is shut down.
+    fn shut(&mut self, number: usize, now_ns: u64) {
+        let path = &mut self.paths[number];
+        let conn = path.conn(Role::Admin);
+        match (path.link(Role::Admin), &mut path.admin) {
+            (Link::Open, Some(admin)) => {
+                path.shutting_down = true;
+                admin.shutdown(now_ns);
+                self.outputs.transmit(conn);
+                self.drain_admin(number, now_ns);
+                let timeout_ns = self.paths[number].timeout_ns();
+                self.wake_by(timeout_ns.unwrap_or(u64::MAX));
+            }
+            _ => self.close(number, Role::Admin, true, now_ns),
+        }
+    }
+
+    /// A path is disconnected, or lost: whoever asked is answered, and all cores forget it.
+    fn begin_to_forget(&mut self, job: &mut Job, now_ns: u64) {
+        let result = job.failure.take().map_or(Ok(()), Err);
+        self.answer(job, result);
+        job.stage = Stage::Forget;
+        job.place = self.number(job.volume, job.path).unwrap_or(VACANT);
+        job.until_ns = u64::MAX;
+        self.order(job, What::Forget, now_ns);
+    }
+
+    /// All cores have forgotten a path.
+    fn forgotten(&mut self, job: &Job) -> bool {
+        if job.left == 0 {
+            let freed = HostEvent::Freed(job.volume, Some(job.path));
+            self.events.push_back(freed);
+        }
+        job.left == 0
+    }
+
+    /// One stage of a change of a volume; true: it is over.
+    fn advance_volume(&mut self, job: &mut Job, now_ns: u64) -> bool {
+        let late = job.until_ns <= now_ns;
+        match job.stage {
+            Stage::Open => {
+                let tried = self.paths_of(job.volume).all(|path| path.comeback.tried);
+                let refused = self.paths_of(job.volume).find(|path| path.refused);
+                if let Some(refused) = refused {
+                    job.failure = Some(refused.comeback.line.clone());
+                    job.stage = Stage::Empty;
+                    self.order(job, What::Close, now_ns);
+                    let until_ns = now_ns.saturating_add(self.settings.connect_timeout_ns);
+                    self.empty(job.volume, until_ns, now_ns);
+                } else if tried || late {
+                    self.answer(job, Ok(()));
+                    return true;
+                }
+            }
+            Stage::Empty => {
+                let mut jobs = self.jobs.iter();
+                let empty = self.paths_of(job.volume).next().is_none()
+                    && !jobs.any(|it| it.volume == job.volume);
+                if empty {
+                    job.stage = Stage::ForgetVolume;
+                    self.order(job, What::ForgetVolume, now_ns);
+                }
+            }
+            _ if job.left == 0 => {
+                let result = job.failure.take().map_or(Ok(()), Err);
+                self.answer(job, result);
+                self.events.push_back(HostEvent::Freed(job.volume, None));
+                return true;
+            }
+            _ => {}
+        }
+        false
+    }
+}
