@@ -21,7 +21,7 @@
 //!
 //! # Limits
 //! 64 paths per volume, [`VOLUMES_MAX`] volumes, and as many paths in all as
-//! [`HostEngine::with_room`] was told. One change of a path at a time, except that it may be failed.
+//! [`HostEngine::with_room`] was told. One change of a path at a time, but failing it.
 use super::path::{Phase, Will};
 use super::types::{HostEvent, PathConfig, PathKind, PathNews, VolumeConfig};
 use super::{HostEngine, VACANT};

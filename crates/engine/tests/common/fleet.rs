@@ -11,7 +11,7 @@ use std::rc::Rc;
 pub const ROOM: usize = 70;
 pub type Answer = Result<Changed, String>;
 
-/// All cores of a host, and a target; what one core tells another is passed on, as the program does.
+/// All cores of a host, and a target; what one core tells another is passed on.
 pub struct Fleet {
     pub world: World,
     pub hosts: Vec<Rc<RefCell<HostEngine>>>,
