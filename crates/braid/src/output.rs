@@ -124,6 +124,16 @@ pub fn note(text: &str) {
     let _ = writeln!(io::stderr(), "braid: {text}");
 }
 
+/// What can be done about an error that isn't about what was asked for, to stand behind it.
+pub fn advice(error: &io::Error) -> &'static str {
+    use rustix::io::Errno;
+    match error.raw_os_error().map(Errno::from_raw_os_error) {
+        Some(Errno::MFILE) => " (raise the limit of open files (ulimit -n))",
+        Some(Errno::NFILE) => " (raise the sysctl fs.file-max, or end what holds files)",
+        _ => "",
+    }
+}
+
 /// How results are shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Format {

@@ -34,6 +34,11 @@ impl Progress {
         }
     }
 
+    /// Whether somebody sees it.
+    pub fn is_shown(&self) -> bool {
+        !self.bar.is_hidden()
+    }
+
     /// The next task begins; `done` is what came before it.
     pub fn begin(&mut self, label: &str, done: Duration) {
         (self.before, self.label, self.last) = (done, label.to_owned(), None);

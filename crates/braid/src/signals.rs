@@ -1,13 +1,19 @@
 //! Ctrl-C, SIGTERM and a terminal that hangs up: the first asks for an orderly end, the second ends
 //! at once.
+use crate::output;
 use anyhow::Context;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Whether the user wants to stop.
-#[derive(Clone, Debug, Default)]
-pub struct Interrupt(Arc<AtomicBool>);
+#[derive(Clone, Default)]
+pub struct Interrupt {
+    flag: Arc<AtomicBool>,
+    wake: Arc<Mutex<Option<Wake>>>,
+}
+
+type Wake = Box<dyn Fn() + Send>;
 
 impl Interrupt {
     /// Listens for the signals.
@@ -16,21 +22,53 @@ impl Interrupt {
     /// The operating system refuses.
     pub fn install() -> anyhow::Result<Self> {
         let interrupt = Self::default();
-        let hangup = (!is_ignored(SIGHUP)).then_some(SIGHUP);
-        for signal in [SIGINT, SIGTERM].into_iter().chain(hangup) {
+        let mut signals = vec![SIGINT, SIGTERM];
+        if !is_ignored(SIGHUP) {
+            signals.push(SIGHUP);
+        }
+        for &signal in &signals {
             // In this order: the shutdown applies only once the flag below was set.
-            let flag = Arc::clone(&interrupt.0);
+            let flag = Arc::clone(&interrupt.flag);
             signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, flag)
-                .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&interrupt.0)))
+                .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&interrupt.flag)))
                 .context("cannot listen for signals")?;
         }
+        let mut signals = catch(&signals)?;
+        let told = interrupt.clone();
+        let wait = move || signals.forever().for_each(|_| told.wake());
+        let builder = std::thread::Builder::new().name("signals".into());
+        builder.spawn(wait).context("cannot start a thread")?;
         Ok(interrupt)
     }
 
     /// Whether a signal has come.
     pub fn is_set(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
+        self.flag.load(Ordering::Relaxed)
     }
+
+    /// What is done at a signal, from another thread, instead of what was to be done before. Look
+    /// at [`Interrupt::is_set`] afterwards: one may have come earlier.
+    pub fn on_signal(&self, wake: impl Fn() + Send + 'static) {
+        *self.wake.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(wake));
+    }
+
+    fn wake(&self) {
+        self.flag.store(true, Ordering::Relaxed);
+        if let Some(wake) = &*self.wake.lock().unwrap_or_else(PoisonError::into_inner) {
+            wake();
+        }
+    }
+}
+
+/// Signals, one after the other.
+///
+/// # Errors
+/// The operating system refuses.
+pub fn catch(signals: &[i32]) -> anyhow::Result<signal_hook::iterator::Signals> {
+    signal_hook::iterator::Signals::new(signals).map_err(|error| {
+        let advice = output::advice(&error);
+        anyhow::Error::new(error).context(format!("cannot listen for signals{advice}"))
+    })
 }
 
 /// Whether this process was started to ignore a signal, as nohup does with SIGHUP.

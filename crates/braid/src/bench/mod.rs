@@ -111,7 +111,7 @@ fn measure(args: &BenchArgs, interrupt: Interrupt) -> anyhow::Result<Option<Stri
         .runtime_ns
         .map(|ns| Duration::from_nanos(ns.saturating_add(tasks[0].warmup_ns)));
     let mut progress = Progress::new(total);
-    let finished = host.run(tasks, |moment| progress.show(moment));
+    let finished = host.run(tasks, &mut progress);
     progress.finish();
     let finished = finished?;
     // Lost paths make an orderly end fail as well; the figures count all the same.

@@ -273,8 +273,7 @@ impl Stage {
             runtime_ns: Some(runtime_ns),
         };
         self.progress.begin(label, self.done);
-        let progress = &mut self.progress;
-        let finished = self.host.run(vec![task], |moment| progress.show(moment))?;
+        let finished = self.host.run(vec![task], &mut self.progress)?;
         self.done += Duration::from_nanos(warmup_ns + runtime_ns);
         if let Some(why) = finished.failed {
             bail!("{label}: {why}");

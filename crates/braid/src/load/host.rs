@@ -2,13 +2,14 @@
 //! them tasks, waits for their ends, adds up.
 //!
 //! # Contract
-//! Nothing here is on the I/O path. The controlling thread sleeps; every [`TICK`] it looks whether
-//! the user wants to stop and shows progress.
+//! Nothing here is on the I/O path. The controlling thread sleeps until something happens; only
+//! where somebody sees progress it wakes every [`TICK`] to show it.
 use super::board::Board;
 use super::machine::{LoadControl, LoadEvent, LoadMachine, Progress};
 use super::worker::{Finished, Task};
 use crate::cli::Usage;
 use crate::output;
+use crate::progress;
 use crate::signals::Interrupt;
 use crate::uri::{PathUri, UriKind};
 use anyhow::{Context, anyhow, bail};
@@ -110,6 +111,11 @@ impl Host {
             .collect();
         let board = Arc::new(Board::new(plan.cores.len(), paths));
         let (told, events) = mpsc::channel();
+        let wake = told.clone();
+        interrupt.on_signal(move || {
+            // The receiver is gone: nothing runs that could be stopped.
+            let _ = wake.send(LoadEvent::Interrupted);
+        });
         let mut cores: Vec<Core> = Vec::new();
         // Core 0 comes last: it passes on to the others what it learns.
         for number in (0..plan.cores.len()).rev() {
@@ -161,43 +167,46 @@ impl Host {
         }
     }
 
-    /// Runs one task per core to their ends; `watch` is called now and then.
+    /// Runs one task per core to their ends.
     ///
     /// # Errors
     /// A reactor died. A volume that is lost is a result: [`Finished::failed`].
     pub fn run(
         &mut self,
         tasks: Vec<Task>,
-        mut watch: impl FnMut(Moment),
+        line: &mut progress::Progress,
     ) -> anyhow::Result<Finished> {
         let mut waiting = tasks.len();
         for (core, task) in self.cores.iter().zip(tasks) {
             core.sender.send(LoadControl::Start(Box::new(task)));
         }
         let start = Instant::now();
-        let mut stopping = false;
+        let (mut failed, mut stopping) = (false, false);
         let mut result: Option<Finished> = None;
         while waiting > 0 {
-            let mut stop = self.interrupt.is_set();
-            match self.events.recv_timeout(TICK) {
+            if (failed || self.interrupt.is_set()) && !stopping {
+                stopping = true;
+                self.send_all(|| LoadControl::Interrupt);
+            }
+            let event = match line.is_shown() {
+                true => self.events.recv_timeout(TICK),
+                false => self.events.recv().map_err(Into::into),
+            };
+            match event {
                 Ok(LoadEvent::Finished(finished)) => {
                     waiting -= 1;
-                    stop |= finished.failed.is_some();
+                    failed |= finished.failed.is_some();
                     match &mut result {
                         None => result = Some(*finished),
                         Some(sum) => sum.merge(*finished),
                     }
                 }
-                Ok(LoadEvent::Failed(_)) => stop = true,
-                Ok(LoadEvent::Ready(..)) => {}
+                Ok(LoadEvent::Failed(_)) => failed = true,
+                Ok(LoadEvent::Ready(..) | LoadEvent::Interrupted) => {}
                 Ok(LoadEvent::Warning(what)) => output::note(&what),
                 Ok(LoadEvent::Gone(core)) => return Err(self.bury(core)),
-                Err(RecvTimeoutError::Timeout) => watch(self.moment(start)),
+                Err(RecvTimeoutError::Timeout) => line.show(self.moment(start)),
                 Err(RecvTimeoutError::Disconnected) => bail!("all reactors have ended"),
-            }
-            if stop && !stopping {
-                stopping = true;
-                self.send_all(|| LoadControl::Interrupt);
             }
         }
         result.context("a task needs at least one core")
@@ -233,26 +242,24 @@ impl Host {
         let limit = Duration::from_nanos(plan.connect_timeout_ns) * 4 + Duration::from_secs(10);
         let start = Instant::now();
         while waiting > 0 {
-            match self.events.recv_timeout(TICK) {
+            if self.interrupt.is_set() {
+                bail!("interrupted while connecting");
+            }
+            let left = limit.saturating_sub(start.elapsed());
+            match self.events.recv_timeout(left) {
                 Ok(LoadEvent::Ready(volume, info)) => {
                     waiting -= 1;
                     infos[usize::from(volume)] = Some(info);
                 }
                 Ok(LoadEvent::Failed(why)) => return Err(anyhow!(why)),
-                Ok(LoadEvent::Finished(_)) => {}
+                Ok(LoadEvent::Finished(_) | LoadEvent::Interrupted) => {}
                 Ok(LoadEvent::Warning(what)) => output::note(&what),
                 Ok(LoadEvent::Gone(core)) => return Err(self.bury(core)),
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => bail!("all reactors have ended"),
-            }
-            if self.interrupt.is_set() {
-                bail!("interrupted while connecting");
-            }
-            if start.elapsed() > limit {
-                bail!(
+                Err(RecvTimeoutError::Timeout) => bail!(
                     "the paths are not ready after {} s",
                     start.elapsed().as_secs()
-                );
+                ),
+                Err(RecvTimeoutError::Disconnected) => bail!("all reactors have ended"),
             }
         }
         self.volumes = infos.into_iter().flatten().collect();

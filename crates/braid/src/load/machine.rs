@@ -51,6 +51,8 @@ pub enum LoadEvent {
     Finished(Box<Finished>),
     /// The reactor of that core has ended, whatever the reason.
     Gone(u16),
+    /// The user wants to stop: see [`crate::signals::Interrupt`].
+    Interrupted,
 }
 
 /// Says [`LoadEvent::Gone`] when its machine is dropped.

@@ -181,8 +181,7 @@ fn say_ready(volume: &str, info: &VolumeInfo) {
 
 /// A second SIGTERM or SIGINT ends the process at once.
 fn listen_for_signals(to: mpsc::Sender<RunEvent>) -> anyhow::Result<()> {
-    let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM, SIGHUP])
-        .context("cannot listen for signals")?;
+    let mut signals = crate::signals::catch(&[SIGINT, SIGTERM, SIGHUP])?;
     let wait = move || {
         let mut ending = false;
         for signal in signals.forever() {

@@ -41,7 +41,7 @@ pub fn embedded(config: &EmbeddedConfig) -> anyhow::Result<Embedded> {
     (target.cpu, target.spin) = (config.cpu, config.spin);
     Ok(Embedded {
         nqn,
-        launched: launch(&target)?,
+        launched: launch(&target, None)?,
     })
 }
 

@@ -2,9 +2,13 @@
 //! reactor started.
 use super::backend::Backend;
 use super::config::{Config, Port};
+use super::faults::FaultSettings;
 use super::limits::CQT_MS_MAX;
+use super::log::Waker;
+use crate::output;
 use anyhow::{Context, anyhow, bail};
 use engine::DeviceId;
+use engine::machine::{Machine, Memory};
 use engine::target::{Board, Faults, Log, TargetConfig, TargetControl, TargetEngine};
 use nvme::controller::{NamespaceConfig, PortConfig, SubsystemConfig};
 use runtime::{Handle, ReactorConfig, ReactorStats, Sender};
@@ -21,7 +25,7 @@ pub struct Launched {
     pub board: Arc<Board>,
     /// What happens to connections.
     pub log: Arc<Log>,
-    handle: Handle<TargetEngine>,
+    handle: Handle<Watched>,
 }
 
 impl Launched {
@@ -40,11 +44,52 @@ impl Launched {
     }
 }
 
-/// Starts a target.
+/// The engine, and whom it wakes when there is something for the log.
+pub struct Watched {
+    engine: TargetEngine,
+    log: Arc<Log>,
+    waker: Option<Waker>,
+    /// Events of the log that were told of.
+    told: u64,
+    /// Faults are or were injected: their counters may change in any turn.
+    faulty: bool,
+}
+
+impl Machine for Watched {
+    type Control = TargetControl;
+
+    engine::pass_on!(engine);
+
+    fn handle_control(&mut self, message: TargetControl, now_ns: u64) {
+        self.faulty |= matches!(message, TargetControl::Faults(..));
+        self.engine.handle_control(message, now_ns);
+    }
+
+    fn turn(&mut self, memory: &mut dyn Memory, now_ns: u64) {
+        self.engine.turn(memory, now_ns);
+        let written = self.log.written();
+        if self.faulty || written != self.told {
+            self.told = written;
+            if let Some(waker) = &self.waker {
+                waker.wake();
+            }
+        }
+    }
+
+    fn poll_timeout(&self) -> Option<u64> {
+        self.engine.poll_timeout()
+    }
+
+    fn handle_timeout(&mut self, now_ns: u64) {
+        self.engine.handle_timeout(now_ns);
+    }
+}
+
+/// Starts a target; `waker` is woken when there is something for its log.
 ///
 /// # Errors
 /// Whatever of it can't be had; each names the key or object.
-pub fn launch(config: &Config) -> anyhow::Result<Launched> {
+pub fn launch(config: &Config, waker: Option<Waker>) -> anyhow::Result<Launched> {
     let backends = open_backends(config)?;
     let listeners = config.ports.iter().map(|port| bind(&port.listen));
     let listeners = listeners.collect::<anyhow::Result<Vec<_>>>()?;
@@ -86,7 +131,17 @@ pub fn launch(config: &Config) -> anyhow::Result<Launched> {
             .map(|backend| backend.device.clone())
             .collect(),
     };
-    let handle = runtime::spawn(reactor, engine)?;
+    let watched = Watched {
+        engine,
+        log: Arc::clone(&log),
+        waker,
+        told: 0,
+        faulty: config
+            .ports
+            .iter()
+            .any(|port| port.faults != FaultSettings::default()),
+    };
+    let handle = runtime::spawn(reactor, watched)?;
     Ok(Launched {
         addresses,
         backends,
@@ -137,27 +192,14 @@ fn bind(listen: &str) -> anyhow::Result<TcpListener> {
             ),
             std::io::ErrorKind::AddrNotAvailable => "it is no address of this machine".into(),
             std::io::ErrorKind::PermissionDenied => "ports below 1024 need privileges".into(),
-            _ if is_out_of_files(&error) => {
-                "raise the limit of open files: ulimit -n, ulimit -Hn".into()
-            }
             _ => String::new(),
         };
         let advice = match advice.as_str() {
-            "" => advice,
+            "" => output::advice(&error).to_owned(),
             advice => format!(" ({advice})"),
         };
         anyhow::Error::new(error).context(format!("cannot listen on {address}{advice}"))
     })
-}
-
-fn is_out_of_files(error: &std::io::Error) -> bool {
-    let code = error
-        .raw_os_error()
-        .map(rustix::io::Errno::from_raw_os_error);
-    matches!(
-        code,
-        Some(rustix::io::Errno::MFILE | rustix::io::Errno::NFILE)
-    )
 }
 
 /// The address in the discovery log and in the URI. A wildcard is none that a host could connect to

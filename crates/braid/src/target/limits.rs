@@ -2,7 +2,7 @@
 
 /// Longest delay, service time or stall that may be asked for: an hour.
 pub const WAIT_NS_MAX: u64 = 3_600_000_000_000;
-/// How often the log is written.
+/// How often the log is written at most.
 pub const LOG_PERIOD: std::time::Duration = std::time::Duration::from_millis(250);
 /// Most lines about connections that are written each time; the rest is counted.
 pub const LOG_LINES_MAX: usize = 16;

@@ -1,9 +1,9 @@
 //! The target's log: what happens to connections and which faults were injected, on standard error.
 //!
 //! # Contract
-//! A thread of its own reads the engine's events and counters now and then and prints a bounded number
-//! of lines; the reactor never waits for it, nor does the end of the process for longer than
-//! [`LOG_END_WAIT`].
+//! A thread of its own sleeps until the reactor says that there is something, then reads the engine's
+//! events and counters and prints a bounded number of lines, at most once per [`LOG_PERIOD`]. The
+//! reactor never waits for it, nor does the end of the process for longer than [`LOG_END_WAIT`].
 use super::limits::{LOG_END_WAIT, LOG_LINES_MAX, LOG_PERIOD};
 use engine::machine::Closed;
 use engine::target::{Board, Event, FaultStats, Log, Why};
@@ -11,8 +11,29 @@ use nvme::controller::CloseReason;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 
+/// The reactor's end: there is something to tell.
+#[derive(Clone, Debug)]
+pub struct Waker(SyncSender<()>);
+
+/// The thread's end.
+pub struct Wakes(Receiver<()>);
+
+/// Both ends.
+pub fn wakes() -> (Waker, Wakes) {
+    let (to, from) = sync_channel(1);
+    (Waker(to), Wakes(from))
+}
+
+impl Waker {
+    /// Never waits: one that was not yet taken stands for all.
+    pub fn wake(&self) {
+        let _ = self.0.try_send(());
+    }
+}
+
 /// The running thread.
 pub struct Logger {
+    waker: Waker,
     stop: SyncSender<()>,
     ended: Receiver<()>,
 }
@@ -29,7 +50,12 @@ impl Logger {
     ///
     /// # Errors
     /// There can be no thread.
-    pub fn start(log: Arc<Log>, board: Arc<Board>, ports: usize) -> std::io::Result<Self> {
+    pub fn start(
+        (waker, wakes): (Waker, Wakes),
+        log: Arc<Log>,
+        board: Arc<Board>,
+        ports: usize,
+    ) -> std::io::Result<Self> {
         let (stop, stopped) = sync_channel::<()>(1);
         let (end, ended) = sync_channel(1);
         let mut reader = Reader {
@@ -39,29 +65,33 @@ impl Logger {
         };
         let run = move || {
             loop {
-                let last = !matches!(
-                    stopped.recv_timeout(LOG_PERIOD),
-                    Err(RecvTimeoutError::Timeout)
-                );
-                reader.lines().iter().for_each(|line| eprintln!("{line}"));
-                if last {
+                let _ = wakes.0.recv();
+                reader.print();
+                let pause = stopped.recv_timeout(LOG_PERIOD);
+                if !matches!(pause, Err(RecvTimeoutError::Timeout)) {
+                    reader.print();
                     let _ = end.send(());
                     return;
                 }
             }
         };
         std::thread::Builder::new().name("log".into()).spawn(run)?;
-        Ok(Logger { stop, ended })
+        Ok(Logger { waker, stop, ended })
     }
 
     /// Tells what is left, unless nobody takes it.
     pub fn end(self) {
         let _ = self.stop.send(());
+        self.waker.wake();
         let _ = self.ended.recv_timeout(LOG_END_WAIT);
     }
 }
 
 impl Reader {
+    fn print(&mut self) {
+        self.lines().iter().for_each(|line| eprintln!("{line}"));
+    }
+
     /// What is new.
     fn lines(&mut self) -> Vec<String> {
         let mut lines = Vec::new();

@@ -3,7 +3,7 @@ use super::backend::Backend;
 use super::config::{Config, Port};
 use super::control::{self, Control};
 use super::launch::{Launched, launch};
-use super::log::Logger;
+use super::log::{self, Logger};
 use super::quantity::{Duration, FromText, Size};
 use super::settings::Settings;
 use crate::cli::Usage;
@@ -84,7 +84,9 @@ pub fn run(args: ServeArgs) -> anyhow::Result<()> {
     config.spin |= args.spin;
     config.socket = args.socket.or(config.socket);
     let socket = control_socket(config.socket.take())?;
-    let mut launched = launch(&config).map_err(|error| too_large(error, &config))?;
+    let (waker, wakes) = log::wakes();
+    let mut launched =
+        launch(&config, Some(waker.clone())).map_err(|error| too_large(error, &config))?;
     launched.backends.iter_mut().for_each(Backend::keep);
     stop_on_signals(&launched)?;
     if let Some(socket) = &socket {
@@ -94,7 +96,10 @@ pub fn run(args: ServeArgs) -> anyhow::Result<()> {
     let (log, board) = (launched.log.clone(), launched.board.clone());
     let logger = match args.quiet {
         true => None,
-        false => Some(Logger::start(log, board, ports).context("cannot start a thread")?),
+        false => {
+            let logger = Logger::start((waker, wakes), log, board, ports);
+            Some(logger.context("cannot start a thread")?)
+        }
     };
     announce(&config, &launched);
     let ended = launched.join();
@@ -210,8 +215,7 @@ fn control_socket(path: Option<PathBuf>) -> anyhow::Result<Option<PrivateSocket>
 
 /// The first SIGTERM or SIGINT ends the target in order, a second one at once.
 fn stop_on_signals(launched: &Launched) -> anyhow::Result<()> {
-    let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM])
-        .context("cannot listen for signals")?;
+    let mut signals = crate::signals::catch(&[SIGINT, SIGTERM])?;
     let sender = launched.sender();
     let wait = move || {
         for (count, signal) in signals.forever().enumerate() {

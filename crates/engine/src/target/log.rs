@@ -70,6 +70,11 @@ impl Log {
         self.written.store(number + 1, Ordering::Release);
     }
 
+    /// Events so far, read or not: whether there is anything new.
+    pub fn written(&self) -> u64 {
+        self.written.load(Ordering::Relaxed)
+    }
+
     /// The reader's: the oldest event not yet read, and how many before it were lost.
     pub fn pop(&self) -> Option<(u64, Event)> {
         let mut number = self.read.load(Ordering::Relaxed);
