@@ -18,6 +18,11 @@
 //! becomes read, merge and write, in order with the changes it overlaps. A trim shrinks to the
 //! blocks that it covers whole.
 //!
+//! Changes of the same whole blocks that are in flight together, from one connection or several,
+//! are not ordered among each other, nor are the I/Os that a large one is cut into: each block ends
+//! up as one of them wrote it, and from the last answer on all connections read the same (T46). A
+//! change that is sent after another's answer comes after it.
+//!
 //! A request that finds no memory, or no free slot in the engine, waits (T6); nothing fails for it.
 //!
 //! # Limits
