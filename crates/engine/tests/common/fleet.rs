@@ -104,7 +104,8 @@ impl Fleet {
             let events = &mut self.events[core];
             let before = events.len();
             load.step(&mut self.world, &self.hosts[core], events);
-            for event in events[before..].to_vec() {
+            let new: Vec<HostEvent> = events[before..].to_vec();
+            for event in new {
                 self.pass_on(event);
             }
         }
