@@ -260,3 +260,41 @@ fn a_second_sigterm_ends_it_at_once() {
     pair.engine.signal(rustix::process::Signal::TERM);
     assert_eq!(pair.engine.ended().code(), Some(128 + 15));
 }
+
+/// One write; how many the engine has held so far.
+fn first_write(pair: &Pair) -> u64 {
+    let mut client = Client::open(&pair.path("v0.sock"));
+    assert_eq!(client.write(0, 3), 0);
+    let stat = pair.ask(&["stat"], "c.sock");
+    let held = stat["volumes"][0]["failover"]["held_total"].as_u64();
+    held.unwrap_or_else(|| panic!("{stat}"))
+}
+
+#[test]
+fn t09_an_engine_after_one_that_was_killed_writes_only_when_the_bound_has_passed() {
+    let keys = "io_timeout = \"5s\"\nkeep_alive = \"1s\"";
+    let Some(mut pair) = Pair::start(keys) else {
+        return;
+    };
+    let config = pair.path("b.toml");
+    let text = std::fs::read_to_string(&config).unwrap();
+    let text = text.replace("name = \"v0\"\n", "name = \"v0\"\nquiesce_time = \"1s\"\n");
+    std::fs::write(&config, text).unwrap();
+    // Begun anew with these keys, after a clean stop: nothing to wait for.
+    pair.engine.signal(rustix::process::Signal::TERM);
+    assert!(pair.engine.ended().success());
+    pair.engine = engine(pair.directory.path());
+    assert_eq!(first_write(&pair), 0, "held after a clean stop");
+    pair.engine.signal(rustix::process::Signal::KILL);
+    pair.engine.ended();
+    let begun = Instant::now();
+    pair.engine = engine(pair.directory.path());
+    assert_eq!(first_write(&pair), 1);
+    assert!(begun.elapsed() >= Duration::from_secs(3), "2 × 1 s and 1 s");
+    let line = pair.engine.notes("was not stopped cleanly");
+    assert!(line.contains("its writes wait 3000 ms"), "{line}");
+    pair.engine.signal(rustix::process::Signal::TERM);
+    assert!(pair.engine.ended().success());
+    pair.engine = engine(pair.directory.path());
+    assert_eq!(first_write(&pair), 0, "held after a clean stop");
+}

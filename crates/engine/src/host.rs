@@ -7,7 +7,7 @@
 //! * `session`: a path is connected, learnt, checked, opened
 //! * `io`: the course of one I/O; `slots`: the table of those in flight
 //! * `loss`: a path ends; `proof`: its controller is reset; `reconnect`: it comes back
-//! * `wait`: what its I/O does meanwhile
+//! * `wait`: what its I/O does meanwhile; `mark`: what an engine that was killed leaves to the next
 //! * `stop`: the engine stops; `flush`: to every controller with unflushed writes
 //! * `change`: what paths and volumes there are, by `stages`; `errand`: what each core does for it
 //! * `status`, `device`: what answers mean; `report`: lines for people
@@ -35,6 +35,7 @@ mod errand;
 mod flush;
 mod io;
 mod loss;
+mod mark;
 mod outputs;
 mod path;
 mod proof;
@@ -119,6 +120,12 @@ struct Volume {
     behind: Lane,
     /// Writes that are or were held, and those behind them (T9).
     holds: Holds,
+    /// Changes of data that wait for the end of what the engine before this one had sent.
+    gate: Lane,
+    /// When that is; 0: it is over.
+    gate_ns: u64,
+    /// Longest bound that is kept durably.
+    marked_ns: u64,
     /// Totals of [`HoldStats`]; the rest of it is zero here.
     totals: HoldStats,
     /// A path left with acknowledged writes that were never flushed: what to say when the next
@@ -149,6 +156,9 @@ impl Volume {
             delayed: Lane::EMPTY,
             flushes: Lane::EMPTY,
             behind: Lane::EMPTY,
+            gate: Lane::EMPTY,
+            gate_ns: 0,
+            marked_ns: 0,
             holds: Holds::new(io_max as usize),
             totals: HoldStats::default(),
             lost_cache: None,
@@ -174,12 +184,13 @@ impl Volume {
     }
 
     /// All lanes of I/Os that are on no path.
-    fn lanes(&mut self) -> [&mut Lane; 4] {
+    fn lanes(&mut self) -> [&mut Lane; 5] {
         [
             &mut self.queue,
             &mut self.delayed,
             &mut self.behind,
             &mut self.flushes,
+            &mut self.gate,
         ]
     }
 
@@ -484,6 +495,7 @@ impl Machine for HostEngine {
                 change,
                 wait_ns,
             } => self.change(ticket, change, wait_ns, now_ns),
+            HostControl::Marked(volume, bound_ns) => self.marked(volume, bound_ns, now_ns),
             HostControl::Stop => self.stop(now_ns),
         }
     }

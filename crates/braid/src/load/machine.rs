@@ -140,6 +140,7 @@ impl LoadMachine {
                 HostEvent::NoPath(_)
                 | HostEvent::Returned(..)
                 | HostEvent::Report(_)
+                | HostEvent::Mark(..)
                 | HostEvent::Unfinished { .. } => {}
                 // Nor does anything change.
                 HostEvent::Changed(..) | HostEvent::Freed(..) | HostEvent::Removed(_) => {}

@@ -3,12 +3,11 @@
 //! # Contract
 //! The file is replaced whole or not at all. A choice wins over the configuration that was there
 //! when it was made; a configuration that says something else later, wins.
+use super::state;
 use anyhow::Context;
 use policy::{Knobs, Policy};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::fs;
-use std::io::{ErrorKind, Write};
 use std::path::PathBuf;
 
 /// All choices, and their file.
@@ -50,14 +49,8 @@ impl Choices {
     /// # Errors
     /// It can't be read, or isn't ours.
     pub fn read(path: PathBuf) -> anyhow::Result<Self> {
-        let map = match fs::read_to_string(&path) {
-            Ok(text) => serde_json::from_str(&text)
-                .with_context(|| format!("{} (remove it to forget choices)", path.display()))?,
-            Err(error) if error.kind() == ErrorKind::NotFound => BTreeMap::new(),
-            Err(error) => {
-                return Err(error).with_context(|| format!("cannot read {}", path.display()));
-            }
-        };
+        let map = state::read(&path)
+            .with_context(|| format!("{} (remove it to forget choices)", path.display()))?;
         Ok(Self { path, map })
     }
 
@@ -91,21 +84,8 @@ impl Choices {
         };
         let mut map = self.map.clone();
         map.insert(volume.to_owned(), choice);
-        self.replace(&map)
-            .with_context(|| format!("cannot write {}", self.path.display()))?;
+        state::write(&self.path, &map)?;
         self.map = map;
-        Ok(())
-    }
-
-    fn replace(&self, map: &BTreeMap<String, Choice>) -> anyhow::Result<()> {
-        let directory = self.path.parent().context("no directory")?;
-        fs::create_dir_all(directory)?;
-        let temporary = self.path.with_extension("new");
-        let mut file = fs::File::create(&temporary)?;
-        file.write_all(serde_json::to_string_pretty(map)?.as_bytes())?;
-        file.sync_all()?;
-        fs::rename(&temporary, &self.path)?;
-        fs::File::open(directory)?.sync_all()?;
         Ok(())
     }
 }
@@ -113,6 +93,7 @@ impl Choices {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     #[test]
     fn a_choice_survives_until_the_configuration_says_something_else() {

@@ -6,7 +6,7 @@ use crate::load::board::Board;
 use crate::load::host::{Resources, VolumePlan};
 use anyhow::bail;
 use engine::export::{ExportConfig, ExportControl, ExportEngine};
-use engine::host::{HostConfig, HostControl, HostEngine, PathNews, VolumeConfig};
+use engine::host::{HostConfig, HostControl, HostEngine, PathNews, Recovery, VolumeConfig};
 use nvme::host::{Digests, HostIdentity};
 use policy::{Knobs, Policy};
 use runtime::{Handle, ReactorConfig, Sender};
@@ -39,6 +39,7 @@ impl Cores {
         config: &Config,
         identity: &HostIdentity,
         chosen: impl Fn(&Volume) -> (Policy, Knobs),
+        unclean_stop_ns: impl Fn(&Volume) -> u64,
         events: &mpsc::Sender<RunEvent>,
     ) -> anyhow::Result<Self> {
         let mut resources = Resources::default();
@@ -53,7 +54,11 @@ impl Cores {
                 paths: paths.map(|p| (p.uri.clone(), p.distance)).collect(),
             };
             volumes.push(VolumeConfig {
-                recovery: volume.recovery(),
+                recovery: Recovery {
+                    unclean_stop_ns: unclean_stop_ns(volume),
+                    marks: true,
+                    ..volume.recovery()
+                },
                 ..resources.volume(&plan, false)?
             });
         }
@@ -132,6 +137,12 @@ impl Senders {
         self.0[0].send(RunControl::Export(ExportControl::Host(HostControl::Path(
             news,
         ))));
+    }
+
+    /// A mark with this bound is durable, or can't be.
+    pub fn marked(&self, volume: u16, bound_ns: u64) {
+        let marked = HostControl::Marked(volume, bound_ns);
+        self.0[0].send(RunControl::Export(ExportControl::Host(marked)));
     }
 
     /// Another policy or knobs for a volume, on all cores.

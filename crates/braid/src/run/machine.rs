@@ -33,6 +33,8 @@ pub enum RunEvent {
     NoPath(u16),
     /// What another core learnt of a path: core 0 decides what becomes of it.
     ForCoreZero(PathNews),
+    /// A volume's controllers may execute what they had for so many ns: to be kept.
+    Mark(u16, u64),
     /// The time to drain is over, and of this volume so many changes of data and other I/Os have
     /// failed for it.
     Unfinished(u16, u32, u32),
@@ -132,6 +134,9 @@ impl RunMachine {
                     if self.core == 0 {
                         self.tell(RunEvent::NoPath(volume));
                     }
+                }
+                ExportEvent::Host(HostEvent::Mark(volume, bound_ns)) => {
+                    self.tell(RunEvent::Mark(volume, bound_ns));
                 }
                 ExportEvent::Host(HostEvent::Unfinished {
                     volume,

@@ -1,7 +1,8 @@
 //! `braid run`: volumes attached and exported; and the verbs that speak to it.
 //!
 //! * [`config`]: what it is to be; [`address`]: where clients connect
-//! * [`cores`]: its cores; [`machine`]: the one of each; [`choices`]: what survives a restart
+//! * [`cores`]: its cores; [`machine`]: the one of each
+//! * [`choices`]: what survives a restart; [`marks`]: what survives a death; [`state`]: their files
 //! * [`service`]: what can be asked of it; [`report`]: the answers; [`reload`]: another
 //!   configuration
 //! * [`client`]: the verbs that ask; [`stat`]: what `stat` shows
@@ -15,10 +16,12 @@ mod client;
 mod config;
 mod cores;
 mod machine;
+mod marks;
 mod reload;
 mod report;
 mod service;
 mod stat;
+mod state;
 
 pub use client::{EngineVerb, ask};
 
@@ -34,6 +37,7 @@ use config::Config;
 use cores::Cores;
 use engine::host::VolumeInfo;
 use machine::RunEvent;
+use marks::Marks;
 use sd_notify::NotifyState;
 use service::Service;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -69,12 +73,17 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
         hostnqn: config.hostnqn.clone(),
         hostid: config.hostid.map(|id| uuid::Uuid::from_bytes(id.0)),
     })?;
-    let choices = Choices::read(choices_path(&path)?)?;
+    let choices = Choices::read(state_path("choices", &path)?)?;
+    let mut marks = Marks::read(state_path("marks", &path)?)?;
+    for line in marks.in_words(&config) {
+        output::note(&line);
+    }
     let (told, events) = mpsc::channel();
     let chosen = |volume: &config::Volume| choices.of(&volume.name, volume.policy, volume.knobs());
     // Signals first: one that comes while paths are opened must not be lost.
     listen_for_signals(told.clone())?;
-    let cores = Cores::start(&config, &identity, chosen, &told)?;
+    let unclean_stop_ns = |volume: &config::Volume| marks.wait_ns(volume);
+    let cores = Cores::start(&config, &identity, chosen, unclean_stop_ns, &told)?;
     let drain_ns = config.drain_timeout.0;
     let volumes = config.volumes.len();
     let service = Arc::new(Service::new(config, identity, choices, cores.senders()));
@@ -85,14 +94,15 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
             output::print(&line).ok();
         }
         let _ = sd_notify::notify(false, &[NotifyState::Ready]);
-        attend(&events, &service, &args.config, volumes)
+        attend(&events, &service, &args.config, volumes, &mut marks)
     });
     let _ = sd_notify::notify(false, &[NotifyState::Stopping]);
     service.close();
     let stopped = cores.stop(drain_ns);
     drop(socket);
     ended.and(stopped)?;
-    finished(&events, &service, drain_ns)
+    finished(&events, &service, drain_ns)?;
+    marks.clear(&service.state().config)
 }
 
 /// Whether all I/O ended well in the time that it had.
@@ -126,14 +136,14 @@ fn finished(
     Ok(())
 }
 
-/// One file of choices for each control socket: several engines of one user don't share it.
-fn choices_path(socket: &Path) -> anyhow::Result<PathBuf> {
+/// One file of a kind for each control socket: several engines of one user don't share it.
+fn state_path(kind: &str, socket: &Path) -> anyhow::Result<PathBuf> {
     let socket = std::path::absolute(socket)?;
     let name = uuid::Uuid::new_v5(
         &uuid::Uuid::NAMESPACE_URL,
         socket.as_os_str().as_encoded_bytes(),
     );
-    Ok(identity::state_directory()?.join(format!("choices-{}.json", name.simple())))
+    Ok(identity::state_directory()?.join(format!("{kind}-{}.json", name.simple())))
 }
 
 /// Until a signal ends it.
@@ -142,6 +152,7 @@ fn attend(
     service: &Service,
     config: &Path,
     volumes: usize,
+    marks: &mut Marks,
 ) -> anyhow::Result<()> {
     let mut ready = vec![false; volumes];
     loop {
@@ -159,6 +170,7 @@ fn attend(
                 service.name(volume)
             )),
             RunEvent::ForCoreZero(news) => service.tell_core_zero(news),
+            RunEvent::Mark(volume, bound_ns) => service.mark(marks, volume, bound_ns),
             // Only once it drains.
             RunEvent::Unfinished(..) => {}
             RunEvent::Gone => anyhow::bail!("a core has ended unexpectedly"),

@@ -13,9 +13,11 @@ use super::choices::Choices;
 use super::config::{Config, Export, Volume};
 use super::cores::Senders;
 use super::machine::RunControl;
+use super::marks::Marks;
 use super::report::Report;
 use crate::control::rpc::Failure;
 use crate::control::server::Methods;
+use crate::output;
 use engine::export::{ExportControl, Offer};
 use engine::host::{PathNews, VolumeInfo};
 use engine::limits::EXPORTS_MAX;
@@ -217,6 +219,19 @@ impl Service {
     /// Passes on to core 0 what another core learnt of a path.
     pub fn tell_core_zero(&self, news: PathNews) {
         self.senders.tell_core_zero(news);
+    }
+
+    /// Keeps the bound of a volume's controllers; then they may be used, also if it can't be kept.
+    pub fn mark(&self, marks: &mut Marks, volume: u16, bound_ns: u64) {
+        let of = self.state().config.volumes[usize::from(volume)].clone();
+        if let Err(error) = marks.keep(&of, bound_ns) {
+            output::note(&format!(
+                "{}: if this engine is killed, the next one will not know that it must wait for \
+                 writes under way, and may lose data: {error:#}",
+                of.name
+            ));
+        }
+        self.senders.marked(volume, bound_ns);
     }
 
     /// Whether the clients of a volume are on this core.

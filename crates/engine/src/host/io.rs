@@ -33,7 +33,7 @@ impl HostEngine {
             return Err(SubmitError::Range);
         }
         let refused = refusal(io.op, limits);
-        let free = volume.holds.is_empty();
+        let free = volume.holds.is_empty() && volume.gate_ns == 0;
         let index = self.slots.take(io, now_ns).ok_or(SubmitError::Full)?;
         if let Some(outcome) = refused {
             self.slots.end(index, outcome, NO_PATH, now_ns);

@@ -89,6 +89,8 @@ pub(super) struct Path {
     pub unflushed_elsewhere: bool,
     /// Changes of data that the lost controller may yet execute (T9).
     pub held: Lane,
+    /// Core 0: what it shows, not used before its bound is marked.
+    pub unmarked: Option<Box<PathFacts>>,
     /// Core 0: its lost controller is being reset, and must have answered by then.
     pub resetting: Option<u64>,
     /// Its lost controller was reset: what it had is not executed any more.
@@ -170,6 +172,7 @@ impl Path {
             flushed: 0,
             unflushed_elsewhere: false,
             held: Lane::EMPTY,
+            unmarked: None,
             resetting: None,
             proved: false,
             will: Will::Used,

@@ -202,12 +202,17 @@ impl HostEngine {
             self.paths_of(volume)
                 .flat_map(|path| self.slots.of(&path.held))
         };
-        let oldest = held().min_by_key(|slot| slot.started_ns);
+        let gated = || self.slots.of(&it.gate);
+        let oldest = held().chain(gated()).min_by_key(|slot| slot.started_ns);
+        let at_gate = |slot| gated().any(|other| core::ptr::eq(slot, other));
         let queued = || self.slots.of(&it.queue);
         super::HoldStats {
-            held: held().count() as u32,
+            held: (held().count() + gated().count()) as u32,
             held_since_ns: oldest.map(|slot| slot.started_ns),
-            reason: oldest.map(|slot| self.reason(volume, slot.path, slot.until_ns)),
+            reason: oldest.map(|slot| match at_gate(slot) {
+                true => super::HoldReason::UncleanStop(it.gate_ns),
+                false => self.reason(volume, slot.path, slot.until_ns),
+            }),
             behind: self.slots.of(&it.behind).count() as u32,
             queued: queued().count() as u32,
             queued_since_ns: queued().map(|slot| slot.started_ns).min(),

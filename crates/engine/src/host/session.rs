@@ -30,6 +30,9 @@ impl HostEngine {
         if self.is_ending() {
             return;
         }
+        for volume in (0..).take(self.volumes.len()) {
+            self.shut_gate(volume, now_ns);
+        }
         for number in 0..self.paths.len() {
             if !self.paths[number].is_vacant() {
                 self.begin(number, now_ns);
@@ -80,6 +83,7 @@ impl HostEngine {
         })));
         path.phase = Phase::Learning;
         path.shutting_down = false;
+        path.unmarked = None;
         self.open(number, Role::Admin, now_ns);
     }
 
@@ -175,7 +179,7 @@ impl HostEngine {
                     controller,
                     namespace,
                 };
-                self.found(Box::new(facts), now_ns);
+                self.mark_then_find(Box::new(facts), now_ns);
             }
         }
     }
@@ -194,6 +198,14 @@ impl HostEngine {
 
     /// Core 0: the namespaces or their ANA states have changed (T30).
     fn relearnt(&mut self, number: usize, namespaces: &[NamespaceInfo], now_ns: u64) {
+        if let Some(facts) = &mut self.paths[number].unmarked {
+            let nsid = facts.namespace.nsid;
+            let found = namespaces.iter().find(|it| it.nsid == nsid);
+            return match found {
+                Some(namespace) => facts.namespace.clone_from(namespace),
+                None => self.lose(number, Some(&report::namespace_gone(nsid)), now_ns),
+            };
+        }
         let Some(facts) = &self.paths[number].facts else {
             return;
         };

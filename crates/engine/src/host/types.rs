@@ -292,6 +292,10 @@ pub enum HostEvent {
     NoPath(u16),
     /// With recovery: a path that was lost is live again; one line.
     Returned(u16, String),
+    /// Core 0, where [`Recovery::marks`]: a controller of the volume is to be used that may execute
+    /// what it had for so many ns after we are gone (`u64::MAX`: nothing bounds it). To be kept
+    /// durably, then answered by [`HostControl::Marked`].
+    Mark(u16, u64),
     /// The time to drain is over: so many changes of data and other I/Os of a volume had not ended
     /// and fail. What became of the changes is not known.
     Unfinished {
@@ -410,6 +414,9 @@ pub enum HostControl {
         /// How long it may take, ns.
         wait_ns: u64,
     },
+    /// To core 0: a mark of this volume that holds this bound, ns, is durable; or can't be, and its
+    /// user was told.
+    Marked(u16, u64),
     /// No more I/O is taken; what is under way has the time that [`HostControl::Drain`] gave it,
     /// or `connect_timeout_ns` if that never came. Then controllers are shut down in order, then
     /// comes `Output::Stop`. Core 0 shuts the controllers down, so it comes last.

@@ -4,6 +4,7 @@
 //! * a busy path: `delayed`
 //! * the end of what a lost controller may do: `held`, per path (T9). It is proved (`proof`), or
 //!   bounded from the end of every connection of that controller, ours and other cores'
+//! * the end of what the engine before this one had sent: `gate` (`mark`)
 //! * an overlapping write before it that is or was held: `behind`
 //!
 //! # Contract
@@ -19,6 +20,7 @@ use super::counters::group;
 use super::slots::Lane;
 use super::types::{Io, IoOp, NO_PATH};
 use super::{HostEngine, WriteFailover};
+use nvme::host::ControllerInfo;
 use policy::{PathIndex, Request};
 use volume::hold::{Range, bound_ns};
 use volume::{Attempt, Disposition, Outcome};
@@ -206,8 +208,12 @@ impl HostEngine {
     /// How long the controller of a path may execute what it had, from the end of its connections.
     pub(super) fn bound_ns(&self, number: usize) -> Option<u64> {
         let path = &self.paths[number];
-        let controller = &path.facts.as_ref()?.controller;
-        let quiesce_ns = self.volumes[usize::from(path.volume)].recovery.quiesce_ns;
+        self.bound_of(path.volume, &path.facts.as_ref()?.controller)
+    }
+
+    /// The same of a controller of a volume.
+    pub(super) fn bound_of(&self, volume: u16, controller: &ControllerInfo) -> Option<u64> {
+        let quiesce_ns = self.volumes[usize::from(volume)].recovery.quiesce_ns;
         let grain_ms = u32::from(controller.kas) * 100;
         if grain_ms == 0 {
             return None; // it has no keep-alive timer
@@ -223,14 +229,22 @@ impl HostEngine {
     #[cold]
     pub(super) fn is_behind(&mut self, index: u32) -> bool {
         let io = &self.slots.get(index).io;
-        let holds = &mut self.volumes[usize::from(io.volume)].holds;
-        let Some(range) = range(io).filter(|range| holds.overlaps(*range)) else {
+        let it = &mut self.volumes[usize::from(io.volume)];
+        let Some(range) = range(io) else {
             return false;
         };
-        let fenced = holds.insert(index, range).is_ok();
+        let overlaps = it.holds.overlaps(range);
+        if !overlaps && it.gate_ns == 0 {
+            return false;
+        }
+        let fenced = it.holds.insert(index, range).is_ok();
         let course = &mut self.slots.get_mut(index).course;
         (course.fenced, course.watched) = (fenced, true);
-        self.put_behind(index);
+        if overlaps {
+            self.put_behind(index);
+        } else {
+            self.put_at_gate(index);
+        }
         true
     }
 
@@ -267,12 +281,15 @@ impl HostEngine {
         let delayed = self.volumes.iter().map(|it| &it.delayed);
         let held = self.paths.iter().map(|path| &path.held);
         let others = delayed.chain(held).flat_map(|lane| self.slots.of(lane));
-        let first = queued.chain(others.map(|slot| slot.until_ns)).min();
+        let gates = self.volumes.iter().map(|it| it.gate_ns);
+        let waits = queued.chain(others.map(|slot| slot.until_ns));
+        let first = waits.chain(gates.filter(|&gate_ns| gate_ns > 0)).min();
         first.filter(|&at_ns| at_ns < u64::MAX)
     }
 
     /// Ends the waits whose time is over.
     pub(super) fn waits_over(&mut self, now_ns: u64) {
+        self.open_gates(now_ns);
         for number in 0..self.paths.len() {
             while let Some(index) = self.due(&self.paths[number].held, now_ns) {
                 self.unhold(number, index, now_ns);

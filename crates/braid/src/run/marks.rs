@@ -1,0 +1,151 @@
+//! That an engine may have written: kept so that its successor knows if it never stopped cleanly,
+//! and how long to wait then before it writes itself (T9).
+//!
+//! # Contract
+//! A mark is durable before the first queue of a controller whose bound it holds is opened. It goes
+//! after a stop in which all I/O ended. A volume is known by its name, in the file of its engine's
+//! control socket: an engine on another socket, or a volume of another name, does not see it.
+use super::config::{Config, Volume};
+use super::state;
+use anyhow::Context;
+use engine::host::WriteFailover;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// All marks, and their file.
+pub struct Marks {
+    path: PathBuf,
+    /// As in the file.
+    map: BTreeMap<String, Mark>,
+    /// What an engine before this one left there.
+    found: BTreeMap<String, Mark>,
+    since: Instant,
+}
+
+/// Of one volume.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Mark {
+    /// How long the slowest of its controllers may execute what it had; none: nothing bounds it.
+    bound_ms: Option<u64>,
+    /// Its paths.
+    paths: Vec<String>,
+}
+
+impl Mark {
+    fn bound(&self) -> Duration {
+        self.bound_ms.map_or(Duration::MAX, Duration::from_millis)
+    }
+}
+
+impl Marks {
+    /// Reads the file, if there is one.
+    ///
+    /// # Errors
+    /// It can't be read, or isn't ours.
+    pub fn read(path: PathBuf) -> anyhow::Result<Self> {
+        let map: BTreeMap<String, Mark> = state::read(&path).with_context(|| {
+            format!(
+                "{} says which volumes were not stopped cleanly; remove it only if no write of an \
+                 earlier engine can be under way any more",
+                path.display()
+            )
+        })?;
+        Ok(Self {
+            path,
+            found: map.clone(),
+            map,
+            since: Instant::now(),
+        })
+    }
+
+    /// How long a volume's writes must wait, ns; `u64::MAX`: nothing bounds it.
+    pub fn wait_ns(&self, volume: &Volume) -> u64 {
+        let fenced = volume.recovery().write_failover == WriteFailover::Fenced;
+        let mark = self.found.get(&volume.name).filter(|_| fenced);
+        mark.map_or(0, |mark| {
+            let ms = mark.bound_ms.unwrap_or(u64::MAX);
+            ms.saturating_mul(1_000_000)
+        })
+    }
+
+    /// A line for every volume that was not stopped cleanly.
+    pub fn in_words(&self, config: &Config) -> Vec<String> {
+        let left = |volume: &Volume| Some((uris(volume), self.found.get(&volume.name)?.clone()));
+        let volumes = config.volumes.iter();
+        let volumes = volumes.filter_map(|volume| Some((volume, left(volume)?)));
+        let line = |(volume, (uris, mark)): (&Volume, (Vec<String>, Mark))| {
+            let name = &volume.name;
+            if volume.recovery().write_failover == WriteFailover::Immediate {
+                return format!(
+                    "{name}: was not stopped cleanly, and write_failover = \"immediate\": what was \
+                     under way then may overwrite what is written now"
+                );
+            }
+            let wait = match mark.bound_ms {
+                Some(ms) => format!("its writes wait {ms} ms until that is over"),
+                None => format!(
+                    "without keep_alive nothing bounds that, so its writes wait; set \
+                     write_failover = \"immediate\", or remove {} once that target was restarted",
+                    self.path.display()
+                ),
+            };
+            let moved = match uris == mark.paths {
+                true => "",
+                false => "; its paths were others then, and may have led elsewhere",
+            };
+            format!(
+                "{name}: was not stopped cleanly, and its controllers may yet execute what they \
+                 were sent: {wait}{moved}"
+            )
+        };
+        volumes.map(line).collect()
+    }
+
+    /// Keeps a bound, ns, if it is longer than the one that is kept.
+    ///
+    /// # Errors
+    /// The file can't be written.
+    pub fn keep(&mut self, volume: &Volume, bound_ns: u64) -> anyhow::Result<()> {
+        let bound_ms = (bound_ns < u64::MAX).then(|| bound_ns.div_ceil(1_000_000));
+        let mut mark = Mark {
+            bound_ms,
+            paths: uris(volume),
+        };
+        if let Some(old) = self
+            .map
+            .get(&volume.name)
+            .filter(|it| it.bound() > mark.bound())
+        {
+            mark.bound_ms = old.bound_ms;
+        }
+        self.map.insert(volume.name.clone(), mark);
+        state::write(&self.path, &self.map)
+    }
+
+    /// All I/O of these volumes has ended; but what an earlier engine left may not be over.
+    ///
+    /// # Errors
+    /// The file can't be written.
+    pub fn clear(&mut self, config: &Config) -> anyhow::Result<()> {
+        let waited = self.since.elapsed();
+        for volume in &config.volumes {
+            let earlier = self.found.get(&volume.name);
+            match earlier.filter(|mark| mark.bound() > waited) {
+                Some(mark) => self.map.insert(volume.name.clone(), mark.clone()),
+                None => self.map.remove(&volume.name),
+            };
+        }
+        state::write(&self.path, &self.map)
+    }
+}
+
+fn uris(volume: &Volume) -> Vec<String> {
+    volume
+        .paths
+        .iter()
+        .map(|path| path.uri.to_string())
+        .collect()
+}

@@ -1,0 +1,39 @@
+//! Small files that must survive an engine: read whole, replaced whole or not at all, durably.
+use anyhow::Context;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::fs;
+use std::io::{ErrorKind, Write};
+use std::path::Path;
+
+/// What a file holds; the default if there is none.
+///
+/// # Errors
+/// It can't be read, or holds something else.
+pub fn read<T: DeserializeOwned + Default>(path: &Path) -> anyhow::Result<T> {
+    match fs::read_to_string(path) {
+        Ok(text) => Ok(serde_json::from_str(&text)?),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(T::default()),
+        Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
+    }
+}
+
+/// Replaces a file.
+///
+/// # Errors
+/// It can't be written; then it is as before.
+pub fn write<T: Serialize>(path: &Path, value: &T) -> anyhow::Result<()> {
+    replace(path, value).with_context(|| format!("cannot write {}", path.display()))
+}
+
+fn replace<T: Serialize>(path: &Path, value: &T) -> anyhow::Result<()> {
+    let directory = path.parent().context("no directory")?;
+    fs::create_dir_all(directory)?;
+    let temporary = path.with_extension("new");
+    let mut file = fs::File::create(&temporary)?;
+    file.write_all(serde_json::to_string_pretty(value)?.as_bytes())?;
+    file.sync_all()?;
+    fs::rename(&temporary, path)?;
+    fs::File::open(directory)?.sync_all()?;
+    Ok(())
+}

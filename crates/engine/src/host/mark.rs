@@ -1,0 +1,96 @@
+//! Our own death is a lost path as well (T9): what a killed engine had sent may be executed after
+//! its successor has begun to write.
+//!
+//! Before a controller's I/O queues are opened, core 0 asks its owner for a durable mark that holds
+//! the controller's bound ([`HostEvent::Mark`]), and waits for [`HostControl::Marked`]; so no write
+//! of any core goes out unmarked. An engine whose predecessor left its mark holds changes of data,
+//! not reads, for the bound that it says, from its own start on.
+//!
+//! # Limits
+//! The mark is there from the first connection on, whether or not data are changed: an engine
+//! that only reads and is killed makes its successor wait as well.
+//!
+//! [`HostControl::Marked`]: super::HostControl::Marked
+use super::path::{Phase, Role};
+use super::types::{HostEvent, PathFacts};
+use super::{HostEngine, WriteFailover};
+use alloc::boxed::Box;
+
+impl HostEngine {
+    /// A volume begins: after an unclean stop its changes of data wait.
+    pub(super) fn shut_gate(&mut self, volume: u16, now_ns: u64) {
+        let it = &mut self.volumes[usize::from(volume)];
+        let recovery = it.recovery;
+        let fenced = recovery.write_failover == WriteFailover::Fenced;
+        if recovery.enabled && fenced && recovery.unclean_stop_ns > 0 {
+            it.gate_ns = now_ns.saturating_add(recovery.unclean_stop_ns);
+            let gate_ns = it.gate_ns;
+            self.wake_by(gate_ns);
+        }
+    }
+
+    /// A change of data waits until what the engine before this one had sent is over.
+    pub(super) fn put_at_gate(&mut self, index: u32) {
+        let slot = self.slots.get_mut(index);
+        let it = &mut self.volumes[usize::from(slot.io.volume)];
+        slot.until_ns = it.gate_ns;
+        it.totals.held_total += 1;
+        self.slots.push(&mut it.gate, index, false);
+    }
+
+    /// Lets go what waits for a time that has come.
+    pub(super) fn open_gates(&mut self, now_ns: u64) {
+        for volume in 0..self.volumes.len() {
+            let it = &mut self.volumes[volume];
+            if it.gate_ns == 0 || it.gate_ns > now_ns {
+                continue;
+            }
+            it.gate_ns = 0;
+            while let Some(index) = self.volumes[volume].gate.front() {
+                let it = &mut self.volumes[volume];
+                self.slots.unlink(&mut it.gate, index);
+                let held_ns = now_ns.saturating_sub(self.slots.get(index).placed_ns);
+                it.totals.held_ns_max = it.totals.held_ns_max.max(held_ns);
+                it.totals.bounded_total += 1;
+                self.excuse(index, now_ns);
+                self.place_again(index, now_ns);
+            }
+        }
+    }
+
+    /// Core 0: a controller is known; its queues are opened once its bound is marked.
+    pub(super) fn mark_then_find(&mut self, facts: Box<PathFacts>, now_ns: u64) {
+        let Some(number) = self.number(facts.volume, facts.path) else {
+            return;
+        };
+        let it = &self.volumes[usize::from(facts.volume)];
+        let fenced = it.recovery.write_failover == WriteFailover::Fenced;
+        let wanted = it.recovery.marks && it.recovery.enabled && fenced;
+        let bound_ns = self.bound_of(facts.volume, &facts.controller);
+        let bound_ns = bound_ns.unwrap_or(u64::MAX);
+        if !wanted || bound_ns <= it.marked_ns {
+            return self.found(facts, now_ns);
+        }
+        let volume = facts.volume;
+        self.paths[number].unmarked = Some(facts);
+        self.events.push_back(HostEvent::Mark(volume, bound_ns));
+    }
+
+    /// Core 0: a mark that holds this bound is durable.
+    pub(super) fn marked(&mut self, volume: u16, bound_ns: u64, now_ns: u64) {
+        let Some(it) = self.volumes.get_mut(usize::from(volume)) else {
+            return;
+        };
+        it.marked_ns = it.marked_ns.max(bound_ns);
+        for number in 0..self.paths.len() {
+            let path = &mut self.paths[number];
+            let waits = path.phase == Phase::Learning && path.is_open(Role::Admin);
+            if path.volume == volume
+                && waits
+                && let Some(facts) = path.unmarked.take()
+            {
+                self.mark_then_find(facts, now_ns);
+            }
+        }
+    }
+}

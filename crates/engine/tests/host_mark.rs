@@ -1,0 +1,130 @@
+//! An engine that was killed, and the one after it (T9).
+#![allow(clippy::unwrap_used, reason = "a test")]
+mod common;
+
+use common::*;
+use engine::Machine;
+use engine::host::{
+    HoldReason, HostConfig, HostControl, HostEngine, HostEvent, IoDone, Recovery, WriteFailover,
+};
+use std::cell::RefCell;
+use std::rc::Rc;
+use volume::Outcome;
+
+/// Keep-alive 1 s, 500 ms stand in for CQT: the bound is 2.5 s.
+const BOUND_NS: u64 = 2_500 * MS;
+
+fn config(change: impl FnOnce(&mut Recovery)) -> HostConfig {
+    let mut host = host_config(2);
+    host.kato_ms = 1000;
+    let recovery = &mut host.volumes[0].recovery;
+    *recovery = Recovery::default();
+    recovery.quiesce_ns = 500 * MS;
+    change(recovery);
+    host
+}
+
+#[test]
+fn t09_no_queue_is_opened_before_the_bound_is_marked() {
+    let mut rig = Rig::new(config(|it| it.marks = true), target_config(2));
+    rig.world.pass(SECOND);
+    rig.poll();
+    let marks = |rig: &Rig| {
+        let events = rig.events.iter();
+        let those = events.filter(|event| matches!(event, HostEvent::Mark(0, BOUND_NS)));
+        those.count()
+    };
+    assert_eq!((marks(&rig), rig.world.connections(HOST)), (2, 2));
+    rig.control(HostControl::Marked(0, BOUND_NS - 1));
+    rig.world.pass(SECOND);
+    assert_eq!(rig.world.connections(HOST), 2, "too short a mark");
+    rig.control(HostControl::Marked(0, BOUND_NS));
+    rig.ready();
+    assert_eq!(rig.world.connections(HOST), 4);
+    // A path that returns needs no other mark.
+    let before = marks(&rig);
+    rig.world.cut(HOST, 0);
+    rig.world.pass(SECOND);
+    rig.poll();
+    assert_eq!((marks(&rig), rig.world.connections(HOST)), (before, 4));
+}
+
+#[test]
+fn t09_after_an_unclean_stop_changes_wait_in_order_and_reads_do_not() {
+    let mut rig = Rig::new(
+        config(|it| it.unclean_stop_ns = 3 * SECOND),
+        target_config(2),
+    );
+    let start_ns = rig.world.now_ns;
+    rig.ready();
+    for (slot, version) in [(0, 1), (1, 2)] {
+        let at = slot as usize * (128 << 10);
+        fill(&mut rig.world.nodes[HOST].arena.0[at..][..4096], 0, version);
+        rig.submit(&write(0, slot)).unwrap();
+    }
+    rig.submit(&write(5, 2)).unwrap();
+    assert_eq!(rig.one(&read(0, 3), 10 * MS).outcome, Outcome::Done);
+    let stats = rig.host.borrow().hold_stats(0);
+    assert_eq!((stats.held, stats.behind), (2, 1));
+    let until_ns = start_ns + 3 * SECOND;
+    assert_eq!(stats.reason, Some(HoldReason::UncleanStop(until_ns)));
+    assert!(rig.run(4 * SECOND, |_, done| done.len() == 3));
+    assert!((until_ns..until_ns + 10 * MS).contains(&rig.world.now_ns));
+    let mut want = vec![0; 4096];
+    fill(&mut want, 0, 2);
+    assert_eq!(rig.disk.bytes.borrow()[..4096], want[..]);
+    assert_eq!(rig.one(&write(0, 1), 10 * MS).outcome, Outcome::Done);
+    assert_eq!(rig.host.borrow().hold_stats(0).held, 0);
+}
+
+/// Kills an engine whose write the disk executes 2 s later, starts another, which writes version 2;
+/// what block 0 holds in the end.
+fn killed(second: HostConfig) -> u64 {
+    let mut rig = Rig::new(config(|_| ()), target_config(2));
+    rig.ready();
+    fill(&mut rig.world.nodes[HOST].arena.0[..4096], 0, 1);
+    rig.world.nodes[TARGET].disks[0].delay_ns = 2 * SECOND;
+    rig.submit(&write(0, 0)).unwrap();
+    rig.world.pass(MS);
+    rig.world.nodes[TARGET].disks[0].delay_ns = 0;
+    rig.world.nodes[HOST].stopped = true;
+    rig.world.cut(HOST, 0);
+    rig.world.cut(HOST, 1);
+    let heir = Rc::new(RefCell::new(HostEngine::new(second)));
+    let node = rig.world.add(heir.clone(), 8 << 20);
+    rig.world.nodes[node].addresses = rig.world.nodes[HOST].addresses.clone();
+    fill(&mut rig.world.nodes[node].arena.0[..4096], 0, 2);
+    let mut done: Option<IoDone> = None;
+    let mut asked = false;
+    rig.world.run(60 * SECOND, |world| {
+        while let Some(event) = { heir.borrow_mut().poll_event() } {
+            if let HostEvent::Done(end) = event {
+                done = Some(end);
+            }
+        }
+        if !asked {
+            asked = heir.borrow_mut().submit(&write(0, 0), world.now_ns).is_ok();
+        }
+        false
+    });
+    assert_eq!(done.unwrap().outcome, Outcome::Done);
+    let _ = heir.borrow_mut().poll_output();
+    let mut want = vec![0; 4096];
+    let version = (1..=2).find(|&version| {
+        fill(&mut want, 0, version);
+        rig.disk.bytes.borrow()[..4096] == want[..]
+    });
+    version.unwrap()
+}
+
+#[test]
+fn t09_a_write_of_an_engine_that_was_killed_does_not_overwrite_its_successors() {
+    let immediate = |it: &mut Recovery| {
+        it.unclean_stop_ns = BOUND_NS;
+        it.write_failover = WriteFailover::Immediate;
+    };
+    for change in [|_: &mut Recovery| (), immediate] {
+        assert_eq!(killed(config(change)), 1, "canary: the late write is real");
+    }
+    assert_eq!(killed(config(|it| it.unclean_stop_ns = BOUND_NS)), 2);
+}
