@@ -351,7 +351,9 @@ fn a_volume_comes_and_goes_with_all_its_io_ended() {
 /// and well, every change is answered once, nothing is in flight, and what was not removed is live.
 fn history(seed: u64, cores: u16) {
     let mut fleet = Fleet::new(cores, 2, target(6));
-    (0..seed).for_each(|_| drop(fleet.world.next(2)));
+    (0..seed).for_each(|_| {
+        fleet.world.next(2);
+    });
     fleet.load(0);
     let mut asked = 0;
     for _ in 0..40 {
