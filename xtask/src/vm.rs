@@ -67,9 +67,10 @@ pub fn run(root: &Path, task: &Task) -> Result<ExitCode> {
         Task::Shell(options) => machine::shell(&build(false)?, options),
         Task::Run(args) => {
             let script = suite::find(root, &args.script)?;
+            let options = args.options.over(&suite::options(&script)?);
             let run = machine::Run {
                 script: &script,
-                options: &args.options,
+                options: &options,
                 echo: true,
             };
             let ended = machine::run(&build(false)?, &run)?;

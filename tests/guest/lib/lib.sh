@@ -10,6 +10,7 @@ fail() {
 
 # check NAME COMMAND…: the command succeeds.
 check() {
+    local name said
     name=$1
     shift
     if said=$("$@" 2>&1); then ok "$name"; else fail "$name" "status $? of '$*': $said"; fi
@@ -17,9 +18,11 @@ check() {
 
 # refused NAME COMMAND…: the command fails.
 refused() {
+    local name said
     name=$1
     shift
     if said=$("$@" 2>&1); then fail "$name" "'$*' succeeded: $said"; else ok "$name"; fi
+    echo "$said" >/tmp/said
 }
 
 # same NAME FOUND EXPECTED
@@ -29,17 +32,18 @@ same() {
 
 # until_true SECONDS COMMAND…: waits for an event; the bound is generous.
 until_true() {
-    tries=$(($1 * 5))
+    local until
+    until=$(($(date +%s) + $1))
     shift
     while ! "$@" >/dev/null 2>&1; do
-        tries=$((tries - 1))
-        [ "$tries" -gt 0 ] || return 1
+        [ "$(date +%s)" -lt "$until" ] || return 1
         sleep 0.2
     done
 }
 
 # reaches NAME SECONDS COMMAND…: the command succeeds at last.
 reaches() {
+    local name
     name=$1
     shift
     if until_true "$@"; then ok "$name"; else

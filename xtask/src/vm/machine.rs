@@ -26,7 +26,7 @@ const TAIL_LINES: usize = 40;
 const LINE_MAX: u64 = 1 << 16;
 
 /// How the guest is made.
-#[derive(Clone, clap::Args)]
+#[derive(Clone, Default, clap::Args)]
 pub struct Options {
     /// Count instructions instead of time: figures repeat on a busy machine.
     #[arg(long)]
@@ -40,15 +40,34 @@ pub struct Options {
     /// More words for QEMU, such as devices.
     #[arg(long, value_name = "WORDS", allow_hyphen_values = true)]
     pub qemu: Option<String>,
-    /// Processors of the guest.
-    #[arg(long, default_value_t = 2)]
-    pub cpus: u32,
-    /// Memory of the guest, MiB.
-    #[arg(long, default_value_t = 1024)]
-    pub memory: u32,
-    /// Seconds after which the guest is ended.
-    #[arg(long, default_value_t = 600)]
-    pub limit: u64,
+    /// Processors of the guest (default 2).
+    #[arg(long)]
+    pub cpus: Option<u32>,
+    /// Memory of the guest, MiB (default 1024).
+    #[arg(long)]
+    pub memory: Option<u32>,
+    /// Seconds after which the guest is ended (default 600).
+    #[arg(long)]
+    pub limit: Option<u64>,
+}
+
+impl Options {
+    /// These options; where one isn't given, that of `script`.
+    pub fn over(&self, script: &Self) -> Self {
+        Self {
+            icount: self.icount || script.icount,
+            net: self.net || script.net,
+            forward: [&script.forward[..], &self.forward].concat(),
+            qemu: self.qemu.clone().or_else(|| script.qemu.clone()),
+            cpus: self.cpus.or(script.cpus),
+            memory: self.memory.or(script.memory),
+            limit: self.limit.or(script.limit),
+        }
+    }
+
+    fn limit_s(&self) -> u64 {
+        self.limit.unwrap_or(600)
+    }
 }
 
 /// One script in one guest.
@@ -109,7 +128,7 @@ pub fn run(image: &Image, run: &Run<'_>) -> Result<Ended> {
     let extra = runs.join(format!("{name}.cpio"));
     write_file_system(image, &extra, Some(run.script))?;
     let begun = Instant::now();
-    let mut command = watched(run.options.limit + MARGIN_S);
+    let mut command = watched(run.options.limit_s() + MARGIN_S);
     let qemu = qemu(image, run.options, &extra)?;
     command.arg(qemu.get_program()).args(qemu.get_args());
     for (name, value) in qemu.get_envs() {
@@ -251,7 +270,7 @@ fn qemu(image: &Image, options: &Options, file_system: &Path) -> Result<Command>
     let mut boot = "console=ttyS0 panic=-1 rdinit=/init quiet loglevel=6 mitigations=off \
                     tsc=reliable no_timer_check random.trust_cpu=on nvme_core.multipath=Y"
         .to_owned();
-    boot += &format!(" braid.limit={}", options.limit);
+    boot += &format!(" braid.limit={}", options.limit_s());
     if net {
         boot += " braid.net";
     }
@@ -275,8 +294,12 @@ fn qemu(image: &Image, options: &Options, file_system: &Path) -> Result<Command>
     } else {
         command.args(["-accel", "tcg,thread=multi"]);
     }
-    command.arg("-smp").arg(options.cpus.to_string());
-    command.arg("-m").arg(options.memory.to_string());
+    command
+        .arg("-smp")
+        .arg(options.cpus.unwrap_or(2).to_string());
+    command
+        .arg("-m")
+        .arg(options.memory.unwrap_or(1024).to_string());
     command.arg("-kernel").arg(&image.kernel);
     command
         .arg("-initrd")

@@ -193,7 +193,7 @@ mod tests {
         assert!(is_named(Path::new("tests/guest/host.sh"), "host"));
         assert!(!is_named(Path::new("tests/guest/host.sh"), "hos"));
         let words = Words::try_parse_from(["--cpus", "4"]).unwrap();
-        assert_eq!((words.options.cpus, words.options.icount), (4, false));
+        assert_eq!((words.options.cpus, words.options.icount), (Some(4), false));
         assert!(Words::try_parse_from(["--what"]).is_err());
     }
 }

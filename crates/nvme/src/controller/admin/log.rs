@@ -188,8 +188,9 @@ fn discovery(shared: &Shared, controller: &Controller, out: &mut Vec<u8>) {
             trtype: 3,
             adrfam: if port.ipv6 { 2 } else { 1 },
             subtype: 2,
-            // No secure channel; SQ flow control may be switched off.
-            treq: 0b110,
+            // SQ flow control may be switched off. A secure channel is "not specified": hosts of
+            // libnvme take "not required" (10b) for TLS, and then find no key.
+            treq: 0b100,
             portid: port.id,
             cntlid: 0xffff,
             asqsz: ADMIN_ENTRIES_MAX,

@@ -406,6 +406,8 @@ fn discovery_log_by_the_well_known_name() {
             (traddr, "4420")
         );
         assert_eq!(text(&entry.subnqn), NQN);
+        // A secure channel "not specified" (00b): with "not required" libnvme connects by TLS.
+        assert_eq!((entry.treq, entry.sectype), (0b100, 0));
     }
     // As nvme-cli does: the header first, then records by offset.
     let second = Request {
