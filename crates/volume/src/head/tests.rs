@@ -333,7 +333,7 @@ fn t41_a_choice_among_some_is_balanced_and_leaves_the_others_as_they_were() {
 fn t38_a_path_that_comes_in_anothers_place_begins_anew() {
     for policy in POLICIES {
         let mut head = head(2, policy);
-        let mut spend = |head: &mut Head, count: u64| {
+        let spend = |head: &mut Head, count: u64| {
             (0..count).for_each(|at| {
                 let path = head.select(&request(at)).unwrap();
                 head.complete(path, Group::Read, Outcome::Done, 1000 + at, at);
