@@ -154,6 +154,7 @@ fn no_io_allocates_under_any_policy_even_on_a_full_path() {
         Policy::RoundRobin { bytes: 0 },
         Policy::QueueDepth,
         Policy::WeightedLatency,
+        Policy::Soonest,
     ] {
         for entries_max in [4, 128] {
             let mut config = host_config(2);

@@ -6,7 +6,7 @@
 //! iterations is the cost of one. POLICY `none` runs the same loop without the selector: what to
 //! subtract for the loop itself.
 use policy::{
-    Ana, Completion, Ended, Group, Knobs, PathIndex, PathView, Policy, Request, Selector,
+    Ana, Completion, Ended, Group, Knobs, PathIndex, PathView, Policy, Request, Selector, Ticket,
 };
 use std::hint::black_box;
 use std::process::ExitCode;
@@ -102,8 +102,11 @@ fn run(case: &Case) -> u64 {
             None => Some(PathIndex(black_box(&request).group as u8)),
         };
         let oldest = &mut in_flight[turn as usize % IN_FLIGHT];
-        let Some((path, group)) = std::mem::replace(oldest, chosen.map(|path| (path, group)))
-        else {
+        let ticket = selector
+            .as_ref()
+            .map_or(Ticket::default(), Selector::ticket);
+        let placed = chosen.map(|path| (path, group, ticket));
+        let Some((path, group, ticket)) = std::mem::replace(oldest, placed) else {
             continue;
         };
         let latency_ns = u64::from(latencies[turn as usize % 1024]) * (u64::from(path.0) + 1);
@@ -113,6 +116,8 @@ fn run(case: &Case) -> u64 {
             latency_ns,
             ended: Ended::Good,
             now_ns,
+            ticket,
+            gap_ns: 0,
         };
         let noted = match &mut selector {
             Some(selector) => {

@@ -4,7 +4,7 @@
 //! It decides from what is true of the paths now ([`PathView`]) and from what it saw of earlier
 //! I/Os ([`Completion`]). It knows nothing of NVMe: who is healthy and allowed was decided before.
 //!
-//! One policy, one file: `numa`, `round_robin`, `queue_depth`, `weighted_latency`.
+//! One policy, one file: `numa`, `round_robin`, `queue_depth`, `weighted_latency`, `soonest`.
 //!
 //! # Contract
 //! One core owns a selector: no lock, no atomic, no clock, no allocation. Per loop turn the owner
@@ -17,7 +17,7 @@
 //!
 //! # Origin
 //! Rows A1–A8 and A11 of document A (Linux NVMe native multipath, adaptive I/O policy, RFC v5);
-//! where a policy differs, its file says so. `round-robin:<bytes>` is row B2.
+//! where a policy differs, its file says so. `round-robin:<bytes>` is row B2, `soonest` our own (B8).
 #![no_std]
 #![forbid(unsafe_code)]
 #[cfg(test)]
@@ -30,6 +30,7 @@ mod parse;
 mod queue_depth;
 mod round_robin;
 mod selector;
+mod soonest;
 mod types;
 mod weighted_latency;
 
@@ -38,4 +39,4 @@ pub use selector::{Selector, TooManyPaths};
 pub use types::*;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

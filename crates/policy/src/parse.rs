@@ -39,8 +39,8 @@ pub enum KnobError {
 }
 
 impl Policy {
-    /// Reads `numa`, `round-robin`, `round-robin:<bytes>`, `queue-depth` or `weighted-latency`
-    /// (aliases `adaptive`, `weighted-lat`).
+    /// Reads `numa`, `round-robin`, `round-robin:<bytes>`, `queue-depth`, `weighted-latency`
+    /// (aliases `adaptive`, `weighted-lat`) or `soonest`.
     ///
     /// # Errors
     /// [`PolicyError`]; all four.
@@ -56,6 +56,7 @@ impl Policy {
             },
             "queue-depth" => Self::QueueDepth,
             "weighted-latency" | "adaptive" | "weighted-lat" => Self::WeightedLatency,
+            "soonest" => Self::Soonest,
             _ => return Err(PolicyError::Unknown),
         };
         match (policy, value) {
@@ -138,6 +139,7 @@ impl fmt::Display for Policy {
             Self::RoundRobin { bytes } => write!(f, "round-robin:{bytes}"),
             Self::QueueDepth => f.write_str("queue-depth"),
             Self::WeightedLatency => f.write_str("weighted-latency"),
+            Self::Soonest => f.write_str("soonest"),
         }
     }
 }
@@ -147,7 +149,7 @@ impl fmt::Display for PolicyError {
         match self {
             Self::Unknown => f.write_str(
                 "unknown policy; known are numa, round-robin, round-robin:<bytes>, queue-depth, \
-                 weighted-latency (also adaptive, weighted-lat)",
+                 weighted-latency (also adaptive, weighted-lat), soonest",
             ),
             Self::TakesNoValue => f.write_str(
                 "this policy takes no value; only round-robin does, as round-robin:<bytes>",
@@ -220,6 +222,7 @@ mod tests {
             ),
             ("adaptive", Policy::WeightedLatency, "weighted-latency"),
             ("weighted-lat", Policy::WeightedLatency, "weighted-latency"),
+            ("soonest", Policy::Soonest, "soonest"),
         ] {
             assert_eq!(Policy::parse(text), Ok(policy), "{text}");
             assert_eq!(policy.to_string(), shown);
@@ -236,6 +239,7 @@ mod tests {
             ("soon:512", PolicyError::Unknown),
             ("numa:", PolicyError::TakesNoValue),
             ("adaptive:3", PolicyError::TakesNoValue),
+            ("soonest:1", PolicyError::TakesNoValue),
             ("round-robin:", PolicyError::NotANumber),
             ("round-robin:+512", PolicyError::NotANumber),
             ("round-robin:4k", PolicyError::NotANumber),

@@ -13,6 +13,7 @@ use core::fmt;
 use crate::limits::{PATH_STATE_BYTES_MAX, PATHS_MAX};
 use crate::parse::KnobError;
 use crate::round_robin::RoundRobin;
+use crate::soonest::Soonest;
 use crate::types::*;
 use crate::weighted_latency::WeightedLatency;
 use crate::{numa, queue_depth};
@@ -31,6 +32,9 @@ pub struct Selector {
     selections: [[u64; PATHS_MAX]; 3],
     pub(crate) round_robin: RoundRobin,
     pub(crate) weighted: WeightedLatency,
+    pub(crate) soonest: Soonest,
+    /// Of the I/O placed last.
+    ticket: Ticket,
 }
 
 const _: () = assert!(size_of::<Selector>() <= PATHS_MAX * PATH_STATE_BYTES_MAX);
@@ -57,6 +61,8 @@ impl Selector {
             selections: [[0; PATHS_MAX]; 3],
             round_robin: RoundRobin::default(),
             weighted: WeightedLatency::new(),
+            soonest: Soonest::new(1),
+            ticket: Ticket::default(),
         }
     }
 
@@ -73,9 +79,11 @@ impl Selector {
         }
         let in_flight = self.in_flight;
         let knobs = self.knobs;
+        let soonest = Soonest::new(self.soonest.next_epoch());
         *self = Self {
             in_flight,
             knobs,
+            soonest,
             ..Self::new(self.paths, policy)
         };
     }
@@ -133,10 +141,44 @@ impl Selector {
             Policy::RoundRobin { bytes } => self.round_robin.choose(bytes, request.length, paths),
             Policy::QueueDepth => queue_depth::choose(paths, &self.in_flight),
             Policy::WeightedLatency => self.weighted.choose(request.group, paths),
+            Policy::Soonest => return self.soonest(request, paths),
         }?;
         self.in_flight[chosen] += 1;
         self.selections[request.group as usize][chosen] += 1;
         Some(PathIndex(chosen as u8))
+    }
+
+    /// `soonest` also books what it chose.
+    fn soonest(&mut self, request: &Request, paths: &[PathView]) -> Option<PathIndex> {
+        let chosen = self.soonest.choose(request, paths, &self.in_flight)?;
+        let own = self.in_flight[chosen];
+        self.ticket = self.soonest.begin(chosen, request, &paths[chosen], own);
+        self.in_flight[chosen] += 1;
+        self.selections[request.group as usize][chosen] += 1;
+        Some(PathIndex(chosen as u8))
+    }
+
+    /// What has to come back with the end of the I/O that was placed last, as
+    /// [`Completion::ticket`].
+    #[inline]
+    pub fn ticket(&self) -> Ticket {
+        self.ticket
+    }
+
+    /// What `soonest` expects of `request` on one path now: why it chose as it did. `None` under
+    /// other policies, and of a path of which nothing is known.
+    pub fn forecast(
+        &self,
+        request: &Request,
+        path: PathIndex,
+        view: &PathView,
+    ) -> Option<Forecast> {
+        let index = usize::from(path.0);
+        if self.policy != Policy::Soonest || index >= self.paths {
+            return None;
+        }
+        let own = self.in_flight[index];
+        self.soonest.forecast(index, request, view, own)
     }
 
     /// One I/O that [`Self::select`] placed has ended; also one that could not be sent, as
@@ -148,6 +190,11 @@ impl Selector {
         let path = usize::from(done.path.0);
         assert!(self.in_flight[path] > 0, "completed, but not selected");
         self.in_flight[path] -= 1;
+        if self.policy == Policy::Soonest {
+            let own = self.in_flight[path];
+            self.soonest.complete(done, own, path < self.paths);
+            return Noted::default();
+        }
         // A head with a single path has nothing to learn (row A2).
         if self.policy != Policy::WeightedLatency
             || done.ended == Ended::Failed
@@ -180,6 +227,7 @@ impl Selector {
             selections[index] = 0;
         }
         self.weighted.reset(path);
+        self.soonest.reset(index);
     }
 
     /// I/Os of this core in flight on `path`.

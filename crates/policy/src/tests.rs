@@ -5,10 +5,12 @@ mod exhaustive;
 mod oracle;
 mod properties;
 
-use crate::{Ana, Completion, Ended, Group, PathIndex, PathView, Policy, Request, Selector};
+use crate::{
+    Ana, Completion, Ended, Group, PathIndex, PathView, Policy, Request, Selector, Ticket,
+};
 use std::vec::Vec;
 
-const ANA: [Ana; 5] = [
+pub(crate) const ANA: [Ana; 5] = [
     Ana::Optimized,
     Ana::NonOptimized,
     Ana::Inaccessible,
@@ -16,14 +18,14 @@ const ANA: [Ana; 5] = [
     Ana::Change,
 ];
 
-const UP: PathView = PathView {
+pub(crate) const UP: PathView = PathView {
     enabled: true,
     ana: Ana::Optimized,
     distance: 10,
     in_flight_elsewhere: 0,
 };
 
-fn request(group: Group, length: u32) -> Request {
+pub(crate) fn request(group: Group, length: u32) -> Request {
     Request {
         source: 0,
         group,
@@ -40,6 +42,8 @@ fn good(path: u8, latency_ns: u64, now_ns: u64) -> Completion {
         latency_ns,
         ended: Ended::Good,
         now_ns,
+        ticket: Ticket::default(),
+        gap_ns: 0,
     }
 }
 

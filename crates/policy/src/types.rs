@@ -85,6 +85,54 @@ pub struct Completion {
     pub ended: Ended,
     /// Time of this loop turn.
     pub now_ns: u64,
+    /// What [`Selector::ticket`](crate::Selector::ticket) gave when it was placed.
+    pub ticket: Ticket,
+    /// It may have ended so much earlier than it was noticed: this core was elsewhere meanwhile.
+    pub gap_ns: u64,
+}
+
+/// What a policy wants to have back with the end of an I/O: what was true when it was placed. The
+/// default says nothing, and teaches nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Ticket {
+    /// Reads and writes in flight, this one included: by number, then by bytes.
+    pub(crate) load: [u32; 4],
+    /// The wait that was predicted.
+    pub(crate) wait_ns: u32,
+    /// Its length, in units.
+    pub(crate) units: u32,
+    /// I/Os in flight, this one included.
+    pub(crate) in_flight: u16,
+    pub(crate) class: u8,
+    pub(crate) direction: u8,
+    /// In which time of the policy it was placed; 0: none.
+    pub(crate) epoch: u8,
+    /// Its latency means something.
+    pub(crate) learns: bool,
+}
+
+/// Why a path was chosen, or was not: what an I/O would take there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Forecast {
+    /// On the empty path.
+    pub base_ns: u64,
+    /// What rare late I/Os add in the mean.
+    pub tail_ns: u64,
+    /// Behind what is in flight.
+    pub wait_ns: u64,
+    /// What it costs the others that it is there.
+    pub price_ns: u64,
+    /// Nothing has come back for longer than is usual.
+    pub silent: bool,
+    /// What is compared.
+    pub cost_ns: u64,
+}
+
+impl Forecast {
+    /// The time that is predicted.
+    pub fn time_ns(&self) -> u64 {
+        self.base_ns + self.tail_ns + self.wait_ns
+    }
 }
 
 /// A path-choosing policy, by name and value.
@@ -102,6 +150,8 @@ pub enum Policy {
     QueueDepth,
     /// `weighted-latency` (aliases `adaptive`, `weighted-lat`)
     WeightedLatency,
+    /// `soonest`
+    Soonest,
 }
 
 /// Knobs of weighted-latency (row A8).

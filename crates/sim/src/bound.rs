@@ -4,7 +4,7 @@
 //! A bound found so is not proven: it is the best of static splits, windows, orders of filling and
 //! clairvoyant rules. A policy above it is a defect of the list. [`value`] is what is compared:
 //! higher is better.
-use crate::plan::{Plan, Rule};
+use crate::plan::{JobPlan, Plan, Rule};
 use crate::rule::{Wanted, servers, service_ns};
 use crate::tally::Tally;
 use alloc::vec;
@@ -111,14 +111,26 @@ fn usual(plan: &Plan) -> Wanted {
     }
 }
 
+/// I/Os per second that all paths together can carry at most, if `job` were all there is.
+pub fn capacity_of_all(plan: &Plan, job: &JobPlan) -> u64 {
+    let alone = Plan {
+        jobs: vec![job.clone()],
+        ..plan.clone()
+    };
+    (0..plan.paths.len())
+        .map(|path| capacity(&alone, path))
+        .sum()
+}
+
 /// Usual I/Os per second that a path can carry.
 fn capacity(plan: &Plan, path: usize) -> u64 {
     let (it, usual) = (&plan.paths[path], usual(plan));
     let device = &plan.devices[it.device];
     let served = u64::from(servers(device)) * 1_000_000_000 / service_ns(device, usual).max(1);
+    let free = 100 - u64::from(it.cross_percent.min(99));
     match it.bytes_per_s {
         0 => served,
-        rate => served.min(rate / u64::from(usual.bytes.max(1))),
+        rate => served.min(rate / 100 * free / u64::from(usual.bytes.max(1))),
     }
 }
 

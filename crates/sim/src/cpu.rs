@@ -26,6 +26,11 @@ impl Cpu {
         }
     }
 
+    /// Since when it is away, while it is.
+    pub fn away_ns(&self) -> u64 {
+        self.begins_ns
+    }
+
     /// When it can do something: now, or when the stall ends. Times must not decrease.
     #[inline]
     pub fn free_ns(&mut self, now_ns: u64) -> u64 {

@@ -56,6 +56,10 @@ struct Slot {
     placed: bool,
     /// Copies of a mirrored write that are still under way.
     copies: u8,
+    /// What the policy wants back.
+    ticket: policy::Ticket,
+    /// Its end was not noticed: since when its CPU was away.
+    back_ns: Option<u64>,
 }
 
 /// A path's link, as it is now.

@@ -15,8 +15,8 @@
 use crate::{Conflict, Identity, IoLimits, Outcome, Refused, Size, limits::PATHS_MAX};
 use alloc::vec::Vec;
 use policy::{
-    Ana, Completion, Ended, Group, KnobError, Knobs, PathIndex, PathStats, PathView, Policy,
-    Request, Selector,
+    Ana, Completion, Ended, Forecast, Group, KnobError, Knobs, PathIndex, PathStats, PathView,
+    Policy, Request, Selector, Ticket,
 };
 
 /// What one path shows of the device behind it.
@@ -323,6 +323,18 @@ impl Head {
         self.select_among(request, |it| it == path)
     }
 
+    /// What has to come back with the end of the I/O that was placed last.
+    #[inline]
+    pub fn ticket(&self) -> Ticket {
+        self.selector.ticket()
+    }
+
+    /// What `soonest` expects of an I/O on `path` now; `None` where nothing is known.
+    pub fn forecast(&self, request: &Request, path: PathIndex) -> Option<Forecast> {
+        let view = &self.views[usize::from(path.0)];
+        self.selector.forecast(request, path, view)
+    }
+
     /// An I/O placed by [`Head::select`] has ended. `latency_ns` counts from the start of the
     /// request. Failures say nothing about latency (T43). True: say that this path stalls (A2).
     #[inline]
@@ -333,6 +345,7 @@ impl Head {
         outcome: Outcome,
         latency_ns: u64,
         now_ns: u64,
+        ticket: Ticket,
     ) -> bool {
         let ended = if outcome.is_done() {
             Ended::Good
@@ -345,6 +358,8 @@ impl Head {
             latency_ns,
             ended,
             now_ns,
+            ticket,
+            gap_ns: 0,
         };
         let noted = self.selector.complete(&done);
         self.weigh |= noted.weigh;

@@ -9,12 +9,13 @@ use anyhow::{Result, ensure};
 use std::path::Path;
 use std::process::ExitCode;
 
-const POLICIES: [&str; 5] = [
+const POLICIES: [&str; 6] = [
     "numa",
     "round-robin",
     "round-robin:262144",
     "queue-depth",
     "weighted-latency",
+    "soonest",
 ];
 const PATHS: [u32; 3] = [2, 4, 16];
 

@@ -29,7 +29,7 @@ pub struct BenchArgs {
     /// numa, which takes the nearest [default: 0]
     #[arg(required = true, value_name = "URI", num_args = 1..=policy::limits::PATHS_MAX)]
     paths: Vec<PathUri>,
-    /// numa, round-robin, round-robin:BYTES, queue-depth or weighted-latency
+    /// numa, round-robin, round-robin:BYTES, queue-depth, weighted-latency or soonest
     #[arg(long, default_value = "round-robin", value_parser = Policy::parse)]
     policy: Policy,
     /// Knob of weighted-latency: a new mean weighs 1 in 2^N, 0 to 8

@@ -55,6 +55,13 @@ fn explain(outcome: &Outcome, cell: &Cell) -> String {
             slow.share * 100.0,
             balance(cell),
         ),
+        Policy::Soonest => format!(
+            "soonest fills fast first and gives slow only what fast would make wait too long, since \
+             who waits makes all behind him wait: {:.1} : {:.1} %, on average {on}; {used}. {}",
+            fast.share * 100.0,
+            slow.share * 100.0,
+            surplus(outcome, cell),
+        ),
     }
 }
 

@@ -34,7 +34,7 @@ use std::path::{Path, PathBuf};
 pub struct DemoArgs {
     /// Policies to measure, in this order
     #[arg(long, value_delimiter = ',', value_name = "LIST", value_parser = Policy::parse,
-          default_value = "numa,round-robin,queue-depth,weighted-latency")]
+          default_value = "numa,round-robin,queue-depth,weighted-latency,soonest")]
     policies: Vec<Policy>,
     /// Measure each cell of the table so long, after warming up
     #[arg(long, value_name = "TIME", default_value = "2.5", allow_hyphen_values = true,

@@ -93,7 +93,10 @@ impl HostEngine {
         let full =
             self.paths[number].lane.waiting().is_some() || !self.issue(number, index, now_ns);
         let path = &mut self.paths[number];
-        self.slots.get_mut(index).path = chosen;
+        let slot = self.slots.get_mut(index);
+        slot.path = chosen;
+        // Nobody else was given a path since.
+        slot.ticket = self.volumes[usize::from(path.volume)].head.ticket();
         self.slots.push(&mut path.lane, index, full);
         path.counters.waited_full += u64::from(full);
     }
@@ -208,7 +211,7 @@ impl HostEngine {
         let latency_ns = now_ns.saturating_sub(slot.placed_ns);
         let head = &mut self.volumes[usize::from(path.volume)].head;
         let group = group(slot.io.op);
-        if head.complete(path.index, group, outcome, latency_ns, now_ns) {
+        if head.complete(path.index, group, outcome, latency_ns, now_ns, slot.ticket) {
             self.warn_of_stall(number, latency_ns);
         }
         let path = self.paths[number].index;

@@ -13,7 +13,7 @@
 //! [`IO_MAX`](crate::limits::IO_MAX) slots, all allocated at construction.
 use super::types::{Io, IoDone, NO_PATH};
 use alloc::vec::Vec;
-use policy::PathIndex;
+use policy::{PathIndex, Ticket};
 use volume::Outcome;
 
 /// No slot.
@@ -34,6 +34,8 @@ pub(super) struct Slot {
     pub issued_ns: u64,
     /// When it was placed on this path.
     pub placed_ns: u64,
+    /// What the policy wants back when it leaves this path.
+    pub ticket: Ticket,
     /// While it waits: until when.
     pub until_ns: u64,
     /// A flush: acknowledged writes of its path that it covers.
@@ -152,6 +154,7 @@ impl Slots {
             path: NO_PATH,
             issued_ns: 0,
             placed_ns: 0,
+            ticket: Ticket::default(),
             until_ns: 0,
             covers: 0,
             course: Course::default(),

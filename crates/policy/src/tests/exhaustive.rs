@@ -2,7 +2,7 @@
 
 use super::oracle::{Cell, Oracle};
 use super::{ANA, UP, request};
-use crate::{Group, PathView, Policy, Selector};
+use crate::{Completion, Ended, Group, PathIndex, PathView, Policy, Selector};
 use std::vec::Vec;
 
 /// Calls `visit` with every list of `count` digits below `base`.
@@ -165,5 +165,84 @@ fn same_credits(selector: &Selector, oracle: &Oracle) {
         for (path, measure) in measures[..selector.paths()].iter().enumerate() {
             assert_eq!(u128::from(measure.credit), oracle.cells[path][group].credit);
         }
+    }
+}
+
+/// What `soonest` may know of a path: nothing, near, near and crowded, far, failed lately.
+const KNOWN: usize = 5;
+
+/// Every table × what is known of each path: it chooses whenever a path is usable, one that is, and
+/// if it knows them all one of about least cost.
+#[test]
+fn soonest_in_every_state() {
+    every_table(|views| {
+        every_list(views.len(), KNOWN, |known| {
+            let mut selector = Selector::new(views.len(), Policy::Soonest);
+            teach(&mut selector, known);
+            for group in Group::ALL {
+                check_soonest(&mut selector.clone(), views, known, group);
+            }
+        });
+    });
+}
+
+/// Brings each path into its state by I/Os that all go there.
+fn teach(selector: &mut Selector, known: &[usize]) {
+    for (path, &state) in known.iter().enumerate() {
+        let mut views = std::vec![PathView { enabled: false, ..UP }; known.len()];
+        views[path].enabled = true;
+        for io in 0..[0, 2, 9, 2, 3][state] {
+            let request = request(Group::Read, 4096);
+            let at = selector.select(&request, &views).unwrap();
+            assert_eq!(usize::from(at.0), path);
+            let (ticket, crowded) = (selector.ticket(), state == 2 && io > 0);
+            if crowded {
+                continue;
+            }
+            let _ = selector.complete(&Completion {
+                path: at,
+                group: Group::Read,
+                latency_ns: [0, 100_000, 100_000, 900_000, 100_000][state],
+                ended: if io == 2 { Ended::Failed } else { Ended::Good },
+                now_ns: 0,
+                ticket,
+                gap_ns: 0,
+            });
+        }
+    }
+}
+
+fn check_soonest(selector: &mut Selector, views: &[PathView], known: &[usize], group: Group) {
+    let usable = |path: usize| views[path].enabled && ANA[..2].contains(&views[path].ana);
+    let request = request(group, 4096);
+    let cost = |selector: &Selector, path: usize| {
+        let index = PathIndex(path as u8);
+        selector
+            .forecast(&request, index, &views[path])
+            .map(|it| it.cost_ns)
+    };
+    let costs: Vec<Option<u64>> = (0..views.len()).map(|path| cost(selector, path)).collect();
+    let before = selector.in_flight;
+    let chosen = selector
+        .select(&request, views)
+        .map(|path| usize::from(path.0));
+    assert_eq!(chosen.is_some(), (0..views.len()).any(usable), "{views:?}");
+    let Some(chosen) = chosen else {
+        return;
+    };
+    assert!(usable(chosen));
+    assert_eq!(selector.in_flight[chosen], before[chosen] + 1);
+    let unknown = (0..views.len()).find(|&path| usable(path) && known[path] == 0);
+    let least = (0..views.len())
+        .filter(|&path| usable(path))
+        .filter_map(|path| costs[path])
+        .min();
+    let about = |cost: u64| least.is_some_and(|least| cost <= least + least / 16);
+    match unknown {
+        Some(unknown) => assert_eq!(chosen, unknown),
+        None => assert!(
+            costs[chosen].is_some_and(about),
+            "{chosen} {known:?} {costs:?}"
+        ),
     }
 }

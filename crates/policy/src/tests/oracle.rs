@@ -32,6 +32,8 @@ pub struct Oracle {
     pub handed: u64,
     pub cells: Vec<[Cell; 3]>,
     pub warned_ns: Option<u64>,
+    /// What `soonest` has chosen: an oracle that follows only keeps count.
+    pub told: Option<PathIndex>,
 }
 
 fn column(group: Group) -> usize {
@@ -72,6 +74,7 @@ impl Oracle {
             handed: 0,
             cells: (0..64).map(|_| Default::default()).collect(),
             warned_ns: None,
+            told: None,
         }
     }
 
@@ -88,6 +91,7 @@ impl Oracle {
             }),
             Policy::RoundRobin { bytes } => self.in_turn(bytes, request.length, views),
             Policy::WeightedLatency => self.by_credit(column(request.group), views),
+            Policy::Soonest => self.told.map(|path| usize::from(path.0)),
         }?;
         self.in_flight[chosen] += 1;
         self.cells[chosen][column(request.group)].selections += 1;

@@ -2,7 +2,9 @@
 
 use super::oracle::Oracle;
 use super::{ANA, request};
-use crate::{Completion, Ended, Group, Knobs, PathIndex, PathView, Policy, Selector};
+use crate::{
+    Completion, Ended, Group, Knobs, PathIndex, PathView, Policy, Request, Selector, Ticket,
+};
 use proptest::prelude::*;
 use std::vec::Vec;
 
@@ -53,7 +55,8 @@ fn policy() -> impl Strategy<Value = Policy> {
         Just(Policy::QueueDepth),
         Just(Policy::WeightedLatency),
         Just(Policy::WeightedLatency),
-        Just(Policy::WeightedLatency),
+        Just(Policy::Soonest),
+        Just(Policy::Soonest),
     ]
 }
 
@@ -103,7 +106,7 @@ struct Pair {
     selector: Selector,
     oracle: Oracle,
     views: Vec<PathView>,
-    in_flight: Vec<(PathIndex, Group)>,
+    in_flight: Vec<(PathIndex, Group, Ticket)>,
     now_ns: u64,
 }
 
@@ -112,12 +115,19 @@ impl Pair {
         match *step {
             Step::Select { group, length } => {
                 let views = &self.views[..self.oracle.paths];
-                let chosen = self.selector.select(&request(group, length), views);
-                assert_eq!(chosen, self.oracle.select(&request(group, length), views));
+                let request = Request {
+                    now_ns: self.now_ns,
+                    ..request(group, length)
+                };
+                let chosen = self.selector.select(&request, views);
+                self.oracle.told = chosen;
+                assert_eq!(chosen, self.oracle.select(&request, views));
                 let usable = |view: &PathView| view.enabled && ANA[..2].contains(&view.ana);
                 assert_eq!(chosen.is_some(), views.iter().any(usable));
                 assert!(chosen.is_none_or(|path| usable(&views[usize::from(path.0)])));
-                self.in_flight.extend(chosen.map(|path| (path, group)));
+                let ticket = self.selector.ticket();
+                self.in_flight
+                    .extend(chosen.map(|path| (path, group, ticket)));
             }
             Step::Complete {
                 which,
@@ -128,7 +138,7 @@ impl Pair {
                 self.now_ns = self.now_ns.saturating_add_signed(after_ns);
                 if !self.in_flight.is_empty() {
                     let which = which % self.in_flight.len();
-                    let (path, group) = self.in_flight.swap_remove(which);
+                    let (path, group, ticket) = self.in_flight.swap_remove(which);
                     let now_ns = self.now_ns;
                     let done = Completion {
                         path,
@@ -136,6 +146,8 @@ impl Pair {
                         latency_ns,
                         ended,
                         now_ns,
+                        ticket,
+                        gap_ns: 0,
                     };
                     assert_eq!(self.selector.complete(&done), self.oracle.complete(&done));
                 }
@@ -169,7 +181,7 @@ impl Pair {
     /// Counts balance and statistics agree, for every path there could be.
     fn check(&self) {
         for path in (0..64).map(PathIndex) {
-            let mine = self.in_flight.iter().filter(|(on, _)| *on == path).count();
+            let mine = self.in_flight.iter().filter(|(on, ..)| *on == path).count();
             assert_eq!(self.selector.in_flight(path) as usize, mine);
             for group in Group::ALL {
                 let stats = self.selector.stats(path, group);

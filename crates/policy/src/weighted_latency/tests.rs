@@ -3,7 +3,7 @@
 use super::*;
 use crate::limits::PATHS_MAX;
 use crate::types::{Ana, Ended, Policy, Request};
-use crate::{KnobError, Selector};
+use crate::{KnobError, Selector, Ticket};
 use std::vec::Vec;
 
 const SECOND: u64 = 1_000_000_000;
@@ -26,6 +26,8 @@ fn done(path: u8, latency_ns: u64, now_ns: u64) -> Completion {
         latency_ns,
         ended: Ended::Good,
         now_ns,
+        ticket: Ticket::default(),
+        gap_ns: 0,
     }
 }
 

@@ -51,6 +51,7 @@ impl World<'_> {
             };
         }
         let chosen = selector.select(&request, views)?;
+        self.slots[index as usize].ticket = selector.ticket();
         Some(usize::from(chosen.0))
     }
 
@@ -81,6 +82,7 @@ impl World<'_> {
         slot.path = path as u8;
         slot.placed = true;
         slot.placed_ns = self.now_ns;
+        slot.back_ns = None;
         let slot = *slot;
         self.hosts[usize::from(slot.host)].in_flight[path] += 1;
         if let Some(rules) = &mut self.rules {
@@ -201,6 +203,9 @@ impl World<'_> {
         let host = &mut self.hosts[usize::from(slot.host)];
         let free_ns = host.cores[usize::from(slot.cpu)].cpu.free_ns(self.now_ns);
         if free_ns > self.now_ns {
+            let away_ns = host.cores[usize::from(slot.cpu)].cpu.away_ns();
+            let slot = &mut self.slots[io.slot as usize];
+            slot.back_ns = slot.back_ns.or(Some(away_ns));
             return self.queue.push(free_ns, Event::End(io));
         }
         self.leave(io.slot, Ended::Good);
@@ -243,6 +248,8 @@ impl World<'_> {
             latency_ns: self.now_ns - slot.placed_ns,
             ended,
             now_ns: self.now_ns,
+            ticket: slot.ticket,
+            gap_ns: self.now_ns - slot.back_ns.unwrap_or(self.now_ns),
         };
         if selector.complete(&done).weigh {
             selector.weigh();

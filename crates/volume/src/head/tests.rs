@@ -2,7 +2,7 @@ use super::{Head, Shown};
 use crate::{Conflict, Identity, IoLimits, Namespace, Outcome, Size};
 use alloc::string::String;
 use alloc::vec::Vec;
-use policy::{Ana, Group, Knobs, PathIndex, Policy, Request};
+use policy::{Ana, Group, Knobs, PathIndex, Policy, Request, Ticket};
 
 const KNOBS: Knobs = Knobs {
     ewma_shift: 3,
@@ -138,7 +138,14 @@ fn a11_a_new_capacity_forgets_what_was_learnt_of_that_path_only() {
     let mut head = head(2, Policy::WeightedLatency);
     for i in 0..200 {
         let path = head.select(&request(i)).unwrap();
-        head.complete(path, Group::Read, Outcome::Done, 1000, 1000 + i);
+        head.complete(
+            path,
+            Group::Read,
+            Outcome::Done,
+            1000,
+            1000 + i,
+            Ticket::default(),
+        );
         head.turn();
     }
     let mut grown = shown(1);
@@ -198,7 +205,14 @@ fn t41_in_flight_counts_balance_across_switches_and_losses() {
     let counts = [0, 1].map(|p| head.in_flight(PathIndex(p)));
     assert_eq!(counts.iter().sum::<u32>(), 40);
     for path in held {
-        head.complete(path, Group::Read, Outcome::PathError, 10, 100);
+        head.complete(
+            path,
+            Group::Read,
+            Outcome::PathError,
+            10,
+            100,
+            Ticket::default(),
+        );
     }
     assert_eq!([0, 1].map(|p| head.in_flight(PathIndex(p))), [0, 0]);
 }
@@ -208,7 +222,14 @@ fn t43_failures_are_no_samples() {
     let mut head = head(2, Policy::WeightedLatency);
     for i in 0..10 {
         let path = head.select(&request(i)).unwrap();
-        head.complete(path, Group::Read, Outcome::PathError, 1, i);
+        head.complete(
+            path,
+            Group::Read,
+            Outcome::PathError,
+            1,
+            i,
+            Ticket::default(),
+        );
     }
     for path in [0, 1] {
         assert_eq!(head.stats(PathIndex(path), Group::Read).samples, 0);
@@ -246,6 +267,7 @@ fn a02_a_stall_is_reported_once() {
             Outcome::Done,
             2_000_000_000,
             2_000_000_000,
+            Ticket::default(),
         )
     });
     assert_eq!(warned, [true, false]);
@@ -262,7 +284,7 @@ fn usable(head: &mut Head) -> Vec<u8> {
     let mut paths: Vec<u8> = (0..8)
         .filter_map(|_| {
             let path = head.select(&request(0))?;
-            head.complete(path, Group::Read, Outcome::Done, 1, 0);
+            head.complete(path, Group::Read, Outcome::Done, 1, 0, Ticket::default());
             Some(path.0)
         })
         .collect();
@@ -323,7 +345,14 @@ fn t41_a_choice_among_some_is_balanced_and_leaves_the_others_as_they_were() {
         (only, head.in_flight(PathIndex(2))),
         (Some(PathIndex(2)), 1)
     );
-    head.complete(PathIndex(2), Group::Read, Outcome::PathError, 1, 0);
+    head.complete(
+        PathIndex(2),
+        Group::Read,
+        Outcome::PathError,
+        1,
+        0,
+        Ticket::default(),
+    );
     assert_eq!(head.select_among(&request(0), |_| false), None);
     assert_eq!(usable(&mut head), [0, 1, 2]);
     assert_eq!(head.in_flight(PathIndex(2)), 0);

@@ -1,0 +1,320 @@
+//! `soonest` over paths whose behaviour is known: what it learns, and what it does with it.
+use super::model::Kind;
+use super::*;
+use crate::tests::{UP, request};
+use crate::{PathIndex, Policy, Selector};
+use std::collections::VecDeque;
+use std::vec::Vec;
+
+const US: u64 = 1000;
+const MS: u64 = 1_000_000;
+
+/// A path with one queue and some servers, and a way to it.
+#[derive(Clone)]
+struct Way {
+    far_ns: u64,
+    service_ns: u64,
+    free_ns: Vec<u64>,
+}
+
+impl Way {
+    fn new(far_ns: u64, servers: usize, service_ns: u64) -> Self {
+        let free_ns = std::vec![0; servers];
+        Self {
+            far_ns,
+            service_ns,
+            free_ns,
+        }
+    }
+
+    fn end_ns(&mut self, now_ns: u64) -> u64 {
+        let first = self.free_ns.iter_mut().min().unwrap();
+        *first = (*first).max(now_ns + self.far_ns / 2) + self.service_ns;
+        *first + self.far_ns / 2
+    }
+}
+
+struct Io {
+    end_ns: u64,
+    begun_ns: u64,
+    path: PathIndex,
+    ticket: Ticket,
+}
+
+/// Keeps `depth` reads in flight over the ways until `until_ns`; I/Os per path.
+struct Load {
+    selector: Selector,
+    ways: Vec<Way>,
+    now_ns: u64,
+    flying: VecDeque<Io>,
+    taken: Vec<u64>,
+    views: Vec<PathView>,
+}
+
+impl Load {
+    fn new(ways: Vec<Way>) -> Self {
+        Self {
+            selector: Selector::new(ways.len(), Policy::Soonest),
+            now_ns: 0,
+            flying: VecDeque::new(),
+            taken: std::vec![0; ways.len()],
+            views: std::vec![UP; ways.len()],
+            ways,
+        }
+    }
+
+    fn issue(&mut self) {
+        let wanted = Request {
+            now_ns: self.now_ns,
+            ..request(Group::Read, 4096)
+        };
+        let path = self.selector.select(&wanted, &self.views).unwrap();
+        let index = usize::from(path.0);
+        self.taken[index] += 1;
+        let io = Io {
+            end_ns: self.ways[index].end_ns(self.now_ns),
+            begun_ns: self.now_ns,
+            path,
+            ticket: self.selector.ticket(),
+        };
+        let at = self
+            .flying
+            .partition_point(|other| other.end_ns <= io.end_ns);
+        self.flying.insert(at, io);
+    }
+
+    fn run(&mut self, depth: usize, for_ns: u64) {
+        let until_ns = self.now_ns + for_ns;
+        self.taken.fill(0);
+        while self.now_ns < until_ns {
+            while self.flying.len() < depth {
+                self.issue();
+            }
+            let io = self.flying.pop_front().unwrap();
+            self.now_ns = self.now_ns.max(io.end_ns);
+            let _ = self.selector.complete(&Completion {
+                path: io.path,
+                group: Group::Read,
+                latency_ns: self.now_ns - io.begun_ns,
+                ended: Ended::Good,
+                now_ns: self.now_ns,
+                ticket: io.ticket,
+                gap_ns: 0,
+            });
+        }
+    }
+
+    fn share(&self, path: usize) -> f64 {
+        self.taken[path] as f64 / self.taken.iter().sum::<u64>() as f64
+    }
+
+    fn forecast(&self, path: u8) -> Forecast {
+        let wanted = Request {
+            now_ns: self.now_ns,
+            ..request(Group::Read, 4096)
+        };
+        let path = PathIndex(path);
+        self.selector.forecast(&wanted, path, &UP).unwrap()
+    }
+}
+
+#[test]
+fn lightly_loaded_the_near_path_takes_nearly_all() {
+    let mut load = Load::new([200, 100].map(|us| Way::new(us * US, 8, 80 * US)).to_vec());
+    load.run(4, 500 * MS);
+    load.run(4, 500 * MS);
+    assert!(load.share(1) > 0.99, "{:?}", load.taken);
+    assert!(
+        load.forecast(1).base_ns.abs_diff(180 * US) < 4 * US,
+        "{:?}",
+        load.forecast(1)
+    );
+}
+
+#[test]
+fn equal_paths_share_equally() {
+    let mut load = Load::new([100, 100].map(|us| Way::new(us * US, 8, 80 * US)).to_vec());
+    load.run(64, 500 * MS);
+    assert!((0.48..0.52).contains(&load.share(0)), "{:?}", load.taken);
+}
+
+/// Equal latencies would keep nearly everything on the near path, to the good of nobody.
+#[test]
+fn a_full_near_path_spills_to_a_far_one_before_it_is_as_slow() {
+    let mut load = Load::new(
+        [100, 30_000]
+            .map(|us| Way::new(us * US, 8, 200 * US))
+            .to_vec(),
+    );
+    load.run(1024, 2000 * MS);
+    load.run(1024, 2000 * MS);
+    let (near, far) = (load.taken[0] as f64 / 2.0, load.taken[1] as f64 / 2.0);
+    // The near one can do 40 000 a second; the far one with what is left in flight as much again
+    // at most, with 1000 in flight 33 000.
+    assert!(near > 39_000.0 && far > 28_000.0, "{near} {far}");
+}
+
+#[test]
+fn the_wait_is_learnt() {
+    let mut load = Load::new(std::vec![Way::new(100 * US, 1, 100 * US); 2]);
+    load.run(16, 500 * MS);
+    // 8 on each: the next one waits for 8 of 100 µs, less what the way takes.
+    let forecast = load.forecast(0);
+    let time = forecast.time_ns() - forecast.tail_ns;
+    assert!((700 * US..1_200 * US).contains(&time), "{forecast:?}");
+}
+
+/// T37: the age of what is in flight bounds the latency from below.
+#[test]
+fn t37_a_silent_path_sits_out_and_comes_back() {
+    let mut load = Load::new(std::vec![Way::new(100 * US, 8, 100 * US); 2]);
+    load.run(64, 200 * MS);
+    load.ways[0].free_ns.fill(load.now_ns + 300 * MS);
+    load.run(64, 10 * MS);
+    load.run(64, 250 * MS);
+    assert!(
+        load.taken[0] == 0 && load.taken[1] > 19_000,
+        "{:?}",
+        load.taken
+    );
+    assert!(load.forecast(0).silent);
+    load.run(64, 200 * MS);
+    load.run(64, 200 * MS);
+    assert!(load.share(0) > 0.4, "{:?}", load.taken);
+}
+
+/// T38, T36: a path nobody uses is looked at again, and that costs less than 1 %.
+#[test]
+fn t38_a_path_that_got_better_is_found() {
+    let mut load = Load::new(
+        [10_000, 100]
+            .map(|us| Way::new(us * US, 8, 100 * US))
+            .to_vec(),
+    );
+    load.run(1, 2000 * MS);
+    load.run(1, 2000 * MS);
+    let lost_ns = load.taken[0] * 10_000 * US;
+    assert!(load.taken[0] > 0 && lost_ns < 32 * MS, "{:?}", load.taken);
+    load.ways[0].far_ns = 20 * US;
+    // 10 ms of budget for each look: a second and more of reads of 200 µs.
+    load.run(1, 8000 * MS);
+    load.run(1, 500 * MS);
+    assert!(load.share(0) > 0.95, "{:?}", load.taken);
+}
+
+/// T43: an error that comes fast must not look like a fast path.
+#[test]
+fn t43_a_failed_io_teaches_nothing_and_its_path_stands_back() {
+    let mut load = Load::new(std::vec![Way::new(100 * US, 8, 100 * US); 2]);
+    load.run(8, 100 * MS);
+    let before = load.forecast(0);
+    let wanted = Request {
+        now_ns: load.now_ns,
+        ..request(Group::Read, 4096)
+    };
+    let mut placed = Vec::new();
+    while !placed.contains(&PathIndex(0)) {
+        let path = load.selector.select(&wanted, &load.views).unwrap();
+        placed.push(path);
+        let _ = load.selector.complete(&Completion {
+            path,
+            group: Group::Read,
+            latency_ns: US,
+            ended: if path.0 == 0 {
+                Ended::Failed
+            } else {
+                Ended::Good
+            },
+            now_ns: load.now_ns,
+            ticket: Ticket::default(),
+            gap_ns: 0,
+        });
+        if path.0 == 1 {
+            load.flying.clear();
+            break;
+        }
+    }
+    let mut again = load.selector.clone();
+    let path = again.select(&wanted, &load.views).unwrap();
+    let failed = Completion {
+        path,
+        group: Group::Read,
+        latency_ns: US,
+        ended: Ended::Failed,
+        now_ns: load.now_ns,
+        ticket: again.ticket(),
+        gap_ns: 0,
+    };
+    let _ = again.complete(&failed);
+    let after = again.forecast(&wanted, path, &UP).unwrap();
+    assert!(after.cost_ns > SHUNNED && after.base_ns == load.forecast(path.0).base_ns);
+    assert_ne!(
+        again.select(&wanted, &load.views),
+        Some(path),
+        "the other one"
+    );
+    assert!(before.cost_ns < SHUNNED);
+}
+
+/// T41: I/Os of another policy, or of an earlier time of this one, are not in the books.
+#[test]
+fn t41_books_balance_across_switches() {
+    let mut load = Load::new(std::vec![Way::new(100 * US, 1, 100 * US); 2]);
+    load.run(32, 50 * MS);
+    load.selector.set_policy(Policy::QueueDepth);
+    load.run(32, US);
+    load.selector.set_policy(Policy::Soonest);
+    load.run(32, 50 * MS);
+    while let Some(io) = load.flying.pop_front() {
+        let _ = load.selector.complete(&Completion {
+            path: io.path,
+            group: Group::Read,
+            latency_ns: US,
+            ended: Ended::Good,
+            now_ns: load.now_ns,
+            ticket: io.ticket,
+            gap_ns: 0,
+        });
+    }
+    for path in 0..2 {
+        assert_eq!(load.selector.in_flight(PathIndex(path)), 0);
+        assert_eq!(
+            load.selector.soonest.models[usize::from(path)].load(0),
+            [0; 4]
+        );
+    }
+}
+
+/// T40: cores that see each other's counts do not all take the idle path.
+#[test]
+fn t40_cores_that_see_each_other_do_not_herd() {
+    let mut load = Load::new(std::vec![Way::new(100 * US, 1, 100 * US); 3]);
+    load.run(24, 100 * MS);
+    for path in 0..3 {
+        // Nothing of its own in flight, but others have.
+        load.views[path].in_flight_elsewhere = [20, 1, 20][path];
+    }
+    load.run(1, 20 * MS);
+    assert!(load.share(1) > 0.95, "{:?}", load.taken);
+}
+
+#[test]
+fn nearest_known_size_stands_in_for_an_unknown_one() {
+    let mut model = Model::NEW;
+    let kind = |length| Kind::of(&request(Group::Read, length));
+    let ticket = |length| model_ticket(kind(length));
+    model.learn(&ticket(65_536), 500 * US, 0);
+    model.learn(&ticket(4_096), 100 * US, 0);
+    let base = |length| model.base_ns(kind(length)) / US;
+    assert_eq!(
+        [512, 4_096, 8_192, 65_536, 1 << 20].map(base),
+        [100, 100, 100, 500, 500]
+    );
+    let write = Kind::of(&request(Group::Write, 4_096));
+    assert_eq!(model.base_ns(write) / US, 100);
+}
+
+fn model_ticket(kind: Kind) -> Ticket {
+    let mut model = Model::NEW;
+    model.begin(kind, 0, 0, 0)
+}
