@@ -29,6 +29,7 @@ enum Verb {
     /// Offer a software NVMe/TCP subsystem, or change a running one
     Target(Box<crate::target::TargetArgs>),
     Run(Box<crate::run::RunArgs>),
+    Sim(Box<crate::sim::SimArgs>),
     #[command(flatten)]
     Engine(crate::run::EngineVerb),
     /// Write the man pages of all verbs into a directory
@@ -101,6 +102,7 @@ fn run(verb: Verb) -> anyhow::Result<()> {
         Verb::Bench(args) => crate::bench::run(&args),
         Verb::Target(args) => crate::target::run(*args),
         Verb::Run(args) => crate::run::run(&args),
+        Verb::Sim(args) => crate::sim::run(&args),
         Verb::Engine(verb) => crate::run::ask(&verb),
         Verb::Man { directory } => clap_mangen::generate_to(Cli::command(), &directory)
             .map_err(|e| anyhow::Error::new(e).context(format!("{}", directory.display()))),

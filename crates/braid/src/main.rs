@@ -14,6 +14,7 @@ mod output;
 mod progress;
 mod run;
 mod signals;
+mod sim;
 mod table;
 mod target;
 mod units;

@@ -25,7 +25,6 @@ pub struct Style {
 
 impl Style {
     /// Nothing but ASCII.
-    #[cfg(test)]
     pub const PLAIN: Self = Self {
         colour: false,
         unicode: false,

@@ -1,0 +1,195 @@
+//! The bound of each scenario: searched once, then kept beside the scenarios with a hash of what it
+//! was searched for.
+//!
+//! # Contract
+//! A kept bound is used only if its hash is that of the scenario, the seed and this search; else it
+//! is searched anew, which takes some hundred runs. `SEARCH` changes when the list of rules or the
+//! world's models do.
+use super::measure::at_step;
+use super::scenario::Scenario;
+use anyhow::{Context, anyhow};
+use sim::{Rule, Way, bound};
+use std::collections::BTreeMap;
+
+/// Which search: its number is part of the hash.
+const SEARCH: u64 = 1;
+
+/// What was kept: the file in the tree.
+const KEPT: &str = include_str!("../../../../scenarios/bounds.tsv");
+
+/// The best that a rule that knows everything could do.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Bound {
+    /// Bytes per second; of an open scenario, the mean latency in ns.
+    pub value: u64,
+    /// By which rule.
+    pub by: String,
+    /// The 99 % latency of the best static split.
+    pub static_p99_ns: u64,
+    /// The most that was reached in a while after the step, bytes per second.
+    pub after_step: u64,
+}
+
+/// Bounds by scenario, with their hashes.
+#[derive(Clone, Debug, Default)]
+pub struct Kept(BTreeMap<String, (u64, Bound)>);
+
+impl Kept {
+    /// Those of the tree.
+    pub fn of_tree() -> Self {
+        Self::of_text(KEPT)
+    }
+
+    /// Those of a file; what is no line of one is passed over.
+    pub fn of_text(text: &str) -> Self {
+        Self(text.lines().filter_map(parse_line).collect())
+    }
+
+    /// The bound of a scenario, if it is still the same one.
+    pub fn find(&self, scenario: &Scenario, seed: u64) -> Option<Bound> {
+        let (hash, bound) = self.0.get(&scenario.name)?;
+        (*hash == self::hash(scenario, seed)).then(|| bound.clone())
+    }
+
+    /// Keeps one.
+    pub fn keep(&mut self, scenario: &Scenario, seed: u64, bound: Bound) {
+        let hash = hash(scenario, seed);
+        self.0.insert(scenario.name.clone(), (hash, bound));
+    }
+
+    /// As a file.
+    pub fn text(&self) -> String {
+        let mut text = String::from(
+            "# Written by `braid sim --all --keep-bounds FILE`: scenario, hash, bytes/s (open: \
+             mean ns), p99 ns of the best static split, bytes/s after the step, rule.\n",
+        );
+        for (name, (hash, bound)) in &self.0 {
+            let Bound {
+                value,
+                by,
+                static_p99_ns,
+                after_step,
+            } = bound;
+            let line =
+                format!("{name}\t{hash:016x}\t{value}\t{static_p99_ns}\t{after_step}\t{by}\n");
+            text.push_str(&line);
+        }
+        text
+    }
+}
+
+fn parse_line(line: &str) -> Option<(String, (u64, Bound))> {
+    if line.starts_with('#') {
+        return None;
+    }
+    let mut parts = line.split('\t');
+    let name = parts.next()?.to_owned();
+    let hash = u64::from_str_radix(parts.next()?, 16).ok()?;
+    let mut number = || parts.next()?.parse().ok();
+    let (value, static_p99_ns, after_step) = (number()?, number()?, number()?);
+    let by = parts.next()?.to_owned();
+    let bound = Bound {
+        value,
+        by,
+        static_p99_ns,
+        after_step,
+    };
+    Some((name, (hash, bound)))
+}
+
+/// FNV-1a of all that a bound depends on.
+fn hash(scenario: &Scenario, seed: u64) -> u64 {
+    let text = format!("{SEARCH} {seed} {:?} {:?}", scenario.plan, scenario.step_ns);
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
+/// Searches: every rule runs once.
+///
+/// # Errors
+/// The plan is no world.
+pub fn search(scenario: &Scenario, seed: u64) -> anyhow::Result<Bound> {
+    let plan = &scenario.plan;
+    let mut best: Option<(u64, u64, Rule)> = None;
+    let mut split: Option<(u64, u64)> = None;
+    let mut after_step = 0;
+    for rule in bound::rules(plan) {
+        let way = Way::Rule(rule.clone());
+        let tally = sim::run(plan, &way, seed).map_err(|why| anyhow!("{why}"))?;
+        let worth = bound::value(plan, &tally);
+        // Who leaves work undone has no latency to boast of.
+        if tally.turned_away > 0 {
+            continue;
+        }
+        if let Some(step_ns) = scenario.step_ns {
+            after_step = after_step.max(at_step(plan, &tally, step_ns).plateau);
+        }
+        if matches!(rule, Rule::Split(_)) && split.is_none_or(|(old, _)| worth > old) {
+            split = Some((worth, tally.quantile_ns(990)));
+        }
+        if best.as_ref().is_none_or(|(old, ..)| worth > *old) {
+            let shown = if bound::is_open(plan) {
+                tally.mean_ns()
+            } else {
+                tally.bytes_per_s()
+            };
+            best = Some((worth, shown, rule));
+        }
+    }
+    let (_, value, rule) = best.context("no rule could do the work")?;
+    Ok(Bound {
+        value,
+        by: words(&rule),
+        static_p99_ns: split.map_or(0, |(_, p99_ns)| p99_ns),
+        after_step,
+    })
+}
+
+/// A rule in words.
+fn words(rule: &Rule) -> String {
+    let list = |of: &[u32]| {
+        let parts: Vec<String> = of
+            .iter()
+            .map(|part| match part {
+                &u32::MAX => "rest".to_owned(),
+                part => part.to_string(),
+            })
+            .collect();
+        parts.join(":")
+    };
+    match rule {
+        Rule::Split(share) => format!("split {}", list(share)),
+        Rule::Window { share, bytes: true } => format!("window {} bytes", list(share)),
+        Rule::Window { share, .. } => format!("window {}", list(share)),
+        Rule::Fill { caps, .. } => format!("fill {}", list(caps)),
+        Rule::Clairvoyant(weight) => format!("clairvoyant {weight}/8"),
+        Rule::Stripe(bytes) => format!("stripe {}", crate::units::format_bytes(*bytes)),
+        Rule::Region => "region".to_owned(),
+        Rule::Job => "job".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_is_found_again_until_the_scenario_changes() {
+        let text = "title = \"t\"\n[path.a]\n[path.b]\n[job.j]\n";
+        let mut scenario = super::super::scenario::parse("x", text).unwrap().remove(0);
+        let bound = Bound {
+            value: 7,
+            by: "split 8:8".to_owned(),
+            static_p99_ns: 5,
+            after_step: 0,
+        };
+        let mut kept = Kept::default();
+        kept.keep(&scenario, 1, bound.clone());
+        let again = Kept::of_text(&kept.text());
+        assert_eq!(again.find(&scenario, 1), Some(bound));
+        assert_eq!(again.find(&scenario, 2), None);
+        scenario.plan.run_ns += 1;
+        assert_eq!(again.find(&scenario, 1), None);
+    }
+}

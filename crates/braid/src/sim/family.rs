@@ -1,0 +1,183 @@
+//! Random worlds: a family from which training, validation and test sets are drawn.
+//!
+//! # Contract
+//! The sets never share a world: each has its own sequence. A design is tried on `train`, chosen
+//! on `validation`, and run once on `test`.
+use super::scenario::Scenario;
+use crate::cli::Usage;
+use policy::Ana;
+use shape::Random;
+use sim::{DevicePlan, Flash, HostPlan, JobPlan, PathPlan, Plan};
+use std::collections::BTreeMap;
+
+/// Most worlds of one set.
+const COUNT_MAX: usize = 1000;
+
+/// `count` worlds of `set`.
+///
+/// # Errors
+/// Usage: no such set, or no number.
+pub fn draw(set: &str, count: &str) -> anyhow::Result<Vec<Scenario>> {
+    let first = match set {
+        "train" => 0x7261_1000_0000,
+        "validation" => 0x7661_2000_0000,
+        "test" => 0x7465_3000_0000,
+        _ => {
+            let text = format!("{set:?} is no family; there are train, validation and test");
+            return Err(Usage::error(text));
+        }
+    };
+    let count = match count.parse() {
+        Ok(count @ 1..=COUNT_MAX) => count,
+        _ => {
+            let text = format!("{set}:{count}: a number from 1 to {COUNT_MAX} after the colon");
+            return Err(Usage::error(text));
+        }
+    };
+    let world = |number: usize| world(set, number, &mut Random::new(first + number as u64 * 7919));
+    Ok((0..count).map(world).collect())
+}
+
+fn world(set: &str, number: usize, random: &mut Random) -> Scenario {
+    let paths = [2, 2, 2, 3, 4, 6][random.up_to(5) as usize];
+    let mut plan = Plan {
+        warm_ns: 500_000_000,
+        run_ns: 1_000_000_000,
+        ..Plan::default()
+    };
+    for device in 0..paths {
+        plan.paths.push(path(random, device));
+        plan.devices.push(device_plan(random));
+    }
+    let busy = random.up_to(5) == 0;
+    plan.hosts.push(HostPlan {
+        cpus: 1 << random.up_to(4),
+        nodes: 1,
+        busy_run_ns: if busy { 500_000 } else { 0 },
+        busy_stall_ns: if busy {
+            between(random, 500_000, 3_000_000)
+        } else {
+            0
+        },
+    });
+    plan.jobs.push(job(random, &plan));
+    Scenario {
+        name: format!("{set}-{number}"),
+        title: format!("{paths} random paths"),
+        plan,
+        step_ns: None,
+        figures: BTreeMap::new(),
+    }
+}
+
+/// A number between two, each factor as likely as the others.
+fn between(random: &mut Random, least: u64, most: u64) -> u64 {
+    let ratio = (most / least.max(1)).max(1);
+    let doublings = ratio.ilog2();
+    let shift = random.up_to(u64::from(doublings)) as u32;
+    let low = least << shift;
+    (low + random.up_to(low)).min(most)
+}
+
+fn path(random: &mut Random, device: usize) -> PathPlan {
+    let delay_ns = between(random, 10_000, 20_000_000);
+    let one_of = |random: &mut Random, n: u64| random.up_to(n - 1) == 0;
+    let sized = one_of(random, 6);
+    let tailed = one_of(random, 8);
+    PathPlan {
+        bytes_per_s: between(random, 100_000_000, 3_200_000_000),
+        delay_ns,
+        jitter_ns: delay_ns / 20,
+        large_from: if sized { 32_768 } else { 0 },
+        large_ns: if sized {
+            between(random, 200_000, 5_000_000)
+        } else {
+            0
+        },
+        small_ns: 0,
+        tail_per_million: if tailed { 10_000 } else { 0 },
+        tail_ns: if tailed { 2_000_000 } else { 0 },
+        cross_percent: if one_of(random, 6) { 50 } else { 0 },
+        device,
+        ana: Ana::Optimized,
+        node: None,
+    }
+}
+
+fn device_plan(random: &mut Random) -> DevicePlan {
+    let read_ns = between(random, 40_000, 1_200_000);
+    DevicePlan::Flash(Flash {
+        servers: 1 << between(random, 1, 4),
+        read_ns,
+        write_ns: read_ns * (2 + random.up_to(6)) / 4,
+        read_byte_ps: 20 + random.up_to(200),
+        write_byte_ps: 20 + random.up_to(300),
+        noise: true,
+    })
+}
+
+fn job(random: &mut Random, plan: &Plan) -> JobPlan {
+    const SIZES: [&[(u32, u32)]; 5] = [
+        &[(4096, 1)],
+        &[(4096, 1)],
+        &[
+            (4096, 10),
+            (32_768, 10),
+            (65_536, 10),
+            (131_072, 30),
+            (262_144, 10),
+            (524_288, 30),
+        ],
+        &[(16_384, 75), (65_536, 25)],
+        &[
+            (512, 20),
+            (4096, 25),
+            (32_768, 25),
+            (65_536, 20),
+            (131_072, 5),
+            (262_144, 5),
+        ],
+    ];
+    let sizes = SIZES[random.up_to(4) as usize].to_vec();
+    let mut job = JobPlan {
+        host: 0,
+        count: 1 << random.up_to(5),
+        depth: 1 << random.up_to(5),
+        sizes,
+        write_percent: [0, 0, 30, 50, 100][random.up_to(4) as usize],
+        sequential: false,
+        span: 1 << 40,
+        iops: 0,
+        move_ns: 0,
+    };
+    if random.up_to(3) == 0 {
+        // Open: so much of what all paths together can do.
+        let percent = [30, 60, 80][random.up_to(2) as usize];
+        let all = sim::bound::capacity_of_all(plan, &job);
+        job.count = 4;
+        job.depth = 4096;
+        job.iops = (all * percent / 400).max(1);
+    }
+    job
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sets_are_the_same_every_time_and_share_nothing() {
+        let plans = |set: &str| -> Vec<Plan> {
+            let worlds = draw(set, "40").unwrap();
+            worlds.into_iter().map(|it| it.plan).collect()
+        };
+        let (train, test) = (plans("train"), plans("test"));
+        assert_eq!(train, plans("train"));
+        assert!(
+            train
+                .iter()
+                .all(|plan| plan.check().is_ok() && !test.contains(plan))
+        );
+        assert!(draw("tain", "3").is_err() && draw("train", "0").is_err());
+    }
+}

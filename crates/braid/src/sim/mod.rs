@@ -1,0 +1,268 @@
+//! `braid sim`: the policies in a world of virtual time, scenario by scenario, against a bound.
+//!
+//! * [`scenario`]: TOML to plans; [`catalog`]: those that come with braid; [`family`]: random ones
+//! * [`measure`]: the runs; [`bounds`]: what could be reached
+//! * [`show`], [`report`]: how it is told
+mod bounds;
+mod catalog;
+mod family;
+mod measure;
+mod report;
+mod scenario;
+mod show;
+
+use crate::cli::{Exit, Usage};
+use crate::output::{self, Format, Style};
+use anyhow::{Context, bail};
+use bounds::Kept;
+use indicatif::{ProgressBar, ProgressStyle};
+use measure::{Column, Row};
+use policy::{Knobs, Policy};
+use scenario::Scenario;
+use std::path::{Path, PathBuf};
+
+/// Compare policies in simulated worlds, against the best that could be had
+///
+/// Everything happens in virtual time: the same seed gives the same figures everywhere. A table
+/// shows, for each policy, its throughput (with --iops: its mean latency) in percent of the bound,
+/// and its 99 % latency beside that of the best static split.
+#[derive(Clone, Debug, clap::Args)]
+pub struct SimArgs {
+    /// Scenarios by name, stories (a file's name without .toml: all that it holds), or files;
+    /// train:N, validation:N and test:N are N random ones [default: list them]
+    #[arg(value_name = "NAME")]
+    names: Vec<String>,
+    /// Every scenario that comes with braid
+    #[arg(long, conflicts_with = "names")]
+    all: bool,
+    /// Also weighted-latency with its window of 15 s; without, 50 ms
+    #[arg(long)]
+    long: bool,
+    /// Policies to compare, in this order
+    #[arg(long, value_delimiter = ',', value_name = "LIST", value_parser = Policy::parse,
+          default_value = "numa,round-robin,queue-depth,weighted-latency,soonest")]
+    policy: Vec<Policy>,
+    /// What chance begins with
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Threads
+    #[arg(short, long, value_name = "N", default_value_t = threads())]
+    jobs: usize,
+    /// Write a page with plots to this file
+    #[arg(long, value_name = "FILE.html")]
+    report: Option<PathBuf>,
+    /// Compare the tables with DIR/STORY.txt; exit code 1 if they differ
+    #[arg(long, value_name = "DIR", conflicts_with = "names")]
+    check: Option<PathBuf>,
+    /// Write the tables to DIR/STORY.txt instead
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["names", "check"])]
+    snapshot: Option<PathBuf>,
+    /// Write the bounds to a file, as scenarios/bounds.tsv
+    #[arg(long, value_name = "FILE", hide = true)]
+    keep_bounds: Option<PathBuf>,
+    /// Show results for people or for programs
+    #[arg(short, long, value_enum, default_value_t, value_name = "FORMAT")]
+    output: Format,
+}
+
+fn threads() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// Runs the verb.
+///
+/// # Errors
+/// Usage; a scenario that is none; tables that differ from the snapshots. The last line then is the
+/// command that repeats it.
+pub fn run(args: &SimArgs) -> anyhow::Result<()> {
+    if args.names.is_empty() && !args.all && args.check.is_none() && args.snapshot.is_none() {
+        return output::print(&catalog::list()?);
+    }
+    if args.policy.is_empty() || args.jobs == 0 {
+        return Err(Usage::error("--policy and --jobs: at least one"));
+    }
+    let scenarios = scenarios(args)?;
+    perform(args, scenarios).map_err(|why| {
+        output::note(&format!("{why:#}"));
+        output::note(&format!("repeat with: {}", command(args)));
+        Exit(1).into()
+    })
+}
+
+fn perform(args: &SimArgs, scenarios: Vec<Scenario>) -> anyhow::Result<()> {
+    let columns = columns(args);
+    if args.output == Format::Text {
+        output::print(&format!("seed {}\n", args.seed))?;
+    }
+    let mut kept = Kept::of_tree();
+    let bar = ProgressBar::new(0);
+    if let Ok(style) = ProgressStyle::with_template("{wide_bar:.cyan} {pos}/{len} runs") {
+        bar.set_style(style);
+    }
+    let rows = measure::measure(
+        scenarios,
+        &columns,
+        args.seed,
+        args.jobs,
+        &kept,
+        |done, all| {
+            bar.set_length(all as u64);
+            bar.set_position(done as u64);
+        },
+    );
+    bar.finish_and_clear();
+    let rows = rows?;
+    show(args, &rows, &columns)?;
+    if let Some(path) = &args.keep_bounds {
+        for row in &rows {
+            kept.keep(&row.scenario, args.seed, row.bound.clone());
+        }
+        write(path, &kept.text())?;
+    }
+    if let Some(path) = &args.report {
+        write(path, &report::page(&rows, &columns, args.seed)?)?;
+    }
+    if let Some(directory) = &args.snapshot {
+        for (story, text) in tables(&rows, &columns) {
+            write(&directory.join(format!("{story}.txt")), &text)?;
+        }
+    }
+    match &args.check {
+        Some(directory) => check(directory, &rows, &columns),
+        None => Ok(()),
+    }
+}
+
+fn show(args: &SimArgs, rows: &[Row], columns: &[Column]) -> anyhow::Result<()> {
+    match args.output {
+        Format::Json => output::print_json(&show::json(rows, columns, args.seed)),
+        Format::Text => {
+            let style = Style::of_stdout();
+            let mut text = String::new();
+            if !args.names.is_empty() && rows.len() <= 12 {
+                for row in rows {
+                    text.push_str(&show::details(row, columns, style));
+                    text.push('\n');
+                }
+            }
+            if rows.len() > 1 {
+                text.push_str(&show::summary(rows, columns, style));
+            }
+            output::print(&text)
+        }
+    }
+}
+
+/// The table of each story, as it is kept beside it.
+fn tables(rows: &[Row], columns: &[Column]) -> Vec<(&'static str, String)> {
+    let of_story = |story: &catalog::Story| {
+        let inside: Vec<Row> = rows
+            .iter()
+            .filter(|row| story.holds(&row.scenario.name))
+            .cloned()
+            .collect();
+        let mut text = String::new();
+        for row in &inside {
+            text.push_str(&show::details(row, columns, Style::PLAIN));
+            text.push('\n');
+        }
+        (story.name, text)
+    };
+    catalog::STORIES.iter().map(of_story).collect()
+}
+
+fn check(directory: &Path, rows: &[Row], columns: &[Column]) -> anyhow::Result<()> {
+    let mut differ = Vec::new();
+    for (story, text) in tables(rows, columns) {
+        let path = directory.join(format!("{story}.txt"));
+        let kept = std::fs::read_to_string(&path)
+            .with_context(|| format!("cannot read {}", path.display()))?;
+        for (was, is) in kept.lines().zip(text.lines()).filter(|(was, is)| was != is) {
+            differ.push(format!("{story}\n- {was}\n+ {is}"));
+        }
+        if kept.lines().count() != text.lines().count() {
+            differ.push(format!("{story}: another number of lines"));
+        }
+    }
+    if differ.is_empty() {
+        return Ok(());
+    }
+    bail!(
+        "{} lines differ from the snapshots in {}:\n{}",
+        differ.len(),
+        directory.display(),
+        differ.join("\n")
+    )
+}
+
+fn write(path: &Path, text: &str) -> anyhow::Result<()> {
+    std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+}
+
+fn scenarios(args: &SimArgs) -> anyhow::Result<Vec<Scenario>> {
+    if args.names.is_empty() {
+        return catalog::all();
+    }
+    let mut scenarios = Vec::new();
+    for name in &args.names {
+        scenarios.extend(named(name)?);
+    }
+    Ok(scenarios)
+}
+
+fn named(name: &str) -> anyhow::Result<Vec<Scenario>> {
+    if let Some((set @ ("train" | "validation" | "test"), count)) = name.split_once(':') {
+        return family::draw(set, count);
+    }
+    if name.ends_with(".toml") {
+        let text = std::fs::read_to_string(name).with_context(|| format!("cannot read {name}"))?;
+        let stem = Path::new(name).file_stem().unwrap_or_default();
+        return scenario::parse(&stem.to_string_lossy(), &text);
+    }
+    catalog::find(name)
+}
+
+fn columns(args: &SimArgs) -> Vec<Column> {
+    let column = |name: String, policy, weight_timeout_ns| Column {
+        name,
+        policy,
+        knobs: Knobs {
+            weight_timeout_ns,
+            ..Knobs::default()
+        },
+    };
+    let mut columns = Vec::new();
+    for &policy in &args.policy {
+        if policy == Policy::WeightedLatency {
+            columns.push(column(format!("{policy} 50ms"), policy, 50_000_000));
+            if args.long {
+                columns.push(column(format!("{policy} 15s"), policy, 15_000_000_000));
+            }
+        } else {
+            columns.push(column(policy.to_string(), policy, 0));
+        }
+    }
+    columns
+}
+
+/// What repeats this run.
+fn command(args: &SimArgs) -> String {
+    let mut words = vec!["braid sim".to_owned()];
+    words.extend(args.names.iter().cloned());
+    if args.all {
+        words.push("--all".to_owned());
+    }
+    if args.long {
+        words.push("--long".to_owned());
+    }
+    if let Some(directory) = &args.check {
+        words.push(format!("--check {}", directory.display()));
+    }
+    let policies: Vec<String> = args.policy.iter().map(Policy::to_string).collect();
+    words.push(format!(
+        "--policy {} --seed {}",
+        policies.join(","),
+        args.seed
+    ));
+    words.join(" ")
+}

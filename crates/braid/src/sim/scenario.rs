@@ -1,0 +1,558 @@
+//! Scenarios: TOML in, plans of worlds out.
+//!
+//! A file tells one story. What stands outside `[[variant]]` holds for all of its scenarios; each
+//! variant has a name and says what is different. A file without variants is one scenario and bears
+//! the file's name.
+//!
+//! # Limits
+//! Those of [`sim::limits`]; unknown keys are refused.
+use crate::units::parse_size;
+use anyhow::{Context, anyhow, bail, ensure};
+use policy::{Ana, Policy};
+use serde::Deserialize;
+use sim::{Change, DevicePlan, Disk, EventPlan, Flash, HostPlan, JobPlan, PathPlan, Plan};
+use std::collections::BTreeMap;
+use toml::{Table, Value};
+
+/// One scenario, ready to run.
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    /// Its name.
+    pub name: String,
+    /// What it is about, in one line.
+    pub title: String,
+    /// The world.
+    pub plan: Plan,
+    /// When the event comes after which the policies have to find their way again.
+    pub step_ns: Option<u64>,
+    /// What the documents measured: operation, policy, MiB/s.
+    pub figures: BTreeMap<String, f64>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    title: String,
+    #[serde(default = "File::warm_ms")]
+    warm_ms: u64,
+    #[serde(default = "File::run_ms")]
+    run_ms: u64,
+    #[serde(default)]
+    stale_us: u64,
+    #[serde(default)]
+    mirror: bool,
+    #[serde(default)]
+    ana: AnaWord,
+    step_ms: Option<u64>,
+    #[serde(default)]
+    host: Host,
+    path: BTreeMap<String, Path>,
+    #[serde(default)]
+    device: BTreeMap<String, Device>,
+    job: BTreeMap<String, Job>,
+    #[serde(default)]
+    event: Vec<Event>,
+    #[serde(default)]
+    figures: BTreeMap<String, f64>,
+}
+
+impl File {
+    fn warm_ms() -> u64 {
+        500
+    }
+
+    fn run_ms() -> u64 {
+        2000
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum AnaWord {
+    #[default]
+    Strict,
+    Merge,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Host {
+    /// Hosts of this kind.
+    hosts: usize,
+    cpus: usize,
+    nodes: usize,
+    busy_run_us: u64,
+    busy_stall_us: u64,
+}
+
+impl Default for Host {
+    fn default() -> Self {
+        Self {
+            hosts: 1,
+            cpus: 8,
+            nodes: 1,
+            busy_run_us: 0,
+            busy_stall_us: 0,
+        }
+    }
+}
+
+/// A path; the standard one where nothing is said.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Path {
+    copies: usize,
+    bandwidth_mb_s: u64,
+    delay_us: u64,
+    /// Of the delay.
+    jitter_percent: u64,
+    large_from: String,
+    large_us: u64,
+    small_us: u64,
+    tail_per_million: u32,
+    tail_us: u64,
+    cross_percent: u32,
+    state: State,
+    node: Option<usize>,
+    /// The name of a shared one.
+    device: Option<String>,
+    // Its own device, where it has one; as in [`Device`].
+    servers: u16,
+    read_us: u64,
+    write_us: u64,
+    read_byte_ps: u64,
+    write_byte_ps: u64,
+    noise: bool,
+    disk: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+enum State {
+    #[default]
+    Optimized,
+    NonOptimized,
+    Inaccessible,
+}
+
+impl State {
+    fn ana(self) -> Ana {
+        match self {
+            Self::Optimized => Ana::Optimized,
+            Self::NonOptimized => Ana::NonOptimized,
+            Self::Inaccessible => Ana::Inaccessible,
+        }
+    }
+}
+
+impl Default for Path {
+    fn default() -> Self {
+        let own = Device::default();
+        Self {
+            copies: 1,
+            bandwidth_mb_s: 1200,
+            delay_us: 50,
+            jitter_percent: 5,
+            large_from: "0".to_owned(),
+            large_us: 0,
+            small_us: 0,
+            tail_per_million: 0,
+            tail_us: 0,
+            cross_percent: 0,
+            state: State::Optimized,
+            node: None,
+            device: None,
+            servers: own.servers,
+            read_us: own.read_us,
+            write_us: own.write_us,
+            read_byte_ps: own.read_byte_ps,
+            write_byte_ps: own.write_byte_ps,
+            noise: own.noise,
+            disk: own.disk,
+        }
+    }
+}
+
+impl Path {
+    fn own(&self) -> Device {
+        Device {
+            servers: self.servers,
+            read_us: self.read_us,
+            write_us: self.write_us,
+            read_byte_ps: self.read_byte_ps,
+            write_byte_ps: self.write_byte_ps,
+            noise: self.noise,
+            disk: self.disk,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Device {
+    servers: u16,
+    read_us: u64,
+    write_us: u64,
+    read_byte_ps: u64,
+    write_byte_ps: u64,
+    noise: bool,
+    /// A rotating disk instead.
+    disk: bool,
+}
+
+impl Default for Device {
+    fn default() -> Self {
+        Self {
+            servers: 8,
+            read_us: 200,
+            write_us: 160,
+            read_byte_ps: 50,
+            write_byte_ps: 60,
+            noise: true,
+            disk: false,
+        }
+    }
+}
+
+impl Device {
+    fn plan(&self) -> DevicePlan {
+        if self.disk {
+            return DevicePlan::Disk(Disk {
+                bytes: 1_000_000_000_000,
+                bytes_per_s: 200_000_000,
+                seek_ns: 800_000,
+                stroke_ns: 13_200_000,
+                turn_ns: 8_333_333,
+            });
+        }
+        DevicePlan::Flash(Flash {
+            servers: self.servers,
+            read_ns: self.read_us * 1000,
+            write_ns: self.write_us * 1000,
+            read_byte_ps: self.read_byte_ps,
+            write_byte_ps: self.write_byte_ps,
+            noise: self.noise,
+        })
+    }
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct Job {
+    count: usize,
+    depth: usize,
+    sizes: String,
+    write_percent: u32,
+    sequential: bool,
+    span: String,
+    /// Of each job.
+    iops: u64,
+    move_ms: u64,
+    /// Only on this host; else on each.
+    host: Option<usize>,
+}
+
+impl Default for Job {
+    fn default() -> Self {
+        Self {
+            count: 1,
+            depth: 1,
+            sizes: "4k".to_owned(),
+            write_percent: 0,
+            sequential: false,
+            span: "64GiB".to_owned(),
+            iops: 0,
+            move_ms: 0,
+            host: None,
+        }
+    }
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Event {
+    at_ms: u64,
+    path: Option<String>,
+    delay_us: Option<u64>,
+    bandwidth_mb_s: Option<u64>,
+    stall_ms: Option<u64>,
+    down_after_ms: Option<u64>,
+    #[serde(default)]
+    up: bool,
+    state: Option<State>,
+    policy: Option<String>,
+    /// Again after so long, this many times in all.
+    every_ms: Option<u64>,
+    times: Option<u64>,
+}
+
+/// The scenarios of a file; `name` is the file's, without `.toml`.
+///
+/// # Errors
+/// No TOML, unknown keys, or no possible world; line and column where there is one.
+pub fn parse(name: &str, text: &str) -> anyhow::Result<Vec<Scenario>> {
+    let mut base: Table = toml::from_str(text).with_context(|| format!("scenario {name}"))?;
+    let variants = match base.remove("variant") {
+        None => vec![(name.to_owned(), Table::new())],
+        Some(Value::Array(list)) => list
+            .into_iter()
+            .map(variant)
+            .collect::<anyhow::Result<_>>()
+            .with_context(|| format!("scenario {name}"))?,
+        Some(_) => bail!("scenario {name}: write variants as [[variant]]"),
+    };
+    let scenario = |(name, table): (String, Table)| {
+        let mut whole = base.clone();
+        merge(&mut whole, table);
+        let file: File = whole
+            .try_into()
+            .with_context(|| format!("scenario {name}"))?;
+        build(&name, file).with_context(|| format!("scenario {name}"))
+    };
+    variants.into_iter().map(scenario).collect()
+}
+
+fn variant(value: Value) -> anyhow::Result<(String, Table)> {
+    let Value::Table(mut table) = value else {
+        bail!("write variants as [[variant]]");
+    };
+    match table.remove("name") {
+        Some(Value::String(name)) => Ok((name, table)),
+        _ => bail!("a [[variant]] needs a name"),
+    }
+}
+
+/// Tables grow together, everything else is replaced.
+fn merge(base: &mut Table, with: Table) {
+    for (key, value) in with {
+        match (base.get_mut(&key), value) {
+            (Some(Value::Table(old)), Value::Table(new)) => merge(old, new),
+            (_, value) => {
+                base.insert(key, value);
+            }
+        }
+    }
+}
+
+fn build(name: &str, file: File) -> anyhow::Result<Scenario> {
+    let mut plan = Plan {
+        warm_ns: file.warm_ms * 1_000_000,
+        run_ns: file.run_ms * 1_000_000,
+        stale_ns: file.stale_us * 1000,
+        mirror: file.mirror,
+        merge: file.ana == AnaWord::Merge,
+        ..Plan::default()
+    };
+    if name.starts_with("ana-") {
+        ensure!(plan.merge, "scenarios named ana-… have ana = \"merge\"");
+    }
+    let shared: Vec<&String> = file.device.keys().collect();
+    plan.devices = file.device.values().map(Device::plan).collect();
+    let mut names = BTreeMap::new();
+    for (path_name, path) in &file.path {
+        names.insert(path_name.as_str(), plan.paths.len());
+        for _ in 0..path.copies {
+            let device = match &path.device {
+                Some(device) => shared
+                    .iter()
+                    .position(|it| *it == device)
+                    .with_context(|| format!("path {path_name}: no [device.{device}]"))?,
+                None => {
+                    plan.devices.push(path.own().plan());
+                    plan.devices.len() - 1
+                }
+            };
+            let path = path_plan(path, device).with_context(|| format!("path {path_name}"))?;
+            plan.paths.push(path);
+        }
+    }
+    for host in 0..file.host.hosts {
+        plan.hosts.push(HostPlan {
+            cpus: file.host.cpus,
+            nodes: file.host.nodes,
+            busy_run_ns: file.host.busy_run_us * 1000,
+            busy_stall_ns: file.host.busy_stall_us * 1000,
+        });
+        let here = file
+            .job
+            .iter()
+            .filter(|(_, job)| job.host.is_none_or(|it| it == host));
+        for (job_name, job) in here {
+            let job = job_plan(job, host).with_context(|| format!("job {job_name}"))?;
+            plan.jobs.push(job);
+        }
+    }
+    for event in &file.event {
+        plan.events.extend(events(event, &names)?);
+    }
+    plan.check().map_err(|why| anyhow!("{why}"))?;
+    Ok(Scenario {
+        name: name.to_owned(),
+        title: file.title,
+        plan,
+        step_ns: file.step_ms.map(|ms| ms * 1_000_000),
+        figures: file.figures,
+    })
+}
+
+fn path_plan(path: &Path, device: usize) -> anyhow::Result<PathPlan> {
+    Ok(PathPlan {
+        bytes_per_s: path.bandwidth_mb_s * 1_000_000,
+        delay_ns: path.delay_us * 1000,
+        jitter_ns: path.delay_us * 10 * path.jitter_percent,
+        large_from: bytes(&path.large_from)?,
+        large_ns: path.large_us * 1000,
+        small_ns: path.small_us * 1000,
+        tail_per_million: path.tail_per_million,
+        tail_ns: path.tail_us * 1000,
+        cross_percent: path.cross_percent,
+        device,
+        ana: path.state.ana(),
+        node: path.node,
+    })
+}
+
+fn job_plan(job: &Job, host: usize) -> anyhow::Result<JobPlan> {
+    let mut sizes = Vec::new();
+    for part in job.sizes.split(':') {
+        let (size, weight) = part.split_once('/').unwrap_or((part, "1"));
+        let weight = weight
+            .parse()
+            .with_context(|| format!("sizes: {part}: no weight behind the slash"))?;
+        sizes.push((bytes(size)?, weight));
+    }
+    Ok(JobPlan {
+        host,
+        count: job.count,
+        depth: job.depth,
+        sizes,
+        write_percent: job.write_percent,
+        sequential: job.sequential,
+        span: parse_size(&job.span).map_err(|why| anyhow!("span: {why}"))?,
+        iops: job.iops,
+        move_ns: job.move_ms * 1_000_000,
+    })
+}
+
+fn bytes(text: &str) -> anyhow::Result<u32> {
+    if text == "0" {
+        return Ok(0);
+    }
+    let bytes = parse_size(text).map_err(|why| anyhow!("{text}: {why}"))?;
+    u32::try_from(bytes).with_context(|| format!("{text}: too large"))
+}
+
+fn events(event: &Event, names: &BTreeMap<&str, usize>) -> anyhow::Result<Vec<EventPlan>> {
+    let path = || {
+        let name = event.path.as_deref().context("an [[event]] needs a path")?;
+        names
+            .get(name)
+            .copied()
+            .with_context(|| format!("[[event]]: no [path.{name}]"))
+    };
+    let mut changes = Vec::new();
+    if let Some(us) = event.delay_us {
+        changes.push(Change::Delay(path()?, us * 1000));
+    }
+    if let Some(rate) = event.bandwidth_mb_s {
+        changes.push(Change::Rate(path()?, rate * 1_000_000));
+    }
+    if let Some(ms) = event.stall_ms {
+        changes.push(Change::Stall(path()?, ms * 1_000_000));
+    }
+    if let Some(ms) = event.down_after_ms {
+        changes.push(Change::Down(path()?, ms * 1_000_000));
+    }
+    if event.up {
+        changes.push(Change::Up(path()?));
+    }
+    if let Some(state) = event.state {
+        changes.push(Change::Ana(path()?, state.ana()));
+    }
+    if let Some(policy) = &event.policy {
+        let policy = Policy::parse(policy).with_context(|| format!("policy {policy}"))?;
+        changes.push(Change::Policy(policy));
+    }
+    ensure!(
+        !changes.is_empty(),
+        "an [[event]] at {} ms does nothing",
+        event.at_ms
+    );
+    let times = event.times.unwrap_or(1);
+    let every_ms = event.every_ms.unwrap_or(0);
+    let at = |time: u64| (event.at_ms + time * every_ms) * 1_000_000;
+    Ok((0..times)
+        .flat_map(|time| changes.iter().map(move |&what| (time, what)))
+        .map(|(time, what)| EventPlan {
+            at_ns: at(time),
+            what,
+        })
+        .collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TWO: &str = "title = \"t\"\n[path.a]\n[path.b]\ndelay_us = 80\n[job.j]\ndepth = 4\n";
+
+    fn error(text: &str) -> String {
+        format!("{:#}", parse("x", text).unwrap_err())
+    }
+
+    #[test]
+    fn what_is_not_said_is_standard() {
+        let scenarios = parse("x", TWO).unwrap();
+        let plan = &scenarios[0].plan;
+        assert_eq!((scenarios[0].name.as_str(), plan.paths.len()), ("x", 2));
+        assert_eq!([0, 1].map(|it| plan.paths[it].delay_ns), [50_000, 80_000]);
+        assert_eq!(plan.paths[1].jitter_ns, 4_000);
+        assert_eq!(plan.jobs[0].sizes, [(4096, 1)]);
+    }
+
+    #[test]
+    fn variants_say_what_is_different() {
+        let text = format!(
+            "{TWO}[[variant]]\nname = \"x-w\"\n[variant.job.j]\nwrite_percent = 100\n\
+             [[variant]]\nname = \"x-f\"\n[variant.path.b]\ncopies = 3\n"
+        );
+        let scenarios = parse("x", &text).unwrap();
+        assert_eq!(scenarios[0].name, "x-w");
+        assert_eq!(
+            (
+                scenarios[0].plan.jobs[0].write_percent,
+                scenarios[0].plan.jobs[0].depth
+            ),
+            (100, 4)
+        );
+        assert_eq!(scenarios[1].plan.paths.len(), 4);
+        assert_eq!(scenarios[1].plan.paths[3].delay_ns, 80_000);
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        assert!(error("x = 1").contains("scenario x"));
+        let unknown = error(&format!("{TWO}wight = 3\n"));
+        assert!(unknown.contains("wight"), "{unknown}");
+        let event = "[[event]]\nat_ms = 1\npath = \"c\"\nup = true\n";
+        assert!(error(&format!("{TWO}{event}")).contains("no [path.c]"));
+        assert!(error(&format!("{TWO}[[event]]\nat_ms = 1\n")).contains("does nothing"));
+        assert!(error(&format!("{TWO}sizes = \"4k/x\"\n")).contains("no weight"));
+        let shared = TWO.replace("delay_us = 80", "device = \"d\"");
+        assert!(error(&shared).contains("no [device.d]"));
+    }
+
+    #[test]
+    fn events_can_be_repeated() {
+        let event = "[[event]]\nat_ms = 10\npath = \"b\"\ndelay_us = 5\nevery_ms = 4\ntimes = 3\n";
+        let scenario = parse("x", &format!("{TWO}{event}")).unwrap().remove(0);
+        let at: Vec<u64> = scenario
+            .plan
+            .events
+            .iter()
+            .map(|it| it.at_ns / 1_000_000)
+            .collect();
+        assert_eq!(at, [10, 14, 18]);
+        assert_eq!(scenario.plan.events[2].what, Change::Delay(1, 5_000));
+    }
+}

@@ -1,0 +1,184 @@
+//! The tables: one line per scenario over all policies, or one table per scenario.
+use super::measure::{Cell, Column, Row};
+use crate::output::Style;
+use crate::table::Table;
+use crate::units::format_ns;
+use serde_json::{Value, json};
+
+/// The summary: per scenario the bound, and per policy "% of bound / p99 beside the best static
+/// split's".
+pub fn summary(rows: &[Row], columns: &[Column], style: Style) -> String {
+    let mut headings = vec!["scenario", "bound", "by"];
+    headings.extend(columns.iter().map(|column| column.name.as_str()));
+    let mut table = Table::new(3, &headings);
+    for row in rows {
+        let mut cells = vec![
+            row.scenario.name.clone(),
+            bound_text(row),
+            row.bound.by.clone(),
+        ];
+        cells.extend(row.cells.iter().map(|cell| {
+            format!(
+                "{:.1}/{:.2}",
+                100.0 * cell.of_bound,
+                cell.p99_of_static.min(9999.0)
+            )
+        }));
+        table.row(cells);
+    }
+    if rows.len() > 1 {
+        let mean = |column: usize| {
+            let sum: f64 = rows.iter().map(|row| row.cells[column].of_bound).sum();
+            100.0 * sum / rows.len() as f64
+        };
+        let worst = |column: usize| {
+            let each = rows.iter().map(|row| 100.0 * row.cells[column].of_bound);
+            each.fold(f64::INFINITY, f64::min)
+        };
+        for (word, of) in [("mean", &mean as &dyn Fn(usize) -> f64), ("worst", &worst)] {
+            let mut cells = vec![word.to_owned(), String::new(), String::new()];
+            cells.extend((0..columns.len()).map(|column| format!("{:.1}", of(column))));
+            table.row(cells);
+        }
+    }
+    table.render(style, |_| String::new())
+}
+
+fn bound_text(row: &Row) -> String {
+    if row.is_open() {
+        format!("{:.1} µs", row.bound.value as f64 / 1e3)
+    } else {
+        format!("{:.1} MB/s", row.bound.value as f64 / 1e6)
+    }
+}
+
+/// One scenario in full.
+pub fn details(row: &Row, columns: &[Column], style: Style) -> String {
+    let scenario = &row.scenario;
+    let mut text = format!("{}: {}\n", scenario.name, scenario.title);
+    if scenario.plan.merge {
+        text.push_str("ana = merge: non-optimized paths are used beside optimized ones\n");
+    }
+    text.push_str(&format!("bound {} by {}\n", bound_text(row), row.bound.by));
+    let unit = if row.is_open() { "mean µs" } else { "MB/s" };
+    let mut headings = vec![
+        "policy",
+        unit,
+        "of bound",
+        "p50",
+        "p99",
+        "p99/static",
+        "share",
+    ];
+    let step = scenario.step_ns.is_some();
+    if step {
+        headings.push("adapts");
+    }
+    let figures = !scenario.figures.is_empty();
+    if figures {
+        headings.push("document");
+    }
+    let mut table = Table::new(1, &headings);
+    for (column, cell) in columns.iter().zip(&row.cells) {
+        let mut line = vec![column.name.clone()];
+        line.extend(figures_of(row, cell));
+        if step {
+            line.push(
+                cell.adapt_ms
+                    .map_or("never".to_owned(), |ms| format!("{ms} ms")),
+            );
+        }
+        if figures {
+            let figure = scenario.figures.get(base_name(&column.name));
+            line.push(figure.map_or("-".to_owned(), |figure| format!("{figure}")));
+        }
+        table.row(line);
+    }
+    text.push_str(&table.render(style, |_| String::new()));
+    text
+}
+
+/// A policy without its knobs.
+fn base_name(name: &str) -> &str {
+    name.split(' ').next().unwrap_or(name)
+}
+
+fn figures_of(row: &Row, cell: &Cell) -> Vec<String> {
+    let value = if row.is_open() {
+        cell.value as f64 / 1e3
+    } else {
+        cell.value as f64 / 1e6
+    };
+    let share: Vec<String> = cell
+        .tally
+        .share()
+        .iter()
+        .map(|share| format!("{:.1}", *share as f64 / 10.0))
+        .collect();
+    vec![
+        format!("{value:.1}"),
+        format!("{:.1} %", 100.0 * cell.of_bound),
+        format_ns(cell.tally.quantile_ns(500) as f64),
+        format_ns(cell.tally.quantile_ns(990) as f64),
+        format!("{:.2}", cell.p99_of_static.min(9999.0)),
+        share.join(":"),
+    ]
+}
+
+/// The same for programs.
+pub fn json(rows: &[Row], columns: &[Column], seed: u64) -> Value {
+    let scenarios: Vec<Value> = rows.iter().map(|row| scenario(row, columns)).collect();
+    json!({ "seed": seed, "scenarios": scenarios })
+}
+
+fn scenario(row: &Row, columns: &[Column]) -> Value {
+    let (unit, scale) = if row.is_open() {
+        ("us", 1e3)
+    } else {
+        ("MB/s", 1e6)
+    };
+    let policies: Vec<Value> = columns
+        .iter()
+        .zip(&row.cells)
+        .map(|(column, cell)| policy(column, cell, scale))
+        .collect();
+    json!({
+        "name": row.scenario.name,
+        "title": row.scenario.title,
+        "ana": if row.scenario.plan.merge { "merge" } else { "strict" },
+        "unit": unit,
+        "bound": {
+            "value": row.bound.value as f64 / scale,
+            "by": row.bound.by,
+            "p99_us_of_static": row.bound.static_p99_ns as f64 / 1e3,
+        },
+        "policies": policies,
+    })
+}
+
+fn policy(column: &Column, cell: &Cell, scale: f64) -> Value {
+    let tally = &cell.tally;
+    let share: Vec<f64> = tally
+        .share()
+        .iter()
+        .map(|&share| share as f64 / 1e3)
+        .collect();
+    let rate = |bytes: u64| tally.per_s(bytes) as f64 / 1e6;
+    json!({
+        "policy": column.name,
+        "value": cell.value as f64 / scale,
+        "of_bound": cell.of_bound,
+        "read_mb_s": rate(tally.bytes[0]),
+        "write_mb_s": rate(tally.bytes[1]),
+        "host_mb_s": tally.host_bytes.iter().map(|&bytes| rate(bytes)).collect::<Vec<_>>(),
+        "mean_us": tally.mean_ns() as f64 / 1e3,
+        "p50_us": tally.quantile_ns(500) as f64 / 1e3,
+        "p99_us": tally.quantile_ns(990) as f64 / 1e3,
+        "p999_us": tally.quantile_ns(999) as f64 / 1e3,
+        "p99_of_static": cell.p99_of_static,
+        "share": share,
+        "adapt_ms": cell.adapt_ms,
+        "failed_over": tally.failed,
+        "turned_away": tally.turned_away,
+    })
+}
