@@ -17,7 +17,8 @@
 //!
 //! # Origin
 //! Rows A1–A8 and A11 of document A (Linux NVMe native multipath, adaptive I/O policy, RFC v5);
-//! where a policy differs, its file says so. `round-robin:<bytes>` is row B2, `soonest` our own (B8).
+//! where a policy differs, its file says so. `round-robin:<bytes>` is row B2, `soonest` our own
+//! (B8).
 #![no_std]
 #![forbid(unsafe_code)]
 #[cfg(test)]

@@ -56,8 +56,8 @@ fn explain(outcome: &Outcome, cell: &Cell) -> String {
             balance(cell),
         ),
         Policy::Soonest => format!(
-            "soonest fills fast first and gives slow only what fast would make wait too long, since \
-             who waits makes all behind him wait: {:.1} : {:.1} %, on average {on}; {used}. {}",
+            "soonest fills fast first and gives slow what would wait too long there, since who \
+             waits makes all behind him wait: {:.1} : {:.1} %, on average {on}; {used}. {}",
             fast.share * 100.0,
             slow.share * 100.0,
             surplus(outcome, cell),

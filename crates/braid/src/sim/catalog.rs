@@ -85,7 +85,8 @@ pub fn find(name: &str) -> anyhow::Result<Vec<Scenario>> {
     let found: Vec<Scenario> = all()?.into_iter().filter(|it| it.name == name).collect();
     if found.is_empty() {
         let text = format!(
-            "no scenario or story {name:?}; `braid sim` alone lists them, a file's name ends in .toml"
+            "no scenario or story {name:?}; `braid sim` alone lists them, and a file's name ends \
+             in .toml"
         );
         return Err(Usage::error(text));
     }

@@ -16,7 +16,8 @@ const COLOURS: [&str; 8] = [
 const HEAD: &str = "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
 <meta name=\"viewport\" content=\"width=device-width\">\n<title>braid sim</title>\n<style>\n\
 :root { color-scheme: light dark; }\n\
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 64rem; margin: 2rem auto; padding: 0 1rem; }\n\
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 64rem; }\n\
+body { margin: 2rem auto; padding: 0 1rem; }\n\
 h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin: 2rem 0 0; }\n\
 pre { overflow-x: auto; font-size: 12px; line-height: 1.35; }\n\
 svg { display: block; max-width: 100%; height: auto; font: 11px system-ui, sans-serif; }\n\
