@@ -416,8 +416,7 @@ fn history(seed: u64, cores: u16) {
         "seed {seed}: {:?}",
         fleet.paths()
     );
-    let count = fleet.paths().len();
-    let admin = fleet.connections()[0];
+    let (count, admin) = (fleet.paths().len(), fleet.connections()[0]);
     assert_eq!(admin, count * 2, "seed {seed}: no connection is left over");
 }
 
