@@ -365,7 +365,14 @@ fn t38_a_path_that_comes_in_anothers_place_begins_anew() {
         let spend = |head: &mut Head, count: u64| {
             (0..count).for_each(|at| {
                 let path = head.select(&request(at)).unwrap();
-                head.complete(path, Group::Read, Outcome::Done, 1000 + at, at);
+                head.complete(
+                    path,
+                    Group::Read,
+                    Outcome::Done,
+                    1000 + at,
+                    at,
+                    Ticket::default(),
+                );
                 head.turn();
             });
         };
@@ -383,7 +390,14 @@ fn t38_a_path_that_comes_in_anothers_place_begins_anew() {
             head.select_only(&request(0), PathIndex(0)),
             Some(PathIndex(0))
         );
-        head.complete(PathIndex(0), Group::Read, Outcome::Done, 1, 1);
+        head.complete(
+            PathIndex(0),
+            Group::Read,
+            Outcome::Done,
+            1,
+            1,
+            Ticket::default(),
+        );
         head.lose(PathIndex(0));
         head.forget(PathIndex(0));
         assert_eq!(head.admitted().count(), 1);
