@@ -30,7 +30,7 @@ for digests in "" --hdr-digest --data-digest "--hdr-digest --data-digest"; do
         check "read_${tag}_$nsid" sh -c \
             "dd if=/dev/$disk bs=1M count=8 iflag=direct 2>/dev/null | cmp - /tmp/random"
         [ "$nsid" = 2 ] || check "fio_$tag" fio --name=v --filename="/dev/$disk" --direct=1 --rw=randrw \
-            --bsrange=4k-1m --ioengine=libaio --iodepth=32 --size=16m --offset=16m --verify=crc32c \
+            --bsrange=4k-1m --ioengine=libaio --iodepth=32 --size=8m --offset=16m --verify=crc32c \
             --verify_fatal=1 --eta=never --output=/tmp/fio.out
 
         dd if=/tmp/random of="/dev/$disk" bs=1M count=4 oflag=direct 2>/dev/null
@@ -42,6 +42,18 @@ for digests in "" --hdr-digest --data-digest "--hdr-digest --data-digest"; do
         same "zeroed_${tag}_$nsid" "$(part 256 32 | pages)" "0000000000000000 "
         check "flush_${tag}_$nsid" nvme flush "/dev/$disk"
     done
+    check "disconnect_$tag" nvme disconnect -n "$nqn"
+done
+
+# Without SQ flow control, with queues for polling, small queues, and more queues than are granted.
+for options in "--disable-sqflow" "--nr-poll-queues=1 --nr-write-queues=1" "--queue-size=16" "--nr-io-queues=64"; do
+    tag=$(echo "$options" | tr -d ' =-')
+    check "connect_$tag" connect 4420 $options
+    reaches "disk_$tag" 60 disk 1
+    disk=$(disk 1)
+    check "fio_$tag" fio --name=v --filename="/dev/$disk" --direct=1 --rw=randrw --bsrange=4k-256k \
+        --ioengine=libaio --iodepth=32 --size=8m --verify=crc32c --verify_fatal=1 --eta=never \
+        --output=/tmp/fio.out
     check "disconnect_$tag" nvme disconnect -n "$nqn"
 done
 

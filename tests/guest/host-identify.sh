@@ -138,6 +138,11 @@ feature() { nvme get-feature "/dev/$c0" -f "$1" | sed 's/.*value:0x0*//'; }
 same feature_queues "$(feature 7)" 30003
 same feature_events "$(feature 0xb)" 900
 same feature_keep_alive "$(feature 0xf)" 1388
+same feature_arbitration "$(feature 1)" 7
+same feature_power "$(feature 2)" ""
+same feature_temperature "$(feature 4)" ffff
+same feature_error_recovery "$(feature 5)" ""
+same feature_atomicity "$(feature 0xa)" ""
 refused feature_unknown nvme get-feature "/dev/$c0" -f 0x3
 property() { nvme get-property "/dev/$c0" --offset "$1" | sed 's/.*value: *//'; }
 same property_version "$(property 0x8)" 20000

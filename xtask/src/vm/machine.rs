@@ -241,7 +241,7 @@ fn write_file_system(image: &Image, to: &Path, script: Option<&Path>) -> Result<
     match script {
         Some(script) => {
             archive.file("guest/script", false, script)?;
-            let beside = script.with_file_name("lib");
+            let beside = super::super::root().join("tests/guest/lib");
             for entry in fs::read_dir(&beside).into_iter().flatten() {
                 let path = entry?.path();
                 let name = path.file_name().unwrap_or_default().to_string_lossy();

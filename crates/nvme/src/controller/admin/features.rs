@@ -29,6 +29,11 @@ pub(super) fn set(
         // The cache is the backend's, and stays as it is.
         fid::VOLATILE_WRITE_CACHE if value & 1 == 0 => return Err(Status::FEATURE_NOT_CHANGEABLE),
         fid::VOLATILE_WRITE_CACHE => {}
+        _ if constant(id, value).is_some() => {
+            if is_other(id, value) {
+                return Err(Status::FEATURE_NOT_CHANGEABLE);
+            }
+        }
         // Over fabrics it comes with Connect, once (Base 2.0, 5.27.1.25).
         _ => return Err(Status::SEQUENCE_ERROR),
     }
@@ -70,6 +75,9 @@ pub(super) fn get(
         fid::KEEP_ALIVE => controller.kato_ms.into(),
         fid::VOLATILE_WRITE_CACHE => 1,
         _ => {
+            if let Some(value) = constant(id, sqe.cdw(11)) {
+                return Ok(Answer::Done(value.into()));
+            }
             if sqe.cdw(11) & HOST_ID_EXTENDED == 0 {
                 return Err(Status::INVALID_FIELD);
             }
@@ -79,6 +87,34 @@ pub(super) fn get(
     }))
 }
 
+/// Features that every I/O controller has (Base 2.0, 3.1.2.1.3; NVM command set 1.0, 4.1.3), and
+/// that stay as they are here: commands of all queues are taken in turn, there is one power state,
+/// no sensor, no time limit of error recovery, and every write is atomic as far as AWUN says. None:
+/// it is not one of them, or CDW11 asks for a part of it that isn't there.
+fn constant(id: u8, cdw11: u32) -> Option<u32> {
+    match id {
+        // No limit of a burst.
+        fid::ARBITRATION => Some(7),
+        fid::POWER_MANAGEMENT | fid::ERROR_RECOVERY | fid::WRITE_ATOMICITY => Some(0),
+        fid::TEMPERATURE_THRESHOLD => match (cdw11 >> 16 & 0xf, cdw11 >> 20 & 3) {
+            // The composite temperature alone: never over, never under.
+            (0, 0) => Some(0xffff),
+            (0, 1) => Some(0),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+/// Whether Set Features wants another value than the one there is.
+fn is_other(id: u8, cdw11: u32) -> bool {
+    let value = match id {
+        fid::TEMPERATURE_THRESHOLD => cdw11 & 0xffff,
+        _ => cdw11,
+    };
+    constant(id, cdw11) != Some(value)
+}
+
 /// The feature asked for, if this controller has it.
 fn feature(shared: &Shared, controller: &Controller, sqe: &Sqe<'_>) -> Result<u8, Status> {
     let id = sqe.cdw(10) as u8;
@@ -86,7 +122,7 @@ fn feature(shared: &Shared, controller: &Controller, sqe: &Sqe<'_>) -> Result<u8
         fid::KEEP_ALIVE | fid::ASYNC_EVENTS => true,
         fid::NUMBER_OF_QUEUES | fid::HOST_IDENTIFIER => !controller.discovery,
         fid::VOLATILE_WRITE_CACHE => !controller.discovery && shared.config.volatile_write_cache,
-        _ => false,
+        _ => !controller.discovery && constant(id, sqe.cdw(11)).is_some(),
     };
     if there {
         Ok(id)

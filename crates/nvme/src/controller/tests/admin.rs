@@ -26,7 +26,7 @@ pub fn log(request: Request) -> SqeBuilder {
 }
 
 impl Bench {
-    fn page(&mut self, cns: u8, nsid: u32) -> Vec<u8> {
+    pub fn page(&mut self, cns: u8, nsid: u32) -> Vec<u8> {
         self.fetch(0, identify(cns, nsid), 4096).unwrap()
     }
 
@@ -35,14 +35,14 @@ impl Bench {
     }
 
     /// The code of a refusal, which must forbid a retry.
-    fn refusal(&mut self, sqe: SqeBuilder, len: u32) -> Status {
+    pub fn refusal(&mut self, sqe: SqeBuilder, len: u32) -> Status {
         let status = self.fetch(0, sqe, len).unwrap_err();
         assert!(status.dnr(), "{status:?}");
         status.code()
     }
 }
 
-fn bench() -> Bench {
+pub fn bench() -> Bench {
     Bench::ready(config(), &Options::default())
 }
 
@@ -483,68 +483,6 @@ fn number_of_queues_is_granted_up_to_what_there_is() {
         bench.ask(0, set(1)).status,
         Status::SEQUENCE_ERROR.with_dnr()
     );
-}
-
-#[test]
-fn features_there_are_and_those_there_aren_t() {
-    let mut bench = bench();
-    let set = |id: u8, value| {
-        SqeBuilder::new(admin::SET_FEATURES)
-            .cdw(10, id.into())
-            .cdw(11, value)
-    };
-    let get = |id: u8| SqeBuilder::new(admin::GET_FEATURES).cdw(10, id.into());
-    assert_eq!(
-        bench.ask(0, set(fid::ASYNC_EVENTS, u32::MAX)).status,
-        Status::SUCCESS
-    );
-    assert_eq!(bench.ask(0, get(fid::ASYNC_EVENTS)).result, 0x900);
-    assert_eq!(
-        bench.ask(0, set(fid::KEEP_ALIVE, 1501)).status,
-        Status::SUCCESS
-    );
-    assert_eq!(bench.ask(0, get(fid::KEEP_ALIVE)).result, 1600);
-    assert_eq!(bench.ask(0, get(fid::VOLATILE_WRITE_CACHE)).result, 1);
-    assert_eq!(
-        bench.ask(0, set(fid::VOLATILE_WRITE_CACHE, 1)).status,
-        Status::SUCCESS
-    );
-    let off = bench.ask(0, set(fid::VOLATILE_WRITE_CACHE, 0));
-    assert_eq!(off.status, Status::FEATURE_NOT_CHANGEABLE.with_dnr());
-    let id = bench.fetch(0, get(fid::HOST_IDENTIFIER).cdw(11, 1), 16);
-    assert_eq!(id, Ok(vec![9; 16]));
-    assert_eq!(
-        bench.refusal(get(fid::HOST_IDENTIFIER), 8),
-        Status::INVALID_FIELD
-    );
-    assert_eq!(
-        bench.refusal(get(fid::HOST_IDENTIFIER).cdw(11, 1), 8),
-        Status::SGL_DATA_LENGTH
-    );
-    let refused = bench.ask(0, set(fid::HOST_IDENTIFIER, 1));
-    assert_eq!(refused.status, Status::SEQUENCE_ERROR.with_dnr());
-    let saved = bench.ask(0, set(fid::KEEP_ALIVE, 0).cdw(10, 1 << 31 | 0x0f));
-    assert_eq!(saved.status, Status::FEATURE_NOT_SAVEABLE.with_dnr());
-    let default = bench.ask(0, get(fid::KEEP_ALIVE).cdw(10, 0x10f));
-    assert_eq!(default.status, Status::INVALID_FIELD.with_dnr());
-    for other in [0x00, 0x01, 0x02, 0x05, 0x0a, 0x0c, 0x10, 0x80, 0xff] {
-        for sqe in [get(other), set(other, 0)] {
-            assert_eq!(bench.ask(0, sqe).status, Status::INVALID_FIELD.with_dnr());
-        }
-    }
-}
-
-#[test]
-fn t34_without_a_volatile_cache_there_is_no_such_feature() {
-    let mut bench = Bench::new(SubsystemConfig {
-        volatile_write_cache: false,
-        ..config()
-    });
-    bench.admin(0, 0);
-    let c = id::Controller::parse(&bench.page(cns::CONTROLLER, 0)).unwrap();
-    assert_eq!(c.vwc, 6);
-    let get = SqeBuilder::new(admin::GET_FEATURES).cdw(10, 6);
-    assert_eq!(bench.ask(0, get).status, Status::INVALID_FIELD.with_dnr());
 }
 
 #[test]

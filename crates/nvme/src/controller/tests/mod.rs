@@ -3,6 +3,7 @@ mod admin;
 mod data;
 mod events;
 mod fabrics;
+mod features;
 mod framing;
 mod hostile;
 mod io;
