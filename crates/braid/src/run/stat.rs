@@ -169,11 +169,14 @@ fn so_far(of: &Value) -> String {
     facts.push(match count("held_total") {
         0 => format!("{held} held ({})", word(&of["write_failover"])),
         _ => format!(
-            "{held} held ({}; {} until proof, {} until the bound), the longest for {}",
+            "{held} held ({}; {} until proof, {} until the bound){}",
             word(&of["write_failover"]),
             count("held_proved_total"),
             count("held_bounded_total"),
-            format_ns(count("held_ns_max") as f64)
+            match count("held_ns_max") {
+                0 => String::new(), // none has ended yet
+                longest_ns => format!(", the longest for {}", format_ns(longest_ns as f64)),
+            }
         ),
     });
     match (count("flushes_failed"), &of["flush_failed"]) {

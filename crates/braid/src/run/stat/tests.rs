@@ -66,6 +66,19 @@ fn what_waits_and_why_is_said_within_80_columns() {
 }
 
 #[test]
+fn while_no_hold_has_ended_none_is_the_longest() {
+    let mut one = volume();
+    one["failover"]["held_total"] = json!(1);
+    for count in ["held_proved_total", "held_bounded_total", "held_ns_max"] {
+        one["failover"][count] = json!(0);
+    }
+    let mut text = String::new();
+    show(&mut text, &json!({"volumes": [one]})).unwrap();
+    assert!(text.contains("1 write held (immediate; 0 until"), "{text}");
+    assert!(!text.contains("longest"), "{text}");
+}
+
+#[test]
 fn a_quiet_volume_says_so_in_few_lines() {
     let mut quiet = volume();
     quiet["waiting"] = json!({"held": 0, "behind": 0, "queued": 0, "delayed": 0, "flushes": 0});
