@@ -476,13 +476,8 @@ fn a_device_keeps_an_io_until_it_ends_it_and_is_used_again_then() {
 fn t09_t41_whatever_happens_no_acknowledged_write_is_lost() {
     let (mut held, mut moved, mut verified) = (0, 0, 0);
     for seed in 1..=30_u64 {
-        let mut random = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let mut below = move |n: u64| {
-            random ^= random << 13;
-            random ^= random >> 7;
-            random ^= random << 17;
-            random % n
-        };
+        let mut random = Random::new(seed);
+        let mut below = |n| random.below(n);
         let mut rig = rig_with(3, |it| it.reconnect_max_ns = SECOND);
         rig.world.piece_max = [100, 3000, 20_000][below(3) as usize];
         rig.world.sent_delay_ns = [0, 100_000, 3 * MS][below(3) as usize];

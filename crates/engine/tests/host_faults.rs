@@ -171,18 +171,6 @@ fn volumes_of_one_subsystem_live_and_die_apart() {
     assert_eq!(rig.one(&second(read(0, 1)), SECOND).outcome, Outcome::Done);
 }
 
-/// Pseudo-random numbers.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % n
-    }
-}
-
 /// Something that may happen to a path or its target.
 fn happen(rig: &mut Rig, random: &mut Random) {
     let port = random.below(3) as u32;
@@ -245,7 +233,7 @@ fn whatever_happens_every_io_ends_once_and_all_counts_balance() {
     let mut lost = 0;
     let mut verified = 0;
     for seed in 1..=40_u64 {
-        let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let mut random = Random::new(seed);
         let mut target = target_config(3);
         target.subsystem.entries_max = [3, 16, 128][random.below(3) as usize];
         target.subsystem.c2h_success = random.below(2) == 0;

@@ -21,18 +21,6 @@ const QUIESCE_NS: u64 = 1_500 * MS;
 const BOUND_NS: u64 = 2 * KATO_NS + QUIESCE_NS;
 const ROUNDS: u64 = 6;
 
-/// Pseudo-random numbers.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % n
-    }
-}
-
 /// One range of the volume, written again as soon as its write was acknowledged, at times read.
 #[derive(Clone, Copy, Default)]
 struct Hot {
@@ -62,7 +50,7 @@ struct History {
 
 impl History {
     fn new(seed: u64, change: impl FnOnce(&mut Recovery)) -> Self {
-        let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let mut random = Random::new(seed);
         let mut host = host_config(PORTS);
         host.kato_ms = (KATO_NS / MS) as u32;
         host.volumes[0].recovery = Recovery {

@@ -14,12 +14,14 @@ mod body;
 mod fleet;
 mod net;
 mod peer;
+mod random;
 mod setup;
 mod world;
 
 pub use body::{Address, Arena, Body, Disk};
 pub use fleet::*;
 pub use peer::Player;
+pub use random::Random;
 pub use setup::*;
 pub use world::{Node, World};
 
