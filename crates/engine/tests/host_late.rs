@@ -1,8 +1,8 @@
 //! Histories in which a target executes late what it was sent over connections that are gone, while
 //! the same blocks are written again at once (T9).
 //!
-//! In every round one port keeps writes back, is lost in one of three ways, and executes them later:
-//! as late as the rules of its association let it. Whatever a block held when its last write was
+//! In every round one port keeps writes back, is lost in one of three ways, and executes them as
+//! late as the rules of its association let it. What a block held when its last write was
 //! acknowledged it must hold in the end. A host that does not wait, or not long enough, must be
 //! caught: else these histories prove nothing.
 #![allow(clippy::unwrap_used, reason = "a test")]
