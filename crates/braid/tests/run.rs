@@ -340,7 +340,7 @@ fn verbs_show_and_change_and_choices_survive_a_restart() {
     );
     assert_eq!(
         engine
-            .ask(&["path", "fail", "v0", "mem:64MiB"])
+            .ask(&["path", "remove", "v0", "mem:64MiB"])
             .status
             .code(),
         Some(1)
@@ -407,8 +407,9 @@ fn a_reload_is_all_or_nothing() {
         !engine.path("b.sock").exists(),
         "the good one went with the bad one"
     );
-    let line = reload("[[volume.path]]\nuri = \"mem:64MiB\"\n");
-    assert!(line.contains("paths can't be changed"), "{line}");
+    let line = reload("[[volume.path]]\nuri = \"mem:1MiB\"\n");
+    assert!(line.contains("nothing was changed"), "{line}");
+    assert!(line.contains("is no other path's data"), "{line}");
     let line = reload(&export);
     assert!(line.contains("reloaded: added"), "{line}");
     assert!(engine.path("b.sock").exists());

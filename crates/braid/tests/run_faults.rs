@@ -298,3 +298,142 @@ fn t09_an_engine_after_one_that_was_killed_writes_only_when_the_bound_has_passed
     pair.engine = engine(pair.directory.path());
     assert_eq!(first_write(&pair), 0, "held after a clean stop");
 }
+
+/// A target with two ports and identifiers of its own: it, and their URIs.
+fn two_ports(directory: &Path, name: &str) -> Option<(Process, [String; 2])> {
+    let socket = directory.join(format!("{name}.sock"));
+    let nqn = format!("nqn.2026-01.org.braid:{name}");
+    let listen = ["--listen", "127.0.0.1:0"];
+    let words = [
+        &["target", "--mem", "64MiB", "--nqn", &nqn][..],
+        &listen,
+        &listen,
+        &["--socket"],
+    ];
+    let mut words = words.concat();
+    words.push(socket.to_str().unwrap());
+    let mut target = Process::start(directory, &words);
+    let mut uri = |port: &str| {
+        let line = target.says(port)?;
+        Some(line.split_whitespace().nth(2).unwrap().to_owned())
+    };
+    let uris = uri("port 1: ").and_then(|one| Some([one, uri("port 2: ")?]));
+    match uris {
+        Some(uris) => Some((target, uris)),
+        None => {
+            target.notes("io_uring");
+            println!("skipped: {}", target.seen);
+            None
+        }
+    }
+}
+
+/// Paths and states of volume v0, in order.
+fn states(pair: &Pair) -> Vec<(String, String)> {
+    let stat = pair.ask(&["stat"], "c.sock");
+    let paths = stat["volumes"][0]["paths"].as_array().unwrap().clone();
+    let word = |value: &serde_json::Value| value.as_str().unwrap().to_owned();
+    paths
+        .iter()
+        .map(|path| (word(&path["uri"]), word(&path["state"])))
+        .collect()
+}
+
+/// Why a verb was refused.
+fn refusal(pair: &Pair, words: &[&str]) -> String {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_braid"));
+    let output = command
+        .args(words)
+        .arg("--socket")
+        .arg(pair.path("c.sock"))
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    String::from_utf8(output.stderr).unwrap()
+}
+
+/// Writes as fast as it goes until `over`; how many, all of them well.
+fn writing(socket: PathBuf, over: std::sync::Arc<std::sync::atomic::AtomicBool>) -> u64 {
+    let mut client = Client::open(&socket);
+    let mut count = 0;
+    while !over.load(std::sync::atomic::Ordering::Relaxed) {
+        assert_eq!(client.write(count % 100 * 4096, 1), 0);
+        count += 1;
+    }
+    count
+}
+
+/// Writes a configuration of volume v0 over these paths.
+fn configure(root: &Path, paths: &[&str]) {
+    let paths = paths
+        .iter()
+        .map(|uri| format!("[[volume.path]]\nuri = \"{uri}\"\n"));
+    let text = format!(
+        "drain_timeout = \"10s\"\nconnect_timeout = \"5s\"\n[[volume]]\nname = \"v0\"\n{}\
+         [[volume.export]]\nnbd = \"unix:{}\"\n",
+        paths.collect::<String>(),
+        root.join("v0.sock").display()
+    );
+    std::fs::write(root.join("b.toml"), text).unwrap();
+}
+
+#[test]
+fn paths_change_under_load_and_what_was_chosen_survives_a_restart() {
+    let directory = tempfile::tempdir().unwrap();
+    let Some((target, [one, two])) = two_ports(directory.path(), "t") else {
+        return;
+    };
+    let Some((_other, [foreign, _])) = two_ports(directory.path(), "o") else {
+        return;
+    };
+    let root = directory.path().to_owned();
+    let config = |paths: &[&str]| configure(&root, paths);
+    config(&[&one]);
+    let mut pair = Pair {
+        engine: engine(directory.path()),
+        target,
+        directory,
+    };
+    let over = std::sync::Arc::default();
+    let (socket, stop) = (pair.path("v0.sock"), std::sync::Arc::clone(&over));
+    let load = std::thread::spawn(move || writing(socket, stop));
+    let is = |uri: &str, state: &str| (uri.to_owned(), state.to_owned());
+    assert_eq!(pair.ask(&["path", "add", "v0", &two], "c.sock")["path"], 1);
+    assert_eq!(states(&pair), [is(&one, "live"), is(&two, "live")]);
+    let why = refusal(&pair, &["path", "add", "v0", &foreign]);
+    assert!(
+        why.contains(&foreign) && why.contains("refused beside"),
+        "{why}"
+    );
+    pair.ask(&["path", "remove", "v0", &one], "c.sock");
+    assert_eq!(states(&pair), [is(&two, "live")]);
+    let why = refusal(&pair, &["path", "remove", "v0", "1"]);
+    assert!(why.contains("last usable path"), "{why}");
+    pair.ask(&["path", "add", "v0", &one], "c.sock");
+    pair.ask(&["path", "drain", "v0", &two], "c.sock");
+    pair.ask(&["path", "restore", "v0", &two], "c.sock");
+    pair.ask(&["path", "fail", "v0", &two], "c.sock");
+    let after = [is(&two, "failed"), is(&one, "live")];
+    assert_eq!(states(&pair), after);
+    over.store(true, std::sync::atomic::Ordering::Relaxed);
+    assert!(load.join().unwrap() > 0);
+    // A path that can't be takes the good one with it.
+    config(&[&one, &two, &foreign]);
+    let why = refusal(&pair, &["reload"]);
+    assert!(
+        why.contains("nothing was changed") && why.contains(&foreign),
+        "{why}"
+    );
+    assert_eq!(states(&pair), after);
+    config(&[&one]);
+    pair.engine.signal(rustix::process::Signal::TERM);
+    assert!(pair.engine.ended().success());
+    pair.engine = engine(pair.directory.path());
+    wait_until(|| (states(&pair) == after).then_some(()));
+    pair.ask(&["path", "restore", "v0", &two], "c.sock");
+    assert_eq!(states(&pair), [is(&two, "live"), is(&one, "live")]);
+    // The file says something else now: that holds.
+    config(&[&two]);
+    pair.ask(&["reload"], "c.sock");
+    assert_eq!(states(&pair), [is(&two, "live")]);
+}

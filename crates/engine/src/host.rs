@@ -313,25 +313,11 @@ impl HostEngine {
         volume.map_or(0, |volume| volume.head.in_flight(path))
     }
 
-    /// I/Os that the other cores have in flight on a path, as they published (T47).
-    pub fn set_elsewhere(&mut self, volume: u16, path: PathIndex, in_flight: u32) {
-        if let Some(number) = self.number(volume, path) {
-            self.head(number).set_elsewhere(path, in_flight);
-        }
-    }
-
     /// The paths of a volume.
     pub fn paths(&self, volume: u16) -> impl Iterator<Item = PathIndex> {
         let there = usize::from(volume) < self.volumes.len();
         let paths = there.then(|| self.paths_of(volume));
         paths.into_iter().flatten().map(|path| path.index)
-    }
-
-    /// All paths with their numbers, which are the same on every core and below
-    /// [`HostEngine::with_room`]'s.
-    pub fn places(&self) -> impl Iterator<Item = (usize, u16, PathIndex)> {
-        let paths = self.paths.iter().filter(|path| !path.is_vacant());
-        paths.map(|path| (path.number, path.volume, path.index))
     }
 
     /// Number of a path in the engine's table.

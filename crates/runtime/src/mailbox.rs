@@ -6,6 +6,7 @@
 //! raises it again.
 use crate::RuntimeError;
 use crate::limits::MAILBOX_MAX;
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -39,6 +40,8 @@ pub(crate) enum Mail<C> {
     Control(C),
     /// A socket that somebody else accepted, and the listener's number to say of it.
     Adopt(u32, OwnedFd),
+    /// What an address number stands for from now on.
+    Address(u32, SocketAddr),
 }
 
 /// Sends messages to a reactor from any thread; wakes it. Cloneable.
@@ -80,6 +83,14 @@ impl<C: Send> Sender<C> {
     /// not be one of `ReactorConfig::listeners`. False if the reactor is gone.
     pub fn adopt(&self, listener: u32, socket: OwnedFd) -> bool {
         let sent = self.queue.send(Mail::Adopt(listener, socket)).is_ok();
+        self.wake.raise();
+        sent
+    }
+
+    /// From now on address number `number` of `Output::Open` stands for `address`, before messages
+    /// that are sent later; numbers are dense. False if the reactor is gone.
+    pub fn set_address(&self, number: u32, address: SocketAddr) -> bool {
+        let sent = self.queue.send(Mail::Address(number, address)).is_ok();
         self.wake.raise();
         sent
     }
@@ -168,7 +179,7 @@ mod tests {
         assert!(mailbox.wake.event.lower());
         let taken = std::iter::from_fn(|| mailbox.take()).map(|mail| match mail {
             Mail::Control(number) => number,
-            Mail::Adopt(..) => unreachable!(),
+            Mail::Adopt(..) | Mail::Address(..) => unreachable!(),
         });
         let taken: Vec<i32> = taken.collect();
         assert_eq!(taken, (0..=10).collect::<Vec<i32>>());

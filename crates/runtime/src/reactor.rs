@@ -209,6 +209,14 @@ where
             match self.mailbox.take() {
                 Some(Mail::Control(message)) => self.machine.handle_control(message, self.now_ns),
                 Some(Mail::Adopt(listener, socket)) => self.adopt(listener, socket),
+                Some(Mail::Address(number, address)) => {
+                    let at = number as usize;
+                    if at >= self.addresses.len() {
+                        // The numbers between are set before they are used.
+                        self.addresses.resize(at + 1, address);
+                    }
+                    self.addresses[at] = address;
+                }
                 None => {
                     self.mail = false;
                     return;

@@ -6,17 +6,14 @@
 //! count that is read may be one loop turn old; a policy that looks at it chooses by a slightly
 //! older truth, and nothing else depends on it.
 use engine::host::HostEngine;
-use policy::PathIndex;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// I/Os in flight by core and path.
 pub struct Board {
     rows: Vec<Row>,
-    /// Of each volume, in the volumes' order.
-    paths: Vec<u8>,
 }
 
-/// One core's counts, volume after volume, on cache lines of their own.
+/// One core's counts, by the engine's number of the path, on cache lines of their own.
 #[repr(align(128))]
 struct Row(Box<[Line]>);
 
@@ -26,44 +23,28 @@ struct Row(Box<[Line]>);
 struct Line([AtomicU32; 32]);
 
 impl Board {
-    /// A board for `cores` cores and volumes of so many paths.
-    pub fn new(cores: usize, paths: Vec<u8>) -> Self {
-        let counts: usize = paths.iter().map(|&paths| usize::from(paths)).sum();
-        let row = || Row((0..counts.div_ceil(32)).map(|_| Line::default()).collect());
+    /// A board for `cores` cores and so many paths in all.
+    pub fn new(cores: usize, paths: usize) -> Self {
+        let row = || Row((0..paths.div_ceil(32)).map(|_| Line::default()).collect());
         Self {
             rows: (0..cores).map(|_| row()).collect(),
-            paths,
         }
     }
 
     /// Tells this core's engine what the others have in flight.
     pub fn read(&self, core: u16, engine: &mut HostEngine) {
-        for (at, volume, path) in self.entries() {
-            engine.set_elsewhere(volume, path, self.elsewhere(core.into(), at));
+        if self.rows.len() > 1 {
+            engine.update_elsewhere(|place| self.elsewhere(core.into(), place));
         }
     }
 
     /// Shows the others what this core has in flight.
     pub fn show(&self, core: u16, engine: &HostEngine) {
-        for (at, volume, path) in self.entries() {
-            self.set(core.into(), at, engine.in_flight(volume, path));
+        if self.rows.len() > 1 {
+            for (place, volume, path) in engine.places() {
+                self.set(core.into(), place, engine.in_flight(volume, path));
+            }
         }
-    }
-
-    /// Place in a row, volume and path; nothing where there is one core only.
-    fn entries(&self) -> impl Iterator<Item = (usize, u16, PathIndex)> {
-        let volumes = if self.rows.len() < 2 {
-            &[]
-        } else {
-            &self.paths[..]
-        };
-        let paths = (0..).zip(volumes).flat_map(|(volume, &paths)| {
-            let paths = (0..paths).map(PathIndex);
-            paths.map(move |path| (volume, path))
-        });
-        (0..)
-            .zip(paths)
-            .map(|(at, (volume, path))| (at, volume, path))
     }
 
     fn set(&self, core: usize, at: usize, count: u32) {
@@ -85,7 +66,7 @@ mod tests {
 
     #[test]
     fn t47_each_core_sees_what_the_others_have() {
-        let board = Board::new(3, vec![2, 64]);
+        let board = Board::new(3, 66);
         for (core, count) in [(0, 5), (1, 7), (2, 1), (0, 2)] {
             board.set(core, 65, count);
         }
@@ -95,7 +76,7 @@ mod tests {
 
     #[test]
     fn t47_no_two_cores_write_one_cache_line() {
-        let board = Board::new(2, vec![1]);
+        let board = Board::new(2, 1);
         let address = |core: usize| (&raw const board.rows[core].0[0]) as usize;
         assert!(address(0).abs_diff(address(1)) >= 128);
         assert_eq!(address(0) % 128, 0);

@@ -104,11 +104,7 @@ impl Host {
             .iter()
             .map(|volume| resources.volume(volume, plan.read_only))
             .collect::<anyhow::Result<Vec<_>>>()?;
-        let paths = plan
-            .volumes
-            .iter()
-            .map(|volume| volume.paths.len() as u8)
-            .collect();
+        let paths = plan.volumes.iter().map(|volume| volume.paths.len()).sum();
         let board = Arc::new(Board::new(plan.cores.len(), paths));
         let (told, events) = mpsc::channel();
         let wake = told.clone();

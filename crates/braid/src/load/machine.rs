@@ -315,7 +315,7 @@ mod tests {
 
     #[test]
     fn t47_while_a_core_sleeps_the_board_shows_what_it_waits_for() {
-        let board = Arc::new(Board::new(2, vec![1]));
+        let board = Arc::new(Board::new(2, 1));
         let (told, events) = mpsc::channel();
         let (engine, progress) = (HostEngine::new(config()), Arc::default());
         let mut machine = LoadMachine::new(engine, 0, vec![], told, progress, Arc::clone(&board));

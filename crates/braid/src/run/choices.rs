@@ -1,9 +1,12 @@
-//! What `policy set` and `knob set` chose: kept so that it survives a restart.
+//! What `policy set`, `knob set` and `path` chose: kept so that it survives a restart.
 //!
 //! # Contract
 //! The file is replaced whole or not at all. A choice wins over the configuration that was there
 //! when it was made; a configuration that says something else later, wins.
+use super::config::{Config, PathKeys, Volume};
+use super::paths::uris;
 use super::state;
+use crate::uri::PathUri;
 use anyhow::Context;
 use policy::{Knobs, Policy};
 use serde::{Deserialize, Serialize};
@@ -17,12 +20,29 @@ pub struct Choices {
 }
 
 /// Of one volume, in the words that a user would say.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Choice {
     /// What the configuration said then.
-    configured: Setting,
-    chosen: Setting,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    configured: Option<Setting>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    chosen: Option<Setting>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    paths: Option<PathChoice>,
+}
+
+/// The paths of a volume, as URIs.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PathChoice {
+    /// What the configuration said then.
+    pub configured: Vec<String>,
+    /// What they are.
+    pub chosen: Vec<String>,
+    /// Those that were failed or drained by hand.
+    #[serde(default)]
+    pub aside: BTreeMap<String, String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -57,12 +77,13 @@ impl Choices {
     /// What holds for a volume that is configured so.
     pub fn of(&self, volume: &str, policy: Policy, knobs: Knobs) -> (Policy, Knobs) {
         let chosen = self.map.get(volume).and_then(|choice| {
-            let same = choice.configured == Setting::new(policy, knobs);
+            let same = choice.configured == Some(Setting::new(policy, knobs));
+            let chosen = choice.chosen.as_ref()?;
             let knobs = Knobs {
-                ewma_shift: choice.chosen.ewma_shift,
-                weight_timeout_ns: choice.chosen.weight_timeout_ns,
+                ewma_shift: chosen.ewma_shift,
+                weight_timeout_ns: chosen.weight_timeout_ns,
             };
-            let policy = Policy::parse(&choice.chosen.policy).ok()?;
+            let policy = Policy::parse(&chosen.policy).ok()?;
             (same && knobs.check().is_ok()).then_some((policy, knobs))
         });
         chosen.unwrap_or((policy, knobs))
@@ -78,12 +99,61 @@ impl Choices {
         configured: (Policy, Knobs),
         chosen: (Policy, Knobs),
     ) -> anyhow::Result<()> {
-        let choice = Choice {
-            configured: Setting::new(configured.0, configured.1),
-            chosen: Setting::new(chosen.0, chosen.1),
-        };
         let mut map = self.map.clone();
-        map.insert(volume.to_owned(), choice);
+        let choice = map.entry(volume.to_owned()).or_default();
+        choice.configured = Some(Setting::new(configured.0, configured.1));
+        choice.chosen = Some(Setting::new(chosen.0, chosen.1));
+        self.keep_all(map)
+    }
+
+    /// What was chosen of a volume's paths, if the configuration says of them what it said then.
+    fn paths(&self, volume: &Volume) -> Option<&PathChoice> {
+        let choice = self.map.get(&volume.name)?.paths.as_ref()?;
+        (choice.configured == uris(&volume.paths)).then_some(choice)
+    }
+
+    /// Gives all volumes the paths that were chosen, where any are left.
+    pub fn apply_paths(&self, config: &mut Config) {
+        for volume in &mut config.volumes {
+            let Some(choice) = self.paths(volume) else {
+                continue;
+            };
+            let configured = |uri: &String| {
+                let keys = volume
+                    .paths
+                    .iter()
+                    .find(|keys| keys.uri.to_string() == *uri);
+                keys.cloned()
+                    .or_else(|| Some(uri.parse::<PathUri>().ok()?.into()))
+            };
+            let paths: Vec<PathKeys> = choice.chosen.iter().filter_map(configured).collect();
+            if !paths.is_empty() {
+                volume.paths = paths;
+            }
+        }
+    }
+
+    /// The paths of `volume` that were failed or drained by hand.
+    pub fn aside(&self, volume: &Volume, configured: &Config) -> BTreeMap<String, String> {
+        let mut all = configured.volumes.iter();
+        let of = all.find(|it| it.name == volume.name);
+        let choice = of.and_then(|volume| self.paths(volume));
+        choice
+            .map(|choice| choice.aside.clone())
+            .unwrap_or_default()
+    }
+
+    /// Keeps what was chosen of a volume's paths.
+    ///
+    /// # Errors
+    /// The file can't be written; nothing has changed then.
+    pub fn keep_paths(&mut self, volume: &str, paths: PathChoice) -> anyhow::Result<()> {
+        let mut map = self.map.clone();
+        map.entry(volume.to_owned()).or_default().paths = Some(paths);
+        self.keep_all(map)
+    }
+
+    fn keep_all(&mut self, map: BTreeMap<String, Choice>) -> anyhow::Result<()> {
         state::write(&self.path, &map)?;
         self.map = map;
         Ok(())

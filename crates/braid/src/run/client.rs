@@ -11,6 +11,8 @@ use std::fmt::Write;
 use std::path::PathBuf;
 use std::time::Duration;
 
+/// How long a change of paths is waited for: each of those that a reload makes may take a minute.
+const CHANGE_WAIT: Duration = Duration::from_secs(600);
 /// Exit code of `check` where nobody can say.
 const UNKNOWN: u8 = 3;
 
@@ -34,8 +36,13 @@ pub enum EngineVerb {
         #[command(subcommand)]
         verb: KnobVerb,
     },
-    /// Add, remove, fail or restore a path (not yet: restart the engine)
-    Path(PathArgs),
+    /// Add, remove, fail, drain or restore a path of a volume; it survives a restart
+    Path {
+        #[command(subcommand)]
+        verb: PathVerb,
+    },
+    /// Read the configuration again: all of the difference, or nothing
+    Reload(Common),
     /// Add or remove an export of a volume
     Export {
         #[command(subcommand)]
@@ -112,15 +119,34 @@ pub enum KnobVerb {
     },
 }
 
-/// Options of `path`.
+/// `path add|remove|fail|restore|drain`.
+#[derive(Clone, Debug, Subcommand)]
+pub enum PathVerb {
+    /// Connect it; it is used once every core has it, or refused
+    Add(PathArgs),
+    /// Let its I/O end, flush and disconnect it; if its I/O doesn't end, it is used again
+    Remove {
+        /// Also the last usable path, and one with unflushed writes; fail it if its I/O doesn't end
+        #[arg(long)]
+        force: bool,
+        #[command(flatten)]
+        path: PathArgs,
+    },
+    /// Give it up at once, as if its connection was lost, until it is restored
+    Fail(PathArgs),
+    /// Use one again that was failed or drained
+    Restore(PathArgs),
+    /// Give it nothing new; it stays connected
+    Drain(PathArgs),
+}
+
+/// A path.
 #[derive(Clone, Debug, Args)]
 pub struct PathArgs {
-    /// add, remove, fail or restore
-    verb: String,
     /// Volume
     volume: String,
-    /// Path URI
-    uri: String,
+    /// Path URI; or its number, as `stat -o json` shows it
+    path: String,
     #[command(flatten)]
     common: Common,
 }
@@ -171,14 +197,12 @@ pub fn ask(verb: &EngineVerb) -> anyhow::Result<()> {
         EngineVerb::Stat(args) => stat(args),
         EngineVerb::Policy { verb } => policy(verb),
         EngineVerb::Knob { verb } => knob(verb),
-        EngineVerb::Path(args) => {
-            let verbs = ["add", "remove", "fail", "restore"];
-            if !verbs.contains(&args.verb.as_str()) {
-                let text = format!("\"{}\" is none of {}", args.verb, verbs.join(", "));
-                return Err(Usage::error(text));
-            }
-            let params = json!({"verb": args.verb, "volume": args.volume, "uri": args.uri});
-            args.common.show("path", params, |_, _| Ok(()))
+        EngineVerb::Path { verb } => path(verb),
+        EngineVerb::Reload(common) => {
+            let value = common.call_within("reload", json!({}), CHANGE_WAIT)?;
+            common.print(&value, |text, value| {
+                writeln!(text, "{}", word(&value["changed"]))
+            })
         }
         EngineVerb::Export { verb } => export(verb),
         EngineVerb::Check(args) => check(args),
@@ -187,8 +211,12 @@ pub fn ask(verb: &EngineVerb) -> anyhow::Result<()> {
 
 impl Common {
     fn call(&self, method: &str, params: Value) -> anyhow::Result<Value> {
+        self.call_within(method, params, ANSWER_WAIT)
+    }
+
+    fn call_within(&self, method: &str, params: Value, wait: Duration) -> anyhow::Result<Value> {
         let mut stream = socket::connect(socket::RUN, self.socket.as_deref())?;
-        rpc::call(&mut stream, method, params, ANSWER_WAIT)
+        rpc::call(&mut stream, method, params, wait)
     }
 
     fn show(
@@ -270,6 +298,31 @@ fn knob(verb: &KnobVerb) -> anyhow::Result<()> {
             "{}: ewma_shift {shift}, weight_timeout {timeout}",
             word(&value["volume"])
         )
+    })
+}
+
+fn path(verb: &PathVerb) -> anyhow::Result<()> {
+    let (method, args, force) = match verb {
+        PathVerb::Add(args) => ("path.add", args, false),
+        PathVerb::Remove { force, path } => ("path.remove", path, *force),
+        PathVerb::Fail(args) => ("path.fail", args, false),
+        PathVerb::Restore(args) => ("path.restore", args, false),
+        PathVerb::Drain(args) => ("path.drain", args, false),
+    };
+    if method == "path.add" {
+        // Checked here, so that a wrong word is a usage error whether or not an engine runs.
+        let parsed = args.path.parse::<crate::uri::PathUri>();
+        parsed.map_err(|error| Usage::error(format!("\"{}\": {error}", args.path)))?;
+    }
+    let params = json!({"volume": args.volume, "path": args.path, "force": force});
+    let value = args.common.call_within(method, params, CHANGE_WAIT)?;
+    args.common.print(&value, |text, value| {
+        let (volume, uri) = (word(&value["volume"]), word(&value["uri"]));
+        writeln!(text, "{volume}: path {uri} {}", word(&value["state"]))?;
+        match value["warning"].as_str() {
+            Some(warning) => writeln!(text, "{warning}"),
+            None => Ok(()),
+        }
     })
 }
 

@@ -161,6 +161,13 @@ pub struct PathKeys {
     pub distance: u32,
 }
 
+impl From<PathUri> for PathKeys {
+    fn from(uri: PathUri) -> Self {
+        let distance = uri.distance().unwrap_or(0);
+        Self { uri, distance }
+    }
+}
+
 /// One export.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -6,10 +6,11 @@ use crate::load::board::Board;
 use crate::load::host::{Resources, VolumePlan};
 use anyhow::bail;
 use engine::export::{ExportConfig, ExportControl, ExportEngine};
-use engine::host::{HostConfig, HostControl, HostEngine, PathNews, Recovery, VolumeConfig};
+use engine::host::{Change, HostConfig, HostControl, HostEngine, PathNews, Recovery, VolumeConfig};
 use nvme::host::{Digests, HostIdentity};
 use policy::{Knobs, Policy};
 use runtime::{Handle, ReactorConfig, Sender};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::Duration;
@@ -18,6 +19,10 @@ use std::time::Duration;
 const IO_MAX: u32 = 4096;
 /// Most requests in flight of one client.
 const REQUESTS_MAX: u16 = 128;
+/// Room for paths that are added while it runs: in all, and beside those of the start. Each costs
+/// two connections' worth of tables, some 2 KiB.
+const PATHS_MIN: usize = 256;
+const PATHS_MORE: usize = 64;
 /// How long a core may take to answer the control thread.
 const REPORT_WAIT: Duration = Duration::from_secs(5);
 
@@ -62,9 +67,9 @@ impl Cores {
                 ..resources.volume(&plan, false)?
             });
         }
-        let paths: Vec<u8> = config.volumes.iter().map(|v| v.paths.len() as u8).collect();
         let count = config.cores;
-        let board = Arc::new(Board::new(count.into(), paths.clone()));
+        let room = room(config);
+        let board = Arc::new(Board::new(count.into(), room));
         let mut handles: Vec<Handle<RunMachine>> = Vec::new();
         // Core 0 comes last: it passes on to the others what it learns.
         for core in (0..count).rev() {
@@ -76,13 +81,14 @@ impl Cores {
                 requests_max: REQUESTS_MAX,
                 arena_bytes: config.buffers.0,
             };
-            let engine = ExportEngine::new(HostEngine::new(host), volumes.len(), export);
+            let engine =
+                ExportEngine::new(HostEngine::with_room(host, room), volumes.len(), export);
             let peers = match core {
                 0 => handles.iter().map(Handle::sender).collect(),
                 _ => Vec::new(),
             };
             let (events, board) = (events.clone(), Arc::clone(&board));
-            let machine = RunMachine::new(engine, core, peers, events, board, paths.clone());
+            let machine = RunMachine::new(engine, core, peers, events, board, volumes.len() as u16);
             let reactor = ReactorConfig {
                 name: format!("braid-{core}"),
                 cpu: config.cpus.get(usize::from(core)).copied(),
@@ -145,6 +151,23 @@ impl Senders {
         self.0[0].send(RunControl::Export(ExportControl::Host(marked)));
     }
 
+    /// Asks core 0 for a change of paths.
+    pub fn change(&self, ticket: u64, change: Change, wait_ns: u64) {
+        let change = HostControl::Change {
+            ticket,
+            change,
+            wait_ns,
+        };
+        self.0[0].send(RunControl::Export(ExportControl::Host(change)));
+    }
+
+    /// What an address number stands for from now on, on all cores.
+    pub fn set_address(&self, number: u32, address: SocketAddr) {
+        for core in &self.0 {
+            core.set_address(number, address);
+        }
+    }
+
     /// Another policy or knobs for a volume, on all cores.
     pub fn set_policy(&self, volume: u16, policy: Policy, knobs: Knobs) {
         self.all(|| ExportControl::Host(HostControl::Policy(volume, policy, knobs)));
@@ -170,6 +193,14 @@ impl Senders {
         }
         Ok(reports)
     }
+}
+
+/// Most paths in all: as many as the reactor's connections allow at most.
+fn room(config: &Config) -> usize {
+    let paths: usize = config.volumes.iter().map(|volume| volume.paths.len()).sum();
+    let connections = runtime::limits::CONNECTIONS_MAX as usize;
+    let most = connections.saturating_sub(config.clients.into()) / 2;
+    PATHS_MIN.max(paths + PATHS_MORE).min(most).max(paths)
 }
 
 fn host(

@@ -7,7 +7,7 @@ use crate::load::board::Board;
 use engine::Machine;
 use engine::export::{ExportControl, ExportCounters, ExportEngine, ExportEvent};
 use engine::host::{
-    HoldStats, HostControl, HostEvent, PathCounters, PathNews, PathState, VolumeInfo,
+    Changed, HoldStats, HostControl, HostEvent, PathCounters, PathNews, PathState, VolumeInfo,
 };
 use engine::machine::Memory;
 use policy::{Group, PathIndex, PathStats};
@@ -42,6 +42,8 @@ pub enum RunEvent {
     Gone,
     /// A signal came.
     Signal(i32),
+    /// The answer to a change.
+    Changed(u64, Result<Changed, String>),
 }
 
 /// How a core is doing.
@@ -77,8 +79,7 @@ pub struct RunMachine {
     peers: Vec<runtime::Sender<RunControl>>,
     events: Farewell,
     board: Arc<Board>,
-    /// Paths of each volume.
-    paths: Vec<u8>,
+    volumes: u16,
 }
 
 /// Says [`RunEvent::Gone`] when its machine is dropped.
@@ -91,14 +92,14 @@ impl Drop for Farewell {
 }
 
 impl RunMachine {
-    /// `peers`: the other cores, for core 0. `paths`: of each volume.
+    /// `peers`: the other cores, for core 0. `volumes`: how many there are.
     pub fn new(
         engine: ExportEngine,
         core: u16,
         peers: Vec<runtime::Sender<RunControl>>,
         events: Sender<RunEvent>,
         board: Arc<Board>,
-        paths: Vec<u8>,
+        volumes: u16,
     ) -> Self {
         Self {
             engine,
@@ -106,7 +107,7 @@ impl RunMachine {
             peers,
             events: Farewell(events),
             board,
-            paths,
+            volumes,
         }
     }
 
@@ -152,12 +153,12 @@ impl RunMachine {
                         peer.send(RunControl::Export(message));
                     }
                 }
-                // Nobody has asked for a change.
+                ExportEvent::Host(HostEvent::Changed(ticket, answer)) => {
+                    self.tell(RunEvent::Changed(ticket, answer));
+                }
+                // Addresses are free when a path has left, and nothing else is.
                 ExportEvent::Host(
-                    HostEvent::Done(_)
-                    | HostEvent::Changed(..)
-                    | HostEvent::Freed(..)
-                    | HostEvent::Removed(_),
+                    HostEvent::Done(_) | HostEvent::Freed(..) | HostEvent::Removed(_),
                 ) => {}
                 ExportEvent::Client { export, name, why } => {
                     self.tell(RunEvent::Note(format!("export {export}: {name}: {why}")));
@@ -174,14 +175,16 @@ impl RunMachine {
             groups: Group::ALL.map(|group| host.policy_stats(volume, path, group)),
             facts: host.path_facts(volume, path).cloned(),
         };
-        let volumes = (0..).zip(&self.paths).map(|(volume, &paths)| {
-            let paths = (0..paths).map(PathIndex);
+        // By index, those that left included.
+        let volumes = (0..self.volumes).map(|volume| {
+            let count = host.paths(volume).map(|path| path.0 + 1).max();
+            let paths = (0..count.unwrap_or(0)).map(PathIndex);
             paths.map(|index| path(volume, index)).collect()
         });
-        let holds = (0..).zip(&self.paths);
+        let holds = 0..self.volumes;
         CoreReport {
             now_ns,
-            holds: holds.map(|(volume, _)| host.hold_stats(volume)).collect(),
+            holds: holds.map(|volume| host.hold_stats(volume)).collect(),
             volumes: volumes.collect(),
             exports: (0..engine::limits::EXPORTS_MAX)
                 .map(|export| self.engine.counters(export))

@@ -7,9 +7,11 @@
 //!   configuration
 //! * [`client`]: the verbs that ask; [`stat`]: what `stat` shows
 //!
+//! * [`paths`]: its paths change while it runs
+//!
 //! # Limits
-//! Volumes and their paths are those of the start; a reload changes policies, knobs and exports.
-//! All NBD clients of a volume are on one core.
+//! Volumes are those of the start; a reload changes their paths, policies, knobs and exports. All
+//! NBD clients of a volume are on one core.
 mod address;
 mod choices;
 mod client;
@@ -17,6 +19,7 @@ mod config;
 mod cores;
 mod machine;
 mod marks;
+mod paths;
 mod reload;
 mod report;
 mod service;
@@ -39,7 +42,7 @@ use engine::host::VolumeInfo;
 use machine::RunEvent;
 use marks::Marks;
 use sd_notify::NotifyState;
-use service::Service;
+use service::{Service, Start};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -63,7 +66,7 @@ pub struct RunArgs {
 /// # Errors
 /// Whatever of the configuration can't be had.
 pub fn run(args: &RunArgs) -> anyhow::Result<()> {
-    let config = Config::read(&args.config)?;
+    let mut config = Config::read(&args.config)?;
     let path = args.socket.clone().or(config.socket.clone());
     let path = path.or_else(|| socket::default_path(socket::RUN));
     let path =
@@ -74,6 +77,8 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
         hostid: config.hostid.map(|id| uuid::Uuid::from_bytes(id.0)),
     })?;
     let choices = Choices::read(state_path("choices", &path)?)?;
+    let configured = config.clone();
+    choices.apply_paths(&mut config);
     let mut marks = Marks::read(state_path("marks", &path)?)?;
     for line in marks.in_words(&config) {
         output::note(&line);
@@ -86,7 +91,13 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     let cores = Cores::start(&config, &identity, chosen, unclean_stop_ns, &told)?;
     let drain_ns = config.drain_timeout.0;
     let volumes = config.volumes.len();
-    let service = Arc::new(Service::new(config, identity, choices, cores.senders()));
+    let start = Start {
+        configured,
+        config,
+        file: args.config.clone(),
+    };
+    let service = Arc::new(Service::new(start, identity, choices, cores.senders()));
+    service.put_aside();
     let exported = service.export_configured();
     let ended = exported.and_then(|()| {
         serve_control(&socket, &service)?;
@@ -94,7 +105,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
             output::print(&line).ok();
         }
         let _ = sd_notify::notify(false, &[NotifyState::Ready]);
-        attend(&events, &service, &args.config, volumes, &mut marks)
+        attend(&events, &service, volumes, &mut marks)
     });
     let _ = sd_notify::notify(false, &[NotifyState::Stopping]);
     service.close();
@@ -149,8 +160,7 @@ fn state_path(kind: &str, socket: &Path) -> anyhow::Result<PathBuf> {
 /// Until a signal ends it.
 fn attend(
     events: &mpsc::Receiver<RunEvent>,
-    service: &Service,
-    config: &Path,
+    service: &Arc<Service>,
     volumes: usize,
     marks: &mut Marks,
 ) -> anyhow::Result<()> {
@@ -174,10 +184,17 @@ fn attend(
             // Only once it drains.
             RunEvent::Unfinished(..) => {}
             RunEvent::Gone => anyhow::bail!("a core has ended unexpectedly"),
-            RunEvent::Signal(SIGHUP) => match reload::reload(service, config) {
-                Ok(changed) => output::note(&format!("reloaded: {changed}")),
-                Err(error) => output::note(&format!("nothing was changed: {error:#}")),
-            },
+            RunEvent::Changed(ticket, answer) => service.changes.answered(ticket, answer),
+            RunEvent::Signal(SIGHUP) => {
+                // Not here: what it waits for comes through this loop.
+                let service = Arc::clone(service);
+                let reload = move || match reload::reload(&service) {
+                    Ok(changed) => output::note(&format!("reloaded: {changed}")),
+                    Err(error) => output::note(&format!("nothing was changed: {error:#}")),
+                };
+                let builder = std::thread::Builder::new().name("reload".into());
+                builder.spawn(reload).context("cannot start a thread")?;
+            }
             RunEvent::Signal(_) => return Ok(()),
         }
     }

@@ -1,44 +1,109 @@
 //! Another configuration for a running engine: all of the difference, or nothing.
 //!
 //! # Contract
-//! What can fail is done first: new exports listen before anything else changes, and listen no more
-//! if one of them can't.
-use super::config::Config;
-use super::service::Service;
-use anyhow::bail;
-use std::path::Path;
+//! What can fail is done first, and taken back if something else fails: new paths are connected,
+//! then paths that are gone from the file leave, then new exports listen; then the rest changes. A
+//! volume whose paths the file gives anew gets just these, whatever was added or removed by hand.
+//! Takes as long as paths take to connect and drain; not to be called by the thread that passes
+//! news between cores on.
+use super::config::{Config, PathKeys};
+use super::service::{Service, State};
+use anyhow::{anyhow, bail};
+use policy::PathIndex;
+
+/// A path that was added to a volume, or left it.
+enum Done {
+    Added(u16, PathIndex),
+    Removed(u16, PathKeys),
+}
 
 /// Applies the file; what was changed, in words.
 ///
 /// # Errors
 /// Why nothing was.
-pub fn reload(service: &Service, path: &Path) -> anyhow::Result<String> {
-    let new = Config::read(path)?;
-    let mut state = service.state();
-    refuse_fixed(&state.config, &new)?;
-    let mut added = Vec::new();
-    for (volume, of) in (0..).zip(&new.volumes) {
-        for export in &of.exports {
-            let mut exports = state.exports.iter().flatten();
-            if exports.any(|there| there.volume == volume && there.export == *export) {
-                continue;
-            }
-            match service.add_export(&mut state, volume, export.clone()) {
-                Ok(uri) => added.push(uri),
-                Err(error) => {
-                    let is_new = |uri: &str| added.iter().any(|new| new == uri);
-                    for number in 0..state.exports.len() {
-                        let there = state.exports[number].as_ref();
-                        if there.is_some_and(|there| is_new(&there.uri)) {
-                            service.remove_export(&mut state, number);
-                        }
-                    }
-                    return Err(error.context(format!("volume {}", of.name)));
-                }
-            }
+pub fn reload(service: &Service) -> anyhow::Result<String> {
+    let new = Config::read(&service.file)?;
+    let _alone = service.changes.alone();
+    refuse_fixed(&service.state().configured, &new)?;
+    let mut done = Vec::new();
+    let mut changes = Vec::new();
+    let made = paths(service, &new, &mut done, &mut changes);
+    let made = made.and_then(|()| rest(service, new, &mut changes));
+    if let Err(error) = made {
+        return Err(match take_back(service, done) {
+            Ok(()) => error,
+            Err(why) => error.context(format!("and not all could be taken back: {why}")),
+        });
+    }
+    Ok(match changes.is_empty() {
+        true => "no difference".into(),
+        false => changes.join(", "),
+    })
+}
+
+/// New paths join, those that are gone leave.
+fn paths(
+    service: &Service,
+    new: &Config,
+    done: &mut Vec<Done>,
+    changes: &mut Vec<String>,
+) -> anyhow::Result<()> {
+    for (volume, of) in (0_u16..).zip(&new.volumes) {
+        let (missing, gone) = difference(&service.state(), volume, &of.paths);
+        for keys in missing {
+            let uri = keys.uri.to_string();
+            let added = service.add_path(volume, keys);
+            let path = added.map_err(|why| anyhow!("volume {}: {why}", of.name))?;
+            done.push(Done::Added(volume, path));
+            changes.push(format!("added {uri}"));
+        }
+        for (path, keys) in gone {
+            let removed = service.remove_path(volume, path, false);
+            removed.map_err(|why| anyhow!("volume {}: {why}", of.name))?;
+            changes.push(format!("removed {}", keys.uri));
+            done.push(Done::Removed(volume, keys));
         }
     }
-    let mut changes: Vec<String> = added.iter().map(|uri| format!("added {uri}")).collect();
+    Ok(())
+}
+
+/// What `wanted` has more and less than a volume; nothing where the file says what it said before.
+fn difference(
+    state: &State,
+    volume: u16,
+    wanted: &[PathKeys],
+) -> (Vec<PathKeys>, Vec<(PathIndex, PathKeys)>) {
+    let at = usize::from(volume);
+    if state.configured.volumes[at].paths == wanted {
+        return (Vec::new(), Vec::new());
+    }
+    let there = &state.config.volumes[at].paths;
+    let has = |all: &[PathKeys], keys: &PathKeys| all.iter().any(|it| it.uri == keys.uri);
+    let missing = wanted.iter().filter(|keys| !has(there, keys));
+    let gone = there.iter().zip(&state.volumes[at].places);
+    let gone = gone.filter(|(keys, _)| !has(wanted, keys));
+    (
+        missing.cloned().collect(),
+        gone.map(|(keys, place)| (PathIndex(*place), keys.clone()))
+            .collect(),
+    )
+}
+
+fn take_back(service: &Service, done: Vec<Done>) -> Result<(), String> {
+    for step in done.into_iter().rev() {
+        match step {
+            Done::Added(volume, path) => service.remove_path(volume, path, true)?,
+            Done::Removed(volume, keys) => service.add_path(volume, keys).map(|_| ())?,
+        }
+    }
+    Ok(())
+}
+
+/// Exports, policies and knobs.
+fn rest(service: &Service, mut new: Config, changes: &mut Vec<String>) -> anyhow::Result<()> {
+    let mut state = service.state();
+    let added = exports(service, &mut state, &new)?;
+    changes.extend(added.iter().map(|uri| format!("added {uri}")));
     for number in 0..state.exports.len() {
         let there = state.exports[number].as_ref();
         let gone = there.filter(|there| {
@@ -57,11 +122,39 @@ pub fn reload(service: &Service, path: &Path) -> anyhow::Result<String> {
             changes.push(format!("{}: policy {}", of.name, of.policy));
         }
     }
+    state.configured.clone_from(&new);
+    for (volume, now) in new.volumes.iter_mut().zip(&state.config.volumes) {
+        volume.paths.clone_from(&now.paths);
+    }
     state.config = new;
-    Ok(match changes.is_empty() {
-        true => "no difference".into(),
-        false => changes.join(", "),
-    })
+    Ok(())
+}
+
+/// New exports listen; their URIs.
+fn exports(service: &Service, state: &mut State, new: &Config) -> anyhow::Result<Vec<String>> {
+    let mut added = Vec::new();
+    for (volume, of) in (0..).zip(&new.volumes) {
+        for export in &of.exports {
+            let mut exports = state.exports.iter().flatten();
+            if exports.any(|there| there.volume == volume && there.export == *export) {
+                continue;
+            }
+            match service.add_export(state, volume, export.clone()) {
+                Ok(uri) => added.push(uri),
+                Err(error) => {
+                    let is_new = |uri: &str| added.iter().any(|new| new == uri);
+                    for number in 0..state.exports.len() {
+                        let there = state.exports[number].as_ref();
+                        if there.is_some_and(|there| is_new(&there.uri)) {
+                            service.remove_export(state, number);
+                        }
+                    }
+                    return Err(error.context(format!("volume {}", of.name)));
+                }
+            }
+        }
+    }
+    Ok(added)
 }
 
 /// What needs a restart.
@@ -73,11 +166,14 @@ fn refuse_fixed(old: &Config, new: &Config) -> anyhow::Result<()> {
         bail!("volumes can't be added, removed or put in another order yet: restart the engine");
     }
     for (old, new) in old.volumes.iter().zip(&new.volumes) {
-        if old.paths != new.paths {
-            bail!(
-                "volume {}: its paths can't be changed yet: restart the engine",
-                old.name
-            );
+        for keys in &new.paths {
+            let mut before = old.paths.iter().filter(|it| it.uri == keys.uri);
+            if before.any(|it| it.distance != keys.distance) {
+                bail!(
+                    "{}: its distance can't be changed yet: restart the engine",
+                    keys.uri
+                );
+            }
         }
         if old.recovery() != new.recovery() {
             bail!(

@@ -160,13 +160,20 @@ impl<'a> Report<'a> {
     }
 
     fn core0(&self, volume: usize, path: usize) -> Option<&PathReport> {
-        self.cores.first()?.volumes.get(volume)?.get(path)
+        let place = self.place(volume, path)?;
+        self.cores.first()?.volumes.get(volume)?.get(place)
+    }
+
+    /// Index of a path that stands there in the configuration.
+    fn place(&self, volume: usize, path: usize) -> Option<usize> {
+        Some((*self.state.volumes[volume].places.get(path)?).into())
     }
 
     /// One path on all cores.
     fn reports(&self, volume: u16, path: usize) -> impl Iterator<Item = &PathReport> {
         let cores = self.cores.iter();
-        cores.filter_map(move |core| core.volumes.get(usize::from(volume))?.get(path))
+        let place = self.place(volume.into(), path);
+        cores.filter_map(move |core| core.volumes.get(usize::from(volume))?.get(place?))
     }
 
     fn health(&self, volume: u16) -> Health {
@@ -192,6 +199,7 @@ impl<'a> Report<'a> {
             .map(|(name, group)| ((*name).to_owned(), self.group(volume, path, group)))
             .collect();
         json!({
+            "path": self.place(volume.into(), path),
             "uri": uri,
             "state": core0.map_or("unknown", |report| report.state.name()),
             "ana_state": core0.and_then(ana_state),

@@ -3,7 +3,7 @@
 //! `list {}` · `list-subsys {}` · `stat {}` · `check {"volume": "v0"}` ·
 //! `policy {"volume": "v0", "policy": "numa"}` · `knob {"volume": "v0", "name": …, "value": …}` ·
 //! `export.add {"volume": "v0", "export": "nbd:unix:/…", "read_only": false}` ·
-//! `export.remove {"volume": "v0", "export": …}` · `path {…}`
+//! `export.remove {"volume": "v0", "export": …}` · `path.… {…}`, see `paths` · `reload {}`
 //!
 //! # Contract
 //! One call at a time changes anything. A change has been handed to all cores when it is answered;
@@ -14,10 +14,13 @@ use super::config::{Config, Export, Volume};
 use super::cores::Senders;
 use super::machine::RunControl;
 use super::marks::Marks;
+use super::paths::Changes;
+use super::reload;
 use super::report::Report;
 use crate::control::rpc::Failure;
 use crate::control::server::Methods;
 use crate::output;
+use crate::uri::UriKind;
 use engine::export::{ExportControl, Offer};
 use engine::host::{PathNews, VolumeInfo};
 use engine::limits::EXPORTS_MAX;
@@ -25,24 +28,42 @@ use nvme::host::HostIdentity;
 use policy::{Knobs, Policy};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// See the module.
 pub struct Service {
     identity: HostIdentity,
-    senders: Senders,
+    pub senders: Senders,
+    /// Of paths.
+    pub changes: Changes,
+    /// Where the configuration comes from.
+    pub file: PathBuf,
     state: Mutex<State>,
+}
+
+/// What an engine starts with.
+pub struct Start {
+    /// As the file says.
+    pub configured: Config,
+    /// The same with the paths that were chosen.
+    pub config: Config,
+    /// The file.
+    pub file: PathBuf,
 }
 
 /// What may change.
 pub struct State {
-    /// As configured, and as the exports are now.
+    /// As the file said when it was read last.
+    pub configured: Config,
+    /// The same, with the paths as they are now.
     pub config: Config,
     /// By volume.
     pub volumes: Vec<Running>,
     /// By export number.
     pub exports: Vec<Option<Exported>>,
-    choices: Choices,
+    pub choices: Choices,
     closed: bool,
 }
 
@@ -54,6 +75,10 @@ pub struct Running {
     pub knobs: Knobs,
     /// Once it is ready.
     pub info: Option<VolumeInfo>,
+    /// Number of each path of the configuration, in order.
+    pub places: Vec<u8>,
+    /// What was done by hand with paths that don't serve I/O, by URI.
+    pub aside: BTreeMap<String, String>,
 }
 
 /// One export that listens.
@@ -100,18 +125,29 @@ struct ExportParams {
 
 impl Service {
     /// Of cores that run with this configuration.
-    pub fn new(config: Config, identity: HostIdentity, choices: Choices, senders: Senders) -> Self {
+    pub fn new(start: Start, identity: HostIdentity, choices: Choices, senders: Senders) -> Self {
+        let Start {
+            configured,
+            config,
+            file,
+        } = start;
         let running = |volume: &Volume| {
             let (policy, knobs) = choices.of(&volume.name, volume.policy, volume.knobs());
             Running {
                 policy,
                 knobs,
                 info: None,
+                places: (0..volume.paths.len() as u8).collect(),
+                aside: choices.aside(volume, &configured),
             }
         };
+        let paths = config.volumes.iter().flat_map(|volume| &volume.paths);
+        let remote = paths.filter(|keys| matches!(keys.uri.kind(), UriKind::NvmeTcp(_)));
+        let changes = Changes::new(remote.count() as u32);
         let state = State {
             volumes: config.volumes.iter().map(running).collect(),
             exports: Vec::new(),
+            configured,
             config,
             choices,
             closed: false,
@@ -119,6 +155,8 @@ impl Service {
         Self {
             identity,
             senders,
+            changes,
+            file,
             state: Mutex::new(state),
         }
     }
@@ -273,9 +311,8 @@ impl Service {
     fn knob(&self, params: KnobParams) -> Result<Value, Failure> {
         let mut state = self.state();
         let volume = index(&state, &params.volume)?;
-        let Running {
-            policy, mut knobs, ..
-        } = state.volumes[usize::from(volume)];
+        let running = &state.volumes[usize::from(volume)];
+        let (policy, mut knobs) = (running.policy, running.knobs);
         if let (Some(name), Some(value)) = (params.name, params.value) {
             let wrong = |error| Failure::params(format!("{name} \"{value}\": {error}"));
             match name.as_str() {
@@ -365,17 +402,20 @@ impl Methods for Service {
             "knob" => self.knob(parse(params)?),
             "export.add" => self.export_add(parse(params)?),
             "export.remove" => self.export_remove(parse(params)?),
-            "path" => Err(Failure::refused(
-                "paths can't be changed while the engine runs yet: change the configuration and \
-                 restart it",
-            )),
-            other => Err(Failure::method(other)),
+            "reload" => match reload::reload(self) {
+                Ok(changed) => Ok(json!({"changed": changed})),
+                Err(error) => Err(Failure::refused(format!("nothing was changed: {error:#}"))),
+            },
+            other => match other.strip_prefix("path.") {
+                Some(verb) => self.change_path(verb, parse(params)?),
+                None => Err(Failure::method(other)),
+            },
         }
     }
 }
 
 /// Number of the volume of that name.
-fn index(state: &State, name: &str) -> Result<u16, Failure> {
+pub fn index(state: &State, name: &str) -> Result<u16, Failure> {
     let volumes = &state.config.volumes;
     let found = (0..).zip(volumes).find(|(_, volume)| volume.name == name);
     found

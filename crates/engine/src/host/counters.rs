@@ -1,6 +1,7 @@
-//! What one path did on this core, for statistics.
+//! What a path did on this core, for statistics; what cores tell each other of I/Os in flight.
+use super::HostEngine;
 use super::types::{Io, IoOp};
-use policy::Group;
+use policy::{Group, PathIndex};
 use volume::Outcome;
 
 /// Counters of one path on this core.
@@ -31,6 +32,30 @@ impl PathCounters {
             IoOp::Read => self.bytes[0] += u64::from(io.length),
             IoOp::Write { .. } => self.bytes[1] += u64::from(io.length),
             _ => {}
+        }
+    }
+}
+
+impl HostEngine {
+    /// I/Os that the other cores have in flight on a path, as they published (T47).
+    pub fn set_elsewhere(&mut self, volume: u16, path: PathIndex, in_flight: u32) {
+        if let Some(number) = self.number(volume, path) {
+            self.head(number).set_elsewhere(path, in_flight);
+        }
+    }
+
+    /// All paths with their numbers, which are the same on every core and below
+    /// [`HostEngine::with_room`]'s.
+    pub fn places(&self) -> impl Iterator<Item = (usize, u16, PathIndex)> {
+        let paths = self.paths.iter().filter(|path| !path.is_vacant());
+        paths.map(|path| (path.number, path.volume, path.index))
+    }
+
+    /// [`HostEngine::set_elsewhere`] for all paths, by their [numbers](HostEngine::places).
+    pub fn update_elsewhere(&mut self, in_flight: impl Fn(usize) -> u32) {
+        for path in self.paths.iter().filter(|path| !path.is_vacant()) {
+            let head = &mut self.volumes[usize::from(path.volume)].head;
+            head.set_elsewhere(path.index, in_flight(path.number));
         }
     }
 }

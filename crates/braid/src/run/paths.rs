@@ -1,0 +1,347 @@
+//! Paths of a running engine: added, removed, failed, restored, drained.
+//!
+//! `path.add {"volume": "v0", "path": URI}` ·
+//! `path.remove {"volume": "v0", "path": URI or number, "force": false}` ·
+//! `path.fail`, `path.restore`, `path.drain {"volume": "v0", "path": …}`
+//!
+//! # Contract
+//! One change at a time, and it is answered when every core has made it, or with the reason why
+//! nothing has changed, in bounded time. What was changed is kept among the choices: it holds after
+//! a restart for as long as the configuration gives the volume the paths that it gave it then. So a
+//! path failed by hand stays failed, as a failed member of an array does; whoever edits the
+//! volume's paths in the configuration gets what stands there.
+use super::choices::PathChoice;
+use super::config::PathKeys;
+use super::service::{Service, State, index};
+use crate::control::rpc::Failure;
+use crate::uri::{PathUri, UriKind};
+use engine::host::{Change, Changed, PathConfig, PathKind};
+use policy::PathIndex;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// How much longer than the engine its answer is waited for.
+const GRACE: Duration = Duration::from_secs(5);
+/// Longest wait for a change.
+const WAIT_NS_MAX: u64 = 60_000_000_000;
+
+type Answer = Result<Changed, String>;
+
+/// What is asked of the engine, and the addresses of its paths.
+pub struct Changes {
+    /// Held by who changes paths.
+    one: Mutex<()>,
+    asked: Mutex<Asked>,
+}
+
+struct Asked {
+    /// The last ticket, and who waits for its answer.
+    ticket: u64,
+    waiting: Option<SyncSender<Answer>>,
+    /// Address numbers from here on were never used.
+    address: u32,
+    /// Numbers that are free again.
+    free: Vec<u32>,
+    /// Volume, path and number of the paths that were added.
+    used: Vec<(u16, PathIndex, u32)>,
+}
+
+/// What `path.…` takes.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PathParams {
+    volume: String,
+    path: String,
+    #[serde(default)]
+    force: bool,
+}
+
+impl Changes {
+    /// Behind so many addresses that are in use already.
+    pub fn new(addresses: u32) -> Self {
+        Self {
+            one: Mutex::new(()),
+            asked: Mutex::new(Asked {
+                ticket: 0,
+                waiting: None,
+                address: addresses,
+                free: Vec::new(),
+                used: Vec::new(),
+            }),
+        }
+    }
+
+    /// The engine has answered.
+    pub fn answered(&self, ticket: u64, answer: Answer) {
+        let mut asked = self.asked();
+        if asked.ticket == ticket
+            && let Some(waiting) = asked.waiting.take()
+        {
+            // Who asked may have given up.
+            let _ = waiting.try_send(answer);
+        }
+    }
+
+    /// Until it is dropped, nobody else changes paths.
+    pub fn alone(&self) -> MutexGuard<'_, ()> {
+        self.one.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn asked(&self) -> MutexGuard<'_, Asked> {
+        self.asked.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Service {
+    /// One of the methods `path.…`.
+    pub fn change_path(&self, verb: &str, params: PathParams) -> Result<Value, Failure> {
+        let _alone = self.changes.alone();
+        let volume = index(&self.state(), &params.volume)?;
+        if verb == "add" {
+            let uri: PathUri = params
+                .path
+                .parse()
+                .map_err(|error| Failure::params(format!("\"{}\": {error}", params.path)))?;
+            let keys = PathKeys::from(uri);
+            let path = self.add_path(volume, keys).map_err(Failure::refused)?;
+            return Ok(self.told(volume, path, &params, "added"));
+        }
+        let path = find(&self.state(), volume, &params)?;
+        let (done, change) = match verb {
+            "remove" => ("removed", None),
+            "fail" => ("failed", Some(Change::FailPath(volume, path))),
+            "restore" => ("restored", Some(Change::RestorePath(volume, path))),
+            "drain" => ("drained", Some(Change::DrainPath(volume, path))),
+            other => return Err(Failure::method(&format!("path.{other}"))),
+        };
+        let made = match change {
+            None => self.remove_path(volume, path, params.force),
+            Some(change) => self.set_aside(volume, path, done, change),
+        };
+        made.map_err(Failure::refused)?;
+        Ok(self.told(volume, path, &params, done))
+    }
+
+    /// The answer; what was changed is kept.
+    fn told(&self, volume: u16, path: PathIndex, params: &PathParams, done: &str) -> Value {
+        let mut value = json!({
+            "volume": params.volume,
+            "path": path.0,
+            "uri": params.path,
+            "state": done,
+        });
+        if let Err(error) = self.keep_paths(volume) {
+            value["warning"] = format!("it won't survive a restart: {error:#}").into();
+        }
+        value
+    }
+
+    /// A path more for a volume, in use on every core.
+    ///
+    /// # Errors
+    /// Why nothing has changed.
+    pub fn add_path(&self, volume: u16, keys: PathKeys) -> Result<PathIndex, String> {
+        let UriKind::NvmeTcp(tcp) = keys.uri.kind() else {
+            let why = "a local device is no other path's data; give it a volume of its own";
+            return Err(format!("{}: {why}", keys.uri));
+        };
+        let at = usize::from(volume);
+        let uri = keys.uri.to_string();
+        let (wait_ns, there) = {
+            let state = self.state();
+            let there = state.config.volumes[at]
+                .paths
+                .iter()
+                .any(|it| it.uri.to_string() == uri);
+            (state.config.connect_timeout.0.saturating_mul(3), there)
+        };
+        if there {
+            return Err(format!("{uri} is a path of this volume already"));
+        }
+        let resolved = tcp.resolve().map_err(|error| format!("{uri}: {error:#}"))?;
+        let address = self.changes.asked().number();
+        self.senders.set_address(address, resolved);
+        let config = PathConfig {
+            uri,
+            kind: PathKind::NvmeTcp {
+                address,
+                subsystem: tcp.subsystem.clone(),
+                nsid: tcp.nsid,
+            },
+            distance: keys.distance,
+        };
+        match self.ask(Change::AddPath(volume, Box::new(config)), wait_ns) {
+            Err(why) => {
+                // It isn't connected to again.
+                self.changes.asked().free.push(address);
+                Err(why)
+            }
+            Ok(changed) => {
+                let path = changed.path.unwrap_or(PathIndex(0));
+                self.changes.asked().used.push((volume, path, address));
+                let mut state = self.state();
+                state.config.volumes[at].paths.push(keys);
+                state.volumes[at].places.push(path.0);
+                Ok(path)
+            }
+        }
+    }
+
+    /// A path leaves a volume.
+    ///
+    /// # Errors
+    /// Why it doesn't.
+    pub fn remove_path(&self, volume: u16, path: PathIndex, force: bool) -> Result<(), String> {
+        let wait_ns = self.state().config.drain_timeout.0;
+        let change = Change::RemovePath {
+            volume,
+            path,
+            force,
+        };
+        self.ask(change, wait_ns)?;
+        self.changes.asked().release(volume, path);
+        let mut state = self.state();
+        let places = &mut state.volumes[usize::from(volume)].places;
+        if let Some(at) = places.iter().position(|place| *place == path.0) {
+            places.remove(at);
+            let gone = state.config.volumes[usize::from(volume)].paths.remove(at);
+            state.volumes[usize::from(volume)]
+                .aside
+                .remove(&gone.uri.to_string());
+        }
+        Ok(())
+    }
+
+    /// A path is failed, drained or restored.
+    fn set_aside(
+        &self,
+        volume: u16,
+        path: PathIndex,
+        word: &str,
+        change: Change,
+    ) -> Result<(), String> {
+        let wait_ns = self.state().config.drain_timeout.0;
+        let made = self.ask(change, wait_ns);
+        let mut state = self.state();
+        let at = state.volumes[usize::from(volume)]
+            .places
+            .iter()
+            .position(|it| *it == path.0);
+        let uri = at.map(|at| {
+            state.config.volumes[usize::from(volume)].paths[at]
+                .uri
+                .to_string()
+        });
+        let aside = &mut state.volumes[usize::from(volume)].aside;
+        if let Some(uri) = uri {
+            match word {
+                "restored" => drop(aside.remove(&uri)),
+                // One that is still busy goes on draining.
+                _ if made.is_ok() || word == "drained" => {
+                    aside.insert(uri, word.to_owned());
+                }
+                _ => {}
+            }
+        }
+        made.map(|_| ())
+    }
+
+    /// Paths that were failed or drained before a restart are so again.
+    pub fn put_aside(&self) {
+        let state = self.state();
+        for (volume, running) in (0_u16..).zip(&state.volumes) {
+            let paths = state.config.volumes[usize::from(volume)].paths.iter();
+            for (keys, place) in paths.zip(&running.places) {
+                let path = PathIndex(*place);
+                let change = match running.aside.get(&keys.uri.to_string()).map(String::as_str) {
+                    Some("failed") => Change::FailPath(volume, path),
+                    Some(_) => Change::DrainPath(volume, path),
+                    None => continue,
+                };
+                self.senders.change(0, change, WAIT_NS_MAX);
+            }
+        }
+    }
+
+    /// What a volume's paths are now holds after a restart.
+    ///
+    /// # Errors
+    /// The file can't be written.
+    pub fn keep_paths(&self, volume: u16) -> anyhow::Result<()> {
+        let mut state = self.state();
+        let at = usize::from(volume);
+        let choice = PathChoice {
+            configured: uris(&state.configured.volumes[at].paths),
+            chosen: uris(&state.config.volumes[at].paths),
+            aside: state.volumes[at].aside.clone(),
+        };
+        let name = state.config.volumes[at].name.clone();
+        state.choices.keep_paths(&name, choice)
+    }
+
+    /// Asks core 0 for a change and waits for its answer.
+    fn ask(&self, change: Change, wait_ns: u64) -> Answer {
+        let wait_ns = wait_ns.min(WAIT_NS_MAX);
+        let (to, from) = sync_channel(1);
+        let ticket = {
+            let mut asked = self.changes.asked();
+            asked.ticket += 1;
+            asked.waiting = Some(to);
+            asked.ticket
+        };
+        self.senders.change(ticket, change, wait_ns);
+        let answer = from.recv_timeout(Duration::from_nanos(wait_ns) + GRACE);
+        answer.unwrap_or_else(|_| Err("the engine does not answer; see stat".into()))
+    }
+}
+
+impl Asked {
+    /// A free address number.
+    fn number(&mut self) -> u32 {
+        self.free.pop().unwrap_or_else(|| {
+            self.address += 1;
+            self.address - 1
+        })
+    }
+
+    /// A path that left isn't connected to again.
+    fn release(&mut self, volume: u16, path: PathIndex) {
+        let of = |it: &(u16, PathIndex, u32)| (it.0, it.1) == (volume, path);
+        if let Some(at) = self.used.iter().position(of) {
+            let (_, _, address) = self.used.remove(at);
+            self.free.push(address);
+        }
+    }
+}
+
+/// The URIs of paths.
+pub fn uris(paths: &[PathKeys]) -> Vec<String> {
+    paths.iter().map(|keys| keys.uri.to_string()).collect()
+}
+
+/// A path of a volume by its URI, or by its number.
+fn find(state: &State, volume: u16, params: &PathParams) -> Result<PathIndex, Failure> {
+    let at = usize::from(volume);
+    let there = uris(&state.config.volumes[at].paths);
+    let places = &state.volumes[at].places;
+    let mut all = there.iter().zip(places);
+    let number: Option<u8> = params.path.parse().ok();
+    let found = all.find(|(uri, place)| **uri == params.path || Some(**place) == number);
+    found.map(|(_, place)| PathIndex(*place)).ok_or_else(|| {
+        let list: Vec<_> = there
+            .iter()
+            .zip(places)
+            .map(|(uri, at)| format!("{at} {uri}"))
+            .collect();
+        let text = format!(
+            "{} has no path \"{}\"; it has {}",
+            params.volume,
+            params.path,
+            list.join(", ")
+        );
+        Failure::params(text)
+    })
+}
