@@ -6,8 +6,8 @@ pub const IODEPTH_MAX: u32 = 65_535;
 pub const JOBS_MAX: u32 = 1_024;
 /// Most cores that one program drives (`--cores`).
 pub const CORES_MAX: usize = 256;
-/// Largest single I/O that a load asks for: what one buffer may have.
-pub const BLOCK_MAX: u32 = engine::limits::BUFFER_MAX;
+/// Largest single I/O that a load asks for: what the engine takes as one.
+pub const BLOCK_MAX: u32 = engine::limits::IO_BYTES_MAX;
 /// Most bytes of buffers on one core: outstanding I/Os times the largest block size.
 pub const ARENA_BYTES_MAX: u64 = 8 << 30;
 /// Most blocks that `--verify` keeps a sequence number of, 4 bytes each, over all jobs.

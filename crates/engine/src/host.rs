@@ -6,6 +6,7 @@
 //!
 //! * `session`: a path is connected, learnt, checked, opened
 //! * `io`: the course of one I/O; `slots`: the table of those in flight
+//! * `split`: an I/O larger than a command is cut into pieces
 //! * `loss`: a path ends; `proof`: its controller is reset; `reconnect`: it comes back
 //! * `wait`: what its I/O does meanwhile; `mark`: what an engine that was killed leaves to the next
 //! * `stop`: the engine stops; `flush`: to every controller with unflushed writes
@@ -25,9 +26,10 @@
 //! a device has not answered.
 //!
 //! # Limits
-//! [`IO_MAX`](crate::limits::IO_MAX) I/Os in flight; nothing is allocated per I/O. An I/O is not
-//! split. A namespace that grows does so for the next run only. Overlapping writes keep their order
-//! within one core; between cores, writes that are under way together have none.
+//! [`IO_MAX`](crate::limits::IO_MAX) I/Os in flight; nothing is allocated per I/O. A
+//! namespace that grows does so for the next run only. Writes that wait for a lost controller, or
+//! are cut, keep their order with overlapping newer ones, within one core; writes that are under
+//! way together have none.
 mod change;
 mod counters;
 mod device;
@@ -44,6 +46,7 @@ mod recovery;
 mod report;
 mod session;
 mod slots;
+mod split;
 mod stages;
 mod status;
 mod stop;
@@ -64,6 +67,7 @@ use outputs::Outputs;
 use path::{Link, Path, Phase, Role};
 use policy::{Group, PathIndex, PathStats};
 use slots::{Lane, Slots};
+use split::Splits;
 use stop::Stop;
 use volume::hold::Holds;
 use volume::{Head, IoLimits};
@@ -76,6 +80,7 @@ pub struct HostEngine {
     /// Of all volumes; a path keeps its place while it lives.
     paths: Vec<Path>,
     slots: Slots,
+    splits: Splits,
     outputs: Outputs,
     /// All but the ends of I/Os.
     events: VecDeque<HostEvent>,
@@ -105,8 +110,8 @@ struct Volume {
     head: Head,
     /// Number of each of its paths, by index.
     places: Vec<usize>,
-    /// Once it has been said so: its size then, its limits now.
-    ready: Option<(VolumeInfo, IoLimits)>,
+    /// Once it has been said so.
+    ready: Option<Ready>,
     recovery: Recovery,
     /// It was said that no path is live.
     no_path: bool,
@@ -137,6 +142,14 @@ struct Volume {
     errand: Option<u32>,
     /// There is none.
     vacant: bool,
+}
+
+/// What holds of a volume that is ready, now.
+struct Ready {
+    info: VolumeInfo,
+    limits: IoLimits,
+    /// No I/O up to so many bytes has to be cut.
+    whole_max: u32,
 }
 
 impl Volume {
@@ -245,6 +258,7 @@ impl HostEngine {
         let requests = if local { config.io_max as usize } else { 0 };
         Self {
             slots: Slots::new(config.io_max),
+            splits: Splits::new(config.io_max, slots::EMPTY),
             outputs: Outputs::new(room * 2, requests),
             events: VecDeque::with_capacity(paths.len() * 2 + volumes.len()),
             touched: Vec::with_capacity(room * 2),
@@ -299,12 +313,11 @@ impl HostEngine {
         self.paths[self.number(volume, path)?].facts.as_deref()
     }
 
-    /// What a volume can promise over all its paths (T34), once it is ready.
+    /// What one command can do on every path of a volume (T34), once it is ready. Larger I/O is cut
+    /// to that.
     pub fn limits(&self, volume: u16) -> Option<IoLimits> {
-        self.volumes
-            .get(usize::from(volume))?
-            .ready
-            .map(|(_, limits)| limits)
+        let ready = self.volumes.get(usize::from(volume))?.ready.as_ref()?;
+        Some(ready.limits)
     }
 
     /// I/Os of this core in flight on a path: what to publish to the other cores (T47).

@@ -10,6 +10,13 @@ pub const TARGET_LINGER_NS: u64 = 2_000_000_000;
 /// Most I/Os in flight on one core of the host: their slots have 16-bit numbers.
 pub const IO_MAX: u32 = 65_535;
 
+/// Most bytes that one I/O of the host reads or writes; larger than a command, it is cut.
+pub const IO_BYTES_MAX: u32 = 32 << 20;
+
+/// Most pieces of one I/O that are under way together: enough to fill a path whose commands carry
+/// 128 KiB, and few enough to leave room beside a large I/O.
+pub const PIECES_MAX: u16 = 32;
+
 /// Most volumes of the host.
 pub const VOLUMES_MAX: usize = 256;
 

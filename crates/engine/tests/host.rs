@@ -24,7 +24,7 @@ fn a_volume_over_two_paths_is_ready_and_every_byte_is_right() {
         (info.bytes, info.block_shift),
         (BLOCKS * u64::from(BLOCK), 12)
     );
-    assert_eq!(info.transfer_max, 128 << 10);
+    assert_eq!(info.transfer_max, 32 << 20);
     let mut load = Load::new(2000, 32, BLOCK);
     rig.load(&mut load, SECOND);
     assert_eq!(load.errors(), 0);
@@ -101,7 +101,7 @@ fn what_does_not_fit_is_refused_at_once() {
     rig.ready();
     assert_eq!(rig.submit(&read(BLOCKS, 0)), Err(SubmitError::Range));
     assert_eq!(
-        rig.submit(&io(IoOp::Read, 0, 256 << 10, 0)),
+        rig.submit(&io(IoOp::Read, 0, 32 << 20, 0)),
         Err(SubmitError::Range)
     );
     for slot in 0..64 {

@@ -3,8 +3,9 @@
 mod common;
 
 use common::*;
-use engine::host::{HostConfig, HostEngine, HostEvent, Io, PathKind};
+use engine::host::{HostConfig, HostEngine, HostEvent, Io, IoOp, PathKind, SubmitError};
 use engine::machine::{Closed, DeviceError, Memory, Place, Send};
+use engine::target::TargetConfig;
 use engine::{ConnId, DeviceId, Machine, Output};
 use policy::Policy;
 use std::cell::RefCell;
@@ -39,8 +40,14 @@ impl Counted {
         result.unwrap()
     }
 
-    fn submit(&mut self, io: &Io, now_ns: u64) {
-        self.count(|engine, _| engine.submit(io, now_ns)).unwrap();
+    /// False: full.
+    fn submit(&mut self, io: &Io, now_ns: u64) -> bool {
+        let taken = self.count(|engine, _| engine.submit(io, now_ns));
+        assert!(
+            matches!(taken, Ok(()) | Err(SubmitError::Full)),
+            "{taken:?}"
+        );
+        taken.is_ok()
     }
 
     fn poll_event(&mut self) -> Option<HostEvent> {
@@ -108,8 +115,19 @@ impl Machine for Counted {
 
 /// Allocations inside the engine from its first I/O to the last of `total`, 48 at a time.
 fn allocations(config: HostConfig, entries_max: u16, total: u64) -> u64 {
+    allocations_with(config, total, BLOCK, |target| {
+        target.subsystem.entries_max = entries_max;
+    })
+}
+
+fn allocations_with(
+    config: HostConfig,
+    total: u64,
+    bytes: u32,
+    change: impl FnOnce(&mut TargetConfig),
+) -> u64 {
     let mut target = target_config(2);
-    target.subsystem.entries_max = entries_max;
+    change(&mut target);
     // Ports and network are the rig's; its host stays unused.
     let mut rig = Rig::new(host_config(2), target);
     let counted = Rc::new(RefCell::new(Counted::new(config)));
@@ -133,12 +151,14 @@ fn allocations(config: HostConfig, entries_max: u16, total: u64) -> u64 {
         }
         while started < total && started - ended < 48 {
             let (block, slot) = (started % 1000, started % 64);
-            let io = if started % 3 == 0 {
-                write(block, slot)
-            } else {
-                read(block, slot)
+            let op = match started % 3 {
+                0 => IoOp::Write { fua: false },
+                _ => IoOp::Read,
             };
-            it.submit(&io, world.now_ns);
+            let io = io(op, block * u64::from(BLOCK), bytes, slot);
+            if !it.submit(&io, world.now_ns) {
+                break; // pieces have the slots
+            }
             started += 1;
         }
         ended == total
@@ -162,6 +182,16 @@ fn no_io_allocates_under_any_policy_even_on_a_full_path() {
             let count = allocations(config, entries_max, 3000);
             assert_eq!(count, 0, "{policy:?}, {entries_max} entries");
         }
+    }
+}
+
+#[test]
+fn no_io_that_is_cut_allocates() {
+    let cut = |target: &mut TargetConfig| carry(target, 13);
+    for io_max in [48, 256] {
+        let mut config = host_config(2);
+        config.io_max = io_max;
+        assert_eq!(allocations_with(config, 1000, 64 << 10, cut), 0);
     }
 }
 

@@ -426,7 +426,7 @@ fn local_devices_are_paths_as_well() {
     let (mut rig, _) = device_rig(2);
     rig.world.nodes[HOST].disks[0].delay_ns = 10_000;
     let info = rig.ready();
-    assert_eq!((info.block_shift, info.transfer_max), (9, 1 << 20));
+    assert_eq!((info.block_shift, info.transfer_max), (9, 32 << 20));
     let mut load = Load::new(1000, 16, BLOCK);
     rig.load(&mut load, SECOND);
     assert_eq!((load.errors(), load.verified), (0, 500));

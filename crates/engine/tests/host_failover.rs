@@ -11,61 +11,10 @@ use engine::host::{
 use engine::machine::DeviceError;
 use engine::target::{TargetControl, TargetEngine};
 use nvme::host::AnaState;
-use policy::{Group, Knobs, PathIndex, Policy};
+use policy::{Group, Knobs, Policy};
 use std::cell::RefCell;
 use std::rc::Rc;
 use volume::Outcome;
-
-const P0: PathIndex = PathIndex(0);
-const P1: PathIndex = PathIndex(1);
-
-/// Keep-alive 1 s, so that writes are held for 2 × 1 s and the 500 ms that stand in for CQT.
-const HELD_NS: u64 = 2_500 * MS;
-
-fn rig_with(paths: u32, change: impl FnOnce(&mut Recovery)) -> Rig {
-    let mut host = host_config(paths);
-    host.kato_ms = 1000;
-    let recovery = &mut host.volumes[0].recovery;
-    recovery.enabled = true;
-    recovery.quiesce_ns = 500 * MS;
-    change(recovery);
-    let mut target = target_config(paths as u16);
-    target.subsystem.connections_max = 64;
-    let mut rig = Rig::new(host, target);
-    rig.ready();
-    rig
-}
-
-fn state(rig: &Rig, path: PathIndex) -> PathState {
-    rig.host.borrow().path_state(0, path)
-}
-
-fn returned(events: &[HostEvent]) -> usize {
-    let those = events.iter();
-    those
-        .filter(|event| matches!(event, HostEvent::Returned(..)))
-        .count()
-}
-
-fn until_returned(rig: &mut Rig, limit_ns: u64) {
-    let before = returned(&rig.events);
-    assert!(
-        rig.run(limit_ns, |events, _| returned(events) > before),
-        "never came back: {:?}",
-        rig.failures()
-    );
-}
-
-/// Nothing waits, and nothing is counted as in flight.
-fn at_rest(rig: &Rig, paths: u8) {
-    let host = rig.host.borrow();
-    let stats = host.hold_stats(0);
-    let waiting = stats.held + stats.behind + stats.queued + stats.delayed;
-    assert_eq!(waiting, 0, "{stats:?}");
-    for path in (0..paths).map(PathIndex) {
-        assert_eq!(host.in_flight(0, path), 0);
-    }
-}
 
 #[test]
 fn t38_a_path_that_was_cut_is_live_again_and_its_statistics_are_new() {

@@ -59,6 +59,7 @@ fn from_connect_to_ready_in_order() {
             ana_state: AnaState::Optimized,
             read_only: false,
             atomic_blocks: 8,
+            boundary_blocks: 0,
             deallocate_reads_zero: false,
         };
         assert_eq!(namespaces, [namespace]);

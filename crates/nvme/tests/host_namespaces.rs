@@ -107,6 +107,7 @@ fn facts_of_a_namespace() {
     disk.id.flbas = 1;
     disk.id.nsfeat = 2;
     disk.id.nawun = 15;
+    disk.id.noiob = 64;
     disk.id.dlfeat = 1;
     disk.id.nmic = 0;
     disk.independent.nmic = 0;
@@ -123,6 +124,7 @@ fn facts_of_a_namespace() {
     }))
     .remove(0);
     assert_eq!((found.block_shift, found.atomic_blocks), (9, 16));
+    assert_eq!(found.boundary_blocks, 64);
     assert_eq!(
         (found.nguid, found.eui64, found.uuid),
         ([3; 16], [4; 8], [5; 16])

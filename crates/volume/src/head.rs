@@ -236,8 +236,23 @@ impl Head {
 
     /// Whether any path can take I/O.
     pub fn is_usable(&self) -> bool {
-        let mut views = self.views.iter();
-        views.any(|it| it.enabled && matches!(it.ana, Ana::Optimized | Ana::NonOptimized))
+        self.usable() != 0
+    }
+
+    /// The paths that can take I/O, as bits.
+    pub fn usable(&self) -> u64 {
+        let usable =
+            |it: &PathView| it.enabled && matches!(it.ana, Ana::Optimized | Ana::NonOptimized);
+        (0..)
+            .zip(&self.views)
+            .fold(0, |bits, (at, it)| bits | u64::from(usable(it)) << at)
+    }
+
+    /// The admitted paths whose limits are as asked for, as bits.
+    pub fn among(&self, asked: impl Fn(&IoLimits) -> bool) -> u64 {
+        self.admitted()
+            .filter(|(_, shown)| asked(&shown.limits))
+            .fold(0, |bits, (path, _)| bits | 1 << path.0)
     }
 
     /// What the policy may choose from.

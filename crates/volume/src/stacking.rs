@@ -4,13 +4,20 @@
 //! # Contract
 //! The strictest of the parts holds (T34), so that an I/O which is legal for the whole is legal on
 //! whichever path it lands. "Strictest" is the smaller size, a cache if any part has one, and an
-//! ability only if every part has it.
+//! ability only if every part has it. Of two boundaries the smaller one is kept: where it divides
+//! the other, nothing crosses either; where it does not, nothing is promised of the larger one.
 
 /// Limits of one path, or of several together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IoLimits {
-    /// Largest single transfer, bytes.
+    /// Most bytes that one command reads or writes.
     pub transfer_max: u32,
+    /// Most bytes that one command zeroes.
+    pub write_zeroes_max: u32,
+    /// Most bytes that one command deallocates.
+    pub deallocate_max: u32,
+    /// Reads and writes that cross a multiple of so many bytes are slow; 0: none is.
+    pub boundary: u32,
     /// Largest write that is atomic, bytes.
     pub atomic_bytes: u32,
     /// Acknowledged writes may be lost until a flush.
@@ -31,6 +38,12 @@ impl IoLimits {
     pub fn stack(self, other: Self) -> Self {
         Self {
             transfer_max: self.transfer_max.min(other.transfer_max),
+            write_zeroes_max: self.write_zeroes_max.min(other.write_zeroes_max),
+            deallocate_max: self.deallocate_max.min(other.deallocate_max),
+            boundary: match (self.boundary, other.boundary) {
+                (0, one) | (one, 0) => one,
+                (a, b) => a.min(b),
+            },
             atomic_bytes: self.atomic_bytes.min(other.atomic_bytes),
             volatile_cache: self.volatile_cache || other.volatile_cache,
             read_only: self.read_only || other.read_only,
@@ -50,6 +63,9 @@ mod tests {
         let bit = |n: u8| bits >> n & 1 == 1;
         IoLimits {
             transfer_max,
+            write_zeroes_max: transfer_max / 2,
+            deallocate_max: transfer_max * 2,
+            boundary: atomic_bytes * 4,
             atomic_bytes,
             volatile_cache: bit(0),
             read_only: bit(1),
@@ -85,5 +101,22 @@ mod tests {
         assert_eq!(a.stack(b).stack(c), c.stack(a.stack(b)));
         assert_eq!(a.stack(b), b.stack(a));
         assert_eq!(a.stack(a), a);
+    }
+
+    #[test]
+    fn t34_the_smaller_boundary_holds_and_none_is_no_boundary() {
+        let with = |boundary| IoLimits {
+            boundary,
+            ..limits(0, 8, 8)
+        };
+        for (a, b, want) in [
+            (0, 0, 0),
+            (0, 4096, 4096),
+            (8192, 4096, 4096),
+            (12288, 8192, 8192),
+        ] {
+            assert_eq!(with(a).stack(with(b)).boundary, want, "{a} and {b}");
+            assert_eq!(with(b).stack(with(a)).boundary, want, "{b} and {a}");
+        }
     }
 }

@@ -17,6 +17,7 @@ use engine::DeviceId;
 use engine::host::{
     HostConfig, HostControl, HostEngine, PathConfig, PathKind, Recovery, VolumeConfig, VolumeInfo,
 };
+use engine::limits::IO_MAX;
 use runtime::{Device, FileDevice, MemoryDevice, ReactorConfig, ReactorStats};
 use std::net::SocketAddr;
 use std::path::Path;
@@ -290,6 +291,9 @@ impl Host {
     }
 }
 
+/// What a command of a usual target carries, bytes.
+const PIECE_BYTES: u32 = 128 << 10;
+
 impl HostPlan {
     fn config(&self, core: usize, volumes: &[VolumeConfig]) -> HostConfig {
         HostConfig {
@@ -300,7 +304,9 @@ impl HostPlan {
             kato_ms: (self.io_timeout_ns / 2_000_000).min(KATO_MS) as u32,
             connect_timeout_ns: self.connect_timeout_ns,
             io_timeout_ns: self.io_timeout_ns,
-            io_max: self.outstanding,
+            // Beside the I/Os themselves, pieces of those that are larger than a command.
+            io_max: (u64::from(self.outstanding) + self.arena_bytes / u64::from(PIECE_BYTES))
+                .min(IO_MAX.into()) as u32,
             volumes: volumes.to_vec(),
         }
     }

@@ -229,7 +229,7 @@ mod tests {
             ("x/50", "not a size"),
             ("1000", "multiple of 512"),
             ("0", "multiple of 512"),
-            ("2m", "1 MiB"),
+            ("64m", "32 MiB"),
         ] {
             let error = Sizes::parse_bssplit(text).expect_err(text);
             assert!(error.contains(part), "{text}: {error}");

@@ -304,7 +304,7 @@ mod tests {
     const INFO: VolumeInfo = VolumeInfo {
         bytes: 1 << 30,
         block_shift: 9,
-        transfer_max: 1 << 17,
+        transfer_max: 1 << 20,
     };
 
     fn words(text: &str) -> Words {
@@ -377,7 +377,7 @@ mod tests {
             ("--size 2g", "reach behind the end"),
             ("--offset 2g", "reach behind the end"),
             ("--offset 512", "not a multiple of 4096"),
-            ("--bs 256k", "largest I/O of the volume is 128 KiB"),
+            ("--bs 2m", "largest I/O of the volume is 1 MiB"),
             ("--rw write --numjobs 100 --size 64k", "no room for an I/O"),
             (
                 "--rw randread --numjobs 1 --iodepth 1 --size 512",

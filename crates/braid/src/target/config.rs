@@ -54,7 +54,7 @@ pub struct Config {
     /// Host NQNs that may connect; none = any.
     #[serde(default)]
     pub hosts: Vec<String>,
-    /// Largest transfer: a power of two, 4 KiB…1 MiB.
+    /// Largest transfer: a power of two, 8 KiB…1 MiB.
     #[serde(default = "default_transfer_size")]
     pub transfer_size: Size,
     /// Data in a command capsule.

@@ -222,8 +222,8 @@ fn subsystem(
     addresses: &[SocketAddr],
 ) -> anyhow::Result<SubsystemConfig> {
     let transfer = config.transfer_size.0;
-    if !transfer.is_power_of_two() || !(4096..=1 << 20).contains(&transfer) {
-        bail!("transfer_size {transfer} is not a power of two from 4 KiB to 1 MiB");
+    if !transfer.is_power_of_two() || !(8192..=1 << 20).contains(&transfer) {
+        bail!("transfer_size {transfer} is not a power of two from 8 KiB to 1 MiB");
     }
     let cqt_ms = config.cqt.0.div_ceil(1_000_000);
     if cqt_ms > CQT_MS_MAX {

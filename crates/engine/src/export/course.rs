@@ -3,7 +3,7 @@ use super::ExportEngine;
 use super::ranges::Change;
 use super::table::{Stage, Work};
 use crate::host::{Io, IoDone, IoOp, SubmitError, VolumeInfo};
-use crate::limits::{BUFFER_MAX, REQUEST_IOS_MAX};
+use crate::limits::{BUFFER_MAX, IO_BYTES_MAX, REQUEST_IOS_MAX};
 use crate::machine::{Memory, Output, Span};
 use alloc::collections::VecDeque;
 use alloc::vec;
@@ -60,7 +60,7 @@ impl ExportEngine {
         self.ready[usize::from(volume)].unwrap_or(VolumeInfo {
             bytes: 0,
             block_shift: 9,
-            transfer_max: BUFFER_MAX,
+            transfer_max: IO_BYTES_MAX,
         })
     }
 
@@ -299,7 +299,11 @@ fn next_io(work: &Work, info: &VolumeInfo, source: u64, ticket: u32) -> Option<I
         }
         _ if work.cursor >= work.end => None,
         _ => {
-            let most = (info.transfer_max & !(block - 1)).clamp(block, BUFFER_MAX);
+            // Data lies in buffers of that size; without data, one I/O does it.
+            let most = match work.request.kind {
+                Kind::Read | Kind::Write => BUFFER_MAX,
+                _ => !(block - 1),
+            };
             let left = work.end - work.cursor;
             let length = left.min(most.into()) as u32;
             let span = || work.span(work.cursor - work.start, length);

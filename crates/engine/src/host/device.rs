@@ -40,6 +40,9 @@ pub(super) fn flush(device: DeviceId, id: u32) -> DeviceRequest {
 pub(super) fn limits(block_shift: u8) -> IoLimits {
     IoLimits {
         transfer_max: crate::limits::BUFFER_MAX,
+        write_zeroes_max: crate::limits::BUFFER_MAX,
+        deallocate_max: u32::MAX << block_shift.min(31),
+        boundary: 0,
         atomic_bytes: 1_u32.checked_shl(block_shift.into()).unwrap_or(0),
         volatile_cache: true,
         read_only: false,

@@ -14,7 +14,6 @@ use crate::machine::Output;
 use alloc::vec::Vec;
 use nvme::host::Command;
 use policy::PathIndex;
-use volume::Outcome;
 
 /// What a core has done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -302,8 +301,7 @@ impl HostEngine {
         for lane in it.lanes() {
             while let Some(index) = lane.front() {
                 self.slots.unlink(lane, index);
-                self.slots
-                    .end(index, Outcome::Stopped, super::NO_PATH, now_ns);
+                self.splits.fail(&mut self.slots, index, now_ns);
             }
         }
     }

@@ -5,8 +5,9 @@
 //! that a path did not do is decided in `wait`.
 use super::counters::group;
 use super::path::{Path, Phase, Role, Target};
+use super::split::cut;
 use super::types::{HostEvent, Io, IoOp, NO_PATH, PathKind, SubmitError, VolumeInfo};
-use super::{HostEngine, device, report, status};
+use super::{HostEngine, Ready, device, report, status};
 use crate::machine::{DeviceError, Output, Span};
 use nvme::host::{Command, Completed, SubmitError as QueueFull};
 use nvme::wire::Status;
@@ -25,7 +26,11 @@ impl HostEngine {
             .volumes
             .get(usize::from(io.volume))
             .ok_or(SubmitError::NotReady)?;
-        let (info, limits) = volume.ready.as_ref().ok_or(SubmitError::NotReady)?;
+        let Ready {
+            info,
+            limits,
+            whole_max,
+        } = volume.ready.as_ref().ok_or(SubmitError::NotReady)?;
         if self.refuses_io() {
             return Err(SubmitError::NotReady);
         }
@@ -33,6 +38,7 @@ impl HostEngine {
             return Err(SubmitError::Range);
         }
         let refused = refusal(io.op, limits);
+        let large = io.length > *whole_max && cut(limits, io.op, io.offset, io.length) < io.length;
         let free = volume.holds.is_empty() && volume.gate_ns == 0;
         let index = self.slots.take(io, now_ns).ok_or(SubmitError::Full)?;
         if let Some(outcome) = refused {
@@ -40,6 +46,8 @@ impl HostEngine {
         } else if matches!(io.op, IoOp::Flush) {
             self.slots.get_mut(index).course.watched = true;
             self.flush(index, now_ns);
+        } else if large {
+            self.split(index, now_ns);
         } else if free || !self.is_behind(index) {
             self.place(index, now_ns);
         }
@@ -74,11 +82,21 @@ impl HostEngine {
         self.give(number, index, chosen, now_ns);
     }
 
-    /// Finds a path for an I/O that was placed or waited before.
+    /// Finds a path for an I/O that was placed or waited before, or is a piece: one that can carry
+    /// it.
     #[cold]
     pub(super) fn place_again(&mut self, index: u32, now_ns: u64) {
         self.renew(index, now_ns);
-        self.place(index, now_ns);
+        let Some(able) = self.able(index, u64::MAX) else {
+            return;
+        };
+        let request = self.request(index, now_ns);
+        let volume = usize::from(self.slots.get(index).io.volume);
+        let head = &mut self.volumes[volume].head;
+        match head.select_among(&request, |path| able >> path.0 & 1 == 1) {
+            Some(chosen) => self.put(index, chosen, now_ns),
+            None => self.park(index, now_ns),
+        }
     }
 
     /// A new attempt begins.
@@ -292,9 +310,7 @@ fn fits(io: &Io, info: &VolumeInfo) -> bool {
         IoOp::Read | IoOp::Write { .. } => {
             io.span.len == io.length && io.length <= info.transfer_max
         }
-        // Zeroing moves no data, but takes as long: the kernel limits it alike.
-        IoOp::WriteZeroes => io.length <= info.transfer_max,
-        IoOp::Deallocate => true,
+        IoOp::WriteZeroes | IoOp::Deallocate => true,
     };
     let length = u64::from(io.length);
     let mask = (1_u64 << info.block_shift) - 1;

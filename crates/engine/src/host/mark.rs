@@ -52,8 +52,7 @@ impl HostEngine {
                 let held_ns = now_ns.saturating_sub(self.slots.get(index).placed_ns);
                 it.totals.held_ns_max = it.totals.held_ns_max.max(held_ns);
                 it.totals.bounded_total += 1;
-                self.excuse(index, now_ns);
-                self.place_again(index, now_ns);
+                self.let_go(index, now_ns);
             }
         }
     }

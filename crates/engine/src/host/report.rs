@@ -121,14 +121,6 @@ pub(super) fn unflushed() -> &'static str {
      check the data if the target lost power"
 }
 
-/// A path that takes less at once than its volume promised.
-pub(super) fn narrower(largest: u32, promised: u32) -> String {
-    format!(
-        "takes {largest} bytes at once, the volume promised {promised}; \
-         raise the target's limit, or start again with this path up"
-    )
-}
-
 /// A path that came back as something else.
 pub(super) fn not_the_same(why: Conflict) -> String {
     format!("no longer what it was: {why}")

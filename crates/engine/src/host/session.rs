@@ -5,9 +5,10 @@
 //! other cores check what they are told as core 0 did, in the same order, so they come to the same
 //! result.
 use super::path::{Link, Phase, Role, Target};
+use super::split::whole_max;
 use super::types::{HostEvent, PathFacts, PathKind, PathNews, VolumeInfo};
-use super::{HostEngine, device, report};
-use crate::limits::BUFFER_MAX;
+use super::{HostEngine, Ready, device, report};
+use crate::limits::{BUFFER_MAX, IO_BYTES_MAX};
 use crate::machine::Output;
 use alloc::boxed::Box;
 use alloc::string::{String, ToString};
@@ -273,13 +274,13 @@ impl HostEngine {
     /// Checks a path against the other ones (T31, T33); false: it was refused.
     fn admit(&mut self, number: usize, shown: Shown, now_ns: u64) -> bool {
         let index = self.paths[number].index;
-        let refused = match self
-            .foreign(number, &shown)
-            .or(self.narrower(number, &shown))
-        {
+        let refused = match self.foreign(number, &shown) {
             Some(line) => line,
             None => match self.head(number).admit(index, shown) {
-                Ok(()) => return true,
+                Ok(()) => {
+                    self.refresh(number);
+                    return true;
+                }
                 Err(refused) => {
                     let volume = self.paths[number].volume;
                     let other = &self.paths[self.volumes[usize::from(volume)].place(refused.other)];
@@ -313,18 +314,11 @@ impl HostEngine {
         None
     }
 
-    /// Why a path can't join a volume that was promised to take larger transfers (T34).
-    fn narrower(&self, number: usize, shown: &Shown) -> Option<String> {
-        let volume = usize::from(self.paths[number].volume);
-        let (info, _) = self.volumes[volume].ready.as_ref()?;
-        let largest = shown.limits.transfer_max;
-        (largest < info.transfer_max).then(|| report::narrower(largest, info.transfer_max))
-    }
-
     /// What a path shows has changed; false: it is no longer the same namespace.
     fn changed(&mut self, number: usize, shown: Shown, now_ns: u64) -> bool {
         let index = self.paths[number].index;
         let Err(refused) = self.head(number).changed(index, shown) else {
+            self.refresh(number);
             return true;
         };
         self.lose(number, Some(&report::not_the_same(refused.why)), now_ns);
@@ -381,19 +375,29 @@ impl HostEngine {
         let (Some(size), Some(limits)) = (it.head.size(), it.head.limits()) else {
             return;
         };
-        if let Some((_, now)) = &mut it.ready {
-            *now = limits; // of a path that came late as well
-        }
         if !settled || !any || it.ready.is_some() || it.leaving {
             return;
         }
         let info = VolumeInfo {
             bytes: size.bytes(),
             block_shift: size.block_shift,
-            transfer_max: limits.transfer_max,
+            transfer_max: IO_BYTES_MAX,
         };
-        it.ready = Some((info, limits));
+        it.ready = Some(Ready {
+            info,
+            limits,
+            whole_max: whole_max(&limits),
+        });
         self.events.push_back(HostEvent::Ready(volume, info));
+    }
+
+    /// What the paths of a volume show together may have changed.
+    fn refresh(&mut self, number: usize) {
+        let it = &mut self.volumes[usize::from(self.paths[number].volume)];
+        if let (Some(limits), Some(ready)) = (it.head.limits(), &mut it.ready) {
+            ready.limits = limits;
+            ready.whole_max = whole_max(&limits);
+        }
     }
 }
 
@@ -406,7 +410,14 @@ fn shown(facts: &PathFacts) -> Shown {
     } = facts;
     let shift = namespace.block_shift;
     let bytes = |blocks: u32| (u64::from(blocks) << shift.min(31)).min(u32::MAX.into()) as u32;
-    let transfer_max = controller.transfer_max.unwrap_or(u32::MAX).min(BUFFER_MAX);
+    // Whole blocks, and at least one: below that, its target can't be asked for anything.
+    let most = |bytes: u32| (bytes >> shift.min(31)).max(1) << shift.min(31);
+    let largest = bytes(BLOCKS_MAX).min(controller.transfer_max.unwrap_or(u32::MAX));
+    // Without a limit of its own, zeroing is as long as moving data: the kernel limits it alike.
+    let zeroes = match controller.write_zeroes_max {
+        Some(most) => most.min(bytes(BLOCKS_MAX)),
+        None => largest,
+    };
     Shown {
         identity: Identity::Namespace(Namespace {
             subsystem: String::from(controller.subnqn.as_str()),
@@ -423,7 +434,13 @@ fn shown(facts: &PathFacts) -> Shown {
             block_shift: shift,
         },
         limits: IoLimits {
-            transfer_max: transfer_max.min(bytes(BLOCKS_MAX)),
+            transfer_max: most(largest.min(BUFFER_MAX)),
+            write_zeroes_max: most(zeroes),
+            deallocate_max: most(bytes(controller.deallocate_blocks_max.unwrap_or(u32::MAX))),
+            // Beyond what an I/O can have, it is none.
+            boundary: u32::from(namespace.boundary_blocks)
+                .checked_mul(1 << shift.min(31))
+                .unwrap_or(0),
             atomic_bytes: bytes(namespace.atomic_blocks),
             volatile_cache: controller.volatile_write_cache,
             read_only: namespace.read_only,

@@ -11,7 +11,8 @@
 //!
 //! # Limits
 //! [`IO_MAX`](crate::limits::IO_MAX) slots, all allocated at construction.
-use super::types::{Io, IoDone, NO_PATH};
+use super::types::{Io, IoDone, IoOp, NO_PATH};
+use crate::machine::Span;
 use alloc::vec::Vec;
 use policy::{PathIndex, Ticket};
 use volume::Outcome;
@@ -20,6 +21,17 @@ use volume::Outcome;
 pub(super) const NONE: u32 = u32::MAX;
 const INDEX_BITS: u32 = 16;
 const INDEX_MASK: u32 = (1 << INDEX_BITS) - 1;
+
+/// What a slot holds before its first use.
+pub(super) const EMPTY: Io = Io {
+    volume: 0,
+    op: IoOp::Flush,
+    offset: 0,
+    length: 0,
+    span: Span { at: 0, len: 0 },
+    source: 0,
+    cookie: 0,
+};
 
 /// One I/O.
 #[derive(Clone, Debug)]
@@ -62,7 +74,7 @@ pub(super) struct Course {
     pub retries: u8,
     /// It has an entry in the table of held writes.
     pub fenced: bool,
-    /// It is a flush, or fenced: its end has consequences.
+    /// It is a flush, fenced, or a piece: its end has consequences.
     pub watched: bool,
     /// A flush: paths it was given to.
     pub flushed: u64,
@@ -70,6 +82,12 @@ pub(super) struct Course {
     pub behind: bool,
     /// Its path was lost before it answered.
     pub unanswered: bool,
+    /// It is cut into pieces, and this slot carries one of them.
+    pub split: bool,
+    /// It is a piece of an I/O in another slot.
+    pub helper: bool,
+    /// What the slot carries was cut again for narrower paths.
+    pub recut: bool,
     /// Time it waited without being on a path, ms.
     pub excused_ms: u32,
 }
@@ -133,15 +151,6 @@ fn some(index: u32) -> Option<u32> {
 
 impl Slots {
     pub(super) fn new(count: u32) -> Self {
-        let empty = Io {
-            volume: 0,
-            op: super::types::IoOp::Flush,
-            offset: 0,
-            length: 0,
-            span: crate::Span { at: 0, len: 0 },
-            source: 0,
-            cookie: 0,
-        };
         let done = IoDone {
             cookie: 0,
             outcome: Outcome::Done,
@@ -149,7 +158,7 @@ impl Slots {
             latency_ns: 0,
         };
         let slot = |index: u32| Slot {
-            io: empty,
+            io: EMPTY,
             started_ns: 0,
             path: NO_PATH,
             issued_ns: 0,
@@ -285,6 +294,15 @@ impl Slots {
         slot.active = false;
         self.active -= 1;
         self.ended.push(&mut self.table, index);
+    }
+
+    /// A slot whose end nobody is told of is free again.
+    pub(super) fn free(&mut self, index: u32) {
+        let slot = &mut self.table[index as usize];
+        slot.active = false;
+        slot.next = self.free;
+        self.free = index;
+        self.active -= 1;
     }
 
     /// The next I/O that ended; its slot is free again.

@@ -6,6 +6,7 @@
 //! [`Outcome::Stopped`], and its owner is told how much that was.
 use super::HostEngine;
 use super::path::{Link, Phase, Role};
+use super::slots::Slot;
 use super::types::{HostEvent, PathKind};
 use super::wait;
 use crate::machine::Output;
@@ -147,7 +148,8 @@ impl HostEngine {
     fn fail_unfinished(&mut self, now_ns: u64) {
         for volume in (0..).take(self.volumes.len()) {
             let mut counts = [0_u32, 0];
-            for slot in self.slots.active_of(volume) {
+            let whole = |slot: &&Slot| !slot.course.helper;
+            for slot in self.slots.active_of(volume).filter(whole) {
                 counts[usize::from(wait::range(&slot.io).is_none())] += 1;
             }
             let [changes, others] = counts;

@@ -257,10 +257,11 @@ pub struct IoDone {
     pub cookie: u64,
     /// What became of it.
     pub outcome: volume::Outcome,
-    /// The path that served it; [`NO_PATH`] if it reached none.
+    /// The path that served it; [`NO_PATH`] if it reached none. Of an I/O that was cut: that of the
+    /// first piece that failed, else of the last one.
     pub path: PathIndex,
     /// Completion − submission, including the wait for a full path (row A2: from the start of the
-    /// request). The policy's sample is the same.
+    /// request). The policy's sample is the same, but per piece where the I/O was cut.
     pub latency_ns: u64,
 }
 
@@ -271,7 +272,8 @@ pub struct VolumeInfo {
     pub bytes: u64,
     /// log2 of the logical block size.
     pub block_shift: u8,
-    /// Largest single I/O that moves or zeroes data, bytes.
+    /// Largest single I/O that reads or writes, bytes. What one command carries is less, and
+    /// changes with the paths: `HostEngine::limits`.
     pub transfer_max: u32,
 }
 

@@ -81,6 +81,9 @@ impl HostEngine {
     pub(super) fn end(&mut self, index: u32, outcome: Outcome, path: PathIndex, now_ns: u64) {
         let slot = self.slots.get(index);
         let (volume, fenced) = (slot.io.volume, slot.course.fenced);
+        if slot.course.split || slot.course.helper || slot.course.recut {
+            return self.piece_ended(index, outcome, path, now_ns);
+        }
         self.slots.end(index, outcome, path, now_ns);
         if fenced {
             self.unfence(volume, index, now_ns);
@@ -105,10 +108,15 @@ impl HostEngine {
         if slot.course.fenced && !self.volumes[volume].holds.is_first(index) {
             return self.put_behind(index);
         }
+        let others = !(1 << from.0);
+        let Some(able) = self.able(index, others) else {
+            return;
+        };
         let request = self.request(index, now_ns);
         let volume = &mut self.volumes[volume];
         volume.totals.moved_total += 1;
-        match volume.head.select_among(&request, |path| path != from) {
+        let able = able & others;
+        match (volume.head).select_among(&request, |path| able >> path.0 & 1 == 1) {
             Some(chosen) => self.put(index, chosen, now_ns),
             None => {
                 self.place_again(index, now_ns);
@@ -179,7 +187,8 @@ impl HostEngine {
         slot.placed_ns = now_ns;
         slot.until_ns = u64::MAX;
         let range = range(&slot.io);
-        if let Some(range) = range.filter(|_| !slot.course.fenced) {
+        // A piece needs none: the whole has one.
+        if let Some(range) = range.filter(|_| !slot.course.fenced && !slot.course.helper) {
             // As many entries as slots.
             slot.course.fenced = volume.holds.insert(index, range).is_ok();
             slot.course.watched = true;
@@ -248,7 +257,7 @@ impl HostEngine {
         true
     }
 
-    fn put_behind(&mut self, index: u32) {
+    pub(super) fn put_behind(&mut self, index: u32) {
         let slot = self.slots.get_mut(index);
         slot.course.behind = true;
         let volume = usize::from(slot.io.volume);
@@ -268,8 +277,7 @@ impl HostEngine {
             let slot = self.slots.get_mut(index);
             if core::mem::take(&mut slot.course.behind) {
                 self.slots.unlink(&mut self.volumes[it].behind, index);
-                self.excuse(index, now_ns);
-                self.place_again(index, now_ns);
+                self.let_go(index, now_ns);
             }
         }
     }
@@ -344,9 +352,12 @@ impl HostEngine {
         if slot.io.op == IoOp::Flush {
             return self.flush_again(index, path, now_ns);
         }
+        let Some(able) = self.able(index, 1 << path.0) else {
+            return;
+        };
         let request = self.request(index, now_ns);
         let head = &mut self.volumes[volume].head;
-        match head.select_among(&request, |it| it == path) {
+        match head.select_among(&request, |it| it == path && able >> it.0 & 1 == 1) {
             Some(chosen) => self.put(index, chosen, now_ns),
             None => {
                 self.place_again(index, now_ns);
@@ -362,7 +373,7 @@ impl HostEngine {
             for lane in lanes.into_iter().chain(held) {
                 while let Some(index) = lane.front() {
                     self.slots.unlink(lane, index);
-                    self.slots.end(index, Outcome::Stopped, NO_PATH, now_ns);
+                    self.splits.fail(&mut self.slots, index, now_ns);
                 }
             }
         }

@@ -90,6 +90,9 @@ pub enum Address {
     Silence,
 }
 
+/// A request that a device executed, and the bytes it wrote.
+pub type Executed = (DeviceRequest, Vec<u8>);
+
 /// A device that nodes may share.
 #[derive(Clone)]
 pub struct Disk {
@@ -101,6 +104,8 @@ pub struct Disk {
     pub answers_early: bool,
     /// What would be left after a loss of power: flushed, or written with FUA.
     pub durable: Option<Rc<RefCell<Vec<u8>>>>,
+    /// What was executed, with the bytes that were written; kept once a test asks for it.
+    pub log: Rc<RefCell<Option<Vec<Executed>>>>,
 }
 
 impl Disk {
@@ -111,6 +116,7 @@ impl Disk {
             error: None,
             answers_early: false,
             durable: None,
+            log: Rc::new(RefCell::new(None)),
         }
     }
 
@@ -125,6 +131,13 @@ impl Disk {
     pub fn execute(&self, request: &DeviceRequest, arena: &mut Arena) -> Result<(), DeviceError> {
         if let Some(error) = self.error {
             return Err(error);
+        }
+        if let Some(log) = &mut *self.log.borrow_mut() {
+            let data = match request.op {
+                DeviceOp::Write { .. } => arena.bytes(request.span).to_vec(),
+                _ => Vec::new(),
+            };
+            log.push((*request, data));
         }
         let mut bytes = self.bytes.borrow_mut();
         let from = request.offset as usize;

@@ -15,6 +15,7 @@ mod fleet;
 mod net;
 mod peer;
 mod random;
+mod recovery;
 mod setup;
 mod world;
 
@@ -22,6 +23,7 @@ pub use body::{Address, Arena, Body, Disk};
 pub use fleet::*;
 pub use peer::Player;
 pub use random::Random;
+pub use recovery::*;
 pub use setup::*;
 pub use world::{Node, World};
 

@@ -71,6 +71,12 @@ pub fn target_config(ports: u16) -> TargetConfig {
     }
 }
 
+/// Lets the target's commands carry 2^`shift` bytes.
+pub fn carry(target: &mut TargetConfig, shift: u8) {
+    target.subsystem.transfer_shift = shift;
+    target.subsystem.in_capsule_max = target.subsystem.in_capsule_max.min(1 << shift);
+}
+
 /// A path to address number `address`.
 pub fn tcp_path(address: u32) -> PathConfig {
     PathConfig {

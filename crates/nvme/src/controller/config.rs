@@ -167,8 +167,9 @@ fn check_sizes(config: &SubsystemConfig) -> Result<(), ConfigError> {
     if !(1..=IO_QUEUES_MAX).contains(&config.io_queues_max) {
         return wrong("io_queues_max", "must be 1 to 1024");
     }
-    if !(12..=TRANSFER_SHIFT_MAX).contains(&config.transfer_shift) {
-        return wrong("transfer_shift", "must be 12 to 24 (4 KiB to 16 MiB)");
+    // MDTS 0, one page, would say that there is no limit.
+    if !(13..=TRANSFER_SHIFT_MAX).contains(&config.transfer_shift) {
+        return wrong("transfer_shift", "must be 13 to 24 (8 KiB to 16 MiB)");
     }
     let in_capsule = config.in_capsule_max;
     if !in_capsule.is_multiple_of(16) || in_capsule > 1 << config.transfer_shift {

@@ -134,6 +134,8 @@ pub struct NamespaceInfo {
     pub read_only: bool,
     /// Atomic write unit in blocks (NAWUN or AWUN), at least 1.
     pub atomic_blocks: u32,
+    /// Reads and writes that cross a multiple of so many blocks are slow (NOIOB); 0 = none is.
+    pub boundary_blocks: u16,
     /// Deallocated blocks read as zeroes (DLFEAT).
     pub deallocate_reads_zero: bool,
 }

@@ -199,6 +199,8 @@ structure! {
         nawun: u16 = 34,
         /// Atomic write unit after power fail.
         nawupf: u16 = 36,
+        /// Optimal I/O boundary, blocks; 0 = none.
+        noiob: u16 = 46,
         /// ANA group; 0 = none.
         anagrpid: u32 = 92,
         /// Attributes: bit 0 = write protected now.

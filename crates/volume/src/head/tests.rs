@@ -33,6 +33,9 @@ fn shown(controller: u16) -> Shown {
         },
         limits: IoLimits {
             transfer_max: 1 << 17,
+            write_zeroes_max: 1 << 17,
+            deallocate_max: 1 << 30,
+            boundary: 0,
             atomic_bytes: 4096,
             volatile_cache: false,
             read_only: false,

@@ -39,7 +39,11 @@ fn only_whole_blocks_inside_the_volume_fit() {
             (0, 0, false),
             (512, 4096, false),
             (0, 512, false),
-            (0, (1 << 17) + 4096, op == IoOp::Deallocate),
+            (
+                0,
+                (1 << 17) + 4096,
+                matches!(op, IoOp::WriteZeroes | IoOp::Deallocate),
+            ),
         ] {
             let got = fits(&io(op, offset, length), &INFO);
             assert_eq!(got, want, "{op:?} {length} at {offset}");
@@ -62,6 +66,9 @@ fn the_span_is_as_long_as_the_data() {
 fn what_can_not_succeed_is_refused_without_a_path() {
     let able = IoLimits {
         transfer_max: 1 << 17,
+        write_zeroes_max: 1 << 17,
+        deallocate_max: 1 << 30,
+        boundary: 0,
         atomic_bytes: 4096,
         volatile_cache: false,
         read_only: false,

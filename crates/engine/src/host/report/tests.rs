@@ -15,6 +15,7 @@ fn namespace(nsid: u32) -> NamespaceInfo {
         ana_state: AnaState::Optimized,
         read_only: false,
         atomic_blocks: 1,
+        boundary_blocks: 0,
         deallocate_reads_zero: true,
     }
 }

@@ -553,7 +553,7 @@ fn configuration_that_cannot_be_is_refused_by_field() {
     assert_eq!(field(|c| c.hosts = vec!["x".into()]), "hosts");
     assert_eq!(field(|c| c.entries_max = 1), "entries_max");
     assert_eq!(field(|c| c.io_queues_max = 0), "io_queues_max");
-    assert_eq!(field(|c| c.transfer_shift = 11), "transfer_shift");
+    assert_eq!(field(|c| c.transfer_shift = 12), "transfer_shift");
     assert_eq!(field(|c| c.in_capsule_max = 4097), "in_capsule_max");
     assert_eq!(field(|c| c.maxh2cdata = 4095), "maxh2cdata");
     assert_eq!(field(|c| c.maxh2cdata = 4098), "maxh2cdata");

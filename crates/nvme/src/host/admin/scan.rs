@@ -60,6 +60,7 @@ fn blank(nsid: u32) -> NamespaceInfo {
         ana_state: AnaState::Optimized,
         read_only: false,
         atomic_blocks: 1,
+        boundary_blocks: 0,
         deallocate_reads_zero: false,
     }
 }
@@ -254,6 +255,7 @@ fn shape(
     } else {
         atomic_blocks
     };
+    draft.boundary_blocks = id.noiob;
     draft.deallocate_reads_zero = id.dlfeat & 7 == 1;
     None
 }

@@ -1,0 +1,369 @@
+//! I/Os larger than what one command may carry: how they are cut, and what becomes of the pieces.
+//!
+//! The slot of such an I/O carries one piece after the other; while slots are free, *helpers* carry
+//! further ones beside it. Each piece goes the whole course of an I/O: path, hold, failover, FUA,
+//! sample. What was cut for a wider path and must go to a narrower one is cut again, and its parts
+//! go one after the other in the slot that it has.
+//!
+//! # Contract
+//! Pieces are cut in order of offset, with the limits that hold at that moment: never larger than
+//! what every path carries, and no read or write crosses the volume's boundary (NOIOB). After a
+//! failure nothing more is cut. The I/O ends once, after all its pieces, with the outcome of the
+//! failed piece of the lowest offset, and its path: as pieces are cut in order, all before it was
+//! done. Where none failed, the path is that of the last one.
+//!
+//! Order (T9). A change that is cut is in the table of held writes, with its whole range, from its
+//! beginning to its end. So a newer change that overlaps it waits until all of it has ended, also
+//! while a piece of it is held or not yet cut; and it begins only when no older entry overlaps it,
+//! and stays first from then on. What was given to a path before it began is under way together
+//! with it and has no order, as between any two writes under way together. A piece needs no entry
+//! of its own: no two pieces overlap, and whoever overlaps one overlaps the whole.
+//!
+//! # Limits
+//! [`PIECES_MAX`] pieces of one I/O are under way; helpers have at most half of all slots. One slot
+//! is enough, so a table full of large I/Os goes on. Hops, repetitions and the time spent in
+//! attempts are bounded per piece (T4), and the pieces are finite.
+use super::HostEngine;
+use super::slots::{NONE, Slots};
+use super::types::{Io, IoOp, NO_PATH};
+use super::wait::range;
+use crate::limits::PIECES_MAX;
+use crate::machine::Span;
+use alloc::vec::Vec;
+use policy::PathIndex;
+use volume::{IoLimits, Outcome};
+
+/// Most bytes of one command of this kind, and what a multiple of must not be inside it (0: none).
+fn of_op(limits: &IoLimits, op: IoOp) -> (u32, u32) {
+    match op {
+        IoOp::Read | IoOp::Write { .. } => (limits.transfer_max, limits.boundary),
+        IoOp::WriteZeroes => (limits.write_zeroes_max, 0),
+        IoOp::Deallocate => (limits.deallocate_max, 0),
+        IoOp::Flush => (u32::MAX, 0),
+    }
+}
+
+/// Bytes of the first piece of `length` bytes at `offset`.
+pub(super) fn cut(limits: &IoLimits, op: IoOp, offset: u64, length: u32) -> u32 {
+    let (most, boundary) = of_op(limits, op);
+    let to_boundary = match boundary {
+        0 => u32::MAX,
+        // Below `boundary`, so it fits.
+        boundary => boundary - (offset % u64::from(boundary)) as u32,
+    };
+    length.min(most).min(to_boundary)
+}
+
+/// Whether a path with these limits can carry `io` as one command; crossing a boundary is only
+/// slow.
+fn carries(limits: &IoLimits, io: &Io) -> bool {
+    io.length <= of_op(limits, io.op).0
+}
+
+/// An I/O up to so many bytes is never cut, whatever it does and wherever it lies.
+pub(super) fn whole_max(limits: &IoLimits) -> u32 {
+    if limits.boundary > 0 {
+        return 0;
+    }
+    limits
+        .transfer_max
+        .min(limits.write_zeroes_max)
+        .min(limits.deallocate_max)
+}
+
+/// `length` bytes of `io`, from its byte `from` on.
+fn part(io: &Io, from: u32, length: u32) -> Io {
+    let data = matches!(io.op, IoOp::Read | IoOp::Write { .. });
+    let span = Span {
+        at: io.span.at + u64::from(from),
+        len: length,
+    };
+    Io {
+        offset: io.offset + u64::from(from),
+        length,
+        span: if data { span } else { io.span },
+        ..*io
+    }
+}
+
+/// What a slot carries beside one whole I/O.
+#[derive(Clone, Copy, Debug)]
+struct Split {
+    /// All of the I/O.
+    whole: Io,
+    /// Bytes of it that were cut off so far.
+    cursor: u32,
+    /// Its own slot carries a piece now.
+    carrying: bool,
+    /// Pieces under way in other slots.
+    helpers: u16,
+    /// Pieces are being given out, further up the stack.
+    busy: bool,
+    /// The failed piece of the lowest offset.
+    failed: Option<(u64, Outcome)>,
+    /// Its path; if none failed, that of the last piece that ended.
+    path: PathIndex,
+    /// A helper: whose.
+    owner: u32,
+    /// A piece that was cut again: bytes behind the part under way.
+    rest: u32,
+}
+
+/// What the slots carry, by slot.
+pub(super) struct Splits {
+    table: Vec<Split>,
+    /// Slots that are helpers, and how many may be.
+    helpers: u32,
+    helpers_max: u32,
+}
+
+impl Splits {
+    pub(super) fn new(slots: u32, io: Io) -> Self {
+        let split = Split {
+            whole: io,
+            cursor: 0,
+            carrying: false,
+            helpers: 0,
+            busy: false,
+            failed: None,
+            path: NO_PATH,
+            owner: NONE,
+            rest: 0,
+        };
+        Self {
+            table: alloc::vec![split; slots as usize],
+            helpers: 0,
+            helpers_max: slots / 2,
+        }
+    }
+
+    fn of(&mut self, index: u32) -> &mut Split {
+        &mut self.table[index as usize]
+    }
+
+    /// A piece in slot `index` has ended; the I/O that it belongs to.
+    fn piece_over(
+        &mut self,
+        slots: &mut Slots,
+        index: u32,
+        outcome: Outcome,
+        path: PathIndex,
+    ) -> u32 {
+        let slot = slots.get(index);
+        let (offset, helper) = (slot.io.offset, slot.course.helper);
+        let owner = if helper { self.of(index).owner } else { index };
+        if helper {
+            slots.free(index);
+            self.helpers -= 1;
+        }
+        let split = self.of(owner);
+        if helper {
+            split.helpers -= 1;
+        } else {
+            split.carrying = false;
+        }
+        match (outcome.is_done(), split.failed) {
+            (true, None) => split.path = path,
+            (true, Some(_)) => {}
+            (false, Some((lowest, _))) if lowest < offset => {}
+            (false, _) => {
+                split.failed = Some((offset, outcome));
+                split.path = path;
+            }
+        }
+        owner
+    }
+
+    /// How the I/O in slot `index` ended, once all its pieces have.
+    fn result(&mut self, index: u32) -> Option<(Outcome, PathIndex)> {
+        let split = self.of(index);
+        if split.carrying || split.helpers > 0 || split.busy {
+            return None;
+        }
+        match split.failed {
+            Some((_, outcome)) => Some((outcome, split.path)),
+            None if split.cursor < split.whole.length => None,
+            None => Some((Outcome::Done, split.path)),
+        }
+    }
+
+    /// The engine stops: an I/O that is in no lane any more has failed, whatever it carries.
+    pub(super) fn fail(&mut self, slots: &mut Slots, index: u32, now_ns: u64) {
+        let course = &slots.get(index).course;
+        if !course.helper && !course.split {
+            return slots.end(index, Outcome::Stopped, NO_PATH, now_ns);
+        }
+        let owner = self.piece_over(slots, index, Outcome::Stopped, NO_PATH);
+        if let Some((outcome, path)) = self.result(owner) {
+            slots.end(owner, outcome, path, now_ns);
+        }
+    }
+}
+
+impl HostEngine {
+    /// Begins an I/O that has to be cut.
+    #[cold]
+    pub(super) fn split(&mut self, index: u32, now_ns: u64) {
+        let slot = self.slots.get_mut(index);
+        (slot.course.split, slot.course.watched) = (true, true);
+        *self.splits.of(index) = Split {
+            whole: slot.io,
+            cursor: 0,
+            carrying: false,
+            helpers: 0,
+            busy: false,
+            failed: None,
+            path: NO_PATH,
+            owner: NONE,
+            rest: 0,
+        };
+        if !self.fence_whole(index) {
+            self.cut_on(index, now_ns);
+        }
+    }
+
+    /// Puts a change among those that others wait for; true: it must wait itself, and does.
+    fn fence_whole(&mut self, index: u32) -> bool {
+        let slot = self.slots.get_mut(index);
+        let Some(range) = range(&slot.io).filter(|_| !slot.course.fenced) else {
+            return false;
+        };
+        let it = &mut self.volumes[usize::from(slot.io.volume)];
+        let (overlaps, gated) = (it.holds.overlaps(range), it.gate_ns > 0);
+        slot.course.fenced = it.holds.insert(index, range).is_ok();
+        slot.course.watched = true;
+        if overlaps {
+            self.put_behind(index);
+        } else if gated {
+            self.put_at_gate(index);
+        }
+        overlaps || gated
+    }
+
+    /// An I/O that has waited before anything of it was placed, or as a whole: goes on.
+    pub(super) fn let_go(&mut self, index: u32, now_ns: u64) {
+        self.excuse(index, now_ns);
+        if self.slots.get(index).course.split {
+            self.cut_on(index, now_ns);
+        } else {
+            self.place_again(index, now_ns);
+        }
+    }
+
+    /// Cuts off and places as many pieces as there may be now; ends the I/O after the last.
+    pub(super) fn cut_on(&mut self, index: u32, now_ns: u64) {
+        let split = self.splits.of(index);
+        if core::mem::replace(&mut split.busy, true) {
+            return;
+        }
+        while let Some((carrier, piece)) = self.next_piece(index, now_ns) {
+            self.splits.of(index).cursor += piece.length;
+            self.place_again(carrier, now_ns);
+        }
+        self.splits.of(index).busy = false;
+        if let Some((outcome, path)) = self.splits.result(index) {
+            self.slots.get_mut(index).course.split = false;
+            self.end(index, outcome, path, now_ns);
+        }
+    }
+
+    /// The next piece, in the slot that carries it; `None`: no slot, or nothing is left, or one has
+    /// failed.
+    fn next_piece(&mut self, index: u32, now_ns: u64) -> Option<(u32, Io)> {
+        let split = self.splits.of(index);
+        let left = split.whole.length - split.cursor;
+        if left == 0 || split.failed.is_some() {
+            return None;
+        }
+        let (whole, cursor, carrying, helpers) =
+            (split.whole, split.cursor, split.carrying, split.helpers);
+        let limits = self.limits(whole.volume)?;
+        let offset = whole.offset + u64::from(cursor);
+        let piece = part(&whole, cursor, cut(&limits, whole.op, offset, left));
+        if !carrying {
+            self.splits.of(index).carrying = true;
+            let slot = self.slots.get_mut(index);
+            let spent_ns = now_ns.saturating_sub(slot.started_ns);
+            slot.io = piece;
+            // Bounds are per piece.
+            let course = &mut slot.course;
+            (course.hops, course.retries, course.unanswered) = (0, 0, false);
+            course.excused_ms = u32::try_from(spent_ns / 1_000_000).unwrap_or(u32::MAX);
+            return Some((index, piece));
+        }
+        if helpers + 1 >= PIECES_MAX || self.splits.helpers == self.splits.helpers_max {
+            return None;
+        }
+        let helper = self.slots.take(&piece, now_ns)?;
+        let course = &mut self.slots.get_mut(helper).course;
+        (course.helper, course.watched) = (true, true);
+        (self.splits.of(helper).owner, self.splits.of(helper).rest) = (index, 0);
+        self.splits.of(index).helpers += 1;
+        self.splits.helpers += 1;
+        Some((helper, piece))
+    }
+
+    /// A piece has ended for good; or a part of one that was cut again.
+    #[cold]
+    pub(super) fn piece_ended(
+        &mut self,
+        index: u32,
+        outcome: Outcome,
+        path: PathIndex,
+        now_ns: u64,
+    ) {
+        let slot = self.slots.get_mut(index);
+        if slot.course.recut {
+            let rest = core::mem::take(&mut self.splits.of(index).rest);
+            if rest > 0 && outcome.is_done() {
+                let done = slot.io.length;
+                slot.io = part(&slot.io, done, rest);
+                slot.course.unanswered = false;
+                return self.place_again(index, now_ns);
+            }
+            slot.course.recut = false;
+        }
+        if !slot.course.split && !slot.course.helper {
+            return self.end(index, outcome, path, now_ns);
+        }
+        let owner = self
+            .splits
+            .piece_over(&mut self.slots, index, outcome, path);
+        self.cut_on(owner, now_ns);
+    }
+
+    /// The paths that can carry an I/O, as bits. Where some that are wanted are usable and none of
+    /// those can, it is cut so that all can. `None`: it has to wait behind others first, and does.
+    pub(super) fn able(&mut self, index: u32, wanted: u64) -> Option<u64> {
+        let io = self.slots.get(index).io;
+        let head = &self.volumes[usize::from(io.volume)].head;
+        let usable = head.usable() & wanted;
+        let able = head.among(|limits| carries(limits, &io));
+        if usable == 0 || usable & able != 0 {
+            return Some(able);
+        }
+        (!self.recut(index)).then_some(u64::MAX)
+    }
+
+    /// Cuts what was cut for wider paths, or not at all; true: it must wait behind others first.
+    fn recut(&mut self, index: u32) -> bool {
+        let io = self.slots.get(index).io;
+        let Some(limits) = self.limits(io.volume) else {
+            return false;
+        };
+        let course = &self.slots.get(index).course;
+        let alone = !course.split && !course.helper;
+        let again = course.recut;
+        let waits = alone && self.fence_whole(index);
+        let length = cut(&limits, io.op, io.offset, io.length);
+        let split = self.splits.of(index);
+        split.rest = io.length - length + if again { split.rest } else { 0 };
+        let slot = self.slots.get_mut(index);
+        slot.io = part(&io, 0, length);
+        (slot.course.recut, slot.course.watched) = (true, true);
+        waits
+    }
+}
+
+#[cfg(test)]
+mod tests;
