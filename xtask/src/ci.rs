@@ -104,6 +104,11 @@ fn steps(root: &Path) -> Result<Vec<Step>> {
             "RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps",
         ),
         step("release", 600, "cargo build --release"),
+        step(
+            "sim",
+            300,
+            "cargo run --release -q -- sim --check scenarios",
+        ),
         step("demo", 180, &smoke(&demo)),
         Step {
             needs: Some("c++"),

@@ -6,6 +6,7 @@ mod nbd;
 mod pingpong;
 mod policy;
 mod program;
+mod sim;
 mod wire;
 
 use anyhow::{Context, Result, ensure};
@@ -19,6 +20,8 @@ pub enum Task {
     Policy(policy::Args),
     /// Instructions per I/O of each layer (callgrind).
     Layers(layers::Args),
+    /// I/Os per second of a simulated world, and instructions per I/O (callgrind).
+    Sim(sim::Args),
     /// Wire I/Os beside a bare ping-pong of the same messages.
     Wire(wire::Args),
     /// Memory and wake-ups of a host that is connected and idle.
@@ -41,6 +44,7 @@ pub fn run(root: &Path, task: &Task) -> Result<ExitCode> {
     match task {
         Task::Policy(args) => policy::run(root, args),
         Task::Layers(args) => layers::run(root, args),
+        Task::Sim(args) => sim::run(root, args),
         Task::Wire(args) => wire::run(root, args),
         Task::Memory(args) => memory::run(root, args),
         Task::Nbd(args) => nbd::run(root, args),

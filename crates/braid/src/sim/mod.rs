@@ -266,3 +266,55 @@ fn command(args: &SimArgs) -> String {
     ));
     words.join(" ")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Cli {
+        #[command(flatten)]
+        args: SimArgs,
+    }
+
+    fn rows(names: &[&str]) -> (Vec<Row>, Vec<Column>) {
+        let words = ["sim"].iter().chain(names);
+        let args = Cli::parse_from(words).args;
+        let columns = columns(&args);
+        let kept = Kept::of_tree();
+        let scenarios = scenarios(&args).unwrap();
+        for scenario in &scenarios {
+            let kept = kept.find(scenario, args.seed);
+            assert!(kept.is_some(), "{}: search its bound again", scenario.name);
+        }
+        let rows = measure::measure(scenarios, &columns, args.seed, 2, &kept, |_, _| ());
+        (rows.unwrap(), columns)
+    }
+
+    /// A change of any policy or model shows here as a difference of two tables; all stories are
+    /// compared by `braid sim --check scenarios`.
+    #[test]
+    fn the_tables_beside_the_scenarios_are_what_comes_out() {
+        let stories = ["twice", "sizedep", "shared", "ana"];
+        let (rows, columns) = rows(&stories);
+        for (story, text) in tables(&rows, &columns) {
+            if stories.contains(&story) {
+                let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scenarios");
+                let kept = std::fs::read_to_string(format!("{folder}/{story}.txt")).unwrap();
+                assert!(text == kept, "{story} was\n{kept}\nand is\n{text}");
+            }
+        }
+        let page = report::page(&rows, &columns, 1).unwrap();
+        assert!(page.contains("sizedep2") && !page.contains("NaN") && !page.contains("http"));
+    }
+
+    #[test]
+    fn the_command_that_repeats_a_run_is_the_run() {
+        let args = Cli::parse_from(["sim", "d30", "--seed", "7", "--long"]).args;
+        let words = command(&args);
+        let again = Cli::parse_from(words.split(' ').skip(1)).args;
+        assert_eq!(command(&again), words);
+        assert_eq!((again.seed, again.names, again.long), (7, args.names, true));
+    }
+}

@@ -59,6 +59,11 @@ pub fn details(row: &Row, columns: &[Column], style: Style) -> String {
     if scenario.plan.merge {
         text.push_str("ana = merge: non-optimized paths are used beside optimized ones\n");
     }
+    if !scenario.figures.is_empty() {
+        let figure = |(name, value): (&String, &f64)| format!("{name} {value}");
+        let figures: Vec<String> = scenario.figures.iter().map(figure).collect();
+        text.push_str(&format!("in the document: {}\n", figures.join(", ")));
+    }
     text.push_str(&format!("bound {} by {}\n", bound_text(row), row.bound.by));
     let unit = if row.is_open() { "mean µs" } else { "MB/s" };
     let mut headings = vec![
@@ -74,10 +79,6 @@ pub fn details(row: &Row, columns: &[Column], style: Style) -> String {
     if step {
         headings.push("adapts");
     }
-    let figures = !scenario.figures.is_empty();
-    if figures {
-        headings.push("document");
-    }
     let mut table = Table::new(1, &headings);
     for (column, cell) in columns.iter().zip(&row.cells) {
         let mut line = vec![column.name.clone()];
@@ -88,19 +89,10 @@ pub fn details(row: &Row, columns: &[Column], style: Style) -> String {
                     .map_or("never".to_owned(), |ms| format!("{ms} ms")),
             );
         }
-        if figures {
-            let figure = scenario.figures.get(base_name(&column.name));
-            line.push(figure.map_or("-".to_owned(), |figure| format!("{figure}")));
-        }
         table.row(line);
     }
     text.push_str(&table.render(style, |_| String::new()));
     text
-}
-
-/// A policy without its knobs.
-fn base_name(name: &str) -> &str {
-    name.split(' ').next().unwrap_or(name)
 }
 
 fn figures_of(row: &Row, cell: &Cell) -> Vec<String> {

@@ -1,0 +1,103 @@
+//! The speed of a simulated world: I/Os per second of one core, which depends on the machine, and
+//! instructions per I/O (callgrind), which do not.
+use super::{Format, callgrind};
+use crate::process::is_installed;
+use anyhow::{Context, Result, ensure};
+use serde_json::json;
+use std::path::Path;
+use std::process::{Command, ExitCode};
+use std::time::Instant;
+
+/// Virtual time of a timed run, and of the shorter of two counted ones; ms.
+const TIMED_MS: u64 = 20_000;
+const COUNTED_MS: u64 = 250;
+const POLICIES: [&str; 5] = [
+    "numa",
+    "round-robin",
+    "queue-depth",
+    "weighted-latency",
+    "soonest",
+];
+
+/// How to print.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Output format.
+    #[arg(short, long, value_enum, default_value = "text")]
+    output: Format,
+}
+
+struct Row {
+    policy: &'static str,
+    ios_per_s: f64,
+    instructions: Option<f64>,
+}
+
+/// Measures the world of the example `sim_cost` under every policy.
+pub fn run(root: &Path, args: &Args) -> Result<ExitCode> {
+    let program = super::build(root, &["-p", "braid-sim", "--example", "sim_cost"])?;
+    let mut rows = Vec::new();
+    for policy in POLICIES {
+        rows.push(Row {
+            policy,
+            ios_per_s: timed(&program, policy)?,
+            instructions: counted(&program, policy)?,
+        });
+    }
+    match args.output {
+        Format::Text => {
+            println!("a world of two paths, 256 in flight, one core");
+            println!(
+                "{:18}{:>14}{:>18}",
+                "policy", "million I/O/s", "instructions/I/O"
+            );
+            for row in &rows {
+                let count = row
+                    .instructions
+                    .map_or("-".to_owned(), |it| format!("{it:.0}"));
+                println!("{:18}{:>14.2}{count:>18}", row.policy, row.ios_per_s / 1e6);
+            }
+        }
+        Format::Json => {
+            let cell = |row: &Row| {
+                json!({"policy": row.policy, "ios_per_s": row.ios_per_s,
+                       "instructions": row.instructions})
+            };
+            let cells: Vec<_> = rows.iter().map(cell).collect();
+            println!("{}", json!({ "cells": cells }));
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn timed(program: &Path, policy: &str) -> Result<f64> {
+    let begun = Instant::now();
+    let output = Command::new(program)
+        .args([policy, &TIMED_MS.to_string()])
+        .output()
+        .with_context(|| format!("start {}", program.display()))?;
+    let seconds = begun.elapsed().as_secs_f64();
+    ensure!(output.status.success(), "sim_cost {policy} failed");
+    let said = String::from_utf8_lossy(&output.stdout);
+    let ios: f64 = said
+        .split_whitespace()
+        .next()
+        .context("sim_cost says nothing")?
+        .parse()?;
+    Ok(ios / seconds)
+}
+
+/// Of the difference between two runs, so that the start does not count; `None` without valgrind.
+fn counted(program: &Path, policy: &str) -> Result<Option<f64>> {
+    if !is_installed("valgrind") {
+        return Ok(None);
+    }
+    let run = |ms: u64| -> Result<(u64, u64)> {
+        let counted = callgrind::run(program, &[policy, &ms.to_string()], None)?;
+        let ios = counted.printed.context("sim_cost printed no number")?;
+        Ok((counted.instructions, ios))
+    };
+    let (few, many) = (run(COUNTED_MS)?, run(2 * COUNTED_MS)?);
+    let ios = many.1.saturating_sub(few.1).max(1);
+    Ok(Some(many.0.saturating_sub(few.0) as f64 / ios as f64))
+}
