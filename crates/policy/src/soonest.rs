@@ -96,6 +96,14 @@ impl Soonest {
                 continue;
             }
             any_seen = true;
+            let stale = request.now_ns.saturating_sub(model.last_ns) > IDLE_NS;
+            let promising = model.is_promising() && own == 0;
+            let curious = promising || stale || (model.is_suspect() && own == 0);
+            // What is too far even when empty need not be looked at closer.
+            let about_ns = least_ns.saturating_add(least_ns / ABOUT);
+            if !curious && model.empty_ns(kind) > about_ns {
+                continue;
+            }
             let forecast = model.forecast(kind, count, view.in_flight_elsewhere, request.now_ns);
             let time = forecast.time_ns();
             least_ns = least_ns.min(forecast.cost_ns);
@@ -109,12 +117,10 @@ impl Soonest {
                 Some(old) if !choice.is_better(&old, least_ns) => old,
                 _ => choice,
             });
-            let stale = request.now_ns.saturating_sub(model.last_ns) > IDLE_NS;
-            let promising = model.is_promising() && own == 0;
-            let suspect = model.is_suspect() && own == 0;
             // Far faster than believed when last looked at: the loss will be less as well.
             let time = if promising { time / 4 } else { time };
-            if (promising || suspect || stale && (own == 0 || !model.knows(kind)))
+            if curious
+                && (own == 0 || !model.knows(kind))
                 && !forecast.silent
                 && other.is_none_or(|(least, _)| time < least)
             {
@@ -247,12 +253,21 @@ impl Model {
     /// The wait, and what it costs the others.
     #[inline]
     fn price(&self, kind: Kind, load: &Load, forecast: &mut Forecast) {
-        let waits = [self.wait_ns(0, load), self.wait_ns(1, load)];
-        forecast.wait_ns = waits[kind.direction];
         let mut price = 0;
-        for (direction, wait) in waits.into_iter().enumerate() {
-            let part = ((wait * u64::from(self.price[direction])) >> 16).min(1 << 34);
-            price += (part * self.service_ns(direction, kind)) >> 16;
+        for direction in 0..2 {
+            let dear = u64::from(self.price[direction]);
+            if dear == 0 && direction != kind.direction {
+                continue;
+            }
+            let wait = self.wait_ns(direction, load);
+            if direction == kind.direction {
+                forecast.wait_ns = wait;
+            }
+            // Most of the time nobody waits, or nobody minds.
+            if wait > 0 && dear > 0 {
+                let part = ((wait * dear) >> 16).min(1 << 34);
+                price += (part * self.service_ns(direction, kind)) >> 16;
+            }
         }
         forecast.price_ns = price;
         forecast.cost_ns += forecast.wait_ns + price;

@@ -172,6 +172,12 @@ impl Model {
         self.nearest_ns(kind)
     }
 
+    /// The least that an I/O can be predicted to take.
+    #[inline]
+    pub(super) fn empty_ns(&self, kind: Kind) -> u64 {
+        self.base_ns(kind) + u64::from(self.tail_ns)
+    }
+
     /// The next smaller class of its direction, else the next larger, else the other direction's.
     #[cold]
     fn nearest_ns(&self, kind: Kind) -> u64 {
