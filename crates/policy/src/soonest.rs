@@ -132,15 +132,20 @@ impl Soonest {
         {
             return Some(path);
         }
-        let best = best?;
+        Some(self.explore(best?, other))
+    }
+
+    /// The best path, or another that has to be looked at again if that is not too dear now.
+    #[inline]
+    fn explore(&mut self, best: Choice, other: Option<(u64, usize)>) -> usize {
         if let Some((time, path)) = other.filter(|&(_, path)| path != best.path) {
             let excess = time.saturating_sub(best.time_ns);
             if excess <= self.budget_ns {
                 self.budget_ns -= excess;
-                return Some(path);
+                return path;
             }
         }
-        Some(best.path)
+        best.path
     }
 
     /// Books an I/O on its path.
