@@ -136,6 +136,9 @@ struct Volume {
     /// A path left with acknowledged writes that were never flushed: what to say when the next
     /// flush fails for it (T13).
     lost_cache: Option<String>,
+    /// How often unflushed writes of lost paths were given up: flushes that were submitted before
+    /// fail (T13).
+    given_up: u32,
     /// It was said that it is to go.
     leaving: bool,
     /// It is to be forgotten.
@@ -175,6 +178,7 @@ impl Volume {
             holds: Holds::new(io_max as usize),
             totals: HoldStats::default(),
             lost_cache: None,
+            given_up: 0,
             leaving: false,
             errand: None,
             vacant: false,

@@ -3,7 +3,7 @@
 mod common;
 
 use common::*;
-use engine::host::{HostEvent, IoOp, Recovery};
+use engine::host::{HostEvent, IoOp, PathState, Recovery};
 use policy::PathIndex;
 use volume::Outcome;
 
@@ -103,4 +103,101 @@ fn t13_a_flush_that_a_lost_controller_never_does_fails_once_and_says_why() {
     );
     assert_eq!(said.count(), 1);
     at_rest(&rig, 2);
+}
+
+/// Writes of which nobody knows whether they are durable are covered by every flush that is under
+/// way when they are given up: all must fail, also one that is just being done elsewhere, and one
+/// that would have had its own time until later. Those after them have nothing to tell.
+#[test]
+fn t13_all_flushes_under_way_fail_when_writes_are_given_up_and_later_ones_pass() {
+    let mut rig = cached(2, |_| ());
+    for slot in 0..2 {
+        assert_eq!(rig.one(&write(slot, slot), SECOND).outcome, Outcome::Done);
+    }
+    let route = std::mem::replace(&mut rig.world.nodes[HOST].addresses[0], Address::Refused);
+    rig.world.cut(HOST, 0);
+    rig.world.pass(MS);
+    let start_ns = rig.world.now_ns;
+    rig.submit(&flush(10)).unwrap();
+    rig.world.pass(20 * SECOND);
+    rig.submit(&flush(11)).unwrap();
+    rig.world.pass(20 * SECOND);
+    assert_eq!(rig.one(&write(2, 2), SECOND).outcome, Outcome::Done);
+    rig.world.pass(18 * SECOND);
+    // Path 1 is at it when the time of the first is over.
+    rig.world.nodes[TARGET].disks[0].delay_ns = 5 * SECOND;
+    rig.submit(&flush(12)).unwrap();
+    assert!(rig.run(3 * SECOND, |_, done| done.len() == 2));
+    assert_eq!(rig.world.now_ns - start_ns, 60 * SECOND);
+    rig.world.nodes[TARGET].disks[0].delay_ns = 0;
+    assert_eq!(rig.one(&flush(13), SECOND).outcome, Outcome::Done);
+    rig.world.nodes[HOST].addresses[0] = route;
+    assert!(rig.run(20 * SECOND, |_, done| done.len() == 3));
+    let ends: Vec<_> = rig.done.iter().map(|it| (it.cookie, it.outcome)).collect();
+    let failed = Outcome::PathError;
+    assert_eq!(ends, [(10, failed), (11, failed), (12, failed)]);
+    let stats = rig.host.borrow().hold_stats(0);
+    assert_eq!((stats.flushes_failed, stats.flushes), (3, 0));
+    let lines = rig.events.iter().filter(
+        |event| matches!(event, HostEvent::Warning(0, line) if line.contains("never flushed")),
+    );
+    assert_eq!(lines.count(), 1, "one condition, one line");
+    at_rest(&rig, 2);
+}
+
+/// Two cores over a target with a cache; core 1 has had a write acknowledged on each path.
+fn two_cores() -> Fleet {
+    let mut config = target(2);
+    config.subsystem.volatile_write_cache = true;
+    let mut fleet = Fleet::new(2, 2, config);
+    for slot in 0..2 {
+        assert_eq!(
+            fleet.one(1, &write(slot, slot), SECOND),
+            Some(Outcome::Done)
+        );
+    }
+    fleet
+}
+
+fn flushes_of_core_0(fleet: &Fleet) -> [u64; 2] {
+    [P0, P1].map(|path| fleet.hosts[0].borrow().counters(0, path).ios[2])
+}
+
+#[test]
+fn t13_a_flush_on_one_core_covers_what_another_core_wrote() {
+    let mut fleet = two_cores();
+    assert_eq!(fleet.one(0, &flush(0), SECOND), Some(Outcome::Done));
+    assert_eq!(flushes_of_core_0(&fleet), [1, 1]);
+}
+
+#[test]
+fn t13_a_flush_waits_for_a_path_lost_with_writes_of_another_core_also_before_it_is_told() {
+    for (core, told) in [(0, false), (0, true), (1, true)] {
+        let mut fleet = two_cores();
+        fleet.world.cut(fleet.nodes[core], 0);
+        let core_0 = fleet.hosts[0].clone();
+        let lost = || core_0.borrow().path_state(0, P0) == PathState::Lost;
+        match told {
+            true => assert!(fleet.run(10 * MS, |_| false) || lost()),
+            // Core 0 sees it, and has not heard from the other.
+            false => assert!(fleet.world.run(MS, |_| lost())),
+        }
+        let start_ns = fleet.world.now_ns;
+        assert_eq!(fleet.one(0, &flush(0), SECOND), Some(Outcome::Done));
+        assert_eq!(flushes_of_core_0(&fleet), [1, 1], "core {core} told {told}");
+        let waited_ns = fleet.world.now_ns - start_ns;
+        assert!(waited_ns > 80 * MS, "core {core} told {told}: {waited_ns}");
+        fleet.at_rest();
+    }
+}
+
+#[test]
+fn t13_a_flush_does_not_wait_for_a_path_that_no_core_had_unflushed() {
+    let mut fleet = two_cores();
+    assert_eq!(fleet.one(1, &flush(0), SECOND), Some(Outcome::Done));
+    for node in fleet.nodes.clone() {
+        fleet.world.nodes[node].addresses[0] = Address::Refused;
+    }
+    fleet.world.cut(HOST, 0);
+    assert_eq!(fleet.one(0, &flush(0), 50 * MS), Some(Outcome::Done));
 }

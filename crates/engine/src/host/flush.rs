@@ -2,11 +2,19 @@
 //! (Base 2.0, 7.1: a flush covers what its own controller completed; T13).
 //!
 //! The controllers are asked one after the other under the one slot of the flush. A path that was
-//! lost with acknowledged, unflushed writes holds the flush up until it came back and flushed; when
-//! that takes too long, the flush fails, once, with a line that says why. Where several cores
-//! write, each asks every controller with a cache that is live, and learns of unflushed ones from
-//! the others when a path is lost. A live controller whose ANA group is not usable is not asked:
-//! handing its group over is the array's own affair.
+//! lost with acknowledged, unflushed writes holds the flush up until it came back and flushed. When
+//! that takes too long for the first flush that waits, the path's writes are given up: a line says
+//! so, every flush that is under way then fails, since each covers writes of which nobody knows
+//! whether they are durable, and later ones pass.
+//!
+//! Where several cores write, each asks every controller with a cache that is live. When a path is
+//! lost, no flush of any core passes before all have said whether it had unflushed writes; each
+//! core then gives them up by itself, for the flushes that it has.
+//!
+//! # Limits
+//! A live controller whose ANA group is not usable is not asked: handing its group over is the
+//! array's own affair. What one core flushed another still counts as unflushed once the path is
+//! lost: a flush waits, or fails, that needn't. Cores don't tell each other of local devices.
 use super::path::{Path, Phase};
 use super::types::HostEvent;
 use super::{HostEngine, report};
@@ -35,6 +43,11 @@ impl Path {
     pub(super) fn is_unflushed(&self) -> bool {
         self.has_cache() && (self.acknowledged() != self.flushed || self.unflushed_elsewhere)
     }
+
+    /// Whether it is lost, and writes that it had, on any core, may not be durable.
+    fn is_in_doubt(&self) -> bool {
+        self.phase != Phase::Live && (self.is_unflushed() || self.unheard)
+    }
 }
 
 impl HostEngine {
@@ -44,12 +57,16 @@ impl HostEngine {
         if self.is_overdue() {
             return self.end(index, Outcome::Stopped, super::NO_PATH, now_ns);
         }
-        let volume = self.slots.get(index).io.volume;
+        let slot = self.slots.get(index);
+        let volume = slot.io.volume;
         let it = &mut self.volumes[usize::from(volume)];
+        if slot.course.given_up != it.given_up {
+            return self.fail_flush(index, now_ns);
+        }
         if let Some(line) = it.lost_cache.take() {
-            it.totals.flushes_failed += 1;
+            it.given_up = it.given_up.wrapping_add(1);
             self.events.push_back(HostEvent::Warning(volume, line));
-            return self.end(index, Outcome::PathError, super::NO_PATH, now_ns);
+            return self.fail_flush(index, now_ns);
         }
         let recovery = it.recovery;
         let mut lost = None;
@@ -61,7 +78,8 @@ impl HostEngine {
             let live = path.phase == Phase::Live;
             let all = self.settings.cores > 1 && live && path.has_cache();
             let asked = self.slots.get(index).course.flushed & 1 << path.index.0 != 0;
-            if asked || recovery.shared_write_cache || !(path.is_unflushed() || all) {
+            let needed = path.is_unflushed() || path.is_in_doubt() || all;
+            if asked || recovery.shared_write_cache || !needed {
                 continue;
             }
             if !live {
@@ -78,6 +96,13 @@ impl HostEngine {
             // Nothing is known to be cached: any path may say so.
             None => self.place_again(index, now_ns),
         }
+    }
+
+    /// Whether other cores may have unflushed writes on a path, and say so when it is lost.
+    pub(super) fn others_may_cache(&self, number: usize) -> bool {
+        let path = &self.paths[number];
+        let known = path.facts.is_some() && path.has_cache();
+        self.settings.cores > 1 && known && self.recovers(number)
     }
 
     /// False: its ANA state forbids it.
@@ -100,8 +125,11 @@ impl HostEngine {
         let path = &mut self.paths[number];
         let at = path.index;
         if slot.course.flushed & 1 << at.0 == 0 {
-            // No path had anything to flush; this one was any.
-            return self.end(index, Outcome::Done, at, now_ns);
+            // No path had anything to flush, and this one was any; unless that has changed.
+            return match slot.course.given_up == self.volumes[usize::from(path.volume)].given_up {
+                true => self.end(index, Outcome::Done, at, now_ns),
+                false => self.fail_flush(index, now_ns),
+            };
         }
         path.flushed = path.flushed.max(slot.covers);
         path.unflushed_elsewhere = false;
@@ -123,6 +151,7 @@ impl HostEngine {
         let slot = self.slots.get_mut(index);
         let until_ns = slot.started_ns.saturating_add(recovery.flush_timeout_ns);
         if !recovery.enabled || until_ns <= now_ns {
+            self.give_up_writes(volume as u16, now_ns);
             return self.fail_flush(index, now_ns);
         }
         slot.placed_ns = now_ns;
@@ -132,31 +161,39 @@ impl HostEngine {
         self.wake_by(until_ns);
     }
 
-    /// A flush can't cover what a lost controller may have had in its cache: fails it, and says so
-    /// once.
-    pub(super) fn fail_flush(&mut self, index: u32, now_ns: u64) {
-        let volume = self.slots.get(index).io.volume;
+    /// What lost controllers may have had in their caches is given up: says so, and fails all
+    /// flushes under way. Those that wait fail now, the others when they come back to `flush`.
+    pub(super) fn give_up_writes(&mut self, volume: u16, now_ns: u64) {
         for path in self.indexes(volume) {
             let Some(number) = self.number(volume, path) else {
                 continue;
             };
             let path = &mut self.paths[number];
-            if path.phase != Phase::Live && path.is_unflushed() {
-                path.flushed = path.acknowledged();
-                path.unflushed_elsewhere = false;
-                let totals = &mut self.volumes[usize::from(volume)].totals;
-                totals.flush_failed = Some((now_ns, path.index));
-                let name = &self.volumes[usize::from(volume)].name;
+            if path.is_in_doubt() {
+                path.all_flushed();
+                path.unheard = false;
+                let it = &mut self.volumes[usize::from(volume)];
+                it.totals.flush_failed = Some((now_ns, path.index));
                 let why = report::unflushed();
-                let line = report::line(name, &self.paths[number], self.settings.core, why);
+                let line = report::line(&it.name, &self.paths[number], self.settings.core, why);
                 self.events.push_back(HostEvent::Warning(volume, line));
             }
         }
-        self.volumes[usize::from(volume)].totals.flushes_failed += 1;
+        let it = usize::from(volume);
+        self.volumes[it].given_up = self.volumes[it].given_up.wrapping_add(1);
+        while let Some(index) = self.volumes[it].flushes.front() {
+            self.slots.unlink(&mut self.volumes[it].flushes, index);
+            self.fail_flush(index, now_ns);
+        }
+    }
+
+    fn fail_flush(&mut self, index: u32, now_ns: u64) {
+        let volume = usize::from(self.slots.get(index).io.volume);
+        self.volumes[volume].totals.flushes_failed += 1;
         self.end(index, Outcome::PathError, super::NO_PATH, now_ns);
     }
 
-    /// A path is live: flushes that wait for one go on.
+    /// A path is live, or known to have had nothing unflushed: flushes that wait look again.
     pub(super) fn release_flushes(&mut self, volume: u16, now_ns: u64) {
         let it = usize::from(volume);
         for _ in 0..self.slots.of(&self.volumes[it].flushes).count() {

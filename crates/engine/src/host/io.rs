@@ -40,11 +40,13 @@ impl HostEngine {
         let refused = refusal(io.op, limits);
         let large = io.length > *whole_max && cut(limits, io.op, io.offset, io.length) < io.length;
         let free = volume.holds.is_empty() && volume.gate_ns == 0;
+        let given_up = volume.given_up;
         let index = self.slots.take(io, now_ns).ok_or(SubmitError::Full)?;
         if let Some(outcome) = refused {
             self.slots.end(index, outcome, NO_PATH, now_ns);
         } else if matches!(io.op, IoOp::Flush) {
-            self.slots.get_mut(index).course.watched = true;
+            let course = &mut self.slots.get_mut(index).course;
+            (course.watched, course.given_up) = (true, given_up);
             self.flush(index, now_ns);
         } else if large {
             self.split(index, now_ns);

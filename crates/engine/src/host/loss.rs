@@ -14,6 +14,7 @@ impl HostEngine {
     /// Ends a path for the reason `why` (`None`: it was reported elsewhere); nothing more happens
     /// if it was lost before.
     pub(super) fn lose(&mut self, number: usize, why: Option<&str>, now_ns: u64) {
+        let others = self.others_may_cache(number);
         let path = &mut self.paths[number];
         if path.phase == Phase::Lost {
             return;
@@ -22,6 +23,7 @@ impl HostEngine {
         let (volume, index) = (path.volume, path.index);
         path.comeback.tried = true;
         path.comeback.allowed = false;
+        path.unheard |= others && matches!(phase, Phase::Connecting | Phase::Live);
         self.head(number).lose(index);
         if let Some(why) = why.filter(|_| !self.is_ending()) {
             let name = &self.volumes[usize::from(volume)].name;

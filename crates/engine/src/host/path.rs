@@ -87,6 +87,8 @@ pub(super) struct Path {
     pub flushed: u64,
     /// Another core had writes acknowledged that no flush has covered.
     pub unflushed_elsewhere: bool,
+    /// It was lost, and not all cores have said yet whether they had such writes.
+    pub unheard: bool,
     /// Changes of data that the lost controller may yet execute (T9).
     pub held: Lane,
     /// Core 0: what it shows, not used before its bound is marked.
@@ -171,6 +173,7 @@ impl Path {
             comeback: Comeback::default(),
             flushed: 0,
             unflushed_elsewhere: false,
+            unheard: false,
             held: Lane::EMPTY,
             unmarked: None,
             resetting: None,

@@ -59,6 +59,7 @@ impl HostEngine {
                 ..
             } => {
                 self.paths[number].unflushed_elsewhere |= unflushed;
+                self.heard(number, now_ns);
                 self.fence(number, since_ns);
             }
         }
@@ -124,7 +125,15 @@ impl HostEngine {
         if cores > 1 {
             self.events.push_back(HostEvent::Publish(closed));
         }
+        self.heard(number, now_ns);
         self.fence(number, now_ns);
+    }
+
+    /// It is known of a lost path whether any core had unflushed writes there.
+    fn heard(&mut self, number: usize, now_ns: u64) {
+        if core::mem::take(&mut self.paths[number].unheard) {
+            self.release_flushes(self.paths[number].volume, now_ns);
+        }
     }
 
     /// Core 0: the wait of a lost path may be over.

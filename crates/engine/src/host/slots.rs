@@ -78,6 +78,8 @@ pub(super) struct Course {
     pub watched: bool,
     /// A flush: paths it was given to.
     pub flushed: u64,
+    /// A flush: how often its volume had given up unflushed writes when it was submitted.
+    pub given_up: u32,
     /// It waits behind an overlapping write.
     pub behind: bool,
     /// Its path was lost before it answered.

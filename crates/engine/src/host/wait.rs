@@ -284,9 +284,12 @@ impl HostEngine {
 
     /// When the first wait of any I/O is over.
     pub(super) fn waits_timeout(&self) -> Option<u64> {
-        let lanes = self.volumes.iter().flat_map(|it| [&it.queue, &it.flushes]);
-        let queued = lanes.filter_map(|lane| Some(self.slots.get(lane.front()?).until_ns));
-        let delayed = self.volumes.iter().map(|it| &it.delayed);
+        let queues = self.volumes.iter().map(|it| &it.queue);
+        let queued = queues.filter_map(|lane| Some(self.slots.get(lane.front()?).until_ns));
+        let delayed = self
+            .volumes
+            .iter()
+            .flat_map(|it| [&it.delayed, &it.flushes]);
         let held = self.paths.iter().map(|path| &path.held);
         let others = delayed.chain(held).flat_map(|lane| self.slots.of(lane));
         let gates = self.volumes.iter().map(|it| it.gate_ns);
@@ -308,9 +311,8 @@ impl HostEngine {
                 self.slots.unlink(&mut self.volumes[volume].delayed, index);
                 self.repeat(index, now_ns);
             }
-            while let Some(index) = self.due(&self.volumes[volume].flushes, now_ns) {
-                self.slots.unlink(&mut self.volumes[volume].flushes, index);
-                self.fail_flush(index, now_ns);
+            if self.due(&self.volumes[volume].flushes, now_ns).is_some() {
+                self.give_up_writes(volume as u16, now_ns);
             }
             while let Some(index) = self.volumes[volume].queue.front()
                 && self.slots.get(index).until_ns <= now_ns

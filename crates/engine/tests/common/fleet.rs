@@ -1,11 +1,12 @@
 //! All cores of a host over one target, whose paths and volumes are changed.
 use super::*;
 use engine::Machine;
-use engine::host::{Change, Changed, HostControl, HostEngine, HostEvent, PathState, Recovery};
+use engine::host::{Change, Changed, HostControl, HostEngine, HostEvent, Io, PathState, Recovery};
 use engine::target::{TargetConfig, TargetEngine};
 use policy::PathIndex;
 use std::cell::RefCell;
 use std::rc::Rc;
+use volume::Outcome;
 
 /// Most paths in all.
 pub const ROOM: usize = 70;
@@ -98,8 +99,12 @@ impl Fleet {
     }
 
     pub fn step(&mut self) {
+        self.step_but(None);
+    }
+
+    fn step_but(&mut self, but: Option<usize>) {
         let mut none = Load::new(0, 1, BLOCK);
-        for core in 0..self.hosts.len() {
+        for core in (0..self.hosts.len()).filter(|&core| Some(core) != but) {
             let load = self.loads.get_mut(core).unwrap_or(&mut none);
             let events = &mut self.events[core];
             let before = events.len();
@@ -138,6 +143,31 @@ impl Fleet {
             }
         }
         false
+    }
+
+    /// The end of one I/O of a core without a load, within `limit_ns`.
+    pub fn one(&mut self, core: usize, io: &Io, limit_ns: u64) -> Option<Outcome> {
+        let host = self.hosts[core].clone();
+        host.borrow_mut().submit(io, self.world.now_ns).unwrap();
+        let end_ns = self.world.now_ns + limit_ns;
+        loop {
+            let mut others = Vec::new();
+            while let Some(event) = { host.borrow_mut().poll_event() } {
+                match event {
+                    HostEvent::Done(done) => return Some(done.outcome),
+                    other => others.push(other),
+                }
+            }
+            for event in others {
+                self.events[core].push(event.clone());
+                self.pass_on(event);
+            }
+            self.step_but(Some(core));
+            if self.world.now_ns >= end_ns {
+                return None;
+            }
+            self.world.pass(MS / 10);
+        }
     }
 
     pub fn ask(&mut self, change: Change, wait_ns: u64) -> u64 {
