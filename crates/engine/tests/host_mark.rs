@@ -3,10 +3,11 @@
 mod common;
 
 use common::*;
-use engine::Machine;
 use engine::host::{
-    HoldReason, HostConfig, HostControl, HostEngine, HostEvent, IoDone, Recovery, WriteFailover,
+    Change, HoldReason, HostConfig, HostControl, HostEngine, HostEvent, Io, IoDone, PathConfig,
+    PathKind, Recovery, WriteFailover,
 };
+use engine::{DeviceId, Machine};
 use std::cell::RefCell;
 use std::rc::Rc;
 use volume::Outcome;
@@ -127,4 +128,40 @@ fn t09_a_write_of_an_engine_that_was_killed_does_not_overwrite_its_successors() 
         assert_eq!(killed(config(change)), 1, "canary: the late write is real");
     }
     assert_eq!(killed(config(|it| it.unclean_stop_ns = BOUND_NS)), 2);
+}
+
+#[test]
+fn t09_a_volume_that_comes_later_waits_for_an_unclean_stop_of_its_own() {
+    let mut fleet = Fleet::new(2, 1, target(1));
+    for &node in &fleet.nodes {
+        fleet.world.nodes[node].disks = vec![Disk::new(1 << 20)];
+    }
+    let mut more = volume(vec![PathConfig {
+        uri: "mem:0".into(),
+        kind: PathKind::Device {
+            device: DeviceId(0),
+            bytes: 1 << 20,
+            block_shift: 9,
+        },
+        distance: 0,
+    }]);
+    more.name = "v1".into();
+    more.recovery = Recovery {
+        unclean_stop_ns: 3 * SECOND,
+        ..Recovery::default()
+    };
+    fleet.change(Change::AddVolume(Box::new(more))).unwrap();
+    let start_ns = fleet.world.now_ns;
+    for core in 0..2 {
+        let of = |mut io: Io| {
+            io.volume = 1;
+            io
+        };
+        let done = fleet.one(core, &of(read(0, 0)), 10 * MS);
+        assert_eq!(done, Some(Outcome::Done));
+        let done = fleet.one(core, &of(write(0, 0)), 10 * SECOND);
+        assert_eq!(done, Some(Outcome::Done));
+        let waited_ns = fleet.world.now_ns - start_ns;
+        assert!(waited_ns > 2990 * MS, "core {core}: {waited_ns}");
+    }
 }

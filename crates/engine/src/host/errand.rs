@@ -168,6 +168,9 @@ impl HostEngine {
         } else {
             self.volumes[at] = it;
         }
+        if self.started {
+            self.shut_gate(volume, now_ns);
+        }
         for ((index, path), &place) in (0_u8..).zip(paths).zip(places) {
             self.settle_in(volume, PathIndex(index), place as usize, path);
             if self.started {

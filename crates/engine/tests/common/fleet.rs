@@ -1,7 +1,10 @@
 //! All cores of a host over one target, whose paths and volumes are changed.
 use super::*;
 use engine::Machine;
-use engine::host::{Change, Changed, HostControl, HostEngine, HostEvent, Io, PathState, Recovery};
+use engine::host::{
+    Change, Changed, HostControl, HostEngine, HostEvent, Io, PathFacts, PathNews, PathState,
+    Recovery,
+};
 use engine::target::{TargetConfig, TargetEngine};
 use policy::PathIndex;
 use std::cell::RefCell;
@@ -23,6 +26,8 @@ pub struct Fleet {
     pub answers: Vec<(u64, Answer)>,
     pub loads: Vec<Load>,
     pub tickets: u64,
+    /// Changes what the other cores hear of a path.
+    pub facts: fn(&mut PathFacts),
 }
 
 pub fn target(ports: u16) -> TargetConfig {
@@ -77,6 +82,7 @@ impl Fleet {
             answers: Vec::new(),
             loads: Vec::new(),
             tickets: 0,
+            facts: |_| (),
         };
         let ready = |it: &Self| it.events.iter().all(|events| ready_of(events, 0).is_some());
         assert!(fleet.run(5 * SECOND, ready), "{:?}", fleet.events);
@@ -123,7 +129,10 @@ impl Fleet {
                 .handle_control(HostControl::Path(news), now_ns);
         };
         match event {
-            HostEvent::Publish(news) => {
+            HostEvent::Publish(mut news) => {
+                if let PathNews::Found(facts) = &mut news {
+                    (self.facts)(facts);
+                }
                 self.hosts[1..].iter().for_each(|it| tell(it, news.clone()));
             }
             HostEvent::Report(news) => tell(&self.hosts[0], news),
@@ -147,8 +156,14 @@ impl Fleet {
 
     /// The end of one I/O of a core without a load, within `limit_ns`.
     pub fn one(&mut self, core: usize, io: &Io, limit_ns: u64) -> Option<Outcome> {
+        let now_ns = self.world.now_ns;
+        self.hosts[core].borrow_mut().submit(io, now_ns).unwrap();
+        self.end(core, limit_ns)
+    }
+
+    /// How the next I/O of a core without a load ends, within `limit_ns`.
+    pub fn end(&mut self, core: usize, limit_ns: u64) -> Option<Outcome> {
         let host = self.hosts[core].clone();
-        host.borrow_mut().submit(io, self.world.now_ns).unwrap();
         let end_ns = self.world.now_ns + limit_ns;
         loop {
             let mut others = Vec::new();
