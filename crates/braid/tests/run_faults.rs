@@ -407,8 +407,10 @@ fn paths_change_under_load_and_what_was_chosen_survives_a_restart() {
     );
     pair.ask(&["path", "remove", "v0", &one], "c.sock");
     assert_eq!(states(&pair), [is(&two, "live")]);
-    let why = refusal(&pair, &["path", "remove", "v0", "1"]);
-    assert!(why.contains("last usable path"), "{why}");
+    for verb in ["remove", "fail", "drain"] {
+        let why = refusal(&pair, &["path", verb, "v0", "1"]);
+        assert!(why.contains("last usable path"), "{verb}: {why}");
+    }
     pair.ask(&["path", "add", "v0", &one], "c.sock");
     pair.ask(&["path", "drain", "v0", &two], "c.sock");
     pair.ask(&["path", "restore", "v0", &two], "c.sock");

@@ -72,7 +72,7 @@ fn t09_a_path_failed_by_hand_moves_its_io_and_stays_away_until_it_is_restored() 
         let mut fleet = Fleet::new(cores, 2, target(2));
         fleet.load(4000);
         fleet.run(MS, |_| false);
-        assert_eq!(fleet.change(Change::FailPath(0, P0)), made(P0));
+        assert_eq!(fleet.change(Change::FailPath(0, P0, true)), made(P0));
         fleet.run(MS, |_| false);
         assert_eq!(fleet.states(P0)[0], PathState::Failed);
         let held: u64 = fleet
@@ -106,7 +106,7 @@ fn a_path_that_drains_stays_connected_and_gets_nothing() {
         let before = fleet.connections();
         fleet.load(4000);
         fleet.run(MS, |_| false);
-        assert_eq!(fleet.change(Change::DrainPath(0, P0)), made(P0));
+        assert_eq!(fleet.change(Change::DrainPath(0, P0, true)), made(P0));
         let ios = fleet.ios(P0);
         assert_eq!(fleet.states(P0), vec![PathState::Draining; cores.into()]);
         fleet.finish();
@@ -166,12 +166,16 @@ fn t31_a_foreign_namespace_or_a_second_controller_of_a_number_is_refused() {
 #[test]
 fn the_last_usable_path_leaves_by_force_only_and_its_io_waits() {
     let mut fleet = Fleet::new(2, 2, target(2));
-    fleet.change(Change::FailPath(0, P1)).unwrap();
-    let why = fleet.remove(P0, false).unwrap_err();
-    assert!(
-        why.contains("last usable path") && why.contains("p0"),
-        "{why}"
-    );
+    fleet.change(Change::FailPath(0, P1, true)).unwrap();
+    let whys = [
+        fleet.remove(P0, false).unwrap_err(),
+        fleet.change(Change::FailPath(0, P0, false)).unwrap_err(),
+        fleet.change(Change::DrainPath(0, P0, false)).unwrap_err(),
+    ];
+    for why in whys {
+        let said = why.contains("last usable path") && why.contains("p0");
+        assert!(said, "{why}");
+    }
     fleet.load(500);
     fleet.run(MS, |_| false);
     assert_eq!(fleet.remove(P0, true), made(P0));
@@ -213,7 +217,7 @@ fn t13_what_leaves_is_flushed_first_and_what_is_lost_unflushed_fails_one_flush()
     orderly.until_freed(P0);
     assert_eq!(flush(&mut orderly), Outcome::Done);
     let mut lost = fleet();
-    lost.change(Change::FailPath(0, P0)).unwrap();
+    lost.change(Change::FailPath(0, P0, true)).unwrap();
     let why = lost.remove(P0, false).unwrap_err();
     assert!(why.contains("never flushed"), "{why}");
     lost.remove(P0, true).unwrap();
@@ -276,7 +280,7 @@ fn limits_are_refused_in_words() {
     let why = fleet.change(volume(0)).unwrap_err();
     assert!(why.contains("1…64"), "{why}");
     for change in [
-        Change::FailPath(0, PathIndex(64)),
+        Change::FailPath(0, PathIndex(64), true),
         Change::RestorePath(7, P0),
         Change::RemoveVolume(3),
     ] {
@@ -370,9 +374,9 @@ fn history(seed: u64, cores: u16) {
                 path,
                 force,
             },
-            5 => Change::FailPath(0, path),
+            5 => Change::FailPath(0, path, true),
             6 => Change::RestorePath(0, path),
-            7 => Change::DrainPath(0, path),
+            7 => Change::DrainPath(0, path, true),
             _ => {
                 let core = fleet.world.next(u64::from(cores)) as usize;
                 let node = fleet.nodes[core];

@@ -133,11 +133,23 @@ pub enum PathVerb {
         path: PathArgs,
     },
     /// Give it up at once, as if its connection was lost, until it is restored
-    Fail(PathArgs),
+    Fail {
+        /// Also the last usable path
+        #[arg(long)]
+        force: bool,
+        #[command(flatten)]
+        path: PathArgs,
+    },
     /// Use one again that was failed or drained
     Restore(PathArgs),
-    /// Give it nothing new; it stays connected
-    Drain(PathArgs),
+    /// Give it nothing new until it is restored; it stays connected
+    Drain {
+        /// Also the last usable path
+        #[arg(long)]
+        force: bool,
+        #[command(flatten)]
+        path: PathArgs,
+    },
 }
 
 /// A path.
@@ -305,9 +317,9 @@ fn path(verb: &PathVerb) -> anyhow::Result<()> {
     let (method, args, force) = match verb {
         PathVerb::Add(args) => ("path.add", args, false),
         PathVerb::Remove { force, path } => ("path.remove", path, *force),
-        PathVerb::Fail(args) => ("path.fail", args, false),
+        PathVerb::Fail { force, path } => ("path.fail", path, *force),
         PathVerb::Restore(args) => ("path.restore", args, false),
-        PathVerb::Drain(args) => ("path.drain", args, false),
+        PathVerb::Drain { force, path } => ("path.drain", path, *force),
     };
     if method == "path.add" {
         // Checked here, so that a wrong word is a usage error whether or not an engine runs.

@@ -2,7 +2,8 @@
 //!
 //! `path.add {"volume": "v0", "path": URI}` ·
 //! `path.remove {"volume": "v0", "path": URI or number, "force": false}` ·
-//! `path.fail`, `path.restore`, `path.drain {"volume": "v0", "path": …}`
+//! `path.fail`, `path.drain {"volume": "v0", "path": …, "force": false}` ·
+//! `path.restore {"volume": "v0", "path": …}`
 //!
 //! # Contract
 //! One change at a time, and it is answered when every core has made it, or with the reason why
@@ -112,9 +113,12 @@ impl Service {
         let path = find(&self.state(), volume, &params)?;
         let (done, change) = match verb {
             "remove" => ("removed", None),
-            "fail" => ("failed", Some(Change::FailPath(volume, path))),
+            "fail" => ("failed", Some(Change::FailPath(volume, path, params.force))),
             "restore" => ("restored", Some(Change::RestorePath(volume, path))),
-            "drain" => ("drained", Some(Change::DrainPath(volume, path))),
+            "drain" => (
+                "drained",
+                Some(Change::DrainPath(volume, path, params.force)),
+            ),
             other => return Err(Failure::method(&format!("path.{other}"))),
         };
         let made = match change {
@@ -257,8 +261,8 @@ impl Service {
             for (keys, place) in paths.zip(&running.places) {
                 let path = PathIndex(*place);
                 let change = match running.aside.get(&keys.uri.to_string()).map(String::as_str) {
-                    Some("failed") => Change::FailPath(volume, path),
-                    Some(_) => Change::DrainPath(volume, path),
+                    Some("failed") => Change::FailPath(volume, path, true),
+                    Some(_) => Change::DrainPath(volume, path, true),
                     None => continue,
                 };
                 self.senders.change(0, change, WAIT_NS_MAX);

@@ -48,12 +48,14 @@ pub enum Change {
         /// whose I/O hasn't ended in time is failed, where it would else be used again.
         force: bool,
     },
-    /// A path is given up as if it had lost its connection, and not connected again.
-    FailPath(u16, PathIndex),
+    /// A path is given up as if it had lost its connection, and not connected again; the last
+    /// usable one only by force.
+    FailPath(u16, PathIndex, bool),
     /// A path that was failed or drained is used again; done when it is live.
     RestorePath(u16, PathIndex),
-    /// A path gets nothing new; done when what it had has ended. It stays connected.
-    DrainPath(u16, PathIndex),
+    /// A path gets nothing new; done when what it had has ended. It stays connected. The last
+    /// usable one only by force.
+    DrainPath(u16, PathIndex, bool),
     /// A new volume; done when all its paths were tried, refused where one of them can't be beside
     /// another path.
     AddVolume(Box<VolumeConfig>),
@@ -176,9 +178,9 @@ impl HostEngine {
                 path,
                 force,
             } => self.remove_path(volume, path, force, now_ns),
-            Change::FailPath(volume, path) => self.fail_path(volume, path, now_ns),
+            Change::FailPath(volume, path, force) => self.fail_path(volume, path, force, now_ns),
             Change::RestorePath(volume, path) => self.restore_path(volume, path, now_ns),
-            Change::DrainPath(volume, path) => self.drain_path(volume, path, now_ns),
+            Change::DrainPath(volume, path, force) => self.drain_path(volume, path, force, now_ns),
             Change::AddVolume(config) => self.add_volume(*config, now_ns),
             Change::RemoveVolume(volume) => self.remove_volume(volume, until_ns, now_ns),
         };
@@ -226,17 +228,7 @@ impl HostEngine {
         let number = self.idle_path(volume, path)?;
         let it = &self.paths[number];
         let (live, uri) = (it.phase == Phase::Live, &it.uri);
-        if !force
-            && live
-            && !self.volumes[usize::from(volume)]
-                .head
-                .is_usable_beside(path)
-        {
-            return Err(format!(
-                "{uri} is the last usable path of its volume: its I/O would wait; force it if you \
-                 mean it"
-            ));
-        }
+        self.spare_last(number, force)?;
         if !force && !live && it.is_unflushed() {
             return Err(format!(
                 "{uri} was lost with acknowledged writes that were never flushed: wait until it is \
@@ -249,9 +241,29 @@ impl HostEngine {
         Ok(job)
     }
 
-    fn fail_path(&mut self, volume: u16, path: PathIndex, now_ns: u64) -> Result<Job, String> {
+    /// Refuses to take the last usable path of a volume from it.
+    fn spare_last(&self, number: usize, force: bool) -> Result<(), String> {
+        let path = &self.paths[number];
+        let head = &self.volumes[usize::from(path.volume)].head;
+        if force || path.phase != Phase::Live || head.is_usable_beside(path.index) {
+            return Ok(());
+        }
+        Err(format!(
+            "{} is the last usable path of its volume: its I/O would wait; force it if you mean it",
+            path.uri
+        ))
+    }
+
+    fn fail_path(
+        &mut self,
+        volume: u16,
+        path: PathIndex,
+        force: bool,
+        now_ns: u64,
+    ) -> Result<Job, String> {
         self.running(volume)?;
-        self.number(volume, path).ok_or_else(|| no_path(path))?;
+        let number = self.number(volume, path).ok_or_else(|| no_path(path))?;
+        self.spare_last(number, force)?;
         // Whatever is under way sees that the path is lost; only one that leaves goes on to leave.
         let mut job = self.job(volume, path, Stage::Drain);
         self.order(&mut job, What::Fail, now_ns);
@@ -266,11 +278,18 @@ impl HostEngine {
         Ok(job)
     }
 
-    fn drain_path(&mut self, volume: u16, path: PathIndex, now_ns: u64) -> Result<Job, String> {
+    fn drain_path(
+        &mut self,
+        volume: u16,
+        path: PathIndex,
+        force: bool,
+        now_ns: u64,
+    ) -> Result<Job, String> {
         let number = self.idle_path(volume, path)?;
         if self.paths[number].will == Will::Failed {
             return Err(format!("{} was failed by hand", self.paths[number].uri));
         }
+        self.spare_last(number, force)?;
         let mut job = self.job(volume, path, Stage::Drain);
         self.order(&mut job, What::Drain, now_ns);
         Ok(job)
