@@ -134,7 +134,7 @@ check supported_logs nvme supported-log-pages "/dev/$c0"
 check rescan nvme ns-rescan "/dev/$c0"
 
 # Features and properties.
-feature() { nvme get-feature "/dev/$c0" -f "$1" | sed 's/.*value:0x0*//'; }
+feature() { nvme get-feature "/dev/$c0" -f "$1" | sed 's/.*value://; s/^0x//; s/^0*//'; }
 same feature_queues "$(feature 7)" 30003
 same feature_events "$(feature 0xb)" 900
 same feature_keep_alive "$(feature 0xf)" 1388
