@@ -2,7 +2,7 @@
 //! was parsed survives being written and parsed again.
 use nvme::wire::fabrics::{Connect, ConnectData, ConnectResult, InvalidParameter, Property};
 use nvme::wire::features::{AsyncEvent, QueueCount};
-use nvme::wire::identify::{self, Controller, IndependentNamespace, Namespace};
+use nvme::wire::identify::{self, Controller, IndependentNamespace, Namespace, NvmNamespace};
 use nvme::wire::layout::text;
 use nvme::wire::log::{self, AnaLog, DiscoveryEntry, DiscoveryHeader, ErrorEntry, Smart};
 use nvme::wire::pdu::{self, DataHeader, Fes, Framing, Header, IcReq, IcResp, PduType, TermReq};
@@ -138,6 +138,10 @@ fn pages(bytes: &[u8]) {
     if let Ok(page) = Namespace::parse(bytes) {
         assert_eq!(Namespace::parse(&page.emit()), Ok(page));
         let _ = page.format();
+    }
+    if let Ok(page) = NvmNamespace::parse(bytes) {
+        assert_eq!(NvmNamespace::parse(&page.emit()), Ok(page));
+        assert!((0..64).all(|format| page.storage_tag_bits(format) < 128));
     }
     if let Ok(page) = IndependentNamespace::parse(bytes) {
         assert_eq!(IndependentNamespace::parse(&page.emit()), Ok(page));

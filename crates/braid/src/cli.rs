@@ -1,11 +1,12 @@
 //! The command line: verbs, exit codes, and how an error reaches the user.
 //!
 //! # Contract
-//! Exit codes: 0 ok, 1 failed, 2 usage. An error is one chain on standard error, `braid: what:
+//! Exit codes: 0 ok, 1 failed, 2 usage; of `check` a wrong usage is 3. An error is one chain on standard error, `braid: what:
 //! why`.
 use crate::output::OutputClosed;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
+use std::ffi::OsStr;
 use std::fmt;
 use std::process::ExitCode;
 
@@ -81,7 +82,7 @@ impl std::error::Error for Exit {}
 pub fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        Err(error) => return report_clap(&error),
+        Err(error) => return report_clap(&error, std::env::args_os().nth(1).as_deref()),
     };
     match run(cli.verb) {
         Ok(()) => ExitCode::SUCCESS,
@@ -115,18 +116,23 @@ fn run(verb: Verb) -> anyhow::Result<()> {
 }
 
 /// Help and version go to standard output; a usage error reads like every other error of ours.
-fn report_clap(error: &clap::Error) -> ExitCode {
+fn report_clap(error: &clap::Error, verb: Option<&OsStr>) -> ExitCode {
+    // Scripts take 2 of `check` for a volume that is down.
+    let usage = match verb.is_some_and(|verb| verb == "check") {
+        true => crate::run::UNKNOWN,
+        false => 2,
+    };
     if !error.use_stderr() {
         let _ = error.print();
         return ExitCode::SUCCESS;
     }
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         let _ = error.print();
-        return ExitCode::from(2);
+        return ExitCode::from(usage);
     }
     let text = error.render().to_string();
     crate::output::note(text.strip_prefix("error: ").unwrap_or(&text).trim_end());
-    ExitCode::from(2)
+    ExitCode::from(usage)
 }
 
 #[cfg(test)]

@@ -21,10 +21,20 @@ mod units;
 mod uri;
 
 use std::process::ExitCode;
+use std::thread;
 
 fn main() -> ExitCode {
     // Before anything listens: the kernel notes the limit when accepting begins.
     runtime::raise_open_files();
     log::install();
-    cli::main()
+    // A stack of our own: that of the first thread may be smaller (`ulimit -s`) than parsing takes.
+    let whole = thread::Builder::new().stack_size(limits::STACK_BYTES);
+    match whole.name("main".into()).spawn(cli::main) {
+        // What a panic had to say was said.
+        Ok(thread) => thread.join().unwrap_or(ExitCode::from(101)),
+        Err(error) => {
+            output::note(&format!("cannot start a thread: {error}"));
+            ExitCode::FAILURE
+        }
+    }
 }

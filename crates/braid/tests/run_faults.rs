@@ -1,6 +1,9 @@
 //! `braid run` when things end badly: its target dies, it is ended in the middle, it is killed.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+#[path = "shared/no_io_uring.rs"]
+mod no_io_uring;
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -114,11 +117,18 @@ struct Pair {
 impl Pair {
     /// `None`: this machine has no io_uring.
     fn start(keys: &str) -> Option<Self> {
+        Self::over(1, keys)
+    }
+
+    /// Over so many ports of the target.
+    fn over(ports: usize, keys: &str) -> Option<Self> {
         let directory = tempfile::tempdir().unwrap();
-        let (target, uri) = target(directory.path(), "127.0.0.1:0")?;
+        let (target, uris) = target(directory.path(), ports)?;
+        let paths = uris.iter();
+        let paths = paths.map(|uri| format!("[[volume.path]]\nuri = \"{uri}\"\n"));
         let text = format!(
-            "{keys}\n[[volume]]\nname = \"v0\"\n[[volume.path]]\nuri = \"{uri}\"\n\
-             [[volume.export]]\nnbd = \"unix:{}\"\n",
+            "{keys}\n[[volume]]\nname = \"v0\"\n{}[[volume.export]]\nnbd = \"unix:{}\"\n",
+            paths.collect::<String>(),
             directory.path().join("v0.sock").display()
         );
         std::fs::write(directory.path().join("b.toml"), text).unwrap();
@@ -163,19 +173,24 @@ impl Pair {
     }
 }
 
-fn target(directory: &Path, listen: &str) -> Option<(Process, String)> {
+/// A target, and the URIs of its ports.
+fn target(directory: &Path, ports: usize) -> Option<(Process, Vec<String>)> {
     let socket = directory.join("t.sock");
-    let words = ["target", "--mem", "64MiB", "--listen", listen, "--socket"];
+    let words = ["target", "--mem", "64MiB", "--socket"];
     let mut words = words.to_vec();
     words.push(socket.to_str().unwrap());
+    words.extend(["--listen", "127.0.0.1:0"].repeat(ports));
     let mut target = Process::start(directory, &words);
-    let Some(line) = target.says("port 1: ") else {
-        target.notes("io_uring");
-        println!("skipped: {}", target.seen);
-        return None;
-    };
-    let uri = line.split_whitespace().nth(2).unwrap().to_owned();
-    Some((target, uri))
+    let mut uris = Vec::new();
+    for port in 1..=ports {
+        let Some(line) = target.says(&format!("port {port}: ")) else {
+            target.notes("io_uring");
+            no_io_uring::skip(&target.seen);
+            return None;
+        };
+        uris.push(line.split_whitespace().nth(2).unwrap().to_owned());
+    }
+    Some((target, uris))
 }
 
 fn engine(directory: &Path) -> Process {
@@ -259,6 +274,34 @@ fn a_second_sigterm_ends_it_at_once() {
     wait_until(|| (!socket.exists()).then_some(()));
     pair.engine.signal(rustix::process::Signal::TERM);
     assert_eq!(pair.engine.ended().code(), Some(128 + 15));
+}
+
+#[test]
+fn check_tells_of_lost_paths_and_of_its_own_misuse() {
+    let Some(pair) = Pair::over(2, "") else {
+        return;
+    };
+    let check = |more: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_braid"));
+        let command = command.args(["check", more, "--socket"]);
+        let output = command.arg(pair.path("c.sock")).output().unwrap();
+        output.status.code().unwrap()
+    };
+    let comes = |code| wait_until(|| (check("v0") == code).then_some(()));
+    let refuse = |port: &str, for_s: &str| {
+        let refuse = format!("refuse={for_s}");
+        pair.ask(&["target", "set", "--port", port, &refuse], "t.sock");
+        pair.ask(&["target", "drop", "--port", port], "t.sock");
+    };
+    comes(0);
+    refuse("1", "1h");
+    comes(1);
+    refuse("2", "1h");
+    comes(2);
+    refuse("1", "0");
+    comes(1);
+    assert_eq!(check("v9"), 3, "no such volume");
+    assert_eq!(check("--volume"), 3, "a usage error is not \"down\"");
 }
 
 /// One write; how many the engine has held so far.

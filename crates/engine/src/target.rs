@@ -68,8 +68,10 @@ pub struct TargetConfig {
 pub enum TargetControl {
     /// New shape of a port (index).
     Shape(u16, shape::Config),
-    /// ANA state seen through a port.
+    /// ANA state of all groups seen through a port (index).
     Ana(u16, nvme::host::AnaState),
+    /// ANA state of one group seen through a port (index).
+    AnaGroup(u16, u32, nvme::host::AnaState),
     /// New size of a namespace, blocks.
     Resize(u32, u64),
     /// Drop all connections of a port now (with a reset).

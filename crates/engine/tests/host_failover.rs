@@ -171,6 +171,40 @@ fn t09_the_time_to_quiesce_that_the_target_reports_is_waited_for() {
 }
 
 #[test]
+fn t26_a_group_that_a_port_may_not_serve_takes_its_namespaces_alone_off_that_path() {
+    let mut target = target_config(2);
+    let mut second = namespace(2);
+    second.ana_group = 2;
+    target.subsystem.namespaces.push(second);
+    target.devices.push(DeviceId(1));
+    let mut host = host_config(2);
+    for path in &mut host.volumes[0].paths {
+        if let PathKind::NvmeTcp { nsid, .. } = &mut path.kind {
+            *nsid = Some(2);
+        }
+    }
+    let mut rig = Rig::new(host, target);
+    rig.ready();
+    let ios = |rig: &mut Rig| {
+        let mut load = Load::new(200, 8, 4096);
+        load.writes = |_| false;
+        rig.load(&mut load, 10 * SECOND);
+        assert_eq!((load.errors(), load.ended), (0, 200));
+        let over = |path| load.outcomes.iter().filter(|(_, of)| *of == path).count();
+        [over(P0), over(P1)]
+    };
+    rig.target_control(TargetControl::AnaGroup(0, 1, AnaState::Inaccessible));
+    rig.world.pass(SECOND);
+    assert_eq!(ios(&mut rig), [100, 100], "another group");
+    rig.target_control(TargetControl::AnaGroup(0, 2, AnaState::Inaccessible));
+    rig.world.pass(SECOND);
+    assert_eq!(ios(&mut rig), [0, 200]);
+    rig.target_control(TargetControl::AnaGroup(0, 2, AnaState::Optimized));
+    rig.world.pass(SECOND);
+    assert_eq!(ios(&mut rig), [100, 100]);
+}
+
+#[test]
 fn t09_without_a_keep_alive_time_out_nothing_bounds_a_hold() {
     let mut host = host_config(2);
     host.kato_ms = 0;

@@ -322,6 +322,22 @@ fn an_ana_state_is_of_one_port() {
 }
 
 #[test]
+fn an_ana_state_of_one_group_is_of_its_namespaces() {
+    let (mut hand, queues) = Hand::ready(&[NONE]);
+    let lost = AnaState::Inaccessible;
+    // No port 9, and no namespace in group 2.
+    for (port, group) in [(9, 1), (0, 2)] {
+        hand.control(TargetControl::AnaGroup(port, group, lost));
+        hand.read(queues[0], 0, 1);
+        assert!(hand.done(queues[0])[0].2.is_success());
+    }
+    hand.control(TargetControl::AnaGroup(0, 1, lost));
+    hand.read(queues[0], 0, 1);
+    let status = hand.done(queues[0])[0].2;
+    assert!(status.is(Status::ANA_INACCESSIBLE), "{status}");
+}
+
+#[test]
 fn a_resized_namespace_ends_where_it_now_ends() {
     let (mut hand, queues) = Hand::ready(&[NONE]);
     let last = |hand: &mut Hand, slba| {

@@ -42,7 +42,7 @@ fn format(metadata: u16, block_shift: u8) -> [u8; 4] {
 #[test]
 fn namespaces_that_cannot_be_used_are_refused_by_name() {
     type Change = fn(&mut Disk);
-    let cases: [(Change, NamespaceError); 11] = [
+    let cases: [(Change, NamespaceError); 12] = [
         (
             |disk| disk.descriptors[1] = Descriptor::Csi(2),
             NamespaceError::CommandSet(2),
@@ -59,6 +59,13 @@ fn namespaces_that_cannot_be_used_are_refused_by_name() {
         (
             |disk| disk.id.lbaf[..4].copy_from_slice(&format(0, 17)),
             NamespaceError::BlockSize(17),
+        ),
+        (
+            |disk| {
+                disk.id.lbaf[4..8].copy_from_slice(&format(0, 12));
+                (disk.id.flbas, disk.nvm.elbaf[4]) = (1, 16);
+            },
+            NamespaceError::StorageTag(16),
         ),
         (|disk| disk.id.flbas = 0x20, NamespaceError::Format),
         (|disk| disk.id.nsze = 0, NamespaceError::Empty),

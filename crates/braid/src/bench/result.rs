@@ -25,6 +25,8 @@ pub struct BenchResult<'a> {
 }
 
 const BAR_CELLS: usize = 40;
+/// Instead of a latency of 0.
+const WITHIN_A_TURN: &str = "< 1 turn";
 
 impl BenchResult<'_> {
     /// Why the program has failed, if it has.
@@ -89,7 +91,14 @@ impl BenchResult<'_> {
         text.push('\n');
         text.push_str(&self.paths_table().render(style, |_| String::new()));
         text.push('\n');
+        let immediate = text.contains(WITHIN_A_TURN);
         text.push_str(&self.counts(style));
+        if immediate {
+            text.push_str(WITHIN_A_TURN);
+            text.push_str(
+                ": begun and ended at one reading of the clock, in one turn of the loop\n",
+            );
+        }
         if histogram {
             text.push('\n');
             text.push_str(&histogram_text(&self.finished.stats.total().latency, style));
@@ -149,11 +158,11 @@ impl BenchResult<'_> {
                 (*name).to_owned(),
                 format_count(stats.iops(op).round() as u64),
                 significant(stats.mib_s(op)),
-                format_ns(op.mean_ns()),
-                format_ns(op.quantile_ns(0.5)),
-                format_ns(op.quantile_ns(0.99)),
-                format_ns(op.quantile_ns(0.999)),
-                format_ns(op.latency.max() as f64),
+                latency(op.ios, op.mean_ns()),
+                latency(op.ios, op.quantile_ns(0.5)),
+                latency(op.ios, op.quantile_ns(0.99)),
+                latency(op.ios, op.quantile_ns(0.999)),
+                latency(op.ios, op.latency.max() as f64),
             ]);
         }
         table
@@ -171,7 +180,7 @@ impl BenchResult<'_> {
                 format!("{:.1} %", share * 100.0),
                 format_count((path.ios as f64 / stats.seconds()).round() as u64),
                 significant(path.bytes as f64 / f64::from(1 << 20) / stats.seconds()),
-                format_ns(path.mean_ns()),
+                latency(path.ios, path.mean_ns()),
                 format_count(path.errors),
                 format_count(path.waited_full),
             ]);
@@ -301,6 +310,16 @@ fn histogram_text(latency: &Histogram<u64>, style: Style) -> String {
             None => String::new(),
         }
     })
+}
+
+/// The clock is read once per turn of the loop: an I/O that ends in the turn in which it began has
+/// no latency that could be told.
+fn latency(ios: u64, ns: f64) -> String {
+    match ns {
+        _ if ios == 0 => "-".into(),
+        0.0 => WITHIN_A_TURN.into(),
+        ns => format_ns(ns),
+    }
 }
 
 fn us(ns: f64) -> f64 {

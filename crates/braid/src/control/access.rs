@@ -6,6 +6,8 @@
 //! meanwhile: whoever may write its directory can't put another in its place.
 use anyhow::{Context, bail};
 use rustix::fs::{AtFlags, CWD, Gid, OFlags, Uid};
+use serde::de::Error;
+use serde::{Deserialize, Deserializer};
 use std::fmt;
 use std::fs::Permissions;
 use std::os::fd::AsRawFd;
@@ -64,6 +66,29 @@ impl FromStr for Mode {
             _ => Err(wanted),
         }
     }
+}
+
+impl<'de> Deserialize<'de> for Name {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        parsed(from)
+    }
+}
+
+impl<'de> Deserialize<'de> for Mode {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        parsed(from)
+    }
+}
+
+/// From a text, which an error quotes.
+fn parsed<'de, D, T>(from: D) -> Result<T, D::Error>
+where
+    D: Deserializer<'de>,
+    T: FromStr<Err = &'static str>,
+{
+    let text = String::deserialize(from)?;
+    let wrong = |why| D::Error::custom(format!("\"{text}\": {why}"));
+    text.parse().map_err(wrong)
 }
 
 impl fmt::Display for Name {
@@ -147,7 +172,7 @@ mod tests {
     fn made(access: &Access) -> anyhow::Result<(u32, u32, u32)> {
         let directory = tempfile::tempdir()?;
         let path = directory.path().join("s.sock");
-        let socket = PrivateSocket::bind_for(&path, "server", access);
+        let socket = PrivateSocket::bind(&path, "server", access);
         if socket.is_err() {
             assert!(!path.exists(), "what can't be given away is removed");
         }

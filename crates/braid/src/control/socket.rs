@@ -90,20 +90,13 @@ pub struct PrivateSocket {
 }
 
 impl PrivateSocket {
-    /// Makes the socket. `noun`: what listens there, in messages.
+    /// Makes the socket, for whom `access` says. `noun`: what listens there, in messages.
     ///
     /// # Errors
-    /// Another one listens there, or the file can't be made. Only the usual directory is made
-    /// where there is none: elsewhere it is more likely misspelt.
-    pub fn bind(path: &Path, noun: &str) -> anyhow::Result<Self> {
-        Self::bind_for(path, noun, &Access::default())
-    }
-
-    /// As [`PrivateSocket::bind`], for whom `access` says.
-    ///
-    /// # Errors
-    /// Those, and what [`Access::apply`] says; then there is no file either.
-    pub fn bind_for(path: &Path, noun: &str, access: &Access) -> anyhow::Result<Self> {
+    /// Another one listens there, the file can't be made, or what [`Access::apply`] says; then
+    /// there is none. Only the usual directory is made where there is none: elsewhere it is more
+    /// likely misspelt.
+    pub fn bind(path: &Path, noun: &str, access: &Access) -> anyhow::Result<Self> {
         if let Some(directory) = path.parent().filter(|parent| is_usual(parent)) {
             let mut builder = fs::DirBuilder::new();
             let made = builder.recursive(true).mode(0o755).create(directory);
@@ -186,11 +179,15 @@ mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
 
+    fn bind(path: &Path) -> anyhow::Result<PrivateSocket> {
+        PrivateSocket::bind(path, "target", &Access::default())
+    }
+
     #[test]
     fn a_socket_is_private_and_goes_with_its_owner() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("t.sock");
-        let socket = PrivateSocket::bind(&path, "target").unwrap();
+        let socket = bind(&path).unwrap();
         assert_eq!(
             fs::metadata(&path).unwrap().permissions().mode() & 0o777,
             0o600
@@ -204,10 +201,7 @@ mod tests {
     fn a_directory_that_is_not_there_is_not_made() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("nope/t.sock");
-        let error = PrivateSocket::bind(&path, "target")
-            .err()
-            .unwrap()
-            .to_string();
+        let error = bind(&path).err().unwrap().to_string();
         assert!(
             error.contains("there is no such directory: make it"),
             "{error}"
@@ -221,19 +215,13 @@ mod tests {
         let path = directory.path().join("t.sock");
         drop(UnixListener::bind(&path).unwrap());
         assert!(path.exists(), "stale: its owner is gone");
-        let first = PrivateSocket::bind(&path, "target").unwrap();
-        let error = PrivateSocket::bind(&path, "target")
-            .err()
-            .unwrap()
-            .to_string();
+        let first = bind(&path).unwrap();
+        let error = bind(&path).err().unwrap().to_string();
         assert!(error.starts_with("another target listens on"), "{error}");
         assert!(path.exists());
         drop(first);
         fs::write(&path, "precious").unwrap();
-        let error = PrivateSocket::bind(&path, "target")
-            .err()
-            .unwrap()
-            .to_string();
+        let error = bind(&path).err().unwrap().to_string();
         assert!(error.contains("is no socket"), "{error}");
         assert_eq!(fs::read_to_string(&path).unwrap(), "precious");
     }

@@ -74,7 +74,7 @@ impl NbdAddress {
     /// Somebody listens there, or it can't be.
     pub fn bind(&self, access: &Access) -> anyhow::Result<Bound> {
         match self {
-            Self::Unix(path) => PrivateSocket::bind_for(path, "server", access).map(Bound::Unix),
+            Self::Unix(path) => PrivateSocket::bind(path, "server", access).map(Bound::Unix),
             Self::Tcp(host, port) => {
                 let context = || format!("cannot listen on {self}");
                 let mut all = (host.as_str(), *port)

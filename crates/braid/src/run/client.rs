@@ -14,7 +14,7 @@ use std::time::Duration;
 /// How long a change of paths is waited for: each of those that a reload makes may take a minute.
 const CHANGE_WAIT: Duration = Duration::from_secs(600);
 /// Exit code of `check` where nobody can say.
-const UNKNOWN: u8 = 3;
+pub const UNKNOWN: u8 = 3;
 
 /// Verbs that speak to a running engine.
 #[derive(Clone, Debug, Subcommand)]

@@ -43,13 +43,10 @@ pub struct Config {
     /// Control socket.
     pub socket: Option<PathBuf>,
     /// Who may use it.
-    #[serde(default, deserialize_with = "keys::name")]
     pub socket_owner: Option<Name>,
     /// Who may use it.
-    #[serde(default, deserialize_with = "keys::name")]
     pub socket_group: Option<Name>,
     /// Who may use it.
-    #[serde(default, deserialize_with = "keys::mode")]
     pub socket_mode: Option<Mode>,
     /// Cores to use, each a thread; a volume's clients are all on one.
     #[serde(default = "keys::one")]
@@ -179,13 +176,10 @@ pub struct Export {
     #[serde(default)]
     pub read_only: bool,
     /// Whose socket it is.
-    #[serde(default, deserialize_with = "keys::name")]
     pub owner: Option<Name>,
     /// Whose socket it is.
-    #[serde(default, deserialize_with = "keys::name")]
     pub group: Option<Name>,
     /// Who may connect.
-    #[serde(default, deserialize_with = "keys::mode")]
     pub mode: Option<Mode>,
 }
 

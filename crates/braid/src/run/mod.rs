@@ -26,7 +26,7 @@ mod service;
 mod stat;
 mod state;
 
-pub use client::{EngineVerb, ask};
+pub use client::{EngineVerb, UNKNOWN, ask};
 
 use crate::control::server;
 use crate::control::socket::{self, PrivateSocket};
@@ -71,7 +71,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     let path = path.or_else(|| socket::default_path(socket::RUN));
     let path =
         path.context("no control socket: XDG_RUNTIME_DIR is not set (give --socket PATH)")?;
-    let socket = PrivateSocket::bind_for(&path, "engine", &config.access())?;
+    let socket = PrivateSocket::bind(&path, "engine", &config.access())?;
     let identity = identity::identity(&IdentityArgs {
         hostnqn: config.hostnqn.clone(),
         hostid: config.hostid.map(|id| uuid::Uuid::from_bytes(id.0)),

@@ -31,7 +31,7 @@ pub struct SetArgs {
     #[arg(long, value_name = "N")]
     port: u16,
     /// delay=30ms jitter=1ms bandwidth=300MiB/s servers=4 service_time=50us large_from=64KiB
-    /// large_delay=5ms stall=5s ana=inaccessible, or a fault (see below); 0 switches one off
+    /// large_delay=5ms stall=5s ana=inaccessible (all groups) ana=2:change+3:optimized, or a fault (see below); 0 switches one off
     #[arg(required = true, value_name = "KEY=VALUE")]
     settings: Vec<String>,
     #[command(flatten)]
@@ -172,12 +172,16 @@ fn number(value: &Value) -> u64 {
 fn show_namespace(text: &mut String, namespace: &Value) -> std::fmt::Result {
     writeln!(
         text,
-        "namespace {}: {} of {}, {} B blocks, uuid {}{}",
+        "namespace {}: {} of {}, {} B blocks, uuid {}{}{}",
         namespace["nsid"],
         format_bytes(number(&namespace["bytes"])),
         word(&namespace["backend"]),
         namespace["block_size"],
         word(&namespace["uuid"]),
+        match number(&namespace["ana_group"]) {
+            1 => String::new(),
+            group => format!(", ANA group {group}"),
+        },
         if namespace["read_only"] == true {
             ", read-only"
         } else {

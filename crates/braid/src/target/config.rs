@@ -25,13 +25,15 @@ mod check;
 
 use super::faults::FaultSettings;
 use super::limits::CONFIG_BYTES_MAX;
-use super::quantity::{Ana, Duration, Identifier, Rate, Size, from_text};
+use super::quantity::{AnaStates, Duration, Identifier, Rate, Size, from_text};
 use super::settings::Settings;
 use crate::cli::Usage;
+use crate::control::access::{Access, Mode, Name};
 use crate::uri::PathUri;
 use anyhow::bail;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};
+use std::collections::BTreeSet;
 use std::io::{ErrorKind, Read};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -77,6 +79,12 @@ pub struct Config {
     pub cqt: Duration,
     /// Control socket.
     pub socket: Option<PathBuf>,
+    /// Whose it is.
+    pub socket_owner: Option<Name>,
+    /// Whose it is too.
+    pub socket_group: Option<Name>,
+    /// Who may use it.
+    pub socket_mode: Option<Mode>,
     /// Pin to this CPU.
     pub cpu: Option<usize>,
     /// Never sleep.
@@ -109,6 +117,9 @@ pub struct Namespace {
     pub uuid: Option<Identifier>,
     /// NGUID.
     pub nguid: Option<Identifier>,
+    /// ANA group, 1…
+    #[serde(default = "default_ana_group")]
+    pub ana_group: u32,
     /// Write protected.
     #[serde(default)]
     pub read_only: bool,
@@ -124,8 +135,8 @@ pub struct Port {
     pub advertise: Option<IpAddr>,
     /// What slows it.
     pub shape: shape::Config,
-    /// ANA state of all namespaces seen through it.
-    pub ana: nvme::host::AnaState,
+    /// ANA states seen through it.
+    pub ana: AnaStates,
     /// What goes wrong.
     pub faults: FaultSettings,
 }
@@ -143,7 +154,7 @@ struct PortKeys {
     service_time: Option<Duration>,
     large_from: Option<Size>,
     large_delay: Option<Duration>,
-    ana: Option<Ana>,
+    ana: Option<AnaStates>,
     #[serde(default)]
     faults: FaultSettings,
 }
@@ -179,6 +190,9 @@ fn nsid<'de, D: Deserializer<'de>>(from: D) -> Result<u32, D::Error> {
         0 | u32::MAX => Err(D::Error::custom("an nsid is 1 to 4294967294")),
         nsid => Ok(nsid),
     }
+}
+fn default_ana_group() -> u32 {
+    1
 }
 fn default_block_size() -> u32 {
     4096
@@ -243,6 +257,7 @@ impl Config {
             block_size: default_block_size(),
             uuid: None,
             nguid: None,
+            ana_group: default_ana_group(),
             read_only: false,
         };
         Config {
@@ -259,10 +274,27 @@ impl Config {
             buffers: default_buffers(),
             cqt: Duration::default(),
             socket: None,
+            socket_owner: None,
+            socket_group: None,
+            socket_mode: None,
             cpu: None,
             spin: false,
             namespaces: vec![namespace],
             ports,
+        }
+    }
+
+    /// ANA groups that have a namespace.
+    pub fn groups(&self) -> BTreeSet<u32> {
+        self.namespaces.iter().map(|of| of.ana_group).collect()
+    }
+
+    /// Who may use the control socket.
+    pub fn access(&self) -> Access {
+        Access {
+            owner: self.socket_owner.clone(),
+            group: self.socket_group.clone(),
+            mode: self.socket_mode,
         }
     }
 
@@ -308,7 +340,7 @@ impl Port {
             listen,
             advertise: None,
             shape,
-            ana: settings.ana.unwrap_or_default().0,
+            ana: settings.ana.clone().unwrap_or_default(),
             faults: settings.faults.clone(),
         }
     }

@@ -9,7 +9,7 @@
 use super::backend::Backend;
 use super::config::Config;
 use super::faults::{show_chance, show_rule};
-use super::quantity::{Ana, Size};
+use super::quantity::{Ana, AnaStates, Size};
 use super::settings::Settings;
 use crate::control::rpc::Failure;
 use crate::control::server::Methods;
@@ -18,6 +18,7 @@ use nvme::host::AnaState;
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -45,7 +46,8 @@ struct Port {
     address: SocketAddr,
     shape: shape::Config,
     faults: Faults,
-    ana: AnaState,
+    /// By group.
+    ana: BTreeMap<u32, AnaState>,
 }
 
 struct Namespace {
@@ -53,6 +55,7 @@ struct Namespace {
     block_shift: u8,
     uuid: [u8; 16],
     nguid: [u8; 16],
+    ana_group: u32,
     read_only: bool,
     uri: String,
     backend: Backend,
@@ -87,6 +90,7 @@ impl Control {
         board: Arc<Board>,
         send: Send,
     ) -> Self {
+        let groups = config.groups();
         let ports = config.ports.iter().zip(addresses).map(|(port, address)| {
             let mut faults = Faults::default();
             port.faults.apply(&mut faults, runtime::now_ns());
@@ -94,7 +98,7 @@ impl Control {
                 address: *address,
                 shape: port.shape,
                 faults,
-                ana: port.ana,
+                ana: groups.iter().map(|&of| (of, port.ana.of(of))).collect(),
             }
         });
         let namespaces = config
@@ -106,6 +110,7 @@ impl Control {
                 block_shift: of.block_size.ilog2() as u8,
                 uuid: of.uuid(&config.nqn),
                 nguid: of.nguid(&config.nqn),
+                ana_group: of.ana_group,
                 read_only: of.read_only,
                 uri: of.backend.to_string(),
                 backend,
@@ -140,6 +145,10 @@ impl Control {
         let mut state = self.state();
         let index = port_index(&state, params.port)?;
         let port = &mut state.ports[usize::from(index)];
+        if let Some(ana) = &settings.ana {
+            let groups = port.ana.keys().copied().collect();
+            ana.check(&groups).map_err(Failure::params)?;
+        }
         if settings.changes_shape() {
             let mut shape = port.shape;
             settings.apply(&mut shape, runtime::now_ns());
@@ -152,9 +161,14 @@ impl Control {
             self.send(TargetControl::Faults(index, faults.clone()))?;
             port.faults = faults;
         }
-        if let Some(Ana(ana)) = settings.ana {
-            self.send(TargetControl::Ana(index, ana))?;
-            port.ana = ana;
+        for (group, ana) in settings.ana.unwrap_or_default().0 {
+            self.send(match group {
+                None => TargetControl::Ana(index, ana),
+                Some(group) => TargetControl::AnaGroup(index, group, ana),
+            })?;
+            let named = port.ana.iter_mut();
+            let named = named.filter(|(of, _)| group.is_none_or(|group| group == **of));
+            named.for_each(|(_, state)| *state = ana);
         }
         Ok(self.show_port(index, port))
     }
@@ -222,11 +236,15 @@ impl Control {
 
     fn show_port(&self, index: u16, port: &Port) -> Value {
         let (shape, stats) = (port.shape, self.board.port(index));
+        let ana_groups = port.ana.iter();
+        let ana_groups = ana_groups
+            .map(|(group, state)| json!({"group": group, "state": Ana(*state).to_string()}));
         json!({
             "port": index + 1,
             "address": port.address.to_string(),
             "uri": uri(port.address, &self.nqn),
-            "ana_state": Ana(port.ana).to_string(),
+            "ana_state": in_short(&port.ana).to_string(),
+            "ana_groups": ana_groups.collect::<Vec<_>>(),
             "shape": {
                 "delay_ns": shape.delay_ns,
                 "jitter_ns": shape.jitter_ns,
@@ -277,8 +295,18 @@ impl Namespace {
             "block_size": 1u32 << self.block_shift,
             "uuid": uuid::Uuid::from_bytes(self.uuid).to_string(),
             "nguid": uuid::Uuid::from_bytes(self.nguid).simple().to_string(),
+            "ana_group": self.ana_group,
             "read_only": self.read_only,
         })
+    }
+}
+
+/// The states of all groups as `target set` takes them.
+fn in_short(groups: &BTreeMap<u32, AnaState>) -> AnaStates {
+    let first = groups.values().next();
+    match first.filter(|first| groups.values().all(|state| state == *first)) {
+        Some(all) => AnaStates(vec![(None, *all)]),
+        None => AnaStates(groups.iter().map(|(of, ana)| (Some(*of), *ana)).collect()),
     }
 }
 

@@ -117,6 +117,10 @@ pub fn launch(config: &Config, waker: Option<Waker>) -> anyhow::Result<Launched>
         let mut faults = Faults::default();
         port.faults.apply(&mut faults, runtime::now_ns());
         engine.set_faults(index, faults);
+        for group in config.groups() {
+            let ana = TargetControl::AnaGroup(index, group, port.ana.of(group));
+            engine.handle_control(ana, runtime::now_ns());
+        }
     }
     let (board, log) = (engine.board(), engine.log());
     let reactor = ReactorConfig {
@@ -238,7 +242,7 @@ fn subsystem(
             block_shift,
             uuid: namespace.uuid(&config.nqn),
             nguid: namespace.nguid(&config.nqn),
-            ana_group: 1,
+            ana_group: namespace.ana_group,
             read_only: namespace.read_only,
         });
     }
@@ -248,7 +252,7 @@ fn subsystem(
         traddr: address.ip().to_string(),
         trsvcid: address.port().to_string(),
         ipv6: address.is_ipv6(),
-        ana: port.ana,
+        ana: port.ana.of(1),
     });
     Ok(SubsystemConfig {
         nqn: config.nqn.clone(),

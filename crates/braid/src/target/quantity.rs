@@ -3,6 +3,7 @@
 use super::limits::WAIT_NS_MAX;
 use crate::units;
 use serde::de::{Deserialize, Deserializer, Error, Visitor};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::marker::PhantomData;
 
@@ -32,6 +33,10 @@ pub struct Size(pub u64);
 /// An ANA state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ana(pub nvme::host::AnaState);
+
+/// ANA states of groups, of all where none is named; the last that names a group counts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AnaStates(pub Vec<(Option<u32>, nvme::host::AnaState)>);
 
 /// 16 bytes in hexadecimal, with hyphens or without; not zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,6 +103,59 @@ impl FromText for Ana {
     }
 }
 
+impl AnaStates {
+    /// State of a group; optimized where nothing is said.
+    pub fn of(&self, group: u32) -> nvme::host::AnaState {
+        let mut last_first = self.0.iter().rev();
+        let found = last_first.find(|(of, _)| of.is_none_or(|of| of == group));
+        found.map_or(Ana::default().0, |(_, state)| *state)
+    }
+
+    /// A group that is named and not among these.
+    ///
+    /// # Errors
+    /// One line: which, and those that there are.
+    pub fn check(&self, groups: &BTreeSet<u32>) -> Result<(), String> {
+        let mut named = self.0.iter().filter_map(|(group, _)| *group);
+        let Some(unknown) = named.find(|group| !groups.contains(group)) else {
+            return Ok(());
+        };
+        let there: Vec<_> = groups.iter().map(u32::to_string).collect();
+        let there = there.join(", ");
+        Err(format!(
+            "ana: no namespace is in group {unknown}, only in {there}"
+        ))
+    }
+}
+
+impl fmt::Display for AnaStates {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (number, (group, state)) in self.0.iter().enumerate() {
+            let plus = if number == 0 { "" } else { "+" };
+            let group = group.map_or(String::new(), |group| format!("{group}:"));
+            write!(f, "{plus}{group}{}", Ana(*state))?;
+        }
+        Ok(())
+    }
+}
+
+impl FromText for AnaStates {
+    const WANTED: &'static str =
+        "an ANA state in quotes, as in \"inaccessible\" or \"1:optimized+2:inaccessible\"";
+    fn from_text(text: &str) -> Result<Self, String> {
+        let one = |word: &str| {
+            let Some((group, state)) = word.split_once(':') else {
+                return Ok((None, Ana::from_text(word)?.0));
+            };
+            match group.parse() {
+                Ok(group) if group != 0 => Ok((Some(group), Ana::from_text(state)?.0)),
+                _ => Err(format!("\"{group}\" is no ANA group: a number from 1 on")),
+            }
+        };
+        text.split('+').map(one).collect::<Result<_, _>>().map(Self)
+    }
+}
+
 impl FromText for Identifier {
     const WANTED: &'static str = "an identifier of 32 hexadecimal digits in quotes";
     fn from_text(text: &str) -> Result<Self, String> {
@@ -157,5 +215,5 @@ macro_rules! deserialize {
         }
     )*};
 }
-deserialize!(Duration Rate Size Ana Identifier);
+deserialize!(Duration Rate Size AnaStates Identifier);
 deserialize!(super::faults::Errors super::faults::Chance super::faults::Switch);

@@ -7,6 +7,7 @@ use super::log::{self, Logger};
 use super::quantity::{Duration, FromText, Size};
 use super::settings::Settings;
 use crate::cli::Usage;
+use crate::control::access::Access;
 use crate::control::server;
 use crate::control::socket::{self, PrivateSocket};
 use crate::output;
@@ -83,7 +84,7 @@ pub fn run(args: ServeArgs) -> anyhow::Result<()> {
     config.cpu = args.cpu.or(config.cpu);
     config.spin |= args.spin;
     config.socket = args.socket.or(config.socket);
-    let socket = control_socket(config.socket.take())?;
+    let socket = control_socket(config.socket.take(), &config.access())?;
     let (waker, wakes) = log::wakes();
     let mut launched =
         launch(&config, Some(waker.clone())).map_err(|error| too_large(error, &config))?;
@@ -203,9 +204,9 @@ fn file_uri(path: &std::path::Path) -> anyhow::Result<String> {
 }
 
 /// The control socket, if there is a place for one.
-fn control_socket(path: Option<PathBuf>) -> anyhow::Result<Option<PrivateSocket>> {
+fn control_socket(path: Option<PathBuf>, access: &Access) -> anyhow::Result<Option<PrivateSocket>> {
     match path.or_else(|| socket::default_path(socket::TARGET)) {
-        Some(path) => PrivateSocket::bind(&path, "target").map(Some),
+        Some(path) => PrivateSocket::bind(&path, "target", access).map(Some),
         None => {
             output::note("no control socket: XDG_RUNTIME_DIR is not set (give --socket PATH)");
             Ok(None)

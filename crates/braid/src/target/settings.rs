@@ -1,7 +1,7 @@
 //! What can be set of a port: in the configuration, behind `--listen`, and while it runs.
 use super::config::in_words;
 use super::faults::{self, FaultSettings};
-use super::quantity::{Ana, Duration, Rate, Size};
+use super::quantity::{AnaStates, Duration, Rate, Size};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
@@ -25,8 +25,8 @@ pub struct Settings {
     pub large_delay: Option<Duration>,
     /// Nothing is released for so long from now; 0 ends a stall.
     pub stall: Option<Duration>,
-    /// ANA state of all namespaces seen through the port.
-    pub ana: Option<Ana>,
+    /// ANA states seen through the port.
+    pub ana: Option<AnaStates>,
     /// What goes wrong; its keys stand beside the others.
     #[serde(skip)]
     pub faults: FaultSettings,
@@ -109,7 +109,7 @@ impl Settings {
     /// Whether anything of the shape is named.
     pub fn changes_shape(&self) -> bool {
         let ana = Settings {
-            ana: self.ana,
+            ana: self.ana.clone(),
             faults: self.faults.clone(),
             ..Settings::default()
         };

@@ -95,6 +95,18 @@ fn too_little_locked_memory_is_named_with_its_limit() {
 }
 
 #[test]
+fn a_small_stack_is_enough() {
+    let wrapper = ["prlimit", "--stack=65536:65536"];
+    if works("stack-too-small", &wrapper) {
+        let verb = "bench null:1GiB --rw randread --runtime 0.1";
+        let place = Place::new();
+        let mut command = place.wrapped(&wrapper);
+        let output = command.args(verb.split(' ')).output().unwrap();
+        assert_eq!(code(&output), 0, "{}", stderr(&output));
+    }
+}
+
+#[test]
 fn too_few_open_files_are_named_with_their_limit() {
     // The standard streams; the control socket, listener and signal pipe of a target; one more.
     for (verbs, limit) in [(&[BENCH][..], 4), (&[DEMO, TARGET], 6)] {

@@ -2,6 +2,7 @@
 use crate::common::{
     Engine, Offer, QUICK, Target, have, noise, run, skip, text, wait, write_config,
 };
+use crate::tmpfs::Tmpfs;
 use rustix::process::Signal;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -290,28 +291,6 @@ fn an_overlong_option_ends_its_client_and_nobody_else() {
     engine.end();
 }
 
-/// A file system of 4 MiB.
-struct Tmpfs(std::path::PathBuf);
-
-impl Tmpfs {
-    fn mount(on: &Path) -> Result<Self, String> {
-        std::fs::create_dir(on).unwrap();
-        let mut mount = Command::new("mount");
-        let mount = mount.args(["-t", "tmpfs", "-o", "size=4m", "tmpfs"]);
-        match mount.arg(on).output() {
-            Ok(output) if output.status.success() => Ok(Self(on.into())),
-            Ok(output) => Err(text(&output.stderr).trim().into()),
-            Err(error) => Err(error.to_string()),
-        }
-    }
-}
-
-impl Drop for Tmpfs {
-    fn drop(&mut self) {
-        let _ = Command::new("umount").arg("-l").arg(&self.0).status();
-    }
-}
-
 #[test]
 fn a_full_disk_under_a_namespace_is_enospc_for_the_client() {
     let name = "a_full_disk_under_a_namespace_is_enospc_for_the_client";
@@ -320,11 +299,11 @@ fn a_full_disk_under_a_namespace_is_enospc_for_the_client() {
     }
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path();
-    let disk = match Tmpfs::mount(&path.join("disk")) {
+    let disk = match Tmpfs::mount(&path.join("disk"), "4m") {
         Ok(disk) => disk,
         Err(reason) => return skip(name, &format!("no tmpfs can be mounted: {reason}")),
     };
-    let file = disk.0.join("v0");
+    let file = disk.path().join("v0");
     let namespace = format!("backend = \"file:{}\"\nsize = \"16MiB\"", file.display());
     let one = Target::start(path, "one", &offer(1, &namespace));
     let engine = Engine::start(path, QUICK, "", &[&one.uri]);

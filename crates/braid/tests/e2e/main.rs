@@ -7,3 +7,5 @@ mod faults;
 mod filesystem;
 mod late_write;
 mod readme;
+#[path = "../shared/tmpfs.rs"]
+mod tmpfs;

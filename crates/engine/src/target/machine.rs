@@ -92,6 +92,11 @@ impl Machine for TargetEngine {
                     self.subsystem.set_ana(port, state, now_ns);
                 }
             }
+            TargetControl::AnaGroup(port, group, state) => {
+                if usize::from(port) < self.ports.len() {
+                    self.subsystem.set_ana_group(port, group, state, now_ns);
+                }
+            }
             TargetControl::Resize(nsid, blocks) => {
                 // Refused for a namespace that isn't there: then nothing changes.
                 let _ = self.subsystem.resize(nsid, blocks, now_ns);

@@ -5,6 +5,7 @@ use crate::limits::{
     CONNECTIONS_MAX, IO_ENTRIES_MAX, IO_QUEUES_MAX, NAMESPACES_MAX, NQN_MAX, PORTS_MAX,
     TRANSFER_SHIFT_MAX,
 };
+use alloc::vec;
 use alloc::vec::Vec;
 
 /// A field of the configuration that can't be.
@@ -25,16 +26,27 @@ impl core::fmt::Display for ConfigError {
 impl core::error::Error for ConfigError {}
 
 /// How the groups look through one port.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct PortAna {
+    /// In the order of [`Shared::groups`].
+    pub groups: Vec<GroupAna>,
+    /// Change count of the log.
+    pub changes: u64,
+}
+
+/// How one group looks through one port.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct GroupAna {
     pub state: AnaState,
-    /// Change count of the log and of every group in it: all change together.
+    /// Change count of its descriptor.
     pub changes: u64,
 }
 
 /// What every controller of the subsystem sees.
 pub(super) struct Shared {
     pub config: SubsystemConfig,
+    /// ANA groups in ascending order, each once: those that have a namespace.
+    pub groups: Vec<u32>,
     /// By port index.
     pub ana: Vec<PortAna>,
     /// In-capsule alignment asked of hosts (CPDA), bytes: 4…128.
@@ -49,12 +61,19 @@ impl Shared {
             .namespaces
             .sort_unstable_by_key(|namespace| namespace.nsid);
         check_namespaces(&config)?;
-        let ana = config.ports.iter().map(|port| PortAna {
-            state: port.ana,
-            changes: 0,
+        let mut groups: Vec<u32> = config.namespaces.iter().map(|n| n.ana_group).collect();
+        groups.sort_unstable();
+        groups.dedup();
+        let ana = config.ports.iter().map(|port| {
+            let (state, changes) = (port.ana, 0);
+            PortAna {
+                groups: vec![GroupAna { state, changes }; groups.len()],
+                changes,
+            }
         });
         Ok(Self {
             ana: ana.collect(),
+            groups,
             alignment: 4,
             config,
         })
@@ -96,12 +115,15 @@ impl Shared {
             .find(|namespace| namespace.nsid == nsid)
     }
 
-    /// ANA groups in ascending order, each once.
-    pub fn groups(&self) -> Vec<u32> {
-        let mut groups: Vec<u32> = self.config.namespaces.iter().map(|n| n.ana_group).collect();
-        groups.sort_unstable();
-        groups.dedup();
-        groups
+    /// The place of a group; `None`: no namespace is in it.
+    #[inline]
+    pub fn group(&self, id: u32) -> Option<usize> {
+        // Mostly 1, 2, 3, …
+        let guess = (id as usize).wrapping_sub(1);
+        match self.groups.get(guess) {
+            Some(&there) if there == id => Some(guess),
+            _ => self.groups.binary_search(&id).ok(),
+        }
     }
 
     /// Whether the list of hosts lets this one in.

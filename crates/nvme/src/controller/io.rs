@@ -59,13 +59,16 @@ pub(super) fn check(
     }
     let nsid = sqe.nsid();
     if opcode == nvm::FLUSH && nsid == NSID_ALL {
-        access(shared, port)?;
+        let groups = &shared.ana[usize::from(port)].groups;
+        groups.iter().try_for_each(|group| access(group.state))?;
         return Ok(Plan::without_data(nsid, Purpose::Flush));
     }
     let Some(namespace) = shared.namespace(nsid) else {
         return Err(Status::INVALID_NAMESPACE.with_dnr());
     };
-    access(shared, port)?;
+    if let Some(group) = shared.group(namespace.ana_group) {
+        access(shared.ana[usize::from(port)].groups[group].state)?;
+    }
     if namespace.read_only && is_change(opcode, sqe) {
         return Err(Status::WRITE_PROTECTED.with_dnr());
     }
@@ -107,10 +110,10 @@ fn is_change(opcode: u8, sqe: &Sqe<'_>) -> bool {
     }
 }
 
-/// The port's ANA state (Base 2.0, 8.1.3): without DNR, for another path may do it.
+/// What an ANA state lets through (Base 2.0, 8.1.3): without DNR, for another path may do it.
 #[inline]
-fn access(shared: &Shared, port: u16) -> Result<(), Status> {
-    match shared.ana[usize::from(port)].state {
+fn access(state: AnaState) -> Result<(), Status> {
+    match state {
         AnaState::Optimized | AnaState::NonOptimized => Ok(()),
         AnaState::Inaccessible => Err(Status::ANA_INACCESSIBLE),
         AnaState::PersistentLoss => Err(Status::ANA_PERSISTENT_LOSS),

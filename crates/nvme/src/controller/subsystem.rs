@@ -23,7 +23,7 @@
 //! of Connect; two minutes without use (see [`crate::limits`]).
 use super::association::{Controller, Notice};
 use super::commands::Work;
-use super::config::{ConfigError, Shared, check_blocks};
+use super::config::{ConfigError, GroupAna, Shared, check_blocks};
 use super::connection::{Connection, Events, Phase, Sent, Step, Terms};
 use super::{
     CloseReason, ConnId, ConnectionStatus, ControllerEvent, ControllerStatus, SubsystemConfig,
@@ -255,16 +255,40 @@ impl Subsystem {
         }
     }
 
-    /// Changes the ANA state seen through a port (index); hosts get the event.
+    /// Changes the ANA state of all groups seen through a port (index); hosts get the event.
     ///
     /// # Panics
     /// If there is no such port.
     pub fn set_ana(&mut self, port: u16, state: AnaState, _now_ns: u64) {
+        self.change_ana(port, .., state);
+    }
+
+    /// As [`Self::set_ana`], of one group; false: no namespace is in it.
+    ///
+    /// # Panics
+    /// If there is no such port.
+    pub fn set_ana_group(&mut self, port: u16, group: u32, state: AnaState, _now_ns: u64) -> bool {
+        let found = self.shared.group(group);
+        if let Some(at) = found {
+            self.change_ana(port, at..=at, state);
+        }
+        found.is_some()
+    }
+
+    fn change_ana<R>(&mut self, port: u16, groups: R, state: AnaState)
+    where
+        R: core::slice::SliceIndex<[GroupAna], Output = [GroupAna]>,
+    {
         let ana = &mut self.shared.ana[usize::from(port)];
-        if ana.state == state {
+        let mut changed = false;
+        for group in ana.groups[groups].iter_mut().filter(|of| of.state != state) {
+            group.state = state;
+            group.changes += 1;
+            changed = true;
+        }
+        if !changed {
             return;
         }
-        ana.state = state;
         ana.changes += 1;
         self.notify(|controller| {
             if controller.port == port {
@@ -273,12 +297,13 @@ impl Subsystem {
         });
     }
 
-    /// ANA state seen through a port (index).
+    /// ANA state of a group seen through a port (index); `None`: no namespace is in it.
     ///
     /// # Panics
     /// If there is no such port.
-    pub fn ana(&self, port: u16) -> AnaState {
-        self.shared.ana[usize::from(port)].state
+    pub fn ana(&self, port: u16, group: u32) -> Option<AnaState> {
+        let at = self.shared.group(group)?;
+        Some(self.shared.ana[usize::from(port)].groups[at].state)
     }
 
     /// Changes a namespace's size; hosts get the event.

@@ -39,7 +39,7 @@ pub struct PortConfig {
     pub trsvcid: String,
     /// IPv6.
     pub ipv6: bool,
-    /// ANA state of all groups seen through this port (each port has its own groups' view).
+    /// ANA state of all groups seen through this port at first.
     pub ana: AnaState,
 }
 

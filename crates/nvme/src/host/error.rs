@@ -85,6 +85,8 @@ pub enum NamespaceError {
     Metadata(u16),
     /// Its format has protection information, type.
     Protection(u8),
+    /// Its format has storage tags, bits.
+    StorageTag(u8),
     /// Its block size, log2, isn't between 512 bytes and our limit.
     BlockSize(u8),
     /// Its format isn't one of those it lists.
@@ -116,6 +118,10 @@ impl fmt::Display for NamespaceError {
             Self::Protection(kind) => write!(
                 f,
                 "has protection information (type {kind}); format it without protection"
+            ),
+            Self::StorageTag(bits) => write!(
+                f,
+                "has storage tags of {bits} bits; format it without protection"
             ),
             Self::BlockSize(shift) => {
                 write!(f, "has blocks of 2^{shift} bytes; format it to 512 or 4096")

@@ -235,14 +235,38 @@ impl Namespace {
     /// NSFEAT bit 1: the namespace's own atomic write units count.
     pub const NSFEAT_ATOMICS: u8 = 1 << 1;
 
+    /// Number of the format in use, 0…63.
+    pub fn format_index(&self) -> usize {
+        usize::from(self.flbas & 0xf) | usize::from(self.flbas >> 5 & 3) << 4
+    }
+
     /// The format in use; `None` if it is not among the first sixteen.
     pub fn format(&self) -> Option<LbaFormat> {
-        let index = usize::from(self.flbas & 0xf) | usize::from(self.flbas >> 5 & 3) << 4;
+        let index = self.format_index();
         let b = self.lbaf.get(index * 4..index * 4 + 4)?;
         Some(LbaFormat {
             metadata: u16::from_le_bytes([b[0], b[1]]),
             block_shift: b[2],
         })
+    }
+}
+
+structure! {
+    /// Identify Namespace of the NVM command set, CNS 05h: what protection formats keep of a block.
+    pub struct NvmNamespace[IDENTIFY_LEN] {
+        /// Logical block storage tag mask.
+        lbstm: u64 = 0,
+        /// Protection information capabilities.
+        pic: u8 = 8,
+        /// Extensions of LBA formats 0…63, four bytes each.
+        elbaf: [u8; 256] = 12,
+    }
+}
+
+impl NvmNamespace {
+    /// Bits of the storage tag in a format (NVM command set 1.0, 4.1.5.3: STS).
+    pub fn storage_tag_bits(&self, format: usize) -> u8 {
+        self.elbaf.get(format * 4).map_or(0, |byte| byte & 0x7f)
     }
 }
 

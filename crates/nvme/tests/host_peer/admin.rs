@@ -4,8 +4,8 @@ use nvme::host::{Admin, AdminConfig, AdminEvent, AnaState};
 use nvme::wire::fabrics::{Cap, Cc, Csts, Property, Version, property};
 use nvme::wire::features::AsyncEvent;
 use nvme::wire::identify::{
-    Controller, Descriptor, IndependentNamespace, LbaFormat, NSID_LIST_MAX, Namespace, cmic, cns,
-    cntrltype, ctratt, emit_descriptors, emit_nsids,
+    Controller, Descriptor, IndependentNamespace, LbaFormat, NSID_LIST_MAX, Namespace,
+    NvmNamespace, cmic, cns, cntrltype, ctratt, emit_descriptors, emit_nsids,
 };
 use nvme::wire::layout::{padded, terminated};
 use nvme::wire::log::{self, DiscoveryEntry, DiscoveryHeader, Request, emit_ana, lid};
@@ -62,6 +62,7 @@ pub struct Disk {
     pub nsid: u32,
     pub id: Namespace,
     pub descriptors: Vec<Descriptor>,
+    pub nvm: NvmNamespace,
     pub independent: IndependentNamespace,
 }
 
@@ -89,6 +90,7 @@ impl Disk {
                 Descriptor::Uuid([0x40 | nsid as u8; 16]),
                 Descriptor::Csi(0),
             ],
+            nvm: NvmNamespace::default(),
             independent: IndependentNamespace {
                 nmic: 1,
                 anagrpid: 1,
@@ -223,6 +225,7 @@ impl Model {
         match cns {
             cns::NAMESPACE => Answer::data(&disk.id.emit()),
             cns::DESCRIPTORS => Answer::data(&emit_descriptors(&disk.descriptors)),
+            cns::COMMAND_SET_NAMESPACE => Answer::data(&disk.nvm.emit()),
             cns::INDEPENDENT_NAMESPACE => Answer::data(&disk.independent.emit()),
             _ => Answer::error(Status::INVALID_FIELD.with_dnr()),
         }

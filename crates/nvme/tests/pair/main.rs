@@ -335,6 +335,27 @@ fn t26_ana_changes_and_resizes_reach_the_host() {
 }
 
 #[test]
+fn t26_one_group_of_a_port_changes_and_the_host_knows_which() {
+    let mut world = pair(config(), 6, &options(PLAIN, false));
+    let now = world.now;
+    world
+        .target
+        .set_ana_group(0, 2, AnaState::Inaccessible, now);
+    world.run_until("the host has read the ANA log", |world| {
+        !world.changed.is_empty()
+    });
+    let all = world.changed.pop().unwrap();
+    let states: Vec<_> = all.iter().map(|n| (n.ana_group, n.ana_state)).collect();
+    let mut want = [1, 2, 3].map(|group| (group, AnaState::Optimized));
+    want[1].1 = AnaState::Inaccessible;
+    assert_eq!(states, want);
+    let (end, _) = world.one(1, Command::read(2, 0, 1, 12, false, 1), vec![0; 4096]);
+    assert_eq!(end.status, Status::ANA_INACCESSIBLE);
+    let (end, _) = world.one(1, Command::read(1, 0, 1, 9, false, 1), vec![0; 512]);
+    assert_eq!(end.status, Status::SUCCESS);
+}
+
+#[test]
 fn t29_keep_alive_holds_an_idle_association_and_its_absence_ends_it() {
     let mut world = World::new(config(), 7);
     let info = world.connect(0, 0, PLAIN, 1000);

@@ -116,6 +116,25 @@ latency from       to  I/Os
 }
 
 #[test]
+fn what_ends_in_its_turn_has_no_latency_of_nought() {
+    let (words, uris) = (words("--rw randread"), ["a".to_owned(), "b".to_owned()]);
+    let mut finished = finished();
+    for op in &mut finished.stats.ops {
+        op.latency.reset();
+        op.latency.record_n(0, op.ios).unwrap();
+    }
+    finished.stats.paths[1].ios = 0;
+    let shown = result(&words, &uris, finished.clone());
+    let text = shown.text(1, false, Style::PLAIN).unwrap();
+    let row = text.lines().find(|line| line.starts_with("read")).unwrap();
+    assert_eq!(row.matches("< 1 turn").count(), 5, "{text}");
+    assert!(text.contains("\n< 1 turn: begun and ended"), "{text}");
+    let row = text.lines().find(|line| line.starts_with("b ")).unwrap();
+    assert!(row.contains("  -  "), "{text}");
+    assert_eq!(shown.json(false)["p50_us"], 0.0);
+}
+
+#[test]
 fn failures_are_shown_and_end_the_program() {
     let (words, uris) = (words("--rw write --verify"), ["a".to_owned()]);
     let mut finished = finished();

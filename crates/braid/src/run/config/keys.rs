@@ -1,5 +1,4 @@
 //! How the values of the configuration are read: each error shows the place of its value.
-use crate::control::access::{Mode, Name};
 use crate::run::address::NbdAddress;
 use crate::target::quantity::{Duration, FromText, Size, from_text};
 use crate::units::format_ns;
@@ -119,10 +118,4 @@ pub(super) fn write_failover<'de, D: Deserializer<'de>>(
         "immediate" => Ok(Some(WriteFailover::Immediate)),
         _ => Err("write \"fenced\" or \"immediate\""),
     })
-}
-pub(super) fn name<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Name>, D::Error> {
-    text(from, str::parse).map(Some)
-}
-pub(super) fn mode<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Mode>, D::Error> {
-    text(from, str::parse).map(Some)
 }

@@ -53,8 +53,11 @@ pub(super) fn check(config: &Config) -> Result<(), String> {
     for (number, namespace) in (1..).zip(&config.namespaces) {
         check_namespace(namespace).map_err(|error| format!("namespace {number}: {error}"))?;
     }
+    let groups = config.groups();
     for port in &config.ports {
         check_listen(&port.listen)?;
+        let error = |error| format!("listen \"{}\": {error}", port.listen);
+        port.ana.check(&groups).map_err(error)?;
     }
     Ok(())
 }
@@ -77,6 +80,9 @@ fn check_nqn(key: &str, nqn: &str) -> Result<(), String> {
 }
 
 fn check_namespace(namespace: &Namespace) -> Result<(), String> {
+    if namespace.ana_group == 0 {
+        return Err("ana_group 0 is none: write a number from 1 on".into());
+    }
     let shift = namespace.block_shift().map_err(|error| error.to_string())?;
     let Some(size) = namespace.size else {
         return Ok(());

@@ -1,5 +1,7 @@
 //! Files that are right, and what is said of those that aren't.
 use super::*;
+use crate::control::access::{Access, Mode, Name};
+use nvme::host::AnaState;
 
 const WHOLE: &str = r#"
 nqn = "nqn.2026-01.org.example:v0"
@@ -60,7 +62,7 @@ fn every_key_is_taken() {
     let mut faults = engine::target::Faults::default();
     port.faults.apply(&mut faults, 0);
     assert!(faults.until_keep_alive && faults.errors.len() == 1);
-    assert_eq!(port.ana, nvme::host::AnaState::NonOptimized);
+    assert_eq!(port.ana.to_string(), "non-optimized");
     let shape = shape::Config {
         delay_ns: 30_000_000,
         jitter_ns: 1_000_000,
@@ -173,6 +175,59 @@ fn a_file_that_is_not_there_or_too_large_is_refused() {
     std::fs::write(&path, vec![b'#'; CONFIG_BYTES_MAX as usize + 1]).unwrap();
     let large = format!("{:#}", Config::read(&path).unwrap_err());
     assert!(large.contains("more than 1048576 bytes"), "{large}");
+}
+
+#[test]
+fn groups_have_a_state_each_and_one_without_a_namespace_is_refused() {
+    let namespaces = "namespace = [{ backend = \"null:1MiB\" }, \
+                      { backend = \"null:1MiB\", ana_group = 7 }]";
+    let with = |ana: &str| [&with_namespaces(namespaces), "ana = \"", ana, "\"\n"].concat();
+    for (ana, want) in [
+        ("change", [AnaState::Change; 2]),
+        ("7:change", [AnaState::Optimized, AnaState::Change]),
+        (
+            "1:inaccessible+7:change",
+            [AnaState::Inaccessible, AnaState::Change],
+        ),
+        ("1:change+inaccessible", [AnaState::Inaccessible; 2]),
+    ] {
+        let config = Config::parse(&with(ana)).unwrap();
+        assert_eq!(
+            [1, 7].map(|group| config.ports[0].ana.of(group)),
+            want,
+            "{ana}"
+        );
+    }
+    let unknown = error(&with("2:change"));
+    let want = "listen \"127.0.0.1:0\": ana: no namespace is in group 2, only in 1, 7";
+    assert_eq!(unknown, want);
+    for (ana, part) in [
+        ("0:change", "\"0\" is no ANA group: a number from 1 on"),
+        ("1:", "\"\" is no ANA state; one of"),
+        ("change+", "\"\" is no ANA state; one of"),
+    ] {
+        let error = error(&with(ana));
+        assert!(error.contains(part), "{error}");
+    }
+    let zero = error(&with_namespaces(&namespaces.replace("= 7", "= 0")));
+    assert!(zero.starts_with("namespace 2: ana_group 0"), "{zero}");
+}
+
+#[test]
+fn the_control_socket_may_be_anothers() {
+    let keys = "socket_owner = \"root\"\nsocket_group = \"0\"\nsocket_mode = \"0660\"\n";
+    let config = Config::parse(&[keys, WHOLE].concat()).unwrap();
+    let want = Access {
+        owner: Some(Name::Word("root".into())),
+        group: Some(Name::Id(0)),
+        mode: Some(Mode(0o660)),
+    };
+    assert_eq!(config.access(), want);
+    let error = error(&[&keys.replace("0660", "0777"), WHOLE].concat());
+    assert!(
+        error.contains("line 3") && error.contains("octal"),
+        "{error}"
+    );
 }
 
 fn with_namespaces(namespaces: &str) -> String {

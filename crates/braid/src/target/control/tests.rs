@@ -2,6 +2,7 @@
 use super::*;
 use crate::control::rpc;
 use crate::control::server::serve;
+use crate::target::config;
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::Duration;
@@ -12,12 +13,30 @@ struct Fixture {
 }
 
 fn fixture() -> Fixture {
+    grouped(&[1])
+}
+
+/// A namespace in each of these groups.
+fn grouped(groups: &[u32]) -> Fixture {
     let ports = ["127.0.0.1:4420", "[::1]:4421"]
         .map(|listen| super::super::config::Port::new(listen.into(), &Settings::default()));
     let nqn = "nqn.2026-01.org.example:v 0".into();
     let mut config = Config::quick(nqn, "mem:1MiB".parse().unwrap(), ports.into());
     config.ports[0].shape.delay_ns = 7;
-    let backends = vec![Backend::open(&config.namespaces[0]).unwrap()];
+    let first = config.namespaces[0].clone();
+    let namespaces = (1..)
+        .zip(groups)
+        .map(|(nsid, &ana_group)| config::Namespace {
+            nsid,
+            ana_group,
+            ..first.clone()
+        });
+    config.namespaces = namespaces.collect();
+    let backends = config
+        .namespaces
+        .iter()
+        .map(|of| Backend::open(of).unwrap());
+    let backends = backends.collect();
     let addresses = config.ports.iter().map(|port| port.listen.parse().unwrap());
     let addresses: Vec<SocketAddr> = addresses.collect();
     let sent = Arc::new(Mutex::new(Vec::new()));
@@ -56,6 +75,30 @@ fn set_changes_what_it_names_and_shows_the_port() {
         panic!("{sent:?}");
     };
     assert_eq!((shape.delay_ns, shape.bytes_per_s), (7, 1 << 20));
+}
+
+#[test]
+fn one_group_of_several_changes() {
+    let fixture = grouped(&[1, 4]);
+    let set = |ana: &str| {
+        let params = json!({"port": 1, "settings": {"delay": "1ms", "ana": ana}});
+        fixture.control.call("target.set", params)
+    };
+    let unknown = set("1:change+2:change").unwrap_err().message;
+    assert_eq!(unknown, "ana: no namespace is in group 2, only in 1, 4");
+    assert!(
+        fixture.sent.lock().unwrap().is_empty(),
+        "nothing was changed"
+    );
+    let shown = set("4:change").unwrap();
+    assert_eq!(shown["ana_state"], "1:optimized+4:change");
+    let groups = json!([{"group": 1, "state": "optimized"}, {"group": 4, "state": "change"}]);
+    assert_eq!(shown["ana_groups"], groups);
+    let sent = fixture.sent.lock().unwrap();
+    let ana = TargetControl::AnaGroup(0, 4, AnaState::Change);
+    assert_eq!(format!("{:?}", sent.last().unwrap()), format!("{ana:?}"));
+    drop(sent);
+    assert_eq!(set("change").unwrap()["ana_state"], "change");
 }
 
 #[test]

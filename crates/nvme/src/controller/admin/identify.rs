@@ -115,7 +115,7 @@ fn controller_data(shared: &Shared, controller: &Controller) -> id::Controller {
             ..common
         };
     }
-    let groups = shared.groups();
+    let groups = &shared.groups;
     id::Controller {
         cntrltype: cntrltype::IO,
         cmic: cmic::MULTI_PORT | cmic::MULTI_CONTROLLER | cmic::ANA,

@@ -157,16 +157,12 @@ fn smart(controller: &Controller) -> Smart {
 
 /// All groups as seen through the controller's port (Base 2.0, 5.16.1.13).
 fn ana(shared: &Shared, controller: &Controller, groups_only: bool, out: &mut Vec<u8>) {
-    let port = shared.ana[usize::from(controller.port)];
-    let groups = shared.groups().into_iter().map(|group| {
+    let port = &shared.ana[usize::from(controller.port)];
+    let groups = shared.groups.iter().zip(&port.groups).map(|(&id, ana)| {
         let members = shared.config.namespaces.iter();
-        let members = members.filter(move |n| !groups_only && n.ana_group == group);
-        (
-            group,
-            port.changes,
-            port.state,
-            members.map(|namespace| namespace.nsid),
-        )
+        let members = members.filter(move |n| !groups_only && n.ana_group == id);
+        let nsids = members.map(|namespace| namespace.nsid);
+        (id, ana.changes, ana.state, nsids)
     });
     emit_ana(port.changes, groups, out);
 }

@@ -2,7 +2,7 @@
 use super::admin::log;
 use super::*;
 use crate::wire::features::{AsyncEvent, events};
-use crate::wire::log::{Request, lid};
+use crate::wire::log::{AnaLog, Request, lid};
 use crate::wire::sqe::admin;
 
 fn aer() -> SqeBuilder {
@@ -41,6 +41,35 @@ fn request(lid: u8, retain: bool) -> Request {
         len: 1024,
         ..Request::default()
     }
+}
+
+#[test]
+fn t26_groups_change_by_themselves() {
+    let mut bench = bench(0);
+    let now = bench.now;
+    assert!(
+        bench
+            .target
+            .set_ana_group(0, 2, AnaState::Inaccessible, now)
+    );
+    assert!(bench.target.set_ana_group(0, 2, AnaState::Change, now));
+    assert!(
+        !bench.target.set_ana_group(0, 3, AnaState::Change, now),
+        "no such group"
+    );
+    let page = bench.log_page(request(lid::ANA, false));
+    let log = AnaLog::new(&page).unwrap();
+    let groups = log.groups().map(Result::unwrap);
+    let groups: Vec<_> = groups.map(|g| (g.id, g.change_count, g.state)).collect();
+    let want = [(1, 0, AnaState::Optimized), (2, 2, AnaState::Change)];
+    assert_eq!((log.change_count(), &groups[..]), (2, &want[..]));
+    assert_eq!(bench.target.ana(0, 2), Some(AnaState::Change));
+    assert_eq!(
+        bench.target.ana(1, 2),
+        Some(AnaState::Optimized),
+        "another port"
+    );
+    assert_eq!(bench.target.ana(0, 3), None);
 }
 
 #[test]

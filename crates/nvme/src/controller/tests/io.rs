@@ -365,6 +365,21 @@ fn t26_ana_states_answer_with_path_statuses_and_without_dnr() {
 }
 
 #[test]
+fn a_group_that_may_not_serve_leaves_the_others_alone() {
+    let mut bench = Bench::ready(config(), &Options::default());
+    let now = bench.now;
+    bench
+        .target
+        .set_ana_group(0, 2, AnaState::Inaccessible, now);
+    let want = Status::ANA_INACCESSIBLE;
+    assert_eq!(status(&mut bench, read(2, 0, 1, 4096), &[]), want);
+    let flush = |nsid| SqeBuilder::new(nvm::FLUSH).nsid(nsid);
+    assert_eq!(status(&mut bench, flush(NSID_ALL), &[]), want, "not of all");
+    let got = bench.send(1, read(1, 0, 8, 4096), &[]);
+    assert!(matches!(&got[..], [Got::Data { .. }, Got::Response(_)]));
+}
+
+#[test]
 fn compare_and_driver_errors_pass_through() {
     let mut bench = Bench::ready(config(), &Options::default());
     let got = bench.send(1, rw(nvm::COMPARE, 1, 0, 1, capsule(512)), &[7; 512]);

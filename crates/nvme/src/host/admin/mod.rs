@@ -375,6 +375,7 @@ impl Admin {
             Step::NamespaceList
             | Step::Descriptors
             | Step::Namespace
+            | Step::NvmNamespace
             | Step::IndependentNamespace => self.scan_finished(step),
             Step::AnaLog => self.ana_finished(now_ns),
             Step::DiscoveryLog => self.discovery_finished(),
@@ -395,9 +396,10 @@ impl Admin {
             // Optional, or of later versions than the controller's.
             Step::NvmController => Ok(Next::Begin(Step::NamespaceList)),
             Step::EventConfig => Ok(self.events_configured()),
-            Step::Descriptors | Step::Namespace | Step::IndependentNamespace => {
-                self.scan_refused(step, status)
-            }
+            Step::Descriptors
+            | Step::Namespace
+            | Step::NvmNamespace
+            | Step::IndependentNamespace => self.scan_refused(step, status),
             Step::ChangedLog | Step::EventLog => Ok(self.log_finished(step)),
             Step::Shutdown => Err(HostError::Closed),
             _ => Err(HostError::Command { step, status }),

@@ -2,8 +2,8 @@
 //!
 //! The list is read in pieces of 1024 (CNS 02h); then, of each namespace, the descriptors (03h: a
 //! command set other than NVM is refused before anything else is asked), Identify Namespace (00h)
-//! and the part that is independent of command sets (08h). CNS 05h is not read: what it adds
-//! concerns protection formats, which are refused.
+//! and, since 2.0, the NVM command set's part (05h: storage tags are refused) and the one that is
+//! independent of command sets (08h). A controller that doesn't know one of these is asked once.
 use alloc::vec::Vec;
 
 use super::connect::identify;
@@ -12,7 +12,8 @@ use crate::host::{AnaState, Data, HostError, NamespaceError, NamespaceInfo, Step
 use crate::limits::{BLOCK_SHIFT_MAX, HOST_NAMESPACES_MAX};
 use crate::wire::fabrics::Version;
 use crate::wire::identify::{
-    CSI_NVM, Descriptor, IndependentNamespace, NSID_LIST_MAX, Namespace, cns, descriptors, nsids,
+    CSI_NVM, Descriptor, IndependentNamespace, NSID_LIST_MAX, Namespace, NvmNamespace, cns,
+    descriptors, nsids,
 };
 use crate::wire::sqe::NSID_ALL;
 use crate::wire::{SqeBuilder, Status, WireError};
@@ -28,6 +29,10 @@ pub struct Scan {
     pub found: Vec<NamespaceInfo>,
     /// Those that can't.
     pub refused: Vec<(u32, NamespaceError)>,
+    /// Number of the format of the one in hand.
+    format: usize,
+    /// The controller doesn't know CNS 05h.
+    no_nvm: bool,
     /// The controller doesn't know CNS 08h.
     no_independent: bool,
 }
@@ -40,9 +45,16 @@ impl Default for Scan {
             draft: blank(0),
             found: Vec::new(),
             refused: Vec::new(),
+            format: 0,
+            no_nvm: false,
             no_independent: false,
         }
     }
+}
+
+/// Whether a refusal is of the structure, not of the namespace.
+fn is_unknown(status: Status) -> bool {
+    status.is(Status::INVALID_FIELD) || status.is(Status::INVALID_OPCODE)
 }
 
 /// A namespace of which only the number is known.
@@ -68,9 +80,9 @@ fn blank(nsid: u32) -> NamespaceInfo {
 impl Admin {
     /// A new pass; its first step.
     pub(super) fn rescan(&mut self) -> Step {
-        let no_independent = self.scan.no_independent;
         self.scan = Scan {
-            no_independent,
+            no_nvm: self.scan.no_nvm,
+            no_independent: self.scan.no_independent,
             ..Scan::default()
         };
         Step::NamespaceList
@@ -85,6 +97,7 @@ impl Admin {
                 self.scan.nsids.last().copied().unwrap_or(0),
             ),
             Step::Descriptors => identify(cns::DESCRIPTORS, nsid),
+            Step::NvmNamespace => identify(cns::COMMAND_SET_NAMESPACE, nsid),
             Step::IndependentNamespace => identify(cns::INDEPENDENT_NAMESPACE, nsid),
             _ => identify(cns::NAMESPACE, nsid),
         }
@@ -100,7 +113,13 @@ impl Admin {
             Step::Descriptors => identifiers(draft, &*self.page).map_err(malformed)?,
             Step::Namespace => {
                 let id = Namespace::parse(&*self.page).map_err(malformed)?;
+                self.scan.format = id.format_index();
                 shape(draft, &id, self.facts.atomic_blocks, self.facts.ana)
+            }
+            Step::NvmNamespace => {
+                let id = NvmNamespace::parse(&*self.page).map_err(malformed)?;
+                let bits = id.storage_tag_bits(self.scan.format);
+                (bits != 0).then_some(NamespaceError::StorageTag(bits))
             }
             _ => {
                 let id = IndependentNamespace::parse(&*self.page).map_err(malformed)?;
@@ -114,7 +133,10 @@ impl Admin {
         }
         Ok(match step {
             Step::Descriptors => Next::Begin(Step::Namespace),
-            Step::Namespace if self.asks_independent() => Next::Begin(Step::IndependentNamespace),
+            Step::Namespace if self.asks_new() && !self.scan.no_nvm => {
+                Next::Begin(Step::NvmNamespace)
+            }
+            Step::Namespace | Step::NvmNamespace => self.after_nvm(),
             _ => self.take_namespace(),
         })
     }
@@ -124,9 +146,12 @@ impl Admin {
         Ok(match step {
             // Before 1.3; or no such command set, which Identify Namespace will say.
             Step::Descriptors => Next::Begin(Step::Namespace),
+            Step::NvmNamespace => {
+                self.scan.no_nvm |= is_unknown(status);
+                self.after_nvm()
+            }
             Step::IndependentNamespace => {
-                self.scan.no_independent |=
-                    status.is(Status::INVALID_FIELD) || status.is(Status::INVALID_OPCODE);
+                self.scan.no_independent |= is_unknown(status);
                 self.take_namespace()
             }
             // It may have been detached since it was listed.
@@ -140,8 +165,17 @@ impl Admin {
         })
     }
 
-    fn asks_independent(&self) -> bool {
-        self.facts.version >= Version::V2_0 && !self.scan.no_independent
+    /// Whether what came with 2.0 may be asked.
+    fn asks_new(&self) -> bool {
+        self.facts.version >= Version::V2_0
+    }
+
+    /// All that the NVM command set has to say of the namespace in hand is known.
+    fn after_nvm(&mut self) -> Next {
+        match self.asks_new() && !self.scan.no_independent {
+            true => Next::Begin(Step::IndependentNamespace),
+            false => self.take_namespace(),
+        }
     }
 
     /// A piece of the list is in the page (Base 2.0, 5.17.2.2).
