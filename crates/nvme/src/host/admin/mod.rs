@@ -360,6 +360,7 @@ impl Admin {
             Step::NamespaceList
             | Step::Descriptors
             | Step::Namespace
+            | Step::NvmNamespace
             | Step::IndependentNamespace => self.scan_command(step),
             Step::AnaLog => self.ana_command(),
             Step::DiscoveryLog => self.discovery_command(),
