@@ -1,8 +1,8 @@
 //! The command line: verbs, exit codes, and how an error reaches the user.
 //!
 //! # Contract
-//! Exit codes: 0 ok, 1 failed, 2 usage; of `check` a wrong usage is 3. An error is one chain on standard error, `braid: what:
-//! why`.
+//! Exit codes: 0 ok, 1 failed, 2 usage; of `check` a wrong usage is 3. An error is one chain on
+//! standard error, `braid: what: why`.
 use crate::output::OutputClosed;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
