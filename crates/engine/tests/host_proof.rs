@@ -3,7 +3,7 @@
 mod common;
 
 use common::*;
-use engine::host::{HoldReason, HostConfig, IoDone, Recovery};
+use engine::host::{HoldReason, HostConfig, HostControl, IoDone, PathState, Recovery};
 use engine::target::{Faults, TargetControl};
 use policy::PathIndex;
 use volume::Outcome;
@@ -156,4 +156,62 @@ fn t09_limit_a_controller_that_says_it_has_stopped_and_has_not_loses_data() {
     let (first, version) = second_write(&mut rig);
     assert!(first.latency_ns < 20 * MS);
     assert_eq!(version, 1, "the acknowledged second write is gone");
+}
+
+#[test]
+fn t09_a_reset_of_a_later_association_proves_nothing_of_an_earlier_one() {
+    for kato_ms in [5000, 0] {
+        let mut rig = rig_with(|host| host.kato_ms = kato_ms);
+        rig.world.nodes[TARGET].disks[0].delay_ns = 4 * SECOND;
+        let path = first_write(&mut rig);
+        rig.world.nodes[TARGET].disks[0].delay_ns = 0;
+        rig.world.cut(HOST, path);
+        rig.world.pass(SECOND);
+        let state = |rig: &Rig| rig.host.borrow().path_state(0, PathIndex(path as u8));
+        assert_eq!(state(&rig), PathState::Live, "connected again");
+        // Now the new controller is reset; the old one still has the write.
+        rig.world.cut_queue(HOST, path);
+        rig.world.pass(10 * MS);
+        let held = rig.host.borrow().hold_stats(0);
+        assert_eq!((held.held, held.proved_total), (1, 0), "{kato_ms}");
+        if kato_ms > 0 {
+            let (first, version) = second_write(&mut rig);
+            assert!(first.latency_ns > 10 * SECOND, "{}", first.latency_ns);
+            assert_eq!(version, 2);
+            assert_eq!(ends(&rig), (0, 1));
+        } else {
+            rig.world.pass(600 * SECOND);
+            assert_eq!(rig.host.borrow().hold_stats(0).held, 1, "nothing proves it");
+        }
+    }
+}
+
+#[test]
+fn the_end_of_a_drain_ends_each_io_once_also_behind_a_repeated_write() {
+    let mut rig = rig_with(|_| ());
+    rig.world.nodes[TARGET].disks[0].delay_ns = SECOND;
+    let path = first_write(&mut rig);
+    // Held; then repeated on the other path, which stalls.
+    let stall = shape::Config {
+        stall_until_ns: u64::MAX / 2,
+        ..shape::Config::default()
+    };
+    rig.target_control(TargetControl::Shape(1 - path as u16, stall));
+    rig.world.nodes[TARGET].disks[0].delay_ns = 0;
+    rig.world.cut(HOST, path);
+    rig.world.nodes[HOST].addresses[path as usize] = Address::Refused;
+    rig.world.pass(10 * MS);
+    rig.submit(&write(0, 1)).unwrap();
+    rig.world.pass(4 * SECOND);
+    let waits = rig.host.borrow().hold_stats(0);
+    assert_eq!((waits.held, waits.behind), (0, 1));
+    rig.control(HostControl::Drain(SECOND));
+    rig.control(HostControl::Stop);
+    assert!(
+        rig.world
+            .run(20 * SECOND, |world| world.nodes[HOST].stopped)
+    );
+    rig.poll();
+    let ends: Vec<_> = rig.done.iter().map(|done| done.outcome).collect();
+    assert_eq!(ends, [Outcome::Stopped; 2]);
 }

@@ -55,7 +55,7 @@ impl HostEngine {
                 it.leaving = true;
             }
             What::ForgetVolume => {
-                self.fail_waits_of(volume, now_ns);
+                self.fail_waits_of(volume.into(), now_ns);
                 self.volumes[usize::from(volume)].errand = Some(serial);
                 self.errands += 1;
             }
@@ -295,17 +295,6 @@ impl HostEngine {
         let path = self.paths.get_mut((token >> 16) as usize);
         if let Some(path) = path.filter(|_| token & FAREWELL == FAREWELL) {
             path.farewell = Some(done);
-        }
-    }
-
-    /// Ends all that waits in a volume without a path.
-    fn fail_waits_of(&mut self, volume: u16, now_ns: u64) {
-        let it = &mut self.volumes[usize::from(volume)];
-        for lane in it.lanes() {
-            while let Some(index) = lane.front() {
-                self.slots.unlink(lane, index);
-                self.splits.fail(&mut self.slots, index, now_ns);
-            }
         }
     }
 

@@ -97,6 +97,8 @@ pub(super) struct Path {
     pub resetting: Option<u64>,
     /// Its lost controller was reset: what it had is not executed any more.
     pub proved: bool,
+    /// Associations so far: what is said of one holds for no other.
+    pub association: u32,
     /// What was decided about it by hand.
     pub will: Will,
     /// What core 0 waits for, and by which order.
@@ -178,6 +180,7 @@ impl Path {
             unmarked: None,
             resetting: None,
             proved: false,
+            association: 0,
             will: Will::Used,
             errand: None,
             parted: false,

@@ -60,8 +60,14 @@ impl HostEngine {
             return;
         }
         path.proved = true;
-        while let Some(index) = self.paths[number].held.front() {
-            self.unhold(number, index, now_ns);
+        let association = path.association;
+        let mut next = path.held.front();
+        while let Some(index) = next {
+            next = self.slots.next(index);
+            // What an earlier association had may yet be executed by its controller.
+            if self.slots.get(index).association == association {
+                self.unhold(number, index, true, now_ns);
+            }
         }
     }
 }

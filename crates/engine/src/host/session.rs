@@ -350,6 +350,7 @@ impl HostEngine {
         })));
         path.phase = Phase::Connecting;
         path.proved = false;
+        path.association = path.association.wrapping_add(1);
         self.open(number, Role::Io, now_ns);
     }
 

@@ -50,6 +50,8 @@ pub(super) struct Slot {
     pub ticket: Ticket,
     /// While it waits: until when.
     pub until_ns: u64,
+    /// While it is held: which association of its path may yet execute it.
+    pub association: u32,
     /// A flush: acknowledged writes of its path that it covers.
     pub covers: u64,
     /// What happened to it so far.
@@ -167,6 +169,7 @@ impl Slots {
             placed_ns: 0,
             ticket: Ticket::default(),
             until_ns: 0,
+            association: 0,
             covers: 0,
             course: Course::default(),
             done,
@@ -287,6 +290,7 @@ impl Slots {
     #[inline]
     pub(super) fn end(&mut self, index: u32, outcome: Outcome, path: PathIndex, now_ns: u64) {
         let slot = &mut self.table[index as usize];
+        debug_assert!(slot.active, "an I/O ends once");
         slot.done = IoDone {
             cookie: slot.io.cookie,
             outcome,

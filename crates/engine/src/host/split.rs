@@ -188,15 +188,17 @@ impl Splits {
     }
 
     /// The engine stops: an I/O that is in no lane any more has failed, whatever it carries.
-    pub(super) fn fail(&mut self, slots: &mut Slots, index: u32, now_ns: u64) {
+    /// The slot of the I/O that ended with it, if one did.
+    pub(super) fn fail(&mut self, slots: &mut Slots, index: u32, now_ns: u64) -> Option<u32> {
         let course = &slots.get(index).course;
         if !course.helper && !course.split {
-            return slots.end(index, Outcome::Stopped, NO_PATH, now_ns);
+            slots.end(index, Outcome::Stopped, NO_PATH, now_ns);
+            return Some(index);
         }
         let owner = self.piece_over(slots, index, Outcome::Stopped, NO_PATH);
-        if let Some((outcome, path)) = self.result(owner) {
-            slots.end(owner, outcome, path, now_ns);
-        }
+        let (outcome, path) = self.result(owner)?;
+        slots.end(owner, outcome, path, now_ns);
+        Some(owner)
     }
 }
 

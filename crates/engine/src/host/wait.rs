@@ -186,6 +186,7 @@ impl HostEngine {
         let slot = self.slots.get_mut(index);
         slot.placed_ns = now_ns;
         slot.until_ns = u64::MAX;
+        slot.association = path.association;
         let range = range(&slot.io);
         // A piece needs none: the whole has one.
         if let Some(range) = range.filter(|_| !slot.course.fenced && !slot.course.helper) {
@@ -203,10 +204,14 @@ impl HostEngine {
             return;
         };
         let until_ns = since_ns.saturating_add(bound_ns);
+        let association = self.paths[number].association;
         let mut next = self.paths[number].held.front();
         while let Some(index) = next {
             let slot = self.slots.get_mut(index);
-            slot.until_ns = slot.until_ns.min(until_ns);
+            // What an earlier association had has its own bound, or none.
+            if slot.association == association {
+                slot.until_ns = slot.until_ns.min(until_ns);
+            }
             next = self.slots.next(index);
         }
         if !self.paths[number].held.is_empty() {
@@ -303,7 +308,7 @@ impl HostEngine {
         self.open_gates(now_ns);
         for number in 0..self.paths.len() {
             while let Some(index) = self.due(&self.paths[number].held, now_ns) {
-                self.unhold(number, index, now_ns);
+                self.unhold(number, index, false, now_ns);
             }
         }
         for volume in 0..self.volumes.len() {
@@ -329,8 +334,9 @@ impl HostEngine {
         all.find(|&index| self.slots.get(index).until_ns <= now_ns)
     }
 
-    /// The controller that had a held write can't execute it any more.
-    pub(super) fn unhold(&mut self, number: usize, index: u32, now_ns: u64) {
+    /// The controller that had a held write can't execute it any more, as was `proved`, or since
+    /// the bound is over.
+    pub(super) fn unhold(&mut self, number: usize, index: u32, proved: bool, now_ns: u64) {
         self.excuse(index, now_ns);
         let path = &mut self.paths[number];
         self.slots.unlink(&mut path.held, index);
@@ -339,7 +345,7 @@ impl HostEngine {
         let totals = &mut self.volumes[usize::from(path.volume)].totals;
         let held_ns = now_ns.saturating_sub(slot.placed_ns);
         totals.held_ns_max = totals.held_ns_max.max(held_ns);
-        if path.proved {
+        if proved {
             totals.proved_total += 1;
         } else {
             totals.bounded_total += 1;
@@ -369,15 +375,36 @@ impl HostEngine {
 
     /// Ends all waits, not well: the engine stops.
     pub(super) fn fail_waits(&mut self, now_ns: u64) {
-        for volume in 0..self.volumes.len() {
-            let lanes = self.volumes[volume].lanes();
-            let held = self.paths.iter_mut().map(|path| &mut path.held);
-            for lane in lanes.into_iter().chain(held) {
-                while let Some(index) = lane.front() {
-                    self.slots.unlink(lane, index);
-                    self.splits.fail(&mut self.slots, index, now_ns);
-                }
+        for number in 0..self.paths.len() {
+            while let Some(index) = self.paths[number].held.front() {
+                self.slots.unlink(&mut self.paths[number].held, index);
+                self.fail_wait(index, now_ns);
             }
+        }
+        for volume in 0..self.volumes.len() {
+            self.fail_waits_of(volume, now_ns);
+        }
+    }
+
+    /// Ends all waits in a volume, not well; not those on its paths.
+    pub(super) fn fail_waits_of(&mut self, volume: usize, now_ns: u64) {
+        for lane in 0..self.volumes[volume].lanes().len() {
+            while let Some(index) = self.volumes[volume].lanes()[lane].front() {
+                let lane = &mut *self.volumes[volume].lanes()[lane];
+                self.slots.unlink(lane, index);
+                self.fail_wait(index, now_ns);
+            }
+        }
+    }
+
+    /// Ends an I/O that is in no lane any more, not well. Whoever waits behind it fails as well, so
+    /// nobody is let go; and a write before it that ends later must not find it.
+    fn fail_wait(&mut self, index: u32, now_ns: u64) {
+        let slot = self.slots.get_mut(index);
+        slot.course.behind = false;
+        let volume = usize::from(slot.io.volume);
+        if let Some(ended) = self.splits.fail(&mut self.slots, index, now_ns) {
+            self.volumes[volume].holds.remove(ended);
         }
     }
 }
