@@ -371,6 +371,49 @@ fn two_ports(directory: &Path, name: &str) -> Option<(Process, [String; 2])> {
     }
 }
 
+#[test]
+fn t09_a_path_that_is_lost_while_draining_is_reset_and_its_write_goes_elsewhere() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path();
+    let Some((target, [one, two])) = two_ports(root, "two") else {
+        return;
+    };
+    // Its clients are on core 1, and only that one sees that an I/O takes too long.
+    let text = format!(
+        "cores = 2\ndrain_timeout = \"30s\"\nio_timeout = \"3s\"\nkeep_alive = \"1s\"\n\
+         [[volume]]\nname = \"other\"\n[[volume.path]]\nuri = \"mem:1MiB\"\n\
+         [[volume]]\nname = \"v0\"\npolicy = \"numa\"\n\
+         [[volume.path]]\nuri = \"{one}?distance=1\"\n\
+         [[volume.path]]\nuri = \"{two}?distance=2\"\n[[volume.export]]\nnbd = \"unix:{}\"\n",
+        root.join("v0.sock").display()
+    );
+    std::fs::write(root.join("b.toml"), text).unwrap();
+    let engine = engine(root);
+    let mut pair = Pair {
+        directory,
+        target,
+        engine,
+    };
+    let all_live = |stat: &serde_json::Value| {
+        let paths = stat["volumes"][1]["paths"].as_array().unwrap().clone();
+        paths.iter().all(|path| path["state"] == "live")
+    };
+    wait_until(|| all_live(&pair.ask(&["stat"], "c.sock")).then_some(()));
+    let mut client = Client::open(&pair.path("v0.sock"));
+    let hold = ["target", "set", "--port", "1", "hold_writes=1h"];
+    pair.ask(&hold, "two.sock");
+    client.send_write(0, 2);
+    wait_until(|| {
+        let stat = pair.ask(&["stat"], "c.sock");
+        (stat["volumes"][1]["paths"][0]["inflight"] == 1).then_some(())
+    });
+    pair.engine.signal(rustix::process::Signal::TERM);
+    assert_eq!(client.answer(), 0, "it went the other way");
+    drop(client);
+    let code = pair.engine.ended().code();
+    assert_eq!(code, Some(0), "{}", pair.engine.seen);
+}
+
 /// Paths and states of volume v0, in order.
 fn states(pair: &Pair) -> Vec<(String, String)> {
     let stat = pair.ask(&["stat"], "c.sock");

@@ -40,6 +40,8 @@ pub enum RunEvent {
     Unfinished(u16, u32, u32),
     /// The reactor of that core has ended, whatever the reason.
     Gone,
+    /// All reactors have ended, as they were told to, and how.
+    Stopped(anyhow::Result<()>),
     /// A signal came.
     Signal(i32),
     /// The answer to a change.

@@ -109,29 +109,49 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     });
     let _ = sd_notify::notify(false, &[NotifyState::Stopping]);
     service.close();
-    let stopped = cores.stop(drain_ns);
-    drop(socket);
+    let stop = move || {
+        let _ = told.send(RunEvent::Stopped(cores.stop(drain_ns)));
+    };
+    let builder = std::thread::Builder::new().name("stop".into());
+    builder.spawn(stop).context("cannot start a thread")?;
+    let (stopped, lost) = attend_drain(&events, &service, &mut marks);
     ended.and(stopped)?;
-    finished(&events, &service, drain_ns)?;
-    marks.clear(&service.state().config)
+    finished(&lost, &service, drain_ns)?;
+    let cleared = marks.clear(&service.state().config);
+    // Not before: the next engine may begin, and keep marks, as soon as the socket is free.
+    drop(socket);
+    cleared
+}
+
+/// Changes of data and other I/Os that failed because the time to drain was over, by volume.
+type Unfinished = BTreeMap<u16, (u32, u32)>;
+
+/// Until all cores have stopped: what they learn of paths meanwhile is passed on as ever, or the
+/// I/O of a path lost now would wait until its time is over.
+fn attend_drain(
+    events: &mpsc::Receiver<RunEvent>,
+    service: &Service,
+    marks: &mut Marks,
+) -> (anyhow::Result<()>, Unfinished) {
+    let mut lost = Unfinished::new();
+    loop {
+        match events.recv().context("nobody stops the cores") {
+            Ok(RunEvent::Stopped(how)) => return (how, lost),
+            Ok(RunEvent::Unfinished(volume, changes, others)) => {
+                let sum = lost.entry(volume).or_default();
+                *sum = (sum.0 + changes, sum.1 + others);
+            }
+            Ok(event) => attend_to(event, service, marks),
+            Err(error) => return (Err(error), lost),
+        }
+    }
 }
 
 /// Whether all I/O ended well in the time that it had.
 ///
 /// # Errors
 /// What did not, in a line.
-fn finished(
-    events: &mpsc::Receiver<RunEvent>,
-    service: &Service,
-    drain_ns: u64,
-) -> anyhow::Result<()> {
-    let mut lost: BTreeMap<u16, (u32, u32)> = BTreeMap::new();
-    for event in events.try_iter() {
-        if let RunEvent::Unfinished(volume, changes, others) = event {
-            let sum = lost.entry(volume).or_default();
-            *sum = (sum.0 + changes, sum.1 + others);
-        }
-    }
+fn finished(lost: &Unfinished, service: &Service, drain_ns: u64) -> anyhow::Result<()> {
     let line = |(volume, (changes, others)): (&u16, &(u32, u32))| {
         let name = service.name(*volume);
         format!("{name}: {changes} writes and {others} other I/Os")
@@ -174,17 +194,7 @@ fn attend(
                     say_ready(&service.name(volume), &info);
                 }
             }
-            RunEvent::Note(what) => output::note(&what),
-            RunEvent::NoPath(volume) => output::note(&format!(
-                "{}: no path is live; its I/O waits until one is",
-                service.name(volume)
-            )),
-            RunEvent::ForCoreZero(news) => service.tell_core_zero(news),
-            RunEvent::Mark(volume, bound_ns) => service.mark(marks, volume, bound_ns),
-            // Only once it drains.
-            RunEvent::Unfinished(..) => {}
             RunEvent::Gone => anyhow::bail!("a core has ended unexpectedly"),
-            RunEvent::Changed(ticket, answer) => service.changes.answered(ticket, answer),
             RunEvent::Signal(SIGHUP) => {
                 // Not here: what it waits for comes through this loop.
                 let service = Arc::clone(service);
@@ -196,7 +206,29 @@ fn attend(
                 builder.spawn(reload).context("cannot start a thread")?;
             }
             RunEvent::Signal(_) => return Ok(()),
+            event => attend_to(event, service, marks),
         }
+    }
+}
+
+/// What is done about it whether or not the engine drains.
+fn attend_to(event: RunEvent, service: &Service, marks: &mut Marks) {
+    match event {
+        RunEvent::Note(what) => output::note(&what),
+        RunEvent::NoPath(volume) => output::note(&format!(
+            "{}: no path is live; its I/O waits until one is",
+            service.name(volume)
+        )),
+        RunEvent::ForCoreZero(news) => service.tell_core_zero(news),
+        RunEvent::Mark(volume, bound_ns) => service.mark(marks, volume, bound_ns),
+        RunEvent::Changed(ticket, answer) => service.changes.answered(ticket, answer),
+        // Nothing begins any more, and the cores end because they are told to; an I/O fails for
+        // the end of the time to drain only once it drains.
+        RunEvent::Ready(..)
+        | RunEvent::Gone
+        | RunEvent::Stopped(_)
+        | RunEvent::Signal(_)
+        | RunEvent::Unfinished(..) => {}
     }
 }
 

@@ -28,12 +28,29 @@ pub fn write<T: Serialize>(path: &Path, value: &T) -> anyhow::Result<()> {
 
 fn replace<T: Serialize>(path: &Path, value: &T) -> anyhow::Result<()> {
     let directory = path.parent().context("no directory")?;
-    fs::create_dir_all(directory)?;
+    create(directory)?;
     let temporary = path.with_extension("new");
     let mut file = fs::File::create(&temporary)?;
     file.write_all(serde_json::to_string_pretty(value)?.as_bytes())?;
     file.sync_all()?;
     fs::rename(&temporary, path)?;
     fs::File::open(directory)?.sync_all()?;
+    Ok(())
+}
+
+/// A directory, durably: each new one is named in another that must be written too.
+fn create(directory: &Path) -> std::io::Result<()> {
+    let missing = directory.ancestors().take_while(|it| !it.exists());
+    let missing: Vec<_> = missing.filter(|it| !it.as_os_str().is_empty()).collect();
+    fs::create_dir_all(directory)?;
+    for new in missing {
+        if let Some(parent) = new.parent() {
+            let parent = match parent.as_os_str().is_empty() {
+                true => Path::new("."),
+                false => parent,
+            };
+            fs::File::open(parent)?.sync_all()?;
+        }
+    }
     Ok(())
 }
