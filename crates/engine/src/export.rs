@@ -261,6 +261,13 @@ impl ExportEngine {
             any = true;
             match event {
                 HostEvent::Done(done) => self.io_done(&done),
+                HostEvent::Resized(volume, info) => {
+                    // For those who connect from now on; the protocol can't tell the others.
+                    if let Some(ready) = self.ready.get_mut(usize::from(volume)) {
+                        *ready = Some(info);
+                    }
+                    self.events.push_back(ExportEvent::Host(event));
+                }
                 HostEvent::Ready(volume, info) => {
                     let at = usize::from(volume);
                     if at >= self.ready.len() {

@@ -27,7 +27,7 @@
 //!
 //! # Limits
 //! [`IO_MAX`](crate::limits::IO_MAX) I/Os in flight; nothing is allocated per I/O. A
-//! namespace that grows does so for the next run only. Writes that wait for a lost controller, or
+//! volume keeps its block size. Writes that wait for a lost controller, or
 //! are cut, keep their order with overlapping newer ones, within one core; writes that are under
 //! way together have none.
 mod change;
@@ -153,6 +153,8 @@ struct Ready {
     limits: IoLimits,
     /// No I/O up to so many bytes has to be cut.
     whole_max: u32,
+    /// Of this size it was said that I/O lies beyond it.
+    warned: bool,
 }
 
 impl Volume {

@@ -99,9 +99,18 @@ fn what_does_not_fit_is_refused_at_once() {
     let mut rig = Rig::new(host_config(1), target_config(1));
     assert_eq!(rig.submit(&read(0, 0)), Err(SubmitError::NotReady));
     rig.ready();
-    assert_eq!(rig.submit(&read(BLOCKS, 0)), Err(SubmitError::Range));
+    let past_end = SubmitError::PastEnd {
+        offset: BLOCKS * u64::from(BLOCK),
+        length: BLOCK,
+        bytes: BLOCKS * u64::from(BLOCK),
+    };
+    assert_eq!(rig.submit(&read(BLOCKS, 0)), Err(past_end));
     assert_eq!(
-        rig.submit(&io(IoOp::Read, 0, 32 << 20, 0)),
+        rig.submit(&io(IoOp::Read, 512, BLOCK, 0)),
+        Err(SubmitError::Range)
+    );
+    assert_eq!(
+        rig.submit(&io(IoOp::Read, 0, (32 << 20) + BLOCK, 0)),
         Err(SubmitError::Range)
     );
     for slot in 0..64 {

@@ -98,6 +98,7 @@ mod tests {
             Outcome::Reservation,
             Outcome::Unsupported,
             Outcome::Invalid,
+            Outcome::PastEnd,
         ] {
             for uncertain in [false, true] {
                 let attempt = Attempt { uncertain, ..FIRST };

@@ -60,6 +60,8 @@ struct Standing {
     lost: bool,
     /// It gets nothing new.
     draining: bool,
+    /// Another path showed another size or format since it was read (T33).
+    stale: bool,
 }
 
 /// One device over its paths. See the module's contract.
@@ -164,33 +166,59 @@ impl Head {
                 .map_err(|why| Refused { path, other, why })?;
         }
         self.shown[usize::from(path.0)] = Some(shown);
-        self.standing[usize::from(path.0)].lost = false;
+        let standing = &mut self.standing[usize::from(path.0)];
+        (standing.lost, standing.stale) = (false, false);
         Ok(())
     }
 
-    /// What an admitted path shows has changed. A new capacity resets what was learnt of it (A11).
+    /// An admitted path was read again; whether its size has changed. A new capacity resets what
+    /// was learnt of it (A11), and the paths that show another one are not used until they were
+    /// read again and agree (T33).
     ///
     /// # Errors
-    /// It has become another namespace, or has other blocks.
-    pub fn changed(&mut self, path: PathIndex, shown: Shown) -> Result<(), Refused> {
+    /// It has become another namespace, or has other blocks; then no other path is used until it
+    /// was read again.
+    pub fn changed(&mut self, path: PathIndex, shown: Shown) -> Result<bool, Refused> {
         let Some(before) = &mut self.shown[usize::from(path.0)] else {
-            return self.admit(path, shown);
+            return self.admit(path, shown).map(|()| false);
         };
         let same = shown
             .identity
             .same_as(&before.identity)
             .and_then(|()| same_blocks(shown.size, before.size));
-        same.map_err(|why| Refused {
-            path,
-            other: path,
-            why,
-        })?;
-        let resized = before.size != shown.size;
+        if let Err(why) = same {
+            self.distrust(path, None);
+            let other = path;
+            return Err(Refused { path, other, why });
+        }
+        let (resized, size) = (before.size != shown.size, shown.size);
         *before = shown;
         if resized {
             self.selector.reset_path(path);
+            self.distrust(path, Some(size));
         }
-        Ok(())
+        let disagrees = |(other, there): (PathIndex, &Shown)| {
+            let is = &self.standing[usize::from(other.0)];
+            other != path && !is.lost && !is.stale && there.size != size
+        };
+        let stale = self.admitted().any(disagrees);
+        self.standing[usize::from(path.0)].stale = stale;
+        self.show();
+        Ok(resized)
+    }
+
+    /// The other paths must be read again before they are used; but those that show `size`.
+    fn distrust(&mut self, path: PathIndex, size: Option<Size>) {
+        for (other, (is, there)) in (0_u8..).zip(self.standing.iter_mut().zip(&self.shown)) {
+            let differs = there.as_ref().is_some_and(|it| Some(it.size) != size);
+            is.stale |= other != path.0 && !is.lost && differs;
+        }
+        self.show();
+    }
+
+    /// Whether `path` must be read again before it is used (T33).
+    pub fn is_stale(&self, path: PathIndex) -> bool {
+        self.standing[usize::from(path.0)].stale
     }
 
     /// Allows or forbids I/O on an admitted path.
@@ -278,6 +306,7 @@ impl Head {
         there: &Shown,
     ) -> Result<(), Conflict> {
         let lost = self.is_lost(other);
+        let outdated = lost || self.is_stale(other);
         let same = if other == path {
             shown.identity.same_as(&there.identity)
         } else {
@@ -285,7 +314,7 @@ impl Head {
         };
         match same {
             Err(Conflict::Controller(_)) if lost => Ok(()),
-            Ok(()) if lost => same_blocks(shown.size, there.size),
+            Ok(()) if outdated => same_blocks(shown.size, there.size),
             other => other.and_then(|()| same_size(shown.size, there.size)),
         }
     }
@@ -332,9 +361,8 @@ impl Head {
     pub fn select_only(&mut self, request: &Request, path: PathIndex) -> Option<PathIndex> {
         let at = usize::from(path.0);
         let ana = self.views[at].ana;
-        let usable =
-            matches!(ana, Ana::Optimized | Ana::NonOptimized) && !self.standing[at].pending;
-        self.views[at].enabled = self.standing[at].enabled && usable;
+        let usable = matches!(ana, Ana::Optimized | Ana::NonOptimized);
+        self.views[at].enabled = self.standing[at].may_serve() && usable;
         self.select_among(request, |it| it == path)
     }
 
@@ -416,9 +444,11 @@ impl Head {
         self.selector.stats(path, group)
     }
 
-    /// Size of the device: what all admitted paths agreed on. `None` before the first one.
+    /// Size of the device: the smallest that a path shows which is not lost; so it grows when all
+    /// of them agree, and shrinks at once (T33). `None` without any.
     pub fn size(&self) -> Option<Size> {
-        let mut sizes = self.admitted().map(|(_, shown)| shown.size);
+        let there = self.admitted().filter(|(path, _)| !self.is_lost(*path));
+        let mut sizes = there.map(|(_, shown)| shown.size);
         let first = sizes.next()?;
         Some(sizes.fold(first, |a, b| Size {
             blocks: a.blocks.min(b.blocks),
@@ -442,9 +472,14 @@ impl Head {
 }
 
 impl Standing {
+    /// Also while it drains; as far as it is not up to ANA.
+    fn may_serve(&self) -> bool {
+        self.enabled && !self.pending && !self.stale
+    }
+
     /// As far as it is not up to ANA.
     fn takes_io(&self) -> bool {
-        self.enabled && !self.pending && !self.draining
+        self.may_serve() && !self.draining
     }
 }
 

@@ -49,6 +49,8 @@ pub enum Outcome {
     Unsupported,
     /// The request itself was wrong.
     Invalid,
+    /// It lies beyond the end of the namespace, which was larger once.
+    PastEnd,
     /// No answer within the I/O time-out.
     TimedOut,
     /// It had not ended when the engine's time to drain was over.
@@ -80,6 +82,7 @@ impl core::fmt::Display for Outcome {
             Self::Reservation => "reserved by another host",
             Self::Unsupported => "not supported by the path",
             Self::Invalid => "the request was wrong",
+            Self::PastEnd => "beyond the end of the namespace",
             Self::TimedOut => "no answer in time",
             Self::Stopped => "the engine stopped before it was done",
         })
@@ -104,6 +107,7 @@ mod tests {
             (Outcome::Stopped, false),
             (Outcome::Unsupported, false),
             (Outcome::Invalid, false),
+            (Outcome::PastEnd, false),
             (Outcome::TimedOut, true),
         ] {
             assert_eq!(outcome.is_path_error(), moves, "{outcome}");

@@ -139,6 +139,7 @@ impl LoadMachine {
                 // Nothing recovers here.
                 HostEvent::NoPath(_)
                 | HostEvent::Returned(..)
+                | HostEvent::Resized(..)
                 | HostEvent::Report(_)
                 | HostEvent::Mark(..)
                 | HostEvent::Unfinished { .. } => {}

@@ -453,6 +453,7 @@ impl Worker {
                 return;
             }
             SubmitError::NotReady => "the volume is not ready".to_owned(),
+            SubmitError::PastEnd { .. } => format!("{}: {error}", words(step)),
             SubmitError::Range => format!("{} is outside the volume or not aligned", words(step)),
         };
         self.fail(why, device, now_ns);

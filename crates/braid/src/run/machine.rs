@@ -27,6 +27,8 @@ pub enum RunControl {
 pub enum RunEvent {
     /// A volume is ready on this core.
     Ready(u16, u16, VolumeInfo),
+    /// A volume has another size.
+    Resized(u16, VolumeInfo),
     /// A line for the user.
     Note(String),
     /// No path of the volume is live; its I/O waits.
@@ -131,6 +133,11 @@ impl RunMachine {
                 ) => {
                     if self.core == 0 {
                         self.tell(RunEvent::Note(what));
+                    }
+                }
+                ExportEvent::Host(HostEvent::Resized(volume, info)) => {
+                    if self.core == 0 {
+                        self.tell(RunEvent::Resized(volume, info));
                     }
                 }
                 ExportEvent::Host(HostEvent::NoPath(volume)) => {

@@ -214,6 +214,14 @@ fn attend(
 /// What is done about it whether or not the engine drains.
 fn attend_to(event: RunEvent, service: &Service, marks: &mut Marks) {
     match event {
+        RunEvent::Resized(volume, info) => {
+            service.ready(volume, info);
+            output::note(&format!(
+                "{}: its size is {} now; clients connected before keep the size they know",
+                service.name(volume),
+                format_bytes(info.bytes)
+            ));
+        }
         RunEvent::Note(what) => output::note(&what),
         RunEvent::NoPath(volume) => output::note(&format!(
             "{}: no path is live; its I/O waits until one is",

@@ -138,6 +138,9 @@ impl ExportEngine {
                 }
                 Err(SubmitError::NotReady) => work.failed = Some(Errno::Shutdown),
                 Err(SubmitError::Range) => work.failed = Some(Errno::Inval),
+                Err(SubmitError::PastEnd { .. }) => {
+                    work.failed = errno(Outcome::PastEnd, work.request.kind);
+                }
             }
         }
         if self.table[ticket].outstanding == 0 {
@@ -170,7 +173,7 @@ impl ExportEngine {
         let work = &mut self.table[ticket];
         work.outstanding -= 1;
         if work.failed.is_none() {
-            work.failed = errno(done.outcome);
+            work.failed = errno(done.outcome, work.request.kind);
         }
         self.course.slots_changed = true;
         self.pump(ticket);
@@ -323,11 +326,14 @@ fn next_io(work: &Work, info: &VolumeInfo, source: u64, ticket: u32) -> Option<I
     }
 }
 
-/// What the client is told of an end.
-fn errno(outcome: Outcome) -> Option<Errno> {
+/// What the client is told of the end of an I/O for such a request.
+fn errno(outcome: Outcome, kind: Kind) -> Option<Errno> {
     Some(match outcome {
         Outcome::Done => return None,
         Outcome::NoSpace => Errno::NoSpc,
+        // NBD protocol, "Error values": no space behind the end, and nothing to read.
+        Outcome::PastEnd if kind.is_change() => Errno::NoSpc,
+        Outcome::PastEnd => Errno::Inval,
         Outcome::ReadOnly | Outcome::Reservation => Errno::Perm,
         Outcome::Unsupported => Errno::NotSup,
         Outcome::Invalid => Errno::Inval,
@@ -355,7 +361,14 @@ mod tests {
             (Outcome::Invalid, Some(Errno::Inval)),
             (Outcome::TimedOut, Some(Errno::Io)),
         ] {
-            assert_eq!(errno(outcome), word, "{outcome}");
+            for kind in [Kind::Read, Kind::Write] {
+                assert_eq!(errno(outcome, kind), word, "{outcome}");
+            }
+        }
+        let past_end = |kind| errno(Outcome::PastEnd, kind);
+        assert_eq!(past_end(Kind::Read), Some(Errno::Inval));
+        for kind in [Kind::Write, Kind::WriteZeroes, Kind::Trim] {
+            assert_eq!(past_end(kind), Some(Errno::NoSpc));
         }
     }
 }

@@ -30,12 +30,13 @@ impl HostEngine {
             info,
             limits,
             whole_max,
+            ..
         } = volume.ready.as_ref().ok_or(SubmitError::NotReady)?;
         if self.refuses_io() {
             return Err(SubmitError::NotReady);
         }
         if !fits(io, info) {
-            return Err(SubmitError::Range);
+            return Err(misfit(io, info));
         }
         let refused = refusal(io.op, limits);
         let large = io.length > *whole_max && cut(limits, io.op, io.offset, io.length) < io.length;
@@ -196,6 +197,9 @@ impl HostEngine {
         if status.class() == Class::Ana {
             self.doubt(number, now_ns);
         }
+        if outcome == Outcome::PastEnd {
+            self.warn_of_end(number, index);
+        }
         self.finish(number, index, outcome, now_ns);
     }
 
@@ -248,6 +252,21 @@ impl HostEngine {
         let name = &self.volumes[usize::from(path.volume)].name;
         let why = report::stall(latency_ns);
         let line = report::line(name, path, self.settings.core, &why);
+        self.events.push_back(HostEvent::Warning(path.volume, line));
+    }
+
+    /// An I/O was under way when its namespace shrank; said once of each size.
+    #[cold]
+    fn warn_of_end(&mut self, number: usize, index: u32) {
+        let path = &self.paths[number];
+        let volume = &mut self.volumes[usize::from(path.volume)];
+        let Some(ready) = volume.ready.as_mut().filter(|ready| !ready.warned) else {
+            return;
+        };
+        ready.warned = true;
+        let io = &self.slots.get(index).io;
+        let why = report::past_end(io.offset, io.length, ready.info.bytes);
+        let line = report::line(&volume.name, path, self.settings.core, &why);
         self.events.push_back(HostEvent::Warning(path.volume, line));
     }
 
@@ -320,6 +339,25 @@ fn fits(io: &Io, info: &VolumeInfo) -> bool {
         && (io.offset | length) & mask == 0
         && io.offset <= info.bytes
         && length <= info.bytes - io.offset
+}
+
+/// Why `io` does not fit.
+#[cold]
+fn misfit(io: &Io, info: &VolumeInfo) -> SubmitError {
+    let inside = Io { offset: 0, ..*io };
+    let larger = VolumeInfo {
+        bytes: u64::MAX,
+        ..*info
+    };
+    let aligned = io.offset & ((1 << info.block_shift) - 1) == 0;
+    if !aligned || !fits(&inside, &larger) {
+        return SubmitError::Range;
+    }
+    SubmitError::PastEnd {
+        offset: io.offset,
+        length: io.length,
+        bytes: info.bytes,
+    }
 }
 
 /// What is known to fail before any path is asked.

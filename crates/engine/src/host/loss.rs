@@ -46,6 +46,7 @@ impl HostEngine {
             }
         }
         self.settle(volume);
+        self.read_again(volume, now_ns);
         self.lament(volume);
         self.gone(number, now_ns);
     }

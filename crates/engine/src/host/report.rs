@@ -121,6 +121,14 @@ pub(super) fn unflushed() -> &'static str {
      check the data if the target lost power"
 }
 
+/// An I/O that a controller calls out of range.
+pub(super) fn past_end(offset: u64, length: u32, bytes: u64) -> String {
+    format!(
+        "{length} bytes at {offset} are beyond the end of the namespace (the volume has {bytes} \
+         bytes): it has shrunk; data there are gone, see the target"
+    )
+}
+
 /// A path that came back as something else.
 pub(super) fn not_the_same(why: Conflict) -> String {
     format!("no longer what it was: {why}")

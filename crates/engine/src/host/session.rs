@@ -16,7 +16,8 @@ use nvme::host::{
     Admin, AdminConfig, AdminEvent, AnaState, ControllerInfo, IoQueue, IoQueueConfig,
     NamespaceInfo, QueueEvent,
 };
-use policy::Ana;
+use policy::limits::PATHS_MAX;
+use policy::{Ana, PathIndex};
 use volume::{Conflict, Identity, IoLimits, Namespace, Shown, Size};
 
 /// Most blocks of one command: NLB has 16 bits, 0's based.
@@ -278,7 +279,7 @@ impl HostEngine {
             Some(line) => line,
             None => match self.head(number).admit(index, shown) {
                 Ok(()) => {
-                    self.refresh(number);
+                    self.refresh(self.paths[number].volume);
                     return true;
                 }
                 Err(refused) => {
@@ -317,9 +318,16 @@ impl HostEngine {
     /// What a path shows has changed; false: it is no longer the same namespace.
     fn changed(&mut self, number: usize, shown: Shown, now_ns: u64) -> bool {
         let index = self.paths[number].index;
-        let Err(refused) = self.head(number).changed(index, shown) else {
-            self.refresh(number);
-            return true;
+        let volume = self.paths[number].volume;
+        let refused = match self.head(number).changed(index, shown) {
+            Ok(resized) => {
+                self.refresh(volume);
+                if resized {
+                    self.read_again(volume, now_ns);
+                }
+                return true;
+            }
+            Err(refused) => refused,
         };
         self.lose(number, Some(&report::not_the_same(refused.why)), now_ns);
         false
@@ -370,6 +378,7 @@ impl HostEngine {
     /// Says that a volume is ready, once, when nothing more is to come of its paths and one is
     /// live.
     pub(super) fn settle(&mut self, volume: u16) {
+        self.refresh(volume);
         let settled = self.paths_of(volume).all(|path| path.comeback.tried);
         let any = self.paths_of(volume).any(|path| path.phase == Phase::Live);
         let it = &mut self.volumes[usize::from(volume)];
@@ -388,16 +397,52 @@ impl HostEngine {
             info,
             limits,
             whole_max: whole_max(&limits),
+            warned: false,
         });
         self.events.push_back(HostEvent::Ready(volume, info));
     }
 
     /// What the paths of a volume show together may have changed.
-    fn refresh(&mut self, number: usize) {
-        let it = &mut self.volumes[usize::from(self.paths[number].volume)];
-        if let (Some(limits), Some(ready)) = (it.head.limits(), &mut it.ready) {
+    fn refresh(&mut self, volume: u16) {
+        let it = &mut self.volumes[usize::from(volume)];
+        let Some(ready) = &mut it.ready else {
+            return;
+        };
+        if let Some(limits) = it.head.limits() {
             ready.limits = limits;
             ready.whole_max = whole_max(&limits);
+        }
+        let Some(size) = it.head.size() else {
+            return; // all are lost, and what they showed holds until one is back
+        };
+        if size.bytes() != ready.info.bytes {
+            ready.info.bytes = size.bytes();
+            ready.warned = false;
+            self.events
+                .push_back(HostEvent::Resized(volume, ready.info));
+        }
+    }
+
+    /// Paths that may show something else by now (T33) give back what their queues have no room
+    /// for; core 0 asks what they show.
+    pub(super) fn read_again(&mut self, volume: u16, now_ns: u64) {
+        for at in 0..PATHS_MAX as u8 {
+            let index = PathIndex(at);
+            let Some(number) = self.number(volume, index) else {
+                continue;
+            };
+            if !self.head(number).is_stale(index) {
+                continue;
+            }
+            if self.recovers(number) {
+                self.fail_waiting(number, now_ns);
+            }
+            let path = &mut self.paths[number];
+            if let Some(admin) = &mut path.admin {
+                path.comeback.doubted = true;
+                admin.request_namespaces(now_ns);
+                self.touch(number, Role::Admin);
+            }
         }
     }
 }

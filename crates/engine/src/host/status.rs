@@ -35,6 +35,7 @@ fn failure(status: Status, crdt: &[u16; 3]) -> Outcome {
         Class::ReadOnly => Outcome::ReadOnly,
         Class::Reservation => Outcome::Reservation,
         Class::Unsupported => Outcome::Unsupported,
+        Class::Invalid if status.is(Status::LBA_RANGE) => Outcome::PastEnd,
         Class::Invalid => Outcome::Invalid,
     }
 }
@@ -81,7 +82,7 @@ mod tests {
             (Status::GUARD_CHECK, Outcome::MediaError),
             (Status::REF_TAG_CHECK, Outcome::MediaError),
             (Status::COMPARE_FAILURE, Outcome::Mismatch),
-            (Status::LBA_RANGE, Outcome::Invalid),
+            (Status::LBA_RANGE, Outcome::PastEnd),
             (Status::INVALID_FIELD, Outcome::Invalid),
             (Status::INVALID_OPCODE, Outcome::Unsupported),
             (Status::CAPACITY_EXCEEDED, Outcome::NoSpace),

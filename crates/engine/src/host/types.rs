@@ -230,18 +230,34 @@ pub enum SubmitError {
     Full,
     /// The volume isn't ready, or the engine is stopping.
     NotReady,
-    /// Outside the volume, not block aligned, larger than [`VolumeInfo::transfer_max`], or the span
-    /// doesn't fit.
+    /// Not block aligned, empty, larger than [`VolumeInfo::transfer_max`], or the span doesn't fit.
     Range,
+    /// Beyond the end of the volume, which may have been larger before.
+    PastEnd {
+        /// First byte asked for.
+        offset: u64,
+        /// Bytes.
+        length: u32,
+        /// The volume's, now.
+        bytes: u64,
+    },
 }
 
 impl fmt::Display for SubmitError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Full => "as many I/Os as io_max are in flight",
-            Self::NotReady => "the volume isn't ready",
-            Self::Range => "outside the volume, not block aligned, or too large",
-        })
+        match self {
+            Self::Full => f.write_str("as many I/Os as io_max are in flight"),
+            Self::NotReady => f.write_str("the volume isn't ready"),
+            Self::Range => f.write_str("not block aligned, empty, or too large"),
+            Self::PastEnd {
+                offset,
+                length,
+                bytes,
+            } => write!(
+                f,
+                "{length} bytes at {offset} are beyond the end of the volume, which has {bytes}"
+            ),
+        }
     }
 }
 
@@ -285,6 +301,9 @@ pub enum HostEvent {
     /// All paths of a volume were checked and are connected on this core, but those that
     /// [`HostEvent::Failed`] was said of.
     Ready(u16, VolumeInfo),
+    /// The size of a volume is another one now (T33): a path showed a smaller one, or all that are
+    /// live agree on a larger one. I/O beyond it is refused from now on.
+    Resized(u16, VolumeInfo),
     /// A volume has lost a path, or never got it: one line with what, which, why, what to do. Said
     /// again only when an attempt to connect it fails for another reason. Without recovery, a
     /// volume that has no path left is never [`HostEvent::Ready`], or fails all I/O from now on.

@@ -1,8 +1,9 @@
 //! What a client is told when something can't be.
-use super::common::SECOND;
-use super::rig::{Rig, Setup, config};
+use super::common::{BLOCKS, MS, SECOND};
+use super::rig::{Rig, Setup, VOLUME, config};
 use engine::export::ExportControl;
 use engine::machine::DeviceError;
+use engine::target::TargetControl;
 use nbd::{Errno, Kind, Request};
 
 /// A device's failure, through the target and the path, as the client hears it.
@@ -89,6 +90,31 @@ fn ranges_beyond_the_end_are_refused_with_the_right_word() {
     let bytes = plain.request(cmd::READ, 0, 1, (end - 1, 1));
     rig.clients.borrow_mut().say(plain.conn, &bytes);
     assert_eq!(plain.reply(&mut rig).data, [0]);
+}
+
+/// The protocol can't tell a client of another size.
+#[test]
+fn t33_a_client_of_a_shrunk_volume_keeps_its_size_and_hears_what_is_gone() {
+    let mut rig = Rig::ready(Setup::default());
+    let client = rig.connect(config(4));
+    let gone = VOLUME - 4096;
+    rig.write(client, gone, &[1; 4096]);
+    rig.target_control(TargetControl::Resize(1, BLOCKS / 2));
+    rig.pass(100 * MS);
+    for (kind, errno) in [
+        (Kind::Read, Errno::Inval),
+        (Kind::Write, Errno::NoSpc),
+        (Kind::WriteZeroes, Errno::NoSpc),
+        (Kind::Trim, Errno::NoSpc),
+    ] {
+        let data: &[u8] = if kind == Kind::Write { &[2; 4096] } else { &[] };
+        let refused = rig.refused(client, Request::new(0, kind, gone, 4096), data);
+        assert_eq!(refused, errno, "{kind:?}");
+    }
+    rig.write(client, 0, &[3; 4096]);
+    rig.target_control(TargetControl::Resize(1, BLOCKS));
+    rig.pass(100 * MS);
+    assert_eq!(rig.read(client, gone, 4096), vec![1; 4096]);
 }
 
 /// What is in flight at a stop ends well; what comes after it is told why not.

@@ -6,7 +6,7 @@ use super::common::{
 use engine::Machine;
 use engine::export::{ExportConfig, ExportControl, ExportEngine, ExportEvent, Offer};
 use engine::host::{HostConfig, HostEngine, HostEvent};
-use engine::target::{TargetConfig, TargetEngine};
+use engine::target::{TargetConfig, TargetControl, TargetEngine};
 use nbd::client::{CommandError, Config};
 use nbd::wire::{Greeting, OptionHeader, RequestHeader, SimpleReply, handshake, opt};
 use nbd::{Errno, Kind, Request};
@@ -55,6 +55,7 @@ impl Setup {
 pub struct Rig {
     pub world: World,
     pub engine: Rc<RefCell<ExportEngine>>,
+    pub target: Rc<RefCell<TargetEngine>>,
     pub clients: Rc<RefCell<Clients>>,
     pub disk: Disk,
     pub events: Vec<ExportEvent>,
@@ -73,7 +74,7 @@ impl Rig {
         let target = Rc::new(RefCell::new(TargetEngine::new(setup.target).unwrap()));
         let clients = Rc::new(RefCell::new(Clients::new(setup.slot_bytes)));
         assert_eq!(world.add(engine.clone(), arena_bytes), HOST);
-        assert_eq!(world.add(target, target_arena), TARGET);
+        assert_eq!(world.add(target.clone(), target_arena), TARGET);
         assert_eq!(world.add(clients.clone(), 0), CLIENTS);
         let to = |node, listener| Address::To {
             node,
@@ -87,6 +88,7 @@ impl Rig {
         let mut rig = Self {
             world,
             engine,
+            target,
             clients,
             disk,
             events: Vec::new(),
@@ -110,6 +112,11 @@ impl Rig {
     pub fn control(&mut self, message: ExportControl) {
         let mut engine = self.engine.borrow_mut();
         engine.handle_control(message, self.world.now_ns);
+    }
+
+    pub fn target_control(&mut self, message: TargetControl) {
+        let mut target = self.target.borrow_mut();
+        target.handle_control(message, self.world.now_ns);
     }
 
     /// Lets at most `limit_ns` pass until it is so; `false`: it never was.

@@ -96,6 +96,21 @@ fn t33_block_size_and_capacity_agree_or_the_path_is_refused() {
 }
 
 #[test]
+fn t33_when_one_path_shows_other_blocks_none_is_used_before_it_was_read_again() {
+    let mut head = head(3, Policy::Numa);
+    let mut other = shown(1);
+    other.size.block_shift = 9;
+    let why = head.changed(PathIndex(0), other).unwrap_err().why;
+    assert_eq!(why, Conflict::BlockSize(9, 12));
+    head.lose(PathIndex(0));
+    assert_eq!(head.select(&request(0)), None);
+    assert!(head.is_stale(PathIndex(1)) && head.is_stale(PathIndex(2)));
+    assert_eq!(head.changed(PathIndex(1), shown(2)), Ok(false));
+    assert_eq!(head.select(&request(0)), Some(PathIndex(1)));
+    assert!(head.is_stale(PathIndex(2)));
+}
+
+#[test]
 fn t32_a_path_that_returns_is_checked_against_its_former_self() {
     let mut head = head(2, Policy::Numa);
     head.set_enabled(PathIndex(1), false);

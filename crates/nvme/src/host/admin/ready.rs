@@ -34,6 +34,13 @@ pub struct Work {
 }
 
 impl Admin {
+    /// Something says that the namespaces may have changed: they are read again, then comes
+    /// `Changed` (T33).
+    pub fn request_namespaces(&mut self, now_ns: u64) {
+        self.work.rescan = true;
+        self.next_work(now_ns);
+    }
+
     /// Begins what is most urgent, if nothing is being done.
     pub(super) fn next_work(&mut self, now_ns: u64) {
         let busy = self.step != Step::Idle || self.resetting.is_begun();
