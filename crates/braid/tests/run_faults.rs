@@ -524,4 +524,10 @@ fn paths_change_under_load_and_what_was_chosen_survives_a_restart() {
     config(&[&two]);
     pair.ask(&["reload"], "c.sock");
     assert_eq!(states(&pair), [is(&two, "live")]);
+    // What was refused is not kept.
+    refusal(&pair, &["path", "drain", "v0", &two]);
+    pair.engine.signal(rustix::process::Signal::TERM);
+    assert!(pair.engine.ended().success());
+    pair.engine = engine(pair.directory.path());
+    wait_until(|| (states(&pair) == [is(&two, "live")]).then_some(()));
 }

@@ -157,7 +157,7 @@ pub enum PathVerb {
 pub struct PathArgs {
     /// Volume
     volume: String,
-    /// Path URI; or its number, as `stat -o json` shows it
+    /// Path URI; or its number, as `braid stat` shows it
     path: String,
     #[command(flatten)]
     common: Common,

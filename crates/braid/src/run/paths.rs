@@ -13,10 +13,11 @@
 //! volume's paths in the configuration gets what stands there.
 use super::choices::PathChoice;
 use super::config::PathKeys;
+use super::machine::CoreReport;
 use super::service::{Service, State, index};
 use crate::control::rpc::Failure;
 use crate::uri::{PathUri, UriKind};
-use engine::host::{Change, Changed, PathConfig, PathKind};
+use engine::host::{Change, Changed, PathConfig, PathKind, PathState};
 use policy::PathIndex;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -229,6 +230,8 @@ impl Service {
     ) -> Result<(), String> {
         let wait_ns = self.state().config.drain_timeout.0;
         let made = self.ask(change, wait_ns);
+        // One that is still busy goes on draining; one that was refused doesn't.
+        let drains = word == "drained" && made.is_err() && self.is_draining(volume, path);
         let mut state = self.state();
         let at = state.volumes[usize::from(volume)]
             .places
@@ -243,14 +246,22 @@ impl Service {
         if let Some(uri) = uri {
             match word {
                 "restored" => drop(aside.remove(&uri)),
-                // One that is still busy goes on draining.
-                _ if made.is_ok() || word == "drained" => {
+                _ if made.is_ok() || drains => {
                     aside.insert(uri, word.to_owned());
                 }
                 _ => {}
             }
         }
         made.map(|_| ())
+    }
+
+    fn is_draining(&self, volume: u16, path: PathIndex) -> bool {
+        let cores = self.senders.report().unwrap_or_default();
+        let of = |core: &CoreReport| {
+            let paths = core.volumes.get(usize::from(volume))?;
+            Some(paths.get(usize::from(path.0))?.state == PathState::Draining)
+        };
+        cores.first().and_then(of).unwrap_or(false)
     }
 
     /// Paths that were failed or drained before a restart are so again.

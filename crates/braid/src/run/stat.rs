@@ -17,8 +17,8 @@ pub fn show(text: &mut String, value: &Value) -> Result {
     for volume in items(&value["volumes"]) {
         let (name, policy) = (word(&volume["name"]), word(&volume["policy"]));
         writeln!(text, "{name}: {}, {policy}", word(&volume["state"]))?;
-        for (number, path) in (1..).zip(items(&volume["paths"])) {
-            show_path(text, number, path)?;
+        for path in items(&volume["paths"]) {
+            show_path(text, path)?;
         }
         for export in items(&volume["exports"]) {
             show_export(text, export)?;
@@ -33,8 +33,9 @@ pub fn show(text: &mut String, value: &Value) -> Result {
     Ok(())
 }
 
-fn show_path(text: &mut String, count: u32, path: &Value) -> Result {
-    writeln!(text, "  {count}  {}", word(&path["uri"]))?;
+fn show_path(text: &mut String, path: &Value) -> Result {
+    // The number that `braid path` takes.
+    writeln!(text, "  {}  {}", number(&path["path"]), word(&path["uri"]))?;
     let mut facts = vec![word(&path["state"]).to_owned()];
     facts.extend(path["ana_state"].as_str().map(str::to_owned));
     facts.extend(path["cntlid"].as_u64().map(|id| format!("controller {id}")));

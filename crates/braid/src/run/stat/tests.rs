@@ -9,7 +9,7 @@ fn volume() -> Value {
     json!({
         "name": "v0", "state": "degraded", "policy": "weighted-latency",
         "paths": [{
-            "uri": "nvme-tcp://127.0.0.1:4420/nqn.2026-01.org.braid:target",
+            "path": 7, "uri": "nvme-tcp://127.0.0.1:4420/nqn.2026-01.org.braid:target",
             "state": "connecting", "ana_state": "non-optimized", "cntlid": 65_519,
             "groups": {"read": group, "write": group, "other": group},
             "inflight": 1024, "reads": 123_456_789, "writes": 1, "others": 0,
@@ -36,7 +36,7 @@ fn volume() -> Value {
 
 const SHOWN: &str = "\
 v0: degraded, weighted-latency
-  1  nvme-tcp://127.0.0.1:4420/nqn.2026-01.org.braid:target
+  7  nvme-tcp://127.0.0.1:4420/nqn.2026-01.org.braid:target
      connecting, non-optimized, controller 65519, 1,024 in flight, 12 failed, 3
      waited for room
            I/Os     bytes  chosen  weight  smoothed  score  samples  ignored
