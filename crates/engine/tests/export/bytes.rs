@@ -82,6 +82,18 @@ impl Model {
             || here().any(|c| c.value == value && c.sent < until && !replaced(c.over))
     }
 
+    /// What may be durable once `fua` is: itself, or what was not over when it was sent. That
+    /// another one has replaced it since says nothing, as that one need not be durable.
+    fn durable(&self, fua: &Change, bytes: &[u8]) -> Result<(), String> {
+        let late = || self.0.iter().filter(|c| c.over >= fua.sent);
+        for (at, &value) in (fua.from..).zip(bytes) {
+            if !late().any(|c| c.value == value && (c.from..c.end).contains(&at)) {
+                return Err(format!("byte {at} is {value:#x} and not durable"));
+            }
+        }
+        Ok(())
+    }
+
     /// The bytes of a range, as they may be.
     fn check(&self, from: u64, bytes: &[u8], since: usize, until: usize) -> Result<(), String> {
         for (at, &value) in (from..).zip(bytes) {
@@ -250,15 +262,16 @@ impl Test {
         let (model, now) = (&self.model, self.step);
         let durable = self.rig.disk.durable.as_ref().unwrap().borrow();
         let durable = &durable[FIRST as usize..];
-        let changed = open
-            .change
-            .map_or((0, 0), |at| (model.0[at].from, model.0[at].end));
-        let range = changed.0 as usize..changed.1.max(changed.0) as usize;
+        let change = open.change.map(|at| &model.0[at]);
         let checked = match open.act.what {
             What::Read => model.check(open.act.from, data, open.sent, now),
             What::Flush => model.check(0, &durable[..AREA as usize], open.sent, now),
-            _ if open.act.fua => model.check(changed.0, &durable[range], now, now),
-            _ => Ok(()),
+            _ => match change.filter(|_| open.act.fua) {
+                Some(fua) if fua.from < fua.end => {
+                    model.durable(fua, &durable[fua.from as usize..fua.end as usize])
+                }
+                _ => Ok(()),
+            },
         };
         checked.map_err(|why| format!("{:?}: {why}", open.act))
     }
@@ -305,6 +318,36 @@ proptest! {
         prop_assert!(checked.is_ok(), "{}", checked.unwrap_err());
         prop_assert!(test.rig.lines().is_empty());
     }
+}
+
+/// A write that is over before another one is sent, both beside a trim with FUA: what was durable
+/// with the trim may be the first.
+#[test]
+fn force_unit_access_makes_durable_what_it_came_with_and_no_more() {
+    let act = |who, what, len, fua, pause_ns| Act {
+        who,
+        what,
+        from: 0,
+        len,
+        fua,
+        pause_ns,
+    };
+    let acts = [
+        act(0, What::Write, 4096, false, 0),
+        act(2, What::Trim, 4096, true, 70_000),
+        act(0, What::Write, 1, false, 0),
+    ];
+    Test::new().run(&acts).unwrap();
+    let change = |value, sent, over| Change {
+        from: 0,
+        end: 1,
+        value,
+        sent,
+        over,
+    };
+    let model = Model(vec![change(1, 1, 2), change(2, 3, 9), change(3, 4, 5)]);
+    let durable = |value| model.durable(&model.0[1], &[value]).is_ok();
+    assert_eq!([0, 1, 2, 3].map(durable), [false, false, true, true]);
 }
 
 /// The model bites: a merge with what was there before another change is noticed.
