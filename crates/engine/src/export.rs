@@ -13,6 +13,9 @@
 //! covers all, and byte-granular writes are kept in order by that core alone. An export is a number
 //! of the program's; connections are accepted on the listener of that number, or adopted.
 //!
+//! When a volume is removed its offers are withdrawn and its clients end: its number may be
+//! another's next, and none of them reaches that one.
+//!
 //! A client that connects before its volume is ready waits without a greeting until it is. One that
 //! asked for the block sizes is held to them; for any other, a change that covers blocks partly
 //! becomes read, merge and write, in order with the changes it overlaps. A trim shrinks to the
@@ -278,9 +281,8 @@ impl ExportEngine {
                     self.events.push_back(ExportEvent::Host(event));
                 }
                 HostEvent::Removed(volume) => {
-                    if let Some(ready) = self.ready.get_mut(usize::from(volume)) {
-                        *ready = None;
-                    }
+                    self.forget_volume(volume);
+                    self.events.push_back(ExportEvent::Host(event));
                 }
                 event => self.events.push_back(ExportEvent::Host(event)),
             }

@@ -281,25 +281,19 @@ impl HostEngine {
         }
     }
 
-    /// What happened since. Ends of I/Os come in the order in which they ended.
+    /// What happened since. Ends of I/Os come in the order in which they ended, and before
+    /// word that their volume is removed.
     #[inline]
     pub fn poll_event(&mut self) -> Option<HostEvent> {
+        if let Some(HostEvent::Removed(_)) = self.events.front()
+            && let Some(done) = self.slots.report()
+        {
+            return Some(HostEvent::Done(done));
+        }
         if let Some(event) = self.events.pop_front() {
             return Some(event);
         }
         self.slots.report().map(HostEvent::Done)
-    }
-
-    /// Counters of a path on this core; zero for one that isn't there.
-    pub fn counters(&self, volume: u16, path: PathIndex) -> PathCounters {
-        let Some(number) = self.number(volume, path) else {
-            return PathCounters::default();
-        };
-        let in_flight = self.in_flight(volume, path);
-        PathCounters {
-            in_flight,
-            ..self.paths[number].counters
-        }
     }
 
     /// The selector's statistics (row A9).

@@ -351,6 +351,84 @@ fn a_volume_comes_and_goes_with_all_its_io_ended() {
     }
 }
 
+/// Lets time pass on one core without a load, and has all ends of I/Os.
+fn pass(fleet: &mut Fleet, ns: u64) -> usize {
+    let mut ends = 0;
+    for _ in 0..ns / MS {
+        fleet.world.pass(MS);
+        while let Some(event) = { fleet.hosts[0].borrow_mut().poll_event() } {
+            match event {
+                HostEvent::Done(done) => {
+                    assert_eq!(done.outcome, Outcome::Done);
+                    ends += 1;
+                }
+                event => fleet.pass_on(event),
+            }
+        }
+    }
+    ends
+}
+
+#[test]
+fn a_volume_whose_removal_takes_longer_than_asked_is_not_looked_at_for_that() {
+    let mut fleet = Fleet::new(1, 1, target(1));
+    fleet.world.nodes[HOST].disks = vec![Disk::new(1 << 20)];
+    fleet.world.nodes[HOST].disks[0].delay_ns = 2 * SECOND;
+    let mut more = volume(vec![device(0)]);
+    more.recovery = Recovery::default();
+    fleet.change(Change::AddVolume(Box::new(more))).unwrap();
+    let mut io = write(1, 40);
+    io.volume = 1;
+    let now_ns = fleet.world.now_ns;
+    fleet.hosts[0].borrow_mut().submit(&io, now_ns).unwrap();
+    fleet.ask(Change::RemoveVolume(1), 5 * MS);
+    for _ in 0..100 {
+        fleet.world.pass(MS);
+        let mut host = fleet.hosts[0].borrow_mut();
+        let now_ns = fleet.world.now_ns;
+        host.handle_timeout(now_ns);
+        let due = host.poll_timeout();
+        assert!(due.is_none_or(|due| due > now_ns), "{due:?} at {now_ns}");
+    }
+    pass(&mut fleet, 4 * SECOND);
+    assert_eq!(fleet.answers.len(), 1);
+}
+
+#[test]
+fn t13_a_flush_before_leaving_that_comes_late_does_not_count_for_a_later_one() {
+    let mut target = target(2);
+    target.subsystem.volatile_write_cache = true;
+    let mut fleet = Fleet::new(1, 2, target);
+    let writes = |fleet: &mut Fleet, first: u64| {
+        for block in 0..4 {
+            let io = write(first + block, block);
+            let now_ns = fleet.world.now_ns;
+            fleet.hosts[0].borrow_mut().submit(&io, now_ns).unwrap();
+        }
+        assert_eq!(pass(fleet, 5 * MS), 4);
+    };
+    let remove = Change::RemovePath {
+        volume: 0,
+        path: P0,
+        force: false,
+    };
+    writes(&mut fleet, 0);
+    fleet.world.nodes[TARGET].disks[0].delay_ns = SECOND;
+    fleet.ask(remove.clone(), 100 * MS);
+    pass(&mut fleet, 200 * MS);
+    let why = fleet.answers.remove(0).1.unwrap_err();
+    assert!(why.contains("didn't flush"), "{why}");
+    // What is written now isn't covered by the flush that is still under way.
+    fleet.world.nodes[TARGET].disks[0].delay_ns = 0;
+    writes(&mut fleet, 8);
+    fleet.world.nodes[TARGET].disks[0].delay_ns = 3 * SECOND;
+    fleet.ask(remove, 60 * SECOND);
+    pass(&mut fleet, 3 * SECOND);
+    assert!(fleet.answers.is_empty(), "{:?}", fleet.answers);
+    pass(&mut fleet, 3 * SECOND);
+    assert_eq!(fleet.answers.remove(0).1, made(P0));
+}
+
 /// Random changes, lost connections and silences under load, and then peace: every I/O ends once
 /// and well, every change is answered once, nothing is in flight, and what was not removed is live.
 fn history(seed: u64, cores: u16) {

@@ -21,6 +21,8 @@ pub(super) struct Client {
     pub export: u32,
     /// What it was when the client came.
     pub volume: u16,
+    /// That was removed: what is asked of that number now is another volume's.
+    pub orphan: bool,
     /// Who it is.
     pub reader: Reader,
     /// Bytes of the shared arena that its requests have.
@@ -88,7 +90,8 @@ impl ExportEngine {
             ..Client::default()
         };
         self.counters[export as usize].clients += 1;
-        if self.ready.get(usize::from(volume))?.is_some() {
+        let ready = self.ready.get(usize::from(volume));
+        if ready.is_some_and(Option::is_some) {
             self.begin_session(client, now_ns);
         }
         Some(self.conn_of(client))
@@ -98,7 +101,7 @@ impl ExportEngine {
     pub(super) fn greet(&mut self, volume: u16) {
         for client in 0..self.config.clients_max {
             let it = &self.clients[usize::from(client)];
-            if matches!(it.state, State::Waiting) && it.volume == volume {
+            if matches!(it.state, State::Waiting) && it.volume == volume && !it.orphan {
                 self.begin_session(client, self.course.now_ns);
                 self.outputs.push_back(Output::Resume(self.conn_of(client)));
             }
@@ -228,18 +231,39 @@ impl ExportEngine {
     /// Clients of one export, or all, are told that it is over.
     pub(super) fn shut(&mut self, export: Option<u32>, drain_ns: u64, now_ns: u64) {
         for client in 0..self.config.clients_max {
-            let (conn, abort) = (self.conn_of(client), true);
-            let it = &mut self.clients[usize::from(client)];
-            if export.is_some_and(|export| export != it.export) {
-                continue;
+            let of = self.clients[usize::from(client)].export;
+            if export.is_none_or(|export| export == of) {
+                self.shut_one(client, drain_ns, now_ns);
             }
-            match &mut it.state {
-                State::Free => {}
-                State::Waiting => self.outputs.push_back(Output::Close { conn, abort }),
-                State::Session(session) => {
-                    session.shutdown(drain_ns, now_ns);
-                    self.touch(client);
-                }
+        }
+    }
+
+    fn shut_one(&mut self, client: u16, drain_ns: u64, now_ns: u64) {
+        let (conn, abort) = (self.conn_of(client), true);
+        match &mut self.clients[usize::from(client)].state {
+            State::Free => {}
+            State::Waiting => self.outputs.push_back(Output::Close { conn, abort }),
+            State::Session(session) => {
+                session.shutdown(drain_ns, now_ns);
+                self.touch(client);
+            }
+        }
+    }
+
+    /// A volume is gone from this core: nobody is served from its number any more.
+    pub(super) fn forget_volume(&mut self, volume: u16) {
+        if let Some(ready) = self.ready.get_mut(usize::from(volume)) {
+            *ready = None;
+        }
+        let offers = self.offers.iter_mut();
+        for offer in offers.filter(|it| it.as_ref().is_some_and(|it| it.volume == volume)) {
+            *offer = None;
+        }
+        for client in 0..self.config.clients_max {
+            let it = &mut self.clients[usize::from(client)];
+            if it.volume == volume && !it.is_free() && !it.orphan {
+                it.orphan = true;
+                self.shut_one(client, 0, self.course.now_ns);
             }
         }
     }

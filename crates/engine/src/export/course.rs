@@ -2,8 +2,8 @@
 use super::ExportEngine;
 use super::ranges::Change;
 use super::table::{Stage, Work};
-use crate::host::{Io, IoDone, IoOp, SubmitError, VolumeInfo};
-use crate::limits::{BUFFER_MAX, IO_BYTES_MAX, REQUEST_IOS_MAX};
+use crate::host::{Io, IoDone, IoOp, SubmitError};
+use crate::limits::{BUFFER_MAX, REQUEST_IOS_MAX};
 use crate::machine::{Memory, Output, Span};
 use alloc::collections::VecDeque;
 use alloc::vec;
@@ -56,16 +56,10 @@ impl ExportEngine {
         self.wait_for_memory(ticket);
     }
 
-    fn info(&self, volume: u16) -> VolumeInfo {
-        self.ready[usize::from(volume)].unwrap_or(VolumeInfo {
-            bytes: 0,
-            block_shift: 9,
-            transfer_max: IO_BYTES_MAX,
-        })
-    }
-
-    pub(super) fn block(&self, volume: u16) -> u32 {
-        1 << self.info(volume).block_shift
+    /// Bytes of a block; any will do for a volume that is gone.
+    fn block(&self, volume: u16) -> u32 {
+        let info = self.ready[usize::from(volume)];
+        1 << info.map_or(9, |info| info.block_shift)
     }
 
     /// It has its memory.
@@ -86,8 +80,8 @@ impl ExportEngine {
 
     /// All of a request is here: it begins when no change that it overlaps is in the way.
     pub(super) fn order(&mut self, ticket: u32) {
-        let block = self.block(self.table[ticket].volume);
         let work = &mut self.table[ticket];
+        let block = work.block;
         if !work.request.kind.is_change() {
             return self.start(ticket);
         }
@@ -117,14 +111,16 @@ impl ExportEngine {
 
     /// Asks for as many of a request's I/Os as may be.
     fn pump(&mut self, ticket: u32) {
-        let info = self.info(self.table[ticket].volume);
         loop {
             let work = &mut self.table[ticket];
+            let client = &self.clients[usize::from(work.client)];
+            if client.orphan && work.failed.is_none() {
+                work.failed = Some(Errno::Shutdown);
+            }
             if work.failed.is_some() || work.outstanding == REQUEST_IOS_MAX {
                 break;
             }
-            let source = self.clients[usize::from(work.client)].reader.source;
-            let Some(io) = next_io(work, &info, source, ticket) else {
+            let Some(io) = next_io(work, client.reader.source, ticket) else {
                 break;
             };
             match self.host.submit(&io, self.course.now_ns) {
@@ -215,8 +211,8 @@ impl ExportEngine {
         let mut any = false;
         while let Some(ticket) = self.course.merges.pop() {
             any = true;
-            let block = self.block(self.table[ticket].volume);
             let work = &mut self.table[ticket];
+            let block = work.block;
             for edge in &work.edges[..usize::from(work.edge_count)] {
                 let (from, to) = (edge.from as usize, edge.to as usize);
                 if work.request.kind == Kind::WriteZeroes {
@@ -277,8 +273,8 @@ impl Work {
 }
 
 /// The next I/O of a request in its stage.
-fn next_io(work: &Work, info: &VolumeInfo, source: u64, ticket: u32) -> Option<Io> {
-    let block = 1 << info.block_shift;
+fn next_io(work: &Work, source: u64, ticket: u32) -> Option<Io> {
+    let block = work.block;
     let io = |op, offset, length, span| Io {
         volume: work.volume,
         op,

@@ -69,7 +69,7 @@ impl ExportEngine {
 
     /// Memory of its client's own, or none where it needs none.
     fn take_own(&mut self, ticket: u32) -> bool {
-        let (need, block) = (self.need(ticket), self.block(self.table[ticket].volume));
+        let (need, block) = (self.need(ticket), self.table[ticket].block);
         let work = &mut self.table[ticket];
         let it = &mut self.clients[usize::from(work.client)];
         if need > 0 && !it.own_used && need <= self.pool.own_bytes {
@@ -83,7 +83,7 @@ impl ExportEngine {
     }
 
     fn take_shared(&mut self, ticket: u32) -> bool {
-        let (need, block) = (self.need(ticket), self.block(self.table[ticket].volume));
+        let (need, block) = (self.need(ticket), self.table[ticket].block);
         let may_hold = self.may_hold(ticket);
         let work = &mut self.table[ticket];
         let taken = may_hold && work.allocate(block, &mut self.pool.shared);
@@ -96,7 +96,7 @@ impl ExportEngine {
     /// Bytes of the arena that a request takes.
     fn need(&self, ticket: u32) -> u64 {
         let work = &self.table[ticket];
-        work.memory(self.block(work.volume))
+        work.memory(work.block)
     }
 
     /// Whether the client's share allows it. One request each is always allowed; of what is free

@@ -50,6 +50,8 @@ pub(super) struct Work {
     pub client: u16,
     pub request: Request,
     pub volume: u16,
+    /// Bytes of its blocks, as they were when the request began.
+    pub block: u32,
     /// Range of the I/Os on the volume, in whole blocks; empty where there is nothing to do.
     pub start: u64,
     pub end: u64,
@@ -85,6 +87,7 @@ impl Table {
             client: 0,
             request: Request::flush(0),
             volume: 0,
+            block: 512,
             start: 0,
             end: 0,
             cursor: 0,
@@ -127,6 +130,7 @@ impl Work {
         let down = |at: u64| at & mask;
         let up = |at: u64| (at + u64::from(block) - 1) & mask;
         (self.client, self.volume, self.request) = (client, volume, request);
+        self.block = block;
         (self.start, self.end) = match request.kind {
             // What is covered whole; an inner range may be empty.
             Kind::Trim | Kind::WriteZeroes => (up(offset), down(end).max(up(offset))),

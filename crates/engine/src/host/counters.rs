@@ -37,6 +37,18 @@ impl PathCounters {
 }
 
 impl HostEngine {
+    /// Counters of a path on this core; zero for one that isn't there.
+    pub fn counters(&self, volume: u16, path: PathIndex) -> PathCounters {
+        let Some(number) = self.number(volume, path) else {
+            return PathCounters::default();
+        };
+        let in_flight = self.in_flight(volume, path);
+        PathCounters {
+            in_flight,
+            ..self.paths[number].counters
+        }
+    }
+
     /// I/Os that the other cores have in flight on a path, as they published (T47).
     pub fn set_elsewhere(&mut self, volume: u16, path: PathIndex, in_flight: u32) {
         if let Some(number) = self.number(volume, path) {

@@ -7,7 +7,7 @@
 //! its writes is held (T9), its connections are over, and, on core 0, all other cores have said so;
 //! what it had in its cache unflushed then fails the volume's next flush (T13).
 use super::change::{Order, What, is_device};
-use super::path::{Path, Phase, Role, Will};
+use super::path::{Farewell, Path, Phase, Role, Will};
 use super::types::{HostEvent, PathConfig, PathKind, PathNews, VolumeConfig};
 use super::{HostEngine, VACANT, Volume, device, report};
 use crate::machine::Output;
@@ -250,7 +250,8 @@ impl HostEngine {
             || path.parted
             || self.settings.core != 0
             || path.comeback.at_ns.is_some();
-        over && told && path.lane.is_empty() && path.held.is_empty()
+        let ended = !path.farewell.is_out();
+        over && told && ended && path.lane.is_empty() && path.held.is_empty()
     }
 
     /// Nothing refers to a path any more: its place is free on this core.
@@ -275,6 +276,7 @@ impl HostEngine {
     pub(super) fn flush_for_good(&mut self, number: usize, now_ns: u64) {
         let token = (number as u32) << 16 | FAREWELL;
         let path = &mut self.paths[number];
+        path.farewell = Farewell::Out;
         if let PathKind::Device { device, .. } = path.kind {
             let request = device::flush(device, token);
             return self.outputs.push(Output::Device(request));
@@ -285,7 +287,7 @@ impl HostEngine {
         let conn = path.conn(Role::Io);
         match given {
             true => self.outputs.transmit(conn),
-            false => path.farewell = Some(false),
+            false => path.farewell = Farewell::Ended(false),
         }
     }
 
@@ -294,7 +296,10 @@ impl HostEngine {
     pub(super) fn flushed_for_good(&mut self, token: u32, done: bool) {
         let path = self.paths.get_mut((token >> 16) as usize);
         if let Some(path) = path.filter(|_| token & FAREWELL == FAREWELL) {
-            path.farewell = Some(done);
+            path.farewell = match path.farewell {
+                Farewell::Out => Farewell::Ended(done),
+                _ => Farewell::None,
+            };
         }
     }
 

@@ -105,10 +105,30 @@ pub(super) struct Path {
     pub errand: Option<(Step, u32)>,
     /// Its queue was closed in order: it leaves, and doesn't count as lost.
     pub parted: bool,
-    /// The flush before it leaves has ended, well or not.
-    pub farewell: Option<bool>,
+    /// The flush before it leaves.
+    pub farewell: Farewell,
     /// It can't be beside another path.
     pub refused: bool,
+}
+
+/// A flush that belongs to no I/O: nothing but its path tells one from the next, so there is never
+/// more than one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Farewell {
+    /// None was asked for.
+    None,
+    /// Under way.
+    Out,
+    /// Under way still, and whoever asked has given up: it covers nothing completed since (T13).
+    Late,
+    /// It has ended, well or not.
+    Ended(bool),
+}
+
+impl Farewell {
+    pub(super) fn is_out(self) -> bool {
+        matches!(self, Self::Out | Self::Late)
+    }
 }
 
 /// What was decided about a path by hand.
@@ -184,7 +204,7 @@ impl Path {
             will: Will::Used,
             errand: None,
             parted: false,
-            farewell: None,
+            farewell: Farewell::None,
             refused: false,
         }
     }

@@ -5,7 +5,7 @@
 //! A stage that loses its path goes on as for any lost path, and one whose time is over is called
 //! off, or forced, as was asked. Whatever happens, whoever asked is answered once.
 use super::change::{Job, Stage, What};
-use super::path::{Link, Phase, Role};
+use super::path::{Farewell, Link, Phase, Role};
 use super::types::HostEvent;
 use super::{HostEngine, VACANT};
 use alloc::format;
@@ -149,9 +149,11 @@ impl HostEngine {
         let path = &mut self.paths[number];
         let live = path.phase == Phase::Live;
         if live && (job.unflushed || path.unflushed_elsewhere) {
-            path.farewell = None;
             job.stage = Stage::Flush;
-            self.flush_for_good(number, now_ns);
+            match path.farewell.is_out() {
+                true => path.farewell = Farewell::Late,
+                false => self.flush_for_good(number, now_ns),
+            }
         } else {
             job.stage = Stage::Part;
             self.order(job, What::Part, now_ns);
@@ -160,12 +162,13 @@ impl HostEngine {
 
     fn flush_ended(&mut self, job: &mut Job, number: usize, now_ns: u64) -> bool {
         match self.paths[number].farewell {
-            None => {}
-            Some(true) => {
+            Farewell::Out | Farewell::Late => {}
+            Farewell::None => self.flush_for_good(number, now_ns),
+            Farewell::Ended(true) => {
                 job.stage = Stage::Part;
                 self.order(job, What::Part, now_ns);
             }
-            Some(false) => return self.give_up(job, number, now_ns),
+            Farewell::Ended(false) => return self.give_up(job, number, now_ns),
         }
         false
     }
@@ -229,6 +232,10 @@ impl HostEngine {
     /// One stage of a change of a volume; true: it is over.
     fn advance_volume(&mut self, job: &mut Job, now_ns: u64) -> bool {
         let late = job.until_ns <= now_ns;
+        if late {
+            // It goes on however late it is, and nobody need be woken for that again.
+            job.until_ns = u64::MAX;
+        }
         match job.stage {
             Stage::Open => {
                 let tried = self.paths_of(job.volume).all(|path| path.comeback.tried);

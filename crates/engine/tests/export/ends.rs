@@ -1,7 +1,8 @@
 //! Clients that die, whatever they were about, and exports that go away.
 use super::common::{HOST, MS, SECOND, TARGET};
 use super::rig::{Plain, Rig, Setup, config, offer};
-use engine::export::ExportControl;
+use engine::export::{ExportControl, ExportEvent};
+use engine::host::{Change, HostControl, HostEvent, Recovery};
 use nbd::wire::cmd;
 use nbd::{Errno, Kind, Request};
 
@@ -165,4 +166,43 @@ fn a_drain_is_over_in_time() {
     assert_eq!(rig.lines().len(), 1, "{:?}", rig.lines());
     rig.pass(10 * SECOND);
     rig.at_rest();
+}
+
+#[test]
+fn a_volume_that_is_removed_takes_its_clients_and_offers_along() {
+    let mut setup = Setup::default();
+    setup.host.volumes[0].recovery = Recovery::default();
+    let volume = setup.host.volumes[0].clone();
+    let mut rig = Rig::ready(setup);
+    let client = rig.connect(config(4));
+    rig.write(client, 0, &super::pattern(0, 4096, 1));
+    let change = |ticket, change| {
+        ExportControl::Host(HostControl::Change {
+            ticket,
+            change,
+            wait_ns: 5 * SECOND,
+        })
+    };
+    rig.world.nodes[TARGET].disks[0].delay_ns = 100 * MS;
+    rig.submit(client, Request::new(0, Kind::Read, 0, 4096), &[]);
+    rig.pass(MS);
+    rig.control(change(1, Change::RemoveVolume(0)));
+    rig.until(10 * SECOND, |rig| rig.is_closed(client));
+    let ended = rig.ended(client);
+    assert_eq!(ended.len(), 1);
+    assert_eq!(ended[0].result, Ok(()), "it was under way");
+    rig.pass(SECOND);
+    rig.at_rest();
+    // Its number is the next one's.
+    rig.events.clear();
+    rig.control(change(2, Change::AddVolume(Box::new(volume))));
+    rig.until(10 * SECOND, Rig::is_ready);
+    let ready = |event: &ExportEvent| matches!(event, ExportEvent::Host(HostEvent::Ready(0, _)));
+    assert!(rig.events.iter().any(ready), "{:?}", rig.events);
+    let client = rig.begin(config(4));
+    rig.until(SECOND, |rig| rig.is_closed(client));
+    rig.at_rest();
+    rig.control(ExportControl::Offer(0, offer(false)));
+    let client = rig.connect(config(4));
+    assert!(rig.read(client, 0, 4096) == super::pattern(0, 4096, 1));
 }
