@@ -6,9 +6,10 @@ mod common;
 use common::*;
 use engine::DeviceId;
 use engine::host::{
-    HoldReason, HostControl, HostEvent, IoOp, NO_PATH, PathKind, PathState, Recovery, WriteFailover,
+    HoldReason, HostControl, HostEvent, Io, IoOp, NO_PATH, PathKind, PathState, Recovery,
+    WriteFailover,
 };
-use engine::machine::DeviceError;
+use engine::machine::{DeviceError, Span};
 use engine::target::{TargetControl, TargetEngine};
 use nvme::host::AnaState;
 use policy::{Group, Knobs, Policy};
@@ -150,6 +151,40 @@ fn t09_a_late_write_is_lost_with_immediate_and_never_with_fenced() {
         assert_eq!(stats.held_total, 1);
         assert!(stats.held_ns_max >= HELD_NS);
         at_rest(&rig, 2);
+    }
+}
+
+/// In the capsule, and by R2T.
+#[test]
+fn t07_a_write_that_is_repeated_sends_the_same_bytes_again() {
+    for length in [4096, 64 << 10] {
+        let mut rig = rig_with(2, |_| ());
+        let disk = rig.world.nodes[TARGET].disks[0].clone();
+        *disk.log.borrow_mut() = Some(Vec::new());
+        let source = &mut rig.world.nodes[HOST].arena.0[..length as usize];
+        fill(source, 3, 1);
+        let source = source.to_vec();
+        let io = Io {
+            length,
+            span: Span { at: 0, len: length },
+            ..write(3, 0)
+        };
+        // The disk executes it, and its path is gone before it can say so.
+        rig.world.nodes[TARGET].disks[0].delay_ns = 20 * MS;
+        rig.submit(&io).unwrap();
+        rig.world.pass(10 * MS);
+        rig.world.nodes[TARGET].disks[0].delay_ns = 0;
+        let path = u32::from(rig.host.borrow().in_flight(0, P1) > 0);
+        rig.world.cut(HOST, path);
+        assert!(rig.run(60 * SECOND, |_, done| done.len() == 1));
+        assert_eq!(rig.done[0].outcome, Outcome::Done);
+        let log = disk.log.borrow();
+        let executed = log.as_ref().unwrap();
+        let bytes: Vec<_> = executed.iter().map(|(_, bytes)| bytes).collect();
+        assert_eq!(bytes.len(), 2, "on either path");
+        assert!(bytes.iter().all(|bytes| **bytes == source));
+        let at = |n: usize| executed[n].0.offset;
+        assert_eq!(at(0), at(1));
     }
 }
 
