@@ -2,7 +2,7 @@
 //!
 //! * [`scenario`]: TOML to plans; [`catalog`]: those that come with braid; [`family`]: random ones
 //! * [`measure`]: the runs; [`bounds`]: what could be reached
-//! * [`show`], [`report`]: how it is told
+//! * [`mod@show`], [`report`]: how it is told
 mod bounds;
 mod catalog;
 mod family;
