@@ -37,7 +37,7 @@ pub struct Words {
     /// What to do; everything but read and randread DESTROYS the data on the volume
     #[arg(long, visible_alias = "readwrite", value_enum, default_value = "read")]
     pub rw: Rw,
-    /// Block size, or one for reads and one for writes: 4k or 4k,64k; multiples of 512, 512 to 1m
+    /// Block size, or one for reads and one for writes: 4k or 4k,64k; multiples of 512, 512 to 32m
     #[arg(long, value_name = "SIZE", default_value = "4k", allow_hyphen_values = true,
           value_parser = Sizes::parse_bs)]
     pub bs: Sizes,

@@ -89,7 +89,7 @@ pub enum PolicyVerb {
     Set {
         /// Volume
         volume: String,
-        /// numa, round-robin, round-robin:BYTES, queue-depth or weighted-latency
+        /// numa, round-robin, round-robin:BYTES, queue-depth, weighted-latency or soonest
         policy: String,
         #[command(flatten)]
         common: Common,
@@ -157,7 +157,7 @@ pub enum PathVerb {
 pub struct PathArgs {
     /// Volume
     volume: String,
-    /// Path URI; or its number, as `braid stat` shows it
+    /// Path URI; of one that is there, also its number as `braid stat` shows it
     path: String,
     #[command(flatten)]
     common: Common,

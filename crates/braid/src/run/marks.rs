@@ -10,7 +10,7 @@ use super::state;
 use anyhow::Context;
 use engine::host::WriteFailover;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -92,9 +92,10 @@ impl Marks {
                     self.path.display()
                 ),
             };
-            let moved = match uris == mark.paths {
-                true => "",
-                false => "; its paths were others then, and may have led elsewhere",
+            let moved = if same(&uris, &mark.paths) {
+                ""
+            } else {
+                "; its paths were others then, and may have led elsewhere"
             };
             format!(
                 "{name}: was not stopped cleanly, and its controllers may yet execute what they \
@@ -142,10 +143,29 @@ impl Marks {
     }
 }
 
+/// Whether both are the same paths, in whatever order.
+fn same(a: &[String], b: &[String]) -> bool {
+    let set = |uris: &[String]| uris.iter().cloned().collect::<BTreeSet<_>>();
+    set(a) == set(b)
+}
+
 fn uris(volume: &Volume) -> Vec<String> {
     volume
         .paths
         .iter()
         .map(|path| path.uri.to_string())
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::same;
+
+    #[test]
+    fn the_order_of_paths_says_nothing() {
+        let of =
+            |uris: &[&str]| -> Vec<String> { uris.iter().map(|uri| uri.to_string()).collect() };
+        assert!(same(&of(&["a", "b"]), &of(&["b", "a"])));
+        assert!(!same(&of(&["a", "b"]), &of(&["a"])));
+    }
 }
