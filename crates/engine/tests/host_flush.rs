@@ -4,22 +4,7 @@ mod common;
 
 use common::*;
 use engine::host::{HostEvent, IoOp, PathState, Recovery};
-use policy::PathIndex;
 use volume::Outcome;
-
-const P0: PathIndex = PathIndex(0);
-const P1: PathIndex = PathIndex(1);
-
-/// Nothing waits, and nothing is counted as in flight.
-fn at_rest(rig: &Rig, paths: u8) {
-    let host = rig.host.borrow();
-    let stats = host.hold_stats(0);
-    let waiting = stats.held + stats.behind + stats.queued + stats.delayed;
-    assert_eq!(waiting, 0, "{stats:?}");
-    for path in (0..paths).map(PathIndex) {
-        assert_eq!(host.in_flight(0, path), 0);
-    }
-}
 
 /// A rig whose target has a volatile write cache.
 fn cached(paths: u32, change: impl FnOnce(&mut Recovery)) -> Rig {

@@ -141,18 +141,12 @@ impl Selector {
             Policy::RoundRobin { bytes } => self.round_robin.choose(bytes, request.length, paths),
             Policy::QueueDepth => queue_depth::choose(paths, &self.in_flight),
             Policy::WeightedLatency => self.weighted.choose(request.group, paths),
-            Policy::Soonest => return self.soonest(request, paths),
+            Policy::Soonest => self.soonest.choose(request, paths, &self.in_flight),
         }?;
-        self.in_flight[chosen] += 1;
-        self.selections[request.group as usize][chosen] += 1;
-        Some(PathIndex(chosen as u8))
-    }
-
-    /// `soonest` also books what it chose.
-    fn soonest(&mut self, request: &Request, paths: &[PathView]) -> Option<PathIndex> {
-        let chosen = self.soonest.choose(request, paths, &self.in_flight)?;
-        let own = self.in_flight[chosen];
-        self.ticket = self.soonest.begin(chosen, request, &paths[chosen], own);
+        if self.policy == Policy::Soonest {
+            let own = self.in_flight[chosen];
+            self.ticket = self.soonest.begin(chosen, request, &paths[chosen], own);
+        }
         self.in_flight[chosen] += 1;
         self.selections[request.group as usize][chosen] += 1;
         Some(PathIndex(chosen as u8))

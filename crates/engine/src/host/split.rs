@@ -109,6 +109,23 @@ struct Split {
     rest: u32,
 }
 
+impl Split {
+    /// Nothing of it was cut off.
+    fn of(whole: Io) -> Self {
+        Self {
+            whole,
+            cursor: 0,
+            carrying: false,
+            helpers: 0,
+            busy: false,
+            failed: None,
+            path: NO_PATH,
+            owner: NONE,
+            rest: 0,
+        }
+    }
+}
+
 /// What the slots carry, by slot.
 pub(super) struct Splits {
     table: Vec<Split>,
@@ -119,19 +136,8 @@ pub(super) struct Splits {
 
 impl Splits {
     pub(super) fn new(slots: u32, io: Io) -> Self {
-        let split = Split {
-            whole: io,
-            cursor: 0,
-            carrying: false,
-            helpers: 0,
-            busy: false,
-            failed: None,
-            path: NO_PATH,
-            owner: NONE,
-            rest: 0,
-        };
         Self {
-            table: alloc::vec![split; slots as usize],
+            table: alloc::vec![Split::of(io); slots as usize],
             helpers: 0,
             helpers_max: slots / 2,
         }
@@ -208,17 +214,7 @@ impl HostEngine {
     pub(super) fn split(&mut self, index: u32, now_ns: u64) {
         let slot = self.slots.get_mut(index);
         (slot.course.split, slot.course.watched) = (true, true);
-        *self.splits.of(index) = Split {
-            whole: slot.io,
-            cursor: 0,
-            carrying: false,
-            helpers: 0,
-            busy: false,
-            failed: None,
-            path: NO_PATH,
-            owner: NONE,
-            rest: 0,
-        };
+        *self.splits.of(index) = Split::of(slot.io);
         if !self.fence_whole(index) {
             self.cut_on(index, now_ns);
         }
