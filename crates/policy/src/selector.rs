@@ -141,15 +141,20 @@ impl Selector {
             Policy::RoundRobin { bytes } => self.round_robin.choose(bytes, request.length, paths),
             Policy::QueueDepth => queue_depth::choose(paths, &self.in_flight),
             Policy::WeightedLatency => self.weighted.choose(request.group, paths),
-            Policy::Soonest => self.soonest.choose(request, paths, &self.in_flight),
+            Policy::Soonest => self.choose_soonest(request, paths),
         }?;
-        if self.policy == Policy::Soonest {
-            let own = self.in_flight[chosen];
-            self.ticket = self.soonest.begin(chosen, request, &paths[chosen], own);
-        }
         self.in_flight[chosen] += 1;
         self.selections[request.group as usize][chosen] += 1;
         Some(PathIndex(chosen as u8))
+    }
+
+    /// Apart, so that the others don't pay for its registers and its ticket.
+    #[inline(never)]
+    fn choose_soonest(&mut self, request: &Request, paths: &[PathView]) -> Option<usize> {
+        let chosen = self.soonest.choose(request, paths, &self.in_flight)?;
+        let own = self.in_flight[chosen];
+        self.ticket = self.soonest.begin(chosen, request, &paths[chosen], own);
+        Some(chosen)
     }
 
     /// What has to come back with the end of the I/O that was placed last, as
@@ -185,9 +190,7 @@ impl Selector {
         assert!(self.in_flight[path] > 0, "completed, but not selected");
         self.in_flight[path] -= 1;
         if self.policy == Policy::Soonest {
-            let own = self.in_flight[path];
-            self.soonest.complete(done, own, path < self.paths);
-            return Noted::default();
+            return self.complete_soonest(done);
         }
         // A head with a single path has nothing to learn (row A2).
         if self.policy != Policy::WeightedLatency
@@ -198,6 +201,14 @@ impl Selector {
             return Noted::default();
         }
         self.weighted.sample(done, &self.knobs)
+    }
+
+    #[inline(never)]
+    fn complete_soonest(&mut self, done: &Completion) -> Noted {
+        let path = usize::from(done.path.0);
+        let own = self.in_flight[path];
+        self.soonest.complete(done, own, path < self.paths);
+        Noted::default()
     }
 
     /// Calculates the weights that closed windows asked for ([`Noted::weigh`]): once per loop turn,

@@ -32,8 +32,9 @@ struct Layer {
 
 /// How the cost of one I/O comes out of a run.
 enum Count {
-    /// The last argument is a number of iterations: difference of two runs.
-    Iterations,
+    /// The last argument is a number of iterations: difference of two runs. What the same loop
+    /// costs with these arguments instead is taken off, if there are any.
+    Iterations { alone: &'static [&'static str] },
     /// Only what functions of this name's beginning do counts; the program prints the number of
     /// I/Os.
     Measured(&'static str),
@@ -45,12 +46,14 @@ const LAYERS: [Layer; 12] = [
         "braid-policy",
         "policy_cost",
         &["weighted-latency", "2"],
+        &["none", "2"],
     ),
     Layer::iterations(
         "engine: host, 2 paths, no protocol",
         "braid-engine",
         "engine_cost",
         &["2"],
+        &[],
     ),
     Layer::measured("nvme host: read", "host_cost", &[]),
     Layer::measured("nvme host: read, SUCCESS flag", "host_cost", &["success"]),
@@ -74,13 +77,14 @@ impl Layer {
         package: &'static str,
         example: &'static str,
         arguments: &'static [&'static str],
+        alone: &'static [&'static str],
     ) -> Self {
         Self {
             name,
             package,
             example,
             arguments,
-            count: Count::Iterations,
+            count: Count::Iterations { alone },
         }
     }
 
@@ -116,17 +120,9 @@ impl Layer {
     fn measure(&self, root: &Path) -> Result<f64> {
         let program = super::build(root, &["-p", self.package, "--example", self.example])?;
         match self.count {
-            Count::Iterations => {
-                let run = |iterations: u64| {
-                    let iterations = iterations.to_string();
-                    let mut arguments = self.arguments.to_vec();
-                    arguments.push(&iterations);
-                    Ok::<u64, anyhow::Error>(
-                        callgrind::run(&program, &arguments, None)?.instructions,
-                    )
-                };
-                let (few, many) = (run(ITERATIONS)?, run(2 * ITERATIONS)?);
-                Ok(many.saturating_sub(few) as f64 / ITERATIONS as f64)
+            Count::Iterations { alone: [] } => per_iteration(&program, self.arguments),
+            Count::Iterations { alone } => {
+                Ok(per_iteration(&program, self.arguments)? - per_iteration(&program, alone)?)
             }
             Count::Measured(function) => {
                 let function = format!("{}::{function}*", self.example);
@@ -138,6 +134,18 @@ impl Layer {
             }
         }
     }
+}
+
+/// What one more iteration costs; start-up is in both runs.
+fn per_iteration(program: &Path, arguments: &[&str]) -> Result<f64> {
+    let run = |iterations: u64| {
+        let iterations = iterations.to_string();
+        let mut arguments = arguments.to_vec();
+        arguments.push(&iterations);
+        callgrind::run(program, &arguments, None)
+    };
+    let (few, many) = (run(ITERATIONS)?, run(2 * ITERATIONS)?);
+    Ok(many.instructions.saturating_sub(few.instructions) as f64 / ITERATIONS as f64)
 }
 
 /// Measures every layer.
