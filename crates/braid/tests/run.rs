@@ -425,6 +425,88 @@ fn a_reload_is_all_or_nothing() {
     engine.end();
 }
 
+fn mode(path: &Path) -> u32 {
+    std::fs::metadata(path).unwrap().permissions().mode() & 0o777
+}
+
+#[test]
+fn an_export_is_added_for_whom_it_is_meant_in_either_spelling() {
+    let Some(engine) = engine() else { return };
+    let gid = rustix::process::getegid().as_raw().to_string();
+    for (name, prefix) in [("a.sock", ""), ("b.sock", "nbd:")] {
+        let path = engine.path(name);
+        let export = format!("{prefix}unix:{}", path.display());
+        let add = ["export", "add", "v0", &export, "--group", &gid];
+        let added = engine.json(&[&add[..], &["--mode", "0660"]].concat());
+        assert_eq!(mode(&path), 0o660);
+        let shown = added["uri"].as_str().unwrap();
+        let other = format!("unix:{}", path.display());
+        let remove = if prefix.is_empty() { shown } else { &other };
+        engine.json(&["export", "remove", "v0", remove]);
+        assert!(!path.exists());
+    }
+    let unix = format!("unix:{}", engine.path("a.sock").display());
+    for (words, code, part) in [
+        (["v0", "tcp::0", "--mode", "0660"], 1, "a TCP port has none"),
+        (["v0", "ublk:0", "--mode", "0660"], 2, "write unix:/path"),
+        (["v0", &unix, "--mode", "0777"], 2, "octal"),
+        (["v0", &unix, "--group", "no-such-group"], 1, "no group"),
+    ] {
+        let output = engine.ask(&[&["export", "add"][..], &words].concat());
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(code), "{error}");
+        assert!(error.contains(part), "{error}");
+        assert!(!engine.path("a.sock").exists());
+    }
+    engine.end();
+}
+
+#[test]
+fn a_reload_changes_who_may_connect_and_nobody_is_disconnected_for_it() {
+    let Some(engine) = engine() else { return };
+    let reload = |more: &str| {
+        config(engine.directory.path(), more);
+        let output = engine.ask(&["reload"]);
+        let text = if output.status.success() {
+            output.stdout
+        } else {
+            output.stderr
+        };
+        String::from_utf8(text).unwrap()
+    };
+    let mut client = UnixStream::connect(engine.path("v0.sock")).unwrap();
+    client.read_exact(&mut [0; 18]).unwrap();
+    // What follows the export is of it.
+    let text = reload("mode = \"0666\"\n");
+    assert!(text.starts_with("changed nbd+unix"), "{text}");
+    assert_eq!(mode(&engine.path("v0.sock")), 0o666);
+    let more = |name: &str, keys: &str| {
+        let path = engine.path(name);
+        format!(
+            "[[volume.export]]\nnbd = \"nbd:unix:{}\"\n{keys}",
+            path.display()
+        )
+    };
+    let text = reload(&more("b.sock", "group = \"no-such-group\"\n"));
+    assert!(text.contains("nothing was changed"), "{text}");
+    assert_eq!(mode(&engine.path("v0.sock")), 0o666, "taken back");
+    let text = reload("");
+    assert!(text.starts_with("changed nbd+unix"), "{text}");
+    assert_eq!(mode(&engine.path("v0.sock")), 0o600);
+    // Still served: fixed newstyle, and an option that nobody knows.
+    client.write_all(&1_u32.to_be_bytes()).unwrap();
+    client.write_all(b"IHAVEOPT\0\0\x03\xe7\0\0\0\0").unwrap();
+    client.read_exact(&mut [0; 20]).unwrap();
+    let text = reload("read_only = true\n");
+    assert!(text.starts_with("changed nbd+unix"), "{text}");
+    assert_eq!(client.read(&mut [0; 64]).unwrap_or(0), 0, "told to go");
+    let stat = engine.json(&["stat"]);
+    assert_eq!(stat["volumes"][0]["exports"][0]["read_only"], true);
+    let mut again = UnixStream::connect(engine.path("v0.sock")).unwrap();
+    again.read_exact(&mut [0; 18]).unwrap();
+    engine.end();
+}
+
 #[test]
 fn two_engines_on_one_socket_and_configurations_that_cannot_be() {
     let Some(engine) = engine() else { return };

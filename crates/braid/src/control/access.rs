@@ -28,6 +28,9 @@ pub enum Name {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mode(pub u32);
 
+/// For its owner alone.
+const PRIVATE: Mode = Mode(0o600);
+
 /// Who may use a socket; what is not said stays: ours, 0600.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Access {
@@ -135,6 +138,31 @@ impl Access {
     }
 }
 
+impl Access {
+    /// Gives a socket that is in use to whom it is for now, and to nobody else: what is not said
+    /// is what it is of a new one. It is private meanwhile.
+    ///
+    /// # Errors
+    /// As [`Access::apply`]: where there is no such user or group, nothing has changed; else it
+    /// may be private.
+    pub fn change(&self, path: &Path) -> anyhow::Result<()> {
+        self.owner.as_ref().map(user).transpose()?;
+        self.group.as_ref().map(group).transpose()?;
+        let (uid, gid) = (rustix::process::geteuid(), rustix::process::getegid());
+        let private = Self {
+            mode: Some(PRIVATE),
+            ..Self::default()
+        };
+        private.apply(path)?;
+        let whole = Self {
+            owner: self.owner.clone().or(Some(Name::Id(uid.as_raw()))),
+            group: self.group.clone().or(Some(Name::Id(gid.as_raw()))),
+            mode: self.mode.or(Some(PRIVATE)),
+        };
+        whole.apply(path)
+    }
+}
+
 fn user(name: &Name) -> anyhow::Result<Uid> {
     let id = match name {
         Name::Id(id) => *id,
@@ -204,6 +232,32 @@ mod tests {
                 assert!(error.contains("cannot give"), "{error}");
             }
         }
+    }
+
+    #[test]
+    fn what_is_said_no_more_is_as_of_a_new_socket() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("s.sock");
+        let open = Access {
+            mode: Some("0666".parse().unwrap()),
+            ..Access::default()
+        };
+        let socket = PrivateSocket::bind(&path, "server", &open).unwrap();
+        let now = || std::fs::metadata(&path).unwrap().mode() & 0o7777;
+        assert_eq!(now(), 0o666);
+        let nobody = Access {
+            group: Some("no-such-user-or-group".parse().unwrap()),
+            ..Access::default()
+        };
+        assert!(socket.set_access(&nobody).is_err());
+        assert_eq!(now(), 0o666, "nothing has changed");
+        socket.set_access(&Access::default()).unwrap();
+        assert_eq!(now(), 0o600);
+        std::fs::remove_file(&path).unwrap();
+        let _other = PrivateSocket::bind(&path, "server", &open).unwrap();
+        let error = socket.set_access(&Access::default()).unwrap_err();
+        assert!(format!("{error:#}").contains("is no longer"), "{error:#}");
+        assert_eq!(now(), 0o666, "another's");
     }
 
     #[test]

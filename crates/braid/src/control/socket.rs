@@ -127,6 +127,18 @@ impl PrivateSocket {
         access.apply(path)?;
         Ok(socket)
     }
+
+    /// Another access; who is connected stays so.
+    ///
+    /// # Errors
+    /// The file is another's now, or what [`Access::change`] says.
+    pub fn set_access(&self, access: &Access) -> anyhow::Result<()> {
+        let path = &self.path;
+        if !inode(path).is_ok_and(|now| now == self.inode) {
+            bail!("{} is no longer the socket of this program", path.display());
+        }
+        access.change(path)
+    }
 }
 
 impl Drop for PrivateSocket {

@@ -1,4 +1,5 @@
-//! Where NBD clients connect: `unix:/path`, `tcp:host:port`. And listening there.
+//! Where NBD clients connect: `unix:/path`, `tcp:host:port`, with or without `nbd:` in front. And
+//! listening there.
 //!
 //! # Contract
 //! A Unix socket is private (0600) unless its export says more, and taken over only if nobody
@@ -33,6 +34,7 @@ impl FromStr for NbdAddress {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
         let wanted = || "write unix:/path or tcp:host:port (tcp::10809 is loopback)".to_owned();
+        let text = text.strip_prefix("nbd:").unwrap_or(text);
         match text.split_once(':') {
             Some(("unix", path)) if path.starts_with('/') => Ok(Self::Unix(path.into())),
             Some(("tcp", rest)) => {
@@ -104,6 +106,17 @@ impl Bound {
         }
     }
 
+    /// Who may connect from now on; of a TCP port there is nothing to say.
+    ///
+    /// # Errors
+    /// As [`PrivateSocket::set_access`].
+    fn set_access(&self, access: &Access) -> anyhow::Result<()> {
+        match self {
+            Self::Unix(socket) => socket.set_access(access),
+            Self::Tcp(_) => Ok(()),
+        }
+    }
+
     fn listener(&self) -> std::io::Result<OwnedFd> {
         match self {
             Self::Unix(socket) => socket.listener.try_clone().map(Into::into),
@@ -154,6 +167,14 @@ impl Accepting {
             bound,
             thread: Some(thread),
         })
+    }
+
+    /// Who may connect from now on.
+    ///
+    /// # Errors
+    /// As [`PrivateSocket::set_access`].
+    pub fn set_access(&self, access: &Access) -> anyhow::Result<()> {
+        self.bound.set_access(access)
     }
 }
 
@@ -214,6 +235,8 @@ mod tests {
             ("tcp:10.0.0.1:10809", "tcp:10.0.0.1:10809"),
             ("tcp::10809", "tcp:127.0.0.1:10809"),
             ("tcp:[::1]:10809", "tcp:[::1]:10809"),
+            ("nbd:unix:/run/v0.sock", "unix:/run/v0.sock"),
+            ("nbd:tcp::10809", "tcp:127.0.0.1:10809"),
         ] {
             assert_eq!(text.parse::<NbdAddress>().unwrap().to_string(), shown);
         }
@@ -224,6 +247,8 @@ mod tests {
             "tcp:10809",
             "tcp:h:x",
             "ublk:0",
+            "nbd:nbd:unix:/run/v0.sock",
+            "nbd:",
         ] {
             assert!(
                 text.parse::<NbdAddress>()

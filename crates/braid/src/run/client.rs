@@ -1,5 +1,7 @@
 //! The verbs that ask a running engine.
+use super::address::NbdAddress;
 use crate::cli::{Exit, Usage};
+use crate::control::access::{Mode, Name};
 use crate::control::limits::ANSWER_WAIT;
 use crate::control::{rpc, socket};
 use crate::output::{self, Format, Style};
@@ -9,6 +11,7 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use std::fmt::Write;
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 
 /// How long a change of paths is waited for: each of those that a reload makes may take a minute.
@@ -170,11 +173,21 @@ pub enum ExportVerb {
     Add {
         /// Volume
         volume: String,
-        /// nbd:unix:/path or nbd:tcp:host:port
+        /// unix:/path or tcp:host:port, as in the configuration; with or without nbd: in front
+        #[arg(value_parser = checked::<NbdAddress>)]
         export: String,
         /// Refuse changes
         #[arg(long)]
         read_only: bool,
+        /// User whose Unix socket it is [default: who started the engine]
+        #[arg(long, value_name = "USER", value_parser = checked::<Name>)]
+        owner: Option<String>,
+        /// Group whose Unix socket it is [default: that of who started the engine]
+        #[arg(long, value_name = "GROUP", value_parser = checked::<Name>)]
+        group: Option<String>,
+        /// Who may connect to the Unix socket, octal: 0660 lets the group [default: 0600]
+        #[arg(long, value_name = "MODE", value_parser = checked::<Mode>)]
+        mode: Option<String>,
         #[command(flatten)]
         common: Common,
     },
@@ -182,7 +195,7 @@ pub enum ExportVerb {
     Remove {
         /// Volume
         volume: String,
-        /// As it was added
+        /// As it was added, or as `braid list` shows it
         export: String,
         #[command(flatten)]
         common: Common,
@@ -344,9 +357,19 @@ fn export(verb: &ExportVerb) -> anyhow::Result<()> {
             volume,
             export,
             read_only,
+            owner,
+            group,
+            mode,
             common,
         } => {
-            let params = json!({"volume": volume, "export": export, "read_only": read_only});
+            let params = json!({
+                "volume": volume,
+                "export": export,
+                "read_only": read_only,
+                "owner": owner,
+                "group": group,
+                "mode": mode,
+            });
             common.show("export.add", params, |text, value| {
                 writeln!(text, "{}: {}", word(&value["volume"]), word(&value["uri"]))
             })
@@ -363,6 +386,11 @@ fn export(verb: &ExportVerb) -> anyhow::Result<()> {
             })
         }
     }
+}
+
+/// A text that the engine would take: a wrong one is a usage error whether or not an engine runs.
+fn checked<T: FromStr>(text: &str) -> Result<String, T::Err> {
+    text.parse::<T>().map(|_| text.to_owned())
 }
 
 fn check(args: &CheckArgs) -> anyhow::Result<()> {

@@ -216,15 +216,12 @@ impl Config {
 }
 
 impl Export {
-    /// At an address, ours alone.
-    pub fn new(nbd: NbdAddress, read_only: bool) -> Self {
-        Self {
-            nbd,
-            read_only,
-            owner: None,
-            group: None,
-            mode: None,
-        }
+    /// Whether it can be.
+    ///
+    /// # Errors
+    /// The key that can't be, and why.
+    pub fn check(&self) -> Result<(), (&'static str, String)> {
+        check::check_export(self)
     }
 
     /// Who may connect.

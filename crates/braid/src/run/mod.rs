@@ -7,7 +7,7 @@
 //!   configuration
 //! * [`client`]: the verbs that ask; [`stat`]: what `stat` shows
 //!
-//! * [`paths`]: its paths change while it runs
+//! * [`paths`], [`exports`]: they change while it runs
 //!
 //! # Limits
 //! Volumes are those of the start; a reload changes their paths, policies, knobs and exports. All
@@ -17,6 +17,7 @@ mod choices;
 mod client;
 mod config;
 mod cores;
+mod exports;
 mod machine;
 mod marks;
 mod paths;

@@ -2,10 +2,10 @@
 //!
 //! # Contract
 //! What can fail is done first, and taken back if something else fails: new paths are connected,
-//! then paths that are gone from the file leave, then new exports listen; then the rest changes. A
-//! volume whose paths the file gives anew gets just these, whatever was added or removed by hand.
-//! Takes as long as paths take to connect and drain; not to be called by the thread that passes
-//! news between cores on.
+//! then paths that are gone from the file leave, then new exports listen and those that are there
+//! change (`exports`); then the rest changes. A volume whose paths the file gives anew gets just
+//! these, whatever was added or removed by hand. Takes as long as paths take to connect and drain;
+//! not to be called by the thread that passes news between cores on.
 use super::config::{Config, PathKeys};
 use super::service::{Service, State};
 use anyhow::{anyhow, bail};
@@ -102,8 +102,7 @@ fn take_back(service: &Service, done: Vec<Done>) -> Result<(), String> {
 /// Exports, policies and knobs.
 fn rest(service: &Service, mut new: Config, changes: &mut Vec<String>) -> anyhow::Result<()> {
     let mut state = service.state();
-    let added = exports(service, &mut state, &new)?;
-    changes.extend(added.iter().map(|uri| format!("added {uri}")));
+    changes.extend(service.apply_exports(&mut state, &new)?);
     for number in 0..state.exports.len() {
         let there = state.exports[number].as_ref();
         let gone = there.filter(|there| {
@@ -128,33 +127,6 @@ fn rest(service: &Service, mut new: Config, changes: &mut Vec<String>) -> anyhow
     }
     state.config = new;
     Ok(())
-}
-
-/// New exports listen; their URIs.
-fn exports(service: &Service, state: &mut State, new: &Config) -> anyhow::Result<Vec<String>> {
-    let mut added = Vec::new();
-    for (volume, of) in (0..).zip(&new.volumes) {
-        for export in &of.exports {
-            let mut exports = state.exports.iter().flatten();
-            if exports.any(|there| there.volume == volume && there.export == *export) {
-                continue;
-            }
-            match service.add_export(state, volume, export.clone()) {
-                Ok(uri) => added.push(uri),
-                Err(error) => {
-                    let is_new = |uri: &str| added.iter().any(|new| new == uri);
-                    for number in 0..state.exports.len() {
-                        let there = state.exports[number].as_ref();
-                        if there.is_some_and(|there| is_new(&there.uri)) {
-                            service.remove_export(state, number);
-                        }
-                    }
-                    return Err(error.context(format!("volume {}", of.name)));
-                }
-            }
-        }
-    }
-    Ok(added)
 }
 
 /// What needs a restart.

@@ -2,13 +2,12 @@
 //!
 //! `list {}` · `list-subsys {}` · `stat {}` · `check {"volume": "v0"}` ·
 //! `policy {"volume": "v0", "policy": "numa"}` · `knob {"volume": "v0", "name": …, "value": …}` ·
-//! `export.add {"volume": "v0", "export": "nbd:unix:/…", "read_only": false}` ·
-//! `export.remove {"volume": "v0", "export": …}` · `path.… {…}`, see `paths` · `reload {}`
+//! `export.… {…}`, see `exports` · `path.… {…}`, see `paths` · `reload {}`
 //!
 //! # Contract
 //! One call at a time changes anything. A change has been handed to all cores when it is answered;
 //! it is in force within a loop turn of each.
-use super::address::{Accepting, NbdAddress};
+use super::address::Accepting;
 use super::choices::Choices;
 use super::config::{Config, Export, Volume};
 use super::cores::Senders;
@@ -21,7 +20,7 @@ use crate::control::rpc::Failure;
 use crate::control::server::Methods;
 use crate::output;
 use crate::uri::UriKind;
-use engine::export::{ExportControl, Offer};
+use engine::export::ExportControl;
 use engine::host::{PathNews, VolumeInfo};
 use engine::limits::EXPORTS_MAX;
 use nvme::host::HostIdentity;
@@ -90,7 +89,7 @@ pub struct Exported {
     /// What a client connects to.
     pub uri: String,
     /// Dropped, it listens no more.
-    _accepting: Accepting,
+    pub accepting: Accepting,
 }
 
 #[derive(Deserialize)]
@@ -112,15 +111,6 @@ struct KnobParams {
     volume: String,
     name: Option<String>,
     value: Option<String>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct ExportParams {
-    volume: String,
-    export: String,
-    #[serde(default)]
-    read_only: bool,
 }
 
 impl Service {
@@ -199,11 +189,7 @@ impl Service {
         let bound = export.nbd.bind(&export.access())?;
         let uri = bound.uri(&export.nbd);
         let core = self.senders.of(volume);
-        let offer = Offer {
-            volume,
-            name: state.config.volumes[usize::from(volume)].name.clone(),
-            read_only: export.read_only,
-        };
+        let offer = state.offer(volume, &export);
         core.send(RunControl::Export(ExportControl::Offer(
             number as u32,
             offer,
@@ -213,7 +199,7 @@ impl Service {
             volume,
             export,
             uri: uri.clone(),
-            _accepting: accepting,
+            accepting,
         });
         Ok(uri)
     }
@@ -355,32 +341,6 @@ impl Service {
         Ok(())
     }
 
-    fn export_add(&self, params: ExportParams) -> Result<Value, Failure> {
-        let nbd = address(&params.export)?;
-        let mut state = self.state();
-        let volume = index(&state, &params.volume)?;
-        let export = Export::new(nbd, params.read_only);
-        let added = self.add_export(&mut state, volume, export);
-        let uri = added.map_err(|error| Failure::refused(format!("{error:#}")))?;
-        Ok(json!({"volume": params.volume, "export": params.export, "uri": uri}))
-    }
-
-    fn export_remove(&self, params: ExportParams) -> Result<Value, Failure> {
-        let nbd = address(&params.export)?;
-        let mut state = self.state();
-        let volume = index(&state, &params.volume)?;
-        let found = state.exports.iter().position(|export| {
-            let mut export = export.iter();
-            export.any(|export| export.volume == volume && export.export.nbd == nbd)
-        });
-        let Some(number) = found else {
-            let text = format!("{} is not exported as {}", params.volume, params.export);
-            return Err(Failure::params(text));
-        };
-        self.remove_export(&mut state, number);
-        Ok(json!({"volume": params.volume, "export": params.export}))
-    }
-
     fn report(&self) -> Result<Report<'_>, Failure> {
         let cores = self.senders.report();
         let cores = cores.map_err(|error| Failure::refused(format!("{error:#}")))?;
@@ -433,15 +393,6 @@ pub fn unknown(state: &State, name: &str) -> Failure {
         .collect();
     let names = names.join(", ");
     Failure::params(format!("there is no volume \"{name}\", only {names}"))
-}
-
-fn address(text: &str) -> Result<NbdAddress, Failure> {
-    let Some(rest) = text.strip_prefix("nbd:") else {
-        let wanted = "write nbd:unix:/path or nbd:tcp:host:port; other kinds are not there yet";
-        return Err(Failure::params(format!("\"{text}\": {wanted}")));
-    };
-    rest.parse()
-        .map_err(|error| Failure::params(format!("\"{text}\": {error}")))
 }
 
 fn parse<T: serde::de::DeserializeOwned>(params: Value) -> Result<T, Failure> {

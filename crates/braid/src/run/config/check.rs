@@ -96,7 +96,7 @@ fn check_volume(volume: &Volume) -> Result<(), (&'static str, String)> {
     Ok(())
 }
 
-fn check_export(export: &Export) -> Result<(), (&'static str, String)> {
+pub(super) fn check_export(export: &Export) -> Result<(), (&'static str, String)> {
     let set = [
         ("owner", export.owner.is_some()),
         ("group", export.group.is_some()),

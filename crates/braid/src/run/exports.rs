@@ -1,0 +1,194 @@
+//! Exports of a running engine: added and removed by verb, changed by a reload.
+//!
+//! `export.add {"volume": "v0", "export": "unix:/…", "read_only": false, "owner": …, "group": …,
+//! "mode": "0660"}` · `export.remove {"volume": "v0", "export": …}`
+//!
+//! # Contract
+//! An export that a reload changes goes on listening, and its clients stay, whoever may connect
+//! from then on; where it becomes read-only or no longer is, they are told that it is over, as at
+//! a removal, and may connect again. All exports change, or none.
+use super::address::NbdAddress;
+use super::config::{Config, Export};
+use super::machine::RunControl;
+use super::service::{Exported, Service, State, index};
+use crate::control::access::{Mode, Name};
+use crate::control::rpc::Failure;
+use engine::export::{ExportControl, Offer};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+/// What `export.…` takes.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ExportParams {
+    volume: String,
+    export: String,
+    #[serde(default)]
+    read_only: bool,
+    owner: Option<Name>,
+    group: Option<Name>,
+    mode: Option<Mode>,
+}
+
+/// What was done, and by which number the export goes.
+enum Step {
+    Added(usize),
+    /// What it was before.
+    Changed(usize, Export),
+}
+
+impl Service {
+    /// `export.add`.
+    pub fn export_add(&self, params: ExportParams) -> Result<Value, Failure> {
+        let export = Export {
+            nbd: address(&params.export)?,
+            read_only: params.read_only,
+            owner: params.owner,
+            group: params.group,
+            mode: params.mode,
+        };
+        export.check().map_err(|(_, why)| Failure::params(why))?;
+        let mut state = self.state();
+        let volume = index(&state, &params.volume)?;
+        let added = self.add_export(&mut state, volume, export);
+        let uri = added.map_err(|error| Failure::refused(format!("{error:#}")))?;
+        Ok(json!({"volume": params.volume, "export": params.export, "uri": uri}))
+    }
+
+    /// `export.remove`.
+    pub fn export_remove(&self, params: ExportParams) -> Result<Value, Failure> {
+        let mut state = self.state();
+        let volume = index(&state, &params.volume)?;
+        let shown = |export: &Exported| export.volume == volume && export.uri == params.export;
+        let shown = |export: &Option<Exported>| export.as_ref().is_some_and(shown);
+        let found = match state.exports.iter().position(shown) {
+            Some(number) => Some(number),
+            None => place(&state, volume, &address(&params.export)?),
+        };
+        let Some(number) = found else {
+            let text = format!("{} is not exported as {}", params.volume, params.export);
+            return Err(Failure::params(text));
+        };
+        self.remove_export(&mut state, number);
+        Ok(json!({"volume": params.volume, "export": params.export}))
+    }
+
+    /// New exports listen, and those that are there become what `new` says of them; what was
+    /// changed, in words.
+    ///
+    /// # Errors
+    /// The first that can't be; then none has changed.
+    pub fn apply_exports(&self, state: &mut State, new: &Config) -> anyhow::Result<Vec<String>> {
+        let mut done = Vec::new();
+        if let Err(error) = self.try_exports(state, new, &mut done) {
+            let undone = done.into_iter().rev().try_for_each(|step| match step {
+                Step::Added(number) => {
+                    self.remove_export(state, number);
+                    Ok(())
+                }
+                Step::Changed(number, before) => change(state, number, before).map(drop),
+            });
+            return Err(match undone {
+                Ok(()) => error,
+                Err(why) => error.context(format!("and not all could be taken back: {why:#}")),
+            });
+        }
+        let mut words = Vec::new();
+        for step in done {
+            let (number, word) = match step {
+                Step::Added(number) => (number, "added"),
+                Step::Changed(number, before) => {
+                    self.offer_again(state, number, &before);
+                    (number, "changed")
+                }
+            };
+            let exported = state.exports[number].as_ref();
+            words.extend(exported.map(|exported| format!("{word} {}", exported.uri)));
+        }
+        Ok(words)
+    }
+
+    fn try_exports(
+        &self,
+        state: &mut State,
+        new: &Config,
+        done: &mut Vec<Step>,
+    ) -> anyhow::Result<()> {
+        for (volume, of) in (0..).zip(&new.volumes) {
+            let wrong = |error: anyhow::Error| error.context(format!("volume {}", of.name));
+            for export in &of.exports {
+                if let Some(number) = place(state, volume, &export.nbd) {
+                    let before = change(state, number, export.clone()).map_err(wrong)?;
+                    done.extend(before.map(|before| Step::Changed(number, before)));
+                    continue;
+                }
+                self.add_export(state, volume, export.clone())
+                    .map_err(wrong)?;
+                done.extend(place(state, volume, &export.nbd).map(Step::Added));
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether changes are refused is told to clients when they connect.
+    fn offer_again(&self, state: &State, number: usize, before: &Export) {
+        let Some(exported) = &state.exports[number] else {
+            return;
+        };
+        if exported.export.read_only == before.read_only {
+            return;
+        }
+        let core = self.senders.of(exported.volume);
+        let drain_ns = state.config.drain_timeout.0;
+        let withdraw = ExportControl::Withdraw(number as u32, drain_ns);
+        core.send(RunControl::Export(withdraw));
+        let offer = state.offer(exported.volume, &exported.export);
+        let offer = ExportControl::Offer(number as u32, offer);
+        core.send(RunControl::Export(offer));
+    }
+}
+
+impl State {
+    /// What clients of an export are told.
+    pub fn offer(&self, volume: u16, export: &Export) -> Offer {
+        let of = &self.config.volumes[usize::from(volume)];
+        Offer {
+            volume,
+            name: of.name.clone(),
+            read_only: export.read_only,
+        }
+    }
+}
+
+/// Makes an export what it is to be now; what it was, if that differs.
+///
+/// # Errors
+/// Its socket can't be given to whom it is for; then nothing has changed.
+fn change(state: &mut State, number: usize, to: Export) -> anyhow::Result<Option<Export>> {
+    let there = state.exports[number].as_mut();
+    let Some(there) = there.filter(|there| there.export != to) else {
+        return Ok(None);
+    };
+    let before = there.export.access();
+    if to.access() != before
+        && let Err(error) = there.accepting.set_access(&to.access())
+    {
+        return Err(match there.accepting.set_access(&before) {
+            Ok(()) => error,
+            Err(_) => error.context("and it is its owner's alone (0600) now"),
+        });
+    }
+    Ok(Some(std::mem::replace(&mut there.export, to)))
+}
+
+/// Number of the export of a volume at an address.
+fn place(state: &State, volume: u16, nbd: &NbdAddress) -> Option<usize> {
+    let of = |export: &Exported| export.volume == volume && export.export.nbd == *nbd;
+    let mut exports = state.exports.iter();
+    exports.position(|export| export.as_ref().is_some_and(of))
+}
+
+fn address(text: &str) -> Result<NbdAddress, Failure> {
+    text.parse()
+        .map_err(|error| Failure::params(format!("\"{text}\": {error}")))
+}
