@@ -6,6 +6,7 @@
 //! # Contract
 //! Two processes that start at once for the first time come to the same identifier: the file is
 //! linked into place whole, and who comes second takes what is there.
+use crate::text;
 use anyhow::{Context, bail};
 use nvme::host::HostIdentity;
 use std::fs;
@@ -125,12 +126,8 @@ fn place(directory: &Path, path: &Path, text: &str) -> io::Result<()> {
 
 /// A one-line file, parsed; `None` if there is none.
 fn read<T>(path: &Path, parse: fn(&str) -> Result<T, String>) -> anyhow::Result<Option<T>> {
-    let text = match fs::read_to_string(path) {
-        Ok(text) => text,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => {
-            return Err(error).with_context(|| format!("cannot read {}", path.display()));
-        }
+    let Some(text) = text::if_there(path)? else {
+        return Ok(None);
     };
     match parse(text.trim()) {
         Ok(value) => Ok(Some(value)),

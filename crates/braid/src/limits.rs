@@ -8,8 +8,14 @@ pub const JOBS_MAX: u32 = 1_024;
 pub const CORES_MAX: usize = 256;
 /// Largest single I/O that a load asks for: what the engine takes as one.
 pub const BLOCK_MAX: u32 = engine::limits::IO_BYTES_MAX;
-/// Most bytes of buffers on one core: outstanding I/Os times the largest block size.
+/// Most bytes of buffers on one core: of a load, outstanding I/Os times the largest block size; of a
+/// target or an engine, its `buffers`. More than any of them can have in flight, and the books over
+/// it, 0.5 % of it, are memory at once.
 pub const ARENA_BYTES_MAX: u64 = 8 << 30;
+/// Variants of one scenario.
+pub const VARIANTS_MAX: usize = 64;
+/// Largest file of text that is read whole (configuration, scenario, state), bytes.
+pub const TEXT_BYTES_MAX: u64 = 1 << 20;
 /// Most blocks that `--verify` keeps a sequence number of, 4 bytes each, over all jobs.
 pub const VERIFY_BLOCKS_MAX: u64 = 1 << 26;
 /// Failures of one load that are described; the rest is only counted.

@@ -6,6 +6,8 @@ mod cli;
 mod control;
 mod cpus;
 mod demo;
+#[cfg(test)]
+mod hostile;
 mod identity;
 mod limits;
 mod load;
@@ -17,6 +19,7 @@ mod signals;
 mod sim;
 mod table;
 mod target;
+mod text;
 mod units;
 mod uri;
 

@@ -365,4 +365,23 @@ mod tests {
         assert_eq!(format_count(999), "999");
         assert_eq!(significant(99.96), "100");
     }
+
+    #[test]
+    fn hostile_words_are_quoted_in_the_error_or_in_bounds() {
+        crate::hostile::attack("words", |text| {
+            for parse in [parse_size, parse_rate, parse_count] {
+                let read = parse(text);
+                assert!(read.is_ok() || read.unwrap_err().to_string().contains(text));
+            }
+            for parse in [parse_duration, parse_seconds] {
+                assert!(parse(text).unwrap_or(0) <= DURATION_NS_MAX);
+            }
+            if let Ok(bytes) = parse_size(text) {
+                assert_eq!(parse_size(&bytes.to_string()), Ok(bytes));
+            }
+            if let Ok(ns) = parse_duration(text) {
+                assert_eq!(parse_duration(&format!("{ns}ns")), Ok(ns));
+            }
+        });
+    }
 }

@@ -455,4 +455,22 @@ mod tests {
             assert!(error.contains(part), "{text}: {error}");
         }
     }
+
+    #[test]
+    fn hostile_uris_get_an_error_or_are_read_again_as_the_same() {
+        crate::hostile::attack("uri", |text| match text.parse::<PathUri>() {
+            Ok(uri) => {
+                assert_eq!(uri.to_string().parse().as_ref(), Ok(&uri));
+                match uri.kind() {
+                    UriKind::NvmeTcp(tcp) => {
+                        assert!(!tcp.host.is_empty() && tcp.port != 0);
+                        assert!((1..=NQN_BYTES_MAX).contains(&tcp.subsystem.len()));
+                    }
+                    UriKind::File(path) => assert!(path.is_absolute()),
+                    UriKind::Memory(bytes) | UriKind::Null(bytes) => assert_ne!(*bytes, 0),
+                }
+            }
+            Err(error) => assert!(!error.to_string().is_empty()),
+        });
+    }
 }

@@ -2,6 +2,8 @@
 //! asked, changed and ended, what it refuses.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+#[path = "shared/nbd.rs"]
+mod nbd;
 #[path = "shared/no_io_uring.rs"]
 mod no_io_uring;
 
@@ -10,6 +12,10 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::time::Duration;
+
+/// Long enough for anything that is to happen soon, on the slowest machine.
+const SOON: Duration = Duration::from_secs(60);
 
 /// A running engine over one volume in memory.
 struct Engine {
@@ -225,17 +231,7 @@ struct Bytes(UnixStream);
 
 impl Bytes {
     fn open(engine: &Engine) -> Self {
-        let mut stream = UnixStream::connect(engine.path("v0.sock")).unwrap();
-        stream.read_exact(&mut [0; 18]).unwrap();
-        let hello = [
-            &3_u32.to_be_bytes()[..],
-            b"IHAVEOPT",
-            &[0, 0, 0, 1, 0, 0, 0, 2],
-            b"v0",
-        ];
-        stream.write_all(&hello.concat()).unwrap();
-        stream.read_exact(&mut [0; 10]).unwrap();
-        Self(stream)
+        Self(nbd::open(&engine.path("v0.sock"), SOON))
     }
 
     fn request(&mut self, kind: u16, offset: u64, length: u32, data: &[u8]) -> Vec<u8> {
@@ -529,4 +525,66 @@ fn two_engines_on_one_socket_and_configurations_that_cannot_be() {
     assert_eq!(output.status.code(), Some(2));
     assert!(error.contains("line 2, column 1"), "{error}");
     engine.end();
+}
+
+/// Every line of a corpus of the parsers, to an engine that serves: an answer each, and it goes on.
+#[test]
+fn hostile_requests_are_answered_and_the_engine_goes_on() {
+    let Some(engine) = engine() else { return };
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus/run_control");
+    let files = std::fs::read_dir(corpus).unwrap();
+    let texts = files.map(|file| std::fs::read_to_string(file.unwrap().path()).unwrap());
+    let texts: Vec<String> = texts.collect();
+    let (mut answered, notification) = (0, "{\"jsonrpc\":\"2.0\",\"method\":\"list\"}");
+    for line in texts.iter().flat_map(|text| text.lines()) {
+        let mut stream = UnixStream::connect(engine.path("c.sock")).unwrap();
+        stream.set_read_timeout(Some(SOON)).unwrap();
+        stream.write_all(format!("{line}\n").as_bytes()).unwrap();
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        if line == notification {
+            assert_eq!(answer, "");
+            continue;
+        }
+        let answer: serde_json::Value = serde_json::from_str(&answer).expect(line);
+        let message = answer["error"]["message"].as_str();
+        let said = message.is_some_and(|message| !message.is_empty());
+        assert!(said == answer["result"].is_null(), "{line}: {answer}");
+        answered += 1;
+    }
+    assert!(answered > 20, "{answered}");
+    let mut client = Bytes::open(&engine);
+    client.request(1, 0, 4096, &[7; 4096]);
+    assert_eq!(client.request(0, 0, 4096, &[]), [7; 4096]);
+    assert_eq!(engine.json(&["list"])["volumes"][0]["name"], "v0");
+    engine.end();
+}
+
+#[test]
+fn without_volumes_or_with_boundless_buffers_nothing_is_started() {
+    let directory = tempfile::tempdir().unwrap();
+    let volume = "[[volume]]\nname = \"v0\"\n[[volume.path]]\nuri = \"mem:1MiB\"\n";
+    let buffers = format!("buffers = \"100TiB\"\n{volume}");
+    for (text, wanted) in [
+        (
+            "",
+            "there is no [[volume]]: write one with a name and a [[volume.path]]",
+        ),
+        (
+            &buffers,
+            "line 1, column 11: buffers must be 68 MiB to 8 GiB",
+        ),
+    ] {
+        std::fs::write(directory.path().join("b.toml"), text).unwrap();
+        let mut command = braid(directory.path());
+        command
+            .args(["run", "-c"])
+            .arg(directory.path().join("b.toml"));
+        let output = command.arg("--socket").arg(directory.path().join("c.sock"));
+        let output = output.output().unwrap();
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{error}");
+        assert!(error.contains(wanted), "{error}");
+    }
 }

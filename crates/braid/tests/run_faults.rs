@@ -1,6 +1,8 @@
 //! `braid run` when things end badly: its target dies, it is ended in the middle, it is killed.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
+#[path = "shared/nbd.rs"]
+mod nbd;
 #[path = "shared/no_io_uring.rs"]
 mod no_io_uring;
 
@@ -213,18 +215,7 @@ struct Client(UnixStream);
 
 impl Client {
     fn open(socket: &Path) -> Self {
-        let mut stream = UnixStream::connect(socket).unwrap();
-        stream.set_read_timeout(Some(SOON)).unwrap();
-        stream.read_exact(&mut [0; 18]).unwrap();
-        let hello = [
-            &3_u32.to_be_bytes()[..],
-            b"IHAVEOPT",
-            &[0, 0, 0, 1, 0, 0, 0, 2],
-            b"v0",
-        ];
-        stream.write_all(&hello.concat()).unwrap();
-        stream.read_exact(&mut [0; 10]).unwrap();
-        Self(stream)
+        Self(nbd::open(socket, SOON))
     }
 
     /// 4 KiB of `fill` at `offset`.

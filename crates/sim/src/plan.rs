@@ -5,7 +5,10 @@
 //!
 //! # Limits
 //! See [`limits`](crate::limits).
-use crate::limits::{CPUS_MAX, HOSTS_MAX, PATHS_MAX};
+use crate::limits::{
+    BYTES_MAX, CPUS_MAX, DEPTH_MAX, EVENTS_MAX, HOSTS_MAX, IOPS_MAX, JOBS_MAX, PATHS_MAX,
+    SIZES_MAX, TIME_NS_MAX,
+};
 use alloc::vec::Vec;
 use policy::{Ana, Knobs, Policy};
 
@@ -218,10 +221,14 @@ pub enum PlanError {
     Hosts,
     /// A job has no I/O in flight, no size, or a host that isn't there.
     Jobs,
-    /// An event's path isn't there.
+    /// An event's path isn't there, or there are too many events.
     Events,
     /// Nothing is measured.
     Time,
+    /// A time is longer than [`TIME_NS_MAX`].
+    TooLong,
+    /// A rate, a pace, a share or a number of jobs is more than a world can have.
+    TooMuch,
 }
 
 impl Plan {
@@ -247,17 +254,65 @@ impl Plan {
                 PlanError::Jobs,
             ),
             (
-                self.events
-                    .iter()
-                    .any(|it| it.what.path().is_some_and(|path| path >= paths)),
+                self.events.len() > EVENTS_MAX
+                    || self
+                        .events
+                        .iter()
+                        .any(|it| it.what.path().is_some_and(|path| path >= paths)),
                 PlanError::Events,
             ),
             (self.run_ns == 0, PlanError::Time),
+            (
+                self.times().any(|ns| ns > TIME_NS_MAX),
+                PlanError::TooLong,
+            ),
+            (self.is_too_much(), PlanError::TooMuch),
         ];
         match wrong.iter().find(|(is, _)| *is) {
             Some(&(_, error)) => Err(error),
             None => Ok(()),
         }
+    }
+
+    /// Every time that stands in it.
+    fn times(&self) -> impl Iterator<Item = u64> + '_ {
+        let paths = self.paths.iter().flat_map(|it| {
+            let latency = [it.delay_ns, it.jitter_ns, it.tail_ns];
+            latency.into_iter().chain([it.large_ns, it.small_ns])
+        });
+        let devices = self.devices.iter().flat_map(|it| match it {
+            DevicePlan::Flash(it) => [it.read_ns, it.write_ns, it.read_byte_ps, it.write_byte_ps],
+            DevicePlan::Disk(it) => [it.seek_ns, it.stroke_ns, it.turn_ns, 0],
+        });
+        let hosts = self.hosts.iter();
+        let hosts = hosts.flat_map(|it| [it.busy_run_ns, it.busy_stall_ns]);
+        let jobs = self.jobs.iter().map(|it| it.move_ns);
+        let events = self.events.iter().flat_map(|it| match it.what {
+            Change::Delay(_, ns) | Change::Stall(_, ns) | Change::Down(_, ns) => [it.at_ns, ns],
+            _ => [it.at_ns, 0],
+        });
+        let own = [self.warm_ns, self.run_ns, self.stale_ns];
+        let world = own.into_iter().chain(paths).chain(devices);
+        world.chain(hosts).chain(jobs).chain(events)
+    }
+
+    fn is_too_much(&self) -> bool {
+        let sum = |of: fn(&JobPlan) -> usize| {
+            let jobs = self.jobs.iter().map(of);
+            jobs.fold(0, usize::saturating_add)
+        };
+        let depth = |job: &JobPlan| job.count.saturating_mul(job.depth);
+        let rate = |it: &EventPlan| matches!(it.what, Change::Rate(_, rate) if rate > BYTES_MAX);
+        sum(|job| job.count) > JOBS_MAX
+            || sum(depth) > DEPTH_MAX
+            || self.jobs.iter().any(|it| {
+                it.sizes.len() > SIZES_MAX || it.iops > IOPS_MAX || it.span > BYTES_MAX
+            })
+            || self.paths.iter().any(|it| {
+                let share = it.cross_percent > 99 || it.tail_per_million > 1_000_000;
+                share || it.bytes_per_s > BYTES_MAX
+            })
+            || self.events.iter().any(rate)
     }
 }
 
@@ -312,8 +367,22 @@ impl core::fmt::Display for PlanError {
                 "a job needs a host, a count, a depth, sizes of 512 bytes to 16 MiB with a \
                  weight, and at most 100 percent of writes",
             ),
-            Self::Events => f.write_str("an event is about a path that is not there"),
+            Self::Events => write!(
+                f,
+                "an event is about a path that is not there, or there are more than {EVENTS_MAX}"
+            ),
             Self::Time => f.write_str("the run is 0 long"),
+            Self::TooLong => write!(
+                f,
+                "no time may be longer than an hour ({} ms)",
+                TIME_NS_MAX / 1_000_000
+            ),
+            Self::TooMuch => write!(
+                f,
+                "at most {JOBS_MAX} jobs in all, together {DEPTH_MAX} deep, {SIZES_MAX} sizes and \
+                 {IOPS_MAX} iops; of others' traffic 99 percent, of late I/Os a million per \
+                 million; rates and spans up to 2^60 bytes"
+            ),
         }
     }
 }

@@ -182,4 +182,26 @@ mod tests {
         fs::write(&path, "{\"v0\": 1}").unwrap();
         assert!(Choices::read(path).is_err());
     }
+
+    #[test]
+    fn hostile_files_are_refused_or_hold_choices_that_can_be() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("choices.json");
+        let knobs = Knobs::default();
+        crate::hostile::attack("state", |text| {
+            fs::write(&path, text).unwrap();
+            match Choices::read(path.clone()) {
+                Ok(mut choices) => {
+                    let (policy, knobs) = choices.of("v0", Policy::QueueDepth, knobs);
+                    assert!(knobs.check().is_ok());
+                    choices
+                        .keep("v0", (policy, knobs), (policy, knobs))
+                        .unwrap();
+                    let again = Choices::read(path.clone()).unwrap();
+                    assert_eq!(again.map, choices.map);
+                }
+                Err(error) => assert!(format!("{error:#}").contains("choices.json")),
+            }
+        });
+    }
 }

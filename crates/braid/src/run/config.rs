@@ -24,12 +24,11 @@ use super::address::NbdAddress;
 use crate::cli::Usage;
 use crate::control::access::{Access, Mode, Name};
 use crate::target::quantity::{Duration, Identifier, Size};
+use crate::text;
 use crate::uri::PathUri;
-use anyhow::{Context, bail};
 use engine::host::{Recovery, WriteFailover};
 use policy::{Knobs, Policy};
 use serde::Deserialize;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 use volume::AnaUse;
 
@@ -189,12 +188,16 @@ impl Config {
     /// # Errors
     /// The file can't be read; or what is wrong, with line and column and what could stand there.
     pub fn read(path: &Path) -> anyhow::Result<Self> {
-        let text = read_bounded(path).with_context(|| format!("cannot read {}", path.display()))?;
+        let text = text::read(path)?;
         Self::parse(&text).map_err(|error| Usage::error(format!("{}: {error}", path.display())))
     }
 
-    fn parse(text: &str) -> Result<Self, String> {
-        let config: Self = toml::from_str(text).map_err(|e| e.to_string().trim_end().to_owned())?;
+    /// Of a file's text.
+    ///
+    /// # Errors
+    /// As [`Config::read`].
+    pub(super) fn parse(text: &str) -> Result<Self, String> {
+        let config: Self = text::toml(text)?;
         check::check(&config).map_err(|wrong| check::place(wrong, text))?;
         Ok(config)
     }
@@ -262,16 +265,6 @@ impl Volume {
             ..usual
         }
     }
-}
-
-fn read_bounded(path: &Path) -> anyhow::Result<String> {
-    const BYTES_MAX: u64 = 1 << 20;
-    let mut text = String::new();
-    let file = std::fs::File::open(path)?;
-    if file.take(BYTES_MAX + 1).read_to_string(&mut text)? as u64 > BYTES_MAX {
-        bail!("it has more than {BYTES_MAX} bytes");
-    }
-    Ok(text)
 }
 
 #[cfg(test)]

@@ -159,7 +159,7 @@ fn uris(volume: &Volume) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::same;
+    use super::*;
 
     #[test]
     fn the_order_of_paths_says_nothing() {
@@ -167,5 +167,34 @@ mod tests {
             |uris: &[&str]| -> Vec<String> { uris.iter().map(|uri| uri.to_string()).collect() };
         assert!(same(&of(&["a", "b"]), &of(&["b", "a"])));
         assert!(!same(&of(&["a", "b"]), &of(&["a"])));
+    }
+
+    #[test]
+    fn hostile_files_are_refused_or_hold_marks() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("marks.json");
+        let text = "[[volume]]\nname = \"v0\"\n[[volume.path]]\nuri = \"mem:1MiB\"\n";
+        let config = Config::parse(text).unwrap();
+        crate::hostile::attack("state", |text| {
+            std::fs::write(&path, text).unwrap();
+            match Marks::read(path.clone()) {
+                Ok(mut marks) => {
+                    let waits = marks.wait_ns(&config.volumes[0]) > 0;
+                    let bounds = marks
+                        .found
+                        .get("v0")
+                        .is_some_and(|it| it.bound_ms != Some(0));
+                    assert_eq!(waits, bounds);
+                    assert_eq!(
+                        marks.in_words(&config).len(),
+                        usize::from(marks.found.contains_key("v0"))
+                    );
+                    marks.keep(&config.volumes[0], 1).unwrap();
+                    assert_eq!(Marks::read(path.clone()).unwrap().found, marks.map);
+                    marks.clear(&config).unwrap();
+                }
+                Err(error) => assert!(format!("{error:#}").contains("marks.json")),
+            }
+        });
     }
 }

@@ -1,9 +1,10 @@
 //! Small files that must survive an engine: read whole, replaced whole or not at all, durably.
+use crate::text;
 use anyhow::Context;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::fs;
-use std::io::{ErrorKind, Write};
+use std::io::Write;
 use std::path::Path;
 
 /// What a file holds; the default if there is none.
@@ -11,10 +12,9 @@ use std::path::Path;
 /// # Errors
 /// It can't be read, or holds something else.
 pub fn read<T: DeserializeOwned + Default>(path: &Path) -> anyhow::Result<T> {
-    match fs::read_to_string(path) {
-        Ok(text) => Ok(serde_json::from_str(&text)?),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(T::default()),
-        Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
+    match text::if_there(path)? {
+        Some(text) => Ok(serde_json::from_str(&text)?),
+        None => Ok(T::default()),
     }
 }
 

@@ -13,6 +13,7 @@ mod show;
 
 use crate::cli::{Exit, Usage};
 use crate::output::{self, Format, Style};
+use crate::text;
 use anyhow::{Context, bail};
 use bounds::Kept;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -215,7 +216,7 @@ fn named(name: &str) -> anyhow::Result<Vec<Scenario>> {
         return family::draw(set, count);
     }
     if name.ends_with(".toml") {
-        let text = std::fs::read_to_string(name).with_context(|| format!("cannot read {name}"))?;
+        let text = text::read(Path::new(name))?;
         let stem = Path::new(name).file_stem().unwrap_or_default();
         return scenario::parse(&stem.to_string_lossy(), &text);
     }

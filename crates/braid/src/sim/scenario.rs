@@ -6,10 +6,13 @@
 //!
 //! # Limits
 //! Those of [`sim::limits`]; unknown keys are refused.
+use crate::limits::VARIANTS_MAX;
+use crate::text;
 use crate::units::parse_size;
 use anyhow::{Context, anyhow, bail, ensure};
 use policy::{Ana, Policy};
 use serde::Deserialize;
+use sim::limits::{EVENTS_MAX, HOSTS_MAX, PATHS_MAX};
 use sim::{Change, DevicePlan, Disk, EventPlan, Flash, HostPlan, JobPlan, PathPlan, Plan};
 use std::collections::BTreeMap;
 use toml::{Table, Value};
@@ -227,8 +230,8 @@ impl Device {
         }
         DevicePlan::Flash(Flash {
             servers: self.servers,
-            read_ns: self.read_us * 1000,
-            write_ns: self.write_us * 1000,
+            read_ns: self.read_us.saturating_mul(1000),
+            write_ns: self.write_us.saturating_mul(1000),
             read_byte_ps: self.read_byte_ps,
             write_byte_ps: self.write_byte_ps,
             noise: self.noise,
@@ -291,7 +294,8 @@ struct Event {
 /// # Errors
 /// No TOML, unknown keys, or no possible world; line and column where there is one.
 pub fn parse(name: &str, text: &str) -> anyhow::Result<Vec<Scenario>> {
-    let mut base: Table = toml::from_str(text).with_context(|| format!("scenario {name}"))?;
+    let base: Result<Table, _> = text::toml(text);
+    let mut base = base.map_err(|why| anyhow!("scenario {name}: {why}"))?;
     let variants = match base.remove("variant") {
         None => vec![(name.to_owned(), Table::new())],
         Some(Value::Array(list)) => list
@@ -301,6 +305,11 @@ pub fn parse(name: &str, text: &str) -> anyhow::Result<Vec<Scenario>> {
             .with_context(|| format!("scenario {name}"))?,
         Some(_) => bail!("scenario {name}: write variants as [[variant]]"),
     };
+    ensure!(
+        variants.len() <= VARIANTS_MAX,
+        "scenario {name}: {} variants; {VARIANTS_MAX} at most",
+        variants.len()
+    );
     let scenario = |(name, table): (String, Table)| {
         let mut whole = base.clone();
         merge(&mut whole, table);
@@ -336,9 +345,9 @@ fn merge(base: &mut Table, with: Table) {
 
 fn build(name: &str, file: File) -> anyhow::Result<Scenario> {
     let mut plan = Plan {
-        warm_ns: file.warm_ms * 1_000_000,
-        run_ns: file.run_ms * 1_000_000,
-        stale_ns: file.stale_us * 1000,
+        warm_ns: file.warm_ms.saturating_mul(1_000_000),
+        run_ns: file.run_ms.saturating_mul(1_000_000),
+        stale_ns: file.stale_us.saturating_mul(1000),
         mirror: file.mirror,
         merge: file.ana == AnaWord::Merge,
         ..Plan::default()
@@ -350,6 +359,11 @@ fn build(name: &str, file: File) -> anyhow::Result<Scenario> {
     plan.devices = file.device.values().map(Device::plan).collect();
     let mut names = BTreeMap::new();
     for (path_name, path) in &file.path {
+        ensure!(
+            path.copies <= PATHS_MAX,
+            "path {path_name}: copies = {}; a world has {PATHS_MAX} paths at most",
+            path.copies
+        );
         names.insert(path_name.as_str(), plan.paths.len());
         for _ in 0..path.copies {
             let device = match &path.device {
@@ -366,12 +380,17 @@ fn build(name: &str, file: File) -> anyhow::Result<Scenario> {
             plan.paths.push(path);
         }
     }
+    ensure!(
+        file.host.hosts <= HOSTS_MAX,
+        "hosts = {}; a world has {HOSTS_MAX} at most",
+        file.host.hosts
+    );
     for host in 0..file.host.hosts {
         plan.hosts.push(HostPlan {
             cpus: file.host.cpus,
             nodes: file.host.nodes,
-            busy_run_ns: file.host.busy_run_us * 1000,
-            busy_stall_ns: file.host.busy_stall_us * 1000,
+            busy_run_ns: file.host.busy_run_us.saturating_mul(1000),
+            busy_stall_ns: file.host.busy_stall_us.saturating_mul(1000),
         });
         let here = file
             .job
@@ -390,21 +409,24 @@ fn build(name: &str, file: File) -> anyhow::Result<Scenario> {
         name: name.to_owned(),
         title: file.title,
         plan,
-        step_ns: file.step_ms.map(|ms| ms * 1_000_000),
+        step_ns: file.step_ms.map(|ms| ms.saturating_mul(1_000_000)),
         figures: file.figures,
     })
 }
 
 fn path_plan(path: &Path, device: usize) -> anyhow::Result<PathPlan> {
     Ok(PathPlan {
-        bytes_per_s: path.bandwidth_mb_s * 1_000_000,
-        delay_ns: path.delay_us * 1000,
-        jitter_ns: path.delay_us * 10 * path.jitter_percent,
+        bytes_per_s: path.bandwidth_mb_s.saturating_mul(1_000_000),
+        delay_ns: path.delay_us.saturating_mul(1000),
+        jitter_ns: path
+            .delay_us
+            .saturating_mul(10)
+            .saturating_mul(path.jitter_percent),
         large_from: bytes(&path.large_from)?,
-        large_ns: path.large_us * 1000,
-        small_ns: path.small_us * 1000,
+        large_ns: path.large_us.saturating_mul(1000),
+        small_ns: path.small_us.saturating_mul(1000),
         tail_per_million: path.tail_per_million,
-        tail_ns: path.tail_us * 1000,
+        tail_ns: path.tail_us.saturating_mul(1000),
         cross_percent: path.cross_percent,
         device,
         ana: path.state.ana(),
@@ -430,7 +452,7 @@ fn job_plan(job: &Job, host: usize) -> anyhow::Result<JobPlan> {
         sequential: job.sequential,
         span: parse_size(&job.span).map_err(|why| anyhow!("span: {why}"))?,
         iops: job.iops,
-        move_ns: job.move_ms * 1_000_000,
+        move_ns: job.move_ms.saturating_mul(1_000_000),
     })
 }
 
@@ -452,16 +474,16 @@ fn events(event: &Event, names: &BTreeMap<&str, usize>) -> anyhow::Result<Vec<Ev
     };
     let mut changes = Vec::new();
     if let Some(us) = event.delay_us {
-        changes.push(Change::Delay(path()?, us * 1000));
+        changes.push(Change::Delay(path()?, us.saturating_mul(1000)));
     }
     if let Some(rate) = event.bandwidth_mb_s {
-        changes.push(Change::Rate(path()?, rate * 1_000_000));
+        changes.push(Change::Rate(path()?, rate.saturating_mul(1_000_000)));
     }
     if let Some(ms) = event.stall_ms {
-        changes.push(Change::Stall(path()?, ms * 1_000_000));
+        changes.push(Change::Stall(path()?, ms.saturating_mul(1_000_000)));
     }
     if let Some(ms) = event.down_after_ms {
-        changes.push(Change::Down(path()?, ms * 1_000_000));
+        changes.push(Change::Down(path()?, ms.saturating_mul(1_000_000)));
     }
     if event.up {
         changes.push(Change::Up(path()?));
@@ -480,7 +502,18 @@ fn events(event: &Event, names: &BTreeMap<&str, usize>) -> anyhow::Result<Vec<Ev
     );
     let times = event.times.unwrap_or(1);
     let every_ms = event.every_ms.unwrap_or(0);
-    let at = |time: u64| (event.at_ms + time * every_ms) * 1_000_000;
+    ensure!(
+        times <= EVENTS_MAX as u64,
+        "an [[event]] at {} ms has times = {times}; at most {EVENTS_MAX}",
+        event.at_ms
+    );
+    let at = |time: u64| {
+        let later_ms = time.saturating_mul(every_ms);
+        event
+            .at_ms
+            .saturating_add(later_ms)
+            .saturating_mul(1_000_000)
+    };
     Ok((0..times)
         .flat_map(|time| changes.iter().map(move |&what| (time, what)))
         .map(|(time, what)| EventPlan {
@@ -554,5 +587,32 @@ mod tests {
             .collect();
         assert_eq!(at, [10, 14, 18]);
         assert_eq!(scenario.plan.events[2].what, Change::Delay(1, 5_000));
+    }
+
+    /// The first moments of a world that is not too deep for that.
+    fn shortly(plan: Plan) {
+        let depth: usize = plan.jobs.iter().map(|it| it.count * it.depth).sum();
+        let events = plan.events.clone().into_iter();
+        let early = events.map(|it| EventPlan {
+            at_ns: it.at_ns.min(100_000),
+            ..it
+        });
+        let plan = Plan {
+            warm_ns: 0,
+            run_ns: if depth > 256 { 1 } else { 300_000 },
+            events: early.collect(),
+            ..plan
+        };
+        let way = sim::Way::Policy(Policy::Soonest, policy::Knobs::default());
+        sim::run(&plan, &way, 1).unwrap();
+    }
+
+    /// What is accepted can also be run, however large its figures are.
+    #[test]
+    fn hostile_files_get_an_error_or_are_worlds() {
+        crate::hostile::attack("scenario", |text| match parse("x", text) {
+            Ok(scenarios) => scenarios.into_iter().for_each(|it| shortly(it.plan)),
+            Err(error) => assert!(format!("{error:#}").starts_with("scenario ")),
+        });
     }
 }

@@ -24,17 +24,16 @@
 mod check;
 
 use super::faults::FaultSettings;
-use super::limits::CONFIG_BYTES_MAX;
 use super::quantity::{AnaStates, Duration, Identifier, Rate, Size, from_text};
 use super::settings::Settings;
 use crate::cli::Usage;
 use crate::control::access::{Access, Mode, Name};
+use crate::text;
 use crate::uri::PathUri;
 use anyhow::bail;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 use std::collections::BTreeSet;
-use std::io::{ErrorKind, Read};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use uuid::Uuid;
@@ -91,10 +90,10 @@ pub struct Config {
     #[serde(default)]
     pub spin: bool,
     /// Namespaces.
-    #[serde(rename = "namespace")]
+    #[serde(rename = "namespace", default)]
     pub namespaces: Vec<Namespace>,
     /// Ports.
-    #[serde(rename = "port")]
+    #[serde(rename = "port", default)]
     pub ports: Vec<Port>,
 }
 
@@ -205,16 +204,7 @@ impl Config {
     /// The file can't be read. Usage: what is wrong in it, with line and column where TOML tells
     /// them, and what could stand there.
     pub fn read(path: &Path) -> anyhow::Result<Self> {
-        let text = read_bounded(path).map_err(|error| {
-            let advice = match error.downcast_ref::<std::io::Error>().map(|e| e.kind()) {
-                Some(ErrorKind::NotFound) => " (check the path given to -c)",
-                Some(ErrorKind::IsADirectory) => " (give the file in it)",
-                Some(ErrorKind::PermissionDenied) => " (check its permissions)",
-                Some(ErrorKind::InvalidData) => " (save it as UTF-8 text)",
-                _ => "",
-            };
-            error.context(format!("cannot read {}{advice}", path.display()))
-        })?;
+        let text = text::read(path)?;
         Self::parse(&text).map_err(|error| Usage::error(format!("{}: {error}", path.display())))
     }
 
@@ -227,13 +217,15 @@ impl Config {
     }
 
     fn parse(text: &str) -> Result<Self, String> {
-        let mut config: Config =
-            toml::from_str(text).map_err(|e| in_words(e.to_string().trim_end()))?;
+        let mut config: Config = text::toml(text).map_err(|error| in_words(&error))?;
         if config.ports.is_empty() {
-            return Err("there is no [[port]]".into());
+            return Err("there is no [[port]]: write one with listen = \"ADDRESS:PORT\"".into());
         }
         if config.namespaces.is_empty() {
-            return Err("there is no [[namespace]]".into());
+            let wanted = "backend = \"mem:1GiB\" or \"file:/path\"";
+            return Err(format!(
+                "there is no [[namespace]]: write one with {wanted}"
+            ));
         }
         check::number(&mut config.namespaces);
         if let Some((at, nsid)) = check::duplicate(&config.namespaces) {
@@ -391,21 +383,16 @@ fn line_of_nsid(text: &str, at: usize) -> Option<usize> {
 /// The names that serde has for numbers, as their ranges.
 pub(super) fn in_words(error: &str) -> String {
     error
+        .replace(
+            "missing field `nqn`",
+            "there is no nqn: write nqn = \"nqn.2026-01.org.example:v0\" before the first section",
+        )
         .replace("expected u16", "expected a whole number from 0 to 65535")
         .replace(
             "expected u32",
             "expected a whole number from 0 to 4294967295",
         )
         .replace("expected usize", "expected a whole number from 0")
-}
-
-fn read_bounded(path: &Path) -> anyhow::Result<String> {
-    let mut text = String::new();
-    let file = std::fs::File::open(path)?;
-    if file.take(CONFIG_BYTES_MAX + 1).read_to_string(&mut text)? as u64 > CONFIG_BYTES_MAX {
-        bail!("it has more than {CONFIG_BYTES_MAX} bytes");
-    }
-    Ok(text)
 }
 
 #[cfg(test)]

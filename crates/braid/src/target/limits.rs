@@ -10,5 +10,3 @@ pub const LOG_LINES_MAX: usize = 16;
 pub const LOG_END_WAIT: std::time::Duration = std::time::Duration::from_secs(1);
 /// Longest command quiesce time that can be reported, ms.
 pub const CQT_MS_MAX: u64 = u16::MAX as u64;
-/// Largest configuration file, bytes.
-pub const CONFIG_BYTES_MAX: u64 = 1 << 20;

@@ -202,4 +202,22 @@ mod tests {
             "delay is given twice"
         );
     }
+
+    #[test]
+    fn hostile_words_are_named_or_taken() {
+        crate::hostile::attack("words", |text| {
+            let words: Vec<_> = text.split_whitespace().collect();
+            match Settings::from_words(words.iter().copied()) {
+                Ok(settings) => {
+                    let mut shape = shape::Config::default();
+                    settings.apply(&mut shape, u64::MAX);
+                    let ana = settings.ana.unwrap_or_default();
+                    let again: AnaStates = Settings::from_words([format!("ana={ana}").as_str()])
+                        .map_or(AnaStates::default(), |it| it.ana.unwrap());
+                    assert_eq!(again, ana);
+                }
+                Err(error) => assert!(!error.is_empty()),
+            }
+        });
+    }
 }

@@ -4,5 +4,6 @@ mod bad_input;
 mod bench;
 mod common;
 mod demo;
+mod files;
 mod peers;
 mod system;

@@ -6,6 +6,7 @@ use crate::{
     Completion, Ended, Group, Knobs, PathIndex, PathView, Policy, Request, Selector, Ticket,
 };
 use proptest::prelude::*;
+use std::string::ToString;
 use std::vec::Vec;
 
 #[derive(Clone, Debug)]
@@ -232,5 +233,27 @@ proptest! {
         if let Ok(Policy::RoundRobin { bytes }) = Policy::parse(&text) {
             prop_assert_eq!(bytes % 512, 0);
         }
+    }
+}
+
+proptest! {
+    /// Any text, and what is nearly a policy or a knob.
+    #[test]
+    fn a1_a8_hostile_words_are_refused_or_read_again_as_the_same(
+        text in "\\PC*|(numa|round-robin|queue-depth|weighted-lat(ency)?|soonest)(:[0-9:k+-]{0,24})?",
+        knob in "\\PC*|[0-9]{0,24}(s|ms|us|ns|µs)?",
+    ) {
+        match Policy::parse(&text) {
+            Ok(policy) => prop_assert_eq!(Policy::parse(&policy.to_string()), Ok(policy)),
+            Err(error) => prop_assert!(!error.to_string().is_empty()),
+        }
+        let usual = Knobs::default();
+        let ewma_shift = Knobs::parse_ewma_shift(&knob).unwrap_or(usual.ewma_shift);
+        let weight_timeout_ns = Knobs::parse_weight_timeout(&knob);
+        let weight_timeout_ns = weight_timeout_ns.unwrap_or(usual.weight_timeout_ns);
+        let knobs = Knobs { ewma_shift, weight_timeout_ns };
+        prop_assert!(knobs.check().is_ok());
+        let us = std::format!("{}us", weight_timeout_ns / 1000);
+        prop_assert_eq!(Knobs::parse_weight_timeout(&us), Ok(weight_timeout_ns));
     }
 }

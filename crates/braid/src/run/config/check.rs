@@ -1,6 +1,7 @@
 //! What one value can't tell by itself, and where in the file it stands.
 use super::{Config, Export, Volume};
 use crate::run::address::NbdAddress;
+use crate::units::format_bytes;
 use std::collections::BTreeSet;
 use std::ops::Range;
 use toml::de::{DeTable, DeValue};
@@ -20,6 +21,15 @@ type Wrong = (Vec<Step>, String);
 /// The first thing that can't be.
 pub(super) fn check(config: &Config) -> Result<(), Wrong> {
     check_engine(config)?;
+    let (there, most) = (config.volumes.len(), engine::limits::VOLUMES_MAX);
+    if there == 0 {
+        let wanted = "write one with a name and a [[volume.path]]; one can't be added later";
+        return Err((vec![], format!("there is no [[volume]]: {wanted}")));
+    }
+    if there > most {
+        let text = format!("{there} volumes are more than {most}");
+        return Err((vec![Key("volume"), At(most)], text));
+    }
     let (mut names, mut places) = (BTreeSet::new(), BTreeSet::new());
     for (number, volume) in config.volumes.iter().enumerate() {
         let here = [Key("volume"), At(number)];
@@ -47,8 +57,10 @@ fn check_engine(config: &Config) -> Result<(), Wrong> {
         return wrong("clients", format!("clients must be 1…{most}"));
     }
     let least = engine::limits::EXPORT_ARENA_MIN;
-    if config.buffers.0 < least {
-        let text = format!("buffers must be at least {} MiB", least >> 20);
+    let most = crate::limits::ARENA_BYTES_MAX;
+    if !(least..=most).contains(&config.buffers.0) {
+        let range = [least, most].map(format_bytes).join(" to ");
+        let text = format!("buffers must be {range}: it holds what is in flight on a core");
         return wrong("buffers", text);
     }
     let (cores, most) = (usize::from(config.cores), crate::limits::CORES_MAX);

@@ -222,3 +222,27 @@ fn every_key_is_in_the_document() {
         }
     }
 }
+
+#[test]
+fn hostile_files_get_an_error_with_a_place() {
+    crate::hostile::attack("run_config", |text| match Config::parse(text) {
+        Ok(config) => {
+            assert!(!config.volumes.is_empty() && config.kato_ms() <= 3_600_000);
+            let again = config.volumes.iter().all(|volume| {
+                let uris = volume.paths.iter().map(|it| &it.uri);
+                let mut exports = volume.exports.iter().map(|it| &it.nbd);
+                Policy::parse(&volume.policy.to_string()) == Ok(volume.policy)
+                    && volume.knobs().check().is_ok()
+                    && uris
+                        .into_iter()
+                        .all(|it| it.to_string().parse().as_ref() == Ok(it))
+                    && exports.all(|it| it.to_string().parse().as_ref() == Ok(it))
+            });
+            assert!(again, "what was accepted is read again as the same");
+        }
+        Err(error) => assert!(
+            error.contains("line ") || error.contains("too deep"),
+            "{error}"
+        ),
+    });
+}

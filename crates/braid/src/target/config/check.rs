@@ -4,9 +4,11 @@
 //! An error begins with the key that is wrong. What depends on the machine (is there such a file, is
 //! the port free) is not looked at.
 use super::{Config, Namespace};
+use crate::limits::ARENA_BYTES_MAX;
 use crate::target::limits::CQT_MS_MAX;
 use crate::units::format_bytes;
 use crate::uri::UriKind;
+use engine::limits::TARGET_COMMANDS_MAX;
 use std::collections::BTreeSet;
 
 /// Longest NQN, bytes (NVMe Base 2.0, 4.7).
@@ -37,13 +39,7 @@ pub(super) fn check(config: &Config) -> Result<(), String> {
             "cntlid [{first}, {last}] is not [first, last] within 1 to {CNTLID_MAX}"
         ));
     }
-    let transfer = config.transfer_size.0;
-    if !transfer.is_power_of_two() || !(4096..=1 << 20).contains(&transfer) {
-        return Err(format!(
-            "transfer_size {} is not a power of two from 4 KiB to 1 MiB",
-            format_bytes(transfer)
-        ));
-    }
+    check_memory(config)?;
     let cqt_ms = config.cqt.0.div_ceil(1_000_000);
     if cqt_ms > CQT_MS_MAX {
         return Err(format!(
@@ -58,6 +54,40 @@ pub(super) fn check(config: &Config) -> Result<(), String> {
         check_listen(&port.listen)?;
         let error = |error| format!("listen \"{}\": {error}", port.listen);
         port.ana.check(&groups).map_err(error)?;
+    }
+    Ok(())
+}
+
+/// What memory is made of.
+fn check_memory(config: &Config) -> Result<(), String> {
+    let transfer = config.transfer_size.0;
+    if !transfer.is_power_of_two() || !(8192..=1 << 20).contains(&transfer) {
+        return Err(format!(
+            "transfer_size {} is not a power of two from 8 KiB to 1 MiB",
+            format_bytes(transfer)
+        ));
+    }
+    let in_capsule = config.in_capsule.0;
+    if in_capsule > transfer {
+        return Err(format!(
+            "in_capsule {} is more than transfer_size, {}",
+            format_bytes(in_capsule),
+            format_bytes(transfer)
+        ));
+    }
+    if config.buffers.0 > ARENA_BYTES_MAX {
+        return Err(format!(
+            "buffers {} is more than {}: it holds what is in flight, not the namespaces",
+            format_bytes(config.buffers.0),
+            format_bytes(ARENA_BYTES_MAX)
+        ));
+    }
+    let (connections, entries) = (config.connections, config.queue_entries);
+    if u64::from(connections) * u64::from(entries) > TARGET_COMMANDS_MAX {
+        return Err(format!(
+            "connections {connections} times queue_entries {entries} is more than \
+             {TARGET_COMMANDS_MAX}: make either smaller"
+        ));
     }
     Ok(())
 }

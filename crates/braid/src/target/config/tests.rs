@@ -1,6 +1,7 @@
 //! Files that are right, and what is said of those that aren't.
 use super::*;
 use crate::control::access::{Access, Mode, Name};
+use crate::limits::TEXT_BYTES_MAX;
 use nvme::host::AnaState;
 
 const WHOLE: &str = r#"
@@ -158,8 +159,11 @@ fn a_wrong_value_is_shown_with_its_place_and_what_is_right() {
 fn a_target_needs_a_port_and_a_namespace() {
     let nqn = "nqn = \"nqn.2026-01.org.example:v0\"\n";
     let namespace = "[[namespace]]\nbackend = \"mem:1MiB\"\n";
-    assert!(error(nqn).contains("missing field `namespace`"));
-    assert!(error(&format!("{nqn}{namespace}")).contains("missing field `port`"));
+    assert!(error("").contains("there is no nqn: write nqn = "));
+    assert!(error(nqn).starts_with("there is no [[port]]: write one with listen"));
+    assert!(error(&format!("{nqn}{namespace}")).starts_with("there is no [[port]]"));
+    let port = "[[port]]\nlisten = \"127.0.0.1:0\"\n";
+    assert!(error(&format!("{nqn}{port}")).starts_with("there is no [[namespace]]: write"));
     assert!(error(&format!("{nqn}namespace = []\nport = []")).contains("there is no [[port]]"));
 }
 
@@ -172,9 +176,9 @@ fn a_file_that_is_not_there_or_too_large_is_refused() {
         missing.contains("cannot read") && missing.contains("No such file"),
         "{missing}"
     );
-    std::fs::write(&path, vec![b'#'; CONFIG_BYTES_MAX as usize + 1]).unwrap();
+    std::fs::write(&path, vec![b'#'; TEXT_BYTES_MAX as usize + 1]).unwrap();
     let large = format!("{:#}", Config::read(&path).unwrap_err());
-    assert!(large.contains("more than 1048576 bytes"), "{large}");
+    assert!(large.contains("more than 1 MiB"), "{large}");
 }
 
 #[test]
@@ -320,7 +324,25 @@ fn a_directory_or_another_encoding_is_said_with_advice() {
     let said = |path: &Path| format!("{:#}", Config::read(path).unwrap_err());
     assert!(said(directory.path()).contains("give the file in it"));
     let path = directory.path().join("t.toml");
-    assert!(said(&path).contains("check the path given to -c"));
+    assert!(said(&path).contains("check the name"));
     std::fs::write(&path, [0xff, 0xfe]).unwrap();
     assert!(said(&path).contains("save it as UTF-8"), "{}", said(&path));
+}
+
+#[test]
+fn hostile_files_get_an_error_with_a_place_or_a_key() {
+    crate::hostile::attack("target_config", |text| match Config::parse(text) {
+        Ok(config) => {
+            assert_eq!(config.check(), Ok(()));
+            assert!(config.namespaces.iter().all(|it| it.nsid != 0));
+            assert_eq!(config.serial().len().min(20), config.serial().len());
+        }
+        Err(error) => {
+            let keys = "nqn hosts cntlid transfer_size in_capsule buffers connections cqt listen \
+                        namespace port there serial model tables";
+            let first = error.split([' ', ':']).next().unwrap();
+            let named = keys.split(' ').any(|key| key == first);
+            assert!(named || error.contains("line "), "{error}");
+        }
+    });
 }

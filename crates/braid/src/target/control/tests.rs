@@ -251,3 +251,38 @@ fn one_client_too_many_is_told_why() {
     );
     drop(clients);
 }
+
+#[test]
+fn hostile_requests_are_answered_and_change_only_what_can_be() {
+    let fixture = fixture();
+    crate::hostile::attack("target_control", |text| {
+        fixture.sent.lock().unwrap().clear();
+        for line in text.lines() {
+            let call = |method: &str, params| fixture.control.call(method, params);
+            let Some(answer) = rpc::answer(line.as_bytes(), call) else {
+                continue;
+            };
+            assert_eq!(answer["jsonrpc"], "2.0");
+            assert_ne!(answer["result"].is_null(), answer["error"].is_null());
+        }
+        let shown = fixture.control.show();
+        assert_eq!(shown["ports"].as_array().unwrap().len(), 2);
+        // What is shown of errors and states can be given back.
+        for port in shown["ports"].as_array().unwrap() {
+            let errors: Vec<_> = port["faults"]["errors"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .collect();
+            let errors: Vec<_> = errors.iter().map(|it| it.as_str().unwrap()).collect();
+            let words = match errors.is_empty() {
+                true => "error=0".to_owned(),
+                false => format!("error={}", errors.join("+")),
+            };
+            let ana = format!("ana={}", port["ana_state"].as_str().unwrap());
+            let settings = Settings::from_words([words.as_str(), &ana]).unwrap();
+            let shown = settings.faults.error.unwrap().0;
+            assert_eq!(shown.iter().map(show_rule).collect::<Vec<_>>(), errors);
+        }
+    });
+}

@@ -1,0 +1,22 @@
+//! An NBD client made of bytes.
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+/// Connected to export `v0`, in transmission: it asked for no block sizes and no structured replies.
+/// A read that takes longer than `wait` fails.
+pub fn open(socket: &Path, wait: Duration) -> UnixStream {
+    let mut stream = UnixStream::connect(socket).unwrap();
+    stream.set_read_timeout(Some(wait)).unwrap();
+    stream.read_exact(&mut [0; 18]).unwrap();
+    let hello = [
+        &3_u32.to_be_bytes()[..],
+        b"IHAVEOPT",
+        &[0, 0, 0, 1, 0, 0, 0, 2],
+        b"v0",
+    ];
+    stream.write_all(&hello.concat()).unwrap();
+    stream.read_exact(&mut [0; 10]).unwrap();
+    stream
+}
