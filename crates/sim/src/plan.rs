@@ -262,10 +262,7 @@ impl Plan {
                 PlanError::Events,
             ),
             (self.run_ns == 0, PlanError::Time),
-            (
-                self.times().any(|ns| ns > TIME_NS_MAX),
-                PlanError::TooLong,
-            ),
+            (self.times().any(|ns| ns > TIME_NS_MAX), PlanError::TooLong),
             (self.is_too_much(), PlanError::TooMuch),
         ];
         match wrong.iter().find(|(is, _)| *is) {
@@ -305,9 +302,10 @@ impl Plan {
         let rate = |it: &EventPlan| matches!(it.what, Change::Rate(_, rate) if rate > BYTES_MAX);
         sum(|job| job.count) > JOBS_MAX
             || sum(depth) > DEPTH_MAX
-            || self.jobs.iter().any(|it| {
-                it.sizes.len() > SIZES_MAX || it.iops > IOPS_MAX || it.span > BYTES_MAX
-            })
+            || self
+                .jobs
+                .iter()
+                .any(|it| it.sizes.len() > SIZES_MAX || it.iops > IOPS_MAX || it.span > BYTES_MAX)
             || self.paths.iter().any(|it| {
                 let share = it.cross_percent > 99 || it.tail_per_million > 1_000_000;
                 share || it.bytes_per_s > BYTES_MAX
