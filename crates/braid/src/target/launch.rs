@@ -3,7 +3,7 @@
 use super::backend::Backend;
 use super::config::{Config, Port};
 use super::faults::FaultSettings;
-use super::limits::CQT_MS_MAX;
+use super::limits::{BIND_PAUSE, BIND_TRIES, CQT_MS_MAX};
 use super::log::Waker;
 use crate::output;
 use anyhow::{Context, anyhow, bail};
@@ -188,7 +188,7 @@ fn bind(listen: &str) -> anyhow::Result<TcpListener> {
     let Some(address) = addresses.next() else {
         bail!("cannot listen on \"{listen}\": it stands for no address");
     };
-    TcpListener::bind(address).map_err(|error| {
+    patiently(address, || std::thread::sleep(BIND_PAUSE)).map_err(|error| {
         let advice = match error.kind() {
             std::io::ErrorKind::AddrInUse => format!(
                 "choose another port, or 0 for any free one; who has it: ss -ltnp 'sport = :{}'",
@@ -204,6 +204,18 @@ fn bind(listen: &str) -> anyhow::Result<TcpListener> {
         };
         anyhow::Error::new(error).context(format!("cannot listen on {address}{advice}"))
     })
+}
+
+/// A listener there. What a process that was killed left with io_uring is closed by the kernel some
+/// moments after its end, and until then the port is in use; so that is asked several times.
+fn patiently(address: SocketAddr, mut pause: impl FnMut()) -> std::io::Result<TcpListener> {
+    for _ in 0..BIND_TRIES {
+        match TcpListener::bind(address) {
+            Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => pause(),
+            other => return other,
+        }
+    }
+    TcpListener::bind(address)
 }
 
 /// The address in the discovery log and in the URI. A wildcard is none that a host could connect to
@@ -276,4 +288,30 @@ fn subsystem(
             .any(|backend| matches!(backend.device, runtime::Device::File(_))),
         connections_max: config.connections,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_that_is_let_go_of_is_taken_and_one_in_use_is_not_waited_for_long() {
+        let other = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = other.local_addr().unwrap();
+        let mut pauses = 0;
+        let error = patiently(address, || pauses += 1).unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::AddrInUse);
+        assert_eq!(pauses, BIND_TRIES);
+        let (mut other, mut pauses) = (Some(other), 0);
+        let pause = || {
+            pauses += 1;
+            if pauses == BIND_TRIES {
+                other = None;
+            }
+        };
+        assert_eq!(
+            patiently(address, pause).unwrap().local_addr().unwrap(),
+            address
+        );
+    }
 }

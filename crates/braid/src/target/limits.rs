@@ -8,5 +8,9 @@ pub const LOG_PERIOD: std::time::Duration = std::time::Duration::from_millis(250
 pub const LOG_LINES_MAX: usize = 16;
 /// How long the end of the target waits for its log's last lines to be taken.
 pub const LOG_END_WAIT: std::time::Duration = std::time::Duration::from_secs(1);
+/// How often a port that is in use is tried again, and the pause before: a second in all.
+pub const BIND_TRIES: u32 = 50;
+/// See [`BIND_TRIES`].
+pub const BIND_PAUSE: std::time::Duration = std::time::Duration::from_millis(20);
 /// Longest command quiesce time that can be reported, ms.
 pub const CQT_MS_MAX: u64 = u16::MAX as u64;

@@ -231,3 +231,35 @@ fn help_and_version_are_no_errors() {
     assert_eq!(code(&nothing), USAGE);
     assert!(stderr(&nothing).contains("Usage: braid"));
 }
+
+#[test]
+fn targets_that_cannot_be_or_would_take_all_memory() {
+    let place = Place::new();
+    let rest = "nqn = \"nqn.2026-01.org.example:v0\"\n[[namespace]]\nbackend = \"mem:1MiB\"\n\
+                [[port]]\nlisten = \"127.0.0.1:0\"\n";
+    for (key, parts) in [
+        ("buffers = \"100TiB\"", &["buffers 100 TiB", "8 GiB"][..]),
+        (
+            "in_capsule = \"1TiB\"",
+            &["in_capsule 1 TiB", "transfer_size"],
+        ),
+        (
+            "connections = 4294967295",
+            &["connections 4294967295", "queue_entries"],
+        ),
+        (
+            "transfer_size = \"4KiB\"",
+            &["transfer_size 4 KiB", "8 KiB"],
+        ),
+    ] {
+        fs::write(place.path().join("t.toml"), format!("{key}\n{rest}")).unwrap();
+        refused(&place, "target -c t.toml", USAGE, parts);
+    }
+    fs::write(place.path().join("t.toml"), "").unwrap();
+    refused(
+        &place,
+        "target -c t.toml",
+        USAGE,
+        &["there is no nqn: write nqn"],
+    );
+}
