@@ -8,9 +8,9 @@ pub const JOBS_MAX: u32 = 1_024;
 pub const CORES_MAX: usize = 256;
 /// Largest single I/O that a load asks for: what the engine takes as one.
 pub const BLOCK_MAX: u32 = engine::limits::IO_BYTES_MAX;
-/// Most bytes of buffers on one core: of a load, outstanding I/Os times the largest block size; of a
-/// target or an engine, its `buffers`. More than any of them can have in flight, and the books over
-/// it, 0.5 % of it, are memory at once.
+/// Most bytes of buffers on one core: of a load, outstanding I/Os times the largest block size; of
+/// a target or an engine, its `buffers`. More than any of them can have in flight, and the books
+/// over it, 0.5 % of it, are memory at once.
 pub const ARENA_BYTES_MAX: u64 = 8 << 30;
 /// Variants of one scenario.
 pub const VARIANTS_MAX: usize = 64;

@@ -4,7 +4,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-/// Connected to export `v0`, in transmission: it asked for no block sizes and no structured replies.
+/// Connected to export `v0`, in transmission: it asked for no block sizes, nor structured replies.
 /// A read that takes longer than `wait` fails.
 pub fn open(socket: &Path, wait: Duration) -> UnixStream {
     let mut stream = UnixStream::connect(socket).unwrap();
