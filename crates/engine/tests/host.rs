@@ -128,16 +128,7 @@ fn every_policy_balances_its_counts_and_a_switch_under_load_keeps_them() {
     let mut load = Load::new(4000, 32, BLOCK);
     for (turn, policy) in POLICIES.into_iter().cycle().take(16).enumerate() {
         let until = 250 * (turn as u64 + 1);
-        let Rig {
-            world,
-            host,
-            events,
-            ..
-        } = &mut rig;
-        assert!(world.run(SECOND, |world| {
-            load.step(world, host, events);
-            load.ended >= until
-        }));
+        assert!(rig.load_until(&mut load, SECOND, until));
         rig.control(HostControl::Policy(0, policy, Knobs::default()));
     }
     assert!(load.is_over());
@@ -258,17 +249,8 @@ fn a_path_that_is_cut_in_mid_flight_fails_its_io_and_the_other_goes_on() {
     let mut rig = Rig::new(host_config(2), target_config(2));
     rig.ready();
     let mut load = Load::new(3000, 32, BLOCK);
-    let Rig {
-        world,
-        host,
-        events,
-        ..
-    } = &mut rig;
-    assert!(world.run(SECOND, |world| {
-        load.step(world, host, events);
-        load.ended > 1000
-    }));
-    world.cut(HOST, 0);
+    assert!(rig.load_until(&mut load, SECOND, 1001));
+    rig.world.cut(HOST, 0);
     rig.load(&mut load, SECOND);
     assert_eq!(rig.failures().len(), 1, "{:?}", rig.failures());
     assert!(rig.failures()[0].contains("p0") && rig.failures()[0].contains("reset"));

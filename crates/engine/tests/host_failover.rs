@@ -83,17 +83,8 @@ fn reads_move_at_once() {
     let mut rig = rig_with(2, |_| ());
     let mut load = Load::new(2000, 32, 16 << 10);
     load.writes = |_| false;
-    let Rig {
-        world,
-        host,
-        events,
-        ..
-    } = &mut rig;
-    assert!(world.run(SECOND, |world| {
-        load.step(world, host, events);
-        load.ended > 500
-    }));
-    world.cut(HOST, 0);
+    assert!(rig.load_until(&mut load, SECOND, 501));
+    rig.world.cut(HOST, 0);
     rig.load(&mut load, SECOND);
     assert_eq!(load.errors(), 0);
     assert!(load.latency_ns.iter().all(|&ns| ns < 100 * MS));
@@ -395,16 +386,7 @@ fn t26_an_ana_status_moves_the_io_and_the_log_is_read_before_the_path_is_used_ag
         AnaState::Change,
         AnaState::Optimized,
     ]) {
-        let Rig {
-            world,
-            host,
-            events,
-            ..
-        } = &mut rig;
-        assert!(world.run(SECOND, |world| {
-            load.step(world, host, events);
-            load.ended > 500 * turn
-        }));
+        assert!(rig.load_until(&mut load, SECOND, 500 * turn + 1));
         rig.target_control(TargetControl::Ana(0, state));
     }
     rig.load(&mut load, 10 * SECOND);
@@ -502,16 +484,7 @@ fn t09_t41_whatever_happens_no_acknowledged_write_is_lost() {
         let mut load = Load::new(600, 24, [4 << 10, 16 << 10, 64 << 10][below(3) as usize]);
         let mut next = 40;
         while !load.is_over() {
-            let Rig {
-                world,
-                host,
-                events,
-                ..
-            } = &mut rig;
-            let moved = world.run(100 * SECOND, |world| {
-                load.step(world, host, events);
-                load.ended >= next || load.is_over()
-            });
+            let moved = rig.load_until(&mut load, 100 * SECOND, next);
             assert!(moved, "seed {seed}: {} of {} ended", load.ended, load.total);
             next = load.ended + 40;
             let port = below(3) as u32;

@@ -16,16 +16,7 @@ fn in_mid_flight(writes: fn(u64) -> bool, fault: impl FnOnce(&mut Rig)) -> (Rig,
     rig.ready();
     let mut load = Load::new(2000, 32, 16 << 10);
     load.writes = writes;
-    let Rig {
-        world,
-        host,
-        events,
-        ..
-    } = &mut rig;
-    assert!(world.run(SECOND, |world| {
-        load.step(world, host, events);
-        load.ended > 500
-    }));
+    assert!(rig.load_until(&mut load, SECOND, 501));
     fault(&mut rig);
     rig.load(&mut load, 60 * SECOND);
     (rig, load)
@@ -100,16 +91,7 @@ fn t10_t23_noise_while_sends_are_out_ends_no_write_before_its_memory_is_free() {
     rig.ready();
     let mut load = Load::new(600, 32, 16 << 10);
     load.writes = |_| true;
-    let Rig {
-        world,
-        host,
-        events,
-        ..
-    } = &mut rig;
-    assert!(world.run(10 * SECOND, |world| {
-        load.step(world, host, events);
-        load.ended > 100
-    }));
+    assert!(rig.load_until(&mut load, 10 * SECOND, 101));
     rig.world.inject(HOST, 0, &[0xff; 64]);
     rig.load(&mut load, 60 * SECOND);
     only_path_0_failed(&rig, &load);
@@ -248,16 +230,7 @@ fn whatever_happens_every_io_ends_once_and_all_counts_balance() {
         let mut load = Load::new(600, 24, bytes);
         let mut next = 40;
         while !load.is_over() {
-            let Rig {
-                world,
-                host,
-                events,
-                ..
-            } = &mut rig;
-            let moved = world.run(60 * SECOND, |world| {
-                load.step(world, host, events);
-                load.ended >= next || load.is_over()
-            });
+            let moved = rig.load_until(&mut load, 60 * SECOND, next);
             assert!(moved, "seed {seed}: {} of {} ended", load.ended, load.total);
             next = load.ended + 40;
             happen(&mut rig, &mut random);

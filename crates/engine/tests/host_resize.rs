@@ -129,16 +129,7 @@ fn t33_io_goes_on_while_a_volume_grows_and_shrinks() {
     rig.disk.bytes.borrow_mut().resize(2 * BYTES as usize, 0);
     let mut load = Load::new(3000, 16, BLOCK);
     for (turn, blocks) in (1..).zip([BLOCKS + 8, 2 * BLOCKS, BLOCKS]) {
-        let Rig {
-            world,
-            host,
-            events,
-            ..
-        } = &mut rig;
-        assert!(world.run(SECOND, |world| {
-            load.step(world, host, events);
-            load.ended > 700 * turn
-        }));
+        assert!(rig.load_until(&mut load, SECOND, 700 * turn + 1));
         rig.target_control(TargetControl::Resize(1, blocks));
     }
     rig.load(&mut load, 10 * SECOND);

@@ -149,17 +149,8 @@ fn t09_pieces_survive_paths_that_die_and_return() {
         let mut load = Load::new(600, 16, 128 << 10);
         load.writes = writes;
         for turn in 0..4 {
-            let Rig {
-                world,
-                host,
-                events,
-                ..
-            } = &mut rig;
-            assert!(world.run(60 * SECOND, |world| {
-                load.step(world, host, events);
-                load.ended > 100 * (turn + 1)
-            }));
-            world.cut(HOST, (turn % 2) as u32);
+            assert!(rig.load_until(&mut load, 60 * SECOND, 100 * (turn + 1) + 1));
+            rig.world.cut(HOST, (turn % 2) as u32);
         }
         rig.load(&mut load, 60 * SECOND);
         assert_eq!(load.errors(), 0);

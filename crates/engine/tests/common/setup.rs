@@ -242,18 +242,23 @@ impl Rig {
             .handle_control(message, self.world.now_ns);
     }
 
-    /// Runs a load to its end.
-    pub fn load(&mut self, load: &mut Load, limit_ns: u64) {
+    /// Runs a load until so many of its I/Os have ended, or all of it; false: not within the limit.
+    pub fn load_until(&mut self, load: &mut Load, limit_ns: u64, ended: u64) -> bool {
         let Self {
             world,
             host,
             events,
             ..
         } = self;
-        let over = world.run(limit_ns, |world| {
+        world.run(limit_ns, |world| {
             load.step(world, host, events);
-            load.is_over()
-        });
+            load.ended >= ended || load.is_over()
+        })
+    }
+
+    /// Runs a load to its end.
+    pub fn load(&mut self, load: &mut Load, limit_ns: u64) {
+        let over = self.load_until(load, limit_ns, u64::MAX);
         assert!(over, "{} of {} I/Os ended", load.ended, load.total);
     }
 
