@@ -357,7 +357,8 @@ impl CheckedTarget {
                 "range not checked"
             );
         }
-        if let Action::Deallocate(ranges) = &io.action {
+        if io.action == Action::Deallocate {
+            let ranges = self.subsystem.take_ranges(io.conn, io.token);
             let ends = ranges
                 .iter()
                 .map(|(slba, blocks)| slba.checked_add(*blocks));

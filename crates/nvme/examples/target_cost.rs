@@ -118,25 +118,32 @@ fn connect(target: &mut Subsystem, conn: ConnId, (qid, cntlid): (u16, u16), fram
     while target.poll_event().is_some() {}
 }
 
-/// From the bytes of a batch to all that is to be sent for it; the driver's answers in between.
+/// From the bytes of a batch to all that is to be sent for it, as the engine and its reactor do it:
+/// events are followed after every call, and what there is to send is asked for when all is taken.
 #[inline(never)]
 fn measured(target: &mut Subsystem, conn: ConnId, mut bytes: &[u8], out: &mut Vec<u8>) -> u32 {
     let mut released = 0;
     while !bytes.is_empty() {
         let used = target.handle_bytes(conn, bytes, 0);
         bytes = &bytes[used..];
+        released += events(target);
         if let Some(place) = target.placement(conn) {
             target.handle_payload(conn, place.len, ZEROES_CRC, 0);
             bytes = &bytes[place.len as usize..];
+            released += events(target);
         }
-        released += events(target, conn, out);
     }
-    released + events(target, conn, out)
+    while let Some(sent) = target.poll_transmit(conn, out, 0) {
+        if let Some(payload) = sent.payload {
+            target.handle_sent(conn, payload.token);
+        }
+        released += events(target);
+    }
+    released
 }
 
-fn events(target: &mut Subsystem, conn: ConnId, out: &mut Vec<u8>) -> u32 {
+fn events(target: &mut Subsystem) -> u32 {
     let mut released = 0;
-    let mut transmit = false;
     loop {
         match target.poll_event() {
             Some(ControllerEvent::NeedBuffer { conn, token, .. }) => {
@@ -149,17 +156,8 @@ fn events(target: &mut Subsystem, conn: ConnId, out: &mut Vec<u8>) -> u32 {
                 ));
                 target.complete(command.conn, command.token, Status::SUCCESS, 0);
             }
-            Some(ControllerEvent::Transmit(_)) => transmit = true,
             Some(ControllerEvent::Release { .. }) => released += 1,
             Some(_) => {}
-            None if transmit => {
-                transmit = false;
-                while let Some(sent) = target.poll_transmit(conn, out, 0) {
-                    if let Some(payload) = sent.payload {
-                        target.handle_sent(conn, payload.token);
-                    }
-                }
-            }
             None => return released,
         }
     }

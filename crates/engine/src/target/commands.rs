@@ -1,6 +1,7 @@
 //! All commands under way, by slot; a command's slot is its device request's id.
 use super::pool::Purpose;
 use crate::machine::Span;
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::ops::{Index, IndexMut};
 use nvme::controller::Action;
@@ -39,6 +40,8 @@ pub(super) struct Command {
     pub(super) action: Action,
     /// Index; `None` = all of them (Flush).
     pub(super) namespace: Option<usize>,
+    /// Of a Deallocate: block and count of each.
+    pub(super) ranges: Box<[(u64, u64)]>,
     pub(super) slba: u64,
     pub(super) blocks: u32,
     /// Device requests already done, for those that need several.
@@ -64,7 +67,7 @@ impl Command {
     /// It changes what a namespace holds.
     pub(super) fn is_change(&self) -> bool {
         match self.action {
-            Action::Write { .. } | Action::WriteZeroes { .. } | Action::Deallocate(_) => true,
+            Action::Write { .. } | Action::WriteZeroes { .. } | Action::Deallocate => true,
             Action::Read | Action::Flush | Action::Compare => false,
         }
     }
@@ -109,6 +112,7 @@ impl Commands {
             stage: Stage::Receiving,
             action: Action::Flush,
             namespace: None,
+            ranges: Box::default(),
             slba: 0,
             blocks: 0,
             step: 0,
@@ -144,7 +148,7 @@ impl Commands {
     pub(super) fn remove(&mut self, slot: u32) {
         let (connection, token) = (self[slot].connection, self[slot].token);
         self.by_token[connection as usize][token as usize] = 0;
-        self[slot].action = Action::Flush; // drops the ranges of a Deallocate
+        self[slot].ranges = Box::default();
         self[slot].next = self.free;
         self.free = slot;
     }

@@ -68,6 +68,9 @@ impl TargetEngine {
         };
         (command.slba, command.blocks) = (io.slba, io.blocks);
         (command.action, command.stage) = (io.action, Stage::Shaped);
+        if io.action == Action::Deallocate {
+            command.ranges = self.subsystem.take_ranges(io.conn, io.token);
+        }
         let port = &mut self.ports[usize::from(io.port)];
         port.stats.in_flight += 1;
         if found.is_err() && io.nsid != ALL_NAMESPACES {
@@ -142,7 +145,7 @@ impl TargetEngine {
         match result {
             Ok(()) => self.next_request(id, now_ns),
             Err(error) => {
-                let status = status::of_device_error(&self.commands[id].action, error);
+                let status = status::of_device_error(self.commands[id].action, error);
                 self.finish(id, status, now_ns);
             }
         }
@@ -211,11 +214,11 @@ fn request(slot: u32, command: &Command, namespaces: &[Namespace]) -> Option<Dev
         Action::Write { fua } => DeviceOp::Write { fua },
         Action::Flush => DeviceOp::Flush,
         Action::WriteZeroes { deallocate } => DeviceOp::WriteZeroes { deallocate },
-        Action::Deallocate(_) => DeviceOp::Deallocate,
+        Action::Deallocate => DeviceOp::Deallocate,
         Action::Compare => DeviceOp::Compare,
     };
-    let (first, blocks) = match &command.action {
-        Action::Deallocate(ranges) => *ranges.get(step)?,
+    let (first, blocks) = match command.action {
+        Action::Deallocate => *command.ranges.get(step)?,
         _ if step > 0 && command.namespace.is_some() => return None,
         Action::Flush => (0, 0),
         _ => (command.slba, u64::from(command.blocks)),

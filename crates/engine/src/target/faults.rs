@@ -105,13 +105,13 @@ impl Ops {
         self.0 & other.0 == other.0
     }
 
-    fn of(action: &Action) -> Self {
+    fn of(action: Action) -> Self {
         match action {
             Action::Read => Self::READ,
             Action::Write { .. } => Self::WRITE,
             Action::Flush => Self::FLUSH,
             Action::WriteZeroes { .. } => Self::WRITE_ZEROES,
-            Action::Deallocate(_) => Self::DEALLOCATE,
+            Action::Deallocate => Self::DEALLOCATE,
             Action::Compare => Self::COMPARE,
         }
     }
@@ -127,14 +127,14 @@ impl BitOr for Ops {
 impl ErrorRule {
     fn concerns(&self, command: &Command) -> bool {
         let Some((first, last)) = self.blocks else {
-            return self.ops.contains(Ops::of(&command.action));
+            return self.ops.contains(Ops::of(command.action));
         };
         let touches =
             |slba: u64, blocks: u64| blocks > 0 && slba <= last && first <= slba + (blocks - 1);
-        self.ops.contains(Ops::of(&command.action))
-            && match &command.action {
+        self.ops.contains(Ops::of(command.action))
+            && match command.action {
                 Action::Flush => false,
-                Action::Deallocate(ranges) => ranges.iter().any(|(at, n)| touches(*at, *n)),
+                Action::Deallocate => command.ranges.iter().any(|(at, n)| touches(*at, *n)),
                 _ => touches(command.slba, u64::from(command.blocks)),
             }
     }

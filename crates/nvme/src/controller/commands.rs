@@ -21,6 +21,7 @@ pub(super) struct Work<'a> {
 
 impl Subsystem {
     /// A capsule arrived that [`Work::io_capsule`] didn't take.
+    #[cold]
     pub(super) fn command(&mut self, at: usize, now_ns: u64) {
         let mut work = self.work(at);
         let entry = *work.connection.rx.entry();
@@ -57,8 +58,8 @@ impl Subsystem {
         }
         match command.purpose {
             Purpose::Connect => self.connect(at, slot, now_ns),
-            Purpose::Deallocate => match work.deallocation(slot) {
-                Ok(action) => work.submit(slot, action),
+            Purpose::Deallocate => match work.check_ranges(slot) {
+                Ok(()) => work.submit(slot, Action::Deallocate),
                 Err(status) => work.respond(slot, status, 0),
             },
             purpose => work.submit(slot, purpose.action()),
@@ -214,13 +215,13 @@ impl Work<'_> {
         }
     }
 
-    /// The ranges of a Dataset Management, checked.
-    fn deallocation(&mut self, slot: u16) -> Result<Action, Status> {
-        let command = &mut self.connection.slots[slot];
+    /// Checks the ranges of a Dataset Management; they wait in their slot to be taken.
+    #[cold]
+    fn check_ranges(&self, slot: u16) -> Result<(), Status> {
+        let command = &self.connection.slots[slot];
         let namespace = self.shared.namespace(command.nsid);
         let namespace = namespace.ok_or(Status::INVALID_NAMESPACE.with_dnr())?;
-        let (blocks, own) = (command.blocks, core::mem::take(&mut command.own));
-        io::deallocate(namespace, blocks, &own)
+        io::check_ranges(namespace, command.blocks, &command.own)
     }
 
     /// Hands a command to the driver.

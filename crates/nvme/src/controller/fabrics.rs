@@ -204,8 +204,7 @@ impl Subsystem {
         // What all queues can have to tell at once: nothing is allocated later.
         let connections = self.connections.iter().flatten();
         let most: usize = connections.map(|c| usize::from(c.entries) * 3).sum();
-        let events = &mut self.events.0;
-        events.reserve(most.saturating_sub(events.len()));
+        self.events.reserve(most);
     }
 
     /// The next identifier of the range that no controller has; round and round, so that one that

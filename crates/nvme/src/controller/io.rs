@@ -3,13 +3,12 @@
 //! The order of checks: opcode, the entry's form, namespace, access through this port, protection,
 //! range, size, data pointer. Statuses of permanent faults carry Do Not Retry (T3); those of the
 //! path are of type 3h (T2, T26) and don't: the host shall look for another way.
+use super::NamespaceConfig;
 use super::config::Shared;
 use super::connection::Purpose;
-use super::{Action, NamespaceConfig};
 use crate::host::AnaState;
 use crate::wire::sqe::{NSID_ALL, Sgl, nvm};
 use crate::wire::{Sqe, Status, dsm};
-use alloc::boxed::Box;
 
 /// Which way the data goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -184,30 +183,28 @@ fn ranges(nsid: u32, sqe: &Sqe<'_>, capsule: u32) -> Result<Plan, Status> {
     })
 }
 
-/// The ranges of Dataset Management once they are here; empty ones are left out.
+/// The ranges of Dataset Management that say something: `count` of them, without empty ones.
+pub(super) fn ranges_of(count: u32, data: &[u8]) -> impl Iterator<Item = dsm::Range> + '_ {
+    let ranges = dsm::ranges(data).take(count as usize);
+    ranges.filter(|range| range.blocks > 0)
+}
+
+/// Checks the ranges of Dataset Management once they are here.
 ///
 /// # Errors
 /// LBA Out of Range if one is.
-pub(super) fn deallocate(
+pub(super) fn check_ranges(
     namespace: &NamespaceConfig,
     count: u32,
     data: &[u8],
-) -> Result<Action, Status> {
-    let ranges = || {
-        dsm::ranges(data)
-            .take(count as usize)
-            .filter(|range| range.blocks > 0)
-    };
+) -> Result<(), Status> {
     let outside = |range: dsm::Range| {
         range.slba > namespace.blocks || u64::from(range.blocks) > namespace.blocks - range.slba
     };
-    if ranges().any(outside) {
-        return Err(Status::LBA_RANGE.with_dnr());
+    match ranges_of(count, data).any(outside) {
+        true => Err(Status::LBA_RANGE.with_dnr()),
+        false => Ok(()),
     }
-    let list: Box<[_]> = ranges()
-        .map(|range| (range.slba, range.blocks.into()))
-        .collect();
-    Ok(Action::Deallocate(list))
 }
 
 /// The data pointer of a command whose data goes to the host: exactly as long as the data.

@@ -24,7 +24,8 @@
 use super::association::{Controller, Notice};
 use super::commands::Work;
 use super::config::{ConfigError, GroupAna, Shared, check_blocks};
-use super::connection::{Connection, Events, Phase, Sent, Step, Terms};
+use super::connection::{Connection, Events, Phase, Purpose, Sent, State, Step, Terms};
+use super::io::ranges_of;
 use super::{
     CloseReason, ConnId, ConnectionStatus, ControllerEvent, ControllerStatus, SubsystemConfig,
 };
@@ -178,6 +179,22 @@ impl Subsystem {
         }
     }
 
+    /// The ranges (block, count) of a command that is [`Action::Deallocate`](super::Action), once;
+    /// empty of any other.
+    pub fn take_ranges(&mut self, conn: ConnId, token: u32) -> Box<[(u64, u64)]> {
+        let connection = self.connections.get_mut(conn.0 as usize);
+        let connection = connection.and_then(Option::as_deref_mut);
+        let Some(command) = connection.and_then(|of| of.slots.get_mut(token as u16)) else {
+            return Box::default();
+        };
+        if command.state != State::Backend || command.purpose != Purpose::Deallocate {
+            return Box::default();
+        }
+        let own = core::mem::take(&mut command.own);
+        let ranges = ranges_of(command.blocks, &own);
+        ranges.map(|of| (of.slba, of.blocks.into())).collect()
+    }
+
     /// The driver has executed a command; a read's data is in its buffer.
     ///
     /// # Panics
@@ -240,7 +257,7 @@ impl Subsystem {
 
     /// The next thing to do.
     pub fn poll_event(&mut self) -> Option<ControllerEvent> {
-        self.events.0.pop_front()
+        self.events.pop()
     }
 
     /// When to be called at the latest.

@@ -1,5 +1,4 @@
 //! Configuration and events of the target side.
-use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::vec::Vec;
 
@@ -83,7 +82,7 @@ pub struct SubsystemConfig {
 }
 
 /// What an I/O command asks of the backend.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Fill the command's buffer.
     Read,
@@ -99,14 +98,14 @@ pub enum Action {
         /// Deallocate allowed.
         deallocate: bool,
     },
-    /// Deallocate ranges (block, count).
-    Deallocate(Box<[(u64, u64)]>),
+    /// Deallocate the ranges that [`Subsystem::take_ranges`](super::Subsystem::take_ranges) gives.
+    Deallocate,
     /// Compare with the buffer (all data has arrived).
     Compare,
 }
 
 /// An I/O command, checked (opcode, namespace, LBA range, transfer size).
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IoCommand {
     /// Where it came from.
     pub conn: ConnId,
@@ -125,7 +124,7 @@ pub struct IoCommand {
 }
 
 /// What the subsystem tells its driver.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ControllerEvent {
     /// A command that carries data from the host needs a buffer of `len` bytes before data can
     /// flow: answer with `Subsystem::buffer_ready`. A `Release` may come first, if the connection
@@ -167,6 +166,9 @@ pub enum ControllerEvent {
         reason: CloseReason,
     },
 }
+
+/// Events are moved more than once on their way: two of them are a cache line.
+const _: () = assert!(size_of::<ControllerEvent>() == 32);
 
 /// Why the target ends a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -271,12 +271,19 @@ impl Header {
     /// (2), PDO (3) or PLEN (4); `Sequence` if the type goes the other way.
     #[inline(always)] // with a constant `from_host` half of it is gone
     pub fn layout(&self, from_host: bool, framing: &Framing) -> Result<Layout, PduError> {
-        let Some(kind) = PduType::from_byte(self.kind) else {
-            return Err(PduError::field(0));
-        };
-        if kind.from_host() != from_host {
-            return Err(PduError::SEQUENCE);
+        // Each of the usual ones has a copy of what follows, in which its type is a constant.
+        match PduType::from_byte(self.kind) {
+            Some(kind) if kind.from_host() != from_host => Err(PduError::SEQUENCE),
+            Some(PduType::CapsuleCmd) => self.layout_of(PduType::CapsuleCmd, framing),
+            Some(PduType::CapsuleResp) => self.layout_of(PduType::CapsuleResp, framing),
+            Some(PduType::C2hData) => self.layout_of(PduType::C2hData, framing),
+            Some(kind) => self.layout_of(kind, framing),
+            None => Err(PduError::field(0)),
         }
+    }
+
+    #[inline(always)]
+    fn layout_of(&self, kind: PduType, framing: &Framing) -> Result<Layout, PduError> {
         let hlen = kind.header_len() as u32;
         if u32::from(self.hlen) != hlen {
             return Err(PduError::field(2));

@@ -513,7 +513,7 @@ impl World {
                 (slba << shift) as usize..((slba + blocks) << shift) as usize
             };
             let range = bytes(command.slba, command.blocks.into());
-            match &command.action {
+            match command.action {
                 Action::Read => {
                     let new = self.target_buffers.insert(key, disk[range].to_vec());
                     assert!(new.is_none());
@@ -523,7 +523,8 @@ impl World {
                     status = Status::COMPARE_FAILURE;
                 }
                 Action::WriteZeroes { .. } => disk[range].fill(0),
-                Action::Deallocate(ranges) => {
+                Action::Deallocate => {
+                    let ranges = self.target.take_ranges(command.conn, command.token);
                     ranges
                         .iter()
                         .for_each(|&(slba, n)| disk[bytes(slba, n)].fill(0));

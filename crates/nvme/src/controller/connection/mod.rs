@@ -21,16 +21,43 @@ pub(super) use transmit::{Sent, Transmitter};
 use super::{ConnId, ControllerEvent};
 use crate::limits::{HANDSHAKE_NS, SLOTS_BEFORE_CONNECT};
 use crate::wire::Status;
-use alloc::collections::VecDeque;
+use alloc::vec::Vec;
 
-/// What the driver will be told, in order.
+/// What the driver will be told, in order. It takes all of them before it sleeps, so a list that
+/// begins again when it is empty will do.
 #[derive(Debug, Default)]
-pub(super) struct Events(pub VecDeque<ControllerEvent>);
+pub(super) struct Events {
+    list: Vec<ControllerEvent>,
+    /// How many of them were taken.
+    taken: usize,
+}
 
 impl Events {
     #[inline]
     pub fn push(&mut self, event: ControllerEvent) {
-        self.0.push_back(event);
+        self.list.push(event);
+    }
+
+    #[inline]
+    pub fn pop(&mut self) -> Option<ControllerEvent> {
+        let event = *self.list.get(self.taken)?;
+        self.taken += 1;
+        if self.taken == self.list.len() {
+            self.list.clear();
+            self.taken = 0;
+        }
+        Some(event)
+    }
+
+    /// Room for `most` at a time, so that nothing is allocated later.
+    pub fn reserve(&mut self, most: usize) {
+        self.list.reserve(most.saturating_sub(self.list.len()));
+    }
+
+    /// Room set aside.
+    #[cfg(test)]
+    pub fn capacity(&self) -> usize {
+        self.list.capacity()
     }
 }
 
@@ -192,9 +219,14 @@ impl Connection {
         }
         self.slots.put_back(slot);
         if self.starved {
-            self.starved = false;
-            events.push(ControllerEvent::Resume(self.id));
+            self.resume(events);
         }
+    }
+
+    #[cold]
+    fn resume(&mut self, events: &mut Events) {
+        self.starved = false;
+        events.push(ControllerEvent::Resume(self.id));
     }
 
     /// The driver no longer reads a payload of this command.

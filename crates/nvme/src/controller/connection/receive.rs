@@ -290,6 +290,7 @@ impl Connection {
     }
 
     /// The same for a header that comes in pieces.
+    #[cold]
     fn gather_header(&mut self, bytes: &[u8]) -> (usize, Option<Step>) {
         let mut used = self.rx.fill(COMMON_LEN, bytes);
         if self.rx.have < COMMON_LEN {
@@ -314,6 +315,7 @@ impl Connection {
     }
 
     /// The end: all further bytes are swallowed. `pdu` begins with the header in error.
+    #[cold]
     fn violation(&mut self, error: PduError, pdu: &[u8]) -> (usize, Option<Step>) {
         let hlen = pdu.get(2).map_or(COMMON_LEN, |&hlen| usize::from(hlen));
         let header = &pdu[..hlen.clamp(COMMON_LEN, IC_LEN).min(pdu.len())];

@@ -111,6 +111,11 @@ impl Slot {
             own: Vec::new(),
         }
     }
+
+    #[cold]
+    fn forget_own(&mut self) {
+        self.own = Vec::new();
+    }
 }
 
 /// All of them. Indices of taken slots are valid, by construction; others panic.
@@ -175,7 +180,7 @@ impl Slots {
         debug_assert!(slot.state != State::Free && slot.sends == 0);
         slot.state = State::Free;
         if slot.own.capacity() > 0 {
-            slot.own = Vec::new();
+            slot.forget_own();
         }
         self.free.push(index);
     }
@@ -183,6 +188,10 @@ impl Slots {
     #[inline]
     pub fn get(&self, index: u16) -> Option<&Slot> {
         self.all.get(usize::from(index))
+    }
+
+    pub fn get_mut(&mut self, index: u16) -> Option<&mut Slot> {
+        self.all.get_mut(usize::from(index))
     }
 
     /// Room set aside: for commands, and for the list of free ones.

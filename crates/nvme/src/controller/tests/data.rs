@@ -471,7 +471,7 @@ fn nothing_grows_on_the_io_path() {
         let connection = bench.target.connections[1].as_deref().unwrap();
         let queue = connection.tx.queue.capacity();
         (
-            bench.target.events.0.capacity(),
+            bench.target.events.capacity(),
             queue,
             connection.slots.capacity(),
         )

@@ -20,6 +20,7 @@ use crate::wire::pdu::{
 };
 use crate::wire::sqe::Sgl;
 use crate::wire::{Cqe, SqeBuilder, Status};
+use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::string::String;
 use alloc::vec;
@@ -125,6 +126,8 @@ pub struct Bench {
     pub released: Vec<(u32, u32)>,
     pub resumed: Vec<u32>,
     pub executed: Vec<IoCommand>,
+    /// Of the deallocation executed last.
+    pub ranges: Box<[(u64, u64)]>,
 }
 
 impl Bench {
@@ -146,6 +149,7 @@ impl Bench {
             released: Vec::new(),
             resumed: Vec::new(),
             executed: Vec::new(),
+            ranges: Box::default(),
         }
     }
 
@@ -246,7 +250,7 @@ impl Bench {
         let (from, len) = (command.slba << shift, u64::from(command.blocks) << shift);
         let range = from as usize..(from + len) as usize;
         let mut status = Status::SUCCESS;
-        match &command.action {
+        match command.action {
             Action::Read => {
                 let data = disk.unwrap()[range].to_vec();
                 assert!(self.buffers.insert(key, data).is_none());
@@ -257,11 +261,18 @@ impl Bench {
             }
             Action::Compare | Action::Flush => {}
             Action::WriteZeroes { .. } => disk.unwrap()[range].fill(0),
-            Action::Deallocate(ranges) => {
+            Action::Deallocate => {
                 let disk = disk.unwrap();
-                for &(slba, blocks) in ranges {
+                let ranges = self.target.take_ranges(command.conn, command.token);
+                for &(slba, blocks) in &ranges {
                     disk[(slba << shift) as usize..((slba + blocks) << shift) as usize].fill(0);
                 }
+                assert!(
+                    self.target
+                        .take_ranges(command.conn, command.token)
+                        .is_empty()
+                );
+                self.ranges = ranges;
             }
         }
         let (conn, token) = (command.conn, command.token);
