@@ -1,4 +1,5 @@
-# The kernel as host: a file system and verified I/O over two paths, while paths change and fail.
+# The kernel as host: a file system and verified I/O over two paths, one with digests, while paths
+# change and fail.
 # vm: --cpus 4
 . ./lib.sh
 . ./host.sh
@@ -14,9 +15,8 @@ listen = "127.0.0.1:4420"
 listen = "127.0.0.1:4421"
 EOF
 quick="--keep-alive-tmo 5 --reconnect-delay 1 --ctrl-loss-tmo 600"
-for port in 4420 4421; do
-    check "connect_$port" connect "$port" $quick
-done
+check connect_4420 connect 4420 $quick
+check connect_4421 connect 4421 $quick --hdr-digest --data-digest
 reaches disk 60 disk 1
 disk=$(disk 1)
 reaches two_paths 60 paths_are optimized 2
@@ -84,8 +84,12 @@ silent() {
 under keep_alive_time_out silent
 reset() {
     for port in 4420 4421; do
-        check "reset_$port" nvme reset "/dev/$(controller "$port")"
-        reaches "reset_${port}_live" 60 is_live "$(controller "$port")"
+        reset=$(controller "$port")
+        before=$(cat "/sys/class/nvme/$reset/cntlid")
+        check "reset_$port" nvme reset "/dev/$reset"
+        reaches "reset_${port}_live" 60 is_live "$reset"
+        # Another association: the target gives numbers in turn.
+        check "reset_${port}_new" [ "$(cat "/sys/class/nvme/$reset/cntlid")" != "$before" ]
     done
 }
 under controller_reset reset

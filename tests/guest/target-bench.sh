@@ -43,7 +43,7 @@ done
 # More outstanding than a queue of the target has entries: flow control holds.
 verify deep_queue "$one?nsid=1" --rw randrw --bs 4k --iodepth 512 --size 8m
 verify many_queues "$one?nsid=1" "$two?nsid=1" --cores 4 --rw randwrite --bs 4k --iodepth 32 --size 8m
-for policy in numa round-robin queue-depth weighted-latency; do
+for policy in numa round-robin queue-depth weighted-latency soonest; do
     verify "policy_$policy" "$one?nsid=2" "$two?nsid=2" --policy "$policy" --rw randrw --bs 16k \
         --iodepth 32 --size 8m
 done

@@ -1,14 +1,18 @@
 # The kernel as target of `braid run`: ANA, a port that goes, a target that is taken down and set up
-# again, another namespace behind our back; all under verified load through the NBD export.
+# again, keep-alive that ran out, a resize, another namespace behind our back; all under verified
+# load through the NBD export. Discard and write zeroes by the kernel's NBD client.
 # vm: --cpus 4
 . ./lib.sh
 . ./target.sh
 load_target
 modprobe brd rd_nr=2 rd_size=65536
+modprobe nbd nbds_max=1
+truncate -s 32M /tmp/resized
 uuid=10000000-0000-4000-8000-000000000001
 set_up() {
     make_subsystem
     namespace 1 "${1:-/dev/ram0}" "${2:-$uuid}" 2
+    namespace 2 /tmp/resized 30000000-0000-4000-8000-000000000003 2
     port 1
     port 2
 }
@@ -29,11 +33,19 @@ uri = "$one?nsid=1"
 uri = "$two?nsid=1"
 [[volume.export]]
 nbd = "unix:/run/v0.sock"
+[[volume]]
+name = "v1"
+[[volume.path]]
+uri = "$one?nsid=2"
+[[volume.path]]
+uri = "$two?nsid=2"
+[[volume.export]]
+nbd = "unix:/run/v1.sock"
 EOF
 control=/run/control.sock
 braid run -c /tmp/braid.toml --socket $control >/tmp/run.log 2>&1 &
 run=$!
-is() { braid check v0 --socket $control -o json | jq -e ".state == \"$1\""; }
+is() { [ "$(braid check v0 --socket $control -o json | jq -r .state)" = "$1" ]; }
 reaches starts 60 is ok
 path() { braid stat --socket $control -o json | jq -r ".volumes[0].paths[$1].$2"; }
 path_is() { [ "$(path "$1" "$2")" = "$3" ]; }
@@ -75,6 +87,14 @@ port_gone() {
     reaches port_back 60 is ok
 }
 under port_disabled port_gone
+# We stand still for longer than the keep-alive timer of nvmet runs.
+still() {
+    kill -STOP "$run"
+    reaches keep_alive_expired 120 sh -c "dmesg | grep -q 'keep-alive timer (2 seconds) expired'"
+    kill -CONT "$run"
+    reaches keep_alive_back 60 is ok
+}
+under keep_alive_time_out still
 all_gone() {
     remove_all
     reaches all_lost 60 is down
@@ -83,6 +103,29 @@ all_gone() {
 }
 under torn_down_and_set_up all_gone
 check verify_after verify after
+
+# Discard and write zeroes, from the kernel's block layer through us to the kernel's target.
+check nbd_client nbd-client -unix /run/v0.sock -N v0 /dev/nbd0
+head -c 4194304 /dev/urandom >/tmp/random
+dd if=/tmp/random of=/dev/nbd0 bs=1M oflag=direct 2>/dev/null
+pages() { od -An -v -tx8 -w8 | sort -u | tr -d ' ' | tr '\n' ' '; }
+part() { dd if="$1" bs=4096 skip="$2" count="$3" iflag=direct 2>/dev/null; }
+check discard blkdiscard -o 65536 -l 131072 /dev/nbd0
+same discarded "$(part /dev/ram0 16 32 | pages)" "0000000000000000 "
+check zeroes blkdiscard -z -o 1048576 -l 131072 /dev/nbd0
+same zeroed "$(part /dev/ram0 256 32 | pages)" "0000000000000000 "
+check around sh -c "dd if=/dev/ram0 bs=4096 count=16 iflag=direct 2>/dev/null | cmp -n 65536 - /tmp/random"
+check nbd_disconnect nbd-client -d /dev/nbd0
+
+# A namespace that grows, and shrinks.
+size_is() { [ "$(braid list --socket $control -o json | jq '.volumes[1].bytes')" = "$1" ]; }
+reaches size_at_first 60 size_is 33554432
+truncate -s 48M /tmp/resized
+echo 1 >"$subsystem/namespaces/2/revalidate_size"
+reaches grown 60 size_is 50331648
+truncate -s 16M /tmp/resized
+echo 1 >"$subsystem/namespaces/2/revalidate_size"
+reaches shrunk 60 size_is 16777216
 
 # Another namespace under the old name and number: never used.
 remove_all

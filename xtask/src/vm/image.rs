@@ -10,9 +10,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Raise it when what goes into the image changes: older ones are then made anew.
-const LAYOUT: &str = "1";
+const LAYOUT: &str = "2";
 /// Programs that scripts may use, besides busybox's.
-const PROGRAMS: [&str; 14] = [
+const PROGRAMS: [&str; 15] = [
     "dash",
     "kmod",
     "ip",
@@ -27,6 +27,7 @@ const PROGRAMS: [&str; 14] = [
     "jq",
     "timeout",
     "unshare",
+    "nbd-client",
 ];
 /// Other names of these.
 const LINKS: [(&str, &str); 7] = [

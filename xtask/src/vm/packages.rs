@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Packages of the guest, besides the kernel.
-const GUEST: [&str; 10] = [
+const GUEST: [&str; 11] = [
     "busybox-static",
     "dash",
     "kmod",
@@ -23,6 +23,7 @@ const GUEST: [&str; 10] = [
     "util-linux",
     "jq",
     "coreutils",
+    "nbd-client",
 ];
 /// What QEMU is made of here.
 const QEMU: [&str; 2] = ["qemu-system-x86", "seabios"];

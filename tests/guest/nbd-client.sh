@@ -1,0 +1,103 @@
+# The kernel's NBD client on an export of `braid run`: a file system, discard, write zeroes and
+# verified load over several connections, while a path of ours dies and returns.
+# vm: --cpus 4
+. ./lib.sh
+. ./host.sh
+export XDG_RUNTIME_DIR=/run XDG_STATE_HOME=/run
+modprobe nbd nbds_max=2
+modprobe ext4
+target <<EOF
+nqn = "$nqn"
+[[namespace]]
+backend = "mem:128MiB"
+[[port]]
+listen = "127.0.0.1:4420"
+[[port]]
+listen = "127.0.0.1:4421"
+EOF
+cat >/tmp/braid.toml <<EOF
+keep_alive = "2s"
+[[volume]]
+name = "v0"
+policy = "queue-depth"
+reconnect_delay = "200ms"
+reconnect_delay_max = "500ms"
+[[volume.path]]
+uri = "nvme-tcp://127.0.0.1:4420/$nqn?nsid=1"
+[[volume.path]]
+uri = "nvme-tcp://127.0.0.1:4421/$nqn?nsid=1"
+[[volume.export]]
+nbd = "unix:/run/v0.sock"
+[[volume.export]]
+nbd = "tcp:127.0.0.1:10809"
+EOF
+control=/run/control.sock
+braid run -c /tmp/braid.toml --socket $control >/tmp/run.log 2>&1 &
+run=$!
+is() { [ "$(braid check v0 --socket $control -o json | jq -r .state)" = "$1" ]; }
+reaches starts 60 is ok
+
+check list sh -c "nbd-client -l 127.0.0.1 | grep -qx v0"
+refused no_such_export nbd-client -unix /run/v0.sock -N other /dev/nbd0
+check connect nbd-client -unix /run/v0.sock -N v0 -C 4 /dev/nbd0
+queue=/sys/block/nbd0/queue
+same size "$(cat /sys/block/nbd0/size)" 262144
+# nbd-client asks for no block sizes, so the kernel writes parts of our blocks.
+same block_size "$(cat $queue/logical_block_size)" 512
+same writable "$(cat /sys/block/nbd0/ro)" 0
+check discards [ "$(cat $queue/discard_max_bytes)" -gt 0 ]
+# Whether the kernel flushes: nothing between us and the memory of the target caches.
+echo "write_cache: $(cat $queue/write_cache), write_zeroes: $(cat $queue/write_zeroes_max_bytes)"
+grep -q nbd0 /proc/partitions && ok partitions_readable || fail partitions_readable "$(cat /proc/partitions)"
+
+dd if=/dev/urandom of=/tmp/random bs=1M count=8 2>/dev/null
+check write dd if=/tmp/random of=/dev/nbd0 bs=1M oflag=direct
+check read sh -c "dd if=/dev/nbd0 bs=1M count=8 iflag=direct 2>/dev/null | cmp - /tmp/random"
+pages() { od -An -v -tx8 -w8 | sort -u | tr -d ' ' | tr '\n' ' '; }
+part() { dd if=/dev/nbd0 bs=4096 skip="$1" count="$2" iflag=direct 2>/dev/null; }
+check discard blkdiscard -o 65536 -l 131072 /dev/nbd0
+same discarded "$(part 16 32 | pages)" "0000000000000000 "
+check zeroes blkdiscard -z -o 1048576 -l 131072 /dev/nbd0
+same zeroed "$(part 256 32 | pages)" "0000000000000000 "
+check around sh -c "dd if=/dev/nbd0 bs=4096 count=16 iflag=direct 2>/dev/null | cmp -n 65536 - /tmp/random"
+
+verify() {
+    fio --name="$1" --filename=/dev/nbd0 --direct=1 --rw=randrw --bsrange=512-256k --blockalign=512 --ioengine=libaio \
+        --iodepth=32 --size=24m --offset="${2:-0}" --verify=crc32c --verify_fatal=1 --verify_backlog=64 \
+        --eta=never --output=/tmp/fio.out
+}
+check verify verify plain
+check mkfs mkfs.ext4 -q -F /dev/nbd0
+mkdir -p /mnt/d
+check mount mount -t ext4 /dev/nbd0 /mnt/d
+cp /tmp/random /mnt/d/a
+(while [ ! -e /tmp/stop ]; do
+    cp /tmp/random /mnt/d/b && sync && echo 1 >/proc/sys/vm/drop_caches && cmp /tmp/random /mnt/d/b || exit 1
+done) >/tmp/load.out 2>&1 &
+load=$!
+for port in 2 1; do
+    shape --port $port refuse=10m >/dev/null
+    braid target drop --socket "$socket" --port $port >/dev/null
+    reaches path_${port}_lost 60 is degraded
+    shape --port $port refuse=0 >/dev/null
+    reaches path_${port}_back 60 is ok
+done
+touch /tmp/stop
+if wait "$load"; then ok load_while_paths_die; else fail load_while_paths_die "$(cat /tmp/load.out)"; fi
+check same_data cmp /tmp/random /mnt/d/a
+check umount umount /mnt/d
+check fsck fsck.ext4 -f -n /dev/nbd0
+same no_error_of_the_kernel "$(dmesg | grep -c 'I/O error')" 0
+check disconnect nbd-client -d /dev/nbd0
+no_clients() { [ "$(braid stat --socket $control -o json | jq '[.. | .clients? // empty] | add')" = 0 ]; }
+reaches clients_gone 60 no_clients
+
+# The same over TCP, and a stop of ours while the kernel is a client.
+check connect_tcp nbd-client 127.0.0.1 -N v0 -b 4096 /dev/nbd1
+same block_size_tcp "$(cat /sys/block/nbd1/queue/logical_block_size)" 4096
+check read_tcp sh -c "dd if=/dev/nbd1 of=/dev/null bs=1M count=8 iflag=direct"
+kill "$run"
+wait "$run"
+same ends_well $? 0
+refused read_after_stop dd if=/dev/nbd1 of=/dev/null bs=4096 count=1 iflag=direct
+finish
