@@ -2,12 +2,15 @@
 use std::fs;
 use std::path::Path;
 
+/// The body of a target.
+type Body = fn(&[u8]);
+
 /// Every input of the corpus of one of `targets`; the last line before a panic names the input.
 /// `manifest`: directory of a crate of this project.
 ///
 /// # Panics
 /// There is no such target or corpus; or where its body does.
-pub fn replay(manifest: &str, targets: &[(&str, fn(&[u8]))], target: &str) {
+pub fn replay(manifest: &str, targets: &[(&str, Body)], target: &str) {
     let found = targets.iter().find(|(name, _)| *name == target);
     let (_, body) = found.expect("a target of this name");
     let corpus = Path::new(manifest).join("../../fuzz/corpus").join(target);
