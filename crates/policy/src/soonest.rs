@@ -23,33 +23,33 @@
 use crate::limits::PATHS_MAX;
 use crate::types::{Completion, Ended, Forecast, Group, PathView, Request, Ticket};
 
+mod learn;
 mod model;
 
+use model::Kind;
 pub(crate) use model::Model;
-use model::{Kind, Load};
 
 /// A path that has been idle so long may have changed.
 const IDLE_NS: u64 = 50_000_000;
 /// Most time that exploring may cost at once; it grows by 1 in [`BUDGET_PART`] of each latency.
 const BUDGET_NS_MAX: u64 = 200_000_000;
 const BUDGET_PART: u64 = 128;
-/// A path that has failed an I/O stands back for this time (T43).
-const SHUN_NS: u64 = 20_000_000;
 /// Costs that differ by less than 1 in so many are about the same.
 const ABOUT: u64 = 16;
-/// More than any cost.
-const SHUNNED: u64 = 1 << 60;
-/// What a path is charged for its silence, as a multiple of it (T37).
-const SILENCE: u64 = 64;
-/// A path is silent beyond so many of its usual times, and this.
-const SILENT_TIMES: u64 = 3;
-const SILENT_NS: u64 = 500_000;
+/// Whether a path has to be looked at again is asked so often.
+const LOOK_NS: u64 = 1_000_000;
 
 /// The models of all paths, and what exploring may cost.
 #[derive(Clone, Debug)]
 pub(crate) struct Soonest {
     pub(crate) models: [Model; PATHS_MAX],
     budget_ns: u64,
+    /// When to ask next whether a path has to be looked at again.
+    look_ns: u64,
+    /// Of the I/O that was asked for last.
+    kind: Kind,
+    /// Draws which completions teach.
+    lot: u32,
     /// Which time soonest is in force: tickets of another time are not in the books.
     epoch: u8,
 }
@@ -59,6 +59,9 @@ impl Soonest {
         Self {
             models: [Model::NEW; PATHS_MAX],
             budget_ns: 0,
+            look_ns: 0,
+            kind: Kind::NONE,
+            lot: 0,
             epoch,
         }
     }
@@ -77,75 +80,129 @@ impl Soonest {
         in_flight: &[u32; PATHS_MAX],
     ) -> Option<usize> {
         let kind = Kind::of(request);
-        let mut best: Option<Choice> = None;
-        let mut least_ns = u64::MAX;
-        let mut other: Option<(u64, usize)> = None;
-        let mut unseen: Option<(u32, usize)> = None;
-        let mut any_seen = false;
+        self.kind = kind;
+        let (best, all_seen) = self.best(kind, request.now_ns, paths, in_flight);
+        if all_seen && request.now_ns < self.look_ns {
+            return best;
+        }
+        self.look(best, kind, request.now_ns, paths, in_flight)
+    }
+
+    /// The usable path of least cost among those of which something is known: of those whose costs
+    /// are about the least, the one with least in flight. So paths that hardly differ share, and a
+    /// sudden stall meets less. And whether something is known of every usable path.
+    #[inline]
+    fn best(
+        &self,
+        kind: Kind,
+        now_ns: u64,
+        paths: &[PathView],
+        in_flight: &[u32; PATHS_MAX],
+    ) -> (Option<usize>, bool) {
+        let (mut best, mut all_seen) = (None, true);
+        let (mut best_ns, mut best_count) = (u64::MAX, u32::MAX);
+        let (mut least_ns, mut about_ns) = (u64::MAX, u64::MAX);
         for (path, view) in paths.iter().enumerate() {
+            // A mask instead of a check.
+            let (model, own) = (&self.models[path % PATHS_MAX], in_flight[path % PATHS_MAX]);
             if !view.usable() {
                 continue;
             }
-            let model = &self.models[path];
-            let own = in_flight[path];
-            let count = own.saturating_add(view.in_flight_elsewhere);
             if !model.is_seen() {
+                all_seen = false;
+                continue;
+            }
+            // What is too far even when empty need not be looked at closer.
+            if model.empty_ns(kind) > about_ns {
+                continue;
+            }
+            let elsewhere = view.in_flight_elsewhere;
+            let cost_ns = model.cost_ns(kind, own, elsewhere, now_ns);
+            if cost_ns > about_ns {
+                continue;
+            }
+            if cost_ns < least_ns {
+                least_ns = cost_ns;
+                about_ns = cost_ns.saturating_add(cost_ns / ABOUT);
+            }
+            let count = own.saturating_add(elsewhere);
+            if best_ns > about_ns || (count, cost_ns) < (best_count, best_ns) {
+                (best, best_ns, best_count) = (Some(path), cost_ns, count);
+            }
+        }
+        (best, all_seen)
+    }
+
+    /// Instead of `best` a path that nobody has tried; or one that has to be looked at again, if
+    /// that is not too dear now.
+    #[cold]
+    fn look(
+        &mut self,
+        best: Option<usize>,
+        kind: Kind,
+        now_ns: u64,
+        paths: &[PathView],
+        in_flight: &[u32; PATHS_MAX],
+    ) -> Option<usize> {
+        let mut other: Option<(u64, usize)> = None;
+        let mut unseen: Option<(u32, usize)> = None;
+        let mut again = false;
+        for (path, view) in paths.iter().enumerate().filter(|(_, view)| view.usable()) {
+            let (model, own) = (&self.models[path], in_flight[path]);
+            if !model.is_seen() {
+                again = true;
                 if unseen.is_none_or(|(least, _)| own < least) {
                     unseen = Some((own, path));
                 }
                 continue;
             }
-            any_seen = true;
-            let stale = request.now_ns.saturating_sub(model.last_ns) > IDLE_NS;
+            let stale = now_ns.saturating_sub(model.last_ns) > IDLE_NS;
             let promising = model.is_promising() && own == 0;
-            let curious = promising || stale || (model.is_suspect() && own == 0);
-            // What is too far even when empty need not be looked at closer.
-            let about_ns = least_ns.saturating_add(least_ns / ABOUT);
-            if !curious && model.empty_ns(kind) > about_ns {
+            let suspect = model.is_suspect() && own == 0;
+            again |= model.is_promising() || model.is_suspect() || stale;
+            if Some(path) == best || !(promising || stale || suspect) {
                 continue;
             }
-            let forecast = model.forecast(kind, count, view.in_flight_elsewhere, request.now_ns);
-            let time = forecast.time_ns();
-            least_ns = least_ns.min(forecast.cost_ns);
-            let choice = Choice {
-                path,
-                count,
-                cost_ns: forecast.cost_ns,
-                time_ns: time,
-            };
-            best = Some(match best {
-                Some(old) if !choice.is_better(&old, least_ns) => old,
-                _ => choice,
-            });
+            let forecast = model.forecast(kind, own, view.in_flight_elsewhere, now_ns);
             // Far faster than believed when last looked at: the loss will be less as well.
-            let time = if promising { time / 4 } else { time };
-            if curious
-                && (own == 0 || !model.knows(kind))
+            let time = forecast.time_ns() / if promising { 4 } else { 1 };
+            if (own == 0 || !model.knows(kind))
                 && !forecast.silent
                 && other.is_none_or(|(least, _)| time < least)
             {
                 other = Some((time, path));
             }
         }
-        if let Some((own, path)) = unseen
-            && (!any_seen || own < 2)
-        {
-            return Some(path);
+        if !again {
+            self.look_ns = now_ns.saturating_add(LOOK_NS);
         }
-        Some(self.explore(best?, other))
+        match (unseen, best) {
+            (Some((own, path)), best) if best.is_none() || own < 2 => Some(path),
+            (_, best) => Some(self.explore(best?, other, kind, now_ns, paths, in_flight)),
+        }
     }
 
     /// The best path, or another that has to be looked at again if that is not too dear now.
-    #[inline]
-    fn explore(&mut self, best: Choice, other: Option<(u64, usize)>) -> usize {
-        if let Some((time, path)) = other.filter(|&(_, path)| path != best.path) {
-            let excess = time.saturating_sub(best.time_ns);
-            if excess <= self.budget_ns {
-                self.budget_ns -= excess;
-                return path;
-            }
+    fn explore(
+        &mut self,
+        best: usize,
+        other: Option<(u64, usize)>,
+        kind: Kind,
+        now_ns: u64,
+        paths: &[PathView],
+        in_flight: &[u32; PATHS_MAX],
+    ) -> usize {
+        let Some((time_ns, path)) = other else {
+            return best;
+        };
+        let elsewhere = paths[best].in_flight_elsewhere;
+        let forecast = self.models[best].forecast(kind, in_flight[best], elsewhere, now_ns);
+        let excess_ns = time_ns.saturating_sub(forecast.time_ns());
+        if excess_ns > self.budget_ns {
+            return best;
         }
-        best.path
+        self.budget_ns -= excess_ns;
+        path
     }
 
     /// Books an I/O on its path.
@@ -157,12 +214,12 @@ impl Soonest {
         view: &PathView,
         own: u32,
     ) -> Ticket {
-        let kind = Kind::of(request);
         let elsewhere = view.in_flight_elsewhere;
-        let mut ticket = self.models[path].begin(kind, own, elsewhere, request.now_ns);
-        ticket.epoch = self.epoch;
-        ticket.learns = request.group != Group::Other;
-        ticket
+        Ticket {
+            epoch: self.epoch,
+            learns: request.group != Group::Other,
+            ..self.models[path % PATHS_MAX].begin(self.kind, own, elsewhere, request.now_ns)
+        }
     }
 
     /// An I/O has ended; its books are closed, and a good one teaches if its path is `there` still.
@@ -176,11 +233,19 @@ impl Soonest {
         let model = &mut self.models[usize::from(done.path.0)];
         model.end(ticket, own, done.now_ns);
         if done.ended == Ended::Failed {
-            model.shun_until_ns = done.now_ns.saturating_add(SHUN_NS);
+            model.shun(done.now_ns);
         } else if ticket.learns && there && done.latency_ns > 0 {
             let more = done.latency_ns / BUDGET_PART;
             self.budget_ns = self.budget_ns.saturating_add(more).min(BUDGET_NS_MAX);
-            model.learn(ticket, done.latency_ns, done.gap_ns);
+            // The golden ratio: no rhythm of the I/Os can hide from it.
+            self.lot = self.lot.wrapping_add(0x9e37_79b9);
+            if model.wants(ticket, done.now_ns, self.lot) {
+                model.learn(ticket, done.latency_ns, done.gap_ns);
+                model.learnt_ns = done.now_ns;
+            }
+        }
+        if model.is_promising() || model.is_suspect() {
+            self.look_ns = 0;
         }
     }
 
@@ -193,89 +258,16 @@ impl Soonest {
         own: u32,
     ) -> Option<Forecast> {
         let model = &self.models[path];
-        let elsewhere = view.in_flight_elsewhere;
-        let count = own.saturating_add(elsewhere);
+        let (kind, elsewhere) = (Kind::of(request), view.in_flight_elsewhere);
         model
             .is_seen()
-            .then(|| model.forecast(Kind::of(request), count, elsewhere, request.now_ns))
+            .then(|| model.forecast(kind, own, elsewhere, request.now_ns))
     }
 
     /// Forgets what was learnt of one path; its books stay.
     pub(crate) fn reset(&mut self, path: usize) {
         self.models[path].forget();
-    }
-}
-
-/// A path that could be taken.
-#[derive(Clone, Copy)]
-struct Choice {
-    path: usize,
-    count: u32,
-    cost_ns: u64,
-    time_ns: u64,
-}
-
-impl Choice {
-    /// Whether it is rather taken than `other`: among those whose costs are about `least_ns`, the
-    /// one with less in flight. So paths that hardly differ share, and a sudden stall meets less.
-    #[inline]
-    fn is_better(&self, other: &Self, least_ns: u64) -> bool {
-        let most_ns = least_ns.saturating_add(least_ns / ABOUT);
-        match (self.cost_ns <= most_ns, other.cost_ns <= most_ns) {
-            (true, true) => (self.count, self.cost_ns) < (other.count, other.cost_ns),
-            (is, _) => is,
-        }
-    }
-}
-
-impl Model {
-    /// Time and cost of an I/O, with `count` in flight, `elsewhere` of them by other cores.
-    #[inline]
-    fn forecast(&self, kind: Kind, count: u32, elsewhere: u32, now_ns: u64) -> Forecast {
-        let base_ns = self.base_ns(kind);
-        let mut forecast = Forecast {
-            base_ns,
-            tail_ns: self.tail_ns.into(),
-            ..Forecast::default()
-        };
-        forecast.cost_ns = base_ns + forecast.tail_ns;
-        if count > 0 {
-            let load = self.load(elsewhere);
-            self.price(kind, &load, &mut forecast);
-            let age = now_ns.saturating_sub(self.mark_ns);
-            let usual = (base_ns + forecast.tail_ns).max(self.knee_ns[kind.direction].into());
-            if age > SILENT_TIMES * usual + SILENT_NS && count > elsewhere {
-                forecast.silent = true;
-                forecast.cost_ns = forecast.cost_ns.max(age.saturating_mul(SILENCE));
-            }
-        }
-        if now_ns < self.shun_until_ns {
-            forecast.cost_ns = forecast.cost_ns.saturating_add(SHUNNED);
-        }
-        forecast
-    }
-
-    /// The wait, and what it costs the others.
-    #[inline]
-    fn price(&self, kind: Kind, load: &Load, forecast: &mut Forecast) {
-        let mut price = 0;
-        for direction in 0..2 {
-            let dear = u64::from(self.price[direction]);
-            if dear == 0 && direction != kind.direction {
-                continue;
-            }
-            let wait = self.wait_ns(direction, load);
-            if direction == kind.direction {
-                forecast.wait_ns = wait;
-            }
-            // Most of the time nobody waits, or nobody minds.
-            if wait > 0 && dear > 0 {
-                let part = ((wait * dear) >> 16).min(1 << 34);
-                price += (part * self.service_ns(direction, kind)) >> 16;
-            }
-        }
-        forecast.price_ns = price;
-        forecast.cost_ns += forecast.wait_ns + price;
+        self.look_ns = 0;
     }
 }
 

@@ -95,14 +95,14 @@ pub struct Completion {
 /// default says nothing, and teaches nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ticket {
-    /// Reads and writes in flight, this one included: by number, then by bytes.
+    /// This core's reads and writes in flight, this one included: by number, then by bytes.
     pub(crate) load: [u32; 4],
-    /// The wait that was predicted.
-    pub(crate) wait_ns: u32,
     /// Its length, in units.
     pub(crate) units: u32,
-    /// I/Os in flight, this one included.
-    pub(crate) in_flight: u16,
+    /// I/Os of other cores in flight.
+    pub(crate) elsewhere: u16,
+    /// Nothing else was in flight.
+    pub(crate) alone: bool,
     pub(crate) class: u8,
     pub(crate) direction: u8,
     /// In which time of the policy it was placed; 0: none.

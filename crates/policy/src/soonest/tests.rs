@@ -1,5 +1,5 @@
 //! `soonest` over paths whose behaviour is known: what it learns, and what it does with it.
-use super::model::Kind;
+use super::model::{Kind, SHUNNED};
 use super::*;
 use crate::tests::{UP, request};
 use crate::{PathIndex, Policy, Selector};
@@ -278,10 +278,7 @@ fn t41_books_balance_across_switches() {
     }
     for path in 0..2 {
         assert_eq!(load.selector.in_flight(PathIndex(path)), 0);
-        assert_eq!(
-            load.selector.soonest.models[usize::from(path)].load(0),
-            [0; 4]
-        );
+        assert_eq!(load.selector.soonest.models[usize::from(path)].load, [0; 4]);
     }
 }
 
