@@ -2,7 +2,7 @@
 use super::association::Controller;
 use super::config::Shared;
 use super::connection::{Connection, Events, Phase, Purpose, Sink, State};
-use super::io::{Plan, Way};
+use super::io::Way;
 use super::{Action, ControllerEvent, IoCommand, Subsystem, admin, io};
 use crate::wire::log::ErrorEntry;
 use crate::wire::pdu::PduError;
@@ -133,49 +133,44 @@ impl Work<'_> {
             return false;
         }
         let (cid, capsule) = (sqe.cid(), connection.rx.capsule_data());
-        let plan = io::check(self.shared, connection.port, &sqe, capsule);
-        let refused = (sqe.nsid(), sqe.slba());
         let Some(slot) = connection.take_slot(cid) else {
             return false;
         };
+        // Taking it needs all of the connection.
+        let Ok(sqe) = Sqe::new(connection.rx.entry()) else {
+            return false;
+        };
         let command = &mut connection.slots[slot];
-        match plan {
-            Ok(plan) => {
-                command.nsid = plan.nsid;
-                command.slba = plan.slba;
-                command.blocks = plan.blocks;
-                command.len = plan.len;
-                command.purpose = plan.purpose;
-                self.begin(slot, &plan);
-            }
-            Err(status) => {
-                // What the error log says of it.
-                (command.nsid, command.slba) = refused;
-                self.respond(slot, status, 0);
-            }
+        match io::check(self.shared, connection.port, &sqe, capsule, command) {
+            Ok(way) => self.begin(slot, way),
+            Err(status) => self.respond(slot, status, 0),
         }
         true
     }
 
     /// Gets a checked I/O command its data, or executes it.
     #[inline]
-    fn begin(&mut self, slot: u16, plan: &Plan) {
-        match plan.way {
-            _ if plan.hint => self.respond(slot, Status::SUCCESS, 0),
-            Way::None | Way::ToHost => self.submit(slot, plan.purpose.action()),
-            Way::FromHost | Way::InCapsule if plan.purpose.is_own() => {
+    fn begin(&mut self, slot: u16, way: Way) {
+        let command = &mut self.connection.slots[slot];
+        match way {
+            Way::Hint => self.respond(slot, Status::SUCCESS, 0),
+            Way::None | Way::ToHost => {
+                let action = command.purpose.action();
+                self.submit(slot, action);
+            }
+            Way::FromHost | Way::InCapsule if command.purpose.is_own() => {
                 // Room for it is made when its first byte comes.
-                self.receive_own(slot, plan.way);
+                self.receive_own(slot, way);
             }
             Way::FromHost | Way::InCapsule => {
-                let command = &mut self.connection.slots[slot];
+                let len = command.len;
                 command.state = State::AwaitBuffer;
                 command.named = true;
-                let in_capsule = plan.way == Way::InCapsule;
+                let in_capsule = way == Way::InCapsule;
                 if in_capsule {
                     self.connection.rx.route(Sink::Await(slot));
                 }
-                let (conn, token, len) = (self.connection.id, slot.into(), plan.len);
+                let (conn, token) = (self.connection.id, slot.into());
                 self.events.push(ControllerEvent::NeedBuffer {
                     conn,
                     token,

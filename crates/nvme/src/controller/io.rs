@@ -5,7 +5,7 @@
 //! path are of type 3h (T2, T26) and don't: the host shall look for another way.
 use super::NamespaceConfig;
 use super::config::Shared;
-use super::connection::Purpose;
+use super::connection::{Purpose, Slot};
 use crate::host::AnaState;
 use crate::wire::sqe::{NSID_ALL, Sgl, nvm};
 use crate::wire::{Sqe, Status, dsm};
@@ -21,23 +21,12 @@ pub(super) enum Way {
     FromHost,
     /// From the host, in the capsule.
     InCapsule,
-}
-
-/// A command that may be executed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Plan {
-    pub nsid: u32,
-    pub slba: u64,
-    pub blocks: u32,
-    /// Bytes of data.
-    pub len: u32,
-    pub way: Way,
-    pub purpose: Purpose,
     /// The command is done as soon as it is read: hints that nobody follows.
-    pub hint: bool,
+    Hint,
 }
 
-/// Checks an I/O command that came with `capsule` bytes of in-capsule data.
+/// Checks an I/O command that came with `capsule` bytes of in-capsule data, and notes in its slot
+/// what is to be done. Of a refused one, only what the error log says of it stands there.
 ///
 /// # Errors
 /// The status to answer with.
@@ -47,7 +36,9 @@ pub(super) fn check(
     port: u16,
     sqe: &Sqe<'_>,
     capsule: u32,
-) -> Result<Plan, Status> {
+    command: &mut Slot,
+) -> Result<Way, Status> {
+    (command.nsid, command.slba) = (sqe.nsid(), sqe.slba());
     let opcode = sqe.opcode();
     if !is_supported(opcode) {
         return Err(Status::INVALID_OPCODE.with_dnr());
@@ -60,7 +51,7 @@ pub(super) fn check(
     if opcode == nvm::FLUSH && nsid == NSID_ALL {
         let groups = &shared.ana[usize::from(port)].groups;
         groups.iter().try_for_each(|group| access(group.state))?;
-        return Ok(Plan::without_data(nsid, Purpose::Flush));
+        return Ok(without_data(command, Purpose::Flush));
     }
     let Some(namespace) = shared.namespace(nsid) else {
         return Err(Status::INVALID_NAMESPACE.with_dnr());
@@ -72,24 +63,16 @@ pub(super) fn check(
         return Err(Status::WRITE_PROTECTED.with_dnr());
     }
     match opcode {
-        nvm::FLUSH => Ok(Plan::without_data(nsid, Purpose::Flush)),
-        nvm::DATASET_MANAGEMENT => ranges(nsid, sqe, capsule),
-        _ => blocks(shared, namespace, sqe, capsule),
+        nvm::FLUSH => Ok(without_data(command, Purpose::Flush)),
+        nvm::DATASET_MANAGEMENT => ranges(sqe, capsule, command),
+        _ => blocks(shared, namespace, sqe, capsule, command),
     }
 }
 
-impl Plan {
-    fn without_data(nsid: u32, purpose: Purpose) -> Self {
-        Self {
-            nsid,
-            slba: 0,
-            blocks: 0,
-            len: 0,
-            way: Way::None,
-            purpose,
-            hint: false,
-        }
-    }
+fn without_data(command: &mut Slot, purpose: Purpose) -> Way {
+    command.purpose = purpose;
+    (command.slba, command.blocks, command.len) = (0, 0, 0);
+    Way::None
 }
 
 pub(super) fn is_supported(opcode: u8) -> bool {
@@ -127,7 +110,8 @@ fn blocks(
     namespace: &NamespaceConfig,
     sqe: &Sqe<'_>,
     capsule: u32,
-) -> Result<Plan, Status> {
+    command: &mut Slot,
+) -> Result<Way, Status> {
     let (slba, blocks, cdw12) = (sqe.slba(), sqe.blocks(), sqe.cdw(12));
     if cdw12 & nvm::PROTECTION != 0 {
         return Err(Status::INVALID_FIELD.with_dnr());
@@ -146,41 +130,37 @@ fn blocks(
             deallocate: cdw12 & nvm::DEALLOCATE != 0,
         },
     };
-    let mut plan = Plan {
-        slba,
-        blocks,
-        ..Plan::without_data(namespace.nsid, purpose)
-    };
+    command.purpose = purpose;
+    command.blocks = blocks;
     if matches!(purpose, Purpose::WriteZeroes { .. }) {
-        return Ok(plan);
+        command.len = 0;
+        return Ok(Way::None);
     }
     // At most 2^16 blocks of 2^12 bytes: check_namespaces (config.rs) lets shifts 9 and 12 pass.
-    plan.len = blocks << namespace.block_shift;
-    if plan.len > shared.transfer_max() {
+    let len = blocks << namespace.block_shift;
+    command.len = len;
+    if len > shared.transfer_max() {
         return Err(Status::INVALID_FIELD.with_dnr());
     }
     if purpose == Purpose::Read {
-        to_host(sqe, plan.len)?;
-        plan.way = Way::ToHost;
-    } else {
-        (_, plan.way) = from_host(sqe, capsule, plan.len..=plan.len)?;
+        to_host(sqe, len)?;
+        return Ok(Way::ToHost);
     }
-    Ok(plan)
+    from_host(sqe, capsule, len..=len).map(|(_, way)| way)
 }
 
 /// Dataset Management: its ranges are the machine's own data. Hosts may send more than they count.
-fn ranges(nsid: u32, sqe: &Sqe<'_>, capsule: u32) -> Result<Plan, Status> {
+fn ranges(sqe: &Sqe<'_>, capsule: u32, command: &mut Slot) -> Result<Way, Status> {
     let count = (sqe.cdw(10) & 0xff) + 1;
     let least = count * dsm::Range::LEN as u32;
     let most = (dsm::RANGES_MAX * dsm::Range::LEN) as u32;
     let (len, way) = from_host(sqe, capsule, least..=most)?;
-    Ok(Plan {
-        len,
-        way,
-        blocks: count,
-        hint: sqe.cdw(11) & nvm::DSM_DEALLOCATE == 0,
-        ..Plan::without_data(nsid, Purpose::Deallocate)
-    })
+    command.purpose = Purpose::Deallocate;
+    (command.slba, command.blocks, command.len) = (0, count, len);
+    match sqe.cdw(11) & nvm::DSM_DEALLOCATE {
+        0 => Ok(Way::Hint),
+        _ => Ok(way),
+    }
 }
 
 /// The ranges of Dataset Management that say something: `count` of them, without empty ones.
