@@ -504,7 +504,9 @@ impl Machine for HostEngine {
             self.started = true;
             self.start(now_ns);
         }
-        self.drain(now_ns);
+        if !self.touched.is_empty() {
+            self.drain(now_ns);
+        }
         if self.errands > 0 || !self.jobs.is_empty() {
             self.go_on(now_ns);
         }
@@ -562,7 +564,7 @@ impl HostEngine {
     }
 
     /// Takes the events of all machines that were called since the last turn.
-    #[inline]
+    #[inline(never)]
     fn drain(&mut self, now_ns: u64) {
         while let Some(conn) = self.touched.pop() {
             let (number, role) = path::of(conn);

@@ -52,15 +52,14 @@ impl HostEngine {
         } else if large {
             self.split(index, now_ns);
         } else if free || !self.is_behind(index) {
-            self.place(index, now_ns);
+            self.place(index, io, now_ns);
         }
         Ok(())
     }
 
-    /// Finds a path for an I/O.
+    /// Finds a path for an I/O that was just submitted.
     #[inline(always)]
-    fn place(&mut self, index: u32, now_ns: u64) {
-        let io = &self.slots.get(index).io;
+    fn place(&mut self, index: u32, io: &Io, now_ns: u64) {
         let request = Request {
             source: io.source,
             group: group(io.op),
@@ -73,6 +72,7 @@ impl HostEngine {
             return self.park(index, now_ns);
         };
         let number = volume.place(chosen);
+        self.slots.get_mut(index).ticket = volume.head.ticket();
         self.give(number, index, chosen, now_ns);
     }
 
@@ -81,7 +81,9 @@ impl HostEngine {
     pub(super) fn put(&mut self, index: u32, chosen: PathIndex, now_ns: u64) {
         self.renew(index, now_ns);
         let volume = usize::from(self.slots.get(index).io.volume);
-        let number = self.volumes[volume].place(chosen);
+        let volume = &self.volumes[volume];
+        let number = volume.place(chosen);
+        self.slots.get_mut(index).ticket = volume.head.ticket();
         self.give(number, index, chosen, now_ns);
     }
 
@@ -116,14 +118,13 @@ impl HostEngine {
         let path = &mut self.paths[number];
         let slot = self.slots.get_mut(index);
         slot.path = chosen;
-        // Nobody else was given a path since.
-        slot.ticket = self.volumes[usize::from(path.volume)].head.ticket();
         self.slots.push(&mut path.lane, index, full);
         path.counters.waited_full += u64::from(full);
     }
 
     /// Gives an I/O to the queue of its path; false: the queue is full (T6: no failure of the
     /// path).
+    #[inline(always)]
     fn issue(&mut self, number: usize, index: u32, now_ns: u64) -> bool {
         let path = &mut self.paths[number];
         let token = self.slots.token(index);

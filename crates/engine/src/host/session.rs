@@ -28,6 +28,7 @@ const ONCS_WRITE_ZEROES: u16 = 1 << 3;
 
 impl HostEngine {
     /// Begins with all paths; once.
+    #[cold]
     pub(super) fn start(&mut self, now_ns: u64) {
         if self.is_ending() {
             return;

@@ -91,6 +91,7 @@ impl HostEngine {
     }
 
     /// Drains and stops as far as it goes now.
+    #[cold]
     pub(super) fn advance_stop(&mut self, now_ns: u64) {
         let Some(stop) = self.stop else {
             return;
