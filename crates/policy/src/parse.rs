@@ -266,6 +266,13 @@ mod tests {
     }
 
     #[test]
+    fn a3_a4_unless_set_a_window_is_15_s_and_a_new_mean_counts_an_eighth() {
+        let usual = Knobs::default();
+        assert_eq!(usual.ewma_shift, 3);
+        assert_eq!(usual.weight_timeout_ns, 15_000_000_000);
+    }
+
+    #[test]
     fn a8_ewma_shift_is_0_to_8() {
         for shift in 0..=8_u8 {
             assert_eq!(Knobs::parse_ewma_shift(&shift.to_string()), Ok(shift));

@@ -9,6 +9,7 @@ use crate::target::limits::CQT_MS_MAX;
 use crate::units::format_bytes;
 use crate::uri::UriKind;
 use engine::limits::TARGET_COMMANDS_MAX;
+use nvme::limits::{NAMESPACES_MAX, PORTS_MAX};
 use std::collections::BTreeSet;
 
 /// Longest NQN, bytes (NVMe Base 2.0, 4.7).
@@ -45,6 +46,14 @@ pub(super) fn check(config: &Config) -> Result<(), String> {
         return Err(format!(
             "cqt {cqt_ms} ms is more than the {CQT_MS_MAX} ms that can be reported"
         ));
+    }
+    for (what, there, most) in [
+        ("port", config.ports.len(), PORTS_MAX),
+        ("namespace", config.namespaces.len(), NAMESPACES_MAX),
+    ] {
+        if there > most {
+            return Err(format!("there are {there} [[{what}]]; {most} at most"));
+        }
     }
     for (number, namespace) in (1..).zip(&config.namespaces) {
         check_namespace(namespace).map_err(|error| format!("namespace {number}: {error}"))?;

@@ -168,6 +168,24 @@ fn a_target_needs_a_port_and_a_namespace() {
 }
 
 #[test]
+fn more_ports_or_namespaces_than_a_subsystem_has_are_counted() {
+    let (port, namespace) = (
+        "[[port]]\nlisten = \"[::1]:0\"\n",
+        "[[namespace]]\nbackend = \"null:1t\"\n",
+    );
+    let of = |ports: usize, namespaces: usize| {
+        let nqn = "nqn = \"nqn.2026-01.org.example:v0\"\n".to_owned();
+        Config::parse(&(nqn + &port.repeat(ports) + &namespace.repeat(namespaces)))
+    };
+    assert!(of(64, 1024).is_ok());
+    assert_eq!(of(65, 1).unwrap_err(), "there are 65 [[port]]; 64 at most");
+    assert_eq!(
+        of(1, 1025).unwrap_err(),
+        "there are 1025 [[namespace]]; 1024 at most"
+    );
+}
+
+#[test]
 fn a_file_that_is_not_there_or_too_large_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("t.toml");
