@@ -168,6 +168,13 @@ impl Body {
         used
     }
 
+    /// What comes next is the driver's to move.
+    #[inline]
+    fn is_payload(&self) -> bool {
+        let sink = matches!(self.sink, Sink::Payload(_) | Sink::Await(_));
+        sink && self.pad == 0 && self.left > 0
+    }
+
     /// Nothing more comes of it.
     #[inline]
     fn is_over(&self) -> bool {
@@ -206,6 +213,9 @@ impl Connection {
         let mut used = 0;
         loop {
             if !self.rx.body.is_over() {
+                if self.rx.body.is_payload() {
+                    return (used, Step::Wait);
+                }
                 used += self.rx.body.take(&bytes[used..], &mut self.slots);
                 if !self.rx.body.is_over() {
                     return (used, Step::Wait);
