@@ -5,109 +5,15 @@
 mod nbd;
 #[path = "shared/no_io_uring.rs"]
 mod no_io_uring;
+#[path = "shared/process.rs"]
+mod process;
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::os::unix::net::UnixStream;
+use process::{Client, Process, engine, two_ports, wait_until};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::mpsc;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// Long enough for anything that is to happen soon, on the slowest machine.
-const SOON: Duration = Duration::from_secs(60);
 const ESHUTDOWN: u32 = 108;
-
-/// A process of ours that prints what it does.
-struct Process {
-    child: Child,
-    out: mpsc::Receiver<String>,
-    notes: mpsc::Receiver<String>,
-    /// All that was printed and looked at.
-    seen: String,
-}
-
-fn lines(from: impl Read + Send + 'static) -> mpsc::Receiver<String> {
-    let (to, lines) = mpsc::channel();
-    std::thread::spawn(move || {
-        for line in BufReader::new(from).lines().map_while(Result::ok) {
-            let _ = to.send(line);
-        }
-    });
-    lines
-}
-
-impl Process {
-    fn start(directory: &Path, words: &[&str]) -> Self {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_braid"));
-        command.env("XDG_STATE_HOME", directory.join("state"));
-        command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.args(words).spawn().unwrap();
-        let out = lines(child.stdout.take().unwrap());
-        let notes = lines(child.stderr.take().unwrap());
-        Self {
-            child,
-            out,
-            notes,
-            seen: String::new(),
-        }
-    }
-
-    /// The next printed line with `what` in it; `None`: it ended without.
-    fn says(&mut self, what: &str) -> Option<String> {
-        Self::find(&self.out, &mut self.seen, what)
-    }
-
-    /// The next note with `what` in it.
-    fn notes(&mut self, what: &str) -> String {
-        let found = Self::find(&self.notes, &mut self.seen, what);
-        found.unwrap_or_else(|| panic!("no \"{what}\" in {}", self.seen))
-    }
-
-    fn find(lines: &mpsc::Receiver<String>, seen: &mut String, what: &str) -> Option<String> {
-        let end = Instant::now() + SOON;
-        loop {
-            let left = end.saturating_duration_since(Instant::now());
-            let line = match lines.recv_timeout(left) {
-                Ok(line) => line,
-                Err(mpsc::RecvTimeoutError::Disconnected) => return None,
-                Err(mpsc::RecvTimeoutError::Timeout) => panic!("no \"{what}\" in {seen}"),
-            };
-            seen.push_str(&line);
-            seen.push('\n');
-            if line.contains(what) {
-                return Some(line);
-            }
-        }
-    }
-
-    fn signal(&self, signal: rustix::process::Signal) {
-        let pid = rustix::process::Pid::from_child(&self.child);
-        rustix::process::kill_process(pid, signal).unwrap();
-    }
-
-    fn ended(&mut self) -> ExitStatus {
-        wait_until(|| self.child.try_wait().unwrap())
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// Asks until there is an answer.
-fn wait_until<T>(mut ask: impl FnMut() -> Option<T>) -> T {
-    let end = Instant::now() + SOON;
-    loop {
-        if let Some(answer) = ask() {
-            return answer;
-        }
-        assert!(Instant::now() < end, "it never came");
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
 
 /// A target, and an engine over a path to it.
 struct Pair {
@@ -193,51 +99,6 @@ fn target(directory: &Path, ports: usize) -> Option<(Process, Vec<String>)> {
         uris.push(line.split_whitespace().nth(2).unwrap().to_owned());
     }
     Some((target, uris))
-}
-
-fn engine(directory: &Path) -> Process {
-    let [config, socket] = ["b.toml", "c.sock"].map(|name| directory.join(name));
-    let words = [
-        "run",
-        "-c",
-        config.to_str().unwrap(),
-        "--socket",
-        socket.to_str().unwrap(),
-    ];
-    let mut engine = Process::start(directory, &words);
-    let ready = engine.says("v0: ready").is_some();
-    assert!(ready, "{}", engine.seen);
-    engine
-}
-
-/// One connection that names the export, and no structured replies.
-struct Client(UnixStream);
-
-impl Client {
-    fn open(socket: &Path) -> Self {
-        Self(nbd::open(socket, SOON))
-    }
-
-    /// 4 KiB of `fill` at `offset`.
-    fn send_write(&mut self, offset: u64, fill: u8) {
-        let head = [0x25, 0x60, 0x95, 0x13, 0, 0, 0, 1];
-        let mut bytes = [&head[..], &[7; 8], &offset.to_be_bytes()].concat();
-        bytes.extend(4096_u32.to_be_bytes());
-        bytes.resize(bytes.len() + 4096, fill);
-        self.0.write_all(&bytes).unwrap();
-    }
-
-    /// The error of the next answer; 0: none.
-    fn answer(&mut self) -> u32 {
-        let mut reply = [0; 16];
-        self.0.read_exact(&mut reply).unwrap();
-        u32::from_be_bytes([reply[4], reply[5], reply[6], reply[7]])
-    }
-
-    fn write(&mut self, offset: u64, fill: u8) -> u32 {
-        self.send_write(offset, fill);
-        self.answer()
-    }
 }
 
 #[test]
@@ -331,35 +192,6 @@ fn t09_an_engine_after_one_that_was_killed_writes_only_when_the_bound_has_passed
     assert!(pair.engine.ended().success());
     pair.engine = engine(pair.directory.path());
     assert_eq!(first_write(&pair), 0, "held after a clean stop");
-}
-
-/// A target with two ports and identifiers of its own: it, and their URIs.
-fn two_ports(directory: &Path, name: &str) -> Option<(Process, [String; 2])> {
-    let socket = directory.join(format!("{name}.sock"));
-    let nqn = format!("nqn.2026-01.org.braid:{name}");
-    let listen = ["--listen", "127.0.0.1:0"];
-    let words = [
-        &["target", "--mem", "64MiB", "--nqn", &nqn][..],
-        &listen,
-        &listen,
-        &["--socket"],
-    ];
-    let mut words = words.concat();
-    words.push(socket.to_str().unwrap());
-    let mut target = Process::start(directory, &words);
-    let mut uri = |port: &str| {
-        let line = target.says(port)?;
-        Some(line.split_whitespace().nth(2).unwrap().to_owned())
-    };
-    let uris = uri("port 1: ").and_then(|one| Some([one, uri("port 2: ")?]));
-    match uris {
-        Some(uris) => Some((target, uris)),
-        None => {
-            target.notes("io_uring");
-            println!("skipped: {}", target.seen);
-            None
-        }
-    }
 }
 
 #[test]

@@ -101,6 +101,8 @@ pub enum ExportControl {
 pub enum ExportEvent {
     /// Of the host's engine; never the end of an I/O.
     Host(HostEvent),
+    /// An export was withdrawn, and none of its clients is left: its number may be another's.
+    Vacated(u32),
     /// A client's session was ended for a reason worth a line.
     Client {
         /// Of this export.
@@ -391,6 +393,7 @@ impl Machine for ExportEngine {
             ExportControl::Withdraw(export, drain_ns) => {
                 if let Some(place) = self.offers.get_mut(export as usize) {
                     *place = None;
+                    self.note_vacated(export);
                 }
                 self.shut(Some(export), drain_ns, now_ns);
             }

@@ -63,6 +63,7 @@ use alloc::collections::VecDeque;
 use alloc::string::String;
 use alloc::vec::Vec;
 use change::Job;
+use errand::VolumeStep;
 use outputs::Outputs;
 use path::{Link, Path, Phase, Role};
 use policy::{Group, PathIndex, PathStats};
@@ -141,8 +142,8 @@ struct Volume {
     given_up: u32,
     /// It was said that it is to go.
     leaving: bool,
-    /// It is to be forgotten.
-    errand: Option<u32>,
+    /// What core 0 waits for, and by which order.
+    errand: Option<(VolumeStep, u32)>,
     /// There is none.
     vacant: bool,
 }
@@ -324,6 +325,11 @@ impl HostEngine {
     pub fn in_flight(&self, volume: u16, path: PathIndex) -> u32 {
         let volume = self.volumes.get(usize::from(volume));
         volume.map_or(0, |volume| volume.head.in_flight(path))
+    }
+
+    /// The numbers that volumes have, or had, are below.
+    pub fn volumes(&self) -> u16 {
+        self.volumes.len() as u16
     }
 
     /// The paths of a volume.

@@ -16,10 +16,11 @@
 use crate::limits::{COMPARE_BYTES, COMPARES_MAX, FILE_OPERATIONS_MAX, ZEROES_BYTES};
 use crate::memory::MemoryDevice;
 use crate::reactor::{Reactor, Tag};
-use crate::{Device, RuntimeError};
+use crate::{Device, FileDevice, RuntimeError};
 use engine::Machine;
 use engine::machine::{DeviceError, DeviceId, DeviceOp, DeviceRequest};
 use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use sys::{Allocate, Errno, Extent, Fd, Ring};
@@ -30,10 +31,32 @@ pub(crate) const SCRATCH_BYTES: u64 =
 
 type Done = (u32, Result<(), DeviceError>);
 
+/// No device has that number (ENXIO).
+const GONE: DeviceError = DeviceError::Os(6);
 /// Nothing is there to be read (EIO).
 const CUT: DeviceError = DeviceError::Os(5);
 
+/// A device on its way to a reactor; a file with a descriptor for that one alone.
+#[derive(Debug)]
+pub(crate) enum Opened {
+    Memory(Arc<MemoryDevice>),
+    Null,
+    File(Arc<FileDevice>, OwnedFd),
+}
+
+impl Opened {
+    pub(crate) fn new(device: &Device) -> Result<Self, RuntimeError> {
+        Ok(match device {
+            Device::Memory(memory) => Self::Memory(Arc::clone(memory)),
+            Device::Null => Self::Null,
+            Device::File(file) => Self::File(Arc::clone(file), file.try_clone()?),
+        })
+    }
+}
+
 enum Backend {
+    /// No device has this number.
+    Nothing,
     Memory(Arc<MemoryDevice>),
     Null,
     File {
@@ -96,22 +119,26 @@ pub(crate) fn device_number(device: DeviceId) -> usize {
     usize::from(device.0)
 }
 
+impl From<Opened> for Backend {
+    fn from(opened: Opened) -> Self {
+        match opened {
+            Opened::Memory(memory) => Self::Memory(memory),
+            Opened::Null => Self::Null,
+            Opened::File(device, own) => Self::File {
+                file: Fd::new(own),
+                read_only: device.read_only(),
+                block_bytes: 1 << device.block_shift(),
+                path: device.path().to_owned(),
+                told: false,
+            },
+        }
+    }
+}
+
 impl Devices {
     /// `arena_bytes`: where the scratch memory begins.
     pub(crate) fn new(devices: &[Device], arena_bytes: u64) -> Result<Self, RuntimeError> {
-        let backend = |device: &Device| {
-            Ok(match device {
-                Device::Memory(memory) => Backend::Memory(Arc::clone(memory)),
-                Device::Null => Backend::Null,
-                Device::File(device) => Backend::File {
-                    file: Fd::new(device.try_clone()?),
-                    read_only: device.read_only(),
-                    block_bytes: 1 << device.block_shift(),
-                    path: device.path().to_owned(),
-                    told: false,
-                },
-            })
-        };
+        let backend = |device: &Device| Opened::new(device).map(Backend::from);
         let zeroes = Extent::new(arena_bytes.next_multiple_of(4096), ZEROES_BYTES);
         let first = zeroes.at + u64::from(ZEROES_BYTES);
         let piece = |number| first + number as u64 * u64::from(COMPARE_BYTES);
@@ -128,6 +155,16 @@ impl Devices {
                 .map(|number| Extent::new(piece(number), COMPARE_BYTES))
                 .collect(),
         })
+    }
+
+    /// Another device under a number that no request has.
+    pub(crate) fn set(&mut self, device: DeviceId, opened: Option<Opened>) {
+        let at = device_number(device);
+        // The numbers between are set before they are used.
+        while self.backends.len() <= at {
+            self.backends.push(Backend::Nothing);
+        }
+        self.backends[at] = opened.map_or(Backend::Nothing, Backend::from);
     }
 
     /// Whether the machine has results to hear of.
@@ -166,6 +203,7 @@ impl Devices {
             return self.results.push((request.id, Ok(())));
         }
         let result = match &self.backends[device] {
+            Backend::Nothing => Err(GONE),
             Backend::Null => null(ring, request.op, data),
             Backend::Memory(memory) => {
                 within(request, memory.bytes()).and_then(|()| memorize(ring, memory, request, data))

@@ -4,8 +4,10 @@
 //! A sender raises the event only if nobody did since the reactor last looked, so many messages
 //! cost one wake-up. The reactor lowers it *before* it looks: a message that arrives in between
 //! raises it again.
-use crate::RuntimeError;
+use crate::device::Opened;
 use crate::limits::MAILBOX_MAX;
+use crate::{Device, RuntimeError};
+use engine::DeviceId;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -42,6 +44,8 @@ pub(crate) enum Mail<C> {
     Adopt(u32, OwnedFd),
     /// What an address number stands for from now on.
     Address(u32, SocketAddr),
+    /// What a device number stands for from now on.
+    Device(DeviceId, Option<Box<Opened>>),
 }
 
 /// Sends messages to a reactor from any thread; wakes it. Cloneable.
@@ -93,6 +97,23 @@ impl<C: Send> Sender<C> {
         let sent = self.queue.send(Mail::Address(number, address)).is_ok();
         self.wake.raise();
         sent
+    }
+
+    /// From now on `device` stands for this, before messages that are sent later; numbers are
+    /// dense. What it stood for before must be in no request. `None`: for nothing, and its file is
+    /// closed. False if the reactor is gone.
+    ///
+    /// # Errors
+    /// No descriptor is left for it; then nothing has changed.
+    pub fn set_device(
+        &self,
+        number: DeviceId,
+        device: Option<&Device>,
+    ) -> Result<bool, RuntimeError> {
+        let opened = device.map(Opened::new).transpose()?.map(Box::new);
+        let sent = self.queue.send(Mail::Device(number, opened)).is_ok();
+        self.wake.raise();
+        Ok(sent)
     }
 
     /// Sends without waiting.
@@ -179,7 +200,7 @@ mod tests {
         assert!(mailbox.wake.event.lower());
         let taken = std::iter::from_fn(|| mailbox.take()).map(|mail| match mail {
             Mail::Control(number) => number,
-            Mail::Adopt(..) | Mail::Address(..) => unreachable!(),
+            _ => unreachable!(),
         });
         let taken: Vec<i32> = taken.collect();
         assert_eq!(taken, (0..=10).collect::<Vec<i32>>());

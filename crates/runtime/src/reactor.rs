@@ -217,6 +217,9 @@ where
                     }
                     self.addresses[at] = address;
                 }
+                Some(Mail::Device(device, opened)) => {
+                    self.devices.set(device, opened.map(|it| *it))
+                }
                 None => {
                     self.mail = false;
                     return;

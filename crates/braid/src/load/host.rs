@@ -357,11 +357,52 @@ impl Resources {
     }
 
     fn path(&mut self, uri: &PathUri, read_only: bool) -> anyhow::Result<PathKind> {
+        let end = End::of(uri, read_only)?;
+        let number = match &end {
+            End::Address { .. } => self.addresses.len(),
+            End::Device { .. } => self.devices.len(),
+        };
+        let kind = end.kind(u16::try_from(number).context("too many paths")?);
+        match end {
+            End::Address { address, .. } => self.addresses.push(address),
+            End::Device { device, .. } => self.devices.push(device),
+        }
+        Ok(kind)
+    }
+}
+
+/// Where a path leads: resolved, or opened.
+pub enum End {
+    /// A port of a subsystem.
+    Address {
+        /// Where it is.
+        address: SocketAddr,
+        /// Subsystem NQN.
+        subsystem: String,
+        /// NSID.
+        nsid: Option<u32>,
+    },
+    /// A local device.
+    Device {
+        /// It.
+        device: Device,
+        /// Its size.
+        bytes: u64,
+        /// log2 of its block size.
+        block_shift: u8,
+    },
+}
+
+impl End {
+    /// Resolves or opens it.
+    ///
+    /// # Errors
+    /// A name or file that can't be.
+    pub fn of(uri: &PathUri, read_only: bool) -> anyhow::Result<Self> {
         let (device, bytes, block_shift) = match uri.kind() {
             UriKind::NvmeTcp(tcp) => {
-                self.addresses.push(tcp.resolve()?);
-                return Ok(PathKind::NvmeTcp {
-                    address: self.addresses.len() as u32 - 1,
+                return Ok(Self::Address {
+                    address: tcp.resolve()?,
                     subsystem: tcp.subsystem.clone(),
                     nsid: tcp.nsid,
                 });
@@ -374,13 +415,31 @@ impl Resources {
             ),
             UriKind::Null(bytes) => (Device::Null, *bytes, 9),
         };
-        let number = u16::try_from(self.devices.len()).context("too many devices")?;
-        self.devices.push(device);
-        Ok(PathKind::Device {
-            device: DeviceId(number),
+        Ok(Self::Device {
+            device,
             bytes,
             block_shift,
         })
+    }
+
+    /// What the engine calls it, under this number of the reactors' addresses or devices.
+    pub fn kind(&self, number: u16) -> PathKind {
+        match self {
+            Self::Address {
+                subsystem, nsid, ..
+            } => PathKind::NvmeTcp {
+                address: number.into(),
+                subsystem: subsystem.clone(),
+                nsid: *nsid,
+            },
+            Self::Device {
+                bytes, block_shift, ..
+            } => PathKind::Device {
+                device: DeviceId(number),
+                bytes: *bytes,
+                block_shift: *block_shift,
+            },
+        }
     }
 }
 

@@ -144,7 +144,10 @@ impl LoadMachine {
                 | HostEvent::Mark(..)
                 | HostEvent::Unfinished { .. } => {}
                 // Nor does anything change.
-                HostEvent::Changed(..) | HostEvent::Freed(..) | HostEvent::Removed(_) => {}
+                HostEvent::Changed(..)
+                | HostEvent::Freed(..)
+                | HostEvent::Released(_)
+                | HostEvent::Removed(_) => {}
                 HostEvent::Publish(facts) => {
                     for peer in &self.peers {
                         peer.send(LoadControl::Host(HostControl::Path(facts.clone())));

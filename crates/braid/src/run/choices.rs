@@ -6,6 +6,7 @@
 use super::config::{Config, PathKeys, Volume};
 use super::paths::uris;
 use super::state;
+use crate::output;
 use crate::uri::PathUri;
 use anyhow::Context;
 use policy::{Knobs, Policy};
@@ -151,6 +152,18 @@ impl Choices {
         let mut map = self.map.clone();
         map.entry(volume.to_owned()).or_default().paths = Some(paths);
         self.keep_all(map)
+    }
+
+    /// Forgets what was chosen of volumes that a configuration doesn't have: whoever gives it one
+    /// of that name later, gets what stands there.
+    pub fn forget_others(&mut self, config: &Config) {
+        let before = self.map.len();
+        self.map.retain(|name, _| config.volume(name).is_some());
+        if before != self.map.len()
+            && let Err(error) = state::write(&self.path, &self.map)
+        {
+            output::note(&format!("what was chosen is not forgotten: {error:#}"));
+        }
     }
 
     fn keep_all(&mut self, map: BTreeMap<String, Choice>) -> anyhow::Result<()> {

@@ -45,7 +45,13 @@ pub enum EngineVerb {
         verb: PathVerb,
     },
     /// Read the configuration again: all of the difference, or nothing
-    Reload(Common),
+    Reload {
+        /// Also remove volumes that have clients: these are told, and disconnected
+        #[arg(long)]
+        force: bool,
+        #[command(flatten)]
+        common: Common,
+    },
     /// Add or remove an export of a volume
     Export {
         #[command(subcommand)]
@@ -223,8 +229,9 @@ pub fn ask(verb: &EngineVerb) -> anyhow::Result<()> {
         EngineVerb::Policy { verb } => policy(verb),
         EngineVerb::Knob { verb } => knob(verb),
         EngineVerb::Path { verb } => path(verb),
-        EngineVerb::Reload(common) => {
-            let value = common.call_within("reload", json!({}), CHANGE_WAIT)?;
+        EngineVerb::Reload { force, common } => {
+            let params = json!({"force": force});
+            let value = common.call_within("reload", params, CHANGE_WAIT)?;
             common.print(&value, |text, value| {
                 writeln!(text, "{}", word(&value["changed"]))
             })

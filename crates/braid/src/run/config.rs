@@ -208,6 +208,16 @@ impl Config {
         (self.keep_alive.unwrap_or(usual) / 1_000_000) as u32
     }
 
+    /// The volume of that name.
+    pub fn volume(&self, name: &str) -> Option<&Volume> {
+        self.volumes.iter().find(|volume| volume.name == name)
+    }
+
+    /// Its paths; none, if there is no such volume.
+    pub fn paths_of(&self, name: &str) -> &[PathKeys] {
+        self.volume(name).map_or(&[], |volume| &volume.paths)
+    }
+
     /// Who may use the control socket.
     pub fn access(&self) -> Access {
         Access {
@@ -268,4 +278,4 @@ impl Volume {
 }
 
 #[cfg(test)]
-mod tests;
+pub mod tests;

@@ -5,11 +5,12 @@ use crate::cli::Usage;
 use crate::load::board::Board;
 use crate::load::host::{Resources, VolumePlan};
 use anyhow::bail;
+use engine::DeviceId;
 use engine::export::{ExportConfig, ExportControl, ExportEngine};
 use engine::host::{Change, HostConfig, HostControl, HostEngine, PathNews, Recovery, VolumeConfig};
 use nvme::host::{Digests, HostIdentity};
 use policy::{Knobs, Policy};
-use runtime::{Handle, ReactorConfig, Sender};
+use runtime::{Device, Handle, ReactorConfig, Sender};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::mpsc;
@@ -59,11 +60,7 @@ impl Cores {
                 paths: paths.map(|p| (p.uri.clone(), p.distance)).collect(),
             };
             volumes.push(VolumeConfig {
-                recovery: Recovery {
-                    unclean_stop_ns: unclean_stop_ns(volume),
-                    marks: true,
-                    ..volume.recovery()
-                },
+                recovery: recovery(volume, unclean_stop_ns(volume)),
                 ..resources.volume(&plan, false)?
             });
         }
@@ -88,7 +85,7 @@ impl Cores {
                 _ => Vec::new(),
             };
             let (events, board) = (events.clone(), Arc::clone(&board));
-            let machine = RunMachine::new(engine, core, peers, events, board, volumes.len() as u16);
+            let machine = RunMachine::new(engine, core, peers, events, board);
             let reactor = ReactorConfig {
                 name: format!("braid-{core}"),
                 cpu: config.cpus.get(usize::from(core)).copied(),
@@ -168,6 +165,17 @@ impl Senders {
         }
     }
 
+    /// What a device number stands for from now on, on all cores; `None`: nothing.
+    ///
+    /// # Errors
+    /// No descriptor is left.
+    pub fn set_device(&self, number: u16, device: Option<&Device>) -> anyhow::Result<()> {
+        for core in &self.0 {
+            core.set_device(DeviceId(number), device)?;
+        }
+        Ok(())
+    }
+
     /// Another policy or knobs for a volume, on all cores.
     pub fn set_policy(&self, volume: u16, policy: Policy, knobs: Knobs) {
         self.all(|| ExportControl::Host(HostControl::Policy(volume, policy, knobs)));
@@ -192,6 +200,16 @@ impl Senders {
             }
         }
         Ok(reports)
+    }
+}
+
+/// What is done about the failing paths of a volume whose controllers may execute what an earlier
+/// engine sent for so many ns.
+pub fn recovery(volume: &Volume, unclean_stop_ns: u64) -> Recovery {
+    Recovery {
+        unclean_stop_ns,
+        marks: true,
+        ..volume.recovery()
     }
 }
 

@@ -10,7 +10,7 @@
 use super::address::NbdAddress;
 use super::config::{Config, Export};
 use super::machine::RunControl;
-use super::service::{Exported, Service, State, index};
+use super::service::{Exported, Service, State};
 use crate::control::access::{Mode, Name};
 use crate::control::rpc::Failure;
 use engine::export::{ExportControl, Offer};
@@ -49,7 +49,7 @@ impl Service {
         };
         export.check().map_err(|(_, why)| Failure::params(why))?;
         let mut state = self.state();
-        let volume = index(&state, &params.volume)?;
+        let volume = state.volumes.number(&params.volume)?;
         let added = self.add_export(&mut state, volume, export);
         let uri = added.map_err(|error| Failure::refused(format!("{error:#}")))?;
         Ok(json!({"volume": params.volume, "export": params.export, "uri": uri}))
@@ -58,7 +58,7 @@ impl Service {
     /// `export.remove`.
     pub fn export_remove(&self, params: ExportParams) -> Result<Value, Failure> {
         let mut state = self.state();
-        let volume = index(&state, &params.volume)?;
+        let volume = state.volumes.number(&params.volume)?;
         let shown = |export: &Exported| export.volume == volume && export.uri == params.export;
         let shown = |export: &Option<Exported>| export.as_ref().is_some_and(shown);
         let found = match state.exports.iter().position(shown) {
@@ -114,7 +114,7 @@ impl Service {
         new: &Config,
         done: &mut Vec<Step>,
     ) -> anyhow::Result<()> {
-        for (volume, of) in (0..).zip(&new.volumes) {
+        for (volume, of) in state.volumes.numbered(new) {
             let wrong = |error: anyhow::Error| error.context(format!("volume {}", of.name));
             for export in &of.exports {
                 if let Some(number) = place(state, volume, &export.nbd) {
@@ -139,7 +139,7 @@ impl Service {
             return;
         }
         let core = self.senders.of(exported.volume);
-        let drain_ns = state.config.drain_timeout.0;
+        let drain_ns = state.configured.drain_timeout.0;
         let withdraw = ExportControl::Withdraw(number as u32, drain_ns);
         core.send(RunControl::Export(withdraw));
         let offer = state.offer(exported.volume, &exported.export);
@@ -151,10 +151,9 @@ impl Service {
 impl State {
     /// What clients of an export are told.
     pub fn offer(&self, volume: u16, export: &Export) -> Offer {
-        let of = &self.config.volumes[usize::from(volume)];
         Offer {
             volume,
-            name: of.name.clone(),
+            name: self.volumes.name(volume),
             read_only: export.read_only,
         }
     }

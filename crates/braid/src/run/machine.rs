@@ -7,7 +7,8 @@ use crate::load::board::Board;
 use engine::Machine;
 use engine::export::{ExportControl, ExportCounters, ExportEngine, ExportEvent};
 use engine::host::{
-    Changed, HoldStats, HostControl, HostEvent, PathCounters, PathNews, PathState, VolumeInfo,
+    Changed, HoldStats, HostControl, HostEvent, PathCounters, PathKind, PathNews, PathState,
+    VolumeInfo,
 };
 use engine::machine::Memory;
 use policy::{Group, PathIndex, PathStats};
@@ -46,6 +47,10 @@ pub enum RunEvent {
     Stopped(anyhow::Result<()>),
     /// A signal came.
     Signal(i32),
+    /// An address or device number is free.
+    Released(PathKind),
+    /// A withdrawn export has no client left.
+    Vacated(u32),
     /// The answer to a change.
     Changed(u64, Result<Changed, String>),
 }
@@ -83,7 +88,6 @@ pub struct RunMachine {
     peers: Vec<runtime::Sender<RunControl>>,
     events: Farewell,
     board: Arc<Board>,
-    volumes: u16,
 }
 
 /// Says [`RunEvent::Gone`] when its machine is dropped.
@@ -96,14 +100,13 @@ impl Drop for Farewell {
 }
 
 impl RunMachine {
-    /// `peers`: the other cores, for core 0. `volumes`: how many there are.
+    /// `peers`: the other cores, for core 0.
     pub fn new(
         engine: ExportEngine,
         core: u16,
         peers: Vec<runtime::Sender<RunControl>>,
         events: Sender<RunEvent>,
         board: Arc<Board>,
-        volumes: u16,
     ) -> Self {
         Self {
             engine,
@@ -111,7 +114,6 @@ impl RunMachine {
             peers,
             events: Farewell(events),
             board,
-            volumes,
         }
     }
 
@@ -165,10 +167,13 @@ impl RunMachine {
                 ExportEvent::Host(HostEvent::Changed(ticket, answer)) => {
                     self.tell(RunEvent::Changed(ticket, answer));
                 }
-                // Addresses are free when a path has left, and nothing else is.
+                ExportEvent::Host(HostEvent::Released(kind)) => {
+                    self.tell(RunEvent::Released(kind));
+                }
                 ExportEvent::Host(
                     HostEvent::Done(_) | HostEvent::Freed(..) | HostEvent::Removed(_),
                 ) => {}
+                ExportEvent::Vacated(export) => self.tell(RunEvent::Vacated(export)),
                 ExportEvent::Client { export, name, why } => {
                     self.tell(RunEvent::Note(format!("export {export}: {name}: {why}")));
                 }
@@ -185,12 +190,12 @@ impl RunMachine {
             facts: host.path_facts(volume, path).cloned(),
         };
         // By index, those that left included.
-        let volumes = (0..self.volumes).map(|volume| {
+        let volumes = (0..host.volumes()).map(|volume| {
             let count = host.paths(volume).map(|path| path.0 + 1).max();
             let paths = (0..count.unwrap_or(0)).map(PathIndex);
             paths.map(|index| path(volume, index)).collect()
         });
-        let holds = 0..self.volumes;
+        let holds = 0..host.volumes();
         CoreReport {
             now_ns,
             holds: holds.map(|volume| host.hold_stats(volume)).collect(),

@@ -5,7 +5,7 @@
 //! A mark is durable before the first queue of a controller whose bound it holds is opened. It goes
 //! after a stop in which all I/O ended. A volume is known by its name, in the file of its engine's
 //! control socket: an engine on another socket, or a volume of another name, does not see it.
-use super::config::{Config, Volume};
+use super::config::Volume;
 use super::state;
 use anyhow::Context;
 use engine::host::WriteFailover;
@@ -22,6 +22,8 @@ pub struct Marks {
     /// What an engine before this one left there.
     found: BTreeMap<String, Mark>,
     since: Instant,
+    /// What stands in the file is the next engine's.
+    closed: bool,
 }
 
 /// Of one volume.
@@ -58,51 +60,60 @@ impl Marks {
             found: map.clone(),
             map,
             since: Instant::now(),
+            closed: false,
         })
     }
 
-    /// How long a volume's writes must wait, ns; `u64::MAX`: nothing bounds it.
+    /// How long a volume's writes must wait from now on, ns; `u64::MAX`: nothing bounds it.
     pub fn wait_ns(&self, volume: &Volume) -> u64 {
         let fenced = volume.recovery().write_failover == WriteFailover::Fenced;
-        let mark = self.found.get(&volume.name).filter(|_| fenced);
-        mark.map_or(0, |mark| {
-            let ms = mark.bound_ms.unwrap_or(u64::MAX);
-            ms.saturating_mul(1_000_000)
+        let left = self.left(&volume.name).filter(|_| fenced);
+        left.map_or(0, |(left, _)| match left {
+            Some(left) => u64::try_from(left.as_nanos()).unwrap_or(u64::MAX),
+            None => u64::MAX,
         })
     }
 
-    /// A line for every volume that was not stopped cleanly.
-    pub fn in_words(&self, config: &Config) -> Vec<String> {
-        let left = |volume: &Volume| Some((uris(volume), self.found.get(&volume.name)?.clone()));
-        let volumes = config.volumes.iter();
-        let volumes = volumes.filter_map(|volume| Some((volume, left(volume)?)));
-        let line = |(volume, (uris, mark)): (&Volume, (Vec<String>, Mark))| {
-            let name = &volume.name;
-            if volume.recovery().write_failover == WriteFailover::Immediate {
-                return format!(
-                    "{name}: was not stopped cleanly, and write_failover = \"immediate\": what was \
-                     under way then may overwrite what is written now"
-                );
-            }
-            let wait = match mark.bound_ms {
-                Some(ms) => format!("its writes wait {ms} ms until that is over"),
-                None => format!(
-                    "without keep_alive nothing bounds that, so its writes wait; set \
-                     write_failover = \"immediate\", or remove {} once that target was restarted",
-                    self.path.display()
-                ),
-            };
-            let moved = if same(&uris, &mark.paths) {
-                ""
-            } else {
-                "; its paths were others then, and may have led elsewhere"
-            };
-            format!(
-                "{name}: was not stopped cleanly, and its controllers may yet execute what they \
-                 were sent: {wait}{moved}"
-            )
+    /// What an earlier engine left of a volume that is not over, and how long it may yet take;
+    /// none: nothing bounds it.
+    fn left(&self, name: &str) -> Option<(Option<Duration>, &Mark)> {
+        let mark = self.found.get(name)?;
+        let Some(ms) = mark.bound_ms else {
+            return Some((None, mark));
         };
-        volumes.map(line).collect()
+        // Whole seconds: rather too long than too short.
+        let waited = Duration::from_secs(self.since.elapsed().as_secs());
+        let left = Duration::from_millis(ms).saturating_sub(waited);
+        (!left.is_zero()).then_some((Some(left), mark))
+    }
+
+    /// A line about a volume that was not stopped cleanly.
+    pub fn in_words(&self, volume: &Volume) -> Option<String> {
+        let (left, mark) = self.left(&volume.name)?;
+        let name = &volume.name;
+        if volume.recovery().write_failover == WriteFailover::Immediate {
+            return Some(format!(
+                "{name}: was not stopped cleanly, and write_failover = \"immediate\": what was \
+                 under way then may overwrite what is written now"
+            ));
+        }
+        let wait = match left {
+            Some(left) => format!("its writes wait {} ms until that is over", left.as_millis()),
+            None => format!(
+                "without keep_alive nothing bounds that, so its writes wait; set \
+                 write_failover = \"immediate\", or remove {} once that target was restarted",
+                self.path.display()
+            ),
+        };
+        let moved = if same(&uris(volume), &mark.paths) {
+            ""
+        } else {
+            "; its paths were others then, and may have led elsewhere"
+        };
+        Some(format!(
+            "{name}: was not stopped cleanly, and its controllers may yet execute what they were \
+             sent: {wait}{moved}"
+        ))
     }
 
     /// Keeps a bound, ns, if it is longer than the one that is kept.
@@ -123,23 +134,45 @@ impl Marks {
             mark.bound_ms = old.bound_ms;
         }
         self.map.insert(volume.name.clone(), mark);
-        state::write(&self.path, &self.map)
+        self.write()
     }
 
-    /// All I/O of these volumes has ended; but what an earlier engine left may not be over.
+    /// All I/O of a volume has ended; but what an earlier engine left may not be over.
     ///
     /// # Errors
     /// The file can't be written.
-    pub fn clear(&mut self, config: &Config) -> anyhow::Result<()> {
+    pub fn clear(&mut self, name: &str) -> anyhow::Result<()> {
+        self.forget(name);
+        self.write()
+    }
+
+    /// All I/O of all volumes has ended, but what an earlier engine left may not be over; nothing
+    /// is written from now on.
+    ///
+    /// # Errors
+    /// The file can't be written.
+    pub fn close(&mut self) -> anyhow::Result<()> {
+        let names: Vec<_> = self.map.keys().cloned().collect();
+        names.iter().for_each(|name| self.forget(name));
+        let written = self.write();
+        self.closed = true;
+        written
+    }
+
+    fn forget(&mut self, name: &str) {
         let waited = self.since.elapsed();
-        for volume in &config.volumes {
-            let earlier = self.found.get(&volume.name);
-            match earlier.filter(|mark| mark.bound() > waited) {
-                Some(mark) => self.map.insert(volume.name.clone(), mark.clone()),
-                None => self.map.remove(&volume.name),
-            };
+        let earlier = self.found.get(name);
+        match earlier.filter(|mark| mark.bound() > waited) {
+            Some(mark) => self.map.insert(name.to_owned(), mark.clone()),
+            None => self.map.remove(name),
+        };
+    }
+
+    fn write(&self) -> anyhow::Result<()> {
+        match self.closed {
+            true => Ok(()),
+            false => state::write(&self.path, &self.map),
         }
-        state::write(&self.path, &self.map)
     }
 }
 
@@ -174,7 +207,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("marks.json");
         let text = "[[volume]]\nname = \"v0\"\n[[volume.path]]\nuri = \"mem:1MiB\"\n";
-        let config = Config::parse(text).unwrap();
+        let config = crate::run::config::tests::parsed(text);
         crate::hostile::attack("state", |text| {
             std::fs::write(&path, text).unwrap();
             match Marks::read(path.clone()) {
@@ -185,13 +218,10 @@ mod tests {
                         .get("v0")
                         .is_some_and(|it| it.bound_ms != Some(0));
                     assert_eq!(waits, bounds);
-                    assert_eq!(
-                        marks.in_words(&config).len(),
-                        usize::from(marks.found.contains_key("v0"))
-                    );
+                    assert_eq!(marks.in_words(&config.volumes[0]).is_some(), waits);
                     marks.keep(&config.volumes[0], 1).unwrap();
                     assert_eq!(Marks::read(path.clone()).unwrap().found, marks.map);
-                    marks.clear(&config).unwrap();
+                    marks.clear("v0").unwrap();
                 }
                 Err(error) => assert!(format!("{error:#}").contains("marks.json")),
             }

@@ -7,16 +7,17 @@
 //!   configuration
 //! * [`client`]: the verbs that ask; [`stat`]: what `stat` shows
 //!
-//! * [`paths`], [`exports`]: they change while it runs
+//! * [`volumes`]: which volumes there are; [`turnover`]: they come and go while it runs, as do
+//!   [`paths`], [`exports`], and what paths lead to: [`ends`]
 //!
 //! # Limits
-//! Volumes are those of the start; a reload changes their paths, policies, knobs and exports. All
-//! NBD clients of a volume are on one core.
+//! All NBD clients of a volume are on one core.
 mod address;
 mod choices;
 mod client;
 mod config;
 mod cores;
+mod ends;
 mod exports;
 mod machine;
 mod marks;
@@ -26,6 +27,8 @@ mod report;
 mod service;
 mod stat;
 mod state;
+mod turnover;
+mod volumes;
 
 pub use client::{EngineVerb, UNKNOWN, ask};
 
@@ -39,11 +42,10 @@ use choices::Choices;
 use clap::Args;
 use config::Config;
 use cores::Cores;
-use engine::host::VolumeInfo;
 use machine::RunEvent;
 use marks::Marks;
 use sd_notify::NotifyState;
-use service::{Service, Start};
+use service::{Kept, Service, Start, say_ready};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -77,11 +79,12 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
         hostnqn: config.hostnqn.clone(),
         hostid: config.hostid.map(|id| uuid::Uuid::from_bytes(id.0)),
     })?;
-    let choices = Choices::read(state_path("choices", &path)?)?;
+    let mut choices = Choices::read(state_path("choices", &path)?)?;
     let configured = config.clone();
     choices.apply_paths(&mut config);
-    let mut marks = Marks::read(state_path("marks", &path)?)?;
-    for line in marks.in_words(&config) {
+    choices.forget_others(&config);
+    let marks = Marks::read(state_path("marks", &path)?)?;
+    for line in config.volumes.iter().filter_map(|it| marks.in_words(it)) {
         output::note(&line);
     }
     let (told, events) = mpsc::channel();
@@ -91,13 +94,13 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     let unclean_stop_ns = |volume: &config::Volume| marks.wait_ns(volume);
     let cores = Cores::start(&config, &identity, chosen, unclean_stop_ns, &told)?;
     let drain_ns = config.drain_timeout.0;
-    let volumes = config.volumes.len();
     let start = Start {
         configured,
-        config,
+        volumes: config.volumes,
         file: args.config.clone(),
     };
-    let service = Arc::new(Service::new(start, identity, choices, cores.senders()));
+    let kept = Kept { choices, marks };
+    let service = Arc::new(Service::new(start, identity, kept, cores.senders()));
     service.put_aside();
     let exported = service.export_configured();
     let ended = exported.and_then(|()| {
@@ -106,7 +109,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
             output::print(&line).ok();
         }
         let _ = sd_notify::notify(false, &[NotifyState::Ready]);
-        attend(&events, &service, volumes, &mut marks)
+        attend(&events, &service)
     });
     let _ = sd_notify::notify(false, &[NotifyState::Stopping]);
     service.close();
@@ -115,10 +118,10 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     };
     let builder = std::thread::Builder::new().name("stop".into());
     builder.spawn(stop).context("cannot start a thread")?;
-    let (stopped, lost) = attend_drain(&events, &service, &mut marks);
+    let (stopped, lost) = attend_drain(&events, &service);
     ended.and(stopped)?;
     finished(&lost, &service, drain_ns)?;
-    let cleared = marks.clear(&service.state().config);
+    let cleared = service.marks().close();
     // Not before: the next engine may begin, and keep marks, as soon as the socket is free.
     drop(socket);
     cleared
@@ -132,7 +135,6 @@ type Unfinished = BTreeMap<u16, (u32, u32)>;
 fn attend_drain(
     events: &mpsc::Receiver<RunEvent>,
     service: &Service,
-    marks: &mut Marks,
 ) -> (anyhow::Result<()>, Unfinished) {
     let mut lost = Unfinished::new();
     loop {
@@ -142,7 +144,7 @@ fn attend_drain(
                 let sum = lost.entry(volume).or_default();
                 *sum = (sum.0 + changes, sum.1 + others);
             }
-            Ok(event) => attend_to(event, service, marks),
+            Ok(event) => attend_to(event, service),
             Err(error) => return (Err(error), lost),
         }
     }
@@ -179,19 +181,11 @@ fn state_path(kind: &str, socket: &Path) -> anyhow::Result<PathBuf> {
 }
 
 /// Until a signal ends it.
-fn attend(
-    events: &mpsc::Receiver<RunEvent>,
-    service: &Arc<Service>,
-    volumes: usize,
-    marks: &mut Marks,
-) -> anyhow::Result<()> {
-    let mut ready = vec![false; volumes];
+fn attend(events: &mpsc::Receiver<RunEvent>, service: &Arc<Service>) -> anyhow::Result<()> {
     loop {
         match events.recv().context("all cores have ended")? {
             RunEvent::Ready(core, volume, info) => {
-                if service.is_core_of(core, volume) && !ready[usize::from(volume)] {
-                    ready[usize::from(volume)] = true;
-                    service.ready(volume, info);
+                if service.is_core_of(core, volume) && service.ready(volume, info) {
                     say_ready(&service.name(volume), &info);
                 }
             }
@@ -199,7 +193,7 @@ fn attend(
             RunEvent::Signal(SIGHUP) => {
                 // Not here: what it waits for comes through this loop.
                 let service = Arc::clone(service);
-                let reload = move || match reload::reload(&service) {
+                let reload = move || match reload::reload(&service, false) {
                     Ok(changed) => output::note(&format!("reloaded: {changed}")),
                     Err(error) => output::note(&format!("nothing was changed: {error:#}")),
                 };
@@ -207,13 +201,13 @@ fn attend(
                 builder.spawn(reload).context("cannot start a thread")?;
             }
             RunEvent::Signal(_) => return Ok(()),
-            event => attend_to(event, service, marks),
+            event => attend_to(event, service),
         }
     }
 }
 
 /// What is done about it whether or not the engine drains.
-fn attend_to(event: RunEvent, service: &Service, marks: &mut Marks) {
+fn attend_to(event: RunEvent, service: &Service) {
     match event {
         RunEvent::Resized(volume, info) => {
             service.ready(volume, info);
@@ -224,29 +218,29 @@ fn attend_to(event: RunEvent, service: &Service, marks: &mut Marks) {
             ));
         }
         RunEvent::Note(what) => output::note(&what),
-        RunEvent::NoPath(volume) => output::note(&format!(
+        RunEvent::NoPath(volume) if service.state().volumes.has(volume) => output::note(&format!(
             "{}: no path is live; its I/O waits until one is",
             service.name(volume)
         )),
         RunEvent::ForCoreZero(news) => service.tell_core_zero(news),
-        RunEvent::Mark(volume, bound_ns) => service.mark(marks, volume, bound_ns),
-        RunEvent::Changed(ticket, answer) => service.changes.answered(ticket, answer),
+        RunEvent::Mark(volume, bound_ns) => service.mark(volume, bound_ns),
+        RunEvent::Changed(ticket, answer) => {
+            if let Some(Ok(changed)) = service.changes.answered(ticket, answer) {
+                service.volume_changed(changed);
+            }
+        }
+        RunEvent::Released(kind) => service.released(&kind),
+        RunEvent::Vacated(export) => service.vacated(export),
         // Nothing begins any more, and the cores end because they are told to; an I/O fails for
-        // the end of the time to drain only once it drains.
+        // the end of the time to drain only once it drains. A volume that is being opened is
+        // refused.
         RunEvent::Ready(..)
         | RunEvent::Gone
+        | RunEvent::NoPath(_)
         | RunEvent::Stopped(_)
         | RunEvent::Signal(_)
         | RunEvent::Unfinished(..) => {}
     }
-}
-
-/// Whether or not somebody reads it.
-fn say_ready(volume: &str, info: &VolumeInfo) {
-    let (bytes, block) = (format_bytes(info.bytes), 1u32 << info.block_shift);
-    let _ = output::print(&format!(
-        "{volume}: ready, {bytes} in blocks of {block} B\n"
-    ));
 }
 
 /// A second SIGTERM or SIGINT ends the process at once.

@@ -14,10 +14,10 @@
 use super::choices::PathChoice;
 use super::config::PathKeys;
 use super::machine::CoreReport;
-use super::service::{Service, State, index};
+use super::service::{Service, State};
 use crate::control::rpc::Failure;
 use crate::uri::{PathUri, UriKind};
-use engine::host::{Change, Changed, PathConfig, PathKind, PathState};
+use engine::host::{Change, Changed, PathState};
 use policy::PathIndex;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -26,29 +26,25 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// How much longer than the engine its answer is waited for.
-const GRACE: Duration = Duration::from_secs(5);
+pub const GRACE: Duration = Duration::from_secs(5);
 /// Longest wait for a change.
-const WAIT_NS_MAX: u64 = 60_000_000_000;
+pub const WAIT_NS_MAX: u64 = 60_000_000_000;
 
 type Answer = Result<Changed, String>;
 
-/// What is asked of the engine, and the addresses of its paths.
+/// What is asked of the engine.
+#[derive(Default)]
 pub struct Changes {
     /// Held by who changes paths.
     one: Mutex<()>,
     asked: Mutex<Asked>,
 }
 
+#[derive(Default)]
 struct Asked {
-    /// The last ticket, and who waits for its answer.
+    /// The last ticket, and who waits for its answer. 0: nobody waits for its answer.
     ticket: u64,
     waiting: Option<SyncSender<Answer>>,
-    /// Address numbers from here on were never used.
-    address: u32,
-    /// Numbers that are free again.
-    free: Vec<u32>,
-    /// Volume, path and number of the paths that were added.
-    used: Vec<(u16, PathIndex, u32)>,
 }
 
 /// What `path.…` takes.
@@ -62,29 +58,17 @@ pub struct PathParams {
 }
 
 impl Changes {
-    /// Behind so many addresses that are in use already.
-    pub fn new(addresses: u32) -> Self {
-        Self {
-            one: Mutex::new(()),
-            asked: Mutex::new(Asked {
-                ticket: 0,
-                waiting: None,
-                address: addresses,
-                free: Vec::new(),
-                used: Vec::new(),
-            }),
-        }
-    }
-
-    /// The engine has answered.
-    pub fn answered(&self, ticket: u64, answer: Answer) {
+    /// The engine has answered; the answer, if nobody waits for it.
+    pub fn answered(&self, ticket: u64, answer: Answer) -> Option<Answer> {
         let mut asked = self.asked();
-        if asked.ticket == ticket
-            && let Some(waiting) = asked.waiting.take()
-        {
-            // Who asked may have given up.
-            let _ = waiting.try_send(answer);
-        }
+        let awaited = ticket > 0 && ticket == asked.ticket;
+        let waiting = asked.waiting.take_if(|_| awaited);
+        let Some(waiting) = waiting else {
+            return Some(answer);
+        };
+        // Who asked gives up under this lock.
+        let _ = waiting.try_send(answer);
+        None
     }
 
     /// Until it is dropped, nobody else changes paths.
@@ -101,7 +85,7 @@ impl Service {
     /// One of the methods `path.…`.
     pub fn change_path(&self, verb: &str, params: PathParams) -> Result<Value, Failure> {
         let _alone = self.changes.alone();
-        let volume = index(&self.state(), &params.volume)?;
+        let volume = self.state().volumes.number(&params.volume)?;
         if verb == "add" {
             let uri: PathUri = params
                 .path
@@ -149,50 +133,30 @@ impl Service {
     /// # Errors
     /// Why nothing has changed.
     pub fn add_path(&self, volume: u16, keys: PathKeys) -> Result<PathIndex, String> {
-        let UriKind::NvmeTcp(tcp) = keys.uri.kind() else {
-            let why = "a local device is no other path's data; give it a volume of its own";
-            return Err(format!("{}: {why}", keys.uri));
-        };
-        let at = usize::from(volume);
+        let local = !matches!(keys.uri.kind(), UriKind::NvmeTcp(_));
         let uri = keys.uri.to_string();
-        let (wait_ns, there) = {
+        let (wait_ns, there, others) = {
             let state = self.state();
-            let there = state.config.volumes[at]
-                .paths
-                .iter()
-                .any(|it| it.uri.to_string() == uri);
-            (state.config.connect_timeout.0.saturating_mul(3), there)
+            let paths = &state.volumes[volume].of.paths;
+            let there = paths.iter().any(|it| it.uri.to_string() == uri);
+            let wait_ns = state.configured.connect_timeout.0.saturating_mul(3);
+            (wait_ns, there, !paths.is_empty())
         };
         if there {
             return Err(format!("{uri} is a path of this volume already"));
         }
-        let resolved = tcp.resolve().map_err(|error| format!("{uri}: {error:#}"))?;
-        let address = self.changes.asked().number();
-        self.senders.set_address(address, resolved);
-        let config = PathConfig {
-            uri,
-            kind: PathKind::NvmeTcp {
-                address,
-                subsystem: tcp.subsystem.clone(),
-                nsid: tcp.nsid,
-            },
-            distance: keys.distance,
-        };
-        match self.ask(Change::AddPath(volume, Box::new(config)), wait_ns) {
-            Err(why) => {
-                // It isn't connected to again.
-                self.changes.asked().free.push(address);
-                Err(why)
-            }
-            Ok(changed) => {
-                let path = changed.path.unwrap_or(PathIndex(0));
-                self.changes.asked().used.push((volume, path, address));
-                let mut state = self.state();
-                state.config.volumes[at].paths.push(keys);
-                state.volumes[at].places.push(path.0);
-                Ok(path)
-            }
+        if local && others {
+            let why = "a local device is no other path's data; give it a volume of its own";
+            return Err(format!("{uri}: {why}"));
         }
+        let config = self.lead(&keys)?;
+        let changed = self.ask(Change::AddPath(volume, Box::new(config)), wait_ns)?;
+        let path = changed.path.unwrap_or(PathIndex(0));
+        let mut state = self.state();
+        let it = &mut state.volumes[volume];
+        it.of.paths.push(keys);
+        it.places.push(path.0);
+        Ok(path)
     }
 
     /// A path leaves a volume.
@@ -200,22 +164,19 @@ impl Service {
     /// # Errors
     /// Why it doesn't.
     pub fn remove_path(&self, volume: u16, path: PathIndex, force: bool) -> Result<(), String> {
-        let wait_ns = self.state().config.drain_timeout.0;
+        let wait_ns = self.state().configured.drain_timeout.0;
         let change = Change::RemovePath {
             volume,
             path,
             force,
         };
         self.ask(change, wait_ns)?;
-        self.changes.asked().release(volume, path);
         let mut state = self.state();
-        let places = &mut state.volumes[usize::from(volume)].places;
-        if let Some(at) = places.iter().position(|place| *place == path.0) {
-            places.remove(at);
-            let gone = state.config.volumes[usize::from(volume)].paths.remove(at);
-            state.volumes[usize::from(volume)]
-                .aside
-                .remove(&gone.uri.to_string());
+        let it = &mut state.volumes[volume];
+        if let Some(at) = it.places.iter().position(|place| *place == path.0) {
+            it.places.remove(at);
+            let gone = it.of.paths.remove(at);
+            it.aside.remove(&gone.uri.to_string());
         }
         Ok(())
     }
@@ -228,21 +189,15 @@ impl Service {
         word: &str,
         change: Change,
     ) -> Result<(), String> {
-        let wait_ns = self.state().config.drain_timeout.0;
+        let wait_ns = self.state().configured.drain_timeout.0;
         let made = self.ask(change, wait_ns);
         // One that is still busy goes on draining; one that was refused doesn't.
         let drains = word == "drained" && made.is_err() && self.is_draining(volume, path);
         let mut state = self.state();
-        let at = state.volumes[usize::from(volume)]
-            .places
-            .iter()
-            .position(|it| *it == path.0);
-        let uri = at.map(|at| {
-            state.config.volumes[usize::from(volume)].paths[at]
-                .uri
-                .to_string()
-        });
-        let aside = &mut state.volumes[usize::from(volume)].aside;
+        let it = &mut state.volumes[volume];
+        let at = it.places.iter().position(|it| *it == path.0);
+        let uri = at.map(|at| it.of.paths[at].uri.to_string());
+        let aside = &mut it.aside;
         if let Some(uri) = uri {
             match word {
                 "restored" => drop(aside.remove(&uri)),
@@ -267,9 +222,8 @@ impl Service {
     /// Paths that were failed or drained before a restart are so again.
     pub fn put_aside(&self) {
         let state = self.state();
-        for (volume, running) in (0_u16..).zip(&state.volumes) {
-            let paths = state.config.volumes[usize::from(volume)].paths.iter();
-            for (keys, place) in paths.zip(&running.places) {
+        for (volume, running) in state.volumes.iter() {
+            for (keys, place) in running.of.paths.iter().zip(&running.places) {
                 let path = PathIndex(*place);
                 let change = match running.aside.get(&keys.uri.to_string()).map(String::as_str) {
                     Some("failed") => Change::FailPath(volume, path, true),
@@ -287,18 +241,23 @@ impl Service {
     /// The file can't be written.
     pub fn keep_paths(&self, volume: u16) -> anyhow::Result<()> {
         let mut state = self.state();
-        let at = usize::from(volume);
+        let it = &state.volumes[volume];
+        let name = it.of.name.clone();
         let choice = PathChoice {
-            configured: uris(&state.configured.volumes[at].paths),
-            chosen: uris(&state.config.volumes[at].paths),
-            aside: state.volumes[at].aside.clone(),
+            configured: uris(state.configured.paths_of(&name)),
+            chosen: uris(&it.of.paths),
+            aside: it.aside.clone(),
         };
-        let name = state.config.volumes[at].name.clone();
         state.choices.keep_paths(&name, choice)
     }
 
     /// Asks core 0 for a change and waits for its answer.
     fn ask(&self, change: Change, wait_ns: u64) -> Answer {
+        self.ask_for(change, wait_ns, Duration::ZERO)
+    }
+
+    /// The same; the answer may come so much later than the time that the change may take.
+    pub fn ask_for(&self, change: Change, wait_ns: u64, later: Duration) -> Answer {
         let wait_ns = wait_ns.min(WAIT_NS_MAX);
         let (to, from) = sync_channel(1);
         let ticket = {
@@ -308,27 +267,12 @@ impl Service {
             asked.ticket
         };
         self.senders.change(ticket, change, wait_ns);
-        let answer = from.recv_timeout(Duration::from_nanos(wait_ns) + GRACE);
-        answer.unwrap_or_else(|_| Err("the engine does not answer; see stat".into()))
-    }
-}
-
-impl Asked {
-    /// A free address number.
-    fn number(&mut self) -> u32 {
-        self.free.pop().unwrap_or_else(|| {
-            self.address += 1;
-            self.address - 1
+        let limit = Duration::from_nanos(wait_ns) + later + GRACE;
+        from.recv_timeout(limit).unwrap_or_else(|_| {
+            self.changes.asked().waiting = None;
+            let last = from.try_recv();
+            last.unwrap_or_else(|_| Err("the engine does not answer; see stat".into()))
         })
-    }
-
-    /// A path that left isn't connected to again.
-    fn release(&mut self, volume: u16, path: PathIndex) {
-        let of = |it: &(u16, PathIndex, u32)| (it.0, it.1) == (volume, path);
-        if let Some(at) = self.used.iter().position(of) {
-            let (_, _, address) = self.used.remove(at);
-            self.free.push(address);
-        }
     }
 }
 
@@ -339,9 +283,9 @@ pub fn uris(paths: &[PathKeys]) -> Vec<String> {
 
 /// A path of a volume by its URI, or by its number.
 fn find(state: &State, volume: u16, params: &PathParams) -> Result<PathIndex, Failure> {
-    let at = usize::from(volume);
-    let there = uris(&state.config.volumes[at].paths);
-    let places = &state.volumes[at].places;
+    let it = &state.volumes[volume];
+    let there = uris(&it.of.paths);
+    let places = &it.places;
     let mut all = there.iter().zip(places);
     let number: Option<u8> = params.path.parse().ok();
     let found = all.find(|(uri, place)| **uri == params.path || Some(**place) == number);

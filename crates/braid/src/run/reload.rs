@@ -1,44 +1,91 @@
 //! Another configuration for a running engine: all of the difference, or nothing.
 //!
 //! # Contract
-//! What can fail is done first, and taken back if something else fails: new paths are connected,
-//! then paths that are gone from the file leave, then new exports listen and those that are there
-//! change (`exports`); then the rest changes. A volume whose paths the file gives anew gets just
-//! these, whatever was added or removed by hand. Takes as long as paths take to connect and drain;
+//! Volumes are paired by name. What can fail is done first, and taken back if something else
+//! fails: new volumes are opened, new paths are connected, then paths that are gone from the file
+//! leave, then new exports listen and those that are there change (`exports`). Then the rest
+//! changes in one moment, as everybody sees it: new volumes are there, others are not, policies and
+//! knobs are those of the file. What can't fail comes last: volumes that are gone drain and leave.
+//!
+//! A volume whose paths the file gives anew gets just these, whatever was added or removed by hand.
+//! A volume with clients leaves by force only. Takes as long as paths take to connect and drain;
 //! not to be called by the thread that passes news between cores on.
-use super::config::{Config, PathKeys};
+use super::config::{Config, PathKeys, Volume};
 use super::service::{Service, State};
 use anyhow::{anyhow, bail};
 use policy::PathIndex;
 
-/// A path that was added to a volume, or left it.
+/// What was done, to be taken back.
 enum Done {
+    Opened(u16),
     Added(u16, PathIndex),
     Removed(u16, PathKeys),
 }
 
-/// Applies the file; what was changed, in words.
+/// Applies the file; what was changed, in words. `force`: volumes leave that have clients.
 ///
 /// # Errors
 /// Why nothing was.
-pub fn reload(service: &Service) -> anyhow::Result<String> {
+pub fn reload(service: &Service, force: bool) -> anyhow::Result<String> {
     let new = Config::read(&service.file)?;
     let _alone = service.changes.alone();
     refuse_fixed(&service.state().configured, &new)?;
+    let gone = gone(&service.state(), &new);
     let mut done = Vec::new();
     let mut changes = Vec::new();
-    let made = paths(service, &new, &mut done, &mut changes);
-    let made = made.and_then(|()| rest(service, new, &mut changes));
+    let made = spare_clients(service, &gone, force)
+        .and_then(|()| open(service, &new, &mut done))
+        .and_then(|()| paths(service, &new, &mut done, &mut changes))
+        // Again, because that took its time.
+        .and_then(|()| spare_clients(service, &gone, force))
+        .and_then(|()| rest(service, new, &gone, &mut changes));
     if let Err(error) = made {
         return Err(match take_back(service, done) {
             Ok(()) => error,
             Err(why) => error.context(format!("and not all could be taken back: {why}")),
         });
     }
+    changes.extend(service.remove_volumes(&gone));
     Ok(match changes.is_empty() {
         true => "no difference".into(),
         false => changes.join(", "),
     })
+}
+
+/// Volumes that the file has no more.
+fn gone(state: &State, new: &Config) -> Vec<u16> {
+    let all = state.volumes.iter();
+    let gone = all.filter(|(_, it)| new.volume(&it.of.name).is_none());
+    gone.map(|(number, _)| number).collect()
+}
+
+/// Volumes with clients don't leave.
+fn spare_clients(service: &Service, gone: &[u16], force: bool) -> anyhow::Result<()> {
+    if gone.is_empty() || force {
+        return Ok(());
+    }
+    for (number, clients) in service.clients_of(gone)? {
+        if clients > 0 {
+            bail!(
+                "volume {}: it is gone from the file, and clients of it are connected: {clients}; \
+                 disconnect them, or say braid reload --force",
+                service.name(number)
+            );
+        }
+    }
+    Ok(())
+}
+
+/// New volumes are opened.
+fn open(service: &Service, new: &Config, done: &mut Vec<Done>) -> anyhow::Result<()> {
+    for of in &new.volumes {
+        if service.state().volumes.number(&of.name).is_err() {
+            let opened = service.open_volume(of);
+            let number = opened.map_err(|why| anyhow!("volume {}: {why}", of.name))?;
+            done.push(Done::Opened(number));
+        }
+    }
+    Ok(())
 }
 
 /// New paths join, those that are gone leave.
@@ -48,7 +95,11 @@ fn paths(
     done: &mut Vec<Done>,
     changes: &mut Vec<String>,
 ) -> anyhow::Result<()> {
-    for (volume, of) in (0_u16..).zip(&new.volumes) {
+    for of in &new.volumes {
+        let found = service.state().volumes.number(&of.name);
+        let Ok(volume) = found else {
+            continue; // it was opened with its paths
+        };
         let (missing, gone) = difference(&service.state(), volume, &of.paths);
         for keys in missing {
             let uri = keys.uri.to_string();
@@ -73,14 +124,14 @@ fn difference(
     volume: u16,
     wanted: &[PathKeys],
 ) -> (Vec<PathKeys>, Vec<(PathIndex, PathKeys)>) {
-    let at = usize::from(volume);
-    if state.configured.volumes[at].paths == wanted {
+    let it = &state.volumes[volume];
+    if state.configured.paths_of(&it.of.name) == wanted {
         return (Vec::new(), Vec::new());
     }
-    let there = &state.config.volumes[at].paths;
+    let there = &it.of.paths;
     let has = |all: &[PathKeys], keys: &PathKeys| all.iter().any(|it| it.uri == keys.uri);
     let missing = wanted.iter().filter(|keys| !has(there, keys));
-    let gone = there.iter().zip(&state.volumes[at].places);
+    let gone = there.iter().zip(&it.places);
     let gone = gone.filter(|(keys, _)| !has(wanted, keys));
     (
         missing.cloned().collect(),
@@ -92,6 +143,7 @@ fn difference(
 fn take_back(service: &Service, done: Vec<Done>) -> Result<(), String> {
     for step in done.into_iter().rev() {
         match step {
+            Done::Opened(volume) => service.take_back_volume(volume),
             Done::Added(volume, path) => service.remove_path(volume, path, true)?,
             Done::Removed(volume, keys) => service.add_path(volume, keys).map(|_| ())?,
         }
@@ -99,45 +151,62 @@ fn take_back(service: &Service, done: Vec<Done>) -> Result<(), String> {
     Ok(())
 }
 
-/// Exports, policies and knobs.
-fn rest(service: &Service, mut new: Config, changes: &mut Vec<String>) -> anyhow::Result<()> {
+/// Exports, then what can't fail.
+fn rest(
+    service: &Service,
+    new: Config,
+    gone: &[u16],
+    changes: &mut Vec<String>,
+) -> anyhow::Result<()> {
     let mut state = service.state();
-    changes.extend(service.apply_exports(&mut state, &new)?);
+    state.ensure_open()?;
+    let changed = service.apply_exports(&mut state, &new)?;
     for number in 0..state.exports.len() {
         let there = state.exports[number].as_ref();
-        let gone = there.filter(|there| {
-            let exports = &new.volumes[usize::from(there.volume)].exports;
-            !exports.contains(&there.export)
+        let over = there.filter(|there| {
+            let volume = new.volume(&state.volumes.name(there.volume));
+            volume.is_none_or(|volume| {
+                let mut exports = volume.exports.iter();
+                !exports.any(|export| *export == there.export)
+            })
         });
-        if let Some(uri) = gone.map(|there| there.uri.clone()) {
+        if let Some(uri) = over.map(|there| there.uri.clone()) {
             service.remove_export(&mut state, number);
             changes.push(format!("removed {uri}"));
         }
     }
-    for (volume, of) in (0..).zip(&new.volumes) {
-        let old = &state.config.volumes[usize::from(volume)];
+    for number in gone {
+        changes.push(format!("removed volume {}", state.volumes.name(*number)));
+        state.volumes.leave(*number);
+    }
+    let opened = state.volumes.admit(&new);
+    changes.extend(
+        opened
+            .iter()
+            .map(|number| service.tell_new(&state, *number)),
+    );
+    changes.extend(changed);
+    for (volume, of) in state.volumes.numbered(&new) {
+        let old = &state.volumes[volume].of;
         if (old.policy, old.knobs()) != (of.policy, of.knobs()) {
             service.set_policy(&mut state, volume, of.policy, of.knobs());
             changes.push(format!("{}: policy {}", of.name, of.policy));
         }
+        let it = &mut state.volumes[volume].of;
+        let paths = std::mem::take(&mut it.paths);
+        *it = Volume { paths, ..of };
     }
-    state.configured.clone_from(&new);
-    for (volume, now) in new.volumes.iter_mut().zip(&state.config.volumes) {
-        volume.paths.clone_from(&now.paths);
-    }
-    state.config = new;
+    state.choices.forget_others(&new);
+    state.configured = new;
     Ok(())
 }
 
 /// What needs a restart.
 fn refuse_fixed(old: &Config, new: &Config) -> anyhow::Result<()> {
-    let names = |config: &Config| -> Vec<String> {
-        config.volumes.iter().map(|v| v.name.clone()).collect()
-    };
-    if names(old) != names(new) {
-        bail!("volumes can't be added, removed or put in another order yet: restart the engine");
-    }
-    for (old, new) in old.volumes.iter().zip(&new.volumes) {
+    for new in &new.volumes {
+        let Some(old) = old.volume(&new.name) else {
+            continue;
+        };
         for keys in &new.paths {
             let mut before = old.paths.iter().filter(|it| it.uri == keys.uri);
             if before.any(|it| it.distance != keys.distance) {

@@ -2,7 +2,7 @@
 mod holds;
 
 use super::machine::{CoreReport, PathReport};
-use super::service::{State, unknown};
+use super::service::State;
 use crate::control::rpc::Failure;
 use crate::target::quantity::Ana;
 use crate::uri::UriKind;
@@ -54,9 +54,9 @@ impl<'a> Report<'a> {
 
     /// Volumes, their size and where they are exported.
     pub fn list(&self) -> Value {
-        let volumes = (0..).zip(&self.state.config.volumes);
-        let volumes = volumes.map(|(index, volume)| {
-            let running = &self.state.volumes[usize::from(index)];
+        let volumes = self.state.volumes.iter();
+        let volumes = volumes.map(|(index, running)| {
+            let volume = &running.of;
             json!({
                 "name": volume.name,
                 "state": self.health(index).name(),
@@ -72,9 +72,9 @@ impl<'a> Report<'a> {
 
     /// Everything that is counted.
     pub fn stat(&self) -> Value {
-        let volumes = (0..).zip(&self.state.config.volumes);
-        let volumes = volumes.map(|(index, volume)| {
-            let running = &self.state.volumes[usize::from(index)];
+        let volumes = self.state.volumes.iter();
+        let volumes = volumes.map(|(index, running)| {
+            let volume = &running.of;
             let paths = (0..).zip(&volume.paths);
             let paths = paths.map(|(path, keys)| self.path(index, path, &keys.uri.to_string()));
             json!({
@@ -97,13 +97,13 @@ impl<'a> Report<'a> {
     /// # Errors
     /// There is no such volume.
     pub fn check(&self, name: Option<&str>) -> Result<Value, Failure> {
-        let volumes = (0..).zip(&self.state.config.volumes);
-        let asked = volumes.filter(|(_, volume)| name.is_none_or(|name| volume.name == name));
+        let volumes = self.state.volumes.iter();
+        let asked = volumes.filter(|(_, volume)| name.is_none_or(|name| volume.of.name == name));
         let states: Vec<_> = asked
-            .map(|(index, volume)| (volume.name.clone(), self.health(index)))
+            .map(|(index, volume)| (volume.of.name.clone(), self.health(index)))
             .collect();
         if let (Some(name), true) = (name, states.is_empty()) {
-            return Err(unknown(&self.state, name));
+            return Err(self.state.volumes.unknown(name));
         }
         let worst = states.iter().map(|(_, health)| *health).max();
         let worst = worst.unwrap_or(Health::Ok);
@@ -121,15 +121,15 @@ impl<'a> Report<'a> {
     /// `Address`, `State` and, where the controller reports it, `ANAState`. Paths of other kinds
     /// have no subsystem; `stat` has them.
     pub fn list_subsys(&self) -> Value {
-        let mut subsystems: BTreeMap<(usize, String), Vec<Value>> = BTreeMap::new();
+        let mut subsystems: BTreeMap<(usize, u16, String), Vec<Value>> = BTreeMap::new();
         let mut controllers = 0;
-        for (index, volume) in (0..).zip(&self.state.config.volumes) {
-            for (path, keys) in (0..).zip(&volume.paths) {
+        for (at, (volume, running)) in self.state.volumes.iter().enumerate() {
+            for (path, keys) in (0..).zip(&running.of.paths) {
                 let UriKind::NvmeTcp(tcp) = keys.uri.kind() else {
                     continue;
                 };
-                let key = (index, tcp.subsystem.clone());
-                let report = self.core0(index, path);
+                let key = (at, volume, tcp.subsystem.clone());
+                let report = self.core0(volume, path);
                 let mut value = json!({
                     "Name": format!("nvme{controllers}"),
                     "Transport": "tcp",
@@ -144,7 +144,7 @@ impl<'a> Report<'a> {
             }
         }
         let subsystems = subsystems.into_iter().zip(0..);
-        let subsystems = subsystems.map(|(((volume, nqn), paths), number)| {
+        let subsystems = subsystems.map(|(((_, volume, nqn), paths), number)| {
             json!({
                 "Name": format!("nvme-subsys{number}"),
                 "NQN": nqn,
@@ -159,25 +159,26 @@ impl<'a> Report<'a> {
         }])
     }
 
-    fn core0(&self, volume: usize, path: usize) -> Option<&PathReport> {
+    fn core0(&self, volume: u16, path: usize) -> Option<&PathReport> {
         let place = self.place(volume, path)?;
-        self.cores.first()?.volumes.get(volume)?.get(place)
+        let volumes = &self.cores.first()?.volumes;
+        volumes.get(usize::from(volume))?.get(place)
     }
 
     /// Index of a path that stands there in the configuration.
-    fn place(&self, volume: usize, path: usize) -> Option<usize> {
+    fn place(&self, volume: u16, path: usize) -> Option<usize> {
         Some((*self.state.volumes[volume].places.get(path)?).into())
     }
 
     /// One path on all cores.
     fn reports(&self, volume: u16, path: usize) -> impl Iterator<Item = &PathReport> {
         let cores = self.cores.iter();
-        let place = self.place(volume.into(), path);
+        let place = self.place(volume, path);
         cores.filter_map(move |core| core.volumes.get(usize::from(volume))?.get(place?))
     }
 
     fn health(&self, volume: u16) -> Health {
-        let count = self.state.config.volumes[usize::from(volume)].paths.len();
+        let count = self.state.volumes[volume].of.paths.len();
         // A path that one core can't use is not whole.
         let live = (0..count).filter(|path| {
             let mut reports = self.reports(volume, *path);
@@ -185,21 +186,21 @@ impl<'a> Report<'a> {
         });
         match live.count() {
             0 => Health::Down,
-            _ if self.state.volumes[usize::from(volume)].info.is_none() => Health::Down,
+            _ if self.state.volumes[volume].info.is_none() => Health::Down,
             live if live < count => Health::Degraded,
             _ => Health::Ok,
         }
     }
 
     fn path(&self, volume: u16, path: usize, uri: &str) -> Value {
-        let core0 = self.core0(volume.into(), path);
+        let core0 = self.core0(volume, path);
         let sum = |of: fn(&PathReport) -> u64| -> u64 { self.reports(volume, path).map(of).sum() };
         let groups = ["read", "write", "other"].iter().zip(0..);
         let groups: Map<String, Value> = groups
             .map(|(name, group)| ((*name).to_owned(), self.group(volume, path, group)))
             .collect();
         json!({
-            "path": self.place(volume.into(), path),
+            "path": self.place(volume, path),
             "uri": uri,
             "state": core0.map_or("unknown", |report| report.state.name()),
             "ana_state": core0.and_then(ana_state),

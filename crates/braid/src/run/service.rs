@@ -2,23 +2,26 @@
 //!
 //! `list {}` · `list-subsys {}` · `stat {}` · `check {"volume": "v0"}` ·
 //! `policy {"volume": "v0", "policy": "numa"}` · `knob {"volume": "v0", "name": …, "value": …}` ·
-//! `export.… {…}`, see `exports` · `path.… {…}`, see `paths` · `reload {}`
+//! `export.… {…}`, see `exports` · `path.… {…}`, see `paths` · `reload {"force": false}`
 //!
 //! # Contract
 //! One call at a time changes anything. A change has been handed to all cores when it is answered;
 //! it is in force within a loop turn of each.
 use super::address::Accepting;
 use super::choices::Choices;
-use super::config::{Config, Export, Volume};
+use super::config::{Config, Export, PathKeys, Volume};
 use super::cores::Senders;
+use super::ends::Ends;
 use super::machine::RunControl;
 use super::marks::Marks;
 use super::paths::Changes;
 use super::reload;
 use super::report::Report;
+use super::volumes::{Running, Volumes};
 use crate::control::rpc::Failure;
 use crate::control::server::Methods;
 use crate::output;
+use crate::units::format_bytes;
 use crate::uri::UriKind;
 use engine::export::ExportControl;
 use engine::host::{PathNews, VolumeInfo};
@@ -29,7 +32,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 /// See the module.
 pub struct Service {
@@ -39,15 +42,26 @@ pub struct Service {
     pub changes: Changes,
     /// Where the configuration comes from.
     pub file: PathBuf,
+    /// Where paths lead.
+    pub ends: Ends,
+    marks: Mutex<Marks>,
     state: Mutex<State>,
+    /// A volume or the clients of an export are gone.
+    pub news: Condvar,
+}
+
+/// What is kept in files.
+pub struct Kept {
+    pub choices: Choices,
+    pub marks: Marks,
 }
 
 /// What an engine starts with.
 pub struct Start {
     /// As the file says.
     pub configured: Config,
-    /// The same with the paths that were chosen.
-    pub config: Config,
+    /// Its volumes, with the paths that were chosen.
+    pub volumes: Vec<Volume>,
     /// The file.
     pub file: PathBuf,
 }
@@ -56,28 +70,14 @@ pub struct Start {
 pub struct State {
     /// As the file said when it was read last.
     pub configured: Config,
-    /// The same, with the paths as they are now.
-    pub config: Config,
-    /// By volume.
-    pub volumes: Vec<Running>,
+    /// Which volumes there are.
+    pub volumes: Volumes,
     /// By export number.
     pub exports: Vec<Option<Exported>>,
+    /// Numbers of exports that listen no more and may have clients, with their volumes.
+    pub ending: BTreeMap<usize, u16>,
     pub choices: Choices,
     closed: bool,
-}
-
-/// One volume.
-pub struct Running {
-    /// In force.
-    pub policy: Policy,
-    /// In force.
-    pub knobs: Knobs,
-    /// Once it is ready.
-    pub info: Option<VolumeInfo>,
-    /// Number of each path of the configuration, in order.
-    pub places: Vec<u8>,
-    /// What was done by hand with paths that don't serve I/O, by URI.
-    pub aside: BTreeMap<String, String>,
 }
 
 /// One export that listens.
@@ -113,41 +113,69 @@ struct KnobParams {
     value: Option<String>,
 }
 
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ReloadParams {
+    #[serde(default)]
+    force: bool,
+}
+
+impl State {
+    /// # Errors
+    /// The engine is ending.
+    pub fn ensure_open(&self) -> anyhow::Result<()> {
+        anyhow::ensure!(!self.closed, "the engine is ending");
+        Ok(())
+    }
+
+    /// Whether the engine is ending.
+    pub fn is_closed(&self) -> bool {
+        self.closed
+    }
+}
+
+/// Whether or not somebody reads it.
+pub fn say_ready(volume: &str, info: &VolumeInfo) {
+    let (bytes, block) = (format_bytes(info.bytes), 1u32 << info.block_shift);
+    let _ = output::print(&format!(
+        "{volume}: ready, {bytes} in blocks of {block} B\n"
+    ));
+}
+
 impl Service {
     /// Of cores that run with this configuration.
-    pub fn new(start: Start, identity: HostIdentity, choices: Choices, senders: Senders) -> Self {
+    pub fn new(start: Start, identity: HostIdentity, kept: Kept, senders: Senders) -> Self {
+        let Kept { choices, marks } = kept;
         let Start {
             configured,
-            config,
+            volumes,
             file,
         } = start;
         let running = |volume: &Volume| {
-            let (policy, knobs) = choices.of(&volume.name, volume.policy, volume.knobs());
-            Running {
-                policy,
-                knobs,
-                info: None,
-                places: (0..volume.paths.len() as u8).collect(),
-                aside: choices.aside(volume, &configured),
-            }
+            let aside = choices.aside(volume, &configured);
+            Running::new(volume.clone(), &choices, aside)
         };
-        let paths = config.volumes.iter().flat_map(|volume| &volume.paths);
-        let remote = paths.filter(|keys| matches!(keys.uri.kind(), UriKind::NvmeTcp(_)));
-        let changes = Changes::new(remote.count() as u32);
+        let paths = volumes.iter().flat_map(|volume| &volume.paths);
+        let remote = |keys: &&PathKeys| matches!(keys.uri.kind(), UriKind::NvmeTcp(_));
+        let (remote, local): (Vec<_>, Vec<_>) = paths.partition(remote);
+        let ends = Ends::new(remote.len(), local.len());
         let state = State {
-            volumes: config.volumes.iter().map(running).collect(),
+            volumes: volumes.iter().map(running).collect(),
             exports: Vec::new(),
+            ending: BTreeMap::new(),
             configured,
-            config,
             choices,
             closed: false,
         };
         Self {
             identity,
             senders,
-            changes,
+            changes: Changes::default(),
+            ends,
             file,
+            marks: Mutex::new(marks),
             state: Mutex::new(state),
+            news: Condvar::new(),
         }
     }
 
@@ -157,9 +185,12 @@ impl Service {
     /// The first that can't be.
     pub fn export_configured(&self) -> anyhow::Result<()> {
         let mut state = self.state();
-        let volumes = (0..).zip(state.config.volumes.clone());
-        for (volume, of) in volumes {
-            for export in of.exports {
+        let volumes = state.volumes.iter();
+        let volumes: Vec<_> = volumes
+            .map(|(at, it)| (at, it.of.exports.clone()))
+            .collect();
+        for (volume, exports) in volumes {
+            for export in exports {
                 self.add_export(&mut state, volume, export)?;
             }
         }
@@ -176,8 +207,10 @@ impl Service {
         volume: u16,
         export: Export,
     ) -> anyhow::Result<String> {
-        anyhow::ensure!(!state.closed, "the engine is ending");
-        let number = match state.exports.iter().position(Option::is_none) {
+        state.ensure_open()?;
+        let is_free =
+            |number: &usize| state.exports[*number].is_none() && !state.ending.contains_key(number);
+        let number = match (0..state.exports.len()).find(is_free) {
             Some(number) => number,
             None => {
                 let most = EXPORTS_MAX as usize;
@@ -206,8 +239,9 @@ impl Service {
 
     /// Listens no more; clients finish what is in flight and are disconnected.
     pub fn remove_export(&self, state: &mut State, number: usize) {
-        let drain_ns = state.config.drain_timeout.0;
+        let drain_ns = state.configured.drain_timeout.0;
         if let Some(export) = state.exports[number].take() {
+            state.ending.insert(number, export.volume);
             let withdraw = ExportControl::Withdraw(number as u32, drain_ns);
             self.senders
                 .of(export.volume)
@@ -218,7 +252,7 @@ impl Service {
     /// Another policy and knobs for a volume.
     pub fn set_policy(&self, state: &mut State, volume: u16, policy: Policy, knobs: Knobs) {
         self.senders.set_policy(volume, policy, knobs);
-        let running = &mut state.volumes[usize::from(volume)];
+        let running = &mut state.volumes[volume];
         (running.policy, running.knobs) = (policy, knobs);
     }
 
@@ -227,6 +261,7 @@ impl Service {
         let mut state = self.state();
         state.closed = true;
         state.exports.clear();
+        self.news.notify_all();
     }
 
     /// One line for each export.
@@ -234,7 +269,7 @@ impl Service {
         let state = self.state();
         let exports = state.exports.iter().flatten();
         let line = |export: &Exported| {
-            let name = &state.config.volumes[usize::from(export.volume)].name;
+            let name = &state.volumes[export.volume].of.name;
             format!("{name}: {}\n", export.uri)
         };
         exports.map(line).collect()
@@ -246,9 +281,12 @@ impl Service {
     }
 
     /// Keeps the bound of a volume's controllers; then they may be used, also if it can't be kept.
-    pub fn mark(&self, marks: &mut Marks, volume: u16, bound_ns: u64) {
-        let of = self.state().config.volumes[usize::from(volume)].clone();
-        if let Err(error) = marks.keep(&of, bound_ns) {
+    pub fn mark(&self, volume: u16, bound_ns: u64) {
+        let of = self.state().volumes.meant(volume).map(|it| it.of.clone());
+        let Some(of) = of else {
+            return; // it leaves, and is not connected to
+        };
+        if let Err(error) = self.marks().keep(&of, bound_ns) {
             output::note(&format!(
                 "{}: if this engine is killed, the next one will not know that it must wait for \
                  writes under way, and may lose data: {error:#}",
@@ -260,19 +298,32 @@ impl Service {
 
     /// Whether the clients of a volume are on this core.
     pub fn is_core_of(&self, core: u16, volume: u16) -> bool {
-        volume % self.state().config.cores == core
+        volume % self.state().configured.cores == core
     }
 
-    /// A volume is ready.
-    pub fn ready(&self, volume: u16, info: VolumeInfo) {
-        self.state().volumes[usize::from(volume)].info = Some(info);
+    /// A volume is ready, or has another size; whether one that is there wasn't ready before.
+    pub fn ready(&self, volume: u16, info: VolumeInfo) -> bool {
+        let mut state = self.state();
+        let there = state.volumes.has(volume);
+        let it = state.volumes.meant(volume);
+        it.is_some_and(|it| it.info.replace(info).is_none()) && there
+    }
+
+    /// A new volume is there, which is said to everybody; in words.
+    pub fn tell_new(&self, state: &State, number: u16) -> String {
+        let it = &state.volumes[number];
+        it.info.iter().for_each(|info| say_ready(&it.of.name, info));
+        format!("added volume {}", it.of.name)
     }
 
     /// Name of a volume.
     pub fn name(&self, volume: u16) -> String {
-        self.state().config.volumes[usize::from(volume)]
-            .name
-            .clone()
+        self.state().volumes.name(volume)
+    }
+
+    /// What the next engine must know. Not to be asked for while the state is held.
+    pub fn marks(&self) -> MutexGuard<'_, Marks> {
+        self.marks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What may change.
@@ -283,21 +334,21 @@ impl Service {
 
     fn policy(&self, params: PolicyParams) -> Result<Value, Failure> {
         let mut state = self.state();
-        let volume = index(&state, &params.volume)?;
-        let knobs = state.volumes[usize::from(volume)].knobs;
+        let volume = state.volumes.number(&params.volume)?;
+        let knobs = state.volumes[volume].knobs;
         if let Some(text) = params.policy {
             let policy = Policy::parse(&text)
                 .map_err(|error| Failure::params(format!("\"{text}\": {error}")))?;
             self.choose(&mut state, volume, policy, knobs)?;
         }
-        let policy = state.volumes[usize::from(volume)].policy;
+        let policy = state.volumes[volume].policy;
         Ok(json!({"volume": params.volume, "policy": policy.to_string()}))
     }
 
     fn knob(&self, params: KnobParams) -> Result<Value, Failure> {
         let mut state = self.state();
-        let volume = index(&state, &params.volume)?;
-        let running = &state.volumes[usize::from(volume)];
+        let volume = state.volumes.number(&params.volume)?;
+        let running = &state.volumes[volume];
         let (policy, mut knobs) = (running.policy, running.knobs);
         if let (Some(name), Some(value)) = (params.name, params.value) {
             let wrong = |error| Failure::params(format!("{name} \"{value}\": {error}"));
@@ -333,7 +384,7 @@ impl Service {
         policy: Policy,
         knobs: Knobs,
     ) -> Result<(), Failure> {
-        let of = &state.config.volumes[usize::from(volume)];
+        let of = &state.volumes[volume].of;
         let (name, configured) = (of.name.clone(), (of.policy, of.knobs()));
         let kept = state.choices.keep(&name, configured, (policy, knobs));
         kept.map_err(|error| Failure::refused(format!("not changed: {error:#}")))?;
@@ -342,9 +393,16 @@ impl Service {
     }
 
     fn report(&self) -> Result<Report<'_>, Failure> {
-        let cores = self.senders.report();
-        let cores = cores.map_err(|error| Failure::refused(format!("{error:#}")))?;
-        Ok(Report::new(self.state(), cores, &self.identity))
+        loop {
+            let before = self.state().volumes.changes;
+            let cores = self.senders.report();
+            let cores = cores.map_err(|error| Failure::refused(format!("{error:#}")))?;
+            let state = self.state();
+            // Else what a core says of a number may be of the volume that had it before.
+            if state.volumes.changes == before {
+                return Ok(Report::new(state, cores, &self.identity));
+            }
+        }
     }
 }
 
@@ -362,7 +420,7 @@ impl Methods for Service {
             "knob" => self.knob(parse(params)?),
             "export.add" => self.export_add(parse(params)?),
             "export.remove" => self.export_remove(parse(params)?),
-            "reload" => match reload::reload(self) {
+            "reload" => match reload::reload(self, parse::<ReloadParams>(params)?.force) {
                 Ok(changed) => Ok(json!({"changed": changed})),
                 Err(error) => Err(Failure::refused(format!("nothing was changed: {error:#}"))),
             },
@@ -372,27 +430,6 @@ impl Methods for Service {
             },
         }
     }
-}
-
-/// Number of the volume of that name.
-pub fn index(state: &State, name: &str) -> Result<u16, Failure> {
-    let volumes = &state.config.volumes;
-    let found = (0..).zip(volumes).find(|(_, volume)| volume.name == name);
-    found
-        .map(|(index, _)| index)
-        .ok_or_else(|| unknown(state, name))
-}
-
-/// There is no such volume.
-pub fn unknown(state: &State, name: &str) -> Failure {
-    let names: Vec<_> = state
-        .config
-        .volumes
-        .iter()
-        .map(|v| v.name.as_str())
-        .collect();
-    let names = names.join(", ");
-    Failure::params(format!("there is no volume \"{name}\", only {names}"))
 }
 
 fn parse<T: serde::de::DeserializeOwned>(params: Value) -> Result<T, Failure> {

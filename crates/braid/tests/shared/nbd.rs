@@ -7,14 +7,20 @@ use std::time::Duration;
 /// Connected to export `v0`, in transmission: it asked for no block sizes, nor structured replies.
 /// A read that takes longer than `wait` fails.
 pub fn open(socket: &Path, wait: Duration) -> UnixStream {
+    open_named(socket, "v0", wait)
+}
+
+/// The same of an export of another name.
+pub fn open_named(socket: &Path, name: &str, wait: Duration) -> UnixStream {
     let mut stream = UnixStream::connect(socket).unwrap();
     stream.set_read_timeout(Some(wait)).unwrap();
     stream.read_exact(&mut [0; 18]).unwrap();
     let hello = [
         &3_u32.to_be_bytes()[..],
         b"IHAVEOPT",
-        &[0, 0, 0, 1, 0, 0, 0, 2],
-        b"v0",
+        &1_u32.to_be_bytes(),
+        &(name.len() as u32).to_be_bytes(),
+        name.as_bytes(),
     ];
     stream.write_all(&hello.concat()).unwrap();
     stream.read_exact(&mut [0; 10]).unwrap();

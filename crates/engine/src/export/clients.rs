@@ -177,12 +177,22 @@ impl ExportEngine {
             }
             let it = &mut self.clients[usize::from(client)];
             if it.closed && it.session().is_none_or(|session| session.is_over()) {
-                self.counters[it.export as usize].clients -= 1;
+                let export = it.export;
                 debug_assert!(it.held == 0 && !it.own_used && it.waiting.is_empty());
                 it.state = State::Free;
+                self.counters[export as usize].clients -= 1;
+                self.note_vacated(export);
             }
         }
         any
+    }
+
+    /// Says so, if a withdrawn export has no clients.
+    pub(super) fn note_vacated(&mut self, export: u32) {
+        let at = export as usize;
+        if self.offers[at].is_none() && self.counters[at].clients == 0 {
+            self.events.push_back(ExportEvent::Vacated(export));
+        }
     }
 
     fn next_event(&mut self, client: u16) -> Option<Event> {

@@ -17,7 +17,8 @@
 //! A path that is lost while it leaves is treated as any lost path: its I/O moves, its writes are
 //! held until they can't be executed late (T9), and its place stays taken until then. What it had
 //! in its cache unflushed fails the volume's next flush, once. [`HostEvent::Freed`] says when
-//! nothing refers to a path or volume on any core, and its device may go.
+//! nothing refers to a path or volume on any core; every address and device that a change named is
+//! given back by one [`HostEvent::Released`], when its path left or was refused.
 //!
 //! # Limits
 //! 64 paths per volume, [`VOLUMES_MAX`] volumes, and as many paths in all as
@@ -56,8 +57,8 @@ pub enum Change {
     /// A path gets nothing new; done when what it had has ended. It stays connected. The last
     /// usable one only by force.
     DrainPath(u16, PathIndex, bool),
-    /// A new volume; done when all its paths were tried, refused where one of them can't be beside
-    /// another path.
+    /// A new volume; done when all its paths were tried and it is ready on every core, refused
+    /// where none of them can be used, or one can't be beside another.
     AddVolume(Box<VolumeConfig>),
     /// A volume leaves with its paths; it takes no I/O from now on.
     RemoveVolume(u16),
@@ -121,8 +122,9 @@ pub(super) struct Job {
     pub stage: Stage,
     pub until_ns: u64,
     pub force: bool,
-    /// Number of a path that is being forgotten.
+    /// Number of a path that is being forgotten, and where it led.
     pub place: usize,
+    pub kind: Option<PathKind>,
     /// The last order.
     pub serial: u32,
     /// Cores that have not answered it.
@@ -169,6 +171,7 @@ impl HostEngine {
     /// Core 0: a change is asked for; `wait_ns` bounds how long it may take.
     pub(super) fn change(&mut self, ticket: u64, change: Change, wait_ns: u64, now_ns: u64) {
         let until_ns = now_ns.saturating_add(wait_ns);
+        let named = named(&change);
         let begun = match change {
             _ if self.settings.core != 0 => Err("asked of a core that doesn't lead".into()),
             _ if self.stop.is_some() => Err("the engine is stopping".into()),
@@ -185,7 +188,11 @@ impl HostEngine {
             Change::RemoveVolume(volume) => self.remove_volume(volume, until_ns, now_ns),
         };
         match begun {
-            Err(why) => self.events.push_back(HostEvent::Changed(ticket, Err(why))),
+            Err(why) => {
+                self.events.push_back(HostEvent::Changed(ticket, Err(why)));
+                self.events
+                    .extend(named.into_iter().map(HostEvent::Released));
+            }
             Ok(mut job) => {
                 job.ticket = Some(ticket);
                 job.until_ns = until_ns;
@@ -367,6 +374,7 @@ impl HostEngine {
             until_ns: u64::MAX,
             force: false,
             place: VACANT,
+            kind: None,
             serial: 0,
             left: 0,
             unflushed: false,
@@ -458,6 +466,16 @@ impl HostEngine {
         let result = result.map(|()| Changed { volume, path });
         self.events.push_back(HostEvent::Changed(ticket, result));
     }
+}
+
+/// Where the paths of a change lead that are new.
+fn named(change: &Change) -> Vec<PathKind> {
+    let paths = match change {
+        Change::AddPath(_, config) => core::slice::from_ref(&**config),
+        Change::AddVolume(config) => &config.paths,
+        _ => &[],
+    };
+    paths.iter().map(|path| path.kind.clone()).collect()
 }
 
 fn no_path(path: PathIndex) -> String {

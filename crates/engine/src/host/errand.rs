@@ -28,6 +28,15 @@ pub(super) enum Step {
     Forgotten,
 }
 
+/// What a core has done with a whole volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum VolumeStep {
+    /// It takes I/O.
+    Ready,
+    /// Nothing refers to it.
+    Forgotten,
+}
+
 /// Low half of the name of a flush that no slot belongs to; the path's number is the other.
 const FAREWELL: u32 = 0xffff;
 
@@ -48,16 +57,19 @@ impl HostEngine {
                     self.begin(place as usize, now_ns);
                 }
             }
-            What::Open(config, places) => self.open_volume(volume, *config, &places, now_ns),
+            What::Open(config, places) => {
+                self.open_volume(volume, *config, &places, now_ns);
+                self.set_volume_errand(volume, Some((VolumeStep::Ready, serial)));
+            }
             What::Close => {
+                self.set_volume_errand(volume, None);
                 let it = &mut self.volumes[usize::from(volume)];
                 it.ready = None;
                 it.leaving = true;
             }
             What::ForgetVolume => {
                 self.fail_waits_of(volume.into(), now_ns);
-                self.volumes[usize::from(volume)].errand = Some(serial);
-                self.errands += 1;
+                self.set_volume_errand(volume, Some((VolumeStep::Forgotten, serial)));
             }
             _ => {
                 if let Some(number) = self.number(volume, path) {
@@ -103,6 +115,13 @@ impl HostEngine {
 
     fn set_errand(&mut self, number: usize, errand: Option<(Step, u32)>) {
         let before = core::mem::replace(&mut self.paths[number].errand, errand);
+        self.errands += usize::from(errand.is_some());
+        self.errands -= usize::from(before.is_some());
+    }
+
+    fn set_volume_errand(&mut self, volume: u16, errand: Option<(VolumeStep, u32)>) {
+        let it = &mut self.volumes[usize::from(volume)];
+        let before = core::mem::replace(&mut it.errand, errand);
         self.errands += usize::from(errand.is_some());
         self.errands -= usize::from(before.is_some());
     }
@@ -189,15 +208,27 @@ impl HostEngine {
             }
         }
         for volume in 0..self.volumes.len() as u16 {
-            let errand = self.volumes[usize::from(volume)].errand;
-            if let Some(serial) = errand.filter(|_| self.is_unused(volume)) {
-                self.volumes[usize::from(volume)] = Volume::vacant();
-                self.errands -= 1;
-                self.events.push_back(HostEvent::Removed(volume));
-                self.done(serial, false);
+            if let Some((step, serial)) = self.volumes[usize::from(volume)].errand {
+                self.run_volume_errand(volume, step, serial);
             }
         }
         self.errands != before
+    }
+
+    fn run_volume_errand(&mut self, volume: u16, step: VolumeStep, serial: u32) {
+        let done = match step {
+            VolumeStep::Ready => self.volumes[usize::from(volume)].ready.is_some(),
+            VolumeStep::Forgotten => self.is_unused(volume),
+        };
+        if !done {
+            return;
+        }
+        self.set_volume_errand(volume, None);
+        if step == VolumeStep::Forgotten {
+            self.volumes[usize::from(volume)] = Volume::vacant();
+            self.events.push_back(HostEvent::Removed(volume));
+        }
+        self.done(serial, false);
     }
 
     fn run_errand(&mut self, number: usize, step: Step, serial: u32, now_ns: u64) {

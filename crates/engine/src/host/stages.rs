@@ -9,6 +9,8 @@ use super::path::{Farewell, Link, Phase, Role};
 use super::types::HostEvent;
 use super::{HostEngine, VACANT};
 use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
 
 impl HostEngine {
     /// Core 0: a core, perhaps this one, has done what it was told.
@@ -215,18 +217,41 @@ impl HostEngine {
         let result = job.failure.take().map_or(Ok(()), Err);
         self.answer(job, result);
         job.stage = Stage::Forget;
-        job.place = self.number(job.volume, job.path).unwrap_or(VACANT);
+        let number = self.number(job.volume, job.path);
+        job.place = number.unwrap_or(VACANT);
+        job.kind = number.map(|number| self.paths[number].kind.clone());
         job.until_ns = u64::MAX;
         self.order(job, What::Forget, now_ns);
     }
 
     /// All cores have forgotten a path.
-    fn forgotten(&mut self, job: &Job) -> bool {
+    fn forgotten(&mut self, job: &mut Job) -> bool {
         if job.left == 0 {
             let freed = HostEvent::Freed(job.volume, Some(job.path));
             self.events.push_back(freed);
+            self.events.extend(job.kind.take().map(HostEvent::Released));
         }
         job.left == 0
+    }
+
+    /// Why a new volume can't be; `late`: not every core has it, and the time is over.
+    fn why_not_open(&self, volume: u16, late: bool) -> Option<String> {
+        let mut paths = self.paths_of(volume);
+        if let Some(refused) = paths.find(|path| path.refused) {
+            return Some(refused.comeback.line.clone());
+        }
+        let mut paths = self.paths_of(volume);
+        if paths.all(|path| path.comeback.tried && path.phase == Phase::Lost) {
+            let lines = self
+                .paths_of(volume)
+                .map(|path| path.comeback.line.as_str());
+            let lines: Vec<_> = lines.filter(|line| !line.is_empty()).collect();
+            return Some(match lines.is_empty() {
+                true => "none of its paths could be connected on every core".into(),
+                false => lines.join("; "),
+            });
+        }
+        late.then(|| "its paths were not connected on every core in time".into())
     }
 
     /// One stage of a change of a volume; true: it is over.
@@ -238,15 +263,13 @@ impl HostEngine {
         }
         match job.stage {
             Stage::Open => {
-                let tried = self.paths_of(job.volume).all(|path| path.comeback.tried);
-                let refused = self.paths_of(job.volume).find(|path| path.refused);
-                if let Some(refused) = refused {
-                    job.failure = Some(refused.comeback.line.clone());
+                job.failure = self.why_not_open(job.volume, late && job.left > 0);
+                if job.failure.is_some() {
                     job.stage = Stage::Empty;
                     self.order(job, What::Close, now_ns);
                     let until_ns = now_ns.saturating_add(self.settings.connect_timeout_ns);
                     self.empty(job.volume, until_ns, now_ns);
-                } else if tried || late {
+                } else if job.left == 0 {
                     self.answer(job, Ok(()));
                     return true;
                 }

@@ -10,7 +10,7 @@ use core::fmt;
 use policy::PathIndex;
 
 /// One path of a volume.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PathKind {
     /// A namespace of an NVMe/TCP subsystem.
     NvmeTcp {
@@ -335,6 +335,9 @@ pub enum HostEvent {
     /// Core 0: nothing on any core refers to a path, or volume, that left; its number may be
     /// another's from now on.
     Freed(u16, Option<PathIndex>),
+    /// Core 0: no path on any core leads there, because one left or was refused; the address or
+    /// device number may stand for something else from now on.
+    Released(PathKind),
     /// A volume is gone from this core.
     Removed(u16),
     /// For the other cores (core 0 only): pass on as `HostControl::Path`, to each in the same

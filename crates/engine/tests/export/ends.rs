@@ -143,6 +143,7 @@ fn an_export_that_is_withdrawn_under_load_ends_in_order() {
     }
     rig.pass(SECOND);
     rig.at_rest();
+    assert_eq!(rig.vacated(), 1);
     let late = rig.clients.borrow_mut().connect_raw(0);
     rig.until(SECOND, |rig| rig.is_closed(late));
     assert!(
@@ -164,8 +165,15 @@ fn a_drain_is_over_in_time() {
     rig.control(ExportControl::Withdraw(0, SECOND));
     rig.until(SECOND + MS, |rig| rig.is_closed(client));
     assert_eq!(rig.lines().len(), 1, "{:?}", rig.lines());
+    assert_eq!(rig.vacated(), 0, "its request is still with the device");
     rig.pass(10 * SECOND);
     rig.at_rest();
+    assert_eq!(rig.vacated(), 1);
+    // Without clients it is so at once.
+    rig.control(ExportControl::Offer(0, offer(false)));
+    rig.control(ExportControl::Withdraw(0, SECOND));
+    rig.pass(MS);
+    assert_eq!(rig.vacated(), 2);
 }
 
 #[test]

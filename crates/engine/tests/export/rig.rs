@@ -252,9 +252,17 @@ impl Rig {
     pub fn lines(&self) -> Vec<String> {
         let lines = self.events.iter().filter_map(|event| match event {
             ExportEvent::Client { name, why, .. } => Some(format!("{name}: {why}")),
-            ExportEvent::Host(_) => None,
+            ExportEvent::Host(_) | ExportEvent::Vacated(_) => None,
         });
         lines.collect()
+    }
+
+    /// How often it was said that a withdrawn export has no client left.
+    pub fn vacated(&self) -> usize {
+        let those = self.events.iter();
+        those
+            .filter(|event| matches!(event, ExportEvent::Vacated(0)))
+            .count()
     }
 
     /// Nobody is connected and no memory is held.

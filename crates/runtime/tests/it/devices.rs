@@ -314,3 +314,28 @@ fn two_reactors_share_a_memory_device() {
     );
     assert_eq!(other.data(span(0, 4096)), [0x11; 4096]);
 }
+
+#[test]
+fn devices_come_and_go_while_the_reactor_runs() {
+    let recording = with(Device::Null);
+    let path = Temporary::new("later", env!("CARGO_TARGET_TMPDIR"));
+    let descriptors = || {
+        let all = std::fs::read_dir("/proc/self/fd").unwrap();
+        let leads = |entry: std::fs::DirEntry| std::fs::read_link(entry.path()).ok();
+        let all = all.filter_map(|entry| leads(entry.unwrap()));
+        all.filter(|to| *to == path.0).count()
+    };
+    let set = |device: Option<&Device>| recording.sender().set_device(DeviceId(0), device);
+    let later = file(&path, 4 << 20);
+    set(Some(&later)).unwrap();
+    exercise(&recording);
+    assert_eq!(descriptors(), 2, "ours and the reactor's");
+    let memory = Device::Memory(Arc::new(MemoryDevice::new(4 << 20).unwrap()));
+    set(Some(&memory)).unwrap();
+    exercise(&recording);
+    assert_eq!(descriptors(), 1, "it was closed with its last user");
+    set(None).unwrap();
+    let read = recording.device(DeviceOp::Read, 0, 4096, span(0, 4096));
+    assert_eq!(read, Err(DeviceError::Os(6)));
+    recording.stop();
+}

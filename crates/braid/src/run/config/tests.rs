@@ -1,5 +1,10 @@
 use super::*;
 
+/// A configuration that is right.
+pub fn parsed(text: &str) -> Config {
+    Config::parse(text).unwrap()
+}
+
 const GOOD: &str = r#"
 [[volume]]
 name = "v0"

@@ -51,7 +51,7 @@ impl Report<'_> {
 
     /// What failing paths have led to so far.
     pub(super) fn failover(&self, volume: u16) -> Value {
-        let of = &self.state.config.volumes[usize::from(volume)];
+        let of = &self.state.volumes[volume].of;
         let longest = self.holds(volume).map(|(_, stats)| stats.held_ns_max).max();
         let failed = self.holds(volume).filter_map(|(core, stats)| {
             let (at_ns, path) = stats.flush_failed?;

@@ -1,0 +1,173 @@
+//! Volumes come and go while the engine runs.
+//!
+//! # Contract
+//! A volume is opened as at the start, but at least one of its paths must be live on every core, or
+//! it isn't opened. One that leaves takes no more clients; those that it has are told, and have
+//! `drain_timeout` for what is in flight, as at the end of the engine. Then its paths leave by
+//! force, and its mark is taken away when the engine says that nothing of it is left.
+use super::config::Volume;
+use super::cores::recovery;
+use super::paths::{GRACE, WAIT_NS_MAX};
+use super::service::{Service, State};
+use super::volumes::Running;
+use crate::output;
+use engine::host::{Change, Changed, VolumeConfig};
+use std::collections::BTreeMap;
+use std::sync::PoisonError;
+use std::time::{Duration, Instant};
+
+/// Longest wait for what the engine does by itself, however long that takes.
+const WAIT_MAX: Duration = Duration::from_nanos(WAIT_NS_MAX);
+
+impl Service {
+    /// Opens a volume; it isn't there yet, but has this number.
+    ///
+    /// # Errors
+    /// Why it can't be; then nothing of it is left.
+    pub fn open_volume(&self, of: &Volume) -> Result<u16, String> {
+        let (connect_ns, policy, knobs) = {
+            let mut state = self.state();
+            let new = Running::new(of.clone(), &state.choices, BTreeMap::new());
+            let setting = (new.policy, new.knobs);
+            state.volumes.open(new)?;
+            (state.configured.connect_timeout.0, setting.0, setting.1)
+        };
+        let unclean_stop_ns = self.marks().wait_ns(of);
+        let made = self.lead_all(&of.paths).and_then(|paths| {
+            let config = VolumeConfig {
+                name: of.name.clone(),
+                policy,
+                knobs,
+                paths,
+                recovery: recovery(of, unclean_stop_ns),
+            };
+            // As long as a new path has, and once more for leaving if none is live.
+            let wait_ns = connect_ns.saturating_mul(3);
+            let more = Duration::from_nanos(connect_ns.saturating_mul(2)).min(WAIT_MAX);
+            self.ask_for(Change::AddVolume(Box::new(config)), wait_ns, more)
+        });
+        let number = made.map(|changed| changed.volume);
+        self.state().volumes.opened(number.as_ref().ok().copied());
+        let line = match number {
+            Ok(_) => self.marks().in_words(of),
+            Err(_) => self
+                .marks()
+                .clear(&of.name)
+                .err()
+                .map(|it| format!("{it:#}")),
+        };
+        line.iter().for_each(|line| output::note(line));
+        number
+    }
+
+    /// One that was opened leaves before anybody had it.
+    pub fn take_back_volume(&self, number: u16) {
+        let connect_ns = {
+            let mut state = self.state();
+            state.volumes.leave(number);
+            state.configured.connect_timeout.0
+        };
+        self.see_off(&[number], Duration::from_nanos(connect_ns));
+    }
+
+    /// Volumes whose exports listen no more leave; in words.
+    pub fn remove_volumes(&self, gone: &[u16]) -> Vec<String> {
+        let (drain, connect) = {
+            let state = self.state();
+            let keys = &state.configured;
+            let of = [keys.drain_timeout.0, keys.connect_timeout.0];
+            (Duration::from_nanos(of[0]), Duration::from_nanos(of[1]))
+        };
+        let begun = Instant::now();
+        // The core ends clients that take longer.
+        self.wait(drain + GRACE, |state| {
+            let mut ending = state.ending.values();
+            !ending.any(|volume| gone.contains(volume))
+        });
+        let left = drain.saturating_sub(begun.elapsed());
+        self.see_off(gone, left.max(connect));
+        let state = self.state();
+        let words = |number: &u16| match state.volumes.is_leaving(*number) {
+            false => None,
+            true => Some(format!(
+                "{} waits for the end of its I/O",
+                state.volumes.name(*number)
+            )),
+        };
+        gone.iter().filter_map(words).collect()
+    }
+
+    /// Those that are leaving do, and are waited for in bounded time.
+    fn see_off(&self, gone: &[u16], wait: Duration) {
+        let wait_ns = u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX);
+        for number in gone {
+            self.senders
+                .change(0, Change::RemoveVolume(*number), wait_ns);
+        }
+        self.wait(wait.saturating_mul(2).min(WAIT_MAX) + GRACE, |state| {
+            !gone.iter().any(|number| state.volumes.is_leaving(*number))
+        });
+    }
+
+    /// Waits until it is so, but not longer than `limit`.
+    fn wait(&self, limit: Duration, is_so: impl Fn(&State) -> bool) {
+        let state = self.state();
+        let waited = self
+            .news
+            .wait_timeout_while(state, limit, |state| !state.is_closed() && !is_so(state));
+        drop(waited.unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Clients of volumes, by number.
+    ///
+    /// # Errors
+    /// A core doesn't answer.
+    pub fn clients_of(&self, volumes: &[u16]) -> anyhow::Result<Vec<(u16, u32)>> {
+        let cores = self.senders.report()?;
+        let state = self.state();
+        let clients = |volume: u16| {
+            let core = &cores[usize::from(volume) % cores.len()];
+            let exports = (0..).zip(&state.exports);
+            let of = exports.filter(|(_, it)| it.as_ref().is_some_and(|it| it.volume == volume));
+            of.map(|(number, _): (usize, _)| core.exports[number].clients)
+                .sum()
+        };
+        Ok(volumes.iter().map(|it| (*it, clients(*it))).collect())
+    }
+
+    /// The answer to a change came, and nobody waits for it: a volume is gone; or one is there that
+    /// nobody wants any more.
+    pub fn volume_changed(&self, Changed { volume, path }: Changed) {
+        if path.is_some() {
+            return;
+        }
+        let expected = {
+            let mut state = self.state();
+            let expected = state.volumes.is_leaving(volume);
+            if !expected && state.volumes.meant(volume).is_none() {
+                state.volumes.leave(volume);
+                let remove = Change::RemoveVolume(volume);
+                self.senders.change(0, remove, 0);
+            }
+            expected.then(|| state.volumes.name(volume))
+        };
+        let Some(name) = expected else {
+            return;
+        };
+        // Before another of that name may come.
+        if let Err(error) = self.marks().clear(&name) {
+            output::note(&format!(
+                "{name}: has left, but its mark stays: {error:#}; one of that name will wait at \
+                 the next start for what is over"
+            ));
+        }
+        self.state().volumes.left(volume);
+        self.news.notify_all();
+    }
+
+    /// The last client of a withdrawn export is gone.
+    pub fn vacated(&self, export: u32) {
+        self.state().ending.remove(&(export as usize));
+        self.news.notify_all();
+    }
+}

@@ -1,0 +1,277 @@
+//! The volumes of a running engine: which there are, and under which number the engine knows each.
+//!
+//! # Contract
+//! A user knows a volume by its name, the engine by its number, which another volume may have once
+//! the engine has said that it is gone. A volume is being opened, then there, then leaving: only
+//! one that is there is shown or changed, and what the engine says of a number is of the one that
+//! has it, whichever it is. There is never more than one of a name. What is shown is in the order
+//! of the configuration.
+use super::choices::Choices;
+use super::config::{Config, Volume};
+use crate::control::rpc::Failure;
+use engine::host::VolumeInfo;
+use policy::{Knobs, Policy};
+use std::collections::BTreeMap;
+use std::ops::{Index, IndexMut};
+
+/// One volume.
+pub struct Running {
+    /// As configured, with the paths that it has now.
+    pub of: Volume,
+    /// In force.
+    pub policy: Policy,
+    /// In force.
+    pub knobs: Knobs,
+    /// Once it is ready.
+    pub info: Option<VolumeInfo>,
+    /// Number of each path, in order.
+    pub places: Vec<u8>,
+    /// What was done by hand with paths that don't serve I/O, by URI.
+    pub aside: BTreeMap<String, String>,
+}
+
+/// All volumes, by the engine's number.
+#[derive(Default)]
+pub struct Volumes {
+    all: BTreeMap<u16, Running>,
+    /// Their numbers in the order of the configuration.
+    order: Vec<u16>,
+    /// Those that are to be there with the configuration that is being applied. Of one of them at
+    /// most the engine has not said yet which number it has.
+    opening: Vec<(Option<u16>, Running)>,
+    /// Names of those that the engine has not said to be gone yet.
+    leaving: BTreeMap<u16, String>,
+    /// How often other volumes were there.
+    pub changes: u64,
+}
+
+impl Running {
+    /// One with all of its paths, not yet ready.
+    pub fn new(of: Volume, choices: &Choices, aside: BTreeMap<String, String>) -> Self {
+        let (policy, knobs) = choices.of(&of.name, of.policy, of.knobs());
+        Self {
+            policy,
+            knobs,
+            info: None,
+            places: (0..of.paths.len() as u8).collect(),
+            aside,
+            of,
+        }
+    }
+}
+
+/// Those that an engine starts with.
+impl FromIterator<Running> for Volumes {
+    fn from_iter<T: IntoIterator<Item = Running>>(all: T) -> Self {
+        let all: BTreeMap<u16, Running> = (0..).zip(all).collect();
+        let order = all.keys().copied().collect();
+        Self {
+            all,
+            order,
+            ..Self::default()
+        }
+    }
+}
+
+/// One that is there: its number was found while nobody could take it away.
+impl Index<u16> for Volumes {
+    type Output = Running;
+    fn index(&self, number: u16) -> &Running {
+        &self.all[&number]
+    }
+}
+
+impl IndexMut<u16> for Volumes {
+    fn index_mut(&mut self, number: u16) -> &mut Running {
+        let it = self.all.get_mut(&number);
+        it.unwrap_or_else(|| panic!("there is no volume {number}"))
+    }
+}
+
+impl Volumes {
+    /// Those that are there, in the order of the configuration, with their numbers.
+    pub fn iter(&self) -> impl Iterator<Item = (u16, &Running)> {
+        self.order.iter().map(|number| (*number, &self[*number]))
+    }
+
+    /// Whether one is there.
+    pub fn has(&self, number: u16) -> bool {
+        self.all.contains_key(&number)
+    }
+
+    /// The one that the engine means, there or being opened.
+    pub fn meant(&mut self, number: u16) -> Option<&mut Running> {
+        if self.leaving.contains_key(&number) {
+            return None;
+        }
+        if let Some(it) = self.all.get_mut(&number) {
+            return Some(it);
+        }
+        let opening = self.opening.iter_mut();
+        let mut of = opening.filter(|(it, _)| it.is_none_or(|it| it == number));
+        of.next_back().map(|(_, running)| running)
+    }
+
+    /// What to call a volume.
+    pub fn name(&self, number: u16) -> String {
+        let there = self.all.get(&number).map(|it| &it.of.name);
+        let there = there.or_else(|| self.leaving.get(&number));
+        let opening = || self.opening.iter().find(|(it, _)| *it == Some(number));
+        let name = there.or_else(|| Some(&opening()?.1.of.name));
+        name.cloned().unwrap_or_else(|| format!("volume {number}"))
+    }
+
+    /// Number of the volume of that name.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn number(&self, name: &str) -> Result<u16, Failure> {
+        let mut all = self.iter();
+        let found = all.find(|(_, it)| it.of.name == name);
+        let found = found.map(|(number, _)| number);
+        found.ok_or_else(|| self.unknown(name))
+    }
+
+    /// There is no such volume.
+    pub fn unknown(&self, name: &str) -> Failure {
+        let names: Vec<_> = self.iter().map(|(_, it)| it.of.name.as_str()).collect();
+        let others = match names.is_empty() {
+            true => "nor any other".to_owned(),
+            false => format!("only {}", names.join(", ")),
+        };
+        Failure::params(format!("there is no volume \"{name}\", {others}"))
+    }
+
+    /// The volumes of a configuration that are there or were opened for it, with their numbers.
+    pub fn numbered(&self, config: &Config) -> Vec<(u16, Volume)> {
+        let there = self.all.iter().map(|(number, it)| (*number, it));
+        let opened = self.opening.iter();
+        let opened = opened.filter_map(|(number, it)| Some(((*number)?, it)));
+        let numbers: BTreeMap<&str, u16> = there
+            .chain(opened)
+            .map(|(number, it)| (it.of.name.as_str(), number))
+            .collect();
+        let volumes = config.volumes.iter();
+        let number = |of: &Volume| Some((*numbers.get(of.name.as_str())?, of.clone()));
+        volumes.filter_map(number).collect()
+    }
+
+    /// One is to be opened, and its number isn't known yet.
+    ///
+    /// # Errors
+    /// One of that name has not left yet.
+    pub fn open(&mut self, running: Running) -> Result<(), String> {
+        let name = &running.of.name;
+        if self.leaving.values().any(|it| it == name) {
+            return Err(format!(
+                "the {name} that was removed waits for the end of its I/O; try again later"
+            ));
+        }
+        self.opening.push((None, running));
+        Ok(())
+    }
+
+    /// The engine has said which number the last one has that was to be opened; or it isn't.
+    pub fn opened(&mut self, number: Option<u16>) {
+        match number {
+            Some(_) => self
+                .opening
+                .last_mut()
+                .into_iter()
+                .for_each(|it| it.0 = number),
+            None => drop(self.opening.pop()),
+        }
+    }
+
+    /// A number leaves whatever has it, until the engine says that it is gone.
+    pub fn leave(&mut self, number: u16) {
+        let name = self.name(number);
+        self.all.remove(&number);
+        self.order.retain(|it| *it != number);
+        self.opening.retain(|(it, _)| *it != Some(number));
+        self.leaving.insert(number, name);
+        self.changes += 1;
+    }
+
+    /// The engine has said that a volume is gone; its name, if that was expected.
+    pub fn left(&mut self, number: u16) -> Option<String> {
+        self.leaving.remove(&number)
+    }
+
+    /// Whether a volume has not left yet.
+    pub fn is_leaving(&self, number: u16) -> bool {
+        self.leaving.contains_key(&number)
+    }
+
+    /// Those that were opened are there, and all are in the order of a configuration; the numbers
+    /// of the new ones.
+    pub fn admit(&mut self, config: &Config) -> Vec<u16> {
+        let opened = std::mem::take(&mut self.opening);
+        let opened = opened
+            .into_iter()
+            .filter_map(|(number, it)| Some((number?, it)));
+        let before: Vec<u16> = self.order.clone();
+        self.all.extend(opened);
+        self.order = self.numbered(config).iter().map(|it| it.0).collect();
+        self.changes += 1;
+        let new = self.order.iter().filter(|it| !before.contains(it));
+        new.copied().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run::config::tests::parsed;
+
+    fn config(names: &[&str]) -> Config {
+        let volume = |name: &&str| {
+            format!("[[volume]]\nname = \"{name}\"\n[[volume.path]]\nuri = \"mem:1MiB\"\n")
+        };
+        parsed(&names.iter().map(volume).collect::<String>())
+    }
+
+    fn running(name: &str) -> Running {
+        let file = tempfile::tempdir().unwrap().path().join("none");
+        let choices = Choices::read(file).unwrap();
+        let of = config(&[name]).volumes.remove(0);
+        Running::new(of, &choices, BTreeMap::new())
+    }
+
+    fn shown(volumes: &Volumes) -> Vec<(u16, &str)> {
+        let all = volumes.iter();
+        all.map(|(number, it)| (number, it.of.name.as_str()))
+            .collect()
+    }
+
+    #[test]
+    fn what_the_engine_says_of_a_number_is_of_the_volume_that_has_it() {
+        let mut volumes: Volumes = ["a", "b"].map(running).into_iter().collect();
+        let name =
+            |volumes: &mut Volumes, number| volumes.meant(number).map(|it| it.of.name.clone());
+        volumes.open(running("c")).unwrap();
+        assert_eq!(name(&mut volumes, 7).as_deref(), Some("c"), "not yet known");
+        assert_eq!(name(&mut volumes, 1).as_deref(), Some("b"));
+        volumes.opened(Some(2));
+        volumes.open(running("d")).unwrap();
+        assert_eq!(name(&mut volumes, 2).as_deref(), Some("c"));
+        assert_eq!(name(&mut volumes, 3).as_deref(), Some("d"));
+        volumes.opened(None);
+        assert_eq!(name(&mut volumes, 3), None);
+        assert_eq!(shown(&volumes), [(0, "a"), (1, "b")], "none is there yet");
+        volumes.leave(0);
+        assert_eq!(volumes.admit(&config(&["c", "b"])), [2]);
+        assert_eq!(shown(&volumes), [(2, "c"), (1, "b")]);
+        assert_eq!(name(&mut volumes, 0), None, "it has left");
+        assert_eq!(volumes.name(0), "a");
+        let why = volumes.open(running("a")).unwrap_err();
+        assert!(why.contains("the a that was removed"), "{why}");
+        assert_eq!(volumes.left(0).as_deref(), Some("a"));
+        assert_eq!(volumes.left(0), None);
+        // The number is another's now.
+        volumes.open(running("a")).unwrap();
+        volumes.opened(Some(0));
+        volumes.admit(&config(&["b", "a", "c"]));
+        assert_eq!(shown(&volumes), [(1, "b"), (0, "a"), (2, "c")]);
+    }
+}

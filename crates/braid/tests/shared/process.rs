@@ -1,0 +1,199 @@
+//! Processes of ours, and clients of theirs.
+#![allow(dead_code, reason = "each test uses its part")]
+
+use super::{nbd, no_io_uring};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+/// Long enough for anything that is to happen soon, on the slowest machine.
+pub const SOON: Duration = Duration::from_secs(60);
+/// A process of ours that prints what it does.
+pub struct Process {
+    pub child: Child,
+    out: mpsc::Receiver<String>,
+    notes: mpsc::Receiver<String>,
+    /// All that was printed and looked at.
+    pub seen: String,
+}
+
+pub fn lines(from: impl Read + Send + 'static) -> mpsc::Receiver<String> {
+    let (to, lines) = mpsc::channel();
+    std::thread::spawn(move || {
+        for line in BufReader::new(from).lines().map_while(Result::ok) {
+            let _ = to.send(line);
+        }
+    });
+    lines
+}
+
+impl Process {
+    pub fn start(directory: &Path, words: &[&str]) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_braid"));
+        command.env("XDG_STATE_HOME", directory.join("state"));
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.args(words).spawn().unwrap();
+        let out = lines(child.stdout.take().unwrap());
+        let notes = lines(child.stderr.take().unwrap());
+        Self {
+            child,
+            out,
+            notes,
+            seen: String::new(),
+        }
+    }
+
+    /// The next printed line with `what` in it; `None`: it ended without.
+    pub fn says(&mut self, what: &str) -> Option<String> {
+        Self::find(&self.out, &mut self.seen, what)
+    }
+
+    /// The next note with `what` in it.
+    pub fn notes(&mut self, what: &str) -> String {
+        let found = Self::find(&self.notes, &mut self.seen, what);
+        found.unwrap_or_else(|| panic!("no \"{what}\" in {}", self.seen))
+    }
+
+    pub fn find(lines: &mpsc::Receiver<String>, seen: &mut String, what: &str) -> Option<String> {
+        let end = Instant::now() + SOON;
+        loop {
+            let left = end.saturating_duration_since(Instant::now());
+            let line = match lines.recv_timeout(left) {
+                Ok(line) => line,
+                Err(mpsc::RecvTimeoutError::Disconnected) => return None,
+                Err(mpsc::RecvTimeoutError::Timeout) => panic!("no \"{what}\" in {seen}"),
+            };
+            seen.push_str(&line);
+            seen.push('\n');
+            if line.contains(what) {
+                return Some(line);
+            }
+        }
+    }
+
+    pub fn signal(&self, signal: rustix::process::Signal) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, signal).unwrap();
+    }
+
+    pub fn ended(&mut self) -> ExitStatus {
+        wait_until(|| self.child.try_wait().unwrap())
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Asks until there is an answer.
+pub fn wait_until<T>(mut ask: impl FnMut() -> Option<T>) -> T {
+    let end = Instant::now() + SOON;
+    loop {
+        if let Some(answer) = ask() {
+            return answer;
+        }
+        assert!(Instant::now() < end, "it never came");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// One connection that names the export, and no structured replies.
+pub struct Client(pub UnixStream);
+
+impl Client {
+    pub fn open(socket: &Path) -> Self {
+        Self(nbd::open(socket, SOON))
+    }
+
+    /// 4 KiB of `fill` at `offset`.
+    pub fn send_write(&mut self, offset: u64, fill: u8) {
+        let head = [0x25, 0x60, 0x95, 0x13, 0, 0, 0, 1];
+        let mut bytes = [&head[..], &[7; 8], &offset.to_be_bytes()].concat();
+        bytes.extend(4096_u32.to_be_bytes());
+        bytes.resize(bytes.len() + 4096, fill);
+        self.0.write_all(&bytes).unwrap();
+    }
+
+    /// The error of the next answer; 0: none.
+    pub fn answer(&mut self) -> u32 {
+        let mut reply = [0; 16];
+        self.0.read_exact(&mut reply).unwrap();
+        u32::from_be_bytes([reply[4], reply[5], reply[6], reply[7]])
+    }
+
+    /// 4 KiB at `offset`.
+    pub fn read(&mut self, offset: u64) -> Vec<u8> {
+        let head = [0x25, 0x60, 0x95, 0x13, 0, 0, 0, 0];
+        let bytes = [&head[..], &[7; 8], &offset.to_be_bytes()].concat();
+        let bytes = [bytes, 4096_u32.to_be_bytes().to_vec()].concat();
+        self.0.write_all(&bytes).unwrap();
+        assert_eq!(self.answer(), 0);
+        let mut data = vec![0; 4096];
+        self.0.read_exact(&mut data).unwrap();
+        data
+    }
+
+    /// Whether the engine ends the connection; what it says before is of no interest.
+    pub fn is_over(&mut self) -> bool {
+        match self.0.read_to_end(&mut Vec::new()) {
+            Ok(_) => true,
+            Err(error) => error.kind() == ErrorKind::ConnectionReset,
+        }
+    }
+
+    pub fn write(&mut self, offset: u64, fill: u8) -> u32 {
+        self.send_write(offset, fill);
+        self.answer()
+    }
+}
+
+/// An engine with the configuration `b.toml` and the socket `c.sock`, whose volume v0 is ready.
+pub fn engine(directory: &Path) -> Process {
+    let [config, socket] = ["b.toml", "c.sock"].map(|name| directory.join(name));
+    let words = [
+        "run",
+        "-c",
+        config.to_str().unwrap(),
+        "--socket",
+        socket.to_str().unwrap(),
+    ];
+    let mut engine = Process::start(directory, &words);
+    let ready = engine.says("v0: ready").is_some();
+    assert!(ready, "{}", engine.seen);
+    engine
+}
+
+/// A target with two ports and identifiers of its own: it, and their URIs.
+pub fn two_ports(directory: &Path, name: &str) -> Option<(Process, [String; 2])> {
+    let socket = directory.join(format!("{name}.sock"));
+    let nqn = format!("nqn.2026-01.org.braid:{name}");
+    let listen = ["--listen", "127.0.0.1:0"];
+    let words = [
+        &["target", "--mem", "64MiB", "--nqn", &nqn][..],
+        &listen,
+        &listen,
+        &["--socket"],
+    ];
+    let mut words = words.concat();
+    words.push(socket.to_str().unwrap());
+    let mut target = Process::start(directory, &words);
+    let mut uri = |port: &str| {
+        let line = target.says(port)?;
+        Some(line.split_whitespace().nth(2).unwrap().to_owned())
+    };
+    let uris = uri("port 1: ").and_then(|one| Some([one, uri("port 2: ")?]));
+    match uris {
+        Some(uris) => Some((target, uris)),
+        None => {
+            target.notes("io_uring");
+            no_io_uring::skip(&target.seen);
+            None
+        }
+    }
+}
