@@ -213,9 +213,12 @@ fn t09_a_hold_counts_from_the_end_of_the_last_connection_on_any_core() {
     cores.rig.world.cut(cores.other_node, 0);
     let held = |it: &Cores| it.other.borrow().hold_stats(0);
     assert!(cores.run(MS, |it| held(it).held == 1));
-    assert_eq!(held(&cores).reason, Some(HoldReason::Closing));
-    // Core 0 asks for proof first, for as long as the disk keeps the controller busy.
-    assert!(cores.run(4 * SECOND, |it| matches!(
+    // Core 0 asks for proof first, for as long as the disk keeps the controller busy, and all say
+    // so.
+    let resetting = |it: &Cores| matches!(held(it).reason, Some(HoldReason::Resetting(_)));
+    assert!(cores.run(MS, resetting), "{:?}", held(&cores).reason);
+    assert!(cores.run(4 * SECOND, |it| !resetting(it)));
+    assert!(cores.run(10 * MS, |it| matches!(
         held(it).reason,
         Some(HoldReason::Until(_))
     )));

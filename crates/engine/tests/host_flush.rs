@@ -3,7 +3,7 @@
 mod common;
 
 use common::*;
-use engine::host::{HostEvent, IoOp, PathState, Recovery};
+use engine::host::{Change, HostEvent, IoOp, PathState, Recovery};
 use volume::Outcome;
 
 /// A rig whose target has a volatile write cache.
@@ -185,4 +185,115 @@ fn t13_a_flush_does_not_wait_for_a_path_that_no_core_had_unflushed() {
     }
     fleet.world.cut(HOST, 0);
     assert_eq!(fleet.one(0, &flush(0), 50 * MS), Some(Outcome::Done));
+}
+
+/// A path that is to leave, asked of core 0 with some patience; the answer.
+fn removal(fleet: &mut Fleet, wait_ns: u64) -> Answer {
+    let (volume, path, force) = (0, P0, false);
+    let change = Change::RemovePath {
+        volume,
+        path,
+        force,
+    };
+    fleet.ask(change, wait_ns);
+    assert!(fleet.run(100 * SECOND, |it| !it.answers.is_empty()));
+    fleet.answers.remove(0).1
+}
+
+#[test]
+fn t13_a_lost_path_is_not_removed_before_all_cores_said_what_they_had_unflushed() {
+    let mut fleet = two_cores();
+    for node in fleet.nodes.clone() {
+        fleet.world.nodes[node].addresses[0] = Address::Refused;
+    }
+    fleet.world.cut(fleet.nodes[0], 0);
+    let core_0 = fleet.hosts[0].clone();
+    let lost = || core_0.borrow().path_state(0, P0) == PathState::Lost;
+    assert!(fleet.world.run(MS, |_| lost()));
+    // Core 0 sees it, and has not heard from the other, which alone wrote.
+    let why = removal(&mut fleet, 5 * SECOND).unwrap_err();
+    assert!(why.contains("never flushed"), "{why}");
+    fleet.run(SECOND, |_| false);
+    assert_eq!(fleet.paths(), [0, 1]);
+    let why = removal(&mut fleet, 5 * SECOND).unwrap_err();
+    assert!(why.contains("never flushed"), "{why}");
+}
+
+#[test]
+fn t13_a_path_that_is_lost_while_it_leaves_stays_for_its_unflushed_writes() {
+    let mut fleet = two_cores();
+    fleet.world.nodes[TARGET].disks[0].delay_ns = SECOND;
+    fleet.load(64);
+    fleet.run(MS, |_| false);
+    let (volume, path, force) = (0, P0, false);
+    let change = Change::RemovePath {
+        volume,
+        path,
+        force,
+    };
+    fleet.ask(change, 5 * SECOND);
+    fleet.run(100 * MS, |_| false);
+    assert_eq!(fleet.states(P0), [PathState::Draining; 2]);
+    fleet.world.cut(fleet.nodes[0], 0);
+    assert!(fleet.run(10 * SECOND, |it| !it.answers.is_empty()));
+    let why = fleet.answers.remove(0).1.unwrap_err();
+    assert!(why.contains("never flushed"), "{why}");
+    fleet.world.nodes[TARGET].disks[0].delay_ns = 0;
+    let live = |it: &Fleet| it.states(P0) == [PathState::Live; 2];
+    assert!(fleet.run(60 * SECOND, live), "{:?}", fleet.states(P0));
+    fleet.finish();
+    assert_eq!(
+        removal(&mut fleet, 5 * SECOND).map(|it| it.path),
+        Ok(Some(P0))
+    );
+}
+
+/// A path whose writes are in its cache, and whose disk answers no more.
+fn stuck() -> Fleet {
+    let mut config = target(2);
+    config.subsystem.volatile_write_cache = true;
+    let mut fleet = Fleet::new(1, 2, config);
+    for slot in 0..2 {
+        assert_eq!(
+            fleet.one(0, &write(slot, slot), SECOND),
+            Some(Outcome::Done)
+        );
+    }
+    fleet.world.nodes[TARGET].disks[0].delay_ns = 1000 * SECOND;
+    fleet
+}
+
+#[test]
+fn t12_a_farewell_flush_has_the_time_of_an_io_and_then_its_path_is_given_up() {
+    let mut fleet = stuck();
+    let start_ns = fleet.world.now_ns;
+    let why = removal(&mut fleet, 60 * SECOND).unwrap_err();
+    assert!(why.contains("never flushed"), "{why}");
+    let waited_ns = fleet.world.now_ns - start_ns;
+    assert!(
+        (10 * SECOND..11 * SECOND).contains(&waited_ns),
+        "{waited_ns}"
+    );
+    let lines = failures(&fleet.events[0]);
+    assert!(
+        lines[0].contains("no answer to an I/O within 10000 ms"),
+        "{lines:?}"
+    );
+    assert_eq!(fleet.paths(), [0, 1]);
+}
+
+#[test]
+fn t12_a_farewell_flush_that_outlasts_its_removal_gives_its_path_up_all_the_same() {
+    let mut fleet = stuck();
+    let why = removal(&mut fleet, SECOND).unwrap_err();
+    assert!(why.contains("it is in use again"), "{why}");
+    assert_eq!(fleet.states(P0), [PathState::Live]);
+    let lost = |it: &Fleet| it.states(P0) == [PathState::Lost];
+    assert!(
+        fleet.run(10 * SECOND, lost),
+        "its controller answers nothing"
+    );
+    fleet.world.nodes[TARGET].disks[0].delay_ns = 0;
+    let live = |it: &Fleet| it.states(P0) == [PathState::Live];
+    assert!(fleet.run(60 * SECOND, live), "{:?}", fleet.events[0]);
 }

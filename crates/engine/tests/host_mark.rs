@@ -69,13 +69,17 @@ fn t09_after_an_unclean_stop_changes_wait_in_order_and_reads_do_not() {
     assert_eq!((stats.held, stats.behind), (2, 1));
     let until_ns = start_ns + 3 * SECOND;
     assert_eq!(stats.reason, Some(HoldReason::UncleanStop(until_ns)));
+    let gated = (stats.gated, stats.gated_since_ns, stats.gate_until_ns);
+    assert_eq!(gated, (2, stats.held_since_ns, Some(until_ns)));
     assert!(rig.run(4 * SECOND, |_, done| done.len() == 3));
     assert!((until_ns..until_ns + 10 * MS).contains(&rig.world.now_ns));
     let mut want = vec![0; 4096];
     fill(&mut want, 0, 2);
     assert_eq!(rig.disk.bytes.borrow()[..4096], want[..]);
     assert_eq!(rig.one(&write(0, 1), 10 * MS).outcome, Outcome::Done);
-    assert_eq!(rig.host.borrow().hold_stats(0).held, 0);
+    let stats = rig.host.borrow().hold_stats(0);
+    assert_eq!((stats.held, stats.gated, stats.gated_total), (0, 0, 2));
+    assert_eq!((stats.gated_since_ns, stats.gate_until_ns), (None, None));
 }
 
 /// Kills an engine whose write the disk executes 2 s later, starts another, which writes version 2;

@@ -138,3 +138,71 @@ fn t33_io_goes_on_while_a_volume_grows_and_shrinks() {
     assert_eq!(resized(&mut rig).last(), Some(&BYTES));
     at_rest(&rig, 2);
 }
+
+#[test]
+fn t33_a_namespace_that_comes_back_with_other_blocks_is_refused_until_it_has_the_same_again() {
+    for paths in [1, 2] {
+        let mut rig = rig_with(paths, |_| ());
+        let mut config = target_config(1);
+        (config.subsystem.cntlid_min, config.subsystem.cntlid_max) = (1001, 1100);
+        let namespace = &mut config.subsystem.namespaces[0];
+        (namespace.block_shift, namespace.blocks) = (9, BLOCKS * 8);
+        let formatted = Rc::new(RefCell::new(TargetEngine::new(config).unwrap()));
+        let node = rig.world.add(formatted, 16 << 20);
+        rig.world.nodes[node].disks = vec![rig.disk.clone()];
+        let to = Address::To {
+            node,
+            listener: 0,
+            delay_ns: WIRE_NS,
+        };
+        let route = std::mem::replace(&mut rig.world.nodes[HOST].addresses[0], to);
+        rig.world.cut(HOST, 0);
+        rig.world.pass(5 * SECOND);
+        rig.poll();
+        let why = rig.failures()[1];
+        assert!(
+            why.contains("512") && why.contains("4096"),
+            "both sizes: {why}"
+        );
+        assert_eq!(resized(&mut rig), [], "not a byte less or more");
+        rig.submit(&write(1, 1)).unwrap();
+        rig.world.pass(SECOND);
+        rig.poll();
+        let served = rig.done.len();
+        assert_eq!(
+            served,
+            paths as usize - 1,
+            "{paths}: it waits where there is no other path"
+        );
+        rig.world.nodes[HOST].addresses[0] = route;
+        until_returned(&mut rig, 11 * SECOND);
+        assert!(served == 1 || rig.run(SECOND, |_, done| done.len() == 1));
+        assert!(rig.done[0].outcome.is_done());
+        at_rest(&rig, paths as u8);
+    }
+}
+
+/// The other core hears of a live path that it has other blocks now: no core uses it from then on.
+#[test]
+fn t33_a_live_path_with_other_blocks_is_lost_on_every_core_and_the_others_go_on() {
+    let mut fleet = Fleet::new(2, 2, target(2));
+    fleet.load(4000);
+    fleet.run(MS, |_| false);
+    fleet.facts = |facts| {
+        if facts.path == P1 {
+            facts.namespace.block_shift = 9;
+        }
+    };
+    let now_ns = fleet.world.now_ns;
+    let grow = TargetControl::Resize(1, BLOCKS + 8);
+    engine::Machine::handle_control(&mut *fleet.target.borrow_mut(), grow, now_ns);
+    let lost = |it: &Fleet| it.states(P1) == [PathState::Lost; 2];
+    assert!(fleet.run(SECOND, lost), "{:?}", fleet.states(P1));
+    let lines = failures(&fleet.events[1]).join("\n");
+    assert!(lines.contains("512") && lines.contains("4096"), "{lines}");
+    assert_eq!(fleet.states(P0), [PathState::Live; 2]);
+    fleet.facts = |_| ();
+    fleet.finish();
+    let live = |it: &Fleet| it.states(P1) == [PathState::Live; 2];
+    assert!(fleet.run(30 * SECOND, live), "{:?}", fleet.states(P1));
+}

@@ -98,6 +98,28 @@ fn t31_another_namespace_is_refused() {
     assert!(line.contains("NGUID"), "{line}");
 }
 
+/// Whoever connects first.
+#[test]
+fn t31_of_unequal_namespaces_at_the_start_that_of_the_first_path_is_the_volumes() {
+    for slow in 0..2 {
+        let mut rig = two_targets(|it| it.subsystem.namespaces[0].uuid = [9; 16]);
+        let Address::To { delay_ns, .. } = &mut rig.world.nodes[HOST].addresses[slow] else {
+            panic!("no way to a node");
+        };
+        *delay_ns = 20 * MS;
+        let line = only_path_0(&mut rig);
+        assert!(line.contains("refused beside nvme-tcp://p0/"), "{line}");
+    }
+    // One that can't be had has no say.
+    let mut rig = two_targets(|it| it.subsystem.namespaces[0].uuid = [9; 16]);
+    rig.world.nodes[HOST].addresses[0] = Address::Silence;
+    rig.ready();
+    assert_eq!(
+        rig.host.borrow().path_state(0, PathIndex(1)),
+        PathState::Live
+    );
+}
+
 #[test]
 fn t31_another_nsid_is_refused() {
     let mut rig = two_targets(|it| it.subsystem.namespaces[0].nsid = 2);

@@ -3,7 +3,7 @@
 mod common;
 
 use common::*;
-use engine::host::{IoOp, PathKind, SubmitError};
+use engine::host::{Change, HostEvent, IoOp, PathKind, SubmitError};
 use engine::target::{ErrorRule, Faults, Ops, Probability, TargetControl, TargetEngine};
 use engine::{DeviceId, DeviceOp};
 use nvme::wire::Status;
@@ -323,4 +323,24 @@ fn t09_after_an_unclean_stop_a_large_change_waits_uncut_and_keeps_its_order() {
     assert!(rig.run(4 * SECOND, |_, done| done.len() == 2));
     assert!(holds(&rig, 0, 60 << 10, 1) && holds(&rig, 60 << 10, 4096, 2));
     at_rest(&rig, 2);
+}
+
+#[test]
+fn an_io_that_is_being_cut_ends_when_its_volume_is_removed() {
+    for op in [IoOp::Read, IoOp::Write { fua: false }] {
+        let mut fleet = Fleet::new(1, 2, target(2));
+        fleet.world.nodes[TARGET].disks[0].delay_ns = 20 * MS;
+        let now_ns = fleet.world.now_ns;
+        let large = io(op, 0, 8 << 20, 0);
+        fleet.hosts[0].borrow_mut().submit(&large, now_ns).unwrap();
+        fleet.run(MS, |_| false);
+        fleet.ask(Change::RemoveVolume(0), 5 * SECOND);
+        let outcome = fleet.end(0, 20 * SECOND);
+        assert_eq!(outcome, Some(Outcome::Stopped), "{op:?}");
+        let freed = |it: &Fleet| {
+            let mut events = it.events[0].iter();
+            events.any(|event| matches!(event, HostEvent::Freed(0, None)))
+        };
+        assert!(fleet.run(20 * SECOND, freed), "{:?}", fleet.events[0]);
+    }
 }

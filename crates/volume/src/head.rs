@@ -64,6 +64,21 @@ struct Standing {
     stale: bool,
 }
 
+/// Why a path takes no I/O.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hindrance {
+    /// It isn't connected, or its queue has failed.
+    Disabled,
+    /// It gets nothing new.
+    Draining,
+    /// Its ANA state is in doubt, and read again (T26).
+    Pending,
+    /// Its size is in doubt, and read again (T33).
+    Stale,
+    /// Its ANA state allows none.
+    Ana(Ana),
+}
+
 /// One device over its paths. See the module's contract.
 pub struct Head {
     selector: Selector,
@@ -149,11 +164,26 @@ impl Head {
 
     /// Whether any path beside this one could take I/O.
     pub fn is_usable_beside(&self, path: PathIndex) -> bool {
-        let mut all = (0_u8..).zip(self.views.iter().zip(&self.standing));
-        all.any(|(other, (it, is))| {
-            let ana = matches!(it.ana, Ana::Optimized | Ana::NonOptimized);
-            other != path.0 && ana && is.takes_io()
-        })
+        let mut others = (0..self.views.len() as u8).filter(|&other| other != path.0);
+        others.any(|other| self.hindrance(PathIndex(other)).is_none())
+    }
+
+    /// Why `path` takes no I/O; `None`: it does, or would if no better one was there.
+    pub fn hindrance(&self, path: PathIndex) -> Option<Hindrance> {
+        let at = usize::from(path.0);
+        let (is, ana) = (&self.standing[at], self.views[at].ana);
+        let hindrances = [
+            (!is.enabled, Hindrance::Disabled),
+            (is.draining, Hindrance::Draining),
+            (is.pending, Hindrance::Pending),
+            (is.stale, Hindrance::Stale),
+            (
+                !matches!(ana, Ana::Optimized | Ana::NonOptimized),
+                Hindrance::Ana(ana),
+            ),
+        ];
+        let first = hindrances.into_iter().find(|(hinders, _)| *hinders);
+        first.map(|(_, hindrance)| hindrance)
     }
 
     /// Adds `path` to the device, not yet enabled; or checks it again after a reconnect (T32).

@@ -206,32 +206,61 @@ impl fmt::Display for Hex<'_> {
     }
 }
 
+/// A [`Conflict`] of a path with what it showed itself before (T32).
+#[derive(Clone, Copy, Debug)]
+pub struct Changed(pub Conflict);
+
+/// How the two sides of a conflict are called, and what to do about two namespaces.
+struct Sides {
+    here: &'static str,
+    there: &'static str,
+    other: &'static str,
+}
+
+const TWO_PATHS: Sides = Sides {
+    here: "here",
+    there: "there",
+    other: "not one namespace; give each its own volume",
+};
+
+const ONE_PATH: Sides = Sides {
+    here: "now",
+    there: "before",
+    other: "not the same namespace; bring back what was there, or give this one its own volume",
+};
+
 impl fmt::Display for Conflict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ids = |f: &mut fmt::Formatter<'_>, what: &str, here: &[u8], there: &[u8]| {
-            write!(
-                f,
-                "{what} {} here, {} there: {OTHER}",
-                Hex(here),
-                Hex(there)
-            )
+        self.say(f, &TWO_PATHS)
+    }
+}
+
+impl fmt::Display for Changed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.say(f, &ONE_PATH)
+    }
+}
+
+impl Conflict {
+    fn say(&self, f: &mut fmt::Formatter<'_>, sides: &Sides) -> fmt::Result {
+        let Sides { here, there, other } = sides;
+        let ids = |f: &mut fmt::Formatter<'_>, what: &str, a: &[u8], b: &[u8]| {
+            write!(f, "{what} {} {here}, {} {there}: {other}", Hex(a), Hex(b))
         };
         match self {
-            Self::Kind => write!(f, "a local device and an NVMe namespace: {OTHER}"),
-            Self::Device(here, there) => {
-                write!(f, "device {here} here, {there} there: {OTHER}")
-            }
-            Self::Subsystem => write!(f, "the subsystem NQNs differ: {OTHER}"),
-            Self::Nsid(here, there) => write!(f, "NSID {here} here, {there} there: {OTHER}"),
-            Self::Nguid(here, there) => ids(f, "NGUID", here, there),
-            Self::Eui64(here, there) => ids(f, "EUI-64", here, there),
-            Self::Uuid(here, there) => ids(f, "UUID", here, there),
+            Self::Kind => write!(f, "a local device and an NVMe namespace: {other}"),
+            Self::Device(a, b) => write!(f, "device {a} {here}, {b} {there}: {other}"),
+            Self::Subsystem => write!(f, "the subsystem NQNs differ: {other}"),
+            Self::Nsid(a, b) => write!(f, "NSID {a} {here}, {b} {there}: {other}"),
+            Self::Nguid(a, b) => ids(f, "NGUID", a, b),
+            Self::Eui64(a, b) => ids(f, "EUI-64", a, b),
+            Self::Uuid(a, b) => ids(f, "UUID", a, b),
             Self::Unidentified => f.write_str(
                 "the namespace shows no NGUID, EUI-64 or UUID, so nothing proves that both paths \
                  lead to it: give it an identifier on the target, or use one path",
             ),
-            Self::CommandSet(here, there) => {
-                write!(f, "command set {here} here, {there} there: {OTHER}")
+            Self::CommandSet(a, b) => {
+                write!(f, "command set {a} {here}, {b} {there}: {other}")
             }
             Self::Private => f.write_str(
                 "the namespace is private to one controller: make it shared on the target, or \
@@ -243,14 +272,14 @@ impl fmt::Display for Conflict {
                  disjoint ranges of controller ids (braid target: cntlid = [1, 999] in one \
                  configuration, cntlid = [1000, 1999] in the other)"
             ),
-            Self::BlockSize(here, there) => write!(
+            Self::BlockSize(a, b) => write!(
                 f,
-                "blocks of {} bytes here, {} there: format them alike",
-                1u64.checked_shl((*here).into()).unwrap_or(0),
-                1u64.checked_shl((*there).into()).unwrap_or(0)
+                "blocks of {} bytes {here}, {} {there}: format them alike",
+                1u64.checked_shl((*a).into()).unwrap_or(0),
+                1u64.checked_shl((*b).into()).unwrap_or(0)
             ),
-            Self::Capacity(here, there) => {
-                write!(f, "{here} blocks here, {there} there: give them one size")
+            Self::Capacity(a, b) => {
+                write!(f, "{a} blocks {here}, {b} {there}: give them one size")
             }
             Self::TwoSubsystems => f.write_str(
                 "one namespace identifier in two subsystems: give each namespace its own",
@@ -258,9 +287,6 @@ impl fmt::Display for Conflict {
         }
     }
 }
-
-/// What to do about two namespaces in one volume.
-const OTHER: &str = "not one namespace; give each its own volume";
 
 impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -19,8 +19,8 @@ pub mod limits;
 mod stacking;
 
 pub use disposition::{Attempt, Disposition, dispose};
-pub use head::{AnaUse, Head, Shown};
-pub use identity::{Conflict, Identity, Namespace, Refused, Size};
+pub use head::{AnaUse, Head, Hindrance, Shown};
+pub use identity::{Changed, Conflict, Identity, Namespace, Refused, Size};
 pub use stacking::IoLimits;
 
 /// What became of an I/O on a path, free of NVMe codes (the engine maps them).

@@ -57,7 +57,8 @@ pub enum EngineVerb {
         #[command(subcommand)]
         verb: ExportVerb,
     },
-    /// Say how well a volume is: exit code 0 ok, 1 degraded, 2 down, 3 unknown
+    /// Say how well a volume is, and why a path isn't usable: exit code 0 ok (all paths are), 1
+    /// degraded (some are), 2 down (none is), 3 unknown
     Check(CheckArgs),
 }
 
@@ -416,6 +417,11 @@ fn check(args: &CheckArgs) -> anyhow::Result<()> {
                 word(&volume["name"]),
                 word(&volume["state"])
             )?;
+            let paths = items(&volume["paths"]);
+            for path in paths.filter(|path| !path["why"].is_null()) {
+                let (uri, why) = (word(&path["uri"]), word(&path["why"]));
+                writeln!(text, "  {} {uri}: {why}", number(&path["path"]))?;
+            }
         }
         Ok(())
     })?;

@@ -79,6 +79,8 @@ pub struct PathReport {
     pub groups: [PathStats; 3],
     /// What core 0 learnt of it.
     pub facts: Option<engine::host::PathFacts>,
+    /// Why it takes no I/O, if it doesn't.
+    pub hindrance: Option<String>,
 }
 
 /// See the module.
@@ -188,6 +190,7 @@ impl RunMachine {
             counters: host.counters(volume, path),
             groups: Group::ALL.map(|group| host.policy_stats(volume, path, group)),
             facts: host.path_facts(volume, path).cloned(),
+            hindrance: host.path_hindrance(volume, path),
         };
         // By index, those that left included.
         let volumes = (0..host.volumes()).map(|volume| {

@@ -100,15 +100,29 @@ impl<'a> Report<'a> {
         let volumes = self.state.volumes.iter();
         let asked = volumes.filter(|(_, volume)| name.is_none_or(|name| volume.of.name == name));
         let states: Vec<_> = asked
-            .map(|(index, volume)| (volume.of.name.clone(), self.health(index)))
+            .map(|(index, volume)| (index, &volume.of, self.health(index)))
             .collect();
         if let (Some(name), true) = (name, states.is_empty()) {
             return Err(self.state.volumes.unknown(name));
         }
-        let worst = states.iter().map(|(_, health)| *health).max();
+        let worst = states.iter().map(|(_, _, health)| *health).max();
         let worst = worst.unwrap_or(Health::Ok);
-        let states = states.iter();
-        let volumes = states.map(|(name, health)| json!({"name": name, "state": health.name()}));
+        let volumes = states.iter().map(|(index, of, health)| {
+            let paths = (0..).zip(&of.paths).map(|(path, keys)| {
+                let hindrance = self.hindrance(*index, path);
+                json!({
+                    "path": self.place(*index, path),
+                    "uri": keys.uri.to_string(),
+                    "usable": hindrance.is_none(),
+                    "why": hindrance,
+                })
+            });
+            json!({
+                "name": of.name,
+                "state": health.name(),
+                "paths": paths.collect::<Vec<_>>(),
+            })
+        });
         Ok(json!({
             "code": worst as u8,
             "state": worst.name(),
@@ -130,11 +144,12 @@ impl<'a> Report<'a> {
                 };
                 let key = (at, volume, tcp.subsystem.clone());
                 let report = self.core0(volume, path);
+                let state = self.path_state(volume, path);
                 let mut value = json!({
                     "Name": format!("nvme{controllers}"),
                     "Transport": "tcp",
                     "Address": format!("traddr={},trsvcid={}", tcp.host, tcp.port),
-                    "State": report.map_or("unknown", |report| report.state.name()),
+                    "State": state,
                 });
                 if let Some(ana) = report.and_then(ana_state) {
                     value["ANAState"] = ana.into();
@@ -177,17 +192,34 @@ impl<'a> Report<'a> {
         cores.filter_map(move |core| core.volumes.get(usize::from(volume))?.get(place?))
     }
 
+    /// How it is: as the first core has it that can't use it, else as all have it.
+    fn path_state(&self, volume: u16, path: usize) -> &'static str {
+        let mut reports = self.reports(volume, path);
+        let first = self.core0(volume, path);
+        let other = reports.find(|report| report.state != PathState::Live);
+        let shown = first.filter(|report| report.state != PathState::Live);
+        shown
+            .or(other)
+            .or(first)
+            .map_or("unknown", |report| report.state.name())
+    }
+
+    /// Why a path takes no I/O, on some core at least: it isn't whole then.
+    fn hindrance(&self, volume: u16, path: usize) -> Option<String> {
+        let mut reports = self.reports(volume, path).peekable();
+        if reports.peek().is_none() {
+            return Some("nothing is known of it yet".into());
+        }
+        reports.find_map(|report| report.hindrance.clone())
+    }
+
     fn health(&self, volume: u16) -> Health {
         let count = self.state.volumes[volume].of.paths.len();
-        // A path that one core can't use is not whole.
-        let live = (0..count).filter(|path| {
-            let mut reports = self.reports(volume, *path);
-            reports.all(|report| report.state == PathState::Live)
-        });
-        match live.count() {
+        let usable = (0..count).filter(|path| self.hindrance(volume, *path).is_none());
+        match usable.count() {
             0 => Health::Down,
             _ if self.state.volumes[volume].info.is_none() => Health::Down,
-            live if live < count => Health::Degraded,
+            usable if usable < count => Health::Degraded,
             _ => Health::Ok,
         }
     }
@@ -202,7 +234,8 @@ impl<'a> Report<'a> {
         json!({
             "path": self.place(volume, path),
             "uri": uri,
-            "state": core0.map_or("unknown", |report| report.state.name()),
+            "state": self.path_state(volume, path),
+            "hindrance": self.hindrance(volume, path),
             "ana_state": core0.and_then(ana_state),
             "cntlid": core0.and_then(|report| Some(report.facts.as_ref()?.controller.cntlid)),
             "groups": groups,

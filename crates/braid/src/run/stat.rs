@@ -46,6 +46,9 @@ fn show_path(text: &mut String, path: &Value) -> Result {
     ];
     facts.extend(counts.map(|(key, what)| format!("{} {what}", format_count(number(&path[key])))));
     paragraph(text, "", &facts.join(", "))?;
+    if let Some(why) = path["hindrance"].as_str() {
+        paragraph(text, "unused: ", why)?;
+    }
     let headings = [
         "", "I/Os", "bytes", "chosen", "weight", "smoothed", "score", "samples", "ignored",
     ];
@@ -110,6 +113,7 @@ fn waiting(of: &Value) -> String {
             some(count("held"), "write")
         ));
     }
+    facts.extend(unclean_stop(&of["unclean_stop"]));
     if count("behind") > 0 {
         facts.push(format!(
             "{} behind an overlapping one",
@@ -135,6 +139,22 @@ fn waiting(of: &Value) -> String {
         true => "nothing".into(),
         false => facts.join("; "),
     }
+}
+
+/// What waits because of the engine before this one.
+fn unclean_stop(of: &Value) -> Option<String> {
+    let left = of.as_object()?.get("until_in_ns")?.as_u64();
+    let until = match left {
+        Some(left_ns) => format!("for {} more", format_ns(left_ns as f64)),
+        None => "without a bound".into(),
+    };
+    let age = of["held_age_ns"].as_u64();
+    let oldest = age.map(|age_ns| format!(", the oldest for {}", format_ns(age_ns as f64)));
+    Some(format!(
+        "after the unclean stop of the engine before this one writes wait {until}: {}{}",
+        some(number(&of["held"]), "write"),
+        oldest.unwrap_or_default()
+    ))
 }
 
 /// Why writes are held (T9).

@@ -1,7 +1,7 @@
 //! Clients: accepted, greeted once their volume is ready, served, closed.
 use super::table::Stage;
 use super::{ExportEngine, ExportEvent, Reader};
-use crate::limits::BUFFER_MAX;
+use crate::limits::{BUFFER_MAX, DRAIN_ANSWER_NS};
 use crate::machine::{ConnId, Output, Place, Send, Span};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -273,7 +273,8 @@ impl ExportEngine {
             let it = &mut self.clients[usize::from(client)];
             if it.volume == volume && !it.is_free() && !it.orphan {
                 it.orphan = true;
-                self.shut_one(client, 0, self.course.now_ns);
+                // Who is in the middle of a write is told when that is all here.
+                self.shut_one(client, DRAIN_ANSWER_NS, self.course.now_ns);
             }
         }
     }

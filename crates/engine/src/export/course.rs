@@ -128,6 +128,8 @@ impl ExportEngine {
                 Err(SubmitError::Full) => {
                     if !work.queued {
                         work.queued = true;
+                        // Each ticket stands in it once at most, whatever becomes of its request.
+                        debug_assert!(self.course.slots.len() < self.table.len());
                         self.course.slots.push_back(ticket);
                     }
                     return;

@@ -108,6 +108,13 @@ impl Table {
     }
 }
 
+impl Table {
+    /// Tickets in all.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+}
+
 impl core::ops::Index<u32> for Table {
     type Output = Work;
     fn index(&self, ticket: u32) -> &Work {

@@ -15,10 +15,12 @@
 //! and devices that a new path names are known to every core's reactor before.
 //!
 //! A path that is lost while it leaves is treated as any lost path: its I/O moves, its writes are
-//! held until they can't be executed late (T9), and its place stays taken until then. What it had
-//! in its cache unflushed fails the volume's next flush, once. [`HostEvent::Freed`] says when
-//! nothing refers to a path or volume on any core; every address and device that a change named is
-//! given back by one [`HostEvent::Released`], when its path left or was refused.
+//! held until they can't be executed late (T9), and its place stays taken until then. If any core
+//! had, or may have had, writes acknowledged there that were never flushed, it stays, to come back
+//! and flush them; by force it leaves, and the volume's next flush fails, once.
+//! [`HostEvent::Freed`] says when nothing refers to a path or volume on any core; every address and
+//! device that a change named is given back by one [`HostEvent::Released`], when its path left or
+//! was refused.
 //!
 //! # Limits
 //! 64 paths per volume, [`VOLUMES_MAX`] volumes, and as many paths in all as
@@ -233,14 +235,9 @@ impl HostEngine {
         now_ns: u64,
     ) -> Result<Job, String> {
         let number = self.idle_path(volume, path)?;
-        let it = &self.paths[number];
-        let (live, uri) = (it.phase == Phase::Live, &it.uri);
         self.spare_last(number, force)?;
-        if !force && !live && it.is_unflushed() {
-            return Err(format!(
-                "{uri} was lost with acknowledged writes that were never flushed: wait until it is \
-                 back, or force it; the next flush of its volume will fail then"
-            ));
+        if !force && self.paths[number].is_in_doubt() {
+            return Err(super::report::in_doubt(&self.paths[number]));
         }
         let mut job = self.job(volume, path, Stage::Leave);
         job.force = force;

@@ -1,6 +1,8 @@
-//! What a path did on this core, for statistics; what cores tell each other of I/Os in flight.
-use super::HostEngine;
-use super::types::{Io, IoOp};
+//! What a path did on this core, for statistics, and why it does nothing; what cores tell each
+//! other of I/Os in flight.
+use super::types::{Io, IoOp, PathState};
+use super::{HostEngine, report};
+use alloc::string::String;
 use policy::{Group, PathIndex};
 use volume::Outcome;
 
@@ -53,6 +55,29 @@ impl HostEngine {
     pub fn set_elsewhere(&mut self, volume: u16, path: PathIndex, in_flight: u32) {
         if let Some(number) = self.number(volume, path) {
             self.head(number).set_elsewhere(path, in_flight);
+        }
+    }
+
+    /// Why a path takes no I/O of this core; `None`: it does, or would if no better one was there.
+    pub fn path_hindrance(&self, volume: u16, path: PathIndex) -> Option<String> {
+        let Some(number) = self.number(volume, path) else {
+            return Some("it is gone".into());
+        };
+        let it = &self.paths[number];
+        let line = it.comeback.line.as_str();
+        // What the line says of it behind its name.
+        let said = line.split_once(it.uri.as_str());
+        let said = said.map_or("", |(_, why)| why.trim_start_matches(": "));
+        match it.state() {
+            PathState::Connecting if said.is_empty() => Some("it is being connected".into()),
+            PathState::Connecting => Some(alloc::format!("it is being connected again: {said}")),
+            PathState::Failed => Some("failed by hand; restore it".into()),
+            PathState::Lost if said.is_empty() => Some("it is lost".into()),
+            PathState::Lost => Some(said.into()),
+            PathState::Draining | PathState::Live => {
+                let head = &self.volumes[usize::from(volume)].head;
+                head.hindrance(path).map(|why| report::hindered(why).into())
+            }
         }
     }
 

@@ -303,11 +303,12 @@ impl HostEngine {
         self.lament(volume);
     }
 
-    /// Sends a flush that belongs to no I/O; its end is noted in the path.
+    /// Sends a flush that belongs to no I/O; its end is noted in the path. A controller has the
+    /// time of an I/O for it (T12), whoever still waits for it.
     pub(super) fn flush_for_good(&mut self, number: usize, now_ns: u64) {
         let token = (number as u32) << 16 | FAREWELL;
         let path = &mut self.paths[number];
-        path.farewell = Farewell::Out;
+        (path.farewell, path.farewell_ns) = (Farewell::Out, u64::MAX);
         if let PathKind::Device { device, .. } = path.kind {
             let request = device::flush(device, token);
             return self.outputs.push(Output::Device(request));
@@ -316,9 +317,13 @@ impl HostEngine {
         let queue = path.queue.as_mut();
         let given = queue.is_some_and(|queue| queue.submit(&command, now_ns).is_ok());
         let conn = path.conn(Role::Io);
-        match given {
-            true => self.outputs.transmit(conn),
-            false => path.farewell = Farewell::Ended(false),
+        if given {
+            path.farewell_ns = now_ns.saturating_add(self.settings.io_timeout_ns);
+            let until_ns = path.farewell_ns;
+            self.outputs.transmit(conn);
+            self.wake_by(until_ns);
+        } else {
+            path.farewell = Farewell::Ended(false);
         }
     }
 

@@ -45,7 +45,7 @@ impl Path {
     }
 
     /// Whether it is lost, and writes that it had, on any core, may not be durable.
-    fn is_in_doubt(&self) -> bool {
+    pub(super) fn is_in_doubt(&self) -> bool {
         self.phase != Phase::Live && (self.is_unflushed() || self.unheard)
     }
 }

@@ -279,11 +279,12 @@ impl HostEngine {
         }
     }
 
-    /// Marks the I/Os of a path whose time is over; false if there is none.
+    /// Marks the I/Os of a path whose time is over; false if there is none, nor a farewell flush.
     pub(super) fn expire(&mut self, number: usize, now_ns: u64) -> bool {
-        let lane = self.paths[number].lane;
+        let path = &self.paths[number];
+        let lane = path.lane;
         let mut next = lane.oldest_issued();
-        let mut any = false;
+        let mut any = path.farewell.is_out() && path.farewell_ns <= now_ns;
         while let Some(index) = next.filter(|_| next != lane.waiting()) {
             let slot = self.slots.get_mut(index);
             if slot.issued_ns.saturating_add(self.settings.io_timeout_ns) > now_ns {
@@ -296,18 +297,17 @@ impl HostEngine {
         any
     }
 
-    /// When the oldest I/O of a path expires.
+    /// When the oldest I/O of a path expires, or its farewell flush.
     pub(super) fn expiry_ns(&self, path: &Path) -> Option<u64> {
-        let oldest = path
-            .lane
-            .oldest_issued()
-            .filter(|_| path.phase == Phase::Live)?;
-        Some(
-            self.slots
-                .get(oldest)
-                .issued_ns
-                .saturating_add(self.settings.io_timeout_ns),
-        )
+        if path.phase != Phase::Live {
+            return None;
+        }
+        let oldest = path.lane.oldest_issued();
+        let issued_ns = oldest.map(|oldest| self.slots.get(oldest).issued_ns);
+        let io_ns = issued_ns.map(|at_ns| at_ns.saturating_add(self.settings.io_timeout_ns));
+        let out = path.farewell.is_out() && path.farewell_ns < u64::MAX;
+        let farewell_ns = out.then_some(path.farewell_ns);
+        io_ns.into_iter().chain(farewell_ns).min()
     }
 
     /// Where `len` bytes at `offset` of a command's data lie in the arena.

@@ -48,6 +48,7 @@ impl HostEngine {
         self.settle(volume);
         self.read_again(volume, now_ns);
         self.lament(volume);
+        self.take_turns(volume, now_ns);
         self.gone(number, now_ns);
     }
 
@@ -87,7 +88,7 @@ impl HostEngine {
         match role {
             Role::Admin => {
                 self.paths[number].admin = None;
-                self.paths[number].resetting = None;
+                self.set_resetting(number, None);
             }
             Role::Io => {
                 if let Some(queue) = &mut self.paths[number].queue {

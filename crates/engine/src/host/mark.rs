@@ -11,7 +11,7 @@
 //! that only reads and is killed makes its successor wait as well.
 //!
 //! [`HostControl::Marked`]: super::HostControl::Marked
-use super::path::{Phase, Role};
+use super::path::{Path, Phase, Role};
 use super::types::{HostEvent, PathFacts};
 use super::{HostEngine, WriteFailover};
 use alloc::boxed::Box;
@@ -35,6 +35,7 @@ impl HostEngine {
         let it = &mut self.volumes[usize::from(slot.io.volume)];
         slot.until_ns = it.gate_ns;
         it.totals.held_total += 1;
+        it.totals.gated_total += 1;
         self.slots.push(&mut it.gate, index, false);
     }
 
@@ -57,22 +58,57 @@ impl HostEngine {
         }
     }
 
-    /// Core 0: a controller is known; its queues are opened once its bound is marked.
+    /// Core 0: a controller is known; its queues are opened once its bound is marked, and when it
+    /// is its turn.
     pub(super) fn mark_then_find(&mut self, facts: Box<PathFacts>, now_ns: u64) {
         let Some(number) = self.number(facts.volume, facts.path) else {
             return;
         };
+        match self.unmarked_ns(&facts) {
+            None if !self.awaits_turn(number) => self.found(facts, now_ns),
+            unmarked_ns => {
+                let volume = facts.volume;
+                self.paths[number].unmarked = Some(facts);
+                let mark = unmarked_ns.map(|bound_ns| HostEvent::Mark(volume, bound_ns));
+                self.events.extend(mark);
+            }
+        }
+    }
+
+    /// The bound that must be marked before a controller is used, if it isn't yet.
+    fn unmarked_ns(&self, facts: &PathFacts) -> Option<u64> {
         let it = &self.volumes[usize::from(facts.volume)];
         let fenced = it.recovery.write_failover == WriteFailover::Fenced;
         let wanted = it.recovery.marks && it.recovery.enabled && fenced;
         let bound_ns = self.bound_of(facts.volume, &facts.controller);
         let bound_ns = bound_ns.unwrap_or(u64::MAX);
-        if !wanted || bound_ns <= it.marked_ns {
-            return self.found(facts, now_ns);
+        (wanted && bound_ns > it.marked_ns).then_some(bound_ns)
+    }
+
+    /// Whether a path must wait for those before it: at the start the first of a volume's paths
+    /// that can be had says what it is (T31), not the one that was the fastest this time. The
+    /// volume isn't ready before all were tried anyway.
+    fn awaits_turn(&self, number: usize) -> bool {
+        let path = &self.paths[number];
+        let undecided = |it: &Path| {
+            let early = matches!(it.phase, Phase::Unknown | Phase::Learning);
+            it.index < path.index && early && !it.comeback.tried
+        };
+        let ready = self.volumes[usize::from(path.volume)].ready.is_some();
+        !ready && !path.comeback.tried && self.paths_of(path.volume).any(undecided)
+    }
+
+    /// Core 0: a path of a volume was found, or is lost: those behind it may have their turn.
+    pub(super) fn take_turns(&mut self, volume: u16, now_ns: u64) {
+        for path in self.indexes(volume) {
+            let Some(number) = self.number(volume, path) else {
+                continue;
+            };
+            let facts = self.paths[number].unmarked.as_ref();
+            if facts.is_some_and(|facts| self.unmarked_ns(facts).is_none()) {
+                self.find_marked(number, now_ns);
+            }
         }
-        let volume = facts.volume;
-        self.paths[number].unmarked = Some(facts);
-        self.events.push_back(HostEvent::Mark(volume, bound_ns));
     }
 
     /// Core 0: a mark that holds this bound is durable.
@@ -82,14 +118,18 @@ impl HostEngine {
         };
         it.marked_ns = it.marked_ns.max(bound_ns);
         for number in 0..self.paths.len() {
-            let path = &mut self.paths[number];
-            let waits = path.phase == Phase::Learning && path.is_open(Role::Admin);
-            if path.volume == volume
-                && waits
-                && let Some(facts) = path.unmarked.take()
-            {
-                self.mark_then_find(facts, now_ns);
+            if self.paths[number].volume == volume {
+                self.find_marked(number, now_ns);
             }
+        }
+    }
+
+    /// What was put aside of a path is looked at again.
+    fn find_marked(&mut self, number: usize, now_ns: u64) {
+        let path = &mut self.paths[number];
+        let waits = path.phase == Phase::Learning && path.is_open(Role::Admin);
+        if let Some(facts) = path.unmarked.take_if(|_| waits) {
+            self.mark_then_find(facts, now_ns);
         }
     }
 }

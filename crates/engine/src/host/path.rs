@@ -91,9 +91,9 @@ pub(super) struct Path {
     pub unheard: bool,
     /// Changes of data that the lost controller may yet execute (T9).
     pub held: Lane,
-    /// Core 0: what it shows, not used before its bound is marked.
+    /// Core 0: what it shows, not used before its bound is marked and it is its turn.
     pub unmarked: Option<Box<PathFacts>>,
-    /// Core 0: its lost controller is being reset, and must have answered by then.
+    /// Its lost controller is being reset by core 0, and must have answered by then.
     pub resetting: Option<u64>,
     /// Its lost controller was reset: what it had is not executed any more.
     pub proved: bool,
@@ -105,8 +105,9 @@ pub(super) struct Path {
     pub errand: Option<(Step, u32)>,
     /// Its queue was closed in order: it leaves, and doesn't count as lost.
     pub parted: bool,
-    /// The flush before it leaves.
+    /// The flush before it leaves, and when a controller must have answered it.
     pub farewell: Farewell,
+    pub farewell_ns: u64,
     /// It can't be beside another path.
     pub refused: bool,
 }
@@ -205,6 +206,7 @@ impl Path {
             errand: None,
             parted: false,
             farewell: Farewell::None,
+            farewell_ns: u64::MAX,
             refused: false,
         }
     }

@@ -35,11 +35,27 @@ impl HostEngine {
             return false;
         }
         let path = &mut self.paths[number];
-        path.resetting = path.admin.as_mut().and_then(|admin| admin.reset(now_ns));
-        if path.resetting.is_some() {
+        let until_ns = path.admin.as_mut().and_then(|admin| admin.reset(now_ns));
+        if until_ns.is_some() {
+            self.set_resetting(number, until_ns);
             self.touch(number, Role::Admin);
         }
-        self.paths[number].resetting.is_some()
+        until_ns.is_some()
+    }
+
+    /// Core 0: the controller of a path is being reset until then, or is no longer; all cores say
+    /// the same of what they hold.
+    pub(super) fn set_resetting(&mut self, number: usize, until_ns: Option<u64>) {
+        let path = &mut self.paths[number];
+        if core::mem::replace(&mut path.resetting, until_ns) != until_ns {
+            let (volume, path) = (path.volume, path.index);
+            let news = PathNews::Resetting {
+                volume,
+                path,
+                until_ns,
+            };
+            self.events.push_back(HostEvent::Publish(news));
+        }
     }
 
     /// Core 0: the controller of a path has been reset.

@@ -29,6 +29,7 @@ impl HostEngine {
             | PathNews::Broken { volume, path }
             | PathNews::Doubt { volume, path }
             | PathNews::Reset { volume, path }
+            | PathNews::Resetting { volume, path, .. }
             | PathNews::Closed { volume, path, .. } => (*volume, *path),
         };
         let Some(number) = self.number(volume, path) else {
@@ -47,6 +48,7 @@ impl HostEngine {
             PathNews::Broken { .. } => self.lose(number, None, now_ns),
             PathNews::Doubt { .. } => self.doubt(number, now_ns),
             PathNews::Reset { .. } => self.proved(number, now_ns),
+            PathNews::Resetting { until_ns, .. } => self.paths[number].resetting = until_ns,
             PathNews::Closed { unflushed, .. } if core_0 => {
                 self.paths[number].unflushed_elsewhere |= unflushed;
                 let comeback = &mut self.paths[number].comeback;
@@ -222,6 +224,9 @@ impl HostEngine {
                 true => super::HoldReason::UncleanStop(it.gate_ns),
                 false => self.reason(volume, slot.path, slot.until_ns),
             }),
+            gated: gated().count() as u32,
+            gated_since_ns: gated().map(|slot| slot.started_ns).min(),
+            gate_until_ns: (it.gate_ns > 0).then_some(it.gate_ns),
             behind: self.slots.of(&it.behind).count() as u32,
             queued: queued().count() as u32,
             queued_since_ns: queued().map(|slot| slot.started_ns).min(),

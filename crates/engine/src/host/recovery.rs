@@ -111,6 +111,13 @@ pub struct HoldStats {
     pub held_since_ns: Option<u64>,
     /// What that one waits for.
     pub reason: Option<HoldReason>,
+    /// Of the held ones, those that wait for the end of what the engine before this one had sent.
+    pub gated: u32,
+    /// When the oldest of these was submitted, ns.
+    pub gated_since_ns: Option<u64>,
+    /// Until when changes of data wait for that, ns; `None`: they don't, `u64::MAX`: nothing bounds
+    /// it.
+    pub gate_until_ns: Option<u64>,
     /// Changes of data that wait behind an overlapping one.
     pub behind: u32,
     /// I/Os that wait for a usable path.
@@ -127,6 +134,8 @@ pub struct HoldStats {
     pub proved_total: u64,
     /// Of those, ended because the bound had passed.
     pub bounded_total: u64,
+    /// Of those, because the engine before this one did not stop cleanly.
+    pub gated_total: u64,
     /// Longest hold that has ended, ns.
     pub held_ns_max: u64,
     /// Moves to another path so far.

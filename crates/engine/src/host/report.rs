@@ -6,7 +6,8 @@ use alloc::format;
 use alloc::string::String;
 use core::fmt::Write;
 use nvme::host::{HostError, NamespaceInfo};
-use volume::Conflict;
+use policy::Ana;
+use volume::{Conflict, Hindrance};
 
 /// The line of an event, from its reason.
 pub(super) fn line(volume: &str, path: &Path, core: u16, why: &str) -> String {
@@ -121,6 +122,28 @@ pub(super) fn unflushed() -> &'static str {
      check the data if the target lost power"
 }
 
+/// A lost path that can't leave without losing what it had cached (T13).
+pub(super) fn in_doubt(path: &Path) -> String {
+    let uri = &path.uri;
+    format!(
+        "{uri} was lost with acknowledged writes that were never flushed: wait until it is back, \
+         or force it; the next flush of its volume will fail then"
+    )
+}
+
+/// Why a live path takes no I/O.
+pub(super) fn hindered(why: Hindrance) -> &'static str {
+    match why {
+        Hindrance::Disabled => "its queue has failed",
+        Hindrance::Draining => "it gets nothing new; restore it",
+        Hindrance::Pending => "its ANA state is in doubt and is being read again",
+        Hindrance::Stale => "it shows another size than other paths and is being read again",
+        Hindrance::Ana(Ana::Inaccessible) => "its ANA state is inaccessible; see the target",
+        Hindrance::Ana(Ana::PersistentLoss) => "its ANA state is persistent-loss; see the target",
+        Hindrance::Ana(_) => "its ANA state is changing",
+    }
+}
+
 /// An I/O that a controller calls out of range.
 pub(super) fn past_end(offset: u64, length: u32, bytes: u64) -> String {
     format!(
@@ -129,9 +152,9 @@ pub(super) fn past_end(offset: u64, length: u32, bytes: u64) -> String {
     )
 }
 
-/// A path that came back as something else.
+/// A path that came back, or was read again, as something else (T32).
 pub(super) fn not_the_same(why: Conflict) -> String {
-    format!("no longer what it was: {why}")
+    format!("no longer what it was: {}", volume::Changed(why))
 }
 
 /// Fewer queues than cores.

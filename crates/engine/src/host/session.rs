@@ -268,6 +268,7 @@ impl HostEngine {
         path.facts = Some(facts);
         if first {
             self.connect(number, now_ns);
+            self.take_turns(volume, now_ns);
         } else {
             self.release(volume, now_ns);
         }
@@ -283,6 +284,7 @@ impl HostEngine {
                     self.refresh(self.paths[number].volume);
                     return true;
                 }
+                Err(refused) if refused.other == index => report::not_the_same(refused.why),
                 Err(refused) => {
                     let volume = self.paths[number].volume;
                     let other = &self.paths[self.volumes[usize::from(volume)].place(refused.other)];

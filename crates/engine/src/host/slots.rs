@@ -254,6 +254,11 @@ impl Slots {
         }
     }
 
+    /// The last I/O of `lane`.
+    pub(super) fn last(&self, lane: &Lane) -> Option<&Slot> {
+        some(lane.tail).map(|index| self.get(index))
+    }
+
     /// The first waiting I/O of `lane` was given to the queue.
     pub(super) fn issued(&mut self, lane: &mut Lane) {
         lane.waiting = self.table[lane.waiting as usize].next;

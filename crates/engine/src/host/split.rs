@@ -275,8 +275,12 @@ impl HostEngine {
         }
         let (whole, cursor, carrying, helpers) =
             (split.whole, split.cursor, split.carrying, split.helpers);
-        let limits = self.limits(whole.volume)?;
         let offset = whole.offset + u64::from(cursor);
+        let Some(limits) = self.cut_limits(whole.volume) else {
+            // Its volume was removed, and nothing can carry the rest.
+            self.splits.of(index).failed = Some((offset, Outcome::Stopped));
+            return None;
+        };
         let piece = part(&whole, cursor, cut(&limits, whole.op, offset, left));
         if !carrying {
             self.splits.of(index).carrying = true;
@@ -299,6 +303,12 @@ impl HostEngine {
         self.splits.of(index).helpers += 1;
         self.splits.helpers += 1;
         Some((helper, piece))
+    }
+
+    /// What I/O is cut to: also in a volume that is being removed, whose I/O is still under way.
+    fn cut_limits(&self, volume: u16) -> Option<IoLimits> {
+        let head = &self.volumes[usize::from(volume)].head;
+        self.limits(volume).or_else(|| head.limits())
     }
 
     /// A piece has ended for good; or a part of one that was cut again.
@@ -346,7 +356,7 @@ impl HostEngine {
     /// Cuts what was cut for wider paths, or not at all; true: it must wait behind others first.
     fn recut(&mut self, index: u32) -> bool {
         let io = self.slots.get(index).io;
-        let Some(limits) = self.limits(io.volume) else {
+        let Some(limits) = self.cut_limits(io.volume) else {
             return false;
         };
         let course = &self.slots.get(index).course;

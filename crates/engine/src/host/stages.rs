@@ -7,7 +7,7 @@
 use super::change::{Job, Stage, What};
 use super::path::{Farewell, Link, Phase, Role};
 use super::types::HostEvent;
-use super::{HostEngine, VACANT};
+use super::{HostEngine, VACANT, report};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -90,6 +90,12 @@ impl HostEngine {
                     "{}: I/O is still in flight on it; it stays draining",
                     path.uri
                 );
+                self.answer(job, Err(why));
+                return true;
+            }
+            Stage::Leave | Stage::Flush if lost && !job.force && path.is_in_doubt() => {
+                let why = report::in_doubt(path);
+                self.order(job, What::Use, now_ns);
                 self.answer(job, Err(why));
                 return true;
             }

@@ -184,7 +184,7 @@ impl HostEngine {
         if !path.lane.is_empty() {
             return;
         }
-        if path.resetting.is_some() {
+        if path.resetting.is_some() && path.admin.is_some() {
             return self.close(number, Role::Admin, true, now_ns);
         }
         match (path.phase, path.link(Role::Admin)) {

@@ -394,6 +394,15 @@ pub enum PathNews {
         /// Path.
         path: PathIndex,
     },
+    /// From core 0, after `Lost`: its controller is being reset, until then; or no longer.
+    Resetting {
+        /// Volume index.
+        volume: u16,
+        /// Path.
+        path: PathIndex,
+        /// When core 0 gives that up, ns.
+        until_ns: Option<u64>,
+    },
     /// From core 0: a change of paths or volumes.
     Order(Box<Order>),
     /// To core 0: the sender has done what it was ordered.

@@ -151,6 +151,8 @@ impl HostEngine {
         let slot = self.slots.get_mut(index);
         slot.placed_ns = now_ns;
         slot.until_ns = until_ns;
+        let before = self.slots.last(&self.volumes[volume].queue);
+        debug_assert!(before.is_none_or(|it| it.until_ns <= until_ns));
         self.slots
             .push(&mut self.volumes[volume].queue, index, false);
         self.wake_by(until_ns);
@@ -287,7 +289,9 @@ impl HostEngine {
         }
     }
 
-    /// When the first wait of any I/O is over.
+    /// When the first wait of any I/O is over. Whoever is put into a queue comes last there and has
+    /// the same patience as those before, counted from now: so the first one's ends first. The
+    /// other lanes are looked at whole.
     pub(super) fn waits_timeout(&self) -> Option<u64> {
         let queues = self.volumes.iter().map(|it| &it.queue);
         let queued = queues.filter_map(|lane| Some(self.slots.get(lane.front()?).until_ns));

@@ -9,6 +9,8 @@ mod ends;
 mod errors;
 mod hostile;
 mod pressure;
+mod removal;
+mod resize;
 mod rig;
 
 use common::{BLOCK, MS, SECOND, fill};

@@ -110,6 +110,39 @@ fn t06_requests_beyond_those_in_flight_are_read_when_the_answers_are_out() {
     assert_eq!(plain.replies(&rig).len(), 100);
 }
 
+/// Requests that fail and clients that go while they stand in the line for slots: the engine
+/// asserts that it never is longer than there can be requests.
+#[test]
+fn t06_the_line_for_slots_is_bounded_whoever_comes_and_goes() {
+    let mut setup = Setup::default();
+    (setup.export.clients_max, setup.export.requests_max) = (4, 4);
+    setup.host.io_max = 2;
+    let mut rig = Rig::ready(setup);
+    rig.world.nodes[TARGET].disks[0].delay_ns = MS;
+    for round in 0..60_u64 {
+        let clients: Vec<usize> = (0..4).map(|_| rig.connect(config(4))).collect();
+        for &client in &clients {
+            for token in 0..4 {
+                let kind = [Kind::Write, Kind::Read][(round + u64::from(token)) as usize % 2];
+                let request = Request::new(token, kind, u64::from(token) * 65536, 65536);
+                rig.submit(client, request, &[1; 65536]);
+            }
+        }
+        rig.pass(round * 137_000 % (5 * MS));
+        for (n, &client) in (0_u64..).zip(&clients) {
+            match (round + n) % 3 {
+                0 => rig.clients.borrow_mut().leave(client),
+                _ => rig.clients.borrow_mut().reset(client),
+            }
+        }
+        rig.until(SECOND, |rig| {
+            clients.iter().all(|&client| rig.is_closed(client))
+        });
+        rig.until(SECOND, |rig| rig.engine.borrow().counters(0).clients == 0);
+    }
+    rig.at_rest();
+}
+
 /// What a client that stops in the middle of a write of `len` bytes has said.
 fn half_a_write(rig: &mut Rig, len: u32) -> Plain {
     let mut plain = rig.connect_plain();

@@ -36,17 +36,33 @@ impl Report<'_> {
         let reason = held.and_then(|(_, core, stats)| Some(words(stats.reason?, core.now_ns)));
         let (reason, until) = reason.unzip();
         let queued = self.oldest(volume, |stats| stats.queued_since_ns);
+        let unclean_stop = self.unclean_stop(volume);
         json!({
             "held": self.sum(volume, |stats| stats.held.into()),
             "held_age_ns": held.map(|(age_ns, ..)| age_ns),
             "held_reason": reason,
             "held_until_in_ns": until.flatten(),
+            "unclean_stop": unclean_stop,
             "behind": self.sum(volume, |stats| stats.behind.into()),
             "queued": self.sum(volume, |stats| stats.queued.into()),
             "queued_age_ns": queued.map(|(age_ns, ..)| age_ns),
             "delayed": self.sum(volume, |stats| stats.delayed.into()),
             "flushes": self.sum(volume, |stats| stats.flushes.into()),
         })
+    }
+
+    /// Writes that wait because the engine before this one did not stop cleanly; none while that is
+    /// over. They are among the held ones.
+    fn unclean_stop(&self, volume: u16) -> Option<Value> {
+        let gates = self.holds(volume);
+        let gates = gates.filter_map(|(core, stats)| Some((core.now_ns, stats.gate_until_ns?)));
+        let (now_ns, until_ns) = gates.max_by_key(|(_, until_ns)| *until_ns)?;
+        let oldest = self.oldest(volume, |stats| stats.gated_since_ns);
+        Some(json!({
+            "held": self.sum(volume, |stats| stats.gated.into()),
+            "held_age_ns": oldest.map(|(age_ns, ..)| age_ns),
+            "until_in_ns": left(now_ns, until_ns),
+        }))
     }
 
     /// What failing paths have led to so far.
@@ -74,6 +90,7 @@ impl Report<'_> {
             "held_total": self.sum(volume, |stats| stats.held_total),
             "held_proved_total": self.sum(volume, |stats| stats.proved_total),
             "held_bounded_total": self.sum(volume, |stats| stats.bounded_total),
+            "held_unclean_stop_total": self.sum(volume, |stats| stats.gated_total),
             "held_ns_max": longest,
             "flushes_failed": self.sum(volume, |stats| stats.flushes_failed),
             "flush_failed": failed,
@@ -83,7 +100,7 @@ impl Report<'_> {
 
 /// The word of a reason, and in how many ns it ends at the latest, if that is known.
 fn words(reason: HoldReason, now_ns: u64) -> (&'static str, Option<u64>) {
-    let left = |until_ns: u64| (until_ns < u64::MAX).then(|| until_ns.saturating_sub(now_ns));
+    let left = |until_ns| left(now_ns, until_ns);
     match reason {
         HoldReason::Resetting(until_ns) => ("resetting", left(until_ns)),
         HoldReason::Closing => ("closing", None),
@@ -91,4 +108,9 @@ fn words(reason: HoldReason, now_ns: u64) -> (&'static str, Option<u64>) {
         HoldReason::Unbounded => ("unbounded", None),
         HoldReason::UncleanStop(until_ns) => ("unclean-stop", left(until_ns)),
     }
+}
+
+/// How long it is until then; `None`: for ever.
+fn left(now_ns: u64, until_ns: u64) -> Option<u64> {
+    (until_ns < u64::MAX).then(|| until_ns.saturating_sub(now_ns))
 }

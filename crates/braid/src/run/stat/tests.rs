@@ -10,7 +10,8 @@ fn volume() -> Value {
         "name": "v0", "state": "degraded", "policy": "weighted-latency",
         "paths": [{
             "path": 7, "uri": "nvme-tcp://127.0.0.1:4420/nqn.2026-01.org.braid:target",
-            "state": "connecting", "ana_state": "non-optimized", "cntlid": 65_519,
+            "state": "connecting", "hindrance": "can't connect: connection refused",
+            "ana_state": "non-optimized", "cntlid": 65_519,
             "groups": {"read": group, "write": group, "other": group},
             "inflight": 1024, "reads": 123_456_789, "writes": 1, "others": 0,
             "bytes_read": 1_099_511_627_775_u64, "bytes_written": 4096, "errors": 12,
@@ -22,7 +23,7 @@ fn volume() -> Value {
         }],
         "waiting": {
             "held": 3, "held_age_ns": 4_200_000_000_u64, "held_reason": "bound",
-            "held_until_in_ns": 10_800_000_000_u64, "behind": 1, "queued": 2,
+            "held_until_in_ns": 10_800_000_000_u64, "unclean_stop": null, "behind": 1, "queued": 2,
             "queued_age_ns": 1_000_000, "delayed": 4, "flushes": 1,
         },
         "failover": {
@@ -39,6 +40,7 @@ v0: degraded, weighted-latency
   7  nvme-tcp://127.0.0.1:4420/nqn.2026-01.org.braid:target
      connecting, non-optimized, controller 65519, 1,024 in flight, 12 failed, 3
      waited for room
+     unused: can't connect: connection refused
            I/Os     bytes  chosen  weight  smoothed  score  samples  ignored
    read   123 M  1.00 TiB  1.00 M     100   30.0 ms  123 M   18.4 M     1000
    write      1  4.00 KiB  1.00 M     100   30.0 ms  123 M   18.4 M     1000
@@ -105,4 +107,23 @@ fn every_reason_has_its_words() {
         let text = reason(&word.into(), Some(1_000_000_000));
         assert!(text.contains(part), "{text}");
     }
+}
+
+#[test]
+fn what_waits_for_an_earlier_engine_has_a_count_an_age_and_an_end() {
+    let mut one = volume();
+    let mut shown = |unclean_stop: Value| {
+        one["waiting"]["unclean_stop"] = unclean_stop;
+        let mut text = String::new();
+        show(&mut text, &json!({"volumes": [one]})).unwrap();
+        text.split_whitespace().collect::<Vec<_>>().join(" ")
+    };
+    let text = shown(json!({
+        "held": 2, "held_age_ns": 1_500_000_000_u64, "until_in_ns": 9_000_000_000_u64,
+    }));
+    let part = "after the unclean stop of the engine before this one writes wait for 9.00 s more: \
+                2 writes, the oldest for 1.50 s;";
+    assert!(text.contains(part), "{text}");
+    let text = shown(json!({"held": 0, "held_age_ns": null, "until_in_ns": null}));
+    assert!(text.contains("wait without a bound: 0 writes;"), "{text}");
 }
