@@ -135,7 +135,9 @@ impl Rig {
 
     /// The state file of this kind, and what it holds.
     fn kept(&self, kind: &str) -> (PathBuf, Value) {
-        let all = std::fs::read_dir(self.path("state/braid")).unwrap();
+        let Ok(all) = std::fs::read_dir(self.path("state/braid")) else {
+            return Default::default(); // nothing was kept yet
+        };
         let mut all = all.map(|entry| entry.unwrap().path());
         let is_it = |path: &PathBuf| {
             let name = path.file_name().unwrap().to_string_lossy().into_owned();
