@@ -400,6 +400,10 @@ impl Machine for HostEngine {
         self.touch(number, role);
     }
 
+    fn handle_look(&mut self, busy_ns: u64) {
+        self.looked(busy_ns);
+    }
+
     fn handle_bytes(&mut self, conn: ConnId, bytes: &[u8], now_ns: u64) -> usize {
         let (number, role) = path::of(conn);
         let path = &mut self.paths[number];
@@ -590,11 +594,5 @@ impl HostEngine {
                 self.wake_ns = self.wake_ns.min(path.timeout_ns().unwrap_or(u64::MAX));
             }
         }
-    }
-
-    /// There is a deadline at `at_ns`.
-    #[inline]
-    fn wake_by(&mut self, at_ns: u64) {
-        self.wake_ns = self.wake_ns.min(at_ns);
     }
 }

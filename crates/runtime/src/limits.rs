@@ -50,3 +50,5 @@ pub const ACCEPT_PAUSE_NS: u64 = 100_000_000;
 pub const STRIPE_BYTES: usize = 64 << 10;
 /// Stripes of a memory device; larger devices have larger stripes.
 pub const STRIPES_MAX: u64 = 128 << 10;
+/// A wait that took longer was a sleep, and not only a call.
+pub const SLEEP_NS: u64 = 10_000;

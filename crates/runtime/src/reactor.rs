@@ -153,17 +153,26 @@ where
             if self.stopping && self.is_drained() {
                 break;
             }
+            let waits_ns = os::now_ns();
             self.wait().map_err(|source| RuntimeError::Loop {
                 name: self.name.clone(),
                 source: source.into(),
             })?;
-            self.now_ns = os::now_ns();
+            self.look(waits_ns);
             self.reap();
             self.timers();
         }
         self.stats.enters = self.ring.enters();
         self.stats.wakeups = sleeps().saturating_sub(slept_before);
         Ok((self.machine, self.stats))
+    }
+
+    /// A new time, after a wait that began at `waits_ns`.
+    fn look(&mut self, waits_ns: u64) {
+        let now_ns = os::now_ns();
+        let busy_ns = busy_ns(self.now_ns, waits_ns, now_ns);
+        self.machine.handle_look(busy_ns);
+        self.now_ns = now_ns;
     }
 
     /// An extent of a span.
@@ -424,6 +433,15 @@ fn ring(config: &ReactorConfig, connections: u32) -> Result<Ring, RuntimeError> 
     Ring::new(&ring, arena).map_err(|error| RuntimeError::ring(&config.name, error))
 }
 
+/// For how long nobody looked, at `now_ns`, after a look at `last_ns` and a wait from `waits_ns`
+/// on. What ends a sleep is seen at once.
+fn busy_ns(last_ns: u64, waits_ns: u64, now_ns: u64) -> u64 {
+    if now_ns.saturating_sub(waits_ns) > SLEEP_NS {
+        return 0;
+    }
+    now_ns.saturating_sub(last_ns)
+}
+
 /// How often this thread gave its CPU away to wait, as the system counts it. 0 where /proc isn't
 /// there.
 fn sleeps() -> u64 {
@@ -513,6 +531,18 @@ mod tests {
         assert_eq!(reactor.next_timeout(), Some(end_ns));
         reactor.now_ns = end_ns;
         assert!(reactor.is_drained());
+    }
+
+    #[test]
+    fn a_busy_loop_says_how_late_it_looks_and_a_sleeper_is_not_late() {
+        let look_ns = 1_000_000_000;
+        assert_eq!(
+            busy_ns(look_ns, look_ns + 700_000, look_ns + 701_000),
+            701_000
+        );
+        assert_eq!(busy_ns(look_ns, look_ns + 700_000, look_ns + 900_000), 0);
+        // Clocks of two calls may be the same, and never go back.
+        assert_eq!(busy_ns(look_ns, look_ns, look_ns), 0);
     }
 
     #[test]

@@ -53,6 +53,7 @@ fn plan(ms: u64) -> Plan {
         hosts: vec![HostPlan {
             cpus: 8,
             nodes: 1,
+            io_ns: 0,
             busy_run_ns: 0,
             busy_stall_ns: 0,
         }],

@@ -10,8 +10,8 @@
 //! thing has a random sequence of its own, so two policies meet the same luck.
 //!
 //! # Limits
-//! All in [`limits`]. Not modelled: what a CPU spends on an I/O, merging of requests, TCP, and
-//! caches of drives except read-ahead.
+//! All in [`limits`]. Not modelled: merging of requests, TCP, and caches of drives except
+//! read-ahead.
 #![no_std]
 #![forbid(unsafe_code)]
 extern crate alloc;

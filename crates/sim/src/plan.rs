@@ -118,6 +118,9 @@ pub struct HostPlan {
     pub busy_run_ns: u64,
     /// Mean length of a stall: nothing is noticed and nothing is issued meanwhile.
     pub busy_stall_ns: u64,
+    /// What a CPU spends on an I/O. It looks for ends, handles all it finds, and looks again; what
+    /// it does for them leaves late too.
+    pub io_ns: u64,
 }
 
 /// Jobs of one kind.

@@ -55,6 +55,7 @@ fn plan(paths: usize, jobs: Vec<JobPlan>) -> Plan {
         hosts: vec![HostPlan {
             cpus: 2,
             nodes: 1,
+            io_ns: 0,
             busy_run_ns: 0,
             busy_stall_ns: 0,
         }],

@@ -60,6 +60,8 @@ struct Slot {
     ticket: policy::Ticket,
     /// Its end was not noticed: since when its CPU was away.
     back_ns: Option<u64>,
+    /// So much later it leaves: its CPU has other I/Os to handle first.
+    late_ns: u64,
 }
 
 /// A path's link, as it is now.

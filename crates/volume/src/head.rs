@@ -90,6 +90,8 @@ pub struct Head {
     ana_use: Option<AnaUse>,
     /// A window has closed: weights are due at the end of the turn.
     weigh: bool,
+    /// By how much an end may have been noticed late.
+    gap_ns: u64,
 }
 
 impl Head {
@@ -119,6 +121,7 @@ impl Head {
             standing,
             ana_use: None,
             weigh: false,
+            gap_ns: 0,
         }
     }
 
@@ -365,6 +368,12 @@ impl Head {
         self.views[usize::from(path.0)].in_flight_elsewhere = in_flight;
     }
 
+    /// What ends from now on may have been so much quicker than it looks: this core was busy.
+    #[inline]
+    pub fn set_gap(&mut self, gap_ns: u64) {
+        self.gap_ns = gap_ns;
+    }
+
     /// The path for one I/O, or `None` when none is usable.
     #[inline]
     pub fn select(&mut self, request: &Request) -> Option<PathIndex> {
@@ -432,7 +441,7 @@ impl Head {
             ended,
             now_ns,
             ticket,
-            gap_ns: 0,
+            gap_ns: self.gap_ns,
         };
         let noted = self.selector.complete(&done);
         self.weigh |= noted.weigh;

@@ -34,6 +34,7 @@ stories![
     "open",
     "htail",
     "cores",
+    "cpu",
     "mirror",
     "ta1",
     "ta2",

@@ -53,6 +53,7 @@ fn world(set: &str, number: usize, random: &mut Random) -> Scenario {
     plan.hosts.push(HostPlan {
         cpus: 1 << random.up_to(4),
         nodes: 1,
+        io_ns: 0,
         busy_run_ns: if busy { 500_000 } else { 0 },
         busy_stall_ns: if busy {
             between(random, 500_000, 3_000_000)

@@ -85,6 +85,7 @@ struct Host {
     cpus: usize,
     nodes: usize,
     busy_run_us: u64,
+    io_us: u64,
     busy_stall_us: u64,
 }
 
@@ -95,6 +96,7 @@ impl Default for Host {
             cpus: 8,
             nodes: 1,
             busy_run_us: 0,
+            io_us: 0,
             busy_stall_us: 0,
         }
     }
@@ -386,12 +388,7 @@ fn build(name: &str, file: File) -> anyhow::Result<Scenario> {
         file.host.hosts
     );
     for host in 0..file.host.hosts {
-        plan.hosts.push(HostPlan {
-            cpus: file.host.cpus,
-            nodes: file.host.nodes,
-            busy_run_ns: file.host.busy_run_us.saturating_mul(1000),
-            busy_stall_ns: file.host.busy_stall_us.saturating_mul(1000),
-        });
+        plan.hosts.push(host_plan(&file.host));
         let here = file
             .job
             .iter()
@@ -412,6 +409,16 @@ fn build(name: &str, file: File) -> anyhow::Result<Scenario> {
         step_ns: file.step_ms.map(|ms| ms.saturating_mul(1_000_000)),
         figures: file.figures,
     })
+}
+
+fn host_plan(host: &Host) -> HostPlan {
+    HostPlan {
+        cpus: host.cpus,
+        nodes: host.nodes,
+        io_ns: host.io_us.saturating_mul(1000),
+        busy_run_ns: host.busy_run_us.saturating_mul(1000),
+        busy_stall_ns: host.busy_stall_us.saturating_mul(1000),
+    }
 }
 
 fn path_plan(path: &Path, device: usize) -> anyhow::Result<PathPlan> {

@@ -81,6 +81,14 @@ impl HostEngine {
         }
     }
 
+    /// Nobody looked for `busy_ns`. What ends now is late twice: when its command left, and when
+    /// its end was seen.
+    pub(super) fn looked(&mut self, busy_ns: u64) {
+        for volume in &mut self.volumes {
+            volume.head.set_gap(busy_ns.saturating_mul(2));
+        }
+    }
+
     /// All paths with their numbers, which are the same on every core and below
     /// [`HostEngine::with_room`]'s.
     pub fn places(&self) -> impl Iterator<Item = (usize, u16, PathIndex)> {

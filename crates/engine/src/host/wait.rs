@@ -36,6 +36,12 @@ pub(super) fn range(io: &Io) -> Option<Range> {
 }
 
 impl HostEngine {
+    /// There is a deadline at `at_ns`.
+    #[inline]
+    pub(super) fn wake_by(&mut self, at_ns: u64) {
+        self.wake_ns = self.wake_ns.min(at_ns);
+    }
+
     /// An attempt has ended, and not well; or well, of a write that others wait for.
     #[cold]
     pub(super) fn dispose(&mut self, number: usize, index: u32, outcome: Outcome, now_ns: u64) {

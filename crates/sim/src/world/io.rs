@@ -79,6 +79,8 @@ impl World<'_> {
 
     fn send(&mut self, index: u32, path: usize) {
         let slot = &mut self.slots[index as usize];
+        let core = &self.hosts[usize::from(slot.host)].cores[usize::from(slot.cpu)];
+        slot.late_ns = core.cpu.behind_ns(self.now_ns);
         slot.path = path as u8;
         slot.placed = true;
         slot.placed_ns = self.now_ns;
@@ -95,7 +97,7 @@ impl World<'_> {
         }
         let data = if slot.write { slot.bytes } else { 0 };
         let passed_ns = link.out.admit(COMMAND_BYTES + data, self.now_ns);
-        let mut late_ns = link.delay_ns;
+        let mut late_ns = link.delay_ns + slot.late_ns;
         if plan.jitter_ns > 0 {
             late_ns += link.random.up_to(plan.jitter_ns);
         }
@@ -208,6 +210,7 @@ impl World<'_> {
             slot.back_ns = slot.back_ns.or(Some(away_ns));
             return self.queue.push(free_ns, Event::End(io));
         }
+        host.cores[usize::from(slot.cpu)].cpu.work(self.now_ns);
         self.leave(io.slot, Ended::Good);
         let path = usize::from(slot.path);
         if slot.parent == NONE {
@@ -238,8 +241,8 @@ impl World<'_> {
             return;
         }
         // A copy was never selected; what it took says nothing about reads.
-        let selector = host.cores[usize::from(slot.cpu)].selector.as_mut();
-        let Some(selector) = selector.filter(|_| slot.parent == NONE) else {
+        let super::Core { selector, cpu, .. } = &mut host.cores[usize::from(slot.cpu)];
+        let Some(selector) = selector.as_mut().filter(|_| slot.parent == NONE) else {
             return;
         };
         let done = Completion {
@@ -249,7 +252,9 @@ impl World<'_> {
             ended,
             now_ns: self.now_ns,
             ticket: slot.ticket,
-            gap_ns: self.now_ns - slot.back_ns.unwrap_or(self.now_ns),
+            gap_ns: slot
+                .back_ns
+                .map_or(0, |since| cpu.gap_ns(since, self.now_ns)),
         };
         if selector.complete(&done).weigh {
             selector.weigh();

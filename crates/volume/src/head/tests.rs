@@ -431,3 +431,22 @@ fn t38_a_path_that_comes_in_anothers_place_begins_anew() {
         assert!(head.is_usable() && (0..3).all(|path| head.in_flight(PathIndex(path)) == 0));
     }
 }
+
+/// An end that was noticed late says less about its path than the clock.
+#[test]
+fn a_late_look_teaches_soonest_no_distance() {
+    let base_ns = |gap_ns| {
+        let mut head = head(1, Policy::Soonest);
+        for (n, latency_ns) in (0_u64..).zip([100_000, 900_000, 900_000, 900_000]) {
+            let path = head.select(&request(n)).unwrap();
+            let ticket = head.ticket();
+            head.set_gap(if n == 0 { 0 } else { gap_ns });
+            let now_ns = 1_000_000 * (n + 1);
+            head.complete(path, Group::Read, Outcome::Done, latency_ns, now_ns, ticket);
+        }
+        let forecast = head.forecast(&request(9), PathIndex(0)).unwrap();
+        forecast.base_ns
+    };
+    assert_eq!(base_ns(800_000), 100_000);
+    assert!(base_ns(0) > 150_000, "{}", base_ns(0));
+}
