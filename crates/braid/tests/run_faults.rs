@@ -146,6 +146,26 @@ fn check_tells_of_lost_paths_and_of_its_own_misuse() {
         pair.ask(&["target", "drop", "--port", port], "t.sock");
     };
     comes(0);
+    // Live, and of no use.
+    let ana = |state: &str| {
+        let state = format!("ana={state}");
+        pair.ask(&["target", "set", "--port", "2", &state], "t.sock");
+    };
+    ana("inaccessible");
+    comes(1);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_braid"));
+    let command = command
+        .arg("check")
+        .arg("--socket")
+        .arg(pair.path("c.sock"));
+    let text = String::from_utf8(command.output().unwrap().stdout).unwrap();
+    assert!(text.contains(": its ANA state is inaccessible"), "{text}");
+    let volume = &pair.ask(&["stat"], "c.sock")["volumes"][0];
+    let path = &volume["paths"][1];
+    assert_eq!(path["state"], "live");
+    assert!(path["hindrance"].is_string() && volume["paths"][0]["hindrance"].is_null());
+    ana("non-optimized");
+    comes(0);
     refuse("1", "1h");
     comes(1);
     refuse("2", "1h");

@@ -39,8 +39,10 @@ pub enum Expected {
 /// What is wrong with a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mismatch {
-    /// There is no stamp.
+    /// There is no stamp, where this run has written one.
     NoStamp,
+    /// There is no stamp, and this run has written none.
+    NeverStamped,
     /// The stamp belongs to another address.
     Address {
         /// Which.
@@ -63,6 +65,10 @@ impl fmt::Display for Mismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoStamp => f.write_str("no stamp: something else is there"),
+            Self::NeverStamped => f.write_str(
+                "no stamp: this was never written with --verify, or something else has overwritten \
+                 it; run --rw write --verify first (mem: is new at each start)",
+            ),
             Self::Address { found } => write!(f, "holds the block of byte {found}"),
             Self::Run => f.write_str("holds a block of an earlier run: a write was lost"),
             Self::Sequence { found, expected } => {
@@ -100,7 +106,10 @@ impl Stamps {
     /// The first thing that is wrong.
     pub fn check(self, block: &[u8], address: u64, expected: Expected) -> Result<(), Mismatch> {
         if u64_at(block, 0) != MAGIC {
-            return Err(Mismatch::NoStamp);
+            return Err(match expected {
+                Expected::AnyRun => Mismatch::NeverStamped,
+                Expected::Sequence(_) => Mismatch::NoStamp,
+            });
         }
         if u32_at(block, CRC_AT) != checksum(block) {
             return Err(Mismatch::Damaged);
@@ -260,6 +269,11 @@ mod tests {
         let expected = Expected::Sequence(3);
         let check = |bytes: &[u8]| STAMPS.check(bytes, 4096, expected).unwrap_err();
         assert_eq!(check(&[0; 512]), Mismatch::NoStamp);
+        let unwritten = STAMPS.check(&[0; 512], 4096, Expected::AnyRun).unwrap_err();
+        assert!(
+            unwritten.to_string().contains("never written"),
+            "{unwritten}"
+        );
         assert_eq!(check(&block(8192, 3)), Mismatch::Address { found: 8192 });
         assert_eq!(
             check(&block(4096, 2)),
@@ -281,7 +295,7 @@ mod tests {
             bad[at] ^= 0x10;
             let found = STAMPS.check(&bad, 4096, Expected::AnyRun);
             assert!(
-                matches!(found, Err(Mismatch::Damaged | Mismatch::NoStamp)),
+                matches!(found, Err(Mismatch::Damaged | Mismatch::NeverStamped)),
                 "byte {at}"
             );
         }

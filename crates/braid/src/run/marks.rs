@@ -137,6 +137,19 @@ impl Marks {
         self.write()
     }
 
+    /// The paths of a volume are others now: its mark, if there is one, names these.
+    ///
+    /// # Errors
+    /// The file can't be written.
+    pub fn keep_paths(&mut self, volume: &Volume) -> anyhow::Result<()> {
+        let now = uris(volume);
+        match self.map.get_mut(&volume.name) {
+            Some(mark) if !same(&mark.paths, &now) => mark.paths = now,
+            _ => return Ok(()),
+        }
+        self.write()
+    }
+
     /// All I/O of a volume has ended; but what an earlier engine left may not be over.
     ///
     /// # Errors
@@ -200,6 +213,32 @@ mod tests {
             |uris: &[&str]| -> Vec<String> { uris.iter().map(|uri| uri.to_string()).collect() };
         assert!(same(&of(&["a", "b"]), &of(&["b", "a"])));
         assert!(!same(&of(&["a", "b"]), &of(&["a"])));
+    }
+
+    #[test]
+    fn a_mark_names_the_paths_as_they_are_when_the_engine_is_killed() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("marks.json");
+        let text = "[[volume]]\nname = \"v0\"\n[[volume.path]]\nuri = \"mem:1MiB\"\n";
+        let volume = |more: &str| {
+            let config = crate::run::config::tests::parsed(&format!("{text}{more}"));
+            config.volumes[0].clone()
+        };
+        let (before, now) = (volume(""), volume("[[volume.path]]\nuri = \"mem:2MiB\"\n"));
+        let said = || {
+            let marks = Marks::read(path.clone()).unwrap();
+            let line = marks.in_words(&now);
+            line.map(|line| line.contains("its paths were others then"))
+        };
+        let mut marks = Marks::read(path.clone()).unwrap();
+        marks.keep_paths(&now).unwrap();
+        assert_eq!(said(), None, "none is made");
+        marks.keep(&before, 60_000_000_000).unwrap();
+        assert_eq!(said(), Some(true));
+        marks.keep_paths(&now).unwrap();
+        assert_eq!(said(), Some(false));
+        let wait_ns = Marks::read(path.clone()).unwrap().wait_ns(&now);
+        assert_eq!(wait_ns, 60_000_000_000, "as long as before");
     }
 
     #[test]

@@ -156,6 +156,8 @@ impl Service {
         let it = &mut state.volumes[volume];
         it.of.paths.push(keys);
         it.places.push(path.0);
+        drop(state);
+        self.mark_paths(volume);
         Ok(path)
     }
 
@@ -178,6 +180,8 @@ impl Service {
             let gone = it.of.paths.remove(at);
             it.aside.remove(&gone.uri.to_string());
         }
+        drop(state);
+        self.mark_paths(volume);
         Ok(())
     }
 

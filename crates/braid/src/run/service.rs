@@ -296,6 +296,19 @@ impl Service {
         self.senders.marked(volume, bound_ns);
     }
 
+    /// The paths of a volume have changed: its mark says so too, as far as that can be written.
+    pub fn mark_paths(&self, volume: u16) {
+        let of = self.state().volumes.meant(volume).map(|it| it.of.clone());
+        if let Some(of) = of
+            && let Err(error) = self.marks().keep_paths(&of)
+        {
+            output::note(&format!(
+                "{}: the mark for the engine after this one names other paths: {error:#}",
+                of.name
+            ));
+        }
+    }
+
     /// Whether the clients of a volume are on this core.
     pub fn is_core_of(&self, core: u16, volume: u16) -> bool {
         volume % self.state().configured.cores == core
