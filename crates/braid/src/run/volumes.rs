@@ -107,9 +107,10 @@ impl Volumes {
         if let Some(it) = self.all.get_mut(&number) {
             return Some(it);
         }
-        let opening = self.opening.iter_mut();
-        let mut of = opening.filter(|(it, _)| it.is_none_or(|it| it == number));
-        of.next_back().map(|(_, running)| running)
+        let has = |wanted| self.opening.iter().position(|(it, _)| *it == wanted);
+        // A number that nobody has is that of the one whose number isn't known yet.
+        let at = has(Some(number)).or_else(|| has(None))?;
+        Some(&mut self.opening[at].1)
     }
 
     /// What to call a volume.
