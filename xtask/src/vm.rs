@@ -17,6 +17,7 @@ mod image;
 mod libraries;
 mod machine;
 mod packages;
+mod peer;
 mod suite;
 
 use anyhow::{Result, anyhow};
@@ -34,6 +35,8 @@ pub enum Task {
     Shell(Options),
     /// Run every script of tests/guest, each in a fresh guest, and print a table.
     All(suite::Args),
+    /// Run nvme-cli's own tests against our target, through the kernel's host.
+    Peer(Options),
     /// Fetch packages and build the guest's file system, and no more.
     Build(BuildArgs),
 }
@@ -67,18 +70,34 @@ pub fn run(root: &Path, task: &Task) -> Result<ExitCode> {
         Task::Shell(options) => machine::shell(&build(false)?, options),
         Task::Run(args) => {
             let script = suite::find(root, &args.script)?;
-            let options = args.options.over(&suite::options(&script)?);
-            let run = machine::Run {
-                script: &script,
-                options: &options,
-                echo: true,
-            };
-            let ended = machine::run(&build(false)?, &run)?;
-            println!("vm: {ended}");
-            Ok(ended.code())
+            run_one(&build(false)?, &script, &args.options, &[])
+        }
+        Task::Peer(options) => {
+            let image = build(false)?;
+            let files = peer::files(&image).map_err(|error| unavailable(&error))?;
+            run_one(&image, &root.join(peer::SCRIPT), options, &files)
         }
         Task::All(args) => suite::run(root, args, &build),
     }
+}
+
+/// Runs one script with all it prints.
+fn run_one(
+    image: &image::Image,
+    script: &Path,
+    options: &Options,
+    files: &[(String, PathBuf)],
+) -> Result<ExitCode> {
+    let options = options.over(&suite::options(script)?);
+    let run = machine::Run {
+        script,
+        options: &options,
+        echo: true,
+        files,
+    };
+    let ended = machine::run(image, &run)?;
+    println!("vm: {ended}");
+    Ok(ended.code())
 }
 
 /// Where everything of the guest is kept.

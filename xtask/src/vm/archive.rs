@@ -1,8 +1,9 @@
 //! Archives that a kernel unpacks as its first file system (cpio, "newc").
 use anyhow::{Context, Result};
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 const DIRECTORY: u32 = 0o040_755;
 const LINK: u32 = 0o120_777;
@@ -40,6 +41,20 @@ impl<W: Write> Archive<W> {
     pub fn file(&mut self, path: &str, executable: bool, from: &Path) -> Result<()> {
         let bytes = fs::read(from).with_context(|| format!("read {}", from.display()))?;
         self.bytes(path, executable, &bytes)
+    }
+
+    /// Files at these paths, executable, and the directories above them.
+    pub fn files(&mut self, files: &[(String, PathBuf)]) -> Result<()> {
+        let mut made = BTreeSet::new();
+        for (path, from) in files {
+            for (at, _) in path.match_indices('/') {
+                if made.insert(&path[..at]) {
+                    self.directory(&path[..at])?;
+                }
+            }
+            self.file(path, true, from)?;
+        }
+        Ok(())
     }
 
     /// Ends the archive; gives back what it was written to.

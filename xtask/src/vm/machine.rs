@@ -78,6 +78,8 @@ pub struct Run<'a> {
     pub options: &'a Options,
     /// Whether what the guest prints is printed.
     pub echo: bool,
+    /// More files: the path in the guest, and the file here.
+    pub files: &'a [(String, PathBuf)],
 }
 
 /// How a guest ended.
@@ -126,7 +128,7 @@ pub fn run(image: &Image, run: &Run<'_>) -> Result<Ended> {
     fs::create_dir_all(&runs)?;
     let console = runs.join(format!("{name}.console"));
     let extra = runs.join(format!("{name}.cpio"));
-    write_file_system(image, &extra, Some(run.script))?;
+    write_file_system(image, &extra, Some(run))?;
     let begun = Instant::now();
     let mut command = watched(run.options.limit_s() + MARGIN_S);
     let qemu = qemu(image, run.options, &extra)?;
@@ -227,7 +229,7 @@ fn print_tail(console: &Path) {
 }
 
 /// The image's file system and behind it what belongs to one run.
-fn write_file_system(image: &Image, to: &Path, script: Option<&Path>) -> Result<()> {
+fn write_file_system(image: &Image, to: &Path, run: Option<&Run<'_>>) -> Result<()> {
     fs::copy(&image.base, to).with_context(|| format!("copy {}", image.base.display()))?;
     let file = File::options().append(true).open(to)?;
     let mut archive = Archive::new(std::io::BufWriter::new(file));
@@ -238,9 +240,10 @@ fn write_file_system(image: &Image, to: &Path, script: Option<&Path>) -> Result<
         .into_iter()
         .collect();
     image::add_libraries(&mut archive, &needed)?;
-    match script {
-        Some(script) => {
-            archive.file("guest/script", false, script)?;
+    match run {
+        Some(run) => {
+            archive.file("guest/script", false, run.script)?;
+            archive.files(run.files)?;
             let beside = super::super::root().join("tests/guest/lib");
             for entry in fs::read_dir(&beside).into_iter().flatten() {
                 let path = entry?.path();

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Packages of the guest, besides the kernel.
-const GUEST: [&str; 11] = [
+const GUEST: [&str; 13] = [
     "busybox-static",
     "dash",
     "kmod",
@@ -24,6 +24,8 @@ const GUEST: [&str; 11] = [
     "jq",
     "coreutils",
     "nbd-client",
+    "python3-minimal",
+    "libpython3-stdlib",
 ];
 /// What QEMU is made of here.
 const QEMU: [&str; 2] = ["qemu-system-x86", "seabios"];
@@ -66,7 +68,7 @@ pub fn unpack(cache: &Path, unpacked: &Path, fresh: bool) -> Result<()> {
     let downloads = cache.join("packages");
     let fetched = system.download(&downloads).or_else(|error| {
         eprintln!("vm: {error:#}; trying with fresh lists of packages");
-        Apt::private(cache)?.download(&downloads)
+        Apt::private(&cache.join("apt"), None)?.download(&downloads)
     });
     let packages = fetched?;
     let _ = fs::remove_dir_all(unpacked);
@@ -79,20 +81,102 @@ pub fn unpack(cache: &Path, unpacked: &Path, fresh: bool) -> Result<()> {
     fs::write(&stamp, of).context("write the stamp of unpacked packages")
 }
 
+/// Downloads a package's source and unpacks what its authors wrote; the directory of that.
+///
+/// # Errors
+/// No Debian, no such package, or no way to a mirror: says which.
+pub fn source(cache: &Path, package: &str) -> Result<PathBuf> {
+    let to = cache.join("source").join(package);
+    if let Some(unpacked) = only_directory(&to)? {
+        return Ok(unpacked);
+    }
+    let lists = cache.join("source/lists");
+    let parts = cache.join("source/parts");
+    fs::create_dir_all(&parts)?;
+    for (name, text) in sources_of_packages(Path::new("/etc/apt"))? {
+        fs::write(parts.join(name), sources_of_sources(&text))?;
+    }
+    let apt = Apt::private(&lists, Some(&parts))?;
+    fs::create_dir_all(&to)?;
+    output(
+        apt.command("apt-get", &["source", "--download-only", "-q", package])
+            .current_dir(&to),
+    )?;
+    let archive = fs::read_dir(&to)?
+        .filter_map(|entry| Some(entry.ok()?.path()))
+        .find(|path| path.to_string_lossy().contains(".orig.tar."))
+        .with_context(|| format!("the source of {package} has no .orig.tar"))?;
+    output(
+        Command::new("tar")
+            .arg("-xf")
+            .arg(archive)
+            .arg("-C")
+            .arg(&to),
+    )?;
+    only_directory(&to)?.with_context(|| format!("the source of {package} is no directory"))
+}
+
+fn only_directory(of: &Path) -> Result<Option<PathBuf>> {
+    if !of.is_dir() {
+        return Ok(None);
+    }
+    let mut entries = fs::read_dir(of)?.filter_map(|entry| Some(entry.ok()?.path()));
+    Ok(entries.find(|path| path.is_dir()))
+}
+
+/// Names and texts of the files that say where packages come from.
+fn sources_of_packages(etc: &Path) -> Result<Vec<(String, String)>> {
+    let mut paths = vec![etc.join("sources.list")];
+    if let Ok(entries) = fs::read_dir(etc.join("sources.list.d")) {
+        paths.extend(entries.filter_map(|entry| Some(entry.ok()?.path())));
+    }
+    let mut found = Vec::new();
+    for path in paths {
+        let known = path
+            .extension()
+            .is_some_and(|of| of == "list" || of == "sources");
+        if known && path.is_file() {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            found.push((name.into_owned(), fs::read_to_string(&path)?));
+        }
+    }
+    Ok(found)
+}
+
+/// The same places for sources, in either form that apt reads.
+fn sources_of_sources(text: &str) -> String {
+    let mut lines = String::new();
+    for line in text.lines() {
+        if line.starts_with("Types:") {
+            lines.push_str("Types: deb-src");
+        } else if let Some(rest) = line.strip_prefix("deb ") {
+            lines.push_str(&format!("deb-src {rest}"));
+        } else {
+            lines.push_str(line);
+        }
+        lines.push('\n');
+    }
+    lines
+}
+
 impl Apt {
-    /// Lists of our own.
-    fn private(cache: &Path) -> Result<Self> {
-        let state = cache.join("apt");
+    /// Lists of our own, from the machine's places or those that files in `parts` name.
+    fn private(state: &Path, parts: Option<&Path>) -> Result<Self> {
         fs::create_dir_all(state.join("lists/partial"))?;
         fs::create_dir_all(state.join("cache/archives/partial"))?;
-        let options = vec![
-            "-o".to_owned(),
+        let mut settings = vec![
             format!("Dir::State={}", state.display()),
-            "-o".to_owned(),
             "Dir::State::status=/var/lib/dpkg/status".to_owned(),
-            "-o".to_owned(),
             format!("Dir::Cache={}", state.join("cache").display()),
         ];
+        if let Some(parts) = parts {
+            settings.push("Dir::Etc::sourcelist=/dev/null".to_owned());
+            settings.push(format!("Dir::Etc::sourceparts={}", parts.display()));
+        }
+        let options = settings
+            .into_iter()
+            .flat_map(|setting| ["-o".to_owned(), setting])
+            .collect();
         let apt = Self { options };
         output(&mut apt.command("apt-get", &["update", "-q"]))?;
         Ok(apt)
@@ -222,7 +306,18 @@ fn output(command: &mut Command) -> Result<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{dependencies, file_names, newest};
+    use super::{dependencies, file_names, newest, sources_of_sources};
+
+    #[test]
+    fn places_of_packages_become_places_of_sources_in_both_forms() {
+        let old = "# deb x\ndeb http://m bookworm main\n";
+        assert_eq!(
+            sources_of_sources(old),
+            "# deb x\ndeb-src http://m bookworm main\n"
+        );
+        let new = "Types: deb\nURIs: http://m\n";
+        assert_eq!(sources_of_sources(new), "Types: deb-src\nURIs: http://m\n");
+    }
 
     #[test]
     fn of_alternatives_the_first_is_taken_and_virtual_packages_are_left_out() {

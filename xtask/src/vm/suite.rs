@@ -72,6 +72,7 @@ pub fn run(root: &Path, args: &Args, build: &dyn Fn(bool) -> Result<Image>) -> R
                     script,
                     options: &options,
                     echo,
+                    files: &[],
                 },
             )
         });
