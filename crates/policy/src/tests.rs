@@ -189,6 +189,21 @@ fn paths_come_and_go() {
     assert_eq!(selector.select(&request(Group::Other, 0), &[]), None);
 }
 
+/// Row A11: the path last used may be the first that is gone.
+#[test]
+fn a11_paths_go_down_to_the_one_last_used() {
+    let off = PathView {
+        enabled: false,
+        ..UP
+    };
+    for policy in [Policy::RoundRobin { bytes: 0 }, Policy::WeightedLatency] {
+        let mut selector = Selector::new(3, policy);
+        assert_eq!(take(&mut selector, &[off, off, UP]), 2);
+        selector.set_paths(2).unwrap();
+        assert!(take(&mut selector, &[UP; 2]) < 2, "{policy}");
+    }
+}
+
 #[test]
 fn knobs_out_of_range_are_refused_and_the_old_stay() {
     use crate::{KnobError, Knobs};

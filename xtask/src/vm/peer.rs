@@ -1,4 +1,4 @@
-//! nvme-cli's own tests, from its Debian source package, for a guest in which the kernel is the host
+//! The own tests of nvme-cli, from its Debian source package, for a guest whose kernel is the host
 //! of our target.
 //!
 //! # Contract
