@@ -25,9 +25,11 @@ use crate::types::{Completion, Ended, Forecast, Group, PathView, Request, Ticket
 
 mod learn;
 mod model;
+mod others;
 
 use model::Kind;
 pub(crate) use model::Model;
+use others::Others;
 
 /// A path that has been idle so long may have changed.
 const IDLE_NS: u64 = 50_000_000;
@@ -43,6 +45,7 @@ const LOOK_NS: u64 = 1_000_000;
 #[derive(Clone, Debug)]
 pub(crate) struct Soonest {
     pub(crate) models: [Model; PATHS_MAX],
+    others: Others,
     budget_ns: u64,
     /// When to ask next whether a path has to be looked at again.
     look_ns: u64,
@@ -58,6 +61,7 @@ impl Soonest {
     pub(crate) fn new(epoch: u8) -> Self {
         Self {
             models: [Model::NEW; PATHS_MAX],
+            others: Others::new(),
             budget_ns: 0,
             look_ns: 0,
             kind: Kind::NONE,
@@ -81,6 +85,7 @@ impl Soonest {
     ) -> Option<usize> {
         let kind = Kind::of(request);
         self.kind = kind;
+        self.others.see(paths, in_flight);
         let (best, all_seen) = self.best(kind, request.now_ns, paths, in_flight);
         if all_seen && request.now_ns < self.look_ns {
             return best;
@@ -116,7 +121,7 @@ impl Soonest {
             if model.empty_ns(kind) > about_ns {
                 continue;
             }
-            let elsewhere = view.in_flight_elsewhere;
+            let elsewhere = self.others.now(path, view, own);
             let cost_ns = model.cost_ns(kind, own, elsewhere, now_ns);
             if cost_ns > about_ns {
                 continue;
@@ -214,7 +219,7 @@ impl Soonest {
         view: &PathView,
         own: u32,
     ) -> Ticket {
-        let elsewhere = view.in_flight_elsewhere;
+        let elsewhere = self.others.now(path, view, own);
         Ticket {
             epoch: self.epoch,
             learns: request.group != Group::Other,

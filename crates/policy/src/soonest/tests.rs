@@ -1,5 +1,6 @@
 //! `soonest` over paths whose behaviour is known: what it learns, and what it does with it.
 use super::model::{Kind, SHUNNED};
+use super::others::Others;
 use super::*;
 use crate::tests::{UP, request};
 use crate::{PathIndex, Policy, Selector};
@@ -314,4 +315,24 @@ fn nearest_known_size_stands_in_for_an_unknown_one() {
 fn model_ticket(kind: Kind) -> Ticket {
     let mut model = Model::NEW;
     model.begin(kind, 0, 0, 0)
+}
+
+/// T40: counts that are old are no reason to run where everybody runs.
+#[test]
+fn t40_between_two_counts_the_others_do_as_this_core_does() {
+    let mut others = Others::new();
+    let mut views = [UP; 2];
+    let mut own = [0; crate::limits::PATHS_MAX];
+    own[..2].copy_from_slice(&[2, 2]);
+    for count in 0..200 {
+        views[0].in_flight_elsewhere = 30 + count % 2;
+        views[1].in_flight_elsewhere = 30;
+        others.see(&views, &own);
+    }
+    // Fresh counts are believed.
+    assert_eq!(others.now(0, &views[0], 4), 31);
+    own[..2].copy_from_slice(&[4, 0]);
+    (0..20).for_each(|_| others.see(&views, &own));
+    let now = [0, 1].map(|path| others.now(path, &views[path], own[path]));
+    assert!((55..67).contains(&now[0]) && now[1] < 6, "{now:?}");
 }

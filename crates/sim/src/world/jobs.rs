@@ -36,7 +36,7 @@ impl World<'_> {
             let gap_ns = exponential_ns(&mut job.random, mean_ns);
             self.queue.push(self.now_ns + gap_ns, Event::Issue(number));
             if job.in_flight >= plan.depth {
-                self.tally.turned_away += 1;
+                self.turn_away();
                 return;
             }
         } else {
@@ -63,9 +63,14 @@ impl World<'_> {
             Some(index) => self.place(index),
             None => {
                 self.jobs[number as usize].in_flight -= 1;
-                self.tally.turned_away += 1;
+                self.turn_away();
             }
         }
+    }
+
+    /// Work that can't begin: it counts where everything does, after the start.
+    fn turn_away(&mut self) {
+        self.tally.turned_away += u64::from(self.now_ns >= self.plan.warm_ns);
     }
 
     /// An I/O of a job has ended, noticed by a CPU that is there.
