@@ -220,6 +220,40 @@ fn t13_a_lost_path_is_not_removed_before_all_cores_said_what_they_had_unflushed(
 }
 
 #[test]
+fn t13_a_lost_path_that_leaves_by_force_fails_one_flush_of_each_core_whoever_wrote() {
+    for writer in 0..3 {
+        let mut config = target(2);
+        config.subsystem.volatile_write_cache = true;
+        let mut fleet = Fleet::new(3, 2, config);
+        for slot in 0..2 {
+            assert_eq!(
+                fleet.one(writer, &write(slot, slot), SECOND),
+                Some(Outcome::Done)
+            );
+        }
+        for node in fleet.nodes.clone() {
+            fleet.world.nodes[node].addresses[0] = Address::Refused;
+        }
+        fleet.world.cut(fleet.nodes[0], 0);
+        let core_0 = fleet.hosts[0].clone();
+        let lost = || core_0.borrow().path_state(0, P0) == PathState::Lost;
+        assert!(fleet.world.run(MS, |_| lost()));
+        // Before all cores have said what they had unflushed.
+        assert!(fleet.remove(P0, true).is_ok());
+        assert!(fleet.run(SECOND, |it| it.paths() == [1]));
+        for core in 0..3 {
+            let failed = Some(Outcome::PathError);
+            assert_eq!(
+                fleet.one(core, &flush(0), SECOND),
+                failed,
+                "{writer}: {core}"
+            );
+            assert_eq!(fleet.one(core, &flush(0), SECOND), Some(Outcome::Done));
+        }
+    }
+}
+
+#[test]
 fn t13_a_path_that_is_lost_while_it_leaves_stays_for_its_unflushed_writes() {
     let mut fleet = two_cores();
     fleet.world.nodes[TARGET].disks[0].delay_ns = SECOND;

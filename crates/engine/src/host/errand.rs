@@ -289,7 +289,8 @@ impl HostEngine {
     fn forget(&mut self, number: usize, now_ns: u64) {
         let path = &self.paths[number];
         let (volume, index) = (path.volume, path.index);
-        let lost = path.is_unflushed();
+        // Where nobody has said yet whether there were any, there may have been.
+        let lost = path.is_unflushed() || path.unheard;
         let it = &mut self.volumes[usize::from(volume)];
         if lost && !it.recovery.shared_write_cache {
             let line = report::line(&it.name, path, self.settings.core, report::unflushed());
