@@ -128,7 +128,7 @@ impl ExportEngine {
     /// What a session offers; `None`: nothing that NBD could say.
     fn exports(&self, export: u32) -> Option<Exports> {
         let offer = self.offers[export as usize].as_ref()?;
-        let info = self.ready[usize::from(offer.volume)]?;
+        let info = (*self.ready.get(usize::from(offer.volume))?)?;
         let limits = self.host.limits(offer.volume)?;
         let minimum = 1 << info.block_shift;
         let features = Features {
