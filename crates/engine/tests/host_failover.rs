@@ -9,11 +9,9 @@ use engine::host::{
     HoldReason, HostControl, HostEvent, Io, IoOp, PathKind, PathState, Recovery, WriteFailover,
 };
 use engine::machine::{DeviceError, Span};
-use engine::target::{TargetControl, TargetEngine};
+use engine::target::TargetControl;
 use nvme::host::AnaState;
 use policy::{Group, Knobs, Policy};
-use std::cell::RefCell;
-use std::rc::Rc;
 use volume::Outcome;
 
 #[test]
@@ -340,15 +338,7 @@ fn t32_a_path_that_returns_as_something_else_is_refused_until_it_agrees() {
     let mut rig = rig_with(2, |_| ());
     let mut other = target_config(1);
     other.subsystem.namespaces[0].uuid = [9; 16];
-    let stranger = Rc::new(RefCell::new(TargetEngine::new(other).unwrap()));
-    let node = rig.world.add(stranger, 16 << 20);
-    rig.world.nodes[node].disks = vec![Disk::new(16 << 20)];
-    let to = Address::To {
-        node,
-        listener: 0,
-        delay_ns: WIRE_NS,
-    };
-    let route = std::mem::replace(&mut rig.world.nodes[HOST].addresses[0], to);
+    let (_, route) = rig.lead(0, other, Disk::new(16 << 20));
     rig.world.cut(HOST, 0);
     rig.world.pass(20 * SECOND);
     rig.poll();

@@ -27,14 +27,7 @@ fn two_targets() -> (Rig, Rc<RefCell<TargetEngine>>) {
     let mut config = target_config(1);
     (config.subsystem.cntlid_min, config.subsystem.cntlid_max) = (1001, 1100);
     config.subsystem.connections_max = 64;
-    let second = Rc::new(RefCell::new(TargetEngine::new(config).unwrap()));
-    let node = rig.world.add(second.clone(), 16 << 20);
-    rig.world.nodes[node].disks = vec![rig.disk.clone()];
-    rig.world.nodes[HOST].addresses[1] = Address::To {
-        node,
-        listener: 0,
-        delay_ns: WIRE_NS,
-    };
+    let (second, _) = rig.lead(1, config, rig.disk.clone());
     rig.world.cut(HOST, 1);
     until_returned(&mut rig, SECOND);
     (rig, second)
@@ -147,15 +140,7 @@ fn t33_a_namespace_that_comes_back_with_other_blocks_is_refused_until_it_has_the
         (config.subsystem.cntlid_min, config.subsystem.cntlid_max) = (1001, 1100);
         let namespace = &mut config.subsystem.namespaces[0];
         (namespace.block_shift, namespace.blocks) = (9, BLOCKS * 8);
-        let formatted = Rc::new(RefCell::new(TargetEngine::new(config).unwrap()));
-        let node = rig.world.add(formatted, 16 << 20);
-        rig.world.nodes[node].disks = vec![rig.disk.clone()];
-        let to = Address::To {
-            node,
-            listener: 0,
-            delay_ns: WIRE_NS,
-        };
-        let route = std::mem::replace(&mut rig.world.nodes[HOST].addresses[0], to);
+        let (_, route) = rig.lead(0, config, rig.disk.clone());
         rig.world.cut(HOST, 0);
         rig.world.pass(5 * SECOND);
         rig.poll();

@@ -164,6 +164,26 @@ impl Rig {
         }
     }
 
+    /// From now on an address leads to a target of its own, over this disk: it, and where the
+    /// address led before.
+    pub fn lead(
+        &mut self,
+        address: usize,
+        config: TargetConfig,
+        disk: Disk,
+    ) -> (Rc<RefCell<TargetEngine>>, Address) {
+        let target = Rc::new(RefCell::new(TargetEngine::new(config).unwrap()));
+        let node = self.world.add(target.clone(), 16 << 20);
+        self.world.nodes[node].disks = vec![disk];
+        let to = Address::To {
+            node,
+            listener: 0,
+            delay_ns: WIRE_NS,
+        };
+        let before = std::mem::replace(&mut self.world.nodes[HOST].addresses[address], to);
+        (target, before)
+    }
+
     /// Takes the host's events.
     pub fn poll(&mut self) {
         poll(&self.host, &mut self.events, &mut self.done);
