@@ -154,12 +154,24 @@ impl Choices {
         self.keep_all(map)
     }
 
-    /// Forgets what was chosen of volumes that a configuration doesn't have: whoever gives it one
-    /// of that name later, gets what stands there.
+    /// Forgets what was chosen of volumes of which a configuration says something else, or nothing:
+    /// whoever gives it later what stood there then, gets what stands there.
     pub fn forget_others(&mut self, config: &Config) {
-        let before = self.map.len();
-        self.map.retain(|name, _| config.volume(name).is_some());
-        if before != self.map.len()
+        let before = self.map.clone();
+        self.map.retain(|name, choice| {
+            let Some(volume) = config.volume(name) else {
+                return false;
+            };
+            let setting = Setting::new(volume.policy, volume.knobs());
+            choice.configured.take_if(|then| *then != setting);
+            if choice.configured.is_none() {
+                choice.chosen = None;
+            }
+            let paths = uris(&volume.paths);
+            choice.paths.take_if(|of| of.configured != paths);
+            choice.chosen.is_some() || choice.paths.is_some()
+        });
+        if before != self.map
             && let Err(error) = state::write(&self.path, &self.map)
         {
             output::note(&format!("what was chosen is not forgotten: {error:#}"));
@@ -194,6 +206,42 @@ mod tests {
         assert_eq!(other.0, Policy::WeightedLatency);
         fs::write(&path, "{\"v0\": 1}").unwrap();
         assert!(Choices::read(path).is_err());
+    }
+
+    #[test]
+    fn a_configuration_that_comes_back_does_not_bring_back_what_was_chosen_before() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("choices.json");
+        let config = |policy: &str, uri: &str| {
+            crate::run::config::tests::parsed(&format!(
+                "[[volume]]\nname = \"v0\"\npolicy = \"{policy}\"\n\
+                 [[volume.path]]\nuri = \"{uri}\"\n"
+            ))
+        };
+        let first = config("numa", "mem:1MiB");
+        let volume = &first.volumes[0];
+        let knobs = volume.knobs();
+        let chosen = (Policy::QueueDepth, knobs);
+        let aside = |choices: &Choices| choices.aside(volume, &first).len();
+        let mut choices = Choices::read(path.clone()).unwrap();
+        let mut choose = |with: &Config| {
+            choices.keep("v0", (Policy::Numa, knobs), chosen).unwrap();
+            let of_paths = PathChoice {
+                configured: uris(&volume.paths),
+                chosen: uris(&volume.paths),
+                aside: BTreeMap::from([("mem:1MiB".to_owned(), "failed".to_owned())]),
+            };
+            choices.keep_paths("v0", of_paths).unwrap();
+            choices.forget_others(with);
+            let again = Choices::read(path.clone()).unwrap();
+            let policy = again.of("v0", Policy::Numa, knobs).0;
+            (policy, aside(&again))
+        };
+        assert_eq!(choose(&first), (Policy::QueueDepth, 1), "it still holds");
+        let policy_only = choose(&config("round-robin", "mem:1MiB"));
+        assert_eq!(policy_only, (Policy::Numa, 1));
+        let paths_only = choose(&config("numa", "mem:2MiB"));
+        assert_eq!(paths_only, (Policy::QueueDepth, 0));
     }
 
     #[test]

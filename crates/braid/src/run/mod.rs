@@ -82,7 +82,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     let mut choices = Choices::read(state_path("choices", &path)?)?;
     let configured = config.clone();
     choices.apply_paths(&mut config);
-    choices.forget_others(&config);
+    choices.forget_others(&configured);
     let marks = Marks::read(state_path("marks", &path)?)?;
     for line in config.volumes.iter().filter_map(|it| marks.in_words(it)) {
         output::note(&line);
