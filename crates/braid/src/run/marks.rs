@@ -3,8 +3,8 @@
 //!
 //! # Contract
 //! A mark is durable before the first queue of a controller whose bound it holds is opened. It goes
-//! after a stop in which all I/O ended. A volume is known by its name, in the file of its engine's
-//! control socket: an engine on another socket, or a volume of another name, does not see it.
+//! after a stop in which all I/O ended. A volume is known by its name, or by a path that it had, in
+//! the file of its engine's control socket: an engine on another socket does not see it.
 use super::config::Volume;
 use super::state;
 use anyhow::Context;
@@ -67,17 +67,22 @@ impl Marks {
     /// How long a volume's writes must wait from now on, ns; `u64::MAX`: nothing bounds it.
     pub fn wait_ns(&self, volume: &Volume) -> u64 {
         let fenced = volume.recovery().write_failover == WriteFailover::Fenced;
-        let left = self.left(&volume.name).filter(|_| fenced);
+        let left = self.left(volume).filter(|_| fenced);
         left.map_or(0, |(left, _)| match left {
             Some(left) => u64::try_from(left.as_nanos()).unwrap_or(u64::MAX),
             None => u64::MAX,
         })
     }
 
-    /// What an earlier engine left of a volume that is not over, and how long it may yet take;
-    /// none: nothing bounds it.
-    fn left(&self, name: &str) -> Option<(Option<Duration>, &Mark)> {
-        let mark = self.found.get(name)?;
+    /// What an earlier engine left of a volume, perhaps under another name, that is not over, and
+    /// how long it may yet take; none: nothing bounds it.
+    fn left(&self, volume: &Volume) -> Option<(Option<Duration>, &Mark)> {
+        let paths = uris(volume);
+        let of = |(name, mark): &(&String, &Mark)| {
+            **name == volume.name || mark.paths.iter().any(|uri| paths.contains(uri))
+        };
+        let marks = self.found.iter().filter(of);
+        let mark = marks.map(|(_, mark)| mark).max_by_key(|it| it.bound())?;
         let Some(ms) = mark.bound_ms else {
             return Some((None, mark));
         };
@@ -89,7 +94,7 @@ impl Marks {
 
     /// A line about a volume that was not stopped cleanly.
     pub fn in_words(&self, volume: &Volume) -> Option<String> {
-        let (left, mark) = self.left(&volume.name)?;
+        let (left, mark) = self.left(volume)?;
         let name = &volume.name;
         if volume.recovery().write_failover == WriteFailover::Immediate {
             return Some(format!(
@@ -239,6 +244,31 @@ mod tests {
         assert_eq!(said(), Some(false));
         let wait_ns = Marks::read(path.clone()).unwrap().wait_ns(&now);
         assert_eq!(wait_ns, 60_000_000_000, "as long as before");
+    }
+
+    #[test]
+    fn t09_a_volume_with_another_name_heeds_the_mark_of_its_path() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("marks.json");
+        let volume = |name: &str, uri: &str| {
+            let text = format!("[[volume]]\nname = \"{name}\"\n[[volume.path]]\nuri = \"{uri}\"\n");
+            crate::run::config::tests::parsed(&text).volumes.remove(0)
+        };
+        let mut marks = Marks::read(path.clone()).unwrap();
+        marks
+            .keep(&volume("a", "mem:1MiB"), 60_000_000_000)
+            .unwrap();
+        marks
+            .keep(&volume("b", "mem:2MiB"), 30_000_000_000)
+            .unwrap();
+        let marks = Marks::read(path).unwrap();
+        let wait_ns = |name, uri| marks.wait_ns(&volume(name, uri));
+        assert_eq!(wait_ns("c", "mem:1MiB"), 60_000_000_000, "renamed");
+        assert_eq!(wait_ns("b", "mem:1MiB"), 60_000_000_000, "the longer one");
+        assert_eq!(wait_ns("a", "mem:2MiB"), 60_000_000_000, "its own");
+        assert_eq!(wait_ns("c", "mem:3MiB"), 0, "neither name nor path");
+        let line = marks.in_words(&volume("c", "mem:1MiB")).unwrap();
+        assert!(line.starts_with("c: was not stopped cleanly"), "{line}");
     }
 
     #[test]
