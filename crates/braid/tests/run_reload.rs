@@ -501,3 +501,72 @@ fn a_reload_that_waits_does_not_keep_the_engine_from_ending() {
     rig.start(&[V0]);
     assert_eq!(rig.end(Signal::TERM), Some(0));
 }
+
+#[test]
+fn a_dead_path_that_is_gone_from_the_file_stays_if_an_export_can_not_be() {
+    let directory = tempfile::tempdir().unwrap();
+    let Some((_target, [one, two])) = two_ports(directory.path(), "t") else {
+        return;
+    };
+    let mut rig = Rig::new(directory, QUICK);
+    let dead = "nvme-tcp://127.0.0.1:1/nqn.2026-01.org.braid:t";
+    rig.start(&[V0, ("v1", &[&one, &two, dead], "")]);
+    let paths = |rig: &Rig| rig.stat("v1")["paths"].as_array().unwrap().len();
+    wait_until(|| (rig.stat("v1")["paths"][2]["state"] == "lost").then_some(()));
+    rig.configure(&[V0, ("v1", &[&two], "")]);
+    let file = rig.path("b.toml");
+    let text = std::fs::read_to_string(&file).unwrap();
+    let export = "[[volume.export]]\nnbd = \"unix:/proc/no/such.sock\"\n";
+    std::fs::write(file, text + export).unwrap();
+    let why = rig.refusal(&["reload"]);
+    assert!(why.contains("such.sock"), "{why}");
+    assert!(!why.contains("not all could be taken back"), "{why}");
+    assert_eq!(paths(&rig), 3);
+    rig.reload(&[V0, ("v1", &[&two], "")]);
+    assert_eq!(paths(&rig), 1);
+    assert_eq!(rig.end(Signal::TERM), Some(0));
+}
+
+#[test]
+fn t09_a_volume_does_not_come_while_one_that_leaves_has_its_path() {
+    let directory = tempfile::tempdir().unwrap();
+    let Some((_target, [one, two])) = two_ports(directory.path(), "t") else {
+        return;
+    };
+    let mut rig = Rig::new(directory, QUICK);
+    rig.start(&[V0, ("v1", &[&one, &two], "")]);
+    let why = rig.refused_reload(&[V0, ("v2", &[&two], "")]);
+    assert!(why.contains("v2") && why.contains("v1"), "{why}");
+    assert_eq!(rig.names(), ["v0", "v1"]);
+    rig.reload(&[V0]);
+    rig.reload(&[V0, ("v2", &[&two], "")]);
+    assert_eq!(rig.client("v2").write(0, 1), 0);
+    assert_eq!(rig.end(Signal::TERM), Some(0));
+}
+
+#[test]
+fn a_path_whose_target_hangs_leaves_and_the_answer_is_awaited() {
+    let directory = tempfile::tempdir().unwrap();
+    let Some((target, [one, two])) = two_ports(directory.path(), "t") else {
+        return;
+    };
+    // It drains at once; then its controller doesn't say good-bye for as long as that may take.
+    let keys = "io_timeout = \"1m\"\nkeep_alive = \"30s\"\nconnect_timeout = \"6s\"\n\
+                drain_timeout = \"100ms\"\n";
+    let mut rig = Rig::new(directory, keys);
+    rig.start(&[V0, ("v1", &[&one, &two], "")]);
+    let live = |rig: &Rig| {
+        let paths = rig.stat("v1")["paths"].clone();
+        let paths = paths.as_array().unwrap().iter();
+        let live = paths.map(|path| path["state"] == "live");
+        live.collect::<Vec<_>>()
+    };
+    wait_until(|| (live(&rig) == [true; 2]).then_some(()));
+    target.signal(Signal::STOP);
+    rig.ask(&["path", "remove", "v1", &two]);
+    target.signal(Signal::CONT);
+    assert_eq!(live(&rig), [true]);
+    rig.ask(&["path", "add", "v1", &two]);
+    assert_eq!(live(&rig), [true; 2]);
+    assert_eq!(rig.end(Signal::TERM), Some(0));
+}

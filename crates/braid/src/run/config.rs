@@ -25,7 +25,7 @@ use crate::cli::Usage;
 use crate::control::access::{Access, Mode, Name};
 use crate::target::quantity::{Duration, Identifier, Size};
 use crate::text;
-use crate::uri::PathUri;
+use crate::uri::{PathUri, UriKind};
 use engine::host::{Recovery, WriteFailover};
 use policy::{Knobs, Policy};
 use serde::Deserialize;
@@ -248,6 +248,15 @@ impl Export {
 }
 
 impl Volume {
+    /// One of its paths to a controller that is among these.
+    pub fn shared(&self, paths: &[PathKeys]) -> Option<&PathUri> {
+        let there = |keys: &&PathKeys| {
+            let remote = matches!(keys.uri.kind(), UriKind::NvmeTcp(_));
+            remote && paths.iter().any(|it| it.uri == keys.uri)
+        };
+        Some(&self.paths.iter().find(there)?.uri)
+    }
+
     /// The knobs as they stand here.
     pub fn knobs(&self) -> Knobs {
         let usual = Knobs::default();

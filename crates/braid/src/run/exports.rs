@@ -7,12 +7,13 @@
 //! An export that a reload changes goes on listening, and its clients stay, whoever may connect
 //! from then on; where it becomes read-only or no longer is, they are told that it is over, as at
 //! a removal, and may connect again. All exports change, or none.
-use super::address::NbdAddress;
+use super::address::{Bound, NbdAddress};
 use super::config::{Config, Export};
 use super::machine::RunControl;
 use super::service::{Exported, Service, State};
 use crate::control::access::{Mode, Name};
 use crate::control::rpc::Failure;
+use anyhow::Context;
 use engine::export::{ExportControl, Offer};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -37,6 +38,9 @@ enum Step {
     Changed(usize, Export),
 }
 
+/// New exports that listen, and whose clients nobody answers yet.
+pub type Listening = Vec<(NbdAddress, Bound)>;
+
 impl Service {
     /// `export.add`.
     pub fn export_add(&self, params: ExportParams) -> Result<Value, Failure> {
@@ -50,7 +54,7 @@ impl Service {
         export.check().map_err(|(_, why)| Failure::params(why))?;
         let mut state = self.state();
         let volume = state.volumes.number(&params.volume)?;
-        let added = self.add_export(&mut state, volume, export);
+        let added = self.add_export(&mut state, volume, export, None);
         let uri = added.map_err(|error| Failure::refused(format!("{error:#}")))?;
         Ok(json!({"volume": params.volume, "export": params.export, "uri": uri}))
     }
@@ -73,14 +77,38 @@ impl Service {
         Ok(json!({"volume": params.volume, "export": params.export}))
     }
 
-    /// New exports listen, and those that are there become what `new` says of them; what was
+    /// Listens for those that `new` has more.
+    ///
+    /// # Errors
+    /// The first that can't be; then none does.
+    pub fn listen(&self, new: &Config) -> anyhow::Result<Listening> {
+        let state = self.state();
+        let mut all = Listening::new();
+        for (volume, of) in state.volumes.numbered(new) {
+            for export in &of.exports {
+                if place(&state, volume, &export.nbd).is_none() {
+                    let bound = export.nbd.bind(&export.access());
+                    let bound = bound.with_context(|| format!("volume {}", of.name))?;
+                    all.push((export.nbd.clone(), bound));
+                }
+            }
+        }
+        Ok(all)
+    }
+
+    /// New exports begin, and those that are there become what `new` says of them; what was
     /// changed, in words.
     ///
     /// # Errors
     /// The first that can't be; then none has changed.
-    pub fn apply_exports(&self, state: &mut State, new: &Config) -> anyhow::Result<Vec<String>> {
+    pub fn apply_exports(
+        &self,
+        state: &mut State,
+        new: &Config,
+        listening: Listening,
+    ) -> anyhow::Result<Vec<String>> {
         let mut done = Vec::new();
-        if let Err(error) = self.try_exports(state, new, &mut done) {
+        if let Err(error) = self.try_exports(state, new, listening, &mut done) {
             let undone = done.into_iter().rev().try_for_each(|step| match step {
                 Step::Added(number) => {
                     self.remove_export(state, number);
@@ -112,6 +140,7 @@ impl Service {
         &self,
         state: &mut State,
         new: &Config,
+        mut listening: Listening,
         done: &mut Vec<Step>,
     ) -> anyhow::Result<()> {
         for (volume, of) in state.volumes.numbered(new) {
@@ -122,7 +151,9 @@ impl Service {
                     done.extend(before.map(|before| Step::Changed(number, before)));
                     continue;
                 }
-                self.add_export(state, volume, export.clone())
+                let at = listening.iter().position(|(nbd, _)| *nbd == export.nbd);
+                let bound = at.map(|at| listening.swap_remove(at).1);
+                self.add_export(state, volume, export.clone(), bound)
                     .map_err(wrong)?;
                 done.extend(place(state, volume, &export.nbd).map(Step::Added));
             }

@@ -13,7 +13,6 @@
 //! volume's paths in the configuration gets what stands there.
 use super::choices::PathChoice;
 use super::config::PathKeys;
-use super::machine::CoreReport;
 use super::service::{Service, State};
 use crate::control::rpc::Failure;
 use crate::uri::{PathUri, UriKind};
@@ -166,13 +165,23 @@ impl Service {
     /// # Errors
     /// Why it doesn't.
     pub fn remove_path(&self, volume: u16, path: PathIndex, force: bool) -> Result<(), String> {
-        let wait_ns = self.state().configured.drain_timeout.0;
+        let (wait_ns, more_ns) = {
+            let state = self.state();
+            let keys = &state.configured;
+            let leave_ns = keys.connect_timeout.0.saturating_mul(3);
+            (
+                keys.drain_timeout.0,
+                keys.io_timeout.0.saturating_add(leave_ns),
+            )
+        };
         let change = Change::RemovePath {
             volume,
             path,
             force,
         };
-        self.ask(change, wait_ns)?;
+        // A controller has its own time to flush, to close its queue and to shut down; an answer
+        // that nobody awaits would leave a path here that is gone.
+        self.ask_for(change, wait_ns, Duration::from_nanos(more_ns))?;
         let mut state = self.state();
         let it = &mut state.volumes[volume];
         if let Some(at) = it.places.iter().position(|place| *place == path.0) {
@@ -196,7 +205,9 @@ impl Service {
         let wait_ns = self.state().configured.drain_timeout.0;
         let made = self.ask(change, wait_ns);
         // One that is still busy goes on draining; one that was refused doesn't.
-        let drains = word == "drained" && made.is_err() && self.is_draining(volume, path);
+        let drains = word == "drained"
+            && made.is_err()
+            && self.path_state(volume, path) == Some(PathState::Draining);
         let mut state = self.state();
         let it = &mut state.volumes[volume];
         let at = it.places.iter().position(|it| *it == path.0);
@@ -214,13 +225,15 @@ impl Service {
         made.map(|_| ())
     }
 
-    fn is_draining(&self, volume: u16, path: PathIndex) -> bool {
+    /// Whether core 0 has a path in use.
+    pub fn is_live(&self, volume: u16, path: PathIndex) -> bool {
+        self.path_state(volume, path) == Some(PathState::Live)
+    }
+
+    fn path_state(&self, volume: u16, path: PathIndex) -> Option<PathState> {
         let cores = self.senders.report().unwrap_or_default();
-        let of = |core: &CoreReport| {
-            let paths = core.volumes.get(usize::from(volume))?;
-            Some(paths.get(usize::from(path.0))?.state == PathState::Draining)
-        };
-        cores.first().and_then(of).unwrap_or(false)
+        let paths = cores.first()?.volumes.get(usize::from(volume))?;
+        Some(paths.get(usize::from(path.0))?.state)
     }
 
     /// Paths that were failed or drained before a restart are so again.

@@ -2,15 +2,18 @@
 //!
 //! # Contract
 //! Volumes are paired by name. What can fail is done first, and taken back if something else
-//! fails: new volumes are opened, new paths are connected, then paths that are gone from the file
-//! leave, then new exports listen and those that are there change (`exports`). Then the rest
-//! changes in one moment, as everybody sees it: new volumes are there, others are not, policies and
-//! knobs are those of the file. What can't fail comes last: volumes that are gone drain and leave.
+//! fails: new volumes are opened, new paths are connected, new exports listen; then paths that are
+//! gone from the file leave, dead ones last, since these can't be connected again; then exports
+//! that are there change (`exports`). Then the rest changes in one moment, as everybody sees it:
+//! new exports take clients, new volumes are there, others are not, policies and knobs are those of
+//! the file. What can't fail comes last: volumes that are gone drain and leave. A volume with a
+//! path of one that leaves comes with another reload, when no write of that one can be under way.
 //!
 //! A volume whose paths the file gives anew gets just these, whatever was added or removed by hand.
 //! A volume with clients leaves by force only. Takes as long as paths take to connect and drain;
 //! not to be called by the thread that passes news between cores on.
 use super::config::{Config, PathKeys, Volume};
+use super::exports::Listening;
 use super::service::{Service, State};
 use anyhow::{anyhow, bail};
 use policy::PathIndex;
@@ -34,11 +37,13 @@ pub fn reload(service: &Service, force: bool) -> anyhow::Result<String> {
     let mut done = Vec::new();
     let mut changes = Vec::new();
     let made = spare_clients(service, &gone, force)
-        .and_then(|()| open(service, &new, &mut done))
+        .and_then(|()| open(service, &new, &gone, &mut done))
         .and_then(|()| paths(service, &new, &mut done, &mut changes))
-        // Again, because that took its time.
-        .and_then(|()| spare_clients(service, &gone, force))
-        .and_then(|()| rest(service, new, &gone, &mut changes));
+        .and_then(|listening| {
+            // Again, because that took its time.
+            spare_clients(service, &gone, force)?;
+            rest(service, new, listening, &gone, &mut changes)
+        });
     if let Err(error) = made {
         return Err(match take_back(service, done) {
             Ok(()) => error,
@@ -77,9 +82,10 @@ fn spare_clients(service: &Service, gone: &[u16], force: bool) -> anyhow::Result
 }
 
 /// New volumes are opened.
-fn open(service: &Service, new: &Config, done: &mut Vec<Done>) -> anyhow::Result<()> {
+fn open(service: &Service, new: &Config, gone: &[u16], done: &mut Vec<Done>) -> anyhow::Result<()> {
     for of in &new.volumes {
         if service.state().volumes.number(&of.name).is_err() {
+            apart(&service.state(), of, gone)?;
             let opened = service.open_volume(of);
             let number = opened.map_err(|why| anyhow!("volume {}: {why}", of.name))?;
             done.push(Done::Opened(number));
@@ -88,13 +94,31 @@ fn open(service: &Service, new: &Config, done: &mut Vec<Done>) -> anyhow::Result
     Ok(())
 }
 
-/// New paths join, those that are gone leave.
+/// A new volume has no path of one that leaves: writes of that one may be under way, and be
+/// executed after its own (T9).
+fn apart(state: &State, of: &Volume, gone: &[u16]) -> anyhow::Result<()> {
+    for number in gone {
+        let leaves = &state.volumes[*number].of;
+        if let Some(uri) = of.shared(&leaves.paths) {
+            bail!(
+                "volume {}: {uri} is a path of {}, which is gone from the file: reload without \
+                 both first",
+                of.name,
+                leaves.name
+            );
+        }
+    }
+    Ok(())
+}
+
+/// New paths join, new exports listen, and paths that are gone leave.
 fn paths(
     service: &Service,
     new: &Config,
     done: &mut Vec<Done>,
     changes: &mut Vec<String>,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<Listening> {
+    let mut leaving = Vec::new();
     for of in &new.volumes {
         let found = service.state().volumes.number(&of.name);
         let Ok(volume) = found else {
@@ -108,14 +132,17 @@ fn paths(
             done.push(Done::Added(volume, path));
             changes.push(format!("added {uri}"));
         }
-        for (path, keys) in gone {
-            let removed = service.remove_path(volume, path, false);
-            removed.map_err(|why| anyhow!("volume {}: {why}", of.name))?;
-            changes.push(format!("removed {}", keys.uri));
-            done.push(Done::Removed(volume, keys));
-        }
+        leaving.extend(gone.into_iter().map(|(path, keys)| (volume, path, keys)));
     }
-    Ok(())
+    let listening = service.listen(new)?;
+    leaving.sort_by_cached_key(|(volume, path, _)| !service.is_live(*volume, *path));
+    for (volume, path, keys) in leaving {
+        let removed = service.remove_path(volume, path, false);
+        removed.map_err(|why| anyhow!("volume {}: {why}", service.name(volume)))?;
+        changes.push(format!("removed {}", keys.uri));
+        done.push(Done::Removed(volume, keys));
+    }
+    Ok(listening)
 }
 
 /// What `wanted` has more and less than a volume; nothing where the file says what it said before.
@@ -155,12 +182,13 @@ fn take_back(service: &Service, done: Vec<Done>) -> Result<(), String> {
 fn rest(
     service: &Service,
     new: Config,
+    listening: Listening,
     gone: &[u16],
     changes: &mut Vec<String>,
 ) -> anyhow::Result<()> {
     let mut state = service.state();
     state.ensure_open()?;
-    let changed = service.apply_exports(&mut state, &new)?;
+    let changed = service.apply_exports(&mut state, &new, listening)?;
     for number in 0..state.exports.len() {
         let there = state.exports[number].as_ref();
         let over = there.filter(|there| {

@@ -7,7 +7,7 @@
 //! # Contract
 //! One call at a time changes anything. A change has been handed to all cores when it is answered;
 //! it is in force within a loop turn of each.
-use super::address::Accepting;
+use super::address::{Accepting, Bound};
 use super::choices::Choices;
 use super::config::{Config, Export, PathKeys, Volume};
 use super::cores::Senders;
@@ -191,13 +191,13 @@ impl Service {
             .collect();
         for (volume, exports) in volumes {
             for export in exports {
-                self.add_export(&mut state, volume, export)?;
+                self.add_export(&mut state, volume, export, None)?;
             }
         }
         Ok(())
     }
 
-    /// Listens.
+    /// Listens, if it isn't `bound` yet, and takes clients.
     ///
     /// # Errors
     /// It can't be, or there are too many.
@@ -206,6 +206,7 @@ impl Service {
         state: &mut State,
         volume: u16,
         export: Export,
+        bound: Option<Bound>,
     ) -> anyhow::Result<String> {
         state.ensure_open()?;
         let is_free =
@@ -219,7 +220,10 @@ impl Service {
                 state.exports.len() - 1
             }
         };
-        let bound = export.nbd.bind(&export.access())?;
+        let bound = match bound {
+            Some(bound) => bound,
+            None => export.nbd.bind(&export.access())?,
+        };
         let uri = bound.uri(&export.nbd);
         let core = self.senders.of(volume);
         let offer = state.offer(volume, &export);

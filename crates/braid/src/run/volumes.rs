@@ -7,7 +7,7 @@
 //! has it, whichever it is. There is never more than one of a name. What is shown is in the order
 //! of the configuration.
 use super::choices::Choices;
-use super::config::{Config, Volume};
+use super::config::{Config, PathKeys, Volume};
 use crate::control::rpc::Failure;
 use engine::host::VolumeInfo;
 use policy::{Knobs, Policy};
@@ -39,8 +39,8 @@ pub struct Volumes {
     /// Those that are to be there with the configuration that is being applied. Of one of them at
     /// most the engine has not said yet which number it has.
     opening: Vec<(Option<u16>, Running)>,
-    /// Names of those that the engine has not said to be gone yet.
-    leaving: BTreeMap<u16, String>,
+    /// Those that the engine has not said to be gone yet: name and paths.
+    leaving: BTreeMap<u16, (String, Vec<PathKeys>)>,
     /// How often other volumes were there.
     pub changes: u64,
 }
@@ -116,7 +116,7 @@ impl Volumes {
     /// What to call a volume.
     pub fn name(&self, number: u16) -> String {
         let there = self.all.get(&number).map(|it| &it.of.name);
-        let there = there.or_else(|| self.leaving.get(&number));
+        let there = there.or_else(|| Some(&self.leaving.get(&number)?.0));
         let opening = || self.opening.iter().find(|(it, _)| *it == Some(number));
         let name = there.or_else(|| Some(&opening()?.1.of.name));
         name.cloned().unwrap_or_else(|| format!("volume {number}"))
@@ -160,10 +160,13 @@ impl Volumes {
     /// One is to be opened, and its number isn't known yet.
     ///
     /// # Errors
-    /// One of that name has not left yet.
+    /// One of that name, or with one of its paths, has not left yet: its writes may be under way.
     pub fn open(&mut self, running: Running) -> Result<(), String> {
-        let name = &running.of.name;
-        if self.leaving.values().any(|it| it == name) {
+        let mut leaving = self.leaving.values();
+        let of = |(name, paths): &&(String, Vec<PathKeys>)| {
+            *name == running.of.name || running.of.shared(paths).is_some()
+        };
+        if let Some((name, _)) = leaving.find(of) {
             return Err(format!(
                 "the {name} that was removed waits for the end of its I/O; try again later"
             ));
@@ -187,16 +190,20 @@ impl Volumes {
     /// A number leaves whatever has it, until the engine says that it is gone.
     pub fn leave(&mut self, number: u16) {
         let name = self.name(number);
-        self.all.remove(&number);
+        let it = self.all.remove(&number);
+        let opening = self.opening.iter().find(|(it, _)| *it == Some(number));
+        let paths = it.map(|it| it.of.paths);
+        let paths = paths.or_else(|| Some(opening?.1.of.paths.clone()));
         self.order.retain(|it| *it != number);
         self.opening.retain(|(it, _)| *it != Some(number));
-        self.leaving.insert(number, name);
+        let paths = paths.unwrap_or_default();
+        self.leaving.insert(number, (name, paths));
         self.changes += 1;
     }
 
     /// The engine has said that a volume is gone; its name, if that was expected.
     pub fn left(&mut self, number: u16) -> Option<String> {
-        self.leaving.remove(&number)
+        Some(self.leaving.remove(&number)?.0)
     }
 
     /// Whether a volume has not left yet.
@@ -227,7 +234,8 @@ mod tests {
 
     fn config(names: &[&str]) -> Config {
         let volume = |name: &&str| {
-            format!("[[volume]]\nname = \"{name}\"\n[[volume.path]]\nuri = \"mem:1MiB\"\n")
+            let uri = format!("nvme-tcp://127.0.0.1:4420/nqn.2026-01.org.example:{name}");
+            format!("[[volume]]\nname = \"{name}\"\n[[volume.path]]\nuri = \"{uri}\"\n")
         };
         parsed(&names.iter().map(volume).collect::<String>())
     }
@@ -267,6 +275,10 @@ mod tests {
         assert_eq!(volumes.name(0), "a");
         let why = volumes.open(running("a")).unwrap_err();
         assert!(why.contains("the a that was removed"), "{why}");
+        let mut renamed = running("a");
+        renamed.of.name = "e".to_owned();
+        let why = volumes.open(renamed).unwrap_err();
+        assert!(why.contains("the a that was removed"), "t09: {why}");
         assert_eq!(volumes.left(0).as_deref(), Some("a"));
         assert_eq!(volumes.left(0), None);
         // The number is another's now.
