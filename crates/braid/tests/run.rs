@@ -6,6 +6,8 @@
 mod nbd;
 #[path = "shared/no_io_uring.rs"]
 mod no_io_uring;
+#[path = "run/policies.rs"]
+mod policies;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -323,6 +325,7 @@ fn verbs_show_and_change_and_choices_survive_a_restart() {
         engine.json(&["policy", "set", "v0", "numa"])["policy"],
         "numa"
     );
+    policies::every_one_can_be_set(&engine);
     engine.json(&["knob", "set", "v0", "ewma_shift", "5"]);
     let added = format!("nbd:unix:{}", engine.path("more.sock").display());
     engine.json(&["export", "add", "v0", &added]);

@@ -20,7 +20,8 @@
 //! wraps it calls `turn` in its own, then takes events until [`HostEngine::poll_event`] is `None`,
 //! and submits I/O whenever it likes. All times are of one clock (T42). Counts of I/Os in flight
 //! are shared by the program: [`HostEngine::in_flight`] out, [`HostEngine::set_elsewhere`] in
-//! (T47).
+//! (T47); likewise what was measured, for volumes that weigh their paths per NUMA node:
+//! [`HostEngine::take_news`], [`HostEngine::means`], [`HostEngine::weigh_nodes`].
 //!
 //! `Output::Close` may name a connection that is still being opened. `Output::Stop` may come while
 //! a device has not answered.

@@ -13,7 +13,7 @@ const POLICIES: [Policy; 4] = [
     Policy::Numa,
     Policy::RoundRobin { bytes: 0 },
     Policy::QueueDepth,
-    Policy::WeightedLatency,
+    Policy::WEIGHTED_LATENCY,
 ];
 
 #[test]
@@ -172,7 +172,7 @@ fn a02_latency_counts_from_submission_including_the_wait_for_a_full_path() {
 #[test]
 fn a06_the_slower_path_gets_less_under_weighted_latency() {
     let mut host = host_config(2);
-    host.volumes[0].policy = Policy::WeightedLatency;
+    host.volumes[0].policy = Policy::WEIGHTED_LATENCY;
     host.volumes[0].knobs = Knobs {
         weight_timeout_ns: 20 * MS,
         ..Knobs::default()
@@ -347,7 +347,7 @@ fn an_idle_host_wakes_only_for_keep_alives() {
 fn the_same_seed_gives_the_same_history() {
     let history = || {
         let mut host = host_config(2);
-        host.volumes[0].policy = Policy::WeightedLatency;
+        host.volumes[0].policy = Policy::WEIGHTED_LATENCY;
         let mut target = target_config(2);
         target.shapes[1] = shape::Config {
             delay_ns: 100_000,
@@ -366,7 +366,7 @@ fn the_same_seed_gives_the_same_history() {
 #[test]
 fn a02_a_stalling_path_is_warned_of_once_in_a_while() {
     let mut host = host_config(2);
-    host.volumes[0].policy = Policy::WeightedLatency;
+    host.volumes[0].policy = Policy::WEIGHTED_LATENCY;
     let mut target = target_config(2);
     for shape in &mut target.shapes {
         shape.delay_ns = 2 * SECOND;

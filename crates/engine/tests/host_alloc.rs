@@ -173,7 +173,7 @@ fn no_io_allocates_under_any_policy_even_on_a_full_path() {
         Policy::Numa,
         Policy::RoundRobin { bytes: 0 },
         Policy::QueueDepth,
-        Policy::WeightedLatency,
+        Policy::WEIGHTED_LATENCY,
         Policy::Soonest,
     ] {
         for entries_max in [4, 128] {

@@ -11,7 +11,7 @@ use engine::machine::DeviceError;
 use engine::target::TargetControl;
 use engine::{DeviceId, Machine};
 use nvme::host::AnaState;
-use policy::{PathIndex, Policy};
+use policy::{Aggregate, Means, NodeMeans, PathIndex, Policy};
 use std::cell::RefCell;
 use std::rc::Rc;
 use volume::Outcome;
@@ -318,7 +318,7 @@ fn t30_a_change_of_ana_state_reaches_every_core() {
 #[test]
 fn a11_a_resize_forgets_what_was_learnt() {
     let mut host = host_config(2);
-    host.volumes[0].policy = Policy::WeightedLatency;
+    host.volumes[0].policy = Policy::WEIGHTED_LATENCY;
     let mut rig = Rig::new(host, target_config(2));
     let info = rig.ready();
     let mut load = Load::new(400, 8, BLOCK);
@@ -339,6 +339,45 @@ fn a11_a_resize_forgets_what_was_learnt() {
     assert_eq!(rig.failures().len(), 0);
     let beyond = read(info.bytes >> 12, 0);
     assert_eq!(rig.submit(&beyond), Ok(()), "it has grown");
+}
+
+/// Under `per-numa` a core publishes what it measured, and weighs by what its node did: here by
+/// its own and by what a neighbour says, who found path 0 three times as slow.
+#[test]
+fn a13_a_node_weighs_its_paths_together() {
+    let mut host = host_config(2);
+    let (per_numa, buckets) = (true, false);
+    host.volumes[0].policy = Policy::WeightedLatency(Aggregate { per_numa, buckets });
+    host.volumes[0].knobs.weight_timeout_ns = 0;
+    let mut rig = Rig::new(host, target_config(2));
+    rig.ready();
+    let mut load = Load::new(50, 8, BLOCK);
+    rig.load(&mut load, SECOND);
+    let weights = |rig: &Rig| {
+        let host = rig.host.borrow();
+        [0, 1].map(|path| {
+            let stats = host.policy_stats(0, PathIndex(path), policy::Group::Read);
+            stats.weight
+        })
+    };
+    assert_eq!(weights(&rig), [0, 0], "it does not weigh by itself");
+    assert!(rig.host.borrow_mut().take_news());
+    assert!(!rig.host.borrow_mut().take_news());
+    let own: Vec<(usize, Means)> = rig.host.borrow().means().collect();
+    assert_eq!(
+        own.iter().map(|(place, _)| *place).collect::<Vec<_>>(),
+        [0, 1]
+    );
+    assert!(own[0].1[0] > 0, "reads of the first path");
+    rig.host.borrow_mut().weigh_nodes(|place| {
+        let mut node = NodeMeans::default();
+        let mut neighbour = Means::default();
+        neighbour[0] = [3_000_000, 1_000_000][place];
+        node.add(&neighbour);
+        node
+    });
+    // 10^9/3·10^6 = 333, 10^9/10^6 = 1000; 333·64/1333 = 15, 1000·64/1333 = 48.
+    assert_eq!(weights(&rig), [15, 48]);
 }
 
 #[test]

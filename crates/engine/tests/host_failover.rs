@@ -19,7 +19,7 @@ fn t38_a_path_that_was_cut_is_live_again_and_its_statistics_are_new() {
     let mut rig = rig_with(2, |_| ());
     rig.control(HostControl::Policy(
         0,
-        Policy::WeightedLatency,
+        Policy::WEIGHTED_LATENCY,
         Knobs::default(),
     ));
     let mut load = Load::new(200, 8, BLOCK);

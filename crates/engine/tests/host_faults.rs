@@ -160,7 +160,7 @@ fn happen(rig: &mut Rig, random: &mut Random) {
         Policy::Numa,
         Policy::RoundRobin { bytes: 0 },
         Policy::QueueDepth,
-        Policy::WeightedLatency,
+        Policy::WEIGHTED_LATENCY,
     ];
     match random.below(12) {
         0 => rig.world.cut(HOST, port),

@@ -74,6 +74,7 @@ fn run(case: &Case) -> u64 {
         ana: Ana::Optimized,
         distance: 10 + path as u32 % 3,
         in_flight_elsewhere: 3,
+        throughput: 1,
     };
     let views: Vec<PathView> = (0..case.paths).map(view).collect();
     let latencies = latencies();

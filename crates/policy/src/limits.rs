@@ -3,8 +3,16 @@
 /// Most paths of one volume.
 pub const PATHS_MAX: usize = 64;
 
-/// Most state of one path on one core, bytes; held at compile time.
-pub const PATH_STATE_BYTES_MAX: usize = 512;
+/// Most state of one path on one core, bytes, of all policies together and with size buckets (row
+/// A13); held at compile time.
+pub const PATH_STATE_BYTES_MAX: usize = 2048;
+
+/// Size buckets of weighted-latency (row A12): below 32 KiB, five of twice the size each, and from
+/// 1 MiB on.
+pub const BUCKETS: usize = 7;
+
+/// Size buckets × I/O groups.
+pub const CELLS: usize = BUCKETS * 3;
 
 /// Largest `ewma_shift`: at 9 a new mean would move the smoothed latency by less than 0.2 % (row
 /// A8).
@@ -24,3 +32,9 @@ pub const WEIGHT_WHOLE: u64 = 64;
 
 /// `round-robin:<bytes>` is a multiple of this, the smallest sector (row B2).
 pub const ROUND_ROBIN_UNIT: u64 = 512;
+
+/// Largest relative throughput of a path, for `service-time`.
+pub const THROUGHPUT_MAX: u8 = 100;
+
+/// What `latency` measured of a path is forgotten if nothing was measured since for this time.
+pub const RECENT_NS: u64 = 250_000_000;

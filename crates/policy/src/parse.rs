@@ -5,12 +5,13 @@
 //! value, so the old one stays.
 //!
 //! # Origin
-//! Rows A1 (names, aliases), A8 (ranges; durations are our extension), B2 (multiples of a sector).
+//! Rows A1 (names, aliases), A8 (ranges; durations are our extension), A13 (modes), B2 (multiples
+//! of a sector), B5 (`name:value`).
 
 use core::fmt;
 
-use crate::limits::{EWMA_SHIFT_MAX, ROUND_ROBIN_UNIT, WEIGHT_TIMEOUT_NS_MAX};
-use crate::types::{Knobs, Policy};
+use crate::limits::{EWMA_SHIFT_MAX, PATHS_MAX, ROUND_ROBIN_UNIT, WEIGHT_TIMEOUT_NS_MAX};
+use crate::types::{Aggregate, Knobs, PathIndex, Policy};
 
 /// Why a policy was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +24,12 @@ pub enum PolicyError {
     NotANumber,
     /// The value of round-robin is 0 or no multiple of [`ROUND_ROBIN_UNIT`].
     NotAMultiple,
+    /// The value of weighted-latency is none of the four modes.
+    NotAMode,
+    /// devid without a value, or with one that is no whole number.
+    NotAnId,
+    /// devid names a path that the volume does not have, or none can have: the last one's number.
+    NoSuchPath(usize),
 }
 
 /// Why a knob's value was refused.
@@ -39,11 +46,10 @@ pub enum KnobError {
 }
 
 impl Policy {
-    /// Reads `numa`, `round-robin`, `round-robin:<bytes>`, `queue-depth`, `weighted-latency`
-    /// (aliases `adaptive`, `weighted-lat`) or `soonest`.
+    /// Reads a policy: one of [`Self::NAMES`], and the aliases `adaptive` and `weighted-lat`.
     ///
     /// # Errors
-    /// [`PolicyError`]; all four.
+    /// [`PolicyError`]; all of them.
     pub fn parse(text: &str) -> Result<Self, PolicyError> {
         let (name, value) = match text.split_once(':') {
             Some((name, value)) => (name, Some(value)),
@@ -51,18 +57,77 @@ impl Policy {
         };
         let policy = match name {
             "numa" => Self::Numa,
-            "round-robin" => Self::RoundRobin {
-                bytes: value.map_or(Ok(0), turn_bytes)?,
-            },
+            "round-robin" => {
+                let bytes = value.map_or(Ok(0), turn_bytes)?;
+                return Ok(Self::RoundRobin { bytes });
+            }
             "queue-depth" => Self::QueueDepth,
-            "weighted-latency" | "adaptive" | "weighted-lat" => Self::WeightedLatency,
+            "weighted-latency" | "adaptive" | "weighted-lat" => {
+                let over = value.map_or(Ok(Aggregate::default()), Aggregate::parse)?;
+                return Ok(Self::WeightedLatency(over));
+            }
             "soonest" => Self::Soonest,
+            "pid" => Self::Pid,
+            "latency" => Self::Latency,
+            "devid" => return id(value.ok_or(PolicyError::NotAnId)?),
+            "service-time" => Self::ServiceTime,
+            "historical-service-time" => Self::HistoricalServiceTime,
             _ => return Err(PolicyError::Unknown),
         };
-        match (policy, value) {
-            (Self::RoundRobin { .. }, _) | (_, None) => Ok(policy),
-            (_, Some(_)) => Err(PolicyError::TakesNoValue),
+        match value {
+            None => Ok(policy),
+            Some(_) => Err(PolicyError::TakesNoValue),
         }
+    }
+
+    /// Every policy as it is written, with what may stand behind it.
+    pub const NAMES: &'static str = "numa, round-robin[:<bytes>], queue-depth, \
+        weighted-latency[:per-cpu|:per-cpu+buckets|:per-numa|:per-numa+buckets] (also adaptive, \
+        weighted-lat), soonest, pid, latency, devid:<path, from 1>, service-time, \
+        historical-service-time";
+
+    /// Each policy once, with its usual value.
+    pub const EACH: [Self; 10] = [
+        Self::Numa,
+        Self::RoundRobin { bytes: 0 },
+        Self::QueueDepth,
+        Self::WEIGHTED_LATENCY,
+        Self::Soonest,
+        Self::Pid,
+        Self::Latency,
+        Self::Devid(PathIndex(0)),
+        Self::ServiceTime,
+        Self::HistoricalServiceTime,
+    ];
+
+    /// Whether it can be the policy of a volume of so many paths.
+    ///
+    /// # Errors
+    /// [`PolicyError::NoSuchPath`].
+    pub fn check(&self, paths: usize) -> Result<(), PolicyError> {
+        match self {
+            Self::Devid(path) if usize::from(path.0) >= paths => {
+                Err(PolicyError::NoSuchPath(paths))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Aggregate {
+    /// The mode's word.
+    const fn word(self) -> &'static str {
+        match (self.per_numa, self.buckets) {
+            (false, false) => "per-cpu",
+            (false, true) => "per-cpu+buckets",
+            (true, false) => "per-numa",
+            (true, true) => "per-numa+buckets",
+        }
+    }
+
+    fn parse(text: &str) -> Result<Self, PolicyError> {
+        let mode = Self::ALL.into_iter().find(|mode| mode.word() == text);
+        mode.ok_or(PolicyError::NotAMode)
     }
 }
 
@@ -122,6 +187,15 @@ fn turn_bytes(text: &str) -> Result<u64, PolicyError> {
     Ok(bytes)
 }
 
+/// `devid` with the path of this number, counted from 1.
+fn id(text: &str) -> Result<Policy, PolicyError> {
+    let number = whole(text).ok_or(PolicyError::NotAnId)?;
+    match number.checked_sub(1).map(usize::try_from) {
+        Some(Ok(path)) if path < PATHS_MAX => Ok(Policy::Devid(PathIndex(path as u8))),
+        _ => Err(PolicyError::NoSuchPath(PATHS_MAX)),
+    }
+}
+
 /// A whole number in decimal digits and nothing else; one too large for 64 bits becomes `u64::MAX`,
 /// which no setting allows.
 fn whole(text: &str) -> Option<u64> {
@@ -138,8 +212,16 @@ impl fmt::Display for Policy {
             Self::RoundRobin { bytes: 0 } => f.write_str("round-robin"),
             Self::RoundRobin { bytes } => write!(f, "round-robin:{bytes}"),
             Self::QueueDepth => f.write_str("queue-depth"),
-            Self::WeightedLatency => f.write_str("weighted-latency"),
+            Self::WeightedLatency(over) if *over == Aggregate::default() => {
+                f.write_str("weighted-latency")
+            }
+            Self::WeightedLatency(over) => write!(f, "weighted-latency:{}", over.word()),
             Self::Soonest => f.write_str("soonest"),
+            Self::Pid => f.write_str("pid"),
+            Self::Latency => f.write_str("latency"),
+            Self::Devid(path) => write!(f, "devid:{}", u32::from(path.0) + 1),
+            Self::ServiceTime => f.write_str("service-time"),
+            Self::HistoricalServiceTime => f.write_str("historical-service-time"),
         }
     }
 }
@@ -147,13 +229,19 @@ impl fmt::Display for Policy {
 impl fmt::Display for PolicyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Unknown => f.write_str(
-                "unknown policy; known are numa, round-robin, round-robin:<bytes>, queue-depth, \
-                 weighted-latency (also adaptive, weighted-lat), soonest",
-            ),
+            Self::Unknown => write!(f, "unknown policy; known are {}", Policy::NAMES),
             Self::TakesNoValue => f.write_str(
-                "this policy takes no value; only round-robin does, as round-robin:<bytes>",
+                "this policy takes no value; only round-robin:<bytes>, weighted-latency:<mode> \
+                 and devid:<path> do",
             ),
+            Self::NotAMode => f.write_str(
+                "weighted-latency averages per-cpu (the default), per-cpu+buckets, per-numa or \
+                 per-numa+buckets, as in weighted-latency:per-numa",
+            ),
+            Self::NotAnId => f.write_str("devid takes the number of a path, from 1, as in devid:1"),
+            Self::NoSuchPath(paths) => {
+                write!(f, "devid: the volume has no such path; it has 1 to {paths}")
+            }
             Self::NotANumber => {
                 f.write_str("round-robin takes a whole number of bytes, as in round-robin:262144")
             }
@@ -215,18 +303,72 @@ mod tests {
                 "round-robin:196608",
             ),
             ("queue-depth", Policy::QueueDepth, "queue-depth"),
+            ("adaptive", Policy::WEIGHTED_LATENCY, "weighted-latency"),
+            ("weighted-lat", Policy::WEIGHTED_LATENCY, "weighted-latency"),
             (
-                "weighted-latency",
-                Policy::WeightedLatency,
+                "weighted-latency:per-cpu",
+                Policy::WEIGHTED_LATENCY,
                 "weighted-latency",
             ),
-            ("adaptive", Policy::WeightedLatency, "weighted-latency"),
-            ("weighted-lat", Policy::WeightedLatency, "weighted-latency"),
+            ("devid:64", Policy::Devid(PathIndex(63)), "devid:64"),
+            ("devid:01", Policy::Devid(PathIndex(0)), "devid:1"),
             ("soonest", Policy::Soonest, "soonest"),
+            ("pid", Policy::Pid, "pid"),
+            ("latency", Policy::Latency, "latency"),
+            ("service-time", Policy::ServiceTime, "service-time"),
+            (
+                "historical-service-time",
+                Policy::HistoricalServiceTime,
+                "historical-service-time",
+            ),
         ] {
             assert_eq!(Policy::parse(text), Ok(policy), "{text}");
             assert_eq!(policy.to_string(), shown);
         }
+    }
+
+    #[test]
+    fn a13_every_mode_is_read_and_shown() {
+        for over in Aggregate::ALL {
+            let policy = Policy::WeightedLatency(over);
+            assert_eq!(Policy::parse(&policy.to_string()), Ok(policy));
+            let text = std::format!("adaptive:{}", over.word());
+            assert_eq!(Policy::parse(&text), Ok(policy), "{text}");
+            assert_eq!(text.contains("numa"), over.per_numa);
+            assert_eq!(text.contains("+buckets"), over.buckets);
+        }
+        assert_eq!(Aggregate::default(), Aggregate::ALL[0]);
+    }
+
+    /// What is shown as known is known: a name, and each of its values.
+    #[test]
+    fn every_name_shown_can_be_written() {
+        let plain = Policy::NAMES.replace("<bytes>", "512");
+        let plain = plain.replace("<path, from 1>", "1");
+        let shown = plain
+            .split(", ")
+            .map(|name| name.split(" (").next().unwrap());
+        let shown = shown.filter(|name| !name.ends_with(')'));
+        let mut count = 0;
+        for name in shown {
+            let (name, values) = name.split_once('[').unwrap_or((name, ""));
+            let values = values.trim_end_matches(']').split('|');
+            for value in values.chain([""]) {
+                let text = std::format!("{name}{value}");
+                assert!(Policy::parse(&text).is_ok(), "{text}");
+                count += 1;
+            }
+        }
+        assert!(count > 12, "{count}");
+    }
+
+    #[test]
+    fn b4_an_unknown_id_is_refused() {
+        let devid = Policy::Devid(PathIndex(2));
+        assert_eq!(devid.check(2), Err(PolicyError::NoSuchPath(2)));
+        assert!(PolicyError::NoSuchPath(2).to_string().contains("1 to 2"));
+        assert_eq!(devid.check(3), Ok(()));
+        assert_eq!(Policy::Numa.check(0), Ok(()));
     }
 
     #[test]
@@ -238,7 +380,16 @@ mod tests {
             ("round-robin2", PolicyError::Unknown),
             ("soon:512", PolicyError::Unknown),
             ("numa:", PolicyError::TakesNoValue),
-            ("adaptive:3", PolicyError::TakesNoValue),
+            ("pid:1", PolicyError::TakesNoValue),
+            ("adaptive:3", PolicyError::NotAMode),
+            ("weighted-latency:", PolicyError::NotAMode),
+            ("weighted-latency:per-numa+", PolicyError::NotAMode),
+            ("devid", PolicyError::NotAnId),
+            ("devid:", PolicyError::NotAnId),
+            ("devid:one", PolicyError::NotAnId),
+            ("devid:0", PolicyError::NoSuchPath(64)),
+            ("devid:65", PolicyError::NoSuchPath(64)),
+            ("devid:99999999999999999999", PolicyError::NoSuchPath(64)),
             ("soonest:1", PolicyError::TakesNoValue),
             ("round-robin:", PolicyError::NotANumber),
             ("round-robin:+512", PolicyError::NotANumber),

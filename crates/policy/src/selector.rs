@@ -10,13 +10,16 @@
 
 use core::fmt;
 
+use crate::historical_service_time::HistoricalServiceTime;
+use crate::latency::Latency;
 use crate::limits::{PATH_STATE_BYTES_MAX, PATHS_MAX};
 use crate::parse::KnobError;
 use crate::round_robin::RoundRobin;
+use crate::service_time::ServiceTime;
 use crate::soonest::Soonest;
 use crate::types::*;
-use crate::weighted_latency::WeightedLatency;
-use crate::{numa, queue_depth};
+use crate::weighted_latency::{self, WeightedLatency};
+use crate::{devid, numa, pid, queue_depth};
 
 /// The selector of one core: the state of one policy over the paths of one volume.
 ///
@@ -33,6 +36,9 @@ pub struct Selector {
     pub(crate) round_robin: RoundRobin,
     pub(crate) weighted: WeightedLatency,
     pub(crate) soonest: Soonest,
+    pub(crate) latency: Latency,
+    pub(crate) service_time: ServiceTime,
+    pub(crate) historical: HistoricalServiceTime,
     /// Of the I/O placed last.
     ticket: Ticket,
 }
@@ -60,8 +66,11 @@ impl Selector {
             in_flight: [0; PATHS_MAX],
             selections: [[0; PATHS_MAX]; 3],
             round_robin: RoundRobin::default(),
-            weighted: WeightedLatency::new(),
+            weighted: WeightedLatency::new(1),
             soonest: Soonest::new(1),
+            latency: Latency::default(),
+            service_time: ServiceTime::new(1),
+            historical: HistoricalServiceTime::default(),
             ticket: Ticket::default(),
         }
     }
@@ -79,11 +88,13 @@ impl Selector {
         }
         let in_flight = self.in_flight;
         let knobs = self.knobs;
-        let soonest = Soonest::new(self.soonest.next_epoch());
+        let epoch = self.soonest.next_epoch();
         *self = Self {
             in_flight,
             knobs,
-            soonest,
+            soonest: Soonest::new(epoch),
+            service_time: ServiceTime::new(epoch),
+            weighted: WeightedLatency::new(epoch),
             ..Self::new(self.paths, policy)
         };
     }
@@ -140,12 +151,38 @@ impl Selector {
             Policy::Numa => numa::choose(paths),
             Policy::RoundRobin { bytes } => self.round_robin.choose(bytes, request.length, paths),
             Policy::QueueDepth => queue_depth::choose(paths, &self.in_flight),
-            Policy::WeightedLatency => self.weighted.choose(request.group, paths),
+            Policy::WeightedLatency(over) => {
+                let cell = weighted_latency::cell(over.buckets, request.group, request.length);
+                if over.buckets {
+                    self.ticket = self.weighted.ticket(cell);
+                }
+                self.weighted.choose(over.buckets, cell, paths)
+            }
             Policy::Soonest => self.choose_soonest(request, paths),
+            _ => self.choose_rarely(request, paths),
         }?;
         self.in_flight[chosen] += 1;
         self.selections[request.group as usize][chosen] += 1;
         Some(PathIndex(chosen as u8))
+    }
+
+    /// By the policies that mirrors and device-mapper users know; apart, to keep the others short.
+    #[inline(never)]
+    fn choose_rarely(&mut self, request: &Request, paths: &[PathView]) -> Option<usize> {
+        match self.policy {
+            Policy::Pid => pid::choose(request.source, paths),
+            Policy::Devid(path) => devid::choose(path, paths),
+            Policy::Latency => self.latency.choose(request, paths, &self.in_flight),
+            Policy::HistoricalServiceTime => {
+                self.historical
+                    .choose(request.now_ns, paths, &self.in_flight)
+            }
+            _ => {
+                let chosen = self.service_time.choose(request.length, paths)?;
+                self.ticket = self.service_time.begin(chosen, request.length);
+                Some(chosen)
+            }
+        }
     }
 
     /// Apart, so that the others don't pay for its registers and its ticket.
@@ -189,18 +226,21 @@ impl Selector {
         let path = usize::from(done.path.0);
         assert!(self.in_flight[path] > 0, "completed, but not selected");
         self.in_flight[path] -= 1;
-        if self.policy == Policy::Soonest {
-            return self.complete_soonest(done);
+        let learns = done.ended == Ended::Good && path < self.paths;
+        match self.policy {
+            // A head with a single path has nothing to learn (row A2).
+            Policy::WeightedLatency(over) if learns && self.paths > 1 => {
+                match self.weighted.cell_of(over.buckets, done) {
+                    Some(cell) => self.weighted.sample(cell, done, &self.knobs),
+                    None => Noted::default(),
+                }
+            }
+            Policy::Soonest => self.complete_soonest(done),
+            Policy::Latency if learns => self.latency.sample(done),
+            Policy::HistoricalServiceTime if learns => self.historical.sample(done),
+            Policy::ServiceTime => self.service_time.end(path, &done.ticket),
+            _ => Noted::default(),
         }
-        // A head with a single path has nothing to learn (row A2).
-        if self.policy != Policy::WeightedLatency
-            || done.ended == Ended::Failed
-            || self.paths < 2
-            || path >= self.paths
-        {
-            return Noted::default();
-        }
-        self.weighted.sample(done, &self.knobs)
     }
 
     #[inline(never)]
@@ -213,11 +253,35 @@ impl Selector {
 
     /// Calculates the weights that closed windows asked for ([`Noted::weigh`]): once per loop turn,
     /// after its completions. Cheap when there is nothing to do. Without it weighted-latency learns
-    /// nothing.
+    /// nothing; `per-numa` learns by [`Self::weigh_node`] instead.
     #[inline]
     pub fn weigh(&mut self) {
-        if self.weighted.is_due() {
+        if self.weighted.is_due() && !self.policy.is_per_numa() {
             self.weighted.weigh(self.paths);
+        }
+    }
+
+    /// Under `per-numa`: whether what this core measured has changed since it last asked, so that
+    /// [`Self::means`] has news for the node's other cores.
+    #[inline]
+    pub fn take_news(&mut self) -> bool {
+        self.policy.is_per_numa() && core::mem::take(&mut self.weighted.untold)
+    }
+
+    /// What this core measured of a path, for all cores of its node and for itself.
+    pub fn means(&self, path: PathIndex) -> Means {
+        match usize::from(path.0) {
+            path if path < self.paths => self.weighted.means(path),
+            _ => Means::default(),
+        }
+    }
+
+    /// Under `per-numa`: calculates all weights from what the cores of the node, this one among
+    /// them, measured of each path. Called when any of them had [news](Self::take_news), after
+    /// the completions of a turn.
+    pub fn weigh_node(&mut self, node: impl Fn(PathIndex) -> NodeMeans) {
+        if self.policy.is_per_numa() {
+            self.weighted.weigh_node(self.paths, node);
         }
     }
 
@@ -233,6 +297,8 @@ impl Selector {
         }
         self.weighted.reset(path);
         self.soonest.reset(index);
+        self.latency.reset(index);
+        self.historical.reset(index);
     }
 
     /// I/Os of this core in flight on `path`.
@@ -250,15 +316,9 @@ impl Selector {
         if index >= self.paths {
             return PathStats::default();
         }
-        let measure = &self.weighted.measures[group][index];
         PathStats {
-            weight: measure.weight.into(),
-            credit: measure.credit.into(),
-            score: measure.score.into(),
-            smoothed_ns: measure.smoothed_ns.into(),
             selections: self.selections[group][index],
-            samples: measure.samples,
-            ignored: measure.ignored,
+            ..self.weighted.stats(group, index)
         }
     }
 }

@@ -3,6 +3,7 @@
 
 mod exhaustive;
 mod oracle;
+mod others;
 mod properties;
 
 use crate::{
@@ -23,6 +24,7 @@ pub(crate) const UP: PathView = PathView {
     ana: Ana::Optimized,
     distance: 10,
     in_flight_elsewhere: 0,
+    throughput: 1,
 };
 
 pub(crate) fn request(group: Group, length: u32) -> Request {
@@ -35,7 +37,7 @@ pub(crate) fn request(group: Group, length: u32) -> Request {
     }
 }
 
-fn good(path: u8, latency_ns: u64, now_ns: u64) -> Completion {
+pub(crate) fn good(path: u8, latency_ns: u64, now_ns: u64) -> Completion {
     Completion {
         path: PathIndex(path),
         group: Group::Read,
@@ -95,7 +97,7 @@ fn a7_round_robin_leaves_a_turn_for_an_optimized_path() {
 
 #[test]
 fn a1_a_switch_forgets_and_setting_the_same_does_not() {
-    let mut selector = Selector::new(2, Policy::WeightedLatency);
+    let mut selector = Selector::new(2, Policy::WEIGHTED_LATENCY);
     for now_ns in 1..=2 {
         take(&mut selector, &[UP; 2]);
         let _ = selector.complete(&good(0, 1000, now_ns));
@@ -106,10 +108,10 @@ fn a1_a_switch_forgets_and_setting_the_same_does_not() {
         (learnt.weight, learnt.selections, learnt.samples),
         (64, 2, 2)
     );
-    selector.set_policy(Policy::WeightedLatency);
+    selector.set_policy(Policy::WEIGHTED_LATENCY);
     assert_eq!(selector.stats(PathIndex(0), Group::Read), learnt);
     selector.set_policy(Policy::Numa);
-    selector.set_policy(Policy::WeightedLatency);
+    selector.set_policy(Policy::WEIGHTED_LATENCY);
     assert_eq!(
         selector.stats(PathIndex(0), Group::Read),
         Default::default()
@@ -153,7 +155,7 @@ fn t41_a_switch_keeps_what_is_in_flight() {
     }
     selector.reset_path(PathIndex(0));
     assert_eq!(selector.in_flight(PathIndex(0)), 3);
-    selector.set_policy(Policy::WeightedLatency);
+    selector.set_policy(Policy::WEIGHTED_LATENCY);
     for path in [0, 0, 0, 1, 1, 1] {
         let _ = selector.complete(&good(path, 1000, 1));
     }
@@ -165,7 +167,7 @@ fn t41_a_switch_keeps_what_is_in_flight() {
 
 #[test]
 fn paths_come_and_go() {
-    let mut selector = Selector::new(2, Policy::WeightedLatency);
+    let mut selector = Selector::new(2, Policy::WEIGHTED_LATENCY);
     take(&mut selector, &[UP; 2]);
     let _ = selector.complete(&good(0, 1000, 1));
     selector.weigh();
@@ -196,7 +198,7 @@ fn a11_paths_go_down_to_the_one_last_used() {
         enabled: false,
         ..UP
     };
-    for policy in [Policy::RoundRobin { bytes: 0 }, Policy::WeightedLatency] {
+    for policy in [Policy::RoundRobin { bytes: 0 }, Policy::WEIGHTED_LATENCY] {
         let mut selector = Selector::new(3, policy);
         assert_eq!(take(&mut selector, &[off, off, UP]), 2);
         selector.set_paths(2).unwrap();
@@ -207,7 +209,7 @@ fn a11_paths_go_down_to_the_one_last_used() {
 #[test]
 fn knobs_out_of_range_are_refused_and_the_old_stay() {
     use crate::{KnobError, Knobs};
-    let mut selector = Selector::new(2, Policy::WeightedLatency);
+    let mut selector = Selector::new(2, Policy::WEIGHTED_LATENCY);
     let old = Knobs {
         ewma_shift: 8,
         weight_timeout_ns: 3_600_000_000_000,

@@ -1,4 +1,5 @@
 //! The words callers and policies share.
+use crate::limits::CELLS;
 
 /// Position of a path in the volume's path table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -46,6 +47,8 @@ pub struct PathView {
     pub distance: u32,
     /// I/Os other cores have in flight on this path, as last published.
     pub in_flight_elsewhere: u32,
+    /// Relative throughput 0…100, for `service-time`; 0: only where all others are 0 too.
+    pub throughput: u8,
 }
 
 /// One I/O that needs a path.
@@ -97,12 +100,13 @@ pub struct Completion {
 pub struct Ticket {
     /// This core's reads and writes in flight, this one included: by number, then by bytes.
     pub(crate) load: [u32; 4],
-    /// Its length, in units.
+    /// Its length, in the policy's units.
     pub(crate) units: u32,
     /// I/Os of other cores in flight.
     pub(crate) elsewhere: u16,
     /// Nothing else was in flight.
     pub(crate) alone: bool,
+    /// Its size class, as the policy counts them.
     pub(crate) class: u8,
     pub(crate) direction: u8,
     /// In which time of the policy it was placed; 0: none.
@@ -148,10 +152,88 @@ pub enum Policy {
     },
     /// `queue-depth`
     QueueDepth,
-    /// `weighted-latency` (aliases `adaptive`, `weighted-lat`)
-    WeightedLatency,
+    /// `weighted-latency[:mode]` (aliases `adaptive`, `weighted-lat`)
+    WeightedLatency(Aggregate),
     /// `soonest`
     Soonest,
+    /// `pid`
+    Pid,
+    /// `latency`
+    Latency,
+    /// `devid:<id>`
+    Devid(
+        /// The path; the word counts from 1.
+        PathIndex,
+    ),
+    /// `service-time`
+    ServiceTime,
+    /// `historical-service-time`
+    HistoricalServiceTime,
+}
+
+/// Over what weighted-latency averages (rows A12, A13). The default is each core by itself, over
+/// all sizes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Aggregate {
+    /// Weights from the mean of the smoothed latencies of all cores of a NUMA node, else from this
+    /// core's own.
+    pub per_numa: bool,
+    /// Samples, weights and credits by size of I/O.
+    pub buckets: bool,
+}
+
+impl Aggregate {
+    /// All four modes.
+    pub const ALL: [Self; 4] = [
+        Self::new(false, false),
+        Self::new(false, true),
+        Self::new(true, false),
+        Self::new(true, true),
+    ];
+
+    const fn new(per_numa: bool, buckets: bool) -> Self {
+        Self { per_numa, buckets }
+    }
+}
+
+impl Policy {
+    /// `weighted-latency` as it is by default: `per-cpu`.
+    pub const WEIGHTED_LATENCY: Self = Self::WeightedLatency(Aggregate::new(false, false));
+
+    /// Whether the cores of a node share what they measure: see [`Means`].
+    pub const fn is_per_numa(&self) -> bool {
+        matches!(
+            self,
+            Self::WeightedLatency(Aggregate { per_numa: true, .. })
+        )
+    }
+}
+
+/// What one core measured of one path, for the other cores of its node: smoothed latencies in ns by
+/// size bucket and group (bucket · 3 + group; without buckets the first three), 0 where none.
+pub type Means = [u32; CELLS];
+
+/// The means of a path over the cores of a node, as [`Means`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NodeMeans {
+    sum_ns: [u64; CELLS],
+    cores: [u32; CELLS],
+}
+
+impl NodeMeans {
+    /// Adds what one core has.
+    pub fn add(&mut self, means: &Means) {
+        for ((sum_ns, cores), &mean_ns) in self.sum_ns.iter_mut().zip(&mut self.cores).zip(means) {
+            *sum_ns += u64::from(mean_ns);
+            *cores += u32::from(mean_ns > 0);
+        }
+    }
+
+    /// The mean over the cores that have one; 0: none has.
+    pub(crate) fn mean_ns(&self, cell: usize) -> u32 {
+        let mean_ns = self.sum_ns[cell].checked_div(self.cores[cell].into());
+        mean_ns.unwrap_or(0) as u32
+    }
 }
 
 /// Knobs of weighted-latency (row A8).

@@ -1,54 +1,74 @@
 //! `weighted-latency`: I/O in proportion to inverse latency.
 //!
-//! Decides from the latencies of this core's own I/Os, per path and group. A course of four steps:
-//! samples add up in a window; a window that closes gives a mean, which is smoothed; the smoothed
-//! latencies of all paths give weights; a path's weight is the credit it may spend per cycle.
+//! Decides from the latencies of this core's own I/Os, per path and cell (I/O group, and with
+//! `buckets` its size as well). A course of four steps: samples add up in a window; a window that
+//! closes gives a mean, which is smoothed; the smoothed latencies of all paths give weights; a
+//! path's weight is the credit it may spend per cycle. With `per-numa` the weights come from the
+//! mean of what the cores of one node have smoothed; each core still has its own weights and
+//! credits, so that a selection meets nobody.
 //!
 //! # Contract
 //! [`WeightedLatency::sample`] only adds up, and divides once when a window closes;
-//! [`WeightedLatency::weigh`], called once per loop turn, does the rest off the completion path;
-//! [`WeightedLatency::choose`] never divides.
+//! [`WeightedLatency::weigh`] or [`WeightedLatency::weigh_node`], called at most once per loop
+//! turn, does the rest off the completion path; [`WeightedLatency::choose`] never divides.
 //!
 //! # Limits
 //! Samples up to [`SAMPLE_NS_MAX`], so a score is never 0 and every product below fits 64 bits.
 //!
 //! # Origin
-//! Rows A2–A6, A8, A11, faithful also where it surprises: the first sample after a reset closes a
-//! window alone, and at the first calculation a path without a mean gets weight 1 although it was
+//! Rows A2–A6, A8, A11–A13, faithful also where it surprises: the first sample after a reset closes
+//! a window alone, and at the first calculation a path without a mean gets weight 1 although it was
 //! never measured. Different: failed I/O is no sample (T43); with `weight_timeout` 0 every
 //! completion closes a window although the clock is read once per turn (the document's code wants
-//! it to have moved).
+//! it to have moved). With `per-numa` latencies are averaged, as the discussion proposed it, not
+//! weights. Row A6 has one last path per CPU for all groups; with `buckets` each cell has its own:
+//! from a common one every cell goes on where another just stopped, has its credit there refilled
+//! on passing, and all cells end up with about the same shares, whatever their weights.
 
 use crate::ana::next;
-use crate::limits::{PATHS_MAX, SAMPLE_NS_MAX, WARNING_INTERVAL_NS, WEIGHT_WHOLE};
-use crate::types::{Completion, Group, Knobs, Noted, PathIndex, PathView};
+use crate::limits::{BUCKETS, CELLS, PATHS_MAX, SAMPLE_NS_MAX, WARNING_INTERVAL_NS, WEIGHT_WHOLE};
+use crate::types::{
+    Completion, Group, Knobs, Means, NodeMeans, Noted, PathIndex, PathStats, PathView, Ticket,
+};
+
+/// log2 of the first size that is not in the first bucket.
+const BUCKET_SHIFT: u32 = 15;
 
 /// What is remembered of all paths.
 #[derive(Clone, Debug)]
 pub(crate) struct WeightedLatency {
-    /// The path last used, where the next search starts; below the number of paths.
-    pub(crate) last: usize,
-    /// Per group: the paths whose closed window asks for a calculation, one bit each.
-    pub(crate) due: [u64; 3],
+    /// The path last used, where the next search starts; below the number of paths. With buckets
+    /// by cell, else the first for all.
+    pub(crate) last: [u8; CELLS],
+    /// Per cell: the paths whose closed window asks for a calculation, one bit each.
+    pub(crate) due: [u64; CELLS],
+    /// One of them is set.
+    any_due: bool,
+    /// Which time of the policy this is: tickets of another time are of other cells.
+    epoch: u8,
+    /// What the node's other cores were told is out of date.
+    pub(crate) untold: bool,
     /// When it was last warned of an ignored sample.
     warned_ns: Option<u64>,
-    /// Per group and path.
-    pub(crate) measures: [[Measure; PATHS_MAX]; 3],
+    /// Latencies over the limit, per group and path.
+    pub(crate) ignored: [[u64; PATHS_MAX]; 3],
+    /// Per cell and path.
+    pub(crate) measures: [[Measure; PATHS_MAX]; CELLS],
 }
 
-/// What is remembered of one path for one group: one cache line.
+const _: () = assert!(size_of::<WeightedLatency>() <= PATHS_MAX * 1024);
+
+/// What is remembered of one path for one cell.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(align(64))]
 pub(crate) struct Measure {
-    /// Latencies in the open window, added up, and how many.
+    /// Latencies in the open window, added up.
     sum_ns: u64,
-    count: u64,
     /// When the last window closed.
     closed_ns: u64,
     /// Latencies taken.
     pub(crate) samples: u64,
-    /// Latencies over the limit.
-    pub(crate) ignored: u64,
+    /// How many are in the open window.
+    count: u32,
     /// EWMA of window means; 0 = no window has closed yet.
     pub(crate) smoothed_ns: u32,
     /// 10^9 / smoothed_ns at the last calculation.
@@ -60,56 +80,90 @@ pub(crate) struct Measure {
 }
 
 impl WeightedLatency {
-    pub(crate) const fn new() -> Self {
+    pub(crate) const fn new(epoch: u8) -> Self {
         Self {
-            last: 0,
-            due: [0; 3],
+            epoch,
+            last: [0; CELLS],
+            due: [0; CELLS],
+            any_due: false,
+            untold: true,
             warned_ns: None,
-            measures: [[Measure::NEW; PATHS_MAX]; 3],
+            ignored: [[0; PATHS_MAX]; 3],
+            measures: [[Measure::NEW; PATHS_MAX]; CELLS],
         }
     }
 
-    /// The next path with credit for `group`, starting at the one last used (row A6).
+    /// The next path with credit for I/Os of `cell`, starting at the one last used (row A6).
     #[inline]
-    pub(crate) fn choose(&mut self, group: Group, paths: &[PathView]) -> Option<usize> {
-        let view = paths.get(self.last)?;
-        if view.usable() && self.measures[group as usize][self.last].spend() {
-            return Some(self.last);
+    pub(crate) fn choose(
+        &mut self,
+        buckets: bool,
+        cell: usize,
+        paths: &[PathView],
+    ) -> Option<usize> {
+        let circle = if buckets { cell } else { 0 };
+        let last = usize::from(self.last[circle]);
+        let view = paths.get(last)?;
+        if view.usable() && self.measures[cell][last].spend() {
+            return Some(last);
         }
-        self.search(group, paths)
+        self.search(circle, cell, paths)
     }
 
     /// The same where the path last used will not do, which was refilled if usable; apart, to keep
     /// the usual way short.
     #[inline(never)]
-    fn search(&mut self, group: Group, paths: &[PathView]) -> Option<usize> {
-        let measures = &mut self.measures[group as usize];
-        let mut at = self.last;
+    fn search(&mut self, circle: usize, cell: usize, paths: &[PathView]) -> Option<usize> {
+        let measures = &mut self.measures[cell];
+        let mut at = usize::from(self.last[circle]);
         // Twice round is enough: a path that could not spend the first time can the second time.
         for _ in 0..2 * paths.len() {
             at = next(at, paths.len());
             if paths[at].usable() && measures[at].spend() {
-                self.last = at;
+                self.last[circle] = at as u8;
                 return Some(at);
             }
         }
         None
     }
 
-    /// Takes the latency of an I/O that ended well (rows A2, A3).
+    /// For an I/O of `cell`, where there are buckets.
     #[inline]
-    pub(crate) fn sample(&mut self, done: &Completion, knobs: &Knobs) -> Noted {
+    pub(crate) fn ticket(&self, cell: usize) -> Ticket {
+        Ticket {
+            class: cell as u8,
+            learns: true,
+            epoch: self.epoch,
+            ..Ticket::default()
+        }
+    }
+
+    /// The cell of an I/O that has ended; `None`: with buckets, one that another policy placed.
+    #[inline]
+    pub(crate) fn cell_of(&self, buckets: bool, done: &Completion) -> Option<usize> {
+        let ticket = &done.ticket;
+        let here = ticket.epoch == self.epoch;
+        match buckets {
+            false => Some(done.group as usize),
+            true => here.then_some(usize::from(ticket.class)),
+        }
+    }
+
+    /// Takes the latency of an I/O of `cell` that ended well (rows A2, A3).
+    #[inline]
+    pub(crate) fn sample(&mut self, cell: usize, done: &Completion, knobs: &Knobs) -> Noted {
         if !(1..=SAMPLE_NS_MAX).contains(&done.latency_ns) {
             return self.ignore(done);
         }
-        let measure = &mut self.measures[done.group as usize][usize::from(done.path.0)];
+        let measure = &mut self.measures[cell][usize::from(done.path.0)];
         // No window holds the 2^34 samples of 1 s that would saturate the sum.
         measure.sum_ns = measure.sum_ns.saturating_add(done.latency_ns);
         measure.count += 1;
         measure.samples += 1;
         let age_ns = done.now_ns.saturating_sub(measure.closed_ns);
-        if measure.smoothed_ns == 0 || age_ns >= knobs.weight_timeout_ns {
-            return self.close(done, knobs.ewma_shift);
+        let full = measure.count == u32::MAX;
+        if measure.smoothed_ns == 0 || age_ns >= knobs.weight_timeout_ns || full {
+            return self.close(cell, done, knobs.ewma_shift);
         }
         Noted::default()
     }
@@ -120,7 +174,7 @@ impl WeightedLatency {
         if done.latency_ns == 0 {
             return Noted::default();
         }
-        self.measures[done.group as usize][usize::from(done.path.0)].ignored += 1;
+        self.ignored[done.group as usize][usize::from(done.path.0)] += 1;
         let quiet_ns = self
             .warned_ns
             .map(|warned_ns| done.now_ns.saturating_sub(warned_ns));
@@ -134,12 +188,13 @@ impl WeightedLatency {
         }
     }
 
-    /// Ends the window of the I/O's path and group, and asks for a calculation.
+    /// Ends the window of the I/O's path and cell, and asks for a calculation.
     #[cold]
-    fn close(&mut self, done: &Completion, shift: u8) -> Noted {
-        let (group, path) = (done.group as usize, done.path.0);
-        self.measures[group][usize::from(path)].close(done.now_ns, shift);
-        self.due[group] |= 1 << path;
+    fn close(&mut self, cell: usize, done: &Completion, shift: u8) -> Noted {
+        let path = done.path.0;
+        self.measures[cell][usize::from(path)].close(done.now_ns, shift);
+        self.due[cell] |= 1 << path;
+        (self.any_due, self.untold) = (true, true);
         Noted {
             weigh: true,
             warn_ignored: false,
@@ -149,16 +204,61 @@ impl WeightedLatency {
     /// Whether a window has closed since the last calculation.
     #[inline]
     pub(crate) fn is_due(&self) -> bool {
-        self.due != [0; 3]
+        self.any_due
     }
 
-    /// Calculates the weights of the first `count` paths, for every group in which a window has
+    /// Calculates the weights of the first `count` paths, for every cell in which a window has
     /// closed since the last call.
     pub(crate) fn weigh(&mut self, count: usize) {
+        self.any_due = false;
         for (due, measures) in self.due.iter_mut().zip(&mut self.measures) {
             if core::mem::take(due) != 0 {
-                weigh_group(&mut measures[..count]);
+                let measures = &mut measures[..count];
+                for measure in &mut *measures {
+                    measure.score = score(measure.smoothed_ns);
+                }
+                weigh_cell(measures);
             }
+        }
+    }
+
+    /// The same for every cell, from what the cores of the node have together of each path.
+    pub(crate) fn weigh_node(&mut self, count: usize, node: impl Fn(PathIndex) -> NodeMeans) {
+        self.any_due = false;
+        self.due = [0; CELLS];
+        for path in 0..count {
+            let node = node(PathIndex(path as u8));
+            for (cell, measures) in self.measures.iter_mut().enumerate() {
+                measures[path].score = score(node.mean_ns(cell));
+            }
+        }
+        for measures in &mut self.measures {
+            weigh_cell(&mut measures[..count]);
+        }
+    }
+
+    /// What this core has smoothed of a path.
+    pub(crate) fn means(&self, path: usize) -> Means {
+        core::array::from_fn(|cell| self.measures[cell][path].smoothed_ns)
+    }
+
+    /// Statistics of a path and group over its buckets: sums of what is counted, the mean of what
+    /// is measured.
+    pub(crate) fn stats(&self, group: usize, path: usize) -> PathStats {
+        let cells = (0..BUCKETS).map(|bucket| &self.measures[bucket * 3 + group][path]);
+        let mean = |of: fn(&Measure) -> u64| {
+            let known = cells.clone().map(of).filter(|&it| it > 0);
+            let (sum, count) = known.fold((0, 0), |(sum, count), it| (sum + it, count + 1));
+            sum.checked_div(count).unwrap_or(0)
+        };
+        PathStats {
+            weight: mean(|it| it.weight.into()) as u32,
+            credit: cells.clone().map(|it| u32::from(it.credit)).sum(),
+            score: mean(|it| it.score.into()),
+            smoothed_ns: mean(|it| it.smoothed_ns.into()),
+            selections: 0,
+            samples: cells.clone().map(|it| it.samples).sum(),
+            ignored: self.ignored[group][path],
         }
     }
 
@@ -168,23 +268,38 @@ impl WeightedLatency {
             *due &= !(1 << path.0);
             measures[usize::from(path.0)] = Measure::NEW;
         }
+        for ignored in &mut self.ignored {
+            ignored[usize::from(path.0)] = 0;
+        }
+        self.untold = true;
     }
 
     /// The table shrank to `count` paths.
     pub(crate) fn truncate(&mut self, count: usize) {
-        if self.last >= count {
-            self.last = 0;
+        for last in &mut self.last {
+            if usize::from(*last) >= count {
+                *last = 0;
+            }
         }
     }
+}
+
+/// The cell of an I/O: its group, and its bucket if there are any (row A12).
+#[inline]
+pub(crate) fn cell(buckets: bool, group: Group, length: u32) -> usize {
+    if !buckets {
+        return group as usize;
+    }
+    let bucket = u32::BITS - (length >> BUCKET_SHIFT).leading_zeros();
+    (bucket as usize).min(BUCKETS - 1) * 3 + group as usize
 }
 
 impl Measure {
     const NEW: Self = Self {
         sum_ns: 0,
-        count: 0,
         closed_ns: 0,
         samples: 0,
-        ignored: 0,
+        count: 0,
         smoothed_ns: 0,
         score: 0,
         weight: 0,
@@ -206,7 +321,7 @@ impl Measure {
     /// Ends the window: its mean enters the smoothed latency (row A4); the first mean is taken as
     /// it is.
     fn close(&mut self, now_ns: u64, shift: u8) {
-        let mean_ns = self.sum_ns / self.count;
+        let mean_ns = self.sum_ns / u64::from(self.count);
         let old_ns = u64::from(self.smoothed_ns);
         let smoothed_ns = match old_ns {
             0 => mean_ns,
@@ -220,15 +335,15 @@ impl Measure {
     }
 }
 
-/// Scores and weights of one group's paths (row A5). All paths of the head count, usable or not.
-fn weigh_group(measures: &mut [Measure]) {
-    let mut total = 0;
-    for measure in &mut *measures {
-        measure.score = 1_000_000_000_u32
-            .checked_div(measure.smoothed_ns)
-            .unwrap_or(0);
-        total += u64::from(measure.score);
-    }
+/// What a latency scores; 0 where there is none.
+fn score(latency_ns: u32) -> u32 {
+    1_000_000_000_u32.checked_div(latency_ns).unwrap_or(0)
+}
+
+/// Weights of one cell's paths by their scores (row A5). All paths of the head count, usable or
+/// not.
+fn weigh_cell(measures: &mut [Measure]) {
+    let total: u64 = measures.iter().map(|it| u64::from(it.score)).sum();
     if total == 0 {
         return;
     }

@@ -258,10 +258,10 @@ impl Plan {
             ),
             (
                 self.events.len() > EVENTS_MAX
-                    || self
-                        .events
-                        .iter()
-                        .any(|it| it.what.path().is_some_and(|path| path >= paths)),
+                    || self.events.iter().any(|it| {
+                        it.what.path().is_some_and(|path| path >= paths)
+                            || it.what.names_no_path(paths)
+                    }),
                 PlanError::Events,
             ),
             (self.run_ns == 0, PlanError::Time),
@@ -344,6 +344,11 @@ impl JobPlan {
 }
 
 impl Change {
+    /// Whether it is a policy for a path that isn't there.
+    fn names_no_path(&self, paths: usize) -> bool {
+        matches!(self, Self::Policy(policy) if policy.check(paths).is_err())
+    }
+
     /// The path that it is about.
     pub fn path(&self) -> Option<usize> {
         match *self {

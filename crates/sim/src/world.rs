@@ -15,7 +15,7 @@ use crate::rule::{Rules, Truth};
 use crate::tally::Tally;
 use alloc::vec;
 use alloc::vec::Vec;
-use policy::{Ana, Knobs, PathView, Policy, Selector};
+use policy::{Ana, Knobs, Means, PathView, Policy, Selector};
 use shape::{Bandwidth, Random, Servers, Stall};
 
 mod change;
@@ -96,6 +96,10 @@ struct Core {
     cpu: Cpu,
     node: usize,
     selector: Option<Selector>,
+    /// What it measured of each path, as its node's other cores see it.
+    means: Vec<Means>,
+    /// Its node's `told` when it last calculated weights from that.
+    heard: u64,
 }
 
 /// One host.
@@ -103,6 +107,8 @@ struct Host {
     cores: Vec<Core>,
     /// What a policy is told of each path; by node of the CPU.
     views: Vec<Vec<PathView>>,
+    /// By node: how often a core of it published what it measured.
+    told: Vec<u64>,
     /// I/Os in flight on each path.
     in_flight: Vec<u32>,
     /// The same by CPU as last published, and when; used where counts are stale.
@@ -285,6 +291,7 @@ fn hosts(plan: &Plan, policy: Option<(Policy, Knobs)>, seed: u64) -> Vec<Host> {
             ana: plan.paths[path].ana,
             distance: if near { 10 } else { 20 },
             in_flight_elsewhere: 0,
+            throughput: 1,
         }
     };
     let selector = |(policy, knobs)| {
@@ -298,11 +305,14 @@ fn hosts(plan: &Plan, policy: Option<(Policy, Knobs)>, seed: u64) -> Vec<Host> {
             cpu: Cpu::new(it, sequence(seed, things::CPU, index << 8 | number)),
             node: number * it.nodes / it.cpus,
             selector: policy.map(selector),
+            means: vec![Means::default(); count],
+            heard: 0,
         };
         let views = |node| (0..count).map(|path| view(node, path)).collect();
         Host {
             cores: (0..it.cpus).map(core).collect(),
             views: (0..it.nodes).map(views).collect(),
+            told: vec![0; it.nodes],
             in_flight: vec![0; count],
             published: vec![vec![0; count]; it.cpus],
             published_ns: 0,

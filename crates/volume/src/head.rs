@@ -15,8 +15,8 @@
 use crate::{Conflict, Identity, IoLimits, Outcome, Refused, Size, limits::PATHS_MAX};
 use alloc::vec::Vec;
 use policy::{
-    Ana, Completion, Ended, Forecast, Group, KnobError, Knobs, PathIndex, PathStats, PathView,
-    Policy, Request, Selector, Ticket,
+    Ana, Completion, Ended, Forecast, Group, KnobError, Knobs, Means, NodeMeans, PathIndex,
+    PathStats, PathView, Policy, Request, Selector, Ticket,
 };
 
 /// What one path shows of the device behind it.
@@ -43,7 +43,7 @@ impl AnaUse {
     /// What holds where the user chose nothing: weighted-latency weighs them by itself (A7).
     pub fn by_default(policy: Policy) -> Self {
         match policy {
-            Policy::WeightedLatency => Self::Merge,
+            Policy::WeightedLatency(_) => Self::Merge,
             _ => Self::Strict,
         }
     }
@@ -456,6 +456,22 @@ impl Head {
         }
     }
 
+    /// Under `per-numa`: whether [`Head::means`] has news for the node's other cores.
+    #[inline]
+    pub fn take_news(&mut self) -> bool {
+        self.selector.take_news()
+    }
+
+    /// What this core measured of `path`, for the cores of its node.
+    pub fn means(&self, path: PathIndex) -> Means {
+        self.selector.means(path)
+    }
+
+    /// Under `per-numa`: calculates the weights from what the node's cores measured of each path.
+    pub fn weigh_node(&mut self, node: impl Fn(PathIndex) -> NodeMeans) {
+        self.selector.weigh_node(node);
+    }
+
     /// I/Os of this core in flight on `path`.
     pub fn in_flight(&self, path: PathIndex) -> u32 {
         self.selector.in_flight(path)
@@ -529,6 +545,7 @@ fn unknown(distance: u32) -> PathView {
         ana: Ana::Optimized,
         distance,
         in_flight_elsewhere: 0,
+        throughput: 1,
     }
 }
 

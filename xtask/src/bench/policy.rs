@@ -9,13 +9,21 @@ use anyhow::{Result, ensure};
 use std::path::Path;
 use std::process::ExitCode;
 
-const POLICIES: [&str; 6] = [
+const POLICIES: [&str; 14] = [
     "numa",
     "round-robin",
     "round-robin:262144",
     "queue-depth",
     "weighted-latency",
+    "weighted-latency:per-cpu+buckets",
+    "weighted-latency:per-numa",
+    "weighted-latency:per-numa+buckets",
     "soonest",
+    "pid",
+    "latency",
+    "devid:2",
+    "service-time",
+    "historical-service-time",
 ];
 const PATHS: [u32; 3] = [2, 4, 16];
 
@@ -77,13 +85,13 @@ fn instructions(program: &Path, policy: &str, paths: u32, iterations: u64) -> Re
 
 fn print_text(rows: &[(&str, Vec<f64>)]) {
     println!("instructions per select + complete (callgrind)");
-    print!("{:20}", "policy");
+    print!("{:34}", "policy");
     PATHS
         .iter()
         .for_each(|paths| print!("{:>12}", format!("{paths} paths")));
     println!();
     for (policy, row) in rows {
-        print!("{policy:20}");
+        print!("{policy:34}");
         row.iter().for_each(|count| print!("{count:12.1}"));
         println!();
     }

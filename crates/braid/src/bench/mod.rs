@@ -146,6 +146,8 @@ fn parse_io_timeout(text: &str) -> Result<u64, String> {
 
 fn plan(args: &BenchArgs) -> anyhow::Result<HostPlan> {
     let cores = usize::from(args.cores);
+    let fits = args.policy.check(args.paths.len());
+    fits.map_err(|why| Usage::error(format!("--policy {}: {why}", args.policy)))?;
     let (outstanding, arena_bytes) = args.words.buffers(cores)?;
     let remote = args
         .paths

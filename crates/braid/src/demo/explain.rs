@@ -45,10 +45,11 @@ fn explain(outcome: &Outcome, cell: &Cell) -> String {
             "queue-depth keeps equally many on both: on average {on}; {used}. {}",
             surplus(outcome, cell),
         ),
-        Policy::WeightedLatency => format!(
-            "weighted-latency gives each path I/Os in proportion to 1 ÷ its latency (fast {}, slow \
+        Policy::WeightedLatency(_) => format!(
+            "{} gives each path I/Os in proportion to 1 ÷ its latency (fast {}, slow \
              {}: {:.1} : {:.1} %). Rate × latency is what is in flight (Little's law): on average \
              {on}; {used}. {}",
+            cell.policy,
             format_ns(fast.mean_ns),
             format_ns(slow.mean_ns),
             fast.share * 100.0,
@@ -62,6 +63,31 @@ fn explain(outcome: &Outcome, cell: &Cell) -> String {
             slow.share * 100.0,
             surplus(outcome, cell),
         ),
+        _ => format!(
+            "{} {}: {:.1} : {:.1} %, on average {on}; {used}.",
+            cell.policy,
+            rule(cell.policy),
+            fast.share * 100.0,
+            slow.share * 100.0,
+        ),
+    }
+}
+
+/// What the other policies go by.
+fn rule(policy: Policy) -> &'static str {
+    match policy {
+        Policy::Pid => "gives each job the path of its number, whatever that can do",
+        Policy::Latency => {
+            "sends all to the path that was faster lately, until it is the slower one"
+        }
+        Policy::Devid(_) => "takes the path it names",
+        Policy::ServiceTime => {
+            "keeps equally many bytes in flight on both, as long as no throughput is given"
+        }
+        Policy::HistoricalServiceTime => {
+            "takes the path that, as fast as it served lately, will have served this one first"
+        }
+        _ => "chooses",
     }
 }
 

@@ -62,6 +62,10 @@ pub fn run(args: &DemoArgs) -> anyhow::Result<()> {
             "--seconds: a cell takes at least 0.05 s",
         ));
     }
+    for policy in &args.policies {
+        let fits = policy.check(2);
+        fits.map_err(|why| crate::cli::Usage::error(format!("{policy}: {why}")))?;
+    }
     let mut report = args.report.as_deref().map(Report::open).transpose()?;
     let interrupt = Interrupt::install()?;
     let outcome = match stage::perform(&args.policies, args.seconds, interrupt.clone()) {

@@ -350,7 +350,7 @@ fn no_longer((warm_up_ns, measure_ns): (u64, u64), seconds_ns: u64) -> (u64, u64
 /// Short measurements warm up briefly.
 fn warm_up_ns(policy: Policy, seconds_ns: u64) -> u64 {
     let settled = match policy {
-        Policy::WeightedLatency => WARM_UP_WEIGHTS_NS,
+        Policy::WeightedLatency(_) => WARM_UP_WEIGHTS_NS,
         _ => WARM_UP_NS,
     };
     settled.min(2 * seconds_ns)

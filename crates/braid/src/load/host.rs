@@ -4,7 +4,7 @@
 //! # Contract
 //! Nothing here is on the I/O path. The controlling thread sleeps until something happens; only
 //! where somebody sees progress it wakes every [`TICK`] to show it.
-use super::board::Board;
+use super::board::{Board, node_of};
 use super::machine::{LoadControl, LoadEvent, LoadMachine, Progress};
 use super::worker::{Finished, Task};
 use crate::cli::Usage;
@@ -106,7 +106,8 @@ impl Host {
             .map(|volume| resources.volume(volume, plan.read_only))
             .collect::<anyhow::Result<Vec<_>>>()?;
         let paths = plan.volumes.iter().map(|volume| volume.paths.len()).sum();
-        let board = Arc::new(Board::new(plan.cores.len(), paths));
+        let nodes: Vec<u32> = plan.cores.iter().map(|&cpu| node_of(cpu)).collect();
+        let board = Arc::new(Board::new(&nodes, paths));
         let (told, events) = mpsc::channel();
         let wake = told.clone();
         interrupt.on_signal(move || {

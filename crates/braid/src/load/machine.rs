@@ -186,7 +186,7 @@ impl Machine for LoadMachine {
             worker.turn(&mut self.engine, memory, now_ns);
         }
         self.again = self.drain(memory, now_ns);
-        self.board.show(self.events.core, &self.engine);
+        self.board.show(self.events.core, &mut self.engine);
         self.publish();
         if let Some(worker) = self.worker.take_if(|worker| worker.is_over()) {
             self.tell(LoadEvent::Finished(Box::new(worker.finish())));
@@ -319,7 +319,7 @@ mod tests {
 
     #[test]
     fn t47_while_a_core_sleeps_the_board_shows_what_it_waits_for() {
-        let board = Arc::new(Board::new(2, 1));
+        let board = Arc::new(Board::new(&[0; 2], 1));
         let (told, events) = mpsc::channel();
         let (engine, progress) = (HostEngine::new(config()), Arc::default());
         let mut machine = LoadMachine::new(engine, 0, vec![], told, progress, Arc::clone(&board));

@@ -202,8 +202,8 @@ mod tests {
         let again = Choices::read(path.clone()).unwrap();
         assert_eq!(again.of("v0", Policy::Numa, knobs), chosen);
         assert_eq!(again.of("v1", Policy::Numa, knobs), configured);
-        let other = again.of("v0", Policy::WeightedLatency, knobs);
-        assert_eq!(other.0, Policy::WeightedLatency);
+        let other = again.of("v0", Policy::WEIGHTED_LATENCY, knobs);
+        assert_eq!(other.0, Policy::WEIGHTED_LATENCY);
         fs::write(&path, "{\"v0\": 1}").unwrap();
         assert!(Choices::read(path).is_err());
     }

@@ -301,13 +301,21 @@ fn policy(verb: &PolicyVerb) -> anyhow::Result<()> {
         }
     };
     common.show("policy", params, |text, value| {
-        writeln!(
-            text,
-            "{}: {}",
-            word(&value["volume"]),
-            word(&value["policy"])
-        )
+        let shown = word(&value["policy"]);
+        let all = policy::Policy::parse(shown).map_or_else(|_| shown.to_owned(), all_policies);
+        writeln!(text, "{}: {all}", word(&value["volume"]))
     })
+}
+
+/// All policies on one line, the active one in brackets, with its value (row B5).
+fn all_policies(active: policy::Policy) -> String {
+    let shown = policy::Policy::EACH.map(|one| {
+        if std::mem::discriminant(&one) == std::mem::discriminant(&active) {
+            return format!("[{active}]");
+        }
+        one.to_string()
+    });
+    shown.join(" ")
 }
 
 fn knob(verb: &KnobVerb) -> anyhow::Result<()> {

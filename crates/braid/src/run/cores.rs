@@ -2,7 +2,7 @@
 use super::config::{Config, Volume};
 use super::machine::{CoreReport, RunControl, RunEvent, RunMachine};
 use crate::cli::Usage;
-use crate::load::board::Board;
+use crate::load::board::{Board, node_of};
 use crate::load::host::{Resources, VolumePlan};
 use anyhow::bail;
 use engine::DeviceId;
@@ -66,7 +66,9 @@ impl Cores {
         }
         let count = config.cores;
         let room = room(config);
-        let board = Arc::new(Board::new(count.into(), room));
+        let cpu = |core: u16| config.cpus.get(usize::from(core)).copied();
+        let nodes: Vec<u32> = (0..count).map(|core| node_of(cpu(core))).collect();
+        let board = Arc::new(Board::new(&nodes, room));
         let mut handles: Vec<Handle<RunMachine>> = Vec::new();
         // Core 0 comes last: it passes on to the others what it learns.
         for core in (0..count).rev() {
@@ -88,7 +90,7 @@ impl Cores {
             let machine = RunMachine::new(engine, core, peers, events, board);
             let reactor = ReactorConfig {
                 name: format!("braid-{core}"),
-                cpu: config.cpus.get(usize::from(core)).copied(),
+                cpu: cpu(core),
                 spin: config.spin,
                 arena_bytes: config.buffers.0,
                 addresses: resources.addresses.clone(),

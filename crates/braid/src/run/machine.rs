@@ -216,7 +216,7 @@ impl Machine for RunMachine {
     fn turn(&mut self, memory: &mut dyn Memory, now_ns: u64) {
         self.board.read(self.core, self.engine.host_mut());
         self.engine.turn(memory, now_ns);
-        self.board.show(self.core, self.engine.host());
+        self.board.show(self.core, self.engine.host_mut());
         self.drain();
     }
 

@@ -233,6 +233,7 @@ impl<'a> Report<'a> {
             .collect();
         json!({
             "path": self.place(volume, path),
+            "devid": self.place(volume, path).map(|place| place + 1),
             "uri": uri,
             "state": self.path_state(volume, path),
             "hindrance": self.hindrance(volume, path),

@@ -354,7 +354,12 @@ impl Service {
         let volume = state.volumes.number(&params.volume)?;
         let knobs = state.volumes[volume].knobs;
         if let Some(text) = params.policy {
+            let known = state.volumes[volume].places.iter().max();
             let policy = Policy::parse(&text)
+                .and_then(|it| {
+                    it.check(known.map_or(0, |&last| usize::from(last) + 1))
+                        .map(|()| it)
+                })
                 .map_err(|error| Failure::params(format!("\"{text}\": {error}")))?;
             self.choose(&mut state, volume, policy, knobs)?;
         }

@@ -67,6 +67,7 @@ fn world(set: &str, number: usize, random: &mut Random) -> Scenario {
         title: format!("{paths} random paths"),
         plan,
         step_ns: None,
+        also: Vec::new(),
         figures: BTreeMap::new(),
     }
 }

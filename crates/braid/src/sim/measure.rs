@@ -41,6 +41,8 @@ pub struct Row {
     pub scenario: Scenario,
     /// Its bound.
     pub bound: Bound,
+    /// The policies: those of all rows, then those of its own.
+    pub columns: Vec<Column>,
     /// One cell per column.
     pub cells: Vec<Cell>,
 }
@@ -111,32 +113,33 @@ struct Half {
     tallies: Vec<Option<Tally>>,
 }
 
-/// Runs every scenario under every column, on `threads` threads; `each` is told how much is done.
+/// Runs every scenario under its columns, on `threads` threads; `each` is told how much is done.
 ///
 /// # Errors
 /// A scenario can't be run: which and why.
 pub fn measure(
     scenarios: Vec<Scenario>,
-    columns: &[Column],
+    columns: impl Fn(&Scenario) -> Vec<Column>,
     seed: u64,
     threads: usize,
     kept: &Kept,
     each: impl Fn(usize, usize) + Sync,
 ) -> anyhow::Result<Vec<Row>> {
+    let columns: Vec<Vec<Column>> = scenarios.iter().map(columns).collect();
     let mut tasks: Vec<Task> = (0..scenarios.len()).map(Task::Bound).collect();
-    for row in 0..scenarios.len() {
+    for (row, columns) in columns.iter().enumerate() {
         tasks.extend((0..columns.len()).map(|column| Task::Cell(row, column)));
     }
-    let half = Half {
+    let half = |columns: &Vec<Column>| Half {
         bound: None,
         tallies: vec![None; columns.len()],
     };
-    let halves = Mutex::new(vec![half; scenarios.len()]);
+    let halves = Mutex::new(columns.iter().map(half).collect());
     let failure = Mutex::new(None);
     let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let work = || {
         while let Some(task) = tasks.get(next.fetch_add(1, Ordering::Relaxed)) {
-            if let Err(why) = perform(task, &scenarios, columns, seed, kept, &halves) {
+            if let Err(why) = perform(task, &scenarios, &columns, seed, kept, &halves) {
                 lock(&failure).get_or_insert(why);
                 return;
             }
@@ -152,8 +155,9 @@ pub fn measure(
         return Err(why);
     }
     let halves = std::mem::take(&mut *lock(&halves));
-    let rows = scenarios.into_iter().zip(halves);
-    rows.map(|(scenario, half)| row(scenario, half)).collect()
+    let rows = scenarios.into_iter().zip(columns).zip(halves);
+    rows.map(|((scenario, columns), half)| row(scenario, columns, half))
+        .collect()
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
@@ -165,7 +169,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 fn perform(
     task: &Task,
     scenarios: &[Scenario],
-    columns: &[Column],
+    columns: &[Vec<Column>],
     seed: u64,
     kept: &Kept,
     halves: &Mutex<Vec<Half>>,
@@ -181,7 +185,9 @@ fn perform(
         }
         Task::Cell(row, column) => {
             let scenario = &scenarios[row];
-            let Column { policy, knobs, .. } = columns[column];
+            let Column { policy, knobs, .. } = columns[row][column];
+            let fits = policy.check(scenario.plan.paths.len());
+            fits.map_err(|why| anyhow!("{}: {policy}: {why}", scenario.name))?;
             let tally = sim::run(&scenario.plan, &Way::Policy(policy, knobs), seed)
                 .map_err(|why| anyhow!("{}: {why}", scenario.name))?;
             lock(halves)[row].tallies[column] = Some(tally);
@@ -190,7 +196,7 @@ fn perform(
     Ok(())
 }
 
-fn row(scenario: Scenario, half: Half) -> anyhow::Result<Row> {
+fn row(scenario: Scenario, columns: Vec<Column>, half: Half) -> anyhow::Result<Row> {
     let bound = half.bound.context("every scenario has a bound")?;
     let cell = |tally: Option<Tally>| {
         let tally = tally.context("every cell was run")?;
@@ -200,6 +206,7 @@ fn row(scenario: Scenario, half: Half) -> anyhow::Result<Row> {
     let cells = cells.collect::<anyhow::Result<Vec<_>>>()?;
     Ok(Row {
         bound,
+        columns,
         cells,
         scenario,
     })

@@ -39,9 +39,9 @@ pub struct SimArgs {
     /// Also weighted-latency with its window of 15 s; without, 50 ms
     #[arg(long)]
     long: bool,
-    /// Policies to compare, in this order
-    #[arg(long, value_delimiter = ',', value_name = "LIST", value_parser = Policy::parse,
-          default_value = "numa,round-robin,queue-depth,weighted-latency,soonest")]
+    /// Policies to compare, in this order [default:
+    /// numa,round-robin,queue-depth,weighted-latency,soonest, and what a scenario adds itself]
+    #[arg(long, value_delimiter = ',', value_name = "LIST", value_parser = Policy::parse)]
     policy: Vec<Policy>,
     /// What chance begins with
     #[arg(long, value_name = "N", default_value_t = 1)]
@@ -79,8 +79,8 @@ pub fn run(args: &SimArgs) -> anyhow::Result<()> {
     if args.names.is_empty() && !args.all && args.check.is_none() && args.snapshot.is_none() {
         return output::print(&catalog::list()?);
     }
-    if args.policy.is_empty() || args.jobs == 0 {
-        return Err(Usage::error("--policy and --jobs: at least one"));
+    if args.jobs == 0 {
+        return Err(Usage::error("--jobs: at least one"));
     }
     let scenarios = scenarios(args)?;
     perform(args, scenarios).map_err(|why| {
@@ -91,7 +91,7 @@ pub fn run(args: &SimArgs) -> anyhow::Result<()> {
 }
 
 fn perform(args: &SimArgs, scenarios: Vec<Scenario>) -> anyhow::Result<()> {
-    let columns = columns(args);
+    let columns = columns(args, args.policies());
     if args.output == Format::Text {
         output::print(&format!("seed {}\n", args.seed))?;
     }
@@ -102,7 +102,7 @@ fn perform(args: &SimArgs, scenarios: Vec<Scenario>) -> anyhow::Result<()> {
     }
     let rows = measure::measure(
         scenarios,
-        &columns,
+        |scenario| args.columns_of(scenario, &columns),
         args.seed,
         args.jobs,
         &kept,
@@ -124,25 +124,25 @@ fn perform(args: &SimArgs, scenarios: Vec<Scenario>) -> anyhow::Result<()> {
         write(path, &report::page(&rows, &columns, args.seed)?)?;
     }
     if let Some(directory) = &args.snapshot {
-        for (story, text) in tables(&rows, &columns) {
+        for (story, text) in tables(&rows) {
             write(&directory.join(format!("{story}.txt")), &text)?;
         }
     }
     match &args.check {
-        Some(directory) => check(directory, &rows, &columns),
+        Some(directory) => check(directory, &rows),
         None => Ok(()),
     }
 }
 
 fn show(args: &SimArgs, rows: &[Row], columns: &[Column]) -> anyhow::Result<()> {
     match args.output {
-        Format::Json => output::print_json(&show::json(rows, columns, args.seed)),
+        Format::Json => output::print_json(&show::json(rows, args.seed)),
         Format::Text => {
             let style = Style::of_stdout();
             let mut text = String::new();
             if !args.names.is_empty() && rows.len() <= 12 {
                 for row in rows {
-                    text.push_str(&show::details(row, columns, style));
+                    text.push_str(&show::details(row, style));
                     text.push('\n');
                 }
             }
@@ -155,7 +155,7 @@ fn show(args: &SimArgs, rows: &[Row], columns: &[Column]) -> anyhow::Result<()> 
 }
 
 /// The table of each story, as it is kept beside it.
-fn tables(rows: &[Row], columns: &[Column]) -> Vec<(&'static str, String)> {
+fn tables(rows: &[Row]) -> Vec<(&'static str, String)> {
     let of_story = |story: &catalog::Story| {
         let inside: Vec<Row> = rows
             .iter()
@@ -164,7 +164,7 @@ fn tables(rows: &[Row], columns: &[Column]) -> Vec<(&'static str, String)> {
             .collect();
         let mut text = String::new();
         for row in &inside {
-            text.push_str(&show::details(row, columns, Style::PLAIN));
+            text.push_str(&show::details(row, Style::PLAIN));
             text.push('\n');
         }
         (story.name, text)
@@ -172,9 +172,9 @@ fn tables(rows: &[Row], columns: &[Column]) -> Vec<(&'static str, String)> {
     catalog::STORIES.iter().map(of_story).collect()
 }
 
-fn check(directory: &Path, rows: &[Row], columns: &[Column]) -> anyhow::Result<()> {
+fn check(directory: &Path, rows: &[Row]) -> anyhow::Result<()> {
     let mut differ = Vec::new();
-    for (story, text) in tables(rows, columns) {
+    for (story, text) in tables(rows) {
         let path = directory.join(format!("{story}.txt"));
         let kept = std::fs::read_to_string(&path)
             .with_context(|| format!("cannot read {}", path.display()))?;
@@ -223,7 +223,35 @@ fn named(name: &str) -> anyhow::Result<Vec<Scenario>> {
     catalog::find(name)
 }
 
-fn columns(args: &SimArgs) -> Vec<Column> {
+/// What is compared where nothing else is asked for.
+const USUAL: [Policy; 5] = [
+    Policy::Numa,
+    Policy::RoundRobin { bytes: 0 },
+    Policy::QueueDepth,
+    Policy::WEIGHTED_LATENCY,
+    Policy::Soonest,
+];
+
+impl SimArgs {
+    /// The policies of all scenarios.
+    fn policies(&self) -> &[Policy] {
+        match self.policy[..] {
+            [] => &USUAL,
+            ref asked => asked,
+        }
+    }
+
+    /// The columns of one scenario: of all, and where none were asked for, what it adds itself.
+    fn columns_of(&self, scenario: &Scenario, of_all: &[Column]) -> Vec<Column> {
+        let mut columns_here = of_all.to_vec();
+        if self.policy.is_empty() {
+            columns_here.extend(columns(self, &scenario.also));
+        }
+        columns_here
+    }
+}
+
+fn columns(args: &SimArgs, policies: &[Policy]) -> Vec<Column> {
     let column = |name: String, policy, weight_timeout_ns| Column {
         name,
         policy,
@@ -233,8 +261,8 @@ fn columns(args: &SimArgs) -> Vec<Column> {
         },
     };
     let mut columns = Vec::new();
-    for &policy in &args.policy {
-        if policy == Policy::WeightedLatency {
+    for &policy in policies {
+        if matches!(policy, Policy::WeightedLatency(_)) {
             columns.push(column(format!("{policy} 50ms"), policy, 50_000_000));
             if args.long {
                 columns.push(column(format!("{policy} 15s"), policy, 15_000_000_000));
@@ -259,12 +287,11 @@ fn command(args: &SimArgs) -> String {
     if let Some(directory) = &args.check {
         words.push(format!("--check {}", directory.display()));
     }
-    let policies: Vec<String> = args.policy.iter().map(Policy::to_string).collect();
-    words.push(format!(
-        "--policy {} --seed {}",
-        policies.join(","),
-        args.seed
-    ));
+    if !args.policy.is_empty() {
+        let policies: Vec<String> = args.policy.iter().map(Policy::to_string).collect();
+        words.push(format!("--policy {}", policies.join(",")));
+    }
+    words.push(format!("--seed {}", args.seed));
     words.join(" ")
 }
 
@@ -282,14 +309,21 @@ mod tests {
     fn rows(names: &[&str]) -> (Vec<Row>, Vec<Column>) {
         let words = ["sim"].iter().chain(names);
         let args = Cli::parse_from(words).args;
-        let columns = columns(&args);
+        let columns = columns(&args, args.policies());
         let kept = Kept::of_tree();
         let scenarios = scenarios(&args).unwrap();
         for scenario in &scenarios {
             let kept = kept.find(scenario, args.seed);
             assert!(kept.is_some(), "{}: search its bound again", scenario.name);
         }
-        let rows = measure::measure(scenarios, &columns, args.seed, 2, &kept, |_, _| ());
+        let rows = measure::measure(
+            scenarios,
+            |scenario| args.columns_of(scenario, &columns),
+            args.seed,
+            2,
+            &kept,
+            |_, _| (),
+        );
         (rows.unwrap(), columns)
     }
 
@@ -299,7 +333,7 @@ mod tests {
     fn the_tables_beside_the_scenarios_are_what_comes_out() {
         let stories = ["twice", "sizedep", "shared", "ana"];
         let (rows, columns) = rows(&stories);
-        for (story, text) in tables(&rows, &columns) {
+        for (story, text) in tables(&rows) {
             if stories.contains(&story) {
                 let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scenarios");
                 let kept = std::fs::read_to_string(format!("{folder}/{story}.txt")).unwrap();

@@ -41,13 +41,13 @@ pub fn page(rows: &[Row], columns: &[Column], seed: u64) -> anyhow::Result<Strin
         escaped(&show::summary(rows, columns, Style::PLAIN))
     )?;
     for row in rows {
-        scenario(&mut page, row, columns)?;
+        scenario(&mut page, row)?;
     }
     page.push_str("</body>\n</html>\n");
     Ok(page)
 }
 
-fn scenario(page: &mut String, row: &Row, columns: &[Column]) -> anyhow::Result<()> {
+fn scenario(page: &mut String, row: &Row) -> anyhow::Result<()> {
     let it = &row.scenario;
     writeln!(
         page,
@@ -55,7 +55,7 @@ fn scenario(page: &mut String, row: &Row, columns: &[Column]) -> anyhow::Result<
         escaped(&it.name),
         escaped(&it.title)
     )?;
-    bars(page, row, columns)?;
+    bars(page, row)?;
     if row
         .cells
         .iter()
@@ -69,22 +69,22 @@ fn scenario(page: &mut String, row: &Row, columns: &[Column]) -> anyhow::Result<
     Ok(())
 }
 
-fn bars(page: &mut String, row: &Row, columns: &[Column]) -> anyhow::Result<()> {
+fn bars(page: &mut String, row: &Row) -> anyhow::Result<()> {
     let height = 20 * row.cells.len();
     writeln!(page, "<svg viewBox=\"0 0 900 {height}\" role=\"img\">")?;
-    for (number, (column, cell)) in columns.iter().zip(&row.cells).enumerate() {
+    for (number, (column, cell)) in row.columns.iter().zip(&row.cells).enumerate() {
         let (y, colour) = (20 * number, colour(number));
-        let width = (cell.of_bound.clamp(0.0, 1.1) * 400.0).round();
+        let width = (cell.of_bound.clamp(0.0, 1.1) * 300.0).round();
         let share: Vec<String> = cell.tally.share().iter().map(u64::to_string).collect();
         writeln!(
             page,
-            "<text x=\"0\" y=\"{}\">{}</text><rect x=\"160\" y=\"{}\" width=\"{width}\" \
+            "<text x=\"0\" y=\"{}\">{}</text><rect x=\"290\" y=\"{}\" width=\"{width}\" \
              height=\"14\" fill=\"{colour}\"/><text x=\"{}\" y=\"{}\">{:.1} %, p99 × {:.2}, \
              share ‰ {}</text>",
             y + 14,
             escaped(&column.name),
             y + 3,
-            170.0 + width,
+            300.0 + width,
             y + 14,
             100.0 * cell.of_bound,
             cell.p99_of_static.min(9999.0),
@@ -93,7 +93,7 @@ fn bars(page: &mut String, row: &Row, columns: &[Column]) -> anyhow::Result<()> 
     }
     writeln!(
         page,
-        "<line x1=\"560\" x2=\"560\" y1=\"0\" y2=\"{height}\" stroke=\"currentColor\"/></svg>"
+        "<line x1=\"590\" x2=\"590\" y1=\"0\" y2=\"{height}\" stroke=\"currentColor\"/></svg>"
     )?;
     Ok(())
 }

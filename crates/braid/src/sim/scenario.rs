@@ -28,6 +28,8 @@ pub struct Scenario {
     pub plan: Plan,
     /// When the event comes after which the policies have to find their way again.
     pub step_ns: Option<u64>,
+    /// Policies that are of interest here beside those that are compared everywhere.
+    pub also: Vec<Policy>,
     /// What the documents measured: operation, policy, MiB/s.
     pub figures: BTreeMap<String, f64>,
 }
@@ -47,6 +49,8 @@ struct File {
     #[serde(default)]
     ana: AnaWord,
     step_ms: Option<u64>,
+    #[serde(default)]
+    also: Vec<String>,
     #[serde(default)]
     host: Host,
     path: BTreeMap<String, Path>,
@@ -403,6 +407,7 @@ fn build(name: &str, file: File) -> anyhow::Result<Scenario> {
     }
     plan.check().map_err(|why| anyhow!("{why}"))?;
     Ok(Scenario {
+        also: policies(&file.also, plan.paths.len())?,
         name: name.to_owned(),
         title: file.title,
         plan,
@@ -461,6 +466,15 @@ fn job_plan(job: &Job, host: usize) -> anyhow::Result<JobPlan> {
         iops: job.iops,
         move_ns: job.move_ms.saturating_mul(1_000_000),
     })
+}
+
+/// Policies for a world of so many paths.
+fn policies(words: &[String], paths: usize) -> anyhow::Result<Vec<Policy>> {
+    let policy = |word: &String| {
+        let policy = Policy::parse(word).and_then(|policy| policy.check(paths).map(|()| policy));
+        policy.map_err(|why| anyhow!("also: \"{word}\": {why}"))
+    };
+    words.iter().map(policy).collect()
 }
 
 fn bytes(text: &str) -> anyhow::Result<u32> {

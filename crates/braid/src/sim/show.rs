@@ -17,7 +17,7 @@ pub fn summary(rows: &[Row], columns: &[Column], style: Style) -> String {
             bound_text(row),
             row.bound.by.clone(),
         ];
-        cells.extend(row.cells.iter().map(|cell| {
+        cells.extend(row.cells[..columns.len()].iter().map(|cell| {
             format!(
                 "{:.1}/{:.2}",
                 100.0 * cell.of_bound,
@@ -53,7 +53,7 @@ fn bound_text(row: &Row) -> String {
 }
 
 /// One scenario in full.
-pub fn details(row: &Row, columns: &[Column], style: Style) -> String {
+pub fn details(row: &Row, style: Style) -> String {
     let scenario = &row.scenario;
     let mut text = format!("{}: {}\n", scenario.name, scenario.title);
     if scenario.plan.merge {
@@ -80,7 +80,7 @@ pub fn details(row: &Row, columns: &[Column], style: Style) -> String {
         headings.push("adapts");
     }
     let mut table = Table::new(1, &headings);
-    for (column, cell) in columns.iter().zip(&row.cells) {
+    for (column, cell) in row.columns.iter().zip(&row.cells) {
         let mut line = vec![column.name.clone()];
         line.extend(figures_of(row, cell));
         if step {
@@ -118,18 +118,19 @@ fn figures_of(row: &Row, cell: &Cell) -> Vec<String> {
 }
 
 /// The same for programs.
-pub fn json(rows: &[Row], columns: &[Column], seed: u64) -> Value {
-    let scenarios: Vec<Value> = rows.iter().map(|row| scenario(row, columns)).collect();
+pub fn json(rows: &[Row], seed: u64) -> Value {
+    let scenarios: Vec<Value> = rows.iter().map(scenario).collect();
     json!({ "seed": seed, "scenarios": scenarios })
 }
 
-fn scenario(row: &Row, columns: &[Column]) -> Value {
+fn scenario(row: &Row) -> Value {
     let (unit, scale) = if row.is_open() {
         ("us", 1e3)
     } else {
         ("MB/s", 1e6)
     };
-    let policies: Vec<Value> = columns
+    let policies: Vec<Value> = row
+        .columns
         .iter()
         .zip(&row.cells)
         .map(|(column, cell)| policy(column, cell, scale))

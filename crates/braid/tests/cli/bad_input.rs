@@ -36,6 +36,15 @@ fn words_that_mean_nothing() {
         ),
         ("bench mem:1m --policy numa:1", &["takes no value"]),
         (
+            "bench mem:1m --policy devid:2",
+            &["devid:2", "no such path", "1 to 1"],
+        ),
+        (
+            "bench mem:1m --policy weighted-latency:per-core",
+            &["per-core", "per-numa+buckets"],
+        ),
+        ("demo --policies devid:3", &["no such path", "1 to 2"]),
+        (
             "bench mem:1m --ewma-shift 9",
             &["ewma_shift is over 8", "weigh nothing"],
         ),

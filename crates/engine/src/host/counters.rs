@@ -1,9 +1,9 @@
 //! What a path did on this core, for statistics, and why it does nothing; what cores tell each
-//! other of I/Os in flight.
+//! other of I/Os in flight and of what they measured.
 use super::types::{Io, IoOp, PathState};
-use super::{HostEngine, report};
+use super::{HostEngine, VACANT, report};
 use alloc::string::String;
-use policy::{Group, PathIndex};
+use policy::{Group, Means, NodeMeans, PathIndex};
 use volume::Outcome;
 
 /// Counters of one path on this core.
@@ -48,6 +48,38 @@ impl HostEngine {
         PathCounters {
             in_flight,
             ..self.paths[number].counters
+        }
+    }
+
+    /// Whether any volume that weighs its paths per NUMA node has measured something since this was
+    /// last asked: [`HostEngine::means`] are to be published then, and the weights of all cores of
+    /// the node calculated by [`HostEngine::weigh_nodes`].
+    #[inline]
+    pub fn take_news(&mut self) -> bool {
+        let volumes = self.volumes.iter_mut();
+        volumes.fold(false, |news, it| it.head.take_news() | news)
+    }
+
+    /// What this core measured of all paths whose volumes weigh per node, by their
+    /// [numbers](HostEngine::places).
+    pub fn means(&self) -> impl Iterator<Item = (usize, Means)> {
+        let head = |volume: u16| &self.volumes[usize::from(volume)].head;
+        self.places()
+            .filter(move |&(_, volume, _)| head(volume).policy().is_per_numa())
+            .map(move |(place, volume, path)| (place, head(volume).means(path)))
+    }
+
+    /// Calculates the weights of the volumes that weigh per node, from what its cores, this one
+    /// among them, measured of each path.
+    pub fn weigh_nodes(&mut self, node: impl Fn(usize) -> NodeMeans) {
+        for volume in &mut self.volumes {
+            let places = &volume.places;
+            volume
+                .head
+                .weigh_node(|path| match places.get(usize::from(path.0)) {
+                    Some(&place) if place != VACANT => node(place),
+                    _ => NodeMeans::default(),
+                });
         }
     }
 

@@ -125,8 +125,8 @@ const CREDITS: [(u8, u8); 5] = [(0, 0), (1, 0), (1, 1), (3, 0), (3, 2)];
 
 #[test]
 fn a6_weighted_latency_in_every_state() {
-    let mut selectors = [1, 2, 3].map(|count| Selector::new(count, Policy::WeightedLatency));
-    let mut oracles = [1, 2, 3].map(|count| Oracle::new(count, Policy::WeightedLatency));
+    let mut selectors = [1, 2, 3].map(|count| Selector::new(count, Policy::WEIGHTED_LATENCY));
+    let mut oracles = [1, 2, 3].map(|count| Oracle::new(count, Policy::WEIGHTED_LATENCY));
     every_table(|views| {
         let (selector, oracle) = (
             &mut selectors[views.len() - 1],
@@ -135,12 +135,12 @@ fn a6_weighted_latency_in_every_state() {
         every_list(views.len(), CREDITS.len(), |credits| {
             for last in 0..views.len() {
                 for group in Group::ALL {
-                    (selector.weighted.last, oracle.last) = (last, Some(last));
+                    (selector.weighted.last[0], oracle.last) = (last as u8, Some(last));
                     for (path, &digit) in credits.iter().enumerate() {
                         set_credits(selector, oracle, path, group, digit);
                     }
                     check(selector, oracle, views, group);
-                    assert_eq!(selector.weighted.last, oracle.last.unwrap());
+                    assert_eq!(usize::from(selector.weighted.last[0]), oracle.last.unwrap());
                     same_credits(selector, oracle);
                 }
             }
@@ -165,6 +165,96 @@ fn same_credits(selector: &Selector, oracle: &Oracle) {
         for (path, measure) in measures[..selector.paths()].iter().enumerate() {
             assert_eq!(u128::from(measure.credit), oracle.cells[path][group].credit);
         }
+    }
+}
+
+#[test]
+fn b1_pid_and_b4_devid_in_every_state() {
+    for policy in (0..4)
+        .map(|id| Policy::Devid(PathIndex(id)))
+        .chain([Policy::Pid])
+    {
+        let mut selectors = [1, 2, 3].map(|count| Selector::new(count, policy));
+        let mut oracles = [1, 2, 3].map(|count| Oracle::new(count, policy));
+        every_table(|views| {
+            let n = views.len() - 1;
+            for source in [0, 1, 2, 3, 4, u64::MAX] {
+                let request = crate::Request {
+                    source,
+                    ..request(Group::Read, 4096)
+                };
+                let chosen = selectors[n].select(&request, views);
+                assert_eq!(chosen, oracles[n].select(&request, views), "{views:?}");
+            }
+        });
+    }
+}
+
+/// What these may know of a path: nothing, an I/O without an answer, fast and idle, slow and busy.
+const HEARD: usize = 4;
+
+/// Brings a selector and its oracle into these states by I/Os.
+fn hear(policy: Policy, states: &[usize]) -> (Selector, Oracle) {
+    let mut selector = Selector::new(states.len(), policy);
+    let mut oracle = Oracle::new(states.len(), policy);
+    for (path, &state) in states.iter().enumerate() {
+        let mut views = std::vec![PathView { enabled: false, ..UP }; states.len()];
+        views[path].enabled = true;
+        for io in 0..[0, 1, 1, 3][state] {
+            let request = request(Group::Read, [0, 65536, 4096, 16384][state]);
+            selector.select(&request, &views).unwrap();
+            oracle.select(&request, &views);
+            if state == 1 || io > 0 {
+                continue;
+            }
+            let done = Completion {
+                ticket: selector.ticket(),
+                ..super::good(path as u8, [0, 0, 100_000, 900_000][state], 900_000)
+            };
+            let _ = selector.complete(&done);
+            let _ = oracle.complete(&done, request.length, 0);
+        }
+    }
+    (selector, oracle)
+}
+
+/// `latency`, `service-time` and `historical-service-time`, soon after, and when all is old.
+#[test]
+fn b3_and_service_times_in_every_state() {
+    for count in 1..=3 {
+        every_list(count, HEARD, |states| {
+            let (latency, its) = hear(Policy::Latency, states);
+            let (service, of_bytes) = hear(Policy::ServiceTime, states);
+            let (historical, history) = hear(Policy::HistoricalServiceTime, states);
+            let ask = |views: &[PathView], now_ns| {
+                let request = crate::Request {
+                    now_ns,
+                    ..request(Group::Read, 8192)
+                };
+                let flying = &its.in_flight;
+                assert_eq!(
+                    latency.latency.choose(&request, views, &latency.in_flight),
+                    its.others.least_latency(&request, views, flying)
+                );
+                assert_eq!(
+                    service.service_time.choose(8192, views),
+                    of_bytes.others.least_bytes(&request, views)
+                );
+                let mut copy = historical.historical.clone();
+                assert_eq!(
+                    copy.choose(now_ns, views, &historical.in_flight),
+                    history.others.least_estimate(now_ns, views, flying),
+                    "{states:?} {views:?}"
+                );
+            };
+            every_table(|views| {
+                if views.len() == count {
+                    for now_ns in [900_000, 1_200_000, 2_000_000_000] {
+                        ask(views, now_ns);
+                    }
+                }
+            });
+        });
     }
 }
 

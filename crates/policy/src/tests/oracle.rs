@@ -1,8 +1,10 @@
 //! The oracle: the rows of the documents once more, as plainly as possible and by other means
 //! (lists, sorting, whole rounds instead of a walking search), to compare the policies with.
 
+use super::others::Others;
 use crate::{
-    Ana, Completion, Ended, Group, Knobs, Noted, PathIndex, PathStats, PathView, Policy, Request,
+    Aggregate, Ana, Completion, Ended, Group, Knobs, Noted, PathIndex, PathStats, PathView, Policy,
+    Request,
 };
 use std::vec::Vec;
 
@@ -30,13 +32,30 @@ pub struct Oracle {
     pub in_flight: Vec<u64>,
     pub last: Option<usize>,
     pub handed: u64,
-    pub cells: Vec<[Cell; 3]>,
+    /// The same where each bucket and group has its own.
+    pub lasts: [Option<usize>; 21],
+    /// By path, then bucket · 3 + group.
+    pub cells: Vec<Vec<Cell>>,
+    /// Which time of a policy this is; I/Os of another are no samples where sizes count.
+    pub period: u32,
+    pub others: Others,
     pub warned_ns: Option<u64>,
     /// What `soonest` has chosen: an oracle that follows only keeps count.
     pub told: Option<PathIndex>,
 }
 
-fn column(group: Group) -> usize {
+fn unmeasured() -> Vec<Cell> {
+    (0..21).map(|_| Cell::default()).collect()
+}
+
+/// Row A12, as it is written there.
+fn bucket(over: Aggregate, length: u32) -> usize {
+    let ends = [32, 64, 128, 256, 512, 1024].map(|kib| kib << 10);
+    let at = ends.iter().position(|&end| length < end).unwrap_or(6);
+    if over.buckets { at } else { 0 }
+}
+
+pub fn column(group: Group) -> usize {
     Group::ALL.iter().position(|&one| one == group).unwrap()
 }
 
@@ -48,7 +67,7 @@ fn in_state(views: &[PathView], ana: Ana) -> Vec<usize> {
 }
 
 /// Row A7: the optimized ones, or else the non-optimized ones.
-fn preferred(views: &[PathView]) -> Vec<usize> {
+pub fn preferred(views: &[PathView]) -> Vec<usize> {
     let optimized = in_state(views, Ana::Optimized);
     if optimized.is_empty() {
         in_state(views, Ana::NonOptimized)
@@ -58,7 +77,7 @@ fn preferred(views: &[PathView]) -> Vec<usize> {
 }
 
 /// The candidates sorted by their way from `start` round the circle.
-fn circle(mut candidates: Vec<usize>, start: usize, count: usize) -> Vec<usize> {
+pub fn circle(mut candidates: Vec<usize>, start: usize, count: usize) -> Vec<usize> {
     candidates.sort_by_key(|&i| (i + count - start) % count);
     candidates
 }
@@ -72,7 +91,10 @@ impl Oracle {
             in_flight: [0; 64].to_vec(),
             last: None,
             handed: 0,
-            cells: (0..64).map(|_| Default::default()).collect(),
+            lasts: [None; 21],
+            cells: (0..64).map(|_| unmeasured()).collect(),
+            period: 0,
+            others: Others::default(),
             warned_ns: None,
             told: None,
         }
@@ -90,9 +112,31 @@ impl Oracle {
                 )
             }),
             Policy::RoundRobin { bytes } => self.in_turn(bytes, request.length, views),
-            Policy::WeightedLatency => self.by_credit(column(request.group), views),
+            Policy::WeightedLatency(over) => {
+                let column = bucket(over, request.length) * 3 + column(request.group);
+                self.by_credit(over.buckets, column, views)
+            }
+            Policy::Pid => {
+                let those = preferred(views);
+                let count = those.len().max(1) as u64;
+                those.get((request.source % count) as usize).copied()
+            }
+            Policy::Devid(PathIndex(id)) => {
+                let wanted = usize::from(id);
+                let mut may = in_state(views, Ana::Optimized);
+                may.extend(in_state(views, Ana::NonOptimized));
+                let first = preferred(views).first().copied();
+                may.contains(&wanted).then_some(wanted).or(first)
+            }
+            Policy::Latency => self.others.least_latency(request, views, &self.in_flight),
+            Policy::ServiceTime => self.others.least_bytes(request, views),
+            Policy::HistoricalServiceTime => {
+                self.others
+                    .least_estimate(request.now_ns, views, &self.in_flight)
+            }
             Policy::Soonest => self.told.map(|path| usize::from(path.0)),
         }?;
+        self.others.placed(chosen, request, self.in_flight[chosen]);
         self.in_flight[chosen] += 1;
         self.cells[chosen][column(request.group)].selections += 1;
         Some(PathIndex(chosen as u8))
@@ -118,10 +162,15 @@ impl Oracle {
 
     /// Row A6 by whole rounds: the first in the circle that is unmeasured or has credit; all before
     /// it are refilled. If there is none all are refilled, and the first one spends.
-    fn by_credit(&mut self, column: usize, views: &[PathView]) -> Option<usize> {
+    fn by_credit(&mut self, buckets: bool, column: usize, views: &[PathView]) -> Option<usize> {
+        let last = if buckets {
+            &mut self.lasts[column]
+        } else {
+            &mut self.last
+        };
         let mut candidates = in_state(views, Ana::Optimized);
         candidates.extend(in_state(views, Ana::NonOptimized));
-        let order = circle(candidates, self.last.unwrap_or(0), views.len().max(1));
+        let order = circle(candidates, last.unwrap_or(0), views.len().max(1));
         let cells = &mut self.cells;
         let ready = order.iter().position(|&i| {
             let cell = &cells[i][column];
@@ -134,15 +183,26 @@ impl Oracle {
         if cells[chosen][column].weight > 0 {
             cells[chosen][column].credit -= 1;
         }
-        self.last = Some(chosen);
+        *last = Some(chosen);
         Some(chosen)
     }
 
-    pub fn complete(&mut self, done: &Completion) -> Noted {
+    /// The end of an I/O of this length, placed in this period.
+    pub fn complete(&mut self, done: &Completion, length: u32, period: u32) -> Noted {
         let path = usize::from(done.path.0);
         self.in_flight[path] -= 1;
-        let learns = self.policy == Policy::WeightedLatency && self.paths > 1 && path < self.paths;
-        let cell = &mut self.cells[path][column(done.group)];
+        let current = period == self.period;
+        self.others
+            .ended(done, current.then_some(length), path < self.paths);
+        let Policy::WeightedLatency(over) = self.policy else {
+            return Noted::default();
+        };
+        let learns = self.paths > 1 && path < self.paths && (current || !over.buckets);
+        let ignored = &mut self.cells[path][column(done.group)].ignored;
+        *ignored +=
+            u64::from(learns && done.ended == Ended::Good && done.latency_ns > 1_000_000_000);
+        let at = bucket(over, length) * 3 + column(done.group);
+        let cell = &mut self.cells[path][at];
         match (learns, done.ended, done.latency_ns) {
             (false, _, _) | (_, Ended::Failed, _) | (_, _, 0) => Noted::default(),
             (true, Ended::Good, 1..=1_000_000_000) => {
@@ -160,7 +220,6 @@ impl Oracle {
                 }
             }
             (true, Ended::Good, _) => {
-                cell.ignored += 1;
                 let warn = self.warned_ns.is_none_or(|warned_ns| {
                     done.now_ns.max(warned_ns) - warned_ns >= 5_000_000_000
                 });
@@ -177,7 +236,7 @@ impl Oracle {
 
     pub fn weigh(&mut self) {
         let cells = &mut self.cells[..self.paths];
-        for column in 0..3 {
+        for column in 0..21 {
             if !cells.iter().any(|path| path[column].asks) {
                 continue;
             }
@@ -207,36 +266,50 @@ impl Oracle {
             *self = Self {
                 in_flight,
                 knobs: self.knobs,
+                period: self.period + 1,
                 ..Self::new(self.paths, policy)
             };
         }
     }
 
     pub fn reset_path(&mut self, path: PathIndex) {
-        self.cells[usize::from(path.0)] = Default::default();
+        self.cells[usize::from(path.0)] = unmeasured();
+        self.others.forget(usize::from(path.0));
     }
 
     pub fn set_paths(&mut self, paths: usize) {
         for gone in paths..64 {
-            self.cells[gone] = Default::default();
+            self.cells[gone] = unmeasured();
+            self.others.forget(gone);
         }
         if self.last.is_some_and(|last| last >= paths) {
             self.last = None;
             self.handed = 0;
         }
+        for last in &mut self.lasts {
+            *last = last.filter(|&last| last < paths);
+        }
         self.paths = paths;
     }
 
     pub fn stats(&self, path: PathIndex, group: Group) -> PathStats {
-        let cell = &self.cells[usize::from(path.0)][column(group)];
+        let group = column(group);
+        let cells: Vec<&Cell> = self.cells[usize::from(path.0)][group..]
+            .iter()
+            .step_by(3)
+            .collect();
+        let mean = |of: fn(&Cell) -> u128| {
+            let known: Vec<u128> = cells.iter().map(|it| of(it)).filter(|&it| it > 0).collect();
+            known.iter().sum::<u128>() / known.len().max(1) as u128
+        };
         PathStats {
-            weight: cell.weight as u32,
-            credit: cell.credit as u32,
-            score: cell.score as u64,
-            smoothed_ns: cell.smoothed_ns as u64,
-            selections: cell.selections,
-            samples: cell.samples,
-            ignored: cell.ignored,
+            weight: mean(|it| it.weight) as u32,
+            credit: cells.iter().map(|it| it.credit as u32).sum(),
+            score: mean(|it| it.score) as u64,
+            smoothed_ns: mean(|it| it.smoothed_ns) as u64,
+            selections: cells.iter().map(|it| it.selections).sum(),
+            samples: cells.iter().map(|it| it.samples).sum(),
+            ignored: cells.iter().map(|it| it.ignored).sum(),
         }
     }
 }

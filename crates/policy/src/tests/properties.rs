@@ -3,10 +3,12 @@
 use super::oracle::Oracle;
 use super::{ANA, request};
 use crate::{
-    Completion, Ended, Group, Knobs, PathIndex, PathView, Policy, Request, Selector, Ticket,
+    Aggregate, Completion, Ended, Group, Knobs, PathIndex, PathView, Policy, Request, Selector,
+    Ticket,
 };
 use proptest::prelude::*;
 use std::string::ToString;
+use std::vec;
 use std::vec::Vec;
 
 #[derive(Clone, Debug)]
@@ -14,6 +16,7 @@ enum Step {
     Select {
         group: Group,
         length: u32,
+        source: u64,
     },
     Complete {
         which: usize,
@@ -39,13 +42,17 @@ fn view() -> impl Strategy<Value = PathView> {
         0..9_usize,
         0..4_u32,
         prop_oneof![0..9_u32, Just(u32::MAX)],
+        prop_oneof![5 => Just(1), 1 => 0..=100_u8],
     )
-        .prop_map(|(enabled, ana, distance, in_flight_elsewhere)| PathView {
-            enabled,
-            ana: ANA[ana.saturating_sub(4)],
-            distance,
-            in_flight_elsewhere,
-        })
+        .prop_map(
+            |(enabled, ana, distance, in_flight_elsewhere, throughput)| PathView {
+                enabled,
+                ana: ANA[ana.saturating_sub(4)],
+                distance,
+                in_flight_elsewhere,
+                throughput,
+            },
+        )
 }
 
 fn policy() -> impl Strategy<Value = Policy> {
@@ -54,10 +61,18 @@ fn policy() -> impl Strategy<Value = Policy> {
         Just(Policy::RoundRobin { bytes: 0 }),
         Just(Policy::RoundRobin { bytes: 16384 }),
         Just(Policy::QueueDepth),
-        Just(Policy::WeightedLatency),
-        Just(Policy::WeightedLatency),
+        Just(Policy::WEIGHTED_LATENCY),
+        Just(Policy::WeightedLatency(Aggregate {
+            per_numa: false,
+            buckets: true,
+        })),
         Just(Policy::Soonest),
         Just(Policy::Soonest),
+        Just(Policy::Pid),
+        Just(Policy::Latency),
+        (0..4_u8).prop_map(|path| Policy::Devid(PathIndex(path))),
+        Just(Policy::ServiceTime),
+        Just(Policy::HistoricalServiceTime),
     ]
 }
 
@@ -67,6 +82,11 @@ fn knobs() -> impl Strategy<Value = Knobs> {
         ewma_shift,
         weight_timeout_ns,
     })
+}
+
+fn length() -> impl Strategy<Value = u32> {
+    let edge = (14..22_u32, 0..2_u32).prop_map(|(shift, less)| (1 << shift) - less);
+    prop_oneof![4 => 0..20_000_u32, 3 => 0..2_000_000_u32, 1 => edge, 1 => Just(u32::MAX)]
 }
 
 fn completion() -> impl Strategy<Value = Step> {
@@ -91,7 +111,8 @@ fn completion() -> impl Strategy<Value = Step> {
 
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
-        30 => (group(), 0..20_000_u32).prop_map(|(group, length)| Step::Select { group, length }),
+        30 => (group(), length(), 0..6_u64)
+            .prop_map(|(group, length, source)| Step::Select { group, length, source }),
         25 => completion(),
         10 => Just(Step::Weigh),
         3 => prop::collection::vec(view(), 64).prop_map(Step::Views),
@@ -107,17 +128,31 @@ struct Pair {
     selector: Selector,
     oracle: Oracle,
     views: Vec<PathView>,
-    in_flight: Vec<(PathIndex, Group, Ticket)>,
+    in_flight: Vec<Placed>,
     now_ns: u64,
+}
+
+/// An I/O, and in which time of a policy it was placed.
+struct Placed {
+    path: PathIndex,
+    group: Group,
+    ticket: Ticket,
+    length: u32,
+    period: u32,
 }
 
 impl Pair {
     fn take(&mut self, step: &Step) {
         match *step {
-            Step::Select { group, length } => {
+            Step::Select {
+                group,
+                length,
+                source,
+            } => {
                 let views = &self.views[..self.oracle.paths];
                 let request = Request {
                     now_ns: self.now_ns,
+                    source,
                     ..request(group, length)
                 };
                 let chosen = self.selector.select(&request, views);
@@ -127,8 +162,14 @@ impl Pair {
                 assert_eq!(chosen.is_some(), views.iter().any(usable));
                 assert!(chosen.is_none_or(|path| usable(&views[usize::from(path.0)])));
                 let ticket = self.selector.ticket();
-                self.in_flight
-                    .extend(chosen.map(|path| (path, group, ticket)));
+                let period = self.oracle.period;
+                self.in_flight.extend(chosen.map(|path| Placed {
+                    path,
+                    group,
+                    ticket,
+                    length,
+                    period,
+                }));
             }
             Step::Complete {
                 which,
@@ -137,21 +178,7 @@ impl Pair {
                 after_ns,
             } => {
                 self.now_ns = self.now_ns.saturating_add_signed(after_ns);
-                if !self.in_flight.is_empty() {
-                    let which = which % self.in_flight.len();
-                    let (path, group, ticket) = self.in_flight.swap_remove(which);
-                    let now_ns = self.now_ns;
-                    let done = Completion {
-                        path,
-                        group,
-                        latency_ns,
-                        ended,
-                        now_ns,
-                        ticket,
-                        gap_ns: 0,
-                    };
-                    assert_eq!(self.selector.complete(&done), self.oracle.complete(&done));
-                }
+                self.complete(which, latency_ns, ended);
             }
             Step::Weigh => {
                 self.selector.weigh();
@@ -179,10 +206,28 @@ impl Pair {
         }
     }
 
+    fn complete(&mut self, which: usize, latency_ns: u64, ended: Ended) {
+        if self.in_flight.is_empty() {
+            return;
+        }
+        let placed = self.in_flight.swap_remove(which % self.in_flight.len());
+        let done = Completion {
+            path: placed.path,
+            group: placed.group,
+            latency_ns,
+            ended,
+            now_ns: self.now_ns,
+            ticket: placed.ticket,
+            gap_ns: 0,
+        };
+        let expected = self.oracle.complete(&done, placed.length, placed.period);
+        assert_eq!(self.selector.complete(&done), expected);
+    }
+
     /// Counts balance and statistics agree, for every path there could be.
     fn check(&self) {
         for path in (0..64).map(PathIndex) {
-            let mine = self.in_flight.iter().filter(|(on, ..)| *on == path).count();
+            let mine = self.in_flight.iter().filter(|it| it.path == path).count();
             assert_eq!(self.selector.in_flight(path) as usize, mine);
             for group in Group::ALL {
                 let stats = self.selector.stats(path, group);

@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::limits::PATHS_MAX;
-use crate::types::{Ana, Ended, Policy, Request};
+use crate::tests::UP;
+use crate::types::{Aggregate, Ended, Policy, Request};
 use crate::{KnobError, Selector, Ticket};
 use std::vec::Vec;
 
@@ -11,13 +12,6 @@ const KNOBS: Knobs = Knobs {
     ewma_shift: 3,
     weight_timeout_ns: 15 * SECOND,
 };
-const UP: PathView = PathView {
-    enabled: true,
-    ana: Ana::Optimized,
-    distance: 10,
-    in_flight_elsewhere: 0,
-};
-
 fn done(path: u8, latency_ns: u64, now_ns: u64) -> Completion {
     let group = Group::Read;
     Completion {
@@ -33,7 +27,9 @@ fn done(path: u8, latency_ns: u64, now_ns: u64) -> Completion {
 
 /// Feeds one latency to one path; whether a window closed.
 fn feed(state: &mut WeightedLatency, path: u8, latency_ns: u64, now_ns: u64) -> bool {
-    state.sample(&done(path, latency_ns, now_ns), &KNOBS).weigh
+    state
+        .sample(0, &done(path, latency_ns, now_ns), &KNOBS)
+        .weigh
 }
 
 fn read(state: &WeightedLatency, path: usize) -> Measure {
@@ -42,7 +38,7 @@ fn read(state: &WeightedLatency, path: usize) -> Measure {
 
 /// Gives paths their smoothed latencies, each by a first sample, and weighs them.
 fn measured(latencies_ns: &[u64]) -> WeightedLatency {
-    let mut state = WeightedLatency::new();
+    let mut state = WeightedLatency::new(1);
     for (path, &latency_ns) in latencies_ns.iter().enumerate() {
         assert!(feed(&mut state, path as u8, latency_ns, 1));
     }
@@ -52,10 +48,10 @@ fn measured(latencies_ns: &[u64]) -> WeightedLatency {
 
 #[test]
 fn a2_zero_and_over_a_second_are_no_samples() {
-    let mut state = WeightedLatency::new();
-    assert_eq!(state.sample(&done(0, 0, 1), &KNOBS), Noted::default());
+    let mut state = WeightedLatency::new(1);
+    assert_eq!(state.sample(0, &done(0, 0, 1), &KNOBS), Noted::default());
     assert_eq!(read(&state, 0), Measure::NEW);
-    let noted = state.sample(&done(0, SECOND + 1, 1), &KNOBS);
+    let noted = state.sample(0, &done(0, SECOND + 1, 1), &KNOBS);
     assert_eq!(
         noted,
         Noted {
@@ -63,13 +59,7 @@ fn a2_zero_and_over_a_second_are_no_samples() {
             warn_ignored: true
         }
     );
-    assert_eq!(
-        read(&state, 0),
-        Measure {
-            ignored: 1,
-            ..Measure::NEW
-        }
-    );
+    assert_eq!((state.ignored[0][0], read(&state, 0)), (1, Measure::NEW));
     assert!(feed(&mut state, 0, SECOND, 1));
     assert_eq!(
         (read(&state, 0).samples, read(&state, 0).smoothed_ns),
@@ -79,25 +69,25 @@ fn a2_zero_and_over_a_second_are_no_samples() {
 
 #[test]
 fn a2_the_warning_is_rate_limited() {
-    let mut state = WeightedLatency::new();
+    let mut state = WeightedLatency::new(1);
     let mut warned = Vec::new();
     for tenth in 0..120 {
         let now_ns = tenth * SECOND / 10;
         if state
-            .sample(&done((tenth % 2) as u8, u64::MAX, now_ns), &KNOBS)
+            .sample(0, &done((tenth % 2) as u8, u64::MAX, now_ns), &KNOBS)
             .warn_ignored
         {
             warned.push(tenth);
         }
     }
     assert_eq!(warned, [0, 50, 100]);
-    assert_eq!((read(&state, 0).ignored, read(&state, 1).ignored), (60, 60));
+    assert_eq!(state.ignored[0][..2], [60, 60]);
 }
 
 #[test]
 fn a2_a_single_path_is_not_sampled() {
     for (paths, samples) in [(1, 0), (2, 1)] {
-        let mut selector = Selector::new(paths, Policy::WeightedLatency);
+        let mut selector = Selector::new(paths, Policy::WEIGHTED_LATENCY);
         let request = Request {
             source: 0,
             group: Group::Read,
@@ -114,7 +104,7 @@ fn a2_a_single_path_is_not_sampled() {
 /// The first sample closes alone; then 15 s of samples make one mean.
 #[test]
 fn a3_a_window_is_the_mean_of_its_samples() {
-    let mut state = WeightedLatency::new();
+    let mut state = WeightedLatency::new(1);
     assert!(feed(&mut state, 0, 500, 1));
     assert_eq!(read(&state, 0).smoothed_ns, 500);
     assert!(!feed(&mut state, 0, 100, 2));
@@ -129,12 +119,13 @@ fn a3_a_window_is_the_mean_of_its_samples() {
 
 #[test]
 fn a3_paths_and_groups_have_windows_of_their_own() {
-    let mut state = WeightedLatency::new();
+    let mut state = WeightedLatency::new(1);
     assert!(feed(&mut state, 0, 500, 1));
     assert!(feed(&mut state, 1, 700, 2));
     assert!(
         state
             .sample(
+                1,
                 &Completion {
                     group: Group::Write,
                     ..done(0, 900, 3)
@@ -145,8 +136,8 @@ fn a3_paths_and_groups_have_windows_of_their_own() {
     );
     assert!(!feed(&mut state, 1, 700, 15 * SECOND + 1));
     assert!(feed(&mut state, 0, 500, 15 * SECOND + 1));
-    let [reads, writes, others] = state.measures.map(|group| group[0].smoothed_ns);
-    assert_eq!((reads, writes, others), (500, 900, 0));
+    let cells = [0, 1, 2].map(|cell| state.measures[cell][0].smoothed_ns);
+    assert_eq!(cells, [500, 900, 0]);
 }
 
 #[test]
@@ -162,7 +153,7 @@ fn a4_smoothing_by_hand() {
             ewma_shift: shift,
             ..KNOBS
         };
-        assert!(state.sample(&done(0, 2000, 16 * SECOND), &knobs).weigh);
+        assert!(state.sample(0, &done(0, 2000, 16 * SECOND), &knobs).weigh);
         assert_eq!(read(&state, 0).smoothed_ns, smoothed_ns, "shift {shift}");
     }
 }
@@ -187,9 +178,9 @@ fn a5_scores_and_weights_by_hand() {
 /// "Use it until it is measured" ends at the first calculation, whoever was measured by then.
 #[test]
 fn a5_an_unmeasured_path_gets_weight_1_at_the_first_calculation() {
-    let mut state = WeightedLatency::new();
+    let mut state = WeightedLatency::new(1);
     assert_eq!(
-        (state.choose(Group::Read, &[UP; 2]), read(&state, 1).weight),
+        (state.choose(false, 0, &[UP; 2]), read(&state, 1).weight),
         (Some(0), 0)
     );
     feed(&mut state, 0, 30_000_000, 1);
@@ -207,7 +198,7 @@ fn a5_without_any_score_nothing_changes() {
         credit: 3,
         ..Measure::NEW
     }; 2];
-    weigh_group(&mut measures);
+    weigh_cell(&mut measures);
     assert_eq!(
         measures,
         [Measure {
@@ -221,7 +212,7 @@ fn a5_without_any_score_nothing_changes() {
 #[test]
 fn a5_only_the_closing_of_a_window_asks_for_a_calculation() {
     let mut state = measured(&[1000, 1000]);
-    assert_eq!(state.due, [0; 3]);
+    assert_eq!(state.due, [0; CELLS]);
     assert!(!feed(&mut state, 0, 9000, 2));
     state.measures[0][0].smoothed_ns = 3000;
     state.weigh(2);
@@ -236,13 +227,13 @@ fn a5_only_the_closing_of_a_window_asks_for_a_calculation() {
 fn a6_credits_share_out_io_in_proportion_to_weight() {
     for weights in every_weights() {
         let cycle: usize = weights.iter().map(|&weight| usize::from(weight)).sum();
-        let mut state = WeightedLatency::new();
+        let mut state = WeightedLatency::new(1);
         for (path, &weight) in weights.iter().enumerate() {
             state.measures[0][path].weight = weight;
         }
         let views = [UP; PATHS_MAX];
         let taken: Vec<usize> = (0..4 * cycle)
-            .map(|_| state.choose(Group::Read, &views[..weights.len()]).unwrap())
+            .map(|_| state.choose(false, 0, &views[..weights.len()]).unwrap())
             .collect();
         for window in taken.windows(cycle) {
             for (path, &weight) in weights.iter().enumerate() {
@@ -274,7 +265,7 @@ fn a6_an_unmeasured_path_is_taken_at_once_and_spends_nothing() {
     let mut state = measured(&[1000, 1000]);
     for _ in 0..5 {
         // Both measured paths are refilled on the way to the third, which stays the last used.
-        assert_eq!(state.choose(Group::Read, &[UP; 3]), Some(2));
+        assert_eq!(state.choose(false, 0, &[UP; 3]), Some(2));
     }
     assert_eq!(
         (
@@ -288,20 +279,20 @@ fn a6_an_unmeasured_path_is_taken_at_once_and_spends_nothing() {
 
 #[test]
 fn a8_timeout_0_closes_at_every_completion_of_a_turn() {
-    let mut state = WeightedLatency::new();
+    let mut state = WeightedLatency::new(1);
     let knobs = Knobs {
         weight_timeout_ns: 0,
         ewma_shift: 0,
     };
     for latency_ns in [5, 6, 7] {
-        assert!(state.sample(&done(0, latency_ns, 9), &knobs).weigh);
+        assert!(state.sample(0, &done(0, latency_ns, 9), &knobs).weigh);
         assert_eq!(u64::from(read(&state, 0).smoothed_ns), latency_ns);
     }
 }
 
 #[test]
 fn a8_a_new_timeout_holds_from_the_next_completion() -> Result<(), KnobError> {
-    let mut selector = Selector::new(2, Policy::WeightedLatency);
+    let mut selector = Selector::new(2, Policy::WEIGHTED_LATENCY);
     let request = Request {
         source: 0,
         group: Group::Read,
@@ -324,11 +315,14 @@ fn a8_a_new_timeout_holds_from_the_next_completion() -> Result<(), KnobError> {
 
 #[test]
 fn a11_a_reset_cancels_pending_work_of_that_path_only() {
-    let mut state = WeightedLatency::new();
+    let mut state = WeightedLatency::new(1);
     feed(&mut state, 0, 1000, 1);
     feed(&mut state, 1, 1000, 1);
     state.reset(PathIndex(0));
-    assert_eq!((state.due, read(&state, 0)), ([0b10, 0, 0], Measure::NEW));
+    assert_eq!(
+        (state.due[0], state.due[1], read(&state, 0)),
+        (0b10, 0, Measure::NEW)
+    );
     state.reset(PathIndex(1));
     state.weigh(2);
     assert_eq!((read(&state, 0).weight, read(&state, 1).weight), (0, 0));
@@ -337,7 +331,7 @@ fn a11_a_reset_cancels_pending_work_of_that_path_only() {
 /// T42: time is what the caller says; if it goes back, no window closes and nothing breaks.
 #[test]
 fn t42_time_that_goes_back_closes_no_window() {
-    let mut state = WeightedLatency::new();
+    let mut state = WeightedLatency::new(1);
     assert!(feed(&mut state, 0, 1000, 100 * SECOND));
     assert!(!feed(&mut state, 0, 1000, 0));
     assert!(!feed(&mut state, 0, 1000, 100 * SECOND));
@@ -347,7 +341,7 @@ fn t42_time_that_goes_back_closes_no_window() {
 /// T43: errors that complete fast must not attract I/O.
 #[test]
 fn t43_failed_io_is_never_a_sample() {
-    let mut selector = Selector::new(2, Policy::WeightedLatency);
+    let mut selector = Selector::new(2, Policy::WEIGHTED_LATENCY);
     let request = Request {
         source: 0,
         group: Group::Read,
@@ -373,4 +367,169 @@ fn t43_failed_io_is_never_a_sample() {
         ),
         (3, 0, 0, 0)
     );
+}
+
+#[test]
+fn a12_every_bucket_has_its_sizes() {
+    for (length, bucket) in [
+        (0, 0),
+        (32767, 0),
+        (32768, 1),
+        (65535, 1),
+        (65536, 2),
+        (131_072, 3),
+        (262_143, 3),
+        (262_144, 4),
+        (524_288, 5),
+        (1_048_575, 5),
+        (1_048_576, 6),
+        (u32::MAX, 6),
+    ] {
+        assert_eq!(cell(true, Group::Read, length), bucket * 3, "{length}");
+        assert_eq!(cell(true, Group::Other, length), bucket * 3 + 2);
+        assert_eq!(cell(false, Group::Write, length), 1);
+    }
+}
+
+/// A selector over two paths with these modes, a window of 0 and no smoothing.
+fn selector(per_numa: bool, buckets: bool) -> Selector {
+    let mut selector = Selector::new(2, Policy::WeightedLatency(Aggregate { per_numa, buckets }));
+    let knobs = Knobs {
+        ewma_shift: 0,
+        weight_timeout_ns: 0,
+    };
+    selector.set_knobs(knobs).unwrap();
+    selector
+}
+
+/// One I/O of this length on `path`, which takes `latency_ns`.
+fn serve(selector: &mut Selector, path: u8, length: u32, latency_ns: u64) {
+    let mut views = [UP; 2];
+    views[1 - usize::from(path)].enabled = false;
+    let request = Request {
+        length,
+        ..crate::tests::request(Group::Read, length)
+    };
+    assert_eq!(selector.select(&request, &views), Some(PathIndex(path)));
+    let ticket = selector.ticket();
+    let noted = selector.complete(&Completion {
+        ticket,
+        ..done(path, latency_ns, 1)
+    });
+    assert!(noted.weigh);
+}
+
+/// TA8 in small: path 0 is bad from 32 KiB on. Without buckets its large I/Os spoil it for small
+/// ones; with them small I/Os share evenly, and large ones go to path 1.
+#[test]
+fn a13_buckets_keep_sizes_apart() {
+    let learnt = |buckets: bool| {
+        let mut selector = selector(false, buckets);
+        for (path, length, latency_ns) in [
+            (0, 16384, 1000),
+            (1, 16384, 1000),
+            (0, 65536, 7000),
+            (1, 65536, 1000),
+        ] {
+            serve(&mut selector, path, length, latency_ns);
+        }
+        selector.weigh();
+        let weights = |length| {
+            let at = cell(buckets, Group::Read, length);
+            [0, 1].map(|path| selector.weighted.measures[at][path].weight)
+        };
+        [weights(16384), weights(65536)]
+    };
+    // 10^9/1000 = 10^6 and 10^9/7000 = 142857: 142857·64/1142857 = 8.0, 10^6·64/1142857 = 56.0.
+    assert_eq!(learnt(true), [[32, 32], [7, 56]]);
+    assert_eq!(learnt(false), [[7, 56]; 2]);
+}
+
+/// Each cell shares out its I/Os by its own weights, however they are mixed.
+#[test]
+fn a13_mixed_sizes_keep_their_shares() {
+    let mut selector = selector(false, true);
+    let at = [4096, 65536].map(|length| cell(true, Group::Read, length));
+    for (at, weights) in at.into_iter().zip([[32, 32], [12, 51]]) {
+        for (path, weight) in weights.into_iter().enumerate() {
+            selector.weighted.measures[at][path].weight = weight;
+        }
+    }
+    let mut taken = [[0; 2]; 2];
+    for io in 0..64 * 63 * 4 {
+        let large = usize::from(io % 4 == 3);
+        let request = crate::tests::request(Group::Read, [4096, 65536][large]);
+        let path = selector.select(&request, &[UP; 2]).unwrap();
+        taken[large][usize::from(path.0)] += 1;
+    }
+    assert_eq!(taken, [[6048, 6048], [12 * 64, 51 * 64]]);
+}
+
+/// T41: an I/O that another policy placed has no size any more, and teaches no bucket.
+#[test]
+fn t41_an_io_of_another_policy_is_no_sample_of_a_bucket() {
+    let mut selector = selector(false, true);
+    selector.set_policy(Policy::Numa);
+    let request = crate::tests::request(Group::Read, 65536);
+    selector.select(&request, &[UP; 2]).unwrap();
+    let ticket = selector.ticket();
+    for (buckets, samples) in [(true, 0), (false, 1)] {
+        let per_numa = false;
+        selector.set_policy(Policy::WeightedLatency(Aggregate { per_numa, buckets }));
+        let mut selector = selector.clone();
+        let _ = selector.complete(&Completion {
+            ticket,
+            ..done(0, 1000, 1)
+        });
+        assert_eq!(selector.stats(PathIndex(0), Group::Read).samples, samples);
+    }
+}
+
+/// Two cores of a node: one measured 1 and 3 ms, the other 3 ms on the first path only. The node's
+/// means are 2 and 3 ms: scores 500 and 333, weights 38 and 25, on both cores.
+#[test]
+fn a13_a_node_weighs_by_the_mean_of_its_cores() {
+    let mut cores = [selector(true, false), selector(true, false)];
+    serve(&mut cores[0], 0, 4096, 1_000_000);
+    serve(&mut cores[0], 1, 4096, 3_000_000);
+    serve(&mut cores[1], 0, 4096, 3_000_000);
+    assert!(cores.iter_mut().all(Selector::take_news));
+    assert!(!cores.iter_mut().any(Selector::take_news));
+    let node = [0, 1].map(|path| {
+        let mut node = NodeMeans::default();
+        for core in &cores {
+            node.add(&core.means(PathIndex(path)));
+        }
+        node
+    });
+    for core in &mut cores {
+        core.weigh();
+        let weights =
+            |core: &Selector| [0, 1].map(|path| core.stats(PathIndex(path), Group::Read).weight);
+        assert_eq!(weights(core), [0, 0], "by itself it does not weigh");
+        core.weigh_node(|path| node[usize::from(path.0)]);
+        assert_eq!(weights(core), [38, 25]);
+        let other = core.stats(PathIndex(0), Group::Write);
+        assert_eq!((other.weight, other.score), (0, 0));
+    }
+    // What a core smoothed itself stays its own.
+    let own = cores[1].stats(PathIndex(1), Group::Read);
+    assert_eq!((own.smoothed_ns, own.samples), (0, 0));
+    cores[1].reset_path(PathIndex(0));
+    assert!(
+        cores[1].take_news(),
+        "the others must not count it any more"
+    );
+    assert_eq!(cores[1].means(PathIndex(0)), [0; CELLS]);
+}
+
+#[test]
+fn a13_by_itself_no_core_shares() {
+    let mut alone = selector(false, true);
+    serve(&mut alone, 0, 4096, 1000);
+    assert!(!alone.take_news());
+    alone.weigh_node(|_| NodeMeans::default());
+    alone.weigh();
+    assert_eq!(alone.stats(PathIndex(0), Group::Read).weight, 64);
+    assert_eq!(alone.means(PathIndex(9)), [0; CELLS]);
 }

@@ -98,7 +98,7 @@ impl World<'_> {
 
     /// Tells policies and rules how the paths are now.
     pub(super) fn show(&mut self) {
-        let merges = matches!(self.policy, Some((Policy::WeightedLatency, _)))
+        let merges = matches!(self.policy, Some((Policy::WeightedLatency(_), _)))
             || self.rules.is_some()
             || self.plan.merge;
         let optimized = self

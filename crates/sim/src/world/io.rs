@@ -3,7 +3,7 @@ use super::{Device, NONE, Slot, World};
 use crate::draw::{pareto_ns, service_ns};
 use crate::queue::{Event, Ticket};
 use crate::rule::Wanted;
-use policy::{Completion, Ended, Group, PathIndex, Request};
+use policy::{Completion, Ended, Group, NodeMeans, PathIndex, Request};
 use shape::PortTime;
 
 /// Bytes on the wire beside the data: a command, and an answer.
@@ -39,6 +39,7 @@ impl World<'_> {
         if self.plan.stale_ns > 0 {
             host.publish(self.now_ns, self.plan.stale_ns);
         }
+        host.hear(cpu);
         let core = &mut host.cores[cpu];
         let selector = core.selector.as_mut()?;
         let views = &mut host.views[core.node];
@@ -241,7 +242,13 @@ impl World<'_> {
             return;
         }
         // A copy was never selected; what it took says nothing about reads.
-        let super::Core { selector, cpu, .. } = &mut host.cores[usize::from(slot.cpu)];
+        let super::Core {
+            selector,
+            cpu,
+            means,
+            node,
+            ..
+        } = &mut host.cores[usize::from(slot.cpu)];
         let Some(selector) = selector.as_mut().filter(|_| slot.parent == NONE) else {
             return;
         };
@@ -258,6 +265,12 @@ impl World<'_> {
         };
         if selector.complete(&done).weigh {
             selector.weigh();
+        }
+        if selector.take_news() {
+            for (path, means) in (0..).zip(means) {
+                *means = selector.means(PathIndex(path));
+            }
+            host.told[*node] += 1;
         }
     }
 
@@ -283,6 +296,34 @@ impl World<'_> {
 }
 
 impl super::Host {
+    /// A CPU calculates its weights from what its node's measured, if that is new.
+    #[inline]
+    fn hear(&mut self, cpu: usize) {
+        let told = self.told[self.cores[cpu].node];
+        if self.cores[cpu].heard != told {
+            self.cores[cpu].heard = told;
+            self.weigh(cpu);
+        }
+    }
+
+    #[inline(never)]
+    fn weigh(&mut self, cpu: usize) {
+        let node = |path: PathIndex| {
+            let node = self.cores[cpu].node;
+            let mut sum = NodeMeans::default();
+            for core in self.cores.iter().filter(|core| core.node == node) {
+                sum.add(&core.means[usize::from(path.0)]);
+            }
+            sum
+        };
+        let nodes: alloc::vec::Vec<NodeMeans> = (0..self.in_flight.len() as u8)
+            .map(|path| node(PathIndex(path)))
+            .collect();
+        if let Some(selector) = &mut self.cores[cpu].selector {
+            selector.weigh_node(|path| nodes[usize::from(path.0)]);
+        }
+    }
+
     /// Publishes the counts of all CPUs, if it is time.
     fn publish(&mut self, now_ns: u64, every_ns: u64) {
         if now_ns < self.published_ns {

@@ -12,7 +12,7 @@ const POLICIES: [Policy; 4] = [
     Policy::Numa,
     Policy::RoundRobin { bytes: 0 },
     Policy::QueueDepth,
-    Policy::WeightedLatency,
+    Policy::WEIGHTED_LATENCY,
 ];
 
 fn shown(controller: u16) -> Shown {
@@ -153,7 +153,7 @@ fn t34_limits_and_size_are_the_strictest_of_the_paths() {
 
 #[test]
 fn a11_a_new_capacity_forgets_what_was_learnt_of_that_path_only() {
-    let mut head = head(2, Policy::WeightedLatency);
+    let mut head = head(2, Policy::WEIGHTED_LATENCY);
     for i in 0..200 {
         let path = head.select(&request(i)).unwrap();
         head.complete(
@@ -237,7 +237,7 @@ fn t41_in_flight_counts_balance_across_switches_and_losses() {
 
 #[test]
 fn t43_failures_are_no_samples() {
-    let mut head = head(2, Policy::WeightedLatency);
+    let mut head = head(2, Policy::WEIGHTED_LATENCY);
     for i in 0..10 {
         let path = head.select(&request(i)).unwrap();
         head.complete(
@@ -276,7 +276,7 @@ fn a08_knobs_out_of_range_change_nothing() {
 
 #[test]
 fn a02_a_stall_is_reported_once() {
-    let mut head = head(2, Policy::WeightedLatency);
+    let mut head = head(2, Policy::WEIGHTED_LATENCY);
     let warned = [0, 1].map(|_| {
         let path = head.select(&request(0)).unwrap();
         head.complete(
@@ -335,7 +335,7 @@ fn t44_strict_leaves_non_optimized_paths_alone_while_an_optimized_one_is_usable(
         super::AnaUse::by_default(Policy::Numa),
         super::AnaUse::Strict
     );
-    let weighted = super::AnaUse::by_default(Policy::WeightedLatency);
+    let weighted = super::AnaUse::by_default(Policy::WEIGHTED_LATENCY);
     assert_eq!(weighted, super::AnaUse::Merge);
 }
 

@@ -59,8 +59,8 @@ pub fn outcome() -> Outcome {
             cell(Policy::Numa, Op::Read, 1024.0 / 256.0 / 0.03, 0.0),
             cell(round_robin, Op::Read, 264.0, 10.0),
             cell(Policy::QueueDepth, Op::Read, 366.0, 512.0),
-            cell(Policy::WeightedLatency, Op::Read, 350.0, 640.0),
-            cell(Policy::WeightedLatency, Op::Mixed, 351.0, 640.0),
+            cell(Policy::WEIGHTED_LATENCY, Op::Read, 350.0, 640.0),
+            cell(Policy::WEIGHTED_LATENCY, Op::Mixed, 351.0, 640.0),
         ],
         seconds: 3.0,
         window_ns: 50_000_000,
@@ -138,7 +138,7 @@ fn explanations_follow_the_measured_figures() {
         "{}",
         lines[3]
     );
-    other.cells[3] = cell(Policy::WeightedLatency, Op::Read, 366.0, 512.0);
+    other.cells[3] = cell(Policy::WEIGHTED_LATENCY, Op::Read, 366.0, 512.0);
     let lines = explanations(&other);
     assert!(lines[3].contains("level with queue-depth"), "{}", lines[3]);
     assert!(lines[2].contains("506 wait there"), "{}", lines[2]);

@@ -96,6 +96,9 @@ fn check_volume(volume: &Volume) -> Result<(), (&'static str, String)> {
         let text = format!("volume \"{name}\" has more than {most} [[volume.path]]");
         return Err(("name", text));
     }
+    if let Err(why) = volume.policy.check(volume.paths.len()) {
+        return Err(("policy", format!("volume \"{name}\": {why}")));
+    }
     let recovery = volume.recovery();
     if recovery.reconnect_min_ns > recovery.reconnect_max_ns {
         let text = "reconnect_delay must not be longer than reconnect_delay_max";

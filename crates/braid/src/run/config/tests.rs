@@ -32,6 +32,7 @@ fn what_is_wrong_is_named_with_its_place() {
         ("policy", "polcy", "unknown field `polcy`"),
         ("policy", "polcy", "line 4, column 1"),
         ("round-robin:65536", "fastest", "unknown policy"),
+        ("round-robin:65536", "devid:9", "no such path"),
         ("mem:64MiB", "disk.img", "not a path URI"),
         ("unix:/run/braid/v0.sock", "/run/v0", "unix:/path"),
         ("500ms", "2 days", "weight_timeout"),
