@@ -130,18 +130,23 @@ fn t13_all_flushes_under_way_fail_when_writes_are_given_up_and_later_ones_pass()
     at_rest(&rig, 2);
 }
 
-/// Two cores over a target with a cache; core 1 has had a write acknowledged on each path.
-fn two_cores() -> Fleet {
+/// Cores over a target with a cache; one of them has had a write acknowledged on each path.
+fn written(cores: u16, writer: usize) -> Fleet {
     let mut config = target(2);
     config.subsystem.volatile_write_cache = true;
-    let mut fleet = Fleet::new(2, 2, config);
+    let mut fleet = Fleet::new(cores, 2, config);
     for slot in 0..2 {
         assert_eq!(
-            fleet.one(1, &write(slot, slot), SECOND),
+            fleet.one(writer, &write(slot, slot), SECOND),
             Some(Outcome::Done)
         );
     }
     fleet
+}
+
+/// Two cores; core 1 wrote.
+fn two_cores() -> Fleet {
+    written(2, 1)
 }
 
 fn flushes_of_core_0(fleet: &Fleet) -> [u64; 2] {
@@ -222,15 +227,7 @@ fn t13_a_lost_path_is_not_removed_before_all_cores_said_what_they_had_unflushed(
 #[test]
 fn t13_a_lost_path_that_leaves_by_force_fails_one_flush_of_each_core_whoever_wrote() {
     for writer in 0..3 {
-        let mut config = target(2);
-        config.subsystem.volatile_write_cache = true;
-        let mut fleet = Fleet::new(3, 2, config);
-        for slot in 0..2 {
-            assert_eq!(
-                fleet.one(writer, &write(slot, slot), SECOND),
-                Some(Outcome::Done)
-            );
-        }
+        let mut fleet = written(3, writer);
         for node in fleet.nodes.clone() {
             fleet.world.nodes[node].addresses[0] = Address::Refused;
         }
@@ -284,15 +281,7 @@ fn t13_a_path_that_is_lost_while_it_leaves_stays_for_its_unflushed_writes() {
 
 /// A path whose writes are in its cache, and whose disk answers no more.
 fn stuck() -> Fleet {
-    let mut config = target(2);
-    config.subsystem.volatile_write_cache = true;
-    let mut fleet = Fleet::new(1, 2, config);
-    for slot in 0..2 {
-        assert_eq!(
-            fleet.one(0, &write(slot, slot), SECOND),
-            Some(Outcome::Done)
-        );
-    }
+    let mut fleet = written(1, 0);
     fleet.world.nodes[TARGET].disks[0].delay_ns = 1000 * SECOND;
     fleet
 }
