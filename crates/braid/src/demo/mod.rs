@@ -37,7 +37,7 @@ pub struct DemoArgs {
           default_value = "numa,round-robin,queue-depth,weighted-latency,soonest")]
     policies: Vec<Policy>,
     /// Measure each cell of the table so long, after warming up
-    #[arg(long, value_name = "TIME", default_value = "2.5", allow_hyphen_values = true,
+    #[arg(long, value_name = "TIME", default_value = "2", allow_hyphen_values = true,
           value_parser = parse_seconds)]
     seconds: u64,
     /// Write a page with plots to this file
