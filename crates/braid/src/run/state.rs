@@ -1,6 +1,8 @@
 //! Small files that must survive an engine: read whole, replaced whole or not at all, durably.
+use crate::limits::TEXT_BYTES_MAX;
 use crate::text;
-use anyhow::Context;
+use crate::units::format_bytes;
+use anyhow::{Context, bail};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::fs;
@@ -27,11 +29,16 @@ pub fn write<T: Serialize>(path: &Path, value: &T) -> anyhow::Result<()> {
 }
 
 fn replace<T: Serialize>(path: &Path, value: &T) -> anyhow::Result<()> {
+    let text = serde_json::to_string_pretty(value)?;
+    if text.len() as u64 > TEXT_BYTES_MAX {
+        // The next engine would refuse to start with it.
+        bail!("it would have more than {}", format_bytes(TEXT_BYTES_MAX));
+    }
     let directory = path.parent().context("no directory")?;
     create(directory)?;
     let temporary = path.with_extension("new");
     let mut file = fs::File::create(&temporary)?;
-    file.write_all(serde_json::to_string_pretty(value)?.as_bytes())?;
+    file.write_all(text.as_bytes())?;
     file.sync_all()?;
     fs::rename(&temporary, path)?;
     fs::File::open(directory)?.sync_all()?;
@@ -53,4 +60,26 @@ fn create(directory: &Path) -> std::io::Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_could_not_be_read_again_is_not_written() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("choices.json");
+        write(&path, &"a".to_owned()).unwrap();
+        let long = "b".repeat(TEXT_BYTES_MAX as usize);
+        let error = write(&path, &long).unwrap_err();
+        assert!(
+            format!("{error:#}").contains("more than 1 MiB"),
+            "{error:#}"
+        );
+        assert_eq!(read::<String>(&path).unwrap(), "a");
+        let longest = "c".repeat(TEXT_BYTES_MAX as usize - 2); // and its quotes
+        write(&path, &longest).unwrap();
+        assert_eq!(read::<String>(&path).unwrap(), longest);
+    }
 }
