@@ -130,8 +130,54 @@ pub fn run(image: &Image, run: &Run<'_>) -> Result<Ended> {
     let extra = runs.join(format!("{name}.cpio"));
     write_file_system(image, &extra, Some(run))?;
     let begun = Instant::now();
+    let mut booted = boot(image, run, &extra, &console)?;
+    if booted.died_early() {
+        // Under emulation the kernel now and then dies while it patches itself at boot; what is
+        // tried has not begun yet.
+        print_tail(&console);
+        eprintln!("vm: the guest of {name} died before its first line; once more");
+        booted = boot(image, run, &extra, &console)?;
+    }
+    let Booted {
+        lines,
+        status,
+        said,
+    } = booted;
+    let _ = fs::remove_file(&extra);
+    fs::write(runs.join(format!("{name}.log")), lines.join("\n") + "\n")?;
+    let took = begun.elapsed();
+    let Some(status) = status else {
+        print_tail(&console);
+        bail!("the guest of {name} ended without a status {}", said.trim());
+    };
+    Ok(Ended {
+        status,
+        lines,
+        took,
+        console,
+    })
+}
+
+/// What came of one start.
+struct Booted {
+    lines: Vec<String>,
+    /// None: it died.
+    status: Option<u8>,
+    /// What QEMU said.
+    said: String,
+}
+
+impl Booted {
+    /// Not even the first process said a word.
+    fn died_early(&self) -> bool {
+        self.status.is_none() && self.lines.is_empty() && self.said.trim().is_empty()
+    }
+}
+
+/// Starts a guest and waits for its end.
+fn boot(image: &Image, run: &Run<'_>, extra: &Path, console: &Path) -> Result<Booted> {
     let mut command = watched(run.options.limit_s() + MARGIN_S);
-    let qemu = qemu(image, run.options, &extra)?;
+    let qemu = qemu(image, run.options, extra)?;
     command.arg(qemu.get_program()).args(qemu.get_args());
     for (name, value) in qemu.get_envs() {
         command.env(name, value.unwrap_or_default());
@@ -152,21 +198,13 @@ pub fn run(image: &Image, run: &Run<'_>) -> Result<Ended> {
         errors.read_to_string(&mut said)?;
     }
     let ended = guest.wait(Duration::from_secs(MARGIN_S))?;
-    let _ = fs::remove_file(&extra);
-    fs::write(runs.join(format!("{name}.log")), lines.join("\n") + "\n")?;
-    let took = begun.elapsed();
-    let Some(status) = status else {
-        print_tail(&console);
-        bail!(
-            "the guest of {name} ended without a status ({ended}) {}",
-            said.trim()
-        );
-    };
-    Ok(Ended {
-        status,
+    if !ended.success() {
+        said = format!("({ended}) {said}");
+    }
+    Ok(Booted {
         lines,
-        took,
-        console,
+        status,
+        said,
     })
 }
 
@@ -340,7 +378,20 @@ fn network(forward: &[String]) -> Result<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{follow, network};
+    use super::{Booted, follow, network};
+
+    #[test]
+    fn only_a_guest_that_said_nothing_and_was_not_ended_is_started_again() {
+        let booted = |lines: &[&str], status, said: &str| Booted {
+            lines: lines.iter().map(|&line| line.to_owned()).collect(),
+            status,
+            said: said.to_owned(),
+        };
+        assert!(booted(&[], None, "\n").died_early());
+        assert!(!booted(&["ok a"], None, "").died_early());
+        assert!(!booted(&[], Some(1), "").died_early());
+        assert!(!booted(&[], None, "(exit status: 124) ").died_early());
+    }
 
     #[test]
     fn the_status_is_the_guests_and_none_without_its_line() {
