@@ -32,8 +32,8 @@
 //! As configured: clients, requests of one client, arena. A client that stops in the middle of a
 //! request or takes no answers keeps that memory until it goes on or is given up, after 30 to 60 s;
 //! what other clients need meanwhile, `memory` sees to. Requests above 1 MiB take the
-//! memory of their list of buffers the first time they come. Cache and block status are not
-//! offered.
+//! memory of their list of buffers the first time they come. Cache is answered and does
+//! nothing; block status is not offered.
 mod clients;
 mod course;
 mod memory;

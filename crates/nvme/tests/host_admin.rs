@@ -61,6 +61,7 @@ fn from_connect_to_ready_in_order() {
             read_only: false,
             atomic_blocks: 8,
             boundary_blocks: 0,
+            optimal_write_blocks: 0,
             deallocate_reads_zero: false,
         };
         assert_eq!(namespaces, [namespace]);

@@ -112,9 +112,10 @@ fn facts_of_a_namespace() {
     let mut disk = Disk::new(7);
     disk.id.lbaf[4..8].copy_from_slice(&format(0, 9));
     disk.id.flbas = 1;
-    disk.id.nsfeat = 2;
+    disk.id.nsfeat = 1 << 1 | 1 << 4;
     disk.id.nawun = 15;
     disk.id.noiob = 64;
+    disk.id.nows = 31;
     disk.id.dlfeat = 1;
     disk.id.nmic = 0;
     disk.independent.nmic = 0;
@@ -131,7 +132,10 @@ fn facts_of_a_namespace() {
     }))
     .remove(0);
     assert_eq!((found.block_shift, found.atomic_blocks), (9, 16));
-    assert_eq!(found.boundary_blocks, 64);
+    assert_eq!(
+        (found.boundary_blocks, found.optimal_write_blocks),
+        (64, 32)
+    );
     assert_eq!(
         (found.nguid, found.eui64, found.uuid),
         ([3; 16], [4; 8], [5; 16])

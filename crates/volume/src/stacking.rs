@@ -6,6 +6,7 @@
 //! whichever path it lands. "Strictest" is the smaller size, a cache if any part has one, and an
 //! ability only if every part has it. Of two boundaries the smaller one is kept: where it divides
 //! the other, nothing crosses either; where it does not, nothing is promised of the larger one.
+//! Of two optimal write sizes, which are no promise, the larger one is kept.
 
 /// Limits of one path, or of several together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +19,8 @@ pub struct IoLimits {
     pub deallocate_max: u32,
     /// Reads and writes that cross a multiple of so many bytes are slow; 0: none is.
     pub boundary: u32,
+    /// Writes are best in multiples of so many bytes; 0: nobody says.
+    pub optimal_write: u32,
     /// Largest write that is atomic, bytes.
     pub atomic_bytes: u32,
     /// Acknowledged writes may be lost until a flush.
@@ -44,6 +47,7 @@ impl IoLimits {
                 (0, one) | (one, 0) => one,
                 (a, b) => a.min(b),
             },
+            optimal_write: self.optimal_write.max(other.optimal_write),
             atomic_bytes: self.atomic_bytes.min(other.atomic_bytes),
             volatile_cache: self.volatile_cache || other.volatile_cache,
             read_only: self.read_only || other.read_only,
@@ -66,6 +70,7 @@ mod tests {
             write_zeroes_max: transfer_max / 2,
             deallocate_max: transfer_max * 2,
             boundary: atomic_bytes * 4,
+            optimal_write: 4096,
             atomic_bytes,
             volatile_cache: bit(0),
             read_only: bit(1),
@@ -101,6 +106,18 @@ mod tests {
         assert_eq!(a.stack(b).stack(c), c.stack(a.stack(b)));
         assert_eq!(a.stack(b), b.stack(a));
         assert_eq!(a.stack(a), a);
+    }
+
+    #[test]
+    fn the_larger_optimal_write_holds_and_none_says_nothing() {
+        let with = |optimal_write| IoLimits {
+            optimal_write,
+            ..limits(0, 8, 8)
+        };
+        for (a, b, want) in [(0, 0, 0), (0, 8192, 8192), (65536, 8192, 65536)] {
+            assert_eq!(with(a).stack(with(b)).optimal_write, want);
+            assert_eq!(with(b).stack(with(a)).optimal_write, want);
+        }
     }
 
     #[test]

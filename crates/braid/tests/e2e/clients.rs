@@ -51,7 +51,7 @@ fn nbdinfo_tells_all_of_an_export() {
         "protocol": "newstyle-fixed", "TLS": false, "structured": true,
         "exports": [{
             "export-name": "v0", "uri": engine.uri(), "contexts": [],
-            "is_rotational": false, "is_read_only": false, "can_cache": false, "can_df": true,
+            "is_rotational": false, "is_read_only": false, "can_cache": true, "can_df": true,
             "can_fast_zero": true, "can_flush": true, "can_fua": true, "can_multi_conn": true,
             "can_trim": true, "can_zero": true, "block_size_minimum": 512,
             "block_size_preferred": 4096, "block_size_maximum": 32 << 20,

@@ -139,6 +139,8 @@ impl ExportEngine {
             write_zeroes: limits.write_zeroes,
             fast_zero: limits.write_zeroes,
             multi_conn: true,
+            // Nothing is kept here, so it is right and cheap: who asks is saved the data.
+            cache: true,
             ..Features::default()
         };
         let export = Export {
@@ -148,7 +150,7 @@ impl ExportEngine {
             size: info.bytes,
             block_sizes: BlockSizes {
                 minimum,
-                preferred: minimum.max(4096),
+                preferred: preferred(minimum, limits.optimal_write),
                 maximum: nbd::limits::BLOCK_MAX,
             },
             features,
@@ -382,5 +384,35 @@ impl ExportEngine {
             session.handle_closed();
         }
         self.touch(client);
+    }
+}
+
+/// The block size that a client should prefer: a power of two, as NBD has it, of which the
+/// namespace's `optimal` write size (bytes; 0: unknown) is a multiple.
+fn preferred(minimum: u32, optimal: u32) -> u32 {
+    let least = minimum.max(4096);
+    match optimal {
+        0 => least,
+        _ => (1 << optimal.trailing_zeros()).clamp(least, nbd::limits::BLOCK_MAX.max(least)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::preferred;
+
+    #[test]
+    fn a_preferred_size_is_a_power_of_two_that_nbd_allows() {
+        for (minimum, optimal, want) in [
+            (512, 0, 4096),
+            (4096, 0, 4096),
+            (512, 512, 4096),
+            (4096, 128 << 10, 128 << 10),
+            (4096, 96 << 10, 32 << 10),
+            (65536, 4096, 65536),
+            (512, 1 << 31, nbd::limits::BLOCK_MAX),
+        ] {
+            assert_eq!(preferred(minimum, optimal), want, "{minimum} {optimal}");
+        }
     }
 }

@@ -43,6 +43,7 @@ pub(super) fn limits(block_shift: u8) -> IoLimits {
         write_zeroes_max: crate::limits::BUFFER_MAX,
         deallocate_max: u32::MAX << block_shift.min(31),
         boundary: 0,
+        optimal_write: 0,
         atomic_bytes: 1_u32.checked_shl(block_shift.into()).unwrap_or(0),
         volatile_cache: true,
         read_only: false,

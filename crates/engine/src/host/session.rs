@@ -490,6 +490,10 @@ fn shown(facts: &PathFacts) -> Shown {
             boundary: u32::from(namespace.boundary_blocks)
                 .checked_mul(1 << shift.min(31))
                 .unwrap_or(0),
+            optimal_write: namespace
+                .optimal_write_blocks
+                .checked_mul(1 << shift.min(31))
+                .unwrap_or(0),
             atomic_bytes: bytes(namespace.atomic_blocks),
             volatile_cache: controller.volatile_write_cache,
             read_only: namespace.read_only,

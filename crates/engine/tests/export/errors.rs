@@ -78,7 +78,7 @@ fn ranges_beyond_the_end_are_refused_with_the_right_word() {
         (cmd::WRITE_ZEROES, (end - 1, u32::MAX), Errno::NoSpc),
         (cmd::READ, (0, 0), Errno::Inval),
         (cmd::BLOCK_STATUS, (0, 4096), Errno::Inval),
-        (cmd::CACHE, (0, 4096), Errno::Inval),
+        (cmd::CACHE, (end - 1, 2), Errno::Inval),
         (99, (0, 4096), Errno::Inval),
     ] {
         let bytes = plain.request(command, 0, 1, range);
@@ -90,6 +90,11 @@ fn ranges_beyond_the_end_are_refused_with_the_right_word() {
     let bytes = plain.request(cmd::READ, 0, 1, (end - 1, 1));
     rig.clients.borrow_mut().say(plain.conn, &bytes);
     assert_eq!(plain.reply(&mut rig).data, [0]);
+    // Nothing is kept, and nothing is read for it.
+    let bytes = plain.request(cmd::CACHE, 0, 1, (1, end as u32 - 1));
+    rig.clients.borrow_mut().say(plain.conn, &bytes);
+    let answer = plain.reply(&mut rig);
+    assert_eq!((answer.error, answer.data.len()), (0, 0));
 }
 
 /// The protocol can't tell a client of another size.

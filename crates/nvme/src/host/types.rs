@@ -136,6 +136,8 @@ pub struct NamespaceInfo {
     pub atomic_blocks: u32,
     /// Reads and writes that cross a multiple of so many blocks are slow (NOIOB); 0 = none is.
     pub boundary_blocks: u16,
+    /// Writes are best in multiples of so many blocks (NOWS); 0 = it does not say.
+    pub optimal_write_blocks: u32,
     /// Deallocated blocks read as zeroes (DLFEAT).
     pub deallocate_reads_zero: bool,
 }

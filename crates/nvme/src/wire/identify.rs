@@ -201,6 +201,8 @@ structure! {
         nawupf: u16 = 36,
         /// Optimal I/O boundary, blocks; 0 = none.
         noiob: u16 = 46,
+        /// Optimal write size, blocks, 0's based (if NSFEAT bit 4).
+        nows: u16 = 72,
         /// ANA group; 0 = none.
         anagrpid: u32 = 92,
         /// Attributes: bit 0 = write protected now.
@@ -234,6 +236,8 @@ impl LbaFormat {
 impl Namespace {
     /// NSFEAT bit 1: the namespace's own atomic write units count.
     pub const NSFEAT_ATOMICS: u8 = 1 << 1;
+    /// NSFEAT bit 4: the namespace says what sizes suit it (NVM command set 1.0, 4.1.5.1).
+    pub const NSFEAT_OPTIMAL: u8 = 1 << 4;
 
     /// Number of the format in use, 0…63.
     pub fn format_index(&self) -> usize {

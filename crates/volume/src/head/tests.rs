@@ -36,6 +36,7 @@ fn shown(controller: u16) -> Shown {
             write_zeroes_max: 1 << 17,
             deallocate_max: 1 << 30,
             boundary: 0,
+            optimal_write: 0,
             atomic_bytes: 4096,
             volatile_cache: false,
             read_only: false,

@@ -69,6 +69,7 @@ fn what_can_not_succeed_is_refused_without_a_path() {
         write_zeroes_max: 1 << 17,
         deallocate_max: 1 << 30,
         boundary: 0,
+        optimal_write: 0,
         atomic_bytes: 4096,
         volatile_cache: false,
         read_only: false,

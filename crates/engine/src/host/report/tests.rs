@@ -16,6 +16,7 @@ fn namespace(nsid: u32) -> NamespaceInfo {
         read_only: false,
         atomic_blocks: 1,
         boundary_blocks: 0,
+        optimal_write_blocks: 0,
         deallocate_reads_zero: true,
     }
 }

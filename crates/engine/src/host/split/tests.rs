@@ -5,6 +5,7 @@ const LIMITS: IoLimits = IoLimits {
     write_zeroes_max: 1 << 20,
     deallocate_max: 1 << 30,
     boundary: 0,
+    optimal_write: 0,
     atomic_bytes: 512,
     volatile_cache: false,
     read_only: false,

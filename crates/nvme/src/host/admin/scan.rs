@@ -73,6 +73,7 @@ fn blank(nsid: u32) -> NamespaceInfo {
         read_only: false,
         atomic_blocks: 1,
         boundary_blocks: 0,
+        optimal_write_blocks: 0,
         deallocate_reads_zero: false,
     }
 }
@@ -290,6 +291,10 @@ fn shape(
         atomic_blocks
     };
     draft.boundary_blocks = id.noiob;
+    draft.optimal_write_blocks = match id.nsfeat & Namespace::NSFEAT_OPTIMAL {
+        0 => 0,
+        _ => u32::from(id.nows) + 1,
+    };
     draft.deallocate_reads_zero = id.dlfeat & 7 == 1;
     None
 }
