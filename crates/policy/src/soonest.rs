@@ -23,16 +23,23 @@
 use crate::limits::PATHS_MAX;
 use crate::types::{Completion, Ended, Forecast, Group, PathView, Request, Ticket};
 
+mod crowd;
 mod learn;
 mod model;
 mod others;
 
+use crowd::Crowd;
 use model::Kind;
 pub(crate) use model::Model;
 use others::Others;
 
 /// A path that has been idle so long may have changed.
 const IDLE_NS: u64 = 50_000_000;
+/// After so many looks in a row that found what was believed, the time between looks does not
+/// double any more;
+const CALM_MAX: u8 = 3;
+/// it is kept where a look costs more than 1 in so many of the I/O's time.
+const DEAR: u64 = 8;
 /// Most time that exploring may cost at once; it grows by 1 in [`BUDGET_PART`] of each latency.
 const BUDGET_NS_MAX: u64 = 200_000_000;
 const BUDGET_PART: u64 = 128;
@@ -49,12 +56,50 @@ pub(crate) struct Soonest {
     budget_ns: u64,
     /// When to ask next whether a path has to be looked at again.
     look_ns: u64,
+    crowd: Crowd,
+    calm: [Calm; PATHS_MAX],
     /// Of the I/O that was asked for last.
     kind: Kind,
     /// Draws which completions teach.
     lot: u32,
     /// Which time soonest is in force: tickets of another time are not in the books.
     epoch: u8,
+}
+
+/// What the last looks at an idle path said.
+#[derive(Clone, Copy, Debug)]
+struct Calm {
+    /// When it was last looked at.
+    looked_ns: u64,
+    /// What was believed then.
+    base_ns: u32,
+    /// So many looks in a row found what was believed.
+    times: u8,
+}
+
+impl Calm {
+    const NEW: Self = Self {
+        looked_ns: 0,
+        base_ns: 0,
+        times: 0,
+    };
+
+    /// Whether it is too early to look again if that costs anything.
+    fn rests(&self, now_ns: u64) -> bool {
+        now_ns.saturating_sub(self.looked_ns) < IDLE_NS << self.times
+    }
+
+    /// It is looked at now; it was last used then.
+    fn look(&mut self, now_ns: u64, last_ns: u64, base_ns: u32) {
+        let same = self.base_ns.abs_diff(base_ns) < base_ns / 8;
+        let idle = last_ns < self.looked_ns.saturating_add(IDLE_NS);
+        self.times = match same && idle {
+            true => (self.times + 1).min(CALM_MAX),
+            false => 0,
+        };
+        self.base_ns = base_ns;
+        self.looked_ns = now_ns;
+    }
 }
 
 impl Soonest {
@@ -64,6 +109,8 @@ impl Soonest {
             others: Others::new(),
             budget_ns: 0,
             look_ns: 0,
+            crowd: Crowd::NEW,
+            calm: [Calm::NEW; PATHS_MAX],
             kind: Kind::NONE,
             lot: 0,
             epoch,
@@ -86,7 +133,14 @@ impl Soonest {
         let kind = Kind::of(request);
         self.kind = kind;
         self.others.see(paths, in_flight);
-        let (best, all_seen) = self.best(kind, request.now_ns, paths, in_flight);
+        let even = match self.crowd.is_dense {
+            true => self.even(kind, request.now_ns, paths, in_flight),
+            false => None,
+        };
+        let (best, all_seen) = match even {
+            Some(path) => (Some(path), true),
+            None => self.best(kind, request.now_ns, paths, in_flight),
+        };
         if all_seen && request.now_ns < self.look_ns {
             return best;
         }
@@ -152,6 +206,7 @@ impl Soonest {
         let mut other: Option<(u64, usize)> = None;
         let mut unseen: Option<(u32, usize)> = None;
         let mut again = false;
+        self.count_crowd(now_ns, paths, in_flight);
         for (path, view) in paths.iter().enumerate().filter(|(_, view)| view.usable()) {
             let (model, own) = (&self.models[path], in_flight[path]);
             if !model.is_seen() {
@@ -203,10 +258,14 @@ impl Soonest {
         let elsewhere = paths[best].in_flight_elsewhere;
         let forecast = self.models[best].forecast(kind, in_flight[best], elsewhere, now_ns);
         let excess_ns = time_ns.saturating_sub(forecast.time_ns());
-        if excess_ns > self.budget_ns {
+        let (model, calm) = (&self.models[path], &mut self.calm[path]);
+        let dear = excess_ns > forecast.time_ns() / DEAR;
+        let new = model.is_promising() || model.is_suspect();
+        if excess_ns > self.budget_ns || (dear && !new && calm.rests(now_ns)) {
             return best;
         }
         self.budget_ns -= excess_ns;
+        calm.look(now_ns, model.last_ns, model.base_ns(kind) as u32);
         path
     }
 

@@ -119,7 +119,7 @@ impl Face {
 
     /// How long one more I/O would wait, with so many in flight elsewhere.
     #[inline]
-    fn wait_ns(&self, elsewhere: u32) -> u64 {
+    pub(super) fn wait_ns(&self, elsewhere: u32) -> u64 {
         let work = (self.work + u64::from(elsewhere) * self.each) >> 8;
         work.saturating_sub(self.knee_ns.into())
             .min(u32::MAX.into())
@@ -312,6 +312,12 @@ impl Model {
         (wait_ns, price_ns)
     }
 
+    /// Whether it has to be looked at closer.
+    #[inline]
+    pub(super) fn is_odd(&self, now_ns: u64) -> bool {
+        now_ns >= self.odd_ns
+    }
+
     /// Cost of an I/O, with `own` in flight of this core and `elsewhere` of others.
     #[inline]
     pub(super) fn cost_ns(&self, kind: Kind, own: u32, elsewhere: u32, now_ns: u64) -> u64 {
@@ -343,7 +349,14 @@ impl Model {
     /// Cost of a path that may be silent (T37), or has failed an I/O (T43); and whether it is
     /// silent.
     #[cold]
-    fn odd(&self, kind: Kind, own: u32, now_ns: u64, empty_ns: u64, cost_ns: u64) -> (u64, bool) {
+    pub(super) fn odd(
+        &self,
+        kind: Kind,
+        own: u32,
+        now_ns: u64,
+        empty_ns: u64,
+        cost_ns: u64,
+    ) -> (u64, bool) {
         let mut cost_ns = cost_ns;
         let age_ns = now_ns.saturating_sub(self.mark_ns);
         let usual_ns = empty_ns.max(self.faces[kind.direction].knee_ns.into());

@@ -203,6 +203,35 @@ fn t38_a_path_that_got_better_is_found() {
     assert!(load.share(0) > 0.95, "{:?}", load.taken);
 }
 
+/// Where everything is full a price moves only who waits.
+#[test]
+fn full_paths_keep_their_waits_even_and_room_is_seen_again() {
+    let ways = [50, 200].map(|us| Way::new(100 * US, 1, us * US));
+    let mut load = Load::new(ways.to_vec());
+    load.run(128, 500 * MS);
+    load.run(128, 500 * MS);
+    let waits = [0, 1].map(|path| load.forecast(path).wait_ns / US);
+    assert!(
+        waits[0].abs_diff(waits[1]) < 600 && waits[0] > 4_000,
+        "{waits:?}"
+    );
+    assert!(load.selector.soonest.crowd.is_dense);
+    load.run(1, 50 * MS);
+    load.run(1, 200 * MS);
+    assert!(load.share(0) > 0.95, "{:?}", load.taken);
+    assert!(!load.selector.soonest.crowd.is_dense);
+}
+
+/// A path that is always found as it was believed to be is looked at less and less.
+#[test]
+fn looks_at_a_path_that_stays_as_it_is_become_rare() {
+    let ways = [1_000, 100].map(|us| Way::new(us * US, 64, 100 * US));
+    let mut load = Load::new(ways.to_vec());
+    load.run(8, 2_000 * MS);
+    load.run(8, 2_000 * MS);
+    assert!((2..=6).contains(&load.taken[0]), "{:?}", load.taken);
+}
+
 /// T43: an error that comes fast must not look like a fast path.
 #[test]
 fn t43_a_failed_io_teaches_nothing_and_its_path_stands_back() {
