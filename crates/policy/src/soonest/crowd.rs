@@ -99,10 +99,11 @@ impl Soonest {
 impl Model {
     /// Whether many would wait now.
     fn is_full(&self, elsewhere: u32) -> bool {
-        let mixed = IO_UNITS << 5..=7 * IO_UNITS << 5;
-        let writes = self.mix[1];
+        // Q8 of the units of an I/O.
+        let (eighth, writes) = (IO_UNITS << 5, self.mix[1]);
         let face = &self.faces[usize::from(writes > self.mix[0])];
-        !mixed.contains(&writes) && face.wait_ns(elsewhere) > MANY * face.each_ns()
+        let mixed = (eighth..=7 * eighth).contains(&writes);
+        !mixed && face.wait_ns(elsewhere) > MANY * face.each_ns()
     }
 
     /// How long an I/O of the usual size would take, if some would wait.
