@@ -1,5 +1,6 @@
 //! Measures. Figures are printed, never judged: wall time gates nothing on a shared machine.
 mod callgrind;
+mod equal;
 mod layers;
 mod memory;
 mod nbd;
@@ -22,6 +23,8 @@ pub enum Task {
     Layers(layers::Args),
     /// I/Os per second of a simulated world, and instructions per I/O (callgrind).
     Sim(sim::Args),
+    /// A policy beside round-robin over one path and over equal paths (real I/O).
+    Equal(equal::Args),
     /// Wire I/Os beside a bare ping-pong of the same messages.
     Wire(wire::Args),
     /// Memory and wake-ups of a host that is connected and idle.
@@ -45,6 +48,7 @@ pub fn run(root: &Path, task: &Task) -> Result<ExitCode> {
         Task::Policy(args) => policy::run(root, args),
         Task::Layers(args) => layers::run(root, args),
         Task::Sim(args) => sim::run(root, args),
+        Task::Equal(args) => equal::run(root, args),
         Task::Wire(args) => wire::run(root, args),
         Task::Memory(args) => memory::run(root, args),
         Task::Nbd(args) => nbd::run(root, args),

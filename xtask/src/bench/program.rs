@@ -24,6 +24,17 @@ pub struct Target {
 impl Target {
     /// Starts `braid target` with so many ports over a null namespace.
     pub fn start(braid: &Path, ports: usize, cpu: Option<usize>, spin: bool) -> Result<Self> {
+        Self::start_shaped(braid, ports, cpu, spin, "")
+    }
+
+    /// The same, each port with such options (`delay=1ms,…`).
+    pub fn start_shaped(
+        braid: &Path,
+        ports: usize,
+        cpu: Option<usize>,
+        spin: bool,
+        port: &str,
+    ) -> Result<Self> {
         // A control socket of its own: another target may run on this machine.
         let socket = std::env::temp_dir().join(format!("braid-bench-{}.sock", std::process::id()));
         let mut command = Command::new(braid);
@@ -32,7 +43,8 @@ impl Target {
             .arg("--socket")
             .arg(&socket);
         for _ in 0..ports {
-            command.args(["--listen", "127.0.0.1:0"]);
+            let comma = if port.is_empty() { "" } else { "," };
+            command.args(["--listen", &format!("127.0.0.1:0{comma}{port}")]);
         }
         if let Some(cpu) = cpu {
             command.args(["--cpu", &cpu.to_string()]);
