@@ -18,6 +18,11 @@ impl Servers {
         }
     }
 
+    /// When the next command could begin, whenever it comes.
+    pub fn free_ns(&self) -> u64 {
+        self.free_ns.peek().map_or(0, |earliest| earliest.0)
+    }
+
     /// When a command that arrived now has been served.
     pub fn admit(&mut self, now_ns: u64) -> u64 {
         self.serve(self.service_ns, now_ns)
@@ -43,6 +48,7 @@ mod tests {
         let mut servers = Servers::new(2, 10);
         let done: [u64; 5] = core::array::from_fn(|_| servers.admit(100));
         assert_eq!(done, [110, 110, 120, 120, 130]);
+        assert_eq!(servers.free_ns(), 120);
         assert_eq!(
             servers.admit(125),
             135,

@@ -15,9 +15,10 @@ const STEPS: u32 = 16;
 /// Caps to which the first path is filled.
 const CAPS: [u32; 14] = [1, 2, 4, 8, 12, 16, 20, 28, 40, 56, 80, 112, 160, 224];
 /// Capacity times latency of a path, in sixteenths, to which it is filled.
-const FILLS: [u64; 5] = [12, 16, 18, 22, 28];
+const FILLS: [u64; 7] = [12, 16, 18, 22, 28, 6, 9];
 /// Weights of waiting, in eighths.
 const WEIGHTS: [u32; 7] = [0, 2, 8, 16, 32, 128, 512];
+const REPLAYS: [u32; 9] = [0, 2, 4, 8, 16, 32, 64, 128, 512];
 
 /// Whether I/Os come at their own times, so that the latency is what a policy can change.
 pub fn is_open(plan: &Plan) -> bool {
@@ -50,6 +51,7 @@ pub fn rules(plan: &Plan) -> Vec<Rule> {
         }
     }
     rules.extend(WEIGHTS.map(Rule::Clairvoyant));
+    rules.extend(REPLAYS.map(Rule::Replay));
     let order = by_latency(plan);
     for fill in FILLS {
         let caps = (0..plan.paths.len()).map(|path| {
@@ -109,6 +111,16 @@ fn usual(plan: &Plan) -> Wanted {
         job: 0,
         now_ns: 0,
     }
+}
+
+/// What a kind of jobs keeps in flight, bytes in the mean.
+pub fn in_flight_bytes(job: &JobPlan) -> u64 {
+    let sizes = || job.sizes.iter();
+    let whole: u64 = sizes().map(|&(_, weight)| u64::from(weight)).sum();
+    let bytes: u64 = sizes()
+        .map(|&(size, weight)| u64::from(size) * u64::from(weight))
+        .sum();
+    (job.count * job.depth) as u64 * bytes / whole.max(1)
 }
 
 /// I/Os per second that all paths together can carry at most, if `job` were all there is.

@@ -23,12 +23,14 @@ mod cpu;
 mod disk;
 mod draw;
 pub mod limits;
+mod needs;
 mod plan;
 mod queue;
 mod rule;
 mod tally;
 mod world;
 
+pub use needs::{Needs, needs};
 pub use plan::*;
 pub use tally::{Latencies, Tally};
 pub use world::run;

@@ -205,6 +205,11 @@ pub enum Rule {
     /// Least completion time by the true figures and the true load; waiting counts 1 + this many
     /// eighths.
     Clairvoyant(u32),
+    /// The same from the true state of links and servers, with all that is under way gone through.
+    Replay(u32),
+    /// Shares as in `Split`, for each size and direction (of a write: true) its own; what is not
+    /// named goes to the first usable path.
+    Kinds(Vec<(u32, bool, Vec<u32>)>),
     /// Stripes of so many bytes over the paths.
     Stripe(u64),
     /// The address space in equal parts, one for each path.

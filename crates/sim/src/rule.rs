@@ -39,7 +39,7 @@ pub struct Truth {
 #[derive(Clone, Debug)]
 pub struct Rules {
     rule: Rule,
-    /// How far each path is behind its share.
+    /// How far each path is behind its share; of each kind, where they differ.
     due: Vec<i64>,
     ios: Vec<u64>,
     bytes: Vec<u64>,
@@ -55,9 +55,13 @@ impl Rules {
     /// A rule over the paths of a plan, with nothing under way.
     pub fn new(rule: &Rule, plan: &Plan) -> Self {
         let paths = plan.paths.len();
+        let kinds = match rule {
+            Rule::Kinds(kinds) => kinds.len(),
+            _ => 1,
+        };
         Self {
             rule: rule.clone(),
-            due: vec![0; paths],
+            due: vec![0; paths * kinds],
             ios: vec![0; paths],
             bytes: vec![0; paths],
             link_bytes: vec![[0; 2]; paths],
@@ -76,14 +80,16 @@ impl Rules {
     pub fn choose(&mut self, plan: &Plan, truth: &[Truth], wanted: Wanted) -> Option<usize> {
         let usable = (0..truth.len()).filter(|&path| truth[path].usable);
         let chosen = match &self.rule {
-            Rule::Split(share) => {
-                let whole: i64 = share.iter().map(|&part| i64::from(part)).sum();
-                for (due, &part) in self.due.iter_mut().zip(share) {
-                    *due += i64::from(part);
-                }
-                let chosen = usable.max_by_key(|&path| (self.due[path], usize::MAX - path))?;
-                self.due[chosen] -= whole;
-                chosen
+            Rule::Split(share) => most_due(&mut self.due[..truth.len()], share, usable)?,
+            Rule::Kinds(kinds) => {
+                let kind =
+                    |it: &&(u32, bool, Vec<u32>)| (it.0, it.1) == (wanted.bytes, wanted.write);
+                let number = kinds.iter().position(|it| kind(&it));
+                let Some(number) = number else {
+                    return usable.min();
+                };
+                let due = &mut self.due[number * truth.len()..][..truth.len()];
+                most_due(due, &kinds[number].2, usable)?
             }
             Rule::Window { share, bytes } => {
                 let load = if *bytes { &self.bytes } else { &self.ios };
@@ -100,7 +106,8 @@ impl Rules {
                     .find(|&path| self.ios[path] < u64::from(caps[path]));
                 room.or_else(|| usable.next_back())?
             }
-            Rule::Clairvoyant(weight) => {
+            // Of replaying, what is left where a device can't be foreseen.
+            Rule::Clairvoyant(weight) | Rule::Replay(weight) => {
                 usable.min_by_key(|&path| self.cost(plan, path, truth, wanted, *weight))?
             }
             Rule::Stripe(stripe) => nth(usable, wanted.address / stripe.max(&1))?,
@@ -151,6 +158,17 @@ impl Rules {
             + wait * u64::from(weight) / 8
             + now.stalled_until_ns.saturating_sub(wanted.now_ns)
     }
+}
+
+/// The path that is farthest behind its share.
+fn most_due(due: &mut [i64], share: &[u32], usable: impl Iterator<Item = usize>) -> Option<usize> {
+    let whole: i64 = share.iter().map(|&part| i64::from(part)).sum();
+    for (due, &part) in due.iter_mut().zip(share) {
+        *due += i64::from(part);
+    }
+    let chosen = usable.max_by_key(|&path| (due[path], usize::MAX - path))?;
+    due[chosen] -= whole;
+    Some(chosen)
 }
 
 /// The usable path of this number, counted round and round.

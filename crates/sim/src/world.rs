@@ -16,11 +16,13 @@ use crate::tally::Tally;
 use alloc::vec;
 use alloc::vec::Vec;
 use policy::{Ana, Knobs, Means, PathView, Policy, Selector};
+use replay::Replay;
 use shape::{Bandwidth, Random, Servers, Stall};
 
 mod change;
 mod io;
 mod jobs;
+mod replay;
 
 /// What has a random sequence of its own.
 mod things {
@@ -136,6 +138,7 @@ struct World<'a> {
     hosts: Vec<Host>,
     jobs: Vec<Job>,
     rules: Option<Rules>,
+    replay: Option<Replay>,
     policy: Option<(Policy, Knobs)>,
     truth: Vec<Truth>,
     /// I/Os that no path can take now.
@@ -181,6 +184,7 @@ impl<'a> World<'a> {
             hosts: hosts(plan, policy, seed),
             jobs: jobs(plan, seed),
             rules,
+            replay: replay(plan, way),
             policy,
             truth: vec![Truth::default(); count],
             parked: Vec::new(),
@@ -337,6 +341,17 @@ fn jobs(plan: &Plan, seed: u64) -> Vec<Job> {
         }
     }
     jobs
+}
+
+/// What foresees, if that is the way, and all devices can be foreseen.
+fn replay(plan: &Plan, way: &Way) -> Option<Replay> {
+    let foreseen = |it: &DevicePlan| matches!(it, DevicePlan::Flash(_));
+    match way.is_rule() {
+        Some(&Rule::Replay(weight)) if plan.devices.iter().all(foreseen) => {
+            Some(Replay::new(weight, plan))
+        }
+        _ => None,
+    }
 }
 
 /// Whether a rule is there at all to be kept up to date.

@@ -69,6 +69,7 @@ fn world(set: &str, number: usize, random: &mut Random) -> Scenario {
         step_ns: None,
         also: Vec::new(),
         figures: BTreeMap::new(),
+        bound_elsewhere: None,
     }
 }
 

@@ -6,6 +6,7 @@
 mod bounds;
 mod catalog;
 mod family;
+mod limit;
 mod measure;
 mod report;
 mod scenario;
@@ -140,7 +141,8 @@ fn show(args: &SimArgs, rows: &[Row], columns: &[Column]) -> anyhow::Result<()> 
         Format::Text => {
             let style = Style::of_stdout();
             let mut text = String::new();
-            if !args.names.is_empty() && rows.len() <= 12 {
+            let detailed = !args.names.is_empty() && rows.len() <= 12;
+            if detailed {
                 for row in rows {
                     text.push_str(&show::details(row, style));
                     text.push('\n');
@@ -148,6 +150,9 @@ fn show(args: &SimArgs, rows: &[Row], columns: &[Column]) -> anyhow::Result<()> 
             }
             if rows.len() > 1 {
                 text.push_str(&show::summary(rows, columns, style));
+            }
+            if !detailed {
+                text.extend(rows.iter().map(show::above));
             }
             output::print(&text)
         }

@@ -32,6 +32,8 @@ pub struct Scenario {
     pub also: Vec<Policy>,
     /// What the documents measured: operation, policy, MiB/s.
     pub figures: BTreeMap<String, f64>,
+    /// The bound that another simulator found, MB/s or mean µs.
+    pub bound_elsewhere: Option<f64>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -349,7 +351,7 @@ fn merge(base: &mut Table, with: Table) {
     }
 }
 
-fn build(name: &str, file: File) -> anyhow::Result<Scenario> {
+fn build(name: &str, mut file: File) -> anyhow::Result<Scenario> {
     let mut plan = Plan {
         warm_ns: file.warm_ms.saturating_mul(1_000_000),
         run_ns: file.run_ms.saturating_mul(1_000_000),
@@ -411,6 +413,7 @@ fn build(name: &str, file: File) -> anyhow::Result<Scenario> {
         name: name.to_owned(),
         title: file.title,
         plan,
+        bound_elsewhere: file.figures.remove("bound"),
         step_ns: file.step_ms.map(|ms| ms.saturating_mul(1_000_000)),
         figures: file.figures,
     })

@@ -5,17 +5,22 @@ use crate::table::Table;
 use crate::units::format_ns;
 use serde_json::{Value, json};
 
-/// The summary: per scenario the bound, and per policy "% of bound / p99 beside the best static
+/// So far above a bound, which is a run too, others may come by luck.
+const LUCK: f64 = 0.005;
+
+/// The summary: per scenario the bound, how near it is to what is proven, and per policy "% of bound / p99 beside the best static
 /// split's".
 pub fn summary(rows: &[Row], columns: &[Column], style: Style) -> String {
-    let mut headings = vec!["scenario", "bound", "by"];
+    let mut headings = vec!["scenario", "bound", "by", "of limit"];
     headings.extend(columns.iter().map(|column| column.name.as_str()));
-    let mut table = Table::new(3, &headings);
+    let mut table = Table::new(4, &headings);
     for row in rows {
+        let of_limit = row.bound.of_limit();
         let mut cells = vec![
             row.scenario.name.clone(),
             bound_text(row),
             row.bound.by.clone(),
+            of_limit.map_or(String::new(), |part| format!("{:.1} %", 100.0 * part)),
         ];
         cells.extend(row.cells[..columns.len()].iter().map(|cell| {
             format!(
@@ -36,12 +41,29 @@ pub fn summary(rows: &[Row], columns: &[Column], style: Style) -> String {
             each.fold(f64::INFINITY, f64::min)
         };
         for (word, of) in [("mean", &mean as &dyn Fn(usize) -> f64), ("worst", &worst)] {
-            let mut cells = vec![word.to_owned(), String::new(), String::new()];
+            let mut cells = vec![String::new(); 4];
+            cells[0] = word.to_owned();
             cells.extend((0..columns.len()).map(|column| format!("{:.1}", of(column))));
             table.row(cells);
         }
     }
     table.render(style, |_| String::new())
+}
+
+/// Who did better than the bound, and by more than luck: then the search was too narrow.
+pub fn above(row: &Row) -> String {
+    let above = |(column, cell): &(&Column, &Cell)| {
+        (cell.of_bound > 1.0 + LUCK).then(|| {
+            format!(
+                "{}: {} is at {:.1} % of the bound: a defect of the bound\n",
+                row.scenario.name,
+                column.name,
+                100.0 * cell.of_bound
+            )
+        })
+    };
+    let cells = row.columns.iter().zip(&row.cells);
+    cells.filter_map(|it| above(&it)).collect()
 }
 
 fn bound_text(row: &Row) -> String {
@@ -64,7 +86,18 @@ pub fn details(row: &Row, style: Style) -> String {
         let figures: Vec<String> = scenario.figures.iter().map(figure).collect();
         text.push_str(&format!("in the document: {}\n", figures.join(", ")));
     }
-    text.push_str(&format!("bound {} by {}\n", bound_text(row), row.bound.by));
+    text.push_str(&format!("bound {} by {}", bound_text(row), row.bound.by));
+    if let Some(elsewhere) = scenario.bound_elsewhere {
+        text.push_str(&format!("; another simulator's {elsewhere}"));
+    }
+    text.push('\n');
+    if let Some(part) = row.bound.of_limit() {
+        text.push_str(&format!(
+            "limit {:.1} MB/s; the bound is at {:.1} % of it\n",
+            row.bound.limit as f64 / 1e6,
+            100.0 * part
+        ));
+    }
     let unit = if row.is_open() { "mean µs" } else { "MB/s" };
     let mut headings = vec![
         "policy",
@@ -92,6 +125,7 @@ pub fn details(row: &Row, style: Style) -> String {
         table.row(line);
     }
     text.push_str(&table.render(style, |_| String::new()));
+    text.push_str(&above(row));
     text
 }
 
@@ -144,6 +178,9 @@ fn scenario(row: &Row) -> Value {
             "value": row.bound.value as f64 / scale,
             "by": row.bound.by,
             "p99_us_of_static": row.bound.static_p99_ns as f64 / 1e3,
+            "elsewhere": row.scenario.bound_elsewhere,
+            "limit": (row.bound.limit > 0).then(|| row.bound.limit as f64 / scale),
+            "of_limit": row.bound.of_limit(),
         },
         "policies": policies,
     })

@@ -1,14 +1,11 @@
 //! The course of one I/O.
 use super::{Device, NONE, Slot, World};
 use crate::draw::{pareto_ns, service_ns};
+use crate::needs::{ANSWER_BYTES, COMMAND_BYTES};
 use crate::queue::{Event, Ticket};
 use crate::rule::Wanted;
 use policy::{Completion, Ended, Group, NodeMeans, PathIndex, Request};
 use shape::PortTime;
-
-/// Bytes on the wire beside the data: a command, and an answer.
-const COMMAND_BYTES: u32 = 72;
-const ANSWER_BYTES: u32 = 24;
 
 impl World<'_> {
     /// Chooses a path for an I/O and sends it there; a mirrored write goes to all.
@@ -24,6 +21,10 @@ impl World<'_> {
 
     fn choose(&mut self, index: u32) -> Option<usize> {
         let slot = &self.slots[index as usize];
+        if let Some(replay) = &mut self.replay {
+            let wanted = wanted(slot, self.now_ns);
+            return replay.choose(self.plan, &self.truth, &self.paths, wanted);
+        }
         if let Some(rules) = &mut self.rules {
             return rules.choose(self.plan, &self.truth, wanted(slot, self.now_ns));
         }
@@ -111,8 +112,11 @@ impl World<'_> {
         {
             late_ns += pareto_ns(&mut link.random, plan.tail_ns);
         }
-        self.queue
-            .push(passed_ns + late_ns, Event::Arrive(self.ticket(index)));
+        let at_ns = passed_ns + late_ns;
+        if let Some(replay) = &mut self.replay {
+            replay.sent(self.plan, index, path, wanted(&slot, self.now_ns), at_ns);
+        }
+        self.queue.push(at_ns, Event::Arrive(self.ticket(index)));
     }
 
     /// An I/O reaches its device.
@@ -138,6 +142,9 @@ impl World<'_> {
                 let service = mean + u64::from(slot.bytes) * per_byte / 1000;
                 slot.port_ns = servers.serve(service, port_ns);
                 let due_ns = station.stall.due_ns(PortTime(slot.port_ns));
+                if let Some(replay) = &mut self.replay {
+                    replay.arrived(number, io.slot, due_ns);
+                }
                 self.queue.push(due_ns, Event::Served(io));
             }
             Device::Disk(disk) => {
@@ -188,6 +195,9 @@ impl World<'_> {
         if due_ns > self.now_ns {
             return self.queue.push(due_ns, Event::Served(io));
         }
+        if let Some(replay) = &mut self.replay {
+            replay.gone(plan.device, io.slot);
+        }
         let link = &mut self.paths[number];
         let data = if slot.write { 0 } else { slot.bytes };
         let mut at_ns = link.back.admit(ANSWER_BYTES + data, self.now_ns) + link.delay_ns;
@@ -237,6 +247,11 @@ impl World<'_> {
         let (slot, path) = (*slot, usize::from(slot.path));
         let host = &mut self.hosts[usize::from(slot.host)];
         host.in_flight[path] -= 1;
+        if let Some(replay) = &mut self.replay
+            && ended == Ended::Failed
+        {
+            replay.gone(self.plan.paths[path].device, index);
+        }
         if let Some(rules) = &mut self.rules {
             rules.end(self.plan, path, wanted(&slot, self.now_ns));
             return;
