@@ -249,3 +249,20 @@ fn a_world_that_cannot_be_is_refused() {
     assert_eq!(refused(&|it| it.events.push(event)), PlanError::Events);
     assert_eq!(refused(&|it| it.run_ns = 0), PlanError::Time);
 }
+
+/// Of two equal devices one is reached 5 ms later: with 12 in flight the near one's 8 servers and a
+/// short queue are best, and who goes through what is under way knows.
+#[test]
+fn replaying_keeps_off_a_far_path_until_waiting_costs_more() {
+    let mut plan = plan(2, vec![job(1, 12)]);
+    plan.paths[1].delay_ns = 5 * MS;
+    let far = |plan: &Plan| {
+        let tally = run(plan, &Way::Rule(Rule::Replay(0)), 1).unwrap();
+        (tally.path_ios[1], tally.ios)
+    };
+    assert_eq!(far(&plan).0, 0);
+    // 1024 wait 25 ms at the near one.
+    plan.jobs = vec![job(1, 1024)];
+    let (ios, all) = far(&plan);
+    assert!((all / 3..all / 2).contains(&ios), "{ios} of {all}");
+}
