@@ -3,7 +3,7 @@
 //! # Contract
 //! Random 4 KiB reads of a null namespace over NVMe/TCP on loopback, host and target on a core
 //! each, in pairs of round-robin and the policy in question, whose order changes from pair to pair,
-//! so that what the machine does besides hits both. The figure is the median over the pairs' ratios.
+//! so that what the machine does besides hits both. The figure is the median of the pairs' ratios.
 //! Twice: ports that are as fast as the machine, where a policy's own instructions show, and ports
 //! of a fixed bandwidth, where only its choices do.
 use super::Format;

@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 /// So far above a bound, which is a run too, others may come by luck.
 const LUCK: f64 = 0.005;
 
-/// The summary: per scenario the bound, how near it is to what is proven, and per policy "% of bound / p99 beside the best static
-/// split's".
+/// The summary: per scenario the bound and how near it is to what is proven, and per policy
+/// "% of bound / p99 beside the best static split's".
 pub fn summary(rows: &[Row], columns: &[Column], style: Style) -> String {
     let mut headings = vec!["scenario", "bound", "by", "of limit"];
     headings.extend(columns.iter().map(|column| column.name.as_str()));
