@@ -137,7 +137,20 @@ impl Forecast {
     pub fn time_ns(&self) -> u64 {
         self.base_ns + self.tail_ns + self.wait_ns
     }
+
+    /// What is added because it is silent (T37), or has failed an I/O (T43).
+    pub fn penalty_ns(&self) -> u64 {
+        self.cost_ns.saturating_sub(self.time_ns() + self.price_ns)
+    }
+
+    /// It has failed an I/O, and stands back for a while.
+    pub fn has_failed(&self) -> bool {
+        self.cost_ns >= SHUNNED_NS
+    }
 }
+
+/// More than any cost of a path that has not failed.
+pub(crate) const SHUNNED_NS: u64 = 1 << 60;
 
 /// A path-choosing policy, by name and value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

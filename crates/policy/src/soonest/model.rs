@@ -14,7 +14,7 @@
 //! Units of 512 bytes; one I/O counts as many bytes as [`IO_UNITS`] until the regression knows
 //! better.
 
-use crate::types::{Forecast, Group, Request, Ticket};
+use crate::types::{Forecast, Group, Request, SHUNNED_NS, Ticket};
 
 /// Size classes of one direction: up to 4 KiB, then one per doubling, from 1 MiB on the last.
 pub(super) const CLASSES: usize = 9;
@@ -37,8 +37,6 @@ const _: () = assert!(size_of::<Model>() <= 256);
 
 /// A path that has failed an I/O stands back for this time (T43).
 const SHUN_NS: u64 = 20_000_000;
-/// More than any cost.
-pub(super) const SHUNNED: u64 = 1 << 60;
 /// What a path is charged for its silence, as a multiple of it (T37).
 const SILENCE: u64 = 64;
 /// A path is silent beyond so many of its usual times, and this.
@@ -365,7 +363,7 @@ impl Model {
             cost_ns = cost_ns.max(age_ns.saturating_mul(SILENCE));
         }
         if now_ns < self.shun_until_ns {
-            cost_ns = cost_ns.saturating_add(SHUNNED);
+            cost_ns = cost_ns.saturating_add(SHUNNED_NS);
         }
         (cost_ns, silent)
     }
@@ -420,7 +418,7 @@ impl Model {
         if own == 0 {
             self.load = [0; 4];
             self.faces.iter_mut().for_each(|face| face.work = face.each);
-            self.odd_ns = u64::MAX;
+            self.odd_ns = self.unless_shunned(now_ns, u64::MAX);
         } else {
             for (at, less) in [(kind.direction, IO_UNITS), (2 + kind.direction, kind.units)] {
                 self.load[at] = self.load[at].saturating_sub(less);
@@ -434,7 +432,18 @@ impl Model {
 
     #[inline]
     fn look_later(&mut self, now_ns: u64) {
-        self.odd_ns = now_ns.saturating_add(self.patience_ns.into());
+        let late_ns = now_ns.saturating_add(self.patience_ns.into());
+        self.odd_ns = self.unless_shunned(now_ns, late_ns);
+    }
+
+    /// A path that stands back is looked at closer each time.
+    #[inline]
+    fn unless_shunned(&self, now_ns: u64, at_ns: u64) -> u64 {
+        if now_ns < self.shun_until_ns {
+            0
+        } else {
+            at_ns
+        }
     }
 
     /// It has failed an I/O, and stands back.

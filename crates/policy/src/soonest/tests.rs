@@ -1,8 +1,9 @@
 //! `soonest` over paths whose behaviour is known: what it learns, and what it does with it.
-use super::model::{Kind, SHUNNED};
+use super::model::Kind;
 use super::others::Others;
 use super::*;
 use crate::tests::{UP, request};
+use crate::types::SHUNNED_NS;
 use crate::{PathIndex, Policy, Selector};
 use std::collections::VecDeque;
 use std::vec::Vec;
@@ -277,13 +278,48 @@ fn t43_a_failed_io_teaches_nothing_and_its_path_stands_back() {
     };
     let _ = again.complete(&failed);
     let after = again.forecast(&wanted, path, &UP).unwrap();
-    assert!(after.cost_ns > SHUNNED && after.base_ns == load.forecast(path.0).base_ns);
+    assert!(after.cost_ns > SHUNNED_NS && after.base_ns == load.forecast(path.0).base_ns);
     assert_ne!(
         again.select(&wanted, &load.views),
         Some(path),
         "the other one"
     );
-    assert!(before.cost_ns < SHUNNED);
+    assert!(before.cost_ns < SHUNNED_NS);
+}
+
+/// T43: what ends well afterwards does not bring a path back that has failed an I/O.
+#[test]
+fn t43_a_path_that_failed_stands_back_whatever_else_ends_there() {
+    for others in 1..3 {
+        let mut selector = Selector::new(2, Policy::Soonest);
+        let wanted = request(Group::Read, 4096);
+        let place = |selector: &mut Selector| {
+            let path = selector.select(&wanted, &[UP; 2]).unwrap();
+            (path, selector.ticket())
+        };
+        let end = |selector: &mut Selector, (path, ticket), ended| {
+            let _ = selector.complete(&Completion {
+                path,
+                group: Group::Read,
+                latency_ns: 100 * US,
+                ended,
+                now_ns: 0,
+                ticket,
+                gap_ns: 0,
+            });
+        };
+        let first = [place(&mut selector), place(&mut selector)];
+        first.map(|it| end(&mut selector, it, Ended::Good));
+        let mut placed: Vec<_> = (0..8).map(|_| place(&mut selector)).collect();
+        placed.retain(|(path, _)| path.0 == 0);
+        placed.truncate(others + 1);
+        assert_eq!(placed.len(), others + 1);
+        end(&mut selector, placed.remove(0), Ended::Failed);
+        for it in placed {
+            end(&mut selector, it, Ended::Good);
+            assert_eq!(place(&mut selector).0, PathIndex(1));
+        }
+    }
 }
 
 /// T41: I/Os of another policy, or of an earlier time of this one, are not in the books.
