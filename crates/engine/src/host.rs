@@ -11,7 +11,7 @@
 //! * `wait`: what its I/O does meanwhile; `mark`: what an engine that was killed leaves to the next
 //! * `stop`: the engine stops; `flush`: to every controller with unflushed writes
 //! * `change`: what paths and volumes there are, by `stages`; `errand`: what each core does for it
-//! * `status`, `device`: what answers mean; `report`: lines for people
+//! * `status`, `device`: what answers mean; `report`: lines for people; `explain`: why a path
 //!
 //! # Contract
 //! Core 0 owns the admin connections. What it learns of a path leaves it as [`HostEvent::Publish`]
@@ -35,6 +35,7 @@ mod change;
 mod counters;
 mod device;
 mod errand;
+mod explain;
 mod flush;
 mod io;
 mod loss;
@@ -56,18 +57,21 @@ mod wait;
 
 pub use change::{Change, Changed, Order, What};
 pub use counters::PathCounters;
+pub use explain::{Came, Obstacle, Sample, Wanted};
 pub use recovery::{HoldReason, HoldStats, Recovery, WriteFailover};
 pub use types::*;
 
 use crate::machine::{Closed, ConnId, DeviceError, Machine, Memory, Output, Place, Send};
+use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::string::String;
 use alloc::vec::Vec;
 use change::Job;
 use errand::VolumeStep;
+use explain::Explain;
 use outputs::Outputs;
 use path::{Link, Path, Phase, Role};
-use policy::{Group, PathIndex, PathStats};
+use policy::PathIndex;
 use slots::{Lane, Slots};
 use split::Splits;
 use stop::Stop;
@@ -147,6 +151,8 @@ struct Volume {
     errand: Option<(VolumeStep, u32)>,
     /// There is none.
     vacant: bool,
+    /// While somebody asks why its I/O goes where it goes.
+    explain: Option<Box<Explain>>,
 }
 
 /// What holds of a volume that is ready, now.
@@ -186,6 +192,7 @@ impl Volume {
             leaving: false,
             errand: None,
             vacant: false,
+            explain: None,
         }
     }
 
@@ -296,18 +303,6 @@ impl HostEngine {
             return Some(event);
         }
         self.slots.report().map(HostEvent::Done)
-    }
-
-    /// The selector's statistics (row A9).
-    pub fn policy_stats(&self, volume: u16, path: PathIndex, group: Group) -> PathStats {
-        let volume = self.volumes.get(usize::from(volume));
-        volume.map_or_else(PathStats::default, |volume| volume.head.stats(path, group))
-    }
-
-    /// How a path is doing on this core; lost, if there is none.
-    pub fn path_state(&self, volume: u16, path: PathIndex) -> PathState {
-        self.number(volume, path)
-            .map_or(PathState::Lost, |number| self.paths[number].state())
     }
 
     /// What core 0 learnt of a path, once it did.

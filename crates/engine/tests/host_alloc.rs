@@ -3,7 +3,7 @@
 mod common;
 
 use common::*;
-use engine::host::{HostConfig, HostEngine, HostEvent, Io, IoOp, PathKind, SubmitError};
+use engine::host::{HostConfig, HostEngine, HostEvent, Io, IoOp, PathKind, SubmitError, Wanted};
 use engine::machine::{Closed, DeviceError, Memory, Place, Send};
 use engine::target::TargetConfig;
 use engine::{ConnId, DeviceId, Machine, Output};
@@ -100,7 +100,12 @@ impl Machine for Counted {
     }
     fn handle_control(&mut self, (): (), _: u64) {}
     fn turn(&mut self, memory: &mut dyn Memory, now_ns: u64) {
-        self.count(|engine, _| engine.turn(memory, now_ns));
+        self.count(|engine, _| {
+            engine.turn(memory, now_ns);
+            if let Some(sample) = engine.explained(0) {
+                assert!(sample.came.is_some());
+            }
+        });
     }
     fn poll_output(&mut self) -> Option<Output> {
         self.count(|engine, _| engine.poll_output())
@@ -115,7 +120,7 @@ impl Machine for Counted {
 
 /// Allocations inside the engine from its first I/O to the last of `total`, 48 at a time.
 fn allocations(config: HostConfig, entries_max: u16, total: u64) -> u64 {
-    allocations_with(config, total, BLOCK, |target| {
+    allocations_with(config, total, BLOCK, None, |target| {
         target.subsystem.entries_max = entries_max;
     })
 }
@@ -124,6 +129,7 @@ fn allocations_with(
     config: HostConfig,
     total: u64,
     bytes: u32,
+    explain: Option<Wanted>,
     change: impl FnOnce(&mut TargetConfig),
 ) -> u64 {
     let mut target = target_config(2);
@@ -140,6 +146,10 @@ fn allocations_with(
     }));
     let (mut started, mut ended) = (0, 0);
     assert_ne!(counted.borrow().allocations, 0, "the counter counts");
+    if let Some(wanted) = explain {
+        let mut it = counted.borrow_mut();
+        assert!(it.engine.explain(0, wanted, rig.world.now_ns));
+    }
     counted.borrow_mut().allocations = 0;
     let over = rig.world.run(10 * SECOND, |world| {
         let mut it = counted.borrow_mut();
@@ -186,12 +196,28 @@ fn no_io_allocates_under_any_policy_even_on_a_full_path() {
 }
 
 #[test]
+fn no_io_allocates_while_somebody_asks_why() {
+    let wanted = Wanted {
+        count: u32::MAX,
+        reads: true,
+        writes: true,
+        length_min: 0,
+    };
+    for policy in Policy::EACH {
+        let mut config = host_config(2);
+        config.volumes[0].policy = policy;
+        let count = allocations_with(config, 3000, BLOCK, Some(wanted), |_| ());
+        assert_eq!(count, 0, "{policy:?}");
+    }
+}
+
+#[test]
 fn no_io_that_is_cut_allocates() {
     let cut = |target: &mut TargetConfig| carry(target, 13);
     for io_max in [48, 256] {
         let mut config = host_config(2);
         config.io_max = io_max;
-        assert_eq!(allocations_with(config, 1000, 64 << 10, cut), 0);
+        assert_eq!(allocations_with(config, 1000, 64 << 10, None, cut), 0);
     }
 }
 

@@ -20,6 +20,7 @@
 //! description; constants are our own. Where it limits what a silent path may have in flight, the
 //! silence is added to its cost here.
 
+use crate::explain::Basis;
 use crate::limits::{PATHS_MAX, SAMPLE_NS_MAX};
 use crate::types::{Completion, Noted, PathView};
 
@@ -67,6 +68,17 @@ impl HistoricalServiceTime {
             self.0[chosen].mark_ns = now_ns;
         }
         Some(chosen)
+    }
+
+    /// What is known of a path, and estimated for one more I/O.
+    pub(crate) fn basis(&self, now_ns: u64, path: usize, own: u32, count: u64) -> Basis {
+        let served = &self.0[path];
+        let known = served.sum_ns > 0;
+        let cost_ns = served.cost_ns(now_ns, own, count) >> SHIFT;
+        Basis::Served {
+            service_ns: known.then_some(served.sum_ns >> SHIFT),
+            estimate_ns: (known && cost_ns > 0).then_some(cost_ns),
+        }
     }
 
     /// An I/O has ended well.

@@ -55,6 +55,11 @@ impl Latency {
         })
     }
 
+    /// What is known of a path for such an I/O.
+    pub(crate) fn recent_ns(&self, request: &Request, path: usize) -> Option<u64> {
+        self.0[request.group as usize][path].mean_ns(request.now_ns)
+    }
+
     /// An I/O has ended well. Zero says nothing; over a second is a second.
     pub(crate) fn sample(&mut self, done: &Completion) -> Noted {
         let latency_ns = done.latency_ns.min(SAMPLE_NS_MAX);

@@ -13,7 +13,8 @@
 //! calls [`Selector::select`] and [`Selector::complete`] as I/Os come and go, and
 //! [`Selector::weigh`] once at the end of the turn. Every path that `select` named is given back by
 //! exactly one `complete`. Under `per-numa` the cores of a node tell each other their [`Means`]:
-//! see [`Selector::take_news`] and [`Selector::weigh_node`].
+//! see [`Selector::take_news`] and [`Selector::weigh_node`]. Now and then a choice may be asked for
+//! with its reasons: [`Selector::select_explained`].
 //!
 //! # Limits
 //! All in [`limits`].
@@ -29,6 +30,7 @@ extern crate std;
 
 mod ana;
 mod devid;
+mod explain;
 mod historical_service_time;
 mod latency;
 pub mod limits;
@@ -43,6 +45,7 @@ mod soonest;
 mod types;
 mod weighted_latency;
 
+pub use explain::{Basis, Explained, Look, Why};
 pub use parse::{KnobError, PolicyError};
 pub use selector::{Selector, TooManyPaths};
 pub use types::*;

@@ -25,18 +25,31 @@ impl RoundRobin {
     /// The next path in turn, optimized before non-optimized; a turn lasts `bytes`.
     #[inline]
     pub(crate) fn choose(&mut self, bytes: u64, length: u32, paths: &[PathView]) -> Option<usize> {
-        let start = match self.last {
-            Some(last) if self.handed >= bytes => next(last, paths.len()),
-            Some(last) => last,
-            None => 0,
-        };
+        let start = self.start(bytes, paths.len());
         match paths.get(start) {
             Some(view) if view.optimized() => Some(self.hand(start, bytes, length)),
             _ => self.search(start, bytes, length, paths),
         }
     }
 
-    /// The same where the path at `start` will not do; apart, to keep the usual way short.
+    /// Where the search for the next path starts.
+    #[inline]
+    fn start(&self, bytes: u64, count: usize) -> usize {
+        match self.last {
+            Some(last) if self.handed >= bytes => next(last, count),
+            Some(last) => last,
+            None => 0,
+        }
+    }
+
+    /// The same, and what is left of a turn of `bytes` there.
+    pub(crate) fn stand(&self, bytes: u64, count: usize) -> (usize, u64) {
+        let start = self.start(bytes, count);
+        let goes_on = self.last == Some(start) && self.handed < bytes;
+        (start, bytes - if goes_on { self.handed } else { 0 })
+    }
+
+    /// As [`Self::choose`] where the path at `start` will not do; apart, to keep the usual way short.
     #[inline(never)]
     fn search(
         &mut self,

@@ -10,6 +10,7 @@
 
 use core::fmt;
 
+use crate::explain::Explained;
 use crate::historical_service_time::HistoricalServiceTime;
 use crate::latency::Latency;
 use crate::limits::{PATH_STATE_BYTES_MAX, PATHS_MAX};
@@ -161,9 +162,45 @@ impl Selector {
             Policy::Soonest => self.choose_soonest(request, paths),
             _ => self.choose_rarely(request, paths),
         }?;
+        Some(self.place(request, chosen))
+    }
+
+    /// Counts an I/O on its path.
+    #[inline]
+    fn place(&mut self, request: &Request, chosen: usize) -> PathIndex {
         self.in_flight[chosen] += 1;
         self.selections[request.group as usize][chosen] += 1;
-        Some(PathIndex(chosen as u8))
+        PathIndex(chosen as u8)
+    }
+
+    /// As [`Self::select`], and writes down why.
+    ///
+    /// # Panics
+    /// If `paths` does not hold one view for each path.
+    #[cold]
+    pub fn select_explained(
+        &mut self,
+        request: &Request,
+        paths: &[PathView],
+        out: &mut Explained,
+    ) -> Option<PathIndex> {
+        assert!(paths.len() == self.paths, "one view for each path");
+        out.begin(self, request, paths);
+        if self.policy != Policy::Soonest {
+            let chosen = self.select(request, paths);
+            out.end(chosen, None);
+            return chosen;
+        }
+        let in_flight = &self.in_flight;
+        let (chosen, why) = self
+            .soonest
+            .choose_explained(request, paths, in_flight, out);
+        let placed = chosen.map(|chosen| {
+            self.begin_soonest(request, paths, chosen);
+            self.place(request, chosen)
+        });
+        out.end(placed, why);
+        placed
     }
 
     /// By the policies that mirrors and device-mapper users know; apart, to keep the others short.
@@ -189,9 +226,14 @@ impl Selector {
     #[inline(never)]
     fn choose_soonest(&mut self, request: &Request, paths: &[PathView]) -> Option<usize> {
         let chosen = self.soonest.choose(request, paths, &self.in_flight)?;
+        self.begin_soonest(request, paths, chosen);
+        Some(chosen)
+    }
+
+    #[inline]
+    fn begin_soonest(&mut self, request: &Request, paths: &[PathView], chosen: usize) {
         let own = self.in_flight[chosen];
         self.ticket = self.soonest.begin(chosen, request, &paths[chosen], own);
-        Some(chosen)
     }
 
     /// What has to come back with the end of the I/O that was placed last, as

@@ -86,6 +86,11 @@ impl ServiceTime {
         }
     }
 
+    /// Bytes in flight on a path, with an I/O of this length.
+    pub(crate) fn bytes(&self, path: usize, view: &PathView, length: u32) -> u64 {
+        self.load(path, view, length).bytes
+    }
+
     /// Books an I/O on its path.
     pub(crate) fn begin(&mut self, path: usize, length: u32) -> Ticket {
         self.last = path;

@@ -24,6 +24,7 @@ use crate::limits::PATHS_MAX;
 use crate::types::{Completion, Ended, Forecast, Group, PathView, Request, Ticket};
 
 mod crowd;
+mod explain;
 mod learn;
 mod model;
 mod others;
@@ -102,6 +103,16 @@ impl Calm {
     }
 }
 
+/// What is chosen unless another has to be looked at.
+#[derive(Clone, Copy)]
+struct First {
+    best: Option<usize>,
+    /// Something is known of every usable path.
+    all_seen: bool,
+    /// All are full, and it is by their waits.
+    is_even: bool,
+}
+
 impl Soonest {
     pub(crate) fn new(epoch: u8) -> Self {
         Self {
@@ -130,6 +141,18 @@ impl Soonest {
         paths: &[PathView],
         in_flight: &[u32; PATHS_MAX],
     ) -> Option<usize> {
+        let first = self.first(request, paths, in_flight);
+        self.settle(first, request.now_ns, paths, in_flight)
+    }
+
+    /// The path that will do if no other has to be looked at.
+    #[inline]
+    fn first(
+        &mut self,
+        request: &Request,
+        paths: &[PathView],
+        in_flight: &[u32; PATHS_MAX],
+    ) -> First {
         let kind = Kind::of(request);
         self.kind = kind;
         self.others.see(paths, in_flight);
@@ -141,10 +164,26 @@ impl Soonest {
             Some(path) => (Some(path), true),
             None => self.best(kind, request.now_ns, paths, in_flight),
         };
-        if all_seen && request.now_ns < self.look_ns {
-            return best;
+        First {
+            best,
+            all_seen,
+            is_even: even.is_some(),
         }
-        self.look(best, kind, request.now_ns, paths, in_flight)
+    }
+
+    /// That one, or another that has to be looked at.
+    #[inline]
+    fn settle(
+        &mut self,
+        first: First,
+        now_ns: u64,
+        paths: &[PathView],
+        in_flight: &[u32; PATHS_MAX],
+    ) -> Option<usize> {
+        if first.all_seen && now_ns < self.look_ns {
+            return first.best;
+        }
+        self.look(first.best, self.kind, now_ns, paths, in_flight)
     }
 
     /// The usable path of least cost among those of which something is known: of those whose costs

@@ -2,6 +2,7 @@
 //! random sequences.
 
 mod exhaustive;
+mod explain;
 mod oracle;
 mod others;
 mod properties;

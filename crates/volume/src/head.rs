@@ -15,7 +15,7 @@
 use crate::{Conflict, Identity, IoLimits, Outcome, Refused, Size, limits::PATHS_MAX};
 use alloc::vec::Vec;
 use policy::{
-    Ana, Completion, Ended, Forecast, Group, KnobError, Knobs, Means, NodeMeans, PathIndex,
+    Ana, Completion, Ended, Explained, Group, KnobError, Knobs, Means, NodeMeans, PathIndex,
     PathStats, PathView, Policy, Request, Selector, Ticket,
 };
 
@@ -380,17 +380,21 @@ impl Head {
         self.selector.select(request, &self.views)
     }
 
-    /// As [`Head::select`], among the paths for which `allow` holds.
+    /// As [`Head::select`], among the paths for which `allow` holds; writes down why, if asked to.
     #[cold]
     pub fn select_among(
         &mut self,
         request: &Request,
         allow: impl Fn(PathIndex) -> bool,
+        why: Option<&mut Explained>,
     ) -> Option<PathIndex> {
         for (path, view) in (0_u8..).zip(&mut self.views) {
             view.enabled &= allow(PathIndex(path));
         }
-        let chosen = self.selector.select(request, &self.views);
+        let chosen = match why {
+            Some(why) => self.selector.select_explained(request, &self.views, why),
+            None => self.selector.select(request, &self.views),
+        };
         self.show();
         chosen
     }
@@ -402,19 +406,13 @@ impl Head {
         let ana = self.views[at].ana;
         let usable = matches!(ana, Ana::Optimized | Ana::NonOptimized);
         self.views[at].enabled = self.standing[at].may_serve() && usable;
-        self.select_among(request, |it| it == path)
+        self.select_among(request, |it| it == path, None)
     }
 
     /// What has to come back with the end of the I/O that was placed last.
     #[inline]
     pub fn ticket(&self) -> Ticket {
         self.selector.ticket()
-    }
-
-    /// What `soonest` expects of an I/O on `path` now; `None` where nothing is known.
-    pub fn forecast(&self, request: &Request, path: PathIndex) -> Option<Forecast> {
-        let view = &self.views[usize::from(path.0)];
-        self.selector.forecast(request, path, view)
     }
 
     /// An I/O placed by [`Head::select`] has ended. `latency_ns` counts from the start of the

@@ -3,7 +3,7 @@
 use super::types::{Io, IoOp, PathState};
 use super::{HostEngine, VACANT, report};
 use alloc::string::String;
-use policy::{Group, Means, NodeMeans, PathIndex};
+use policy::{Group, Means, NodeMeans, PathIndex, PathStats};
 use volume::Outcome;
 
 /// Counters of one path on this core.
@@ -39,6 +39,18 @@ impl PathCounters {
 }
 
 impl HostEngine {
+    /// The selector's statistics (row A9).
+    pub fn policy_stats(&self, volume: u16, path: PathIndex, group: Group) -> PathStats {
+        let volume = self.volumes.get(usize::from(volume));
+        volume.map_or_else(PathStats::default, |volume| volume.head.stats(path, group))
+    }
+
+    /// How a path is doing on this core; lost, if there is none.
+    pub fn path_state(&self, volume: u16, path: PathIndex) -> PathState {
+        self.number(volume, path)
+            .map_or(PathState::Lost, |number| self.paths[number].state())
+    }
+
     /// Counters of a path on this core; zero for one that isn't there.
     pub fn counters(&self, volume: u16, path: PathIndex) -> PathCounters {
         let Some(number) = self.number(volume, path) else {
@@ -101,11 +113,13 @@ impl HostEngine {
         let said = line.split_once(it.uri.as_str());
         let said = said.map_or("", |(_, why)| why.trim_start_matches(": "));
         match it.state() {
-            PathState::Connecting if said.is_empty() => Some("it is being connected".into()),
-            PathState::Connecting => Some(alloc::format!("it is being connected again: {said}")),
-            PathState::Failed => Some("failed by hand; restore it".into()),
-            PathState::Lost if said.is_empty() => Some("it is lost".into()),
-            PathState::Lost => Some(said.into()),
+            PathState::Connecting if !said.is_empty() => {
+                Some(alloc::format!("it is being connected again: {said}"))
+            }
+            PathState::Lost if !said.is_empty() => Some(said.into()),
+            state @ (PathState::Connecting | PathState::Failed | PathState::Lost) => {
+                Some(report::out_of_use(state).into())
+            }
             PathState::Draining | PathState::Live => {
                 let head = &self.volumes[usize::from(volume)].head;
                 head.hindrance(path).map(|why| report::hindered(why).into())

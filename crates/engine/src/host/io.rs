@@ -40,7 +40,7 @@ impl HostEngine {
         }
         let refused = refusal(io.op, limits);
         let large = io.length > *whole_max && cut(limits, io.op, io.offset, io.length) < io.length;
-        let free = volume.holds.is_empty() && volume.gate_ns == 0;
+        let plain = volume.holds.is_empty() && volume.gate_ns == 0 && volume.explain.is_none();
         let given_up = volume.given_up;
         let index = self.slots.take(io, now_ns).ok_or(SubmitError::Full)?;
         if let Some(outcome) = refused {
@@ -51,8 +51,10 @@ impl HostEngine {
             self.flush(index, now_ns);
         } else if large {
             self.split(index, now_ns);
-        } else if free || !self.is_behind(index) {
+        } else if plain {
             self.place(index, io, now_ns);
+        } else if !self.is_behind(index) {
+            self.place_oddly(index, now_ns);
         }
         Ok(())
     }
@@ -95,10 +97,7 @@ impl HostEngine {
         let Some(able) = self.able(index, u64::MAX) else {
             return;
         };
-        let request = self.request(index, now_ns);
-        let volume = usize::from(self.slots.get(index).io.volume);
-        let head = &mut self.volumes[volume].head;
-        match head.select_among(&request, |path| able >> path.0 & 1 == 1) {
+        match self.choose(index, able, now_ns) {
             Some(chosen) => self.put(index, chosen, now_ns),
             None => self.park(index, now_ns),
         }

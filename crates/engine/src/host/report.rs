@@ -1,5 +1,6 @@
 //! One line for people: what, which path, why, what to do.
 use super::path::{Path, Phase, Role};
+use super::types::PathState;
 use crate::limits::NAMESPACES_LISTED_MAX;
 use crate::machine::Closed;
 use alloc::format;
@@ -129,6 +130,17 @@ pub(super) fn in_doubt(path: &Path) -> String {
         "{uri} was lost with acknowledged writes that were never flushed: wait until it is back, \
          or force it; the next flush of its volume will fail then"
     )
+}
+
+/// Why a path that is not live takes no I/O, as far as its state says it.
+pub(super) fn out_of_use(state: PathState) -> &'static str {
+    match state {
+        PathState::Connecting => "it is being connected",
+        PathState::Failed => "failed by hand; restore it",
+        PathState::Lost => "it is lost",
+        PathState::Draining => hindered(Hindrance::Draining),
+        PathState::Live => "it is being opened",
+    }
 }
 
 /// Why a live path takes no I/O.

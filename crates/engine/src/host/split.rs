@@ -56,7 +56,7 @@ pub(super) fn cut(limits: &IoLimits, op: IoOp, offset: u64, length: u32) -> u32 
 
 /// Whether a path with these limits can carry `io` as one command; crossing a boundary is only
 /// slow.
-fn carries(limits: &IoLimits, io: &Io) -> bool {
+pub(super) fn carries(limits: &IoLimits, io: &Io) -> bool {
     io.length <= of_op(limits, io.op).0
 }
 

@@ -49,6 +49,7 @@ impl HostEngine {
         if flush && outcome.is_done() {
             return self.flushed(number, index, now_ns);
         }
+        self.came_true(number, index, outcome, now_ns);
         if self.fails_now(outcome) {
             let path = self.paths[number].index;
             return self.end(index, Outcome::Stopped, path, now_ns);
@@ -118,11 +119,8 @@ impl HostEngine {
         let Some(able) = self.able(index, others) else {
             return;
         };
-        let request = self.request(index, now_ns);
-        let volume = &mut self.volumes[volume];
-        volume.totals.moved_total += 1;
-        let able = able & others;
-        match (volume.head).select_among(&request, |path| able >> path.0 & 1 == 1) {
+        self.volumes[volume].totals.moved_total += 1;
+        match self.choose(index, able & others, now_ns) {
             Some(chosen) => self.put(index, chosen, now_ns),
             None => {
                 self.place_again(index, now_ns);
@@ -366,16 +364,14 @@ impl HostEngine {
     /// Gives an I/O to the path that was busy, or to another if that is gone.
     fn repeat(&mut self, index: u32, now_ns: u64) {
         let slot = self.slots.get(index);
-        let (volume, path) = (usize::from(slot.io.volume), slot.path);
+        let path = slot.path;
         if slot.io.op == IoOp::Flush {
             return self.flush_again(index, path, now_ns);
         }
         let Some(able) = self.able(index, 1 << path.0) else {
             return;
         };
-        let request = self.request(index, now_ns);
-        let head = &mut self.volumes[volume].head;
-        match head.select_among(&request, |it| it == path && able >> it.0 & 1 == 1) {
+        match self.choose(index, able & 1 << path.0, now_ns) {
             Some(chosen) => self.put(index, chosen, now_ns),
             None => {
                 self.place_again(index, now_ns);

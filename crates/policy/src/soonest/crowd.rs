@@ -108,7 +108,13 @@ impl Model {
 
     /// How long an I/O of the usual size would take, if some would wait.
     #[inline]
-    fn usual_ns(&self, kind: Kind, own: u32, elsewhere: u32, now_ns: u64) -> Option<u64> {
+    pub(super) fn usual_ns(
+        &self,
+        kind: Kind,
+        own: u32,
+        elsewhere: u32,
+        now_ns: u64,
+    ) -> Option<u64> {
         let face = &self.faces[kind.direction];
         let wait_ns = face.wait_ns(elsewhere);
         if wait_ns <= SOME * face.each_ns() {

@@ -2,7 +2,7 @@ use super::{Head, Shown};
 use crate::{Conflict, Identity, IoLimits, Namespace, Outcome, Size};
 use alloc::string::String;
 use alloc::vec::Vec;
-use policy::{Ana, Group, Knobs, PathIndex, Policy, Request, Ticket};
+use policy::{Ana, Basis, Explained, Group, Knobs, PathIndex, Policy, Request, Ticket};
 
 const KNOBS: Knobs = Knobs {
     ewma_shift: 3,
@@ -359,7 +359,7 @@ fn t32_a_controller_number_that_a_lost_path_had_may_be_in_use_again() {
 #[test]
 fn t41_a_choice_among_some_is_balanced_and_leaves_the_others_as_they_were() {
     let mut head = head(3, Policy::RoundRobin { bytes: 0 });
-    let only = head.select_among(&request(0), |path| path == PathIndex(2));
+    let only = head.select_among(&request(0), |path| path == PathIndex(2), None);
     assert_eq!(
         (only, head.in_flight(PathIndex(2))),
         (Some(PathIndex(2)), 1)
@@ -372,7 +372,7 @@ fn t41_a_choice_among_some_is_balanced_and_leaves_the_others_as_they_were() {
         0,
         Ticket::default(),
     );
-    assert_eq!(head.select_among(&request(0), |_| false), None);
+    assert_eq!(head.select_among(&request(0), |_| false, None), None);
     assert_eq!(usable(&mut head), [0, 1, 2]);
     assert_eq!(head.in_flight(PathIndex(2)), 0);
 }
@@ -445,8 +445,12 @@ fn a_late_look_teaches_soonest_no_distance() {
             let now_ns = 1_000_000 * (n + 1);
             head.complete(path, Group::Read, Outcome::Done, latency_ns, now_ns, ticket);
         }
-        let forecast = head.forecast(&request(9), PathIndex(0)).unwrap();
-        forecast.base_ns
+        let mut why = Explained::new();
+        head.select_among(&request(9), |_| true, Some(&mut why));
+        match why.looks()[0].basis {
+            Basis::Forecast(forecast) => forecast.base_ns,
+            other => panic!("{other:?}"),
+        }
     };
     assert_eq!(base_ns(800_000), 100_000);
     assert!(base_ns(0) > 150_000, "{}", base_ns(0));

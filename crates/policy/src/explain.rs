@@ -1,0 +1,376 @@
+//! Why an I/O went where it went: what the policy in force saw of each path, and what decided.
+//!
+//! [`Selector::select_explained`](crate::Selector::select_explained) chooses as `select` does and
+//! writes down what it chose by. It is for few I/Os among many: it looks at every path twice.
+//!
+//! # Contract
+//! It changes nothing that `select` would not. What is written down was true before the I/O was
+//! counted. The caller owns the memory, so that nothing is allocated.
+
+use crate::Selector;
+use crate::limits::PATHS_MAX;
+use crate::types::{Forecast, PathIndex, PathView, Policy, Request};
+use crate::weighted_latency::cell;
+
+/// How one I/O was given a path.
+#[derive(Clone, Copy, Debug)]
+pub struct Explained {
+    /// In force at that moment.
+    pub policy: Policy,
+    /// What came of it.
+    pub chosen: Option<PathIndex>,
+    /// Why that one.
+    pub why: Why,
+    count: usize,
+    looks: [Look; PATHS_MAX],
+}
+
+/// One path, as the policy saw it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Look {
+    /// It may be chosen.
+    pub usable: bool,
+    /// Usable, but this policy takes it only where no optimized one is.
+    pub stands_by: bool,
+    /// This core's I/Os in flight on it.
+    pub in_flight: u32,
+    /// Those of other cores, as the policy reckons them.
+    pub elsewhere: u32,
+    /// What it goes by.
+    pub basis: Basis,
+}
+
+/// What a policy goes by, of one path and I/O.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Basis {
+    /// Nothing: `soonest` knows nothing of it yet.
+    Unknown,
+    /// `numa`: how far it is.
+    Distance(u32),
+    /// `round-robin`: how many steps round the circle, 0 being next, and how many bytes it is
+    /// handed before the next one's turn (0: one I/O).
+    Turn {
+        /// Steps.
+        steps: u32,
+        /// Bytes.
+        left: u64,
+    },
+    /// `queue-depth`: what is in flight, and nothing else.
+    Depth,
+    /// `weighted-latency`, for I/Os of this group and size.
+    Credit {
+        /// 1…64; 0 = not measured.
+        weight: u32,
+        /// I/Os left in this cycle.
+        credit: u32,
+        /// Smoothed latency that this core measured; 0 = none.
+        smoothed_ns: u64,
+    },
+    /// `soonest`: what the I/O would take there.
+    Forecast(Forecast),
+    /// `soonest`, while every path is full.
+    Crowd {
+        /// What the I/O would take there.
+        forecast: Forecast,
+        /// What one of the usual size would take: this is compared. ns.
+        usual_ns: u64,
+    },
+    /// `pid`: which one it is among those that may be chosen, of how many, and which of them this
+    /// reader takes; all from 0.
+    Reader {
+        /// This path; `None`: it is not among them.
+        number: Option<u32>,
+        /// How many.
+        of: u32,
+        /// The reader's.
+        wanted: u32,
+    },
+    /// `devid`: whether it is the one.
+    Named(bool),
+    /// `latency`: the smoothed latency of I/Os of this group; `None`: there were none lately.
+    Recent(Option<u64>),
+    /// `service-time`.
+    Bytes {
+        /// In flight there, with this I/O.
+        bytes: u64,
+        /// Relative throughput.
+        throughput: u8,
+    },
+    /// `historical-service-time`.
+    Served {
+        /// What one I/O takes of its time; `None`: nothing is known.
+        service_ns: Option<u64>,
+        /// When this I/O would have been served; `None`: it has to be tried, or is being tried.
+        estimate_ns: Option<u64>,
+    },
+}
+
+/// Why the chosen path was chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Why {
+    /// No path was usable.
+    NoneUsable,
+    /// It was the only one that the policy might choose.
+    Only,
+    /// It had the least of what the policy compares.
+    Least,
+    /// Others had as little; it came first, or it was its turn.
+    Tie,
+    /// Its cost was about the least, and of those it had the fewest I/Os in flight.
+    Fewest,
+    /// All paths are full, and there an I/O of the usual size would wait least.
+    Even,
+    /// Nothing is known of it yet, or nothing any more.
+    Untried,
+    /// Another was cheaper; but this one had to be looked at again, and that was not too dear.
+    Explored,
+    /// It was its turn.
+    Turn,
+    /// It was next in the circle and could pay.
+    Credit,
+    /// The reader's own.
+    Reader,
+    /// The user named it.
+    Named,
+    /// The one that the user named was not usable.
+    Instead,
+}
+
+impl Why {
+    /// The word for programs.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::NoneUsable => "none-usable",
+            Self::Only => "only",
+            Self::Least => "least",
+            Self::Tie => "tie",
+            Self::Fewest => "fewest-in-flight",
+            Self::Even => "even",
+            Self::Untried => "untried",
+            Self::Explored => "explored",
+            Self::Turn => "turn",
+            Self::Credit => "credit",
+            Self::Reader => "reader",
+            Self::Named => "named",
+            Self::Instead => "instead",
+        }
+    }
+}
+
+impl Look {
+    const NEW: Self = Self {
+        usable: false,
+        stands_by: false,
+        in_flight: 0,
+        elsewhere: 0,
+        basis: Basis::Unknown,
+    };
+
+    /// What an I/O was expected to take here, where the policy expects anything; ns.
+    pub fn expected_ns(&self) -> Option<u64> {
+        match self.basis {
+            Basis::Forecast(forecast) | Basis::Crowd { forecast, .. } => Some(forecast.time_ns()),
+            Basis::Credit { smoothed_ns, .. } => Some(smoothed_ns).filter(|&ns| ns > 0),
+            Basis::Recent(mean_ns) => mean_ns,
+            Basis::Served { estimate_ns, .. } => estimate_ns,
+            _ => None,
+        }
+    }
+
+    /// Whether the policy preferred, or took for as good, this path to another by what it compares;
+    /// `None`: it compares nothing.
+    fn is_as_good_as(&self, other: &Self) -> Option<bool> {
+        let count = |it: &Self| u64::from(it.in_flight) + u64::from(it.elsewhere);
+        // What is not known is tried first, by one I/O.
+        let known = |it: &Self, ns: Option<u64>| match (ns, it.in_flight) {
+            (Some(ns), _) => ns.saturating_add(1),
+            (None, 0) => 0,
+            (None, _) => u64::MAX,
+        };
+        Some(match (self.basis, other.basis) {
+            (Basis::Distance(mine), Basis::Distance(its)) => mine <= its,
+            (Basis::Depth, Basis::Depth) => count(self) <= count(other),
+            (Basis::Recent(mine), Basis::Recent(its)) => known(self, mine) <= known(other, its),
+            (
+                Basis::Served { estimate_ns, .. },
+                Basis::Served {
+                    estimate_ns: its, ..
+                },
+            ) => known(self, estimate_ns) <= known(other, its),
+            (
+                Basis::Bytes { bytes, throughput },
+                Basis::Bytes {
+                    bytes: its_bytes,
+                    throughput: its,
+                },
+            ) => match (throughput, its) {
+                (0, 0) => bytes <= its_bytes,
+                _ => {
+                    u128::from(bytes) * u128::from(its)
+                        <= u128::from(its_bytes) * u128::from(throughput)
+                }
+            },
+            _ => return None,
+        })
+    }
+}
+
+impl Default for Explained {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Explained {
+    /// Room for an explanation.
+    pub const fn new() -> Self {
+        Self {
+            policy: Policy::Numa,
+            chosen: None,
+            why: Why::NoneUsable,
+            count: 0,
+            looks: [Look::NEW; PATHS_MAX],
+        }
+    }
+
+    /// The paths, by index.
+    pub fn looks(&self) -> &[Look] {
+        &self.looks[..self.count]
+    }
+
+    /// The path that was chosen.
+    pub fn look(&self) -> Option<&Look> {
+        self.looks().get(usize::from(self.chosen?.0))
+    }
+
+    /// Writes down how all paths are, before anything is chosen. Of `soonest` what it goes by
+    /// follows later.
+    pub(crate) fn begin(&mut self, selector: &Selector, request: &Request, paths: &[PathView]) {
+        self.policy = selector.policy();
+        self.count = paths.len();
+        let ranks = !matches!(self.policy, Policy::WeightedLatency(_) | Policy::Soonest);
+        let optimized = ranks && paths.iter().any(PathView::optimized);
+        for (path, view) in paths.iter().enumerate() {
+            self.looks[path] = Look {
+                usable: view.usable(),
+                stands_by: optimized && view.usable() && !view.optimized(),
+                in_flight: selector.in_flight[path],
+                elsewhere: view.in_flight_elsewhere,
+                basis: Basis::Unknown,
+            };
+        }
+        for path in 0..paths.len() {
+            self.looks[path].basis = self.basis(selector, request, path, &paths[path]);
+        }
+    }
+
+    /// What the policy goes by, of one path.
+    fn basis(&self, it: &Selector, request: &Request, path: usize, view: &PathView) -> Basis {
+        let own = it.in_flight[path];
+        match self.policy {
+            Policy::Numa => Basis::Distance(view.distance),
+            Policy::RoundRobin { bytes } => {
+                let (start, left) = it.round_robin.stand(bytes, self.count);
+                let steps = (path + self.count - start) % self.count;
+                let left = if steps == 0 { left } else { bytes };
+                Basis::Turn {
+                    steps: steps as u32,
+                    left,
+                }
+            }
+            Policy::QueueDepth => Basis::Depth,
+            Policy::WeightedLatency(over) => {
+                let cell = cell(over.buckets, request.group, request.length);
+                let measure = &it.weighted.measures[cell][path];
+                Basis::Credit {
+                    weight: measure.weight.into(),
+                    credit: measure.credit.into(),
+                    smoothed_ns: measure.smoothed_ns.into(),
+                }
+            }
+            Policy::Soonest => Basis::Unknown,
+            Policy::Pid => self.reader(request.source, path),
+            Policy::Devid(named) => Basis::Named(usize::from(named.0) == path),
+            Policy::Latency => Basis::Recent(it.latency.recent_ns(request, path)),
+            Policy::ServiceTime => Basis::Bytes {
+                bytes: it.service_time.bytes(path, view, request.length),
+                throughput: view.throughput,
+            },
+            Policy::HistoricalServiceTime => {
+                let count = self.candidates().count() as u64;
+                it.historical.basis(request.now_ns, path, own, count)
+            }
+        }
+    }
+
+    fn reader(&self, source: u64, path: usize) -> Basis {
+        let of = self.candidates().count() as u32;
+        let number = self.candidates().position(|it| it == path);
+        Basis::Reader {
+            number: number.map(|number| number as u32),
+            of,
+            wanted: source.checked_rem(of.into()).unwrap_or(0) as u32,
+        }
+    }
+
+    /// The paths that may be chosen.
+    fn candidates(&self) -> impl Iterator<Item = usize> {
+        let all = self.looks().iter().enumerate();
+        let those = all.filter(|(_, look)| look.usable && !look.stands_by);
+        those.map(|(path, _)| path)
+    }
+
+    /// What `soonest` goes by on one path.
+    pub(crate) fn expect(&mut self, path: usize, elsewhere: u32, basis: Basis) {
+        let look = &mut self.looks[path];
+        (look.elsewhere, look.basis) = (elsewhere, basis);
+    }
+
+    /// A path was chosen; `by`: what the policy says of it itself.
+    pub(crate) fn end(&mut self, chosen: Option<PathIndex>, by: Option<Why>) {
+        self.chosen = chosen;
+        self.why = match chosen {
+            None => Why::NoneUsable,
+            Some(path) => self.reason(usize::from(path.0), by),
+        };
+    }
+
+    fn reason(&self, chosen: usize, by: Option<Why>) -> Why {
+        let look = &self.looks[chosen];
+        match look.basis {
+            Basis::Named(true) => return Why::Named,
+            Basis::Named(false) => return Why::Instead,
+            _ if self.candidates().count() == 1 => return Why::Only,
+            _ => {}
+        }
+        match (by, look.basis) {
+            (Some(why), _) => why,
+            (_, Basis::Turn { .. }) => Why::Turn,
+            (_, Basis::Reader { .. }) => Why::Reader,
+            (_, Basis::Credit { weight: 0, .. } | Basis::Recent(None)) => Why::Untried,
+            (_, Basis::Credit { .. }) => Why::Credit,
+            (
+                _,
+                Basis::Served {
+                    service_ns,
+                    estimate_ns: None,
+                },
+            ) => match service_ns {
+                Some(_) => Why::Explored,
+                None => Why::Untried,
+            },
+            _ => self.least(chosen),
+        }
+    }
+
+    /// Whether others had as little as the one that was chosen.
+    fn least(&self, chosen: usize) -> Why {
+        let look = &self.looks[chosen];
+        let mut others = self.candidates().filter(|&path| path != chosen);
+        let ties = |path: usize| self.looks[path].is_as_good_as(look) == Some(true);
+        match others.any(ties) {
+            true => Why::Tie,
+            false => Why::Least,
+        }
+    }
+}

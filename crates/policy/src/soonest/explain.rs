@@ -1,0 +1,65 @@
+//! Why `soonest` chose as it did.
+
+use super::{First, Soonest};
+use crate::explain::{Basis, Explained, Why};
+use crate::limits::PATHS_MAX;
+use crate::types::{PathView, Request};
+
+impl Soonest {
+    /// As [`Soonest::choose`], and writes down what it compared; and what decided.
+    pub(crate) fn choose_explained(
+        &mut self,
+        request: &Request,
+        paths: &[PathView],
+        in_flight: &[u32; PATHS_MAX],
+        out: &mut Explained,
+    ) -> (Option<usize>, Option<Why>) {
+        let first = self.first(request, paths, in_flight);
+        let reason = self.compare(&first, request.now_ns, paths, in_flight, out);
+        let chosen = self.settle(first, request.now_ns, paths, in_flight);
+        let why = chosen.map(|path| match self.models[path].is_seen() {
+            false => Why::Untried,
+            true if first.best != Some(path) => Why::Explored,
+            true => reason,
+        });
+        (chosen, why)
+    }
+
+    /// Writes down what is compared, and says why the best is the best.
+    fn compare(
+        &self,
+        first: &First,
+        now_ns: u64,
+        paths: &[PathView],
+        in_flight: &[u32; PATHS_MAX],
+        out: &mut Explained,
+    ) -> Why {
+        let (mut least_ns, mut best_ns) = (u64::MAX, u64::MAX);
+        for (path, view) in paths.iter().enumerate() {
+            let (model, own) = (&self.models[path], in_flight[path]);
+            let elsewhere = self.others.now(path, view, own);
+            if !model.is_seen() {
+                out.expect(path, elsewhere, Basis::Unknown);
+                continue;
+            }
+            let forecast = model.forecast(self.kind, own, elsewhere, now_ns);
+            let usual_ns = model.usual_ns(self.kind, own, elsewhere, now_ns);
+            let basis = match usual_ns.filter(|_| first.is_even) {
+                Some(usual_ns) => Basis::Crowd { forecast, usual_ns },
+                None => Basis::Forecast(forecast),
+            };
+            out.expect(path, elsewhere, basis);
+            if view.usable() {
+                least_ns = least_ns.min(forecast.cost_ns);
+            }
+            if first.best == Some(path) {
+                best_ns = forecast.cost_ns;
+            }
+        }
+        match first.is_even {
+            true => Why::Even,
+            false if best_ns > least_ns => Why::Fewest,
+            false => Why::Least,
+        }
+    }
+}
