@@ -47,12 +47,11 @@ pub enum Basis {
     Unknown,
     /// `numa`: how far it is.
     Distance(u32),
-    /// `round-robin`: how many steps round the circle, 0 being next, and how many bytes it is
-    /// handed before the next one's turn (0: one I/O).
+    /// `round-robin`.
     Turn {
-        /// Steps.
-        steps: u32,
-        /// Bytes.
+        /// How many that may be chosen come before it; `None`: it may not be chosen itself.
+        before: Option<u32>,
+        /// Bytes it is handed before the next one's turn; 0: one I/O.
         left: u64,
     },
     /// `queue-depth`: what is in flight, and nothing else.
@@ -271,11 +270,12 @@ impl Explained {
             Policy::Numa => Basis::Distance(view.distance),
             Policy::RoundRobin { bytes } => {
                 let (start, left) = it.round_robin.stand(bytes, self.count);
-                let steps = (path + self.count - start) % self.count;
-                let left = if steps == 0 { left } else { bytes };
+                let steps = |path: usize| (path + self.count - start) % self.count;
+                let may = self.candidates().any(|it| it == path);
+                let before = self.candidates().filter(|&it| steps(it) < steps(path));
                 Basis::Turn {
-                    steps: steps as u32,
-                    left,
+                    before: may.then(|| before.count() as u32),
+                    left: if path == start { left } else { bytes },
                 }
             }
             Policy::QueueDepth => Basis::Depth,

@@ -1,5 +1,6 @@
 //! The verbs that ask a running engine.
 use super::address::NbdAddress;
+use super::explain::ExplainArgs;
 use crate::cli::{Exit, Usage};
 use crate::control::access::{Mode, Name};
 use crate::control::limits::ANSWER_WAIT;
@@ -29,6 +30,9 @@ pub enum EngineVerb {
     ListSubsys(Common),
     /// Show what volumes, paths and exports do
     Stat(StatArgs),
+    /// Show why the next I/Os of a volume go where they go: what its policy sees of each path, what
+    /// it takes and why, and what comes true
+    Explain(ExplainArgs),
     /// Show or set the policy of a volume
     Policy {
         #[command(subcommand)]
@@ -71,7 +75,7 @@ pub struct Common {
     socket: Option<PathBuf>,
     /// How to show the result
     #[arg(short, long, value_enum, default_value_t)]
-    output: Format,
+    pub(super) output: Format,
 }
 
 /// Options of `stat`.
@@ -227,6 +231,7 @@ pub fn ask(verb: &EngineVerb) -> anyhow::Result<()> {
         EngineVerb::List(common) => common.show("list", json!({}), list),
         EngineVerb::ListSubsys(common) => common.show("list-subsys", json!({}), list_subsys),
         EngineVerb::Stat(args) => stat(args),
+        EngineVerb::Explain(args) => super::explain::ask(args),
         EngineVerb::Policy { verb } => policy(verb),
         EngineVerb::Knob { verb } => knob(verb),
         EngineVerb::Path { verb } => path(verb),
@@ -247,7 +252,12 @@ impl Common {
         self.call_within(method, params, ANSWER_WAIT)
     }
 
-    fn call_within(&self, method: &str, params: Value, wait: Duration) -> anyhow::Result<Value> {
+    pub(super) fn call_within(
+        &self,
+        method: &str,
+        params: Value,
+        wait: Duration,
+    ) -> anyhow::Result<Value> {
         let mut stream = socket::connect(socket::RUN, self.socket.as_deref())?;
         rpc::call(&mut stream, method, params, wait)
     }
@@ -262,7 +272,7 @@ impl Common {
         self.print(&value, show)
     }
 
-    fn print(
+    pub(super) fn print(
         &self,
         value: &Value,
         show: impl FnOnce(&mut String, &Value) -> std::fmt::Result,

@@ -1,6 +1,6 @@
 //! From a configuration to running cores, and speaking to all of them.
 use super::config::{Config, Volume};
-use super::machine::{CoreReport, RunControl, RunEvent, RunMachine};
+use super::machine::{CoreReport, Explain, RunControl, RunEvent, RunMachine};
 use crate::cli::Usage;
 use crate::load::board::{Board, node_of};
 use crate::load::host::{Resources, VolumePlan};
@@ -181,6 +181,13 @@ impl Senders {
     /// Another policy or knobs for a volume, on all cores.
     pub fn set_policy(&self, volume: u16, policy: Policy, knobs: Knobs) {
         self.all(|| ExportControl::Host(HostControl::Policy(volume, policy, knobs)));
+    }
+
+    /// Asks why I/Os of a volume go where they go; `None`: enough.
+    pub fn explain(&self, volume: u16, asker: Option<Explain>) {
+        for core in &self.0 {
+            core.send(RunControl::Explain(volume, asker.clone()));
+        }
     }
 
     /// How all are doing.

@@ -3,12 +3,13 @@
 //! # Contract
 //! Core 0 passes what its engine learnt of the paths on to the other cores. A question is answered
 //! between two turns; whoever asked may have gone away meanwhile.
+use super::explain::Told;
 use crate::load::board::Board;
 use engine::Machine;
 use engine::export::{ExportControl, ExportCounters, ExportEngine, ExportEvent};
 use engine::host::{
     Changed, HoldStats, HostControl, HostEvent, PathCounters, PathKind, PathNews, PathState,
-    VolumeInfo,
+    VolumeInfo, Wanted,
 };
 use engine::machine::Memory;
 use policy::{Group, PathIndex, PathStats};
@@ -21,7 +22,12 @@ pub enum RunControl {
     Export(ExportControl),
     /// How are you?
     Report(SyncSender<CoreReport>),
+    /// Why do I/Os of this volume go where they go? `None`: enough.
+    Explain(u16, Option<Explain>),
 }
+
+/// Which I/Os are asked about, and whom to tell.
+pub type Explain = (Wanted, SyncSender<Told>);
 
 /// What a core tells the control thread.
 #[derive(Debug)]
@@ -90,6 +96,8 @@ pub struct RunMachine {
     peers: Vec<runtime::Sender<RunControl>>,
     events: Farewell,
     board: Arc<Board>,
+    /// Who asks about which volume.
+    askers: Vec<(u16, SyncSender<Told>)>,
 }
 
 /// Says [`RunEvent::Gone`] when its machine is dropped.
@@ -116,6 +124,7 @@ impl RunMachine {
             peers,
             events: Farewell(events),
             board,
+            askers: Vec::new(),
         }
     }
 
@@ -183,6 +192,32 @@ impl RunMachine {
         }
     }
 
+    /// Somebody begins or ends to ask about a volume.
+    fn asked(&mut self, volume: u16, asker: Option<Explain>, now_ns: u64) {
+        let core = self.core;
+        let host = self.engine.host_mut();
+        let before = self.askers.iter().position(|(of, _)| *of == volume);
+        if let Some((_, to)) = before.map(|at| self.askers.swap_remove(at)) {
+            for sample in host.explain_no_more(volume) {
+                let _ = to.try_send((core, sample));
+            }
+        }
+        if let Some((wanted, to)) = asker
+            && host.explain(volume, wanted, now_ns)
+        {
+            self.askers.push((volume, to));
+        }
+    }
+
+    /// Tells those who ask what has ended; what finds no room is lost.
+    fn explain(&mut self) {
+        for (volume, to) in &self.askers {
+            while let Some(sample) = self.engine.host_mut().explained(*volume) {
+                let _ = to.try_send((self.core, sample));
+            }
+        }
+    }
+
     fn report(&self, now_ns: u64) -> CoreReport {
         let host = self.engine.host();
         let path = |volume: u16, path: PathIndex| PathReport {
@@ -218,6 +253,9 @@ impl Machine for RunMachine {
         self.engine.turn(memory, now_ns);
         self.board.show(self.core, self.engine.host_mut());
         self.drain();
+        if !self.askers.is_empty() {
+            self.explain();
+        }
     }
 
     fn handle_control(&mut self, message: RunControl, now_ns: u64) {
@@ -226,6 +264,7 @@ impl Machine for RunMachine {
             RunControl::Report(to) => {
                 let _ = to.try_send(self.report(now_ns));
             }
+            RunControl::Explain(volume, asker) => self.asked(volume, asker, now_ns),
         }
     }
 

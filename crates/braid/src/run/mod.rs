@@ -5,7 +5,7 @@
 //! * [`choices`]: what survives a restart; [`marks`]: what survives a death; [`state`]: their files
 //! * [`service`]: what can be asked of it; [`report`]: the answers; [`reload`]: another
 //!   configuration
-//! * [`client`]: the verbs that ask; [`stat`]: what `stat` shows
+//! * [`client`]: the verbs that ask; [`stat`]: what `stat` shows; [`explain`]: why a path
 //!
 //! * [`volumes`]: which volumes there are; [`turnover`]: they come and go while it runs, as do
 //!   [`paths`], [`exports`], and what paths lead to: [`ends`]
@@ -18,6 +18,7 @@ mod client;
 mod config;
 mod cores;
 mod ends;
+mod explain;
 mod exports;
 mod machine;
 mod marks;

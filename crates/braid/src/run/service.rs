@@ -1,6 +1,7 @@
 //! What can be asked of a running engine: the methods behind its control socket.
 //!
-//! `list {}` · `list-subsys {}` · `stat {}` · `check {"volume": "v0"}` ·
+//! `list {}` · `list-subsys {}` · `stat {}` · `check {"volume": "v0"}` · `explain {…}`, see
+//! `explain` ·
 //! `policy {"volume": "v0", "policy": "numa"}` · `knob {"volume": "v0", "name": …, "value": …}` ·
 //! `export.… {…}`, see `exports` · `path.… {…}`, see `paths` · `reload {"force": false}`
 //!
@@ -12,6 +13,7 @@ use super::choices::Choices;
 use super::config::{Config, Export, PathKeys, Volume};
 use super::cores::Senders;
 use super::ends::Ends;
+use super::explain::Asked;
 use super::machine::RunControl;
 use super::marks::Marks;
 use super::paths::Changes;
@@ -44,6 +46,8 @@ pub struct Service {
     pub file: PathBuf,
     /// Where paths lead.
     pub ends: Ends,
+    /// Volumes that somebody asks about.
+    pub asked: Asked,
     marks: Mutex<Marks>,
     state: Mutex<State>,
     /// A volume or the clients of an export are gone.
@@ -172,6 +176,7 @@ impl Service {
             senders,
             changes: Changes::default(),
             ends,
+            asked: Asked::default(),
             file,
             marks: Mutex::new(marks),
             state: Mutex::new(state),
@@ -438,6 +443,7 @@ impl Methods for Service {
                 let params: VolumeParams = parse(params)?;
                 self.report()?.check(params.volume.as_deref())
             }
+            "explain" => self.explain(&parse(params)?),
             "policy" => self.policy(parse(params)?),
             "knob" => self.knob(parse(params)?),
             "export.add" => self.export_add(parse(params)?),

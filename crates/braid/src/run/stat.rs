@@ -220,8 +220,20 @@ fn some(count: u64, what: &str) -> String {
 
 /// Words in lines of [`COLUMNS`], indented behind the first.
 fn paragraph(text: &mut String, lead: &str, words: &str) -> Result {
-    let mut line = format!("     {lead}");
-    let indent = line.len();
+    paragraph_at(text, &format!("     {lead}"), words)
+}
+
+/// The same without an indent of its own; a line break in `lead` comes first.
+pub(super) fn paragraph_at(text: &mut String, lead: &str, words: &str) -> Result {
+    let lead = match lead.strip_prefix('\n') {
+        Some(lead) => {
+            writeln!(text)?;
+            lead
+        }
+        None => lead,
+    };
+    let mut line = lead.to_owned();
+    let indent = line.chars().count();
     for word in words.split(' ') {
         let used = line.chars().count();
         if used > indent && used + 1 + word.chars().count() > COLUMNS {

@@ -201,7 +201,7 @@ fn number(policy: Policy, look: &Look) -> Option<u64> {
     match look.basis {
         Basis::Distance(distance) => Some(distance.into()),
         Basis::Depth => Some(count),
-        Basis::Turn { steps, .. } => Some(steps.into()),
+        Basis::Turn { before, .. } => before.map(u64::from),
         Basis::Recent(mean_ns) if look.in_flight == 0 => Some(mean_ns.map_or(0, |ns| ns + 1)),
         Basis::Recent(mean_ns) => Some(mean_ns.map_or(1 << 40, |ns| ns + 1)),
         Basis::Served {

@@ -1,0 +1,321 @@
+//! `explain`: why I/Os went where they went, asked of all cores and told in JSON.
+//!
+//! # Contract
+//! Asks about one volume for a bounded time, then no core writes anything down any more. One call
+//! at a time for each volume; the calls of others are answered meanwhile.
+//!
+//! # Limits
+//! [`COUNT_MAX`] I/Os in an answer, [`ATTEMPTS_MAX`] with their further attempts: what 64 paths say
+//! of each then fits a control message.
+mod show;
+
+pub use show::{ExplainArgs, ask};
+
+use super::service::Service;
+use crate::control::rpc::Failure;
+use engine::host::{IoOp, Obstacle, Sample, Wanted};
+use policy::{Basis, Forecast, Look};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use volume::Outcome;
+
+/// Most I/Os of one call.
+const COUNT_MAX: u32 = 24;
+/// Most attempts in one answer.
+const ATTEMPTS_MAX: usize = 32;
+/// Longest wait for them.
+const WAIT_NS_MAX: u64 = 60_000_000_000;
+/// What cores have said and nobody has looked at: no core waits for room.
+const TOLD_MAX: usize = 64;
+/// How long a core may take to hear that it is over.
+const END_WAIT: Duration = Duration::from_secs(5);
+
+/// What cores say: which core, and what it wrote down.
+pub type Told = (u16, Sample);
+
+/// Volumes that somebody asks about.
+#[derive(Default)]
+pub struct Asked(Mutex<BTreeSet<u16>>);
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Params {
+    volume: String,
+    count: u32,
+    wait_ns: u64,
+    #[serde(default = "yes")]
+    reads: bool,
+    #[serde(default = "yes")]
+    writes: bool,
+    #[serde(default)]
+    bytes_min: u32,
+}
+
+fn yes() -> bool {
+    true
+}
+
+impl Params {
+    fn wanted(&self) -> Result<Wanted, Failure> {
+        let rules = [
+            (
+                (1..=COUNT_MAX).contains(&self.count),
+                format!("count must be 1…{COUNT_MAX}"),
+            ),
+            (
+                (1..=WAIT_NS_MAX).contains(&self.wait_ns),
+                format!("wait_ns must be 1…{WAIT_NS_MAX}"),
+            ),
+            (
+                self.reads || self.writes,
+                "reads or writes must be true".into(),
+            ),
+        ];
+        match rules.into_iter().find(|(holds, _)| !holds) {
+            Some((_, why)) => Err(Failure::params(why)),
+            None => Ok(Wanted {
+                count: self.count,
+                reads: self.reads,
+                writes: self.writes,
+                length_min: self.bytes_min,
+            }),
+        }
+    }
+}
+
+/// One volume is asked about for as long as this lives.
+struct Asking<'a> {
+    asked: &'a Asked,
+    volume: u16,
+}
+
+impl<'a> Asking<'a> {
+    /// `None`: somebody else asks.
+    fn begin(asked: &'a Asked, volume: u16) -> Option<Self> {
+        let mut all = asked.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // Not `then_some`: what is dropped there would take the lock again.
+        all.insert(volume).then(|| Self { asked, volume })
+    }
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        let all = self.asked.0.lock();
+        all.unwrap_or_else(PoisonError::into_inner)
+            .remove(&self.volume);
+    }
+}
+
+impl Service {
+    /// Why the next I/Os of a volume went where they went.
+    ///
+    /// # Errors
+    /// There is no such volume, or it was removed meanwhile; somebody else asks about it; what is
+    /// asked for can't be.
+    pub fn explain(&self, params: &Params) -> Result<Value, Failure> {
+        let wanted = params.wanted()?;
+        let (volume, before) = self.volume_paths(&params.volume)?;
+        let Some(_asking) = Asking::begin(&self.asked, volume) else {
+            return Err(Failure::refused(format!(
+                "{}: somebody else is being told why its I/O goes where it goes; try again",
+                params.volume
+            )));
+        };
+        let begun = Instant::now();
+        let (to, told) = mpsc::sync_channel(TOLD_MAX);
+        self.senders.explain(volume, Some((wanted, to)));
+        let deadline = begun + Duration::from_nanos(params.wait_ns);
+        let mut samples = collect(&told, params.count, deadline);
+        let waited = begun.elapsed();
+        self.senders.explain(volume, None);
+        samples.extend(std::iter::from_fn(|| told.recv_timeout(END_WAIT).ok()));
+        let samples = first(samples, params.count);
+        let (now, after) = self.volume_paths(&params.volume)?;
+        if now != volume {
+            let text = format!("{}: it was removed meanwhile", params.volume);
+            return Err(Failure::refused(text));
+        }
+        let ios: Vec<_> = samples.iter().map(|told| attempt(told, &after)).collect();
+        // What has another number now, or had, would be taken for another path.
+        let same = |(path, uri): &(&u8, &String)| before.get(*path) == Some(*uri);
+        let paths = after.iter().filter(same);
+        let paths = paths.map(|(path, uri)| json!({"path": path, "uri": uri}));
+        Ok(json!({
+            "volume": params.volume,
+            "policy": self.state().volumes[volume].policy.to_string(),
+            "wanted": params.count,
+            "waited_ns": waited.as_nanos() as u64,
+            "paths": paths.collect::<Vec<_>>(),
+            "ios": ios,
+        }))
+    }
+
+    /// Number of a volume, and the URIs of its paths by their numbers.
+    fn volume_paths(&self, name: &str) -> Result<(u16, BTreeMap<u8, String>), Failure> {
+        let state = self.state();
+        let volume = state.volumes.number(name)?;
+        let running = &state.volumes[volume];
+        let uris = running.of.paths.iter().map(|keys| keys.uri.to_string());
+        let paths = running.places.iter().copied().zip(uris).collect();
+        Ok((volume, paths))
+    }
+}
+
+/// An I/O's first attempt.
+fn is_first((_, sample): &Told) -> bool {
+    sample.hops == 0 && sample.retries == 0
+}
+
+/// Until so many I/Os have ended for good, or the time is over.
+fn collect(told: &Receiver<Told>, count: u32, deadline: Instant) -> Vec<Told> {
+    let goes_on =
+        |outcome: Outcome| outcome.is_path_error() || matches!(outcome, Outcome::Busy { .. });
+    let is_final = |(_, sample): &Told| sample.came.is_some_and(|came| !goes_on(came.outcome));
+    let mut samples: Vec<Told> = Vec::new();
+    let mut ended = 0;
+    while ended < count && samples.len() < ATTEMPTS_MAX {
+        let left = deadline.saturating_duration_since(Instant::now());
+        match told.recv_timeout(left) {
+            Ok(sample) => {
+                ended += u32::from(is_final(&sample));
+                samples.push(sample);
+            }
+            Err(RecvTimeoutError::Timeout) => break,
+            Err(RecvTimeoutError::Disconnected) => break, // no core has it
+        }
+    }
+    samples
+}
+
+/// In order of time, so many I/Os with their further attempts.
+fn first(mut samples: Vec<Told>, count: u32) -> Vec<Told> {
+    samples.sort_by_key(|(_, sample)| sample.at_ns);
+    let mut firsts = 0;
+    samples.retain(|told| {
+        firsts += u32::from(is_first(told));
+        firsts <= count
+    });
+    samples.truncate(ATTEMPTS_MAX);
+    samples
+}
+
+fn attempt((core, sample): &Told, paths: &BTreeMap<u8, String>) -> Value {
+    let choice = &sample.choice;
+    let expected_ns = choice.look().and_then(Look::expected_ns);
+    let latency_ns = sample.came.map(|came| came.latency_ns);
+    let error_ns = latency_ns.zip(expected_ns);
+    let error_ns = error_ns.map(|(latency_ns, expected_ns)| latency_ns as i64 - expected_ns as i64);
+    let looks = (0_u8..).zip(choice.looks().iter().zip(&sample.obstacles));
+    let there = looks.filter(|(path, _)| paths.contains_key(path));
+    let looks = there.map(|(path, (look, obstacle))| path_in_json(path, look, *obstacle));
+    let op = match sample.io.op {
+        IoOp::Read => "read",
+        IoOp::Write { fua: false } => "write",
+        IoOp::Write { fua: true } => "write-fua",
+        IoOp::Flush => "flush",
+        IoOp::WriteZeroes => "write-zeroes",
+        IoOp::Deallocate => "deallocate",
+    };
+    json!({
+        "at_ns": sample.at_ns,
+        "core": core,
+        "op": op,
+        "offset": sample.io.offset,
+        "bytes": sample.io.length,
+        "piece": sample.piece,
+        "moves": sample.hops,
+        "repetitions": sample.retries,
+        "waited_ns": sample.waited_ns,
+        "policy": choice.policy.to_string(),
+        "paths": looks.collect::<Vec<_>>(),
+        "chosen": choice.chosen.map(|path| path.0),
+        "why": choice.why.name(),
+        "outcome": sample.came.map(|came| came.outcome.to_string()),
+        "latency_ns": latency_ns,
+        "queued_ns": sample.came.map(|came| came.queued_ns),
+        "expected_ns": expected_ns,
+        "error_ns": error_ns,
+    })
+}
+
+fn path_in_json(path: u8, look: &Look, obstacle: Option<Obstacle>) -> Value {
+    let mut facts = Map::new();
+    let mut add = |key: &str, value: Value| facts.insert(key.to_owned(), value);
+    add("path", path.into());
+    add("usable", look.usable.into());
+    add("why_not", obstacle.map(Obstacle::in_words).into());
+    add("stands_by", look.stands_by.into());
+    add("in_flight", look.in_flight.into());
+    add("in_flight_elsewhere", look.elsewhere.into());
+    if look.usable {
+        for (key, value) in basis(&look.basis) {
+            add(key, value);
+        }
+    }
+    facts.into()
+}
+
+/// What the policy went by.
+fn basis(basis: &Basis) -> Vec<(&'static str, Value)> {
+    match *basis {
+        Basis::Unknown => vec![("known", false.into())],
+        Basis::Distance(distance) => vec![("distance", distance.into())],
+        Basis::Turn { before, left } => {
+            vec![("before", before.into()), ("bytes_left", left.into())]
+        }
+        Basis::Depth => Vec::new(),
+        Basis::Credit {
+            weight,
+            credit,
+            smoothed_ns,
+        } => vec![
+            ("weight", weight.into()),
+            ("credit", credit.into()),
+            ("smoothed_ns", smoothed_ns.into()),
+        ],
+        Basis::Forecast(forecast) => forecast_in_json(&forecast),
+        Basis::Crowd { forecast, usual_ns } => {
+            let mut facts = forecast_in_json(&forecast);
+            facts.push(("usual_ns", usual_ns.into()));
+            facts
+        }
+        Basis::Reader { number, of, wanted } => vec![
+            ("number", number.into()),
+            ("of", of.into()),
+            ("wanted", wanted.into()),
+        ],
+        Basis::Named(named) => vec![("named", named.into())],
+        Basis::Recent(mean_ns) => vec![("recent_ns", mean_ns.into())],
+        Basis::Bytes { bytes, throughput } => vec![
+            ("bytes_in_flight", bytes.into()),
+            ("throughput", throughput.into()),
+        ],
+        Basis::Served {
+            service_ns,
+            estimate_ns,
+        } => vec![
+            ("service_ns", service_ns.into()),
+            ("estimate_ns", estimate_ns.into()),
+        ],
+    }
+}
+
+/// What `soonest` expects.
+fn forecast_in_json(it: &Forecast) -> Vec<(&'static str, Value)> {
+    vec![
+        ("known", true.into()),
+        ("base_ns", it.base_ns.into()),
+        ("wait_ns", it.wait_ns.into()),
+        ("tail_ns", it.tail_ns.into()),
+        ("expected_ns", it.time_ns().into()),
+        ("price_ns", it.price_ns.into()),
+        ("penalty_ns", it.penalty_ns().into()),
+        ("cost_ns", it.cost_ns.into()),
+        ("silent", it.silent.into()),
+        ("failed_lately", it.has_failed().into()),
+    ]
+}
