@@ -291,7 +291,10 @@ fn an_engine_that_cannot_explain_or_answers_nonsense_is_an_error() {
     let directory = tempfile::tempdir().unwrap();
     for (answer, wanted) in [
         (
-            r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32601,"message":"there is no method \"explain\""}}"#,
+            concat!(
+                r#"{"jsonrpc":"2.0","id":1,"error":{"code":-32601,"#,
+                r#""message":"there is no method \"explain\""}}"#
+            ),
             "older version",
         ),
         (r#"{"jsonrpc":"2.0","id":1,"result":7}"#, "explains nothing"),
@@ -313,7 +316,10 @@ fn an_engine_that_cannot_explain_or_answers_nonsense_is_an_error() {
             assert!(said.contains(wanted), "{said}");
         }
     }
-    let strange = r#"{"jsonrpc":"2.0","id":1,"result":{"ios":[{"paths":[{"usable":true}]},{"paths":7,"chosen":-1},7]}}"#;
+    let strange = concat!(
+        r#"{"jsonrpc":"2.0","id":1,"result":{"ios":[{"paths":[{"usable":true}]},"#,
+        r#"{"paths":7,"chosen":-1},7]}}"#
+    );
     let output = ask(
         &odd_engine(directory.path(), strange),
         &["explain", "v0", "-n", "1"],

@@ -49,7 +49,8 @@ impl RoundRobin {
         (start, bytes - if goes_on { self.handed } else { 0 })
     }
 
-    /// As [`Self::choose`] where the path at `start` will not do; apart, to keep the usual way short.
+    /// As [`Self::choose`] where the path at `start` will not do; apart, to keep the usual way
+    /// short.
     #[inline(never)]
     fn search(
         &mut self,
