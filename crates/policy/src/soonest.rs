@@ -23,12 +23,14 @@
 use crate::limits::PATHS_MAX;
 use crate::types::{Completion, Ended, Forecast, Group, PathView, Request, Ticket};
 
+mod afar;
 mod crowd;
 mod explain;
 mod learn;
 mod model;
 mod others;
 
+use afar::Doubt;
 use crowd::Crowd;
 use model::Kind;
 pub(crate) use model::Model;
@@ -59,6 +61,7 @@ pub(crate) struct Soonest {
     look_ns: u64,
     crowd: Crowd,
     calm: [Calm; PATHS_MAX],
+    doubts: [Doubt; PATHS_MAX],
     /// Of the I/O that was asked for last.
     kind: Kind,
     /// Draws which completions teach.
@@ -122,6 +125,7 @@ impl Soonest {
             look_ns: 0,
             crowd: Crowd::NEW,
             calm: [Calm::NEW; PATHS_MAX],
+            doubts: [Doubt::NONE; PATHS_MAX],
             kind: Kind::NONE,
             lot: 0,
             epoch,
@@ -257,15 +261,16 @@ impl Soonest {
             }
             let stale = now_ns.saturating_sub(model.last_ns) > IDLE_NS;
             let promising = model.is_promising() && own == 0;
-            let suspect = model.is_suspect() && own == 0;
-            again |= model.is_promising() || model.is_suspect() || stale;
+            let doubted = self.doubts[path].is_raised() && own < 2;
+            let suspect = (model.is_suspect() && own == 0) || doubted;
+            again |= doubted || model.is_promising() || model.is_suspect() || stale;
             if Some(path) == best || !(promising || stale || suspect) {
                 continue;
             }
             let forecast = model.forecast(kind, own, view.in_flight_elsewhere, now_ns);
             // Far faster than believed when last looked at: the loss will be less as well.
             let time = forecast.time_ns() / if promising { 4 } else { 1 };
-            if (own == 0 || !model.knows(kind))
+            if (own == 0 || doubted || !model.knows(kind))
                 && !forecast.silent
                 && other.is_none_or(|(least, _)| time < least)
             {
@@ -299,7 +304,7 @@ impl Soonest {
         let excess_ns = time_ns.saturating_sub(forecast.time_ns());
         let (model, calm) = (&self.models[path], &mut self.calm[path]);
         let dear = excess_ns > forecast.time_ns() / DEAR;
-        let new = model.is_promising() || model.is_suspect();
+        let new = model.is_promising() || model.is_suspect() || self.doubts[path].is_raised();
         if excess_ns > self.budget_ns || (dear && !new && calm.rests(now_ns)) {
             return best;
         }
@@ -333,7 +338,8 @@ impl Soonest {
         if ticket.epoch != self.epoch {
             return;
         }
-        let model = &mut self.models[usize::from(done.path.0)];
+        let path = usize::from(done.path.0);
+        let (model, doubt) = (&mut self.models[path], &mut self.doubts[path]);
         model.end(ticket, own, done.now_ns);
         if done.ended == Ended::Failed {
             model.shun(done.now_ns);
@@ -343,11 +349,15 @@ impl Soonest {
             // The golden ratio: no rhythm of the I/Os can hide from it.
             self.lot = self.lot.wrapping_add(0x9e37_79b9);
             if model.wants(ticket, done.now_ns, self.lot) {
-                model.learn(ticket, done.latency_ns, done.gap_ns);
+                let expected_ns = model.learn(ticket, done.latency_ns, done.gap_ns);
                 model.learnt_ns = done.now_ns;
+                // What was noticed late surprises for no reason of the path's.
+                if expected_ns > 0 && !ticket.alone && done.gap_ns < done.latency_ns / 4 {
+                    doubt.note(model, done, expected_ns);
+                }
             }
         }
-        if model.is_promising() || model.is_suspect() {
+        if model.is_promising() || model.is_suspect() || doubt.is_raised() {
             self.look_ns = 0;
         }
     }
@@ -370,6 +380,8 @@ impl Soonest {
     /// Forgets what was learnt of one path; its books stay.
     pub(crate) fn reset(&mut self, path: usize) {
         self.models[path].forget();
+        self.doubts[path] = Doubt::NONE;
+        self.calm[path] = Calm::NEW;
         self.look_ns = 0;
     }
 }

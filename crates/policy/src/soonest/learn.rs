@@ -38,9 +38,9 @@ impl Model {
             || now_ns.saturating_sub(self.learnt_ns) > LESSON_NS
     }
 
-    /// A good I/O took this long, or up to `gap_ns` less.
+    /// A good I/O took this long, or up to `gap_ns` less. What it was expected to take; 0: nothing.
     #[inline]
-    pub(super) fn learn(&mut self, ticket: &Ticket, latency_ns: u64, gap_ns: u64) {
+    pub(super) fn learn(&mut self, ticket: &Ticket, latency_ns: u64, gap_ns: u64) -> u64 {
         let kind = Kind::of_ticket(ticket);
         let most = latency_ns.min(LATENCY_NS_MAX) as i64;
         let least = latency_ns.saturating_sub(gap_ns).min(LATENCY_NS_MAX) as i64;
@@ -48,7 +48,8 @@ impl Model {
         if !self.knows(kind) {
             let wait = self.waited_ns(kind, ticket);
             let expected = wait + self.base_ns(kind) as i64;
-            return self.first(kind, wait, expected.clamp(least, most));
+            self.first(kind, wait, expected.clamp(least, most));
+            return 0;
         }
         let index = kind.index();
         let load = self.load_of(ticket);
@@ -85,6 +86,7 @@ impl Model {
         if self.until == 0 {
             self.renew();
         }
+        usual as u64
     }
 
     /// What an I/O has waited, by what was in flight.
@@ -166,7 +168,7 @@ impl Model {
 
     /// The path has become another: all that is known of its emptiness moves at once.
     #[cold]
-    fn jump(&mut self, by: i64) {
+    pub(super) fn jump(&mut self, by: i64) {
         for (index, base) in self.base_ns.iter_mut().enumerate() {
             if self.seen >> index & 1 == 1 {
                 let old = i64::from(*base);

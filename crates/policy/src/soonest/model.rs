@@ -245,6 +245,11 @@ impl Model {
         self.above > 0
     }
 
+    /// Mean time of an I/O on the empty path, of the direction that takes longer.
+    pub(super) fn knee_ns(&self) -> u32 {
+        self.faces[0].knee_ns.max(self.faces[1].knee_ns)
+    }
+
     /// Time of an I/O on the empty path; of a kind never timed, that of the nearest one.
     #[inline]
     pub(super) fn base_ns(&self, kind: Kind) -> u64 {

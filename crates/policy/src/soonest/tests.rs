@@ -233,6 +233,37 @@ fn looks_at_a_path_that_stays_as_it_is_become_rare() {
     assert!((2..=6).contains(&load.taken[0]), "{:?}", load.taken);
 }
 
+/// Never empty, it would be thought slow instead of far, and be left with next to nothing.
+#[test]
+fn a_loaded_path_that_moves_away_is_kept_full_and_is_known_when_it_is_back() {
+    let mut load = Load::new(std::vec![Way::new(100 * US, 8, 200 * US); 2]);
+    load.run(128, 500 * MS);
+    let before = load.forecast(0).base_ns;
+    load.ways[0].far_ns += 10_000 * US;
+    load.run(128, 100 * MS);
+    load.run(128, 100 * MS);
+    // 110 of 128 can be on the way there: 10 700 a second beside 40 000.
+    assert!(load.taken[0] > 800, "{:?}", load.taken);
+    assert!(load.taken[1] > 3_900, "{:?}", load.taken);
+    load.ways[0].far_ns -= 10_000 * US;
+    load.run(128, 50 * MS);
+    load.run(128, 50 * MS);
+    assert!((0.45..0.55).contains(&load.share(0)), "{:?}", load.taken);
+    let after = load.forecast(0).base_ns;
+    assert!(after < 2 * before, "{before} {after}");
+}
+
+#[test]
+fn a_loaded_path_that_serves_less_is_not_taken_to_be_farther() {
+    let mut load = Load::new(std::vec![Way::new(100 * US, 8, 200 * US); 2]);
+    load.run(128, 500 * MS);
+    load.ways[0].service_ns *= 6;
+    load.run(128, 200 * MS);
+    let forecast = load.forecast(0);
+    assert!(forecast.base_ns < 2 * MS, "{forecast:?}");
+    assert!((0.10..0.20).contains(&load.share(0)), "{:?}", load.taken);
+}
+
 /// T43: an error that comes fast must not look like a fast path.
 #[test]
 fn t43_a_failed_io_teaches_nothing_and_its_path_stands_back() {
