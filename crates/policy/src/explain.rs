@@ -258,8 +258,8 @@ impl Explained {
                 basis: Basis::Unknown,
             };
         }
-        for path in 0..paths.len() {
-            self.looks[path].basis = self.basis(selector, request, path, &paths[path]);
+        for (path, view) in paths.iter().enumerate() {
+            self.looks[path].basis = self.basis(selector, request, path, view);
         }
     }
 

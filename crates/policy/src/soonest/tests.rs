@@ -340,7 +340,9 @@ fn t43_a_path_that_failed_stands_back_whatever_else_ends_there() {
             });
         };
         let first = [place(&mut selector), place(&mut selector)];
-        first.map(|it| end(&mut selector, it, Ended::Good));
+        for it in first {
+            end(&mut selector, it, Ended::Good);
+        }
         let mut placed: Vec<_> = (0..8).map(|_| place(&mut selector)).collect();
         placed.retain(|(path, _)| path.0 == 0);
         placed.truncate(others + 1);

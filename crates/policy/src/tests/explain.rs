@@ -295,7 +295,7 @@ fn each_policy_says_what_decided() {
 #[test]
 fn soonest_says_whether_it_took_the_least_or_looked_again() {
     let mut selector = Selector::new(2, Policy::Soonest);
-    let mut end = |selector: &mut Selector, path, latency_ns, now_ns| {
+    let end = |selector: &mut Selector, path, latency_ns, now_ns| {
         let ticket = selector.ticket();
         let _ = selector.complete(&Completion {
             ticket,

@@ -325,7 +325,7 @@ fn truth(value: &Value) -> String {
 fn paths(text: &mut String, io: &Value) -> Result {
     let has = |(key, _, _, hide): &&Column| {
         let mut values = items(&io["paths"]).map(|path| &path[*key]);
-        values.any(|it| !it.is_null() && !(*hide && *it == 0))
+        values.any(|it| !(it.is_null() || *hide && *it == 0))
     };
     let columns: Vec<_> = COLUMNS.iter().filter(has).collect();
     let headings = columns.iter().map(|(_, heading, ..)| *heading);
