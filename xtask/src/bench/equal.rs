@@ -3,7 +3,8 @@
 //! # Contract
 //! Random 4 KiB reads of a null namespace over NVMe/TCP on loopback, host and target on a core
 //! each, in pairs of round-robin and the policy in question, whose order changes from pair to pair,
-//! so that what the machine does besides hits both. The figure is the median of the pairs' ratios.
+//! so that what the machine does besides hits both. The figures are medians of the pairs' ratios:
+//! of I/Os per second, and of the host's processor time per I/O, which its neighbours touch less.
 //! Twice: ports that are as fast as the machine, where a policy's own instructions show, and ports
 //! of a fixed bandwidth, where only its choices do.
 use super::Format;
@@ -16,7 +17,7 @@ use std::process::{Command, ExitCode};
 /// What the policy is compared to.
 const BESIDE: &str = "round-robin";
 /// Of each port of fixed bandwidth.
-const CAPPED: &str = "bandwidth=40MiB/s";
+const CAPPED: &str = "bandwidth=4MiB/s";
 
 /// Which cells, how long.
 #[derive(clap::Args)]
@@ -33,8 +34,8 @@ pub struct Args {
     /// Numbers of paths.
     #[arg(long, value_delimiter = ',', default_value = "1,4")]
     paths: Vec<usize>,
-    /// I/Os outstanding.
-    #[arg(long, default_value_t = 64)]
+    /// I/Os outstanding, for each path.
+    #[arg(long, default_value_t = 32)]
     depth: usize,
     /// CPUs of host and target.
     #[arg(long, value_delimiter = ',', num_args = 1, default_value = "0,1")]
@@ -44,12 +45,20 @@ pub struct Args {
     output: Format,
 }
 
-/// One row of the table: I/Os per second of each pair.
+/// One row of the table.
 struct Row {
     paths: usize,
     capped: bool,
-    beside: Vec<f64>,
-    policy: Vec<f64>,
+    beside: Vec<Run>,
+    policy: Vec<Run>,
+}
+
+/// One run of one policy.
+#[derive(Clone, Copy)]
+struct Run {
+    iops: f64,
+    /// Of the host's processor, per I/O.
+    us: f64,
 }
 
 /// Measures every cell.
@@ -106,18 +115,24 @@ impl Row {
             command.arg("bench").args(&target.uris);
             command.args(["-o", "json", "--bs", "4k", "--rw=randread"]);
             command.arg(format!("--policy={policy}"));
-            command.arg(format!("--iodepth={}", args.depth));
+            command.arg(format!("--iodepth={}", args.depth * self.paths));
             command.arg(format!("--runtime={}", args.seconds));
             command.arg(format!("--cpus={cpu}"));
-            figures.push(number(&facts(&mut command)?, "iops")?);
+            let before = super::children_seconds()?;
+            let iops = number(&facts(&mut command)?, "iops")?;
+            let seconds = super::children_seconds()? - before;
+            let us = seconds * 1e6 / (iops * args.seconds).max(1.0);
+            figures.push(Run { iops, us });
         }
         Ok(())
     }
 
     /// Of each pair, least, median and most.
-    fn ratios(&self) -> [f64; 3] {
+    fn ratios(&self, of: impl Fn(&Run) -> f64) -> [f64; 3] {
         let pairs = self.policy.iter().zip(&self.beside);
-        let ratios: Vec<f64> = pairs.map(|(policy, beside)| policy / beside).collect();
+        let ratios: Vec<f64> = pairs
+            .map(|(policy, beside)| of(policy) / of(beside))
+            .collect();
         let least = ratios.iter().copied().fold(f64::INFINITY, f64::min);
         let most = ratios.iter().copied().fold(0.0, f64::max);
         [least, median(ratios), most]
@@ -130,21 +145,23 @@ impl Row {
 
 fn print_text(args: &Args, rows: &[Row]) {
     println!(
-        "4 KiB reads over loopback TCP, {} in flight, a core each side; {} pairs of {} s",
+        "4 KiB reads over loopback TCP, {} in flight per path, a core each side; {} pairs of {} s",
         args.depth, args.pairs, args.seconds
     );
     println!(
-        "{:5} {:20} {:>14} {:>14} {:>8} {:>16}",
-        "paths", "each port", BESIDE, args.policy, "ratio", "least … most"
+        "{:5} {:18} {:>13} {:>13} {:>8} {:>15} {:>10}",
+        "paths", "each port", BESIDE, args.policy, "ratio", "least … most", "time/I/O"
     );
     for row in rows {
-        let [least, middle, most] = row.ratios();
+        let [least, middle, most] = row.ratios(|it| it.iops);
+        let [_, time, _] = row.ratios(|it| it.us);
+        let iops = |runs: &[Run]| median(runs.iter().map(|it| it.iops).collect());
         println!(
-            "{:5} {:20} {:14.0} {:14.0} {middle:8.4} {:>16}",
+            "{:5} {:18} {:13.0} {:13.0} {middle:8.4} {:>15} {time:10.3}",
             row.paths,
             row.port(),
-            median(row.beside.clone()),
-            median(row.policy.clone()),
+            iops(&row.beside),
+            iops(&row.policy),
             format!("{least:.3} … {most:.3}"),
         );
     }
@@ -152,11 +169,13 @@ fn print_text(args: &Args, rows: &[Row]) {
 
 fn print_json(args: &Args, rows: &[Row]) {
     let cell = |row: &Row| {
-        let [least, middle, most] = row.ratios();
+        let [least, middle, most] = row.ratios(|it| it.iops);
+        let [_, time, _] = row.ratios(|it| it.us);
+        let iops = |runs: &[Run]| -> Vec<f64> { runs.iter().map(|it| it.iops).collect() };
         json!({
             "paths": row.paths, "port": row.port(), "policy": args.policy, "beside": BESIDE,
-            "beside_iops": row.beside, "policy_iops": row.policy,
-            "ratio": middle, "ratio_least": least, "ratio_most": most,
+            "beside_iops": iops(&row.beside), "policy_iops": iops(&row.policy),
+            "time_ratio": time, "ratio": middle, "ratio_least": least, "ratio_most": most,
         })
     };
     let cells: Vec<Value> = rows.iter().map(cell).collect();
@@ -165,16 +184,18 @@ fn print_json(args: &Args, rows: &[Row]) {
 
 #[cfg(test)]
 mod tests {
-    use super::Row;
+    use super::{Row, Run};
 
     #[test]
     fn the_ratio_is_the_median_of_the_pairs() {
+        let runs = |iops: [f64; 3]| iops.map(|iops| Run { iops, us: 2.0 }).to_vec();
         let row = Row {
             paths: 1,
             capped: false,
-            beside: vec![100.0, 200.0, 50.0],
-            policy: vec![99.0, 220.0, 50.0],
+            beside: runs([100.0, 200.0, 50.0]),
+            policy: runs([99.0, 220.0, 50.0]),
         };
-        assert_eq!(row.ratios(), [0.99, 1.0, 1.1]);
+        assert_eq!(row.ratios(|it| it.iops), [0.99, 1.0, 1.1]);
+        assert_eq!(row.ratios(|it| it.us), [1.0, 1.0, 1.0]);
     }
 }

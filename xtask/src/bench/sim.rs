@@ -88,12 +88,12 @@ pub fn run(root: &Path, args: &Args) -> Result<ExitCode> {
 }
 
 fn timed(program: &Path, policy: &str) -> Result<f64> {
-    let before = children_seconds()?;
+    let before = super::children_seconds()?;
     let output = Command::new(program)
         .args([policy, &TIMED_MS.to_string()])
         .output()
         .with_context(|| format!("start {}", program.display()))?;
-    let seconds = children_seconds()? - before;
+    let seconds = super::children_seconds()? - before;
     ensure!(output.status.success(), "sim_cost {policy} failed");
     let said = String::from_utf8_lossy(&output.stdout);
     let ios: f64 = said
@@ -102,21 +102,6 @@ fn timed(program: &Path, policy: &str) -> Result<f64> {
         .context("sim_cost says nothing")?
         .parse()?;
     Ok(ios / seconds.max(f64::MIN_POSITIVE))
-}
-
-/// Processor time of all children that have ended, as the kernel counts it (in ticks).
-fn children_seconds() -> Result<f64> {
-    let stat = std::fs::read_to_string("/proc/self/stat")?;
-    let ticks = children_ticks(&stat).with_context(|| format!("no times in {stat:?}"))?;
-    Ok(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
-}
-
-/// Fields 16 and 17, user and system; names, which may hold anything, end at the last bracket.
-fn children_ticks(stat: &str) -> Option<u64> {
-    let (_, fields) = stat.rsplit_once(')')?;
-    let times = fields.split_whitespace().skip(13).take(2);
-    let times: Vec<u64> = times.map_while(|field| field.parse().ok()).collect();
-    (times.len() == 2).then(|| times.iter().sum())
 }
 
 /// Of the difference between two runs, so that the start does not count; `None` without valgrind.
@@ -132,16 +117,4 @@ fn counted(program: &Path, policy: &str) -> Result<Option<f64>> {
     let (few, many) = (run(COUNTED_MS)?, run(2 * COUNTED_MS)?);
     let ios = many.1.saturating_sub(few.1).max(1);
     Ok(Some(many.0.saturating_sub(few.0) as f64 / ios as f64))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::children_ticks;
-
-    #[test]
-    fn the_childrens_time_stands_behind_the_name() {
-        let stat = "7 (a) b) S 1 2 3 4 5 6 7 8 9 10 11 12 300 20 15 16";
-        assert_eq!(children_ticks(stat), Some(320));
-        assert_eq!(children_ticks("7 (a) S 1 2"), None);
-    }
 }

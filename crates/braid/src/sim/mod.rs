@@ -2,12 +2,13 @@
 //!
 //! * [`scenario`]: TOML to plans; [`catalog`]: those that come with braid; [`family`]: random ones
 //! * [`measure`]: the runs; [`bounds`]: what could be reached
-//! * [`mod@show`], [`report`]: how it is told
+//! * [`mod@show`], [`report`], [`plot`]: how it is told
 mod bounds;
 mod catalog;
 mod family;
 mod limit;
 mod measure;
+mod plot;
 mod report;
 mod scenario;
 mod show;
@@ -53,6 +54,9 @@ pub struct SimArgs {
     /// Write a page with plots to this file
     #[arg(long, value_name = "FILE.html")]
     report: Option<PathBuf>,
+    /// Write a plot over all of them to this file
+    #[arg(long, value_name = "FILE.svg")]
+    plot: Option<PathBuf>,
     /// Compare the tables with DIR/STORY.txt; exit code 1 if they differ
     #[arg(long, value_name = "DIR", conflicts_with = "names")]
     check: Option<PathBuf>,
@@ -124,13 +128,18 @@ fn perform(args: &SimArgs, scenarios: Vec<Scenario>) -> anyhow::Result<()> {
     if let Some(path) = &args.report {
         write(path, &report::page(&rows, &columns, args.seed)?)?;
     }
+    let summary = plot::profile_file(&rows, &columns)?;
+    if let Some(path) = &args.plot {
+        write(path, &summary)?;
+    }
     if let Some(directory) = &args.snapshot {
         for (story, text) in tables(&rows) {
             write(&directory.join(format!("{story}.txt")), &text)?;
         }
+        write(&directory.join(SUMMARY), &summary)?;
     }
     match &args.check {
-        Some(directory) => check(directory, &rows),
+        Some(directory) => check(directory, &rows, &summary),
         None => Ok(()),
     }
 }
@@ -177,8 +186,16 @@ fn tables(rows: &[Row]) -> Vec<(&'static str, String)> {
     catalog::STORIES.iter().map(of_story).collect()
 }
 
-fn check(directory: &Path, rows: &[Row]) -> anyhow::Result<()> {
+/// The plot beside the tables, which README shows.
+const SUMMARY: &str = "summary.svg";
+
+fn check(directory: &Path, rows: &[Row], summary: &str) -> anyhow::Result<()> {
     let mut differ = Vec::new();
+    let path = directory.join(SUMMARY);
+    let kept = std::fs::read_to_string(&path);
+    if kept.with_context(|| format!("cannot read {}", path.display()))? != summary {
+        differ.push(format!("{SUMMARY} is another plot"));
+    }
     for (story, text) in tables(rows) {
         let path = directory.join(format!("{story}.txt"));
         let kept = std::fs::read_to_string(&path)

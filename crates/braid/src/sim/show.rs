@@ -74,6 +74,23 @@ fn bound_text(row: &Row) -> String {
     }
 }
 
+/// The bound, what another simulator found, and the limit.
+pub fn bound_lines(row: &Row) -> String {
+    let mut text = format!("bound {} by {}", bound_text(row), row.bound.by);
+    if let Some(elsewhere) = row.scenario.bound_elsewhere {
+        text.push_str(&format!("; another simulator's {elsewhere}"));
+    }
+    text.push('\n');
+    if let Some(part) = row.bound.of_limit() {
+        text.push_str(&format!(
+            "limit {:.1} MB/s; the bound is at {:.1} % of it\n",
+            row.bound.limit as f64 / 1e6,
+            100.0 * part
+        ));
+    }
+    text
+}
+
 /// One scenario in full.
 pub fn details(row: &Row, style: Style) -> String {
     let scenario = &row.scenario;
@@ -86,18 +103,7 @@ pub fn details(row: &Row, style: Style) -> String {
         let figures: Vec<String> = scenario.figures.iter().map(figure).collect();
         text.push_str(&format!("in the document: {}\n", figures.join(", ")));
     }
-    text.push_str(&format!("bound {} by {}", bound_text(row), row.bound.by));
-    if let Some(elsewhere) = scenario.bound_elsewhere {
-        text.push_str(&format!("; another simulator's {elsewhere}"));
-    }
-    text.push('\n');
-    if let Some(part) = row.bound.of_limit() {
-        text.push_str(&format!(
-            "limit {:.1} MB/s; the bound is at {:.1} % of it\n",
-            row.bound.limit as f64 / 1e6,
-            100.0 * part
-        ));
-    }
+    text.push_str(&bound_lines(row));
     let unit = if row.is_open() { "mean µs" } else { "MB/s" };
     let mut headings = vec![
         "policy",
