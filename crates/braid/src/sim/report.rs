@@ -34,9 +34,10 @@ pub fn page(rows: &[Row], columns: &[Column], seed: u64) -> anyhow::Result<Strin
     let mut page = String::from(HEAD);
     writeln!(page, "<h1>Policies in simulated worlds, seed {seed}</h1>")?;
     page.push_str(
-        "<p>The bound of a scenario is the best that rules which know everything could do; where I/Os \
-         come at their own times, the least mean latency. Bars are percent of it. Beside them: the 99 % \
-         latency as a multiple of the best static split's, and each path's share of the I/Os.</p>\n",
+        "<p>The bound of a scenario is the best that rules which know everything could do; \
+         where I/Os come at their own times, the least mean latency. Bars are percent of it. \
+         Beside them: the 99 % latency as a multiple of the best static split's, and each path's \
+         share of the I/Os.</p>\n",
     );
     page.push_str(&plot::profile(rows, columns)?);
     writeln!(
@@ -102,7 +103,8 @@ fn bars(page: &mut String, row: &Row) -> anyhow::Result<()> {
         let width = (cell.of_bound.clamp(0.0, 1.05) * whole as f64).round();
         writeln!(
             page,
-            "<text x=\"0\" y=\"{}\">{}</text><rect class=\"t\" x=\"{left}\" y=\"{}\" width=\"{whole}\" \
+            "<text x=\"0\" y=\"{}\">{}</text><rect class=\"t\" x=\"{left}\" y=\"{}\" \
+             width=\"{whole}\" \
              height=\"14\"/><rect x=\"{left}\" y=\"{}\" width=\"{width}\" height=\"14\" \
              fill=\"{colour}\"/><text x=\"{}\" y=\"{}\" text-anchor=\"end\">{:.1}</text>\
              <text x=\"{}\" y=\"{}\" text-anchor=\"end\">{:.2}</text>",
