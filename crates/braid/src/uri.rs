@@ -2,16 +2,21 @@
 //!
 //! `nvme-tcp://host:port/NQN?nsid=1` (port 4420 unless given; IPv6 in brackets; the NQN may be
 //! percent-encoded), `file:/path`, `mem:1GiB`, `null:1GiB` (reads zeroes, forgets writes: for
-//! measuring). Each may end in `?distance=N` (`&distance=N` after `nsid`): how far it is away, for
-//! the policy `numa`.
+//! measuring). Each may end in `?distance=N` (`&distance=N` after another): how far it is away, for
+//! the policy `numa`; and `?throughput=N`: its relative throughput, for `service-time`.
 //!
 //! # Contract
 //! Parsing knows nothing of the machine; resolving a name and opening a file come later and fail in
 //! their own words. A text that is no path URI is a usage error that says what would be one.
+mod keys;
+
+pub use keys::PathKeys;
+
 use crate::limits::ADDRESSES_TRIED_MAX;
 use crate::units::parse_size;
 use anyhow::{Context, bail};
 use percent_encoding::percent_decode_str;
+use policy::limits::THROUGHPUT_MAX;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
 use std::path::PathBuf;
@@ -27,6 +32,7 @@ pub struct PathUri {
     text: String,
     kind: UriKind,
     distance: Option<u32>,
+    throughput: Option<u8>,
 }
 
 /// What a path leads to.
@@ -64,6 +70,11 @@ impl PathUri {
     /// NUMA distance, where given (smaller is nearer).
     pub fn distance(&self) -> Option<u32> {
         self.distance
+    }
+
+    /// Relative throughput, where given: 0 to 100.
+    pub fn throughput(&self) -> Option<u8> {
+        self.throughput
     }
 }
 
@@ -150,22 +161,22 @@ impl FromStr for PathUri {
             return Err(UriError::PlainPath(text.to_owned()));
         }
         let (scheme, rest) = text.split_once(':').ok_or(UriError::NoScheme)?;
-        let (kind, distance) = match scheme.to_ascii_lowercase().as_str() {
+        let (kind, parameters) = match scheme.to_ascii_lowercase().as_str() {
             "nvme-tcp" => {
-                let (tcp, distance) = nvme_tcp(text)?;
-                (UriKind::NvmeTcp(tcp), distance)
+                let (tcp, parameters) = nvme_tcp(text)?;
+                (UriKind::NvmeTcp(tcp), parameters)
             }
             "file" => {
-                let (rest, distance) = local(rest)?;
-                (UriKind::File(file(rest)?), distance)
+                let (rest, parameters) = local(rest)?;
+                (UriKind::File(file(rest)?), parameters)
             }
             "mem" => {
-                let (rest, distance) = local(rest)?;
-                (UriKind::Memory(memory("mem", rest)?), distance)
+                let (rest, parameters) = local(rest)?;
+                (UriKind::Memory(memory("mem", rest)?), parameters)
             }
             "null" => {
-                let (rest, distance) = local(rest)?;
-                (UriKind::Null(memory("null", rest)?), distance)
+                let (rest, parameters) = local(rest)?;
+                (UriKind::Null(memory("null", rest)?), parameters)
             }
             known if NOT_YET.contains(&known) => return Err(UriError::NotYet(known.to_owned())),
             "" => return Err(UriError::NoScheme),
@@ -175,7 +186,8 @@ impl FromStr for PathUri {
         Ok(Self {
             text: text.to_owned(),
             kind,
-            distance,
+            distance: parameters.distance,
+            throughput: parameters.throughput.map(|number| number as u8),
         })
     }
 }
@@ -184,7 +196,7 @@ fn malformed<T>(why: impl Into<String>) -> Result<T, UriError> {
     Err(UriError::Malformed(why.into()))
 }
 
-fn nvme_tcp(text: &str) -> Result<(NvmeTcp, Option<u32>), UriError> {
+fn nvme_tcp(text: &str) -> Result<(NvmeTcp, Parameters), UriError> {
     let url = match url::Url::parse(text) {
         Ok(url) => url,
         Err(url::ParseError::InvalidIpv6Address) => {
@@ -211,14 +223,15 @@ fn nvme_tcp(text: &str) -> Result<(NvmeTcp, Option<u32>), UriError> {
         return malformed("port 0 can't be connected to");
     }
     let subsystem = nqn(&url)?;
-    let parameters = Parameters::parse(url.query().unwrap_or_default(), &["nsid", "distance"])?;
+    let known = ["nsid", "distance", "throughput"];
+    let parameters = Parameters::parse(url.query().unwrap_or_default(), &known)?;
     let tcp = NvmeTcp {
         host,
         port: url.port().unwrap_or(4420),
         subsystem,
         nsid: parameters.nsid,
     };
-    Ok((tcp, parameters.distance))
+    Ok((tcp, parameters))
 }
 
 fn nqn(url: &url::Url) -> Result<String, UriError> {
@@ -243,6 +256,7 @@ fn nqn(url: &url::Url) -> Result<String, UriError> {
 struct Parameters {
     nsid: Option<u32>,
     distance: Option<u32>,
+    throughput: Option<u32>,
 }
 
 impl Parameters {
@@ -258,6 +272,7 @@ impl Parameters {
             // 0 is no namespace and FFFFFFFFh all of them (Base 2.0, 3.2.1.2).
             let (place, numbers) = match &*key {
                 "nsid" => (&mut found.nsid, 1..=u32::MAX - 1),
+                "throughput" => (&mut found.throughput, 0..=u32::from(THROUGHPUT_MAX)),
                 _ => (&mut found.distance, 0..=u32::MAX),
             };
             let number = value.parse().ok().filter(|number| numbers.contains(number));
@@ -276,12 +291,15 @@ impl Parameters {
     }
 }
 
-/// The part of a local path before its parameters, and the distance among these.
-fn local(rest: &str) -> Result<(&str, Option<u32>), UriError> {
+/// The part of a local path before its parameters, and these.
+fn local(rest: &str) -> Result<(&str, Parameters), UriError> {
     match rest.split_once('?') {
-        None => Ok((rest, None)),
+        None => Ok((rest, Parameters::default())),
         Some((_, "")) => malformed("nothing stands behind the ?; inside a name write it as %3F"),
-        Some((rest, query)) => Ok((rest, Parameters::parse(query, &["distance"])?.distance)),
+        Some((rest, query)) => {
+            let known = ["distance", "throughput"];
+            Ok((rest, Parameters::parse(query, &known)?))
+        }
     }
 }
 
@@ -376,6 +394,10 @@ mod tests {
             assert_eq!((uri.distance(), uri.to_string().as_str()), (distance, text));
         }
         assert_eq!(tcp("nvme-tcp://h/nqn.x?distance=1&nsid=2").nsid, Some(2));
+        let uri: PathUri = "nvme-tcp://h/nqn.x?throughput=100&distance=3"
+            .parse()
+            .unwrap();
+        assert_eq!((uri.throughput(), uri.distance()), (Some(100), Some(3)));
     }
 
     #[test]
@@ -442,6 +464,14 @@ mod tests {
             ("mem:1m?nsid=1", "unknown parameter \"nsid\""),
             ("mem:1m?distance=near", "distance \"near\" is not a number"),
             ("null:1m?distance=-1", "distance \"-1\" is not a number"),
+            (
+                "mem:1m?throughput=101",
+                "throughput \"101\" is not a number from 0 to 100",
+            ),
+            (
+                "mem:1m?throughput=-1&distance=1",
+                "throughput \"-1\" is not a number from 0 to 100",
+            ),
             ("file:/x?distance=1&distance=2", "given twice"),
             (
                 "nvme-tcp://h/nqn.x?distance=",

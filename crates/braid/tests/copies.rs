@@ -55,6 +55,7 @@ fn start(target: &Target) -> Handle<ExportEngine> {
             nsid: None,
         },
         distance: 0,
+        throughput: 1,
     };
     let host = HostConfig {
         core: 0,

@@ -36,16 +36,14 @@ struct Readers {
 impl Pair {
     /// `None`: this machine has no io_uring.
     fn start() -> Option<Self> {
+        Self::start_with(["", ""])
+    }
+
+    /// With keys of each path.
+    fn start_with(keys: [&str; 2]) -> Option<Self> {
         let directory = tempfile::tempdir().unwrap();
         let (target, uris) = two_ports(directory.path(), "t")?;
-        let text = format!(
-            "cores = 2\n[[volume]]\nname = \"v0\"\n[[volume.path]]\nuri = \"{}\"\n\
-             [[volume.path]]\nuri = \"{}\"\n[[volume.export]]\nnbd = \"unix:{}\"\n",
-            uris[0],
-            uris[1],
-            directory.path().join("v0.sock").display()
-        );
-        std::fs::write(directory.path().join("b.toml"), text).unwrap();
+        configure(directory.path(), &uris, keys);
         let _engine = engine(directory.path());
         let pair = Self {
             directory,
@@ -94,6 +92,17 @@ impl Drop for Readers {
         self.stop.store(true, Ordering::Relaxed);
         self.threads.drain(..).for_each(|it| it.join().unwrap());
     }
+}
+
+fn configure(directory: &Path, uris: &[String; 2], keys: [&str; 2]) {
+    let path = |n: usize| format!("[[volume.path]]\nuri = \"{}\"\n{}\n", uris[n], keys[n]);
+    let text = format!(
+        "cores = 2\n[[volume]]\nname = \"v0\"\n{}{}[[volume.export]]\nnbd = \"unix:{}\"\n",
+        path(0),
+        path(1),
+        directory.join("v0.sock").display()
+    );
+    std::fs::write(directory.join("b.toml"), text).unwrap();
 }
 
 fn ask(socket: &Path, words: &[&str]) -> Output {
@@ -180,6 +189,66 @@ fn live_io_is_explained_under_every_policy() {
         let wide = text.lines().find(|line| line.chars().count() > 80);
         assert!(wide.is_none_or(|line| line.contains("nqn.")), "{text}");
     }
+}
+
+/// Of the next I/Os: the paths that they took, and the throughput of each path.
+fn taken(pair: &Pair) -> (Vec<u64>, Vec<u64>) {
+    let told = pair.json(&["explain", "v0", "-n", "4", "-w", "60s"]);
+    let ios = told["ios"].as_array().unwrap();
+    let paths = ios[0]["paths"].as_array().unwrap().iter();
+    (
+        ios.iter()
+            .map(|io| io["chosen"].as_u64().unwrap())
+            .collect(),
+        paths
+            .map(|path| path["throughput"].as_u64().unwrap())
+            .collect(),
+    )
+}
+
+#[test]
+fn service_time_goes_by_the_throughput_that_the_user_gave_each_path() {
+    let Some(pair) = Pair::start_with(["throughput = 9", ""]) else {
+        return;
+    };
+    pair.json(&["policy", "set", "v0", "service-time"]);
+    let _readers = pair.readers();
+    // Four reads in flight of a path that does nine for one of the other.
+    assert_eq!(taken(&pair), (vec![0; 4], vec![9, 1]));
+    let stat = pair.json(&["stat"]);
+    let shown = stat["volumes"][0]["paths"].as_array().unwrap().iter();
+    let shown: Vec<_> = shown.map(|path| path["throughput"].clone()).collect();
+    assert_eq!(shown, [9, 1]);
+    let text = words(&pair.ask(&["stat"]).stdout);
+    assert_eq!(text.matches("throughput 9").count(), 1, "{text}");
+    let subsystems = pair.json(&["list-subsys"]);
+    assert_eq!(subsystems[0]["Subsystems"][0]["Paths"][0]["Throughput"], 9);
+    // 0: only where no other is usable. It changes while it runs.
+    configure(
+        pair.directory.path(),
+        &pair.uris,
+        ["throughput = 0", "throughput = 3"],
+    );
+    let changed = pair.json(&["reload"])["changed"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    assert!(
+        changed.contains("throughput 0") && changed.contains("throughput 3"),
+        "{changed}"
+    );
+    wait_until(|| (taken(&pair) == (vec![1; 4], vec![0, 3])).then_some(()));
+    configure(pair.directory.path(), &pair.uris, ["throughput = 101", ""]);
+    let refused = pair.ask(&["reload"]);
+    assert_eq!(refused.status.code(), Some(1));
+    let why = words(&refused.stderr);
+    assert!(
+        why.contains("throughput 101 is not a number from 0 to 100"),
+        "{why}"
+    );
+    assert_eq!(taken(&pair).1, [0, 3], "nothing was changed");
+    let wrong = ["path", "add", "v0", "mem:1MiB?throughput=200"];
+    assert_eq!(pair.ask(&wrong).status.code(), Some(2));
 }
 
 #[test]

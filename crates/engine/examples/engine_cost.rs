@@ -45,6 +45,7 @@ fn config(paths: u64) -> HostConfig {
             block_shift: 9,
         },
         distance: 10,
+        throughput: 1,
     };
     HostConfig {
         core: 0,

@@ -166,10 +166,13 @@ struct Ready {
 }
 
 impl Volume {
-    /// A volume whose paths are not yet in their places; `distances` are theirs.
-    fn new(config: VolumeConfig, distances: &[u32], io_max: u32) -> Self {
-        let distances = distances.iter().copied();
+    /// A volume whose `paths` are not yet in their places.
+    fn new(config: VolumeConfig, paths: &[PathConfig], io_max: u32) -> Self {
+        let distances = paths.iter().map(|path| path.distance);
         let mut head = Head::new(distances, config.policy, config.knobs);
+        for (index, path) in (0_u8..).zip(paths) {
+            head.set_throughput(PathIndex(index), path.throughput);
+        }
         head.set_ana_use(config.recovery.ana);
         Self {
             head,
@@ -256,8 +259,7 @@ impl HostEngine {
         let mut paths: Vec<Path> = Vec::new();
         for (number, mut volume) in (0_u16..).zip(core::mem::take(&mut config.volumes)) {
             let configs = core::mem::take(&mut volume.paths);
-            let distances: Vec<u32> = configs.iter().map(|path| path.distance).collect();
-            let mut it = Volume::new(volume, &distances, config.io_max);
+            let mut it = Volume::new(volume, &configs, config.io_max);
             for (index, path) in (0_u8..).zip(configs) {
                 it.places.push(paths.len());
                 paths.push(Path::new(paths.len(), number, PathIndex(index), path));
@@ -494,6 +496,7 @@ impl Machine for HostEngine {
         match message {
             HostControl::Path(news) => self.news(news, now_ns),
             HostControl::Policy(volume, policy, knobs) => self.set_policy(volume, policy, knobs),
+            HostControl::Throughput(volume, path, it) => self.set_throughput(volume, path, it),
             HostControl::Drain(drain_ns) => self.begin_drain(drain_ns, now_ns),
             HostControl::Change {
                 ticket,

@@ -148,6 +148,7 @@ fn t09_a_volume_that_comes_later_waits_for_an_unclean_stop_of_its_own() {
             block_shift: 9,
         },
         distance: 0,
+        throughput: 1,
     }]);
     more.name = "v1".into();
     more.recovery = Recovery {

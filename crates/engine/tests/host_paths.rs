@@ -299,6 +299,7 @@ fn device(device: u16) -> PathConfig {
             block_shift: 9,
         },
         distance: 0,
+        throughput: 1,
     }
 }
 

@@ -363,6 +363,12 @@ impl Head {
         self.set_pending(path, false);
     }
 
+    /// Relative throughput of `path`, 0…[`THROUGHPUT_MAX`](policy::limits::THROUGHPUT_MAX), for
+    /// `service-time`; 1 if nobody says.
+    pub fn set_throughput(&mut self, path: PathIndex, throughput: u8) {
+        self.views[usize::from(path.0)].throughput = throughput;
+    }
+
     /// I/Os that other cores have in flight on `path` (T47).
     pub fn set_elsewhere(&mut self, path: PathIndex, in_flight: u32) {
         self.views[usize::from(path.0)].in_flight_elsewhere = in_flight;

@@ -10,7 +10,7 @@ use crate::output::{self, Format, Style};
 use crate::progress::Progress;
 use crate::signals::Interrupt;
 use crate::units::parse_seconds;
-use crate::uri::{PathUri, UriKind};
+use crate::uri::{PathKeys, PathUri, UriKind};
 use anyhow::{Context, anyhow};
 use policy::{Knobs, Policy};
 use result::BenchResult;
@@ -26,7 +26,8 @@ use std::time::Duration;
 pub struct BenchArgs {
     /// nvme-tcp://HOST:PORT/NQN?nsid=N, file:/PATH, mem:SIZE or null:SIZE; several: paths of one
     /// volume. With ?distance=N (&distance=N after nsid) behind it, a path is N away for --policy
-    /// numa, which takes the nearest [default: 0]
+    /// numa, which takes the nearest [default: 0]; ?throughput=N is its relative throughput, 0 to
+    /// 100, for --policy service-time [default: 1]
     #[arg(required = true, value_name = "URI", num_args = 1..=policy::limits::PATHS_MAX)]
     paths: Vec<PathUri>,
     /// numa, round-robin, round-robin:BYTES, queue-depth, weighted-latency or soonest
@@ -161,11 +162,7 @@ fn plan(args: &BenchArgs) -> anyhow::Result<HostPlan> {
                 ewma_shift: args.ewma_shift,
                 weight_timeout_ns: args.weight_timeout,
             },
-            paths: args
-                .paths
-                .iter()
-                .map(|uri| (uri.clone(), uri.distance().unwrap_or(0)))
-                .collect(),
+            paths: args.paths.iter().cloned().map(PathKeys::from).collect(),
         }],
         cores: pins(args.cpus.as_ref(), cores)?,
         spin: args.spin,

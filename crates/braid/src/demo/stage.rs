@@ -17,7 +17,7 @@ use crate::output;
 use crate::progress::Progress;
 use crate::signals::Interrupt;
 use crate::target::{Embedded, EmbeddedConfig, embedded};
-use crate::uri::PathUri;
+use crate::uri::{PathKeys, PathUri};
 use anyhow::{Context, anyhow, bail};
 use policy::{Knobs, Policy};
 use std::sync::Arc;
@@ -294,7 +294,10 @@ const ALONE_SLOW: (u64, u64) = (100 * MS, 700 * MS);
 const ALONE_ALL: (u64, u64) = (300 * MS, 700 * MS);
 
 fn plan(fast: &str, slow: &str, cpu: Option<usize>) -> anyhow::Result<HostPlan> {
-    let path = |uri: &str, distance| Ok::<_, anyhow::Error>((uri.parse::<PathUri>()?, distance));
+    let path = |uri: &str, distance| -> anyhow::Result<PathKeys> {
+        let keys = PathKeys::from(uri.parse::<PathUri>()?);
+        Ok(PathKeys { distance, ..keys })
+    };
     // The slow path is the nearest one, so that `numa` shows what a fixed choice may cost.
     let (fast, slow) = (path(fast, 20)?, path(slow, 10)?);
     let volume = |name: &str, paths| VolumePlan {
@@ -388,10 +391,10 @@ mod tests {
     #[test]
     fn the_slow_path_is_the_nearest() {
         let plan = plan("nvme-tcp://h:1/nqn.x", "nvme-tcp://h:2/nqn.x", None).unwrap();
-        let [(_, fast), (_, slow)] = plan.volumes[0].paths[..] else {
+        let [fast, slow] = &plan.volumes[0].paths[..] else {
             panic!()
         };
-        assert!(slow < fast);
+        assert!(slow.distance < fast.distance);
         assert_eq!(plan.arena_bytes, 4 << 20);
     }
 }

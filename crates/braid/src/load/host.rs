@@ -11,7 +11,7 @@ use crate::cli::Usage;
 use crate::output;
 use crate::progress;
 use crate::signals::Interrupt;
-use crate::uri::{PathUri, UriKind};
+use crate::uri::{PathKeys, PathUri, UriKind};
 use anyhow::{Context, anyhow, bail};
 use engine::DeviceId;
 use engine::host::{
@@ -63,8 +63,8 @@ pub struct VolumePlan {
     pub policy: policy::Policy,
     /// Its knobs.
     pub knobs: policy::Knobs,
-    /// Paths with their NUMA distance.
-    pub paths: Vec<(PathUri, u32)>,
+    /// Paths.
+    pub paths: Vec<PathKeys>,
 }
 
 /// A host at work.
@@ -340,12 +340,14 @@ impl Resources {
     /// # Errors
     /// A name or file that can't be; with its URI.
     pub fn volume(&mut self, plan: &VolumePlan, read_only: bool) -> anyhow::Result<VolumeConfig> {
-        let path = |(uri, distance): &(PathUri, u32)| -> anyhow::Result<PathConfig> {
+        let path = |keys: &PathKeys| -> anyhow::Result<PathConfig> {
+            let uri = &keys.uri;
             let kind = self.path(uri, read_only).with_context(|| uri.to_string())?;
             Ok(PathConfig {
                 uri: uri.to_string(),
                 kind,
-                distance: *distance,
+                distance: keys.distance,
+                throughput: keys.throughput,
             })
         };
         Ok(VolumeConfig {

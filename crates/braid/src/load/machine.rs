@@ -226,7 +226,7 @@ impl Machine for LoadMachine {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
     use crate::load::job::{JobPlan, JobRules};
     use crate::load::pattern::{Region, Shape};
@@ -234,7 +234,7 @@ mod tests {
     use engine::host::{HostConfig, PathConfig, PathKind, VolumeConfig};
     use engine::{DeviceId, Output, Span};
 
-    struct Arena(Vec<u8>);
+    pub struct Arena(pub Vec<u8>);
 
     impl Memory for Arena {
         fn bytes(&self, span: Span) -> &[u8] {
@@ -246,7 +246,7 @@ mod tests {
     }
 
     /// One device path, of core 0 of two.
-    fn config() -> HostConfig {
+    pub fn config() -> HostConfig {
         HostConfig {
             core: 0,
             cores: 2,
@@ -271,6 +271,7 @@ mod tests {
                         block_shift: 9,
                     },
                     distance: 0,
+                    throughput: 1,
                 }],
                 recovery: engine::host::Recovery::NONE,
             }],

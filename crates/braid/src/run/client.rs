@@ -481,8 +481,10 @@ fn list_subsys(text: &mut String, value: &Value) -> std::fmt::Result {
         writeln!(text, "{name} - NQN={nqn}\n  iopolicy={policy}")?;
         for path in items(&subsystem["Paths"]) {
             let words = ["Name", "Transport", "Address", "State", "ANAState"];
-            let words: Vec<&str> = words.iter().map(|key| word(&path[*key])).collect();
-            writeln!(text, "  +- {}", words.join(" ").trim_end())?;
+            let words = words.iter().map(|key| word(&path[*key]).to_owned());
+            let throughput = super::stat::throughput(&path["Throughput"]);
+            let words = words.filter(|word| !word.is_empty()).chain(throughput);
+            writeln!(text, "  +- {}", words.collect::<Vec<_>>().join(" "))?;
         }
     }
     Ok(())

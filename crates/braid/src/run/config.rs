@@ -25,6 +25,7 @@ use crate::cli::Usage;
 use crate::control::access::{Access, Mode, Name};
 use crate::target::quantity::{Duration, Identifier, Size};
 use crate::text;
+pub use crate::uri::PathKeys;
 use crate::uri::{PathUri, UriKind};
 use engine::host::{Recovery, WriteFailover};
 use policy::{Knobs, Policy};
@@ -143,25 +144,6 @@ pub struct Volume {
     /// Exports.
     #[serde(rename = "export", default)]
     pub exports: Vec<Export>,
-}
-
-/// One path.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct PathKeys {
-    /// Where it leads.
-    #[serde(deserialize_with = "keys::uri")]
-    pub uri: PathUri,
-    /// NUMA distance; smaller is nearer.
-    #[serde(default)]
-    pub distance: u32,
-}
-
-impl From<PathUri> for PathKeys {
-    fn from(uri: PathUri) -> Self {
-        let distance = uri.distance().unwrap_or(0);
-        Self { uri, distance }
-    }
 }
 
 /// One export.

@@ -9,7 +9,7 @@ use engine::DeviceId;
 use engine::export::{ExportConfig, ExportControl, ExportEngine};
 use engine::host::{Change, HostConfig, HostControl, HostEngine, PathNews, Recovery, VolumeConfig};
 use nvme::host::{Digests, HostIdentity};
-use policy::{Knobs, Policy};
+use policy::{Knobs, PathIndex, Policy};
 use runtime::{Device, Handle, ReactorConfig, Sender};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -52,12 +52,11 @@ impl Cores {
         let mut volumes = Vec::new();
         for volume in &config.volumes {
             let (policy, knobs) = chosen(volume);
-            let paths = volume.paths.iter();
             let plan = VolumePlan {
                 name: volume.name.clone(),
                 policy,
                 knobs,
-                paths: paths.map(|p| (p.uri.clone(), p.distance)).collect(),
+                paths: volume.paths.clone(),
             };
             volumes.push(VolumeConfig {
                 recovery: recovery(volume, unclean_stop_ns(volume)),
@@ -181,6 +180,12 @@ impl Senders {
     /// Another policy or knobs for a volume, on all cores.
     pub fn set_policy(&self, volume: u16, policy: Policy, knobs: Knobs) {
         self.all(|| ExportControl::Host(HostControl::Policy(volume, policy, knobs)));
+    }
+
+    /// Relative throughput of a path, on all cores.
+    pub fn set_throughput(&self, volume: u16, path: PathIndex, throughput: u8) {
+        let it = || ExportControl::Host(HostControl::Throughput(volume, path, throughput));
+        self.all(it);
     }
 
     /// Asks why I/Os of a volume go where they go; `None`: enough.

@@ -82,6 +82,7 @@ impl Service {
             uri,
             kind,
             distance: keys.distance,
+            throughput: keys.throughput,
         })
     }
 

@@ -14,6 +14,7 @@
 //! not to be called by the thread that passes news between cores on.
 use super::config::{Config, PathKeys, Volume};
 use super::exports::Listening;
+use super::paths::uris;
 use super::service::{Service, State};
 use anyhow::{anyhow, bail};
 use policy::PathIndex;
@@ -152,7 +153,7 @@ fn difference(
     wanted: &[PathKeys],
 ) -> (Vec<PathKeys>, Vec<(PathIndex, PathKeys)>) {
     let it = &state.volumes[volume];
-    if state.configured.paths_of(&it.of.name) == wanted {
+    if uris(state.configured.paths_of(&it.of.name)) == uris(wanted) {
         return (Vec::new(), Vec::new());
     }
     let there = &it.of.paths;
@@ -220,7 +221,19 @@ fn rest(
             service.set_policy(&mut state, volume, of.policy, of.knobs());
             changes.push(format!("{}: policy {}", of.name, of.policy));
         }
-        let it = &mut state.volumes[volume].of;
+        let it = &mut state.volumes[volume];
+        for (keys, place) in it.of.paths.iter_mut().zip(&it.places) {
+            let wanted = of.paths.iter().find(|wanted| wanted.uri == keys.uri);
+            if let Some(wanted) = wanted.filter(|it| it.throughput != keys.throughput) {
+                keys.throughput = wanted.throughput;
+                let path = PathIndex(*place);
+                service
+                    .senders
+                    .set_throughput(volume, path, keys.throughput);
+                changes.push(format!("{}: throughput {}", keys.uri, keys.throughput));
+            }
+        }
+        let it = &mut it.of;
         let paths = std::mem::take(&mut it.paths);
         *it = Volume { paths, ..of };
     }

@@ -5,7 +5,7 @@ use super::machine::{CoreReport, PathReport};
 use super::service::State;
 use crate::control::rpc::Failure;
 use crate::target::quantity::Ana;
-use crate::uri::UriKind;
+use crate::uri::{PathKeys, UriKind};
 use engine::host::PathState;
 use nvme::host::HostIdentity;
 use policy::PathStats;
@@ -76,7 +76,7 @@ impl<'a> Report<'a> {
         let volumes = volumes.map(|(index, running)| {
             let volume = &running.of;
             let paths = (0..).zip(&volume.paths);
-            let paths = paths.map(|(path, keys)| self.path(index, path, &keys.uri.to_string()));
+            let paths = paths.map(|(path, keys)| self.path(index, path, keys));
             json!({
                 "name": volume.name,
                 "state": self.health(index).name(),
@@ -150,6 +150,7 @@ impl<'a> Report<'a> {
                     "Transport": "tcp",
                     "Address": format!("traddr={},trsvcid={}", tcp.host, tcp.port),
                     "State": state,
+                    "Throughput": keys.throughput,
                 });
                 if let Some(ana) = report.and_then(ana_state) {
                     value["ANAState"] = ana.into();
@@ -224,7 +225,7 @@ impl<'a> Report<'a> {
         }
     }
 
-    fn path(&self, volume: u16, path: usize, uri: &str) -> Value {
+    fn path(&self, volume: u16, path: usize, keys: &PathKeys) -> Value {
         let core0 = self.core0(volume, path);
         let sum = |of: fn(&PathReport) -> u64| -> u64 { self.reports(volume, path).map(of).sum() };
         let groups = ["read", "write", "other"].iter().zip(0..);
@@ -234,7 +235,8 @@ impl<'a> Report<'a> {
         json!({
             "path": self.place(volume, path),
             "devid": self.place(volume, path).map(|place| place + 1),
-            "uri": uri,
+            "uri": keys.uri.to_string(),
+            "throughput": keys.throughput,
             "state": self.path_state(volume, path),
             "hindrance": self.hindrance(volume, path),
             "ana_state": core0.and_then(ana_state),

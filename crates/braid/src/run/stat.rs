@@ -39,6 +39,7 @@ fn show_path(text: &mut String, path: &Value) -> Result {
     let mut facts = vec![word(&path["state"]).to_owned()];
     facts.extend(path["ana_state"].as_str().map(str::to_owned));
     facts.extend(path["cntlid"].as_u64().map(|id| format!("controller {id}")));
+    facts.extend(throughput(&path["throughput"]));
     let counts = [
         ("inflight", "in flight"),
         ("errors", "failed"),
@@ -75,6 +76,12 @@ fn show_path(text: &mut String, path: &Value) -> Result {
     }
     text.push_str(&table.render(Style::of_stdout(), |_| String::new()));
     Ok(())
+}
+
+/// Where it is not what it is by default.
+pub(super) fn throughput(of: &Value) -> Option<String> {
+    let number = of.as_u64().filter(|number| *number != 1)?;
+    Some(format!("throughput {number}"))
 }
 
 fn show_export(text: &mut String, export: &Value) -> Result {

@@ -179,8 +179,8 @@ impl FromText for crate::uri::PathUri {
                 "\"{text}\" is no backend of a namespace; {}",
                 Self::WANTED
             )),
-            _ if uri.distance().is_some() => Err(format!(
-                "\"{text}\": a backend has no distance; {}",
+            _ if uri.distance().is_some() || uri.throughput().is_some() => Err(format!(
+                "\"{text}\": a backend has no distance or throughput; {}",
                 Self::WANTED
             )),
             _ => Ok(uri),

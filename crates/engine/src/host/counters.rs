@@ -102,6 +102,13 @@ impl HostEngine {
         }
     }
 
+    /// Relative throughput of a path, for `service-time`.
+    pub(super) fn set_throughput(&mut self, volume: u16, path: PathIndex, throughput: u8) {
+        if let Some(number) = self.number(volume, path) {
+            self.head(number).set_throughput(path, throughput);
+        }
+    }
+
     /// Why a path takes no I/O of this core; `None`: it does, or would if no better one was there.
     pub fn path_hindrance(&self, volume: u16, path: PathIndex) -> Option<String> {
         let Some(number) = self.number(volume, path) else {

@@ -11,7 +11,6 @@ use super::path::{Farewell, Path, Phase, Role, Will};
 use super::types::{HostEvent, PathConfig, PathKind, PathNews, VolumeConfig};
 use super::{HostEngine, VACANT, Volume, device, report};
 use crate::machine::Output;
-use alloc::vec::Vec;
 use nvme::host::Command;
 use policy::PathIndex;
 
@@ -151,10 +150,11 @@ impl HostEngine {
     }
 
     fn join(&mut self, volume: u16, index: PathIndex, place: usize, config: PathConfig) {
-        let distance = config.distance;
+        let (distance, throughput) = (config.distance, config.throughput);
         self.settle_in(volume, index, place, config);
         let it = &mut self.volumes[usize::from(volume)];
         it.head.add(index, distance);
+        it.head.set_throughput(index, throughput);
         it.head.set_draining(index, true);
         self.paths[place].will = Will::Joining;
     }
@@ -179,8 +179,7 @@ impl HostEngine {
 
     fn open_volume(&mut self, volume: u16, mut config: VolumeConfig, places: &[u32], now_ns: u64) {
         let paths = core::mem::take(&mut config.paths);
-        let distances: Vec<u32> = paths.iter().map(|path| path.distance).collect();
-        let it = Volume::new(config, &distances, self.settings.io_max);
+        let it = Volume::new(config, &paths, self.settings.io_max);
         let at = usize::from(volume);
         if at == self.volumes.len() {
             self.volumes.push(it);

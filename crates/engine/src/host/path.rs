@@ -222,6 +222,7 @@ impl Path {
             uri: String::new(),
             kind,
             distance: 0,
+            throughput: 0,
         };
         Self {
             phase: Phase::Lost,

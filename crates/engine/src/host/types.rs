@@ -41,6 +41,8 @@ pub struct PathConfig {
     pub kind: PathKind,
     /// NUMA distance from this core (smaller is nearer).
     pub distance: u32,
+    /// Relative throughput, 0…100, for `service-time`.
+    pub throughput: u8,
 }
 
 /// A volume over its paths.
@@ -434,6 +436,8 @@ pub enum HostControl {
     /// Change the policy of a volume. Knobs out of range change nothing and are answered by a
     /// [`HostEvent::Warning`].
     Policy(u16, policy::Policy, policy::Knobs),
+    /// Relative throughput of a path, 0…100, for `service-time`.
+    Throughput(u16, PathIndex, u8),
     /// What has not ended so many ns from now fails with [`volume::Outcome::Stopped`]; until then
     /// I/O is taken as before. Said again, the earlier time counts.
     Drain(u64),

@@ -87,6 +87,7 @@ pub fn tcp_path(address: u32) -> PathConfig {
             nsid: None,
         },
         distance: 10,
+        throughput: 1,
     }
 }
 

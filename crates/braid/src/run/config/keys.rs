@@ -2,7 +2,6 @@
 use crate::run::address::NbdAddress;
 use crate::target::quantity::{Duration, FromText, Size, from_text};
 use crate::units::format_ns;
-use crate::uri::PathUri;
 use engine::host::WriteFailover;
 use policy::{Knobs, Policy};
 use serde::de::Error;
@@ -47,9 +46,6 @@ fn text<'de, D: Deserializer<'de>, T, E: Display>(
 
 pub(super) fn policy<'de, D: Deserializer<'de>>(from: D) -> Result<Policy, D::Error> {
     text(from, Policy::parse)
-}
-pub(super) fn uri<'de, D: Deserializer<'de>>(from: D) -> Result<PathUri, D::Error> {
-    text(from, str::parse)
 }
 pub(super) fn nbd<'de, D: Deserializer<'de>>(from: D) -> Result<NbdAddress, D::Error> {
     text(from, str::parse)

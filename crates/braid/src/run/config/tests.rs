@@ -64,6 +64,47 @@ fn what_is_wrong_is_named_with_its_place() {
 }
 
 #[test]
+fn distance_and_throughput_of_a_path_stand_in_its_uri_or_beside_it() {
+    let uri = "uri = \"mem:64MiB\"";
+    let path = |text: &str| Config::parse(&GOOD.replacen(uri, text, 1));
+    for (text, distance, throughput) in [
+        (uri, 0, 1),
+        ("uri = \"mem:64MiB?throughput=0&distance=7\"", 7, 0),
+        (
+            "uri = \"mem:64MiB\"\nthroughput = 100\ndistance = 7",
+            7,
+            100,
+        ),
+        ("uri = \"mem:64MiB?throughput=5\"\ndistance = 2", 2, 5),
+    ] {
+        let keys = &path(text).unwrap().volumes[0].paths[0];
+        assert_eq!((keys.distance, keys.throughput), (distance, throughput));
+    }
+    for (text, wanted) in [
+        (
+            "throughput = 101",
+            "throughput 101 is not a number from 0 to 100",
+        ),
+        (
+            "throughput = -1",
+            "throughput -1 is not a number from 0 to 100",
+        ),
+        ("throughput = 300", "line 6, column 1"),
+        ("throughput = \"9\"", "invalid type"),
+    ] {
+        let error = path(&format!("{uri}\n{text}")).unwrap_err();
+        assert!(error.contains(wanted), "{error}");
+    }
+    for key in ["throughput", "distance"] {
+        let error = path(&format!("uri = \"mem:64MiB?{key}=1\"\n{key} = 1")).unwrap_err();
+        assert!(
+            error.contains(&format!("{key} stands in the URI and beside it")),
+            "{error}"
+        );
+    }
+}
+
+#[test]
 fn what_a_volume_does_about_failing_paths_stands_in_its_keys() {
     assert_eq!(
         Config::parse(GOOD).unwrap().volumes[0].recovery(),
@@ -214,10 +255,7 @@ fn every_key_is_in_the_document() {
         let error = Config::parse(&text).unwrap_err();
         let keys = error.split_once("expected one of").unwrap_or_default().1;
         let keys: Vec<_> = keys.split('`').skip(1).step_by(2).collect();
-        assert!(
-            !keys.is_empty() || error.contains("`uri` or `distance`"),
-            "{error}"
-        );
+        assert!(!keys.is_empty(), "{error}");
         for key in keys {
             assert!(
                 document.contains(&format!("`{key}`"))
