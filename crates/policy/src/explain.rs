@@ -119,6 +119,8 @@ pub enum Why {
     Fewest,
     /// All paths are full, and there an I/O of the usual size would wait least.
     Even,
+    /// Its stream is there; to move it would cost more than this I/O would gain.
+    GoesOn,
     /// Nothing is known of it yet, or nothing any more.
     Untried,
     /// Another was cheaper; but this one had to be looked at again, and that was not too dear.
@@ -145,6 +147,7 @@ impl Why {
             Self::Tie => "tie",
             Self::Fewest => "fewest-in-flight",
             Self::Even => "even",
+            Self::GoesOn => "goes-on",
             Self::Untried => "untried",
             Self::Explored => "explored",
             Self::Turn => "turn",

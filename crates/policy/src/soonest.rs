@@ -29,12 +29,14 @@ mod explain;
 mod learn;
 mod model;
 mod others;
+mod streams;
 
 use afar::Doubt;
 use crowd::Crowd;
 use model::Kind;
 pub(crate) use model::Model;
 use others::Others;
+use streams::Streams;
 
 /// A path that has been idle so long may have changed.
 const IDLE_NS: u64 = 50_000_000;
@@ -56,6 +58,7 @@ const LOOK_NS: u64 = 1_000_000;
 pub(crate) struct Soonest {
     pub(crate) models: [Model; PATHS_MAX],
     others: Others,
+    streams: Streams,
     budget_ns: u64,
     /// When to ask next whether a path has to be looked at again.
     look_ns: u64,
@@ -114,6 +117,8 @@ struct First {
     all_seen: bool,
     /// All are full, and it is by their waits.
     is_even: bool,
+    /// Another would be better for this I/O, but its stream stays where it is.
+    goes_on: bool,
 }
 
 impl Soonest {
@@ -121,6 +126,7 @@ impl Soonest {
         Self {
             models: [Model::NEW; PATHS_MAX],
             others: Others::new(),
+            streams: Streams::new(),
             budget_ns: 0,
             look_ns: 0,
             crowd: Crowd::NEW,
@@ -168,11 +174,16 @@ impl Soonest {
             Some(path) => (Some(path), true),
             None => self.best(kind, request.now_ns, paths, in_flight),
         };
-        First {
+        let first = First {
             best,
             all_seen,
             is_even: even.is_some(),
+            goes_on: false,
+        };
+        if self.streams.is_awake(request.now_ns) {
+            return self.in_order(first, request, paths, in_flight);
         }
+        first
     }
 
     /// That one, or another that has to be looked at.
@@ -188,6 +199,54 @@ impl Soonest {
             return first.best;
         }
         self.look(first.best, self.kind, now_ns, paths, in_flight)
+    }
+
+    /// The same where it may matter whether an I/O goes on with a stream.
+    #[inline(never)]
+    fn in_order(
+        &mut self,
+        mut first: First,
+        request: &Request,
+        paths: &[PathView],
+        in_flight: &[u32; PATHS_MAX],
+    ) -> First {
+        let place = self.streams.find(request);
+        if let (Some(home), Some(there)) = (place.home, first.best)
+            && home != there
+            && self.streams.matter(home, there)
+            && self.stays(home, there, request.now_ns, paths, in_flight)
+        {
+            first.best = Some(home);
+            first.goes_on = true;
+        }
+        // A look at another path does not move the stream.
+        if let Some(home) = first.best {
+            self.streams.note(&place, home);
+        }
+        first
+    }
+
+    /// Whether a stream stays on its path, though another is the best for this I/O alone.
+    #[inline(never)]
+    fn stays(
+        &self,
+        home: usize,
+        best: usize,
+        now_ns: u64,
+        paths: &[PathView],
+        in_flight: &[u32; PATHS_MAX],
+    ) -> bool {
+        if !paths.get(home).is_some_and(PathView::usable) || !self.models[home].is_seen() {
+            return false;
+        }
+        let [at_home, there] = [home, best].map(|path| {
+            let own = in_flight[path];
+            let elsewhere = self.others.now(path, &paths[path], own);
+            self.models[path].forecast(self.kind, own, elsewhere, now_ns)
+        });
+        let shunned = at_home.silent || at_home.has_failed();
+        let left = in_flight[best].saturating_add(paths[best].in_flight_elsewhere);
+        !shunned && !self.streams.leaves((home, at_home), (best, there), left)
     }
 
     /// The usable path of least cost among those of which something is known: of those whose costs
@@ -326,6 +385,7 @@ impl Soonest {
         Ticket {
             epoch: self.epoch,
             learns: request.group != Group::Other,
+            first: streams::first(request),
             ..self.models[path % PATHS_MAX].begin(self.kind, own, elsewhere, request.now_ns)
         }
     }
@@ -340,6 +400,9 @@ impl Soonest {
         }
         let path = usize::from(done.path.0);
         let (model, doubt) = (&mut self.models[path], &mut self.doubts[path]);
+        if self.streams.is_awake(done.now_ns) && ticket.learns && there {
+            self.streams.end(done, model);
+        }
         model.end(ticket, own, done.now_ns);
         if done.ended == Ended::Failed {
             model.shun(done.now_ns);
@@ -382,6 +445,7 @@ impl Soonest {
         self.models[path].forget();
         self.doubts[path] = Doubt::NONE;
         self.calm[path] = Calm::NEW;
+        self.streams.reset(path);
         self.look_ns = 0;
     }
 }

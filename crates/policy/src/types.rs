@@ -102,6 +102,8 @@ pub struct Ticket {
     pub(crate) load: [u32; 4],
     /// Its length, in the policy's units.
     pub(crate) units: u32,
+    /// Where it begins, in the same.
+    pub(crate) first: u32,
     /// I/Os of other cores in flight.
     pub(crate) elsewhere: u16,
     /// Nothing else was in flight.

@@ -57,6 +57,7 @@ impl Soonest {
             }
         }
         match first.is_even {
+            _ if first.goes_on => Why::GoesOn,
             true => Why::Even,
             false if best_ns > least_ns => Why::Fewest,
             false => Why::Least,

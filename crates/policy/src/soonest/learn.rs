@@ -91,7 +91,7 @@ impl Model {
 
     /// What an I/O has waited, by what was in flight.
     #[cold]
-    fn waited_ns(&self, kind: Kind, ticket: &Ticket) -> i64 {
+    pub(super) fn waited_ns(&self, kind: Kind, ticket: &Ticket) -> i64 {
         let face = &self.faces[kind.direction];
         let queued = (dot(&face.weights, &self.load_of(ticket)) >> 8) as i64;
         if ticket.alone {

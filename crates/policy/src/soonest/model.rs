@@ -256,6 +256,11 @@ impl Model {
         self.base_ns[kind.index()].into()
     }
 
+    /// The same of an I/O that was placed.
+    pub(super) fn base_of(&self, ticket: &Ticket) -> u64 {
+        self.base_ns(Kind::of_ticket(ticket))
+    }
+
     /// The least that an I/O can be predicted to take.
     #[inline]
     pub(super) fn empty_ns(&self, kind: Kind) -> u64 {

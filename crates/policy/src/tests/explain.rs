@@ -165,6 +165,10 @@ fn check_soonest(it: &Explained, look: &Look, least: Option<u64>) {
             let count = |look: &Look| u64::from(look.in_flight) + u64::from(look.elsewhere);
             assert_eq!(near.map(count).min(), Some(count(look)));
         }
+        Why::GoesOn => {
+            assert!(mine >= least && look.basis != Basis::Unknown);
+            assert!(candidates().count() > 1, "{:?}", it.looks());
+        }
         Why::Explored => assert!(mine > least || candidates().count() > 1),
         Why::Untried => assert_eq!(look.basis, Basis::Unknown),
         why => assert_eq!(why, Why::Only),

@@ -250,6 +250,7 @@ fn why(policy: &str, why: &str) -> &'static str {
         ("tie", _) => "no other is better",
         ("fewest-in-flight", _) => "about the least cost, and of those the fewest in flight",
         ("even", _) => "all are full, and there the usual I/O would wait least",
+        ("goes-on", _) => "its stream is there, and to move it would cost more",
         ("untried", "latency") => "nothing is known of it lately",
         ("untried", "weighted-latency") => "not measured yet",
         ("untried", _) => "nothing is known of it yet",
