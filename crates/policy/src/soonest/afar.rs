@@ -75,7 +75,8 @@ impl Doubt {
         if self.is_raised() {
             return self.decide(model, done);
         }
-        let as_expected = 2 * done.latency_ns < SURPRISE_HALVES * expected_ns;
+        let halves = done.latency_ns.saturating_mul(2);
+        let as_expected = halves < SURPRISE_HALVES.saturating_mul(expected_ns);
         if as_expected && self.surprises == 0 && self.home_ns == 0 {
             self.trust = self.trust.saturating_add(1);
             return;
