@@ -10,6 +10,19 @@ use crate::tally::Tally;
 use alloc::vec;
 use alloc::vec::Vec;
 
+/// Stripes to try: of a stream that reads far ahead the best is nearly twice that.
+const STRIPES_KIB: [u64; 10] = [
+    128,
+    256,
+    1 << 10,
+    2 << 10,
+    4 << 10,
+    8 << 10,
+    12 << 10,
+    14 << 10,
+    16 << 10,
+    32 << 10,
+];
 /// Steps of a split or window between two paths.
 const STEPS: u32 = 16;
 /// Caps to which the first path is filled.
@@ -23,6 +36,11 @@ const REPLAYS: [u32; 9] = [0, 2, 4, 8, 16, 32, 64, 128, 512];
 /// Whether I/Os come at their own times, so that the latency is what a policy can change.
 pub fn is_open(plan: &Plan) -> bool {
     plan.jobs.iter().any(|job| job.iops > 0)
+}
+
+/// Whether places matter: rules that go by them are tried as well.
+pub fn has_streams(plan: &Plan) -> bool {
+    plan.mirror || plan.jobs.iter().any(|job| job.sequential)
 }
 
 /// What a run is worth: bytes per second; of an open one, the inverse of its mean latency.
@@ -70,9 +88,8 @@ pub fn rules(plan: &Plan) -> Vec<Rule> {
             }
         }
     }
-    if plan.mirror || plan.jobs.iter().any(|job| job.sequential) {
-        let stripes = [17, 18, 20, 22, 23, 24, 25].map(|bits| Rule::Stripe(1 << bits));
-        rules.extend(stripes);
+    if has_streams(plan) {
+        rules.extend(STRIPES_KIB.map(|kib| Rule::Stripe(kib << 10)));
         rules.extend([Rule::Region, Rule::Job]);
     }
     rules

@@ -14,6 +14,8 @@ use std::collections::BTreeMap;
 
 /// Which search: its number is part of the hash.
 const SEARCH: u64 = 3;
+/// The same of worlds with streams, which have rules of their own.
+const SEARCH_STREAMS: u64 = 4;
 
 /// What was kept: the file in the tree.
 const KEPT: &str = include_str!("../../../../scenarios/bounds.tsv");
@@ -114,7 +116,11 @@ fn parse_line(line: &str) -> Option<(String, (u64, Bound))> {
 
 /// FNV-1a of all that a bound depends on.
 fn hash(scenario: &Scenario, seed: u64) -> u64 {
-    let text = format!("{SEARCH} {seed} {:?} {:?}", scenario.plan, scenario.step_ns);
+    let search = match bound::has_streams(&scenario.plan) {
+        true => SEARCH_STREAMS,
+        false => SEARCH,
+    };
+    let text = format!("{search} {seed} {:?} {:?}", scenario.plan, scenario.step_ns);
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
     })

@@ -73,9 +73,9 @@ struct Leg {
     pace: u32,
     /// Time of any other I/O; ns.
     far_ns: u32,
-    /// How far a time is from what is usual, in the mean; ns.
+    /// How far those that go on are from that, in the mean; ns.
     spread_ns: u32,
-    /// What that is more than going on, if it surely is; ns.
+    /// What a jump costs: 0 unless it is surely more than chance; ns.
     jump_ns: u32,
     nears: u8,
     fars: u8,
