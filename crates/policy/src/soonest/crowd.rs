@@ -13,7 +13,7 @@
 //! goes on as where there is room.
 
 use super::Soonest;
-use super::model::{IO_UNITS, Kind, Model};
+use super::model::{Kind, Model};
 use crate::limits::PATHS_MAX;
 use crate::types::PathView;
 
@@ -99,11 +99,9 @@ impl Soonest {
 impl Model {
     /// Whether many would wait now.
     fn is_full(&self, elsewhere: u32) -> bool {
-        // Q8 of the units of an I/O.
-        let (eighth, writes) = (IO_UNITS << 5, self.mix[1]);
-        let face = &self.faces[usize::from(writes > self.mix[0])];
-        let mixed = (eighth..=7 * eighth).contains(&writes);
-        !mixed && face.wait_ns(elsewhere) > MANY * face.each_ns()
+        let writes = self.mix[1] > self.mix[0];
+        let face = &self.faces[usize::from(writes)];
+        !self.is_mixed() && face.wait_ns(elsewhere) > MANY * face.each_ns()
     }
 
     /// How long an I/O of the usual size would take, if some would wait.

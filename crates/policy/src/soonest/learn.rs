@@ -197,7 +197,10 @@ impl Model {
     ) {
         let error = latency - queued;
         let saturated = !ticket.alone && latency > base + base * 13 / 16;
-        if error >= 0 && !saturated {
+        let was_late = core::mem::replace(&mut self.late, saturated);
+        // Where a path is not thought to be full, one late I/O alone may be late by chance.
+        let chance = !was_late && queued <= base + base / 2;
+        if error >= 0 && (!saturated || chance) {
             return;
         }
         let size = error.unsigned_abs() as i64;
@@ -217,11 +220,17 @@ impl Model {
         }
     }
 
+    /// Whether neither reads nor writes are rare.
+    pub(super) fn is_mixed(&self) -> bool {
+        // Q8 of the units of an I/O.
+        let eighth = IO_UNITS << 5;
+        (eighth..=7 * eighth).contains(&self.mix[1])
+    }
+
     /// What can't be observed must stay hopeful: the weights of the other direction shrink.
     #[inline]
     fn leak(&mut self, direction: usize) {
-        let eighth = IO_UNITS << 5;
-        let rare = !(eighth..=7 * eighth).contains(&self.mix[1]);
+        let rare = !self.is_mixed();
         let shrink = |weight: &mut u32, shift: u32| *weight -= *weight >> shift;
         for of in 0..2 {
             let (ios, bytes) = (1 - of, 3 - of);

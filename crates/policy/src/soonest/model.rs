@@ -184,6 +184,8 @@ pub(crate) struct Model {
     /// Unloaded samples far off, in a row: above and below.
     pub(super) above: u8,
     pub(super) below: u8,
+    /// The last lesson was of an I/O that took far longer than on the empty path.
+    pub(super) late: bool,
     /// Lessons until the prices are renewed.
     pub(super) until: u8,
     /// When a completion last taught.
@@ -208,6 +210,7 @@ impl Model {
         last_ns: 0,
         above: 0,
         below: 0,
+        late: false,
         until: RENEW,
         learnt_ns: 0,
         shun_until_ns: 0,

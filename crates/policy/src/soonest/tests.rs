@@ -233,6 +233,26 @@ fn looks_at_a_path_that_stays_as_it_is_become_rare() {
     assert!((2..=6).contains(&load.taken[0]), "{:?}", load.taken);
 }
 
+/// Now and then an I/O is late with nothing before it.
+#[test]
+fn late_ios_that_come_alone_are_not_taken_for_a_queue() {
+    let mut model = Model::NEW;
+    let kind = Kind::of(&request(Group::Read, 4096));
+    let mut begun = VecDeque::new();
+    for number in 0..4_000_u64 {
+        let now_ns = number * 20 * US;
+        begun.push_back(model.begin(kind, begun.len() as u32, 0, now_ns));
+        if begun.len() > 5 {
+            let ticket = begun.pop_front().unwrap();
+            model.end(&ticket, begun.len() as u32, now_ns);
+            let late = number % 25 == 0;
+            model.learn(&ticket, if late { 600 } else { 250 } * US, 0);
+        }
+    }
+    let wait = model.forecast(kind, 8, 3, 0).wait_ns;
+    assert!(wait < 100 * US, "{wait}");
+}
+
 /// Never empty, it would be thought slow instead of far, and be left with next to nothing.
 #[test]
 fn a_loaded_path_that_moves_away_is_kept_full_and_is_known_when_it_is_back() {
