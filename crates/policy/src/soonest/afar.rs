@@ -13,6 +13,7 @@
 //! Work in flight is counted in units of 512 bytes, an I/O beside its bytes as
 //! [`IO_UNITS`](super::model::IO_UNITS).
 
+use super::learn::LATENCY_NS_MAX;
 use super::model::{BASE_NS_MIN, Model};
 use crate::types::{Completion, Ticket};
 
@@ -75,8 +76,7 @@ impl Doubt {
         if self.is_raised() {
             return self.decide(model, done);
         }
-        let halves = done.latency_ns.saturating_mul(2);
-        let as_expected = halves < SURPRISE_HALVES.saturating_mul(expected_ns);
+        let as_expected = 2 * time_ns(done) < SURPRISE_HALVES * expected_ns;
         if as_expected && self.surprises == 0 && self.home_ns == 0 {
             self.trust = self.trust.saturating_add(1);
             return;
@@ -88,7 +88,7 @@ impl Doubt {
     #[cold]
     fn weigh(&mut self, model: &mut Model, done: &Completion, expected_ns: u64, as_expected: bool) {
         if self.home_ns > 0 {
-            let early = 2 * done.latency_ns < expected_ns;
+            let early = 2 * time_ns(done) < expected_ns;
             self.returns = if early { self.returns + 1 } else { 0 };
             if self.returns == RETURNS {
                 return self.come_back(model);
@@ -118,7 +118,7 @@ impl Doubt {
     /// One of those that raised it.
     fn take(&mut self, model: &Model, done: &Completion) {
         self.load = self.load.max(load(model, &done.ticket));
-        self.latency_ns = self.latency_ns.max(done.latency_ns);
+        self.latency_ns = self.latency_ns.max(time_ns(done));
     }
 
     /// No reason to doubt, and one surprise more that meant nothing.
@@ -133,14 +133,16 @@ impl Doubt {
         if done.now_ns.saturating_sub(done.latency_ns) < self.since_ns {
             return self.take(model, done);
         }
-        let over = self.latency_ns.saturating_mul(DOUBT_TIMES);
-        if done.latency_ns < self.latency_ns / 5 * 4 || done.now_ns - self.since_ns > over {
+        let over = self.latency_ns * DOUBT_TIMES;
+        if time_ns(done) < self.latency_ns / 5 * 4
+            || done.now_ns.saturating_sub(self.since_ns) > over
+        {
             return self.drop_it();
         }
         let less = u64::from(load(model, &done.ticket)) * 4 < u64::from(self.load) * 3;
         self.witnesses += u8::from(less);
         if self.witnesses == WITNESSES {
-            self.move_away(model, done.latency_ns);
+            self.move_away(model, time_ns(done));
             self.drop_it();
         }
     }
@@ -151,7 +153,7 @@ impl Doubt {
         for (face, weights) in model.faces.iter_mut().zip(self.weights) {
             face.weights = weights;
         }
-        model.jump(latency_ns.min(u32::MAX.into()) as i64 - i64::from(knee_ns));
+        model.jump(latency_ns as i64 - i64::from(knee_ns));
         model.work_out();
         if self.home_ns == 0 {
             self.home_ns = knee_ns;
@@ -175,6 +177,11 @@ impl Doubt {
         }
         (self.home_ns, self.returns) = (0, 0);
     }
+}
+
+/// What it took, cut as in lessons.
+fn time_ns(done: &Completion) -> u64 {
+    done.latency_ns.min(LATENCY_NS_MAX)
 }
 
 /// What was in flight when an I/O was placed.

@@ -12,7 +12,7 @@ use super::model::{BASE_NS_MIN, IO_UNITS, Kind, Load, Model, RENEW, SERVICE_NS_M
 use crate::types::Ticket;
 
 /// Longer latencies are cut to this.
-const LATENCY_NS_MAX: u64 = 2_000_000_000;
+pub(super) const LATENCY_NS_MAX: u64 = 2_000_000_000;
 /// Most that the tail adds.
 const TAIL_NS_MAX: i64 = 200_000_000;
 /// So many unloaded samples in a row on one side, and the base jumps.
@@ -172,11 +172,13 @@ impl Model {
         for (index, base) in self.base_ns.iter_mut().enumerate() {
             if self.seen >> index & 1 == 1 {
                 let old = i64::from(*base);
-                *base = (old + by).max(old / 4).max(BASE_NS_MIN) as u32;
+                let new = (old + by).max(old / 4).max(BASE_NS_MIN);
+                *base = new.min(LATENCY_NS_MAX as i64) as u32;
             }
         }
         for face in &mut self.faces {
-            face.knee_ns = (i64::from(face.knee_ns) + by).max(BASE_NS_MIN) as u32;
+            let new = (i64::from(face.knee_ns) + by).max(BASE_NS_MIN);
+            face.knee_ns = new.min(LATENCY_NS_MAX as i64) as u32;
         }
         self.above = self.above.min(OUTLIERS);
         self.below = self.below.min(OUTLIERS);
