@@ -17,8 +17,6 @@ listen = "127.0.0.1:4420"
 listen = "127.0.0.1:4421"
 EOF
 dd if=/dev/urandom of=/tmp/random bs=1M count=8 2>/dev/null
-pages() { od -An -v -tx8 -w8 | sort -u | tr -d ' ' | tr '\n' ' '; }
-part() { dd if="/dev/$disk" bs=4096 skip="$1" count="$2" iflag=direct 2>/dev/null; }
 for digests in "" --hdr-digest --data-digest "--hdr-digest --data-digest"; do
     tag=$(echo "plain$digests" | tr -d ' -')
     check "connect_$tag" connect 4420 $digests
@@ -34,12 +32,7 @@ for digests in "" --hdr-digest --data-digest "--hdr-digest --data-digest"; do
             --verify_fatal=1 --eta=never --output=/tmp/fio.out
 
         dd if=/tmp/random of="/dev/$disk" bs=1M count=4 oflag=direct 2>/dev/null
-        check "discard_${tag}_$nsid" blkdiscard -o 65536 -l 131072 "/dev/$disk"
-        same "discarded_${tag}_$nsid" "$(part 16 32 | pages)" "0000000000000000 "
-        check "around_discard_${tag}_$nsid" sh -c \
-            "dd if=/dev/$disk bs=4096 count=16 iflag=direct 2>/dev/null | cmp -n 65536 - /tmp/random"
-        check "zeroes_${tag}_$nsid" blkdiscard -z -o 1048576 -l 131072 "/dev/$disk"
-        same "zeroed_${tag}_$nsid" "$(part 256 32 | pages)" "0000000000000000 "
+        zeroes_and_discards "/dev/$disk" "/dev/$disk" "${tag}_$nsid"
         check "flush_${tag}_$nsid" nvme flush "/dev/$disk"
     done
     check "disconnect_$tag" nvme disconnect -n "$nqn"

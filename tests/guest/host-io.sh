@@ -5,15 +5,7 @@
 . ./host.sh
 load_host
 modprobe ext4
-target <<EOF
-nqn = "$nqn"
-[[namespace]]
-backend = "mem:128MiB"
-[[port]]
-listen = "127.0.0.1:4420"
-[[port]]
-listen = "127.0.0.1:4421"
-EOF
+two_ports mem:128MiB
 quick="--keep-alive-tmo 5 --reconnect-delay 1 --ctrl-loss-tmo 600"
 check connect_4420 connect 4420 $quick
 check connect_4421 connect 4421 $quick --hdr-digest --data-digest

@@ -3,19 +3,11 @@
 # vm: --cpus 4
 . ./lib.sh
 . ./host.sh
-export XDG_RUNTIME_DIR=/run XDG_STATE_HOME=/run
+. ./run.sh
 modprobe nbd nbds_max=2
 modprobe ext4
-target <<EOF
-nqn = "$nqn"
-[[namespace]]
-backend = "mem:128MiB"
-[[port]]
-listen = "127.0.0.1:4420"
-[[port]]
-listen = "127.0.0.1:4421"
-EOF
-cat >/tmp/braid.toml <<EOF
+two_ports mem:128MiB
+start_run <<EOF
 keep_alive = "2s"
 [[volume]]
 name = "v0"
@@ -31,11 +23,6 @@ nbd = "unix:/run/v0.sock"
 [[volume.export]]
 nbd = "tcp:127.0.0.1:10809"
 EOF
-control=/run/control.sock
-braid run -c /tmp/braid.toml --socket $control >/tmp/run.log 2>&1 &
-run=$!
-is() { [ "$(braid check v0 --socket $control -o json | jq -r .state)" = "$1" ]; }
-reaches starts 60 is ok
 
 check list sh -c "nbd-client -l 127.0.0.1 | grep -qx v0"
 refused no_such_export nbd-client -unix /run/v0.sock -N other /dev/nbd0
@@ -53,13 +40,7 @@ grep -q nbd0 /proc/partitions && ok partitions_readable || fail partitions_reada
 dd if=/dev/urandom of=/tmp/random bs=1M count=8 2>/dev/null
 check write dd if=/tmp/random of=/dev/nbd0 bs=1M oflag=direct
 check read sh -c "dd if=/dev/nbd0 bs=1M count=8 iflag=direct 2>/dev/null | cmp - /tmp/random"
-pages() { od -An -v -tx8 -w8 | sort -u | tr -d ' ' | tr '\n' ' '; }
-part() { dd if=/dev/nbd0 bs=4096 skip="$1" count="$2" iflag=direct 2>/dev/null; }
-check discard blkdiscard -o 65536 -l 131072 /dev/nbd0
-same discarded "$(part 16 32 | pages)" "0000000000000000 "
-check zeroes blkdiscard -z -o 1048576 -l 131072 /dev/nbd0
-same zeroed "$(part 256 32 | pages)" "0000000000000000 "
-check around sh -c "dd if=/dev/nbd0 bs=4096 count=16 iflag=direct 2>/dev/null | cmp -n 65536 - /tmp/random"
+zeroes_and_discards /dev/nbd0 /dev/nbd0 nbd
 
 verify() {
     fio --name="$1" --filename=/dev/nbd0 --direct=1 --rw=randrw --bsrange=512-256k --blockalign=512 --ioengine=libaio \

@@ -4,6 +4,7 @@
 # vm: --cpus 4
 . ./lib.sh
 . ./target.sh
+. ./run.sh
 load_target
 modprobe brd rd_nr=2 rd_size=65536
 modprobe nbd nbds_max=1
@@ -17,7 +18,7 @@ set_up() {
     port 2
 }
 set_up
-cat >/tmp/braid.toml <<EOF
+start_run <<EOF
 keep_alive = "2s"
 io_timeout = "5s"
 connect_timeout = "5s"
@@ -42,11 +43,6 @@ uri = "$two?nsid=2"
 [[volume.export]]
 nbd = "unix:/run/v1.sock"
 EOF
-control=/run/control.sock
-braid run -c /tmp/braid.toml --socket $control >/tmp/run.log 2>&1 &
-run=$!
-is() { [ "$(braid check v0 --socket $control -o json | jq -r .state)" = "$1" ]; }
-reaches starts 60 is ok
 path() { braid stat --socket $control -o json | jq -r ".volumes[0].paths[$1].$2"; }
 path_is() { [ "$(path "$1" "$2")" = "$3" ]; }
 reaches ana_at_first_1 60 path_is 0 ana_state optimized
@@ -108,13 +104,7 @@ check verify_after verify after
 check nbd_client nbd-client -unix /run/v0.sock -N v0 /dev/nbd0
 head -c 4194304 /dev/urandom >/tmp/random
 dd if=/tmp/random of=/dev/nbd0 bs=1M oflag=direct 2>/dev/null
-pages() { od -An -v -tx8 -w8 | sort -u | tr -d ' ' | tr '\n' ' '; }
-part() { dd if="$1" bs=4096 skip="$2" count="$3" iflag=direct 2>/dev/null; }
-check discard blkdiscard -o 65536 -l 131072 /dev/nbd0
-same discarded "$(part /dev/ram0 16 32 | pages)" "0000000000000000 "
-check zeroes blkdiscard -z -o 1048576 -l 131072 /dev/nbd0
-same zeroed "$(part /dev/ram0 256 32 | pages)" "0000000000000000 "
-check around sh -c "dd if=/dev/ram0 bs=4096 count=16 iflag=direct 2>/dev/null | cmp -n 65536 - /tmp/random"
+zeroes_and_discards /dev/nbd0 /dev/ram0 nbd
 check nbd_disconnect nbd-client -d /dev/nbd0
 
 # A namespace that grows, and shrinks.

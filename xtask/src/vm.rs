@@ -67,15 +67,15 @@ pub fn run(root: &Path, task: &Task) -> Result<ExitCode> {
             println!("{}: {}", image.kernel_version, image.base.display());
             Ok(ExitCode::SUCCESS)
         }
-        Task::Shell(options) => machine::shell(&build(false)?, options),
+        Task::Shell(options) => machine::shell(&build(false)?, &braid(root)?, options),
         Task::Run(args) => {
             let script = suite::find(root, &args.script)?;
-            run_one(&build(false)?, &script, &args.options, &[])
+            run_one(root, &build(false)?, &script, &args.options, &[])
         }
         Task::Peer(options) => {
             let image = build(false)?;
             let files = peer::files(&image).map_err(|error| unavailable(&error))?;
-            run_one(&image, &root.join(peer::SCRIPT), options, &files)
+            run_one(root, &image, &root.join(peer::SCRIPT), options, &files)
         }
         Task::All(args) => suite::run(root, args, &build),
     }
@@ -83,6 +83,7 @@ pub fn run(root: &Path, task: &Task) -> Result<ExitCode> {
 
 /// Runs one script with all it prints.
 fn run_one(
+    root: &Path,
     image: &image::Image,
     script: &Path,
     options: &Options,
@@ -91,6 +92,7 @@ fn run_one(
     let options = options.over(&suite::options(script)?);
     let run = machine::Run {
         script,
+        braid: &braid(root)?,
         options: &options,
         echo: true,
         files,
@@ -98,6 +100,11 @@ fn run_one(
     let ended = machine::run(image, &run)?;
     println!("vm: {ended}");
     Ok(ended.code())
+}
+
+/// The program that goes into guests.
+fn braid(root: &Path) -> Result<PathBuf> {
+    crate::bench::build(root, &["-p", "braid"])
 }
 
 /// Where everything of the guest is kept.

@@ -15,6 +15,19 @@ target() {
     fi
 }
 
+# two_ports BACKEND: a target with one namespace on ports 4420 and 4421.
+two_ports() {
+    target <<EOF
+nqn = "$nqn"
+[[namespace]]
+backend = "$1"
+[[port]]
+listen = "127.0.0.1:4420"
+[[port]]
+listen = "127.0.0.1:4421"
+EOF
+}
+
 shape() { braid target set --socket "$socket" "$@"; }
 
 load_host() {

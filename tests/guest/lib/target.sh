@@ -4,7 +4,6 @@ config=/sys/kernel/config/nvmet
 subsystem=$config/subsystems/$nqn
 one=nvme-tcp://127.0.0.1:4420/$nqn
 two=nvme-tcp://127.0.0.1:4421/$nqn
-export XDG_RUNTIME_DIR=/run XDG_STATE_HOME=/run
 
 load_target() {
     modprobe nvmet-tcp

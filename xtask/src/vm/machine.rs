@@ -74,6 +74,8 @@ impl Options {
 pub struct Run<'a> {
     /// The script.
     pub script: &'a Path,
+    /// The program that is tried.
+    pub braid: &'a Path,
     /// The guest.
     pub options: &'a Options,
     /// Whether what the guest prints is printed.
@@ -128,7 +130,7 @@ pub fn run(image: &Image, run: &Run<'_>) -> Result<Ended> {
     fs::create_dir_all(&runs)?;
     let console = runs.join(format!("{name}.console"));
     let extra = runs.join(format!("{name}.cpio"));
-    write_file_system(image, &extra, Some(run))?;
+    write_file_system(image, &extra, run.braid, Some(run))?;
     let begun = Instant::now();
     let mut booted = boot(image, run, &extra, &console)?;
     if booted.died_early() {
@@ -209,9 +211,9 @@ fn boot(image: &Image, run: &Run<'_>, extra: &Path, console: &Path) -> Result<Bo
 }
 
 /// A shell in the guest, on this terminal.
-pub fn shell(image: &Image, options: &Options) -> Result<ExitCode> {
+pub fn shell(image: &Image, braid: &Path, options: &Options) -> Result<ExitCode> {
     let extra = image.directory.join("shell.cpio");
-    write_file_system(image, &extra, None)?;
+    write_file_system(image, &extra, braid, None)?;
     let mut command = qemu(image, options, &extra)?;
     let console = image.directory.join("shell.console");
     command
@@ -267,16 +269,14 @@ fn print_tail(console: &Path) {
 }
 
 /// The image's file system and behind it what belongs to one run.
-fn write_file_system(image: &Image, to: &Path, run: Option<&Run<'_>>) -> Result<()> {
+fn write_file_system(image: &Image, to: &Path, braid: &Path, run: Option<&Run<'_>>) -> Result<()> {
     fs::copy(&image.base, to).with_context(|| format!("copy {}", image.base.display()))?;
     let file = File::options().append(true).open(to)?;
     let mut archive = Archive::new(std::io::BufWriter::new(file));
     archive.bytes("init", true, INIT.as_bytes())?;
-    let braid = crate::bench::build(&super::super::root(), &["-p", "braid"])?;
-    archive.file("usr/bin/braid", true, &braid)?;
-    let needed: BTreeMap<String, PathBuf> = libraries::of(&image.unpacked, &braid)?
-        .into_iter()
-        .collect();
+    archive.file("usr/bin/braid", true, braid)?;
+    let needed: BTreeMap<String, PathBuf> =
+        libraries::of(&image.unpacked, braid)?.into_iter().collect();
     image::add_libraries(&mut archive, &needed)?;
     match run {
         Some(run) => {

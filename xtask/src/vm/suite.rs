@@ -61,6 +61,7 @@ pub fn run(root: &Path, args: &Args, build: &dyn Fn(bool) -> Result<Image>) -> R
         }
         Err(error) => return Err(error),
     };
+    let braid = super::braid(root)?;
     println!("kernel {}", image.kernel_version);
     let mut rows = Vec::new();
     for script in &scripts {
@@ -70,6 +71,7 @@ pub fn run(root: &Path, args: &Args, build: &dyn Fn(bool) -> Result<Image>) -> R
                 &image,
                 &Run {
                     script,
+                    braid: &braid,
                     options: &options,
                     echo,
                     files: &[],

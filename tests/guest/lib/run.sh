@@ -1,0 +1,12 @@
+# For scripts with an engine of ours.
+control=/run/control.sock
+
+# start_run, configuration on stdin: starts an engine and waits until its volume v0 is well.
+start_run() {
+    cat >/tmp/braid.toml
+    braid run -c /tmp/braid.toml --socket $control >/tmp/run.log 2>&1 &
+    run=$!
+    reaches starts 60 is ok
+}
+
+is() { [ "$(braid check v0 --socket $control -o json | jq -r .state)" = "$1" ]; }
