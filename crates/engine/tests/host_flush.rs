@@ -192,6 +192,17 @@ fn t13_a_flush_does_not_wait_for_a_path_that_no_core_had_unflushed() {
     assert_eq!(fleet.one(0, &flush(0), 50 * MS), Some(Outcome::Done));
 }
 
+/// Path 0 is gone for good: core 0 sees it, and has not heard from the others.
+fn lose_unheard(fleet: &mut Fleet) {
+    for node in fleet.nodes.clone() {
+        fleet.world.nodes[node].addresses[0] = Address::Refused;
+    }
+    fleet.world.cut(fleet.nodes[0], 0);
+    let core_0 = fleet.hosts[0].clone();
+    let lost = || core_0.borrow().path_state(0, P0) == PathState::Lost;
+    assert!(fleet.world.run(MS, |_| lost()));
+}
+
 /// A path that is to leave, asked of core 0 with some patience; the answer.
 fn removal(fleet: &mut Fleet, wait_ns: u64) -> Answer {
     let (volume, path, force) = (0, P0, false);
@@ -208,14 +219,8 @@ fn removal(fleet: &mut Fleet, wait_ns: u64) -> Answer {
 #[test]
 fn t13_a_lost_path_is_not_removed_before_all_cores_said_what_they_had_unflushed() {
     let mut fleet = two_cores();
-    for node in fleet.nodes.clone() {
-        fleet.world.nodes[node].addresses[0] = Address::Refused;
-    }
-    fleet.world.cut(fleet.nodes[0], 0);
-    let core_0 = fleet.hosts[0].clone();
-    let lost = || core_0.borrow().path_state(0, P0) == PathState::Lost;
-    assert!(fleet.world.run(MS, |_| lost()));
-    // Core 0 sees it, and has not heard from the other, which alone wrote.
+    lose_unheard(&mut fleet);
+    // Core 1 alone wrote.
     let why = removal(&mut fleet, 5 * SECOND).unwrap_err();
     assert!(why.contains("never flushed"), "{why}");
     fleet.run(SECOND, |_| false);
@@ -228,13 +233,7 @@ fn t13_a_lost_path_is_not_removed_before_all_cores_said_what_they_had_unflushed(
 fn t13_a_lost_path_that_leaves_by_force_fails_one_flush_of_each_core_whoever_wrote() {
     for writer in 0..3 {
         let mut fleet = written(3, writer);
-        for node in fleet.nodes.clone() {
-            fleet.world.nodes[node].addresses[0] = Address::Refused;
-        }
-        fleet.world.cut(fleet.nodes[0], 0);
-        let core_0 = fleet.hosts[0].clone();
-        let lost = || core_0.borrow().path_state(0, P0) == PathState::Lost;
-        assert!(fleet.world.run(MS, |_| lost()));
+        lose_unheard(&mut fleet);
         // Before all cores have said what they had unflushed.
         assert!(fleet.remove(P0, true).is_ok());
         assert!(fleet.run(SECOND, |it| it.paths() == [1]));

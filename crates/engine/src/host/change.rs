@@ -222,9 +222,13 @@ impl HostEngine {
         }
         let place = self.free_places(1)?[0];
         let path = PathIndex(index as u8);
-        let mut job = self.job(volume, path, Stage::Join);
-        self.order(&mut job, What::Join(place, Box::new(config)), now_ns);
-        Ok(job)
+        Ok(self.begin_change(
+            volume,
+            path,
+            Stage::Join,
+            What::Join(place, Box::new(config)),
+            now_ns,
+        ))
     }
 
     fn remove_path(
@@ -239,9 +243,8 @@ impl HostEngine {
         if !force && self.paths[number].is_in_doubt() {
             return Err(super::report::in_doubt(&self.paths[number]));
         }
-        let mut job = self.job(volume, path, Stage::Leave);
+        let mut job = self.begin_change(volume, path, Stage::Leave, What::Leave, now_ns);
         job.force = force;
-        self.order(&mut job, What::Leave, now_ns);
         Ok(job)
     }
 
@@ -269,17 +272,14 @@ impl HostEngine {
         let number = self.number(volume, path).ok_or_else(|| no_path(path))?;
         self.spare_last(number, force)?;
         // Whatever is under way sees that the path is lost; only one that leaves goes on to leave.
-        let mut job = self.job(volume, path, Stage::Drain);
-        self.order(&mut job, What::Fail, now_ns);
+        let mut job = self.begin_change(volume, path, Stage::Drain, What::Fail, now_ns);
         job.left = 0;
         Ok(job)
     }
 
     fn restore_path(&mut self, volume: u16, path: PathIndex, now_ns: u64) -> Result<Job, String> {
         self.idle_path(volume, path)?;
-        let mut job = self.job(volume, path, Stage::Return);
-        self.order(&mut job, What::Use, now_ns);
-        Ok(job)
+        Ok(self.begin_change(volume, path, Stage::Return, What::Use, now_ns))
     }
 
     fn drain_path(
@@ -294,9 +294,7 @@ impl HostEngine {
             return Err(format!("{} was failed by hand", self.paths[number].uri));
         }
         self.spare_last(number, force)?;
-        let mut job = self.job(volume, path, Stage::Drain);
-        self.order(&mut job, What::Drain, now_ns);
-        Ok(job)
+        Ok(self.begin_change(volume, path, Stage::Drain, What::Drain, now_ns))
     }
 
     fn add_volume(&mut self, config: VolumeConfig, now_ns: u64) -> Result<Job, String> {
@@ -312,9 +310,13 @@ impl HostEngine {
         let vacant = vacant.find(|(volume, it)| it.vacant && !going(*volume));
         let volume = vacant.map_or(self.volumes.len() as u16, |(volume, _)| volume);
         let places = self.free_places(config.paths.len())?;
-        let mut job = self.job(volume, PathIndex(0), Stage::Open);
-        self.order(&mut job, What::Open(Box::new(config), places), now_ns);
-        Ok(job)
+        Ok(self.begin_change(
+            volume,
+            PathIndex(0),
+            Stage::Open,
+            What::Open(Box::new(config), places),
+            now_ns,
+        ))
     }
 
     fn remove_volume(&mut self, volume: u16, until_ns: u64, now_ns: u64) -> Result<Job, String> {
@@ -326,8 +328,7 @@ impl HostEngine {
         {
             return Err("another change of this volume is under way".into());
         }
-        let mut job = self.job(volume, PathIndex(0), Stage::Empty);
-        self.order(&mut job, What::Close, now_ns);
+        let job = self.begin_change(volume, PathIndex(0), Stage::Empty, What::Close, now_ns);
         self.empty(volume, until_ns, now_ns);
         Ok(job)
     }
@@ -353,17 +354,22 @@ impl HostEngine {
                 let mut job = self.jobs.remove(at);
                 self.answer(&mut job, Err("its volume is being removed".into()));
             }
-            let mut job = self.job(volume, path, Stage::Leave);
-            job.force = true;
-            job.until_ns = until_ns;
-            self.order(&mut job, What::Leave, now_ns);
+            let mut job = self.begin_change(volume, path, Stage::Leave, What::Leave, now_ns);
+            (job.force, job.until_ns) = (true, until_ns);
             self.wake_by(until_ns);
             self.jobs.push(job);
         }
     }
 
-    fn job(&self, volume: u16, path: PathIndex, stage: Stage) -> Job {
-        Job {
+    fn begin_change(
+        &mut self,
+        volume: u16,
+        path: PathIndex,
+        stage: Stage,
+        what: What,
+        now_ns: u64,
+    ) -> Job {
+        let mut job = Job {
             ticket: None,
             volume,
             path,
@@ -376,7 +382,9 @@ impl HostEngine {
             left: 0,
             unflushed: false,
             failure: None,
-        }
+        };
+        self.order(&mut job, what, now_ns);
+        job
     }
 
     /// A volume that is there and may be changed.
