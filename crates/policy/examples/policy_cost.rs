@@ -1,8 +1,8 @@
 //! The cost of a policy, for an instruction counter: `policy_cost POLICY PATHS ITERATIONS`.
 //!
 //! Each iteration is one loop turn with one I/O: `select`, `complete` of the oldest of 32 I/Os in
-//! flight, and `weigh`. Latencies differ per path and vary per I/O; the window is 50 ms of 2 µs
-//! turns. Run under callgrind at two numbers of iterations: the difference divided by that of the
+//! flight, and `weigh`; another core's count changes too, as where all are busy. Latencies differ per
+//! path and vary per I/O; the window is 50 ms of 2 µs turns. Run under callgrind at two numbers of iterations: the difference divided by that of the
 //! iterations is the cost of one. POLICY `none` runs the same loop without the selector: what to
 //! subtract for the loop itself.
 use policy::{
@@ -76,7 +76,7 @@ fn run(case: &Case) -> u64 {
         in_flight_elsewhere: 3,
         throughput: 1,
     };
-    let views: Vec<PathView> = (0..case.paths).map(view).collect();
+    let mut views: Vec<PathView> = (0..case.paths).map(view).collect();
     let latencies = latencies();
     let mut selector = case.policy.map(|policy| Selector::new(case.paths, policy));
     if let Some(selector) = &mut selector {
@@ -90,6 +90,8 @@ fn run(case: &Case) -> u64 {
     let mut sum = 0;
     for turn in 0..case.iterations {
         let now_ns = turn * TURN_NS;
+        let (round, path) = (turn / case.paths as u64, turn % case.paths as u64);
+        views[path as usize].in_flight_elsewhere = 2 + round as u32 % 3;
         let group = GROUPS[turn as usize % GROUPS.len()];
         let request = Request {
             source: 1,

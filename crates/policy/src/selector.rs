@@ -148,6 +148,10 @@ impl Selector {
     /// If `paths` does not hold one view for each path.
     pub fn select(&mut self, request: &Request, paths: &[PathView]) -> Option<PathIndex> {
         assert!(paths.len() == self.paths, "one view for each path");
+        // First, so that it comes by without a table.
+        if self.policy == Policy::Soonest {
+            return self.select_soonest(request, paths);
+        }
         let chosen = match self.policy {
             Policy::Numa => numa::choose(paths),
             Policy::RoundRobin { bytes } => self.round_robin.choose(bytes, request.length, paths),
@@ -159,7 +163,6 @@ impl Selector {
                 }
                 self.weighted.choose(over.buckets, cell, paths)
             }
-            Policy::Soonest => self.choose_soonest(request, paths),
             _ => self.choose_rarely(request, paths),
         }?;
         Some(self.place(request, chosen))
@@ -192,11 +195,11 @@ impl Selector {
             return chosen;
         }
         let in_flight = &self.in_flight;
-        let (chosen, why) = self
+        let (placed, why) = self
             .soonest
             .choose_explained(request, paths, in_flight, out);
-        let placed = chosen.map(|chosen| {
-            self.begin_soonest(request, paths, chosen);
+        let placed = placed.map(|(chosen, ticket)| {
+            self.ticket = ticket;
             self.place(request, chosen)
         });
         out.end(placed, why);
@@ -224,16 +227,10 @@ impl Selector {
 
     /// Apart, so that the others don't pay for its registers and its ticket.
     #[inline(never)]
-    fn choose_soonest(&mut self, request: &Request, paths: &[PathView]) -> Option<usize> {
-        let chosen = self.soonest.choose(request, paths, &self.in_flight)?;
-        self.begin_soonest(request, paths, chosen);
-        Some(chosen)
-    }
-
-    #[inline]
-    fn begin_soonest(&mut self, request: &Request, paths: &[PathView], chosen: usize) {
-        let own = self.in_flight[chosen];
-        self.ticket = self.soonest.begin(chosen, request, &paths[chosen], own);
+    fn select_soonest(&mut self, request: &Request, paths: &[PathView]) -> Option<PathIndex> {
+        let (chosen, ticket) = self.soonest.place(request, paths, &self.in_flight)?;
+        self.ticket = ticket;
+        Some(self.place(request, chosen))
     }
 
     /// What has to come back with the end of the I/O that was placed last, as
@@ -268,6 +265,9 @@ impl Selector {
         let path = usize::from(done.path.0);
         assert!(self.in_flight[path] > 0, "completed, but not selected");
         self.in_flight[path] -= 1;
+        if self.policy == Policy::Soonest {
+            return self.complete_soonest(done);
+        }
         let learns = done.ended == Ended::Good && path < self.paths;
         match self.policy {
             // A head with a single path has nothing to learn (row A2).
@@ -277,7 +277,6 @@ impl Selector {
                     None => Noted::default(),
                 }
             }
-            Policy::Soonest => self.complete_soonest(done),
             Policy::Latency if learns => self.latency.sample(done),
             Policy::HistoricalServiceTime if learns => self.historical.sample(done),
             Policy::ServiceTime => self.service_time.end(path, &done.ticket),

@@ -33,8 +33,8 @@ mod streams;
 
 use afar::Doubt;
 use crowd::Crowd;
-use model::Kind;
 pub(crate) use model::Model;
+use model::{COST_MAX, Kind};
 use others::Others;
 use streams::Streams;
 
@@ -65,8 +65,6 @@ pub(crate) struct Soonest {
     crowd: Crowd,
     calm: [Calm; PATHS_MAX],
     doubts: [Doubt; PATHS_MAX],
-    /// Of the I/O that was asked for last.
-    kind: Kind,
     /// Draws which completions teach.
     lot: u32,
     /// Which time soonest is in force: tickets of another time are not in the books.
@@ -109,16 +107,26 @@ impl Calm {
     }
 }
 
+/// Instead of the number of a path.
+const NONE: usize = usize::MAX;
+
 /// What is chosen unless another has to be looked at.
 #[derive(Clone, Copy)]
 struct First {
-    best: Option<usize>,
+    /// Path of least cost, or [`NONE`].
+    best: usize,
     /// Something is known of every usable path.
     all_seen: bool,
     /// All are full, and it is by their waits.
     is_even: bool,
     /// Another would be better for this I/O, but its stream stays where it is.
     goes_on: bool,
+}
+
+impl First {
+    fn best(self) -> Option<usize> {
+        (self.best != NONE).then_some(self.best)
+    }
 }
 
 impl Soonest {
@@ -132,7 +140,6 @@ impl Soonest {
             crowd: Crowd::NEW,
             calm: [Calm::NEW; PATHS_MAX],
             doubts: [Doubt::NONE; PATHS_MAX],
-            kind: Kind::NONE,
             lot: 0,
             epoch,
         }
@@ -143,62 +150,103 @@ impl Soonest {
         self.epoch.checked_add(1).unwrap_or(1)
     }
 
-    /// The usable path of least cost; now and then another that has to be looked at again.
-    #[inline]
-    pub(crate) fn choose(
+    /// Chooses the usable path of least cost, now and then another that has to be looked at again,
+    /// and books the I/O there.
+    #[inline(always)]
+    pub(crate) fn place(
         &mut self,
         request: &Request,
         paths: &[PathView],
         in_flight: &[u32; PATHS_MAX],
-    ) -> Option<usize> {
+    ) -> Option<(usize, Ticket)> {
         let first = self.first(request, paths, in_flight);
-        self.settle(first, request.now_ns, paths, in_flight)
+        let chosen = self.settle(first, request, paths, in_flight)?;
+        Some((chosen, self.book(request, chosen, paths, in_flight)))
     }
 
     /// The path that will do if no other has to be looked at.
-    #[inline]
+    #[inline(always)]
     fn first(
         &mut self,
         request: &Request,
         paths: &[PathView],
         in_flight: &[u32; PATHS_MAX],
     ) -> First {
-        let kind = Kind::of(request);
-        self.kind = kind;
-        self.others.see(paths, in_flight);
-        let even = match self.crowd.is_dense {
-            true => self.even(kind, request.now_ns, paths, in_flight),
-            false => None,
+        let (kind, now_ns) = (Kind::of(request), request.now_ns);
+        self.others.see(now_ns, paths, in_flight);
+        // One loop for each direction: so it knows where it has to look.
+        let first = match (self.others.are_old() | self.crowd.is_dense, kind.direction) {
+            (true, _) => self.best_of_many(request, paths, in_flight),
+            (_, 0) => self.best::<false>(kind.towards(0), now_ns, paths, in_flight),
+            _ => self.best::<false>(kind.towards(1), now_ns, paths, in_flight),
         };
-        let (best, all_seen) = match even {
-            Some(path) => (Some(path), true),
-            None => self.best(kind, request.now_ns, paths, in_flight),
-        };
-        let first = First {
-            best,
-            all_seen,
-            is_even: even.is_some(),
-            goes_on: false,
-        };
-        if self.streams.is_awake(request.now_ns) {
+        if self.streams.is_awake(now_ns) {
             return self.in_order(first, request, paths, in_flight);
         }
         first
     }
 
     /// That one, or another that has to be looked at.
-    #[inline]
+    #[inline(always)]
     fn settle(
         &mut self,
         first: First,
-        now_ns: u64,
+        request: &Request,
         paths: &[PathView],
         in_flight: &[u32; PATHS_MAX],
     ) -> Option<usize> {
-        if first.all_seen && now_ns < self.look_ns {
-            return first.best;
+        match first.all_seen && request.now_ns < self.look_ns {
+            true => first.best(),
+            false => self.look(first.best(), request, paths, in_flight),
         }
-        self.look(first.best, self.kind, now_ns, paths, in_flight)
+    }
+
+    /// Books an I/O on the path that was chosen for it.
+    #[inline(always)]
+    fn book(
+        &mut self,
+        request: &Request,
+        chosen: usize,
+        paths: &[PathView],
+        in_flight: &[u32; PATHS_MAX],
+    ) -> Ticket {
+        // A mask instead of a check.
+        let (path, own) = (chosen % PATHS_MAX, in_flight[chosen % PATHS_MAX]);
+        let elsewhere = match self.others.are_old() {
+            true => self.others.now(path, &paths[chosen], own),
+            false => paths[chosen].in_flight_elsewhere,
+        };
+        let kind = Kind::of(request);
+        Ticket {
+            epoch: self.epoch,
+            learns: request.group != Group::Other,
+            first: streams::first(request),
+            ..self.models[path].begin(kind, own, elsewhere, request.now_ns)
+        }
+    }
+
+    /// The same where every path is full, or counts of other cores are old.
+    #[inline(never)]
+    fn best_of_many(
+        &self,
+        request: &Request,
+        paths: &[PathView],
+        in_flight: &[u32; PATHS_MAX],
+    ) -> First {
+        let (kind, now_ns) = (Kind::of(request), request.now_ns);
+        let even = match self.crowd.is_dense {
+            true => self.even(kind, now_ns, paths, in_flight),
+            false => None,
+        };
+        match even {
+            Some(best) => First {
+                best,
+                all_seen: true,
+                is_even: true,
+                goes_on: false,
+            },
+            None => self.best::<true>(kind, now_ns, paths, in_flight),
+        }
     }
 
     /// The same where it may matter whether an I/O goes on with a stream.
@@ -211,16 +259,16 @@ impl Soonest {
         in_flight: &[u32; PATHS_MAX],
     ) -> First {
         let place = self.streams.find(request);
-        if let (Some(home), Some(there)) = (place.home, first.best)
+        if let (Some(home), Some(there)) = (place.home, first.best())
             && home != there
             && self.streams.matter(home, there)
-            && self.stays(home, there, request.now_ns, paths, in_flight)
+            && self.stays(home, there, request, paths, in_flight)
         {
-            first.best = Some(home);
+            first.best = home;
             first.goes_on = true;
         }
         // A look at another path does not move the stream.
-        if let Some(home) = first.best {
+        if let Some(home) = first.best() {
             self.streams.note(&place, home);
         }
         first
@@ -232,7 +280,7 @@ impl Soonest {
         &self,
         home: usize,
         best: usize,
-        now_ns: u64,
+        request: &Request,
         paths: &[PathView],
         in_flight: &[u32; PATHS_MAX],
     ) -> bool {
@@ -242,7 +290,7 @@ impl Soonest {
         let [at_home, there] = [home, best].map(|path| {
             let own = in_flight[path];
             let elsewhere = self.others.now(path, &paths[path], own);
-            self.models[path].forecast(self.kind, own, elsewhere, now_ns)
+            self.models[path].forecast(Kind::of(request), own, elsewhere, request.now_ns)
         });
         let shunned = at_home.silent || at_home.has_failed();
         let left = in_flight[best].saturating_add(paths[best].in_flight_elsewhere);
@@ -251,47 +299,68 @@ impl Soonest {
 
     /// The usable path of least cost among those of which something is known: of those whose costs
     /// are about the least, the one with least in flight. So paths that hardly differ share, and a
-    /// sudden stall meets less. And whether something is known of every usable path.
-    #[inline]
-    fn best(
+    /// sudden stall meets less.
+    #[inline(always)]
+    fn best<const OLD: bool>(
         &self,
         kind: Kind,
         now_ns: u64,
         paths: &[PathView],
         in_flight: &[u32; PATHS_MAX],
-    ) -> (Option<usize>, bool) {
-        let (mut best, mut all_seen) = (None, true);
-        let (mut best_ns, mut best_count) = (u64::MAX, u32::MAX);
-        let (mut least_ns, mut about_ns) = (u64::MAX, u64::MAX);
-        for (path, view) in paths.iter().enumerate() {
-            // A mask instead of a check.
-            let (model, own) = (&self.models[path % PATHS_MAX], in_flight[path % PATHS_MAX]);
-            if !view.usable() {
-                continue;
-            }
-            if !model.is_seen() {
-                all_seen = false;
-                continue;
-            }
+    ) -> First {
+        let mut all_seen = true;
+        let (mut best, mut best_ns, mut best_count) = (NONE, u64::MAX, u32::MAX);
+        let (mut least_ns, mut about_ns) = (u64::MAX, COST_MAX);
+        let all = paths.iter().zip(&self.models).zip(in_flight);
+        for (path, ((view, model), &own)) in all.enumerate() {
             // What is too far even when empty need not be looked at closer.
-            if model.empty_ns(kind) > about_ns {
-                continue;
-            }
-            let elsewhere = self.others.now(path, view, own);
-            let cost_ns = model.cost_ns(kind, own, elsewhere, now_ns);
-            if cost_ns > about_ns {
-                continue;
-            }
-            if cost_ns < least_ns {
-                least_ns = cost_ns;
-                about_ns = cost_ns.saturating_add(cost_ns / ABOUT);
-            }
-            let count = own.saturating_add(elsewhere);
-            if best_ns > about_ns || (count, cost_ns) < (best_count, best_ns) {
-                (best, best_ns, best_count) = (Some(path), cost_ns, count);
+            if view.usable() && model.empty_ns(kind) <= about_ns {
+                let elsewhere = match OLD {
+                    true => self.others.now(path, view, own),
+                    false => view.in_flight_elsewhere,
+                };
+                let cost_ns = if model.is_odd(now_ns) {
+                    let (cost_ns, is_seen) = self.odd_cost_ns(path, kind, own, elsewhere, now_ns);
+                    all_seen &= is_seen;
+                    cost_ns
+                } else {
+                    model.cost_ns(kind, elsewhere)
+                };
+                if cost_ns <= about_ns {
+                    if cost_ns < least_ns {
+                        least_ns = cost_ns;
+                        about_ns = cost_ns + cost_ns / ABOUT;
+                    }
+                    let count = own.saturating_add(elsewhere);
+                    if best_ns > about_ns || (count, cost_ns) < (best_count, best_ns) {
+                        (best, best_ns, best_count) = (path, cost_ns, count);
+                    }
+                }
             }
         }
-        (best, all_seen)
+        First {
+            best,
+            all_seen,
+            is_even: false,
+            goes_on: false,
+        }
+    }
+
+    /// Cost on a path that has to be looked at closer, and whether anything is known of it.
+    #[cold]
+    fn odd_cost_ns(
+        &self,
+        path: usize,
+        kind: Kind,
+        own: u32,
+        elsewhere: u32,
+        now_ns: u64,
+    ) -> (u64, bool) {
+        let model = &self.models[path];
+        (
+            model.odd_cost_ns(kind, own, elsewhere, now_ns),
+            model.is_seen(),
+        )
     }
 
     /// Instead of `best` a path that nobody has tried; or one that has to be looked at again, if
@@ -300,15 +369,16 @@ impl Soonest {
     fn look(
         &mut self,
         best: Option<usize>,
-        kind: Kind,
-        now_ns: u64,
+        request: &Request,
         paths: &[PathView],
         in_flight: &[u32; PATHS_MAX],
     ) -> Option<usize> {
+        let (kind, now_ns) = (Kind::of(request), request.now_ns);
         let mut other: Option<(u64, usize)> = None;
         let mut unseen: Option<(u32, usize)> = None;
         let mut again = false;
         self.count_crowd(now_ns, paths, in_flight);
+        self.budget_ns = self.budget_ns.min(BUDGET_NS_MAX);
         for (path, view) in paths.iter().enumerate().filter(|(_, view)| view.usable()) {
             let (model, own) = (&self.models[path], in_flight[path]);
             if !model.is_seen() {
@@ -372,24 +442,6 @@ impl Soonest {
         path
     }
 
-    /// Books an I/O on its path.
-    #[inline]
-    pub(crate) fn begin(
-        &mut self,
-        path: usize,
-        request: &Request,
-        view: &PathView,
-        own: u32,
-    ) -> Ticket {
-        let elsewhere = self.others.now(path, view, own);
-        Ticket {
-            epoch: self.epoch,
-            learns: request.group != Group::Other,
-            first: streams::first(request),
-            ..self.models[path % PATHS_MAX].begin(self.kind, own, elsewhere, request.now_ns)
-        }
-    }
-
     /// An I/O has ended; its books are closed, and a good one teaches if its path is `there` still.
     /// `own` are this core's I/Os left in flight on it.
     #[inline]
@@ -398,28 +450,38 @@ impl Soonest {
         if ticket.epoch != self.epoch {
             return;
         }
-        let path = usize::from(done.path.0);
-        let (model, doubt) = (&mut self.models[path], &mut self.doubts[path]);
+        let path = usize::from(done.path.0) % PATHS_MAX;
+        let model = &mut self.models[path];
         if self.streams.is_awake(done.now_ns) && ticket.learns && there {
             self.streams.end(done, model);
         }
         model.end(ticket, own, done.now_ns);
         if done.ended == Ended::Failed {
             model.shun(done.now_ns);
-        } else if ticket.learns && there && done.latency_ns > 0 {
-            let more = done.latency_ns / BUDGET_PART;
-            self.budget_ns = self.budget_ns.saturating_add(more).min(BUDGET_NS_MAX);
+        } else {
+            // Cut where it is spent.
+            self.budget_ns = self.budget_ns.wrapping_add(done.latency_ns / BUDGET_PART);
             // The golden ratio: no rhythm of the I/Os can hide from it.
             self.lot = self.lot.wrapping_add(0x9e37_79b9);
             if model.wants(ticket, done.now_ns, self.lot) {
-                let expected_ns = model.learn(ticket, done.latency_ns, done.gap_ns);
-                model.learnt_ns = done.now_ns;
-                // What was noticed late surprises for no reason of the path's.
-                if expected_ns > 0 && !ticket.alone && done.gap_ns < done.latency_ns / 4 {
-                    doubt.note(model, done, expected_ns);
-                }
+                self.teach(path, done, there);
             }
         }
+    }
+
+    /// A completion teaches. Apart: it is one of many.
+    #[inline(never)]
+    fn teach(&mut self, path: usize, done: &Completion, there: bool) {
+        if !(done.ticket.learns && there && done.latency_ns > 0) {
+            return;
+        }
+        let (model, doubt) = (&mut self.models[path], &mut self.doubts[path]);
+        let expected_ns = model.learn(&done.ticket, done.latency_ns, done.gap_ns);
+        // What was noticed late surprises for no reason of the path's.
+        if expected_ns > 0 && !done.ticket.alone && done.gap_ns < done.latency_ns / 4 {
+            doubt.note(model, done, expected_ns);
+        }
+        model.taught(done.now_ns);
         if model.is_promising() || model.is_suspect() || doubt.is_raised() {
             self.look_ns = 0;
         }
@@ -434,10 +496,14 @@ impl Soonest {
         own: u32,
     ) -> Option<Forecast> {
         let model = &self.models[path];
-        let (kind, elsewhere) = (Kind::of(request), view.in_flight_elsewhere);
-        model
-            .is_seen()
-            .then(|| model.forecast(kind, own, elsewhere, request.now_ns))
+        model.is_seen().then(|| {
+            model.forecast(
+                Kind::of(request),
+                own,
+                view.in_flight_elsewhere,
+                request.now_ns,
+            )
+        })
     }
 
     /// Forgets what was learnt of one path; its books stay.

@@ -105,7 +105,7 @@ pub struct Ticket {
     /// Where it begins, in the same.
     pub(crate) first: u32,
     /// I/Os of other cores in flight.
-    pub(crate) elsewhere: u16,
+    pub(crate) elsewhere: u32,
     /// Nothing else was in flight.
     pub(crate) alone: bool,
     /// Its size class, as the policy counts them.

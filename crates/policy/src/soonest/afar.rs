@@ -166,8 +166,8 @@ impl Doubt {
         let by = i64::from(self.home_ns) - i64::from(model.knee_ns());
         let least = i64::from(self.home_ns / 2).max(BASE_NS_MIN);
         if by < 0 {
-            for base in &mut model.base_ns {
-                *base = (i64::from(*base) + by).max(least) as u32;
+            for known in &mut model.kinds {
+                known.base_ns = (i64::from(known.base_ns) + by).max(least) as u32;
             }
             for (face, weights) in model.faces.iter_mut().zip(self.weights) {
                 face.weights = weights;

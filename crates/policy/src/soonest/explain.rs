@@ -1,34 +1,38 @@
 //! Why `soonest` chose as it did.
 
+use super::model::Kind;
 use super::{First, Soonest};
 use crate::explain::{Basis, Explained, Why};
 use crate::limits::PATHS_MAX;
-use crate::types::{PathView, Request};
+use crate::types::{PathView, Request, Ticket};
 
 impl Soonest {
-    /// As [`Soonest::choose`], and writes down what it compared; and what decided.
+    /// As [`Soonest::place`], and writes down what it compared; and what decided.
     pub(crate) fn choose_explained(
         &mut self,
         request: &Request,
         paths: &[PathView],
         in_flight: &[u32; PATHS_MAX],
         out: &mut Explained,
-    ) -> (Option<usize>, Option<Why>) {
+    ) -> (Option<(usize, Ticket)>, Option<Why>) {
+        let (kind, now_ns) = (Kind::of(request), request.now_ns);
         let first = self.first(request, paths, in_flight);
-        let reason = self.compare(&first, request.now_ns, paths, in_flight, out);
-        let chosen = self.settle(first, request.now_ns, paths, in_flight);
+        let reason = self.compare(&first, kind, now_ns, paths, in_flight, out);
+        let chosen = self.settle(first, request, paths, in_flight);
         let why = chosen.map(|path| match self.models[path].is_seen() {
             false => Why::Untried,
-            true if first.best != Some(path) => Why::Explored,
+            true if first.best != path => Why::Explored,
             true => reason,
         });
-        (chosen, why)
+        let placed = chosen.map(|it| (it, self.book(request, it, paths, in_flight)));
+        (placed, why)
     }
 
     /// Writes down what is compared, and says why the best is the best.
     fn compare(
         &self,
         first: &First,
+        kind: Kind,
         now_ns: u64,
         paths: &[PathView],
         in_flight: &[u32; PATHS_MAX],
@@ -42,8 +46,8 @@ impl Soonest {
                 out.expect(path, elsewhere, Basis::Unknown);
                 continue;
             }
-            let forecast = model.forecast(self.kind, own, elsewhere, now_ns);
-            let usual_ns = model.usual_ns(self.kind, own, elsewhere, now_ns);
+            let forecast = model.forecast(kind, own, elsewhere, now_ns);
+            let usual_ns = model.usual_ns(kind, own, elsewhere, now_ns);
             let basis = match usual_ns.filter(|_| first.is_even) {
                 Some(usual_ns) => Basis::Crowd { forecast, usual_ns },
                 None => Basis::Forecast(forecast),
@@ -52,7 +56,7 @@ impl Soonest {
             if view.usable() {
                 least_ns = least_ns.min(forecast.cost_ns);
             }
-            if first.best == Some(path) {
+            if first.best == path {
                 best_ns = forecast.cost_ns;
             }
         }

@@ -8,11 +8,13 @@
 //! # Limits
 //! Latencies are cut at [`LATENCY_NS_MAX`].
 
-use super::model::{BASE_NS_MIN, IO_UNITS, Kind, Load, Model, RENEW, SERVICE_NS_MAX, dot};
+use super::model::{BASE_NS_MIN, CLASSES, IO_UNITS, Kind, Load, Model, SERVICE_NS_MAX, dot};
 use crate::types::Ticket;
 
 /// Longer latencies are cut to this.
 pub(super) const LATENCY_NS_MAX: u64 = 2_000_000_000;
+/// Longer queues are cut to this.
+const QUEUED_NS_MAX: i64 = 1 << 33;
 /// Most that the tail adds.
 const TAIL_NS_MAX: i64 = 200_000_000;
 /// So many unloaded samples in a row on one side, and the base jumps.
@@ -23,10 +25,17 @@ const TAIL_SHIFT: u32 = 8;
 const WAITED_SHIFT: u32 = 7;
 /// The price is at most half of so many waiting.
 const PRICE_MAX: u64 = 32 << 16;
+/// Most that the number of an I/O, or its bytes, cost each nanosecond of wait; Q32.
+const TOLL_MAX: u64 = 1 << 46;
+/// Units of the largest of the last class.
+const UNITS_MAX: u64 = 8 << (CLASSES - 1);
+/// Prices are renewed every so many lessons, kinds never timed every so many.
+const RENEW: u8 = 4;
+const FILL: u8 = 16;
 /// A path that has taught nothing for so long takes any lesson.
-const LESSON_NS: u64 = 64_000;
+const LESSON_NS: u64 = 128_000;
 /// Of others it takes 1 in 2^this.
-const LESSON_SHIFT: u32 = 3;
+const LESSON_SHIFT: u32 = 4;
 
 impl Model {
     /// Whether a completion is to teach: those of nearly empty paths, those that come rarely, and
@@ -39,7 +48,7 @@ impl Model {
     }
 
     /// A good I/O took this long, or up to `gap_ns` less. What it was expected to take; 0: nothing.
-    #[inline]
+    #[inline(never)]
     pub(super) fn learn(&mut self, ticket: &Ticket, latency_ns: u64, gap_ns: u64) -> u64 {
         let kind = Kind::of_ticket(ticket);
         let most = latency_ns.min(LATENCY_NS_MAX) as i64;
@@ -54,15 +63,16 @@ impl Model {
         let index = kind.index();
         let load = self.load_of(ticket);
         let queued = (dot(&self.faces[kind.direction].weights, &load) >> 8) as i64;
+        let queued = queued.min(QUEUED_NS_MAX);
         let service = self.faces[kind.direction].service_ns(kind) as i64;
-        let base = i64::from(self.base_ns[index]);
+        let base = i64::from(self.kinds[index].base_ns);
         let knee = i64::from(self.faces[kind.direction].knee_ns);
         let gated = ticket.alone || (queued > 0 && queued - service <= base.min(knee) / 8);
         let raw = base.clamp(least, most) - base;
         if gated || (raw < 0 && queued <= base) {
             self.learn_base(kind, raw, gated);
         }
-        let base = i64::from(self.base_ns[index]);
+        let base = i64::from(self.kinds[index].base_ns);
         follow(&mut self.faces[kind.direction].knee_ns, base, MEAN_SHIFT);
         let usual = base.max(queued);
         let wait = if ticket.alone {
@@ -82,8 +92,8 @@ impl Model {
         self.learn_wait(kind, ticket, &load, queued.clamp(least, most), queued, base);
         self.leak(kind.direction);
         self.work_out();
-        self.until -= 1;
-        if self.until == 0 {
+        self.lessons = self.lessons.wrapping_add(1);
+        if self.lessons.is_multiple_of(RENEW) {
             self.renew();
         }
         usual as u64
@@ -127,7 +137,7 @@ impl Model {
             base
         };
         let index = kind.index();
-        self.base_ns[index] = base as u32;
+        self.kinds[index].base_ns = base as u32;
         self.seen |= 1 << index;
         if first_of_all {
             self.faces
@@ -141,7 +151,7 @@ impl Model {
     /// The unloaded time: follows quickly at first, then slowly; jumps when it is surely another.
     fn learn_base(&mut self, kind: Kind, raw: i64, gated: bool) {
         let index = kind.index();
-        let base = i64::from(self.base_ns[index]);
+        let base = i64::from(self.kinds[index].base_ns);
         if gated {
             self.above = if raw > base { self.above + 1 } else { 0 };
             self.below = if raw < -base / 2 { self.below + 1 } else { 0 };
@@ -161,7 +171,7 @@ impl Model {
             self.samples += 1 << (3 * index);
         }
         let step = raw.clamp(-base / 2, base) >> shift;
-        self.base_ns[index] = (base + step).max(BASE_NS_MIN) as u32;
+        self.kinds[index].base_ns = (base + step).max(BASE_NS_MIN) as u32;
         let knee = &mut self.faces[kind.direction].knee_ns;
         *knee = (i64::from(*knee) + step / 2).max(BASE_NS_MIN) as u32;
     }
@@ -169,11 +179,11 @@ impl Model {
     /// The path has become another: all that is known of its emptiness moves at once.
     #[cold]
     pub(super) fn jump(&mut self, by: i64) {
-        for (index, base) in self.base_ns.iter_mut().enumerate() {
+        for (index, known) in self.kinds.iter_mut().enumerate() {
             if self.seen >> index & 1 == 1 {
-                let old = i64::from(*base);
+                let old = i64::from(known.base_ns);
                 let new = (old + by).max(old / 4).max(BASE_NS_MIN);
-                *base = new.min(LATENCY_NS_MAX as i64) as u32;
+                known.base_ns = new.min(LATENCY_NS_MAX as i64) as u32;
             }
         }
         for face in &mut self.faces {
@@ -249,22 +259,50 @@ impl Model {
     /// Prices from what waits: the only divisions.
     #[cold]
     fn renew(&mut self) {
-        self.until = RENEW;
-        self.fill();
+        if self.lessons.is_multiple_of(FILL) {
+            self.fill();
+        }
         // Q8 of 32 units is Q13 of an I/O.
         let share = [self.mix[0], self.mix[1]].map(|ios| u64::from(ios) << 3);
-        for (direction, face) in self.faces.iter_mut().enumerate() {
+        // By direction of those that wait and of the I/O: of its number, and of a unit. Q32.
+        let (mut numbers, mut units, mut most) = ([[0; 2]; 2], [[0; 2]; 2], 1);
+        for (waiting, share) in share.into_iter().enumerate() {
+            let face = &self.faces[waiting];
             let service = face.each_ns().max(1);
-            let waiting = (u64::from(self.waited[direction]) << 4) / service;
-            let price = (waiting << 7).min(PRICE_MAX);
-            face.price = (price * share[direction] / service).min(1 << 31) as u32;
+            let many = (u64::from(self.waited[waiting]) << 4) / service;
+            let price = (many << 7).min(PRICE_MAX);
+            // Of a nanosecond of wait, per nanosecond of service; Q32.
+            let price = (price * share / service).min(1 << 31);
+            let each = face.weights.map(|weight| (price * u64::from(weight)) >> 8);
+            for direction in 0..2 {
+                let number = (each[direction] * u64::from(IO_UNITS)).min(TOLL_MAX);
+                let unit = each[2 + direction].min(TOLL_MAX >> UNITS_MAX.ilog2());
+                most |= number + unit * UNITS_MAX;
+                (numbers[direction][waiting], units[direction][waiting]) = (number, unit);
+            }
+        }
+        // Cut so that the dearest fits 16 bits.
+        let cut = (most.ilog2() + 1).saturating_sub(16);
+        self.toll_shift = 32 - cut;
+        for (direction, known) in self.kinds.chunks_exact_mut(CLASSES).enumerate() {
+            let ([one, other], [mut unit, mut other_unit]) = (numbers[direction], units[direction]);
+            // The largest of the first class has 8 units.
+            (unit, other_unit) = (unit << 3, other_unit << 3);
+            for known in known {
+                known.tolls = [
+                    ((one + unit) >> cut) as u16,
+                    ((other + other_unit) >> cut) as u16,
+                ];
+                (unit, other_unit) = (unit << 1, other_unit << 1);
+            }
         }
     }
 }
 
-/// Moves an average towards `to` by 1 in 2^`shift`.
+/// Moves an average towards `to`, which fits 32 bits, by 1 in 2^`shift`.
 #[inline]
 fn follow(average: &mut u32, to: i64, shift: u32) {
     let old = i64::from(*average);
-    *average = (old + ((to - old) >> shift)).clamp(0, u32::MAX.into()) as u32;
+    // Between the two, so it fits.
+    *average = (old + ((to - old) >> shift)) as u32;
 }

@@ -26,17 +26,15 @@ pub(super) const BASE_NS_MIN: i64 = 2_000;
 pub(super) const SERVICE_NS_MAX: u64 = 1 << 28;
 /// What rare late I/Os add is halved when the path has rested so long: a stall is over some time.
 const TAIL_IDLE_NS: u64 = 25_000_000;
-/// Estimates of what waits are renewed every so many lessons.
-pub(super) const RENEW: u8 = 16;
-/// More in flight elsewhere are counted as so many.
-const ELSEWHERE_MAX: u32 = 1 << 14;
 /// Most that each of them is thought to add; Q8 ns. Times a count it fits 64 bits.
 const EACH_MAX: u64 = (1 << 31) - 1;
 
-const _: () = assert!(size_of::<Model>() <= 256);
+const _: () = assert!(size_of::<Model>() <= 384);
 
 /// A path that has failed an I/O stands back for this time (T43).
 const SHUN_NS: u64 = 20_000_000;
+/// More than any path costs of which something is known.
+pub(super) const COST_MAX: u64 = 1 << 62;
 /// What a path is charged for its silence, as a multiple of it (T37).
 const SILENCE: u64 = 64;
 /// A path is silent beyond so many of its usual times, and this.
@@ -47,29 +45,29 @@ const SILENT_NS: u64 = 500_000;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Kind {
     pub(super) direction: usize,
-    pub(super) class: u8,
+    pub(super) class: u32,
     pub(super) units: u32,
 }
 
 impl Kind {
-    pub(super) const NONE: Self = Self {
-        direction: 0,
-        class: 0,
-        units: 0,
-    };
-
     #[inline]
     pub(super) fn of(request: &Request) -> Self {
         let direction = usize::from(request.group == Group::Write);
         let class = match request.length {
             0..=4096 => 0,
-            length => (((length - 1) >> 12).ilog2() + 1).min(CLASSES as u32 - 1) as u8,
+            length => (((length - 1) >> 12).ilog2() + 1).min(CLASSES as u32 - 1),
         };
         Self {
             direction,
             class,
-            units: (request.length >> 9).min(1 << 16),
+            units: request.length >> 9,
         }
+    }
+
+    /// The same, for a compiler that has to be told.
+    #[inline(always)]
+    pub(super) fn towards(self, direction: usize) -> Self {
+        Self { direction, ..self }
     }
 
     /// That of an I/O that was placed.
@@ -77,14 +75,14 @@ impl Kind {
     pub(super) fn of_ticket(ticket: &Ticket) -> Self {
         Self {
             direction: usize::from(ticket.direction & 1),
-            class: ticket.class.min(CLASSES as u8 - 1),
+            class: u32::from(ticket.class).min(CLASSES as u32 - 1),
             units: ticket.units,
         }
     }
 
     #[inline]
     pub(super) fn index(self) -> usize {
-        self.direction * CLASSES + usize::from(self.class)
+        self.direction * CLASSES + self.class as usize
     }
 }
 
@@ -100,8 +98,6 @@ pub(super) struct Face {
     each: u64,
     /// As much in flight as is served without waiting; ns.
     pub(super) knee_ns: u32,
-    /// Price of a nanosecond of wait, per nanosecond of service; Q32.
-    pub(super) price: u32,
     /// What a unit of load adds: reads and writes by number, reads and writes by bytes; Q8 ns.
     pub(super) weights: [u32; 4],
 }
@@ -111,7 +107,6 @@ impl Face {
         work: 0,
         each: 0,
         knee_ns: 0,
-        price: 0,
         weights: [0; 4],
     };
 
@@ -120,7 +115,15 @@ impl Face {
     pub(super) fn wait_ns(&self, elsewhere: u32) -> u64 {
         let work = (self.work + u64::from(elsewhere) * self.each) >> 8;
         work.saturating_sub(self.knee_ns.into())
-            .min(u32::MAX.into())
+    }
+
+    /// What this core's load and one I/O more add to the time. On an empty path nobody waits.
+    fn work_out(&mut self, load: &Load) {
+        let all = dot(&self.weights, load) + self.each;
+        self.work = match load {
+            [0, 0, _, _] => all.min(u64::from(self.knee_ns) << 8),
+            _ => all,
+        };
     }
 
     /// What an I/O adds to the time; Q8 ns.
@@ -141,34 +144,34 @@ impl Face {
     pub(super) fn each_ns(&self) -> u64 {
         self.each >> 8
     }
+}
 
-    /// What an I/O costs those that wait so long.
-    #[inline]
-    fn price_ns(&self, wait_ns: u64, kind: Kind) -> u64 {
-        let part = (wait_ns * u64::from(self.price)) >> 16;
-        // Most of the time nobody waits, or nobody minds.
-        match part {
-            0 => 0,
-            part => (part.min(1 << 34) * self.service_ns(kind)) >> 16,
-        }
-    }
+/// What is known of I/Os of one direction and class.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Known {
+    /// Time on the empty path; ns.
+    pub(super) base_ns: u32,
+    /// What one of them costs the reads and the writes that wait, as a multiple of their wait;
+    /// Q[`Model::toll_shift`].
+    pub(super) tolls: [u16; 2],
 }
 
 /// One path.
 #[derive(Clone, Copy, Debug)]
-#[repr(align(256))]
 pub(crate) struct Model {
-    pub(super) faces: [Face; 2],
-    /// When this path has to be looked at closer, unless something ends before.
+    /// When this path has to be looked at closer, unless something ends before; 0: now.
     odd_ns: u64,
+    pub(super) faces: [Face; 2],
     /// What rare late I/Os add; ns.
     pub(super) tail_ns: u32,
-    /// How long nothing may come back before that is odd; ns.
+    /// How long nothing may come back before that is odd, ns; 0: it has to be looked at closer each
+    /// time.
     patience_ns: u32,
     /// Classes that have been sampled, one bit each.
     pub(super) seen: u32,
-    /// Time of an I/O on the empty path, per direction and class; ns.
-    pub(super) base_ns: [u32; 2 * CLASSES],
+    pub(super) kinds: [Known; 2 * CLASSES],
+    /// The point of all tolls.
+    pub(super) toll_shift: u32,
     /// This core's I/Os in flight.
     pub(super) load: Load,
     /// Mean I/O as load; Q8.
@@ -186,8 +189,8 @@ pub(crate) struct Model {
     pub(super) below: u8,
     /// The last lesson was of an I/O that took far longer than on the empty path.
     pub(super) late: bool,
-    /// Lessons until the prices are renewed.
-    pub(super) until: u8,
+    /// Completions that taught; wraps.
+    pub(super) lessons: u8,
     /// When a completion last taught.
     pub(super) learnt_ns: u64,
     /// It has failed an I/O and stands back until then.
@@ -196,12 +199,16 @@ pub(crate) struct Model {
 
 impl Model {
     pub(crate) const NEW: Self = Self {
+        odd_ns: 0,
         faces: [Face::NEW; 2],
-        odd_ns: u64::MAX,
         tail_ns: 0,
         patience_ns: 0,
         seen: 0,
-        base_ns: [0; 2 * CLASSES],
+        kinds: [Known {
+            base_ns: 0,
+            tolls: [0; 2],
+        }; 2 * CLASSES],
+        toll_shift: 0,
         load: [0; 4],
         mix: [IO_UNITS << 8, 0, 8 << 8, 0],
         waited: [0; 2],
@@ -211,7 +218,7 @@ impl Model {
         above: 0,
         below: 0,
         late: false,
-        until: RENEW,
+        lessons: 0,
         learnt_ns: 0,
         shun_until_ns: 0,
     };
@@ -256,7 +263,7 @@ impl Model {
     /// Time of an I/O on the empty path; of a kind never timed, that of the nearest one.
     #[inline]
     pub(super) fn base_ns(&self, kind: Kind) -> u64 {
-        self.base_ns[kind.index()].into()
+        self.kinds[kind.index()].base_ns.into()
     }
 
     /// The same of an I/O that was placed.
@@ -289,7 +296,7 @@ impl Model {
                 };
                 let at = direction * CLASSES + class;
                 if self.seen >> at & 1 == 0 {
-                    self.base_ns[at] = self.base_ns[from * CLASSES + near as usize];
+                    self.kinds[at].base_ns = self.kinds[from * CLASSES + near as usize].base_ns;
                 }
             }
         }
@@ -310,41 +317,47 @@ impl Model {
 
     /// What an I/O would wait, and what that costs the others.
     #[inline]
-    fn wait_and_price_ns(&self, kind: Kind, own: u32, elsewhere: u32) -> (u64, u64) {
-        if own | elsewhere == 0 {
-            return (0, 0);
-        }
-        let (here, there) = (&self.faces[kind.direction], &self.faces[1 - kind.direction]);
-        let wait_ns = here.wait_ns(elsewhere);
-        let mut price_ns = here.price_ns(wait_ns, kind);
-        if there.price > 0 {
-            price_ns += there.price_ns(there.wait_ns(elsewhere), kind);
-        }
-        (wait_ns, price_ns)
+    fn wait_and_price_ns(&self, kind: Kind, elsewhere: u32) -> (u64, u64) {
+        let waits_ns = [
+            self.faces[0].wait_ns(elsewhere),
+            self.faces[1].wait_ns(elsewhere),
+        ];
+        let tolls = self.kinds[kind.index()].tolls;
+        // Of waits beyond 2^47 ns (a day) nothing is asked but that they do no harm.
+        let price = |of: usize| waits_ns[of].wrapping_mul(tolls[of].into());
+        let price_ns = price(0).wrapping_add(price(1)) >> self.toll_shift;
+        (waits_ns[kind.direction], price_ns)
     }
 
-    /// Whether it has to be looked at closer.
+    /// Cost of an I/O with `elsewhere` in flight of other cores, as far as [`Model::is_odd`] does
+    /// not say more.
+    #[inline]
+    pub(super) fn cost_ns(&self, kind: Kind, elsewhere: u32) -> u64 {
+        let (wait_ns, price_ns) = self.wait_and_price_ns(kind, elsewhere);
+        self.empty_ns(kind) + wait_ns + price_ns
+    }
+
+    /// Whether the cost has to be asked of [`Model::odd_cost_ns`].
     #[inline]
     pub(super) fn is_odd(&self, now_ns: u64) -> bool {
         now_ns >= self.odd_ns
     }
 
-    /// Cost of an I/O, with `own` in flight of this core and `elsewhere` of others.
-    #[inline]
-    pub(super) fn cost_ns(&self, kind: Kind, own: u32, elsewhere: u32, now_ns: u64) -> u64 {
-        let empty_ns = self.empty_ns(kind);
-        let (wait_ns, price_ns) = self.wait_and_price_ns(kind, own, elsewhere);
-        let cost_ns = empty_ns + wait_ns + price_ns;
-        if now_ns < self.odd_ns {
-            return cost_ns;
+    /// Cost of an I/O on a path that may be silent or stands back; of a path of which nothing is
+    /// known more than any other.
+    pub(super) fn odd_cost_ns(&self, kind: Kind, own: u32, elsewhere: u32, now_ns: u64) -> u64 {
+        if !self.is_seen() {
+            return COST_MAX + 1;
         }
-        self.odd(kind, own, now_ns, empty_ns, cost_ns).0
+        let cost_ns = self.cost_ns(kind, elsewhere);
+        let (cost_ns, _) = self.odd(kind, own, now_ns, self.empty_ns(kind), cost_ns);
+        cost_ns.min(COST_MAX)
     }
 
     /// The same with its parts.
     pub(super) fn forecast(&self, kind: Kind, own: u32, elsewhere: u32, now_ns: u64) -> Forecast {
-        let (wait_ns, price_ns) = self.wait_and_price_ns(kind, own, elsewhere);
         let empty_ns = self.empty_ns(kind);
+        let (wait_ns, price_ns) = self.wait_and_price_ns(kind, elsewhere);
         let cost_ns = empty_ns + wait_ns + price_ns;
         let (cost_ns, silent) = self.odd(kind, own, now_ns, empty_ns, cost_ns);
         Forecast {
@@ -359,7 +372,6 @@ impl Model {
 
     /// Cost of a path that may be silent (T37), or has failed an I/O (T43); and whether it is
     /// silent.
-    #[cold]
     pub(super) fn odd(
         &self,
         kind: Kind,
@@ -386,7 +398,7 @@ impl Model {
     pub(super) fn work_out(&mut self) {
         for face in &mut self.faces {
             face.each = (dot(&face.weights, &self.mix) >> 8).min(EACH_MAX);
-            face.work = dot(&face.weights, &self.load) + face.each;
+            face.work_out(&self.load);
         }
         let least_ns = self.faces[0].knee_ns.min(self.faces[1].knee_ns);
         let patience_ns = SILENT_TIMES * u64::from(least_ns) + SILENT_NS;
@@ -398,25 +410,26 @@ impl Model {
     pub(super) fn begin(&mut self, kind: Kind, own: u32, elsewhere: u32, now_ns: u64) -> Ticket {
         let direction = kind.direction;
         for (at, more) in [(direction, IO_UNITS), (2 + direction, kind.units)] {
-            self.load[at] = self.load[at].saturating_add(more);
-        }
-        for face in &mut self.faces {
-            face.work += face.adds(kind);
+            self.load[at] = self.load[at].wrapping_add(more);
         }
         if own == 0 {
+            self.faces.iter_mut().for_each(|face| face.work = face.each);
             self.mark_ns = now_ns;
             self.look_later(now_ns);
             if now_ns.saturating_sub(self.last_ns) > TAIL_IDLE_NS {
                 self.tail_ns /= 2;
             }
         }
+        for face in &mut self.faces {
+            face.work += face.adds(kind);
+        }
         self.last_ns = now_ns;
         Ticket {
             load: self.load,
             units: kind.units,
             alone: own | elsewhere == 0,
-            elsewhere: elsewhere.min(ELSEWHERE_MAX) as u16,
-            class: kind.class,
+            elsewhere,
+            class: kind.class as u8,
             direction: direction as u8,
             ..Ticket::default()
         }
@@ -430,11 +443,15 @@ impl Model {
         self.last_ns = now_ns;
         if own == 0 {
             self.load = [0; 4];
-            self.faces.iter_mut().for_each(|face| face.work = face.each);
-            self.odd_ns = self.unless_shunned(now_ns, u64::MAX);
+            let load = self.load;
+            self.faces.iter_mut().for_each(|face| face.work_out(&load));
+            self.odd_ns = match self.patience_ns {
+                0 => 0,
+                _ => u64::MAX,
+            };
         } else {
             for (at, less) in [(kind.direction, IO_UNITS), (2 + kind.direction, kind.units)] {
-                self.load[at] = self.load[at].saturating_sub(less);
+                self.load[at] = self.load[at].wrapping_sub(less);
             }
             for face in &mut self.faces {
                 face.work = face.work.saturating_sub(face.adds(kind));
@@ -445,24 +462,22 @@ impl Model {
 
     #[inline]
     fn look_later(&mut self, now_ns: u64) {
-        let late_ns = now_ns.saturating_add(self.patience_ns.into());
-        self.odd_ns = self.unless_shunned(now_ns, late_ns);
-    }
-
-    /// A path that stands back is looked at closer each time.
-    #[inline]
-    fn unless_shunned(&self, now_ns: u64, at_ns: u64) -> u64 {
-        if now_ns < self.shun_until_ns {
-            0
-        } else {
-            at_ns
-        }
+        self.odd_ns = now_ns.wrapping_add(self.patience_ns.into());
     }
 
     /// It has failed an I/O, and stands back.
     pub(super) fn shun(&mut self, now_ns: u64) {
         self.shun_until_ns = now_ns.saturating_add(SHUN_NS);
-        self.odd_ns = 0;
+        (self.odd_ns, self.patience_ns) = (0, 0);
+    }
+
+    /// A completion has taught.
+    #[inline]
+    pub(super) fn taught(&mut self, now_ns: u64) {
+        self.learnt_ns = now_ns;
+        if now_ns < self.shun_until_ns {
+            (self.odd_ns, self.patience_ns) = (0, 0);
+        }
     }
 }
 

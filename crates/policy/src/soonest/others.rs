@@ -16,8 +16,10 @@ use crate::types::PathView;
 /// Others for each I/O of our own: Q4, at most this.
 const RATIO_MAX: u32 = 1 << 16;
 
-/// Counts that were the same at so many choices in a row are old.
-const OLD: u32 = 12;
+/// The counts are looked at so often, if there are choices.
+const LOOK_NS: u64 = 100_000;
+/// Counts that were the same at so many more looks are old.
+const OLD: u32 = 8;
 
 /// The last counts, and what this core had in flight then.
 #[derive(Clone, Debug)]
@@ -28,8 +30,10 @@ pub(super) struct Others {
     ratio: u32,
     /// The same, once the counts have not changed for a while; 0 until then.
     gain: i64,
-    /// Choices since the counts changed.
-    age: u32,
+    /// Looks since the counts changed, up to [`OLD`].
+    same: u32,
+    /// When to look next.
+    next_ns: u64,
 }
 
 impl Others {
@@ -39,20 +43,37 @@ impl Others {
             own: [0; PATHS_MAX],
             ratio: 0,
             gain: 0,
-            age: 0,
+            same: 0,
+            next_ns: 0,
         }
     }
 
-    /// Takes note of the counts, if they are new.
+    /// Before each choice. Looks at the counts now and then: of what a core does in between, they
+    /// tell little.
     #[inline]
-    pub(super) fn see(&mut self, paths: &[PathView], in_flight: &[u32; PATHS_MAX]) {
-        let pairs = paths.iter().zip(&self.counted);
-        let changed = pairs.fold(0, |sum, (view, old)| sum | (view.in_flight_elsewhere ^ old));
-        if changed != 0 {
-            return self.note(paths, in_flight);
+    pub(super) fn see(&mut self, now_ns: u64, paths: &[PathView], in_flight: &[u32; PATHS_MAX]) {
+        if now_ns >= self.next_ns {
+            self.next_ns = now_ns.saturating_add(LOOK_NS);
+            self.look(paths, in_flight);
         }
-        self.age = self.age.saturating_add(1);
-        if self.age == OLD {
+    }
+
+    /// Whether the counts are too old to be taken as they are.
+    #[inline]
+    pub(super) fn are_old(&self) -> bool {
+        self.gain != 0
+    }
+
+    #[cold]
+    fn look(&mut self, paths: &[PathView], in_flight: &[u32; PATHS_MAX]) {
+        let pairs = paths.iter().zip(&self.counted);
+        let differ = pairs.fold(0, |sum, (view, old)| sum | (view.in_flight_elsewhere ^ old));
+        if differ != 0 {
+            self.note(paths, in_flight);
+            return;
+        }
+        self.same += u32::from(self.same < OLD);
+        if self.same == OLD {
             self.gain = self.ratio.into();
         }
     }
@@ -65,7 +86,7 @@ impl Others {
             others += u64::from(view.in_flight_elsewhere);
             ours += u64::from(in_flight[path]);
         }
-        (self.gain, self.age) = (0, 0);
+        (self.gain, self.same) = (0, 0);
         let step = 1 + self.ratio / 16;
         self.ratio = if others << 4 > ours * u64::from(self.ratio) {
             (self.ratio + step).min(RATIO_MAX)
