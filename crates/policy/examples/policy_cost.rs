@@ -1,10 +1,10 @@
 //! The cost of a policy, for an instruction counter: `policy_cost POLICY PATHS ITERATIONS`.
 //!
 //! Each iteration is one loop turn with one I/O: `select`, `complete` of the oldest of 32 I/Os in
-//! flight, and `weigh`; another core's count changes too, as where all are busy. Latencies differ per
-//! path and vary per I/O; the window is 50 ms of 2 µs turns. Run under callgrind at two numbers of iterations: the difference divided by that of the
-//! iterations is the cost of one. POLICY `none` runs the same loop without the selector: what to
-//! subtract for the loop itself.
+//! flight, and `weigh`; another core's count changes too, as where all are busy. Latencies differ
+//! per path and vary per I/O; the window is 50 ms of 2 µs turns. Run under callgrind at two numbers
+//! of iterations: the difference divided by that of the iterations is the cost of one. POLICY
+//! `none` runs the same loop without the selector: what to subtract for the loop itself.
 use policy::{
     Ana, Completion, Ended, Group, Knobs, PathIndex, PathView, Policy, Request, Selector, Ticket,
 };

@@ -82,6 +82,15 @@ struct Calm {
     times: u8,
 }
 
+/// State of one path on one core; issue and measure in docs/sim.md.
+const PATH_BYTES: usize = size_of::<Model>()
+    + size_of::<Calm>()
+    + size_of::<Doubt>()
+    + streams::PATH_BYTES
+    + others::PATH_BYTES;
+
+const _: () = assert!(PATH_BYTES <= 448);
+
 impl Calm {
     const NEW: Self = Self {
         looked_ns: 0,

@@ -21,6 +21,9 @@ const LOOK_NS: u64 = 100_000;
 /// Counts that were the same at so many more looks are old.
 const OLD: u32 = 8;
 
+/// Of one path.
+pub(super) const PATH_BYTES: usize = 8;
+
 /// The last counts, and what this core had in flight then.
 #[derive(Clone, Debug)]
 pub(super) struct Others {

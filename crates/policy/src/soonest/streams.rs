@@ -97,6 +97,9 @@ impl Leg {
     }
 }
 
+/// Of one path.
+pub(super) const PATH_BYTES: usize = size_of::<Leg>();
+
 /// The streams of one core, and the jumps of all paths.
 #[derive(Clone, Debug)]
 pub(super) struct Streams {
