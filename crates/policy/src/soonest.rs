@@ -8,12 +8,12 @@
 //! fill a near path until it is as slow as a far idle one, which helps nobody.
 //!
 //! # Contract
-//! [`Soonest::choose`] does not divide and does not learn; [`Soonest::begin`] books the I/O on the
-//! chosen path and returns the [`Ticket`] that must come back with its end. Counts of other cores
-//! may be stale: they shift a prediction, never the books.
+//! [`Soonest::place`] does not divide and does not learn; it books the I/O on the chosen path and
+//! returns the [`Ticket`] that must come back with its end. Counts of other cores may be stale: they
+//! shift a prediction, never the books.
 //!
 //! # Limits
-//! Latencies are cut at 2 s, service at 2^28 ns; every product fits 64 bits.
+//! Latencies are cut at 2 s, service at 2^28 ns. A wait of more than a day may be priced wrongly.
 //!
 //! # Origin
 //! Own: row B8 wishes for it. Least predicted completion with a regression of the wait (normalised

@@ -30,8 +30,7 @@ pub struct BenchArgs {
     /// 100, for --policy service-time [default: 1]
     #[arg(required = true, value_name = "URI", num_args = 1..=policy::limits::PATHS_MAX)]
     paths: Vec<PathUri>,
-    /// numa, round-robin, round-robin:BYTES, queue-depth, weighted-latency or soonest
-    #[arg(long, default_value = "round-robin", value_parser = Policy::parse)]
+    #[arg(long, default_value = "round-robin", value_parser = Policy::parse, help = Policy::NAMES)]
     policy: Policy,
     /// Knob of weighted-latency: a new mean weighs 1 in 2^N, 0 to 8
     #[arg(long, value_name = "N", default_value = "3", allow_negative_numbers = true,

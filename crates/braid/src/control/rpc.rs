@@ -100,7 +100,15 @@ pub fn call(
     stream.set_write_timeout(Some(wait))?;
     // Who turns us away has said why and closed, maybe before we have written.
     let written = write_line(stream, &request);
-    let Some(line) = Lines::new(stream, wait).next_line()? else {
+    let line = Lines::new(stream, wait)
+        .next_line()
+        .map_err(|error| match error.kind() {
+            io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => {
+                anyhow::anyhow!("no answer within {wait:?}: is it stopped, or busy?")
+            }
+            _ => error.into(),
+        })?;
+    let Some(line) = line else {
         written?;
         anyhow::bail!("the other side has closed the connection without an answer: is it ending?");
     };
@@ -190,6 +198,17 @@ mod tests {
             "refuse" => Err(Failure::refused("no")),
             other => Err(Failure::method(other)),
         }
+    }
+
+    #[test]
+    fn who_does_not_answer_is_told_so_and_how_long_it_was_waited() {
+        let (mut ours, _silent) = UnixStream::pair().unwrap();
+        let wait = Duration::from_millis(20);
+        let error = call(&mut ours, "stat", Value::Null, wait).unwrap_err();
+        assert!(
+            error.to_string().contains("no answer within 20ms"),
+            "{error}"
+        );
     }
 
     fn code(line: &str) -> (Value, Value) {

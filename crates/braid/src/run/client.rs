@@ -103,7 +103,7 @@ pub enum PolicyVerb {
     Set {
         /// Volume
         volume: String,
-        /// numa, round-robin, round-robin:BYTES, queue-depth, weighted-latency or soonest
+        #[arg(help = policy::Policy::NAMES)]
         policy: String,
         #[command(flatten)]
         common: Common,
