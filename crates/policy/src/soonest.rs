@@ -9,8 +9,8 @@
 //!
 //! # Contract
 //! [`Soonest::place`] does not divide and does not learn; it books the I/O on the chosen path and
-//! returns the [`Ticket`] that must come back with its end. Counts of other cores may be stale: they
-//! shift a prediction, never the books.
+//! returns the [`Ticket`] that must come back with its end. Counts of other cores may be stale:
+//! they shift a prediction, never the books.
 //!
 //! # Limits
 //! Latencies are cut at 2 s, service at 2^28 ns. A wait of more than a day may be priced wrongly.
@@ -384,7 +384,10 @@ impl Soonest {
     ) -> Option<usize> {
         let (kind, now_ns) = (Kind::of(request), request.now_ns);
         let mut other: Option<(u64, usize)> = None;
-        let mut unseen: Option<(u32, usize)> = None;
+        let mut unseen: Option<(bool, u32, usize)> = None;
+        self.doubts
+            .iter_mut()
+            .for_each(|doubt| doubt.expire(now_ns));
         let mut again = false;
         self.count_crowd(now_ns, paths, in_flight);
         self.budget_ns = self.budget_ns.min(BUDGET_NS_MAX);
@@ -392,8 +395,10 @@ impl Soonest {
             let (model, own) = (&self.models[path], in_flight[path]);
             if !model.is_seen() {
                 again = true;
-                if unseen.is_none_or(|(least, _)| own < least) {
-                    unseen = Some((own, path));
+                // Nothing that fails is ever timed: who has failed comes last.
+                let this = (model.is_shunned(now_ns), own, path);
+                if unseen.is_none_or(|least| this < least) {
+                    unseen = Some(this);
                 }
                 continue;
             }
@@ -405,11 +410,13 @@ impl Soonest {
             if Some(path) == best || !(promising || stale || suspect) {
                 continue;
             }
-            let forecast = model.forecast(kind, own, view.in_flight_elsewhere, now_ns);
+            let elsewhere = self.others.now(path, view, own);
+            let forecast = model.forecast(kind, own, elsewhere, now_ns);
             // Far faster than believed when last looked at: the loss will be less as well.
             let time = forecast.time_ns() / if promising { 4 } else { 1 };
             if (own == 0 || doubted || !model.knows(kind))
                 && !forecast.silent
+                && !forecast.has_failed()
                 && other.is_none_or(|(least, _)| time < least)
             {
                 other = Some((time, path));
@@ -419,7 +426,9 @@ impl Soonest {
             self.look_ns = now_ns.saturating_add(LOOK_NS);
         }
         match (unseen, best) {
-            (Some((own, path)), best) if best.is_none() || own < 2 => Some(path),
+            (Some((failed, own, path)), best) if best.is_none() || (!failed && own < 2) => {
+                Some(path)
+            }
             (_, best) => Some(self.explore(best?, other, kind, now_ns, paths, in_flight)),
         }
     }
@@ -437,8 +446,9 @@ impl Soonest {
         let Some((time_ns, path)) = other else {
             return best;
         };
-        let elsewhere = paths[best].in_flight_elsewhere;
-        let forecast = self.models[best].forecast(kind, in_flight[best], elsewhere, now_ns);
+        let own = in_flight[best];
+        let elsewhere = self.others.now(best, &paths[best], own);
+        let forecast = self.models[best].forecast(kind, own, elsewhere, now_ns);
         let excess_ns = time_ns.saturating_sub(forecast.time_ns());
         let (model, calm) = (&self.models[path], &mut self.calm[path]);
         let dear = excess_ns > forecast.time_ns() / DEAR;

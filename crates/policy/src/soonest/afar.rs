@@ -7,7 +7,8 @@
 //!
 //! # Contract
 //! Only sudden surprises raise a [`Doubt`], on a path whose times were as predicted for long. I/Os
-//! placed after that decide it. A path that is back, as sudden, gets what was believed before.
+//! placed after that decide it. What is counted are lessons, under load
+//! one in many I/Os. A path that is back, as sudden, gets what was believed before.
 //!
 //! # Limits
 //! Work in flight is counted in units of 512 bytes, an I/O beside its bytes as
@@ -63,6 +64,20 @@ impl Doubt {
         witnesses: 0,
         returns: 0,
     };
+
+    /// As if two I/Os of this latency had raised it at that moment.
+    #[cfg(test)]
+    pub(super) fn raise_for_test(&mut self, at_ns: u64) {
+        (self.surprises, self.since_ns, self.latency_ns) = (SURPRISES, at_ns, at_ns);
+    }
+
+    /// Nobody has told in time.
+    pub(super) fn expire(&mut self, now_ns: u64) {
+        let over = self.latency_ns.saturating_mul(DOUBT_TIMES);
+        if self.is_raised() && now_ns.saturating_sub(self.since_ns) > over {
+            self.drop_it();
+        }
+    }
 
     /// Whether I/Os are wanted that tell.
     #[inline]

@@ -26,7 +26,8 @@ const WAITED_SHIFT: u32 = 7;
 /// The price is at most half of so many waiting.
 const PRICE_MAX: u64 = 32 << 16;
 /// Most that the number of an I/O, or its bytes, cost each nanosecond of wait; Q32.
-const TOLL_MAX: u64 = 1 << 46;
+/// So no price reaches [`SHUNNED_NS`](crate::types::SHUNNED_NS).
+const TOLL_MAX: u64 = 1 << 41;
 /// Units of the largest of the last class.
 const UNITS_MAX: u64 = 8 << (CLASSES - 1);
 /// Prices are renewed every so many lessons, kinds never timed every so many.

@@ -465,6 +465,11 @@ impl Model {
         self.odd_ns = now_ns.wrapping_add(self.patience_ns.into());
     }
 
+    /// Whether it stands back.
+    pub(super) fn is_shunned(&self, now_ns: u64) -> bool {
+        now_ns < self.shun_until_ns
+    }
+
     /// It has failed an I/O, and stands back.
     pub(super) fn shun(&mut self, now_ns: u64) {
         self.shun_until_ns = now_ns.saturating_add(SHUN_NS);

@@ -38,6 +38,8 @@ const SURE: u8 = 4;
 const GUESSES: u8 = 8;
 /// Longer times are cut to this.
 const TIME_NS_MAX: u64 = 50_000_000;
+/// No path takes longer for a unit; ns, Q4.
+const PACE_MAX: i64 = 1 << 28;
 /// A shorter jump is none: flash is not so even either.
 const JUMP_NS_MIN: i64 = 300_000;
 /// Staying may cost so many jumps.
@@ -265,7 +267,8 @@ impl Streams {
     /// Forgets what was learnt of a path.
     pub(super) fn reset(&mut self, path: usize) {
         self.legs[path] = Leg::NEW;
-        (self.trials, self.wake_ns) = (0, 0);
+        (self.trials, self.wake_ns, self.awake) = (0, 0, AWAKE);
+        self.jumpy = self.legs.iter().any(|leg| leg.jump_ns > 0);
     }
 }
 
@@ -291,7 +294,8 @@ impl Leg {
                 0 => 0,
                 _ => model.waited_ns(Kind::of_ticket(&done.ticket), &done.ticket) as u64,
             };
-            let due_ns = begun_ns + model.base_of(&done.ticket) + 2 * wait_ns;
+            let way_ns = model.base_of(&done.ticket) + 2 * wait_ns;
+            let due_ns = begun_ns.saturating_add(way_ns);
             let took = done.now_ns.saturating_sub(due_ns.max(before_ns));
             let took = took.min(TIME_NS_MAX) as i64;
             // Behind a queue this is what the path took. Else the time on the empty path was taken
@@ -309,13 +313,13 @@ impl Leg {
 
     /// An I/O went on where the last one ended.
     fn near(&mut self, took: i64, usual: i64, units: u32) {
-        let error = took - usual;
+        let error = (took - usual).clamp(-(TIME_NS_MAX as i64), TIME_NS_MAX as i64);
         if self.nears == 0 {
-            self.pace = ((took << 4) >> units.ilog2()) as u32;
+            self.pace = ((took << 4) >> units.ilog2()).clamp(1, PACE_MAX) as u32;
         } else {
             self.spread_ns = follow(self.spread_ns, error.abs(), self.nears);
             let step = (error << 4) >> (units.ilog2() + 3);
-            self.pace = (i64::from(self.pace) + step).clamp(1, 1 << 28) as u32;
+            self.pace = (i64::from(self.pace) + step).clamp(1, PACE_MAX) as u32;
         }
         self.nears = self.nears.saturating_add(1);
     }

@@ -375,6 +375,60 @@ fn t43_a_path_that_failed_stands_back_whatever_else_ends_there() {
     }
 }
 
+/// T43: one I/O at a time; path 0 takes 100 µs, path 1 fails in 10, after so many good ones.
+/// How many of 1000 go to path 1.
+fn placed_where_all_fail(good: usize) -> usize {
+    let mut selector = Selector::new(2, Policy::Soonest);
+    let (mut now_ns, mut left, mut placed) = (0, good, 0);
+    for number in 0..1000 + good {
+        let wanted = Request {
+            now_ns,
+            ..request(Group::Read, 4096)
+        };
+        let path = selector.select(&wanted, &[UP; 2]).unwrap();
+        let fails = path.0 == 1 && left == 0;
+        let latency_ns = if path.0 == 1 { 10 * US } else { 100 * US };
+        left -= usize::from(path.0 == 1 && left > 0);
+        placed += usize::from(path.0 == 1 && number >= good);
+        now_ns += latency_ns;
+        let _ = selector.complete(&Completion {
+            path,
+            group: Group::Read,
+            latency_ns,
+            ended: if fails { Ended::Failed } else { Ended::Good },
+            now_ns,
+            ticket: selector.ticket(),
+            gap_ns: 0,
+        });
+    }
+    placed
+}
+
+#[test]
+fn t43_a_path_that_fails_all_draws_nothing_known_or_not() {
+    for good in [0, 1, 3] {
+        let placed = placed_where_all_fail(good);
+        assert!(placed < 30, "{placed} of 1000 after {good} good ones");
+    }
+}
+
+/// A doubt that nobody decides ends.
+#[test]
+fn a_doubt_ends_when_the_load_is_gone() {
+    let mut soonest = Soonest::new(1);
+    soonest.doubts[0].raise_for_test(MS);
+    let wanted = |now_ns| Request {
+        now_ns,
+        ..request(Group::Read, 4096)
+    };
+    let none = [0; PATHS_MAX];
+    for now_ns in [2 * MS, 1000 * MS] {
+        soonest.look_ns = 0;
+        let _ = soonest.place(&wanted(now_ns), &[UP; 2], &none);
+        assert_eq!(soonest.doubts[0].is_raised(), now_ns < 10 * MS);
+    }
+}
+
 /// T41: I/Os of another policy, or of an earlier time of this one, are not in the books.
 #[test]
 fn t41_books_balance_across_switches() {
