@@ -242,7 +242,8 @@ impl Selector {
 
     /// What `soonest` expects of `request` on one path now: why it chose as it did. `None` under
     /// other policies, and of a path of which nothing is known.
-    pub fn forecast(
+    #[cfg(test)]
+    pub(crate) fn forecast(
         &self,
         request: &Request,
         path: PathIndex,

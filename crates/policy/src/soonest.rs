@@ -21,7 +21,7 @@
 //! to be wrong.
 
 use crate::limits::PATHS_MAX;
-use crate::types::{Completion, Ended, Forecast, Group, PathView, Request, Ticket};
+use crate::types::{Completion, Ended, Group, PathView, Request, Ticket};
 
 mod afar;
 mod crowd;
@@ -507,13 +507,14 @@ impl Soonest {
     }
 
     /// What is expected of an I/O on one path; `None`: nothing is known of it yet.
+    #[cfg(test)]
     pub(crate) fn forecast(
         &self,
         path: usize,
         request: &Request,
         view: &PathView,
         own: u32,
-    ) -> Option<Forecast> {
+    ) -> Option<crate::types::Forecast> {
         let model = &self.models[path];
         model.is_seen().then(|| {
             model.forecast(
