@@ -3,7 +3,7 @@ use super::model::Kind;
 use super::others::Others;
 use super::*;
 use crate::tests::{UP, request};
-use crate::types::SHUNNED_NS;
+use crate::types::{Forecast, SHUNNED_NS};
 use crate::{PathIndex, Policy, Selector};
 use std::collections::VecDeque;
 use std::vec::Vec;
