@@ -1,6 +1,7 @@
 //! The scenarios that come with braid: the files of `scenarios/`, built in.
 use super::scenario::{self, Scenario};
 use crate::cli::Usage;
+use serde_json::{Value, json};
 
 /// One file.
 pub struct Story {
@@ -106,8 +107,26 @@ pub fn list() -> anyhow::Result<String> {
             text.push_str(&format!("  {:18} {}\n", scenario.name, scenario.title));
         }
     }
-    text.push_str("train:N, validation:N, test:N\n  N random worlds of each family\n");
+    text.push_str(
+        "train:N, validation:N, test:N\n  N random worlds of each family; train-7 is one of them\n",
+    );
     Ok(text)
+}
+
+/// The same for programs.
+///
+/// # Errors
+/// As [`Story::scenarios`].
+pub fn json() -> anyhow::Result<Value> {
+    let mut stories = Vec::new();
+    for story in STORIES {
+        let scenarios = story.scenarios()?;
+        let scenarios = scenarios.iter();
+        let line = |it: &Scenario| json!({ "name": it.name, "title": it.title });
+        let scenarios: Vec<Value> = scenarios.map(line).collect();
+        stories.push(json!({ "name": story.name, "scenarios": scenarios }));
+    }
+    Ok(json!({ "stories": stories, "families": ["train", "validation", "test"] }))
 }
 
 #[cfg(test)]

@@ -13,20 +13,45 @@ use std::collections::BTreeMap;
 /// Most worlds of one set.
 const COUNT_MAX: usize = 1000;
 
+/// The world that tables call `name`, as `train-29`; `None` if that is none of theirs.
+///
+/// # Errors
+/// Usage: its number is too high.
+pub fn one(name: &str) -> Option<anyhow::Result<Vec<Scenario>>> {
+    let (set, number) = name.split_once('-')?;
+    let first = first(set).ok()?;
+    let number: usize = number.parse().ok()?;
+    Some(if number < COUNT_MAX {
+        Ok(vec![nth(set, first, number)])
+    } else {
+        let text = format!("{name}: the worlds of {set} are 0 to {}", COUNT_MAX - 1);
+        Err(Usage::error(text))
+    })
+}
+
+fn nth(set: &str, first: u64, number: usize) -> Scenario {
+    world(set, number, &mut Random::new(first + number as u64 * 7919))
+}
+
+/// Where the sequence of a set begins.
+fn first(set: &str) -> anyhow::Result<u64> {
+    match set {
+        "train" => Ok(0x7261_1000_0000),
+        "validation" => Ok(0x7661_2000_0000),
+        "test" => Ok(0x7465_3000_0000),
+        _ => {
+            let text = format!("{set:?} is no family; there are train, validation and test");
+            Err(Usage::error(text))
+        }
+    }
+}
+
 /// `count` worlds of `set`.
 ///
 /// # Errors
 /// Usage: no such set, or no number.
 pub fn draw(set: &str, count: &str) -> anyhow::Result<Vec<Scenario>> {
-    let first = match set {
-        "train" => 0x7261_1000_0000,
-        "validation" => 0x7661_2000_0000,
-        "test" => 0x7465_3000_0000,
-        _ => {
-            let text = format!("{set:?} is no family; there are train, validation and test");
-            return Err(Usage::error(text));
-        }
-    };
+    let first = first(set)?;
     let count = match count.parse() {
         Ok(count @ 1..=COUNT_MAX) => count,
         _ => {
@@ -34,7 +59,7 @@ pub fn draw(set: &str, count: &str) -> anyhow::Result<Vec<Scenario>> {
             return Err(Usage::error(text));
         }
     };
-    let world = |number: usize| world(set, number, &mut Random::new(first + number as u64 * 7919));
+    let world = |number: usize| nth(set, first, number);
     Ok((0..count).map(world).collect())
 }
 
@@ -181,6 +206,13 @@ mod tests {
                 .iter()
                 .all(|plan| plan.check().is_ok() && !test.contains(plan))
         );
+        let one = one("train-29").unwrap().unwrap();
+        assert_eq!(
+            (one[0].name.as_str(), &one[0].plan),
+            ("train-29", &train[29])
+        );
+        assert!(super::one("train-1000").unwrap().is_err());
+        assert!(super::one("d30-qd1").is_none() && super::one("test-x").is_none());
         assert!(draw("tain", "3").is_err() && draw("train", "0").is_err());
     }
 }

@@ -113,7 +113,11 @@ struct Half {
     tallies: Vec<Option<Tally>>,
 }
 
-/// Runs every scenario under its columns, on `threads` threads; `each` is told how much is done.
+/// More of them than a machine has processors only cost memory.
+const THREADS_MAX: usize = 256;
+
+/// Runs every scenario under its columns, on at most `threads` threads; `each` is told how much is
+/// done.
 ///
 /// # Errors
 /// A scenario can't be run: which and why.
@@ -146,10 +150,16 @@ pub fn measure(
             each(done.fetch_add(1, Ordering::Relaxed) + 1, tasks.len());
         }
     };
+    each(0, tasks.len());
     std::thread::scope(|scope| {
-        for _ in 0..threads.max(1) {
-            scope.spawn(work);
+        for _ in 1..threads.min(tasks.len()).min(THREADS_MAX) {
+            let thread = std::thread::Builder::new().spawn_scoped(scope, work);
+            // No room for one more: those that are there do it.
+            if thread.is_err() {
+                break;
+            }
         }
+        work();
     });
     if let Some(why) = lock(&failure).take() {
         return Err(why);

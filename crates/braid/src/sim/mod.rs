@@ -8,13 +8,14 @@ mod catalog;
 mod family;
 mod limit;
 mod measure;
+mod places;
 mod plot;
 mod report;
 mod scenario;
 mod show;
 
 use crate::cli::{Exit, Usage};
-use crate::output::{self, Format, Style};
+use crate::output::{self, Format, OutputClosed, Style};
 use crate::text;
 use anyhow::{Context, bail};
 use bounds::Kept;
@@ -32,7 +33,8 @@ use std::path::{Path, PathBuf};
 #[derive(Clone, Debug, clap::Args)]
 pub struct SimArgs {
     /// Scenarios by name, stories (a file's name without .toml: all that it holds), or files;
-    /// train:N, validation:N and test:N are N random ones [default: list them]
+    /// train:N, validation:N and test:N are N random ones, train-7 the one that tables call so
+    /// [default: list them]
     #[arg(value_name = "NAME")]
     names: Vec<String>,
     /// Every scenario that comes with braid
@@ -48,7 +50,7 @@ pub struct SimArgs {
     /// What chance begins with
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Threads
+    /// Threads, at most 256
     #[arg(short, long, value_name = "N", default_value_t = threads())]
     jobs: usize,
     /// Write a page with plots to this file
@@ -82,17 +84,40 @@ fn threads() -> usize {
 /// command that repeats it.
 pub fn run(args: &SimArgs) -> anyhow::Result<()> {
     if args.names.is_empty() && !args.all && args.check.is_none() && args.snapshot.is_none() {
-        return output::print(&catalog::list()?);
+        return list(args);
     }
     if args.jobs == 0 {
         return Err(Usage::error("--jobs: at least one"));
     }
     let scenarios = scenarios(args)?;
+    places::ready(args)?;
     perform(args, scenarios).map_err(|why| {
+        if why.is::<OutputClosed>() {
+            return why;
+        }
         output::note(&format!("{why:#}"));
         output::note(&format!("repeat with: {}", command(args)));
         Exit(1).into()
     })
+}
+
+/// What there is; nothing runs.
+fn list(args: &SimArgs) -> anyhow::Result<()> {
+    let given = [
+        ("--report", args.report.is_some()),
+        ("--plot", args.plot.is_some()),
+        ("--policy", !args.policy.is_empty()),
+        ("--long", args.long),
+        ("--keep-bounds", args.keep_bounds.is_some()),
+    ];
+    if let Some((option, _)) = given.iter().find(|(_, given)| *given) {
+        let text = format!("{option}: name a scenario or --all (`braid sim` alone lists them)");
+        return Err(Usage::error(text));
+    }
+    match args.output {
+        Format::Json => output::print_json(&catalog::json()?),
+        Format::Text => output::print(&catalog::list()?),
+    }
 }
 
 fn perform(args: &SimArgs, scenarios: Vec<Scenario>) -> anyhow::Result<()> {
@@ -118,7 +143,10 @@ fn perform(args: &SimArgs, scenarios: Vec<Scenario>) -> anyhow::Result<()> {
     );
     bar.finish_and_clear();
     let rows = rows?;
-    show(args, &rows, &columns)?;
+    let shown = match show(args, &rows, &columns) {
+        Err(why) if !why.is::<OutputClosed>() => return Err(why),
+        shown => shown,
+    };
     if let Some(path) = &args.keep_bounds {
         for row in &rows {
             kept.keep(&row.scenario, args.seed, row.bound.clone());
@@ -138,10 +166,11 @@ fn perform(args: &SimArgs, scenarios: Vec<Scenario>) -> anyhow::Result<()> {
         }
         write(&directory.join(SUMMARY), &summary)?;
     }
-    match &args.check {
-        Some(directory) => check(directory, &rows, &summary),
-        None => Ok(()),
+    if let Some(directory) = &args.check {
+        check(directory, &rows, &summary)?;
     }
+    // Nobody reads the tables any more; what goes to files was written all the same.
+    shown
 }
 
 fn show(args: &SimArgs, rows: &[Row], columns: &[Column]) -> anyhow::Result<()> {
@@ -240,7 +269,11 @@ fn named(name: &str) -> anyhow::Result<Vec<Scenario>> {
     if name.ends_with(".toml") {
         let text = text::read(Path::new(name))?;
         let stem = Path::new(name).file_stem().unwrap_or_default();
-        return scenario::parse(&stem.to_string_lossy(), &text);
+        let parsed = scenario::parse(&stem.to_string_lossy(), &text);
+        return parsed.with_context(|| name.to_owned());
+    }
+    if let Some(world) = family::one(name) {
+        return world;
     }
     catalog::find(name)
 }
@@ -329,6 +362,10 @@ mod tests {
     }
 
     fn rows(names: &[&str]) -> (Vec<Row>, Vec<Column>) {
+        rows_on(names, 2)
+    }
+
+    fn rows_on(names: &[&str], threads: usize) -> (Vec<Row>, Vec<Column>) {
         let words = ["sim"].iter().chain(names);
         let args = Cli::parse_from(words).args;
         let columns = columns(&args, args.policies());
@@ -342,7 +379,7 @@ mod tests {
             scenarios,
             |scenario| args.columns_of(scenario, &columns),
             args.seed,
-            2,
+            threads,
             &kept,
             |_, _| (),
         );
@@ -364,6 +401,22 @@ mod tests {
         }
         let page = report::page(&rows, &columns, 1).unwrap();
         assert!(page.contains("sizedep2") && !page.contains("NaN") && !page.contains("http"));
+    }
+
+    #[test]
+    fn without_names_there_is_nothing_to_report() {
+        for words in ["--report x", "--plot x", "--policy numa", "--long"] {
+            let args = Cli::parse_from(["sim"].into_iter().chain(words.split(' '))).args;
+            assert!(run(&args).unwrap_err().is::<Usage>(), "{words}");
+        }
+        assert_eq!(catalog::json().unwrap()["stories"][0]["name"], "sym");
+    }
+
+    #[test]
+    fn more_threads_than_runs_are_not_made() {
+        let (alone, _) = rows(&["d30-qd1"]);
+        let (many, _) = rows_on(&["d30-qd1"], usize::MAX);
+        assert_eq!(alone[0].cells[0].tally, many[0].cells[0].tally);
     }
 
     #[test]

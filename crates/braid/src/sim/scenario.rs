@@ -5,7 +5,10 @@
 //! the file's name.
 //!
 //! # Limits
-//! Those of [`sim::limits`]; unknown keys are refused.
+//! Those of [`sim::limits`]; unknown keys are refused, and so is what would be about nothing
+//! ([`sense`]).
+mod sense;
+
 use crate::limits::VARIANTS_MAX;
 use crate::text;
 use crate::units::parse_size;
@@ -352,6 +355,7 @@ fn merge(base: &mut Table, with: Table) {
 }
 
 fn build(name: &str, mut file: File) -> anyhow::Result<Scenario> {
+    sense::check(&file)?;
     let mut plan = Plan {
         warm_ns: file.warm_ms.saturating_mul(1_000_000),
         run_ns: file.run_ms.saturating_mul(1_000_000),
@@ -372,7 +376,9 @@ fn build(name: &str, mut file: File) -> anyhow::Result<Scenario> {
             "path {path_name}: copies = {}; a world has {PATHS_MAX} paths at most",
             path.copies
         );
-        names.insert(path_name.as_str(), plan.paths.len());
+        if path.copies > 0 {
+            names.insert(path_name.as_str(), plan.paths.len());
+        }
         for _ in 0..path.copies {
             let device = match &path.device {
                 Some(device) => shared
@@ -449,6 +455,9 @@ fn path_plan(path: &Path, device: usize) -> anyhow::Result<PathPlan> {
     })
 }
 
+/// What an I/O can have, bytes.
+const SIZES: std::ops::RangeInclusive<u32> = 512..=1 << 24;
+
 fn job_plan(job: &Job, host: usize) -> anyhow::Result<JobPlan> {
     let mut sizes = Vec::new();
     for part in job.sizes.split(':') {
@@ -458,6 +467,12 @@ fn job_plan(job: &Job, host: usize) -> anyhow::Result<JobPlan> {
             .with_context(|| format!("sizes: {part}: no weight behind the slash"))?;
         sizes.push((bytes(size)?, weight));
     }
+    let weighs = sizes.iter().any(|&(_, weight)| weight > 0);
+    ensure!(
+        weighs && sizes.iter().all(|(size, _)| SIZES.contains(size)),
+        "sizes = \"{}\"; from 512 bytes to 16 MiB, and one with a weight",
+        job.sizes
+    );
     Ok(JobPlan {
         host,
         count: job.count,
