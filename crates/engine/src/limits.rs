@@ -51,9 +51,12 @@ pub const REQUEST_IOS_MAX: u16 = 32;
 /// What a client still has, after its I/O failed for want of time to drain, to read the answers.
 pub const DRAIN_ANSWER_NS: u64 = 1_000_000_000;
 
-/// I/Os of a volume that are written down, with why they went where they went, and not yet handed
-/// out. Each takes 5 KiB while somebody asks.
-pub const EXPLAINED_MAX: usize = 4;
+/// Attempts of I/Os of a volume that are written down, with why they went where they went, and not
+/// yet handed out. Each takes 5 KiB while somebody asks.
+pub const EXPLAINED_MAX: usize = 8;
+
+/// I/Os of a volume of which attempts were written down and that have not ended for good.
+pub const EXPLAINED_OPEN_MAX: usize = 8;
 
 /// At most one I/O of a volume in this time is written down, so that asking slows nothing; ns.
 pub const EXPLAIN_PAUSE_NS: u64 = 5_000_000;

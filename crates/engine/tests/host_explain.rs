@@ -146,6 +146,7 @@ fn an_io_that_moves_is_written_down_again_with_what_stood_in_the_way() {
 #[test]
 fn without_a_usable_path_that_is_said_and_then_what_served_it() {
     let mut rig = rig(Policy::Numa);
+    let way = rig.world.nodes[HOST].addresses[1];
     for path in [P0, P1] {
         rig.world.nodes[HOST].addresses[usize::from(path.0)] = Address::Refused;
         rig.world.cut(HOST, path.0.into());
@@ -164,6 +165,15 @@ fn without_a_usable_path_that_is_said_and_then_what_served_it() {
     assert_eq!(waits.came, None);
     let lost = Some(Obstacle::State(PathState::Lost));
     assert_eq!(waits.obstacles[..2], [lost, lost]);
+    // A path comes back.
+    rig.world.nodes[HOST].addresses[1] = way;
+    assert!(rig.run(60 * SECOND, |_, done| done.len() == 1));
+    let [served] = told(&rig)[..] else {
+        panic!("not one");
+    };
+    assert_eq!((served.choice.chosen, served.hops), (Some(P1), 0));
+    assert_eq!(served.first_ns, waits.at_ns, "the same I/O");
+    assert!(served.came.unwrap().outcome.is_done() && served.waited_ns > 0);
 }
 
 #[test]

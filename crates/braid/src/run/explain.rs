@@ -118,7 +118,7 @@ impl Service {
     /// asked for can't be.
     pub fn explain(&self, params: &Params) -> Result<Value, Failure> {
         let wanted = params.wanted()?;
-        let (volume, before) = self.volume_paths(&params.volume)?;
+        let (volume, _, before) = self.volume_paths(&params.volume)?;
         let Some(_asking) = Asking::begin(&self.asked, volume) else {
             return Err(Failure::refused(format!(
                 "{}: somebody else is being told why its I/O goes where it goes; try again",
@@ -134,7 +134,7 @@ impl Service {
         self.senders.explain(volume, None);
         samples.extend(std::iter::from_fn(|| told.recv_timeout(END_WAIT).ok()));
         let samples = first(samples, params.count);
-        let (now, after) = self.volume_paths(&params.volume)?;
+        let (now, policy, after) = self.volume_paths(&params.volume)?;
         if now != volume {
             let text = format!("{}: it was removed meanwhile", params.volume);
             return Err(Failure::refused(text));
@@ -146,7 +146,7 @@ impl Service {
         let paths = paths.map(|(path, uri)| json!({"path": path, "uri": uri}));
         Ok(json!({
             "volume": params.volume,
-            "policy": self.state().volumes[volume].policy.to_string(),
+            "policy": policy,
             "wanted": params.count,
             "waited_ns": waited.as_nanos() as u64,
             "paths": paths.collect::<Vec<_>>(),
@@ -154,20 +154,20 @@ impl Service {
         }))
     }
 
-    /// Number of a volume, and the URIs of its paths by their numbers.
-    fn volume_paths(&self, name: &str) -> Result<(u16, BTreeMap<u8, String>), Failure> {
+    /// Number of a volume, its policy, and the URIs of its paths by their numbers.
+    fn volume_paths(&self, name: &str) -> Result<(u16, String, BTreeMap<u8, String>), Failure> {
         let state = self.state();
         let volume = state.volumes.number(name)?;
         let running = &state.volumes[volume];
         let uris = running.of.paths.iter().map(|keys| keys.uri.to_string());
         let paths = running.places.iter().copied().zip(uris).collect();
-        Ok((volume, paths))
+        Ok((volume, running.policy.to_string(), paths))
     }
 }
 
-/// An I/O's first attempt.
-fn is_first((_, sample): &Told) -> bool {
-    sample.hops == 0 && sample.retries == 0
+/// Which I/O an attempt is of.
+fn identity((core, sample): &Told) -> (u64, u16) {
+    (sample.first_ns, *core)
 }
 
 /// Until so many I/Os have ended for good, or the time is over.
@@ -191,13 +191,13 @@ fn collect(told: &Receiver<Told>, count: u32, deadline: Instant) -> Vec<Told> {
     samples
 }
 
-/// In order of time, so many I/Os with their further attempts.
+/// So many I/Os in order of time, each with its further attempts.
 fn first(mut samples: Vec<Told>, count: u32) -> Vec<Told> {
-    samples.sort_by_key(|(_, sample)| sample.at_ns);
-    let mut firsts = 0;
+    samples.sort_by_key(|told| (identity(told), told.1.at_ns));
+    let mut ios = BTreeSet::new();
     samples.retain(|told| {
-        firsts += u32::from(is_first(told));
-        firsts <= count
+        ios.insert(identity(told));
+        ios.len() <= count as usize
     });
     samples.truncate(ATTEMPTS_MAX);
     samples
@@ -221,6 +221,7 @@ fn attempt((core, sample): &Told, paths: &BTreeMap<u8, String>) -> Value {
         IoOp::Deallocate => "deallocate",
     };
     json!({
+        "io": sample.first_ns,
         "at_ns": sample.at_ns,
         "core": core,
         "op": op,

@@ -9,16 +9,17 @@
 //! chosen for them.
 //!
 //! # Limits
-//! [`EXPLAINED_MAX`] at a time, one in [`EXPLAIN_PAUSE_NS`]; not always the first of a loop turn,
-//! which finds the paths emptier than the others. Memory is taken when it begins. A volume that
-//! nobody asks about pays one comparison per I/O.
+//! [`EXPLAINED_MAX`] attempts at a time, half of them kept for further ones, of at most
+//! [`EXPLAINED_OPEN_MAX`] I/Os; a new I/O in [`EXPLAIN_PAUSE_NS`]; not always the first of a loop
+//! turn, which finds the paths emptier than the others. Memory is taken when it begins. A volume
+//! that nobody asks about pays one comparison per I/O.
 use super::counters::group;
 use super::path::Path;
 use super::slots::{EMPTY, Slot};
 use super::split::carries;
 use super::types::{Io, PathState};
 use super::{HostEngine, report};
-use crate::limits::{EXPLAIN_PAUSE_NS, EXPLAINED_MAX};
+use crate::limits::{EXPLAIN_PAUSE_NS, EXPLAINED_MAX, EXPLAINED_OPEN_MAX};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use policy::limits::PATHS_MAX;
@@ -41,6 +42,8 @@ pub struct Wanted {
 /// One attempt of one I/O, or piece of an I/O, to be served.
 #[derive(Clone, Copy, Debug)]
 pub struct Sample {
+    /// When the first attempt of its I/O was written down, ns: names the I/O on its core.
+    pub first_ns: u64,
     /// When it was placed, ns.
     pub at_ns: u64,
     /// What it is.
@@ -119,6 +122,9 @@ pub(super) struct Explain {
     /// Where `skip` comes from.
     lot: u32,
     entries: Vec<Entry>,
+    /// Those that were written down and have not ended for good: token of the slot's use, and
+    /// since when.
+    open: [Option<(u32, u64)>; EXPLAINED_OPEN_MAX],
 }
 
 struct Entry {
@@ -140,6 +146,7 @@ impl Entry {
         state: State::Free,
         token: 0,
         sample: Sample {
+            first_ns: 0,
             at_ns: 0,
             io: EMPTY,
             piece: false,
@@ -173,6 +180,7 @@ impl Explain {
             skip: 0,
             lot: now_ns as u32,
             entries: (0..EXPLAINED_MAX).map(|_| Entry::NEW).collect(),
+            open: [None; EXPLAINED_OPEN_MAX],
         };
         it.draw();
         it
@@ -184,28 +192,40 @@ impl Explain {
         self.skip = self.lot >> 28;
     }
 
-    /// Where to write an I/O down; `None`: it isn't one of those.
-    fn entry(&mut self, slot: &Slot, token: u32, now_ns: u64) -> Option<&mut Entry> {
-        if !self.wanted.has(&slot.io) {
+    /// Whether an I/O that is not known is one of those that are written down: since now.
+    fn begin(&mut self, slot: &Slot, token: u32, now_ns: u64) -> Option<u64> {
+        let begun = slot.course.hops > 0 || slot.course.retries > 0;
+        if begun || self.left == 0 || now_ns < self.due_ns || !self.wanted.has(&slot.io) {
             return None;
         }
-        let free = self.entries.iter().position(|it| it.state == State::Free)?;
-        let again = slot.course.hops > 0 || slot.course.retries > 0;
-        if !(again && self.entries.iter().any(|it| it.token == token)) {
-            if self.left == 0 || now_ns < self.due_ns {
-                return None;
-            }
-            if self.skip > 0 && now_ns < self.due_ns.saturating_add(EXPLAIN_PAUSE_NS) {
-                self.skip -= 1;
-                return None;
-            }
-            self.left -= 1;
-            self.due_ns = now_ns.saturating_add(EXPLAIN_PAUSE_NS);
-            self.draw();
+        let free = self.entries.iter().filter(|it| it.state == State::Free);
+        if free.count() <= EXPLAINED_MAX / 2 {
+            return None;
         }
+        let open = self.open.iter_mut().find(|it| it.is_none())?;
+        if self.skip > 0 && now_ns < self.due_ns.saturating_add(EXPLAIN_PAUSE_NS) {
+            self.skip -= 1;
+            return None;
+        }
+        *open = Some((token, now_ns));
+        self.left -= 1;
+        self.due_ns = now_ns.saturating_add(EXPLAIN_PAUSE_NS);
+        self.draw();
+        Some(now_ns)
+    }
+
+    /// Where to write an I/O down; `None`: it isn't one of those.
+    fn entry(&mut self, slot: &Slot, token: u32, now_ns: u64) -> Option<&mut Entry> {
+        let known = self.open.iter().flatten().find(|(of, _)| *of == token);
+        let first_ns = match known {
+            Some((_, first_ns)) => *first_ns,
+            None => self.begin(slot, token, now_ns)?,
+        };
+        let free = self.entries.iter().position(|it| it.state == State::Free)?;
         let entry = &mut self.entries[free];
         entry.token = token;
         entry.sample = Sample {
+            first_ns,
             at_ns: now_ns,
             io: slot.io,
             piece: slot.course.split || slot.course.helper || slot.course.recut,
@@ -303,8 +323,17 @@ impl HostEngine {
             entry.sample.obstacles[usize::from(path)] = obstacle;
         }
         // Its end has consequences.
-        self.slots.get_mut(index).course.watched |= chosen.is_some();
+        self.slots.get_mut(index).course.watched = true;
         chosen
+    }
+
+    /// An I/O, or a piece, has ended for good: the next in its slot is another.
+    pub(super) fn explained_all(&mut self, index: u32) {
+        let (volume, token) = (self.slots.get(index).io.volume, self.slots.token(index));
+        let explain = &mut self.volumes[usize::from(volume)].explain;
+        let open = explain.iter_mut().flat_map(|it| &mut it.open);
+        let those = open.filter(|it| it.is_some_and(|(of, _)| of == token));
+        those.for_each(|it| *it = None);
     }
 
     /// An attempt has ended; it may have been written down.

@@ -86,6 +86,7 @@ impl HostEngine {
 
     /// An I/O has ended for good.
     pub(super) fn end(&mut self, index: u32, outcome: Outcome, path: PathIndex, now_ns: u64) {
+        self.explained_all(index);
         let slot = self.slots.get(index);
         let (volume, fenced) = (slot.io.volume, slot.course.fenced);
         if slot.course.split || slot.course.helper || slot.course.recut {
@@ -406,6 +407,7 @@ impl HostEngine {
     /// Ends an I/O that is in no lane any more, not well. Whoever waits behind it fails as well, so
     /// nobody is let go; and a write before it that ends later must not find it.
     fn fail_wait(&mut self, index: u32, now_ns: u64) {
+        self.explained_all(index);
         let slot = self.slots.get_mut(index);
         slot.course.behind = false;
         let volume = usize::from(slot.io.volume);

@@ -69,7 +69,7 @@ pub fn ask(args: &ExplainArgs) -> anyhow::Result<()> {
         let left = args.count - shown;
         let left_ns = end.saturating_duration_since(Instant::now()).as_nanos() as u64;
         let answer = batch(args, left.min(BATCH), left_ns.max(1))?;
-        let firsts = items(&answer["ios"]).filter(|io| is_first(io)).count() as u32;
+        let firsts = firsts(&answer).iter().filter(|it| **it).count() as u32;
         if args.common.output == Format::Text {
             let mut text = String::new();
             if shown == 0 && firsts > 0 {
@@ -142,8 +142,14 @@ fn finish(args: &ExplainArgs, shown: u32, mut all: Value) -> anyhow::Result<()> 
     Ok(())
 }
 
-fn is_first(io: &Value) -> bool {
-    number(&io["moves"]) == 0 && number(&io["repetitions"]) == 0
+/// Which of the attempts are the first of an I/O; its others follow.
+fn firsts(answer: &Value) -> Vec<bool> {
+    let mut before = None;
+    let is_first = |io: &Value| {
+        let it = Some((number(&io["io"]), number(&io["core"])));
+        std::mem::replace(&mut before, it) != it
+    };
+    items(&answer["ios"]).map(is_first).collect()
 }
 
 fn head(text: &mut String, answer: &Value) -> Result {
@@ -158,9 +164,9 @@ fn head(text: &mut String, answer: &Value) -> Result {
 /// All I/Os of an answer; `shown`: how many came before.
 fn ios(text: &mut String, shown: u32, answer: &Value) -> Result {
     let mut count = shown;
-    for io in items(&answer["ios"]) {
-        count += u32::from(is_first(io));
-        let lead = match is_first(io) {
+    for (io, is_first) in items(&answer["ios"]).zip(firsts(answer)) {
+        count += u32::from(is_first);
+        let lead = match is_first {
             true => format!("\n{count}. "),
             false => "   then ".into(),
         };

@@ -17,6 +17,7 @@ fn answer() -> Value {
                   {"path": 1, "uri": "mem:1GiB"}],
         "ios": [
             {
+                "io": 1,
                 "at_ns": 1, "core": 0, "op": "write", "offset": 1_299_227_607_u64, "bytes": 131_072,
                 "piece": true, "moves": 0, "repetitions": 0, "waited_ns": 0, "policy": "soonest",
                 "chosen": 0, "why": "fewest-in-flight", "outcome": "the path failed",
@@ -28,6 +29,7 @@ fn answer() -> Value {
                 ],
             },
             {
+                "io": 1,
                 "at_ns": 2, "core": 0, "op": "write", "offset": 1_299_227_607_u64, "bytes": 131_072,
                 "piece": true, "moves": 1, "repetitions": 0, "waited_ns": 1_910_000,
                 "policy": "queue-depth", "chosen": 1, "why": "only", "outcome": "done",
@@ -38,6 +40,7 @@ fn answer() -> Value {
                 ],
             },
             {
+                "io": 3,
                 "at_ns": 3, "core": 0, "op": "read", "offset": 0, "bytes": 4096, "piece": false,
                 "moves": 0, "repetitions": 0, "waited_ns": 0, "policy": "numa", "chosen": null,
                 "why": "none-usable", "outcome": null, "latency_ns": null, "queued_ns": null,
