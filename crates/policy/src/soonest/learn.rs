@@ -32,7 +32,7 @@ const TOLL_MAX: u64 = 1 << 41;
 const UNITS_MAX: u64 = 8 << (CLASSES - 1);
 /// Prices are renewed every so many lessons, kinds never timed every so many.
 const RENEW: u8 = 4;
-const FILL: u8 = 16;
+const FILL: u8 = 64;
 /// A path that has taught nothing for so long takes any lesson.
 const LESSON_NS: u64 = 128_000;
 /// Of others it takes 1 in 2^this.

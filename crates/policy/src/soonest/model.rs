@@ -462,7 +462,10 @@ impl Model {
 
     #[inline]
     fn look_later(&mut self, now_ns: u64) {
-        self.odd_ns = now_ns.wrapping_add(self.patience_ns.into());
+        self.odd_ns = match self.patience_ns {
+            0 => 0,
+            patience_ns => now_ns.wrapping_add(patience_ns.into()),
+        };
     }
 
     /// Whether it stands back.

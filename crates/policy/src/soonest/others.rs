@@ -17,9 +17,9 @@ use crate::types::PathView;
 const RATIO_MAX: u32 = 1 << 16;
 
 /// The counts are looked at so often, if there are choices.
-const LOOK_NS: u64 = 100_000;
+const LOOK_NS: u64 = 200_000;
 /// Counts that were the same at so many more looks are old.
-const OLD: u32 = 8;
+const OLD: u32 = 4;
 
 /// Of one path.
 pub(super) const PATH_BYTES: usize = 8;
@@ -103,6 +103,6 @@ impl Others {
     pub(super) fn now(&self, path: usize, view: &PathView, own: u32) -> u32 {
         let more = i64::from(own) - i64::from(self.own[path % PATHS_MAX]);
         let others = i64::from(view.in_flight_elsewhere) + ((more * self.gain) >> 4);
-        others.clamp(0, 1 << 20) as u32
+        others.clamp(0, u32::MAX.into()) as u32
     }
 }

@@ -499,12 +499,12 @@ fn t40_between_two_counts_the_others_do_as_this_core_does() {
     for count in 0..200 {
         views[0].in_flight_elsewhere = 30 + count % 2;
         views[1].in_flight_elsewhere = 30;
-        others.see(u64::from(count) * 100 * US, &views, &own);
+        others.see(u64::from(count) * 200 * US, &views, &own);
     }
     // Fresh counts are believed.
     assert_eq!(others.now(0, &views[0], 4), 31);
     own[..2].copy_from_slice(&[4, 0]);
-    (200..220).for_each(|count| others.see(count * 100 * US, &views, &own));
+    (200..220).for_each(|count| others.see(count * 200 * US, &views, &own));
     let now = [0, 1].map(|path| others.now(path, &views[path], own[path]));
     assert!((55..67).contains(&now[0]) && now[1] < 6, "{now:?}");
 }

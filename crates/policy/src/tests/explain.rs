@@ -160,10 +160,16 @@ fn check_soonest(it: &Explained, look: &Look, least: Option<u64>) {
         Why::Least | Why::Even => assert_eq!(mine, least),
         Why::Fewest => {
             assert!(mine > least && mine <= about, "{mine:?} {:?}", it.looks());
-            let known = candidates().filter(|look| look.basis != Basis::Unknown);
-            let near = known.filter(|look| of(look) <= about);
+            // One pass may miss a third that has even fewer.
             let count = |look: &Look| u64::from(look.in_flight) + u64::from(look.elsewhere);
-            assert_eq!(near.map(count).min(), Some(count(look)));
+            let mut nearest = candidates().filter(|look| of(look) == least);
+            assert!(
+                nearest.any(|least| count(look) <= count(least)),
+                "{:?} {:?} {:?}",
+                it.chosen,
+                look,
+                it.looks()
+            );
         }
         Why::GoesOn => {
             assert!(mine >= least && look.basis != Basis::Unknown);
