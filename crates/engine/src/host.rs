@@ -10,6 +10,7 @@
 //! * `loss`: a path ends; `proof`: its controller is reset; `reconnect`: it comes back
 //! * `wait`: what its I/O does meanwhile; `mark`: what an engine that was killed leaves to the next
 //! * `stop`: the engine stops; `flush`: to every controller with unflushed writes
+//! * `volumes`: one volume, `path`: one path, on this core
 //! * `change`: what paths and volumes there are, by `stages`; `errand`: what each core does for it
 //! * `status`, `device`: what answers mean; `report`: lines for people; `explain`: why a path
 //!
@@ -53,6 +54,7 @@ mod stages;
 mod status;
 mod stop;
 mod types;
+mod volumes;
 mod wait;
 
 pub use change::{Change, Changed, Order, What};
@@ -62,21 +64,17 @@ pub use recovery::{HoldReason, HoldStats, Recovery, WriteFailover};
 pub use types::*;
 
 use crate::machine::{Closed, ConnId, DeviceError, Machine, Memory, Output, Place, Send};
-use alloc::boxed::Box;
 use alloc::collections::VecDeque;
-use alloc::string::String;
 use alloc::vec::Vec;
 use change::Job;
-use errand::VolumeStep;
-use explain::Explain;
 use outputs::Outputs;
 use path::{Link, Path, Phase, Role};
 use policy::PathIndex;
-use slots::{Lane, Slots};
+use slots::Slots;
 use split::Splits;
 use stop::Stop;
-use volume::hold::Holds;
 use volume::{Head, IoLimits};
+use volumes::{Ready, VACANT, Volume};
 
 /// The engine of one core. See the module's contract.
 pub struct HostEngine {
@@ -106,136 +104,6 @@ pub struct HostEngine {
     serial: u32,
     /// Paths and volumes with something to do for a change.
     errands: usize,
-}
-
-/// No path has this index.
-const VACANT: usize = usize::MAX;
-
-struct Volume {
-    name: String,
-    head: Head,
-    /// Number of each of its paths, by index.
-    places: Vec<usize>,
-    /// Once it has been said so.
-    ready: Option<Ready>,
-    recovery: Recovery,
-    /// It was said that no path is live.
-    no_path: bool,
-    /// I/Os that wait for a usable path, oldest wait first.
-    queue: Lane,
-    /// I/Os that wait for a busy path.
-    delayed: Lane,
-    /// Flushes that wait for a lost controller.
-    flushes: Lane,
-    /// Writes that wait for an overlapping one.
-    behind: Lane,
-    /// Writes that are or were held, and those behind them (T9).
-    holds: Holds,
-    /// Changes of data that wait for the end of what the engine before this one had sent.
-    gate: Lane,
-    /// When that is; 0: it is over.
-    gate_ns: u64,
-    /// Longest bound that is kept durably.
-    marked_ns: u64,
-    /// Totals of [`HoldStats`]; the rest of it is zero here.
-    totals: HoldStats,
-    /// A path left with acknowledged writes that were never flushed: what to say when the next
-    /// flush fails for it (T13).
-    lost_cache: Option<String>,
-    /// How often unflushed writes of lost paths were given up: flushes that were submitted before
-    /// fail (T13).
-    given_up: u32,
-    /// It was said that it is to go.
-    leaving: bool,
-    /// What core 0 waits for, and by which order.
-    errand: Option<(VolumeStep, u32)>,
-    /// There is none.
-    vacant: bool,
-    /// While somebody asks why its I/O goes where it goes.
-    explain: Option<Box<Explain>>,
-}
-
-/// What holds of a volume that is ready, now.
-struct Ready {
-    info: VolumeInfo,
-    limits: IoLimits,
-    /// No I/O up to so many bytes has to be cut.
-    whole_max: u32,
-    /// Of this size it was said that I/O lies beyond it.
-    warned: bool,
-}
-
-impl Volume {
-    /// A volume whose `paths` are not yet in their places.
-    fn new(config: VolumeConfig, paths: &[PathConfig], io_max: u32) -> Self {
-        let distances = paths.iter().map(|path| path.distance);
-        let mut head = Head::new(distances, config.policy, config.knobs);
-        for (index, path) in (0_u8..).zip(paths) {
-            head.set_throughput(PathIndex(index), path.throughput);
-        }
-        head.set_ana_use(config.recovery.ana);
-        Self {
-            head,
-            name: config.name,
-            places: Vec::with_capacity(policy::limits::PATHS_MAX),
-            ready: None,
-            recovery: config.recovery,
-            no_path: false,
-            queue: Lane::EMPTY,
-            delayed: Lane::EMPTY,
-            flushes: Lane::EMPTY,
-            behind: Lane::EMPTY,
-            gate: Lane::EMPTY,
-            gate_ns: 0,
-            marked_ns: 0,
-            holds: Holds::new(io_max as usize),
-            totals: HoldStats::default(),
-            lost_cache: None,
-            given_up: 0,
-            leaving: false,
-            errand: None,
-            vacant: false,
-            explain: None,
-        }
-    }
-
-    /// The place of one that left.
-    fn vacant() -> Self {
-        let config = VolumeConfig {
-            name: String::new(),
-            policy: policy::Policy::Numa,
-            knobs: policy::Knobs::default(),
-            paths: Vec::new(),
-            recovery: Recovery::NONE,
-        };
-        Self {
-            vacant: true,
-            ..Self::new(config, &[], 0)
-        }
-    }
-
-    /// All lanes of I/Os that are on no path.
-    fn lanes(&mut self) -> [&mut Lane; 5] {
-        [
-            &mut self.queue,
-            &mut self.delayed,
-            &mut self.behind,
-            &mut self.flushes,
-            &mut self.gate,
-        ]
-    }
-
-    /// Number in the engine's table of a path that is there.
-    #[inline]
-    fn place(&self, path: PathIndex) -> usize {
-        self.places[usize::from(path.0)]
-    }
-
-    /// The same of a path that may not be there.
-    fn number(&self, path: PathIndex) -> Option<usize> {
-        let place = self.places.get(usize::from(path.0)).copied();
-        place.filter(|&number| number != VACANT)
-    }
 }
 
 impl HostEngine {

@@ -1,0 +1,142 @@
+//! One volume on this core: its head, its paths' places, what waits in it.
+use super::errand::VolumeStep;
+use super::explain::Explain;
+use super::recovery::{HoldStats, Recovery};
+use super::slots::Lane;
+use super::types::{PathConfig, VolumeConfig, VolumeInfo};
+use alloc::boxed::Box;
+use alloc::string::String;
+use alloc::vec::Vec;
+use policy::PathIndex;
+use volume::hold::Holds;
+use volume::{Head, IoLimits};
+
+/// No path has this index.
+pub(super) const VACANT: usize = usize::MAX;
+
+pub(super) struct Volume {
+    pub(super) name: String,
+    pub(super) head: Head,
+    /// Number of each of its paths, by index.
+    pub(super) places: Vec<usize>,
+    /// Once it has been said so.
+    pub(super) ready: Option<Ready>,
+    pub(super) recovery: Recovery,
+    /// It was said that no path is live.
+    pub(super) no_path: bool,
+    /// I/Os that wait for a usable path, oldest wait first.
+    pub(super) queue: Lane,
+    /// I/Os that wait for a busy path.
+    pub(super) delayed: Lane,
+    /// Flushes that wait for a lost controller.
+    pub(super) flushes: Lane,
+    /// Writes that wait for an overlapping one.
+    pub(super) behind: Lane,
+    /// Writes that are or were held, and those behind them (T9).
+    pub(super) holds: Holds,
+    /// Changes of data that wait for the end of what the engine before this one had sent.
+    pub(super) gate: Lane,
+    /// When that is; 0: it is over.
+    pub(super) gate_ns: u64,
+    /// Longest bound that is kept durably.
+    pub(super) marked_ns: u64,
+    /// Totals of [`HoldStats`]; the rest of it is zero here.
+    pub(super) totals: HoldStats,
+    /// A path left with acknowledged writes that were never flushed: what to say when the next
+    /// flush fails for it (T13).
+    pub(super) lost_cache: Option<String>,
+    /// How often unflushed writes of lost paths were given up: flushes that were submitted before
+    /// fail (T13).
+    pub(super) given_up: u32,
+    /// It was said that it is to go.
+    pub(super) leaving: bool,
+    /// What core 0 waits for, and by which order.
+    pub(super) errand: Option<(VolumeStep, u32)>,
+    /// There is none.
+    pub(super) vacant: bool,
+    /// While somebody asks why its I/O goes where it goes.
+    pub(super) explain: Option<Box<Explain>>,
+}
+
+/// What holds of a volume that is ready, now.
+pub(super) struct Ready {
+    pub(super) info: VolumeInfo,
+    pub(super) limits: IoLimits,
+    /// No I/O up to so many bytes has to be cut.
+    pub(super) whole_max: u32,
+    /// Of this size it was said that I/O lies beyond it.
+    pub(super) warned: bool,
+}
+
+impl Volume {
+    /// A volume whose `paths` are not yet in their places.
+    pub(super) fn new(config: VolumeConfig, paths: &[PathConfig], io_max: u32) -> Self {
+        let distances = paths.iter().map(|path| path.distance);
+        let mut head = Head::new(distances, config.policy, config.knobs);
+        for (index, path) in (0_u8..).zip(paths) {
+            head.set_throughput(PathIndex(index), path.throughput);
+        }
+        head.set_ana_use(config.recovery.ana);
+        Self {
+            head,
+            name: config.name,
+            places: Vec::with_capacity(policy::limits::PATHS_MAX),
+            ready: None,
+            recovery: config.recovery,
+            no_path: false,
+            queue: Lane::EMPTY,
+            delayed: Lane::EMPTY,
+            flushes: Lane::EMPTY,
+            behind: Lane::EMPTY,
+            gate: Lane::EMPTY,
+            gate_ns: 0,
+            marked_ns: 0,
+            holds: Holds::new(io_max as usize),
+            totals: HoldStats::default(),
+            lost_cache: None,
+            given_up: 0,
+            leaving: false,
+            errand: None,
+            vacant: false,
+            explain: None,
+        }
+    }
+
+    /// The place of one that left.
+    pub(super) fn vacant() -> Self {
+        let config = VolumeConfig {
+            name: String::new(),
+            policy: policy::Policy::Numa,
+            knobs: policy::Knobs::default(),
+            paths: Vec::new(),
+            recovery: Recovery::NONE,
+        };
+        Self {
+            vacant: true,
+            ..Self::new(config, &[], 0)
+        }
+    }
+
+    /// All lanes of I/Os that are on no path.
+    pub(super) fn lanes(&mut self) -> [&mut Lane; 5] {
+        [
+            &mut self.queue,
+            &mut self.delayed,
+            &mut self.behind,
+            &mut self.flushes,
+            &mut self.gate,
+        ]
+    }
+
+    /// Number in the engine's table of a path that is there.
+    #[inline]
+    pub(super) fn place(&self, path: PathIndex) -> usize {
+        self.places[usize::from(path.0)]
+    }
+
+    /// The same of a path that may not be there.
+    pub(super) fn number(&self, path: PathIndex) -> Option<usize> {
+        let place = self.places.get(usize::from(path.0)).copied();
+        place.filter(|&number| number != VACANT)
+    }
+}
