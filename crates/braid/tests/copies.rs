@@ -69,6 +69,7 @@ fn start(target: &Target) -> Handle<ExportEngine> {
         connect_timeout_ns: 30_000_000_000,
         io_timeout_ns: 30_000_000_000,
         io_max: 64,
+        scratch: engine::Span::default(),
         volumes: vec![VolumeConfig {
             name: "v0".into(),
             policy: policy::Policy::QueueDepth,

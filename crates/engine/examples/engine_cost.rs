@@ -59,6 +59,7 @@ fn config(paths: u64) -> HostConfig {
         connect_timeout_ns: SECOND,
         io_timeout_ns: 30 * SECOND,
         io_max: 64,
+        scratch: Span::default(),
         volumes: vec![VolumeConfig {
             name: "v0".into(),
             policy: policy::Policy::RoundRobin { bytes: 0 },

@@ -47,6 +47,7 @@ mod proof;
 mod reconnect;
 mod recovery;
 mod report;
+mod scratch;
 mod session;
 mod slots;
 mod split;
@@ -70,6 +71,7 @@ use change::Job;
 use outputs::Outputs;
 use path::{Link, Path, Phase, Role};
 use policy::PathIndex;
+use scratch::Scratch;
 use slots::Slots;
 use split::Splits;
 use stop::Stop;
@@ -85,6 +87,8 @@ pub struct HostEngine {
     paths: Vec<Path>,
     slots: Slots,
     splits: Splits,
+    /// Buffers of the engine's own.
+    scratch: Scratch,
     outputs: Outputs,
     /// All but the ends of I/Os.
     events: VecDeque<HostEvent>,
@@ -144,6 +148,7 @@ impl HostEngine {
         Self {
             slots: Slots::new(config.io_max),
             splits: Splits::new(config.io_max, slots::EMPTY),
+            scratch: Scratch::new(config.scratch),
             outputs: Outputs::new(room * 2, requests),
             events: VecDeque::with_capacity(paths.len() * 2 + volumes.len()),
             touched: Vec::with_capacity(room * 2),
@@ -173,6 +178,12 @@ impl HostEngine {
             return Some(event);
         }
         self.slots.report().map(HostEvent::Done)
+    }
+
+    /// Bytes of [`HostConfig::scratch`] that are free: all of them, while no payload is under way
+    /// in the engine's own buffers.
+    pub fn scratch_free(&self) -> u64 {
+        self.scratch.free_bytes()
     }
 
     /// What core 0 learnt of a path, once it did.

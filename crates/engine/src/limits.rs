@@ -17,6 +17,10 @@ pub const IO_BYTES_MAX: u32 = 32 << 20;
 /// 128 KiB, and few enough to leave room beside a large I/O.
 pub const PIECES_MAX: u16 = 32;
 
+/// What a core of the host keeps for payload of its own, bytes: as much as 64 second copies of
+/// reads of 32 KiB, with their originals. It is touched only when used.
+pub const SCRATCH_BYTES: u32 = 4 << 20;
+
 /// Most volumes of the host.
 pub const VOLUMES_MAX: usize = 256;
 

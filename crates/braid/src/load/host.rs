@@ -13,11 +13,11 @@ use crate::progress;
 use crate::signals::Interrupt;
 use crate::uri::{PathKeys, PathUri, UriKind};
 use anyhow::{Context, anyhow, bail};
-use engine::DeviceId;
 use engine::host::{
     HostConfig, HostControl, HostEngine, PathConfig, PathKind, Recovery, VolumeConfig, VolumeInfo,
 };
-use engine::limits::IO_MAX;
+use engine::limits::{IO_MAX, SCRATCH_BYTES};
+use engine::{DeviceId, Span};
 use runtime::{Device, FileDevice, MemoryDevice, ReactorConfig, ReactorStats};
 use std::net::SocketAddr;
 use std::path::Path;
@@ -296,6 +296,14 @@ impl Host {
 const PIECE_BYTES: u32 = 128 << 10;
 
 impl HostPlan {
+    /// The engine's own part of each core's arena, behind the load's buffers.
+    fn scratch(&self) -> Span {
+        Span {
+            at: self.arena_bytes.next_multiple_of(4096),
+            len: SCRATCH_BYTES,
+        }
+    }
+
     fn config(&self, core: usize, volumes: &[VolumeConfig]) -> HostConfig {
         HostConfig {
             core: core as u16,
@@ -308,6 +316,7 @@ impl HostPlan {
             // Beside the I/Os themselves, pieces of those that are larger than a command.
             io_max: (u64::from(self.outstanding) + self.arena_bytes / u64::from(PIECE_BYTES))
                 .min(IO_MAX.into()) as u32,
+            scratch: self.scratch(),
             volumes: volumes.to_vec(),
         }
     }
@@ -317,7 +326,7 @@ impl HostPlan {
             name: format!("braid-host-{core}"),
             cpu: self.cores[core],
             spin: self.spin,
-            arena_bytes: self.arena_bytes,
+            arena_bytes: self.scratch().at + u64::from(self.scratch().len),
             addresses: resources.addresses.clone(),
             listeners: Vec::new(),
             devices: resources.devices.clone(),

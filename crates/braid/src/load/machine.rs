@@ -259,6 +259,7 @@ pub mod tests {
             connect_timeout_ns: 1_000_000,
             io_timeout_ns: 1_000_000_000,
             io_max: 1,
+            scratch: engine::Span::default(),
             volumes: vec![VolumeConfig {
                 name: "v".to_owned(),
                 policy: policy::Policy::QueueDepth,

@@ -5,9 +5,10 @@ use crate::cli::Usage;
 use crate::load::board::{Board, node_of};
 use crate::load::host::{Resources, VolumePlan};
 use anyhow::bail;
-use engine::DeviceId;
 use engine::export::{ExportConfig, ExportControl, ExportEngine};
 use engine::host::{Change, HostConfig, HostControl, HostEngine, PathNews, Recovery, VolumeConfig};
+use engine::limits::SCRATCH_BYTES;
+use engine::{DeviceId, Span};
 use nvme::host::{Digests, HostIdentity};
 use policy::{Knobs, PathIndex, Policy};
 use runtime::{Device, Handle, ReactorConfig, Sender};
@@ -91,7 +92,7 @@ impl Cores {
                 name: format!("braid-{core}"),
                 cpu: cpu(core),
                 spin: config.spin,
-                arena_bytes: config.buffers.0,
+                arena_bytes: scratch(config).at + u64::from(SCRATCH_BYTES),
                 addresses: resources.addresses.clone(),
                 listeners: Vec::new(),
                 devices: resources.devices.clone(),
@@ -235,6 +236,14 @@ fn room(config: &Config) -> usize {
     PATHS_MIN.max(paths + PATHS_MORE).min(most).max(paths)
 }
 
+/// The engine's own part of each core's arena, behind the buffers of the exports.
+fn scratch(config: &Config) -> Span {
+    Span {
+        at: config.buffers.0.next_multiple_of(4096),
+        len: SCRATCH_BYTES,
+    }
+}
+
 fn host(
     config: &Config,
     core: u16,
@@ -253,6 +262,7 @@ fn host(
         connect_timeout_ns: config.connect_timeout.0,
         io_timeout_ns: config.io_timeout.0,
         io_max: IO_MAX,
+        scratch: scratch(config),
         volumes: volumes.to_vec(),
     }
 }

@@ -79,6 +79,10 @@ pub struct HostConfig {
     pub io_timeout_ns: u64,
     /// Most I/Os in flight on this core, 1…[`IO_MAX`].
     pub io_max: u32,
+    /// Memory of the engine's own, for payload that must not land in a caller's buffer: a part of
+    /// the arena that no caller uses, 4 KiB aligned. Its `len` 0: none, and what needs it isn't
+    /// done. [`SCRATCH_BYTES`](crate::limits::SCRATCH_BYTES) is plenty.
+    pub scratch: Span,
     /// Volumes.
     pub volumes: Vec<VolumeConfig>,
 }
@@ -129,6 +133,11 @@ impl HostConfig {
                 (1..=IO_MAX).contains(&self.io_max),
                 "io_max",
                 "must be 1…65535",
+            ),
+            (
+                self.scratch.at.is_multiple_of(4096),
+                "scratch",
+                "must begin at a multiple of 4 KiB",
             ),
             (
                 volumes.len() <= VOLUMES_MAX,

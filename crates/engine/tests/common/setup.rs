@@ -116,6 +116,7 @@ pub fn host_config(paths: u32) -> HostConfig {
         connect_timeout_ns: 3 * SECOND,
         io_timeout_ns: 10 * SECOND,
         io_max: 64,
+        scratch: Span::default(),
         volumes: vec![volume((0..paths).map(tcp_path).collect())],
     }
 }
