@@ -8,12 +8,12 @@ modprobe nbd nbds_max=2
 modprobe ext4
 two_ports mem:128MiB
 start_run <<EOF
-keep_alive = "2s"
+keep_alive_tmo = "2s"
 [[volume]]
 name = "v0"
 policy = "queue-depth"
-reconnect_delay = "200ms"
-reconnect_delay_max = "500ms"
+reconnect_delay_min = "200ms"
+reconnect_delay = "500ms"
 [[volume.path]]
 uri = "nvme-tcp://127.0.0.1:4420/$nqn?nsid=1"
 [[volume.path]]

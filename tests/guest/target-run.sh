@@ -19,15 +19,15 @@ set_up() {
 }
 set_up
 start_run <<EOF
-keep_alive = "2s"
+keep_alive_tmo = "2s"
 io_timeout = "5s"
 connect_timeout = "5s"
 [[volume]]
 name = "v0"
 policy = "round-robin"
 quiesce_time = "100ms"
-reconnect_delay = "200ms"
-reconnect_delay_max = "500ms"
+reconnect_delay_min = "200ms"
+reconnect_delay = "500ms"
 [[volume.path]]
 uri = "$one?nsid=1"
 [[volume.path]]

@@ -187,7 +187,7 @@ fn first_write(pair: &Pair) -> u64 {
 
 #[test]
 fn t09_an_engine_after_one_that_was_killed_writes_only_when_the_bound_has_passed() {
-    let keys = "io_timeout = \"5s\"\nkeep_alive = \"1s\"";
+    let keys = "io_timeout = \"5s\"\nkeep_alive_tmo = \"1s\"";
     let Some(mut pair) = Pair::start(keys) else {
         return;
     };
@@ -223,7 +223,7 @@ fn t09_a_path_that_is_lost_while_draining_is_reset_and_its_write_goes_elsewhere(
     };
     // Its clients are on core 1, and only that one sees that an I/O takes too long.
     let text = format!(
-        "cores = 2\ndrain_timeout = \"30s\"\nio_timeout = \"3s\"\nkeep_alive = \"1s\"\n\
+        "cores = 2\ndrain_timeout = \"30s\"\nio_timeout = \"3s\"\nkeep_alive_tmo = \"1s\"\n\
          [[volume]]\nname = \"other\"\n[[volume.path]]\nuri = \"mem:1MiB\"\n\
          [[volume]]\nname = \"v0\"\npolicy = \"numa\"\n\
          [[volume.path]]\nuri = \"{one}?distance=1\"\n\

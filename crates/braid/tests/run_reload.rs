@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 /// Keys that make dead targets known soon: writes are held for 1.5 s.
-const QUICK: &str = "io_timeout = \"2s\"\nkeep_alive = \"500ms\"\nconnect_timeout = \"5s\"\n";
+const QUICK: &str = "io_timeout = \"2s\"\nkeep_alive_tmo = \"500ms\"\nconnect_timeout = \"5s\"\n";
 const QUIESCED: &str = "quiesce_time = \"500ms\"\n";
 
 /// A volume of a configuration: name, paths, other keys. Its export is the socket of its name.
@@ -419,7 +419,7 @@ fn t09_a_volume_that_came_with_a_reload_is_marked_and_a_reload_heeds_marks() {
     let Some((_target, [one, two])) = two_ports(directory.path(), "t") else {
         return;
     };
-    let keys = "io_timeout = \"30s\"\nkeep_alive = \"10s\"\n";
+    let keys = "io_timeout = \"30s\"\nkeep_alive_tmo = \"10s\"\n";
     let mut rig = Rig::new(directory, keys);
     let v1: Volume = ("v1", &[&one], "");
     rig.start(&[V0]);
@@ -551,7 +551,7 @@ fn a_path_whose_target_hangs_leaves_and_the_answer_is_awaited() {
         return;
     };
     // It drains at once; then its controller doesn't say good-bye for as long as that may take.
-    let keys = "io_timeout = \"1m\"\nkeep_alive = \"30s\"\nconnect_timeout = \"6s\"\n\
+    let keys = "io_timeout = \"1m\"\nkeep_alive_tmo = \"30s\"\nconnect_timeout = \"6s\"\n\
                 drain_timeout = \"100ms\"\n";
     let mut rig = Rig::new(directory, keys);
     rig.start(&[V0, ("v1", &[&one, &two], "")]);

@@ -9,6 +9,7 @@
 //! * `split`: an I/O larger than a command is cut into pieces
 //! * `loss`: a path ends; `proof`: its controller is reset; `reconnect`: it comes back
 //! * `wait`: what its I/O does meanwhile; `mark`: what an engine that was killed leaves to the next
+//! * `outage`: while no path is usable
 //! * `stop`: the engine stops; `flush`: to every controller with unflushed writes
 //! * `volumes`: one volume, `path`: one path, on this core
 //! * `change`: what paths and volumes there are, by `stages`; `errand`: what each core does for it
@@ -41,6 +42,7 @@ mod flush;
 mod io;
 mod loss;
 mod mark;
+mod outage;
 mod outputs;
 mod path;
 mod proof;
@@ -401,6 +403,7 @@ impl Machine for HostEngine {
         for volume in &mut self.volumes {
             volume.head.turn();
         }
+        self.watch_outages(now_ns);
         if self.stop.is_some() {
             self.advance_stop(now_ns);
         }
@@ -433,7 +436,7 @@ impl Machine for HostEngine {
         let times = paths.flat_map(|path| [path.timeout_ns(), self.expiry_ns(path)]);
         let first = times
             .chain([self.stop_timeout(), self.waits_timeout()])
-            .chain([self.changes_timeout()])
+            .chain([self.changes_timeout(), self.outages_timeout()])
             .flatten()
             .min();
         self.wake_ns = first.unwrap_or(u64::MAX);

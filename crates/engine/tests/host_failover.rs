@@ -71,6 +71,7 @@ fn the_waits_between_attempts_double_up_to_their_limit_and_one_line_is_said() {
     assert_eq!(rig.failures().len(), 2, "{:?}", rig.failures());
     rig.world.nodes[HOST].addresses[0] = route;
     until_returned(&mut rig, 2 * SECOND);
+    rig.world.pass(SECOND);
     rig.world.cut(HOST, 0);
     until_returned(&mut rig, 200 * MS);
 }

@@ -88,6 +88,8 @@ pub struct Head {
     standing: Vec<Standing>,
     /// The user's choice; else by policy.
     ana_use: Option<AnaUse>,
+    /// Whether any path can take I/O.
+    any_usable: bool,
     /// A window has closed: weights are due at the end of the turn.
     weigh: bool,
     /// By how much an end may have been noticed late.
@@ -120,6 +122,7 @@ impl Head {
             shown,
             standing,
             ana_use: None,
+            any_usable: false,
             weigh: false,
             gap_ns: 0,
         }
@@ -297,7 +300,7 @@ impl Head {
 
     /// Whether any path can take I/O.
     pub fn is_usable(&self) -> bool {
-        self.usable() != 0
+        self.any_usable
     }
 
     /// The paths that can take I/O, as bits.
@@ -326,6 +329,7 @@ impl Head {
             let hidden = hide && view.ana == Ana::NonOptimized;
             view.enabled = is.takes_io() && !hidden;
         }
+        self.any_usable = self.usable() != 0;
     }
 
     /// Whether what `path` shows now belongs beside `there`, shown by `other`. What a path showed

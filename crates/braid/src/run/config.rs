@@ -73,8 +73,8 @@ pub struct Config {
     )]
     pub connect_timeout: Duration,
     /// Keep-alive time-out, ns; 0: none.
-    #[serde(default, deserialize_with = "keys::keep_alive")]
-    pub keep_alive: Option<u64>,
+    #[serde(default, deserialize_with = "keys::keep_alive_tmo")]
+    pub keep_alive_tmo: Option<u64>,
     /// Checksums over headers.
     #[serde(default)]
     pub header_digest: bool,
@@ -117,21 +117,24 @@ pub struct Volume {
     /// See [`Recovery::quiesce_ns`].
     #[serde(default, deserialize_with = "keys::time_or_none")]
     pub quiesce_time: Option<u64>,
-    /// See [`Recovery::no_path_timeout_ns`].
-    #[serde(default, deserialize_with = "keys::no_path_timeout")]
-    pub no_path_timeout: Option<u64>,
+    /// See [`Recovery::ctrl_loss_ns`].
+    #[serde(default, deserialize_with = "keys::time_or_off")]
+    pub ctrl_loss_tmo: Option<u64>,
+    /// See [`Recovery::fast_io_fail_ns`].
+    #[serde(default, deserialize_with = "keys::time_or_off")]
+    pub fast_io_fail_tmo: Option<u64>,
     /// See [`Recovery::flush_timeout_ns`].
     #[serde(default, deserialize_with = "keys::time_or_none")]
     pub flush_timeout: Option<u64>,
     /// See [`Recovery::shared_write_cache`].
     #[serde(default)]
     pub shared_write_cache: bool,
-    /// See [`Recovery::reconnect_min_ns`].
-    #[serde(default, deserialize_with = "keys::time")]
-    pub reconnect_delay: Option<u64>,
     /// See [`Recovery::reconnect_max_ns`].
     #[serde(default, deserialize_with = "keys::time")]
-    pub reconnect_delay_max: Option<u64>,
+    pub reconnect_delay: Option<u64>,
+    /// See [`Recovery::reconnect_min_ns`].
+    #[serde(default, deserialize_with = "keys::time")]
+    pub reconnect_delay_min: Option<u64>,
     /// See [`Recovery::retries_max`].
     #[serde(default, deserialize_with = "keys::retries")]
     pub retries: Option<u8>,
@@ -187,7 +190,7 @@ impl Config {
     /// Keep-alive time-out, ms; 0: none.
     pub fn kato_ms(&self) -> u32 {
         let usual = KEEP_ALIVE_NS.min(self.io_timeout.0 / 2);
-        (self.keep_alive.unwrap_or(usual) / 1_000_000) as u32
+        (self.keep_alive_tmo.unwrap_or(usual) / 1_000_000) as u32
     }
 
     /// The volume of that name.
@@ -253,9 +256,10 @@ impl Volume {
         let usual = Recovery::default();
         let some = |chosen: Option<u64>, usual| chosen.unwrap_or(usual);
         Recovery {
-            reconnect_min_ns: some(self.reconnect_delay, usual.reconnect_min_ns),
-            reconnect_max_ns: some(self.reconnect_delay_max, usual.reconnect_max_ns),
-            no_path_timeout_ns: some(self.no_path_timeout, usual.no_path_timeout_ns),
+            reconnect_min_ns: some(self.reconnect_delay_min, usual.reconnect_min_ns),
+            reconnect_max_ns: some(self.reconnect_delay, usual.reconnect_max_ns),
+            ctrl_loss_ns: some(self.ctrl_loss_tmo, usual.ctrl_loss_ns),
+            fast_io_fail_ns: some(self.fast_io_fail_tmo, usual.fast_io_fail_ns),
             write_failover: self.write_failover.unwrap_or(usual.write_failover),
             quiesce_ns: some(self.quiesce_time, usual.quiesce_ns),
             shared_write_cache: self.shared_write_cache,

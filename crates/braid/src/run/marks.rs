@@ -105,7 +105,7 @@ impl Marks {
         let wait = match left {
             Some(left) => format!("its writes wait {} ms until that is over", left.as_millis()),
             None => format!(
-                "without keep_alive nothing bounds that, so its writes wait; set \
+                "without keep_alive_tmo nothing bounds that, so its writes wait; set \
                  write_failover = \"immediate\", or remove {} once that target was restarted",
                 self.path.display()
             ),

@@ -12,7 +12,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub const NQN: &str = "nqn.2026-01.org.example:v0";
 /// Keys of an engine that soon finds out what died; it holds writes for two such times and for
 /// [`QUIESCED`].
-pub const QUICK: &str = "io_timeout = \"2s\"\nconnect_timeout = \"1s\"\nkeep_alive = \"500ms\"";
+pub const QUICK: &str = "io_timeout = \"2s\"\nconnect_timeout = \"1s\"\nkeep_alive_tmo = \"500ms\"";
 /// Keys of a volume whose paths are equal, and whose targets die all at once.
 pub const QUIESCED: &str = "policy = \"round-robin\"\nquiesce_time = \"500ms\"";
 

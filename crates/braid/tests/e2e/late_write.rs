@@ -49,7 +49,7 @@ fn experiment(write_failover: &str) -> Outcome {
     ];
     let paths = near_and_far.each_ref().map(String::as_str);
     let volume = format!("policy = \"numa\"\nwrite_failover = \"{write_failover}\"");
-    let keys = "io_timeout = \"20s\"\nkeep_alive = \"500ms\"";
+    let keys = "io_timeout = \"20s\"\nkeep_alive_tmo = \"500ms\"";
     let engine = Engine::start(path, keys, &volume, &paths);
     engine.wait_path(0, "live");
     engine.wait_path(1, "live");

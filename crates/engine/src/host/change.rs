@@ -290,8 +290,9 @@ impl HostEngine {
         now_ns: u64,
     ) -> Result<Job, String> {
         let number = self.idle_path(volume, path)?;
-        if self.paths[number].will == Will::Failed {
-            return Err(format!("{} was failed by hand", self.paths[number].uri));
+        if matches!(self.paths[number].will, Will::Failed | Will::GivenUp) {
+            let uri = &self.paths[number].uri;
+            return Err(format!("{uri} was given up; restore it first"));
         }
         self.spare_last(number, force)?;
         Ok(self.begin_change(volume, path, Stage::Drain, What::Drain, now_ns))

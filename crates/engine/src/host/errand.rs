@@ -97,7 +97,10 @@ impl HostEngine {
         if will != Will::Failed {
             self.set_errand(number, errand.map(|step| (step, serial)));
         }
-        let drains = !matches!(self.paths[number].will, Will::Used | Will::Failed);
+        let drains = !matches!(
+            self.paths[number].will,
+            Will::Used | Will::Failed | Will::GivenUp
+        );
         self.head(number).set_draining(index, drains);
         match what {
             What::Use => self.resume(number, now_ns),
@@ -138,6 +141,7 @@ impl HostEngine {
             return;
         }
         path.comeback.failures = 0;
+        path.comeback.lost_ns = Some(now_ns);
         if is_device(&path.kind) {
             if path.lane.is_empty() {
                 path.phase = Phase::Unknown;

@@ -148,10 +148,15 @@ impl HostEngine {
     fn await_flush(&mut self, number: usize, index: u32, now_ns: u64) {
         let volume = usize::from(self.paths[number].volume);
         let recovery = self.volumes[volume].recovery;
+        let usable = self.volumes[volume].head.is_usable();
+        let out = !usable && self.patience_ns(volume, now_ns).is_none();
         let slot = self.slots.get_mut(index);
         let until_ns = slot.started_ns.saturating_add(recovery.flush_timeout_ns);
         if !recovery.enabled || until_ns <= now_ns {
             self.give_up_writes(volume as u16, now_ns);
+            return self.fail_flush(index, now_ns);
+        }
+        if out {
             return self.fail_flush(index, now_ns);
         }
         slot.placed_ns = now_ns;
@@ -187,7 +192,7 @@ impl HostEngine {
         }
     }
 
-    fn fail_flush(&mut self, index: u32, now_ns: u64) {
+    pub(super) fn fail_flush(&mut self, index: u32, now_ns: u64) {
         let volume = usize::from(self.slots.get(index).io.volume);
         self.volumes[volume].totals.flushes_failed += 1;
         self.end(index, Outcome::PathError, super::NO_PATH, now_ns);

@@ -15,6 +15,8 @@ impl HostEngine {
     /// if it was lost before.
     pub(super) fn lose(&mut self, number: usize, why: Option<&str>, now_ns: u64) {
         let others = self.others_may_cache(number);
+        let volume = usize::from(self.paths[number].volume);
+        let longest_ns = self.volumes[volume].recovery.reconnect_max_ns;
         let path = &mut self.paths[number];
         if path.phase == Phase::Lost {
             return;
@@ -23,6 +25,7 @@ impl HostEngine {
         let (volume, index) = (path.volume, path.index);
         path.comeback.tried = true;
         path.comeback.allowed = false;
+        path.comeback.died(phase == Phase::Live, longest_ns, now_ns);
         path.unheard |= others && matches!(phase, Phase::Connecting | Phase::Live);
         self.head(number).lose(index);
         if let Some(why) = why.filter(|_| !self.is_ending()) {

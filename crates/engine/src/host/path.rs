@@ -141,6 +141,8 @@ pub(super) enum Will {
     Joining,
     /// It was given up.
     Failed,
+    /// The same, because it was lost for too long.
+    GivenUp,
     /// It serves nothing new.
     Draining,
     /// The same, and it is to leave.
@@ -161,8 +163,12 @@ pub(super) struct Comeback {
     pub tried: bool,
     /// Core 0: when to connect again.
     pub at_ns: Option<u64>,
-    /// Failures in a row.
+    /// Failures in a row, a short life counted as one.
     pub failures: u32,
+    /// When it became live, ns.
+    pub live_ns: u64,
+    /// Since when it has not been live, ns.
+    pub lost_ns: Option<u64>,
     /// Core 0: cores that have not said that their connections are over.
     pub others: u16,
     /// Other cores: core 0 waits to hear that our connections are over.
@@ -264,7 +270,7 @@ impl Path {
 
     pub(super) fn state(&self) -> PathState {
         match self.phase {
-            Phase::Lost if self.will == Will::Failed => PathState::Failed,
+            Phase::Lost if matches!(self.will, Will::Failed | Will::GivenUp) => PathState::Failed,
             Phase::Live if self.will == Will::Joining => PathState::Connecting,
             Phase::Live if self.will != Will::Used => PathState::Draining,
             Phase::Unknown | Phase::Learning | Phase::Connecting => PathState::Connecting,

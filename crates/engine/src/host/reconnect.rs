@@ -5,10 +5,23 @@
 //! other core that its connections are over, and tells all of them; from then on the bound of held
 //! writes counts (T9), and the wait for the next attempt. A path that returns is learnt and checked
 //! as at the start (T32), and what was measured of it is forgotten (T38).
-use super::path::Phase;
+//!
+//! One that dies again before it has lived as long as the longest wait goes on with the wait it
+//! had: a path that comes and goes costs its volume no more than one that is dead.
+use super::path::{Comeback, Phase};
 use super::types::{HostEvent, PathNews};
 use super::{HostEngine, report};
 use policy::PathIndex;
+
+impl Comeback {
+    /// A path is lost, or could not be connected; `live`: it was in use.
+    pub(super) fn died(&mut self, live: bool, longest_ns: u64, now_ns: u64) {
+        if live && now_ns.saturating_sub(self.live_ns) >= longest_ns {
+            self.failures = 0;
+        }
+        self.lost_ns = self.lost_ns.or(Some(now_ns));
+    }
+}
 
 impl HostEngine {
     /// Whether paths like this one come back.
@@ -29,6 +42,7 @@ impl HostEngine {
             | PathNews::Broken { volume, path }
             | PathNews::Doubt { volume, path }
             | PathNews::Reset { volume, path }
+            | PathNews::GivenUp { volume, path }
             | PathNews::Resetting { volume, path, .. }
             | PathNews::Closed { volume, path, .. } => (*volume, *path),
         };
@@ -48,6 +62,7 @@ impl HostEngine {
             PathNews::Broken { .. } => self.lose(number, None, now_ns),
             PathNews::Doubt { .. } => self.doubt(number, now_ns),
             PathNews::Reset { .. } => self.proved(number, now_ns),
+            PathNews::GivenUp { .. } => self.given_up(number, now_ns),
             PathNews::Resetting { until_ns, .. } => self.paths[number].resetting = until_ns,
             PathNews::Closed { unflushed, .. } if core_0 => {
                 self.paths[number].unflushed_elsewhere |= unflushed;
@@ -118,11 +133,14 @@ impl HostEngine {
             .unwrap_or(u64::MAX)
             .min(recovery.reconnect_max_ns);
         comeback.failures = comeback.failures.saturating_add(1);
-        let at_ns = match path.will.returns() {
-            true => now_ns.saturating_add(wait_ns),
+        let returns = path.will.returns();
+        let at_ns = match returns {
+            true => now_ns
+                .saturating_add(wait_ns)
+                .min(self.gives_up_ns(number).max(now_ns)),
             false => u64::MAX,
         };
-        comeback.at_ns = Some(at_ns);
+        self.paths[number].comeback.at_ns = Some(at_ns);
         self.wake_by(at_ns);
         if cores > 1 {
             self.events.push_back(HostEvent::Publish(closed));
@@ -141,7 +159,12 @@ impl HostEngine {
     /// Core 0: the wait of a lost path may be over.
     pub(super) fn retry(&mut self, number: usize, now_ns: u64) {
         let comeback = &mut self.paths[number].comeback;
-        if comeback.at_ns.take_if(|at_ns| *at_ns <= now_ns).is_some() && !self.is_ending() {
+        if comeback.at_ns.take_if(|at_ns| *at_ns <= now_ns).is_none() || self.is_ending() {
+            return;
+        }
+        if self.gives_up_ns(number) <= now_ns {
+            self.give_up_path(number, now_ns);
+        } else {
             self.learn(number, now_ns);
         }
     }
@@ -180,7 +203,8 @@ impl HostEngine {
         comeback.tried = true;
         comeback.allowed = false;
         comeback.doubted = false;
-        comeback.failures = 0;
+        comeback.live_ns = now_ns;
+        comeback.lost_ns = None;
         let it = &mut self.volumes[usize::from(volume)];
         it.no_path = false;
         if !core::mem::take(&mut self.paths[number].comeback.line).is_empty() {

@@ -19,12 +19,18 @@ pub struct Recovery {
     /// First wait before a lost path is connected again; doubled with every failure. 100 ms: what a
     /// restarted target or a rerouted network needs at least, and not yet felt.
     pub reconnect_min_ns: u64,
-    /// Longest such wait. 10 s: a path that returns after a night is used within seconds, and a
-    /// dead target sees six attempts a minute.
+    /// Longest such wait. 10 s, as nvme-cli: a path that returns after a night is used within
+    /// seconds, and a dead target sees six attempts a minute. A path that dies again before it has
+    /// lived so long goes on with the wait it had.
     pub reconnect_max_ns: u64,
-    /// Longest wait of an I/O without any usable path. Unlimited: a file system survives a pause,
+    /// A path that was lost so long is given up; `u64::MAX`: never. 600 s, as nvme-cli: longer than
+    /// a controller takes to be exchanged or started anew. Paths of a volume that was never ready
+    /// are not given up.
+    pub ctrl_loss_ns: u64,
+    /// From the loss of the last usable path on, I/O that waits for one fails after so long, and
+    /// later I/O at once; `u64::MAX`: it waits. Off, as nvme-cli: a file system survives a pause,
     /// and no error.
-    pub no_path_timeout_ns: u64,
+    pub fast_io_fail_ns: u64,
     /// Whether writes wait for proof or bound. Fenced: acknowledged data are never lost.
     pub write_failover: WriteFailover,
     /// Stands in for a Command Quiesce Time that the controller doesn't report. 5 s: longer than a
@@ -59,7 +65,8 @@ impl Recovery {
         enabled: false,
         reconnect_min_ns: 100_000_000,
         reconnect_max_ns: 10_000_000_000,
-        no_path_timeout_ns: u64::MAX,
+        ctrl_loss_ns: 600_000_000_000,
+        fast_io_fail_ns: u64::MAX,
         write_failover: WriteFailover::Fenced,
         quiesce_ns: 5_000_000_000,
         shared_write_cache: false,

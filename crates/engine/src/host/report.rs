@@ -112,6 +112,39 @@ pub(super) fn io_timed_out(timeout_ns: u64) -> String {
     )
 }
 
+/// As people write it: `600 s`, `1500 ms`.
+fn time(ns: u64) -> String {
+    match ns / 1_000_000 {
+        ms if ms % 1000 == 0 => format!("{} s", ms / 1000),
+        ms => format!("{ms} ms"),
+    }
+}
+
+/// A path that was lost for too long.
+pub(super) fn given_up(volume: &str, uri: &str, tried_ns: u64) -> String {
+    let time = time(tried_ns);
+    format!(
+        "not back within {time} (ctrl_loss_tmo): given up, and not tried any more; \
+         `braid path restore {volume} {uri}` tries it again"
+    )
+}
+
+/// No path of a volume will come back by itself.
+pub(super) fn none_returns(volume: &str) -> String {
+    format!(
+        "{volume}: all its paths are given up: its I/O fails; `braid path restore {volume} PATH` \
+         tries one again"
+    )
+}
+
+/// A volume has been without a usable path for too long.
+pub(super) fn fails_fast(volume: &str, waited_ns: u64) -> String {
+    let time = time(waited_ns);
+    format!(
+        "{volume}: no usable path for {time} (fast_io_fail_tmo): its I/O fails until one is back"
+    )
+}
+
 /// Two paths that are not one namespace.
 pub(super) fn refused(other: &str, why: Conflict) -> String {
     format!("refused beside {other}: {why}")
@@ -136,7 +169,7 @@ pub(super) fn in_doubt(path: &Path) -> String {
 pub(super) fn out_of_use(state: PathState) -> &'static str {
     match state {
         PathState::Connecting => "it is being connected",
-        PathState::Failed => "failed by hand; restore it",
+        PathState::Failed => "it was given up; restore it",
         PathState::Lost => "it is lost",
         PathState::Draining => hindered(Hindrance::Draining),
         PathState::Live => "it is being opened",

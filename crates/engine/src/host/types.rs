@@ -405,6 +405,13 @@ pub enum PathNews {
         /// Path.
         path: PathIndex,
     },
+    /// From core 0, after `Closed`: it was lost for too long, and is not tried any more.
+    GivenUp {
+        /// Volume index.
+        volume: u16,
+        /// Path.
+        path: PathIndex,
+    },
     /// From core 0, after `Lost`: its controller is being reset, until then; or no longer.
     Resetting {
         /// Volume index.
@@ -480,7 +487,7 @@ pub enum PathState {
     Lost,
     /// Connected, and given nothing new, because somebody said so.
     Draining,
-    /// Given up, because somebody said so, until it is restored.
+    /// Given up until it is restored: somebody said so, or it was lost for too long.
     Failed,
 }
 

@@ -1,6 +1,7 @@
 //! One volume on this core: its head, its paths' places, what waits in it.
 use super::errand::VolumeStep;
 use super::explain::Explain;
+use super::outage::Outage;
 use super::recovery::{HoldStats, Recovery};
 use super::slots::Lane;
 use super::types::{PathConfig, VolumeConfig, VolumeInfo};
@@ -24,6 +25,8 @@ pub(super) struct Volume {
     pub(super) recovery: Recovery,
     /// It was said that no path is live.
     pub(super) no_path: bool,
+    /// While no path is usable.
+    pub(super) outage: Outage,
     /// I/Os that wait for a usable path, oldest wait first.
     pub(super) queue: Lane,
     /// I/Os that wait for a busy path.
@@ -84,6 +87,7 @@ impl Volume {
             ready: None,
             recovery: config.recovery,
             no_path: false,
+            outage: Outage::default(),
             queue: Lane::EMPTY,
             delayed: Lane::EMPTY,
             flushes: Lane::EMPTY,

@@ -152,7 +152,9 @@ impl HostEngine {
         if !recovery.enabled {
             return self.end(index, Outcome::PathError, NO_PATH, now_ns);
         }
-        let until_ns = now_ns.saturating_add(recovery.no_path_timeout_ns);
+        let Some(until_ns) = self.patience_ns(volume, now_ns) else {
+            return self.end(index, Outcome::PathError, NO_PATH, now_ns);
+        };
         let slot = self.slots.get_mut(index);
         slot.placed_ns = now_ns;
         slot.until_ns = until_ns;
@@ -315,6 +317,7 @@ impl HostEngine {
     /// Ends the waits whose time is over.
     pub(super) fn waits_over(&mut self, now_ns: u64) {
         self.open_gates(now_ns);
+        self.outages_over(now_ns);
         for number in 0..self.paths.len() {
             while let Some(index) = self.due(&self.paths[number].held, now_ns) {
                 self.unhold(number, index, false, now_ns);

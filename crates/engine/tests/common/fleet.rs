@@ -39,6 +39,16 @@ pub fn target(ports: u16) -> TargetConfig {
 impl Fleet {
     /// A volume over the first `paths` of the target's ports.
     pub fn new(cores: u16, paths: u32, target: TargetConfig) -> Self {
+        Self::with(cores, paths, target, |_| ())
+    }
+
+    /// The same, where failing paths are treated another way.
+    pub fn with(
+        cores: u16,
+        paths: u32,
+        target: TargetConfig,
+        change: impl FnOnce(&mut Recovery),
+    ) -> Self {
         let mut config = host_config(paths);
         config.kato_ms = 1000;
         config.cores = cores;
@@ -46,6 +56,7 @@ impl Fleet {
             quiesce_ns: 500 * MS,
             ..Recovery::default()
         };
+        change(&mut config.volumes[0].recovery);
         let mut world = World::new(7);
         let engine = |core| {
             let mut config = config.clone();

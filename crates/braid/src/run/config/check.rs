@@ -72,12 +72,12 @@ fn check_engine(config: &Config) -> Result<(), Wrong> {
         return wrong("cpus", text.to_owned());
     }
     if config
-        .keep_alive
+        .keep_alive_tmo
         .is_some_and(|ns| ns >= config.io_timeout.0)
     {
-        let text = "keep_alive must be shorter than io_timeout, or 0: a dead target must be found \
-                    out before its I/O is given up";
-        return wrong("keep_alive", text.to_owned());
+        let text = "keep_alive_tmo must be shorter than io_timeout, or 0: a dead target must be \
+                    found out before its I/O is given up";
+        return wrong("keep_alive_tmo", text.to_owned());
     }
     Ok(())
 }
@@ -101,10 +101,10 @@ fn check_volume(volume: &Volume) -> Result<(), (&'static str, String)> {
     }
     let recovery = volume.recovery();
     if recovery.reconnect_min_ns > recovery.reconnect_max_ns {
-        let text = "reconnect_delay must not be longer than reconnect_delay_max";
+        let text = "reconnect_delay_min must not be longer than reconnect_delay";
         let key = match volume.reconnect_delay {
             Some(_) => "reconnect_delay",
-            None => "reconnect_delay_max",
+            None => "reconnect_delay_min",
         };
         return Err((key, text.to_owned()));
     }

@@ -79,19 +79,19 @@ pub(super) fn time_or_none<'de, D: Deserializer<'de>>(from: D) -> Result<Option<
     at_least::<D, 0>(from).map(|it| Some(it.0))
 }
 /// Controllers count it in units of 100 ms at best.
-pub(super) fn keep_alive<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
+pub(super) fn keep_alive_tmo<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
     let duration: Duration = from_text(from)?;
     match duration.0 {
         1..100_000_000 => Err(Error::custom("must be 0 (none), or at least 100 ms")),
         ns => Ok(Some(ns)),
     }
 }
-pub(super) fn no_path_timeout<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
+pub(super) fn time_or_off<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
     text(from, |text| match text {
-        "unlimited" => Ok(Some(u64::MAX)),
+        "off" => Ok(Some(u64::MAX)),
         text => Duration::from_text(text)
             .map(|it| Some(it.0))
-            .map_err(|error| format!("{error}, nor \"unlimited\"")),
+            .map_err(|error| format!("{error}, nor \"off\"")),
     })
 }
 pub(super) fn retries<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u8>, D::Error> {

@@ -115,11 +115,12 @@ fn what_a_volume_does_about_failing_paths_stands_in_its_keys() {
 ana = "merge"
 write_failover = "immediate"
 quiesce_time = "7s"
-no_path_timeout = "2m"
+ctrl_loss_tmo = "off"
+fast_io_fail_tmo = "2m"
 flush_timeout = "0"
 shared_write_cache = true
-reconnect_delay = "50ms"
-reconnect_delay_max = "3s"
+reconnect_delay_min = "50ms"
+reconnect_delay = "3s"
 retries = 2
 attempts_timeout = "40s"
 "#;
@@ -128,7 +129,8 @@ attempts_timeout = "40s"
         ana: Some(AnaUse::Merge),
         write_failover: WriteFailover::Immediate,
         quiesce_ns: 7_000_000_000,
-        no_path_timeout_ns: 120_000_000_000,
+        ctrl_loss_ns: u64::MAX,
+        fast_io_fail_ns: 120_000_000_000,
         flush_timeout_ns: 0,
         shared_write_cache: true,
         reconnect_min_ns: 50_000_000,
@@ -138,9 +140,9 @@ attempts_timeout = "40s"
         ..Recovery::default()
     };
     assert_eq!(Config::parse(&text).unwrap().volumes[0].recovery(), want);
-    let text = text.replace("\"2m\"", "\"unlimited\"");
+    let text = text.replace("\"2m\"", "\"off\"");
     let recovery = Config::parse(&text).unwrap().volumes[0].recovery();
-    assert_eq!(recovery.no_path_timeout_ns, u64::MAX);
+    assert_eq!(recovery.fast_io_fail_ns, u64::MAX);
 }
 
 #[test]
@@ -148,18 +150,18 @@ fn t12_the_keep_alive_is_shorter_than_the_io_timeout() {
     for (keys, kato_ms) in [
         ("", 5_000),
         ("io_timeout = \"1s\"", 500),
-        ("keep_alive = \"12s\"", 12_000),
-        ("keep_alive = \"0\"", 0),
+        ("keep_alive_tmo = \"12s\"", 12_000),
+        ("keep_alive_tmo = \"0\"", 0),
     ] {
         let config = Config::parse(&[keys, GOOD].concat()).unwrap();
         assert_eq!(config.kato_ms(), kato_ms, "{keys}");
     }
-    let both = "io_timeout = \"4s\"\nkeep_alive = \"4s\"\n";
+    let both = "io_timeout = \"4s\"\nkeep_alive_tmo = \"4s\"\n";
     let error = Config::parse(&[both, GOOD].concat()).unwrap_err();
     assert_eq!(
         error,
-        "line 2, column 14: keep_alive must be shorter than io_timeout, or 0: a dead target must \
-         be found out before its I/O is given up"
+        "line 2, column 18: keep_alive_tmo must be shorter than io_timeout, or 0: a dead target \
+         must be found out before its I/O is given up"
     );
 }
 
@@ -171,12 +173,13 @@ fn a_value_out_of_range_is_refused_with_its_key_and_place() {
         ("write_failover", "true", "expected a string"),
         ("quiesce_time", "5", "a duration in quotes"),
         ("quiesce_time", "\"2h\"", "longer than an hour"),
-        ("no_path_timeout", "\"never\"", "nor \"unlimited\""),
+        ("fast_io_fail_tmo", "\"never\"", "nor \"off\""),
+        ("ctrl_loss_tmo", "-1", "expected a string"),
         ("flush_timeout", "\"-1s\"", "a duration"),
         ("shared_write_cache", "1", "expected a boolean"),
         ("reconnect_delay", "\"0\"", "must be at least 1.00 ms"),
-        ("reconnect_delay", "\"11s\"", "not be longer than"),
-        ("reconnect_delay_max", "\"10ms\"", "not be longer than"),
+        ("reconnect_delay_min", "\"11s\"", "not be longer than"),
+        ("reconnect_delay", "\"10ms\"", "not be longer than"),
         ("retries", "256", "must be 0…255"),
         ("retries", "-1", "must be 0…255"),
         ("attempts_timeout", "\"0\"", "must be at least"),
@@ -193,7 +196,7 @@ fn a_value_out_of_range_is_refused_with_its_key_and_place() {
     for (key, value, part) in [
         ("io_timeout", "\"0\"", "must be at least"),
         ("connect_timeout", "\"0\"", "must be at least"),
-        ("keep_alive", "\"99ms\"", "at least 100 ms"),
+        ("keep_alive_tmo", "\"99ms\"", "at least 100 ms"),
         ("header_digest", "\"yes\"", "expected a boolean"),
         ("socket_owner", "\"\"", "name or the number"),
         ("socket_mode", "\"0777\"", "octal digits"),

@@ -1,0 +1,157 @@
+//! Times without a usable path: how long I/O waits, and when a lost path is given up.
+//!
+//! * `fast_io_fail_tmo` counts on each core from the moment it lost the last usable path of a
+//!   volume: what waits for a path then fails at that time, what comes later at once, until one is
+//!   usable again. A flush that waits for a lost controller fails as well, and what that had cached
+//!   stays in doubt (T13).
+//! * `ctrl_loss_tmo` counts on core 0 from the loss of a path: it is tried again so long, then
+//!   given up on all cores, until it is restored by hand. A volume none of whose paths will return,
+//!   at least one for that reason, fails its I/O.
+//!
+//! # Contract
+//! A change of data that nobody answered for is held first, and fails when the controller that had
+//! it can't execute it any more (T9): an error says that it did not happen, or may have, and never
+//! that it may yet.
+//!
+//! # Limits
+//! A path of a volume that was never ready is not given up: a start waits for its paths.
+use super::path::{Phase, Will};
+use super::types::{HostEvent, NO_PATH, PathNews};
+use super::{HostEngine, report};
+use volume::Outcome;
+
+/// A volume's time without a usable path.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Outage {
+    /// Since when, ns; `None`: there is a path.
+    since_ns: Option<u64>,
+    /// It was said that I/O fails.
+    failing: bool,
+}
+
+impl HostEngine {
+    /// Notes which volumes have lost their last usable path, or have one again; once a turn.
+    #[inline]
+    pub(super) fn watch_outages(&mut self, now_ns: u64) {
+        for at in 0..self.volumes.len() {
+            let it = &self.volumes[at];
+            let out = it.ready.is_some() && !it.head.is_usable();
+            if out != it.outage.since_ns.is_some() {
+                self.outage_changed(at, out, now_ns);
+            }
+        }
+    }
+
+    #[cold]
+    fn outage_changed(&mut self, volume: usize, out: bool, now_ns: u64) {
+        let it = &mut self.volumes[volume];
+        it.outage = Outage {
+            since_ns: out.then_some(now_ns),
+            failing: false,
+        };
+        if out && it.recovery.enabled {
+            let until_ns = now_ns.saturating_add(it.recovery.fast_io_fail_ns);
+            self.wake_by(until_ns);
+        }
+    }
+
+    /// Until when an I/O that finds no path may wait; `None`: it fails now.
+    pub(super) fn patience_ns(&self, volume: usize, now_ns: u64) -> Option<u64> {
+        let it = &self.volumes[volume];
+        let since_ns = it.outage.since_ns.unwrap_or(now_ns);
+        let until_ns = since_ns.saturating_add(it.recovery.fast_io_fail_ns);
+        (until_ns > now_ns && !self.none_returns(volume)).then_some(until_ns)
+    }
+
+    /// When the first volume's I/O is to fail.
+    pub(super) fn outages_timeout(&self) -> Option<u64> {
+        let waits = self
+            .volumes
+            .iter()
+            .filter(|it| !it.outage.failing && it.recovery.enabled);
+        let times = waits.filter_map(|it| {
+            let since_ns = it.outage.since_ns?;
+            Some(since_ns.saturating_add(it.recovery.fast_io_fail_ns))
+        });
+        times.filter(|&at_ns| at_ns < u64::MAX).min()
+    }
+
+    /// Fails what waits in volumes whose time is over.
+    pub(super) fn outages_over(&mut self, now_ns: u64) {
+        for volume in 0..self.volumes.len() {
+            let it = &mut self.volumes[volume];
+            let Some(since_ns) = it.outage.since_ns.filter(|_| !it.outage.failing) else {
+                continue;
+            };
+            let patience_ns = it.recovery.fast_io_fail_ns;
+            if !it.recovery.enabled || since_ns.saturating_add(patience_ns) > now_ns {
+                continue;
+            }
+            it.outage.failing = true;
+            let line = report::fails_fast(&it.name, patience_ns);
+            self.events
+                .push_back(HostEvent::Warning(volume as u16, line));
+            self.fail_queued(volume, now_ns);
+        }
+    }
+
+    /// What waits for a path, or for a lost controller to flush, fails.
+    fn fail_queued(&mut self, volume: usize, now_ns: u64) {
+        while let Some(index) = self.volumes[volume].queue.front() {
+            self.slots.unlink(&mut self.volumes[volume].queue, index);
+            self.end(index, Outcome::PathError, NO_PATH, now_ns);
+        }
+        while let Some(index) = self.volumes[volume].flushes.front() {
+            self.slots.unlink(&mut self.volumes[volume].flushes, index);
+            self.fail_flush(index, now_ns);
+        }
+    }
+
+    /// No path of a volume is usable or will be, unless somebody restores one that was given up.
+    fn none_returns(&self, volume: usize) -> bool {
+        let paths = || self.paths_of(volume as u16);
+        let gone = |will| matches!(will, Will::GivenUp | Will::Failed | Will::Leaving);
+        paths().any(|path| path.will == Will::GivenUp) && paths().all(|path| gone(path.will))
+    }
+
+    /// Core 0: when a lost path is given up.
+    pub(super) fn gives_up_ns(&self, number: usize) -> u64 {
+        let path = &self.paths[number];
+        let it = &self.volumes[usize::from(path.volume)];
+        let lost_ns = path.comeback.lost_ns.filter(|_| it.ready.is_some());
+        lost_ns.map_or(u64::MAX, |at_ns| {
+            at_ns.saturating_add(it.recovery.ctrl_loss_ns)
+        })
+    }
+
+    /// Core 0: a lost path was tried for long enough.
+    pub(super) fn give_up_path(&mut self, number: usize, now_ns: u64) {
+        let path = &mut self.paths[number];
+        path.comeback.at_ns = Some(u64::MAX);
+        let (volume, index) = (path.volume, path.index);
+        let it = &self.volumes[usize::from(volume)];
+        let why = report::given_up(&it.name, &path.uri, it.recovery.ctrl_loss_ns);
+        let line = report::line(&it.name, path, 0, &why);
+        self.events.push_back(HostEvent::Failed(volume, line));
+        self.events.push_back(HostEvent::Publish(PathNews::GivenUp {
+            volume,
+            path: index,
+        }));
+        self.given_up(number, now_ns);
+    }
+
+    /// A lost path is not tried any more.
+    pub(super) fn given_up(&mut self, number: usize, now_ns: u64) {
+        let path = &mut self.paths[number];
+        if path.phase != Phase::Lost || !path.will.returns() {
+            return;
+        }
+        path.will = Will::GivenUp;
+        let volume = path.volume;
+        if self.none_returns(volume.into()) {
+            let line = report::none_returns(&self.volumes[usize::from(volume)].name);
+            self.events.push_back(HostEvent::Warning(volume, line));
+            self.fail_queued(volume.into(), now_ns);
+        }
+    }
+}
