@@ -14,7 +14,8 @@
 //! [`Selector::weigh`] once at the end of the turn. Every path that `select` named is given back by
 //! exactly one `complete`. Under `per-numa` the cores of a node tell each other their [`Means`]:
 //! see [`Selector::take_news`] and [`Selector::weigh_node`]. Now and then a choice may be asked for
-//! with its reasons: [`Selector::select_explained`].
+//! with its reasons: [`Selector::select_explained`]. Who wants second copies of late reads asks
+//! [`Selector::look_after_ns`] when a read was placed, and [`Selector::hedge`] when that is over.
 //!
 //! # Limits
 //! All in [`limits`].

@@ -233,6 +233,54 @@ impl Selector {
         Some(self.place(request, chosen))
     }
 
+    /// How long after it was placed on `path` an I/O is worth a look for a second copy; ns. `None`:
+    /// never. It is no read (T8), there is no other path, or this policy does not predict.
+    #[inline]
+    pub fn look_after_ns(&self, path: PathIndex, ticket: &Ticket) -> Option<u64> {
+        let path = usize::from(path.0);
+        if self.policy != Policy::Soonest || self.paths < 2 || path >= self.paths {
+            return None;
+        }
+        self.soonest.look_after_ns(path, ticket)
+    }
+
+    /// Whether a read gets a second copy now: one that [`Self::select`] placed on `path` with
+    /// `ticket`, that has been under way there for `age_ns`, and that has no copy yet. `request` is
+    /// the same as then, but for the time, which is now. `age_ns` is what is sure: what may have
+    /// ended without being noticed yet is younger.
+    ///
+    /// A copy is booked as by [`Self::select`], and [`Self::ticket`] is the copy's: it is answered
+    /// by one [`Self::complete`] of its own, as is the first, whoever loses.
+    ///
+    /// # Panics
+    /// If `paths` does not hold one view for each path.
+    pub fn hedge(
+        &mut self,
+        request: &Request,
+        paths: &[PathView],
+        path: PathIndex,
+        ticket: &Ticket,
+        age_ns: u64,
+    ) -> Hedge {
+        assert!(paths.len() == self.paths, "one view for each path");
+        let from = usize::from(path.0);
+        if self.policy != Policy::Soonest || self.paths < 2 || from >= self.paths {
+            return Hedge::No;
+        }
+        let in_flight = &self.in_flight;
+        match self
+            .soonest
+            .hedge(request, paths, in_flight, from, ticket, age_ns)
+        {
+            Ok((other, ticket)) => {
+                self.ticket = ticket;
+                Hedge::Send(self.place(request, other))
+            }
+            Err(Some(after_ns)) => Hedge::Again(after_ns),
+            Err(None) => Hedge::No,
+        }
+    }
+
     /// What has to come back with the end of the I/O that was placed last, as
     /// [`Completion::ticket`].
     #[inline]

@@ -26,6 +26,7 @@ use crate::types::{Completion, Ended, Group, PathView, Request, Ticket};
 mod afar;
 mod crowd;
 mod explain;
+mod hedge;
 mod learn;
 mod model;
 mod others;
@@ -33,6 +34,7 @@ mod streams;
 
 use afar::Doubt;
 use crowd::Crowd;
+use hedge::Purse;
 pub(crate) use model::Model;
 use model::{COST_MAX, Kind};
 use others::Others;
@@ -65,8 +67,8 @@ pub(crate) struct Soonest {
     crowd: Crowd,
     calm: [Calm; PATHS_MAX],
     doubts: [Doubt; PATHS_MAX],
-    /// Draws which completions teach.
-    lot: u32,
+    /// Counts good ends; draws which of them teach, and pays for copies of late reads.
+    purse: Purse,
     /// Which time soonest is in force: tickets of another time are not in the books.
     epoch: u8,
 }
@@ -149,7 +151,7 @@ impl Soonest {
             crowd: Crowd::NEW,
             calm: [Calm::NEW; PATHS_MAX],
             doubts: [Doubt::NONE; PATHS_MAX],
-            lot: 0,
+            purse: Purse::NEW,
             epoch,
         }
     }
@@ -481,8 +483,9 @@ impl Soonest {
             // Cut where it is spent.
             self.budget_ns = self.budget_ns.wrapping_add(done.latency_ns / BUDGET_PART);
             // The golden ratio: no rhythm of the I/Os can hide from it.
-            self.lot = self.lot.wrapping_add(0x9e37_79b9);
-            if model.wants(ticket, done.now_ns, self.lot) {
+            self.purse.ended = self.purse.ended.wrapping_add(1);
+            let lot = self.purse.ended.wrapping_mul(0x9e37_79b9);
+            if model.wants(ticket, done.now_ns, lot) {
                 self.teach(path, done, there);
             }
         }

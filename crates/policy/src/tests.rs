@@ -5,7 +5,7 @@ mod exhaustive;
 mod explain;
 mod oracle;
 mod others;
-mod properties;
+pub(crate) mod properties;
 
 use crate::{
     Ana, Completion, Ended, Group, PathIndex, PathView, Policy, Request, Selector, Ticket,

@@ -117,6 +117,19 @@ pub struct Ticket {
     pub(crate) learns: bool,
 }
 
+/// Whether a read that is late gets a second copy: see
+/// [`Selector::hedge`](crate::Selector::hedge).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "a copy that was booked has to be sent, and ends like any I/O"]
+pub enum Hedge {
+    /// Yes, on this path; it is booked there.
+    Send(PathIndex),
+    /// Not yet: ask again after so many ns.
+    Again(u64),
+    /// Never.
+    No,
+}
+
 /// Why a path was chosen, or was not: what an I/O would take there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Forecast {

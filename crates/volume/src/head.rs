@@ -19,6 +19,8 @@ use policy::{
     PathStats, PathView, Policy, Request, Selector, Ticket,
 };
 
+mod hedge;
+
 /// What one path shows of the device behind it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shown {

@@ -12,7 +12,7 @@ use std::vec;
 use std::vec::Vec;
 
 #[derive(Clone, Debug)]
-pub(super) enum Step {
+pub(crate) enum Step {
     Select {
         group: Group,
         length: u32,
@@ -36,7 +36,7 @@ fn group() -> impl Strategy<Value = Group> {
     prop::sample::select(&Group::ALL[..])
 }
 
-pub(super) fn view() -> impl Strategy<Value = PathView> {
+pub(crate) fn view() -> impl Strategy<Value = PathView> {
     (
         prop::bool::weighted(0.8),
         0..9_usize,
@@ -109,7 +109,7 @@ fn completion() -> impl Strategy<Value = Step> {
     )
 }
 
-pub(super) fn step() -> impl Strategy<Value = Step> {
+pub(crate) fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         30 => (group(), length(), 0..6_u64)
             .prop_map(|(group, length, source)| Step::Select { group, length, source }),

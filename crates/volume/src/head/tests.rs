@@ -2,7 +2,7 @@ use super::{Head, Shown};
 use crate::{Conflict, Identity, IoLimits, Namespace, Outcome, Size};
 use alloc::string::String;
 use alloc::vec::Vec;
-use policy::{Ana, Basis, Explained, Group, Knobs, PathIndex, Policy, Request, Ticket};
+use policy::{Ana, Basis, Explained, Group, Hedge, Knobs, PathIndex, Policy, Request, Ticket};
 
 const KNOBS: Knobs = Knobs {
     ewma_shift: 3,
@@ -454,4 +454,39 @@ fn a_late_look_teaches_soonest_no_distance() {
     };
     assert_eq!(base_ns(800_000), 100_000);
     assert!(base_ns(0) > 150_000, "{}", base_ns(0));
+}
+
+/// T41, T44: a copy goes where I/O may go, and both it and the first are balanced.
+#[test]
+fn t41_a_copy_of_a_late_read_goes_to_a_path_that_may_be_used_and_is_balanced() {
+    const LATE_NS: u64 = 50_000_000;
+    let end = |head: &mut Head, path, ticket, now_ns| {
+        head.complete(path, Group::Read, Outcome::Done, 100_000, now_ns, ticket);
+    };
+    let mut head = head(3, Policy::Soonest);
+    let mut now_ns = 0;
+    for _ in 0..3000 {
+        let path = head.select(&request(now_ns)).unwrap();
+        now_ns += 100_000;
+        let ticket = head.ticket();
+        end(&mut head, path, ticket, now_ns);
+    }
+    let path = head.select(&request(now_ns)).unwrap();
+    let ticket = head.ticket();
+    let after_ns = head.look_after_ns(path, &ticket).unwrap();
+    assert!((200_000..300_000).contains(&after_ns), "{after_ns}");
+    let late = request(now_ns + LATE_NS);
+    let other = PathIndex(if path.0 == 0 { 1 } else { 0 });
+    let third = PathIndex(3 - path.0 - other.0);
+    head.set_ana(other, Ana::NonOptimized);
+    let none = head.hedge_among(&late, path, &ticket, LATE_NS, |it| it != third);
+    assert_eq!(none, Hedge::Again(LATE_NS / 2), "strict, and not allowed");
+    let copy = head.hedge(&late, path, &ticket, LATE_NS);
+    assert_eq!(copy, Hedge::Send(third));
+    let counts = [0, 1, 2].map(|path| head.in_flight(PathIndex(path)));
+    assert_eq!(counts.iter().sum::<u32>(), 2);
+    let copy = head.ticket();
+    end(&mut head, third, copy, now_ns + LATE_NS);
+    end(&mut head, path, ticket, now_ns + LATE_NS);
+    assert!((0..3).all(|path| head.in_flight(PathIndex(path)) == 0));
 }

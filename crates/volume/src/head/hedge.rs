@@ -1,0 +1,45 @@
+//! A second copy of a read that is late: see [`Selector::hedge`](policy::Selector::hedge).
+
+use super::Head;
+use policy::{Hedge, PathIndex, Request, Ticket};
+
+impl Head {
+    /// How long after it was placed an I/O is worth a look for a second copy, ns: see
+    /// [`Selector::look_after_ns`](policy::Selector::look_after_ns).
+    #[inline]
+    pub fn look_after_ns(&self, path: PathIndex, ticket: &Ticket) -> Option<u64> {
+        self.selector.look_after_ns(path, ticket)
+    }
+
+    /// Whether a read that is late gets a second copy now, on a path that may be used: see
+    /// [`Selector::hedge`](policy::Selector::hedge). The copy, too, is answered by one
+    /// [`Head::complete`].
+    pub fn hedge(
+        &mut self,
+        request: &Request,
+        path: PathIndex,
+        ticket: &Ticket,
+        age_ns: u64,
+    ) -> Hedge {
+        let views = &self.views;
+        self.selector.hedge(request, views, path, ticket, age_ns)
+    }
+
+    /// As [`Head::hedge`], among the paths for which `allow` holds.
+    #[cold]
+    pub fn hedge_among(
+        &mut self,
+        request: &Request,
+        path: PathIndex,
+        ticket: &Ticket,
+        age_ns: u64,
+        allow: impl Fn(PathIndex) -> bool,
+    ) -> Hedge {
+        for (path, view) in (0_u8..).zip(&mut self.views) {
+            view.enabled &= allow(PathIndex(path));
+        }
+        let hedge = self.hedge(request, path, ticket, age_ns);
+        self.show();
+        hedge
+    }
+}
