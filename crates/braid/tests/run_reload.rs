@@ -512,7 +512,7 @@ fn a_dead_path_that_is_gone_from_the_file_stays_if_an_export_can_not_be() {
     let dead = "nvme-tcp://127.0.0.1:1/nqn.2026-01.org.braid:t";
     rig.start(&[V0, ("v1", &[&one, &two, dead], "")]);
     let paths = |rig: &Rig| rig.stat("v1")["paths"].as_array().unwrap().len();
-    wait_until(|| (rig.stat("v1")["paths"][2]["state"] == "lost").then_some(()));
+    wait_until(|| (rig.stat("v1")["paths"][2]["state"] == "reconnecting").then_some(()));
     rig.configure(&[V0, ("v1", &[&two], "")]);
     let file = rig.path("b.toml");
     let text = std::fs::read_to_string(&file).unwrap();

@@ -234,7 +234,7 @@ fn t12_an_io_without_an_answer_ends_its_path_and_nothing_else() {
     assert!(of(1).all(|done| done.outcome == Outcome::Done));
     assert_eq!(
         rig.host.borrow().path_state(0, PathIndex(0)),
-        PathState::Lost
+        PathState::Failed
     );
     // The rest of the life goes on over the other path.
     let mut load = Load::new(200, 8, BLOCK);

@@ -149,7 +149,7 @@ fn a_path_lost_on_core_0_is_lost_everywhere_and_reported_once() {
     let mut cores = Cores::new();
     cores.ready();
     cores.rig.world.cut(HOST, 0);
-    let lost = |it: &Cores| it.other.borrow().path_state(0, PathIndex(0)) == PathState::Lost;
+    let lost = |it: &Cores| it.other.borrow().path_state(0, PathIndex(0)) == PathState::Failed;
     assert!(cores.run(SECOND, lost));
     let news = published(&cores.rig.events);
     let said = news.iter().filter(|news| {
@@ -180,7 +180,7 @@ fn a_path_that_any_core_loses_comes_back_on_all() {
         cores.ready();
         let node = [HOST, cores.other_node][core];
         cores.rig.world.cut(node, 0);
-        let lost = |it: &Cores| states(it, 0) == [PathState::Lost; 2];
+        let lost = |it: &Cores| states(it, 0) == [PathState::Reconnecting; 2];
         assert!(cores.run(10 * MS, lost), "core {core}");
         assert!(cores.run(SECOND, |it| states(it, 0) == [PathState::Live; 2]));
         assert_eq!(states(&cores, 1), [PathState::Live; 2]);
@@ -283,7 +283,7 @@ fn a_path_that_core_0_refuses_does_not_keep_the_others_waiting() {
     cores.ready();
     assert_eq!(
         cores.other.borrow().path_state(0, PathIndex(1)),
-        PathState::Lost
+        PathState::Failed
     );
     assert!(failures(&cores.events).is_empty(), "core 0 said it already");
 }

@@ -135,7 +135,10 @@ fn an_io_that_moves_is_written_down_again_with_what_stood_in_the_way() {
     assert_eq!(first.came.unwrap().outcome, Outcome::PathError);
     assert_eq!((second.choice.chosen, second.hops), (Some(P1), 1));
     assert_eq!(second.choice.why, Why::Only);
-    assert_eq!(second.obstacles[0], Some(Obstacle::State(PathState::Lost)));
+    assert_eq!(
+        second.obstacles[0],
+        Some(Obstacle::State(PathState::Reconnecting))
+    );
     assert!(second.waited_ns > 0 && second.came.unwrap().outcome.is_done());
     // It was the only one that was asked for.
     rig.world.pass(10 * MS);
@@ -163,7 +166,7 @@ fn without_a_usable_path_that_is_said_and_then_what_served_it() {
         (None, Why::NoneUsable)
     );
     assert_eq!(waits.came, None);
-    let lost = Some(Obstacle::State(PathState::Lost));
+    let lost = Some(Obstacle::State(PathState::Reconnecting));
     assert_eq!(waits.obstacles[..2], [lost, lost]);
     // A path comes back.
     rig.world.nodes[HOST].addresses[1] = way;

@@ -58,7 +58,8 @@ fn the_waits_between_attempts_double_up_to_their_limit_and_one_line_is_said() {
     let host = rig.host.clone();
     let start_ns = rig.world.now_ns;
     rig.world.run(5 * SECOND, |world| {
-        let now = host.borrow().path_state(0, P0) == PathState::Connecting;
+        let why = host.borrow().path_hindrance(0, P0);
+        let now = why.is_some_and(|why| why.starts_with("it is being connected again"));
         if now && !connecting {
             attempts.push((world.now_ns - start_ns) / MS);
         }

@@ -244,7 +244,7 @@ fn whatever_happens_every_io_ends_once_and_all_counts_balance() {
         let states = [0, 1, 2].map(|path| rig.host.borrow().path_state(0, PathIndex(path)));
         let gone = states
             .iter()
-            .filter(|state| **state == PathState::Lost)
+            .filter(|state| **state == PathState::Failed)
             .count();
         assert_eq!(
             rig.failures().len(),

@@ -166,7 +166,7 @@ fn t13_a_flush_waits_for_a_path_lost_with_writes_of_another_core_also_before_it_
         let mut fleet = two_cores();
         fleet.world.cut(fleet.nodes[core], 0);
         let core_0 = fleet.hosts[0].clone();
-        let lost = || core_0.borrow().path_state(0, P0) == PathState::Lost;
+        let lost = || core_0.borrow().path_state(0, P0) == PathState::Reconnecting;
         match told {
             true => assert!(fleet.run(10 * MS, |_| false) || lost()),
             // Core 0 sees it, and has not heard from the other.
@@ -199,7 +199,7 @@ fn lose_unheard(fleet: &mut Fleet) {
     }
     fleet.world.cut(fleet.nodes[0], 0);
     let core_0 = fleet.hosts[0].clone();
-    let lost = || core_0.borrow().path_state(0, P0) == PathState::Lost;
+    let lost = || core_0.borrow().path_state(0, P0) == PathState::Reconnecting;
     assert!(fleet.world.run(MS, |_| lost()));
 }
 
@@ -263,7 +263,7 @@ fn t13_a_path_that_is_lost_while_it_leaves_stays_for_its_unflushed_writes() {
     };
     fleet.ask(change, 5 * SECOND);
     fleet.run(100 * MS, |_| false);
-    assert_eq!(fleet.states(P0), [PathState::Draining; 2]);
+    assert_eq!(fleet.states(P0), [PathState::Removed; 2]);
     fleet.world.cut(fleet.nodes[0], 0);
     assert!(fleet.run(10 * SECOND, |it| !it.answers.is_empty()));
     let why = fleet.answers.remove(0).1.unwrap_err();
@@ -310,7 +310,7 @@ fn t12_a_farewell_flush_that_outlasts_its_removal_gives_its_path_up_all_the_same
     let why = removal(&mut fleet, SECOND).unwrap_err();
     assert!(why.contains("it is in use again"), "{why}");
     assert_eq!(fleet.states(P0), [PathState::Live]);
-    let lost = |it: &Fleet| it.states(P0) == [PathState::Lost];
+    let lost = |it: &Fleet| it.states(P0) == [PathState::Reconnecting];
     assert!(
         fleet.run(10 * SECOND, lost),
         "its controller answers nothing"

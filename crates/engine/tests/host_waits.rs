@@ -163,7 +163,7 @@ fn a_path_that_stays_lost_is_given_up_and_tried_again_when_restored() {
     lose(&mut rig, 0);
     rig.world.pass(59 * SECOND);
     rig.poll();
-    assert_eq!(state(&rig, P0), PathState::Lost);
+    assert_eq!(state(&rig, P0), PathState::Reconnecting);
     rig.world.pass(SECOND);
     rig.poll();
     assert_eq!(state(&rig, P0), PathState::Failed);
@@ -181,7 +181,7 @@ fn a_path_that_stays_lost_is_given_up_and_tried_again_when_restored() {
     let mut rig = off;
     lose(&mut rig, 0);
     rig.world.pass(3000 * SECOND);
-    assert_eq!(state(&rig, P0), PathState::Lost, "for ever");
+    assert_eq!(state(&rig, P0), PathState::Reconnecting, "for ever");
 }
 
 fn restore(rig: &mut Rig, path: PathIndex) {

@@ -89,7 +89,7 @@ fn the_walk_through_braid_run_is_as_it_stands_in_the_readme() {
         "export-size: 268435456 (256M)",
         "v0: ok",
         "v0: degraded",
-        "lost",
+        "reconnecting",
         "live again",
         "0 writes held (fenced)",
     ] {

@@ -1,5 +1,6 @@
 //! What a path did on this core, for statistics, and why it does nothing; what cores tell each
 //! other of I/Os in flight and of what they measured.
+use super::path::Phase;
 use super::types::{Io, IoOp, PathState};
 use super::{HostEngine, VACANT, report};
 use alloc::string::String;
@@ -45,10 +46,12 @@ impl HostEngine {
         volume.map_or_else(PathStats::default, |volume| volume.head.stats(path, group))
     }
 
-    /// How a path is doing on this core; lost, if there is none.
+    /// How a path is doing on this core; removed, if there is none.
     pub fn path_state(&self, volume: u16, path: PathIndex) -> PathState {
-        self.number(volume, path)
-            .map_or(PathState::Lost, |number| self.paths[number].state())
+        let number = self.number(volume, path);
+        number.map_or(PathState::Removed, |number| {
+            self.paths[number].state(self.recovers(number))
+        })
     }
 
     /// Counters of a path on this core; zero for one that isn't there.
@@ -119,14 +122,18 @@ impl HostEngine {
         // What the line says of it behind its name.
         let said = line.split_once(it.uri.as_str());
         let said = said.map_or("", |(_, why)| why.trim_start_matches(": "));
-        match it.state() {
-            PathState::Connecting if !said.is_empty() => {
+        let by_hand = it.will == super::path::Will::Failed;
+        match self.path_state(volume, path) {
+            PathState::Reconnecting if !said.is_empty() && it.phase != Phase::Lost => {
                 Some(alloc::format!("it is being connected again: {said}"))
             }
-            PathState::Lost if !said.is_empty() => Some(said.into()),
-            state @ (PathState::Connecting | PathState::Failed | PathState::Lost) => {
-                Some(report::out_of_use(state).into())
+            PathState::Reconnecting | PathState::Failed if !said.is_empty() && !by_hand => {
+                Some(said.into())
             }
+            state @ (PathState::Connecting
+            | PathState::Failed
+            | PathState::Reconnecting
+            | PathState::Removed) => Some(report::out_of_use(state).into()),
             PathState::Draining | PathState::Live => {
                 let head = &self.volumes[usize::from(volume)].head;
                 head.hindrance(path).map(|why| report::hindered(why).into())

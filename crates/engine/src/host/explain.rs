@@ -14,7 +14,6 @@
 //! turn, which finds the paths emptier than the others. Memory is taken when it begins. A volume
 //! that nobody asks about pays one comparison per I/O.
 use super::counters::group;
-use super::path::Path;
 use super::slots::{EMPTY, Slot};
 use super::split::carries;
 use super::types::{Io, PathState};
@@ -308,7 +307,8 @@ impl HostEngine {
         let looks = entry.sample.choice.looks().iter().zip(0_u8..);
         for (look, path) in looks {
             let number = volume.places[usize::from(path)];
-            let state = self.paths.get(number).map(Path::state); // None: VACANT
+            let place = self.paths.get(number); // None: VACANT
+            let state = place.map(|it| it.state(volume.recovery.enabled));
             let hindrance = volume.head.hindrance(PathIndex(path));
             let obstacle = match (state, hindrance) {
                 (None, _) => Obstacle::Gone,

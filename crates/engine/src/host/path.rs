@@ -268,14 +268,17 @@ impl Path {
         }
     }
 
-    pub(super) fn state(&self) -> PathState {
-        match self.phase {
-            Phase::Lost if matches!(self.will, Will::Failed | Will::GivenUp) => PathState::Failed,
-            Phase::Live if self.will == Will::Joining => PathState::Connecting,
-            Phase::Live if self.will != Will::Used => PathState::Draining,
-            Phase::Unknown | Phase::Learning | Phase::Connecting => PathState::Connecting,
-            Phase::Live => PathState::Live,
-            Phase::Lost => PathState::Lost,
+    /// How it is doing; `recovers`: paths of its volume come back.
+    pub(super) fn state(&self, recovers: bool) -> PathState {
+        match (self.phase, self.will) {
+            (_, Will::Leaving) => PathState::Removed,
+            (Phase::Lost, will) if !recovers || !will.returns() => PathState::Failed,
+            (Phase::Lost, _) => PathState::Reconnecting,
+            (Phase::Live, Will::Joining) => PathState::Connecting,
+            (Phase::Live, Will::Used) => PathState::Live,
+            (Phase::Live, _) => PathState::Draining,
+            _ if self.comeback.tried => PathState::Reconnecting,
+            _ => PathState::Connecting,
         }
     }
 

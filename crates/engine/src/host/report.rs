@@ -170,8 +170,9 @@ pub(super) fn out_of_use(state: PathState) -> &'static str {
     match state {
         PathState::Connecting => "it is being connected",
         PathState::Failed => "it was given up; restore it",
-        PathState::Lost => "it is lost",
+        PathState::Reconnecting => "it is lost, and being connected again",
         PathState::Draining => hindered(Hindrance::Draining),
+        PathState::Removed => "it is being removed",
         PathState::Live => "it is being opened",
     }
 }

@@ -483,12 +483,15 @@ pub enum PathState {
     Connecting,
     /// In use.
     Live,
-    /// Lost or refused; with recovery, to be tried again.
-    Lost,
+    /// Lost or refused, and tried again.
+    Reconnecting,
     /// Connected, and given nothing new, because somebody said so.
     Draining,
-    /// Given up until it is restored: somebody said so, or it was lost for too long.
+    /// Given up until it is restored: somebody said so, or it was lost for too long; or lost
+    /// without recovery.
     Failed,
+    /// It leaves its volume, or has left.
+    Removed,
 }
 
 impl PathState {
@@ -497,9 +500,10 @@ impl PathState {
         match self {
             Self::Connecting => "connecting",
             Self::Live => "live",
-            Self::Lost => "lost",
+            Self::Reconnecting => "reconnecting",
             Self::Draining => "draining",
             Self::Failed => "failed",
+            Self::Removed => "removed",
         }
     }
 }
