@@ -50,6 +50,7 @@ pub fn config(choice: u8) -> AdminConfig {
         kato_ms: if choice & 4 != 0 { 5_000 } else { 0 },
         io_queues: 1,
         timeout_ns: 5_000_000_000,
+        nsid: None,
     }
 }
 

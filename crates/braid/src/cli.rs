@@ -31,6 +31,7 @@ enum Verb {
     Target(Box<crate::target::TargetArgs>),
     Run(Box<crate::run::RunArgs>),
     Sim(Box<crate::sim::SimArgs>),
+    Status(crate::status::StatusArgs),
     #[command(flatten)]
     Engine(crate::run::EngineVerb),
     /// Write the man pages of all verbs into a directory
@@ -104,6 +105,7 @@ fn run(verb: Verb) -> anyhow::Result<()> {
         Verb::Target(args) => crate::target::run(*args),
         Verb::Run(args) => crate::run::run(&args),
         Verb::Sim(args) => crate::sim::run(&args),
+        Verb::Status(args) => crate::status::run(&args),
         Verb::Engine(verb) => crate::run::ask(&verb),
         Verb::Man { directory } => clap_mangen::generate_to(Cli::command(), &directory)
             .map_err(|e| anyhow::Error::new(e).context(format!("{}", directory.display()))),

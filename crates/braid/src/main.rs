@@ -17,6 +17,7 @@ mod progress;
 mod run;
 mod signals;
 mod sim;
+mod status;
 mod table;
 mod target;
 mod text;

@@ -40,6 +40,8 @@ mod memory;
 mod ranges;
 mod table;
 
+pub use course::errno;
+
 use crate::host::{HostControl, HostEngine, HostEvent, VolumeInfo};
 use crate::limits::EXPORTS_MAX;
 use crate::machine::{Closed, ConnId, DeviceError, Machine, Memory, Output, Place, Send};

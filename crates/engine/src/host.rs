@@ -64,6 +64,7 @@ pub use change::{Change, Changed, Order, What};
 pub use counters::PathCounters;
 pub use explain::{Came, Obstacle, Sample, Wanted};
 pub use recovery::{HoldReason, HoldStats, Recovery, WriteFailover};
+pub use status::outcome;
 pub use types::*;
 
 use crate::machine::{Closed, ConnId, DeviceError, Machine, Memory, Output, Place, Send};

@@ -2,7 +2,9 @@
 mod host_peer;
 
 use host_peer::admin::{AdminPeer, Answer, Disk, Model, SECOND, admin_config, name};
-use nvme::host::{AdminEvent, AnaState, HostError, NamespaceError, NamespaceInfo, Step};
+use nvme::host::{
+    AdminConfig, AdminEvent, AnaState, HostError, NamespaceError, NamespaceInfo, Step,
+};
 use nvme::limits::{ANA_LOG_MAX, HOST_NAMESPACES_MAX, LOG_RESTARTS_MAX};
 use nvme::wire::features::AsyncEvent;
 use nvme::wire::identify::{Descriptor, LbaFormat, NSID_LIST_MAX, emit_nsids};
@@ -350,6 +352,81 @@ fn t26_change_is_waited_for_but_not_longer_than_anatt() {
     assert_eq!(states(&mut peer), [AnaState::Change]);
     peer.run_until(10 * SECOND);
     assert_eq!(peer.error(), HostError::AnaTransition { group: 1 });
+}
+
+/// Two namespaces in groups of their own.
+fn two(first: AnaState, second: AnaState) -> Model {
+    let mut other = Disk::new(2);
+    other.id.anagrpid = 2;
+    let mut model = Model {
+        ana: vec![(1, first), (2, second)],
+        ..Model::default()
+    };
+    model.disks.push(other);
+    model
+}
+
+#[test]
+fn t26_each_group_has_anatt_of_its_own() {
+    let mut peer = ready(two(AnaState::Change, AnaState::Optimized));
+    peer.run_until(9 * SECOND);
+    // One transition ends as another begins: neither took longer than ANATT.
+    peer.model.ana = vec![(1, AnaState::Optimized), (2, AnaState::Change)];
+    peer.event(AsyncEvent::ANA_CHANGE);
+    assert_eq!(states(&mut peer), [AnaState::Optimized, AnaState::Change]);
+    peer.run_until(19 * SECOND - 1);
+    assert_eq!(states(&mut peer), [AnaState::Optimized, AnaState::Change]);
+    peer.run_until(20 * SECOND);
+    assert_eq!(peer.error(), HostError::AnaTransition { group: 2 });
+}
+
+#[test]
+fn t26_a_namespace_nobody_asked_for_may_stay_in_change() {
+    let config = AdminConfig {
+        nsid: Some(1),
+        ..admin_config()
+    };
+    let mut peer = AdminPeer::new(config, two(AnaState::Optimized, AnaState::Change));
+    peer.run();
+    peer.run_until(30 * SECOND);
+    assert_eq!(states(&mut peer), [AnaState::Optimized, AnaState::Change]);
+    peer.model.ana[0].1 = AnaState::Change;
+    peer.event(AsyncEvent::ANA_CHANGE);
+    peer.run_until(41 * SECOND);
+    assert_eq!(peer.error(), HostError::AnaTransition { group: 1 });
+}
+
+#[test]
+fn t26_a_doubt_that_comes_while_the_log_is_read_has_it_read_once_more_before_it_is_told() {
+    let mut peer = ready(Model::default());
+    states(&mut peer);
+    peer.take_seen();
+    peer.admin.request_ana(peer.now_ns);
+    peer.admin.request_ana(peer.now_ns);
+    peer.run();
+    let told = peer.events().len();
+    let read = peer.take_seen();
+    let read = read.iter().filter(|seen| seen.starts_with("Log")).count();
+    assert_eq!((read, told), (2, 1));
+}
+
+#[test]
+fn t27_a_group_that_comes_after_anatt_is_found_without_an_event() {
+    let mut peer = ready(Model {
+        ana: vec![],
+        ..Model::default()
+    });
+    peer.run_until(11 * SECOND);
+    assert_eq!(states(&mut peer), [AnaState::Inaccessible]);
+    peer.model.ana.push((1, AnaState::Optimized));
+    peer.run_until(21 * SECOND);
+    assert_eq!(states(&mut peer), [AnaState::Optimized]);
+    peer.take_seen();
+    peer.run_until(60 * SECOND);
+    assert!(
+        !peer.take_seen().iter().any(|seen| seen.starts_with("Log")),
+        "nothing is pending"
+    );
 }
 
 #[test]

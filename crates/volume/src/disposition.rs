@@ -5,8 +5,9 @@
 //! Pure: the same [`Attempt`] always gets the same answer. A route that failed is tried elsewhere,
 //! a busy path again; all else ends the I/O, since another *path* leads to the same data, the same
 //! reservation and the same range (T2, T35). What must not be tried again on this path (DNR, T3) is
-//! no [`Outcome::Busy`] when it gets here. A change of data that no one answered for is held before
-//! anything else is done with it (T9).
+//! no [`Outcome::Busy`] when it gets here. A path that stays busy is left for each of the others
+//! once: what it waits for may be its own trouble, and it said that it did nothing. A change of
+//! data that no one answered for is held before anything else is done with it (T9).
 //!
 //! # Limits
 //! Moves, repetitions and the time spent in attempts are bounded (T4).
@@ -21,6 +22,8 @@ pub struct Attempt {
     pub hops: u8,
     /// Most of them.
     pub hops_max: u8,
+    /// Paths there are, this one among them.
+    pub paths: u8,
     /// Repetitions on a busy path so far.
     pub retries: u8,
     /// Most of them.
@@ -64,8 +67,11 @@ pub fn dispose(outcome: Outcome, attempt: &Attempt) -> Disposition {
         Outcome::Busy { after_ns } => {
             let own_ns = RETRY_NS << attempt.retries.min(16);
             let after_ns = if after_ns == 0 { own_ns } else { after_ns };
+            let hops_max = attempt.hops_max.min(attempt.paths.saturating_sub(1));
             if attempt.retries < attempt.retries_max && after_ns < attempt.left_ns {
                 Disposition::Retry { after_ns }
+            } else if attempt.hops < hops_max && attempt.left_ns > 0 {
+                Disposition::FailOver
             } else {
                 Disposition::Complete
             }
@@ -82,6 +88,7 @@ mod tests {
         uncertain: false,
         hops: 0,
         hops_max: 4,
+        paths: 2,
         retries: 0,
         retries_max: 5,
         left_ns: 30_000_000_000,
@@ -94,6 +101,7 @@ mod tests {
             Outcome::MediaError,
             Outcome::NoSpace,
             Outcome::ReadOnly,
+            Outcome::Denied,
             Outcome::Mismatch,
             Outcome::Reservation,
             Outcome::Unsupported,
@@ -137,8 +145,30 @@ mod tests {
             [wait(0, 0), wait(0, 1), wait(0, 4)],
             [ms(10), ms(20), ms(160)]
         );
-        assert_eq!(wait(0, 5), Disposition::Complete);
-        assert_eq!(wait(30_000_000_000, 0), Disposition::Complete, "too late");
+        assert_eq!(wait(0, 5), Disposition::FailOver);
+        assert_eq!(wait(30_000_000_000, 0), Disposition::FailOver, "too late");
+    }
+
+    #[test]
+    fn t04_a_path_that_stays_busy_is_left_for_each_of_the_others_once() {
+        let after = |hops, paths| {
+            let attempt = Attempt {
+                hops,
+                paths,
+                retries: 5,
+                ..FIRST
+            };
+            dispose(Outcome::Busy { after_ns: 0 }, &attempt)
+        };
+        assert_eq!(after(0, 1), Disposition::Complete, "there is no other");
+        assert_eq!(after(0, 3), Disposition::FailOver);
+        assert_eq!(after(1, 3), Disposition::FailOver);
+        assert_eq!(after(2, 3), Disposition::Complete);
+        assert_eq!(
+            after(4, 9),
+            Disposition::Complete,
+            "more moves than allowed"
+        );
     }
 
     /// Whatever two half-sick paths say, an I/O comes to an end.

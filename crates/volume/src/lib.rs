@@ -2,6 +2,7 @@
 //!
 //! * [`Head`]: the one device over all paths; asks the policy which of them serves an I/O
 //! * [`dispose`]: what becomes of an I/O after an attempt; [`hold`]: which writes must wait
+//! * [`dispose_leg`]: the same where there is another copy of the data
 //! * [`identity`]: whether two paths show one namespace
 //! * [`IoLimits`]: what a device over several paths can promise
 //! * [`Outcome`]: what became of an I/O, free of any protocol's codes
@@ -15,12 +16,14 @@ mod disposition;
 mod head;
 pub mod hold;
 pub mod identity;
+mod leg;
 pub mod limits;
 mod stacking;
 
 pub use disposition::{Attempt, Disposition, dispose};
 pub use head::{AnaUse, Head, Hindrance, Shown};
 pub use identity::{Changed, Conflict, Identity, Namespace, Refused, Size};
+pub use leg::{Access, LegAttempt, LegDisposition, dispose_leg};
 pub use stacking::IoLimits;
 
 /// What became of an I/O on a path, free of NVMe codes (the engine maps them).
@@ -41,6 +44,8 @@ pub enum Outcome {
     NoSpace,
     /// Write protected.
     ReadOnly,
+    /// The host lacks the right.
+    Denied,
     /// Compare found a difference.
     Mismatch,
     /// Refused by a reservation; never fails over (T35).
@@ -78,6 +83,7 @@ impl core::fmt::Display for Outcome {
             Self::Busy { .. } => "busy",
             Self::NoSpace => "out of space",
             Self::ReadOnly => "write protected",
+            Self::Denied => "access denied",
             Self::Mismatch => "the compared data differ",
             Self::Reservation => "reserved by another host",
             Self::Unsupported => "not supported by the path",
@@ -102,6 +108,7 @@ mod tests {
             (Outcome::Busy { after_ns: 1 }, false),
             (Outcome::NoSpace, false),
             (Outcome::ReadOnly, false),
+            (Outcome::Denied, false),
             (Outcome::Mismatch, false),
             (Outcome::Reservation, false),
             (Outcome::Stopped, false),

@@ -21,6 +21,29 @@ fn refused(place: &Place, line: &str, expected: i32, parts: &[&str]) {
 }
 
 #[test]
+fn a_status_that_is_none_or_several() {
+    let place = Place::new();
+    for (line, parts) in [
+        (
+            "status 281",
+            &["0x281", "unrecovered read error", "0x119"][..],
+        ),
+        ("status 0x12345", &["0x12345", "15 bits"]),
+        ("status 9/81", &["a type is 0 to 7"]),
+        (
+            "status no-such-thing",
+            &["no-such-thing", "all are listed by braid status"],
+        ),
+        ("status 0x281 and 0x282", &["neither one code"]),
+    ] {
+        refused(&place, line, USAGE, parts);
+    }
+    let output = place.braid(&["status", "sct", "0x2", "/", "sc", "0x81"]);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    assert!(stdout(&output).starts_with("unrecovered read error (2h/81h = 0x281)\n"));
+}
+
+#[test]
 fn words_that_mean_nothing() {
     let place = Place::new();
     for (line, parts) in [

@@ -324,15 +324,15 @@ fn next_io(work: &Work, source: u64, ticket: u32) -> Option<Io> {
     }
 }
 
-/// What the client is told of the end of an I/O for such a request.
-fn errno(outcome: Outcome, kind: Kind) -> Option<Errno> {
+/// What the client is told of the end of an I/O for such a request; `None`: it was done.
+pub fn errno(outcome: Outcome, kind: Kind) -> Option<Errno> {
     Some(match outcome {
         Outcome::Done => return None,
         Outcome::NoSpace => Errno::NoSpc,
         // NBD protocol, "Error values": no space behind the end, and nothing to read.
         Outcome::PastEnd if kind.is_change() => Errno::NoSpc,
         Outcome::PastEnd => Errno::Inval,
-        Outcome::ReadOnly | Outcome::Reservation => Errno::Perm,
+        Outcome::ReadOnly | Outcome::Denied | Outcome::Reservation => Errno::Perm,
         Outcome::Unsupported => Errno::NotSup,
         Outcome::Invalid => Errno::Inval,
         Outcome::Stopped => Errno::Shutdown,
@@ -353,6 +353,7 @@ mod tests {
             (Outcome::Busy { after_ns: 1 }, Some(Errno::Io)),
             (Outcome::NoSpace, Some(Errno::NoSpc)),
             (Outcome::ReadOnly, Some(Errno::Perm)),
+            (Outcome::Denied, Some(Errno::Perm)),
             (Outcome::Mismatch, Some(Errno::Io)),
             (Outcome::Reservation, Some(Errno::Perm)),
             (Outcome::Unsupported, Some(Errno::NotSup)),

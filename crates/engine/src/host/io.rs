@@ -6,7 +6,7 @@
 use super::counters::group;
 use super::path::{Path, Phase, Role, Target};
 use super::split::cut;
-use super::types::{HostEvent, Io, IoOp, NO_PATH, PathKind, SubmitError, VolumeInfo};
+use super::types::{Doubt, HostEvent, Io, IoOp, NO_PATH, PathKind, SubmitError, VolumeInfo};
 use super::{HostEngine, Ready, device, report, status};
 use crate::machine::{DeviceError, Output, Span};
 use nvme::host::{Command, Completed, SubmitError as QueueFull};
@@ -194,8 +194,10 @@ impl HostEngine {
         let over = queue.is_none_or(|queue| queue.has_failed());
         self.slots.get_mut(index).course.unanswered = over && status.is(Status::HOST_PATH);
         let outcome = status::outcome(status, &path.target.crdt);
-        if status.class() == Class::Ana {
-            self.doubt(number, now_ns);
+        match status.class() {
+            Class::Ana => self.doubt(number, Doubt::Ana, now_ns),
+            Class::Namespace => self.doubt(number, Doubt::Namespace, now_ns),
+            _ => {}
         }
         if outcome == Outcome::PastEnd {
             self.warn_of_end(number, index);

@@ -9,7 +9,7 @@
 //! One that dies again before it has lived as long as the longest wait goes on with the wait it
 //! had: a path that comes and goes costs its volume no more than one that is dead.
 use super::path::{Comeback, Phase};
-use super::types::{HostEvent, PathNews};
+use super::types::{Doubt, HostEvent, PathNews};
 use super::{HostEngine, report};
 use policy::PathIndex;
 
@@ -40,7 +40,7 @@ impl HostEngine {
             PathNews::Found(facts) => (facts.volume, facts.path),
             PathNews::Lost { volume, path }
             | PathNews::Broken { volume, path }
-            | PathNews::Doubt { volume, path }
+            | PathNews::Doubt { volume, path, .. }
             | PathNews::Reset { volume, path }
             | PathNews::GivenUp { volume, path }
             | PathNews::Resetting { volume, path, .. }
@@ -60,7 +60,7 @@ impl HostEngine {
                 self.gone(number, now_ns);
             }
             PathNews::Broken { .. } => self.lose(number, None, now_ns),
-            PathNews::Doubt { .. } => self.doubt(number, now_ns),
+            PathNews::Doubt { what, .. } => self.doubt(number, what, now_ns),
             PathNews::Reset { .. } => self.proved(number, now_ns),
             PathNews::GivenUp { .. } => self.given_up(number, now_ns),
             PathNews::Resetting { until_ns, .. } => self.paths[number].resetting = until_ns,
@@ -169,12 +169,13 @@ impl HostEngine {
         }
     }
 
-    /// An answer says that the ANA state of a path is not what we know: the path is not used until
-    /// the log was read again (T26).
-    pub(super) fn doubt(&mut self, number: usize, now_ns: u64) {
+    /// An answer says that the ANA state of a path, or its namespace, is not what we know: the path
+    /// is not used until that was read again (T26).
+    pub(super) fn doubt(&mut self, number: usize, what: Doubt, now_ns: u64) {
         let path = &mut self.paths[number];
         let (volume, index) = (path.volume, path.index);
-        let known = path.facts.as_ref().is_some_and(|it| it.controller.ana);
+        let facts = path.facts.as_ref();
+        let known = facts.is_some_and(|it| it.controller.ana || what == Doubt::Namespace);
         if path.phase != Phase::Live || !known || !self.recovers(number) {
             return;
         }
@@ -185,12 +186,15 @@ impl HostEngine {
         }
         if self.settings.core == 0 {
             if let Some(admin) = &mut path.admin {
-                admin.request_ana(now_ns);
+                match what {
+                    Doubt::Ana => admin.request_ana(now_ns),
+                    Doubt::Namespace => admin.request_namespaces(now_ns),
+                }
             }
             self.touch(number, super::path::Role::Admin);
         } else {
             let path = index;
-            let news = PathNews::Doubt { volume, path };
+            let news = PathNews::Doubt { volume, path, what };
             self.events.push_back(HostEvent::Report(news));
         }
     }

@@ -73,7 +73,10 @@ impl HostEngine {
     pub(super) fn learn(&mut self, number: usize, now_ns: u64) {
         let settings = &self.settings;
         let path = &mut self.paths[number];
-        let PathKind::NvmeTcp { subsystem, .. } = &path.kind else {
+        let PathKind::NvmeTcp {
+            subsystem, nsid, ..
+        } = &path.kind
+        else {
             return;
         };
         path.admin = Some(Box::new(Admin::new(AdminConfig {
@@ -83,6 +86,7 @@ impl HostEngine {
             kato_ms: settings.kato_ms,
             io_queues: settings.cores,
             timeout_ns: settings.connect_timeout_ns,
+            nsid: *nsid,
         })));
         path.phase = Phase::Learning;
         path.shutting_down = false;

@@ -1,9 +1,10 @@
 //! What an answer means for the volume: the one table from status codes to [`Outcome`].
 //!
-//! A route that failed is a path error whatever its Do Not Retry bit says: that bit speaks of this
-//! path only (T3), and another one may do it (T2). What may pass by itself is [`Outcome::Busy`]
-//! unless the controller forbids to try again; the wait it asks for is looked up in its own table
-//! (T1).
+//! A route that failed is a path error whatever its Do Not Retry bit says: that bit ends what is
+//! tried on this path (T3), and another one may do it (T2). What may pass by itself is
+//! [`Outcome::Busy`] unless the controller forbids to try again; the wait it asks for is looked up
+//! in its own table (T1). Where it forbids that, a transfer that failed is a matter of this route,
+//! and all else an error: another path leads to the same controller's data.
 use nvme::wire::Status;
 use nvme::wire::status::Class;
 use volume::Outcome;
@@ -11,7 +12,7 @@ use volume::Outcome;
 /// The outcome of a command that ended with `status`; `crdt` as the controller reports it (units of
 /// 100 ms).
 #[inline]
-pub(super) fn outcome(status: Status, crdt: &[u16; 3]) -> Outcome {
+pub fn outcome(status: Status, crdt: &[u16; 3]) -> Outcome {
     if status.is_success() {
         Outcome::Done
     } else {
@@ -26,16 +27,19 @@ fn failure(status: Status, crdt: &[u16; 3]) -> Outcome {
     };
     match status.class() {
         Class::Success => Outcome::Done,
-        Class::Path | Class::Ana => Outcome::PathError,
+        Class::Path | Class::Ana | Class::Namespace => Outcome::PathError,
+        Class::Transport if status.dnr() => Outcome::PathError,
+        Class::Transport => busy,
         Class::Retry | Class::Internal if !status.dnr() => busy,
         // Another copy may have what this controller can't give.
-        Class::Retry | Class::Internal | Class::Media => Outcome::MediaError,
+        Class::Retry | Class::Internal | Class::Media | Class::Erased => Outcome::MediaError,
         Class::Compare => Outcome::Mismatch,
         Class::Capacity => Outcome::NoSpace,
         Class::ReadOnly => Outcome::ReadOnly,
+        Class::Denied => Outcome::Denied,
         Class::Reservation => Outcome::Reservation,
         Class::Unsupported => Outcome::Unsupported,
-        Class::Invalid if status.is(Status::LBA_RANGE) => Outcome::PastEnd,
+        Class::Range => Outcome::PastEnd,
         Class::Invalid => Outcome::Invalid,
     }
 }
@@ -77,6 +81,12 @@ mod tests {
             (Status::HOST_PATH, Outcome::PathError),
             (Status::HOST_ABORTED, Outcome::PathError),
             (Status::SQ_DELETION, Outcome::PathError),
+            (Status::KEEP_ALIVE_EXPIRED, Outcome::PathError),
+            (Status::INVALID_NAMESPACE.with_dnr(), Outcome::PathError),
+            (Status::SANITIZE_IN_PROGRESS, Outcome::MediaError),
+            (Status::SANITIZE_FAILED, Outcome::MediaError),
+            (Status::ACCESS_DENIED, Outcome::Denied),
+            (Status::PREEMPT_ABORT, Outcome::Reservation),
             (Status::UNRECOVERED_READ, Outcome::MediaError),
             (Status::WRITE_FAULT, Outcome::MediaError),
             (Status::GUARD_CHECK, Outcome::MediaError),
@@ -110,17 +120,31 @@ mod tests {
             outcome(Status::INTERNAL_ERROR.with_dnr(), &CRDT),
             Outcome::MediaError
         );
+        // The transfer is the route's: another one may have no such trouble.
+        assert_eq!(
+            outcome(Status::TRANSIENT_TRANSPORT.with_dnr(), &CRDT),
+            Outcome::PathError
+        );
     }
 
-    /// All 2^15 values: success is done whatever its retry bits, type 3h always a path error,
-    /// nothing that forbids a retry is busy, and no failure is done.
+    /// All 2^15 values: success is done whatever its retry bits, type 3h always a path error and
+    /// beside it what is of one route alone, nothing that forbids a retry is busy, and no failure
+    /// is done.
     #[test]
     fn every_status_has_a_meaning() {
         for value in 0..1 << 15 {
             let status = Status(value);
             let outcome = outcome(status, &CRDT);
             assert_eq!(outcome.is_done(), status.is_success(), "{status}");
-            let path = status.sct() == 3 || status.is(Status::SQ_DELETION);
+            let route = [
+                Status::SQ_DELETION,
+                Status::KEEP_ALIVE_EXPIRED,
+                Status::INVALID_NAMESPACE,
+            ];
+            let transfer = [Status::DATA_TRANSFER_ERROR, Status::TRANSIENT_TRANSPORT];
+            let path = status.sct() == 3
+                || route.contains(&status.code())
+                || status.dnr() && transfer.contains(&status.code());
             assert_eq!(outcome == Outcome::PathError, path, "{status}");
             assert!(
                 !(status.dnr() && matches!(outcome, Outcome::Busy { .. })),

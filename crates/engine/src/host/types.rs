@@ -371,6 +371,15 @@ pub struct PathFacts {
     pub namespace: nvme::host::NamespaceInfo,
 }
 
+/// What of a path is in doubt, and must be read again before it is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Doubt {
+    /// The state of its ANA group.
+    Ana,
+    /// Its namespace: its controller said that it has none.
+    Namespace,
+}
+
 /// What cores tell each other of a path.
 #[derive(Clone, Debug)]
 pub enum PathNews {
@@ -390,12 +399,14 @@ pub enum PathNews {
         /// Path.
         path: PathIndex,
     },
-    /// To core 0: the ANA state is in doubt (T26).
+    /// To core 0: what is known of the path is in doubt (T26).
     Doubt {
         /// Volume index.
         volume: u16,
         /// Path.
         path: PathIndex,
+        /// What of it.
+        what: Doubt,
     },
     /// From core 0, after `Lost`: its controller was reset, and executes nothing of what it had. So
     /// what is held because of it is released at once (T9).

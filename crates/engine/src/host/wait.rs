@@ -71,6 +71,7 @@ impl HostEngine {
             uncertain: slot.course.unanswered && range(&slot.io).is_some() && fenced && !proved,
             hops: slot.course.hops,
             hops_max: (paths * 2).max(HOPS_MIN),
+            paths,
             retries: slot.course.retries,
             retries_max: recovery.retries_max,
             left_ns: recovery.attempts_ns.saturating_sub(spent_ns),

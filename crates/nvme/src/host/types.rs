@@ -37,6 +37,15 @@ pub struct AdminConfig {
     pub io_queues: u16,
     /// Longest wait for any one answer while connecting and for any admin command, ns.
     pub timeout_ns: u64,
+    /// The namespace that is wanted; `None`: any. All are told, but no other one's transition ends
+    /// the association.
+    pub nsid: Option<u32>,
+}
+
+impl AdminConfig {
+    pub(super) fn wants(&self, nsid: u32) -> bool {
+        self.nsid.is_none_or(|wanted| wanted == nsid)
+    }
 }
 
 /// How to open one I/O queue of a controller that is ready.

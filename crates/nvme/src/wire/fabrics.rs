@@ -28,6 +28,18 @@ pub mod connect_status {
     pub const DISCOVER_RESTART: Status = Status::new(1, 0x90);
     /// Authentication is required.
     pub const AUTHENTICATION_REQUIRED: Status = Status::new(1, 0x91);
+
+    /// All of them, in order, with what the specification calls them.
+    pub const ALL: [(Status, &str); 8] = [
+        (INCOMPATIBLE_FORMAT, "incompatible format"),
+        (CONTROLLER_BUSY, "controller busy"),
+        (INVALID_PARAMETERS, "connect invalid parameters"),
+        (RESTART_DISCOVERY, "connect restart discovery"),
+        (INVALID_HOST, "connect invalid host"),
+        (INVALID_QUEUE_TYPE, "invalid queue type"),
+        (DISCOVER_RESTART, "discover restart"),
+        (AUTHENTICATION_REQUIRED, "authentication required"),
+    ];
 }
 
 /// CATTR bit: SQ flow control off.

@@ -290,6 +290,7 @@ pub fn admin_config() -> AdminConfig {
         kato_ms: 20_000,
         io_queues: 2,
         timeout_ns: 5 * SECOND,
+        nsid: None,
     }
 }
 

@@ -187,6 +187,7 @@ impl World {
             kato_ms,
             io_queues: 2,
             timeout_ns: 5_000 * MS,
+            nsid: None,
         };
         self.open(conn, port, End::Admin(Box::new(Admin::new(config))));
         self.run_until("the association is up", |world| world.info.is_some());

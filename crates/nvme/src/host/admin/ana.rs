@@ -1,8 +1,9 @@
 //! ANA states (Base 2.0, 8.1 and 5.16.1.13): the log, read in pieces, and what is still pending.
 //!
 //! A namespace whose group isn't in the log is shown in "change", not to be used, and the log is
-//! read again (T27). A group in "change" is waited for, at most ANATT, then the association fails
-//! (T26).
+//! read again (T27); after ANATT it is shown inaccessible, and the log is read less often. A group
+//! in "change" is waited for, at most ANATT, then the association fails (T26). Each group has its
+//! own time, and only namespaces that somebody asked for count.
 use alloc::vec::Vec;
 
 use super::{Admin, Next};
@@ -22,8 +23,8 @@ pub struct Ana {
     restarts: u8,
     /// Group and state, ascending.
     groups: Vec<(u32, AnaState)>,
-    /// Since when a group has been missing or in "change", ns.
-    pending_since: Option<u64>,
+    /// Groups that are missing or in "change", ascending, and since when, ns.
+    pending: Vec<(u32, u64)>,
     /// When to read the log again because of that.
     pub reread_at: Option<u64>,
 }
@@ -122,35 +123,54 @@ impl Admin {
     /// The log is whole.
     fn evaluate_ana(&mut self, now_ns: u64) -> Result<Next, HostError> {
         self.ana.restarts = 0;
+        if core::mem::take(&mut self.work.ana) {
+            // Whoever asked meanwhile knows something newer than the beginning of this log.
+            return Ok(Next::Begin(self.restart_ana()));
+        }
         let patience_ns = u64::from(self.facts.anatt_s).max(1) * 1_000_000_000;
-        let since_ns = self.ana.pending_since.unwrap_or(now_ns);
-        let expired = now_ns.saturating_sub(since_ns) >= patience_ns;
-        let mut pending = false;
+        let mut pending = Vec::new();
+        let mut again_ns = None;
         for namespace in &mut self.scan.found {
-            if namespace.ana_group == 0 {
+            let group = namespace.ana_group;
+            if group == 0 {
                 continue; // in no group: not subject to ANA
             }
-            let at = self
-                .ana
-                .groups
-                .binary_search_by_key(&namespace.ana_group, |group| group.0);
-            namespace.ana_state = match at.map(|at| self.ana.groups[at].1) {
-                Ok(AnaState::Change) if expired => {
-                    return Err(HostError::AnaTransition {
-                        group: namespace.ana_group,
-                    });
+            let since_ns = self.ana.pending_since(group).unwrap_or(now_ns);
+            let expired = now_ns.saturating_sub(since_ns) >= patience_ns;
+            let (state, wait_ns) = match self.ana.state(group) {
+                Some(AnaState::Change) if expired && self.config.wants(namespace.nsid) => {
+                    return Err(HostError::AnaTransition { group });
                 }
-                Err(_) if expired => AnaState::Inaccessible,
-                Ok(AnaState::Change) | Err(_) => {
-                    pending = true;
-                    AnaState::Change
-                }
-                Ok(state) => state,
+                // It may still come, and no event has to say so.
+                None if expired => (AnaState::Inaccessible, patience_ns),
+                Some(AnaState::Change) | None => (AnaState::Change, ANA_REREAD_NS),
+                Some(state) => (state, u64::MAX),
             };
+            namespace.ana_state = state;
+            if wait_ns < u64::MAX {
+                pending.push((group, since_ns));
+                again_ns = Some(again_ns.map_or(wait_ns, |ns: u64| ns.min(wait_ns)));
+            }
         }
-        self.ana.pending_since = pending.then_some(since_ns);
-        self.ana.reread_at = pending.then_some(now_ns.saturating_add(ANA_REREAD_NS));
+        pending.sort_unstable();
+        pending.dedup();
+        self.ana.pending = pending;
+        self.ana.reread_at = again_ns.map(|wait_ns| now_ns.saturating_add(wait_ns));
         self.tell(self.scan.found.clone(), None);
         Ok(Next::Work)
+    }
+}
+
+impl Ana {
+    /// The state of a group, as the log has it.
+    fn state(&self, group: u32) -> Option<AnaState> {
+        let at = self.groups.binary_search_by_key(&group, |it| it.0).ok()?;
+        Some(self.groups[at].1)
+    }
+
+    /// Since when a group has been missing or in "change", ns.
+    fn pending_since(&self, group: u32) -> Option<u64> {
+        let at = self.pending.binary_search_by_key(&group, |it| it.0).ok()?;
+        Some(self.pending[at].1)
     }
 }

@@ -326,7 +326,8 @@ impl Admin {
 
     /// When to repeat a command, if the controller says that this may help (T1, T3).
     fn retry_at(&mut self, end: &Completed, now_ns: u64) -> Option<u64> {
-        let again = end.status.class() == Class::Retry && !end.status.dnr();
+        let passing = matches!(end.status.class(), Class::Retry | Class::Transport);
+        let again = passing && !end.status.dnr();
         if !again || self.step == Step::Connect || self.attempts == ADMIN_RETRIES_MAX {
             return None;
         }
