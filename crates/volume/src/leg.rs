@@ -1,20 +1,20 @@
 //! What a mirror does when a leg has ended its part of an I/O: decided from the outcome, from what
 //! was asked of the leg, and from whether another leg has the data.
 //!
-//! A leg is a copy, not a route: what it can't give, another copy may have (T2), whatever it said of
-//! trying again (T3). The paths of one leg are its own head's matter ([`dispose`](crate::dispose));
-//! its outcome comes here when that has ended.
+//! A leg is a copy, not a route: what it can't give, another copy may have (T2), whatever it said
+//! of trying again (T3). The paths of one leg are its own head's matter
+//! ([`dispose`](crate::dispose)); its outcome comes here when that has ended.
 //!
 //! # Contract
 //! Pure. A read goes to another copy for every failure that is the leg's and not the request's; it
-//! is repaired only where the leg says that its copy is bad. A leg that missed a change or can't say
-//! that it kept one is out of step, so it leaves, and the change is acknowledged when that is
-//! durable (T14); the last copy never leaves (T45). A reservation is another host's word to stop: no
-//! copy is read past it (T35), and no leg pays for it.
+//! is repaired only where the leg says that its copy is bad. A leg that missed a change or can't
+//! say that it kept one is out of step, so it leaves, and the change is acknowledged when that is
+//! durable (T14); the last copy never leaves (T45). A reservation is another host's word to stop:
+//! no copy is read past it (T35), and no leg pays for it.
 //!
 //! # Limits
-//! Every answer but [`LegDisposition::Complete`] takes a leg out of the choice for this I/O, so there
-//! are at most as many as legs (T4).
+//! Every answer but [`LegDisposition::Complete`] takes a leg out of the choice for this I/O, so
+//! there are at most as many as legs (T4).
 use crate::Outcome;
 
 /// What was asked of a leg.

@@ -1,8 +1,8 @@
 //! What a status means: asked of the code that acts by it, put into words.
 //!
 //! # Contract
-//! Nothing is decided here. The class is `nvme`'s, the outcome and the client's error are `engine`'s,
-//! what a head and a mirror do is `volume`'s; an engine with default knobs does just that.
+//! Nothing is decided here. The class is `nvme`'s, the outcome and the client's error `engine`'s,
+//! what a head and a mirror do `volume`'s; an engine with default knobs does just that.
 use engine::export::errno;
 use engine::host::{Recovery, outcome};
 use nbd::{Errno, Kind};

@@ -1,5 +1,5 @@
-//! Every status by name: constant, type, code, class, and the words of the specifications (Base 2.2,
-//! 4.2.3; sanitizing of one namespace from 2.3).
+//! Every status by name: constant, type, code, class, and the words of the specifications (Base
+//! 2.2, 4.2.3; sanitizing of one namespace from 2.3).
 //!
 //! A class was chosen for what another path, another try or another copy could change, not for the
 //! word: a namespace that one controller lost may be behind another one, an association whose
