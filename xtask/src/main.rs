@@ -3,6 +3,7 @@
 
 mod bench;
 mod ci;
+mod faults;
 mod fuzz;
 mod process;
 mod tidy;
@@ -32,6 +33,8 @@ enum Task {
     /// Measures: what a policy, a wire I/O and an idle host cost.
     #[command(subcommand)]
     Bench(bench::Task),
+    /// Breaks paths of a real installation under load: what clients see, as tables.
+    Faults(faults::Args),
     /// A stock Debian kernel in a guest, with our programs inside.
     #[command(subcommand)]
     Vm(vm::Task),
@@ -53,6 +56,7 @@ fn run(args: Args) -> Result<ExitCode> {
         Task::Tidy => tidy::run(&root()),
         Task::Fuzz(args) => fuzz::run(&root(), &args),
         Task::Bench(task) => bench::run(&root(), &task),
+        Task::Faults(args) => faults::run(&root(), &args),
         Task::Vm(task) => vm::run(&root(), &task),
     }
 }

@@ -1,0 +1,173 @@
+//! Faults in a real installation: targets that die, networks that are cut, under load.
+//!
+//! # Contract
+//! The programs are the release ones. The seed is printed first; a failure ends with the command
+//! that repeats it. What is made (processes, namespaces, mounts, loop devices, files) is undone at
+//! the end, also after a failure or Ctrl-C.
+//!
+//! # Limits
+//! Pauses depend on the machine: nothing is judged by them. Without root, networks can't be cut,
+//! and nothing can be mounted; what is left out is said.
+mod act;
+mod down;
+mod engine;
+mod late;
+mod loads;
+mod mounted;
+mod nbd;
+mod net;
+mod plan;
+mod probe;
+mod random;
+mod stage;
+mod stop;
+mod table;
+mod target;
+mod watch;
+
+use crate::bench;
+use anyhow::Result;
+use serde_json::{Value, json};
+use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use table::Table;
+
+/// What to run, and how.
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    part: Part,
+    /// What is random follows from it [default: from the time].
+    #[arg(long, global = true)]
+    seed: Option<u64>,
+    /// Loopback in place of namespaces, as without root.
+    #[arg(long, global = true)]
+    loopback: bool,
+    /// Where this can't run whole, print `SKIP faults-PART: reason` and be well.
+    #[arg(long, global = true)]
+    may_skip: bool,
+    /// Output format.
+    #[arg(short, long, value_enum, default_value = "text", global = true)]
+    output: bench::Format,
+}
+
+/// Parts.
+#[derive(clap::Subcommand, Clone)]
+enum Part {
+    /// Random faults under load: no error while a path lives, nothing lost; pauses and causes.
+    Random(random::Args),
+    /// All paths down: I/O waits and goes on, or fails at the stated time; SIGTERM ends it.
+    Down(down::Args),
+    /// A write that is executed late, after several kinds of failure.
+    Late(late::Args),
+}
+
+/// What every part needs.
+pub struct Common {
+    /// `braid`.
+    pub program: PathBuf,
+    /// See [`Args`].
+    pub seed: u64,
+    loopback: bool,
+    output: bench::Format,
+}
+
+impl Common {
+    /// Whether there are to be namespaces; says so if not.
+    pub fn namespaces(&self) -> bool {
+        if self.loopback {
+            return false;
+        }
+        let hindrance = net::Net::hindrance();
+        if let Some(reason) = hindrance {
+            self.leave_out("cut and narrow networks, resets by the kernel", reason);
+        }
+        hindrance.is_none()
+    }
+
+    /// Says what can't be had.
+    pub fn leave_out(&self, what: &str, reason: &str) {
+        eprintln!("left out: {what}: {reason}");
+    }
+
+    /// What is being done, on a terminal only.
+    pub fn progress(&self, what: &str) {
+        let mut stderr = std::io::stderr();
+        if stderr.is_terminal() {
+            let _ = write!(stderr, "\r\x1b[K{what}");
+        }
+    }
+
+    /// A part's results.
+    pub fn show(&self, part: &str, head: &str, table: &Table, more: Value) {
+        match self.output {
+            bench::Format::Text => {
+                println!("{head}\n{}", table.text());
+                println!("{}", words(&more));
+            }
+            bench::Format::Json => {
+                let value = json!({"part": part, "seed": self.seed, "head": head,
+                                   "rows": table.json(), "more": more});
+                println!("{value}");
+            }
+        }
+    }
+}
+
+/// Facts in a few lines.
+fn words(value: &Value) -> String {
+    match value {
+        Value::Object(object) => {
+            let pair = |(key, value): (&String, &Value)| match value {
+                Value::Array(_) => words(value),
+                _ => format!("{}: {}", key.replace('_', " "), words(value)),
+            };
+            object.iter().map(pair).collect::<Vec<_>>().join(", ")
+        }
+        Value::Array(list) => list.iter().map(|it| words(it) + "\n").collect(),
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+/// Runs a part.
+///
+/// # Errors
+/// What was wrong; the command that repeats it is printed last.
+pub fn run(root: &Path, args: &Args) -> Result<ExitCode> {
+    let seed = args.seed.unwrap_or_else(|| {
+        let time = std::time::UNIX_EPOCH.elapsed();
+        time.map_or(1, |it| it.as_millis() as u64 % 1_000_000)
+    });
+    let (name, words, hindrance) = match &args.part {
+        Part::Random(args) => ("random", args.words(), random::hindrance()),
+        Part::Down(args) => ("down", args.words(), net::Net::hindrance()),
+        Part::Late(_) => ("late", "late".to_owned(), net::Net::hindrance()),
+    };
+    if let (Some(reason), true) = (hindrance, args.may_skip) {
+        println!("SKIP faults-{name}: {reason}");
+        return Ok(ExitCode::SUCCESS);
+    }
+    eprintln!("seed {seed}");
+    stop::watch()?;
+    let common = Common {
+        program: bench::build(root, &["-p", "braid", "--bin", "braid"])?,
+        seed,
+        loopback: args.loopback,
+        output: args.output,
+    };
+    let done = match &args.part {
+        Part::Random(args) => random::run(&common, args),
+        Part::Down(args) => down::run(&common, args),
+        Part::Late(_) => late::run(&common),
+    };
+    let Err(error) = done else {
+        return Ok(ExitCode::SUCCESS);
+    };
+    common.progress("");
+    let loopback = if args.loopback { " --loopback" } else { "" };
+    eprintln!("FAILED: {error:#}");
+    eprintln!("again: cargo xtask faults {words} --seed {seed}{loopback}");
+    Ok(ExitCode::FAILURE)
+}

@@ -1,0 +1,225 @@
+//! The ways between engine and targets: network namespaces with a veth pair each, or loopback.
+//!
+//! # Contract
+//! Every interface lies inside namespaces made here; those of the machine are never touched. All of
+//! it goes when this is dropped; what a run that was killed has left goes when the next one begins.
+//!
+//! # Limits
+//! Namespaces need root and iproute2. On loopback a network can't be cut or narrowed, and a
+//! connection can be reset by the target only.
+use crate::process::is_installed;
+use anyhow::{Context, Result, bail, ensure};
+use std::ffi::OsStr;
+use std::net::TcpListener;
+use std::process::{Command, Stdio};
+
+const PREFIX: &str = "braid-f";
+const PORT: u16 = 4420;
+
+/// So many ways.
+pub struct Net {
+    /// Empty: loopback.
+    namespaces: Vec<String>,
+    ports: Vec<u16>,
+}
+
+impl Net {
+    /// Why namespaces can't be had here; `None`: they can.
+    pub fn hindrance() -> Option<&'static str> {
+        if !rustix::process::geteuid().is_root() {
+            return Some("network namespaces need root");
+        }
+        let missing = ["ip", "tc", "ss"].into_iter().find(|it| !is_installed(it));
+        if missing.is_some() {
+            return Some("network namespaces need ip, tc and ss (iproute2)");
+        }
+        let name = format!("{PREFIX}{}-try", std::process::id());
+        if run("ip", &["netns", "add", &name]).is_err() {
+            return Some("this machine makes no network namespaces");
+        }
+        let _ = run("ip", &["netns", "del", &name]);
+        None
+    }
+
+    /// Namespaces, or loopback.
+    ///
+    /// # Errors
+    /// A command failed.
+    pub fn make(ways: usize, namespaces: bool) -> Result<Self> {
+        let mut net = Self {
+            namespaces: Vec::new(),
+            ports: Vec::new(),
+        };
+        if !namespaces {
+            let free = (0..ways).map(|_| TcpListener::bind("127.0.0.1:0"));
+            let free = free.collect::<Result<Vec<_>, _>>()?;
+            let ports = free.iter().map(|it| Ok(it.local_addr()?.port()));
+            net.ports = ports.collect::<Result<_>>()?;
+            return Ok(net);
+        }
+        sweep();
+        for end in 0..=ways {
+            let name = format!("{PREFIX}{}-{end}", std::process::id());
+            run("ip", &["netns", "add", &name])?;
+            net.namespaces.push(name);
+            net.ip(end, &["link", "set", "lo", "up"])?;
+        }
+        for way in 0..ways {
+            net.lay(way)?;
+        }
+        Ok(net)
+    }
+
+    /// A pair between the engine's namespace and a target's.
+    fn lay(&self, way: usize) -> Result<()> {
+        let (ours, theirs) = (format!("way{way}"), &self.namespaces[way + 1]);
+        let words = ["link", "add", &ours, "type", "veth"];
+        let peer = ["peer", "name", "way", "netns", theirs];
+        self.ip(0, &[&words[..], &peer].concat())?;
+        let address = |end: u8| format!("10.231.{way}.{end}/24");
+        self.ip(0, &["addr", "add", &address(1), "dev", &ours])?;
+        self.ip(way + 1, &["addr", "add", &address(2), "dev", "way"])?;
+        self.ip(0, &["link", "set", &ours, "up"])?;
+        self.ip(way + 1, &["link", "set", "way", "up"])
+    }
+
+    /// Whether a network can be cut and narrowed.
+    pub fn is_real(&self) -> bool {
+        !self.namespaces.is_empty()
+    }
+
+    /// Where the target of a way listens.
+    pub fn address(&self, way: usize) -> String {
+        match self.ports.get(way) {
+            Some(port) => format!("127.0.0.1:{port}"),
+            None => format!("10.231.{way}.2:{PORT}"),
+        }
+    }
+
+    /// `program` as one of the engine's end (0), or of the target of way `end` − 1.
+    pub fn command(&self, end: usize, program: impl AsRef<OsStr>) -> Command {
+        let Some(namespace) = self.namespaces.get(end) else {
+            return Command::new(program);
+        };
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", namespace]).arg(program);
+        command
+    }
+
+    /// Pulls the cable of a way.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn cut(&self, way: usize) -> Result<()> {
+        self.ip(way + 1, &["link", "set", "way", "down"])
+    }
+
+    /// Puts it back.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn join(&self, way: usize) -> Result<()> {
+        self.ip(way + 1, &["link", "set", "way", "up"])
+    }
+
+    /// Gives a way a bandwidth, both directions each (as `tc` writes it).
+    ///
+    /// # Errors
+    /// `tc` says why.
+    pub fn narrow(&self, way: usize, rate: &str) -> Result<()> {
+        for (end, device) in self.ends(way) {
+            let words = ["-n", end, "qdisc", "replace", "dev", &device, "root"];
+            let shape = ["tbf", "rate", rate, "burst", "32k", "latency", "400ms"];
+            run("tc", &[&words[..], &shape].concat())?;
+        }
+        Ok(())
+    }
+
+    /// Takes it away again.
+    ///
+    /// # Errors
+    /// `tc` says why.
+    pub fn widen(&self, way: usize) -> Result<()> {
+        for (end, device) in self.ends(way) {
+            run("tc", &["-n", end, "qdisc", "del", "dev", &device, "root"])?;
+        }
+        Ok(())
+    }
+
+    fn ends(&self, way: usize) -> [(&str, String); 2] {
+        let end = |end: usize| self.namespaces[end].as_str();
+        [(end(0), format!("way{way}")), (end(way + 1), "way".into())]
+    }
+
+    /// The kernel resets all of the engine's connections of a way, at both ends.
+    ///
+    /// # Errors
+    /// `ss` says why.
+    pub fn reset(&self, way: usize) -> Result<()> {
+        ensure!(self.is_real(), "there is no network to reset in");
+        let host = format!("10.231.{way}.2");
+        let words = ["netns", "exec", &self.namespaces[0], "ss", "-K", "dst"];
+        run("ip", &[&words[..], &[host.as_str()]].concat())
+    }
+
+    fn ip(&self, end: usize, words: &[&str]) -> Result<()> {
+        let Some(namespace) = self.namespaces.get(end) else {
+            bail!("loopback is no network that can be changed");
+        };
+        run("ip", &[&["-n", namespace.as_str()], words].concat())
+    }
+}
+
+impl Drop for Net {
+    fn drop(&mut self) {
+        // With a namespace go its interfaces, and with them their peers.
+        for name in &self.namespaces {
+            let _ = run("ip", &["netns", "del", name]);
+        }
+    }
+}
+
+/// Takes away what runs have left whose process is gone.
+fn sweep() {
+    let Ok(names) = std::fs::read_dir("/run/netns") else {
+        return;
+    };
+    for name in names.flatten() {
+        let name = name.file_name().to_string_lossy().into_owned();
+        let Some((pid, _)) = name.strip_prefix(PREFIX).and_then(|it| it.split_once('-')) else {
+            continue;
+        };
+        if !std::path::Path::new("/proc").join(pid).exists() {
+            let _ = run("ip", &["netns", "del", &name]);
+        }
+    }
+}
+
+/// Runs a program to its end.
+///
+/// # Errors
+/// It isn't there, or failed: with what it said.
+pub fn run(program: &str, words: &[&str]) -> Result<()> {
+    output(program, words).map(|_| ())
+}
+
+/// The same, and what it printed.
+///
+/// # Errors
+/// It isn't there, or failed: with what it said.
+pub fn output(program: &str, words: &[&str]) -> Result<String> {
+    let mut command = Command::new(program);
+    let command = command.args(words).stdin(Stdio::null());
+    let output = command
+        .output()
+        .with_context(|| format!("start {program}"))?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    let status = output.status;
+    ensure!(
+        status.success(),
+        "{program} {}: {status}: {}",
+        words.join(" "),
+        said.trim()
+    );
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
