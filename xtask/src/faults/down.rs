@@ -21,8 +21,8 @@ const BYTES: u64 = 16 << 20;
 const DRAIN: Duration = Duration::from_secs(5);
 /// Of the engine's work beside any time-out, on a busy machine.
 const BUSY: Duration = Duration::from_secs(5);
-/// Key and value with which I/O fails when no path was usable for so long.
-const FAIL_FAST: (&str, Duration) = ("no_path_timeout = \"5s\"", Duration::from_secs(5));
+/// Key and value with which I/O fails when the last path was lost so long ago.
+const FAIL_FAST: (&str, Duration) = ("fast_io_fail_tmo = \"5s\"", Duration::from_secs(5));
 
 /// How long.
 #[derive(clap::Args, Clone)]
@@ -164,13 +164,19 @@ fn fails(common: &Common, namespaces: bool, kind: Kind) -> Result<Outcome> {
         well &= error != "no error" && took + BUSY / 10 >= stated && took <= stated + BUSY;
         seen.push(format!("{what}: {error} after {:.2} s", took.as_secs_f64()));
     }
+    let (later, took) = receive(&request(&stage, true)?)?;
+    well &= later.is_err() && took < BUSY;
+    seen.push(format!("the next: after {:.2} s", took.as_secs_f64()));
     all(&mut stage, |stage, way| stage.heal(way, kind))?;
     stage.engine()?.wait_whole(WHOLE)?;
     let (done, _) = receive(&request(&stage, true)?)?;
     done.context("a write after all paths came back")?;
     Ok(Outcome {
         case: format!("all paths: {}, {key}", kind.name()),
-        expected: format!("an error after {} s, then works again", stated.as_secs()),
+        expected: format!(
+            "errors {} s after the loss, then at once; works again",
+            stated.as_secs()
+        ),
         seen: seen.join(", "),
         well,
     })
@@ -299,6 +305,7 @@ fn prepare(common: &Common, stage: &mut Stage, state: State) -> Result<Pending> 
         State::Frozen => {
             all(stage, |stage, way| stage.hit(way, Kind::Freeze))?;
             let request = request(stage, true)?;
+            under_way(stage)?;
             Ok((None, Some(request)))
         }
     }

@@ -22,9 +22,10 @@ pub struct Keys<'a> {
 
 /// Where a fault is found out, and what it leads to, within seconds.
 pub const SHORT: Keys = Keys {
-    engine: "keep_alive = \"500ms\"\nio_timeout = \"2s\"\nconnect_timeout = \"1s\"\n\
+    engine: "keep_alive_tmo = \"500ms\"\nio_timeout = \"2s\"\nconnect_timeout = \"1s\"\n\
              drain_timeout = \"5s\"",
-    volume: "policy = \"round-robin\"\nquiesce_time = \"500ms\"",
+    volume: "policy = \"round-robin\"\nquiesce_time = \"500ms\"\n\
+             reconnect_delay = \"500ms\"",
 };
 
 /// As one who sets nothing has it.

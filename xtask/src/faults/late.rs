@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 const BYTES: u64 = 1 << 20;
 const TARGET: &str = "cqt = \"2s\"";
-const ENGINE: &str = "keep_alive = \"500ms\"\nio_timeout = \"20s\"\nconnect_timeout = \"1s\"";
+const ENGINE: &str = "keep_alive_tmo = \"500ms\"\nio_timeout = \"20s\"\nconnect_timeout = \"1s\"";
 /// 2 × keep-alive + CQT, and what a busy machine takes.
 const AFTER_BOUND: Duration = Duration::from_millis(3000 + 1500);
 /// Where the machine is so busy that the old copy comes first, nothing can be seen.
@@ -39,6 +39,9 @@ enum Kind {
     FrozenShort,
     /// Thawed after it.
     FrozenLong,
+    /// The network resets its connections, and it finds the old copy in its socket when it is thawed
+    /// soon after.
+    FrozenReset,
     /// Not the target: the engine.
     EngineKilled,
 }
@@ -51,13 +54,28 @@ impl Kind {
             Self::Cut => "network cut",
             Self::FrozenShort => "target frozen, thawed before the bound",
             Self::FrozenLong => "target frozen, thawed after the bound",
+            Self::FrozenReset => "target frozen, connection reset, thawed soon",
             Self::EngineKilled => "engine killed, started again",
         }
     }
 
-    /// Whether somebody is left who could execute the old copy.
-    fn may_lose(self) -> bool {
-        self != Self::Killed
+    fn freezes(self) -> bool {
+        matches!(
+            self,
+            Self::FrozenShort | Self::FrozenLong | Self::FrozenReset
+        )
+    }
+
+    /// Why the old copy can't come late, whatever the host does; `None`: it can.
+    fn harmless(self) -> Option<&'static str> {
+        match self {
+            Self::Killed => Some("kept: nobody is left who could be late"),
+            // Host and target count the same time from the same keep-alive.
+            Self::FrozenShort | Self::FrozenLong => {
+                Some("kept: thawed, the target knew that its keep-alive had passed")
+            }
+            _ => None,
+        }
     }
 }
 
@@ -84,7 +102,7 @@ pub fn run(common: &Common) -> Result<()> {
         Kind::FrozenLong,
     ];
     if namespaces {
-        kinds.push(Kind::Cut);
+        kinds.extend([Kind::Cut, Kind::FrozenReset]);
     }
     kinds.push(Kind::EngineKilled);
     let columns = [
@@ -136,7 +154,7 @@ pub fn run(common: &Common) -> Result<()> {
 fn verdict(kind: Kind, mode: &str, found: u8) -> &'static str {
     match (mode, found) {
         (_, 2) if mode == "fenced" => "kept",
-        (_, 2) if !kind.may_lose() => "kept: nobody is left who could be late",
+        (_, 2) if kind.harmless().is_some() => kind.harmless().unwrap_or_default(),
         ("immediate", 1) => "LOST, as it may be: this is what fencing is for",
         ("immediate", 2) => "WRONG: the old copy was not late, so nothing is shown",
         (_, 1) => "WRONG: an acknowledged write is lost",
@@ -175,7 +193,7 @@ fn experiment(common: &Common, namespaces: bool, kind: Kind, mode: &str) -> Resu
     };
     let distance = |way: usize| format!("?distance={}", way + 1);
     stage.run(keys, distance)?;
-    let frozen = matches!(kind, Kind::FrozenShort | Kind::FrozenLong);
+    let frozen = kind.freezes();
     if frozen {
         stage.targets[0].freeze()?;
     } else {
@@ -196,8 +214,10 @@ fn experiment(common: &Common, namespaces: bool, kind: Kind, mode: &str) -> Resu
         _ => writes,
     };
     let mut acknowledged = Duration::ZERO;
-    if kind == Kind::FrozenShort {
-        stop::pause(Duration::from_millis(2000))?;
+    if matches!(kind, Kind::FrozenShort | Kind::FrozenReset) {
+        if kind == Kind::FrozenShort {
+            stop::pause(Duration::from_millis(2000))?;
+        }
         if mode == "immediate" {
             acknowledged = done(&writes, failed)?;
         }
@@ -251,6 +271,7 @@ fn fail(
         }
         Kind::Cut => stage.net.cut(0)?,
         Kind::FrozenShort | Kind::FrozenLong => {}
+        Kind::FrozenReset => stage.net.reset(0)?,
         Kind::EngineKilled => {
             stage.engine = None;
             // The old copy is to come late, and the new write to go where it overtakes it.

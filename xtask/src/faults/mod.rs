@@ -19,6 +19,7 @@ mod net;
 mod plan;
 mod probe;
 mod random;
+mod sick;
 mod stage;
 mod stop;
 mod table;
@@ -61,6 +62,8 @@ enum Part {
     Down(down::Args),
     /// A write that is executed late, after several kinds of failure.
     Late(late::Args),
+    /// A half-sick path beside a healthy one: its share over time, by policy.
+    Sick(sick::Args),
 }
 
 /// What every part needs.
@@ -144,6 +147,7 @@ pub fn run(root: &Path, args: &Args) -> Result<ExitCode> {
         Part::Random(args) => ("random", args.words(), random::hindrance()),
         Part::Down(args) => ("down", args.words(), net::Net::hindrance()),
         Part::Late(_) => ("late", "late".to_owned(), net::Net::hindrance()),
+        Part::Sick(args) => ("sick", args.words(), None),
     };
     if let (Some(reason), true) = (hindrance, args.may_skip) {
         println!("SKIP faults-{name}: {reason}");
@@ -161,6 +165,7 @@ pub fn run(root: &Path, args: &Args) -> Result<ExitCode> {
         Part::Random(args) => random::run(&common, args),
         Part::Down(args) => down::run(&common, args),
         Part::Late(_) => late::run(&common),
+        Part::Sick(args) => sick::run(&common, args),
     };
     let Err(error) = done else {
         return Ok(ExitCode::SUCCESS);
