@@ -39,8 +39,8 @@ enum Kind {
     FrozenShort,
     /// Thawed after it.
     FrozenLong,
-    /// The network resets its connections, and it finds the old copy in its socket when it is thawed
-    /// soon after.
+    /// The network resets its connections; thawed soon after, it finds the old copy in its
+    /// socket.
     FrozenReset,
     /// Not the target: the engine.
     EngineKilled,

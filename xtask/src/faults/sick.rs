@@ -1,8 +1,8 @@
 //! A path that is half sick beside a healthy one: the share that each policy gives it over time.
 //!
 //! # Contract
-//! Two targets that are alike, on loopback; so many clients of one request each, half reads and half
-//! writes. The first path is well, then sick, then well again. Each second's share is of I/Os that
+//! Two targets that are alike, on loopback; so many clients of one request each, half reads and
+//! half writes. The first path is well, then sick, then well again. Each second's share is of I/Os that
 //! ended on it, as `stat` counts them.
 use super::engine::Keys;
 use super::nbd::{BLOCK, Client};

@@ -211,10 +211,8 @@ mod tests {
             begun: ms(10),
             ended: ms(3010),
         };
-        let expected = "silence until keep-alive 1.00 s, then held until the bound 2.00 s";
-        let found = seen.cause(&slow(Op::Write));
-        let rough = |text: &str| text.replace("0.99", "1.00").replace("2.01", "2.00");
-        assert_eq!(rough(&found), expected);
+        let expected = "silence until keep-alive 0.98 s, then held until the bound 2.02 s";
+        assert_eq!(seen.cause(&slow(Op::Write)), expected);
         assert_eq!(
             seen.cause(&slow(Op::Read)),
             "silence until keep-alive 3.00 s"
