@@ -2,8 +2,8 @@
 //!
 //! # Contract
 //! Two targets that are alike, on loopback; so many clients of one request each, half reads and
-//! half writes. The first path is well, then sick, then well again. Each second's share is of I/Os that
-//! ended on it, as `stat` counts them.
+//! half writes. The first path is well, then sick, then well again. Each second's share is of I/Os
+//! that ended on it, as `stat` counts them.
 use super::engine::Keys;
 use super::nbd::{BLOCK, Client};
 use super::plan::Random;
