@@ -6,7 +6,8 @@
 //!
 //! * `session`: a path is connected, learnt, checked, opened
 //! * `io`: the course of one I/O; `slots`: the table of those in flight
-//! * `split`: an I/O larger than a command is cut into pieces
+//! * `split`: an I/O larger than a command is cut into pieces; `hedge`: a late read gets a second
+//!   copy, in memory of the engine's own (`scratch`)
 //! * `loss`: a path ends; `proof`: its controller is reset; `reconnect`: it comes back
 //! * `wait`: what its I/O does meanwhile; `mark`: what an engine that was killed leaves to the next
 //! * `outage`: while no path is usable
@@ -39,6 +40,7 @@ mod device;
 mod errand;
 mod explain;
 mod flush;
+mod hedge;
 mod io;
 mod loss;
 mod mark;
@@ -63,6 +65,7 @@ mod wait;
 pub use change::{Change, Changed, Order, What};
 pub use counters::PathCounters;
 pub use explain::{Came, Obstacle, Sample, Wanted};
+pub use hedge::HedgeStats;
 pub use recovery::{HoldReason, HoldStats, Recovery, WriteFailover};
 pub use status::outcome;
 pub use types::*;
@@ -71,6 +74,7 @@ use crate::machine::{Closed, ConnId, DeviceError, Machine, Memory, Output, Place
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use change::Job;
+use hedge::Hedges;
 use outputs::Outputs;
 use path::{Link, Path, Phase, Role};
 use policy::PathIndex;
@@ -92,6 +96,8 @@ pub struct HostEngine {
     splits: Splits,
     /// Buffers of the engine's own.
     scratch: Scratch,
+    /// Second copies of reads.
+    hedges: Hedges,
     outputs: Outputs,
     /// All but the ends of I/Os.
     events: VecDeque<HostEvent>,
@@ -147,10 +153,12 @@ impl HostEngine {
             paths.len()
         );
         let local = paths.iter().any(|path| path.address().is_none());
+        let spare = hedge::spare(config.io_max, config.scratch);
         let requests = if local { config.io_max as usize } else { 0 };
         Self {
-            slots: Slots::new(config.io_max),
+            slots: Slots::new(config.io_max, spare),
             splits: Splits::new(config.io_max, slots::EMPTY),
+            hedges: Hedges::new(config.io_max + spare, spare),
             scratch: Scratch::new(config.scratch),
             outputs: Outputs::new(room * 2, requests),
             events: VecDeque::with_capacity(paths.len() * 2 + volumes.len()),
@@ -388,9 +396,10 @@ impl Machine for HostEngine {
             HostControl::Marked(volume, bound_ns) => self.marked(volume, bound_ns, now_ns),
             HostControl::Stop => self.stop(now_ns),
         }
+        self.hedges.rouse();
     }
 
-    fn turn(&mut self, _memory: &mut dyn Memory, now_ns: u64) {
+    fn turn(&mut self, memory: &mut dyn Memory, now_ns: u64) {
         if !self.started {
             self.started = true;
             self.start(now_ns);
@@ -398,6 +407,7 @@ impl Machine for HostEngine {
         if !self.touched.is_empty() {
             self.drain(now_ns);
         }
+        self.hedge(memory, now_ns);
         if self.errands > 0 || !self.jobs.is_empty() {
             self.go_on(now_ns);
         }
@@ -417,7 +427,11 @@ impl Machine for HostEngine {
 
     #[inline]
     fn poll_timeout(&self) -> Option<u64> {
-        match self.wake_ns {
+        let look_ns = match self.slots.active() {
+            0 => u64::MAX,
+            _ => self.hedges.wake_ns(),
+        };
+        match self.wake_ns.min(look_ns) {
             _ if !self.started || !self.touched.is_empty() => Some(0),
             u64::MAX => None,
             at_ns => Some(at_ns),

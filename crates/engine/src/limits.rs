@@ -21,6 +21,10 @@ pub const PIECES_MAX: u16 = 32;
 /// reads of 32 KiB, with their originals. It is touched only when used.
 pub const SCRATCH_BYTES: u32 = 4 << 20;
 
+/// Most second copies of reads on a core of the host, with what is left of earlier ones: what a
+/// policy saves up, and none takes a slot from a caller.
+pub const HEDGES_MAX: u32 = 64;
+
 /// Most volumes of the host.
 pub const VOLUMES_MAX: usize = 256;
 

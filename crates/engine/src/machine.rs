@@ -145,13 +145,28 @@ pub enum Output {
     Stop,
 }
 
-/// Access to the arena for machines that make or check payload (load generators). Only spans that
+/// Access to the arena for machines that make or check payload (load generators), or hand it from
+/// a buffer of their own to a caller's (hedged reads). Only spans that
 /// no request or connection is using may be touched; the implementation panics otherwise.
 pub trait Memory {
     /// Bytes of a span.
     fn bytes(&self, span: Span) -> &[u8];
     /// Bytes of a span, to change.
     fn bytes_mut(&mut self, span: Span) -> &mut [u8];
+    /// Copies the bytes of one span into another of the same length; they don't overlap.
+    fn copy(&mut self, from: Span, to: Span) {
+        assert!(from.len == to.len, "{from:?} is not as long as {to:?}");
+        let mut piece = [0; 4096];
+        for done in (0..from.len).step_by(piece.len()) {
+            let part = |span: Span| Span {
+                at: span.at + u64::from(done),
+                len: (span.len - done).min(4096),
+            };
+            let bytes = &mut piece[..part(from).len as usize];
+            bytes.copy_from_slice(self.bytes(part(from)));
+            self.bytes_mut(part(to)).copy_from_slice(bytes);
+        }
+    }
 }
 
 /// A machine that a reactor drives. See the module's contract.

@@ -32,6 +32,7 @@ extern crate std;
 mod ana;
 mod devid;
 mod explain;
+mod hedging;
 mod historical_service_time;
 mod latency;
 pub mod limits;
@@ -47,6 +48,7 @@ mod types;
 mod weighted_latency;
 
 pub use explain::{Basis, Explained, Look, Why};
+pub use hedging::Hedging;
 pub use parse::{KnobError, PolicyError};
 pub use selector::{Selector, TooManyPaths};
 pub use types::*;

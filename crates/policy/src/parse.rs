@@ -43,6 +43,10 @@ pub enum KnobError {
     TimeoutNotADuration,
     /// `weight_timeout` is over [`WEIGHT_TIMEOUT_NS_MAX`].
     TimeoutRange,
+    /// `hedge` is none of its words.
+    HedgeWord,
+    /// `hedge` is on, and the policy does not predict when a read should end.
+    HedgeWithout,
 }
 
 impl Policy {
@@ -270,6 +274,13 @@ impl fmt::Display for KnobError {
             Self::TimeoutNotADuration => f.write_str(
                 "weight_timeout is neither whole seconds, as in 15, nor a duration, as in 50ms \
                  (units s, ms, us)",
+            ),
+            Self::HedgeWord => f.write_str("hedge is off, on or auto"),
+            Self::HedgeWithout => write!(
+                f,
+                "hedge is on, but only {} predicts when a read should have ended; take that \
+                 policy, or auto, which hedges where it can",
+                Policy::Soonest
             ),
             Self::TimeoutRange => write!(
                 f,

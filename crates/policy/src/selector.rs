@@ -100,7 +100,12 @@ impl Selector {
         };
     }
 
-    /// Knobs of weighted-latency.
+    /// Whether reads are to be asked about, as late ones may get a second copy.
+    pub fn hedges(&self) -> bool {
+        self.paths > 1 && self.knobs.hedging.works(self.policy)
+    }
+
+    /// Knobs.
     pub fn knobs(&self) -> Knobs {
         self.knobs
     }

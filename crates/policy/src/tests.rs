@@ -214,6 +214,7 @@ fn knobs_out_of_range_are_refused_and_the_old_stay() {
     let old = Knobs {
         ewma_shift: 8,
         weight_timeout_ns: 3_600_000_000_000,
+        ..Knobs::default()
     };
     assert_eq!(selector.set_knobs(old), Ok(()));
     let shift = Knobs {

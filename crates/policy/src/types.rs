@@ -1,4 +1,5 @@
 //! The words callers and policies share.
+use crate::hedging::Hedging;
 use crate::limits::CELLS;
 
 /// Position of a path in the volume's path table.
@@ -264,13 +265,15 @@ impl NodeMeans {
     }
 }
 
-/// Knobs of weighted-latency (row A8).
+/// Knobs of the policies: of weighted-latency (row A8), and whether those that predict hedge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Knobs {
     /// 0…8; 3 by default.
     pub ewma_shift: u8,
     /// Window between weight calculations; 15 s by default, 0 = at every completion.
     pub weight_timeout_ns: u64,
+    /// Whether late reads get a second copy; automatic by default.
+    pub hedging: Hedging,
 }
 
 impl Default for Knobs {
@@ -278,6 +281,7 @@ impl Default for Knobs {
         Self {
             ewma_shift: 3,
             weight_timeout_ns: 15_000_000_000,
+            hedging: Hedging::Auto,
         }
     }
 }

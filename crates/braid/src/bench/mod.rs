@@ -12,7 +12,7 @@ use crate::signals::Interrupt;
 use crate::units::parse_seconds;
 use crate::uri::{PathKeys, PathUri, UriKind};
 use anyhow::{Context, anyhow};
-use policy::{Knobs, Policy};
+use policy::{Hedging, Knobs, Policy};
 use result::BenchResult;
 use serde_json::json;
 use std::sync::Arc;
@@ -40,6 +40,9 @@ pub struct BenchArgs {
     #[arg(long, value_name = "TIME", default_value = "15", allow_hyphen_values = true,
           value_parser = Knobs::parse_weight_timeout)]
     weight_timeout: u64,
+    /// Second copies of late reads: off, on, or auto, which is on under soonest
+    #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = Hedging::parse)]
+    hedge: Hedging,
     /// Reactor threads, 1 to 256, each with its own connection to every path
     #[arg(long, value_name = "N", default_value = "1",
           allow_hyphen_values = true,
@@ -148,6 +151,8 @@ fn plan(args: &BenchArgs) -> anyhow::Result<HostPlan> {
     let cores = usize::from(args.cores);
     let fits = args.policy.check(args.paths.len());
     fits.map_err(|why| Usage::error(format!("--policy {}: {why}", args.policy)))?;
+    let fits = args.hedge.check(args.policy);
+    fits.map_err(|why| Usage::error(format!("--hedge {}: {why}", args.hedge)))?;
     let (outstanding, arena_bytes) = args.words.buffers(cores)?;
     let remote = args
         .paths
@@ -160,6 +165,7 @@ fn plan(args: &BenchArgs) -> anyhow::Result<HostPlan> {
             knobs: Knobs {
                 ewma_shift: args.ewma_shift,
                 weight_timeout_ns: args.weight_timeout,
+                hedging: args.hedge,
             },
             paths: args.paths.iter().cloned().map(PathKeys::from).collect(),
         }],

@@ -342,6 +342,7 @@ fn knobs() -> Knobs {
     Knobs {
         ewma_shift: 3,
         weight_timeout_ns: WINDOW_NS,
+        ..Knobs::default()
     }
 }
 

@@ -9,7 +9,7 @@ use super::state;
 use crate::output;
 use crate::uri::PathUri;
 use anyhow::Context;
-use policy::{Knobs, Policy};
+use policy::{Hedging, Knobs, Policy};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -52,6 +52,13 @@ struct Setting {
     policy: String,
     ewma_shift: u8,
     weight_timeout_ns: u64,
+    /// Not in files of older versions.
+    #[serde(default = "auto")]
+    hedge: String,
+}
+
+fn auto() -> String {
+    Hedging::Auto.to_string()
 }
 
 impl Setting {
@@ -60,6 +67,7 @@ impl Setting {
             policy: policy.to_string(),
             ewma_shift: knobs.ewma_shift,
             weight_timeout_ns: knobs.weight_timeout_ns,
+            hedge: knobs.hedging.to_string(),
         }
     }
 }
@@ -83,6 +91,7 @@ impl Choices {
             let knobs = Knobs {
                 ewma_shift: chosen.ewma_shift,
                 weight_timeout_ns: chosen.weight_timeout_ns,
+                hedging: Hedging::parse(&chosen.hedge).ok()?,
             };
             let policy = Policy::parse(&chosen.policy).ok()?;
             (same && knobs.check().is_ok()).then_some((policy, knobs))

@@ -124,7 +124,7 @@ pub enum KnobVerb {
     Set {
         /// Volume
         volume: String,
-        /// ewma_shift or weight_timeout
+        /// ewma_shift, weight_timeout or hedge
         name: String,
         /// Value
         value: String,
@@ -346,10 +346,22 @@ fn knob(verb: &KnobVerb) -> anyhow::Result<()> {
         let shift = &value["ewma_shift"];
         writeln!(
             text,
-            "{}: ewma_shift {shift}, weight_timeout {timeout}",
-            word(&value["volume"])
+            "{}: ewma_shift {shift}, weight_timeout {timeout}, hedge {}",
+            word(&value["volume"]),
+            hedge(value)
         )
     })
+}
+
+/// The wish, and whether it has an effect.
+pub(super) fn hedge(value: &Value) -> String {
+    let wish = word(&value["hedge"]);
+    match (wish, value["hedging"].as_bool()) {
+        ("auto", Some(true)) => "auto (on)".to_owned(),
+        ("auto", _) => "auto (off: the policy does not predict)".to_owned(),
+        ("on", Some(false)) => "on (without effect: the policy does not predict)".to_owned(),
+        _ => wish.to_owned(),
+    }
 }
 
 fn path(verb: &PathVerb) -> anyhow::Result<()> {

@@ -28,7 +28,7 @@ use crate::text;
 pub use crate::uri::PathKeys;
 use crate::uri::{PathUri, UriKind};
 use engine::host::{Recovery, WriteFailover};
-use policy::{Knobs, Policy};
+use policy::{Hedging, Knobs, Policy};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use volume::AnaUse;
@@ -108,6 +108,9 @@ pub struct Volume {
     /// A knob of weighted-latency.
     #[serde(default, deserialize_with = "keys::weight_timeout")]
     pub weight_timeout: Option<u64>,
+    /// Whether late reads get a second copy.
+    #[serde(default, deserialize_with = "keys::hedge")]
+    pub hedge: Option<Hedging>,
     /// See [`Recovery::ana`].
     #[serde(default, deserialize_with = "keys::ana")]
     pub ana: Option<AnaUse>,
@@ -248,6 +251,7 @@ impl Volume {
         Knobs {
             ewma_shift: self.ewma_shift.unwrap_or(usual.ewma_shift),
             weight_timeout_ns: self.weight_timeout.unwrap_or(usual.weight_timeout_ns),
+            hedging: self.hedge.unwrap_or(usual.hedging),
         }
     }
 

@@ -83,6 +83,8 @@ impl<'a> Report<'a> {
                 "policy": running.policy.to_string(),
                 "ewma_shift": running.knobs.ewma_shift,
                 "weight_timeout_ns": running.knobs.weight_timeout_ns,
+                "hedge": running.knobs.hedging.to_string(),
+                "hedging": running.knobs.hedging.works(running.policy),
                 "waiting": self.waiting(index),
                 "failover": self.failover(index),
                 "paths": paths.collect::<Vec<_>>(),

@@ -29,7 +29,7 @@ use engine::export::ExportControl;
 use engine::host::{PathNews, VolumeInfo};
 use engine::limits::EXPORTS_MAX;
 use nvme::host::HostIdentity;
-use policy::{Knobs, Policy};
+use policy::{Hedging, Knobs, Policy};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -387,9 +387,15 @@ impl Service {
                     let parsed = Knobs::parse_weight_timeout(&value);
                     knobs.weight_timeout_ns = parsed.map_err(wrong)?;
                 }
+                "hedge" => {
+                    let parsed = Hedging::parse(&value);
+                    let fits = parsed.and_then(|it| it.check(policy).map(|()| it));
+                    knobs.hedging = fits.map_err(wrong)?;
+                }
                 _ => {
                     let text = format!(
-                        "there is no knob \"{name}\"; there are ewma_shift and weight_timeout"
+                        "there is no knob \"{name}\"; there are ewma_shift, weight_timeout and \
+                         hedge"
                     );
                     return Err(Failure::params(text));
                 }
@@ -400,6 +406,8 @@ impl Service {
             "volume": params.volume,
             "ewma_shift": knobs.ewma_shift,
             "weight_timeout_ns": knobs.weight_timeout_ns,
+            "hedge": knobs.hedging.to_string(),
+            "hedging": knobs.hedging.works(policy),
         }))
     }
 

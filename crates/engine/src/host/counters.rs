@@ -18,6 +18,8 @@ pub struct PathCounters {
     pub errors: u64,
     /// I/Os that had to wait because the path was full.
     pub waited_full: u64,
+    /// Second copies of late reads that were sent here.
+    pub copies: u64,
     /// In flight now, including those that wait for room.
     pub in_flight: u32,
 }
@@ -144,6 +146,7 @@ impl HostEngine {
     /// Nobody looked for `busy_ns`. What ends now is late twice: when its command left, and when
     /// its end was seen.
     pub(super) fn looked(&mut self, busy_ns: u64) {
+        self.hedges.looked(busy_ns.saturating_mul(2));
         for volume in &mut self.volumes {
             volume.head.set_gap(busy_ns.saturating_mul(2));
         }

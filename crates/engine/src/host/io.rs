@@ -124,7 +124,7 @@ impl HostEngine {
     /// Gives an I/O to the queue of its path; false: the queue is full (T6: no failure of the
     /// path).
     #[inline(always)]
-    fn issue(&mut self, number: usize, index: u32, now_ns: u64) -> bool {
+    pub(super) fn issue(&mut self, number: usize, index: u32, now_ns: u64) -> bool {
         let path = &mut self.paths[number];
         let token = self.slots.token(index);
         let slot = self.slots.get_mut(index);
@@ -132,6 +132,7 @@ impl HostEngine {
         self.wake_ns = self
             .wake_ns
             .min(now_ns.saturating_add(self.settings.io_timeout_ns));
+        self.hedges.note(now_ns);
         let Some(queue) = &mut path.queue else {
             if let PathKind::Device { device, .. } = path.kind {
                 let request = device::request(&slot.io, device, token);

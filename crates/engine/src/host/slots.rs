@@ -9,6 +9,10 @@
 //! those that still wait are a suffix, and those given are in order of that time as well. The first
 //! one tells when the path's oldest command expires; no timer per I/O is needed.
 //!
+//! *Spare* slots are for copies beside I/Os ([`super::hedge`]): they take none from the callers,
+//! and no I/O is counted for them. Whichever of the two slots of an I/O and its copy ends without
+//! being reported is the spare one from then on.
+//!
 //! # Limits
 //! [`IO_MAX`](crate::limits::IO_MAX) slots, all allocated at construction.
 use super::types::{Io, IoDone, IoOp, NO_PATH};
@@ -92,6 +96,10 @@ pub(super) struct Course {
     pub helper: bool,
     /// What the slot carries was cut again for narrower paths.
     pub recut: bool,
+    /// It is one of two copies of a read, or was and its buffer is still the engine's own.
+    pub hedged: bool,
+    /// It is no I/O: a copy beside one, or what is left of one that was reported.
+    pub spare: bool,
     /// Time it waited without being on a path, ms.
     pub excused_ms: u32,
 }
@@ -100,6 +108,8 @@ pub(super) struct Course {
 pub(super) struct Slots {
     table: Vec<Slot>,
     free: u32,
+    /// Free ones for copies.
+    spare: u32,
     /// Ended, to be reported in this order.
     ended: Queue,
     active: u32,
@@ -154,7 +164,8 @@ fn some(index: u32) -> Option<u32> {
 }
 
 impl Slots {
-    pub(super) fn new(count: u32) -> Self {
+    /// So many slots, and so many spare ones.
+    pub(super) fn new(count: u32, spare: u32) -> Self {
         let done = IoDone {
             cookie: 0,
             outcome: Outcome::Done,
@@ -177,13 +188,16 @@ impl Slots {
             active: false,
             token: index,
             prev: NONE,
-            next: if index + 1 < count { index + 1 } else { NONE },
+            next: match index + 1 {
+                next if next == count || next == count + spare => NONE,
+                next => next,
+            },
         };
-        let table: Vec<_> = (0..count).map(slot).collect();
-        let free = if count == 0 { NONE } else { 0 };
+        let table: Vec<_> = (0..count + spare).map(slot).collect();
         Self {
             table,
-            free,
+            free: if count == 0 { NONE } else { 0 },
+            spare: if spare == 0 { NONE } else { count },
             ended: Queue::EMPTY,
             active: 0,
         }
@@ -197,7 +211,7 @@ impl Slots {
     /// Those of a volume. Looks at all slots.
     pub(super) fn active_of(&self, volume: u16) -> impl Iterator<Item = &Slot> {
         let all = self.table.iter();
-        all.filter(move |slot| slot.active && slot.io.volume == volume)
+        all.filter(move |slot| slot.active && !slot.course.spare && slot.io.volume == volume)
     }
 
     /// Takes a slot for `io`; `None`: all are in use, or ended and not yet reported.
@@ -215,6 +229,48 @@ impl Slots {
         slot.token = slot.token.wrapping_add(1 << INDEX_BITS);
         self.active += 1;
         Some(index)
+    }
+
+    /// Takes a spare slot for a copy of the I/O in slot `of`, with a course of its own from now on;
+    /// `None`: none is left.
+    pub(super) fn take_spare(&mut self, of: u32, now_ns: u64) -> Option<u32> {
+        let index = some(self.spare)?;
+        let Slot {
+            io,
+            started_ns,
+            course,
+            ..
+        } = self.table[of as usize];
+        let slot = &mut self.table[index as usize];
+        self.spare = slot.next;
+        (slot.io, slot.started_ns, slot.placed_ns) = (io, started_ns, now_ns);
+        slot.course = course;
+        slot.course.spare = true;
+        slot.expired = false;
+        slot.active = true;
+        slot.token = slot.token.wrapping_add(1 << INDEX_BITS);
+        Some(index)
+    }
+
+    /// Whether there is a spare slot.
+    pub(super) fn has_spare(&self) -> bool {
+        self.spare != NONE
+    }
+
+    /// Nothing is under way any more in a spare slot.
+    pub(super) fn free_spare(&mut self, index: u32) {
+        let slot = &mut self.table[index as usize];
+        debug_assert!(slot.active && slot.course.spare);
+        slot.active = false;
+        slot.next = self.spare;
+        self.spare = index;
+    }
+
+    /// Of an I/O and its copy, `index` is the I/O from now on, whichever it was, and `other` the
+    /// spare one.
+    pub(super) fn prefer(&mut self, index: u32, other: u32) {
+        self.get_mut(index).course.spare = false;
+        self.get_mut(other).course.spare = true;
     }
 
     pub(super) fn get(&self, index: u32) -> &Slot {

@@ -182,6 +182,10 @@ impl HostEngine {
             return;
         }
         if !path.lane.is_empty() {
+            // Nobody waits for what is left: copies of reads that ended.
+            if self.slots.active() == 0 {
+                self.close(number, Role::Io, true, now_ns);
+            }
             return;
         }
         if path.resetting.is_some() && path.admin.is_some() {

@@ -1,6 +1,7 @@
 //! One volume on this core: its head, its paths' places, what waits in it.
 use super::errand::VolumeStep;
 use super::explain::Explain;
+use super::hedge::HedgeStats;
 use super::outage::Outage;
 use super::recovery::{HoldStats, Recovery};
 use super::slots::Lane;
@@ -57,6 +58,8 @@ pub(super) struct Volume {
     pub(super) errand: Option<(VolumeStep, u32)>,
     /// There is none.
     pub(super) vacant: bool,
+    /// What became of second copies of reads.
+    pub(super) hedged: HedgeStats,
     /// While somebody asks why its I/O goes where it goes.
     pub(super) explain: Option<Box<Explain>>,
 }
@@ -102,6 +105,7 @@ impl Volume {
             leaving: false,
             errand: None,
             vacant: false,
+            hedged: HedgeStats::default(),
             explain: None,
         }
     }

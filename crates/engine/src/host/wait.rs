@@ -50,6 +50,9 @@ impl HostEngine {
             return self.flushed(number, index, now_ns);
         }
         self.came_true(number, index, outcome, now_ns);
+        if self.slots.get(index).course.hedged && !self.copy_ended(index, outcome, now_ns) {
+            return;
+        }
         if self.fails_now(outcome) {
             let path = self.paths[number].index;
             return self.end(index, Outcome::Stopped, path, now_ns);

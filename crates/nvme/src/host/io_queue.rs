@@ -124,6 +124,12 @@ impl IoQueue {
         self.connection.in_flight()
     }
 
+    /// Whether the command named `token` is under way and none of its data has come: until then
+    /// [`Self::placement`] never named it. Looks through all commands.
+    pub fn awaits(&self, token: u32) -> bool {
+        self.connection.awaits(token)
+    }
+
     /// Whether the queue has failed: what ends with Host Pathing Error from now on ends so because
     /// nobody answered for it, and the controller may yet execute it.
     pub fn has_failed(&self) -> bool {

@@ -81,6 +81,7 @@ fn knobs() -> impl Strategy<Value = Knobs> {
     (0..=8_u8, timeout_ns).prop_map(|(ewma_shift, weight_timeout_ns)| Knobs {
         ewma_shift,
         weight_timeout_ns,
+        ..Knobs::default()
     })
 }
 
@@ -296,7 +297,7 @@ proptest! {
         let ewma_shift = Knobs::parse_ewma_shift(&knob).unwrap_or(usual.ewma_shift);
         let weight_timeout_ns = Knobs::parse_weight_timeout(&knob);
         let weight_timeout_ns = weight_timeout_ns.unwrap_or(usual.weight_timeout_ns);
-        let knobs = Knobs { ewma_shift, weight_timeout_ns };
+        let knobs = Knobs { ewma_shift, weight_timeout_ns, ..Knobs::default() };
         prop_assert!(knobs.check().is_ok());
         let us = std::format!("{}us", weight_timeout_ns / 1000);
         prop_assert_eq!(Knobs::parse_weight_timeout(&us), Ok(weight_timeout_ns));

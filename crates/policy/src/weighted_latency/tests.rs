@@ -4,13 +4,14 @@ use super::*;
 use crate::limits::PATHS_MAX;
 use crate::tests::UP;
 use crate::types::{Aggregate, Ended, Policy, Request};
-use crate::{KnobError, Selector, Ticket};
+use crate::{Hedging, KnobError, Selector, Ticket};
 use std::vec::Vec;
 
 const SECOND: u64 = 1_000_000_000;
 const KNOBS: Knobs = Knobs {
     ewma_shift: 3,
     weight_timeout_ns: 15 * SECOND,
+    hedging: Hedging::Auto,
 };
 fn done(path: u8, latency_ns: u64, now_ns: u64) -> Completion {
     let group = Group::Read;
@@ -283,6 +284,7 @@ fn a8_timeout_0_closes_at_every_completion_of_a_turn() {
     let knobs = Knobs {
         weight_timeout_ns: 0,
         ewma_shift: 0,
+        ..KNOBS
     };
     for latency_ns in [5, 6, 7] {
         assert!(state.sample(0, &done(0, latency_ns, 9), &knobs).weigh);
@@ -308,6 +310,7 @@ fn a8_a_new_timeout_holds_from_the_next_completion() -> Result<(), KnobError> {
     selector.set_knobs(Knobs {
         weight_timeout_ns: SECOND,
         ewma_shift: 3,
+        ..KNOBS
     })?;
     assert!(selector.complete(&done(0, 1000, SECOND + 1)).weigh);
     Ok(())
@@ -397,6 +400,7 @@ fn selector(per_numa: bool, buckets: bool) -> Selector {
     let knobs = Knobs {
         ewma_shift: 0,
         weight_timeout_ns: 0,
+        ..KNOBS
     };
     selector.set_knobs(knobs).unwrap();
     selector

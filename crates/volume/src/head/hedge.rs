@@ -4,6 +4,11 @@ use super::Head;
 use policy::{Hedge, PathIndex, Request, Ticket};
 
 impl Head {
+    /// Whether reads are to be asked about: see [`Selector::hedges`](policy::Selector::hedges).
+    pub fn hedges(&self) -> bool {
+        self.selector.hedges()
+    }
+
     /// How long after it was placed an I/O is worth a look for a second copy, ns: see
     /// [`Selector::look_after_ns`](policy::Selector::look_after_ns).
     #[inline]

@@ -7,6 +7,7 @@ use policy::{Ana, Basis, Explained, Group, Hedge, Knobs, PathIndex, Policy, Requ
 const KNOBS: Knobs = Knobs {
     ewma_shift: 3,
     weight_timeout_ns: 50_000_000,
+    hedging: policy::Hedging::Auto,
 };
 const POLICIES: [Policy; 4] = [
     Policy::Numa,

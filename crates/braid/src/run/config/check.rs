@@ -99,6 +99,9 @@ fn check_volume(volume: &Volume) -> Result<(), (&'static str, String)> {
     if let Err(why) = volume.policy.check(volume.paths.len()) {
         return Err(("policy", format!("volume \"{name}\": {why}")));
     }
+    if let Err(why) = volume.knobs().hedging.check(volume.policy) {
+        return Err(("hedge", format!("volume \"{name}\": {why}")));
+    }
     let recovery = volume.recovery();
     if recovery.reconnect_min_ns > recovery.reconnect_max_ns {
         let text = "reconnect_delay_min must not be longer than reconnect_delay";

@@ -3,7 +3,7 @@ use crate::run::address::NbdAddress;
 use crate::target::quantity::{Duration, FromText, Size, from_text};
 use crate::units::format_ns;
 use engine::host::WriteFailover;
-use policy::{Knobs, Policy};
+use policy::{Hedging, Knobs, Policy};
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 use std::fmt::Display;
@@ -57,6 +57,9 @@ pub(super) fn ewma_shift<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u8
 }
 pub(super) fn weight_timeout<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
     text(from, Knobs::parse_weight_timeout).map(Some)
+}
+pub(super) fn hedge<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Hedging>, D::Error> {
+    text(from, Hedging::parse).map(Some)
 }
 
 /// A duration of `LEAST_MS` at least; all are an hour at most.

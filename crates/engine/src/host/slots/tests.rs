@@ -25,7 +25,7 @@ fn order(slots: &Slots, lane: &Lane) -> Vec<u32> {
 
 #[test]
 fn all_slots_can_be_taken_and_none_more_until_one_is_reported() {
-    let mut slots = Slots::new(3);
+    let mut slots = Slots::new(3, 0);
     let taken: Vec<_> = (0..3).map(|i| slots.take(&io(i), 0).unwrap()).collect();
     assert_eq!(slots.take(&io(9), 0), None);
     slots.end(taken[1], Outcome::Done, NO_PATH, 5);
@@ -38,7 +38,7 @@ fn all_slots_can_be_taken_and_none_more_until_one_is_reported() {
 
 #[test]
 fn t11_a_token_of_an_earlier_use_finds_nothing() {
-    let mut slots = Slots::new(1);
+    let mut slots = Slots::new(1, 0);
     let mut stale = Vec::new();
     for turn in 0..100_u64 {
         let index = slots.take(&io(turn), 0).unwrap();
@@ -55,7 +55,7 @@ fn t11_a_token_of_an_earlier_use_finds_nothing() {
 
 #[test]
 fn ended_are_reported_in_order() {
-    let mut slots = Slots::new(4);
+    let mut slots = Slots::new(4, 0);
     let taken: Vec<_> = (0..4).map(|i| slots.take(&io(i), 0).unwrap()).collect();
     for &i in &[2, 0, 3, 1] {
         slots.end(taken[i], Outcome::Done, NO_PATH, 0);
@@ -84,7 +84,7 @@ fn lanes_agree_with_a_model_in_every_small_history() {
 }
 
 fn run(steps: &[u8]) {
-    let mut slots = Slots::new(8);
+    let mut slots = Slots::new(8, 0);
     let mut lane = Lane::EMPTY;
     let mut model: VecDeque<(u32, bool)> = VecDeque::new();
     for &step in steps {

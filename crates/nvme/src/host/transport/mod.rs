@@ -167,6 +167,11 @@ impl Connection {
         self.slots.used() as u32
     }
 
+    /// Whether a command is under way and has moved no data.
+    pub fn awaits(&self, token: u32) -> bool {
+        self.slots.awaits(token)
+    }
+
     /// Most commands in flight.
     pub fn capacity(&self) -> u32 {
         self.slots.capacity() as u32

@@ -175,6 +175,16 @@ impl Slots {
         )
     }
 
+    /// Whether the command named `token` is under way, and none of its data has moved.
+    pub fn awaits(&self, token: u32) -> bool {
+        let named = |slot: &&Slot| slot.command.token == token;
+        let mut live = self
+            .slots
+            .iter()
+            .filter(|slot| matches!(slot.state, State::Queued | State::Sent));
+        live.find(named).is_some_and(|slot| slot.moved == 0)
+    }
+
     /// The driver now reads a range of the command's buffer.
     #[inline]
     pub fn lend(&mut self, index: Index) {

@@ -1,0 +1,470 @@
+//! Hedged reads: a read that is late gets a second copy on another path, and who is done first
+//! counts.
+//!
+//! The policy says after how long a read is worth a look, whether it gets a copy, and where. Here
+//! is when reads are looked at, whose memory the copies read into, and what becomes of both.
+//!
+//! # Contract
+//! Only reads (T8), whole ones, on NVMe/TCP paths, of which nothing has arrived yet. Each of the
+//! two has a buffer of the engine's own (T10): what the first copy gets is put elsewhere from then
+//! on, which nothing has been put anywhere yet makes possible. The bytes of the one that is done
+//! first are copied into the caller's buffer, in `turn`; nowhere else does the engine touch
+//! payload. The I/O ends there, once. The other stays on its path, under a slot that is no I/O
+//! any more, until its command has ended, or nobody refers to its memory: then its buffer is free,
+//! and the policy learns of it as of any I/O (T41, T43). If one fails the other is the I/O, as if
+//! there had been no copy; if that fails too, its caller's buffer is its own again and it goes the
+//! way of every I/O that a path did not do.
+//!
+//! No timer per I/O: lanes are in order of age, so the first few of each are looked at, now and
+//! then, while there are any. The core wakes for that only if nothing else wakes it.
+//!
+//! # Limits
+//! Not hedged: pieces of larger reads, reads above [`BUFFER_MAX`](crate::limits::BUFFER_MAX), those
+//! that wait for room on their path, those of which data has come, local devices. At most
+//! [`HEDGES_MAX`] copies of a core, and what is left of them, at a time; want of slots or memory
+//! is no copy (T6). [`WALK_MAX`] I/Os of a path are looked through.
+use super::counters::group;
+use super::path::{Phase, Role};
+use super::slots::Lane;
+use super::split::carries;
+use super::types::{IoOp, PathKind};
+use super::{HostEngine, VACANT};
+use crate::limits::{BUFFER_MAX, HEDGES_MAX};
+use crate::machine::{Memory, Span};
+use alloc::vec::Vec;
+use policy::{Hedge, PathIndex};
+use volume::Outcome;
+
+/// Least time between two looks, and until the first after a time without I/O, ns: what a read
+/// over the quickest network takes.
+const LOOK_NS_MIN: u64 = 50_000;
+/// Most of it: what is later than that is late wherever it was.
+const LOOK_NS_MAX: u64 = 10_000_000;
+/// When to ask again where no path had room for a copy, or we had none, ns.
+const FULL_NS: u64 = 1_000_000;
+/// I/Os of a path that a look goes through: more are under way only where a path is stalled, and
+/// then the next look finds them.
+const WALK_MAX: u32 = 64;
+/// Reads of a path that the policy is asked about in one look.
+const ASKED_MAX: u32 = 8;
+/// Reads of a path that are not late, after which those behind are believed not to be.
+const YOUNG_MAX: u32 = 2;
+
+/// What became of second copies of reads, in one volume on one core.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HedgeStats {
+    /// Reads that were late enough for a question.
+    pub looked: u64,
+    /// Copies sent.
+    pub sent: u64,
+    /// Done before the first.
+    pub won: u64,
+    /// The first was done before.
+    pub lost: u64,
+    /// Failed; the first went on.
+    pub failed: u64,
+    /// Not sent for want of memory or slots.
+    pub no_room: u64,
+    /// Sum over the won ones: from the copy's end to the first one's. What the first one would have
+    /// taken at least; those that have not ended are not in it. ns.
+    pub gained_ns: u64,
+}
+
+/// How a copy stands to the other.
+#[derive(Clone, Copy, Debug)]
+enum Stand {
+    /// The other is under way as well, in this slot.
+    With(u32),
+    /// The other has failed.
+    Alone,
+    /// The other was done before, at this time, ns.
+    Beaten(u64),
+}
+
+/// What is known of a slot beside its I/O.
+#[derive(Clone, Copy, Debug)]
+struct Pair {
+    /// Of which use of the slot.
+    token: u32,
+    /// When to look again, ns.
+    look_ns: u64,
+    /// While it is hedged: the caller's buffer.
+    home: Span,
+    stand: Stand,
+    /// It is the second of the two.
+    second: bool,
+}
+
+/// The copies of one core.
+pub(super) struct Hedges {
+    /// By slot; empty where there is no memory for copies.
+    table: Vec<Pair>,
+    /// Reads that are done, in buffers of the engine's own.
+    done: Lane,
+    /// When to look at the lanes.
+    look_ns: u64,
+    /// How long after an I/O was given to a path that is, at the latest; `u64::MAX`: no volume
+    /// hedges.
+    after_ns: u64,
+    /// For how long nobody had looked before this turn: what has ended may not have been seen.
+    busy_ns: u64,
+}
+
+/// What a look found out about the next.
+struct Next {
+    /// Earliest read that will be worth it.
+    at_ns: u64,
+    /// Shortest time after which one is.
+    after_ns: u64,
+    /// There are reads.
+    any: bool,
+}
+
+/// Spare slots beside `slots`, where there is memory for copies; all have 16-bit numbers.
+pub(super) fn spare(slots: u32, memory: Span) -> u32 {
+    match memory.len {
+        0 => 0,
+        _ => HEDGES_MAX.min(crate::limits::IO_MAX - slots),
+    }
+}
+
+impl Hedges {
+    /// For so many slots in all, `spare` of them for copies.
+    pub(super) fn new(slots: u32, spare: u32) -> Self {
+        let pair = |index| Pair {
+            token: index,
+            look_ns: 0,
+            home: Span::default(),
+            stand: Stand::Alone,
+            second: false,
+        };
+        let count = if spare == 0 { 0 } else { slots };
+        Self {
+            table: (0..count).map(pair).collect(),
+            done: Lane::EMPTY,
+            look_ns: u64::MAX,
+            after_ns: if spare == 0 { u64::MAX } else { LOOK_NS_MIN },
+            busy_ns: 0,
+        }
+    }
+
+    /// Policies, paths or wishes have changed.
+    pub(super) fn rouse(&mut self) {
+        if !self.table.is_empty() {
+            (self.look_ns, self.after_ns) = (0, LOOK_NS_MIN);
+        }
+    }
+
+    /// An I/O is given to a path.
+    #[inline]
+    pub(super) fn note(&mut self, now_ns: u64) {
+        self.look_ns = self.look_ns.min(now_ns.saturating_add(self.after_ns));
+    }
+
+    /// When the core has to wake for a look: somewhat later than one is worth it, as while I/O ends
+    /// it wakes anyway.
+    #[inline]
+    pub(super) fn wake_ns(&self) -> u64 {
+        self.look_ns.saturating_add(self.after_ns / 2)
+    }
+
+    /// Nobody looked for so long.
+    #[inline]
+    pub(super) fn looked(&mut self, busy_ns: u64) {
+        self.busy_ns = busy_ns;
+    }
+
+    fn of(&mut self, index: u32) -> &mut Pair {
+        &mut self.table[index as usize]
+    }
+}
+
+impl HostEngine {
+    /// What became of second copies of reads of a volume.
+    pub fn hedge_stats(&self, volume: u16) -> HedgeStats {
+        let volume = self.volumes.get(usize::from(volume));
+        volume.map_or_else(HedgeStats::default, |volume| volume.hedged)
+    }
+
+    /// Ends the reads that are done, and looks for late ones if it is time.
+    #[inline]
+    pub(super) fn hedge(&mut self, memory: &mut dyn Memory, now_ns: u64) {
+        if !self.hedges.done.is_empty() {
+            self.hand_in(memory, now_ns);
+        }
+        if now_ns >= self.hedges.look_ns {
+            self.look(now_ns);
+        }
+    }
+
+    /// Copies what was read to where it was asked for.
+    #[cold]
+    fn hand_in(&mut self, memory: &mut dyn Memory, now_ns: u64) {
+        while let Some(index) = self.hedges.done.front() {
+            self.slots.unlink(&mut self.hedges.done, index);
+            let home = self.hedges.of(index).home;
+            let slot = self.slots.get_mut(index);
+            let span = core::mem::replace(&mut slot.io.span, home);
+            slot.course.hedged = false;
+            let path = slot.path;
+            memory.copy(span, home);
+            self.scratch.give_back(span);
+            self.end(index, Outcome::Done, path, now_ns);
+        }
+    }
+
+    /// Looks for late reads in all volumes.
+    #[cold]
+    fn look(&mut self, now_ns: u64) {
+        let mut next = Next {
+            at_ns: u64::MAX,
+            after_ns: u64::MAX,
+            any: false,
+        };
+        let mut hedging = false;
+        for volume in 0..self.volumes.len() {
+            if !self.volumes[volume].head.hedges() {
+                continue;
+            }
+            hedging = true;
+            for place in 0..self.volumes[volume].places.len() {
+                let number = self.volumes[volume].places[place];
+                if number != VACANT {
+                    self.look_at(number, now_ns, &mut next);
+                }
+            }
+        }
+        let hedges = &mut self.hedges;
+        if !hedging {
+            (hedges.look_ns, hedges.after_ns) = (u64::MAX, u64::MAX);
+            return;
+        }
+        if next.after_ns < u64::MAX {
+            hedges.after_ns = next.after_ns.clamp(LOOK_NS_MIN, LOOK_NS_MAX);
+        }
+        hedges.look_ns = match next.any {
+            true => (now_ns + hedges.after_ns).min(next.at_ns.max(now_ns + LOOK_NS_MIN)),
+            false => u64::MAX, // until there is one
+        };
+    }
+
+    /// Looks at the oldest reads of a path.
+    fn look_at(&mut self, number: usize, now_ns: u64, next: &mut Next) {
+        let path = &self.paths[number];
+        if path.queue.is_none() || path.phase != Phase::Live {
+            return;
+        }
+        let (mut asked, mut young) = (0, 0);
+        let waiting = path.lane.waiting();
+        let mut oldest = path.lane.oldest_issued();
+        for _ in 0..WALK_MAX {
+            let Some(index) = oldest.filter(|_| oldest != waiting) else {
+                return;
+            };
+            oldest = self.slots.next(index);
+            let Some(look_ns) = self.look_of(number, index, next) else {
+                continue;
+            };
+            next.any = true;
+            if look_ns > now_ns {
+                next.at_ns = next.at_ns.min(look_ns);
+                young += 1;
+            } else {
+                let again_ns = self.consider(number, index, now_ns);
+                self.hedges.of(index).look_ns = again_ns;
+                next.at_ns = next.at_ns.min(again_ns);
+                asked += 1;
+            }
+            if asked == ASKED_MAX || young == YOUNG_MAX {
+                return;
+            }
+        }
+    }
+
+    /// When an I/O on a path is worth a look; `None`: it never is.
+    fn look_of(&mut self, number: usize, index: u32, next: &mut Next) -> Option<u64> {
+        let (slot, token) = (self.slots.get(index), self.slots.token(index));
+        let course = &slot.course;
+        let whole = !(course.split || course.helper || course.recut);
+        if slot.io.op != IoOp::Read || course.hedged || !whole || slot.io.length > BUFFER_MAX {
+            return None;
+        }
+        let pair = self.hedges.table[index as usize];
+        if pair.token == token {
+            return Some(pair.look_ns).filter(|&look_ns| look_ns < u64::MAX);
+        }
+        let path = &self.paths[number];
+        let head = &self.volumes[usize::from(path.volume)].head;
+        let after_ns = head.look_after_ns(path.index, &slot.ticket)?;
+        next.after_ns = next.after_ns.min(after_ns);
+        Some(slot.placed_ns.saturating_add(after_ns))
+    }
+
+    /// A read is late: perhaps it gets a copy. When to look again, ns.
+    fn consider(&mut self, number: usize, index: u32, now_ns: u64) -> u64 {
+        let (slot, token) = (self.slots.get(index), self.slots.token(index));
+        let (ticket, length) = (slot.ticket, slot.io.length);
+        let age_ns = now_ns.saturating_sub(slot.placed_ns);
+        let sure_ns = age_ns.saturating_sub(self.hedges.busy_ns);
+        let path = &self.paths[number];
+        let (volume, from) = (usize::from(path.volume), path.index);
+        let first = self.hedges.of(index).token != token;
+        self.hedges.of(index).token = token;
+        self.volumes[volume].hedged.looked += u64::from(first);
+        let queue = self.paths[number].queue.as_ref();
+        if !queue.is_some_and(|queue| queue.awaits(token)) {
+            return u64::MAX;
+        }
+        let able = self.able_to_copy(index);
+        if able == 0 {
+            return now_ns + FULL_NS;
+        }
+        let Some(buffers) = self.two_buffers(length) else {
+            self.volumes[volume].hedged.no_room += 1;
+            return now_ns + FULL_NS;
+        };
+        let request = self.request(index, now_ns);
+        let allow = |path: PathIndex| able >> path.0 & 1 == 1;
+        let head = &mut self.volumes[volume].head;
+        let again_ns = match head.hedge_among(&request, from, &ticket, sure_ns, allow) {
+            Hedge::Send(other) => {
+                self.send_copy(index, other, buffers, now_ns);
+                return u64::MAX;
+            }
+            Hedge::Again(ns) => now_ns.saturating_add(ns),
+            Hedge::No => u64::MAX,
+        };
+        for buffer in buffers {
+            self.scratch.give_back(buffer);
+        }
+        again_ns
+    }
+
+    /// The paths that could carry a copy of a read at once, as bits.
+    fn able_to_copy(&self, index: u32) -> u64 {
+        let io = &self.slots.get(index).io;
+        let volume = &self.volumes[usize::from(io.volume)];
+        let able = volume.head.among(|limits| carries(limits, io));
+        let roomy = |index: &PathIndex| {
+            let path = &self.paths[volume.place(*index)];
+            let tcp = matches!(path.kind, PathKind::NvmeTcp { .. });
+            let queue = path.queue.as_ref();
+            let room = queue.is_some_and(|it| !it.has_failed() && it.in_flight() < it.capacity());
+            tcp && room && path.phase == Phase::Live && path.lane.waiting().is_none()
+        };
+        let there = self.paths_of(io.volume).map(|path| path.index);
+        there
+            .filter(roomy)
+            .fold(0, |bits, path| bits | able & 1 << path.0)
+    }
+
+    /// Buffers for both copies, if there is a slot for the second as well.
+    fn two_buffers(&mut self, length: u32) -> Option<[Span; 2]> {
+        if !self.slots.has_spare() {
+            return None;
+        }
+        let first = self.scratch.take(length)?;
+        let Some(second) = self.scratch.take(length) else {
+            self.scratch.give_back(first);
+            return None;
+        };
+        Some([first, second])
+    }
+
+    /// Sends a copy of the read in slot `index`, for which the policy has chosen `other`.
+    fn send_copy(&mut self, index: u32, other: PathIndex, buffers: [Span; 2], now_ns: u64) {
+        let volume = usize::from(self.slots.get(index).io.volume);
+        let ticket = self.volumes[volume].head.ticket();
+        let number = self.volumes[volume].place(other);
+        let copy = self.slots.take_spare(index, now_ns);
+        let Some(copy) = copy.filter(|&copy| {
+            let slot = self.slots.get_mut(copy);
+            (slot.ticket, slot.path, slot.io.span) = (ticket, other, buffers[1]);
+            (slot.course.hedged, slot.course.watched) = (true, true);
+            self.issue(number, copy, now_ns)
+        }) else {
+            // The queue has just failed.
+            copy.inspect(|&copy| self.slots.free_spare(copy));
+            for buffer in buffers {
+                self.scratch.give_back(buffer);
+            }
+            let (head, failed) = (&mut self.volumes[volume].head, Outcome::PathError);
+            head.complete(other, group(IoOp::Read), failed, 0, now_ns, ticket);
+            return;
+        };
+        self.slots.push(&mut self.paths[number].lane, copy, false);
+        let slot = self.slots.get_mut(index);
+        (slot.course.hedged, slot.course.watched) = (true, true);
+        let home = core::mem::replace(&mut slot.io.span, buffers[0]);
+        for (one, mate, second) in [(index, copy, false), (copy, index, true)] {
+            *self.hedges.of(one) = Pair {
+                token: self.slots.token(one),
+                look_ns: u64::MAX,
+                home,
+                stand: Stand::With(mate),
+                second,
+            };
+        }
+        self.volumes[volume].hedged.sent += 1;
+        self.paths[number].counters.copies += 1;
+        self.touch(number, Role::Io);
+    }
+
+    /// One of two copies has ended; true: it is a read like any other again, and failed.
+    pub(super) fn copy_ended(&mut self, index: u32, outcome: Outcome, now_ns: u64) -> bool {
+        let Pair {
+            home,
+            stand,
+            second,
+            ..
+        } = *self.hedges.of(index);
+        let volume = usize::from(self.slots.get(index).io.volume);
+        let stats = &mut self.volumes[volume].hedged;
+        match (stand, outcome.is_done()) {
+            (Stand::Beaten(since_ns), _) => {
+                if !second {
+                    stats.gained_ns += now_ns.saturating_sub(since_ns);
+                }
+                self.forget_copy(index);
+            }
+            (Stand::With(mate), true) => {
+                let (won, lost) = (u64::from(second), u64::from(!second));
+                (stats.won, stats.lost) = (stats.won + won, stats.lost + lost);
+                self.slots.prefer(index, mate);
+                self.hedges.of(mate).stand = Stand::Beaten(now_ns);
+                self.copy_done(index);
+            }
+            (Stand::With(mate), false) => {
+                stats.failed += u64::from(second);
+                self.slots.prefer(mate, index);
+                self.hedges.of(mate).stand = Stand::Alone;
+                let course = &mut self.slots.get_mut(mate).course;
+                course.hops = course.hops.saturating_add(1);
+                self.forget_copy(index);
+            }
+            (Stand::Alone, true) => self.copy_done(index),
+            (Stand::Alone, false) => {
+                let slot = self.slots.get_mut(index);
+                slot.course.hedged = false;
+                let span = core::mem::replace(&mut slot.io.span, home);
+                self.scratch.give_back(span);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// A read is done; its caller gets the bytes at the end of the turn.
+    fn copy_done(&mut self, index: u32) {
+        self.slots.push(&mut self.hedges.done, index, false);
+        self.wake_by(0);
+    }
+
+    /// Nobody refers any more to a copy that counts for nothing.
+    fn forget_copy(&mut self, index: u32) {
+        self.explained_all(index);
+        let span = self.slots.get(index).io.span;
+        self.scratch.give_back(span);
+        self.slots.free_spare(index);
+    }
+}

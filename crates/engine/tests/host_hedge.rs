@@ -1,0 +1,567 @@
+//! A late read gets a second copy: it ends once, with the right bytes, and nothing is ever written
+//! into a buffer that its caller has back (T10).
+#![allow(clippy::unwrap_used, reason = "a test")]
+mod common;
+
+use common::*;
+use engine::Span;
+use engine::host::{Change, HedgeStats, HostConfig, HostControl, HostEvent, IoOp, PathState};
+use engine::target::{ErrorRule, Faults, Ops, Probability, TargetConfig, TargetControl};
+use nvme::wire::Status;
+use policy::{Hedging, Knobs, PathIndex, Policy};
+use volume::Outcome;
+
+/// The engine's own part of the arena: behind the buffers of 32 I/Os.
+const SCRATCH: Span = Span {
+    at: 4 << 20,
+    len: 1 << 20,
+};
+const PATH_ERROR: Status = Status::new(3, 0);
+const STALL_NS: u64 = SECOND;
+
+/// Two paths, the second somewhat longer, known well; the disk holds version 7 of every byte.
+fn rig_with(change: impl FnOnce(&mut HostConfig, &mut TargetConfig)) -> Rig {
+    let mut rig = rig_of(2, |host, target| {
+        host.volumes[0].policy = Policy::Soonest;
+        host.scratch = SCRATCH;
+        change(host, target);
+    });
+    fill(&mut rig.disk.bytes.borrow_mut(), 0, 7);
+    shape(&mut rig, 1, |it| it.delay_ns = 100_000);
+    for n in 0..2000 {
+        let done = rig.one(&read(n % BLOCKS, n % 4), SECOND);
+        assert!(done.outcome.is_done());
+    }
+    assert_eq!(
+        stats(&rig),
+        HedgeStats {
+            looked: stats(&rig).looked,
+            ..HedgeStats::default()
+        }
+    );
+    rig
+}
+
+fn rig() -> Rig {
+    rig_with(|_, _| ())
+}
+
+fn shape(rig: &mut Rig, port: u16, change: impl FnOnce(&mut shape::Config)) {
+    let mut shape = shape::Config::default();
+    change(&mut shape);
+    rig.target_control(TargetControl::Shape(port, shape));
+}
+
+/// What the port has, and gets, stays there for so long.
+fn stall(rig: &mut Rig, port: u16, ns: u64) {
+    let until_ns = rig.world.now_ns + ns;
+    shape(rig, port, |it| it.stall_until_ns = until_ns);
+}
+
+fn stats(rig: &Rig) -> HedgeStats {
+    rig.host.borrow().hedge_stats(0)
+}
+
+fn buffer(rig: &mut Rig, slot: u64, bytes: usize) -> &mut [u8] {
+    &mut rig.world.nodes[HOST].arena.0[(slot as usize) << 17..][..bytes]
+}
+
+/// The buffer of slot `slot` holds what block `block` on holds.
+fn holds(rig: &mut Rig, slot: u64, block: u64, bytes: usize) -> bool {
+    let mut want = vec![0; bytes];
+    fill(&mut want, block * u64::from(BLOCK), 7);
+    *buffer(rig, slot, bytes) == want[..]
+}
+
+/// Nothing waits, no copy is left, all of the engine's memory is back.
+fn all_is_back(rig: &Rig) {
+    at_rest(rig, 2);
+    let scratch = rig.host.borrow().scratch_free();
+    assert_eq!(scratch, u64::from(SCRATCH.len));
+    let HedgeStats {
+        sent,
+        won,
+        lost,
+        failed,
+        ..
+    } = stats(rig);
+    assert!(sent >= won + lost, "{:?}", stats(rig));
+    assert!(sent <= won + lost + failed + 64, "{:?}", stats(rig));
+}
+
+/// One read is with path 0, which has stalled for [`STALL_NS`]; it has ended by its copy, and its
+/// caller has written to the buffer since.
+fn beaten(rig: &mut Rig) {
+    stall(rig, 0, STALL_NS);
+    rig.submit(&read(5, 0)).unwrap();
+    assert_eq!(rig.host.borrow().in_flight(0, P0), 1, "where it went");
+    assert!(rig.run(20 * MS, |_, done| done.len() == 1), "no copy");
+    let done = rig.done.remove(0);
+    assert_eq!((done.outcome, done.path), (Outcome::Done, P1));
+    assert!(holds(rig, 0, 5, 4096));
+    buffer(rig, 0, 4096).fill(0xee);
+    assert_eq!(rig.host.borrow().in_flight(0, P0), 1, "the loser");
+}
+
+fn untouched(rig: &mut Rig) {
+    assert!(buffer(rig, 0, 4096).iter().all(|&byte| byte == 0xee));
+}
+
+#[test]
+fn a_read_on_a_path_that_stalls_ends_by_its_copy() {
+    let mut rig = rig();
+    let (before, now_ns) = (stats(&rig), rig.world.now_ns);
+    beaten(&mut rig);
+    assert!(rig.world.now_ns - now_ns < 2 * MS, "looked late");
+    rig.world.pass(2 * STALL_NS);
+    let HedgeStats { gained_ns, .. } = stats(&rig);
+    assert!(
+        (STALL_NS - 2 * MS..STALL_NS).contains(&gained_ns),
+        "{gained_ns}"
+    );
+    let want = HedgeStats {
+        looked: before.looked + 1,
+        sent: 1,
+        won: 1,
+        gained_ns,
+        ..before
+    };
+    assert_eq!(stats(&rig), want);
+    untouched(&mut rig);
+    all_is_back(&rig);
+    assert_eq!(rig.host.borrow().counters(0, P1).copies, 1);
+}
+
+#[test]
+fn t10_a_loser_whose_connection_dies_writes_nowhere_either() {
+    let mut rig = rig();
+    beaten(&mut rig);
+    rig.world.cut_queue(HOST, 0);
+    until_returned(&mut rig, 10 * SECOND);
+    rig.world.pass(2 * STALL_NS);
+    untouched(&mut rig);
+    all_is_back(&rig);
+}
+
+#[test]
+fn t12_a_loser_that_is_never_answered_has_its_path_given_up() {
+    let mut rig = rig_with(|host, _| host.io_timeout_ns = 3 * SECOND);
+    beaten(&mut rig);
+    stall(&mut rig, 0, 4 * SECOND);
+    rig.world.pass(20 * SECOND);
+    rig.poll();
+    assert_eq!(rig.failures().len(), 1, "{:?}", rig.failures());
+    assert_eq!(state(&rig, P0), PathState::Live);
+    untouched(&mut rig);
+    all_is_back(&rig);
+}
+
+#[test]
+fn the_first_may_still_win() {
+    let mut rig = rig();
+    stall(&mut rig, 0, 5 * MS);
+    stall(&mut rig, 1, 50 * MS);
+    let done = rig.one(&read(9, 0), SECOND);
+    assert_eq!((done.outcome, done.path), (Outcome::Done, P0));
+    assert!(holds(&mut rig, 0, 9, 4096));
+    buffer(&mut rig, 0, 4096).fill(0xee);
+    rig.world.pass(SECOND);
+    untouched(&mut rig);
+    let HedgeStats {
+        sent,
+        won,
+        lost,
+        gained_ns,
+        ..
+    } = stats(&rig);
+    assert_eq!((sent, won, lost, gained_ns), (1, 0, 1, 0));
+    all_is_back(&rig);
+}
+
+/// Reads through a port fail with this status.
+fn fail_reads(rig: &mut Rig, port: u16, status: Status) {
+    let rule = ErrorRule {
+        status,
+        ops: Ops::READ,
+        blocks: None,
+        rate: Probability::ALWAYS,
+    };
+    let faults = Faults {
+        errors: vec![rule],
+        ..Faults::default()
+    };
+    rig.target_control(TargetControl::Faults(port, faults));
+}
+
+#[test]
+fn if_one_copy_fails_the_other_goes_on() {
+    for failing in [0, 1] {
+        let mut rig = rig();
+        // The one that fails ends first.
+        let (stalls, path) = [([5, 20], P1), ([20, 2], P0)][failing];
+        for port in [0, 1] {
+            stall(&mut rig, port, stalls[usize::from(port)] * MS);
+        }
+        fail_reads(&mut rig, failing as u16, PATH_ERROR);
+        let done = rig.one(&read(9, 0), SECOND);
+        assert_eq!((done.outcome, done.path), (Outcome::Done, path));
+        assert!((19 * MS..21 * MS).contains(&done.latency_ns), "{done:?}");
+        assert!(holds(&mut rig, 0, 9, 4096));
+        let HedgeStats {
+            sent,
+            won,
+            lost,
+            failed,
+            ..
+        } = stats(&rig);
+        assert_eq!((sent, won, lost, failed), (1, 0, 0, failing as u64));
+        rig.world.pass(SECOND);
+        all_is_back(&rig);
+    }
+}
+
+#[test]
+fn t02_if_both_copies_fail_the_read_fails_as_one() {
+    let statuses = [
+        (Status::new(2, 0x81), Outcome::MediaError),
+        (PATH_ERROR, Outcome::PathError),
+    ];
+    for (status, outcome) in statuses {
+        let mut rig = rig();
+        for port in [0, 1] {
+            stall(&mut rig, port, 5 * MS);
+            fail_reads(&mut rig, port, status);
+        }
+        let done = rig.one(&read(9, 0), 60 * SECOND);
+        assert_eq!(done.outcome, outcome);
+        assert!(stats(&rig).sent > 0);
+        rig.world.pass(10 * SECOND);
+        rig.poll();
+        assert!(rig.done.is_empty(), "ended twice");
+        all_is_back(&rig);
+    }
+}
+
+#[test]
+fn a_stop_does_not_wait_for_a_loser() {
+    let mut rig = rig();
+    beaten(&mut rig);
+    let now_ns = rig.world.now_ns;
+    rig.control(HostControl::Stop);
+    let stopped = rig
+        .world
+        .run(20 * SECOND, |world| world.nodes[HOST].stopped);
+    assert!(stopped);
+    assert!(rig.world.now_ns - now_ns < 100 * MS);
+    untouched(&mut rig);
+    all_is_back(&rig);
+}
+
+#[test]
+fn a_read_with_two_copies_counts_once_when_the_time_to_drain_is_over() {
+    let mut rig = rig();
+    for port in [0, 1] {
+        stall(&mut rig, port, STALL_NS);
+    }
+    rig.submit(&read(5, 0)).unwrap();
+    rig.world.pass(20 * MS);
+    assert_eq!(stats(&rig).sent, 1);
+    rig.control(HostControl::Drain(10 * MS));
+    rig.control(HostControl::Stop);
+    assert!(
+        rig.world
+            .run(20 * SECOND, |world| world.nodes[HOST].stopped)
+    );
+    rig.poll();
+    let outcomes: Vec<_> = rig.done.iter().map(|done| done.outcome).collect();
+    assert_eq!(outcomes, [Outcome::Stopped]);
+    let unfinished = |event: &&HostEvent| matches!(event, HostEvent::Unfinished { .. });
+    let unfinished: Vec<_> = rig.events.iter().filter(unfinished).collect();
+    assert!(
+        matches!(
+            unfinished[..],
+            [HostEvent::Unfinished {
+                changes: 0,
+                others: 1,
+                ..
+            }]
+        ),
+        "{unfinished:?}"
+    );
+    all_is_back(&rig);
+}
+
+#[test]
+fn t41_counts_balance_when_the_policy_changes_under_a_pair() {
+    for beaten_before in [true, false] {
+        let mut rig = rig();
+        if beaten_before {
+            beaten(&mut rig);
+        } else {
+            stall(&mut rig, 0, STALL_NS);
+            stall(&mut rig, 1, STALL_NS / 2);
+            rig.submit(&read(5, 0)).unwrap();
+            rig.world.pass(20 * MS);
+            assert_eq!(stats(&rig).sent, 1);
+        }
+        let policy = Policy::QueueDepth;
+        rig.control(HostControl::Policy(0, policy, Knobs::default()));
+        rig.world.pass(2 * STALL_NS);
+        rig.poll();
+        assert_eq!(rig.done.len(), usize::from(!beaten_before));
+        all_is_back(&rig);
+    }
+}
+
+#[test]
+fn either_path_of_a_pair_can_fail_drain_and_leave() {
+    let changes: [fn(PathIndex) -> Change; 3] = [
+        |path| Change::FailPath(0, path, false),
+        |path| Change::DrainPath(0, path, false),
+        |path| Change::RemovePath {
+            volume: 0,
+            path,
+            force: false,
+        },
+    ];
+    for (change, path) in (0..6).map(|n| (changes[n / 2], [P0, P1][n % 2])) {
+        for over in [true, false] {
+            let mut rig = rig();
+            if over {
+                beaten(&mut rig);
+            } else {
+                stall(&mut rig, 0, STALL_NS);
+                stall(&mut rig, 1, STALL_NS / 2);
+                rig.submit(&read(5, 0)).unwrap();
+                rig.world.pass(20 * MS);
+                assert_eq!(stats(&rig).sent, 1);
+            }
+            let change = change(path);
+            let name = format!("{change:?}, over: {over}");
+            rig.control(HostControl::Change {
+                ticket: 1,
+                change,
+                wait_ns: 10 * SECOND,
+            });
+            rig.world.pass(5 * SECOND);
+            rig.poll();
+            let made = |event: &HostEvent| matches!(event, HostEvent::Changed(1, Ok(_)));
+            assert!(rig.events.iter().any(made), "{name}: {:?}", rig.events);
+            if !over {
+                assert_eq!(rig.done.len(), 1, "{name}");
+                assert_eq!(rig.done[0].outcome, Outcome::Done, "{name}");
+                assert!(holds(&mut rig, 0, 5, 4096), "{name}");
+            }
+            let scratch = rig.host.borrow().scratch_free();
+            assert_eq!(scratch, u64::from(SCRATCH.len), "{name}");
+        }
+    }
+}
+
+#[test]
+fn a_volume_leaves_after_its_losers() {
+    let mut rig = rig();
+    beaten(&mut rig);
+    rig.control(HostControl::Change {
+        ticket: 1,
+        change: Change::RemoveVolume(0),
+        wait_ns: 10 * SECOND,
+    });
+    rig.world.pass(5 * SECOND);
+    rig.poll();
+    let gone = |event: &HostEvent| matches!(event, HostEvent::Removed(0));
+    assert!(rig.events.iter().any(gone), "{:?}", rig.events);
+    untouched(&mut rig);
+    let scratch = rig.host.borrow().scratch_free();
+    assert_eq!(scratch, u64::from(SCRATCH.len));
+}
+
+#[test]
+fn t08_only_reads_are_hedged() {
+    let mut rig = rig();
+    stall(&mut rig, 0, 50 * MS);
+    stall(&mut rig, 1, 50 * MS);
+    let span = read(0, 0).span;
+    for (op, slot) in [
+        (IoOp::Write { fua: false }, 0),
+        (IoOp::Write { fua: true }, 1),
+        (IoOp::WriteZeroes, 2),
+        (IoOp::Deallocate, 3),
+        (IoOp::Flush, 4),
+    ] {
+        let mut io = io(op, slot << 20, BLOCK, slot);
+        if !matches!(op, IoOp::Write { .. }) {
+            io.span = Span { len: 0, ..span };
+        }
+        rig.submit(&io).unwrap();
+    }
+    let before = stats(&rig);
+    assert!(rig.run(SECOND, |_, done| done.len() == 5));
+    assert!(rig.done.iter().all(|done| done.outcome.is_done()));
+    assert_eq!(stats(&rig), before);
+    all_is_back(&rig);
+}
+
+#[test]
+fn t06_without_memory_or_slots_there_is_no_copy_and_nothing_fails() {
+    // None at all; too little for two; enough for some.
+    for (len, sent) in [(0, 0), (4096, 0), (8192, 1), (1 << 20, 1)] {
+        let scratch = Span { len, ..SCRATCH };
+        let mut rig = rig_with(|host, _| host.scratch = scratch);
+        stall(&mut rig, 0, 20 * MS);
+        let done = rig.one(&read(5, 0), SECOND);
+        assert_eq!(done.outcome, Outcome::Done);
+        assert_eq!(stats(&rig).sent, sent, "{len} bytes");
+        assert_eq!(stats(&rig).no_room > 0, len == 4096, "{:?}", stats(&rig));
+        rig.world.pass(SECOND);
+        assert_eq!(rig.host.borrow().scratch_free(), u64::from(len));
+    }
+}
+
+#[test]
+fn where_it_is_off_or_the_policy_does_not_predict_nothing_is_hedged() {
+    for policy in [Policy::Soonest, Policy::QueueDepth] {
+        for hedging in [Hedging::Off, Hedging::On, Hedging::Auto] {
+            let mut rig = rig();
+            let knobs = Knobs {
+                hedging,
+                ..Knobs::default()
+            };
+            rig.control(HostControl::Policy(0, policy, knobs));
+            stall(&mut rig, 0, 20 * MS);
+            rig.submit(&read(5, 0)).unwrap();
+            rig.submit(&read(6, 1)).unwrap();
+            assert!(rig.run(SECOND, |_, done| done.len() == 2));
+            let works = hedging.works(policy);
+            assert_eq!(works, policy == Policy::Soonest && hedging != Hedging::Off);
+            assert_eq!(stats(&rig).sent > 0, works, "{policy:?} {hedging:?}");
+        }
+    }
+}
+
+#[test]
+fn an_idle_engine_sleeps_as_long_as_without() {
+    let wakeups = |hedging| {
+        let mut rig = rig_with(|host, _| {
+            host.volumes[0].knobs.hedging = hedging;
+            host.kato_ms = 0;
+        });
+        rig.world.pass(SECOND);
+        let before = rig.world.nodes[HOST].wakeups;
+        rig.world.pass(100 * SECOND);
+        rig.world.nodes[HOST].wakeups - before
+    };
+    assert_eq!(wakeups(Hedging::Auto), wakeups(Hedging::Off));
+}
+
+/// Something that happens to a port, or to the path over it.
+fn happen(rig: &mut Rig, random: &mut Random) {
+    let port = random.below(2) as u16;
+    match random.below(11) {
+        // Both copies are under way when one of them fails.
+        8..=10 => {
+            stall(rig, 0, 500 * MS);
+            stall(rig, 1, 500 * MS);
+            rig.world.pass(random.below(20) * MS);
+            rig.world.cut_queue(HOST, port.into());
+        }
+        0 | 1 => stall(rig, port, random.below(200) * MS),
+        2 => shape(rig, port, |it| {
+            it.delay_ns = random.below(20) * 100_000;
+            it.jitter_ns = random.below(20) * 100_000;
+        }),
+        3 => {
+            let statuses = [PATH_ERROR, Status::new(0, 0x22), Status::new(3, 2)];
+            let status = statuses[random.below(3) as usize];
+            let rule = ErrorRule {
+                status,
+                ops: Ops::READ,
+                blocks: None,
+                rate: Probability::new(random.below(100_000_000) as u32).unwrap(),
+            };
+            let faults = Faults {
+                errors: vec![rule],
+                ..Faults::default()
+            };
+            rig.target_control(TargetControl::Faults(port, faults));
+        }
+        4 => rig.target_control(TargetControl::Faults(port, Faults::default())),
+        5 => rig.world.cut_queue(HOST, port.into()),
+        6 => rig.target_control(TargetControl::Drop(port)),
+        _ => {
+            let policy = [Policy::Soonest, Policy::QueueDepth][random.below(4) as usize / 3];
+            rig.control(HostControl::Policy(0, policy, Knobs::default()));
+        }
+    }
+}
+
+/// Whatever becomes of both copies, a read ends once, with the right bytes if it says so, and its
+/// buffer is its caller's from then on.
+#[test]
+fn t10_whatever_happens_a_buffer_that_was_handed_back_is_never_written_to() {
+    let mut all = HedgeStats::default();
+    for seed in 1..=30_u64 {
+        let mut random = Random::new(seed);
+        let digests = random.below(2) == 0;
+        let bytes = [4096, 16 << 10, 128 << 10][random.below(3) as usize];
+        let depth = [1, 4, 24][random.below(3) as usize];
+        let mut rig = rig_with(|host, target| {
+            host.digests.data = digests;
+            host.io_timeout_ns = 2 * SECOND;
+            target.subsystem.entries_max = [4, 128][random.below(2) as usize];
+        });
+        rig.world.piece_max = [100, 3000, 20_000][random.below(3) as usize];
+        rig.world.sent_delay_ns = [0, 100_000, 3 * MS][random.below(3) as usize];
+        // What each buffer is read for; `None`: it is its caller's, who has written to it.
+        let mut reads = vec![None; depth as usize];
+        for slot in 0..depth {
+            buffer(&mut rig, slot, bytes).fill(0xee);
+        }
+        let (mut ended, mut next, total) = (0, 30, 600);
+        while ended < total {
+            let now_ns = rig.world.now_ns;
+            for slot in 0..depth {
+                if reads[slot as usize].is_none() {
+                    let spoilt = buffer(&mut rig, slot, bytes).iter().any(|&it| it != 0xee);
+                    assert!(!spoilt, "seed {seed}, slot {slot}, at {now_ns}");
+                    let block = random.below(BLOCKS - 32);
+                    let it = io(IoOp::Read, block * u64::from(BLOCK), bytes as u32, slot);
+                    rig.submit(&it).unwrap();
+                    reads[slot as usize] = Some(block);
+                }
+            }
+            let came = rig.run(60 * SECOND, |_, done| !done.is_empty());
+            assert!(came, "seed {seed}: {ended} of {total} ended");
+            for done in core::mem::take(&mut rig.done) {
+                let block = reads[done.cookie as usize].take().expect("ended twice");
+                if done.outcome.is_done() {
+                    assert!(holds(&mut rig, done.cookie, block, bytes), "seed {seed}");
+                }
+                buffer(&mut rig, done.cookie, bytes).fill(0xee);
+                ended += 1;
+            }
+            if ended >= next {
+                next = ended + 30;
+                happen(&mut rig, &mut random);
+            }
+        }
+        rig.world.pass(60 * SECOND);
+        rig.poll();
+        for done in core::mem::take(&mut rig.done) {
+            reads[done.cookie as usize].take().expect("ended twice");
+            buffer(&mut rig, done.cookie, bytes).fill(0xee);
+        }
+        assert_eq!(reads, vec![None; depth as usize], "seed {seed}");
+        for slot in 0..depth {
+            assert!(buffer(&mut rig, slot, bytes).iter().all(|&it| it == 0xee));
+        }
+        all_is_back(&rig);
+        let these = stats(&rig);
+        all.won += these.won;
+        all.lost += these.lost;
+        all.failed += these.failed;
+    }
+    // All that can become of a copy did.
+    let enough = all.won > 50 && all.lost > 10 && all.failed > 2;
+    assert!(enough, "{all:?}");
+}
