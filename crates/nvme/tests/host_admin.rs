@@ -24,6 +24,7 @@ fn from_connect_to_ready_in_order() {
             "Identify 01 0",
             "Feature 07 0x10001",
             "Feature 0b 0xb00",
+            "Feature 16 0x0",
             "Identify 06 0",
             "Identify 02 0",
             "Identify 03 1",

@@ -12,8 +12,14 @@ pub mod fid {
     pub const WRITE_ATOMICITY: u8 = 0x0a;
     pub const ASYNC_EVENTS: u8 = 0x0b;
     pub const KEEP_ALIVE: u8 = 0x0f;
+    pub const HOST_BEHAVIOR: u8 = 0x16;
     pub const HOST_IDENTIFIER: u8 = 0x81;
 }
+
+/// Bytes of Host Behavior Support (Base 2.0, 5.27.1.18).
+pub const HOST_BEHAVIOR_LEN: usize = 512;
+/// Its first byte: advanced command retry. Without it a controller sets no CRD.
+pub const ACRE: u8 = 1;
 
 /// Set Features CDW10: save.
 pub const SAVE: u32 = 1 << 31;

@@ -278,6 +278,8 @@ pub struct AdminPeer {
     pub script: Script,
     /// Commands seen since last taken.
     pub seen: Vec<String>,
+    /// Data that came with commands, and whose they were.
+    pub data: Vec<(String, Vec<u8>)>,
     /// The event request that is outstanding.
     pub event_cid: Option<u16>,
 }
@@ -307,6 +309,7 @@ impl AdminPeer {
             piece: usize::MAX,
             script: Box::new(|_| None),
             seen: Vec::new(),
+            data: Vec::new(),
             event_cid: None,
         }
     }
@@ -378,6 +381,9 @@ impl AdminPeer {
             PduType::CapsuleCmd => {
                 let sqe = pdu.sqe();
                 self.seen.push(name(&sqe));
+                if !pdu.data.is_empty() {
+                    self.data.push((name(&sqe), pdu.data.clone()));
+                }
                 let answer = (self.script)(&sqe).unwrap_or_else(|| self.model.answer(&sqe));
                 if sqe.opcode() == admin::ASYNC_EVENT_REQUEST && answer.silent {
                     assert_eq!(self.event_cid, None, "one outstanding");

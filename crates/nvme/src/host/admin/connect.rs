@@ -1,8 +1,8 @@
 //! From Connect to a controller whose facts are known and checked (Base 2.0, 3.5.2).
 //!
 //! Connect → CAP → CRTO, if there is one → VS → CC.EN → CSTS.RDY → Identify Controller → Number of
-//! Queues → Asynchronous Event Configuration → limits of the NVM command set → the namespaces, or
-//! the discovery log.
+//! Queues → Asynchronous Event Configuration → Host Behavior Support, where it reports retry
+//! delays → limits of the NVM command set → the namespaces, or the discovery log.
 use alloc::string::String;
 
 use super::{Admin, Next};
@@ -13,7 +13,7 @@ use crate::wire::fabrics::{
     CATTR_DISABLE_SQ_FLOW, CNTLID_ANY, Cap, Cc, Connect, ConnectData, Csts, DISCOVERY_NQN,
     Property, Version, property,
 };
-use crate::wire::features::{QueueCount, events, fid};
+use crate::wire::features::{HOST_BEHAVIOR_LEN, QueueCount, events, fid};
 use crate::wire::identify::{
     CSI_NVM, Controller, IDENTIFY_LEN, NvmController, cmic, cns, cntrltype, ctratt,
 };
@@ -159,6 +159,10 @@ impl Admin {
                 set_features(fid::NUMBER_OF_QUEUES, asked.emit())
             }
             Step::EventConfig => set_features(fid::ASYNC_EVENTS, self.facts.events),
+            Step::HostBehavior => {
+                let (sqe, _) = set_features(fid::HOST_BEHAVIOR, 0);
+                (sqe, Data::Out(HOST_BEHAVIOR_LEN as u32))
+            }
             Step::NvmController => identify(cns::COMMAND_SET_CONTROLLER, 0),
             _ => identify(cns::CONTROLLER, 0),
         }
@@ -207,6 +211,7 @@ impl Admin {
                 return Ok(self.configure_events());
             }
             Step::EventConfig => return Ok(self.events_configured()),
+            Step::HostBehavior => Self::behavior_told(self.facts.version),
             _ => return Ok(self.limits_known()),
         }))
     }
@@ -356,11 +361,20 @@ impl Admin {
     pub(super) fn events_configured(&mut self) -> Next {
         Next::Begin(if self.facts.discovery {
             Step::DiscoveryLog
-        } else if self.facts.version >= Version::V2_0 {
+        } else if self.facts.crdt != [0; 3] {
+            Step::HostBehavior
+        } else {
+            Self::behavior_told(self.facts.version)
+        })
+    }
+
+    /// The controller knows that we heed its retry delays (T1), or has none, or doesn't care.
+    pub(super) fn behavior_told(version: Version) -> Step {
+        if version >= Version::V2_0 {
             Step::NvmController
         } else {
             Step::NamespaceList
-        })
+        }
     }
 
     /// CNS 06h is in the page: limits of commands without data (NVM command set 1.0, 4.1.5.4).

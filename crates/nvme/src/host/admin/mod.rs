@@ -45,6 +45,7 @@ use super::{AdminConfig, AdminEvent, Command, Completed, Data, HostError, Namesp
 use crate::limits::{ADMIN_RETRIES_MAX, ADMIN_RETRY_NS, HOST_ADMIN_ENTRIES, LOG_PIECE, NQN_MAX};
 use crate::wire::SqeBuilder;
 use crate::wire::fabrics::{CNTLID_ANY, ConnectData};
+use crate::wire::features::ACRE;
 use crate::wire::status::Class;
 use crate::{Transmit, crc32c};
 
@@ -168,9 +169,12 @@ impl Admin {
     /// Appends what is to be sent next to `out`; there is never a payload.
     pub fn poll_transmit(&mut self, out: &mut Vec<u8>, _now_ns: u64) -> Option<Transmit> {
         if let Sending::Own(_, payload) = self.connection.poll_transmit(out)? {
-            // Only Connect carries data to the controller.
-            self.connection
-                .append_own(&payload, &*self.connect_data, out);
+            // Nothing else carries data to the controller.
+            let data: &[u8] = match self.step {
+                Step::HostBehavior => &*self.page,
+                _ => &*self.connect_data,
+            };
+            self.connection.append_own(&payload, data, out);
         }
         Some(Transmit { payload: None })
     }
@@ -342,8 +346,11 @@ impl Admin {
     fn begin(&mut self, step: Step, now_ns: u64) {
         self.step = step;
         let (sqe, data) = self.command(step);
-        if let Data::In(len) = data {
+        if let Data::In(len) | Data::Out(len) = data {
             self.page[..len as usize].fill(0);
+        }
+        if step == Step::HostBehavior {
+            self.page[0] = ACRE;
         }
         self.submit(&own_command(&sqe, data, ORDINARY));
         self.wait = Wait::Answer(self.deadline(now_ns));
@@ -398,6 +405,7 @@ impl Admin {
             // Optional, or of later versions than the controller's.
             Step::NvmController => Ok(Next::Begin(Step::NamespaceList)),
             Step::EventConfig => Ok(self.events_configured()),
+            Step::HostBehavior => Ok(Next::Begin(Self::behavior_told(self.facts.version))),
             Step::Descriptors
             | Step::Namespace
             | Step::NvmNamespace
