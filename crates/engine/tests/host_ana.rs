@@ -160,9 +160,8 @@ fn t02_a_namespace_that_one_controller_lost_is_reached_through_the_other() {
     for core in [0, 1] {
         fail(&mut fleet, 0, Some(Status::INVALID_NAMESPACE.with_dnr()));
         for n in 0..8 {
-            let slot = u64::from(n);
-            assert_eq!(fleet.one(core, &read(n, slot), SECOND), Some(Outcome::Done));
-            let io = &write(n, slot);
+            assert_eq!(fleet.one(core, &read(n, n), SECOND), Some(Outcome::Done));
+            let io = &write(n, n);
             assert_eq!(fleet.one(core, io, SECOND), Some(Outcome::Done));
         }
         let moved = fleet.hosts[core].borrow().hold_stats(0).moved_total;
@@ -188,7 +187,7 @@ fn t04_a_path_whose_transfers_keep_failing_is_left_for_the_other() {
     ] {
         fail(&mut fleet, 0, Some(status));
         for n in 0..8 {
-            let io = &read(n, u64::from(n));
+            let io = &read(n, n);
             assert_eq!(fleet.one(1, io, SECOND), Some(Outcome::Done), "{status}");
         }
         // Where both say so, it ends, and soon.
