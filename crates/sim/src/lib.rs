@@ -19,6 +19,7 @@ extern crate alloc;
 extern crate std;
 
 pub mod bound;
+pub mod chaos;
 mod cpu;
 mod disk;
 mod draw;

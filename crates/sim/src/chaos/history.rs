@@ -1,0 +1,401 @@
+//! What clients did to the blocks of a volume and saw there, and whether a disk could have done it.
+//!
+//! Decides, from the beginnings and ends of reads, writes and flushes, whether every block behaved
+//! as one register (linearizability), and whether what a crash of volatile caches took had not been
+//! flushed.
+//!
+//! # Contract
+//! Every write of a block has a [`Tag`] of its own. An operation is recorded once, when it has
+//! ended, or at the end of all with [`NEVER`]: it may then have happened or not. Times are of one
+//! clock; a [crash](History::crash) is recorded when it happens.
+//!
+//! # Limits
+//! Zeroes are [`BLANK`], which only the beginning may write: trims and writes of zeroes have no
+//! place here.
+//!
+//! # Origin
+//! Gibbons and Korach, Testing Shared Memories, SIAM J. Comput. 26 (1997): with one write per value
+//! a history is linearizable if the zones of its values nest as [`Epoch::check`] says.
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+use core::fmt;
+
+/// What a write leaves in a block; no two writes have the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Tag(pub u64);
+
+/// What is in every block at first.
+pub const BLANK: Tag = Tag(0);
+
+/// The end of what nobody heard the end of, ns.
+pub const NEVER: u64 = u64::MAX;
+
+/// What was done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Deed {
+    /// It read this.
+    Read(Tag),
+    /// It wrote this; `durable`: its end says that it survives a loss of caches (FUA).
+    Write {
+        /// What.
+        tag: Tag,
+        /// FUA.
+        durable: bool,
+    },
+}
+
+/// One operation on one block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Op {
+    /// What.
+    pub deed: Deed,
+    /// When it was asked for, ns.
+    pub start_ns: u64,
+    /// When its success was told, ns; [`NEVER`] of a write that failed or was cut off.
+    pub end_ns: u64,
+}
+
+impl Op {
+    fn tag(&self) -> Tag {
+        match self.deed {
+            Deed::Read(tag) | Deed::Write { tag, .. } => tag,
+        }
+    }
+
+    fn is_write(&self) -> bool {
+        matches!(self.deed, Deed::Write { .. })
+    }
+
+    /// Whether it had ended before the other began.
+    fn precedes(&self, other: &Self) -> bool {
+        self.end_ns < other.start_ns
+    }
+}
+
+/// What no disk does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wrong {
+    /// A read saw what nobody wrote, or before it was written.
+    FromNowhere(Op),
+    /// A read saw what was overwritten before it began, or two reads saw two writes in two orders:
+    /// the operations of both cannot be put into one sequence.
+    OutOfOrder(Op, Op),
+    /// After a loss of caches there was what a flush or a durable write had replaced before.
+    RolledBack {
+        /// The read that saw it.
+        seen: Op,
+        /// The write that was durable.
+        lost: Op,
+    },
+    /// After a loss of caches, two reads saw two values from before it, with no write between.
+    TwoPasts(Op, Op),
+}
+
+impl fmt::Display for Wrong {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::FromNowhere(op) => write!(f, "{} was never there", Told(op)),
+            Self::OutOfOrder(a, b) => {
+                write!(f, "no order of writes explains {} and {}", Told(a), Told(b))
+            }
+            Self::RolledBack { seen, lost } => {
+                write!(f, "{}, though durable was {}", Told(seen), Told(lost))
+            }
+            Self::TwoPasts(a, b) => {
+                write!(f, "{} and {} after the caches were lost", Told(a), Told(b))
+            }
+        }
+    }
+}
+
+struct Told<'a>(&'a Op);
+
+impl fmt::Display for Told<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let what = if self.0.is_write() { "write" } else { "read" };
+        write!(
+            f,
+            "the {what} of {:#x} at {} ns",
+            self.0.tag().0,
+            self.0.start_ns
+        )?;
+        match self.0.end_ns {
+            NEVER => f.write_str(" without an end"),
+            end_ns => write!(f, " to {end_ns} ns"),
+        }
+    }
+}
+
+/// All that happened to one volume.
+#[derive(Debug, Default)]
+pub struct History {
+    blocks: BTreeMap<u64, Vec<Op>>,
+    /// Start and end of flushes that succeeded.
+    flushes: Vec<(u64, u64)>,
+    /// When volatile caches were lost.
+    crashes: Vec<u64>,
+}
+
+impl History {
+    /// An operation on `block` has ended, or never will.
+    pub fn record(&mut self, block: u64, op: Op) {
+        // What a read saw that never came back, nobody saw.
+        if op.is_write() || op.end_ns != NEVER {
+            self.blocks.entry(block).or_default().push(op);
+        }
+    }
+
+    /// A flush of everything that had ended before `start_ns` has succeeded.
+    pub fn flushed(&mut self, start_ns: u64, end_ns: u64) {
+        self.flushes.push((start_ns, end_ns));
+    }
+
+    /// What was only in caches may be gone.
+    pub fn crash(&mut self, at_ns: u64) {
+        self.crashes.push(at_ns);
+    }
+
+    /// Operations recorded.
+    pub fn operations(&self) -> usize {
+        self.blocks.values().map(Vec::len).sum()
+    }
+
+    /// The first block with something that no disk does, and what.
+    ///
+    /// # Errors
+    /// That.
+    pub fn check(&self) -> Result<(), (u64, Wrong)> {
+        for (&block, ops) in &self.blocks {
+            self.check_block(ops).map_err(|wrong| (block, wrong))?;
+        }
+        Ok(())
+    }
+
+    fn check_block(&self, ops: &[Op]) -> Result<(), Wrong> {
+        let mut pasts = alloc::vec![Past {
+            write: written(BLANK, 0),
+            gone: None,
+        }];
+        let mut start_ns = 0;
+        for &crash_ns in self.crashes.iter().chain([&NEVER]) {
+            let epoch = Epoch::of(ops, start_ns, crash_ns, &pasts)?;
+            epoch.check()?;
+            pasts = epoch.pasts(self.durable_ns(crash_ns), crash_ns);
+            start_ns = crash_ns;
+        }
+        Ok(())
+    }
+
+    /// What had ended before was durable at a crash: when the last flush before it was asked for.
+    fn durable_ns(&self, crash_ns: u64) -> u64 {
+        let before = self
+            .flushes
+            .iter()
+            .filter(|(_, end_ns)| *end_ns <= crash_ns);
+        before.map(|(start_ns, _)| *start_ns).max().unwrap_or(0)
+    }
+}
+
+/// A write whose value may be there after a loss of caches, or that was replaced for good.
+#[derive(Clone, Copy, Debug)]
+struct Past {
+    write: Op,
+    /// By this durable one.
+    gone: Option<Op>,
+}
+
+fn written(tag: Tag, at_ns: u64) -> Op {
+    Op {
+        deed: Deed::Write { tag, durable: true },
+        start_ns: at_ns,
+        end_ns: at_ns,
+    }
+}
+
+/// What happened to one block between two losses of caches.
+struct Epoch {
+    start_ns: u64,
+    ops: Vec<Op>,
+    /// What it may have begun with.
+    pasts: Vec<Past>,
+}
+
+impl Epoch {
+    /// Operations that a loss of caches cuts in two: a write may be of either side, and a read of
+    /// both is left out.
+    fn of(all: &[Op], start_ns: u64, end_ns: u64, pasts: &[Past]) -> Result<Self, Wrong> {
+        let mut ops = Vec::new();
+        for op in all {
+            let whole = op.start_ns >= start_ns && op.end_ns <= end_ns;
+            let touches = op.start_ns < end_ns && op.end_ns > start_ns;
+            if whole || op.is_write() && touches {
+                let beyond = op.end_ns > end_ns;
+                ops.push(Op {
+                    start_ns: op.start_ns.max(start_ns),
+                    end_ns: if beyond { NEVER } else { op.end_ns },
+                    ..*op
+                });
+            }
+        }
+        let mut this = Self {
+            start_ns,
+            ops,
+            pasts: pasts.to_vec(),
+        };
+        this.begin()?;
+        Ok(this)
+    }
+
+    /// What the block held at first, as far as a read tells.
+    fn begin(&mut self) -> Result<(), Wrong> {
+        let here = |tag| {
+            let mut writes = self.ops.iter().filter(|op| op.is_write());
+            writes.any(|op| op.tag() == tag)
+        };
+        let mut old = self
+            .ops
+            .iter()
+            .filter(|op| !op.is_write() && !here(op.tag()));
+        let Some(first) = old.next().copied() else {
+            return Ok(());
+        };
+        if let Some(other) = old.find(|op| op.tag() != first.tag()) {
+            let known = |op: &Op| self.pasts.iter().any(|past| past.write.tag() == op.tag());
+            return Err(match [first, *other].into_iter().find(|op| !known(op)) {
+                Some(op) => Wrong::FromNowhere(op),
+                None => Wrong::TwoPasts(first, *other),
+            });
+        }
+        let past = self
+            .pasts
+            .iter()
+            .find(|past| past.write.tag() == first.tag());
+        match past {
+            None => Err(Wrong::FromNowhere(first)),
+            Some(Past {
+                gone: Some(lost), ..
+            }) => Err(Wrong::RolledBack {
+                seen: first,
+                lost: *lost,
+            }),
+            Some(&past) => {
+                self.ops.push(written(first.tag(), self.start_ns));
+                self.pasts = alloc::vec![past];
+                Ok(())
+            }
+        }
+    }
+
+    /// A value's zone lies between the first end and the last beginning of its operations. Where
+    /// the end comes first, the value was there all that time: two such zones do not overlap, and
+    /// no value came and went within one.
+    fn check(&self) -> Result<(), Wrong> {
+        let mut zones = self.zones()?;
+        zones.sort_by_key(|zone| (zone.lower().0, zone.upper().0));
+        let mut widest: Option<&Zone> = None;
+        for zone in zones.iter().filter(|zone| zone.is_forward()) {
+            if let Some(before) = widest.filter(|it| it.upper().0 > zone.lower().0) {
+                return Err(Wrong::OutOfOrder(before.upper().1, zone.lower().1));
+            }
+            widest = Some(zone);
+        }
+        for inner in zones.iter().filter(|zone| !zone.is_forward()) {
+            let around = |it: &&Zone| {
+                it.is_forward() && it.lower().0 < inner.lower().0 && inner.upper().0 < it.upper().0
+            };
+            if let Some(outer) = zones.iter().find(around) {
+                return Err(Wrong::OutOfOrder(inner.lower().1, outer.upper().1));
+            }
+        }
+        Ok(())
+    }
+
+    fn zones(&self) -> Result<Vec<Zone>, Wrong> {
+        let mut zones: BTreeMap<Tag, Zone> = BTreeMap::new();
+        for write in self.ops.iter().filter(|op| op.is_write()) {
+            let zone = Zone {
+                write: *write,
+                first_end: *write,
+                last_start: *write,
+            };
+            zones.insert(write.tag(), zone);
+        }
+        for read in self.ops.iter().filter(|op| !op.is_write()) {
+            let zone = zones.get_mut(&read.tag());
+            let zone = zone.ok_or(Wrong::FromNowhere(*read))?;
+            if read.precedes(&zone.write) {
+                return Err(Wrong::FromNowhere(*read));
+            }
+            if read.end_ns < zone.first_end.end_ns {
+                zone.first_end = *read;
+            }
+            if read.start_ns > zone.last_start.start_ns {
+                zone.last_start = *read;
+            }
+        }
+        // What may never have happened, and nobody saw, says nothing.
+        let mut zones: Vec<Zone> = zones.into_values().collect();
+        zones.retain(|zone| zone.first_end.end_ns != NEVER);
+        Ok(zones)
+    }
+
+    /// What may be there after a loss of caches, when all that had ended before `durable_ns` was
+    /// flushed.
+    fn pasts(&self, durable_ns: u64, crash_ns: u64) -> Vec<Past> {
+        let is_durable = |op: &Op| match op.deed {
+            Deed::Read(_) => false,
+            Deed::Write { durable, .. } => {
+                op.end_ns <= durable_ns || durable && op.end_ns <= crash_ns
+            }
+        };
+        let all = || self.ops.iter().filter(|op| op.is_write());
+        let old = self.pasts.iter().filter(|past| past.gone.is_none());
+        let old = old.map(|past| past.write);
+        let old = old.filter(|write| all().all(|op| op.tag() != write.tag()));
+        let mut pasts: Vec<Past> = Vec::new();
+        for write in all().copied().chain(old.map(|write| Op {
+            start_ns: self.start_ns,
+            end_ns: self.start_ns,
+            ..write
+        })) {
+            let gone = all()
+                .find(|op| is_durable(op) && write.precedes(op))
+                .copied();
+            pasts.push(Past { write, gone });
+        }
+        // What was replaced for good before stays so.
+        let lost = self.pasts.iter().filter(|past| past.gone.is_some());
+        pasts.extend(lost.copied());
+        pasts
+    }
+}
+
+struct Zone {
+    write: Op,
+    first_end: Op,
+    last_start: Op,
+}
+
+impl Zone {
+    fn is_forward(&self) -> bool {
+        self.first_end.end_ns < self.last_start.start_ns
+    }
+
+    /// Its lower bound, and whose it is.
+    fn lower(&self) -> (u64, Op) {
+        match self.is_forward() {
+            true => (self.first_end.end_ns, self.first_end),
+            false => (self.last_start.start_ns, self.last_start),
+        }
+    }
+
+    fn upper(&self) -> (u64, Op) {
+        match self.is_forward() {
+            true => (self.last_start.start_ns, self.last_start),
+            false => (self.first_end.end_ns, self.first_end),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,182 @@
+use super::*;
+use shape::Random;
+use std::vec;
+use std::vec::Vec;
+
+fn read(tag: u64, start_ns: u64, end_ns: u64) -> Op {
+    Op {
+        deed: Deed::Read(Tag(tag)),
+        start_ns,
+        end_ns,
+    }
+}
+
+fn write(tag: u64, start_ns: u64, end_ns: u64) -> Op {
+    Op {
+        deed: Deed::Write {
+            tag: Tag(tag),
+            durable: false,
+        },
+        start_ns,
+        end_ns,
+    }
+}
+
+fn history(ops: &[Op]) -> History {
+    let mut history = History::default();
+    ops.iter().for_each(|op| history.record(7, *op));
+    history
+}
+
+fn wrong(ops: &[Op]) -> Option<Wrong> {
+    history(ops).check().err().map(|(_, wrong)| wrong)
+}
+
+#[test]
+fn t09_a_late_write_is_found() {
+    let (lost, late) = (write(2, 20, 30), read(1, 40, 50));
+    // The first one's end was told, or never: it comes after the second one all the same.
+    for end_ns in [10, NEVER] {
+        let ops = [write(1, 1, end_ns), lost, late];
+        let found = wrong(&ops);
+        assert_eq!(found.is_none(), end_ns == NEVER, "{found:?}");
+        // Somebody saw the second one in between, and then the first again.
+        let ops = [
+            write(1, 1, end_ns),
+            read(1, 12, 18),
+            lost,
+            read(2, 31, 35),
+            late,
+        ];
+        assert!(matches!(wrong(&ops), Some(Wrong::OutOfOrder(..))));
+    }
+}
+
+#[test]
+fn what_was_never_there_is_found() {
+    assert_eq!(
+        wrong(&[read(9, 1, 2)]),
+        Some(Wrong::FromNowhere(read(9, 1, 2)))
+    );
+    let early = read(1, 1, 2);
+    assert_eq!(
+        wrong(&[write(1, 3, 4), early]),
+        Some(Wrong::FromNowhere(early))
+    );
+    assert_eq!(
+        wrong(&[read(0, 1, 2), write(1, 3, NEVER), read(0, 5, 6)]),
+        None
+    );
+    assert!(wrong(&[write(1, 3, 4), read(0, 5, 6)]).is_some(), "stale");
+}
+
+#[test]
+fn what_was_flushed_survives_and_what_was_not_may_go() {
+    let crashed = |durable: bool, flush_ns: Option<u64>, seen: u64| {
+        let mut second = write(2, 20, 30);
+        second.deed = Deed::Write {
+            tag: Tag(2),
+            durable,
+        };
+        let mut history = history(&[write(1, 1, 10), second, read(seen, 60, 70)]);
+        if let Some(start_ns) = flush_ns {
+            history.flushed(start_ns, start_ns + 5);
+        }
+        history.crash(50);
+        history.check().is_ok()
+    };
+    for seen in 0..=2 {
+        assert!(crashed(false, None, seen), "{seen}");
+        assert_eq!(crashed(false, Some(12), seen), seen >= 1, "{seen}");
+        assert_eq!(crashed(false, Some(31), seen), seen == 2, "{seen}");
+        assert_eq!(
+            crashed(false, Some(25), seen),
+            seen >= 1,
+            "too early for the second"
+        );
+        assert_eq!(crashed(false, Some(48), seen), true, "over after the crash");
+        assert_eq!(crashed(true, None, seen), seen == 2, "{seen}");
+    }
+}
+
+#[test]
+fn after_a_crash_there_is_one_past_and_it_stays() {
+    let ops = [
+        write(1, 1, 10),
+        write(2, 20, 30),
+        read(1, 60, 70),
+        read(2, 80, 90),
+    ];
+    let mut two = history(&ops);
+    two.crash(50);
+    assert!(matches!(two.check(), Err((7, Wrong::TwoPasts(..)))));
+    // What a second crash leaves is what the first one left.
+    let mut again = history(&[
+        write(1, 1, 10),
+        write(2, 20, 30),
+        read(1, 60, 70),
+        read(2, 90, 95),
+    ]);
+    again.crash(50);
+    again.crash(80);
+    assert!(again.check().is_err());
+    // A write that the crash cut in two may be of either side.
+    let ops = [write(1, 1, 10), write(2, 40, 60), read(2, 65, 70)];
+    let mut cut = history(&ops);
+    cut.crash(50);
+    assert_eq!(cut.check(), Ok(()));
+}
+
+/// Whether some sequence of all that ended, and any of what did not, is a register's.
+fn brute(ops: &[Op]) -> bool {
+    fn go(left: &mut Vec<Op>, value: u64) -> bool {
+        if left.iter().all(|op| op.end_ns == NEVER) {
+            return true;
+        }
+        for at in 0..left.len() {
+            let op = left[at];
+            if left.iter().any(|other| other.precedes(&op)) {
+                continue;
+            }
+            let next = match op.deed {
+                Deed::Read(tag) if tag.0 != value => continue,
+                Deed::Read(_) => value,
+                Deed::Write { tag, .. } => tag.0,
+            };
+            left.remove(at);
+            let found = go(left, next);
+            left.insert(at, op);
+            if found {
+                return true;
+            }
+        }
+        false
+    }
+    go(&mut ops.to_vec(), 0)
+}
+
+#[test]
+fn the_zones_say_what_trying_all_orders_says() {
+    let mut random = Random::new(11);
+    let mut verdicts = [0; 2];
+    for _ in 0..20_000 {
+        let writes = 1 + random.up_to(2);
+        let mut ops = vec![];
+        for n in 0..2 + random.up_to(4) {
+            let start_ns = 1 + random.up_to(20);
+            let mut end_ns = start_ns + 1 + random.up_to(8);
+            if n < writes {
+                if random.up_to(3) == 0 {
+                    end_ns = NEVER;
+                }
+                ops.push(write(n + 1, start_ns, end_ns));
+            } else {
+                ops.push(read(random.up_to(writes), start_ns, end_ns));
+            }
+        }
+        let (found, want) = (wrong(&ops), brute(&ops));
+        assert_eq!(found.is_none(), want, "{ops:#?}: {found:?}");
+        verdicts[usize::from(want)] += 1;
+    }
+    assert!(verdicts.iter().all(|count| *count > 4000), "{verdicts:?}");
+}
