@@ -17,12 +17,21 @@
 //! Gibbons and Korach, Testing Shared Memories, SIAM J. Comput. 26 (1997): with one write per value
 //! a history is linearizable if the zones of its values nest as [`Epoch::check`] says.
 use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
 
 /// What a write leaves in a block; no two writes have the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Tag(pub u64);
+
+impl Tag {
+    /// Who writes it.
+    pub fn writer(self) -> u64 {
+        self.0 >> 48
+    }
+}
 
 /// What is in every block at first.
 pub const BLANK: Tag = Tag(0);
@@ -130,8 +139,8 @@ impl fmt::Display for Told<'_> {
 #[derive(Debug, Default)]
 pub struct History {
     blocks: BTreeMap<u64, Vec<Op>>,
-    /// Start and end of flushes that succeeded.
-    flushes: Vec<(u64, u64)>,
+    /// Flushes that succeeded: whose, start and end.
+    flushes: Vec<(u64, u64, u64)>,
     /// When volatile caches were lost.
     crashes: Vec<u64>,
 }
@@ -145,9 +154,10 @@ impl History {
         }
     }
 
-    /// A flush of everything that had ended before `start_ns` has succeeded.
-    pub fn flushed(&mut self, start_ns: u64, end_ns: u64) {
-        self.flushes.push((start_ns, end_ns));
+    /// A flush of all [of](Tag::writer) this writer's that had ended before `start_ns` has
+    /// succeeded.
+    pub fn flushed(&mut self, writer: u64, start_ns: u64, end_ns: u64) {
+        self.flushes.push((writer, start_ns, end_ns));
     }
 
     /// What was only in caches may be gone.
@@ -158,6 +168,18 @@ impl History {
     /// Operations recorded.
     pub fn operations(&self) -> usize {
         self.blocks.values().map(Vec::len).sum()
+    }
+
+    /// What was done to a block and seen there, each at its beginning and its end.
+    pub fn story(&self, block: u64) -> Vec<(u64, String)> {
+        let mut lines = Vec::new();
+        for op in self.blocks.get(&block).into_iter().flatten() {
+            lines.push((op.start_ns, format!("begins: {}", Told(op))));
+            if op.end_ns != NEVER {
+                lines.push((op.end_ns, format!("ends: {}", Told(op))));
+            }
+        }
+        lines
     }
 
     /// The first block with something that no disk does, and what.
@@ -180,19 +202,21 @@ impl History {
         for &crash_ns in self.crashes.iter().chain([&NEVER]) {
             let epoch = Epoch::of(ops, start_ns, crash_ns, &pasts)?;
             epoch.check()?;
-            pasts = epoch.pasts(self.durable_ns(crash_ns), crash_ns);
+            pasts = epoch.pasts(|op| self.is_durable(op, crash_ns));
             start_ns = crash_ns;
         }
         Ok(())
     }
 
-    /// What had ended before was durable at a crash: when the last flush before it was asked for.
-    fn durable_ns(&self, crash_ns: u64) -> u64 {
-        let before = self
-            .flushes
-            .iter()
-            .filter(|(_, end_ns)| *end_ns <= crash_ns);
-        before.map(|(start_ns, _)| *start_ns).max().unwrap_or(0)
+    /// Whether a write was durable at a crash.
+    fn is_durable(&self, op: &Op, crash_ns: u64) -> bool {
+        let Deed::Write { tag, durable } = op.deed else {
+            return false;
+        };
+        let covers = |&(writer, start_ns, end_ns): &(u64, u64, u64)| {
+            writer == tag.writer() && op.end_ns <= start_ns && end_ns <= crash_ns
+        };
+        durable && op.end_ns <= crash_ns || self.flushes.iter().any(covers)
     }
 }
 
@@ -339,15 +363,8 @@ impl Epoch {
         Ok(zones)
     }
 
-    /// What may be there after a loss of caches, when all that had ended before `durable_ns` was
-    /// flushed.
-    fn pasts(&self, durable_ns: u64, crash_ns: u64) -> Vec<Past> {
-        let is_durable = |op: &Op| match op.deed {
-            Deed::Read(_) => false,
-            Deed::Write { durable, .. } => {
-                op.end_ns <= durable_ns || durable && op.end_ns <= crash_ns
-            }
-        };
+    /// What may be there after a loss of caches that these writes survive.
+    fn pasts(&self, is_durable: impl Fn(&Op) -> bool) -> Vec<Past> {
         let all = || self.ops.iter().filter(|op| op.is_write());
         let old = self.pasts.iter().filter(|past| past.gone.is_none());
         let old = old.map(|past| past.write);

@@ -80,7 +80,7 @@ fn what_was_flushed_survives_and_what_was_not_may_go() {
         };
         let mut history = history(&[write(1, 1, 10), second, read(seen, 60, 70)]);
         if let Some(start_ns) = flush_ns {
-            history.flushed(start_ns, start_ns + 5);
+            history.flushed(0, start_ns, start_ns + 5);
         }
         history.crash(50);
         history.check().is_ok()

@@ -1,0 +1,133 @@
+//! What controllers store: one disk, and of each controller a cache that it may lose.
+//!
+//! # Contract
+//! All controllers read what any has written. A block is dirty in the cache of the controller that
+//! wrote it last; its flush makes that durable. A controller that [loses](Disk::lose) its cache takes
+//! dirty blocks with it: each is as it was when it was last durable, or survives, as chance has it.
+use alloc::vec::Vec;
+use engine::machine::{DeviceError, Memory};
+use engine::{DeviceOp, DeviceRequest};
+use shape::Random;
+
+/// Bytes of a block.
+pub const BLOCK: usize = 512;
+
+/// One disk.
+pub struct Disk {
+    bytes: Vec<u8>,
+    /// As it would be after all caches were lost.
+    durable: Vec<u8>,
+    /// By block: whose cache it is in, from 1; 0: in none.
+    dirty: Vec<u8>,
+    /// How long a request takes: at least, and at most so much more.
+    pub delay_ns: (u64, u64),
+    /// Requests fail so, one in so many; 0: none.
+    pub fails: u64,
+}
+
+impl Disk {
+    /// Zeroes.
+    pub fn new(blocks: u64) -> Self {
+        let bytes = alloc::vec![0; blocks as usize * BLOCK];
+        Self {
+            durable: bytes.clone(),
+            dirty: alloc::vec![0; blocks as usize],
+            bytes,
+            delay_ns: (20_000, 100_000),
+            fails: 0,
+        }
+    }
+
+    /// What the first word of a block says.
+    pub fn tag(&self, block: u64) -> u64 {
+        let at = block as usize * BLOCK;
+        let word = self.bytes[at..at + 8].try_into().unwrap_or_default();
+        u64::from_le_bytes(word)
+    }
+
+    /// Executes a request of controller `by`, with its memory as it is now.
+    ///
+    /// # Errors
+    /// A compare found a difference.
+    pub fn execute(
+        &mut self,
+        by: u8,
+        request: &DeviceRequest,
+        memory: &mut dyn Memory,
+    ) -> Result<(), DeviceError> {
+        let from = request.offset as usize;
+        let range = from..from + request.length as usize;
+        match request.op {
+            DeviceOp::Read => {
+                let into = memory.bytes_mut(request.span);
+                into.copy_from_slice(&self.bytes[range]);
+            }
+            DeviceOp::Write { fua } => {
+                self.take_over(by, range.clone());
+                let from = memory.bytes(request.span);
+                self.bytes[range.clone()].copy_from_slice(from);
+                self.changed(by, fua, range);
+            }
+            DeviceOp::WriteZeroes { .. } | DeviceOp::Deallocate => {
+                self.take_over(by, range.clone());
+                self.bytes[range.clone()].fill(0);
+                self.changed(by, false, range);
+            }
+            DeviceOp::Flush => self.flush(by),
+            DeviceOp::Compare if self.bytes[range] == *memory.bytes(request.span) => {}
+            DeviceOp::Compare => return Err(DeviceError::Mismatch),
+        }
+        Ok(())
+    }
+
+    /// What another controller has in its cache gets to the disk before it is overwritten.
+    fn take_over(&mut self, by: u8, range: core::ops::Range<usize>) {
+        for block in range.start / BLOCK..range.end / BLOCK {
+            if self.dirty[block] != by && self.dirty[block] != 0 {
+                self.keep(block);
+            }
+        }
+    }
+
+    fn changed(&mut self, by: u8, durable: bool, range: core::ops::Range<usize>) {
+        for block in range.start / BLOCK..range.end / BLOCK {
+            self.dirty[block] = if durable { 0 } else { by };
+            if durable {
+                self.keep(block);
+            }
+        }
+    }
+
+    fn keep(&mut self, block: usize) {
+        let range = block * BLOCK..(block + 1) * BLOCK;
+        self.durable[range.clone()].copy_from_slice(&self.bytes[range]);
+    }
+
+    fn flush(&mut self, by: u8) {
+        for block in 0..self.dirty.len() {
+            if self.dirty[block] == by {
+                self.dirty[block] = 0;
+                self.keep(block);
+            }
+        }
+    }
+
+    /// Controller `by` loses its cache; how many blocks went back.
+    pub fn lose(&mut self, by: u8, random: &mut Random) -> u64 {
+        let mut lost = 0;
+        for block in 0..self.dirty.len() {
+            if self.dirty[block] != by {
+                continue;
+            }
+            self.dirty[block] = 0;
+            if random.up_to(1) == 0 {
+                self.keep(block); // it had got there by itself
+            } else {
+                let range = block * BLOCK..(block + 1) * BLOCK;
+                self.bytes[range.clone()].copy_from_slice(&self.durable[range]);
+                lost += 1;
+            }
+        }
+        lost
+    }
+}

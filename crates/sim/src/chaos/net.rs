@@ -1,0 +1,229 @@
+//! The network: connections are made, carry bytes, and end.
+use super::node::{Conn, End, Wire};
+use super::world::{Event, State, World};
+use alloc::vec::Vec;
+use engine::machine::{Closed, Memory};
+use engine::{ConnId, Span};
+
+const REFUSED: Closed = Closed::Error(111);
+const RESET: Closed = Closed::Error(104);
+
+impl World {
+    fn state(&self, wire: Wire) -> State {
+        self.wires.get(&wire).copied().unwrap_or_default()
+    }
+
+    /// When something that leaves now arrives.
+    fn arrival_ns(&self, wire: Wire) -> u64 {
+        let state = self.state(wire);
+        (self.now_ns + self.way_ns + state.slow_ns).max(state.heals_ns)
+    }
+
+    pub(super) fn open(&mut self, node: usize, conn: u32, address: u32) {
+        let life = self.name();
+        let (to, listener) = self.nodes[node].addresses[address as usize];
+        let wire = Wire {
+            from: node,
+            to,
+            listener,
+        };
+        let it = Conn::new(life, wire, Some(address), None);
+        self.nodes[node].put(conn, it);
+        let at_ns = self.arrival_ns(wire) + self.way_ns;
+        self.at(at_ns, Event::Connect(End { node, conn, life }));
+    }
+
+    /// A connection attempt reaches its listener, and the answer comes back.
+    pub(super) fn connect(&mut self, end: End) {
+        let now_ns = self.now_ns;
+        let Some(conn) = self.nodes[end.node].conn(end.conn, end.life) else {
+            return;
+        };
+        if conn.closing {
+            return;
+        }
+        let wire = conn.wire;
+        let near_ns = self.nodes[end.node].frozen_ns;
+        let far = &mut self.nodes[wire.to];
+        if far.is_dead() || far.stopped {
+            return self.at(now_ns, Event::Closed(end, REFUSED));
+        }
+        if far.frozen_ns.max(near_ns) > now_ns {
+            // The kernel accepts it and nobody answers: to both the same as a late connection.
+            let at_ns = far.frozen_ns.max(near_ns);
+            return self.at(at_ns, Event::Connect(end));
+        }
+        far.stirred = true;
+        let Some(ConnId(number)) = far.body.accepted(wire.listener, now_ns) else {
+            return self.at(now_ns, Event::Closed(end, RESET));
+        };
+        let life = self.name();
+        let peer = End {
+            node: wire.to,
+            conn: number,
+            life,
+        };
+        let conn = Conn::new(life, wire, None, Some(end));
+        self.nodes[wire.to].put(number, conn);
+        let near = &mut self.nodes[end.node];
+        if let Some(conn) = near.conn(end.conn, end.life) {
+            conn.peer = Some(peer);
+        }
+        near.body.connected(ConnId(end.conn), now_ns);
+        near.stirred = true;
+    }
+
+    /// Hands in what has arrived, in pieces, as far as the machine takes it.
+    pub(super) fn deliver(&mut self, end: End) {
+        loop {
+            let piece = 1 + self.random.up_to(self.piece_max - 1) as usize;
+            let now_ns = self.now_ns;
+            let node = &mut self.nodes[end.node];
+            let Some(conn) = node.conn(end.conn, end.life) else {
+                return;
+            };
+            if conn.inbox.is_empty() || conn.blocked || conn.closing {
+                return;
+            }
+            let take = piece.min(conn.inbox.len());
+            let bytes: Vec<u8> = conn.inbox.iter().take(take).copied().collect();
+            let id = ConnId(end.conn);
+            let taken = node.body.bytes(id, &bytes, now_ns);
+            assert!(taken <= take, "took more than was offered");
+            node.stirred = true;
+            let place = if taken < take {
+                node.body.placement(id)
+            } else {
+                None
+            };
+            let Some(conn) = node.conns[end.conn as usize].as_mut() else {
+                return;
+            };
+            conn.inbox.drain(..taken);
+            if taken == take {
+                continue;
+            }
+            let Some(place) = place else {
+                conn.blocked = true;
+                return;
+            };
+            let n = (take - taken).min(place.span.len as usize);
+            let into = Span {
+                len: n as u32,
+                ..place.span
+            };
+            conn.inbox.drain(..n);
+            let data = &bytes[taken..taken + n];
+            node.arena.bytes_mut(into).copy_from_slice(data);
+            let crc = place
+                .crc
+                .map_or(0, |crc| nvme::wire::crc::crc32c(crc, data));
+            node.body.payload(id, n as u32, crc, now_ns);
+        }
+    }
+
+    pub(super) fn resume(&mut self, node: usize, number: u32) {
+        let conn = self.nodes[node].conns.get_mut(number as usize);
+        if let Some(conn) = conn.and_then(Option::as_mut) {
+            conn.blocked = false;
+            let end = End {
+                node,
+                conn: number,
+                life: conn.life,
+            };
+            self.at(self.now_ns, Event::Bytes(end, Vec::new()));
+        }
+    }
+
+    /// Everything a connection has to send is under way.
+    pub(super) fn transmit(&mut self, number: usize, conn: u32) {
+        let now_ns = self.now_ns;
+        loop {
+            let mut out = Vec::new();
+            let node = &mut self.nodes[number];
+            let Some(payload) = node.body.transmit(ConnId(conn), &mut out, now_ns) else {
+                assert!(
+                    out.is_empty(),
+                    "wrote a header and said that it had nothing to send"
+                );
+                return;
+            };
+            let it = node.conns.get(conn as usize).and_then(Option::as_ref);
+            let Some((life, wire, Some(peer))) = it.map(|it| (it.life, it.wire, it.peer)) else {
+                panic!("node {number} sends on connection {conn}, which is not up");
+            };
+            if let Some(send) = payload {
+                let bytes = node.arena.bytes(send.span).to_vec();
+                out.extend_from_slice(&bytes);
+                if send.digest {
+                    out.extend(nvme::wire::crc::crc32c(0, &bytes).to_le_bytes());
+                }
+                let sent_ns = now_ns + self.random.up_to(self.sent_ns);
+                if let Some(it) = self.nodes[number].conn(conn, life) {
+                    it.sent_ns = it.sent_ns.max(sent_ns);
+                }
+                let end = End {
+                    node: number,
+                    conn,
+                    life,
+                };
+                self.at(sent_ns, Event::Sent(end, send, bytes));
+            }
+            let damages = self.state(wire).damages;
+            if damages > 0 && self.random.up_to(damages - 1) == 0 {
+                let at = self.random.up_to(out.len() as u64 - 1) as usize;
+                out[at] ^= 1 << self.random.up_to(7);
+            }
+            let at_ns = self.arrival_ns(wire);
+            let mut arrive_ns = at_ns;
+            if let Some(it) = self.nodes[number].conn(conn, life) {
+                arrive_ns = at_ns.max(it.arrive_ns);
+                it.arrive_ns = arrive_ns;
+            }
+            self.at(arrive_ns, Event::Bytes(peer, out));
+        }
+    }
+
+    pub(super) fn close(&mut self, number: usize, conn: u32, abort: bool) {
+        if !abort {
+            self.transmit(number, conn);
+        }
+        let far = if abort { RESET } else { Closed::ByPeer };
+        self.end(number, conn, None, far);
+    }
+
+    /// Ends a connection: `near` for this end (`None`: as it asked), `far` for the other one.
+    pub fn end(&mut self, number: usize, conn: u32, near: Option<Closed>, far: Closed) {
+        let now_ns = self.now_ns;
+        let it = self.nodes[number].conns.get_mut(conn as usize);
+        let Some(it) = it.and_then(Option::as_mut) else {
+            return;
+        };
+        let polite = far == Closed::ByPeer;
+        if it.closing && polite {
+            return;
+        }
+        it.closing = true;
+        let (life, peer, wire) = (it.life, it.peer, it.wire);
+        let (sent_ns, last_ns) = (it.sent_ns.max(now_ns), it.arrive_ns);
+        let end = End {
+            node: number,
+            conn,
+            life,
+        };
+        self.at(sent_ns, Event::Closed(end, near.unwrap_or(Closed::ByUs)));
+        let Some(peer) = peer else { return };
+        let at_ns = self.arrival_ns(wire).max(last_ns);
+        self.at(at_ns, Event::Closed(peer, far));
+    }
+
+    /// All connections over a wire end with a reset, at both ends at once.
+    pub fn cut(&mut self, wire: Wire) {
+        let conns = self.nodes[wire.from].open_conns();
+        let those = conns.filter(|(_, conn)| conn.wire == wire);
+        let cut: Vec<u32> = those.map(|(number, _)| number).collect();
+        for conn in cut {
+            self.end(wire.from, conn, Some(RESET), RESET);
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! What stands at one place of the world: a machine, its memory, its connections, its disks.
+use super::client::Client;
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use engine::export::ExportEngine;
+use engine::machine::{Closed, DeviceError, Memory, Place, Send};
+use engine::target::TargetEngine;
+use engine::{ConnId, Machine, Output, Span};
+
+/// A machine of any kind.
+pub enum Body {
+    /// One core of a host.
+    Core(Box<ExportEngine>),
+    /// A process of the target's subsystem.
+    Target(Box<TargetEngine>),
+    /// Applications.
+    Client(Box<Client>),
+    /// A process that has died.
+    Dead,
+}
+
+/// Calls the machine, whatever it is; a dead one answers `$dead`.
+macro_rules! call {
+    ($body:expr, $it:ident => $call:expr, $dead:expr) => {
+        match $body {
+            Body::Core($it) => $call,
+            Body::Target($it) => $call,
+            Body::Client($it) => $call,
+            Body::Dead => $dead,
+        }
+    };
+}
+
+impl Body {
+    pub fn accepted(&mut self, listener: u32, now_ns: u64) -> Option<ConnId> {
+        call!(self, it => it.handle_accepted(listener, now_ns), None)
+    }
+    pub fn connected(&mut self, conn: ConnId, now_ns: u64) {
+        call!(self, it => it.handle_connected(conn, now_ns), ());
+    }
+    pub fn bytes(&mut self, conn: ConnId, bytes: &[u8], now_ns: u64) -> usize {
+        call!(self, it => it.handle_bytes(conn, bytes, now_ns), bytes.len())
+    }
+    pub fn placement(&mut self, conn: ConnId) -> Option<Place> {
+        call!(self, it => it.placement(conn), None)
+    }
+    pub fn payload(&mut self, conn: ConnId, len: u32, crc: u32, now_ns: u64) {
+        call!(self, it => it.handle_payload(conn, len, crc, now_ns), ());
+    }
+    pub fn transmit(
+        &mut self,
+        conn: ConnId,
+        out: &mut Vec<u8>,
+        now_ns: u64,
+    ) -> Option<Option<Send>> {
+        call!(self, it => it.poll_transmit(conn, out, now_ns), None)
+    }
+    pub fn sent(&mut self, conn: ConnId, cookie: u32, now_ns: u64) {
+        call!(self, it => it.handle_sent(conn, cookie, now_ns), ());
+    }
+    pub fn closed(&mut self, conn: ConnId, why: Closed, now_ns: u64) {
+        call!(self, it => it.handle_closed(conn, why, now_ns), ());
+    }
+    pub fn device(&mut self, id: u32, result: Result<(), DeviceError>, now_ns: u64) {
+        call!(self, it => it.handle_device(id, result, now_ns), ());
+    }
+    pub fn turn(&mut self, memory: &mut dyn Memory, now_ns: u64) {
+        call!(self, it => it.turn(memory, now_ns), ());
+    }
+    pub fn output(&mut self) -> Option<Output> {
+        call!(self, it => it.poll_output(), None)
+    }
+    pub fn timeout(&self) -> Option<u64> {
+        call!(self, it => it.poll_timeout(), None)
+    }
+    pub fn timed_out(&mut self, now_ns: u64) {
+        call!(self, it => it.handle_timeout(now_ns), ());
+    }
+}
+
+/// Memory of one place.
+pub struct Arena(pub Vec<u8>);
+
+impl Memory for Arena {
+    fn bytes(&self, span: Span) -> &[u8] {
+        &self.0[span.at as usize..][..span.len as usize]
+    }
+    fn bytes_mut(&mut self, span: Span) -> &mut [u8] {
+        &mut self.0[span.at as usize..][..span.len as usize]
+    }
+}
+
+/// One end of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct End {
+    /// Node.
+    pub node: usize,
+    /// Number of the connection there.
+    pub conn: u32,
+    /// Which use of that number.
+    pub life: u64,
+}
+
+/// A connection, seen from one end.
+pub struct Conn {
+    pub life: u64,
+    /// The other end; none while it is being opened.
+    pub peer: Option<End>,
+    /// What was opened; of accepted ones, what the other end opened.
+    pub wire: Wire,
+    /// The address it was opened by.
+    pub address: Option<u32>,
+    /// Received and not yet taken.
+    pub inbox: VecDeque<u8>,
+    pub blocked: bool,
+    pub closing: bool,
+    /// When the last send is reported; a close waits for it.
+    pub sent_ns: u64,
+    /// When the last bytes reach the peer: later ones do not overtake them.
+    pub arrive_ns: u64,
+}
+
+/// Which way bytes go: a host's or client's node, and where to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Wire {
+    pub from: usize,
+    pub to: usize,
+    /// Listener there.
+    pub listener: u32,
+}
+
+impl Conn {
+    pub fn new(life: u64, wire: Wire, address: Option<u32>, peer: Option<End>) -> Self {
+        Self {
+            life,
+            peer,
+            wire,
+            address,
+            inbox: VecDeque::new(),
+            blocked: false,
+            closing: false,
+            sent_ns: 0,
+            arrive_ns: 0,
+        }
+    }
+}
+
+/// One place.
+pub struct Node {
+    pub body: Body,
+    pub arena: Arena,
+    /// What its machine's addresses lead to: node and listener.
+    pub addresses: Vec<(usize, u32)>,
+    /// The world's disks that are its devices.
+    pub disks: Vec<usize>,
+    pub conns: Vec<Option<Conn>>,
+    /// Processes so far: what was meant for an earlier one is lost.
+    pub life: u64,
+    /// Nothing happens to it before.
+    pub frozen_ns: u64,
+    /// It said that it has ended.
+    pub stopped: bool,
+    /// Something happened to it since its last turn.
+    pub stirred: bool,
+    /// When it wants to be called, as it said in its last turn.
+    pub wake_ns: u64,
+}
+
+impl Node {
+    pub fn new(body: Body, arena_bytes: usize) -> Self {
+        Self {
+            body,
+            arena: Arena(alloc::vec![0; arena_bytes]),
+            addresses: Vec::new(),
+            disks: Vec::new(),
+            conns: Vec::new(),
+            life: 0,
+            frozen_ns: 0,
+            stopped: false,
+            stirred: true,
+            wake_ns: u64::MAX,
+        }
+    }
+
+    pub fn is_dead(&self) -> bool {
+        matches!(self.body, Body::Dead)
+    }
+
+    /// The connection of this number, if it is still in this use.
+    pub fn conn(&mut self, conn: u32, life: u64) -> Option<&mut Conn> {
+        let it = self.conns.get_mut(conn as usize)?.as_mut();
+        it.filter(|it| it.life == life)
+    }
+
+    pub fn put(&mut self, number: u32, conn: Conn) {
+        let at = number as usize;
+        if at >= self.conns.len() {
+            self.conns.resize_with(at + 1, || None);
+        }
+        assert!(
+            self.conns[at].is_none(),
+            "a connection number is used twice"
+        );
+        self.conns[at] = Some(conn);
+    }
+
+    /// Numbers of connections that are there.
+    pub fn open_conns(&self) -> impl Iterator<Item = (u32, &Conn)> {
+        let all = (0_u32..).zip(&self.conns);
+        all.filter_map(|(number, conn)| Some((number, conn.as_ref()?)))
+    }
+}

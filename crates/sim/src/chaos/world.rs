@@ -1,0 +1,400 @@
+//! The places, what is under way between them, and time.
+//!
+//! [`World`] keeps the reactor's contract strictly and is unkind where the contract allows: bytes
+//! arrive in pieces of any size, a send is reported late and its memory is compared then (nobody
+//! may change what is being sent), connections end at the worst moment, a process dies with all
+//! that it had, or stands still and goes on later.
+//!
+//! # Contract
+//! Nothing depends on anything but the seed. A machine has its turn when something has happened to
+//! it, after everything of that moment, as a reactor's loop has it; its time-outs come after what
+//! has arrived.
+use super::disk::{BLOCK, Disk};
+use super::node::{Body, Conn, End, Node, Wire};
+use alloc::collections::{BTreeMap, BinaryHeap};
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::cmp::Reverse;
+use engine::machine::{Closed, DeviceError, Memory, Send};
+use engine::{ConnId, DeviceOp, DeviceRequest, Output};
+use shape::Random;
+
+/// Turns of all machines in one moment that mean that they never come to rest.
+const ROUNDS_MAX: u32 = 10_000;
+/// Moments without time passing that mean the same.
+const SPINS_MAX: u32 = 100_000;
+
+/// What happens at a time.
+pub enum Event {
+    /// A connection attempt reaches its listener.
+    Connect(End),
+    Bytes(End, Vec<u8>),
+    /// A send is over, of these bytes.
+    Sent(End, Send, Vec<u8>),
+    Closed(End, Closed),
+    /// A device executes and answers.
+    Device {
+        node: usize,
+        life: u64,
+        request: DeviceRequest,
+    },
+    /// A device answers.
+    Answer {
+        node: usize,
+        life: u64,
+        id: u32,
+        result: Result<(), DeviceError>,
+    },
+    /// What the scenario has planned; its number.
+    Planned(usize),
+    /// A message to a node's machine, sent by another: its number.
+    Message {
+        node: usize,
+        life: u64,
+        slot: usize,
+    },
+}
+
+/// How a wire is doing.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct State {
+    /// Nothing arrives before.
+    pub heals_ns: u64,
+    /// Added to the way of all bytes, ns.
+    pub slow_ns: u64,
+    /// One piece in so many is damaged; 0: none.
+    pub damages: u64,
+}
+
+/// All of it.
+pub struct World {
+    pub now_ns: u64,
+    pub nodes: Vec<Node>,
+    pub disks: Vec<Disk>,
+    /// Of wires that are not as they should be.
+    pub wires: BTreeMap<Wire, State>,
+    /// One way from place to place, ns.
+    pub way_ns: u64,
+    /// Largest piece in which bytes arrive.
+    pub piece_max: u64,
+    /// Longest time until a send is reported, ns.
+    pub sent_ns: u64,
+    pub random: Random,
+    pub events: BinaryHeap<Reverse<Due>>,
+    sequence: u64,
+    spins: u32,
+    /// Events so far.
+    pub count: u64,
+    /// A block that is watched, and what became of it.
+    pub watched: Option<(u64, Vec<(u64, String)>)>,
+}
+
+/// An event and its time; in order of time, then of when it was planned.
+pub struct Due {
+    at_ns: u64,
+    sequence: u64,
+    event: Event,
+}
+
+impl PartialEq for Due {
+    fn eq(&self, other: &Self) -> bool {
+        self.sequence == other.sequence
+    }
+}
+impl Eq for Due {}
+impl PartialOrd for Due {
+    fn partial_cmp(&self, other: &Self) -> Option<core::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl Ord for Due {
+    fn cmp(&self, other: &Self) -> core::cmp::Ordering {
+        (self.at_ns, self.sequence).cmp(&(other.at_ns, other.sequence))
+    }
+}
+
+impl World {
+    /// Nothing, at second 1.
+    pub fn new(seed: u64) -> Self {
+        Self {
+            now_ns: 1_000_000_000,
+            nodes: Vec::new(),
+            disks: Vec::new(),
+            wires: BTreeMap::new(),
+            way_ns: 10_000,
+            piece_max: 5000,
+            sent_ns: 20_000,
+            random: Random::new(seed),
+            events: BinaryHeap::new(),
+            sequence: 0,
+            spins: 0,
+            count: 0,
+            watched: None,
+        }
+    }
+
+    /// A line of the story of the block that is watched.
+    pub fn tell(&mut self, line: impl FnOnce() -> String) {
+        if let Some((_, lines)) = &mut self.watched {
+            lines.push((self.now_ns, line()));
+        }
+    }
+
+    /// Lets something happen at a time.
+    pub fn at(&mut self, at_ns: u64, event: Event) {
+        self.sequence += 1;
+        self.events.push(Reverse(Due {
+            at_ns,
+            sequence: self.sequence,
+            event,
+        }));
+    }
+
+    /// A number that no other thing of this world has.
+    pub fn name(&mut self) -> u64 {
+        self.sequence += 1;
+        self.sequence
+    }
+
+    /// Lets the next moment come, unless it is after `end_ns`; what it has for its owner goes to
+    /// `heard` ([`Event::Planned`], [`Event::Message`]). False: nothing more happens until then.
+    pub fn step(&mut self, end_ns: u64, heard: &mut Vec<Event>) -> bool {
+        let event_ns = self.events.peek().map(|Reverse(due)| due.at_ns);
+        let wakes = self
+            .nodes
+            .iter()
+            .filter(|node| !node.stopped && !node.is_dead());
+        let wake_ns = wakes.map(|node| node.wake_ns.max(node.frozen_ns)).min();
+        let next_ns = event_ns.into_iter().chain(wake_ns).min();
+        let Some(next_ns) = next_ns.filter(|&at_ns| at_ns <= end_ns) else {
+            self.now_ns = self.now_ns.max(end_ns.min(u64::MAX - 1));
+            return false;
+        };
+        self.spins = if next_ns > self.now_ns {
+            0
+        } else {
+            self.spins + 1
+        };
+        assert!(
+            self.spins < SPINS_MAX,
+            "the machines spin without time passing"
+        );
+        self.now_ns = self.now_ns.max(next_ns);
+        while let Some(Reverse(due)) = self.events.peek() {
+            if due.at_ns > self.now_ns {
+                break;
+            }
+            if let Some(Reverse(due)) = self.events.pop() {
+                self.count += 1;
+                self.happen(due.event, heard);
+            }
+        }
+        self.time_outs();
+        true
+    }
+
+    /// Machines whose time has come.
+    fn time_outs(&mut self) {
+        let now_ns = self.now_ns;
+        for node in &mut self.nodes {
+            let due = node.wake_ns <= now_ns && node.frozen_ns <= now_ns;
+            if due && !node.stopped {
+                node.body.timed_out(now_ns);
+                node.wake_ns = u64::MAX;
+                node.stirred = true;
+            }
+        }
+    }
+
+    /// The node that an event is of.
+    fn node_of(event: &Event) -> Option<usize> {
+        Some(match event {
+            Event::Connect(_) | Event::Planned(_) => return None,
+            Event::Bytes(end, _) | Event::Sent(end, ..) | Event::Closed(end, _) => end.node,
+            Event::Device { .. } => return None, // the kernel's part goes on
+            Event::Message { node, .. } | Event::Answer { node, .. } => *node,
+        })
+    }
+
+    fn happen(&mut self, event: Event, heard: &mut Vec<Event>) {
+        let now_ns = self.now_ns;
+        let frozen_ns = Self::node_of(&event).map_or(0, |node| self.nodes[node].frozen_ns);
+        if frozen_ns > now_ns {
+            return self.at(frozen_ns, event);
+        }
+        match event {
+            Event::Planned(_) | Event::Message { .. } => heard.push(event),
+            Event::Connect(end) => self.connect(end),
+            Event::Bytes(end, bytes) => {
+                if let Some(conn) = self.nodes[end.node].conn(end.conn, end.life) {
+                    conn.inbox.extend(bytes);
+                }
+                self.deliver(end);
+            }
+            Event::Sent(end, send, bytes) => self.sent(end, send, &bytes),
+            Event::Closed(end, why) => self.closed(end, why),
+            Event::Device {
+                node,
+                life,
+                request,
+            } => self.device(node, life, request),
+            Event::Answer {
+                node,
+                life,
+                id,
+                result,
+            } => {
+                let it = &mut self.nodes[node];
+                if it.life == life && !it.is_dead() {
+                    it.body.device(id, result, now_ns);
+                    it.stirred = true;
+                }
+            }
+        }
+    }
+
+    fn sent(&mut self, end: End, send: Send, bytes: &[u8]) {
+        let now_ns = self.now_ns;
+        let node = &mut self.nodes[end.node];
+        if node.conn(end.conn, end.life).is_none() {
+            return; // its process died
+        }
+        let same = node.arena.bytes(send.span) == bytes;
+        assert!(same, "memory was changed while it was being sent");
+        node.body.sent(ConnId(end.conn), send.cookie, now_ns);
+        node.stirred = true;
+    }
+
+    fn closed(&mut self, end: End, why: Closed) {
+        let now_ns = self.now_ns;
+        let node = &mut self.nodes[end.node];
+        let Some(conn) = node.conn(end.conn, end.life) else {
+            return;
+        };
+        if conn.sent_ns > now_ns {
+            let at_ns = conn.sent_ns; // sends are reported before the end
+            return self.at(at_ns, Event::Closed(end, why));
+        }
+        node.conns[end.conn as usize] = None;
+        node.body.closed(ConnId(end.conn), why, now_ns);
+        node.stirred = true;
+    }
+
+    /// A request is executed, also when the process that asked has died since.
+    fn device(&mut self, node: usize, life: u64, request: DeviceRequest) {
+        let now_ns = self.now_ns;
+        let it = &mut self.nodes[node];
+        if it.life != life {
+            return;
+        }
+        let disk = &mut self.disks[it.disks[usize::from(request.device.0)]];
+        let result = disk.execute(node as u8 + 1, &request, &mut it.arena);
+        if let Some((block, lines)) = &mut self.watched {
+            let range = request.offset..request.offset + request.length;
+            if range.contains(&(*block * BLOCK as u64)) && request.op != DeviceOp::Read {
+                let tag = disk.tag(*block);
+                let line = format!("node {node} executes {:?}: {tag:#x}", request.op);
+                lines.push((now_ns, line));
+            }
+        }
+        let id = request.id;
+        let answer = Event::Answer {
+            node,
+            life,
+            id,
+            result,
+        };
+        self.at(now_ns, answer);
+    }
+
+    /// Turns of all machines to which something has happened, until none has more to say; `after`
+    /// is called with each that had one.
+    pub fn settle(&mut self, mut after: impl FnMut(&mut Self, usize)) {
+        for round in 0.. {
+            assert!(round < ROUNDS_MAX, "the machines never come to rest");
+            let mut any = false;
+            for node in 0..self.nodes.len() {
+                let it = &self.nodes[node];
+                if it.stirred && !it.stopped && it.frozen_ns <= self.now_ns {
+                    any = true;
+                    self.turn(node);
+                    after(self, node);
+                }
+            }
+            if !any {
+                return;
+            }
+        }
+    }
+
+    fn turn(&mut self, number: usize) {
+        let now_ns = self.now_ns;
+        let node = &mut self.nodes[number];
+        node.stirred = false;
+        node.body.turn(&mut node.arena, now_ns);
+        let mut outputs = Vec::new();
+        while let Some(output) = node.body.output() {
+            outputs.push(output);
+        }
+        node.wake_ns = node.body.timeout().unwrap_or(u64::MAX);
+        for output in &outputs {
+            match *output {
+                Output::Open { conn, address } => self.open(number, conn.0, address),
+                Output::Resume(conn) => self.resume(number, conn.0),
+                Output::Device(request) => self.ask_device(number, request),
+                Output::Stop => self.nodes[number].stopped = true,
+                Output::Transmit(_) | Output::Close { .. } => {}
+            }
+        }
+        for output in &outputs {
+            match *output {
+                Output::Transmit(conn) => self.transmit(number, conn.0),
+                Output::Close { conn, abort } => self.close(number, conn.0, abort),
+                _ => {}
+            }
+        }
+    }
+
+    fn ask_device(&mut self, number: usize, request: DeviceRequest) {
+        let node = &self.nodes[number];
+        let disk = &self.disks[node.disks[usize::from(request.device.0)]];
+        let (least_ns, more_ns) = disk.delay_ns;
+        let life = node.life;
+        let at_ns = self.now_ns + least_ns + self.random.up_to(more_ns);
+        let event = Event::Device {
+            node: number,
+            life,
+            request,
+        };
+        self.at(at_ns, event);
+    }
+
+    /// The process at a place dies. What its sockets have taken goes out; then peers hear of it.
+    pub fn kill(&mut self, number: usize) {
+        let numbers: Vec<u32> = self.nodes[number].open_conns().map(|(it, _)| it).collect();
+        for conn in numbers {
+            self.end(number, conn, None, Closed::Error(104));
+            self.nodes[number].conns[conn as usize] = None;
+        }
+        let node = &mut self.nodes[number];
+        node.body = Body::Dead;
+        node.stirred = false;
+        node.wake_ns = u64::MAX;
+        node.frozen_ns = 0;
+    }
+
+    /// Another process begins at a place. What the one before had at its devices was executed or
+    /// never is.
+    pub fn revive(&mut self, number: usize, body: Body) {
+        let node = &mut self.nodes[number];
+        node.body = body;
+        node.life += 1;
+        (node.stopped, node.stirred) = (false, true);
+    }
+
+    /// Connections of a node.
+    pub fn conns_of(&self, node: usize) -> impl Iterator<Item = (u32, &Conn)> {
+        self.nodes[node].open_conns()
+    }
+}
