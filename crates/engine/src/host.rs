@@ -157,7 +157,7 @@ impl HostEngine {
         let requests = if local { config.io_max as usize } else { 0 };
         Self {
             slots: Slots::new(config.io_max, spare),
-            splits: Splits::new(config.io_max, slots::EMPTY),
+            splits: Splits::new(config.io_max, spare, slots::EMPTY),
             hedges: Hedges::new(config.io_max + spare, spare),
             scratch: Scratch::new(config.scratch),
             outputs: Outputs::new(room * 2, requests),

@@ -135,9 +135,10 @@ pub(super) struct Splits {
 }
 
 impl Splits {
-    pub(super) fn new(slots: u32, io: Io) -> Self {
+    /// For so many I/Os, and so many slots beside them: any slot may become any I/O's.
+    pub(super) fn new(slots: u32, spare: u32, io: Io) -> Self {
         Self {
-            table: alloc::vec![Split::of(io); slots as usize],
+            table: alloc::vec![Split::of(io); (slots + spare) as usize],
             helpers: 0,
             helpers_max: slots / 2,
         }

@@ -21,8 +21,6 @@ pub struct Disk {
     dirty: Vec<u8>,
     /// How long a request takes: at least, and at most so much more.
     pub delay_ns: (u64, u64),
-    /// Requests fail so, one in so many; 0: none.
-    pub fails: u64,
 }
 
 impl Disk {
@@ -34,7 +32,6 @@ impl Disk {
             dirty: alloc::vec![0; blocks as usize],
             bytes,
             delay_ns: (20_000, 100_000),
-            fails: 0,
         }
     }
 

@@ -5,6 +5,14 @@
 //! * `rig`: hosts, controllers and applications; `client`: one host's applications; `disk`: what
 //!   controllers store
 //! * `world`, `node`, `net`: places, connections, time
+//!
+//! # Contract
+//! The same plan gives the same course on every machine. The engines, controllers and NBD sessions
+//! are those that run in production, with the contract of their reactor kept to the letter.
+//!
+//! # Limits
+//! One volume, one namespace. Not modelled: TCP's windows, devices that fail, changes of paths and
+//! sizes.
 mod client;
 mod disk;
 pub mod history;

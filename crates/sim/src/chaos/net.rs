@@ -27,7 +27,7 @@ impl World {
             to,
             listener,
         };
-        let it = Conn::new(life, wire, Some(address), None);
+        let it = Conn::new(life, wire, None);
         self.nodes[node].put(conn, it);
         let at_ns = self.arrival_ns(wire) + self.way_ns;
         self.at(at_ns, Event::Connect(End { node, conn, life }));
@@ -63,7 +63,7 @@ impl World {
             conn: number,
             life,
         };
-        let conn = Conn::new(life, wire, None, Some(end));
+        let conn = Conn::new(life, wire, Some(end));
         self.nodes[wire.to].put(number, conn);
         let near = &mut self.nodes[end.node];
         if let Some(conn) = near.conn(end.conn, end.life) {

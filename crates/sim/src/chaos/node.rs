@@ -109,8 +109,6 @@ pub struct Conn {
     pub peer: Option<End>,
     /// What was opened; of accepted ones, what the other end opened.
     pub wire: Wire,
-    /// The address it was opened by.
-    pub address: Option<u32>,
     /// Received and not yet taken.
     pub inbox: VecDeque<u8>,
     pub blocked: bool,
@@ -131,12 +129,11 @@ pub struct Wire {
 }
 
 impl Conn {
-    pub fn new(life: u64, wire: Wire, address: Option<u32>, peer: Option<End>) -> Self {
+    pub fn new(life: u64, wire: Wire, peer: Option<End>) -> Self {
         Self {
             life,
             peer,
             wire,
-            address,
             inbox: VecDeque::new(),
             blocked: false,
             closing: false,

@@ -73,9 +73,11 @@ impl Kind {
 /// One fault.
 #[derive(Clone, Copy, Debug)]
 pub struct Fault {
+    /// What.
     pub kind: Kind,
     /// From the beginning of the faults on, ns.
     pub at_ns: u64,
+    /// From then on, ns; of what has no duration, nothing.
     pub lasts_ns: u64,
     /// To whom: any number.
     pub whom: u64,
@@ -86,20 +88,20 @@ pub struct Fault {
 pub enum Canary {
     /// A write is repeated without a fence.
     Unfenced,
-    /// What an engine that was killed had sent is not waited for.
-    Unmarked,
     /// A flush goes to one controller for all.
     FlushOnOne,
-    /// The bound is a second too short.
-    ShortBound,
 }
 
 /// A world and its fate.
 #[derive(Clone, Debug)]
 pub struct Plan {
+    /// Of everything that is not drawn here.
     pub seed: u64,
+    /// Hosts, controllers, applications.
     pub layout: Layout,
+    /// In order of their beginning.
     pub faults: Vec<Fault>,
+    /// A bug that is planted.
     pub canary: Option<Canary>,
 }
 
@@ -152,9 +154,9 @@ fn layout(random: &mut Random) -> Layout {
 }
 
 /// A client pauses after one request in so many, and so much longer.
-pub const PAUSES: u64 = 8;
+pub(super) const PAUSES: u64 = 8;
 
-pub fn policy(random: &mut Random) -> Policy {
+pub(super) fn policy(random: &mut Random) -> Policy {
     let all = [
         Policy::Numa,
         Policy::RoundRobin { bytes: 0 },

@@ -176,9 +176,7 @@ impl Rig {
         match self.canary {
             None => {}
             Some(Canary::Unfenced) => recovery.write_failover = WriteFailover::Immediate,
-            Some(Canary::Unmarked) => recovery.unclean_stop_ns = 0,
             Some(Canary::FlushOnOne) => recovery.shared_write_cache = true,
-            Some(Canary::ShortBound) => recovery.quiesce_ns = 0,
         }
         let paths = 0..u32::from(layout.ports) * layout.targets as u32;
         let volume = VolumeConfig {

@@ -10,7 +10,7 @@
 //! it, after everything of that moment, as a reactor's loop has it; its time-outs come after what
 //! has arrived.
 use super::disk::{BLOCK, Disk};
-use super::node::{Body, Conn, End, Node, Wire};
+use super::node::{Body, End, Node, Wire};
 use alloc::collections::{BTreeMap, BinaryHeap};
 use alloc::format;
 use alloc::string::String;
@@ -391,10 +391,5 @@ impl World {
         node.body = body;
         node.life += 1;
         (node.stopped, node.stirred) = (false, true);
-    }
-
-    /// Connections of a node.
-    pub fn conns_of(&self, node: usize) -> impl Iterator<Item = (u32, &Conn)> {
-        self.nodes[node].open_conns()
     }
 }

@@ -94,7 +94,7 @@ fn what_was_flushed_survives_and_what_was_not_may_go() {
             seen >= 1,
             "too early for the second"
         );
-        assert_eq!(crashed(false, Some(48), seen), true, "over after the crash");
+        assert!(crashed(false, Some(48), seen), "over after the crash");
         assert_eq!(crashed(true, None, seen), seen == 2, "{seen}");
     }
 }
