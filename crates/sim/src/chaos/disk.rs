@@ -2,8 +2,9 @@
 //!
 //! # Contract
 //! All controllers read what any has written. A block is dirty in the cache of the controller that
-//! wrote it last; its flush makes that durable. A controller that [loses](Disk::lose) its cache takes
-//! dirty blocks with it: each is as it was when it was last durable, or survives, as chance has it.
+//! wrote it last; its flush makes that durable. A controller that [loses](Disk::lose) its cache
+//! takes dirty blocks with it: each is as it was when it was last durable, or survives, as chance
+//! has it.
 use alloc::vec::Vec;
 use engine::machine::{DeviceError, Memory};
 use engine::{DeviceOp, DeviceRequest};

@@ -1,7 +1,7 @@
 //! One world from its beginning to its end: faults happen and pass, then everything must come to
 //! rest, and what the applications saw must have been a disk.
 use super::history::{History, Wrong};
-use super::node::Body;
+use super::node::{Body, Wire};
 use super::plan::{self, Fault, Kind, Plan};
 use super::rig::{QUIESCE_NS, Rig};
 use super::world::Event;
@@ -304,16 +304,7 @@ impl<'a> Course<'a> {
         match fault.kind {
             Kind::Reset => wires.into_iter().for_each(|wire| self.rig.world.cut(wire)),
             Kind::ResetCore => self.rig.world.cut(core),
-            Kind::Partition | Kind::Slow | Kind::Damage => {
-                for wire in wires {
-                    let state = self.rig.world.wires.entry(wire).or_default();
-                    match fault.kind {
-                        Kind::Partition => state.heals_ns = state.heals_ns.max(end_ns),
-                        Kind::Slow => state.slow_ns = 1_000_000,
-                        _ => state.damages = 20,
-                    }
-                }
-            }
+            Kind::Partition | Kind::Slow | Kind::Damage => self.spoil(&wires, fault.kind, end_ns),
             Kind::Drop => self.target(target, TargetControl::Drop(port)),
             Kind::Ana => {
                 let states = [
@@ -357,6 +348,17 @@ impl<'a> Course<'a> {
                     ..Faults::default()
                 };
                 self.target(target, TargetControl::Faults(port, faults));
+            }
+        }
+    }
+
+    fn spoil(&mut self, wires: &[Wire], kind: Kind, end_ns: u64) {
+        for &wire in wires {
+            let state = self.rig.world.wires.entry(wire).or_default();
+            match kind {
+                Kind::Partition => state.heals_ns = state.heals_ns.max(end_ns),
+                Kind::Slow => state.slow_ns = 1_000_000,
+                _ => state.damages = 20,
             }
         }
     }
