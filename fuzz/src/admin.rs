@@ -150,6 +150,7 @@ impl CheckedAdmin {
                 AdminEvent::Changed(_) => assert!(self.cntlid.is_some(), "changed before ready"),
                 AdminEvent::Discovery(_) => {}
                 AdminEvent::Reset => {}
+                AdminEvent::Aborted { .. } => panic!("nobody asked for an Abort"),
                 AdminEvent::Failed(_) => self.failed = true,
             }
         }

@@ -321,6 +321,12 @@ impl CheckedTarget {
                     self.wanted.push((conn, token));
                 }
                 ControllerEvent::Command(io) => self.take_command(io),
+                ControllerEvent::Abort {
+                    conn,
+                    token,
+                    by,
+                    answer,
+                } => self.take_back((conn, token), by, answer),
                 ControllerEvent::Release { conn, token } => {
                     let connection = &mut self.connections[conn.0 as usize];
                     let command = connection.commands.remove(&token).expect("released twice");
@@ -340,6 +346,23 @@ impl CheckedTarget {
             }
         }
         panic!("events without end");
+    }
+
+    /// Every second command is given back.
+    fn take_back(&mut self, of: (ConnId, u32), by: ConnId, answer: u32) {
+        let mut backend = self.backend.iter();
+        let at = backend.position(|io| (io.conn, io.token) == of);
+        let at = at.expect("an Abort of a command that isn't at the backend");
+        let aborted = of.1.is_multiple_of(2);
+        if aborted {
+            self.backend.remove(at);
+            let commands = &mut self.connections[of.0.0 as usize].commands;
+            let command = commands.get_mut(&of.1);
+            command.expect("released while at the backend").stage = Stage::Completed;
+            let status = Status::ABORT_REQUESTED;
+            self.subsystem.complete(of.0, of.1, status, 0);
+        }
+        self.subsystem.abort_answered(by, answer, aborted);
     }
 
     fn live(&mut self, conn: ConnId) -> &mut Connection {

@@ -8,7 +8,8 @@
 //! * `io`: the course of one I/O; `slots`: the table of those in flight
 //! * `split`: an I/O larger than a command is cut into pieces; `hedge`: a late read gets a second
 //!   copy, in memory of the engine's own (`scratch`)
-//! * `loss`: a path ends; `proof`: its controller is reset; `reconnect`: it comes back
+//! * `abort`: an I/O that takes too long; `loss`: a path ends; `proof`: its controller is reset;
+//!   `reconnect`: it comes back
 //! * `wait`: what its I/O does meanwhile; `mark`: what an engine that was killed leaves to the next
 //! * `outage`: while no path is usable
 //! * `stop`: the engine stops; `flush`: to every controller with unflushed writes
@@ -34,6 +35,7 @@
 //! volume keeps its block size. Writes that wait for a lost controller, or
 //! are cut, keep their order with overlapping newer ones, within one core; writes that are under
 //! way together have none.
+mod abort;
 mod change;
 mod counters;
 mod device;

@@ -1,5 +1,12 @@
 //! All limits of this crate.
 
+/// How long the command of an expired I/O has to end once an Abort was sent, ns: many round trips,
+/// and little beside the `io_timeout` that is over by then.
+pub const ABORT_WAIT_NS: u64 = 2_000_000_000;
+/// Most Aborts of one path and core at a time. Controllers commonly take four.
+pub const ABORTS_MAX: usize = 4;
+/// Shortest time between two lines about I/Os of one path that were aborted, ns.
+pub const ABORTS_SAID_NS: u64 = 10_000_000_000;
 /// Most bytes one buffer may have (and so the largest single transfer).
 pub const BUFFER_MAX: u32 = 1 << 20;
 

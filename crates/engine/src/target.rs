@@ -21,6 +21,7 @@
 //! # Limits
 //! One core. At most `connections_max` connections and a queue's entries on each; all tables are
 //! made in `new`, no memory is taken later but for the ranges of a Deallocate.
+mod abort;
 mod board;
 mod commands;
 mod connections;

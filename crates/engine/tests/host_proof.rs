@@ -33,8 +33,10 @@ fn first_write(rig: &mut Rig) -> u32 {
 /// Waits until version 1 is acknowledged, writes version 2, waits for whatever may come; the first
 /// write's end and the version that is left.
 fn second_write(rig: &mut Rig) -> (IoDone, u64) {
-    assert!(rig.run(60 * SECOND, |_, done| done.len() == 1));
-    let first = rig.done.remove(0);
+    let of = |done: &IoDone| done.cookie == 0;
+    assert!(rig.run(60 * SECOND, |_, done| done.iter().any(of)));
+    let first = rig.done.iter().position(of).unwrap();
+    let first = rig.done.remove(first);
     assert_eq!(first.outcome, Outcome::Done);
     let slot_1 = &mut rig.world.nodes[HOST].arena.0[128 << 10..][..4096];
     fill(slot_1, 0, 2);
@@ -73,7 +75,7 @@ fn t09_a_reset_that_is_answered_releases_held_writes_and_not_before_they_were_ex
 }
 
 #[test]
-fn t12_an_io_that_times_out_has_its_controller_reset_and_proof_needs_no_keep_alive() {
+fn t12_many_ios_that_time_out_have_their_controller_reset_and_proof_needs_no_keep_alive() {
     for kato_ms in [0, 1000] {
         let mut rig = rig_with(|host| host.kato_ms = kato_ms);
         let stall = shape::Config {
@@ -84,6 +86,11 @@ fn t12_an_io_that_times_out_has_its_controller_reset_and_proof_needs_no_keep_ali
             rig.target_control(TargetControl::Shape(port, stall));
         }
         let path = first_write(&mut rig);
+        // More than are aborted, on both paths.
+        for slot in 2..12 {
+            rig.submit(&read(slot, slot)).unwrap();
+        }
+        rig.world.pass(MS);
         let other = 1 - path as u16;
         let shape = shape::Config::default();
         rig.target_control(TargetControl::Shape(other, shape));
@@ -92,6 +99,32 @@ fn t12_an_io_that_times_out_has_its_controller_reset_and_proof_needs_no_keep_ali
         let held_ns = first.latency_ns - 10 * SECOND;
         assert!(held_ns < 20 * MS, "kato {kato_ms}: {held_ns}");
         assert_eq!(ends(&rig), (1, 0));
+    }
+}
+
+/// The Abort is answered, and the command's own end never comes: its path is lost, and the write
+/// moves all the same.
+#[test]
+fn t09_t12_an_acknowledged_abort_is_proof_whether_or_not_the_command_ends() {
+    for kato_ms in [0, 1000] {
+        let mut rig = rig_with(|host| host.kato_ms = kato_ms);
+        let hold = Faults {
+            hold_writes_until_ns: u64::MAX,
+            ..Faults::default()
+        };
+        for port in 0..2 {
+            rig.target_control(TargetControl::Faults(port, hold.clone()));
+        }
+        let path = first_write(&mut rig);
+        rig.world.mute_queue(HOST, path);
+        let other = 1 - path as u16;
+        rig.target_control(TargetControl::Faults(other, Faults::default()));
+        let (first, version) = second_write(&mut rig);
+        assert_eq!(version, 2, "kato {kato_ms}");
+        let late_ns = first.latency_ns - 12 * SECOND;
+        assert!(late_ns < 20 * MS, "kato {kato_ms}: {late_ns}");
+        assert_eq!(ends(&rig), (0, 0), "never held");
+        assert_eq!(rig.failures().len(), 1);
     }
 }
 

@@ -56,6 +56,8 @@ pub const ANA_LOG_MAX: usize = 1 << 20;
 pub const DISCOVERY_ENTRIES_MAX: u64 = 1024;
 /// How often a log is read anew because it changed meanwhile.
 pub const LOG_RESTARTS_MAX: u8 = 8;
+/// Most Aborts that a host has outstanding, where the controller takes so many.
+pub const HOST_ABORTS_MAX: usize = 8;
 /// How often an admin command of a host is repeated when the controller says that it may be.
 pub const ADMIN_RETRIES_MAX: u8 = 3;
 /// Wait before such a repetition where the controller reports no delay, ns.

@@ -4,12 +4,12 @@ mod host_peer;
 use host_peer::admin::{AdminPeer, Answer, Model, SECOND, admin_config, name};
 use nvme::host::{AdminConfig, AdminEvent, HostError, Step};
 use nvme::limits::{DISCOVERY_ENTRIES_MAX, LOG_RESTARTS_MAX};
-use nvme::wire::Status;
 use nvme::wire::fabrics::{Csts, DISCOVERY_NQN};
 use nvme::wire::features::AsyncEvent;
 use nvme::wire::layout::terminated;
 use nvme::wire::log::{DiscoveryEntry, DiscoveryHeader};
 use nvme::wire::pdu::PduError;
+use nvme::wire::{Sqe, Status};
 
 /// When each Keep Alive went out, from one time to another, in steps of a tenth of a second.
 fn keep_alives(peer: &mut AdminPeer, to_ns: u64, traffic: bool) -> Vec<u64> {
@@ -426,4 +426,57 @@ fn a_reset_that_is_refused_or_comes_before_ready_proves_nothing() {
     peer.run();
     let (step, status) = (Step::Reset, Status::INVALID_FIELD);
     assert_eq!(peer.error(), HostError::Command { step, status });
+}
+
+/// Answers to Aborts that a peer's host has heard.
+fn aborted(peer: &mut AdminPeer) -> Vec<(u16, u16, bool)> {
+    let events = peer.events();
+    let those = events.iter().map(|event| match event {
+        AdminEvent::Aborted { sqid, cid, aborted } => (*sqid, *cid, *aborted),
+        other => panic!("{other:?}"),
+    });
+    those.collect()
+}
+
+#[test]
+fn t12_aborts_go_out_within_the_controllers_limit_and_each_is_answered() {
+    let mut peer = AdminPeer::ready(admin_config(), Model::default()).scripted(|sqe| {
+        let cid = sqe.cdw(10) >> 16;
+        name(sqe).starts_with("Abort").then(|| match cid {
+            1 => Answer::result(0),
+            2 => Answer::result(1),
+            _ => Answer::error(Status::INVALID_OPCODE),
+        })
+    });
+    // The model's ACL is 3, 0's based.
+    let taken: Vec<_> = (1..=6).map(|cid| peer.admin.abort(2, cid, 0)).collect();
+    assert_eq!(taken, [true, true, true, true, false, false]);
+    peer.take_seen();
+    peer.run();
+    let seen = peer.take_seen();
+    assert_eq!(seen[..2], ["Abort 0x10002", "Abort 0x20002"]);
+    let want = [(2, 1, true), (2, 2, false), (2, 3, false), (2, 4, false)];
+    assert_eq!(aborted(&mut peer), want);
+    assert!(peer.admin.abort(2, 2, 0), "there is room again");
+    peer.run();
+    assert_eq!(aborted(&mut peer), [(2, 2, false)]);
+}
+
+#[test]
+fn t12_an_abort_that_is_not_answered_ends_the_association_and_a_reset_goes_before() {
+    let silent = |sqe: &Sqe<'_>| name(sqe).starts_with("Abort").then(Answer::silent);
+    let mut peer = AdminPeer::ready(admin_config(), Model::default()).scripted(silent);
+    assert!(peer.admin.abort(1, 9, 0));
+    peer.run_until(5 * SECOND);
+    assert_eq!(peer.error(), HostError::TimedOut(Step::Abort));
+    assert!(!peer.admin.abort(1, 9, 0));
+    let mut peer = AdminPeer::ready(admin_config(), Model::default()).scripted(silent);
+    assert!(peer.admin.abort(1, 9, 0));
+    peer.model.csts = Csts::new(false, false, 0);
+    peer.admin.reset(0);
+    assert!(!peer.admin.abort(1, 9, 0));
+    peer.run();
+    assert!(matches!(peer.events()[..], [AdminEvent::Reset]));
+    let mut peer = AdminPeer::new(admin_config(), Model::default());
+    assert!(!peer.admin.abort(1, 9, 0), "not before it is ready");
 }

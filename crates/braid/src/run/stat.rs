@@ -43,6 +43,8 @@ fn show_path(text: &mut String, path: &Value) -> Result {
     let counts = [
         ("inflight", "in flight"),
         ("errors", "failed"),
+        ("timed_out", "timed out"),
+        ("aborted", "aborted"),
         ("waited_full", "waited for room"),
     ];
     facts.extend(counts.map(|(key, what)| format!("{} {what}", format_count(number(&path[key])))));

@@ -220,6 +220,9 @@ fn show_faults(text: &mut String, faults: &Value) -> std::fmt::Result {
     if let Some(rate) = faults["drop_rate"].as_f64().filter(|rate| *rate > 0.0) {
         words.push(format!("drop_rate={rate}"));
     }
+    if let Some(rate) = faults["hang"].as_f64().filter(|rate| *rate > 0.0) {
+        words.push(format!("hang={rate}"));
+    }
     for (name, key) in [
         ("late_writes", "late_writes_ns"),
         ("hold_writes", "hold_writes_ns"),

@@ -315,6 +315,7 @@ fn show_faults(faults: &Faults, injected: &FaultStats) -> Value {
     json!({
         "errors": faults.errors.iter().map(show_rule).collect::<Vec<_>>(),
         "drop_rate": show_chance(faults.drop_rate),
+        "hang": show_chance(faults.hang_rate),
         "hold_writes_ns": left(faults.hold_writes_until_ns),
         "late_writes_ns": faults.late_writes_ns,
         "until_kato": faults.until_keep_alive,
@@ -328,6 +329,7 @@ fn show_faults(faults: &Faults, injected: &FaultStats) -> Value {
             "outlived_writes": injected.outlived_writes,
             "refused": injected.refused,
             "muted": injected.muted,
+            "hung": injected.hung,
         },
     })
 }

@@ -23,6 +23,7 @@ Faults of a port:
       LIMIT   0.01 (so many of them), op=read|write|flush|write-zeroes|deallocate|compare (may be
               there several times), lba=FIRST[-LAST]; and bits of the status: dnr, crd=1|2|3
   drop_rate=0.001    that many commands have their connection reset
+  hang=0.001         that many commands are not answered until they are aborted
   hold_writes=10s    writes don't begin for so long; 0 lets them go
   late_writes=2s     writes that had not begun are executed so long after their connection is gone,
                      within the command quiesce time (--cqt) or beyond it; 0 = never
@@ -38,6 +39,8 @@ pub struct FaultSettings {
     pub error: Option<Errors>,
     /// Chance of a command to have its connection reset.
     pub drop_rate: Option<Chance>,
+    /// Chance of a command to hang.
+    pub hang: Option<Chance>,
     /// Writes don't begin for so long from now.
     pub hold_writes: Option<Duration>,
     /// Writes are executed so long after their connection is gone.
@@ -51,9 +54,10 @@ pub struct FaultSettings {
 }
 
 /// Its keys.
-pub const KEYS: [&str; 7] = [
+pub const KEYS: [&str; 8] = [
     "error",
     "drop_rate",
+    "hang",
     "hold_writes",
     "late_writes",
     "until_kato",
@@ -89,6 +93,9 @@ impl FaultSettings {
         }
         if let Some(Chance(rate)) = self.drop_rate {
             faults.drop_rate = rate;
+        }
+        if let Some(Chance(rate)) = self.hang {
+            faults.hang_rate = rate;
         }
         if let Some(Duration(ns)) = self.late_writes {
             faults.late_writes_ns = ns;

@@ -167,6 +167,7 @@ fn of_faults(then: FaultStats, now: FaultStats) -> Option<String> {
         ),
         ("connections refused", now.refused - then.refused),
         ("transmissions withheld", now.muted - then.muted),
+        ("commands that hang", now.hung - then.hung),
     ];
     let new = kinds.iter().filter(|(_, count)| *count > 0);
     let words: Vec<_> = new.map(|(kind, count)| format!("{count} {kind}")).collect();

@@ -192,7 +192,7 @@ mod tests {
                 ["dealy=1ms"],
                 "dealy: unknown field `dealy`, expected one of `delay`, `jitter`, `bandwidth`, \
                  `servers`, `service_time`, `large_from`, `large_delay`, `stall`, `ana`, or of a \
-                 fault: error, drop_rate, hold_writes, late_writes, until_kato, mute, refuse",
+                 fault: error, drop_rate, hang, hold_writes, late_writes, until_kato, mute, refuse",
             ),
         ] {
             assert_eq!(Settings::from_words(words).unwrap_err(), error);

@@ -16,6 +16,10 @@ pub struct PathCounters {
     pub bytes: [u64; 2],
     /// I/Os failed.
     pub errors: u64,
+    /// I/Os that had no answer within `io_timeout`, however they ended.
+    pub timed_out: u64,
+    /// Of those, taken back by Abort.
+    pub aborted: u64,
     /// I/Os that had to wait because the path was full.
     pub waited_full: u64,
     /// Second copies of late reads that were sent here.

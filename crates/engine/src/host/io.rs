@@ -4,7 +4,7 @@
 //! path, first come first served, as it would in the kernel, and is counted. What becomes of an I/O
 //! that a path did not do is decided in `wait`.
 use super::counters::group;
-use super::path::{Path, Phase, Role, Target};
+use super::path::{Phase, Role, Target};
 use super::split::cut;
 use super::types::{Doubt, HostEvent, Io, IoOp, NO_PATH, PathKind, SubmitError, VolumeInfo};
 use super::{HostEngine, Ready, device, report, status};
@@ -108,6 +108,7 @@ impl HostEngine {
         let slot = self.slots.get_mut(index);
         slot.placed_ns = now_ns;
         slot.expired = false;
+        slot.course.aborted = false;
     }
 
     #[inline(always)]
@@ -165,7 +166,7 @@ impl HostEngine {
     }
 
     /// Gives the queue of a path what waits for it.
-    fn refill(&mut self, number: usize, now_ns: u64) {
+    pub(super) fn refill(&mut self, number: usize, now_ns: u64) {
         while let Some(index) = self.paths[number].lane.waiting() {
             if self.paths[number].phase != Phase::Live || !self.issue(number, index, now_ns) {
                 return;
@@ -194,7 +195,10 @@ impl HostEngine {
         let queue = path.queue.as_ref();
         let over = queue.is_none_or(|queue| queue.has_failed());
         self.slots.get_mut(index).course.unanswered = over && status.is(Status::HOST_PATH);
-        let outcome = status::outcome(status, &path.target.crdt);
+        let outcome = match self.was_aborted(number, index, status, now_ns) {
+            true => Outcome::PathError,
+            false => status::outcome(status, &self.paths[number].target.crdt),
+        };
         match status.class() {
             Class::Ana => self.doubt(number, Doubt::Ana, now_ns),
             Class::Namespace => self.doubt(number, Doubt::Namespace, now_ns),
@@ -234,6 +238,11 @@ impl HostEngine {
             Outcome::PathError if slot.expired => Outcome::TimedOut,
             other => other,
         };
+        if slot.expired {
+            self.overdue_ended(number, index);
+        }
+        let path = &mut self.paths[number];
+        let slot = self.slots.get(index);
         path.counters.count(&slot.io, outcome);
         let latency_ns = now_ns.saturating_sub(slot.placed_ns);
         let head = &mut self.volumes[usize::from(path.volume)].head;
@@ -279,37 +288,6 @@ impl HostEngine {
             self.slots.get_mut(index).course.unanswered = false;
             self.finish(number, index, Outcome::PathError, now_ns);
         }
-    }
-
-    /// Marks the I/Os of a path whose time is over; false if there is none, nor a farewell flush.
-    pub(super) fn expire(&mut self, number: usize, now_ns: u64) -> bool {
-        let path = &self.paths[number];
-        let lane = path.lane;
-        let mut next = lane.oldest_issued();
-        let mut any = path.farewell.is_out() && path.farewell_ns <= now_ns;
-        while let Some(index) = next.filter(|_| next != lane.waiting()) {
-            let slot = self.slots.get_mut(index);
-            if slot.issued_ns.saturating_add(self.settings.io_timeout_ns) > now_ns {
-                break;
-            }
-            slot.expired = true;
-            any = true;
-            next = self.slots.next(index);
-        }
-        any
-    }
-
-    /// When the oldest I/O of a path expires, or its farewell flush.
-    pub(super) fn expiry_ns(&self, path: &Path) -> Option<u64> {
-        if path.phase != Phase::Live {
-            return None;
-        }
-        let oldest = path.lane.oldest_issued();
-        let issued_ns = oldest.map(|oldest| self.slots.get(oldest).issued_ns);
-        let io_ns = issued_ns.map(|at_ns| at_ns.saturating_add(self.settings.io_timeout_ns));
-        let out = path.farewell.is_out() && path.farewell_ns < u64::MAX;
-        let farewell_ns = out.then_some(path.farewell_ns);
-        io_ns.into_iter().chain(farewell_ns).min()
     }
 
     /// Where `len` bytes at `offset` of a command's data lie in the arena.

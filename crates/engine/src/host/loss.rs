@@ -3,7 +3,7 @@
 //! A path is lost once, for whatever came first; that is reported in one line. Its connections are
 //! closed, its waiting I/Os go on at once, and those given to its queue when nobody refers to
 //! their memory any more: when the queue says so, at the latest when the reactor has closed the
-//! connection (T10, T23). An expired I/O escalates to exactly this (T12).
+//! connection (T10, T23). An expired I/O that can't be taken back escalates to exactly this (T12).
 use super::path::{Link, Phase, Role};
 use super::types::HostEvent;
 use super::{HostEngine, report};

@@ -2,6 +2,7 @@
 //!
 //! Connection ids are fixed: path `g` of the engine has `2g` for the admin connection (core 0 only)
 //! and `2g + 1` for its I/O queue.
+use super::abort::Aborts;
 use super::counters::PathCounters;
 use super::errand::Step;
 use super::slots::Lane;
@@ -72,6 +73,8 @@ pub(super) struct Path {
     /// I/Os on this path, oldest first.
     pub lane: Lane,
     pub counters: PathCounters,
+    /// I/Os on it that were asked back.
+    pub aborts: Aborts,
     pub admin: Option<Box<Admin>>,
     pub queue: Option<Box<IoQueue>>,
     /// The machine of this role was called since the last turn.
@@ -193,6 +196,7 @@ impl Path {
             target: Target::default(),
             lane: Lane::EMPTY,
             counters: PathCounters::default(),
+            aborts: Aborts::default(),
             admin: None,
             queue: None,
             touched: [false; 2],

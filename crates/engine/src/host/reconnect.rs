@@ -43,6 +43,8 @@ impl HostEngine {
             | PathNews::Doubt { volume, path, .. }
             | PathNews::Reset { volume, path }
             | PathNews::GivenUp { volume, path }
+            | PathNews::Abort { volume, path, .. }
+            | PathNews::Aborted { volume, path, .. }
             | PathNews::Resetting { volume, path, .. }
             | PathNews::Closed { volume, path, .. } => (*volume, *path),
         };
@@ -62,6 +64,14 @@ impl HostEngine {
             PathNews::Broken { .. } => self.lose(number, None, now_ns),
             PathNews::Doubt { what, .. } => self.doubt(number, what, now_ns),
             PathNews::Reset { .. } => self.proved(number, now_ns),
+            PathNews::Abort { sqid, cid, .. } => self.abort_for(number, sqid, cid, now_ns),
+            PathNews::Aborted {
+                sqid, cid, aborted, ..
+            } => {
+                if sqid == self.settings.core + 1 {
+                    self.asked_back(number, cid, aborted, now_ns);
+                }
+            }
             PathNews::GivenUp { .. } => self.given_up(number, now_ns),
             PathNews::Resetting { until_ns, .. } => self.paths[number].resetting = until_ns,
             PathNews::Closed { unflushed, .. } if core_0 => {

@@ -104,6 +104,16 @@ pub(super) fn connect_timed_out(timeout_ns: u64) -> String {
     format!("can't connect: no answer within {ms} ms; check address, cabling and firewall")
 }
 
+/// I/Os that were taken back from a path that is otherwise well.
+pub(super) fn aborted(count: u32, timeout_ns: u64) -> String {
+    let time = time(timeout_ns);
+    let what = match count {
+        1 => String::from("an I/O"),
+        count => format!("{count} I/Os"),
+    };
+    format!("no answer to {what} within {time}: aborted, and tried elsewhere; see the target")
+}
+
 /// No answer to an I/O in time.
 pub(super) fn io_timed_out(timeout_ns: u64) -> String {
     let ms = timeout_ns / 1_000_000;

@@ -127,6 +127,9 @@ impl HostEngine {
                 // Nobody asked for discovery here.
                 Some(AdminEvent::Discovery(_)) => {}
                 Some(AdminEvent::Reset) => self.was_reset(number, now_ns),
+                Some(AdminEvent::Aborted { sqid, cid, aborted }) => {
+                    self.abort_answered(number, sqid, cid, aborted, now_ns);
+                }
                 Some(AdminEvent::Failed(error)) => {
                     self.gave_up(number, Role::Admin, error, now_ns);
                 }
@@ -365,6 +368,7 @@ impl HostEngine {
         })));
         path.phase = Phase::Connecting;
         path.proved = false;
+        path.aborts.clear();
         path.association = path.association.wrapping_add(1);
         self.open(number, Role::Io, now_ns);
     }

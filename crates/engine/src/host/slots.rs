@@ -90,6 +90,8 @@ pub(super) struct Course {
     pub behind: bool,
     /// Its path was lost before it answered.
     pub unanswered: bool,
+    /// Its controller has taken it back: it is not executed any more (T9).
+    pub aborted: bool,
     /// It is cut into pieces, and this slot carries one of them.
     pub split: bool,
     /// It is a piece of an I/O in another slot.

@@ -416,6 +416,30 @@ pub enum PathNews {
         /// Path.
         path: PathIndex,
     },
+    /// To core 0: a command of the sender's queue is to be aborted (T12).
+    Abort {
+        /// Volume index.
+        volume: u16,
+        /// Path.
+        path: PathIndex,
+        /// Queue.
+        sqid: u16,
+        /// The command's identifier there.
+        cid: u16,
+    },
+    /// From core 0: what became of that, for the core of the queue.
+    Aborted {
+        /// Volume index.
+        volume: u16,
+        /// Path.
+        path: PathIndex,
+        /// Queue.
+        sqid: u16,
+        /// The command's identifier there.
+        cid: u16,
+        /// The controller has taken it back.
+        aborted: bool,
+    },
     /// From core 0, after `Closed`: it was lost for too long, and is not tried any more.
     GivenUp {
         /// Volume index.

@@ -68,7 +68,7 @@ impl HostEngine {
             .saturating_sub(slot.started_ns)
             .saturating_sub(u64::from(slot.course.excused_ms) * 1_000_000);
         let fenced = recovery.write_failover == WriteFailover::Fenced;
-        let proved = self.paths[number].proved;
+        let proved = self.paths[number].proved || slot.course.aborted;
         let paths = self.paths_of(self.paths[number].volume).count() as u8;
         let attempt = Attempt {
             uncertain: slot.course.unanswered && range(&slot.io).is_some() && fenced && !proved,

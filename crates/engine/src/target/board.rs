@@ -42,6 +42,8 @@ pub struct FaultStats {
     pub refused: u64,
     /// Times that something was to be sent, and wasn't.
     pub muted: u64,
+    /// Commands that hang, or did.
+    pub hung: u64,
 }
 
 /// All ports' counters: one writer, any readers. Each figure is whole; figures of one port may be of
@@ -85,6 +87,7 @@ impl Board {
                 outlived_writes: of(12),
                 refused: of(13),
                 muted: of(14),
+                hung: of(15),
             },
         }
     }
@@ -106,6 +109,7 @@ impl Board {
             stats.faults.outlived_writes,
             stats.faults.refused,
             stats.faults.muted,
+            stats.faults.hung,
         ];
         for (cell, figure) in self.ports[port].0.iter().zip(figures) {
             cell.store(figure, Ordering::Relaxed);

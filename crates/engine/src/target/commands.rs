@@ -20,6 +20,8 @@ pub(super) enum Stage {
     Shaped,
     /// The port holds writes.
     Held,
+    /// A fault keeps it from ever being answered.
+    Hung,
     /// Its connection is gone, and it is executed all the same, later.
     Late,
     /// It may begin when there is a buffer.
@@ -191,6 +193,16 @@ impl Queue {
             last => commands[last].next = slot,
         }
         self.last = slot;
+    }
+
+    /// Takes out a command that is in the queue. Looks at all before it.
+    pub(super) fn remove(&mut self, slot: u32, commands: &mut Commands) {
+        let mut rest = core::mem::replace(self, Self::EMPTY);
+        while let Some(next) = rest.pop(commands) {
+            if next != slot {
+                self.push(next, commands);
+            }
+        }
     }
 
     pub(super) fn pop(&mut self, commands: &Commands) -> Option<u32> {

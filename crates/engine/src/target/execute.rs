@@ -40,6 +40,12 @@ impl TargetEngine {
                 self.want_buffer(slot, now_ns);
             }
             ControllerEvent::Command(command) => self.arrived(command, now_ns),
+            ControllerEvent::Abort {
+                conn,
+                token,
+                by,
+                answer,
+            } => self.take_back((conn, token), (by, answer), now_ns),
             ControllerEvent::Release { conn, token } => self.released(conn.0, token),
             ControllerEvent::Transmit(conn) => self.name_transmit(conn.0),
             ControllerEvent::Resume(conn) => self.resume(conn.0),

@@ -1,7 +1,7 @@
 //! What goes wrong at a port on purpose, and when.
 //!
 //! Decides from a port's [`Faults`], the commands that pass and a seeded generator: which connection
-//! is dropped, which command gets an error status, which write is held, and what becomes of writes
+//! is dropped, which command gets an error status or hangs, which write is held, and what becomes of writes
 //! whose connection is gone.
 //!
 //! # Contract
@@ -15,7 +15,7 @@
 //! delays are executed, and their answer is lost.
 //!
 //! # Limits
-//! [`ERROR_RULES_MAX`] rules; more are cut off. Late writes keep the order in which they were lost:
+//! What hangs goes on hanging when the fault is taken away. [`ERROR_RULES_MAX`] rules; more are cut off. Late writes keep the order in which they were lost:
 //! a shorter `late_writes_ns` lets none overtake.
 use super::commands::{Command, Queue};
 use crate::limits::ERROR_RULES_MAX;
@@ -32,6 +32,9 @@ pub struct Faults {
     pub errors: Vec<ErrorRule>,
     /// Chance of every I/O command to have its connection dropped with a reset.
     pub drop_rate: Probability,
+    /// Chance of every I/O command to hang: it does not begin and is not answered until it is
+    /// aborted or its connection ends.
+    pub hang_rate: Probability,
     /// Commands that change data don't begin before this time, absolute; 0 = they do.
     pub hold_writes_until_ns: u64,
     /// Writes that had not begun are executed so long after their connection is gone; 0 = never.
@@ -146,6 +149,8 @@ pub(super) struct Injector {
     random: Random,
     /// Begun by nobody as long as writes are held.
     pub(super) held: Queue,
+    /// They hang.
+    pub(super) hung: Queue,
     /// Their connections are gone; by the time of their execution (`Command::due_ns`).
     pub(super) late: Queue,
     late_last_ns: u64,
@@ -158,6 +163,7 @@ impl Injector {
             faults: Faults::default(),
             random: Random::new(!seed),
             held: Queue::EMPTY,
+            hung: Queue::EMPTY,
             late: Queue::EMPTY,
             late_last_ns: 0,
         }
@@ -176,6 +182,11 @@ impl Injector {
     /// Whether a command that arrives takes its connection with it.
     pub(super) fn drops(&mut self) -> bool {
         self.faults.drop_rate.hits(&mut self.random)
+    }
+
+    /// Whether a command that may begin hangs instead.
+    pub(super) fn hangs(&mut self) -> bool {
+        self.faults.hang_rate.hits(&mut self.random)
     }
 
     /// Whether commands that change data must wait. Those that wait let nobody overtake them.

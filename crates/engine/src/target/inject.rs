@@ -38,6 +38,12 @@ impl TargetEngine {
             self.ports[port].stats.faults.held_writes += 1;
             return true;
         }
+        if injector.hangs() {
+            self.commands[slot].stage = Stage::Hung;
+            injector.hung.push(slot, &mut self.commands);
+            self.ports[port].stats.faults.hung += 1;
+            return true;
+        }
         if let Some(status) = injector.error(&self.commands[slot]) {
             self.ports[port].stats.faults.errors += 1;
             self.finish(slot, status, now_ns);
@@ -60,6 +66,14 @@ impl TargetEngine {
             let queue = match leaves {
                 true => &mut withdrawn,
                 false => &mut self.ports[port].faults.held,
+            };
+            queue.push(slot, &mut self.commands);
+        }
+        let mut hung = core::mem::replace(&mut self.ports[port].faults.hung, Queue::EMPTY);
+        while let Some(slot) = hung.pop(&self.commands) {
+            let queue = match self.commands[slot].connection == connection {
+                true => &mut withdrawn,
+                false => &mut self.ports[port].faults.hung,
             };
             queue.push(slot, &mut self.commands);
         }

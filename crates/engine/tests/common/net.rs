@@ -92,9 +92,18 @@ impl World {
     /// From now on nothing passes on the connections that `node` opened to its address number
     /// `address`, and nobody is told.
     pub fn mute(&mut self, node: usize, address: u32) {
+        self.mute_those(node, |_, to| to == Some(address));
+    }
+
+    /// As [`Self::mute`], but only the I/O queue's connection of that path.
+    pub fn mute_queue(&mut self, node: usize, path: u32) {
+        self.mute_those(node, |number, _| number == path * 2 + 1);
+    }
+
+    fn mute_those(&mut self, node: usize, those: impl Fn(u32, Option<u32>) -> bool) {
         let mut ends = Vec::new();
-        for conn in self.nodes[node].conns.values_mut() {
-            if conn.address == Some(address) {
+        for (&number, conn) in &mut self.nodes[node].conns {
+            if those(number, conn.address) {
                 conn.mute = true;
                 ends.extend(conn.peer);
             }

@@ -31,8 +31,8 @@ impl Subsystem {
         };
         if sqe.opcode() == FABRICS {
             self.fabrics_command(at, slot, &sqe, now_ns);
-        } else {
-            work.admin_command(slot, &sqe, now_ns);
+        } else if let Some((sqid, cid)) = work.admin_command(slot, &sqe, now_ns) {
+            self.abort_io(at, slot, sqid, cid);
         }
         self.rearm();
     }
@@ -89,10 +89,12 @@ impl Subsystem {
 }
 
 impl Work<'_> {
-    /// A command of the admin queue, or before there is one.
-    fn admin_command(&mut self, slot: u16, sqe: &Sqe<'_>, now_ns: u64) {
+    /// A command of the admin queue, or before there is one. An I/O command that is to be aborted
+    /// comes back: its queue, and its identifier there.
+    fn admin_command(&mut self, slot: u16, sqe: &Sqe<'_>, now_ns: u64) -> Option<(u16, u16)> {
         let Some(controller) = self.controller.as_deref_mut() else {
-            return self.respond(slot, Status::SEQUENCE_ERROR.with_dnr(), 0);
+            self.respond(slot, Status::SEQUENCE_ERROR.with_dnr(), 0);
+            return None;
         };
         if controller.discovery {
             controller.touch(now_ns);
@@ -113,12 +115,14 @@ impl Work<'_> {
                 controller.event_requests.push(slot);
                 self.post_events();
             }
-            Ok(admin::Answer::Abort { sqid, cid }) => {
-                let aborted = sqid == 0 && self.abort_event_request(cid);
-                // Bit 0: not aborted. Nothing else is ever taken back from the driver (T12).
+            Ok(admin::Answer::Abort { sqid: 0, cid }) => {
+                let aborted = self.abort_event_request(cid);
+                // Bit 0: not aborted.
                 self.respond(slot, Status::SUCCESS, (!aborted).into());
             }
+            Ok(admin::Answer::Abort { sqid, cid }) => return Some((sqid, cid)),
         }
+        None
     }
 
     /// A capsule arrived: takes it if it is an I/O command and there is room for it.

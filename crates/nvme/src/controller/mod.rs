@@ -5,6 +5,7 @@
 //! * `commands`: the course of a command through them; `io`, `admin`, `fabrics` say what each means
 //! * `association`: a controller's registers, keep-alive and events; `errors`: its error log
 //! * `lifetime`: how things end; `config`: what all share
+mod abort;
 mod admin;
 mod association;
 mod commands;

@@ -144,6 +144,20 @@ pub enum ControllerEvent {
     },
     /// Execute, then call `Subsystem::complete`. A read's buffer is the driver's to find.
     Command(IoCommand),
+    /// The host asks that a command be taken back (T12). The driver does so only if nothing has
+    /// begun to execute it: then it completes it with
+    /// [`Status::ABORT_REQUESTED`](crate::wire::Status::ABORT_REQUESTED). Either way it says so with
+    /// [`Subsystem::abort_answered`](super::Subsystem::abort_answered), once and soon.
+    Abort {
+        /// Connection of the command.
+        conn: ConnId,
+        /// Command.
+        token: u32,
+        /// Connection that is to be answered.
+        by: ConnId,
+        /// What is to be answered there.
+        answer: u32,
+    },
     /// The command is over and nothing refers to its buffer. One for every token that was named in
     /// a `NeedBuffer` or `Command`.
     Release {

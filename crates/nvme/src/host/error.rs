@@ -33,6 +33,7 @@ pub enum Step {
     EventLog,
     KeepAlive,
     EventRequest,
+    Abort,
     Shutdown,
     Reset,
     /// Nothing: events are waited for.
@@ -65,6 +66,7 @@ impl Step {
             Self::EventLog => "Get Log Page (of an event)",
             Self::KeepAlive => "Keep Alive",
             Self::EventRequest => "Asynchronous Event Request",
+            Self::Abort => "Abort",
             Self::Shutdown => "shutdown (CC.SHN)",
             Self::Reset => "controller reset (CC.EN)",
             Self::Idle => "waiting",

@@ -118,6 +118,20 @@ impl IoQueue {
         self.connection.submit(command, false)
     }
 
+    /// The identifier of a command, to be named in an Abort; `None`: the controller wasn't told of
+    /// it, or it has ended. Until [`Self::abort_over`] no other command gets its slot, so that a
+    /// late Abort finds no other (T11).
+    #[cold]
+    pub fn abort(&mut self, token: u32) -> Option<u16> {
+        self.connection.reserve(token)
+    }
+
+    /// The Abort of the command with this identifier was answered, or did not go out.
+    #[cold]
+    pub fn abort_over(&mut self, cid: u16) {
+        self.connection.unreserve(cid);
+    }
+
     /// Commands in flight: those whose completion wasn't polled yet.
     #[inline]
     pub fn in_flight(&self) -> u32 {

@@ -221,6 +221,16 @@ pub enum AdminEvent {
     /// The reset that was asked for is done: the controller executes nothing of what it had.
     /// Nothing more comes but `Failed`; the driver closes the connection.
     Reset,
+    /// An Abort was answered: the controller took the command back (it then ends, or has ended,
+    /// with Command Abort Requested), or says that it didn't.
+    Aborted {
+        /// Queue of the command.
+        sqid: u16,
+        /// Its identifier.
+        cid: u16,
+        /// It is not executed any more.
+        aborted: bool,
+    },
     /// The association is over; nothing more will come. The driver closes the connection after
     /// sending what is queued.
     Failed(super::HostError),

@@ -128,6 +128,7 @@ impl Default for Model {
             mdts: 5,
             cntlid: CNTLID,
             oaes: 1 << 8 | 1 << 9 | 1 << 11,
+            acl: 3,
             cntrltype: cntrltype::IO,
             crdt1: 2,
             crdt2: 5,
@@ -480,6 +481,7 @@ pub fn name(sqe: &Sqe<'_>) -> String {
         admin::SET_FEATURES => format!("Feature {:02x} {:#x}", sqe.cdw(10), sqe.cdw(11)),
         admin::ASYNC_EVENT_REQUEST => "Event request".into(),
         admin::KEEP_ALIVE => "Keep alive".into(),
+        admin::ABORT => format!("Abort {:#x}", sqe.cdw(10)),
         other => panic!("opcode {other:#x}"),
     }
 }

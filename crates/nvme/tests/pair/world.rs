@@ -356,7 +356,7 @@ impl World {
                         AdminEvent::Ready(info) => self.info = Some(*info),
                         AdminEvent::Changed(namespaces) => self.changed.push(namespaces),
                         AdminEvent::Discovery(_) => {}
-                        AdminEvent::Reset => {}
+                        AdminEvent::Reset | AdminEvent::Aborted { .. } => {}
                         AdminEvent::Failed(error) => link.failed = Some(error),
                     }
                 }
@@ -449,6 +449,9 @@ impl World {
                     self.wanting.push((conn, token));
                 }
                 ControllerEvent::Command(command) => self.executing.push(command),
+                ControllerEvent::Abort { by, answer, .. } => {
+                    self.target.abort_answered(by, answer, false);
+                }
                 ControllerEvent::Release { conn, token } => {
                     self.target_buffers.remove(&(conn.0, token));
                     self.wanting.retain(|&wanting| wanting != (conn, token));

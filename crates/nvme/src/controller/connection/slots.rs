@@ -200,6 +200,12 @@ impl Slots {
         (self.all.capacity(), self.free.capacity())
     }
 
+    /// The command with this identifier, if it is in that state.
+    pub fn find(&self, cid: u16, state: State) -> Option<u16> {
+        let found = |slot: &Slot| slot.cid == cid && slot.state == state;
+        self.all.iter().position(found).map(|index| index as u16)
+    }
+
     pub fn count(&self) -> u16 {
         self.all.len() as u16
     }

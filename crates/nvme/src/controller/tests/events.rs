@@ -192,7 +192,7 @@ fn requests_have_a_limit() {
 }
 
 #[test]
-fn t12_abort_is_advice_and_only_event_requests_follow_it() {
+fn t12_abort_is_advice_and_the_driver_says_what_it_can_take_back() {
     let mut bench = bench(0);
     bench.send(0, aer(), &[]);
     let waiting = bench.wires[&0].cid;
@@ -219,8 +219,32 @@ fn t12_abort_is_advice_and_only_event_requests_follow_it() {
         (waiting, Status::ABORT_REQUESTED)
     );
     assert_eq!((done.status, done.result), (Status::SUCCESS, 0));
-    bench.execute_one();
-    assert_eq!(bench.receive(1).len(), 2);
+    // Given back: the command ends, then the Abort; another controller's queue isn't ours to name.
+    bench.take_back = true;
+    let cqe = bench.ask(0, abort(1, running));
+    assert_eq!((cqe.status, cqe.result), (Status::SUCCESS, 0));
+    let got = bench.receive(1);
+    let [Got::Response(cqe)] = got[..] else {
+        panic!("{got:?}")
+    };
+    assert_eq!((cqe.cid, cqe.status), (running, Status::ABORT_REQUESTED));
+    assert_eq!(bench.released, [(1, 0)]);
+    let cqe = bench.ask(0, abort(1, running));
+    assert_eq!(
+        (cqe.status, cqe.result),
+        (Status::SUCCESS, 1),
+        "it has ended"
+    );
+}
+
+#[test]
+fn t12_an_answer_after_the_end_of_the_one_that_asked_is_nobodys() {
+    let mut bench = bench(0);
+    bench.target.abort_answered(ConnId(0), 1, true);
+    bench.target.abort_answered(ConnId(7), 1, true);
+    bench.target.abort_answered(ConnId(1000), u32::MAX, true);
+    bench.settle();
+    assert_eq!(bench.receive(0), []);
 }
 
 #[test]

@@ -115,6 +115,8 @@ pub struct Bench {
     pub buffers: BTreeMap<(u32, u32), Vec<u8>>,
     /// Commands stay here instead of being executed at once.
     pub hold_commands: bool,
+    /// What is held is given back when it is to be aborted.
+    pub take_back: bool,
     pub held: VecDeque<IoCommand>,
     /// Buffers asked for and not given.
     pub hold_buffers: bool,
@@ -140,6 +142,7 @@ impl Bench {
             wires: BTreeMap::new(),
             buffers: BTreeMap::new(),
             hold_commands: false,
+            take_back: false,
             held: VecDeque::new(),
             hold_buffers: false,
             wanted: Vec::new(),
@@ -225,6 +228,21 @@ impl Bench {
                     self.held.push_back(command);
                 }
                 ControllerEvent::Command(command) => self.execute(command),
+                ControllerEvent::Abort {
+                    conn,
+                    token,
+                    by,
+                    answer,
+                } => {
+                    let held = |of: &IoCommand| (of.conn, of.token) == (conn, token);
+                    let held = self.held.iter().position(held).filter(|_| self.take_back);
+                    if let Some(at) = held {
+                        self.held.remove(at);
+                        let status = Status::ABORT_REQUESTED;
+                        self.target.complete(conn, token, status, self.now);
+                    }
+                    self.target.abort_answered(by, answer, held.is_some());
+                }
                 ControllerEvent::Release { conn, token } => {
                     self.buffers.remove(&(conn.0, token));
                     self.released.push((conn.0, token));

@@ -315,7 +315,8 @@ impl Admin {
         Ok(())
     }
 
-    fn info(&self, id: &Controller) -> ControllerInfo {
+    fn info(&mut self, id: &Controller) -> ControllerInfo {
+        self.aborting.configure(id.acl);
         let page_shift = 12 + u32::from(self.facts.cap.mpsmin());
         let transfer_max = match id.mdts {
             0 => None,

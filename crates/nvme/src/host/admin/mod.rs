@@ -7,12 +7,12 @@
 //! * [`connect`]: Connect, properties, Identify Controller, features
 //! * [`scan`]: the namespaces; [`ana`]: their ANA states; [`discovery`]: the log of a discovery
 //!   controller
-//! * [`ready`]: events and what they cause; [`keep_alive`]; [`reset`]; [`shutdown`]
+//! * [`ready`]: events and what they cause; [`keep_alive`]; [`abort`]; [`reset`]; [`shutdown`]
 //!
 //! # Contract
 //! One ordinary command is outstanding at a time ([`Step`] names it), one Keep Alive, one
-//! Asynchronous Event Request, and one command of a reset: the queue has room for all of them at
-//! any moment, so a keep-alive never waits for a slot (T29), and no event takes an ordinary
+//! Asynchronous Event Request, one command of a reset, and a few Aborts: the queue has room for all
+//! of them at any moment, so a keep-alive never waits for a slot (T29), and no event takes an ordinary
 //! command's identifier (T30). Every
 //! answer has a deadline but that of an event request. After [`AdminEvent::Failed`] nothing more
 //! comes.
@@ -27,6 +27,7 @@
 //! [`HOST_NAMESPACES_MAX`]: crate::limits::HOST_NAMESPACES_MAX
 //! [`ANA_LOG_MAX`]: crate::limits::ANA_LOG_MAX
 //! [`DISCOVERY_ENTRIES_MAX`]: crate::limits::DISCOVERY_ENTRIES_MAX
+mod abort;
 mod ana;
 mod connect;
 mod discovery;
@@ -49,6 +50,7 @@ use crate::wire::features::ACRE;
 use crate::wire::status::Class;
 use crate::{Transmit, crc32c};
 
+use abort::Aborting;
 use ana::Ana;
 use connect::Facts;
 use discovery::Discovery;
@@ -63,6 +65,8 @@ const ORDINARY: u32 = 0;
 const KEEP_ALIVE: u32 = 1;
 const EVENT: u32 = 2;
 const RESET: u32 = 3;
+/// And above: by their place in the table.
+const ABORT: u32 = 16;
 
 /// What the machine waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,6 +107,7 @@ pub struct Admin {
     work: Work,
     ending: Ending,
     resetting: Resetting,
+    aborting: Aborting,
     /// `Ready` was told.
     ready: bool,
     events: VecDeque<AdminEvent>,
@@ -135,6 +140,7 @@ impl Admin {
             work: Work::default(),
             ending: Ending::default(),
             resetting: Resetting::default(),
+            aborting: Aborting::default(),
             ready: false,
             events: VecDeque::new(),
             over: false,
@@ -202,7 +208,8 @@ impl Admin {
         let idle = self.step == Step::Idle && !self.resetting.is_begun();
         let reread = self.ana.reread_at.filter(|_| idle);
         let reset = self.resetting.timeout();
-        let times = [wait, reread, self.keep_alive.timeout(), reset];
+        let abort = self.aborting.timeout();
+        let times = [wait, reread, self.keep_alive.timeout(), reset, abort];
         times.into_iter().flatten().min()
     }
 
@@ -224,6 +231,7 @@ impl Admin {
         if self.step == Step::Idle && self.ana.reread_at.is_some_and(|at| now_ns >= at) {
             self.request_ana(now_ns);
         }
+        self.abort_due(now_ns);
         self.keep_alive_due(now_ns);
     }
 
@@ -298,6 +306,7 @@ impl Admin {
                 _ if self.resetting.is_begun() => {}
                 KEEP_ALIVE => self.keep_alive_answered(&end),
                 EVENT => self.event_happened(&end, now_ns),
+                ABORT.. => self.abort_answered(&end),
                 _ => self.step_ended(&end, now_ns),
             }
         }

@@ -210,6 +210,16 @@ impl Connection {
         self.slots.take_end()
     }
 
+    /// See [`IoQueue::abort`](super::IoQueue::abort).
+    pub fn reserve(&mut self, token: u32) -> Option<u16> {
+        self.slots.reserve(token)
+    }
+
+    /// See [`IoQueue::abort_over`](super::IoQueue::abort_over).
+    pub fn unreserve(&mut self, cid: u16) {
+        self.slots.unreserve(cid);
+    }
+
     /// The driver no longer reads one range of the buffer of the command named `token`.
     #[inline]
     pub fn handle_sent(&mut self, token: u32) {

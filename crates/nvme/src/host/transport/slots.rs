@@ -6,7 +6,8 @@
 //! changes whenever the slot is freed, so what a controller says about an ended command is refused
 //! instead of being taken for the slot's next one (T11). A command ends once: its slot goes to
 //! `ended` when the answer is in *and* no range of its buffer is lent to the driver any more (T23),
-//! and is free again when the end was taken. So ends can't outnumber slots.
+//! and is free again when the end was taken. So ends can't outnumber slots. One that an Abort names
+//! stays out of use until that was answered, since generations are few where slots are many.
 //!
 //! # Limits
 //! As many commands as slots; all memory is taken by `new`.
@@ -41,6 +42,8 @@ pub struct Slot {
     pub damaged: bool,
     /// Whether its payload is the machine's own.
     pub own: bool,
+    /// An Abort names it.
+    reserved: bool,
     /// Bytes of data in place, or lent for sending.
     pub moved: u32,
     /// Bytes of data that the controller asked for so far; as `moved` while no R2T is open.
@@ -94,6 +97,7 @@ impl Slots {
             last: false,
             damaged: false,
             own: false,
+            reserved: false,
             moved: 0,
             granted: 0,
             lent: 0,
@@ -185,6 +189,27 @@ impl Slots {
         live.find(named).is_some_and(|slot| slot.moved == 0)
     }
 
+    /// The identifier of a command that the controller has; its slot gets no other command until
+    /// [`Self::unreserve`].
+    pub fn reserve(&mut self, token: u32) -> Option<u16> {
+        let named = |it: &&mut Slot| it.state == State::Sent && it.command.token == token;
+        let slot = self.slots.iter_mut().find(named)?;
+        slot.reserved = true;
+        Some(slot.cid)
+    }
+
+    /// The slot that had this identifier may be used as any other.
+    pub fn unreserve(&mut self, cid: u16) {
+        let index = cid & self.mask;
+        let Some(slot) = self.slots.get_mut(usize::from(index)) else {
+            return;
+        };
+        if core::mem::take(&mut slot.reserved) && slot.state == State::Free {
+            slot.next = self.free;
+            self.free = index;
+        }
+    }
+
     /// The driver now reads a range of the command's buffer.
     #[inline]
     pub fn lend(&mut self, index: Index) {
@@ -262,8 +287,10 @@ impl Slots {
         self.ended = slot.next;
         slot.state = State::Free;
         slot.cid = slot.cid.wrapping_add(self.mask.wrapping_add(1));
-        slot.next = self.free;
-        self.free = index;
+        if !slot.reserved {
+            slot.next = self.free;
+            self.free = index;
+        }
         self.used -= 1;
         Some(Completed {
             token: slot.command.token,
@@ -303,6 +330,33 @@ mod tests {
             slots.end(again, Status::SUCCESS, 0);
             slots.take_end().unwrap();
         }
+    }
+
+    #[test]
+    fn t11_what_an_abort_names_gets_no_other_command() {
+        let mut slots = Slots::new(2);
+        let index = taken(&mut slots, 7);
+        assert_eq!(slots.reserve(8), None);
+        let cid = slots.reserve(7).unwrap();
+        assert_eq!(cid, slots.at(index).cid);
+        slots.end(index, Status::SUCCESS, 0);
+        slots.take_end().unwrap();
+        assert_ne!(taken(&mut slots, 9), index);
+        assert_eq!(
+            (slots.used(), slots.take(&Command::flush(1, 3), false)),
+            (1, None)
+        );
+        slots.unreserve(cid);
+        slots.unreserve(cid);
+        assert_eq!(taken(&mut slots, 10), index);
+        assert_eq!(slots.take(&Command::flush(1, 3), false), None);
+        // Answered before the command: nothing changes for it.
+        let cid = slots.reserve(10).unwrap();
+        slots.unreserve(cid);
+        assert_eq!(slots.find(cid), Some(index));
+        slots.end(index, Status::SUCCESS, 0);
+        slots.take_end().unwrap();
+        assert_eq!(taken(&mut slots, 11), index);
     }
 
     #[test]

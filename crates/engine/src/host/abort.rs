@@ -1,0 +1,292 @@
+//! I/Os that outlive `io_timeout`: taken back by Abort, else their path is lost (T12).
+//!
+//! An Abort for the command goes out over the admin connection, which core 0 has; other cores ask
+//! it to. The path lives on if the command then ends within [`ABORT_WAIT_NS`], aborted or done
+//! after all. One that was aborted is not executed any more (Base 2.0, 5.1), so it moves to another
+//! path at once, a write too (T9). Whatever else happens, or nothing, the path is lost: its
+//! controller is reset, else the bound counts (`proof`).
+//!
+//! # Contract
+//! An overdue command keeps its place, its memory and its identifier until it has ended (T10, T11);
+//! that an Abort was answered ends nothing by itself, but is proof where the path is lost before
+//! the command's own end has come. Each expired I/O counts as timed out on its path, however it
+//! ends.
+//!
+//! # Limits
+//! [`ABORTS_MAX`] expired I/Os per path and core, and what the controller takes; where more expire
+//! together it isn't one command that is stuck, and the path is lost at once. A flush before a path
+//! leaves is not aborted.
+use super::path::{Path, Phase, Role};
+use super::types::{HostEvent, PathKind, PathNews};
+use super::{HostEngine, report};
+use crate::limits::{ABORT_WAIT_NS, ABORTS_MAX, ABORTS_SAID_NS};
+use nvme::wire::Status;
+
+/// The Aborts of one path on this core.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Aborts {
+    asked: [Option<Asked>; ABORTS_MAX],
+    /// When it was last said that an I/O was aborted, and how many were since.
+    said_ns: Option<u64>,
+    unsaid: u32,
+}
+
+/// A command that is to be aborted.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    /// Its I/O.
+    token: u32,
+    cid: u16,
+    /// It must have ended by then.
+    until_ns: u64,
+    /// It has ended, and the Abort was not answered yet.
+    ended: bool,
+    /// The Abort was answered, and it has not ended yet.
+    answered: bool,
+}
+
+impl Aborts {
+    /// The queue is another one: nothing is asked of it.
+    pub(super) fn clear(&mut self) {
+        self.asked = [None; ABORTS_MAX];
+    }
+
+    /// When the command of an I/O must have ended; `None`: it is not to be aborted.
+    fn until_ns(&self, token: u32) -> Option<u64> {
+        let mut asked = self.asked.iter().flatten();
+        let of = asked.find(|it| it.token == token && !it.ended)?;
+        Some(of.until_ns)
+    }
+
+    fn room(&self) -> usize {
+        self.asked.iter().filter(|it| it.is_none()).count()
+    }
+
+    /// Changes the entry for which `is` holds, and drops it when both ends are known.
+    fn change(&mut self, is: impl Fn(&Asked) -> bool, change: impl FnOnce(&mut Asked)) -> bool {
+        let mut all = self.asked.iter_mut();
+        let Some(place) = all.find(|it| it.as_ref().is_some_and(&is)) else {
+            return false;
+        };
+        if let Some(asked) = place {
+            change(asked);
+            if asked.ended && asked.answered {
+                *place = None;
+            }
+        }
+        true
+    }
+}
+
+impl HostEngine {
+    /// The I/Os of a path whose time is over are asked back; true: the path must be given up.
+    pub(super) fn expire(&mut self, number: usize, now_ns: u64) -> bool {
+        let path = &self.paths[number];
+        let mut late = path.farewell.is_out() && path.farewell_ns <= now_ns;
+        let (lane, aborts) = (path.lane, path.aborts);
+        let mut new = 0;
+        let mut next = lane.oldest_issued();
+        while let Some(index) = next.filter(|_| next != lane.waiting()) {
+            let token = self.slots.token(index);
+            let slot = self.slots.get_mut(index);
+            if slot.issued_ns.saturating_add(self.settings.io_timeout_ns) > now_ns {
+                break;
+            }
+            new += u32::from(!core::mem::replace(&mut slot.expired, true));
+            late |= aborts.until_ns(token).is_some_and(|at_ns| at_ns <= now_ns);
+            next = self.slots.next(index);
+        }
+        self.paths[number].counters.timed_out += u64::from(new);
+        if new == 0 || late {
+            return late;
+        }
+        let tcp = matches!(self.paths[number].kind, PathKind::NvmeTcp { .. });
+        let can = tcp && self.recovers(number) && new as usize <= aborts.room();
+        !can || !self.ask_back(number, now_ns)
+    }
+
+    /// Asks for all expired I/Os of a path; false: one can't be asked for.
+    fn ask_back(&mut self, number: usize, now_ns: u64) -> bool {
+        let lane = self.paths[number].lane;
+        let mut next = lane.oldest_issued();
+        while let Some(index) = next.filter(|_| next != lane.waiting()) {
+            if !self.slots.get(index).expired {
+                break;
+            }
+            let token = self.slots.token(index);
+            let asked = self.paths[number].aborts.until_ns(token).is_some();
+            if !asked && !self.ask_one_back(number, token, now_ns) {
+                return false;
+            }
+            next = self.slots.next(index);
+        }
+        true
+    }
+
+    fn ask_one_back(&mut self, number: usize, token: u32, now_ns: u64) -> bool {
+        let core = self.settings.core;
+        let path = &mut self.paths[number];
+        let (volume, index) = (path.volume, path.index);
+        let mut places = path.aborts.asked.iter_mut();
+        let Some(place) = places.find(|it| it.is_none()) else {
+            return false;
+        };
+        // What the controller was never told of can't be aborted, and says that nothing is sent.
+        let Some(cid) = path.queue.as_mut().and_then(|queue| queue.abort(token)) else {
+            return false;
+        };
+        let until_ns = now_ns.saturating_add(ABORT_WAIT_NS);
+        *place = Some(Asked {
+            token,
+            cid,
+            until_ns,
+            ended: false,
+            answered: false,
+        });
+        self.wake_by(until_ns);
+        if core == 0 {
+            return self.send_abort(number, 1, cid, now_ns);
+        }
+        self.events.push_back(HostEvent::Report(PathNews::Abort {
+            volume,
+            path: index,
+            sqid: core + 1,
+            cid,
+        }));
+        true
+    }
+
+    /// Core 0: sends an Abort; false: it can't.
+    fn send_abort(&mut self, number: usize, sqid: u16, cid: u16, now_ns: u64) -> bool {
+        let path = &mut self.paths[number];
+        let used = matches!(path.phase, Phase::Connecting | Phase::Live);
+        let open = used && path.is_open(Role::Admin);
+        let admin = path.admin.as_mut().filter(|_| open);
+        let sent = admin.is_some_and(|admin| admin.abort(sqid, cid, now_ns));
+        if sent {
+            self.touch(number, Role::Admin);
+        }
+        sent
+    }
+
+    /// Core 0: another core wants a command of its queue aborted.
+    pub(super) fn abort_for(&mut self, number: usize, sqid: u16, cid: u16, now_ns: u64) {
+        if !self.send_abort(number, sqid, cid, now_ns) {
+            self.abort_answered(number, sqid, cid, false, now_ns);
+        }
+    }
+
+    /// Core 0: the controller has answered an Abort.
+    pub(super) fn abort_answered(
+        &mut self,
+        number: usize,
+        sqid: u16,
+        cid: u16,
+        aborted: bool,
+        now_ns: u64,
+    ) {
+        if sqid == 1 {
+            return self.asked_back(number, cid, aborted, now_ns);
+        }
+        let path = &self.paths[number];
+        let (volume, path) = (path.volume, path.index);
+        self.events.push_back(HostEvent::Publish(PathNews::Aborted {
+            volume,
+            path,
+            sqid,
+            cid,
+            aborted,
+        }));
+    }
+
+    /// An Abort of this core's is over. The command ends by itself.
+    pub(super) fn asked_back(&mut self, number: usize, cid: u16, aborted: bool, now_ns: u64) {
+        let path = &mut self.paths[number];
+        let mut token = None;
+        let known = path.aborts.change(
+            |it| it.cid == cid && !it.answered,
+            |it| {
+                it.answered = true;
+                token = Some(it.token).filter(|_| !it.ended);
+            },
+        );
+        if !known {
+            return;
+        }
+        if let Some(queue) = &mut path.queue {
+            queue.abort_over(cid);
+        }
+        if let Some(index) = token.and_then(|token| self.slots.find(token)) {
+            self.slots.get_mut(index).course.aborted = aborted;
+        }
+        // There may be room again.
+        self.refill(number, now_ns);
+    }
+
+    /// An expired I/O has ended on its path, one way or another.
+    #[cold]
+    pub(super) fn overdue_ended(&mut self, number: usize, index: u32) {
+        let token = self.slots.token(index);
+        let of = |it: &Asked| it.token == token && !it.ended;
+        self.paths[number].aborts.change(of, |it| it.ended = true);
+    }
+
+    /// What the end of a command means that was aborted because its time was over: as if it had
+    /// never been answered, but that it will not be executed.
+    pub(super) fn was_aborted(
+        &mut self,
+        number: usize,
+        index: u32,
+        status: Status,
+        now_ns: u64,
+    ) -> bool {
+        let aborted = status.is(Status::ABORT_REQUESTED) && self.slots.get(index).expired;
+        if aborted {
+            self.paths[number].counters.aborted += 1;
+            self.say_aborted(number, now_ns);
+        }
+        aborted
+    }
+
+    fn say_aborted(&mut self, number: usize, now_ns: u64) {
+        let path = &mut self.paths[number];
+        path.aborts.unsaid += 1;
+        let soon = |at_ns: u64| now_ns < at_ns.saturating_add(ABORTS_SAID_NS);
+        if path.aborts.said_ns.is_some_and(soon) {
+            return;
+        }
+        let count = core::mem::take(&mut path.aborts.unsaid);
+        path.aborts.said_ns = Some(now_ns);
+        let path = &self.paths[number];
+        let name = &self.volumes[usize::from(path.volume)].name;
+        let why = report::aborted(count, self.settings.io_timeout_ns);
+        let line = report::line(name, path, self.settings.core, &why);
+        self.events.push_back(HostEvent::Warning(path.volume, line));
+    }
+
+    /// When the oldest I/O of a path expires, or one that was asked back is to have ended, or its
+    /// farewell flush.
+    pub(super) fn expiry_ns(&self, path: &Path) -> Option<u64> {
+        if path.phase != Phase::Live {
+            return None;
+        }
+        let mut first_ns = u64::MAX;
+        let mut next = path.lane.oldest_issued();
+        while let Some(index) = next.filter(|_| next != path.lane.waiting()) {
+            let slot = self.slots.get(index);
+            let until_ns = path.aborts.until_ns(self.slots.token(index));
+            if let Some(until_ns) = until_ns.filter(|_| slot.expired) {
+                first_ns = first_ns.min(until_ns);
+                next = self.slots.next(index);
+                continue;
+            }
+            let expires_ns = slot.issued_ns.saturating_add(self.settings.io_timeout_ns);
+            first_ns = first_ns.min(expires_ns);
+            break;
+        }
+        if path.farewell.is_out() {
+            first_ns = first_ns.min(path.farewell_ns);
+        }
+        Some(first_ns).filter(|&at_ns| at_ns < u64::MAX)
+    }
+}
