@@ -43,11 +43,13 @@ fn show_path(text: &mut String, path: &Value) -> Result {
     let counts = [
         ("inflight", "in flight"),
         ("errors", "failed"),
-        ("timed_out", "timed out"),
-        ("aborted", "aborted"),
         ("waited_full", "waited for room"),
     ];
     facts.extend(counts.map(|(key, what)| format!("{} {what}", format_count(number(&path[key])))));
+    let late = |key, what| Some((number(&path[key]), what)).filter(|(count, _)| *count > 0);
+    let late = [late("timed_out", "timed out"), late("aborted", "aborted")];
+    let late = late.into_iter().flatten();
+    facts.extend(late.map(|(count, what)| format!("{} {what}", format_count(count))));
     paragraph(text, "", &facts.join(", "))?;
     if let Some(why) = path["hindrance"].as_str() {
         paragraph(text, "unused: ", why)?;
