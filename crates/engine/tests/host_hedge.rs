@@ -144,16 +144,27 @@ fn t10_a_loser_whose_connection_dies_writes_nowhere_either() {
 }
 
 #[test]
-fn t12_a_loser_that_is_never_answered_has_its_path_given_up() {
-    let mut rig = rig_with(|host, _| host.io_timeout_ns = 3 * SECOND);
-    beaten(&mut rig);
-    stall(&mut rig, 0, 4 * SECOND);
-    rig.world.pass(20 * SECOND);
-    rig.poll();
-    assert_eq!(rig.failures().len(), 1, "{:?}", rig.failures());
-    assert_eq!(state(&rig, P0), PathState::Live);
-    untouched(&mut rig);
-    all_is_back(&rig);
+fn t12_a_loser_that_is_never_answered_is_aborted_or_has_its_path_given_up() {
+    for mute in [false, true] {
+        let mut rig = rig_with(|host, _| host.io_timeout_ns = 3 * SECOND);
+        beaten(&mut rig);
+        stall(&mut rig, 0, 4 * SECOND);
+        if mute {
+            rig.world.mute_queue(HOST, 0);
+        }
+        rig.world.pass(20 * SECOND);
+        rig.poll();
+        let lost = usize::from(mute);
+        assert_eq!(rig.failures().len(), lost, "{:?}", rig.failures());
+        let counters = rig.host.borrow().counters(0, P0);
+        assert_eq!(
+            (counters.timed_out, counters.aborted),
+            (1, u64::from(!mute))
+        );
+        assert_eq!(state(&rig, P0), PathState::Live);
+        untouched(&mut rig);
+        all_is_back(&rig);
+    }
 }
 
 #[test]
