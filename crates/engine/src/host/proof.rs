@@ -11,7 +11,7 @@
 //! # Contract
 //! A reset that is not answered in time, refused, or cut off leaves everything to the bound, which
 //! counts from the end of the admin connection as well: a keep-alive that is still in its socket
-//! would renew the controller's timer. No Abort is sent then: the reset ends the command either way.
+//! would renew the controller's timer. No Abort is sent then: the reset ends all commands anyway.
 //!
 //! # Limits
 //! A controller that says RDY = 0 while it still executes writes breaks Base 2.0, 3.7.2; its late

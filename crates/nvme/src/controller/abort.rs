@@ -32,7 +32,7 @@ impl Subsystem {
     }
 
     /// What the driver did about a [`ControllerEvent::Abort`]; where `aborted`, it has completed
-    /// the command before with [`Status::ABORT_REQUESTED`]. Too late where the connection has ended.
+    /// the command before with [`Status::ABORT_REQUESTED`]. Ignored on a connection that is over.
     pub fn abort_answered(&mut self, by: ConnId, answer: u32, aborted: bool) {
         let at = by.0 as usize;
         let Some(Some(connection)) = self.connections.get(at) else {

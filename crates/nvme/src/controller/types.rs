@@ -146,8 +146,8 @@ pub enum ControllerEvent {
     Command(IoCommand),
     /// The host asks that a command be taken back (T12). The driver does so only if nothing has
     /// begun to execute it: then it completes it with
-    /// [`Status::ABORT_REQUESTED`](crate::wire::Status::ABORT_REQUESTED). Either way it says so with
-    /// [`Subsystem::abort_answered`](super::Subsystem::abort_answered), once and soon.
+    /// [`Status::ABORT_REQUESTED`](crate::wire::Status::ABORT_REQUESTED). Either way it says so
+    /// with [`Subsystem::abort_answered`](super::Subsystem::abort_answered), once and soon.
     Abort {
         /// Connection of the command.
         conn: ConnId,

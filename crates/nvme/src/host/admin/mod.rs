@@ -12,10 +12,9 @@
 //! # Contract
 //! One ordinary command is outstanding at a time ([`Step`] names it), one Keep Alive, one
 //! Asynchronous Event Request, one command of a reset, and a few Aborts: the queue has room for all
-//! of them at any moment, so a keep-alive never waits for a slot (T29), and no event takes an ordinary
-//! command's identifier (T30). Every
-//! answer has a deadline but that of an event request. After [`AdminEvent::Failed`] nothing more
-//! comes.
+//! of them at any moment, so a keep-alive never waits for a slot (T29), and no event takes an
+//! ordinary command's identifier (T30). Every answer has a deadline but that of an event request.
+//! After [`AdminEvent::Failed`] nothing more comes.
 //!
 //! # Limits
 //! [`HOST_NAMESPACES_MAX`], [`ANA_LOG_MAX`], [`DISCOVERY_ENTRIES_MAX`]; more is a
