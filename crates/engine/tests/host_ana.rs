@@ -199,3 +199,51 @@ fn t04_a_path_whose_transfers_keep_failing_is_left_for_the_other() {
     }
     fleet.at_rest();
 }
+
+/// Fills a core with I/O until it takes no more; how many that was.
+fn fill(fleet: &mut Fleet, core: usize) -> u64 {
+    let now_ns = fleet.world.now_ns;
+    let mut host = fleet.hosts[core].borrow_mut();
+    (0..)
+        .find(|&n| host.submit(&read(n % 8, n % 8), now_ns).is_err())
+        .unwrap()
+}
+
+/// What tells that a path may be used again needs no slot, no path and no I/O of the volume.
+#[test]
+fn t28_events_are_heard_while_every_slot_of_a_core_waits_for_a_path() {
+    let mut fleet = Fleet::new(2, 2, target(2));
+    for port in 0..2 {
+        set(&mut fleet, port, AnaState::Inaccessible);
+    }
+    fleet.run(100 * MS, |_| false);
+    for core in [0, 1] {
+        let filled = fill(&mut fleet, core);
+        assert!(filled > 0);
+        // Keep-alives go on meanwhile as well.
+        fleet.run(20 * SECOND, |_| false);
+        assert_eq!(lost(&fleet), 0, "{:?}", fleet.events);
+        set(&mut fleet, 1, AnaState::Optimized);
+        for _ in 0..filled {
+            assert_eq!(fleet.end(core, SECOND), Some(Outcome::Done));
+        }
+        fleet.at_rest();
+        set(&mut fleet, 1, AnaState::Inaccessible);
+        fleet.run(100 * MS, |_| false);
+    }
+}
+
+/// The same while the controllers execute nothing, so that every slot is with them.
+#[test]
+fn t28_events_are_heard_while_every_slot_is_with_a_controller_that_stands_still() {
+    let mut fleet = Fleet::new(2, 2, target(2));
+    fleet.world.nodes[TARGET].disks[0].delay_ns = 3 * SECOND;
+    let filled = [0, 1].map(|core| fill(&mut fleet, core));
+    set(&mut fleet, 0, AnaState::Inaccessible);
+    fleet.run(100 * MS, |_| false);
+    for host in &fleet.hosts {
+        let why = host.borrow().path_hindrance(0, P[0]).unwrap();
+        assert!(why.contains("ANA"), "{why}");
+    }
+    assert!(filled.iter().all(|&n| n > 0), "{filled:?}");
+}

@@ -1,6 +1,7 @@
 //! Whole installations of real processes: targets, an engine over them, and others' programs on
 //! its exports. Paths die by `kill -9`; what the programs read and write must not notice.
 #![allow(clippy::unwrap_used, reason = "tests")]
+mod ana;
 mod clients;
 mod common;
 mod faults;
