@@ -179,6 +179,8 @@ pub enum Change {
 pub enum Way {
     /// As braid does, with the policy's own code.
     Policy(Policy, Knobs),
+    /// The same, with second copies of reads that are late.
+    Hedged(Policy, Knobs),
     /// By a rule that knows more than a policy can: for bounds.
     Rule(Rule),
 }

@@ -21,6 +21,10 @@ pub enum Event {
     Change(u32),
     /// A path that died is found out.
     Detect(u32),
+    /// A read has been under way for long enough to be looked at.
+    Look(Ticket),
+    /// The same, when its CPU has handled what ended meanwhile.
+    Hedge(Ticket),
 }
 
 /// An I/O under way: its slot and how often that was used before, which tells old events apart.
@@ -57,6 +61,8 @@ impl Queue {
             Event::Cross(path) => (5, path, 0),
             Event::Change(number) => (6, number, 0),
             Event::Detect(path) => (7, path, 0),
+            Event::Look(io) => (8, io.slot, io.used),
+            Event::Hedge(io) => (9, io.slot, io.used),
         };
         self.planned = self.planned.wrapping_add(1);
         let low = (u64::from(self.planned) << (INDEX_BITS + USED_BITS + KIND_BITS))
@@ -85,7 +91,9 @@ impl Queue {
             4 => Event::Disk(index),
             5 => Event::Cross(index),
             6 => Event::Change(index),
-            _ => Event::Detect(index),
+            7 => Event::Detect(index),
+            8 => Event::Look(io),
+            _ => Event::Hedge(io),
         };
         Some(((entry >> 64) as u64, event))
     }
@@ -108,11 +116,13 @@ mod tests {
             (10, Event::Disk(3)),
             (20, Event::Cross(4)),
             (20, Event::Change(5)),
+            (40, Event::Look(io(8, 9))),
+            (40, Event::Hedge(io(9, 10))),
         ];
         for (at_ns, event) in planned {
             queue.push(at_ns, event);
         }
-        let order = [1, 5, 6, 7, 0, 2, 4, 3];
+        let order = [1, 5, 6, 7, 0, 2, 4, 8, 9, 3];
         for number in order {
             assert_eq!(queue.pop(), Some(planned[number]));
         }

@@ -102,6 +102,10 @@ pub struct Tally {
     pub host_bytes: Vec<u64>,
     /// I/Os that failed on a path (and were given to another).
     pub failed: u64,
+    /// Reads of which a second copy was sent, and of those the copies that were first.
+    pub hedged: u64,
+    /// See `hedged`.
+    pub hedges_won: u64,
     /// I/Os for which there was no room in the world: it is overloaded.
     pub turned_away: u64,
     /// Bytes in each step of [`SERIES_NS`], warm-up included.

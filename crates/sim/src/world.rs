@@ -20,6 +20,7 @@ use replay::Replay;
 use shape::{Bandwidth, Random, Servers, Stall};
 
 mod change;
+mod hedge;
 mod io;
 mod jobs;
 mod replay;
@@ -58,6 +59,8 @@ struct Slot {
     placed: bool,
     /// Copies of a mirrored write that are still under way.
     copies: u8,
+    /// Whether there is or was a second copy of this read.
+    hedge: hedge::Copies,
     /// What the policy wants back.
     ticket: policy::Ticket,
     /// Its end was not noticed: since when its CPU was away.
@@ -140,6 +143,8 @@ struct World<'a> {
     rules: Option<Rules>,
     replay: Option<Replay>,
     policy: Option<(Policy, Knobs)>,
+    /// Late reads get second copies.
+    hedges: bool,
     truth: Vec<Truth>,
     /// I/Os that no path can take now.
     parked: Vec<u32>,
@@ -170,7 +175,9 @@ impl<'a> World<'a> {
     fn new(plan: &'a Plan, way: &Way, seed: u64) -> Self {
         let (rules, policy) = match way {
             Way::Rule(rule) => (Some(Rules::new(rule, plan)), None),
-            Way::Policy(policy, knobs) => (None, Some((*policy, *knobs))),
+            Way::Policy(policy, knobs) | Way::Hedged(policy, knobs) => {
+                (None, Some((*policy, *knobs)))
+            }
         };
         let count = plan.paths.len();
         let mut world = Self {
@@ -186,6 +193,7 @@ impl<'a> World<'a> {
             rules,
             replay: replay(plan, way),
             policy,
+            hedges: matches!(way, Way::Hedged(..)),
             truth: vec![Truth::default(); count],
             parked: Vec::new(),
             tally: Tally::new(count, plan.hosts.len(), plan.warm_ns, plan.run_ns),
@@ -217,6 +225,8 @@ impl<'a> World<'a> {
             Event::Cross(path) => self.cross(path as usize),
             Event::Change(number) => self.change(number as usize),
             Event::Detect(path) => self.detect(path as usize),
+            Event::Look(io) => self.look(io),
+            Event::Hedge(io) => self.hedge(io),
         }
     }
 
@@ -365,7 +375,7 @@ impl Way {
     pub fn is_rule(&self) -> Option<&Rule> {
         match self {
             Self::Rule(rule) => Some(rule),
-            Self::Policy(..) => None,
+            Self::Policy(..) | Self::Hedged(..) => None,
         }
     }
 }

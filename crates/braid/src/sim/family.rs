@@ -93,6 +93,7 @@ fn world(set: &str, number: usize, random: &mut Random) -> Scenario {
         plan,
         step_ns: None,
         also: Vec::new(),
+        hedge: false,
         figures: BTreeMap::new(),
         bound_elsewhere: None,
     }

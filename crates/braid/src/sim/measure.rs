@@ -17,6 +17,17 @@ pub struct Column {
     pub policy: Policy,
     /// Knobs of weighted-latency.
     pub knobs: Knobs,
+    /// Late reads get second copies.
+    pub hedged: bool,
+}
+
+impl Column {
+    fn way(&self) -> Way {
+        match self.hedged {
+            true => Way::Hedged(self.policy, self.knobs),
+            false => Way::Policy(self.policy, self.knobs),
+        }
+    }
 }
 
 /// What a policy came to in a scenario.
@@ -195,10 +206,10 @@ fn perform(
         }
         Task::Cell(row, column) => {
             let scenario = &scenarios[row];
-            let Column { policy, knobs, .. } = columns[row][column];
+            let Column { policy, .. } = columns[row][column];
             let fits = policy.check(scenario.plan.paths.len());
             fits.map_err(|why| anyhow!("{}: {policy}: {why}", scenario.name))?;
-            let tally = sim::run(&scenario.plan, &Way::Policy(policy, knobs), seed)
+            let tally = sim::run(&scenario.plan, &columns[row][column].way(), seed)
                 .map_err(|why| anyhow!("{}: {why}", scenario.name))?;
             lock(halves)[row].tallies[column] = Some(tally);
         }

@@ -47,6 +47,10 @@ pub struct SimArgs {
     /// numa,round-robin,queue-depth,weighted-latency,soonest, and what a scenario adds itself]
     #[arg(long, value_delimiter = ',', value_name = "LIST", value_parser = Policy::parse)]
     policy: Vec<Policy>,
+    /// Also soonest with second copies of late reads: nowhere, or everywhere [default: where a
+    /// scenario says so]
+    #[arg(long, value_enum, value_name = "WORD")]
+    hedge: Option<HedgeWord>,
     /// What chance begins with
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
@@ -71,6 +75,15 @@ pub struct SimArgs {
     /// Show results for people or for programs
     #[arg(short, long, value_enum, default_value_t, value_name = "FORMAT")]
     output: Format,
+}
+
+/// Whether late reads get second copies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum HedgeWord {
+    /// Nowhere
+    Off,
+    /// Wherever the policy predicts
+    On,
 }
 
 fn threads() -> usize {
@@ -108,6 +121,7 @@ fn list(args: &SimArgs) -> anyhow::Result<()> {
         ("--plot", args.plot.is_some()),
         ("--policy", !args.policy.is_empty()),
         ("--long", args.long),
+        ("--hedge", args.hedge.is_some()),
         ("--keep-bounds", args.keep_bounds.is_some()),
     ];
     if let Some((option, _)) = given.iter().find(|(_, given)| *given) {
@@ -302,6 +316,9 @@ impl SimArgs {
         if self.policy.is_empty() {
             columns_here.extend(columns(self, &scenario.also));
         }
+        if self.hedge.is_none() && scenario.hedge {
+            columns_here.extend(columns_here.iter().filter_map(hedged).next());
+        }
         columns_here
     }
 }
@@ -310,6 +327,7 @@ fn columns(args: &SimArgs, policies: &[Policy]) -> Vec<Column> {
     let column = |name: String, policy, weight_timeout_ns| Column {
         name,
         policy,
+        hedged: false,
         knobs: Knobs {
             weight_timeout_ns,
             ..Knobs::default()
@@ -326,7 +344,19 @@ fn columns(args: &SimArgs, policies: &[Policy]) -> Vec<Column> {
             columns.push(column(policy.to_string(), policy, 0));
         }
     }
+    if args.hedge == Some(HedgeWord::On) {
+        columns.extend(columns.iter().filter_map(hedged).collect::<Vec<_>>());
+    }
     columns
+}
+
+/// The same with second copies of late reads, if this policy knows when a read is late.
+fn hedged(column: &Column) -> Option<Column> {
+    (column.policy == Policy::Soonest).then(|| Column {
+        name: format!("{} hedged", column.name),
+        hedged: true,
+        ..column.clone()
+    })
 }
 
 /// What repeats this run.
@@ -341,6 +371,10 @@ fn command(args: &SimArgs) -> String {
     }
     if let Some(directory) = &args.check {
         words.push(format!("--check {}", directory.display()));
+    }
+    if let Some(hedge) = args.hedge {
+        let word = if hedge == HedgeWord::On { "on" } else { "off" };
+        words.push(format!("--hedge {word}"));
     }
     if !args.policy.is_empty() {
         let policies: Vec<String> = args.policy.iter().map(Policy::to_string).collect();
@@ -405,7 +439,13 @@ mod tests {
 
     #[test]
     fn without_names_there_is_nothing_to_report() {
-        for words in ["--report x", "--plot x", "--policy numa", "--long"] {
+        for words in [
+            "--report x",
+            "--plot x",
+            "--policy numa",
+            "--long",
+            "--hedge on",
+        ] {
             let args = Cli::parse_from(["sim"].into_iter().chain(words.split(' '))).args;
             assert!(run(&args).unwrap_err().is::<Usage>(), "{words}");
         }
@@ -421,10 +461,11 @@ mod tests {
 
     #[test]
     fn the_command_that_repeats_a_run_is_the_run() {
-        let args = Cli::parse_from(["sim", "d30", "--seed", "7", "--long"]).args;
+        let args = Cli::parse_from(["sim", "d30", "--seed", "7", "--long", "--hedge", "on"]).args;
         let words = command(&args);
         let again = Cli::parse_from(words.split(' ').skip(1)).args;
         assert_eq!(command(&again), words);
         assert_eq!((again.seed, again.names, again.long), (7, args.names, true));
+        assert_eq!(again.hedge, Some(HedgeWord::On));
     }
 }

@@ -33,6 +33,8 @@ pub struct Scenario {
     pub step_ns: Option<u64>,
     /// Policies that are of interest here beside those that are compared everywhere.
     pub also: Vec<Policy>,
+    /// Whether what second copies of late reads change is of interest here.
+    pub hedge: bool,
     /// What the documents measured: operation, policy, MiB/s.
     pub figures: BTreeMap<String, f64>,
     /// The bound that another simulator found, MB/s or mean µs.
@@ -56,6 +58,8 @@ struct File {
     step_ms: Option<u64>,
     #[serde(default)]
     also: Vec<String>,
+    #[serde(default)]
+    hedge: bool,
     #[serde(default)]
     host: Host,
     path: BTreeMap<String, Path>,
@@ -416,6 +420,7 @@ fn build(name: &str, mut file: File) -> anyhow::Result<Scenario> {
     plan.check().map_err(|why| anyhow!("{why}"))?;
     Ok(Scenario {
         also: policies(&file.also, plan.paths.len())?,
+        hedge: file.hedge,
         name: name.to_owned(),
         title: file.title,
         plan,

@@ -50,10 +50,11 @@ pub fn summary(rows: &[Row], columns: &[Column], style: Style) -> String {
     table.render(style, |_| String::new())
 }
 
-/// Who did better than the bound, and by more than luck: then the search was too narrow.
+/// Who did better than the bound, and by more than luck: then the search was too narrow. But its
+/// rules send no second copies.
 pub fn above(row: &Row) -> String {
     let above = |(column, cell): &(&Column, &Cell)| {
-        (cell.of_bound > 1.0 + LUCK).then(|| {
+        (!column.hedged && cell.of_bound > 1.0 + LUCK).then(|| {
             format!(
                 "{}: {} is at {:.1} % of the bound: a defect of the bound\n",
                 row.scenario.name,
@@ -118,6 +119,10 @@ pub fn details(row: &Row, style: Style) -> String {
     if step {
         headings.push("adapts");
     }
+    let hedged = row.columns.iter().any(|column| column.hedged);
+    if hedged {
+        headings.extend(["p99.9", "copies", "won"]);
+    }
     let mut table = Table::new(1, &headings);
     for (column, cell) in row.columns.iter().zip(&row.cells) {
         let mut line = vec![column.name.clone()];
@@ -128,11 +133,34 @@ pub fn details(row: &Row, style: Style) -> String {
                     .map_or("never".to_owned(), |ms| format!("{ms} ms")),
             );
         }
+        if hedged {
+            line.extend(copies_of(column, cell));
+        }
         table.row(line);
     }
     text.push_str(&table.render(style, |_| String::new()));
     text.push_str(&above(row));
     text
+}
+
+/// The latest of a thousand; of all I/Os the second copies, and of those the ones that were first.
+fn copies_of(column: &Column, cell: &Cell) -> [String; 3] {
+    let [copies, won] = copies(cell).map(|part| 100.0 * part);
+    let late = format_ns(cell.tally.quantile_ns(999) as f64);
+    match column.hedged {
+        true => [late, format!("{copies:.2} %"), format!("{won:.0} %")],
+        false => [late, String::new(), String::new()],
+    }
+}
+
+/// Second copies as a part of all I/Os, and of those the ones that were first.
+fn copies(cell: &Cell) -> [f64; 2] {
+    let tally = &cell.tally;
+    let ios: u64 = tally.latencies.iter().map(|it| it.count()).sum();
+    [
+        tally.hedged as f64 / ios.max(1) as f64,
+        tally.hedges_won as f64 / tally.hedged.max(1) as f64,
+    ]
 }
 
 fn figures_of(row: &Row, cell: &Cell) -> Vec<String> {
@@ -213,6 +241,8 @@ fn policy(column: &Column, cell: &Cell, scale: f64) -> Value {
         "p999_us": tally.quantile_ns(999) as f64 / 1e3,
         "p99_of_static": cell.p99_of_static,
         "share": share,
+        "copies": column.hedged.then(|| copies(cell)[0]),
+        "copies_won": column.hedged.then(|| copies(cell)[1]),
         "adapt_ms": cell.adapt_ms,
         "failed_over": tally.failed,
         "turned_away": tally.turned_away,

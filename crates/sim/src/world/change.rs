@@ -57,11 +57,15 @@ impl World<'_> {
         }
     }
 
-    /// A failed I/O goes elsewhere; of a mirrored write the other copies are enough.
+    /// A failed I/O goes elsewhere; of a mirrored write the other copies are enough, and of a
+    /// hedged read the other one.
     fn place_again(&mut self, index: u32) {
         let parent = self.slots[index as usize].parent;
-        if parent == super::NONE {
+        if parent == super::NONE && self.is_alone(index) {
             return self.place(index);
+        }
+        if parent == super::NONE {
+            return self.give_back(index);
         }
         self.give_back(index);
         let whole = &mut self.slots[parent as usize];

@@ -4,7 +4,7 @@ use crate::draw::{pareto_ns, service_ns};
 use crate::needs::{ANSWER_BYTES, COMMAND_BYTES};
 use crate::queue::{Event, Ticket};
 use crate::rule::Wanted;
-use policy::{Completion, Ended, Group, NodeMeans, PathIndex, Request};
+use policy::{Completion, Ended, Group, NodeMeans, PathIndex, PathView, Request, Selector};
 use shape::PortTime;
 
 impl World<'_> {
@@ -14,7 +14,10 @@ impl World<'_> {
             return self.copy_to_all(index);
         }
         match self.choose(index) {
-            Some(path) => self.send(index, path),
+            Some(path) => {
+                self.send(index, path);
+                self.look_later(index);
+            }
             None => self.parked.push(index),
         }
     }
@@ -28,13 +31,17 @@ impl World<'_> {
         if let Some(rules) = &mut self.rules {
             return rules.choose(self.plan, &self.truth, wanted(slot, self.now_ns));
         }
-        let request = Request {
-            source: u64::from(slot.job),
-            group: group(slot),
-            length: slot.bytes,
-            address: slot.address,
-            now_ns: self.now_ns,
-        };
+        let slot = *slot;
+        let request = slot.request(self.now_ns);
+        let (selector, views) = self.selector(&slot)?;
+        let chosen = selector.select(&request, views)?;
+        self.slots[index as usize].ticket = selector.ticket();
+        Some(usize::from(chosen.0))
+    }
+
+    /// The selector of an I/O's CPU, and what it knows of the paths now.
+    #[inline]
+    pub(super) fn selector(&mut self, slot: &Slot) -> Option<(&mut Selector, &[PathView])> {
         let host = &mut self.hosts[usize::from(slot.host)];
         let cpu = usize::from(slot.cpu);
         if self.plan.stale_ns > 0 {
@@ -52,9 +59,7 @@ impl World<'_> {
                 _ => host.published[cpu][path],
             };
         }
-        let chosen = selector.select(&request, views)?;
-        self.slots[index as usize].ticket = selector.ticket();
-        Some(usize::from(chosen.0))
+        Some((selector, views))
     }
 
     /// A write to every leg that is there; done when the slowest is.
@@ -79,7 +84,7 @@ impl World<'_> {
         }
     }
 
-    fn send(&mut self, index: u32, path: usize) {
+    pub(super) fn send(&mut self, index: u32, path: usize) {
         let slot = &mut self.slots[index as usize];
         let core = &self.hosts[usize::from(slot.host)].cores[usize::from(slot.cpu)];
         slot.late_ns = core.cpu.behind_ns(self.now_ns);
@@ -225,6 +230,9 @@ impl World<'_> {
         self.leave(io.slot, Ended::Good);
         let path = usize::from(slot.path);
         if slot.parent == NONE {
+            if !self.is_first(io.slot) {
+                return self.give_back(io.slot);
+            }
             self.count(path, &slot);
             self.give_back(io.slot);
             return self.done(slot.job, slot.cpu);
@@ -353,6 +361,19 @@ impl super::Host {
                     .map_or(0, |it| it.in_flight(PathIndex(path)));
                 *count = self.in_flight[usize::from(path)] - own;
             }
+        }
+    }
+}
+
+impl Slot {
+    /// What a policy is told.
+    pub(super) fn request(&self, now_ns: u64) -> Request {
+        Request {
+            source: u64::from(self.job),
+            group: group(self),
+            length: self.bytes,
+            address: self.address,
+            now_ns,
         }
     }
 }
