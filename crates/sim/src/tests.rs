@@ -4,6 +4,8 @@ use alloc::vec;
 use alloc::vec::Vec;
 use policy::{Ana, Policy};
 
+mod hedge;
+
 const MS: u64 = 1_000_000;
 
 fn flash() -> Flash {

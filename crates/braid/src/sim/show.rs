@@ -121,7 +121,7 @@ pub fn details(row: &Row, style: Style) -> String {
     }
     let hedged = row.columns.iter().any(|column| column.hedged);
     if hedged {
-        headings.extend(["p99.9", "copies", "won"]);
+        headings.extend(["p99.9", "longest", "copies", "won"]);
     }
     let mut table = Table::new(1, &headings);
     for (column, cell) in row.columns.iter().zip(&row.cells) {
@@ -143,14 +143,16 @@ pub fn details(row: &Row, style: Style) -> String {
     text
 }
 
-/// The latest of a thousand; of all I/Os the second copies, and of those the ones that were first.
-fn copies_of(column: &Column, cell: &Cell) -> [String; 3] {
+/// The latest of a thousand, and of all; second copies as a part of all I/Os, and of those the ones
+/// that were first.
+fn copies_of(column: &Column, cell: &Cell) -> [String; 4] {
     let [copies, won] = copies(cell).map(|part| 100.0 * part);
-    let late = format_ns(cell.tally.quantile_ns(999) as f64);
-    match column.hedged {
-        true => [late, format!("{copies:.2} %"), format!("{won:.0} %")],
-        false => [late, String::new(), String::new()],
-    }
+    let [late, longest] = [999, 1000].map(|of| format_ns(cell.tally.quantile_ns(of) as f64));
+    let [copies, won] = match column.hedged {
+        true => [format!("{copies:.2} %"), format!("{won:.0} %")],
+        false => [String::new(), String::new()],
+    };
+    [late, longest, copies, won]
 }
 
 /// Second copies as a part of all I/Os, and of those the ones that were first.
@@ -239,6 +241,7 @@ fn policy(column: &Column, cell: &Cell, scale: f64) -> Value {
         "p50_us": tally.quantile_ns(500) as f64 / 1e3,
         "p99_us": tally.quantile_ns(990) as f64 / 1e3,
         "p999_us": tally.quantile_ns(999) as f64 / 1e3,
+        "longest_us": tally.quantile_ns(1000) as f64 / 1e3,
         "p99_of_static": cell.p99_of_static,
         "share": share,
         "copies": column.hedged.then(|| copies(cell)[0]),
