@@ -7,6 +7,8 @@
 //! # Contract
 //! Only reads (T8). A copy is sent where its cost, price included, is less than half of the time
 //! already lost: where everything is full there is no such path, and copies cease by themselves.
+//! If its own path is silent (T37) and it is very late, nobody knows how much more will be lost:
+//! then it goes where it would go if it were placed now. Disks are silent to whom they pass over.
 //! Each I/O has at most one copy, and a copy has none: that is the caller's to keep.
 //!
 //! # Limits
@@ -16,7 +18,7 @@
 use super::Soonest;
 use super::model::Kind;
 use crate::limits::PATHS_MAX;
-use crate::types::{Group, PathView, Request, Ticket};
+use crate::types::{Forecast, Group, PathView, Request, Ticket};
 
 /// Good ends that earn a copy,
 const COPY: u32 = 128;
@@ -94,7 +96,13 @@ impl Soonest {
         let Some((cost_ns, other)) = self.cheapest_beside(path, request, paths, in_flight) else {
             return again;
         };
-        if cost_ns >= age_ns / 2 {
+        let home = self.outlook(path, request, &paths[path], in_flight);
+        let lost = age_ns >= predicted_ns * times(0) && !self.streams.are_jumpy();
+        let most_ns = match home.filter(|home| home.silent && lost) {
+            Some(home) => home.cost_ns,
+            None => age_ns / 2,
+        };
+        if cost_ns >= most_ns {
             return again;
         }
         self.purse.spent = self.purse.spent.wrapping_add(COPY);
@@ -124,19 +132,27 @@ impl Soonest {
         paths: &[PathView],
         in_flight: &[u32; PATHS_MAX],
     ) -> Option<(u64, usize)> {
-        let kind = Kind::of(request);
         let usable = paths.iter().enumerate().filter(|(_, view)| view.usable());
         let costs = usable.filter_map(|(other, view)| {
-            let (model, own) = (&self.models[other], in_flight[other]);
-            if other == path || !model.is_seen() {
-                return None;
-            }
-            let elsewhere = self.others.now(other, view, own);
-            let forecast = model.forecast(kind, own, elsewhere, request.now_ns);
-            let lives = !forecast.silent && !forecast.has_failed();
-            lives.then_some((forecast.cost_ns, other))
+            let there = self.outlook(other, request, view, in_flight)?;
+            let lives = !there.silent && !there.has_failed();
+            (other != path && lives).then_some((there.cost_ns, other))
         });
         costs.min()
+    }
+
+    /// What is expected of a read on a path now; `None`: nothing is known of it.
+    fn outlook(
+        &self,
+        path: usize,
+        request: &Request,
+        view: &PathView,
+        in_flight: &[u32; PATHS_MAX],
+    ) -> Option<Forecast> {
+        let (model, own) = (&self.models[path], in_flight[path]);
+        let elsewhere = self.others.now(path, view, own);
+        let forecast = model.forecast(Kind::of(request), own, elsewhere, request.now_ns);
+        model.is_seen().then_some(forecast)
     }
 }
 

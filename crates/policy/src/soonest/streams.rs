@@ -208,6 +208,11 @@ impl Streams {
         }
     }
 
+    /// Whether a jump costs something on some path, as on a disk.
+    pub(super) fn are_jumpy(&self) -> bool {
+        self.jumpy
+    }
+
     /// Whether it may matter on which of two paths a stream goes on.
     pub(super) fn matter(&mut self, home: usize, best: usize) -> bool {
         let legs = [home, best].map(|path| &self.legs[path % PATHS_MAX]);

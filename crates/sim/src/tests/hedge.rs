@@ -70,6 +70,17 @@ fn t41_losers_that_fail_or_come_late_end_nothing_twice() {
     );
 }
 
+/// T37: what waits on a silent path goes on though the other one is full; nobody else does.
+#[test]
+fn t37_a_path_that_stalls_keeps_no_read_waiting_where_the_other_is_full() {
+    let mut plan = stalling();
+    plan.jobs = vec![job(8, 16)];
+    let [plain, hedged] = both(&plan);
+    assert!((290..=300).contains(&longest_ms(&plain)));
+    assert!(longest_ms(&hedged) < 50, "{} ms", longest_ms(&hedged));
+    assert!((32..=100).contains(&hedged.hedged), "{}", hedged.hedged);
+}
+
 /// Where everything is full a copy only makes others wait.
 #[test]
 fn where_all_paths_are_full_no_copies_are_sent() {

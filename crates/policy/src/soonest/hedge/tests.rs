@@ -190,13 +190,21 @@ fn where_the_others_are_full_there_is_no_copy() {
         }
     }
     let ticket = known.place(0, Group::Read);
-    for _ in 0..64 {
-        let _ = known.place(1, Group::Read);
-    }
+    let full: Vec<_> = (0..64).map(|_| known.place(1, Group::Read)).collect();
     known.now_ns += 100 * US;
     let views = [UP, UP, DOWN];
-    let full = known.hedge(0, &ticket, 2 * MS, &views);
-    assert_eq!(full, Hedge::Again(MS));
+    let before = known.selector.clone();
+    let none = known.hedge(0, &ticket, 2 * MS, &views);
+    assert_eq!(none, Hedge::Again(MS));
+    // T37: but nobody waits for a path that has gone silent, unless it is only a little late.
+    known.now_ns += 20 * MS;
+    known.end(1, Group::Read, full[0], 20 * MS);
+    let late = known.hedge(0, &ticket, 700 * US, &views);
+    assert_eq!(late, Hedge::Again(350 * US));
+    let silent = known.hedge(0, &ticket, 2 * MS, &views);
+    assert_eq!(silent, Hedge::Send(PathIndex(1)));
+    known.selector = before;
+    known.now_ns -= 20 * MS;
     // Whoever waits for a minute may disturb them.
     let hopeless = known.hedge(0, &ticket, 60_000 * MS, &views);
     assert_eq!(hopeless, Hedge::Send(PathIndex(1)));
