@@ -405,14 +405,7 @@ fn build(name: &str, mut file: File) -> anyhow::Result<Scenario> {
     );
     for host in 0..file.host.hosts {
         plan.hosts.push(host_plan(&file.host));
-        let here = file
-            .job
-            .iter()
-            .filter(|(_, job)| job.host.is_none_or(|it| it == host));
-        for (job_name, job) in here {
-            let job = job_plan(job, host).with_context(|| format!("job {job_name}"))?;
-            plan.jobs.push(job);
-        }
+        plan.jobs.extend(jobs_of(host, &file)?);
     }
     for event in &file.event {
         plan.events.extend(events(event, &names)?);
@@ -428,6 +421,13 @@ fn build(name: &str, mut file: File) -> anyhow::Result<Scenario> {
         step_ns: file.step_ms.map(|ms| ms.saturating_mul(1_000_000)),
         figures: file.figures,
     })
+}
+
+fn jobs_of(host: usize, file: &File) -> anyhow::Result<Vec<JobPlan>> {
+    let all = file.job.iter();
+    let here = all.filter(|(_, job)| job.host.is_none_or(|it| it == host));
+    here.map(|(name, job)| job_plan(job, host).with_context(|| format!("job {name}")))
+        .collect()
 }
 
 fn host_plan(host: &Host) -> HostPlan {
