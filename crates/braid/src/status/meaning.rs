@@ -20,7 +20,9 @@ pub struct Meaning {
     pub outcome: Outcome,
     /// At first, with another path there.
     pub head: Disposition,
-    /// When the same path was tried often enough.
+    /// How often the same path is tried again.
+    pub repeats: u8,
+    /// When it was tried so often.
     pub then: Disposition,
     /// What the client gets if it ends so: of a read, of a change.
     pub errno: [Option<Errno>; 2],
@@ -31,17 +33,22 @@ pub struct Meaning {
 impl Meaning {
     /// What braid makes of `status`.
     pub fn of(status: Status) -> Self {
-        let outcome = outcome(status, &[0; 3]);
         let usual = Recovery::default();
-        let attempt = |retries| Attempt {
-            uncertain: false,
-            hops: 0,
-            hops_max: 1,
-            paths: 2,
-            retries,
-            retries_max: usual.retries_max,
-            left_ns: usual.attempts_ns,
+        let after = |retries| {
+            let attempt = Attempt {
+                uncertain: false,
+                hops: 0,
+                hops_max: 1,
+                paths: 2,
+                retries,
+                retries_max: usual.retries_max,
+                left_ns: usual.attempts_ns,
+            };
+            dispose(outcome(status, &[0; 3], retries), &attempt)
         };
+        let again = |retries: &u8| matches!(after(*retries), Disposition::Retry { .. });
+        let repeats = (0..u8::MAX).take_while(again).count() as u8;
+        let outcome = outcome(status, &[0; 3], 0);
         let leg = |access| {
             let another = true;
             dispose_leg(outcome, &LegAttempt { access, another })
@@ -49,8 +56,9 @@ impl Meaning {
         Self {
             class: status.class(),
             outcome,
-            head: dispose(outcome, &attempt(0)),
-            then: dispose(outcome, &attempt(usual.retries_max)),
+            head: after(0),
+            repeats,
+            then: after(repeats),
             errno: [Kind::Read, Kind::Write].map(|kind| errno(outcome, kind)),
             mirror: [Access::Read, Access::Change, Access::Flush].map(leg),
         }

@@ -3,7 +3,6 @@ use super::code::{Asked, fabrics_name};
 use super::meaning::{Meaning, class_words, commands, errno_word, leg_words};
 use crate::output::{Ink, Style};
 use crate::table::Table;
-use engine::host::Recovery;
 use nvme::wire::Status;
 use nvme::wire::fabrics::connect_status;
 use serde_json::{Value, json};
@@ -129,14 +128,14 @@ fn head(it: &Meaning) -> String {
         },
         (Disposition::Retry { after_ns }, then) => {
             let last = match then {
-                Disposition::FailOver => "then each other path once",
+                Disposition::FailOver => "then another path",
                 _ => "then an error",
             };
             format!(
                 "the same path again after {} ms, doubled each time, or the wait that CRD names, \
                  at most {} times; {last}",
                 after_ns / 1_000_000,
-                Recovery::default().retries_max
+                it.repeats
             )
         }
         (Disposition::Hold, _) => "it is held".into(),
@@ -275,6 +274,7 @@ fn head_json(it: &Meaning) -> Value {
     json!({
         "does": word(it.head),
         "after_ms": after_ms,
+        "repeats": after_ms.map(|_| it.repeats),
         "then": after_ms.map(|_| word(it.then)),
         "reads_again": it.reads_again(),
         "error_read": it.errno[0].map(|errno| errno_word(Some(errno))),

@@ -197,7 +197,10 @@ impl HostEngine {
         self.slots.get_mut(index).course.unanswered = over && status.is(Status::HOST_PATH);
         let outcome = match self.was_aborted(number, index, status, now_ns) {
             true => Outcome::PathError,
-            false => status::outcome(status, &self.paths[number].target.crdt),
+            false => {
+                let retries = self.slots.get(index).course.retries;
+                status::outcome(status, &self.paths[number].target.crdt, retries)
+            }
         };
         match status.class() {
             Class::Ana => self.doubt(number, Doubt::Ana, now_ns),

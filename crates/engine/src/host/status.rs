@@ -9,26 +9,31 @@ use nvme::wire::Status;
 use nvme::wire::status::Class;
 use volume::Outcome;
 
+/// A transfer that failed so often, and each time in passing, is no more likely to succeed on this
+/// path (Base 2.0, 22h of the generic codes: four times or more). Then the route has failed.
+const TRANSFERS_MAX: u8 = 4;
+
 /// The outcome of a command that ended with `status`; `crdt` as the controller reports it (units of
-/// 100 ms).
+/// 100 ms); `retries`: repetitions before it.
 #[inline]
-pub fn outcome(status: Status, crdt: &[u16; 3]) -> Outcome {
+pub fn outcome(status: Status, crdt: &[u16; 3], retries: u8) -> Outcome {
     if status.is_success() {
         Outcome::Done
     } else {
-        failure(status, crdt)
+        failure(status, crdt, retries)
     }
 }
 
 #[cold]
-fn failure(status: Status, crdt: &[u16; 3]) -> Outcome {
+fn failure(status: Status, crdt: &[u16; 3], retries: u8) -> Outcome {
     let busy = Outcome::Busy {
         after_ns: retry_delay_ns(status, crdt),
     };
+    let persistent = status.dnr() || retries >= TRANSFERS_MAX - 1;
     match status.class() {
         Class::Success => Outcome::Done,
         Class::Path | Class::Ana | Class::Namespace => Outcome::PathError,
-        Class::Transport if status.dnr() => Outcome::PathError,
+        Class::Transport if persistent => Outcome::PathError,
         Class::Transport => busy,
         Class::Retry | Class::Internal if !status.dnr() => busy,
         // Another copy may have what this controller can't give.
@@ -62,7 +67,7 @@ mod tests {
 
     #[test]
     fn t01_the_delay_is_that_of_the_selector_less_one() {
-        let busy = |crd| outcome(Status::NAMESPACE_NOT_READY.with_crd(crd), &CRDT);
+        let busy = |crd| outcome(Status::NAMESPACE_NOT_READY.with_crd(crd), &CRDT, 0);
         let after = [0, 100_000_000, 2_000_000_000, 30_000_000_000];
         for (crd, after_ns) in (0..).zip(after) {
             assert_eq!(busy(crd), Outcome::Busy { after_ns }, "CRD {crd}");
@@ -102,29 +107,40 @@ mod tests {
             (Status::TRANSIENT_TRANSPORT, Outcome::Busy { after_ns: 0 }),
             (Status::INTERNAL_ERROR, Outcome::Busy { after_ns: 0 }),
         ] {
-            assert_eq!(outcome(status, &CRDT), want, "{status}");
+            assert_eq!(outcome(status, &CRDT, 0), want, "{status}");
         }
     }
 
     #[test]
     fn t03_do_not_retry_ends_retries_on_this_path_only() {
         assert_eq!(
-            outcome(Status::INTERNAL_PATH.with_dnr(), &CRDT),
+            outcome(Status::INTERNAL_PATH.with_dnr(), &CRDT, 0),
             Outcome::PathError
         );
         assert_eq!(
-            outcome(Status::NAMESPACE_NOT_READY.with_dnr(), &CRDT),
+            outcome(Status::NAMESPACE_NOT_READY.with_dnr(), &CRDT, 0),
             Outcome::MediaError
         );
         assert_eq!(
-            outcome(Status::INTERNAL_ERROR.with_dnr(), &CRDT),
+            outcome(Status::INTERNAL_ERROR.with_dnr(), &CRDT, 0),
             Outcome::MediaError
         );
         // The transfer is the route's: another one may have no such trouble.
         assert_eq!(
-            outcome(Status::TRANSIENT_TRANSPORT.with_dnr(), &CRDT),
+            outcome(Status::TRANSIENT_TRANSPORT.with_dnr(), &CRDT, 0),
             Outcome::PathError
         );
+    }
+
+    #[test]
+    fn t04_a_transfer_that_failed_four_times_is_a_failed_route() {
+        let after = |status, retries| outcome(status, &CRDT, retries);
+        let busy = Outcome::Busy { after_ns: 0 };
+        for status in [Status::TRANSIENT_TRANSPORT, Status::DATA_TRANSFER_ERROR] {
+            assert_eq!([0, 1, 2].map(|retries| after(status, retries)), [busy; 3]);
+            assert_eq!(after(status, 3), Outcome::PathError);
+        }
+        assert_eq!(after(Status::NAMESPACE_NOT_READY, 200), busy);
     }
 
     /// All 2^15 values: success is done whatever its retry bits, type 3h always a path error and
@@ -134,7 +150,7 @@ mod tests {
     fn every_status_has_a_meaning() {
         for value in 0..1 << 15 {
             let status = Status(value);
-            let outcome = outcome(status, &CRDT);
+            let outcome = outcome(status, &CRDT, 0);
             assert_eq!(outcome.is_done(), status.is_success(), "{status}");
             let route = [
                 Status::SQ_DELETION,

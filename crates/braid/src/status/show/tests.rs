@@ -30,7 +30,7 @@ fn what_differs_is_said() {
             "0x82",
             &[
                 "after 10 ms, doubled",
-                "at most 5 times; then each other",
+                "at most 5 times; then another path",
                 "set, it would be: error",
             ][..],
         ),
@@ -43,6 +43,7 @@ fn what_differs_is_said() {
                 "CRDT2",
             ],
         ),
+        ("0/0x22", &["at most 3 times; then another path"]),
         (
             "3/03",
             &["another path at once; this one when the ANA log was read again"],
