@@ -110,6 +110,7 @@ fn steps(root: &Path) -> Result<Vec<Step>> {
             "cargo run --release -q -- sim --check scenarios",
         ),
         step("demo", 180, &smoke(&demo)),
+        step("faults", 300, FAULTS),
         Step {
             needs: Some("c++"),
             ..step("fuzz", 900, "cargo xtask fuzz --seconds 3")
@@ -121,6 +122,12 @@ fn steps(root: &Path) -> Result<Vec<Step>> {
         step("vm", 900, "cargo xtask vm all --may-skip"),
     ])
 }
+
+/// Random faults twice, of a seed that is always the same and of the commit's; then no path at all.
+const FAULTS: &str = "commit=$(git rev-parse --short=7 HEAD || echo 2); \
+     cargo xtask faults random --faults 8 --seed 1 --may-skip; \
+     cargo xtask faults random --faults 8 --seed $((16#$commit)) --may-skip; \
+     cargo xtask faults down --seconds 1 --seed 1 --may-skip";
 
 /// The demo for a short time. Its figures gate nothing: that the machine is too busy for them is
 /// well too.

@@ -24,6 +24,8 @@ const NONE: Config = Config {
     large_delay_ns: 0,
     large_from: 0,
     stall_until_ns: 0,
+    tail_per_million: 0,
+    tail_ns: 0,
 };
 
 /// When each completion came, after the hand's start of the load.

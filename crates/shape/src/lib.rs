@@ -9,13 +9,13 @@
 //! A command passes the stages in this order, each beginning when the one before is done:
 //!
 //! ```text
-//!  arrival → servers → bandwidth → delay + jitter + large delay → due
+//!  arrival → servers → bandwidth → delay + jitter + large delay + tail → due
 //!            k at once  one FIFO     side by side, no queue
 //! ```
 //!
 //! Servers and bandwidth are queues in virtual time: a command's place is fixed when it is
 //! admitted, so the rate over a run is exact however late or in what batches the caller comes
-//! round. The delays are added once per command and queue nothing; with jitter or a large delay a
+//! round. The delays are added once per command and queue nothing; with jitter, a tail or a large delay a
 //! later command may therefore overtake an earlier one.
 //!
 //! A stall stops the port's clock ([`PortTime`]): nothing is due while it lasts, and afterwards
@@ -29,19 +29,23 @@ extern crate alloc;
 
 mod bandwidth;
 mod delay;
+mod draw;
 mod jitter;
 pub mod limits;
 mod random;
 mod servers;
 mod stall;
+mod tail;
 
 pub use bandwidth::Bandwidth;
+pub use draw::{exponential, pareto_ns, scale};
 pub use random::Random;
 pub use servers::Servers;
 pub use stall::{PortTime, Stall};
 
 use delay::Delay;
 use jitter::Jitter;
+use tail::Tail;
 
 /// How one port (or device) is slowed. All zero = not at all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -62,6 +66,10 @@ pub struct Config {
     pub large_from: u32,
     /// Commands are not released before this time (stall), absolute; 0 = none.
     pub stall_until_ns: u64,
+    /// Of a million commands so many are late …
+    pub tail_per_million: u32,
+    /// … by a Pareto time (exponent 3/2) of at least this, at most 2^16 times as much.
+    pub tail_ns: u64,
 }
 
 /// The state of one shaped port.
@@ -72,10 +80,11 @@ pub struct Shaper {
     bandwidth: Bandwidth,
     delay: Delay,
     jitter: Jitter,
+    tail: Tail,
 }
 
 impl Shaper {
-    /// A port on which nothing waits. `seed` drives the jitter.
+    /// A port on which nothing waits. `seed` drives jitter and tail.
     pub fn new(config: Config, seed: u64) -> Self {
         Shaper {
             config,
@@ -84,6 +93,7 @@ impl Shaper {
             bandwidth: Bandwidth::new(config.bytes_per_s),
             delay: Delay::new(config.delay_ns, config.large_from, config.large_delay_ns),
             jitter: Jitter::new(config.jitter_ns, seed),
+            tail: Tail::new(config.tail_per_million, config.tail_ns, seed),
         }
     }
 
@@ -108,6 +118,7 @@ impl Shaper {
         }
         self.delay = Delay::new(config.delay_ns, config.large_from, config.large_delay_ns);
         self.jitter.configure(config.jitter_ns);
+        self.tail.configure(config.tail_per_million, config.tail_ns);
         self.config = config;
     }
 
@@ -118,6 +129,7 @@ impl Shaper {
         let served = self.servers.admit(arrived);
         let passed = self.bandwidth.admit(bytes, served);
         let late = self.delay.of(bytes).saturating_add(self.jitter.draw());
+        let late = late.saturating_add(self.tail.draw());
         PortTime(passed.saturating_add(late))
     }
 

@@ -34,6 +34,8 @@ fn config() -> impl Strategy<Value = Config> {
                     large_delay_ns,
                     large_from,
                     stall_until_ns: 0,
+                    tail_per_million: 0,
+                    tail_ns: 0,
                 }
             },
         )

@@ -6,7 +6,7 @@ mod memory;
 mod nbd;
 mod pingpong;
 mod policy;
-mod program;
+pub mod program;
 mod sim;
 mod wire;
 
@@ -56,7 +56,7 @@ pub fn run(root: &Path, task: &Task) -> Result<ExitCode> {
 }
 
 /// How busy the machine was: what figures are to be read with.
-fn load_average() -> String {
+pub fn load_average() -> String {
     let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     text.split_whitespace()
         .take(2)

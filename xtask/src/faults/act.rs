@@ -46,6 +46,7 @@ impl Stage {
             Kind::Kill => target.kill(),
             Kind::Freeze => target.freeze()?,
             Kind::Reset => self.net.reset(way)?,
+            Kind::ResetIo => self.net.reset_busiest(way)?,
             Kind::Drop => target.drop_connections()?,
             Kind::Cut => self.net.cut(way)?,
             Kind::Ana(state) => target.set(&[&format!("ana={state}")])?,
@@ -71,7 +72,7 @@ impl Stage {
         match kind {
             Kind::Kill => target.restart(&self.net)?,
             Kind::Freeze => target.thaw()?,
-            Kind::Reset | Kind::Drop => {}
+            Kind::Reset | Kind::ResetIo | Kind::Drop => {}
             Kind::Cut => self.net.join(way)?,
             Kind::Ana(_) => target.set(&["ana=optimized"])?,
             Kind::Narrow => self.net.widen(way)?,

@@ -34,6 +34,8 @@ pub struct Args {}
 enum Kind {
     Killed,
     Reset,
+    /// Only that of the I/O queue: the target can still be asked.
+    ResetIo,
     Cut,
     /// Thawed before the bound.
     FrozenShort,
@@ -51,6 +53,7 @@ impl Kind {
         match self {
             Self::Killed => "target killed",
             Self::Reset => "connection reset",
+            Self::ResetIo => "I/O connection reset, admin lives",
             Self::Cut => "network cut",
             Self::FrozenShort => "target frozen, thawed before the bound",
             Self::FrozenLong => "target frozen, thawed after the bound",
@@ -102,7 +105,7 @@ pub fn run(common: &Common) -> Result<()> {
         Kind::FrozenLong,
     ];
     if namespaces {
-        kinds.extend([Kind::Cut, Kind::FrozenReset]);
+        kinds.extend([Kind::ResetIo, Kind::Cut, Kind::FrozenReset]);
     }
     kinds.push(Kind::EngineKilled);
     let columns = [
@@ -269,6 +272,7 @@ fn fail(
             stage.targets[0].set(&["refuse=1h"])?;
             stage.targets[0].drop_connections()?;
         }
+        Kind::ResetIo => stage.net.reset_busiest(0)?,
         Kind::Cut => stage.net.cut(0)?,
         Kind::FrozenShort | Kind::FrozenLong => {}
         Kind::FrozenReset => stage.net.reset(0)?,

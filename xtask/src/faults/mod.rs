@@ -23,6 +23,7 @@ mod sick;
 mod stage;
 mod stop;
 mod table;
+mod tail;
 mod target;
 mod watch;
 
@@ -64,6 +65,8 @@ enum Part {
     Late(late::Args),
     /// A half-sick path beside a healthy one: its share over time, by policy.
     Sick(sick::Args),
+    /// A path with a heavy tail: what second copies of late reads win and cost.
+    Tail(tail::Args),
 }
 
 /// What every part needs.
@@ -148,6 +151,7 @@ pub fn run(root: &Path, args: &Args) -> Result<ExitCode> {
         Part::Down(args) => ("down", args.words(), net::Net::hindrance()),
         Part::Late(_) => ("late", "late".to_owned(), net::Net::hindrance()),
         Part::Sick(args) => ("sick", args.words(), None),
+        Part::Tail(args) => ("tail", args.words(), None),
     };
     if let (Some(reason), true) = (hindrance, args.may_skip) {
         println!("SKIP faults-{name}: {reason}");
@@ -166,6 +170,7 @@ pub fn run(root: &Path, args: &Args) -> Result<ExitCode> {
         Part::Down(args) => down::run(&common, args),
         Part::Late(_) => late::run(&common),
         Part::Sick(args) => sick::run(&common, args),
+        Part::Tail(args) => tail::run(&common, args),
     };
     let Err(error) = done else {
         return Ok(ExitCode::SUCCESS);

@@ -162,6 +162,23 @@ impl Net {
         run("ip", &[&words[..], &[host.as_str()]].concat())
     }
 
+    /// The kernel resets the busiest of the engine's connections of a way: that of an I/O queue.
+    ///
+    /// # Errors
+    /// There is none, or `ss` says why.
+    pub fn reset_busiest(&self, way: usize) -> Result<()> {
+        ensure!(self.is_real(), "there is no network to reset in");
+        let host = format!("10.231.{way}.2");
+        let ss = ["netns", "exec", &self.namespaces[0], "ss"];
+        let listed = output("ip", &[&ss[..], &["-tniHO", "dst", &host]].concat())?;
+        let busiest = listed.lines().max_by_key(|line| bytes_of(line));
+        let local = busiest.and_then(|line| line.split_whitespace().nth(3));
+        let port = local.and_then(|it| it.rsplit_once(':'));
+        let (_, port) = port.with_context(|| format!("no connection of way {way}: {listed}"))?;
+        let words = ["-K", "dst", &host, "sport", "=", port];
+        run("ip", &[&ss[..], &words].concat())
+    }
+
     fn ip(&self, end: usize, words: &[&str]) -> Result<()> {
         let Some(namespace) = self.namespaces.get(end) else {
             bail!("loopback is no network that can be changed");
@@ -177,6 +194,16 @@ impl Drop for Net {
             let _ = run("ip", &["netns", "del", name]);
         }
     }
+}
+
+/// What a connection has sent and received, as `ss -i` shows it.
+fn bytes_of(line: &str) -> u64 {
+    let of = |word: &str| {
+        let (key, value) = word.split_once(':')?;
+        let counts = matches!(key, "bytes_sent" | "bytes_received");
+        value.parse::<u64>().ok().filter(|_| counts)
+    };
+    line.split_whitespace().filter_map(of).sum()
 }
 
 /// Takes away what runs have left whose process is gone.
@@ -222,4 +249,16 @@ pub fn output(program: &str, words: &[&str]) -> Result<String> {
         said.trim()
     );
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::bytes_of;
+
+    #[test]
+    fn the_bytes_of_a_connection_are_those_of_both_directions() {
+        let line = "ESTAB 0 0 10.0.0.1:50 10.0.0.2:4420 cubic bytes_sent:8 bytes_acked:9 \
+                    bytes_received:30";
+        assert_eq!(bytes_of(line), 38);
+    }
 }

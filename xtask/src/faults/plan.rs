@@ -13,6 +13,8 @@ pub enum Kind {
     Freeze,
     /// The kernel resets its connections.
     Reset,
+    /// The kernel resets the connection of its I/O queue; the admin one lives.
+    ResetIo,
     /// The target resets its connections.
     Drop,
     /// The cable is pulled.
@@ -34,6 +36,7 @@ impl Kind {
             Self::Kill => "kill -9".into(),
             Self::Freeze => "SIGSTOP, SIGCONT".into(),
             Self::Reset => "reset by the kernel".into(),
+            Self::ResetIo => "I/O connection reset".into(),
             Self::Drop => "reset by the target".into(),
             Self::Cut => "network cut".into(),
             Self::Ana(state) => format!("ANA {state}"),
@@ -45,20 +48,24 @@ impl Kind {
 
     /// Whether it ends connections in a moment.
     pub fn is_sudden(self) -> bool {
-        matches!(self, Self::Kill | Self::Reset | Self::Drop | Self::Refuse)
+        matches!(
+            self,
+            Self::Kill | Self::Reset | Self::ResetIo | Self::Drop | Self::Refuse
+        )
     }
 
     /// Whether it needs a network of our own.
     pub fn needs_network(self) -> bool {
-        matches!(self, Self::Reset | Self::Cut | Self::Narrow)
+        matches!(self, Self::Reset | Self::ResetIo | Self::Cut | Self::Narrow)
     }
 }
 
 /// All of them.
-pub const KINDS: [Kind; 17] = [
+pub const KINDS: [Kind; 18] = [
     Kind::Kill,
     Kind::Freeze,
     Kind::Reset,
+    Kind::ResetIo,
     Kind::Drop,
     Kind::Cut,
     Kind::Ana("inaccessible"),

@@ -160,6 +160,16 @@ impl Target {
             .with_context(|| format!("no {kind} in {shown}"))
     }
 
+    /// I/O commands that its port has served.
+    ///
+    /// # Errors
+    /// It doesn't answer.
+    pub fn commands(&self) -> Result<u64> {
+        let shown = self.show()?;
+        let count = shown["ports"][0]["commands"].as_u64();
+        count.with_context(|| format!("no commands in {shown}"))
+    }
+
     fn show(&self) -> Result<Value> {
         call(&self.socket, "target.show", &json!({}))
     }

@@ -31,7 +31,7 @@ pub struct SetArgs {
     #[arg(long, value_name = "N")]
     port: u16,
     /// delay=30ms jitter=1ms bandwidth=300MiB/s servers=4 service_time=50us large_from=64KiB
-    /// large_delay=5ms stall=5s ana=inaccessible (all groups) ana=2:change+3:optimized, or a fault (see below); 0 switches one off
+    /// large_delay=5ms tail=0.01:5ms stall=5s ana=inaccessible (all groups) ana=2:change+3:optimized, or a fault (see below); 0 switches one off
     #[arg(required = true, value_name = "KEY=VALUE")]
     settings: Vec<String>,
     #[command(flatten)]
@@ -274,6 +274,11 @@ fn shape_words(shape: &Value) -> String {
         let late = format_ns(of("large_delay_ns") as f64);
         let from = format_bytes(of("large_from_bytes"));
         let _ = write!(words, ", {late} more from {from} on");
+    }
+    if of("tail_per_million") > 0 {
+        let percent = of("tail_per_million") as f64 / 1e4;
+        let least = format_ns(of("tail_ns") as f64);
+        let _ = write!(words, ", {percent} % late by {least} and more");
     }
     words
 }

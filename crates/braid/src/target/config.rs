@@ -24,7 +24,7 @@
 mod check;
 
 use super::faults::FaultSettings;
-use super::quantity::{AnaStates, Duration, Identifier, Rate, Size, from_text};
+use super::quantity::{AnaStates, Duration, Identifier, Rate, Size, Tail, from_text};
 use super::settings::Settings;
 use crate::cli::Usage;
 use crate::control::access::{Access, Mode, Name};
@@ -153,6 +153,7 @@ struct PortKeys {
     service_time: Option<Duration>,
     large_from: Option<Size>,
     large_delay: Option<Duration>,
+    tail: Option<Tail>,
     ana: Option<AnaStates>,
     #[serde(default)]
     faults: FaultSettings,
@@ -348,6 +349,7 @@ impl From<PortKeys> for Port {
             service_time: keys.service_time,
             large_from: keys.large_from,
             large_delay: keys.large_delay,
+            tail: keys.tail,
             stall: None,
             ana: keys.ana,
             faults: keys.faults,

@@ -253,6 +253,8 @@ impl Control {
                 "service_time_ns": shape.service_ns,
                 "large_from_bytes": shape.large_from,
                 "large_delay_ns": shape.large_delay_ns,
+                "tail_per_million": shape.tail_per_million,
+                "tail_ns": shape.tail_ns,
                 "stalled_ns": shape.stall_until_ns.saturating_sub(runtime::now_ns()),
             },
             "faults": show_faults(&port.faults, &stats.faults),

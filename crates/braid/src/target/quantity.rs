@@ -62,6 +62,40 @@ impl FromText for Rate {
     }
 }
 
+/// Commands that are late: how many, and by how much at least.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tail {
+    /// Of a million.
+    pub per_million: u32,
+    /// Least lateness.
+    pub least_ns: u64,
+}
+
+impl FromText for Tail {
+    const WANTED: &'static str = "a probability and a duration in quotes, as in \"0.01:5ms\"";
+    fn from_text(text: &str) -> Result<Self, String> {
+        if text == "0" {
+            return Ok(Tail {
+                per_million: 0,
+                least_ns: 0,
+            });
+        }
+        let Some((chance, least)) = text.split_once(':') else {
+            return Err(format!(
+                "\"{text}\" is not PROBABILITY:DURATION, as in 0.01:5ms"
+            ));
+        };
+        let number = chance.parse::<f64>().ok();
+        let Some(number) = number.filter(|it| (0.000_001..=1.0).contains(it)) else {
+            return Err(format!("\"{chance}\" is no probability from 0.000001 to 1"));
+        };
+        Ok(Tail {
+            per_million: (number * 1e6).round() as u32,
+            least_ns: Duration::from_text(least)?.0,
+        })
+    }
+}
+
 impl FromText for Size {
     const WANTED: &'static str = "a size in quotes, as in \"64KiB\"";
     fn from_text(text: &str) -> Result<Self, String> {
@@ -215,5 +249,5 @@ macro_rules! deserialize {
         }
     )*};
 }
-deserialize!(Duration Rate Size AnaStates Identifier);
+deserialize!(Duration Rate Size Tail AnaStates Identifier);
 deserialize!(super::faults::Errors super::faults::Chance super::faults::Switch);

@@ -1,7 +1,7 @@
 //! What can be set of a port: in the configuration, behind `--listen`, and while it runs.
 use super::config::in_words;
 use super::faults::{self, FaultSettings};
-use super::quantity::{AnaStates, Duration, Rate, Size};
+use super::quantity::{AnaStates, Duration, Rate, Size, Tail};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
@@ -23,6 +23,8 @@ pub struct Settings {
     pub large_from: Option<Size>,
     /// … have this extra delay.
     pub large_delay: Option<Duration>,
+    /// So many commands are late by a Pareto time.
+    pub tail: Option<Tail>,
     /// Nothing is released for so long from now; 0 ends a stall.
     pub stall: Option<Duration>,
     /// ANA states seen through the port.
@@ -96,6 +98,9 @@ impl Settings {
         shape.servers = self.servers.unwrap_or(shape.servers);
         if let Some(Size(bytes)) = self.large_from {
             shape.large_from = u32::try_from(bytes).unwrap_or(u32::MAX);
+        }
+        if let Some(tail) = self.tail {
+            (shape.tail_per_million, shape.tail_ns) = (tail.per_million, tail.least_ns);
         }
         if let Some(Duration(ns)) = self.stall {
             shape.stall_until_ns = if ns == 0 {
@@ -189,10 +194,19 @@ mod tests {
                  persistent-loss, change",
             ),
             (
+                ["tail=5ms"],
+                "tail: \"5ms\" is not PROBABILITY:DURATION, as in 0.01:5ms",
+            ),
+            (
+                ["tail=2:5ms"],
+                "tail: \"2\" is no probability from 0.000001 to 1",
+            ),
+            (
                 ["dealy=1ms"],
                 "dealy: unknown field `dealy`, expected one of `delay`, `jitter`, `bandwidth`, \
-                 `servers`, `service_time`, `large_from`, `large_delay`, `stall`, `ana`, or of a \
-                 fault: error, drop_rate, hang, hold_writes, late_writes, until_kato, mute, refuse",
+                 `servers`, `service_time`, `large_from`, `large_delay`, `tail`, `stall`, `ana`, \
+                 or of a fault: error, drop_rate, hang, hold_writes, late_writes, until_kato, \
+                 mute, refuse",
             ),
         ] {
             assert_eq!(Settings::from_words(words).unwrap_err(), error);

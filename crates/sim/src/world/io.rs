@@ -1,6 +1,6 @@
 //! The course of one I/O.
 use super::{Device, NONE, Slot, World};
-use crate::draw::{pareto_ns, service_ns};
+use crate::draw::service_ns;
 use crate::needs::{ANSWER_BYTES, COMMAND_BYTES};
 use crate::queue::{Event, Ticket};
 use crate::rule::Wanted;
@@ -115,7 +115,7 @@ impl World<'_> {
         if plan.tail_per_million > 0
             && link.random.up_to(999_999) < u64::from(plan.tail_per_million)
         {
-            late_ns += pareto_ns(&mut link.random, plan.tail_ns);
+            late_ns += shape::pareto_ns(&mut link.random, plan.tail_ns);
         }
         let at_ns = passed_ns + late_ns;
         if let Some(replay) = &mut self.replay {

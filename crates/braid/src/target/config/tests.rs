@@ -39,6 +39,7 @@ servers = 4
 service_time = "50us"
 large_from = "64KiB"
 large_delay = "5ms"
+tail = "0.01:5ms"
 ana = "non-optimized"
 faults = { error = "media-read:0.01", until_kato = "on" }
 "#;
@@ -73,6 +74,8 @@ fn every_key_is_taken() {
         large_from: 65_536,
         large_delay_ns: 5_000_000,
         stall_until_ns: 0,
+        tail_per_million: 10_000,
+        tail_ns: 5_000_000,
     };
     assert_eq!(port.shape, shape);
 }
@@ -140,7 +143,7 @@ fn a_wrong_value_is_shown_with_its_place_and_what_is_right() {
         (
             "\"non-optimized\"",
             "\"slow\"",
-            ["line 36", "one of optimized, non-optimized"],
+            ["line 37", "one of optimized, non-optimized"],
         ),
         (
             "[1, 999]",
