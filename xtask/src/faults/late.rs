@@ -62,6 +62,15 @@ impl Kind {
         }
     }
 
+    /// When the old copy is executed, after its connection is gone. A reset is answered then, and
+    /// has to be within the connect time-out.
+    fn late(self) -> &'static str {
+        match self {
+            Self::ResetIo => "500ms",
+            _ => "1500ms",
+        }
+    }
+
     fn freezes(self) -> bool {
         matches!(
             self,
@@ -200,7 +209,11 @@ fn experiment(common: &Common, namespaces: bool, kind: Kind, mode: &str) -> Resu
     if frozen {
         stage.targets[0].freeze()?;
     } else {
-        stage.targets[0].set(&["hold_writes=1h", "late_writes=1500ms"])?;
+        if kind == Kind::ResetIo {
+            used(&stage)?;
+        }
+        let late = format!("late_writes={}", kind.late());
+        stage.targets[0].set(&["hold_writes=1h", &late])?;
     }
     let writes = client(&stage, &[1, 2])?;
     stop::wait("the first write is under way", WHOLE, || match frozen {
@@ -245,6 +258,13 @@ fn experiment(common: &Common, namespaces: bool, kind: Kind, mode: &str) -> Resu
     })
 }
 
+/// The I/O queue's connection becomes the busiest of the near way.
+fn used(stage: &Stage) -> Result<()> {
+    let mut client = Client::open(&stage.engine()?.export())?;
+    let mut block = [0; BLOCK];
+    (1..128).try_for_each(|at| client.read(at * BLOCK as u64, &mut block))
+}
+
 /// Waits until the old copy has been executed, or could have been.
 fn late(stage: &Stage, kind: Kind, frozen: bool) -> Result<()> {
     match kind {
@@ -272,7 +292,10 @@ fn fail(
             stage.targets[0].set(&["refuse=1h"])?;
             stage.targets[0].drop_connections()?;
         }
-        Kind::ResetIo => stage.net.reset_busiest(0)?,
+        Kind::ResetIo => {
+            stage.targets[0].set(&["refuse=1h"])?;
+            stage.net.reset_busiest(0)?;
+        }
         Kind::Cut => stage.net.cut(0)?,
         Kind::FrozenShort | Kind::FrozenLong => {}
         Kind::FrozenReset => stage.net.reset(0)?,
