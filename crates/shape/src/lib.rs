@@ -15,8 +15,9 @@
 //!
 //! Servers and bandwidth are queues in virtual time: a command's place is fixed when it is
 //! admitted, so the rate over a run is exact however late or in what batches the caller comes
-//! round. The delays are added once per command and queue nothing; with jitter, a tail or a large delay a
-//! later command may therefore overtake an earlier one.
+//! round. The delays are added
+//! once per command and queue nothing; with jitter, a tail or a large delay a later command may
+//! therefore overtake an earlier one.
 //!
 //! A stall stops the port's clock ([`PortTime`]): nothing is due while it lasts, and afterwards
 //! everything goes on with the waiting time it had left. So the rate holds across a stall as well.
