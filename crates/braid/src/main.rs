@@ -6,6 +6,7 @@ mod cli;
 mod control;
 mod cpus;
 mod demo;
+mod hedges;
 #[cfg(test)]
 mod hostile;
 mod identity;

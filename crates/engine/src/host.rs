@@ -110,6 +110,9 @@ pub struct HostEngine {
     /// deadline. An I/O that ended leaves it as it is, so that I/O costs no search for the next
     /// deadline.
     wake_ns: u64,
+    /// The same, but for looks at late reads; less exact for the expiry of I/O. Only kept while
+    /// reads are hedged.
+    deadline_ns: u64,
     stop: Option<Stop>,
     /// Most paths in all.
     room: usize,
@@ -160,7 +163,7 @@ impl HostEngine {
         Self {
             slots: Slots::new(config.io_max, spare),
             splits: Splits::new(config.io_max, spare, slots::EMPTY),
-            hedges: Hedges::new(config.io_max + spare, spare),
+            hedges: Hedges::new(config.io_max + spare, spare, config.io_timeout_ns),
             scratch: Scratch::new(config.scratch),
             outputs: Outputs::new(room * 2, requests),
             events: VecDeque::with_capacity(paths.len() * 2 + volumes.len()),
@@ -171,6 +174,7 @@ impl HostEngine {
             room,
             started: false,
             wake_ns: u64::MAX,
+            deadline_ns: u64::MAX,
             stop: None,
             jobs: Vec::new(),
             serial: 0,
@@ -398,7 +402,7 @@ impl Machine for HostEngine {
             HostControl::Marked(volume, bound_ns) => self.marked(volume, bound_ns, now_ns),
             HostControl::Stop => self.stop(now_ns),
         }
-        self.hedges.rouse();
+        self.rouse_hedges();
     }
 
     fn turn(&mut self, memory: &mut dyn Memory, now_ns: u64) {
@@ -408,8 +412,8 @@ impl Machine for HostEngine {
         }
         if !self.touched.is_empty() {
             self.drain(now_ns);
+            self.hedge(memory, now_ns);
         }
-        self.hedge(memory, now_ns);
         if self.errands > 0 || !self.jobs.is_empty() {
             self.go_on(now_ns);
         }
@@ -429,11 +433,7 @@ impl Machine for HostEngine {
 
     #[inline]
     fn poll_timeout(&self) -> Option<u64> {
-        let look_ns = match self.slots.active() {
-            0 => u64::MAX,
-            _ => self.hedges.wake_ns(),
-        };
-        match self.wake_ns.min(look_ns) {
+        match self.wake_ns {
             _ if !self.started || !self.touched.is_empty() => Some(0),
             u64::MAX => None,
             at_ns => Some(at_ns),
@@ -443,6 +443,9 @@ impl Machine for HostEngine {
     fn handle_timeout(&mut self, now_ns: u64) {
         if now_ns < self.wake_ns || !self.started {
             return; // for the turn's sake
+        }
+        if self.hedges.is_on() && now_ns < self.deadline_ns {
+            return self.look(now_ns);
         }
         for number in 0..self.paths.len() {
             self.path_timeout(number, now_ns);
@@ -456,7 +459,11 @@ impl Machine for HostEngine {
             .chain([self.changes_timeout(), self.outages_timeout()])
             .flatten()
             .min();
-        self.wake_ns = first.unwrap_or(u64::MAX);
+        self.deadline_ns = first.unwrap_or(u64::MAX);
+        self.wake_ns = self.deadline_ns;
+        if self.hedges.is_on() {
+            self.look(now_ns);
+        }
     }
 }
 
@@ -489,7 +496,8 @@ impl HostEngine {
             }
             // A queue in use has no deadlines of its own.
             if role == Role::Admin || path.phase != Phase::Live {
-                self.wake_ns = self.wake_ns.min(path.timeout_ns().unwrap_or(u64::MAX));
+                let timeout_ns = path.timeout_ns();
+                timeout_ns.into_iter().for_each(|at_ns| self.wake_by(at_ns));
             }
         }
     }

@@ -112,11 +112,12 @@ fn a_read_on_a_path_that_stalls_ends_by_its_copy() {
     let mut rig = rig();
     let (before, now_ns) = (stats(&rig), rig.world.now_ns);
     beaten(&mut rig);
-    assert!(rig.world.now_ns - now_ns < 2 * MS, "looked late");
+    // The first is found when the core looks for it without knowing what late is.
+    assert!(rig.world.now_ns - now_ns < 4 * MS, "looked late");
     rig.world.pass(2 * STALL_NS);
     let HedgeStats { gained_ns, .. } = stats(&rig);
     assert!(
-        (STALL_NS - 2 * MS..STALL_NS).contains(&gained_ns),
+        (STALL_NS - 4 * MS..STALL_NS).contains(&gained_ns),
         "{gained_ns}"
     );
     let want = HedgeStats {

@@ -1,4 +1,5 @@
 //! The result of a bench, for people and for programs.
+use crate::hedges;
 use crate::load::stats::OpStats;
 use crate::load::words::Words;
 use crate::load::worker::Finished;
@@ -62,6 +63,7 @@ impl BenchResult<'_> {
         result.insert("seconds".into(), json!(stats.seconds()));
         result.insert("interrupted".into(), json!(self.finished.interrupted));
         result.insert("paths".into(), self.paths_json());
+        result.insert("hedges".into(), self.hedges());
         if self.words.op() == "mixed" {
             result.insert("read".into(), self.op_json(&stats.ops[0]).into());
             result.insert("write".into(), self.op_json(&stats.ops[1]).into());
@@ -212,11 +214,19 @@ impl BenchResult<'_> {
                 ", system calls per I/O {calls:.3}, wake-ups per I/O {wakeups:.3}"
             ));
         }
+        if let Some(copies) = hedges::words(&self.hedges()) {
+            text.push_str(&format!("\nsecond copies: {copies}"));
+        }
         text.push('\n');
         for failure in &stats.failures {
             text.push_str(&format!("  {failure}\n"));
         }
         text
+    }
+
+    fn hedges(&self) -> Value {
+        let stats = &self.finished.stats;
+        hedges::json(&stats.hedges, stats.ops[0].ios)
     }
 
     fn op_json(&self, op: &OpStats) -> Map<String, Value> {

@@ -9,7 +9,7 @@
 use super::board::Board;
 use super::worker::{Device, Finished, Task, Worker};
 use engine::Machine;
-use engine::host::{HostControl, HostEngine, HostEvent, Io, SubmitError, VolumeInfo};
+use engine::host::{HedgeStats, HostControl, HostEngine, HostEvent, Io, SubmitError, VolumeInfo};
 use engine::machine::Memory;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -91,6 +91,9 @@ impl Device for HostEngine {
     }
     fn waited_full(&self, volume: u16, path: u8) -> u64 {
         self.counters(volume, policy::PathIndex(path)).waited_full
+    }
+    fn hedges(&self, volume: u16) -> HedgeStats {
+        self.hedge_stats(volume)
     }
 }
 

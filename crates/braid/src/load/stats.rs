@@ -3,6 +3,7 @@
 //! # Contract
 //! One core counts alone; what several cores counted is added up afterwards with [`Stats::merge`].
 use crate::limits::{FAILURES_DESCRIBED, LATENCY_NS_MAX};
+use engine::host::HedgeStats;
 use hdrhistogram::Histogram;
 
 /// Reads or writes.
@@ -46,6 +47,8 @@ pub struct Stats {
     pub verified_bytes: u64,
     /// How long was measured, ns.
     pub elapsed_ns: u64,
+    /// Second copies of reads.
+    pub hedges: HedgeStats,
 }
 
 impl OpStats {
@@ -93,6 +96,7 @@ impl Stats {
             failures: Vec::with_capacity(FAILURES_DESCRIBED),
             verified_bytes: 0,
             elapsed_ns: 0,
+            hedges: HedgeStats::default(),
         }
     }
 
@@ -146,6 +150,7 @@ impl Stats {
         self.failures
             .extend(other.failures.iter().take(room).cloned());
         self.verified_bytes += other.verified_bytes;
+        self.hedges = self.hedges.with(&other.hedges);
         self.elapsed_ns = self.elapsed_ns.max(other.elapsed_ns);
     }
 

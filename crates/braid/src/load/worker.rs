@@ -16,7 +16,7 @@ use super::pattern::Step;
 use super::stats::Stats;
 use crate::units::{format_bytes, format_ns};
 use engine::Span;
-use engine::host::{Io, IoDone, IoOp, SubmitError};
+use engine::host::{HedgeStats, Io, IoDone, IoOp, SubmitError};
 use engine::machine::Memory;
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
@@ -33,6 +33,8 @@ pub trait Device {
     fn submit(&mut self, io: &Io, now_ns: u64) -> Result<(), SubmitError>;
     /// I/Os so far that waited because path number `path` was full.
     fn waited_full(&self, volume: u16, path: u8) -> u64;
+    /// Second copies of reads so far.
+    fn hedges(&self, volume: u16) -> HedgeStats;
 }
 
 /// What one core has to do.
@@ -62,6 +64,7 @@ pub struct Worker {
     until_ns: Option<u64>,
     measured_from_ns: u64,
     waited_before: Vec<u64>,
+    hedges_before: HedgeStats,
     outstanding: u32,
     ended_jobs: bool,
     interrupted: bool,
@@ -153,6 +156,7 @@ impl Worker {
             until_ns: Some(now_ns.saturating_add(task.warmup_ns)),
             measured_from_ns: now_ns,
             waited_before: vec![0; paths],
+            hedges_before: HedgeStats::default(),
             outstanding: 0,
             ended_jobs: false,
             interrupted: false,
@@ -304,6 +308,7 @@ impl Worker {
         for (path, before) in (0..).zip(&mut self.waited_before) {
             *before = device.waited_full(self.task.volume, path);
         }
+        self.hedges_before = device.hedges(self.task.volume);
     }
 
     fn end_measuring(&mut self, device: &impl Device, now_ns: u64) {
@@ -312,6 +317,8 @@ impl Worker {
             let before = self.waited_before[usize::from(path)];
             tally.waited_full = device.waited_full(self.task.volume, path) - before;
         }
+        let hedges = device.hedges(self.task.volume);
+        self.stats.hedges = hedges.since(&self.hedges_before);
         self.phase = Phase::Drain;
         self.until_ns = None;
     }

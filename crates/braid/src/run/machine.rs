@@ -68,6 +68,8 @@ pub struct CoreReport {
     pub now_ns: u64,
     /// What waits, by volume.
     pub holds: Vec<HoldStats>,
+    /// Second copies of reads, by volume.
+    pub hedges: Vec<HedgeStats>,
     /// By volume, by path.
     pub volumes: Vec<Vec<PathReport>>,
     /// By export number.
@@ -237,6 +239,9 @@ impl RunMachine {
         CoreReport {
             now_ns,
             holds: holds.map(|volume| host.hold_stats(volume)).collect(),
+            hedges: (0..host.volumes())
+                .map(|volume| host.hedge_stats(volume))
+                .collect(),
             volumes: volumes.collect(),
             exports: (0..engine::limits::EXPORTS_MAX)
                 .map(|export| self.engine.counters(export))

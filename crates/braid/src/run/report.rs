@@ -4,9 +4,10 @@ mod holds;
 use super::machine::{CoreReport, PathReport};
 use super::service::State;
 use crate::control::rpc::Failure;
+use crate::hedges;
 use crate::target::quantity::Ana;
 use crate::uri::{PathKeys, UriKind};
-use engine::host::PathState;
+use engine::host::{HedgeStats, PathState};
 use nvme::host::HostIdentity;
 use policy::PathStats;
 use serde_json::{Map, Value, json};
@@ -87,6 +88,7 @@ impl<'a> Report<'a> {
                 "hedging": running.knobs.hedging.works(running.policy),
                 "waiting": self.waiting(index),
                 "failover": self.failover(index),
+                "hedges": self.hedges(index),
                 "paths": paths.collect::<Vec<_>>(),
                 "exports": self.exports(index),
             })
@@ -254,7 +256,19 @@ impl<'a> Report<'a> {
             "timed_out": sum(|report| report.counters.timed_out),
             "aborted": sum(|report| report.counters.aborted),
             "waited_full": sum(|report| report.counters.waited_full),
+            "copies": sum(|report| report.counters.copies),
         })
+    }
+
+    /// Second copies of reads. The copies are among the reads of their paths.
+    fn hedges(&self, volume: u16) -> Value {
+        let cores = self.cores.iter();
+        let hedges = cores.filter_map(|core| core.hedges.get(usize::from(volume)));
+        let all = hedges.fold(HedgeStats::default(), |sum, more| sum.with(more));
+        let paths = 0..self.state.volumes[volume].of.paths.len();
+        let reports = paths.flat_map(|path| self.reports(volume, path));
+        let reads: u64 = reports.map(|report| report.counters.ios[0]).sum();
+        hedges::json(&all, reads.saturating_sub(all.sent))
     }
 
     /// Row A9: the weight is the mean over the cores that have one, counts are sums.

@@ -1,5 +1,6 @@
 //! What `braid stat` shows: the facts of its JSON, for people, in 80 columns.
 use super::client::{items, number, word};
+use crate::hedges;
 use crate::output::Style;
 use crate::table::Table;
 use crate::units::{format_count, format_ns, short_bytes, short_count};
@@ -26,6 +27,16 @@ pub fn show(text: &mut String, value: &Value) -> Result {
         paragraph(text, "waiting: ", &waiting(&volume["waiting"]))?;
         let failover = &volume["failover"];
         paragraph(text, "so far: ", &so_far(failover))?;
+        let copies = hedges::words(&volume["hedges"]);
+        let none = || {
+            volume["hedging"]
+                .as_bool()
+                .unwrap_or(false)
+                .then(|| "none".into())
+        };
+        if let Some(copies) = copies.or_else(none) {
+            paragraph(text, "second copies: ", &copies)?;
+        }
         if let Some(risk) = failover["risk"].as_str() {
             paragraph(text, "risk: ", risk)?;
         }

@@ -161,6 +161,7 @@ impl HostEngine {
         it.head.set_throughput(index, throughput);
         it.head.set_draining(index, true);
         self.paths[place].will = Will::Joining;
+        self.rouse_hedges();
     }
 
     /// Puts a path into its place of the table.
@@ -193,6 +194,7 @@ impl HostEngine {
         if self.started {
             self.shut_gate(volume, now_ns);
         }
+        self.rouse_hedges();
         for ((index, path), &place) in (0_u8..).zip(paths).zip(places) {
             self.settle_in(volume, PathIndex(index), place as usize, path);
             if self.started {

@@ -38,8 +38,9 @@ use volume::Outcome;
 /// Least time between two looks, and until the first after a time without I/O, ns: what a read
 /// over the quickest network takes.
 const LOOK_NS_MIN: u64 = 50_000;
-/// Most of it: what is later than that is late wherever it was.
-const LOOK_NS_MAX: u64 = 10_000_000;
+/// Most of it: a core wakes no more often than twice this for reads of which it knows when they
+/// are late, and once more for each that outlives it.
+const LOOK_NS_MAX: u64 = 1_000_000;
 /// When to ask again where no path had room for a copy, or we had none, ns.
 const FULL_NS: u64 = 1_000_000;
 /// I/Os of a path that a look goes through: more are under way only where a path is stalled, and
@@ -68,6 +69,32 @@ pub struct HedgeStats {
     /// Sum over the won ones: from the copy's end to the first one's. What the first one would have
     /// taken at least; those that have not ended are not in it. ns.
     pub gained_ns: u64,
+}
+
+impl HedgeStats {
+    /// With what another core counted.
+    #[must_use]
+    pub fn with(&self, more: &Self) -> Self {
+        self.each(more, |it, more| it + more)
+    }
+
+    /// Since `before`.
+    #[must_use]
+    pub fn since(&self, before: &Self) -> Self {
+        self.each(before, u64::saturating_sub)
+    }
+
+    fn each(&self, other: &Self, of: impl Fn(u64, u64) -> u64) -> Self {
+        Self {
+            looked: of(self.looked, other.looked),
+            sent: of(self.sent, other.sent),
+            won: of(self.won, other.won),
+            lost: of(self.lost, other.lost),
+            failed: of(self.failed, other.failed),
+            no_room: of(self.no_room, other.no_room),
+            gained_ns: of(self.gained_ns, other.gained_ns),
+        }
+    }
 }
 
 /// How a copy stands to the other.
@@ -101,11 +128,14 @@ pub(super) struct Hedges {
     table: Vec<Pair>,
     /// Reads that are done, in buffers of the engine's own.
     done: Lane,
-    /// When to look at the lanes.
+    /// When to look at the lanes, if the core is awake then; `u64::MAX` while there are no reads.
     look_ns: u64,
-    /// How long after an I/O was given to a path that is, at the latest; `u64::MAX`: no volume
-    /// hedges.
+    /// The shortest time after which a read was worth a look; `u64::MAX`: no volume hedges.
     after_ns: u64,
+    /// How long after an I/O was given to a path the core has to wake, whatever comes: for a look,
+    /// where reads are hedged, or as the I/O expires.
+    pub patience_ns: u64,
+    io_timeout_ns: u64,
     /// For how long nobody had looked before this turn: what has ended may not have been seen.
     busy_ns: u64,
 }
@@ -130,7 +160,7 @@ pub(super) fn spare(slots: u32, memory: Span) -> u32 {
 
 impl Hedges {
     /// For so many slots in all, `spare` of them for copies.
-    pub(super) fn new(slots: u32, spare: u32) -> Self {
+    pub(super) fn new(slots: u32, spare: u32, io_timeout_ns: u64) -> Self {
         let pair = |index| Pair {
             token: index,
             look_ns: 0,
@@ -139,33 +169,32 @@ impl Hedges {
             second: false,
         };
         let count = if spare == 0 { 0 } else { slots };
-        Self {
+        let mut it = Self {
             table: (0..count).map(pair).collect(),
             done: Lane::EMPTY,
             look_ns: u64::MAX,
-            after_ns: if spare == 0 { u64::MAX } else { LOOK_NS_MIN },
+            after_ns: u64::MAX,
+            patience_ns: io_timeout_ns,
+            io_timeout_ns,
             busy_ns: 0,
-        }
+        };
+        it.look_after(if spare == 0 { u64::MAX } else { LOOK_NS_MIN });
+        it
     }
 
-    /// Policies, paths or wishes have changed.
-    pub(super) fn rouse(&mut self) {
-        if !self.table.is_empty() {
-            (self.look_ns, self.after_ns) = (0, LOOK_NS_MIN);
-        }
-    }
-
-    /// An I/O is given to a path.
+    /// Whether any volume hedges, for all that is known.
     #[inline]
-    pub(super) fn note(&mut self, now_ns: u64) {
-        self.look_ns = self.look_ns.min(now_ns.saturating_add(self.after_ns));
+    pub(super) fn is_on(&self) -> bool {
+        self.after_ns < u64::MAX
     }
 
-    /// When the core has to wake for a look: somewhat later than one is worth it, as while I/O ends
-    /// it wakes anyway.
-    #[inline]
-    pub(super) fn wake_ns(&self) -> u64 {
-        self.look_ns.saturating_add(self.after_ns / 2)
+    fn look_after(&mut self, after_ns: u64) {
+        self.after_ns = after_ns;
+        self.patience_ns = match after_ns {
+            u64::MAX => self.io_timeout_ns,
+            // Twice, as while I/O ends the core is awake anyway.
+            _ => (2 * after_ns).min(self.io_timeout_ns / 2),
+        };
     }
 
     /// Nobody looked for so long.
@@ -186,7 +215,16 @@ impl HostEngine {
         volume.map_or_else(HedgeStats::default, |volume| volume.hedged)
     }
 
-    /// Ends the reads that are done, and looks for late ones if it is time.
+    /// Policies, paths or wishes have changed.
+    pub(super) fn rouse_hedges(&mut self) {
+        if !self.hedges.table.is_empty() {
+            self.hedges.look_after(LOOK_NS_MIN);
+            self.wake_by(0);
+        }
+    }
+
+    /// Something has come over the network, and the core is awake: ends the reads that are done,
+    /// and looks for late ones if it is time.
     #[inline]
     pub(super) fn hedge(&mut self, memory: &mut dyn Memory, now_ns: u64) {
         if !self.hedges.done.is_empty() {
@@ -194,6 +232,8 @@ impl HostEngine {
         }
         if now_ns >= self.hedges.look_ns {
             self.look(now_ns);
+        } else if self.slots.active() == 0 && self.hedges.is_on() {
+            self.wake_ns = self.deadline_ns; // nothing is left to look at
         }
     }
 
@@ -215,7 +255,7 @@ impl HostEngine {
 
     /// Looks for late reads in all volumes.
     #[cold]
-    fn look(&mut self, now_ns: u64) {
+    pub(super) fn look(&mut self, now_ns: u64) {
         let mut next = Next {
             at_ns: u64::MAX,
             after_ns: u64::MAX,
@@ -235,17 +275,24 @@ impl HostEngine {
             }
         }
         let hedges = &mut self.hedges;
-        if !hedging {
-            (hedges.look_ns, hedges.after_ns) = (u64::MAX, u64::MAX);
-            return;
-        }
-        if next.after_ns < u64::MAX {
-            hedges.after_ns = next.after_ns.clamp(LOOK_NS_MIN, LOOK_NS_MAX);
-        }
+        let after_ns = match (hedging, next.after_ns) {
+            (false, _) => u64::MAX,
+            (true, u64::MAX) => hedges.after_ns.min(LOOK_NS_MAX),
+            (true, after_ns) => after_ns.clamp(LOOK_NS_MIN, LOOK_NS_MAX),
+        };
+        hedges.look_after(after_ns);
+        let at_ns = next.at_ns.max(now_ns + LOOK_NS_MIN);
         hedges.look_ns = match next.any {
-            true => (now_ns + hedges.after_ns).min(next.at_ns.max(now_ns + LOOK_NS_MIN)),
+            true => at_ns.min(now_ns.saturating_add(after_ns)),
             false => u64::MAX, // until there is one
         };
+        if self.slots.active() > 0 {
+            // What was given to a path since the last look expires after that.
+            let expiry_ns = now_ns + hedges.io_timeout_ns - hedges.patience_ns;
+            self.deadline_ns = self.deadline_ns.min(expiry_ns);
+        }
+        // Reads that are given to a path from now on see to it themselves.
+        self.wake_ns = self.deadline_ns.min(at_ns.saturating_add(after_ns));
     }
 
     /// Looks at the oldest reads of a path.
@@ -411,7 +458,13 @@ impl HostEngine {
     }
 
     /// One of two copies has ended; true: it is a read like any other again, and failed.
-    pub(super) fn copy_ended(&mut self, index: u32, outcome: Outcome, now_ns: u64) -> bool {
+    pub(super) fn copy_ended(
+        &mut self,
+        number: usize,
+        index: u32,
+        outcome: Outcome,
+        now_ns: u64,
+    ) -> bool {
         let Pair {
             home,
             stand,
@@ -432,7 +485,7 @@ impl HostEngine {
                 (stats.won, stats.lost) = (stats.won + won, stats.lost + lost);
                 self.slots.prefer(index, mate);
                 self.hedges.of(mate).stand = Stand::Beaten(now_ns);
-                self.copy_done(index);
+                self.copy_done(number, index);
             }
             (Stand::With(mate), false) => {
                 stats.failed += u64::from(second);
@@ -442,7 +495,7 @@ impl HostEngine {
                 course.hops = course.hops.saturating_add(1);
                 self.forget_copy(index);
             }
-            (Stand::Alone, true) => self.copy_done(index),
+            (Stand::Alone, true) => self.copy_done(number, index),
             (Stand::Alone, false) => {
                 let slot = self.slots.get_mut(index);
                 slot.course.hedged = false;
@@ -455,9 +508,10 @@ impl HostEngine {
     }
 
     /// A read is done; its caller gets the bytes at the end of the turn.
-    fn copy_done(&mut self, index: u32) {
+    fn copy_done(&mut self, number: usize, index: u32) {
         self.slots.push(&mut self.hedges.done, index, false);
-        self.wake_by(0);
+        // For the next turn.
+        self.touch(number, Role::Io);
     }
 
     /// Nobody refers any more to a copy that counts for nothing.

@@ -132,8 +132,7 @@ impl HostEngine {
         slot.issued_ns = now_ns;
         self.wake_ns = self
             .wake_ns
-            .min(now_ns.saturating_add(self.settings.io_timeout_ns));
-        self.hedges.note(now_ns);
+            .min(now_ns.saturating_add(self.hedges.patience_ns));
         let Some(queue) = &mut path.queue else {
             if let PathKind::Device { device, .. } = path.kind {
                 let request = device::request(&slot.io, device, token);

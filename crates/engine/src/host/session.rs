@@ -101,11 +101,9 @@ impl HostEngine {
         };
         let until_ns = now_ns.saturating_add(self.settings.connect_timeout_ns);
         path.set_link(role, Link::Opening { until_ns });
-        self.wake_ns = self.wake_ns.min(until_ns);
-        self.outputs.push(Output::Open {
-            conn: path.conn(role),
-            address,
-        });
+        let conn = path.conn(role);
+        self.wake_by(until_ns);
+        self.outputs.push(Output::Open { conn, address });
     }
 
     /// Takes what the admin machine of a path has to tell.

@@ -40,6 +40,7 @@ impl HostEngine {
     #[inline]
     pub(super) fn wake_by(&mut self, at_ns: u64) {
         self.wake_ns = self.wake_ns.min(at_ns);
+        self.deadline_ns = self.deadline_ns.min(at_ns);
     }
 
     /// An attempt has ended, and not well; or well, of a write that others wait for.
@@ -50,7 +51,7 @@ impl HostEngine {
             return self.flushed(number, index, now_ns);
         }
         self.came_true(number, index, outcome, now_ns);
-        if self.slots.get(index).course.hedged && !self.copy_ended(index, outcome, now_ns) {
+        if self.slots.get(index).course.hedged && !self.copy_ended(number, index, outcome, now_ns) {
             return;
         }
         if self.fails_now(outcome) {

@@ -98,6 +98,12 @@ impl Device for Disk {
     fn waited_full(&self, _volume: u16, path: u8) -> u64 {
         self.served * u64::from(path)
     }
+    fn hedges(&self, _volume: u16) -> HedgeStats {
+        HedgeStats {
+            sent: self.served,
+            ..HedgeStats::default()
+        }
+    }
 }
 
 fn task(random: bool, read_percent: u8, bs: &str) -> Task {
@@ -294,6 +300,7 @@ fn warming_up_is_not_measured_and_the_rate_holds() {
         finished.stats.paths[1].waited_full,
         finished.stats.ops[0].ios
     );
+    assert_eq!(finished.stats.hedges.sent, finished.stats.ops[0].ios);
 }
 
 #[test]
