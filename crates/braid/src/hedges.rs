@@ -61,7 +61,7 @@ mod tests {
         let value = json(&stats, 10_000);
         assert_eq!(
             words(&value).unwrap(),
-            "12 of late reads (0.120 %), 9 came first, together 81.0 ms before the others, \
+            "12 of late reads (0.12 %), 9 came first, together 81.0 ms before the others, \
              1 failed, 3 not sent for want of room"
         );
         let none = HedgeStats {

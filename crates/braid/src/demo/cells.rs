@@ -1,6 +1,7 @@
 //! One cell of the table: a policy under one operation, in figures.
 use super::model::{Alone, Check, Latencies, Setup};
 use crate::load::stats::Stats;
+use engine::host::HedgeStats;
 use policy::Policy;
 
 /// Reads, writes, or half of each.
@@ -58,6 +59,8 @@ pub struct Cell {
     pub paths: [PathFigures; 2],
     /// I/Os that failed.
     pub errors: u64,
+    /// Second copies of late reads, and how many reads there were.
+    pub hedges: (HedgeStats, u64),
 }
 
 /// One path in a cell.
@@ -99,6 +102,7 @@ impl Cell {
             p999_us: total.quantile_ns(0.999) / 1e3,
             paths: [path(0), path(1)],
             errors: stats.errors,
+            hedges: (stats.hedges, stats.ops[0].ios),
         }
     }
 }

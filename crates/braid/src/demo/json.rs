@@ -1,6 +1,7 @@
 //! The demo's result for programs. The first keys are relied on; more may be added, none renamed.
 use super::cells::{Cell, Op, Outcome};
 use super::model::Figure;
+use crate::hedges;
 use serde_json::{Value, json};
 
 /// The result.
@@ -39,6 +40,7 @@ fn cell_json(outcome: &Outcome, cell: &Cell) -> Value {
         "p999_us": cell.p999_us,
         "share": {"fast": fast.share, "slow": slow.share},
         "errors": cell.errors,
+        "hedges": hedges::json(&cell.hedges.0, cell.hedges.1),
         "of_optimum": outcome.of_optimum(cell),
         "in_flight": {"fast": fast.in_flight, "slow": slow.in_flight},
         "mean_us": {"fast": fast.mean_ns / 1e3, "slow": slow.mean_ns / 1e3},

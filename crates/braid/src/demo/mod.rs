@@ -18,7 +18,7 @@ use crate::signals::Interrupt;
 use crate::units::parse_seconds;
 use anyhow::{Context, bail};
 use cells::Outcome;
-use policy::Policy;
+use policy::{Hedging, Policy};
 use serde_json::json;
 use std::fs::File;
 use std::io::{ErrorKind, Write};
@@ -36,6 +36,9 @@ pub struct DemoArgs {
     #[arg(long, value_delimiter = ',', value_name = "LIST", value_parser = Policy::parse,
           default_value = "numa,round-robin,queue-depth,weighted-latency,soonest")]
     policies: Vec<Policy>,
+    /// Second copies of late reads: off, on, or auto, which is on under soonest
+    #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = Hedging::parse)]
+    hedge: Hedging,
     /// Measure each cell of the table so long, after warming up
     #[arg(long, value_name = "TIME", default_value = "2", allow_hyphen_values = true,
           value_parser = parse_seconds)]
@@ -65,10 +68,13 @@ pub fn run(args: &DemoArgs) -> anyhow::Result<()> {
     for policy in &args.policies {
         let fits = policy.check(2);
         fits.map_err(|why| crate::cli::Usage::error(format!("{policy}: {why}")))?;
+        let hedges = args.hedge.check(*policy);
+        hedges.map_err(|why| crate::cli::Usage::error(format!("--hedge, {policy}: {why}")))?;
     }
     let mut report = args.report.as_deref().map(Report::open).transpose()?;
     let interrupt = Interrupt::install()?;
-    let outcome = match stage::perform(&args.policies, args.seconds, interrupt.clone()) {
+    let outcome = match stage::perform(&args.policies, args.hedge, args.seconds, interrupt.clone())
+    {
         Ok(outcome) => outcome,
         Err(error) => {
             if args.output == Format::Json && interrupt.is_set() {

@@ -19,7 +19,7 @@ use crate::signals::Interrupt;
 use crate::target::{Embedded, EmbeddedConfig, embedded};
 use crate::uri::{PathKeys, PathUri};
 use anyhow::{Context, anyhow, bail};
-use policy::{Knobs, Policy};
+use policy::{Hedging, Knobs, Policy};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -68,6 +68,7 @@ struct Interrupted;
 /// Target or host can't be had, or are lost; interrupted before the first cell.
 pub fn perform(
     policies: &[Policy],
+    hedging: Hedging,
     seconds_ns: u64,
     interrupt: Interrupt,
 ) -> anyhow::Result<Outcome> {
@@ -82,7 +83,8 @@ pub fn perform(
         interrupted: false,
     };
     for &policy in policies {
-        stage.host.set_policy(Over::Both as u16, policy, knobs());
+        let knobs = Knobs { hedging, ..knobs() };
+        stage.host.set_policy(Over::Both as u16, policy, knobs);
         for op in Op::ALL {
             if outcome.interrupted {
                 break;

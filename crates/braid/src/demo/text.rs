@@ -2,6 +2,7 @@
 use super::cells::{Cell, Op, Outcome};
 use super::explain::explanations;
 use super::model::{Figure, TOLERANCE};
+use crate::hedges;
 use crate::output::{Ink, Style};
 use crate::table::Table;
 use crate::units::{format_bytes, format_ns, significant};
@@ -18,6 +19,15 @@ pub fn text(outcome: &Outcome, style: Style) -> String {
     text.push_str(&optimum(outcome));
     text.push('\n');
     text.push_str(&cells(outcome, style));
+    for cell in &outcome.cells {
+        let (stats, reads) = &cell.hedges;
+        if let Some(words) = hedges::words(&hedges::json(stats, *reads)) {
+            let (policy, op) = (cell.policy, cell.op.name());
+            text.push_str(&wrapped(&format!(
+                "{policy}, {op}: second copies: {words}."
+            )));
+        }
+    }
     text.push('\n');
     for line in explanations(outcome) {
         text.push_str(&wrapped(&line));

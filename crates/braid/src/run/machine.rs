@@ -8,8 +8,8 @@ use crate::load::board::Board;
 use engine::Machine;
 use engine::export::{ExportControl, ExportCounters, ExportEngine, ExportEvent};
 use engine::host::{
-    Changed, HoldStats, HostControl, HostEvent, PathCounters, PathKind, PathNews, PathState,
-    VolumeInfo, Wanted,
+    Changed, HedgeStats, HoldStats, HostControl, HostEvent, PathCounters, PathKind, PathNews,
+    PathState, VolumeInfo, Wanted,
 };
 use engine::machine::Memory;
 use policy::{Group, PathIndex, PathStats};

@@ -31,6 +31,7 @@ fn cell(policy: Policy, op: Op, mib_s: f64, fast_in_flight: f64) -> Cell {
             path(slow_mib_s, 1024.0 - fast_in_flight),
         ],
         errors: 0,
+        hedges: Default::default(),
     }
 }
 
