@@ -215,33 +215,10 @@ fn t09_an_engine_after_one_that_was_killed_writes_only_when_the_bound_has_passed
 }
 
 #[test]
-fn t09_a_path_that_is_lost_while_draining_is_reset_and_its_write_goes_elsewhere() {
-    let directory = tempfile::tempdir().unwrap();
-    let root = directory.path();
-    let Some((target, [one, two])) = two_ports(root, "two") else {
+fn t09_a_write_that_takes_too_long_while_draining_is_aborted_and_goes_elsewhere() {
+    let Some(mut pair) = two_ways() else {
         return;
     };
-    // Its clients are on core 1, and only that one sees that an I/O takes too long.
-    let text = format!(
-        "cores = 2\ndrain_timeout = \"30s\"\nio_timeout = \"3s\"\nkeep_alive_tmo = \"1s\"\n\
-         [[volume]]\nname = \"other\"\n[[volume.path]]\nuri = \"mem:1MiB\"\n\
-         [[volume]]\nname = \"v0\"\npolicy = \"numa\"\n\
-         [[volume.path]]\nuri = \"{one}?distance=1\"\n\
-         [[volume.path]]\nuri = \"{two}?distance=2\"\n[[volume.export]]\nnbd = \"unix:{}\"\n",
-        root.join("v0.sock").display()
-    );
-    std::fs::write(root.join("b.toml"), text).unwrap();
-    let engine = engine(root);
-    let mut pair = Pair {
-        directory,
-        target,
-        engine,
-    };
-    let all_live = |stat: &serde_json::Value| {
-        let paths = stat["volumes"][1]["paths"].as_array().unwrap().clone();
-        paths.iter().all(|path| path["state"] == "live")
-    };
-    wait_until(|| all_live(&pair.ask(&["stat"], "c.sock")).then_some(()));
     let mut client = Client::open(&pair.path("v0.sock"));
     let hold = ["target", "set", "--port", "1", "hold_writes=1h"];
     pair.ask(&hold, "two.sock");
@@ -255,6 +232,60 @@ fn t09_a_path_that_is_lost_while_draining_is_reset_and_its_write_goes_elsewhere(
     drop(client);
     let code = pair.engine.ended().code();
     assert_eq!(code, Some(0), "{}", pair.engine.seen);
+}
+
+#[test]
+fn t12_a_command_that_hangs_is_aborted_and_its_path_stays() {
+    let Some(mut pair) = two_ways() else {
+        return;
+    };
+    let mut client = Client::open(&pair.path("v0.sock"));
+    pair.ask(&["target", "set", "--port", "1", "hang=1"], "two.sock");
+    client.send_write(0, 2);
+    assert_eq!(client.answer(), 0, "it went the other way");
+    let stat = pair.ask(&["stat"], "c.sock");
+    let volume = &stat["volumes"][1];
+    let path = &volume["paths"][0];
+    let counts = ["timed_out", "aborted", "errors"].map(|key| path[key].as_u64());
+    assert_eq!(counts, [Some(1); 3], "{stat}");
+    assert_eq!(path["state"], "live", "{stat}");
+    assert_eq!(volume["failover"]["held_total"], 0, "{stat}");
+    let target = pair.ask(&["target", "show"], "two.sock");
+    let injected = &target["ports"][0]["faults"]["injected"];
+    assert_eq!(injected["hung"], 1, "{target}");
+    pair.engine.notes("aborted, and tried elsewhere");
+    drop(client);
+    pair.engine.signal(rustix::process::Signal::TERM);
+    assert!(pair.engine.ended().success(), "{}", pair.engine.seen);
+}
+
+/// A volume v0 over two ports of a target, the first one preferred. Its clients are on core 1, and
+/// only that one sees that an I/O takes too long.
+fn two_ways() -> Option<Pair> {
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path();
+    let (target, [one, two]) = two_ports(root, "two")?;
+    let text = format!(
+        "cores = 2\ndrain_timeout = \"30s\"\nio_timeout = \"3s\"\nkeep_alive_tmo = \"1s\"\n\
+         [[volume]]\nname = \"other\"\n[[volume.path]]\nuri = \"mem:1MiB\"\n\
+         [[volume]]\nname = \"v0\"\npolicy = \"numa\"\n\
+         [[volume.path]]\nuri = \"{one}?distance=1\"\n\
+         [[volume.path]]\nuri = \"{two}?distance=2\"\n[[volume.export]]\nnbd = \"unix:{}\"\n",
+        root.join("v0.sock").display()
+    );
+    std::fs::write(root.join("b.toml"), text).unwrap();
+    let engine = engine(root);
+    let pair = Pair {
+        directory,
+        target,
+        engine,
+    };
+    let all_live = |stat: &serde_json::Value| {
+        let paths = stat["volumes"][1]["paths"].as_array().unwrap().clone();
+        paths.iter().all(|path| path["state"] == "live")
+    };
+    wait_until(|| all_live(&pair.ask(&["stat"], "c.sock")).then_some(()));
+    Some(pair)
 }
 
 /// Paths and states of volume v0, in order.

@@ -94,7 +94,6 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     listen_for_signals(told.clone())?;
     let unclean_stop_ns = |volume: &config::Volume| marks.wait_ns(volume);
     let cores = Cores::start(&config, &identity, chosen, unclean_stop_ns, &told)?;
-    let drain_ns = config.drain_timeout.0;
     let start = Start {
         configured,
         volumes: config.volumes,
@@ -114,6 +113,8 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     });
     let _ = sd_notify::notify(false, &[NotifyState::Stopping]);
     service.close();
+    // A reload may have changed it.
+    let drain_ns = service.drain_ns();
     let stop = move || {
         let _ = told.send(RunEvent::Stopped(cores.stop(drain_ns)));
     };

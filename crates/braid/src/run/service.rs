@@ -265,6 +265,11 @@ impl Service {
         (running.policy, running.knobs) = (policy, knobs);
     }
 
+    /// How long I/O has when the engine ends.
+    pub fn drain_ns(&self) -> u64 {
+        self.state().configured.drain_timeout.0
+    }
+
     /// No export listens any more.
     pub fn close(&self) {
         let mut state = self.state();

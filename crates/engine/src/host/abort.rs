@@ -26,7 +26,7 @@ use nvme::wire::Status;
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Aborts {
     asked: [Option<Asked>; ABORTS_MAX],
-    /// When it was last said that an I/O was aborted, and how many were since.
+    /// Core 0: when it was last said that an I/O was aborted, and how many were since.
     said_ns: Option<u64>,
     unsaid: u32,
 }
@@ -185,6 +185,9 @@ impl HostEngine {
         aborted: bool,
         now_ns: u64,
     ) {
+        if aborted {
+            self.say_aborted(number, now_ns);
+        }
         if sqid == 1 {
             return self.asked_back(number, cid, aborted, now_ns);
         }
@@ -233,21 +236,13 @@ impl HostEngine {
 
     /// What the end of a command means that was aborted because its time was over: as if it had
     /// never been answered, but that it will not be executed.
-    pub(super) fn was_aborted(
-        &mut self,
-        number: usize,
-        index: u32,
-        status: Status,
-        now_ns: u64,
-    ) -> bool {
+    pub(super) fn was_aborted(&mut self, number: usize, index: u32, status: Status) -> bool {
         let aborted = status.is(Status::ABORT_REQUESTED) && self.slots.get(index).expired;
-        if aborted {
-            self.paths[number].counters.aborted += 1;
-            self.say_aborted(number, now_ns);
-        }
+        self.paths[number].counters.aborted += u64::from(aborted);
         aborted
     }
 
+    /// Core 0: a line for all cores, now and then.
     fn say_aborted(&mut self, number: usize, now_ns: u64) {
         let path = &mut self.paths[number];
         path.aborts.unsaid += 1;

@@ -194,7 +194,7 @@ impl HostEngine {
         let queue = path.queue.as_ref();
         let over = queue.is_none_or(|queue| queue.has_failed());
         self.slots.get_mut(index).course.unanswered = over && status.is(Status::HOST_PATH);
-        let outcome = match self.was_aborted(number, index, status, now_ns) {
+        let outcome = match self.was_aborted(number, index, status) {
             true => Outcome::PathError,
             false => {
                 let retries = self.slots.get(index).course.retries;
