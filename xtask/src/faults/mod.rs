@@ -1,7 +1,7 @@
 //! Faults in a real installation: targets that die, networks that are cut, under load.
 //!
 //! # Contract
-//! The programs are the release ones. The seed is printed first; a failure ends with the command
+//! The programs are release ones, unless others are named. The seed is printed first; a failure ends with the command
 //! that repeats it. What is made (processes, namespaces, mounts, loop devices, files) is undone at
 //! the end, also after a failure or Ctrl-C.
 //!
@@ -46,6 +46,9 @@ pub struct Args {
     /// Loopback in place of namespaces, as without root.
     #[arg(long, global = true)]
     loopback: bool,
+    /// This `braid` in place of a fresh release build.
+    #[arg(long, global = true, value_name = "FILE")]
+    program: Option<PathBuf>,
     /// Where this can't run whole, print `SKIP faults-PART: reason` and be well.
     #[arg(long, global = true)]
     may_skip: bool,
@@ -160,7 +163,10 @@ pub fn run(root: &Path, args: &Args) -> Result<ExitCode> {
     eprintln!("seed {seed}");
     stop::watch()?;
     let common = Common {
-        program: bench::build(root, &["-p", "braid", "--bin", "braid"])?,
+        program: match &args.program {
+            Some(program) => program.canonicalize()?,
+            None => bench::build(root, &["-p", "braid", "--bin", "braid"])?,
+        },
         seed,
         loopback: args.loopback,
         output: args.output,

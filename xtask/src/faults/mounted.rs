@@ -7,13 +7,15 @@ use super::stop;
 use super::target::READY;
 use crate::process::{Group, is_installed};
 use anyhow::{Context, Result, bail};
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// Why the export can't be a file here; `None`: it can.
 pub fn fuse_hindrance() -> Option<&'static str> {
-    if !Path::new("/dev/fuse").exists() {
-        return Some("there is no /dev/fuse");
+    let fuse = File::options().read(true).write(true).open("/dev/fuse");
+    if fuse.is_err() {
+        return Some("/dev/fuse can't be opened");
     }
     let programs = ["nbdfuse", "fusermount3"];
     let missing = programs.into_iter().any(|it| !is_installed(it));

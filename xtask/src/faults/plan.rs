@@ -122,18 +122,20 @@ impl Fault {
 pub struct Plan {
     random: Random,
     ways: usize,
+    longest_ms: u64,
     kinds: Vec<Kind>,
     /// Kinds that have still to come before any comes again.
     left: Vec<Kind>,
 }
 
 impl Plan {
-    /// Over so many ways, at least 3.
-    pub fn new(seed: u64, ways: usize, has_network: bool) -> Self {
+    /// Over so many ways, at least 3; no fault lasts longer than `longest_ms`.
+    pub fn new(seed: u64, ways: usize, longest_ms: u64, has_network: bool) -> Self {
         let possible = |kind: &Kind| has_network || !kind.needs_network();
         Self {
             random: Random(seed),
             ways,
+            longest_ms,
             kinds: KINDS.into_iter().filter(possible).collect(),
             left: Vec::new(),
         }
@@ -150,8 +152,8 @@ impl Plan {
     /// The next fault.
     pub fn next(&mut self) -> Fault {
         let first = self.random.below(self.ways as u64) as usize;
-        let (short, long) = (100, 2500);
-        let for_ms = short + self.random.below(long - short);
+        let short = self.longest_ms / 25;
+        let for_ms = short + self.random.below(self.longest_ms - short);
         match self.random.below(20) {
             0 => {
                 let whole = [
@@ -212,7 +214,7 @@ mod tests {
     #[test]
     fn one_way_is_left_alone_or_the_fault_says_that_none_is() {
         for has_network in [false, true] {
-            let mut plan = Plan::new(1, 3, has_network);
+            let mut plan = Plan::new(1, 3, 2500, has_network);
             for _ in 0..2000 {
                 let fault = plan.next();
                 let mut hit: Vec<usize> = fault.hits.iter().map(|(way, _)| *way).collect();
@@ -232,7 +234,7 @@ mod tests {
     #[test]
     fn a_seed_gives_the_same_faults_and_every_kind_comes() {
         let draw = |seed| {
-            let mut plan = Plan::new(seed, 3, true);
+            let mut plan = Plan::new(seed, 3, 2500, true);
             (0..40).map(|_| plan.next()).collect::<Vec<_>>()
         };
         assert_eq!(draw(5), draw(5));

@@ -114,7 +114,9 @@ fn faults(
     watch: &Watch,
     loads: &Loads,
 ) -> Result<BTreeMap<String, Vec<Felt>>> {
-    let mut plan = Plan::new(common.seed, WAYS, stage.net.is_real());
+    // Beyond every time-out: keep-alive, and with short knobs that of an I/O too.
+    let longest_ms = if args.defaults { 12_500 } else { 2500 };
+    let mut plan = Plan::new(common.seed, WAYS, longest_ms, stage.net.is_real());
     let mut felt: BTreeMap<String, Vec<Felt>> = BTreeMap::new();
     for number in 1..=args.faults {
         let fault = plan.next();
