@@ -1,9 +1,9 @@
 //! Faults in a real installation: targets that die, networks that are cut, under load.
 //!
 //! # Contract
-//! The programs are release ones, unless others are named. The seed is printed first; a failure ends with the command
-//! that repeats it. What is made (processes, namespaces, mounts, loop devices, files) is undone at
-//! the end, also after a failure or Ctrl-C.
+//! The programs are release ones, unless others are named. The seed is printed first; a failure
+//! ends with the command that repeats it. What is made (processes, namespaces, mounts, loop
+//! devices, files) is undone at the end, also after a failure or Ctrl-C.
 //!
 //! # Limits
 //! Pauses depend on the machine: nothing is judged by them. Without root, networks can't be cut,
