@@ -3,7 +3,9 @@
 mod common;
 
 use common::*;
-use engine::host::{HostConfig, HostEngine, HostEvent, Io, IoOp, PathKind, SubmitError, Wanted};
+use engine::host::{
+    HedgeStats, HostConfig, HostEngine, HostEvent, Io, IoOp, PathKind, SubmitError, Wanted,
+};
 use engine::machine::{Closed, DeviceError, Memory, Place, Send};
 use engine::target::TargetConfig;
 use engine::{ConnId, DeviceId, Machine, Output};
@@ -132,12 +134,23 @@ fn allocations_with(
     explain: Option<Wanted>,
     change: impl FnOnce(&mut TargetConfig),
 ) -> u64 {
+    hedged(config, total, bytes, explain, change).0
+}
+
+/// The same, and what became of second copies of reads.
+fn hedged(
+    config: HostConfig,
+    total: u64,
+    bytes: u32,
+    explain: Option<Wanted>,
+    change: impl FnOnce(&mut TargetConfig),
+) -> (u64, HedgeStats) {
     let mut target = target_config(2);
     change(&mut target);
     // Ports and network are the rig's; its host stays unused.
     let mut rig = Rig::new(host_config(2), target);
     let counted = Rc::new(RefCell::new(Counted::new(config)));
-    let node = rig.world.add(counted.clone(), 8 << 20);
+    let node = rig.world.add(counted.clone(), 9 << 20);
     rig.world.nodes[node].addresses = rig.world.nodes[HOST].addresses.clone();
     rig.world.nodes[node].disks = vec![Disk::new(16 << 20)];
     let is_ready = |event: HostEvent| matches!(event, HostEvent::Ready(..));
@@ -174,7 +187,8 @@ fn allocations_with(
         ended == total
     });
     assert!(over);
-    counted.borrow().allocations
+    let counted = counted.borrow();
+    (counted.allocations, counted.engine.hedge_stats(0))
 }
 
 #[test]
@@ -242,4 +256,21 @@ fn no_io_to_a_local_device_allocates() {
         };
     }
     assert_eq!(allocations(config, 128, 3000), 0);
+}
+
+#[test]
+fn no_read_with_a_second_copy_allocates() {
+    let mut config = host_config(2);
+    config.volumes[0].policy = Policy::Soonest;
+    config.scratch = engine::Span {
+        at: 8 << 20,
+        len: 1 << 20,
+    };
+    let tail = |target: &mut TargetConfig| {
+        target.shapes[0].tail_per_million = 10_000;
+        target.shapes[0].tail_ns = 5 * MS;
+    };
+    let (count, stats) = hedged(config, 12_000, BLOCK, None, tail);
+    assert_eq!(count, 0);
+    assert!(stats.sent > 5 && stats.won > 0, "{stats:?}");
 }

@@ -93,6 +93,28 @@ fn t16_a_short_read_is_an_error() {
     assert_eq!(peer.outcome(), (3, Status::DATA_TRANSFER_ERROR));
 }
 
+/// From the header on, before any of its bytes can be placed, the buffer is taken.
+#[test]
+fn t10_a_read_is_awaited_until_the_first_of_its_data_is_named() {
+    let mut peer = Peer::ready(config());
+    assert!(!peer.queue.awaits(3), "unknown");
+    let cid = peer.submit(read(3, 8)).sqe().cid();
+    assert!(peer.queue.awaits(3));
+    let pdu = peer.c2h(cid, 0, &[1; 4096], flags::LAST);
+    let (header, payload) = pdu.split_at(pdu.len() - 4096);
+    let (some, rest) = header.split_at(10);
+    assert_eq!(peer.queue.handle_bytes(some, 0), some.len());
+    assert!(peer.queue.awaits(3), "nobody knows yet whose it is");
+    assert_eq!(peer.queue.handle_bytes(rest, 0), rest.len());
+    assert!(peer.queue.placement().is_some());
+    assert!(!peer.queue.awaits(3));
+    peer.give(payload);
+    peer.succeed(cid);
+    assert!(!peer.queue.awaits(3));
+    assert_eq!(peer.outcome(), (3, Status::SUCCESS));
+    assert!(!peer.queue.awaits(3), "ended");
+}
+
 #[test]
 fn t16_a_write_that_was_not_asked_for_all_its_data_is_an_error() {
     let mut peer = Peer::ready(config());
