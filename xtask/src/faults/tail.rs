@@ -2,7 +2,8 @@
 //!
 //! # Contract
 //! `braid bench` over two targets that serve one file, random 4 KiB reads, without hedging and with
-//! it. What is sent besides is counted at the targets: commands for each I/O, with and without.
+//! it. What is sent besides is what bench says, and once more what the targets say: commands for
+//! each I/O, with and without, to within what bench leaves in flight at its end.
 //! The set-up of the demo, whose second path is 30 ms away; the same with both paths near; and both
 //! near and saturated, where nothing may be sent.
 use super::Common;
@@ -82,7 +83,10 @@ pub fn run(common: &Common, args: &Args) -> Result<()> {
         "p50_us",
         "p99_us",
         "p999_us",
+        "copies",
+        "came_first",
         "extra_percent",
+        "at_targets_percent",
     ];
     let mut table = Table::new(&columns);
     for setup in &SETUPS {
@@ -92,7 +96,6 @@ pub fn run(common: &Common, args: &Args) -> Result<()> {
             let mut row: Vec<Value> = vec![setup.name.into(), hedge.into()];
             let (cells, sent) = measure(common, args, setup, hedge)?;
             row.extend(cells);
-            // What bench leaves in flight at its end is sent with and without.
             let extra = (sent / plain - 1.0) * 100.0;
             row.push(if hedge == "on" {
                 json!(extra)
@@ -141,5 +144,7 @@ fn measure(common: &Common, args: &Args, setup: &Setup, hedge: &str) -> Result<(
     for key in ["iops", "p50_us", "p99_us", "p999_us"] {
         cells.push(json!(number(&facts, key)?.round() as u64));
     }
+    let copies = &facts["hedges"];
+    cells.extend(["sent", "won", "extra_percent"].map(|key| copies[key].clone()));
     Ok((cells, sent as f64 / asked.max(1.0)))
 }
