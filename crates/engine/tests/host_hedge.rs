@@ -103,6 +103,18 @@ fn beaten(rig: &mut Rig) {
     assert_eq!(rig.host.borrow().in_flight(0, P0), 1, "the loser");
 }
 
+/// A read with two copies under way; `over`: one has ended, and the read with it.
+fn pair(rig: &mut Rig, over: bool) {
+    if over {
+        return beaten(rig);
+    }
+    stall(rig, 0, STALL_NS);
+    stall(rig, 1, STALL_NS / 2);
+    rig.submit(&read(5, 0)).unwrap();
+    rig.world.pass(20 * MS);
+    assert_eq!(stats(rig).sent, 1);
+}
+
 fn untouched(rig: &mut Rig) {
     assert!(buffer(rig, 0, 4096).iter().all(|&byte| byte == 0xee));
 }
@@ -307,15 +319,7 @@ fn a_read_with_two_copies_counts_once_when_the_time_to_drain_is_over() {
 fn t41_counts_balance_when_the_policy_changes_under_a_pair() {
     for beaten_before in [true, false] {
         let mut rig = rig();
-        if beaten_before {
-            beaten(&mut rig);
-        } else {
-            stall(&mut rig, 0, STALL_NS);
-            stall(&mut rig, 1, STALL_NS / 2);
-            rig.submit(&read(5, 0)).unwrap();
-            rig.world.pass(20 * MS);
-            assert_eq!(stats(&rig).sent, 1);
-        }
+        pair(&mut rig, beaten_before);
         let policy = Policy::QueueDepth;
         rig.control(HostControl::Policy(0, policy, Knobs::default()));
         rig.world.pass(2 * STALL_NS);
@@ -339,15 +343,7 @@ fn either_path_of_a_pair_can_fail_drain_and_leave() {
     for (change, path) in (0..6).map(|n| (changes[n / 2], [P0, P1][n % 2])) {
         for over in [true, false] {
             let mut rig = rig();
-            if over {
-                beaten(&mut rig);
-            } else {
-                stall(&mut rig, 0, STALL_NS);
-                stall(&mut rig, 1, STALL_NS / 2);
-                rig.submit(&read(5, 0)).unwrap();
-                rig.world.pass(20 * MS);
-                assert_eq!(stats(&rig).sent, 1);
-            }
+            pair(&mut rig, over);
             let change = change(path);
             let name = format!("{change:?}, over: {over}");
             rig.control(HostControl::Change {
