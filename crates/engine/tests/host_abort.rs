@@ -145,6 +145,23 @@ fn t12_an_abort_that_nobody_answers_costs_the_path_after_a_stated_time() {
     );
 }
 
+/// Neither the Abort nor the reset after it is answered, and there is no keep-alive to notice: the
+/// core sleeps until the time of the reset is over (a spin would be seen by the world).
+#[test]
+fn t12_a_core_sleeps_while_neither_abort_nor_reset_are_answered() {
+    let mut rig = rig_and(|host| host.kato_ms = 0);
+    for port in 0..2 {
+        rig.world.mute(HOST, port);
+    }
+    rig.submit(&read(0, 0)).unwrap();
+    rig.world.pass(17 * SECOND);
+    rig.poll();
+    let [line] = rig.failures()[..] else {
+        panic!("{:?}", rig.failures())
+    };
+    assert!(line.contains("no answer to an I/O"), "{line}");
+}
+
 /// One stuck command is one command; many are the controller.
 #[test]
 fn t12_several_are_aborted_and_many_are_not() {

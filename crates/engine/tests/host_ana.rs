@@ -152,6 +152,44 @@ fn t26_persistent_loss_takes_no_io_until_the_state_changes_and_loses_no_path() {
     fleet.finish();
 }
 
+/// What one core is told is asked of the controller although core 0's own queue isn't open yet.
+#[test]
+fn t26_a_doubt_of_a_core_is_heard_while_core_0_is_still_connecting() {
+    // Core 0 is live after the answer has come, or before.
+    for (slow_ms, later_ms) in [(5, 0), (20, 0), (20, 90)] {
+        let mut fleet = Fleet::new(2, 2, target(2));
+        fleet.world.nodes[HOST].addresses[0] = Address::To {
+            node: TARGET,
+            listener: 0,
+            delay_ns: slow_ms * MS,
+        };
+        fleet.world.cut(HOST, 0);
+        let gone = |it: &Fleet| !it.states(P[0]).contains(&PathState::Live);
+        assert!(fleet.run(SECOND, gone));
+        let first = |it: &Fleet| it.states(P[0])[1] == PathState::Live;
+        assert!(fleet.run(5 * SECOND, first));
+        fleet.run(later_ms * MS, |_| false);
+        fail(&mut fleet, 0, Some(Status::ANA_TRANSITION));
+        for n in 0..4 {
+            let end = fleet.one(1, &read(n, n), SECOND);
+            assert_eq!(end, Some(Outcome::Done));
+        }
+        fail(&mut fleet, 0, None);
+        assert_eq!(fleet.hosts[1].borrow().hold_stats(0).moved_total, 1);
+        assert_ne!(
+            fleet.states(P[0])[0],
+            PathState::Live,
+            "{slow_ms} {later_ms}"
+        );
+        let usable = |it: &Fleet| {
+            let mut hosts = it.hosts.iter();
+            hosts.all(|host| host.borrow().path_hindrance(0, P[0]).is_none())
+        };
+        assert!(fleet.run(SECOND, usable), "{slow_ms} {later_ms}");
+        assert_eq!(fleet.states(P[0]), [PathState::Live; 2]);
+    }
+}
+
 /// A namespace that one controller doesn't have (any more) is behind the other one: no I/O fails,
 /// on any core, and what the controller has is asked before its path is used again.
 #[test]

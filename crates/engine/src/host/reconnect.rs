@@ -186,7 +186,9 @@ impl HostEngine {
         let (volume, index) = (path.volume, path.index);
         let facts = path.facts.as_ref();
         let known = facts.is_some_and(|it| it.controller.ana || what == Doubt::Namespace);
-        if path.phase != Phase::Live || !known || !self.recovers(number) {
+        // Another core may be live, and ask, while our own queue is still being opened.
+        let used = matches!(path.phase, Phase::Connecting | Phase::Live);
+        if !used || !known || !self.recovers(number) {
             return;
         }
         self.head(number).set_pending(index, true);
@@ -216,7 +218,6 @@ impl HostEngine {
         let (volume, comeback) = (path.volume, &mut path.comeback);
         comeback.tried = true;
         comeback.allowed = false;
-        comeback.doubted = false;
         comeback.live_ns = now_ns;
         comeback.lost_ns = None;
         let it = &mut self.volumes[usize::from(volume)];

@@ -177,14 +177,11 @@ impl Fleet {
         let host = self.hosts[core].clone();
         let end_ns = self.world.now_ns + limit_ns;
         loop {
-            let mut others = Vec::new();
+            // What was said before is heard, too.
             while let Some(event) = { host.borrow_mut().poll_event() } {
-                match event {
-                    HostEvent::Done(done) => return Some(done.outcome),
-                    other => others.push(other),
+                if let HostEvent::Done(done) = event {
+                    return Some(done.outcome);
                 }
-            }
-            for event in others {
                 self.events[core].push(event.clone());
                 self.pass_on(event);
             }

@@ -204,11 +204,12 @@ impl Admin {
             Wait::Nothing => None,
             Wait::Answer(at) | Wait::Until(at, _) => Some(at),
         };
-        let idle = self.step == Step::Idle && !self.resetting.is_begun();
-        let reread = self.ana.reread_at.filter(|_| idle);
-        let reset = self.resetting.timeout();
+        if self.resetting.is_begun() {
+            return self.resetting.timeout(); // all other work has ended
+        }
+        let reread = self.ana.reread_at.filter(|_| self.step == Step::Idle);
         let abort = self.aborting.timeout();
-        let times = [wait, reread, self.keep_alive.timeout(), reset, abort];
+        let times = [wait, reread, self.keep_alive.timeout(), abort];
         times.into_iter().flatten().min()
     }
 
