@@ -37,7 +37,9 @@ impl Cores {
         config.volumes[0].recovery = recovery;
         config.cores = 2;
         config.volumes[0].policy = Policy::QueueDepth;
-        let mut rig = Rig::new(config.clone(), target_config(2));
+        let mut target = target_config(2);
+        target.subsystem.cqt_ms = (recovery.quiesce_ns / MS) as u16;
+        let mut rig = Rig::new(config.clone(), target);
         config.core = 1;
         let other = Rc::new(RefCell::new(HostEngine::new(config)));
         let other_node = rig.world.add(other.clone(), 8 << 20);

@@ -61,6 +61,9 @@ impl History {
         change(&mut host.volumes[0].recovery);
         let mut target = target_config(PORTS as u16);
         target.subsystem.connections_max = 64;
+        if seed % 2 == 1 {
+            target.subsystem.cqt_ms = (QUIESCE_NS / MS) as u16; // so its resets are believed
+        }
         let mut rig = Rig::new(host, target);
         rig.world.piece_max = [100, 3000, 20_000][random.below(3) as usize];
         rig.world.sent_delay_ns = [0, 100_000, MS][random.below(3) as usize];
@@ -236,7 +239,7 @@ fn t09_whatever_is_executed_late_no_acknowledged_write_is_lost() {
         ..
     } = all;
     assert!(
-        looks > 3000 && proved > 60 && bounded > 300,
+        looks > 3000 && proved > 20 && bounded > 300,
         "{looks} looks; {proved} holds ended by proof, {bounded} by the bound"
     );
 }

@@ -8,7 +8,7 @@ use engine::target::{Faults, TargetControl};
 use policy::PathIndex;
 use volume::Outcome;
 
-/// Two paths; keep-alive 1 s unless told otherwise, 500 ms stand in for CQT.
+/// Two paths; keep-alive 1 s unless told otherwise, CQT 500 ms, and as much where none is told.
 fn rig_with(change: impl FnOnce(&mut HostConfig)) -> Rig {
     let mut host = host_config(2);
     host.kato_ms = 1000;
@@ -17,7 +17,9 @@ fn rig_with(change: impl FnOnce(&mut HostConfig)) -> Rig {
         ..Recovery::default()
     };
     change(&mut host);
-    let mut rig = Rig::new(host, target_config(2));
+    let mut target = target_config(2);
+    target.subsystem.cqt_ms = 500;
+    let mut rig = Rig::new(host, target);
     rig.ready();
     rig
 }
@@ -247,4 +249,38 @@ fn the_end_of_a_drain_ends_each_io_once_also_behind_a_repeated_write() {
     rig.poll();
     let ends: Vec<_> = rig.done.iter().map(|done| done.outcome).collect();
     assert_eq!(ends, [Outcome::Stopped; 2]);
+}
+
+/// Linux' target takes its queues down after it has said that it was reset.
+#[test]
+fn t09_a_controller_without_a_quiesce_time_is_believed_when_ours_is_over() {
+    for (late_ns, left) in [(400 * MS, 2), (SECOND, 1)] {
+        let mut host = host_config(2);
+        (host.kato_ms, host.cores) = (0, 1);
+        host.volumes[0].recovery = Recovery {
+            quiesce_ns: 500 * MS,
+            ..Recovery::default()
+        };
+        let mut rig = Rig::new(host, target_config(2));
+        rig.ready();
+        rig.world.nodes[TARGET].disks[0].delay_ns = late_ns;
+        rig.world.nodes[TARGET].disks[0].answers_early = true;
+        let path = first_write(&mut rig);
+        rig.world.nodes[TARGET].disks[0].delay_ns = 0;
+        rig.world.cut_queue(HOST, path);
+        rig.world.pass(100 * MS);
+        let held = rig.host.borrow().hold_stats(0);
+        assert!(
+            matches!(held.reason, Some(HoldReason::Until(_))),
+            "{held:?}"
+        );
+        let (first, version) = second_write(&mut rig);
+        assert!(
+            (500 * MS..520 * MS).contains(&first.latency_ns),
+            "{}",
+            first.latency_ns
+        );
+        assert_eq!(version, left, "{late_ns}");
+        assert_eq!(ends(&rig), (0, 1));
+    }
 }

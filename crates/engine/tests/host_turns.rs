@@ -43,7 +43,7 @@ fn t09_a_write_is_held_for_each_path_that_fails_under_it() {
         [Fails::Whole, Fails::Queue, Fails::Whole],
         [Fails::Queue, Fails::Whole, Fails::Queue],
     ] {
-        let mut rig = rig_with(4, |_| ());
+        let mut rig = rig_of(4, |_, target| target.subsystem.cqt_ms = 500);
         fill(&mut rig.world.nodes[HOST].arena.0[..4096], 0, 1);
         fill(
             &mut rig.world.nodes[HOST].arena.0[128 << 10..][..4096],

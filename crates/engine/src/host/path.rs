@@ -100,6 +100,8 @@ pub(super) struct Path {
     pub resetting: Option<u64>,
     /// Its lost controller was reset: what it had is not executed any more.
     pub proved: bool,
+    /// It says so, and reports no time that it takes to quiesce: when it is believed.
+    pub quiet_ns: Option<u64>,
     /// Associations so far: what is said of one holds for no other.
     pub association: u32,
     /// What was decided about it by hand.
@@ -211,6 +213,7 @@ impl Path {
             unmarked: None,
             resetting: None,
             proved: false,
+            quiet_ns: None,
             association: 0,
             will: Will::Used,
             errand: None,

@@ -8,16 +8,20 @@
 //! hold. It does not matter whether a core's own I/O connection is closed by then; all are being
 //! aborted at the same time for their memory's sake (T10).
 //!
+//! A controller that reports how long it takes to quiesce (CQT) knows what is at stake, and is
+//! believed at once. One that doesn't is believed `quiesce_ns` after its answer: Linux' target says
+//! RDY = 0 while its disks still have writes of the queues that it has not yet taken down.
+//!
 //! # Contract
 //! A reset that is not answered in time, refused, or cut off leaves everything to the bound, which
 //! counts from the end of the admin connection as well: a keep-alive that is still in its socket
 //! would renew the controller's timer. No Abort is sent then: the reset ends all commands anyway.
 //!
 //! # Limits
-//! A controller that says RDY = 0 while it still executes writes breaks Base 2.0, 3.7.2; its late
-//! write is lost data, and nothing here can know.
+//! A controller that says RDY = 0 and executes writes later than that breaks Base 2.0, 3.7.2; what
+//! it overwrites is lost, and nothing here can know.
 use super::path::{Link, Phase, Role};
-use super::types::{HostEvent, PathKind, PathNews};
+use super::types::{HostEvent, PathFacts, PathKind, PathNews};
 use super::{HostEngine, WriteFailover};
 
 impl HostEngine {
@@ -70,9 +74,15 @@ impl HostEngine {
 
     /// The lost controller of a path executes nothing any more.
     pub(super) fn proved(&mut self, number: usize, now_ns: u64) {
-        let path = &mut self.paths[number];
-        if path.phase != Phase::Lost {
+        if self.paths[number].phase != Phase::Lost {
             return;
+        }
+        let disbelief_ns = self.disbelief_ns(number);
+        let path = &mut self.paths[number];
+        if disbelief_ns > 0 {
+            let until_ns = now_ns.saturating_add(disbelief_ns);
+            path.quiet_ns = Some(until_ns);
+            return self.hold_until(number, until_ns);
         }
         path.proved = true;
         let association = path.association;
@@ -83,6 +93,16 @@ impl HostEngine {
             if self.slots.get(index).association == association {
                 self.unhold(number, index, true, now_ns);
             }
+        }
+    }
+
+    /// How long a controller that says it was reset may yet execute what it had.
+    fn disbelief_ns(&self, number: usize) -> u64 {
+        let path = &self.paths[number];
+        let reports = |it: &PathFacts| it.controller.cqt_ms > 0;
+        match path.facts.as_deref().is_some_and(reports) {
+            true => 0,
+            false => self.volumes[usize::from(path.volume)].recovery.quiesce_ns,
         }
     }
 }

@@ -365,7 +365,7 @@ impl HostEngine {
             timeout_ns: settings.connect_timeout_ns,
         })));
         path.phase = Phase::Connecting;
-        path.proved = false;
+        (path.proved, path.quiet_ns) = (false, None);
         path.aborts.clear();
         path.association = path.association.wrapping_add(1);
         self.open(number, Role::Io, now_ns);

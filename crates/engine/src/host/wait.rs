@@ -199,7 +199,8 @@ impl HostEngine {
         let volume = &mut self.volumes[usize::from(path.volume)];
         let slot = self.slots.get_mut(index);
         slot.placed_ns = now_ns;
-        slot.until_ns = u64::MAX;
+        let until_ns = path.quiet_ns.unwrap_or(u64::MAX);
+        slot.until_ns = until_ns;
         slot.association = path.association;
         let range = range(&slot.io);
         // A piece needs none: the whole has one.
@@ -210,6 +211,7 @@ impl HostEngine {
         }
         volume.totals.held_total += 1;
         self.slots.push(&mut path.held, index, false);
+        self.wake_by(until_ns);
     }
 
     /// Every connection of the lost controller of path `number` is over since `since_ns`.
@@ -217,7 +219,11 @@ impl HostEngine {
         let Some(bound_ns) = self.bound_ns(number) else {
             return;
         };
-        let until_ns = since_ns.saturating_add(bound_ns);
+        self.hold_until(number, since_ns.saturating_add(bound_ns));
+    }
+
+    /// What the present association of path `number` holds is over at that time, at the latest.
+    pub(super) fn hold_until(&mut self, number: usize, until_ns: u64) {
         let association = self.paths[number].association;
         let mut next = self.paths[number].held.front();
         while let Some(index) = next {
@@ -324,8 +330,11 @@ impl HostEngine {
         self.open_gates(now_ns);
         self.outages_over(now_ns);
         for number in 0..self.paths.len() {
+            let proved = self.paths[number]
+                .quiet_ns
+                .is_some_and(|at_ns| at_ns <= now_ns);
             while let Some(index) = self.due(&self.paths[number].held, now_ns) {
-                self.unhold(number, index, false, now_ns);
+                self.unhold(number, index, proved, now_ns);
             }
         }
         for volume in 0..self.volumes.len() {
