@@ -12,6 +12,7 @@
 //!   `reconnect`: it comes back
 //! * `wait`: what its I/O does meanwhile; `mark`: what an engine that was killed leaves to the next
 //! * `outage`: while no path is usable
+//! * `probation`: a path that does badly gets probes instead of I/O
 //! * `stop`: the engine stops; `flush`: to every controller with unflushed writes
 //! * `volumes`: one volume, `path`: one path, on this core
 //! * `change`: what paths and volumes there are, by `stages`; `errand`: what each core does for it
@@ -49,6 +50,7 @@ mod mark;
 mod outage;
 mod outputs;
 mod path;
+mod probation;
 mod proof;
 mod reconnect;
 mod recovery;
@@ -68,6 +70,7 @@ pub use change::{Change, Changed, Order, What};
 pub use counters::PathCounters;
 pub use explain::{Came, Obstacle, Sample, Wanted};
 pub use hedge::HedgeStats;
+pub use probation::PathHealth;
 pub use recovery::{HoldReason, HoldStats, Recovery, WriteFailover};
 pub use status::outcome;
 pub use types::*;
@@ -114,6 +117,10 @@ pub struct HostEngine {
     /// reads are hedged.
     deadline_ns: u64,
     stop: Option<Stop>,
+    /// Longest time that an I/O may go without an answer before its path is looked at.
+    unseen_ns_max: u64,
+    /// Some path is to be looked at or probed, once this turn's ends of I/O were seen.
+    look_due: bool,
     /// Most paths in all.
     room: usize,
     /// Core 0: changes under way.
@@ -145,6 +152,7 @@ impl HostEngine {
         let mut paths: Vec<Path> = Vec::new();
         for (number, mut volume) in (0_u16..).zip(core::mem::take(&mut config.volumes)) {
             let configs = core::mem::take(&mut volume.paths);
+            volume.recovery.health = probation::limits(volume.recovery.health, config.scratch);
             let mut it = Volume::new(volume, &configs, config.io_max);
             for (index, path) in (0_u8..).zip(configs) {
                 it.places.push(paths.len());
@@ -157,13 +165,14 @@ impl HostEngine {
             "{} paths, room for {room}",
             paths.len()
         );
+        let unseen_ns_max = probation::unseen_ns_max(&volumes, config.io_timeout_ns);
         let local = paths.iter().any(|path| path.address().is_none());
         let spare = hedge::spare(config.io_max, config.scratch);
         let requests = if local { config.io_max as usize } else { 0 };
         Self {
             slots: Slots::new(config.io_max, spare),
             splits: Splits::new(config.io_max, spare, slots::EMPTY),
-            hedges: Hedges::new(config.io_max + spare, spare, config.io_timeout_ns),
+            hedges: Hedges::new(config.io_max + spare, spare, unseen_ns_max),
             scratch: Scratch::new(config.scratch),
             outputs: Outputs::new(room * 2, requests),
             events: VecDeque::with_capacity(paths.len() * 2 + volumes.len()),
@@ -176,6 +185,8 @@ impl HostEngine {
             wake_ns: u64::MAX,
             deadline_ns: u64::MAX,
             stop: None,
+            unseen_ns_max,
+            look_due: false,
             jobs: Vec::new(),
             serial: 0,
             errands: 0,
@@ -414,6 +425,9 @@ impl Machine for HostEngine {
             self.drain(now_ns);
             self.hedge(memory, now_ns);
         }
+        if self.look_due {
+            self.watch_health(now_ns);
+        }
         if self.errands > 0 || !self.jobs.is_empty() {
             self.go_on(now_ns);
         }
@@ -452,9 +466,15 @@ impl Machine for HostEngine {
         }
         self.waits_over(now_ns);
         self.advance_stop(now_ns);
+        let looks = self.paths.iter();
+        let looks = looks.filter_map(|path| self.probation_timeout(path));
+        let look_ns = looks.min();
+        self.look_due = look_ns.is_some_and(|at_ns| at_ns <= now_ns);
+        let look_ns = look_ns.filter(|_| !self.look_due);
         let paths = self.paths.iter();
         let times = paths.flat_map(|path| [path.timeout_ns(), self.expiry_ns(path)]);
         let first = times
+            .chain([look_ns])
             .chain([self.stop_timeout(), self.waits_timeout()])
             .chain([self.changes_timeout(), self.outages_timeout()])
             .flatten()

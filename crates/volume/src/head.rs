@@ -12,6 +12,7 @@
 //!
 //! # Limits
 //! Up to [`PATHS_MAX`](crate::limits::PATHS_MAX) paths; they may come and go.
+use crate::health::{Health, Limits};
 use crate::{Conflict, Identity, IoLimits, Outcome, Refused, Size, limits::PATHS_MAX};
 use alloc::vec::Vec;
 use policy::{
@@ -20,6 +21,7 @@ use policy::{
 };
 
 mod hedge;
+mod heed;
 
 /// What one path shows of the device behind it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -88,6 +90,9 @@ pub struct Head {
     views: Vec<PathView>,
     shown: Vec<Option<Shown>>,
     standing: Vec<Standing>,
+    health: Vec<Health>,
+    /// What puts a path on probation.
+    health_limits: Limits,
     /// The user's choice; else by policy.
     ana_use: Option<AnaUse>,
     /// Whether any path can take I/O.
@@ -118,11 +123,14 @@ impl Head {
         );
         let shown = views.iter().map(|_| None).collect();
         let standing = views.iter().map(|_| Standing::default()).collect();
+        let health = views.iter().map(|_| Health::default()).collect();
         Self {
             selector,
             views,
             shown,
             standing,
+            health,
+            health_limits: Limits::OFF,
             ana_use: None,
             any_usable: false,
             weigh: false,
@@ -151,6 +159,7 @@ impl Head {
         self.views.push(unknown(distance));
         self.shown.push(None);
         self.standing.push(Standing::default());
+        self.health.push(Health::default());
     }
 
     /// A path left the device: what it showed and what was measured of it is forgotten. No I/O is
@@ -159,6 +168,7 @@ impl Head {
         let at = usize::from(path.0);
         self.shown[at] = None;
         self.standing[at] = Standing::default();
+        self.health[at] = Health::default();
         self.views[at] = unknown(self.views[at].distance);
         self.selector.reset_path(path);
         self.show();
@@ -319,19 +329,6 @@ impl Head {
         self.admitted()
             .filter(|(_, shown)| asked(&shown.limits))
             .fold(0, |bits, (path, _)| bits | 1 << path.0)
-    }
-
-    /// What the policy may choose from.
-    fn show(&mut self) {
-        let ana_use = self.ana_use.unwrap_or(AnaUse::by_default(self.policy()));
-        let both = || self.views.iter().zip(&self.standing);
-        let optimized = both().any(|(it, is)| is.takes_io() && it.ana == Ana::Optimized);
-        let hide = optimized && ana_use == AnaUse::Strict;
-        for (view, is) in self.views.iter_mut().zip(&self.standing) {
-            let hidden = hide && view.ana == Ana::NonOptimized;
-            view.enabled = is.takes_io() && !hidden;
-        }
-        self.any_usable = self.usable() != 0;
     }
 
     /// Whether what `path` shows now belongs beside `there`, shown by `other`. What a path showed

@@ -1,6 +1,7 @@
 //! What a device is: one namespace behind several paths, its identity and its limits.
 //!
 //! * [`Head`]: the one device over all paths; asks the policy which of them serves an I/O
+//! * [`health`]: which paths a policy may choose from at all
 //! * [`dispose`]: what becomes of an I/O after an attempt; [`hold`]: which writes must wait
 //! * [`dispose_leg`]: the same where there is another copy of the data
 //! * [`identity`]: whether two paths show one namespace
@@ -14,6 +15,7 @@ extern crate alloc;
 
 mod disposition;
 mod head;
+pub mod health;
 pub mod hold;
 pub mod identity;
 mod leg;

@@ -32,6 +32,7 @@ use policy::{Hedging, Knobs, Policy};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
 use volume::AnaUse;
+use volume::health::Limits;
 
 /// Keep-alive time-out, unless half of `io_timeout` is shorter (T12): as the kernel's host.
 const KEEP_ALIVE_NS: u64 = 5_000_000_000;
@@ -144,6 +145,21 @@ pub struct Volume {
     /// See [`Recovery::attempts_ns`].
     #[serde(default, deserialize_with = "keys::time")]
     pub attempts_timeout: Option<u64>,
+    /// See [`Limits::errors_permille`].
+    #[serde(default, deserialize_with = "keys::share_or_off")]
+    pub probation_errors: Option<u16>,
+    /// See [`Limits::silence_ns`].
+    #[serde(default, deserialize_with = "keys::some_time_or_off")]
+    pub probation_silence: Option<u64>,
+    /// See [`Limits::slow_ns`].
+    #[serde(default, deserialize_with = "keys::some_time_or_off")]
+    pub probation_slow: Option<u64>,
+    /// See [`Limits::probe_ns`].
+    #[serde(default, deserialize_with = "keys::time")]
+    pub probe_interval: Option<u64>,
+    /// See [`Limits::probe_max_ns`].
+    #[serde(default, deserialize_with = "keys::time")]
+    pub probe_interval_max: Option<u64>,
     /// Paths.
     #[serde(rename = "path", default)]
     pub paths: Vec<PathKeys>,
@@ -255,6 +271,18 @@ impl Volume {
         }
     }
 
+    /// What puts a path on probation.
+    fn health(&self) -> Limits {
+        let usual = Limits::default();
+        Limits {
+            errors_permille: self.probation_errors.unwrap_or(usual.errors_permille),
+            silence_ns: self.probation_silence.unwrap_or(usual.silence_ns),
+            slow_ns: self.probation_slow.unwrap_or(usual.slow_ns),
+            probe_ns: self.probe_interval.unwrap_or(usual.probe_ns),
+            probe_max_ns: self.probe_interval_max.unwrap_or(usual.probe_max_ns),
+        }
+    }
+
     /// What is done about paths that fail.
     pub fn recovery(&self) -> Recovery {
         let usual = Recovery::default();
@@ -268,6 +296,7 @@ impl Volume {
             quiesce_ns: some(self.quiesce_time, usual.quiesce_ns),
             shared_write_cache: self.shared_write_cache,
             flush_timeout_ns: some(self.flush_timeout, usual.flush_timeout_ns),
+            health: self.health(),
             ana: self.ana,
             retries_max: self.retries.unwrap_or(usual.retries_max),
             attempts_ns: some(self.attempts_timeout, usual.attempts_ns),

@@ -8,8 +8,8 @@ use crate::load::board::Board;
 use engine::Machine;
 use engine::export::{ExportControl, ExportCounters, ExportEngine, ExportEvent};
 use engine::host::{
-    Changed, HedgeStats, HoldStats, HostControl, HostEvent, PathCounters, PathKind, PathNews,
-    PathState, VolumeInfo, Wanted,
+    Changed, HedgeStats, HoldStats, HostControl, HostEvent, PathCounters, PathHealth, PathKind,
+    PathNews, PathState, VolumeInfo, Wanted,
 };
 use engine::machine::Memory;
 use policy::{Group, PathIndex, PathStats};
@@ -87,6 +87,8 @@ pub struct PathReport {
     pub groups: [PathStats; 3],
     /// What core 0 learnt of it.
     pub facts: Option<engine::host::PathFacts>,
+    /// Whether it is on probation, and how its probes went.
+    pub health: PathHealth,
     /// Why it takes no I/O, if it doesn't.
     pub hindrance: Option<String>,
 }
@@ -227,6 +229,7 @@ impl RunMachine {
             counters: host.counters(volume, path),
             groups: Group::ALL.map(|group| host.policy_stats(volume, path, group)),
             facts: host.path_facts(volume, path).cloned(),
+            health: host.path_health(volume, path),
             hindrance: host.path_hindrance(volume, path),
         };
         // By index, those that left included.

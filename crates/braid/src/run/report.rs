@@ -1,5 +1,6 @@
 //! How a running engine is doing, in JSON.
 mod holds;
+mod probation;
 
 use super::machine::{CoreReport, PathReport};
 use super::service::State;
@@ -225,6 +226,7 @@ impl<'a> Report<'a> {
             0 => Health::Down,
             _ if self.state.volumes[volume].info.is_none() => Health::Down,
             usable if usable < count => Health::Degraded,
+            _ if (0..count).any(|path| self.is_on_probation(volume, path)) => Health::Degraded,
             _ => Health::Ok,
         }
     }
@@ -243,6 +245,7 @@ impl<'a> Report<'a> {
             "throughput": keys.throughput,
             "state": self.path_state(volume, path),
             "hindrance": self.hindrance(volume, path),
+            "probation": self.probation(volume, path),
             "ana_state": core0.and_then(ana_state),
             "cntlid": core0.and_then(|report| Some(report.facts.as_ref()?.controller.cntlid)),
             "groups": groups,

@@ -44,6 +44,27 @@ pub fn show(text: &mut String, value: &Value) -> Result {
     Ok(())
 }
 
+/// What a path's probation is like, and its probes; empty if it never was on one.
+fn probation(of: &Value) -> String {
+    let times = number(&of["times"]);
+    if times == 0 {
+        return String::new();
+    }
+    let mut facts = Vec::new();
+    if let (Some(why), Some(for_ns)) = (of["why"].as_str(), of["for_ns"].as_u64()) {
+        facts.push(format!("for {why}, since {}", format_ns(for_ns as f64)));
+    }
+    facts.push(format!("{} so far", format_count(times)));
+    let probes = [("probes_good", "good"), ("probes_bad", "bad")];
+    facts.extend(probes.map(|(key, what)| {
+        let count = format_count(number(&of[key]));
+        format!("{count} {what} probes")
+    }));
+    let share = of["error_share"].as_f64().unwrap_or(0.0) * 100.0;
+    facts.push(format!("{share:.2} % of its I/O failed"));
+    facts.join(", ")
+}
+
 fn show_path(text: &mut String, path: &Value) -> Result {
     // The number that `braid path` takes.
     writeln!(text, "  {}  {}", number(&path["path"]), word(&path["uri"]))?;
@@ -65,6 +86,7 @@ fn show_path(text: &mut String, path: &Value) -> Result {
     if let Some(why) = path["hindrance"].as_str() {
         paragraph(text, "unused: ", why)?;
     }
+    paragraph(text, "probation: ", &probation(&path["probation"]))?;
     let headings = [
         "", "I/Os", "bytes", "chosen", "weight", "smoothed", "score", "samples", "ignored",
     ];

@@ -56,7 +56,8 @@ impl HostEngine {
     pub fn path_state(&self, volume: u16, path: PathIndex) -> PathState {
         let number = self.number(volume, path);
         number.map_or(PathState::Removed, |number| {
-            self.paths[number].state(self.recovers(number))
+            let it = &self.volumes[usize::from(volume)];
+            self.paths[number].state(&it.recovery, &it.head)
         })
     }
 
@@ -140,9 +141,12 @@ impl HostEngine {
             | PathState::Failed
             | PathState::Reconnecting
             | PathState::Removed) => Some(report::out_of_use(state).into()),
-            PathState::Draining | PathState::Live => {
+            PathState::Draining | PathState::Live | PathState::Probation => {
                 let head = &self.volumes[usize::from(volume)].head;
-                head.hindrance(path).map(|why| report::hindered(why).into())
+                let why = head.probation(path).filter(|_| head.sits_out(path));
+                let why = why.map(|it| report::on_probation(it.why));
+                let hindrance = head.hindrance(path).map(report::hindered);
+                hindrance.or(why).map(String::from)
             }
         }
     }

@@ -9,7 +9,7 @@
 use super::change::{Order, What, is_device};
 use super::path::{Farewell, Path, Phase, Role, Will};
 use super::types::{HostEvent, PathConfig, PathKind, PathNews, VolumeConfig};
-use super::{HostEngine, VACANT, Volume, device, report};
+use super::{HostEngine, VACANT, Volume, device, probation, report};
 use crate::machine::Output;
 use nvme::host::Command;
 use policy::PathIndex;
@@ -184,6 +184,8 @@ impl HostEngine {
 
     fn open_volume(&mut self, volume: u16, mut config: VolumeConfig, places: &[u32], now_ns: u64) {
         let paths = core::mem::take(&mut config.paths);
+        let health = &mut config.recovery.health;
+        *health = probation::limits(*health, self.settings.scratch);
         let it = Volume::new(config, &paths, self.settings.io_max);
         let at = usize::from(volume);
         if at == self.volumes.len() {
@@ -191,6 +193,8 @@ impl HostEngine {
         } else {
             self.volumes[at] = it;
         }
+        self.unseen_ns_max = probation::unseen_ns_max(&self.volumes, self.settings.io_timeout_ns);
+        self.hedges.set_unseen_max(self.unseen_ns_max);
         if self.started {
             self.shut_gate(volume, now_ns);
         }

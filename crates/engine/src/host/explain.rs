@@ -308,13 +308,16 @@ impl HostEngine {
         for (look, path) in looks {
             let number = volume.places[usize::from(path)];
             let place = self.paths.get(number); // None: VACANT
-            let state = place.map(|it| it.state(volume.recovery.enabled));
+            let state = place.map(|it| it.state(&volume.recovery, &volume.head));
             let hindrance = volume.head.hindrance(PathIndex(path));
             let obstacle = match (state, hindrance) {
                 (None, _) => Obstacle::Gone,
                 (Some(PathState::Live), Some(why)) => Obstacle::Hindered(why),
                 (Some(state), Some(_)) => Obstacle::State(state),
                 (Some(_), None) if carried >> path & 1 == 0 => Obstacle::Narrow,
+                (Some(state), None) if volume.head.sits_out(PathIndex(path)) => {
+                    Obstacle::State(state)
+                }
                 (Some(_), None) if allow(PathIndex(path)) => Obstacle::StandsBy,
                 (Some(_), None) if slot.path == PathIndex(path) => Obstacle::Left,
                 (Some(_), None) => Obstacle::Elsewhere,

@@ -135,7 +135,8 @@ pub(super) struct Hedges {
     /// How long after an I/O was given to a path the core has to wake, whatever comes: for a look,
     /// where reads are hedged, or as the I/O expires.
     pub patience_ns: u64,
-    io_timeout_ns: u64,
+    /// The longest time until then: its path may be silent, or the I/O expires.
+    unseen_ns_max: u64,
     /// For how long nobody had looked before this turn: what has ended may not have been seen.
     busy_ns: u64,
 }
@@ -160,7 +161,7 @@ pub(super) fn spare(slots: u32, memory: Span) -> u32 {
 
 impl Hedges {
     /// For so many slots in all, `spare` of them for copies.
-    pub(super) fn new(slots: u32, spare: u32, io_timeout_ns: u64) -> Self {
+    pub(super) fn new(slots: u32, spare: u32, unseen_ns_max: u64) -> Self {
         let pair = |index| Pair {
             token: index,
             look_ns: 0,
@@ -174,8 +175,8 @@ impl Hedges {
             done: Lane::EMPTY,
             look_ns: u64::MAX,
             after_ns: u64::MAX,
-            patience_ns: io_timeout_ns,
-            io_timeout_ns,
+            patience_ns: unseen_ns_max,
+            unseen_ns_max,
             busy_ns: 0,
         };
         it.look_after(if spare == 0 { u64::MAX } else { LOOK_NS_MIN });
@@ -188,12 +189,18 @@ impl Hedges {
         self.after_ns < u64::MAX
     }
 
+    /// No I/O goes without a look for longer than this, ns.
+    pub(super) fn set_unseen_max(&mut self, unseen_ns_max: u64) {
+        self.unseen_ns_max = unseen_ns_max;
+        self.look_after(self.after_ns);
+    }
+
     fn look_after(&mut self, after_ns: u64) {
         self.after_ns = after_ns;
         self.patience_ns = match after_ns {
-            u64::MAX => self.io_timeout_ns,
+            u64::MAX => self.unseen_ns_max,
             // Twice, as while I/O ends the core is awake anyway.
-            _ => (2 * after_ns).min(self.io_timeout_ns / 2),
+            _ => (2 * after_ns).min(self.unseen_ns_max / 2),
         };
     }
 
@@ -288,7 +295,7 @@ impl HostEngine {
         };
         if self.slots.active() > 0 {
             // What was given to a path since the last look expires after that.
-            let expiry_ns = now_ns + hedges.io_timeout_ns - hedges.patience_ns;
+            let expiry_ns = now_ns + hedges.unseen_ns_max - hedges.patience_ns;
             self.deadline_ns = self.deadline_ns.min(expiry_ns);
         }
         // Reads that are given to a path from now on see to it themselves.

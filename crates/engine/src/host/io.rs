@@ -5,6 +5,7 @@
 //! that a path did not do is decided in `wait`.
 use super::counters::group;
 use super::path::{Phase, Role, Target};
+use super::probation::is_timed;
 use super::split::cut;
 use super::types::{Doubt, HostEvent, Io, IoOp, NO_PATH, PathKind, SubmitError, VolumeInfo};
 use super::{HostEngine, Ready, device, report, status};
@@ -112,7 +113,7 @@ impl HostEngine {
     }
 
     #[inline(always)]
-    fn give(&mut self, number: usize, index: u32, chosen: PathIndex, now_ns: u64) {
+    pub(super) fn give(&mut self, number: usize, index: u32, chosen: PathIndex, now_ns: u64) {
         let full =
             self.paths[number].lane.waiting().is_some() || !self.issue(number, index, now_ns);
         let path = &mut self.paths[number];
@@ -243,16 +244,24 @@ impl HostEngine {
         if slot.expired {
             self.overdue_ended(number, index);
         }
+        if watched && self.slots.get(index).course.probe {
+            return self.probed(number, index, outcome, now_ns);
+        }
         let path = &mut self.paths[number];
         let slot = self.slots.get(index);
         path.counters.count(&slot.io, outcome);
         let latency_ns = now_ns.saturating_sub(slot.placed_ns);
         let head = &mut self.volumes[usize::from(path.volume)].head;
-        let group = group(slot.io.op);
+        let (op, volume) = (slot.io.op, path.volume);
+        let group = group(op);
         if head.complete(path.index, group, outcome, latency_ns, now_ns, slot.ticket) {
             self.warn_of_stall(number, latency_ns);
         }
         let path = self.paths[number].index;
+        let head = &mut self.volumes[usize::from(volume)].head;
+        if let Some(why) = head.heed(path, outcome, is_timed(op), latency_ns, now_ns) {
+            self.on_probation(number, why, now_ns);
+        }
         if outcome.is_done() && !watched {
             self.slots.end(index, outcome, path, now_ns);
         } else {

@@ -27,6 +27,9 @@ impl HostEngine {
         path.comeback.allowed = false;
         path.comeback.died(phase == Phase::Live, longest_ns, now_ns);
         path.unheard |= others && matches!(phase, Phase::Connecting | Phase::Live);
+        if path.will.returns() && phase == Phase::Live {
+            self.head(number).broke(index, now_ns);
+        }
         self.head(number).lose(index);
         if let Some(why) = why.filter(|_| !self.is_ending()) {
             let name = &self.volumes[usize::from(volume)].name;

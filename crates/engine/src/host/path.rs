@@ -5,6 +5,7 @@
 use super::abort::Aborts;
 use super::counters::PathCounters;
 use super::errand::Step;
+use super::recovery::Recovery;
 use super::slots::Lane;
 use super::types::{PathConfig, PathFacts, PathKind, PathState};
 use crate::machine::{ConnId, DeviceId};
@@ -12,6 +13,7 @@ use alloc::boxed::Box;
 use alloc::string::String;
 use nvme::host::{Admin, IoQueue};
 use policy::PathIndex;
+use volume::Head;
 
 /// The volume of a place without a path.
 const NO_VOLUME: u16 = u16::MAX;
@@ -115,6 +117,8 @@ pub(super) struct Path {
     pub farewell_ns: u64,
     /// It can't be beside another path.
     pub refused: bool,
+    /// It was found silent with all others, and is not looked at again before.
+    pub look_ns: u64,
 }
 
 /// A flush that belongs to no I/O: nothing but its path tells one from the next, so there is never
@@ -221,6 +225,7 @@ impl Path {
             farewell: Farewell::None,
             farewell_ns: u64::MAX,
             refused: false,
+            look_ns: 0,
         }
     }
 
@@ -275,13 +280,16 @@ impl Path {
         }
     }
 
-    /// How it is doing; `recovers`: paths of its volume come back.
-    pub(super) fn state(&self, recovers: bool) -> PathState {
+    /// How it is doing, in its volume.
+    pub(super) fn state(&self, recovery: &Recovery, head: &Head) -> PathState {
+        let recovers = recovery.enabled;
+        let on_probation = head.probation(self.index).is_some();
         match (self.phase, self.will) {
             (_, Will::Leaving) => PathState::Removed,
             (Phase::Lost, will) if !recovers || !will.returns() => PathState::Failed,
             (Phase::Lost, _) => PathState::Reconnecting,
             (Phase::Live, Will::Joining) => PathState::Connecting,
+            (Phase::Live, Will::Used) if on_probation => PathState::Probation,
             (Phase::Live, Will::Used) => PathState::Live,
             (Phase::Live, _) => PathState::Draining,
             _ if self.comeback.tried => PathState::Reconnecting,

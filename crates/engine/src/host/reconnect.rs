@@ -42,6 +42,7 @@ impl HostEngine {
             | PathNews::Broken { volume, path }
             | PathNews::Doubt { volume, path, .. }
             | PathNews::Reset { volume, path }
+            | PathNews::Sick { volume, path, .. }
             | PathNews::GivenUp { volume, path }
             | PathNews::Abort { volume, path, .. }
             | PathNews::Aborted { volume, path, .. }
@@ -63,6 +64,7 @@ impl HostEngine {
             }
             PathNews::Broken { .. } => self.lose(number, None, now_ns),
             PathNews::Doubt { what, .. } => self.doubt(number, what, now_ns),
+            PathNews::Sick { why, .. } => self.sick_elsewhere(number, why, now_ns),
             PathNews::Reset { .. } => self.proved(number, now_ns),
             PathNews::Abort { sqid, cid, .. } => self.abort_for(number, sqid, cid, now_ns),
             PathNews::Aborted {

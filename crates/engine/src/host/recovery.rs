@@ -1,5 +1,6 @@
 //! What a volume does about paths that fail: its knobs, and what they have led to.
 use volume::AnaUse;
+use volume::health::Limits;
 
 /// What becomes of writes whose path was lost before it answered (T9).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -41,6 +42,8 @@ pub struct Recovery {
     /// Longest wait of a flush for a lost controller with unflushed writes (T13). 60 s: longer than
     /// a target takes to restart, shorter than people take to reboot.
     pub flush_timeout_ns: u64,
+    /// What puts a path on probation. Off in [`Recovery::NONE`].
+    pub health: Limits,
     /// Use of non-optimized paths; `None`: strict, but merge for weighted-latency (T44).
     pub ana: Option<AnaUse>,
     /// Most repetitions of an I/O on a busy path. 5, as the kernel's host has it.
@@ -71,6 +74,7 @@ impl Recovery {
         quiesce_ns: 5_000_000_000,
         shared_write_cache: false,
         flush_timeout_ns: 60_000_000_000,
+        health: Limits::OFF,
         ana: None,
         retries_max: 5,
         attempts_ns: 120_000_000_000,
@@ -79,7 +83,8 @@ impl Recovery {
     };
 
     pub(super) fn is_possible(&self) -> bool {
-        (1..=self.reconnect_max_ns).contains(&self.reconnect_min_ns)
+        let reconnects = (1..=self.reconnect_max_ns).contains(&self.reconnect_min_ns);
+        reconnects && self.health.is_possible()
     }
 }
 
@@ -87,6 +92,7 @@ impl Default for Recovery {
     fn default() -> Self {
         Self {
             enabled: true,
+            health: Limits::default(),
             ..Self::NONE
         }
     }

@@ -8,6 +8,7 @@ use alloc::string::String;
 use core::fmt::Write;
 use nvme::host::{HostError, NamespaceInfo};
 use policy::Ana;
+use volume::health::Why;
 use volume::{Conflict, Hindrance};
 
 /// The line of an event, from its reason.
@@ -184,7 +185,25 @@ pub(super) fn out_of_use(state: PathState) -> &'static str {
         PathState::Draining => hindered(Hindrance::Draining),
         PathState::Removed => "it is being removed",
         PathState::Live => "it is being opened",
+        PathState::Probation => "on probation: it gets probes, and no I/O",
     }
+}
+
+/// A path was put on probation.
+pub(super) fn on_probation(why: Why) -> &'static str {
+    match why {
+        Why::Errors => "on probation: too many of its I/Os fail; see the target's log",
+        Why::Silence => "on probation: it answers nothing; see network and target",
+        Why::Stalls => "on probation: it stalls again and again; see network and target",
+        Why::Flaps => "on probation: it was lost again soon; see network and target",
+    }
+}
+
+/// A path is no longer on probation.
+pub(super) fn well_again(took_ns: u64) -> String {
+    let seconds = took_ns / 1_000_000_000;
+    let tenths = took_ns / 100_000_000 % 10;
+    format!("in use again, after {seconds}.{tenths} s on probation")
 }
 
 /// Why a live path takes no I/O.

@@ -379,9 +379,13 @@ impl HostEngine {
         self.paths[number].phase = Phase::Live;
         let index = self.paths[number].index;
         self.head(number).set_enabled(index, true);
+        let sick = self.head(number).returned(index, now_ns);
         self.paths[number].comeback.tried = true;
         self.settle(self.paths[number].volume);
         self.welcome(number, now_ns);
+        if let Some(why) = sick {
+            self.on_probation(number, why, now_ns);
+        }
     }
 
     /// Says that a volume is ready, once, when nothing more is to come of its paths and one is

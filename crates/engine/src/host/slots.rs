@@ -102,6 +102,8 @@ pub(super) struct Course {
     pub hedged: bool,
     /// It is no I/O: a copy beside one, or what is left of one that was reported.
     pub spare: bool,
+    /// It is a probe: nobody is told of its end.
+    pub probe: bool,
     /// Time it waited without being on a path, ms.
     pub excused_ms: u32,
 }

@@ -408,6 +408,15 @@ pub enum PathNews {
         /// What of it.
         what: Doubt,
     },
+    /// To core 0: the sender has put it on probation. From core 0: some core has.
+    Sick {
+        /// Volume index.
+        volume: u16,
+        /// Path.
+        path: PathIndex,
+        /// Why.
+        why: volume::health::Why,
+    },
     /// From core 0, after `Lost`: its controller was reset, and executes nothing of what it had. So
     /// what is held because of it is released at once (T9).
     Reset {
@@ -518,6 +527,8 @@ pub enum PathState {
     Connecting,
     /// In use.
     Live,
+    /// Connected, and not trusted with I/O while there is a better path: it gets probes.
+    Probation,
     /// Lost or refused, and tried again.
     Reconnecting,
     /// Connected, and given nothing new, because somebody said so.
@@ -535,6 +546,7 @@ impl PathState {
         match self {
             Self::Connecting => "connecting",
             Self::Live => "live",
+            Self::Probation => "probation",
             Self::Reconnecting => "reconnecting",
             Self::Draining => "draining",
             Self::Failed => "failed",

@@ -83,6 +83,7 @@ impl Volume {
             head.set_throughput(PathIndex(index), path.throughput);
         }
         head.set_ana_use(config.recovery.ana);
+        head.set_health(config.recovery.health);
         Self {
             head,
             name: config.name,

@@ -48,7 +48,7 @@ fn shown(controller: u16) -> Shown {
     }
 }
 
-fn head(paths: u8, policy: Policy) -> Head {
+pub(super) fn head(paths: u8, policy: Policy) -> Head {
     let mut head = Head::new((0..u32::from(paths)).map(|_| 10), policy, KNOBS);
     for path in 0..paths {
         head.admit(PathIndex(path), shown(u16::from(path) + 1))
@@ -58,7 +58,7 @@ fn head(paths: u8, policy: Policy) -> Head {
     head
 }
 
-fn request(now_ns: u64) -> Request {
+pub(super) fn request(now_ns: u64) -> Request {
     Request {
         source: 0,
         group: Group::Read,

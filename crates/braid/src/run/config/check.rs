@@ -111,6 +111,14 @@ fn check_volume(volume: &Volume) -> Result<(), (&'static str, String)> {
         };
         return Err((key, text.to_owned()));
     }
+    if recovery.health.probe_ns > recovery.health.probe_max_ns {
+        let text = "probe_interval must not be longer than probe_interval_max";
+        let key = match volume.probe_interval {
+            Some(_) => "probe_interval",
+            None => "probe_interval_max",
+        };
+        return Err((key, text.to_owned()));
+    }
     Ok(())
 }
 

@@ -97,6 +97,41 @@ pub(super) fn time_or_off<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u
             .map_err(|error| format!("{error}, nor \"off\"")),
     })
 }
+/// A time, or 0 for "off".
+pub(super) fn some_time_or_off<'de, D: Deserializer<'de>>(
+    from: D,
+) -> Result<Option<u64>, D::Error> {
+    text(from, |text| match text {
+        "off" => Ok(Some(0)),
+        text => match Duration::from_text(text).map(|it| it.0) {
+            Ok(ns @ 1_000_000..) => Ok(Some(ns)),
+            Ok(_) => Err("must be at least 1 ms, or \"off\"".to_owned()),
+            Err(error) => Err(format!("{error}, nor \"off\"")),
+        },
+    })
+}
+/// A share in thousandths, 0 for "off".
+pub(super) fn share_or_off<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u16>, D::Error> {
+    text(from, |text| {
+        let wanted = "write a share of 0.1% to 50%, or \"off\"";
+        let (whole, tenths) = match (text, text.strip_suffix('%')) {
+            ("off", _) => return Ok(Some(0)),
+            (_, Some(number)) => number.split_once('.').unwrap_or((number, "0")),
+            _ => return Err(wanted),
+        };
+        let digits = |part: &str, most| {
+            let right =
+                (1..=most).contains(&part.len()) && part.bytes().all(|b| b.is_ascii_digit());
+            right.then(|| part.parse::<u16>().ok()).flatten()
+        };
+        let (whole, tenths) = (digits(whole, 2), digits(tenths, 1));
+        let permille = whole.zip(tenths).map(|(whole, tenths)| whole * 10 + tenths);
+        match permille {
+            Some(permille @ 1..=500) => Ok(Some(permille)),
+            _ => Err(wanted),
+        }
+    })
+}
 pub(super) fn retries<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u8>, D::Error> {
     let retries = u8::try_from(i64::deserialize(from)?);
     let retries = retries.map_err(|_| Error::custom("must be 0…255"));

@@ -123,6 +123,11 @@ reconnect_delay_min = "50ms"
 reconnect_delay = "3s"
 retries = 2
 attempts_timeout = "40s"
+probation_errors = "2.5%"
+probation_silence = "off"
+probation_slow = "80ms"
+probe_interval = "50ms"
+probe_interval_max = "1m"
 "#;
     let text = GOOD.replacen("weight_timeout = \"500ms\"", keys, 1);
     let want = Recovery {
@@ -137,12 +142,37 @@ attempts_timeout = "40s"
         reconnect_max_ns: 3_000_000_000,
         retries_max: 2,
         attempts_ns: 40_000_000_000,
+        health: volume::health::Limits {
+            errors_permille: 25,
+            silence_ns: 0,
+            slow_ns: 80_000_000,
+            probe_ns: 50_000_000,
+            probe_max_ns: 60_000_000_000,
+        },
         ..Recovery::default()
     };
     assert_eq!(Config::parse(&text).unwrap().volumes[0].recovery(), want);
     let text = text.replace("\"2m\"", "\"off\"");
     let recovery = Config::parse(&text).unwrap().volumes[0].recovery();
     assert_eq!(recovery.fast_io_fail_ns, u64::MAX);
+    for (key, value, wanted) in [
+        (
+            "probation_errors",
+            "2.5%",
+            ["60%", "0%", "1", "1.25%"].as_slice(),
+        ),
+        ("probation_silence", "off", &["0", "100us", "never"]),
+        ("probe_interval", "50ms", &["0", "2m"]),
+    ] {
+        for other in wanted {
+            let text = text.replace(
+                &format!("{key} = \"{value}\""),
+                &format!("{key} = \"{other}\""),
+            );
+            let error = Config::parse(&text).unwrap_err();
+            assert!(error.contains("line "), "{key} {other}: {error}");
+        }
+    }
 }
 
 #[test]

@@ -1,0 +1,202 @@
+//! Errors before balance: which paths the policy may choose from, by state, ANA and health (B7).
+use super::{AnaUse, Head};
+use crate::Outcome;
+use crate::health::{Limits, Probation, Tally, Why};
+use policy::{Ana, PathIndex};
+
+/// What a path is worth: one is not used while there is one of a lower rank.
+mod rank {
+    /// In order.
+    pub const GOOD: u8 = 0;
+    /// It stalls now and then: less bad than an array that moves its units (T44).
+    pub const STALLS: u8 = 1;
+    /// In order, but not optimized.
+    pub const SECOND: u8 = 2;
+    /// On probation. Errors come before balance, and before ANA; and it is used if all others are
+    /// no better (T45).
+    pub const PROBATION: u8 = 3;
+    /// Not optimized as well.
+    pub const LAST: u8 = 4;
+    /// It can't be used.
+    pub const NONE: u8 = u8::MAX;
+}
+
+impl Head {
+    /// What puts paths on probation from now on.
+    ///
+    /// # Panics
+    /// With limits that are not [possible](Limits::is_possible): configurations are checked before.
+    pub fn set_health(&mut self, limits: Limits) {
+        assert!(limits.is_possible(), "limits are checked before");
+        self.health_limits = limits;
+    }
+
+    /// An I/O placed by [`Head::select`] has ended; `timed`: how long it took says something of the
+    /// path. Why the path is on probation, if that begins now.
+    #[inline]
+    pub fn heed(
+        &mut self,
+        path: PathIndex,
+        outcome: Outcome,
+        timed: bool,
+        latency_ns: u64,
+        now_ns: u64,
+    ) -> Option<Why> {
+        let at = usize::from(path.0);
+        let health = &mut self.health[at];
+        if !outcome.is_done() || !timed {
+            return self.heed_otherwise(path, outcome, now_ns);
+        }
+        let pause = health.good(latency_ns, now_ns, &self.health_limits)?;
+        let stalled = health.paused(pause, self.gap_ns, now_ns, &self.health_limits);
+        if !stalled || !self.another_does_better(path, pause.pause_ns, false, now_ns) {
+            return None;
+        }
+        let begun = self.health[at].stalled(pause.pause_ns, now_ns, &self.health_limits);
+        begun.inspect(|_| self.show())
+    }
+
+    #[cold]
+    fn heed_otherwise(&mut self, path: PathIndex, outcome: Outcome, now_ns: u64) -> Option<Why> {
+        let at = usize::from(path.0);
+        let health = &mut self.health[at];
+        if !outcome.is_path_error() {
+            health.answered(now_ns);
+            return None;
+        }
+        if !self.standing[at].may_serve() {
+            return None; // it is lost and all it had fails, or its ANA state has changed (T26)
+        }
+        let begun = health.failed(now_ns, &self.health_limits);
+        begun.inspect(|_| self.show())
+    }
+
+    /// When `path` is to be looked at for its silence, with an I/O under way since `issued_ns`;
+    /// `u64::MAX`: never.
+    pub fn silent_ns(&self, path: PathIndex, issued_ns: u64) -> u64 {
+        let health = &self.health[usize::from(path.0)];
+        let due_ns = health.silent_ns(issued_ns, &self.health_limits);
+        due_ns.saturating_add(self.gap_ns)
+    }
+
+    /// Looks at it. Why the path is on probation, if that begins now.
+    pub fn look(&mut self, path: PathIndex, issued_ns: u64, now_ns: u64) -> Option<Why> {
+        let at = usize::from(path.0);
+        let silence_ns = self.health[at].silence_ns(issued_ns, now_ns);
+        let silent = self.standing[at].enabled && self.silent_ns(path, issued_ns) <= now_ns;
+        if !silent || !self.another_does_better(path, silence_ns, true, now_ns) {
+            return None;
+        }
+        let begun = self.health[at].silent(now_ns, &self.health_limits);
+        begun.inspect(|_| self.show())
+    }
+
+    /// Another core has put `path` on probation. Why it is here as well, if that begins now.
+    pub fn told(&mut self, path: PathIndex, why: Why, now_ns: u64) -> Option<Why> {
+        let at = usize::from(path.0);
+        let begun = self.health[at].told(why, now_ns, &self.health_limits);
+        begun.inspect(|_| self.show())
+    }
+
+    /// `path` is connected. Why it is on probation at once, if it is.
+    pub fn returned(&mut self, path: PathIndex, now_ns: u64) -> Option<Why> {
+        let begun = self.health[usize::from(path.0)].used(now_ns, &self.health_limits);
+        self.show();
+        begun
+    }
+
+    /// `path` was lost, not by anybody's will.
+    pub fn broke(&mut self, path: PathIndex, now_ns: u64) {
+        self.health[usize::from(path.0)].lost(now_ns);
+    }
+
+    /// A probe of `path` goes out, or there was no `room` for it.
+    pub fn probe(&mut self, path: PathIndex, room: bool, now_ns: u64) {
+        let health = &mut self.health[usize::from(path.0)];
+        match room {
+            true => health.probe(),
+            false => health.put_off(now_ns, &self.health_limits),
+        }
+    }
+
+    /// A probe of `path` has ended; how long the path was on probation, if that is over. What its
+    /// policy knew of it stays: it ages as that of any idle path.
+    pub fn probed(
+        &mut self,
+        path: PathIndex,
+        outcome: Outcome,
+        latency_ns: u64,
+        now_ns: u64,
+    ) -> Option<u64> {
+        let health = &mut self.health[usize::from(path.0)];
+        let latency_ns = latency_ns.saturating_sub(self.gap_ns);
+        let well = !outcome.is_path_error();
+        let over = health.probed(well, latency_ns, now_ns, &self.health_limits);
+        over.inspect(|_| self.show())
+    }
+
+    /// Why, since when and until what `path` is on probation.
+    pub fn probation(&self, path: PathIndex) -> Option<Probation> {
+        self.health[usize::from(path.0)].probation()
+    }
+
+    /// What that led to so far.
+    pub fn tally(&self, path: PathIndex) -> Tally {
+        self.health[usize::from(path.0)].tally()
+    }
+
+    /// Whether `path` could take I/O, and gets none because it is on probation.
+    pub fn sits_out(&self, path: PathIndex) -> bool {
+        let at = usize::from(path.0);
+        let can = self.rank(at, self.ana_in_force()) < rank::NONE;
+        can && self.probation(path).is_some() && !self.views[at].enabled
+    }
+
+    /// What the policy may choose from: all paths of the least rank that there is.
+    pub(super) fn show(&mut self) {
+        let ana_use = self.ana_in_force();
+        let ranks = (0..self.views.len()).map(|at| self.rank(at, ana_use));
+        let least = ranks.min().unwrap_or(rank::NONE);
+        for at in 0..self.views.len() {
+            let rank = self.rank(at, ana_use);
+            self.views[at].enabled = rank == least && rank < rank::NONE;
+        }
+        self.any_usable = least < rank::NONE;
+    }
+
+    fn ana_in_force(&self) -> AnaUse {
+        self.ana_use.unwrap_or(AnaUse::by_default(self.policy()))
+    }
+
+    fn rank(&self, at: usize, ana_use: AnaUse) -> u8 {
+        let (ana, is) = (self.views[at].ana, &self.standing[at]);
+        let why = self.health[at].probation().map(|it| it.why);
+        if !is.takes_io() || !matches!(ana, Ana::Optimized | Ana::NonOptimized) {
+            return rank::NONE;
+        }
+        match (ana_use, ana, why) {
+            (AnaUse::Merge, _, None) | (AnaUse::Strict, Ana::Optimized, None) => rank::GOOD,
+            (AnaUse::Strict, Ana::Optimized, Some(Why::Stalls)) => rank::STALLS,
+            (AnaUse::Strict, Ana::NonOptimized, None) => rank::SECOND,
+            (AnaUse::Merge, _, Some(_)) | (AnaUse::Strict, Ana::Optimized, _) => rank::PROBATION,
+            (AnaUse::Strict, ..) => rank::LAST,
+        }
+    }
+
+    /// Whether a usable path that is not on probation did well while `path` ended nothing for
+    /// `pause_ns`; `idle`: also if it had nothing to do at all.
+    #[cold]
+    fn another_does_better(&self, path: PathIndex, pause_ns: u64, idle: bool, now_ns: u64) -> bool {
+        let mut others = (0..self.views.len() as u8).map(PathIndex);
+        others.any(|other| {
+            let health = &self.health[usize::from(other.0)];
+            let may =
+                other != path && self.hindrance(other).is_none() && health.probation().is_none();
+            let rests = self.in_flight(other) == 0;
+            may && (rests && idle || health.did_better(rests, pause_ns, now_ns))
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,172 @@
+use super::super::tests::head;
+use super::{AnaUse, Head};
+use crate::Outcome;
+use crate::health::{Limits, Why};
+use policy::{Ana, PathIndex, Policy};
+
+const MS: u64 = 1_000_000;
+const SECOND: u64 = 1_000 * MS;
+const P0: PathIndex = PathIndex(0);
+const P1: PathIndex = PathIndex(1);
+const P2: PathIndex = PathIndex(2);
+
+fn judging(paths: u8) -> Head {
+    let mut head = head(paths, Policy::RoundRobin { bytes: 0 });
+    head.set_health(Limits::default());
+    for path in 0..paths {
+        head.returned(PathIndex(path), SECOND);
+    }
+    head
+}
+
+fn put(head: &mut Head, path: PathIndex, why: Why) {
+    assert_eq!(head.told(path, why, 2 * SECOND), Some(why));
+}
+
+#[test]
+fn t45_whatever_is_on_probation_some_path_is_used() {
+    for bits in 0..8_u64 {
+        for ana_use in [AnaUse::Strict, AnaUse::Merge] {
+            for anas in 0..27_u32 {
+                let mut head = judging(3);
+                head.set_ana_use(Some(ana_use));
+                let ana = |at: u32| match anas / 3_u32.pow(at) % 3 {
+                    0 => Ana::Optimized,
+                    1 => Ana::NonOptimized,
+                    _ => Ana::Inaccessible,
+                };
+                for at in 0..3_u8 {
+                    head.set_ana(PathIndex(at), ana(at.into()));
+                    if bits >> at & 1 == 1 {
+                        put(&mut head, PathIndex(at), Why::Errors);
+                    }
+                }
+                let can = (0..3).any(|at| ana(at) != Ana::Inaccessible);
+                assert_eq!(head.is_usable(), can, "{bits:b} {anas}");
+                // One that is in order is never left for one on probation.
+                let good = |at: u32| ana(at) != Ana::Inaccessible && bits >> at & 1 == 0;
+                let used = head.usable();
+                if (0..3).any(good) {
+                    assert_eq!(used & bits, 0, "{bits:b} {anas}");
+                }
+                for at in 0..3_u8 {
+                    let can = ana(at.into()) != Ana::Inaccessible;
+                    let out = can && bits >> at & 1 == 1 && used >> at & 1 == 0;
+                    assert_eq!(head.sits_out(PathIndex(at)), out);
+                }
+            }
+        }
+    }
+}
+
+/// Strict: what fails or answers nothing makes way for a non-optimized path; what only stalls now
+/// and then does not, since an array may move its units for it.
+#[test]
+fn t44_stalls_do_not_make_an_array_move_its_units() {
+    for (why, used) in [
+        (Why::Errors, 0b10),
+        (Why::Silence, 0b10),
+        (Why::Flaps, 0b10),
+        (Why::Stalls, 0b01),
+    ] {
+        let mut head = judging(2);
+        head.set_ana(P1, Ana::NonOptimized);
+        head.set_ana_use(Some(AnaUse::Strict));
+        assert_eq!(head.usable(), 0b01);
+        put(&mut head, P0, why);
+        assert_eq!(head.usable(), used, "{why:?}");
+        put(&mut head, P1, Why::Errors);
+        assert_eq!(head.usable(), 0b01, "{why:?}: both");
+        head.set_ana_use(Some(AnaUse::Merge));
+        assert_eq!(head.usable(), 0b11, "{why:?}: merged");
+    }
+}
+
+/// Reads of `latency_ns` end on these paths now.
+fn end(head: &mut Head, paths: &[PathIndex], latency_ns: u64, now_ns: u64) -> bool {
+    let mut ends = paths.iter();
+    ends.any(|&path| {
+        let begun = head.heed(path, Outcome::Done, true, latency_ns, now_ns);
+        begun.is_some()
+    })
+}
+
+#[test]
+fn what_all_paths_suffer_together_is_nobodys_fault() {
+    for alone in [false, true] {
+        let mut head = judging(3);
+        let mut begun = false;
+        let mut now_ns = 2 * SECOND;
+        for _ in 0..20 {
+            for _ in 0..100 {
+                now_ns += MS;
+                begun |= end(&mut head, &[P0, P1, P2], MS, now_ns);
+            }
+            // P2 sleeps with P0, or goes on.
+            for _ in 0..100 {
+                now_ns += MS;
+                if alone {
+                    begun |= end(&mut head, &[P1, P2], MS, now_ns);
+                }
+            }
+            begun |= end(&mut head, &[P0], 100 * MS, now_ns);
+            begun |= !alone && end(&mut head, &[P1, P2], 100 * MS, now_ns);
+        }
+        assert_eq!(begun, alone);
+        assert_eq!(head.probation(P0).is_some(), alone);
+    }
+    // Our own CPU was away: the head knows for how long.
+    let mut head = judging(2);
+    let mut now_ns = 2 * SECOND;
+    for n in 0..20 {
+        for _ in 0..100 {
+            now_ns += MS;
+            assert!(!end(&mut head, &[P0, P1], MS, now_ns));
+        }
+        now_ns += 100 * MS;
+        head.set_gap(100 * MS);
+        // The order in which we see it says nothing.
+        let order = if n % 2 == 0 { [P0, P1] } else { [P1, P0] };
+        assert!(!end(&mut head, &order[..1], 100 * MS, now_ns));
+        assert!(!end(&mut head, &order[1..], 2 * MS, now_ns));
+        head.set_gap(0);
+    }
+}
+
+#[test]
+fn t37_silence_counts_while_another_answers_or_rests() {
+    let since_ns = 2 * SECOND;
+    let until_ns = since_ns + 600 * MS;
+    let mut head = judging(2);
+    assert_eq!(head.silent_ns(P0, since_ns), since_ns + 500 * MS);
+    assert_eq!(head.look(P0, since_ns, since_ns + 400 * MS), None);
+    assert_eq!(head.look(P0, since_ns, until_ns), Some(Why::Silence));
+    assert_eq!(head.usable(), 0b10);
+    // No other: it would change nothing.
+    let mut head = judging(1);
+    assert_eq!(head.look(P0, since_ns, until_ns), None);
+    // The other has I/O, and is as silent.
+    let mut head = judging(2);
+    let request = super::super::tests::request(since_ns);
+    assert_eq!(head.select(&request), Some(P0));
+    assert_eq!(head.select(&request), Some(P1));
+    assert_eq!(head.look(P0, since_ns, until_ns), None);
+    assert!(!end(&mut head, &[P1], MS, until_ns - 100 * MS));
+    assert_eq!(head.look(P0, since_ns, until_ns), Some(Why::Silence));
+}
+
+#[test]
+fn t26_an_answer_that_puts_the_ana_state_in_doubt_is_no_error_of_the_path() {
+    let mut head = judging(2);
+    for n in 0..100 {
+        head.set_pending(P0, true);
+        let begun = head.heed(P0, Outcome::PathError, true, MS, 2 * SECOND + n);
+        assert_eq!(begun, None);
+    }
+    // Nor is what a lost path had.
+    head.lose(P1);
+    for n in 0..100 {
+        let begun = head.heed(P1, Outcome::PathError, true, MS, 2 * SECOND + n);
+        assert_eq!(begun, None);
+    }
+}

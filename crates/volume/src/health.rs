@@ -1,0 +1,435 @@
+//! Whether a path may be trusted with I/O: from how its I/Os end, for the head, before any policy
+//! chooses (B7).
+//!
+//! One [`Health`] per path and core. Four things put a path on probation, where it gets probes
+//! instead of I/O: a share of path errors, silence, repeated stalls, and being lost again soon.
+//! What is merely far, full or loaded is the policy's business. Hence a stall is not a long latency
+//! but a long time in which the path ended *nothing* though it had something: whatever the queue in
+//! front of a path, a working one ends I/O at a steady pace.
+//!
+//! * Errors: each adds to a score, each good end takes a little away, so that the score stays where
+//!   it is at exactly the share of [`Limits::errors_permille`], and runs away above. It takes
+//!   [`ERRORS`] errors on top of that share, or [`ERRORS_IN_A_ROW`], to run over.
+//! * Stalls: the time lost in them, of which a hundredth of all time is forgiven: beyond that, p99
+//!   of an even load is a stall.
+//! * Hysteresis: [`PROBES`] good probes in a row end probation; each bad one doubles the time to
+//!   the next. Then the path has half the patience for [`RELAPSE_NS`], and a relapse makes the
+//!   next probation twice as long.
+//!
+//! # Contract
+//! [`Health::good`] or one of [`Health::failed`] and [`Health::answered`] for every end; whoever
+//! calls [`Health::stalled`] or [`Health::silent`] has seen that another path did well meanwhile.
+//! Only what the path itself is to blame for is an error: not a busy device, not a bad block (T6).
+//! Times are of one clock, ns (T42).
+//!
+//! # Limits
+//! Scores are bounded; a probation lasts at most [`PROBES`] × [`Limits::probe_max_ns`] beyond the
+//! last bad probe.
+
+/// Errors beyond the tolerated share that are too many. 8: at half the share a healthy path has
+/// them by chance once in some 20,000 errors; at twice the share they are there after 16 errors.
+const ERRORS: u32 = 8;
+/// Errors in a row that are too many: at a share of 1 % they come by chance once in 10^8 I/Os; and
+/// they are half of the moves that an I/O has, so that it survives a path that fails all.
+const ERRORS_IN_A_ROW: u8 = 4;
+/// Stalls that are too many, unless they are rare enough to be forgiven. One is a lost packet or a
+/// pause of somebody's CPU; four are a habit.
+const STALLS: u8 = 4;
+/// A stall of so many times what an I/O usually takes: with latencies that are spread as widely as
+/// exponentially, 3 in 10,000 take longer.
+const STALL_TIMES: u64 = 8;
+/// One part in so many of all time may be lost in stalls.
+const FORGIVEN_PART: u64 = 100;
+/// Good probes in a row that end probation. 8: half of them would show a path that fails or stalls
+/// one time in ten.
+const PROBES: u8 = 8;
+/// A path that is put on probation again within this time, and four times as long as its last one
+/// took, has relapsed; one that is lost again within it flaps. A minute: people who repair things
+/// need no more for a cable, and a path that fails once in a minute costs little.
+const RELAPSE_NS: u64 = 60_000_000_000;
+/// Relapses that make probation longer.
+const LEVEL_MAX: u8 = 16;
+/// A path that answered this core so lately, and has failed nothing, is believed more than other
+/// cores: it has its own queue here.
+const FRESH_NS: u64 = 100_000_000;
+
+/// What is too much.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Share of I/Os that may fail for the path's sake, 1 / 1000; 0: any. 1 %: an I/O that fails
+    /// moves to another path and so makes two trips; beyond 1 %, p99 is two trips.
+    pub errors_permille: u16,
+    /// A path that has I/O and ends nothing for so long is silent, unless that is usual for it; 0:
+    /// never. 500 ms: more than TCP needs to repair one loss (at least 200 ms), much less than the
+    /// keep-alive's time-out.
+    pub silence_ns: u64,
+    /// Beyond so long, silence that ended is a stall; 0: it is none. 50 ms: no pause of a working
+    /// device, and it would be felt.
+    pub slow_ns: u64,
+    /// Time between probes. 100 ms: a path that is well again is used within a second, and ten
+    /// blocks per second are no load.
+    pub probe_ns: u64,
+    /// Longest such time, after relapses and bad probes. 10 s: as long as between attempts to
+    /// connect.
+    pub probe_max_ns: u64,
+}
+
+impl Limits {
+    /// Nothing is ever on probation.
+    pub const OFF: Self = Self {
+        errors_permille: 0,
+        silence_ns: 0,
+        slow_ns: 0,
+        probe_ns: 100_000_000,
+        probe_max_ns: 10_000_000_000,
+    };
+
+    /// Whether nothing is ever on probation.
+    fn are_off(&self) -> bool {
+        self.errors_permille == 0 && self.silence_ns == 0 && self.slow_ns == 0
+    }
+
+    /// Whether a path can be judged by them.
+    pub fn is_possible(&self) -> bool {
+        self.errors_permille < 1000 && (1..=self.probe_max_ns).contains(&self.probe_ns)
+    }
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            errors_permille: 10,
+            silence_ns: 500_000_000,
+            slow_ns: 50_000_000,
+            ..Self::OFF
+        }
+    }
+}
+
+/// Why a path is on probation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Why {
+    /// Too many of its I/Os failed.
+    Errors,
+    /// It did not end any I/O for too long.
+    Silence,
+    /// It stalled again and again.
+    Stalls,
+    /// It was lost again soon after it had come back.
+    Flaps,
+}
+
+impl Why {
+    /// The word in statistics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Errors => "errors",
+            Self::Silence => "silence",
+            Self::Stalls => "stalls",
+            Self::Flaps => "flaps",
+        }
+    }
+}
+
+/// A time in which a path ended nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pause {
+    /// How long, ns.
+    pub pause_ns: u64,
+    /// What an I/O usually took before; 0: not known.
+    usual_ns: u64,
+}
+
+/// A path that gets probes instead of I/O.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Probation {
+    /// Why.
+    pub why: Why,
+    /// Since when, ns.
+    pub since_ns: u64,
+    /// When the next probe is due, ns; `u64::MAX`: one is under way.
+    pub due_ns: u64,
+    /// What an I/O usually takes, by what was known before and by probes.
+    usual_ns: u64,
+    /// Good ones in a row.
+    good: u8,
+    /// How often the time between them has doubled.
+    doubled: u8,
+}
+
+/// Totals of one path on one core.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Probations so far.
+    pub times: u32,
+    /// Probes that ended well, in time.
+    pub probes_good: u64,
+    /// Other probes.
+    pub probes_bad: u64,
+}
+
+/// How one path is doing on one core. See the module.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Health {
+    /// When it last ended an I/O, well or not.
+    answered_ns: u64,
+    /// What an I/O usually takes; 0: not known.
+    usual_ns: u64,
+    /// An error adds 1000 less the tolerated share, a good end takes that share away.
+    score: u32,
+    row: u8,
+    /// Stalls, and the time lost in them, that are not yet forgiven.
+    stalls: u8,
+    lost_ns: u64,
+    forgiven_ns: u64,
+    /// The last pause: its end and its length.
+    pause: (u64, u64),
+    /// Since when it gets I/O; 0: it never did.
+    used_ns: u64,
+    /// Probations in a row, each soon after the one before.
+    level: u8,
+    /// How long the last one took.
+    last_ns: u64,
+    /// It was lost soon: the next time it is connected it is on probation.
+    flapped: bool,
+    probation: Option<Probation>,
+    tally: Tally,
+}
+
+impl Health {
+    /// An I/O has ended well, after `latency_ns` on the path. How long the path had ended nothing
+    /// before, if that was long: then [`Health::paused`] is to be called.
+    #[inline]
+    pub fn good(&mut self, latency_ns: u64, now_ns: u64, limits: &Limits) -> Option<Pause> {
+        let pause_ns = latency_ns.min(now_ns.saturating_sub(self.answered_ns));
+        self.answered_ns = now_ns;
+        self.row = 0;
+        self.score = self.score.saturating_sub(limits.errors_permille.into());
+        let usual_ns = self.usual_ns;
+        let long = pause_ns > limits.slow_ns && limits.slow_ns > 0;
+        // Of all that waited in one pause, one says so.
+        if long || now_ns.saturating_sub(latency_ns) >= self.pause.0 {
+            self.usual_ns = learnt(usual_ns, latency_ns);
+        }
+        long.then_some(Pause { pause_ns, usual_ns })
+    }
+
+    /// An I/O has ended that says nothing of the path but that it answers.
+    #[inline]
+    pub fn answered(&mut self, now_ns: u64) {
+        self.answered_ns = now_ns;
+        self.row = 0;
+    }
+
+    /// The path has failed an I/O.
+    #[cold]
+    pub fn failed(&mut self, now_ns: u64, limits: &Limits) -> Option<Why> {
+        self.answered_ns = now_ns;
+        if limits.errors_permille == 0 {
+            return None;
+        }
+        let most = ERRORS * 1000;
+        let error = 1000 - u32::from(limits.errors_permille);
+        self.score = (self.score + error).min(most);
+        self.row = self.row.saturating_add(1);
+        let too_many = self.score >= most / self.patience(now_ns);
+        let begins = too_many || self.row >= ERRORS_IN_A_ROW;
+        self.begin(begins, Why::Errors, now_ns, limits)
+    }
+
+    /// Remembers a pause, whoever is to blame. Whether it is a stall, if this core noticed it up to
+    /// `gap_ns` late: then [`Health::stalled`] is to be called, if another path did better.
+    #[cold]
+    pub fn paused(&mut self, pause: Pause, gap_ns: u64, now_ns: u64, limits: &Limits) -> bool {
+        self.pause = (now_ns, pause.pause_ns);
+        let least_ns = limits.slow_ns.max(STALL_TIMES * pause.usual_ns);
+        pause.usual_ns > 0 && pause.pause_ns.saturating_sub(gap_ns) > least_ns
+    }
+
+    /// The path has stalled for `pause_ns`, while another did better.
+    #[cold]
+    pub fn stalled(&mut self, pause_ns: u64, now_ns: u64, limits: &Limits) -> Option<Why> {
+        let forgiven_ns = now_ns.saturating_sub(self.forgiven_ns) / FORGIVEN_PART;
+        self.forgiven_ns = now_ns;
+        self.lost_ns = self.lost_ns.saturating_sub(forgiven_ns);
+        if self.lost_ns == 0 {
+            self.stalls = 0;
+        }
+        // One long stall is one stall.
+        self.lost_ns += pause_ns.min(20 * limits.slow_ns);
+        self.stalls = self.stalls.saturating_add(1);
+        let patience = self.patience(now_ns);
+        let most = u64::from(STALLS) / u64::from(patience);
+        let begins = u64::from(self.stalls) >= most && self.lost_ns >= most * limits.slow_ns;
+        self.begin(begins, Why::Stalls, now_ns, limits)
+    }
+
+    /// For how long the path has ended nothing, with an I/O under way since `issued_ns`.
+    pub fn silence_ns(&self, issued_ns: u64, now_ns: u64) -> u64 {
+        now_ns.saturating_sub(issued_ns.max(self.answered_ns))
+    }
+
+    /// When the path is silent, with an I/O under way since `issued_ns`; `u64::MAX`: never.
+    pub fn silent_ns(&self, issued_ns: u64, limits: &Limits) -> u64 {
+        if limits.silence_ns == 0 || self.probation.is_some() {
+            return u64::MAX;
+        }
+        let patience_ns = limits.silence_ns.max(STALL_TIMES * self.usual_ns);
+        issued_ns.max(self.answered_ns).saturating_add(patience_ns)
+    }
+
+    /// The path is silent, while another is not.
+    #[cold]
+    pub fn silent(&mut self, now_ns: u64, limits: &Limits) -> Option<Why> {
+        self.begin(true, Why::Silence, now_ns, limits)
+    }
+
+    /// Whether the path did better than another that ended nothing for `pause_ns` until now: it
+    /// ended I/O in the second half of that, or `all` that it had in any of it, and did not just
+    /// wake from the same sleep.
+    pub fn did_better(&self, all: bool, pause_ns: u64, now_ns: u64) -> bool {
+        let half_ns = now_ns.saturating_sub(pause_ns / 2);
+        let from_ns = match all {
+            true => now_ns.saturating_sub(pause_ns),
+            false => half_ns,
+        };
+        let (until_ns, long_ns) = self.pause;
+        let slept = until_ns >= half_ns && long_ns >= pause_ns / 2;
+        self.answered_ns > from_ns && !slept && pause_ns >= 2 * self.usual_ns
+    }
+
+    /// Another core has put the path on probation.
+    #[cold]
+    pub fn told(&mut self, why: Why, now_ns: u64, limits: &Limits) -> Option<Why> {
+        let fresh = now_ns.saturating_sub(self.answered_ns) < FRESH_NS && self.score == 0;
+        self.begin(!fresh, why, now_ns, limits)
+    }
+
+    /// The path is connected and gets I/O from now on, or probes if it flapped. What was measured
+    /// of it before is forgotten (T38), what it did is not.
+    pub fn used(&mut self, now_ns: u64, limits: &Limits) -> Option<Why> {
+        self.answered_ns = now_ns;
+        self.usual_ns = 0;
+        (self.score, self.row, self.stalls, self.lost_ns) = (0, 0, 0, 0);
+        self.forgiven_ns = now_ns;
+        // What was on probation when it was lost has that before it still.
+        let flapped = self.flapped || self.probation.is_some();
+        (self.flapped, self.probation) = (false, None);
+        let begun = self.begin(flapped, Why::Flaps, now_ns, limits);
+        self.used_ns = now_ns.max(1);
+        begun
+    }
+
+    /// The path was lost, not by anybody's will.
+    pub fn lost(&mut self, now_ns: u64) {
+        self.flapped = self.used_ns > 0 && now_ns.saturating_sub(self.used_ns) < RELAPSE_NS;
+    }
+
+    /// A probe goes out.
+    pub fn probe(&mut self) {
+        if let Some(it) = &mut self.probation {
+            it.due_ns = u64::MAX;
+        }
+    }
+
+    /// There was no room for a probe; it is tried again (T6).
+    pub fn put_off(&mut self, now_ns: u64, limits: &Limits) {
+        if let Some(it) = &mut self.probation {
+            it.due_ns = now_ns.saturating_add(limits.probe_ns);
+        }
+    }
+
+    /// A probe has ended, `well` or not, after `latency_ns`; how long the path was on probation, if
+    /// that is over.
+    pub fn probed(
+        &mut self,
+        well: bool,
+        latency_ns: u64,
+        now_ns: u64,
+        limits: &Limits,
+    ) -> Option<u64> {
+        self.answered_ns = now_ns;
+        let it = self.probation.as_mut()?;
+        // Also one that has become far is well: what it takes is soon what it usually takes.
+        let slow_ns = limits.slow_ns.max(STALL_TIMES * it.usual_ns);
+        let in_time = limits.slow_ns == 0 || latency_ns <= slow_ns;
+        if well {
+            it.usual_ns = learnt(it.usual_ns, latency_ns);
+        }
+        if well && in_time {
+            it.good += 1;
+            it.doubled = it.doubled.saturating_sub(1);
+            self.tally.probes_good += 1;
+        } else {
+            it.good = 0;
+            it.doubled = it.doubled.saturating_add(1).min(LEVEL_MAX);
+            self.tally.probes_bad += 1;
+        }
+        let shift = u32::from(self.level) + u32::from(it.doubled);
+        let wait_ns = limits.probe_ns.saturating_mul(1 << shift.min(40));
+        it.due_ns = now_ns.saturating_add(wait_ns.min(limits.probe_max_ns));
+        let over = (it.good >= PROBES).then_some(now_ns.saturating_sub(it.since_ns));
+        if let Some(took_ns) = over {
+            self.usual_ns = it.usual_ns;
+            self.probation = None;
+            self.last_ns = took_ns;
+            self.used_ns = now_ns;
+            (self.score, self.row, self.stalls, self.lost_ns) = (0, 0, 0, 0);
+        }
+        over
+    }
+
+    /// Why, since when and until what the path is on probation.
+    pub fn probation(&self) -> Option<Probation> {
+        self.probation
+    }
+
+    /// What it led to so far.
+    pub fn tally(&self) -> Tally {
+        self.tally
+    }
+
+    /// Whoever was on probation lately is on it sooner.
+    fn patience(&self, now_ns: u64) -> u32 {
+        1 + u32::from(self.has_relapsed(now_ns))
+    }
+
+    fn has_relapsed(&self, now_ns: u64) -> bool {
+        let memory_ns = RELAPSE_NS.saturating_add(self.last_ns.saturating_mul(4));
+        self.tally.times > 0 && now_ns.saturating_sub(self.used_ns) < memory_ns
+    }
+
+    /// Probation begins, where it should and hasn't.
+    fn begin(&mut self, should: bool, why: Why, now_ns: u64, limits: &Limits) -> Option<Why> {
+        if !should || self.probation.is_some() || limits.are_off() {
+            return None;
+        }
+        self.level = match self.has_relapsed(now_ns) {
+            true => (self.level + 1).min(LEVEL_MAX),
+            false => 0,
+        };
+        self.tally.times = self.tally.times.saturating_add(1);
+        self.probation = Some(Probation {
+            why,
+            since_ns: now_ns,
+            due_ns: now_ns.saturating_add(limits.probe_ns),
+            usual_ns: self.usual_ns,
+            good: 0,
+            doubled: 0,
+        });
+        Some(why)
+    }
+}
+
+/// What an I/O usually takes, after one that took `latency_ns`; 0: not known.
+#[inline]
+fn learnt(usual_ns: u64, latency_ns: u64) -> u64 {
+    let change = latency_ns.wrapping_sub(usual_ns).cast_signed() >> 3;
+    match usual_ns {
+        0 => latency_ns,
+        usual_ns => usual_ns.wrapping_add_signed(change),
+    }
+}
+
+#[cfg(test)]
+mod tests;
