@@ -86,7 +86,10 @@ fn show_path(text: &mut String, path: &Value) -> Result {
     if let Some(why) = path["hindrance"].as_str() {
         paragraph(text, "unused: ", why)?;
     }
-    paragraph(text, "probation: ", &probation(&path["probation"]))?;
+    let probation = probation(&path["probation"]);
+    if !probation.is_empty() {
+        paragraph(text, "probation: ", &probation)?;
+    }
     let headings = [
         "", "I/Os", "bytes", "chosen", "weight", "smoothed", "score", "samples", "ignored",
     ];
