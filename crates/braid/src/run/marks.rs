@@ -282,10 +282,10 @@ mod tests {
             match Marks::read(path.clone()) {
                 Ok(mut marks) => {
                     let waits = marks.wait_ns(&config.volumes[0]) > 0;
-                    let bounds = marks
-                        .found
-                        .get("v0")
-                        .is_some_and(|it| it.bound_ms != Some(0));
+                    let bounds = marks.found.iter().any(|(name, it)| {
+                        let its = name == "v0" || it.paths.iter().any(|uri| uri == "mem:1MiB");
+                        its && it.bound_ms != Some(0)
+                    });
                     assert_eq!(waits, bounds);
                     assert_eq!(marks.in_words(&config.volumes[0]).is_some(), waits);
                     marks.keep(&config.volumes[0], 1).unwrap();
