@@ -248,11 +248,13 @@ fn t12_a_command_that_hangs_is_aborted_and_its_path_stays() {
     let path = &volume["paths"][0];
     let counts = ["timed_out", "aborted", "errors"].map(|key| path[key].as_u64());
     assert_eq!(counts, [Some(1); 3], "{stat}");
-    assert_eq!(path["state"], "live", "{stat}");
+    // It answered nothing for long enough to get probes only, which hang as well.
+    assert_eq!(path["state"], "probation", "{stat}");
+    assert_eq!(path["probation"]["why"], "silence", "{stat}");
     assert_eq!(volume["failover"]["held_total"], 0, "{stat}");
     let target = pair.ask(&["target", "show"], "two.sock");
     let injected = &target["ports"][0]["faults"]["injected"];
-    assert_eq!(injected["hung"], 1, "{target}");
+    assert!(injected["hung"].as_u64() >= Some(1), "{target}");
     pair.engine.notes("aborted, and tried elsewhere");
     drop(client);
     pair.engine.signal(rustix::process::Signal::TERM);

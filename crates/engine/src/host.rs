@@ -152,7 +152,8 @@ impl HostEngine {
         let mut paths: Vec<Path> = Vec::new();
         for (number, mut volume) in (0_u16..).zip(core::mem::take(&mut config.volumes)) {
             let configs = core::mem::take(&mut volume.paths);
-            volume.recovery.health = probation::limits(volume.recovery.health, config.scratch);
+            let health = &mut volume.recovery.health;
+            *health = probation::limits(*health, config.io_max, config.scratch);
             let mut it = Volume::new(volume, &configs, config.io_max);
             for (index, path) in (0_u8..).zip(configs) {
                 it.places.push(paths.len());

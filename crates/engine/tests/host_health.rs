@@ -6,6 +6,7 @@ use common::*;
 use engine::Span;
 use engine::host::{HostEvent, IoOp, PathHealth, PathState};
 use engine::target::{ErrorRule, Faults, Ops, Probability, TargetControl};
+use nvme::host::AnaState;
 use nvme::wire::Status;
 use policy::{PathIndex, Policy};
 use volume::Outcome;
@@ -44,6 +45,10 @@ fn why(rig: &Rig, path: PathIndex) -> Option<Why> {
 
 /// I/Os fail at port 0 for the path's sake, so many of 10⁹.
 fn fail(rig: &mut Rig, parts_per_billion: u32) {
+    fail_at(rig, 0, parts_per_billion);
+}
+
+fn fail_at(rig: &mut Rig, port: u16, parts_per_billion: u32) {
     let faults = Faults {
         errors: vec![ErrorRule {
             status: Status::HOST_PATH,
@@ -53,7 +58,7 @@ fn fail(rig: &mut Rig, parts_per_billion: u32) {
         }],
         ..Faults::default()
     };
-    rig.target_control(TargetControl::Faults(0, faults));
+    rig.target_control(TargetControl::Faults(port, faults));
 }
 
 fn shape(rig: &mut Rig, port: u16, change: impl FnOnce(&mut shape::Config)) {
@@ -295,15 +300,19 @@ fn a_probe_ends_with_its_path_and_with_the_engine() {
     load(&mut rig, 8, BLOCK, 100 * MS);
     stall(&mut rig, 100 * SECOND);
     rig.world.pass(3 * SECOND);
+    let free = rig.host.borrow().scratch_free();
+    assert!(free < u64::from(SCRATCH.len), "it is out");
+    let now_ns = rig.world.now_ns;
     rig.control(engine::host::HostControl::Stop);
-    let limit_ns = 20 * SECOND;
-    let mut left = limit_ns;
-    while !rig.world.nodes[HOST].stopped {
-        rig.world.pass(100 * MS);
-        left -= 100 * MS;
-        assert_ne!(left, 0, "it hangs");
-    }
+    let stopped = |world: &mut World| world.nodes[HOST].stopped;
+    assert!(rig.world.run(20 * SECOND, stopped));
+    assert!(
+        rig.world.now_ns - now_ns < 100 * MS,
+        "it waited for a probe"
+    );
     rig.poll();
+    let free = rig.host.borrow().scratch_free();
+    assert_eq!(free, u64::from(SCRATCH.len));
     let unfinished = |it: &&HostEvent| matches!(it, HostEvent::Unfinished { .. });
     assert_eq!(rig.events.iter().filter(unfinished).count(), 0);
 }
@@ -338,4 +347,114 @@ fn without_memory_for_probes_nothing_is_on_probation() {
     fail(&mut rig, 500_000_000);
     load(&mut rig, 8, BLOCK, SECOND / 50);
     assert_eq!(health(&rig, P0), PathHealth::default());
+}
+
+#[test]
+fn a_probe_takes_no_slot_of_the_callers() {
+    let mut rig = rig_of(2, |host, _| {
+        host.scratch = SCRATCH;
+        host.io_max = 8;
+        host.volumes[0].recovery.health = Limits::default();
+    });
+    fail(&mut rig, 1_000_000_000);
+    load(&mut rig, 8, BLOCK, 20 * MS);
+    for port in [0, 1] {
+        shape(&mut rig, port, |it| it.delay_ns = 20 * SECOND);
+    }
+    rig.world.pass(SECOND);
+    let free = rig.host.borrow().scratch_free();
+    assert!(free < u64::from(SCRATCH.len), "a probe is out");
+    for n in 0..8 {
+        rig.submit(&read(n, n)).unwrap();
+    }
+    assert!(rig.submit(&read(8, 8)).is_err());
+}
+
+/// The better path fails all, the other is well again, and nobody knows that yet.
+#[test]
+fn t45_what_a_better_path_fails_is_done_by_one_of_a_lower_rank() {
+    for judged in [true, false] {
+        let mut rig = rig_of(2, |host, _| {
+            host.scratch = SCRATCH;
+            let recovery = &mut host.volumes[0].recovery;
+            recovery.ana = Some(volume::AnaUse::Strict);
+            if judged {
+                recovery.health = Limits::default();
+            }
+        });
+        rig.target_control(TargetControl::Ana(1, AnaState::NonOptimized));
+        rig.world.pass(100 * MS);
+        fail(&mut rig, 1_000_000_000);
+        if judged {
+            fail_at(&mut rig, 1, 1_000_000_000);
+            for n in 0..2 {
+                rig.one(&read(n, n), SECOND);
+            }
+            assert!(why(&rig, P0).is_some() && why(&rig, P1).is_some());
+            fail_at(&mut rig, 1, 0);
+        }
+        let done = rig.one(&read(2, 2), SECOND);
+        assert_eq!((done.outcome, done.path), (Outcome::Done, P1), "{judged}");
+    }
+}
+
+#[test]
+fn a_queue_that_fails_by_itself_is_a_lost_path_and_no_series_of_errors() {
+    let mut rig = rig(2, Policy::RoundRobin { bytes: 0 });
+    rig.world.pass(100 * SECOND);
+    for n in 0..32 {
+        rig.submit(&read(n, n)).unwrap();
+    }
+    rig.world.pass(100_000);
+    assert!(rig.host.borrow().in_flight(0, P0) >= 8);
+    rig.world.inject_queue(HOST, 0, &[0xff; 64]);
+    until_returned(&mut rig, 20 * SECOND);
+    assert_eq!(rig.failures().len(), 1);
+    assert_eq!(health(&rig, P0).tally.times, 0);
+    assert_eq!(warnings(&rig, "on probation"), 0);
+    clean(&mut rig);
+}
+
+#[test]
+fn what_waits_for_room_behind_what_may_take_any_time_says_nothing() {
+    let mut rig = rig_of(2, |host, target| {
+        host.scratch = SCRATCH;
+        host.volumes[0].policy = Policy::Numa;
+        host.volumes[0].paths[1].distance = 100;
+        host.volumes[0].recovery.health = Limits::default();
+        target.subsystem.entries_max = 4;
+    });
+    load(&mut rig, 16, BLOCK, 20 * MS);
+    rig.world.pass(SECOND);
+    rig.world.nodes[TARGET].disks[0].delay_ns = 2 * SECOND;
+    for n in 0..3 {
+        let zeroes = io(IoOp::WriteZeroes, 0, BLOCK, n);
+        rig.submit(&zeroes).unwrap();
+    }
+    for n in 3..8 {
+        rig.submit(&read(n, n)).unwrap();
+    }
+    rig.world.pass(SECOND);
+    assert_eq!(rig.host.borrow().in_flight(0, P0), 8);
+    assert_eq!(health(&rig, P0).tally.times, 0);
+    rig.world.nodes[TARGET].disks[0].delay_ns = 0;
+    rig.world.pass(5 * SECOND);
+    clean(&mut rig);
+}
+
+#[test]
+fn t26_a_path_that_ana_closes_is_not_probed() {
+    let mut rig = rig(2, Policy::RoundRobin { bytes: 0 });
+    fail(&mut rig, 1_000_000_000);
+    load(&mut rig, 8, BLOCK, 100 * MS);
+    assert!(why(&rig, P0).is_some());
+    rig.target_control(TargetControl::Ana(0, AnaState::Inaccessible));
+    rig.world.pass(SECOND);
+    let before = health(&rig, P0).tally;
+    rig.world.pass(30 * SECOND);
+    assert_eq!(health(&rig, P0).tally, before);
+    fail(&mut rig, 0);
+    rig.target_control(TargetControl::Ana(0, AnaState::Optimized));
+    until_live(&mut rig, 20 * SECOND);
+    clean(&mut rig);
 }

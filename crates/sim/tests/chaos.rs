@@ -76,5 +76,5 @@ fn t09_writes_that_are_repeated_without_a_fence_are_found() {
 
 #[test]
 fn t13_a_flush_on_one_path_is_found() {
-    assert!(is_found(Canary::FlushOnOne, 1..100));
+    assert!(is_found(Canary::FlushOnOne, 1..400));
 }

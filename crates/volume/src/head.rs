@@ -389,7 +389,8 @@ impl Head {
         self.selector.select(request, &self.views)
     }
 
-    /// As [`Head::select`], among the paths for which `allow` holds; writes down why, if asked to.
+    /// As [`Head::select`], among the paths for which `allow` holds, as if there were no others;
+    /// writes down why, if asked to.
     #[cold]
     pub fn select_among(
         &mut self,
@@ -397,9 +398,19 @@ impl Head {
         allow: impl Fn(PathIndex) -> bool,
         why: Option<&mut Explained>,
     ) -> Option<PathIndex> {
-        for (path, view) in (0_u8..).zip(&mut self.views) {
-            view.enabled &= allow(PathIndex(path));
-        }
+        let all = (0..self.views.len() as u8).map(PathIndex);
+        let allowed = all.filter(|&path| allow(path));
+        let allowed = allowed.fold(0, |bits, path| bits | 1 << path.0);
+        self.select_of(request, self.usable_among(allowed), why)
+    }
+
+    fn select_of(
+        &mut self,
+        request: &Request,
+        usable: u64,
+        why: Option<&mut Explained>,
+    ) -> Option<PathIndex> {
+        self.show_only(usable);
         let chosen = match why {
             Some(why) => self.selector.select_explained(request, &self.views, why),
             None => self.selector.select(request, &self.views),
@@ -414,8 +425,8 @@ impl Head {
         let at = usize::from(path.0);
         let ana = self.views[at].ana;
         let usable = matches!(ana, Ana::Optimized | Ana::NonOptimized);
-        self.views[at].enabled = self.standing[at].may_serve() && usable;
-        self.select_among(request, |it| it == path, None)
+        let usable = self.standing[at].may_serve() && usable;
+        self.select_of(request, u64::from(usable) << at, None)
     }
 
     /// What has to come back with the end of the I/O that was placed last.

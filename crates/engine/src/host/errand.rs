@@ -185,7 +185,7 @@ impl HostEngine {
     fn open_volume(&mut self, volume: u16, mut config: VolumeConfig, places: &[u32], now_ns: u64) {
         let paths = core::mem::take(&mut config.paths);
         let health = &mut config.recovery.health;
-        *health = probation::limits(*health, self.settings.scratch);
+        *health = probation::limits(*health, self.settings.io_max, self.settings.scratch);
         let it = Volume::new(config, &paths, self.settings.io_max);
         let at = usize::from(volume);
         if at == self.volumes.len() {

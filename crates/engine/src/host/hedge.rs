@@ -151,7 +151,7 @@ struct Next {
     any: bool,
 }
 
-/// Spare slots beside `slots`, where there is memory for copies; all have 16-bit numbers.
+/// Spare slots beside `slots`, where there is memory to use them with; all have 16-bit numbers.
 pub(super) fn spare(slots: u32, memory: Span) -> u32 {
     match memory.len {
         0 => 0,
@@ -430,7 +430,7 @@ impl HostEngine {
         let volume = usize::from(self.slots.get(index).io.volume);
         let ticket = self.volumes[volume].head.ticket();
         let number = self.volumes[volume].place(other);
-        let copy = self.slots.take_spare(index, now_ns);
+        let copy = self.slots.take_spare_of(index, now_ns);
         let Some(copy) = copy.filter(|&copy| {
             let slot = self.slots.get_mut(copy);
             (slot.ticket, slot.path, slot.io.span) = (ticket, other, buffers[1]);

@@ -181,7 +181,7 @@ impl HostEngine {
             return self.flushed_for_good(completed.token, completed.status.is_success());
         };
         if completed.status.is_success() {
-            self.finish(number, index, Outcome::Done, now_ns);
+            self.finish(number, index, Outcome::Done, true, now_ns);
         } else {
             self.failed(number, index, completed.status, now_ns);
         }
@@ -194,7 +194,8 @@ impl HostEngine {
         let path = &self.paths[number];
         let queue = path.queue.as_ref();
         let over = queue.is_none_or(|queue| queue.has_failed());
-        self.slots.get_mut(index).course.unanswered = over && status.is(Status::HOST_PATH);
+        let answered = !(over && status.is(Status::HOST_PATH));
+        self.slots.get_mut(index).course.unanswered = !answered;
         let outcome = match self.was_aborted(number, index, status) {
             true => Outcome::PathError,
             false => {
@@ -210,7 +211,7 @@ impl HostEngine {
         if outcome == Outcome::PastEnd {
             self.warn_of_end(number, index);
         }
-        self.finish(number, index, outcome, now_ns);
+        self.finish(number, index, outcome, answered, now_ns);
     }
 
     /// A device request has ended.
@@ -221,7 +222,7 @@ impl HostEngine {
         let slot = self.slots.get(index);
         let volume = &self.volumes[usize::from(slot.io.volume)];
         let number = volume.place(slot.path);
-        self.finish(number, index, device::outcome(end), now_ns);
+        self.finish(number, index, device::outcome(end), true, now_ns);
         // A device that has ended all that it was given up for may be asked again.
         let path = &mut self.paths[number];
         let returns = path.lane.is_empty() && path.will.returns();
@@ -231,8 +232,9 @@ impl HostEngine {
         }
     }
 
-    /// Ends an I/O that was placed on a path.
-    fn finish(&mut self, number: usize, index: u32, outcome: Outcome, now_ns: u64) {
+    /// Ends an I/O that was placed on a path; `answered`: by the path, so that it says something of
+    /// its health.
+    fn finish(&mut self, number: usize, index: u32, outcome: Outcome, answered: bool, now_ns: u64) {
         let path = &mut self.paths[number];
         self.slots.unlink(&mut path.lane, index);
         let slot = self.slots.get(index);
@@ -259,7 +261,8 @@ impl HostEngine {
         }
         let path = self.paths[number].index;
         let head = &mut self.volumes[usize::from(volume)].head;
-        if let Some(why) = head.heed(path, outcome, is_timed(op), latency_ns, now_ns) {
+        let heeded = answered.then(|| head.heed(path, outcome, is_timed(op), latency_ns, now_ns));
+        if let Some(why) = heeded.flatten() {
             self.on_probation(number, why, now_ns);
         }
         if outcome.is_done() && !watched {
@@ -297,7 +300,7 @@ impl HostEngine {
     pub(super) fn fail_waiting(&mut self, number: usize, now_ns: u64) {
         while let Some(index) = self.paths[number].lane.waiting() {
             self.slots.get_mut(index).course.unanswered = false;
-            self.finish(number, index, Outcome::PathError, now_ns);
+            self.finish(number, index, Outcome::PathError, false, now_ns);
         }
     }
 

@@ -2,22 +2,24 @@
 //!
 //! The head judges ([`volume::health`]); here is what it needs for that: a look at the oldest I/O
 //! of each path at the time when it would have been silent for too long, and probes. A probe is a
-//! read of the first block into memory of the engine's own, in a slot and a lane like any I/O: so
-//! it has the time-out of an I/O, and ends with its path (T10, T12). Nobody is told of its end, no
-//! policy learns from it (T43), and it is not counted as I/O.
+//! read of the first block into memory of the engine's own, in a spare slot, and in a lane like any
+//! I/O: so it has the time-out of an I/O, and ends with its path (T10, T12). Nobody waits for it or
+//! is told of its end, also when the engine stops; no policy learns from it (T43), and it is not
+//! counted as I/O.
 //!
 //! Each core judges for itself, and tells the others through core 0: one that has hardly any I/O
 //! there can't know, and one that sees the path answer well right now goes on (its queue is its
 //! own).
 //!
 //! # Limits
-//! Without memory of its own ([`HostConfig::scratch`](super::HostConfig)) an engine can't probe,
-//! and puts nothing on probation. A probe that finds no room is put off (T6).
+//! Without memory of its own ([`HostConfig::scratch`](super::HostConfig)) or spare slots an engine
+//! can't probe, and puts nothing on probation. A probe that finds no room is put off (T6). A path
+//! that may not be read, for its ANA state or its size's sake, is not probed until it may.
 use super::path::{Path, Phase, Will};
 use super::slots::EMPTY;
 use super::types::{HostEvent, Io, IoOp, PathNews};
 use super::volumes::Volume;
-use super::{HostEngine, report};
+use super::{HostEngine, hedge, report};
 use crate::machine::Span;
 use volume::Outcome;
 use volume::health::{Limits, Probation, Tally, Why};
@@ -41,9 +43,9 @@ pub(super) fn is_timed(op: IoOp) -> bool {
     matches!(op, IoOp::Read | IoOp::Write { .. })
 }
 
-/// What may put paths on probation in an engine with this memory of its own.
-pub(super) fn limits(limits: Limits, scratch: Span) -> Limits {
-    match scratch.len {
+/// What may put paths on probation in an engine that has so many I/Os, and this memory of its own.
+pub(super) fn limits(limits: Limits, io_max: u32, scratch: Span) -> Limits {
+    match hedge::spare(io_max, scratch) {
         0 => Limits::OFF,
         _ => limits,
     }
@@ -76,7 +78,7 @@ impl HostEngine {
         }
         let head = &self.volumes[usize::from(path.volume)].head;
         let due_ns = match head.probation(path.index) {
-            Some(probation) => probation.due_ns,
+            Some(_) => head.probe_due_ns(path.index),
             None => {
                 let issued_ns = self.oldest_timed(path)?;
                 head.silent_ns(path.index, issued_ns).max(path.look_ns)
@@ -87,10 +89,13 @@ impl HostEngine {
 
     /// When the oldest I/O of a path was given to its queue, of those whose time says something.
     fn oldest_timed(&self, path: &Path) -> Option<u64> {
-        path.lane.oldest_issued()?;
-        let oldest = self.slots.of(&path.lane).take(LOOKED_AT);
-        let mut timed = oldest.filter(|slot| is_timed(slot.io.op) && !slot.course.probe);
-        timed.next().map(|slot| slot.issued_ns)
+        // Those that wait for room were not given to it.
+        let issued = |&index: &u32| path.lane.waiting() != Some(index);
+        let next = |&index: &u32| self.slots.next(index).filter(issued);
+        let oldest = core::iter::successors(path.lane.oldest_issued(), next).take(LOOKED_AT);
+        let mut slots = oldest.map(|index| self.slots.get(index));
+        let timed = slots.find(|slot| is_timed(slot.io.op) && !slot.course.probe);
+        timed.map(|slot| slot.issued_ns)
     }
 
     /// Looks at the paths whose time it is, after this turn's ends of I/O.
@@ -179,7 +184,7 @@ impl HostEngine {
             span,
             ..EMPTY
         });
-        let slot = io.and_then(|io| self.slots.take(&io, now_ns));
+        let slot = io.and_then(|io| self.slots.take_spare(&io, now_ns));
         self.head(number).probe(index, slot.is_some(), now_ns);
         let Some(slot) = slot else {
             span.into_iter()
@@ -197,7 +202,7 @@ impl HostEngine {
         let slot = self.slots.get(index);
         let (span, latency_ns) = (slot.io.span, now_ns.saturating_sub(slot.placed_ns));
         self.scratch.give_back(span);
-        self.slots.free(index);
+        self.slots.free_spare(index);
         let path = &self.paths[number];
         let (volume, at) = (path.volume, path.index);
         let over = self.head(number).probed(at, outcome, latency_ns, now_ns);

@@ -9,9 +9,9 @@
 //! those that still wait are a suffix, and those given are in order of that time as well. The first
 //! one tells when the path's oldest command expires; no timer per I/O is needed.
 //!
-//! *Spare* slots are for copies beside I/Os ([`super::hedge`]): they take none from the callers,
-//! and no I/O is counted for them. Whichever of the two slots of an I/O and its copy ends without
-//! being reported is the spare one from then on.
+//! *Spare* slots are for copies beside I/Os ([`super::hedge`]) and for probes: they take none from
+//! the callers, nobody waits for them, and no I/O is counted for them. Of the two slots of an I/O
+//! and its copy, the one that ends without being reported is the spare one from then on.
 //!
 //! # Limits
 //! [`IO_MAX`](crate::limits::IO_MAX) slots, all allocated at construction.
@@ -76,6 +76,8 @@ pub(super) struct Slot {
 pub(super) struct Course {
     /// Moves to another path.
     pub hops: u8,
+    /// Paths that failed it, as bits.
+    pub failed: u64,
     /// Repetitions on a busy path.
     pub retries: u8,
     /// It has an entry in the table of held writes.
@@ -100,7 +102,7 @@ pub(super) struct Course {
     pub recut: bool,
     /// It is one of two copies of a read, or was and its buffer is still the engine's own.
     pub hedged: bool,
-    /// It is no I/O: a copy beside one, or what is left of one that was reported.
+    /// It is no I/O: a copy beside one, what is left of one that was reported, or a probe.
     pub spare: bool,
     /// It is a probe: nobody is told of its end.
     pub probe: bool,
@@ -237,19 +239,30 @@ impl Slots {
 
     /// Takes a spare slot for a copy of the I/O in slot `of`, with a course of its own from now on;
     /// `None`: none is left.
-    pub(super) fn take_spare(&mut self, of: u32, now_ns: u64) -> Option<u32> {
-        let index = some(self.spare)?;
+    pub(super) fn take_spare_of(&mut self, of: u32, now_ns: u64) -> Option<u32> {
         let Slot {
             io,
             started_ns,
             course,
             ..
         } = self.table[of as usize];
+        let index = self.take_spare(&io, now_ns)?;
+        let slot = &mut self.table[index as usize];
+        (slot.started_ns, slot.course) = (started_ns, course);
+        slot.course.spare = true;
+        Some(index)
+    }
+
+    /// Takes a spare slot for something that is no caller's I/O; `None`: none is left.
+    pub(super) fn take_spare(&mut self, io: &Io, now_ns: u64) -> Option<u32> {
+        let index = some(self.spare)?;
         let slot = &mut self.table[index as usize];
         self.spare = slot.next;
-        (slot.io, slot.started_ns, slot.placed_ns) = (io, started_ns, now_ns);
-        slot.course = course;
-        slot.course.spare = true;
+        (slot.io, slot.started_ns, slot.placed_ns) = (*io, now_ns, now_ns);
+        slot.course = Course {
+            spare: true,
+            ..Course::default()
+        };
         slot.expired = false;
         slot.active = true;
         slot.token = slot.token.wrapping_add(1 << INDEX_BITS);

@@ -290,7 +290,8 @@ impl HostEngine {
             slot.io = piece;
             // Bounds are per piece.
             let course = &mut slot.course;
-            (course.hops, course.retries, course.unanswered) = (0, 0, false);
+            (course.hops, course.failed, course.retries) = (0, 0, 0);
+            course.unanswered = false;
             course.excused_ms = u32::try_from(spent_ns / 1_000_000).unwrap_or(u32::MAX);
             return Some((index, piece));
         }
@@ -346,7 +347,7 @@ impl HostEngine {
     pub(super) fn able(&mut self, index: u32, wanted: u64) -> Option<u64> {
         let io = self.slots.get(index).io;
         let head = &self.volumes[usize::from(io.volume)].head;
-        let usable = head.usable() & wanted;
+        let usable = head.usable_among(wanted);
         let able = head.among(|limits| carries(limits, &io));
         if usable == 0 || usable & able != 0 {
             return Some(able);

@@ -113,15 +113,23 @@ impl HostEngine {
         self.wake_by(until_ns);
     }
 
-    /// Gives an I/O to another path than `from`; to `from` only if there is no other.
+    /// Gives an I/O to a path that has not failed it yet; if all have, to another than `from`; to
+    /// `from` only if there is no other.
     fn fail_over(&mut self, index: u32, from: PathIndex, now_ns: u64) {
         let slot = self.slots.get_mut(index);
         slot.course.hops += 1;
+        slot.course.failed |= 1 << from.0;
+        let failed = slot.course.failed;
         let volume = usize::from(slot.io.volume);
         if slot.course.fenced && !self.volumes[volume].holds.is_first(index) {
             return self.put_behind(index);
         }
-        let others = !(1 << from.0);
+        // Also one that is worse in general may do what a better one has failed.
+        let head = &self.volumes[volume].head;
+        let others = match head.usable_among(!failed) {
+            0 => !(1 << from.0),
+            _ => !failed,
+        };
         let Some(able) = self.able(index, others) else {
             return;
         };

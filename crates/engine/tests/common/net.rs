@@ -118,8 +118,23 @@ impl World {
     /// As if the peer had sent `bytes` on all connections that `node` opened to its address
     /// `address`.
     pub fn inject(&mut self, node: usize, address: u32, bytes: &[u8]) {
+        self.inject_those(node, bytes, |_, to| to == Some(address));
+    }
+
+    /// As [`Self::inject`], but only on the I/O queue's connection of that path.
+    pub fn inject_queue(&mut self, node: usize, path: u32, bytes: &[u8]) {
+        self.inject_those(node, bytes, |number, _| number == path * 2 + 1);
+    }
+
+    fn inject_those(
+        &mut self,
+        node: usize,
+        bytes: &[u8],
+        those: impl Fn(u32, Option<u32>) -> bool,
+    ) {
         let conns = self.nodes[node].conns.iter();
-        let those = conns.filter(|(_, conn)| conn.address == Some(address) && conn.peer.is_some());
+        let those =
+            conns.filter(|(number, conn)| those(**number, conn.address) && conn.peer.is_some());
         let those: Vec<_> = those.map(|(&number, conn)| (number, conn.life)).collect();
         for (conn, life) in those {
             let bytes = bytes.to_vec();

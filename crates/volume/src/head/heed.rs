@@ -110,6 +110,13 @@ impl Head {
         self.health[usize::from(path.0)].lost(now_ns);
     }
 
+    /// When a probe of `path` is due; `u64::MAX`: none is, or it could only fail.
+    pub fn probe_due_ns(&self, path: PathIndex) -> u64 {
+        let can = self.rank(usize::from(path.0), self.ana_in_force()) < rank::NONE;
+        let probation = self.probation(path).filter(|_| can);
+        probation.map_or(u64::MAX, |it| it.due_ns)
+    }
+
     /// A probe of `path` goes out, or there was no `room` for it.
     pub fn probe(&mut self, path: PathIndex, room: bool, now_ns: u64) {
         let health = &mut self.health[usize::from(path.0)];
@@ -154,14 +161,32 @@ impl Head {
 
     /// What the policy may choose from: all paths of the least rank that there is.
     pub(super) fn show(&mut self) {
-        let ana_use = self.ana_in_force();
-        let ranks = (0..self.views.len()).map(|at| self.rank(at, ana_use));
-        let least = ranks.min().unwrap_or(rank::NONE);
-        for at in 0..self.views.len() {
-            let rank = self.rank(at, ana_use);
-            self.views[at].enabled = rank == least && rank < rank::NONE;
+        let usable = self.usable_among(u64::MAX);
+        self.show_only(usable);
+        self.any_usable = usable != 0;
+    }
+
+    /// What the policy may choose from, as bits.
+    pub(super) fn show_only(&mut self, usable: u64) {
+        for (at, view) in self.views.iter_mut().enumerate() {
+            view.enabled = usable >> at & 1 == 1;
         }
-        self.any_usable = least < rank::NONE;
+    }
+
+    /// Of the paths `among`, all of the least rank that there is there. As bits.
+    pub fn usable_among(&self, among: u64) -> u64 {
+        let ana_use = self.ana_in_force();
+        let mut found = (rank::NONE, 0);
+        for at in (0..self.views.len()).filter(|at| among >> at & 1 == 1) {
+            let rank = self.rank(at, ana_use);
+            if rank < found.0 {
+                found = (rank, 0);
+            }
+            if rank == found.0 && rank < rank::NONE {
+                found.1 |= 1 << at;
+            }
+        }
+        found.1
     }
 
     fn ana_in_force(&self) -> AnaUse {
