@@ -24,6 +24,8 @@ pub struct Meaning {
     pub repeats: u8,
     /// When it was tried so often.
     pub then: Disposition,
+    /// Whether it counts against the health of its path: at first, and when it was tried so often.
+    pub blames: [bool; 2],
     /// What the client gets if it ends so: of a read, of a change.
     pub errno: [Option<Errno>; 2],
     /// A leg read, changed, flushed, with another copy there.
@@ -48,17 +50,23 @@ impl Meaning {
         };
         let again = |retries: &u8| matches!(after(*retries), Disposition::Retry { .. });
         let repeats = (0..u8::MAX).take_while(again).count() as u8;
+        // What is read again isn't the path's fault (T26): the engine doesn't count it.
+        let class = status.class();
+        let exempt = matches!(class, Class::Ana | Class::Namespace);
+        let blames = |retries| !exempt && outcome(status, &[0; 3], retries).is_path_error();
+        let blames = [blames(0), blames(repeats)];
         let outcome = outcome(status, &[0; 3], 0);
         let leg = |access| {
             let another = true;
             dispose_leg(outcome, &LegAttempt { access, another })
         };
         Self {
-            class: status.class(),
+            class,
             outcome,
             head: after(0),
             repeats,
             then: after(repeats),
+            blames,
             errno: [Kind::Read, Kind::Write].map(|kind| errno(outcome, kind)),
             mirror: [Access::Read, Access::Change, Access::Flush].map(leg),
         }
@@ -82,6 +90,15 @@ impl Meaning {
             (Disposition::Retry { .. }, _) => "again, then error",
             // Nothing that was answered is uncertain.
             (Disposition::Hold, _) => "held",
+        }
+    }
+
+    /// Whether it counts against the health of its path, in a word.
+    pub fn health_word(&self) -> &'static str {
+        match self.blames {
+            [true, _] => "counts",
+            [false, true] => "later",
+            [false, false] => "-",
         }
     }
 

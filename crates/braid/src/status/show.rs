@@ -20,6 +20,7 @@ pub fn all(style: Style) -> String {
         "class",
         "head",
         "with DNR",
+        "health",
         "error",
         "mirror reads",
         "mirror writes",
@@ -38,12 +39,13 @@ pub fn all(style: Style) -> String {
 
 const LEGEND: &str = "\
 again: the same path after a wait; error: the I/O ends with it. With DNR: what a head does when the
-controller sets Do Not Retry (=: the same). Mirror: what a mirror does with a leg that answers so,
+controller sets Do Not Retry (=: the same). Health: whether it counts against the path's, at once
+or later, when it goes on. Mirror: what a mirror does with a leg that answers so,
 while another one has the data; with no other it is an error. braid status CODE says more.
 ";
 
 /// The cells of all statuses that have a name.
-pub fn rows() -> Vec<[String; 8]> {
+pub fn rows() -> Vec<[String; 9]> {
     let row = |status: &Status| {
         let it = Meaning::of(*status);
         let strict = Meaning::of(status.with_dnr());
@@ -58,6 +60,7 @@ pub fn rows() -> Vec<[String; 8]> {
             class_words(it.class).0.into(),
             it.head_words().into(),
             dnr.into(),
+            it.health_word().into(),
             it.errno_words(),
             leg(0),
             leg(1),
@@ -109,6 +112,12 @@ fn facts(status: Status) -> Vec<(&'static str, String)> {
     if let Some(errno) = it.errno[0].map(|_| it.errno_words()) {
         facts.push(("error", format!("{errno}, if it ends so")));
     }
+    let health = match it.blames {
+        [true, _] => "it counts against the path's",
+        [false, true] => "it counts against the path's when repeating has not helped",
+        [false, false] => "it doesn't count against the path's",
+    };
+    facts.push(("health", health.into()));
     facts.push(("mirror", mirror(&it)));
     facts.push(("DNR", dnr(status, &it)));
     facts
@@ -239,6 +248,11 @@ fn meaning_json(status: Status) -> Value {
     value["head"] = head_json(&it);
     value["head_with_dnr"] = head_json(&strict);
     value["dnr_matters"] = json!(strict.head_words() != it.head_words());
+    value["health"] = json!(match it.blames {
+        [true, _] => "counts",
+        [false, true] => "counts-later",
+        [false, false] => "doesnt-count",
+    });
     value["mirror"] = json!({ "read": read, "write": change, "flush": flush });
     value
 }

@@ -17,6 +17,7 @@ fn one_status_is_told_in_full() {
          \x20 outcome  the data can't be read or written\n\
          \x20 head     the I/O ends with an error at once; no other path is tried\n\
          \x20 error    EIO, if it ends so\n\
+         \x20 health   it doesn't count against the path's\n\
          \x20 mirror   reads go to another leg, and this one is repaired from there; a leg that \
          fails a write or flush so leaves; the last one stays, with an error\n\
          \x20 DNR      makes no difference here\n"
@@ -102,8 +103,9 @@ fn the_document_has_the_table_of_the_code() {
     let (begin, end) = ("<!-- table: begin -->\n", "<!-- table: end -->\n");
     let (before, rest) = text.split_once(begin).unwrap();
     let (table, after) = rest.split_once(end).unwrap();
-    let head = "| code | status | class | head | with DNR | error | mirror reads | mirror writes |";
-    let mut wanted = format!("{head}\n|---|---|---|---|---|---|---|---|\n");
+    let head = "| code | status | class | head | with DNR | health | error | mirror reads \
+                | mirror writes |";
+    let mut wanted = format!("{head}\n|---|---|---|---|---|---|---|---|---|\n");
     for row in rows() {
         wanted += &format!("| {} |\n", row.join(" | "));
     }
