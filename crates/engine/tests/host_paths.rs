@@ -430,6 +430,40 @@ fn t13_a_flush_before_leaving_that_comes_late_does_not_count_for_a_later_one() {
     assert_eq!(fleet.answers.remove(0).1, made(P0));
 }
 
+/// Where the queue has room for one command, the flush is what the next I/O waits for.
+#[test]
+fn what_waits_behind_a_late_flush_before_leaving_goes_on_after_it() {
+    let mut target = target(2);
+    target.subsystem.volatile_write_cache = true;
+    target.subsystem.entries_max = 2;
+    let mut fleet = Fleet::new(1, 2, target);
+    let all = |fleet: &mut Fleet, io: fn(u64, u64) -> engine::host::Io| {
+        let now_ns = fleet.world.now_ns;
+        for n in 0..8 {
+            let mut host = fleet.hosts[0].borrow_mut();
+            host.submit(&io(n, n), now_ns).unwrap();
+        }
+    };
+    all(&mut fleet, write);
+    assert_eq!(pass(&mut fleet, 5 * MS), 8);
+    fleet.world.nodes[TARGET].disks[0].delay_ns = SECOND;
+    let remove = Change::RemovePath {
+        volume: 0,
+        path: P0,
+        force: false,
+    };
+    fleet.ask(remove, 100 * MS);
+    pass(&mut fleet, 200 * MS);
+    let why = fleet.answers.remove(0).1.unwrap_err();
+    assert!(why.contains("didn't flush"), "{why}");
+    fleet.world.nodes[TARGET].disks[0].delay_ns = 0;
+    let waited = |it: &Fleet| it.hosts[0].borrow().counters(0, P0).waited_full;
+    let before = waited(&fleet);
+    all(&mut fleet, read);
+    assert_eq!(pass(&mut fleet, 2 * SECOND), 8);
+    assert!(waited(&fleet) > before);
+}
+
 /// Random changes, lost connections and silences under load, and then peace: every I/O ends once
 /// and well, every change is answered once, nothing is in flight, and what was not removed is live.
 fn history(seed: u64, cores: u16) {

@@ -337,6 +337,23 @@ fn t06_a_full_queue_refuses_until_a_completion_was_polled() {
     assert_eq!(peer.try_submit(Command::flush(1, 7)), Ok(()));
 }
 
+/// What is in flight doesn't tell whether there is room.
+#[test]
+fn t06_t11_a_slot_that_an_abort_keeps_is_no_room() {
+    let mut peer = Peer::ready(config());
+    let cids: Vec<u16> = (0..7)
+        .map(|token| peer.submit(Command::flush(1, token)).sqe().cid())
+        .collect();
+    assert_eq!(peer.queue.abort(3), Some(cids[3]));
+    peer.succeed(cids[3]);
+    assert_eq!(peer.completed().token, 3);
+    assert!(peer.queue.in_flight() < peer.queue.capacity());
+    let flush = Command::flush(1, 7);
+    assert_eq!(peer.try_submit(flush), Err(SubmitError::Full));
+    peer.queue.abort_over(cids[3]);
+    assert_eq!(peer.try_submit(flush), Ok(()));
+}
+
 #[test]
 fn sq_flow_control_waits_for_sqhd() {
     let mut peer = Peer::ready(IoQueueConfig {

@@ -311,7 +311,7 @@ impl Selector {
     }
 
     /// One I/O that [`Self::select`] placed has ended; also one that could not be sent, as
-    /// [`Ended::Failed`].
+    /// [`Ended::Failed`], or that nobody waited for any more, as [`Ended::Dropped`].
     ///
     /// # Panics
     /// If no I/O was in flight on that path.

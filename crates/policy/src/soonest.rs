@@ -479,7 +479,7 @@ impl Soonest {
         model.end(ticket, own, done.now_ns);
         if done.ended == Ended::Failed {
             model.shun(done.now_ns);
-        } else {
+        } else if done.ended == Ended::Good {
             // Cut where it is spent.
             self.budget_ns = self.budget_ns.wrapping_add(done.latency_ns / BUDGET_PART);
             // The golden ratio: no rhythm of the I/Os can hide from it.

@@ -74,6 +74,8 @@ pub enum Ended {
     Good,
     /// Failed, or never sent; its latency says nothing (T43).
     Failed,
+    /// Taken back, as nobody waited for it any more: nothing is learnt, and no path stands back.
+    Dropped,
 }
 
 /// The end of one I/O.

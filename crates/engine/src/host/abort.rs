@@ -239,6 +239,8 @@ impl HostEngine {
     pub(super) fn was_aborted(&mut self, number: usize, index: u32, status: Status) -> bool {
         let aborted = status.is(Status::ABORT_REQUESTED) && self.slots.get(index).expired;
         self.paths[number].counters.aborted += u64::from(aborted);
+        // It may say so before the Abort is answered.
+        self.slots.get_mut(index).course.aborted |= aborted;
         aborted
     }
 

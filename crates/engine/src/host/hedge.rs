@@ -25,7 +25,7 @@
 //! is no copy (T6). [`WALK_MAX`] I/Os of a path are looked through.
 use super::counters::group;
 use super::path::{Phase, Role};
-use super::slots::Lane;
+use super::slots::{Lane, Slots};
 use super::split::carries;
 use super::types::{IoOp, PathKind};
 use super::{HostEngine, VACANT};
@@ -208,6 +208,13 @@ impl Hedges {
     #[inline]
     pub(super) fn looked(&mut self, busy_ns: u64) {
         self.busy_ns = busy_ns;
+    }
+
+    /// Whether the copy in this slot is one that nobody waits for any more.
+    #[cold]
+    pub(super) fn is_beaten(&self, slots: &Slots, index: u32) -> bool {
+        let beaten = |pair: &Pair| matches!(pair.stand, Stand::Beaten(_));
+        slots.get(index).course.hedged && self.table.get(index as usize).is_some_and(beaten)
     }
 
     fn of(&mut self, index: u32) -> &mut Pair {
@@ -402,8 +409,7 @@ impl HostEngine {
         let roomy = |index: &PathIndex| {
             let path = &self.paths[volume.place(*index)];
             let tcp = matches!(path.kind, PathKind::NvmeTcp { .. });
-            let queue = path.queue.as_ref();
-            let room = queue.is_some_and(|it| !it.has_failed() && it.in_flight() < it.capacity());
+            let room = path.queue.as_ref().is_some_and(|it| it.has_room());
             tcp && room && path.phase == Phase::Live && path.lane.waiting().is_none()
         };
         let there = self.paths_of(io.volume).map(|path| path.index);
@@ -437,13 +443,13 @@ impl HostEngine {
             (slot.course.hedged, slot.course.watched) = (true, true);
             self.issue(number, copy, now_ns)
         }) else {
-            // The queue has just failed.
+            // The queue has just failed: it was never sent.
             copy.inspect(|&copy| self.slots.free_spare(copy));
             for buffer in buffers {
                 self.scratch.give_back(buffer);
             }
-            let (head, failed) = (&mut self.volumes[volume].head, Outcome::PathError);
-            head.complete(other, group(IoOp::Read), failed, 0, now_ns, ticket);
+            let head = &mut self.volumes[volume].head;
+            head.dropped(other, group(IoOp::Read), now_ns, ticket);
             return;
         };
         self.slots.push(&mut self.paths[number].lane, copy, false);

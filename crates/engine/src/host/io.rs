@@ -178,7 +178,8 @@ impl HostEngine {
     /// A command has ended.
     pub(super) fn completed(&mut self, number: usize, completed: &Completed, now_ns: u64) {
         let Some(index) = self.slots.find(completed.token) else {
-            return self.flushed_for_good(completed.token, completed.status.is_success());
+            self.flushed_for_good(completed.token, completed.status.is_success());
+            return self.refill(number, now_ns); // it had a slot of the queue as well
         };
         if completed.status.is_success() {
             self.finish(number, index, Outcome::Done, true, now_ns);
@@ -256,7 +257,12 @@ impl HostEngine {
         let head = &mut self.volumes[usize::from(path.volume)].head;
         let (op, volume) = (slot.io.op, path.volume);
         let group = group(op);
-        if head.complete(path.index, group, outcome, latency_ns, now_ns, slot.ticket) {
+        if outcome == Outcome::TimedOut
+            && slot.course.aborted
+            && self.hedges.is_beaten(&self.slots, index)
+        {
+            head.dropped(path.index, group, now_ns, slot.ticket);
+        } else if head.complete(path.index, group, outcome, latency_ns, now_ns, slot.ticket) {
             self.warn_of_stall(number, latency_ns);
         }
         let path = self.paths[number].index;

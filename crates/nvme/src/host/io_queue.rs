@@ -138,6 +138,12 @@ impl IoQueue {
         self.connection.in_flight()
     }
 
+    /// Whether a command would be taken now. Fewer in flight than [`Self::capacity`] is not enough:
+    /// a slot may be kept for an Abort, and the controller's SQHD may lag behind its completions.
+    pub fn has_room(&self) -> bool {
+        matches!(self.phase, Phase::Ready(_)) && self.connection.has_room()
+    }
+
     /// Whether the command named `token` is under way and none of its data has come: until then
     /// [`Self::placement`] never named it. Looks through all commands.
     pub fn awaits(&self, token: u32) -> bool {

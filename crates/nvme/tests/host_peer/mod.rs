@@ -195,7 +195,10 @@ impl Peer {
         if let Data::In(len) = command.data {
             self.buffers.insert(command.token, vec![0xee; len as usize]);
         }
-        self.queue.submit(&command, self.now_ns)
+        let room = self.queue.has_room();
+        let taken = self.queue.submit(&command, self.now_ns);
+        assert_eq!(room, taken.is_ok(), "what it says before is true");
+        taken
     }
 
     /// Bytes from the controller, cut into pieces, payload moved into the buffers.

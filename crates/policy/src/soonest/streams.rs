@@ -253,7 +253,7 @@ impl Streams {
     /// An I/O has ended on a path, whose books don't say so yet.
     #[inline(never)]
     pub(super) fn end(&mut self, done: &Completion, model: &Model) {
-        if done.ended == Ended::Failed || done.latency_ns == 0 {
+        if done.ended != Ended::Good || done.latency_ns == 0 {
             return;
         }
         let leg = &mut self.legs[usize::from(done.path.0) % PATHS_MAX];

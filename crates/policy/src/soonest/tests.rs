@@ -375,6 +375,38 @@ fn t43_a_path_that_failed_stands_back_whatever_else_ends_there() {
     }
 }
 
+/// What was taken back as nobody waited for it is as if it had never been placed.
+#[test]
+fn t41_t43_what_is_dropped_teaches_nothing_and_no_path_stands_back() {
+    let wanted = request(Group::Read, 4096);
+    for latency_ns in [1, 10 * US, 3_000 * MS] {
+        let mut load = Load::new([200, 100].map(|us| Way::new(us * US, 8, 80 * US)).to_vec());
+        load.run(1, 500 * MS);
+        let mut selector = load.selector.clone();
+        let wanted = Request {
+            now_ns: load.now_ns,
+            ..wanted
+        };
+        let forecasts = |selector: &Selector| {
+            let of = |path| selector.forecast(&wanted, PathIndex(path), &UP).unwrap();
+            [0, 1].map(of)
+        };
+        let before = forecasts(&selector);
+        let path = selector.select(&wanted, &load.views).unwrap();
+        let _ = selector.complete(&Completion {
+            path,
+            group: Group::Read,
+            latency_ns,
+            ended: Ended::Dropped,
+            now_ns: load.now_ns,
+            ticket: selector.ticket(),
+            gap_ns: 0,
+        });
+        assert_eq!(forecasts(&selector), before);
+        assert_eq!(selector.in_flight(path), 0);
+    }
+}
+
 /// T43: one I/O at a time; path 0 takes 100 µs, path 1 fails in 10, after so many good ones.
 /// How many of 1000 go to path 1.
 fn placed_where_all_fail(good: usize) -> usize {

@@ -53,7 +53,7 @@ fn t42_a_clock_that_jumps_breaks_no_policy_and_no_count() {
             } else if !out.is_empty() {
                 let (path, ticket) = out.swap_remove(below(out.len()));
                 let latency_ns = MOMENTS[below(MOMENTS.len())];
-                let ended = [Ended::Good, Ended::Failed][below(2)];
+                let ended = [Ended::Good, Ended::Failed, Ended::Dropped][below(3)];
                 let _ = selector.complete(&Completion {
                     ended,
                     ticket,

@@ -204,7 +204,7 @@ impl Oracle {
         let at = bucket(over, length) * 3 + column(done.group);
         let cell = &mut self.cells[path][at];
         match (learns, done.ended, done.latency_ns) {
-            (false, _, _) | (_, Ended::Failed, _) | (_, _, 0) => Noted::default(),
+            (false, _, _) | (_, Ended::Failed | Ended::Dropped, _) | (_, _, 0) => Noted::default(),
             (true, Ended::Good, 1..=1_000_000_000) => {
                 cell.samples += 1;
                 cell.window.push(done.latency_ns);

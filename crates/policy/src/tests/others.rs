@@ -142,7 +142,7 @@ impl Others {
             let at = self.bytes.iter().position(|it| *it == (path, length));
             self.bytes.remove(at.unwrap());
         }
-        if done.ended == Ended::Failed || !there {
+        if done.ended != Ended::Good || !there {
             return;
         }
         if done.latency_ns > 0 {

@@ -99,12 +99,16 @@ fn completion() -> impl Strategy<Value = Step> {
         1 => Just(u64::MAX),
     ];
     let after_ns = prop_oneof![20 => 0..200_000_i64, 1 => -50_000..0_i64, 1 => Just(6_000_000_000)];
-    let failed = prop::bool::weighted(0.05);
-    (any::<usize>(), latency_ns, failed, after_ns).prop_map(
-        |(which, latency_ns, failed, after_ns)| Step::Complete {
+    let ended = prop_oneof![
+        18 => Just(Ended::Good),
+        1 => Just(Ended::Failed),
+        1 => Just(Ended::Dropped),
+    ];
+    (any::<usize>(), latency_ns, ended, after_ns).prop_map(
+        |(which, latency_ns, ended, after_ns)| Step::Complete {
             which,
             latency_ns,
-            ended: if failed { Ended::Failed } else { Ended::Good },
+            ended,
             after_ns,
         },
     )

@@ -177,6 +177,13 @@ impl Connection {
         self.slots.capacity() as u32
     }
 
+    /// Whether a command would be taken now.
+    pub fn has_room(&self) -> bool {
+        let (ring, drained) = (&self.ring, self.slots.used() == 0);
+        let full = ring.on && ring.next(ring.tail) == ring.head && !drained;
+        self.phase == Phase::Up && !full && self.slots.has_free()
+    }
+
     /// Queues a command; `own`: its data comes from the owner ([`Sending::Own`]).
     #[inline]
     pub fn submit(&mut self, command: &Command, own: bool) -> Result<(), SubmitError> {

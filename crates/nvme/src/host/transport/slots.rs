@@ -127,6 +127,11 @@ impl Slots {
         usize::from(self.used)
     }
 
+    /// Whether a command would get one.
+    pub fn has_free(&self) -> bool {
+        self.free != NONE
+    }
+
     /// A slot by its number, which came from here.
     #[inline]
     pub fn at(&mut self, index: Index) -> &mut Slot {
