@@ -165,7 +165,7 @@ fn finished(lost: &Unfinished, service: &Service, drain_ns: u64) -> anyhow::Resu
     anyhow::ensure!(
         lines.is_empty(),
         "not ended within drain_timeout ({} ms), and failed: {}; a write among them may have been \
-         executed or not",
+         executed, or may yet be",
         drain_ns / 1_000_000,
         lines.join("; ")
     );

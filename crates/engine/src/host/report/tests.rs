@@ -83,3 +83,8 @@ fn want_of_descriptors_is_no_matter_of_the_network() {
         assert!(text.contains(part) && !text.contains("network"), "{text}");
     }
 }
+
+#[test]
+fn an_aborted_connection_has_a_name() {
+    assert_eq!(os_error(103).0, "aborted");
+}
