@@ -466,22 +466,6 @@ impl Head {
         noted.warn_ignored
     }
 
-    /// The same of a copy for which nobody waits any more, and that was not sent or was taken back:
-    /// nothing is learnt of `path`, and nothing is held against it (T41, T43).
-    #[cold]
-    pub fn dropped(&mut self, path: PathIndex, group: Group, now_ns: u64, ticket: Ticket) {
-        let noted = self.selector.complete(&Completion {
-            path,
-            group,
-            latency_ns: 0,
-            ended: Ended::Dropped,
-            now_ns,
-            ticket,
-            gap_ns: self.gap_ns,
-        });
-        self.weigh |= noted.weigh;
-    }
-
     /// Once per loop turn, after its completions: calculates the weights that are due.
     #[inline]
     pub fn turn(&mut self) {

@@ -1,9 +1,25 @@
 //! A second copy of a read that is late: see [`Selector::hedge`](policy::Selector::hedge).
 
 use super::Head;
-use policy::{Hedge, PathIndex, Request, Ticket};
+use policy::{Completion, Ended, Group, Hedge, PathIndex, Request, Ticket};
 
 impl Head {
+    /// A copy for which nobody waits any more was not sent, or was taken back: nothing is learnt of
+    /// `path`, and nothing is held against it (T41, T43).
+    #[cold]
+    pub fn dropped(&mut self, path: PathIndex, group: Group, now_ns: u64, ticket: Ticket) {
+        let noted = self.selector.complete(&Completion {
+            path,
+            group,
+            latency_ns: 0,
+            ended: Ended::Dropped,
+            now_ns,
+            ticket,
+            gap_ns: self.gap_ns,
+        });
+        self.weigh |= noted.weigh;
+    }
+
     /// Whether reads are to be asked about: see [`Selector::hedges`](policy::Selector::hedges).
     pub fn hedges(&self) -> bool {
         self.selector.hedges()
