@@ -184,8 +184,10 @@ fn t12_a_loser_that_is_never_answered_is_aborted_or_has_its_path_given_up() {
 #[test]
 fn t43_a_loser_that_is_taken_back_is_not_held_against_its_path() {
     let mut rig = rig_with(|host, _| host.io_timeout_ns = 3 * SECOND);
-    let mut hang = Faults::default();
-    hang.hang_rate = Probability::ALWAYS;
+    let hang = Faults {
+        hang_rate: Probability::ALWAYS,
+        ..Faults::default()
+    };
     rig.target_control(TargetControl::Faults(0, hang));
     rig.submit(&read(5, 0)).unwrap();
     assert!(rig.run(20 * MS, |_, done| done.len() == 1), "no copy");
