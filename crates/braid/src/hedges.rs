@@ -11,6 +11,7 @@ pub fn json(stats: &HedgeStats, reads: u64) -> Value {
         "won": stats.won,
         "lost": stats.lost,
         "failed": stats.failed,
+        "rescued": stats.rescued,
         "no_room": stats.no_room,
         "gained_ns": stats.gained_ns,
         "extra_percent": stats.sent as f64 * 100.0 / reads.max(1) as f64,
@@ -33,6 +34,12 @@ pub fn words(of: &Value) -> Option<String> {
         let gained = format_ns(count("gained_ns") as f64);
         facts.push(format!("together {gained} before the others"));
     }
+    if count("rescued") > 0 {
+        let rescued = shown("rescued");
+        facts.push(format!(
+            "{rescued} carried the read when the first had failed"
+        ));
+    }
     if count("failed") > 0 {
         facts.push(format!("{} failed", shown("failed")));
     }
@@ -51,18 +58,19 @@ mod tests {
         assert_eq!(words(&json(&HedgeStats::default(), 1000)), None);
         let stats = HedgeStats {
             looked: 90,
-            sent: 12,
+            sent: 14,
             won: 9,
             lost: 2,
             failed: 1,
+            rescued: 2,
             no_room: 3,
             gained_ns: 81_000_000,
         };
         let value = json(&stats, 10_000);
         assert_eq!(
             words(&value).unwrap(),
-            "12 of late reads (0.12 %), 9 came first, together 81.0 ms before the others, \
-             1 failed, 3 not sent for want of room"
+            "14 of late reads (0.14 %), 9 came first, together 81.0 ms before the others, \
+             2 carried the read when the first had failed, 1 failed, 3 not sent for want of room"
         );
         let none = HedgeStats {
             sent: 1,

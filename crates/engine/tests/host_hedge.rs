@@ -3,125 +3,18 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 mod common;
 
+use common::hedge::*;
 use common::*;
 use engine::Span;
-use engine::host::{Change, HedgeStats, HostConfig, HostControl, HostEvent, IoOp, PathState};
-use engine::target::{ErrorRule, Faults, Ops, Probability, TargetConfig, TargetControl};
+use engine::host::{Change, HedgeStats, HostControl, HostEvent, IoOp, PathState};
+use engine::target::{ErrorRule, Faults, Ops, Probability, TargetControl};
 use nvme::wire::Status;
 use policy::{Hedging, Knobs, PathIndex, Policy};
 use volume::Outcome;
 
-/// The engine's own part of the arena: behind the buffers of 32 I/Os.
-const SCRATCH: Span = Span {
-    at: 4 << 20,
-    len: 1 << 20,
-};
-const PATH_ERROR: Status = Status::new(3, 0);
-const STALL_NS: u64 = SECOND;
-
-/// Two paths, the second somewhat longer, known well; the disk holds version 7 of every byte.
-fn rig_with(change: impl FnOnce(&mut HostConfig, &mut TargetConfig)) -> Rig {
-    let mut rig = rig_of(2, |host, target| {
-        host.volumes[0].policy = Policy::Soonest;
-        host.scratch = SCRATCH;
-        change(host, target);
-    });
-    fill(&mut rig.disk.bytes.borrow_mut(), 0, 7);
-    shape(&mut rig, 1, |it| it.delay_ns = 100_000);
-    for n in 0..2000 {
-        let done = rig.one(&read(n % BLOCKS, n % 4), SECOND);
-        assert!(done.outcome.is_done());
-    }
-    assert_eq!(
-        stats(&rig),
-        HedgeStats {
-            looked: stats(&rig).looked,
-            ..HedgeStats::default()
-        }
-    );
-    rig
-}
-
-fn rig() -> Rig {
-    rig_with(|_, _| ())
-}
-
-fn shape(rig: &mut Rig, port: u16, change: impl FnOnce(&mut shape::Config)) {
-    let mut shape = shape::Config::default();
-    change(&mut shape);
-    rig.target_control(TargetControl::Shape(port, shape));
-}
-
-/// What the port has, and gets, stays there for so long.
-fn stall(rig: &mut Rig, port: u16, ns: u64) {
-    let until_ns = rig.world.now_ns + ns;
-    shape(rig, port, |it| it.stall_until_ns = until_ns);
-}
-
-fn stats(rig: &Rig) -> HedgeStats {
-    rig.host.borrow().hedge_stats(0)
-}
-
-fn buffer(rig: &mut Rig, slot: u64, bytes: usize) -> &mut [u8] {
-    &mut rig.world.nodes[HOST].arena.0[(slot as usize) << 17..][..bytes]
-}
-
-/// The buffer of slot `slot` holds what block `block` on holds.
-fn holds(rig: &mut Rig, slot: u64, block: u64, bytes: usize) -> bool {
-    let mut want = vec![0; bytes];
-    fill(&mut want, block * u64::from(BLOCK), 7);
-    *buffer(rig, slot, bytes) == want[..]
-}
-
-/// Nothing waits, no copy is left, all of the engine's memory is back.
-fn all_is_back(rig: &Rig) {
-    at_rest(rig, 2);
-    let scratch = rig.host.borrow().scratch_free();
-    assert_eq!(scratch, u64::from(SCRATCH.len));
-    let HedgeStats {
-        sent,
-        won,
-        lost,
-        failed,
-        ..
-    } = stats(rig);
-    assert!(sent >= won + lost, "{:?}", stats(rig));
-    assert!(sent <= won + lost + failed + 64, "{:?}", stats(rig));
-}
-
-/// One read is with path 0, which has stalled for [`STALL_NS`]; it has ended by its copy, and its
-/// caller has written to the buffer since.
-fn beaten(rig: &mut Rig) {
-    stall(rig, 0, STALL_NS);
-    rig.submit(&read(5, 0)).unwrap();
-    assert_eq!(rig.host.borrow().in_flight(0, P0), 1, "where it went");
-    assert!(rig.run(20 * MS, |_, done| done.len() == 1), "no copy");
-    let done = rig.done.remove(0);
-    assert_eq!((done.outcome, done.path), (Outcome::Done, P1));
-    assert!(holds(rig, 0, 5, 4096));
-    buffer(rig, 0, 4096).fill(0xee);
-    assert_eq!(rig.host.borrow().in_flight(0, P0), 1, "the loser");
-}
-
-/// A read with two copies under way; `over`: one has ended, and the read with it.
-fn pair(rig: &mut Rig, over: bool) {
-    if over {
-        return beaten(rig);
-    }
-    stall(rig, 0, STALL_NS);
-    stall(rig, 1, STALL_NS / 2);
-    rig.submit(&read(5, 0)).unwrap();
-    rig.world.pass(20 * MS);
-    assert_eq!(stats(rig).sent, 1);
-}
-
-fn untouched(rig: &mut Rig) {
-    assert!(buffer(rig, 0, 4096).iter().all(|&byte| byte == 0xee));
-}
-
 #[test]
 fn a_read_on_a_path_that_stalls_ends_by_its_copy() {
-    let mut rig = rig();
+    let mut rig = hedging_rig();
     let (before, now_ns) = (stats(&rig), rig.world.now_ns);
     beaten(&mut rig);
     // The first is found when the core looks for it without knowing what late is.
@@ -147,7 +40,7 @@ fn a_read_on_a_path_that_stalls_ends_by_its_copy() {
 
 #[test]
 fn t10_a_loser_whose_connection_dies_writes_nowhere_either() {
-    let mut rig = rig();
+    let mut rig = hedging_rig();
     beaten(&mut rig);
     rig.world.cut_queue(HOST, 0);
     until_returned(&mut rig, 10 * SECOND);
@@ -159,7 +52,7 @@ fn t10_a_loser_whose_connection_dies_writes_nowhere_either() {
 #[test]
 fn t12_a_loser_that_is_never_answered_is_aborted_or_has_its_path_given_up() {
     for mute in [false, true] {
-        let mut rig = rig_with(|host, _| host.io_timeout_ns = 3 * SECOND);
+        let mut rig = hedging_rig_with(|host, _| host.io_timeout_ns = 3 * SECOND);
         beaten(&mut rig);
         stall(&mut rig, 0, 4 * SECOND);
         if mute {
@@ -207,7 +100,7 @@ fn t43_a_loser_that_is_taken_back_is_not_held_against_its_path() {
 
 #[test]
 fn the_first_may_still_win() {
-    let mut rig = rig();
+    let mut rig = hedging_rig();
     stall(&mut rig, 0, 5 * MS);
     stall(&mut rig, 1, 50 * MS);
     let done = rig.one(&read(9, 0), SECOND);
@@ -227,25 +120,10 @@ fn the_first_may_still_win() {
     all_is_back(&rig);
 }
 
-/// Reads through a port fail with this status.
-fn fail_reads(rig: &mut Rig, port: u16, status: Status) {
-    let rule = ErrorRule {
-        status,
-        ops: Ops::READ,
-        blocks: None,
-        rate: Probability::ALWAYS,
-    };
-    let faults = Faults {
-        errors: vec![rule],
-        ..Faults::default()
-    };
-    rig.target_control(TargetControl::Faults(port, faults));
-}
-
 #[test]
 fn if_one_copy_fails_the_other_goes_on() {
     for failing in [0, 1] {
-        let mut rig = rig();
+        let mut rig = hedging_rig();
         // The one that fails ends first.
         let (stalls, path) = [([5, 20], P1), ([20, 2], P0)][failing];
         for port in [0, 1] {
@@ -261,9 +139,12 @@ fn if_one_copy_fails_the_other_goes_on() {
             won,
             lost,
             failed,
+            rescued,
             ..
         } = stats(&rig);
-        assert_eq!((sent, won, lost, failed), (1, 0, 0, failing as u64));
+        let ends = (won, lost, failed, rescued);
+        let want = [(0, 0, 0, 1), (0, 0, 1, 0)][failing];
+        assert_eq!((sent, ends), (1, want));
         rig.world.pass(SECOND);
         all_is_back(&rig);
     }
@@ -276,7 +157,7 @@ fn t02_if_both_copies_fail_the_read_fails_as_one() {
         (PATH_ERROR, Outcome::PathError),
     ];
     for (status, outcome) in statuses {
-        let mut rig = rig();
+        let mut rig = hedging_rig();
         for port in [0, 1] {
             stall(&mut rig, port, 5 * MS);
             fail_reads(&mut rig, port, status);
@@ -293,7 +174,7 @@ fn t02_if_both_copies_fail_the_read_fails_as_one() {
 
 #[test]
 fn a_stop_does_not_wait_for_a_loser() {
-    let mut rig = rig();
+    let mut rig = hedging_rig();
     beaten(&mut rig);
     let now_ns = rig.world.now_ns;
     rig.control(HostControl::Stop);
@@ -308,7 +189,7 @@ fn a_stop_does_not_wait_for_a_loser() {
 
 #[test]
 fn a_read_with_two_copies_counts_once_when_the_time_to_drain_is_over() {
-    let mut rig = rig();
+    let mut rig = hedging_rig();
     for port in [0, 1] {
         stall(&mut rig, port, STALL_NS);
     }
@@ -343,7 +224,7 @@ fn a_read_with_two_copies_counts_once_when_the_time_to_drain_is_over() {
 #[test]
 fn t41_counts_balance_when_the_policy_changes_under_a_pair() {
     for beaten_before in [true, false] {
-        let mut rig = rig();
+        let mut rig = hedging_rig();
         pair(&mut rig, beaten_before);
         let policy = Policy::QueueDepth;
         rig.control(HostControl::Policy(0, policy, Knobs::default()));
@@ -367,7 +248,7 @@ fn either_path_of_a_pair_can_fail_drain_and_leave() {
     ];
     for (change, path) in (0..6).map(|n| (changes[n / 2], [P0, P1][n % 2])) {
         for over in [true, false] {
-            let mut rig = rig();
+            let mut rig = hedging_rig();
             pair(&mut rig, over);
             let change = change(path);
             let name = format!("{change:?}, over: {over}");
@@ -393,7 +274,7 @@ fn either_path_of_a_pair_can_fail_drain_and_leave() {
 
 #[test]
 fn a_volume_leaves_after_its_losers() {
-    let mut rig = rig();
+    let mut rig = hedging_rig();
     beaten(&mut rig);
     rig.control(HostControl::Change {
         ticket: 1,
@@ -411,7 +292,7 @@ fn a_volume_leaves_after_its_losers() {
 
 #[test]
 fn t08_only_reads_are_hedged() {
-    let mut rig = rig();
+    let mut rig = hedging_rig();
     stall(&mut rig, 0, 50 * MS);
     stall(&mut rig, 1, 50 * MS);
     let span = read(0, 0).span;
@@ -440,12 +321,17 @@ fn t06_without_memory_or_slots_there_is_no_copy_and_nothing_fails() {
     // None at all; too little for two; enough for some.
     for (len, sent) in [(0, 0), (4096, 0), (8192, 1), (1 << 20, 1)] {
         let scratch = Span { len, ..SCRATCH };
-        let mut rig = rig_with(|host, _| host.scratch = scratch);
+        let mut rig = hedging_rig_with(|host, _| host.scratch = scratch);
         stall(&mut rig, 0, 20 * MS);
         let done = rig.one(&read(5, 0), SECOND);
         assert_eq!(done.outcome, Outcome::Done);
         assert_eq!(stats(&rig).sent, sent, "{len} bytes");
-        assert_eq!(stats(&rig).no_room > 0, len == 4096, "{:?}", stats(&rig));
+        let without = u64::from(len == 4096);
+        assert_eq!(
+            stats(&rig).no_room,
+            without,
+            "counted by reads, not by questions"
+        );
         rig.world.pass(SECOND);
         assert_eq!(rig.host.borrow().scratch_free(), u64::from(len));
     }
@@ -455,7 +341,7 @@ fn t06_without_memory_or_slots_there_is_no_copy_and_nothing_fails() {
 fn where_it_is_off_or_the_policy_does_not_predict_nothing_is_hedged() {
     for policy in [Policy::Soonest, Policy::QueueDepth] {
         for hedging in [Hedging::Off, Hedging::On, Hedging::Auto] {
-            let mut rig = rig();
+            let mut rig = hedging_rig();
             let knobs = Knobs {
                 hedging,
                 ..Knobs::default()
@@ -475,7 +361,7 @@ fn where_it_is_off_or_the_policy_does_not_predict_nothing_is_hedged() {
 #[test]
 fn an_idle_engine_sleeps_as_long_as_without() {
     let wakeups = |hedging| {
-        let mut rig = rig_with(|host, _| {
+        let mut rig = hedging_rig_with(|host, _| {
             host.volumes[0].knobs.hedging = hedging;
             host.kato_ms = 0;
         });
@@ -538,7 +424,7 @@ fn t10_whatever_happens_a_buffer_that_was_handed_back_is_never_written_to() {
         let digests = random.below(2) == 0;
         let bytes = [4096, 16 << 10, 128 << 10][random.below(3) as usize];
         let depth = [1, 4, 24][random.below(3) as usize];
-        let mut rig = rig_with(|host, target| {
+        let mut rig = hedging_rig_with(|host, target| {
             host.digests.data = digests;
             host.io_timeout_ns = 2 * SECOND;
             target.subsystem.entries_max = [4, 128][random.below(2) as usize];

@@ -249,6 +249,25 @@ impl Selector {
         self.soonest.look_after_ns(path, ticket)
     }
 
+    /// Whether [`Self::hedge`] would send a copy; nothing is booked.
+    ///
+    /// # Panics
+    /// If `paths` does not hold one view for each path.
+    pub fn would_hedge(
+        &mut self,
+        request: &Request,
+        paths: &[PathView],
+        path: PathIndex,
+        ticket: &Ticket,
+        age_ns: u64,
+    ) -> bool {
+        assert!(paths.len() == self.paths, "one view for each path");
+        let (from, in_flight) = (usize::from(path.0), &self.in_flight);
+        let soonest = self.policy == Policy::Soonest && self.paths > 1 && from < self.paths;
+        let other = |it: &mut Soonest| it.other(request, paths, in_flight, from, ticket, age_ns);
+        soonest && other(&mut self.soonest).is_ok()
+    }
+
     /// Whether a read gets a second copy now: one that [`Self::select`] placed on `path` with
     /// `ticket`, that has been under way there for `age_ns`, and that has no copy yet. `request` is
     /// the same as then, but for the time, which is now. `age_ns` is what is sure: what may have

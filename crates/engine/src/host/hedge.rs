@@ -22,7 +22,8 @@
 //! Not hedged: pieces of larger reads, reads above [`BUFFER_MAX`](crate::limits::BUFFER_MAX), those
 //! that wait for room on their path, those of which data has come, local devices. At most
 //! [`HEDGES_MAX`] copies of a core, and what is left of them, at a time; want of slots or memory
-//! is no copy (T6). [`WALK_MAX`] I/Os of a path are looked through.
+//! is no copy (T6). A look goes through [`WALK_MAX`] I/Os of a path, one each [`FAR_NS`] through
+//! [`WALK_FAR`]: what lies behind those waits until some have ended.
 use super::counters::group;
 use super::path::{Phase, Role};
 use super::slots::{Lane, Slots};
@@ -43,12 +44,17 @@ const LOOK_NS_MIN: u64 = 50_000;
 const LOOK_NS_MAX: u64 = 1_000_000;
 /// When to ask again where no path had room for a copy, or we had none, ns.
 const FULL_NS: u64 = 1_000_000;
-/// I/Os of a path that a look goes through: more are under way only where a path is stalled, and
-/// then the next look finds them.
+/// I/Os of a path that a look goes through, whether they are reads or not.
 const WALK_MAX: u32 = 64;
+/// The same of a look that goes far: those in front may be stuck and never get a copy. More than
+/// targets take on a connection.
+const WALK_FAR: u32 = 4096;
+/// Least time between two looks that go far, ns: a hundred times what one takes.
+const FAR_NS: u64 = 1_000_000;
 /// Reads of a path that the policy is asked about in one look.
 const ASKED_MAX: u32 = 8;
-/// Reads of a path that are not late, after which those behind are believed not to be.
+/// Reads of a path that are not late, and never were, after which those behind are believed not to
+/// be.
 const YOUNG_MAX: u32 = 2;
 
 /// What became of second copies of reads, in one volume on one core.
@@ -62,9 +68,11 @@ pub struct HedgeStats {
     pub won: u64,
     /// The first was done before.
     pub lost: u64,
-    /// Failed; the first went on.
+    /// Failed, and the first went on, or had failed before.
     pub failed: u64,
-    /// Not sent for want of memory or slots.
+    /// Done after the first had failed.
+    pub rescued: u64,
+    /// Reads whose copy was not sent, or not at once, for want of memory or slots.
     pub no_room: u64,
     /// Sum over the won ones: from the copy's end to the first one's. What the first one would have
     /// taken at least; those that have not ended are not in it. ns.
@@ -91,6 +99,7 @@ impl HedgeStats {
             won: of(self.won, other.won),
             lost: of(self.lost, other.lost),
             failed: of(self.failed, other.failed),
+            rescued: of(self.rescued, other.rescued),
             no_room: of(self.no_room, other.no_room),
             gained_ns: of(self.gained_ns, other.gained_ns),
         }
@@ -108,13 +117,17 @@ enum Stand {
     Beaten(u64),
 }
 
+const UNASKED: u64 = 0;
+
 /// What is known of a slot beside its I/O.
 #[derive(Clone, Copy, Debug)]
 struct Pair {
     /// Of which use of the slot.
     token: u32,
-    /// When to look again, ns.
+    /// When to look again, ns; [`UNASKED`] in each attempt until the policy was asked.
     look_ns: u64,
+    /// It was counted as without room.
+    no_room: bool,
     /// While it is hedged: the caller's buffer.
     home: Span,
     stand: Stand,
@@ -130,6 +143,8 @@ pub(super) struct Hedges {
     done: Lane,
     /// When to look at the lanes, if the core is awake then; `u64::MAX` while there are no reads.
     look_ns: u64,
+    /// When a look may go far again.
+    far_ns: u64,
     /// The shortest time after which a read was worth a look; `u64::MAX`: no volume hedges.
     after_ns: u64,
     /// How long after an I/O was given to a path the core has to wake, whatever comes: for a look,
@@ -149,6 +164,10 @@ struct Next {
     after_ns: u64,
     /// There are reads.
     any: bool,
+    /// More than [`WALK_MAX`] I/Os of a path are under way.
+    long: bool,
+    /// Those that a look didn't come to.
+    cut: bool,
 }
 
 /// Spare slots beside `slots`, where there is memory to use them with; all have 16-bit numbers.
@@ -164,7 +183,8 @@ impl Hedges {
     pub(super) fn new(slots: u32, spare: u32, unseen_ns_max: u64) -> Self {
         let pair = |index| Pair {
             token: index,
-            look_ns: 0,
+            look_ns: UNASKED,
+            no_room: false,
             home: Span::default(),
             stand: Stand::Alone,
             second: false,
@@ -174,6 +194,7 @@ impl Hedges {
             table: (0..count).map(pair).collect(),
             done: Lane::EMPTY,
             look_ns: u64::MAX,
+            far_ns: 0,
             after_ns: u64::MAX,
             patience_ns: unseen_ns_max,
             unseen_ns_max,
@@ -274,6 +295,8 @@ impl HostEngine {
             at_ns: u64::MAX,
             after_ns: u64::MAX,
             any: false,
+            long: false,
+            cut: false,
         };
         let mut hedging = false;
         for volume in 0..self.volumes.len() {
@@ -289,6 +312,12 @@ impl HostEngine {
             }
         }
         let hedges = &mut self.hedges;
+        if next.long && now_ns >= hedges.far_ns {
+            hedges.far_ns = now_ns + FAR_NS;
+        }
+        if next.cut {
+            (next.any, next.at_ns) = (true, next.at_ns.min(hedges.far_ns));
+        }
         let after_ns = match (hedging, next.after_ns) {
             (false, _) => u64::MAX,
             (true, u64::MAX) => hedges.after_ns.min(LOOK_NS_MAX),
@@ -318,32 +347,41 @@ impl HostEngine {
         let (mut asked, mut young) = (0, 0);
         let waiting = path.lane.waiting();
         let mut oldest = path.lane.oldest_issued();
-        for _ in 0..WALK_MAX {
+        for walked in 0..WALK_FAR {
             let Some(index) = oldest.filter(|_| oldest != waiting) else {
                 return;
             };
+            next.long |= walked == WALK_MAX;
+            if walked == WALK_MAX && now_ns < self.hedges.far_ns {
+                break;
+            }
             oldest = self.slots.next(index);
-            let Some(look_ns) = self.look_of(number, index, next) else {
+            let Some((look_ns, fresh)) = self.look_of(number, index, next) else {
                 continue;
             };
             next.any = true;
             if look_ns > now_ns {
                 next.at_ns = next.at_ns.min(look_ns);
-                young += 1;
+                young += u32::from(fresh);
             } else {
                 let again_ns = self.consider(number, index, now_ns);
                 self.hedges.of(index).look_ns = again_ns;
                 next.at_ns = next.at_ns.min(again_ns);
                 asked += 1;
             }
+            if asked == ASKED_MAX {
+                next.at_ns = now_ns; // the next may be late as well
+            }
             if asked == ASKED_MAX || young == YOUNG_MAX {
                 return;
             }
         }
+        next.cut = true;
     }
 
-    /// When an I/O on a path is worth a look; `None`: it never is.
-    fn look_of(&mut self, number: usize, index: u32, next: &mut Next) -> Option<u64> {
+    /// When an I/O on a path is worth a look, and if it is the first in this attempt; `None`:
+    /// it never is.
+    fn look_of(&mut self, number: usize, index: u32, next: &mut Next) -> Option<(u64, bool)> {
         let (slot, token) = (self.slots.get(index), self.slots.token(index));
         let course = &slot.course;
         let whole = !(course.split || course.helper || course.recut);
@@ -351,14 +389,14 @@ impl HostEngine {
             return None;
         }
         let pair = self.hedges.table[index as usize];
-        if pair.token == token {
-            return Some(pair.look_ns).filter(|&look_ns| look_ns < u64::MAX);
+        if pair.token == token && pair.look_ns != UNASKED {
+            return (pair.look_ns < u64::MAX).then_some((pair.look_ns, false));
         }
         let path = &self.paths[number];
         let head = &self.volumes[usize::from(path.volume)].head;
         let after_ns = head.look_after_ns(path.index, &slot.ticket)?;
         next.after_ns = next.after_ns.min(after_ns);
-        Some(slot.placed_ns.saturating_add(after_ns))
+        Some((slot.placed_ns.saturating_add(after_ns), true))
     }
 
     /// A read is late: perhaps it gets a copy. When to look again, ns.
@@ -369,9 +407,11 @@ impl HostEngine {
         let sure_ns = age_ns.saturating_sub(self.hedges.busy_ns);
         let path = &self.paths[number];
         let (volume, from) = (usize::from(path.volume), path.index);
-        let first = self.hedges.of(index).token != token;
-        self.hedges.of(index).token = token;
-        self.volumes[volume].hedged.looked += u64::from(first);
+        let pair = self.hedges.of(index);
+        if pair.token != token {
+            (pair.token, pair.no_room) = (token, false);
+            self.volumes[volume].hedged.looked += 1;
+        }
         let queue = self.paths[number].queue.as_ref();
         if !queue.is_some_and(|queue| queue.awaits(token)) {
             return u64::MAX;
@@ -380,13 +420,16 @@ impl HostEngine {
         if able == 0 {
             return now_ns + FULL_NS;
         }
-        let Some(buffers) = self.two_buffers(length) else {
-            self.volumes[volume].hedged.no_room += 1;
-            return now_ns + FULL_NS;
-        };
+        let buffers = self.two_buffers(length);
         let request = self.request(index, now_ns);
         let allow = |path: PathIndex| able >> path.0 & 1 == 1;
         let head = &mut self.volumes[volume].head;
+        let Some(buffers) = buffers else {
+            if head.would_hedge_among(&request, from, &ticket, sure_ns, allow) {
+                self.without_room(volume, index);
+            }
+            return now_ns + FULL_NS;
+        };
         let again_ns = match head.hedge_among(&request, from, &ticket, sure_ns, allow) {
             Hedge::Send(other) => {
                 self.send_copy(index, other, buffers, now_ns);
@@ -399,6 +442,20 @@ impl HostEngine {
             self.scratch.give_back(buffer);
         }
         again_ns
+    }
+
+    /// A read would have got a copy, had there been room for it.
+    fn without_room(&mut self, volume: usize, index: u32) {
+        let pair = self.hedges.of(index);
+        self.volumes[volume].hedged.no_room += u64::from(!pair.no_room);
+        pair.no_room = true;
+    }
+
+    /// A new attempt of an I/O begins, perhaps on another path.
+    pub(super) fn look_anew(&mut self, index: u32) {
+        if let Some(pair) = self.hedges.table.get_mut(index as usize) {
+            pair.look_ns = UNASKED;
+        }
     }
 
     /// The paths that could carry a copy of a read at once, as bits.
@@ -460,6 +517,7 @@ impl HostEngine {
             *self.hedges.of(one) = Pair {
                 token: self.slots.token(one),
                 look_ns: u64::MAX,
+                no_room: false,
                 home,
                 stand: Stand::With(mate),
                 second,
@@ -508,8 +566,12 @@ impl HostEngine {
                 course.hops = course.hops.saturating_add(1);
                 self.forget_copy(index);
             }
-            (Stand::Alone, true) => self.copy_done(number, index),
+            (Stand::Alone, true) => {
+                stats.rescued += u64::from(second);
+                self.copy_done(number, index);
+            }
             (Stand::Alone, false) => {
+                stats.failed += u64::from(second);
                 let slot = self.slots.get_mut(index);
                 slot.course.hedged = false;
                 let span = core::mem::replace(&mut slot.io.span, home);

@@ -110,6 +110,7 @@ impl HostEngine {
         slot.placed_ns = now_ns;
         slot.expired = false;
         slot.course.aborted = false;
+        self.look_anew(index);
     }
 
     #[inline(always)]

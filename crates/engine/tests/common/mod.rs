@@ -12,6 +12,7 @@
 
 mod body;
 mod fleet;
+pub mod hedge;
 mod net;
 mod peer;
 mod random;

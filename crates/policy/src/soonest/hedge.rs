@@ -84,6 +84,21 @@ impl Soonest {
         ticket: &Ticket,
         age_ns: u64,
     ) -> Result<(usize, Ticket), Option<u64>> {
+        let other = self.other(request, paths, in_flight, path, ticket, age_ns)?;
+        self.purse.spent = self.purse.spent.wrapping_add(COPY);
+        Ok((other, self.book(request, other, paths, in_flight)))
+    }
+
+    /// The path alone; nothing is booked.
+    pub(crate) fn other(
+        &mut self,
+        request: &Request,
+        paths: &[PathView],
+        in_flight: &[u32; PATHS_MAX],
+        path: usize,
+        ticket: &Ticket,
+        age_ns: u64,
+    ) -> Result<usize, Option<u64>> {
         let reads = request.group == Group::Read;
         let Some(predicted_ns) = self.predicted_ns(path, ticket).filter(|_| reads) else {
             return Err(None);
@@ -105,8 +120,7 @@ impl Soonest {
         if cost_ns >= most_ns {
             return again;
         }
-        self.purse.spent = self.purse.spent.wrapping_add(COPY);
-        Ok((other, self.book(request, other, paths, in_flight)))
+        Ok(other)
     }
 
     /// What was predicted of a read when it was placed, without what comes rarely; `None`: it is no

@@ -56,11 +56,37 @@ impl Head {
         age_ns: u64,
         allow: impl Fn(PathIndex) -> bool,
     ) -> Hedge {
+        self.among_only(allow, |it| it.hedge(request, path, ticket, age_ns))
+    }
+
+    /// Whether [`Head::hedge_among`] would send a copy; nothing is booked.
+    #[cold]
+    pub fn would_hedge_among(
+        &mut self,
+        request: &Request,
+        path: PathIndex,
+        ticket: &Ticket,
+        age_ns: u64,
+        allow: impl Fn(PathIndex) -> bool,
+    ) -> bool {
+        self.among_only(allow, |it| {
+            let views = &it.views;
+            it.selector
+                .would_hedge(request, views, path, ticket, age_ns)
+        })
+    }
+
+    /// Asks something with only the paths usable for which `allow` holds.
+    fn among_only<T>(
+        &mut self,
+        allow: impl Fn(PathIndex) -> bool,
+        ask: impl FnOnce(&mut Self) -> T,
+    ) -> T {
         for (path, view) in (0_u8..).zip(&mut self.views) {
             view.enabled &= allow(PathIndex(path));
         }
-        let hedge = self.hedge(request, path, ticket, age_ns);
+        let answer = ask(self);
         self.show();
-        hedge
+        answer
     }
 }
