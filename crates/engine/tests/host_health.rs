@@ -3,9 +3,9 @@
 mod common;
 
 use common::*;
-use engine::Span;
 use engine::host::{HostEvent, IoOp, PathHealth, PathState};
 use engine::target::{ErrorRule, Faults, Ops, Probability, TargetControl};
+use engine::{Machine, Span};
 use nvme::host::AnaState;
 use nvme::wire::Status;
 use policy::{PathIndex, Policy};
@@ -49,7 +49,11 @@ fn fail(rig: &mut Rig, parts_per_billion: u32) {
 }
 
 fn fail_at(rig: &mut Rig, port: u16, parts_per_billion: u32) {
-    let faults = Faults {
+    rig.target_control(TargetControl::Faults(port, errors(parts_per_billion)));
+}
+
+fn errors(parts_per_billion: u32) -> Faults {
+    Faults {
         errors: vec![ErrorRule {
             status: Status::HOST_PATH,
             ops: Ops::ALL,
@@ -57,8 +61,7 @@ fn fail_at(rig: &mut Rig, port: u16, parts_per_billion: u32) {
             rate: Probability::new(parts_per_billion).unwrap(),
         }],
         ..Faults::default()
-    };
-    rig.target_control(TargetControl::Faults(port, faults));
+    }
 }
 
 fn shape(rig: &mut Rig, port: u16, change: impl FnOnce(&mut shape::Config)) {
@@ -457,4 +460,44 @@ fn t26_a_path_that_ana_closes_is_not_probed() {
     rig.target_control(TargetControl::Ana(0, AnaState::Optimized));
     until_live(&mut rig, 20 * SECOND);
     clean(&mut rig);
+}
+
+#[test]
+fn what_one_core_finds_out_the_idle_ones_hear_once() {
+    for finder in [0, 1, 2] {
+        let mut fleet = Fleet::of(3, 2, target(2), |host| {
+            host.scratch = SCRATCH;
+            host.volumes[0].policy = Policy::RoundRobin { bytes: 0 };
+        });
+        let tell = |fleet: &Fleet, parts| {
+            let control = TargetControl::Faults(0, errors(parts));
+            let now_ns = fleet.world.now_ns;
+            fleet.target.borrow_mut().handle_control(control, now_ns);
+        };
+        let on_probation = |fleet: &Fleet| {
+            let hosts = fleet.hosts.iter();
+            let health = hosts.map(|host| host.borrow().path_health(0, P0));
+            health.filter(|it| it.probation.is_some()).count()
+        };
+        fleet.run(SECOND, |_| false);
+        tell(&fleet, 1_000_000_000);
+        for n in 0..8 {
+            let end = fleet.one(finder, &read(n, n), SECOND);
+            assert_eq!(end, Some(Outcome::Done));
+        }
+        assert!(fleet.run(50 * MS, |it| on_probation(it) == 3), "{finder}");
+        fleet.run(5 * SECOND, |_| false);
+        for (core, host) in fleet.hosts.iter().enumerate() {
+            let tally = host.borrow().path_health(0, P0).tally;
+            assert_eq!(tally.times, 1, "{finder}, {core}");
+            assert!(tally.probes_bad > 0, "each core has its own queue");
+        }
+        // Each comes back by its own probes.
+        tell(&fleet, 0);
+        assert!(fleet.run(60 * SECOND, |it| on_probation(it) == 0));
+        for host in &fleet.hosts {
+            let health = host.borrow().path_health(0, P1);
+            assert_eq!(health, PathHealth::default());
+        }
+    }
 }

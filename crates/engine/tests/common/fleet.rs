@@ -2,8 +2,8 @@
 use super::*;
 use engine::Machine;
 use engine::host::{
-    Change, Changed, HostControl, HostEngine, HostEvent, Io, PathFacts, PathNews, PathState,
-    Recovery,
+    Change, Changed, HostConfig, HostControl, HostEngine, HostEvent, Io, PathFacts, PathNews,
+    PathState, Recovery,
 };
 use engine::target::{TargetConfig, TargetEngine};
 use policy::PathIndex;
@@ -49,6 +49,18 @@ impl Fleet {
         target: TargetConfig,
         change: impl FnOnce(&mut Recovery),
     ) -> Self {
+        Self::of(cores, paths, target, |host| {
+            change(&mut host.volumes[0].recovery);
+        })
+    }
+
+    /// The same, of other hosts.
+    pub fn of(
+        cores: u16,
+        paths: u32,
+        target: TargetConfig,
+        change: impl FnOnce(&mut HostConfig),
+    ) -> Self {
         let mut config = host_config(paths);
         config.kato_ms = 1000;
         config.cores = cores;
@@ -56,7 +68,7 @@ impl Fleet {
             quiesce_ns: 500 * MS,
             ..Recovery::default()
         };
-        change(&mut config.volumes[0].recovery);
+        change(&mut config);
         let mut world = World::new(7);
         let engine = |core| {
             let mut config = config.clone();
