@@ -76,7 +76,7 @@ fn t12_a_loser_that_is_never_answered_is_aborted_or_has_its_path_given_up() {
 /// Its end is nobody's: then the shorter path takes as good as all again.
 #[test]
 fn t43_a_loser_that_is_taken_back_is_not_held_against_its_path() {
-    let mut rig = rig_with(|host, _| host.io_timeout_ns = 3 * SECOND);
+    let mut rig = hedging_rig_with(|host, _| host.io_timeout_ns = 3 * SECOND);
     let hang = Faults {
         hang_rate: Probability::ALWAYS,
         ..Faults::default()
