@@ -233,6 +233,32 @@ fn t09_t11_t12_t41_hanging_commands_of_all_kinds_lose_nothing() {
     }
 }
 
+/// More than the controller takes at a time: the next goes out when one was answered.
+#[test]
+fn t12_each_of_many_cores_may_have_a_command_that_hangs() {
+    use engine::Machine;
+    let mut target = target(1);
+    target.subsystem.io_queues_max = 8;
+    let mut fleet = Fleet::new(8, 1, target);
+    let set = |fleet: &mut Fleet, of: Faults| {
+        let now_ns = fleet.world.now_ns;
+        let message = TargetControl::Faults(0, of);
+        fleet.target.borrow_mut().handle_control(message, now_ns);
+    };
+    set(&mut fleet, hang());
+    fleet.load(1);
+    fleet.run(MS, |_| false);
+    set(&mut fleet, Faults::default());
+    let over = |it: &Fleet| it.loads.iter().all(Load::is_over);
+    assert!(fleet.run(10 * SECOND + 100 * MS, over), "at io_timeout");
+    assert!(fleet.loads.iter().all(|load| load.errors() == 0));
+    fleet.at_rest();
+    for host in &fleet.hosts {
+        assert_eq!(host.borrow().counters(0, P0).aborted, 1);
+    }
+    assert_eq!(fleet.states(P0), [PathState::Live; 8]);
+}
+
 #[test]
 fn t12_core_0_aborts_for_the_others() {
     let mut fleet = Fleet::new(3, 2, target(2));

@@ -13,8 +13,9 @@
 //! ends.
 //!
 //! # Limits
-//! [`ABORTS_MAX`] expired I/Os per path and core, and what the controller takes; where more expire
-//! together it isn't one command that is stuck, and the path is lost at once. A flush before a path
+//! [`ABORTS_MAX`] expired I/Os per path and core; where more expire together it isn't one command
+//! that is stuck, and the path is lost at once. A controller takes few Aborts at a time from all
+//! cores together: core 0 keeps the others until those are answered, within the same wait. A flush before a path
 //! leaves is not aborted.
 use super::path::{Path, Phase, Role};
 use super::types::{HostEvent, PathKind, PathNews};
@@ -165,8 +166,23 @@ impl HostEngine {
         let sent = admin.is_some_and(|admin| admin.abort(sqid, cid, now_ns));
         if sent {
             self.touch(number, Role::Admin);
+            return true;
         }
-        sent
+        // The controller takes no more at a time, for all cores: the next answer makes room.
+        let most = usize::from(self.settings.cores) * ABORTS_MAX;
+        let wait = open && path.resetting.is_none() && path.aborts_due.len() < most;
+        if wait {
+            path.aborts_due.push_back((sqid, cid));
+        }
+        wait
+    }
+
+    /// Core 0: an Abort was answered, so that the next may go out.
+    fn send_next_abort(&mut self, number: usize, now_ns: u64) {
+        let due = self.paths[number].aborts_due.pop_front();
+        if let Some((sqid, cid)) = due {
+            self.abort_for(number, sqid, cid, now_ns);
+        }
     }
 
     /// Core 0: another core wants a command of its queue aborted.
@@ -188,6 +204,7 @@ impl HostEngine {
         if aborted {
             self.say_aborted(number, now_ns);
         }
+        self.send_next_abort(number, now_ns);
         if sqid == 1 {
             return self.asked_back(number, cid, aborted, now_ns);
         }

@@ -10,6 +10,7 @@ use super::slots::Lane;
 use super::types::{PathConfig, PathFacts, PathKind, PathState};
 use crate::machine::{ConnId, DeviceId};
 use alloc::boxed::Box;
+use alloc::collections::VecDeque;
 use alloc::string::String;
 use nvme::host::{Admin, IoQueue};
 use policy::PathIndex;
@@ -77,6 +78,8 @@ pub(super) struct Path {
     pub counters: PathCounters,
     /// I/Os on it that were asked back.
     pub aborts: Aborts,
+    /// Core 0: queue and identifier of commands whose Aborts wait for those that are out.
+    pub aborts_due: VecDeque<(u16, u16)>,
     pub admin: Option<Box<Admin>>,
     pub queue: Option<Box<IoQueue>>,
     /// The machine of this role was called since the last turn.
@@ -203,6 +206,7 @@ impl Path {
             lane: Lane::EMPTY,
             counters: PathCounters::default(),
             aborts: Aborts::default(),
+            aborts_due: VecDeque::new(),
             admin: None,
             queue: None,
             touched: [false; 2],

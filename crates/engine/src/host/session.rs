@@ -367,6 +367,7 @@ impl HostEngine {
         path.phase = Phase::Connecting;
         (path.proved, path.quiet_ns) = (false, None);
         path.aborts.clear();
+        path.aborts_due.clear();
         path.association = path.association.wrapping_add(1);
         self.open(number, Role::Io, now_ns);
     }
