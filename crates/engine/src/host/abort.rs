@@ -15,7 +15,8 @@
 //! # Limits
 //! [`ABORTS_MAX`] expired I/Os per path and core; where more expire together it isn't one command
 //! that is stuck, and the path is lost at once. A controller takes few Aborts at a time from all
-//! cores together: core 0 keeps the others until those are answered, within the same wait. A flush before a path
+//! cores together: core 0 keeps the others until those are answered, within the same wait. A
+//! flush before a path
 //! leaves is not aborted.
 use super::path::{Path, Phase, Role};
 use super::types::{HostEvent, PathKind, PathNews};
