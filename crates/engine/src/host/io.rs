@@ -236,7 +236,14 @@ impl HostEngine {
 
     /// Ends an I/O that was placed on a path; `answered`: by the path, so that it says something of
     /// its health.
-    fn finish(&mut self, number: usize, index: u32, outcome: Outcome, answered: bool, now_ns: u64) {
+    pub(super) fn finish(
+        &mut self,
+        number: usize,
+        index: u32,
+        outcome: Outcome,
+        answered: bool,
+        now_ns: u64,
+    ) {
         let path = &mut self.paths[number];
         self.slots.unlink(&mut path.lane, index);
         let slot = self.slots.get(index);

@@ -21,6 +21,7 @@ use super::types::{HostEvent, Io, IoOp, PathNews};
 use super::volumes::Volume;
 use super::{HostEngine, hedge, report};
 use crate::machine::Span;
+use alloc::vec::Vec;
 use volume::Outcome;
 use volume::health::{Limits, Probation, Tally, Why};
 
@@ -143,9 +144,25 @@ impl HostEngine {
             });
         }
         self.wake_by(now_ns);
-        // What it has not yet begun needn't wait for it.
         if sits_out {
-            self.fail_waiting(number, now_ns);
+            self.move_waiting(number, now_ns);
+        }
+    }
+
+    /// What a path has not yet begun needn't wait for it, once each; but a flush, which is of this
+    /// very controller (T13).
+    fn move_waiting(&mut self, number: usize, now_ns: u64) {
+        let first = self.paths[number].lane.waiting();
+        let waiting = core::iter::successors(first, |&index| self.slots.next(index));
+        let movable = waiting.filter(|&index| self.slots.get(index).io.op != IoOp::Flush);
+        let tokens: Vec<u32> = movable.map(|index| self.slots.token(index)).collect();
+        let path = self.paths[number].index;
+        for token in tokens {
+            let there = self.slots.find(token);
+            if let Some(index) = there.filter(|&index| self.slots.get(index).path == path) {
+                self.slots.get_mut(index).course.unanswered = false;
+                self.finish(number, index, Outcome::PathError, false, now_ns);
+            }
         }
     }
 
