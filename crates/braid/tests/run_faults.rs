@@ -76,7 +76,7 @@ impl Pair {
         });
         self.target.signal(rustix::process::Signal::KILL);
         self.target.ended();
-        self.engine.notes("no path is live");
+        self.engine.notes("no path is usable");
         client
     }
 }

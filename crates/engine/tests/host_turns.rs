@@ -200,3 +200,20 @@ fn a_stop_while_writes_are_held_in_turn_ends_in_time() {
     assert!(rig.done.iter().all(|done| done.outcome == Outcome::Stopped));
     assert_eq!(rig.done.len(), 2);
 }
+
+/// An I/O is not to fail because its paths come and go: only what paths say counts (T4).
+#[test]
+fn t04_paths_that_are_lost_again_and_again_use_up_no_moves() {
+    let mut rig = rig_with(2, |_| ());
+    rig.world.nodes[TARGET].disks[0].delay_ns = 3 * SECOND;
+    rig.submit(&read(0, 0)).unwrap();
+    for turn in 0..24 {
+        rig.world.pass(150 * MS);
+        rig.world.cut(HOST, turn % 2);
+    }
+    rig.world.nodes[TARGET].disks[0].delay_ns = 0;
+    assert!(rig.run(60 * SECOND, |_, done| done.len() == 1));
+    assert_eq!(rig.done[0].outcome, Outcome::Done);
+    assert!(rig.host.borrow().hold_stats(0).moved_total > 8);
+    at_rest(&rig, 2);
+}

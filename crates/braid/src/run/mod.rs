@@ -122,11 +122,15 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     builder.spawn(stop).context("cannot start a thread")?;
     let (stopped, lost) = attend_drain(&events, &service);
     ended.and(stopped)?;
-    finished(&lost, &service, drain_ns)?;
-    let cleared = service.marks().close();
+    let ended = finished(&lost, &service, drain_ns);
+    // Only changes of data can come late.
+    let cleared = match lost.values().all(|(changes, _)| *changes == 0) {
+        true => service.marks().close(),
+        false => Ok(()),
+    };
     // Not before: the next engine may begin, and keep marks, as soon as the socket is free.
     drop(socket);
-    cleared
+    ended.and(cleared)
 }
 
 /// Changes of data and other I/Os that failed because the time to drain was over, by volume.
@@ -162,10 +166,13 @@ fn finished(lost: &Unfinished, service: &Service, drain_ns: u64) -> anyhow::Resu
         format!("{name}: {changes} writes and {others} other I/Os")
     };
     let lines: Vec<_> = lost.iter().map(line).collect();
+    let late = match lost.values().any(|(changes, _)| *changes > 0) {
+        true => "; a write among them may have been executed, or may yet be",
+        false => "",
+    };
     anyhow::ensure!(
         lines.is_empty(),
-        "not ended within drain_timeout ({} ms), and failed: {}; a write among them may have been \
-         executed, or may yet be",
+        "not ended within drain_timeout ({} ms), and failed: {}{late}",
         drain_ns / 1_000_000,
         lines.join("; ")
     );
@@ -221,7 +228,7 @@ fn attend_to(event: RunEvent, service: &Service) {
         }
         RunEvent::Note(what) => output::note(&what),
         RunEvent::NoPath(volume) if service.state().volumes.has(volume) => output::note(&format!(
-            "{}: no path is live; its I/O waits until one is",
+            "{}: no path is usable; its I/O waits until one is",
             service.name(volume)
         )),
         RunEvent::ForCoreZero(news) => service.tell_core_zero(news),

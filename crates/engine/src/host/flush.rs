@@ -138,8 +138,10 @@ impl HostEngine {
 
     /// A flush must be repeated on path `path`, or wait for it.
     pub(super) fn flush_again(&mut self, index: u32, path: PathIndex, now_ns: u64) {
+        let number = self.number(self.slots.get(index).io.volume, path);
+        let lost = number.is_none_or(|number| self.paths[number].phase != Phase::Live);
         let course = &mut self.slots.get_mut(index).course;
-        course.hops = course.hops.saturating_add(1);
+        course.moved(lost);
         course.flushed &= !(1 << path.0);
         self.flush(index, now_ns);
     }

@@ -109,7 +109,7 @@ impl HostEngine {
         let slot = self.slots.get_mut(index);
         slot.placed_ns = now_ns;
         slot.expired = false;
-        slot.course.aborted = false;
+        (slot.course.aborted, slot.course.bereft) = (false, false);
         self.look_anew(index);
     }
 
@@ -197,7 +197,8 @@ impl HostEngine {
         let queue = path.queue.as_ref();
         let over = queue.is_none_or(|queue| queue.has_failed());
         let answered = !(over && status.is(Status::HOST_PATH));
-        self.slots.get_mut(index).course.unanswered = !answered;
+        let course = &mut self.slots.get_mut(index).course;
+        (course.unanswered, course.bereft) = (!answered, !answered);
         let outcome = match self.was_aborted(number, index, status) {
             true => Outcome::PathError,
             false => {

@@ -92,6 +92,10 @@ pub(super) struct Course {
     pub behind: bool,
     /// Its path was lost before it answered.
     pub unanswered: bool,
+    /// The same, for as long as it has no other.
+    pub bereft: bool,
+    /// Moves away from a path that was lost: these don't count against it (T4).
+    pub losses: u8,
     /// Its controller has taken it back: it is not executed any more (T9).
     pub aborted: bool,
     /// It is cut into pieces, and this slot carries one of them.
@@ -108,6 +112,14 @@ pub(super) struct Course {
     pub probe: bool,
     /// Time it waited without being on a path, ms.
     pub excused_ms: u32,
+}
+
+impl Course {
+    /// It moves to another path; `lost`: because its own is.
+    pub(super) fn moved(&mut self, lost: bool) {
+        self.hops = self.hops.saturating_add(1);
+        self.losses = self.losses.saturating_add(u8::from(lost || self.bereft));
+    }
 }
 
 /// All slots of one core.

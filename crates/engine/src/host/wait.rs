@@ -17,6 +17,7 @@
 //! # Limits
 //! All waits hold slots, so `io_max` bounds them together.
 use super::counters::group;
+use super::path::Phase;
 use super::slots::Lane;
 use super::types::{Io, IoOp, NO_PATH};
 use super::{HostEngine, WriteFailover};
@@ -73,7 +74,7 @@ impl HostEngine {
         let paths = self.paths_of(self.paths[number].volume).count() as u8;
         let attempt = Attempt {
             uncertain: slot.course.unanswered && range(&slot.io).is_some() && fenced && !proved,
-            hops: slot.course.hops,
+            hops: slot.course.hops.saturating_sub(slot.course.losses),
             hops_max: (paths * 2).max(HOPS_MIN),
             paths,
             retries: slot.course.retries,
@@ -115,9 +116,13 @@ impl HostEngine {
 
     /// Gives an I/O to a path that has not failed it yet; if all have, to another than `from`; to
     /// `from` only if there is no other.
+    ///
+    /// To leave a path that was lost is no move that counts (T4): that is bounded by time alone.
     fn fail_over(&mut self, index: u32, from: PathIndex, now_ns: u64) {
+        let number = self.number(self.slots.get(index).io.volume, from);
+        let lost = number.is_none_or(|number| self.paths[number].phase != Phase::Live);
         let slot = self.slots.get_mut(index);
-        slot.course.hops += 1;
+        slot.course.moved(lost);
         slot.course.failed |= 1 << from.0;
         let failed = slot.course.failed;
         let volume = usize::from(slot.io.volume);
