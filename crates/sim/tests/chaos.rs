@@ -23,8 +23,8 @@ fn worlds_of_chaos_come_to_rest_and_nothing_was_lost() {
 }
 
 /// 3003, 3024: a read whose copy was done first went on in a slot behind those that can be cut, and
-/// the next I/O there was a large one (out of bounds). 30249, 30269: a flush that waited for room on
-/// a path was sent away from it eight times, always back to it, when that was put on probation.
+/// the next I/O there was a large one (out of bounds). 30249, 30269: a flush that waited for room
+/// on a path was sent away from it eight times, always back to it, when that was put on probation.
 #[test]
 fn worlds_that_found_something_once() {
     [3003, 3024, 30249, 30269].into_iter().for_each(well);
