@@ -171,6 +171,21 @@ fn a_path_that_stays_lost_is_given_up_and_tried_again_when_restored() {
                 (ctrl_loss_tmo): given up, and not tried any more; `braid path restore v0 \
                 nvme-tcp://p0/nqn.2026-01.org.example:v0` tries it again";
     assert_eq!(rig.failures().last(), Some(&want));
+    let why = rig.host.borrow().path_hindrance(0, P0).unwrap();
+    let (_, given_up) = want.split_once("v0: not").unwrap();
+    let last = why.strip_prefix(&format!("not{given_up}; last: "));
+    assert!(last.unwrap().starts_with("can't connect: "), "{why}");
+    restore(&mut rig, P0);
+    rig.world.pass(2 * SECOND);
+    let said = answer(&mut rig);
+    let (first, _) = said.split_once(": ").unwrap();
+    assert_eq!(
+        first,
+        "not live yet, it is tried for 60 s (ctrl_loss_tmo), then given up"
+    );
+    rig.control(restoring(P0, 600 * SECOND));
+    rig.world.pass(61 * SECOND);
+    assert_eq!(answer(&mut rig), why, "not only when its patience is over");
     rig.world.nodes[HOST].addresses[0] = route(0);
     rig.world.pass(60 * SECOND);
     assert_eq!(state(&rig, P0), PathState::Failed, "nobody tries");
@@ -185,11 +200,25 @@ fn a_path_that_stays_lost_is_given_up_and_tried_again_when_restored() {
 }
 
 fn restore(rig: &mut Rig, path: PathIndex) {
-    rig.control(HostControl::Change {
+    rig.control(restoring(path, SECOND));
+}
+
+fn restoring(path: PathIndex, wait_ns: u64) -> HostControl {
+    HostControl::Change {
         ticket: 1,
         change: Change::RestorePath(0, path),
-        wait_ns: SECOND,
+        wait_ns,
+    }
+}
+
+/// What the last change was refused with.
+fn answer(rig: &mut Rig) -> String {
+    rig.poll();
+    let answers = rig.events.iter().filter_map(|event| match event {
+        HostEvent::Changed(_, answer) => Some(answer.clone()),
+        _ => None,
     });
+    answers.last().unwrap().unwrap_err()
 }
 
 #[test]

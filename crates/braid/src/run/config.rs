@@ -18,6 +18,7 @@
 //! An error shows line and column. What depends on the machine (is there such a file or user) is
 //! not looked at.
 mod check;
+mod hints;
 mod keys;
 
 use super::address::NbdAddress;
@@ -122,7 +123,7 @@ pub struct Volume {
     #[serde(default, deserialize_with = "keys::time_or_none")]
     pub quiesce_time: Option<u64>,
     /// See [`Recovery::ctrl_loss_ns`].
-    #[serde(default, deserialize_with = "keys::time_or_off")]
+    #[serde(default, deserialize_with = "keys::tries")]
     pub ctrl_loss_tmo: Option<u64>,
     /// See [`Recovery::fast_io_fail_ns`].
     #[serde(default, deserialize_with = "keys::time_or_off")]
@@ -201,7 +202,7 @@ impl Config {
     /// # Errors
     /// As [`Config::read`].
     pub(super) fn parse(text: &str) -> Result<Self, String> {
-        let config: Self = text::toml(text)?;
+        let config: Self = text::toml(text).map_err(hints::add)?;
         check::check(&config).map_err(|wrong| check::place(wrong, text))?;
         Ok(config)
     }

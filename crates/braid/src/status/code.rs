@@ -218,6 +218,13 @@ pub fn fabrics_name(status: Status) -> Option<&'static str> {
     all.find(|(it, _)| it.is(status)).map(|(_, name)| *name)
 }
 
+/// As [`parse`], of names alone, and without what only Fabrics commands get.
+pub fn only(text: &str) -> Option<Status> {
+    let short = Some(text).filter(|it| it.len() <= TEXT_MAX)?;
+    let asked = named(short).ok().filter(|it| !it.fabrics_only)?;
+    Some(asked.status)
+}
+
 /// A status by its name, or by words that only one name has.
 fn named(text: &str) -> Result<Asked, String> {
     let query = plain(text);

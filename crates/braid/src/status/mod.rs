@@ -7,6 +7,8 @@ mod code;
 mod meaning;
 mod show;
 
+pub use code::only as by_name;
+
 use crate::cli::Usage;
 use crate::output::{self, Format, Style};
 

@@ -9,6 +9,7 @@
 //! error=namespace-not-ready:dnr:crd=1:op=write:op=flush+0x286:lba=100-199:0.5
 //! ```
 use super::quantity::{Duration, FromText};
+use crate::status;
 use engine::limits::ERROR_RULES_MAX;
 use engine::target::{ErrorRule, Faults, Ops, Probability};
 use nvme::wire::Status;
@@ -207,11 +208,12 @@ fn status(text: &str) -> Result<(Status, Ops), String> {
         };
     }
     let named = |status: &&Status| word_of(**status) == text && !status.is_success();
-    let found = Status::ALL.iter().find(named);
-    found.map(|status| (*status, Ops::ALL)).ok_or_else(|| {
+    let found = Status::ALL.iter().find(named).copied();
+    let found = found.or_else(|| status::by_name(text).filter(|it| !it.is_success()));
+    found.map(|status| (status, Ops::ALL)).ok_or_else(|| {
         format!(
             "\"{text}\" is no error status: media-read, media-write, a name such as \
-             internal-error, or hexadecimal as in 0x281"
+             internal-error (all: `braid status`), or hexadecimal as in 0x281"
         )
     })
 }
@@ -285,6 +287,8 @@ mod tests {
         let status = Status::NAMESPACE_NOT_READY.with_crd(2).with_dnr();
         assert_eq!(rules[0].status, status);
         assert_eq!(Errors::from_text("media-read:0.01").unwrap().0, rules[2..]);
+        let Errors(as_status_takes_it) = Errors::from_text("host-path:0.05").unwrap();
+        assert_eq!(as_status_takes_it[0].status, Status::HOST_PATH);
         assert_eq!(Errors::from_text("0").unwrap().0, []);
     }
 
@@ -303,6 +307,8 @@ mod tests {
         for (text, part) in [
             ("", "\"\" is no error status"),
             ("successful-completion", "is no error status"),
+            ("success", "is no error status"),
+            ("pathing", "is no error status"),
             ("0x0", "0x001 to 0x7ff"),
             ("0x800", "0x001 to 0x7ff"),
             ("0xzz", "0x001 to 0x7ff"),

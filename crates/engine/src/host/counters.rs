@@ -125,10 +125,11 @@ impl HostEngine {
             return Some("it is gone".into());
         };
         let it = &self.paths[number];
-        let line = it.comeback.line.as_str();
-        // What the line says of it behind its name.
-        let said = line.split_once(it.uri.as_str());
-        let said = said.map_or("", |(_, why)| why.trim_start_matches(": "));
+        let said = report::last_said(it);
+        if it.will == super::path::Will::GivenUp {
+            let of = &self.volumes[usize::from(volume)];
+            return Some(report::stays_lost(&of.name, it, of.recovery.ctrl_loss_ns));
+        }
         let by_hand = it.will == super::path::Will::Failed;
         match self.path_state(volume, path) {
             PathState::Reconnecting if !said.is_empty() && it.phase != Phase::Lost => {

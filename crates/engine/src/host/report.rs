@@ -141,6 +141,32 @@ pub(super) fn given_up(volume: &str, uri: &str, tried_ns: u64) -> String {
     )
 }
 
+/// Why a path that was lost for too long takes no I/O.
+pub(super) fn stays_lost(volume: &str, path: &Path, tried_ns: u64) -> String {
+    let why = given_up(volume, &path.uri, tried_ns);
+    match last_said(path) {
+        "" => why,
+        last => format!("{why}; last: {last}"),
+    }
+}
+
+/// What the last line about a lost path says behind its name; empty: there was none.
+pub(super) fn last_said(path: &Path) -> &str {
+    let said = path.comeback.line.split_once(path.uri.as_str());
+    said.map_or("", |(_, why)| why.trim_start_matches(": "))
+}
+
+/// A path that was restored, and isn't back yet; `tried_ns`: how long it is tried.
+pub(super) fn not_yet(line: &str, tried_ns: u64) -> String {
+    match tried_ns {
+        u64::MAX => format!("not live yet, it is tried again and again: {line}"),
+        ns => {
+            let time = time(ns);
+            format!("not live yet, it is tried for {time} (ctrl_loss_tmo), then given up: {line}")
+        }
+    }
+}
+
 /// No path of a volume will come back by itself.
 pub(super) fn none_returns(volume: &str) -> String {
     format!(

@@ -5,7 +5,7 @@
 //! A stage that loses its path goes on as for any lost path, and one whose time is over is called
 //! off, or forced, as was asked. Whatever happens, whoever asked is answered once.
 use super::change::{Job, Stage, What};
-use super::path::{Farewell, Link, Phase, Role};
+use super::path::{Farewell, Link, Phase, Role, Will};
 use super::types::HostEvent;
 use super::{HostEngine, VACANT, report};
 use alloc::format;
@@ -141,9 +141,13 @@ impl HostEngine {
                 self.answer(job, Ok(()));
                 return true;
             }
-            Stage::Return if late => {
-                let line = &path.comeback.line;
-                let why = format!("not live yet, it is tried again and again: {line}");
+            Stage::Return if late || path.will == Will::GivenUp => {
+                let of = &self.volumes[usize::from(path.volume)];
+                let tried_ns = of.recovery.ctrl_loss_ns;
+                let why = match path.will {
+                    Will::GivenUp => report::stays_lost(&of.name, path, tried_ns),
+                    _ => report::not_yet(&path.comeback.line, tried_ns),
+                };
                 self.answer(job, Err(why));
                 return true;
             }

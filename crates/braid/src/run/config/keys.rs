@@ -89,26 +89,45 @@ pub(super) fn keep_alive_tmo<'de, D: Deserializer<'de>>(from: D) -> Result<Optio
         ns => Ok(Some(ns)),
     }
 }
+/// A time; `None`: "off".
+struct OrOff(Option<u64>);
+
+impl FromText for OrOff {
+    const WANTED: &'static str = "a duration in quotes, as in \"600s\", or \"off\"";
+    fn from_text(text: &str) -> Result<Self, String> {
+        match text {
+            "off" => Ok(OrOff(None)),
+            text => Duration::from_text(text)
+                .map(|it| OrOff(Some(it.0)))
+                .map_err(|error| format!("{error}; or write \"off\"")),
+        }
+    }
+}
+
+fn or_off<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
+    from_text(from).map(|OrOff(time)| time)
+}
 pub(super) fn time_or_off<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
-    text(from, |text| match text {
-        "off" => Ok(Some(u64::MAX)),
-        text => Duration::from_text(text)
-            .map(|it| Some(it.0))
-            .map_err(|error| format!("{error}, nor \"off\"")),
-    })
+    or_off(from).map(|time| Some(time.unwrap_or(u64::MAX)))
+}
+/// How long a lost path is tried. Not at all would mean that it couldn't be restored either.
+pub(super) fn tries<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
+    match time_or_off(from)? {
+        Some(0..1_000_000) => Err(Error::custom(
+            "must be at least 1 ms (a path once lost could not be restored), \
+             or \"off\" to try for ever",
+        )),
+        time => Ok(time),
+    }
 }
 /// A time, or 0 for "off".
 pub(super) fn some_time_or_off<'de, D: Deserializer<'de>>(
     from: D,
 ) -> Result<Option<u64>, D::Error> {
-    text(from, |text| match text {
-        "off" => Ok(Some(0)),
-        text => match Duration::from_text(text).map(|it| it.0) {
-            Ok(ns @ 1_000_000..) => Ok(Some(ns)),
-            Ok(_) => Err("must be at least 1 ms, or \"off\"".to_owned()),
-            Err(error) => Err(format!("{error}, nor \"off\"")),
-        },
-    })
+    match or_off(from)? {
+        Some(0..1_000_000) => Err(Error::custom("must be at least 1 ms, or \"off\"")),
+        time => Ok(Some(time.unwrap_or(0))),
+    }
 }
 /// A share in thousandths, 0 for "off".
 pub(super) fn share_or_off<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u16>, D::Error> {
