@@ -214,11 +214,11 @@ fn restoring(path: PathIndex, wait_ns: u64) -> HostControl {
 /// What the last change was refused with.
 fn answer(rig: &mut Rig) -> String {
     rig.poll();
-    let answers = rig.events.iter().filter_map(|event| match event {
+    let mut answers = rig.events.iter().filter_map(|event| match event {
         HostEvent::Changed(_, answer) => Some(answer.clone()),
         _ => None,
     });
-    answers.last().unwrap().unwrap_err()
+    answers.next_back().unwrap().unwrap_err()
 }
 
 #[test]
