@@ -190,7 +190,9 @@ pub struct Health {
     level: u8,
     /// How long the last one took.
     last_ns: u64,
-    /// It was lost soon: the next time it is connected it is on probation.
+    /// It was lost before: the next time it is connected it has come back.
+    lost: bool,
+    /// It was lost soon after it had come back: the next time it is on probation.
     flapped: bool,
     probation: Option<Probation>,
     tally: Tally,
@@ -322,7 +324,8 @@ impl Health {
 
     /// The path was lost, not by anybody's will.
     pub fn lost(&mut self, now_ns: u64) {
-        self.flapped = self.used_ns > 0 && now_ns.saturating_sub(self.used_ns) < RELAPSE_NS;
+        let soon = self.used_ns > 0 && now_ns.saturating_sub(self.used_ns) < RELAPSE_NS;
+        (self.flapped, self.lost) = (self.lost && soon, true);
     }
 
     /// A probe goes out.
