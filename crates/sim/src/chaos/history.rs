@@ -15,7 +15,7 @@
 //!
 //! # Origin
 //! Gibbons and Korach, Testing Shared Memories, SIAM J. Comput. 26 (1997): with one write per value
-//! a history is linearizable if the zones of its values nest as [`Epoch::check`] says.
+//! a history is linearizable if the zones of its values nest as `Epoch::check` says.
 use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::string::String;
