@@ -180,7 +180,12 @@ pub fn live(stat: &Value) -> usize {
 
 fn is_whole(stat: &Value) -> bool {
     let paths = stat["paths"].as_array();
-    let usable = |path: &Value| path["state"] == "live" && path["hindrance"].is_null();
+    // Faults that come every few seconds put all paths on probation for ever longer; such a one
+    // is there, and carries I/O when no other is.
+    let usable = |path: &Value| match path["state"].as_str() {
+        Some("live") => path["hindrance"].is_null(),
+        state => state == Some("probation"),
+    };
     let waiting = &stat["waiting"];
     let none = |key: &str| waiting[key].as_u64() == Some(0);
     paths.is_some_and(|it| it.iter().all(usable)) && none("held") && none("queued")
