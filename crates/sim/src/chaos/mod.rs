@@ -2,8 +2,9 @@
 //!
 //! * [`plan`]: what a world is made of, and what goes wrong; [`run`]: it happens, and is judged
 //! * [`history`]: what clients did and saw, and whether a disk could have done it
-//! * `rig`: hosts, controllers and applications; `client`: one host's applications; `disk`: what
-//!   controllers store
+//! * `fault`: faults begin and end; `check`: what must be true at the end
+//! * `rig`: hosts, controllers and applications, `make`: what they are made of, `cores`: what
+//!   passes between those of one host; `client`: its applications; `disk`: what controllers store
 //! * `world`, `node`, `net`: places, connections, time
 //!
 //! # Contract
@@ -13,9 +14,13 @@
 //! # Limits
 //! One volume, one namespace. Not modelled: TCP's windows, devices that fail, changes of paths and
 //! sizes.
+mod check;
 mod client;
+mod cores;
 mod disk;
+mod fault;
 pub mod history;
+mod make;
 mod net;
 mod node;
 pub mod plan;

@@ -1,0 +1,113 @@
+//! What passes between the cores of a host, and how it stops in order.
+use super::node::Body;
+use super::rig::{Host, send};
+use super::world::World;
+use alloc::format;
+use alloc::vec::Vec;
+use engine::export::{ExportControl, ExportEvent};
+use engine::host::{HostControl, HostEvent};
+
+/// Most time until a message of one core reaches another.
+const MAIL_NS: u64 = 50_000;
+
+impl Host {
+    /// Passes on what a core has to say after a turn.
+    pub(super) fn listen(
+        &mut self,
+        world: &mut World,
+        node: usize,
+        mail: &mut Vec<Option<ExportControl>>,
+    ) {
+        let core = self.cores.iter().position(|it| *it == node).unwrap_or(0);
+        loop {
+            let Body::Core(engine) = &mut world.nodes[node].body else {
+                return;
+            };
+            let Some(event) = engine.poll_event() else {
+                break;
+            };
+            let ExportEvent::Host(event) = event else {
+                continue;
+            };
+            let others = self.cores.iter().copied().filter(|it| *it != node);
+            match event {
+                HostEvent::Publish(news) => {
+                    for other in others.collect::<Vec<_>>() {
+                        let message = HostControl::Path(news.clone());
+                        self.post(world, mail, other, message);
+                    }
+                }
+                HostEvent::Report(news) => {
+                    let first = self.cores[0];
+                    self.post(world, mail, first, HostControl::Path(news));
+                }
+                HostEvent::Mark(volume, bound_ns) => {
+                    self.mark_ns = self.mark_ns.max(bound_ns);
+                    self.post(world, mail, node, HostControl::Marked(volume, bound_ns));
+                }
+                HostEvent::Failed(_, line)
+                | HostEvent::Returned(_, line)
+                | HostEvent::Warning(_, line)
+                    if core == 0 =>
+                {
+                    world.tell(|| line.clone());
+                    self.lines.push(format!("{} {line}", world.now_ns));
+                }
+                _ => {}
+            }
+        }
+        self.show(world, core);
+        self.stop_next(world, mail);
+    }
+
+    fn post(
+        &mut self,
+        world: &mut World,
+        mail: &mut Vec<Option<ExportControl>>,
+        to: usize,
+        message: HostControl,
+    ) {
+        let at_ns = world.now_ns + world.random.up_to(MAIL_NS);
+        self.mail_ns = self.mail_ns.max(at_ns);
+        send(world, mail, to, self.mail_ns, ExportControl::Host(message));
+    }
+
+    /// Shows the other cores what one has in flight (T47), and tells it what they have.
+    fn show(&mut self, world: &mut World, core: usize) {
+        if self.cores.len() == 1 {
+            return;
+        }
+        let Body::Core(engine) = &mut world.nodes[self.cores[core]].body else {
+            return;
+        };
+        for (place, volume, path) in engine.host().places() {
+            if let Some(count) = self.board[core].get_mut(place) {
+                *count = engine.host().in_flight(volume, path);
+            }
+        }
+        let others = |place: usize| {
+            let rows = (0..).zip(&self.board).filter(|(row, _)| *row != core);
+            rows.map(|(_, row)| row.get(place).copied().unwrap_or(0))
+                .sum()
+        };
+        engine.host_mut().update_elsewhere(others);
+    }
+
+    /// Core 0 shuts the controllers down, so it comes last.
+    fn stop_next(&mut self, world: &mut World, mail: &mut Vec<Option<ExportControl>>) {
+        let Some(next) = self.stopping.filter(|&next| next < self.cores.len()) else {
+            return;
+        };
+        let last = self.cores.get(next + 1);
+        if last.is_none_or(|&node| world.nodes[node].stopped) {
+            let message = ExportControl::Stop(super::run::DRAIN_NS);
+            send(world, mail, self.cores[next], world.now_ns, message);
+            self.stopping = Some(next.wrapping_sub(1));
+        }
+    }
+
+    /// Whether a stop in order has come to its end.
+    pub fn has_stopped(&self, world: &World) -> bool {
+        self.cores.iter().all(|&node| world.nodes[node].stopped)
+    }
+}

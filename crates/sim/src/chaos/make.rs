@@ -1,0 +1,150 @@
+//! What a layout's processes are made of.
+use super::disk::BLOCK;
+use super::node::Body;
+use super::plan::Canary;
+use super::rig::{IO_TIMEOUT_NS, KATO_MS, QUIESCE_NS, Rig};
+use alloc::boxed::Box;
+use alloc::format;
+use alloc::vec::Vec;
+use engine::export::{ExportConfig, ExportControl, ExportEngine, Offer};
+use engine::host::{
+    HostConfig, HostEngine, PathConfig, PathKind, Recovery, VolumeConfig, WriteFailover,
+};
+use engine::limits::{EXPORT_ARENA_MIN, SCRATCH_BYTES};
+use engine::target::{TargetConfig, TargetEngine};
+use engine::{DeviceId, Machine, Span};
+use nvme::controller::{NamespaceConfig, PortConfig, SubsystemConfig};
+use nvme::host::{AnaState, Digests, HostIdentity};
+use policy::Knobs;
+
+const NQN: &str = "nqn.2026-01.org.example:chaos";
+
+impl Rig {
+    /// One core of a process of a host.
+    pub(super) fn host_engine(&self, number: usize, core: u16) -> ExportEngine {
+        let layout = &self.layout;
+        let mut recovery = Recovery {
+            unclean_stop_ns: self.hosts[number].mark_ns,
+            marks: true,
+            quiesce_ns: QUIESCE_NS,
+            ..Recovery::default()
+        };
+        match self.canary {
+            None => {}
+            Some(Canary::Unfenced) => recovery.write_failover = WriteFailover::Immediate,
+            Some(Canary::FlushOnOne) => recovery.shared_write_cache = true,
+        }
+        let paths = 0..u32::from(layout.ports) * layout.targets as u32;
+        let volume = VolumeConfig {
+            name: "v0".into(),
+            policy: layout.policy,
+            knobs: Knobs::default(),
+            paths: paths.map(path).collect(),
+            recovery,
+        };
+        let config = HostConfig {
+            core,
+            cores: layout.cores,
+            identity: HostIdentity {
+                nqn: format!(
+                    "nqn.2014-08.org.nvmexpress:uuid:{number:08x}-2222-4333-8444-555555555555"
+                ),
+                id: [7 + number as u8; 16],
+            },
+            digests: Digests {
+                header: layout.digests,
+                data: layout.digests,
+            },
+            kato_ms: KATO_MS,
+            connect_timeout_ns: 1_000_000_000,
+            io_timeout_ns: IO_TIMEOUT_NS,
+            io_max: layout.io_max,
+            volumes: alloc::vec![volume],
+            scratch: Span {
+                at: EXPORT_ARENA_MIN,
+                len: SCRATCH_BYTES,
+            },
+        };
+        let export = ExportConfig {
+            clients_max: 8,
+            requests_max: 32,
+            arena_bytes: EXPORT_ARENA_MIN,
+        };
+        let room = layout.targets * usize::from(layout.ports) + 2;
+        let mut engine = ExportEngine::new(HostEngine::with_room(config, room), 1, export);
+        let offer = Offer {
+            volume: 0,
+            name: "v0".into(),
+            read_only: false,
+        };
+        engine.handle_control(ExportControl::Offer(0, offer), self.world.now_ns);
+        engine
+    }
+
+    /// A process of the target.
+    pub(super) fn target_config(&self, number: usize) -> TargetConfig {
+        let layout = &self.layout;
+        let cntlid = 1 + 1000 * number as u16;
+        let port = |id| PortConfig {
+            id,
+            traddr: "192.0.2.1".into(),
+            trsvcid: "4420".into(),
+            ipv6: false,
+            ana: AnaState::Optimized,
+        };
+        TargetConfig {
+            subsystem: SubsystemConfig {
+                nqn: NQN.into(),
+                serial: "CHAOS".into(),
+                model: "braid".into(),
+                cntlid_min: cntlid,
+                cntlid_max: cntlid + 999,
+                namespaces: alloc::vec![NamespaceConfig {
+                    nsid: 1,
+                    blocks: layout.blocks,
+                    block_shift: BLOCK.ilog2() as u8,
+                    uuid: [1; 16],
+                    nguid: [0xa1; 16],
+                    ana_group: 1,
+                    read_only: false,
+                }],
+                ports: (1..=layout.ports).map(port).collect(),
+                hosts: Vec::new(),
+                entries_max: 32,
+                io_queues_max: 4,
+                transfer_shift: 13,
+                in_capsule_max: 1024,
+                maxh2cdata: 4096,
+                c2h_success: true,
+                cqt_ms: 0,
+                volatile_write_cache: layout.caches,
+                connections_max: 24,
+            },
+            shapes: alloc::vec![shape::Config::default(); usize::from(layout.ports)],
+            devices: alloc::vec![DeviceId(0)],
+            arena_bytes: 2 << 20,
+            seed: self.seed,
+        }
+    }
+}
+
+/// A process of the target.
+pub(super) fn target(config: TargetConfig) -> Body {
+    match TargetEngine::new(config) {
+        Ok(engine) => Body::Target(Box::new(engine)),
+        Err(error) => panic!("a target that can't be: {error:?}"),
+    }
+}
+
+fn path(address: u32) -> PathConfig {
+    PathConfig {
+        uri: format!("nvme-tcp://p{address}/{NQN}"),
+        kind: PathKind::NvmeTcp {
+            address,
+            subsystem: NQN.into(),
+            nsid: None,
+        },
+        distance: 10,
+        throughput: 1,
+    }
+}
