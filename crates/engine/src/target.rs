@@ -10,7 +10,8 @@
 //! Nothing is refused for want of memory (T6): a write without a buffer waits, if need be with its
 //! connection's stream (`Output::Resume` when it goes on), a read waits at the device's door. What
 //! a host can hold is bounded by the pool's shares, so that one that neither sends nor reads
-//! starves itself alone.
+//! starves itself alone, and
+//! several that do are given up while others wait (`stall`).
 //!
 //! A connection that ends, or whose queue a reset or shutdown deletes, takes with it what has not
 //! begun (unless [`Faults`] say otherwise); what is at a device ends there, and only then the
@@ -32,6 +33,7 @@ mod log;
 mod machine;
 mod pool;
 mod ports;
+mod stall;
 mod status;
 
 pub use board::{Board, FaultStats, PortStats};
@@ -48,6 +50,7 @@ use connections::{Connections, Stop};
 use nvme::controller::{ConfigError, Subsystem, SubsystemConfig};
 use pool::Pool;
 use ports::Port;
+use stall::Stalls;
 
 /// What a target is made of.
 #[derive(Clone, Debug)]
@@ -92,6 +95,7 @@ pub struct TargetEngine {
     connections: Connections,
     commands: Commands,
     pool: Pool,
+    stalls: Stalls,
     outputs: VecDeque<Output>,
     stop: Stop,
     board: Arc<Board>,
@@ -136,6 +140,7 @@ impl TargetEngine {
             connections: Connections::new(connections),
             commands: Commands::new(connections, tokens),
             pool: Pool::new(config.arena_bytes, connections, of.in_capsule_max),
+            stalls: Stalls::new(connections),
             outputs: VecDeque::with_capacity(commands_max + 4 * connections as usize + 1),
             stop: Stop::No,
             board: Arc::new(Board::new(config.shapes.len())),
@@ -159,6 +164,16 @@ impl TargetEngine {
     /// Counters of one port (index).
     pub fn port_stats(&self, port: u16) -> PortStats {
         self.ports[usize::from(port)].stats
+    }
+
+    /// Bytes of the arena.
+    pub fn buffers(&self) -> u64 {
+        self.pool.bytes().0
+    }
+
+    /// Of these, in no command; perhaps not in one piece.
+    pub fn buffers_free(&self) -> u64 {
+        self.pool.bytes().1
     }
 
     /// The ports' counters for other threads, as of the last loop turn.

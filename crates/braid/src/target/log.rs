@@ -144,6 +144,7 @@ fn reason(why: Why) -> String {
             CloseReason::Linger => "the host did not read what it was sent",
         },
         Why::Dropped => "dropped on purpose",
+        Why::Stalled => "it held memory that others waited for, and moved next to nothing",
         Why::Stopping => "the target ends",
         Why::Network(Closed::ByPeer) => "by the host",
         Why::Network(Closed::ByUs) => "by the target",

@@ -146,6 +146,11 @@ impl Commands {
         slot.checked_sub(1)
     }
 
+    /// Every slot; of one that is free nothing means anything but that it has no buffer.
+    pub(super) fn all(&self) -> &[Command] {
+        &self.slots
+    }
+
     /// Frees a slot.
     pub(super) fn remove(&mut self, slot: u32) {
         let (connection, token) = (self[slot].connection, self[slot].token);

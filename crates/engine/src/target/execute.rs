@@ -112,6 +112,7 @@ impl TargetEngine {
             return;
         }
         self.pool.wait(slot, purpose, &mut self.commands);
+        self.stalls.watch(now_ns);
         let port = self.connections.of(connection).port;
         self.ports[usize::from(port)].stats.waited_buffer += 1;
     }

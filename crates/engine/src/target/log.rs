@@ -39,6 +39,8 @@ pub enum Why {
     Target(CloseReason),
     /// It was dropped on request, or by an injected fault.
     Dropped,
+    /// It held memory that others waited for, and moved next to nothing.
+    Stalled,
     /// The target ends.
     Stopping,
     /// The host or the network ended it.
@@ -129,6 +131,7 @@ fn pack(event: Event) -> u64 {
                 }
                 Why::Dropped => (2, 0),
                 Why::Stopping => (3, 0),
+                Why::Stalled => (7, 0),
                 Why::Network(Closed::ByPeer) => (4, 0),
                 Why::Network(Closed::ByUs) => (5, 0),
                 Why::Network(Closed::Error(errno)) => (6, u64::from(errno.unsigned_abs())),
@@ -150,6 +153,7 @@ fn unpack(word: u64) -> Event {
         3 => Why::Stopping,
         4 => Why::Network(Closed::ByPeer),
         5 => Why::Network(Closed::ByUs),
+        7 => Why::Stalled,
         _ => Why::Network(Closed::Error(detail as i32)),
     };
     Event::Closed {
@@ -168,7 +172,10 @@ mod tests {
         let log = Log::new();
         let reasons = REASONS.map(Why::Target).into_iter();
         let network = [Closed::ByPeer, Closed::ByUs, Closed::Error(104)].map(Why::Network);
-        for why in reasons.chain([Why::Dropped, Why::Stopping]).chain(network) {
+        for why in reasons
+            .chain([Why::Dropped, Why::Stalled, Why::Stopping])
+            .chain(network)
+        {
             let event = Event::Closed {
                 port: 63,
                 connection: 65_535,

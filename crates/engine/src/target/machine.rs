@@ -38,6 +38,7 @@ impl Machine for TargetEngine {
     fn handle_payload(&mut self, conn: ConnId, len: u32, crc: u32, now_ns: u64) {
         // What was being received when the connection was told to close begins nothing (T9).
         if self.connections.is_open(conn) {
+            self.stalls.moved(conn.0, len);
             self.subsystem.handle_payload(id(conn), len, crc, now_ns);
             self.drain(now_ns);
         }
@@ -64,6 +65,9 @@ impl Machine for TargetEngine {
     }
 
     fn handle_sent(&mut self, conn: ConnId, cookie: u32, now_ns: u64) {
+        let slot = self.commands.find(conn.0, cookie);
+        let len = slot.map_or(0, |slot| self.commands[slot].len);
+        self.stalls.moved(conn.0, len);
         self.subsystem.handle_sent(id(conn), cookie);
         self.drain(now_ns);
     }
@@ -133,6 +137,7 @@ impl Machine for TargetEngine {
         let due = self.ports.iter().filter_map(|port| port.due_ns());
         due.chain(self.subsystem.poll_timeout())
             .chain(self.faults_timeout_ns())
+            .chain(self.stalls.poll_timeout())
             .chain(self.stop_ns())
             .min()
     }
@@ -146,6 +151,7 @@ impl Machine for TargetEngine {
             self.faults_timeout(port, now_ns);
         }
         self.expire_gone(now_ns);
+        self.look_for_stalls(now_ns);
         self.drain(now_ns);
         self.press_on(now_ns);
     }

@@ -30,6 +30,8 @@ pub(super) enum Purpose {
 /// Buffers, and the commands that wait for one.
 pub(super) struct Pool {
     buddy: Buddy,
+    /// All of it.
+    bytes: u64,
     accounts: Vec<Account>,
     /// Connections with something waiting, each once.
     turns: VecDeque<u32>,
@@ -48,6 +50,7 @@ impl Pool {
     /// All buffers free.
     pub(super) fn new(arena_bytes: u64, connections: u32, in_capsule_max: u32) -> Self {
         let mut buddy = Buddy::new(arena_bytes);
+        let bytes = buddy.free_bytes();
         let mut reserve = || (in_capsule_max > 0).then(|| buddy.allocate(in_capsule_max))?;
         let account = |_| Account {
             held_bytes: 0,
@@ -59,12 +62,22 @@ impl Pool {
             accounts: (0..connections).map(account).collect(),
             turns: VecDeque::with_capacity(connections as usize),
             buddy,
+            bytes,
         }
     }
 
     /// Bytes of the arena that are the connections' reserves.
     pub(super) fn reserved_bytes(connections: u32, in_capsule_max: u32) -> u64 {
         u64::from(connections) * Buddy::block_bytes(in_capsule_max)
+    }
+
+    /// Bytes of the arena, and those in no command; what is set aside for connections counts as
+    /// free while no command has it.
+    pub(super) fn bytes(&self) -> (u64, u64) {
+        let idle = self.accounts.iter().filter(|account| !account.reserve_lent);
+        let reserves = idle.filter_map(|account| account.reserve);
+        let reserved: u64 = reserves.map(|span| Buddy::block_bytes(span.len)).sum();
+        (self.bytes, self.buddy.free_bytes() + reserved)
     }
 
     /// A buffer, unless others on the connection wait already or its share or the room is used up.
@@ -74,6 +87,17 @@ impl Pool {
             return None;
         }
         self.try_take(connection, len, purpose)
+    }
+
+    /// Whether anybody waits.
+    pub(super) fn is_waited_for(&self) -> bool {
+        !self.turns.is_empty()
+    }
+
+    /// Whether a connection's stream stands still because of us.
+    pub(super) fn blocks(&self, connection: u32) -> bool {
+        let waiting = &self.accounts[connection as usize].waiting;
+        waiting[Purpose::InCapsule as usize].first().is_some()
     }
 
     /// Puts a command in line.
