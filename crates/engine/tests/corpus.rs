@@ -1,0 +1,31 @@
+//! Replays the corpora of all fuzz targets: what was ever found stays fixed, with any compiler.
+#![allow(clippy::unwrap_used, reason = "tests")]
+#[path = "../../../fuzz/src/engine/mod.rs"]
+mod bodies;
+#[path = "../../../fuzz/src/replay.rs"]
+mod corpus;
+
+fn replay(target: &str) {
+    corpus::replay(env!("CARGO_MANIFEST_DIR"), &bodies::TARGETS, target);
+}
+
+#[test]
+fn engine_export() {
+    replay("engine_export");
+}
+
+#[test]
+fn engine_host() {
+    replay("engine_host");
+}
+
+#[test]
+fn engine_target() {
+    replay("engine_target");
+}
+
+#[test]
+fn every_target_is_replayed() {
+    let names: Vec<&str> = bodies::TARGETS.iter().map(|(name, _)| *name).collect();
+    assert_eq!(names, ["engine_export", "engine_host", "engine_target"]);
+}

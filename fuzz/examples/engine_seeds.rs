@@ -1,0 +1,160 @@
+//! Writes the seeds of the corpora over `engine`: whole sessions, honest to the end but for one
+//! departure.
+//!
+//! `cargo run --release --manifest-path fuzz/Cargo.toml --example engine_seeds`, in the root of the
+//! project.
+#[path = "../src/engine/mod.rs"]
+#[allow(dead_code, reason = "seeds need a part")]
+mod bodies;
+
+use bodies::{export, host, initiator, target};
+use nbd::wire::opt;
+use std::fs;
+use std::io;
+use std::path::Path;
+
+fn main() -> io::Result<()> {
+    for choice in 0..32 {
+        let tape = of_target(choice);
+        let done = target::play(&tape);
+        assert!(done >= 4, "session {choice}: {done} good responses");
+        write("engine_target", choice, &tape)?;
+        let tape = of_host(choice);
+        let played = host::play(&tape);
+        // What was told at set-up may excuse every read after it.
+        let checked = played.verified > 0 || choice >= 20;
+        assert!(
+            checked && played.ended > 0,
+            "session {choice}: nothing was checked"
+        );
+        write("engine_host", choice, &tape)?;
+        let tape = of_export(choice);
+        let heard = export::play(&tape);
+        assert!(heard > 100, "session {choice}: {heard} bytes were said");
+        write("engine_export", choice, &tape)?;
+    }
+    Ok(())
+}
+
+/// An association and its queue; a command of each kind; at last a departure.
+fn of_target(choice: u8) -> Vec<u8> {
+    use target::of;
+    let mut tape = vec![choice.reverse_bits() ^ choice];
+    tape.extend([of(0, target::ASSOCIATE), choice & 3, choice & 0x0c]);
+    tape.extend([of(1, target::QUEUE), choice & 3, choice & 0x10]);
+    for opcode in 0..6 {
+        let identify = [opcode, 0, 1, 0, 0, 0, 0, 0];
+        tape.extend([of(0, initiator::ADMIN), 0]);
+        tape.extend(&identify[..8]);
+    }
+    for opcode in 0..6 {
+        tape.extend([of(1, initiator::IO), 0, opcode, 0, opcode, 0, opcode & 7]);
+        tape.extend([of(1, initiator::DATA), 0]);
+    }
+    // A write of one block in its capsule.
+    tape.extend([of(1, initiator::IO), 0, 1, 3 << 3, 9, 0, 0]);
+    tape.extend([of(2, target::ASSOCIATE), 0, 1]);
+    tape.extend([of(2, initiator::ADMIN), 0, 1, 0, 0x70, 0, 63, 0, 0, 0]);
+    match choice % 8 {
+        // Data with something wrong in it.
+        0..=3 => {
+            tape.extend([of(1, initiator::IO), 0, 1, 0, 3, 0, 3]);
+            tape.extend([of(1, 9), 0, choice, 1]);
+        }
+        // Data that never comes; an answer that is never taken.
+        4 => tape.extend([of(1, initiator::IO), 0, 1, 0, 3, 0, 7, target::PASS, 0, 16]),
+        5 => tape.extend([of(1, 21), 1, of(1, initiator::IO), 0, 0, 0, 3, 0, 7]),
+        // Half a capsule; a reset.
+        6 => tape.extend([
+            of(1, 13),
+            0,
+            40,
+            0,
+            of(1, initiator::IO),
+            0,
+            1,
+            3 << 3,
+            0,
+            0,
+            0,
+        ]),
+        _ => tape.extend([of(0, initiator::CONFIGURE), 0, 3]),
+    }
+    tape
+}
+
+/// Twelve I/Os, a lie of each kind at set-up or later, and more I/O.
+fn of_host(choice: u8) -> Vec<u8> {
+    let mut tape = vec![choice.wrapping_mul(37), choice & 3];
+    let lie = |io: u8, skip: u8| {
+        let kind = choice % bodies::liar::KINDS;
+        [host::LIE, io | skip << 1, kind, choice, 0, choice, 1, 4, 0]
+    };
+    if choice >= 20 {
+        tape.extend(lie(0, choice % 16));
+    }
+    tape.extend([host::PASS, 200, 0]);
+    let some = [0x11, 0x2f, 0x3f, 0x12, 0x0f, 0x1f, 0x20, 0x2f];
+    tape.push(host::SUBMIT | 7 << 4);
+    tape.extend(some);
+    tape.extend([host::PASS, 2, 0]);
+    tape.extend(lie(1, 0));
+    tape.push(host::SUBMIT | 7 << 4);
+    tape.extend(some);
+    tape.extend([host::PASS, 0, 4]);
+    tape.push(host::SUBMIT | 7 << 4);
+    tape.extend(some);
+    tape
+}
+
+/// A client of each sort; a request of each kind; one that stops in the middle.
+fn of_export(choice: u8) -> Vec<u8> {
+    use export::of;
+    let mut tape = vec![choice << 3 | choice >> 2];
+    tape.extend([of(0, export::HELLO)]);
+    tape.extend([of(1, 3)]);
+    let options = [opt::LIST, opt::STRUCTURED_REPLY, opt::INFO, opt::GO];
+    for option in options {
+        let named = u8::from(matches!(option, opt::INFO | opt::GO)) * 3;
+        tape.extend([of(1, export::OPTION), option as u8, named, 0]);
+    }
+    for command in 0..8 {
+        if command == 2 {
+            continue;
+        }
+        for liar in [0, 1] {
+            let at = [command, 0, command, 4 + command, 0, choice & 15, 0, 0, 0];
+            tape.push(of(liar, export::REQUEST));
+            tape.extend(at);
+        }
+    }
+    match choice % 4 {
+        // Half of a write; of several.
+        0 => tape.extend([of(0, export::REQUEST), 1, 0, 9, 8, 0, 31, 0, 0, 0xc0]),
+        1 => tape.extend([of(1, export::REQUEST), 1, 0, 9, 8, 0, 0x10, 0xc0, 0, 0xc0]),
+        // Answers that are not taken.
+        2 => tape.extend([
+            of(0, 9),
+            1,
+            of(0, export::REQUEST),
+            0,
+            0,
+            9,
+            8,
+            0,
+            31,
+            0,
+            0,
+            0,
+        ]),
+        _ => tape.extend([of(0, export::REQUEST), 2, 0, 9, 0, 0, 0, 0, 0, 0]),
+    }
+    tape.extend([export::PASS, 0, 4 * (choice & 15)]);
+    tape
+}
+
+fn write(target: &str, choice: u8, tape: &[u8]) -> io::Result<()> {
+    let directory = Path::new("fuzz/corpus").join(target);
+    fs::create_dir_all(&directory)?;
+    fs::write(directory.join(format!("session-{choice:02}")), tape)
+}
