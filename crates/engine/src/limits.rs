@@ -14,8 +14,8 @@ pub const BUFFER_MAX: u32 = 1 << 20;
 /// for its devices. ns.
 pub const TARGET_LINGER_NS: u64 = 2_000_000_000;
 
-/// How often a target whose commands wait for memory looks who holds it and moves nothing, ns: twice
-/// that is well within the I/O time-outs of hosts, which are 30 s.
+/// How often a target whose commands wait for memory looks who holds it and moves nothing, ns:
+/// twice that is well within the I/O time-outs of hosts, which are 30 s.
 pub const TARGET_STALL_NS: u64 = 5_000_000_000;
 /// A host moves nothing if what it holds would take so many of these looks: a minute.
 pub const TARGET_STALL_SHARE: u64 = 12;

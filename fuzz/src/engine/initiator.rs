@@ -209,7 +209,8 @@ impl Initiator {
         self.framing.data_digest = request.data_digest;
     }
 
-    /// Choice: subsystem in bits 1:0, keep-alive in 3:2, size in 5:4, another host in 6, a lie in 7.
+    /// Choice: subsystem in bits 1:0, keep-alive in 3:2, size in 5:4, another host in 6, a lie in
+    /// 7.
     fn connect(&mut self, tape: &mut Tape, controller: u16, pdu: &mut Vec<u8>) {
         let choice = tape.byte();
         let qid = match controller {

@@ -1,8 +1,8 @@
 //! A target that lies: a real one, and somebody who changes what it says.
 //!
-//! It plays well until a [`Lie`] is armed; each lie is told once, of the next PDU that it fits. What
-//! was told is written down in [`Told`], as far as a host can't know better: who hears only the liar
-//! has to believe it.
+//! It plays well until a [`Lie`] is armed; each lie is told once, of the next PDU that it fits.
+//! What was told is written down in [`Told`], as far as a host can't know better: who hears only
+//! the liar has to believe it.
 use super::tape::Tape;
 use engine::machine::{Closed, DeviceError, Memory, Place, Send};
 use engine::target::TargetEngine;
