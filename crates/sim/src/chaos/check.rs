@@ -1,4 +1,5 @@
 //! What must be true of a world that has come to rest.
+use super::disk::BLOCK;
 use super::node::Body;
 use super::run::{Course, Finding};
 use alloc::format;
@@ -18,12 +19,14 @@ impl Course<'_> {
                 _ => true,
             });
             if let Some((request, error)) = bad {
+                self.report.block = Some(request.offset / BLOCK as u64);
                 return Err(Finding::Failed(format!("{request:?}: {error}")));
             }
         }
-        self.history
-            .check()
-            .map_err(|(block, wrong)| Finding::Disk(block, wrong))?;
+        self.history.check().map_err(|(block, wrong)| {
+            (self.report.block, self.report.seen_ns) = (Some(block), Some(wrong.seen_ns()));
+            Finding::Disk(block, wrong)
+        })?;
         self.balance()
     }
 

@@ -144,6 +144,16 @@ impl Client {
         (self.resting || self.begun >= self.habit.total) && none
     }
 
+    /// The request that waits longest, and since when, ns.
+    pub fn oldest(&self) -> Option<(u64, Request)> {
+        let requests = self
+            .conns
+            .iter()
+            .flat_map(|it| it.requests.iter().flatten());
+        let oldest = requests.min_by_key(|it| it.start_ns)?;
+        Some((oldest.start_ns, oldest.request))
+    }
+
     /// What it did and saw so far, for the history.
     pub fn tell(&mut self, history: &mut History) {
         for record in self.records.drain(..) {

@@ -16,6 +16,7 @@
 //! # Origin
 //! Gibbons and Korach, Testing Shared Memories, SIAM J. Comput. 26 (1997): with one write per value
 //! a history is linearizable if the zones of its values nest as `Epoch::check` says.
+use super::START_NS;
 use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::string::String;
@@ -100,6 +101,19 @@ pub enum Wrong {
     TwoPasts(Op, Op),
 }
 
+impl Wrong {
+    /// When it could be seen, ns.
+    pub fn seen_ns(&self) -> u64 {
+        let ops = match *self {
+            Self::FromNowhere(op) => [op, op],
+            Self::RolledBack { seen, lost } => [seen, lost],
+            Self::OutOfOrder(a, b) | Self::TwoPasts(a, b) => [a, b],
+        };
+        let times = ops.iter().flat_map(|op| [op.start_ns, op.end_ns]);
+        times.filter(|&ns| ns != NEVER).max().unwrap_or(0)
+    }
+}
+
 impl fmt::Display for Wrong {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -122,16 +136,22 @@ struct Told<'a>(&'a Op);
 impl fmt::Display for Told<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let what = if self.0.is_write() { "write" } else { "read" };
-        write!(
-            f,
-            "the {what} of {:#x} at {} ns",
-            self.0.tag().0,
-            self.0.start_ns
-        )?;
+        let (tag, start) = (self.0.tag().0, At(self.0.start_ns));
+        write!(f, "the {what} of {tag:#x} from {start}")?;
         match self.0.end_ns {
-            NEVER => f.write_str(" without an end"),
-            end_ns => write!(f, " to {end_ns} ns"),
+            NEVER => f.write_str(" on, without an end"),
+            end_ns => write!(f, " to {} s", At(end_ns)),
         }
+    }
+}
+
+/// A time in seconds from the beginning of the world on.
+struct At(u64);
+
+impl fmt::Display for At {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let us = self.0.saturating_sub(START_NS) / 1000;
+        write!(f, "{}.{:06}", us / 1_000_000, us % 1_000_000)
     }
 }
 
@@ -179,6 +199,16 @@ impl History {
                 lines.push((op.end_ns, format!("ends: {}", Told(op))));
             }
         }
+        // Without a loss of caches flushes say nothing.
+        let flushes = if self.crashes.is_empty() {
+            &[]
+        } else {
+            &self.flushes[..]
+        };
+        for &(writer, start_ns, end_ns) in flushes {
+            lines.push((start_ns, format!("begins: a flush of host {}", writer - 1)));
+            lines.push((end_ns, format!("ends: the flush from {}", At(start_ns))));
+        }
         lines
     }
 
@@ -187,37 +217,56 @@ impl History {
     /// # Errors
     /// That.
     pub fn check(&self) -> Result<(), (u64, Wrong)> {
+        let crashes: Vec<Durable> = self.crashes.iter().map(|&it| self.durable(it)).collect();
         for (&block, ops) in &self.blocks {
-            self.check_block(ops).map_err(|wrong| (block, wrong))?;
+            check_block(ops, &crashes).map_err(|wrong| (block, wrong))?;
         }
         Ok(())
     }
 
-    fn check_block(&self, ops: &[Op]) -> Result<(), Wrong> {
-        let mut pasts = alloc::vec![Past {
-            write: written(BLANK, 0),
-            gone: None,
-        }];
-        let mut start_ns = 0;
-        for &crash_ns in self.crashes.iter().chain([&NEVER]) {
-            let epoch = Epoch::of(ops, start_ns, crash_ns, &pasts)?;
-            epoch.check()?;
-            pasts = epoch.pasts(|op| self.is_durable(op, crash_ns));
-            start_ns = crash_ns;
+    /// What a crash does not take.
+    fn durable(&self, crash_ns: u64) -> Durable {
+        let mut flushed = BTreeMap::new();
+        for &(writer, start_ns, end_ns) in &self.flushes {
+            if end_ns <= crash_ns {
+                let last_ns = flushed.entry(writer).or_insert(start_ns);
+                *last_ns = start_ns.max(*last_ns);
+            }
         }
-        Ok(())
+        Durable { crash_ns, flushed }
     }
+}
 
-    /// Whether a write was durable at a crash.
-    fn is_durable(&self, op: &Op, crash_ns: u64) -> bool {
+/// What is durable at a crash.
+struct Durable {
+    crash_ns: u64,
+    /// By writer: when the last flush began that had succeeded.
+    flushed: BTreeMap<u64, u64>,
+}
+
+impl Durable {
+    fn has(&self, op: &Op) -> bool {
         let Deed::Write { tag, durable } = op.deed else {
             return false;
         };
-        let covers = |&(writer, start_ns, end_ns): &(u64, u64, u64)| {
-            writer == tag.writer() && op.end_ns <= start_ns && end_ns <= crash_ns
-        };
-        durable && op.end_ns <= crash_ns || self.flushes.iter().any(covers)
+        let flushed_ns = self.flushed.get(&tag.writer());
+        durable && op.end_ns <= self.crash_ns || flushed_ns.is_some_and(|&ns| op.end_ns <= ns)
     }
+}
+
+fn check_block(ops: &[Op], crashes: &[Durable]) -> Result<(), Wrong> {
+    let mut pasts = alloc::vec![Past {
+        write: written(BLANK, 0),
+        gone: None,
+    }];
+    let mut start_ns = 0;
+    for crash in crashes {
+        let epoch = Epoch::of(ops, start_ns, crash.crash_ns, &pasts)?;
+        epoch.check()?;
+        pasts = epoch.pasts(|op| crash.has(op));
+        start_ns = crash.crash_ns;
+    }
+    Epoch::of(ops, start_ns, NEVER, &pasts)?.check()
 }
 
 /// A write whose value may be there after a loss of caches, or that was replaced for good.
@@ -272,14 +321,12 @@ impl Epoch {
 
     /// What the block held at first, as far as a read tells.
     fn begin(&mut self) -> Result<(), Wrong> {
-        let here = |tag| {
-            let mut writes = self.ops.iter().filter(|op| op.is_write());
-            writes.any(|op| op.tag() == tag)
-        };
+        let here = self.written();
+        let is_here = |tag| here.binary_search(&tag).is_ok();
         let mut old = self
             .ops
             .iter()
-            .filter(|op| !op.is_write() && !here(op.tag()));
+            .filter(|op| !op.is_write() && !is_here(op.tag()));
         let Some(first) = old.next().copied() else {
             return Ok(());
         };
@@ -310,24 +357,32 @@ impl Epoch {
         }
     }
 
+    /// Tags of all writes, in order.
+    fn written(&self) -> Vec<Tag> {
+        let writes = self.ops.iter().filter(|op| op.is_write());
+        let mut tags: Vec<Tag> = writes.map(Op::tag).collect();
+        tags.sort_unstable();
+        tags
+    }
+
     /// A value's zone lies between the first end and the last beginning of its operations. Where
     /// the end comes first, the value was there all that time: two such zones do not overlap, and
     /// no value came and went within one.
     fn check(&self) -> Result<(), Wrong> {
         let mut zones = self.zones()?;
         zones.sort_by_key(|zone| (zone.lower().0, zone.upper().0));
-        let mut widest: Option<&Zone> = None;
-        for zone in zones.iter().filter(|zone| zone.is_forward()) {
-            if let Some(before) = widest.filter(|it| it.upper().0 > zone.lower().0) {
-                return Err(Wrong::OutOfOrder(before.upper().1, zone.lower().1));
+        let (forward, backward): (Vec<&Zone>, Vec<&Zone>) =
+            zones.iter().partition(|zone| zone.is_forward());
+        for pair in forward.windows(2) {
+            if pair[0].upper().0 > pair[1].lower().0 {
+                return Err(Wrong::OutOfOrder(pair[0].upper().1, pair[1].lower().1));
             }
-            widest = Some(zone);
         }
-        for inner in zones.iter().filter(|zone| !zone.is_forward()) {
-            let around = |it: &&Zone| {
-                it.is_forward() && it.lower().0 < inner.lower().0 && inner.upper().0 < it.upper().0
-            };
-            if let Some(outer) = zones.iter().find(around) {
+        for inner in backward {
+            // One after the other as they are, only the last that begins before may be around it.
+            let before = forward.partition_point(|it| it.lower().0 < inner.lower().0);
+            let around = forward[..before].last();
+            if let Some(outer) = around.filter(|it| inner.upper().0 < it.upper().0) {
                 return Err(Wrong::OutOfOrder(inner.lower().1, outer.upper().1));
             }
         }
@@ -335,17 +390,17 @@ impl Epoch {
     }
 
     fn zones(&self) -> Result<Vec<Zone>, Wrong> {
-        let mut zones: BTreeMap<Tag, Zone> = BTreeMap::new();
-        for write in self.ops.iter().filter(|op| op.is_write()) {
-            let zone = Zone {
-                write: *write,
-                first_end: *write,
-                last_start: *write,
-            };
-            zones.insert(write.tag(), zone);
-        }
+        let writes = self.ops.iter().filter(|op| op.is_write());
+        let zone = |write: &Op| Zone {
+            write: *write,
+            first_end: *write,
+            last_start: *write,
+        };
+        let mut zones: Vec<Zone> = writes.map(zone).collect();
+        zones.sort_by_key(|zone| zone.write.tag());
         for read in self.ops.iter().filter(|op| !op.is_write()) {
-            let zone = zones.get_mut(&read.tag());
+            let at = zones.binary_search_by_key(&read.tag(), |zone| zone.write.tag());
+            let zone = at.ok().and_then(|at| zones.get_mut(at));
             let zone = zone.ok_or(Wrong::FromNowhere(*read))?;
             if read.precedes(&zone.write) {
                 return Err(Wrong::FromNowhere(*read));
@@ -358,7 +413,6 @@ impl Epoch {
             }
         }
         // What may never have happened, and nobody saw, says nothing.
-        let mut zones: Vec<Zone> = zones.into_values().collect();
         zones.retain(|zone| zone.first_end.end_ns != NEVER);
         Ok(zones)
     }
@@ -366,18 +420,21 @@ impl Epoch {
     /// What may be there after a loss of caches that these writes survive.
     fn pasts(&self, is_durable: impl Fn(&Op) -> bool) -> Vec<Past> {
         let all = || self.ops.iter().filter(|op| op.is_write());
+        let here = self.written();
         let old = self.pasts.iter().filter(|past| past.gone.is_none());
         let old = old.map(|past| past.write);
-        let old = old.filter(|write| all().all(|op| op.tag() != write.tag()));
+        let old = old.filter(|write| here.binary_search(&write.tag()).is_err());
+        let durable: Vec<&Op> = all().filter(|op| is_durable(op)).collect();
+        let last_ns = durable.iter().map(|op| op.start_ns).max().unwrap_or(0);
         let mut pasts: Vec<Past> = Vec::new();
         for write in all().copied().chain(old.map(|write| Op {
             start_ns: self.start_ns,
             end_ns: self.start_ns,
             ..write
         })) {
-            let gone = all()
-                .find(|op| is_durable(op) && write.precedes(op))
-                .copied();
+            let after = || durable.iter().find(|op| write.precedes(op));
+            let gone = (write.end_ns < last_ns).then(after).flatten();
+            let gone = gone.map(|op| **op);
             pasts.push(Past { write, gone });
         }
         // What was replaced for good before stays so.

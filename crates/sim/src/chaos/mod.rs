@@ -5,6 +5,7 @@
 //! * `fault`: faults begin and end; `check`: what must be true at the end
 //! * `rig`: hosts, controllers and applications, `make`: what they are made of, `cores`: what
 //!   passes between those of one host; `client`: its applications; `disk`: what controllers store
+//! * [`shrink`]: what of a plan is enough
 //! * `world`, `node`, `net`: places, connections, time
 //!
 //! # Contract
@@ -26,4 +27,8 @@ mod node;
 pub mod plan;
 mod rig;
 pub mod run;
+pub mod shrink;
 mod world;
+
+/// What the clock of every world says when it begins, ns.
+pub const START_NS: u64 = 1_000_000_000;

@@ -1,5 +1,5 @@
 //! The network: connections are made, carry bytes, and end.
-use super::node::{Conn, End, Wire};
+use super::node::{Conn, End, Wire, find};
 use super::world::{Event, State, World};
 use alloc::vec::Vec;
 use engine::machine::{Closed, Memory};
@@ -79,46 +79,37 @@ impl World {
             let piece = 1 + self.random.up_to(self.piece_max - 1) as usize;
             let now_ns = self.now_ns;
             let node = &mut self.nodes[end.node];
-            let Some(conn) = node.conn(end.conn, end.life) else {
+            let Some(conn) = find(&mut node.conns, end.conn, end.life) else {
                 return;
             };
             if conn.inbox.is_empty() || conn.blocked || conn.closing {
                 return;
             }
-            let take = piece.min(conn.inbox.len());
-            let bytes: Vec<u8> = conn.inbox.iter().take(take).copied().collect();
+            let bytes = conn.inbox.bytes();
+            let bytes = &bytes[..piece.min(bytes.len())];
             let id = ConnId(end.conn);
-            let taken = node.body.bytes(id, &bytes, now_ns);
-            assert!(taken <= take, "took more than was offered");
+            let taken = node.body.bytes(id, bytes, now_ns);
+            assert!(taken <= bytes.len(), "took more than was offered");
             node.stirred = true;
-            let place = if taken < take {
-                node.body.placement(id)
-            } else {
-                None
-            };
-            let Some(conn) = node.conns[end.conn as usize].as_mut() else {
-                return;
-            };
-            conn.inbox.drain(..taken);
-            if taken == take {
+            let data = &bytes[taken..];
+            if data.is_empty() {
+                conn.inbox.take(taken);
                 continue;
             }
-            let Some(place) = place else {
+            let Some(place) = node.body.placement(id) else {
+                conn.inbox.take(taken);
                 conn.blocked = true;
                 return;
             };
-            let n = (take - taken).min(place.span.len as usize);
-            let into = Span {
-                len: n as u32,
-                ..place.span
-            };
-            conn.inbox.drain(..n);
-            let data = &bytes[taken..taken + n];
+            let data = &data[..data.len().min(place.span.len as usize)];
+            let len = data.len() as u32;
+            let into = Span { len, ..place.span };
             node.arena.bytes_mut(into).copy_from_slice(data);
             let crc = place
                 .crc
                 .map_or(0, |crc| nvme::wire::crc::crc32c(crc, data));
-            node.body.payload(id, n as u32, crc, now_ns);
+            conn.inbox.take(taken + len as usize);
+            node.body.payload(id, len, crc, now_ns);
         }
     }
 

@@ -1,7 +1,6 @@
 //! What stands at one place of the world: a machine, its memory, its connections, its disks.
 use super::client::Client;
 use alloc::boxed::Box;
-use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use engine::export::ExportEngine;
 use engine::machine::{Closed, DeviceError, Memory, Place, Send};
@@ -110,13 +109,43 @@ pub struct Conn {
     /// What was opened; of accepted ones, what the other end opened.
     pub wire: Wire,
     /// Received and not yet taken.
-    pub inbox: VecDeque<u8>,
+    pub inbox: Inbox,
     pub blocked: bool,
     pub closing: bool,
     /// When the last send is reported; a close waits for it.
     pub sent_ns: u64,
     /// When the last bytes reach the peer: later ones do not overtake them.
     pub arrive_ns: u64,
+}
+
+/// Bytes in order, put in at the end and taken off at the beginning.
+#[derive(Default)]
+pub struct Inbox {
+    bytes: Vec<u8>,
+    /// Bytes that were taken off.
+    taken: usize,
+}
+
+impl Inbox {
+    pub fn put(&mut self, bytes: Vec<u8>) {
+        if self.is_empty() {
+            (self.bytes, self.taken) = (bytes, 0);
+        } else {
+            self.bytes.drain(..self.taken);
+            self.taken = 0;
+            self.bytes.extend_from_slice(&bytes);
+        }
+    }
+    pub fn take(&mut self, len: usize) {
+        self.taken += len;
+    }
+    /// What is there.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes[self.taken..]
+    }
+    pub fn is_empty(&self) -> bool {
+        self.taken == self.bytes.len()
+    }
 }
 
 /// Which way bytes go: a host's or client's node, and where to.
@@ -134,7 +163,7 @@ impl Conn {
             life,
             peer,
             wire,
-            inbox: VecDeque::new(),
+            inbox: Inbox::default(),
             blocked: false,
             closing: false,
             sent_ns: 0,
@@ -186,8 +215,7 @@ impl Node {
 
     /// The connection of this number, if it is still in this use.
     pub fn conn(&mut self, conn: u32, life: u64) -> Option<&mut Conn> {
-        let it = self.conns.get_mut(conn as usize)?.as_mut();
-        it.filter(|it| it.life == life)
+        find(&mut self.conns, conn, life)
     }
 
     pub fn put(&mut self, number: u32, conn: Conn) {
@@ -207,4 +235,10 @@ impl Node {
         let all = (0_u32..).zip(&self.conns);
         all.filter_map(|(number, conn)| Some((number, conn.as_ref()?)))
     }
+}
+
+/// The connection of this number, if it is still in this use.
+pub fn find(conns: &mut [Option<Conn>], conn: u32, life: u64) -> Option<&mut Conn> {
+    let it = conns.get_mut(conn as usize)?.as_mut();
+    it.filter(|it| it.life == life)
 }

@@ -1,10 +1,13 @@
 //! One world from its beginning to its end: faults happen and pass (`fault`), then everything must
 //! come to rest, and what the applications saw must have been a disk (`check`).
+use super::START_NS;
+use super::disk::BLOCK;
 use super::history::{History, Wrong};
 use super::node::Body;
 use super::plan::{Kind, Plan};
 use super::rig::Rig;
 use super::world::Event;
+pub use super::world::Lines;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -18,7 +21,7 @@ pub const DRAIN_NS: u64 = 5 * SECOND;
 /// time-outs, several in a row.
 const REST_NS: u64 = 120 * SECOND;
 /// For hosts to connect, before anything goes wrong.
-const BEGIN_NS: u64 = SECOND / 5;
+pub const BEGIN_NS: u64 = SECOND / 5;
 
 /// What should never happen.
 #[derive(Clone, Debug)]
@@ -31,6 +34,18 @@ pub enum Finding {
     Stuck(String),
     /// Counts that should be zero are not.
     Unbalanced(String),
+}
+
+impl Finding {
+    /// What findings of one kind have in common.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Disk(..) => "disk",
+            Self::Failed(_) => "failed",
+            Self::Stuck(_) => "stuck",
+            Self::Unbalanced(_) => "unbalanced",
+        }
+    }
 }
 
 impl fmt::Display for Finding {
@@ -59,6 +74,10 @@ pub struct Report {
     pub coverage: Vec<(Kind, PathState)>,
     /// The first thing that should not have happened.
     pub finding: Option<Finding>,
+    /// The block that it is about, and when it could be seen, ns.
+    pub block: Option<u64>,
+    /// See there.
+    pub seen_ns: Option<u64>,
 }
 
 /// Lets the world of a plan happen.
@@ -69,19 +88,23 @@ pub fn run(plan: &Plan) -> Report {
     play(plan, None).0
 }
 
-/// The story of one block in the world of a plan: what was done to it, where, and when; ns and
-/// line, in order.
-pub fn story(plan: &Plan, block: u64) -> Vec<(u64, String)> {
-    let (_, history, mut lines) = play(plan, Some(block));
-    lines.extend(history.story(block));
+/// The story of the world of a plan and of one block in it: what was done, where, and when; ns and
+/// line, in order. After a panic `lines` has what happened until then.
+///
+/// # Panics
+/// As [`run`].
+pub fn story(plan: &Plan, block: Option<u64>, lines: &Lines) {
+    let (_, history) = play(plan, Some((block, Lines::clone(lines))));
+    let mut lines = lines.borrow_mut();
+    lines.extend(block.into_iter().flat_map(|block| history.story(block)));
     lines.sort();
-    lines
 }
 
-fn play(plan: &Plan, watched: Option<u64>) -> (Report, History, Vec<(u64, String)>) {
+fn play(plan: &Plan, watched: Option<(Option<u64>, Lines)>) -> (Report, History) {
     let mut course = Course::new(plan);
-    course.rig.world.watched = watched.map(|block| (block, Vec::new()));
+    course.rig.world.watched = watched;
     let finding = course.all().err();
+    course.remember();
     let Course {
         rig,
         mut report,
@@ -89,10 +112,9 @@ fn play(plan: &Plan, watched: Option<u64>) -> (Report, History, Vec<(u64, String
         ..
     } = course;
     report.events = rig.world.count;
-    report.time_ns = rig.world.now_ns;
+    report.time_ns = rig.world.now_ns - START_NS;
     report.finding = finding;
-    let lines = rig.world.watched.map(|(_, lines)| lines);
-    (report, history, lines.unwrap_or_default())
+    (report, history)
 }
 
 /// A world on its way.
@@ -158,6 +180,14 @@ impl<'a> Course<'a> {
         Ok(())
     }
 
+    /// What clients did and saw so far is history.
+    fn remember(&mut self) {
+        for host in 0..self.rig.hosts.len() {
+            let client = self.rig.client(host);
+            client.tell(&mut self.history);
+        }
+    }
+
     fn are_over(&mut self) -> bool {
         (0..self.rig.hosts.len()).all(|host| self.rig.client(host).is_over())
     }
@@ -176,6 +206,10 @@ impl<'a> Course<'a> {
             let client = self.rig.client(host);
             let (begun, ended) = (client.begun, client.ended);
             lines.push(format!("host {host}: {ended} of {begun} requests ended"));
+            if let Some((_, request)) = client.oldest() {
+                self.report.block = Some(request.offset / BLOCK as u64);
+                lines.push(format!("the oldest: {request:?}"));
+            }
             for &node in &self.rig.hosts[host].cores {
                 if let Body::Core(engine) = &self.rig.world.nodes[node].body {
                     lines.push(format!("{:?}", engine.host().hold_stats(0)));

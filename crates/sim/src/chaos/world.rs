@@ -9,12 +9,15 @@
 //! Nothing depends on anything but the seed. A machine has its turn when something has happened to
 //! it, after everything of that moment, as a reactor's loop has it; its time-outs come after what
 //! has arrived.
+use super::START_NS;
 use super::disk::{BLOCK, Disk};
 use super::node::{Body, End, Node, Wire};
 use alloc::collections::{BTreeMap, BinaryHeap};
 use alloc::format;
+use alloc::rc::Rc;
 use alloc::string::String;
 use alloc::vec::Vec;
+use core::cell::RefCell;
 use core::cmp::Reverse;
 use engine::machine::{Closed, DeviceError, Memory, Send};
 use engine::{ConnId, DeviceOp, DeviceRequest, Output};
@@ -24,6 +27,8 @@ use shape::Random;
 const ROUNDS_MAX: u32 = 10_000;
 /// Moments without time passing that mean the same.
 const SPINS_MAX: u32 = 100_000;
+/// Moments of one world: a hundred times what they have.
+const MOMENTS_MAX: u64 = 20_000_000;
 
 /// What happens at a time.
 pub enum Event {
@@ -67,6 +72,10 @@ pub struct State {
     pub damages: u64,
 }
 
+/// Lines of a story and their times, ns. Whoever wants to hear it keeps them, and has them too when
+/// the world ends in a panic.
+pub type Lines = Rc<RefCell<Vec<(u64, String)>>>;
+
 /// All of it.
 pub struct World {
     pub now_ns: u64,
@@ -84,10 +93,11 @@ pub struct World {
     pub events: BinaryHeap<Reverse<Due>>,
     sequence: u64,
     spins: u32,
+    moments: u64,
     /// Events so far.
     pub count: u64,
-    /// A block that is watched, and what became of it.
-    pub watched: Option<(u64, Vec<(u64, String)>)>,
+    /// Somebody listens, and watches a block.
+    pub watched: Option<(Option<u64>, Lines)>,
 }
 
 /// An event and its time; in order of time, then of when it was planned.
@@ -115,10 +125,10 @@ impl Ord for Due {
 }
 
 impl World {
-    /// Nothing, at second 1.
+    /// Nothing, at [`START_NS`].
     pub fn new(seed: u64) -> Self {
         Self {
-            now_ns: 1_000_000_000,
+            now_ns: START_NS,
             nodes: Vec::new(),
             disks: Vec::new(),
             wires: BTreeMap::new(),
@@ -129,16 +139,25 @@ impl World {
             events: BinaryHeap::new(),
             sequence: 0,
             spins: 0,
+            moments: 0,
             count: 0,
             watched: None,
         }
     }
 
-    /// A line of the story of the block that is watched.
-    pub fn tell(&mut self, line: impl FnOnce() -> String) {
-        if let Some((_, lines)) = &mut self.watched {
-            lines.push((self.now_ns, line()));
+    /// A line of the story.
+    pub fn tell(&self, line: impl FnOnce() -> String) {
+        if let Some((_, lines)) = &self.watched {
+            lines.borrow_mut().push((self.now_ns, line()));
         }
+    }
+
+    /// Whether somebody watches what this is about.
+    fn is_watched(&self, request: &DeviceRequest) -> bool {
+        let range = request.offset..request.offset + request.length;
+        let block = self.watched.as_ref().and_then(|it| it.0);
+        let is_in = |block| range.contains(&(block * BLOCK as u64));
+        block.is_some_and(is_in) || self.watched.is_some() && request.op == DeviceOp::Flush
     }
 
     /// Lets something happen at a time.
@@ -180,7 +199,14 @@ impl World {
             self.spins < SPINS_MAX,
             "the machines spin without time passing"
         );
-        self.now_ns = self.now_ns.max(next_ns);
+        self.moments += 1;
+        let now_ns = self.now_ns;
+        assert!(
+            self.moments < MOMENTS_MAX,
+            "the world has no end: {} events until {now_ns} ns",
+            self.count
+        );
+        self.now_ns = now_ns.max(next_ns);
         while let Some(Reverse(due)) = self.events.peek() {
             if due.at_ns > self.now_ns {
                 break;
@@ -228,7 +254,7 @@ impl World {
             Event::Connect(end) => self.connect(end),
             Event::Bytes(end, bytes) => {
                 if let Some(conn) = self.nodes[end.node].conn(end.conn, end.life) {
-                    conn.inbox.extend(bytes);
+                    conn.inbox.put(bytes);
                 }
                 self.deliver(end);
             }
@@ -290,13 +316,8 @@ impl World {
         }
         let disk = &mut self.disks[it.disks[usize::from(request.device.0)]];
         let result = disk.execute(node as u8 + 1, &request, &mut it.arena);
-        if let Some((block, lines)) = &mut self.watched {
-            let range = request.offset..request.offset + request.length;
-            if range.contains(&(*block * BLOCK as u64)) && request.op != DeviceOp::Read {
-                let tag = disk.tag(*block);
-                let line = format!("node {node} executes {:?}: {tag:#x}", request.op);
-                lines.push((now_ns, line));
-            }
+        if self.is_watched(&request) {
+            self.tell_of(node, "executes", &request);
         }
         let id = request.id;
         let answer = Event::Answer {
@@ -356,7 +377,24 @@ impl World {
         }
     }
 
+    /// Targets are the first nodes.
+    fn tell_of(&self, node: usize, does: &str, request: &DeviceRequest) {
+        let block = self.watched.as_ref().and_then(|it| it.0);
+        let disk = self.nodes[node].disks[usize::from(request.device.0)];
+        let (op, id) = (request.op, request.id);
+        self.tell(|| match block {
+            Some(block) if op != DeviceOp::Flush => {
+                let tag = self.disks[disk].tag(block);
+                format!("target {node} {does} {op:?} ({id}); the disk has {tag:#x}")
+            }
+            _ => format!("target {node} {does} {op:?} ({id})"),
+        });
+    }
+
     fn ask_device(&mut self, number: usize, request: DeviceRequest) {
+        if self.is_watched(&request) {
+            self.tell_of(number, "is to do", &request);
+        }
         let node = &self.nodes[number];
         let disk = &self.disks[node.disks[usize::from(request.device.0)]];
         let (least_ns, more_ns) = disk.delay_ns;
