@@ -87,6 +87,9 @@ pub enum ExportControl {
     /// Offer it no more; its clients are told so, finish what is in flight within so many ns, and
     /// are disconnected.
     Withdraw(u32, u64),
+    /// Offer what is offered under a number as something else: clients that are there are treated
+    /// as by [`Self::Withdraw`], but the number is not free, and nobody says that it is.
+    Renew(u32, Offer, u64),
     /// Who the next connection adopted for this export is of.
     Source(u32, Reader),
     /// As [`Self::Withdraw`] of all exports; new clients are refused. I/O that has not ended by
@@ -103,7 +106,8 @@ pub enum ExportControl {
 pub enum ExportEvent {
     /// Of the host's engine; never the end of an I/O.
     Host(HostEvent),
-    /// An export was withdrawn, and none of its clients is left: its number may be another's.
+    /// An export was withdrawn, and none of its clients is left: its number may be another's. Said
+    /// once for each [`ExportControl::Withdraw`], so that it means no other.
     Vacated(u32),
     /// A client's session was ended for a reason worth a line.
     Client {
@@ -397,6 +401,10 @@ impl Machine for ExportEngine {
                     *place = None;
                     self.note_vacated(export);
                 }
+                self.shut(Some(export), drain_ns, now_ns);
+            }
+            ExportControl::Renew(export, offer, drain_ns) => {
+                self.offer(export, offer);
                 self.shut(Some(export), drain_ns, now_ns);
             }
             ExportControl::Source(export, source) => self.sources.push_back((export, source)),

@@ -68,7 +68,7 @@ mod wait;
 
 pub use change::{Change, Changed, Order, What};
 pub use counters::PathCounters;
-pub use explain::{Came, Obstacle, Sample, Wanted};
+pub use explain::{Came, Obstacle, Sample, Wait, Wanted};
 pub use hedge::HedgeStats;
 pub use probation::PathHealth;
 pub use recovery::{HoldReason, HoldStats, Recovery, WriteFailover};
@@ -84,7 +84,7 @@ use outputs::Outputs;
 use path::{Link, Path, Phase, Role};
 use policy::PathIndex;
 use scratch::Scratch;
-use slots::Slots;
+use slots::{Lane, Slots};
 use split::Splits;
 use stop::Stop;
 use volume::{Head, IoLimits};
@@ -99,6 +99,9 @@ pub struct HostEngine {
     paths: Vec<Path>,
     slots: Slots,
     splits: Splits,
+    /// Writes that waited for one that has ended, and go now; empty but while they are let go.
+    freed: Lane,
+    freeing: bool,
     /// Buffers of the engine's own.
     scratch: Scratch,
     /// Second copies of reads.
@@ -173,6 +176,8 @@ impl HostEngine {
         Self {
             slots: Slots::new(config.io_max, spare),
             splits: Splits::new(config.io_max, spare, slots::EMPTY),
+            freed: Lane::EMPTY,
+            freeing: false,
             hedges: Hedges::new(config.io_max + spare, spare, unseen_ns_max),
             scratch: Scratch::new(config.scratch),
             outputs: Outputs::new(room * 2, requests),
@@ -404,6 +409,7 @@ impl Machine for HostEngine {
         match message {
             HostControl::Path(news) => self.news(news, now_ns),
             HostControl::Policy(volume, policy, knobs) => self.set_policy(volume, policy, knobs),
+            HostControl::Recovery(volume, it) => self.set_recovery(volume, it, now_ns),
             HostControl::Throughput(volume, path, it) => self.set_throughput(volume, path, it),
             HostControl::Drain(drain_ns) => self.begin_drain(drain_ns, now_ns),
             HostControl::Change {

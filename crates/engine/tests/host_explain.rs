@@ -3,7 +3,7 @@
 mod common;
 
 use common::*;
-use engine::host::{Io, IoDone, IoOp, Obstacle, PathState, Sample, Wanted};
+use engine::host::{Io, IoDone, IoOp, Obstacle, PathState, Sample, Wait, Wanted};
 use policy::{Ana, Basis, Policy, Why};
 use std::collections::BTreeMap;
 use volume::{AnaUse, Hindrance, Outcome};
@@ -165,7 +165,7 @@ fn without_a_usable_path_that_is_said_and_then_what_served_it() {
         (waits.choice.chosen, waits.choice.why),
         (None, Why::NoneUsable)
     );
-    assert_eq!(waits.came, None);
+    assert_eq!((waits.came, waits.wait), (None, Some(Wait::Path(u64::MAX))));
     let lost = Some(Obstacle::State(PathState::Reconnecting));
     assert_eq!(waits.obstacles[..2], [lost, lost]);
     // A path comes back.
@@ -177,6 +177,36 @@ fn without_a_usable_path_that_is_said_and_then_what_served_it() {
     assert_eq!((served.choice.chosen, served.hops), (Some(P1), 0));
     assert_eq!(served.first_ns, waits.at_ns, "the same I/O");
     assert!(served.came.unwrap().outcome.is_done() && served.waited_ns > 0);
+}
+
+#[test]
+fn t09_what_waits_for_the_fence_says_so_before_it_is_served() {
+    let mut rig = rig(Policy::Numa);
+    rig.world.nodes[TARGET].disks[0].delay_ns = 30 * SECOND;
+    ask(&rig, ALL);
+    rig.world.pass(6 * MS);
+    rig.submit(&write(0, 0)).unwrap();
+    rig.world.pass(MS);
+    rig.world.nodes[TARGET].disks[0].delay_ns = 0;
+    rig.world.cut(HOST, 0);
+    // One now and then is written down.
+    rig.world.pass(20 * MS);
+    rig.submit(&write(0, 1)).unwrap();
+    let said = |samples: Vec<Sample>| -> Vec<_> {
+        let those = samples.into_iter();
+        those
+            .map(|it| (it.io.cookie, it.wait, it.came.is_some()))
+            .collect()
+    };
+    let held = Some(Wait::Held(u64::MAX));
+    let want = [
+        (0, None, true),
+        (0, held, false),
+        (1, Some(Wait::Behind), false),
+    ];
+    assert_eq!(said(told(&rig)), want);
+    assert!(rig.run(10 * SECOND, |_, done| done.len() == 2));
+    assert_eq!(said(told(&rig)), [(0, None, true), (1, None, true)]);
 }
 
 #[test]

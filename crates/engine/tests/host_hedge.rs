@@ -11,6 +11,7 @@ use engine::target::{ErrorRule, Faults, Ops, Probability, TargetControl};
 use nvme::wire::Status;
 use policy::{Hedging, Knobs, PathIndex, Policy};
 use volume::Outcome;
+use volume::health::Limits;
 
 #[test]
 fn a_read_on_a_path_that_stalls_ends_by_its_copy() {
@@ -96,6 +97,38 @@ fn t43_a_loser_that_is_taken_back_is_not_held_against_its_path() {
     }
     assert!(there > 40, "{there} of 50");
     all_is_back(&rig);
+}
+
+/// The path did not answer it, whoever else did.
+#[test]
+fn t43_a_loser_that_is_taken_back_counts_for_the_health_of_its_path_once() {
+    let mut rig = hedging_rig_with(|host, _| {
+        host.io_timeout_ns = 3 * SECOND;
+        host.volumes[0].recovery.health = Limits {
+            errors_permille: 10,
+            ..Limits::OFF
+        };
+    });
+    let hang = Faults {
+        hang_rate: Probability::ALWAYS,
+        ..Faults::default()
+    };
+    rig.target_control(TargetControl::Faults(0, hang));
+    for _ in 0..40 {
+        rig.one(&read(5, 0), SECOND);
+        rig.world.pass(4 * SECOND);
+        let host = rig.host.borrow();
+        let counters = host.counters(0, P0);
+        let once = (counters.errors, counters.timed_out);
+        assert_eq!(once, (counters.aborted, counters.aborted));
+        // Four in a row are too many.
+        let on_probation = host.path_health(0, P0).probation.is_some();
+        assert_eq!(on_probation, counters.aborted == 4);
+        if on_probation {
+            return;
+        }
+    }
+    panic!("the path was not chosen four times");
 }
 
 #[test]

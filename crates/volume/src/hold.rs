@@ -10,8 +10,9 @@
 //!
 //! # Limits
 //! Entries for as many writes as were asked for at construction; then [`Holds::insert`] says
-//! `Full`. All work is linear in the number of entries, and none while there are none.
-use alloc::vec::Vec;
+//! `Full`. No work while there are no entries; [`Holds::freed_by`] compares each entry that
+//! overlaps with those before it, up to the first that overlaps it; all else is linear.
+use alloc::collections::VecDeque;
 
 /// Bytes `start..end`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +36,11 @@ impl Range {
     pub fn overlaps(self, other: Self) -> bool {
         self.start < other.end && other.start < self.end
     }
+
+    /// Whether it has all bytes of `other`.
+    pub fn covers(self, other: Self) -> bool {
+        self.start <= other.start && other.end <= self.end
+    }
 }
 
 /// All entries are in use.
@@ -44,7 +50,8 @@ pub struct Full;
 /// The table of one volume on one core, in order of arrival.
 #[derive(Debug)]
 pub struct Holds {
-    entries: Vec<(u32, Range)>,
+    /// The oldest mostly go first.
+    entries: VecDeque<(u32, Range)>,
     capacity: usize,
 }
 
@@ -52,7 +59,7 @@ impl Holds {
     /// Room for `capacity` writes, all allocated now.
     pub fn new(capacity: usize) -> Self {
         Self {
-            entries: Vec::with_capacity(capacity),
+            entries: VecDeque::with_capacity(capacity),
             capacity,
         }
     }
@@ -76,33 +83,37 @@ impl Holds {
         if self.entries.len() == self.capacity {
             return Err(Full);
         }
-        self.entries.push((id, range));
+        self.entries.push_back((id, range));
         Ok(())
     }
 
     /// Whether no entry before that of `id` overlaps it; also if it has none.
     pub fn is_first(&self, id: u32) -> bool {
-        let Some(at) = self.entries.iter().position(|(it, _)| *it == id) else {
-            return true;
-        };
-        let range = self.entries[at].1;
-        !self.entries[..at].iter().any(|(_, it)| it.overlaps(range))
+        let place = self.entries.iter().position(|(it, _)| *it == id);
+        place.is_none_or(|at| self.is_first_at(at, self.entries[at].1))
+    }
+
+    fn is_first_at(&self, at: usize, range: Range) -> bool {
+        let mut before = self.entries.iter().take(at);
+        !before.any(|(_, it)| it.overlaps(range))
     }
 
     /// The write `id` has ended; what it covered, `None` if it had no entry.
     pub fn remove(&mut self, id: u32) -> Option<Range> {
         let at = self.entries.iter().position(|(it, _)| *it == id)?;
-        Some(self.entries.remove(at).1)
+        Some(self.entries.remove(at)?.1)
     }
 
-    /// The first write from position `from` on that overlaps `freed` and is first now: its position
-    /// and id.
-    pub fn next_first(&self, from: usize, freed: Range) -> Option<(usize, u32)> {
-        let later = self.entries.iter().enumerate().skip(from);
-        later
-            .filter(|(_, (_, range))| range.overlaps(freed))
-            .map(|(at, (id, _))| (at, *id))
-            .find(|(_, id)| self.is_first(*id))
+    /// Names each write that overlaps what has `ended`, and is first now.
+    pub fn freed_by(&self, ended: Range, mut name: impl FnMut(u32)) {
+        for (at, &(id, range)) in self.entries.iter().enumerate() {
+            if range.overlaps(ended) && self.is_first_at(at, range) {
+                name(id);
+                if range.covers(ended) {
+                    return; // what is behind it is not first
+                }
+            }
+        }
     }
 }
 
@@ -119,6 +130,7 @@ pub fn bound_ns(kato_ns: u64, traffic_based: bool, cqt_ns: u64, quiesce_ns: u64)
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::vec::Vec;
 
     #[test]
     fn t09_the_bound_counts_the_keep_alive_and_the_time_to_quiesce() {
@@ -187,11 +199,7 @@ mod tests {
                     let id = may.swap_remove(below(may.len() as u64) as usize);
                     executed.push(id);
                     let freed = holds.remove(id).unwrap();
-                    let mut from = 0;
-                    while let Some((at, id)) = holds.next_first(from, freed) {
-                        may.push(id);
-                        from = at + 1;
-                    }
+                    holds.freed_by(freed, |id| may.push(id));
                 }
             }
             for (at, &a) in executed.iter().enumerate() {

@@ -124,6 +124,8 @@ pub(super) struct Job {
     pub stage: Stage,
     pub until_ns: u64,
     pub force: bool,
+    /// The path was draining before: it is again, if it can't leave.
+    pub drained: bool,
     /// Number of a path that is being forgotten, and where it led.
     pub place: usize,
     pub kind: Option<PathKind>,
@@ -243,8 +245,9 @@ impl HostEngine {
         if !force && self.paths[number].is_in_doubt() {
             return Err(super::report::in_doubt(&self.paths[number]));
         }
+        let drained = self.paths[number].will == Will::Draining;
         let mut job = self.begin_change(volume, path, Stage::Leave, What::Leave, now_ns);
-        job.force = force;
+        (job.force, job.drained) = (force, drained);
         Ok(job)
     }
 
@@ -377,6 +380,7 @@ impl HostEngine {
             stage,
             until_ns: u64::MAX,
             force: false,
+            drained: false,
             place: VACANT,
             kind: None,
             serial: 0,

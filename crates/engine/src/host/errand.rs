@@ -104,12 +104,17 @@ impl HostEngine {
         self.head(number).set_draining(index, drains);
         match what {
             What::Use => self.resume(number, now_ns),
+            // It was to leave, was lost meanwhile, and stays.
+            What::Drain if self.is_barred(number) => self.resume(number, now_ns),
             What::Fail if self.settings.core == 0 => {
                 self.bar(number);
                 self.lose(number, Some("failed by hand; restore it"), now_ns);
             }
             What::Fail if is_device(&self.paths[number].kind) => self.lose(number, None, now_ns),
-            What::Leave => self.bar(number),
+            What::Leave => {
+                self.bar(number);
+                self.path_leaves(volume, now_ns);
+            }
             _ => {}
         }
         self.release(volume, now_ns);
@@ -132,6 +137,10 @@ impl HostEngine {
     fn bar(&mut self, number: usize) {
         let at_ns = &mut self.paths[number].comeback.at_ns;
         *at_ns = at_ns.map(|_| u64::MAX);
+    }
+
+    fn is_barred(&self, number: usize) -> bool {
+        self.paths[number].comeback.at_ns == Some(u64::MAX)
     }
 
     /// A path may be used again.

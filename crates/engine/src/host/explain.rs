@@ -5,8 +5,8 @@
 //! [`HostEngine::explain`] begins for one volume, [`HostEngine::explained`] hands out what has
 //! ended, [`HostEngine::explain_no_more`] ends it. Choices are as they would be without. An I/O
 //! that goes to another path, or to the same again, is written down again as a further attempt. Of
-//! an I/O that is cut each piece is an I/O of its own. Flushes are not written down: nothing is
-//! chosen for them.
+//! an I/O that is cut each piece is an I/O of its own. One that has to wait for something is
+//! written down as that first. Flushes are not: nothing is chosen for them.
 //!
 //! # Limits
 //! [`EXPLAINED_MAX`] attempts at a time, half of them kept for further ones, of at most
@@ -55,13 +55,30 @@ pub struct Sample {
     pub retries: u8,
     /// How long it had been with us before it was placed, ns.
     pub waited_ns: u64,
-    /// What was chosen, and why. None usable: it waits until one is, and its next attempt is
-    /// written down.
+    /// It has no path, and what it waits for; its next attempt is written down. `None` without a
+    /// path: it fails.
+    pub wait: Option<Wait>,
+    /// What was chosen, and why. Of no meaning where it waits for something else than a path.
     pub choice: Explained,
     /// Why the paths that could not be chosen could not; by path.
     pub obstacles: [Option<Obstacle>; PATHS_MAX],
     /// What came of it; `None`: it has not ended, or had no path.
     pub came: Option<Came>,
+}
+
+/// What an I/O without a path waits for. Times are of the engine's clock, ns; `u64::MAX`: that is
+/// not known, or never.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// A usable path, until then at most.
+    Path(u64),
+    /// Its path was lost before it answered: until the lost controller can't execute it any more
+    /// (T9), until then at most.
+    Held(u64),
+    /// A change before it that overlaps, and waits itself or is cut.
+    Behind,
+    /// What the engine before this one had sent may be executed until then.
+    UncleanStop(u64),
 }
 
 /// What came of an attempt.
@@ -152,6 +169,7 @@ impl Entry {
             hops: 0,
             retries: 0,
             waited_ns: 0,
+            wait: None,
             choice: Explained::new(),
             obstacles: [None; PATHS_MAX],
             came: None,
@@ -231,6 +249,7 @@ impl Explain {
             hops: slot.course.hops,
             retries: slot.course.retries,
             waited_ns: now_ns.saturating_sub(slot.started_ns),
+            wait: None,
             came: None,
             ..entry.sample
         };
@@ -288,7 +307,10 @@ impl HostEngine {
     pub(super) fn choose(&mut self, index: u32, able: u64, now_ns: u64) -> Option<PathIndex> {
         let request = self.request(index, now_ns);
         let (slot, token) = (self.slots.get(index), self.slots.token(index));
-        let volume = &mut self.volumes[usize::from(slot.io.volume)];
+        let at = usize::from(slot.io.volume);
+        let asked = self.volumes[at].explain.is_some() && self.volumes[at].recovery.enabled;
+        let patience_ns = asked.then(|| self.patience_ns(at, now_ns)).flatten();
+        let volume = &mut self.volumes[at];
         let allow = |path: PathIndex| able >> path.0 & 1 == 1;
         let explain = volume.explain.as_mut();
         let Some(entry) = explain.and_then(|it| it.entry(slot, token, now_ns)) else {
@@ -299,9 +321,9 @@ impl HostEngine {
         };
         let why = Some(&mut entry.sample.choice);
         let chosen = volume.head.select_among(&request, allow, why);
-        entry.state = match chosen {
-            Some(_) => State::Flying,
-            None => State::Over,
+        (entry.state, entry.sample.wait) = match chosen {
+            Some(_) => (State::Flying, None),
+            None => (State::Over, patience_ns.map(Wait::Path)),
         };
         let carried = volume.head.among(|limits| carries(limits, &slot.io));
         let looks = entry.sample.choice.looks().iter().zip(0_u8..);
@@ -328,6 +350,18 @@ impl HostEngine {
         // Its end has consequences.
         self.slots.get_mut(index).course.watched = true;
         chosen
+    }
+
+    /// An I/O waits for something else than a path; it is written down if it is its turn.
+    #[cold]
+    pub(super) fn explain_wait(&mut self, index: u32, wait: Wait, now_ns: u64) {
+        let (slot, token) = (self.slots.get(index), self.slots.token(index));
+        let explain = &mut self.volumes[usize::from(slot.io.volume)].explain;
+        let explain = explain.as_mut();
+        if let Some(entry) = explain.and_then(|it| it.entry(slot, token, now_ns)) {
+            (entry.state, entry.sample.wait) = (State::Over, Some(wait));
+            self.slots.get_mut(index).course.watched = true;
+        }
     }
 
     /// An I/O, or a piece, has ended for good: the next in its slot is another.

@@ -197,7 +197,7 @@ impl HostEngine {
     pub(super) fn fail_flush(&mut self, index: u32, now_ns: u64) {
         let volume = usize::from(self.slots.get(index).io.volume);
         self.volumes[volume].totals.flushes_failed += 1;
-        self.end(index, Outcome::PathError, super::NO_PATH, now_ns);
+        self.end(index, self.without_path(volume), super::NO_PATH, now_ns);
     }
 
     /// A path is live, or known to have had nothing unflushed: flushes that wait look again.

@@ -24,6 +24,10 @@
 //! [`HEDGES_MAX`] copies of a core, and what is left of them, at a time; want of slots or memory
 //! is no copy (T6). A look goes through [`WALK_MAX`] I/Os of a path, one each [`FAR_NS`] through
 //! [`WALK_FAR`]: what lies behind those waits until some have ended.
+mod stats;
+
+pub use stats::HedgeStats;
+
 use super::counters::group;
 use super::path::{Phase, Role};
 use super::slots::{Lane, Slots};
@@ -56,55 +60,6 @@ const ASKED_MAX: u32 = 8;
 /// Reads of a path that are not late, and never were, after which those behind are believed not to
 /// be.
 const YOUNG_MAX: u32 = 2;
-
-/// What became of second copies of reads, in one volume on one core.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct HedgeStats {
-    /// Reads that were late enough for a question.
-    pub looked: u64,
-    /// Copies sent.
-    pub sent: u64,
-    /// Done before the first.
-    pub won: u64,
-    /// The first was done before.
-    pub lost: u64,
-    /// Failed, and the first went on, or had failed before.
-    pub failed: u64,
-    /// Done after the first had failed.
-    pub rescued: u64,
-    /// Reads whose copy was not sent, or not at once, for want of memory or slots.
-    pub no_room: u64,
-    /// Sum over the won ones: from the copy's end to the first one's. What the first one would have
-    /// taken at least; those that have not ended are not in it. ns.
-    pub gained_ns: u64,
-}
-
-impl HedgeStats {
-    /// With what another core counted.
-    #[must_use]
-    pub fn with(&self, more: &Self) -> Self {
-        self.each(more, |it, more| it + more)
-    }
-
-    /// Since `before`.
-    #[must_use]
-    pub fn since(&self, before: &Self) -> Self {
-        self.each(before, u64::saturating_sub)
-    }
-
-    fn each(&self, other: &Self, of: impl Fn(u64, u64) -> u64) -> Self {
-        Self {
-            looked: of(self.looked, other.looked),
-            sent: of(self.sent, other.sent),
-            won: of(self.won, other.won),
-            lost: of(self.lost, other.lost),
-            failed: of(self.failed, other.failed),
-            rescued: of(self.rescued, other.rescued),
-            no_room: of(self.no_room, other.no_room),
-            gained_ns: of(self.gained_ns, other.gained_ns),
-        }
-    }
-}
 
 /// How a copy stands to the other.
 #[derive(Clone, Copy, Debug)]

@@ -34,8 +34,7 @@ impl HostEngine {
         if let Some(why) = why.filter(|_| !self.is_ending()) {
             let name = &self.volumes[usize::from(volume)].name;
             let line = report::line(name, &self.paths[number], self.settings.core, why);
-            if self.paths[number].comeback.line != line {
-                self.paths[number].comeback.line.clone_from(&line);
+            if self.paths[number].comeback.is_news(&line) {
                 self.events.push_back(HostEvent::Failed(volume, line));
             }
         }
@@ -88,7 +87,8 @@ impl HostEngine {
         // Else we asked for it, and the reason is known.
         let surprise = matches!(link, Link::Open | Link::Opening { .. });
         if surprise && !ending {
-            let why = report::closed(path.phase, role, why);
+            let opened = link == Link::Open;
+            let why = report::closed(path.phase, role, opened, why);
             self.lose(number, Some(&why), now_ns);
         }
         match role {

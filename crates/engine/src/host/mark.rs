@@ -11,6 +11,7 @@
 //! that only reads and is killed makes its successor wait as well.
 //!
 //! [`HostControl::Marked`]: super::HostControl::Marked
+use super::explain::Wait;
 use super::path::{Path, Phase, Role};
 use super::types::{HostEvent, PathFacts};
 use super::{HostEngine, WriteFailover};
@@ -36,7 +37,9 @@ impl HostEngine {
         slot.until_ns = it.gate_ns;
         it.totals.held_total += 1;
         it.totals.gated_total += 1;
+        let (gate_ns, at_ns) = (it.gate_ns, slot.placed_ns);
         self.slots.push(&mut it.gate, index, false);
+        self.explain_wait(index, Wait::UncleanStop(gate_ns), at_ns);
     }
 
     /// Lets go what waits for a time that has come.

@@ -70,6 +70,20 @@ impl HostEngine {
         (until_ns > now_ns && !self.none_returns(volume)).then_some(until_ns)
     }
 
+    /// `fast_io_fail_tmo` is another: what waits for a path waits so long, and so does what comes.
+    pub(super) fn renew_patience(&mut self, volume: usize) {
+        let it = &mut self.volumes[volume];
+        it.outage.failing = false;
+        let (since_ns, patience_ns) = (it.outage.since_ns, it.recovery.fast_io_fail_ns);
+        let mut next = it.queue.front();
+        while let Some(index) = next {
+            let slot = self.slots.get_mut(index);
+            let since_ns = since_ns.unwrap_or(slot.placed_ns);
+            slot.until_ns = since_ns.saturating_add(patience_ns);
+            next = self.slots.next(index);
+        }
+    }
+
     /// When the first volume's I/O is to fail.
     pub(super) fn outages_timeout(&self) -> Option<u64> {
         let waits = self
@@ -106,7 +120,7 @@ impl HostEngine {
     fn fail_queued(&mut self, volume: usize, now_ns: u64) {
         while let Some(index) = self.volumes[volume].queue.front() {
             self.slots.unlink(&mut self.volumes[volume].queue, index);
-            self.end(index, Outcome::PathError, NO_PATH, now_ns);
+            self.end(index, self.without_path(volume), NO_PATH, now_ns);
         }
         while let Some(index) = self.volumes[volume].flushes.front() {
             self.slots.unlink(&mut self.volumes[volume].flushes, index);
@@ -114,11 +128,31 @@ impl HostEngine {
         }
     }
 
-    /// No path of a volume is usable or will be, unless somebody restores one that was given up.
+    /// How I/O ends that no path can be waited for.
+    pub(super) fn without_path(&self, volume: usize) -> Outcome {
+        match self.volumes[volume].leaving {
+            true => Outcome::Stopped,
+            false => Outcome::PathError,
+        }
+    }
+
+    /// No path of a volume is usable or will be, unless somebody restores one that was given up;
+    /// all of one that leaves will not.
     fn none_returns(&self, volume: usize) -> bool {
         let paths = || self.paths_of(volume as u16);
         let gone = |will| matches!(will, Will::GivenUp | Will::Failed | Will::Leaving);
-        paths().any(|path| path.will == Will::GivenUp) && paths().all(|path| gone(path.will))
+        let given_up = paths().any(|path| path.will == Will::GivenUp);
+        (given_up || self.volumes[volume].leaving) && paths().all(|path| gone(path.will))
+    }
+
+    /// A path is to leave. With the last of a volume that leaves itself goes what waits for one:
+    /// else that would wait for the volume's end, or, where the engine stops meanwhile and nobody
+    /// removes it any more, for the end of the time to drain.
+    pub(super) fn path_leaves(&mut self, volume: u16, now_ns: u64) {
+        let it = usize::from(volume);
+        if self.volumes[it].leaving && self.none_returns(it) {
+            self.fail_queued(it, now_ns);
+        }
     }
 
     /// Core 0: when a lost path is given up.

@@ -189,8 +189,9 @@ pub(super) struct Comeback {
     pub allowed: bool,
     /// The ANA log was asked for because of an answer.
     pub doubted: bool,
-    /// Why it is lost, as said.
+    /// Why it is lost, as said; and the reason that was said before that one.
     pub line: String,
+    pub line_before: String,
 }
 
 impl Path {

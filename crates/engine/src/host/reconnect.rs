@@ -11,6 +11,7 @@
 use super::path::{Comeback, Phase};
 use super::types::{Doubt, HostEvent, PathNews};
 use super::{HostEngine, report};
+use alloc::borrow::ToOwned;
 use policy::PathIndex;
 
 impl Comeback {
@@ -20,6 +21,16 @@ impl Comeback {
             self.failures = 0;
         }
         self.lost_ns = self.lost_ns.or(Some(now_ns));
+    }
+
+    /// Why it is lost now; whether that is to be said. Where two reasons take turns each is said
+    /// once: attempts go on for as long as people need to mend things.
+    pub(super) fn is_news(&mut self, line: &str) -> bool {
+        if self.line == line {
+            return false;
+        }
+        let before = core::mem::replace(&mut self.line, line.to_owned());
+        core::mem::replace(&mut self.line_before, before) != line
     }
 }
 
@@ -224,7 +235,9 @@ impl HostEngine {
         comeback.lost_ns = None;
         let it = &mut self.volumes[usize::from(volume)];
         it.no_path = false;
-        if !core::mem::take(&mut self.paths[number].comeback.line).is_empty() {
+        let comeback = &mut self.paths[number].comeback;
+        comeback.line_before.clear();
+        if !core::mem::take(&mut comeback.line).is_empty() {
             let line = report::line(&it.name, &self.paths[number], core, "live again");
             self.events.push_back(HostEvent::Returned(volume, line));
         }

@@ -1,4 +1,6 @@
 //! What a volume does about paths that fail: its knobs, and what they have led to.
+use super::types::HostEvent;
+use super::{HostEngine, probation};
 use volume::AnaUse;
 use volume::health::Limits;
 
@@ -85,6 +87,44 @@ impl Recovery {
     pub(super) fn is_possible(&self) -> bool {
         let reconnects = (1..=self.reconnect_max_ns).contains(&self.reconnect_min_ns);
         reconnects && self.health.is_possible()
+    }
+}
+
+impl HostEngine {
+    /// Other times, repetitions and limits for a volume that runs. Waits that have begun go on as
+    /// they were, but for that of I/O for a usable path; a path that was given up stays so.
+    ///
+    /// Not the others: what bounds a hold was kept durably before controllers were used, and what
+    /// was acknowledged under one rule of failover or caches must not be judged by another.
+    pub(super) fn set_recovery(&mut self, volume: u16, to: Recovery, now_ns: u64) {
+        let (io_max, scratch) = (self.settings.io_max, self.settings.scratch);
+        let it = self.volumes.get_mut(usize::from(volume));
+        let Some(it) = it.filter(|it| !it.vacant) else {
+            return;
+        };
+        if !to.is_possible() {
+            let line = alloc::format!("{}: times not changed: they can't be together", it.name);
+            return self.events.push_back(HostEvent::Warning(volume, line));
+        }
+        let before = it.recovery;
+        it.recovery = Recovery {
+            reconnect_min_ns: to.reconnect_min_ns,
+            reconnect_max_ns: to.reconnect_max_ns,
+            ctrl_loss_ns: to.ctrl_loss_ns,
+            fast_io_fail_ns: to.fast_io_fail_ns,
+            flush_timeout_ns: to.flush_timeout_ns,
+            health: probation::limits(to.health, io_max, scratch),
+            retries_max: to.retries_max,
+            attempts_ns: to.attempts_ns,
+            ..before
+        };
+        it.head.set_health(it.recovery.health);
+        if it.recovery.fast_io_fail_ns != before.fast_io_fail_ns {
+            self.renew_patience(volume.into());
+        }
+        self.unseen_ns_max = probation::unseen_ns_max(&self.volumes, self.settings.io_timeout_ns);
+        self.hedges.set_unseen_max(self.unseen_ns_max);
+        self.wake_by(now_ns);
     }
 }
 

@@ -28,7 +28,7 @@ pub(super) fn stall(latency_ns: u64) -> String {
 }
 
 /// A connection that ended by itself.
-pub(super) fn closed(phase: Phase, role: Role, why: Closed) -> String {
+pub(super) fn closed(phase: Phase, role: Role, opened: bool, why: Closed) -> String {
     let what = match (phase, role) {
         (Phase::Learning, _) => "can't connect",
         (Phase::Connecting, Role::Io) => "can't open the I/O queue's connection",
@@ -37,6 +37,8 @@ pub(super) fn closed(phase: Phase, role: Role, why: Closed) -> String {
     match why {
         Closed::ByPeer => format!("{what}: the target closed it; see the target's log"),
         Closed::ByUs => format!("{what}: given up"),
+        // Whichever of these the system reports, nobody takes connections there.
+        Closed::Error(103 | 104) if !opened => closed(phase, role, opened, Closed::Error(111)),
         Closed::Error(errno) => {
             let (name, advice) = os_error(errno);
             if name.is_empty() {

@@ -95,7 +95,7 @@ impl HostEngine {
             }
             Stage::Leave | Stage::Flush if lost && !job.force && path.is_in_doubt() => {
                 let why = report::in_doubt(path);
-                self.order(job, What::Use, now_ns);
+                self.take_back(job, now_ns);
                 self.answer(job, Err(why));
                 return true;
             }
@@ -199,10 +199,23 @@ impl HostEngine {
             Stage::Flush => "its controller didn't flush",
             _ => "its I/O didn't end in time",
         };
-        let why = format!("{}: {what}; it is in use again", self.paths[number].uri);
-        self.order(job, What::Use, now_ns);
+        let now = match job.drained {
+            true => "it is draining again",
+            false => "it is in use again",
+        };
+        let why = format!("{}: {what}; {now}", self.paths[number].uri);
+        self.take_back(job, now_ns);
         self.answer(job, Err(why));
         true
+    }
+
+    /// A path that can't leave is what it was before.
+    fn take_back(&mut self, job: &mut Job, now_ns: u64) {
+        let what = match job.drained {
+            true => What::Drain,
+            false => What::Use,
+        };
+        self.order(job, what, now_ns);
     }
 
     /// The controller of a path whose queues are closed on all cores is shut down.

@@ -496,6 +496,10 @@ pub enum HostControl {
     /// Change the policy of a volume. Knobs out of range change nothing and are answered by a
     /// [`HostEvent::Warning`].
     Policy(u16, policy::Policy, policy::Knobs),
+    /// Change what a volume does about paths that fail: its times, repetitions and what puts a path
+    /// on probation. All else is as when the volume was made. What can't be changes nothing and is
+    /// answered by a [`HostEvent::Warning`].
+    Recovery(u16, Recovery),
     /// Relative throughput of a path, 0…100, for `service-time`.
     Throughput(u16, PathIndex, u8),
     /// What has not ended so many ns from now fails with [`volume::Outcome::Stopped`]; until then

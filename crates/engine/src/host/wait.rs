@@ -17,6 +17,7 @@
 //! # Limits
 //! All waits hold slots, so `io_max` bounds them together.
 use super::counters::group;
+use super::explain::Wait;
 use super::path::Phase;
 use super::slots::Lane;
 use super::types::{Io, IoOp, NO_PATH};
@@ -171,7 +172,8 @@ impl HostEngine {
             return self.end(index, Outcome::PathError, NO_PATH, now_ns);
         }
         let Some(until_ns) = self.patience_ns(volume, now_ns) else {
-            return self.end(index, Outcome::PathError, NO_PATH, now_ns);
+            let outcome = self.without_path(volume);
+            return self.end(index, outcome, NO_PATH, now_ns);
         };
         let slot = self.slots.get_mut(index);
         slot.placed_ns = now_ns;
@@ -224,6 +226,7 @@ impl HostEngine {
         }
         volume.totals.held_total += 1;
         self.slots.push(&mut path.held, index, false);
+        self.explain_wait(index, Wait::Held(until_ns), now_ns);
         self.wake_by(until_ns);
     }
 
@@ -298,26 +301,35 @@ impl HostEngine {
     pub(super) fn put_behind(&mut self, index: u32) {
         let slot = self.slots.get_mut(index);
         slot.course.behind = true;
-        let volume = usize::from(slot.io.volume);
+        let (volume, at_ns) = (usize::from(slot.io.volume), slot.placed_ns);
+        self.explain_wait(index, Wait::Behind, at_ns);
         self.slots
             .push(&mut self.volumes[volume].behind, index, false);
     }
 
-    /// A write that others may have waited for has ended.
+    /// A write that others may have waited for has ended. One of them that is let go may end at
+    /// once, and so on through all that wait: each goes from here, one after the other, and none
+    /// from within another.
     fn unfence(&mut self, volume: u16, index: u32, now_ns: u64) {
-        let it = usize::from(volume);
-        let Some(freed) = self.volumes[it].holds.remove(index) else {
+        let it = &mut self.volumes[usize::from(volume)];
+        let Some(ended) = it.holds.remove(index) else {
             return;
         };
-        let mut from = 0;
-        while let Some((at, index)) = self.volumes[it].holds.next_first(from, freed) {
-            from = at + 1;
+        it.holds.freed_by(ended, |index| {
             let slot = self.slots.get_mut(index);
             if core::mem::take(&mut slot.course.behind) {
-                self.slots.unlink(&mut self.volumes[it].behind, index);
-                self.let_go(index, now_ns);
+                self.slots.unlink(&mut it.behind, index);
+                self.slots.push(&mut self.freed, index, false);
             }
+        });
+        if core::mem::replace(&mut self.freeing, true) {
+            return;
         }
+        while let Some(index) = self.freed.front() {
+            self.slots.unlink(&mut self.freed, index);
+            self.let_go(index, now_ns);
+        }
+        self.freeing = false;
     }
 
     /// When the first wait of any I/O is over. Whoever is put into a queue comes last there and has

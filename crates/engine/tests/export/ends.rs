@@ -176,6 +176,24 @@ fn a_drain_is_over_in_time() {
     assert_eq!(rig.vacated(), 2);
 }
 
+/// Else who withdraws it next would hear that it is free while clients are there.
+#[test]
+fn an_export_that_is_offered_anew_is_free_for_nobody_until_it_is_withdrawn() {
+    let mut rig = Rig::ready(Setup::default());
+    rig.control(ExportControl::Renew(0, offer(true), SECOND));
+    rig.pass(MS);
+    let before = rig.connect(config(4));
+    rig.control(ExportControl::Renew(0, offer(false), SECOND));
+    rig.until(SECOND, |rig| rig.is_closed(before));
+    others_go_on(&mut rig);
+    let client = rig.connect(config(4));
+    assert_eq!(rig.vacated(), 0);
+    rig.control(ExportControl::Withdraw(0, SECOND));
+    rig.until(SECOND, |rig| rig.is_closed(client));
+    rig.pass(MS);
+    assert_eq!(rig.vacated(), 1);
+}
+
 #[test]
 fn a_volume_that_is_removed_takes_its_clients_and_offers_along() {
     let mut setup = Setup::default();

@@ -1,0 +1,150 @@
+//! Paths and volumes that are to leave: those that can't are what they were before, and an engine
+//! that stops meanwhile neither hangs nor loses anything.
+#![allow(clippy::unwrap_used, reason = "a test")]
+mod common;
+
+use common::*;
+use engine::Machine;
+use engine::host::{Change, HostControl, HostEvent, PathState};
+use engine::target::TargetControl;
+use volume::Outcome;
+
+fn remove(path: policy::PathIndex) -> Change {
+    Change::RemovePath {
+        volume: 0,
+        path,
+        force: false,
+    }
+}
+
+/// Why a change that may take so long was refused.
+fn refusal(fleet: &mut Fleet, change: Change, wait_ns: u64) -> String {
+    let ticket = fleet.ask(change, wait_ns);
+    let of = |it: &Fleet| it.answers.iter().position(|(of, _)| *of == ticket);
+    assert!(fleet.run(10 * SECOND, |it| of(it).is_some()), "no answer");
+    let at = of(fleet).unwrap();
+    fleet.answers.remove(at).1.unwrap_err()
+}
+
+fn shape(fleet: &mut Fleet, delay_ns: u64) {
+    let shape = shape::Config {
+        delay_ns,
+        ..Default::default()
+    };
+    let now_ns = fleet.world.now_ns;
+    let mut target = fleet.target.borrow_mut();
+    target.handle_control(TargetControl::Shape(0, shape), now_ns);
+}
+
+#[test]
+fn a_path_that_was_draining_and_cannot_leave_is_draining_again() {
+    for cores in 1..=3 {
+        let mut fleet = Fleet::new(cores, 2, target(2));
+        fleet.load(300);
+        for load in &mut fleet.loads {
+            load.writes = |_| false;
+        }
+        shape(&mut fleet, 8 * SECOND);
+        fleet.run(MS, |_| false);
+        let why = refusal(&mut fleet, Change::DrainPath(0, P0, true), MS);
+        assert!(why.contains("it stays draining"), "{why}");
+        for _ in 0..2 {
+            let why = refusal(&mut fleet, remove(P0), 100 * MS);
+            assert!(why.contains("it is draining again"), "{why}");
+            fleet.run(MS, |_| false);
+            let all = vec![PathState::Draining; cores.into()];
+            assert_eq!(fleet.states(P0), all);
+        }
+        shape(&mut fleet, 0);
+        fleet.load_more(300);
+        fleet.finish();
+        let ios = fleet.ios(P0);
+        fleet.load_more(300);
+        fleet.finish();
+        assert_eq!(fleet.ios(P0), ios, "it gets nothing new");
+        assert!(fleet.change(Change::RestorePath(0, P0)).is_ok());
+        fleet.load_more(300);
+        fleet.finish();
+        assert!(fleet.ios(P0) > ios);
+    }
+}
+
+#[test]
+fn t13_one_that_is_lost_before_it_has_flushed_comes_back_as_what_it_was() {
+    for (drained, state) in [(true, PathState::Draining), (false, PathState::Live)] {
+        let mut config = target(2);
+        config.subsystem.volatile_write_cache = true;
+        let mut fleet = Fleet::new(1, 2, config);
+        fleet.load(100);
+        fleet.finish();
+        if drained {
+            fleet.change(Change::DrainPath(0, P0, true)).unwrap();
+        }
+        fleet.world.nodes[TARGET].disks[0].delay_ns = SECOND;
+        let ticket = fleet.ask(remove(P0), 5 * SECOND);
+        fleet.run(100 * MS, |_| false);
+        fleet.world.cut(HOST, 0);
+        fleet.run(10 * MS, |_| false);
+        let (of, answer) = fleet.answers.remove(0);
+        let why = answer.unwrap_err();
+        assert!(of == ticket && why.contains("never flushed"), "{why}");
+        fleet.world.nodes[TARGET].disks[0].delay_ns = 0;
+        fleet.run(2 * SECOND, |_| false);
+        assert_eq!(fleet.states(P0), [state]);
+    }
+}
+
+/// What can't be placed any more does not use up the time to drain.
+#[test]
+fn t09_a_stop_while_a_volume_leaves_by_force_waits_for_its_held_writes_and_no_longer() {
+    for cores in 1..=2 {
+        let mut fleet = Fleet::new(cores, 2, target(2));
+        fleet.world.nodes[TARGET].disks[0].delay_ns = 30 * SECOND;
+        let now_ns = fleet.world.now_ns;
+        for host in &fleet.hosts {
+            for io in [write(0, 0), write(1, 1), read(2, 2)] {
+                host.borrow_mut().submit(&io, now_ns).unwrap();
+            }
+        }
+        fleet.world.pass(MS);
+        for node in fleet.nodes.clone() {
+            fleet.world.nodes[node].addresses.fill(Address::Refused);
+            (0..2).for_each(|path| fleet.world.cut(node, path));
+        }
+        fleet.world.pass(MS);
+        fleet.ask(Change::RemoveVolume(0), SECOND);
+        let (begun_ns, drain_ns) = (fleet.world.now_ns, 20 * SECOND);
+        let mut ends = Vec::new();
+        let mut told = false;
+        while fleet.world.now_ns < begun_ns + 2 * drain_ns {
+            fleet.world.pass(MS);
+            for core in 0..fleet.hosts.len() {
+                while let Some(event) = { fleet.hosts[core].borrow_mut().poll_event() } {
+                    match event {
+                        HostEvent::Done(done) => ends.push((done.cookie, done.outcome)),
+                        HostEvent::Unfinished { .. } => panic!("{event:?}"),
+                        event => fleet.pass_on(event),
+                    }
+                }
+            }
+            if !told && fleet.world.now_ns > begun_ns + 100 * MS {
+                told = true;
+                for host in fleet.hosts.iter().rev() {
+                    let now_ns = fleet.world.now_ns;
+                    let mut host = host.borrow_mut();
+                    host.handle_control(HostControl::Drain(drain_ns), now_ns);
+                    host.handle_control(HostControl::Stop, now_ns);
+                }
+            }
+            if fleet.nodes.iter().all(|&it| fleet.world.nodes[it].stopped) {
+                break;
+            }
+        }
+        let took_ns = fleet.world.now_ns - begun_ns;
+        let soon = HELD_NS - 10 * MS..HELD_NS + 500 * MS;
+        assert!(soon.contains(&took_ns), "{took_ns}");
+        assert_eq!(ends.len(), 3 * usize::from(cores), "{ends:?}");
+        assert!(ends.iter().all(|(_, it)| *it == Outcome::Stopped));
+        assert_eq!(fleet.answers.len(), 1, "whoever asked is answered");
+    }
+}
