@@ -80,6 +80,8 @@ pub enum TargetControl {
     Resize(u32, u64),
     /// Drop all connections of a port now (with a reset).
     Drop(u16),
+    /// What discovery tells. What can't be changes nothing.
+    Discovery(nvme::controller::DiscoveryChange),
     /// New faults of a port (index).
     Faults(u16, Faults),
     /// End.

@@ -8,6 +8,8 @@ pub const NQN_MAX: usize = 223;
 
 /// Most ports of a subsystem.
 pub const PORTS_MAX: usize = 64;
+/// Most referrals to other discovery subsystems that a target tells.
+pub const REFERRALS_MAX: usize = 64;
 /// Most namespaces of a subsystem: all of them fit one list.
 pub const NAMESPACES_MAX: usize = 1024;
 /// Largest I/O queue, entries.

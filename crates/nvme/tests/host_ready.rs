@@ -2,7 +2,7 @@
 mod host_peer;
 
 use host_peer::admin::{AdminPeer, Answer, Model, SECOND, admin_config, name};
-use nvme::host::{AdminConfig, AdminEvent, HostError, Step};
+use nvme::host::{AdminConfig, AdminEvent, DiscoveryLog, HostError, Step};
 use nvme::limits::{DISCOVERY_ENTRIES_MAX, LOG_RESTARTS_MAX};
 use nvme::wire::fabrics::{Csts, DISCOVERY_NQN};
 use nvme::wire::features::AsyncEvent;
@@ -231,7 +231,8 @@ fn the_discovery_log_is_told_and_told_again_when_it_changes() {
     for count in [0, 1, 4, 5, 40] {
         let (config, model) = discovery(count);
         let mut peer = AdminPeer::ready(config, model);
-        let Some(AdminEvent::Discovery(entries)) = peer.admin.poll_event() else {
+        let Some(AdminEvent::Discovery(DiscoveryLog { entries, .. })) = peer.admin.poll_event()
+        else {
             panic!()
         };
         assert_eq!(entries.len(), count as usize);
@@ -246,7 +247,8 @@ fn the_discovery_log_is_told_and_told_again_when_it_changes() {
         peer.model.generation += 1;
         peer.model.discovery.push(entry(99));
         peer.event(AsyncEvent::DISCOVERY_CHANGE);
-        let Some(AdminEvent::Discovery(entries)) = peer.admin.poll_event() else {
+        let Some(AdminEvent::Discovery(DiscoveryLog { entries, .. })) = peer.admin.poll_event()
+        else {
             panic!()
         };
         assert_eq!(entries.len(), count as usize + 1);
@@ -286,7 +288,7 @@ fn a_discovery_log_that_changes_while_it_is_read_is_read_anew() {
             assert_eq!(peer.error(), HostError::Unstable(Step::DiscoveryLog));
             continue;
         }
-        let Some(AdminEvent::Discovery(entries)) = peer.events().pop() else {
+        let Some(AdminEvent::Discovery(DiscoveryLog { entries, .. })) = peer.events().pop() else {
             panic!()
         };
         assert_eq!(entries.len(), 3);
@@ -304,6 +306,37 @@ fn a_discovery_log_that_changes_while_it_is_read_is_read_anew() {
             max
         }
     );
+}
+
+#[test]
+fn a_discovery_log_is_read_when_asked_for_where_nobody_tells_of_changes() {
+    for refused in [false, true] {
+        let (config, mut model) = discovery(1);
+        if !refused {
+            model.id.oaes = 0;
+        }
+        let mut peer = AdminPeer::new(config, model).scripted(move |sqe| {
+            let asked = refused && sqe.opcode() == 0x09;
+            asked.then(|| Answer::error(Status::INVALID_FIELD.with_dnr()))
+        });
+        peer.run();
+        let events = peer.events();
+        let Some(AdminEvent::Discovery(first)) = events.last() else {
+            panic!("{events:?}")
+        };
+        assert!(peer.admin.is_discovery() && !peer.admin.tells_discovery());
+        assert!(!peer.take_seen().contains(&"Event request".to_owned()));
+        peer.model.generation += 1;
+        peer.model.discovery.push(entry(99));
+        peer.admin.request_discovery(peer.now_ns);
+        peer.run();
+        let events = peer.events();
+        let Some(AdminEvent::Discovery(log)) = events.last() else {
+            panic!("{events:?}")
+        };
+        let wanted = (first.generation + 1, 2);
+        assert_eq!((log.generation, log.entries.len()), wanted);
+    }
 }
 
 #[test]

@@ -105,6 +105,10 @@ impl Machine for TargetEngine {
                 // Refused for a namespace that isn't there: then nothing changes.
                 let _ = self.subsystem.resize(nsid, blocks, now_ns);
             }
+            TargetControl::Discovery(change) => {
+                // Refused as a whole: then nothing changes.
+                let _ = self.subsystem.change_discovery(change);
+            }
             TargetControl::Drop(port) => self.drop_port(port),
             TargetControl::Faults(port, faults) => self.change_faults(port, faults, now_ns),
             TargetControl::Stop => self.begin_stop(now_ns),

@@ -35,10 +35,11 @@ pub(super) enum Change {
 pub(super) enum Notice {
     Namespace = 0,
     Ana = 1,
+    Discovery = 2,
 }
 
 impl Notice {
-    const ALL: [Self; 2] = [Self::Namespace, Self::Ana];
+    const ALL: [Self; 3] = [Self::Namespace, Self::Ana, Self::Discovery];
 
     fn bit(self) -> u8 {
         1 << self as u8
@@ -49,6 +50,7 @@ impl Notice {
         match self {
             Self::Namespace => events::NAMESPACE_ATTRIBUTE,
             Self::Ana => events::ANA_CHANGE,
+            Self::Discovery => events::DISCOVERY_CHANGE,
         }
     }
 
@@ -56,6 +58,7 @@ impl Notice {
         match self {
             Self::Namespace => AsyncEvent::NAMESPACE_ATTRIBUTE,
             Self::Ana => AsyncEvent::ANA_CHANGE,
+            Self::Discovery => AsyncEvent::DISCOVERY_CHANGE,
         }
     }
 }

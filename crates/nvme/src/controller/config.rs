@@ -1,4 +1,5 @@
 //! What a subsystem is: its configuration, checked, and the state that all its controllers share.
+use super::discovery::Discovery;
 use super::{NamespaceConfig, SubsystemConfig};
 use crate::host::AnaState;
 use crate::limits::{
@@ -49,6 +50,8 @@ pub(super) struct Shared {
     pub groups: Vec<u32>,
     /// By port index.
     pub ana: Vec<PortAna>,
+    /// What discovery tells.
+    pub discovery: Discovery,
     /// In-capsule alignment asked of hosts (CPDA), bytes: 4…128.
     pub alignment: u32,
 }
@@ -73,6 +76,7 @@ impl Shared {
         });
         Ok(Self {
             ana: ana.collect(),
+            discovery: Discovery::new(config.ports.len()),
             groups,
             alignment: 4,
             config,
@@ -136,9 +140,13 @@ fn wrong<T>(field: &'static str, why: &'static str) -> Result<T, ConfigError> {
     Err(ConfigError { field, why })
 }
 
+/// Whether it can be the name of a subsystem or host.
+pub(super) fn is_nqn(nqn: &str) -> bool {
+    nqn.starts_with("nqn.") && nqn.len() <= NQN_MAX
+}
+
 fn check_names(config: &SubsystemConfig) -> Result<(), ConfigError> {
-    let nqn = |nqn: &str| nqn.starts_with("nqn.") && nqn.len() <= NQN_MAX;
-    if !nqn(&config.nqn) {
+    if !is_nqn(&config.nqn) {
         return wrong("nqn", "must begin with \"nqn.\" and have at most 223 bytes");
     }
     if config.nqn == crate::wire::fabrics::DISCOVERY_NQN {
@@ -147,7 +155,7 @@ fn check_names(config: &SubsystemConfig) -> Result<(), ConfigError> {
             "is the discovery subsystem's, which every target serves beside its own",
         );
     }
-    if !config.hosts.iter().all(|host| nqn(host)) {
+    if !config.hosts.iter().all(|host| is_nqn(host)) {
         return wrong(
             "hosts",
             "each must begin with \"nqn.\" and have at most 223 bytes",

@@ -6,7 +6,7 @@ use super::connection::{Phase, Purpose};
 use super::io::from_host;
 use crate::limits::ADMIN_ENTRIES_MAX;
 use crate::wire::fabrics::{
-    CATTR_DISABLE_SQ_FLOW, CNTLID_ANY, Cap, Cc, Connect, ConnectData, ConnectResult, DISCOVERY_NQN,
+    CATTR_DISABLE_SQ_FLOW, CNTLID_ANY, Cap, Cc, Connect, ConnectData, ConnectResult,
     InvalidParameter, Property, Version, connect_status, property,
 };
 use crate::wire::sqe::fctype;
@@ -138,6 +138,9 @@ impl Subsystem {
             return Err(connect_status::CONTROLLER_BUSY.into());
         };
         let port = self.work(at).connection.port;
+        if !wish.discovery && !self.shared.discovery.takes_hosts(port) {
+            return Err(Refusal::parameter(ConnectData::SUBNQN_AT, true));
+        }
         let terms = Terms {
             cntlid,
             discovery: wish.discovery,
@@ -277,7 +280,7 @@ fn parse<'a>(shared: &Shared, connect: &Connect, data: &'a [u8]) -> Result<Wish<
         WireError::Field { offset } => Refusal::parameter(offset, true),
         WireError::Truncated { .. } => Status::SGL_DATA_LENGTH.into(),
     })?;
-    let discovery = data.subnqn == DISCOVERY_NQN.as_bytes();
+    let discovery = shared.discovery.is_named(data.subnqn);
     if !discovery && data.subnqn != shared.config.nqn.as_bytes() {
         return Err(Refusal::parameter(ConnectData::SUBNQN_AT, true));
     }

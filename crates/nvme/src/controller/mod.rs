@@ -3,6 +3,7 @@
 //! * [`Subsystem`] is the machine that a driver drives; [`types`](self) are its words
 //! * `connection`: one TCP connection: PDUs, data, slots of commands
 //! * `commands`: the course of a command through them; `io`, `admin`, `fabrics` say what each means
+//! * `discovery`: what discovery tells hosts
 //! * `association`: a controller's registers, keep-alive and events; `errors`: its error log
 //! * `lifetime`: how things end; `config`: what all share
 mod abort;
@@ -11,6 +12,7 @@ mod association;
 mod commands;
 mod config;
 mod connection;
+mod discovery;
 mod errors;
 mod fabrics;
 mod io;

@@ -81,6 +81,45 @@ pub struct SubsystemConfig {
     pub connections_max: u32,
 }
 
+/// What a port is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PortOffer {
+    /// Hosts are told of it, and connect to the subsystem.
+    Subsystem,
+    /// Hosts are not told of it and none connects to the subsystem; those that are connected stay.
+    Withdrawn,
+    /// Hosts are told that discovery is there, and find nothing else.
+    Discovery,
+}
+
+/// Another discovery subsystem that hosts are told of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Referral {
+    /// Port id in its record.
+    pub port_id: u16,
+    /// Address.
+    pub traddr: String,
+    /// Service (TCP port), decimal.
+    pub trsvcid: String,
+    /// IPv6.
+    pub ipv6: bool,
+    /// Its NQN: the well-known one of discovery, or its own.
+    pub nqn: String,
+}
+
+/// A change of what discovery tells.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DiscoveryChange {
+    /// What a port (index) is for.
+    Offer(u16, PortOffer),
+    /// Host NQNs that may connect; empty: any. Those that are connected stay.
+    Hosts(Vec<String>),
+    /// All referrals.
+    Referrals(Vec<Referral>),
+    /// A name of its own for the discovery subsystem, beside the well-known one; `None`: none.
+    Name(Option<String>),
+}
+
 /// What an I/O command asks of the backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {

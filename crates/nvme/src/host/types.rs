@@ -217,7 +217,7 @@ pub enum AdminEvent {
     Changed(Vec<NamespaceInfo>),
     /// From a discovery controller instead of namespaces: its log, after `Ready` and after each
     /// change.
-    Discovery(Vec<DiscoveryEntry>),
+    Discovery(DiscoveryLog),
     /// The reset that was asked for is done: the controller executes nothing of what it had.
     /// Nothing more comes but `Failed`; the driver closes the connection.
     Reset,
@@ -234,6 +234,15 @@ pub enum AdminEvent {
     /// The association is over; nothing more will come. The driver closes the connection after
     /// sending what is queued.
     Failed(super::HostError),
+}
+
+/// The log of a discovery controller, as of one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DiscoveryLog {
+    /// Its generation counter.
+    pub generation: u64,
+    /// Its entries.
+    pub entries: Vec<DiscoveryEntry>,
 }
 
 /// One entry of a discovery log (Base 2.0, 5.16.1.23), texts trimmed.
@@ -255,6 +264,8 @@ pub struct DiscoveryEntry {
     pub cntlid: u16,
     /// Largest admin queue, entries.
     pub admin_entries_max: u16,
+    /// Flags: see [`eflags`](crate::wire::log::eflags).
+    pub eflags: u16,
     /// Address.
     pub traddr: String,
     /// Service (TCP port).

@@ -326,9 +326,9 @@ structure! {
         trtype: u8 = 0,
         /// Address family: 1 = IPv4, 2 = IPv6.
         adrfam: u8 = 1,
-        /// 1 = referral, 2 = NVM subsystem, 3 = this discovery subsystem.
+        /// What it is: see [`subtype`].
         subtype: u8 = 2,
-        /// Bits 1:0 secure channel (2 = not required), bit 2: SQ flow control may be disabled.
+        /// Transport requirements: see [`treq`].
         treq: u8 = 3,
         /// Port.
         portid: u16 = 4,
@@ -336,6 +336,8 @@ structure! {
         cntlid: u16 = 6,
         /// Largest admin queue, entries.
         asqsz: u16 = 8,
+        /// See [`eflags`].
+        eflags: u16 = 10,
         /// Service (TCP port).
         trsvcid: [u8; 32] = 32,
         /// Subsystem NQN.
@@ -345,6 +347,45 @@ structure! {
         /// Security: 0 = none.
         sectype: u8 = 768,
     }
+}
+
+/// [`DiscoveryEntry::trtype`] of NVMe/TCP.
+pub const TRTYPE_TCP: u8 = 3;
+/// [`DiscoveryEntry::adrfam`] of IPv4.
+pub const ADRFAM_IPV4: u8 = 1;
+/// [`DiscoveryEntry::adrfam`] of IPv6.
+pub const ADRFAM_IPV6: u8 = 2;
+
+/// Values of [`DiscoveryEntry::subtype`].
+pub mod subtype {
+    /// Another discovery subsystem.
+    pub const REFERRAL: u8 = 1;
+    /// An NVM subsystem.
+    pub const NVM: u8 = 2;
+    /// The discovery subsystem that tells it.
+    pub const CURRENT: u8 = 3;
+}
+
+/// [`DiscoveryEntry::treq`].
+pub mod treq {
+    /// Secure channel, bits 1:0.
+    pub const SECURE_CHANNEL: u8 = 3;
+    /// Value of these: required.
+    pub const REQUIRED: u8 = 1;
+    /// Value of these: not required.
+    pub const NOT_REQUIRED: u8 = 2;
+    /// SQ flow control may be disabled.
+    pub const NO_SQ_FLOW_CONTROL: u8 = 1 << 2;
+}
+
+/// Bits of [`DiscoveryEntry::eflags`].
+pub mod eflags {
+    /// It tells what other ports of it tell as well.
+    pub const DUPRETINFO: u16 = 1 << 0;
+    /// It takes explicit persistent connections.
+    pub const EPCSD: u16 = 1 << 1;
+    /// It is not connected to a centralized discovery controller.
+    pub const NCC: u16 = 1 << 2;
 }
 
 /// The entries of a discovery page, as many as are whole in `bytes` and as the header counts.

@@ -8,7 +8,12 @@ use crate::wire::features::{HOST_ID_EXTENDED, QueueCount, SAVE, events, fid};
 use crate::wire::{Sqe, Status};
 
 /// Events that may be configured: those of OAES.
-const EVENTS: u32 = events::NAMESPACE_ATTRIBUTE | events::ANA_CHANGE;
+pub(super) fn events_of(controller: &Controller) -> u32 {
+    match controller.discovery {
+        true => events::DISCOVERY_CHANGE,
+        false => events::NAMESPACE_ATTRIBUTE | events::ANA_CHANGE,
+    }
+}
 
 pub(super) fn set(
     shared: &Shared,
@@ -24,7 +29,7 @@ pub(super) fn set(
     match id {
         fid::NUMBER_OF_QUEUES => return set_queues(controller, value),
         // What OAES doesn't offer never happens: those bits aren't kept.
-        fid::ASYNC_EVENTS => controller.event_config = value & EVENTS,
+        fid::ASYNC_EVENTS => controller.event_config = value & events_of(controller),
         fid::KEEP_ALIVE => controller.set_kato(value, now_ns),
         // The cache is the backend's, and stays as it is.
         fid::VOLATILE_WRITE_CACHE if value & 1 == 0 => return Err(Status::FEATURE_NOT_CHANGEABLE),

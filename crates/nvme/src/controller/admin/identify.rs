@@ -1,13 +1,13 @@
 //! Identify (Base 2.0, 5.17; NVM command set 1.0, 4.1.5).
 use super::Answer;
+use super::features::events_of;
 use crate::controller::NamespaceConfig;
 use crate::controller::association::{Controller, KAS_MS};
 use crate::controller::config::Shared;
 use crate::controller::connection::Page;
 use crate::controller::io::to_host;
 use crate::limits::{ASYNC_EVENTS_MAX, ERROR_ENTRIES_MAX};
-use crate::wire::fabrics::{DISCOVERY_NQN, Version};
-use crate::wire::features::events;
+use crate::wire::fabrics::Version;
 use crate::wire::identify::{
     self as id, CSI_NVM, Descriptor, IDENTIFY_LEN, LbaFormat, cmic, cns, cntrltype, ctratt, lpa,
     oncs, sgls,
@@ -94,6 +94,7 @@ fn controller_data(shared: &Shared, controller: &Controller) -> id::Controller {
         mdts: config.transfer_shift - 12,
         cntlid: controller.cntlid,
         ver: Version::V2_0.0,
+        oaes: events_of(controller),
         ctratt: ctratt::HOST_ID_128,
         acl: 3,
         aerl: ASYNC_EVENTS_MAX as u8 - 1,
@@ -108,7 +109,7 @@ fn controller_data(shared: &Shared, controller: &Controller) -> id::Controller {
         ..id::Controller::default()
     };
     if controller.discovery {
-        let subnqn = terminated(DISCOVERY_NQN);
+        let subnqn = terminated(shared.discovery.nqn());
         return id::Controller {
             cntrltype: cntrltype::DISCOVERY,
             subnqn,
@@ -119,7 +120,6 @@ fn controller_data(shared: &Shared, controller: &Controller) -> id::Controller {
     id::Controller {
         cntrltype: cntrltype::IO,
         cmic: cmic::MULTI_PORT | cmic::MULTI_CONTROLLER | cmic::ANA,
-        oaes: events::NAMESPACE_ATTRIBUTE | events::ANA_CHANGE,
         anatt: ANATT_S,
         anacap: ANACAP,
         anagrpmax: groups.last().copied().unwrap_or(0),

@@ -4,13 +4,13 @@ use super::identify::FIRMWARE;
 use crate::controller::association::{Controller, Notice};
 use crate::controller::config::Shared;
 use crate::controller::connection::Page;
+use crate::controller::discovery;
 use crate::controller::io::to_host;
-use crate::limits::ADMIN_ENTRIES_MAX;
 use crate::wire::identify::{CSI_NVM, emit_nsids};
-use crate::wire::layout::{padded, terminated};
+use crate::wire::layout::padded;
 use crate::wire::log::{
-    self, ANA_GROUPS_ONLY, CSUPP, DISCOVERY_UNIT, DiscoveryEntry, DiscoveryHeader, ErrorEntry,
-    FirmwareSlot, LBCC, Request, Smart, emit_ana, emit_effects, lid,
+    ANA_GROUPS_ONLY, CSUPP, ErrorEntry, FirmwareSlot, LBCC, Request, Smart, emit_ana, emit_effects,
+    lid,
 };
 use crate::wire::sqe::{NSID_ALL, admin, nvm};
 use crate::wire::{Sqe, Status};
@@ -104,6 +104,7 @@ pub(super) fn was_read(controller: &mut Controller, request: &Request) {
             controller.rearm(Notice::Namespace);
         }
         lid::ANA => controller.rearm(Notice::Ana),
+        lid::DISCOVERY => controller.rearm(Notice::Discovery),
         _ => {}
     }
 }
@@ -135,7 +136,7 @@ pub(super) fn page(shared: &Shared, controller: &Controller, request: &Request, 
         }
         lid::EFFECTS => out.extend_from_slice(&emit_effects(ADMIN_EFFECTS, IO_EFFECTS)),
         lid::ANA => ana(shared, controller, request.lsp & ANA_GROUPS_ONLY != 0, out),
-        _ => discovery(shared, controller, out),
+        _ => discovery::page(shared, controller, out),
     }
 }
 
@@ -165,38 +166,4 @@ fn ana(shared: &Shared, controller: &Controller, groups_only: bool, out: &mut Ve
         (id, ana.changes, ana.state, nsids)
     });
     emit_ana(port.changes, groups, out);
-}
-
-/// One record per port; none for a host that may not connect (Base 2.0, 5.16.1.23).
-fn discovery(shared: &Shared, controller: &Controller, out: &mut Vec<u8>) {
-    let config = &shared.config;
-    let admitted = shared.admits(&controller.hostnqn);
-    let ports = if admitted { &config.ports[..] } else { &[] };
-    // The set of ports never changes while a subsystem lives: one generation.
-    let header = DiscoveryHeader {
-        generation: 1,
-        records: ports.len() as u64,
-        format: 0,
-    };
-    out.extend_from_slice(&header.emit());
-    for port in ports {
-        let entry = DiscoveryEntry {
-            trtype: 3,
-            adrfam: if port.ipv6 { 2 } else { 1 },
-            subtype: 2,
-            // SQ flow control may be switched off. A secure channel is "not specified": hosts of
-            // libnvme take "not required" (10b) for TLS, and then find no key.
-            treq: 0b100,
-            portid: port.id,
-            cntlid: 0xffff,
-            asqsz: ADMIN_ENTRIES_MAX,
-            trsvcid: padded(&port.trsvcid),
-            subnqn: terminated(&config.nqn),
-            traddr: padded(&port.traddr),
-            sectype: 0,
-        };
-        out.extend_from_slice(&entry.emit());
-    }
-    debug_assert!(out.len() == DISCOVERY_UNIT * (1 + ports.len()));
-    debug_assert!(log::discovery_entries(out).is_ok());
 }

@@ -1,6 +1,7 @@
 //! A scripted host and a driver with its storage in memory, around the subsystem.
 mod admin;
 mod data;
+mod discovery;
 mod events;
 mod fabrics;
 mod features;

@@ -40,7 +40,7 @@ pub struct Facts {
     pub discovery: bool,
     pub crdt: [u16; 3],
     /// Events to ask for.
-    events: u32,
+    pub events: u32,
     /// AWUN, blocks.
     pub atomic_blocks: u32,
     /// MTFA, ns.

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 
 use super::ana::get_log;
 use super::{Admin, Next};
-use crate::host::{AdminEvent, Data, DiscoveryEntry, HostError, Step};
+use crate::host::{AdminEvent, Data, DiscoveryEntry, DiscoveryLog, HostError, Step};
 use crate::limits::{DISCOVERY_ENTRIES_MAX, LOG_PIECE, LOG_RESTARTS_MAX};
 use crate::wire::layout::text;
 use crate::wire::log::{self, DISCOVERY_UNIT, DiscoveryHeader, Request, lid};
@@ -29,6 +29,24 @@ impl Discovery {
 }
 
 impl Admin {
+    /// Whether it is a discovery controller, once that is known.
+    pub fn is_discovery(&self) -> bool {
+        self.facts.discovery
+    }
+
+    /// Whether the controller says by itself that its discovery log has changed; else it must be
+    /// asked again and again.
+    pub fn tells_discovery(&self) -> bool {
+        self.facts.discovery && self.facts.events != 0
+    }
+
+    /// The discovery log is read again as soon as nothing else is being done; then comes
+    /// `Discovery`. Of another controller nothing comes.
+    pub fn request_discovery(&mut self, now_ns: u64) {
+        self.work.discovery = self.facts.discovery;
+        self.next_work(now_ns);
+    }
+
     /// The log from its start.
     pub(super) fn restart_discovery(&mut self) -> Step {
         self.discovery.header = None;
@@ -85,7 +103,11 @@ impl Admin {
                 self.discovery.restarts = 0;
                 self.discovery.header = None;
                 let entries = core::mem::take(&mut self.discovery.entries);
-                self.tell(Vec::new(), Some(AdminEvent::Discovery(entries)));
+                let log = DiscoveryLog {
+                    generation: header.generation,
+                    entries,
+                };
+                self.tell(Vec::new(), Some(AdminEvent::Discovery(log)));
                 return Ok(Next::Work);
             }
             Some(_) if self.discovery.restarts == LOG_RESTARTS_MAX => {
@@ -112,6 +134,7 @@ fn plain(entry: &log::DiscoveryEntry) -> DiscoveryEntry {
         port_id: entry.portid,
         cntlid: entry.cntlid,
         admin_entries_max: entry.asqsz,
+        eflags: entry.eflags,
         traddr: String::from(text(&entry.traddr)),
         trsvcid: String::from(text(&entry.trsvcid)),
         subnqn: String::from(text(&entry.subnqn)),

@@ -413,7 +413,10 @@ impl Admin {
             }),
             // Optional, or of later versions than the controller's.
             Step::NvmController => Ok(Next::Begin(Step::NamespaceList)),
-            Step::EventConfig => Ok(self.events_configured()),
+            Step::EventConfig => {
+                self.facts.events = 0;
+                Ok(self.events_configured())
+            }
             Step::HostBehavior => Ok(Next::Begin(Self::behavior_told(self.facts.version))),
             Step::Descriptors
             | Step::Namespace

@@ -24,7 +24,7 @@ pub struct Work {
     /// Read the ANA log.
     pub ana: bool,
     /// Read the discovery log.
-    discovery: bool,
+    pub discovery: bool,
     /// Ask for the next event.
     pub arm: bool,
     /// Shut down.
@@ -70,6 +70,7 @@ impl Admin {
     /// An Asynchronous Event Request was answered.
     pub(super) fn event_happened(&mut self, end: &Completed, now_ns: u64) {
         if !end.status.is_success() {
+            self.facts.events = 0;
             return; // the controller takes none; what it has to say is lost
         }
         let event = AsyncEvent::parse(end.result as u32);
