@@ -72,6 +72,7 @@ pub use explain::{Came, Obstacle, Sample, Wait, Wanted};
 pub use hedge::HedgeStats;
 pub use probation::PathHealth;
 pub use recovery::{HoldReason, HoldStats, Recovery, WriteFailover};
+pub(crate) use report::ended;
 pub use status::outcome;
 pub use types::*;
 

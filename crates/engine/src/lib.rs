@@ -4,12 +4,14 @@
 //! * [`host`]: volumes over paths
 //! * [`target`]: a software subsystem behind shaped ports
 //! * [`export`]: the host with volumes offered to NBD clients
+//! * [`discovery`]: which ways to subsystems there are
 //! * [`buddy`]: who owns which range of the core's arena
 #![no_std]
 #![forbid(unsafe_code)]
 extern crate alloc;
 
 pub mod buddy;
+pub mod discovery;
 pub mod export;
 pub mod host;
 pub mod limits;

@@ -41,6 +41,13 @@ pub const HEDGES_MAX: u32 = 64;
 /// Most volumes of the host.
 pub const VOLUMES_MAX: usize = 256;
 
+/// Most discovery controllers at a time: a log has at most 1024 entries of 1 KiB, so that all of
+/// them together keep some MiB.
+pub const DISCOVERY_CONTROLLERS_MAX: usize = 16;
+
+/// Most referrals between a discovery controller and one that was asked for.
+pub const DISCOVERY_DEPTH_MAX: u8 = 4;
+
 /// Most namespaces that an error lists.
 pub const NAMESPACES_LISTED_MAX: usize = 16;
 

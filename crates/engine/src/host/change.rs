@@ -309,6 +309,9 @@ impl HostEngine {
             ));
         }
         config.check().map_err(|error| error.to_string())?;
+        if config.paths.is_empty() {
+            return Err("a new volume needs a path".into());
+        }
         let going = |volume| self.jobs.iter().any(|job| job.volume == volume);
         let mut vacant = (0_u16..).zip(&self.volumes);
         let vacant = vacant.find(|(volume, it)| it.vacant && !going(*volume));

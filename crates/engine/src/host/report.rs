@@ -34,11 +34,16 @@ pub(super) fn closed(phase: Phase, role: Role, opened: bool, why: Closed) -> Str
         (Phase::Connecting, Role::Io) => "can't open the I/O queue's connection",
         _ => "connection lost",
     };
+    ended(what, opened, why)
+}
+
+/// What has become of a connection, and why; `opened`: it was up.
+pub(crate) fn ended(what: &str, opened: bool, why: Closed) -> String {
     match why {
         Closed::ByPeer => format!("{what}: the target closed it; see the target's log"),
         Closed::ByUs => format!("{what}: given up"),
         // Whichever of these the system reports, nobody takes connections there.
-        Closed::Error(103 | 104) if !opened => closed(phase, role, opened, Closed::Error(111)),
+        Closed::Error(103 | 104) if !opened => ended(what, opened, Closed::Error(111)),
         Closed::Error(errno) => {
             let (name, advice) = os_error(errno);
             if name.is_empty() {

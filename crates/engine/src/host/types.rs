@@ -158,7 +158,9 @@ impl VolumeConfig {
     pub fn check(&self) -> Result<(), ConfigError> {
         hold(&[
             (
-                (1..=policy::limits::PATHS_MAX).contains(&self.paths.len()),
+                // Paths may come later, where lost ones come back.
+                (usize::from(!self.recovery.enabled)..=policy::limits::PATHS_MAX)
+                    .contains(&self.paths.len()),
                 "paths",
                 "must be 1…64 for every volume",
             ),

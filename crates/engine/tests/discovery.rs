@@ -1,0 +1,433 @@
+//! Discovery against our own targets: what appears and goes, referrals and their loops, controllers
+//! that are lost, late or none at all.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod common;
+
+use common::*;
+use engine::Machine;
+use engine::discovery::{
+    DiscoveryConfig, DiscoveryControl, DiscoveryEngine, DiscoveryEvent, Endpoint, Offer,
+};
+use engine::limits::{DISCOVERY_CONTROLLERS_MAX, DISCOVERY_DEPTH_MAX};
+use engine::target::{TargetControl, TargetEngine};
+use nvme::controller::{DiscoveryChange, PortOffer, Referral};
+use nvme::host::Digests;
+use nvme::wire::fabrics::DISCOVERY_NQN;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+/// Who discovers.
+const SEEKER: usize = 0;
+
+struct Seeker {
+    world: World,
+    engine: Rc<RefCell<DiscoveryEngine>>,
+    targets: Vec<Rc<RefCell<TargetEngine>>>,
+    routes: BTreeMap<SocketAddr, Address>,
+    events: Vec<DiscoveryEvent>,
+}
+
+fn config(kato_ms: u32) -> DiscoveryConfig {
+    DiscoveryConfig {
+        identity: host_config(1).identity,
+        digests: Digests::default(),
+        kato_ms,
+        connect_timeout_ns: 3 * SECOND,
+        reconnect_min_ns: SECOND,
+        reconnect_max_ns: 8 * SECOND,
+        poll_ns: 60 * SECOND,
+    }
+}
+
+/// Address of a port (from 1) of a target (from 0).
+fn at(target: usize, port: u16) -> SocketAddr {
+    format!("192.0.2.{}:{}", target + 1, 4419 + port)
+        .parse()
+        .unwrap()
+}
+
+fn nqn(target: usize) -> String {
+    format!("nqn.2026-01.org.example:t{target}")
+}
+
+fn offer(target: usize, port: u16) -> Offer {
+    Offer {
+        nqn: nqn(target),
+        address: at(target, port),
+    }
+}
+
+fn endpoint(target: usize) -> Endpoint {
+    Endpoint {
+        address: at(target, 1),
+        nqn: DISCOVERY_NQN.into(),
+    }
+}
+
+impl Seeker {
+    /// With so many targets of so many ports each.
+    fn new(kato_ms: u32, targets: usize, ports: u16) -> Self {
+        let mut world = World::new(7);
+        let engine = Rc::new(RefCell::new(DiscoveryEngine::new(config(kato_ms))));
+        world.add(engine.clone(), 0);
+        world.nodes[SEEKER].addresses = vec![Address::Refused; DISCOVERY_CONTROLLERS_MAX];
+        let mut it = Self {
+            world,
+            engine,
+            targets: Vec::new(),
+            routes: BTreeMap::new(),
+            events: Vec::new(),
+        };
+        for number in 0..targets {
+            it.add_target(number, ports);
+        }
+        it
+    }
+
+    fn add_target(&mut self, number: usize, ports: u16) {
+        let mut config = target_config(ports);
+        config.subsystem.nqn = nqn(number);
+        for (port, id) in config.subsystem.ports.iter_mut().zip(1..) {
+            port.traddr = at(number, id).ip().to_string();
+            port.trsvcid = at(number, id).port().to_string();
+        }
+        let arena = config.arena_bytes as usize;
+        let target = Rc::new(RefCell::new(TargetEngine::new(config).unwrap()));
+        let node = self.world.add(target.clone(), arena);
+        for id in 1..=ports {
+            let listener = u32::from(id) - 1;
+            let to = Address::To {
+                node,
+                listener,
+                delay_ns: WIRE_NS,
+            };
+            self.routes.insert(at(number, id), to);
+        }
+        self.targets.push(target);
+    }
+
+    fn say(&mut self, message: DiscoveryControl) {
+        let now_ns = self.world.now_ns;
+        self.engine.borrow_mut().handle_control(message, now_ns);
+    }
+
+    /// Begins with a target's discovery controller.
+    fn seek(&mut self, target: usize) {
+        self.say(DiscoveryControl::Add(target as u32, endpoint(target)));
+    }
+
+    fn change(&mut self, target: usize, change: DiscoveryChange) {
+        let now_ns = self.world.now_ns;
+        let message = TargetControl::Discovery(change);
+        self.targets[target]
+            .borrow_mut()
+            .handle_control(message, now_ns);
+    }
+
+    /// A target refers to others.
+    fn refer(&mut self, target: usize, to: &[usize]) {
+        let referral = |to: &usize| Referral {
+            port_id: 9,
+            traddr: at(*to, 1).ip().to_string(),
+            trsvcid: at(*to, 1).port().to_string(),
+            ipv6: false,
+            nqn: DISCOVERY_NQN.into(),
+        };
+        let all = to.iter().map(referral).collect();
+        self.change(target, DiscoveryChange::Referrals(all));
+    }
+
+    /// Lets up to `limit_ns` pass until it is so; the seeker's addresses lead where it wants.
+    fn run(&mut self, limit_ns: u64, mut done: impl FnMut(&Self) -> bool) -> bool {
+        let end_ns = self.world.now_ns + limit_ns;
+        loop {
+            let heard = self.events.len();
+            let engine = self.engine.clone();
+            let events = &mut self.events;
+            let routes = &self.routes;
+            self.world
+                .run(end_ns.saturating_sub(self.world.now_ns), |world| {
+                    while let Some(event) = { engine.borrow_mut().poll_event() } {
+                        if let DiscoveryEvent::Lead(place, address) = &event {
+                            let to = routes.get(address).copied().unwrap_or(Address::Refused);
+                            world.nodes[SEEKER].addresses[*place as usize] = to;
+                            let led = DiscoveryControl::Led(*place);
+                            engine.borrow_mut().handle_control(led, world.now_ns);
+                        }
+                        events.push(event);
+                    }
+                    events.len() > heard
+                });
+            if done(self) {
+                return true;
+            }
+            if self.world.now_ns >= end_ns {
+                return false;
+            }
+        }
+    }
+
+    fn pass(&mut self, ns: u64) {
+        self.run(ns, |_| false);
+    }
+
+    fn offers(&self) -> Vec<Offer> {
+        let engine = self.engine.borrow();
+        engine.offers().map(|(offer, _)| offer.clone()).collect()
+    }
+
+    fn reaches(&mut self, limit_ns: u64, wanted: &[Offer]) {
+        let there = self.run(limit_ns, |it| it.offers() == wanted);
+        assert!(there, "{:?} after {:?}", self.offers(), self.events);
+    }
+
+    fn reads(&self) -> Vec<(Endpoint, u8, u64)> {
+        let read = |event: &DiscoveryEvent| match event {
+            DiscoveryEvent::Read(from, depth, log) => Some((from.clone(), *depth, log.generation)),
+            _ => None,
+        };
+        self.events.iter().filter_map(read).collect()
+    }
+
+    fn losses(&self) -> Vec<&str> {
+        let all = self.events.iter().filter_map(|event| match event {
+            DiscoveryEvent::Lost(_, why) => Some(why.as_str()),
+            _ => None,
+        });
+        all.collect()
+    }
+}
+
+#[test]
+fn what_a_target_tells_appears_at_once_and_what_it_withdraws_goes() {
+    let mut it = Seeker::new(5_000, 1, 2);
+    it.seek(0);
+    it.reaches(SECOND, &[offer(0, 1), offer(0, 2)]);
+    it.change(0, DiscoveryChange::Offer(1, PortOffer::Withdrawn));
+    it.reaches(10 * MS, &[offer(0, 1)]);
+    let gone = it
+        .events
+        .iter()
+        .filter(|event| **event == DiscoveryEvent::Gone(offer(0, 2)));
+    assert_eq!(gone.count(), 1);
+    it.change(0, DiscoveryChange::Offer(1, PortOffer::Subsystem));
+    it.reaches(10 * MS, &[offer(0, 1), offer(0, 2)]);
+    let generations: Vec<u64> = it.reads().iter().map(|read| read.2).collect();
+    assert_eq!(generations, [1, 2, 3]);
+    // What is already so is no change, and nobody is told.
+    it.change(0, DiscoveryChange::Offer(1, PortOffer::Subsystem));
+    it.pass(SECOND);
+    assert_eq!(it.reads().len(), 3);
+}
+
+#[test]
+fn a_host_sees_what_it_may_connect_to_as_soon_as_it_may() {
+    let mut it = Seeker::new(5_000, 1, 1);
+    let own = config(0).identity.nqn;
+    let hosts =
+        |all: &[&str]| DiscoveryChange::Hosts(all.iter().map(|host| (*host).to_owned()).collect());
+    it.change(0, hosts(&["nqn.2026-01.org.example:other"]));
+    it.seek(0);
+    assert!(it.run(SECOND, |it| !it.reads().is_empty()));
+    assert_eq!(it.offers(), []);
+    it.change(0, hosts(&["nqn.2026-01.org.example:other", &own]));
+    it.reaches(10 * MS, &[offer(0, 1)]);
+    // Another host's affair is none of ours.
+    it.change(0, hosts(&[&own]));
+    it.pass(SECOND);
+    assert_eq!(it.reads().len(), 2);
+    it.change(0, hosts(&["nqn.2026-01.org.example:other"]));
+    it.reaches(10 * MS, &[]);
+}
+
+#[test]
+fn referrals_are_followed_once_and_go_with_what_they_told() {
+    let mut it = Seeker::new(5_000, 3, 1);
+    // A ring, and one that refers to itself.
+    it.refer(0, &[1, 0]);
+    it.refer(1, &[2, 0]);
+    it.refer(2, &[0, 1]);
+    it.seek(0);
+    it.reaches(SECOND, &[offer(0, 1), offer(1, 1), offer(2, 1)]);
+    it.pass(SECOND);
+    let depths: Vec<_> = it
+        .reads()
+        .iter()
+        .map(|read| (read.0.clone(), read.1))
+        .collect();
+    let wanted = [(endpoint(0), 0), (endpoint(1), 1), (endpoint(2), 2)];
+    assert_eq!(depths, wanted, "each was read once");
+    it.refer(0, &[0]);
+    it.reaches(SECOND, &[offer(0, 1)]);
+    it.pass(SECOND);
+    assert_eq!(
+        it.world.connections(SEEKER),
+        1,
+        "nobody refers to the others"
+    );
+    assert_eq!(it.losses(), [""; 0]);
+}
+
+#[test]
+fn referrals_end_at_a_depth_and_a_number() {
+    let depth = usize::from(DISCOVERY_DEPTH_MAX);
+    let mut it = Seeker::new(5_000, depth + 3, 1);
+    for target in 0..depth + 2 {
+        it.refer(target, &[target + 1]);
+    }
+    it.seek(0);
+    let wanted: Vec<_> = (0..=depth).map(|target| offer(target, 1)).collect();
+    it.reaches(SECOND, &wanted);
+    it.pass(SECOND);
+    assert_eq!(it.offers(), wanted);
+    let too_many = DiscoveryEvent::TooMany(vec![endpoint(depth + 1)]);
+    assert_eq!(
+        it.events.iter().filter(|event| **event == too_many).count(),
+        1
+    );
+
+    let most = DISCOVERY_CONTROLLERS_MAX;
+    let mut it = Seeker::new(5_000, most + 2, 1);
+    it.refer(0, &(1..most + 2).collect::<Vec<_>>());
+    it.seek(0);
+    assert!(it.run(2 * SECOND, |it| it.offers().len() == most));
+    it.pass(SECOND);
+    assert_eq!(it.offers().len(), most);
+}
+
+#[test]
+fn what_a_lost_controller_said_holds_and_it_is_connected_again() {
+    let mut it = Seeker::new(5_000, 1, 1);
+    it.seek(0);
+    it.reaches(SECOND, &[offer(0, 1)]);
+    let to = std::mem::replace(&mut it.world.nodes[SEEKER].addresses[0], Address::Refused);
+    it.world.cut(SEEKER, 0);
+    it.pass(60 * SECOND);
+    assert_eq!(it.offers(), [offer(0, 1)]);
+    // 1, 2, 4, then every 8 s; each reason is said once.
+    let losses = it.losses();
+    assert_eq!(losses.len(), 2, "{losses:?}");
+    assert!(losses[0].contains("reset"), "{losses:?}");
+    assert!(losses[1].contains("refused"), "{losses:?}");
+    let tries = it.world.nodes[SEEKER].wakeups;
+    it.pass(32 * SECOND);
+    let tries = it.world.nodes[SEEKER].wakeups - tries;
+    assert!((3..=16).contains(&tries), "{tries} events in 32 s");
+    it.world.nodes[SEEKER].addresses[0] = to;
+    assert!(it.run(9 * SECOND, |it| it.reads().len() == 2));
+    assert_eq!(it.offers(), [offer(0, 1)]);
+}
+
+#[test]
+fn t29_a_persistent_session_lives_on_when_nothing_happens_and_notices_when_nobody_is_there() {
+    let mut it = Seeker::new(5_000, 1, 1);
+    it.seek(0);
+    it.reaches(SECOND, &[offer(0, 1)]);
+    let before = it.world.nodes[SEEKER].wakeups;
+    it.pass(600 * SECOND);
+    assert_eq!((it.losses(), it.reads().len()), (vec![], 1));
+    let woken = it.world.nodes[SEEKER].wakeups - before;
+    // A keep-alive each 2.5 s: sent, and answered in some pieces.
+    assert!((240..=2400).contains(&woken), "{woken} in ten minutes");
+    it.world.mute(SEEKER, 0);
+    assert!(it.run(6 * SECOND, |it| it.losses().len() == 1));
+    assert!(it.losses()[0].contains("keep-alive"), "{:?}", it.losses());
+}
+
+#[test]
+fn without_keep_alive_each_log_is_read_once_and_the_controllers_are_left() {
+    let mut it = Seeker::new(0, 2, 1);
+    it.refer(0, &[1]);
+    it.routes
+        .insert("192.0.2.99:8009".parse().unwrap(), Address::Refused);
+    it.seek(0);
+    let dead = Endpoint {
+        address: "192.0.2.99:8009".parse().unwrap(),
+        nqn: DISCOVERY_NQN.into(),
+    };
+    it.say(DiscoveryControl::Add(9, dead));
+    let finished = |it: &Seeker| it.events.contains(&DiscoveryEvent::Finished);
+    assert!(it.run(2 * SECOND, finished), "{:?}", it.events);
+    assert_eq!(it.offers(), [offer(0, 1), offer(1, 1)]);
+    assert_eq!(it.losses().len(), 1);
+    assert_eq!(it.world.connections(SEEKER), 0);
+    it.pass(600 * SECOND);
+    assert_eq!(it.reads().len(), 2, "and never again");
+    it.say(DiscoveryControl::Stop);
+    it.pass(SECOND);
+    assert!(it.world.nodes[SEEKER].stopped);
+}
+
+#[test]
+fn who_is_no_discovery_controller_or_says_nothing_is_named() {
+    let mut it = Seeker::new(5_000, 1, 1);
+    let wrong = Endpoint {
+        nqn: nqn(0),
+        ..endpoint(0)
+    };
+    it.say(DiscoveryControl::Add(0, wrong));
+    assert!(it.run(SECOND, |it| !it.losses().is_empty()));
+    assert!(it.losses()[0].contains("no discovery controller"));
+    let unknown = Endpoint {
+        nqn: "nqn.2026-01.org.example:unknown".into(),
+        ..endpoint(0)
+    };
+    it.say(DiscoveryControl::Add(0, unknown));
+    assert!(it.run(SECOND, |it| it.losses().len() == 2));
+    assert!(
+        it.losses()[1].contains("subsystem NQN unknown"),
+        "{:?}",
+        it.losses()
+    );
+    it.routes.insert(at(0, 1), Address::Silence);
+    it.say(DiscoveryControl::Add(0, endpoint(0)));
+    assert!(it.run(4 * SECOND, |it| it.losses().len() == 3));
+    assert!(
+        it.losses()[2].contains("no connection within"),
+        "{:?}",
+        it.losses()
+    );
+    assert_eq!(it.offers(), []);
+}
+
+#[test]
+fn a_discovery_subsystem_by_its_own_name_on_a_port_of_its_own() {
+    let mut it = Seeker::new(5_000, 1, 2);
+    let own = "nqn.2026-01.org.example:discovery".to_owned();
+    it.change(0, DiscoveryChange::Name(Some(own.clone())));
+    it.change(0, DiscoveryChange::Offer(0, PortOffer::Discovery));
+    let named = Endpoint {
+        nqn: own.clone(),
+        ..endpoint(0)
+    };
+    it.say(DiscoveryControl::Add(0, named));
+    it.reaches(SECOND, &[offer(0, 2)]);
+    let log = it.events.iter().find_map(|event| match event {
+        DiscoveryEvent::Read(_, _, log) => Some(log),
+        _ => None,
+    });
+    let entries = &log.unwrap().entries;
+    let kinds: Vec<_> = entries
+        .iter()
+        .map(|it| (it.subtype, &*it.subnqn, it.eflags))
+        .collect();
+    assert_eq!(kinds, [(3, &*own, 2), (2, &*nqn(0), 0)]);
+}
+
+#[test]
+fn a_source_that_goes_takes_its_offers_and_an_end_is_in_order() {
+    let mut it = Seeker::new(5_000, 2, 1);
+    it.seek(0);
+    it.seek(1);
+    it.reaches(SECOND, &[offer(0, 1), offer(1, 1)]);
+    it.say(DiscoveryControl::Remove(0));
+    it.reaches(SECOND, &[offer(1, 1)]);
+    it.say(DiscoveryControl::Stop);
+    it.pass(SECOND);
+    assert!(it.world.nodes[SEEKER].stopped);
+    assert_eq!(it.world.connections(SEEKER), 0);
+    assert_eq!(it.world.connections(1), 0);
+}
