@@ -8,6 +8,7 @@
 //! # Contract
 //! Parsing knows nothing of the machine; resolving a name and opening a file come later and fail in
 //! their own words. A text that is no path URI is a usage error that says what would be one.
+pub mod discovery;
 mod keys;
 
 pub use keys::PathKeys;
@@ -15,7 +16,7 @@ pub use keys::PathKeys;
 use crate::limits::ADDRESSES_TRIED_MAX;
 use crate::units::parse_size;
 use anyhow::{Context, bail};
-use percent_encoding::percent_decode_str;
+use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
 use policy::limits::THROUGHPUT_MAX;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
@@ -190,6 +191,12 @@ impl FromStr for PathUri {
             throughput: parameters.throughput.map(|number| number as u8),
         })
     }
+}
+
+/// An NQN as it stands in a URI.
+pub fn escaped(nqn: &str) -> String {
+    const RESERVED: &AsciiSet = &CONTROLS.add(b' ').add(b'"').add(b'#').add(b'%').add(b'?');
+    utf8_percent_encode(nqn, RESERVED).to_string()
 }
 
 fn malformed<T>(why: impl Into<String>) -> Result<T, UriError> {

@@ -1,4 +1,6 @@
 //! The verbs that speak to a running target.
+use super::config::check_nqn;
+use super::discovery::ReferralAddress;
 use super::quantity::{FromText, Size};
 use super::settings::Settings;
 use crate::cli::Usage;
@@ -31,7 +33,7 @@ pub struct SetArgs {
     #[arg(long, value_name = "N")]
     port: u16,
     /// delay=30ms jitter=1ms bandwidth=300MiB/s servers=4 service_time=50us large_from=64KiB
-    /// large_delay=5ms tail=0.01:5ms stall=5s ana=inaccessible (all groups) ana=2:change+3:optimized, or a fault (see below); 0 switches one off
+    /// large_delay=5ms tail=0.01:5ms stall=5s ana=inaccessible (all groups) ana=2:change+3:optimized offer=withdrawn (or subsystem, discovery), or a fault (see below); 0 switches one off
     #[arg(required = true, value_name = "KEY=VALUE")]
     settings: Vec<String>,
     #[command(flatten)]
@@ -55,6 +57,26 @@ pub struct ResizeArgs {
     nsid: u32,
     /// New size, as in 2GiB
     size: String,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// Options of `hosts`.
+#[derive(Clone, Debug, Args)]
+pub struct HostsArgs {
+    /// Host NQNs that may connect from now on; "any": all
+    #[arg(required = true, value_name = "NQN")]
+    hosts: Vec<String>,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// Options of `referrals`.
+#[derive(Clone, Debug, Args)]
+pub struct ReferralsArgs {
+    /// Addresses of other discovery controllers, as in 10.0.0.2:8009; none: no referrals any more
+    #[arg(value_name = "ADDRESS[:PORT]")]
+    referrals: Vec<String>,
     #[command(flatten)]
     common: Common,
 }
@@ -107,6 +129,59 @@ pub fn resize(args: &ResizeArgs) -> anyhow::Result<()> {
     args.common.print(&namespace, show_namespace)
 }
 
+/// Says which hosts may connect.
+///
+/// # Errors
+/// A name that can't be, or no target that answers.
+pub fn set_hosts(args: &HostsArgs) -> anyhow::Result<()> {
+    let any = args.hosts.len() == 1 && args.hosts[0] == "any";
+    let hosts = if any { &[][..] } else { &args.hosts };
+    let checked = hosts.iter().try_for_each(|host| check_nqn("host", host));
+    checked.map_err(Usage::error)?;
+    let result = call(&args.common, "target.hosts", json!({"hosts": hosts}))?;
+    args.common.print(&result, |text, result| {
+        let hosts: Vec<_> = result["hosts"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .map(word)
+            .collect();
+        match hosts.is_empty() {
+            true => writeln!(text, "any host may connect"),
+            false => writeln!(text, "may connect: {}", hosts.join(", ")),
+        }
+    })
+}
+
+/// Says to which discovery controllers hosts are referred.
+///
+/// # Errors
+/// An address that can't be, or no target that answers.
+pub fn set_referrals(args: &ReferralsArgs) -> anyhow::Result<()> {
+    let checked = args
+        .referrals
+        .iter()
+        .map(|it| ReferralAddress::from_text(it));
+    let checked = checked
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(Usage::error)?;
+    let referrals = checked
+        .iter()
+        .map(|it| json!({"address": it.0.to_string()}));
+    let params = json!({"referrals": referrals.collect::<Vec<_>>()});
+    let result = call(&args.common, "target.referrals", params)?;
+    args.common.print(&result, show_referrals)
+}
+
+fn show_referrals(text: &mut String, result: &Value) -> std::fmt::Result {
+    let all = result["referrals"].as_array().into_iter().flatten();
+    let all: Vec<_> = all.map(|it| word(&it["address"])).collect();
+    match all.is_empty() {
+        true => writeln!(text, "no referrals"),
+        false => writeln!(text, "hosts are referred to {}", all.join(", ")),
+    }
+}
+
 /// Shows everything.
 ///
 /// # Errors
@@ -121,6 +196,12 @@ pub fn show(args: &ShowArgs) -> anyhow::Result<()> {
             word(&subsystem["nqn"]),
             word(&subsystem["serial"])
         )?;
+        if subsystem["referrals"]
+            .as_array()
+            .is_some_and(|all| !all.is_empty())
+        {
+            show_referrals(text, subsystem)?;
+        }
         for namespace in result["namespaces"].as_array().into_iter().flatten() {
             show_namespace(text, namespace)?;
         }
@@ -193,10 +274,15 @@ fn show_namespace(text: &mut String, namespace: &Value) -> std::fmt::Result {
 fn show_port(text: &mut String, port: &Value) -> std::fmt::Result {
     writeln!(
         text,
-        "port {}: {}, {}{}",
+        "port {}: {}, {}{}{}",
         port["port"],
         word(&port["uri"]),
         word(&port["ana_state"]),
+        match word(&port["offer"]) {
+            "withdrawn" => ", withdrawn",
+            "discovery" => ", discovery alone",
+            _ => "",
+        },
         shape_words(&port["shape"])
     )?;
     writeln!(

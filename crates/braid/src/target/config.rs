@@ -23,6 +23,9 @@
 //! `cntlid = [1, 999]` here and `[1000, 1999]` there.
 mod check;
 
+pub use check::check_nqn;
+
+use super::discovery::{Offer, ReferralKeys};
 use super::faults::FaultSettings;
 use super::quantity::{AnaStates, Duration, Identifier, Rate, Size, Tail, from_text};
 use super::settings::Settings;
@@ -52,6 +55,8 @@ pub struct Config {
     /// First and last controller identifier handed out.
     #[serde(default = "default_cntlid")]
     pub cntlid: [u16; 2],
+    /// A name of its own for its discovery subsystem, beside the well-known one.
+    pub discovery_nqn: Option<String>,
     /// Host NQNs that may connect; none = any.
     #[serde(default)]
     pub hosts: Vec<String>,
@@ -95,6 +100,9 @@ pub struct Config {
     /// Ports.
     #[serde(rename = "port", default)]
     pub ports: Vec<Port>,
+    /// Other discovery controllers that hosts are referred to.
+    #[serde(rename = "referral", default)]
+    pub referrals: Vec<ReferralKeys>,
 }
 
 /// One namespace.
@@ -136,6 +144,8 @@ pub struct Port {
     pub shape: shape::Config,
     /// ANA states seen through it.
     pub ana: AnaStates,
+    /// What it is for.
+    pub offer: Offer,
     /// What goes wrong.
     pub faults: FaultSettings,
 }
@@ -155,6 +165,7 @@ struct PortKeys {
     large_delay: Option<Duration>,
     tail: Option<Tail>,
     ana: Option<AnaStates>,
+    offer: Option<Offer>,
     #[serde(default)]
     faults: FaultSettings,
 }
@@ -258,6 +269,7 @@ impl Config {
             serial: None,
             model: default_model(),
             cntlid: default_cntlid(),
+            discovery_nqn: None,
             hosts: Vec::new(),
             transfer_size: default_transfer_size(),
             in_capsule: default_in_capsule(),
@@ -274,6 +286,7 @@ impl Config {
             spin: false,
             namespaces: vec![namespace],
             ports,
+            referrals: Vec::new(),
         }
     }
 
@@ -334,6 +347,7 @@ impl Port {
             advertise: None,
             shape,
             ana: settings.ana.clone().unwrap_or_default(),
+            offer: settings.offer.unwrap_or_default(),
             faults: settings.faults.clone(),
         }
     }
@@ -352,6 +366,7 @@ impl From<PortKeys> for Port {
             tail: keys.tail,
             stall: None,
             ana: keys.ana,
+            offer: keys.offer,
             faults: keys.faults,
         };
         Port {

@@ -1,21 +1,28 @@
 //! Changing and showing a target while it runs: the methods behind its control socket.
 //!
 //! `target.show {}` · `target.set {"port": 1, "settings": {"delay": "30ms"}}` ·
-//! `target.drop {"port": 1}` · `target.resize {"nsid": 1, "size": "2GiB"}`
+//! `target.drop {"port": 1}` · `target.resize {"nsid": 1, "size": "2GiB"}` · `target.hosts {…}`,
+//! `target.referrals {…}`, see `discovery`
 //!
 //! # Contract
 //! One client's call at a time changes anything. A call has been handed to the reactor when it is
 //! answered; what it changes is in force within a loop turn.
+mod discovery;
+
+pub use discovery::check_referrals;
+
 use super::backend::Backend;
 use super::config::Config;
+use super::discovery::{Offer, ReferralKeys};
 use super::faults::{show_chance, show_rule};
 use super::quantity::{Ana, AnaStates, Size};
 use super::settings::Settings;
 use crate::control::rpc::Failure;
 use crate::control::server::Methods;
+use crate::uri::escaped;
 use engine::target::{Board, FaultStats, Faults, TargetControl};
+use nvme::controller::{DiscoveryChange, PortOffer};
 use nvme::host::AnaState;
-use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
@@ -32,6 +39,7 @@ pub struct Control {
     model: String,
     cntlid: [u16; 2],
     cqt_ns: u64,
+    discovery_nqn: Option<String>,
     board: Arc<Board>,
     send: Send,
     state: Mutex<State>,
@@ -40,6 +48,8 @@ pub struct Control {
 struct State {
     ports: Vec<Port>,
     namespaces: Vec<Namespace>,
+    hosts: Vec<String>,
+    referrals: Vec<ReferralKeys>,
 }
 
 struct Port {
@@ -48,6 +58,7 @@ struct Port {
     faults: Faults,
     /// By group.
     ana: BTreeMap<u32, AnaState>,
+    offer: Offer,
 }
 
 struct Namespace {
@@ -99,6 +110,7 @@ impl Control {
                 shape: port.shape,
                 faults,
                 ana: groups.iter().map(|&of| (of, port.ana.of(of))).collect(),
+                offer: port.offer,
             }
         });
         let namespaces = config
@@ -121,11 +133,14 @@ impl Control {
             model: config.model.clone(),
             cntlid: config.cntlid,
             cqt_ns: config.cqt.0,
+            discovery_nqn: config.discovery_nqn.clone(),
             board,
             send,
             state: Mutex::new(State {
                 ports: ports.collect(),
                 namespaces: namespaces.collect(),
+                hosts: config.hosts.clone(),
+                referrals: config.referrals.clone(),
             }),
         }
     }
@@ -136,6 +151,8 @@ impl Control {
             "target.set" => self.set(parse(params)?),
             "target.drop" => self.drop_connections(parse(params)?),
             "target.resize" => self.resize(parse(params)?),
+            "target.hosts" => self.set_hosts(parse(params)?),
+            "target.referrals" => self.set_referrals(parse(params)?),
             other => Err(Failure::method(other)),
         }
     }
@@ -160,6 +177,11 @@ impl Control {
             settings.faults.apply(&mut faults, runtime::now_ns());
             self.send(TargetControl::Faults(index, faults.clone()))?;
             port.faults = faults;
+        }
+        if let Some(offer) = settings.offer {
+            let change = DiscoveryChange::Offer(index, offer.0);
+            self.send(TargetControl::Discovery(change))?;
+            port.offer = offer;
         }
         for (group, ana) in settings.ana.unwrap_or_default().0 {
             self.send(match group {
@@ -227,7 +249,8 @@ impl Control {
         json!({
             "subsystem": {
                 "nqn": self.nqn, "serial": self.serial, "model": self.model, "cntlid": self.cntlid,
-                "cqt_ns": self.cqt_ns,
+                "cqt_ns": self.cqt_ns, "discovery_nqn": self.discovery_nqn,
+                "hosts": state.hosts, "referrals": discovery::show_referrals(&state.referrals),
             },
             "ports": ports.collect::<Vec<_>>(),
             "namespaces": state.namespaces.iter().map(Namespace::show).collect::<Vec<_>>(),
@@ -242,9 +265,10 @@ impl Control {
         json!({
             "port": index + 1,
             "address": port.address.to_string(),
-            "uri": uri(port.address, &self.nqn),
+            "uri": uri(port.address, &self.nqn, port.offer),
             "ana_state": in_short(&port.ana).to_string(),
             "ana_groups": ana_groups.collect::<Vec<_>>(),
+            "offer": port.offer.to_string(),
             "shape": {
                 "delay_ns": shape.delay_ns,
                 "jitter_ns": shape.jitter_ns,
@@ -336,13 +360,13 @@ fn show_faults(faults: &Faults, injected: &FaultStats) -> Value {
     })
 }
 
-/// The URI by which a host reaches the subsystem through this address.
-pub fn uri(address: SocketAddr, nqn: &str) -> String {
-    const RESERVED: &AsciiSet = &CONTROLS.add(b' ').add(b'"').add(b'#').add(b'%').add(b'?');
-    format!(
-        "nvme-tcp://{address}/{}",
-        utf8_percent_encode(nqn, RESERVED)
-    )
+/// The URI by which a host reaches the subsystem through this address, or discovery where the port
+/// is for that alone.
+pub fn uri(address: SocketAddr, nqn: &str, offer: Offer) -> String {
+    match offer.0 {
+        PortOffer::Discovery => format!("nvme-tcp://{address}"),
+        _ => format!("nvme-tcp://{address}/{}", escaped(nqn)),
+    }
 }
 
 fn parse<T: serde::de::DeserializeOwned>(params: Value) -> Result<T, Failure> {

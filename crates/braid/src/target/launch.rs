@@ -2,6 +2,7 @@
 //! reactor started.
 use super::backend::Backend;
 use super::config::{Config, Port};
+use super::discovery::referrals;
 use super::faults::FaultSettings;
 use super::limits::{BIND_PAUSE, BIND_TRIES, CQT_MS_MAX};
 use super::log::Waker;
@@ -10,7 +11,7 @@ use anyhow::{Context, anyhow, bail};
 use engine::DeviceId;
 use engine::machine::{Machine, Memory};
 use engine::target::{Board, Faults, Log, TargetConfig, TargetControl, TargetEngine};
-use nvme::controller::{NamespaceConfig, PortConfig, SubsystemConfig};
+use nvme::controller::{DiscoveryChange, NamespaceConfig, PortConfig, SubsystemConfig};
 use runtime::{Handle, ReactorConfig, ReactorStats, Sender};
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::sync::Arc;
@@ -122,6 +123,7 @@ pub fn launch(config: &Config, waker: Option<Waker>) -> anyhow::Result<Launched>
             engine.handle_control(ana, runtime::now_ns());
         }
     }
+    tell_discovery(config, &mut engine);
     let (board, log) = (engine.board(), engine.log());
     let reactor = ReactorConfig {
         name: "braid-target".into(),
@@ -153,6 +155,19 @@ pub fn launch(config: &Config, waker: Option<Waker>) -> anyhow::Result<Launched>
         log,
         handle,
     })
+}
+
+/// What discovery is to tell; all of it was checked.
+fn tell_discovery(config: &Config, engine: &mut TargetEngine) {
+    let offers = config.ports.iter().zip(0..);
+    let offers = offers.map(|(port, index)| DiscoveryChange::Offer(index, port.offer.0));
+    let rest = [
+        DiscoveryChange::Name(config.discovery_nqn.clone()),
+        DiscoveryChange::Referrals(referrals(&config.referrals)),
+    ];
+    for change in offers.chain(rest) {
+        engine.handle_control(TargetControl::Discovery(change), runtime::now_ns());
+    }
 }
 
 /// What the configuration calls a field of the engine's.

@@ -2,6 +2,7 @@
 //!
 //! * [`config`]: what it is to be; [`settings`]: what can be set of a port, its [`faults`] among them; [`quantity`]: how both are
 //!   written
+//! * [`discovery`]: what discovery tells of it
 //! * [`launch`]: from that to a running reactor; [`backend`]: what the blocks lie in
 //! * [`serve`]: the verb in the foreground, with its [`log`]; [`embedded()`]: the same for a program around it
 //! * [`control`]: changing it while it runs, over a socket of [`crate::control`];
@@ -13,6 +14,7 @@ mod backend;
 mod client;
 mod config;
 mod control;
+mod discovery;
 mod embedded;
 mod faults;
 mod launch;
@@ -44,6 +46,10 @@ enum Verb {
     Drop(client::DropArgs),
     /// Change the size of a namespace
     Resize(client::ResizeArgs),
+    /// Say which hosts may connect; those that are connected stay
+    Hosts(client::HostsArgs),
+    /// Say to which other discovery controllers hosts are referred
+    Referrals(client::ReferralsArgs),
     /// Show the running target
     Show(client::ShowArgs),
 }
@@ -58,6 +64,8 @@ pub fn run(args: TargetArgs) -> anyhow::Result<()> {
         Some(Verb::Set(args)) => client::set(&args),
         Some(Verb::Drop(args)) => client::drop_connections(&args),
         Some(Verb::Resize(args)) => client::resize(&args),
+        Some(Verb::Hosts(args)) => client::set_hosts(&args),
+        Some(Verb::Referrals(args)) => client::set_referrals(&args),
         Some(Verb::Show(args)) => client::show(&args),
     }
 }

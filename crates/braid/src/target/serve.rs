@@ -262,7 +262,9 @@ fn serve_control(
 fn announce(config: &Config, launched: &Launched) {
     let mut text = String::new();
     for (address, port) in launched.addresses.iter().zip(1..) {
-        let _ = writeln!(text, "port {port}: {}", control::uri(*address, &config.nqn));
+        let offer = config.ports[port - 1].offer;
+        let uri = control::uri(*address, &config.nqn, offer);
+        let _ = writeln!(text, "port {port}: {uri}");
     }
     // A target serves whether or not somebody reads this.
     let _ = output::print(&text);

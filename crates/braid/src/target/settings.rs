@@ -1,5 +1,6 @@
 //! What can be set of a port: in the configuration, behind `--listen`, and while it runs.
 use super::config::in_words;
+use super::discovery::Offer;
 use super::faults::{self, FaultSettings};
 use super::quantity::{AnaStates, Duration, Rate, Size, Tail};
 use serde::Deserialize;
@@ -29,6 +30,8 @@ pub struct Settings {
     pub stall: Option<Duration>,
     /// ANA states seen through the port.
     pub ana: Option<AnaStates>,
+    /// What the port is for.
+    pub offer: Option<Offer>,
     /// What goes wrong; its keys stand beside the others.
     #[serde(skip)]
     pub faults: FaultSettings,
@@ -115,6 +118,7 @@ impl Settings {
     pub fn changes_shape(&self) -> bool {
         let ana = Settings {
             ana: self.ana.clone(),
+            offer: self.offer,
             faults: self.faults.clone(),
             ..Settings::default()
         };
@@ -205,7 +209,7 @@ mod tests {
                 ["dealy=1ms"],
                 "dealy: unknown field `dealy`, expected one of `delay`, `jitter`, `bandwidth`, \
                  `servers`, `service_time`, `large_from`, `large_delay`, `tail`, `stall`, `ana`, \
-                 or of a fault: error, drop_rate, hang, hold_writes, late_writes, until_kato, \
+                 `offer`, or of a fault: error, drop_rate, hang, hold_writes, late_writes, until_kato, \
                  mute, refuse",
             ),
         ] {

@@ -5,6 +5,7 @@
 //! the port free) is not looked at.
 use super::{Config, Namespace};
 use crate::limits::ARENA_BYTES_MAX;
+use crate::target::control::check_referrals;
 use crate::target::limits::CQT_MS_MAX;
 use crate::units::format_bytes;
 use crate::uri::UriKind;
@@ -34,6 +35,13 @@ pub(super) fn check(config: &Config) -> Result<(), String> {
     for host in &config.hosts {
         check_nqn("hosts", host)?;
     }
+    if let Some(nqn) = &config.discovery_nqn {
+        check_nqn("discovery_nqn", nqn)?;
+        if *nqn == config.nqn {
+            return Err("discovery_nqn is the subsystem's: give discovery another one".into());
+        }
+    }
+    check_referrals(&config.referrals)?;
     let [first, last] = config.cntlid;
     if first == 0 || first > last || last > CNTLID_MAX {
         return Err(format!(
@@ -108,7 +116,11 @@ pub(super) fn duplicate(namespaces: &[Namespace]) -> Option<(usize, u32)> {
     Some((at, namespaces[at].nsid))
 }
 
-fn check_nqn(key: &str, nqn: &str) -> Result<(), String> {
+/// Whether it can be the name of a subsystem or host.
+///
+/// # Errors
+/// One line that begins with `key`.
+pub fn check_nqn(key: &str, nqn: &str) -> Result<(), String> {
     if nqn.starts_with("nqn.") && nqn.len() <= NQN_MAX {
         return Ok(());
     }

@@ -1,0 +1,64 @@
+//! What discovery tells of a running target: `target.hosts {"hosts": [NQN…]}` and
+//! `target.referrals {"referrals": [{"address": "10.0.0.2:8009"}]}`, each the whole list.
+use super::Control;
+use crate::control::rpc::Failure;
+use crate::target::config::check_nqn;
+use crate::target::discovery::{ReferralKeys, referrals};
+use engine::target::TargetControl;
+use nvme::controller::DiscoveryChange;
+use nvme::limits::REFERRALS_MAX;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct HostsParams {
+    hosts: Vec<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct ReferralsParams {
+    referrals: Vec<ReferralKeys>,
+}
+
+impl Control {
+    pub(super) fn set_hosts(&self, params: HostsParams) -> Result<Value, Failure> {
+        let checked = params
+            .hosts
+            .iter()
+            .try_for_each(|it| check_nqn("hosts", it));
+        checked.map_err(Failure::params)?;
+        let mut state = self.state();
+        let change = DiscoveryChange::Hosts(params.hosts.clone());
+        self.send(TargetControl::Discovery(change))?;
+        state.hosts = params.hosts;
+        Ok(json!({"hosts": state.hosts}))
+    }
+
+    pub(super) fn set_referrals(&self, params: ReferralsParams) -> Result<Value, Failure> {
+        check_referrals(&params.referrals).map_err(Failure::params)?;
+        let mut state = self.state();
+        let change = DiscoveryChange::Referrals(referrals(&params.referrals));
+        self.send(TargetControl::Discovery(change))?;
+        state.referrals = params.referrals;
+        Ok(json!({"referrals": show_referrals(&state.referrals)}))
+    }
+}
+
+pub(super) fn show_referrals(all: &[ReferralKeys]) -> Vec<Value> {
+    let show = |it: &ReferralKeys| json!({"address": it.address.0.to_string(), "nqn": it.nqn});
+    all.iter().map(show).collect()
+}
+
+/// Whether a subsystem takes them.
+pub fn check_referrals(all: &[ReferralKeys]) -> Result<(), String> {
+    if all.len() > REFERRALS_MAX {
+        return Err(format!(
+            "there are {} referrals; {REFERRALS_MAX} at most",
+            all.len()
+        ));
+    }
+    let mut names = all.iter().filter_map(|it| it.nqn.as_deref());
+    names.try_for_each(|nqn| check_nqn("referral: nqn", nqn))
+}
