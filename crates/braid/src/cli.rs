@@ -30,6 +30,7 @@ enum Verb {
     /// Offer a software NVMe/TCP subsystem, or change a running one
     Target(Box<crate::target::TargetArgs>),
     Run(Box<crate::run::RunArgs>),
+    Discover(crate::discover::DiscoverArgs),
     Sim(Box<crate::sim::SimArgs>),
     Status(crate::status::StatusArgs),
     #[command(flatten)]
@@ -104,6 +105,7 @@ fn run(verb: Verb) -> anyhow::Result<()> {
         Verb::Bench(args) => crate::bench::run(&args),
         Verb::Target(args) => crate::target::run(*args),
         Verb::Run(args) => crate::run::run(&args),
+        Verb::Discover(args) => crate::discover::run(&args),
         Verb::Sim(args) => crate::sim::run(&args),
         Verb::Status(args) => crate::status::run(&args),
         Verb::Engine(verb) => crate::run::ask(&verb),

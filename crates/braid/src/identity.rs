@@ -135,7 +135,8 @@ fn read<T>(path: &Path, parse: fn(&str) -> Result<T, String>) -> anyhow::Result<
     }
 }
 
-fn parse_nqn(text: &str) -> Result<String, String> {
+/// An NQN, or why it is none.
+pub fn parse_nqn(text: &str) -> Result<String, String> {
     if !text.starts_with("nqn.") || text.len() > NQN_BYTES_MAX || text.contains(char::is_control) {
         return Err(format!(
             "\"{text}\" is not an NQN (nqn.…, {NQN_BYTES_MAX} bytes at most)"
@@ -144,7 +145,8 @@ fn parse_nqn(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
-fn parse_uuid(text: &str) -> Result<Uuid, String> {
+/// A UUID other than zero, or why it is none.
+pub fn parse_uuid(text: &str) -> Result<Uuid, String> {
     match Uuid::parse_str(text) {
         // An all-zero host identifier is not allowed (NVMe/TCP and Fabrics Connect).
         Ok(id) if !id.is_nil() => Ok(id),

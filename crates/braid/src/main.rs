@@ -6,6 +6,7 @@ mod cli;
 mod control;
 mod cpus;
 mod demo;
+mod discover;
 mod hedges;
 #[cfg(test)]
 mod hostile;

@@ -1,0 +1,148 @@
+//! The discovery machine on a reactor of its own, and a session that reads every log once.
+//!
+//! # Contract
+//! The reactor's thread hands every event to a channel; who takes them answers those that lead
+//! somewhere ([`lead`]), so that a connection is never waited for there.
+use anyhow::{Context, bail};
+use engine::Machine;
+use engine::discovery::{
+    DiscoveryConfig, DiscoveryControl, DiscoveryEngine, DiscoveryEvent, Endpoint, Offer,
+};
+use engine::machine::Memory;
+use nvme::host::{Digests, DiscoveryLog, HostIdentity};
+use runtime::{Handle, ReactorConfig, Sender};
+use std::sync::mpsc::{self, Receiver};
+use std::time::Duration;
+
+/// Arena of the reactor, bytes: nothing of discovery is payload.
+const ARENA_BYTES: u64 = 64 << 10;
+
+/// The machine, and whom it tells.
+pub struct Seeker {
+    engine: DiscoveryEngine,
+    events: mpsc::Sender<DiscoveryEvent>,
+}
+
+impl Machine for Seeker {
+    type Control = DiscoveryControl;
+
+    fn handle_control(&mut self, message: DiscoveryControl, now_ns: u64) {
+        self.engine.handle_control(message, now_ns);
+    }
+
+    fn turn(&mut self, memory: &mut dyn Memory, now_ns: u64) {
+        self.engine.turn(memory, now_ns);
+        while let Some(event) = self.engine.poll_event() {
+            // Who has gone away wants to hear nothing.
+            let _ = self.events.send(event);
+        }
+    }
+
+    fn poll_timeout(&self) -> Option<u64> {
+        self.engine.poll_timeout()
+    }
+
+    fn handle_timeout(&mut self, now_ns: u64) {
+        self.engine.handle_timeout(now_ns);
+    }
+
+    engine::pass_on!(engine);
+}
+
+/// Starts a reactor with the machine.
+///
+/// # Errors
+/// Memory, a thread or io_uring can't be had.
+pub fn start(
+    config: DiscoveryConfig,
+) -> anyhow::Result<(Handle<Seeker>, Receiver<DiscoveryEvent>)> {
+    let (events, told) = mpsc::channel();
+    let engine = DiscoveryEngine::new(config);
+    let reactor = ReactorConfig {
+        name: "braid-discovery".into(),
+        cpu: None,
+        spin: false,
+        arena_bytes: ARENA_BYTES,
+        addresses: Vec::new(),
+        listeners: Vec::new(),
+        devices: Vec::new(),
+    };
+    let handle = runtime::spawn(reactor, Seeker { engine, events })?;
+    Ok((handle, told))
+}
+
+/// Makes an address known that the machine wants to connect to; any other event comes back.
+pub fn lead(to: &Sender<DiscoveryControl>, event: DiscoveryEvent) -> Option<DiscoveryEvent> {
+    let DiscoveryEvent::Lead(place, address) = event else {
+        return Some(event);
+    };
+    to.set_address(place, address);
+    to.send(DiscoveryControl::Led(place));
+    None
+}
+
+/// A session that reads every log once.
+pub fn once(identity: HostIdentity, digests: Digests, timeout: Duration) -> DiscoveryConfig {
+    DiscoveryConfig {
+        identity,
+        digests,
+        kato_ms: 0,
+        connect_timeout_ns: u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX),
+        // Nothing is tried again.
+        reconnect_min_ns: 1,
+        reconnect_max_ns: 1,
+        poll_ns: u64::MAX,
+    }
+}
+
+/// What was found.
+#[derive(Debug, Default)]
+pub struct Discovered {
+    /// Each log with its controller and the referrals to it, in the order they were read.
+    pub logs: Vec<(Endpoint, u8, DiscoveryLog)>,
+    /// Controllers that could not be read.
+    pub lost: Vec<(Endpoint, String)>,
+    /// Controllers that were not asked.
+    pub too_many: Vec<Endpoint>,
+    /// Ways to subsystems, and who told of each.
+    pub offers: Vec<(Offer, Endpoint)>,
+}
+
+impl Discovered {
+    /// Why a controller could not be read; `None`: it was.
+    pub fn why(&self, endpoint: &Endpoint) -> Option<&str> {
+        let mut lost = self.lost.iter();
+        let found = lost.find(|(it, _)| it == endpoint);
+        found.map(|(_, why)| why.as_str())
+    }
+}
+
+/// Reads the logs of a controller and of those that it refers to.
+///
+/// # Errors
+/// No reactor can be had. A controller that can't be read is a result.
+pub fn read_once(config: DiscoveryConfig, root: &Endpoint) -> anyhow::Result<Discovered> {
+    let (handle, events) = start(config)?;
+    let to = handle.sender();
+    to.send(DiscoveryControl::Add(0, root.clone()));
+    let mut found = Discovered::default();
+    loop {
+        let Ok(event) = events.recv() else {
+            handle.join()?;
+            bail!("discovery has ended unexpectedly");
+        };
+        match lead(&to, event) {
+            None | Some(DiscoveryEvent::Lead(..) | DiscoveryEvent::Left(_)) => {}
+            Some(DiscoveryEvent::Read(from, depth, log)) => found.logs.push((from, depth, log)),
+            Some(DiscoveryEvent::Lost(endpoint, why)) => found.lost.push((endpoint, why)),
+            Some(DiscoveryEvent::TooMany(endpoints)) => found.too_many = endpoints,
+            Some(DiscoveryEvent::Appeared(offer, by)) => found.offers.push((offer, by)),
+            Some(DiscoveryEvent::Gone(gone)) => found.offers.retain(|(offer, _)| *offer != gone),
+            Some(DiscoveryEvent::Finished) => break,
+        }
+    }
+    to.send(DiscoveryControl::Stop);
+    handle.join().context("discovery")?;
+    found.logs.sort_by_key(|(_, depth, _)| *depth);
+    Ok(found)
+}
