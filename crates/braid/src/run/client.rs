@@ -48,6 +48,12 @@ pub enum EngineVerb {
         #[command(subcommand)]
         verb: PathVerb,
     },
+    /// Add a way to a subsystem to the volumes that have it; it survives a restart
+    Connect(super::connect::ConnectArgs),
+    /// Add all ways that a discovery controller tells of to the volumes that have their subsystems;
+    /// they survive a restart
+    #[command(name = "connect-all")]
+    ConnectAll(super::connect::ConnectAllArgs),
     /// Read the configuration again: all of the difference, or nothing
     Reload {
         /// Also remove volumes that have clients: these are told, and disconnected
@@ -235,6 +241,8 @@ pub fn ask(verb: &EngineVerb) -> anyhow::Result<()> {
         EngineVerb::Policy { verb } => policy(verb),
         EngineVerb::Knob { verb } => knob(verb),
         EngineVerb::Path { verb } => path(verb),
+        EngineVerb::Connect(args) => super::connect::ask(args),
+        EngineVerb::ConnectAll(args) => super::connect::ask_all(args),
         EngineVerb::Reload { force, common } => {
             let params = json!({"force": force});
             let value = common.call_within("reload", params, CHANGE_WAIT)?;

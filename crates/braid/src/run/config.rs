@@ -27,6 +27,7 @@ use crate::control::access::{Access, Mode, Name};
 use crate::target::quantity::{Duration, Identifier, Size};
 use crate::text;
 pub use crate::uri::PathKeys;
+use crate::uri::discovery::DiscoveryUri;
 use crate::uri::{PathUri, UriKind};
 use engine::host::{Recovery, WriteFailover};
 use policy::{Hedging, Knobs, Policy};
@@ -90,9 +91,38 @@ pub struct Config {
     pub hostnqn: Option<String>,
     /// Host identifier.
     pub hostid: Option<Identifier>,
+    /// Keep-alive time-out of discovery sessions.
+    #[serde(
+        default = "keys::discovery_keep_alive_tmo",
+        deserialize_with = "keys::some_keep_alive"
+    )]
+    pub discovery_keep_alive_tmo: Duration,
+    /// Discovery controllers.
+    #[serde(rename = "discovery", default)]
+    pub discoveries: Vec<DiscoveryKeys>,
     /// Volumes.
     #[serde(rename = "volume", default)]
     pub volumes: Vec<Volume>,
+}
+
+/// One discovery controller.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DiscoveryKeys {
+    /// Where it is.
+    #[serde(deserialize_with = "keys::discovery")]
+    pub uri: DiscoveryUri,
+}
+
+/// What becomes of a path that discovery doesn't tell of any more.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Gone {
+    /// It leaves once it is lost.
+    #[default]
+    KeepWhileLive,
+    /// It drains and leaves.
+    Remove,
 }
 
 /// One volume.
@@ -101,6 +131,14 @@ pub struct Config {
 pub struct Volume {
     /// Name.
     pub name: String,
+    /// NQN of the subsystem whose paths come from discovery.
+    pub subsystem: Option<String>,
+    /// The namespace there.
+    #[serde(default, deserialize_with = "keys::nsid")]
+    pub nsid: Option<u32>,
+    /// What becomes of paths that are not told any more.
+    #[serde(default)]
+    pub gone: Gone,
     /// Policy.
     #[serde(default = "keys::default_policy", deserialize_with = "keys::policy")]
     pub policy: Policy,

@@ -9,6 +9,7 @@
 //!
 //! * [`volumes`]: which volumes there are; [`turnover`]: they come and go while it runs, as do
 //!   [`paths`], [`exports`], and what paths lead to: [`ends`]
+//! * [`mod@discovery`]: paths that come and go by themselves; [`connect`]: by a verb
 //!
 //! # Limits
 //! All NBD clients of a volume are on one core.
@@ -16,7 +17,9 @@ mod address;
 mod choices;
 mod client;
 mod config;
+mod connect;
 mod cores;
+mod discovery;
 mod ends;
 mod explain;
 mod exports;
@@ -103,6 +106,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     let service = Arc::new(Service::new(start, identity, kept, cores.senders()));
     service.put_aside();
     let exported = service.export_configured();
+    let exported = exported.and_then(|()| service.discover_configured());
     let ended = exported.and_then(|()| {
         serve_control(&socket, &service)?;
         for line in service.exports_in_words() {

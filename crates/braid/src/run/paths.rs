@@ -95,6 +95,9 @@ impl Service {
             return Ok(self.told(volume, path, &params, "added"));
         }
         let path = find(&self.state(), volume, &params)?;
+        if verb == "remove" {
+            self.spare_discovered(volume, path)?;
+        }
         let (done, change) = match verb {
             "remove" => ("removed", None),
             "fail" => ("failed", Some(Change::FailPath(volume, path, params.force))),
@@ -111,6 +114,25 @@ impl Service {
         };
         made.map_err(Failure::refused)?;
         Ok(self.told(volume, path, &params, done))
+    }
+
+    /// A path that discovery tells of would be there again at once.
+    fn spare_discovered(&self, volume: u16, path: PathIndex) -> Result<(), Failure> {
+        let (uri, by) = {
+            let state = self.state();
+            let it = &state.volumes[volume];
+            let at = it.places.iter().position(|place| *place == path.0);
+            let uri = at.map(|at| it.of.paths[at].uri.clone());
+            let by = uri.as_ref().and_then(|uri| it.found.get(&uri.to_string()));
+            (uri, by.cloned())
+        };
+        match uri.zip(by) {
+            Some((uri, by)) if self.discovery.tells(&uri) => Err(Failure::refused(format!(
+                "{uri}: discovery of {by} tells of it, so it would be added again; fail or drain it, \
+                 or have the target withdraw it"
+            ))),
+            _ => Ok(()),
+        }
     }
 
     /// The answer; what was changed is kept.
@@ -187,7 +209,9 @@ impl Service {
         if let Some(at) = it.places.iter().position(|place| *place == path.0) {
             it.places.remove(at);
             let gone = it.of.paths.remove(at);
-            it.aside.remove(&gone.uri.to_string());
+            let uri = gone.uri.to_string();
+            it.aside.remove(&uri);
+            it.found.remove(&uri);
         }
         drop(state);
         self.mark_paths(volume);
@@ -262,7 +286,7 @@ impl Service {
         let name = it.of.name.clone();
         let choice = PathChoice {
             configured: uris(state.configured.paths_of(&name)),
-            chosen: uris(&it.of.paths),
+            chosen: it.kept(),
             aside: it.aside.clone(),
         };
         state.choices.keep_paths(&name, choice)

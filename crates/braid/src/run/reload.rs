@@ -34,6 +34,7 @@ pub fn reload(service: &Service, force: bool) -> anyhow::Result<String> {
     let new = Config::read(&service.file)?;
     let _alone = service.changes.alone();
     refuse_fixed(&service.state().configured, &new)?;
+    let sources = service.find_sources(&new)?;
     let gone = gone(&service.state(), &new);
     let mut done = Vec::new();
     let mut changes = Vec::new();
@@ -51,6 +52,7 @@ pub fn reload(service: &Service, force: bool) -> anyhow::Result<String> {
             Err(why) => error.context(format!("and not all could be taken back: {why}")),
         });
     }
+    changes.extend(service.set_sources(sources));
     changes.extend(service.remove_volumes(&gone));
     Ok(match changes.is_empty() {
         true => "no difference".into(),
@@ -160,6 +162,8 @@ fn difference(
     let has = |all: &[PathKeys], keys: &PathKeys| all.iter().any(|it| it.uri == keys.uri);
     let missing = wanted.iter().filter(|keys| !has(there, keys));
     let gone = there.iter().zip(&it.places);
+    // What discovery told of is discovery's.
+    let gone = gone.filter(|(keys, _)| !it.found.contains_key(&keys.uri.to_string()));
     let gone = gone.filter(|(keys, _)| !has(wanted, keys));
     (
         missing.cloned().collect(),
@@ -268,9 +272,11 @@ fn refuse_fixed(old: &Config, new: &Config) -> anyhow::Result<()> {
     let mut same = new.clone();
     same.volumes.clone_from(&old.volumes);
     same.drain_timeout = old.drain_timeout;
+    same.discoveries.clone_from(&old.discoveries);
     if same != *old {
         bail!(
-            "of what stands before the volumes only drain_timeout can change: restart the engine"
+            "of what stands before the volumes only drain_timeout and [[discovery]] can change: \
+             restart the engine"
         );
     }
     Ok(())

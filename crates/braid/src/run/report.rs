@@ -242,6 +242,8 @@ impl<'a> Report<'a> {
             "path": self.place(volume, path),
             "devid": self.place(volume, path).map(|place| place + 1),
             "uri": keys.uri.to_string(),
+            "origin": self.state.origin(volume, keys).0,
+            "told_by": self.state.origin(volume, keys).1,
             "throughput": keys.throughput,
             "state": self.path_state(volume, path),
             "hindrance": self.hindrance(volume, path),

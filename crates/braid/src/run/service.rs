@@ -12,6 +12,7 @@ use super::address::{Accepting, Bound};
 use super::choices::Choices;
 use super::config::{Config, Export, PathKeys, Volume};
 use super::cores::Senders;
+use super::discovery::Discovery;
 use super::ends::Ends;
 use super::explain::Asked;
 use super::machine::RunControl;
@@ -38,7 +39,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 /// See the module.
 pub struct Service {
-    identity: HostIdentity,
+    pub identity: HostIdentity,
     pub senders: Senders,
     /// Of paths.
     pub changes: Changes,
@@ -46,6 +47,8 @@ pub struct Service {
     pub file: PathBuf,
     /// Where paths lead.
     pub ends: Ends,
+    /// Paths that come and go by themselves.
+    pub discovery: Discovery,
     /// Volumes that somebody asks about.
     pub asked: Asked,
     marks: Mutex<Marks>,
@@ -132,6 +135,18 @@ impl State {
         Ok(())
     }
 
+    /// Where a path comes from, and who told of it.
+    pub fn origin(&self, volume: u16, keys: &PathKeys) -> (&'static str, Option<&str>) {
+        let it = &self.volumes[volume];
+        let mut configured = self.configured.paths_of(&it.of.name).iter();
+        let told_by = it.found.get(&keys.uri.to_string());
+        match told_by {
+            _ if configured.any(|there| there.uri == keys.uri) => ("config", None),
+            Some(by) => ("discovery", Some(by)),
+            None => ("control", None),
+        }
+    }
+
     /// Whether the engine is ending.
     pub fn is_closed(&self) -> bool {
         self.closed
@@ -177,6 +192,7 @@ impl Service {
             changes: Changes::default(),
             ends,
             asked: Asked::default(),
+            discovery: Discovery::default(),
             file,
             marks: Mutex::new(marks),
             state: Mutex::new(state),
@@ -276,6 +292,7 @@ impl Service {
         state.closed = true;
         state.exports.clear();
         self.news.notify_all();
+        self.discovery.close();
     }
 
     /// One line for each export.
@@ -451,7 +468,13 @@ impl Methods for Service {
         match method {
             "list" => Ok(self.report()?.list()),
             "list-subsys" => Ok(self.report()?.list_subsys()),
-            "stat" => Ok(self.report()?.stat()),
+            "stat" => {
+                let mut stat = self.report()?.stat();
+                stat["discovery"] = self.discovery.show().into();
+                Ok(stat)
+            }
+            "connect" => self.connect(parse(params)?),
+            "connect-all" => self.connect_all(&parse(params)?),
             "check" => {
                 let params: VolumeParams = parse(params)?;
                 self.report()?.check(params.volume.as_deref())

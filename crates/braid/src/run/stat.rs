@@ -41,6 +41,23 @@ pub fn show(text: &mut String, value: &Value) -> Result {
             paragraph(text, "risk: ", risk)?;
         }
     }
+    for of in items(&value["discovery"]) {
+        writeln!(
+            text,
+            "discovery of {}: {}",
+            word(&of["uri"]),
+            word(&of["state"])
+        )?;
+        let why = of["why"].as_str().map(str::to_owned);
+        let read = of["genctr"].as_u64().map(|generation| {
+            format!(
+                "{} entries, generation {generation}",
+                number(&of["records"])
+            )
+        });
+        let facts: Vec<_> = why.into_iter().chain(read).collect();
+        paragraph(text, "", &facts.join("; "))?;
+    }
     Ok(())
 }
 
@@ -72,6 +89,14 @@ fn show_path(text: &mut String, path: &Value) -> Result {
     facts.extend(path["ana_state"].as_str().map(str::to_owned));
     facts.extend(path["cntlid"].as_u64().map(|id| format!("controller {id}")));
     facts.extend(throughput(&path["throughput"]));
+    facts.extend(
+        path["told_by"]
+            .as_str()
+            .map(|by| format!("discovered by {by}")),
+    );
+    if path["origin"] == "control" {
+        facts.push("added by hand".into());
+    }
     let counts = [
         ("inflight", "in flight"),
         ("errors", "failed"),

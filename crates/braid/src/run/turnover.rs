@@ -25,9 +25,14 @@ impl Service {
     /// # Errors
     /// Why it can't be; then nothing of it is left.
     pub fn open_volume(&self, of: &Volume) -> Result<u16, String> {
+        let (of, found) = &self.with_discovered(of);
+        if of.paths.is_empty() {
+            return Err("no path to its subsystem is discovered yet; try again later".into());
+        }
         let (connect_ns, policy, knobs) = {
             let mut state = self.state();
-            let new = Running::new(of.clone(), &state.choices, BTreeMap::new());
+            let mut new = Running::new(of.clone(), &state.choices, BTreeMap::new());
+            new.found.clone_from(found);
             let setting = (new.policy, new.knobs);
             state.volumes.open(new)?;
             (state.configured.connect_timeout.0, setting.0, setting.1)

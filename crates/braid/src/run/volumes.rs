@@ -8,6 +8,7 @@
 //! of the configuration.
 use super::choices::Choices;
 use super::config::{Config, PathKeys, Volume};
+use super::paths::uris;
 use crate::control::rpc::Failure;
 use engine::host::VolumeInfo;
 use policy::{Knobs, Policy};
@@ -28,6 +29,8 @@ pub struct Running {
     pub places: Vec<u8>,
     /// What was done by hand with paths that don't serve I/O, by URI.
     pub aside: BTreeMap<String, String>,
+    /// Paths that came from discovery: who told of them, by URI.
+    pub found: BTreeMap<String, String>,
 }
 
 /// All volumes, by the engine's number.
@@ -55,8 +58,16 @@ impl Running {
             info: None,
             places: (0..of.paths.len() as u8).collect(),
             aside,
+            found: BTreeMap::new(),
             of,
         }
+    }
+
+    /// The paths that came neither from discovery, nor do they go with it.
+    pub fn kept(&self) -> Vec<String> {
+        let mut all = uris(&self.of.paths);
+        all.retain(|uri| !self.found.contains_key(uri));
+        all
     }
 }
 

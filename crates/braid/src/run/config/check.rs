@@ -1,7 +1,9 @@
 //! What one value can't tell by itself, and where in the file it stands.
-use super::{Config, Export, Volume};
+use super::{Config, Export, PathKeys, Volume};
+use crate::identity;
 use crate::run::address::NbdAddress;
 use crate::units::format_bytes;
+use crate::uri::UriKind;
 use std::collections::BTreeSet;
 use std::ops::Range;
 use toml::de::{DeTable, DeValue};
@@ -30,12 +32,20 @@ pub(super) fn check(config: &Config) -> Result<(), Wrong> {
         let text = format!("{there} volumes are more than {most}");
         return Err((vec![Key("volume"), At(most)], text));
     }
+    for (number, keys) in config.discoveries.iter().enumerate() {
+        let mut before = config.discoveries[..number].iter();
+        if before.any(|it| it.uri == keys.uri) {
+            let at = vec![Key("discovery"), At(number), Key("uri")];
+            return Err((at, format!("{} is asked twice", keys.uri)));
+        }
+    }
     let (mut names, mut places) = (BTreeSet::new(), BTreeSet::new());
     for (number, volume) in config.volumes.iter().enumerate() {
         let here = [Key("volume"), At(number)];
         let at = |key| Err([&here[..], &[Key(key)]].concat());
         let wrong = |key, text| at(key).map_err(|steps| (steps, text));
         check_volume(volume).or_else(|(key, text)| wrong(key, text))?;
+        check_discovered(volume, config).or_else(|(key, text)| wrong(key, text))?;
         if !names.insert(&volume.name) {
             wrong("name", format!("there are two volumes \"{}\"", volume.name))?;
         }
@@ -88,15 +98,22 @@ fn check_volume(volume: &Volume) -> Result<(), (&'static str, String)> {
         let wanted = "a name has 1 to 64 letters, digits, \".\", \"_\" or \"-\"";
         return Err(("name", format!("volume \"{name}\": {wanted}")));
     }
-    if volume.paths.is_empty() {
-        return Err(("name", format!("volume \"{name}\" has no [[volume.path]]")));
+    if volume.paths.is_empty() && volume.subsystem.is_none() {
+        let text = format!(
+            "volume \"{name}\" has no [[volume.path]], and no subsystem whose paths are discovered"
+        );
+        return Err(("name", text));
     }
     let most = policy::limits::PATHS_MAX;
     if volume.paths.len() > most {
         let text = format!("volume \"{name}\" has more than {most} [[volume.path]]");
         return Err(("name", text));
     }
-    if let Err(why) = volume.policy.check(volume.paths.len()) {
+    let paths = match &volume.subsystem {
+        Some(_) => most, // there may be as many
+        None => volume.paths.len(),
+    };
+    if let Err(why) = volume.policy.check(paths) {
         return Err(("policy", format!("volume \"{name}\": {why}")));
     }
     if let Err(why) = volume.knobs().hedging.check(volume.policy) {
@@ -120,6 +137,34 @@ fn check_volume(volume: &Volume) -> Result<(), (&'static str, String)> {
         return Err((key, text.to_owned()));
     }
     Ok(())
+}
+
+/// Whether its paths can come from discovery, where they are to.
+fn check_discovered(volume: &Volume, config: &Config) -> Result<(), (&'static str, String)> {
+    let name = &volume.name;
+    let Some(nqn) = &volume.subsystem else {
+        return match volume.nsid {
+            Some(_) => Err((
+                "nsid",
+                format!(
+                    "volume \"{name}\": nsid is for a subsystem that is discovered; of a path it stands in the URI"
+                ),
+            )),
+            None => Ok(()),
+        };
+    };
+    let wrong = |text: String| Err(("subsystem", format!("volume \"{name}\": {text}")));
+    if let Err(why) = identity::parse_nqn(nqn) {
+        return wrong(why);
+    }
+    let local = |keys: &PathKeys| !matches!(keys.uri.kind(), UriKind::NvmeTcp(_));
+    if volume.paths.iter().any(local) {
+        return wrong("a local device is no subsystem's data; give it a volume of its own".into());
+    }
+    match config.discoveries.is_empty() {
+        true => wrong("there is no [[discovery]] to ask: write one with a uri".into()),
+        false => Ok(()),
+    }
 }
 
 pub(super) fn check_export(export: &Export) -> Result<(), (&'static str, String)> {

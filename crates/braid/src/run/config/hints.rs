@@ -2,7 +2,7 @@
 //!
 //! # Contract
 //! Only keys of the configuration, and words that stand here, get into a hint.
-use super::{Config, Export, PathKeys, Volume};
+use super::{Config, DiscoveryKeys, Export, PathKeys, Volume};
 use crate::text;
 use serde::de::DeserializeOwned;
 
@@ -40,6 +40,7 @@ fn hint(key: &str, here: &str) -> Option<String> {
         (unknown::<Volume>(), "in [[volume]], before what it has"),
         (unknown::<PathKeys>(), "in [[volume.path]]"),
         (unknown::<Export>(), "in [[volume.export]]"),
+        (unknown::<DiscoveryKeys>(), "in [[discovery]]"),
     ];
     let mean = match known == key {
         true => format!("{name} stands"),

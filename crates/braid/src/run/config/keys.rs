@@ -2,6 +2,7 @@
 use crate::run::address::NbdAddress;
 use crate::target::quantity::{Duration, FromText, Size, from_text};
 use crate::units::format_ns;
+use crate::uri::discovery::DiscoveryUri;
 use engine::host::WriteFailover;
 use policy::{Hedging, Knobs, Policy};
 use serde::de::Error;
@@ -49,6 +50,24 @@ pub(super) fn policy<'de, D: Deserializer<'de>>(from: D) -> Result<Policy, D::Er
 }
 pub(super) fn nbd<'de, D: Deserializer<'de>>(from: D) -> Result<NbdAddress, D::Error> {
     text(from, str::parse)
+}
+pub(super) fn discovery<'de, D: Deserializer<'de>>(from: D) -> Result<DiscoveryUri, D::Error> {
+    text(from, str::parse)
+}
+/// As nvme-cli: nothing of a volume waits for it.
+pub(super) fn discovery_keep_alive_tmo() -> Duration {
+    Duration(30_000_000_000)
+}
+/// Without keep-alive a discovery session isn't persistent.
+pub(super) fn some_keep_alive<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
+    at_least::<D, 100>(from)
+}
+/// 0 is no namespace and FFFFFFFFh all of them (Base 2.0, 3.2.1.2).
+pub(super) fn nsid<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u32>, D::Error> {
+    let nsid = u32::try_from(i64::deserialize(from)?).ok();
+    let nsid = nsid.filter(|nsid| (1..u32::MAX).contains(nsid));
+    nsid.map(Some)
+        .ok_or_else(|| Error::custom("an nsid is 1 to 4294967294"))
 }
 pub(super) fn ewma_shift<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u8>, D::Error> {
     let number = u64::deserialize(from)?.to_string();

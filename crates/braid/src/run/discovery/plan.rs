@@ -1,0 +1,143 @@
+//! What discovery wants of a volume's paths: which are to join, and which are not told any more.
+use crate::run::config::{PathKeys, Volume};
+use crate::uri::{NvmeTcp, PathUri, UriKind, escaped};
+use engine::discovery::{Endpoint, Offer};
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
+
+/// All that is told, and by whom.
+pub type Offers = BTreeMap<Offer, Endpoint>;
+
+/// What is to be done with a volume's paths.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// Paths that are told and not there, and who tells of them.
+    pub missing: Vec<(PathUri, Endpoint)>,
+    /// Paths that came from discovery and are not told any more, by URI.
+    pub surplus: Vec<String>,
+}
+
+/// Of a volume with these paths; those in `found` came from discovery, those in `fixed` stay
+/// whoever tells of them.
+pub fn plan(
+    of: &Volume,
+    found: &BTreeMap<String, String>,
+    fixed: &[PathKeys],
+    all: &Offers,
+) -> Plan {
+    let Some(nqn) = &of.subsystem else {
+        // It was asked for discovery before, and isn't now: what came stays.
+        return Plan::default();
+    };
+    let told = || all.iter().filter(|(offer, _)| offer.nqn == *nqn);
+    let there: BTreeSet<SocketAddr> = (of.paths.iter())
+        .filter_map(|keys| address(&keys.uri, nqn))
+        .collect();
+    let missing = told().filter(|(offer, _)| !there.contains(&offer.address));
+    let missing = missing.filter_map(|(offer, by)| Some((uri(offer, of.nsid)?, by.clone())));
+    let addresses: BTreeSet<SocketAddr> = told().map(|(offer, _)| offer.address).collect();
+    let surplus = of.paths.iter().map(|keys| &keys.uri).filter(|uri| {
+        let told = address(uri, nqn).is_some_and(|it| addresses.contains(&it));
+        let stays = fixed.iter().any(|keys| keys.uri == **uri);
+        found.contains_key(&uri.to_string()) && !told && !stays
+    });
+    Plan {
+        missing: missing.collect(),
+        surplus: surplus.map(PathUri::to_string).collect(),
+    }
+}
+
+/// The path that an offer stands for.
+pub fn uri(offer: &Offer, nsid: Option<u32>) -> Option<PathUri> {
+    let nsid = nsid.map_or(String::new(), |nsid| format!("?nsid={nsid}"));
+    let text = format!("nvme-tcp://{}/{}{nsid}", offer.address, escaped(&offer.nqn));
+    text.parse().ok()
+}
+
+/// Where a path to this subsystem leads, if that is written in numbers.
+pub fn address(uri: &PathUri, nqn: &str) -> Option<SocketAddr> {
+    let UriKind::NvmeTcp(NvmeTcp {
+        host,
+        port,
+        subsystem,
+        ..
+    }) = uri.kind()
+    else {
+        return None;
+    };
+    let ip: IpAddr = host.parse().ok()?;
+    (subsystem == nqn).then_some(SocketAddr::new(ip, *port))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run::config::tests::parsed;
+
+    const NQN: &str = "nqn.2026-01.org.example:v0";
+
+    fn volume(paths: &[&str], keys: &str) -> Volume {
+        let paths = paths
+            .iter()
+            .map(|uri| format!("[[volume.path]]\nuri = \"{uri}\"\n"));
+        let text = format!(
+            "[[discovery]]\nuri = \"nvme-tcp://127.0.0.1\"\n[[volume]]\nname = \"v0\"\n{keys}{}",
+            paths.collect::<String>()
+        );
+        parsed(&text).volumes.remove(0)
+    }
+
+    fn offers(all: &[(&str, &str)]) -> Offers {
+        let by = Endpoint {
+            address: "127.0.0.1:8009".parse().unwrap(),
+            nqn: nvme::wire::fabrics::DISCOVERY_NQN.into(),
+        };
+        let offer = |(nqn, address): &(&str, &str)| Offer {
+            nqn: (*nqn).to_owned(),
+            address: address.parse().unwrap(),
+        };
+        all.iter().map(|it| (offer(it), by.clone())).collect()
+    }
+
+    fn missing(plan: &Plan) -> Vec<String> {
+        plan.missing
+            .iter()
+            .map(|(uri, _)| uri.to_string())
+            .collect()
+    }
+
+    #[test]
+    fn what_is_told_of_the_subsystem_and_not_there_is_missing() {
+        let keys = format!("subsystem = \"{NQN}\"\nnsid = 3\n");
+        let there = format!("nvme-tcp://10.0.0.1/{NQN}?nsid=3");
+        let of = volume(&[&there], &keys);
+        let told = offers(&[
+            (NQN, "10.0.0.1:4420"),
+            (NQN, "[fd00::1]:4421"),
+            ("nqn.2026-01.org.example:other", "10.0.0.3:4420"),
+        ]);
+        let plan = plan(&of, &BTreeMap::new(), &[], &told);
+        assert_eq!(
+            missing(&plan),
+            [format!("nvme-tcp://[fd00::1]:4421/{NQN}?nsid=3")]
+        );
+        assert_eq!(plan.surplus, [""; 0]);
+    }
+
+    #[test]
+    fn only_what_came_from_discovery_is_surplus() {
+        let keys = format!("subsystem = \"{NQN}\"\n");
+        let [a, b, c] = [1, 2, 3].map(|it| format!("nvme-tcp://10.0.0.{it}:4420/{NQN}"));
+        let of = volume(&[&a, &b, &c], &keys);
+        let found = [a.clone(), b.clone()]
+            .map(|uri| (uri, String::new()))
+            .into();
+        let none = plan(&of, &found, &[], &offers(&[]));
+        assert_eq!(none.surplus, [a.clone(), b.clone()]);
+        let fixed = &of.paths[..1];
+        let fixed = plan(&of, &found, fixed, &offers(&[]));
+        assert_eq!(fixed.surplus, [b], "what the file has stays");
+        let of = volume(&[&a, &c], "");
+        assert_eq!(plan(&of, &found, &[], &offers(&[])), Plan::default());
+    }
+}
