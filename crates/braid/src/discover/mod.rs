@@ -23,7 +23,7 @@ use uuid::Uuid;
 /// Longest wait for a connection and for each answer.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Show what a discovery controller, and those that it refers to, tell of subsystems and their ports
+/// Show what a discovery controller, and those that it refers to, tell of subsystems
 #[derive(Clone, Debug, Args)]
 pub struct DiscoverArgs {
     #[command(flatten)]

@@ -1,7 +1,8 @@
 //! `braid connect` and `braid connect-all`: paths to what is named, or to all that discovery tells,
 //! join the volumes of their subsystems.
 //!
-//! `connect {"address": "10.0.0.1:4420", "nqn": NQN}` · `connect-all {"uri": "nvme-tcp://10.0.0.1"}`
+//! `connect {"address": "10.0.0.1:4420", "nqn": NQN}` ·
+//! `connect-all {"uri": "nvme-tcp://10.0.0.1"}`
 //!
 //! # Contract
 //! The engine itself asks, under its own identity (T35). A subsystem is a volume's if the volume
@@ -251,8 +252,8 @@ fn in_text(text: &mut String, value: &Value) -> std::fmt::Result {
         let count = items(&other["uris"]).count();
         writeln!(
             text,
-            "{nqn}: {count} found, and no volume has it; for one write in the configuration, with a \
-             name and a [[volume.export]], and reload:"
+            "{nqn}: {count} found, and no volume has it; for one write in the configuration, with \
+             a name and a [[volume.export]], and reload:"
         )?;
         writeln!(text, "  [[volume]]")?;
         for uri in items(&other["uris"]) {

@@ -128,8 +128,8 @@ impl Service {
         };
         match uri.zip(by) {
             Some((uri, by)) if self.discovery.tells(&uri) => Err(Failure::refused(format!(
-                "{uri}: discovery of {by} tells of it, so it would be added again; fail or drain it, \
-                 or have the target withdraw it"
+                "{uri}: discovery of {by} tells of it, so it would be added again; fail or drain \
+                 it, or have the target withdraw it"
             ))),
             _ => Ok(()),
         }

@@ -209,8 +209,8 @@ mod tests {
                 ["dealy=1ms"],
                 "dealy: unknown field `dealy`, expected one of `delay`, `jitter`, `bandwidth`, \
                  `servers`, `service_time`, `large_from`, `large_delay`, `tail`, `stall`, `ana`, \
-                 `offer`, or of a fault: error, drop_rate, hang, hold_writes, late_writes, until_kato, \
-                 mute, refuse",
+                 `offer`, or of a fault: error, drop_rate, hang, hold_writes, late_writes, \
+                 until_kato, mute, refuse",
             ),
         ] {
             assert_eq!(Settings::from_words(words).unwrap_err(), error);

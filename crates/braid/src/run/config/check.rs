@@ -147,7 +147,8 @@ fn check_discovered(volume: &Volume, config: &Config) -> Result<(), (&'static st
             Some(_) => Err((
                 "nsid",
                 format!(
-                    "volume \"{name}\": nsid is for a subsystem that is discovered; of a path it stands in the URI"
+                    "volume \"{name}\": nsid is for a subsystem that is discovered; of a path it \
+                     stands in the URI"
                 ),
             )),
             None => Ok(()),
