@@ -18,7 +18,7 @@ fn main() -> io::Result<()> {
         let tape = of_target(choice);
         let done = target::play(&tape);
         assert!(done >= 4, "session {choice}: {done} good responses");
-        write("engine_target", choice, &tape)?;
+        write("engine_target", &session(choice), &tape)?;
         let tape = of_host(choice);
         let played = host::play(&tape);
         // What was told at set-up may excuse every read after it.
@@ -27,13 +27,33 @@ fn main() -> io::Result<()> {
             checked && played.ended > 0,
             "session {choice}: nothing was checked"
         );
-        write("engine_host", choice, &tape)?;
+        write("engine_host", &session(choice), &tape)?;
         let tape = of_export(choice);
         let heard = export::play(&tape);
         assert!(heard > 100, "session {choice}: {heard} bytes were said");
-        write("engine_export", choice, &tape)?;
+        write("engine_export", &session(choice), &tape)?;
     }
-    Ok(())
+    let tape = hoarders();
+    assert!(target::play(&tape) >= 5, "not all were connected");
+    write("engine_target", "hoarders", &tape)
+}
+
+fn session(choice: u8) -> String {
+    format!("session-{choice:02}")
+}
+
+/// Three queues that between them have all memory, and send nothing of what they were asked for.
+fn hoarders() -> Vec<u8> {
+    use target::of;
+    let mut tape = vec![0, of(0, target::ASSOCIATE), 0, 0];
+    for queue in 1..4 {
+        tape.extend([of(queue, target::QUEUE), 0, 0]);
+        for _ in 0..4 {
+            tape.extend([of(queue, initiator::IO), 0, 1, 0, 0, 0, 7]);
+        }
+    }
+    tape.extend([target::PASS, 0x30, 0x75]);
+    tape
 }
 
 /// An association and its queue; a command of each kind; at last a departure.
@@ -153,8 +173,8 @@ fn of_export(choice: u8) -> Vec<u8> {
     tape
 }
 
-fn write(target: &str, choice: u8, tape: &[u8]) -> io::Result<()> {
+fn write(target: &str, name: &str, tape: &[u8]) -> io::Result<()> {
     let directory = Path::new("fuzz/corpus").join(target);
     fs::create_dir_all(&directory)?;
-    fs::write(directory.join(format!("session-{choice:02}")), tape)
+    fs::write(directory.join(name), tape)
 }

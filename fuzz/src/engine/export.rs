@@ -32,7 +32,7 @@ const LIARS: usize = 3;
 const CLIENTS: usize = super::rig::CLIENTS;
 /// The honest client's part of the volume, and one request of it.
 const HONEST_AT: u64 = VOLUME - (1 << 20);
-const HONEST_BYTES: u32 = 32 << 10;
+const HONEST_BYTES: u32 = 16 << 10;
 const DEPTH: u16 = 4;
 /// Versions that may still be under way.
 const RECENT: u64 = 64;
@@ -293,11 +293,14 @@ impl Scene {
             return true;
         }
         let mut want = vec![0; bytes.len()];
-        let mut recent = self.version.saturating_sub(RECENT)..=self.version;
+        let recent = self.version.saturating_sub(RECENT)..=self.version;
         matches!(request.op, DeviceOp::Write { .. })
-            && recent.any(|version| {
-                fill(&mut want, request.offset, version);
-                want == bytes
+            && recent.rev().any(|version| {
+                fill(&mut want[..8], request.offset, version);
+                want[..8] == bytes[..8] && {
+                    fill(&mut want, request.offset, version);
+                    want == bytes
+                }
             })
     }
 

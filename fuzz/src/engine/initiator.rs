@@ -337,10 +337,16 @@ impl Initiator {
     /// Any entry.
     fn anything(&mut self, tape: &mut Tape, pdu: &mut Vec<u8>) {
         let opcode = tape.byte();
-        let mut sqe = SqeBuilder::new(opcode).nsid(tape.byte().into());
-        sqe = sqe.put(4, tape.take(60));
-        let len = usize::from(tape.byte()) * 64;
-        self.capsule(sqe, &vec![0; len], pdu);
+        let mut entry = *SqeBuilder::new(opcode).cid(self.cid).bytes();
+        self.cid = self.cid.wrapping_add(1);
+        if tape.byte() & 1 != 0 {
+            entry[1] = tape.byte();
+        }
+        let rest = tape.take(60);
+        entry[4..4 + rest.len()].copy_from_slice(rest);
+        let data = vec![0; usize::from(tape.byte()) * 64];
+        let framing = self.framing;
+        framing.whole(pdu, PduType::CapsuleCmd, 0, &entry, &data);
     }
 
     fn capsule(&mut self, sqe: SqeBuilder, data: &[u8], pdu: &mut Vec<u8>) {

@@ -223,7 +223,7 @@ impl World {
             let mut body = body.borrow_mut();
             let id = ConnId(number);
             let take = piece.min(conn.inbox.len());
-            let bytes: Vec<u8> = conn.inbox.iter().take(take).copied().collect();
+            let bytes = conn.inbox.make_contiguous()[..take].to_vec();
             let taken = body.bytes(id, &bytes, now_ns);
             assert!(taken <= take, "took more than was offered");
             conn.inbox.drain(..taken);
@@ -240,11 +240,12 @@ impl World {
                 len: n as u32,
                 ..place.span
             };
-            let data: Vec<u8> = conn.inbox.drain(..n).collect();
-            arena.bytes_mut(into).copy_from_slice(&data);
+            let data = &bytes[taken..taken + n];
+            conn.inbox.drain(..n);
+            arena.bytes_mut(into).copy_from_slice(data);
             let crc = place
                 .crc
-                .map_or(0, |crc| nvme::wire::crc::crc32c(crc, &data));
+                .map_or(0, |crc| nvme::wire::crc::crc32c(crc, data));
             body.payload(id, n as u32, crc, now_ns);
         }
     }
