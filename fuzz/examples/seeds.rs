@@ -1,7 +1,7 @@
 //! Writes the seeds of the corpora: whole sessions between our own host and subsystem.
 //!
 //! `cargo run --manifest-path fuzz/Cargo.toml --example seeds`, in the root of the project.
-use braid_fuzz::wired;
+use braid_fuzz::{admin, wired};
 use std::fs;
 use std::io;
 use std::path::Path;
@@ -21,7 +21,21 @@ fn main() -> io::Result<()> {
         write("subsystem", choice, &recorded.subsystem)?;
         write("io_queue", choice, &queue(choice))?;
     }
+    for choice in 0..4 {
+        let tape = discovery(choice);
+        let recorded = wired::record(&tape);
+        write("wired", 32 + choice, &tape)?;
+        write("admin", 32 + choice, &recorded.admin)?;
+        write("subsystem", 32 + choice, &recorded.subsystem)?;
+    }
     Ok(())
+}
+
+/// The discovery service: its log, a change of it, the end.
+fn discovery(choice: u8) -> Vec<u8> {
+    let mut tape = vec![choice | admin::DISCOVERY, 0];
+    tape.extend([WELL, WELL, WELL, 12, 0, WELL, WELL, 13, 1, WELL]);
+    tape
 }
 
 /// Connect, one command of each kind, a namespace event, and the end.

@@ -2,6 +2,7 @@
 use super::queue::{OUTPUTS_MAX, SUBSYSTEM, identity};
 use super::tape::Tape;
 use nvme::host::{Admin, AdminConfig, AdminEvent, Digests};
+use nvme::wire::fabrics::DISCOVERY_NQN;
 
 /// The operation that hands in bytes.
 pub const FEED: u8 = 2;
@@ -38,11 +39,17 @@ pub fn run(data: &[u8]) {
     admin.finish(now_ns);
 }
 
-/// A configuration from one byte: digests, keep-alive.
+/// In a configuration: of the discovery service.
+pub const DISCOVERY: u8 = 0x40;
+
+/// A configuration from one byte: digests, keep-alive, which subsystem.
 pub fn config(choice: u8) -> AdminConfig {
     AdminConfig {
         host: identity(),
-        subsystem: SUBSYSTEM.to_owned(),
+        subsystem: match choice & DISCOVERY {
+            0 => SUBSYSTEM.to_owned(),
+            _ => DISCOVERY_NQN.to_owned(),
+        },
         digests: Digests {
             header: choice & 1 != 0,
             data: choice & 2 != 0,
@@ -151,7 +158,10 @@ impl CheckedAdmin {
                 AdminEvent::Discovery(_) => {}
                 AdminEvent::Reset => {}
                 AdminEvent::Aborted { .. } => panic!("nobody asked for an Abort"),
-                AdminEvent::Failed(_) => self.failed = true,
+                AdminEvent::Failed(error) => {
+                    assert!(!error.to_string().is_empty());
+                    self.failed = true;
+                }
             }
         }
         panic!("events without end");

@@ -227,7 +227,8 @@ impl CheckedQueue {
                         }
                     }
                 }
-                QueueEvent::Failed(_) => {
+                QueueEvent::Failed(error) => {
+                    assert!(!error.to_string().is_empty());
                     assert!(
                         self.commands.is_empty(),
                         "Failed before all commands completed"

@@ -80,6 +80,9 @@ impl Checked {
                 Event::Completed(end) => {
                     let taken = self.taken.remove(&end.token).expect("ended once");
                     assert!(!self.unsent.contains(&end.token), "ended while it is sent");
+                    if let Err(error) = end.result {
+                        assert!(!error.to_string().is_empty());
+                    }
                     if end.result.is_ok() {
                         self.done += 1;
                         let Request { kind, length, .. } = taken.request;
@@ -92,6 +95,9 @@ impl Checked {
                 Event::Transmit => self.kicked = true,
                 Event::Resume => {}
                 Event::Close | Event::Failed(_) => {
+                    if let Event::Failed(error) = event {
+                        assert!(!error.to_string().is_empty());
+                    }
                     assert!(!core::mem::replace(&mut self.over, true), "two ends");
                 }
             }

@@ -118,7 +118,10 @@ impl Checked {
                 }
                 Event::Transmit => self.kicked = true,
                 Event::Resume => {}
-                Event::Close { .. } => self.closed = true,
+                Event::Close { reason } => {
+                    assert!(!reason.to_string().is_empty());
+                    self.closed = true;
+                }
             }
         }
         assert!(self.session.in_flight() <= REQUESTS);
