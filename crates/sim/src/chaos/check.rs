@@ -1,12 +1,72 @@
 //! What must be true of a world that has come to rest.
+use super::client::Failed;
 use super::disk::BLOCK;
+use super::kind::Kind;
 use super::node::Body;
 use super::run::{Course, Finding};
 use alloc::format;
+use alloc::string::String;
+use engine::host::PathState;
 use nbd::Errno;
 use nbd::client::CommandError;
 
 impl Course<'_> {
+    /// Nobody has done what nobody may do.
+    pub(super) fn no_wrong(&mut self) -> Result<(), Finding> {
+        let hosts = self.rig.hosts.iter_mut();
+        let said = hosts.filter_map(|host| host.user.wrong.take()).next();
+        match self.rig.world.wrong.take().or(said) {
+            Some(what) => Err(Finding::Wrong(what)),
+            None => Ok(()),
+        }
+    }
+
+    /// A path that is not in use on every core, or a change that was not answered.
+    pub(super) fn what_is_missing(&self) -> Option<String> {
+        for (number, host) in self.rig.hosts.iter().enumerate() {
+            if !host.user.is_content() {
+                let open = host.user.unanswered();
+                return Some(open.unwrap_or_else(|| format!("host {number} lacks a path")));
+            }
+            for (core, &node) in host.cores.iter().enumerate() {
+                let Body::Core(engine) = &self.rig.world.nodes[node].body else {
+                    continue;
+                };
+                let it = engine.host();
+                let mut away = it.paths(0).map(|path| (path, it.path_state(0, path)));
+                if let Some((path, state)) = away.find(|(_, state)| *state != PathState::Live) {
+                    let why = it.path_hindrance(0, path).unwrap_or_default();
+                    let what = format!("host {number} core {core}: {path:?} is {state:?}: {why}");
+                    return Some(what);
+                }
+            }
+        }
+        None
+    }
+
+    /// Whether a request that failed may have.
+    fn is_pardoned(&self, failed: &Failed) -> bool {
+        let CommandError::Server(errno) = failed.error else {
+            return false;
+        };
+        let write = failed.request.kind.is_change();
+        let read = failed.request.kind == nbd::Kind::Read;
+        let flush = failed.request.kind == nbd::Kind::Flush;
+        self.pardons.iter().any(|&(kind, from_ns, to_ns)| {
+            let then = from_ns <= failed.end_ns && failed.start_ns <= to_ns;
+            match kind {
+                Kind::Media => then && read && errno == Errno::Io,
+                Kind::NoSpace => then && write && matches!(errno, Errno::Io | Errno::NoSpc),
+                Kind::Transient | Kind::Status => then && errno == Errno::Io,
+                // What a path that left by force had cached is flushed by nobody.
+                Kind::RemovePath => errno == Errno::Io && (then || flush),
+                Kind::AddPath => errno == Errno::Io && flush && from_ns <= failed.end_ns,
+                Kind::FailPath | Kind::DrainPath => then && errno == Errno::Io,
+                _ => false,
+            }
+        })
+    }
+
     /// Everything that applications saw, and every count.
     pub(super) fn judge(&mut self) -> Result<(), Finding> {
         for host in 0..self.rig.hosts.len() {
@@ -14,24 +74,25 @@ impl Course<'_> {
             let client = self.rig.client(host);
             client.tell(&mut self.history);
             self.report.requests += client.ended;
-            let bad = client.failed.iter().find(|(_, error)| match error {
+            let failed = client.failed.clone();
+            let bad = failed.iter().find(|it| match it.error {
                 CommandError::Lost | CommandError::Server(Errno::Shutdown) => !excused,
-                _ => true,
+                _ => !self.is_pardoned(it),
             });
-            if let Some((request, error)) = bad {
-                self.report.block = Some(request.offset / BLOCK as u64);
-                return Err(Finding::Failed(format!("{request:?}: {error}")));
+            if let Some(it) = bad {
+                self.report.block = Some(it.request.offset / BLOCK as u64);
+                return Err(Finding::Failed(format!("{it:?}")));
             }
         }
         self.history.check().map_err(|(block, wrong)| {
             (self.report.block, self.report.seen_ns) = (Some(block), Some(wrong.seen_ns()));
             Finding::Disk(block, wrong)
         })?;
-        self.balance()
+        self.counts()
     }
 
-    /// Nothing waits, is in flight or has memory.
-    fn balance(&self) -> Result<(), Finding> {
+    /// What waits, is in flight or has memory.
+    pub(super) fn what_is_left(&self) -> Option<String> {
         for host in &self.rig.hosts {
             for &node in &host.cores {
                 let Body::Core(engine) = &self.rig.world.nodes[node].body else {
@@ -43,14 +104,17 @@ impl Course<'_> {
                     holds.held + holds.behind + holds.queued + holds.delayed + holds.flushes;
                 let in_flight: u32 = it.paths(0).map(|path| it.in_flight(0, path)).sum();
                 let used = engine.buffers() - engine.buffers_free();
-                if (waits, in_flight, used) != (0, 0, 0) {
+                let scratch = u64::from(self.plan.layout.more.scratch_bytes);
+                let lent = scratch - it.scratch_free();
+                if (waits, in_flight, used, lent) != (0, 0, 0, 0) {
                     let what = format!(
-                        "node {node}: {waits} wait, {in_flight} in flight, {used} bytes in use"
+                        "node {node}: {waits} wait, {in_flight} in flight, {used} bytes in use, \
+                         {lent} of the engine's own"
                     );
-                    return Err(Finding::Unbalanced(what));
+                    return Some(what);
                 }
             }
         }
-        Ok(())
+        None
     }
 }

@@ -4,7 +4,8 @@
 //! # Contract
 //! Every block of a write has a tag that nobody else writes. No two writes of a block are under way
 //! together, as file systems have it: a write that is repeated on another path may take effect
-//! twice, and one between them would be undone. A request whose connection ended, or
+//! twice, and one between them would be undone. But in a few blocks behind the others everybody,
+//! of all hosts, writes at any time. A request whose connection ended, or
 //! that failed, may have happened or not. Each connection is made again when it has ended.
 use super::disk::BLOCK;
 use super::history::{Deed, History, NEVER, Op, Tag};
@@ -14,11 +15,13 @@ use alloc::vec::Vec;
 use engine::machine::{Closed, DeviceError, Memory, Place, Send};
 use engine::{ConnId, Machine, Output, Span};
 use nbd::client::{CommandError, Completed, Config, Event, Session};
-use nbd::{Kind, Request};
+use nbd::{Errno, Kind, Request};
 use shape::Random;
 
 /// Longest request, blocks.
 const BLOCKS_MAX: u64 = 32;
+/// One request in so many is of crowded blocks, where there are any.
+const CROWDED: u64 = 8;
 /// How long until an ended connection is made again.
 const AGAIN_NS: u64 = 50_000_000;
 
@@ -41,6 +44,8 @@ pub struct Habit {
     pub share: (u64, u64),
     /// Longest pause after a request, ns.
     pub pause_ns: u64,
+    /// Blocks behind those that everybody writes at any time.
+    pub crowded: u64,
 }
 
 /// All applications of one host.
@@ -54,7 +59,9 @@ pub struct Client {
     pub begun: u64,
     pub ended: u64,
     /// Requests that failed, by what was said.
-    pub failed: Vec<(Request, CommandError)>,
+    pub failed: Vec<Failed>,
+    /// Bytes read and written well.
+    pub bytes: [u64; 2],
     /// What it did and saw.
     pub records: Vec<Record>,
     writes: u64,
@@ -63,6 +70,15 @@ pub struct Client {
     pub resting: bool,
     /// The next block that is read at the end of all.
     to_read: Option<u64>,
+}
+
+/// A request that failed.
+#[derive(Clone, Copy, Debug)]
+pub struct Failed {
+    pub request: Request,
+    pub error: CommandError,
+    pub start_ns: u64,
+    pub end_ns: u64,
 }
 
 /// What is to be written into the history.
@@ -113,6 +129,7 @@ impl Client {
             begun: 0,
             ended: 0,
             failed: Vec::new(),
+            bytes: [0; 2],
             records: Vec::new(),
             writes: 0,
             outputs: VecDeque::new(),
@@ -124,7 +141,7 @@ impl Client {
     /// Once all else has ended: reads every block once more.
     pub fn read_all(&mut self) {
         self.to_read = Some(0);
-        self.habit.total = self.begun + self.habit.blocks;
+        self.habit.total = self.begun + self.habit.blocks + self.habit.crowded;
     }
 
     /// Bytes of memory that it needs.
@@ -211,10 +228,16 @@ impl Client {
             };
         }
         let what = self.random.up_to(255);
-        let blocks = 1 + self.random.up_to(BLOCKS_MAX.min(self.habit.blocks) - 1);
-        let first = self.random.up_to(self.habit.blocks - blocks);
+        let crowded = self.habit.crowded > 0 && self.random.up_to(CROWDED - 1) == 0;
+        let (from, all) = match crowded {
+            true => (self.habit.blocks, self.habit.crowded),
+            false => (0, self.habit.blocks),
+        };
+        let blocks = 1 + self.random.up_to(BLOCKS_MAX.min(all) - 1);
+        let first = from + self.random.up_to(all - blocks);
+        let may = || crowded || self.may_write(first..first + blocks);
         let kind = match what {
-            _ if what < self.habit.writes && self.may_write(first..first + blocks) => Kind::Write,
+            _ if what < self.habit.writes && may() => Kind::Write,
             _ if what < self.habit.writes + self.habit.flushes => Kind::Flush,
             _ => Kind::Read,
         };
@@ -288,10 +311,27 @@ impl Client {
         );
         let Some(begun) = begun else { return };
         self.ended += 1;
-        if let Err(error) = end.result {
-            self.failed.push((begun.request, error));
+        match begun.request.kind {
+            Kind::Read if end.result.is_ok() => self.bytes[0] += u64::from(begun.request.length),
+            Kind::Write if end.result.is_ok() => self.bytes[1] += u64::from(begun.request.length),
+            _ => {}
         }
-        let end_ns = if end.result.is_ok() { now_ns } else { NEVER };
+        if let Err(error) = end.result {
+            self.failed.push(Failed {
+                request: begun.request,
+                error,
+                start_ns: begun.start_ns,
+                end_ns: now_ns,
+            });
+        }
+        // Whoever hears an error knows that nothing more is done; but not who is cut off.
+        let failed = match end.result {
+            Ok(()) => false,
+            Err(CommandError::Server(errno)) => errno != Errno::Shutdown,
+            Err(_) => false,
+        };
+        let done = end.result.is_ok();
+        let end_ns = if done || failed { now_ns } else { NEVER };
         let request = &begun.request;
         let op = |deed| Op {
             deed,
@@ -303,21 +343,25 @@ impl Client {
             Kind::Write => {
                 let blocks = u64::from(request.length) / BLOCK as u64;
                 for (block, tag) in (first..first + blocks).zip(begun.tag..) {
-                    let deed = Deed::Write {
-                        tag: Tag(tag),
-                        durable: request.fua,
+                    let tag = Tag(tag);
+                    let deed = match failed {
+                        true => Deed::Failed(tag),
+                        false => Deed::Write {
+                            tag,
+                            durable: request.fua,
+                        },
                     };
                     self.records.push(Record::Block(block, op(deed)));
                 }
             }
-            Kind::Read if end_ns != NEVER => {
+            Kind::Read if done => {
                 let span = self.span(conn, end.token, 0, request.length);
                 for (block, bytes) in (first..).zip(memory.bytes(span).chunks(BLOCK)) {
                     let deed = Deed::Read(tag(bytes));
                     self.records.push(Record::Block(block, op(deed)));
                 }
             }
-            Kind::Flush if end_ns != NEVER => {
+            Kind::Flush if done => {
                 self.records.push(Record::Flush(begun.start_ns, end_ns));
             }
             _ => {}

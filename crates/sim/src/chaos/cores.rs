@@ -45,6 +45,7 @@ impl Host {
                     self.mark_ns = self.mark_ns.max(bound_ns);
                     self.post(world, mail, node, HostControl::Marked(volume, bound_ns));
                 }
+                HostEvent::Changed(ticket, result) => self.user.heard(ticket, result),
                 HostEvent::Failed(_, line)
                 | HostEvent::Returned(_, line)
                 | HostEvent::Warning(_, line)

@@ -4,7 +4,7 @@
 //! All controllers read what any has written. A block is dirty in the cache of the controller that
 //! wrote it last; its flush makes that durable. A controller that [loses](Disk::lose) its cache
 //! takes dirty blocks with it: each is as it was when it was last durable, or survives, as chance
-//! has it.
+//! has it. What lies beyond the blocks that are kept is zeroes, and stays so.
 use alloc::vec::Vec;
 use engine::machine::{DeviceError, Memory};
 use engine::{DeviceOp, DeviceRequest};
@@ -22,6 +22,48 @@ pub struct Disk {
     dirty: Vec<u8>,
     /// How long a request takes: at least, and at most so much more.
     pub delay_ns: (u64, u64),
+    /// What it does not do.
+    pub flaws: Vec<Flaw>,
+}
+
+/// Requests that fail.
+#[derive(Clone, Copy, Debug)]
+pub struct Flaw {
+    /// Which fault it is of.
+    pub name: u64,
+    /// Which requests.
+    pub op: Flawed,
+    /// Those that touch one of these blocks: first, and behind the last.
+    pub blocks: (u64, u64),
+    /// One of so many.
+    pub of: u64,
+    /// What is said of them.
+    pub error: DeviceError,
+}
+
+/// Kinds of requests that fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flawed {
+    Reads,
+    Writes,
+    /// Reads, writes and flushes.
+    All,
+}
+
+impl Flaw {
+    fn concerns(&self, request: &DeviceRequest) -> bool {
+        let op = match request.op {
+            DeviceOp::Read => self.op != Flawed::Writes,
+            DeviceOp::Write { .. } => self.op != Flawed::Reads,
+            _ => return self.op == Flawed::All,
+        };
+        let block = BLOCK as u64;
+        let (first, end) = (
+            request.offset / block,
+            (request.offset + request.length) / block,
+        );
+        op && first < self.blocks.1 && self.blocks.0 < end
+    }
 }
 
 impl Disk {
@@ -33,6 +75,7 @@ impl Disk {
             dirty: alloc::vec![0; blocks as usize],
             bytes,
             delay_ns: (20_000, 100_000),
+            flaws: Vec::new(),
         }
     }
 
@@ -46,23 +89,49 @@ impl Disk {
     /// Executes a request of controller `by`, with its memory as it is now.
     ///
     /// # Errors
-    /// A compare found a difference.
+    /// A compare found a difference; or a [`Flaw`] has it: then it was done in part, or not at all.
     pub fn execute(
         &mut self,
         by: u8,
         request: &DeviceRequest,
         memory: &mut dyn Memory,
+        random: &mut Random,
     ) -> Result<(), DeviceError> {
-        let from = request.offset as usize;
-        let range = from..from + request.length as usize;
+        let mut flaws = self.flaws.iter().filter(|flaw| flaw.concerns(request));
+        if let Some(flaw) = flaws.find(|flaw| random.up_to(flaw.of - 1) == 0).copied() {
+            let part = DeviceRequest {
+                length: random.up_to(request.length / BLOCK as u64) * BLOCK as u64,
+                ..*request
+            };
+            if matches!(request.op, DeviceOp::Write { .. }) && part.length > 0 {
+                let span = engine::Span {
+                    len: part.length as u32,
+                    ..request.span
+                };
+                self.perform(by, &DeviceRequest { span, ..part }, memory)?;
+            }
+            return Err(flaw.error);
+        }
+        self.perform(by, request, memory)
+    }
+
+    fn perform(
+        &mut self,
+        by: u8,
+        request: &DeviceRequest,
+        memory: &mut dyn Memory,
+    ) -> Result<(), DeviceError> {
+        let from = (request.offset as usize).min(self.bytes.len());
+        let range = from..(from + request.length as usize).min(self.bytes.len());
         match request.op {
             DeviceOp::Read => {
                 let into = memory.bytes_mut(request.span);
-                into.copy_from_slice(&self.bytes[range]);
+                into[range.len()..].fill(0);
+                into[..range.len()].copy_from_slice(&self.bytes[range]);
             }
             DeviceOp::Write { fua } => {
                 self.take_over(by, range.clone());
-                let from = memory.bytes(request.span);
+                let from = &memory.bytes(request.span)[..range.len()];
                 self.bytes[range.clone()].copy_from_slice(from);
                 self.changed(by, fua, range);
             }

@@ -1,195 +1,209 @@
-//! Faults begin and are over.
+//! When faults begin and end, and whom they concern. What they do: `strike` (the network and
+//! processes), `harm` (devices, what controllers answer, what users do).
 //!
 //! # Contract
 //! What can't happen to those it is about, because they are dead, frozen or leaving already, does
-//! not begin, and is not counted.
+//! not begin, and is not counted. A fault that waits for a state of a path ([`Fault::when`]) begins
+//! with the first path that has it, and after [`WAIT_NS`] without it.
+use super::aim;
+use super::kind::{Kind, Scope};
 use super::node::{Body, Wire};
-use super::plan::{self, Fault, Kind};
-use super::rig::QUIESCE_NS;
-use super::run::{Course, DRAIN_NS};
+use super::plan::Fault;
+use super::run::{Course, Finding};
+use super::world::Event;
 use alloc::format;
+use alloc::vec::Vec;
 use engine::Machine;
-use engine::export::ExportControl;
-use engine::host::HostControl;
-use engine::target::{Faults, TargetControl};
-use nvme::host::AnaState;
-use policy::{Knobs, PathIndex};
+use engine::host::PathState;
+use engine::target::TargetControl;
+
+/// How long a fault waits for its state, ns.
+pub(super) const WAIT_NS: u64 = 2_000_000_000;
+/// How often it looks for it, ns.
+const LOOK_NS: u64 = 500_000;
+
+/// Whom a fault is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Whom {
+    pub host: usize,
+    /// Of the path: port, and process of the target.
+    pub address: usize,
+    pub target: usize,
+    /// Index.
+    pub port: u16,
+}
 
 impl Course<'_> {
-    /// A host is told to stop, as by SIGTERM.
-    pub(super) fn stop_host(&mut self, host: usize) {
-        let cores = self.rig.hosts[host].cores.clone();
-        for &node in &cores {
-            self.rig.tell(node, ExportControl::Drain(DRAIN_NS));
+    /// Number `number` of what was planned is due: the beginning of a fault, or its end.
+    pub(super) fn due(&mut self, number: usize) -> Result<(), Finding> {
+        let fault = self.plan.faults[number / 2];
+        match number % 2 {
+            0 => self.begin(number / 2, &fault),
+            _ => return self.end(number / 2, &fault),
         }
-        self.rig.hosts[host].stopping = Some(cores.len() - 1);
+        Ok(())
     }
 
-    /// Host, address, target, port that a fault is about.
-    fn whom(&self, fault: &Fault) -> (usize, usize, usize, u16) {
+    /// A fault begins, if it can.
+    fn begin(&mut self, number: usize, fault: &Fault) {
+        let now_ns = self.rig.world.now_ns;
+        let waits = fault.when.is_some() && now_ns < self.begin_ns + fault.at_ns + WAIT_NS;
+        let Some(whom) = self.find(fault, waits) else {
+            if waits {
+                let again = Event::Planned(number * 2);
+                self.rig.world.at(now_ns + LOOK_NS, again);
+            }
+            return;
+        };
+        if fault.when.is_some() {
+            let at_ns = now_ns + fault.lasts_ns;
+            self.rig.world.at(at_ns, Event::Planned(number * 2 + 1));
+        }
+        self.note(fault.kind, whom);
+        self.going_on[number] = Some(whom);
+        let Whom {
+            host,
+            address,
+            target,
+            ..
+        } = whom;
+        let kind = fault.kind;
+        let what = format!("{kind:?} begins: host {host}, path {address}, target {target}");
+        self.rig.world.tell(|| what);
+        self.pardon(fault);
+        if !self.strike(number, fault, whom) {
+            self.harm(number, fault, whom);
+        }
+    }
+
+    /// Whom a fault strikes now: whom it was drawn for, or another whose path has the state that it
+    /// waits for.
+    fn find(&self, fault: &Fault, waits: bool) -> Option<Whom> {
+        let drawn = self.drawn(fault);
+        let possible = |whom: &Whom| self.is_possible(fault.kind, *whom);
+        let Some(state) = fault.when else {
+            return Some(drawn).filter(possible);
+        };
+        let mut all = [drawn].into_iter().chain(self.all_whom());
+        let found = all.find(|whom| self.state(*whom) == Some(state) && possible(whom));
+        found.or_else(|| Some(drawn).filter(|whom| !waits && possible(whom)))
+    }
+
+    /// A fault is over, if it began.
+    fn end(&mut self, number: usize, fault: &Fault) -> Result<(), Finding> {
+        let Some(whom) = self.going_on[number].take() else {
+            return Ok(());
+        };
+        self.rig.world.tell(|| format!("{:?} is over", fault.kind));
+        if !self.relent(number, fault, whom)? {
+            self.repair(number, fault, whom);
+        }
+        Ok(())
+    }
+
+    /// Whom a fault was drawn for.
+    fn drawn(&self, fault: &Fault) -> Whom {
         let layout = &self.plan.layout;
         let whom = fault.whom as usize;
         let paths = layout.targets * usize::from(layout.ports);
-        let address = whom / 8 % paths;
-        (
-            whom % layout.hosts,
-            address,
-            address % layout.targets,
-            (address / layout.targets) as u16,
-        )
+        self.of(whom % layout.hosts, whom / 8 % paths)
     }
 
-    fn target(&mut self, target: usize, message: TargetControl) {
+    fn of(&self, host: usize, address: usize) -> Whom {
+        let targets = self.plan.layout.targets;
+        Whom {
+            host,
+            address,
+            target: address % targets,
+            port: (address / targets) as u16,
+        }
+    }
+
+    fn all_whom(&self) -> impl Iterator<Item = Whom> {
+        let layout = &self.plan.layout;
+        let paths = layout.targets * usize::from(layout.ports);
+        let each = move |host| (0..paths).map(move |address| (host, address));
+        let all = (0..layout.hosts).flat_map(each);
+        all.map(|(host, address)| self.of(host, address))
+    }
+
+    /// The state of a path, if its host is there.
+    fn state(&self, whom: Whom) -> Option<PathState> {
+        let host = &self.rig.hosts[whom.host];
+        let Body::Core(engine) = &self.rig.world.nodes[host.cores[0]].body else {
+            return None;
+        };
+        let path = host.user.path(whom.address);
+        Some(path.map_or(PathState::Removed, |path| engine.host().path_state(0, path)))
+    }
+
+    /// Whether the one it is about is there to suffer it.
+    fn is_possible(&self, kind: Kind, whom: Whom) -> bool {
+        let world = &self.rig.world;
+        let host = &self.rig.hosts[whom.host];
+        let is_well = |&node: &usize| {
+            let node = &world.nodes[node];
+            !node.is_dead() && !node.stopped && node.frozen_ns <= world.now_ns
+        };
+        let host_is_well = host.stopping.is_none() && host.cores.iter().all(is_well);
+        let target_is_well = |target: usize| {
+            let node = &world.nodes[self.rig.targets[target]];
+            !node.is_dead() && node.frozen_ns <= world.now_ns
+        };
+        match (kind, kind.scope()) {
+            (Kind::KillAll, _) => (0..self.rig.targets.len()).any(target_is_well),
+            (Kind::Reset | Kind::ResetCore | Kind::HalfOpen, _) => {
+                host_is_well && !self.open_wires(whom).is_empty()
+            }
+            (_, Scope::World) => true,
+            (_, Scope::Port | Scope::Target) => target_is_well(whom.target),
+            (_, Scope::Path | Scope::Host) => host_is_well,
+        }
+    }
+
+    /// The wires of a path over which there are connections.
+    pub(super) fn open_wires(&self, whom: Whom) -> Vec<Wire> {
+        let mut wires = self.rig.wires(whom.host, whom.address);
+        wires.retain(|wire| {
+            let mut conns = self.rig.world.nodes[wire.from].open_conns();
+            conns.any(|(_, conn)| conn.wire == *wire && !conn.closing)
+        });
+        wires
+    }
+
+    /// Counts a fault, and in which states the paths were that it concerns.
+    fn note(&mut self, kind: Kind, whom: Whom) {
+        self.report.faults += 1;
+        let concerns = |it: &Whom| match kind.scope() {
+            Scope::Path => *it == whom,
+            Scope::Host => it.host == whom.host,
+            Scope::Port => it.address == whom.address,
+            Scope::Target => it.target == whom.target,
+            Scope::World => true,
+        };
+        let those = self.all_whom().filter(concerns);
+        let states = those.filter_map(|it| self.state(it));
+        let cells: Vec<(Kind, PathState)> = states.map(|state| (kind, state)).collect();
+        self.report.coverage.extend(cells);
+    }
+
+    /// From when on requests may fail, and how long, because of a fault that begins.
+    fn pardon(&mut self, fault: &Fault) {
+        let forced = fault.whom & aim::FORCE != 0;
+        let from_ns = self.rig.world.now_ns;
+        match fault.kind {
+            Kind::FailPath | Kind::DrainPath | Kind::RemovePath if !forced => {}
+            kind => self.pardons.push((kind, from_ns, from_ns + fault.lasts_ns)),
+        }
+    }
+
+    /// Something is said to a process of the target.
+    pub(super) fn target(&mut self, target: usize, message: TargetControl) {
         let now_ns = self.rig.world.now_ns;
         let node = &mut self.rig.world.nodes[self.rig.targets[target]];
         if let Body::Target(engine) = &mut node.body {
             engine.handle_control(message, now_ns);
             node.stirred = true;
-        }
-    }
-
-    /// A fault begins, if it can.
-    pub(super) fn begin(&mut self, number: usize, fault: &Fault) {
-        let (host, address, target, port) = self.whom(fault);
-        if !self.is_possible(fault.kind, host, target) {
-            return;
-        }
-        self.note(fault.kind, host, address);
-        let what = format!(
-            "{:?} begins: host {host}, path {address}, target {target}",
-            fault.kind
-        );
-        self.rig.world.tell(|| what);
-        self.going_on[number] = true;
-        let now_ns = self.rig.world.now_ns;
-        let end_ns = now_ns + fault.lasts_ns;
-        let node = self.rig.targets[target];
-        let wires = self.rig.wires(host, address);
-        let core = wires[fault.whom as usize / 64 % wires.len()];
-        match fault.kind {
-            Kind::Reset => wires.into_iter().for_each(|wire| self.rig.world.cut(wire)),
-            Kind::ResetCore => self.rig.world.cut(core),
-            Kind::Partition | Kind::Slow | Kind::Damage => self.spoil(&wires, fault.kind, end_ns),
-            Kind::Drop => self.target(target, TargetControl::Drop(port)),
-            Kind::Ana => {
-                let states = [
-                    AnaState::NonOptimized,
-                    AnaState::Inaccessible,
-                    AnaState::PersistentLoss,
-                    AnaState::Change,
-                ];
-                let state = states[fault.whom as usize / 64 % states.len()];
-                self.target(target, TargetControl::Ana(port, state));
-            }
-            Kind::Kill | Kind::Power => {
-                self.rig.world.kill(node);
-                if fault.kind == Kind::Power {
-                    let world = &mut self.rig.world;
-                    world.disks[0].lose(node as u8 + 1, &mut world.random);
-                    self.history.crash(now_ns);
-                }
-            }
-            Kind::Freeze => self.rig.world.nodes[node].frozen_ns = end_ns,
-            Kind::FreezeHost => self.rig.world.nodes[core.from].frozen_ns = end_ns,
-            Kind::KillHost => {
-                for node in self.rig.hosts[host].cores.clone() {
-                    self.rig.world.kill(node);
-                }
-                self.rig.hosts[host].stopping = None;
-            }
-            Kind::StopHost => self.stop_host(host),
-            Kind::Policy => {
-                let policy = plan::policy(&mut self.rig.world.random);
-                for node in self.rig.hosts[host].cores.clone() {
-                    let message = HostControl::Policy(0, policy, Knobs::default());
-                    self.rig.tell(node, ExportControl::Host(message));
-                }
-            }
-            Kind::SlowDisk => self.rig.world.disks[0].delay_ns = (1_000_000, 50_000_000),
-            Kind::LateWrites => {
-                let faults = Faults {
-                    // What a host waits for, less the time until its connection is over here too.
-                    late_writes_ns: QUIESCE_NS / 2,
-                    ..Faults::default()
-                };
-                self.target(target, TargetControl::Faults(port, faults));
-            }
-        }
-    }
-
-    fn spoil(&mut self, wires: &[Wire], kind: Kind, end_ns: u64) {
-        for &wire in wires {
-            let state = self.rig.world.wires.entry(wire).or_default();
-            match kind {
-                Kind::Partition => state.heals_ns = state.heals_ns.max(end_ns),
-                Kind::Slow => state.slow_ns = 1_000_000,
-                _ => state.damages = 20,
-            }
-        }
-    }
-
-    /// A fault is over, if it began.
-    pub(super) fn end(&mut self, number: usize, fault: &Fault) {
-        if !core::mem::take(&mut self.going_on[number]) {
-            return;
-        }
-        let (host, address, target, port) = self.whom(fault);
-        self.rig.world.tell(|| format!("{:?} is over", fault.kind));
-        match fault.kind {
-            Kind::Slow | Kind::Damage => {
-                for wire in self.rig.wires(host, address) {
-                    let state = self.rig.world.wires.entry(wire).or_default();
-                    match fault.kind {
-                        Kind::Slow => state.slow_ns = 0,
-                        _ => state.damages = 0,
-                    }
-                }
-            }
-            Kind::Ana => self.target(target, TargetControl::Ana(port, AnaState::Optimized)),
-            Kind::Kill | Kind::Power => self.rig.start_target(target),
-            Kind::KillHost => self.rig.start_host(host),
-            Kind::StopHost => {
-                if self.rig.hosts[host].has_stopped(&self.rig.world) {
-                    self.rig.hosts[host].mark_ns = 0; // it took it away
-                } else {
-                    for node in self.rig.hosts[host].cores.clone() {
-                        self.rig.world.kill(node); // somebody lost patience
-                    }
-                }
-                self.rig.start_host(host);
-            }
-            Kind::SlowDisk => self.rig.world.disks[0].delay_ns = (20_000, 100_000),
-            Kind::LateWrites => {
-                self.target(target, TargetControl::Faults(port, Faults::default()));
-            }
-            _ => {}
-        }
-    }
-
-    /// Whether the one it is about is there to suffer it.
-    fn is_possible(&self, kind: Kind, host: usize, target: usize) -> bool {
-        let host_is_well = self.rig.hosts[host].stopping.is_none()
-            && self.rig.hosts[host].cores.iter().all(|&node| {
-                let node = &self.rig.world.nodes[node];
-                !node.is_dead() && !node.stopped && node.frozen_ns <= self.rig.world.now_ns
-            });
-        let node = &self.rig.world.nodes[self.rig.targets[target]];
-        let target_is_well = !node.is_dead() && node.frozen_ns <= self.rig.world.now_ns;
-        match kind {
-            Kind::Drop | Kind::Ana | Kind::Kill | Kind::Power | Kind::Freeze | Kind::LateWrites => {
-                target_is_well
-            }
-            Kind::SlowDisk => true,
-            _ => host_is_well,
-        }
-    }
-
-    fn note(&mut self, kind: Kind, host: usize, address: usize) {
-        self.report.faults += 1;
-        let node = self.rig.hosts[host].cores[0];
-        if let Body::Core(engine) = &self.rig.world.nodes[node].body {
-            let state = engine.host().path_state(0, PathIndex(address as u8));
-            self.report.coverage.push((kind, state));
         }
     }
 }

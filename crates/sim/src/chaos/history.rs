@@ -6,8 +6,9 @@
 //!
 //! # Contract
 //! Every write of a block has a [`Tag`] of its own. An operation is recorded once, when it has
-//! ended, or at the end of all with [`NEVER`]: it may then have happened or not. Times are of one
-//! clock; a [crash](History::crash) is recorded when it happens.
+//! ended, or at the end of all with [`NEVER`]: it may then have happened or not. A write that was
+//! [answered with an error](Deed::Failed) may have happened as well, but not after that. Times are
+//! of one clock; a [crash](History::crash) is recorded when it happens.
 //!
 //! # Limits
 //! Zeroes are [`BLANK`], which only the beginning may write: trims and writes of zeroes have no
@@ -16,6 +17,8 @@
 //! # Origin
 //! Gibbons and Korach, Testing Shared Memories, SIAM J. Comput. 26 (1997): with one write per value
 //! a history is linearizable if the zones of its values nest as `Epoch::check` says.
+mod crowd;
+
 use super::START_NS;
 use alloc::collections::BTreeMap;
 use alloc::format;
@@ -52,6 +55,8 @@ pub enum Deed {
         /// FUA.
         durable: bool,
     },
+    /// It wrote this and failed: it was done by its end, in this block at least, or never is.
+    Failed(Tag),
 }
 
 /// One operation on one block.
@@ -61,19 +66,19 @@ pub struct Op {
     pub deed: Deed,
     /// When it was asked for, ns.
     pub start_ns: u64,
-    /// When its success was told, ns; [`NEVER`] of a write that failed or was cut off.
+    /// When its end was told, ns; [`NEVER`] of what was cut off.
     pub end_ns: u64,
 }
 
 impl Op {
     fn tag(&self) -> Tag {
         match self.deed {
-            Deed::Read(tag) | Deed::Write { tag, .. } => tag,
+            Deed::Read(tag) | Deed::Write { tag, .. } | Deed::Failed(tag) => tag,
         }
     }
 
     fn is_write(&self) -> bool {
-        matches!(self.deed, Deed::Write { .. })
+        matches!(self.deed, Deed::Write { .. } | Deed::Failed(_))
     }
 
     /// Whether it had ended before the other began.
@@ -163,6 +168,8 @@ pub struct History {
     flushes: Vec<(u64, u64, u64)>,
     /// When volatile caches were lost.
     crashes: Vec<u64>,
+    /// Blocks from this one on are written by several at a time.
+    crowded: Option<u64>,
 }
 
 impl History {
@@ -178,6 +185,11 @@ impl History {
     /// succeeded.
     pub fn flushed(&mut self, writer: u64, start_ns: u64, end_ns: u64) {
         self.flushes.push((writer, start_ns, end_ns));
+    }
+
+    /// Several may write at a time to blocks from `first` on: they are held to less (`crowd`).
+    pub fn crowded(&mut self, first: u64) {
+        self.crowded = Some(first);
     }
 
     /// What was only in caches may be gone.
@@ -219,7 +231,11 @@ impl History {
     pub fn check(&self) -> Result<(), (u64, Wrong)> {
         let crashes: Vec<Durable> = self.crashes.iter().map(|&it| self.durable(it)).collect();
         for (&block, ops) in &self.blocks {
-            check_block(ops, &crashes).map_err(|wrong| (block, wrong))?;
+            let checked = match self.crowded {
+                Some(first) if block >= first => crowd::check(ops, &self.crashes),
+                _ => check_block(ops, &crashes),
+            };
+            checked.map_err(|wrong| (block, wrong))?;
         }
         Ok(())
     }
@@ -395,6 +411,7 @@ impl Epoch {
             write: *write,
             first_end: *write,
             last_start: *write,
+            seen: false,
         };
         let mut zones: Vec<Zone> = writes.map(zone).collect();
         zones.sort_by_key(|zone| zone.write.tag());
@@ -405,6 +422,7 @@ impl Epoch {
             if read.precedes(&zone.write) {
                 return Err(Wrong::FromNowhere(*read));
             }
+            zone.seen = true;
             if read.end_ns < zone.first_end.end_ns {
                 zone.first_end = *read;
             }
@@ -413,7 +431,8 @@ impl Epoch {
             }
         }
         // What may never have happened, and nobody saw, says nothing.
-        zones.retain(|zone| zone.first_end.end_ns != NEVER);
+        let failed = |zone: &Zone| matches!(zone.write.deed, Deed::Failed(_));
+        zones.retain(|zone| zone.first_end.end_ns != NEVER && (zone.seen || !failed(zone)));
         Ok(zones)
     }
 
@@ -448,6 +467,8 @@ struct Zone {
     write: Op,
     first_end: Op,
     last_start: Op,
+    /// A read saw it.
+    seen: bool,
 }
 
 impl Zone {

@@ -2,7 +2,7 @@
 use super::disk::BLOCK;
 use super::node::Body;
 use super::plan::Canary;
-use super::rig::{IO_TIMEOUT_NS, KATO_MS, QUIESCE_NS, Rig};
+use super::rig::{Away, IO_TIMEOUT_NS, KATO_MS, Layout, QUIESCE_NS, Rig, SPARE_PATHS};
 use alloc::boxed::Box;
 use alloc::format;
 use alloc::vec::Vec;
@@ -10,7 +10,7 @@ use engine::export::{ExportConfig, ExportControl, ExportEngine, Offer};
 use engine::host::{
     HostConfig, HostEngine, PathConfig, PathKind, Recovery, VolumeConfig, WriteFailover,
 };
-use engine::limits::{EXPORT_ARENA_MIN, SCRATCH_BYTES};
+use engine::limits::EXPORT_ARENA_MIN;
 use engine::target::{TargetConfig, TargetEngine};
 use engine::{DeviceId, Machine, Span};
 use nvme::controller::{NamespaceConfig, PortConfig, SubsystemConfig};
@@ -18,6 +18,25 @@ use nvme::host::{AnaState, Digests, HostIdentity};
 use policy::Knobs;
 
 const NQN: &str = "nqn.2026-01.org.example:chaos";
+const IN_CAPSULE: u32 = 1024;
+const TRANSFER_SHIFT: u8 = 13;
+/// The smallest buffer of a target's arena.
+const BUFFER_MIN: u64 = 4096;
+
+/// Blocks of the namespace.
+pub(super) fn blocks(layout: &Layout) -> u64 {
+    match layout.more.large {
+        true => 2 * u64::from(nbd::limits::BLOCK_MAX) / BLOCK as u64,
+        false => layout.blocks,
+    }
+}
+
+/// The least memory that a target can do with: two transfers, and for each connection a capsule's
+/// data.
+fn tight_bytes(connections: u32) -> u64 {
+    let capsule = u64::from(IN_CAPSULE).max(BUFFER_MIN);
+    (2 << TRANSFER_SHIFT) + u64::from(connections) * capsule
+}
 
 impl Rig {
     /// One core of a process of a host.
@@ -62,7 +81,7 @@ impl Rig {
             volumes: alloc::vec![volume],
             scratch: Span {
                 at: EXPORT_ARENA_MIN,
-                len: SCRATCH_BYTES,
+                len: layout.more.scratch_bytes,
             },
         };
         let export = ExportConfig {
@@ -70,7 +89,7 @@ impl Rig {
             requests_max: 32,
             arena_bytes: EXPORT_ARENA_MIN,
         };
-        let room = layout.targets * usize::from(layout.ports) + 2;
+        let room = layout.targets * usize::from(layout.ports) + SPARE_PATHS;
         let mut engine = ExportEngine::new(HostEngine::with_room(config, room), 1, export);
         let offer = Offer {
             volume: 0,
@@ -81,10 +100,31 @@ impl Rig {
         engine
     }
 
+    /// What a process of the target offers.
+    fn namespaces(&self, number: usize) -> Vec<NamespaceConfig> {
+        let other = match self.away[number] {
+            Away::No => 0,
+            Away::Other => 1,
+            Away::None => return Vec::new(),
+        };
+        alloc::vec![NamespaceConfig {
+            nsid: 1,
+            blocks: self.sizes[number],
+            block_shift: BLOCK.ilog2() as u8,
+            uuid: [1 + other; 16],
+            nguid: [0xa1 + other; 16],
+            ana_group: 1,
+            read_only: false,
+        }]
+    }
+
     /// A process of the target.
     pub(super) fn target_config(&self, number: usize) -> TargetConfig {
         let layout = &self.layout;
         let cntlid = 1 + 1000 * number as u16;
+        let each = layout.hosts as u32 * u32::from(layout.cores + 1) * u32::from(layout.ports);
+        let spare = layout.more.connections_spare;
+        let connections_max = spare.map_or(24, |spare| each + spare);
         let port = |id| PortConfig {
             id,
             traddr: "192.0.2.1".into(),
@@ -92,6 +132,8 @@ impl Rig {
             ipv6: false,
             ana: AnaState::Optimized,
         };
+        let namespaces = self.namespaces(number);
+        let devices = alloc::vec![DeviceId(0); namespaces.len()];
         TargetConfig {
             subsystem: SubsystemConfig {
                 nqn: NQN.into(),
@@ -99,30 +141,25 @@ impl Rig {
                 model: "braid".into(),
                 cntlid_min: cntlid,
                 cntlid_max: cntlid + 999,
-                namespaces: alloc::vec![NamespaceConfig {
-                    nsid: 1,
-                    blocks: layout.blocks,
-                    block_shift: BLOCK.ilog2() as u8,
-                    uuid: [1; 16],
-                    nguid: [0xa1; 16],
-                    ana_group: 1,
-                    read_only: false,
-                }],
+                namespaces,
                 ports: (1..=layout.ports).map(port).collect(),
                 hosts: Vec::new(),
                 entries_max: 32,
                 io_queues_max: 4,
-                transfer_shift: 13,
-                in_capsule_max: 1024,
+                transfer_shift: TRANSFER_SHIFT,
+                in_capsule_max: IN_CAPSULE,
                 maxh2cdata: 4096,
                 c2h_success: true,
                 cqt_ms: 0,
                 volatile_write_cache: layout.caches,
-                connections_max: 24,
+                connections_max,
             },
             shapes: alloc::vec![shape::Config::default(); usize::from(layout.ports)],
-            devices: alloc::vec![DeviceId(0)],
-            arena_bytes: 2 << 20,
+            devices,
+            arena_bytes: match layout.more.tight {
+                true => tight_bytes(connections_max),
+                false => 2 << 20,
+            },
             seed: self.seed,
         }
     }
@@ -136,7 +173,8 @@ pub(super) fn target(config: TargetConfig) -> Body {
     }
 }
 
-fn path(address: u32) -> PathConfig {
+/// A path to an address.
+pub(super) fn path(address: u32) -> PathConfig {
     PathConfig {
         uri: format!("nvme-tcp://p{address}/{NQN}"),
         kind: PathKind::NvmeTcp {

@@ -1,10 +1,14 @@
 //! The whole engine in one virtual world, under faults drawn from a seed, watched by checkers.
 //!
-//! * [`plan`]: what a world is made of, and what goes wrong; [`run`]: it happens, and is judged
+//! * [`plan`]: what a world is made of, and what goes wrong; [`kind`]: all that may, [`aim`]: each
+//!   of it in every state of a path; [`run`]: it happens, and is judged
 //! * [`history`]: what clients did and saw, and whether a disk could have done it
-//! * `fault`: faults begin and end; `check`: what must be true at the end
+//! * `fault`: faults begin and end; `strike`: those of network and processes, `harm`: those of
+//!   devices and answers, and what users do
+//! * `check`: what must be true at the end, `count`: of counts; `tap`: which identifiers are used
 //! * `rig`: hosts, controllers and applications, `make`: what they are made of, `cores`: what
-//!   passes between those of one host; `client`: its applications; `disk`: what controllers store
+//!   passes between those of one host, `user`: who changes its paths; `client`: its applications;
+//!   `disk`: what controllers store; `stranger`: who takes what others need
 //! * [`shrink`]: what of a plan is enough
 //! * `world`, `node`, `net`: places, connections, time
 //!
@@ -13,14 +17,18 @@
 //! are those that run in production, with the contract of their reactor kept to the letter.
 //!
 //! # Limits
-//! One volume, one namespace. Not modelled: TCP's windows, devices that fail, changes of paths and
-//! sizes.
+//! One volume, one namespace, whose first blocks only are used. Not modelled: lost segments and how
+//! TCP repairs them, local devices as paths, another block size.
+pub mod aim;
 mod check;
 mod client;
 mod cores;
+mod count;
 mod disk;
 mod fault;
+mod harm;
 pub mod history;
+pub mod kind;
 mod make;
 mod net;
 mod node;
@@ -28,6 +36,10 @@ pub mod plan;
 mod rig;
 pub mod run;
 pub mod shrink;
+mod stranger;
+mod strike;
+mod tap;
+mod user;
 mod world;
 
 /// What the clock of every world says when it begins, ns.

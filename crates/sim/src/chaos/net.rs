@@ -1,22 +1,31 @@
 //! The network: connections are made, carry bytes, and end.
-use super::node::{Conn, End, Wire, find};
-use super::world::{Event, State, World};
+use super::node::{Body, Conn, End, Wire, find};
+use super::tap::Tap;
+use super::world::{Event, SIP_NS, State, World};
+use alloc::boxed::Box;
+use alloc::format;
 use alloc::vec::Vec;
 use engine::machine::{Closed, Memory};
 use engine::{ConnId, Span};
 
 const REFUSED: Closed = Closed::Error(111);
 const RESET: Closed = Closed::Error(104);
+const TIMED_OUT: Closed = Closed::Error(110);
+/// Most bytes that a machine may add to what is being sent at a time: the room that a reactor keeps
+/// for it.
+const HEADERS_MAX: usize = 64 << 10;
 
 impl World {
     fn state(&self, wire: Wire) -> State {
         self.wires.get(&wire).copied().unwrap_or_default()
     }
 
-    /// When something that leaves now arrives.
-    fn arrival_ns(&self, wire: Wire) -> u64 {
+    /// When something that leaves now arrives at `node`.
+    fn arrival_ns(&self, wire: Wire, node: usize) -> u64 {
         let state = self.state(wire);
-        (self.now_ns + self.way_ns + state.slow_ns).max(state.heals_ns)
+        let way = state.ways[wire.toward(node)];
+        let heals_ns = state.heals_ns.max(way.heals_ns);
+        (self.now_ns + self.way_ns + state.slow_ns).max(heals_ns)
     }
 
     pub(super) fn open(&mut self, node: usize, conn: u32, address: u32) {
@@ -27,9 +36,15 @@ impl World {
             to,
             listener,
         };
-        let it = Conn::new(life, wire, None);
+        let mut it = Conn::new(life, wire, None);
+        it.tap = match &self.nodes[node].body {
+            Body::Core(_) => Some(Box::new(Tap::nvme())),
+            Body::Client(_) => Some(Box::new(Tap::nbd())),
+            _ => None,
+        };
         self.nodes[node].put(conn, it);
-        let at_ns = self.arrival_ns(wire) + self.way_ns;
+        let back_ns = self.arrival_ns(wire, node);
+        let at_ns = self.arrival_ns(wire, to).max(back_ns) + self.way_ns;
         self.at(at_ns, Event::Connect(End { node, conn, life }));
     }
 
@@ -75,7 +90,10 @@ impl World {
 
     /// Hands in what has arrived, in pieces, as far as the machine takes it.
     pub(super) fn deliver(&mut self, end: End) {
-        loop {
+        let Some(mut most) = self.appetite(end) else {
+            return;
+        };
+        while most > 0 {
             let piece = 1 + self.random.up_to(self.piece_max - 1) as usize;
             let now_ns = self.now_ns;
             let node = &mut self.nodes[end.node];
@@ -86,19 +104,23 @@ impl World {
                 return;
             }
             let bytes = conn.inbox.bytes();
-            let bytes = &bytes[..piece.min(bytes.len())];
+            let bytes = &bytes[..piece.min(bytes.len()).min(most)];
             let id = ConnId(end.conn);
             let taken = node.body.bytes(id, bytes, now_ns);
             assert!(taken <= bytes.len(), "took more than was offered");
             node.stirred = true;
+            let peer = conn.peer;
             let data = &bytes[taken..];
             if data.is_empty() {
                 conn.inbox.take(taken);
+                most -= taken;
+                self.was_read(peer, taken);
                 continue;
             }
             let Some(place) = node.body.placement(id) else {
                 conn.inbox.take(taken);
                 conn.blocked = true;
+                self.was_read(peer, taken);
                 return;
             };
             let data = &data[..data.len().min(place.span.len as usize)];
@@ -108,8 +130,86 @@ impl World {
             let crc = place
                 .crc
                 .map_or(0, |crc| nvme::wire::crc::crc32c(crc, data));
-            conn.inbox.take(taken + len as usize);
+            let read = taken + len as usize;
+            conn.inbox.take(read);
             node.body.payload(id, len, crc, now_ns);
+            most -= read;
+            self.was_read(peer, read);
+        }
+    }
+
+    /// How many bytes of what has arrived are read now; `None`: nothing, until later.
+    fn appetite(&mut self, end: End) -> Option<usize> {
+        let now_ns = self.now_ns;
+        let wire = self.nodes[end.node].conn(end.conn, end.life)?.wire;
+        let way = self.state(wire).ways[wire.toward(end.node)];
+        let conn = self.nodes[end.node].conn(end.conn, end.life)?;
+        let next_ns = match () {
+            () if way.deaf_ns > now_ns => way.deaf_ns,
+            () if way.sip == 0 => return Some(usize::MAX),
+            () if conn.again_ns > now_ns => return None,
+            () => now_ns + SIP_NS,
+        };
+        if conn.inbox.is_empty() || conn.again_ns == next_ns {
+            return None;
+        }
+        conn.again_ns = next_ns;
+        self.at(next_ns, Event::Bytes(end, Vec::new()));
+        (way.deaf_ns <= now_ns).then_some(way.sip as usize)
+    }
+
+    /// What `peer` had sent was read.
+    fn was_read(&mut self, peer: Option<End>, bytes: usize) {
+        let Some(peer) = peer else { return };
+        let Some(conn) = self.nodes[peer.node].conn(peer.conn, peer.life) else {
+            return;
+        };
+        conn.unread = conn.unread.saturating_sub(bytes as u64);
+        if conn.wants {
+            let wire = conn.wire;
+            let at_ns = self.arrival_ns(wire, peer.node);
+            self.at(at_ns, Event::Room(peer));
+        }
+    }
+
+    /// Whether nothing more may be sent for now; who asks gets word when it may.
+    fn is_full(&mut self, number: usize, conn: u32) -> bool {
+        let it = self.nodes[number].conns.get(conn as usize);
+        let Some(it) = it.and_then(Option::as_ref) else {
+            return false;
+        };
+        let (wire, unread) = (it.wire, it.unread);
+        let far = if wire.from == number {
+            wire.to
+        } else {
+            wire.from
+        };
+        let window = match self.state(wire).ways[wire.toward(far)].window {
+            0 => self.window,
+            window => window,
+        };
+        let full = window > 0 && unread >= window;
+        if let Some(it) = self.nodes[number].conns[conn as usize].as_mut() {
+            it.wants = full;
+        }
+        full
+    }
+
+    /// There may be room again for what a connection has to send.
+    pub(super) fn room(&mut self, end: End) {
+        let Some(conn) = self.nodes[end.node].conn(end.conn, end.life) else {
+            return;
+        };
+        if !conn.wants || conn.closing {
+            return;
+        }
+        let leaving = conn.leaving;
+        self.transmit(end.node, end.conn);
+        let node = &mut self.nodes[end.node];
+        node.stirred = true;
+        let over = node.conn(end.conn, end.life).is_some_and(|it| !it.wants);
+        if leaving && over {
+            self.end(end.node, end.conn, None, Closed::ByPeer);
         }
     }
 
@@ -129,7 +229,7 @@ impl World {
     /// Everything a connection has to send is under way.
     pub(super) fn transmit(&mut self, number: usize, conn: u32) {
         let now_ns = self.now_ns;
-        loop {
+        while !self.is_full(number, conn) {
             let mut out = Vec::new();
             let node = &mut self.nodes[number];
             let Some(payload) = node.body.transmit(ConnId(conn), &mut out, now_ns) else {
@@ -139,6 +239,7 @@ impl World {
                 );
                 return;
             };
+            assert!(out.len() <= HEADERS_MAX, "{} bytes at a time", out.len());
             let it = node.conns.get(conn as usize).and_then(Option::as_ref);
             let Some((life, wire, Some(peer))) = it.map(|it| (it.life, it.wire, it.peer)) else {
                 panic!("node {number} sends on connection {conn}, which is not up");
@@ -160,24 +261,56 @@ impl World {
                 };
                 self.at(sent_ns, Event::Sent(end, send, bytes));
             }
+            self.listen(number, (conn, life), peer, &out);
             let damages = self.state(wire).damages;
             if damages > 0 && self.random.up_to(damages - 1) == 0 {
                 let at = self.random.up_to(out.len() as u64 - 1) as usize;
                 out[at] ^= 1 << self.random.up_to(7);
+                self.stop_listening(number, (conn, life), peer);
             }
-            let at_ns = self.arrival_ns(wire);
+            let at_ns = self.arrival_ns(wire, peer.node);
             let mut arrive_ns = at_ns;
             if let Some(it) = self.nodes[number].conn(conn, life) {
                 arrive_ns = at_ns.max(it.arrive_ns);
                 it.arrive_ns = arrive_ns;
+                it.unread += out.len() as u64;
             }
             self.at(arrive_ns, Event::Bytes(peer, out));
+        }
+    }
+
+    /// What is being sent, for who listens; what comes back is heard when it arrives.
+    fn listen(&mut self, number: usize, own: (u32, u64), peer: End, bytes: &[u8]) {
+        let Some(conn) = self.nodes[number].conn(own.0, own.1) else {
+            return;
+        };
+        if conn.wire.from == number {
+            let said = conn.tap.as_mut().and_then(|tap| tap.said(bytes).err());
+            self.blame(
+                number,
+                said.map(|it| format!("{it} (to node {})", peer.node)),
+            );
+        }
+    }
+
+    /// Nobody can follow a stream that is damaged.
+    fn stop_listening(&mut self, number: usize, own: (u32, u64), peer: End) {
+        if let Some(conn) = self.nodes[number].conn(own.0, own.1) {
+            conn.tap = None;
+        }
+        if let Some(conn) = self.nodes[peer.node].conn(peer.conn, peer.life) {
+            conn.tap = None;
         }
     }
 
     pub(super) fn close(&mut self, number: usize, conn: u32, abort: bool) {
         if !abort {
             self.transmit(number, conn);
+            let it = self.nodes[number].conns.get_mut(conn as usize);
+            if let Some(it) = it.and_then(Option::as_mut).filter(|it| it.wants) {
+                it.leaving = true;
+                return;
+            }
         }
         let far = if abort { RESET } else { Closed::ByPeer };
         self.end(number, conn, None, far);
@@ -204,7 +337,7 @@ impl World {
         };
         self.at(sent_ns, Event::Closed(end, near.unwrap_or(Closed::ByUs)));
         let Some(peer) = peer else { return };
-        let at_ns = self.arrival_ns(wire).max(last_ns);
+        let at_ns = self.arrival_ns(wire, peer.node).max(last_ns);
         self.at(at_ns, Event::Closed(peer, far));
     }
 
@@ -215,6 +348,29 @@ impl World {
         let cut: Vec<u32> = those.map(|(number, _)| number).collect();
         for conn in cut {
             self.end(wire.from, conn, Some(RESET), RESET);
+        }
+    }
+
+    /// One end of all connections over a wire is gone, that of the listener or the other, and the
+    /// other end does not hear of it.
+    pub fn forget(&mut self, wire: Wire, listener: bool) {
+        let conns = self.nodes[wire.from].open_conns();
+        let those = conns.filter(|(_, conn)| conn.wire == wire && !conn.closing);
+        let ends = those.map(|(number, conn)| match listener {
+            true => conn.peer,
+            false => Some(End {
+                node: wire.from,
+                conn: number,
+                life: conn.life,
+            }),
+        });
+        let ends: Vec<End> = ends.flatten().collect();
+        for end in ends {
+            if let Some(conn) = self.nodes[end.node].conn(end.conn, end.life) {
+                conn.closing = true;
+                let at_ns = conn.sent_ns.max(self.now_ns);
+                self.at(at_ns, Event::Closed(end, TIMED_OUT));
+            }
         }
     }
 }

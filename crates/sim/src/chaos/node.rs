@@ -1,11 +1,14 @@
 //! What stands at one place of the world: a machine, its memory, its connections, its disks.
 use super::client::Client;
+use super::stranger::Stranger;
+use super::tap::Tap;
 use alloc::boxed::Box;
+use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use engine::export::ExportEngine;
 use engine::machine::{Closed, DeviceError, Memory, Place, Send};
 use engine::target::TargetEngine;
-use engine::{ConnId, Machine, Output, Span};
+use engine::{ConnId, DeviceOp, DeviceRequest, Machine, Output, Span};
 
 /// A machine of any kind.
 pub enum Body {
@@ -15,6 +18,8 @@ pub enum Body {
     Target(Box<TargetEngine>),
     /// Applications.
     Client(Box<Client>),
+    /// Somebody who only takes what others need.
+    Stranger(Box<Stranger>),
     /// A process that has died.
     Dead,
 }
@@ -26,12 +31,16 @@ macro_rules! call {
             Body::Core($it) => $call,
             Body::Target($it) => $call,
             Body::Client($it) => $call,
+            Body::Stranger($it) => $call,
             Body::Dead => $dead,
         }
     };
 }
 
 impl Body {
+    pub fn connections_max(&self) -> u32 {
+        call!(self, it => it.connections_max(), u32::MAX)
+    }
     pub fn accepted(&mut self, listener: u32, now_ns: u64) -> Option<ConnId> {
         call!(self, it => it.handle_accepted(listener, now_ns), None)
     }
@@ -116,6 +125,16 @@ pub struct Conn {
     pub sent_ns: u64,
     /// When the last bytes reach the peer: later ones do not overtake them.
     pub arrive_ns: u64,
+    /// Bytes that were sent and that the peer has not read.
+    pub unread: u64,
+    /// The machine has more to send, once there is room.
+    pub wants: bool,
+    /// It closes in order once all is sent.
+    pub leaving: bool,
+    /// When more is read of what came; nothing before.
+    pub again_ns: u64,
+    /// Of the end that opened it: who listens to both directions.
+    pub tap: Option<Box<Tap>>,
 }
 
 /// Bytes in order, put in at the end and taken off at the beginning.
@@ -157,6 +176,13 @@ pub struct Wire {
     pub listener: u32,
 }
 
+impl Wire {
+    /// The direction in which bytes go that reach this node.
+    pub fn toward(self, node: usize) -> usize {
+        usize::from(node == self.from)
+    }
+}
+
 impl Conn {
     pub fn new(life: u64, wire: Wire, peer: Option<End>) -> Self {
         Self {
@@ -168,6 +194,11 @@ impl Conn {
             closing: false,
             sent_ns: 0,
             arrive_ns: 0,
+            unread: 0,
+            wants: false,
+            leaving: false,
+            again_ns: 0,
+            tap: None,
         }
     }
 }
@@ -191,6 +222,21 @@ pub struct Node {
     pub stirred: bool,
     /// When it wants to be called, as it said in its last turn.
     pub wake_ns: u64,
+    /// Requests that its devices have not answered.
+    pub at_device: BTreeSet<u32>,
+    /// What its devices did, all processes together.
+    pub executed: Executed,
+    /// Messages of others that it has not had.
+    pub mail: usize,
+}
+
+/// What devices did well: what failed in part does not count.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Executed {
+    /// Reads, writes, flushes.
+    pub requests: [u64; 3],
+    /// Bytes read, written.
+    pub bytes: [u64; 2],
 }
 
 impl Node {
@@ -206,6 +252,9 @@ impl Node {
             stopped: false,
             stirred: true,
             wake_ns: u64::MAX,
+            at_device: BTreeSet::new(),
+            executed: Executed::default(),
+            mail: 0,
         }
     }
 
@@ -220,6 +269,8 @@ impl Node {
 
     pub fn put(&mut self, number: u32, conn: Conn) {
         let at = number as usize;
+        let most = self.body.connections_max();
+        assert!(number < most, "connection {number} of {most}");
         if at >= self.conns.len() {
             self.conns.resize_with(at + 1, || None);
         }
@@ -241,4 +292,22 @@ impl Node {
 pub fn find(conns: &mut [Option<Conn>], conn: u32, life: u64) -> Option<&mut Conn> {
     let it = conns.get_mut(conn as usize)?.as_mut();
     it.filter(|it| it.life == life)
+}
+
+impl Executed {
+    /// Another request was done.
+    pub fn count(&mut self, request: &DeviceRequest) {
+        match request.op {
+            DeviceOp::Read => {
+                self.requests[0] += 1;
+                self.bytes[0] += request.length;
+            }
+            DeviceOp::Write { .. } => {
+                self.requests[1] += 1;
+                self.bytes[1] += request.length;
+            }
+            DeviceOp::Flush => self.requests[2] += 1,
+            _ => {}
+        }
+    }
 }

@@ -1,74 +1,18 @@
 //! What a world of chaos is made of and what goes wrong in it, drawn from a seed.
+use super::aim;
 use super::client::Habit;
-use super::rig::Layout;
+pub use super::kind::Kind;
+use super::rig::{Layout, More};
 use alloc::vec::Vec;
+use engine::host::PathState;
 use policy::{Aggregate, Policy};
 use shape::Random;
 
 const MS: u64 = 1_000_000;
 /// Faults begin in this time from the first on.
-const WINDOW_NS: u64 = 12_000 * MS;
+pub(super) const WINDOW_NS: u64 = 12_000 * MS;
 /// The shortest and the longest time that one lasts.
 const LASTS_NS: (u64, u64) = (5 * MS, 4_000 * MS);
-
-/// What goes wrong.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
-    /// All connections of a host over one path are reset.
-    Reset,
-    /// Of one core.
-    ResetCore,
-    /// Nothing passes between a host and a port, and nobody is told.
-    Partition,
-    /// Bytes take a hundred times as long.
-    Slow,
-    /// Bytes are damaged; only with digests.
-    Damage,
-    /// A port drops all its connections.
-    Drop,
-    /// A port's ANA state changes, and changes back.
-    Ana,
-    /// A process of the target dies, and another begins.
-    Kill,
-    /// The same, and its controllers' cache is lost.
-    Power,
-    /// A process of the target stands still, and goes on.
-    Freeze,
-    /// A core of a host stands still, and goes on.
-    FreezeHost,
-    /// A host dies, and begins again.
-    KillHost,
-    /// A host stops in order, and begins again.
-    StopHost,
-    /// Another policy.
-    Policy,
-    /// Devices take long.
-    SlowDisk,
-    /// Writes are executed after their connection is gone, as long as that may be.
-    LateWrites,
-}
-
-impl Kind {
-    /// All.
-    pub const ALL: [Self; 16] = [
-        Self::Reset,
-        Self::ResetCore,
-        Self::Partition,
-        Self::Slow,
-        Self::Damage,
-        Self::Drop,
-        Self::Ana,
-        Self::Kill,
-        Self::Power,
-        Self::Freeze,
-        Self::FreezeHost,
-        Self::KillHost,
-        Self::StopHost,
-        Self::Policy,
-        Self::SlowDisk,
-        Self::LateWrites,
-    ];
-}
 
 /// One fault.
 #[derive(Clone, Copy, Debug)]
@@ -81,6 +25,8 @@ pub struct Fault {
     pub lasts_ns: u64,
     /// To whom: any number.
     pub whom: u64,
+    /// It waits until a path that it may concern is in this state, though not for ever.
+    pub when: Option<PathState>,
 }
 
 /// A bug that is planted, to see that it is found.
@@ -108,6 +54,11 @@ pub struct Plan {
 impl Plan {
     /// That of a seed.
     pub fn draw(seed: u64) -> Self {
+        aim::plan(Self::first(seed))
+    }
+
+    /// That of a seed as the first worlds had it: what they found once is kept by their seeds.
+    pub fn first(seed: u64) -> Self {
         let mut random = Random::new(seed ^ 0xb4a1_d000);
         let random = &mut random;
         let layout = layout(random);
@@ -134,6 +85,7 @@ fn layout(random: &mut Random) -> Layout {
         flushes: random.up_to(24),
         share: (0, 1),
         pause_ns: 0,
+        crowded: 0,
     };
     let spread_ns = 2 * WINDOW_NS * u64::from(habit.connections) / habit.total;
     Layout {
@@ -150,6 +102,7 @@ fn layout(random: &mut Random) -> Layout {
         },
         io_max: [4, 16, 64][random.up_to(2) as usize],
         blocks: 256,
+        more: More::default(),
     }
 }
 
@@ -170,7 +123,7 @@ pub(super) fn policy(random: &mut Random) -> Policy {
 
 fn fault(layout: &Layout, random: &mut Random) -> Fault {
     let kind = loop {
-        let kind = Kind::ALL[random.up_to(Kind::ALL.len() as u64 - 1) as usize];
+        let kind = Kind::ALL[random.up_to(Kind::FIRST as u64 - 1) as usize];
         let possible = match kind {
             Kind::Damage => layout.digests,
             Kind::Power => layout.caches,
@@ -180,14 +133,19 @@ fn fault(layout: &Layout, random: &mut Random) -> Fault {
             break kind;
         }
     };
-    // Of the durations each order of magnitude is as likely as the others.
-    let (least, most) = LASTS_NS;
-    let octaves = (most / least).ilog2();
-    let lasts_ns = (least << random.up_to(octaves.into())) + random.up_to(least);
+    let lasts_ns = lasts_ns(random);
     Fault {
         kind,
         at_ns: random.up_to(WINDOW_NS),
         lasts_ns,
         whom: random.up_to(u64::MAX),
+        when: None,
     }
+}
+
+/// How long a fault lasts: each order of magnitude is as likely as the others.
+pub(super) fn lasts_ns(random: &mut Random) -> u64 {
+    let (least, most) = LASTS_NS;
+    let octaves = (most / least).ilog2();
+    (least << random.up_to(octaves.into())) + random.up_to(least)
 }

@@ -8,8 +8,11 @@ use super::disk::Disk;
 use super::make;
 use super::node::{Body, Node, Wire};
 use super::plan::Canary;
+use super::stranger::Stranger;
+use super::user::User;
 use super::world::{Event, World};
 use alloc::boxed::Box;
+use alloc::collections::VecDeque;
 use alloc::string::String;
 use alloc::vec::Vec;
 use engine::Machine;
@@ -20,6 +23,10 @@ use policy::Policy;
 /// Host's time-outs: short, so that much happens in little time.
 pub const KATO_MS: u32 = 1000;
 pub const IO_TIMEOUT_NS: u64 = 3_000_000_000;
+/// Most messages that wait for one core: a reactor's mailbox holds no more.
+const MAIL_MAX: usize = 1024;
+/// Paths that a host may have beside those that it begins with.
+pub const SPARE_PATHS: usize = 2;
 /// Stands in for CQT.
 pub const QUIESCE_NS: u64 = 500_000_000;
 
@@ -42,6 +49,45 @@ pub struct Layout {
     pub io_max: u32,
     /// Blocks of the disk.
     pub blocks: u64,
+    pub more: More,
+}
+
+/// What the first worlds did not have. Default: as they were.
+#[derive(Clone, Copy, Debug)]
+pub struct More {
+    /// Bytes that may be under way or unread in one direction of a connection; 0: any number.
+    pub window: u64,
+    /// The target has as little memory as it can do with.
+    pub tight: bool,
+    /// Memory of the engine's own, of each core.
+    pub scratch_bytes: u32,
+    /// Connections that the target takes beyond those that all paths need; `None`: plenty.
+    pub connections_spare: Option<u32>,
+    /// The namespace is so large that few of the largest requests take all memory.
+    pub large: bool,
+}
+
+/// Where the namespace is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Away {
+    /// Here.
+    No,
+    /// Another one is here.
+    Other,
+    /// None is here.
+    None,
+}
+
+impl Default for More {
+    fn default() -> Self {
+        Self {
+            window: 0,
+            tight: false,
+            scratch_bytes: SCRATCH_BYTES,
+            connections_spare: None,
+            large: false,
+        }
+    }
 }
 
 /// A process with cores and applications.
@@ -61,6 +107,8 @@ pub struct Host {
     pub(super) mail_ns: u64,
     /// What was said for people.
     pub lines: Vec<String>,
+    /// Who changes its paths.
+    pub user: User,
 }
 
 /// The world and what it is made of.
@@ -69,7 +117,15 @@ pub struct Rig {
     pub layout: Layout,
     pub targets: Vec<usize>,
     pub hosts: Vec<Host>,
+    /// Node of those who don't belong here; their addresses are all ports, then all exports.
+    pub strangers: usize,
+    /// By target: what is there instead of the namespace.
+    pub away: Vec<Away>,
+    /// By target: blocks of the namespace.
+    pub sizes: Vec<u64>,
     mail: Vec<Option<ExportControl>>,
+    /// What was planned and is due.
+    due: VecDeque<usize>,
     pub(super) canary: Option<Canary>,
     pub(super) seed: u64,
 }
@@ -81,11 +137,16 @@ impl Rig {
             world: World::new(seed),
             targets: Vec::new(),
             hosts: Vec::new(),
+            strangers: 0,
+            away: alloc::vec![Away::No; layout.targets],
+            sizes: alloc::vec![make::blocks(&layout); layout.targets],
             mail: Vec::new(),
+            due: VecDeque::new(),
             layout,
             canary,
             seed,
         };
+        rig.world.window = rig.layout.more.window;
         rig.world.disks.push(Disk::new(rig.layout.blocks));
         for number in 0..rig.layout.targets {
             let config = rig.target_config(number);
@@ -98,7 +159,17 @@ impl Rig {
         for number in 0..rig.layout.hosts {
             rig.add_host(number);
         }
+        rig.add_strangers();
         rig
+    }
+
+    fn add_strangers(&mut self) {
+        let mut node = Node::new(Body::Stranger(Box::default()), 0);
+        let ports = self.world.nodes[self.hosts[0].cores[0]].addresses.clone();
+        let exports = self.hosts.iter().map(|host| (host.cores[0], 0));
+        node.addresses = ports.into_iter().chain(exports).collect();
+        self.strangers = self.world.nodes.len();
+        self.world.nodes.push(node);
     }
 
     fn add_host(&mut self, number: usize) {
@@ -110,7 +181,7 @@ impl Rig {
         let cores: Vec<usize> = (0..usize::from(layout.cores))
             .map(|core| self.world.nodes.len() + core)
             .collect();
-        let arena = (EXPORT_ARENA_MIN + u64::from(SCRATCH_BYTES)) as usize;
+        let arena = (EXPORT_ARENA_MIN + u64::from(layout.more.scratch_bytes)) as usize;
         for _ in &cores {
             let mut node = Node::new(Body::Dead, arena);
             node.addresses.clone_from(&addresses);
@@ -136,6 +207,7 @@ impl Rig {
             lives: 0,
             mail_ns: 0,
             lines: Vec::new(),
+            user: User::default(),
         });
         self.start_host(number);
     }
@@ -149,7 +221,9 @@ impl Rig {
             self.world.revive(node, Body::Core(Box::new(engine)));
         }
         let host = &mut self.hosts[number];
-        host.board = alloc::vec![alloc::vec![0; places]; usize::from(self.layout.cores)];
+        host.board =
+            alloc::vec![alloc::vec![0; places + SPARE_PATHS]; usize::from(self.layout.cores)];
+        host.user.begin(places);
         host.stopping = None;
         host.lives += 1;
     }
@@ -172,25 +246,24 @@ impl Rig {
 
     /// Lets time pass until `end_ns`, or until something that was planned is due: its number.
     pub fn run(&mut self, end_ns: u64) -> Option<usize> {
-        loop {
+        while self.due.is_empty() {
             self.settle();
             let mut heard = Vec::new();
             if !self.world.step(end_ns, &mut heard) {
                 return None;
             }
-            let mut planned = None;
             for event in heard {
                 match event {
-                    Event::Planned(number) => planned = Some(number),
+                    Event::Planned(number) => self.due.push_back(number),
                     Event::Message { node, life, slot } => self.hand_over(node, life, slot),
                     _ => {}
                 }
             }
-            if planned.is_some() {
+            if !self.due.is_empty() {
                 self.settle();
-                return planned;
             }
         }
+        self.due.pop_front()
     }
 
     fn settle(&mut self) {
@@ -209,12 +282,23 @@ impl Rig {
             return;
         };
         let it = &mut self.world.nodes[node];
+        it.mail = it.mail.saturating_sub(usize::from(it.life == life));
         if let Body::Core(engine) = &mut it.body
             && it.life == life
             && !it.stopped
         {
             engine.handle_control(message, self.world.now_ns);
             it.stirred = true;
+        }
+    }
+
+    /// Those who don't belong here.
+    pub fn stranger(&mut self) -> &mut Stranger {
+        let node = &mut self.world.nodes[self.strangers];
+        node.stirred = true;
+        match &mut node.body {
+            Body::Stranger(stranger) => stranger,
+            _ => unreachable!("strangers don't die"),
         }
     }
 
@@ -245,5 +329,12 @@ pub(super) fn send(
 ) {
     let (life, slot) = (world.nodes[node].life, mail.len());
     mail.push(Some(message));
+    world.nodes[node].mail += 1;
+    if world.nodes[node].mail > MAIL_MAX {
+        world.blame(
+            node,
+            Some("more messages wait for it than a mailbox holds".into()),
+        );
+    }
     world.at(at_ns, Event::Message { node, life, slot });
 }

@@ -2,6 +2,7 @@
 //! come to rest, and what the applications saw must have been a disk (`check`).
 use super::START_NS;
 use super::disk::BLOCK;
+use super::fault::{WAIT_NS, Whom};
 use super::history::{History, Wrong};
 use super::node::Body;
 use super::plan::{Kind, Plan};
@@ -34,6 +35,8 @@ pub enum Finding {
     Stuck(String),
     /// Counts that should be zero are not.
     Unbalanced(String),
+    /// Who did what nobody may do, however it looks to others.
+    Wrong(String),
 }
 
 impl Finding {
@@ -44,6 +47,7 @@ impl Finding {
             Self::Failed(_) => "failed",
             Self::Stuck(_) => "stuck",
             Self::Unbalanced(_) => "unbalanced",
+            Self::Wrong(_) => "wrong",
         }
     }
 }
@@ -55,6 +59,7 @@ impl fmt::Display for Finding {
             Self::Failed(what) => write!(f, "a request failed: {what}"),
             Self::Stuck(what) => write!(f, "still waiting: {what}"),
             Self::Unbalanced(what) => write!(f, "out of balance: {what}"),
+            Self::Wrong(what) => f.write_str(what),
         }
     }
 }
@@ -123,8 +128,12 @@ pub(super) struct Course<'a> {
     pub rig: Rig,
     pub history: History,
     pub report: Report,
-    /// Faults that are going on.
-    pub going_on: Vec<bool>,
+    /// When the time of faults begins.
+    pub begin_ns: u64,
+    /// Faults that are going on, and about whom.
+    pub going_on: Vec<Option<Whom>>,
+    /// Why and when requests may fail, from … to ….
+    pub pardons: Vec<(Kind, u64, u64)>,
 }
 
 impl<'a> Course<'a> {
@@ -134,37 +143,48 @@ impl<'a> Course<'a> {
         for (number, fault) in plan.faults.iter().enumerate() {
             let at_ns = begin_ns + fault.at_ns;
             rig.world.at(at_ns, Event::Planned(number * 2));
-            rig.world
-                .at(at_ns + fault.lasts_ns, Event::Planned(number * 2 + 1));
+            if fault.when.is_none() {
+                let end_ns = at_ns + fault.lasts_ns;
+                rig.world.at(end_ns, Event::Planned(number * 2 + 1));
+            }
+        }
+        let mut history = History::default();
+        if plan.layout.habit.crowded > 0 {
+            history.crowded(plan.layout.habit.blocks);
         }
         Self {
             plan,
             rig,
-            history: History::default(),
+            history,
             report: Report::default(),
-            going_on: alloc::vec![false; plan.faults.len()],
+            begin_ns,
+            going_on: alloc::vec![None; plan.faults.len()],
+            pardons: Vec::new(),
         }
     }
 
     fn all(&mut self) -> Result<(), Finding> {
-        let last = self
-            .plan
-            .faults
-            .iter()
-            .map(|it| it.at_ns + it.lasts_ns)
-            .max();
-        let end_ns = self.rig.world.now_ns + BEGIN_NS + last.unwrap_or(0) + 1;
-        while let Some(number) = self.rig.run(end_ns) {
-            let fault = self.plan.faults[number / 2];
-            match number % 2 {
-                0 => self.begin(number / 2, &fault),
-                _ => self.end(number / 2, &fault),
-            }
-        }
+        let last = self.plan.faults.iter().map(|it| {
+            let wait_ns = it.when.map_or(0, |_| 2 * WAIT_NS);
+            it.at_ns + wait_ns + it.lasts_ns
+        });
+        let end_ns = self.begin_ns + last.max().unwrap_or(0) + 1;
+        self.pass(end_ns)?;
         self.rest()?;
+        self.recover()?;
         self.read_all()?;
+        self.recover()?;
         self.judge()?;
         self.stop()
+    }
+
+    /// Time passes, and what was planned happens.
+    fn pass(&mut self, end_ns: u64) -> Result<(), Finding> {
+        while let Some(number) = self.rig.run(end_ns) {
+            self.due(number)?;
+            self.no_wrong()?;
+        }
+        self.no_wrong()
     }
 
     /// All requests end.
@@ -175,7 +195,8 @@ impl<'a> Course<'a> {
                 return Err(Finding::Stuck(self.what_waits()));
             }
             let next_ns = (self.rig.world.now_ns + SECOND / 10).min(end_ns);
-            self.rig.run(next_ns);
+            self.pass(next_ns)?;
+            self.restore_all();
         }
         Ok(())
     }
@@ -185,6 +206,30 @@ impl<'a> Course<'a> {
         for host in 0..self.rig.hosts.len() {
             let client = self.rig.client(host);
             client.tell(&mut self.history);
+        }
+    }
+
+    /// All paths are there again, and in use, and nothing is under way.
+    fn recover(&mut self) -> Result<(), Finding> {
+        let end_ns = self.rig.world.now_ns + REST_NS;
+        let missing = |it: &Self| it.what_is_missing().map(Finding::Stuck);
+        let left = |it: &Self| it.what_is_left().map(Finding::Unbalanced);
+        while let Some(finding) = missing(self).or_else(|| left(self)) {
+            if self.rig.world.now_ns >= end_ns {
+                return Err(finding);
+            }
+            let next_ns = self.rig.world.now_ns + SECOND / 10;
+            self.pass(next_ns)?;
+            self.restore_all();
+        }
+        Ok(())
+    }
+
+    fn restore_all(&mut self) {
+        for host in 0..self.rig.hosts.len() {
+            for address in 0..self.plan.layout.targets * usize::from(self.plan.layout.ports) {
+                self.rig.restore(host, address);
+            }
         }
     }
 
@@ -228,7 +273,7 @@ impl<'a> Course<'a> {
             self.stop_host(host);
         }
         let end_ns = self.rig.world.now_ns + 4 * DRAIN_NS;
-        self.rig.run(end_ns);
+        self.pass(end_ns)?;
         for (number, host) in self.rig.hosts.iter().enumerate() {
             if !host.has_stopped(&self.rig.world) {
                 return Err(Finding::Stuck(format!("host {number} does not stop")));

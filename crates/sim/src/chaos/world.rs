@@ -38,6 +38,8 @@ pub enum Event {
     /// A send is over, of these bytes.
     Sent(End, Send, Vec<u8>),
     Closed(End, Closed),
+    /// The peer has read, so that there is room for more.
+    Room(End),
     /// A device executes and answers.
     Device {
         node: usize,
@@ -70,11 +72,29 @@ pub struct State {
     pub slow_ns: u64,
     /// One piece in so many is damaged; 0: none.
     pub damages: u64,
+    /// Of what goes to the listener, and of what comes from it.
+    pub ways: [Way; 2],
 }
 
 /// Lines of a story and their times, ns. Whoever wants to hear it keeps them, and has them too when
 /// the world ends in a panic.
 pub type Lines = Rc<RefCell<Vec<(u64, String)>>>;
+
+/// How one direction of a wire is doing.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Way {
+    /// Nothing arrives before.
+    pub heals_ns: u64,
+    /// Whoever receives reads nothing before.
+    pub deaf_ns: u64,
+    /// Whoever receives reads at most so many bytes in a [sip](SIP_NS); 0: all.
+    pub sip: u64,
+    /// Bytes that may be under way or unread; 0: as many as usual.
+    pub window: u64,
+}
+
+/// Time between two looks of one who reads little by little, ns.
+pub const SIP_NS: u64 = 1_000_000;
 
 /// All of it.
 pub struct World {
@@ -89,6 +109,8 @@ pub struct World {
     pub piece_max: u64,
     /// Longest time until a send is reported, ns.
     pub sent_ns: u64,
+    /// Bytes that may be under way or unread in one direction of a connection; 0: any number.
+    pub window: u64,
     pub random: Random,
     pub events: BinaryHeap<Reverse<Due>>,
     sequence: u64,
@@ -98,6 +120,8 @@ pub struct World {
     pub count: u64,
     /// Somebody listens, and watches a block.
     pub watched: Option<(Option<u64>, Lines)>,
+    /// What no machine may do, if one did: the first.
+    pub wrong: Option<String>,
 }
 
 /// An event and its time; in order of time, then of when it was planned.
@@ -135,6 +159,7 @@ impl World {
             way_ns: 10_000,
             piece_max: 5000,
             sent_ns: 20_000,
+            window: 0,
             random: Random::new(seed),
             events: BinaryHeap::new(),
             sequence: 0,
@@ -142,6 +167,7 @@ impl World {
             moments: 0,
             count: 0,
             watched: None,
+            wrong: None,
         }
     }
 
@@ -168,6 +194,13 @@ impl World {
             sequence: self.sequence,
             event,
         }));
+    }
+
+    /// A node did what it may not.
+    pub fn blame(&mut self, node: usize, wrong: Option<String>) {
+        if let (Some(what), None) = (wrong, &self.wrong) {
+            self.wrong = Some(format!("node {node}: {what}"));
+        }
     }
 
     /// A number that no other thing of this world has.
@@ -237,7 +270,8 @@ impl World {
     fn node_of(event: &Event) -> Option<usize> {
         Some(match event {
             Event::Connect(_) | Event::Planned(_) => return None,
-            Event::Bytes(end, _) | Event::Sent(end, ..) | Event::Closed(end, _) => end.node,
+            Event::Bytes(end, _) | Event::Sent(end, ..) => end.node,
+            Event::Closed(end, _) | Event::Room(end) => end.node,
             Event::Device { .. } => return None, // the kernel's part goes on
             Event::Message { node, .. } | Event::Answer { node, .. } => *node,
         })
@@ -254,10 +288,13 @@ impl World {
             Event::Connect(end) => self.connect(end),
             Event::Bytes(end, bytes) => {
                 if let Some(conn) = self.nodes[end.node].conn(end.conn, end.life) {
+                    let wrong = conn.tap.as_mut().and_then(|tap| tap.heard(&bytes).err());
                     conn.inbox.put(bytes);
+                    self.blame(end.node, wrong);
                 }
                 self.deliver(end);
             }
+            Event::Room(end) => self.room(end),
             Event::Sent(end, send, bytes) => self.sent(end, send, &bytes),
             Event::Closed(end, why) => self.closed(end, why),
             Event::Device {
@@ -273,6 +310,7 @@ impl World {
             } => {
                 let it = &mut self.nodes[node];
                 if it.life == life && !it.is_dead() {
+                    it.at_device.remove(&id);
                     it.body.device(id, result, now_ns);
                     it.stirred = true;
                 }
@@ -302,6 +340,10 @@ impl World {
             let at_ns = conn.sent_ns; // sends are reported before the end
             return self.at(at_ns, Event::Closed(end, why));
         }
+        if conn.again_ns > now_ns && why == Closed::ByPeer && !conn.closing {
+            let at_ns = conn.again_ns; // what came before is read first
+            return self.at(at_ns, Event::Closed(end, why));
+        }
         node.conns[end.conn as usize] = None;
         node.body.closed(ConnId(end.conn), why, now_ns);
         node.stirred = true;
@@ -315,7 +357,10 @@ impl World {
             return;
         }
         let disk = &mut self.disks[it.disks[usize::from(request.device.0)]];
-        let result = disk.execute(node as u8 + 1, &request, &mut it.arena);
+        let result = disk.execute(node as u8 + 1, &request, &mut it.arena, &mut self.random);
+        if result.is_ok() {
+            it.executed.count(&request);
+        }
         if self.is_watched(&request) {
             self.tell_of(node, "executes", &request);
         }
@@ -395,6 +440,11 @@ impl World {
         if self.is_watched(&request) {
             self.tell_of(number, "is to do", &request);
         }
+        if !self.nodes[number].at_device.insert(request.id) {
+            let id = request.id;
+            let what = format!("device request {id} is under way already");
+            self.blame(number, Some(what));
+        }
         let node = &self.nodes[number];
         let disk = &self.disks[node.disks[usize::from(request.device.0)]];
         let (least_ns, more_ns) = disk.delay_ns;
@@ -428,6 +478,8 @@ impl World {
         let node = &mut self.nodes[number];
         node.body = body;
         node.life += 1;
+        node.at_device.clear();
+        node.mail = 0;
         (node.stopped, node.stirred) = (false, true);
     }
 }

@@ -139,6 +139,7 @@ fn brute(ops: &[Op]) -> bool {
                 continue;
             }
             let next = match op.deed {
+                Deed::Failed(_) => unreachable!("none is drawn"),
                 Deed::Read(tag) if tag.0 != value => continue,
                 Deed::Read(_) => value,
                 Deed::Write { tag, .. } => tag.0,
@@ -179,4 +180,60 @@ fn the_zones_say_what_trying_all_orders_says() {
         verdicts[usize::from(want)] += 1;
     }
     assert!(verdicts.iter().all(|count| *count > 4000), "{verdicts:?}");
+}
+
+#[test]
+fn what_failed_was_done_by_then_or_never() {
+    let failed = Op {
+        deed: Deed::Failed(Tag(1)),
+        start_ns: 1,
+        end_ns: 10,
+    };
+    let after = write(2, 20, 30);
+    assert_eq!(wrong(&[failed, after, read(2, 40, 50)]), None, "not done");
+    assert_eq!(wrong(&[failed, read(1, 12, 15), after]), None, "done");
+    assert_eq!(wrong(&[failed, read(0, 12, 15), after]), None, "not done");
+    // Done later than its end: it came back.
+    assert!(matches!(
+        wrong(&[failed, after, read(1, 40, 50)]),
+        Some(Wrong::OutOfOrder(..))
+    ));
+    assert!(matches!(
+        wrong(&[failed, read(0, 12, 15), read(1, 16, 19)]),
+        Some(Wrong::OutOfOrder(..))
+    ));
+}
+
+#[test]
+fn t46_where_several_write_at_a_time_nothing_comes_back_and_nothing_changes_by_itself() {
+    let crowd = |ops: &[Op], crashes: &[u64]| super::crowd::check(ops, crashes).is_ok();
+    let (one, two) = (write(1, 10, 50), write(2, 20, 40));
+    // Both are under way: each may be seen, and again.
+    let seen = [read(1, 12, 14), read(2, 22, 24), read(1, 42, 44)];
+    assert!(crowd(&[&[one, two][..], &seen].concat(), &[]));
+    assert!(
+        wrong(&[&[one, two][..], &seen].concat()).is_some(),
+        "no register does that"
+    );
+    // Then one of them is there, and stays.
+    assert!(crowd(&[one, two, read(1, 60, 61), read(1, 70, 71)], &[]));
+    assert!(!crowd(&[one, two, read(1, 60, 61), read(2, 70, 71)], &[]));
+    assert!(crowd(&[one, two, read(1, 60, 61), read(2, 70, 71)], &[65]));
+    // What was overwritten is gone.
+    let over = write(3, 60, 70);
+    assert!(!crowd(&[one, two, over, read(1, 80, 90)], &[]));
+    assert!(crowd(&[one, two, over, read(1, 80, 90)], &[75]));
+    assert!(
+        crowd(&[one, two, over, read(1, 65, 90)], &[]),
+        "not yet over"
+    );
+    assert!(
+        crowd(&[write(1, 10, NEVER), over, read(1, 80, 90)], &[]),
+        "it had no end"
+    );
+    assert!(!crowd(&[one, read(9, 60, 70)], &[]), "nobody wrote that");
+    assert!(
+        !crowd(&[one, read(1, 3, 5)], &[]),
+        "nobody had written that"
+    );
 }

@@ -1,0 +1,193 @@
+//! Faults of devices, of what controllers answer, and what users do to a host.
+use super::aim;
+use super::disk::{Flaw, Flawed};
+use super::fault::Whom;
+use super::kind::Kind;
+use super::make;
+use super::plan::{self, Fault};
+use super::rig::QUIESCE_NS;
+use super::run::Course;
+use super::strike::bit;
+use super::user::Wish;
+use alloc::vec::Vec;
+use engine::export::ExportControl;
+use engine::host::HostControl;
+use engine::machine::DeviceError;
+use engine::target::{ErrorRule, Faults, Ops, Probability, TargetControl};
+use nvme::host::AnaState;
+use nvme::wire::Status;
+use policy::{Hedging, Knobs, PathIndex, Policy};
+
+/// What routes and busy controllers say.
+const STATUSES: [Status; 6] = [
+    Status::INTERNAL_PATH,
+    Status::ANA_TRANSITION,
+    Status::HOST_ABORTED,
+    Status::NAMESPACE_NOT_READY,
+    Status::TRANSIENT_TRANSPORT,
+    Status::INVALID_NAMESPACE,
+];
+
+impl Course<'_> {
+    /// What a fault does when it begins, if it is of one of these kinds.
+    pub(super) fn harm(&mut self, number: usize, fault: &Fault, whom: Whom) {
+        let Whom { host, target, .. } = whom;
+        match fault.kind {
+            Kind::Ana => {
+                let states = [
+                    AnaState::NonOptimized,
+                    AnaState::Inaccessible,
+                    AnaState::PersistentLoss,
+                    AnaState::Change,
+                ];
+                let state = states[fault.whom as usize / 64 % states.len()];
+                self.target(target, TargetControl::Ana(whom.port, state));
+            }
+            Kind::Drop => self.target(target, TargetControl::Drop(whom.port)),
+            Kind::LateWrites | Kind::Hang | Kind::Mute | Kind::Status => {
+                let faults = self.faults(fault);
+                self.target(target, TargetControl::Faults(whom.port, faults));
+            }
+            Kind::SlowDisk => self.rig.world.disks[0].delay_ns = (1_000_000, 50_000_000),
+            Kind::Media | Kind::NoSpace | Kind::Transient => {
+                let flaw = flaw(number as u64, fault, self.plan.layout.habit.blocks);
+                self.rig.world.disks[0].flaws.push(flaw);
+            }
+            Kind::Resize => {
+                let blocks = make::blocks(&self.plan.layout);
+                let size = match bit(fault) {
+                    true => blocks * 2,
+                    false => blocks - blocks / 4,
+                };
+                self.rig.sizes[target] = size;
+                self.target(target, TargetControl::Resize(1, size));
+            }
+            Kind::Policy | Kind::Knobs => self.change_policy(fault, host),
+            Kind::FailPath => self.ask(fault, whom, Wish::Fail),
+            Kind::DrainPath => self.ask(fault, whom, Wish::Drain),
+            Kind::RemovePath => self.ask(fault, whom, Wish::Remove),
+            Kind::AddPath => self.ask(fault, whom, Wish::Second(number as u64)),
+            _ => {}
+        }
+    }
+
+    /// All is as before.
+    pub(super) fn repair(&mut self, number: usize, fault: &Fault, whom: Whom) {
+        let Whom {
+            host,
+            address,
+            target,
+            port,
+        } = whom;
+        match fault.kind {
+            Kind::Ana => self.target(target, TargetControl::Ana(port, AnaState::Optimized)),
+            Kind::LateWrites | Kind::Hang | Kind::Mute | Kind::Status => {
+                self.target(target, TargetControl::Faults(port, Faults::default()));
+            }
+            Kind::SlowDisk => self.rig.world.disks[0].delay_ns = (20_000, 100_000),
+            Kind::Media | Kind::NoSpace | Kind::Transient => {
+                let flaws = &mut self.rig.world.disks[0].flaws;
+                flaws.retain(|flaw| flaw.name != number as u64);
+            }
+            Kind::Resize => {
+                let size = make::blocks(&self.plan.layout);
+                self.rig.sizes[target] = size;
+                self.target(target, TargetControl::Resize(1, size));
+            }
+            Kind::FailPath | Kind::DrainPath | Kind::RemovePath => self.rig.restore(host, address),
+            Kind::AddPath => self
+                .rig
+                .ask(host, address, Wish::NoSecond(number as u64), true),
+            _ => {}
+        }
+    }
+
+    fn faults(&self, fault: &Fault) -> Faults {
+        let now_ns = self.rig.world.now_ns;
+        let none = Faults::default();
+        let one_of = |n: u32| Probability::new(1_000_000_000 / n).unwrap_or_default();
+        match fault.kind {
+            Kind::LateWrites => Faults {
+                // What a host waits for, less the time until its connection is over here too.
+                late_writes_ns: QUIESCE_NS / 2,
+                ..none
+            },
+            Kind::Hang => Faults {
+                hang_rate: one_of(50),
+                ..none
+            },
+            Kind::Mute => Faults {
+                mute_until_ns: now_ns + fault.lasts_ns,
+                ..none
+            },
+            _ => {
+                let rule = ErrorRule {
+                    status: STATUSES[fault.whom as usize / 64 % STATUSES.len()],
+                    ops: Ops::ALL,
+                    blocks: None,
+                    rate: one_of([2, 20][fault.whom as usize / 1024 % 2]),
+                };
+                Faults {
+                    errors: alloc::vec![rule],
+                    ..none
+                }
+            }
+        }
+    }
+
+    fn change_policy(&mut self, fault: &Fault, host: usize) {
+        let policy = plan::policy(&mut self.rig.world.random);
+        let unusual = fault.kind == Kind::Knobs;
+        let knobs = match unusual {
+            true => Knobs {
+                ewma_shift: (fault.whom / 64 % 9) as u8,
+                weight_timeout_ns: [0, 1_000_000, 100_000_000][fault.whom as usize / 1024 % 3],
+                hedging: [Hedging::Auto, Hedging::Off][fault.whom as usize / 8192 % 2],
+            },
+            false => Knobs::default(),
+        };
+        let rare = [
+            Policy::ServiceTime,
+            Policy::HistoricalServiceTime,
+            Policy::Pid,
+            Policy::Latency,
+        ];
+        let policy = match unusual && bit(fault) {
+            true => rare[fault.whom as usize / 128 % rare.len()],
+            false => policy,
+        };
+        for node in self.rig.hosts[host].cores.clone() {
+            let mut messages = Vec::from([HostControl::Policy(0, policy, knobs)]);
+            if unusual {
+                messages.push(HostControl::Throughput(0, PathIndex(0), 100));
+            }
+            for message in messages {
+                self.rig.tell(node, ExportControl::Host(message));
+            }
+        }
+    }
+
+    fn ask(&mut self, fault: &Fault, whom: Whom, wish: Wish) {
+        let force = fault.whom & aim::FORCE != 0;
+        self.rig.ask(whom.host, whom.address, wish, force);
+    }
+}
+
+/// What a device does not do.
+fn flaw(name: u64, fault: &Fault, blocks: u64) -> Flaw {
+    let first = fault.whom / 64 % blocks;
+    let (op, of, error) = match (fault.kind, bit(fault)) {
+        (Kind::Media, _) => (Flawed::Reads, 1, DeviceError::Os(5)),
+        (Kind::NoSpace, true) => (Flawed::Writes, 1, DeviceError::Full),
+        (Kind::NoSpace, false) => (Flawed::Writes, 2, DeviceError::Os(5)),
+        // Out of memory: it may be tried again.
+        _ => (Flawed::All, 3, DeviceError::Os(12)),
+    };
+    Flaw {
+        name,
+        op,
+        blocks: (first, first + 8),
+        of,
+        error,
+    }
+}

@@ -1,0 +1,182 @@
+//! What goes wrong, and to whom.
+
+/// What goes wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// All connections of a host over one path are reset.
+    Reset,
+    /// Of one core.
+    ResetCore,
+    /// Nothing passes between a host and a port, and nobody is told.
+    Partition,
+    /// Bytes take a hundred times as long.
+    Slow,
+    /// Bytes are damaged; only with digests.
+    Damage,
+    /// A port drops all its connections.
+    Drop,
+    /// A port's ANA state changes, and changes back.
+    Ana,
+    /// A process of the target dies, and another begins.
+    Kill,
+    /// The same, and its controllers' cache is lost.
+    Power,
+    /// A process of the target stands still, and goes on.
+    Freeze,
+    /// A core of a host stands still, and goes on.
+    FreezeHost,
+    /// A host dies, and begins again.
+    KillHost,
+    /// A host stops in order, and begins again.
+    StopHost,
+    /// Another policy.
+    Policy,
+    /// Devices take long.
+    SlowDisk,
+    /// Writes are executed after their connection is gone, as long as that may be.
+    LateWrites,
+    /// One end of a path's connections is gone, and the other does not hear of it.
+    HalfOpen,
+    /// Nothing passes between a host and a port one way.
+    OneWay,
+    /// One end of a path's connections reads little by little.
+    Trickle,
+    /// Hardly anything may be under way on a path: what is sent waits until it is read.
+    Full,
+    /// Applications read nothing of what they are told.
+    Unread,
+    /// Some blocks can't be read.
+    Media,
+    /// Writes find no space.
+    NoSpace,
+    /// Requests fail in passing, done or not.
+    Transient,
+    /// A path is failed by hand, and restored.
+    FailPath,
+    /// A path is drained by hand, and restored.
+    DrainPath,
+    /// A path is removed, and added again.
+    RemovePath,
+    /// A second path to the same port is added, and removed.
+    AddPath,
+    /// The namespace has another size at one controller, and then the old one.
+    Resize,
+    /// A process of the target begins anew with another namespace, and once more with its own.
+    Away,
+    /// Another policy with unusual knobs.
+    Knobs,
+    /// Some commands of a port hang.
+    Hang,
+    /// A port says nothing.
+    Mute,
+    /// A port answers some commands with what routes and busy controllers say.
+    Status,
+    /// Strangers have a port's connections.
+    Crowd,
+    /// Strangers have an export's connections and its memory.
+    Greedy,
+    /// All processes of the target die at once.
+    KillAll,
+    /// A host stops in order, and its applications read nothing.
+    StopUnread,
+}
+
+/// Whom a kind of fault concerns: all paths whose state matters to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// One path of one host.
+    Path,
+    /// All paths of one host.
+    Host,
+    /// One port, so one path of every host.
+    Port,
+    /// One process of the target.
+    Target,
+    /// Everybody.
+    World,
+}
+
+impl Kind {
+    /// All.
+    pub const ALL: [Self; 38] = [
+        Self::Reset,
+        Self::ResetCore,
+        Self::Partition,
+        Self::Slow,
+        Self::Damage,
+        Self::Drop,
+        Self::Ana,
+        Self::Kill,
+        Self::Power,
+        Self::Freeze,
+        Self::FreezeHost,
+        Self::KillHost,
+        Self::StopHost,
+        Self::Policy,
+        Self::SlowDisk,
+        Self::LateWrites,
+        Self::HalfOpen,
+        Self::OneWay,
+        Self::Trickle,
+        Self::Full,
+        Self::Unread,
+        Self::Media,
+        Self::NoSpace,
+        Self::Transient,
+        Self::FailPath,
+        Self::DrainPath,
+        Self::RemovePath,
+        Self::AddPath,
+        Self::Resize,
+        Self::Away,
+        Self::Knobs,
+        Self::Hang,
+        Self::Mute,
+        Self::Status,
+        Self::Crowd,
+        Self::Greedy,
+        Self::KillAll,
+        Self::StopUnread,
+    ];
+
+    /// Of those, the first worlds knew so many.
+    pub(super) const FIRST: usize = 16;
+
+    /// Whom it concerns.
+    pub fn scope(self) -> Scope {
+        match self {
+            Self::Reset
+            | Self::ResetCore
+            | Self::Partition
+            | Self::Slow
+            | Self::Damage
+            | Self::HalfOpen
+            | Self::OneWay
+            | Self::Trickle
+            | Self::Full
+            | Self::FailPath
+            | Self::DrainPath
+            | Self::RemovePath
+            | Self::AddPath => Scope::Path,
+            Self::FreezeHost
+            | Self::KillHost
+            | Self::StopHost
+            | Self::Policy
+            | Self::Unread
+            | Self::Knobs
+            | Self::Greedy
+            | Self::StopUnread => Scope::Host,
+            Self::Drop
+            | Self::Ana
+            | Self::LateWrites
+            | Self::Hang
+            | Self::Mute
+            | Self::Status
+            | Self::Crowd => Scope::Port,
+            Self::Kill | Self::Power | Self::Freeze | Self::Resize | Self::Away => Scope::Target,
+            Self::SlowDisk | Self::Media | Self::NoSpace | Self::Transient | Self::KillAll => {
+                Scope::World
+            }
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! Faults of the network and of processes.
+use super::fault::Whom;
+use super::kind::Kind;
+use super::node::Wire;
+use super::plan::Fault;
+use super::rig::Away;
+use super::run::{Course, DRAIN_NS, Finding};
+use alloc::format;
+use engine::export::ExportControl;
+
+/// Bytes that who reads little by little reads at a time.
+const SIPS: [u64; 3] = [300, 1500, 6000];
+/// Bytes that may be under way where that is hardly anything.
+const SMALL_WINDOW: u64 = 1000;
+
+impl Course<'_> {
+    /// What a fault does when it begins; false: it is of another kind.
+    pub(super) fn strike(&mut self, number: usize, fault: &Fault, whom: Whom) -> bool {
+        let end_ns = self.rig.world.now_ns + fault.lasts_ns;
+        let Whom { host, target, .. } = whom;
+        let node = self.rig.targets[target];
+        let wires = self.rig.wires(host, whom.address);
+        let core = wires[fault.whom as usize / 64 % wires.len()];
+        match fault.kind {
+            Kind::Reset => wires.into_iter().for_each(|wire| self.rig.world.cut(wire)),
+            Kind::ResetCore => {
+                let open = self.open_wires(whom);
+                self.rig
+                    .world
+                    .cut(open[fault.whom as usize / 64 % open.len()]);
+            }
+            Kind::HalfOpen => wires
+                .into_iter()
+                .for_each(|wire| self.rig.world.forget(wire, bit(fault))),
+            Kind::Partition | Kind::Slow | Kind::Damage => self.spoil(&wires, fault.kind, end_ns),
+            Kind::OneWay | Kind::Trickle | Kind::Full => self.hamper(&wires, fault, end_ns),
+            Kind::Unread => self.deafen(host, end_ns),
+            Kind::Kill => self.rig.world.kill(node),
+            Kind::Power => self.power(target),
+            Kind::KillAll => {
+                for target in 0..self.rig.targets.len() {
+                    match bit(fault) && self.plan.layout.caches {
+                        true => self.power(target),
+                        false => self.rig.world.kill(self.rig.targets[target]),
+                    }
+                }
+            }
+            Kind::Away => {
+                // Who knows none of its paths yet would take the other one for its own.
+                self.rig.away[target] = match bit(fault) && self.what_is_missing().is_none() {
+                    true => Away::Other,
+                    false => Away::None,
+                };
+                self.rig.world.kill(node);
+                self.rig.start_target(target);
+            }
+            Kind::Freeze => self.rig.world.nodes[node].frozen_ns = end_ns,
+            Kind::FreezeHost => self.rig.world.nodes[core.from].frozen_ns = end_ns,
+            Kind::KillHost => self.kill_host(host),
+            Kind::StopHost => self.stop_host(host),
+            Kind::StopUnread => {
+                self.deafen(host, end_ns);
+                self.stop_host(host);
+            }
+            Kind::Crowd | Kind::Greedy => {
+                let paths = self.plan.layout.targets * usize::from(self.plan.layout.ports);
+                let greedy = fault.kind == Kind::Greedy;
+                let (address, count) = match greedy {
+                    true => (paths + host, 6),
+                    false => (whom.address, 32),
+                };
+                let stranger = self.rig.stranger();
+                stranger.come(address as u32, count, number as u64, greedy);
+            }
+            _ => return false,
+        }
+        true
+    }
+
+    /// What was struck is well again; false: it was of another kind.
+    pub(super) fn relent(
+        &mut self,
+        number: usize,
+        fault: &Fault,
+        whom: Whom,
+    ) -> Result<bool, Finding> {
+        let Whom { host, target, .. } = whom;
+        match fault.kind {
+            Kind::Slow | Kind::Damage | Kind::Trickle | Kind::Full => {
+                for wire in self.rig.wires(host, whom.address) {
+                    let state = self.rig.world.wires.entry(wire).or_default();
+                    match fault.kind {
+                        Kind::Slow => state.slow_ns = 0,
+                        Kind::Damage => state.damages = 0,
+                        Kind::Trickle => state.ways.iter_mut().for_each(|way| way.sip = 0),
+                        _ => state.ways.iter_mut().for_each(|way| way.window = 0),
+                    }
+                }
+            }
+            Kind::Kill | Kind::Power => self.begin_again(target),
+            Kind::KillAll => (0..self.rig.targets.len()).for_each(|it| self.begin_again(it)),
+            Kind::Away => {
+                self.rig.away[target] = Away::No;
+                let node = self.rig.targets[target];
+                if !self.rig.world.nodes[node].is_dead() {
+                    self.rig.world.kill(node);
+                    self.rig.start_target(target);
+                }
+            }
+            Kind::KillHost => self.start_host(host),
+            Kind::StopHost | Kind::StopUnread => {
+                let stopped = self.rig.hosts[host].has_stopped(&self.rig.world);
+                if stopped {
+                    self.rig.hosts[host].mark_ns = 0; // it took it away
+                } else if fault.kind == Kind::StopUnread && !self.was_frozen(host, fault) {
+                    let what = format!("host {host} does not stop while nobody reads");
+                    return Err(Finding::Stuck(what));
+                } else {
+                    for node in self.rig.hosts[host].cores.clone() {
+                        self.rig.world.kill(node); // somebody lost patience
+                    }
+                }
+                self.start_host(host);
+            }
+            Kind::Crowd | Kind::Greedy => self.rig.stranger().leave(number as u64),
+            Kind::Reset
+            | Kind::ResetCore
+            | Kind::HalfOpen
+            | Kind::Partition
+            | Kind::OneWay
+            | Kind::Unread
+            | Kind::Freeze
+            | Kind::FreezeHost => {}
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// A host is told to stop, as by SIGTERM.
+    pub(super) fn stop_host(&mut self, host: usize) {
+        let cores = self.rig.hosts[host].cores.clone();
+        for &node in &cores {
+            self.rig.tell(node, ExportControl::Drain(DRAIN_NS));
+        }
+        self.rig.hosts[host].stopping = Some(cores.len() - 1);
+    }
+
+    /// A process of a host begins. It takes what it finds, so it must not find another namespace.
+    fn start_host(&mut self, host: usize) {
+        for target in 0..self.rig.targets.len() {
+            if self.rig.away[target] == Away::Other {
+                self.rig.away[target] = Away::None;
+                let node = self.rig.targets[target];
+                if !self.rig.world.nodes[node].is_dead() {
+                    self.rig.world.kill(node);
+                    self.rig.start_target(target);
+                }
+            }
+        }
+        self.rig.start_host(host);
+    }
+
+    fn kill_host(&mut self, host: usize) {
+        for node in self.rig.hosts[host].cores.clone() {
+            self.rig.world.kill(node);
+        }
+        self.rig.hosts[host].stopping = None;
+    }
+
+    /// A process of the target dies, and its controllers' cache is lost.
+    fn power(&mut self, target: usize) {
+        let node = self.rig.targets[target];
+        let world = &mut self.rig.world;
+        world.kill(node);
+        world.disks[0].lose(node as u8 + 1, &mut world.random);
+        self.history.crash(world.now_ns);
+    }
+
+    /// A process of the target begins, unless another one did meanwhile.
+    fn begin_again(&mut self, target: usize) {
+        if self.rig.world.nodes[self.rig.targets[target]].is_dead() {
+            self.rig.start_target(target);
+        }
+    }
+
+    /// Whether a core of a host stood still since this fault began, which ends now.
+    fn was_frozen(&self, host: usize, fault: &Fault) -> bool {
+        let world = &self.rig.world;
+        let began_ns = world.now_ns - fault.lasts_ns;
+        let cores = self.rig.hosts[host].cores.iter();
+        let mut frozen = cores.map(|&node| world.nodes[node].frozen_ns);
+        frozen.any(|frozen_ns| frozen_ns > began_ns)
+    }
+
+    fn spoil(&mut self, wires: &[Wire], kind: Kind, end_ns: u64) {
+        for &wire in wires {
+            let state = self.rig.world.wires.entry(wire).or_default();
+            match kind {
+                Kind::Partition => state.heals_ns = state.heals_ns.max(end_ns),
+                Kind::Slow => state.slow_ns = 1_000_000,
+                _ => state.damages = 20,
+            }
+        }
+    }
+
+    fn hamper(&mut self, wires: &[Wire], fault: &Fault, end_ns: u64) {
+        let way = usize::from(bit(fault));
+        for &wire in wires {
+            let ways = &mut self.rig.world.wires.entry(wire).or_default().ways;
+            match fault.kind {
+                Kind::OneWay => ways[way].heals_ns = ways[way].heals_ns.max(end_ns),
+                Kind::Trickle => ways[way].sip = SIPS[fault.whom as usize / 128 % SIPS.len()],
+                _ => ways.iter_mut().for_each(|way| way.window = SMALL_WINDOW),
+            }
+        }
+    }
+
+    /// The applications of a host read nothing until then.
+    fn deafen(&mut self, host: usize, end_ns: u64) {
+        let host = &self.rig.hosts[host];
+        let wire = Wire {
+            from: host.clients,
+            to: host.cores[0],
+            listener: 0,
+        };
+        let way = &mut self.rig.world.wires.entry(wire).or_default().ways[1];
+        way.deaf_ns = way.deaf_ns.max(end_ns);
+    }
+}
+
+/// One of two ways in which a fault may happen.
+pub(super) fn bit(fault: &Fault) -> bool {
+    fault.whom & 64 != 0
+}

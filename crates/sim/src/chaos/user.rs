@@ -1,0 +1,166 @@
+//! Who changes a host's paths while it runs, as people do, and sees to it that all are there again.
+//!
+//! # Contract
+//! Every change is answered once. A process that begins has the paths of its configuration.
+use super::make;
+use super::node::Body;
+use super::rig::Rig;
+use alloc::boxed::Box;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use engine::export::ExportControl;
+use engine::host::{Change, Changed, HostControl, PathState};
+use policy::PathIndex;
+
+/// How long a change may take, ns: less than most faults last, so that some are called off.
+const WAIT_NS: u64 = 700_000_000;
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wish {
+    /// The path to an address is there.
+    Add,
+    /// It is not.
+    Remove,
+    Fail,
+    Drain,
+    Restore,
+    /// There is a second path to it, because of this fault.
+    Second(u64),
+    /// There is no second path because of this fault any more.
+    NoSecond(u64),
+}
+
+/// One who changes paths.
+#[derive(Default)]
+pub struct User {
+    asked: u64,
+    /// What was not answered: ticket, address, wish.
+    open: Vec<(u64, usize, Wish)>,
+    /// By address: its path.
+    paths: Vec<Option<PathIndex>>,
+    /// Second paths: by which fault, and where.
+    seconds: Vec<(u64, usize, PathIndex)>,
+    /// Paths that left since the process began.
+    pub removed: u32,
+    /// An answer to nothing.
+    pub wrong: Option<String>,
+}
+
+impl User {
+    /// A process begins, with so many paths.
+    pub fn begin(&mut self, paths: usize) {
+        self.open.clear();
+        self.seconds.clear();
+        self.paths = (0..paths).map(|path| Some(PathIndex(path as u8))).collect();
+        self.removed = 0;
+    }
+
+    /// A change was made, or not.
+    pub fn heard(&mut self, ticket: u64, result: Result<Changed, String>) {
+        let Some(at) = self.open.iter().position(|(of, ..)| *of == ticket) else {
+            self.wrong = Some(format!(
+                "change {ticket} is answered, and was not asked for"
+            ));
+            return;
+        };
+        let (_, address, wish) = self.open.swap_remove(at);
+        let Ok(Changed { path, .. }) = result else {
+            return;
+        };
+        match wish {
+            Wish::Add => self.paths[address] = path,
+            Wish::Remove => {
+                self.paths[address] = None;
+                self.removed += 1;
+            }
+            Wish::Second(name) => self.seconds.extend(path.map(|path| (name, address, path))),
+            Wish::NoSecond(name) => {
+                self.seconds.retain(|(of, ..)| *of != name);
+                self.removed += 1;
+            }
+            Wish::Fail | Wish::Drain | Wish::Restore => {}
+        }
+    }
+
+    /// What was never answered.
+    pub fn unanswered(&self) -> Option<String> {
+        let first = self.open.first();
+        first.map(|(_, address, wish)| format!("{wish:?} of path {address} is not answered"))
+    }
+
+    /// The path to an address, if there is one.
+    pub fn path(&self, address: usize) -> Option<PathIndex> {
+        self.paths.get(address).copied().flatten()
+    }
+
+    /// Whether there is exactly one path to every address, and nothing is being changed.
+    pub fn is_content(&self) -> bool {
+        self.open.is_empty() && self.seconds.is_empty() && self.paths.iter().all(Option::is_some)
+    }
+
+    fn waits_for(&self, address: usize) -> bool {
+        self.open.iter().any(|(_, of, _)| *of == address)
+    }
+}
+
+impl Rig {
+    /// Somebody asks for a change of the path to an address; by force, if need be.
+    pub fn ask(&mut self, host: usize, address: usize, wish: Wish, force: bool) {
+        let user = &mut self.hosts[host].user;
+        // Of one that is not there, the number is as good as any.
+        let path = user.path(address).unwrap_or(PathIndex(address as u8));
+        let new = || Box::new(make::path(address as u32));
+        let remove = |path, force| Change::RemovePath {
+            volume: 0,
+            path,
+            force,
+        };
+        let change = match wish {
+            Wish::Add | Wish::Second(_) => Change::AddPath(0, new()),
+            Wish::Remove => remove(path, force),
+            Wish::Fail => Change::FailPath(0, path, force),
+            Wish::Drain => Change::DrainPath(0, path, force),
+            Wish::Restore => Change::RestorePath(0, path),
+            Wish::NoSecond(name) => {
+                let Some(it) = user.seconds.iter().find(|(of, ..)| *of == name) else {
+                    return;
+                };
+                remove(it.2, true)
+            }
+        };
+        user.asked += 1;
+        let ticket = user.asked;
+        user.open.push((ticket, address, wish));
+        let message = HostControl::Change {
+            ticket,
+            change,
+            wait_ns: WAIT_NS,
+        };
+        let first = self.hosts[host].cores[0];
+        self.tell(first, ExportControl::Host(message));
+    }
+
+    /// What is missing at an address is asked for, unless something is asked already.
+    pub fn restore(&mut self, host: usize, address: usize) {
+        let it = &self.hosts[host];
+        if it.stopping.is_some() || it.user.waits_for(address) {
+            return;
+        }
+        let Body::Core(engine) = &self.world.nodes[it.cores[0]].body else {
+            return;
+        };
+        let seconds = &it.user.seconds;
+        let second = seconds.iter().find(|(_, of, _)| *of == address);
+        let wish = match it.user.path(address) {
+            None => Wish::Add,
+            Some(path) => match (engine.host().path_state(0, path), second) {
+                (PathState::Failed | PathState::Draining, _) => Wish::Restore,
+                (_, Some((name, ..))) => Wish::NoSecond(*name),
+                _ => return,
+            },
+        };
+        self.ask(host, address, wish, true);
+    }
+}
