@@ -41,6 +41,14 @@ impl Interrupt {
         Ok(interrupt)
     }
 
+    /// As after a signal.
+    #[cfg(test)]
+    pub fn raised() -> Self {
+        let interrupt = Self::default();
+        interrupt.wake();
+        interrupt
+    }
+
     /// Whether a signal has come.
     pub fn is_set(&self) -> bool {
         self.flag.load(Ordering::Relaxed)

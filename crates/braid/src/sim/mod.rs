@@ -3,8 +3,10 @@
 //! * [`scenario`]: TOML to plans; [`catalog`]: those that come with braid; [`family`]: random ones
 //! * [`measure`]: the runs; [`bounds`]: what could be reached
 //! * [`mod@show`], [`report`], [`plot`]: how it is told
+//! * [`chaos`]: worlds of another kind, in which the whole engine is looked at under faults
 mod bounds;
 mod catalog;
+mod chaos;
 mod family;
 mod limit;
 mod measure;
@@ -75,6 +77,8 @@ pub struct SimArgs {
     /// Show results for people or for programs
     #[arg(short, long, value_enum, default_value_t, value_name = "FORMAT")]
     output: Format,
+    #[command(flatten)]
+    chaos: chaos::ChaosArgs,
 }
 
 /// Whether late reads get second copies.
@@ -96,11 +100,19 @@ fn threads() -> usize {
 /// Usage; a scenario that is none; tables that differ from the snapshots. The last line then is the
 /// command that repeats it.
 pub fn run(args: &SimArgs) -> anyhow::Result<()> {
-    if args.names.is_empty() && !args.all && args.check.is_none() && args.snapshot.is_none() {
-        return list(args);
-    }
     if args.jobs == 0 {
         return Err(Usage::error("--jobs: at least one"));
+    }
+    if args.chaos.chaos {
+        let wish = chaos::Wish {
+            seed: args.seed,
+            threads: args.jobs,
+            format: args.output,
+        };
+        return chaos::run(&args.chaos, wish);
+    }
+    if args.names.is_empty() && !args.all && args.check.is_none() && args.snapshot.is_none() {
+        return list(args);
     }
     let scenarios = scenarios(args)?;
     places::ready(args)?;

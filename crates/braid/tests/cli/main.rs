@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 mod bad_input;
 mod bench;
+mod chaos;
 mod common;
 mod demo;
 mod files;

@@ -1,0 +1,87 @@
+//! A finding, in a world that was made as small as may be.
+use super::trial::{self, Found, HANGS, Line, Outcome};
+use crate::signals::Interrupt;
+use sim::chaos::plan::Plan;
+use sim::chaos::shrink::{Cut, Kept, shrink};
+
+/// Worlds that are run to make one smaller.
+const RUNS_MAX: u32 = 200;
+const MS: u64 = 1_000_000;
+
+/// All there is to say about one finding.
+#[derive(Clone, Debug)]
+pub struct Detail {
+    pub seed: u64,
+    /// The whole world.
+    pub plan: Plan,
+    /// The smallest that shows the same.
+    pub cut: Cut,
+    /// Worlds that were run for that.
+    pub runs: u32,
+    /// What is found there.
+    pub found: Found,
+    /// What happened there.
+    pub lines: Vec<Line>,
+}
+
+impl Detail {
+    /// Of a finding in the world of `seed`, or in a part of it, as `world` runs it. A signal ends
+    /// the search for a smaller one.
+    pub fn of(
+        (seed, found): (u64, &Found),
+        part: Option<Cut>,
+        interrupt: &Interrupt,
+        world: impl Fn(&Plan) -> Outcome,
+    ) -> Self {
+        let plan = Plan::draw(seed);
+        let mut found = found.clone();
+        let cut = part.unwrap_or_else(|| Cut::whole(&plan));
+        // Nobody waits for one more of those.
+        let runs_max = if found.kind == HANGS { 0 } else { RUNS_MAX };
+        let (cut, runs) = shrink(cut, runs_max, |cut| {
+            let again = (!interrupt.is_set()).then(|| world(&cut.of(&plan)).found);
+            let again = again.flatten().filter(|it| it.kind == found.kind);
+            let remains = again.is_some();
+            found = again.unwrap_or_else(|| found.clone());
+            remains
+        });
+        let lines = match found.kind == HANGS {
+            true => Vec::new(),
+            false => trial::story(&cut.of(&plan), &found),
+        };
+        Self {
+            seed,
+            plan,
+            cut,
+            runs,
+            found,
+            lines,
+        }
+    }
+
+    /// What repeats it.
+    pub fn command(&self) -> String {
+        let mut words = format!("braid sim --chaos --seed {} --seeds 1", self.seed);
+        let whole = Cut::whole(&self.plan);
+        if self.cut.faults != whole.faults {
+            let word = |kept: &Kept| {
+                let number = kept.number + 1;
+                match kept.lasts_ns {
+                    ns if ns == whole.faults[kept.number].lasts_ns => number.to_string(),
+                    ns if ns % MS == 0 => format!("{number}:{}ms", ns / MS),
+                    ns => format!("{number}:{ns}ns"),
+                }
+            };
+            let list: Vec<String> = self.cut.faults.iter().map(word).collect();
+            let list = match list.is_empty() {
+                true => "none".to_owned(),
+                false => list.join(","),
+            };
+            words.push_str(&format!(" --faults {list}"));
+        }
+        if self.cut.requests != whole.requests {
+            words.push_str(&format!(" --requests {}", self.cut.requests));
+        }
+        words
+    }
+}

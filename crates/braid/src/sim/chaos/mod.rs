@@ -1,0 +1,257 @@
+//! `braid sim --chaos`: the whole engine in random worlds full of faults, one world per seed.
+//!
+//! * [`crew`]: threads that run worlds; [`trial`]: one of them, whatever becomes of it
+//! * [`sums`]: what came of all; [`detail`]: of one with a finding, made as small as may be
+//! * [`mod@show`]: how it is told
+//!
+//! # Contract
+//! What becomes of a world depends on its seed alone, not on the number of threads, and worlds
+//! count in the order of their seeds.
+//!
+//! # Limits
+//! What ends a process (a stack that overflows, no memory) ends this one, and its seed is not said.
+mod crew;
+mod detail;
+mod show;
+mod sums;
+mod trial;
+
+use crate::cli::{Exit, Usage};
+use crate::output::{self, Format};
+use crate::signals::Interrupt;
+use crate::units::parse_duration;
+use crew::{Ended, Work};
+use detail::Detail;
+use indicatif::{ProgressBar, ProgressStyle};
+use sim::chaos::plan::Plan;
+use sim::chaos::shrink::{Cut, Kept};
+use std::time::{Duration, Instant};
+use sums::Sums;
+use trial::{Found, Outcome};
+
+/// So many worlds if nobody says how many.
+const SEEDS: u64 = 100;
+/// After so many findings nobody needs more.
+const FINDINGS_MAX: usize = 20;
+
+/// The engine itself in worlds full of faults.
+#[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "Worlds of chaos")]
+pub struct ChaosArgs {
+    /// Instead of comparing policies: run the whole engine in random worlds full of faults, one for
+    /// each seed from --seed on, and look for what no disk does. Exit code 1 on a finding; the last
+    /// line then repeats it
+    #[arg(long, conflicts_with_all = ["names", "all", "long", "policy", "hedge", "report", "plot",
+        "check", "snapshot", "keep_bounds"])]
+    pub chaos: bool,
+    /// Worlds [default: 100; with --hours as many as there is time for]
+    #[arg(long, value_name = "N", requires = "chaos")]
+    seeds: Option<u64>,
+    /// Begin no world after so many hours
+    #[arg(long, value_name = "H", requires = "chaos", allow_negative_numbers = true,
+        value_parser = parse_hours)]
+    hours: Option<Duration>,
+    /// Of one world only these of its faults, by number: 3 or 3:250ms, which lasts no longer;
+    /// `none` for none
+    #[arg(long, value_name = "LIST", requires = "chaos", value_parser = parse_faults)]
+    faults: Option<Faults>,
+    /// Of one world only so many requests of each host
+    #[arg(long, value_name = "N", requires = "chaos")]
+    requests: Option<u64>,
+    /// Show everything that happened to what was found, not only the last 40 lines
+    #[arg(long, requires = "chaos")]
+    trace: bool,
+}
+
+/// Numbers of faults, from 1, with a duration of their own or without, ns.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Faults(Vec<(usize, Option<u64>)>);
+
+/// What is asked for, apart from the worlds themselves.
+#[derive(Clone, Copy, Debug)]
+pub struct Wish {
+    /// First seed.
+    pub seed: u64,
+    /// At least 1.
+    pub threads: usize,
+    pub format: Format,
+}
+
+/// Everything that is told at the end.
+struct Course {
+    wish: Wish,
+    sums: Sums,
+    /// By seed.
+    findings: Vec<(u64, Found)>,
+    ended: Ended,
+    elapsed: Duration,
+    detail: Option<Detail>,
+}
+
+/// Runs the worlds.
+///
+/// # Errors
+/// Usage; a finding (exit code 1).
+pub fn run(args: &ChaosArgs, wish: Wish) -> anyhow::Result<()> {
+    let work = args.work(wish)?;
+    let cut = args.cut(wish.seed)?;
+    trial::keep_panics();
+    let interrupt = Interrupt::install()?;
+    if wish.format == Format::Text {
+        output::print(&format!("seed {}\n", wish.seed))?;
+    }
+    let begun = Instant::now();
+    let of_seed = {
+        let cut = cut.clone();
+        move |seed| trial::outcome(&plan(seed, cut.as_ref()))
+    };
+    let bar = bar(&work);
+    let (mut sums, mut findings) = (Sums::default(), Vec::new());
+    let mut shown = Ok(());
+    let ended = crew::run(&work, &interrupt, of_seed, |seed, outcome: Outcome| {
+        sums.add(&outcome.report);
+        bar.set_position(sums.worlds);
+        if let Some(found) = outcome.found {
+            if wish.format == Format::Text {
+                shown = bar.suspend(|| output::print(&format!("seed {seed}: {}\n", found.text)));
+            }
+            findings.push((seed, found));
+            bar.set_message(show::findings(findings.len()));
+        }
+        shown.is_ok() && findings.len() < FINDINGS_MAX
+    });
+    let ended = ended?;
+    bar.set_message("making it smaller");
+    let first = findings.first();
+    let detail = first.map(|(seed, found)| {
+        let of_world = (*seed, found);
+        Detail::of(of_world, cut, &interrupt, trial::outcome)
+    });
+    bar.finish_and_clear();
+    let course = Course {
+        wish,
+        sums,
+        findings,
+        ended,
+        elapsed: begun.elapsed(),
+        detail,
+    };
+    shown = shown.and_then(|()| course.show(args.trace));
+    match course.findings.is_empty() {
+        true => shown,
+        // Also where nobody reads it any more.
+        false => Err(Exit(1).into()),
+    }
+}
+
+/// The plan of a seed, or what is left of it.
+fn plan(seed: u64, cut: Option<&Cut>) -> Plan {
+    let plan = Plan::draw(seed);
+    match cut {
+        Some(cut) => cut.of(&plan),
+        None => plan,
+    }
+}
+
+fn bar(work: &Work) -> ProgressBar {
+    let (bar, template) = match work.count {
+        u64::MAX => (
+            ProgressBar::new_spinner(),
+            "{spinner} {elapsed}  {pos} worlds  {msg}",
+        ),
+        count => (
+            ProgressBar::new(count),
+            "{wide_bar:.cyan} {pos}/{len} worlds  {msg}",
+        ),
+    };
+    if let Ok(style) = ProgressStyle::with_template(template) {
+        bar.set_style(style);
+    }
+    bar
+}
+
+impl ChaosArgs {
+    fn work(&self, wish: Wish) -> anyhow::Result<Work> {
+        let one = self.faults.is_some() || self.requests.is_some();
+        let count = match (self.seeds, self.hours) {
+            (Some(0), _) => return Err(Usage::error("--seeds: at least one")),
+            (Some(seeds), _) if one && seeds > 1 => {
+                let text = "--faults, --requests: of one world (--seeds 1)";
+                return Err(Usage::error(text));
+            }
+            (Some(seeds), _) => seeds,
+            (None, _) if one => 1,
+            (None, Some(_)) => u64::MAX,
+            (None, None) => SEEDS,
+        };
+        if self.seeds.is_some() && wish.seed.checked_add(count - 1).is_none() {
+            let text = "--seeds: seeds end at 2^64 - 1; begin with a smaller --seed";
+            return Err(Usage::error(text));
+        }
+        Ok(Work {
+            first: wish.seed,
+            count,
+            until: self.hours.and_then(|it| Instant::now().checked_add(it)),
+            threads: wish.threads,
+        })
+    }
+
+    /// What is left of the one world; `None`: all.
+    fn cut(&self, seed: u64) -> anyhow::Result<Option<Cut>> {
+        if self.faults.is_none() && self.requests.is_none() {
+            return Ok(None);
+        }
+        let mut cut = Cut::whole(&Plan::draw(seed));
+        if let Some(Faults(wanted)) = &self.faults {
+            let kept = |&(number, lasts_ns): &(usize, Option<u64>)| {
+                let whole = number.checked_sub(1).and_then(|at| cut.faults.get(at));
+                let whole = whole.ok_or_else(|| {
+                    let count = cut.faults.len();
+                    let text = format!("--faults: {number}: seed {seed} has faults 1 to {count}");
+                    Usage::error(text)
+                })?;
+                let lasts_ns = lasts_ns.map_or(whole.lasts_ns, |ns| ns.min(whole.lasts_ns));
+                Ok(Kept { lasts_ns, ..*whole })
+            };
+            cut.faults = wanted.iter().map(kept).collect::<anyhow::Result<_>>()?;
+        }
+        cut.requests = self.requests.unwrap_or(cut.requests).min(cut.requests);
+        Ok(Some(cut))
+    }
+}
+
+/// Hours, with decimals.
+fn parse_hours(text: &str) -> Result<Duration, String> {
+    let hours = text.parse::<f64>().ok().filter(|hours| *hours > 0.0);
+    let hours = hours.filter(|hours| *hours <= 8760.0);
+    let hours = hours.ok_or("not a number above 0, at most 8760")?;
+    Ok(Duration::from_secs_f64(hours * 3600.0))
+}
+
+fn parse_faults(text: &str) -> Result<Faults, String> {
+    if text == "none" {
+        return Ok(Faults(Vec::new()));
+    }
+    let one = |word: &str| {
+        let (number, lasts) = match word.split_once(':') {
+            Some((number, lasts)) => (number, Some(lasts)),
+            None => (word, None),
+        };
+        let number = number.parse::<usize>();
+        let number = number.map_err(|_| format!("\"{word}\" is no fault's number, as 3"))?;
+        let lasts_ns = lasts.map(parse_duration).transpose();
+        Ok((number, lasts_ns.map_err(|why| why.to_string())?))
+    };
+    let mut faults = text
+        .split(',')
+        .map(one)
+        .collect::<Result<Vec<_>, String>>()?;
+    faults.sort_unstable();
+    match faults.windows(2).find(|pair| pair[0].0 == pair[1].0) {
+        Some(pair) => Err(format!("fault {} is named twice", pair[0].0)),
+        None => Ok(Faults(faults)),
+    }
+}
+
+#[cfg(test)]
+mod tests;

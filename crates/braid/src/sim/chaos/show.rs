@@ -1,0 +1,301 @@
+//! What is told of worlds of chaos, for people and for programs.
+use super::crew::Ended;
+use super::detail::Detail;
+use super::{Course, FINDINGS_MAX};
+use crate::output::{self, Format, Ink, Style};
+use crate::table::Table;
+use crate::units::{format_count, format_ns, significant};
+use engine::host::PathState;
+use serde_json::{Value, json};
+use sim::chaos::START_NS;
+use sim::chaos::plan::{Kind, Plan};
+use sim::chaos::run::BEGIN_NS;
+use sim::chaos::shrink::Cut;
+
+/// Lines of a story that are shown if nobody wants more.
+const LINES: usize = 40;
+
+/// Columns of the coverage.
+const STATES: [PathState; 7] = [
+    PathState::Connecting,
+    PathState::Live,
+    PathState::Probation,
+    PathState::Reconnecting,
+    PathState::Draining,
+    PathState::Failed,
+    PathState::Removed,
+];
+
+/// `1 finding`, `2 findings`.
+pub fn findings(count: usize) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} finding{plural}")
+}
+
+/// `KillHost` → `kill-host`.
+fn word(kind: Kind) -> String {
+    let mut word = String::new();
+    for letter in format!("{kind:?}").chars() {
+        if letter.is_uppercase() && !word.is_empty() {
+            word.push('-');
+        }
+        word.push(letter.to_ascii_lowercase());
+    }
+    word
+}
+
+/// Seconds from the beginning of a world on.
+fn seconds(at_ns: u64) -> String {
+    let us = at_ns.saturating_sub(START_NS) / 1000;
+    format!("{}.{:06}", us / 1_000_000, us % 1_000_000)
+}
+
+impl Course {
+    /// Tells all of it. `whole`: and the whole story of a finding.
+    pub fn show(&self, whole: bool) -> anyhow::Result<()> {
+        match self.wish.format {
+            Format::Json => {
+                output::print_json(&self.json(whole))?;
+                if let Some(detail) = &self.detail {
+                    output::note(&format!("repeat with: {}", detail.command()));
+                }
+                Ok(())
+            }
+            Format::Text => output::print(&self.text(whole, Style::of_stdout())),
+        }
+    }
+
+    pub fn text(&self, whole: bool, style: Style) -> String {
+        let mut text = self.summary(style);
+        text.push_str(&self.coverage(style));
+        if let Some(detail) = &self.detail {
+            text.push('\n');
+            text.push_str(&self.finding(detail, whole, style));
+        }
+        text
+    }
+
+    fn summary(&self, style: Style) -> String {
+        let sums = &self.sums;
+        let seconds = self.elapsed.as_secs_f64();
+        let last = self.wish.seed.wrapping_add(sums.worlds.saturating_sub(1));
+        let mut text = format!(
+            "{} worlds of seeds {} to {last} in {} s ({} per second, {} threads)",
+            format_count(sums.worlds),
+            self.wish.seed,
+            significant(seconds),
+            significant(sums.worlds as f64 / seconds.max(1e-9)),
+            self.wish.threads,
+        );
+        text.push_str(&match self.ended {
+            Ended::All => String::new(),
+            Ended::Time => "; the time was over".to_owned(),
+            Ended::Asked => "; interrupted".to_owned(),
+            Ended::Enough => format!("; {} are enough", findings(FINDINGS_MAX)),
+            Ended::Hangs => "; the last does not come back".to_owned(),
+        });
+        text.push('\n');
+        let mut table = Table::new(1, &["", "median", "total"]);
+        for (name, counts) in [("requests", &sums.requests), ("faults", &sums.faults)] {
+            let [median, total] = [counts.median(), counts.total()].map(format_count);
+            table.row(vec![name.to_owned(), median, total]);
+        }
+        let (median, total) = (sums.time_ms.median(), sums.time_ms.total());
+        table.row(vec![
+            "virtual time".to_owned(),
+            format_ns(median as f64 * 1e6),
+            format!("{} s", format_count(total / 1000)),
+        ]);
+        let each = sums.events / sums.worlds.max(1);
+        let [each, all] = [each, sums.events].map(format_count);
+        table.row(vec!["events".to_owned(), format!("({each} each)"), all]);
+        text.push_str(&table.render(style, |_| String::new()));
+        let found = findings(self.findings.len());
+        let ink = if self.findings.is_empty() {
+            Ink::Bold
+        } else {
+            Ink::Warning
+        };
+        text.push_str(&style.paint(ink, &found));
+        text.push('\n');
+        text
+    }
+
+    fn coverage(&self, style: Style) -> String {
+        // In 80 columns.
+        let short = |state: &PathState| match state {
+            PathState::Reconnecting => "reconnect",
+            state => state.name(),
+        };
+        let mut headings = vec!["fault"];
+        headings.extend(STATES.iter().map(short));
+        let mut table = Table::new(1, &headings);
+        for kind in Kind::ALL {
+            let cells = STATES.iter().map(|state| self.sums.met(kind, state.name()));
+            let cells = cells.map(|count| match count {
+                0 => "none".to_owned(),
+                count => format_count(count),
+            });
+            table.row(std::iter::once(word(kind)).chain(cells).collect());
+        }
+        let empty = self.empty();
+        let cells = Kind::ALL.len() * STATES.len();
+        format!(
+            "\nfaults by the state that their path was in:\n{}{empty} of {cells} cells are empty\n",
+            table.render(style, |_| String::new())
+        )
+    }
+
+    /// Faults that never met a path in some state.
+    fn empty(&self) -> usize {
+        let met = |kind| STATES.iter().map(move |it| self.sums.met(kind, it.name()));
+        Kind::ALL
+            .into_iter()
+            .flat_map(met)
+            .filter(|&it| it == 0)
+            .count()
+    }
+
+    fn finding(&self, detail: &Detail, whole: bool, style: Style) -> String {
+        let first = format!("seed {}: {}", detail.seed, self.findings[0].1.text);
+        let mut text = format!("{}\n", style.paint(Ink::Warning, &first));
+        let (plan, cut) = (&detail.plan, &detail.cut);
+        text.push_str(&format!(
+            "The same is found with {} of its {} faults and {} of {} requests of each host \
+             ({} worlds were tried):\n",
+            cut.faults.len(),
+            plan.faults.len(),
+            cut.requests,
+            plan.layout.habit.total,
+            detail.runs,
+        ));
+        text.push_str(&format!("{}\n", detail.found.text));
+        text.push_str(&layout(plan));
+        text.push_str(&faults(plan, cut).render(style, |_| String::new()));
+        let lines = &detail.lines;
+        let shown = &lines[if whole {
+            0
+        } else {
+            lines.len().saturating_sub(LINES)
+        }..];
+        if shown.len() < lines.len() {
+            text.push_str(&format!(
+                "The last {LINES} of {} lines (--trace shows all), s from the beginning:\n",
+                format_count(lines.len() as u64)
+            ));
+        } else if !shown.is_empty() {
+            text.push_str("What happened, s from the beginning:\n");
+        }
+        for (at_ns, line) in shown {
+            let at = style.paint(Ink::Dim, &format!("{:>10}", seconds(*at_ns)));
+            text.push_str(&format!("{at}  {line}\n"));
+        }
+        text.push_str(&format!("Repeat with:\n{}\n", detail.command()));
+        text
+    }
+
+    fn json(&self, whole: bool) -> Value {
+        let sums = &self.sums;
+        let counts = |it: &super::sums::Counts| json!({"median": it.median(), "total": it.total()});
+        let cell = |kind, state: PathState| {
+            let count = sums.met(kind, state.name());
+            json!({"fault": word(kind), "state": state.name(), "count": count})
+        };
+        let row = |kind| STATES.iter().map(move |&state| cell(kind, state));
+        let coverage: Vec<Value> = Kind::ALL.into_iter().flat_map(row).collect();
+        let found = |(seed, it): &(u64, super::Found)| {
+            let (kind, what) = (&it.kind, &it.text);
+            json!({"seed": seed, "kind": kind, "what": what})
+        };
+        json!({
+            "seed": self.wish.seed,
+            "worlds": sums.worlds,
+            "threads": self.wish.threads,
+            "seconds": self.elapsed.as_secs_f64(),
+            "ended": match self.ended {
+                Ended::All => "all",
+                Ended::Time => "time",
+                Ended::Asked => "interrupted",
+                Ended::Enough => "findings",
+                Ended::Hangs => "hangs",
+            },
+            "requests": counts(&sums.requests),
+            "faults": counts(&sums.faults),
+            "virtual_ms": counts(&sums.time_ms),
+            "events": sums.events,
+            "coverage": coverage,
+            "empty": self.empty(),
+            "findings": self.findings.iter().map(found).collect::<Vec<_>>(),
+            "smallest": self.detail.as_ref().map(|it| it.json(whole)),
+        })
+    }
+}
+
+impl Detail {
+    fn json(&self, whole: bool) -> Value {
+        let fault = |kept: &sim::chaos::shrink::Kept| {
+            let fault = self.plan.faults[kept.number];
+            json!({
+                "number": kept.number + 1,
+                "fault": word(fault.kind),
+                "at_ns": BEGIN_NS + fault.at_ns,
+                "lasts_ns": kept.lasts_ns,
+            })
+        };
+        let skipped = match whole {
+            true => 0,
+            false => self.lines.len().saturating_sub(LINES),
+        };
+        let line = |(at_ns, line): &(u64, String)| {
+            let at_ns = at_ns.saturating_sub(START_NS);
+            json!({"at_ns": at_ns, "line": line})
+        };
+        json!({
+            "seed": self.seed,
+            "kind": self.found.kind,
+            "what": self.found.text,
+            "faults": self.cut.faults.iter().map(fault).collect::<Vec<_>>(),
+            "requests": self.cut.requests,
+            "worlds_tried": self.runs,
+            "lines": self.lines.len(),
+            "trace": self.lines[skipped..].iter().map(line).collect::<Vec<_>>(),
+            "repeat": self.command(),
+        })
+    }
+}
+
+/// What a world is made of.
+fn layout(plan: &Plan) -> String {
+    let it = &plan.layout;
+    let with = |yes: bool, what: &str| {
+        if yes {
+            format!(", {what}")
+        } else {
+            String::new()
+        }
+    };
+    format!(
+        "hosts {}, cores of each {}, targets {}, ports of each {}, policy {}{}{}\n",
+        it.hosts,
+        it.cores,
+        it.targets,
+        it.ports,
+        it.policy,
+        with(it.digests, "digests"),
+        with(it.caches, "volatile caches"),
+    )
+}
+
+fn faults(plan: &Plan, cut: &Cut) -> Table {
+    let mut table = Table::new(2, &["", "fault", "begins s", "lasts"]);
+    for kept in &cut.faults {
+        let fault = plan.faults[kept.number];
+        table.row(vec![
+            (kept.number + 1).to_string(),
+            word(fault.kind),
+            seconds(START_NS + BEGIN_NS + fault.at_ns),
+            format_ns(kept.lasts_ns as f64),
+        ]);
+    }
+    table
+}

@@ -1,0 +1,82 @@
+//! What came of many worlds.
+use sim::chaos::plan::Kind;
+use sim::chaos::run::Report;
+use std::collections::BTreeMap;
+
+/// Totals and medians.
+#[derive(Clone, Debug, Default)]
+pub struct Sums {
+    pub worlds: u64,
+    /// Requests of applications that ended.
+    pub requests: Counts,
+    /// Faults that happened.
+    pub faults: Counts,
+    /// Virtual time, ms.
+    pub time_ms: Counts,
+    /// Events of all worlds.
+    pub events: u64,
+    /// How often a fault began at a path in this state.
+    coverage: BTreeMap<(Kind, &'static str), u64>,
+}
+
+/// Numbers, one of each world; those that are the same take no room.
+#[derive(Clone, Debug, Default)]
+pub struct Counts(BTreeMap<u64, u64>);
+
+impl Counts {
+    fn add(&mut self, number: u64) {
+        *self.0.entry(number).or_default() += 1;
+    }
+
+    pub fn total(&self) -> u64 {
+        self.0.iter().map(|(number, count)| number * count).sum()
+    }
+
+    /// The upper one of two; 0 of none.
+    pub fn median(&self) -> u64 {
+        let half = self.0.values().sum::<u64>() / 2;
+        let mut before = 0;
+        let mut numbers = self.0.iter();
+        let median = numbers.find(|(_, count)| {
+            before += **count;
+            before > half
+        });
+        median.map_or(0, |(number, _)| *number)
+    }
+}
+
+impl Sums {
+    /// One more world.
+    pub fn add(&mut self, report: &Report) {
+        self.worlds += 1;
+        self.requests.add(report.requests);
+        self.faults.add(report.faults);
+        self.time_ms.add(report.time_ns / 1_000_000);
+        self.events += report.events;
+        for (kind, state) in &report.coverage {
+            *self.coverage.entry((*kind, state.name())).or_default() += 1;
+        }
+    }
+
+    /// How often this fault met this state.
+    pub fn met(&self, kind: Kind, state: &'static str) -> u64 {
+        self.coverage.get(&(kind, state)).copied().unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn medians_and_totals() {
+        let mut counts = Counts::default();
+        assert_eq!((counts.median(), counts.total()), (0, 0));
+        for number in [9, 1, 5, 5, 2] {
+            counts.add(number);
+        }
+        assert_eq!((counts.median(), counts.total()), (5, 22));
+        counts.add(100);
+        assert_eq!(counts.median(), 5);
+    }
+}

@@ -1,0 +1,172 @@
+use super::*;
+use crate::output::Style;
+use crate::sim::SimArgs;
+use clap::Parser;
+use sim::chaos::plan::Kind;
+
+#[derive(Parser)]
+struct Cli {
+    #[command(flatten)]
+    args: SimArgs,
+}
+
+/// What `sim` and these words ask for.
+fn asked(words: &str) -> Result<SimArgs, clap::Error> {
+    let parsed = Cli::try_parse_from(["sim"].into_iter().chain(words.split(' ')));
+    parsed.map(|it| it.args)
+}
+
+/// The first seed whose world has a fault of this kind, and the fault's number.
+fn seed_with(kind: Kind) -> (u64, usize) {
+    let number = |seed| {
+        let faults = Plan::draw(seed).faults;
+        faults.iter().position(|fault| fault.kind == kind)
+    };
+    let seed = (1..).find(|&seed| number(seed).is_some()).unwrap();
+    (seed, number(seed).unwrap() + 1)
+}
+
+fn found(kind: &str) -> Outcome {
+    Outcome {
+        found: Some(Found {
+            kind: kind.to_owned(),
+            text: format!("{kind} was here"),
+            block: Some(3),
+            seen_ns: None,
+        }),
+        ..Outcome::default()
+    }
+}
+
+/// Of a world in which a host is killed, something is found.
+fn killed(plan: &Plan) -> Outcome {
+    match plan.faults.iter().any(|it| it.kind == Kind::KillHost) {
+        true => found("host"),
+        false => Outcome::default(),
+    }
+}
+
+fn course(detail: Detail) -> Course {
+    Course {
+        wish: Wish {
+            seed: 1,
+            threads: 2,
+            format: Format::Text,
+        },
+        sums: Sums::default(),
+        findings: vec![(detail.seed, detail.found.clone())],
+        ended: Ended::All,
+        elapsed: Duration::from_secs(1),
+        detail: Some(detail),
+    }
+}
+
+#[test]
+fn a_finding_is_made_small_and_the_last_line_repeats_it() {
+    let (seed, number) = seed_with(Kind::KillHost);
+    let first = found("host").found.unwrap();
+    let detail = Detail::of((seed, &first), None, &Interrupt::default(), killed);
+    let command = detail.command();
+    let text = course(detail).text(false, Style::PLAIN);
+    assert_eq!(text.lines().last(), Some(command.as_str()), "{text}");
+    assert!(
+        text.contains("with 1 of its ") && text.contains("kill-host"),
+        "{text}"
+    );
+    assert!(text.contains("  begins: the write of 0x1"), "{text}");
+    let words = command.strip_prefix("braid sim ").unwrap();
+    let again = asked(words).unwrap();
+    let part = again.chaos.cut(again.seed).unwrap().unwrap();
+    let plan = plan(again.seed, Some(&part));
+    assert_eq!(
+        (plan.faults.len(), plan.faults[0].kind),
+        (1, Kind::KillHost)
+    );
+    assert_eq!((part.faults[0].number + 1, part.requests), (number, 1));
+    assert!(killed(&plan).found.is_some());
+    // What was small already stays so, and is repeated by the same words.
+    let detail = Detail::of((seed, &first), Some(part), &Interrupt::default(), killed);
+    assert_eq!(detail.command(), command);
+}
+
+#[test]
+fn a_signal_ends_the_search_for_a_smaller_world() {
+    let (seed, _) = seed_with(Kind::KillHost);
+    let first = found("host").found.unwrap();
+    let detail = Detail::of((seed, &first), None, &Interrupt::raised(), killed);
+    assert_eq!(
+        detail.command(),
+        format!("braid sim --chaos --seed {seed} --seeds 1")
+    );
+}
+
+#[test]
+fn a_panic_is_a_finding_with_its_place() {
+    trial::keep_panics();
+    let outcome = trial::attempt(|| panic!("no {}", "more"));
+    let found = outcome.found.unwrap();
+    assert!(found.text.ends_with(": no more"), "{found:?}");
+    assert!(found.kind.contains("chaos/tests.rs:"), "{found:?}");
+}
+
+#[test]
+fn worlds_are_the_same_on_any_number_of_threads() {
+    let text = |threads| {
+        let work = Work {
+            first: 1,
+            count: 6,
+            until: None,
+            threads,
+        };
+        let mut sums = Sums::default();
+        let world = |seed| trial::outcome(&plan(seed, None));
+        let ended = crew::run(&work, &Interrupt::default(), world, |_, outcome| {
+            sums.add(&outcome.report);
+            outcome.found.is_none()
+        });
+        assert_eq!((ended.unwrap(), sums.worlds), (Ended::All, 6));
+        format!("{sums:?}")
+    };
+    assert_eq!(text(1), text(3));
+}
+
+#[test]
+fn what_cannot_be_is_refused() {
+    for (words, why) in [
+        ("--chaos --seeds 0", "at least one"),
+        ("--chaos --seeds 2 --seed 18446744073709551615", "end at"),
+        ("--chaos --seeds 2 --faults 1", "of one world"),
+        ("--chaos --seeds 2 --requests 1", "of one world"),
+        ("--chaos --faults 0", "has faults 1 to"),
+        ("--chaos --faults 99", "has faults 1 to"),
+    ] {
+        let error = crate::sim::run(&asked(words).unwrap()).unwrap_err();
+        assert!(
+            error.is::<Usage>() && error.to_string().contains(why),
+            "{error}"
+        );
+    }
+    for words in [
+        "--chaos --hours -1",
+        "--chaos --hours 0",
+        "--chaos --hours nan",
+        "--chaos --faults 1,1",
+        "--chaos --faults 1:2",
+        "--chaos --faults a",
+        "--chaos d30",
+        "--chaos --all",
+        "--chaos --long",
+        "--chaos --policy numa",
+        "--chaos --hedge on",
+        "--chaos --report x",
+        "--chaos --plot x",
+        "--chaos --check x",
+        "--chaos --snapshot x",
+        "--seeds 1",
+        "--hours 1",
+        "--faults 1",
+        "--trace",
+    ] {
+        assert!(asked(words).is_err(), "{words}");
+    }
+}

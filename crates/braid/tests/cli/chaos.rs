@@ -1,0 +1,82 @@
+//! `braid sim --chaos` as it is typed.
+use crate::common::{Place, Running, code, stderr, stdout};
+use rustix::process::{Signal, kill_process};
+use std::io::{BufRead, BufReader, Read};
+use std::process::Stdio;
+
+#[test]
+fn worlds_are_summed_up_for_people_and_for_programs() {
+    let place = Place::new();
+    let args = ["sim", "--chaos", "--seed", "5", "--seeds", "3"];
+    let output = place.braid(&args);
+    let text = stdout(&output);
+    assert_eq!(code(&output), 0, "{text}{}", stderr(&output));
+    assert_eq!(text.lines().next(), Some("seed 5"));
+    assert_eq!(
+        stderr(&output),
+        "",
+        "no progress where there is no terminal"
+    );
+    for part in [
+        "3 worlds of seeds 5 to 7 in ",
+        "0 findings",
+        "kill-host",
+        "cells are empty",
+    ] {
+        assert!(text.contains(part), "no {part:?} in: {text}");
+    }
+    let json = |threads| {
+        let mut json = place.json(&[&args[..], &["-o", "json", "-j", threads]].concat());
+        let facts = json.as_object_mut().unwrap();
+        for not_the_same in ["seconds", "threads"] {
+            assert!(facts.remove(not_the_same).is_some());
+        }
+        json
+    };
+    let alone = json("1");
+    assert_eq!(alone, json("3"));
+    assert_eq!(
+        (&alone["worlds"], &alone["ended"]),
+        (&3.into(), &"all".into())
+    );
+    assert!(
+        alone["requests"]["median"].as_u64().unwrap() > 1000,
+        "{alone}"
+    );
+}
+
+#[test]
+fn a_signal_ends_it_with_what_there_is() {
+    let place = Place::new();
+    let mut child = place
+        .command()
+        .args(["sim", "--chaos", "--hours", "1", "-j", "2"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap());
+    let running = Running::of(child);
+    let mut text = String::new();
+    lines.read_line(&mut text).unwrap();
+    assert_eq!(text, "seed 1\n");
+    kill_process(running.pid(), Signal::TERM).unwrap();
+    lines.read_to_string(&mut text).unwrap();
+    let output = running.output();
+    assert_eq!(code(&output), 0, "{text}{}", stderr(&output));
+    assert!(
+        text.contains("; interrupted\n") && text.contains("0 findings"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_part_of_a_world_is_a_world() {
+    let place = Place::new();
+    let words = "sim --chaos --seed 5 --seeds 1 --faults none --requests 10 -o json";
+    let json = place.json(&words.split(' ').collect::<Vec<_>>());
+    assert_eq!(
+        (&json["worlds"], &json["faults"]["total"]),
+        (&1.into(), &0.into())
+    );
+}
