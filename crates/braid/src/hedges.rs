@@ -34,6 +34,9 @@ pub fn words(of: &Value) -> Option<String> {
         let gained = format_ns(count("gained_ns") as f64);
         facts.push(format!("together {gained} before the others"));
     }
+    if count("lost") > 0 {
+        facts.push(format!("{} came second", shown("lost")));
+    }
     if count("rescued") > 0 {
         let rescued = shown("rescued");
         facts.push(format!(
@@ -45,6 +48,9 @@ pub fn words(of: &Value) -> Option<String> {
     }
     if count("no_room") > 0 {
         facts.push(format!("{} not sent for want of room", shown("no_room")));
+    }
+    if count("looked") > 0 {
+        facts.push(format!("{} reads looked at", shown("looked")));
     }
     Some(facts.join(", "))
 }
@@ -69,8 +75,9 @@ mod tests {
         let value = json(&stats, 10_000);
         assert_eq!(
             words(&value).unwrap(),
-            "14 of late reads (0.14 %), 9 came first, together 81.0 ms before the others, \
-             2 carried the read when the first had failed, 1 failed, 3 not sent for want of room"
+            "14 of late reads (0.14 %), 9 came first, together 81.0 ms before the others, 2 came \
+             second, 2 carried the read when the first had failed, 1 failed, 3 not sent for want \
+             of room, 90 reads looked at"
         );
         let none = HedgeStats {
             sent: 1,

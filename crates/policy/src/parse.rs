@@ -148,17 +148,20 @@ impl Knobs {
             .ok_or(KnobError::ShiftRange)
     }
 
-    /// Reads `weight_timeout`: whole seconds 0…3600, or a whole number with `s`, `ms` or `us` up to
-    /// the same length. Returns nanoseconds.
+    /// Reads `weight_timeout`: whole seconds 0…3600, or a whole number with `h`, `m`, `s`, `ms`,
+    /// `us` or `ns` up to the same length. Returns nanoseconds.
     ///
     /// # Errors
     /// [`KnobError::TimeoutNotADuration`], [`KnobError::TimeoutRange`].
     pub fn parse_weight_timeout(text: &str) -> Result<u64, KnobError> {
         let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
         let unit_ns = match &text[digits.len()..] {
+            "h" => 3_600_000_000_000,
+            "m" => 60_000_000_000,
             "" | "s" => 1_000_000_000,
             "ms" => 1_000_000,
             "us" => 1_000,
+            "ns" => 1,
             _ => return Err(KnobError::TimeoutNotADuration),
         };
         let number = whole(digits).ok_or(KnobError::TimeoutNotADuration)?;
@@ -273,7 +276,7 @@ impl fmt::Display for KnobError {
             ),
             Self::TimeoutNotADuration => f.write_str(
                 "weight_timeout is neither whole seconds, as in 15, nor a duration, as in 50ms \
-                 (units s, ms, us)",
+                 (units h, m, s, ms, us, ns)",
             ),
             Self::HedgeWord => f.write_str("hedge is off, on or auto"),
             Self::HedgeWithout => write!(
@@ -461,15 +464,21 @@ mod tests {
             ("0", 0),
             ("15", 15_000_000_000),
             ("3600", 3_600_000_000_000),
+            ("1h", 3_600_000_000_000),
+            ("5m", 300_000_000_000),
+            ("60m", 3_600_000_000_000),
             ("2s", 2_000_000_000),
             ("50ms", 50_000_000),
             ("250us", 250_000),
+            ("7ns", 7),
             ("3600000ms", 3_600_000_000_000),
         ] {
             assert_eq!(Knobs::parse_weight_timeout(text), Ok(timeout_ns), "{text}");
         }
         for text in [
             "3601",
+            "61m",
+            "2h",
             "3600001ms",
             "3600000001us",
             "18446744073709551615",
@@ -482,7 +491,7 @@ mod tests {
             );
         }
         for text in [
-            "", "s", "ms", "1.5", "-1", "5m", "5 ms", "5ns", "5msms", "é", "5µs", "5MS",
+            "", "s", "ms", "1.5", "-1", "5d", "5 ms", "5msms", "é", "5µs", "5MS", "5M", "h",
         ] {
             let error = Err(KnobError::TimeoutNotADuration);
             assert_eq!(Knobs::parse_weight_timeout(text), error, "{text}");

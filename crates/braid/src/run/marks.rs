@@ -187,9 +187,10 @@ impl Marks {
     }
 
     fn write(&self) -> anyhow::Result<()> {
-        match self.closed {
-            true => Ok(()),
-            false => state::write(&self.path, &self.map),
+        match (self.closed, self.map.is_empty()) {
+            (true, _) => Ok(()),
+            (_, true) => state::remove(&self.path),
+            (_, false) => state::write(&self.path, &self.map),
         }
     }
 }
@@ -244,6 +245,21 @@ mod tests {
         assert_eq!(said(), Some(false));
         let wait_ns = Marks::read(path.clone()).unwrap().wait_ns(&now);
         assert_eq!(wait_ns, 60_000_000_000, "as long as before");
+    }
+
+    #[test]
+    fn where_nothing_is_marked_there_is_no_file() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("marks.json");
+        let text = "[[volume]]\nname = \"v0\"\n[[volume.path]]\nuri = \"mem:1MiB\"\n";
+        let config = crate::run::config::tests::parsed(text);
+        let mut marks = Marks::read(path.clone()).unwrap();
+        marks.clear("v0").unwrap();
+        marks.keep(&config.volumes[0], 1_000_000).unwrap();
+        assert!(path.exists());
+        marks.close().unwrap();
+        assert!(!path.exists());
+        assert_eq!(Marks::read(path).unwrap().wait_ns(&config.volumes[0]), 0);
     }
 
     #[test]

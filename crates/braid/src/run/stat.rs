@@ -18,6 +18,9 @@ pub fn show(text: &mut String, value: &Value) -> Result {
     for volume in items(&value["volumes"]) {
         let (name, policy) = (word(&volume["name"]), word(&volume["policy"]));
         writeln!(text, "{name}: {}, {policy}", word(&volume["state"]))?;
+        if let Some(knobs) = knobs(volume) {
+            paragraph(text, "knobs: ", &knobs)?;
+        }
         for path in items(&volume["paths"]) {
             show_path(text, path)?;
         }
@@ -61,6 +64,16 @@ pub fn show(text: &mut String, value: &Value) -> Result {
     Ok(())
 }
 
+/// As they are set.
+fn knobs(of: &Value) -> Option<String> {
+    let shift = of["ewma_shift"].as_u64()?;
+    let timeout = format_ns(number(&of["weight_timeout_ns"]) as f64);
+    let hedge = super::client::hedge(of);
+    Some(format!(
+        "ewma_shift {shift}, weight_timeout {timeout}, hedge {hedge}"
+    ))
+}
+
 /// What a path's probation is like, and its probes; empty if it never was on one.
 fn probation(of: &Value) -> String {
     let times = number(&of["times"]);
@@ -69,7 +82,9 @@ fn probation(of: &Value) -> String {
     }
     let mut facts = Vec::new();
     if let (Some(why), Some(for_ns)) = (of["why"].as_str(), of["for_ns"].as_u64()) {
-        facts.push(format!("for {why}, since {}", format_ns(for_ns as f64)));
+        let since = format_ns(for_ns as f64);
+        let cores = some(number(&of["cores"]), "core");
+        facts.push(format!("for {why}, since {since}, on {cores}"));
     }
     facts.push(format!("{} so far", format_count(times)));
     let probes = [("probes_good", "good"), ("probes_bad", "bad")];
@@ -104,7 +119,11 @@ fn show_path(text: &mut String, path: &Value) -> Result {
     ];
     facts.extend(counts.map(|(key, what)| format!("{} {what}", format_count(number(&path[key])))));
     let late = |key, what| Some((number(&path[key]), what)).filter(|(count, _)| *count > 0);
-    let late = [late("timed_out", "timed out"), late("aborted", "aborted")];
+    let late = [
+        late("timed_out", "timed out"),
+        late("aborted", "aborted"),
+        late("copies", "second copies"),
+    ];
     let late = late.into_iter().flatten();
     facts.extend(late.map(|(count, what)| format!("{} {what}", format_count(count))));
     paragraph(text, "", &facts.join(", "))?;
@@ -262,10 +281,14 @@ fn so_far(of: &Value) -> String {
     facts.push(match count("held_total") {
         0 => format!("{held} held ({})", word(&of["write_failover"])),
         _ => format!(
-            "{held} held ({}; {} until proof, {} until the bound){}",
+            "{held} held ({}; {} until proof, {} until the bound{}){}",
             word(&of["write_failover"]),
             count("held_proved_total"),
             count("held_bounded_total"),
+            match count("held_unclean_stop_total") {
+                0 => String::new(),
+                gated => format!(", {gated} of them after an unclean stop"),
+            },
             match count("held_ns_max") {
                 0 => String::new(), // none has ended yet
                 longest_ns => format!(", the longest for {}", format_ns(longest_ns as f64)),

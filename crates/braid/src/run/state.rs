@@ -28,6 +28,20 @@ pub fn write<T: Serialize>(path: &Path, value: &T) -> anyhow::Result<()> {
     replace(path, value).with_context(|| format!("cannot write {}", path.display()))
 }
 
+/// Removes a file, if it is there.
+///
+/// # Errors
+/// It can't be.
+pub fn remove(path: &Path) -> anyhow::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("cannot remove {}", path.display()))
+        }
+        // It would be in nobody's way if it came back.
+        _ => Ok(()),
+    }
+}
+
 fn replace<T: Serialize>(path: &Path, value: &T) -> anyhow::Result<()> {
     let text = serde_json::to_string_pretty(value)?;
     if text.len() as u64 > TEXT_BYTES_MAX {

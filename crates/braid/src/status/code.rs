@@ -122,6 +122,8 @@ impl Words {
 /// Whether a word is meant as a number: it begins with a digit, or is hexadecimal by its mark. A
 /// word of letters, such as `added`, is a word.
 fn is_number(token: &str) -> bool {
+    // Half of a pair.
+    let token = token.strip_prefix('/').unwrap_or(token);
     token.starts_with(|c: char| c.is_ascii_digit()) || is_marked(token)
 }
 
@@ -144,11 +146,18 @@ fn values(token: &str) -> Vec<u32> {
 /// A value of the status field.
 fn number(token: &str) -> Result<Asked, String> {
     let readings: Vec<_> = values(token).into_iter().filter_map(value).collect();
-    one(
-        token,
-        readings,
-        "a status has 15 bits, 16 with the phase tag: up to 0xffff",
-    )
+    let decimal = token.bytes().all(|byte| byte.is_ascii_digit());
+    let wanted = match values(token).is_empty() {
+        true if token.contains('/') => {
+            "write a type and a code, as in 2h/81h or 2/0x81: 0 to 7, and 0 to 0xff"
+        }
+        true if !decimal => {
+            "write hexadecimal digits behind 0x or before h, as in 0x281 or 281h, or a decimal \
+             number"
+        }
+        _ => "a status has 15 bits, 16 with the phase tag: 0 to 0xffff (65535)",
+    };
+    one(token, readings, wanted)
 }
 
 /// The field by itself, or, where it can't be that, the half of the completion that holds it.

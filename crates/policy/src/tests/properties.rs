@@ -291,7 +291,7 @@ proptest! {
     #[test]
     fn a1_a8_hostile_words_are_refused_or_read_again_as_the_same(
         text in "\\PC*|(numa|round-robin|queue-depth|weighted-lat(ency)?|soonest)(:[0-9:k-]{0,9})?",
-        knob in "\\PC*|[0-9]{0,24}(s|ms|us|ns|µs)?",
+        knob in "\\PC*|[0-9]{0,24}(h|m|s|ms|us|ns|µs)?",
     ) {
         match Policy::parse(&text) {
             Ok(policy) => prop_assert_eq!(Policy::parse(&policy.to_string()), Ok(policy)),
@@ -303,7 +303,7 @@ proptest! {
         let weight_timeout_ns = weight_timeout_ns.unwrap_or(usual.weight_timeout_ns);
         let knobs = Knobs { ewma_shift, weight_timeout_ns, ..Knobs::default() };
         prop_assert!(knobs.check().is_ok());
-        let us = std::format!("{}us", weight_timeout_ns / 1000);
-        prop_assert_eq!(Knobs::parse_weight_timeout(&us), Ok(weight_timeout_ns));
+        let ns = std::format!("{weight_timeout_ns}ns");
+        prop_assert_eq!(Knobs::parse_weight_timeout(&ns), Ok(weight_timeout_ns));
     }
 }

@@ -7,7 +7,8 @@ fn volume() -> Value {
         "samples": 18_446_744, "ignored": 1000,
     });
     json!({
-        "name": "v0", "state": "degraded", "policy": "weighted-latency",
+        "name": "v0", "state": "degraded", "policy": "weighted-latency", "ewma_shift": 3,
+        "weight_timeout_ns": 15_000_000_000_u64, "hedge": "auto", "hedging": false,
         "paths": [{
             "path": 7, "uri": "nvme-tcp://127.0.0.1:4420/nqn.2026-01.org.braid:target",
             "state": "connecting", "hindrance": "can't connect: connection refused",
@@ -15,7 +16,11 @@ fn volume() -> Value {
             "groups": {"read": group, "write": group, "other": group},
             "inflight": 1024, "reads": 123_456_789, "writes": 1, "others": 0,
             "bytes_read": 1_099_511_627_775_u64, "bytes_written": 4096, "errors": 12,
-            "waited_full": 3,
+            "waited_full": 3, "timed_out": 2, "aborted": 1, "copies": 5,
+            "probation": {
+                "why": "errors", "for_ns": 2_000_000_000_u64, "cores": 2, "times": 3,
+                "probes_good": 4, "probes_bad": 5, "error_share": 0.02,
+            },
         }],
         "exports": [{
             "uri": "nbd+unix:///?socket=/run/braid/v0.sock", "read_only": true, "clients": 1,
@@ -29,6 +34,7 @@ fn volume() -> Value {
         "failover": {
             "write_failover": "immediate", "risk": "it is risky", "moved_total": 12,
             "held_total": 5, "held_proved_total": 1, "held_bounded_total": 1,
+            "held_unclean_stop_total": 1,
             "held_ns_max": 15_000_000_000_u64, "flushes_failed": 1,
             "flush_failed": {"ago_ns": 120_000_000_000_u64, "path": "mem:1GiB", "why": "lost"},
         },
@@ -37,10 +43,14 @@ fn volume() -> Value {
 
 const SHOWN: &str = "\
 v0: degraded, weighted-latency
+     knobs: ewma_shift 3, weight_timeout 15.0 s, hedge auto (off: the policy
+            does not predict)
   7  nvme-tcp://127.0.0.1:4420/nqn.2026-01.org.braid:target
      connecting, non-optimized, controller 65519, 1,024 in flight, 12 failed, 3
-     waited for room
+     waited for room, 2 timed out, 1 aborted, 5 second copies
      unused: can't connect: connection refused
+     probation: for errors, since 2.00 s, on 2 cores, 3 so far, 4 good probes, 5
+                bad probes, 2.00 % of its I/O failed
            I/Os     bytes  chosen  weight  smoothed  score  samples  ignored
    read   123 M  1.00 TiB  1.00 M     100   30.0 ms  123 M   18.4 M     1000
    write      1  4.00 KiB  1.00 M     100   30.0 ms  123 M   18.4 M     1000
@@ -53,8 +63,9 @@ v0: degraded, weighted-latency
               one; 2 I/Os for a usable path, the oldest for 1.00 ms; 4 I/Os for
               a busy path; 1 flush for a lost controller with unflushed writes
      so far: 12 I/Os moved to another path; 5 writes held (immediate; 1 until
-             proof, 1 until the bound), the longest for 15.0 s; flushes failed:
-             1, the last 120 s ago: mem:1GiB lost
+             proof, 1 until the bound, 1 of them after an unclean stop), the
+             longest for 15.0 s; flushes failed: 1, the last 120 s ago: mem:1GiB
+             lost
      risk: it is risky
 ";
 
