@@ -4,6 +4,7 @@
 //! The file is replaced whole or not at all. A choice wins over the configuration that was there
 //! when it was made; a configuration that says something else later, wins.
 use super::config::{Config, PathKeys, Volume};
+use super::live::{self, Key};
 use super::paths::uris;
 use super::state;
 use crate::output;
@@ -31,6 +32,18 @@ struct Choice {
     chosen: Option<Setting>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     paths: Option<PathChoice>,
+    /// Of other keys, by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    keys: BTreeMap<String, KeyChoice>,
+}
+
+/// The value of one key.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct KeyChoice {
+    /// What the configuration said then.
+    configured: String,
+    chosen: String,
 }
 
 /// The paths of a volume, as URIs.
@@ -116,6 +129,48 @@ impl Choices {
         self.keep_all(map)
     }
 
+    /// Keeps the value of a key, of a volume that is configured so.
+    ///
+    /// # Errors
+    /// The file can't be written; nothing has changed then.
+    pub fn keep_key(
+        &mut self,
+        configured: &Volume,
+        key: &Key,
+        chosen: &Volume,
+    ) -> anyhow::Result<()> {
+        let mut map = self.map.clone();
+        let choice = map.entry(configured.name.clone()).or_default();
+        let values = KeyChoice {
+            configured: key.text(&configured.recovery()),
+            chosen: key.text(&chosen.recovery()),
+        };
+        choice.keys.insert(key.name.to_owned(), values);
+        self.keep_all(map)
+    }
+
+    /// Gives a volume that is as configured the values that were chosen for keys of which the
+    /// configuration says what it said then; none of them, if these can't be beside the others.
+    pub fn apply_keys(&self, volume: &mut Volume) {
+        let Some(choice) = self.map.get(&volume.name) else {
+            return;
+        };
+        let recovery = volume.recovery();
+        let mut changed = volume.clone();
+        for (name, it) in &choice.keys {
+            let key = live::find(name);
+            let key = key.ok().filter(|key| key.text(&recovery) == it.configured);
+            if let Some((key, chosen)) =
+                key.and_then(|key| Some((key, key.parse(&it.chosen).ok()?)))
+            {
+                (key.take)(&mut changed, &chosen);
+            }
+        }
+        if changed.check_times().is_ok() {
+            *volume = changed;
+        }
+    }
+
     /// What was chosen of a volume's paths, if the configuration says of them what it said then.
     fn paths(&self, volume: &Volume) -> Option<&PathChoice> {
         let choice = self.map.get(&volume.name)?.paths.as_ref()?;
@@ -178,7 +233,11 @@ impl Choices {
             }
             let paths = uris(&volume.paths);
             choice.paths.take_if(|of| of.configured != paths);
-            choice.chosen.is_some() || choice.paths.is_some()
+            let recovery = volume.recovery();
+            choice.keys.retain(|name, it| {
+                live::find(name).is_ok_and(|key| key.text(&recovery) == it.configured)
+            });
+            choice.chosen.is_some() || choice.paths.is_some() || !choice.keys.is_empty()
         });
         if before != self.map
             && let Err(error) = state::write(&self.path, &self.map)
@@ -251,6 +310,38 @@ mod tests {
         assert_eq!(policy_only, (Policy::Numa, 1));
         let paths_only = choose(&config("numa", "mem:2MiB"));
         assert_eq!(paths_only, (Policy::QueueDepth, 0));
+    }
+
+    #[test]
+    fn a_key_that_was_chosen_holds_until_the_file_says_something_else_of_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("choices.json");
+        let config = |keys: &str| {
+            crate::run::config::tests::parsed(&format!(
+                "[[volume]]\nname = \"v0\"\n{keys}[[volume.path]]\nuri = \"mem:1MiB\"\n"
+            ))
+        };
+        let mut choices = Choices::read(path.clone()).unwrap();
+        let first = config("retries = 7\n");
+        for (name, value) in [("ctrl_loss_tmo", "60s"), ("reconnect_delay", "30s")] {
+            let key = live::find(name).unwrap();
+            let chosen = key.set(&first.volumes[0], value).unwrap();
+            choices.keep_key(&first.volumes[0], key, &chosen).unwrap();
+        }
+        let of = |choices: &Choices, keys: &str| {
+            let mut volume = config(keys).volumes.remove(0);
+            choices.apply_keys(&mut volume);
+            let recovery = volume.recovery();
+            [recovery.ctrl_loss_ns, recovery.reconnect_max_ns].map(|ns| ns / 1_000_000_000)
+        };
+        let again = Choices::read(path.clone()).unwrap();
+        assert_eq!(of(&again, "retries = 6\n"), [60, 30]);
+        assert_eq!(of(&again, "ctrl_loss_tmo = \"5s\"\n"), [5, 30]);
+        let beside = "reconnect_delay = \"50s\"\nreconnect_delay_min = \"40s\"\n";
+        assert_eq!(of(&again, beside), [60, 50]);
+        choices.forget_others(&config("ctrl_loss_tmo = \"5s\"\n"));
+        let again = Choices::read(path).unwrap();
+        assert_eq!(of(&again, ""), [600, 30], "forgotten for good");
     }
 
     #[test]

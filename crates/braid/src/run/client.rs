@@ -1,6 +1,7 @@
 //! The verbs that ask a running engine.
 use super::address::NbdAddress;
 use super::explain::ExplainArgs;
+use super::live;
 use crate::cli::{Exit, Usage};
 use crate::control::access::{Mode, Name};
 use crate::control::limits::ANSWER_WAIT;
@@ -130,7 +131,7 @@ pub enum KnobVerb {
     Set {
         /// Volume
         volume: String,
-        /// ewma_shift, weight_timeout or hedge
+        /// ewma_shift, weight_timeout, hedge, ctrl_loss_tmo, fast_io_fail_tmo or another of `show`
         name: String,
         /// Value
         value: String,
@@ -344,10 +345,15 @@ fn knob(verb: &KnobVerb) -> anyhow::Result<()> {
             name,
             value,
             common,
-        } => (
-            json!({"volume": volume, "name": name, "value": value}),
-            common,
-        ),
+        } => {
+            // Checked here, so that a wrong word is a usage error whether or not an engine runs.
+            let checked = live::check(name, value);
+            checked.map_err(Usage::error)?;
+            (
+                json!({"volume": volume, "name": name, "value": value}),
+                common,
+            )
+        }
     };
     common.show("knob", params, |text, value| {
         let timeout = format_ns(number(&value["weight_timeout_ns"]) as f64);
@@ -357,7 +363,8 @@ fn knob(verb: &KnobVerb) -> anyhow::Result<()> {
             "{}: ewma_shift {shift}, weight_timeout {timeout}, hedge {}",
             word(&value["volume"]),
             hedge(value)
-        )
+        )?;
+        super::stat::paragraph_at(text, "    ", &live::words(value).join(", "))
     })
 }
 
@@ -455,6 +462,9 @@ fn check(args: &CheckArgs) -> anyhow::Result<()> {
                 word(&volume["name"]),
                 word(&volume["state"])
             )?;
+            if let Some(risk) = volume["risk"].as_str() {
+                super::stat::paragraph_at(text, "  risk: ", risk)?;
+            }
             let paths = items(&volume["paths"]);
             for path in paths.filter(|path| !path["why"].is_null()) {
                 let (uri, why) = (word(&path["uri"]), word(&path["why"]));

@@ -300,6 +300,14 @@ impl Volume {
         Some(&self.paths.iter().find(there)?.uri)
     }
 
+    /// Whether its times can be beside each other.
+    ///
+    /// # Errors
+    /// Which can't be.
+    pub fn check_times(&self) -> Result<(), String> {
+        check::check_times(self).map_err(|(_, text)| text)
+    }
+
     /// The knobs as they stand here.
     pub fn knobs(&self) -> Knobs {
         let usual = Knobs::default();

@@ -183,6 +183,11 @@ impl Senders {
         self.all(|| ExportControl::Host(HostControl::Policy(volume, policy, knobs)));
     }
 
+    /// Other times and limits for a volume's failing paths, on all cores.
+    pub fn set_recovery(&self, volume: u16, recovery: Recovery) {
+        self.all(|| ExportControl::Host(HostControl::Recovery(volume, recovery)));
+    }
+
     /// Relative throughput of a path, on all cores.
     pub fn set_throughput(&self, volume: u16, path: PathIndex, throughput: u8) {
         let it = || ExportControl::Host(HostControl::Throughput(volume, path, throughput));

@@ -13,7 +13,7 @@ pub use show::{ExplainArgs, ask};
 
 use super::service::Service;
 use crate::control::rpc::Failure;
-use engine::host::{IoOp, Obstacle, Sample, Wanted};
+use engine::host::{IoOp, Obstacle, Sample, Wait, Wanted};
 use policy::{Basis, Forecast, Look};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -205,12 +205,16 @@ fn first(mut samples: Vec<Told>, count: u32) -> Vec<Told> {
 
 fn attempt((core, sample): &Told, paths: &BTreeMap<u8, String>) -> Value {
     let choice = &sample.choice;
-    let expected_ns = choice.look().and_then(Look::expected_ns);
+    let (waits_for, waits_ns) = waits(sample).unzip();
+    let chose = matches!(sample.wait, None | Some(Wait::Path(_)));
+    let chosen = choice.chosen.filter(|_| chose);
+    let look = choice.look().filter(|_| chose);
+    let expected_ns = look.and_then(Look::expected_ns);
     let latency_ns = sample.came.map(|came| came.latency_ns);
     let error_ns = latency_ns.zip(expected_ns);
     let error_ns = error_ns.map(|(latency_ns, expected_ns)| latency_ns as i64 - expected_ns as i64);
     let looks = (0_u8..).zip(choice.looks().iter().zip(&sample.obstacles));
-    let there = looks.filter(|(path, _)| paths.contains_key(path));
+    let there = looks.filter(|(path, _)| chose && paths.contains_key(path));
     let looks = there.map(|(path, (look, obstacle))| path_in_json(path, look, *obstacle));
     let op = match sample.io.op {
         IoOp::Read => "read",
@@ -233,14 +237,28 @@ fn attempt((core, sample): &Told, paths: &BTreeMap<u8, String>) -> Value {
         "waited_ns": sample.waited_ns,
         "policy": choice.policy.to_string(),
         "paths": looks.collect::<Vec<_>>(),
-        "chosen": choice.chosen.map(|path| path.0),
-        "why": choice.why.name(),
+        "chosen": chosen.map(|path| path.0),
+        "why": chose.then(|| choice.why.name()),
+        "waits_for": waits_for,
+        "waits_ns": waits_ns.flatten(),
         "outcome": sample.came.map(|came| came.outcome.to_string()),
         "latency_ns": latency_ns,
         "queued_ns": sample.came.map(|came| came.queued_ns),
         "expected_ns": expected_ns,
         "error_ns": error_ns,
     })
+}
+
+/// What an attempt without a path waits for, and for how long at most, if that is known.
+fn waits(sample: &Sample) -> Option<(&'static str, Option<u64>)> {
+    let (word, until_ns) = match sample.wait? {
+        Wait::Path(until_ns) => ("path", until_ns),
+        Wait::Held(until_ns) => ("lost-controller", until_ns),
+        Wait::Behind => ("overlapping-write", u64::MAX),
+        Wait::UncleanStop(until_ns) => ("unclean-stop", until_ns),
+    };
+    let left_ns = (until_ns < u64::MAX).then(|| until_ns.saturating_sub(sample.at_ns));
+    Some((word, left_ns))
 }
 
 fn path_in_json(path: u8, look: &Look, obstacle: Option<Obstacle>) -> Value {

@@ -171,11 +171,11 @@ impl Service {
         }
         let core = self.senders.of(exported.volume);
         let drain_ns = state.configured.drain_timeout.0;
-        let withdraw = ExportControl::Withdraw(number as u32, drain_ns);
-        core.send(RunControl::Export(withdraw));
         let offer = state.offer(exported.volume, &exported.export);
-        let offer = ExportControl::Offer(number as u32, offer);
-        core.send(RunControl::Export(offer));
+        // In one: the number would be free in between, and who removes the export then would be
+        // told so while clients of it are there.
+        let renew = ExportControl::Renew(number as u32, offer, drain_ns);
+        core.send(RunControl::Export(renew));
     }
 }
 

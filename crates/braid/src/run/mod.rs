@@ -2,6 +2,7 @@
 //!
 //! * [`config`]: what it is to be; [`address`]: where clients connect
 //! * [`cores`]: its cores; [`machine`]: the one of each
+//! * [`live`]: keys that change while it runs; [`notes`]: lines about volumes
 //! * [`choices`]: what survives a restart; [`marks`]: what survives a death; [`state`]: their files
 //! * [`service`]: what can be asked of it; [`report`]: the answers; [`reload`]: another
 //!   configuration
@@ -23,8 +24,10 @@ mod discovery;
 mod ends;
 mod explain;
 mod exports;
+mod live;
 mod machine;
 mod marks;
+mod notes;
 mod paths;
 mod reload;
 mod report;
@@ -86,9 +89,13 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     let mut choices = Choices::read(state_path("choices", &path)?)?;
     let configured = config.clone();
     choices.apply_paths(&mut config);
+    for volume in &mut config.volumes {
+        choices.apply_keys(volume);
+    }
     choices.forget_others(&configured);
     let marks = Marks::read(state_path("marks", &path)?)?;
-    for line in config.volumes.iter().filter_map(|it| marks.in_words(it)) {
+    let unclean = config.volumes.iter().filter_map(|it| marks.in_words(it));
+    for line in unclean.chain(notes::warning(&config)) {
         output::note(&line);
     }
     let (told, events) = mpsc::channel();
@@ -231,10 +238,11 @@ fn attend_to(event: RunEvent, service: &Service) {
             ));
         }
         RunEvent::Note(what) => output::note(&what),
-        RunEvent::NoPath(volume) if service.state().volumes.has(volume) => output::note(&format!(
-            "{}: no path is usable; its I/O waits until one is",
-            service.name(volume)
-        )),
+        RunEvent::NoPath(volume) if service.state().volumes.has(volume) => {
+            let state = service.state();
+            let it = &state.volumes[volume];
+            output::note(&notes::no_path(&it.of, it.info.is_some()));
+        }
         RunEvent::ForCoreZero(news) => service.tell_core_zero(news),
         RunEvent::Mark(volume, bound_ns) => service.mark(volume, bound_ns),
         RunEvent::Changed(ticket, answer) => {

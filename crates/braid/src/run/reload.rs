@@ -14,6 +14,7 @@
 //! not to be called by the thread that passes news between cores on.
 use super::config::{Config, PathKeys, Volume};
 use super::exports::Listening;
+use super::live;
 use super::paths::uris;
 use super::service::{Service, State};
 use anyhow::{anyhow, bail};
@@ -172,15 +173,24 @@ fn difference(
     )
 }
 
+/// Whatever can't be taken back is named; the rest is.
 fn take_back(service: &Service, done: Vec<Done>) -> Result<(), String> {
+    let mut whys = Vec::new();
     for step in done.into_iter().rev() {
-        match step {
-            Done::Opened(volume) => service.take_back_volume(volume),
-            Done::Added(volume, path) => service.remove_path(volume, path, true)?,
-            Done::Removed(volume, keys) => service.add_path(volume, keys).map(|_| ())?,
-        }
+        let taken = match step {
+            Done::Opened(volume) => {
+                service.take_back_volume(volume);
+                Ok(())
+            }
+            Done::Added(volume, path) => service.remove_path(volume, path, true),
+            Done::Removed(volume, keys) => service.add_path(volume, keys).map(drop),
+        };
+        whys.extend(taken.err());
     }
-    Ok(())
+    match whys.is_empty() {
+        true => Ok(()),
+        false => Err(whys.join("; ")),
+    }
 }
 
 /// Exports, then what can't fail.
@@ -219,7 +229,8 @@ fn rest(
             .map(|number| service.tell_new(&state, *number)),
     );
     changes.extend(changed);
-    for (volume, of) in state.volumes.numbered(&new) {
+    for (volume, mut of) in state.volumes.numbered(&new) {
+        state.choices.apply_keys(&mut of);
         let old = &state.volumes[volume].of;
         if (old.policy, old.knobs()) != (of.policy, of.knobs()) {
             service.set_policy(&mut state, volume, of.policy, of.knobs());
@@ -236,6 +247,12 @@ fn rest(
                     .set_throughput(volume, path, keys.throughput);
                 changes.push(format!("{}: throughput {}", keys.uri, keys.throughput));
             }
+        }
+        let recovery = of.recovery();
+        let differs = live::changed(&it.of.recovery(), &recovery);
+        if !differs.is_empty() {
+            service.senders.set_recovery(volume, recovery);
+            changes.push(format!("{}: {}", of.name, differs.join(", ")));
         }
         let it = &mut it.of;
         let paths = std::mem::take(&mut it.paths);
@@ -261,11 +278,12 @@ fn refuse_fixed(old: &Config, new: &Config) -> anyhow::Result<()> {
                 );
             }
         }
-        if old.recovery() != new.recovery() {
+        let fixed = live::fixed(old, new);
+        if !fixed.is_empty() {
             bail!(
-                "volume {}: what it does about failing paths can't be changed yet: restart the \
-                 engine",
-                old.name
+                "volume {}: {} can't be changed while the engine runs: restart it",
+                old.name,
+                fixed.join(", ")
             );
         }
     }

@@ -125,6 +125,7 @@ impl<'a> Report<'a> {
             json!({
                 "name": of.name,
                 "state": health.name(),
+                "risk": self.risk(*index),
                 "paths": paths.collect::<Vec<_>>(),
             })
         });

@@ -15,6 +15,7 @@ use super::cores::Senders;
 use super::discovery::Discovery;
 use super::ends::Ends;
 use super::explain::Asked;
+use super::live;
 use super::machine::RunControl;
 use super::marks::Marks;
 use super::paths::Changes;
@@ -415,22 +416,34 @@ impl Service {
                     knobs.hedging = fits.map_err(wrong)?;
                 }
                 _ => {
-                    let text = format!(
-                        "there is no knob \"{name}\"; there are ewma_shift, weight_timeout and \
-                         hedge"
-                    );
-                    return Err(Failure::params(text));
+                    self.choose_key(&mut state, volume, &name, &value)?;
+                    return Ok(knobs_of(&state, volume));
                 }
             }
             self.choose(&mut state, volume, policy, knobs)?;
         }
-        Ok(json!({
-            "volume": params.volume,
-            "ewma_shift": knobs.ewma_shift,
-            "weight_timeout_ns": knobs.weight_timeout_ns,
-            "hedge": knobs.hedging.to_string(),
-            "hedging": knobs.hedging.works(policy),
-        }))
+        Ok(knobs_of(&state, volume))
+    }
+
+    /// Keeps another value of a key of a volume, then sets it.
+    fn choose_key(
+        &self,
+        state: &mut State,
+        volume: u16,
+        name: &str,
+        value: &str,
+    ) -> Result<(), Failure> {
+        let wrong = |why: String| Failure::params(live::wrong(name, value, &why));
+        let key = live::find(name).map_err(Failure::params)?;
+        let changed = key.set(&state.volumes[volume].of, value).map_err(wrong)?;
+        // One that is there is in the configuration.
+        if let Some(configured) = state.configured.volume(&changed.name) {
+            let kept = state.choices.keep_key(configured, key, &changed);
+            kept.map_err(|error| Failure::refused(format!("not changed: {error:#}")))?;
+        }
+        self.senders.set_recovery(volume, changed.recovery());
+        state.volumes[volume].of = changed;
+        Ok(())
     }
 
     /// Keeps a choice, then makes it.
@@ -494,6 +507,23 @@ impl Methods for Service {
             },
         }
     }
+}
+
+/// All that `knob` can set of a volume.
+fn knobs_of(state: &State, volume: u16) -> Value {
+    let it = &state.volumes[volume];
+    let mut all = live::json(&it.of.recovery());
+    let knobs = it.knobs;
+    for (key, value) in [
+        ("volume", it.of.name.clone().into()),
+        ("ewma_shift", knobs.ewma_shift.into()),
+        ("weight_timeout_ns", knobs.weight_timeout_ns.into()),
+        ("hedge", knobs.hedging.to_string().into()),
+        ("hedging", knobs.hedging.works(it.policy).into()),
+    ] {
+        all.insert(key.to_owned(), value);
+    }
+    all.into()
 }
 
 fn parse<T: serde::de::DeserializeOwned>(params: Value) -> Result<T, Failure> {

@@ -119,6 +119,11 @@ fn check_volume(volume: &Volume) -> Result<(), (&'static str, String)> {
     if let Err(why) = volume.knobs().hedging.check(volume.policy) {
         return Err(("hedge", format!("volume \"{name}\": {why}")));
     }
+    check_times(volume)
+}
+
+/// Those of which one must not be longer than another.
+pub(super) fn check_times(volume: &Volume) -> Result<(), (&'static str, String)> {
     let recovery = volume.recovery();
     if recovery.reconnect_min_ns > recovery.reconnect_max_ns {
         let text = "reconnect_delay_min must not be longer than reconnect_delay";

@@ -201,10 +201,11 @@ fn choice(io: &Value) -> String {
         facts.extend(ns("waited_ns").map(|waited| format!("after {waited}")));
     }
     let why = why(word(&io["policy"]), word(&io["why"]));
-    facts.push(match io["chosen"].as_u64() {
-        Some(path) => format!("path {path}, {why}"),
-        None => why.to_owned(),
-    });
+    match io["chosen"].as_u64() {
+        Some(path) => facts.push(format!("path {path}, {why}")),
+        None if io["why"].is_string() => facts.push(why.to_owned()),
+        None => {}
+    }
     let outcome = match (
         io["outcome"].as_str(),
         ns("latency_ns"),
@@ -212,7 +213,7 @@ fn choice(io: &Value) -> String {
     ) {
         (Some("done"), Some(latency), _) => format!("took {latency}{}", error(io)),
         (Some(outcome), Some(latency), _) => format!("after {latency}: {outcome}"),
-        (.., true) => "it waits".into(),
+        (.., true) => waits(io),
         _ => "has not ended".into(),
     };
     facts.push(outcome);
@@ -221,6 +222,26 @@ fn choice(io: &Value) -> String {
             .extend(ns("queued_ns").map(|queued| format!("{queued} of it waiting for room there")));
     }
     facts.join("; ")
+}
+
+/// What one without a path waits for.
+fn waits(io: &Value) -> String {
+    let what = match word(&io["waits_for"]) {
+        "path" => "it waits until one is",
+        "lost-controller" => {
+            "its path was lost: it waits until the controller there can't execute it any more"
+        }
+        "overlapping-write" => "it waits for a write before it to the same place, which waits too",
+        "unclean-stop" => {
+            "it waits until what the engine before this one sent can't be executed any more"
+        }
+        "" => "it fails",
+        _ => "it waits for something that this version doesn't know",
+    };
+    match io["waits_ns"].as_u64() {
+        Some(left_ns) => format!("{what}, for {} at most", figure(left_ns)),
+        None => what.to_owned(),
+    }
 }
 
 /// A time whose unit stays beside it.
@@ -330,6 +351,9 @@ fn truth(value: &Value) -> String {
 
 /// What the policy saw of each path.
 fn paths(text: &mut String, io: &Value) -> Result {
+    if items(&io["paths"]).next().is_none() {
+        return Ok(());
+    }
     let has = |(key, _, _, hide): &&Column| {
         let mut values = items(&io["paths"]).map(|path| &path[*key]);
         values.any(|it| !(it.is_null() || *hide && *it == 0))

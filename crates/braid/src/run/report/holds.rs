@@ -1,12 +1,9 @@
 //! What waits in a volume and why, what a failing path has led to, over all cores.
 use super::Report;
 use crate::run::machine::CoreReport;
+use crate::run::notes;
 use engine::host::{HoldReason, HoldStats, WriteFailover};
 use serde_json::{Value, json};
-
-/// The risk of `write_failover = "immediate"` (T9).
-const RISK: &str = "write_failover is immediate: a lost controller may execute an old write over \
-                    newer data that were acknowledged, and nobody notices";
 
 impl Report<'_> {
     fn holds(&self, volume: u16) -> impl Iterator<Item = (&CoreReport, &HoldStats)> {
@@ -65,6 +62,11 @@ impl Report<'_> {
         }))
     }
 
+    /// What it risks by its configuration.
+    pub(super) fn risk(&self, volume: u16) -> Option<&'static str> {
+        notes::risk(&self.state.configured, &self.state.volumes[volume].of)
+    }
+
     /// What failing paths have led to so far.
     pub(super) fn failover(&self, volume: u16) -> Value {
         let of = &self.state.volumes[volume].of;
@@ -75,7 +77,10 @@ impl Report<'_> {
         });
         let failed = failed.min_by_key(|(ago_ns, _)| *ago_ns);
         let failed = failed.map(|(ago_ns, path)| {
-            let path = of.paths.get(usize::from(path.0));
+            // Numbers of paths are not places in the list, once some have left.
+            let places = &self.state.volumes[volume].places;
+            let at = places.iter().position(|place| *place == path.0);
+            let path = at.and_then(|at| of.paths.get(at));
             json!({
                 "ago_ns": ago_ns,
                 "path": path.map(|path| path.uri.to_string()),
@@ -85,7 +90,7 @@ impl Report<'_> {
         let immediate = of.recovery().write_failover == WriteFailover::Immediate;
         json!({
             "write_failover": if immediate { "immediate" } else { "fenced" },
-            "risk": immediate.then_some(RISK),
+            "risk": self.risk(volume),
             "moved_total": self.sum(volume, |stats| stats.moved_total),
             "held_total": self.sum(volume, |stats| stats.held_total),
             "held_proved_total": self.sum(volume, |stats| stats.proved_total),

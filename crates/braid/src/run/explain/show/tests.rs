@@ -44,7 +44,16 @@ fn answer() -> Value {
                 "at_ns": 3, "core": 0, "op": "read", "offset": 0, "bytes": 4096, "piece": false,
                 "moves": 0, "repetitions": 0, "waited_ns": 0, "policy": "numa", "chosen": null,
                 "why": "none-usable", "outcome": null, "latency_ns": null, "queued_ns": null,
+                "expected_ns": null, "error_ns": null, "paths": [], "waits_for": "path",
+                "waits_ns": 5_000_000_000_u64,
+            },
+            {
+                "io": 4,
+                "at_ns": 4, "core": 0, "op": "write", "offset": 0, "bytes": 4096, "piece": false,
+                "moves": 0, "repetitions": 0, "waited_ns": 0, "policy": "numa", "chosen": null,
+                "why": null, "outcome": null, "latency_ns": null, "queued_ns": null,
                 "expected_ns": null, "error_ns": null, "paths": [],
+                "waits_for": "overlapping-write", "waits_ns": null,
             },
         ],
     })
@@ -66,6 +75,14 @@ fn what_is_told_is_shown_in_80_columns() {
     head(&mut text, &answer()).unwrap();
     ios(&mut text, 0, &answer()).unwrap();
     assert!(text.starts_with(SHOWN), "{text}");
+    for waits in [
+        "2. read, 4 KiB at 0 B, core 0: no path is usable; it waits until one is, for 5.00 s",
+        "3. write, 4 KiB at 0 B, core 0: it waits for a write before it to the same place,",
+    ] {
+        let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(words.contains(waits), "{words}");
+    }
+    assert!(text.ends_with("too\n"), "no table of nothing: {text}");
     for line in text.lines() {
         assert!(line.chars().count() <= 80, "{line}");
     }

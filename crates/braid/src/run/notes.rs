@@ -1,0 +1,111 @@
+//! Lines about volumes for their user.
+use super::config::{Config, Volume};
+use crate::units::format_ns;
+use crate::uri::UriKind;
+use engine::host::WriteFailover;
+
+/// What `write_failover = "immediate"` risks (T9).
+const IMMEDIATE: &str = "write_failover is immediate: a lost controller may execute an old write \
+                         over newer data that were acknowledged, and nobody notices";
+/// What a hold without a bound risks (T9).
+const UNBOUNDED: &str = "keep_alive_tmo is 0: a write under way on a path that is lost, and all \
+                         that overlap it, wait until its controller proves that it is not \
+                         executed any more, and for ever where it never does";
+
+/// What a volume risks by its configuration.
+pub fn risk(config: &Config, volume: &Volume) -> Option<&'static str> {
+    if volume.recovery().write_failover == WriteFailover::Immediate {
+        return Some(IMMEDIATE);
+    }
+    let mut paths = volume.paths.iter();
+    let remote = paths.any(|keys| matches!(keys.uri.kind(), UriKind::NvmeTcp(_)));
+    let remote = remote || volume.subsystem.is_some();
+    (remote && config.kato_ms() == 0).then_some(UNBOUNDED)
+}
+
+/// What is to be said at the start of what the configuration risks; what is chosen for one volume
+/// by name stands in `stat`.
+pub fn warning(config: &Config) -> Option<String> {
+    let all = config.volumes.iter();
+    let held = all.filter(|volume| risk(config, volume) == Some(UNBOUNDED));
+    let names: Vec<_> = held.map(|volume| volume.name.as_str()).collect();
+    (!names.is_empty()).then(|| {
+        format!(
+            "{}: {UNBOUNDED}; give it a time, or set write_failover = \"immediate\" where that is \
+             safe",
+            names.join(", ")
+        )
+    })
+}
+
+/// A volume has lost its last usable path, or, not `ready`, has none yet.
+pub fn no_path(volume: &Volume, ready: bool) -> String {
+    let name = &volume.name;
+    let until = match volume.recovery().fast_io_fail_ns {
+        _ if !ready => "it is not ready until one is".to_owned(),
+        u64::MAX => "its I/O waits until one is".to_owned(),
+        0 => "its I/O fails until one is (fast_io_fail_tmo)".to_owned(),
+        ns => {
+            let patience = format_ns(ns as f64);
+            format!(
+                "its I/O waits until one is, for {patience} at most (fast_io_fail_tmo), and then \
+                 fails"
+            )
+        }
+    };
+    format!("{name}: no path is usable; {until}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run::config::tests::parsed;
+
+    fn config(before: &str, keys: &str, uri: &str) -> Config {
+        parsed(&format!(
+            "{before}[[volume]]\nname = \"v0\"\n{keys}[[volume.path]]\nuri = \"{uri}\"\n"
+        ))
+    }
+    const REMOTE: &str = "nvme-tcp://127.0.0.1:4420/nqn.2026-01.org.example:v0";
+
+    #[test]
+    fn how_long_io_waits_without_a_path_is_said() {
+        let line = |keys, ready| no_path(&config("", keys, REMOTE).volumes[0], ready);
+        for (keys, part) in [
+            ("", "its I/O waits until one is"),
+            (
+                "fast_io_fail_tmo = \"5s\"\n",
+                "its I/O waits until one is, for 5.00 s at most (fast_io_fail_tmo), and then fails",
+            ),
+            (
+                "fast_io_fail_tmo = \"0s\"\n",
+                "its I/O fails until one is (fast_io_fail_tmo)",
+            ),
+        ] {
+            let want = format!("v0: no path is usable; {part}");
+            assert_eq!(line(keys, true), want);
+            assert!(line(keys, false).ends_with("it is not ready until one is"));
+        }
+    }
+
+    #[test]
+    fn t09_a_hold_without_a_bound_is_a_risk_and_is_said_at_the_start() {
+        let off = "keep_alive_tmo = \"0\"\n";
+        let immediate = "write_failover = \"immediate\"\n";
+        for (before, keys, uri, want) in [
+            (off, "", REMOTE, Some(UNBOUNDED)),
+            ("", "", REMOTE, None),
+            (off, "", "mem:64MiB", None),
+            (off, immediate, REMOTE, Some(IMMEDIATE)),
+        ] {
+            let config = config(before, keys, uri);
+            assert_eq!(
+                risk(&config, &config.volumes[0]),
+                want,
+                "{before}{keys}{uri}"
+            );
+            let said = warning(&config).is_some_and(|line| line.starts_with("v0: keep_alive_tmo"));
+            assert_eq!(said, want == Some(UNBOUNDED));
+        }
+    }
+}
