@@ -115,13 +115,13 @@ impl Engine {
         std::fs::read_to_string(self.directory.join("engine.log")).unwrap_or_default()
     }
 
-    /// Waits until all paths are live, nothing is held, and nothing waits for a path.
+    /// Waits until all paths are live or on probation, and nothing is held or waits for a path.
     ///
     /// # Errors
     /// Not within `limit`: with what `stat` says.
     pub fn wait_whole(&self, limit: Duration) -> Result<()> {
         let mut last = Value::Null;
-        let waited = stop::wait("all paths are live again", limit, || {
+        let waited = stop::wait("all paths are there again", limit, || {
             last = self.stat()?;
             Ok(is_whole(&last).then_some(()))
         });
