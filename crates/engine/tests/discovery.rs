@@ -431,3 +431,40 @@ fn a_source_that_goes_takes_its_offers_and_an_end_is_in_order() {
     assert_eq!(it.world.connections(SEEKER), 0);
     assert_eq!(it.world.connections(1), 0);
 }
+
+#[test]
+fn t24_garbage_costs_the_session_and_nothing_that_was_said() {
+    let mut it = Seeker::new(5_000, 1, 1);
+    it.seek(0);
+    it.reaches(SECOND, &[offer(0, 1)]);
+    it.world.inject(SEEKER, 0, &[0xff; 64]);
+    assert!(it.run(SECOND, |it| it.losses().len() == 1));
+    assert!(it.losses()[0].contains("protocol"), "{:?}", it.losses());
+    assert_eq!(it.offers(), [offer(0, 1)]);
+    assert!(it.run(9 * SECOND, |it| it.reads().len() == 2));
+    assert_eq!(it.offers(), [offer(0, 1)]);
+}
+
+#[test]
+fn who_trickles_or_says_nothing_is_given_up_in_time() {
+    for player in [Player::silent(), Player::trickle(&[1; 4096], 400 * MS)] {
+        let mut it = Seeker::new(5_000, 0, 0);
+        let node = it.world.add(Rc::new(RefCell::new(player)), 0);
+        let to = Address::To {
+            node,
+            listener: 0,
+            delay_ns: WIRE_NS,
+        };
+        it.routes.insert(at(0, 1), to);
+        it.seek(0);
+        assert!(it.run(4 * SECOND, |it| !it.losses().is_empty()));
+        let before = it.world.nodes[SEEKER].wakeups;
+        it.pass(600 * SECOND);
+        let woken = it.world.nodes[SEEKER].wakeups - before;
+        assert!(woken < 2_000, "{woken} in ten minutes");
+        assert_eq!(it.offers(), []);
+        it.say(DiscoveryControl::Stop);
+        it.pass(10 * SECOND);
+        assert!(it.world.nodes[SEEKER].stopped);
+    }
+}

@@ -310,7 +310,7 @@ impl HostEngine {
         }
         config.check().map_err(|error| error.to_string())?;
         if config.paths.is_empty() {
-            return Err("a new volume needs a path".into());
+            return Err("paths must be 1…64 for a volume that comes while the engine runs".into());
         }
         let going = |volume| self.jobs.iter().any(|job| job.volume == volume);
         let mut vacant = (0_u16..).zip(&self.volumes);
