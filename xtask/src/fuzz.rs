@@ -129,7 +129,7 @@ fn fuzz(root: &Path, output: &Path, program: &Path, target: &str, args: &Args) -
         .arg(format!("-max_total_time={}", args.seconds))
         .arg(format!("-max_len={}", args.length))
         .args([
-            "-timeout=10",
+            "-timeout=60",
             "-rss_limit_mb=2048",
             "-print_final_stats=1",
             "-use_value_profile=1",
