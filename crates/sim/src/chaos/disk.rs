@@ -24,6 +24,8 @@ pub struct Disk {
     pub delay_ns: (u64, u64),
     /// What it does not do.
     pub flaws: Vec<Flaw>,
+    /// Controllers that have [handed over](Self::hand_over), once for each time.
+    handed_over: Vec<u8>,
 }
 
 /// Requests that fail.
@@ -76,6 +78,22 @@ impl Disk {
             bytes,
             delay_ns: (20_000, 100_000),
             flaws: Vec::new(),
+            handed_over: Vec::new(),
+        }
+    }
+
+    /// Controller `by` must not be used any more, and what it had is others' now: whoever flushes
+    /// the volume does not ask it. An array sees to that itself: what it has in its cache, and what
+    /// it executes yet, is durable at once.
+    pub fn hand_over(&mut self, by: u8) {
+        self.flush(by);
+        self.handed_over.push(by);
+    }
+
+    /// Controller `by` may be used again.
+    pub fn take_back(&mut self, by: u8) {
+        if let Some(at) = self.handed_over.iter().position(|it| *it == by) {
+            self.handed_over.swap_remove(at);
         }
     }
 
@@ -157,6 +175,7 @@ impl Disk {
     }
 
     fn changed(&mut self, by: u8, durable: bool, range: core::ops::Range<usize>) {
+        let durable = durable || self.handed_over.contains(&by);
         for block in range.start / BLOCK..range.end / BLOCK {
             self.dirty[block] = if durable { 0 } else { by };
             if durable {

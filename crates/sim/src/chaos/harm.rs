@@ -41,6 +41,10 @@ impl Course<'_> {
                     AnaState::Change,
                 ];
                 let state = states[fault.whom as usize / 64 % states.len()];
+                let by = self.rig.targets[target] as u8 + 1;
+                if state != AnaState::NonOptimized {
+                    self.rig.world.disks[0].hand_over(by);
+                }
                 self.target(target, TargetControl::Ana(whom.port, state));
             }
             Kind::Drop => self.target(target, TargetControl::Drop(whom.port)),
@@ -80,7 +84,11 @@ impl Course<'_> {
             port,
         } = whom;
         match fault.kind {
-            Kind::Ana => self.target(target, TargetControl::Ana(port, AnaState::Optimized)),
+            Kind::Ana => {
+                let by = self.rig.targets[target] as u8 + 1;
+                self.rig.world.disks[0].take_back(by);
+                self.target(target, TargetControl::Ana(port, AnaState::Optimized));
+            }
             Kind::LateWrites | Kind::Hang | Kind::Mute | Kind::Status => {
                 self.target(target, TargetControl::Faults(port, Faults::default()));
             }

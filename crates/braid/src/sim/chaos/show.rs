@@ -8,23 +8,13 @@ use crate::units::{format_count, format_ns, significant};
 use engine::host::PathState;
 use serde_json::{Value, json};
 use sim::chaos::START_NS;
+use sim::chaos::aim::STATES;
 use sim::chaos::plan::{Kind, Plan};
 use sim::chaos::run::BEGIN_NS;
 use sim::chaos::shrink::Cut;
 
 /// Lines of a story that are shown if nobody wants more.
 const LINES: usize = 40;
-
-/// Columns of the coverage.
-const STATES: [PathState; 7] = [
-    PathState::Connecting,
-    PathState::Live,
-    PathState::Probation,
-    PathState::Reconnecting,
-    PathState::Draining,
-    PathState::Failed,
-    PathState::Removed,
-];
 
 /// `1 finding`, `2 findings`.
 pub fn findings(count: usize) -> String {
@@ -238,6 +228,7 @@ impl Detail {
             json!({
                 "number": kept.number + 1,
                 "fault": word(fault.kind),
+                "waits_for": fault.when.map(PathState::name),
                 "at_ns": BEGIN_NS + fault.at_ns,
                 "lasts_ns": kept.lasts_ns,
             })
@@ -287,12 +278,13 @@ fn layout(plan: &Plan) -> String {
 }
 
 fn faults(plan: &Plan, cut: &Cut) -> Table {
-    let mut table = Table::new(2, &["", "fault", "begins s", "lasts"]);
+    let mut table = Table::new(3, &["", "fault", "waits for", "begins s", "lasts"]);
     for kept in &cut.faults {
         let fault = plan.faults[kept.number];
         table.row(vec![
             (kept.number + 1).to_string(),
             word(fault.kind),
+            fault.when.map_or("", PathState::name).to_owned(),
             seconds(START_NS + BEGIN_NS + fault.at_ns),
             format_ns(kept.lasts_ns as f64),
         ]);
