@@ -119,8 +119,9 @@ fn more(random: &mut Random) -> More {
 
 fn fault(kind: Kind, at_ns: u64, whom: u64, random: &mut Random) -> Fault {
     let least_ns = match kind {
-        // Until a stop must be over, whoever reads nothing.
-        Kind::StopUnread => 9_000 * MS,
+        // Until a stop must be over, whoever reads nothing: 5 s to drain, 1 s to hear of it, 5 s
+        // for what is queued, and 1 s for each core and its controllers.
+        Kind::StopUnread => 15_000 * MS,
         _ => 0,
     };
     Fault {

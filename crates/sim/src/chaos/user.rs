@@ -142,22 +142,28 @@ impl Rig {
         self.tell(first, ExportControl::Host(message));
     }
 
-    /// What is missing at an address is asked for, unless something is asked already.
+    /// What is missing at an address is asked for, unless something is asked already. A second path
+    /// takes the place of a first one that is gone: there may be room for one of them only.
     pub fn restore(&mut self, host: usize, address: usize) {
-        let it = &self.hosts[host];
+        let it = &mut self.hosts[host];
         if it.stopping.is_some() || it.user.waits_for(address) {
             return;
         }
         let Body::Core(engine) = &self.world.nodes[it.cores[0]].body else {
             return;
         };
-        let seconds = &it.user.seconds;
-        let second = seconds.iter().find(|(_, of, _)| *of == address);
+        let seconds = &mut it.user.seconds;
+        let second = seconds.iter().position(|(_, of, _)| *of == address);
+        if let (Some(at), None) = (second, it.user.paths[address]) {
+            it.user.paths[address] = Some(seconds.swap_remove(at).2);
+            return;
+        }
+        let second = second.map(|at| seconds[at].0);
         let wish = match it.user.path(address) {
             None => Wish::Add,
             Some(path) => match (engine.host().path_state(0, path), second) {
                 (PathState::Failed | PathState::Draining, _) => Wish::Restore,
-                (_, Some((name, ..))) => Wish::NoSecond(*name),
+                (_, Some(name)) => Wish::NoSecond(name),
                 _ => return,
             },
         };
