@@ -95,7 +95,8 @@ fn steps(root: &Path) -> Result<Vec<Step>> {
         step(
             "clippy",
             600,
-            "cargo clippy --workspace --all-targets -- -D warnings",
+            "cargo clippy --workspace --all-targets -- -D warnings && \
+             cargo clippy -p braid-sim --features canaries --all-targets -- -D warnings",
         ),
         step("test", 900, &test),
         step(
@@ -110,6 +111,7 @@ fn steps(root: &Path) -> Result<Vec<Step>> {
             "cargo run --release -q -- sim --check scenarios",
         ),
         step("chaos", 900, CHAOS),
+        step("canaries", 400, "cargo xtask canaries"),
         step("demo", 180, &smoke(&demo)),
         step("faults", 300, FAULTS),
         Step {

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod canaries;
 mod ci;
 mod faults;
 mod fuzz;
@@ -35,6 +36,8 @@ enum Task {
     Bench(bench::Task),
     /// Breaks paths of a real installation under load: what clients see, as tables.
     Faults(faults::Args),
+    /// Plants bugs, and shows which world of the simulator finds each.
+    Canaries(canaries::Args),
     /// A stock Debian kernel in a guest, with our programs inside.
     #[command(subcommand)]
     Vm(vm::Task),
@@ -57,6 +60,7 @@ fn run(args: Args) -> Result<ExitCode> {
         Task::Fuzz(args) => fuzz::run(&root(), &args),
         Task::Bench(task) => bench::run(&root(), &task),
         Task::Faults(args) => faults::run(&root(), &args),
+        Task::Canaries(args) => canaries::run(&root(), &args),
         Task::Vm(task) => vm::run(&root(), &task),
     }
 }

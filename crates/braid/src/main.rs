@@ -29,6 +29,11 @@ mod uri;
 use std::process::ExitCode;
 use std::thread;
 
+const _: () = assert!(
+    !canary::CAN,
+    "braid is never built with planted bugs: leave out the feature `canaries`"
+);
+
 fn main() -> ExitCode {
     // Before anything listens: the kernel notes the limit when accepting begins.
     runtime::raise_open_files();

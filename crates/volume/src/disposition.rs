@@ -12,6 +12,7 @@
 //! # Limits
 //! Moves, repetitions and the time spent in attempts are bounded (T4).
 use crate::Outcome;
+use canary::Bug;
 
 /// One attempt that has ended, and those before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,8 +57,10 @@ const RETRY_NS: u64 = 10_000_000;
 pub fn dispose(outcome: Outcome, attempt: &Attempt) -> Disposition {
     match outcome {
         Outcome::PathError | Outcome::TimedOut => {
-            if attempt.uncertain {
+            if attempt.uncertain && !canary::has(Bug::Unfenced) {
                 Disposition::Hold
+            } else if canary::has(Bug::EndlessMoves) {
+                Disposition::FailOver
             } else if attempt.hops < attempt.hops_max && attempt.left_ns > 0 {
                 Disposition::FailOver
             } else {

@@ -53,6 +53,7 @@ impl Checked {
             export: "disk".into(),
             requests_max: REQUESTS,
             piece: 4096 << (choice >> 6),
+            block_sizes: true,
             structured: choice & 1 != 0,
             block_status: choice & 2 != 0,
             handshake_ns: 10_000 * MS,

@@ -22,7 +22,7 @@ mod random;
 mod sick;
 mod stage;
 mod stop;
-mod table;
+pub mod table;
 mod tail;
 mod target;
 mod watch;

@@ -14,7 +14,13 @@ struct Layer {
 }
 
 /// The table of docs/decisions.md and ARCHITECTURE.md, lowest first.
-const LAYERS: [Layer; 10] = [
+const LAYERS: [Layer; 11] = [
+    // Without its feature, as all but sim's canaries have it, it is pure as well.
+    Layer {
+        name: "canary",
+        imports: &[],
+        pure: None,
+    },
     Layer {
         name: "policy",
         imports: &[],
@@ -22,7 +28,7 @@ const LAYERS: [Layer; 10] = [
     },
     Layer {
         name: "nvme",
-        imports: &[],
+        imports: &["canary"],
         pure: Some(&["crc-fast"]),
     },
     Layer {
@@ -42,17 +48,19 @@ const LAYERS: [Layer; 10] = [
     },
     Layer {
         name: "volume",
-        imports: &["policy"],
+        imports: &["policy", "canary"],
         pure: Some(&[]),
     },
     Layer {
         name: "engine",
-        imports: &["policy", "nvme", "nbd", "volume", "shape"],
+        imports: &["policy", "nvme", "nbd", "volume", "shape", "canary"],
         pure: Some(&[]),
     },
     Layer {
         name: "sim",
-        imports: &["policy", "nvme", "nbd", "volume", "shape", "engine"],
+        imports: &[
+            "policy", "nvme", "nbd", "volume", "shape", "engine", "canary",
+        ],
         pure: Some(&[]),
     },
     Layer {
@@ -63,7 +71,7 @@ const LAYERS: [Layer; 10] = [
     Layer {
         name: "braid",
         imports: &[
-            "policy", "nvme", "nbd", "volume", "shape", "engine", "sim", "runtime", "sys",
+            "policy", "nvme", "nbd", "volume", "shape", "engine", "sim", "runtime", "sys", "canary",
         ],
         pure: None,
     },

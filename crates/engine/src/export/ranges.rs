@@ -16,6 +16,7 @@
 use alloc::collections::VecDeque;
 use alloc::vec;
 use alloc::vec::Vec;
+use canary::Bug;
 
 /// Changes under way and waiting, by ticket.
 pub(super) struct Ranges {
@@ -67,7 +68,7 @@ impl Ranges {
     pub fn begin(&mut self, ticket: u32, change: Change) -> bool {
         self.entries[ticket as usize].change = change;
         self.exclusive += u32::from(change.exclusive);
-        if self.exclusive > 0 {
+        if self.exclusive > 0 && !canary::has(Bug::Overtaking) {
             let mut others = self.active.iter().chain(&self.waiting);
             if others.any(|other| self.change(*other).conflicts(&change)) {
                 self.waiting.push_back(ticket);

@@ -18,6 +18,7 @@
 use super::path::{Path, Phase};
 use super::types::HostEvent;
 use super::{HostEngine, report};
+use canary::Bug;
 use policy::{Group, PathIndex};
 use volume::Outcome;
 
@@ -79,7 +80,9 @@ impl HostEngine {
             let all = self.settings.cores > 1 && live && path.has_cache();
             let asked = self.slots.get(index).course.flushed & 1 << path.index.0 != 0;
             let needed = path.is_unflushed() || path.is_in_doubt() || all;
-            if asked || recovery.shared_write_cache || !needed {
+            let some = self.slots.get(index).course.flushed != 0;
+            let enough = recovery.shared_write_cache || canary::has(Bug::FlushOnOne) && some;
+            if asked || enough || !needed {
                 continue;
             }
             if !live {

@@ -37,6 +37,7 @@ use super::{HostEngine, VACANT};
 use crate::limits::{BUFFER_MAX, HEDGES_MAX};
 use crate::machine::{Memory, Span};
 use alloc::vec::Vec;
+use canary::Bug;
 use policy::{Hedge, PathIndex};
 use volume::Outcome;
 
@@ -500,6 +501,9 @@ impl HostEngine {
         let volume = usize::from(self.slots.get(index).io.volume);
         let stats = &mut self.volumes[volume].hedged;
         match (stand, outcome.is_done()) {
+            (Stand::Beaten(_), _) if canary::has(Bug::DoubleEnd) => {
+                self.slots.end(index, outcome, PathIndex(0), now_ns);
+            }
             (Stand::Beaten(since_ns), _) => {
                 if !second {
                     stats.gained_ns += now_ns.saturating_sub(since_ns);

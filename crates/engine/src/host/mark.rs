@@ -16,6 +16,7 @@ use super::path::{Path, Phase, Role};
 use super::types::{HostEvent, PathFacts};
 use super::{HostEngine, WriteFailover};
 use alloc::boxed::Box;
+use canary::Bug;
 
 impl HostEngine {
     /// A volume begins: after an unclean stop its changes of data wait.
@@ -23,7 +24,8 @@ impl HostEngine {
         let it = &mut self.volumes[usize::from(volume)];
         let recovery = it.recovery;
         let fenced = recovery.write_failover == WriteFailover::Fenced;
-        if recovery.enabled && fenced && recovery.unclean_stop_ns > 0 {
+        let marked = recovery.unclean_stop_ns > 0 && !canary::has(Bug::IgnoredMark);
+        if recovery.enabled && fenced && marked {
             it.gate_ns = now_ns.saturating_add(recovery.unclean_stop_ns);
             let gate_ns = it.gate_ns;
             self.wake_by(gate_ns);

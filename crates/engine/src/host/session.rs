@@ -12,6 +12,7 @@ use crate::limits::{BUFFER_MAX, IO_BYTES_MAX};
 use crate::machine::Output;
 use alloc::boxed::Box;
 use alloc::string::{String, ToString};
+use canary::Bug;
 use nvme::host::{
     Admin, AdminConfig, AdminEvent, AnaState, ControllerInfo, IoQueue, IoQueueConfig,
     NamespaceInfo, QueueEvent,
@@ -256,8 +257,13 @@ impl HostEngine {
         if !agrees {
             return;
         }
-        self.head(number)
-            .set_ana(facts.path, ana(namespace.ana_state));
+        let stale = canary::has(Bug::StaleAna) && !first;
+        let state = if stale {
+            Ana::Optimized
+        } else {
+            ana(namespace.ana_state)
+        };
+        self.head(number).set_ana(facts.path, state);
         let path = &mut self.paths[number];
         path.target = Target {
             nsid: namespace.nsid,

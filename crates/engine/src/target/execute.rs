@@ -173,6 +173,10 @@ impl TargetEngine {
             stats.errors += 1;
         }
         let conn = nvme::controller::ConnId(connection);
+        let injector = &mut self.ports[usize::from(port)].faults;
+        if status.is_success() && command.action == Action::Read && injector.shortens() {
+            self.subsystem.shorten(conn, token);
+        }
         self.subsystem.complete(conn, token, status, now_ns);
     }
 

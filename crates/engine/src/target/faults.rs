@@ -35,6 +35,9 @@ pub struct Faults {
     /// Chance of every I/O command to hang: it does not begin and is not answered until it is
     /// aborted or its connection ends.
     pub hang_rate: Probability,
+    /// Chance of every read to bring less than was asked for, and to end well (no controller may,
+    /// T16).
+    pub short_rate: Probability,
     /// Commands that change data don't begin before this time, absolute; 0 = they do.
     pub hold_writes_until_ns: u64,
     /// Writes that had not begun are executed so long after their connection is gone; 0 = never.
@@ -187,6 +190,11 @@ impl Injector {
     /// Whether a command that may begin hangs instead.
     pub(super) fn hangs(&mut self) -> bool {
         self.faults.hang_rate.hits(&mut self.random)
+    }
+
+    /// Whether a read that is done brings less.
+    pub(super) fn shortens(&mut self) -> bool {
+        self.faults.short_rate.hits(&mut self.random)
     }
 
     /// Whether commands that change data must wait. Those that wait let nobody overtake them.

@@ -254,11 +254,15 @@ impl Session {
         self.say(opt::SET_META_CONTEXT, &parts);
     }
 
-    /// Asks for the export, and to be told its block sizes, which we shall keep to.
+    /// Asks for the export and, if we shall keep to them, its block sizes.
     fn say_go(&mut self) {
         let name = self.config.export.clone();
         let len = (name.len() as u32).to_be_bytes();
-        let wanted = [1, info::BLOCK_SIZE].map(u16::to_be_bytes);
+        let wanted = match self.config.block_sizes {
+            true => &[1, info::BLOCK_SIZE][..],
+            false => &[0],
+        };
+        let wanted: Vec<[u8; 2]> = wanted.iter().map(|word| word.to_be_bytes()).collect();
         self.say(opt::GO, &[&len, name.as_bytes(), wanted.as_flattened()]);
     }
 

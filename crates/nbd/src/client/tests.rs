@@ -32,6 +32,7 @@ fn config() -> Config {
         export: "disk".into(),
         requests_max: 4,
         piece: 16 * KIB,
+        block_sizes: true,
         structured: true,
         block_status: true,
         handshake_ns: 1000 * MS,

@@ -15,6 +15,9 @@ pub struct Config {
     /// Payload is placed and sent in pieces that don't cross a multiple of it, bytes; cut to
     /// 4 KiB…32 MiB.
     pub piece: u32,
+    /// Ask for the block sizes; then requests keep to them. A server that isn't asked takes any
+    /// bytes, or fails what it doesn't take.
+    pub block_sizes: bool,
     /// Ask for structured replies.
     pub structured: bool,
     /// Ask for `base:allocation`; needs structured replies.
@@ -29,6 +32,7 @@ impl Default for Config {
             export: String::new(),
             requests_max: 128,
             piece: 1 << 20,
+            block_sizes: true,
             structured: true,
             block_status: false,
             handshake_ns: HANDSHAKE_NS,

@@ -13,6 +13,7 @@ use crate::wire::fabrics::{Cc, Csts};
 use crate::wire::features::{AsyncEvent, events};
 use alloc::string::String;
 use alloc::vec::Vec;
+use canary::Bug;
 
 /// Keep-alive granularity (KAS), ms: time-outs are rounded up to it.
 pub(super) const KAS_MS: u32 = 100;
@@ -223,7 +224,7 @@ impl Controller {
 
     /// Acknowledges reset and shutdown once nothing is with the driver.
     pub fn settle(&mut self) {
-        if self.backend > 0 {
+        if self.backend > 0 && !canary::has(Bug::EarlyReset) {
             return;
         }
         if self.resetting {
@@ -243,7 +244,7 @@ impl Controller {
     pub fn touch(&mut self, now_ns: u64) {
         let wait_ns = if !self.is_ready() || (self.discovery && self.kato_ms == 0) {
             IDLE_NS
-        } else if self.kato_ms == 0 {
+        } else if self.kato_ms == 0 || canary::has(Bug::UnwatchedKeepAlive) {
             u64::MAX
         } else {
             u64::from(self.kato_ms) * 1_000_000

@@ -195,6 +195,16 @@ impl Subsystem {
         ranges.map(|of| (of.slba, of.blocks.into())).collect()
     }
 
+    /// A read that is with the driver will bring the first half of its data only: a fault (T16).
+    pub fn shorten(&mut self, conn: ConnId, token: u32) {
+        let connection = self.connections.get_mut(conn.0 as usize);
+        let connection = connection.and_then(Option::as_deref_mut);
+        let command = connection.and_then(|of| of.slots.get_mut(token as u16));
+        if let Some(command) = command.filter(|of| of.state == State::Backend) {
+            command.len /= 2;
+        }
+    }
+
     /// The driver has executed a command; a read's data is in its buffer.
     ///
     /// # Panics

@@ -22,7 +22,7 @@ const CELLS_EACH: u64 = 5;
 const FREE: u64 = 5;
 
 /// Seeds from 1 on that leave no cell empty, with some to spare.
-pub const SEEDS: u64 = 140;
+pub const SEEDS: u64 = 280;
 
 /// All states of a path.
 pub const STATES: [PathState; 7] = [

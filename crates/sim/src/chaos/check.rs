@@ -1,6 +1,5 @@
 //! What must be true of a world that has come to rest.
 use super::client::Failed;
-use super::disk::BLOCK;
 use super::kind::Kind;
 use super::node::Body;
 use super::run::{Course, Finding};
@@ -80,7 +79,7 @@ impl Course<'_> {
                 _ => !self.is_pardoned(it),
             });
             if let Some(it) = bad {
-                self.report.block = Some(it.request.offset / BLOCK as u64);
+                self.report.block = Some(it.request.offset / self.plan.layout.habit.unit);
                 return Err(Finding::Failed(format!("{it:?}")));
             }
         }

@@ -46,6 +46,8 @@ pub struct Habit {
     pub pause_ns: u64,
     /// Blocks behind those that everybody writes at any time.
     pub crowded: u64,
+    /// Bytes of what it calls a block: those of the disk's, or a part of them.
+    pub unit: u64,
 }
 
 /// All applications of one host.
@@ -196,8 +198,11 @@ impl Client {
             let begun = self.draw(token as u32, now_ns);
             let request = begun.request;
             if request.kind == Kind::Write {
+                let unit = self.habit.unit;
                 let span = self.span(conn, request.token, 0, request.length);
-                for (block, bytes) in (begun.tag..).zip(memory.bytes_mut(span).chunks_mut(BLOCK)) {
+                for (block, bytes) in
+                    (begun.tag..).zip(memory.bytes_mut(span).chunks_mut(unit as usize))
+                {
                     fill(bytes, block);
                 }
             }
@@ -218,8 +223,9 @@ impl Client {
     }
 
     fn draw(&mut self, token: u32, now_ns: u64) -> Begun {
+        let unit = self.habit.unit;
         if let Some(block) = &mut self.to_read {
-            let request = Request::new(token, Kind::Read, *block * BLOCK as u64, BLOCK as u32);
+            let request = Request::new(token, Kind::Read, *block * unit, unit as u32);
             *block += 1;
             return Begun {
                 request,
@@ -246,7 +252,7 @@ impl Client {
         self.writes += u64::from(kind == Kind::Write);
         let (offset, length) = match kind {
             Kind::Flush => (0, 0),
-            _ => (first * BLOCK as u64, (blocks * BLOCK as u64) as u32),
+            _ => (first * unit, (blocks * unit) as u32),
         };
         let request = Request {
             fua,
@@ -271,8 +277,9 @@ impl Client {
             .iter()
             .flat_map(|it| it.requests.iter().flatten());
         let mut writes = requests.filter(|it| it.request.kind == Kind::Write);
-        let from = |it: &Begun| it.request.offset / BLOCK as u64;
-        let to = |it: &Begun| from(it) + u64::from(it.request.length) / BLOCK as u64;
+        let unit = self.habit.unit;
+        let from = |it: &Begun| it.request.offset / unit;
+        let to = |it: &Begun| from(it) + u64::from(it.request.length) / unit;
         own && !writes.any(|it| from(it) < blocks.end && blocks.start < to(it))
     }
 
@@ -338,10 +345,11 @@ impl Client {
             start_ns: begun.start_ns,
             end_ns,
         };
-        let first = request.offset / BLOCK as u64;
+        let unit = self.habit.unit;
+        let first = request.offset / unit;
         match request.kind {
             Kind::Write => {
-                let blocks = u64::from(request.length) / BLOCK as u64;
+                let blocks = u64::from(request.length) / unit;
                 for (block, tag) in (first..first + blocks).zip(begun.tag..) {
                     let tag = Tag(tag);
                     let deed = match failed {
@@ -356,7 +364,7 @@ impl Client {
             }
             Kind::Read if done => {
                 let span = self.span(conn, end.token, 0, request.length);
-                for (block, bytes) in (first..).zip(memory.bytes(span).chunks(BLOCK)) {
+                for (block, bytes) in (first..).zip(memory.bytes(span).chunks(unit as usize)) {
                     let deed = Deed::Read(tag(bytes));
                     self.records.push(Record::Block(block, op(deed)));
                 }
@@ -378,6 +386,7 @@ impl Client {
     fn connect(&mut self, conn: usize) {
         let config = Config {
             requests_max: self.habit.depth,
+            block_sizes: self.habit.unit == BLOCK as u64,
             ..Config::default()
         };
         self.conns[conn].session = Some(Session::new(config));

@@ -20,6 +20,8 @@ pub struct Disk {
     durable: Vec<u8>,
     /// By block: whose cache it is in, from 1; 0: in none.
     dirty: Vec<u8>,
+    /// Bytes of what applications call a block.
+    pub unit: usize,
     /// How long a request takes: at least, and at most so much more.
     pub delay_ns: (u64, u64),
     /// What it does not do.
@@ -76,6 +78,7 @@ impl Disk {
             durable: bytes.clone(),
             dirty: alloc::vec![0; blocks as usize],
             bytes,
+            unit: BLOCK,
             delay_ns: (20_000, 100_000),
             flaws: Vec::new(),
             handed_over: Vec::new(),
@@ -97,9 +100,9 @@ impl Disk {
         }
     }
 
-    /// What the first word of a block says.
+    /// What the first word of an application's block says.
     pub fn tag(&self, block: u64) -> u64 {
-        let at = block as usize * BLOCK;
+        let at = block as usize * self.unit;
         let word = self.bytes[at..at + 8].try_into().unwrap_or_default();
         u64::from_le_bytes(word)
     }

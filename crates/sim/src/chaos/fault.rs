@@ -151,6 +151,8 @@ impl Course<'_> {
             !node.is_dead() && node.frozen_ns <= world.now_ns
         };
         match (kind, kind.scope()) {
+            // It would be later than late.
+            (Kind::Freeze, _) if self.late_ns[whom.target] > world.now_ns => false,
             (Kind::KillAll, _) => (0..self.rig.targets.len()).any(target_is_well),
             (Kind::Reset | Kind::ResetCore | Kind::HalfOpen, _) => {
                 host_is_well && !self.open_wires(whom).is_empty()

@@ -5,7 +5,7 @@ use super::fault::Whom;
 use super::kind::Kind;
 use super::make;
 use super::plan::{self, Fault};
-use super::rig::QUIESCE_NS;
+use super::rig::{KATO_MS, QUIESCE_NS};
 use super::run::Course;
 use super::strike::bit;
 use super::user::Wish;
@@ -27,6 +27,11 @@ const STATUSES: [Status; 6] = [
     Status::TRANSIENT_TRANSPORT,
     Status::INVALID_NAMESPACE,
 ];
+
+/// How long after the end of its connection a controller may execute a write. A host waits for
+/// 2 × KATO and the time to quiesce from the end of its connection; the controller's end may come
+/// one KATO later, where nothing passes between them. What is left, less what a slow disk takes.
+const LATE_NS: u64 = KATO_MS as u64 * 1_000_000 + QUIESCE_NS - 150_000_000;
 
 impl Course<'_> {
     /// What a fault does when it begins, if it is of one of these kinds.
@@ -50,6 +55,10 @@ impl Course<'_> {
             Kind::Drop => self.target(target, TargetControl::Drop(whom.port)),
             Kind::LateWrites | Kind::Hang | Kind::Mute | Kind::Status => {
                 let faults = self.faults(fault);
+                if fault.kind == Kind::LateWrites {
+                    let until_ns = self.rig.world.now_ns + fault.lasts_ns + LATE_NS;
+                    self.late_ns[target] = self.late_ns[target].max(until_ns);
+                }
                 self.target(target, TargetControl::Faults(whom.port, faults));
             }
             Kind::SlowDisk => self.rig.world.disks[0].delay_ns = (1_000_000, 50_000_000),
@@ -116,8 +125,8 @@ impl Course<'_> {
         let one_of = |n: u32| Probability::new(1_000_000_000 / n).unwrap_or_default();
         match fault.kind {
             Kind::LateWrites => Faults {
-                // What a host waits for, less the time until its connection is over here too.
-                late_writes_ns: QUIESCE_NS / 2,
+                hold_writes_until_ns: now_ns + fault.lasts_ns,
+                late_writes_ns: LATE_NS,
                 ..none
             },
             Kind::Hang => Faults {
@@ -133,10 +142,11 @@ impl Course<'_> {
                     status: STATUSES[fault.whom as usize / 64 % STATUSES.len()],
                     ops: Ops::ALL,
                     blocks: None,
-                    rate: one_of([2, 20][fault.whom as usize / 1024 % 2]),
+                    rate: one_of([2, 20, 2, 1][fault.whom as usize / 1024 % 4]),
                 };
                 Faults {
                     errors: alloc::vec![rule],
+                    short_rate: [Probability::default(), one_of(8)][fault.whom as usize / 4096 % 2],
                     ..none
                 }
             }

@@ -170,6 +170,8 @@ pub struct History {
     crashes: Vec<u64>,
     /// Blocks from this one on are written by several at a time.
     crowded: Option<u64>,
+    /// When a writer died, and with it all that it had under way.
+    deaths: Vec<(u64, u64)>,
 }
 
 impl History {
@@ -195,6 +197,11 @@ impl History {
     /// What was only in caches may be gone.
     pub fn crash(&mut self, at_ns: u64) {
         self.crashes.push(at_ns);
+    }
+
+    /// What a writer had under way is never heard of; see [`dead`].
+    pub fn died(&mut self, writer: u64, at_ns: u64) {
+        self.deaths.push((writer, at_ns));
     }
 
     /// Operations recorded.
@@ -236,36 +243,51 @@ impl History {
                 _ => check_block(ops, &crashes),
             };
             checked.map_err(|wrong| (block, wrong))?;
+            self.check_dead(ops).map_err(|wrong| (block, wrong))?;
         }
         Ok(())
     }
 
     /// What a crash does not take.
-    fn durable(&self, crash_ns: u64) -> Durable {
+    fn durable(&self, crash_ns: u64) -> Durable<'_> {
         let mut flushed = BTreeMap::new();
         for &(writer, start_ns, end_ns) in &self.flushes {
             if end_ns <= crash_ns {
-                let last_ns = flushed.entry(writer).or_insert(start_ns);
+                let life = (writer, self.life(writer, start_ns));
+                let last_ns = flushed.entry(life).or_insert(start_ns);
                 *last_ns = start_ns.max(*last_ns);
             }
         }
-        Durable { crash_ns, flushed }
+        Durable {
+            crash_ns,
+            flushed,
+            history: self,
+        }
+    }
+
+    /// How often a writer had died before.
+    fn life(&self, writer: u64, at_ns: u64) -> usize {
+        let deaths = self.deaths.iter();
+        deaths.filter(|it| it.0 == writer && it.1 < at_ns).count()
     }
 }
 
 /// What is durable at a crash.
-struct Durable {
+struct Durable<'a> {
     crash_ns: u64,
-    /// By writer: when the last flush began that had succeeded.
-    flushed: BTreeMap<u64, u64>,
+    /// By writer and life: when the last flush began that had succeeded. A flush covers what its
+    /// own process had acknowledged, not what one before it had that was killed.
+    flushed: BTreeMap<(u64, usize), u64>,
+    history: &'a History,
 }
 
-impl Durable {
+impl Durable<'_> {
     fn has(&self, op: &Op) -> bool {
         let Deed::Write { tag, durable } = op.deed else {
             return false;
         };
-        let flushed_ns = self.flushed.get(&tag.writer());
+        let life = self.history.life(tag.writer(), op.end_ns);
+        let flushed_ns = self.flushed.get(&(tag.writer(), life));
         durable && op.end_ns <= self.crash_ns || flushed_ns.is_some_and(|&ns| op.end_ns <= ns)
     }
 }
@@ -492,5 +514,6 @@ impl Zone {
     }
 }
 
+mod dead;
 #[cfg(test)]
 mod tests;

@@ -69,7 +69,8 @@ pub enum Kind {
     Hang,
     /// A port says nothing.
     Mute,
-    /// A port answers some commands with what routes and busy controllers say.
+    /// A port answers some commands with what routes and busy controllers say; perhaps some reads
+    /// bring less than was asked for.
     Status,
     /// Strangers have a port's connections.
     Crowd,

@@ -1,15 +1,12 @@
 //! What a layout's processes are made of.
 use super::disk::BLOCK;
 use super::node::Body;
-use super::plan::Canary;
 use super::rig::{Away, IO_TIMEOUT_NS, KATO_MS, Layout, QUIESCE_NS, Rig, SPARE_PATHS};
 use alloc::boxed::Box;
 use alloc::format;
 use alloc::vec::Vec;
 use engine::export::{ExportConfig, ExportControl, ExportEngine, Offer};
-use engine::host::{
-    HostConfig, HostEngine, PathConfig, PathKind, Recovery, VolumeConfig, WriteFailover,
-};
+use engine::host::{HostConfig, HostEngine, PathConfig, PathKind, Recovery, VolumeConfig};
 use engine::limits::EXPORT_ARENA_MIN;
 use engine::target::{TargetConfig, TargetEngine};
 use engine::{DeviceId, Machine, Span};
@@ -42,17 +39,12 @@ impl Rig {
     /// One core of a process of a host.
     pub(super) fn host_engine(&self, number: usize, core: u16) -> ExportEngine {
         let layout = &self.layout;
-        let mut recovery = Recovery {
+        let recovery = Recovery {
             unclean_stop_ns: self.hosts[number].mark_ns,
             marks: true,
             quiesce_ns: QUIESCE_NS,
             ..Recovery::default()
         };
-        match self.canary {
-            None => {}
-            Some(Canary::Unfenced) => recovery.write_failover = WriteFailover::Immediate,
-            Some(Canary::FlushOnOne) => recovery.shared_write_cache = true,
-        }
         let paths = 0..u32::from(layout.ports) * layout.targets as u32;
         let volume = VolumeConfig {
             name: "v0".into(),

@@ -20,6 +20,7 @@
 //! One volume, one namespace, whose first blocks only are used. Not modelled: lost segments and how
 //! TCP repairs them, local devices as paths, another block size.
 pub mod aim;
+mod calm;
 mod check;
 mod client;
 mod cores;
@@ -32,6 +33,7 @@ pub mod kind;
 mod make;
 mod net;
 mod node;
+mod pair;
 pub mod plan;
 mod rig;
 pub mod run;

@@ -1,7 +1,9 @@
 //! What a world of chaos is made of and what goes wrong in it, drawn from a seed.
 use super::aim;
 use super::client::Habit;
+use super::disk::BLOCK;
 pub use super::kind::Kind;
+use super::pair;
 use super::rig::{Layout, More};
 use alloc::vec::Vec;
 use engine::host::PathState;
@@ -29,15 +31,6 @@ pub struct Fault {
     pub when: Option<PathState>,
 }
 
-/// A bug that is planted, to see that it is found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Canary {
-    /// A write is repeated without a fence.
-    Unfenced,
-    /// A flush goes to one controller for all.
-    FlushOnOne,
-}
-
 /// A world and its fate.
 #[derive(Clone, Debug)]
 pub struct Plan {
@@ -47,14 +40,12 @@ pub struct Plan {
     pub layout: Layout,
     /// In order of their beginning.
     pub faults: Vec<Fault>,
-    /// A bug that is planted.
-    pub canary: Option<Canary>,
 }
 
 impl Plan {
     /// That of a seed.
     pub fn draw(seed: u64) -> Self {
-        aim::plan(Self::first(seed))
+        pair::plan(aim::plan(Self::first(seed)))
     }
 
     /// That of a seed as the first worlds had it: what they found once is kept by their seeds.
@@ -69,7 +60,6 @@ impl Plan {
             seed,
             layout,
             faults,
-            canary: None,
         }
     }
 }
@@ -86,6 +76,7 @@ fn layout(random: &mut Random) -> Layout {
         share: (0, 1),
         pause_ns: 0,
         crowded: 0,
+        unit: BLOCK as u64,
     };
     let spread_ns = 2 * WINDOW_NS * u64::from(habit.connections) / habit.total;
     Layout {

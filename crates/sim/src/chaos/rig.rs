@@ -7,7 +7,6 @@ use super::client::{Client, Habit};
 use super::disk::Disk;
 use super::make;
 use super::node::{Body, Node, Wire};
-use super::plan::Canary;
 use super::stranger::Stranger;
 use super::user::User;
 use super::world::{Event, World};
@@ -126,13 +125,12 @@ pub struct Rig {
     mail: Vec<Option<ExportControl>>,
     /// What was planned and is due.
     due: VecDeque<usize>,
-    pub(super) canary: Option<Canary>,
     pub(super) seed: u64,
 }
 
 impl Rig {
     /// Everything is there, and nothing is connected.
-    pub fn new(layout: Layout, canary: Option<Canary>, seed: u64) -> Self {
+    pub fn new(layout: Layout, seed: u64) -> Self {
         let mut rig = Self {
             world: World::new(seed),
             targets: Vec::new(),
@@ -143,11 +141,12 @@ impl Rig {
             mail: Vec::new(),
             due: VecDeque::new(),
             layout,
-            canary,
             seed,
         };
         rig.world.window = rig.layout.more.window;
-        rig.world.disks.push(Disk::new(rig.layout.blocks));
+        let mut disk = Disk::new(rig.layout.blocks);
+        disk.unit = rig.layout.habit.unit as usize;
+        rig.world.disks.push(disk);
         for number in 0..rig.layout.targets {
             let config = rig.target_config(number);
             let arena = config.arena_bytes as usize;

@@ -1,7 +1,6 @@
 //! One world from its beginning to its end: faults happen and pass (`fault`), then everything must
 //! come to rest, and what the applications saw must have been a disk (`check`).
 use super::START_NS;
-use super::disk::BLOCK;
 use super::fault::{WAIT_NS, Whom};
 use super::history::{History, Wrong};
 use super::node::Body;
@@ -134,11 +133,13 @@ pub(super) struct Course<'a> {
     pub going_on: Vec<Option<Whom>>,
     /// Why and when requests may fail, from … to ….
     pub pardons: Vec<(Kind, u64, u64)>,
+    /// By target: until when it may have late writes, ns.
+    pub late_ns: Vec<u64>,
 }
 
 impl<'a> Course<'a> {
     fn new(plan: &'a Plan) -> Self {
-        let mut rig = Rig::new(plan.layout.clone(), plan.canary, plan.seed);
+        let mut rig = Rig::new(plan.layout.clone(), plan.seed);
         let begin_ns = rig.world.now_ns + BEGIN_NS;
         for (number, fault) in plan.faults.iter().enumerate() {
             let at_ns = begin_ns + fault.at_ns;
@@ -160,6 +161,7 @@ impl<'a> Course<'a> {
             begin_ns,
             going_on: alloc::vec![None; plan.faults.len()],
             pardons: Vec::new(),
+            late_ns: alloc::vec![0; plan.layout.targets],
         }
     }
 
@@ -175,11 +177,12 @@ impl<'a> Course<'a> {
         self.read_all()?;
         self.recover()?;
         self.judge()?;
+        self.calm()?;
         self.stop()
     }
 
     /// Time passes, and what was planned happens.
-    fn pass(&mut self, end_ns: u64) -> Result<(), Finding> {
+    pub(super) fn pass(&mut self, end_ns: u64) -> Result<(), Finding> {
         while let Some(number) = self.rig.run(end_ns) {
             self.due(number)?;
             self.no_wrong()?;
@@ -252,7 +255,7 @@ impl<'a> Course<'a> {
             let (begun, ended) = (client.begun, client.ended);
             lines.push(format!("host {host}: {ended} of {begun} requests ended"));
             if let Some((_, request)) = client.oldest() {
-                self.report.block = Some(request.offset / BLOCK as u64);
+                self.report.block = Some(request.offset / self.plan.layout.habit.unit);
                 lines.push(format!("the oldest: {request:?}"));
             }
             for &node in &self.rig.hosts[host].cores {

@@ -116,9 +116,7 @@ impl Course<'_> {
                     let what = format!("host {host} does not stop while nobody reads");
                     return Err(Finding::Stuck(what));
                 } else {
-                    for node in self.rig.hosts[host].cores.clone() {
-                        self.rig.world.kill(node); // somebody lost patience
-                    }
+                    self.kill_host(host); // somebody lost patience
                 }
                 self.start_host(host);
             }
@@ -164,6 +162,7 @@ impl Course<'_> {
         for node in self.rig.hosts[host].cores.clone() {
             self.rig.world.kill(node);
         }
+        self.history.died(host as u64 + 1, self.rig.world.now_ns);
         self.rig.hosts[host].stopping = None;
     }
 

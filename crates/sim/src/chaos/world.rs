@@ -10,7 +10,7 @@
 //! it, after everything of that moment, as a reactor's loop has it; its time-outs come after what
 //! has arrived.
 use super::START_NS;
-use super::disk::{BLOCK, Disk};
+use super::disk::Disk;
 use super::node::{Body, End, Node, Wire};
 use alloc::collections::{BTreeMap, BinaryHeap};
 use alloc::format;
@@ -158,7 +158,7 @@ impl World {
             wires: BTreeMap::new(),
             way_ns: 10_000,
             piece_max: 5000,
-            sent_ns: 20_000,
+            sent_ns: [20_000, 20_000, 400_000][seed as usize % 3],
             window: 0,
             random: Random::new(seed),
             events: BinaryHeap::new(),
@@ -182,7 +182,8 @@ impl World {
     fn is_watched(&self, request: &DeviceRequest) -> bool {
         let range = request.offset..request.offset + request.length;
         let block = self.watched.as_ref().and_then(|it| it.0);
-        let is_in = |block| range.contains(&(block * BLOCK as u64));
+        let unit = self.disks[0].unit as u64;
+        let is_in = |block| range.contains(&(block * unit));
         block.is_some_and(is_in) || self.watched.is_some() && request.op == DeviceOp::Flush
     }
 

@@ -9,6 +9,7 @@ use crate::host::transport::own_command;
 use crate::host::{Completed, Data, HostError, Step};
 use crate::wire::SqeBuilder;
 use crate::wire::sqe::admin;
+use canary::Bug;
 
 /// Timers of one association.
 #[derive(Debug)]
@@ -83,6 +84,9 @@ impl Admin {
         timers.next_at = Some(now_ns.saturating_add(timers.interval_ns));
         let traffic = core::mem::take(&mut timers.traffic);
         if timers.due_at.is_some() || (timers.traffic_based && traffic) {
+            return;
+        }
+        if canary::has(Bug::ForgottenKeepAlive) {
             return;
         }
         let due = now_ns

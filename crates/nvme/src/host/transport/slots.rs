@@ -13,6 +13,7 @@
 //! As many commands as slots; all memory is taken by `new`.
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
+use canary::Bug;
 
 use crate::host::{Command, Completed, Data};
 use crate::wire::Status;
@@ -83,6 +84,7 @@ impl Slots {
     /// Room for `count` commands.
     pub fn new(count: u16) -> Self {
         let mask = count.max(1).next_power_of_two() - 1;
+        let mask = if canary::has(Bug::CidReuse) { 7 } else { mask };
         let idle = Command {
             opcode: 0,
             nsid: 0,
@@ -251,7 +253,7 @@ impl Slots {
         slot.state = State::Ended;
         slot.status = status;
         slot.result = result;
-        if slot.lent == 0 {
+        if slot.lent == 0 || canary::has(Bug::LentFree) {
             self.push_ended(index);
         }
     }

@@ -1,0 +1,108 @@
+//! Bugs that are planted on purpose, so that one can see whether the simulator's checkers find
+//! them.
+//!
+//! # Contract
+//! Without the feature `planted` [`has`] is constantly false and costs nothing: no program that
+//! is shipped has it. With it, the thread that calls [`plant`] has that one bug from then on, and
+//! no other thread does. Each place that has a bug says so in one line and is otherwise as it
+//! should be.
+//!
+//! # Limits
+//! One bug at a time.
+#![cfg_attr(not(feature = "planted"), no_std)]
+#![forbid(unsafe_code)]
+
+/// What can be wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Bug {
+    /// A write that nobody answered for is repeated at once (T9).
+    Unfenced,
+    /// The bound of held writes is short by one keep-alive time-out (T9).
+    ShortBound,
+    /// What the engine before this one had sent is not waited for (T9).
+    IgnoredMark,
+    /// A controller says that it was reset while it still executes writes (T9).
+    EarlyReset,
+    /// A controller does not notice that keep-alive has passed (T9).
+    UnwatchedKeepAlive,
+    /// No keep-alive is sent (T29).
+    ForgottenKeepAlive,
+    /// A write's buffer is free although the network still sends from it (T23).
+    LentFree,
+    /// The identifier of a command is another one's as well (T11).
+    CidReuse,
+    /// Both copies of a hedged read end it.
+    DoubleEnd,
+    /// I/Os that failed on a path stay in its count (T41).
+    LeakedCount,
+    /// Whoever waits for a free slot is not told of one.
+    LostWakeUp,
+    /// A successful read that brought less than was asked for is one (T16).
+    ShortRead,
+    /// A wrong data digest is forgotten (T17).
+    ForgottenDigest,
+    /// Moves of an I/O from path to path are not counted (T4).
+    EndlessMoves,
+    /// Changes of the ANA state of a path that is in use are not heeded (T26).
+    StaleAna,
+    /// A flush goes to one controller for all (T13).
+    FlushOnOne,
+    /// Changes of parts of one block overtake each other.
+    Overtaking,
+}
+
+impl Bug {
+    /// All.
+    pub const ALL: [Self; 17] = [
+        Self::Unfenced,
+        Self::ShortBound,
+        Self::IgnoredMark,
+        Self::EarlyReset,
+        Self::UnwatchedKeepAlive,
+        Self::ForgottenKeepAlive,
+        Self::LentFree,
+        Self::CidReuse,
+        Self::DoubleEnd,
+        Self::LeakedCount,
+        Self::LostWakeUp,
+        Self::ShortRead,
+        Self::ForgottenDigest,
+        Self::EndlessMoves,
+        Self::StaleAna,
+        Self::FlushOnOne,
+        Self::Overtaking,
+    ];
+}
+
+/// Whether bugs can be planted at all.
+pub const CAN: bool = cfg!(feature = "planted");
+
+/// Whether this thread has this bug.
+#[cfg(not(feature = "planted"))]
+#[inline(always)]
+pub const fn has(_: Bug) -> bool {
+    false
+}
+
+#[cfg(feature = "planted")]
+mod planted {
+    use super::Bug;
+    use core::cell::Cell;
+
+    std::thread_local! {
+        static PRESENT: Cell<Option<Bug>> = const { Cell::new(None) };
+    }
+
+    /// Whether this thread has this bug.
+    pub fn has(bug: Bug) -> bool {
+        PRESENT.get() == Some(bug)
+    }
+
+    /// This thread has this bug from now on, and no other.
+    pub fn plant(bug: Option<Bug>) {
+        PRESENT.set(bug);
+    }
+}
+
+#[cfg(feature = "planted")]
+pub use planted::{has, plant};

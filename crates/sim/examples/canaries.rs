@@ -1,0 +1,179 @@
+//! Plants one bug after the other into the engine and its peers, and lets worlds of chaos happen
+//! until their checkers find it. `cargo xtask canaries` makes a table of what this prints: one JSON
+//! object on a line for each bug, as soon as it was found or was not.
+//!
+//! # Contract
+//! The worlds of a bug are those of the seeds from 1 on. A finding counts if the world of the same
+//! seed without the bug finds nothing. Arguments: names of bugs, else all; `none`: worlds without
+//! any; `--within N`: so many seeds for each, whatever is stated.
+use canary::Bug;
+use serde_json::json;
+use sim::chaos::plan::Plan;
+use sim::chaos::run;
+use std::cell::RefCell;
+use std::panic;
+use std::process::ExitCode;
+use std::time::Instant;
+
+/// Seeds within which each bug must be found, and what was planted.
+const CANARIES: [(Bug, u64, &str); 17] = [
+    (
+        Bug::Unfenced,
+        100,
+        "T9: a write nobody answered for is repeated at once",
+    ),
+    (
+        Bug::ShortBound,
+        200,
+        "T9: the bound of held writes lacks one KATO",
+    ),
+    (
+        Bug::IgnoredMark,
+        200,
+        "T9: after an unclean stop nothing waits",
+    ),
+    (
+        Bug::EarlyReset,
+        200,
+        "T9: a controller says it is reset and goes on writing",
+    ),
+    (
+        Bug::UnwatchedKeepAlive,
+        400,
+        "T9: a controller does not watch its keep-alive timer",
+    ),
+    (
+        Bug::ForgottenKeepAlive,
+        100,
+        "T29: a host sends no keep-alive",
+    ),
+    (
+        Bug::LentFree,
+        100,
+        "T23: a write ends at its answer, sent or not",
+    ),
+    (
+        Bug::CidReuse,
+        200,
+        "T11: a CID is given out while it is in use",
+    ),
+    (Bug::DoubleEnd, 200, "both copies of a hedged read end it"),
+    (
+        Bug::LeakedCount,
+        100,
+        "T41: what failed on a path stays in its count",
+    ),
+    (
+        Bug::LostWakeUp,
+        100,
+        "who waits for a free slot is never told",
+    ),
+    (Bug::ShortRead, 100, "T16: a short read is a good one"),
+    (
+        Bug::ForgottenDigest,
+        100,
+        "T17: a wrong data digest is forgotten",
+    ),
+    (Bug::EndlessMoves, 200, "T4: moves of an I/O have no bound"),
+    (Bug::StaleAna, 100, "T26: news of ANA states are not heeded"),
+    (Bug::FlushOnOne, 200, "T13: one controller flushes for all"),
+    (
+        Bug::Overtaking,
+        400,
+        "changes of parts of one block overtake each other",
+    ),
+];
+
+/// Worlds without a bug, where only these are asked for.
+const CONTROLS: u64 = 100;
+
+thread_local! {
+    /// What the last panic said.
+    static SAID: RefCell<String> = const { RefCell::new(String::new()) };
+}
+
+/// What the checkers say of the world of a seed with a bug.
+fn said(seed: u64, bug: Option<Bug>) -> Option<String> {
+    canary::plant(bug);
+    let report = panic::catch_unwind(|| run::run(&Plan::draw(seed)));
+    canary::plant(None);
+    match report {
+        Ok(report) => report.finding.map(|finding| finding.to_string()),
+        Err(_) => Some(SAID.with_borrow(|said| format!("panic: {said}"))),
+    }
+}
+
+/// Worlds without a bug; whether nothing was found.
+fn control(within: u64) -> bool {
+    let found: Vec<_> = (1..=within)
+        .filter_map(|seed| Some((seed, said(seed, None)?)))
+        .collect();
+    for (seed, said) in &found {
+        eprintln!("seed {seed} without a bug: {said}");
+    }
+    found.is_empty()
+}
+
+/// Lets the worlds of a bug happen; whether it was found.
+fn hunt(bug: Bug, within: u64, what: &str) -> bool {
+    let begun = Instant::now();
+    let mut found = (1..=within).find_map(|seed| Some((seed, said(seed, Some(bug))?)));
+    let mut false_alarm = None;
+    if let Some((seed, _)) = &found
+        && let Some(also) = said(*seed, None)
+    {
+        false_alarm = Some(format!("seed {seed} without the bug: {also}"));
+        found = None;
+    }
+    let row = json!({
+        "canary": format!("{bug:?}"),
+        "planted": what,
+        "within": within,
+        "seed": found.as_ref().map(|(seed, _)| seed),
+        "said": found.as_ref().map(|(_, said)| said).or(false_alarm.as_ref()),
+        "seconds": begun.elapsed().as_secs_f64(),
+    });
+    println!("{row}");
+    found.is_some()
+}
+
+fn main() -> ExitCode {
+    panic::set_hook(Box::new(|info| {
+        let place = info.location().map_or(String::new(), ToString::to_string);
+        let words = info.payload_as_str().unwrap_or("?");
+        SAID.set(format!("{words} ({place})"));
+    }));
+    let mut names: Vec<String> = std::env::args().skip(1).collect();
+    let mut limit = None;
+    if let Some(at) = names.iter().position(|word| word == "--within") {
+        limit = names.get(at + 1).and_then(|word| word.parse().ok());
+        names.drain(at..(at + 2).min(names.len()));
+        if limit.is_none() {
+            eprintln!("--within needs a number of seeds");
+            return ExitCode::FAILURE;
+        }
+    }
+    if names == ["none"] {
+        return match control(limit.unwrap_or(CONTROLS)) {
+            true => ExitCode::SUCCESS,
+            false => ExitCode::FAILURE,
+        };
+    }
+    let known = |name: &&String| CANARIES.iter().all(|it| format!("{:?}", it.0) != **name);
+    if let Some(unknown) = names.iter().find(known) {
+        eprintln!(
+            "no canary {unknown:?}; there are: {:?}",
+            CANARIES.map(|it| it.0)
+        );
+        return ExitCode::FAILURE;
+    }
+    let wanted = |bug: Bug| names.is_empty() || names.contains(&format!("{bug:?}"));
+    let mut well = true;
+    for (bug, within, what) in CANARIES.into_iter().filter(|it| wanted(it.0)) {
+        well &= hunt(bug, limit.unwrap_or(within), what);
+    }
+    match well {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    }
+}

@@ -1,0 +1,107 @@
+//! Faults in pairs: what is dangerous only while something else goes wrong at the same place.
+//!
+//! Decides, from a plan and its seed, which pairs are added to it and whether applications
+//! change parts of blocks. Pairs by chance are rare: a dozen faults in a dozen seconds seldom meet.
+//!
+//! # Contract
+//! Both faults of a pair are about the same host and path, and the second begins while the first
+//! goes on.
+use super::disk::BLOCK;
+use super::plan::{Fault, Kind, Plan};
+use shape::Random;
+
+const MS: u64 = 1_000_000;
+/// Pairs begin in this time from the first fault on.
+const WINDOW_NS: u64 = 9_000 * MS;
+
+/// A pair: the first fault and how long it lasts, ms; the second one and how long at most.
+type Pair = (Kind, u64, Kind, u64);
+
+const PAIRS: [Pair; 8] = [
+    // Late writes need something to be late after (T9).
+    (Kind::LateWrites, 2000, Kind::Reset, 5),
+    (Kind::LateWrites, 2000, Kind::ResetCore, 5),
+    (Kind::LateWrites, 2500, Kind::Partition, 900),
+    (Kind::LateWrites, 4000, Kind::Partition, 3500),
+    (Kind::LateWrites, 2000, Kind::KillHost, 400),
+    (Kind::LateWrites, 2500, Kind::Partition, 900),
+    // A cache is lost while its controller is cut off (T13).
+    (Kind::Partition, 2500, Kind::Power, 400),
+    (Kind::LateWrites, 400, Kind::Power, 400),
+];
+
+/// A plan with more in it.
+pub(super) fn plan(mut plan: Plan) -> Plan {
+    let mut random = Random::new(plan.seed ^ 0x9a12_d000);
+    let random = &mut random;
+    for _ in 0..1 + random.up_to(1) {
+        let pair = PAIRS[random.up_to(PAIRS.len() as u64 - 1) as usize];
+        add(&mut plan, pair, random);
+    }
+    match random.up_to(5) {
+        0 => everywhere(&mut plan, Kind::Ana, random),
+        1 => everywhere(&mut plan, Kind::Status, random),
+        _ => {}
+    }
+    plan.faults.sort_by_key(|fault| fault.at_ns);
+    if is_for_parts(&plan) {
+        plan.layout.habit.unit = BLOCK as u64 / 2;
+        plan.layout.habit.crowded = 0;
+    }
+    plan
+}
+
+/// Whether applications may change parts of blocks in this world. Nobody orders what two hosts do
+/// to one block; a change that spans a loss of caches may bring back what was lost of the other
+/// part; what is read before the gate of a new life opens, and written after it, may undo a write
+/// of the life before that nobody heard the end of; and a write fails where its block can't be
+/// read.
+fn is_for_parts(plan: &Plan) -> bool {
+    let fits = |kind| match kind {
+        Kind::KillHost | Kind::StopHost | Kind::StopUnread => false,
+        Kind::Media | Kind::NoSpace | Kind::Transient => false,
+        _ => true,
+    };
+    let all_fit = plan.faults.iter().all(|fault| fits(fault.kind));
+    plan.layout.hosts == 1 && !plan.layout.caches && all_fit
+}
+
+/// The same fault at all ports, so that no way is left though all controllers live (T4, T26); what
+/// answers with a status does so each time.
+fn everywhere(plan: &mut Plan, kind: Kind, random: &mut Random) {
+    let at_ns = random.up_to(WINDOW_NS);
+    let lasts_ns = 500 * MS + random.up_to(1500 * MS);
+    let state = random.up_to(3) * 64;
+    let whom = match kind {
+        Kind::Status => 3 * 1024,
+        _ => state,
+    };
+    for address in 0..plan.layout.targets as u64 * u64::from(plan.layout.ports) {
+        plan.faults.push(Fault {
+            kind,
+            at_ns,
+            lasts_ns,
+            whom: whom + 8 * address,
+            when: None,
+        });
+    }
+}
+
+fn add(plan: &mut Plan, (first, first_ms, second, second_ms): Pair, random: &mut Random) {
+    plan.layout.caches |= second == Kind::Power;
+    let at_ns = random.up_to(WINDOW_NS);
+    let whom = random.up_to(u64::MAX);
+    let mut fault = |kind, at_ns, lasts_ns| {
+        plan.faults.push(Fault {
+            kind,
+            at_ns,
+            lasts_ns,
+            whom,
+            when: None,
+        });
+    };
+    let gap_ns = random.up_to(first_ms * MS / 4);
+    fault(first, at_ns, first_ms * MS);
+    let lasts_ns = second_ms * MS / 4 + random.up_to(second_ms * MS * 3 / 4);
+    fault(second, at_ns + gap_ns, lasts_ns);
+}
