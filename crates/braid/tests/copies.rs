@@ -89,6 +89,7 @@ fn start(target: &Target) -> Handle<ExportEngine> {
         cpu: None,
         spin: false,
         arena_bytes: ARENA,
+        per_peer_max: None,
         addresses: vec![target.1],
         listeners: Vec::new(),
         devices: Vec::new(),

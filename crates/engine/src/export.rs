@@ -6,7 +6,7 @@
 //!
 //! * `clients`: connections and their sessions; `table`: their requests, and their memory
 //! * `course`: a request becomes I/Os, these become an answer; `memory`: who gets memory, and when
-//! * `ranges`: which changes may be under way together
+//! * `ranges`: which changes may be under way together; `places`: what is kept of each request
 //!
 //! # Contract
 //! All clients of a volume are on one core (the program sees to that): a flush on one connection
@@ -29,7 +29,9 @@
 //! A request that finds no memory, or no free slot in the engine, waits (T6); nothing fails for it.
 //!
 //! # Limits
-//! As configured: clients, requests of one client, arena. A client that stops in the middle of a
+//! As configured: clients, requests of one client, arena. Who comes when all places are taken is
+//! turned away at once, and those who are there stay. What is kept of requests is made with the
+//! first of a client: one that is idle has a session, and little else. A client that stops in the middle of a
 //! request or takes no answers keeps that memory until it goes on or is given up, after 30 to 60 s;
 //! what other clients need meanwhile, `memory` sees to. Requests above 1 MiB take the
 //! memory of their list of buffers the first time they come. Cache is answered and does
@@ -37,6 +39,7 @@
 mod clients;
 mod course;
 mod memory;
+mod places;
 mod ranges;
 mod table;
 
@@ -46,14 +49,16 @@ use crate::host::{HostControl, HostEngine, HostEvent, VolumeInfo};
 use crate::limits::EXPORTS_MAX;
 use crate::machine::{Closed, ConnId, DeviceError, Machine, Memory, Output, Place, Send};
 use alloc::boxed::Box;
-use alloc::collections::VecDeque;
+use alloc::collections::{BinaryHeap, VecDeque};
 use alloc::string::String;
 use alloc::vec::Vec;
-use clients::{Client, State};
+use clients::{Client, State, TurnedAway};
+use core::cmp::Reverse;
 use course::Course;
 use memory::Pool;
+use nvme::Deadlines;
 use ranges::Ranges;
-use table::Table;
+use table::{Table, Work};
 
 /// What an engine with exports is made of, beside the host's engine.
 #[derive(Clone, Copy, Debug)]
@@ -118,6 +123,13 @@ pub enum ExportEvent {
         /// Why.
         why: nbd::server::CloseReason,
     },
+    /// Clients came while all places were taken, and were turned away.
+    TurnedAway {
+        /// To this export the last one.
+        export: u32,
+        /// How many since this was said last.
+        count: u32,
+    },
 }
 
 /// Who a client is.
@@ -155,6 +167,9 @@ pub struct ExportEngine {
     /// Identities of readers whose connections are to come, by export in order.
     sources: VecDeque<(u32, Reader)>,
     clients: Vec<Client>,
+    /// Places that are free, the lowest on top.
+    free: BinaryHeap<Reverse<u16>>,
+    turned_away: TurnedAway,
     /// Clients whose sessions were called since the last turn.
     touched: Vec<u16>,
     table: Table,
@@ -165,8 +180,8 @@ pub struct ExportEngine {
     events: VecDeque<ExportEvent>,
     draining: bool,
     stopping: bool,
-    /// Earliest deadline of a session.
-    wake_ns: u64,
+    /// Of the clients' sessions.
+    deadlines: Deadlines,
     /// Something was left for the next turn.
     again: bool,
 }
@@ -192,16 +207,18 @@ impl ExportEngine {
             ready: alloc::vec![None; volumes],
             sources: VecDeque::new(),
             clients: (0..config.clients_max).map(|_| Client::default()).collect(),
+            free: (0..config.clients_max).map(Reverse).collect(),
+            turned_away: TurnedAway::default(),
             touched: Vec::with_capacity(config.clients_max.into()),
-            table: Table::new(tickets),
+            table: Table::new(config.clients_max, config.requests_max, Work::new),
             course: Course::new(tickets),
-            ranges: Ranges::new(tickets),
+            ranges: Ranges::new(config.clients_max, config.requests_max),
             pool: Pool::new(config.arena_bytes, config.clients_max),
             outputs: VecDeque::with_capacity(4 * usize::from(config.clients_max)),
             events: VecDeque::new(),
             draining: false,
             stopping: false,
-            wake_ns: u64::MAX,
+            deadlines: Deadlines::new(config.clients_max.into()),
             again: false,
             config,
         }
@@ -316,8 +333,6 @@ impl ExportEngine {
             self.host.handle_control(HostControl::Stop, now_ns);
             self.again = true;
         }
-        let sessions = self.clients.iter().filter_map(Client::poll_timeout);
-        self.wake_ns = sessions.min().unwrap_or(u64::MAX);
     }
 }
 
@@ -435,7 +450,7 @@ impl Machine for ExportEngine {
         if self.again || !self.touched.is_empty() {
             return Some(0);
         }
-        let session = (self.wake_ns != u64::MAX).then_some(self.wake_ns);
+        let session = Some(self.deadlines.earliest_ns()).filter(|at_ns| *at_ns != u64::MAX);
         let times = [self.host.poll_timeout(), session];
         times.into_iter().flatten().min()
     }
@@ -444,15 +459,12 @@ impl Machine for ExportEngine {
         if self.host.poll_timeout().is_some_and(|due| due <= now_ns) {
             self.host.handle_timeout(now_ns);
         }
-        if self.wake_ns <= now_ns {
-            for client in 0..self.config.clients_max {
-                let it = &mut self.clients[usize::from(client)];
-                if it.poll_timeout().is_some_and(|due| due <= now_ns)
-                    && let State::Session(session) = &mut it.state
-                {
-                    session.handle_timeout(now_ns);
-                    self.touch(client);
-                }
+        while let Some(client) = self.deadlines.due(now_ns) {
+            // Set anew when its events are taken, in this turn.
+            self.deadlines.set(client, u64::MAX);
+            if let State::Session(session) = &mut self.clients[client].state {
+                session.handle_timeout(now_ns);
+                self.touch(client as u16);
             }
         }
     }

@@ -57,14 +57,21 @@ pub const ERROR_RULES_MAX: usize = 16;
 /// Events that a target's log keeps until they are read.
 pub const LOG_EVENTS_MAX: usize = 1024;
 
+/// Shortest time between two lines about connections that were turned away, ns.
+pub const TURNED_AWAY_SAID_NS: u64 = 10_000_000_000;
+
 /// Most commands that all connections of a target may have under way together.
 pub const TARGET_COMMANDS_MAX: u64 = 1 << 20;
 
 /// Most exports of one core: their numbers are below.
 pub const EXPORTS_MAX: u32 = 1024;
 
-/// Most NBD clients of one core.
-pub const CLIENTS_MAX: u16 = 1024;
+/// Most NBD clients of one core: with its paths, as many connections as a reactor has.
+pub const CLIENTS_MAX: u16 = 12 << 10;
+
+/// Requests of all clients of a core for whose lines room is made at once; more than that wait only
+/// where hundreds of clients are busy together.
+pub const TICKETS_READY: usize = 1 << 16;
 
 /// Smallest arena of a core with exports, bytes: one largest request, and as much beside it.
 pub const EXPORT_ARENA_MIN: u64 = 2 * (nbd::limits::BLOCK_MAX as u64 + 2 * BUFFER_MAX as u64);

@@ -28,7 +28,7 @@
 //! Requests in flight as configured (≤ 1024), each with one place in the reply queue; a client that
 //! stops in the middle of one, or takes no answers, is given up (`watch`); 64 options, of 16 KiB of
 //! data each; 16 extents in an answer; see [`crate::limits`]. All memory of transmission is taken
-//! when it begins.
+//! with its first request.
 //!
 //! # Origin
 //! `doc/proto.md`. Where it leaves a choice: successes without data are simple replies even where

@@ -3,6 +3,7 @@
 //! * [`wire`]: the structures on the wire, as accessors over bytes with a plain parsed form
 //! * [`host`]: the initiator's machines: admin connection and I/O queue
 //! * [`controller`]: the target's machine: a whole subsystem with its connections
+//! * [`Deadlines`]: the earliest of many
 //!
 //! Payload (the users' blocks) never enters this crate: machines say where it goes ([`Placement`])
 //! and what is to be sent ([`Transmit`]); the driver moves and checksums the bytes ([`crc32c`]).
@@ -13,10 +14,12 @@ extern crate alloc;
 extern crate std;
 
 pub mod controller;
+mod deadlines;
 pub mod host;
 pub mod limits;
 mod transfer;
 pub mod wire;
 
+pub use deadlines::Deadlines;
 pub use transfer::{Placement, Transmit, TxPayload};
 pub use wire::crc::crc32c;

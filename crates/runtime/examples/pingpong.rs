@@ -183,6 +183,7 @@ fn start(
             .copied(),
         spin,
         arena_bytes: 1 << 20,
+        per_peer_max: None,
         addresses: address.into_iter().collect(),
         listeners: listener.into_iter().collect(),
         devices: Vec::new(),

@@ -15,6 +15,7 @@ use crate::receive::Inbound;
 use engine::Machine;
 use engine::machine::{Closed, ConnId};
 use std::mem;
+use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use sys::{Errno, Fd, OpId, os};
 
@@ -54,6 +55,12 @@ pub(crate) struct Connection {
     pub(crate) cookies: Vec<u32>,
     /// End of an orderly close.
     pub(crate) deadline_ns: u64,
+    /// The peer connected to us; from this address, where that has a share.
+    pub(crate) accepted: bool,
+    pub(crate) peer: Option<IpAddr>,
+    /// Steps of sending; and how many there were at the last look, if it was sending.
+    pub(crate) moves: u32,
+    pub(crate) looked: Option<u32>,
 }
 
 impl Connection {
@@ -149,11 +156,24 @@ where
         if self.stopping {
             return;
         }
+        let peer = self.admission.peer(&socket);
+        if let Err(turned_away) = self.admission.admits(peer, self.now_ns) {
+            if let (Some(count), Some(peer)) = (turned_away, peer) {
+                tracing::warn!(
+                    "{count} connections turned away, the last one from {peer}: it has as many as \
+                     one address may have"
+                );
+            }
+            return;
+        }
         let Some(conn) = self.machine.handle_accepted(listener, self.now_ns) else {
             return;
         };
-        // Fails only on a socket that is dead already, which the first receive will say.
+        self.admission.enter(peer);
+        // Fail only on a socket that is dead already, which the first receive will say, or that
+        // isn't TCP.
         let _ = os::set_no_delay(&socket);
+        let _ = os::set_keep_alive(&socket);
         let connection = self.connection_mut(conn);
         assert!(
             connection.is_free(),
@@ -161,6 +181,7 @@ where
         );
         connection.socket = Some(Fd::new(socket));
         connection.phase = Phase::Open;
+        (connection.accepted, connection.peer) = (true, peer);
         // Who connects usually speaks first, and may have.
         connection.nonempty = true;
         self.unarmed.push(conn);
@@ -206,12 +227,11 @@ where
 
     /// Orderly closes whose time is over.
     pub(crate) fn expire_closing(&mut self) {
-        // From behind, because those that end leave the list.
-        for at in (0..self.closing.len()).rev() {
-            let conn = self.closing[at];
-            if self.connection(conn).deadline_ns <= self.now_ns {
-                self.end(conn, Closed::ByUs);
-            }
+        // In the order of their deadlines; those that end leave the list.
+        while let Some(&conn) = self.closing.first()
+            && self.connection(conn).deadline_ns <= self.now_ns
+        {
+            self.end(conn, Closed::ByUs);
         }
     }
 
@@ -241,6 +261,8 @@ where
 
     fn conclude(&mut self, conn: ConnId, why: Closed) {
         self.deliver_sent(conn);
+        let peer = self.connection(conn).peer;
+        self.admission.leave(peer);
         self.connection_mut(conn).reset();
         self.closing.retain(|&other| other != conn);
         self.machine.handle_closed(conn, why, self.now_ns);

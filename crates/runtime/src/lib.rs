@@ -3,8 +3,9 @@
 //!
 //! * `reactor`: the loop: reap, handle, turn, outputs, transmit, submit once and sleep
 //! * `connection`: a connection's life, from open or accept to `handle_closed`
-//! * `receive`, `send`: the two directions of a connection that is open
-//! * `listen`: accepting
+//! * `receive`, `send`: the two directions of a connection that is open; `messages`, `stall`: what
+//!   peers can hold by not reading, and for how long
+//! * `listen`: accepting; `admission`: who comes in
 //! * `device`: requests to devices; [`MemoryDevice`], [`FileDevice`]
 //! * `mailbox`: messages from other threads
 //!
@@ -17,6 +18,7 @@
 //! both).
 #![forbid(unsafe_code)]
 
+mod admission;
 mod connection;
 mod device;
 mod error;
@@ -25,9 +27,11 @@ pub mod limits;
 mod listen;
 mod mailbox;
 mod memory;
+mod messages;
 mod reactor;
 mod receive;
 mod send;
+mod stall;
 mod thread;
 
 pub use error::RuntimeError;
@@ -61,6 +65,8 @@ pub struct ReactorConfig {
     pub spin: bool,
     /// Arena bytes (address space; memory is used as it is touched).
     pub arena_bytes: u64,
+    /// Most connections from one address to this reactor; `None`: no bound but the machine's.
+    pub per_peer_max: Option<u32>,
     /// What `Output::Open` refers to.
     pub addresses: Vec<SocketAddr>,
     /// Listeners, already bound.

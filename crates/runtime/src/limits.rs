@@ -21,8 +21,24 @@ pub const AFTER_LARGE_BYTES: u32 = 4 << 10;
 pub const STAGED_MAX: usize = 256 << 10;
 /// Bytes staged and unstaged at which a message is sent before more is asked of the machine.
 pub const MESSAGE_MAX: usize = 1 << 20;
+/// Room behind the staged bytes for what the last answer of the machine appends: payload below
+/// `DIRECT_MIN`, or a PDU with data of its own.
+pub const STAGED_SLACK: usize = 64 << 10;
 /// Messages that a reactor begins with.
 pub const MESSAGES: u32 = 16;
+/// Messages in flight from which on further ones are small: as many connections send at once where
+/// all is well, and peers that don't read hold 40 MiB with as many.
+pub const MESSAGES_LARGE_MAX: u32 = 128;
+/// Staged bytes at which a small one is sent: some answers, and little to be held for each of
+/// thousands of peers that don't read.
+pub const STAGED_SMALL_MAX: usize = 16 << 10;
+/// Payloads sent from where they lie in a small one.
+pub const EXTENTS_SMALL_MAX: usize = 8;
+/// How long a message to a peer that connected to us may make no progress: longer than any pause
+/// that a living network makes.
+pub const SEND_STALL_NS: u64 = 30_000_000_000;
+/// Shortest time between two lines about connections that were turned away.
+pub const TURNED_AWAY_SAID_NS: u64 = 10_000_000_000;
 /// Payloads sent from where they lie in one message.
 pub const EXTENTS_MAX: usize = 64;
 /// File operations in flight; more wait.

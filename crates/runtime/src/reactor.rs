@@ -9,18 +9,19 @@
 //!
 //! Results that come without the kernel (memory devices, payload that was copied) are handed back
 //! between rounds, never from inside a call of the machine.
+use crate::admission::Admission;
 use crate::connection::Connection;
 use crate::device::{Devices, device_number};
 use crate::limits::*;
 use crate::listen::Listener;
 use crate::mailbox::{Mail, Mailbox};
-use crate::send::message;
+use crate::messages::Messages;
 use crate::{ReactorConfig, ReactorStats, RuntimeError};
 use engine::Machine;
 use engine::machine::{ConnId, Memory, Output, Span};
 use std::net::SocketAddr;
 use std::time::Duration;
-use sys::{Arena, Completion, Extent, Fd, Message, Ring, RingConfig, Wait, os};
+use sys::{Arena, Completion, Extent, Fd, Ring, RingConfig, Wait, os};
 
 /// One core's loop around a machine.
 pub(crate) struct Reactor<M: Machine> {
@@ -34,10 +35,12 @@ pub(crate) struct Reactor<M: Machine> {
     pub(crate) dirty: Vec<ConnId>,
     /// Connections that may have no receive in flight.
     pub(crate) unarmed: Vec<ConnId>,
-    /// Connections with a deadline, in the course of an orderly close.
+    /// Connections with a deadline, in the course of an orderly close; the earliest first.
     pub(crate) closing: Vec<ConnId>,
-    /// Messages not in use, the one used last on top.
-    pub(crate) messages: Vec<Message>,
+    pub(crate) messages: Messages,
+    pub(crate) admission: Admission,
+    /// Next look at peers that take nothing; `u64::MAX`: nothing is sent.
+    pub(crate) look_ns: u64,
     pub(crate) listeners: Vec<Listener>,
     pub(crate) devices: Devices,
     pub(crate) addresses: Vec<SocketAddr>,
@@ -113,9 +116,6 @@ where
         let ring = ring(&config, count)?;
         let listeners = config.listeners.into_iter();
         let listeners = listeners.map(|listener| Listener::new(listener, &config.name));
-        // A few connections send in one turn; should more, more are made.
-        let mut messages = Vec::with_capacity(count as usize);
-        messages.extend((0..count.min(MESSAGES)).map(|_| message()));
         let mut reactor = Self {
             ring,
             now_ns: os::now_ns(),
@@ -125,7 +125,10 @@ where
             // One that is closed may stand in it twice.
             unarmed: Vec::with_capacity(2 * count as usize),
             closing: Vec::with_capacity(count as usize),
-            messages,
+            // A few connections send in one turn; should more, more are made.
+            messages: Messages::new(count.min(MESSAGES), count),
+            admission: Admission::new(config.per_peer_max),
+            look_ns: u64::MAX,
             listeners: listeners.collect::<Result<_, _>>()?,
             devices,
             addresses: config.addresses,
@@ -246,6 +249,7 @@ where
             self.machine.handle_timeout(self.now_ns);
         }
         self.expire_closing();
+        self.expire_sending();
         self.expire_pauses();
     }
 
@@ -339,6 +343,14 @@ where
         self.ring.enter(wait)
     }
 
+    /// A turn by hand.
+    #[cfg(test)]
+    pub(crate) fn step(&mut self) {
+        self.turn();
+        let _ = self.ring.enter(Wait::AtMost(Duration::from_millis(1)));
+        self.reap();
+    }
+
     /// Spins until there is a completion or a timeout has come (true), or the kernel wants to be
     /// entered to post one (false).
     fn watch_memory(&mut self, timeout: Option<u64>) -> bool {
@@ -356,20 +368,18 @@ where
         }
     }
 
-    fn next_timeout(&self) -> Option<u64> {
+    pub(crate) fn next_timeout(&self) -> Option<u64> {
         let machine = self.machine.poll_timeout();
-        let closing = self
-            .closing
-            .iter()
-            .map(|conn| self.connection(*conn).deadline_ns)
-            .min();
+        let closing = self.closing.first();
+        let closing = closing.map(|conn| self.connection(*conn).deadline_ns);
+        let look = Some(self.look_ns).filter(|at_ns| *at_ns != u64::MAX);
         let pauses = self
             .listeners
             .iter()
             .filter_map(|listener| listener.resume_ns)
             .min();
         let devices = Some(self.devices_until_ns).filter(|_| self.stopping);
-        let all = [machine, closing, pauses, devices];
+        let all = [machine, closing, look, pauses, devices];
         all.into_iter().flatten().min()
     }
 
@@ -506,6 +516,7 @@ mod tests {
             cpu: None,
             spin: false,
             arena_bytes: 4096,
+            per_peer_max: None,
             addresses: Vec::new(),
             listeners: Vec::new(),
             devices: vec![Device::File(Arc::new(file))],

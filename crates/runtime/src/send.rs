@@ -7,23 +7,16 @@
 //! (`handle_sent` when the kernel has taken it, or before `handle_closed`).
 //!
 //! # Limits
-//! `STAGED_MAX`, `MESSAGE_MAX`, `EXTENTS_MAX` per message: the rest waits in the machine.
+//! `STAGED_MAX`, `MESSAGE_MAX`, `EXTENTS_MAX` per message, less where many are held (`messages`): the
+//! rest waits in the machine. A peer that takes nothing is given up (`stall`).
 use crate::connection::Phase;
-use crate::limits::{DIRECT_MIN, EXTENTS_MAX, MESSAGE_MAX, STAGED_MAX};
+use crate::limits::DIRECT_MIN;
+use crate::messages::has_room;
 use crate::reactor::{Reactor, Tag};
 use engine::Machine;
 use engine::machine::{Closed, ConnId, Send};
 use nvme::crc32c;
 use sys::{Completion, Errno, Message, Returned};
-
-/// Room behind `STAGED_MAX` for what the last answer of the machine appends: payload below
-/// `DIRECT_MIN`, or a PDU with data of its own.
-const STAGED_SLACK: usize = 64 << 10;
-
-/// An empty message with all the memory it will need.
-pub(crate) fn message() -> Message {
-    Message::new(STAGED_MAX + STAGED_SLACK, EXTENTS_MAX)
-}
 
 impl<M: Machine> Reactor<M>
 where
@@ -57,7 +50,7 @@ where
     }
 
     fn transmit(&mut self, conn: ConnId) {
-        let mut message = self.messages.pop().unwrap_or_else(message);
+        let mut message = self.messages.take();
         let drained = self.compose(conn, &mut message);
         let connection = &mut self.connections[conn.0 as usize];
         connection.dirty = !drained;
@@ -65,9 +58,10 @@ where
             Some(socket) if !message.is_empty() => {
                 let tag = Tag::Send(conn).bits();
                 connection.sending = Some(self.ring.send(socket, message, tag));
+                self.watch_sending(conn);
             }
             _ => {
-                self.messages.push(message);
+                self.messages.put(message);
                 if self.connection(conn).phase == Phase::Closing {
                     self.finish_sending(conn);
                 }
@@ -77,10 +71,7 @@ where
 
     /// Fills a message; whether the machine has nothing more.
     fn compose(&mut self, conn: ConnId, message: &mut Message) -> bool {
-        while message.staged().len() < STAGED_MAX
-            && message.len() < MESSAGE_MAX
-            && message.extents() < EXTENTS_MAX
-        {
+        while has_room(message) {
             match self
                 .machine
                 .poll_transmit(conn, message.staging(), self.now_ns)
@@ -120,7 +111,7 @@ where
     /// A send ended.
     pub(crate) fn handle_send(&mut self, conn: ConnId, completion: Completion) {
         self.stats.sends += 1;
-        let Returned::Message(mut message) = completion.returned else {
+        let Returned::Message(message) = completion.returned else {
             unreachable!("a send returns its message");
         };
         let connection = &mut self.connections[conn.0 as usize];
@@ -133,11 +124,13 @@ where
         if let Some(socket) = connection.socket.as_ref().filter(|_| open && goes_on) {
             let tag = Tag::Send(conn).bits();
             connection.sending = Some(self.ring.send(socket, message, tag));
+            if completion.result.is_ok() {
+                self.watch_sending(conn);
+            }
             return;
         }
         let sent = message.sent() == message.len();
-        message.clear();
-        self.messages.push(message);
+        self.messages.put(message);
         match (connection.phase, completion.result) {
             (Phase::Open | Phase::Closing, Ok(_)) if sent => self.go_on_sending(conn),
             (Phase::Open, Err(error)) => self.end(conn, Closed::Error(error.raw_os_error())),

@@ -22,6 +22,7 @@ fn a_warm_reactor_allocates_nothing() {
         cpu: None,
         spin: false,
         arena_bytes: 64 << 16,
+        per_peer_max: None,
         addresses: Vec::new(),
         listeners: vec![listener],
         devices: Vec::new(),

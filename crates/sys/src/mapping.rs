@@ -54,6 +54,20 @@ impl Mapping {
         // `wrapping_add` keeps the provenance of the whole mapping and needs no promise.
         self.at.as_ptr().wrapping_add(at)
     }
+
+    /// Gives whole pages back to the system: they read as zeroes from then on. Whether it did.
+    ///
+    /// # Safety
+    /// Nobody, the kernel included, refers to any of these bytes or relies on what they are.
+    ///
+    /// # Panics
+    /// The range is not inside the mapping.
+    pub(crate) unsafe fn discard(&self, at: usize, len: usize) -> bool {
+        let from = self.pointer(at, len);
+        // SAFETY: our own private anonymous mapping (checked), to whose bytes the caller has the
+        // only access.
+        unsafe { madvise(from.cast(), len, Advice::LinuxDontNeed) }.is_ok()
+    }
 }
 
 impl Drop for Mapping {
@@ -112,11 +126,8 @@ impl Stripe {
         }
         self[range.start..first].fill(0);
         self[last..range.end].fill(0);
-        let at = self.region.pointer(self.at + first, last - first);
-        // SAFETY: whole pages of our own private anonymous mapping, to which `&mut self` is the
-        // only access; after this they read as zeroes.
-        let freed = unsafe { madvise(at.cast(), last - first, Advice::LinuxDontNeed) };
-        if freed.is_err() {
+        // SAFETY: `&mut self` is the only access to these bytes, which are to be zero.
+        if !unsafe { self.region.discard(self.at + first, last - first) } {
             self[first..last].fill(0);
         }
     }

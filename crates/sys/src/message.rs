@@ -17,6 +17,7 @@ struct Piece {
 
 /// A message being composed or sent.
 pub struct Message {
+    room: usize,
     staging: Vec<u8>,
     pieces: Vec<Piece>,
     payload_bytes: usize,
@@ -30,6 +31,7 @@ impl Message {
     /// Room for `staging_bytes` staged and `extents` ranges without allocating again.
     pub fn new(staging_bytes: usize, extents: usize) -> Self {
         Self {
+            room: staging_bytes,
             staging: Vec::with_capacity(staging_bytes),
             pieces: Vec::with_capacity(extents),
             payload_bytes: 0,
@@ -47,6 +49,16 @@ impl Message {
     /// Bytes staged.
     pub fn staged(&self) -> &[u8] {
         &self.staging
+    }
+
+    /// Staged bytes that it was made for.
+    pub fn room(&self) -> usize {
+        self.room
+    }
+
+    /// Staged bytes that it has memory for.
+    pub fn capacity(&self) -> usize {
+        self.staging.capacity()
     }
 
     /// A range of the arena follows what is staged so far.

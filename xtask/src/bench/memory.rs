@@ -169,7 +169,8 @@ fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
     line.map(str::trim)
 }
 
-fn count(status: &str, name: &str) -> Result<u64> {
+/// A number in it.
+pub fn count(status: &str, name: &str) -> Result<u64> {
     let value = field(status, name).and_then(|value| value.split_whitespace().next());
     value
         .with_context(|| format!("no {name}"))?
@@ -177,7 +178,8 @@ fn count(status: &str, name: &str) -> Result<u64> {
         .with_context(|| name.to_owned())
 }
 
-fn read(path: &str) -> Result<String> {
+/// A file of `/proc`.
+pub fn read(path: &str) -> Result<String> {
     fs::read_to_string(path).with_context(|| format!("read {path}"))
 }
 

@@ -1,5 +1,6 @@
 //! Measures. Figures are printed, never judged: wall time gates nothing on a shared machine.
 mod callgrind;
+mod connections;
 mod equal;
 mod layers;
 mod memory;
@@ -31,6 +32,8 @@ pub enum Task {
     Memory(memory::Args),
     /// An NBD export under fio, beside nbdkit's memory disk.
     Nbd(nbd::Args),
+    /// Thousands of idle and slow connections beside an honest client.
+    Connections(connections::Args),
 }
 
 /// How to print.
@@ -52,6 +55,7 @@ pub fn run(root: &Path, task: &Task) -> Result<ExitCode> {
         Task::Wire(args) => wire::run(root, args),
         Task::Memory(args) => memory::run(root, args),
         Task::Nbd(args) => nbd::run(root, args),
+        Task::Connections(args) => connections::run(root, args),
     }
 }
 

@@ -14,6 +14,7 @@ use crate::process::is_installed;
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
 use server::Server;
+pub use server::directory;
 use std::path::Path;
 use std::process::{Command, ExitCode};
 

@@ -327,6 +327,7 @@ impl HostPlan {
             cpu: self.cores[core],
             spin: self.spin,
             arena_bytes: self.scratch().at + u64::from(self.scratch().len),
+            per_peer_max: None,
             addresses: resources.addresses.clone(),
             listeners: Vec::new(),
             devices: resources.devices.clone(),

@@ -140,6 +140,7 @@ impl Accepting {
         let listener = bound.listener().context("cannot share a listener")?;
         let unix = matches!(bound, Bound::Unix(_));
         let accept = move || {
+            let mut told = false;
             loop {
                 use rustix::io::Errno;
                 let socket = match rustix::net::accept_with(
@@ -150,11 +151,18 @@ impl Accepting {
                     // Shut down.
                     Err(Errno::INVAL) => return,
                     Err(Errno::INTR | Errno::CONNABORTED) => continue,
-                    Err(_) => {
+                    Err(error) => {
+                        if !std::mem::replace(&mut told, true) {
+                            tracing::warn!(
+                                "export {number} accepts no clients for now, and tries again: \
+                                 {error}"
+                            );
+                        }
                         std::thread::sleep(ACCEPT_PAUSE);
                         continue;
                     }
                 };
+                told = false;
                 let reader = ExportControl::Source(number, reader(&socket, unix));
                 if !to.send(RunControl::Export(reader)) || !to.adopt(number, socket) {
                     return;

@@ -32,6 +32,7 @@ use crate::uri::{PathUri, UriKind};
 use engine::host::{Recovery, WriteFailover};
 use policy::{Hedging, Knobs, Policy};
 use serde::Deserialize;
+use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use volume::AnaUse;
 use volume::health::Limits;
@@ -66,6 +67,8 @@ pub struct Config {
     /// Most NBD clients on each core.
     #[serde(default = "keys::clients")]
     pub clients: u16,
+    /// Of them, from one address; none = no bound of its own.
+    pub clients_per_host: Option<NonZeroU32>,
     /// Longest wait for one attempt of an I/O.
     #[serde(default = "keys::io_timeout", deserialize_with = "keys::some_time")]
     pub io_timeout: Duration,

@@ -13,6 +13,7 @@ use nvme::host::{Digests, HostIdentity};
 use policy::{Knobs, PathIndex, Policy};
 use runtime::{Device, Handle, ReactorConfig, Sender};
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::time::Duration;
@@ -93,6 +94,7 @@ impl Cores {
                 cpu: cpu(core),
                 spin: config.spin,
                 arena_bytes: scratch(config).at + u64::from(SCRATCH_BYTES),
+                per_peer_max: config.clients_per_host.map(NonZeroU32::get),
                 addresses: resources.addresses.clone(),
                 listeners: Vec::new(),
                 devices: resources.devices.clone(),

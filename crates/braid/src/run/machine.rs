@@ -192,6 +192,12 @@ impl RunMachine {
                 ExportEvent::Client { export, name, why } => {
                     self.tell(RunEvent::Note(format!("export {export}: {name}: {why}")));
                 }
+                ExportEvent::TurnedAway { export, count } => {
+                    self.tell(RunEvent::Note(format!(
+                        "export {export}: {count} clients turned away: all places are taken \
+                         (clients in the configuration)"
+                    )));
+                }
             }
         }
     }

@@ -38,6 +38,7 @@ use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 use uuid::Uuid;
 
@@ -75,6 +76,8 @@ pub struct Config {
     /// Connections in all.
     #[serde(default = "default_connections")]
     pub connections: u32,
+    /// Connections from one address; none = as many as there may be in all.
+    pub connections_per_host: Option<NonZeroU32>,
     /// Memory for payload; used as it is needed.
     #[serde(default = "default_buffers")]
     pub buffers: Size,
@@ -276,6 +279,7 @@ impl Config {
             queue_entries: default_queue_entries(),
             io_queues: default_io_queues(),
             connections: default_connections(),
+            connections_per_host: None,
             buffers: default_buffers(),
             cqt: Duration::default(),
             socket: None,

@@ -14,6 +14,7 @@ use engine::target::{Board, Faults, Log, TargetConfig, TargetControl, TargetEngi
 use nvme::controller::{DiscoveryChange, NamespaceConfig, PortConfig, SubsystemConfig};
 use runtime::{Handle, ReactorConfig, ReactorStats, Sender};
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 /// A target that runs.
@@ -130,6 +131,7 @@ pub fn launch(config: &Config, waker: Option<Waker>) -> anyhow::Result<Launched>
         cpu: config.cpu,
         spin: config.spin,
         arena_bytes: config.buffers.0,
+        per_peer_max: config.connections_per_host.map(NonZeroU32::get),
         addresses: Vec::new(),
         listeners,
         devices: backends

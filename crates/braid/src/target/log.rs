@@ -120,6 +120,11 @@ fn of_event(event: Event) -> String {
         Event::Connected { port, connection } => {
             format!("port {}: connection {connection} accepted", port + 1)
         }
+        Event::TurnedAway { port, count } => format!(
+            "port {}: {count} connections turned away: all places are taken (connections in the \
+             configuration)",
+            port + 1
+        ),
         Event::Closed {
             port,
             connection,

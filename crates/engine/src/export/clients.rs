@@ -1,12 +1,13 @@
 //! Clients: accepted, greeted once their volume is ready, served, closed.
 use super::table::Stage;
 use super::{ExportEngine, ExportEvent, Reader};
-use crate::limits::{BUFFER_MAX, DRAIN_ANSWER_NS};
+use crate::limits::{BUFFER_MAX, DRAIN_ANSWER_NS, TURNED_AWAY_SAID_NS};
 use crate::machine::{ConnId, Output, Place, Send, Span};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec;
 use alloc::vec::Vec;
+use core::cmp::Reverse;
 use nbd::server::{CloseReason, Config, Event, Session};
 use nbd::{BlockSizes, Export, Exports, Features, Kind, Request};
 
@@ -51,6 +52,15 @@ pub(super) enum State {
     Session(Box<Session>),
 }
 
+/// Clients for whom there was no place.
+#[derive(Default)]
+pub(super) struct TurnedAway {
+    /// Since it was said last.
+    count: u32,
+    /// When it may be said again.
+    say_ns: u64,
+}
+
 impl Client {
     pub fn is_free(&self) -> bool {
         matches!(self.state, State::Free)
@@ -80,7 +90,10 @@ impl ExportEngine {
         if self.draining {
             return None;
         }
-        let client = self.clients.iter().position(Client::is_free)? as u16;
+        let Some(Reverse(client)) = self.free.pop() else {
+            self.turn_away(export, now_ns);
+            return None;
+        };
         self.clients[usize::from(client)] = Client {
             state: State::Waiting,
             export,
@@ -95,6 +108,18 @@ impl ExportEngine {
             self.begin_session(client, now_ns);
         }
         Some(self.conn_of(client))
+    }
+
+    /// Of many who are turned away, few are spoken of.
+    fn turn_away(&mut self, export: u32, now_ns: u64) {
+        let of = &mut self.turned_away;
+        of.count = of.count.saturating_add(1);
+        if now_ns >= of.say_ns {
+            of.say_ns = now_ns.saturating_add(TURNED_AWAY_SAID_NS);
+            let count = core::mem::take(&mut of.count);
+            self.events
+                .push_back(ExportEvent::TurnedAway { export, count });
+        }
     }
 
     /// The clients of a volume that is ready now.
@@ -179,14 +204,27 @@ impl ExportEngine {
             }
             let it = &mut self.clients[usize::from(client)];
             if it.closed && it.session().is_none_or(|session| session.is_over()) {
-                let export = it.export;
-                debug_assert!(it.held == 0 && !it.own_used && it.waiting.is_empty());
-                it.state = State::Free;
-                self.counters[export as usize].clients -= 1;
-                self.note_vacated(export);
+                self.free_client(client);
             }
+            let due_ns = self.clients[usize::from(client)].poll_timeout();
+            self.deadlines
+                .set(client.into(), due_ns.unwrap_or(u64::MAX));
         }
         any
+    }
+
+    /// Nothing is left of a client: its place may be another's.
+    fn free_client(&mut self, client: u16) {
+        let it = &mut self.clients[usize::from(client)];
+        let export = it.export;
+        debug_assert!(it.held == 0 && !it.own_used && it.waiting.is_empty());
+        *it = Client::default();
+        // One that still stands in a line stays, so that it stands there once.
+        self.table.close(client, |work| work.queued);
+        self.ranges.close(client);
+        self.free.push(Reverse(client));
+        self.counters[export as usize].clients -= 1;
+        self.note_vacated(export);
     }
 
     /// Says so, if a withdrawn export has no clients.
@@ -205,6 +243,7 @@ impl ExportEngine {
         let conn = self.conn_of(client);
         match event {
             Event::NeedBuffer { token, offset, len } => {
+                self.open_places(client);
                 let ticket = self.ticket(client, token);
                 let request = Request::new(token, Kind::Write, offset, len);
                 self.begin(ticket, client, request);
@@ -216,7 +255,10 @@ impl ExportEngine {
                         self.table[ticket].request = request;
                         self.order(ticket);
                     }
-                    _ => self.begin(ticket, client, request),
+                    _ => {
+                        self.open_places(client);
+                        self.begin(ticket, client, request);
+                    }
                 }
             }
             Event::Release { token } => self.release(self.ticket(client, token)),
@@ -281,9 +323,16 @@ impl ExportEngine {
         }
     }
 
+    /// For a client's first request.
+    #[inline]
+    fn open_places(&mut self, client: u16) {
+        self.table.open(client);
+        self.ranges.open(client);
+    }
+
     #[inline]
     fn ticket(&self, client: u16, token: u32) -> u32 {
-        u32::from(client) * u32::from(self.config.requests_max) + token
+        self.table.ticket(client, token)
     }
 
     pub(super) fn client_bytes(&mut self, client: u16, bytes: &[u8], now_ns: u64) -> usize {

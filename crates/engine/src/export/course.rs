@@ -3,7 +3,7 @@ use super::ExportEngine;
 use super::ranges::Change;
 use super::table::{Stage, Work};
 use crate::host::{Io, IoDone, IoOp, SubmitError};
-use crate::limits::{BUFFER_MAX, REQUEST_IOS_MAX};
+use crate::limits::{BUFFER_MAX, REQUEST_IOS_MAX, TICKETS_READY};
 use crate::machine::{Memory, Output, Span};
 use alloc::collections::VecDeque;
 use alloc::vec;
@@ -30,6 +30,7 @@ pub(super) struct Course {
 
 impl Course {
     pub fn new(tickets: usize) -> Self {
+        let tickets = tickets.min(TICKETS_READY);
         Self {
             slots: VecDeque::with_capacity(tickets),
             slots_changed: false,

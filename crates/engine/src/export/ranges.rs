@@ -11,16 +11,17 @@
 //! those of the blocks, not of the bytes.
 //!
 //! # Limits
-//! As many changes as tickets; no memory is allocated after `new`. While nothing exclusive is
+//! As many changes as tickets, whose places are made when their client begins. While nothing exclusive is
 //! there, a change costs a few instructions.
+use super::places::Places;
+use crate::limits::TICKETS_READY;
 use alloc::collections::VecDeque;
-use alloc::vec;
 use alloc::vec::Vec;
 use canary::Bug;
 
 /// Changes under way and waiting, by ticket.
 pub(super) struct Ranges {
-    entries: Vec<Entry>,
+    entries: Places<Entry>,
     active: Vec<u32>,
     waiting: VecDeque<u32>,
     /// Exclusive ones, under way or waiting.
@@ -55,18 +56,29 @@ impl Change {
 }
 
 impl Ranges {
-    pub fn new(tickets: usize) -> Self {
+    pub fn new(clients: u16, requests: u16) -> Self {
+        let ready = (usize::from(clients) * usize::from(requests)).min(TICKETS_READY);
         Self {
-            entries: vec![Entry::default(); tickets],
-            active: Vec::with_capacity(tickets),
-            waiting: VecDeque::with_capacity(tickets),
+            entries: Places::new(clients, requests, Entry::default),
+            active: Vec::with_capacity(ready),
+            waiting: VecDeque::with_capacity(ready),
             exclusive: 0,
         }
     }
 
+    /// A client's first change comes.
+    pub fn open(&mut self, client: u16) {
+        self.entries.open(client);
+    }
+
+    /// None of a client's changes is left.
+    pub fn close(&mut self, client: u16) {
+        self.entries.close(client, |_| false);
+    }
+
     /// Whether the change may begin now; else [`Self::end`] of another says when.
     pub fn begin(&mut self, ticket: u32, change: Change) -> bool {
-        self.entries[ticket as usize].change = change;
+        self.entries[ticket].change = change;
         self.exclusive += u32::from(change.exclusive);
         if self.exclusive > 0 && !canary::has(Bug::Overtaking) {
             let mut others = self.active.iter().chain(&self.waiting);
@@ -81,14 +93,14 @@ impl Ranges {
 
     /// A change that began is over; appends those that begin now.
     pub fn end(&mut self, ticket: u32, begun: &mut VecDeque<u32>) {
-        let position = self.entries[ticket as usize].position;
+        let position = self.entries[ticket].position;
         assert!(
             self.active.get(position as usize) == Some(&ticket),
             "it has not begun"
         );
         self.active.swap_remove(position as usize);
         if let Some(&moved) = self.active.get(position as usize) {
-            self.entries[moved as usize].position = position;
+            self.entries[moved].position = position;
         }
         self.exclusive -= u32::from(self.change(ticket).exclusive);
         let mut at = 0;
@@ -107,12 +119,12 @@ impl Ranges {
     }
 
     fn activate(&mut self, ticket: u32) {
-        self.entries[ticket as usize].position = self.active.len() as u32;
+        self.entries[ticket].position = self.active.len() as u32;
         self.active.push(ticket);
     }
 
     fn change(&self, ticket: u32) -> &Change {
-        &self.entries[ticket as usize].change
+        &self.entries[ticket].change
     }
 }
 
@@ -148,7 +160,8 @@ mod tests {
     proptest! {
         #[test]
         fn a_change_begins_as_soon_as_nothing_before_it_conflicts(steps in steps()) {
-            let mut ranges = Ranges::new(64);
+            let mut ranges = Ranges::new(1, 64);
+            ranges.open(0);
             let mut model = Model(Vec::new());
             let mut tickets = 0..64;
             for step in steps {
@@ -197,7 +210,8 @@ mod tests {
 
     #[test]
     fn whole_blocks_do_not_wait_for_each_other() {
-        let mut ranges = Ranges::new(3);
+        let mut ranges = Ranges::new(1, 3);
+        ranges.open(0);
         let whole = Change {
             volume: 0,
             start: 0,

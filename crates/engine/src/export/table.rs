@@ -2,6 +2,7 @@
 //!
 //! A request's bytes lie in buffers of up to 1 MiB, cut at multiples of 1 MiB of the *volume
 //! blocks'* bytes: position 0 is the first byte of the first block that the request touches.
+use super::places::Places;
 use crate::buddy::Buddy;
 use crate::limits::BUFFER_MAX;
 use crate::machine::Span;
@@ -78,11 +79,12 @@ pub(super) struct Work {
 }
 
 /// All requests.
-pub(super) struct Table(Vec<Work>);
+pub(super) type Table = Places<Work>;
 
-impl Table {
-    pub fn new(tickets: usize) -> Self {
-        let empty = || Work {
+impl Work {
+    /// None.
+    pub fn new() -> Self {
+        Self {
             stage: Stage::Free,
             client: 0,
             request: Request::flush(0),
@@ -103,28 +105,7 @@ impl Table {
             edge_count: 0,
             halves: 0,
             deferred: 0,
-        };
-        Self((0..tickets).map(|_| empty()).collect())
-    }
-}
-
-impl Table {
-    /// Tickets in all.
-    pub fn len(&self) -> usize {
-        self.0.len()
-    }
-}
-
-impl core::ops::Index<u32> for Table {
-    type Output = Work;
-    fn index(&self, ticket: u32) -> &Work {
-        &self.0[ticket as usize]
-    }
-}
-
-impl core::ops::IndexMut<u32> for Table {
-    fn index_mut(&mut self, ticket: u32) -> &mut Work {
-        &mut self.0[ticket as usize]
+        }
     }
 }
 
@@ -302,8 +283,7 @@ mod tests {
             offset in 0u64..5000, length in 1u32..5000, zeroes: bool,
         ) {
             let kind = if zeroes { Kind::WriteZeroes } else { Kind::Write };
-            let mut table = Table::new(1);
-            let work = &mut table[0];
+            let mut work = Work::new();
             work.begin(0, 0, request(kind, offset, length), 512);
             let mut covered = alloc::vec![0u8; 12_000];
             let edges = &work.edges[..usize::from(work.edge_count)];
@@ -327,8 +307,7 @@ mod tests {
             offset in 0u64..10_000, length in 1u32..=(32 << 20), write: bool, room in 0u64..80,
         ) {
             let mut buddy = Buddy::new(room << 20);
-            let mut table = Table::new(1);
-            let work = &mut table[0];
+            let mut work = Work::new();
             let kind = if write { Kind::Write } else { Kind::Read };
             work.begin(0, 0, request(kind, offset, length), 4096);
             let need = work.memory(4096);

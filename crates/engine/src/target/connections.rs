@@ -2,16 +2,23 @@
 use super::TargetEngine;
 use super::commands::Stage;
 use super::log::{Event, Why};
-use crate::limits::TARGET_LINGER_NS;
+use crate::limits::{TARGET_LINGER_NS, TURNED_AWAY_SAID_NS};
 use crate::machine::{Closed, ConnId, Output};
+use alloc::collections::BinaryHeap;
 use alloc::vec::Vec;
+use core::cmp::Reverse;
 use nvme::controller::CloseReason;
 use nvme::wire::Status;
 
 /// All connections by number.
 pub(super) struct Connections {
     all: Vec<Connection>,
+    /// Numbers that are free, the lowest on top.
+    free: BinaryHeap<Reverse<u32>>,
     expires_first_ns: u64,
+    /// Hosts for whom there was no place since it was said last, and when it may be said again.
+    turned_away: u32,
+    say_ns: u64,
 }
 
 /// One connection.
@@ -82,7 +89,10 @@ impl Connections {
         };
         Connections {
             all: alloc::vec![free; connections as usize],
+            free: (0..connections).map(Reverse).collect(),
             expires_first_ns: u64::MAX,
+            turned_away: 0,
+            say_ns: 0,
         }
     }
 
@@ -130,12 +140,18 @@ impl TargetEngine {
             on.stats.faults.refused += 1;
             return None;
         }
-        let mut ids = self.connections.ids();
-        let id = ids.find(|id| self.connections.of(id.0).state == State::Free)?;
+        let Some(Reverse(number)) = self.connections.free.pop() else {
+            self.turn_away(port, now_ns);
+            return None;
+        };
+        let id = ConnId(number);
         let opened = self
             .subsystem
             .open(nvme::controller::ConnId(id.0), port, now_ns);
-        opened.ok()?;
+        if opened.is_err() {
+            self.connections.free.push(Reverse(number));
+            return None;
+        }
         let connection = self.connections.of(id.0);
         connection.state = State::Open;
         connection.port = port;
@@ -146,6 +162,18 @@ impl TargetEngine {
         });
         self.ports[usize::from(port)].stats.connections += 1;
         Some(id)
+    }
+
+    /// Those who are here stay; who comes when all places are taken is told so at once, by a close.
+    /// Of many, few are spoken of.
+    fn turn_away(&mut self, port: u16, now_ns: u64) {
+        let of = &mut self.connections;
+        of.turned_away = of.turned_away.saturating_add(1);
+        if now_ns >= of.say_ns {
+            of.say_ns = now_ns.saturating_add(TURNED_AWAY_SAID_NS);
+            let count = core::mem::take(&mut of.turned_away);
+            self.log.push(Event::TurnedAway { port, count });
+        }
     }
 
     /// The subsystem wants a connection closed.
@@ -234,6 +262,7 @@ impl TargetEngine {
         let connection = self.connections.of(number);
         if connection.state == State::Gone && connection.commands == 0 {
             connection.state = State::Free;
+            self.connections.free.push(Reverse(number));
         }
     }
 

@@ -30,6 +30,13 @@ pub enum Event {
         /// Why.
         why: Why,
     },
+    /// Hosts connected while all places were taken, and were turned away.
+    TurnedAway {
+        /// Port (index) of the last one.
+        port: u16,
+        /// How many since this was said last.
+        count: u32,
+    },
 }
 
 /// Why a connection is over.
@@ -119,6 +126,7 @@ const REASONS: [CloseReason; 7] = [
 fn pack(event: Event) -> u64 {
     let (port, connection, kind, detail) = match event {
         Event::Connected { port, connection } => (port, connection, 0, 0),
+        Event::TurnedAway { port, count } => (port, count.min(0xff_ffff), 8, 0),
         Event::Closed {
             port,
             connection,
@@ -148,6 +156,10 @@ fn unpack(word: u64) -> Event {
     let detail = word >> 40;
     let why = match word >> 32 & 0xff {
         0 => return Event::Connected { port, connection },
+        8 => {
+            let count = connection;
+            return Event::TurnedAway { port, count };
+        }
         1 => Why::Target(REASONS[detail as usize % REASONS.len()]),
         2 => Why::Dropped,
         3 => Why::Stopping,
@@ -184,6 +196,12 @@ mod tests {
             log.push(event);
             assert_eq!(log.pop(), Some((0, event)));
         }
+        let event = Event::TurnedAway {
+            port: 9,
+            count: 70_000,
+        };
+        log.push(event);
+        assert_eq!(log.pop(), Some((0, event)));
         assert_eq!(log.pop(), None);
     }
 

@@ -8,6 +8,7 @@ mod common;
 mod ends;
 mod errors;
 mod hostile;
+mod places;
 mod pressure;
 mod removal;
 mod resize;

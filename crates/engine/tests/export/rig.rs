@@ -252,7 +252,7 @@ impl Rig {
     pub fn lines(&self) -> Vec<String> {
         let lines = self.events.iter().filter_map(|event| match event {
             ExportEvent::Client { name, why, .. } => Some(format!("{name}: {why}")),
-            ExportEvent::Host(_) | ExportEvent::Vacated(_) => None,
+            _ => None,
         });
         lines.collect()
     }

@@ -1,7 +1,8 @@
 //! The requests of one session, from their header to the last byte of their reply.
 //!
 //! # Limits
-//! As many as [`Slots::open`] was told, which takes all their memory.
+//! As many as [`Slots::open`] was told. The first request takes the memory of all of them: a client
+//! that is connected and idle has none.
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
@@ -121,6 +122,9 @@ struct Extents {
 #[derive(Debug)]
 pub(super) struct Slots {
     all: Box<[Slot]>,
+    /// How many there are to be, and whether Block Status may be asked.
+    most: u16,
+    block_status: bool,
     free: Vec<u16>,
     /// By slot; empty where Block Status isn't asked.
     extents: Box<[Extents]>,
@@ -131,13 +135,21 @@ impl Slots {
     pub fn new() -> Self {
         Self {
             all: Box::default(),
+            most: 0,
+            block_status: false,
             free: Vec::new(),
             extents: Box::default(),
         }
     }
 
-    /// Makes room for `count` requests, and for answers to Block Status.
+    /// There will be room for `count` requests, and for answers to Block Status.
     pub fn open(&mut self, count: u16, block_status: bool) {
+        (self.most, self.block_status) = (count, block_status);
+    }
+
+    #[cold]
+    fn make(&mut self) {
+        let (count, block_status) = (self.most, self.block_status);
         self.all = (0..count).map(|_| Slot::new()).collect();
         self.free = (0..count).rev().collect();
         let answers = if block_status { count } else { 0 };
@@ -145,7 +157,7 @@ impl Slots {
     }
 
     pub fn is_full(&self) -> bool {
-        self.free.is_empty()
+        self.free.is_empty() && !self.all.is_empty()
     }
 
     pub fn used(&self) -> u16 {
@@ -159,6 +171,9 @@ impl Slots {
     /// A slot for a request. The caller saw that there is one.
     #[inline]
     pub fn take(&mut self, cookie: u64) -> u16 {
+        if self.all.is_empty() {
+            self.make();
+        }
         let Some(index) = self.free.pop() else {
             panic!("room is checked before a header is read");
         };

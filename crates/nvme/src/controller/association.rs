@@ -127,6 +127,8 @@ pub(super) struct Controller {
     pub counters: Counters,
     /// Commands of all its queues that are with the driver.
     pub backend: u32,
+    /// Connections that are its, also of queues that have ended.
+    pub members: usize,
 }
 
 /// Who connects, and how.
@@ -166,6 +168,7 @@ impl Controller {
             errors: ErrorLog::new(),
             counters: Counters::default(),
             backend: 0,
+            members: 0,
         }
     }
 

@@ -34,7 +34,7 @@ impl Subsystem {
         } else if let Some((sqid, cid)) = work.admin_command(slot, &sqe, now_ns) {
             self.abort_io(at, slot, sqid, cid);
         }
-        self.rearm();
+        self.rearm(at);
     }
 
     /// More commands than the queue holds: fatal, and the association ends (Base 2.0, 3.3.1.5).

@@ -109,7 +109,7 @@ impl Subsystem {
             }
             Err(refusal) => self.work(at).respond(slot, refusal.status, refusal.result),
         }
-        self.rearm();
+        self.rearm(at);
     }
 
     fn try_connect(&mut self, at: usize, slot: u16, now_ns: u64) -> Result<u16, Refusal> {
@@ -203,11 +203,14 @@ impl Subsystem {
     fn connected(&mut self, at: usize, controller: usize, connect: &Connect, entries: u16) {
         let flow_control = connect.cattr & CATTR_DISABLE_SQ_FLOW == 0;
         let connection = self.work(at).connection;
+        let before = usize::from(connection.entries);
         connection.connected(controller, connect.qid, entries, flow_control);
+        if let Some(controller) = self.work(at).controller {
+            controller.members += 1;
+        }
+        self.entries = self.entries - before + usize::from(entries);
         // What all queues can have to tell at once: nothing is allocated later.
-        let connections = self.connections.iter().flatten();
-        let most: usize = connections.map(|c| usize::from(c.entries) * 3).sum();
-        self.events.reserve(most);
+        self.events.reserve(3 * self.entries);
     }
 
     /// The next identifier of the range that no controller has; round and round, so that one that

@@ -1,7 +1,7 @@
 //! How queues, associations and connections end, in order or not, and the clocks that see to it.
 use super::association::Controller;
 use super::commands::Work;
-use super::connection::Phase;
+use super::connection::{Connection, Phase};
 use super::{CloseReason, ControllerEvent, Subsystem};
 use crate::limits::LINGER_NS;
 use crate::wire::Status;
@@ -24,7 +24,7 @@ impl Subsystem {
         };
         self.detach(at, rest, now_ns);
         self.close(at, reason, now_ns);
-        self.rearm();
+        self.rearm(at);
     }
 
     /// Tells the driver to close, once.
@@ -36,6 +36,7 @@ impl Subsystem {
             connection.closing(now_ns.saturating_add(LINGER_NS));
             let conn = connection.id;
             events.push(ControllerEvent::Close { conn, reason });
+            self.rearm(at);
         }
     }
 
@@ -47,16 +48,21 @@ impl Subsystem {
             return;
         };
         if controller.admin == at {
+            let mut others = controller.members.saturating_sub(1);
+            work.connection.controller = None;
             self.controllers[index] = None;
+            self.deadlines.set(index, u64::MAX);
             for other in 0..self.connections.len() {
+                if others == 0 {
+                    break;
+                }
                 let Some(connection) = self.connections[other].as_deref_mut() else {
                     continue;
                 };
                 if connection.controller == Some(index) {
                     connection.controller = None;
-                    if other != at {
-                        self.close(other, reason, now_ns);
-                    }
+                    others -= 1;
+                    self.close(other, reason, now_ns);
                 }
             }
         } else if let Some(queue) = controller.io.iter_mut().find(|queue| **queue == Some(at)) {
@@ -89,12 +95,16 @@ impl Subsystem {
 
     /// Forgets a connection that is gone and of which nothing is left.
     pub(super) fn bury(&mut self, at: usize) {
-        let place = &mut self.connections[at];
-        if place
-            .as_ref()
-            .is_some_and(|c| c.phase == Phase::Gone && c.slots.is_idle())
-        {
-            *place = None;
+        let is_over = |c: &mut Box<Connection>| c.phase == Phase::Gone && c.slots.is_idle();
+        let Some(connection) = self.connections[at].take_if(is_over) else {
+            return;
+        };
+        self.entries -= usize::from(connection.entries);
+        let controller = connection
+            .controller
+            .map(|index| &mut self.controllers[index]);
+        if let Some(Some(controller)) = controller {
+            controller.members -= 1;
         }
     }
 
@@ -113,45 +123,55 @@ impl Subsystem {
         }
     }
 
-    /// Finds the earliest deadline anew. Called where one may have changed: never on the I/O path.
-    pub(super) fn rearm(&mut self) {
-        let connections = self.connections.iter().flatten().map(|c| c.deadline_ns);
-        let controllers = self.controllers.iter().flatten().map(|c| c.deadline_ns);
-        self.timeout_ns = connections.chain(controllers).min().unwrap_or(u64::MAX);
+    /// Notes the deadlines of a connection and its controller. Called where one may have changed:
+    /// never on the I/O path.
+    pub(super) fn rearm(&mut self, at: usize) {
+        let Some(connection) = self.connections[at].as_deref() else {
+            return;
+        };
+        let controllers = self.connections.len();
+        self.deadlines.set(controllers + at, connection.deadline_ns);
+        if let Some(index) = connection.controller {
+            let controller = self.controllers[index].as_deref();
+            let due_ns = controller.map_or(u64::MAX, |controller| controller.deadline_ns);
+            self.deadlines.set(index, due_ns);
+        }
     }
 
     /// Ends what has reached its deadline.
     pub(super) fn expire(&mut self, now_ns: u64) {
-        for index in 0..self.controllers.len() {
-            let Some(controller) = self.controllers[index].as_deref_mut() else {
-                continue;
-            };
-            if controller.deadline_ns > now_ns {
-                continue;
-            }
-            let reason = match (controller.keeps_alive(), controller.cc.en()) {
-                (true, _) => CloseReason::KeepAlive,
-                (false, false) if controller.cc.0 == 0 => CloseReason::Handshake,
-                _ => CloseReason::Finished,
-            };
-            let admin = controller.admin;
-            self.end(admin, reason, now_ns);
-        }
-        for at in 0..self.connections.len() {
-            let Some(connection) = self.connections[at].as_deref_mut() else {
-                continue;
-            };
-            if connection.deadline_ns > now_ns {
-                continue;
-            }
-            if connection.is_live() {
-                self.end(at, CloseReason::Handshake, now_ns);
-            } else {
-                connection.deadline_ns = u64::MAX;
-                let (conn, reason) = (connection.id, CloseReason::Linger);
-                self.events.push(ControllerEvent::Close { conn, reason });
+        while let Some(owner) = self.deadlines.due(now_ns) {
+            // Whoever is called next sets it anew, if there is a next time.
+            self.deadlines.set(owner, u64::MAX);
+            match owner.checked_sub(self.connections.len()) {
+                None => self.expire_controller(owner, now_ns),
+                Some(at) => self.expire_connection(at, now_ns),
             }
         }
-        self.rearm();
+    }
+
+    fn expire_controller(&mut self, index: usize, now_ns: u64) {
+        let Some(controller) = self.controllers[index].as_deref() else {
+            return;
+        };
+        let reason = match (controller.keeps_alive(), controller.cc.en()) {
+            (true, _) => CloseReason::KeepAlive,
+            (false, false) if controller.cc.0 == 0 => CloseReason::Handshake,
+            _ => CloseReason::Finished,
+        };
+        self.end(controller.admin, reason, now_ns);
+    }
+
+    fn expire_connection(&mut self, at: usize, now_ns: u64) {
+        let Some(connection) = self.connections[at].as_deref_mut() else {
+            return;
+        };
+        if connection.is_live() {
+            self.end(at, CloseReason::Handshake, now_ns);
+        } else {
+            connection.deadline_ns = u64::MAX;
+            let (conn, reason) = (connection.id, CloseReason::Linger);
+            self.events.push(ControllerEvent::Close { conn, reason });
+        }
     }
 }

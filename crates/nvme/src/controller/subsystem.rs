@@ -31,7 +31,7 @@ use super::{
 };
 use crate::host::AnaState;
 use crate::wire::Status;
-use crate::{Placement, Transmit};
+use crate::{Deadlines, Placement, Transmit};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
@@ -54,8 +54,10 @@ pub struct Subsystem {
     pub(super) connections: Vec<Option<Box<Connection>>>,
     pub(super) controllers: Vec<Option<Box<Controller>>>,
     pub(super) events: Events,
-    /// The earliest deadline; `u64::MAX` = none.
-    pub(super) timeout_ns: u64,
+    /// Of controllers, then of connections.
+    pub(super) deadlines: Deadlines,
+    /// Entries of all queues.
+    pub(super) entries: usize,
     pub(super) cntlid_next: u16,
     /// Admin data on its way out.
     pub(super) scratch: Vec<u8>,
@@ -73,7 +75,8 @@ impl Subsystem {
             connections: core::iter::repeat_with(|| None).take(connections).collect(),
             controllers: Vec::new(),
             events: Events::default(),
-            timeout_ns: u64::MAX,
+            deadlines: Deadlines::new(2 * connections),
+            entries: 0,
             cntlid_next: shared.config.cntlid_min,
             scratch: Vec::new(),
             shared,
@@ -116,11 +119,13 @@ impl Subsystem {
         };
         match self.connections.get_mut(conn.0 as usize) {
             Some(place @ None) => {
-                *place = Some(Box::new(Connection::new(conn, port, terms, now_ns)));
+                let connection = Box::new(Connection::new(conn, port, terms, now_ns));
+                self.entries += usize::from(connection.entries);
+                *place = Some(connection);
             }
             _ => return Err(Full),
         }
-        self.rearm();
+        self.rearm(conn.0 as usize);
         Ok(())
     }
 
@@ -261,8 +266,8 @@ impl Subsystem {
         self.detach(at, CloseReason::AssociationLost, now_ns);
         let work = self.work(at);
         work.connection.gone(work.events);
+        self.rearm(at);
         self.bury(at);
-        self.rearm();
     }
 
     /// The next thing to do.
@@ -272,14 +277,12 @@ impl Subsystem {
 
     /// When to be called at the latest.
     pub fn poll_timeout(&self) -> Option<u64> {
-        (self.timeout_ns != u64::MAX).then_some(self.timeout_ns)
+        Some(self.deadlines.earliest_ns()).filter(|at_ns| *at_ns != u64::MAX)
     }
 
     /// That time has come.
     pub fn handle_timeout(&mut self, now_ns: u64) {
-        if now_ns >= self.timeout_ns {
-            self.expire(now_ns);
-        }
+        self.expire(now_ns);
     }
 
     /// Changes the ANA state of all groups seen through a port (index); hosts get the event.

@@ -265,3 +265,28 @@ fn a_unix_socket_accepted_elsewhere_is_adopted_in_order() {
     assert_eq!(peer.read(&mut read).unwrap(), 0);
     recording.expect(Event::Closed(C0, Closed::ByUs));
 }
+
+#[test]
+fn one_address_has_its_share_of_connections_and_no_more() {
+    let (recording, address) = Recording::listening(Options {
+        per_peer_max: Some(2),
+        ..Options::default()
+    });
+    let mut peers: Vec<TcpStream> = (0..2)
+        .map(|_| TcpStream::connect(address).unwrap())
+        .collect();
+    recording.expect(Event::Accepted(0, C0));
+    recording.expect(Event::Accepted(0, ConnId(1)));
+    let mut third = TcpStream::connect(address).unwrap();
+    assert_eq!(third.read(&mut [0; 16]).unwrap(), 0, "turned away at once");
+    // Another address has a share of its own.
+    let socket = sys::os::tcp_socket(&address).unwrap();
+    let from = SocketAddr::from(([127, 0, 0, 2], 0));
+    rustix::net::bind(&socket, &from).unwrap();
+    rustix::net::connect(&socket, &address).unwrap();
+    recording.expect(Event::Accepted(0, ConnId(2)));
+    peers.pop();
+    recording.expect(Event::Closed(ConnId(1), Closed::ByPeer));
+    let _fourth = TcpStream::connect(address).unwrap();
+    recording.expect(Event::Accepted(0, ConnId(1)));
+}

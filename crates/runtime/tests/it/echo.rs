@@ -19,6 +19,7 @@ fn start(connections: usize, buffers: u32, spin: bool) -> (Handle<Echo>, SocketA
         cpu: None,
         spin,
         arena_bytes: u64::from(buffers) * u64::from(FRAME_MAX),
+        per_peer_max: None,
         addresses: Vec::new(),
         listeners: vec![listener],
         devices: Vec::new(),

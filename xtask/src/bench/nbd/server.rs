@@ -88,7 +88,7 @@ impl Drop for Server {
 }
 
 /// A directory of this process, private.
-fn directory() -> Result<PathBuf> {
+pub fn directory() -> Result<PathBuf> {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
     let name = format!("braid-bench-{}-{number}", std::process::id());

@@ -250,5 +250,6 @@ fn shutdown_during_the_handshake_answers_options_and_lets_abort_through() {
 #[should_panic(expected = "isn't the driver's")]
 fn completing_what_is_not_the_drivers_is_our_own_error() {
     let mut bench = Bench::open(true, true);
+    bench.ask(request(cmd::FLUSH, 0, 0, 0), &[]);
     bench.session.complete(0, Ok(()), 1);
 }

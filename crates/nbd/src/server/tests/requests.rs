@@ -394,6 +394,12 @@ fn requests_take_no_memory() {
     };
     for structured in [false, true] {
         let mut bench = Bench::open(structured, true);
+        assert_eq!(
+            bench.session.slots.capacity().0,
+            0,
+            "an idle client has none"
+        );
+        bench.ask(request(cmd::FLUSH, 0, 9, 0), &[]);
         let before = capacities(&bench.session);
         assert_eq!(bench.session.rx.capacity(), 0);
         bench.hold.requests = true;

@@ -1,0 +1,158 @@
+//! More clients than places or descriptors, as processes: the limit is kept and spoken of, those
+//! who are there are served, and later ones when there is room again.
+#![allow(clippy::unwrap_used, reason = "a test")]
+#[path = "shared/nbd.rs"]
+mod nbd;
+#[path = "shared/no_io_uring.rs"]
+mod no_io_uring;
+#[path = "shared/process.rs"]
+mod process;
+
+use process::{Client, Process, SOON};
+use std::io::Read;
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+/// `braid run` with one volume in memory, and more of what stands before it. `None`: this machine
+/// has no io_uring.
+fn export(directory: &Path, more: &str) -> Option<Process> {
+    let text = format!(
+        "{more}[[volume]]\nname = \"v0\"\n[[volume.path]]\nuri = \"mem:64MiB\"\n\
+         [[volume.export]]\nnbd = \"unix:{}\"\n",
+        directory.join("v0.sock").display()
+    );
+    let [config, socket] = ["b.toml", "c.sock"].map(|name| directory.join(name));
+    std::fs::write(&config, text).unwrap();
+    let words = [
+        "-c",
+        config.to_str().unwrap(),
+        "--socket",
+        socket.to_str().unwrap(),
+    ];
+    let mut engine = Process::start(directory, &[&["run"], &words[..]].concat());
+    if engine.says("v0: ready").is_none() {
+        engine.notes("io_uring");
+        no_io_uring::skip(&engine.seen);
+        return None;
+    }
+    Some(engine)
+}
+
+/// A target with this configuration before its namespace and port: it, and the port's address.
+fn target(directory: &Path, more: &str) -> Option<(Process, String)> {
+    let config = directory.join("t.toml");
+    let text = format!(
+        "nqn = \"nqn.2026-01.org.braid:places\"\n{more}[[namespace]]\nbackend = \"mem:64MiB\"\n\
+         [[port]]\nlisten = \"127.0.0.1:0\"\n"
+    );
+    std::fs::write(&config, text).unwrap();
+    let socket = directory.join("t.sock");
+    let words = [
+        "-c",
+        config.to_str().unwrap(),
+        "--socket",
+        socket.to_str().unwrap(),
+    ];
+    let mut target = Process::start(directory, &[&["target"], &words[..]].concat());
+    let Some(line) = target.says("port 1: ") else {
+        target.notes("io_uring");
+        no_io_uring::skip(&target.seen);
+        return None;
+    };
+    let address = line.split('/').nth(2).unwrap().to_owned();
+    Some((target, address))
+}
+
+/// Whether the peer ends the connection without a word.
+fn is_refused(mut stream: impl Read) -> bool {
+    !matches!(stream.read(&mut [0; 16]), Ok(1..))
+}
+
+#[test]
+fn an_export_turns_away_who_comes_when_all_places_are_taken() {
+    let directory = tempfile::tempdir().unwrap();
+    let Some(mut engine) = export(directory.path(), "clients = 2\n") else {
+        return;
+    };
+    let socket = directory.path().join("v0.sock");
+    let mut clients = [Client::open(&socket), Client::open(&socket)];
+    for _ in 0..20 {
+        let stream = UnixStream::connect(&socket).unwrap();
+        stream.set_read_timeout(Some(SOON)).unwrap();
+        assert!(is_refused(stream));
+    }
+    let line = engine.notes("turned away");
+    assert!(
+        line.contains("1 clients") && line.contains("(clients in"),
+        "{line}"
+    );
+    for client in &mut clients {
+        assert_eq!(client.write(4096, 7), 0);
+        assert_eq!(client.read(4096), [7; 4096]);
+    }
+}
+
+#[test]
+fn a_target_turns_away_who_comes_when_all_places_are_taken_and_each_host_has_its_share() {
+    let directory = tempfile::tempdir().unwrap();
+    for (more, words) in [
+        ("connections = 2\n", "all places are taken"),
+        (
+            "connections_per_host = 2\n",
+            "as many as one address may have",
+        ),
+    ] {
+        let Some((mut target, address)) = target(directory.path(), more) else {
+            return;
+        };
+        let connect = || TcpStream::connect(&address).unwrap();
+        let _here = [connect(), connect()];
+        for _ in 0..20 {
+            let stream = connect();
+            stream.set_read_timeout(Some(SOON)).unwrap();
+            assert!(is_refused(stream), "{more}");
+        }
+        let line = target.notes("turned away");
+        assert!(
+            line.contains("1 connections") && line.contains(words),
+            "{line}"
+        );
+    }
+}
+
+/// Leaves a process `spare` descriptors more than it has.
+fn leave(process: &Process, spare: usize) {
+    let id = process.child.id();
+    let open = std::fs::read_dir(format!("/proc/{id}/fd")).unwrap();
+    // By number: a new one is the lowest that is free.
+    let name = |entry: std::io::Result<std::fs::DirEntry>| entry.unwrap().file_name();
+    let highest = open.map(|it| name(it).to_string_lossy().parse::<usize>().unwrap());
+    let most = highest.max().unwrap() + 1 + spare;
+    let limit = rustix::process::Rlimit {
+        current: Some(most as u64),
+        maximum: Some(most as u64),
+    };
+    let pid = rustix::process::Pid::from_child(&process.child);
+    let resource = rustix::process::Resource::Nofile;
+    rustix::process::prlimit(Some(pid), resource, limit).unwrap();
+}
+
+#[test]
+fn an_export_without_descriptors_says_so_and_accepts_again_when_there_are_some() {
+    let directory = tempfile::tempdir().unwrap();
+    let Some(mut engine) = export(directory.path(), "") else {
+        return;
+    };
+    let socket = directory.path().join("v0.sock");
+    let mut client = Client::open(&socket);
+    leave(&engine, 4);
+    let waiting: Vec<UnixStream> = (0..20)
+        .map(|_| UnixStream::connect(&socket).unwrap())
+        .collect();
+    engine.notes("accepts no clients for now");
+    assert_eq!(client.write(4096, 7), 0);
+    drop(waiting);
+    let mut later = Client::open(&socket);
+    assert_eq!(later.read(4096), [7; 4096]);
+}

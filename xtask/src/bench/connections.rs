@@ -1,0 +1,330 @@
+//! What thousands of idle and slow connections cost a server, and those who are served beside them.
+//!
+//! # Contract
+//! One honest client (4 KiB reads, 32 outstanding) is connected all the time. Its rate is counted
+//! in windows, alternately without and with the hostile load; each window with it is compared to
+//! the mean of its two neighbours without, since absolute rates of a shared machine drift. Memory,
+//! descriptors and processor time are the server process's own. The load runs on the same machine:
+//! what it costs the processor is part of the ratio.
+//!
+//! # Limits
+//! Descriptors: a few thousand hostile clients more than half of `ulimit -Hn` don't fit.
+mod honest;
+mod hostile;
+mod peer;
+mod served;
+mod socket;
+mod words;
+
+use super::Format;
+use super::program::median;
+use anyhow::{Result, bail, ensure};
+use honest::Honest;
+use hostile::{Load, Plan};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use serde_json::{Value, json};
+use served::{Kind, Look, Served};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// Pause between a change of the load and the next window.
+const SETTLE: Duration = Duration::from_millis(500);
+/// Longest wait for a server to have closed what its peers have.
+const EMPTY: Duration = Duration::from_secs(30);
+/// Descriptors that are needed beside those of connections.
+const SPARE: u64 = 64;
+
+/// How many, how long.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Idle connections: silent, stopped in the handshake, and logged in.
+    #[arg(long, default_value_t = 10_000)]
+    idle: usize,
+    /// Slow ones: a byte per pace of a request, of a write's data, or of the answers.
+    #[arg(long, default_value_t = 1_000)]
+    slow: usize,
+    /// Pairs of windows.
+    #[arg(long, default_value_t = 5)]
+    pairs: usize,
+    /// Seconds of a window.
+    #[arg(long, default_value_t = 2.0)]
+    seconds: f64,
+    /// Milliseconds between two bytes of a slow one.
+    #[arg(long, default_value_t = 500)]
+    pace_ms: u64,
+    /// Places for connections that the server is given; 0: its default, and it refuses the rest.
+    #[arg(long, default_value_t = 12_288)]
+    places: u32,
+    /// Servers.
+    #[arg(
+        long,
+        value_enum,
+        value_delimiter = ',',
+        default_value = "target,nbd-unix,nbd-tcp"
+    )]
+    servers: Vec<Kind>,
+    /// A braid to measure instead of this tree's.
+    #[arg(long, value_name = "PATH")]
+    program: Option<PathBuf>,
+    /// Show what the server said.
+    #[arg(long)]
+    log: bool,
+    /// Output format.
+    #[arg(short, long, value_enum, default_value = "text")]
+    output: Format,
+}
+
+/// A window with the load.
+struct Loaded {
+    /// Of the honest client, per second; and of the mean of the windows beside it.
+    rate: f64,
+    ratio: f64,
+    /// Processor time of the server per second.
+    cpu: f64,
+    look: Look,
+    held: u64,
+    cut: u64,
+    refused: u64,
+    /// A new honest client's first answer, ms.
+    newcomer: Option<f64>,
+}
+
+/// One server.
+struct Row {
+    kind: Kind,
+    before: Look,
+    /// Rates without the load, and processor time.
+    alone: Vec<f64>,
+    alone_cpu: Vec<f64>,
+    loaded: Vec<Loaded>,
+}
+
+/// Measures and prints.
+pub fn run(root: &Path, args: &Args) -> Result<ExitCode> {
+    raise_open_files(args)?;
+    ensure!(
+        args.pairs > 0 && args.seconds > 0.0,
+        "no windows to measure"
+    );
+    let braid = match &args.program {
+        Some(program) => program.clone(),
+        None => super::build(root, &["-p", "braid", "--bin", "braid"])?,
+    };
+    let mut rows = Vec::new();
+    for &kind in &args.servers {
+        rows.push(measure(&braid, kind, args)?);
+    }
+    match args.output {
+        Format::Text => {
+            rows.iter().for_each(|row| row.print(args));
+            println!("load average of the machine: {}", super::load_average());
+        }
+        Format::Json => {
+            let rows: Vec<Value> = rows.iter().map(|row| row.json(args)).collect();
+            println!("{}", json!({ "servers": rows }));
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Each hostile client is a descriptor here, those with an admin connection two; and one at the
+/// server.
+fn raise_open_files(args: &Args) -> Result<()> {
+    let wanted = (args.idle + 2 * args.slow) as u64 + SPARE;
+    let limit = getrlimit(Resource::Nofile);
+    if limit.maximum.is_some_and(|most| most < wanted) {
+        bail!(
+            "{} idle and {} slow connections need {wanted} descriptors, and the hard limit of open \
+             files is {}: raise it (ulimit -Hn), or ask for fewer",
+            args.idle,
+            args.slow,
+            limit.maximum.unwrap_or_default()
+        );
+    }
+    let current = limit.maximum;
+    Ok(setrlimit(Resource::Nofile, Rlimit { current, ..limit })?)
+}
+
+fn measure(braid: &Path, kind: Kind, args: &Args) -> Result<Row> {
+    let places = (args.places > 0).then_some(args.places);
+    let served = Served::start(braid, kind, places)?;
+    let honest = Honest::start(&served.place)?;
+    sleep(SETTLE);
+    let mut row = Row {
+        kind,
+        before: served.look()?,
+        alone: Vec::new(),
+        alone_cpu: Vec::new(),
+        loaded: Vec::new(),
+    };
+    let (rate, cpu) = window(&served, &honest, args)?;
+    row.alone.push(rate);
+    row.alone_cpu.push(cpu);
+    for _ in 0..args.pairs {
+        let mut loaded = under_load(&served, &honest, args)?;
+        await_empty(&served, row.before.descriptors)?;
+        sleep(SETTLE);
+        let before = row.alone.last().copied().unwrap_or(f64::NAN);
+        let (rate, cpu) = window(&served, &honest, args)?;
+        row.alone.push(rate);
+        row.alone_cpu.push(cpu);
+        loaded.ratio = 2.0 * loaded.rate / (before + rate);
+        row.loaded.push(loaded);
+    }
+    if args.log {
+        eprintln!("{}:\n{}", kind.name(), served.said());
+    }
+    honest.end()?;
+    Ok(row)
+}
+
+fn under_load(served: &Served, honest: &Honest, args: &Args) -> Result<Loaded> {
+    let plan = Plan {
+        idle: args.idle,
+        slow: args.slow,
+        pace: Duration::from_millis(args.pace_ms),
+    };
+    let load = Load::start(&served.place, plan)?;
+    sleep(SETTLE);
+    let (rate, cpu) = window(served, honest, args)?;
+    let (held, look) = (load.held(), served.look()?);
+    let begun = Instant::now();
+    let newcomer = served.place.queue(0, 2).is_ok();
+    let newcomer = newcomer.then(|| begun.elapsed().as_secs_f64() * 1e3);
+    let (cut, refused) = load.cut_and_refused();
+    Ok(Loaded {
+        rate,
+        ratio: f64::NAN,
+        cpu,
+        look,
+        held,
+        cut,
+        refused,
+        newcomer,
+    })
+}
+
+/// The honest client's rate, and the server's processor time, per second.
+fn window(served: &Served, honest: &Honest, args: &Args) -> Result<(f64, f64)> {
+    let (begun, done, cpu) = (Instant::now(), honest.done(), served.look()?.cpu);
+    sleep(Duration::from_secs_f64(args.seconds));
+    let seconds = begun.elapsed().as_secs_f64();
+    let (done, cpu) = (honest.done() - done, served.look()?.cpu - cpu);
+    ensure!(
+        done > 0,
+        "the honest client is not served: {}",
+        served.said()
+    );
+    Ok((done as f64 / seconds, cpu / seconds))
+}
+
+/// Until the server has let go of the hostile ones.
+fn await_empty(served: &Served, descriptors: u64) -> Result<()> {
+    let begun = Instant::now();
+    while served.look()?.descriptors > descriptors {
+        if begun.elapsed() > EMPTY {
+            let count = served.look()?.descriptors;
+            bail!("the server still has {count} descriptors, {descriptors} before");
+        }
+        sleep(Duration::from_millis(50));
+    }
+    Ok(())
+}
+
+impl Row {
+    /// Resident memory that a hostile connection added, bytes: the worst window.
+    fn per_connection(&self) -> f64 {
+        let added = self.loaded.iter().map(|loaded| {
+            let kib = loaded.look.resident.saturating_sub(self.before.resident);
+            kib as f64 * 1024.0 / loaded.held.max(1) as f64
+        });
+        added.fold(0.0, f64::max)
+    }
+
+    /// Processor time of the server per second that is not the honest client's, by what its reads
+    /// cost alone: the median.
+    fn hostile_cpu(&self) -> f64 {
+        let alone: f64 = self.alone.iter().sum();
+        let read = self.alone_cpu.iter().sum::<f64>() / alone;
+        let beyond = self.loaded.iter().map(|of| of.cpu - read * of.rate);
+        median(beyond.collect()).max(0.0)
+    }
+
+    fn ratios(&self) -> [f64; 3] {
+        let ratios = || self.loaded.iter().map(|loaded| loaded.ratio);
+        [
+            median(ratios().collect()),
+            ratios().fold(f64::INFINITY, f64::min),
+            ratios().fold(0.0, f64::max),
+        ]
+    }
+
+    fn print(&self, args: &Args) {
+        let [ratio, least, most] = self.ratios();
+        let worst = |of: fn(&Loaded) -> u64| self.loaded.iter().map(of).max().unwrap_or(0);
+        let mib = |kib: u64| kib as f64 / 1024.0;
+        println!(
+            "{}: {} idle and {} slow",
+            self.kind.name(),
+            args.idle,
+            args.slow
+        );
+        let rates = self.loaded.iter().map(|loaded| loaded.rate).collect();
+        println!(
+            "  honest client: {:.0} reads/s alone, {:.0} beside them: {ratio:.3} ({least:.3} to \
+             {most:.3} over {} pairs)",
+            median(self.alone.clone()),
+            median(rates),
+            self.loaded.len()
+        );
+        println!(
+            "  held {}, cut off {}, not let in {}; {} descriptors",
+            worst(|of| of.held),
+            worst(|of| of.cut),
+            worst(|of| of.refused),
+            worst(|of| of.look.descriptors)
+        );
+        println!(
+            "  memory: {:.1} MiB before, {:.1} MiB with them, {:.1} MiB at most: {:.0} bytes a \
+             connection; TCP buffers of the machine {:.1} MiB",
+            mib(self.before.resident),
+            mib(worst(|of| of.look.resident)),
+            mib(worst(|of| of.look.peak)),
+            self.per_connection(),
+            mib(worst(|of| of.look.tcp))
+        );
+        let cpu = median(self.loaded.iter().map(|of| of.cpu).collect());
+        let newcomers: Vec<f64> = self.loaded.iter().filter_map(|of| of.newcomer).collect();
+        println!(
+            "  processor time: {:.2} alone, {cpu:.2} beside them, of it {:.3} for them; a new honest \
+             client was in after {:.1} ms ({} of {})",
+            median(self.alone_cpu.clone()),
+            self.hostile_cpu(),
+            median(newcomers.clone()),
+            newcomers.len(),
+            self.loaded.len()
+        );
+    }
+
+    fn json(&self, args: &Args) -> Value {
+        let [ratio, least, most] = self.ratios();
+        let windows = self.loaded.iter().map(|of| {
+            json!({
+                "reads_per_s": of.rate, "ratio": of.ratio, "cpu": of.cpu, "held": of.held,
+                "cut": of.cut, "refused": of.refused, "newcomer_ms": of.newcomer,
+                "resident_kib": of.look.resident, "peak_kib": of.look.peak,
+                "descriptors": of.look.descriptors, "tcp_kib": of.look.tcp,
+            })
+        });
+        json!({
+            "server": self.kind.name(), "idle": args.idle, "slow": args.slow,
+            "places": args.places, "ratio": ratio, "ratio_min": least, "ratio_max": most,
+            "alone_reads_per_s": self.alone, "alone_cpu": self.alone_cpu,
+            "resident_kib_before": self.before.resident,
+            "bytes_per_connection": self.per_connection(), "hostile_cpu": self.hostile_cpu(),
+            "windows": windows.collect::<Vec<Value>>(),
+        })
+    }
+}

@@ -1,0 +1,154 @@
+//! A client as it should be: 4 KiB reads, so many outstanding, on a connection that stays.
+use super::peer::{Place, Queue, Wire};
+use super::words::{self, C2H_DATA, CAPSULE_RESP, NBD_REPLY, PDU_HEADER, SUCCESS};
+use anyhow::{Context, Result, bail, ensure};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::thread::{self, JoinHandle};
+
+/// Reads outstanding.
+const DEPTH: u16 = 32;
+const READ_BYTES: u32 = 4096;
+/// Reads go over so many blocks.
+const BLOCKS: u64 = 16 << 10;
+
+/// A client that reads until it is dropped.
+pub struct Honest {
+    done: Arc<AtomicU64>,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<Result<()>>>,
+}
+
+impl Honest {
+    /// Connects and begins.
+    pub fn start(place: &Place) -> Result<Self> {
+        let queue = place.queue(0, DEPTH + 1).context("the honest client")?;
+        let wire = place.wire.clone();
+        let (done, stop) = (Arc::<AtomicU64>::default(), Arc::<AtomicBool>::default());
+        let (counter, ends) = (Arc::clone(&done), Arc::clone(&stop));
+        let thread = thread::spawn(move || read(&queue, &wire, &counter, &ends));
+        Ok(Self {
+            done,
+            stop,
+            thread: Some(thread),
+        })
+    }
+
+    /// Reads that have ended well.
+    pub fn done(&self) -> u64 {
+        self.done.load(Relaxed)
+    }
+
+    /// Ends it.
+    ///
+    /// # Errors
+    /// What ended it before: it must not be.
+    pub fn end(mut self) -> Result<()> {
+        self.stop.store(true, Relaxed);
+        match self.thread.take().map(JoinHandle::join) {
+            Some(Ok(ended)) => ended.context("the honest client was not served"),
+            _ => bail!("the honest client's thread panicked"),
+        }
+    }
+}
+
+impl Drop for Honest {
+    fn drop(&mut self) {
+        self.stop.store(true, Relaxed);
+    }
+}
+
+/// A read of a pseudo-random place.
+fn request(wire: &Wire, number: u16, turn: &mut u64) -> Vec<u8> {
+    *turn = turn.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+    let block = *turn >> 33 & (BLOCKS - 1);
+    match wire {
+        Wire::Nvme(_) => words::read(number, 1, block),
+        Wire::Nbd => words::nbd_request(
+            false,
+            number.into(),
+            block * u64::from(READ_BYTES),
+            READ_BYTES,
+        ),
+    }
+}
+
+fn read(queue: &Queue, wire: &Wire, done: &AtomicU64, stop: &AtomicBool) -> Result<()> {
+    let mut turn = 1;
+    let mut out = Vec::new();
+    (0..DEPTH).for_each(|number| out.extend(request(wire, number, &mut turn)));
+    let mut buffer = vec![0; 512 << 10];
+    let mut held = 0;
+    while !stop.load(Relaxed) {
+        queue.socket.say(&out)?;
+        out.clear();
+        held += queue.socket.hear(&mut buffer[held..])?;
+        let mut at = 0;
+        while let Some((length, ended)) = answer(wire, &buffer[at..held])? {
+            at += length;
+            if let Some(number) = ended {
+                out.extend(request(wire, number, &mut turn));
+                done.fetch_add(1, Relaxed);
+            }
+        }
+        buffer.copy_within(at..held, 0);
+        held -= at;
+    }
+    Ok(())
+}
+
+/// The answer at the beginning of these bytes, if it is whole: its length, and the request that it
+/// ends.
+fn answer(wire: &Wire, bytes: &[u8]) -> Result<Option<(usize, Option<u16>)>> {
+    match wire {
+        Wire::Nvme(_) => nvme(bytes),
+        Wire::Nbd => nbd(bytes),
+    }
+}
+
+fn nvme(bytes: &[u8]) -> Result<Option<(usize, Option<u16>)>> {
+    if bytes.len() < PDU_HEADER {
+        return Ok(None);
+    }
+    let length = words::le32(bytes, 4) as usize;
+    let Some(pdu) = bytes.get(..length) else {
+        return Ok(None);
+    };
+    let ended = match pdu[0] {
+        C2H_DATA if pdu[1] & SUCCESS == 0 => None,
+        C2H_DATA => Some(words::le16(pdu, 8)),
+        CAPSULE_RESP => {
+            ensure!(words::le16(pdu, 22) >> 1 == 0, "a read failed: {pdu:x?}");
+            Some(words::le16(pdu, 20))
+        }
+        other => bail!("a PDU of type {other} instead of an answer"),
+    };
+    Ok(Some((length, ended)))
+}
+
+fn nbd(bytes: &[u8]) -> Result<Option<(usize, Option<u16>)>> {
+    let length = NBD_REPLY + READ_BYTES as usize;
+    let Some(reply) = bytes.first_chunk::<NBD_REPLY>() else {
+        return Ok(None);
+    };
+    let cookie = words::nbd_cookie(reply).with_context(|| format!("a read failed: {reply:x?}"))?;
+    Ok((bytes.len() >= length).then_some((length, Some(cookie as u16))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_are_counted_once_and_only_when_they_are_whole() {
+        let mut pdu = vec![0; 24 + 4096];
+        (pdu[0], pdu[1], pdu[8]) = (C2H_DATA, SUCCESS, 5);
+        pdu[4..8].copy_from_slice(&4120_u32.to_le_bytes());
+        assert_eq!(nvme(&pdu).unwrap(), Some((4120, Some(5))));
+        assert_eq!(nvme(&pdu[..4119]).unwrap(), None);
+        pdu[1] = 0;
+        assert_eq!(nvme(&pdu).unwrap(), Some((4120, None)));
+        pdu[0] = 3;
+        assert!(nvme(&pdu).is_err());
+    }
+}

@@ -1,0 +1,309 @@
+//! Clients as they should not be: connected and silent, or slow, and back again when they are cut
+//! off.
+//!
+//! # Contract
+//! One thread holds all of them. It looks at each idle one once a second, and lets each slow one
+//! send or take one byte per pace. Who was closed by the server connects anew, with a bound on how
+//! many a second: an attacker does.
+use super::peer::{self, Place, Queue, Wire};
+use super::socket::{Seen, Socket};
+use super::words;
+use anyhow::{Result, bail};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::mpsc;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// Pause between two steps of the load.
+const TICK: Duration = Duration::from_millis(50);
+/// How often an idle connection is looked at.
+const IDLE_LOOK: Duration = Duration::from_secs(1);
+/// How often a silent association says that it lives.
+const KEEP_ALIVE: Duration = Duration::from_secs(20);
+/// Connections that come again in one tick.
+const AGAIN_MAX: usize = 100;
+/// Longest wait for all to be there.
+const READY: Duration = Duration::from_secs(120);
+/// Payload of each request of a slow one, blocks of 4 KiB.
+const BLOCKS: u16 = 32;
+/// Requests of one that takes no answers.
+const ASKED: u16 = 31;
+/// Addresses that they come from.
+const SOURCES: usize = 8;
+
+/// What one does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// Never says a word.
+    Silent,
+    /// Stops in the middle of the handshake.
+    Half,
+    /// Is logged in, and only says that it lives.
+    Logged,
+    /// Sends requests, a byte at a time.
+    Trickle,
+    /// Sends the data of a write, a byte at a time.
+    Writer,
+    /// Asks for a lot, and takes a byte at a time.
+    Reader,
+}
+
+const IDLE: [Kind; 3] = [Kind::Silent, Kind::Half, Kind::Logged];
+const SLOW: [Kind; 3] = [Kind::Trickle, Kind::Writer, Kind::Reader];
+
+/// How many, and how slow.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    pub idle: usize,
+    pub slow: usize,
+    pub pace: Duration,
+}
+
+/// One of them.
+struct Hostile {
+    kind: Kind,
+    /// `None`: it was cut off, or never came in.
+    queue: Option<Queue>,
+    /// What it sends again and again, and how far it is.
+    words: Vec<u8>,
+    at: usize,
+    due: Instant,
+    alive: Instant,
+}
+
+/// What became of them.
+#[derive(Default)]
+struct Count {
+    held: AtomicU64,
+    cut: AtomicU64,
+    refused: AtomicU64,
+}
+
+/// A load that lasts until it is ended.
+pub struct Load {
+    count: Arc<Count>,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Load {
+    /// Connects all of them; those that the server refuses come again later.
+    pub fn start(place: &Place, plan: Plan) -> Result<Self> {
+        let (count, stop) = (Arc::<Count>::default(), Arc::<AtomicBool>::default());
+        let (counts, stopped, place) = (Arc::clone(&count), Arc::clone(&stop), place.clone());
+        let (to, ready) = mpsc::channel();
+        let thread = thread::spawn(move || {
+            let mut all = open_all(&place, plan, &counts, &stopped);
+            let _ = to.send(());
+            while !stopped.load(Relaxed) {
+                step(&place, plan, &mut all, &counts);
+                thread::sleep(TICK);
+            }
+        });
+        let load = Self {
+            count,
+            stop,
+            thread: Some(thread),
+        };
+        if ready.recv_timeout(READY).is_err() {
+            bail!(
+                "the hostile clients could not connect within {} s",
+                READY.as_secs()
+            );
+        }
+        Ok(load)
+    }
+
+    /// That are connected now, as far as they know.
+    pub fn held(&self) -> u64 {
+        self.count.held.load(Relaxed)
+    }
+
+    /// Times that one was cut off, and that one didn't come in.
+    pub fn cut_and_refused(&self) -> (u64, u64) {
+        (
+            self.count.cut.load(Relaxed),
+            self.count.refused.load(Relaxed),
+        )
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        self.stop.store(true, Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn open_all(place: &Place, plan: Plan, count: &Count, stop: &AtomicBool) -> Vec<Hostile> {
+    let idle = (0..plan.idle).map(|number| IDLE[number % IDLE.len()]);
+    let slow = (0..plan.slow).map(|number| SLOW[number % SLOW.len()]);
+    let mut all = Vec::new();
+    for (number, kind) in idle.chain(slow).enumerate() {
+        if stop.load(Relaxed) {
+            break;
+        }
+        let now = Instant::now();
+        // Spread over the second, and the pace.
+        let rest = if number < plan.idle {
+            IDLE_LOOK
+        } else {
+            plan.pace
+        };
+        let mut hostile = Hostile {
+            kind,
+            queue: None,
+            words: Vec::new(),
+            at: 0,
+            due: now + rest * (number as u32 % 64) / 64,
+            alive: now,
+        };
+        hostile.open(place, number, count);
+        all.push(hostile);
+        // Who is in is cut off meanwhile, or has something to do.
+        if number % AGAIN_MAX == 0 {
+            step(place, plan, &mut all, count);
+        }
+    }
+    all
+}
+
+/// Everyone who is due does what it does.
+fn step(place: &Place, plan: Plan, all: &mut [Hostile], count: &Count) {
+    let now = Instant::now();
+    let mut again = 0;
+    for (number, hostile) in all.iter_mut().enumerate() {
+        if hostile.due > now {
+            continue;
+        }
+        hostile.due = now
+            + if number < plan.idle {
+                IDLE_LOOK
+            } else {
+                plan.pace
+            };
+        if hostile.queue.is_none() {
+            if again < AGAIN_MAX {
+                again += 1;
+                hostile.open(place, number, count);
+            }
+        } else if hostile.act(now) == Seen::Over {
+            hostile.queue = None;
+            count.held.fetch_sub(1, Relaxed);
+            count.cut.fetch_add(1, Relaxed);
+        }
+    }
+}
+
+impl Hostile {
+    fn open(&mut self, place: &Place, number: usize, count: &Count) {
+        let source = (number % SOURCES) as u8 + 1;
+        let opened = begin(self.kind, place, source);
+        let Ok((queue, words)) = opened else {
+            count.refused.fetch_add(1, Relaxed);
+            return;
+        };
+        count.held.fetch_add(1, Relaxed);
+        (self.queue, self.words, self.at) = (Some(queue), words, 0);
+        self.alive = Instant::now();
+    }
+
+    fn act(&mut self, now: Instant) -> Seen {
+        let Some(queue) = &self.queue else {
+            return Seen::Over;
+        };
+        let mut bytes = [0; 4096];
+        let most = if self.kind == Kind::Reader {
+            1
+        } else {
+            bytes.len()
+        };
+        let seen = queue.socket.peep(&mut bytes[..most]);
+        if seen == Seen::Over {
+            return Seen::Over;
+        }
+        let lives = self.kind == Kind::Logged && !self.words.is_empty();
+        if lives && now >= self.alive + KEEP_ALIVE {
+            self.alive = now;
+            return queue.socket.drip(&self.words);
+        }
+        if !matches!(self.kind, Kind::Trickle | Kind::Writer) {
+            return seen;
+        }
+        let byte = &self.words[self.at..=self.at];
+        let given = queue.socket.drip(byte);
+        if matches!(given, Seen::Bytes(_)) {
+            self.at = (self.at + 1) % self.words.len();
+        }
+        given
+    }
+}
+
+/// Connects one; what it will send.
+fn begin(kind: Kind, place: &Place, source: u8) -> Result<(Queue, Vec<u8>)> {
+    let alone = |socket: Socket| Queue {
+        socket,
+        admin: None,
+    };
+    let nvme = matches!(place.wire, Wire::Nvme(_));
+    let length = u32::from(BLOCKS) * 4096;
+    let (queue, words) = match kind {
+        Kind::Silent => (alone(place.connect(source)?), Vec::new()),
+        Kind::Half => {
+            let socket = place.connect(source)?;
+            let words = if nvme {
+                words::ic_req()
+            } else {
+                words::nbd_flags()
+            };
+            socket.say(&words[..words.len() / 2])?;
+            (alone(socket), Vec::new())
+        }
+        Kind::Logged => {
+            let socket = place.login(source, words::KATO_MS)?;
+            // NBD has no word for it.
+            let words = if nvme {
+                words::keep_alive()
+            } else {
+                Vec::new()
+            };
+            (alone(socket), words)
+        }
+        Kind::Trickle => {
+            let queue = place.queue(source, ASKED + 1)?;
+            let words = match nvme {
+                true => words::read(0, 1, 0),
+                false => words::nbd_request(false, 0, 0, 4096),
+            };
+            (queue, words)
+        }
+        Kind::Writer => {
+            let queue = place.queue(source, ASKED + 1)?;
+            if nvme {
+                queue.socket.say(&words::write(0, BLOCKS))?;
+                let asked = peer::pdu(&queue.socket)?;
+                if asked[0] != words::R2T {
+                    bail!("the target answered a write with PDU type {}", asked[0]);
+                }
+                queue.socket.say(&words::h2c_data(&asked))?;
+            } else {
+                queue.socket.say(&words::nbd_request(true, 0, 0, length))?;
+            }
+            (queue, vec![0; length as usize])
+        }
+        Kind::Reader => {
+            let queue = place.queue(source, ASKED + 1)?;
+            queue.socket.narrow()?;
+            let asked = (0..ASKED).flat_map(|number| match nvme {
+                true => words::read(number, BLOCKS, 0),
+                false => words::nbd_request(false, number.into(), 0, length),
+            });
+            queue.socket.say(&asked.collect::<Vec<u8>>())?;
+            (queue, Vec::new())
+        }
+    };
+    Ok((queue, words))
+}

@@ -1,0 +1,226 @@
+//! The server under load: `braid target`, or `braid run` with an NBD export, and a look at its
+//! process.
+use super::peer::{Place, Wire};
+use super::socket::Address;
+use crate::process::Group;
+use anyhow::{Context, Result, bail};
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+const NQN: &str = "nqn.2026-01.org.braid:connections";
+/// Longest wait for a server to listen.
+const READY: Duration = Duration::from_secs(20);
+/// Entries of a target's queues: few, as there may be many.
+const ENTRIES: u32 = 64;
+/// Payload in flight: less than by default, so that the rest shows.
+const BUFFERS: &str = "buffers = \"128MiB\"\n";
+/// Most clients of an export, and most connections of a reactor.
+const CLIENTS_MAX: u32 = 12 << 10;
+
+/// Which server, reached how.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Kind {
+    /// `braid target` on loopback TCP.
+    Target,
+    /// An NBD export on a Unix socket.
+    NbdUnix,
+    /// An NBD export on loopback TCP.
+    NbdTcp,
+}
+
+impl Kind {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Target => "target",
+            Self::NbdUnix => "nbd-unix",
+            Self::NbdTcp => "nbd-tcp",
+        }
+    }
+}
+
+/// A server that runs, in a directory of its own; ended when dropped.
+pub struct Served {
+    group: Group,
+    directory: PathBuf,
+    pub place: Place,
+}
+
+impl Served {
+    /// Starts one with so many places for connections; none: as many as by default.
+    pub fn start(braid: &Path, kind: Kind, places: Option<u32>) -> Result<Self> {
+        let directory = super::super::nbd::directory()?;
+        let address = match kind {
+            Kind::NbdUnix => Address::Unix(directory.join("nbd")),
+            _ => Address::Tcp(free()?),
+        };
+        let config = directory.join("braid.toml");
+        let text = match kind {
+            Kind::Target => target(&address, places),
+            _ => export(&address, places),
+        };
+        fs::write(&config, text)?;
+        let verb = if kind == Kind::Target {
+            "target"
+        } else {
+            "run"
+        };
+        let mut command = Command::new(braid);
+        command.args([verb, "-c"]).arg(&config);
+        command.arg("--socket").arg(directory.join("control"));
+        command.env("XDG_STATE_HOME", &directory);
+        let log = fs::File::create(directory.join("log"))?;
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log);
+        let wire = match kind {
+            Kind::Target => Wire::Nvme(NQN.into()),
+            _ => Wire::Nbd,
+        };
+        let mut served = Self {
+            group: Group::spawn(&mut command)?,
+            directory,
+            place: Place { address, wire },
+        };
+        served.await_listener(&format!("{command:?}"))?;
+        Ok(served)
+    }
+
+    fn await_listener(&mut self, said: &str) -> Result<()> {
+        let begun = Instant::now();
+        while !self.place.address.answers() {
+            if let Some(status) = self.group.child().try_wait()? {
+                bail!("{said} ended: {status}: {}", self.said());
+            }
+            if begun.elapsed() > READY {
+                bail!("{said} does not listen: {}", self.said());
+            }
+            sleep(Duration::from_millis(20));
+        }
+        Ok(())
+    }
+
+    /// Its notes so far.
+    pub fn said(&self) -> String {
+        fs::read_to_string(self.directory.join("log")).unwrap_or_default()
+    }
+
+    pub fn look(&self) -> Result<Look> {
+        Look::at(self.group.id())
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.directory);
+    }
+}
+
+impl Address {
+    fn answers(&self) -> bool {
+        match self {
+            Self::Tcp(address) => TcpStream::connect(address).is_ok(),
+            Self::Unix(path) => UnixStream::connect(path).is_ok(),
+        }
+    }
+}
+
+/// A port that nobody listened on a moment ago.
+fn free() -> Result<SocketAddrV4> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    match listener.local_addr()? {
+        SocketAddr::V4(address) => Ok(address),
+        SocketAddr::V6(_) => bail!("loopback has no IPv4 address"),
+    }
+}
+
+fn target(address: &Address, places: Option<u32>) -> String {
+    let Address::Tcp(address) = address else {
+        return String::new();
+    };
+    let places = places.map_or(String::new(), |places| {
+        format!("connections = {places}\nqueue_entries = {ENTRIES}\n{BUFFERS}")
+    });
+    format!(
+        "nqn = \"{NQN}\"\n{places}[[namespace]]\nbackend = \"null:1TiB\"\n[[port]]\n\
+         listen = \"{address}\"\n"
+    )
+}
+
+fn export(address: &Address, places: Option<u32>) -> String {
+    let places = places.map_or(String::new(), |places| {
+        format!("clients = {}\n{BUFFERS}", places.min(CLIENTS_MAX))
+    });
+    let nbd = match address {
+        Address::Tcp(address) => format!("tcp:{address}"),
+        Address::Unix(path) => format!("unix:{}", path.display()),
+    };
+    format!(
+        "{places}[[volume]]\nname = \"v0\"\n[[volume.path]]\nuri = \"null:1TiB\"\n\
+         [[volume.export]]\nnbd = \"{nbd}\"\n"
+    )
+}
+
+/// One look at a process.
+#[derive(Clone, Copy, Debug)]
+pub struct Look {
+    /// Resident now, and at most so far, KiB.
+    pub resident: u64,
+    pub peak: u64,
+    /// Open descriptors.
+    pub descriptors: u64,
+    /// Processor time, s.
+    pub cpu: f64,
+    /// What TCP of the whole machine has in buffers, KiB.
+    pub tcp: u64,
+}
+
+impl Look {
+    fn at(id: u32) -> Result<Self> {
+        use super::super::memory::{count, read};
+        let status = read(&format!("/proc/{id}/status"))?;
+        let stat = read(&format!("/proc/{id}/stat"))?;
+        let ticks = own_ticks(&stat).with_context(|| format!("no times in {stat:?}"))?;
+        Ok(Self {
+            resident: count(&status, "VmRSS")?,
+            peak: count(&status, "VmHWM")?,
+            descriptors: fs::read_dir(format!("/proc/{id}/fd"))?.count() as u64,
+            cpu: ticks as f64 / rustix::param::clock_ticks_per_second() as f64,
+            tcp: tcp_pages(&read("/proc/net/sockstat")?).unwrap_or(0) * 4,
+        })
+    }
+}
+
+/// Fields 14 and 15, user and system; names end at the last bracket.
+fn own_ticks(stat: &str) -> Option<u64> {
+    let (_, fields) = stat.rsplit_once(')')?;
+    let times = fields.split_whitespace().skip(11).take(2);
+    let times: Vec<u64> = times.map_while(|field| field.parse().ok()).collect();
+    (times.len() == 2).then(|| times.iter().sum())
+}
+
+fn tcp_pages(sockstat: &str) -> Option<u64> {
+    let line = sockstat.lines().find(|line| line.starts_with("TCP:"))?;
+    let mut words = line.split_whitespace().skip_while(|word| *word != "mem");
+    words.nth(1)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_found_in_the_kernels_words() {
+        let stat = "7 (a) b) S 1 2 3 4 5 6 7 8 9 10 300 20 11 12 15 16";
+        assert_eq!(own_ticks(stat), Some(320));
+        let sockstat = "sockets: used 9\nTCP: inuse 3 orphan 0 tw 1 alloc 4 mem 25\nUDP: mem 1\n";
+        assert_eq!(tcp_pages(sockstat), Some(25));
+        let look = Look::at(std::process::id()).unwrap();
+        assert!(look.peak >= look.resident && look.descriptors > 2);
+    }
+}
