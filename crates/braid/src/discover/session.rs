@@ -63,6 +63,7 @@ pub fn start(
         cpu: None,
         spin: false,
         arena_bytes: ARENA_BYTES,
+        per_peer_max: None,
         addresses: Vec::new(),
         listeners: Vec::new(),
         devices: Vec::new(),
