@@ -44,7 +44,7 @@ fn reasons(hand: &Hand) -> Vec<Why> {
     let events = core::iter::from_fn(|| hand.target.log().pop());
     let whys = events.filter_map(|(_, event)| match event {
         Event::Closed { why, .. } => Some(why),
-        Event::Connected { .. } => None,
+        Event::Connected { .. } | Event::TurnedAway { .. } => None,
     });
     whys.collect()
 }
