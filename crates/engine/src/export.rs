@@ -31,7 +31,8 @@
 //! # Limits
 //! As configured: clients, requests of one client, arena. Who comes when all places are taken is
 //! turned away at once, and those who are there stay. What is kept of requests is made with the
-//! first of a client: one that is idle has a session, and little else. A client that stops in the middle of a
+//! first of a client: one that is idle has a session, and little else. A client that stops in
+//! the middle of a
 //! request or takes no answers keeps that memory until it goes on or is given up, after 30 to 60 s;
 //! what other clients need meanwhile, `memory` sees to. Requests above 1 MiB take the
 //! memory of their list of buffers the first time they come. Cache is answered and does

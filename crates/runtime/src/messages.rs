@@ -1,7 +1,8 @@
 //! Messages not in use: what is composed for sending, and held while the kernel sends it.
 //!
 //! # Contract
-//! The first [`MESSAGES_LARGE_MAX`] in flight are large, so that a busy connection sends much in one
+//! The first [`MESSAGES_LARGE_MAX`] in flight are large, so that a busy connection sends much in
+//! one
 //! operation; when so many are held, by peers that don't read, further ones are small. Both kinds
 //! are kept, the one used last on top.
 //!

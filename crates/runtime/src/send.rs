@@ -7,7 +7,8 @@
 //! (`handle_sent` when the kernel has taken it, or before `handle_closed`).
 //!
 //! # Limits
-//! `STAGED_MAX`, `MESSAGE_MAX`, `EXTENTS_MAX` per message, less where many are held (`messages`): the
+//! `STAGED_MAX`, `MESSAGE_MAX`, `EXTENTS_MAX` per message, less where many are held
+//! (`messages`): the
 //! rest waits in the machine. A peer that takes nothing is given up (`stall`).
 use crate::connection::Phase;
 use crate::limits::DIRECT_MIN;

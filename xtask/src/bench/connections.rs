@@ -323,7 +323,8 @@ impl Row {
             "places": args.places, "ratio": ratio, "ratio_min": least, "ratio_max": most,
             "alone_reads_per_s": self.alone, "alone_cpu": self.alone_cpu,
             "resident_kib_before": self.before.resident,
-            "bytes_per_connection": self.per_connection(), "hostile_cpu": self.hostile_cpu(),
+            "bytes_per_connection": self.per_connection(),
+            "hostile_cpu": self.hostile_cpu(),
             "windows": windows.collect::<Vec<Value>>(),
         })
     }

@@ -11,7 +11,8 @@
 //! those of the blocks, not of the bytes.
 //!
 //! # Limits
-//! As many changes as tickets, whose places are made when their client begins. While nothing exclusive is
+//! As many changes as tickets, whose places are made when their client begins. While nothing
+//! exclusive is
 //! there, a change costs a few instructions.
 use super::places::Places;
 use crate::limits::TICKETS_READY;
