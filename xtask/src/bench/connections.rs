@@ -298,8 +298,8 @@ impl Row {
         let cpu = median(self.loaded.iter().map(|of| of.cpu).collect());
         let newcomers: Vec<f64> = self.loaded.iter().filter_map(|of| of.newcomer).collect();
         println!(
-            "  processor time: {:.2} alone, {cpu:.2} beside them, of it {:.3} for them; a new honest \
-             client was in after {:.1} ms ({} of {})",
+            "  processor time: {:.2} alone, {cpu:.2} beside them, of it {:.3} for them; a new \
+             honest client was in after {:.1} ms ({} of {})",
             median(self.alone_cpu.clone()),
             self.hostile_cpu(),
             median(newcomers.clone()),
