@@ -59,9 +59,9 @@ pub fn dispose(outcome: Outcome, attempt: &Attempt) -> Disposition {
         Outcome::PathError | Outcome::TimedOut => {
             if attempt.uncertain && !canary::has(Bug::Unfenced) {
                 Disposition::Hold
-            } else if canary::has(Bug::EndlessMoves) {
-                Disposition::FailOver
-            } else if attempt.hops < attempt.hops_max && attempt.left_ns > 0 {
+            } else if (attempt.hops < attempt.hops_max || canary::has(Bug::EndlessMoves))
+                && attempt.left_ns > 0
+            {
                 Disposition::FailOver
             } else {
                 Disposition::Complete

@@ -57,12 +57,11 @@ pub(super) fn plan(mut plan: Plan) -> Plan {
 /// of the life before that nobody heard the end of; and a write fails where its block can't be
 /// read.
 fn is_for_parts(plan: &Plan) -> bool {
-    let fits = |kind| match kind {
-        Kind::KillHost | Kind::StopHost | Kind::StopUnread => false,
-        Kind::Media | Kind::NoSpace | Kind::Transient => false,
-        _ => true,
+    let hinders = |kind| match kind {
+        Kind::KillHost | Kind::StopHost | Kind::StopUnread => true,
+        other => matches!(other, Kind::Media | Kind::NoSpace | Kind::Transient),
     };
-    let all_fit = plan.faults.iter().all(|fault| fits(fault.kind));
+    let all_fit = !plan.faults.iter().any(|fault| hinders(fault.kind));
     plan.layout.hosts == 1 && !plan.layout.caches && all_fit
 }
 
