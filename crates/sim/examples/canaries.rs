@@ -140,7 +140,11 @@ fn hunt(bug: Bug, within: u64, what: &str) -> bool {
 fn main() -> ExitCode {
     panic::set_hook(Box::new(|info| {
         let place = info.location().map_or(String::new(), ToString::to_string);
-        let words = info.payload_as_str().unwrap_or("?");
+        let (text, own) = (
+            info.payload().downcast_ref::<&str>(),
+            info.payload().downcast_ref(),
+        );
+        let words = text.copied().or(own.map(String::as_str)).unwrap_or("?");
         SAID.set(format!("{words} ({place})"));
     }));
     let mut names: Vec<String> = std::env::args().skip(1).collect();
