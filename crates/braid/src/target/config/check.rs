@@ -42,6 +42,7 @@ pub(super) fn check(config: &Config) -> Result<(), String> {
         }
     }
     check_referrals(&config.referrals)?;
+    check_names(config)?;
     let [first, last] = config.cntlid;
     if first == 0 || first > last || last > CNTLID_MAX {
         return Err(format!(
@@ -71,6 +72,19 @@ pub(super) fn check(config: &Config) -> Result<(), String> {
         check_listen(&port.listen)?;
         let error = |error| format!("listen \"{}\": {error}", port.listen);
         port.ana.check(&groups).map_err(error)?;
+    }
+    Ok(())
+}
+
+/// What Identify says as text has room for so much, of printable ASCII.
+fn check_names(config: &Config) -> Result<(), String> {
+    let serial = config.serial.as_deref().unwrap_or_default();
+    for (key, text, most) in [("serial", serial, 20), ("model", &config.model, 40)] {
+        if text.len() > most || !text.bytes().all(|byte| (b' '..=b'~').contains(&byte)) {
+            return Err(format!(
+                "{key} is not at most {most} printable characters of ASCII"
+            ));
+        }
     }
     Ok(())
 }

@@ -316,6 +316,12 @@ fn what_needs_no_look_at_the_machine_is_told_first() {
             "[999, 1]",
             "cntlid [999, 1] is not [first, last]",
         ),
+        (
+            "\"S1\"",
+            "\"123456789012345678901\"",
+            "serial is not at most 20",
+        ),
+        ("\"S1\"", "\"Sé\"", "serial is not at most 20"),
         ("\"128KiB\"", "\"100KiB\"", "transfer_size 100 KiB is not"),
         ("\"3s\"", "\"70s\"", "cqt 70000 ms is more than"),
         (
