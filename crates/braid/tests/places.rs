@@ -125,10 +125,13 @@ fn a_target_turns_away_who_comes_when_all_places_are_taken_and_each_host_has_its
 fn leave(process: &Process, spare: usize) {
     let id = process.child.id();
     let open = std::fs::read_dir(format!("/proc/{id}/fd")).unwrap();
-    // By number: a new one is the lowest that is free.
     let name = |entry: std::io::Result<std::fs::DirEntry>| entry.unwrap().file_name();
-    let highest = open.map(|it| name(it).to_string_lossy().parse::<usize>().unwrap());
-    let most = highest.max().unwrap() + 1 + spare;
+    let used: Vec<usize> = open
+        .map(|it| name(it).to_string_lossy().parse().unwrap())
+        .collect();
+    // A new one is the lowest that is free, and there may be gaps.
+    let mut free = (0..).filter(|number| !used.contains(number));
+    let most = free.nth(spare).unwrap();
     let limit = rustix::process::Rlimit {
         current: Some(most as u64),
         maximum: Some(most as u64),

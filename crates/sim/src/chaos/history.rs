@@ -199,7 +199,7 @@ impl History {
         self.crashes.push(at_ns);
     }
 
-    /// What a writer had under way is never heard of; see [`dead`].
+    /// What a writer had under way is never heard of; see `dead`.
     pub fn died(&mut self, writer: u64, at_ns: u64) {
         self.deaths.push((writer, at_ns));
     }
