@@ -12,6 +12,7 @@ use allocation_counter::measure;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use std::fs;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::Path;
 
 /// Memory at a time for a text of any length, and for each of its bytes.
@@ -112,7 +113,10 @@ pub fn attack(name: &str, parser: impl Fn(&str)) {
     let texts = corpus(name);
     assert!(!texts.is_empty(), "{name} has no corpus");
     let bounded = |text: &str| {
-        let used = measure(|| parser(text)).bytes_max;
+        // Whatever happens the measuring has to end.
+        let mut ended = Ok(());
+        let used = measure(|| ended = catch_unwind(AssertUnwindSafe(|| parser(text)))).bytes_max;
+        ended.unwrap_or_else(|what| resume_unwind(what));
         let most = BYTES + BYTES_PER_BYTE * text.len() as u64;
         assert!(used <= most, "{used} bytes for {}", text.len());
     };
@@ -141,7 +145,6 @@ pub fn attack(name: &str, parser: impl Fn(&str)) {
 
 #[test]
 fn the_attack_finds_what_panics_or_takes_memory() {
-    use std::panic::catch_unwind;
     assert!(catch_unwind(|| attack("uri", |text| assert!(!text.contains("65536")))).is_err());
     let hog = |text: &str| drop(vec![1_u8; text.len() * 100_000]);
     assert!(catch_unwind(|| attack("uri", hog)).is_err());

@@ -144,11 +144,9 @@ fn check_io(io: &Value, policy: &str, key: &str) {
     assert_eq!(chosen["usable"], true);
     assert!(chosen.get(key).is_some(), "{policy}: {chosen}");
     assert!(!io["why"].as_str().unwrap().is_empty());
+    // Counts of the other core may be those of a moment ago.
     let in_flight = paths.iter().map(|path| path["in_flight"].as_u64().unwrap());
-    assert!(
-        in_flight.sum::<u64>() < 4,
-        "four readers, itself not counted"
-    );
+    assert!(in_flight.sum::<u64>() <= 2 * 4, "two cores, four readers");
     let number = |key: &str| chosen[key].as_u64().unwrap();
     if policy == "soonest" && chosen["known"] == true {
         let parts = ["base_ns", "wait_ns", "tail_ns", "price_ns", "penalty_ns"].map(number);

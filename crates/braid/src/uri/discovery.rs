@@ -3,6 +3,7 @@
 use super::{NvmeTcp, PathUri, UriError, UriKind, escaped, malformed};
 use engine::discovery::Endpoint;
 use nvme::wire::fabrics::DISCOVERY_NQN;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
@@ -78,11 +79,18 @@ impl fmt::Display for DiscoveryUri {
         } = &self.0;
         match host.contains(':') {
             true => write!(f, "nvme-tcp://[{host}]:{port}")?,
-            false => write!(f, "nvme-tcp://{host}:{port}")?,
+            false => write!(
+                f,
+                "nvme-tcp://{}:{port}",
+                utf8_percent_encode(host, NO_HOST)
+            )?,
         }
         name(f, subsystem)
     }
 }
+
+/// What no name of a host has.
+const NO_HOST: &AsciiSet = &NON_ALPHANUMERIC.remove(b'.').remove(b'-').remove(b'_');
 
 /// A discovery controller in the words of [`DiscoveryUri`].
 pub fn in_words(endpoint: &Endpoint) -> String {

@@ -96,6 +96,9 @@ pub struct Host {
     pub clients: usize,
     /// The longest bound that it left durably; 0: none.
     pub mark_ns: u64,
+    /// The one that this process found, and when it began.
+    found_ns: u64,
+    begun_ns: u64,
     /// It is being stopped in order: cores that were not told yet.
     pub stopping: Option<usize>,
     /// Processes so far.
@@ -202,6 +205,8 @@ impl Rig {
             cores,
             clients,
             mark_ns: 0,
+            found_ns: 0,
+            begun_ns: 0,
             stopping: None,
             lives: 0,
             mail_ns: 0,
@@ -209,6 +214,14 @@ impl Rig {
             user: User::default(),
         });
         self.start_host(number);
+    }
+
+    /// A process that stops in order takes its mark away; but what the one before it had left may
+    /// not be over.
+    pub fn take_mark_away(&mut self, number: usize) {
+        let host = &mut self.hosts[number];
+        let over = host.begun_ns + host.found_ns <= self.world.now_ns;
+        host.mark_ns = if over { 0 } else { host.found_ns };
     }
 
     /// A process of a host begins.
@@ -224,6 +237,7 @@ impl Rig {
             alloc::vec![alloc::vec![0; places + SPARE_PATHS]; usize::from(self.layout.cores)];
         host.user.begin(places);
         host.stopping = None;
+        (host.found_ns, host.begun_ns) = (host.mark_ns, self.world.now_ns);
         host.lives += 1;
     }
 

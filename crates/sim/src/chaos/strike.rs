@@ -111,7 +111,7 @@ impl Course<'_> {
             Kind::StopHost | Kind::StopUnread => {
                 let stopped = self.rig.hosts[host].has_stopped(&self.rig.world);
                 if stopped {
-                    self.rig.hosts[host].mark_ns = 0; // it took it away
+                    self.rig.take_mark_away(host);
                 } else if fault.kind == Kind::StopUnread && !self.was_frozen(host, fault) {
                     let what = format!("host {host} does not stop while nobody reads");
                     return Err(Finding::Stuck(what));

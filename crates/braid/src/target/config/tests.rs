@@ -366,7 +366,8 @@ fn hostile_files_get_an_error_with_a_place_or_a_key() {
         }
         Err(error) => {
             let keys = "nqn hosts cntlid transfer_size in_capsule buffers connections cqt listen \
-                        namespace port there serial model tables";
+                        namespace port there serial model tables discovery_nqn referral \
+                        referrals";
             let first = error.split([' ', ':']).next().unwrap();
             let named = keys.split(' ').any(|key| key == first);
             assert!(named || error.contains("line "), "{error}");
