@@ -3,7 +3,7 @@
 //!
 //! # Contract
 //! Without the feature `planted` [`has`] is constantly false and costs nothing: no program that
-//! is shipped has it. With it, the thread that calls [`plant`] has that one bug from then on, and
+//! is shipped has it. With it, the thread that calls `plant` has that one bug from then on, and
 //! no other thread does. Each place that has a bug says so in one line and is otherwise as it
 //! should be.
 //!

@@ -9,11 +9,11 @@
 //!
 //! * Errors: each adds to a score, each good end takes a little away, so that the score stays where
 //!   it is at exactly the share of [`Limits::errors_permille`], and runs away above. It takes
-//!   [`ERRORS`] errors on top of that share, or [`ERRORS_IN_A_ROW`], to run over.
+//!   `ERRORS` errors on top of that share, or `ERRORS_IN_A_ROW`, to run over.
 //! * Stalls: the time lost in them, of which a hundredth of all time is forgiven: beyond that, p99
 //!   of an even load is a stall.
-//! * Hysteresis: [`PROBES`] good probes in a row end probation; each bad one doubles the time to
-//!   the next. Then the path has half the patience for [`RELAPSE_NS`], and a relapse makes the
+//! * Hysteresis: `PROBES` good probes in a row end probation; each bad one doubles the time to
+//!   the next. Then the path has half the patience for `RELAPSE_NS`, and a relapse makes the
 //!   next probation twice as long.
 //!
 //! # Contract
@@ -23,7 +23,7 @@
 //! Times are of one clock, ns (T42).
 //!
 //! # Limits
-//! Scores are bounded; a probation lasts at most [`PROBES`] × [`Limits::probe_max_ns`] beyond the
+//! Scores are bounded; a probation lasts at most `PROBES` × [`Limits::probe_max_ns`] beyond the
 //! last bad probe.
 
 /// Errors beyond the tolerated share that are too many. 8: at half the share a healthy path has

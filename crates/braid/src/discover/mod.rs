@@ -48,7 +48,7 @@ pub struct DiscoverArgs {
 /// Which discovery controller; the letters are nvme-cli's.
 #[derive(Clone, Debug, Args)]
 pub struct FromArgs {
-    /// Discovery controller, instead of the options: nvme-tcp://HOST[:PORT][/NQN]
+    /// Discovery controller, instead of the options: `nvme-tcp://HOST[:PORT][/NQN]`
     #[arg(value_name = "URI", conflicts_with_all = ["traddr", "trsvcid", "nqn"])]
     uri: Option<String>,
     /// Transport

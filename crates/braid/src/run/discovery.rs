@@ -1,6 +1,6 @@
 //! Paths that come and go by discovery, while the engine runs.
 //!
-//! * [`plan`]: what is to be done with a volume's paths
+//! * [`mod@plan`]: what is to be done with a volume's paths
 //! * here: the sessions, what they tell, and two threads: one takes note of it, the other changes
 //!   paths, as `path add` and `path remove` do
 //!

@@ -1,7 +1,7 @@
 //! Status field of a completion queue entry (Base 2.0, 3.3.3.2.1).
 //!
 //! Decides what kind of answer a status is ([`Class`]), from its type and code, for those who retry
-//! or fail over. Names and classes stand in one table ([`table`]), so that a code can also be
+//! or fail over. Names and classes stand in one table (`table`), so that a code can also be
 //! explained; what follows from a class is the engine's to say.
 use core::fmt;
 
