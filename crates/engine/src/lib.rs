@@ -6,6 +6,7 @@
 //! * [`export`]: the host with volumes offered to NBD clients
 //! * [`discovery`]: which ways to subsystems there are
 //! * [`buddy`]: who owns which range of the core's arena
+//! * [`turned_away`]: what is said of those for whom there was no place
 #![no_std]
 #![forbid(unsafe_code)]
 extern crate alloc;
@@ -17,5 +18,6 @@ pub mod host;
 pub mod limits;
 pub mod machine;
 pub mod target;
+pub mod turned_away;
 
 pub use machine::{ConnId, DeviceId, DeviceOp, DeviceRequest, Machine, Output, Span};

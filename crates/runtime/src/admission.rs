@@ -5,8 +5,8 @@
 //!
 //! # Contract
 //! Who is in stays. Unix sockets have no address and no share. Of many who are turned away, few are
-//! spoken of: one line at most per [`TURNED_AWAY_SAID_NS`].
-use crate::limits::TURNED_AWAY_SAID_NS;
+//! spoken of ([`TurnedAway`]).
+use engine::turned_away::TurnedAway;
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
@@ -16,9 +16,7 @@ pub(crate) struct Admission {
     per_peer_max: Option<u32>,
     /// Connections by address; those that have none aren't there.
     peers: HashMap<IpAddr, u32>,
-    /// Turned away since it was said last, and when it may be said again.
-    turned_away: u64,
-    say_ns: u64,
+    turned_away: TurnedAway,
 }
 
 impl Admission {
@@ -26,8 +24,7 @@ impl Admission {
         Self {
             per_peer_max,
             peers: HashMap::new(),
-            turned_away: 0,
-            say_ns: 0,
+            turned_away: TurnedAway::default(),
         }
     }
 
@@ -40,19 +37,14 @@ impl Admission {
     }
 
     /// Whether one more comes in. If not, and it is time for a line, how many didn't.
-    pub(crate) fn admits(&mut self, peer: Option<IpAddr>, now_ns: u64) -> Result<(), Option<u64>> {
+    pub(crate) fn admits(&mut self, peer: Option<IpAddr>, now_ns: u64) -> Result<(), Option<u32>> {
         let (Some(peer), Some(most)) = (peer, self.per_peer_max) else {
             return Ok(());
         };
         if self.peers.get(&peer).copied().unwrap_or(0) < most {
             return Ok(());
         }
-        self.turned_away += 1;
-        if now_ns < self.say_ns {
-            return Err(None);
-        }
-        self.say_ns = now_ns.saturating_add(TURNED_AWAY_SAID_NS);
-        Err(Some(std::mem::take(&mut self.turned_away)))
+        Err(self.turned_away.one_more(now_ns))
     }
 
     pub(crate) fn enter(&mut self, peer: Option<IpAddr>) {
@@ -75,6 +67,7 @@ impl Admission {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use engine::limits::TURNED_AWAY_SAID_NS;
 
     #[test]
     fn each_address_has_its_share_and_gives_it_back() {

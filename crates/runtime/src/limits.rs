@@ -37,8 +37,6 @@ pub const EXTENTS_SMALL_MAX: usize = 8;
 /// How long a message to a peer that connected to us may make no progress: longer than any pause
 /// that a living network makes.
 pub const SEND_STALL_NS: u64 = 30_000_000_000;
-/// Shortest time between two lines about connections that were turned away.
-pub const TURNED_AWAY_SAID_NS: u64 = 10_000_000_000;
 /// Payloads sent from where they lie in one message.
 pub const EXTENTS_MAX: usize = 64;
 /// File operations in flight; more wait.

@@ -1,7 +1,7 @@
 //! Clients: accepted, greeted once their volume is ready, served, closed.
 use super::table::Stage;
 use super::{ExportEngine, ExportEvent, Reader};
-use crate::limits::{BUFFER_MAX, DRAIN_ANSWER_NS, TURNED_AWAY_SAID_NS};
+use crate::limits::{BUFFER_MAX, DRAIN_ANSWER_NS};
 use crate::machine::{ConnId, Output, Place, Send, Span};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -50,15 +50,6 @@ pub(super) enum State {
     Waiting,
     /// Served.
     Session(Box<Session>),
-}
-
-/// Clients for whom there was no place.
-#[derive(Default)]
-pub(super) struct TurnedAway {
-    /// Since it was said last.
-    count: u32,
-    /// When it may be said again.
-    say_ns: u64,
 }
 
 impl Client {
@@ -112,14 +103,9 @@ impl ExportEngine {
 
     /// Of many who are turned away, few are spoken of.
     fn turn_away(&mut self, export: u32, now_ns: u64) {
-        let of = &mut self.turned_away;
-        of.count = of.count.saturating_add(1);
-        if now_ns >= of.say_ns {
-            of.say_ns = now_ns.saturating_add(TURNED_AWAY_SAID_NS);
-            let count = core::mem::take(&mut of.count);
-            self.events
-                .push_back(ExportEvent::TurnedAway { export, count });
-        }
+        let count = self.turned_away.one_more(now_ns);
+        let event = count.map(|count| ExportEvent::TurnedAway { export, count });
+        self.events.extend(event);
     }
 
     /// The clients of a volume that is ready now.

@@ -2,8 +2,9 @@
 use super::TargetEngine;
 use super::commands::Stage;
 use super::log::{Event, Why};
-use crate::limits::{TARGET_LINGER_NS, TURNED_AWAY_SAID_NS};
+use crate::limits::TARGET_LINGER_NS;
 use crate::machine::{Closed, ConnId, Output};
+use crate::turned_away::TurnedAway;
 use alloc::collections::BinaryHeap;
 use alloc::vec::Vec;
 use core::cmp::Reverse;
@@ -16,9 +17,8 @@ pub(super) struct Connections {
     /// Numbers that are free, the lowest on top.
     free: BinaryHeap<Reverse<u32>>,
     expires_first_ns: u64,
-    /// Hosts for whom there was no place since it was said last, and when it may be said again.
-    turned_away: u32,
-    say_ns: u64,
+    /// Hosts for whom there was no place.
+    turned_away: TurnedAway,
 }
 
 /// One connection.
@@ -91,8 +91,7 @@ impl Connections {
             all: alloc::vec![free; connections as usize],
             free: (0..connections).map(Reverse).collect(),
             expires_first_ns: u64::MAX,
-            turned_away: 0,
-            say_ns: 0,
+            turned_away: TurnedAway::default(),
         }
     }
 
@@ -167,11 +166,7 @@ impl TargetEngine {
     /// Those who are here stay; who comes when all places are taken is told so at once, by a close.
     /// Of many, few are spoken of.
     fn turn_away(&mut self, port: u16, now_ns: u64) {
-        let of = &mut self.connections;
-        of.turned_away = of.turned_away.saturating_add(1);
-        if now_ns >= of.say_ns {
-            of.say_ns = now_ns.saturating_add(TURNED_AWAY_SAID_NS);
-            let count = core::mem::take(&mut of.turned_away);
+        if let Some(count) = self.connections.turned_away.one_more(now_ns) {
             self.log.push(Event::TurnedAway { port, count });
         }
     }
