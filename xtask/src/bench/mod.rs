@@ -97,29 +97,43 @@ pub fn build(root: &Path, which: &[&str]) -> Result<PathBuf> {
         .with_context(|| format!("cargo build {} made no program", which.join(" ")))
 }
 
-/// Processor time of all children that have ended, as the kernel counts it (in ticks).
+/// Processor time of all children that have ended.
 fn children_seconds() -> Result<f64> {
-    let stat = std::fs::read_to_string("/proc/self/stat")?;
-    let ticks = children_ticks(&stat).with_context(|| format!("no times in {stat:?}"))?;
+    cpu_seconds(&std::fs::read_to_string("/proc/self/stat")?, CHILDREN)
+}
+
+/// Fields of `/proc/PID/stat`: user time of the process itself, and of its children that have
+/// ended. System time is in the next one.
+const OWN: usize = 14;
+const CHILDREN: usize = 16;
+
+/// Processor time from `/proc/PID/stat`, as the kernel counts it (in ticks).
+///
+/// # Errors
+/// There is none in the text.
+fn cpu_seconds(stat: &str, first: usize) -> Result<f64> {
+    let ticks = ticks(stat, first).with_context(|| format!("no times in {stat:?}"))?;
     Ok(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
 }
 
-/// Fields 16 and 17, user and system; names, which may hold anything, end at the last bracket.
-fn children_ticks(stat: &str) -> Option<u64> {
+/// Names, which may hold anything, end at the last bracket; field 3 is behind it.
+fn ticks(stat: &str, first: usize) -> Option<u64> {
     let (_, fields) = stat.rsplit_once(')')?;
-    let times = fields.split_whitespace().skip(13).take(2);
+    let times = fields.split_whitespace().skip(first - 3).take(2);
     let times: Vec<u64> = times.map_while(|field| field.parse().ok()).collect();
     (times.len() == 2).then(|| times.iter().sum())
 }
 
 #[cfg(test)]
 mod tests {
-    use super::children_ticks;
+    use super::{CHILDREN, OWN, ticks};
 
     #[test]
-    fn the_childrens_time_stands_behind_the_name() {
+    fn times_stand_behind_the_name() {
         let stat = "7 (a) b) S 1 2 3 4 5 6 7 8 9 10 11 12 300 20 15 16";
-        assert_eq!(children_ticks(stat), Some(320));
-        assert_eq!(children_ticks("7 (a) S 1 2"), None);
+        assert_eq!(ticks(stat, CHILDREN), Some(320));
+        assert_eq!(ticks("7 (a) S 1 2", CHILDREN), None);
+        let stat = "7 (a) b) S 1 2 3 4 5 6 7 8 9 10 300 20 11 12 15 16";
+        assert_eq!(ticks(stat, OWN), Some(320));
     }
 }

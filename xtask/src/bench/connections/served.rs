@@ -3,7 +3,7 @@
 use super::peer::{Place, Wire};
 use super::socket::Address;
 use crate::process::Group;
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
@@ -183,25 +183,17 @@ pub struct Look {
 impl Look {
     fn at(id: u32) -> Result<Self> {
         use super::super::memory::{count, read};
+        use super::super::{OWN, cpu_seconds};
         let status = read(&format!("/proc/{id}/status"))?;
         let stat = read(&format!("/proc/{id}/stat"))?;
-        let ticks = own_ticks(&stat).with_context(|| format!("no times in {stat:?}"))?;
         Ok(Self {
             resident: count(&status, "VmRSS")?,
             peak: count(&status, "VmHWM")?,
             descriptors: fs::read_dir(format!("/proc/{id}/fd"))?.count() as u64,
-            cpu: ticks as f64 / rustix::param::clock_ticks_per_second() as f64,
+            cpu: cpu_seconds(&stat, OWN)?,
             tcp: tcp_pages(&read("/proc/net/sockstat")?).unwrap_or(0) * 4,
         })
     }
-}
-
-/// Fields 14 and 15, user and system; names end at the last bracket.
-fn own_ticks(stat: &str) -> Option<u64> {
-    let (_, fields) = stat.rsplit_once(')')?;
-    let times = fields.split_whitespace().skip(11).take(2);
-    let times: Vec<u64> = times.map_while(|field| field.parse().ok()).collect();
-    (times.len() == 2).then(|| times.iter().sum())
 }
 
 fn tcp_pages(sockstat: &str) -> Option<u64> {
@@ -216,8 +208,6 @@ mod tests {
 
     #[test]
     fn figures_are_found_in_the_kernels_words() {
-        let stat = "7 (a) b) S 1 2 3 4 5 6 7 8 9 10 300 20 11 12 15 16";
-        assert_eq!(own_ticks(stat), Some(320));
         let sockstat = "sockets: used 9\nTCP: inuse 3 orphan 0 tw 1 alloc 4 mem 25\nUDP: mem 1\n";
         assert_eq!(tcp_pages(sockstat), Some(25));
         let look = Look::at(std::process::id()).unwrap();
