@@ -110,15 +110,23 @@ fn corpus(name: &str) -> Vec<String> {
 
 /// Attacks `parser` with the corpus of this name and what can be made of it.
 pub fn attack(name: &str, parser: impl Fn(&str)) {
+    attack_and_use(name, parser, |()| ());
+}
+
+/// The same; what was made of a text is then used, which may take memory of its own.
+pub fn attack_and_use<T>(name: &str, parser: impl Fn(&str) -> T, using: impl Fn(T)) {
     let texts = corpus(name);
     assert!(!texts.is_empty(), "{name} has no corpus");
     let bounded = |text: &str| {
         // Whatever happens the measuring has to end.
-        let mut ended = Ok(());
-        let used = measure(|| ended = catch_unwind(AssertUnwindSafe(|| parser(text)))).bytes_max;
-        ended.unwrap_or_else(|what| resume_unwind(what));
+        let mut ended = None;
+        let used = measure(|| ended = Some(catch_unwind(AssertUnwindSafe(|| parser(text)))));
+        let made = ended.expect("it was run");
+        let made = made.unwrap_or_else(|what| resume_unwind(what));
+        let used = used.bytes_max;
         let most = BYTES + BYTES_PER_BYTE * text.len() as u64;
         assert!(used <= most, "{used} bytes for {}", text.len());
+        using(made);
     };
     for text in &texts {
         println!("{text:?}");

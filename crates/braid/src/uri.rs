@@ -217,7 +217,7 @@ fn nvme_tcp(text: &str) -> Result<(NvmeTcp, Parameters), UriError> {
     let host = match url.host() {
         Some(url::Host::Ipv6(address)) => IpAddr::V6(address).to_string(),
         Some(url::Host::Ipv4(address)) => IpAddr::V4(address).to_string(),
-        Some(url::Host::Domain(name)) if !name.is_empty() => decode("host name", name)?,
+        Some(url::Host::Domain(name)) if !name.is_empty() => host_name(name)?,
         _ => return malformed("no host; write nvme-tcp://host:port/NQN"),
     };
     if !url.username().is_empty() || url.password().is_some() {
@@ -239,6 +239,15 @@ fn nvme_tcp(text: &str) -> Result<(NvmeTcp, Parameters), UriError> {
         nsid: parameters.nsid,
     };
     Ok((tcp, parameters))
+}
+
+/// With a colon it would read like an address, and isn't one.
+fn host_name(text: &str) -> Result<String, UriError> {
+    let name = decode("host name", text)?;
+    if name.contains([':', '/']) || name.chars().any(char::is_control) {
+        return malformed(format!("the host name {name:?} can't be one"));
+    }
+    Ok(name)
 }
 
 fn nqn(url: &url::Url) -> Result<String, UriError> {
@@ -451,6 +460,7 @@ mod tests {
             ("nvme-tcp:///nqn.x", "no host"),
             ("nvme-tcp://h:99999/nqn.x", "invalid port"),
             ("nvme-tcp://h:0/nqn.x", "port 0"),
+            ("nvme-tcp://10.0.0%3A.1/nqn.x", "host name"),
             ("nvme-tcp://fd00::1:4420/nqn.x", "in brackets"),
             ("nvme-tcp://[fd00::zz]:4420/nqn.x", "invalid IPv6"),
             ("nvme-tcp://h/nqn.x?nsid=0", "nsid \"0\""),

@@ -78,14 +78,22 @@ fn shortly(plan: Plan) {
         ..plan
     };
     let way = sim::Way::Policy(Policy::Soonest, policy::Knobs::default());
-    sim::run(&plan, &way, 1).unwrap();
+    let used = allocation_counter::measure(|| drop(sim::run(&plan, &way, 1).unwrap())).bytes_max;
+    let most = (16 << 20) + 256 * depth.min(sim::limits::DEPTH_MAX) as u64;
+    assert!(used <= most, "{used} bytes at a depth of {depth}");
 }
 
-/// What is accepted can also be run, however large its figures are.
+/// What is accepted can also be run, however large its figures are, in memory that goes by how
+/// much is to be under way.
 #[test]
 fn hostile_files_get_an_error_or_are_worlds() {
-    crate::hostile::attack("scenario", |text| match parse("x", text) {
-        Ok(scenarios) => scenarios.into_iter().for_each(|it| shortly(it.plan)),
-        Err(error) => assert!(format!("{error:#}").starts_with("scenario ")),
-    });
+    let parser = |text: &str| match parse("x", text) {
+        Ok(scenarios) => scenarios,
+        Err(error) => {
+            assert!(format!("{error:#}").starts_with("scenario "));
+            Vec::new()
+        }
+    };
+    let run = |scenarios: Vec<Scenario>| scenarios.into_iter().for_each(|it| shortly(it.plan));
+    crate::hostile::attack_and_use("scenario", parser, run);
 }
