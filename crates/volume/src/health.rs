@@ -23,8 +23,8 @@
 //! Times are of one clock, ns (T42).
 //!
 //! # Limits
-//! Scores are bounded; a probation lasts at most `PROBES` × [`Limits::probe_max_ns`] beyond the
-//! last bad probe.
+//! Scores are bounded; a probation lasts at most [`Limits::probation_ns_max`] beyond the last bad
+//! probe.
 
 /// Errors beyond the tolerated share that are too many. 8: at half the share a healthy path has
 /// them by chance once in some 20,000 errors; at twice the share they are there after 16 errors.
@@ -87,6 +87,12 @@ impl Limits {
     /// Whether nothing is ever on probation.
     fn are_off(&self) -> bool {
         self.errors_permille == 0 && self.silence_ns == 0 && self.slow_ns == 0
+    }
+
+    /// How long probation lasts at most after its beginning or the last bad probe, ns, beside what
+    /// the probes themselves take.
+    pub fn probation_ns_max(&self) -> u64 {
+        u64::from(PROBES) * self.probe_max_ns
     }
 
     /// Whether a path can be judged by them.

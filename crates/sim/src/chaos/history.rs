@@ -18,6 +18,7 @@
 //! Gibbons and Korach, Testing Shared Memories, SIAM J. Comput. 26 (1997): with one write per value
 //! a history is linearizable if the zones of its values nest as `Epoch::check` says.
 mod crowd;
+mod dead;
 
 use super::START_NS;
 use alloc::collections::BTreeMap;
@@ -237,13 +238,14 @@ impl History {
     /// That.
     pub fn check(&self) -> Result<(), (u64, Wrong)> {
         let crashes: Vec<Durable> = self.crashes.iter().map(|&it| self.durable(it)).collect();
+        let deaths = self.deaths();
         for (&block, ops) in &self.blocks {
+            let ops = dead::ended(ops, &deaths);
             let checked = match self.crowded {
-                Some(first) if block >= first => crowd::check(ops, &self.crashes),
-                _ => check_block(ops, &crashes),
+                Some(first) if block >= first => crowd::check(&ops, &self.crashes),
+                _ => check_block(&ops, &crashes),
             };
             checked.map_err(|wrong| (block, wrong))?;
-            self.check_dead(ops).map_err(|wrong| (block, wrong))?;
         }
         Ok(())
     }
@@ -514,6 +516,5 @@ impl Zone {
     }
 }
 
-mod dead;
 #[cfg(test)]
 mod tests;

@@ -12,14 +12,22 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
-use engine::host::PathState;
+use engine::host::{PathState, Recovery};
+use nvme::limits::IDLE_NS;
 
 const SECOND: u64 = 1_000_000_000;
 /// What a stop may take for I/O under way.
 pub const DRAIN_NS: u64 = 5 * SECOND;
-/// How long the world has to come to rest once the last fault is over: holds, back-off and
-/// time-outs, several in a row.
-const REST_NS: u64 = 120 * SECOND;
+/// How long the world has to come to rest once the last fault is over. A target whose places are
+/// all taken may have one less for as long as an association may be idle: its host is gone without
+/// a word. Each attempt to connect fails meanwhile, so the path flaps; then it is on probation for
+/// as long as that may take; and before, between and after are holds, back-off and time-outs,
+/// several in a row.
+fn rest_ns() -> u64 {
+    let recovery = Recovery::default();
+    let probation_ns = recovery.health.probation_ns_max();
+    IDLE_NS + recovery.reconnect_max_ns + probation_ns + 120 * SECOND
+}
 /// For hosts to connect, before anything goes wrong.
 pub const BEGIN_NS: u64 = SECOND / 5;
 
@@ -192,7 +200,7 @@ impl<'a> Course<'a> {
 
     /// All requests end.
     fn rest(&mut self) -> Result<(), Finding> {
-        let end_ns = self.rig.world.now_ns + REST_NS;
+        let end_ns = self.rig.world.now_ns + rest_ns();
         while !self.are_over() {
             if self.rig.world.now_ns >= end_ns {
                 return Err(Finding::Stuck(self.what_waits()));
@@ -214,7 +222,7 @@ impl<'a> Course<'a> {
 
     /// All paths are there again, and in use, and nothing is under way.
     fn recover(&mut self) -> Result<(), Finding> {
-        let end_ns = self.rig.world.now_ns + REST_NS;
+        let end_ns = self.rig.world.now_ns + rest_ns();
         let missing = |it: &Self| it.what_is_missing().map(Finding::Stuck);
         let left = |it: &Self| it.what_is_left().map(Finding::Unbalanced);
         while let Some(finding) = missing(self).or_else(|| left(self)) {

@@ -195,6 +195,7 @@ fn so_many_good_probes_in_a_row_end_it_and_a_relapse_takes_twice_as_long() {
     assert_eq!(took[1], 100 + 7 * 200);
     assert!(took.windows(2).all(|pair| pair[0] <= pair[1]), "{took:?}");
     assert_eq!(took[9], 100 + 7 * 10_000, "bounded");
+    assert!(took[9] <= LIMITS.probation_ns_max() / MS);
     // Long afterwards it is as if it had never been.
     now_ns += 1_000 * SECOND;
     assert_eq!(health.silent(now_ns, &LIMITS), Some(Why::Silence));

@@ -1,35 +1,75 @@
-//! Writes of those who died: they took effect before anything that was written afterwards, or
-//! never.
+//! Writes of those who died: they took effect before a later life wrote anything, or never.
 //!
 //! A write whose end nobody heard may take effect at any time, for all that a register knows. A
-//! host that begins again after it was killed promises more (T9): it waits until what it had sent
-//! before can't be executed any more. So no write of its earlier life replaces one of the later.
-use super::{History, NEVER, Op, Wrong};
+//! host that begins again after it was killed promises more (T9): no write of it reaches a device
+//! before all that it had sent in its earlier life was executed, or can't be any more. So whoever
+//! knows of such a later write, wherever it was, knows when the earlier ones were over.
+//!
+//! # Contract
+//! A later write is known by its good end, or by a read that saw it. One that failed proves
+//! nothing: it may never have left the host.
+use super::{Deed, History, NEVER, Op, Tag};
+use alloc::vec::Vec;
+
+/// One death, and what followed from it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Death {
+    writer: u64,
+    died_ns: u64,
+    /// When it was first known that nothing of that life is executed any more, ns.
+    over_ns: u64,
+}
+
+impl Death {
+    fn is_of(&self, write: &Op) -> bool {
+        write.tag().writer() == self.writer && write.start_ns < self.died_ns
+    }
+}
 
 impl History {
-    pub(super) fn check_dead(&self, ops: &[Op]) -> Result<(), Wrong> {
-        for &(writer, died_ns) in &self.deaths {
-            let own = |op: &&Op| op.is_write() && op.tag().writer() == writer;
-            let later = ops.iter().filter(own);
-            let later = later.filter(|op| op.start_ns >= died_ns && op.end_ns != NEVER);
-            let Some(next) = later.min_by_key(|op| op.end_ns) else {
-                continue;
-            };
-            // Until a loss of caches, which may bring back what was there before.
-            let crashes = self.crashes.iter().copied();
-            let until_ns = crashes.filter(|&at_ns| at_ns >= died_ns).min();
-            let until_ns = until_ns.unwrap_or(NEVER);
-            let is_late = |op: &&Op| op.start_ns > next.end_ns && op.end_ns < until_ns;
-            let of_dead = |op: &&Op| {
-                let mut writes = ops.iter().filter(own);
-                let wrote = writes.find(|write| write.tag() == op.tag());
-                wrote.is_some_and(|it| it.start_ns < died_ns && it.end_ns == NEVER)
-            };
-            let reads = ops.iter().filter(|op| !op.is_write());
-            if let Some(read) = reads.filter(is_late).find(of_dead) {
-                return Err(Wrong::OutOfOrder(*next, *read));
-            }
+    /// All deaths that something followed from.
+    pub(super) fn deaths(&self) -> Vec<Death> {
+        if self.deaths.is_empty() {
+            return Vec::new();
         }
-        Ok(())
+        let all = || self.blocks.values().flatten();
+        let writes = all().filter(|op| op.is_write());
+        let mut begun: Vec<(Tag, u64)> = writes.map(|op| (op.tag(), op.start_ns)).collect();
+        begun.sort_unstable();
+        let start_ns = |tag| {
+            let at = begun.binary_search_by_key(&tag, |it| it.0).ok()?;
+            Some(begun[at].1)
+        };
+        let death = |&(writer, died_ns): &(u64, u64)| {
+            let known = |op: &&Op| match op.deed {
+                Deed::Failed(_) => false,
+                _ if op.end_ns == NEVER || op.tag().writer() != writer => false,
+                _ => start_ns(op.tag()).is_some_and(|at_ns| at_ns >= died_ns),
+            };
+            let over_ns = all().filter(known).map(|op| op.end_ns).min()?;
+            Some(Death {
+                writer,
+                died_ns,
+                over_ns,
+            })
+        };
+        self.deaths.iter().filter_map(death).collect()
     }
+}
+
+/// What happened to a block, with the ends that follow from deaths.
+pub(super) fn ended(ops: &[Op], deaths: &[Death]) -> Vec<Op> {
+    let ended = |op: &Op| {
+        let unheard = op.is_write() && op.end_ns == NEVER;
+        let after = deaths.iter().filter(|death| unheard && death.is_of(op));
+        match after.map(|death| death.over_ns).min() {
+            Some(end_ns) => Op {
+                deed: Deed::Failed(op.tag()),
+                end_ns,
+                ..*op
+            },
+            None => *op,
+        }
+    };
+    ops.iter().map(ended).collect()
 }

@@ -183,6 +183,38 @@ fn the_zones_say_what_trying_all_orders_says() {
 }
 
 #[test]
+fn t09_writes_of_the_dead_are_over_once_a_later_life_is_known_to_write() {
+    const LIFE: u64 = 1 << 48;
+    let killed = |ops: &[Op]| {
+        let mut history = history(ops);
+        history.died(1, 20);
+        history.check().is_ok()
+    };
+    let dead = write(LIFE + 1, 10, NEVER);
+    let late = [read(0, 50, 55), read(LIFE + 1, 60, 65)];
+    let also = |ops: &[Op]| killed(&[ops, &[dead], &late].concat());
+    assert!(also(&[]), "done at 57");
+    assert!(!also(&[write(LIFE + 2, 30, 40)]), "it replaced a later one");
+    assert!(also(&[write(LIFE + 2, 30, NEVER)]), "that was never sent");
+    let failed = Op {
+        deed: Deed::Failed(Tag(LIFE + 2)),
+        ..write(0, 30, 40)
+    };
+    assert!(
+        also(&[failed]),
+        "it waited for the gate, and then no path did it"
+    );
+    assert!(!also(&[failed, read(LIFE + 2, 42, 45)]), "somebody saw it");
+    // A write of another block says the same, if it is of a later life.
+    for (start_ns, later) in [(15, false), (30, true)] {
+        let mut history = history(&[&[dead][..], &late].concat());
+        history.died(1, 20);
+        history.record(8, write(LIFE + 3, start_ns, 40));
+        assert_eq!(history.check().is_err(), later);
+    }
+}
+
+#[test]
 fn what_failed_was_done_by_then_or_never() {
     let failed = Op {
         deed: Deed::Failed(Tag(1)),
