@@ -46,6 +46,77 @@ fn t13_a_flush_goes_to_every_controller_with_unflushed_writes() {
 }
 
 #[test]
+fn t13_after_an_unclean_stop_a_flush_goes_to_every_controller() {
+    let mut rig = cached(2, |it| it.unclean_stop_ns = Some(0));
+    assert_eq!(rig.one(&flush(2), SECOND).outcome, Outcome::Done);
+    assert_eq!(flushes(&rig), [1, 1]);
+    assert_eq!(rig.one(&flush(2), SECOND).outcome, Outcome::Done);
+    assert_eq!(flushes(&rig).iter().sum::<u64>(), 3);
+}
+
+/// Two paths after an unclean stop, of which only the first is there.
+fn half(cache: bool) -> Rig {
+    let mut host = host_config(2);
+    host.volumes[0].recovery = Recovery {
+        unclean_stop_ns: Some(0),
+        flush_timeout_ns: 5 * SECOND,
+        ..Recovery::default()
+    };
+    let mut target = target_config(2);
+    target.subsystem.volatile_write_cache = cache;
+    let mut rig = Rig::new(host, target);
+    rig.world.nodes[HOST].addresses[1] = Address::Refused;
+    rig.ready();
+    rig
+}
+
+#[test]
+fn t13_a_controller_that_is_gone_after_an_unclean_stop_fails_one_flush_if_it_may_have_a_cache() {
+    let mut rig = half(true);
+    let start_ns = rig.world.now_ns;
+    assert_ne!(rig.one(&flush(2), 10 * SECOND).outcome, Outcome::Done);
+    assert!(rig.world.now_ns >= start_ns + 5 * SECOND);
+    assert_eq!(rig.one(&flush(2), 10 * MS).outcome, Outcome::Done);
+    // Nobody knows what it did with its cache meanwhile.
+    rig.world.nodes[HOST].addresses[1] = rig.world.nodes[HOST].addresses[0];
+    let host = rig.host.clone();
+    let back = || host.borrow().path_state(0, P1) == PathState::Live;
+    assert!(rig.world.run(20 * SECOND, |_| back()));
+    assert_eq!(rig.one(&flush(2), SECOND).outcome, Outcome::Done);
+    assert_eq!(flushes(&rig)[1], 1);
+    let mut rig = half(false);
+    assert_eq!(rig.one(&flush(2), 10 * MS).outcome, Outcome::Done);
+}
+
+#[test]
+fn t13_a_path_that_is_added_after_an_unclean_stop_is_flushed_once_as_well() {
+    let inherits = |it: &mut Recovery| it.unclean_stop_ns = Some(0);
+    let mut config = target(2);
+    config.subsystem.volatile_write_cache = true;
+    let mut fleet = Fleet::with(2, 1, config, inherits);
+    assert_eq!(fleet.one(0, &flush(0), SECOND), Some(Outcome::Done));
+    assert!(fleet.add(1).is_ok());
+    assert_eq!(fleet.one(1, &flush(0), SECOND), Some(Outcome::Done));
+    let core_1 = fleet.hosts[1].clone();
+    let flushes = [P0, P1].map(|path| core_1.borrow().counters(0, path).ios[2]);
+    assert_eq!(flushes, [1, 1]);
+}
+
+#[test]
+fn t13_what_a_core_gave_up_is_not_told_to_it_again_by_those_that_did_not() {
+    let limit = |it: &mut Recovery| it.flush_timeout_ns = 2 * SECOND;
+    let mut fleet = written_with(2, 1, limit);
+    lose_unheard(&mut fleet);
+    let failed = Some(Outcome::PathError);
+    assert_eq!(fleet.one(0, &flush(0), 5 * SECOND), failed);
+    // It is tried again and again meanwhile.
+    fleet.run(5 * SECOND, |_| false);
+    assert_eq!(fleet.one(0, &flush(0), 5 * SECOND), Some(Outcome::Done));
+    assert_eq!(fleet.one(1, &flush(0), 5 * SECOND), failed, "by itself");
+    assert_eq!(fleet.one(1, &flush(0), 5 * SECOND), Some(Outcome::Done));
+}
+
+#[test]
 fn t13_a_lost_controller_with_unflushed_writes_holds_the_flush_up_until_it_has_flushed() {
     let mut rig = cached(2, |_| ());
     for slot in 0..2 {
@@ -132,9 +203,13 @@ fn t13_all_flushes_under_way_fail_when_writes_are_given_up_and_later_ones_pass()
 
 /// Cores over a target with a cache; one of them has had a write acknowledged on each path.
 fn written(cores: u16, writer: usize) -> Fleet {
+    written_with(cores, writer, |_| ())
+}
+
+fn written_with(cores: u16, writer: usize, change: impl FnOnce(&mut Recovery)) -> Fleet {
     let mut config = target(2);
     config.subsystem.volatile_write_cache = true;
-    let mut fleet = Fleet::new(cores, 2, config);
+    let mut fleet = Fleet::with(cores, 2, config, change);
     for slot in 0..2 {
         assert_eq!(
             fleet.one(writer, &write(slot, slot), SECOND),

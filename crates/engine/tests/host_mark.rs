@@ -53,7 +53,7 @@ fn t09_no_queue_is_opened_before_the_bound_is_marked() {
 #[test]
 fn t09_after_an_unclean_stop_changes_wait_in_order_and_reads_do_not() {
     let mut rig = Rig::new(
-        config(|it| it.unclean_stop_ns = 3 * SECOND),
+        config(|it| it.unclean_stop_ns = Some(3 * SECOND)),
         target_config(2),
     );
     let start_ns = rig.world.now_ns;
@@ -125,13 +125,13 @@ fn killed(second: HostConfig) -> u64 {
 #[test]
 fn t09_a_write_of_an_engine_that_was_killed_does_not_overwrite_its_successors() {
     let immediate = |it: &mut Recovery| {
-        it.unclean_stop_ns = BOUND_NS;
+        it.unclean_stop_ns = Some(BOUND_NS);
         it.write_failover = WriteFailover::Immediate;
     };
     for change in [|_: &mut Recovery| (), immediate] {
         assert_eq!(killed(config(change)), 1, "canary: the late write is real");
     }
-    assert_eq!(killed(config(|it| it.unclean_stop_ns = BOUND_NS)), 2);
+    assert_eq!(killed(config(|it| it.unclean_stop_ns = Some(BOUND_NS))), 2);
 }
 
 #[test]
@@ -152,7 +152,7 @@ fn t09_a_volume_that_comes_later_waits_for_an_unclean_stop_of_its_own() {
     }]);
     more.name = "v1".into();
     more.recovery = Recovery {
-        unclean_stop_ns: 3 * SECOND,
+        unclean_stop_ns: Some(3 * SECOND),
         ..Recovery::default()
     };
     fleet.change(Change::AddVolume(Box::new(more))).unwrap();

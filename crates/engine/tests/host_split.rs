@@ -302,7 +302,7 @@ fn t34_io_to_local_devices_is_cut_alike() {
 #[test]
 fn t09_after_an_unclean_stop_a_large_change_waits_uncut_and_keeps_its_order() {
     let mut rig = rig_of(2, |host, target| {
-        host.volumes[0].recovery.unclean_stop_ns = 3 * SECOND;
+        host.volumes[0].recovery.unclean_stop_ns = Some(3 * SECOND);
         carry(target, 13);
     });
     let old = io(IoOp::Write { fua: false }, 0, 64 << 10, 0);

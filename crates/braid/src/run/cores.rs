@@ -47,7 +47,7 @@ impl Cores {
         config: &Config,
         identity: &HostIdentity,
         chosen: impl Fn(&Volume) -> (Policy, Knobs),
-        unclean_stop_ns: impl Fn(&Volume) -> u64,
+        unclean_stop_ns: impl Fn(&Volume) -> Option<u64>,
         events: &mpsc::Sender<RunEvent>,
     ) -> anyhow::Result<Self> {
         let mut resources = Resources::default();
@@ -226,8 +226,8 @@ impl Senders {
 }
 
 /// What is done about the failing paths of a volume whose controllers may execute what an earlier
-/// engine sent for so many ns.
-pub fn recovery(volume: &Volume, unclean_stop_ns: u64) -> Recovery {
+/// engine sent for so many ns, if that did not stop cleanly.
+pub fn recovery(volume: &Volume, unclean_stop_ns: Option<u64>) -> Recovery {
     Recovery {
         unclean_stop_ns,
         marks: true,

@@ -64,18 +64,20 @@ impl Marks {
         })
     }
 
-    /// How long a volume's writes must wait from now on, ns; `u64::MAX`: nothing bounds it.
-    pub fn wait_ns(&self, volume: &Volume) -> u64 {
+    /// How long a volume's writes must wait from now on, ns, after an unclean stop; `u64::MAX`:
+    /// nothing bounds it.
+    pub fn wait_ns(&self, volume: &Volume) -> Option<u64> {
         let fenced = volume.recovery().write_failover == WriteFailover::Fenced;
-        let left = self.left(volume).filter(|_| fenced);
-        left.map_or(0, |(left, _)| match left {
+        let (left, _) = self.left(volume)?;
+        Some(match left {
+            _ if !fenced => 0,
             Some(left) => u64::try_from(left.as_nanos()).unwrap_or(u64::MAX),
             None => u64::MAX,
         })
     }
 
-    /// What an earlier engine left of a volume, perhaps under another name, that is not over, and
-    /// how long it may yet take; none: nothing bounds it.
+    /// What an earlier engine left of a volume, perhaps under another name, and how long it may yet
+    /// take; none: nothing bounds it.
     fn left(&self, volume: &Volume) -> Option<(Option<Duration>, &Mark)> {
         let paths = uris(volume);
         let of = |(name, mark): &(&String, &Mark)| {
@@ -89,12 +91,16 @@ impl Marks {
         // Whole seconds: rather too long than too short.
         let waited = Duration::from_secs(self.since.elapsed().as_secs());
         let left = Duration::from_millis(ms).saturating_sub(waited);
-        (!left.is_zero()).then_some((Some(left), mark))
+        Some((Some(left), mark))
     }
 
     /// A line about a volume that was not stopped cleanly.
     pub fn in_words(&self, volume: &Volume) -> Option<String> {
         let (left, mark) = self.left(volume)?;
+        let left = match left {
+            Some(left) if left.is_zero() => return None,
+            left => left,
+        };
         let name = &volume.name;
         if volume.recovery().write_failover == WriteFailover::Immediate {
             return Some(format!(
@@ -244,7 +250,7 @@ mod tests {
         marks.keep_paths(&now).unwrap();
         assert_eq!(said(), Some(false));
         let wait_ns = Marks::read(path.clone()).unwrap().wait_ns(&now);
-        assert_eq!(wait_ns, 60_000_000_000, "as long as before");
+        assert_eq!(wait_ns, Some(60_000_000_000), "as long as before");
     }
 
     #[test]
@@ -259,7 +265,7 @@ mod tests {
         assert!(path.exists());
         marks.close().unwrap();
         assert!(!path.exists());
-        assert_eq!(Marks::read(path).unwrap().wait_ns(&config.volumes[0]), 0);
+        assert_eq!(Marks::read(path).unwrap().wait_ns(&config.volumes[0]), None);
     }
 
     #[test]
@@ -279,10 +285,11 @@ mod tests {
             .unwrap();
         let marks = Marks::read(path).unwrap();
         let wait_ns = |name, uri| marks.wait_ns(&volume(name, uri));
-        assert_eq!(wait_ns("c", "mem:1MiB"), 60_000_000_000, "renamed");
-        assert_eq!(wait_ns("b", "mem:1MiB"), 60_000_000_000, "the longer one");
-        assert_eq!(wait_ns("a", "mem:2MiB"), 60_000_000_000, "its own");
-        assert_eq!(wait_ns("c", "mem:3MiB"), 0, "neither name nor path");
+        let minute = Some(60_000_000_000);
+        assert_eq!(wait_ns("c", "mem:1MiB"), minute, "renamed");
+        assert_eq!(wait_ns("b", "mem:1MiB"), minute, "the longer one");
+        assert_eq!(wait_ns("a", "mem:2MiB"), minute, "its own");
+        assert_eq!(wait_ns("c", "mem:3MiB"), None, "neither name nor path");
         let line = marks.in_words(&volume("c", "mem:1MiB")).unwrap();
         assert!(line.starts_with("c: was not stopped cleanly"), "{line}");
     }
@@ -297,12 +304,14 @@ mod tests {
             std::fs::write(&path, text).unwrap();
             match Marks::read(path.clone()) {
                 Ok(mut marks) => {
-                    let waits = marks.wait_ns(&config.volumes[0]) > 0;
-                    let bounds = marks.found.iter().any(|(name, it)| {
-                        let its = name == "v0" || it.paths.iter().any(|uri| uri == "mem:1MiB");
-                        its && it.bound_ms != Some(0)
-                    });
-                    assert_eq!(waits, bounds);
+                    let wait_ns = marks.wait_ns(&config.volumes[0]);
+                    let its = |(name, it): &(&String, &Mark)| {
+                        *name == "v0" || it.paths.iter().any(|uri| uri == "mem:1MiB")
+                    };
+                    let mut its = marks.found.iter().filter(its);
+                    assert_eq!(wait_ns.is_some(), its.clone().next().is_some());
+                    let waits = wait_ns.is_some_and(|ns| ns > 0);
+                    assert_eq!(waits, its.any(|(_, it)| it.bound_ms != Some(0)));
                     assert_eq!(marks.in_words(&config.volumes[0]).is_some(), waits);
                     marks.keep(&config.volumes[0], 1).unwrap();
                     assert_eq!(Marks::read(path.clone()).unwrap().found, marks.map);

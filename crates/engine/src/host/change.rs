@@ -242,7 +242,7 @@ impl HostEngine {
     ) -> Result<Job, String> {
         let number = self.idle_path(volume, path)?;
         self.spare_last(number, force)?;
-        if !force && self.paths[number].is_in_doubt() {
+        if !force && self.is_in_doubt(number) {
             return Err(super::report::in_doubt(&self.paths[number]));
         }
         let drained = self.paths[number].will == Will::Draining;

@@ -308,10 +308,10 @@ impl HostEngine {
         let path = &self.paths[number];
         let (volume, index) = (path.volume, path.index);
         // Where nobody has said yet whether there were any, there may have been.
-        let lost = path.is_unflushed() || path.unheard;
+        let lost = self.is_doubtful(number);
         let it = &mut self.volumes[usize::from(volume)];
         if lost && !it.recovery.shared_write_cache {
-            let line = report::line(&it.name, path, self.settings.core, report::unflushed());
+            let line = report::line(&it.name, path, self.settings.core, report::unflushed(path));
             it.lost_cache = Some(line);
         }
         it.head.forget(index);

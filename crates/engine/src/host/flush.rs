@@ -11,10 +11,17 @@
 //! lost, no flush of any core passes before all have said whether it had unflushed writes; each
 //! core then gives them up by itself, for the flushes that it has.
 //!
+//! After an unclean stop of the engine before, each controller counts as unflushed until it has
+//! flushed, or was given up: nobody knows what that one had acknowledged. A path that has not been
+//! there since is waited for like one that was lost, if those of its volume that were have caches.
+//!
 //! # Limits
 //! A live controller whose ANA group is not usable is not asked: handing its group over is the
 //! array's own affair. What one core flushed another still counts as unflushed once the path is
-//! lost: a flush waits, or fails, that needn't. Cores don't tell each other of local devices.
+//! lost: a flush waits, or fails, that needn't. Cores don't tell each other of local devices. Of an
+//! engine before, a controller that no path of the volume leads to, or none yet, is not asked; nor
+//! one that was lost with unflushed writes before that engine stopped in order.
+use super::change::is_device;
 use super::path::{Path, Phase};
 use super::types::HostEvent;
 use super::{HostEngine, report};
@@ -34,6 +41,11 @@ impl Path {
         facts.is_none_or(|it| it.controller.volatile_write_cache)
     }
 
+    /// Whether what it shows was ever learnt.
+    pub(super) fn was_seen(&self) -> bool {
+        self.facts.is_some() || is_device(&self.kind)
+    }
+
     /// A flush has covered all that it acknowledged, on any core.
     pub(super) fn all_flushed(&mut self) {
         self.flushed = self.acknowledged();
@@ -44,14 +56,24 @@ impl Path {
     pub(super) fn is_unflushed(&self) -> bool {
         self.has_cache() && (self.acknowledged() != self.flushed || self.unflushed_elsewhere)
     }
-
-    /// Whether it is lost, and writes that it had, on any core, may not be durable.
-    pub(super) fn is_in_doubt(&self) -> bool {
-        self.phase != Phase::Live && (self.is_unflushed() || self.unheard)
-    }
 }
 
 impl HostEngine {
+    /// Whether writes that a path had, on any core, may not be durable once it has left.
+    pub(super) fn is_doubtful(&self, number: usize) -> bool {
+        let path = &self.paths[number];
+        // One that was never seen is taken to be like those that were.
+        let seen = self.paths_of(path.volume).filter(|it| it.was_seen());
+        let caches = seen.map(Path::has_cache).reduce(|a, b| a | b);
+        let may_cache = path.was_seen() || caches != Some(false);
+        may_cache && (path.is_unflushed() || path.unheard)
+    }
+
+    /// Whether that is so of a path, and it is lost.
+    pub(super) fn is_in_doubt(&self, number: usize) -> bool {
+        self.paths[number].phase != Phase::Live && self.is_doubtful(number)
+    }
+
     /// Sends a flush to the next controller that it must cover; ends it where there is none.
     #[cold]
     pub(super) fn flush(&mut self, index: u32, now_ns: u64) {
@@ -79,7 +101,10 @@ impl HostEngine {
             let live = path.phase == Phase::Live;
             let all = self.settings.cores > 1 && live && path.has_cache();
             let asked = self.slots.get(index).course.flushed & 1 << path.index.0 != 0;
-            let needed = path.is_unflushed() || path.is_in_doubt() || all;
+            let needed = match live {
+                true => path.is_unflushed() || all,
+                false => self.is_doubtful(number),
+            };
             let some = self.slots.get(index).course.flushed != 0;
             let enough = recovery.shared_write_cache || canary::has(Bug::FlushOnOne) && some;
             if asked || enough || !needed {
@@ -178,13 +203,13 @@ impl HostEngine {
             let Some(number) = self.number(volume, path) else {
                 continue;
             };
-            let path = &mut self.paths[number];
-            if path.is_in_doubt() {
+            if self.is_in_doubt(number) {
+                let path = &mut self.paths[number];
                 path.all_flushed();
                 path.unheard = false;
                 let it = &mut self.volumes[usize::from(volume)];
                 it.totals.flush_failed = Some((now_ns, path.index));
-                let why = report::unflushed();
+                let why = report::unflushed(path);
                 let line = report::line(&it.name, &self.paths[number], self.settings.core, why);
                 self.events.push_back(HostEvent::Warning(volume, line));
             }

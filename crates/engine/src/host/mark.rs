@@ -4,7 +4,8 @@
 //! Before a controller's I/O queues are opened, core 0 asks its owner for a durable mark that holds
 //! the controller's bound ([`HostEvent::Mark`]), and waits for [`HostControl::Marked`]; so no write
 //! of any core goes out unmarked. An engine whose predecessor left its mark holds changes of data,
-//! not reads, for the bound that it says, from its own start on.
+//! not reads, for the bound that it says, from its own start on. Its first flush goes to every
+//! controller: each may have unflushed writes of the one before (T13).
 //!
 //! # Limits
 //! The mark is there from the first connection on, whether or not data are changed: an engine
@@ -14,9 +15,18 @@
 use super::explain::Wait;
 use super::path::{Path, Phase, Role};
 use super::types::{HostEvent, PathFacts};
+use super::volumes::Volume;
 use super::{HostEngine, WriteFailover};
 use alloc::boxed::Box;
 use canary::Bug;
+
+impl Volume {
+    /// Whether controllers may have in their caches what an engine before this one acknowledged and
+    /// did not flush (T13).
+    pub(super) fn inherits(&self) -> bool {
+        self.recovery.enabled && self.recovery.unclean_stop_ns.is_some()
+    }
+}
 
 impl HostEngine {
     /// A volume begins: after an unclean stop its changes of data wait.
@@ -24,9 +34,10 @@ impl HostEngine {
         let it = &mut self.volumes[usize::from(volume)];
         let recovery = it.recovery;
         let fenced = recovery.write_failover == WriteFailover::Fenced;
-        let marked = recovery.unclean_stop_ns > 0 && !canary::has(Bug::IgnoredMark);
+        let bound_ns = recovery.unclean_stop_ns.unwrap_or_default();
+        let marked = bound_ns > 0 && !canary::has(Bug::IgnoredMark);
         if recovery.enabled && fenced && marked {
-            it.gate_ns = now_ns.saturating_add(recovery.unclean_stop_ns);
+            it.gate_ns = now_ns.saturating_add(bound_ns);
             let gate_ns = it.gate_ns;
             self.wake_by(gate_ns);
         }
@@ -83,8 +94,7 @@ impl HostEngine {
     /// The bound that must be marked before a controller is used, if it isn't yet.
     fn unmarked_ns(&self, facts: &PathFacts) -> Option<u64> {
         let it = &self.volumes[usize::from(facts.volume)];
-        let fenced = it.recovery.write_failover == WriteFailover::Fenced;
-        let wanted = it.recovery.marks && it.recovery.enabled && fenced;
+        let wanted = it.recovery.marks && it.recovery.enabled;
         let bound_ns = self.bound_of(facts.volume, &facts.controller);
         let bound_ns = bound_ns.unwrap_or(u64::MAX);
         (wanted && bound_ns > it.marked_ns).then_some(bound_ns)

@@ -95,6 +95,8 @@ pub(super) struct Path {
     pub flushed: u64,
     /// Another core had writes acknowledged that no flush has covered.
     pub unflushed_elsewhere: bool,
+    /// It was live since the other cores were told whether this one had any.
+    pub untold: bool,
     /// It was lost, and not all cores have said yet whether they had such writes.
     pub unheard: bool,
     /// Changes of data that the lost controller may yet execute (T9).
@@ -217,6 +219,7 @@ impl Path {
             comeback: Comeback::default(),
             flushed: 0,
             unflushed_elsewhere: false,
+            untold: false,
             unheard: false,
             held: Lane::EMPTY,
             unmarked: None,

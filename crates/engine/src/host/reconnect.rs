@@ -8,7 +8,7 @@
 //!
 //! One that dies again before it has lived as long as the longest wait goes on with the wait it
 //! had: a path that comes and goes costs its volume no more than one that is dead.
-use super::path::{Comeback, Phase};
+use super::path::{Comeback, Path, Phase};
 use super::types::{Doubt, HostEvent, PathNews};
 use super::{HostEngine, report};
 use alloc::borrow::ToOwned;
@@ -133,17 +133,18 @@ impl HostEngine {
         if path.phase != Phase::Lost || !over || path.address().is_none() || !recovery.enabled {
             return;
         }
-        let closed = PathNews::Closed {
+        let closed = |path: &mut Path| PathNews::Closed {
             volume: path.volume,
             path: path.index,
             since_ns: now_ns,
-            unflushed: path.is_unflushed(),
+            // Once: whoever gave it up by then must not hear of it with every attempt to connect.
+            unflushed: core::mem::take(&mut path.untold) && path.is_unflushed(),
         };
         let comeback = &mut path.comeback;
         if core != 0 {
             if core::mem::take(&mut comeback.owes) {
                 comeback.allowed = true;
-                self.events.push_back(HostEvent::Report(closed));
+                self.events.push_back(HostEvent::Report(closed(path)));
             }
             return;
         }
@@ -166,6 +167,7 @@ impl HostEngine {
         self.paths[number].comeback.at_ns = Some(at_ns);
         self.wake_by(at_ns);
         if cores > 1 {
+            let closed = closed(&mut self.paths[number]);
             self.events.push_back(HostEvent::Publish(closed));
         }
         self.heard(number, now_ns);

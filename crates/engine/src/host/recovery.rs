@@ -53,10 +53,10 @@ pub struct Recovery {
     /// Time that one I/O may spend in attempts, waits without a path and holds aside (T4). 120 s:
     /// four I/O time-outs of 30 s.
     pub attempts_ns: u64,
-    /// The engine before this one did not stop cleanly, and what it had sent may be executed for so
-    /// long from the start of this one: until then no data are changed (T9). 0: nothing to wait
-    /// for; `u64::MAX`: nothing bounds it.
-    pub unclean_stop_ns: u64,
+    /// The engine before this one did not stop cleanly: what it had sent may be executed for so
+    /// long from the start of this one, until then no data are changed (T9), `u64::MAX`: nothing
+    /// bounds it; and controllers may have unflushed writes of it, however long ago that was (T13).
+    pub unclean_stop_ns: Option<u64>,
     /// No controller's queues are opened before [`HostControl::Marked`] has said that its bound is
     /// kept for the engine after this one.
     ///
@@ -80,7 +80,7 @@ impl Recovery {
         ana: None,
         retries_max: 5,
         attempts_ns: 120_000_000_000,
-        unclean_stop_ns: 0,
+        unclean_stop_ns: None,
         marks: false,
     };
 

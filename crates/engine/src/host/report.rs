@@ -196,17 +196,29 @@ pub(super) fn refused(other: &str, why: Conflict) -> String {
 }
 
 /// A flush that failed (T13).
-pub(super) fn unflushed() -> &'static str {
-    "lost with acknowledged writes that were never flushed: a flush has failed; \
-     check the data if the target lost power"
+pub(super) fn unflushed(path: &Path) -> &'static str {
+    match path.was_seen() {
+        true => {
+            "lost with acknowledged writes that were never flushed: a flush has failed; \
+             check the data if the target lost power"
+        }
+        false => {
+            "not there since an unclean stop, and may have acknowledged writes that were never \
+             flushed: a flush has failed; check the data if the target lost power"
+        }
+    }
 }
 
 /// A lost path that can't leave without losing what it had cached (T13).
 pub(super) fn in_doubt(path: &Path) -> String {
     let uri = &path.uri;
+    let what = match path.was_seen() {
+        true => "was lost with",
+        false => "was not there since an unclean stop, and may have",
+    };
     format!(
-        "{uri} was lost with acknowledged writes that were never flushed: wait until it is back, \
-         or force it; the next flush of its volume will fail then"
+        "{uri} {what} acknowledged writes that were never flushed: wait until it is back, or \
+         force it; the next flush of its volume will fail then"
     )
 }
 

@@ -46,6 +46,8 @@ impl HostEngine {
 
     /// Begins with one path.
     pub(super) fn begin(&mut self, number: usize, now_ns: u64) {
+        let it = &self.volumes[usize::from(self.paths[number].volume)];
+        self.paths[number].unflushed_elsewhere = it.ready.is_none() && it.inherits();
         match self.paths[number].kind {
             PathKind::Device {
                 device,
@@ -276,6 +278,8 @@ impl HostEngine {
         }
         path.comeback.doubted = false;
         let volume = path.volume;
+        let inherits = self.volumes[usize::from(volume)].inherits();
+        path.unflushed_elsewhere |= path.facts.is_none() && inherits;
         path.facts = Some(facts);
         if first {
             self.connect(number, now_ns);
@@ -384,6 +388,7 @@ impl HostEngine {
             return;
         }
         self.paths[number].phase = Phase::Live;
+        self.paths[number].untold = true;
         let index = self.paths[number].index;
         self.head(number).set_enabled(index, true);
         let sick = self.head(number).returned(index, now_ns);

@@ -93,7 +93,7 @@ impl HostEngine {
                 self.answer(job, Err(why));
                 return true;
             }
-            Stage::Leave | Stage::Flush if lost && !job.force && path.is_in_doubt() => {
+            Stage::Leave | Stage::Flush if lost && !job.force && self.is_in_doubt(number) => {
                 let why = report::in_doubt(path);
                 self.take_back(job, now_ns);
                 self.answer(job, Err(why));

@@ -251,45 +251,32 @@ impl History {
     }
 
     /// What a crash does not take.
-    fn durable(&self, crash_ns: u64) -> Durable<'_> {
+    fn durable(&self, crash_ns: u64) -> Durable {
         let mut flushed = BTreeMap::new();
         for &(writer, start_ns, end_ns) in &self.flushes {
             if end_ns <= crash_ns {
-                let life = (writer, self.life(writer, start_ns));
-                let last_ns = flushed.entry(life).or_insert(start_ns);
+                let last_ns = flushed.entry(writer).or_insert(start_ns);
                 *last_ns = start_ns.max(*last_ns);
             }
         }
-        Durable {
-            crash_ns,
-            flushed,
-            history: self,
-        }
-    }
-
-    /// How often a writer had died before.
-    fn life(&self, writer: u64, at_ns: u64) -> usize {
-        let deaths = self.deaths.iter();
-        deaths.filter(|it| it.0 == writer && it.1 < at_ns).count()
+        Durable { crash_ns, flushed }
     }
 }
 
 /// What is durable at a crash.
-struct Durable<'a> {
+struct Durable {
     crash_ns: u64,
-    /// By writer and life: when the last flush began that had succeeded. A flush covers what its
-    /// own process had acknowledged, not what one before it had that was killed.
-    flushed: BTreeMap<(u64, usize), u64>,
-    history: &'a History,
+    /// By writer: when the last flush began that had succeeded. It covers what was acknowledged
+    /// before, also by a process that was killed since (T13).
+    flushed: BTreeMap<u64, u64>,
 }
 
-impl Durable<'_> {
+impl Durable {
     fn has(&self, op: &Op) -> bool {
         let Deed::Write { tag, durable } = op.deed else {
             return false;
         };
-        let life = self.history.life(tag.writer(), op.end_ns);
-        let flushed_ns = self.flushed.get(&(tag.writer(), life));
+        let flushed_ns = self.flushed.get(&tag.writer());
         durable && op.end_ns <= self.crash_ns || flushed_ns.is_some_and(|&ns| op.end_ns <= ns)
     }
 }
