@@ -6,6 +6,7 @@
 //! * [`dispose_leg`]: the same where there is another copy of the data
 //! * [`identity`]: whether two paths show one namespace
 //! * [`IoLimits`]: what a device over several paths can promise
+//! * [`mirror`]: what a mirror is on its legs: format, assembly
 //! * [`Outcome`]: what became of an I/O, free of any protocol's codes
 //!
 //! Knows policies, and nothing of protocols: `engine` tells it what paths show and how I/Os ended.
@@ -20,6 +21,7 @@ pub mod hold;
 pub mod identity;
 mod leg;
 pub mod limits;
+pub mod mirror;
 mod stacking;
 
 pub use disposition::{Attempt, Disposition, dispose};

@@ -1,0 +1,303 @@
+//! What legs that are brought together come to: which of them have every acknowledged write, what
+//! the others lack, or why there is no telling.
+//!
+//! # Contract
+//! Pure: from what the superblocks say. A leg is taken for in sync only if no acknowledged write
+//! can be missing on it (T14). That rests on two things. An event happens on every leg that is in
+//! sync in it, before anything depends on it; so where all legs are given that the newest state
+//! calls in sync, there is no newer state elsewhere. And what is newest is not a matter of the
+//! greatest number: it is the state that all others given came before ([`History`]); where there is
+//! none, halves were written since they parted, and choosing one would throw writes away.
+//!
+//! The user may go on without legs ([`Wishes::without`]) or give one up ([`Wishes::discard`]):
+//! writes that only those have are lost then, by their word and not by ours.
+//!
+//! # Limits
+//! A leg whose blocks were put back to an older state (a snapshot) is noticed by its events, so
+//! only where the mirror had some since.
+//!
+//! [`History`]: super::history::History
+use super::Superblock;
+use super::copies::NoLeg;
+use super::history::Standing;
+use super::superblock::{Lack, LegState};
+use alloc::vec::Vec;
+use core::fmt;
+
+/// What the user allows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Wishes {
+    /// To go on although legs are missing that may have newer writes.
+    pub without: bool,
+    /// To treat this one of the given legs as if it had nothing.
+    pub discard: Option<usize>,
+}
+
+/// What one of the given legs is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// It has every acknowledged write.
+    InSync,
+    /// It is to be rebuilt: everything from `position` on, and below it what any bitmap says.
+    Behind {
+        /// Byte of the mirror; its size: only what the bitmaps say.
+        position: u64,
+        /// Why.
+        why: Why,
+    },
+    /// Nothing can be read of it; it does without.
+    Unusable(NoLeg),
+}
+
+/// Why a leg is behind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// It left, or has never been in sync.
+    Left,
+    /// Its rebuild had not ended.
+    Unfinished,
+    /// It shows an older state than it once had.
+    PutBack,
+    /// The user gave it up.
+    Discarded,
+}
+
+/// What the legs given come to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Assembly {
+    /// Which of them shows the newest state.
+    pub newest: usize,
+    /// What each of them is.
+    pub roles: Vec<Role>,
+    /// Those which the newest event had not reached and that take part: it is written to them
+    /// before the next one begins, so that nobody is ever more than one behind.
+    pub lagging: Vec<usize>,
+    /// What is to be said once anything changes: the newest state, with legs that are missing or
+    /// behind as stale. Its sequence is the highest of all; the event is still the newest one's.
+    pub next: Superblock,
+    /// Slots of legs that nobody gave.
+    pub absent: Vec<u8>,
+    /// It was not stopped in order, and legs in sync may differ where the bitmap says so: no such
+    /// region may be read before it was made alike.
+    pub unclean: bool,
+    /// Features that only readers may lack: nothing may be changed.
+    pub read_only: bool,
+}
+
+/// Why there is no mirror. Numbers are those of the legs given; slots, those of the mirror's legs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// None of them is a leg.
+    Nothing,
+    /// A newer braid wrote it, so it may be the newest.
+    Newer(usize, NoLeg),
+    /// They are of different mirrors.
+    Foreign(usize, usize),
+    /// Both are the same leg: given twice, or one is a copy of the other.
+    Twice(usize, usize),
+    /// Both were written since they parted.
+    Parted(usize, usize),
+    /// It was away for so long that it can't be told whether it was written meanwhile.
+    TooOld(usize),
+    /// It is not among the mirror's legs any more.
+    Removed(usize),
+    /// It is smaller than the mirror needs.
+    Small(usize),
+    /// These are missing, and may have newer writes.
+    Incomplete(Vec<u8>),
+    /// None of those given has everything.
+    NoneInSync(Vec<u8>),
+}
+
+/// What `given` comes to: of each leg its superblock, or why there is none.
+///
+/// # Errors
+/// [`Refusal`]; all of them.
+pub fn assemble(given: &[Result<Superblock, NoLeg>], wishes: Wishes) -> Result<Assembly, Refusal> {
+    let newer = (0..).zip(given).find_map(|(at, leg)| match leg {
+        Err(error @ NoLeg::Newer(_)) => Some(Refusal::Newer(at, *error)),
+        _ => None,
+    });
+    if let Some(refusal) = newer {
+        return Err(refusal);
+    }
+    let legs = given.iter().enumerate();
+    let legs = legs.filter_map(|(at, leg)| Some((at, leg.as_ref().ok()?)));
+    let legs: Vec<(usize, &Superblock)> = legs.collect();
+    strangers(&legs)?;
+    let newest = newest(&legs, wishes)?;
+    let state = legs.iter().find(|it| it.0 == newest).map(|it| it.1);
+    let state = state.ok_or(Refusal::Nothing)?;
+    for &(at, leg) in &legs {
+        let known = |slot: u8| state.legs.get(usize::from(slot)).copied().flatten();
+        if known(leg.slot).map(|entry| entry.id) != leg.leg().map(|entry| entry.id) {
+            return Err(Refusal::Removed(at));
+        }
+        if !leg.place.holds(&state.geometry) {
+            return Err(Refusal::Small(at));
+        }
+    }
+    let role = |at: usize, leg: &Result<Superblock, NoLeg>| match leg {
+        Ok(leg) => role(leg, state, wishes.discard == Some(at)),
+        Err(error) => Role::Unusable(*error),
+    };
+    let roles = given.iter().enumerate().map(|(at, leg)| role(at, leg));
+    complete(&legs, newest, state, roles.collect(), wishes)
+}
+
+/// Refuses legs of several mirrors, and one that is there twice.
+fn strangers(legs: &[(usize, &Superblock)]) -> Result<(), Refusal> {
+    for (nth, (b, second)) in legs.iter().enumerate() {
+        for (a, first) in &legs[..nth] {
+            if first.mirror != second.mirror {
+                return Err(Refusal::Foreign(*a, *b));
+            }
+            if first.leg().map(|it| it.id) == second.leg().map(|it| it.id) {
+                return Err(Refusal::Twice(*a, *b));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The leg whose state all others came before.
+fn newest(legs: &[(usize, &Superblock)], wishes: Wishes) -> Result<usize, Refusal> {
+    let mut legs = legs.iter().filter(|it| wishes.discard != Some(it.0));
+    let mut best = *legs.next().ok_or(Refusal::Nothing)?;
+    for &next in legs {
+        match (standing(next.1, best.1), standing(best.1, next.1)) {
+            // The same state: one that is in sync in it says so of itself.
+            (Standing::Within, Standing::Within) if in_sync(best.1) => {}
+            (Standing::Within, Standing::Within) => best = next,
+            (Standing::Within, _) => {}
+            (_, Standing::Within) => best = next,
+            (Standing::TooOld, _) => return Err(Refusal::TooOld(next.0)),
+            (_, Standing::TooOld) => return Err(Refusal::TooOld(best.0)),
+            _ => return Err(Refusal::Parted(best.0, next.0)),
+        }
+    }
+    Ok(best.0)
+}
+
+fn in_sync(leg: &Superblock) -> bool {
+    leg.leg().is_some_and(|it| it.state == LegState::InSync)
+}
+
+/// How the state of `leg` stands to that which `other` shows.
+fn standing(leg: &Superblock, other: &Superblock) -> Standing {
+    let lineage = leg.history.current().id;
+    if let Some(LegState::Stale(lack)) = other.state(leg.slot)
+        && lack.seen_lineage == lineage
+        && leg.event <= lack.seen_event
+    {
+        // As it was when it left, however long ago.
+        return Standing::Within;
+    }
+    other.history.standing(leg.event, lineage, other.event)
+}
+
+/// What `leg` is, where `state` is the newest.
+fn role(leg: &Superblock, state: &Superblock, discarded: bool) -> Role {
+    let behind = |position, why| Role::Behind { position, why };
+    // An event begins when the one before it is on all legs that take part.
+    let took_part = leg.event.saturating_add(1) >= state.event;
+    match state.state(leg.slot) {
+        _ if discarded => behind(0, Why::Discarded),
+        Some(LegState::InSync) if took_part => Role::InSync,
+        Some(LegState::Rebuilding(lack)) if took_part => behind(lack.position, Why::Unfinished),
+        Some(LegState::Stale(lack)) if leg.event >= lack.seen_event => {
+            behind(lack.position, Why::Left)
+        }
+        _ => behind(0, Why::PutBack),
+    }
+}
+
+/// Whether legs of these roles are enough, and what is to be said then.
+fn complete(
+    legs: &[(usize, &Superblock)],
+    newest: usize,
+    state: &Superblock,
+    roles: Vec<Role>,
+    wishes: Wishes,
+) -> Result<Assembly, Refusal> {
+    let given = |slot: u8| legs.iter().find(|it| it.1.slot == slot);
+    let has_all = |slot: u8| given(slot).is_some_and(|it| roles[it.0] == Role::InSync);
+    let missing: Vec<u8> = state.in_sync().filter(|&slot| !has_all(slot)).collect();
+    if missing.len() == state.in_sync().count() {
+        return Err(Refusal::NoneInSync(missing));
+    }
+    if !wishes.without
+        && missing
+            .iter()
+            .any(|&slot| !is_discarded(given(slot), wishes))
+    {
+        return Err(Refusal::Incomplete(missing));
+    }
+    let mut next = *state;
+    let sequences = legs.iter().map(|it| it.1.sequence);
+    next.sequence = sequences.max().unwrap_or(state.sequence);
+    for (slot, entry) in state.entries() {
+        let stale = |position, seen_event| {
+            LegState::Stale(Lack {
+                position,
+                seen_event,
+                seen_lineage: state.history.lineage_of(seen_event),
+            })
+        };
+        // Nobody knows whether the newest event reached it.
+        let before = state.event.saturating_sub(1);
+        let now = match (entry.state, given(slot)) {
+            (LegState::InSync, None) => stale(state.geometry.bytes, before),
+            (LegState::Rebuilding(lack), None) => stale(lack.position, before),
+            (was, None) => was,
+            (was, Some(&(at, leg))) => match (was, roles[at]) {
+                (
+                    LegState::Stale(lack),
+                    Role::Behind {
+                        position,
+                        why: Why::Left,
+                    },
+                ) => LegState::Stale(Lack { position, ..lack }),
+                (_, Role::Behind { position, .. }) => stale(position, leg.event.min(state.event)),
+                _ => was,
+            },
+        };
+        next.put(slot, now);
+    }
+    let absent = state.entries().map(|it| it.0);
+    let lags = |it: &&(usize, &Superblock)| {
+        let takes_part = match roles[it.0] {
+            Role::InSync => true,
+            Role::Behind { why, .. } => why == Why::Unfinished,
+            Role::Unusable(_) => false,
+        };
+        takes_part && it.1.event < state.event
+    };
+    Ok(Assembly {
+        newest,
+        lagging: legs.iter().filter(lags).map(|it| it.0).collect(),
+        absent: absent.filter(|&slot| given(slot).is_none()).collect(),
+        unclean: !state.clean && next.in_sync().count() > 1,
+        read_only: state.features.read_only != 0,
+        roles,
+        next,
+    })
+}
+
+fn is_discarded(given: Option<&(usize, &Superblock)>, wishes: Wishes) -> bool {
+    given.is_some_and(|it| wishes.discard == Some(it.0))
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Left => "it was away, or never in step",
+            Self::Unfinished => "its rebuild had not ended",
+            Self::PutBack => "it shows an older state than it once had",
+            Self::Discarded => "given up by the user",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,246 @@
+//! Which legs are chosen, which are refused, and why: by hand, and in histories drawn at random.
+mod model;
+
+use super::super::course::{New, NewLeg};
+use super::super::layout::{BITMAP_AT, Geometry, Place};
+use super::super::{Id, Label, Name, Properties};
+use super::*;
+use crate::limits::LINEAGES_MAX;
+use alloc::vec;
+
+pub(super) const PLACE: Place = Place {
+    leg_bytes: 16 << 20,
+    data_offset: 1 << 20,
+    bitmap_offset: BITMAP_AT,
+};
+
+/// The legs of a new mirror of 4 regions, all alike.
+pub(super) fn legs(count: u8) -> Vec<Superblock> {
+    let new = New {
+        mirror: Id([1; 16]),
+        lineage: 1,
+        name: Name::cut("v0"),
+        properties: Properties::default(),
+        geometry: Geometry {
+            bytes: 4 << 20,
+            block_shift: 9,
+            region_shift: 20,
+        },
+        created_s: 1,
+        beat_interval_ms: 5000,
+    };
+    let leg = |slot: u8| NewLeg {
+        id: Id([slot + 10; 16]),
+        label: Label::default(),
+        alike: true,
+    };
+    let legs = (0..count).map(leg).collect::<Vec<_>>();
+    let first = Superblock::new(&new, &legs, PLACE).unwrap();
+    (0..count).map(|slot| first.on(slot, PLACE)).collect()
+}
+
+fn given(legs: &[Superblock]) -> Vec<Result<Superblock, NoLeg>> {
+    legs.iter().copied().map(Ok).collect()
+}
+
+fn assembled(legs: &[Superblock]) -> Result<Assembly, Refusal> {
+    assemble(&given(legs), Wishes::default())
+}
+
+const FORCED: Wishes = Wishes {
+    without: true,
+    discard: None,
+};
+
+/// `state` on each of the legs that are left.
+fn on_all(state: &Superblock, slots: &[u8]) -> Vec<Superblock> {
+    slots.iter().map(|&slot| state.on(slot, PLACE)).collect()
+}
+
+#[test]
+fn a_new_mirror_is_whole_and_clean() {
+    let assembly = assembled(&legs(3)).unwrap();
+    assert_eq!(assembly.roles, [Role::InSync; 3]);
+    assert!(!assembly.unclean && assembly.absent.is_empty() && !assembly.read_only);
+    let begun = assembly.next.begun(2);
+    assert!(assembled(&on_all(&begun, &[0, 1, 2])).unwrap().unclean);
+    let stopped = begun.stopped();
+    assert!(!assembled(&on_all(&stopped, &[0, 1, 2])).unwrap().unclean);
+}
+
+#[test]
+fn t14_a_leg_that_left_is_behind_and_alone_is_nothing() {
+    let begun = legs(2)[0].begun(2);
+    let old = begun.on(1, PLACE);
+    let left = begun.without(1, begun.event).unwrap();
+    let assembly = assembled(&[old, left]).unwrap();
+    assert_eq!(assembly.newest, 1);
+    let position = 4 << 20;
+    let why = Why::Left;
+    assert_eq!(
+        assembly.roles,
+        [Role::Behind { position, why }, Role::InSync]
+    );
+    // It doesn't know that it was left behind; so it is not taken for the whole.
+    assert_eq!(assembled(&[old]), Err(Refusal::Incomplete(vec![0])));
+    let forced = assemble(&given(&[old]), FORCED).unwrap();
+    assert_eq!(
+        forced.next.state(0),
+        Some(LegState::Stale(Lack {
+            position,
+            seen_event: 1,
+            seen_lineage: 1,
+        }))
+    );
+    // The one that went on needs nobody.
+    assert_eq!(assembled(&[left]).unwrap().absent, [1]);
+    // Had the other known, it would be no mirror, by force or not.
+    let known = left.on(1, PLACE);
+    assert_eq!(
+        assemble(&given(&[known]), FORCED),
+        Err(Refusal::NoneInSync(vec![0]))
+    );
+}
+
+#[test]
+fn halves_that_were_both_written_are_refused_until_one_is_given_up() {
+    let begun = legs(2)[0].begun(2);
+    let one = |slot: u8, lineage| {
+        let alone = assemble(&given(&[begun.on(slot, PLACE)]), FORCED).unwrap();
+        alone.next.on(slot, PLACE).begun(lineage)
+    };
+    let (a, b) = (one(0, 3), one(1, 4));
+    // However far one of them went.
+    let far = (0..40).fold(a, |a, _| a.stopped().begun(a.event + 100));
+    assert_eq!(assembled(&[a, b]), Err(Refusal::Parted(0, 1)));
+    assert!(matches!(
+        assembled(&[far, b]),
+        Err(Refusal::Parted(..) | Refusal::TooOld(1))
+    ));
+    assert!(assembled(&[a]).is_ok() && assembled(&[b]).is_ok());
+    for (given_up, other) in [(0, 1), (1, 0)] {
+        let discard = Some(given_up);
+        let wishes = Wishes {
+            without: false,
+            discard,
+        };
+        let assembly = assemble(&given(&[a, b]), wishes).unwrap();
+        let why = Why::Discarded;
+        assert_eq!(assembly.roles[given_up], Role::Behind { position: 0, why });
+        assert_eq!(
+            (assembly.roles[other], assembly.newest),
+            (Role::InSync, other)
+        );
+    }
+    // One that was only looked at has not been written.
+    let unwritten = assemble(&given(&[begun.on(0, PLACE)]), FORCED).unwrap();
+    let unwritten = unwritten.next.owned(None).on(0, PLACE);
+    let assembly = assembled(&[unwritten, b]).unwrap();
+    assert_eq!(assembly.newest, 1);
+    assert!(assembly.next.sequence >= unwritten.sequence);
+}
+
+#[test]
+fn strangers_are_refused() {
+    let two = legs(2);
+    let mut foreign = two[1];
+    foreign.mirror = Id([99; 16]);
+    assert_eq!(assembled(&[two[0], foreign]), Err(Refusal::Foreign(0, 1)));
+    assert_eq!(
+        assembled(&[two[0], two[1], two[0]]),
+        Err(Refusal::Twice(0, 2))
+    );
+    assert_eq!(assembled(&[]), Err(Refusal::Nothing));
+    let nothing = [Err(NoLeg::Missing)];
+    assert_eq!(assemble(&nothing, FORCED), Err(Refusal::Nothing));
+    let newer = NoLeg::Newer(super::super::ParseError::Version(2));
+    let refused = assemble(&[Ok(two[0]), Err(newer)], FORCED);
+    assert_eq!(refused, Err(Refusal::Newer(1, newer)));
+    let mut removed = two[0].begun(2);
+    removed.legs[1] = None;
+    assert_eq!(assembled(&[removed, two[1]]), Err(Refusal::Removed(1)));
+    let mut small = two[1];
+    small.place.leg_bytes = 2 << 20;
+    assert_eq!(assembled(&[two[0], small]), Err(Refusal::Small(1)));
+    let damaged = Err(NoLeg::Disagree);
+    let refused = assemble(&[Ok(two[0]), damaged], Wishes::default());
+    assert_eq!(refused, Err(Refusal::Incomplete(vec![1])));
+    let forced = assemble(&[Ok(two[0]), damaged], FORCED).unwrap();
+    assert_eq!(
+        forced.roles,
+        [Role::InSync, Role::Unusable(NoLeg::Disagree)]
+    );
+}
+
+#[test]
+fn a_leg_that_shows_an_older_state_than_it_had_is_rebuilt_from_the_start() {
+    let begun = legs(2)[0].begun(2);
+    let later = begun.owned(None).stopped().begun(3);
+    let back = begun.on(1, PLACE);
+    let refused = assembled(&[later, back]);
+    assert_eq!(
+        refused,
+        Err(Refusal::Incomplete(vec![1])),
+        "nobody else has its newer state"
+    );
+    let assembly = assemble(&given(&[later, back]), FORCED).unwrap();
+    let why = Why::PutBack;
+    assert_eq!(assembly.roles[1], Role::Behind { position: 0, why });
+    // One that left, and was put back to before that.
+    let left = later.without(1, later.event).unwrap();
+    let assembly = assembled(&[left, back]).unwrap();
+    assert_eq!(assembly.roles[1], Role::Behind { position: 0, why });
+    // An event of which nobody knows whether it arrived is no sign of that.
+    let half = [later.stopped(), later.on(1, PLACE)];
+    assert_eq!(assembled(&half).unwrap().roles, [Role::InSync; 2]);
+}
+
+#[test]
+fn a_rebuild_goes_on_where_it_was() {
+    let begun = legs(2)[0].begun(2).without(1, 2).unwrap();
+    let back = begun.rebuilding(1).unwrap();
+    let on = back.rebuilt_to(1, 4 << 20).unwrap();
+    let why = Why::Unfinished;
+    let roles = assembled(&on_all(&on, &[0, 1])).unwrap().roles;
+    assert_eq!(
+        roles[1],
+        Role::Behind {
+            position: 4 << 20,
+            why
+        }
+    );
+    assert_eq!(on.rebuilt_to(1, 1 << 20), None, "never back");
+    assert_eq!(on.without(0, 2), None, "the last one in sync");
+    let whole = on.rejoined(1).unwrap();
+    assert_eq!(
+        assembled(&on_all(&whole, &[0, 1])).unwrap().roles,
+        [Role::InSync; 2]
+    );
+    assert!(on.keeps_intents() && !whole.keeps_intents());
+    // Its end was written on that leg only.
+    let half = [on, whole.on(1, PLACE)];
+    assert_eq!(assembled(&half).unwrap().roles, [Role::InSync; 2]);
+}
+
+#[test]
+fn however_long_a_leg_was_away_it_is_known_not_to_have_been_written() {
+    let begun = legs(2)[0].begun(2);
+    let old = begun.on(1, PLACE);
+    let mut alone = begun.without(1, begun.event).unwrap();
+    for lineage in 0..2 * LINEAGES_MAX as u64 {
+        alone = alone.stopped().begun(100 + lineage);
+        let roles = assembled(&[alone, old]).unwrap().roles;
+        let why = Why::Left;
+        assert_eq!(
+            roles[1],
+            Role::Behind {
+                position: 4 << 20,
+                why
+            }
+        );
+    }
+    // If it was written after all, that can't be told from long ago: refused either way.
+    let written = assemble(&given(&[old]), FORCED).unwrap().next.on(1, PLACE);
+    let refused = assembled(&[alone, written.begun(7)]);
+    assert_eq!(refused, Err(Refusal::TooOld(1)));
+}

@@ -1,0 +1,92 @@
+//! The two superblocks of a leg: which of them holds, and which is written next.
+//!
+//! # Contract
+//! An update writes the copy that does *not* hold, makes it durable (then it has happened), and
+//! then the other one. So at any moment one of them is whole, whatever becomes of the power; and at
+//! rest both say the same, so that damage to one costs nothing. A block that nobody has torn and
+//! that a newer braid wrote is never passed over for an older one beside it.
+use super::superblock::{ParseError, Superblock};
+use core::fmt;
+
+/// What the superblocks of a leg come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Chosen {
+    /// The one that holds.
+    pub superblock: Superblock,
+    /// Which of the two it is.
+    pub copy: u8,
+    /// What is said of the other: its sequence, or why it says nothing.
+    pub other: Result<u64, ParseError>,
+}
+
+impl Chosen {
+    /// Which copy the next update writes first.
+    pub fn next_copy(&self) -> u8 {
+        1 - self.copy
+    }
+}
+
+/// Why neither holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoLeg {
+    /// There is none: this is no leg.
+    Missing,
+    /// A newer braid wrote one.
+    Newer(ParseError),
+    /// Something was here, and neither says anything: why, of each.
+    Damaged([ParseError; 2]),
+    /// Both are whole, and are of different legs or mirrors.
+    Disagree,
+}
+
+impl fmt::Display for NoLeg {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Missing => f.write_str("not a leg of a mirror: there is no superblock"),
+            Self::Newer(error) => error.fmt(f),
+            Self::Damaged([first, second]) => {
+                write!(
+                    f,
+                    "both superblocks are bad: the first: {first}; the second: {second}"
+                )
+            }
+            Self::Disagree => f.write_str("its two superblocks are of different legs"),
+        }
+    }
+}
+
+/// Which of a leg's two copies holds.
+///
+/// # Errors
+/// [`NoLeg`]; all of them.
+pub fn choose(copies: [Result<Superblock, ParseError>; 2]) -> Result<Chosen, NoLeg> {
+    let newer = copies
+        .iter()
+        .filter_map(|it| it.err())
+        .find(|it| it.is_newer());
+    if let Some(error) = newer {
+        return Err(NoLeg::Newer(error));
+    }
+    let chosen = |superblock, copy, other| Chosen {
+        superblock,
+        copy,
+        other,
+    };
+    match copies {
+        [Ok(a), Ok(b)] => {
+            let id = |it: &Superblock| (it.mirror, it.leg().map(|leg| leg.id));
+            match id(&a) == id(&b) {
+                true if a.sequence >= b.sequence => Ok(chosen(a, 0, Ok(b.sequence))),
+                true => Ok(chosen(b, 1, Ok(a.sequence))),
+                false => Err(NoLeg::Disagree),
+            }
+        }
+        [Ok(a), Err(error)] => Ok(chosen(a, 0, Err(error))),
+        [Err(error), Ok(b)] => Ok(chosen(b, 1, Err(error))),
+        [Err(ParseError::Missing), Err(ParseError::Missing)] => Err(NoLeg::Missing),
+        [Err(a), Err(b)] => Err(NoLeg::Damaged([a, b])),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,205 @@
+//! The events in a mirror's life, each a change of its superblock.
+//!
+//! # Contract
+//! Each takes what is said now to what is to be said next, with the next event and sequence. An
+//! event has happened when it is durable on every leg that is in sync in it; only then may the next
+//! one begin, and only then may what depends on it go on (docs/mirrors.md has the orders). `None`:
+//! it can't be so, and nothing changes; above all the last leg in sync never leaves (T45).
+use super::history::{History, Lineage};
+use super::layout::{Geometry, Place};
+use super::superblock::{Features, Lack, LegEntry, LegState, Owner, Superblock};
+use super::{Id, Label, Name, Properties};
+use crate::limits::LEGS_MAX;
+
+/// What a new mirror is to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct New {
+    /// The mirror.
+    pub mirror: Id,
+    /// Of its first writer: drawn at random, not 0.
+    pub lineage: u64,
+    /// What people call it.
+    pub name: Name,
+    /// What it is set to.
+    pub properties: Properties,
+    /// What it is like.
+    pub geometry: Geometry,
+    /// When, seconds of Unix time.
+    pub created_s: u64,
+    /// How often its owner says that it lives, ms.
+    pub beat_interval_ms: u32,
+}
+
+/// A leg of a new mirror.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NewLeg {
+    /// The leg.
+    pub id: Id,
+    /// How it was reached.
+    pub label: Label,
+    /// It has the same data as the first one; else it is to be rebuilt.
+    pub alike: bool,
+}
+
+impl Superblock {
+    /// What the first leg of a new mirror says, at event 1; `None`: no legs or too many.
+    pub fn new(new: &New, legs: &[NewLeg], place: Place) -> Option<Self> {
+        let mut entries = [None; LEGS_MAX];
+        let room = entries.get_mut(..legs.len())?;
+        legs.first()?;
+        let whole = Lack {
+            position: 0,
+            seen_event: 1,
+            seen_lineage: new.lineage,
+        };
+        for (slot, (entry, leg)) in room.iter_mut().zip(legs).enumerate() {
+            *entry = Some(LegEntry {
+                id: leg.id,
+                state: match slot == 0 || leg.alike {
+                    true => LegState::InSync,
+                    false => LegState::Stale(whole),
+                },
+                label: leg.label,
+            });
+        }
+        Some(Self {
+            features: Features::default(),
+            sequence: 1,
+            event: 1,
+            history: History::new(Lineage {
+                id: new.lineage,
+                first_event: 1,
+            }),
+            clean: true,
+            mirror: new.mirror,
+            slot: 0,
+            geometry: new.geometry,
+            place,
+            created_s: new.created_s,
+            name: new.name,
+            properties: new.properties,
+            owner: None,
+            beat_interval_ms: new.beat_interval_ms,
+            legs: entries,
+        })
+    }
+
+    /// The same, as the leg `slot` says it, where the mirror lies at `place`.
+    #[must_use]
+    pub fn on(&self, slot: u8, place: Place) -> Self {
+        Self {
+            slot,
+            place,
+            ..*self
+        }
+    }
+
+    /// A writing that changes nothing but who has it, and since when: no event.
+    #[must_use]
+    pub fn owned(&self, owner: Option<Owner>) -> Self {
+        Self {
+            sequence: self.sequence + 1,
+            owner,
+            ..*self
+        }
+    }
+
+    /// The first event of whoever assembled it, before anything else changes: `lineage` was drawn
+    /// at random and is not 0.
+    #[must_use]
+    pub fn begun(&self, lineage: u64) -> Self {
+        let mut next = self.next();
+        next.history.push(Lineage {
+            id: lineage,
+            first_event: next.event,
+        });
+        next.clean = false;
+        next
+    }
+
+    /// Stopped in order: legs in sync are alike, all is flushed; nobody has it any more.
+    #[must_use]
+    pub fn stopped(&self) -> Self {
+        Self {
+            clean: true,
+            owner: None,
+            ..self.next()
+        }
+    }
+
+    /// The leg `slot` leaves; of its events it has `seen` for certain.
+    pub fn without(&self, slot: u8, seen: u64) -> Option<Self> {
+        let position = match self.state(slot)? {
+            LegState::InSync if self.in_sync().count() > 1 => self.geometry.bytes,
+            LegState::Rebuilding(lack) => lack.position,
+            LegState::InSync | LegState::Stale(_) => return None,
+        };
+        let lack = Lack {
+            position,
+            seen_event: seen,
+            seen_lineage: self.history.lineage_of(seen),
+        };
+        self.changed(slot, LegState::Stale(lack))
+    }
+
+    /// The leg `slot` is there again: it gets every write from now on.
+    pub fn rebuilding(&self, slot: u8) -> Option<Self> {
+        match self.state(slot)? {
+            LegState::Stale(lack) => self.changed(slot, LegState::Rebuilding(lack)),
+            _ => None,
+        }
+    }
+
+    /// Of the leg `slot` all below `position` has been copied, and flushed.
+    pub fn rebuilt_to(&self, slot: u8, position: u64) -> Option<Self> {
+        match self.state(slot)? {
+            LegState::Rebuilding(lack)
+                if (lack.position..=self.geometry.bytes).contains(&position) =>
+            {
+                let lack = Lack { position, ..lack };
+                self.changed(slot, LegState::Rebuilding(lack))
+            }
+            _ => None,
+        }
+    }
+
+    /// The leg `slot` has everything, flushed.
+    pub fn rejoined(&self, slot: u8) -> Option<Self> {
+        match self.state(slot)? {
+            LegState::Rebuilding(_) => self.changed(slot, LegState::InSync),
+            _ => None,
+        }
+    }
+
+    /// Whether a bit of the bitmap must stay set because some leg, which is away or being rebuilt,
+    /// lacks what it stands for.
+    pub fn keeps_intents(&self) -> bool {
+        let lacks = |state| !matches!(state, LegState::InSync);
+        self.entries().any(|(_, entry)| lacks(entry.state))
+    }
+
+    pub(super) fn state(&self, slot: u8) -> Option<LegState> {
+        let entry = self.legs.get(usize::from(slot))?.as_ref()?;
+        Some(entry.state)
+    }
+
+    pub(super) fn put(&mut self, slot: u8, state: LegState) {
+        if let Some(Some(entry)) = self.legs.get_mut(usize::from(slot)) {
+            entry.state = state;
+        }
+    }
+
+    fn changed(&self, slot: u8, state: LegState) -> Option<Self> {
+        let mut next = self.next();
+        next.put(slot, state);
+        Some(next)
+    }
+
+    fn next(&self) -> Self {
+        Self {
+            sequence: self.sequence + 1,
+            event: self.event + 1,
+            ..*self
+        }
+    }
+}

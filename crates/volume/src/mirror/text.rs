@@ -1,0 +1,262 @@
+//! Short texts in a superblock: a name, a label, properties.
+//!
+//! # Contract
+//! What was read can be shown as it is: UTF-8 without control characters (properties: but for the
+//! end of a line). In bytes: the length (2 bytes, little endian), the text, zeroes.
+//!
+//! # Limits
+//! As many bytes as the type says; nothing is allocated.
+use core::fmt;
+
+/// At most `N` bytes of text.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Text<const N: usize> {
+    len: u16,
+    bytes: [u8; N],
+}
+
+/// What people call a mirror.
+pub type Name = Text<62>;
+/// How a leg was last reached, or whose an owner is.
+pub type Label = Text<78>;
+
+/// Why a text can't stand in a superblock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BadText {
+    /// Longer than so many bytes.
+    Long(usize),
+    /// A control character, no UTF-8, or rubbish behind its end.
+    Malformed,
+}
+
+impl fmt::Display for BadText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Long(most) => write!(f, "longer than {most} bytes"),
+            Self::Malformed => f.write_str("has a control character, or is no UTF-8"),
+        }
+    }
+}
+
+impl<const N: usize> Default for Text<N> {
+    fn default() -> Self {
+        Self {
+            len: 0,
+            bytes: [0; N],
+        }
+    }
+}
+
+impl<const N: usize> Text<N> {
+    /// `text`.
+    ///
+    /// # Errors
+    /// [`BadText`]; both.
+    pub fn new(text: &str) -> Result<Self, BadText> {
+        if text.chars().any(char::is_control) {
+            return Err(BadText::Malformed);
+        }
+        Self::filled(text)
+    }
+
+    /// As much of `text` as fits, without what can't stand there.
+    pub fn cut(text: &str) -> Self {
+        let mut cut = Self::default();
+        for c in text.chars().filter(|c| !c.is_control()) {
+            let (from, to) = (cut.len as usize, cut.len as usize + c.len_utf8());
+            let Some(room) = cut.bytes.get_mut(from..to) else {
+                break;
+            };
+            c.encode_utf8(room);
+            cut.len = to as u16;
+        }
+        cut
+    }
+
+    fn filled(text: &str) -> Result<Self, BadText> {
+        let mut filled = Self::default();
+        let room = filled.bytes.get_mut(..text.len()).ok_or(BadText::Long(N))?;
+        room.copy_from_slice(text.as_bytes());
+        filled.len = text.len() as u16;
+        Ok(filled)
+    }
+
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        let text = core::str::from_utf8(&self.bytes[..self.len.into()]);
+        text.unwrap_or_default()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Writes it to `out`, which has `N` + 2 bytes.
+    pub(super) fn encode(&self, out: &mut [u8]) {
+        let (len, bytes) = out.split_at_mut(2);
+        len.copy_from_slice(&self.len.to_le_bytes());
+        bytes.copy_from_slice(&self.bytes);
+    }
+
+    /// Reads it from `N` + 2 bytes.
+    pub(super) fn parse(bytes: &[u8]) -> Result<Self, BadText> {
+        Self::parse_lines(bytes).and_then(|text| Self::new(text.as_str()))
+    }
+
+    fn parse_lines(bytes: &[u8]) -> Result<Self, BadText> {
+        let (len, bytes) = bytes.split_first_chunk().ok_or(BadText::Malformed)?;
+        let len = usize::from(u16::from_le_bytes(*len));
+        let (text, rest) = bytes.split_at_checked(len).ok_or(BadText::Long(N))?;
+        if rest.iter().any(|&byte| byte != 0) {
+            return Err(BadText::Malformed);
+        }
+        Self::filled(core::str::from_utf8(text).map_err(|_| BadText::Malformed)?)
+    }
+}
+
+impl<const N: usize> fmt::Display for Text<N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl<const N: usize> fmt::Debug for Text<N> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.as_str())
+    }
+}
+
+/// What a mirror is set to (row B6): `key=value`, one per line, in the words of users. Keys that
+/// this version doesn't know stay as they are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Properties(Text<510>);
+
+impl Properties {
+    /// All of them, in their order.
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
+        let lines = self.0.as_str().lines();
+        lines.filter_map(|line| line.split_once('='))
+    }
+
+    /// The value of `key`.
+    pub fn value(&self, key: &str) -> Option<&str> {
+        self.iter().find(|it| it.0 == key).map(|it| it.1)
+    }
+
+    /// Sets `key`; nothing changes where that fails.
+    ///
+    /// # Errors
+    /// [`BadText`]: all together are too long; a control character; a key that is empty or has `=`.
+    pub fn set(&mut self, key: &str, value: &str) -> Result<(), BadText> {
+        if key.is_empty() || key.contains('=') || [key, value].iter().any(|it| has_control(it)) {
+            return Err(BadText::Malformed);
+        }
+        let mut next = Text::<510>::default();
+        let others = self.iter().filter(|it| it.0 != key);
+        for part in others
+            .chain([(key, value)])
+            .flat_map(|(key, value)| [key, "=", value, "\n"])
+        {
+            let from = usize::from(next.len);
+            let room = next.bytes.get_mut(from..from + part.len());
+            room.ok_or(BadText::Long(510))?
+                .copy_from_slice(part.as_bytes());
+            next.len += part.len() as u16;
+        }
+        self.0 = next;
+        Ok(())
+    }
+
+    pub(super) fn encode(&self, out: &mut [u8]) {
+        self.0.encode(out);
+    }
+
+    /// Reads 512 bytes.
+    pub(super) fn parse(bytes: &[u8]) -> Result<Self, BadText> {
+        let text = Text::parse_lines(bytes)?;
+        let mut read = Self::default();
+        // Written anew, so that each key is there once and each line is one.
+        for line in text.as_str().split_terminator('\n') {
+            let (key, value) = line.split_once('=').ok_or(BadText::Malformed)?;
+            read.set(key, value)?;
+        }
+        match read.0 == text {
+            true => Ok(read),
+            false => Err(BadText::Malformed),
+        }
+    }
+}
+
+fn has_control(text: &str) -> bool {
+    text.chars().any(char::is_control)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec::Vec;
+
+    #[test]
+    fn a_text_that_fits_comes_back_and_another_is_refused() {
+        let mut bytes = [0; 64];
+        for text in ["", "v0", "é".repeat(31).as_str(), "a".repeat(62).as_str()] {
+            Name::new(text).unwrap().encode(&mut bytes);
+            assert_eq!(Name::parse(&bytes).unwrap().as_str(), text);
+        }
+        assert_eq!(Name::new(&"a".repeat(63)), Err(BadText::Long(62)));
+        assert_eq!(Name::new("a\n"), Err(BadText::Malformed));
+        assert_eq!(Name::cut(&"é".repeat(40)).as_str(), "é".repeat(31));
+        assert_eq!(Name::cut("a\u{1b}b").as_str(), "ab");
+    }
+
+    #[test]
+    fn hostile_bytes_are_no_text() {
+        let with = |at: usize, byte: u8| {
+            let mut bytes = [0; 64];
+            Name::new("v0").unwrap().encode(&mut bytes);
+            bytes[at] = byte;
+            Name::parse(&bytes)
+        };
+        assert_eq!(with(0, 63), Err(BadText::Long(62)));
+        assert_eq!(with(1, 0xff), Err(BadText::Long(62)));
+        for (at, byte) in [(2, 0xff), (3, 0x1b), (3, b'\n'), (63, 1), (0, 1)] {
+            assert_eq!(with(at, byte), Err(BadText::Malformed), "{at}");
+        }
+        assert_eq!(Name::parse(&[7]), Err(BadText::Malformed));
+    }
+
+    #[test]
+    fn b6_properties_are_set_kept_and_read_again() {
+        let mut set = Properties::default();
+        set.set("policy", "soonest").unwrap();
+        set.set("of tomorrow", "a=b").unwrap();
+        set.set("policy", "round-robin:262144").unwrap();
+        assert_eq!(set.value("policy"), Some("round-robin:262144"));
+        assert_eq!(set.value("of tomorrow"), Some("a=b"));
+        assert_eq!(set.iter().count(), 2);
+        let mut bytes = [0; 512];
+        set.encode(&mut bytes);
+        assert_eq!(Properties::parse(&bytes), Ok(set));
+        let before = set;
+        for (key, value) in [("", "x"), ("a=", "x"), ("a\n", "x"), ("a", "x\ny")] {
+            assert_eq!(set.set(key, value), Err(BadText::Malformed), "{key}");
+        }
+        assert_eq!(set.set("long", &"x".repeat(500)), Err(BadText::Long(510)));
+        assert_eq!(set, before);
+    }
+
+    #[test]
+    fn hostile_properties_are_refused() {
+        for text in ["policy", "=x\n", "a=1\na=2\n", "a=1", "a=\u{7}\n", "\n"] {
+            let mut bytes = Vec::from((text.len() as u16).to_le_bytes());
+            bytes.extend_from_slice(text.as_bytes());
+            bytes.resize(512, 0);
+            assert_eq!(
+                Properties::parse(&bytes),
+                Err(BadText::Malformed),
+                "{text:?}"
+            );
+        }
+    }
+}
