@@ -49,11 +49,15 @@ pub enum Bug {
     FlushOnOne,
     /// Changes of parts of one block overtake each other.
     Overtaking,
+    /// A notice that a discovery log has changed is not heeded.
+    ForgottenNotice,
+    /// After a connection was lost, what a discovery log says then is not heeded.
+    StaleLog,
 }
 
 impl Bug {
     /// All.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 19] = [
         Self::Unfenced,
         Self::ShortBound,
         Self::IgnoredMark,
@@ -71,6 +75,8 @@ impl Bug {
         Self::StaleAna,
         Self::FlushOnOne,
         Self::Overtaking,
+        Self::ForgottenNotice,
+        Self::StaleLog,
     ];
 }
 

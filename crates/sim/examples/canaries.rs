@@ -16,7 +16,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 /// Seeds within which each bug must be found, and what was planted.
-const CANARIES: [(Bug, u64, &str); 17] = [
+const CANARIES: [(Bug, u64, &str); 19] = [
     (
         Bug::Unfenced,
         100,
@@ -81,6 +81,16 @@ const CANARIES: [(Bug, u64, &str); 17] = [
         Bug::Overtaking,
         400,
         "changes of parts of one block overtake each other",
+    ),
+    (
+        Bug::ForgottenNotice,
+        100,
+        "notices of a changed discovery log are not heeded",
+    ),
+    (
+        Bug::StaleLog,
+        200,
+        "a discovery log is not heeded after its connection was lost",
     ),
 ];
 

@@ -62,7 +62,7 @@ pub(super) fn plan(mut plan: Plan) -> Plan {
     if layout.targets * usize::from(layout.ports) == 1 && random.up_to(3) > 0 {
         layout.ports = 2; // most states of a path need another one beside it
     }
-    let cells = Kind::ALL.len() * STATES.len();
+    let cells = Kind::EVERYWHERE * STATES.len();
     let mut faults = Vec::new();
     for number in 0..CELLS_EACH {
         // Neighbours in the table are far from each other in time.
@@ -77,7 +77,7 @@ pub(super) fn plan(mut plan: Plan) -> Plan {
     }
     for _ in 0..FREE + random.up_to(FREE) {
         // What the first worlds knew is what data are lost by.
-        let kinds = [Kind::FIRST, Kind::ALL.len()][random.up_to(1) as usize];
+        let kinds = [Kind::FIRST, Kind::EVERYWHERE][random.up_to(1) as usize];
         let kind = Kind::ALL[random.up_to(kinds as u64 - 1) as usize];
         let possible = match kind {
             Kind::Damage => layout.digests,
@@ -114,6 +114,7 @@ fn more(random: &mut Random) -> More {
         scratch_bytes: [4 << 20, 4 << 20, 4 << 20, 64 << 10, 0][random.up_to(4) as usize],
         connections_spare: [None, Some(2), Some(0)][random.up_to(2) as usize],
         large: true,
+        tellers: 0,
     }
 }
 
@@ -145,7 +146,12 @@ fn reset_within(slow: &Fault) -> Fault {
 }
 
 /// A fault that is aimed at a state, and what brings about that state.
-fn aimed(faults: &mut Vec<Fault>, cell: (Kind, PathState), at_ns: u64, random: &mut Random) {
+pub(super) fn aimed(
+    faults: &mut Vec<Fault>,
+    cell: (Kind, PathState),
+    at_ns: u64,
+    random: &mut Random,
+) {
     let (kind, state) = cell;
     let whom = random.up_to(u64::MAX) | FORCE;
     let mut first = |kind, at_ns, lasts_ms: u64| {

@@ -23,9 +23,10 @@ impl Course<'_> {
     /// A path that is not in use on every core, or a change that was not answered.
     pub(super) fn what_is_missing(&self) -> Option<String> {
         for (number, host) in self.rig.hosts.iter().enumerate() {
-            if !host.user.is_content() {
-                let open = host.user.unanswered();
-                return Some(open.unwrap_or_else(|| format!("host {number} lacks a path")));
+            if !host.user.is_content(|address| self.rig.is_told(address)) {
+                let why = host.user.unanswered().or_else(|| self.what_is_unheard());
+                let lacks = || format!("host {number} lacks a path, or has one too many");
+                return Some(why.unwrap_or_else(lacks));
             }
             for (core, &node) in host.cores.iter().enumerate() {
                 let Body::Core(engine) = &self.rig.world.nodes[node].body else {
@@ -40,7 +41,7 @@ impl Course<'_> {
                 }
             }
         }
-        None
+        self.what_is_unheard()
     }
 
     /// Whether a request that failed may have.

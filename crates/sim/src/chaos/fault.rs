@@ -71,7 +71,7 @@ impl Course<'_> {
         let what = format!("{kind:?} begins: host {host}, path {address}, target {target}");
         self.rig.world.tell(|| what);
         self.pardon(fault);
-        if !self.strike(number, fault, whom) {
+        if !self.mislead(fault, whom) && !self.strike(number, fault, whom) {
             self.harm(number, fault, whom);
         }
     }
@@ -80,7 +80,7 @@ impl Course<'_> {
     /// waits for.
     fn find(&self, fault: &Fault, waits: bool) -> Option<Whom> {
         let drawn = self.drawn(fault);
-        let possible = |whom: &Whom| self.is_possible(fault.kind, *whom);
+        let possible = |whom: &Whom| self.is_possible(fault, *whom);
         let Some(state) = fault.when else {
             return Some(drawn).filter(possible);
         };
@@ -95,7 +95,7 @@ impl Course<'_> {
             return Ok(());
         };
         self.rig.world.tell(|| format!("{:?} is over", fault.kind));
-        if !self.relent(number, fault, whom)? {
+        if !self.enlighten(fault, whom) && !self.relent(number, fault, whom)? {
             self.repair(number, fault, whom);
         }
         Ok(())
@@ -134,11 +134,24 @@ impl Course<'_> {
             return None;
         };
         let path = host.user.path(whom.address);
-        Some(path.map_or(PathState::Removed, |path| engine.host().path_state(0, path)))
+        let engine = engine.host();
+        let state = |path| engine.path_state(0, path);
+        Some(match path {
+            Some(path) => state(path),
+            // Told of, and not in use yet.
+            None if self.rig.discovery.is_some()
+                && host.user.is_adding(whom.address)
+                && engine.paths(0).any(|it| state(it) == PathState::Connecting) =>
+            {
+                PathState::Connecting
+            }
+            None => PathState::Removed,
+        })
     }
 
     /// Whether the one it is about is there to suffer it.
-    fn is_possible(&self, kind: Kind, whom: Whom) -> bool {
+    fn is_possible(&self, fault: &Fault, whom: Whom) -> bool {
+        let kind = fault.kind;
         let world = &self.rig.world;
         let host = &self.rig.hosts[whom.host];
         let is_well = |&node: &usize| {
@@ -151,6 +164,7 @@ impl Course<'_> {
             !node.is_dead() && node.frozen_ns <= world.now_ns
         };
         match (kind, kind.scope()) {
+            _ if Kind::OF_DISCOVERY.contains(&kind) => self.can_mislead(fault),
             // It would be later than late.
             (Kind::Freeze, _) if self.late_ns[whom.target] > world.now_ns => false,
             (Kind::KillAll, _) => (0..self.rig.targets.len()).any(target_is_well),

@@ -80,6 +80,18 @@ pub enum Kind {
     KillAll,
     /// A host stops in order, and its applications read nothing.
     StopUnread,
+    /// A path is not told of by discovery, and told of again.
+    Withdraw,
+    /// The same, and each time the notice of it is lost with its connection.
+    Unheard,
+    /// Discovery controllers don't refer to each other, and do again.
+    Unreferred,
+    /// A discovery controller's process dies, and another begins.
+    KillTeller,
+    /// A discovery controller stands still, and goes on.
+    FreezeTeller,
+    /// Nothing passes between a host and the discovery controllers, and nobody is told.
+    PartTeller,
 }
 
 /// Whom a kind of fault concerns: all paths whose state matters to it.
@@ -99,7 +111,7 @@ pub enum Scope {
 
 impl Kind {
     /// All.
-    pub const ALL: [Self; 38] = [
+    pub const ALL: [Self; 44] = [
         Self::Reset,
         Self::ResetCore,
         Self::Partition,
@@ -138,7 +150,18 @@ impl Kind {
         Self::Greedy,
         Self::KillAll,
         Self::StopUnread,
+        Self::Withdraw,
+        Self::Unheard,
+        Self::Unreferred,
+        Self::KillTeller,
+        Self::FreezeTeller,
+        Self::PartTeller,
     ];
+
+    /// Of those, so many can happen in every world; the others need discovery.
+    pub(super) const EVERYWHERE: usize = 38;
+    /// See there.
+    pub(super) const OF_DISCOVERY: &[Self] = Self::ALL.split_at(Self::EVERYWHERE).1;
 
     /// Of those, the first worlds knew so many.
     pub(super) const FIRST: usize = 16;
@@ -166,18 +189,22 @@ impl Kind {
             | Self::Unread
             | Self::Knobs
             | Self::Greedy
-            | Self::StopUnread => Scope::Host,
+            | Self::StopUnread
+            | Self::PartTeller => Scope::Host,
             Self::Drop
             | Self::Ana
             | Self::LateWrites
             | Self::Hang
             | Self::Mute
             | Self::Status
-            | Self::Crowd => Scope::Port,
+            | Self::Crowd
+            | Self::Withdraw
+            | Self::Unheard => Scope::Port,
             Self::Kill | Self::Power | Self::Freeze | Self::Resize | Self::Away => Scope::Target,
             Self::SlowDisk | Self::Media | Self::NoSpace | Self::Transient | Self::KillAll => {
                 Scope::World
             }
+            Self::Unreferred | Self::KillTeller | Self::FreezeTeller => Scope::World,
         }
     }
 }

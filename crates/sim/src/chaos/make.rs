@@ -14,7 +14,7 @@ use nvme::controller::{NamespaceConfig, PortConfig, SubsystemConfig};
 use nvme::host::{AnaState, Digests, HostIdentity};
 use policy::Knobs;
 
-const NQN: &str = "nqn.2026-01.org.example:chaos";
+pub(super) const NQN: &str = "nqn.2026-01.org.example:chaos";
 const IN_CAPSULE: u32 = 1024;
 const TRANSFER_SHIFT: u8 = 13;
 /// The smallest buffer of a target's arena.
@@ -45,23 +45,21 @@ impl Rig {
             quiesce_ns: QUIESCE_NS,
             ..Recovery::default()
         };
-        let paths = 0..u32::from(layout.ports) * layout.targets as u32;
+        let known = match layout.more.tellers {
+            0 => u32::from(layout.ports) * layout.targets as u32,
+            _ => 0,
+        };
         let volume = VolumeConfig {
             name: "v0".into(),
             policy: layout.policy,
             knobs: Knobs::default(),
-            paths: paths.map(path).collect(),
+            paths: (0..known).map(path).collect(),
             recovery,
         };
         let config = HostConfig {
             core,
             cores: layout.cores,
-            identity: HostIdentity {
-                nqn: format!(
-                    "nqn.2014-08.org.nvmexpress:uuid:{number:08x}-2222-4333-8444-555555555555"
-                ),
-                id: [7 + number as u8; 16],
-            },
+            identity: identity(number),
             digests: Digests {
                 header: layout.digests,
                 data: layout.digests,
@@ -154,6 +152,14 @@ impl Rig {
             },
             seed: self.seed,
         }
+    }
+}
+
+/// Who a host is.
+pub(super) fn identity(number: usize) -> HostIdentity {
+    HostIdentity {
+        nqn: format!("nqn.2014-08.org.nvmexpress:uuid:{number:08x}-2222-4333-8444-555555555555"),
+        id: [7 + number as u8; 16],
     }
 }
 

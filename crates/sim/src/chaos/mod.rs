@@ -8,7 +8,8 @@
 //! * `check`: what must be true at the end, `count`: of counts; `tap`: which identifiers are used
 //! * `rig`: hosts, controllers and applications, `make`: what they are made of, `cores`: what
 //!   passes between those of one host, `user`: who changes its paths; `client`: its applications;
-//!   `disk`: what controllers store; `stranger`: who takes what others need
+//!   `disk`: what controllers store; `stranger`: who takes what others need; `discovery`: who tells
+//!   of paths, and hosts that know no others
 //! * [`shrink`]: what of a plan is enough
 //! * `world`, `node`, `net`: places, connections, time
 //!
@@ -25,6 +26,7 @@ mod check;
 mod client;
 mod cores;
 mod count;
+mod discovery;
 mod disk;
 mod fault;
 mod harm;

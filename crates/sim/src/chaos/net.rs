@@ -38,7 +38,7 @@ impl World {
         };
         let mut it = Conn::new(life, wire, None);
         it.tap = match &self.nodes[node].body {
-            Body::Core(_) => Some(Box::new(Tap::nvme())),
+            Body::Core(_) | Body::Seeker(_) => Some(Box::new(Tap::nvme())),
             Body::Client(_) => Some(Box::new(Tap::nbd())),
             _ => None,
         };

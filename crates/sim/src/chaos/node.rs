@@ -5,6 +5,7 @@ use super::tap::Tap;
 use alloc::boxed::Box;
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
+use engine::discovery::DiscoveryEngine;
 use engine::export::ExportEngine;
 use engine::machine::{Closed, DeviceError, Memory, Place, Send};
 use engine::target::TargetEngine;
@@ -18,6 +19,8 @@ pub enum Body {
     Target(Box<TargetEngine>),
     /// Applications.
     Client(Box<Client>),
+    /// A host's reactor of discovery.
+    Seeker(Box<DiscoveryEngine>),
     /// Somebody who only takes what others need.
     Stranger(Box<Stranger>),
     /// A process that has died.
@@ -32,6 +35,7 @@ macro_rules! call {
             Body::Target($it) => $call,
             Body::Client($it) => $call,
             Body::Stranger($it) => $call,
+            Body::Seeker($it) => $call,
             Body::Dead => $dead,
         }
     };

@@ -4,6 +4,7 @@
 //! A host is a process with a node for each core, and one node for its applications. What one core
 //! tells another arrives later, in order. The mark that a host leaves (T9) outlives it.
 use super::client::{Client, Habit};
+use super::discovery::Discovery;
 use super::disk::Disk;
 use super::make;
 use super::node::{Body, Node, Wire};
@@ -64,6 +65,8 @@ pub struct More {
     pub connections_spare: Option<u32>,
     /// The namespace is so large that few of the largest requests take all memory.
     pub large: bool,
+    /// Discovery controllers; 0: hosts know their paths.
+    pub tellers: usize,
 }
 
 /// Where the namespace is.
@@ -85,6 +88,7 @@ impl Default for More {
             scratch_bytes: SCRATCH_BYTES,
             connections_spare: None,
             large: false,
+            tellers: 0,
         }
     }
 }
@@ -125,6 +129,8 @@ pub struct Rig {
     pub away: Vec<Away>,
     /// By target: blocks of the namespace.
     pub sizes: Vec<u64>,
+    /// Who tells of paths, where hosts don't know them.
+    pub(super) discovery: Option<Discovery>,
     mail: Vec<Option<ExportControl>>,
     /// What was planned and is due.
     due: VecDeque<usize>,
@@ -141,6 +147,7 @@ impl Rig {
             strangers: 0,
             away: alloc::vec![Away::No; layout.targets],
             sizes: alloc::vec![make::blocks(&layout); layout.targets],
+            discovery: None,
             mail: Vec::new(),
             due: VecDeque::new(),
             layout,
@@ -162,6 +169,7 @@ impl Rig {
             rig.add_host(number);
         }
         rig.add_strangers();
+        rig.add_discovery();
         rig
     }
 
@@ -235,10 +243,11 @@ impl Rig {
         let host = &mut self.hosts[number];
         host.board =
             alloc::vec![alloc::vec![0; places + SPARE_PATHS]; usize::from(self.layout.cores)];
-        host.user.begin(places);
+        host.user.begin(places, self.layout.more.tellers == 0);
         host.stopping = None;
         (host.found_ns, host.begun_ns) = (host.mark_ns, self.world.now_ns);
         host.lives += 1;
+        self.start_seeker(number);
     }
 
     /// A process of the target begins.
@@ -261,6 +270,7 @@ impl Rig {
     pub fn run(&mut self, end_ns: u64) -> Option<usize> {
         while self.due.is_empty() {
             self.settle();
+            self.follow();
             let mut heard = Vec::new();
             if !self.world.step(end_ns, &mut heard) {
                 return None;
@@ -281,11 +291,17 @@ impl Rig {
 
     fn settle(&mut self) {
         let Self {
-            world, hosts, mail, ..
+            world,
+            hosts,
+            mail,
+            discovery,
+            ..
         } = self;
         world.settle(|world, node| {
             if let Some(host) = hosts.iter_mut().find(|host| host.cores.contains(&node)) {
                 host.listen(world, node, mail);
+            } else if let Some(discovery) = discovery {
+                discovery.listen(world, node);
             }
         });
     }

@@ -184,6 +184,7 @@ impl<'a> Course<'a> {
         self.recover()?;
         self.read_all()?;
         self.recover()?;
+        self.follow_the_log()?;
         self.judge()?;
         self.calm()?;
         self.stop()
@@ -221,7 +222,7 @@ impl<'a> Course<'a> {
     }
 
     /// All paths are there again, and in use, and nothing is under way.
-    fn recover(&mut self) -> Result<(), Finding> {
+    pub(super) fn recover(&mut self) -> Result<(), Finding> {
         let end_ns = self.rig.world.now_ns + rest_ns();
         let missing = |it: &Self| it.what_is_missing().map(Finding::Stuck);
         let left = |it: &Self| it.what_is_left().map(Finding::Unbalanced);
@@ -290,6 +291,6 @@ impl<'a> Course<'a> {
                 return Err(Finding::Stuck(format!("host {number} does not stop")));
             }
         }
-        Ok(())
+        self.discovery_is_over()
     }
 }

@@ -141,6 +141,7 @@ impl Course<'_> {
             self.rig.tell(node, ExportControl::Drain(DRAIN_NS));
         }
         self.rig.hosts[host].stopping = Some(cores.len() - 1);
+        self.rig.stop_seeker(host);
     }
 
     /// A process of a host begins. It takes what it finds, so it must not find another namespace.
@@ -162,6 +163,7 @@ impl Course<'_> {
         for node in self.rig.hosts[host].cores.clone() {
             self.rig.world.kill(node);
         }
+        self.rig.kill_seeker(host);
         self.history.died(host as u64 + 1, self.rig.world.now_ns);
         self.rig.hosts[host].stopping = None;
     }

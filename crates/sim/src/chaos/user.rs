@@ -12,6 +12,7 @@ use alloc::vec::Vec;
 use engine::export::ExportControl;
 use engine::host::{Change, Changed, HostControl, PathState};
 use policy::PathIndex;
+use policy::limits::PATHS_MAX;
 
 /// How long a change may take, ns: less than most faults last, so that some are called off.
 const WAIT_NS: u64 = 700_000_000;
@@ -42,6 +43,8 @@ pub struct User {
     paths: Vec<Option<PathIndex>>,
     /// Second paths: by which fault, and where.
     seconds: Vec<(u64, usize, PathIndex)>,
+    /// The number of no path; `None`: any will do.
+    nobody: Option<PathIndex>,
     /// Paths that left since the process began.
     pub removed: u32,
     /// An answer to nothing.
@@ -49,11 +52,13 @@ pub struct User {
 }
 
 impl User {
-    /// A process begins, with so many paths.
-    pub fn begin(&mut self, paths: usize) {
+    /// A process begins, with paths to so many addresses, if it knows them.
+    pub fn begin(&mut self, paths: usize, known: bool) {
         self.open.clear();
         self.seconds.clear();
-        self.paths = (0..paths).map(|path| Some(PathIndex(path as u8))).collect();
+        let index = |path| known.then_some(PathIndex(path as u8));
+        self.paths = (0..paths).map(index).collect();
+        self.nobody = (!known).then_some(PathIndex(PATHS_MAX as u8 - 1));
         self.removed = 0;
     }
 
@@ -95,12 +100,22 @@ impl User {
         self.paths.get(address).copied().flatten()
     }
 
-    /// Whether there is exactly one path to every address, and nothing is being changed.
-    pub fn is_content(&self) -> bool {
-        self.open.is_empty() && self.seconds.is_empty() && self.paths.iter().all(Option::is_some)
+    /// Whether there is exactly one path to every address that there should be one to, and nothing
+    /// is being changed.
+    pub fn is_content(&self, wanted: impl Fn(usize) -> bool) -> bool {
+        let mut paths = (0..).zip(&self.paths);
+        let as_wanted = paths.all(|(address, path)| path.is_some() == wanted(address));
+        self.open.is_empty() && self.seconds.is_empty() && as_wanted
     }
 
-    fn waits_for(&self, address: usize) -> bool {
+    /// Whether a path to an address is being added.
+    pub fn is_adding(&self, address: usize) -> bool {
+        self.open
+            .iter()
+            .any(|it| it.1 == address && it.2 == Wish::Add)
+    }
+
+    pub(super) fn waits_for(&self, address: usize) -> bool {
         self.open.iter().any(|(_, of, _)| *of == address)
     }
 }
@@ -110,7 +125,8 @@ impl Rig {
     pub fn ask(&mut self, host: usize, address: usize, wish: Wish, force: bool) {
         let user = &mut self.hosts[host].user;
         // Of one that is not there, the number is as good as any.
-        let path = user.path(address).unwrap_or(PathIndex(address as u8));
+        let none = user.nobody.unwrap_or(PathIndex(address as u8));
+        let path = user.path(address).unwrap_or(none);
         let new = || Box::new(make::path(address as u32));
         let remove = |path, force| Change::RemovePath {
             volume: 0,
@@ -145,6 +161,7 @@ impl Rig {
     /// What is missing at an address is asked for, unless something is asked already. A second path
     /// takes the place of a first one that is gone: there may be room for one of them only.
     pub fn restore(&mut self, host: usize, address: usize) {
+        let told = self.has_heard(host, address);
         let it = &mut self.hosts[host];
         if it.stopping.is_some() || it.user.waits_for(address) {
             return;
@@ -160,7 +177,8 @@ impl Rig {
         }
         let second = second.map(|at| seconds[at].0);
         let wish = match it.user.path(address) {
-            None => Wish::Add,
+            None if told => Wish::Add,
+            None => return,
             Some(path) => match (engine.host().path_state(0, path), second) {
                 (PathState::Failed | PathState::Draining, _) => Wish::Restore,
                 (_, Some(name)) => Wish::NoSecond(name),

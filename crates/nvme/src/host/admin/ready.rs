@@ -13,6 +13,7 @@ use crate::wire::SqeBuilder;
 use crate::wire::features::AsyncEvent;
 use crate::wire::log::{Request, lid};
 use crate::wire::sqe::{NSID_ALL, admin};
+use canary::Bug;
 
 /// What is to be done as soon as nothing else is.
 #[derive(Debug, Default)]
@@ -80,6 +81,7 @@ impl Admin {
         match event {
             AsyncEvent::NAMESPACE_ATTRIBUTE => self.work.rescan = true,
             AsyncEvent::ANA_CHANGE => self.work.ana = self.facts.ana,
+            AsyncEvent::DISCOVERY_CHANGE if canary::has(Bug::ForgottenNotice) => {}
             AsyncEvent::DISCOVERY_CHANGE => self.work.discovery = self.facts.discovery,
             AsyncEvent::FIRMWARE_ACTIVATION => {
                 let pause_ns = self.facts.pause_ns.max(self.config.timeout_ns);
