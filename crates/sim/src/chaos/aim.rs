@@ -21,6 +21,9 @@ const CELLS_EACH: u64 = 5;
 /// Faults of a world that are not aimed.
 const FREE: u64 = 5;
 
+/// A field of the table.
+type Cell = (Kind, PathState);
+
 /// Seeds from 1 on that leave no cell empty, with some to spare.
 pub const SEEDS: u64 = 280;
 
@@ -146,12 +149,7 @@ fn reset_within(slow: &Fault) -> Fault {
 }
 
 /// A fault that is aimed at a state, and what brings about that state.
-pub(super) fn aimed(
-    faults: &mut Vec<Fault>,
-    cell: (Kind, PathState),
-    at_ns: u64,
-    random: &mut Random,
-) {
+pub(super) fn aimed(faults: &mut Vec<Fault>, cell: Cell, at_ns: u64, random: &mut Random) {
     let (kind, state) = cell;
     let whom = random.up_to(u64::MAX) | FORCE;
     let mut first = |kind, at_ns, lasts_ms: u64| {

@@ -77,7 +77,7 @@ impl Course<'_> {
             let failed = client.failed.clone();
             let bad = failed.iter().find(|it| match it.error {
                 CommandError::Lost | CommandError::Server(Errno::Shutdown) => !excused,
-                _ => !self.is_pardoned(it),
+                _ => !self.is_pardoned(it) && !self.is_forlorn(it, excused),
             });
             if let Some(it) = bad {
                 self.report.block = Some(it.request.offset / self.plan.layout.habit.unit);

@@ -171,6 +171,8 @@ pub struct History {
     crashes: Vec<u64>,
     /// Blocks from this one on are written by several at a time.
     crowded: Option<u64>,
+    /// See [`History::part`].
+    apart: bool,
     /// When a writer died, and with it all that it had under way.
     deaths: Vec<(u64, u64)>,
 }
@@ -193,6 +195,12 @@ impl History {
     /// Several may write at a time to blocks from `first` on: they are held to less (`crowd`).
     pub fn crowded(&mut self, first: u64) {
         self.crowded = Some(first);
+    }
+
+    /// A flush covers what its own process had acknowledged, and nothing of one before it that was
+    /// killed: hosts that learn of their paths little by little don't know where that wrote (T13).
+    pub fn part(&mut self) {
+        self.apart = true;
     }
 
     /// What was only in caches may be gone.
@@ -251,32 +259,45 @@ impl History {
     }
 
     /// What a crash does not take.
-    fn durable(&self, crash_ns: u64) -> Durable {
+    fn durable(&self, crash_ns: u64) -> Durable<'_> {
         let mut flushed = BTreeMap::new();
         for &(writer, start_ns, end_ns) in &self.flushes {
             if end_ns <= crash_ns {
-                let last_ns = flushed.entry(writer).or_insert(start_ns);
+                let life = (writer, self.life(writer, start_ns));
+                let last_ns = flushed.entry(life).or_insert(start_ns);
                 *last_ns = start_ns.max(*last_ns);
             }
         }
-        Durable { crash_ns, flushed }
+        Durable {
+            crash_ns,
+            flushed,
+            history: self,
+        }
+    }
+
+    /// How often a writer had died before, if that matters.
+    fn life(&self, writer: u64, at_ns: u64) -> usize {
+        let before = |it: &&(u64, u64)| self.apart && it.0 == writer && it.1 < at_ns;
+        self.deaths.iter().filter(before).count()
     }
 }
 
 /// What is durable at a crash.
-struct Durable {
+struct Durable<'a> {
     crash_ns: u64,
-    /// By writer: when the last flush began that had succeeded. It covers what was acknowledged
-    /// before, also by a process that was killed since (T13).
-    flushed: BTreeMap<u64, u64>,
+    /// By writer and life: when the last flush began that had succeeded. It covers what was
+    /// acknowledged before, also by a process that was killed since (T13), if there are no lives.
+    flushed: BTreeMap<(u64, usize), u64>,
+    history: &'a History,
 }
 
-impl Durable {
+impl Durable<'_> {
     fn has(&self, op: &Op) -> bool {
         let Deed::Write { tag, durable } = op.deed else {
             return false;
         };
-        let flushed_ns = self.flushed.get(&tag.writer());
+        let life = self.history.life(tag.writer(), op.end_ns);
+        let flushed_ns = self.flushed.get(&(tag.writer(), life));
         durable && op.end_ns <= self.crash_ns || flushed_ns.is_some_and(|&ns| op.end_ns <= ns)
     }
 }

@@ -161,6 +161,9 @@ impl<'a> Course<'a> {
         if plan.layout.habit.crowded > 0 {
             history.crowded(plan.layout.habit.blocks);
         }
+        if rig.discovery.is_some() {
+            history.part();
+        }
         Self {
             plan,
             rig,
