@@ -252,7 +252,7 @@ impl Rig {
     /// there.
     pub(super) fn is_told(&self, address: usize) -> bool {
         self.discovery.as_ref().is_none_or(|it| {
-            let known = it.unreferred == 0 || address % it.tellers.len() == 0;
+            let known = it.unreferred == 0 || address.is_multiple_of(it.tellers.len());
             it.withheld[address] == 0 && known
         })
     }
