@@ -3,7 +3,10 @@
 mod common;
 
 use common::*;
-use engine::host::{Change, HostEvent, IoOp, PathState, Recovery};
+use engine::host::{Change, HostEngine, HostEvent, IoOp, PathState, Recovery};
+use engine::target::{ErrorRule, Faults, Ops, Probability, TargetControl};
+use nvme::wire::Status;
+use std::cell::RefCell;
 use volume::Outcome;
 
 /// A rig whose target has a volatile write cache.
@@ -43,6 +46,61 @@ fn t13_a_flush_goes_to_every_controller_with_unflushed_writes() {
     }
     assert_eq!(rig.one(&flush(5), SECOND).outcome, Outcome::Done);
     assert_eq!(flushes(&rig).iter().sum::<u64>(), 1);
+}
+
+/// Both paths have acknowledged a write.
+fn both_written() -> Rig {
+    let mut rig = cached(2, |_| ());
+    for n in 0..2 {
+        assert_eq!(rig.one(&write(n, n), SECOND).outcome, Outcome::Done);
+    }
+    rig
+}
+
+fn hindrance(host: &RefCell<HostEngine>) -> String {
+    host.borrow().path_hindrance(0, P0).unwrap_or_default()
+}
+
+/// Seed 3876 of the worlds of chaos: the flush passed without the controller whose path was to be
+/// read again.
+#[test]
+fn t33_a_path_that_shows_another_size_flushes_what_it_had() {
+    let mut rig = both_written();
+    rig.world.mute(HOST, 0);
+    rig.target_control(TargetControl::Resize(1, BLOCKS / 2));
+    rig.world.pass(10 * MS);
+    let why = hindrance(&rig.host);
+    assert!(why.contains("another size"), "{why}");
+    assert_eq!(rig.one(&flush(2), 20 * SECOND).outcome, Outcome::Done);
+    assert_eq!(flushes(&rig), [1, 1]);
+}
+
+#[test]
+fn t26_a_flush_waits_for_a_path_whose_ana_state_is_read_again() {
+    for (mute, limit_ns) in [(false, SECOND), (true, 20 * SECOND)] {
+        let mut rig = both_written();
+        let rule = ErrorRule {
+            status: Status::ANA_TRANSITION,
+            ops: Ops::READ,
+            blocks: None,
+            rate: Probability::ALWAYS,
+        };
+        let faults = Faults {
+            errors: vec![rule],
+            ..Faults::default()
+        };
+        rig.target_control(TargetControl::Faults(0, faults));
+        for n in 0..2 {
+            rig.submit(&read(n, n)).unwrap();
+        }
+        let host = rig.host.clone();
+        assert!(rig.run(SECOND, |_, _| hindrance(&host).contains("ANA")));
+        if mute {
+            rig.world.mute(HOST, 0);
+        }
+        assert_eq!(rig.one(&flush(2), limit_ns).outcome, Outcome::Done);
+        assert_eq!(flushes(&rig), [1, 1], "{mute}");
+    }
 }
 
 #[test]

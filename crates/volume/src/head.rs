@@ -305,6 +305,11 @@ impl Head {
         self.show();
     }
 
+    /// Whether the ANA state of `path` is in doubt.
+    pub fn is_pending(&self, path: PathIndex) -> bool {
+        self.standing[usize::from(path.0)].pending
+    }
+
     /// Whether non-optimized paths are used beside optimized ones; `None`: as fits the policy.
     pub fn set_ana_use(&mut self, ana_use: Option<AnaUse>) {
         self.ana_use = ana_use;
@@ -420,13 +425,15 @@ impl Head {
         chosen
     }
 
-    /// As [`Head::select`], but `path` if it is enabled and its ANA state allows I/O at all.
+    /// As [`Head::select`], but `path` if it is enabled and its ANA state allows I/O at all, also
+    /// while it drains. For what is about a controller and no blocks: so also where another path
+    /// showed another size (T33).
     #[cold]
     pub fn select_only(&mut self, request: &Request, path: PathIndex) -> Option<PathIndex> {
         let at = usize::from(path.0);
-        let ana = self.views[at].ana;
+        let (is, ana) = (&self.standing[at], self.views[at].ana);
         let usable = matches!(ana, Ana::Optimized | Ana::NonOptimized);
-        let usable = self.standing[at].may_serve() && usable;
+        let usable = is.enabled && !is.pending && usable;
         self.select_of(request, u64::from(usable) << at, None)
     }
 

@@ -5,7 +5,9 @@
 //! lost with acknowledged, unflushed writes holds the flush up until it came back and flushed. When
 //! that takes too long for the first flush that waits, the path's writes are given up: a line says
 //! so, every flush that is under way then fails, since each covers writes of which nobody knows
-//! whether they are durable, and later ones pass.
+//! whether they are durable, and later ones pass. A live path whose ANA state is in doubt holds the
+//! flush up as well, until it was read (T26); one that shows another size than the others takes no
+//! I/O (T33), and flushes what it had.
 //!
 //! Where several cores write, each asks every controller with a cache that is live. When a path is
 //! lost, no flush of any core passes before all have said whether it had unflushed writes; each
@@ -92,7 +94,7 @@ impl HostEngine {
             return self.fail_flush(index, now_ns);
         }
         let recovery = it.recovery;
-        let mut lost = None;
+        let mut away = None;
         for path in self.indexes(volume) {
             let Some(number) = self.number(volume, path) else {
                 continue;
@@ -110,15 +112,19 @@ impl HostEngine {
             if asked || enough || !needed {
                 continue;
             }
-            if !live {
-                lost = Some(number);
+            if !live
+                || self.volumes[usize::from(volume)]
+                    .head
+                    .is_pending(path.index)
+            {
+                away = Some(number);
             } else if self.ask_to_flush(number, index, now_ns) {
                 return;
             }
         }
         let slot = self.slots.get(index);
         let (some, path) = (slot.course.flushed != 0, slot.path);
-        match lost {
+        match away {
             Some(number) => self.await_flush(number, index, now_ns),
             None if some => self.end(index, Outcome::Done, path, now_ns),
             // Nothing is known to be cached: any path may say so.
@@ -174,7 +180,7 @@ impl HostEngine {
         self.flush(index, now_ns);
     }
 
-    /// Waits until a lost path with unflushed writes is back, within bounds.
+    /// Waits until a path with unflushed writes is back, or its ANA state was read, within bounds.
     fn await_flush(&mut self, number: usize, index: u32, now_ns: u64) {
         let volume = usize::from(self.paths[number].volume);
         let recovery = self.volumes[volume].recovery;
@@ -228,7 +234,8 @@ impl HostEngine {
         self.end(index, self.without_path(volume), super::NO_PATH, now_ns);
     }
 
-    /// A path is live, or known to have had nothing unflushed: flushes that wait look again.
+    /// A path is live, its ANA state was read, or it is known to have had nothing unflushed:
+    /// flushes that wait look again.
     pub(super) fn release_flushes(&mut self, volume: u16, now_ns: u64) {
         let it = usize::from(volume);
         for _ in 0..self.slots.of(&self.volumes[it].flushes).count() {

@@ -286,6 +286,7 @@ impl HostEngine {
             self.take_turns(volume, now_ns);
         } else {
             self.release(volume, now_ns);
+            self.release_flushes(volume, now_ns);
         }
     }
 

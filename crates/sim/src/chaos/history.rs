@@ -169,6 +169,8 @@ pub struct History {
     flushes: Vec<(u64, u64, u64)>,
     /// When volatile caches were lost.
     crashes: Vec<u64>,
+    /// Of those, when others than the lost ones kept what they had.
+    partly: Vec<u64>,
     /// Blocks from this one on are written by several at a time.
     crowded: Option<u64>,
     /// See [`History::part`].
@@ -203,9 +205,16 @@ impl History {
         self.apart = true;
     }
 
-    /// What was only in caches may be gone.
+    /// What was only in caches may be gone: all of them were lost.
     pub fn crash(&mut self, at_ns: u64) {
         self.crashes.push(at_ns);
+    }
+
+    /// One of several caches was lost: what is there afterwards may be in another, and go with that
+    /// one.
+    pub fn crash_of_one(&mut self, at_ns: u64) {
+        self.crashes.push(at_ns);
+        self.partly.push(at_ns);
     }
 
     /// What a writer had under way is never heard of; see `dead`.
@@ -271,6 +280,7 @@ impl History {
         Durable {
             crash_ns,
             flushed,
+            all: !self.partly.contains(&crash_ns),
             history: self,
         }
     }
@@ -289,6 +299,8 @@ struct Durable<'a> {
     /// acknowledged before, also by a process that was killed since (T13), if there are no lives.
     flushed: BTreeMap<(u64, usize), u64>,
     history: &'a History,
+    /// Nothing but that is there afterwards.
+    all: bool,
 }
 
 impl Durable<'_> {
@@ -307,14 +319,14 @@ fn check_block(ops: &[Op], crashes: &[Durable]) -> Result<(), Wrong> {
         write: written(BLANK, 0),
         gone: None,
     }];
-    let mut start_ns = 0;
+    let (mut start_ns, mut all) = (0, true);
     for crash in crashes {
-        let epoch = Epoch::of(ops, start_ns, crash.crash_ns, &pasts)?;
+        let epoch = Epoch::of(ops, (start_ns, crash.crash_ns), pasts, all)?;
         epoch.check()?;
         pasts = epoch.pasts(|op| crash.has(op));
-        start_ns = crash.crash_ns;
+        (start_ns, all) = (crash.crash_ns, crash.all);
     }
-    Epoch::of(ops, start_ns, NEVER, &pasts)?.check()
+    Epoch::of(ops, (start_ns, NEVER), pasts, all)?.check()
 }
 
 /// A write whose value may be there after a loss of caches, or that was replaced for good.
@@ -339,14 +351,23 @@ struct Epoch {
     ops: Vec<Op>,
     /// What it may have begun with.
     pasts: Vec<Past>,
+    /// All caches had been lost, so that it is durable.
+    all_lost: bool,
+    /// The write that it began with, as far as a read tells.
+    found: Option<Op>,
 }
 
 impl Epoch {
     /// Operations that a loss of caches cuts in two: a write may be of either side, and a read of
     /// both is left out.
-    fn of(all: &[Op], start_ns: u64, end_ns: u64, pasts: &[Past]) -> Result<Self, Wrong> {
+    fn of(
+        told: &[Op],
+        (start_ns, end_ns): (u64, u64),
+        pasts: Vec<Past>,
+        all_lost: bool,
+    ) -> Result<Self, Wrong> {
         let mut ops = Vec::new();
-        for op in all {
+        for op in told {
             let whole = op.start_ns >= start_ns && op.end_ns <= end_ns;
             let touches = op.start_ns < end_ns && op.end_ns > start_ns;
             if whole || op.is_write() && touches {
@@ -361,7 +382,9 @@ impl Epoch {
         let mut this = Self {
             start_ns,
             ops,
-            pasts: pasts.to_vec(),
+            pasts,
+            all_lost,
+            found: None,
         };
         this.begin()?;
         Ok(this)
@@ -398,8 +421,13 @@ impl Epoch {
                 lost: *lost,
             }),
             Some(&past) => {
-                self.ops.push(written(first.tag(), self.start_ns));
-                self.pasts = alloc::vec![past];
+                let begins = written(first.tag(), self.start_ns);
+                self.ops.push(begins);
+                self.found = Some(past.write);
+                if self.all_lost {
+                    self.found = Some(begins); // it is durable
+                    self.pasts = alloc::vec![past];
+                }
                 Ok(())
             }
         }
@@ -475,15 +503,14 @@ impl Epoch {
         let old = self.pasts.iter().filter(|past| past.gone.is_none());
         let old = old.map(|past| past.write);
         let old = old.filter(|write| here.binary_search(&write.tag()).is_err());
-        let durable: Vec<&Op> = all().filter(|op| is_durable(op)).collect();
+        let found = |op: &Op| self.found.filter(|it| it.tag() == op.tag());
+        let real = |op: &Op| found(op).unwrap_or(*op);
+        let durable: Vec<&Op> = all().filter(|op| is_durable(&real(op))).collect();
         let last_ns = durable.iter().map(|op| op.start_ns).max().unwrap_or(0);
         let mut pasts: Vec<Past> = Vec::new();
-        for write in all().copied().chain(old.map(|write| Op {
-            start_ns: self.start_ns,
-            end_ns: self.start_ns,
-            ..write
-        })) {
-            let after = || durable.iter().find(|op| write.precedes(op));
+        for write in all().map(real).chain(old) {
+            let is_after = |op: &&&Op| write.precedes(op) && write.tag() != op.tag();
+            let after = || durable.iter().find(is_after);
             let gone = (write.end_ns < last_ns).then(after).flatten();
             let gone = gone.map(|op| **op);
             pasts.push(Past { write, gone });

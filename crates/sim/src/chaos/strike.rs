@@ -36,11 +36,11 @@ impl Course<'_> {
             Kind::OneWay | Kind::Trickle | Kind::Full => self.hamper(&wires, fault, end_ns),
             Kind::Unread => self.deafen(host, end_ns),
             Kind::Kill => self.rig.world.kill(node),
-            Kind::Power => self.power(target),
+            Kind::Power => self.power(target, self.plan.layout.targets > 1),
             Kind::KillAll => {
                 for target in 0..self.rig.targets.len() {
                     match bit(fault) && self.plan.layout.caches {
-                        true => self.power(target),
+                        true => self.power(target, false),
                         false => self.rig.world.kill(self.rig.targets[target]),
                     }
                 }
@@ -168,13 +168,17 @@ impl Course<'_> {
         self.rig.hosts[host].stopping = None;
     }
 
-    /// A process of the target dies, and its controllers' cache is lost.
-    fn power(&mut self, target: usize) {
+    /// A process of the target dies, and its controllers' cache is lost; `alone`: another process
+    /// keeps its own.
+    fn power(&mut self, target: usize, alone: bool) {
         let node = self.rig.targets[target];
         let world = &mut self.rig.world;
         world.kill(node);
         world.disks[0].lose(node as u8 + 1, &mut world.random);
-        self.history.crash(world.now_ns);
+        match alone {
+            true => self.history.crash_of_one(world.now_ns),
+            false => self.history.crash(world.now_ns),
+        }
     }
 
     /// A process of the target begins, unless another one did meanwhile.

@@ -120,6 +120,25 @@ fn after_a_crash_there_is_one_past_and_it_stays() {
     again.crash(50);
     again.crash(80);
     assert!(again.check().is_err());
+    // But where one of several caches was lost, what is there may be in another one.
+    let ops = || [write(1, 1, 10), write(2, 20, 30), read(2, 60, 70)];
+    let lost = |crash: fn(&mut History, u64), flush_ns: Option<u64>, seen| {
+        let mut history = history(&[&ops()[..], &[read(seen, 90, 95)]].concat());
+        crash(&mut history, 50);
+        if let Some(start_ns) = flush_ns {
+            history.flushed(0, start_ns, start_ns + 5);
+        }
+        crash(&mut history, 80);
+        history.check().is_err()
+    };
+    for seen in 0..=1 {
+        assert!(lost(History::crash, None, seen), "{seen}");
+        assert!(!lost(History::crash_of_one, None, seen), "{seen}");
+        assert!(lost(History::crash_of_one, Some(35), seen), "{seen}");
+        assert!(lost(History::crash_of_one, Some(72), seen), "{seen}");
+        assert!(!lost(History::crash_of_one, Some(78), seen), "not before");
+    }
+    assert!(!lost(History::crash_of_one, Some(72), 2));
     // A write that the crash cut in two may be of either side.
     let ops = [write(1, 1, 10), write(2, 40, 60), read(2, 65, 70)];
     let mut cut = history(&ops);
