@@ -3,6 +3,7 @@
 mod target_hand;
 
 use engine::target::{Event, Log};
+use nvme::wire::fabrics::{Cc, Property, property};
 use std::sync::Arc;
 use target_hand::{Hand, MS, SECOND, config};
 
@@ -43,4 +44,30 @@ fn who_comes_when_all_places_are_taken_is_turned_away_and_few_are_spoken_of() {
     assert_eq!(turned_away(&log), []);
     hand.read(queue, 0, 1);
     assert_eq!(hand.done(queue).len(), 1);
+}
+
+/// Its host may have vanished while it was being reset: no keep-alive timer runs then.
+#[test]
+fn a_controller_that_is_reset_and_asked_nothing_leaves_when_its_place_is_wanted() {
+    let mut config = config(&[shape::Config::default()]);
+    config.subsystem.connections_max = 1;
+    let mut hand = Hand::new(config);
+    let (conn, _) = hand.admin(0);
+    let reset = Property {
+        offset: property::CC,
+        wide: false,
+        value: (Cc::enabled(0, 0).0 & !1).into(),
+    };
+    assert!(hand.ask(conn, reset.emit_set(), &[]).status.is_success());
+    assert_eq!(hand.accept(0), None, "it may go on at once");
+    hand.pass(4 * SECOND);
+    assert_eq!(hand.accept(0), None);
+    assert_eq!(hand.wire(conn).closed, None);
+    hand.pass(SECOND);
+    assert_eq!(hand.wire(conn).closed, None, "nobody came");
+    assert_eq!(hand.accept(0), None);
+    hand.settle();
+    assert!(hand.wire(conn).closed.is_some());
+    hand.finish_close(conn);
+    assert_eq!(hand.accept(0), Some(conn));
 }

@@ -38,6 +38,9 @@ pub const HANDSHAKE_NS: u64 = 10_000_000_000;
 /// How long an association lives that is not enabled or was shut down, and a discovery controller
 /// without keep-alive that is asked nothing, ns (Base 2.0, 3.1.2.3 and 3.6: two minutes).
 pub const IDLE_NS: u64 = 120_000_000_000;
+/// The same where all places are taken and somebody else wants one, ns: what enables or leaves does
+/// so within a few round trips.
+pub const IDLE_WANTED_NS: u64 = 5_000_000_000;
 /// How long what is queued may take to go out after a connection's end was decided, ns.
 pub const LINGER_NS: u64 = 5_000_000_000;
 

@@ -163,9 +163,11 @@ impl TargetEngine {
         Some(id)
     }
 
-    /// Those who are here stay; who comes when all places are taken is told so at once, by a close.
-    /// Of many, few are spoken of.
+    /// Those who are here stay, unless they only keep a place; who comes when all are taken is told
+    /// so at once, by a close, and may come again. Of many, few are spoken of.
     fn turn_away(&mut self, port: u16, now_ns: u64) {
+        self.subsystem.make_room(now_ns);
+        self.drain(now_ns);
         if let Some(count) = self.connections.turned_away.one_more(now_ns) {
             self.log.push(Event::TurnedAway { port, count });
         }

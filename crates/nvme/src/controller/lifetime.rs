@@ -3,7 +3,7 @@ use super::association::Controller;
 use super::commands::Work;
 use super::connection::{Connection, Phase};
 use super::{CloseReason, ControllerEvent, Subsystem};
-use crate::limits::LINGER_NS;
+use crate::limits::{IDLE_NS, IDLE_WANTED_NS, LINGER_NS};
 use crate::wire::Status;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -147,6 +147,22 @@ impl Subsystem {
                 None => self.expire_controller(owner, now_ns),
                 Some(at) => self.expire_connection(at, now_ns),
             }
+        }
+    }
+
+    /// Somebody finds no place: the association that is not enabled, or was shut down, and was
+    /// asked nothing for longest gives its own up, if that was for longer than any host needs that
+    /// means to go on. Its host may be gone without a word, and no keep-alive timer runs.
+    pub fn make_room(&mut self, now_ns: u64) {
+        let idle_ns = |it: &Controller| (IDLE_NS + now_ns).saturating_sub(it.deadline_ns);
+        let is_idle = |it: &&Controller| !it.is_ready() && it.backend == 0;
+        let all = self.controllers.iter().enumerate();
+        let idle = all.filter_map(|(at, it)| Some((at, it.as_deref().filter(is_idle)?)));
+        let longest = idle.max_by_key(|(_, it)| idle_ns(it));
+        if let Some((index, it)) = longest
+            && idle_ns(it) >= IDLE_WANTED_NS
+        {
+            self.expire_controller(index, now_ns);
         }
     }
 

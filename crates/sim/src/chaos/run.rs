@@ -13,20 +13,20 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
 use engine::host::{PathState, Recovery};
-use nvme::limits::IDLE_NS;
+use nvme::limits::IDLE_WANTED_NS;
 
 const SECOND: u64 = 1_000_000_000;
 /// What a stop may take for I/O under way.
 pub const DRAIN_NS: u64 = 5 * SECOND;
 /// How long the world has to come to rest once the last fault is over. A target whose places are
 /// all taken may have one less for as long as an association may be idle: its host is gone without
-/// a word. Each attempt to connect fails meanwhile, so the path flaps; then it is on probation for
-/// as long as that may take; and before, between and after are holds, back-off and time-outs,
-/// several in a row.
+/// a word. Attempts to connect fail meanwhile, so the path flaps; then it is on probation for as
+/// long as that may take; and before, between and after are holds, back-off and time-outs, several
+/// in a row.
 fn rest_ns() -> u64 {
     let recovery = Recovery::default();
     let probation_ns = recovery.health.probation_ns_max();
-    IDLE_NS + recovery.reconnect_max_ns + probation_ns + 120 * SECOND
+    IDLE_WANTED_NS + recovery.reconnect_max_ns + probation_ns + 120 * SECOND
 }
 /// For hosts to connect, before anything goes wrong.
 pub const BEGIN_NS: u64 = SECOND / 5;

@@ -1,7 +1,7 @@
 //! Ends in order and out of order, and the clocks that bring them.
 use super::io::{read, write};
 use super::*;
-use crate::limits::{HANDSHAKE_NS, IDLE_NS, LINGER_NS};
+use crate::limits::{HANDSHAKE_NS, IDLE_NS, IDLE_WANTED_NS, LINGER_NS};
 use crate::wire::fabrics::{DISCOVERY_NQN, disconnect};
 
 #[test]
@@ -172,6 +172,33 @@ fn t09_shutdown_completes_when_the_driver_is_done() {
     assert_eq!(bench.closed, [(1, CloseReason::Finished)]);
     bench.advance(2 * MS);
     assert!(bench.closed.contains(&(0, CloseReason::Finished)));
+}
+
+/// Found by a world of chaos: the host of a controller that was reset had vanished, and its place
+/// was the one that another connection lacked.
+#[test]
+fn where_all_places_are_taken_idle_associations_that_are_not_enabled_leave() {
+    let mut bench = with_kato(1000);
+    let room = |bench: &mut Bench| {
+        bench.target.make_room(bench.now);
+        bench.settle();
+    };
+    bench.set_cc(0, Cc::enabled(0, 0).with_shn(1));
+    bench.gone(1);
+    bench.advance(IDLE_WANTED_NS - MS);
+    room(&mut bench);
+    assert_eq!(bench.closed, [(1, CloseReason::Finished)], "it may go on");
+    bench.advance(MS);
+    assert_eq!(bench.closed.len(), 1, "nobody wants its place");
+    room(&mut bench);
+    assert_eq!(bench.closed[1], (0, CloseReason::Finished));
+    // One that is enabled stays, whatever its keep-alive time-out.
+    for kato_ms in [0, 60_000] {
+        let mut bench = with_kato(kato_ms);
+        bench.advance(IDLE_WANTED_NS * 2);
+        room(&mut bench);
+        assert_eq!(bench.closed, [], "{kato_ms}");
+    }
 }
 
 #[test]
