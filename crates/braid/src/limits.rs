@@ -29,4 +29,6 @@ pub const ADDRESSES_TRIED_MAX: usize = 16;
 /// Stack of the program's first work, bytes: what systems give by default.
 pub const STACK_BYTES: usize = 8 << 20;
 /// Lines of the log that may wait to be written; more are dropped.
-pub const LINES_MAX: usize = 64;
+pub const LINES_MAX: usize = 1024;
+/// How long the end of a service waits for lines of the log to be taken.
+pub const LOG_END_WAIT: std::time::Duration = std::time::Duration::from_secs(1);

@@ -1,5 +1,5 @@
-//! More clients than places or descriptors, as processes: the limit is kept and spoken of, those
-//! who are there are served, and later ones when there is room again.
+//! More clients than places or descriptors, and more lines than are read, as processes: the limit
+//! is kept and spoken of, those who are there are served, and later ones when there is room again.
 #![allow(clippy::unwrap_used, reason = "a test")]
 #[path = "shared/nbd.rs"]
 mod nbd;
@@ -9,7 +9,7 @@ mod no_io_uring;
 mod process;
 
 use process::{Client, Process, SOON};
-use std::io::Read;
+use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -17,6 +17,14 @@ use std::path::Path;
 /// `braid run` with one volume in memory, and more of what stands before it. `None`: this machine
 /// has no io_uring.
 fn export(directory: &Path, more: &str) -> Option<Process> {
+    export_by(directory, more, Process::start)
+}
+
+fn export_by(
+    directory: &Path,
+    more: &str,
+    start: impl Fn(&Path, &[&str]) -> Process,
+) -> Option<Process> {
     let text = format!(
         "{more}[[volume]]\nname = \"v0\"\n[[volume.path]]\nuri = \"mem:64MiB\"\n\
          [[volume.export]]\nnbd = \"unix:{}\"\n",
@@ -30,7 +38,7 @@ fn export(directory: &Path, more: &str) -> Option<Process> {
         "--socket",
         socket.to_str().unwrap(),
     ];
-    let mut engine = Process::start(directory, &[&["run"], &words[..]].concat());
+    let mut engine = start(directory, &[&["run"], &words[..]].concat());
     if engine.says("v0: ready").is_none() {
         engine.notes("io_uring");
         no_io_uring::skip(&engine.seen);
@@ -158,4 +166,48 @@ fn an_export_without_descriptors_says_so_and_accepts_again_when_there_are_some()
     drop(waiting);
     let mut later = Client::open(&socket);
     assert_eq!(later.read(4096), [7; 4096]);
+}
+
+/// A pipe that takes nothing more, and its reader.
+fn full_pipe() -> (std::io::PipeReader, std::io::PipeWriter) {
+    let (from, mut to) = std::io::pipe().unwrap();
+    let blocks = rustix::fs::fcntl_getfl(&to).unwrap();
+    rustix::fs::fcntl_setfl(&to, blocks | rustix::fs::OFlags::NONBLOCK).unwrap();
+    while to.write(&[b'.'; 4096]).is_ok() {}
+    while to.write(b".").is_ok() {}
+    rustix::fs::fcntl_setfl(&to, blocks).unwrap();
+    (from, to)
+}
+
+#[test]
+fn an_export_whose_notes_nobody_reads_goes_on_and_ends() {
+    let directory = tempfile::tempdir().unwrap();
+    let (mut unread, to) = full_pipe();
+    let start = |directory: &Path, words: &[&str]| {
+        Process::start_with(directory, words, to.try_clone().unwrap().into())
+    };
+    let Some(mut engine) = export_by(directory.path(), "", start) else {
+        return;
+    };
+    drop(to);
+    let socket = directory.path().join("v0.sock");
+    let mut client = Client::open(&socket);
+    for _ in 0..100 {
+        let mut stream = UnixStream::connect(&socket).unwrap();
+        stream.set_read_timeout(Some(SOON)).unwrap();
+        stream.write_all(&[0xff; 4]).unwrap();
+        // Greeted, then left.
+        let _ = stream.read_to_end(&mut Vec::new());
+        engine.signal(rustix::process::Signal::HUP);
+    }
+    assert_eq!(client.write(4096, 7), 0);
+    drop(client);
+    engine.signal(rustix::process::Signal::TERM);
+    assert!(engine.ended().success());
+    let mut text = Vec::new();
+    unread.read_to_end(&mut text).unwrap();
+    assert!(
+        text.iter().all(|byte| *byte == b'.'),
+        "it was full all the time"
+    );
 }

@@ -47,9 +47,9 @@ mod table;
 pub use course::errno;
 
 use crate::host::{HostControl, HostEngine, HostEvent, VolumeInfo};
-use crate::limits::EXPORTS_MAX;
+use crate::limits::{CLIENT_LINES_MAX, EXPORTS_MAX};
 use crate::machine::{Closed, ConnId, DeviceError, Machine, Memory, Output, Place, Send};
-use crate::turned_away::TurnedAway;
+use crate::seldom::Seldom;
 use alloc::boxed::Box;
 use alloc::collections::{BinaryHeap, VecDeque};
 use alloc::string::String;
@@ -116,7 +116,7 @@ pub enum ExportEvent {
     /// An export was withdrawn, and none of its clients is left: its number may be another's. Said
     /// once for each [`ExportControl::Withdraw`], so that it means no other.
     Vacated(u32),
-    /// A client's session was ended for a reason worth a line.
+    /// A client's session was ended for a reason worth a line; of many, few are spoken of.
     Client {
         /// Of this export.
         export: u32,
@@ -124,6 +124,8 @@ pub enum ExportEvent {
         name: Box<str>,
         /// Why.
         why: nbd::server::CloseReason,
+        /// How many ended so since this was said last, with this one.
+        count: u32,
     },
     /// Clients came while all places were taken, and were turned away.
     TurnedAway {
@@ -171,7 +173,8 @@ pub struct ExportEngine {
     clients: Vec<Client>,
     /// Places that are free, the lowest on top.
     free: BinaryHeap<Reverse<u16>>,
-    turned_away: TurnedAway,
+    turned_away: Seldom,
+    ended: Seldom,
     /// Clients whose sessions were called since the last turn.
     touched: Vec<u16>,
     table: Table,
@@ -210,7 +213,8 @@ impl ExportEngine {
             sources: VecDeque::new(),
             clients: (0..config.clients_max).map(|_| Client::default()).collect(),
             free: (0..config.clients_max).map(Reverse).collect(),
-            turned_away: TurnedAway::default(),
+            turned_away: Seldom::new(1),
+            ended: Seldom::new(CLIENT_LINES_MAX),
             touched: Vec::with_capacity(config.clients_max.into()),
             table: Table::new(config.clients_max, config.requests_max, Work::new),
             course: Course::new(tickets),

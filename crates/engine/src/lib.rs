@@ -6,7 +6,7 @@
 //! * [`export`]: the host with volumes offered to NBD clients
 //! * [`discovery`]: which ways to subsystems there are
 //! * [`buddy`]: who owns which range of the core's arena
-//! * [`turned_away`]: what is said of those for whom there was no place
+//! * [`seldom`]: how often is spoken of what strangers can cause
 #![no_std]
 #![forbid(unsafe_code)]
 extern crate alloc;
@@ -17,7 +17,7 @@ pub mod export;
 pub mod host;
 pub mod limits;
 pub mod machine;
+pub mod seldom;
 pub mod target;
-pub mod turned_away;
 
 pub use machine::{ConnId, DeviceId, DeviceOp, DeviceRequest, Machine, Output, Span};

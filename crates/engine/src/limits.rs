@@ -57,8 +57,10 @@ pub const ERROR_RULES_MAX: usize = 16;
 /// Events that a target's log keeps until they are read.
 pub const LOG_EVENTS_MAX: usize = 1024;
 
-/// Shortest time between two lines about connections that were turned away, ns.
-pub const TURNED_AWAY_SAID_NS: u64 = 10_000_000_000;
+/// How long what strangers cause may be spoken of only so often ([`crate::seldom`]), ns.
+pub const SAID_NS: u64 = 10_000_000_000;
+/// Lines in that time about clients whose sessions were ended.
+pub const CLIENT_LINES_MAX: u32 = 16;
 
 /// Most commands that all connections of a target may have under way together.
 pub const TARGET_COMMANDS_MAX: u64 = 1 << 20;

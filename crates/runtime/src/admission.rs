@@ -5,8 +5,8 @@
 //!
 //! # Contract
 //! Who is in stays. Unix sockets have no address and no share. Of many who are turned away, few are
-//! spoken of ([`TurnedAway`]).
-use engine::turned_away::TurnedAway;
+//! spoken of ([`Seldom`]).
+use engine::seldom::Seldom;
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
@@ -16,7 +16,7 @@ pub(crate) struct Admission {
     per_peer_max: Option<u32>,
     /// Connections by address; those that have none aren't there.
     peers: HashMap<IpAddr, u32>,
-    turned_away: TurnedAway,
+    turned_away: Seldom,
 }
 
 impl Admission {
@@ -24,7 +24,7 @@ impl Admission {
         Self {
             per_peer_max,
             peers: HashMap::new(),
-            turned_away: TurnedAway::default(),
+            turned_away: Seldom::new(1),
         }
     }
 
@@ -67,7 +67,7 @@ impl Admission {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use engine::limits::TURNED_AWAY_SAID_NS;
+    use engine::limits::SAID_NS;
 
     #[test]
     fn each_address_has_its_share_and_gives_it_back() {
@@ -81,7 +81,7 @@ mod tests {
         assert_eq!(admission.admits(a, 5), Err(None));
         assert_eq!(admission.admits(b, 5), Ok(()));
         assert_eq!(admission.admits(None, 5), Ok(()));
-        assert_eq!(admission.admits(a, TURNED_AWAY_SAID_NS), Err(Some(2)));
+        assert_eq!(admission.admits(a, SAID_NS), Err(Some(2)));
         admission.leave(a);
         assert_eq!(admission.admits(a, 6), Ok(()));
         admission.leave(a);

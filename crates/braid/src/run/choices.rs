@@ -7,7 +7,7 @@ use super::config::{Config, PathKeys, Volume};
 use super::live::{self, Key};
 use super::paths::uris;
 use super::state;
-use crate::output;
+use crate::log;
 use crate::uri::PathUri;
 use anyhow::Context;
 use policy::{Hedging, Knobs, Policy};
@@ -242,7 +242,7 @@ impl Choices {
         if before != self.map
             && let Err(error) = state::write(&self.path, &self.map)
         {
-            output::note(&format!("what was chosen is not forgotten: {error:#}"));
+            log::say(format!("what was chosen is not forgotten: {error:#}"));
         }
     }
 

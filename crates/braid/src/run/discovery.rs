@@ -17,7 +17,7 @@ pub mod plan;
 use super::config::{Config, Gone, PathKeys, Volume};
 use super::service::Service;
 use crate::discover::session::{self, Seeker};
-use crate::output;
+use crate::log;
 use crate::uri::PathUri;
 use crate::uri::discovery::{DiscoveryUri, in_words};
 use anyhow::Context;
@@ -303,7 +303,7 @@ impl Service {
         for event in events {
             let line = session::lead(to, event).and_then(|event| self.discovery.heard(event));
             if let Some(line) = line {
-                output::note(&format!("discovery: {line}"));
+                log::say(format!("discovery: {line}"));
             }
             self.discovery.news.notify_all();
         }
@@ -356,14 +356,14 @@ impl Service {
             }
             match made() {
                 Ok(line) => {
-                    output::note(&format!("{name}: path {uri}: {line}"));
+                    log::say(format!("{name}: path {uri}: {line}"));
                     later.remove(&key);
                 }
                 Err(why) => {
                     let before = later.get(&key);
                     let pause = before.map_or(PAUSE_MIN, |it| (it.pause * 2).min(most));
                     if before.is_none_or(|it| it.why != why) && !why.is_empty() {
-                        output::note(&format!("{name}: path {uri}: {why}"));
+                        log::say(format!("{name}: path {uri}: {why}"));
                     }
                     let at = Instant::now() + pause;
                     later.insert(key, Later { at, pause, why });

@@ -189,8 +189,19 @@ impl RunMachine {
                     HostEvent::Done(_) | HostEvent::Freed(..) | HostEvent::Removed(_),
                 ) => {}
                 ExportEvent::Vacated(export) => self.tell(RunEvent::Vacated(export)),
-                ExportEvent::Client { export, name, why } => {
-                    self.tell(RunEvent::Note(format!("export {export}: {name}: {why}")));
+                ExportEvent::Client {
+                    export,
+                    name,
+                    why,
+                    count,
+                } => {
+                    let more = match count {
+                        0 | 1 => String::new(),
+                        _ => format!(" ({} more ended since the last such line)", count - 1),
+                    };
+                    self.tell(RunEvent::Note(format!(
+                        "export {export}: {name}: {why}{more}"
+                    )));
                 }
                 ExportEvent::TurnedAway { export, count } => {
                     self.tell(RunEvent::Note(format!(

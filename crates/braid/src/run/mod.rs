@@ -42,6 +42,7 @@ pub use client::{EngineVerb, UNKNOWN, ask};
 use crate::control::server;
 use crate::control::socket::{self, PrivateSocket};
 use crate::identity::{self, IdentityArgs};
+use crate::log;
 use crate::output;
 use crate::units::format_bytes;
 use anyhow::Context;
@@ -96,7 +97,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     let marks = Marks::read(state_path("marks", &path)?)?;
     let unclean = config.volumes.iter().filter_map(|it| marks.in_words(it));
     for line in unclean.chain(notes::warning(&config)) {
-        output::note(&line);
+        log::say(line);
     }
     let (told, events) = mpsc::channel();
     let chosen = |volume: &config::Volume| choices.of(&volume.name, volume.policy, volume.knobs());
@@ -132,6 +133,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     let builder = std::thread::Builder::new().name("stop".into());
     builder.spawn(stop).context("cannot start a thread")?;
     let (stopped, lost) = attend_drain(&events, &service);
+    log::end();
     ended.and(stopped)?;
     let ended = finished(&lost, &service, drain_ns);
     // Only changes of data can come late.
@@ -214,8 +216,8 @@ fn attend(events: &mpsc::Receiver<RunEvent>, service: &Arc<Service>) -> anyhow::
                 // Not here: what it waits for comes through this loop.
                 let service = Arc::clone(service);
                 let reload = move || match reload::reload(&service, false) {
-                    Ok(changed) => output::note(&format!("reloaded: {changed}")),
-                    Err(error) => output::note(&format!("nothing was changed: {error:#}")),
+                    Ok(changed) => log::say(format!("reloaded: {changed}")),
+                    Err(error) => log::say(format!("nothing was changed: {error:#}")),
                 };
                 let builder = std::thread::Builder::new().name("reload".into());
                 builder.spawn(reload).context("cannot start a thread")?;
@@ -231,17 +233,17 @@ fn attend_to(event: RunEvent, service: &Service) {
     match event {
         RunEvent::Resized(volume, info) => {
             service.ready(volume, info);
-            output::note(&format!(
+            log::say(format!(
                 "{}: its size is {} now; clients connected before keep the size they know",
                 service.name(volume),
                 format_bytes(info.bytes)
             ));
         }
-        RunEvent::Note(what) => output::note(&what),
+        RunEvent::Note(what) => log::say(what),
         RunEvent::NoPath(volume) if service.state().volumes.has(volume) => {
             let state = service.state();
             let it = &state.volumes[volume];
-            output::note(&notes::no_path(&it.of, it.info.is_some()));
+            log::say(notes::no_path(&it.of, it.info.is_some()));
         }
         RunEvent::ForCoreZero(news) => service.tell_core_zero(news),
         RunEvent::Mark(volume, bound_ns) => service.mark(volume, bound_ns),

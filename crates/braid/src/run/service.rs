@@ -24,6 +24,7 @@ use super::report::Report;
 use super::volumes::{Running, Volumes};
 use crate::control::rpc::Failure;
 use crate::control::server::Methods;
+use crate::log;
 use crate::output;
 use crate::units::format_bytes;
 use crate::uri::UriKind;
@@ -319,7 +320,7 @@ impl Service {
             return; // it leaves, and is not connected to
         };
         if let Err(error) = self.marks().keep(&of, bound_ns) {
-            output::note(&format!(
+            log::say(format!(
                 "{}: if this engine is killed, the next one will not know that it must wait for \
                  writes under way, and may lose data: {error:#}",
                 of.name
@@ -334,7 +335,7 @@ impl Service {
         if let Some(of) = of
             && let Err(error) = self.marks().keep_paths(&of)
         {
-            output::note(&format!(
+            log::say(format!(
                 "{}: the mark for the engine after this one names other paths: {error:#}",
                 of.name
             ));

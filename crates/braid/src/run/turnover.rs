@@ -10,7 +10,7 @@ use super::cores::recovery;
 use super::paths::{GRACE, WAIT_NS_MAX};
 use super::service::{Service, State};
 use super::volumes::Running;
-use crate::output;
+use crate::log;
 use engine::host::{Change, Changed, VolumeConfig};
 use std::collections::BTreeMap;
 use std::sync::PoisonError;
@@ -61,7 +61,7 @@ impl Service {
                 .err()
                 .map(|it| format!("{it:#}")),
         };
-        line.iter().for_each(|line| output::note(line));
+        line.into_iter().for_each(log::say);
         number
     }
 
@@ -161,7 +161,7 @@ impl Service {
         };
         // Before another of that name may come.
         if let Err(error) = self.marks().clear(&name) {
-            output::note(&format!(
+            log::say(format!(
                 "{name}: has left, but its mark stays: {error:#}; one of that name will wait at \
                  the next start for what is over"
             ));

@@ -6,8 +6,6 @@ pub const WAIT_NS_MAX: u64 = 3_600_000_000_000;
 pub const LOG_PERIOD: std::time::Duration = std::time::Duration::from_millis(250);
 /// Most lines about connections that are written each time; the rest is counted.
 pub const LOG_LINES_MAX: usize = 16;
-/// How long the end of the target waits for its log's last lines to be taken.
-pub const LOG_END_WAIT: std::time::Duration = std::time::Duration::from_secs(1);
 /// How often a port that is in use is tried again, and the pause before: a second in all.
 pub const BIND_TRIES: u32 = 50;
 /// See [`BIND_TRIES`].

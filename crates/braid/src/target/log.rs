@@ -4,7 +4,8 @@
 //! A thread of its own sleeps until the reactor says that there is something, then reads the engine's
 //! events and counters and prints a bounded number of lines, at most once per [`LOG_PERIOD`]. The
 //! reactor never waits for it, nor does the end of the process for longer than [`LOG_END_WAIT`].
-use super::limits::{LOG_END_WAIT, LOG_LINES_MAX, LOG_PERIOD};
+use super::limits::{LOG_LINES_MAX, LOG_PERIOD};
+use crate::limits::LOG_END_WAIT;
 use engine::machine::Closed;
 use engine::target::{Board, Event, FaultStats, Log, Why};
 use nvme::controller::CloseReason;

@@ -32,12 +32,20 @@ pub fn lines(from: impl Read + Send + 'static) -> mpsc::Receiver<String> {
 
 impl Process {
     pub fn start(directory: &Path, words: &[&str]) -> Self {
+        Self::start_with(directory, words, Stdio::piped())
+    }
+
+    /// With another place for its notes.
+    pub fn start_with(directory: &Path, words: &[&str], notes: Stdio) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_braid"));
         command.env("XDG_STATE_HOME", directory.join("state"));
-        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.stdout(Stdio::piped()).stderr(notes);
         let mut child = command.args(words).spawn().unwrap();
         let out = lines(child.stdout.take().unwrap());
-        let notes = lines(child.stderr.take().unwrap());
+        let notes = match child.stderr.take() {
+            Some(notes) => lines(notes),
+            None => mpsc::channel().1,
+        };
         Self {
             child,
             out,

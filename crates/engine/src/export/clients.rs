@@ -256,16 +256,25 @@ impl ExportEngine {
                 let abort = reason.is_abortive();
                 self.outputs.push_back(Output::Close { conn, abort });
                 if !matches!(reason, CloseReason::Finished | CloseReason::Shutdown) {
-                    let it = &self.clients[usize::from(client)];
-                    self.events.push_back(ExportEvent::Client {
-                        export: it.export,
-                        name: it.reader.name.clone(),
-                        why: reason,
-                    });
+                    self.tell_of_end(client, reason, now_ns);
                 }
             }
         }
         self.course.now_ns = now_ns;
+    }
+
+    /// Of many, few are spoken of.
+    fn tell_of_end(&mut self, client: u16, why: CloseReason, now_ns: u64) {
+        let Some(count) = self.ended.one_more(now_ns) else {
+            return;
+        };
+        let it = &self.clients[usize::from(client)];
+        self.events.push_back(ExportEvent::Client {
+            export: it.export,
+            name: it.reader.name.clone(),
+            why,
+            count,
+        });
     }
 
     /// Clients of one export, or all, are told that it is over.

@@ -4,7 +4,7 @@ use super::commands::Stage;
 use super::log::{Event, Why};
 use crate::limits::TARGET_LINGER_NS;
 use crate::machine::{Closed, ConnId, Output};
-use crate::turned_away::TurnedAway;
+use crate::seldom::Seldom;
 use alloc::collections::BinaryHeap;
 use alloc::vec::Vec;
 use core::cmp::Reverse;
@@ -18,7 +18,7 @@ pub(super) struct Connections {
     free: BinaryHeap<Reverse<u32>>,
     expires_first_ns: u64,
     /// Hosts for whom there was no place.
-    turned_away: TurnedAway,
+    turned_away: Seldom,
 }
 
 /// One connection.
@@ -91,7 +91,7 @@ impl Connections {
             all: alloc::vec![free; connections as usize],
             free: (0..connections).map(Reverse).collect(),
             expires_first_ns: u64::MAX,
-            turned_away: TurnedAway::default(),
+            turned_away: Seldom::new(1),
         }
     }
 
