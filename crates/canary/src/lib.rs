@@ -49,6 +49,8 @@ pub enum Bug {
     FlushOnOne,
     /// Changes of parts of one block overtake each other.
     Overtaking,
+    /// What is read to be written back doesn't wait for what an engine before had sent (T9).
+    EdgeBeforeGate,
     /// A notice that a discovery log has changed is not heeded.
     ForgottenNotice,
     /// After a connection was lost, what a discovery log says then is not heeded.
@@ -57,7 +59,7 @@ pub enum Bug {
 
 impl Bug {
     /// All.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::Unfenced,
         Self::ShortBound,
         Self::IgnoredMark,
@@ -75,6 +77,7 @@ impl Bug {
         Self::StaleAna,
         Self::FlushOnOne,
         Self::Overtaking,
+        Self::EdgeBeforeGate,
         Self::ForgottenNotice,
         Self::StaleLog,
     ];

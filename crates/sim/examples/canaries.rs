@@ -16,7 +16,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 /// Seeds within which each bug must be found, and what was planted.
-const CANARIES: [(Bug, u64, &str); 19] = [
+const CANARIES: [(Bug, u64, &str); 20] = [
     (
         Bug::Unfenced,
         100,
@@ -81,6 +81,11 @@ const CANARIES: [(Bug, u64, &str); 19] = [
         Bug::Overtaking,
         400,
         "changes of parts of one block overtake each other",
+    ),
+    (
+        Bug::EdgeBeforeGate,
+        400,
+        "T9: what is read to be written back does not wait at the gate",
     ),
     (
         Bug::ForgottenNotice,

@@ -125,7 +125,11 @@ impl ExportEngine {
             let Some(io) = next_io(work, client.reader.source, ticket) else {
                 break;
             };
-            match self.host.submit(&io, self.course.now_ns) {
+            let asked = match work.stage {
+                Stage::Edges => self.host.submit_for_change(&io, self.course.now_ns),
+                _ => self.host.submit(&io, self.course.now_ns),
+            };
+            match asked {
                 Ok(()) => work.asked(&io),
                 Err(SubmitError::Full) => {
                     if !work.queued {

@@ -23,6 +23,21 @@ impl HostEngine {
     /// # Errors
     /// See [`SubmitError`]; nothing was taken.
     pub fn submit(&mut self, io: &Io, now_ns: u64) -> Result<(), SubmitError> {
+        self.submit_as(io, false, now_ns)
+    }
+
+    /// The same of a read whose bytes will be written back around what is new: it waits where that
+    /// write would for an engine before this one, which may yet write these bytes (T9). No other
+    /// change of them may be under way.
+    ///
+    /// # Errors
+    /// As [`Self::submit`].
+    pub fn submit_for_change(&mut self, io: &Io, now_ns: u64) -> Result<(), SubmitError> {
+        self.submit_as(io, true, now_ns)
+    }
+
+    #[inline(always)]
+    fn submit_as(&mut self, io: &Io, for_change: bool, now_ns: u64) -> Result<(), SubmitError> {
         let volume = self
             .volumes
             .get(usize::from(io.volume))
@@ -54,7 +69,7 @@ impl HostEngine {
             self.split(index, now_ns);
         } else if plain {
             self.place(index, io, now_ns);
-        } else if !self.is_behind(index) {
+        } else if !self.is_behind(index, for_change) {
             self.place_oddly(index, now_ns);
         }
         Ok(())

@@ -4,8 +4,9 @@
 //! Before a controller's I/O queues are opened, core 0 asks its owner for a durable mark that holds
 //! the controller's bound ([`HostEvent::Mark`]), and waits for [`HostControl::Marked`]; so no write
 //! of any core goes out unmarked. An engine whose predecessor left its mark holds changes of data,
-//! not reads, for the bound that it says, from its own start on. Its first flush goes to every
-//! controller: each may have unflushed writes of the one before (T13).
+//! and what is read for a change of parts of blocks, but no other reads, for the bound that it
+//! says, from its own start on. Its first flush goes to every controller: each may have unflushed
+//! writes of the one before (T13).
 //!
 //! # Limits
 //! The mark is there from the first connection on, whether or not data are changed: an engine

@@ -10,7 +10,10 @@
 //! # Contract
 //! A change of data that nobody answered for is held before anything else is done with it, also
 //! before it fails; a new one that overlaps it waits until it has ended, in order. Reads don't
-//! wait: what they overlap is not acknowledged, so either content is right. An I/O on a local
+//! wait: what they overlap is not acknowledged, so either content is right. But one whose bytes are
+//! to be written back waits at the gate: what an engine before this one sent might come between,
+//! be read, and then be undone where nobody wrote. (What this engine sent can't: whoever asks lets
+//! no other change of these bytes be under way, a held one included.) An I/O on a local
 //! device stays there until the device ends it, whatever became of the path: the device still has
 //! its memory.
 //!
@@ -22,6 +25,7 @@ use super::path::Phase;
 use super::slots::Lane;
 use super::types::{Io, IoOp, NO_PATH};
 use super::{HostEngine, WriteFailover};
+use canary::Bug;
 use nvme::host::ControllerInfo;
 use policy::{PathIndex, Request};
 use volume::hold::{Range, bound_ns};
@@ -275,13 +279,18 @@ impl HostEngine {
         bound_ns(u64::from(kato_ms) * 1_000_000, traffic, cqt_ns, quiesce_ns)
     }
 
-    /// Whether a new change of data must wait; it is then among those that do.
+    /// Whether a new change of data, or what is read `for_change`, must wait; it is then among
+    /// those that do.
     #[cold]
-    pub(super) fn is_behind(&mut self, index: u32) -> bool {
+    pub(super) fn is_behind(&mut self, index: u32, for_change: bool) -> bool {
         let io = &self.slots.get(index).io;
         let it = &mut self.volumes[usize::from(io.volume)];
         let Some(range) = range(io) else {
-            return false;
+            let waits = for_change && it.gate_ns > 0 && !canary::has(Bug::EdgeBeforeGate);
+            if waits {
+                self.put_at_gate(index);
+            }
+            return waits;
         };
         let overlaps = it.holds.overlaps(range);
         if !overlaps && it.gate_ns == 0 {

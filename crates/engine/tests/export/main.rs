@@ -7,6 +7,7 @@ mod clients;
 mod common;
 mod ends;
 mod errors;
+mod gate;
 mod hostile;
 mod places;
 mod pressure;
