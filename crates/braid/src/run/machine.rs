@@ -12,6 +12,7 @@ use engine::host::{
     PathNews, PathState, VolumeInfo, Wanted,
 };
 use engine::machine::Memory;
+use nbd::server::CloseReason;
 use policy::{Group, PathIndex, PathStats};
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, SyncSender};
@@ -194,15 +195,7 @@ impl RunMachine {
                     name,
                     why,
                     count,
-                } => {
-                    let more = match count {
-                        0 | 1 => String::new(),
-                        _ => format!(" ({} more ended since the last such line)", count - 1),
-                    };
-                    self.tell(RunEvent::Note(format!(
-                        "export {export}: {name}: {why}{more}"
-                    )));
-                }
+                } => self.tell(ended(export, &name, why, count)),
                 ExportEvent::TurnedAway { export, count } => {
                     self.tell(RunEvent::Note(format!(
                         "export {export}: {count} clients turned away: all places are taken \
@@ -301,4 +294,13 @@ impl Machine for RunMachine {
     }
 
     engine::pass_on!(engine);
+}
+
+/// A session of an export ended for a reason worth a line, which is of `count` of them.
+fn ended(export: u32, name: &str, why: CloseReason, count: u32) -> RunEvent {
+    let more = match count {
+        0 | 1 => String::new(),
+        _ => format!(" ({} more ended since the last such line)", count - 1),
+    };
+    RunEvent::Note(format!("export {export}: {name}: {why}{more}"))
 }
