@@ -8,9 +8,11 @@
 //! any; `--within N`: so many seeds for each, whatever is stated.
 use canary::Bug;
 use serde_json::json;
+use sim::chaos::judged::Check;
 use sim::chaos::plan::Plan;
 use sim::chaos::run;
 use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
 use std::panic;
 use std::process::ExitCode;
 use std::time::Instant;
@@ -107,26 +109,40 @@ thread_local! {
     static SAID: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
-/// What the checkers say of the world of a seed with a bug.
-fn said(seed: u64, bug: Option<Bug>) -> Option<String> {
+/// What the checkers say of the world of a seed with a bug, and what they had to judge.
+fn judged(seed: u64, bug: Option<Bug>) -> (Option<String>, BTreeSet<Check>) {
     canary::plant(bug);
     let report = panic::catch_unwind(|| run::run(&Plan::draw(seed)));
     canary::plant(None);
     match report {
-        Ok(report) => report.finding.map(|finding| finding.to_string()),
-        Err(_) => Some(SAID.with_borrow(|said| format!("panic: {said}"))),
+        Ok(report) => (report.finding.map(|it| it.to_string()), report.judged),
+        Err(_) => {
+            let said = SAID.with_borrow(|said| format!("panic: {said}"));
+            (Some(said), BTreeSet::new())
+        }
     }
+}
+
+fn said(seed: u64, bug: Option<Bug>) -> Option<String> {
+    judged(seed, bug).0
 }
 
 /// Worlds without a bug; whether nothing was found.
 fn control(within: u64) -> bool {
-    let found: Vec<_> = (1..=within)
-        .filter_map(|seed| Some((seed, said(seed, None)?)))
-        .collect();
-    for (seed, said) in &found {
-        eprintln!("seed {seed} without a bug: {said}");
+    let mut well = true;
+    let mut worlds: BTreeMap<Check, u64> = BTreeMap::new();
+    for seed in 1..=within {
+        let (said, checks) = judged(seed, None);
+        if let Some(said) = said {
+            eprintln!("seed {seed} without a bug: {said}");
+            well = false;
+        }
+        checks
+            .into_iter()
+            .for_each(|it| *worlds.entry(it).or_default() += 1);
     }
-    found.is_empty()
+    eprintln!("of {within} worlds, judged were: {worlds:?}");
+    well
 }
 
 /// Lets the worlds of a bug happen; whether it was found.

@@ -1,51 +1,55 @@
 //! The engine in worlds of chaos.
 #![allow(clippy::unwrap_used, reason = "tests")]
+use sim::chaos::aim;
+use sim::chaos::judged::Check;
 use sim::chaos::plan::Plan;
-use sim::chaos::run;
-use sim::chaos::{aim, kind};
+use sim::chaos::run::{self, Report};
 
-/// Half of the fixed worlds: requests and faults of each, and all cells that were hit.
-fn half(
-    first: u64,
-) -> (
-    Vec<u64>,
-    Vec<u64>,
-    Vec<(kind::Kind, engine::host::PathState)>,
-) {
-    let (mut requests, mut faults, mut hit) = (Vec::new(), Vec::new(), Vec::new());
-    for seed in (first..=aim::SEEDS).step_by(2) {
+/// What came of half of the fixed worlds.
+fn half(first: u64) -> Vec<Report> {
+    let seeds = (first..=aim::SEEDS).step_by(2);
+    let report = |seed| {
         let report = run::run(&Plan::draw(seed));
         // `run::story` tells what became of a block there.
-        assert!(
-            report.finding.is_none(),
-            "seed {seed}: {:?}",
-            report.finding
-        );
-        requests.push(report.requests);
-        faults.push(report.faults);
-        hit.extend(report.coverage);
+        let found = &report.finding;
+        assert!(found.is_none(), "seed {seed}: {found:?}");
+        report
+    };
+    seeds.map(report).collect()
+}
+
+/// Of how many worlds in a hundred a checker has something to judge, at least.
+fn share(check: Check) -> usize {
+    match check {
+        Check::Failures | Check::Paths => 60,
+        Check::Durable => 40,
+        Check::Export => 70,
+        Check::Bounds => 90,
+        _ => 100,
     }
-    (requests, faults, hit)
 }
 
 /// There are many requests and faults, and every kind of fault in every state of a path, as far as
-/// that can be.
+/// that can be; and checkers have something to judge.
 #[test]
 fn worlds_of_chaos_come_to_rest_and_nothing_was_lost() {
     let other = std::thread::spawn(|| half(2));
-    let (mut requests, mut faults, mut hit) = half(1);
-    let (more, also, too) = other.join().unwrap();
-    requests.extend(more);
-    faults.extend(also);
-    hit.extend(too);
-    requests.sort_unstable();
-    faults.sort_unstable();
-    let median = requests.len() / 2;
-    assert!(
-        requests[median] >= 2000 && faults[median] >= 10,
-        "{requests:?} {faults:?}"
-    );
+    let mut worlds = half(1);
+    worlds.extend(other.join().unwrap());
+    let median = |count: fn(&Report) -> u64| {
+        let mut counts: Vec<u64> = worlds.iter().map(count).collect();
+        counts.sort_unstable();
+        counts[counts.len() / 2]
+    };
+    let (requests, faults) = (median(|it| it.requests), median(|it| it.faults));
+    assert!(requests >= 2000 && faults >= 10, "{requests} {faults}");
+    let hit: Vec<_> = worlds.iter().flat_map(|it| it.coverage.clone()).collect();
     assert_eq!(aim::empty_cells(&hit), []);
+    for check in Check::ALL {
+        let judged = worlds.iter().filter(|it| it.judged.contains(&check));
+        let percent = judged.count() * 100 / worlds.len();
+        assert!(percent >= share(check), "{check:?}: {percent} % of worlds");
+    }
 }
 
 /// 3003, 3024: a read whose copy was done first went on in a slot behind those that can be cut, and

@@ -1,13 +1,10 @@
 //! What must be true of a world that has come to rest.
-use super::client::Failed;
-use super::kind::Kind;
+use super::judged::Check;
 use super::node::Body;
 use super::run::{Course, Finding};
 use alloc::format;
 use alloc::string::String;
 use engine::host::PathState;
-use nbd::Errno;
-use nbd::client::CommandError;
 
 impl Course<'_> {
     /// Nobody has done what nobody may do.
@@ -44,42 +41,17 @@ impl Course<'_> {
         self.what_is_unheard()
     }
 
-    /// Whether a request that failed may have.
-    fn is_pardoned(&self, failed: &Failed) -> bool {
-        let CommandError::Server(errno) = failed.error else {
-            return false;
-        };
-        let write = failed.request.kind.is_change();
-        let read = failed.request.kind == nbd::Kind::Read;
-        let flush = failed.request.kind == nbd::Kind::Flush;
-        self.pardons.iter().any(|&(kind, from_ns, to_ns)| {
-            let then = from_ns <= failed.end_ns && failed.start_ns <= to_ns;
-            match kind {
-                Kind::Media => then && read && errno == Errno::Io,
-                Kind::NoSpace => then && write && matches!(errno, Errno::Io | Errno::NoSpc),
-                Kind::Transient | Kind::Status => then && errno == Errno::Io,
-                // What a path that left by force had cached is flushed by nobody.
-                Kind::RemovePath => errno == Errno::Io && (then || flush),
-                Kind::AddPath => errno == Errno::Io && flush && from_ns <= failed.end_ns,
-                Kind::FailPath | Kind::DrainPath => then && errno == Errno::Io,
-                _ => false,
-            }
-        })
-    }
-
     /// Everything that applications saw, and every count.
     pub(super) fn judge(&mut self) -> Result<(), Finding> {
         for host in 0..self.rig.hosts.len() {
-            let excused = self.rig.hosts[host].lives > 1;
             let client = self.rig.client(host);
             client.tell(&mut self.history);
             self.report.requests += client.ended;
             let failed = client.failed.clone();
-            let bad = failed.iter().find(|it| match it.error {
-                CommandError::Lost | CommandError::Server(Errno::Shutdown) => !excused,
-                _ => !self.is_pardoned(it) && !self.is_forlorn(it, excused),
-            });
-            if let Some(it) = bad {
+            if !failed.is_empty() {
+                self.report.judged.insert(Check::Failures);
+            }
+            if let Some(it) = self.unforgiven(host, &failed) {
                 self.report.block = Some(it.request.offset / self.plan.layout.habit.unit);
                 return Err(Finding::Failed(format!("{it:?}")));
             }
@@ -88,6 +60,12 @@ impl Course<'_> {
             (self.report.block, self.report.seen_ns) = (Some(block), Some(wrong.seen_ns()));
             Finding::Disk(block, wrong)
         })?;
+        self.report
+            .judged
+            .extend([Check::Blocks, Check::HostMemory]);
+        if self.history.has_crashed() {
+            self.report.judged.insert(Check::Durable);
+        }
         self.counts()
     }
 

@@ -10,6 +10,7 @@
 use super::disk::BLOCK;
 use super::history::{Deed, History, NEVER, Op, Tag};
 use super::plan::PAUSES;
+pub use super::tally::Tally;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use engine::machine::{Closed, DeviceError, Memory, Place, Send};
@@ -62,8 +63,8 @@ pub struct Client {
     pub ended: u64,
     /// Requests that failed, by what was said.
     pub failed: Vec<Failed>,
-    /// Bytes read and written well.
-    pub bytes: [u64; 2],
+    /// Of connections that have ended.
+    past: Vec<Tally>,
     /// What it did and saw.
     pub records: Vec<Record>,
     writes: u64,
@@ -81,6 +82,8 @@ pub struct Failed {
     pub error: CommandError,
     pub start_ns: u64,
     pub end_ns: u64,
+    /// When its connection was made, ns.
+    pub since_ns: u64,
 }
 
 /// What is to be written into the history.
@@ -102,6 +105,7 @@ struct Connection {
     requests: Vec<Option<Begun>>,
     /// No request before.
     next_ns: u64,
+    tally: Tally,
 }
 
 #[derive(Clone, Copy)]
@@ -122,6 +126,7 @@ impl Client {
             again_ns: 0,
             requests: alloc::vec![None; usize::from(habit.depth)],
             next_ns: 0,
+            tally: Tally::default(),
         };
         Self {
             habit,
@@ -131,7 +136,7 @@ impl Client {
             begun: 0,
             ended: 0,
             failed: Vec::new(),
-            bytes: [0; 2],
+            past: Vec::new(),
             records: Vec::new(),
             writes: 0,
             outputs: VecDeque::new(),
@@ -171,6 +176,12 @@ impl Client {
             .flat_map(|it| it.requests.iter().flatten());
         let oldest = requests.min_by_key(|it| it.start_ns)?;
         Some((oldest.start_ns, oldest.request))
+    }
+
+    /// What became of requests, by connection.
+    pub fn tallies(&self) -> Vec<Tally> {
+        let open = self.conns.iter().map(|it| it.tally);
+        self.past.iter().copied().chain(open).collect()
     }
 
     /// What it did and saw so far, for the history.
@@ -318,17 +329,15 @@ impl Client {
         );
         let Some(begun) = begun else { return };
         self.ended += 1;
-        match begun.request.kind {
-            Kind::Read if end.result.is_ok() => self.bytes[0] += u64::from(begun.request.length),
-            Kind::Write if end.result.is_ok() => self.bytes[1] += u64::from(begun.request.length),
-            _ => {}
-        }
+        let tally = &mut self.conns[conn].tally;
+        tally.count(&begun.request, end.result);
         if let Err(error) = end.result {
             self.failed.push(Failed {
                 request: begun.request,
                 error,
                 start_ns: begun.start_ns,
                 end_ns: now_ns,
+                since_ns: tally.since_ns,
             });
         }
         // Whoever hears an error knows that nothing more is done; but not who is cut off.
@@ -380,6 +389,7 @@ impl Client {
     fn over(&mut self, conn: usize, now_ns: u64) {
         let it = &mut self.conns[conn];
         (it.session, it.over, it.ready) = (None, false, false);
+        self.past.push(core::mem::take(&mut it.tally));
         it.again_ns = now_ns + AGAIN_NS;
     }
 
@@ -427,6 +437,7 @@ impl Machine for Client {
         None
     }
     fn handle_connected(&mut self, conn: ConnId, now_ns: u64) {
+        self.conns[conn.0 as usize].tally.since_ns = now_ns;
         if let Some(session) = &mut self.conns[conn.0 as usize].session {
             session.handle_connected(now_ns);
         }

@@ -1,16 +1,23 @@
-//! Counts that must agree when a world has come to rest: of applications, volumes, paths, ports and
+//! Counts that must agree when a world has come to rest: of applications, exports, paths, ports and
 //! devices.
+//!
+//! # Contract
+//! Each life of a host is judged by itself. What its applications were told is what it counts,
+//! exactly, as far as they were told: of requests that were cut off or failed nobody knows how much
+//! of them was done, so counts lie between the good ones and all.
+use super::client::Tally;
 use super::disk::BLOCK;
-use super::kind::Kind;
+use super::judged::Check;
+use super::lives::Life;
 use super::node::Body;
 use super::run::{Course, Finding};
 use alloc::format;
 use alloc::string::String;
-use nbd::client::CommandError;
+use engine::host::PathCounters;
 
 /// What a host's paths counted, all cores together.
 #[derive(Clone, Copy, Debug, Default)]
-struct Sum {
+pub struct Sum {
     /// Reads, writes, flushes.
     ios: [u64; 3],
     bytes: [u64; 2],
@@ -18,81 +25,103 @@ struct Sum {
     copies: u64,
 }
 
+impl Sum {
+    /// With what one more path counts.
+    pub fn add(&mut self, path: &PathCounters) {
+        (0..3).for_each(|group| self.ios[group] += path.ios[group]);
+        (0..2).for_each(|way| self.bytes[way] += path.bytes[way]);
+        self.copies += path.copies;
+    }
+
+    fn join(&mut self, other: &Self) {
+        (0..3).for_each(|group| self.ios[group] += other.ios[group]);
+        (0..2).for_each(|way| self.bytes[way] += other.bytes[way]);
+        self.copies += other.copies;
+    }
+}
+
 impl Course<'_> {
     /// All of them.
-    pub(super) fn counts(&self) -> Result<(), Finding> {
-        if self.plan.layout.habit.unit != BLOCK as u64 {
-            return Ok(()); // what is changed in parts is read and written whole
-        }
+    pub(super) fn counts(&mut self) -> Result<(), Finding> {
         let mut all = Sum::default();
-        for host in 0..self.rig.hosts.len() {
-            let sum = self.sum(host);
-            self.of_host(host, &sum).map_err(Finding::Unbalanced)?;
-            (0..3).for_each(|group| all.ios[group] += sum.ios[group]);
-            (0..2).for_each(|way| all.bytes[way] += sum.bytes[way]);
+        for number in 0..self.rig.hosts.len() {
+            let (sum, export) = self.rig.counted(number);
+            let tallies = self.rig.client(number).tallies();
+            let host = &self.rig.hosts[number];
+            let removed = host.user.removed + host.user.leaving();
+            let mut exact = [false; 3];
+            for (at, life) in host.lives.all.iter().enumerate() {
+                let here = Life {
+                    sum,
+                    export,
+                    removed,
+                    ..life.clone()
+                };
+                let life = if life.over { life } else { &here };
+                all.join(&life.sum);
+                let told = host.lives.told(at, &tallies);
+                let what = format!("host {number} life {at}");
+                let strangers = self.had_strangers(number);
+                let judged = self.of_life(&what, life, &told, strangers);
+                let judged = judged.map_err(Finding::Unbalanced)?;
+                (0..3).for_each(|at| exact[at] |= judged[at]);
+            }
+            let checks = [Check::Export, Check::Paths, Check::Bounds];
+            for (check, _) in checks.into_iter().zip(exact).filter(|it| it.1) {
+                self.report.judged.insert(check);
+            }
         }
         self.of_devices(&all).map_err(Finding::Unbalanced)?;
         self.of_ports().map_err(Finding::Unbalanced)
     }
 
-    fn sum(&self, host: usize) -> Sum {
-        let mut sum = Sum::default();
-        for &node in &self.rig.hosts[host].cores {
-            let Body::Core(engine) = &self.rig.world.nodes[node].body else {
-                continue;
+    /// What applications were told is what the export and the paths of one life count. Whether
+    /// there was something to compare: exactly at the export, exactly at the paths, within bounds.
+    fn of_life(
+        &self,
+        who: &str,
+        life: &Life,
+        told: &Tally,
+        strangers: bool,
+    ) -> Result<[bool; 3], String> {
+        let is_in = |least: u64, count: u64, more: u64| (least..=least + more).contains(&count);
+        // What strangers asked for is counted as well.
+        let unknown = told.lost + if strangers { u64::MAX / 2 } else { 0 };
+        let export = &life.export;
+        let agree = is_in(told.answered, export.requests, unknown)
+            && is_in(told.errors, export.errors, unknown);
+        if !agree {
+            return Err(format!(
+                "{who}: the export counts {export:?}, its clients {told:?}"
+            ));
+        }
+        let Sum { bytes, copies, .. } = life.sum;
+        // What is changed in parts is read first.
+        let parts = self.plan.layout.habit.unit != BLOCK as u64;
+        for (way, more) in [(0, copies > 0 || parts), (1, false)] {
+            let least = if life.removed > 0 { 0 } else { told.bytes[way] };
+            let most = if more {
+                u64::MAX
+            } else {
+                told.bytes[way] + told.unknown[way]
             };
-            let it = engine.host();
-            for path in it.paths(0) {
-                let counters = it.counters(0, path);
-                (0..3).for_each(|group| sum.ios[group] += counters.ios[group]);
-                (0..2).for_each(|way| sum.bytes[way] += counters.bytes[way]);
-                sum.copies += counters.copies;
+            if !(least..=most).contains(&bytes[way]) {
+                return Err(format!(
+                    "{who}: its paths count {:?}, its clients {told:?}",
+                    life.sum
+                ));
             }
         }
-        sum
-    }
-
-    /// What applications were told is what the paths did, and what the export counted; as far as a
-    /// host's process and its paths were there all the time and nothing failed.
-    fn of_host(&self, number: usize, sum: &Sum) -> Result<(), String> {
-        let host = &self.rig.hosts[number];
-        let (Body::Core(engine), Body::Client(client)) = (
-            &self.rig.world.nodes[host.cores[0]].body,
-            &self.rig.world.nodes[host.clients].body,
-        ) else {
-            return Ok(());
-        };
-        let strangers = self.pardons.iter().any(|(kind, ..)| *kind == Kind::Greedy);
-        let lost = client
-            .failed
-            .iter()
-            .any(|it| it.error == CommandError::Lost);
-        if host.lives > 1 || lost {
-            return Ok(());
-        }
-        let counters = engine.counters(0);
-        let failed = client.failed.len() as u64;
-        if !strangers && (counters.requests, counters.errors) != (client.ended, failed) {
-            return Err(format!(
-                "host {number}: the export counts {} requests and {} errors, its clients {} and \
-                 {failed}",
-                counters.requests, counters.errors, client.ended
-            ));
-        }
-        let [read, written] = client.bytes;
-        let agree = sum.bytes[1] == written
-            && sum.bytes[0] >= read
-            && (sum.copies > 0 || sum.bytes[0] == read);
-        if failed == 0 && host.user.removed == 0 && !agree {
-            return Err(format!(
-                "host {number}: clients read {read} and wrote {written} bytes, its paths {sum:?}"
-            ));
-        }
-        Ok(())
+        let exact = told.unknown == [0; 2] && life.removed == 0;
+        Ok([
+            unknown == 0 && told.answered > 0,
+            exact && told.bytes != [0; 2],
+            life.over || !exact || unknown > 0,
+        ])
     }
 
     /// Whatever a path counts as done, a device did.
-    fn of_devices(&self, all: &Sum) -> Result<(), String> {
+    fn of_devices(&mut self, all: &Sum) -> Result<(), String> {
         let mut done = super::node::Executed::default();
         for &node in &self.rig.targets {
             let it = &self.rig.world.nodes[node].executed;
@@ -101,6 +130,7 @@ impl Course<'_> {
         }
         let all_done = (0..3).all(|group| all.ios[group] <= done.requests[group])
             && (0..2).all(|way| all.bytes[way] <= done.bytes[way]);
+        self.report.judged.insert(Check::Devices);
         match all_done {
             true => Ok(()),
             false => Err(format!("the paths did {all:?}, the devices {done:?}")),
@@ -108,7 +138,7 @@ impl Course<'_> {
     }
 
     /// Ports have the connections that are there, and nothing in flight.
-    fn of_ports(&self) -> Result<(), String> {
+    fn of_ports(&mut self) -> Result<(), String> {
         for (target, &node) in self.rig.targets.iter().enumerate() {
             let it = &self.rig.world.nodes[node];
             let Body::Target(engine) = &it.body else {
@@ -123,6 +153,7 @@ impl Course<'_> {
                         "target {target} port {port}: {stats:?}, {open} connections are there"
                     ));
                 }
+                self.report.judged.insert(Check::Ports);
             }
         }
         Ok(())

@@ -5,7 +5,6 @@
 //! What can't happen to those it is about, because they are dead, frozen or leaving already, does
 //! not begin, and is not counted. A fault that waits for a state of a path ([`Fault::when`]) begins
 //! with the first path that has it, and after [`WAIT_NS`] without it.
-use super::aim;
 use super::kind::{Kind, Scope};
 use super::node::{Body, Wire};
 use super::plan::Fault;
@@ -70,7 +69,7 @@ impl Course<'_> {
         let kind = fault.kind;
         let what = format!("{kind:?} begins: host {host}, path {address}, target {target}");
         self.rig.world.tell(|| what);
-        self.pardon(fault);
+        self.pardon(number, fault, whom);
         if !self.mislead(fault, whom) && !self.strike(number, fault, whom) {
             self.harm(number, fault, whom);
         }
@@ -201,16 +200,6 @@ impl Course<'_> {
         let states = those.filter_map(|it| self.state(it));
         let cells: Vec<(Kind, PathState)> = states.map(|state| (kind, state)).collect();
         self.report.coverage.extend(cells);
-    }
-
-    /// From when on requests may fail, and how long, because of a fault that begins.
-    fn pardon(&mut self, fault: &Fault) {
-        let forced = fault.whom & aim::FORCE != 0;
-        let from_ns = self.rig.world.now_ns;
-        match fault.kind {
-            Kind::FailPath | Kind::DrainPath | Kind::RemovePath if !forced => {}
-            kind => self.pardons.push((kind, from_ns, from_ns + fault.lasts_ns)),
-        }
     }
 
     /// Something is said to a process of the target.

@@ -192,7 +192,7 @@ impl Course<'_> {
 }
 
 /// What a device does not do.
-fn flaw(name: u64, fault: &Fault, blocks: u64) -> Flaw {
+pub(super) fn flaw(name: u64, fault: &Fault, blocks: u64) -> Flaw {
     let first = fault.whom / 64 % blocks;
     let (op, of, error) = match (fault.kind, bit(fault)) {
         (Kind::Media, _) => (Flawed::Reads, 1, DeviceError::Os(5)),

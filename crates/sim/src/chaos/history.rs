@@ -222,6 +222,11 @@ impl History {
         self.deaths.push((writer, at_ns));
     }
 
+    /// Whether caches were ever lost.
+    pub fn has_crashed(&self) -> bool {
+        !self.crashes.is_empty()
+    }
+
     /// Operations recorded.
     pub fn operations(&self) -> usize {
         self.blocks.values().map(Vec::len).sum()

@@ -5,7 +5,9 @@
 //! * [`history`]: what clients did and saw, and whether a disk could have done it
 //! * `fault`: faults begin and end; `strike`: those of network and processes, `harm`: those of
 //!   devices and answers, and what users do
-//! * `check`: what must be true at the end, `count`: of counts; `tap`: which identifiers are used
+//! * `check`: what must be true at the end, `pardon`: what requests may fail for, `count`: of
+//!   counts, `lives`, `tally`: of whom; [`judged`]: what of it there was; `tap`: which identifiers
+//!   are used
 //! * `rig`: hosts, controllers and applications, `make`: what they are made of, `cores`: what
 //!   passes between those of one host, `user`: who changes its paths; `client`: its applications;
 //!   `disk`: what controllers store; `stranger`: who takes what others need; `discovery`: who tells
@@ -31,17 +33,21 @@ mod disk;
 mod fault;
 mod harm;
 pub mod history;
+pub mod judged;
 pub mod kind;
+mod lives;
 mod make;
 mod net;
 mod node;
 mod pair;
+mod pardon;
 pub mod plan;
 mod rig;
 pub mod run;
 pub mod shrink;
 mod stranger;
 mod strike;
+mod tally;
 mod tap;
 mod user;
 mod world;

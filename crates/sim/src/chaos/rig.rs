@@ -6,6 +6,7 @@
 use super::client::{Client, Habit};
 use super::discovery::Discovery;
 use super::disk::Disk;
+use super::lives::Lives;
 use super::make;
 use super::node::{Body, Node, Wire};
 use super::stranger::Stranger;
@@ -106,7 +107,7 @@ pub struct Host {
     /// It is being stopped in order: cores that were not told yet.
     pub stopping: Option<usize>,
     /// Processes so far.
-    pub lives: u64,
+    pub lives: Lives,
     /// I/Os in flight of each core, by place of the path.
     pub(super) board: Vec<Vec<u32>>,
     /// When the last message from core to core arrives.
@@ -216,7 +217,7 @@ impl Rig {
             found_ns: 0,
             begun_ns: 0,
             stopping: None,
-            lives: 0,
+            lives: Lives::default(),
             mail_ns: 0,
             lines: Vec::new(),
             user: User::default(),
@@ -234,6 +235,7 @@ impl Rig {
 
     /// A process of a host begins.
     pub fn start_host(&mut self, number: usize) {
+        self.keep_counts(number);
         let places = self.targets.len() * usize::from(self.layout.ports);
         for core in 0..self.layout.cores {
             let engine = self.host_engine(number, core);
@@ -246,7 +248,7 @@ impl Rig {
         host.user.begin(places, self.layout.more.tellers == 0);
         host.stopping = None;
         (host.found_ns, host.begun_ns) = (host.mark_ns, self.world.now_ns);
-        host.lives += 1;
+        host.lives.begin(self.world.now_ns);
         self.start_seeker(number);
     }
 

@@ -3,11 +3,14 @@
 use super::START_NS;
 use super::fault::{WAIT_NS, Whom};
 use super::history::{History, Wrong};
+use super::judged::Check;
 use super::node::Body;
+use super::pardon::Pardon;
 use super::plan::{Kind, Plan};
 use super::rig::Rig;
 use super::world::Event;
 pub use super::world::Lines;
+use alloc::collections::BTreeSet;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -84,6 +87,8 @@ pub struct Report {
     pub time_ns: u64,
     /// Kind of fault × state of a path when it began.
     pub coverage: Vec<(Kind, PathState)>,
+    /// What there was to judge at the end.
+    pub judged: BTreeSet<Check>,
     /// The first thing that should not have happened.
     pub finding: Option<Finding>,
     /// The block that it is about, and when it could be seen, ns.
@@ -139,8 +144,8 @@ pub(super) struct Course<'a> {
     pub begin_ns: u64,
     /// Faults that are going on, and about whom.
     pub going_on: Vec<Option<Whom>>,
-    /// Why and when requests may fail, from … to ….
-    pub pardons: Vec<(Kind, u64, u64)>,
+    /// Why and when requests may fail.
+    pub pardons: Vec<Pardon>,
     /// By target: until when it may have late writes, ns.
     pub late_ns: Vec<u64>,
 }

@@ -137,6 +137,7 @@ impl Course<'_> {
     /// A host is told to stop, as by SIGTERM.
     pub(super) fn stop_host(&mut self, host: usize) {
         let cores = self.rig.hosts[host].cores.clone();
+        self.rig.hosts[host].lives.leave(self.rig.world.now_ns);
         for &node in &cores {
             self.rig.tell(node, ExportControl::Drain(DRAIN_NS));
         }
@@ -160,6 +161,8 @@ impl Course<'_> {
     }
 
     fn kill_host(&mut self, host: usize) {
+        self.rig.keep_counts(host);
+        self.rig.hosts[host].lives.leave(self.rig.world.now_ns);
         for node in self.rig.hosts[host].cores.clone() {
             self.rig.world.kill(node);
         }

@@ -39,6 +39,11 @@ pub struct User {
     asked: u64,
     /// What was not answered: ticket, address, wish.
     open: Vec<(u64, usize, Wish)>,
+    /// Changes by which a path may leave with what it had: ticket, when they were asked for, and
+    /// whether it leaves if they are made, or if not.
+    risky: Vec<(u64, u64, bool)>,
+    /// When those were asked for by which one did, or perhaps did.
+    left: Vec<u64>,
     /// By address: its path.
     paths: Vec<Option<PathIndex>>,
     /// Second paths: by which fault, and where.
@@ -55,6 +60,7 @@ impl User {
     /// A process begins, with paths to so many addresses, if it knows them.
     pub fn begin(&mut self, paths: usize, known: bool) {
         self.open.clear();
+        self.left.extend(self.risky.drain(..).map(|it| it.1));
         self.seconds.clear();
         let index = |path| known.then_some(PathIndex(path as u8));
         self.paths = (0..paths).map(index).collect();
@@ -71,6 +77,10 @@ impl User {
             return;
         };
         let (_, address, wish) = self.open.swap_remove(at);
+        if let Some(at) = self.risky.iter().position(|it| it.0 == ticket) {
+            let (_, at_ns, made) = self.risky.swap_remove(at);
+            self.left.extend((result.is_ok() == made).then_some(at_ns));
+        }
         let Ok(Changed { path, .. }) = result else {
             return;
         };
@@ -93,6 +103,19 @@ impl User {
     pub fn unanswered(&self) -> Option<String> {
         let first = self.open.first();
         first.map(|(_, address, wish)| format!("{wish:?} of path {address} is not answered"))
+    }
+
+    /// When it was asked for that paths leave by force or come, those that left with what they had,
+    /// of all processes.
+    pub fn left(&self) -> Vec<u64> {
+        let open = self.risky.iter().map(|it| it.1);
+        self.left.iter().copied().chain(open).collect()
+    }
+
+    /// Paths that are to leave, and perhaps have.
+    pub fn leaving(&self) -> u32 {
+        let leave = |wish: &Wish| matches!(wish, Wish::Remove | Wish::NoSecond(_));
+        self.open.iter().filter(|(.., wish)| leave(wish)).count() as u32
     }
 
     /// The path to an address, if there is one.
@@ -149,6 +172,14 @@ impl Rig {
         user.asked += 1;
         let ticket = user.asked;
         user.open.push((ticket, address, wish));
+        let risky = match wish {
+            Wish::Remove => force.then_some(true),
+            Wish::NoSecond(_) => Some(true),
+            Wish::Add | Wish::Second(_) => Some(false),
+            _ => None,
+        };
+        user.risky
+            .extend(risky.map(|made| (ticket, self.world.now_ns, made)));
         let message = HostControl::Change {
             ticket,
             change,

@@ -9,6 +9,7 @@ use engine::host::PathState;
 use serde_json::{Value, json};
 use sim::chaos::START_NS;
 use sim::chaos::aim::STATES;
+use sim::chaos::judged::Check;
 use sim::chaos::plan::{Kind, Plan};
 use sim::chaos::run::BEGIN_NS;
 use sim::chaos::shrink::Cut;
@@ -57,6 +58,7 @@ impl Course {
 
     pub fn text(&self, whole: bool, style: Style) -> String {
         let mut text = self.summary(style);
+        text.push_str(&self.judged(style));
         text.push_str(&self.coverage(style));
         if let Some(detail) = &self.detail {
             text.push('\n');
@@ -109,6 +111,19 @@ impl Course {
         text.push_str(&style.paint(ink, &found));
         text.push('\n');
         text
+    }
+
+    /// A checker without worlds has found nothing, for there was nothing.
+    fn judged(&self, style: Style) -> String {
+        let mut table = Table::new(1, &["checker", "worlds"]);
+        for check in Check::ALL {
+            let worlds = format_count(self.sums.judged(check));
+            table.row(vec![check.name().to_owned(), worlds]);
+        }
+        format!(
+            "\nworlds in which a checker had something to judge:\n{}",
+            table.render(style, |_| String::new())
+        )
     }
 
     fn coverage(&self, style: Style) -> String {
@@ -193,6 +208,8 @@ impl Course {
         };
         let row = |kind| STATES.iter().map(move |&state| cell(kind, state));
         let coverage: Vec<Value> = Kind::ALL.into_iter().flat_map(row).collect();
+        let judge = |check: Check| json!({"checker": check.name(), "worlds": sums.judged(check)});
+        let judged: Vec<Value> = Check::ALL.into_iter().map(judge).collect();
         let found = |(seed, it): &(u64, super::Found)| {
             let (kind, what) = (&it.kind, &it.text);
             json!({"seed": seed, "kind": kind, "what": what})
@@ -213,6 +230,7 @@ impl Course {
             "faults": counts(&sums.faults),
             "virtual_ms": counts(&sums.time_ms),
             "events": sums.events,
+            "judged": judged,
             "coverage": coverage,
             "empty": self.empty(),
             "findings": self.findings.iter().map(found).collect::<Vec<_>>(),

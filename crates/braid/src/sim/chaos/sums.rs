@@ -1,4 +1,5 @@
 //! What came of many worlds.
+use sim::chaos::judged::Check;
 use sim::chaos::plan::Kind;
 use sim::chaos::run::Report;
 use std::collections::BTreeMap;
@@ -17,6 +18,8 @@ pub struct Sums {
     pub events: u64,
     /// How often a fault began at a path in this state.
     coverage: BTreeMap<(Kind, &'static str), u64>,
+    /// Worlds in which a checker had something to judge.
+    judged: BTreeMap<Check, u64>,
 }
 
 /// Numbers, one of each world; those that are the same take no room.
@@ -56,6 +59,14 @@ impl Sums {
         for (kind, state) in &report.coverage {
             *self.coverage.entry((*kind, state.name())).or_default() += 1;
         }
+        for check in &report.judged {
+            *self.judged.entry(*check).or_default() += 1;
+        }
+    }
+
+    /// In how many worlds a checker had something to judge.
+    pub fn judged(&self, check: Check) -> u64 {
+        self.judged.get(&check).copied().unwrap_or(0)
     }
 
     /// How often this fault met this state.

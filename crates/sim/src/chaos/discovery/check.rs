@@ -1,11 +1,8 @@
 //! What must be true of discovery once nothing is wrong any more.
-use crate::chaos::client::Failed;
 use crate::chaos::node::Body;
 use crate::chaos::run::{Course, Finding};
 use alloc::format;
 use alloc::string::String;
-use nbd::client::CommandError;
-use nbd::{Errno, Kind};
 
 impl Course<'_> {
     /// A host's reactor that has not heard of what is told, or goes by what is not.
@@ -23,15 +20,6 @@ impl Course<'_> {
             }
         }
         None
-    }
-
-    /// Whether a request failed because a path could not be added: after an unclean stop its
-    /// controller may have what the process before had acknowledged, and then the next flush says
-    /// so (T13). Paths that are known from the beginning are waited for instead.
-    pub(in crate::chaos) fn is_forlorn(&self, failed: &Failed, began_anew: bool) -> bool {
-        let flush = failed.request.kind == Kind::Flush;
-        let failed = failed.error == CommandError::Server(Errno::Io);
-        self.rig.discovery.is_some() && began_anew && flush && failed
     }
 
     /// Nothing but discovery changes any more: all paths but one are withdrawn, and told of again.

@@ -1,0 +1,54 @@
+//! Which checkers had something to judge in a world: one that is excused everywhere finds nothing.
+
+/// What is judged at the end of a world.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Check {
+    /// Requests of a host that failed, each with its own excuse or none.
+    Failures,
+    /// Blocks of which a read saw what somebody had written.
+    Blocks,
+    /// The same after a loss of caches.
+    Durable,
+    /// An export counts exactly what its clients were told, in one life of its host at least.
+    Export,
+    /// Paths count exactly the bytes of what clients were told, in one life of their host at least.
+    Paths,
+    /// Counts of a life that ended, or in which requests were cut off, are within their bounds.
+    Bounds,
+    /// Devices did what all paths of all lives count.
+    Devices,
+    /// Ports have the connections that are there.
+    Ports,
+    /// Hosts have no memory in use.
+    HostMemory,
+}
+
+impl Check {
+    /// All.
+    pub const ALL: [Self; 9] = [
+        Self::Failures,
+        Self::Blocks,
+        Self::Durable,
+        Self::Export,
+        Self::Paths,
+        Self::Bounds,
+        Self::Devices,
+        Self::Ports,
+        Self::HostMemory,
+    ];
+
+    /// For people.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Failures => "failures",
+            Self::Blocks => "blocks",
+            Self::Durable => "durable",
+            Self::Export => "export",
+            Self::Paths => "paths",
+            Self::Bounds => "bounds",
+            Self::Devices => "devices",
+            Self::Ports => "ports",
+            Self::HostMemory => "host-memory",
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! Processes of a host, one after the other: what each had counted when it ended, and what its
+//! applications were told meanwhile.
+//!
+//! # Contract
+//! A life ends when its process is killed, or at the last when the next one begins. What belongs to
+//! it is told by time: a connection is of the life in which it was made.
+use super::client::{Failed, Tally};
+use super::count::Sum;
+use super::node::Body;
+use super::rig::Rig;
+use alloc::vec::Vec;
+use engine::export::ExportCounters;
+
+/// One process of a host.
+#[derive(Clone, Debug, Default)]
+pub struct Life {
+    pub begun_ns: u64,
+    /// What its cores had counted at its end; of the one that is there, nothing yet.
+    pub sum: Sum,
+    pub export: ExportCounters,
+    /// Paths that left it, or were to leave, and took their counts with them.
+    pub removed: u32,
+    /// It has ended.
+    pub over: bool,
+}
+
+/// All processes of a host, and when there was none.
+#[derive(Debug, Default)]
+pub struct Lives {
+    pub all: Vec<Life>,
+    /// From a stop or a death to the beginning of the next, ns.
+    outages: Vec<(u64, u64)>,
+}
+
+impl Lives {
+    /// A process begins.
+    pub fn begin(&mut self, now_ns: u64) {
+        if let Some(outage) = self.outages.last_mut() {
+            outage.1 = outage.1.min(now_ns);
+        }
+        self.all.push(Life {
+            begun_ns: now_ns,
+            ..Life::default()
+        });
+    }
+
+    /// It is told to stop, or dies.
+    pub fn leave(&mut self, now_ns: u64) {
+        if self.outages.last().is_none_or(|it| it.1 != u64::MAX) {
+            self.outages.push((now_ns, u64::MAX));
+        }
+    }
+
+    /// Whether a request may have ended without an answer because its host's process stopped or
+    /// died: its connection was to such a one.
+    pub fn excuses(&self, failed: &Failed) -> bool {
+        let of =
+            |&(from_ns, to_ns): &(u64, u64)| failed.since_ns <= to_ns && failed.end_ns >= from_ns;
+        self.outages.iter().any(of)
+    }
+
+    /// The number of the life at that time.
+    pub fn at(&self, at_ns: u64) -> usize {
+        self.all.partition_point(|it| it.begun_ns <= at_ns)
+    }
+
+    /// What applications were told of the requests of a life.
+    pub fn told(&self, life: usize, tallies: &[Tally]) -> Tally {
+        let from_ns = self.all[life].begun_ns;
+        let to_ns = self.all.get(life + 1).map_or(u64::MAX, |it| it.begun_ns);
+        let of = |tally: &&Tally| (from_ns..to_ns).contains(&tally.since_ns);
+        let those = tallies.iter().filter(of);
+        those.fold(Tally::default(), |sum, tally| sum.with(tally))
+    }
+}
+
+impl Rig {
+    /// Keeps what the process of a host has counted: it is about to end, or has.
+    pub fn keep_counts(&mut self, number: usize) {
+        let (sum, export) = self.counted(number);
+        let host = &mut self.hosts[number];
+        if let Some(life) = host.lives.all.last_mut().filter(|it| !it.over) {
+            (life.sum, life.export, life.over) = (sum, export, true);
+            life.removed = host.user.removed + host.user.leaving();
+        }
+    }
+
+    /// What the process of a host that is there has counted, all cores together.
+    pub fn counted(&self, number: usize) -> (Sum, ExportCounters) {
+        let (mut sum, mut export) = (Sum::default(), ExportCounters::default());
+        for &node in &self.hosts[number].cores {
+            let Body::Core(engine) = &self.world.nodes[node].body else {
+                continue;
+            };
+            let counters = engine.counters(0);
+            export.requests += counters.requests;
+            export.errors += counters.errors;
+            let it = engine.host();
+            for path in it.paths(0) {
+                sum.add(&it.counters(0, path));
+            }
+        }
+        (sum, export)
+    }
+}

@@ -1,0 +1,136 @@
+//! For what requests may fail.
+//!
+//! # Contract
+//! A fault that lets requests fail says of which host, of which blocks, and from when to when. A
+//! path that left by force, or that could not be added in the end, takes what its controller had
+//! cached with it (also of the process before, after an unclean stop), which nobody flushes: the
+//! flushes that hear of it fail, once for each such path, and those that are under way with them
+//! (T13).
+use super::aim;
+use super::client::Failed;
+use super::disk::BLOCK;
+use super::fault::Whom;
+use super::harm;
+use super::kind::Kind;
+use super::plan::Fault;
+use super::run::Course;
+use alloc::vec::Vec;
+use nbd::Errno;
+use nbd::client::CommandError;
+
+/// A reason for requests to fail.
+#[derive(Clone, Copy, Debug)]
+pub struct Pardon {
+    pub kind: Kind,
+    /// Of this host only.
+    host: Option<usize>,
+    /// Only what touches these of the disk's blocks: the first, and that behind the last.
+    blocks: Option<(u64, u64)>,
+    from_ns: u64,
+    to_ns: u64,
+}
+
+impl Pardon {
+    /// Whether a request of a host that failed with `errno` may have.
+    fn excuses(&self, host: usize, failed: &Failed, errno: Errno) -> bool {
+        let request = &failed.request;
+        let block = BLOCK as u64;
+        let (first, end) = (
+            request.offset / block,
+            (request.offset + u64::from(request.length)).div_ceil(block),
+        );
+        let flush = request.kind == nbd::Kind::Flush;
+        let then = self.from_ns <= failed.end_ns && failed.start_ns <= self.to_ns;
+        let whose = self.host.is_none_or(|it| it == host);
+        let here = |(from, to): (u64, u64)| first < to && from < end;
+        if !then || !whose || !flush && !self.blocks.is_none_or(here) {
+            return false;
+        }
+        match self.kind {
+            Kind::Media => request.kind == nbd::Kind::Read && errno == Errno::Io,
+            Kind::NoSpace => request.kind.is_change() && matches!(errno, Errno::Io | Errno::NoSpc),
+            Kind::Transient | Kind::Status => errno == Errno::Io,
+            Kind::FailPath | Kind::DrainPath | Kind::RemovePath => errno == Errno::Io,
+            _ => false,
+        }
+    }
+}
+
+impl Course<'_> {
+    /// What may fail because of a fault that begins.
+    pub(super) fn pardon(&mut self, number: usize, fault: &Fault, whom: Whom) {
+        let from_ns = self.rig.world.now_ns;
+        let kind = fault.kind;
+        let (host, blocks) = match kind {
+            Kind::FailPath | Kind::DrainPath | Kind::RemovePath if fault.whom & aim::FORCE == 0 => {
+                return;
+            }
+            Kind::FailPath | Kind::DrainPath | Kind::RemovePath | Kind::Greedy => {
+                (Some(whom.host), None)
+            }
+            Kind::Media | Kind::NoSpace | Kind::Transient => {
+                let flaw = harm::flaw(number as u64, fault, self.plan.layout.habit.blocks);
+                (None, Some(flaw.blocks))
+            }
+            Kind::Status => (None, None),
+            _ => return,
+        };
+        self.pardons.push(Pardon {
+            kind,
+            host,
+            blocks,
+            from_ns,
+            to_ns: from_ns + fault.lasts_ns,
+        });
+    }
+
+    /// Whether strangers took what the applications of a host asked for.
+    pub(super) fn had_strangers(&self, host: usize) -> bool {
+        let greedy = |it: &Pardon| it.kind == Kind::Greedy && it.host == Some(host);
+        self.pardons.iter().any(greedy)
+    }
+
+    /// The first request of a host that failed and may not have.
+    pub(super) fn unforgiven(&self, host: usize, failed: &[Failed]) -> Option<Failed> {
+        let lives = &self.rig.hosts[host].lives;
+        let mut flushes = Vec::new();
+        for it in failed {
+            let errno = match it.error {
+                CommandError::Server(errno) if errno != Errno::Shutdown => errno,
+                _ if lives.excuses(it) => continue,
+                _ => return Some(*it),
+            };
+            if self
+                .pardons
+                .iter()
+                .any(|pardon| pardon.excuses(host, it, errno))
+            {
+                continue;
+            }
+            if it.request.kind != nbd::Kind::Flush || errno != Errno::Io {
+                return Some(*it);
+            }
+            flushes.push(*it);
+        }
+        self.without_departure(host, flushes)
+    }
+
+    /// The first flush that no path that left excuses.
+    fn without_departure(&self, host: usize, mut flushes: Vec<Failed>) -> Option<Failed> {
+        let host = &self.rig.hosts[host];
+        let mut left = host.user.left();
+        flushes.sort_by_key(|it| it.end_ns);
+        let mut at = 0;
+        while let Some(first) = flushes.get(at) {
+            let life = host.lives.at(first.since_ns);
+            let may = |&from_ns: &u64| from_ns <= first.end_ns && host.lives.at(from_ns) == life;
+            let Some(of) = left.iter().position(may) else {
+                return Some(*first);
+            };
+            left.remove(of);
+            let with = |it: &Failed| it.start_ns <= first.end_ns;
+            at += flushes[at..].iter().take_while(|it| with(it)).count();
+        }
+        None
+    }
+}

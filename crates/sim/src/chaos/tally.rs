@@ -1,0 +1,59 @@
+//! What the requests of one connection came to.
+use super::disk::BLOCK;
+use nbd::client::CommandError;
+use nbd::{Errno, Kind, Request};
+
+/// See the module.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Tally {
+    /// When it was made.
+    pub since_ns: u64,
+    /// Requests with an answer, and of these with an error.
+    pub answered: u64,
+    pub errors: u64,
+    /// Requests without one, or that came too late.
+    pub lost: u64,
+    /// Bytes read and written well, in whole blocks.
+    pub bytes: [u64; 2],
+    /// Of requests that failed or have no answer.
+    pub unknown: [u64; 2],
+}
+
+impl Tally {
+    /// A request has ended.
+    pub fn count(&mut self, request: &Request, result: Result<(), CommandError>) {
+        match result {
+            Ok(()) => self.answered += 1,
+            // What a session refuses because it ends is nobody's request.
+            Err(CommandError::Server(errno)) if errno != Errno::Shutdown => {
+                self.answered += 1;
+                self.errors += 1;
+            }
+            Err(_) => self.lost += 1,
+        }
+        let way = match request.kind {
+            Kind::Read => 0,
+            Kind::Write => 1,
+            _ => return,
+        };
+        let block = BLOCK as u64;
+        let end = (request.offset + u64::from(request.length)).next_multiple_of(block);
+        let bytes = match result {
+            Ok(()) => &mut self.bytes,
+            Err(_) => &mut self.unknown,
+        };
+        bytes[way] += end - request.offset / block * block;
+    }
+
+    /// Both together.
+    pub fn with(mut self, other: &Self) -> Self {
+        self.answered += other.answered;
+        self.errors += other.errors;
+        self.lost += other.lost;
+        for way in 0..2 {
+            self.bytes[way] += other.bytes[way];
+            self.unknown[way] += other.unknown[way];
+        }
+        self
+    }
+}
