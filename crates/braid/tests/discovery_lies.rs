@@ -1,0 +1,343 @@
+//! Discovery controllers that lie: a real target behind somebody who changes what its log says. An
+//! error or a line for what can't be, whatever is left is used, and little memory is taken.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+#[path = "shared/nbd.rs"]
+mod nbd;
+#[path = "shared/no_io_uring.rs"]
+mod no_io_uring;
+#[path = "shared/process.rs"]
+mod process;
+
+use process::{Process, engine};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::{Command, Output};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+const UNIT: usize = 1024;
+/// Address space that a process under test may have, KiB.
+const MEMORY_KIB: u32 = 1 << 20;
+
+/// What becomes of a piece of the log.
+#[derive(Clone, Copy, PartialEq)]
+enum Answer {
+    /// It is sent.
+    Sent,
+    /// Half of it, and then the connection ends.
+    Cut,
+    /// Nothing of it, ever.
+    Withheld,
+}
+
+/// Changes a piece: where in the log it begins, how many were asked for before it, its bytes.
+type Lie = fn(u64, u64, &mut [u8]) -> Answer;
+
+/// A target, and the one before it.
+struct Liar {
+    target: Process,
+    address: SocketAddr,
+    directory: tempfile::TempDir,
+}
+
+impl Liar {
+    /// Before a target with so many ports; `None`: there is no io_uring here.
+    fn start(ports: usize, lie: Lie) -> Option<Self> {
+        let directory = tempfile::tempdir().unwrap();
+        let socket = directory.path().join("t.sock");
+        let socket = socket.to_str().unwrap();
+        let mut words = vec!["target", "--mem", "64MiB", "--socket", socket];
+        words.extend(["--nqn", "nqn.2026-01.org.braid:v0"]);
+        for _ in 0..ports {
+            words.extend(["--listen", "127.0.0.1:0"]);
+        }
+        words.extend(["--listen", "127.0.0.1:0,offer=discovery"]);
+        let mut target = Process::start(directory.path(), &words);
+        let own = format!("port {}: ", ports + 1);
+        let Some(line) = target.says(&own) else {
+            target.notes("io_uring");
+            no_io_uring::skip(&target.seen);
+            return None;
+        };
+        let uri = line.split_whitespace().nth(2).unwrap();
+        let behind = uri.strip_prefix("nvme-tcp://").unwrap();
+        let behind: SocketAddr = behind.split('/').next().unwrap().parse().unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let reads = Arc::new(AtomicU64::new(0));
+        // Ends with the test's process.
+        thread::spawn(move || {
+            for host in listener.incoming().flatten() {
+                between(host, TcpStream::connect(behind).unwrap(), lie, &reads);
+            }
+        });
+        Some(Self {
+            target,
+            address,
+            directory,
+        })
+    }
+
+    /// The program with these words and the liar's address, in little memory.
+    fn braid(&self, words: &str) -> Output {
+        let program = env!("CARGO_BIN_EXE_braid");
+        let address = self.address;
+        let line = format!("ulimit -v {MEMORY_KIB} && exec {program} {words} nvme-tcp://{address}");
+        let mut command = Command::new("sh");
+        command.env("XDG_STATE_HOME", self.directory.path());
+        command.args(["-c", &line]).output().unwrap()
+    }
+
+    /// It ends with an error that names the controller and says this.
+    fn fails(&self, words: &str, why: &str) {
+        let output = self.braid(words);
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{text}");
+        assert!(!text.contains("panicked"), "{text}");
+        assert!(text.contains(why), "{why:?} is not in {text}");
+        assert!(text.contains(&self.address.to_string()), "{text}");
+    }
+}
+
+/// Carries PDUs both ways; pieces of the log are changed.
+fn between(host: TcpStream, target: TcpStream, lie: Lie, reads: &Arc<AtomicU64>) {
+    let pieces = Arc::new(Mutex::new(BTreeMap::new()));
+    let (mut from, mut to) = (host.try_clone().unwrap(), target.try_clone().unwrap());
+    let (asked, count) = (pieces.clone(), reads.clone());
+    thread::spawn(move || {
+        while let Some(mut pdu) = pdu(&mut from) {
+            ask(&mut pdu, &asked);
+            if to.write_all(&pdu).is_err() {
+                break;
+            }
+        }
+        let _ = to.shutdown(std::net::Shutdown::Both);
+    });
+    let (mut from, mut to) = (target, host);
+    thread::spawn(move || {
+        while let Some(mut pdu) = pdu(&mut from) {
+            let answer = tell(&mut pdu, &pieces, lie, &count);
+            let some = match answer {
+                Answer::Sent => &pdu[..],
+                Answer::Cut => &pdu[..pdu.len() / 2],
+                Answer::Withheld => &[],
+            };
+            if to.write_all(some).is_err() || answer == Answer::Cut {
+                break;
+            }
+            if answer == Answer::Withheld {
+                // Also no end of the command, until the host goes.
+                let _ = to.read_to_end(&mut Vec::new());
+                break;
+            }
+        }
+        let _ = to.shutdown(std::net::Shutdown::Both);
+    });
+}
+
+fn pdu(from: &mut TcpStream) -> Option<Vec<u8>> {
+    let mut pdu = vec![0; 8];
+    from.read_exact(&mut pdu).ok()?;
+    let len = u32::from_le_bytes(pdu[4..].try_into().unwrap()) as usize;
+    pdu.resize(len, 0);
+    from.read_exact(&mut pdu[8..]).ok()?;
+    Some(pdu)
+}
+
+fn le16(pdu: &[u8], at: usize) -> u16 {
+    u16::from_le_bytes([pdu[at], pdu[at + 1]])
+}
+
+/// What a host sends: which commands ask for the log; whatever subsystem it wants is there.
+fn ask(pdu: &mut [u8], asked: &Mutex<BTreeMap<u16, u64>>) {
+    if pdu[0] != 4 {
+        return;
+    }
+    let (opcode, cid, data) = (pdu[8], le16(pdu, 10), usize::from(pdu[3]));
+    if opcode == 0x02 && pdu[48] == 0x70 {
+        let offset = u64::from_le_bytes(pdu[56..64].try_into().unwrap());
+        asked.lock().unwrap().insert(cid, offset);
+    } else if opcode == 0x7f && pdu[12] == 1 {
+        let name = nvme::wire::fabrics::DISCOVERY_NQN.as_bytes();
+        put(&mut pdu[data + 256..data + 512], name);
+    }
+}
+
+/// What a target sends.
+fn tell(pdu: &mut [u8], asked: &Mutex<BTreeMap<u16, u64>>, lie: Lie, count: &AtomicU64) -> Answer {
+    if pdu[0] != 7 {
+        return Answer::Sent;
+    }
+    let (cid, data) = (le16(pdu, 8), usize::from(pdu[3]));
+    match asked.lock().unwrap().remove(&cid) {
+        Some(offset) => {
+            let before = count.fetch_add(1, Ordering::Relaxed);
+            lie(offset, before, &mut pdu[data..])
+        }
+        None => Answer::Sent,
+    }
+}
+
+/// Bytes and zeroes after them.
+fn put(field: &mut [u8], bytes: &[u8]) {
+    field.fill(0);
+    field[..bytes.len()].copy_from_slice(bytes);
+}
+
+fn entries(offset: u64, piece: &mut [u8]) -> impl Iterator<Item = (u64, &mut [u8])> {
+    let all = (offset / UNIT as u64..).zip(piece.chunks_exact_mut(UNIT));
+    all.filter(|(number, _)| *number > 0)
+}
+
+/// So many records are told of, whatever there is.
+fn header(offset: u64, piece: &mut [u8], records: u64) {
+    if offset == 0 {
+        piece[8..16].copy_from_slice(&records.to_le_bytes());
+    }
+}
+
+#[test]
+fn a_log_without_end_is_refused_and_takes_no_memory() {
+    for records in [u64::MAX, 1 << 54, 1025] {
+        let lie: Lie = match records {
+            u64::MAX => |offset, _, piece| {
+                header(offset, piece, u64::MAX);
+                Answer::Sent
+            },
+            1025 => |offset, _, piece| {
+                header(offset, piece, 1025);
+                Answer::Sent
+            },
+            _ => |offset, _, piece| {
+                header(offset, piece, 1 << 54);
+                Answer::Sent
+            },
+        };
+        let Some(liar) = Liar::start(1, lie) else {
+            return;
+        };
+        liar.fails("discover", "1024");
+        // An engine that is told to ask it refuses, and goes on.
+        let root = liar.directory.path();
+        let keys = "[[volume]]\nname = \"v0\"\n[[volume.path]]\nuri = \"mem:16MiB\"\n";
+        std::fs::write(root.join("b.toml"), keys).unwrap();
+        let mut engine = engine(root);
+        let socket = root.join("c.sock").display().to_string();
+        for _ in 0..2 {
+            liar.fails(&format!("connect-all --socket {socket}"), "1024");
+        }
+        assert!(engine.child.try_wait().unwrap().is_none());
+    }
+}
+
+#[test]
+fn a_log_that_changes_whenever_it_is_read_is_given_up() {
+    let Some(liar) = Liar::start(1, |offset, before, piece| {
+        if offset == 0 {
+            piece[..8].copy_from_slice(&(before + 7).to_le_bytes());
+        }
+        Answer::Sent
+    }) else {
+        return;
+    };
+    liar.fails("discover", "chang");
+}
+
+#[test]
+fn answers_that_end_in_the_middle_or_never_come_end_it() {
+    let cut: Lie = |_, _, _| Answer::Cut;
+    let Some(liar) = Liar::start(1, cut) else {
+        return;
+    };
+    liar.fails("discover", "connection lost");
+    let withheld: Lie = |_, _, _| Answer::Withheld;
+    let Some(liar) = Liar::start(1, withheld) else {
+        return;
+    };
+    liar.fails("discover", "answer");
+}
+
+/// The first entry is as it was.
+fn foreign(offset: u64, _: u64, piece: &mut [u8]) -> Answer {
+    for (number, entry) in entries(offset, piece) {
+        match number {
+            2 => entry[0] = 1,
+            3 => entry[1] = 3,
+            4 => put(&mut entry[32..64], b"0"),
+            5 => entry[256..512].fill(b'n'),
+            6 => put(&mut entry[512..768], b"target.example"),
+            7 => put(&mut entry[256..512], b"nqn.\x1b[2J"),
+            8 => entry[2] = 77,
+            _ => {}
+        }
+    }
+    Answer::Sent
+}
+
+#[test]
+fn entries_that_nobody_can_use_are_shown_with_the_reason() {
+    let Some(liar) = Liar::start(8, foreign) else {
+        return;
+    };
+    let output = liar.braid("discover");
+    let (text, notes) = (output.stdout, output.stderr);
+    let text = String::from_utf8(text).unwrap() + &String::from_utf8(notes).unwrap();
+    assert!(output.status.success(), "{text}");
+    for why in [
+        "only TCP",
+        "none to connect to",
+        "no TCP port",
+        "NQN can't be one",
+        "kind 77",
+    ] {
+        assert!(text.contains(why), "{why:?} is not in {text}");
+    }
+    assert!(!text.contains('\x1b'), "{text:?}");
+    let output = liar.braid("discover -o json");
+    let log: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(log["records"].as_array().unwrap().len(), 9, "{log}");
+}
+
+/// Every entry is a referral to the liar itself, each time by another name.
+fn endless(offset: u64, before: u64, piece: &mut [u8]) -> Answer {
+    for (number, entry) in entries(offset, piece) {
+        let name = format!("nqn.2026-01.org.braid:d{before}-{number}");
+        entry[2] = 1;
+        put(&mut entry[256..512], name.as_bytes());
+        // Of the port that it came through.
+        put(&mut entry[32..64], PORT.lock().unwrap().as_bytes());
+    }
+    Answer::Sent
+}
+
+/// Where [`endless`] refers to.
+static PORT: Mutex<String> = Mutex::new(String::new());
+
+#[test]
+fn referrals_without_end_are_followed_to_a_depth_and_a_number() {
+    let Some(liar) = Liar::start(8, endless) else {
+        return;
+    };
+    *PORT.lock().unwrap() = liar.address.port().to_string();
+    let output = liar.braid("discover -o json");
+    let notes = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success(), "{notes}");
+    assert!(
+        notes.contains("too many") || notes.contains("too far"),
+        "{notes}"
+    );
+    let log: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let controllers = log["controllers"].as_array().unwrap();
+    let asked = controllers
+        .iter()
+        .filter(|it| it["error"].is_null())
+        .count();
+    assert!((2..=16).contains(&asked), "{asked} were asked");
+    assert!(controllers.len() <= 32, "{} are named", controllers.len());
+    let mut target = liar.target;
+    assert!(target.child.try_wait().unwrap().is_none());
+}
