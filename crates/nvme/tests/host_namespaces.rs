@@ -335,8 +335,15 @@ fn t26_change_is_waited_for_but_not_longer_than_anatt() {
     };
     let mut peer = ready(changing());
     assert_eq!(states(&mut peer), [AnaState::Change]);
+    peer.take_seen();
     peer.run_until(3 * SECOND);
     assert_eq!(states(&mut peer), [AnaState::Change]);
+    let seen = peer.take_seen();
+    let read = seen
+        .iter()
+        .filter(|seen| seen.starts_with("Log 0c"))
+        .count();
+    assert_eq!(read, 3, "once a second: {seen:?}");
     peer.model.ana[0].1 = AnaState::Optimized;
     peer.run_until(4 * SECOND);
     assert_eq!(states(&mut peer), [AnaState::Optimized]);

@@ -2,7 +2,9 @@
 use super::common::{MS, SECOND, TARGET};
 use super::rig::{Plain, Rig, Setup, config};
 use engine::export::{ExportControl, Reader};
+use engine::limits::REQUEST_IOS_MAX;
 use nbd::{Kind, Request};
+use policy::PathIndex;
 
 /// Six clients with 4 × 8 MiB each, where 68 MiB are there.
 #[test]
@@ -218,6 +220,26 @@ fn stalled_clients_cannot_keep_others_from_going_on() {
     rig.pass(LONG);
     assert!(stalled.iter().all(|plain| rig.is_closed(plain.conn)));
     assert_eq!(rig.lines().len(), 3);
+}
+
+#[test]
+fn one_request_has_a_bounded_number_of_ios_at_a_time() {
+    let mut setup = Setup::default().with_volume(64);
+    setup.slot_bytes = 32 << 20;
+    // Each I/O is one command, and the queue has room for more of them.
+    setup.target.subsystem.transfer_shift = 20;
+    let mut rig = Rig::ready(setup);
+    let client = rig.connect(config(1));
+    let request = Request::new(0, Kind::Read, 0, 32 << 20);
+    rig.submit(client, request, &[]);
+    let mut most = 0;
+    for _ in 0..10_000 {
+        rig.pass(MS / 50);
+        most = most.max(rig.engine.borrow().host().in_flight(0, PathIndex(0)));
+    }
+    assert!(rig.ended(client).iter().all(|end| end.result.is_ok()));
+    assert_eq!(rig.clients.borrow().in_flight(client), 0);
+    assert_eq!(most, u32::from(REQUEST_IOS_MAX));
 }
 
 /// The third waits for memory behind two that have it, and dies; who waits behind it goes on.

@@ -1,5 +1,6 @@
 //! Replies, rule by rule.
 use super::*;
+use crate::limits::CHUNK_MAX;
 use crate::wire::flag;
 use crate::wire::state::{HOLE, ZERO};
 
@@ -306,7 +307,11 @@ fn replies_keep_the_form_that_was_agreed() {
 fn chunks_that_can_not_be_end_the_session() {
     let status = Kind::BlockStatus { one: false };
     let at = 8192u64.to_be_bytes();
-    let cases: [(Kind, bool, u16, &[u8]); 14] = [
+    let long = vec![0; CHUNK_MAX as usize + 4];
+    let cases: [(Kind, bool, u16, &[u8]); 17] = [
+        (Kind::Read, true, chunk::ERROR, &long),
+        (Kind::Read, true, chunk::ERROR_OFFSET, &long),
+        (status, true, chunk::BLOCK_STATUS, &long),
         (Kind::Read, false, chunk::NONE, &[]),
         (Kind::Read, true, chunk::NONE, &[0]),
         (Kind::Read, true, chunk::OFFSET_DATA, &at),
