@@ -50,11 +50,13 @@ fn t09_what_is_read_around_a_change_waits_for_what_an_engine_before_had_sent() {
 
 #[test]
 fn t46_what_is_read_around_a_change_waits_for_the_end_of_a_held_write_of_its_block() {
-    let mut setup = Setup::default();
-    setup.host = host_config(2);
+    let mut setup = Setup {
+        host: host_config(2),
+        target: target_config(2),
+        ..Setup::default()
+    };
     setup.host.kato_ms = 1000;
     setup.host.volumes[0].recovery.enabled = true;
-    setup.target = target_config(2);
     setup.target.subsystem.connections_max = 64;
     let mut rig = Rig::ready(setup);
     let client = rig.connect(config(4));
