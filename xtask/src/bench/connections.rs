@@ -5,7 +5,8 @@
 //! in windows, alternately without and with the hostile load; each window with it is compared to
 //! the mean of its two neighbours without, since absolute rates of a shared machine drift. Memory,
 //! descriptors and processor time are the server process's own. The load runs on the same machine:
-//! what it costs the processor is part of the ratio.
+//! what it costs the processor is part of the ratio. More memory than docs/hostile.md allows for so
+//! many connections is a failure.
 //!
 //! # Limits
 //! Descriptors: a few thousand hostile clients more than half of `ulimit -Hn` don't fit.
@@ -35,6 +36,13 @@ const SETTLE: Duration = Duration::from_millis(500);
 const EMPTY: Duration = Duration::from_secs(30);
 /// Descriptors that are needed beside those of connections.
 const SPARE: u64 = 64;
+
+/// Terms of the bound on memory (docs/hostile.md): a connection's tables; its pages lent to the
+/// kernel and its messages on their way; room for the requests of one; and what all share. KiB.
+const TABLES_KIB: u64 = 4;
+const PAGES_KIB: u64 = 4 + 32;
+const REQUESTS_KIB: u64 = 64;
+const SHARED_KIB: u64 = (48 + 40) << 10;
 
 /// How many, how long.
 #[derive(clap::Args)]
@@ -112,7 +120,7 @@ pub fn run(root: &Path, args: &Args) -> Result<ExitCode> {
         Some(program) => program.clone(),
         None => super::build(root, &["-p", "braid", "--bin", "braid"])?,
     };
-    let mut rows = Vec::new();
+    let mut rows: Vec<Row> = Vec::new();
     for &kind in &args.servers {
         rows.push(measure(&braid, kind, args)?);
     }
@@ -125,6 +133,14 @@ pub fn run(root: &Path, args: &Args) -> Result<ExitCode> {
             let rows: Vec<Value> = rows.iter().map(|row| row.json(args)).collect();
             println!("{}", json!({ "servers": rows }));
         }
+    }
+    for row in &rows {
+        let (most, bound) = (row.peak(), row.bound(args.slow));
+        ensure!(
+            most <= bound,
+            "{}: {most} KiB of memory, and docs/hostile.md allows {bound} KiB",
+            row.kind.name()
+        );
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -243,6 +259,20 @@ impl Row {
         added.fold(0.0, f64::max)
     }
 
+    /// Most resident memory, KiB.
+    fn peak(&self) -> u64 {
+        let peaks = self.loaded.iter().map(|of| of.look.peak);
+        peaks.max().unwrap_or(0)
+    }
+
+    /// What docs/hostile.md allows for as many connections as were held, KiB. Idle ones have no
+    /// requests, and are sent next to nothing.
+    fn bound(&self, slow: usize) -> u64 {
+        let held = self.loaded.iter().map(|of| of.held).max().unwrap_or(0);
+        let connections = held * TABLES_KIB + slow as u64 * (PAGES_KIB + REQUESTS_KIB);
+        self.before.resident + connections + (served::BUFFERS_MIB << 10) + SHARED_KIB
+    }
+
     /// Processor time of the server per second that is not the honest client's, by what its reads
     /// cost alone: the median.
     fn hostile_cpu(&self) -> f64 {
@@ -287,11 +317,12 @@ impl Row {
             worst(|of| of.look.descriptors)
         );
         println!(
-            "  memory: {:.1} MiB before, {:.1} MiB with them, {:.1} MiB at most: {:.0} bytes a \
-             connection; TCP buffers of the machine {:.1} MiB",
+            "  memory: {:.1} MiB before, {:.1} MiB with them, {:.1} MiB at most (bound {:.1}): \
+             {:.0} bytes a connection; TCP buffers of the machine {:.1} MiB",
             mib(self.before.resident),
             mib(worst(|of| of.look.resident)),
-            mib(worst(|of| of.look.peak)),
+            mib(self.peak()),
+            mib(self.bound(args.slow)),
             self.per_connection(),
             mib(worst(|of| of.look.tcp))
         );
@@ -323,6 +354,7 @@ impl Row {
             "places": args.places, "ratio": ratio, "ratio_min": least, "ratio_max": most,
             "alone_reads_per_s": self.alone, "alone_cpu": self.alone_cpu,
             "resident_kib_before": self.before.resident,
+            "peak_kib": self.peak(), "bound_kib": self.bound(args.slow),
             "bytes_per_connection": self.per_connection(),
             "hostile_cpu": self.hostile_cpu(),
             "windows": windows.collect::<Vec<Value>>(),

@@ -19,6 +19,7 @@ const READY: Duration = Duration::from_secs(20);
 const ENTRIES: u32 = 64;
 /// Payload in flight: less than by default, so that the rest shows.
 const BUFFERS: &str = "buffers = \"128MiB\"\n";
+pub const BUFFERS_MIB: u64 = 128;
 /// Most clients of an export, and most connections of a reactor.
 const CLIENTS_MAX: u32 = 12 << 10;
 
