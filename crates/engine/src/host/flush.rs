@@ -22,7 +22,8 @@
 //! array's own affair. What one core flushed another still counts as unflushed once the path is
 //! lost: a flush waits, or fails, that needn't. Cores don't tell each other of local devices. Of an
 //! engine before, a controller that no path of the volume leads to, or none yet, is not asked; nor
-//! one that was lost with unflushed writes before that engine stopped in order.
+//! one that had unflushed writes of it when it stopped in order: those are its controller's to keep
+//! when it is shut down.
 use super::change::is_device;
 use super::path::{Path, Phase};
 use super::types::HostEvent;
