@@ -31,6 +31,9 @@ enum Verb {
     Target(Box<crate::target::TargetArgs>),
     Run(Box<crate::run::RunArgs>),
     Discover(crate::discover::DiscoverArgs),
+    /// Make mirrors of files and block devices, and see what is on their legs
+    #[command(subcommand)]
+    Mirror(crate::mirror::MirrorVerb),
     Sim(Box<crate::sim::SimArgs>),
     Status(crate::status::StatusArgs),
     #[command(flatten)]
@@ -106,6 +109,7 @@ fn run(verb: Verb) -> anyhow::Result<()> {
         Verb::Target(args) => crate::target::run(*args),
         Verb::Run(args) => crate::run::run(&args),
         Verb::Discover(args) => crate::discover::run(&args),
+        Verb::Mirror(verb) => crate::mirror::run(&verb),
         Verb::Sim(args) => crate::sim::run(&args),
         Verb::Status(args) => crate::status::run(&args),
         Verb::Engine(verb) => crate::run::ask(&verb),

@@ -14,6 +14,7 @@ mod identity;
 mod limits;
 mod load;
 mod log;
+mod mirror;
 mod output;
 mod progress;
 mod run;

@@ -6,5 +6,6 @@ mod chaos;
 mod common;
 mod demo;
 mod files;
+mod mirror;
 mod peers;
 mod system;

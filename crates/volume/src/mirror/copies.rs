@@ -20,6 +20,18 @@ pub struct Chosen {
 }
 
 impl Chosen {
+    /// The same, if the leg, which has `leg_bytes`, still has all of it.
+    ///
+    /// # Errors
+    /// [`NoLeg::Cut`].
+    pub fn on_leg_of(self, leg_bytes: u64) -> Result<Self, NoLeg> {
+        let needed = self.superblock.place.data_offset + self.superblock.geometry.bytes;
+        match needed <= leg_bytes {
+            true => Ok(self),
+            false => Err(NoLeg::Cut(needed)),
+        }
+    }
+
     /// Which copy the next update writes first.
     pub fn next_copy(&self) -> u8 {
         1 - self.copy
@@ -37,6 +49,8 @@ pub enum NoLeg {
     Damaged([ParseError; 2]),
     /// Both are whole, and are of different legs or mirrors.
     Disagree,
+    /// It has been cut off: for its mirror it needs so many bytes.
+    Cut(u64),
 }
 
 impl fmt::Display for NoLeg {
@@ -51,6 +65,11 @@ impl fmt::Display for NoLeg {
                 )
             }
             Self::Disagree => f.write_str("its two superblocks are of different legs"),
+            Self::Cut(bytes) => write!(
+                f,
+                "it was cut off: a leg of its mirror has {bytes} bytes (make it as long again, \
+                 and check it)"
+            ),
         }
     }
 }

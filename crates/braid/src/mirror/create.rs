@@ -1,0 +1,220 @@
+//! `braid mirror create`: makes legs of files and block devices.
+//!
+//! # Contract
+//! Nothing is written before everything was asked that can be said against it. Bitmaps are durable
+//! on all legs before the first superblock is written, so who is interrupted has no leg, or legs of
+//! a mirror that lacks some, and never one that means something else.
+use super::foreign;
+use super::leg::{LegFile, crc32c, draw_id, draw_lineage, path_of};
+use super::show;
+use crate::cli::Usage;
+use crate::output::{self, Format};
+use crate::units::{format_bytes, parse_size};
+use crate::uri::PathUri;
+use anyhow::{Context, bail};
+use policy::Policy;
+use std::time::{SystemTime, UNIX_EPOCH};
+use volume::limits::LEGS_MAX;
+use volume::mirror::bitmap::{Bitmap, PAGE_BYTES};
+use volume::mirror::copies::NoLeg;
+use volume::mirror::course::{New, NewLeg};
+use volume::mirror::layout::{BITMAP_AT, COPIES_AT, Candidate, Place, PlanError, plan};
+use volume::mirror::{Label, Name, Properties, Superblock};
+
+/// How often an owner says that it lives, ms: so a foreign one is known after a quarter minute.
+const BEAT_INTERVAL_MS: u32 = 5000;
+/// What is cleared at the end of a leg with `--force`: copies of labels and partition tables.
+const TAIL_BYTES: u64 = 1 << 20;
+/// What `round-robin` means on a mirror (row B2).
+const ROUND_ROBIN_BYTES: u64 = 256 << 10;
+
+/// Make legs of a new mirror; what they hold is lost
+///
+/// A leg keeps the first MiB (more on large ones) for itself; the mirror is as large as the
+/// smallest leg leaves. The first leg counts as in sync, the others are to be rebuilt from it,
+/// unless all are files in which nothing was written yet. No engine runs mirrors so far.
+#[derive(Clone, Debug, clap::Args)]
+pub struct CreateArgs {
+    /// What to call it
+    name: String,
+    /// Two or more legs: file:/path of a file or block device
+    #[arg(value_name = "LEG", required = true, num_args = 2..)]
+    legs: Vec<PathUri>,
+    /// How reads choose among legs
+    #[arg(long, value_name = "POLICY", default_value = "soonest")]
+    policy: String,
+    /// What one bit of the bitmap of intents stands for [default: 1MiB, larger from 1 TiB on]
+    #[arg(long, value_name = "SIZE")]
+    region: Option<String>,
+    /// Also over a file system, a partition table or another mirror
+    #[arg(long)]
+    force: bool,
+    /// How to show it
+    #[arg(short, long, value_enum, value_name = "FORMAT", default_value_t)]
+    output: Format,
+}
+
+/// Makes the mirror and shows it.
+///
+/// # Errors
+/// [`Usage`]; a leg can't be had, has no room or holds something; writing fails.
+pub fn run(args: &CreateArgs) -> anyhow::Result<()> {
+    let name = Name::new(&args.name).map_err(|error| Usage::error(format!("the name: {error}")))?;
+    if name.is_empty() {
+        return Err(Usage::error("a mirror needs a name"));
+    }
+    if args.legs.len() > LEGS_MAX {
+        let count = args.legs.len();
+        return Err(Usage::error(format!(
+            "{count} legs: a mirror has {LEGS_MAX} at most"
+        )));
+    }
+    let properties = properties(&args.policy, args.legs.len())?;
+    let region_shift = args.region.as_deref().map(region_shift).transpose()?;
+    let legs = open(&args.legs)?;
+    if !args.force {
+        for (uri, leg) in args.legs.iter().zip(&legs) {
+            refuse_foreign(leg).with_context(|| uri.to_string())?;
+        }
+    }
+    let sizes: Vec<Candidate> = legs.iter().map(LegFile::size).collect();
+    let (geometry, data_offset) = plan(&sizes, region_shift).map_err(|error| unfit(error, args))?;
+    let place = |leg: &LegFile| Place {
+        leg_bytes: leg.size().bytes,
+        data_offset,
+        bitmap_offset: BITMAP_AT,
+    };
+    let empty = legs.iter().all(|leg| leg.is_hole_from(data_offset));
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let new = New {
+        mirror: draw_id(),
+        lineage: draw_lineage(),
+        name,
+        properties,
+        geometry,
+        created_s: now.map_or(0, |now| now.as_secs()),
+        beat_interval_ms: BEAT_INTERVAL_MS,
+    };
+    let entry = |uri: &PathUri| NewLeg {
+        id: draw_id(),
+        label: Label::cut(&uri.to_string()),
+        alike: empty,
+    };
+    let entries: Vec<NewLeg> = args.legs.iter().map(entry).collect();
+    let first = Superblock::new(&new, &entries, place(&legs[0]));
+    let first = first.context("these legs make no mirror")?;
+    for leg in &legs {
+        clear(leg, &first, args.force)?;
+    }
+    for (slot, leg) in (0..).zip(&legs) {
+        let superblock = first.on(slot, place(leg));
+        for (copy, at) in (0..).zip(COPIES_AT) {
+            leg.write(at, &superblock.encode(copy, crc32c))?;
+        }
+        leg.sync()
+            .context("the mirror is not complete: make it again, with --force")?;
+    }
+    match args.output {
+        Format::Text => output::print(&show::mirror(&first)),
+        Format::Json => output::print_json(&show::mirror_json(&first)),
+    }
+}
+
+/// Each leg, alone; none twice.
+fn open(uris: &[PathUri]) -> anyhow::Result<Vec<LegFile>> {
+    let mut legs: Vec<LegFile> = Vec::new();
+    let mut identities = Vec::new();
+    for uri in uris {
+        let path = path_of(uri)?;
+        // Looked at before it is locked: of the same file twice, the second would find it in use.
+        let identity = LegFile::open(path)?.identity()?;
+        if let Some(at) = identities.iter().position(|it| *it == identity) {
+            return Err(Usage::error(format!("{uri}: the same as {}", uris[at])));
+        }
+        identities.push(identity);
+        legs.push(LegFile::open_exclusively(path)?);
+    }
+    Ok(legs)
+}
+
+/// Refuses what holds something.
+fn refuse_foreign(leg: &LegFile) -> anyhow::Result<()> {
+    let force = "(--force writes over it)";
+    match leg.read_superblock()? {
+        Ok(found) => {
+            let it = found.superblock;
+            bail!(
+                "it is leg {} of the mirror \"{}\" ({}) {force}",
+                it.slot,
+                it.name,
+                it.mirror
+            )
+        }
+        Err(NoLeg::Missing) => {}
+        Err(error) => bail!("it was a leg of a mirror {force}: {error}"),
+    }
+    match foreign::found(leg.path())? {
+        Some(what) => bail!("it holds {what} {force}"),
+        None => Ok(()),
+    }
+}
+
+/// Nothing of what was there stays, and all bits are clear.
+fn clear(leg: &LegFile, superblock: &Superblock, force: bool) -> anyhow::Result<()> {
+    let (place, bytes) = (superblock.place, leg.size().bytes);
+    leg.zero(0..place.data_offset)?;
+    if force {
+        leg.zero(bytes.saturating_sub(TAIL_BYTES).max(place.data_offset)..bytes)?;
+    }
+    let bitmap = Bitmap::new(superblock.geometry.regions());
+    let mut pages = Vec::with_capacity(bitmap.pages() * PAGE_BYTES);
+    for page in 0..bitmap.pages() {
+        pages.extend_from_slice(&bitmap.encode(page, superblock.mirror, crc32c));
+    }
+    leg.write(place.bitmap_offset, &pages)?;
+    leg.sync()
+}
+
+/// The properties of a new mirror.
+fn properties(policy: &str, legs: usize) -> anyhow::Result<Properties> {
+    let usage = |error: String| Usage::error(format!("--policy {policy}: {error}"));
+    let parsed = Policy::parse(policy).and_then(|it| it.check(legs).map(|()| it));
+    let parsed = match parsed.map_err(|error| usage(error.to_string()))? {
+        Policy::RoundRobin { bytes: 0 } => Policy::RoundRobin {
+            bytes: ROUND_ROBIN_BYTES,
+        },
+        other => other,
+    };
+    let mut properties = Properties::default();
+    let set = properties.set("policy", &parsed.to_string());
+    set.map_err(|error| usage(error.to_string()))?;
+    Ok(properties)
+}
+
+fn region_shift(text: &str) -> anyhow::Result<u8> {
+    let bytes = parse_size(text).map_err(|error| Usage::error(format!("--region: {error}")))?;
+    match bytes.is_power_of_two() {
+        true => Ok(bytes.ilog2() as u8),
+        false => Err(Usage::error(format!("--region {text}: not a power of two"))),
+    }
+}
+
+/// Why the legs make no mirror, with the leg's name.
+fn unfit(error: PlanError, args: &CreateArgs) -> anyhow::Error {
+    match error {
+        PlanError::Legs(_) => Usage::error(error.to_string()),
+        PlanError::Blocks(at) => anyhow::anyhow!("{}: {error}", args.legs[at]),
+        PlanError::Small(at, bytes) => {
+            anyhow::anyhow!(
+                "{}: too small: {} at least",
+                args.legs[at],
+                format_bytes(bytes)
+            )
+        }
+        PlanError::Regions(least) => Usage::error(format!(
+            "--region {}: from {} to 1 TiB, a power of two",
+            args.region.as_deref().unwrap_or_default(),
+            format_bytes(1 << least)
+        )),
+    }
+}

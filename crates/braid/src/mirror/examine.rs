@@ -1,0 +1,84 @@
+//! `braid mirror examine`: what is on legs, and what they come to together.
+//!
+//! # Contract
+//! Only reads, beside whoever has the legs. Exit code 1 if one of them is no leg that can be used,
+//! or together they are no mirror; everything that can be shown is shown first.
+use super::leg::{LegFile, path_of};
+use super::show;
+use crate::cli::{Exit, Usage};
+use crate::output::{self, Format};
+use crate::uri::PathUri;
+use volume::limits::LEGS_MAX;
+use volume::mirror::Superblock;
+use volume::mirror::assembly::{Assembly, Refusal, Wishes, assemble};
+use volume::mirror::copies::{Chosen, NoLeg};
+
+/// Show what is on legs of a mirror, and what they come to together
+#[derive(Clone, Debug, clap::Args)]
+pub struct ExamineArgs {
+    /// file:/path of a file or block device; several: whether they are a mirror
+    #[arg(value_name = "LEG", required = true)]
+    legs: Vec<PathUri>,
+    /// How to show it
+    #[arg(short, long, value_enum, value_name = "FORMAT", default_value_t)]
+    output: Format,
+}
+
+/// One leg that was looked at.
+pub struct Examined {
+    /// As the user wrote it.
+    pub uri: String,
+    /// Its size.
+    pub bytes: u64,
+    /// Its superblocks.
+    pub found: Result<Chosen, NoLeg>,
+    /// Of its bitmap: set bits and bad pages.
+    pub bitmap: Option<(u64, usize)>,
+}
+
+/// Shows them.
+///
+/// # Errors
+/// [`Usage`]; one can't be read; [`Exit`] 1 as the contract says.
+pub fn run(args: &ExamineArgs) -> anyhow::Result<()> {
+    if args.legs.len() > LEGS_MAX {
+        return Err(Usage::error(format!("{LEGS_MAX} legs at most")));
+    }
+    let legs = args
+        .legs
+        .iter()
+        .map(examined)
+        .collect::<anyhow::Result<Vec<_>>>()?;
+    let together = (legs.len() > 1).then(|| together(&legs));
+    match args.output {
+        Format::Text => output::print(&show::examined(&legs, together.as_ref()))?,
+        Format::Json => output::print_json(&show::examined_json(&legs, together.as_ref()))?,
+    }
+    let usable = legs.iter().all(|leg| leg.found.is_ok());
+    match usable && !matches!(together, Some(Err(_))) {
+        true => Ok(()),
+        false => Err(Exit(1).into()),
+    }
+}
+
+fn examined(uri: &PathUri) -> anyhow::Result<Examined> {
+    let path = path_of(uri)?;
+    let leg = LegFile::open(path)?;
+    let found = leg.read_superblock()?;
+    let bitmap = match &found {
+        Ok(it) => Some(leg.read_bitmap(&it.superblock)?),
+        Err(_) => None,
+    };
+    Ok(Examined {
+        uri: uri.to_string(),
+        bytes: leg.size().bytes,
+        found,
+        bitmap: bitmap.map(|(bitmap, bad)| (bitmap.count(), bad)),
+    })
+}
+
+fn together(legs: &[Examined]) -> Result<Assembly, Refusal> {
+    let superblock = |leg: &Examined| leg.found.map(|it| it.superblock);
+    let given: Vec<Result<Superblock, NoLeg>> = legs.iter().map(superblock).collect();
+    assemble(&given, Wishes::default())
+}

@@ -1,0 +1,259 @@
+//! A leg as a file: opened, locked, and what braid keeps on it read and written.
+//!
+//! # Contract
+//! [`LegFile::open_exclusively`]: nobody else who asks has it meanwhile (T48): a file by an OFD
+//! lock, a block device by O_EXCL, which fails for what is mounted too. [`LegFile::open`] reads
+//! beside whoever has it. What is written is durable only after [`LegFile::sync`].
+//!
+//! # Limits
+//! The lock is advisory and of this host; between hosts the owner record counts
+//! (docs/mirrors.md).
+use crate::cli::Usage;
+use crate::uri::{PathUri, UriKind};
+use anyhow::{Context, bail};
+use nix::fcntl::{FcntlArg, fcntl};
+use nix::libc;
+use runtime::FileDevice;
+use rustix::io::Errno;
+use std::fs::{File, OpenOptions};
+use std::io::ErrorKind;
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use volume::mirror::bitmap::{Bitmap, PAGE_BYTES};
+use volume::mirror::copies::{Chosen, NoLeg, choose};
+use volume::mirror::layout::{COPIES_AT, Candidate};
+use volume::mirror::superblock::SUPERBLOCK_BYTES;
+use volume::mirror::{Id, Superblock};
+
+/// Zeroes are written in pieces of it.
+const PIECE: usize = 1 << 20;
+
+/// CRC32C, for what is on legs.
+pub fn crc32c(bytes: &[u8]) -> u32 {
+    nvme::crc32c(0, bytes)
+}
+
+/// The file or block device that a leg's URI names.
+///
+/// # Errors
+/// [`Usage`] for another kind of path.
+pub fn path_of(uri: &PathUri) -> anyhow::Result<&Path> {
+    match uri.kind() {
+        UriKind::File(path) => Ok(path),
+        _ => Err(Usage::error(format!(
+            "{uri}: legs are files and block devices so far; write file:/path"
+        ))),
+    }
+}
+
+/// A leg that is open.
+pub struct LegFile {
+    file: File,
+    path: PathBuf,
+    size: Candidate,
+}
+
+impl LegFile {
+    /// Opens `path` to read it.
+    ///
+    /// # Errors
+    /// As [`FileDevice::open`].
+    pub fn open(path: &Path) -> anyhow::Result<Self> {
+        Self::opened(path, false)
+    }
+
+    /// Opens `path` to read and write it, so that nobody else has it.
+    ///
+    /// # Errors
+    /// As [`FileDevice::open`]; it is in use.
+    pub fn open_exclusively(path: &Path) -> anyhow::Result<Self> {
+        let leg = Self::opened(path, true)?;
+        let lock = libc::flock {
+            l_type: libc::F_WRLCK as libc::c_short,
+            l_whence: libc::SEEK_SET as libc::c_short,
+            l_start: 0,
+            l_len: 0,
+            l_pid: 0,
+        };
+        match fcntl(&leg.file, FcntlArg::F_OFD_SETLK(&lock)) {
+            Ok(_) => Ok(leg),
+            Err(nix::errno::Errno::EAGAIN | nix::errno::Errno::EACCES) => {
+                let owner = leg
+                    .read_superblock()?
+                    .ok()
+                    .and_then(|it| it.superblock.owner);
+                let owner = owner.map_or(String::new(), |owner| format!(": {}", owner.label));
+                bail!("{} is in use by another process{owner}", path.display())
+            }
+            Err(error) => Err(error).with_context(|| format!("cannot lock {}", path.display())),
+        }
+    }
+
+    fn opened(path: &Path, write: bool) -> anyhow::Result<Self> {
+        // What it is and whether it can be a device at all is said in the words of every path.
+        let device = FileDevice::open(path.to_owned(), !write, None)?;
+        let block_device = std::fs::metadata(path).is_ok_and(|it| it.file_type().is_block_device());
+        let flags = if write && block_device {
+            libc::O_EXCL
+        } else {
+            0
+        };
+        let mut options = OpenOptions::new();
+        let opened = options
+            .read(true)
+            .write(write)
+            .custom_flags(flags)
+            .open(path);
+        let file = opened.with_context(|| {
+            let path = path.display();
+            match block_device {
+                true => format!("cannot have {path} alone (is it mounted? lsblk shows it)"),
+                false => format!("cannot open {path}"),
+            }
+        })?;
+        Ok(Self {
+            file,
+            path: path.to_owned(),
+            size: Candidate {
+                bytes: device.bytes(),
+                block_shift: device.block_shift(),
+            },
+        })
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Its size.
+    pub fn size(&self) -> Candidate {
+        self.size
+    }
+
+    /// Device and inode, or the number of a block device: what makes it the same as another.
+    ///
+    /// # Errors
+    /// It can't be asked.
+    pub fn identity(&self) -> anyhow::Result<(u64, u64)> {
+        let found = self
+            .file
+            .metadata()
+            .with_context(|| self.cannot("examine"))?;
+        Ok(match found.file_type().is_block_device() {
+            true => (u64::MAX, found.rdev()),
+            false => (found.dev(), found.ino()),
+        })
+    }
+
+    /// Its superblocks; the inner error is what they say.
+    ///
+    /// # Errors
+    /// It can't be read.
+    pub fn read_superblock(&self) -> anyhow::Result<Result<Chosen, NoLeg>> {
+        let mut copies = [Vec::new(), Vec::new()];
+        for (at, bytes) in COPIES_AT.into_iter().zip(&mut copies) {
+            *bytes = self.read(at, SUPERBLOCK_BYTES)?;
+        }
+        let [first, second] = copies;
+        let chosen = choose([
+            Superblock::parse(&first, 0, crc32c),
+            Superblock::parse(&second, 1, crc32c),
+        ]);
+        Ok(chosen.and_then(|it| it.on_leg_of(self.size.bytes)))
+    }
+
+    /// Its bitmap, and how many of its pages say nothing (their regions count as set).
+    ///
+    /// # Errors
+    /// It can't be read.
+    pub fn read_bitmap(&self, superblock: &Superblock) -> anyhow::Result<(Bitmap, usize)> {
+        let mut bitmap = Bitmap::new(superblock.geometry.regions());
+        let bytes = bitmap.pages() * PAGE_BYTES;
+        let bytes = self.read(superblock.place.bitmap_offset, bytes)?;
+        let mut bad = 0;
+        for page in 0..bitmap.pages() {
+            let from = (page * PAGE_BYTES).min(bytes.len());
+            let to = (from + PAGE_BYTES).min(bytes.len());
+            let read = bitmap.merge_page(page, &bytes[from..to], superblock.mirror, crc32c);
+            if read.is_err() {
+                bitmap.suspect(page);
+                bad += 1;
+            }
+        }
+        Ok((bitmap, bad))
+    }
+
+    /// Whether nothing was ever written from `offset` on, as the file system knows it: then it
+    /// reads as zeroes.
+    pub fn is_hole_from(&self, offset: u64) -> bool {
+        let data = rustix::fs::seek(&self.file, rustix::fs::SeekFrom::Data(offset));
+        data == Err(Errno::NXIO)
+    }
+
+    /// Up to `bytes` bytes at `offset`: fewer where it ends.
+    fn read(&self, offset: u64, bytes: usize) -> anyhow::Result<Vec<u8>> {
+        let mut read = vec![0; bytes];
+        let mut filled = 0;
+        while filled < bytes {
+            match self
+                .file
+                .read_at(&mut read[filled..], offset + filled as u64)
+            {
+                Ok(0) => break,
+                Ok(more) => filled += more,
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) => return Err(error).with_context(|| self.cannot("read")),
+            }
+        }
+        read.truncate(filled);
+        Ok(read)
+    }
+
+    /// Writes `bytes` at `offset`.
+    ///
+    /// # Errors
+    /// It can't be written.
+    pub fn write(&self, offset: u64, bytes: &[u8]) -> anyhow::Result<()> {
+        let written = self.file.write_all_at(bytes, offset);
+        written.with_context(|| self.cannot("write"))
+    }
+
+    /// Writes zeroes over `range`.
+    ///
+    /// # Errors
+    /// As [`Self::write`].
+    pub fn zero(&self, range: std::ops::Range<u64>) -> anyhow::Result<()> {
+        let zeroes = vec![0; PIECE];
+        let mut at = range.start;
+        while at < range.end {
+            let piece = (range.end - at).min(PIECE as u64);
+            self.write(at, &zeroes[..piece as usize])?;
+            at += piece;
+        }
+        Ok(())
+    }
+
+    /// Makes durable what was written.
+    ///
+    /// # Errors
+    /// It can't be.
+    pub fn sync(&self) -> anyhow::Result<()> {
+        self.file.sync_all().with_context(|| self.cannot("flush"))
+    }
+
+    fn cannot(&self, what: &str) -> String {
+        format!("cannot {what} {}", self.path.display())
+    }
+}
+
+/// 16 random bytes.
+pub fn draw_id() -> Id {
+    Id(*uuid::Uuid::new_v4().as_bytes())
+}
+
+/// A random number that is not 0.
+pub fn draw_lineage() -> u64 {
+    // The half of it with 62 random bits, and one that is always set.
+    uuid::Uuid::new_v4().as_u64_pair().1
+}

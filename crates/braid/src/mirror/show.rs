@@ -1,0 +1,392 @@
+//! A mirror and its legs, as text and JSON: the same facts.
+use super::examine::Examined;
+use crate::output::Style;
+use crate::table::Table;
+use crate::units::format_bytes;
+use policy::Policy;
+use serde_json::{Value, json};
+use volume::mirror::assembly::{Assembly, Refusal, Role};
+use volume::mirror::copies::{Chosen, NoLeg};
+use volume::mirror::history::Lineage;
+use volume::mirror::superblock::{LegEntry, LegState, Superblock};
+
+/// Keys and values below each other.
+fn lines(facts: &[(&str, String)]) -> String {
+    let shown = facts.iter().filter(|it| !it.1.is_empty());
+    shown
+        .map(|(key, value)| format!("  {key:<12}{value}\n"))
+        .collect()
+}
+
+/// A new mirror.
+pub fn mirror(it: &Superblock) -> String {
+    let of_all = lines(&mirror_facts(it));
+    format!("mirror \"{}\"\n{of_all}{}", it.name, legs(it))
+}
+
+fn mirror_facts(it: &Superblock) -> Vec<(&'static str, String)> {
+    let geometry = it.geometry;
+    let region = format_bytes(1 << geometry.region_shift);
+    let policy = it.properties.value("policy").unwrap_or_default();
+    let known = Policy::parse(policy).is_ok() || policy.is_empty();
+    let others = it.properties.iter().filter(|it| it.0 != "policy");
+    let others: Vec<String> = others
+        .map(|(key, value)| format!("{key}={value}"))
+        .collect();
+    vec![
+        ("identifier", it.mirror.to_string()),
+        (
+            "size",
+            format!(
+                "{} ({} bytes)",
+                format_bytes(geometry.bytes),
+                geometry.bytes
+            ),
+        ),
+        ("blocks", format_bytes(1 << geometry.block_shift)),
+        ("regions", format!("{} of {region}", geometry.regions())),
+        (
+            "policy",
+            match known {
+                true => policy.into(),
+                false => format!("{policy} (this braid doesn't know it)"),
+            },
+        ),
+        ("properties", others.join(", ")),
+    ]
+}
+
+/// All legs that a superblock tells of.
+fn legs(it: &Superblock) -> String {
+    let mut table = Table::new(4, &["  leg", "state", "last seen as", "identifier"]);
+    for (slot, entry) in it.entries() {
+        let label = entry.label.to_string();
+        let state = state(entry, it.geometry.bytes);
+        table.row(vec![
+            format!("  {slot}"),
+            state,
+            label,
+            entry.id.to_string(),
+        ]);
+    }
+    table.render(Style::PLAIN, |_| String::new())
+}
+
+fn state(entry: &LegEntry, bytes: u64) -> String {
+    match entry.state {
+        LegState::InSync => "in sync".into(),
+        LegState::Stale(lack) => format!("stale, lacks {}", lack_words(lack.position, bytes)),
+        LegState::Rebuilding(lack) => {
+            format!("being rebuilt, lacks {}", lack_words(lack.position, bytes))
+        }
+    }
+}
+
+fn lack_words(position: u64, bytes: u64) -> String {
+    match position {
+        0 => "everything".into(),
+        _ if position >= bytes => "what the bitmap says".into(),
+        _ => format!(
+            "what is behind {}, and what the bitmap says",
+            format_bytes(position)
+        ),
+    }
+}
+
+/// What is on each leg, and what they come to.
+pub fn examined(all: &[Examined], together: Option<&Result<Assembly, Refusal>>) -> String {
+    let mut text: String = all.iter().map(one).collect();
+    if let Some(verdict) = together {
+        text += "together\n";
+        text += &match verdict {
+            Ok(assembly) => assembled(all, assembly),
+            Err(refusal) => format!("  no mirror: {}\n", refusal_words(all, refusal)),
+        };
+    }
+    text
+}
+
+fn one(it: &Examined) -> String {
+    let chosen = match &it.found {
+        Ok(chosen) => chosen,
+        Err(error) => return format!("{}\n  {error}\n", it.uri),
+    };
+    let superblock = &chosen.superblock;
+    let place = superblock.place;
+    let words = |it: &Lineage| format!("{:016x} since event {}", it.id, it.first_event);
+    let lineages = superblock.history.as_slice().iter().map(words);
+    let lineages: Vec<String> = lineages.collect();
+    let mut facts = vec![("mirror", format!("\"{}\"", superblock.name))];
+    facts.extend(mirror_facts(superblock));
+    let own = superblock.leg().map(|entry| entry.id.to_string());
+    facts.extend([
+        (
+            "this leg",
+            format!("{}, {}", superblock.slot, own.unwrap_or_default()),
+        ),
+        ("event", superblock.event.to_string()),
+        ("lineages", lineages.join(", ")),
+        (
+            "stopped",
+            if superblock.clean {
+                "in order"
+            } else {
+                "not in order, or in use"
+            }
+            .into(),
+        ),
+        ("owner", owner(superblock)),
+        ("superblocks", copies(chosen)),
+        ("bitmap", bitmap(it)),
+        ("bitmap at", format_bytes(place.bitmap_offset)),
+        (
+            "data at",
+            format!(
+                "{}, of {}",
+                format_bytes(place.data_offset),
+                format_bytes(it.bytes)
+            ),
+        ),
+        ("features", features(superblock)),
+        (
+            "made",
+            format!("{} (seconds of Unix time)", superblock.created_s),
+        ),
+    ]);
+    format!("{}\n{}{}", it.uri, lines(&facts), legs(superblock))
+}
+
+fn owner(it: &Superblock) -> String {
+    it.owner.map_or("nobody".into(), |owner| {
+        format!(
+            "{} (run {}, host {}) since {}, alive at {} (Unix time), says so every {} ms",
+            owner.label, owner.run, owner.host, owner.since_s, owner.beat_s, it.beat_interval_ms
+        )
+    })
+}
+
+/// Those that it has; nothing where it has none.
+fn features(it: &Superblock) -> String {
+    let features = [
+        ("compatible", it.features.compatible),
+        ("read-only", it.features.read_only),
+        ("incompatible", it.features.incompatible),
+    ];
+    let there = features.iter().filter(|it| it.1 != 0);
+    let words = there.map(|(kind, bits)| format!("{kind} {bits:#x}"));
+    words.collect::<Vec<_>>().join(", ")
+}
+
+fn copies(chosen: &Chosen) -> String {
+    let sequence = chosen.superblock.sequence;
+    let holds = format!("copy {} holds, sequence {sequence}", chosen.copy);
+    match chosen.other {
+        Ok(other) if other == sequence => format!("both the same, sequence {sequence}"),
+        Ok(other) => format!("{holds}; the other has {other}"),
+        Err(error) => format!("{holds}; the other is bad: {error}"),
+    }
+}
+
+fn bitmap(it: &Examined) -> String {
+    let (set, bad) = it.bitmap.unwrap_or_default();
+    let bad = match bad {
+        0 => String::new(),
+        _ => format!("; bad pages: {bad}, all regions of which count as set"),
+    };
+    format!("{set} regions may differ{bad}")
+}
+
+fn assembled(all: &[Examined], assembly: &Assembly) -> String {
+    let mut text = String::new();
+    for (leg, role) in all.iter().zip(&assembly.roles) {
+        let bytes = assembly.next.geometry.bytes;
+        let role = match role {
+            Role::InSync => "in sync".into(),
+            Role::Behind { position, why } => {
+                format!("behind ({why}): lacks {}", lack_words(*position, bytes))
+            }
+            Role::Unusable(error) => format!("not used: {error}"),
+        };
+        text += &format!("  {}: {role}\n", leg.uri);
+    }
+    for &slot in &assembly.absent {
+        text += &format!("  leg {slot}{} is not there\n", label(&assembly.next, slot));
+    }
+    if assembly.unclean {
+        text += "  not stopped in order: legs are made alike where the bitmap says so\n";
+    }
+    if assembly.read_only {
+        text += "  a newer braid wrote it: this one may only read\n";
+    }
+    text
+}
+
+/// How a leg was last reached.
+fn label(it: &Superblock, slot: u8) -> String {
+    let entry = it.legs.get(usize::from(slot)).copied().flatten();
+    entry.map_or(String::new(), |entry| format!(" ({})", entry.label))
+}
+
+/// Why legs are no mirror, and what to do.
+fn refusal_words(all: &[Examined], refusal: &Refusal) -> String {
+    let name = |at: usize| all.get(at).map_or("", |leg| leg.uri.as_str());
+    let slots = |slots: &[u8]| {
+        let known = all.iter().filter_map(|leg| leg.found.ok());
+        let newest = known
+            .max_by_key(|it| it.superblock.event)
+            .map(|it| it.superblock);
+        let words = |&slot: &u8| {
+            let label = newest.as_ref().map_or(String::new(), |it| label(it, slot));
+            format!("leg {slot}{label}")
+        };
+        slots.iter().map(words).collect::<Vec<_>>().join(", ")
+    };
+    match refusal {
+        Refusal::Nothing => "none of these is a leg".into(),
+        Refusal::Newer(at, error) => format!("{}: {error}", name(*at)),
+        Refusal::Foreign(a, b) => format!(
+            "{} and {} are of different mirrors; leave one of them out",
+            name(*a),
+            name(*b)
+        ),
+        Refusal::Twice(a, b) => format!(
+            "{} and {} are the same leg: one is a copy of the other; leave it out",
+            name(*a),
+            name(*b)
+        ),
+        Refusal::Parted(a, b) => format!(
+            "{} and {} were both written since they parted: one of them has to be given up; \
+             leave it out",
+            name(*a),
+            name(*b)
+        ),
+        Refusal::TooOld(at) => format!(
+            "{} was away for so long that it can't be told whether it was written meanwhile; \
+             leave it out",
+            name(*at)
+        ),
+        Refusal::Removed(at) => format!("{} was removed from it; leave it out", name(*at)),
+        Refusal::Small(at) => format!("{} is smaller than its superblock says", name(*at)),
+        Refusal::Incomplete(missing) => {
+            format!("{} may have newer writes; bring it", slots(missing))
+        }
+        Refusal::NoneInSync(missing) => format!(
+            "none of these has everything; what has it: {}",
+            slots(missing)
+        ),
+    }
+}
+
+/// A mirror as JSON.
+pub fn mirror_json(it: &Superblock) -> Value {
+    let legs = it.entries().map(|(slot, entry)| {
+        let (state, position) = match entry.state {
+            LegState::InSync => ("in-sync", None),
+            LegState::Stale(lack) => ("stale", Some(lack.position)),
+            LegState::Rebuilding(lack) => ("rebuilding", Some(lack.position)),
+        };
+        json!({
+            "slot": slot,
+            "leg": entry.id.to_string(),
+            "state": state,
+            "position_bytes": position,
+            "label": entry.label.as_str(),
+        })
+    });
+    let properties = it
+        .properties
+        .iter()
+        .map(|(key, value)| (key.to_owned(), value.into()));
+    json!({
+        "name": it.name.as_str(),
+        "mirror": it.mirror.to_string(),
+        "bytes": it.geometry.bytes,
+        "block_bytes": 1_u64 << it.geometry.block_shift,
+        "region_bytes": 1_u64 << it.geometry.region_shift,
+        "regions": it.geometry.regions(),
+        "properties": properties.collect::<serde_json::Map<_, _>>(),
+        "created_s": it.created_s,
+        "event": it.event,
+        "clean": it.clean,
+        "lineages": it.history.as_slice().iter().map(|lineage| json!({
+            "lineage": format!("{:016x}", lineage.id),
+            "first_event": lineage.first_event,
+        })).collect::<Vec<_>>(),
+        "features": {
+            "compatible": it.features.compatible,
+            "read_only": it.features.read_only,
+            "incompatible": it.features.incompatible,
+        },
+        "legs": legs.collect::<Vec<_>>(),
+    })
+}
+
+/// As [`examined`], as JSON.
+pub fn examined_json(all: &[Examined], together: Option<&Result<Assembly, Refusal>>) -> Value {
+    let together = together.map(|verdict| match verdict {
+        Ok(assembly) => json!({
+            "mirror": true,
+            "newest": all.get(assembly.newest).map(|leg| &leg.uri),
+            "roles": all.iter().zip(&assembly.roles).map(role_json).collect::<Vec<_>>(),
+            "absent": assembly.absent,
+            "unclean": assembly.unclean,
+            "read_only": assembly.read_only,
+        }),
+        Err(refusal) => json!({"mirror": false, "why": refusal_words(all, refusal)}),
+    });
+    json!({
+        "legs": all.iter().map(one_json).collect::<Vec<_>>(),
+        "together": together,
+    })
+}
+
+fn role_json((leg, role): (&Examined, &Role)) -> Value {
+    let (role, position, why) = match role {
+        Role::InSync => ("in-sync", None, None),
+        Role::Behind { position, why } => ("behind", Some(*position), Some(why.to_string())),
+        Role::Unusable(error) => ("unusable", None, Some(error.to_string())),
+    };
+    json!({"uri": leg.uri, "role": role, "position_bytes": position, "why": why})
+}
+
+fn one_json(it: &Examined) -> Value {
+    let chosen = match &it.found {
+        Ok(chosen) => chosen,
+        Err(error) => {
+            let newer = matches!(error, NoLeg::Newer(_));
+            let why = error.to_string();
+            return json!({"uri": it.uri, "leg_bytes": it.bytes, "error": why, "newer": newer});
+        }
+    };
+    let superblock = &chosen.superblock;
+    let (set, bad) = it.bitmap.unwrap_or_default();
+    let owner = superblock.owner.map(|owner| {
+        json!({
+            "run": owner.run.to_string(),
+            "host": owner.host.to_string(),
+            "label": owner.label.as_str(),
+            "since_s": owner.since_s,
+            "beat_s": owner.beat_s,
+        })
+    });
+    let (other, other_error) = match chosen.other {
+        Ok(sequence) => (Some(sequence), None),
+        Err(error) => (None, Some(error.to_string())),
+    };
+    json!({
+        "uri": it.uri,
+        "mirror": mirror_json(superblock),
+        "slot": superblock.slot,
+        "leg": superblock.leg().map(|entry| entry.id.to_string()),
+        "leg_bytes": superblock.place.leg_bytes,
+        "data_offset": superblock.place.data_offset,
+        "bitmap_offset": superblock.place.bitmap_offset,
+        "bitmap": {"set": set, "bad_pages": bad},
+        "sequence": superblock.sequence,
+        "copy": chosen.copy,
+        "other_sequence": other,
+        "other_error": other_error,
+        "owner": owner,
+        "beat_interval_ms": superblock.beat_interval_ms,
+    })
+}
