@@ -305,11 +305,6 @@ impl Head {
         self.show();
     }
 
-    /// Whether the ANA state of `path` is in doubt.
-    pub fn is_pending(&self, path: PathIndex) -> bool {
-        self.standing[usize::from(path.0)].pending
-    }
-
     /// Whether non-optimized paths are used beside optimized ones; `None`: as fits the policy.
     pub fn set_ana_use(&mut self, ana_use: Option<AnaUse>) {
         self.ana_use = ana_use;
@@ -431,10 +426,19 @@ impl Head {
     #[cold]
     pub fn select_only(&mut self, request: &Request, path: PathIndex) -> Option<PathIndex> {
         let at = usize::from(path.0);
-        let (is, ana) = (&self.standing[at], self.views[at].ana);
-        let usable = matches!(ana, Ana::Optimized | Ana::NonOptimized);
-        let usable = is.enabled && !is.pending && usable;
+        let usable = self.standing[at].is_known() && self.is_open(path);
         self.select_of(request, u64::from(usable) << at, None)
+    }
+
+    /// Whether `path` is enabled, and its ANA state, as it was read, allows no I/O.
+    pub fn is_barred(&self, path: PathIndex) -> bool {
+        self.standing[usize::from(path.0)].is_known() && !self.is_open(path)
+    }
+
+    /// Whether the ANA state of `path` allows I/O.
+    fn is_open(&self, path: PathIndex) -> bool {
+        let ana = self.views[usize::from(path.0)].ana;
+        matches!(ana, Ana::Optimized | Ana::NonOptimized)
     }
 
     /// What has to come back with the end of the I/O that was placed last.
@@ -556,9 +560,14 @@ impl Head {
 }
 
 impl Standing {
+    /// It is there, and its ANA state is what was read.
+    fn is_known(&self) -> bool {
+        self.enabled && !self.pending
+    }
+
     /// Also while it drains; as far as it is not up to ANA.
     fn may_serve(&self) -> bool {
-        self.enabled && !self.pending && !self.stale
+        self.is_known() && !self.stale
     }
 
     /// As far as it is not up to ANA.

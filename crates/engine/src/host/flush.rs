@@ -5,9 +5,9 @@
 //! lost with acknowledged, unflushed writes holds the flush up until it came back and flushed. When
 //! that takes too long for the first flush that waits, the path's writes are given up: a line says
 //! so, every flush that is under way then fails, since each covers writes of which nobody knows
-//! whether they are durable, and later ones pass. A live path whose ANA state is in doubt holds the
-//! flush up as well, until it was read (T26); one that shows another size than the others takes no
-//! I/O (T33), and flushes what it had.
+//! whether they are durable, and later ones pass. A live path whose queue has failed, or whose ANA
+//! state is in doubt, holds the flush up as well, until it is lost, or was read (T26); one that
+//! shows another size than the others takes no I/O (T33), and flushes what it had.
 //!
 //! Where several cores write, each asks every controller with a cache that is live. When a path is
 //! lost, no flush of any core passes before all have said whether it had unflushed writes; each
@@ -113,14 +113,12 @@ impl HostEngine {
             if asked || enough || !needed {
                 continue;
             }
-            if !live
-                || self.volumes[usize::from(volume)]
-                    .head
-                    .is_pending(path.index)
-            {
-                away = Some(number);
-            } else if self.ask_to_flush(number, index, now_ns) {
+            if live && self.ask_to_flush(number, index, now_ns) {
                 return;
+            }
+            let at = self.paths[number].index;
+            if !live || !self.head(number).is_barred(at) {
+                away = Some(number);
             }
         }
         let slot = self.slots.get(index);
@@ -140,7 +138,7 @@ impl HostEngine {
         self.settings.cores > 1 && known && self.recovers(number)
     }
 
-    /// False: its ANA state forbids it.
+    /// False: it can't be asked now, or its ANA state forbids it.
     fn ask_to_flush(&mut self, number: usize, index: u32, now_ns: u64) -> bool {
         let request = self.request(index, now_ns);
         let path = self.paths[number].index;

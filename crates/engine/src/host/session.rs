@@ -217,14 +217,12 @@ impl HostEngine {
                 None => self.lose(number, Some(&report::namespace_gone(nsid)), now_ns),
             };
         }
-        let Some(facts) = &self.paths[number].facts else {
+        let path = &mut self.paths[number];
+        let Some(facts) = &path.facts else {
             return;
         };
         let nsid = facts.namespace.nsid;
-        let doubted = core::mem::take(&mut self.paths[number].comeback.doubted);
-        let Some(facts) = &self.paths[number].facts else {
-            return;
-        };
+        let doubted = core::mem::take(&mut path.comeback.doubted);
         match namespaces.iter().find(|namespace| namespace.nsid == nsid) {
             None => self.lose(number, Some(&report::namespace_gone(nsid)), now_ns),
             Some(namespace) if *namespace == facts.namespace && !doubted => {}

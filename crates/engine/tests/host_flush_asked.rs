@@ -1,0 +1,139 @@
+//! A flush and live controllers that can't be asked just now (T13, T26, T33).
+#![allow(clippy::unwrap_used, reason = "a test")]
+mod common;
+
+use common::*;
+use engine::host::{Io, IoOp, PathState, Recovery};
+use engine::target::{ErrorRule, Faults, Ops, Probability, TargetControl};
+use nvme::host::AnaState;
+use nvme::wire::Status;
+use volume::Outcome;
+
+fn flush(slot: u64) -> Io {
+    io(IoOp::Flush, 0, 0, slot)
+}
+
+/// Flushes that each path has done.
+fn flushes(rig: &Rig) -> [u64; 2] {
+    [P0, P1].map(|path| rig.host.borrow().counters(0, path).ios[2])
+}
+
+/// Two paths with acknowledged writes in the cache of each.
+fn written(change: impl FnOnce(&mut Recovery)) -> Rig {
+    let mut rig = rig_of(2, |host, target| {
+        change(&mut host.volumes[0].recovery);
+        target.subsystem.volatile_write_cache = true;
+    });
+    for slot in 0..4 {
+        assert_eq!(rig.one(&write(slot, slot), SECOND).outcome, Outcome::Done);
+    }
+    rig
+}
+
+/// Whatever flush port 0 is given ends with `status` from now on.
+fn refuse(rig: &mut Rig, status: Option<Status>) {
+    let rule = |status| ErrorRule {
+        status,
+        ops: Ops::FLUSH,
+        blocks: None,
+        rate: Probability::ALWAYS,
+    };
+    let errors = status.map(rule).into_iter().collect();
+    rig.target_control(TargetControl::Faults(
+        0,
+        Faults {
+            errors,
+            ..Faults::default()
+        },
+    ));
+}
+
+#[test]
+fn t13_a_flush_that_gets_an_ana_status_is_not_done_without_its_controller() {
+    for status in [
+        Status::ANA_PERSISTENT_LOSS,
+        Status::ANA_INACCESSIBLE,
+        Status::ANA_TRANSITION,
+        Status::INVALID_NAMESPACE,
+    ] {
+        let mut rig = written(|_| ());
+        refuse(&mut rig, Some(status));
+        // Its log says each time that it may be used.
+        let end = rig.one(&flush(5), 20 * SECOND);
+        assert_ne!(end.outcome, Outcome::Done, "{status}");
+        assert_eq!(flushes(&rig)[0], 0, "{status}");
+        assert_eq!(state(&rig, P0), PathState::Live, "{status}");
+        refuse(&mut rig, None);
+        let end = rig.one(&flush(6), 20 * SECOND);
+        assert_eq!(
+            (end.outcome, flushes(&rig)[0]),
+            (Outcome::Done, 1),
+            "{status}"
+        );
+        at_rest(&rig, 2);
+    }
+}
+
+#[test]
+fn t13_a_flush_waits_until_it_is_known_what_the_ana_state_is() {
+    // Which flushes a path has done in the end: one that hands its group over is not asked.
+    for (after, want) in [(AnaState::Optimized, 1), (AnaState::Inaccessible, 0)] {
+        let mut rig = written(|_| ());
+        // The answer brings the doubt, and the log takes its time.
+        refuse(&mut rig, Some(Status::ANA_TRANSITION));
+        rig.submit(&flush(5)).unwrap();
+        let host = rig.host.clone();
+        let doubted = || host.borrow().path_hindrance(0, P0).is_some();
+        assert!(rig.world.run(SECOND, |_| doubted()));
+        refuse(&mut rig, None);
+        rig.target_control(TargetControl::Ana(0, after));
+        assert!(rig.run(SECOND, |_, done| done.len() == 1));
+        assert_eq!(rig.done[0].outcome, Outcome::Done, "{after:?}");
+        assert_eq!(flushes(&rig)[0], want, "{after:?}");
+        at_rest(&rig, 2);
+    }
+}
+
+#[test]
+fn t13_a_path_that_is_to_be_read_again_for_its_size_is_flushed_all_the_same() {
+    let mut rig = rig_of(2, |_, target| target.subsystem.volatile_write_cache = true);
+    // Path 1 leads to a target of its own, which keeps the old size.
+    let mut config = target_config(1);
+    config.subsystem.volatile_write_cache = true;
+    (config.subsystem.cntlid_min, config.subsystem.cntlid_max) = (1001, 1100);
+    let _second = rig.lead(1, config, rig.disk.clone());
+    rig.world.cut(HOST, 1);
+    until_returned(&mut rig, SECOND);
+    for slot in 0..4 {
+        assert_eq!(rig.one(&write(slot, slot), SECOND).outcome, Outcome::Done);
+    }
+    rig.target_control(TargetControl::Resize(1, BLOCKS * 2));
+    rig.world.pass(100 * MS);
+    let why = rig.host.borrow().path_hindrance(0, P1).unwrap();
+    assert!(why.contains("size"), "{why}");
+    assert_eq!(rig.one(&flush(5), SECOND).outcome, Outcome::Done);
+    assert_eq!(flushes(&rig), [1, 1]);
+}
+
+#[test]
+fn t13_a_flush_waits_for_a_path_whose_queue_has_failed_while_its_sends_are_still_out() {
+    let mut rig = written(|_| ());
+    rig.world.sent_delay_ns = 200 * MS;
+    let large = |n| io(IoOp::Write { fua: false }, n << 20, 16 << 10, n);
+    (0..8).for_each(|n| rig.submit(&large(n)).unwrap());
+    rig.world.pass(10 * MS);
+    rig.world.inject_queue(HOST, 0, &[0xff; 64]);
+    rig.world.pass(MS);
+    // What finds the queue over takes the path out of the choice.
+    (8..10).for_each(|n| rig.submit(&large(n)).unwrap());
+    assert_eq!(state(&rig, P0), PathState::Live, "nothing was told yet");
+    assert!(rig.host.borrow().path_hindrance(0, P0).is_some());
+    rig.poll();
+    rig.done.clear();
+    let end = rig.one(&flush(20), 20 * SECOND);
+    assert_eq!(
+        (end.outcome, flushes(&rig)),
+        (Outcome::Done, [1, 1]),
+        "path 0 came back"
+    );
+}
