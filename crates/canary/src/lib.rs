@@ -47,6 +47,8 @@ pub enum Bug {
     StaleAna,
     /// A flush goes to one controller for all (T13).
     FlushOnOne,
+    /// A flush is good although a controller with unflushed writes was lost (T13).
+    ForgottenCache,
     /// Changes of parts of one block overtake each other.
     Overtaking,
     /// What is read to be written back doesn't wait for what an engine before had sent (T9).
@@ -76,6 +78,7 @@ impl Bug {
         Self::EndlessMoves,
         Self::StaleAna,
         Self::FlushOnOne,
+        Self::ForgottenCache,
         Self::Overtaking,
         Self::EdgeBeforeGate,
         Self::ForgottenNotice,

@@ -80,6 +80,11 @@ const CANARIES: [(Bug, u64, &str); 20] = [
     (Bug::StaleAna, 100, "T26: news of ANA states are not heeded"),
     (Bug::FlushOnOne, 200, "T13: one controller flushes for all"),
     (
+        Bug::ForgottenCache,
+        600,
+        "T13: a flush is good after a lost cache",
+    ),
+    (
         Bug::Overtaking,
         400,
         "changes of parts of one block overtake each other",

@@ -106,7 +106,7 @@ impl HostEngine {
             let asked = self.slots.get(index).course.flushed & 1 << path.index.0 != 0;
             let needed = match live {
                 true => path.is_unflushed() || all,
-                false => self.is_doubtful(number),
+                false => self.is_doubtful(number) && !canary::has(Bug::ForgottenCache),
             };
             let some = self.slots.get(index).course.flushed != 0;
             let enough = recovery.shared_write_cache || canary::has(Bug::FlushOnOne) && some;

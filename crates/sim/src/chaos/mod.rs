@@ -28,6 +28,7 @@ mod check;
 mod client;
 mod cores;
 mod count;
+mod cut_off;
 mod discovery;
 mod disk;
 mod fault;

@@ -1,6 +1,7 @@
 //! What a world of chaos is made of and what goes wrong in it, drawn from a seed.
 use super::aim;
 use super::client::Habit;
+use super::cut_off;
 use super::discovery;
 use super::disk::BLOCK;
 pub use super::kind::Kind;
@@ -46,7 +47,7 @@ pub struct Plan {
 impl Plan {
     /// That of a seed.
     pub fn draw(seed: u64) -> Self {
-        discovery::plan::plan(pair::plan(aim::plan(Self::first(seed))))
+        discovery::plan::plan(cut_off::plan(pair::plan(aim::plan(Self::first(seed)))))
     }
 
     /// That of a seed as the first worlds had it: what they found once is kept by their seeds.

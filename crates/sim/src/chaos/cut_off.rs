@@ -1,0 +1,56 @@
+//! A controller that is cut off from a host, and loses its cache long after that host has noticed.
+//!
+//! Decides, from a plan and its seed, whether that is added to it. A pair of faults that begin
+//! within a moment of each other ends before any flush has to do without the controller; here the
+//! host has given its paths up, and has flushed what else there is, when the power fails (T13).
+//!
+//! # Contract
+//! One world in [`ONE_OF`], of those with two processes or more whose applications change whole
+//! blocks. All others are as they would be without.
+use super::disk::BLOCK;
+use super::plan::{Fault, Kind, Plan};
+use shape::Random;
+
+const MS: u64 = 1_000_000;
+/// Which share of seeds.
+const ONE_OF: u64 = 6;
+/// It begins in this time from the first fault on.
+const WINDOW_NS: u64 = 9_000 * MS;
+/// How long the host is cut off: longer than it takes to notice, and to flush elsewhere.
+const CUT_NS: u64 = 2_600 * MS;
+/// From the cut on.
+const POWER_NS: u64 = 1_900 * MS;
+
+/// A plan with that in it, or the same.
+pub(super) fn plan(mut plan: Plan) -> Plan {
+    let mut random = Random::new(plan.seed ^ 0xcac4_e000);
+    let random = &mut random;
+    let layout = &mut plan.layout;
+    let chosen = random.up_to(ONE_OF - 1) == 0;
+    if !chosen || layout.targets < 2 || layout.habit.unit != BLOCK as u64 {
+        return plan;
+    }
+    layout.caches = true;
+    layout.habit.flushes = layout.habit.flushes.max(8);
+    let (targets, ports) = (layout.targets as u64, u64::from(layout.ports));
+    let host = random.up_to(layout.hosts as u64 - 1);
+    let target = random.up_to(targets - 1);
+    let at_ns = random.up_to(WINDOW_NS);
+    let fault = |kind, address, at_ns, lasts_ns| Fault {
+        kind,
+        at_ns,
+        lasts_ns,
+        whom: 8 * address + host,
+        when: None,
+    };
+    for port in 0..ports {
+        let address = target + port * targets;
+        plan.faults
+            .push(fault(Kind::Partition, address, at_ns, CUT_NS));
+    }
+    let power_ns = at_ns + POWER_NS + random.up_to(400 * MS);
+    plan.faults
+        .push(fault(Kind::Power, target, power_ns, 100 * MS));
+    plan.faults.sort_by_key(|fault| fault.at_ns);
+    plan
+}
