@@ -383,6 +383,21 @@ fn t13_a_lost_path_that_leaves_by_force_fails_one_flush_of_each_core_whoever_wro
 }
 
 #[test]
+fn t13_with_a_shared_cache_a_lost_path_may_leave_and_fails_no_flush() {
+    let mut fleet = written_with(2, 1, |it| it.shared_write_cache = true);
+    lose_unheard(&mut fleet);
+    assert_eq!(
+        removal(&mut fleet, 5 * SECOND).map(|it| it.path),
+        Ok(Some(P0))
+    );
+    assert!(fleet.run(SECOND, |it| it.paths() == [1]));
+    for core in 0..2 {
+        let end = fleet.one(core, &flush(0), SECOND);
+        assert_eq!(end, Some(Outcome::Done), "{core}");
+    }
+}
+
+#[test]
 fn t13_a_path_that_is_lost_while_it_leaves_stays_for_its_unflushed_writes() {
     let mut fleet = two_cores();
     fleet.world.nodes[TARGET].disks[0].delay_ns = SECOND;

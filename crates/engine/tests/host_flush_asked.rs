@@ -1,4 +1,4 @@
-//! A flush and live controllers that can't be asked just now (T13, T26, T33).
+//! A flush and live controllers that can't be asked just now (T13, T26).
 #![allow(clippy::unwrap_used, reason = "a test")]
 mod common;
 
@@ -95,27 +95,6 @@ fn t13_a_flush_waits_until_it_is_known_what_the_ana_state_is() {
 }
 
 #[test]
-fn t13_a_path_that_is_to_be_read_again_for_its_size_is_flushed_all_the_same() {
-    let mut rig = rig_of(2, |_, target| target.subsystem.volatile_write_cache = true);
-    // Path 1 leads to a target of its own, which keeps the old size.
-    let mut config = target_config(1);
-    config.subsystem.volatile_write_cache = true;
-    (config.subsystem.cntlid_min, config.subsystem.cntlid_max) = (1001, 1100);
-    let _second = rig.lead(1, config, rig.disk.clone());
-    rig.world.cut(HOST, 1);
-    until_returned(&mut rig, SECOND);
-    for slot in 0..4 {
-        assert_eq!(rig.one(&write(slot, slot), SECOND).outcome, Outcome::Done);
-    }
-    rig.target_control(TargetControl::Resize(1, BLOCKS * 2));
-    rig.world.pass(100 * MS);
-    let why = rig.host.borrow().path_hindrance(0, P1).unwrap();
-    assert!(why.contains("size"), "{why}");
-    assert_eq!(rig.one(&flush(5), SECOND).outcome, Outcome::Done);
-    assert_eq!(flushes(&rig), [1, 1]);
-}
-
-#[test]
 fn t13_a_flush_waits_for_a_path_whose_queue_has_failed_while_its_sends_are_still_out() {
     let mut rig = written(|_| ());
     rig.world.sent_delay_ns = 200 * MS;
@@ -136,4 +115,43 @@ fn t13_a_flush_waits_for_a_path_whose_queue_has_failed_while_its_sends_are_still
         (Outcome::Done, [1, 1]),
         "path 0 came back"
     );
+}
+
+#[test]
+fn t13_a_flush_of_a_core_whose_queue_is_not_open_yet_covers_what_others_wrote_there() {
+    // The path stays, or is lost again before core 1 has its queue.
+    for lost in [false, true] {
+        let mut config = target(2);
+        config.subsystem.volatile_write_cache = true;
+        let mut fleet = Fleet::with(2, 2, config, |_| ());
+        let slow = Address::To {
+            node: TARGET,
+            listener: 0,
+            delay_ns: 40 * MS,
+        };
+        let node = fleet.nodes[1];
+        fleet.world.nodes[node].addresses[0] = slow;
+        fleet.world.cut(HOST, 0);
+        let half = |it: &Fleet| {
+            let states = it.states(P0);
+            states[0] == PathState::Live && states[1] == PathState::Reconnecting
+        };
+        assert!(fleet.run(SECOND, |it| it.states(P0)[0] != PathState::Live));
+        assert!(fleet.run(SECOND, half));
+        fleet.run(MS, |_| false);
+        assert!(half(&fleet));
+        for slot in 0..2 {
+            let end = fleet.one(0, &write(slot, slot), 10 * MS);
+            assert_eq!(end, Some(Outcome::Done));
+        }
+        assert!(half(&fleet));
+        if lost {
+            fleet.world.cut(HOST, 0);
+            fleet.run(MS, |_| false);
+        }
+        assert_eq!(fleet.one(1, &flush(0), 5 * SECOND), Some(Outcome::Done));
+        let core_1 = fleet.hosts[1].borrow();
+        let flushes = [P0, P1].map(|path| core_1.counters(0, path).ios[2]);
+        assert_eq!(flushes, [1, 1], "lost: {lost}");
+    }
 }

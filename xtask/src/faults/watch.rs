@@ -30,6 +30,7 @@ struct Sample {
     queued: u64,
     delayed: u64,
     flushes: u64,
+    quiescing: bool,
     proved_total: u64,
     bounded_total: u64,
 }
@@ -107,6 +108,7 @@ fn sample(stat: &Value, at: Duration) -> Sample {
         queued: number("waiting", "queued"),
         delayed: number("waiting", "delayed"),
         flushes: number("waiting", "flushes"),
+        quiescing: stat["waiting"]["held_reason"] == "quiescing",
         proved_total: number("failover", "held_proved_total"),
         bounded_total: number("failover", "held_bounded_total"),
     }
@@ -158,6 +160,9 @@ impl Seen {
         let by = match (bounded, proved) {
             (true, true) => "held until proof or the bound",
             (true, false) => "held until the bound",
+            (false, true) if samples.iter().any(|it| it.quiescing) => {
+                "held until quiesce_time after proof"
+            }
             (false, true) => "held until proof",
             (false, false) => "held",
         };
@@ -199,6 +204,7 @@ mod tests {
             queued: 0,
             delayed: 0,
             flushes: 0,
+            quiescing: false,
             proved_total: 0,
             bounded_total: (at >= 3000).into(),
         };

@@ -254,6 +254,7 @@ fn reason(word: &Value, left_ns: Option<u64>) -> String {
         "resetting" => "the lost controller is being reset",
         "closing" => "the lost controller's connections are being closed",
         "bound" => "the lost controller may yet execute it",
+        "quiescing" => "the lost controller was reset, and its disks may yet execute it",
         "unbounded" => {
             "without a keep-alive, only proof can tell that the lost controller won't \
                         execute it"

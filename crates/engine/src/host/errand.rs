@@ -310,7 +310,7 @@ impl HostEngine {
         // Where nobody has said yet whether there were any, there may have been.
         let lost = self.is_doubtful(number);
         let it = &mut self.volumes[usize::from(volume)];
-        if lost && !it.recovery.shared_write_cache {
+        if lost {
             let line = report::line(&it.name, path, self.settings.core, report::unflushed(path));
             it.lost_cache = Some(line);
         }

@@ -9,8 +9,8 @@
 //! state is in doubt, holds the flush up as well, until it is lost, or was read (T26); one that
 //! shows another size than the others takes no I/O (T33), and flushes what it had.
 //!
-//! Where several cores write, each asks every controller with a cache that is live. When a path is
-//! lost, no flush of any core passes before all have said whether it had unflushed writes; each
+//! Where several cores write, each asks every controller with a cache that is live, also one whose
+//! queue only other cores have open so far: it waits until its own is. When a path is lost, no flush of any core passes before all have said whether it had unflushed writes; each
 //! core then gives them up by itself, for the flushes that it has.
 //!
 //! After an unclean stop of the engine before, each controller counts as unflushed until it has
@@ -25,7 +25,7 @@
 //! one that had unflushed writes of it when it stopped in order: those are its controller's to keep
 //! when it is shut down.
 use super::change::is_device;
-use super::path::{Path, Phase};
+use super::path::{Path, Phase, Will};
 use super::types::HostEvent;
 use super::{HostEngine, report};
 use canary::Bug;
@@ -62,9 +62,16 @@ impl Path {
 }
 
 impl HostEngine {
-    /// Whether writes that a path had, on any core, may not be durable once it has left.
+    /// Whether writes that a path had, on any core, may not be durable once it has left: not where
+    /// the others flush for it.
     pub(super) fn is_doubtful(&self, number: usize) -> bool {
         let path = &self.paths[number];
+        if self.volumes[usize::from(path.volume)]
+            .recovery
+            .shared_write_cache
+        {
+            return false;
+        }
         // One that was never seen is taken to be like those that were.
         let seen = self.paths_of(path.volume).filter(|it| it.was_seen());
         let caches = seen.map(Path::has_cache).reduce(|a, b| a | b);
@@ -106,7 +113,8 @@ impl HostEngine {
             let asked = self.slots.get(index).course.flushed & 1 << path.index.0 != 0;
             let needed = match live {
                 true => path.is_unflushed() || all,
-                false => self.is_doubtful(number) && !canary::has(Bug::ForgottenCache),
+                false if canary::has(Bug::ForgottenCache) => false,
+                false => self.is_doubtful(number) || self.may_be_live_elsewhere(number),
             };
             let some = self.slots.get(index).course.flushed != 0;
             let enough = recovery.shared_write_cache || canary::has(Bug::FlushOnOne) && some;
@@ -129,6 +137,14 @@ impl HostEngine {
             // Nothing is known to be cached: any path may say so.
             None => self.place_again(index, now_ns),
         }
+    }
+
+    /// Whether this core's queue of a path is not open yet, while others may use theirs, and have
+    /// writes in its cache. It is live soon, or lost, and then all cores say what they had.
+    fn may_be_live_elsewhere(&self, number: usize) -> bool {
+        let path = &self.paths[number];
+        let opens = path.phase == Phase::Connecting && path.will != Will::Joining;
+        opens && self.others_may_cache(number)
     }
 
     /// Whether other cores may have unflushed writes on a path, and say so when it is lost.

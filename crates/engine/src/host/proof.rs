@@ -82,7 +82,7 @@ impl HostEngine {
         if disbelief_ns > 0 {
             let until_ns = now_ns.saturating_add(disbelief_ns);
             path.quiet_ns = Some(until_ns);
-            return self.hold_until(number, until_ns);
+            return self.hold_until(number, until_ns, true);
         }
         path.proved = true;
         let association = path.association;

@@ -9,10 +9,10 @@
 //! One that dies again before it has lived as long as the longest wait goes on with the wait it
 //! had: a path that comes and goes costs its volume no more than one that is dead.
 use super::path::{Comeback, Path, Phase};
+use super::slots::Slot;
 use super::types::{Doubt, HostEvent, PathNews};
 use super::{HostEngine, report};
 use alloc::borrow::ToOwned;
-use policy::PathIndex;
 
 impl Comeback {
     /// A path is lost, or could not be connected; `live`: it was in use.
@@ -278,7 +278,7 @@ impl HostEngine {
             held_since_ns: oldest.map(|slot| slot.started_ns),
             reason: oldest.map(|slot| match at_gate(slot) {
                 true => super::HoldReason::UncleanStop(it.gate_ns),
-                false => self.reason(volume, slot.path, slot.until_ns),
+                false => self.reason(slot),
             }),
             gated: gated().count() as u32,
             gated_since_ns: gated().map(|slot| slot.started_ns).min(),
@@ -292,11 +292,15 @@ impl HostEngine {
         }
     }
 
-    fn reason(&self, volume: u16, path: PathIndex, until_ns: u64) -> super::HoldReason {
+    fn reason(&self, slot: &Slot) -> super::HoldReason {
+        let until_ns = slot.until_ns;
+        if slot.course.quiesces {
+            return super::HoldReason::Quiescing(until_ns);
+        }
         if until_ns < u64::MAX {
             return super::HoldReason::Until(until_ns);
         }
-        let number = self.number(volume, path);
+        let number = self.number(slot.io.volume, slot.path);
         if let Some(until_ns) = number.and_then(|number| self.paths[number].resetting) {
             return super::HoldReason::Resetting(until_ns);
         }

@@ -148,6 +148,8 @@ pub enum HoldReason {
     Closing,
     /// The lost controller may execute them until then, ns.
     Until(u64),
+    /// It says that it was reset, but not how long it takes to quiesce: it is believed then, ns.
+    Quiescing(u64),
     /// Without a keep-alive time-out nothing bounds how long the lost controller may execute them.
     Unbounded,
     /// The engine before this one did not stop cleanly: what it had sent may be executed until then

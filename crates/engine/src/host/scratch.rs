@@ -17,10 +17,6 @@ pub(super) struct Scratch {
     buddy: Buddy,
 }
 
-#[allow(
-    dead_code,
-    reason = "second copies of reads, and probes, are next to use it"
-)]
 impl Scratch {
     pub(super) fn new(span: Span) -> Self {
         Self {

@@ -98,6 +98,9 @@ pub(super) struct Course {
     pub losses: u8,
     /// Its controller has taken it back: it is not executed any more (T9).
     pub aborted: bool,
+    /// It is held, and its controller has said that it was reset, but not how long it takes to
+    /// quiesce.
+    pub quiesces: bool,
     /// It is cut into pieces, and this slot carries one of them.
     pub split: bool,
     /// It is a piece of an I/O in another slot.

@@ -221,6 +221,7 @@ impl HostEngine {
         let until_ns = path.quiet_ns.unwrap_or(u64::MAX);
         slot.until_ns = until_ns;
         slot.association = path.association;
+        slot.course.quiesces = path.quiet_ns.is_some();
         let range = range(&slot.io);
         // A piece needs none: the whole has one.
         if let Some(range) = range.filter(|_| !slot.course.fenced && !slot.course.helper) {
@@ -239,18 +240,19 @@ impl HostEngine {
         let Some(bound_ns) = self.bound_ns(number) else {
             return;
         };
-        self.hold_until(number, since_ns.saturating_add(bound_ns));
+        self.hold_until(number, since_ns.saturating_add(bound_ns), false);
     }
 
-    /// What the present association of path `number` holds is over at that time, at the latest.
-    pub(super) fn hold_until(&mut self, number: usize, until_ns: u64) {
+    /// What the present association of path `number` holds is over at that time, at the latest;
+    /// `quiesces`: since its controller says that it was reset.
+    pub(super) fn hold_until(&mut self, number: usize, until_ns: u64, quiesces: bool) {
         let association = self.paths[number].association;
         let mut next = self.paths[number].held.front();
         while let Some(index) = next {
             let slot = self.slots.get_mut(index);
             // What an earlier association had has its own bound, or none.
-            if slot.association == association {
-                slot.until_ns = slot.until_ns.min(until_ns);
+            if slot.association == association && until_ns < slot.until_ns {
+                (slot.until_ns, slot.course.quiesces) = (until_ns, quiesces);
             }
             next = self.slots.next(index);
         }
@@ -364,10 +366,8 @@ impl HostEngine {
         self.open_gates(now_ns);
         self.outages_over(now_ns);
         for number in 0..self.paths.len() {
-            let proved = self.paths[number]
-                .quiet_ns
-                .is_some_and(|at_ns| at_ns <= now_ns);
             while let Some(index) = self.due(&self.paths[number].held, now_ns) {
+                let proved = self.slots.get(index).course.quiesces;
                 self.unhold(number, index, proved, now_ns);
             }
         }

@@ -110,6 +110,7 @@ fn words(reason: HoldReason, now_ns: u64) -> (&'static str, Option<u64>) {
         HoldReason::Resetting(until_ns) => ("resetting", left(until_ns)),
         HoldReason::Closing => ("closing", None),
         HoldReason::Until(until_ns) => ("bound", left(until_ns)),
+        HoldReason::Quiescing(until_ns) => ("quiescing", left(until_ns)),
         HoldReason::Unbounded => ("unbounded", None),
         HoldReason::UncleanStop(until_ns) => ("unclean-stop", left(until_ns)),
     }

@@ -112,6 +112,7 @@ fn every_reason_has_its_words() {
         ("resetting", "being reset, for 1.00 s more"),
         ("closing", "being closed, for"),
         ("bound", "may yet execute it, for"),
+        ("quiescing", "was reset, and its disks"),
         ("unbounded", "only proof"),
         ("unclean-stop", "did not stop cleanly"),
     ] {

@@ -171,6 +171,8 @@ statuses! {
     PROGRAM_FIXED 1 0x9a Invalid "program index not downloadable"
     PROGRAM_SIZE 1 0x9b Invalid "program too big"
     MEDIA_VERIFIED 1 0x9c Invalid "successful media verification read"
+    ZONE_OPERATION 1 0xb6 Invalid "invalid zone operation request"
+    ZRWA_RESOURCES 1 0xb7 Invalid "ZRWA resources unavailable"
     ZONE_BOUNDARY 1 0xb8 Invalid "zoned boundary error"
     ZONE_FULL 1 0xb9 Invalid "zone is full"
     ZONE_READ_ONLY 1 0xba ReadOnly "zone is read only"
