@@ -61,7 +61,7 @@ pub enum Bug {
 
 impl Bug {
     /// All.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 21] = [
         Self::Unfenced,
         Self::ShortBound,
         Self::IgnoredMark,
