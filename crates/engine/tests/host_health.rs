@@ -501,3 +501,30 @@ fn what_one_core_finds_out_the_idle_ones_hear_once() {
         }
     }
 }
+
+/// A path that answers each I/O, and always with what calls itself passing, makes each wait for its
+/// repeats before another path does it.
+#[test]
+fn b7_a_path_that_refuses_what_another_does_is_put_on_probation_and_comes_back() {
+    for status in [Status::INTERNAL_ERROR, Status::NAMESPACE_NOT_READY] {
+        let mut rig = rig(2, POLICIES[0]);
+        let mut faults = errors(1_000_000_000);
+        faults.errors[0].status = status;
+        rig.target_control(TargetControl::Faults(0, faults.clone()));
+        load(&mut rig, 4, BLOCK, 2 * SECOND);
+        assert_eq!(why(&rig, P0), Some(Why::Errors), "{status}");
+        let [near, _] = load(&mut rig, 4, BLOCK, SECOND);
+        assert_eq!(near, 0, "{status}: probes are answered like that as well");
+        // Where all are busy, no path is to blame.
+        rig.target_control(TargetControl::Faults(0, Faults::default()));
+        until_live(&mut rig, 30 * SECOND);
+        for port in 0..2 {
+            rig.target_control(TargetControl::Faults(port, faults.clone()));
+        }
+        for n in 0..10 {
+            assert!(!rig.one(&read(n, n), SECOND).outcome.is_done());
+        }
+        assert_eq!([P0, P1].map(|path| why(&rig, path)), [None; 2], "{status}");
+        clean(&mut rig);
+    }
+}

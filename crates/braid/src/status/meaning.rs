@@ -54,7 +54,9 @@ impl Meaning {
         let class = status.class();
         let exempt = matches!(class, Class::Ana | Class::Namespace);
         let blames = |retries| !exempt && outcome(status, &[0; 3], retries).is_path_error();
-        let blames = [blames(0), blames(repeats)];
+        // So does what another path did after all repeats here.
+        let refused = repeats > 0 && after(repeats) == Disposition::FailOver;
+        let blames = [blames(0), blames(repeats) || refused];
         let outcome = outcome(status, &[0; 3], 0);
         let leg = |access| {
             let another = true;

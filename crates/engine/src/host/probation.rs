@@ -149,6 +149,26 @@ impl HostEngine {
         }
     }
 
+    /// Path `number` has done an I/O: those that stayed busy with it are no better than ones that
+    /// fail.
+    pub(super) fn blame(&mut self, number: usize, index: u32, now_ns: u64) {
+        let done = self.paths[number].index;
+        let course = &mut self.slots.get_mut(index).course;
+        let refused = core::mem::take(&mut course.refused) & !(1 << done.0);
+        if refused == 0 {
+            return;
+        }
+        let volume = self.paths[number].volume;
+        for path in self.indexes(volume).filter(|it| refused & 1 << it.0 != 0) {
+            let Some(other) = self.number(volume, path) else {
+                continue;
+            };
+            if let Some(why) = self.head(other).refused(path, now_ns) {
+                self.on_probation(other, why, now_ns);
+            }
+        }
+    }
+
     /// What a path has not yet begun needn't wait for it, once each; but a flush, which is of this
     /// very controller (T13).
     fn move_waiting(&mut self, number: usize, now_ns: u64) {

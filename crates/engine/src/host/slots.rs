@@ -80,6 +80,8 @@ pub(super) struct Course {
     pub failed: u64,
     /// Repetitions on a busy path.
     pub retries: u8,
+    /// Paths that were busy to the end of them, as bits.
+    pub refused: u64,
     /// It has an entry in the table of held writes.
     pub fenced: bool,
     /// It is a flush, fenced, or a piece: its end has consequences.

@@ -60,6 +60,9 @@ impl HostEngine {
         if self.slots.get(index).course.hedged && !self.copy_ended(number, index, outcome, now_ns) {
             return;
         }
+        if outcome.is_done() {
+            self.blame(number, index, now_ns);
+        }
         if self.fails_now(outcome) {
             let path = self.paths[number].index;
             return self.end(index, Outcome::Stopped, path, now_ns);
@@ -90,7 +93,13 @@ impl HostEngine {
             Disposition::Complete => self.end(index, outcome, path, now_ns),
             Disposition::Retry { after_ns } => self.delay(index, after_ns, now_ns),
             Disposition::FailOver if flush => self.flush_again(index, path, now_ns),
-            Disposition::FailOver => self.fail_over(index, path, now_ns),
+            Disposition::FailOver => {
+                if matches!(outcome, Outcome::Busy { .. }) {
+                    let course = &mut self.slots.get_mut(index).course;
+                    (course.refused, course.watched) = (course.refused | 1 << path.0, true);
+                }
+                self.fail_over(index, path, now_ns);
+            }
             Disposition::Hold => self.hold(number, index, now_ns),
         }
     }

@@ -64,10 +64,18 @@ impl Head {
             health.answered(now_ns);
             return None;
         }
+        self.refused(path, now_ns)
+    }
+
+    /// `path` has failed an I/O; or was busy whenever it was repeated, and another path has done
+    /// it. Why it is on probation, if that begins now.
+    #[cold]
+    pub fn refused(&mut self, path: PathIndex, now_ns: u64) -> Option<Why> {
+        let at = usize::from(path.0);
         if !self.standing[at].may_serve() {
             return None; // it is lost and all it had fails, or its ANA state has changed (T26)
         }
-        let begun = health.failed(now_ns, &self.health_limits);
+        let begun = self.health[at].failed(now_ns, &self.health_limits);
         begun.inspect(|_| self.show())
     }
 
@@ -137,7 +145,9 @@ impl Head {
     ) -> Option<u64> {
         let health = &mut self.health[usize::from(path.0)];
         let latency_ns = latency_ns.saturating_sub(self.gap_ns);
-        let well = !outcome.is_path_error();
+        // An I/O would have been repeated, and then left it as well.
+        let busy = matches!(outcome, Outcome::Busy { .. });
+        let well = !outcome.is_path_error() && !busy;
         let over = health.probed(well, latency_ns, now_ns, &self.health_limits);
         over.inspect(|_| self.show())
     }
