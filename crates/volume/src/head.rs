@@ -430,17 +430,6 @@ impl Head {
         self.select_of(request, u64::from(usable) << at, None)
     }
 
-    /// Whether `path` is enabled, and its ANA state, as it was read, allows no I/O.
-    pub fn is_barred(&self, path: PathIndex) -> bool {
-        self.standing[usize::from(path.0)].is_known() && !self.is_open(path)
-    }
-
-    /// Whether the ANA state of `path` allows I/O.
-    fn is_open(&self, path: PathIndex) -> bool {
-        let ana = self.views[usize::from(path.0)].ana;
-        matches!(ana, Ana::Optimized | Ana::NonOptimized)
-    }
-
     /// What has to come back with the end of the I/O that was placed last.
     #[inline]
     pub fn ticket(&self) -> Ticket {

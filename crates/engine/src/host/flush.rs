@@ -10,8 +10,9 @@
 //! shows another size than the others takes no I/O (T33), and flushes what it had.
 //!
 //! Where several cores write, each asks every controller with a cache that is live, also one whose
-//! queue only other cores have open so far: it waits until its own is. When a path is lost, no flush of any core passes before all have said whether it had unflushed writes; each
-//! core then gives them up by itself, for the flushes that it has.
+//! queue only other cores have open so far: it waits until its own is. When a path is lost, no
+//! flush of any core passes before all have said whether it had unflushed writes; each core
+//! then gives them up by itself, for the flushes that it has.
 //!
 //! After an unclean stop of the engine before, each controller counts as unflushed until it has
 //! flushed, or was given up: nobody knows what that one had acknowledged. A path that has not been

@@ -218,6 +218,17 @@ impl Head {
         }
     }
 
+    /// Whether `path` is enabled, and its ANA state, as it was read, allows no I/O.
+    pub fn is_barred(&self, path: PathIndex) -> bool {
+        self.standing[usize::from(path.0)].is_known() && !self.is_open(path)
+    }
+
+    /// Whether the ANA state of `path` allows I/O.
+    pub(super) fn is_open(&self, path: PathIndex) -> bool {
+        let ana = self.views[usize::from(path.0)].ana;
+        matches!(ana, Ana::Optimized | Ana::NonOptimized)
+    }
+
     /// Whether a usable path that is not on probation did well while `path` ended nothing for
     /// `pause_ns`; `idle`: also if it had nothing to do at all.
     #[cold]
