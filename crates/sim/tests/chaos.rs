@@ -23,6 +23,7 @@ fn share(check: Check) -> usize {
     match check {
         Check::Failures | Check::Paths => 60,
         Check::Durable => 40,
+        Check::Cores => 30,
         Check::Export => 70,
         Check::Bounds => 90,
         _ => 100,

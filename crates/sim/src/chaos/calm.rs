@@ -2,6 +2,8 @@
 use super::node::Body;
 use super::run::{Course, Finding};
 use alloc::format;
+use alloc::string::String;
+use nvme::limits::IDLE_NS;
 
 const SECOND: u64 = 1_000_000_000;
 /// Several keep-alive time-outs.
@@ -22,6 +24,39 @@ impl Course<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Memory of a target that is in use though nothing is under way.
+    pub(super) fn what_targets_have(&self) -> Option<String> {
+        self.rig
+            .targets
+            .iter()
+            .enumerate()
+            .find_map(|(target, &node)| {
+                let Body::Target(engine) = &self.rig.world.nodes[node].body else {
+                    return None;
+                };
+                let used = engine.buffers() - engine.buffers_free();
+                (used > 0).then(|| format!("target {target}: {used} bytes in use"))
+            })
+    }
+
+    /// All hosts have stopped: no target has a connection for longer than one may be idle.
+    pub(super) fn targets_are_left(&mut self) -> Result<(), Finding> {
+        let end_ns = self.rig.world.now_ns + IDLE_NS + CALM_NS;
+        loop {
+            let nodes = &self.rig.world.nodes;
+            let open = |&node: &usize| nodes[node].open_conns().count();
+            let open: usize = self.rig.targets.iter().map(open).sum();
+            let left = (open > 0).then(|| format!("targets have {open} connections of nobody"));
+            match self.what_targets_have().or(left) {
+                None => return Ok(()),
+                Some(what) if self.rig.world.now_ns >= end_ns => {
+                    return Err(Finding::Unbalanced(what));
+                }
+                Some(_) => self.pass(self.rig.world.now_ns + SECOND)?,
+            }
+        }
     }
 
     /// I/Os have not moved from path to path more often than they may.

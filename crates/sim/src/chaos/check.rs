@@ -60,9 +60,12 @@ impl Course<'_> {
             (self.report.block, self.report.seen_ns) = (Some(block), Some(wrong.seen_ns()));
             Finding::Disk(block, wrong)
         })?;
+        if self.plan.layout.habit.homes > 1 {
+            self.report.judged.insert(Check::Cores);
+        }
         self.report
             .judged
-            .extend([Check::Blocks, Check::HostMemory]);
+            .extend([Check::Blocks, Check::HostMemory, Check::TargetMemory]);
         if self.history.has_crashed() {
             self.report.judged.insert(Check::Durable);
         }
@@ -93,6 +96,6 @@ impl Course<'_> {
                 }
             }
         }
-        None
+        self.what_targets_have()
     }
 }

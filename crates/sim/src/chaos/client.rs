@@ -49,6 +49,8 @@ pub struct Habit {
     pub crowded: u64,
     /// Bytes of what it calls a block: those of the disk's, or a part of them.
     pub unit: u64,
+    /// Cores on which it is: the first ones.
+    pub homes: u32,
 }
 
 /// All applications of one host.
@@ -84,6 +86,8 @@ pub struct Failed {
     pub end_ns: u64,
     /// When its connection was made, ns.
     pub since_ns: u64,
+    /// To which core.
+    pub home: u32,
 }
 
 /// What is to be written into the history.
@@ -338,6 +342,7 @@ impl Client {
                 start_ns: begun.start_ns,
                 end_ns: now_ns,
                 since_ns: tally.since_ns,
+                home: conn as u32 % self.habit.homes,
             });
         }
         // Whoever hears an error knows that nothing more is done; but not who is cut off.
@@ -402,7 +407,7 @@ impl Client {
         self.conns[conn].session = Some(Session::new(config));
         self.outputs.push_back(Output::Open {
             conn: ConnId(conn as u32),
-            address: 0,
+            address: conn as u32 % self.habit.homes,
         });
     }
 }

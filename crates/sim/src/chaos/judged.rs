@@ -21,11 +21,15 @@ pub enum Check {
     Ports,
     /// Hosts have no memory in use.
     HostMemory,
+    /// Targets have none.
+    TargetMemory,
+    /// A host had applications on several cores.
+    Cores,
 }
 
 impl Check {
     /// All.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 11] = [
         Self::Failures,
         Self::Blocks,
         Self::Durable,
@@ -35,6 +39,8 @@ impl Check {
         Self::Devices,
         Self::Ports,
         Self::HostMemory,
+        Self::TargetMemory,
+        Self::Cores,
     ];
 
     /// For people.
@@ -49,6 +55,8 @@ impl Check {
             Self::Devices => "devices",
             Self::Ports => "ports",
             Self::HostMemory => "host-memory",
+            Self::TargetMemory => "target-memory",
+            Self::Cores => "several-cores",
         }
     }
 }

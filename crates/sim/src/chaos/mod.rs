@@ -1,7 +1,8 @@
 //! The whole engine in one virtual world, under faults drawn from a seed, watched by checkers.
 //!
 //! * [`plan`]: what a world is made of, and what goes wrong; [`kind`]: all that may, [`aim`]: each
-//!   of it in every state of a path; [`run`]: it happens, and is judged
+//!   of it in every state of a path, `pair`: two of it together, `spread`: on which cores
+//!   applications are; [`run`]: it happens, and is judged
 //! * [`history`]: what clients did and saw, and whether a disk could have done it
 //! * `fault`: faults begin and end; `strike`: those of network and processes, `harm`: those of
 //!   devices and answers, and what users do
@@ -46,6 +47,7 @@ pub mod plan;
 mod rig;
 pub mod run;
 pub mod shrink;
+mod spread;
 mod stranger;
 mod strike;
 mod tally;

@@ -4,7 +4,7 @@
 //! A fault that lets requests fail says of which host, of which blocks, and from when to when. A
 //! path that left by force, or that could not be added in the end, takes what its controller had
 //! cached with it (also of the process before, after an unclean stop), which nobody flushes: the
-//! flushes that hear of it fail, once for each such path, and those that are under way with them
+//! flushes that hear of it fail, once on each core for each such path, and those that are under way with them
 //! (T13).
 use super::aim;
 use super::client::Failed;
@@ -112,10 +112,19 @@ impl Course<'_> {
             }
             flushes.push(*it);
         }
-        self.without_departure(host, flushes)
+        let homes = 0..self.plan.layout.habit.homes;
+        let each = |home| {
+            flushes
+                .iter()
+                .filter(|it| it.home == home)
+                .copied()
+                .collect()
+        };
+        let mut homes = homes.map(|home| self.without_departure(host, each(home)));
+        homes.find_map(|it| it)
     }
 
-    /// The first flush that no path that left excuses.
+    /// Of flushes on one core, the first that no path that left excuses.
     fn without_departure(&self, host: usize, mut flushes: Vec<Failed>) -> Option<Failed> {
         let host = &self.rig.hosts[host];
         let mut left = host.user.left();

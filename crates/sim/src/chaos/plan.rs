@@ -7,6 +7,7 @@ use super::disk::BLOCK;
 pub use super::kind::Kind;
 use super::pair;
 use super::rig::{Layout, More};
+use super::spread;
 use alloc::vec::Vec;
 use engine::host::PathState;
 use policy::{Aggregate, Policy};
@@ -47,7 +48,8 @@ pub struct Plan {
 impl Plan {
     /// That of a seed.
     pub fn draw(seed: u64) -> Self {
-        discovery::plan::plan(cut_off::plan(pair::plan(aim::plan(Self::first(seed)))))
+        let plan = pair::plan(aim::plan(Self::first(seed)));
+        spread::plan(discovery::plan::plan(cut_off::plan(plan)))
     }
 
     /// That of a seed as the first worlds had it: what they found once is kept by their seeds.
@@ -79,6 +81,7 @@ fn layout(random: &mut Random) -> Layout {
         pause_ns: 0,
         crowded: 0,
         unit: BLOCK as u64,
+        homes: 1,
     };
     let spread_ns = 2 * WINDOW_NS * u64::from(habit.connections) / habit.total;
     Layout {

@@ -206,8 +206,9 @@ impl Rig {
         let bytes = client.arena_bytes();
         let clients = self.world.nodes.len();
         let mut node = Node::new(Body::Client(Box::new(client)), bytes);
-        // Clients of a volume are all on one core: that of its number.
-        node.addresses = alloc::vec![(cores[0], 0)];
+        // Clients of a volume are on one core, that of its number, unless each core has some.
+        let homes = cores.iter().take(layout.habit.homes as usize);
+        node.addresses = homes.map(|&core| (core, 0)).collect();
         self.world.nodes.push(node);
         self.hosts.push(Host {
             board: Vec::new(),
@@ -266,6 +267,14 @@ impl Rig {
             Wire { from, to, listener }
         };
         cores.map(wire).collect()
+    }
+
+    /// The wires of a host's applications to its cores.
+    pub fn client_wires(&self, host: usize) -> Vec<Wire> {
+        let from = self.hosts[host].clients;
+        let addresses = self.world.nodes[from].addresses.iter();
+        let wire = |&(to, listener): &(usize, u32)| Wire { from, to, listener };
+        addresses.map(wire).collect()
     }
 
     /// Lets time pass until `end_ns`, or until something that was planned is due: its number.

@@ -299,6 +299,7 @@ impl<'a> Course<'a> {
                 return Err(Finding::Stuck(format!("host {number} does not stop")));
             }
         }
+        self.targets_are_left()?;
         self.discovery_is_over()
     }
 }

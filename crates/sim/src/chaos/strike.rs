@@ -225,14 +225,10 @@ impl Course<'_> {
 
     /// The applications of a host read nothing until then.
     fn deafen(&mut self, host: usize, end_ns: u64) {
-        let host = &self.rig.hosts[host];
-        let wire = Wire {
-            from: host.clients,
-            to: host.cores[0],
-            listener: 0,
-        };
-        let way = &mut self.rig.world.wires.entry(wire).or_default().ways[1];
-        way.deaf_ns = way.deaf_ns.max(end_ns);
+        for wire in self.rig.client_wires(host) {
+            let way = &mut self.rig.world.wires.entry(wire).or_default().ways[1];
+            way.deaf_ns = way.deaf_ns.max(end_ns);
+        }
     }
 }
 

@@ -1,0 +1,20 @@
+//! Applications on every core of a host: the engine's cores then all have I/O of one volume, as with
+//! a queue for each (T47), and a flush on one covers what another had acknowledged (T13).
+//!
+//! Decides, from a plan and its seed, in which worlds that is so. Where applications change parts of
+//! blocks, one core keeps these in order, and all are there.
+use super::disk::BLOCK;
+use super::plan::Plan;
+use shape::Random;
+
+/// A plan, perhaps with applications on all cores.
+pub(super) fn plan(mut plan: Plan) -> Plan {
+    let mut random = Random::new(plan.seed ^ 0x5b4e_d000);
+    let layout = &mut plan.layout;
+    let whole = layout.habit.unit == BLOCK as u64;
+    if whole && layout.cores > 1 && random.up_to(3) > 0 {
+        layout.habit.homes = u32::from(layout.cores);
+        layout.habit.connections = layout.habit.connections.max(layout.habit.homes);
+    }
+    plan
+}
