@@ -4,8 +4,8 @@
 //! A fault that lets requests fail says of which host, of which blocks, and from when to when. A
 //! path that left by force, or that could not be added in the end, takes what its controller had
 //! cached with it (also of the process before, after an unclean stop), which nobody flushes: the
-//! flushes that hear of it fail, once on each core for each such path, and those that are under way with them
-//! (T13).
+//! flushes that hear of it fail, once on each core for each such path, and those that are under way
+//! with them (T13).
 use super::aim;
 use super::client::Failed;
 use super::disk::BLOCK;

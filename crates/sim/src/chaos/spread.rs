@@ -1,8 +1,8 @@
-//! Applications on every core of a host: the engine's cores then all have I/O of one volume, as with
-//! a queue for each (T47), and a flush on one covers what another had acknowledged (T13).
+//! Applications on every core of a host: the engine's cores then all have I/O of one volume, as
+//! with a queue for each (T47), and a flush on one covers what another had acknowledged (T13).
 //!
-//! Decides, from a plan and its seed, in which worlds that is so. Where applications change parts of
-//! blocks, one core keeps these in order, and all are there.
+//! Decides, from a plan and its seed, in which worlds that is so. Where applications change parts
+//! of blocks, one core keeps these in order, and all are there.
 use super::disk::BLOCK;
 use super::plan::Plan;
 use shape::Random;
