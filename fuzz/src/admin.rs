@@ -156,7 +156,7 @@ impl CheckedAdmin {
                 }
                 AdminEvent::Changed(_) => assert!(self.cntlid.is_some(), "changed before ready"),
                 AdminEvent::Discovery(_) => {}
-                AdminEvent::Reset => {}
+                AdminEvent::Reset | AdminEvent::Paused(_) => {}
                 AdminEvent::Aborted { .. } => panic!("nobody asked for an Abort"),
                 AdminEvent::Failed(error) => {
                     assert!(!error.to_string().is_empty());

@@ -3,7 +3,9 @@
 mod common;
 
 use common::*;
-use engine::host::{HostConfig, HostControl, HostEvent, Io, IoOp, PathCounters, PathState};
+use engine::host::{
+    HostConfig, HostControl, HostEvent, Io, IoOp, PathCounters, PathNews, PathState,
+};
 use engine::target::{Faults, Probability, TargetControl};
 use policy::PathIndex;
 use volume::Outcome;
@@ -309,4 +311,46 @@ fn a_stop_does_not_wait_for_what_hangs() {
     rig.poll();
     let ends: Vec<_> = rig.done.iter().map(|done| done.outcome).collect();
     assert_eq!(ends, [Outcome::Stopped; 2]);
+}
+
+/// As core 0 hears it from the controllers, which activate firmware for so long.
+fn pause(rig: &mut Rig, for_ns: u64) {
+    let until_ns = rig.world.now_ns + for_ns;
+    for path in [P0, P1] {
+        let volume = 0;
+        rig.control(HostControl::Path(PathNews::Paused {
+            volume,
+            path,
+            until_ns,
+        }));
+    }
+}
+
+#[test]
+fn t30_while_firmware_is_activated_no_io_is_late_and_afterwards_it_is_again() {
+    let mut rig = rig_and(|_| ());
+    let stalled = shape::Config {
+        stall_until_ns: rig.world.now_ns + 50 * SECOND,
+        ..shape::Config::default()
+    };
+    for port in 0..2 {
+        rig.target_control(TargetControl::Shape(port, stalled));
+    }
+    pause(&mut rig, 55 * SECOND);
+    let end = rig.one(&write(0, 0), 60 * SECOND);
+    assert_eq!(end.outcome, Outcome::Done);
+    assert!(end.latency_ns > 49 * SECOND, "{}", end.latency_ns);
+    assert_eq!([P0, P1].map(|path| state(&rig, path)), [PathState::Live; 2]);
+    assert_eq!([P0, P1].map(|path| counters(&rig, path).timed_out), [0; 2]);
+    // A command that is never done has its time from the end of the pause on.
+    pause(&mut rig, 20 * SECOND);
+    (0..2).for_each(|port| faults(&mut rig, port, hang()));
+    rig.submit(&read(0, 0)).unwrap();
+    rig.world.pass(MS);
+    (0..2).for_each(|port| faults(&mut rig, port, Faults::default()));
+    assert!(rig.run(40 * SECOND, |_, done| done.len() == 1));
+    let end = rig.done.remove(0);
+    assert_eq!(end.outcome, Outcome::Done);
+    assert_eq!(end.latency_ns / SECOND, 30, "{}", end.latency_ns);
+    at_rest(&rig, 2);
 }

@@ -174,6 +174,8 @@ fn t30_firmware_activation_is_a_pause_not_a_failure() {
     peer.take_seen();
     peer.event(AsyncEvent::FIRMWARE_ACTIVATION);
     assert_eq!(peer.take_seen(), ["Log 03 0+512", "Event request"]);
+    let until_ns = keep_alive + 14 * SECOND;
+    assert!(matches!(peer.events()[..], [AdminEvent::Paused(at)] if at == until_ns));
     peer.run_until(keep_alive + 14 * SECOND - 1);
     assert!(peer.events().is_empty(), "past the usual deadline");
     peer.run_until(keep_alive + 14 * SECOND);

@@ -198,7 +198,12 @@ impl DiscoveryEngine {
                     self.give_up(conn, error.to_string(), false, now_ns);
                 }
                 // Of controllers with namespaces, and never asked for.
-                Some(AdminEvent::Changed(_) | AdminEvent::Reset | AdminEvent::Aborted { .. }) => {}
+                Some(
+                    AdminEvent::Changed(_)
+                    | AdminEvent::Reset
+                    | AdminEvent::Paused(_)
+                    | AdminEvent::Aborted { .. },
+                ) => {}
             }
         }
     }

@@ -13,6 +13,8 @@
 //! ends.
 //!
 //! # Limits
+//! Who says that it activates firmware is believed for as long as it reported (MTFA: up to 109
+//! minutes); what it has waits for that. What was asked back before that is not waited for.
 //! [`ABORTS_MAX`] expired I/Os per path and core; where more expire together it isn't one command
 //! that is stuck, and the path is lost at once. A controller takes few Aborts at a time from all
 //! cores together: core 0 keeps the others until those are answered, within the same wait. A
@@ -81,17 +83,35 @@ impl Aborts {
 }
 
 impl HostEngine {
+    /// The controller of a path answers nothing until then: what it has is not late before it has
+    /// had its time from there on (T30). Core 0 tells the others.
+    pub(super) fn paused(&mut self, number: usize, until_ns: u64) {
+        let path = &mut self.paths[number];
+        path.paused_ns = until_ns;
+        if self.settings.core == 0 {
+            let (volume, path) = (path.volume, path.index);
+            let news = PathNews::Paused {
+                volume,
+                path,
+                until_ns,
+            };
+            self.events.push_back(HostEvent::Publish(news));
+        }
+    }
+
     /// The I/Os of a path whose time is over are asked back; true: the path must be given up.
     pub(super) fn expire(&mut self, number: usize, now_ns: u64) -> bool {
         let path = &self.paths[number];
-        let mut late = path.farewell.is_out() && path.farewell_ns <= now_ns;
+        let paused_ns = path.paused_ns;
+        let mut late = path.farewell.is_out() && path.farewell_ns.max(paused_ns) <= now_ns;
         let (lane, aborts) = (path.lane, path.aborts);
         let mut new = 0;
         let mut next = lane.oldest_issued();
         while let Some(index) = next.filter(|_| next != lane.waiting()) {
             let token = self.slots.token(index);
             let slot = self.slots.get_mut(index);
-            if slot.issued_ns.saturating_add(self.settings.io_timeout_ns) > now_ns {
+            let since_ns = slot.issued_ns.max(paused_ns);
+            if since_ns.saturating_add(self.settings.io_timeout_ns) > now_ns {
                 break;
             }
             new += u32::from(!core::mem::replace(&mut slot.expired, true));
@@ -295,12 +315,13 @@ impl HostEngine {
                 next = self.slots.next(index);
                 continue;
             }
-            let expires_ns = slot.issued_ns.saturating_add(self.settings.io_timeout_ns);
+            let since_ns = slot.issued_ns.max(path.paused_ns);
+            let expires_ns = since_ns.saturating_add(self.settings.io_timeout_ns);
             first_ns = first_ns.min(expires_ns);
             break;
         }
         if path.farewell.is_out() {
-            first_ns = first_ns.min(path.farewell_ns);
+            first_ns = first_ns.min(path.farewell_ns.max(path.paused_ns));
         }
         Some(first_ns).filter(|&at_ns| at_ns < u64::MAX)
     }

@@ -109,6 +109,8 @@ pub(super) struct Path {
     pub proved: bool,
     /// It says so, and reports no time that it takes to quiesce: when it is believed.
     pub quiet_ns: Option<u64>,
+    /// Its controller activates firmware: time-outs count from then on, ns (T30).
+    pub paused_ns: u64,
     /// Associations so far: what is said of one holds for no other.
     pub association: u32,
     /// What was decided about it by hand.
@@ -226,6 +228,7 @@ impl Path {
             resetting: None,
             proved: false,
             quiet_ns: None,
+            paused_ns: 0,
             association: 0,
             will: Will::Used,
             errand: None,

@@ -58,6 +58,7 @@ impl HostEngine {
             | PathNews::Abort { volume, path, .. }
             | PathNews::Aborted { volume, path, .. }
             | PathNews::Resetting { volume, path, .. }
+            | PathNews::Paused { volume, path, .. }
             | PathNews::Closed { volume, path, .. } => (*volume, *path),
         };
         let Some(number) = self.number(volume, path) else {
@@ -86,6 +87,7 @@ impl HostEngine {
                 }
             }
             PathNews::GivenUp { .. } => self.given_up(number, now_ns),
+            PathNews::Paused { until_ns, .. } => self.paused(number, until_ns),
             PathNews::Resetting { until_ns, .. } => self.paths[number].resetting = until_ns,
             PathNews::Closed { unflushed, .. } if core_0 => {
                 self.paths[number].unflushed_elsewhere |= unflushed;

@@ -127,6 +127,7 @@ impl HostEngine {
                 }
                 // Nobody asked for discovery here.
                 Some(AdminEvent::Discovery(_)) => {}
+                Some(AdminEvent::Paused(until_ns)) => self.paused(number, until_ns),
                 Some(AdminEvent::Reset) => self.was_reset(number, now_ns),
                 Some(AdminEvent::Aborted { sqid, cid, aborted }) => {
                     self.abort_answered(number, sqid, cid, aborted, now_ns);
@@ -377,6 +378,7 @@ impl HostEngine {
         (path.proved, path.quiet_ns) = (false, None);
         path.aborts.clear();
         path.aborts_due.clear();
+        path.paused_ns = 0;
         path.association = path.association.wrapping_add(1);
         self.open(number, Role::Io, now_ns);
     }

@@ -467,6 +467,15 @@ pub enum PathNews {
         /// When core 0 gives that up, ns.
         until_ns: Option<u64>,
     },
+    /// From core 0: its controller answers nothing until then, ns, and that is no failure (T30).
+    Paused {
+        /// Volume index.
+        volume: u16,
+        /// Path.
+        path: PathIndex,
+        /// When its time-outs begin to count again.
+        until_ns: u64,
+    },
     /// From core 0: a change of paths or volumes.
     Order(Box<Order>),
     /// To core 0: the sender has done what it was ordered.

@@ -231,6 +231,9 @@ pub enum AdminEvent {
         /// It is not executed any more.
         aborted: bool,
     },
+    /// Firmware is being activated: commands of all queues may go without an answer until then,
+    /// ns (T30).
+    Paused(u64),
     /// The association is over; nothing more will come. The driver closes the connection after
     /// sending what is queued.
     Failed(super::HostError),

@@ -7,7 +7,7 @@
 use super::ana::get_log;
 use super::{Admin, EVENT, Next};
 use crate::host::transport::own_command;
-use crate::host::{Completed, Data, HostError, Step};
+use crate::host::{AdminEvent, Completed, Data, HostError, Step};
 use crate::limits::LOG_PIECE;
 use crate::wire::SqeBuilder;
 use crate::wire::features::AsyncEvent;
@@ -87,6 +87,8 @@ impl Admin {
                 let pause_ns = self.facts.pause_ns.max(self.config.timeout_ns);
                 self.work.paused_until_ns = now_ns.saturating_add(pause_ns);
                 self.keep_alive.pause(self.work.paused_until_ns);
+                let paused = AdminEvent::Paused(self.work.paused_until_ns);
+                self.events.push_back(paused);
                 self.work.log = Some(event.log_page);
             }
             // Errors, health, and what later versions invent: reading the log is all there is to
