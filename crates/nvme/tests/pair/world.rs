@@ -356,7 +356,7 @@ impl World {
                         AdminEvent::Ready(info) => self.info = Some(*info),
                         AdminEvent::Changed(namespaces) => self.changed.push(namespaces),
                         AdminEvent::Discovery(_) => {}
-                        AdminEvent::Reset | AdminEvent::Aborted { .. } => {}
+                        AdminEvent::Reset | AdminEvent::Paused(_) | AdminEvent::Aborted { .. } => {}
                         AdminEvent::Failed(error) => link.failed = Some(error),
                     }
                 }
