@@ -5,6 +5,7 @@
 //! * [`history`]: which states came after which, so that parted halves are told from late ones
 //! * [`course`]: the events in a mirror's life, as changes of its superblock
 //! * [`bitmap`]: which regions may differ between legs
+//! * [`machine`]: a mirror while it runs: writes, flushes, reads, legs that leave
 //! * [`layout`]: where all of it lies, and what legs of unlike sizes come to
 //! * [`assembly`]: which of the legs given have every acknowledged write, and what the others lack
 //!
@@ -18,6 +19,7 @@ pub mod course;
 pub mod history;
 mod id;
 pub mod layout;
+pub mod machine;
 pub mod superblock;
 mod text;
 mod wire;

@@ -300,4 +300,4 @@ impl fmt::Display for Why {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

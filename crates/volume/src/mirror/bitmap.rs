@@ -131,6 +131,20 @@ impl Bitmap {
             .map(|(at, word)| at as u64 * 64 + u64::from(word.trailing_zeros()))
     }
 
+    /// The first set region of page `index` from `region` on.
+    pub fn next_of_page(&self, index: usize, region: u64) -> Option<u64> {
+        let first = index as u64 * PAGE_REGIONS;
+        let next = self.next(region.max(first));
+        next.filter(|it| *it < first + PAGE_REGIONS)
+    }
+
+    /// Becomes what `other` is, which has as many regions.
+    pub fn copy_from(&mut self, other: &Self) {
+        for (word, other) in self.words.iter_mut().zip(&other.words) {
+            *word = *other;
+        }
+    }
+
     /// Sets what is set in `other`, which has as many regions.
     pub fn merge(&mut self, other: &Self) {
         for (word, other) in self.words.iter_mut().zip(&other.words) {

@@ -8,14 +8,14 @@ use super::*;
 use crate::limits::LINEAGES_MAX;
 use alloc::vec;
 
-pub(super) const PLACE: Place = Place {
+pub(in crate::mirror) const PLACE: Place = Place {
     leg_bytes: 16 << 20,
     data_offset: 1 << 20,
     bitmap_offset: BITMAP_AT,
 };
 
 /// The legs of a new mirror of 4 regions, all alike.
-pub(super) fn legs(count: u8) -> Vec<Superblock> {
+pub(in crate::mirror) fn legs(count: u8) -> Vec<Superblock> {
     let new = New {
         mirror: Id([1; 16]),
         lineage: 1,

@@ -8,10 +8,11 @@ use proptest::prelude::*;
 use std::format;
 
 /// Numbers that mean nothing.
-struct Draw(u64);
+pub struct Draw(pub u64);
 
 impl Draw {
-    fn below(&mut self, end: u64) -> u64 {
+    /// One below `end`.
+    pub fn below(&mut self, end: u64) -> u64 {
         self.0 = self
             .0
             .wrapping_mul(6_364_136_223_846_793_005)

@@ -3,6 +3,7 @@
 use super::super::*;
 use super::{PLACE, legs};
 use crate::mirror::superblock::Superblock;
+use crate::mirror::superblock::tests::Draw;
 use alloc::collections::{BTreeMap, BTreeSet};
 extern crate std;
 
@@ -46,7 +47,7 @@ struct Ack {
 }
 
 struct World {
-    seed: u64,
+    seed: Draw,
     disks: Vec<Disk>,
     acks: Vec<Ack>,
     writes: u32,
@@ -82,7 +83,7 @@ impl World {
             intents: Default::default(),
         };
         Self {
-            seed,
+            seed: Draw(seed),
             disks: legs(LEGS as u8).into_iter().map(disk).collect(),
             acks: Vec::new(),
             writes: 0,
@@ -96,11 +97,7 @@ impl World {
     }
 
     fn draw(&mut self, below: u64) -> u64 {
-        self.seed = self
-            .seed
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1);
-        (self.seed >> 33) % below
+        self.seed.below(below)
     }
 
     fn step(&mut self) -> Result<(), Crash> {
@@ -242,7 +239,8 @@ impl World {
     /// these has one that never happened to those who may go on without it.
     fn event(&mut self, session: &mut Session, next: Superblock) -> Result<(), Crash> {
         let mut order = session.present.clone();
-        order.rotate_left(self.seed as usize % session.present.len().max(1));
+        let by = self.draw(LEGS as u64) as usize;
+        order.rotate_left(by % session.present.len().max(1));
         if self.mistake != Mistake::OthersFirst {
             let was_in_sync = self.with(session, false);
             order.sort_by_key(|leg| !was_in_sync.contains(leg));
