@@ -31,7 +31,8 @@ pub struct Args {
     #[arg(
         long,
         value_delimiter = ',',
-        default_value = "round-robin,queue-depth,weighted-latency,soonest"
+        default_value = "numa,round-robin,queue-depth,weighted-latency,soonest,pid,latency,devid,\
+                         service-time,historical-service-time"
     )]
     policies: Vec<String>,
     /// Seconds of each run; the path is sick from a fifth of it to four fifths.
