@@ -6,7 +6,7 @@
 //! which is aligned on the mirror is so on the leg.
 //!
 //! # Limits
-//! At most [`REGIONS_MAX`] regions; unless told otherwise, as few as [`REGIONS_USUAL`].
+//! At most [`REGIONS_MAX`] regions; unless told otherwise, at most 2^20 of them.
 use super::bitmap::{PAGE_BYTES, pages};
 use super::superblock::SUPERBLOCK_BYTES;
 use crate::limits::{LEGS_MAX, REGIONS_MAX};
