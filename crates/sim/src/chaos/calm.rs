@@ -26,6 +26,29 @@ impl Course<'_> {
         Ok(())
     }
 
+    /// All caches are lost after everybody has flushed: then everything is there that was. Flushed
+    /// twice, for a flush may fail for what happened before it.
+    pub(super) fn lose_caches(&mut self) -> Result<(), Finding> {
+        if !self.plan.layout.caches {
+            return Ok(());
+        }
+        for _ in 0..2 {
+            for host in 0..self.rig.hosts.len() {
+                self.rig.client(host).flush();
+            }
+            self.rest()?;
+        }
+        self.remember();
+        let world = &mut self.rig.world;
+        for &node in &self.rig.targets {
+            world.disks[0].lose(node as u8 + 1, &mut world.random);
+        }
+        self.history.crash(world.now_ns);
+        world.tell(|| "all caches are lost".into());
+        self.read_all()?;
+        self.recover()
+    }
+
     /// Memory of a target that is in use though nothing is under way.
     pub(super) fn what_targets_have(&self) -> Option<String> {
         self.rig

@@ -9,6 +9,7 @@
 //! that failed, may have happened or not. Each connection is made again when it has ended.
 use super::disk::BLOCK;
 use super::history::{Deed, History, NEVER, Op, Tag};
+use super::orphan::Orphan;
 use super::plan::PAUSES;
 pub use super::tally::Tally;
 use alloc::collections::VecDeque;
@@ -73,6 +74,10 @@ pub struct Client {
     outputs: VecDeque<Output>,
     /// It begins nothing more.
     pub resting: bool,
+    /// Writes that were cut off and may be executed yet.
+    pub orphans: Vec<Orphan>,
+    /// It only flushes.
+    flushing: bool,
     /// The next block that is read at the end of all.
     to_read: Option<u64>,
 }
@@ -145,14 +150,22 @@ impl Client {
             writes: 0,
             outputs: VecDeque::new(),
             resting: false,
+            orphans: Vec::new(),
+            flushing: false,
             to_read: None,
         }
     }
 
     /// Once all else has ended: reads every block once more.
     pub fn read_all(&mut self) {
-        self.to_read = Some(0);
+        (self.to_read, self.flushing) = (Some(0), false);
         self.habit.total = self.begun + self.habit.blocks + self.habit.crowded;
+    }
+
+    /// Once all else has ended: flushes once.
+    pub fn flush(&mut self) {
+        self.flushing = true;
+        self.habit.total = self.begun + 1;
     }
 
     /// Bytes of memory that it needs.
@@ -169,7 +182,7 @@ impl Client {
             .conns
             .iter()
             .all(|it| it.requests.iter().all(Option::is_none));
-        (self.resting || self.begun >= self.habit.total) && none
+        (self.resting || self.begun >= self.habit.total) && none && self.orphans.is_empty()
     }
 
     /// The request that waits longest, and since when, ns.
@@ -239,6 +252,13 @@ impl Client {
 
     fn draw(&mut self, token: u32, now_ns: u64) -> Begun {
         let unit = self.habit.unit;
+        if self.flushing {
+            return Begun {
+                request: Request::new(token, Kind::Flush, 0, 0),
+                start_ns: now_ns,
+                tag: 0,
+            };
+        }
         if let Some(block) = &mut self.to_read {
             let request = Request::new(token, Kind::Read, *block * unit, unit as u32);
             *block += 1;
@@ -295,7 +315,9 @@ impl Client {
         let unit = self.habit.unit;
         let from = |it: &Begun| it.request.offset / unit;
         let to = |it: &Begun| from(it) + u64::from(it.request.length) / unit;
+        let meets = |it: &Orphan| it.blocks.start < blocks.end && blocks.start < it.blocks.end;
         own && !writes.any(|it| from(it) < blocks.end && blocks.start < to(it))
+            && !self.orphans.iter().any(meets)
     }
 
     /// Takes what a session has to say.
@@ -335,13 +357,14 @@ impl Client {
         self.ended += 1;
         let tally = &mut self.conns[conn].tally;
         tally.count(&begun.request, end.result);
+        let since_ns = tally.since_ns;
         if let Err(error) = end.result {
             self.failed.push(Failed {
                 request: begun.request,
                 error,
                 start_ns: begun.start_ns,
                 end_ns: now_ns,
-                since_ns: tally.since_ns,
+                since_ns,
                 home: conn as u32 % self.habit.homes,
             });
         }
@@ -362,6 +385,7 @@ impl Client {
         let unit = self.habit.unit;
         let first = request.offset / unit;
         match request.kind {
+            Kind::Write if end.result == Err(CommandError::Lost) => self.bereave(conn, &begun),
             Kind::Write => {
                 let blocks = u64::from(request.length) / unit;
                 for (block, tag) in (first..first + blocks).zip(begun.tag..) {
@@ -388,6 +412,20 @@ impl Client {
             }
             _ => {}
         }
+    }
+
+    /// A write was cut off with its connection.
+    fn bereave(&mut self, conn: usize, begun: &Begun) {
+        let (request, unit) = (&begun.request, self.habit.unit);
+        let first = request.offset / unit;
+        self.orphans.push(Orphan {
+            blocks: first..first + u64::from(request.length) / unit,
+            tag: begun.tag,
+            durable: request.fua,
+            start_ns: begun.start_ns,
+            since_ns: self.conns[conn].tally.since_ns,
+            home: conn as u32 % self.habit.homes,
+        });
     }
 
     /// What a session in trouble leaves: its requests have said so already.

@@ -60,6 +60,7 @@ impl Course<'_> {
         }
         self.note(fault.kind, whom);
         self.going_on[number] = Some(whom);
+        self.until_ns[number] = now_ns + fault.lasts_ns;
         let Whom {
             host,
             address,
@@ -70,7 +71,8 @@ impl Course<'_> {
         let what = format!("{kind:?} begins: host {host}, path {address}, target {target}");
         self.rig.world.tell(|| what);
         self.pardon(number, fault, whom);
-        if !self.mislead(fault, whom) && !self.strike(number, fault, whom) {
+        let done = self.mislead(fault, whom) || self.annoy(fault, whom);
+        if !done && !self.strike(number, fault, whom) {
             self.harm(number, fault, whom);
         }
     }
@@ -94,7 +96,8 @@ impl Course<'_> {
             return Ok(());
         };
         self.rig.world.tell(|| format!("{:?} is over", fault.kind));
-        if !self.enlighten(fault, whom) && !self.relent(number, fault, whom)? {
+        let done = self.enlighten(fault, whom) || self.appease(fault, whom);
+        if !done && !self.relent(number, fault, whom)? {
             self.repair(number, fault, whom);
         }
         Ok(())

@@ -3,7 +3,7 @@ use super::aim;
 use super::disk::{Flaw, Flawed};
 use super::fault::Whom;
 use super::kind::Kind;
-use super::make;
+use super::overlap::ana;
 use super::plan::{self, Fault};
 use super::rig::{KATO_MS, QUIESCE_NS};
 use super::run::Course;
@@ -39,42 +39,27 @@ impl Course<'_> {
         let Whom { host, target, .. } = whom;
         match fault.kind {
             Kind::Ana => {
-                let states = [
-                    AnaState::NonOptimized,
-                    AnaState::Inaccessible,
-                    AnaState::PersistentLoss,
-                    AnaState::Change,
-                ];
-                let state = states[fault.whom as usize / 64 % states.len()];
+                let state = ana(fault);
                 let by = self.rig.targets[target] as u8 + 1;
                 if state != AnaState::NonOptimized {
                     self.rig.world.disks[0].hand_over(by);
                 }
-                self.target(target, TargetControl::Ana(whom.port, state));
+                self.set_ana(target, whom.port);
             }
             Kind::Drop => self.target(target, TargetControl::Drop(whom.port)),
             Kind::LateWrites | Kind::Hang | Kind::Mute | Kind::Status => {
-                let faults = self.faults(fault);
                 if fault.kind == Kind::LateWrites {
                     let until_ns = self.rig.world.now_ns + fault.lasts_ns + LATE_NS;
                     self.late_ns[target] = self.late_ns[target].max(until_ns);
                 }
-                self.target(target, TargetControl::Faults(whom.port, faults));
+                self.set_faults(target, whom.port);
             }
-            Kind::SlowDisk => self.rig.world.disks[0].delay_ns = (1_000_000, 50_000_000),
+            Kind::SlowDisk => self.set_disks(),
             Kind::Media | Kind::NoSpace | Kind::Transient => {
                 let flaw = flaw(number as u64, fault, self.plan.layout.habit.blocks);
                 self.rig.world.disks[0].flaws.push(flaw);
             }
-            Kind::Resize => {
-                let blocks = make::blocks(&self.plan.layout);
-                let size = match bit(fault) {
-                    true => blocks * 2,
-                    false => blocks - blocks / 4,
-                };
-                self.rig.sizes[target] = size;
-                self.target(target, TargetControl::Resize(1, size));
-            }
+            Kind::Resize => self.set_size(target),
             Kind::Policy | Kind::Knobs => self.change_policy(fault, host),
             Kind::FailPath => self.ask(fault, whom, Wish::Fail),
             Kind::DrainPath => self.ask(fault, whom, Wish::Drain),
@@ -94,62 +79,26 @@ impl Course<'_> {
         } = whom;
         match fault.kind {
             Kind::Ana => {
-                let by = self.rig.targets[target] as u8 + 1;
-                self.rig.world.disks[0].take_back(by);
-                self.target(target, TargetControl::Ana(port, AnaState::Optimized));
+                if ana(fault) != AnaState::NonOptimized {
+                    let by = self.rig.targets[target] as u8 + 1;
+                    self.rig.world.disks[0].take_back(by);
+                }
+                self.set_ana(target, port);
             }
             Kind::LateWrites | Kind::Hang | Kind::Mute | Kind::Status => {
-                self.target(target, TargetControl::Faults(port, Faults::default()));
+                self.set_faults(target, port);
             }
-            Kind::SlowDisk => self.rig.world.disks[0].delay_ns = (20_000, 100_000),
+            Kind::SlowDisk => self.set_disks(),
             Kind::Media | Kind::NoSpace | Kind::Transient => {
                 let flaws = &mut self.rig.world.disks[0].flaws;
                 flaws.retain(|flaw| flaw.name != number as u64);
             }
-            Kind::Resize => {
-                let size = make::blocks(&self.plan.layout);
-                self.rig.sizes[target] = size;
-                self.target(target, TargetControl::Resize(1, size));
-            }
+            Kind::Resize => self.set_size(target),
             Kind::FailPath | Kind::DrainPath | Kind::RemovePath => self.rig.restore(host, address),
             Kind::AddPath => self
                 .rig
                 .ask(host, address, Wish::NoSecond(number as u64), true),
             _ => {}
-        }
-    }
-
-    fn faults(&self, fault: &Fault) -> Faults {
-        let now_ns = self.rig.world.now_ns;
-        let none = Faults::default();
-        let one_of = |n: u32| Probability::new(1_000_000_000 / n).unwrap_or_default();
-        match fault.kind {
-            Kind::LateWrites => Faults {
-                hold_writes_until_ns: now_ns + fault.lasts_ns,
-                late_writes_ns: LATE_NS,
-                ..none
-            },
-            Kind::Hang => Faults {
-                hang_rate: one_of(50),
-                ..none
-            },
-            Kind::Mute => Faults {
-                mute_until_ns: now_ns + fault.lasts_ns,
-                ..none
-            },
-            _ => {
-                let rule = ErrorRule {
-                    status: STATUSES[fault.whom as usize / 64 % STATUSES.len()],
-                    ops: Ops::ALL,
-                    blocks: None,
-                    rate: one_of([2, 20, 2, 1][fault.whom as usize / 1024 % 4]),
-                };
-                Faults {
-                    errors: alloc::vec![rule],
-                    short_rate: [Probability::default(), one_of(8)][fault.whom as usize / 4096 % 2],
-                    ..none
-                }
-            }
         }
     }
 
@@ -207,5 +156,39 @@ pub(super) fn flaw(name: u64, fault: &Fault, blocks: u64) -> Flaw {
         blocks: (first, first + 8),
         of,
         error,
+    }
+}
+
+/// What a fault that ends then does to a port's commands.
+pub(super) fn faults(fault: &Fault, end_ns: u64) -> Faults {
+    let none = Faults::default();
+    let one_of = |n: u32| Probability::new(1_000_000_000 / n).unwrap_or_default();
+    match fault.kind {
+        Kind::LateWrites => Faults {
+            hold_writes_until_ns: end_ns,
+            late_writes_ns: LATE_NS,
+            ..none
+        },
+        Kind::Hang => Faults {
+            hang_rate: one_of(50),
+            ..none
+        },
+        Kind::Mute => Faults {
+            mute_until_ns: end_ns,
+            ..none
+        },
+        _ => {
+            let rule = ErrorRule {
+                status: STATUSES[fault.whom as usize / 64 % STATUSES.len()],
+                ops: Ops::ALL,
+                blocks: None,
+                rate: one_of([2, 20, 2, 1][fault.whom as usize / 1024 % 4]),
+            };
+            Faults {
+                errors: alloc::vec![rule],
+                short_rate: [Probability::default(), one_of(8)][fault.whom as usize / 4096 % 2],
+                ..none
+            }
+        }
     }
 }

@@ -92,6 +92,16 @@ pub enum Kind {
     FreezeTeller,
     /// Nothing passes between a host and the discovery controllers, and nobody is told.
     PartTeller,
+    /// Connections of a host's applications are reset.
+    ClientReset,
+    /// One end of those is gone, and the other does not hear of it before this is over.
+    ClientHalfOpen,
+    /// Nothing passes between a host and its applications, and nobody is told.
+    ClientPartition,
+    /// Bytes between them take a hundred times as long, or one end reads little by little.
+    ClientSlow,
+    /// Hardly anything may be under way between them.
+    ClientFull,
 }
 
 /// Whom a kind of fault concerns: all paths whose state matters to it.
@@ -111,7 +121,7 @@ pub enum Scope {
 
 impl Kind {
     /// All.
-    pub const ALL: [Self; 44] = [
+    pub const ALL: [Self; 49] = [
         Self::Reset,
         Self::ResetCore,
         Self::Partition,
@@ -156,12 +166,20 @@ impl Kind {
         Self::KillTeller,
         Self::FreezeTeller,
         Self::PartTeller,
+        Self::ClientReset,
+        Self::ClientHalfOpen,
+        Self::ClientPartition,
+        Self::ClientSlow,
+        Self::ClientFull,
     ];
 
     /// Of those, so many can happen in every world; the others need discovery.
     pub(super) const EVERYWHERE: usize = 38;
     /// See there.
-    pub(super) const OF_DISCOVERY: &[Self] = Self::ALL.split_at(Self::EVERYWHERE).1;
+    pub(super) const OF_DISCOVERY: &[Self] = Self::LATER.split_at(6).0;
+    /// Those of connections of applications.
+    pub(super) const OF_CLIENTS: &[Self] = Self::LATER.split_at(6).1;
+    const LATER: &[Self] = Self::ALL.split_at(Self::EVERYWHERE).1;
 
     /// Of those, the first worlds knew so many.
     pub(super) const FIRST: usize = 16;
@@ -190,7 +208,12 @@ impl Kind {
             | Self::Knobs
             | Self::Greedy
             | Self::StopUnread
-            | Self::PartTeller => Scope::Host,
+            | Self::PartTeller
+            | Self::ClientReset
+            | Self::ClientHalfOpen
+            | Self::ClientPartition
+            | Self::ClientSlow
+            | Self::ClientFull => Scope::Host,
             Self::Drop
             | Self::Ana
             | Self::LateWrites

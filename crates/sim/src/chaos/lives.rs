@@ -30,6 +30,8 @@ pub struct Lives {
     pub all: Vec<Life>,
     /// From a stop or a death to the beginning of the next, ns.
     outages: Vec<(u64, u64)>,
+    /// When its applications were cut off, ns.
+    cuts: Vec<u64>,
 }
 
 impl Lives {
@@ -49,6 +51,17 @@ impl Lives {
         if self.outages.last().is_none_or(|it| it.1 != u64::MAX) {
             self.outages.push((now_ns, u64::MAX));
         }
+    }
+
+    /// Its applications are cut off.
+    pub fn cut(&mut self, now_ns: u64) {
+        self.cuts.push(now_ns);
+    }
+
+    /// Whether a request may have ended without an answer because its connection was cut.
+    pub fn was_cut(&self, failed: &Failed) -> bool {
+        let during = failed.since_ns..=failed.end_ns;
+        self.cuts.iter().any(|at_ns| during.contains(at_ns))
     }
 
     /// Whether a request may have ended without an answer because its host's process stopped or

@@ -5,12 +5,14 @@
 //!   applications are; [`run`]: it happens, and is judged
 //! * [`history`]: what clients did and saw, and whether a disk could have done it
 //! * `fault`: faults begin and end; `strike`: those of network and processes, `harm`: those of
-//!   devices and answers, and what users do
+//!   devices and answers, and what users do, `guests`: those of connections of applications;
+//!   `overlap`: several at a time
 //! * `check`: what must be true at the end, `pardon`: what requests may fail for, `count`: of
 //!   counts, `lives`, `tally`: of whom; [`judged`]: what of it there was; `tap`: which identifiers
 //!   are used
 //! * `rig`: hosts, controllers and applications, `make`: what they are made of, `cores`: what
-//!   passes between those of one host, `user`: who changes its paths; `client`: its applications;
+//!   passes between those of one host, `user`: who changes its paths; `client`: its applications,
+//!   `orphan`: their writes that were cut off;
 //!   `disk`: what controllers store; `stranger`: who takes what others need; `discovery`: who tells
 //!   of paths, and hosts that know no others
 //! * [`shrink`]: what of a plan is enough
@@ -33,6 +35,7 @@ mod cut_off;
 mod discovery;
 mod disk;
 mod fault;
+mod guests;
 mod harm;
 pub mod history;
 pub mod judged;
@@ -41,6 +44,8 @@ mod lives;
 mod make;
 mod net;
 mod node;
+mod orphan;
+mod overlap;
 mod pair;
 mod pardon;
 pub mod plan;

@@ -351,6 +351,29 @@ impl World {
         }
     }
 
+    /// Who has had no peer over a wire for long hears of it.
+    pub fn give_up(&mut self, wire: Wire) {
+        let mut ends = Vec::new();
+        for node in [wire.from, wire.to] {
+            for (conn, it) in self.nodes[node].open_conns() {
+                let life = it.life;
+                let alone = it.wire == wire && !it.closing && it.peer.is_some();
+                ends.extend(alone.then_some((End { node, conn, life }, it.peer)));
+            }
+        }
+        for (end, peer) in ends {
+            let there = |it: End| self.nodes[it.node].conn(it.conn, it.life).is_some();
+            if peer.is_some_and(there) {
+                continue;
+            }
+            if let Some(conn) = self.nodes[end.node].conn(end.conn, end.life) {
+                conn.closing = true;
+                let at_ns = conn.sent_ns.max(self.now_ns);
+                self.at(at_ns, Event::Closed(end, TIMED_OUT));
+            }
+        }
+    }
+
     /// One end of all connections over a wire is gone, that of the listener or the other, and the
     /// other end does not hear of it.
     pub fn forget(&mut self, wire: Wire, listener: bool) {

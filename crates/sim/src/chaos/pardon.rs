@@ -97,6 +97,7 @@ impl Course<'_> {
         for it in failed {
             let errno = match it.error {
                 CommandError::Server(errno) if errno != Errno::Shutdown => errno,
+                CommandError::Lost if lives.was_cut(it) => continue,
                 _ if lives.excuses(it) => continue,
                 _ => return Some(*it),
             };

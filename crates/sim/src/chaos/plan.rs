@@ -4,6 +4,7 @@ use super::client::Habit;
 use super::cut_off;
 use super::discovery;
 use super::disk::BLOCK;
+use super::guests;
 pub use super::kind::Kind;
 use super::pair;
 use super::rig::{Layout, More};
@@ -49,7 +50,8 @@ impl Plan {
     /// That of a seed.
     pub fn draw(seed: u64) -> Self {
         let plan = pair::plan(aim::plan(Self::first(seed)));
-        spread::plan(discovery::plan::plan(cut_off::plan(plan)))
+        let plan = discovery::plan::plan(cut_off::plan(plan));
+        guests::plan(spread::plan(plan))
     }
 
     /// That of a seed as the first worlds had it: what they found once is kept by their seeds.

@@ -282,6 +282,7 @@ impl Rig {
         while self.due.is_empty() {
             self.settle();
             self.follow();
+            self.part_with_orphans();
             let mut heard = Vec::new();
             if !self.world.step(end_ns, &mut heard) {
                 return None;

@@ -144,6 +144,8 @@ pub(super) struct Course<'a> {
     pub begin_ns: u64,
     /// Faults that are going on, and about whom.
     pub going_on: Vec<Option<Whom>>,
+    /// When those end, ns.
+    pub until_ns: Vec<u64>,
     /// Why and when requests may fail.
     pub pardons: Vec<Pardon>,
     /// By target: until when it may have late writes, ns.
@@ -176,6 +178,7 @@ impl<'a> Course<'a> {
             report: Report::default(),
             begin_ns,
             going_on: alloc::vec![None; plan.faults.len()],
+            until_ns: alloc::vec![0; plan.faults.len()],
             pardons: Vec::new(),
             late_ns: alloc::vec![0; plan.layout.targets],
         }
@@ -192,6 +195,7 @@ impl<'a> Course<'a> {
         self.recover()?;
         self.read_all()?;
         self.recover()?;
+        self.lose_caches()?;
         self.follow_the_log()?;
         self.judge()?;
         self.calm()?;
@@ -208,7 +212,7 @@ impl<'a> Course<'a> {
     }
 
     /// All requests end.
-    fn rest(&mut self) -> Result<(), Finding> {
+    pub(super) fn rest(&mut self) -> Result<(), Finding> {
         let end_ns = self.rig.world.now_ns + rest_ns();
         while !self.are_over() {
             if self.rig.world.now_ns >= end_ns {
@@ -222,7 +226,7 @@ impl<'a> Course<'a> {
     }
 
     /// What clients did and saw so far is history.
-    fn remember(&mut self) {
+    pub(super) fn remember(&mut self) {
         for host in 0..self.rig.hosts.len() {
             let client = self.rig.client(host);
             client.tell(&mut self.history);
@@ -258,7 +262,7 @@ impl<'a> Course<'a> {
     }
 
     /// What everybody finds at the end is in the history as well.
-    fn read_all(&mut self) -> Result<(), Finding> {
+    pub(super) fn read_all(&mut self) -> Result<(), Finding> {
         for host in 0..self.rig.hosts.len() {
             self.rig.client(host).read_all();
         }

@@ -8,11 +8,6 @@ use super::run::{Course, DRAIN_NS, Finding};
 use alloc::format;
 use engine::export::ExportControl;
 
-/// Bytes that who reads little by little reads at a time.
-const SIPS: [u64; 3] = [300, 1500, 6000];
-/// Bytes that may be under way where that is hardly anything.
-const SMALL_WINDOW: u64 = 1000;
-
 impl Course<'_> {
     /// What a fault does when it begins; false: it is of another kind.
     pub(super) fn strike(&mut self, number: usize, fault: &Fault, whom: Whom) -> bool {
@@ -32,8 +27,8 @@ impl Course<'_> {
             Kind::HalfOpen => wires
                 .into_iter()
                 .for_each(|wire| self.rig.world.forget(wire, bit(fault))),
-            Kind::Partition | Kind::Slow | Kind::Damage => self.spoil(&wires, fault.kind, end_ns),
-            Kind::OneWay | Kind::Trickle | Kind::Full => self.hamper(&wires, fault, end_ns),
+            Kind::Partition | Kind::OneWay => self.part(&wires, fault, end_ns),
+            Kind::Slow | Kind::Damage | Kind::Trickle | Kind::Full => self.set_wires(),
             Kind::Unread => self.deafen(host, end_ns),
             Kind::Kill => self.rig.world.kill(node),
             Kind::Power => self.power(target, self.plan.layout.targets > 1),
@@ -86,19 +81,11 @@ impl Course<'_> {
     ) -> Result<bool, Finding> {
         let Whom { host, target, .. } = whom;
         match fault.kind {
-            Kind::Slow | Kind::Damage | Kind::Trickle | Kind::Full => {
-                for wire in self.rig.wires(host, whom.address) {
-                    let state = self.rig.world.wires.entry(wire).or_default();
-                    match fault.kind {
-                        Kind::Slow => state.slow_ns = 0,
-                        Kind::Damage => state.damages = 0,
-                        Kind::Trickle => state.ways.iter_mut().for_each(|way| way.sip = 0),
-                        _ => state.ways.iter_mut().for_each(|way| way.window = 0),
-                    }
-                }
-            }
+            Kind::Slow | Kind::Damage | Kind::Trickle | Kind::Full => self.set_wires(),
             Kind::Kill | Kind::Power => self.begin_again(target),
             Kind::KillAll => (0..self.rig.targets.len()).for_each(|it| self.begin_again(it)),
+            // The last of them brings it back.
+            Kind::Away if self.goes_on(Kind::Away, target) => {}
             Kind::Away => {
                 self.rig.away[target] = Away::No;
                 let node = self.rig.targets[target];
@@ -200,26 +187,15 @@ impl Course<'_> {
         frozen.any(|frozen_ns| frozen_ns > began_ns)
     }
 
-    fn spoil(&mut self, wires: &[Wire], kind: Kind, end_ns: u64) {
+    /// Nothing passes on some wires, both ways or one.
+    fn part(&mut self, wires: &[Wire], fault: &Fault, end_ns: u64) {
         for &wire in wires {
             let state = self.rig.world.wires.entry(wire).or_default();
-            match kind {
-                Kind::Partition => state.heals_ns = state.heals_ns.max(end_ns),
-                Kind::Slow => state.slow_ns = 1_000_000,
-                _ => state.damages = 20,
-            }
-        }
-    }
-
-    fn hamper(&mut self, wires: &[Wire], fault: &Fault, end_ns: u64) {
-        let way = usize::from(bit(fault));
-        for &wire in wires {
-            let ways = &mut self.rig.world.wires.entry(wire).or_default().ways;
-            match fault.kind {
-                Kind::OneWay => ways[way].heals_ns = ways[way].heals_ns.max(end_ns),
-                Kind::Trickle => ways[way].sip = SIPS[fault.whom as usize / 128 % SIPS.len()],
-                _ => ways.iter_mut().for_each(|way| way.window = SMALL_WINDOW),
-            }
+            let heals_ns = match fault.kind {
+                Kind::OneWay => &mut state.ways[usize::from(bit(fault))].heals_ns,
+                _ => &mut state.heals_ns,
+            };
+            *heals_ns = end_ns.max(*heals_ns);
         }
     }
 

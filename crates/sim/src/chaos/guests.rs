@@ -1,0 +1,94 @@
+//! Faults of the connections between a host and its applications, while the host lives.
+//!
+//! Decides, from a plan and its seed, in which worlds there are some, and what they do.
+//!
+//! # Contract
+//! Drawn apart from everything else: worlds without them are what they would be if there were none.
+//! Who is cut off comes back and goes on.
+//!
+//! # Limits
+//! Bytes are not damaged: NBD has no digests, so damaged data would be data.
+use super::fault::Whom;
+use super::kind::Kind;
+use super::plan::{Fault, Plan, WINDOW_NS, lasts_ns};
+use super::run::Course;
+use super::strike::bit;
+use crate::chaos::aim::STATES;
+use alloc::vec::Vec;
+use shape::Random;
+
+/// Faults of a world that has some.
+const EACH: u64 = 3;
+
+/// A plan, perhaps with such faults.
+pub(super) fn plan(mut plan: Plan) -> Plan {
+    let mut random = Random::new(plan.seed ^ 0x9e57_d000);
+    let random = &mut random;
+    if random.up_to(1) == 0 {
+        return plan;
+    }
+    let kinds = Kind::OF_CLIENTS;
+    let first = random.up_to(u64::MAX) as usize;
+    for number in 0..EACH {
+        // Neighbours in the table are far from each other in time.
+        let cells = kinds.len() * STATES.len();
+        let cell = first.wrapping_add(17 * number as usize) % cells;
+        plan.faults.push(Fault {
+            kind: kinds[cell / STATES.len()],
+            at_ns: random.up_to(WINDOW_NS),
+            lasts_ns: lasts_ns(random),
+            whom: random.up_to(u64::MAX),
+            when: Some(STATES[cell % STATES.len()]),
+        });
+    }
+    plan.faults.sort_by_key(|fault| fault.at_ns);
+    plan
+}
+
+impl Course<'_> {
+    /// What such a fault does when it begins; false: it is of another kind.
+    pub(super) fn annoy(&mut self, fault: &Fault, whom: Whom) -> bool {
+        let now_ns = self.rig.world.now_ns;
+        let end_ns = now_ns + fault.lasts_ns;
+        let mut wires = self.rig.client_wires(whom.host);
+        match fault.kind {
+            Kind::ClientReset => {
+                if bit(fault) {
+                    wires.truncate(1);
+                }
+                self.rig.hosts[whom.host].lives.cut(now_ns);
+                wires.iter().for_each(|&wire| self.rig.world.cut(wire));
+            }
+            Kind::ClientHalfOpen => {
+                self.rig.hosts[whom.host].lives.cut(now_ns);
+                let world = &mut self.rig.world;
+                wires
+                    .iter()
+                    .for_each(|&wire| world.forget(wire, bit(fault)));
+            }
+            Kind::ClientPartition => {
+                for wire in wires {
+                    let state = self.rig.world.wires.entry(wire).or_default();
+                    state.heals_ns = state.heals_ns.max(end_ns);
+                }
+            }
+            Kind::ClientSlow | Kind::ClientFull => self.set_wires(),
+            _ => return false,
+        }
+        true
+    }
+
+    /// It is over; false: it was of another kind.
+    pub(super) fn appease(&mut self, fault: &Fault, whom: Whom) -> bool {
+        match fault.kind {
+            Kind::ClientHalfOpen => {
+                let wires: Vec<_> = self.rig.client_wires(whom.host);
+                wires.into_iter().for_each(|it| self.rig.world.give_up(it));
+            }
+            Kind::ClientSlow | Kind::ClientFull => self.set_wires(),
+            Kind::ClientReset | Kind::ClientPartition => {}
+            _ => return false,
+        }
+        true
+    }
+}

@@ -1,0 +1,124 @@
+//! Writes of applications that were cut off: their host may execute them yet.
+//!
+//! # Contract
+//! As long as one may be executed, nothing else is written to its blocks: what is repeated on
+//! another path may take effect twice, and a write between would be undone. It is over once its
+//! host has ended its connection and everything that came with it. Of a host whose process stopped
+//! or died nobody knows.
+use super::client::Record;
+use super::history::{Deed, NEVER, Op, Tag};
+use super::node::{Body, Node};
+use super::rig::Rig;
+use alloc::vec::Vec;
+use core::ops::Range;
+
+/// One of them.
+#[derive(Clone, Debug)]
+pub struct Orphan {
+    pub blocks: Range<u64>,
+    /// Of the first block.
+    pub tag: u64,
+    pub durable: bool,
+    pub start_ns: u64,
+    /// Its connection: when it was made, and to which core.
+    pub since_ns: u64,
+    pub home: u32,
+}
+
+/// What is known of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    UnderWay,
+    /// It was done, or never is.
+    Over,
+    Unknown,
+}
+
+impl Orphan {
+    /// What is to be written into the history, if it ended then or if nobody knows.
+    fn records(&self, end_ns: Option<u64>) -> impl Iterator<Item = Record> {
+        let (start_ns, durable) = (self.start_ns, self.durable);
+        let tags = (self.tag..).map(Tag);
+        self.blocks.clone().zip(tags).map(move |(block, tag)| {
+            let deed = match end_ns {
+                Some(_) => Deed::Failed(tag),
+                None => Deed::Write { tag, durable },
+            };
+            let end_ns = end_ns.unwrap_or(NEVER);
+            let op = Op {
+                deed,
+                start_ns,
+                end_ns,
+            };
+            Record::Block(block, op)
+        })
+    }
+}
+
+impl Rig {
+    /// Looks for writes that are over.
+    pub(super) fn part_with_orphans(&mut self) {
+        let now_ns = self.world.now_ns;
+        for host in &self.hosts {
+            let Body::Client(client) = &self.world.nodes[host.clients].body else {
+                continue;
+            };
+            if client.orphans.is_empty() {
+                continue;
+            }
+            let begun_ns = host.lives.all.last().map_or(0, |it| it.begun_ns);
+            let homes = host.cores.iter();
+            let stopping = host.stopping.is_some();
+            let fate = |&core: &usize| self.fate(core, host.clients, stopping);
+            let fates: Vec<Fate> = homes.map(fate).collect();
+            let fate = |it: &Orphan| match fates[it.home as usize] {
+                _ if it.since_ns < begun_ns => Fate::Unknown,
+                fate => fate,
+            };
+            let all = client.orphans.iter();
+            let those = |wanted| all.clone().filter(move |it| fate(it) == wanted);
+            let over = those(Fate::Over).flat_map(|it| it.records(Some(now_ns)));
+            let unknown = those(Fate::Unknown).flat_map(|it| it.records(None));
+            let records: Vec<Record> = over.chain(unknown).collect();
+            let left: Vec<Orphan> = those(Fate::UnderWay).cloned().collect();
+            let node = host.clients;
+            if let Body::Client(client) = &mut self.world.nodes[node].body {
+                client.records.extend(records);
+                client.orphans = left;
+            }
+            self.world.nodes[node].stirred = true;
+        }
+    }
+
+    /// What became of everything that came to a core on connections that its applications have no
+    /// more.
+    fn fate(&self, core: usize, clients: usize, stopping: bool) -> Fate {
+        let node = &self.world.nodes[core];
+        let Body::Core(engine) = &node.body else {
+            return Fate::Unknown;
+        };
+        if node.stopped {
+            return Fate::Unknown;
+        }
+        let accepted = || node.open_conns().filter(|(_, conn)| conn.wire.to == core);
+        let mut own = accepted().filter(|(_, conn)| conn.wire.from == clients);
+        let all_known = own.all(|(_, conn)| self.is_there(conn));
+        // A place is free once nothing is left of its client.
+        let places = engine.counters(0).clients as usize;
+        // What a stop breaks off may be executed after it.
+        match all_known && !stopping && places == accepted().count() {
+            true => Fate::Over,
+            false => Fate::UnderWay,
+        }
+    }
+
+    /// Whether the other end of a connection is there.
+    fn is_there(&self, conn: &super::node::Conn) -> bool {
+        let there = |end: super::node::End| {
+            let nodes: &Node = &self.world.nodes[end.node];
+            let it = nodes.conns.get(end.conn as usize).and_then(Option::as_ref);
+            it.is_some_and(|it| it.life == end.life)
+        };
+        conn.peer.is_some_and(there)
+    }
+}
