@@ -445,6 +445,9 @@ impl Mirror {
             self.happened_event = self.state.event;
         }
         self.leave(round);
+        // Nor can the last one say that it is alone.
+        let stays = round.failed.iter().any(|leg| self.up.has(leg));
+        self.broken |= stays && self.event.is_none();
         for id in 0..self.slots.len() as u32 {
             self.go_on(id);
         }
@@ -477,7 +480,9 @@ impl Mirror {
         }
         let round = self.pages.swap_remove(at).1;
         self.leave(round);
-        if !round.done.is_empty() {
+        // Who failed it and stays is the last one in sync: then the page is not on it.
+        let written = !round.done.is_empty() && !round.failed.iter().any(|leg| self.up.has(leg));
+        if written {
             let mut from = 0;
             while let Some(region) = self.intents.next_of_page(index, from) {
                 if !self.late.is_set(region) {
@@ -501,9 +506,7 @@ impl Mirror {
                 here && !self.durable.is_set(region) && !self.late.is_set(region)
             };
             match round.outcome {
-                Some(outcome)
-                    if round.done.is_empty() && regions(&self.state, range).any(lacks) =>
-                {
+                Some(outcome) if !written && regions(&self.state, range).any(lacks) => {
                     self.finish(id, outcome);
                 }
                 _ => self.intended(id),
