@@ -51,6 +51,9 @@ impl Course<'_> {
             if !failed.is_empty() {
                 self.report.judged.insert(Check::Failures);
             }
+            for (start_ns, end_ns) in self.given_up(host, &failed) {
+                self.history.given_up(host as u64 + 1, start_ns, end_ns);
+            }
             if let Some(it) = self.unforgiven(host, &failed) {
                 self.report.block = Some(it.request.offset / self.plan.layout.habit.unit);
                 return Err(Finding::Failed(format!("{it:?}")));

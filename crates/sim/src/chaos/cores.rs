@@ -45,6 +45,8 @@ impl Host {
                     self.mark_ns = self.mark_ns.max(bound_ns);
                     self.post(world, mail, node, HostControl::Marked(volume, bound_ns));
                 }
+                // Only changes of data can come late.
+                HostEvent::Unfinished { changes, .. } => self.unfinished |= changes > 0,
                 HostEvent::Changed(ticket, result) => self.user.heard(ticket, result),
                 HostEvent::Failed(_, line)
                 | HostEvent::Returned(_, line)

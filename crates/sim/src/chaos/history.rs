@@ -19,6 +19,7 @@
 //! a history is linearizable if the zones of its values nest as `Epoch::check` says.
 mod crowd;
 mod dead;
+mod durable;
 
 use super::START_NS;
 use alloc::collections::BTreeMap;
@@ -26,6 +27,7 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
+use durable::Durable;
 
 /// What a write leaves in a block; no two writes have the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -167,6 +169,8 @@ pub struct History {
     blocks: BTreeMap<u64, Vec<Op>>,
     /// Flushes that succeeded: whose, start and end.
     flushes: Vec<(u64, u64, u64)>,
+    /// Flushes that failed because what a lost path had is given up: the same.
+    given_up: Vec<(u64, u64, u64)>,
     /// When volatile caches were lost.
     crashes: Vec<u64>,
     /// Of those, when others than the lost ones kept what they had.
@@ -192,6 +196,12 @@ impl History {
     /// succeeded.
     pub fn flushed(&mut self, writer: u64, start_ns: u64, end_ns: u64) {
         self.flushes.push((writer, start_ns, end_ns));
+    }
+
+    /// A flush of this writer's has failed because a path left with what its controller had cached:
+    /// later ones say nothing of what had ended before it failed (T13).
+    pub fn given_up(&mut self, writer: u64, start_ns: u64, end_ns: u64) {
+        self.given_up.push((writer, start_ns, end_ns));
     }
 
     /// Several may write at a time to blocks from `first` on: they are held to less (`crowd`).
@@ -270,52 +280,6 @@ impl History {
             checked.map_err(|wrong| (block, wrong))?;
         }
         Ok(())
-    }
-
-    /// What a crash does not take.
-    fn durable(&self, crash_ns: u64) -> Durable<'_> {
-        let mut flushed = BTreeMap::new();
-        for &(writer, start_ns, end_ns) in &self.flushes {
-            if end_ns <= crash_ns {
-                let life = (writer, self.life(writer, start_ns));
-                let last_ns = flushed.entry(life).or_insert(start_ns);
-                *last_ns = start_ns.max(*last_ns);
-            }
-        }
-        Durable {
-            crash_ns,
-            flushed,
-            all: !self.partly.contains(&crash_ns),
-            history: self,
-        }
-    }
-
-    /// How often a writer had died before, if that matters.
-    fn life(&self, writer: u64, at_ns: u64) -> usize {
-        let before = |it: &&(u64, u64)| self.apart && it.0 == writer && it.1 < at_ns;
-        self.deaths.iter().filter(before).count()
-    }
-}
-
-/// What is durable at a crash.
-struct Durable<'a> {
-    crash_ns: u64,
-    /// By writer and life: when the last flush began that had succeeded. It covers what was
-    /// acknowledged before, also by a process that was killed since (T13), if there are no lives.
-    flushed: BTreeMap<(u64, usize), u64>,
-    history: &'a History,
-    /// Nothing but that is there afterwards.
-    all: bool,
-}
-
-impl Durable<'_> {
-    fn has(&self, op: &Op) -> bool {
-        let Deed::Write { tag, durable } = op.deed else {
-            return false;
-        };
-        let life = self.history.life(tag.writer(), op.end_ns);
-        let flushed_ns = self.flushed.get(&(tag.writer(), life));
-        durable && op.end_ns <= self.crash_ns || flushed_ns.is_some_and(|&ns| op.end_ns <= ns)
     }
 }
 

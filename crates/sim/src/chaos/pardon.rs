@@ -125,6 +125,21 @@ impl Course<'_> {
         homes.find_map(|it| it)
     }
 
+    /// The flushes of a host that perhaps failed because a path had left: begin and end.
+    pub(super) fn given_up(&self, host: usize, failed: &[Failed]) -> Vec<(u64, u64)> {
+        let host = &self.rig.hosts[host];
+        let left = host.user.left();
+        let flush = |it: &&Failed| {
+            let life = host.lives.at(it.since_ns);
+            let may = |&from_ns: &u64| from_ns <= it.end_ns && host.lives.at(from_ns) == life;
+            it.request.kind == nbd::Kind::Flush
+                && it.error == CommandError::Server(Errno::Io)
+                && left.iter().any(may)
+        };
+        let those = failed.iter().filter(flush);
+        those.map(|it| (it.start_ns, it.end_ns)).collect()
+    }
+
     /// Of flushes on one core, the first that no path that left excuses.
     fn without_departure(&self, host: usize, mut flushes: Vec<Failed>) -> Option<Failed> {
         let host = &self.rig.hosts[host];

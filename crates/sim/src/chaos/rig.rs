@@ -104,6 +104,8 @@ pub struct Host {
     /// The one that this process found, and when it began.
     found_ns: u64,
     begun_ns: u64,
+    /// Its stop in order left changes of data that had not ended.
+    pub(super) unfinished: bool,
     /// It is being stopped in order: cores that were not told yet.
     pub stopping: Option<usize>,
     /// Processes so far.
@@ -217,6 +219,7 @@ impl Rig {
             mark_ns: 0,
             found_ns: 0,
             begun_ns: 0,
+            unfinished: false,
             stopping: None,
             lives: Lives::default(),
             mail_ns: 0,
@@ -226,10 +229,13 @@ impl Rig {
         self.start_host(number);
     }
 
-    /// A process that stops in order takes its mark away; but what the one before it had left may
-    /// not be over.
+    /// A process that stops in order takes its mark away, unless changes of data had not ended; and
+    /// what the one before it had left may not be over.
     pub fn take_mark_away(&mut self, number: usize) {
         let host = &mut self.hosts[number];
+        if host.unfinished {
+            return;
+        }
         let over = host.begun_ns + host.found_ns <= self.world.now_ns;
         host.mark_ns = if over { 0 } else { host.found_ns };
     }
@@ -247,7 +253,7 @@ impl Rig {
         host.board =
             alloc::vec![alloc::vec![0; places + SPARE_PATHS]; usize::from(self.layout.cores)];
         host.user.begin(places, self.layout.more.tellers == 0);
-        host.stopping = None;
+        (host.stopping, host.unfinished) = (None, false);
         (host.found_ns, host.begun_ns) = (host.mark_ns, self.world.now_ns);
         host.lives.begin(self.world.now_ns);
         self.start_seeker(number);

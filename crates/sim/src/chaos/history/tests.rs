@@ -100,6 +100,29 @@ fn what_was_flushed_survives_and_what_was_not_may_go() {
 }
 
 #[test]
+fn t13_a_flush_covers_nothing_that_was_given_up_before() {
+    // Written, a flush failed from 20 to 25, another one passed.
+    let crashed = |write_ns: u64, early_ns: Option<u64>, seen: u64| {
+        let second = write(2, write_ns, write_ns + 2);
+        let mut history = history(&[write(1, 1, 2), second, read(seen, 60, 70)]);
+        if let Some(start_ns) = early_ns {
+            history.flushed(0, start_ns, start_ns + 2);
+        }
+        history.given_up(0, 20, 25);
+        history.given_up(1, 3, 45); // another's
+        history.flushed(0, 40, 45);
+        history.crash(50);
+        history.check().is_ok()
+    };
+    assert!(crashed(10, None, 1), "it had ended before");
+    assert!(crashed(22, None, 1), "and while that flush was under way");
+    assert!(!crashed(26, None, 1), "it ended later");
+    assert!(!crashed(10, Some(14), 1), "an earlier flush had covered it");
+    assert!(!crashed(10, Some(14), 0), "and what was before");
+    assert!(crashed(10, Some(19), 1), "which was over only afterwards");
+}
+
+#[test]
 fn after_a_crash_there_is_one_past_and_it_stays() {
     let ops = [
         write(1, 1, 10),

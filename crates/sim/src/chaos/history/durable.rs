@@ -1,0 +1,78 @@
+//! What a loss of caches does not take: writes that say so, and what a flush covers.
+//!
+//! A flush that succeeded covers what its writer had been told before it began. A controller that
+//! was lost for good with unflushed writes makes one flush fail, and those that are under way with
+//! it; later ones cover the others' writes only (T13). Which writes that controller had nobody
+//! knows: so of all that had ended when such a flush failed, what none had covered that was over
+//! before it began is not known to be durable.
+use super::{Deed, History, Op};
+use alloc::collections::BTreeMap;
+
+/// A writer, and how often it had died, where that matters.
+type Life = (u64, usize);
+
+/// What is durable at a crash.
+pub(super) struct Durable<'a> {
+    pub crash_ns: u64,
+    /// By life: when the last flush began that had succeeded. It covers what was acknowledged
+    /// before, also by a process that was killed since (T13), if there are no lives.
+    flushed: BTreeMap<Life, u64>,
+    history: &'a History,
+    /// Nothing but that is there afterwards.
+    pub all: bool,
+}
+
+impl Durable<'_> {
+    pub fn has(&self, op: &Op) -> bool {
+        let Deed::Write { tag, durable } = op.deed else {
+            return false;
+        };
+        if durable && op.end_ns <= self.crash_ns {
+            return true;
+        }
+        let life = (tag.writer(), self.history.life(tag.writer(), op.end_ns));
+        let then = |&&(writer, _, end_ns): &&(u64, u64, u64)| {
+            writer == tag.writer() && op.end_ns <= end_ns && end_ns <= self.crash_ns
+        };
+        let given_up = self.history.given_up.iter().filter(then);
+        let flushed_ns = match given_up.map(|it| it.1).min() {
+            Some(before_ns) => self.history.last_flush(life, before_ns),
+            None => self.flushed.get(&life).copied(),
+        };
+        flushed_ns.is_some_and(|ns| op.end_ns <= ns)
+    }
+}
+
+impl History {
+    /// What a crash does not take.
+    pub(super) fn durable(&self, crash_ns: u64) -> Durable<'_> {
+        let mut flushed = BTreeMap::new();
+        for &(writer, start_ns, end_ns) in &self.flushes {
+            if end_ns <= crash_ns {
+                let life = (writer, self.life(writer, start_ns));
+                let last_ns = flushed.entry(life).or_insert(start_ns);
+                *last_ns = start_ns.max(*last_ns);
+            }
+        }
+        Durable {
+            crash_ns,
+            flushed,
+            all: !self.partly.contains(&crash_ns),
+            history: self,
+        }
+    }
+
+    /// When the last flush of a life began of those that were over before that time.
+    fn last_flush(&self, life: Life, before_ns: u64) -> Option<u64> {
+        let of = |&&(writer, start_ns, end_ns): &&(u64, u64, u64)| {
+            end_ns < before_ns && (writer, self.life(writer, start_ns)) == life
+        };
+        self.flushes.iter().filter(of).map(|it| it.1).max()
+    }
+
+    /// How often a writer had died before, if that matters.
+    fn life(&self, writer: u64, at_ns: u64) -> usize {
+        let before = |it: &&(u64, u64)| self.apart && it.0 == writer && it.1 < at_ns;
+        self.deaths.iter().filter(before).count()
+    }
+}
