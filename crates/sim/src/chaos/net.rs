@@ -5,7 +5,7 @@ use super::world::{Event, SIP_NS, State, World};
 use alloc::boxed::Box;
 use alloc::format;
 use alloc::vec::Vec;
-use engine::machine::{Closed, Memory};
+use engine::machine::{Closed, Memory, Send};
 use engine::{ConnId, Span};
 
 const REFUSED: Closed = Closed::Error(111);
@@ -165,10 +165,32 @@ impl World {
             return;
         };
         conn.unread = conn.unread.saturating_sub(bytes as u64);
-        if conn.wants {
-            let wire = conn.wire;
+        let (wire, unread, wants) = (conn.wire, conn.unread, conn.wants);
+        let waits = !conn.untaken.is_empty();
+        let window = self.window_of(peer.node, wire);
+        if waits && (window == 0 || unread <= window) {
+            let conn = self.nodes[peer.node].conn(peer.conn, peer.life);
+            let taken = conn.map(|conn| core::mem::take(&mut conn.untaken));
+            for (send, bytes) in taken.into_iter().flatten() {
+                self.at(self.now_ns, Event::Sent(peer, send, bytes));
+            }
+        }
+        if wants {
             let at_ns = self.arrival_ns(wire, peer.node);
             self.at(at_ns, Event::Room(peer));
+        }
+    }
+
+    /// Bytes that may be under way or unread of what a node sends; 0: any number.
+    fn window_of(&self, number: usize, wire: Wire) -> u64 {
+        let far = if wire.from == number {
+            wire.to
+        } else {
+            wire.from
+        };
+        match self.state(wire).ways[wire.toward(far)].window {
+            0 => self.window,
+            window => window,
         }
     }
 
@@ -179,15 +201,7 @@ impl World {
             return false;
         };
         let (wire, unread) = (it.wire, it.unread);
-        let far = if wire.from == number {
-            wire.to
-        } else {
-            wire.from
-        };
-        let window = match self.state(wire).ways[wire.toward(far)].window {
-            0 => self.window,
-            window => window,
-        };
+        let window = self.window_of(number, wire);
         let full = window > 0 && unread >= window;
         if let Some(it) = self.nodes[number].conns[conn as usize].as_mut() {
             it.wants = full;
@@ -250,16 +264,7 @@ impl World {
                 if send.digest {
                     out.extend(nvme::wire::crc::crc32c(0, &bytes).to_le_bytes());
                 }
-                let sent_ns = now_ns + self.random.up_to(self.sent_ns);
-                if let Some(it) = self.nodes[number].conn(conn, life) {
-                    it.sent_ns = it.sent_ns.max(sent_ns);
-                }
-                let end = End {
-                    node: number,
-                    conn,
-                    life,
-                };
-                self.at(sent_ns, Event::Sent(end, send, bytes));
+                self.take(number, (conn, life), (send, bytes), out.len() as u64);
             }
             self.listen(number, (conn, life), peer, &out);
             let damages = self.state(wire).damages;
@@ -277,6 +282,29 @@ impl World {
             }
             self.at(arrive_ns, Event::Bytes(peer, out));
         }
+    }
+
+    /// A send is reported a little later if there is room for all of it, else once there is.
+    fn take(&mut self, number: usize, own: (u32, u64), sent: (Send, Vec<u8>), len: u64) {
+        let sent_ns = self.now_ns + self.random.up_to(self.sent_ns);
+        let Some(it) = self.nodes[number].conn(own.0, own.1) else {
+            return;
+        };
+        let (wire, unread) = (it.wire, it.unread);
+        let window = self.window_of(number, wire);
+        let Some(it) = self.nodes[number].conn(own.0, own.1) else {
+            return;
+        };
+        if !it.untaken.is_empty() || window > 0 && unread + len > window {
+            return it.untaken.push(sent);
+        }
+        it.sent_ns = it.sent_ns.max(sent_ns);
+        let end = End {
+            node: number,
+            conn: own.0,
+            life: own.1,
+        };
+        self.at(sent_ns, Event::Sent(end, sent.0, sent.1));
     }
 
     /// What is being sent, for who listens; what comes back is heard when it arrives.

@@ -131,6 +131,8 @@ pub struct Conn {
     pub arrive_ns: u64,
     /// Bytes that were sent and that the peer has not read.
     pub unread: u64,
+    /// Sends that there was no room for, and that are reported once there is.
+    pub untaken: Vec<(Send, Vec<u8>)>,
     /// The machine has more to send, once there is room.
     pub wants: bool,
     /// It closes in order once all is sent.
@@ -199,6 +201,7 @@ impl Conn {
             sent_ns: 0,
             arrive_ns: 0,
             unread: 0,
+            untaken: Vec::new(),
             wants: false,
             leaving: false,
             again_ns: 0,

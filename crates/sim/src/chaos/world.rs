@@ -337,6 +337,12 @@ impl World {
         let Some(conn) = node.conn(end.conn, end.life) else {
             return;
         };
+        if !conn.untaken.is_empty() {
+            for (send, bytes) in core::mem::take(&mut conn.untaken) {
+                self.at(now_ns, Event::Sent(end, send, bytes)); // as well as it will be
+            }
+            return self.at(now_ns, Event::Closed(end, why));
+        }
         if conn.sent_ns > now_ns {
             let at_ns = conn.sent_ns; // sends are reported before the end
             return self.at(at_ns, Event::Closed(end, why));
