@@ -3,6 +3,10 @@
 //! # Contract
 //! The reactor's thread hands every event to a channel; who takes them answers those that lead
 //! somewhere ([`lead`]), so that a connection is never waited for there.
+//!
+//! # Limits
+//! [`EVENTS_MAX`] events wait; while there is no room the reactor waits too, and so do the
+//! controllers that tell more. It has nothing else to do.
 use anyhow::{Context, bail};
 use engine::Machine;
 use engine::discovery::{
@@ -11,16 +15,18 @@ use engine::discovery::{
 use engine::machine::Memory;
 use nvme::host::{Digests, DiscoveryLog, HostIdentity};
 use runtime::{Handle, ReactorConfig, Sender};
-use std::sync::mpsc::{self, Receiver};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
 /// Arena of the reactor, bytes: nothing of discovery is payload.
 const ARENA_BYTES: u64 = 64 << 10;
+/// Most events that wait to be taken: each may be a log of 1024 entries, some MiB.
+const EVENTS_MAX: usize = 8;
 
 /// The machine, and whom it tells.
 pub struct Seeker {
     engine: DiscoveryEngine,
-    events: mpsc::Sender<DiscoveryEvent>,
+    events: SyncSender<DiscoveryEvent>,
 }
 
 impl Machine for Seeker {
@@ -56,7 +62,7 @@ impl Machine for Seeker {
 pub fn start(
     config: DiscoveryConfig,
 ) -> anyhow::Result<(Handle<Seeker>, Receiver<DiscoveryEvent>)> {
-    let (events, told) = mpsc::channel();
+    let (events, told) = channel();
     let engine = DiscoveryEngine::new(config);
     let reactor = ReactorConfig {
         name: "braid-discovery".into(),
@@ -70,6 +76,10 @@ pub fn start(
     };
     let handle = runtime::spawn(reactor, Seeker { engine, events })?;
     Ok((handle, told))
+}
+
+fn channel() -> (SyncSender<DiscoveryEvent>, Receiver<DiscoveryEvent>) {
+    sync_channel(EVENTS_MAX)
 }
 
 /// Makes an address known that the machine wants to connect to; any other event comes back.
@@ -143,7 +153,26 @@ pub fn read_once(config: DiscoveryConfig, root: &Endpoint) -> anyhow::Result<Dis
         }
     }
     to.send(DiscoveryControl::Stop);
+    // The reactor must not wait for room.
+    drop(events);
     handle.join().context("discovery")?;
     found.logs.sort_by_key(|(_, depth, _)| *depth);
     Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_that_nobody_takes_are_few() {
+        let (events, told) = channel();
+        for _ in 0..EVENTS_MAX {
+            events.try_send(DiscoveryEvent::Finished).unwrap();
+        }
+        assert!(events.try_send(DiscoveryEvent::Finished).is_err());
+        drop(told);
+        // The reactor goes on when nobody listens any more.
+        assert!(events.send(DiscoveryEvent::Finished).is_err());
+    }
 }
