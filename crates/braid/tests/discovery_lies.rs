@@ -20,6 +20,8 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 const UNIT: usize = 1024;
+/// Subsystem of the target.
+const NQN: &str = "nqn.2026-01.org.braid:v0";
 /// Address space that a process under test may have, KiB.
 const MEMORY_KIB: u32 = 1 << 20;
 
@@ -51,7 +53,7 @@ impl Liar {
         let socket = directory.path().join("t.sock");
         let socket = socket.to_str().unwrap();
         let mut words = vec!["target", "--mem", "64MiB", "--socket", socket];
-        words.extend(["--nqn", "nqn.2026-01.org.braid:v0"]);
+        words.extend(["--nqn", NQN]);
         for _ in 0..ports {
             words.extend(["--listen", "127.0.0.1:0"]);
         }
@@ -340,4 +342,87 @@ fn referrals_without_end_are_followed_to_a_depth_and_a_number() {
     assert!(controllers.len() <= 32, "{} are named", controllers.len());
     let mut target = liar.target;
     assert!(target.child.try_wait().unwrap().is_none());
+}
+
+/// All entries but the first are ways to where nobody is; they sort before it.
+fn bogus(offset: u64, _: u64, piece: &mut [u8]) -> Answer {
+    for (number, entry) in entries(offset, piece).filter(|(number, _)| *number > 1) {
+        entry[2] = 2;
+        put(&mut entry[256..512], NQN.as_bytes());
+        put(&mut entry[32..64], (number - 1).to_string().as_bytes());
+    }
+    Answer::Sent
+}
+
+#[test]
+fn a_path_behind_more_bogus_ones_than_a_volume_has_places_joins() {
+    let Some(liar) = Liar::start(63, bogus) else {
+        return;
+    };
+    let root = liar.directory.path();
+    let socket = root.join("t.sock").display().to_string();
+    let mut referrals = Command::new(env!("CARGO_BIN_EXE_braid"));
+    referrals.args(["target", "referrals"]);
+    referrals.args((1..=8).map(|port| format!("127.0.0.1:{port}")));
+    let output = referrals.args(["--socket", &socket]).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let keys = format!(
+        "discovery_keep_alive_tmo = \"2s\"\n[[discovery]]\nuri = \"nvme-tcp://{}\"\n\
+         [[volume]]\nname = \"v0\"\nsubsystem = \"{NQN}\"\n",
+        liar.address
+    );
+    std::fs::write(root.join("b.toml"), keys).unwrap();
+    let mut engine = engine(root);
+    engine.notes("connected, 72 entries");
+    let note = engine.notes("in use");
+    assert!(note.contains(&liar.address.to_string()), "{note}");
+    // Why one of the others doesn't join is said once, though it is tried again and again.
+    let lines = engine.seen.lines();
+    let lines = lines.filter(|line| line.contains("nvme-tcp://127.0.0.1:1/"));
+    assert_eq!(lines.count(), 1, "{}", engine.seen);
+}
+
+#[test]
+fn a_volume_that_waits_for_its_first_path_says_why() {
+    let Some(liar) = Liar::start(1, |_, _, _| Answer::Sent) else {
+        return;
+    };
+    let root = liar.directory.path();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let dead = listener.local_addr().unwrap();
+    drop(listener);
+    let keys = format!(
+        "[[discovery]]\nuri = \"nvme-tcp://{}\"\n[[discovery]]\nuri = \"nvme-tcp://{dead}\"\n\
+         [[volume]]\nname = \"v0\"\nsubsystem = \"nqn.2026-01.org.braid:other\"\n",
+        liar.address
+    );
+    std::fs::write(root.join("b.toml"), keys).unwrap();
+    let [config, socket] = ["b.toml", "c.sock"].map(|it| root.join(it).display().to_string());
+    let mut engine = Process::start(root, &["run", "-c", &config, "--socket", &socket]);
+    engine.notes("entries");
+    let braid = |words: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_braid"));
+        let output = command.args(words).args(["--socket", &socket]).output();
+        let output = output.unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        (output.status.code().unwrap(), text)
+    };
+    let (code, text) = process::wait_until(|| {
+        let (code, text) = braid(&["check", "-o", "json"]);
+        text.contains("refused").then_some((code, text))
+    });
+    assert_eq!(code, 2, "{text}");
+    let check: Value = serde_json::from_str(&text).unwrap();
+    let awaits = check["volumes"][0]["awaits"].as_array().unwrap();
+    let about = |address: SocketAddr| {
+        let mut all = awaits.iter().map(|it| it.as_str().unwrap());
+        let found = all.find(|it| it.contains(&address.to_string()));
+        found.unwrap_or_else(|| panic!("nothing of {address}: {text}"))
+    };
+    assert!(about(liar.address).contains("no path to it"), "{text}");
+    assert!(about(dead).contains("refused"), "{text}");
+    for verb in ["check", "stat"] {
+        let (_, text) = braid(&[verb]);
+        assert!(text.contains("awaits: "), "{verb}: {text}");
+    }
 }

@@ -465,6 +465,9 @@ fn check(args: &CheckArgs) -> anyhow::Result<()> {
             if let Some(risk) = volume["risk"].as_str() {
                 super::stat::paragraph_at(text, "  risk: ", risk)?;
             }
+            for why in items(&volume["awaits"]) {
+                super::stat::paragraph_at(text, "  awaits: ", word(why))?;
+            }
             let paths = items(&volume["paths"]);
             for path in paths.filter(|path| !path["why"].is_null()) {
                 let (uri, why) = (word(&path["uri"]), word(&path["why"]));

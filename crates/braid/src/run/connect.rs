@@ -124,7 +124,6 @@ impl Service {
 
     /// Ways join the volumes that have their subsystems.
     fn connect_offers(&self, offers: &[Offer]) -> Value {
-        let _alone = self.changes.alone();
         let volumes: Vec<(u16, Volume)> = {
             let state = self.state();
             let all = state.volumes.iter();
@@ -166,6 +165,11 @@ impl Service {
         };
         if of.paths.iter().any(leads) {
             return told("there", None);
+        }
+        // One by one: each takes its time, and others change paths too.
+        let _alone = self.changes.alone();
+        if self.state().volumes.number(&of.name).ok() != Some(number) {
+            return told("refused", Some("the volume has left".into()));
         }
         if let Err(why) = self.add_path(number, PathKeys::from(uri.clone())) {
             return told("refused", Some(why));

@@ -1,8 +1,8 @@
 //! Paths that come and go by discovery, while the engine runs.
 //!
-//! * [`mod@plan`]: what is to be done with a volume's paths
-//! * here: the sessions, what they tell, and two threads: one takes note of it, the other changes
-//!   paths, as `path add` and `path remove` do
+//! * [`mod@plan`]: what is to be done with a volume's paths; `turns`: what of it is tried next
+//! * `follow`: the thread that changes paths, as `path add` and `path remove` do
+//! * here: the sessions, and what they tell, of which another thread takes note
 //!
 //! # Contract
 //! A volume that names its subsystem gets every path to it that is told, once the path was found to
@@ -12,38 +12,42 @@
 //! flushed stay in doubt until it is back. Paths of the file and those added by hand stay.
 //!
 //! Nothing of this is kept: an engine that starts asks again.
+mod awaited;
+mod follow;
 pub mod plan;
+mod turns;
 
-use super::config::{Config, Gone, PathKeys, Volume};
+use super::config::{Config, PathKeys, Volume};
 use super::service::Service;
 use crate::discover::session::{self, Seeker};
 use crate::log;
 use crate::uri::PathUri;
 use crate::uri::discovery::{DiscoveryUri, in_words};
 use anyhow::Context;
-use engine::discovery::{DiscoveryConfig, DiscoveryControl, DiscoveryEvent, Endpoint};
-use engine::host::Change;
-use nvme::host::{Digests, HostIdentity};
+use engine::discovery::{
+    DiscoveryConfig, DiscoveryControl, DiscoveryEvent, Endpoint, Found, Offer, offer,
+};
+use engine::seldom::Seldom;
+use nvme::host::{Digests, DiscoveryLog, HostIdentity};
 use plan::{Offers, plan};
-use policy::PathIndex;
 use policy::limits::PATHS_MAX;
 use runtime::Handle;
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
-use std::time::{Duration, Instant};
+use std::time::Instant;
+use turns::{Places, Queue};
 
-/// First pause before what was refused is tried again, and the longest: for paths that are to join,
-/// and for those that are to leave, which costs nobody anything.
-const PAUSE_MIN: Duration = Duration::from_secs(1);
-const PAUSE_JOIN_MAX: Duration = Duration::from_secs(60);
-const PAUSE_LEAVE_MAX: Duration = Duration::from_secs(4);
 /// First and longest wait before a lost discovery controller is connected again, ns.
 const RECONNECT_MIN_NS: u64 = 1_000_000_000;
 const RECONNECT_MAX_NS: u64 = 60_000_000_000;
 /// How often a log is read whose controller can't say that it has changed, ns.
 const POLL_NS: u64 = 60_000_000_000;
+/// Lines in a period ([`Seldom`]) about sessions, and as many about paths that are refused.
+const LINES_MAX: u32 = 64;
+/// Most paths that a new volume is opened with: half of all places.
+const OPENING_MAX: usize = PATHS_MAX / 2;
 
 /// Sessions of a running engine.
 #[derive(Default)]
@@ -59,11 +63,12 @@ pub struct Discovery {
 struct Book {
     /// While there is any source.
     sessions: Option<Handle<Seeker>>,
-    /// By number.
-    sources: BTreeMap<u32, DiscoveryUri>,
+    /// By number; where each is.
+    sources: BTreeMap<u32, (DiscoveryUri, Endpoint)>,
     /// The last number.
     last: u32,
-    offers: Offers,
+    /// What is told, and who told of it first.
+    offers: BTreeMap<Offer, Endpoint>,
     controllers: BTreeMap<Endpoint, Controller>,
     /// Something is to be looked at.
     changed: bool,
@@ -76,6 +81,8 @@ struct Controller {
     depth: u8,
     generation: Option<u64>,
     entries: usize,
+    /// What of its log can be used.
+    tells: BTreeSet<Offer>,
     why: Option<String>,
 }
 
@@ -84,13 +91,6 @@ pub struct Sources {
     wanted: Vec<DiscoveryUri>,
     /// Those that are not asked yet, and where they are.
     new: Vec<(DiscoveryUri, Endpoint)>,
-}
-
-/// What could not be done with a path, and when it is tried again.
-struct Later {
-    at: Instant,
-    pause: Duration,
-    why: String,
 }
 
 impl Discovery {
@@ -124,7 +124,36 @@ impl Discovery {
 
     /// All that is told now.
     pub fn offers(&self) -> Offers {
-        self.book().offers.clone()
+        let book = self.book();
+        let tellers = |offer: &Offer, first: &Endpoint| {
+            let all = book.controllers.iter();
+            let all = all.filter(|(_, it)| it.tells.contains(offer));
+            let all: Vec<_> = all.map(|(endpoint, _)| endpoint.clone()).collect();
+            match all.is_empty() {
+                true => vec![first.clone()],
+                false => all,
+            }
+        };
+        let offers = book.offers.iter();
+        offers
+            .map(|(offer, first)| (offer.clone(), tellers(offer, first)))
+            .collect()
+    }
+
+    /// Discovery controllers of the configuration that have not told anything yet.
+    fn unheard(&self) -> Vec<Endpoint> {
+        let book = self.book();
+        let heard = |it: &Endpoint| {
+            book.controllers
+                .get(it)
+                .is_some_and(|it| it.generation.is_some())
+        };
+        let all = book.sources.values().map(|(_, endpoint)| endpoint);
+        all.filter(|it| !heard(it)).cloned().collect()
+    }
+
+    fn is_closed(&self) -> bool {
+        self.book().closed
     }
 
     /// The controllers, for `stat`.
@@ -154,8 +183,10 @@ impl Discovery {
                     depth,
                     generation: Some(log.generation),
                     entries: log.entries.len(),
+                    tells: ways(&log),
                     why: None,
                 };
+                book.changed = true;
                 let count = log.entries.len();
                 new.then(|| format!("{}: connected, {count} entries", in_words(&from)))
             }
@@ -227,7 +258,10 @@ impl Service {
     /// # Errors
     /// A name that can't be resolved, or no reactor; then nothing has changed.
     pub fn find_sources(&self, config: &Config) -> anyhow::Result<Sources> {
-        let there: Vec<DiscoveryUri> = self.discovery.book().sources.values().cloned().collect();
+        let there: Vec<DiscoveryUri> = {
+            let book = self.discovery.book();
+            book.sources.values().map(|(uri, _)| uri.clone()).collect()
+        };
         let wanted: Vec<_> = config.discoveries.iter().map(|it| it.uri.clone()).collect();
         let new = wanted.iter().filter(|uri| !there.contains(uri));
         let new = new.map(|uri| {
@@ -246,7 +280,7 @@ impl Service {
         let mut words = Vec::new();
         let mut book = self.discovery.book();
         if let Some(to) = book.sessions.as_ref().map(Handle::sender) {
-            book.sources.retain(|number, uri| {
+            book.sources.retain(|number, (uri, _)| {
                 let stays = sources.wanted.contains(uri);
                 if !stays {
                     to.send(DiscoveryControl::Remove(*number));
@@ -258,7 +292,7 @@ impl Service {
                 book.last += 1;
                 let number = book.last;
                 words.push(format!("discovery of {uri} begun"));
-                book.sources.insert(number, uri);
+                book.sources.insert(number, (uri, endpoint.clone()));
                 to.send(DiscoveryControl::Add(number, endpoint));
             }
         }
@@ -286,177 +320,61 @@ impl Service {
         Ok(())
     }
 
-    /// A new volume without paths gets those that are told; and who told of each, by URI.
+    /// A new volume without paths gets some of those that are told, in turn by who tells of them;
+    /// and who told of each, by URI. What it gets stays, so that it leaves room for others.
     pub fn with_discovered(&self, of: &Volume) -> (Volume, BTreeMap<String, String>) {
         let (mut of, mut found) = (of.clone(), BTreeMap::new());
-        if of.paths.is_empty() {
-            let plan = plan(&of, &found, &[], &self.discovery.offers());
-            for (uri, by) in plan.missing.into_iter().take(PATHS_MAX) {
-                found.insert(uri.to_string(), in_words(&by));
-                of.paths.push(PathKeys::from(uri));
-            }
+        if !of.paths.is_empty() {
+            return (of, found);
+        }
+        let plan = plan(&of, &found, &[], &self.discovery.offers());
+        let unheard = self.discovery.unheard();
+        let (mut queue, now) = (Queue::default(), Instant::now());
+        queue.keep(plan.named(), now);
+        while of.paths.len() < OPENING_MAX {
+            let places = Places::new(of.paths.len(), &found, &plan, &unheard);
+            let Some((uri, by)) = queue.next(&plan, &places, now) else {
+                break;
+            };
+            queue.done(&uri.to_string());
+            found.insert(uri.to_string(), in_words(&by));
+            of.paths.push(PathKeys::from(uri));
         }
         (of, found)
     }
 
     fn listen_to(&self, to: &runtime::Sender<DiscoveryControl>, events: &Receiver<DiscoveryEvent>) {
+        let (mut lines, begun) = (Seldom::new(LINES_MAX), Instant::now());
         for event in events {
             let line = session::lead(to, event).and_then(|event| self.discovery.heard(event));
             if let Some(line) = line {
-                log::say(format!("discovery: {line}"));
+                say_seldom(&mut lines, begun, &format!("discovery: {line}"));
             }
             self.discovery.news.notify_all();
         }
     }
+}
 
-    /// Changes paths as discovery tells, until the engine ends.
-    fn follow_discovery(&self) {
-        let mut later = BTreeMap::new();
-        let mut until = None;
-        while self.discovery.wait(until) {
-            let offers = self.discovery.offers();
-            let names: Vec<(u16, String)> = {
-                let state = self.state();
-                let all = state.volumes.iter();
-                all.map(|(number, it)| (number, it.of.name.clone()))
-                    .collect()
-            };
-            later.retain(|(name, _), _| names.iter().any(|(_, it)| it == name));
-            for (number, name) in &names {
-                self.follow_volume(*number, name, &offers, &mut later);
-            }
-            until = later.values().map(|it: &Later| it.at).min();
-        }
+/// A line of those that strangers can cause; `begun`: when the first could have been said.
+fn say_seldom(lines: &mut Seldom, begun: Instant, line: &str) {
+    let now_ns = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
+    match lines.one_more(now_ns) {
+        Some(0 | 1) => log::say(line.to_owned()),
+        Some(count) => log::say(format!("{line} (and {} more such lines)", count - 1)),
+        None => {}
     }
+}
 
-    fn follow_volume(
-        &self,
-        number: u16,
-        name: &str,
-        offers: &Offers,
-        later: &mut BTreeMap<(String, String), Later>,
-    ) {
-        let (plan, gone) = {
-            let state = self.state();
-            // Another may have the number by now.
-            if state.volumes.number(name).ok() != Some(number) {
-                return;
-            }
-            let it = &state.volumes[number];
-            let fixed = state.configured.paths_of(name);
-            (plan(&it.of, &it.found, fixed, offers), it.of.gone)
-        };
-        let missing = plan.missing.iter().map(|(uri, _)| uri.to_string());
-        let named: Vec<String> = missing.chain(plan.surplus.iter().cloned()).collect();
-        later.retain(|(of, uri), _| of != name || named.contains(uri));
-        let mut attempt = |uri: &str, most, made: &mut dyn FnMut() -> Result<String, String>| {
-            let key = (name.to_owned(), uri.to_owned());
-            if later.get(&key).is_some_and(|it| it.at > Instant::now()) {
-                return;
-            }
-            match made() {
-                Ok(line) => {
-                    log::say(format!("{name}: path {uri}: {line}"));
-                    later.remove(&key);
-                }
-                Err(why) => {
-                    let before = later.get(&key);
-                    let pause = before.map_or(PAUSE_MIN, |it| (it.pause * 2).min(most));
-                    if before.is_none_or(|it| it.why != why) && !why.is_empty() {
-                        log::say(format!("{name}: path {uri}: {why}"));
-                    }
-                    let at = Instant::now() + pause;
-                    later.insert(key, Later { at, pause, why });
-                }
-            }
-        };
-        // No volume takes more.
-        for (uri, by) in plan.missing.iter().take(PATHS_MAX) {
-            let text = uri.to_string();
-            let mut made = || self.take_in(number, name, uri, by);
-            attempt(&text, PAUSE_JOIN_MAX, &mut made);
-        }
-        for uri in &plan.surplus {
-            let mut made = || self.let_go(number, name, uri, gone);
-            attempt(uri, PAUSE_LEAVE_MAX, &mut made);
-        }
-    }
-
-    /// A path that discovery tells of joins a volume; in words.
-    ///
-    /// # Errors
-    /// Why it doesn't.
-    fn take_in(
-        &self,
-        volume: u16,
-        name: &str,
-        uri: &PathUri,
-        by: &Endpoint,
-    ) -> Result<String, String> {
-        let _alone = self.changes.alone();
-        if self.state().volumes.number(name).ok() != Some(volume) {
-            return Err(String::new());
-        }
-        let (text, by) = (uri.to_string(), in_words(by));
-        let path = self
-            .add_path(volume, PathKeys::from(uri.clone()))
-            .map_err(|why| format!("discovered by {by}, and not used: {why}"))?;
-        let aside = {
-            let mut state = self.state();
-            let it = &mut state.volumes[volume];
-            it.found.insert(text.clone(), by.clone());
-            it.aside.get(&text).cloned()
-        };
-        // As it was left by hand.
-        let change = match aside.as_deref() {
-            None => return Ok(format!("discovered by {by}, in use")),
-            Some("failed") => Change::FailPath(volume, path, true),
-            Some(_) => Change::DrainPath(volume, path, true),
-        };
-        self.senders.change(0, change, super::paths::WAIT_NS_MAX);
-        Ok(format!(
-            "discovered by {by}; it was set aside by hand, and stays so"
-        ))
-    }
-
-    /// A path that nobody tells of any more leaves, if it may; in words.
-    ///
-    /// # Errors
-    /// Why it stays; empty: that is as it should be.
-    fn let_go(&self, volume: u16, name: &str, uri: &str, gone: Gone) -> Result<String, String> {
-        let _alone = self.changes.alone();
-        let place = {
-            let state = self.state();
-            if state.volumes.number(name).ok() != Some(volume) {
-                return Err(String::new());
-            }
-            let it = &state.volumes[volume];
-            let mut all = it.of.paths.iter().zip(&it.places);
-            let found = all.find(|(keys, _)| keys.uri.to_string() == uri);
-            found.map(|(_, place)| PathIndex(*place))
-        };
-        let Some(path) = place else {
-            return Err(String::new());
-        };
-        let live = self.is_live(volume, path);
-        if live && gone == Gone::KeepWhileLive {
-            return Err("not told any more; it stays while it works (gone)".into());
-        }
-        if !self.has_other(volume, path) {
-            return Err("not told any more; it stays, because no other path is usable".into());
-        }
-        self.remove_path(volume, path, false)
-            .map_err(|why| format!("not told any more, and stays: {why}"))?;
-        self.state().volumes[volume].found.remove(uri);
-        Ok("not told any more; removed".into())
-    }
-
-    /// Whether a volume has another path in use.
-    fn has_other(&self, volume: u16, path: PathIndex) -> bool {
-        let places = self.state().volumes[volume].places.clone();
-        let mut others = places.into_iter().filter(|place| *place != path.0);
-        others.any(|place| self.is_live(volume, PathIndex(place)))
-    }
+/// Ways to subsystems that a log tells of.
+fn ways(log: &DiscoveryLog) -> BTreeSet<Offer> {
+    let way = |entry| match offer(entry) {
+        Ok(Found::Subsystem(address)) => Some(Offer {
+            nqn: entry.subnqn.clone(),
+            address,
+        }),
+        _ => None,
+    };
+    log.entries.iter().filter_map(way).collect()
 }
 
 fn sessions(config: &Config, identity: HostIdentity) -> DiscoveryConfig {

@@ -7,10 +7,11 @@
 //!
 //! # Contract
 //! One change at a time, and it is answered when every core has made it, or with the reason why
-//! nothing has changed, in bounded time. What was changed is kept among the choices: it holds after
-//! a restart for as long as the configuration gives the volume the paths that it gave it then. So a
-//! path failed by hand stays failed, as a failed member of an array does; whoever edits the
-//! volume's paths in the configuration gets what stands there.
+//! nothing has changed, in bounded time. Users' changes come before those of discovery: they wait
+//! for the one that is under way at most. What was changed is kept among the choices: it holds
+//! after a restart for as long as the configuration gives the volume the paths that it gave it
+//! then. So a path failed by hand stays failed, as a failed member of an array does; whoever edits
+//! the volume's paths in the configuration gets what stands there.
 use super::choices::PathChoice;
 use super::config::PathKeys;
 use super::service::{Service, State};
@@ -21,7 +22,7 @@ use policy::PathIndex;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::sync::mpsc::{SyncSender, sync_channel};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// How much longer than the engine its answer is waited for.
@@ -34,9 +35,27 @@ type Answer = Result<Changed, String>;
 /// What is asked of the engine.
 #[derive(Default)]
 pub struct Changes {
-    /// Held by who changes paths.
-    one: Mutex<()>,
+    turn: Mutex<Turn>,
+    free: Condvar,
     asked: Mutex<Asked>,
+}
+
+/// Who changes paths.
+#[derive(Default)]
+struct Turn {
+    taken: bool,
+    /// Users who wait for it.
+    users: usize,
+}
+
+/// Nobody else changes paths while it is there.
+pub struct Alone<'a>(&'a Changes);
+
+impl Drop for Alone<'_> {
+    fn drop(&mut self) {
+        self.0.turn().taken = false;
+        self.0.free.notify_all();
+    }
 }
 
 #[derive(Default)]
@@ -70,9 +89,36 @@ impl Changes {
         None
     }
 
-    /// Until it is dropped, nobody else changes paths.
-    pub fn alone(&self) -> MutexGuard<'_, ()> {
-        self.one.lock().unwrap_or_else(PoisonError::into_inner)
+    /// For a user: until it is dropped, nobody else changes paths.
+    pub fn alone(&self) -> Alone<'_> {
+        let mut turn = self.turn();
+        turn.users += 1;
+        while turn.taken {
+            turn = self.wait(turn);
+        }
+        turn.users -= 1;
+        turn.taken = true;
+        Alone(self)
+    }
+
+    /// The same for one change that no user asked for: all users who wait come first.
+    pub fn alone_at_last(&self) -> Alone<'_> {
+        let mut turn = self.turn();
+        while turn.taken || turn.users > 0 {
+            turn = self.wait(turn);
+        }
+        turn.taken = true;
+        Alone(self)
+    }
+
+    fn wait<'a>(&self, turn: MutexGuard<'a, Turn>) -> MutexGuard<'a, Turn> {
+        let waited = self.free.wait(turn);
+        waited.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn turn(&self) -> MutexGuard<'_, Turn> {
+        // Every change to it is one assignment, so a panic leaves nothing half done.
+        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn asked(&self) -> MutexGuard<'_, Asked> {
@@ -344,4 +390,43 @@ fn find(state: &State, volume: u16, params: &PathParams) -> Result<PathIndex, Fa
         );
         Failure::params(text)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+
+    #[test]
+    fn users_come_before_discovery() {
+        let changes = Arc::new(Changes::default());
+        let (to, order) = std::sync::mpsc::channel();
+        let first = changes.alone_at_last();
+        let (mine, told) = (Arc::clone(&changes), to.clone());
+        let discovery = std::thread::spawn(move || {
+            for _ in 0..3 {
+                let _alone = mine.alone_at_last();
+                told.send("discovery").unwrap();
+            }
+        });
+        let users: Vec<_> = (0..3)
+            .map(|_| {
+                let (mine, told) = (Arc::clone(&changes), to.clone());
+                std::thread::spawn(move || {
+                    let _alone = mine.alone();
+                    told.send("user").unwrap();
+                })
+            })
+            .collect();
+        while changes.turn().users < 3 {
+            std::thread::yield_now();
+        }
+        drop(first);
+        discovery.join().unwrap();
+        users.into_iter().for_each(|it| it.join().unwrap());
+        drop(to);
+        let order: Vec<_> = order.iter().collect();
+        assert_eq!(order[..3], ["user"; 3], "{order:?}");
+        assert_eq!(order[3..], ["discovery"; 3], "{order:?}");
+    }
 }

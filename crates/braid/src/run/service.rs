@@ -485,13 +485,16 @@ impl Methods for Service {
             "stat" => {
                 let mut stat = self.report()?.stat();
                 stat["discovery"] = self.discovery.show().into();
+                self.tell_awaited(&mut stat);
                 Ok(stat)
             }
             "connect" => self.connect(parse(params)?),
             "connect-all" => self.connect_all(&parse(params)?),
             "check" => {
                 let params: VolumeParams = parse(params)?;
-                self.report()?.check(params.volume.as_deref())
+                let mut check = self.report()?.check(params.volume.as_deref())?;
+                self.tell_awaited(&mut check);
+                Ok(check)
             }
             "explain" => self.explain(&parse(params)?),
             "policy" => self.policy(parse(params)?),

@@ -21,6 +21,9 @@ pub fn show(text: &mut String, value: &Value) -> Result {
         if let Some(knobs) = knobs(volume) {
             paragraph(text, "knobs: ", &knobs)?;
         }
+        for why in items(&volume["awaits"]) {
+            paragraph(text, "awaits: ", word(why))?;
+        }
         for path in items(&volume["paths"]) {
             show_path(text, path)?;
         }

@@ -4,7 +4,7 @@
 //! closed, its waiting I/Os go on at once, and those given to its queue when nobody refers to
 //! their memory any more: when the queue says so, at the latest when the reactor has closed the
 //! connection (T10, T23). An expired I/O that can't be taken back escalates to exactly this (T12).
-use super::path::{Link, Phase, Role};
+use super::path::{Link, Phase, Role, Will};
 use super::types::HostEvent;
 use super::{HostEngine, report};
 use crate::machine::{Closed, Output};
@@ -34,7 +34,9 @@ impl HostEngine {
         if let Some(why) = why.filter(|_| !self.is_ending()) {
             let name = &self.volumes[usize::from(volume)].name;
             let line = report::line(name, &self.paths[number], self.settings.core, why);
-            if self.paths[number].comeback.is_news(&line) {
+            // Who adds a path is answered with the line.
+            let answered = self.settings.core == 0 && self.paths[number].will == Will::Joining;
+            if self.paths[number].comeback.is_news(&line) && !answered {
                 self.events.push_back(HostEvent::Failed(volume, line));
             }
         }

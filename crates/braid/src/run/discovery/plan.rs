@@ -5,16 +5,24 @@ use engine::discovery::{Endpoint, Offer};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
-/// All that is told, and by whom.
-pub type Offers = BTreeMap<Offer, Endpoint>;
+/// All that is told, and who tells of each.
+pub type Offers = BTreeMap<Offer, Vec<Endpoint>>;
 
 /// What is to be done with a volume's paths.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// Paths that are told and not there, and who tells of them.
-    pub missing: Vec<(PathUri, Endpoint)>,
+    /// Paths that are told and not there, and who tells of each.
+    pub missing: Vec<(PathUri, Vec<Endpoint>)>,
     /// Paths that came from discovery and are not told any more, by URI.
     pub surplus: Vec<String>,
+}
+
+impl Plan {
+    /// All paths that are to join or to leave, by URI.
+    pub fn named(&self) -> impl Iterator<Item = String> {
+        let missing = self.missing.iter().map(|(uri, _)| uri.to_string());
+        missing.chain(self.surplus.iter().cloned())
+    }
 }
 
 /// Of a volume with these paths; those in `found` came from discovery, those in `fixed` stay
@@ -96,7 +104,7 @@ mod tests {
             nqn: (*nqn).to_owned(),
             address: address.parse().unwrap(),
         };
-        all.iter().map(|it| (offer(it), by.clone())).collect()
+        all.iter().map(|it| (offer(it), vec![by.clone()])).collect()
     }
 
     fn missing(plan: &Plan) -> Vec<String> {

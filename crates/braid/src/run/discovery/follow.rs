@@ -1,0 +1,211 @@
+//! Changes paths as discovery tells.
+//!
+//! # Contract
+//! One change at a time, and only while no user waits for one of theirs. What was refused is tried
+//! again with growing pauses; a line says why, once for each reason, and few of many are said.
+//!
+//! # Limits
+//! In each round a volume has [`ROUND_MAX`] attempts; then all is looked at anew, and other volumes
+//! have their turn.
+use super::plan::{Offers, plan};
+use super::turns::{Places, Queue};
+use super::{LINES_MAX, say_seldom};
+use crate::log;
+use crate::run::config::{Gone, PathKeys};
+use crate::run::paths::WAIT_NS_MAX;
+use crate::run::service::Service;
+use crate::uri::PathUri;
+use crate::uri::discovery::in_words;
+use engine::discovery::Endpoint;
+use engine::host::Change;
+use engine::seldom::Seldom;
+use policy::PathIndex;
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+/// Longest pause before what was refused is tried again: for paths that are to join, and for those
+/// that are to leave, which costs nobody anything.
+const PAUSE_JOIN_MAX: Duration = Duration::from_secs(60);
+const PAUSE_LEAVE_MAX: Duration = Duration::from_secs(4);
+/// Attempts to take a path in for one volume before others have their turn.
+const ROUND_MAX: usize = 16;
+
+/// What the thread remembers.
+struct Memory {
+    /// By volume.
+    queues: BTreeMap<String, Queue>,
+    lines: Seldom,
+    begun: Instant,
+}
+
+impl Memory {
+    fn say(&mut self, line: &str) {
+        say_seldom(&mut self.lines, self.begun, line);
+    }
+}
+
+impl Service {
+    /// Changes paths as discovery tells, until the engine ends.
+    pub(super) fn follow_discovery(&self) {
+        let mut memory = Memory {
+            queues: BTreeMap::new(),
+            lines: Seldom::new(LINES_MAX),
+            begun: Instant::now(),
+        };
+        let mut until = None;
+        while self.discovery.wait(until) {
+            let offers = self.discovery.offers();
+            let names: Vec<(u16, String)> = {
+                let state = self.state();
+                let all = state.volumes.iter();
+                all.map(|(number, it)| (number, it.of.name.clone()))
+                    .collect()
+            };
+            memory
+                .queues
+                .retain(|name, _| names.iter().any(|(_, it)| it == name));
+            for (number, name) in &names {
+                let mut queue = memory.queues.remove(name).unwrap_or_default();
+                self.follow_volume(*number, name, &offers, &mut queue, &mut memory);
+                memory.queues.insert(name.clone(), queue);
+            }
+            until = memory.queues.values().filter_map(Queue::next_at).min();
+        }
+    }
+
+    fn follow_volume(
+        &self,
+        number: u16,
+        name: &str,
+        offers: &Offers,
+        queue: &mut Queue,
+        memory: &mut Memory,
+    ) {
+        let (plan, gone) = {
+            let state = self.state();
+            // Another may have the number by now.
+            if state.volumes.number(name).ok() != Some(number) {
+                return;
+            }
+            let it = &state.volumes[number];
+            let fixed = state.configured.paths_of(name);
+            (plan(&it.of, &it.found, fixed, offers), it.of.gone)
+        };
+        queue.keep(plan.named(), Instant::now());
+        let unheard = self.discovery.unheard();
+        let places = || {
+            let state = self.state();
+            let known = state.volumes.number(name).ok() == Some(number);
+            let it = known.then(|| &state.volumes[number])?;
+            Some(Places::new(it.of.paths.len(), &it.found, &plan, &unheard))
+        };
+        let mut noted = |queue: &mut Queue, uri: &str, made, most| match made {
+            Ok(line) => {
+                queue.done(uri);
+                log::say(format!("{name}: path {uri}: {line}"));
+            }
+            Err(why) => {
+                if let Some(why) = queue.refused(uri, why, most, Instant::now()) {
+                    memory.say(&format!("{name}: path {uri}: {why}"));
+                }
+            }
+        };
+        for _ in 0..ROUND_MAX {
+            let Some(places) = places().filter(|_| !self.discovery.is_closed()) else {
+                return;
+            };
+            let Some((uri, by)) = queue.next(&plan, &places, Instant::now()) else {
+                break;
+            };
+            let made = self.take_in(number, name, &uri, &by);
+            noted(queue, &uri.to_string(), made, PAUSE_JOIN_MAX);
+        }
+        for uri in plan.surplus.iter().filter(|_| !self.discovery.is_closed()) {
+            if queue.is_due(uri, Instant::now()) {
+                let made = self.let_go(number, name, uri, gone);
+                noted(queue, uri, made, PAUSE_LEAVE_MAX);
+            }
+        }
+        if let Some(places) = places()
+            && let Some(line) = queue.crowded(&plan, &places, Instant::now())
+        {
+            memory.say(&format!("{name}: {line}"));
+        }
+    }
+
+    /// A path that discovery tells of joins a volume; in words.
+    ///
+    /// # Errors
+    /// Why it doesn't.
+    fn take_in(
+        &self,
+        volume: u16,
+        name: &str,
+        uri: &PathUri,
+        by: &Endpoint,
+    ) -> Result<String, String> {
+        let _alone = self.changes.alone_at_last();
+        if self.state().volumes.number(name).ok() != Some(volume) {
+            return Err(String::new());
+        }
+        let (text, by) = (uri.to_string(), in_words(by));
+        let path = self
+            .add_path(volume, PathKeys::from(uri.clone()))
+            .map_err(|why| format!("discovered by {by}, and not used: {why}"))?;
+        let aside = {
+            let mut state = self.state();
+            let it = &mut state.volumes[volume];
+            it.found.insert(text.clone(), by.clone());
+            it.aside.get(&text).cloned()
+        };
+        // As it was left by hand.
+        let change = match aside.as_deref() {
+            None => return Ok(format!("discovered by {by}, in use")),
+            Some("failed") => Change::FailPath(volume, path, true),
+            Some(_) => Change::DrainPath(volume, path, true),
+        };
+        self.senders.change(0, change, WAIT_NS_MAX);
+        Ok(format!(
+            "discovered by {by}; it was set aside by hand, and stays so"
+        ))
+    }
+
+    /// A path that nobody tells of any more leaves, if it may; in words.
+    ///
+    /// # Errors
+    /// Why it stays; empty: that is as it should be.
+    fn let_go(&self, volume: u16, name: &str, uri: &str, gone: Gone) -> Result<String, String> {
+        let _alone = self.changes.alone_at_last();
+        let place = {
+            let state = self.state();
+            if state.volumes.number(name).ok() != Some(volume) {
+                return Err(String::new());
+            }
+            let it = &state.volumes[volume];
+            let mut all = it.of.paths.iter().zip(&it.places);
+            let found = all.find(|(keys, _)| keys.uri.to_string() == uri);
+            found.map(|(_, place)| PathIndex(*place))
+        };
+        let Some(path) = place else {
+            return Err(String::new());
+        };
+        let live = self.is_live(volume, path);
+        if live && gone == Gone::KeepWhileLive {
+            return Err("not told any more; it stays while it works (gone)".into());
+        }
+        if !self.has_other(volume, path) {
+            return Err("not told any more; it stays, because no other path is usable".into());
+        }
+        self.remove_path(volume, path, false)
+            .map_err(|why| format!("not told any more, and stays: {why}"))?;
+        self.state().volumes[volume].found.remove(uri);
+        Ok("not told any more; removed".into())
+    }
+
+    /// Whether a volume has another path in use.
+    fn has_other(&self, volume: u16, path: PathIndex) -> bool {
+        let places = self.state().volumes[volume].places.clone();
+        let mut others = places.into_iter().filter(|place| *place != path.0);
+        others.any(|place| self.is_live(volume, PathIndex(place)))
+    }
+}
