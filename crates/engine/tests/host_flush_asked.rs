@@ -155,3 +155,29 @@ fn t13_a_flush_of_a_core_whose_queue_is_not_open_yet_covers_what_others_wrote_th
         assert_eq!(flushes, [1, 1], "lost: {lost}");
     }
 }
+
+/// Seed 2544 of the worlds of chaos: they went from its queue back to its queue, eight times each,
+/// and failed.
+#[test]
+fn t33_flushes_that_wait_for_room_on_a_path_stay_when_its_namespace_is_read_again() {
+    let mut rig = rig_of(2, |_, target| {
+        target.subsystem.volatile_write_cache = true;
+        target.subsystem.entries_max = 2;
+    });
+    for slot in 0..4 {
+        assert_eq!(rig.one(&write(slot, slot), SECOND).outcome, Outcome::Done);
+    }
+    rig.world.nodes[TARGET].disks[0].delay_ns = 100 * MS;
+    for slot in 4..8 {
+        rig.submit(&flush(slot)).unwrap();
+    }
+    rig.world.pass(10 * MS);
+    assert!(rig.host.borrow().counters(0, P0).waited_full > 0);
+    // The other path tells of it.
+    rig.world.mute(HOST, 0);
+    rig.target_control(TargetControl::Resize(1, BLOCKS * 2));
+    assert!(rig.run(20 * SECOND, |_, done| done.len() == 4));
+    let ends: Vec<_> = rig.done.iter().map(|it| it.outcome).collect();
+    assert_eq!(ends, [Outcome::Done; 4]);
+    at_rest(&rig, 2);
+}

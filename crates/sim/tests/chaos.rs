@@ -63,13 +63,14 @@ fn worlds_of_chaos_come_to_rest_and_nothing_was_lost() {
 /// before. 726, 1758, 10536: a target was full for two minutes of what nobody used. 3876,
 /// 11984: a flush passed without a controller that another path's size put in doubt. 4534, 10022,
 /// 10057: a fault of a checker, which knew of one cache only. 4217: a fault of a checker: a flush
-/// was to cover what had been given up before it.
+/// was to cover what had been given up before it. 2544: flushes that waited for room on a path were
+/// sent away from it and came back when its namespace was read again.
 #[test]
 fn worlds_that_found_something_once() {
     let first = [3003, 3024, 30249, 30269, 100401, 100593].map(Plan::first);
     let drawn = [
         589, 618, 669, 736, 1107, 1509, 1534, 1551, 726, 1758, 10536, 3876, 11984, 4534, 10022,
-        10057, 4217,
+        10057, 4217, 2544,
     ]
     .map(Plan::draw);
     for plan in first.into_iter().chain(drawn) {

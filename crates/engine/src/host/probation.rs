@@ -171,7 +171,7 @@ impl HostEngine {
 
     /// What a path has not yet begun needn't wait for it, once each; but a flush, which is of this
     /// very controller (T13).
-    fn move_waiting(&mut self, number: usize, now_ns: u64) {
+    pub(super) fn move_waiting(&mut self, number: usize, now_ns: u64) {
         let first = self.paths[number].lane.waiting();
         let waiting = core::iter::successors(first, |&index| self.slots.next(index));
         let movable = waiting.filter(|&index| self.slots.get(index).io.op != IoOp::Flush);

@@ -450,7 +450,7 @@ impl HostEngine {
     }
 
     /// Paths that may show something else by now (T33) give back what their queues have no room
-    /// for; core 0 asks what they show.
+    /// for, but flushes; core 0 asks what they show.
     pub(super) fn read_again(&mut self, volume: u16, now_ns: u64) {
         for at in 0..PATHS_MAX as u8 {
             let index = PathIndex(at);
@@ -461,7 +461,7 @@ impl HostEngine {
                 continue;
             }
             if self.recovers(number) {
-                self.fail_waiting(number, now_ns);
+                self.move_waiting(number, now_ns);
             }
             let path = &mut self.paths[number];
             if let Some(admin) = &mut path.admin {
