@@ -3,6 +3,7 @@
 mod common;
 
 use common::*;
+use engine::DeviceOp;
 use engine::host::{HostControl, HostEvent, Recovery, SubmitError};
 use volume::Outcome;
 
@@ -113,4 +114,85 @@ fn what_a_silent_target_has_fails_when_the_time_is_over_and_other_paths_end_in_o
     assert_eq!(unfinished(&rig).len(), 1);
     rig.control(HostControl::Stop);
     until_stopped(&mut rig, 7 * SECOND);
+}
+
+/// A rig of two paths to a target with a cache; both have a write that was not flushed.
+fn unflushed(change: impl FnOnce(&mut Recovery)) -> Rig {
+    let mut host = host_config(2);
+    host.volumes[0].recovery = Recovery::default();
+    change(&mut host.volumes[0].recovery);
+    let mut target = target_config(2);
+    target.subsystem.volatile_write_cache = true;
+    let mut rig = Rig::new(host, target);
+    rig.ready();
+    for n in 0..2 {
+        assert_eq!(rig.one(&write(n, n), SECOND).outcome, Outcome::Done);
+    }
+    rig
+}
+
+/// What was said of writes that no flush has covered.
+fn said(rig: &Rig) -> Vec<&str> {
+    let events = rig.events.iter();
+    let those = events.filter_map(|event| match event {
+        HostEvent::Unflushed(0, line) => Some(line.as_str()),
+        _ => None,
+    });
+    those.collect()
+}
+
+#[test]
+fn t13_controllers_are_flushed_before_an_engine_stops() {
+    let mut rig = unflushed(|_| ());
+    *rig.disk.log.borrow_mut() = Some(Vec::new());
+    rig.control(HostControl::Stop);
+    until_stopped(&mut rig, SECOND);
+    assert_eq!(said(&rig), [""; 0]);
+    let done = rig.disk.log.take().unwrap();
+    let flushes = done.iter().filter(|it| it.0.op == DeviceOp::Flush);
+    assert_eq!((flushes.count(), done.len()), (2, 2));
+}
+
+#[test]
+fn t13_who_was_not_flushed_when_an_engine_stops_is_named() {
+    // A path that is lost, and one whose controller doesn't flush.
+    let mut rig = unflushed(|_| ());
+    rig.world.nodes[HOST].addresses[0] = Address::Refused;
+    rig.world.cut(HOST, 0);
+    rig.world.pass(MS);
+    rig.control(HostControl::Stop);
+    until_stopped(&mut rig, 30 * SECOND);
+    let lines = said(&rig);
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    assert!(lines[0].contains("not flushed"), "{lines:?}");
+    let mut rig = unflushed(|_| ());
+    rig.world.nodes[TARGET].disks[0].delay_ns = 1000 * SECOND;
+    rig.control(HostControl::Stop);
+    until_stopped(&mut rig, 30 * SECOND);
+    assert_eq!(said(&rig).len(), 2);
+    // Any controller flushes for those.
+    let mut rig = unflushed(|it| it.shared_write_cache = true);
+    rig.world.cut(HOST, 0);
+    rig.control(HostControl::Stop);
+    until_stopped(&mut rig, 30 * SECOND);
+    assert_eq!(said(&rig), [""; 0]);
+}
+
+#[test]
+fn t13_what_an_engine_inherits_and_nobody_flushed_it_leaves_to_the_next() {
+    let mut host = host_config(2);
+    host.volumes[0].recovery = Recovery {
+        unclean_stop_ns: Some(0),
+        ..Recovery::default()
+    };
+    let mut target = target_config(2);
+    target.subsystem.volatile_write_cache = true;
+    let mut rig = Rig::new(host, target);
+    rig.world.nodes[HOST].addresses[1] = Address::Refused;
+    rig.ready();
+    rig.control(HostControl::Stop);
+    until_stopped(&mut rig, SECOND);
+    let lines = said(&rig);
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    assert!(lines[0].contains("not there since"), "{lines:?}");
 }

@@ -145,6 +145,7 @@ impl LoadMachine {
                 | HostEvent::Resized(..)
                 | HostEvent::Report(_)
                 | HostEvent::Mark(..)
+                | HostEvent::Unflushed(..)
                 | HostEvent::Unfinished { .. } => {}
                 // Nor does anything change.
                 HostEvent::Changed(..)

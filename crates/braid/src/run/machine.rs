@@ -48,6 +48,9 @@ pub enum RunEvent {
     /// The time to drain is over, and of this volume so many changes of data and other I/Os have
     /// failed for it.
     Unfinished(u16, u32, u32),
+    /// The engine ends, or the volume leaves, and a path of it may have acknowledged writes that
+    /// were not flushed: a line that names it.
+    Unflushed(u16, String),
     /// The reactor of that core has ended, whatever the reason.
     Gone,
     /// All reactors have ended, as they were told to, and how.
@@ -171,15 +174,13 @@ impl RunMachine {
                     changes,
                     others,
                 }) => self.tell(RunEvent::Unfinished(volume, changes, others)),
+                ExportEvent::Host(HostEvent::Unflushed(volume, line)) => {
+                    self.tell(RunEvent::Unflushed(volume, line));
+                }
                 ExportEvent::Host(HostEvent::Report(news)) => {
                     self.tell(RunEvent::ForCoreZero(news));
                 }
-                ExportEvent::Host(HostEvent::Publish(news)) => {
-                    for peer in &self.peers {
-                        let message = ExportControl::Host(HostControl::Path(news.clone()));
-                        peer.send(RunControl::Export(message));
-                    }
-                }
+                ExportEvent::Host(HostEvent::Publish(news)) => self.publish(&news),
                 ExportEvent::Host(HostEvent::Changed(ticket, answer)) => {
                     self.tell(RunEvent::Changed(ticket, answer));
                 }
@@ -203,6 +204,14 @@ impl RunMachine {
                     )));
                 }
             }
+        }
+    }
+
+    /// What core 0 learnt of a path, for the others.
+    fn publish(&self, news: &PathNews) {
+        for peer in &self.peers {
+            let message = ExportControl::Host(HostControl::Path(news.clone()));
+            peer.send(RunControl::Export(message));
         }
     }
 

@@ -1,10 +1,13 @@
 //! That an engine may have written: kept so that its successor knows if it never stopped cleanly,
-//! and how long to wait then before it writes itself (T9).
+//! and how long to wait then before it writes itself (T9); and that its first flush must go to all
+//! controllers (T13).
 //!
 //! # Contract
 //! A mark is durable before the first queue of a controller whose bound it holds is opened. It goes
-//! after a stop in which all I/O ended. A volume is known by its name, or by a path that it had, in
-//! the file of its engine's control socket: an engine on another socket does not see it.
+//! after a stop in which all changes of data ended; where some were not flushed then, one that
+//! bounds nothing stays, and so does that of a volume which this engine didn't have. The mark of a
+//! volume that leaves goes and stays likewise. A volume is known by its name, or by a path that it
+//! had, in the file of its engine's control socket: an engine on another socket does not see it.
 use super::config::Volume;
 use super::state;
 use anyhow::Context;
@@ -22,6 +25,10 @@ pub struct Marks {
     /// What an engine before this one left there.
     found: BTreeMap<String, Mark>,
     since: Instant,
+    /// Volumes with changes of data that didn't end: nobody knows when they are over.
+    unfinished: BTreeSet<String>,
+    /// Paths of volumes with writes that were not flushed.
+    unflushed: BTreeMap<String, Vec<String>>,
     /// What stands in the file is the next engine's.
     closed: bool,
 }
@@ -60,6 +67,8 @@ impl Marks {
             found: map.clone(),
             map,
             since: Instant::now(),
+            unfinished: BTreeSet::new(),
+            unflushed: BTreeMap::new(),
             closed: false,
         })
     }
@@ -161,33 +170,69 @@ impl Marks {
         self.write()
     }
 
-    /// All I/O of a volume has ended; but what an earlier engine left may not be over.
+    /// Changes of data in a volume did not end: its mark stays as it is.
+    pub fn note_unfinished(&mut self, name: &str) {
+        self.unfinished.insert(name.to_owned());
+    }
+
+    /// A volume ends, and some of its paths may have acknowledged writes that were not flushed.
+    pub fn note_unflushed(&mut self, name: &str, paths: Vec<String>) {
+        self.unflushed.insert(name.to_owned(), paths);
+    }
+
+    /// A volume has left.
     ///
     /// # Errors
     /// The file can't be written.
     pub fn clear(&mut self, name: &str) -> anyhow::Result<()> {
         self.forget(name);
+        if let Some(mark) = self.map.get(name) {
+            // One of its paths may be another volume's before this engine ends.
+            let found = self.found.entry(name.to_owned());
+            found.or_insert_with(|| mark.clone());
+        }
         self.write()
     }
 
-    /// All I/O of all volumes has ended, but what an earlier engine left may not be over; nothing
-    /// is written from now on.
+    /// The engine ends, with these volumes; nothing is written from now on.
     ///
     /// # Errors
     /// The file can't be written.
-    pub fn close(&mut self) -> anyhow::Result<()> {
-        let names: Vec<_> = self.map.keys().cloned().collect();
-        names.iter().for_each(|name| self.forget(name));
+    pub fn close(&mut self, volumes: &[Volume]) -> anyhow::Result<()> {
+        let had = |name: &str, mark: &Mark| {
+            let paths = |of: &Volume| mark.paths.iter().any(|uri| uris(of).contains(uri));
+            volumes.iter().any(|of| of.name == name || paths(of))
+        };
+        let waited = self.since.elapsed();
+        for (name, mark) in self.found.clone() {
+            let others = !had(&name, &mark) && self.map.contains_key(&name);
+            if others && mark.bound() <= waited {
+                self.unflushed.entry(name).or_insert(mark.paths);
+            }
+        }
+        let marked = self.map.keys().chain(self.unflushed.keys());
+        let marked: BTreeSet<_> = marked.cloned().collect();
+        marked.iter().for_each(|name| self.forget(name));
         let written = self.write();
         self.closed = true;
         written
     }
 
+    /// All that a volume's mark holds is over, but for what was noted, and what an earlier engine
+    /// left.
     fn forget(&mut self, name: &str) {
+        if self.unfinished.contains(name) {
+            return;
+        }
+        let unflushed = self.unflushed.remove(name);
+        let unflushed = unflushed.map(|paths| Mark {
+            bound_ms: Some(0),
+            paths,
+        });
         let waited = self.since.elapsed();
-        let earlier = self.found.get(name);
-        match earlier.filter(|mark| mark.bound() > waited) {
-            Some(mark) => self.map.insert(name.to_owned(), mark.clone()),
+        let earlier = self.found.get(name).filter(|mark| mark.bound() > waited);
+        match earlier.cloned().or(unflushed) {
+            Some(mark) => self.map.insert(name.to_owned(), mark),
             None => self.map.remove(name),
         };
     }
@@ -263,9 +308,75 @@ mod tests {
         marks.clear("v0").unwrap();
         marks.keep(&config.volumes[0], 1_000_000).unwrap();
         assert!(path.exists());
-        marks.close().unwrap();
+        marks.close(&config.volumes).unwrap();
         assert!(!path.exists());
         assert_eq!(Marks::read(path).unwrap().wait_ns(&config.volumes[0]), None);
+    }
+
+    /// A file for marks, and volumes by name and path.
+    fn place() -> (
+        tempfile::TempDir,
+        PathBuf,
+        impl Fn(&str, &str) -> Volume + Copy,
+    ) {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("marks.json");
+        let volume = |name: &str, uri: &str| {
+            let text = format!("[[volume]]\nname = \"{name}\"\n[[volume.path]]\nuri = \"{uri}\"\n");
+            crate::run::config::tests::parsed(&text).volumes.remove(0)
+        };
+        (directory, path, volume)
+    }
+
+    #[test]
+    fn t13_what_was_not_flushed_is_the_next_engines_to_flush_and_nothing_waits() {
+        let (_directory, path, volume) = place();
+        let (a, b) = (volume("a", "mem:1MiB"), volume("b", "mem:2MiB"));
+        let mut marks = Marks::read(path.clone()).unwrap();
+        marks.keep(&a, 60_000_000_000).unwrap();
+        marks.keep(&b, 60_000_000_000).unwrap();
+        marks.note_unflushed("a", uris(&a));
+        marks.close(&[a.clone(), b.clone()]).unwrap();
+        let of = |volume: &Volume| {
+            let marks = Marks::read(path.clone()).unwrap();
+            (marks.wait_ns(volume), marks.in_words(volume))
+        };
+        assert_eq!(of(&a), (Some(0), None));
+        assert_eq!(of(&b), (None, None));
+        // One that doesn't have the volume leaves it to the one after it.
+        let mut marks = Marks::read(path.clone()).unwrap();
+        marks.close(std::slice::from_ref(&b)).unwrap();
+        assert_eq!(of(&a), (Some(0), None));
+        let mut marks = Marks::read(path.clone()).unwrap();
+        let renamed = volume("c", "mem:1MiB");
+        marks.close(&[b, renamed]).unwrap();
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn t13_a_volume_that_left_unflushed_is_heeded_by_the_next_with_its_path() {
+        let (_directory, path, volume) = place();
+        let a = volume("a", "mem:1MiB");
+        let mut marks = Marks::read(path.clone()).unwrap();
+        marks.keep(&a, 60_000_000_000).unwrap();
+        marks.note_unflushed("a", uris(&a));
+        marks.clear("a").unwrap();
+        assert_eq!(marks.wait_ns(&volume("b", "mem:1MiB")), Some(0));
+        assert_eq!(Marks::read(path).unwrap().wait_ns(&a), Some(0));
+    }
+
+    #[test]
+    fn t09_the_mark_of_a_volume_that_leaves_with_unfinished_changes_stays() {
+        let (_directory, path, volume) = place();
+        let a = volume("a", "mem:1MiB");
+        let mut marks = Marks::read(path.clone()).unwrap();
+        marks.keep(&a, 60_000_000_000).unwrap();
+        marks.note_unfinished("a");
+        marks.note_unflushed("a", uris(&a));
+        marks.clear("a").unwrap();
+        marks.close(&[]).unwrap();
+        let marks = Marks::read(path).unwrap();
+        assert_eq!(marks.wait_ns(&a), Some(60_000_000_000));
     }
 
     #[test]

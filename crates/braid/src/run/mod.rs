@@ -136,11 +136,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     log::end();
     ended.and(stopped)?;
     let ended = finished(&lost, &service, drain_ns);
-    // Only changes of data can come late.
-    let cleared = match lost.values().all(|(changes, _)| *changes == 0) {
-        true => service.marks().close(),
-        false => Ok(()),
-    };
+    let cleared = service.close_marks();
     // Not before: the next engine may begin, and keep marks, as soon as the socket is free.
     drop(socket);
     ended.and(cleared)
@@ -162,6 +158,10 @@ fn attend_drain(
             Ok(RunEvent::Unfinished(volume, changes, others)) => {
                 let sum = lost.entry(volume).or_default();
                 *sum = (sum.0 + changes, sum.1 + others);
+                // Only changes of data can come late.
+                if changes > 0 {
+                    service.marks().note_unfinished(&service.name(volume));
+                }
             }
             Ok(event) => attend_to(event, service),
             Err(error) => return (Err(error), lost),
@@ -247,6 +247,10 @@ fn attend_to(event: RunEvent, service: &Service) {
         }
         RunEvent::ForCoreZero(news) => service.tell_core_zero(news),
         RunEvent::Mark(volume, bound_ns) => service.mark(volume, bound_ns),
+        RunEvent::Unflushed(volume, line) => {
+            log::say(line);
+            service.note_unflushed(volume);
+        }
         RunEvent::Changed(ticket, answer) => {
             if let Some(Ok(changed)) = service.changes.answered(ticket, answer) {
                 service.volume_changed(changed);

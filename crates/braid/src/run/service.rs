@@ -342,6 +342,26 @@ impl Service {
         }
     }
 
+    /// A volume ends with writes that were not flushed.
+    pub fn note_unflushed(&self, volume: u16) {
+        let known = self.state().volumes.paths(volume);
+        if let Some((name, paths)) = known {
+            self.marks().note_unflushed(&name, paths);
+        }
+    }
+
+    /// The engine has ended.
+    ///
+    /// # Errors
+    /// The marks can't be written.
+    pub fn close_marks(&self) -> anyhow::Result<()> {
+        let volumes: Vec<_> = {
+            let state = self.state();
+            state.volumes.iter().map(|(_, it)| it.of.clone()).collect()
+        };
+        self.marks().close(&volumes)
+    }
+
     /// Whether the clients of a volume are on this core.
     pub fn is_core_of(&self, core: u16, volume: u16) -> bool {
         volume % self.state().configured.cores == core

@@ -4,7 +4,8 @@
 //! A volume is opened as at the start, but at least one of its paths must be live on every core, or
 //! it isn't opened. One that leaves takes no more clients; those that it has are told, and have
 //! `drain_timeout` for what is in flight, as at the end of the engine. Then its paths leave by
-//! force, and its mark is taken away when the engine says that nothing of it is left.
+//! force, and its mark is taken away when the engine says that nothing of it is left, but for what
+//! did not end, or was not flushed ([`Marks`](super::marks::Marks)).
 use super::config::Volume;
 use super::cores::recovery;
 use super::paths::{GRACE, WAIT_NS_MAX};

@@ -133,6 +133,16 @@ impl Volumes {
         name.cloned().unwrap_or_else(|| format!("volume {number}"))
     }
 
+    /// Name and paths of the volume that the engine means, also one that leaves.
+    pub fn paths(&mut self, number: u16) -> Option<(String, Vec<String>)> {
+        let uris = |paths: &[PathKeys]| paths.iter().map(|it| it.uri.to_string()).collect();
+        if let Some((name, paths)) = self.leaving.get(&number) {
+            return Some((name.clone(), uris(paths)));
+        }
+        let of = &self.meant(number)?.of;
+        Some((of.name.clone(), uris(&of.paths)))
+    }
+
     /// Number of the volume of that name.
     ///
     /// # Errors

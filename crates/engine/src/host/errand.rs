@@ -311,8 +311,12 @@ impl HostEngine {
         let lost = self.is_doubtful(number);
         let it = &mut self.volumes[usize::from(volume)];
         if lost {
-            let line = report::line(&it.name, path, self.settings.core, report::unflushed(path));
-            it.lost_cache = Some(line);
+            let line = |why| report::line(&it.name, path, self.settings.core, why);
+            if it.leaving {
+                let left = line(report::left_unflushed(path));
+                self.events.push_back(HostEvent::Unflushed(volume, left));
+            }
+            it.lost_cache = Some(line(report::unflushed(path)));
         }
         it.head.forget(index);
         it.places[usize::from(index.0)] = VACANT;

@@ -14,17 +14,16 @@
 //! flush of any core passes before all have said whether it had unflushed writes; each core
 //! then gives them up by itself, for the flushes that it has.
 //!
-//! After an unclean stop of the engine before, each controller counts as unflushed until it has
-//! flushed, or was given up: nobody knows what that one had acknowledged. A path that has not been
+//! After an unclean stop of the engine before, or one in order that left writes unflushed
+//! ([`HostEvent::Unflushed`]), each controller counts as unflushed until it has flushed, or was
+//! given up: nobody knows what that one had acknowledged. A path that has not been
 //! there since is waited for like one that was lost, if those of its volume that were have caches.
 //!
 //! # Limits
 //! A live controller whose ANA group is not usable is not asked: handing its group over is the
 //! array's own affair. What one core flushed another still counts as unflushed once the path is
 //! lost: a flush waits, or fails, that needn't. Cores don't tell each other of local devices. Of an
-//! engine before, a controller that no path of the volume leads to, or none yet, is not asked; nor
-//! one that had unflushed writes of it when it stopped in order: those are its controller's to keep
-//! when it is shut down.
+//! engine before, a controller that no path of the volume leads to, or none yet, is not asked.
 use super::change::is_device;
 use super::path::{Path, Phase, Will};
 use super::types::HostEvent;

@@ -56,6 +56,7 @@ pub struct Recovery {
     /// The engine before this one did not stop cleanly: what it had sent may be executed for so
     /// long from the start of this one, until then no data are changed (T9), `u64::MAX`: nothing
     /// bounds it; and controllers may have unflushed writes of it, however long ago that was (T13).
+    /// 0 after one that stopped in order and left such writes.
     pub unclean_stop_ns: Option<u64>,
     /// No controller's queues are opened before [`HostControl::Marked`] has said that its bound is
     /// kept for the engine after this one.

@@ -209,6 +209,20 @@ pub(super) fn unflushed(path: &Path) -> &'static str {
     }
 }
 
+/// A path that was not flushed when the engine ended, or its volume (T13).
+pub(super) fn left_unflushed(path: &Path) -> &'static str {
+    match path.was_seen() {
+        true => {
+            "ended with acknowledged writes that were not flushed: the first flush after this \
+             will cover them; until then they are lost if the target loses power"
+        }
+        false => {
+            "not there since an unclean stop, and may have acknowledged writes that were not \
+             flushed: the first flush after this will cover them"
+        }
+    }
+}
+
 /// A lost path that can't leave without losing what it had cached (T13).
 pub(super) fn in_doubt(path: &Path) -> String {
     let uri = &path.uri;

@@ -4,11 +4,15 @@
 //! While I/O drains everything goes on as usual: held writes wait for proof or bound, lost paths
 //! are connected again. What has not ended when that time is over fails with
 //! [`Outcome::Stopped`], and its owner is told how much that was.
-use super::HostEngine;
-use super::path::{Link, Phase, Role};
+//!
+//! Before a queue closes, its controller flushes what it acknowledged: one that is shut down in
+//! order should keep that by itself, and not all do. Whoever didn't flush, or is lost with such
+//! writes, is named to the owner, so that the next engine's flush covers it (T13).
+use super::path::{Farewell, Link, Path, Phase, Role};
 use super::slots::Slot;
 use super::types::{HostEvent, PathKind};
 use super::wait;
+use super::{HostEngine, report};
 use crate::machine::Output;
 use volume::Outcome;
 
@@ -108,6 +112,13 @@ impl HostEngine {
             if stop.stage == Stage::Serving || !over {
                 return;
             }
+            // What a flush for somebody else has covered is not all.
+            for path in &mut self.paths {
+                path.farewell = match path.farewell.is_out() {
+                    true => Farewell::Late,
+                    false => Farewell::None,
+                };
+            }
             self.enter(Stage::Orderly, now_ns);
         }
         self.close_down(now_ns);
@@ -137,9 +148,11 @@ impl HostEngine {
         for number in 0..self.paths.len() {
             self.stop_path(number, abort, now_ns);
         }
-        let disconnected = self.paths.iter().all(|path| path.is_disconnected());
-        if gone || (disconnected && self.slots.active() == 0) {
+        let flushes = |path: &Path| path.farewell.is_out() && !abort;
+        let over = |path: &Path| path.is_disconnected() && !flushes(path);
+        if gone || (self.paths.iter().all(over) && self.slots.active() == 0) {
             self.enter(Stage::Stopped, now_ns);
+            self.tell_unflushed();
             self.outputs.push(Output::Stop);
         }
     }
@@ -171,9 +184,45 @@ impl HostEngine {
         }
     }
 
-    fn stop_path(&mut self, number: usize, abort: bool, now_ns: u64) {
+    /// What a path acknowledged is flushed before it ends; whether that is under way.
+    fn takes_leave(&mut self, number: usize, now_ns: u64) -> bool {
+        let path = &self.paths[number];
+        // Nobody waits for what is left in a lane then: copies of reads that ended.
+        let ended = path.lane.is_empty() || self.slots.active() == 0;
+        if path.phase == Phase::Live
+            && path.farewell == Farewell::None
+            && ended
+            && path.is_unflushed()
+            && self.recovers(number)
+        {
+            self.flush_for_good(number, now_ns);
+        }
         let path = &mut self.paths[number];
-        if matches!(path.kind, PathKind::Device { .. }) {
+        if path.farewell == Farewell::Ended(true) {
+            path.all_flushed();
+        }
+        path.farewell.is_out()
+    }
+
+    /// Says which writes may still be in caches only.
+    fn tell_unflushed(&mut self) {
+        for number in 0..self.paths.len() {
+            let path = &self.paths[number];
+            if path.is_vacant() || !self.recovers(number) || !self.is_doubtful(number) {
+                continue;
+            }
+            let volume = path.volume;
+            let it = &self.volumes[usize::from(volume)];
+            let why = report::left_unflushed(path);
+            let line = report::line(&it.name, path, self.settings.core, why);
+            self.events.push_back(HostEvent::Unflushed(volume, line));
+        }
+    }
+
+    fn stop_path(&mut self, number: usize, abort: bool, now_ns: u64) {
+        let leaves = !abort && self.takes_leave(number, now_ns);
+        let path = &mut self.paths[number];
+        if leaves || matches!(path.kind, PathKind::Device { .. }) {
             return;
         }
         if abort {

@@ -340,6 +340,10 @@ pub enum HostEvent {
         /// Reads and flushes.
         others: u32,
     },
+    /// The engine ends, or the volume leaves, and a path of it may have acknowledged writes that
+    /// were not flushed: one line for each. The flush of whoever uses the volume next must cover
+    /// them ([`Recovery::unclean_stop_ns`]). Before `Output::Stop`, or [`HostEvent::Removed`].
+    Unflushed(u16, String),
     /// Something about a volume that its user should know; rate limited.
     Warning(u16, String),
     /// Core 0: the answer to the [`HostControl::Change`] of that ticket: what was made, or one line

@@ -42,11 +42,12 @@ impl Host {
                     self.post(world, mail, first, HostControl::Path(news));
                 }
                 HostEvent::Mark(volume, bound_ns) => {
-                    self.mark_ns = self.mark_ns.max(bound_ns);
+                    self.mark_ns = self.mark_ns.max(Some(bound_ns));
                     self.post(world, mail, node, HostControl::Marked(volume, bound_ns));
                 }
                 // Only changes of data can come late.
                 HostEvent::Unfinished { changes, .. } => self.unfinished |= changes > 0,
+                HostEvent::Unflushed(..) => self.unflushed = true,
                 HostEvent::Changed(ticket, result) => self.user.heard(ticket, result),
                 HostEvent::Failed(_, line)
                 | HostEvent::Returned(_, line)

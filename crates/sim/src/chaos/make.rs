@@ -40,7 +40,7 @@ impl Rig {
     pub(super) fn host_engine(&self, number: usize, core: u16) -> ExportEngine {
         let layout = &self.layout;
         let recovery = Recovery {
-            unclean_stop_ns: Some(self.hosts[number].mark_ns).filter(|&ns| ns > 0),
+            unclean_stop_ns: self.hosts[number].mark_ns,
             marks: true,
             quiesce_ns: QUIESCE_NS,
             ..Recovery::default()

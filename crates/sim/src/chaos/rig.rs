@@ -99,10 +99,12 @@ pub struct Host {
     /// Node of each core.
     pub cores: Vec<usize>,
     pub clients: usize,
-    /// The longest bound that it left durably; 0: none.
-    pub mark_ns: u64,
-    /// The one that this process found, and when it began.
-    found_ns: u64,
+    /// The longest bound that it left durably, if it left a mark.
+    pub mark_ns: Option<u64>,
+    /// It ends with writes that were not flushed (T13).
+    pub(super) unflushed: bool,
+    /// The mark that this process found, and when it began.
+    found_ns: Option<u64>,
     begun_ns: u64,
     /// Its stop in order left changes of data that had not ended.
     pub(super) unfinished: bool,
@@ -216,8 +218,9 @@ impl Rig {
             board: Vec::new(),
             cores,
             clients,
-            mark_ns: 0,
-            found_ns: 0,
+            mark_ns: None,
+            unflushed: false,
+            found_ns: None,
             begun_ns: 0,
             unfinished: false,
             stopping: None,
@@ -229,15 +232,16 @@ impl Rig {
         self.start_host(number);
     }
 
-    /// A process that stops in order takes its mark away, unless changes of data had not ended; and
-    /// what the one before it had left may not be over.
+    /// A process that stops in order takes its mark away, unless changes of data had not ended; but
+    /// what the one before it had left may not be over, and one with a bound of 0 stays where
+    /// writes were not flushed.
     pub fn take_mark_away(&mut self, number: usize) {
         let host = &mut self.hosts[number];
         if host.unfinished {
             return;
         }
-        let over = host.begun_ns + host.found_ns <= self.world.now_ns;
-        host.mark_ns = if over { 0 } else { host.found_ns };
+        let left = |bound_ns: &u64| host.begun_ns + bound_ns > self.world.now_ns;
+        host.mark_ns = host.found_ns.filter(left).or(host.unflushed.then_some(0));
     }
 
     /// A process of a host begins.
@@ -253,7 +257,7 @@ impl Rig {
         host.board =
             alloc::vec![alloc::vec![0; places + SPARE_PATHS]; usize::from(self.layout.cores)];
         host.user.begin(places, self.layout.more.tellers == 0);
-        (host.stopping, host.unfinished) = (None, false);
+        (host.stopping, host.unfinished, host.unflushed) = (None, false, false);
         (host.found_ns, host.begun_ns) = (host.mark_ns, self.world.now_ns);
         host.lives.begin(self.world.now_ns);
         self.start_seeker(number);
