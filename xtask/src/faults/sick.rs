@@ -31,7 +31,7 @@ pub struct Args {
     #[arg(
         long,
         value_delimiter = ',',
-        default_value = "numa,round-robin,queue-depth,weighted-latency,soonest,pid,latency,devid:0,\
+        default_value = "numa,round-robin,queue-depth,weighted-latency,soonest,pid,latency,devid:1,\
                          service-time,historical-service-time"
     )]
     policies: Vec<String>,
