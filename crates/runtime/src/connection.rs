@@ -9,7 +9,7 @@
 //! An orderly close sends what is queued, then FIN, and discards what arrives until the peer has
 //! closed too: closing with unread bytes would reset, and the peer might lose our last words. All
 //! of it within `CLOSE_WAIT_NS`.
-use crate::limits::{CLOSE_WAIT_NS, EXTENTS_MAX};
+use crate::limits::{CLOSE_WAIT_NS, EXTENTS_MAX, UNSENT_MAX};
 use crate::reactor::{Reactor, Tag};
 use crate::receive::Inbound;
 use engine::Machine;
@@ -174,6 +174,7 @@ where
         // isn't TCP.
         let _ = os::set_no_delay(&socket);
         let _ = os::set_keep_alive(&socket);
+        let _ = os::set_unsent_max(&socket, UNSENT_MAX);
         let connection = self.connection_mut(conn);
         assert!(
             connection.is_free(),

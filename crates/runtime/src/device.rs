@@ -1,35 +1,38 @@
-//! Requests to devices: memory at once, files through the ring.
+//! Requests to devices: memory and volatile caches at once, files through the ring.
 //!
 //! # Contract
 //! Results of memory and null devices wait in a list until the machine's next round. A file request
 //! is one operation at a time: short ones continue, what a file system can't zero by itself is
 //! written. Ranges outside a memory device, and writes to a file opened read-only, end with an
-//! error. How much of a file is in use is the machine's to know and to check: it may be made longer
-//! at any time. What lies behind the end of a file was cut off behind our back: reading or
-//! comparing it is an error, and the first time it is logged with the file's name. A later write
-//! makes the file long again, and then what lies between reads as zeroes: nobody can tell those
-//! from data.
+//! error. A request to a namespace that the kernel drives is one command (`command`). How much of a
+//! file is in use is the machine's to know and to check: it may be made longer at any time. What
+//! lies behind the end of a file was cut off behind our back: reading or comparing it is an error,
+//! and the first time it is logged with the file's name. A later write makes the file long again,
+//! and then what lies between reads as zeroes: nobody can tell those from data.
 //!
 //! # Limits
 //! `FILE_OPERATIONS_MAX` in flight and `COMPARES_MAX` comparing; more wait here. How many there are
 //! in all is bounded by the machine, which has one buffer for each.
+use crate::command::Commands;
 use crate::limits::{COMPARE_BYTES, COMPARES_MAX, FILE_OPERATIONS_MAX, ZEROES_BYTES};
 use crate::memory::MemoryDevice;
+use crate::queues::QueueBackend;
 use crate::reactor::{Reactor, Tag};
-use crate::{Device, FileDevice, RuntimeError};
+use crate::{Device, FileDevice, PassthroughDevice, QueueDevice, RuntimeError, volatile};
 use engine::Machine;
 use engine::machine::{DeviceError, DeviceId, DeviceOp, DeviceRequest};
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
 use std::sync::Arc;
 use sys::{Allocate, Errno, Extent, Fd, Ring};
+
+mod queues;
 
 /// Arena behind the machine's part: zeroes to write, and room to compare in.
 pub(crate) const SCRATCH_BYTES: u64 =
     ZEROES_BYTES as u64 + COMPARE_BYTES as u64 * COMPARES_MAX as u64 + 4096;
 
-type Done = (u32, Result<(), DeviceError>);
+pub(crate) type Done = (u32, Result<(), DeviceError>);
 
 /// No device has that number (ENXIO).
 const GONE: DeviceError = DeviceError::Os(6);
@@ -42,6 +45,8 @@ pub(crate) enum Opened {
     Memory(Arc<MemoryDevice>),
     Null,
     File(Arc<FileDevice>, OwnedFd),
+    Passthrough(Arc<PassthroughDevice>, OwnedFd),
+    Queue(Arc<QueueDevice>, Box<queue::Queue>),
 }
 
 impl Opened {
@@ -50,23 +55,30 @@ impl Opened {
             Device::Memory(memory) => Self::Memory(Arc::clone(memory)),
             Device::Null => Self::Null,
             Device::File(file) => Self::File(Arc::clone(file), file.try_clone()?),
+            Device::Passthrough(it) => Self::Passthrough(Arc::clone(it), it.try_clone()?),
+            Device::Queue(queue) => Self::Queue(Arc::clone(queue), Box::new(queue.queue()?)),
         })
     }
 }
 
-enum Backend {
+pub(crate) enum Backend {
     /// No device has this number.
     Nothing,
     Memory(Arc<MemoryDevice>),
     Null,
+    /// It has a volatile cache.
+    Volatile(Arc<FileDevice>),
     File {
         file: Fd,
         read_only: bool,
         block_bytes: u32,
-        path: PathBuf,
+        /// It keeps the claim to a block device.
+        device: Arc<FileDevice>,
         /// It was logged that the file is too short.
         told: bool,
     },
+    Passthrough(Fd, Arc<PassthroughDevice>),
+    Queue(Box<QueueBackend>),
 }
 
 /// What a file request is doing.
@@ -103,8 +115,13 @@ enum Progress {
 
 /// A core's devices and their requests in flight.
 pub(crate) struct Devices {
-    backends: Vec<Backend>,
-    results: Vec<Done>,
+    pub(crate) backends: Vec<Backend>,
+    /// Which of them are queues.
+    queues: Vec<usize>,
+    /// Number of the next queue.
+    serial: u32,
+    pub(crate) results: Vec<Done>,
+    pub(crate) commands: Commands,
     requests: Vec<Option<FileRequest>>,
     free: Vec<u32>,
     waiting: VecDeque<u32>,
@@ -119,18 +136,30 @@ pub(crate) fn device_number(device: DeviceId) -> usize {
     usize::from(device.0)
 }
 
-impl From<Opened> for Backend {
-    fn from(opened: Opened) -> Self {
+impl Backend {
+    fn new(opened: Opened, serial: &mut u32) -> Self {
         match opened {
+            Opened::Queue(device, queue) => {
+                *serial += 1;
+                match QueueBackend::new(device, *queue, *serial) {
+                    Ok(backend) => Self::Queue(Box::new(backend)),
+                    Err(error) => {
+                        tracing::error!("no descriptor for a queue: {error}");
+                        Self::Nothing
+                    }
+                }
+            }
             Opened::Memory(memory) => Self::Memory(memory),
             Opened::Null => Self::Null,
+            Opened::File(device, _) if device.cache().is_some() => Self::Volatile(device),
             Opened::File(device, own) => Self::File {
                 file: Fd::new(own),
                 read_only: device.read_only(),
                 block_bytes: 1 << device.block_shift(),
-                path: device.path().to_owned(),
+                device,
                 told: false,
             },
+            Opened::Passthrough(device, own) => Self::Passthrough(Fd::new(own), device),
         }
     }
 }
@@ -138,13 +167,20 @@ impl From<Opened> for Backend {
 impl Devices {
     /// `arena_bytes`: where the scratch memory begins.
     pub(crate) fn new(devices: &[Device], arena_bytes: u64) -> Result<Self, RuntimeError> {
-        let backend = |device: &Device| Opened::new(device).map(Backend::from);
+        let mut serial = 0;
+        let mut backend =
+            |device: &Device| Opened::new(device).map(|it| Backend::new(it, &mut serial));
         let zeroes = Extent::new(arena_bytes.next_multiple_of(4096), ZEROES_BYTES);
         let first = zeroes.at + u64::from(ZEROES_BYTES);
         let piece = |number| first + number as u64 * u64::from(COMPARE_BYTES);
+        let backends = devices.iter().map(&mut backend);
+        let backends: Vec<_> = backends.collect::<Result<_, _>>()?;
         Ok(Self {
-            backends: devices.iter().map(backend).collect::<Result<_, _>>()?,
+            queues: queues::of(&backends),
+            backends,
+            serial,
             results: Vec::with_capacity(FILE_OPERATIONS_MAX),
+            commands: Commands::default(),
             requests: Vec::with_capacity(FILE_OPERATIONS_MAX),
             free: Vec::with_capacity(FILE_OPERATIONS_MAX),
             waiting: VecDeque::with_capacity(FILE_OPERATIONS_MAX),
@@ -158,13 +194,19 @@ impl Devices {
     }
 
     /// Another device under a number that no request has.
-    pub(crate) fn set(&mut self, device: DeviceId, opened: Option<Opened>) {
+    pub(crate) fn set(&mut self, ring: &mut Ring, device: DeviceId, opened: Option<Opened>) {
         let at = device_number(device);
         // The numbers between are set before they are used.
         while self.backends.len() <= at {
             self.backends.push(Backend::Nothing);
         }
-        self.backends[at] = opened.map_or(Backend::Nothing, Backend::from);
+        if let Backend::Queue(queue) = &mut self.backends[at] {
+            queue.unwatch(ring, 3);
+        }
+        let serial = &mut self.serial;
+        let backend = opened.map(|opened| Backend::new(opened, serial));
+        self.backends[at] = backend.unwrap_or(Backend::Nothing);
+        self.queues = queues::of(&self.backends);
     }
 
     /// Whether the machine has results to hear of.
@@ -175,7 +217,12 @@ impl Devices {
     /// Whether nothing is in flight.
     pub(crate) fn is_idle(&self) -> bool {
         let waiting = self.waiting.len() + self.waiting_for_scratch.len();
-        self.in_flight == 0 && waiting == 0 && self.results.is_empty()
+        let queues = self.queues.iter().all(|&at| match &self.backends[at] {
+            Backend::Queue(queue) => queue.is_idle(),
+            _ => true,
+        });
+        let files = self.in_flight == 0 && waiting == 0;
+        files && queues && self.commands.is_idle() && self.results.is_empty()
     }
 
     /// Starts, or does, a request of the device numbered `device`.
@@ -202,13 +249,18 @@ impl Devices {
         if request.length == 0 && request.op != DeviceOp::Flush {
             return self.results.push((request.id, Ok(())));
         }
-        let result = match &self.backends[device] {
+        let result = match &mut self.backends[device] {
             Backend::Nothing => Err(GONE),
             Backend::Null => null(ring, request.op, data),
+            Backend::Passthrough(..) => return self.begin_command(ring, request, data),
+            Backend::Volatile(file) => volatile::execute(ring, file, request, data),
             Backend::Memory(memory) => {
                 within(request, memory.bytes()).and_then(|()| memorize(ring, memory, request, data))
             }
-            &Backend::File {
+            Backend::Queue(queue) => {
+                return queue.begin(ring, request, data, &mut self.results);
+            }
+            &mut Backend::File {
                 read_only,
                 block_bytes,
                 ..
@@ -350,16 +402,14 @@ impl Devices {
         self.start_next(ring);
         Some((id, result))
     }
-}
 
-impl Devices {
     /// Once for each file and core: the user can't know otherwise.
     #[cold]
     fn tell_of_cut(&mut self, device: DeviceId, from: u64) {
-        if let Backend::File { path, told, .. } = &mut self.backends[device_number(device)]
+        if let Backend::File { device, told, .. } = &mut self.backends[device_number(device)]
             && !std::mem::replace(told, true)
         {
-            let path = path.display();
+            let path = device.path().display();
             tracing::error!(
                 "{path} was cut short behind our back: from about byte {from} on it can't be \
                  read; restore it from a copy"
@@ -473,7 +523,7 @@ fn step(op: DeviceOp, read_only: bool) -> Result<Step, DeviceError> {
     })
 }
 
-fn within(request: &DeviceRequest, bytes: u64) -> Result<(), DeviceError> {
+pub(crate) fn within(request: &DeviceRequest, bytes: u64) -> Result<(), DeviceError> {
     if request.op == DeviceOp::Flush {
         return Ok(());
     }
@@ -518,7 +568,7 @@ fn null(ring: &mut Ring, op: DeviceOp, data: Extent) -> Result<(), DeviceError> 
 }
 
 /// Maps the system's error numbers.
-fn device_error(error: Errno) -> DeviceError {
+pub(crate) fn device_error(error: Errno) -> DeviceError {
     match error {
         Errno::NOSPC | Errno::DQUOT => DeviceError::Full,
         Errno::ROFS | Errno::PERM | Errno::BADF => DeviceError::ReadOnly,
@@ -528,71 +578,4 @@ fn device_error(error: Errno) -> DeviceError {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::FileDevice;
-    use engine::machine::Span;
-    use sys::{Arena, RingConfig};
-
-    /// A ring whose operations nobody waits for.
-    fn ring() -> Ring {
-        let config = RingConfig {
-            operations_max: FILE_OPERATIONS_MAX as u32 + 2,
-            buffers: 1,
-            buffers_lent: 1,
-            buffer_bytes: 4096,
-        };
-        Ring::new(&config, Arena::new(4096 + SCRATCH_BYTES).unwrap()).unwrap()
-    }
-
-    #[test]
-    fn a_compare_that_waits_for_scratch_memory_holds_up_nothing_behind_it() {
-        let path = std::env::temp_dir().join(format!("braid-compares-{}", std::process::id()));
-        let file = FileDevice::open(path.clone(), false, Some(4096)).unwrap();
-        std::fs::remove_file(path).unwrap();
-        let mut devices = Devices::new(&[Device::File(Arc::new(file))], 4096).unwrap();
-        let mut ring = ring();
-        let (extent, span) = (Extent::new(0, 4096), Span { at: 0, len: 4096 });
-        let begin = |devices: &mut Devices, ring: &mut Ring, op| {
-            let request = DeviceRequest {
-                id: 0,
-                device: DeviceId(0),
-                op,
-                offset: 0,
-                length: 4096,
-                span,
-            };
-            devices.begin(ring, 0, &request, extent);
-        };
-        for slot in 0..FILE_OPERATIONS_MAX {
-            let op = match slot {
-                ..COMPARES_MAX => DeviceOp::Compare,
-                _ => DeviceOp::Read,
-            };
-            begin(&mut devices, &mut ring, op);
-        }
-        begin(&mut devices, &mut ring, DeviceOp::Compare);
-        begin(&mut devices, &mut ring, DeviceOp::Read);
-        let read = COMPARES_MAX as u32;
-        assert!(devices.handle(&mut ring, read, Ok(4096)).is_some());
-        assert_eq!(devices.in_flight, FILE_OPERATIONS_MAX, "the read started");
-        assert!(!devices.is_idle());
-        assert!(devices.handle(&mut ring, 0, Err(Errno::IO)).is_some());
-        assert_eq!(devices.in_flight, FILE_OPERATIONS_MAX, "and the compare");
-        assert!(devices.waiting_for_scratch.is_empty());
-    }
-
-    #[test]
-    fn the_systems_errors_are_told_apart() {
-        for (error, expected) in [
-            (Errno::NOSPC, DeviceError::Full),
-            (Errno::DQUOT, DeviceError::Full),
-            (Errno::ROFS, DeviceError::ReadOnly),
-            (Errno::PERM, DeviceError::ReadOnly),
-            (Errno::OPNOTSUPP, DeviceError::Unsupported),
-            (Errno::IO, DeviceError::Os(5)),
-        ] {
-            assert_eq!(device_error(error), expected);
-        }
-    }
-}
+mod tests;

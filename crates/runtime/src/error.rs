@@ -7,6 +7,14 @@ use std::path::PathBuf;
 /// What went wrong at the kernel's edge: an operation, its object, the source, what to do.
 #[derive(Debug, thiserror::Error)]
 pub enum RuntimeError {
+    /// A queue of a queue server can't be had.
+    #[error("cannot use the queue server on {}: {source}", socket.display())]
+    Queue {
+        /// Its socket.
+        socket: PathBuf,
+        /// Why.
+        source: queue::Error,
+    },
     /// io_uring can't be set up.
     #[error("cannot set up io_uring for {name} ({operation}): {advice}")]
     Ring {
@@ -103,6 +111,25 @@ pub enum RuntimeError {
         path: PathBuf,
         /// Why not, and what would be right.
         reason: &'static str,
+    },
+    /// A namespace's character device can't be a path.
+    #[error("cannot use {} as a path: {reason}", path.display())]
+    Passthrough {
+        /// Which.
+        path: PathBuf,
+        /// Why not, and what would be right.
+        reason: String,
+    },
+    /// Somebody else uses it.
+    #[error(
+        "{} is in use: somebody else {holder}; end that (lsof, or braid stat, shows who), or use \
+         another file", path.display()
+    )]
+    InUse {
+        /// Which.
+        path: PathBuf,
+        /// What they do.
+        holder: &'static str,
     },
     /// A file's properties can't be read or set.
     #[error("cannot {operation} {}", path.display())]

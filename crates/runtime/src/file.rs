@@ -3,11 +3,15 @@
 //! # Contract
 //! O_DIRECT is used where the file system can and its alignment fits ours; elsewhere the page cache
 //! is used, and `direct` says so. Several cores, and several processes, may open one file: each I/O
-//! goes to the file, nothing is kept here.
+//! goes to the file, nothing is kept here. Only what is [opened alone](FileDevice::open_alone)
+//! nobody else can write meanwhile: see `lock`. A [volatile](FileDevice::make_volatile) one keeps
+//! writes in memory until a flush, for tests.
 use crate::RuntimeError;
+use crate::lock::lock;
+use crate::volatile::VolatileCache;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, SeekFrom, StatxFlags};
 use rustix::io::Errno;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 /// Alignment of every buffer in the arena.
@@ -24,6 +28,9 @@ pub struct FileDevice {
     bytes: u64,
     block_shift: u8,
     direct: bool,
+    /// A descriptor that keeps a block device from whoever wants it alone, mounts included.
+    claim: Option<OwnedFd>,
+    cache: Option<VolatileCache>,
 }
 
 impl FileDevice {
@@ -34,7 +41,50 @@ impl FileDevice {
     /// [`RuntimeError::Open`]: missing, not permitted, read-only file system.
     /// [`RuntimeError::Device`]: a directory, socket…, or with nothing in it.
     /// [`RuntimeError::File`]: its size can't be read or set.
+    /// [`RuntimeError::InUse`]: to be written, and somebody has it alone.
     pub fn open(path: PathBuf, read_only: bool, create: Option<u64>) -> Result<Self, RuntimeError> {
+        let device = Self::opened(path, read_only, create)?;
+        if !read_only {
+            lock(&device.fd, &device.path, false)?;
+        }
+        Ok(device)
+    }
+
+    /// Opens `path` to read and write it while nobody else writes it (T48).
+    ///
+    /// # Errors
+    /// As [`Self::open`]; [`RuntimeError::InUse`] also where somebody just writes it, or has a
+    /// block device mounted.
+    pub fn open_alone(path: PathBuf) -> Result<Self, RuntimeError> {
+        let mut device = Self::opened(path, false, None)?;
+        lock(&device.fd, &device.path, true)?;
+        if kind(&device.path, &device.fd)? {
+            // By its descriptor, so that it is the same device.
+            let claimed = rustix::fs::open(
+                format!("/proc/self/fd/{}", device.fd.as_raw_fd()),
+                OFlags::RDONLY | OFlags::EXCL | OFlags::CLOEXEC,
+                Mode::empty(),
+            );
+            device.claim = Some(claimed.map_err(|source| claim_error(&device.path, source))?);
+        }
+        Ok(device)
+    }
+
+    /// From now on writes stay in memory, of so many bytes at most, until a flush or FUA: who kills
+    /// this process takes them away, as whoever pulls a disk's plug does. For tests.
+    ///
+    /// # Errors
+    /// [`RuntimeError::File`]: it can't be opened once more.
+    pub fn make_volatile(&mut self, bytes_max: u64) -> Result<(), RuntimeError> {
+        self.cache = Some(VolatileCache::new(&self.path, bytes_max)?);
+        Ok(())
+    }
+
+    pub(crate) fn cache(&self) -> Option<&VolatileCache> {
+        self.cache.as_ref()
+    }
+
+    fn opened(path: PathBuf, read_only: bool, create: Option<u64>) -> Result<Self, RuntimeError> {
         let access = if read_only {
             OFlags::RDONLY
         } else {
@@ -62,6 +112,8 @@ impl FileDevice {
             bytes,
             block_shift: 9,
             direct: false,
+            claim: None,
+            cache: None,
         };
         device.go_direct(access | OFlags::CLOEXEC, block_device);
         Ok(device)
@@ -93,7 +145,10 @@ impl FileDevice {
     }
 
     /// Another descriptor of the same file.
-    pub(crate) fn try_clone(&self) -> Result<OwnedFd, RuntimeError> {
+    ///
+    /// # Errors
+    /// [`RuntimeError::File`]: EMFILE, ENFILE.
+    pub fn try_clone(&self) -> Result<OwnedFd, RuntimeError> {
         let cloned = rustix::io::fcntl_dupfd_cloexec(&self.fd, 0);
         cloned.map_err(|source| file_error(&self.path, "duplicate the descriptor of", source))
     }
@@ -202,6 +257,16 @@ fn open_error(path: &Path, read_only: bool, source: Errno) -> RuntimeError {
     }
 }
 
+fn claim_error(path: &Path, source: Errno) -> RuntimeError {
+    match source {
+        Errno::BUSY => RuntimeError::InUse {
+            path: path.to_owned(),
+            holder: "has it mounted, or for itself (lsblk shows mounts)",
+        },
+        _ => file_error(path, "have alone", source),
+    }
+}
+
 fn file_error(path: &Path, operation: &'static str, source: Errno) -> RuntimeError {
     RuntimeError::File {
         path: path.to_owned(),
@@ -245,6 +310,32 @@ mod tests {
     }
 
     #[test]
+    fn t48_several_may_write_a_file_and_who_has_it_alone_is_alone() {
+        let directory = Directory::new("alone");
+        let path = directory.0.join("a");
+        let alone = || FileDevice::open_alone(path.clone());
+        let writer = || FileDevice::open(path.clone(), false, None);
+        let first = FileDevice::open(path.clone(), false, Some(1 << 20)).unwrap();
+        let second = writer().unwrap();
+        let error = alone().unwrap_err().to_string();
+        for word in [path.to_str().unwrap(), "in use", "shared lock"] {
+            assert!(error.contains(word), "{error}");
+        }
+        drop((first, second));
+        let leg = alone().unwrap();
+        // Its lock is that of all its descriptors, whichever is closed first.
+        let on_a_core = leg.try_clone().unwrap();
+        drop(leg);
+        for error in [writer().unwrap_err(), alone().unwrap_err()] {
+            let error = error.to_string();
+            assert!(error.contains("exclusive lock"), "{error}");
+        }
+        FileDevice::open(path.clone(), true, None).unwrap();
+        drop(on_a_core);
+        writer().unwrap();
+    }
+
+    #[test]
     fn what_is_no_file_is_refused_by_name() {
         let directory = Directory::new("kinds");
         let empty = directory.0.join("empty");
@@ -277,6 +368,8 @@ mod tests {
             bytes: 4096,
             block_shift: 9,
             direct: false,
+            claim: None,
+            cache: None,
         };
         device.go_direct(OFlags::RDONLY, false);
         assert!(!device.direct());

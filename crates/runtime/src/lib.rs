@@ -6,7 +6,8 @@
 //! * `receive`, `send`: the two directions of a connection that is open; `messages`, `stall`: what
 //!   peers can hold by not reading, and for how long
 //! * `listen`: accepting; `admission`: who comes in
-//! * `device`: requests to devices; [`MemoryDevice`], [`FileDevice`]
+//! * `device`: requests to devices; [`MemoryDevice`], [`FileDevice`]; `volatile`: a cache before it
+//! * `passthrough`, `command`: namespaces that the kernel drives; [`PassthroughDevice`]
 //! * `mailbox`: messages from other threads
 //!
 //! # Contract
@@ -19,25 +20,32 @@
 #![forbid(unsafe_code)]
 
 mod admission;
+mod command;
 mod connection;
 mod device;
 mod error;
 mod file;
 pub mod limits;
 mod listen;
+mod lock;
 mod mailbox;
 mod memory;
 mod messages;
+mod passthrough;
+mod queues;
 mod reactor;
 mod receive;
 mod send;
 mod stall;
 mod thread;
+mod volatile;
 
 pub use error::RuntimeError;
 pub use file::FileDevice;
 pub use mailbox::{SendError, Sender};
 pub use memory::MemoryDevice;
+pub use passthrough::PassthroughDevice;
+pub use queues::QueueDevice;
 pub use sys::os::{now_ns, raise_open_files};
 pub use thread::{Handle, spawn};
 
@@ -53,6 +61,10 @@ pub enum Device {
     Null,
     /// A file or block device.
     File(Arc<FileDevice>),
+    /// A namespace of a controller that the kernel drives.
+    Passthrough(Arc<PassthroughDevice>),
+    /// A namespace of a queue server.
+    Queue(Arc<QueueDevice>),
 }
 
 /// How to run one reactor.

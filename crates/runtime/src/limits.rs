@@ -34,6 +34,11 @@ pub const MESSAGES_LARGE_MAX: u32 = 128;
 pub const STAGED_SMALL_MAX: usize = 16 << 10;
 /// Payloads sent from where they lie in a small one.
 pub const EXTENTS_SMALL_MAX: usize = 8;
+/// Bytes that the kernel takes for a peer that connected to us before it can send them; besides,
+/// what is on its way. Much more than what a connection sends until its next message is composed,
+/// and far less than the 4 MiB that the kernel takes by itself, of which a peer that reads nothing
+/// would hold all.
+pub const UNSENT_MAX: u32 = 256 << 10;
 /// How long a message to a peer that connected to us may make no progress: longer than any pause
 /// that a living network makes.
 pub const SEND_STALL_NS: u64 = 30_000_000_000;
@@ -47,6 +52,8 @@ pub const COMPARE_BYTES: u32 = 64 << 10;
 pub const COMPARES_MAX: usize = 8;
 /// Zeroes written at a time to files that can't zero a range themselves.
 pub const ZEROES_BYTES: u32 = 256 << 10;
+/// Piece of a volatile cache: what goes to the file at a time.
+pub const VOLATILE_PIECE_BYTES: usize = 4096;
 /// Messages that wait for one reactor; a sender waits when there are as many.
 pub const MAILBOX_MAX: usize = 1024;
 /// Rounds of the machine between two submissions.
@@ -66,3 +73,22 @@ pub const STRIPE_BYTES: usize = 64 << 10;
 pub const STRIPES_MAX: u64 = 128 << 10;
 /// A wait that took longer was a sleep, and not only a call.
 pub const SLEEP_NS: u64 = 10_000;
+/// How long a file that is locked is waited for: what a killed process leaves to the kernel takes
+/// milliseconds to end, and who has it for good is told soon.
+pub const LOCK_WAIT: std::time::Duration = std::time::Duration::from_secs(1);
+/// How often it is tried meanwhile.
+pub const LOCK_POLL: std::time::Duration = std::time::Duration::from_millis(10);
+
+/// Requests that one reactor has with a queue server.
+pub const QUEUE_SLOTS: u16 = 63;
+/// Bytes of a command to a queue server: each slot has memory for them.
+pub const QUEUE_PIECE_BYTES: u32 = 64 << 10;
+/// Devices of one reactor that are queues.
+pub const QUEUE_DEVICES_MAX: usize = 64;
+/// How long a queue server that is lost may execute what it had: as `quiesce_time` of paths to
+/// controllers, which say of themselves no more than it does.
+pub const QUEUE_QUIESCE_NS: u64 = 5_000_000_000;
+/// First wait before a queue server that is lost is tried again; it doubles.
+pub const QUEUE_RETRY_NS_MIN: u64 = 50_000_000;
+/// Longest such wait.
+pub const QUEUE_RETRY_NS_MAX: u64 = 1_000_000_000;

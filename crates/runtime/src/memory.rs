@@ -71,13 +71,19 @@ impl MemoryDevice {
     }
 
     /// Zeroes a range, giving whole pages back.
-    pub(crate) fn discard(&self, offset: u64, length: u64) {
+    ///
+    /// # Panics
+    /// The range is not inside the device.
+    pub fn discard(&self, offset: u64, length: u64) {
         self.each(offset, length, |stripe, range, _| stripe.discard(range));
     }
 
     /// Calls `visit` with each stripe of the range, the part of it, and that part's place in the
-    /// data.
-    fn each(
+    /// data. The stripe is locked meanwhile.
+    ///
+    /// # Panics
+    /// The range is not inside the device.
+    pub fn each(
         &self,
         offset: u64,
         length: u64,

@@ -64,7 +64,10 @@ pub(crate) enum Tag {
     Send(ConnId),
     Accept(u32),
     File(u32),
+    /// What is watched for a queue: its number, and which in the two low bits.
+    Queue(u32),
     Mail,
+    Command(u32),
 }
 
 impl Tag {
@@ -76,6 +79,8 @@ impl Tag {
             Self::Accept(listener) => (3, listener),
             Self::File(slot) => (4, slot),
             Self::Mail => (5, 0),
+            Self::Command(slot) => (6, slot),
+            Self::Queue(what) => (7, what),
         };
         kind << 32 | u64::from(index)
     }
@@ -88,6 +93,8 @@ impl Tag {
             2 => Self::Send(ConnId(index)),
             3 => Self::Accept(index),
             4 => Self::File(index),
+            6 => Self::Command(index),
+            7 => Self::Queue(index),
             _ => Self::Mail,
         }
     }
@@ -191,6 +198,7 @@ where
         while let Some(completion) = self.ring.next_completion() {
             self.dispatch(completion);
         }
+        self.devices.reap_queues(&mut self.ring);
         self.take_mail();
     }
 
@@ -201,6 +209,11 @@ where
             Tag::Send(conn) => self.handle_send(conn, completion),
             Tag::Accept(listener) => self.handle_accept(listener, completion),
             Tag::File(slot) => self.handle_file(slot, completion.result),
+            Tag::Command(slot) => self.handle_command(slot, completion.result),
+            Tag::Queue(what) => {
+                let result = completion.result;
+                self.devices.queue_woken(&mut self.ring, what, result);
+            }
             Tag::Mail => {
                 self.mailbox.lower();
                 self.watch_mail();
@@ -230,7 +243,8 @@ where
                     self.addresses[at] = address;
                 }
                 Some(Mail::Device(device, opened)) => {
-                    self.devices.set(device, opened.map(|it| *it))
+                    let opened = opened.map(|it| *it);
+                    self.devices.set(&mut self.ring, device, opened);
                 }
                 None => {
                     self.mail = false;
@@ -266,6 +280,7 @@ where
             self.machine.turn(&mut memory, self.now_ns);
             self.outputs();
             self.transmit_dirty();
+            self.devices.turn_queues(&mut self.ring);
             self.again |= self.devices.has_results();
             if !self.again {
                 break;
@@ -320,6 +335,7 @@ where
     fn wait(&mut self) -> Result<(), sys::Errno> {
         let timeout = self.next_timeout();
         let busy = self.again || self.mail || self.ring.has_completion();
+        let busy = busy || self.devices.has_results() || (!self.spin && !self.devices.arm_queues());
         if self.spin {
             if self.ring.wants_enter() {
                 self.ring.enter(Wait::No)?;
@@ -355,7 +371,7 @@ where
     /// entered to post one (false).
     fn watch_memory(&mut self, timeout: Option<u64>) -> bool {
         loop {
-            if self.ring.has_completion() {
+            if self.ring.has_completion() || self.devices.is_queue_ready() {
                 return true;
             }
             if self.ring.wants_enter() {
@@ -426,6 +442,7 @@ fn ring(config: &ReactorConfig, connections: u32) -> Result<Ring, RuntimeError> 
         operations_max: 2 * connections
             + config.listeners.len() as u32
             + FILE_OPERATIONS_MAX as u32
+            + 3 * QUEUE_DEVICES_MAX as u32
             + 1,
         // Each blocked connection may keep one.
         buffers: connections as u16 + lent,
@@ -564,6 +581,7 @@ mod tests {
             Tag::Send(ConnId(u32::MAX)),
             Tag::Accept(3),
             Tag::File(9),
+            Tag::Queue(7),
             Tag::Mail,
         ] {
             assert_eq!(Tag::from_bits(tag.bits()), tag);

@@ -5,6 +5,9 @@
 //! * [`Message`]: what one send operation sends: staged bytes and arena ranges in any order
 //! * [`Buffer`]: bytes that arrived, in memory lent by the ring
 //! * [`Stripe`]: memory shared between cores, one owner at a time
+//! * [`Shared`]: memory that another, perhaps hostile process uses too
+//! * [`nvme`]: what the kernel's NVMe driver answers at once
+//! * [`passing`]: descriptors over Unix sockets; [`Interrupt`]: an eventfd that never makes us wait
 //! * [`CountingAllocator`]: shows that nothing is allocated per I/O
 //! * [`os`]: clock, pinning, limits, sockets, wake-ups
 //!
@@ -17,17 +20,26 @@
 mod allocator;
 mod arena;
 mod error;
+mod interrupt;
 mod mapping;
 mod message;
+pub mod nvme;
 pub mod os;
+pub mod passing;
 mod pool;
 mod ring;
+mod shared;
 
 pub use allocator::CountingAllocator;
 pub use arena::{Arena, Extent};
 pub use error::Error;
+pub use interrupt::Interrupt;
 pub use mapping::{Stripe, stripes};
 pub use message::Message;
 pub use pool::Buffer;
-pub use ring::{Allocate, Completion, Fd, OpId, Returned, Ring, RingConfig, Wait};
+pub use ring::{
+    Allocate, COMMANDS_MAX, CommandData, Completion, Fd, NvmeCommand, OpId, Reaping, Returned,
+    Ring, RingConfig, Wait, probe_commands,
+};
 pub use rustix::io::Errno;
+pub use shared::{Shared, memory_file};

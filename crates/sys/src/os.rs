@@ -6,7 +6,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use rustix::time::{ClockId, clock_gettime};
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::Duration;
 
 /// Nanoseconds of CLOCK_MONOTONIC.
@@ -89,6 +89,25 @@ pub fn set_keep_alive(socket: impl AsFd) -> Result<(), Errno> {
     sockopt::set_socket_keepalive(&socket, true)
 }
 
+/// Takes no more for sending while so many bytes wait to be sent: what is on its way to the peer is
+/// on top, and one piece of a message. Without it a peer that reads nothing holds as much of the
+/// kernel's memory as `tcp_wmem` allows.
+///
+/// # Errors
+/// As `setsockopt`; on sockets that aren't TCP.
+pub fn set_unsent_max(socket: impl AsFd, bytes: u32) -> Result<(), Errno> {
+    let (socket, len) = (socket.as_fd().as_raw_fd(), size_of_val(&bytes) as u32);
+    let (level, option) = (libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT);
+    // SAFETY: the option is four bytes, which the kernel reads from `bytes` during the call; the
+    // descriptor is open while `socket` is borrowed.
+    let result = unsafe { libc::setsockopt(socket, level, option, (&raw const bytes).cast(), len) };
+    if result == 0 {
+        return Ok(());
+    }
+    let error = std::io::Error::last_os_error();
+    Err(Errno::from_io_error(&error).unwrap_or(Errno::INVAL))
+}
+
 /// From now on closing the socket sends a reset and drops what wasn't sent.
 ///
 /// # Errors
@@ -138,9 +157,16 @@ impl Event {
     }
 }
 
+impl AsFd for Event {
+    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::Write;
 
     #[test]
     fn the_clock_does_not_go_back() {
@@ -153,6 +179,23 @@ mod tests {
         let raised = raise_open_files();
         let limit = getrlimit(Resource::Nofile);
         assert_eq!((raised, limit.current), (limit.maximum, limit.maximum));
+    }
+
+    #[test]
+    fn of_what_a_peer_does_not_take_little_is_taken_from_us() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let _deaf = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (socket, _) = listener.accept().unwrap();
+        socket.set_nonblocking(true).unwrap();
+        set_unsent_max(&socket, 64 << 10).unwrap();
+        let mut taken = 0;
+        while let Ok(count) = (&socket).write(&[0; 64 << 10]) {
+            taken += count;
+        }
+        // With what is in the peer's buffer; by itself the kernel takes megabytes.
+        assert!((64 << 10..1 << 20).contains(&taken), "{taken}");
+        let (unix, _other) = std::os::unix::net::UnixStream::pair().unwrap();
+        assert!(set_unsent_max(&unix, 1).is_err(), "not TCP");
     }
 
     #[test]

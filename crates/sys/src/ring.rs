@@ -11,18 +11,21 @@
 //! `operations_max` operations at once: the owner counts; one more is its own error and panics.
 use crate::arena::{Access, Arena, Extent};
 use crate::pool::{GROUP, Pool};
-use crate::{Buffer, Errno, Error, Message};
+use crate::{Buffer, Errno, Error, Message, Shared};
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use std::collections::VecDeque;
 use std::mem;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
+mod commands;
 mod ops;
 #[cfg(test)]
 mod tests;
 
+pub use commands::{COMMANDS_MAX, CommandData, NvmeCommand, Reaping, probe_commands};
 pub use ops::Allocate;
 
 /// Longest wait for operations to end when a ring is dropped.
@@ -119,6 +122,8 @@ enum Held {
     Connect(#[expect(dead_code, reason = "kept for the kernel")] Vec<rustix::net::SocketAddrAny>),
     Extent(Extent, Access),
     Message(Message),
+    /// Memory that another process uses too.
+    Shared(#[expect(dead_code, reason = "kept for the kernel")] Arc<Shared>),
 }
 
 struct Slot {
@@ -139,6 +144,7 @@ pub struct Ring {
     pool: Pool,
     arena: Arena,
     enters: u64,
+    commands: commands::Pair,
 }
 
 impl Ring {
@@ -185,6 +191,7 @@ impl Ring {
             pool,
             arena,
             enters: 0,
+            commands: [None, None],
         })
     }
 
@@ -203,7 +210,9 @@ impl Ring {
 
     /// Operations in flight.
     pub fn in_flight(&self) -> usize {
-        self.slots.len() - self.free.len()
+        let commands = self.commands.iter().flatten();
+        let commands: usize = commands.map(|it| it.in_flight()).sum();
+        self.slots.len() - self.free.len() + commands
     }
 
     /// `io_uring_enter` calls so far.
@@ -213,13 +222,17 @@ impl Ring {
 
     /// Whether [`Ring::enter`] has anything to submit or collect. A load or two, no system call.
     pub fn wants_enter(&mut self) -> bool {
+        self.first_wants_enter() || self.commands_want_enter()
+    }
+
+    fn first_wants_enter(&mut self) -> bool {
         let queue = self.uring.submission();
         !queue.is_empty() || queue.taskrun() || queue.cq_overflow()
     }
 
     /// Whether a completion is there to take.
     pub fn has_completion(&mut self) -> bool {
-        !self.uring.completion().is_empty()
+        !self.uring.completion().is_empty() || self.has_command_completion()
     }
 
     /// Submits everything, collects what is complete, and sleeps if asked.
@@ -229,6 +242,9 @@ impl Ring {
     /// just end the call early.
     pub fn enter(&mut self, wait: Wait) -> Result<(), Errno> {
         self.pool.refill();
+        let Some(wait) = self.enter_commands(wait)? else {
+            return Ok(());
+        };
         loop {
             self.flush_backlog();
             let last = self.backlog.is_empty();
@@ -259,9 +275,13 @@ impl Ring {
     /// The next completion. Never sleeps, never enters the kernel.
     pub fn next_completion(&mut self) -> Option<Completion> {
         loop {
-            let entry = self.uring.completion().next()?;
-            if entry.user_data() != CANCEL {
-                return Some(self.complete(&entry));
+            let Some(entry) = self.uring.completion().next() else {
+                return self.next_command();
+            };
+            match entry.user_data() {
+                CANCEL => {}
+                commands::WATCH => self.unwatch_commands(),
+                _ => return Some(self.complete(&entry)),
             }
         }
     }
@@ -393,6 +413,7 @@ impl Drop for Ring {
         self.arena.leak();
         self.pool.leak();
         mem::forget(mem::take(&mut self.slots));
+        self.commands.iter_mut().flatten().for_each(|it| it.leak());
     }
 }
 

@@ -4,14 +4,15 @@
 //! All of them: more than `operations_max` in flight. Those with an extent: it is outside the
 //! arena.
 use super::{CANCEL, Fd, Held, OpId, Ring};
-use crate::Message;
 use crate::arena::{Access, Extent};
 use crate::pool::GROUP;
+use crate::{Message, Shared};
 use io_uring::{opcode, squeue, types};
 use rustix::net::SocketAddrAny;
 use rustix::net::addr::SocketAddrArg;
 use std::net::SocketAddr;
 use std::ptr;
+use std::sync::Arc;
 
 /// `IORING_RECVSEND_POLL_FIRST`: the socket is empty now, so don't try before it polls ready.
 const POLL_FIRST: u16 = 1;
@@ -23,6 +24,15 @@ pub enum Allocate {
     PunchHole,
     /// Reads as zeroes, space kept.
     ZeroRange,
+}
+
+/// Where an operation's part of shared memory lies.
+fn shared(memory: &Shared, at: usize, len: u32) -> *mut u8 {
+    assert!(
+        memory.contains(at, len as usize),
+        "{at} + {len} is outside of the shared memory"
+    );
+    memory.as_ptr().wrapping_add(at)
 }
 
 impl Ring {
@@ -104,6 +114,38 @@ impl Ring {
             .build();
         self.arena.lock(extent, Access::Read);
         self.start(tag, file, Held::Extent(extent, Access::Read), entry)
+    }
+
+    /// Reads a file into memory that another process uses too: `len` bytes at `at`.
+    pub fn read_shared(
+        &mut self,
+        file: &Fd,
+        (memory, at, len): (&Arc<Shared>, usize, u32),
+        offset: u64,
+        tag: u64,
+    ) -> OpId {
+        let to = shared(memory, at, len);
+        let entry = opcode::Read::new(file.raw(), to, len)
+            .offset(offset)
+            .build();
+        self.start(tag, file, Held::Shared(Arc::clone(memory)), entry)
+    }
+
+    /// Writes what is in memory that another process uses too, whatever it is at that moment.
+    pub fn write_shared(
+        &mut self,
+        file: &Fd,
+        (memory, at, len): (&Arc<Shared>, usize, u32),
+        offset: u64,
+        durable: bool,
+        tag: u64,
+    ) -> OpId {
+        let from = shared(memory, at, len);
+        let entry = opcode::Write::new(file.raw(), from, len)
+            .offset(offset)
+            .rw_flags(if durable { libc::RWF_DSYNC } else { 0 })
+            .build();
+        self.start(tag, file, Held::Shared(Arc::clone(memory)), entry)
     }
 
     /// Makes a file's data durable (`fdatasync`).

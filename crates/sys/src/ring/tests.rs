@@ -344,3 +344,28 @@ fn every_mode_delivers_sleeping_and_watching() {
         }
     }
 }
+
+#[test]
+fn files_are_read_into_and_written_from_shared_memory_which_lives_as_long() {
+    let path = std::env::temp_dir().join(format!("braid-shared-{}", std::process::id()));
+    let options = std::fs::File::options()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .open(&path);
+    std::fs::remove_file(&path).unwrap();
+    let file = Fd::new(options.unwrap().into());
+    let memory = crate::memory_file("test", 16384).unwrap();
+    let shared = Arc::new(Shared::map(&memory, 16384).unwrap());
+    let ours = Shared::map(&memory, 16384).unwrap();
+    ours.write(4096, &[7; 4096]);
+    let mut ring = ring();
+    ring.write_shared(&file, (&shared, 4096, 4096), 512, false, 1);
+    assert_eq!(next(&mut ring).result, Ok(4096));
+    ring.read_shared(&file, (&shared, 8192, 4096), 512, 2);
+    drop(shared);
+    assert_eq!(next(&mut ring).result, Ok(4096));
+    let mut read = [0; 4096];
+    ours.read(8192, &mut read);
+    assert_eq!(read, [7; 4096]);
+}

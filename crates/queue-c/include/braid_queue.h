@@ -1,0 +1,310 @@
+/* Hardware queues of braid, for C (docs/queues.md). Written by cbindgen; a test of crates/queue-c
+ * compares it, and with BRAID_WRITE_HEADER=1 in its environment writes it anew. */
+
+#ifndef BRAID_QUEUE_H
+#define BRAID_QUEUE_H
+
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+/*
+ A queue that is open.
+ */
+typedef struct braid_queue braid_queue;
+
+/*
+ What to ask for; all zero is a user_poll queue of 128 entries without data memory.
+ */
+typedef struct {
+  /*
+   0: user_poll, 1: user_irq.
+   */
+  uint32_t kind;
+  /*
+   Entries, 2 to 4096; one less can be in flight. 0: 128.
+   */
+  uint32_t entries;
+  /*
+   Data memory that the server makes, bytes; 0: none.
+   */
+  uint64_t data_bytes;
+  /*
+   Completions before an interrupt.
+   */
+  uint32_t coalesce_completions;
+  /*
+   Microseconds after the first of them at the latest.
+   */
+  uint32_t coalesce_us;
+  /*
+   Data pointers: 0 as it fits, 1 PRP lists, 2 SGLs.
+   */
+  uint32_t pointers;
+} braid_queue_options;
+
+/*
+ What a namespace is like.
+ */
+typedef struct {
+  /*
+   Blocks.
+   */
+  uint64_t blocks;
+  /*
+   Bytes of a block.
+   */
+  uint32_t block_bytes;
+  /*
+   1: changes are refused.
+   */
+  uint32_t read_only;
+} braid_namespace;
+
+/*
+ Memory that commands may use.
+ */
+typedef struct {
+  /*
+   Where it lies in this process.
+   */
+  void *data;
+  /*
+   Bytes.
+   */
+  uint64_t len;
+  /*
+   Its address in data pointers.
+   */
+  uint64_t address;
+} braid_memory;
+
+/*
+ A part of registered memory, by its address in data pointers.
+ */
+typedef struct {
+  /*
+   First byte.
+   */
+  uint64_t address;
+  /*
+   Bytes.
+   */
+  uint32_t len;
+} braid_piece;
+
+/*
+ Blocks to deallocate.
+ */
+typedef struct {
+  /*
+   First block.
+   */
+  uint64_t slba;
+  /*
+   Blocks.
+   */
+  uint32_t blocks;
+} braid_range;
+
+/*
+ A command that has ended.
+ */
+typedef struct {
+  /*
+   As given with the command.
+   */
+  uint64_t token;
+  /*
+   DW0 and DW1 of the completion.
+   */
+  uint64_t result;
+  /*
+   Status as of NVMe, without the phase tag; 0: done.
+   */
+  uint16_t status;
+} braid_done;
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+/*
+ Opens a queue of the server whose socket is at `path`; `options` may be null. On success 0, and
+ `*opened` is the queue; else a negative errno.
+
+ # Safety
+ `path` is a string that ends with a zero; `options` is null or valid; `opened` is valid.
+ */
+int braid_queue_open(const char *path, const braid_queue_options *options, braid_queue **opened);
+
+/*
+ Gives the queue back. Commands in flight end unheard; their memory must not be used before that,
+ so reap them first.
+
+ # Safety
+ From `braid_queue_open`, not closed yet, or null. Neither it nor its memory is used afterwards.
+ */
+void braid_queue_close(braid_queue *queue);
+
+/*
+ Words for the last error of this queue, until the next call.
+
+ # Safety
+ From `braid_queue_open`, not closed yet; so for all that follow.
+ */
+const char *braid_queue_error(braid_queue *queue);
+
+/*
+ What namespace `nsid` is like: 0, or a negative errno.
+
+ # Safety
+ As for all; `namespace_` is valid.
+ */
+int braid_queue_namespace(braid_queue *queue, uint32_t nsid, braid_namespace *namespace_);
+
+/*
+ The memory that the server made for the queue: 0, or -EINVAL if it was not asked for.
+
+ # Safety
+ As for all; `memory` is valid.
+ */
+int braid_queue_data(braid_queue *queue, braid_memory *memory);
+
+/*
+ Registers more memory, which is made here: 0, or a negative errno. It is this process's until
+ the queue is closed.
+
+ # Safety
+ As for all; `memory` is valid.
+ */
+int braid_queue_register(braid_queue *queue, uint64_t len, braid_memory *memory);
+
+/*
+ Prepares a read of `blocks` blocks from `slba` into `count` pieces of registered memory. As all
+ that prepare: the command's identifier, or -EAGAIN (full: reap first), or -EINVAL.
+
+ # Safety
+ As for all; `pieces` has `count` of them.
+ */
+int braid_queue_read(braid_queue *queue,
+                     uint32_t nsid,
+                     uint64_t slba,
+                     uint32_t blocks,
+                     const braid_piece *pieces,
+                     size_t count,
+                     uint64_t token);
+
+/*
+ Prepares a write; `fua` not 0: durable when it has ended.
+
+ # Safety
+ As for all; `pieces` has `count` of them.
+ */
+int braid_queue_write(braid_queue *queue,
+                      uint32_t nsid,
+                      uint64_t slba,
+                      uint32_t blocks,
+                      const braid_piece *pieces,
+                      size_t count,
+                      int fua,
+                      uint64_t token);
+
+/*
+ Prepares a flush; `nsid` ffffffffh: of all namespaces.
+
+ # Safety
+ As for all.
+ */
+int braid_queue_flush(braid_queue *queue, uint32_t nsid, uint64_t token);
+
+/*
+ Prepares writing zeroes; `deallocate` not 0: the blocks may be deallocated.
+
+ # Safety
+ As for all.
+ */
+int braid_queue_write_zeroes(braid_queue *queue,
+                             uint32_t nsid,
+                             uint64_t slba,
+                             uint32_t blocks,
+                             int deallocate,
+                             uint64_t token);
+
+/*
+ Prepares deallocating 1 to 256 ranges.
+
+ # Safety
+ As for all; `ranges` has `count` of them.
+ */
+int braid_queue_deallocate(braid_queue *queue,
+                           uint32_t nsid,
+                           const braid_range *ranges,
+                           size_t count,
+                           uint64_t token);
+
+/*
+ Prepares any command of 64 bytes; its identifier is put in.
+
+ # Safety
+ As for all; 64 bytes at `entry`.
+ */
+int braid_queue_raw(braid_queue *queue, const void *entry, uint64_t token);
+
+/*
+ Prepares asking for the command with this identifier to end soon. It ends in any case.
+
+ # Safety
+ As for all.
+ */
+int braid_queue_cancel(braid_queue *queue, uint16_t cid, uint64_t token);
+
+/*
+ Submits what was prepared: 0, or a negative errno. No system call while the server is awake.
+
+ # Safety
+ As for all.
+ */
+int braid_queue_submit(braid_queue *queue);
+
+/*
+ Up to `most` commands that have ended: how many, or a negative errno. Never enters the kernel.
+
+ # Safety
+ As for all; room for `most` at `done`.
+ */
+int braid_queue_reap(braid_queue *queue, braid_done *done, size_t most);
+
+/*
+ Sleeps until commands have ended (1) or the time is over (0); a negative errno if the server is
+ gone. A user_poll queue looks, and does not sleep.
+
+ # Safety
+ As for all.
+ */
+int braid_queue_wait(braid_queue *queue, uint64_t at_most_us);
+
+/*
+ The descriptor that becomes readable when commands have ended after `braid_queue_arm`, for epoll
+ or io_uring; -EINVAL of a user_poll queue. It is the queue's: don't close it.
+
+ # Safety
+ As for all.
+ */
+int braid_queue_interrupt(braid_queue *queue);
+
+/*
+ Asks for one interrupt when commands have ended: 1; or 0 if some have already.
+
+ # Safety
+ As for all.
+ */
+int braid_queue_arm(braid_queue *queue);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+#endif  /* BRAID_QUEUE_H */

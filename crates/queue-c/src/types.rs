@@ -1,0 +1,76 @@
+//! What goes to and fro between C and the library.
+use std::ffi::c_void;
+
+/// What to ask for; all zero is a user_poll queue of 128 entries without data memory.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct braid_queue_options {
+    /// 0: user_poll, 1: user_irq.
+    pub kind: u32,
+    /// Entries, 2 to 4096; one less can be in flight. 0: 128.
+    pub entries: u32,
+    /// Data memory that the server makes, bytes; 0: none.
+    pub data_bytes: u64,
+    /// Completions before an interrupt.
+    pub coalesce_completions: u32,
+    /// Microseconds after the first of them at the latest.
+    pub coalesce_us: u32,
+    /// Data pointers: 0 as it fits, 1 PRP lists, 2 SGLs.
+    pub pointers: u32,
+}
+
+/// What a namespace is like.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct braid_namespace {
+    /// Blocks.
+    pub blocks: u64,
+    /// Bytes of a block.
+    pub block_bytes: u32,
+    /// 1: changes are refused.
+    pub read_only: u32,
+}
+
+/// Memory that commands may use.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct braid_memory {
+    /// Where it lies in this process.
+    pub data: *mut c_void,
+    /// Bytes.
+    pub len: u64,
+    /// Its address in data pointers.
+    pub address: u64,
+}
+
+/// A part of registered memory, by its address in data pointers.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct braid_piece {
+    /// First byte.
+    pub address: u64,
+    /// Bytes.
+    pub len: u32,
+}
+
+/// Blocks to deallocate.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct braid_range {
+    /// First block.
+    pub slba: u64,
+    /// Blocks.
+    pub blocks: u32,
+}
+
+/// A command that has ended.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct braid_done {
+    /// As given with the command.
+    pub token: u64,
+    /// DW0 and DW1 of the completion.
+    pub result: u64,
+    /// Status as of NVMe, without the phase tag; 0: done.
+    pub status: u16,
+}

@@ -1,0 +1,112 @@
+//! What can go wrong, and what to do then.
+use nvme::queue::pointer::PieceError;
+use nvme::queue::{Full, Misbehaved};
+use std::fmt;
+use sys::Errno;
+
+/// A queue can't be had, or can't go on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Error {
+    /// The system refused.
+    System {
+        /// What was tried.
+        operation: &'static str,
+        /// Why not.
+        source: Errno,
+    },
+    /// The broker refused; its own words.
+    Refused {
+        /// What was asked.
+        operation: &'static str,
+        /// As of `errno`.
+        errno: Errno,
+        /// Why.
+        text: String,
+    },
+    /// The broker has ended, or has given up this queue.
+    Gone,
+    /// What answers speaks another language, or another version of it.
+    Protocol(&'static str),
+    /// The controller wrote what can't be true.
+    Misbehaved(Misbehaved),
+    /// A completion of a command that is not in flight (T11).
+    UnknownCommand {
+        /// Its identifier.
+        cid: u16,
+    },
+    /// Commands are in flight.
+    Busy,
+}
+
+impl Error {
+    pub(crate) fn system(operation: &'static str, source: Errno) -> Self {
+        match source {
+            Errno::PIPE | Errno::CONNRESET => Self::Gone,
+            source => Self::System { operation, source },
+        }
+    }
+}
+
+impl From<sys::Error> for Error {
+    fn from(error: sys::Error) -> Self {
+        Self::system(error.operation, error.source)
+    }
+}
+
+impl From<Misbehaved> for Error {
+    fn from(what: Misbehaved) -> Self {
+        Self::Misbehaved(what)
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::System { operation, source } => write!(f, "{operation}: {source}"),
+            Self::Refused {
+                operation, text, ..
+            } => write!(f, "the broker refuses to {operation}: {text}"),
+            Self::Gone => f.write_str("the broker has ended or has given up this queue"),
+            Self::Protocol(what) => write!(f, "what answers is no broker of this version: {what}"),
+            Self::Misbehaved(what) => write!(f, "the broker misbehaves: {what}"),
+            Self::UnknownCommand { cid } => {
+                write!(
+                    f,
+                    "a completion of command {cid:#06x}, which is not in flight"
+                )
+            }
+            Self::Busy => f.write_str("commands are in flight: reap them first"),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+/// A command can't be put into the queue; nothing was changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SubmitError {
+    /// As many commands as the queue takes are in flight: reap first. Not a failure (T6).
+    Full,
+    /// Pieces of memory that no data pointer can tell.
+    Pieces(PieceError),
+    /// No blocks, or more than a command can have; or no ranges, or more than 256.
+    Count,
+}
+
+impl From<Full> for SubmitError {
+    fn from(_: Full) -> Self {
+        Self::Full
+    }
+}
+
+impl fmt::Display for SubmitError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Full => Full.fmt(f),
+            Self::Pieces(error) => error.fmt(f),
+            Self::Count => f.write_str("no blocks or ranges, or more than a command can have"),
+        }
+    }
+}
+
+impl std::error::Error for SubmitError {}

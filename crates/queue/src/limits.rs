@@ -1,0 +1,12 @@
+//! All limits of this crate.
+
+/// Most regions of memory that a queue has, the one for lists among them.
+pub const REGIONS_MAX: usize = 16;
+/// log2 of the distance of two regions' addresses, and so of the largest one.
+pub const REGION_SHIFT: u32 = 40;
+/// Largest transfer that a broker takes, bytes: its PRP list fits one page.
+pub const TRANSFER_MAX: u32 = 1 << 20;
+/// Longest text behind an answer, bytes.
+pub const TEXT_MAX: usize = 1 << 20;
+/// How long a broker may take to answer on its socket, ms.
+pub const ANSWER_MS: i32 = 10_000;

@@ -1,0 +1,332 @@
+//! Opening a queue: what is asked of the broker on its socket.
+use crate::layout::{Header, Kind};
+use crate::limits::{ANSWER_MS, TEXT_MAX};
+use crate::protocol::{Answer, Coalescing, MESSAGE, Operation, Request};
+use crate::queue::Queue;
+use crate::region::Region;
+use crate::{Error, Form};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+use sys::{Errno, Shared, passing};
+
+/// What to ask for.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Kind of queue.
+    pub kind: Kind,
+    /// Entries of either queue; one less can be in flight.
+    pub entries: u16,
+    /// Data memory that the broker makes, bytes; 0: none.
+    pub data_bytes: u64,
+    /// When a `user_irq` queue is interrupted.
+    pub coalescing: Coalescing,
+    /// How data pointers are built.
+    pub form: Form,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            kind: Kind::UserPoll,
+            entries: 128,
+            data_bytes: 1 << 20,
+            coalescing: Coalescing::default(),
+            form: Form::Auto,
+        }
+    }
+}
+
+/// What a namespace is like, for this client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Namespace {
+    /// log2 of the block size.
+    pub block_shift: u8,
+    /// Blocks.
+    pub blocks: u64,
+    /// Changes are refused.
+    pub read_only: bool,
+}
+
+/// What a namespace shows of itself: where all of it agrees, other paths lead to the same data.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// NQN of the subsystem.
+    pub subsystem: String,
+    /// Identifier of the controller in that.
+    pub controller: u16,
+    /// NGUID; zeroes: it has none.
+    pub nguid: [u8; 16],
+    /// UUID; zeroes: it has none.
+    pub uuid: [u8; 16],
+}
+
+impl Identity {
+    /// As the socket has it: NGUID and UUID in hexadecimal digits, and the NQN.
+    pub fn emit(&self) -> String {
+        let [nguid, uuid] = [self.nguid, self.uuid].map(u128::from_be_bytes);
+        format!("{nguid:032x} {uuid:032x} {}", self.subsystem)
+    }
+
+    /// From a text, which may be anything.
+    pub fn parse(controller: u16, text: &str) -> Option<Self> {
+        let mut words = text.splitn(3, ' ');
+        let mut number = || u128::from_str_radix(words.next()?, 16).ok();
+        let (nguid, uuid) = (number()?.to_be_bytes(), number()?.to_be_bytes());
+        let subsystem = words.next()?.to_owned();
+        (!subsystem.is_empty()).then_some(Self {
+            subsystem,
+            controller,
+            nguid,
+            uuid,
+        })
+    }
+}
+
+/// A connection to the broker: one queue.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    socket: OwnedFd,
+}
+
+impl Connection {
+    pub(crate) fn new(socket: OwnedFd) -> Self {
+        Self { socket }
+    }
+
+    pub(crate) fn open(path: &Path) -> Result<Self, Error> {
+        let failed = |source| Error::system("connect to the broker's socket", source);
+        let kind = (AddressFamily::UNIX, SocketType::STREAM);
+        let socket = rustix::net::socket_with(kind.0, kind.1, SocketFlags::CLOEXEC, None);
+        let socket = socket.map_err(failed)?;
+        let address = SocketAddrUnix::new(path).map_err(failed)?;
+        rustix::net::connect(&socket, &address).map_err(failed)?;
+        Ok(Self { socket })
+    }
+
+    pub(crate) fn socket(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// Asks, and waits for the answer and what comes with it.
+    pub(crate) fn ask(
+        &self,
+        request: &Request,
+        passed: &[BorrowedFd<'_>],
+        what: &'static str,
+    ) -> Result<(Answer, Vec<OwnedFd>, String), Error> {
+        let sent = passing::send(&self.socket, &request.emit(), passed, true);
+        if sent.map_err(|source| Error::system("ask the broker", source))? != MESSAGE {
+            return Err(Error::Gone);
+        }
+        let mut descriptors = Vec::new();
+        let mut bytes = [0; MESSAGE];
+        self.receive(&mut bytes, &mut descriptors)?;
+        let answer = Answer::parse(&bytes);
+        let asked = request.operation;
+        if !asked.is_some_and(|operation| answer.answers(operation)) {
+            return Err(Error::Protocol("it answers something else"));
+        }
+        let text = usize::try_from(answer.text_bytes()).ok();
+        let Some(text) = text.filter(|&bytes| bytes <= TEXT_MAX) else {
+            return Err(Error::Protocol("a text without end"));
+        };
+        let mut bytes = vec![0; text];
+        self.receive(&mut bytes, &mut descriptors)?;
+        let text = String::from_utf8_lossy(&bytes).into_owned();
+        match i32::try_from(answer.error) {
+            Ok(0) => Ok((answer, descriptors, text)),
+            error => Err(Error::Refused {
+                operation: what,
+                errno: Errno::from_raw_os_error(error.unwrap_or(5)),
+                text,
+            }),
+        }
+    }
+
+    fn namespace(&self, nsid: u32) -> Result<Namespace, Error> {
+        let request = Request::new(Operation::Namespace, nsid, 0, 0, 0);
+        let (answer, _, _) = self.ask(&request, &[], "show a namespace")?;
+        let block_shift = u8::try_from(answer.a)
+            .ok()
+            .filter(|it| (9..=16).contains(it));
+        Ok(Namespace {
+            block_shift: block_shift.ok_or(Error::Protocol("a block size that none has"))?,
+            blocks: answer.c,
+            read_only: answer.b & 1 != 0,
+        })
+    }
+
+    /// Receives exactly so many bytes, within [`ANSWER_MS`] for each piece.
+    fn receive(&self, bytes: &mut [u8], descriptors: &mut Vec<OwnedFd>) -> Result<(), Error> {
+        let failed = |source| Error::system("hear from the broker", source);
+        let wait = Timespec {
+            tv_sec: i64::from(ANSWER_MS) / 1000,
+            tv_nsec: 0,
+        };
+        let mut have = 0;
+        while have < bytes.len() {
+            let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
+            match poll(&mut fds, Some(&wait)) {
+                Ok(0) => return Err(failed(Errno::TIMEDOUT)),
+                Ok(_) => {}
+                Err(Errno::INTR) => continue,
+                Err(error) => return Err(failed(error)),
+            }
+            match passing::receive(&self.socket, &mut bytes[have..], descriptors, false) {
+                Ok(0) => return Err(Error::Gone),
+                Ok(count) => have += count,
+                Err(Errno::AGAIN | Errno::INTR) => {}
+                Err(error) => return Err(failed(error)),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// All queues of a broker, as JSON.
+///
+/// # Errors
+/// Nobody answers there.
+pub fn list(path: &Path) -> Result<String, Error> {
+    let request = Request::new(Operation::List, 0, 0, 0, 0);
+    let (_, _, text) = Connection::open(path)?.ask(&request, &[], "list its queues")?;
+    Ok(text)
+}
+
+/// What a namespace is like, and what it shows of itself, if anything; without a queue.
+///
+/// # Errors
+/// Nobody answers there, or there is no such namespace for this client (ENOENT).
+pub fn show(path: &Path, nsid: u32) -> Result<(Namespace, Option<Identity>), Error> {
+    let connection = Connection::open(path)?;
+    let namespace = connection.namespace(nsid)?;
+    let request = Request::new(Operation::Identity, nsid, 0, 0, 0);
+    match connection.ask(&request, &[], "identify a namespace") {
+        Ok((answer, _, text)) => {
+            let controller = u16::try_from(answer.a).ok();
+            let identity = controller.and_then(|it| Identity::parse(it, &text));
+            let identity = identity.ok_or(Error::Protocol("an identity that can't be"))?;
+            Ok((namespace, Some(identity)))
+        }
+        Err(Error::Refused { errno, .. }) if errno == Errno::NODATA => Ok((namespace, None)),
+        Err(error) => Err(error),
+    }
+}
+
+impl Queue {
+    /// Opens a queue of the broker whose socket is at `path`.
+    ///
+    /// # Errors
+    /// Nobody answers there; the broker refuses: EBUSY (all queues of that kind are in use), EACCES
+    /// (not for this user), EINVAL (entries or memory that it doesn't have).
+    pub fn open(path: &Path, options: &Options) -> Result<Self, Error> {
+        let connection = Connection::open(path)?;
+        let kind = options.kind;
+        let request = Request::new(
+            Operation::Open,
+            kind.number(),
+            options.entries.into(),
+            options.data_bytes,
+            options.coalescing.emit(),
+        );
+        let (answer, descriptors, _) = connection.ask(&request, &[], "open a queue")?;
+        let mut descriptors = descriptors.into_iter();
+        let lacks = Error::Protocol("a descriptor is missing");
+        let ring = descriptors.next().ok_or(lacks.clone())?;
+        let kick = descriptors.next().ok_or(lacks.clone())?;
+        let interrupt = match kind {
+            Kind::UserPoll => None,
+            Kind::UserIrq => Some(descriptors.next().ok_or(lacks.clone())?),
+        };
+        let bytes = usize::try_from(answer.c).map_err(|_| Error::Protocol("too much memory"))?;
+        let memory = Shared::map(&ring, bytes)?;
+        let data = match options.data_bytes {
+            0 => None,
+            bytes => Some(region(descriptors.next().ok_or(lacks)?, bytes, answer.d)?),
+        };
+        let header = Header::load(&memory).ok_or(Error::Protocol("no queue in the memory"))?;
+        if header.kind != kind || header.layout.entries() != options.entries {
+            return Err(Error::Protocol("another queue than was asked for"));
+        }
+        let held = crate::queue::Held {
+            connection,
+            ring,
+            kick,
+            interrupt,
+            data,
+        };
+        Ok(Self::new(held, Arc::new(memory), header, options.form))
+    }
+
+    /// What a namespace is like.
+    ///
+    /// # Errors
+    /// There is none for this client (ENOENT).
+    pub fn namespace(&self, nsid: u32) -> Result<Namespace, Error> {
+        self.connection().namespace(nsid)
+    }
+
+    /// More memory for commands: a new memory file of so many bytes.
+    ///
+    /// # Errors
+    /// The system has none; the broker refuses: ENOSPC (as many regions as a queue has), EINVAL.
+    pub fn register(&self, bytes: u64) -> Result<Region, Error> {
+        self.register_file(sys::memory_file("braid-queue-data", bytes)?, bytes)
+    }
+
+    /// More memory for commands: the first bytes of a memory file of the caller's, which can't
+    /// shrink (`F_SEAL_SHRINK`).
+    ///
+    /// # Errors
+    /// As [`Self::register`]; EPERM: it is not sealed.
+    pub fn register_file(&self, file: OwnedFd, bytes: u64) -> Result<Region, Error> {
+        let request = Request::new(Operation::Register, 0, 0, bytes, 0);
+        let passed = [file.as_fd()];
+        let asked = self.connection().ask(&request, &passed, "register memory");
+        let address = asked?.0.c;
+        region(file, bytes, address)
+    }
+
+    /// The broker lets go of memory that was registered, when its last command has ended.
+    ///
+    /// # Errors
+    /// There is no such region (ENOENT).
+    pub fn unregister(&self, region: &Region) -> Result<(), Error> {
+        let request = Request::new(Operation::Unregister, 0, 0, region.address, 0);
+        let asked = self.connection().ask(&request, &[], "unregister memory");
+        asked.map(drop)
+    }
+}
+
+pub(crate) fn region(file: OwnedFd, bytes: u64, address: u64) -> Result<Region, Error> {
+    let len = usize::try_from(bytes).map_err(|_| Error::system("mmap", Errno::NOMEM))?;
+    let shared = Shared::map(&file, len)?;
+    shared.prefer_huge();
+    Ok(Region {
+        shared: Arc::new(shared),
+        file: Arc::new(file),
+        address,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_identity_survives_the_socket_and_what_is_none_is_refused() {
+        let identity = Identity {
+            subsystem: "nqn.2026-01.org.example:a b".to_owned(),
+            controller: 7,
+            nguid: std::array::from_fn(|n| n as u8),
+            uuid: [0xab; 16],
+        };
+        assert_eq!(Identity::parse(7, &identity.emit()), Some(identity));
+        for text in ["", "0 0", "0 0 ", "x 0 nqn", "0 -1 nqn"] {
+            assert_eq!(Identity::parse(7, text), None, "{text:?}");
+        }
+    }
+}

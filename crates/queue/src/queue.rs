@@ -1,0 +1,489 @@
+//! A queue that is open: commands in, completions out.
+use crate::layout::{Header, Kind, LIST_BYTES, Layout, region_address};
+use crate::memory::Memory;
+use crate::open::Connection;
+use crate::region::Region;
+use crate::{Error, SubmitError};
+use nvme::queue::check::CANCEL;
+use nvme::queue::pointer::{Form, List, Piece, build};
+use nvme::queue::{Cids, CqConsumer, Entry, SharedMemory, SqProducer};
+use nvme::wire::sqe::{NSID_ALL, nvm};
+use nvme::wire::{Status, dsm};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use sys::{Errno, Shared};
+
+/// A command that has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Done {
+    /// As given with the command.
+    pub token: u64,
+    /// How it ended.
+    pub status: Status,
+    /// DW0 and DW1 of the completion.
+    pub result: u64,
+}
+
+/// What was counted on a queue.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Looks at the completion queue.
+    pub polls: u64,
+    /// Of these, those that found nothing.
+    pub empty_polls: u64,
+    /// System calls: kicks, waits and what belongs to them.
+    pub calls: u64,
+}
+
+/// What belongs to a queue besides its rings.
+#[derive(Debug)]
+pub(crate) struct Held {
+    pub connection: Connection,
+    pub ring: OwnedFd,
+    pub kick: OwnedFd,
+    pub interrupt: Option<OwnedFd>,
+    pub data: Option<Region>,
+}
+
+/// A queue. See the crate for who may use it, and `docs/queues.md` for how it works.
+#[derive(Debug)]
+pub struct Queue {
+    memory: Memory,
+    layout: Layout,
+    header: Header,
+    form: Form,
+    sq: SqProducer,
+    cq: CqConsumer,
+    cids: Cids<u64>,
+    counts: Counts,
+    held: Held,
+}
+
+impl Queue {
+    /// A queue in which nothing is in flight, new or used before.
+    pub(crate) fn new(held: Held, memory: Arc<Shared>, header: Header, form: Form) -> Self {
+        let layout = header.layout;
+        let memory = Memory(memory);
+        // A doorbell that was never rung is 0; the position is ours, so a wrong one harms us only.
+        let position = |at: usize| match u16::try_from(memory.load_word(at)) {
+            Ok(position) if position < layout.entries() => position,
+            _ => 0,
+        };
+        let tail = position(layout.sq().doorbell_at);
+        let head = position(layout.cq().doorbell_at);
+        Self {
+            sq: SqProducer::new(layout.sq(), tail),
+            cq: CqConsumer::resume(layout.cq(), head, &memory),
+            cids: Cids::new(layout.entries() - 1),
+            counts: Counts::default(),
+            memory,
+            layout,
+            header,
+            form,
+            held,
+        }
+    }
+
+    pub(crate) fn connection(&self) -> &Connection {
+        &self.held.connection
+    }
+
+    pub(crate) fn into_held(mut self) -> (Held, Form) {
+        // Who goes on with it begins where the doorbells are.
+        self.cq.ring(&self.memory);
+        (self.held, self.form)
+    }
+
+    /// Its number: SQID.
+    pub fn number(&self) -> u32 {
+        self.header.number
+    }
+
+    /// Its kind.
+    pub fn kind(&self) -> Kind {
+        self.header.kind
+    }
+
+    /// Namespaces of the broker: NSIDs 1 to this.
+    pub fn namespaces(&self) -> u32 {
+        self.header.namespaces
+    }
+
+    /// Largest transfer of one command, bytes.
+    pub fn transfer_max(&self) -> u32 {
+        self.header.transfer_max
+    }
+
+    /// Most commands in flight.
+    pub fn depth(&self) -> u16 {
+        self.cids.capacity()
+    }
+
+    /// Commands in flight, those that were not submitted yet among them.
+    pub fn in_flight(&self) -> u16 {
+        self.cids.used()
+    }
+
+    /// The memory that the broker made for it.
+    pub fn data(&self) -> Option<&Region> {
+        self.held.data.as_ref()
+    }
+
+    /// What was counted so far.
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// Prepares a read of `blocks` blocks from `slba` into `pieces`. So for all: nothing is seen by
+    /// the controller before [`Self::submit`]; the command's end comes with `token`; the
+    /// identifier that is returned is for [`Self::cancel`].
+    ///
+    /// # Errors
+    /// [`SubmitError`].
+    #[inline]
+    pub fn read(
+        &mut self,
+        nsid: u32,
+        slba: u64,
+        blocks: u32,
+        pieces: &[Piece],
+        token: u64,
+    ) -> Result<u16, SubmitError> {
+        let entry = blocks_entry(nvm::READ, nsid, slba, blocks, 0)?;
+        self.push(entry, pieces, token)
+    }
+
+    /// Prepares a write; `fua`: durable when it has ended.
+    ///
+    /// # Errors
+    /// [`SubmitError`].
+    #[inline]
+    pub fn write(
+        &mut self,
+        (nsid, fua): (u32, bool),
+        slba: u64,
+        blocks: u32,
+        pieces: &[Piece],
+        token: u64,
+    ) -> Result<u16, SubmitError> {
+        let flags = if fua { nvm::FUA } else { 0 };
+        let entry = blocks_entry(nvm::WRITE, nsid, slba, blocks, flags)?;
+        self.push(entry, pieces, token)
+    }
+
+    /// Prepares a flush of a namespace; `None`: of all.
+    ///
+    /// # Errors
+    /// [`SubmitError`].
+    pub fn flush(&mut self, nsid: Option<u32>, token: u64) -> Result<u16, SubmitError> {
+        let entry = entry(nvm::FLUSH, nsid.unwrap_or(NSID_ALL));
+        self.push(entry, &[], token)
+    }
+
+    /// Prepares writing zeroes; `deallocate`: the blocks may be deallocated.
+    ///
+    /// # Errors
+    /// [`SubmitError`].
+    pub fn write_zeroes(
+        &mut self,
+        (nsid, deallocate): (u32, bool),
+        slba: u64,
+        blocks: u32,
+        token: u64,
+    ) -> Result<u16, SubmitError> {
+        let flags = if deallocate { nvm::DEALLOCATE } else { 0 };
+        let entry = blocks_entry(nvm::WRITE_ZEROES, nsid, slba, blocks, flags)?;
+        self.push(entry, &[], token)
+    }
+
+    /// Prepares deallocating 1 to 256 ranges. They are copied.
+    ///
+    /// # Errors
+    /// [`SubmitError`].
+    pub fn deallocate(
+        &mut self,
+        nsid: u32,
+        ranges: &[dsm::Range],
+        token: u64,
+    ) -> Result<u16, SubmitError> {
+        if ranges.is_empty() || ranges.len() > dsm::RANGES_MAX {
+            return Err(SubmitError::Count);
+        }
+        let cid = self.take(token)?;
+        let (at, address) = self.list(cid);
+        for (n, range) in ranges.iter().enumerate() {
+            self.memory.0.write(at + 16 * n, &range.emit());
+        }
+        let mut entry = entry(nvm::DATASET_MANAGEMENT, nsid);
+        entry[3] = address;
+        entry[5] = (ranges.len() as u64 - 1) | u64::from(nvm::DSM_DEALLOCATE) << 32;
+        self.send(cid, entry)
+    }
+
+    /// Prepares any command; its identifier is put in. Data pointers mean registered memory.
+    ///
+    /// # Errors
+    /// [`SubmitError::Full`].
+    pub fn raw(&mut self, entry: &Entry, token: u64) -> Result<u16, SubmitError> {
+        let cid = self.take(token)?;
+        self.send(cid, *entry)
+    }
+
+    /// Prepares asking for a command to end soon. It ends in any case, and so does this: bits 15:0
+    /// of its result count the commands that were taken back.
+    ///
+    /// # Errors
+    /// [`SubmitError::Full`].
+    pub fn cancel(&mut self, cid: u16, token: u64) -> Result<u16, SubmitError> {
+        let mut entry = entry(CANCEL, NSID_ALL);
+        entry[5] = u64::from(self.header.number as u16) | u64::from(cid) << 16;
+        self.push(entry, &[], token)
+    }
+
+    /// Submits everything that was prepared: no system call while the broker is awake.
+    ///
+    /// # Errors
+    /// [`Error::System`]: the kernel would not kick the broker.
+    #[inline]
+    pub fn submit(&mut self) -> Result<(), Error> {
+        // What was reaped makes room for what these commands will answer.
+        self.cq.ring(&self.memory);
+        if self.sq.ring(&self.memory) && self.layout.asleep().take(&self.memory) {
+            return self.kick();
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn kick(&mut self) -> Result<(), Error> {
+        self.counts.calls += 1;
+        match rustix::io::write(&self.held.kick, &1_u64.to_ne_bytes()) {
+            // A counter that is full was raised often enough.
+            Ok(_) | Err(Errno::AGAIN) => Ok(()),
+            Err(source) => Err(Error::system("kick the broker", source)),
+        }
+    }
+
+    /// The end of one more command, if there is one. Never enters the kernel; so it can't tell
+    /// whether the broker still lives: see [`Self::is_alive`].
+    ///
+    /// # Errors
+    /// The controller wrote what can't be true: close the queue.
+    #[inline]
+    pub fn poll(&mut self) -> Result<Option<Done>, Error> {
+        self.counts.polls += 1;
+        let Some(cqe) = self.cq.take(&self.memory) else {
+            self.counts.empty_polls += 1;
+            self.cq.ring(&self.memory);
+            return Ok(None);
+        };
+        self.sq.fetched(cqe.sqhd)?;
+        let token = self.cids.end(cqe.cid);
+        let token = token.ok_or(Error::UnknownCommand { cid: cqe.cid })?;
+        Ok(Some(Done {
+            token,
+            status: cqe.status,
+            result: cqe.result,
+        }))
+    }
+
+    /// Calls `each` for up to `most` commands that have ended; how many there were.
+    ///
+    /// # Errors
+    /// As [`Self::poll`].
+    #[inline]
+    pub fn reap(&mut self, most: usize, mut each: impl FnMut(Done)) -> Result<usize, Error> {
+        let mut count = 0;
+        while count < most {
+            let Some(done) = self.poll()? else { break };
+            each(done);
+            count += 1;
+        }
+        self.cq.ring(&self.memory);
+        Ok(count)
+    }
+
+    /// Whether [`Self::poll`] would find something: one load.
+    #[inline]
+    pub fn is_ready(&self) -> bool {
+        self.cq.is_ready(&self.memory)
+    }
+
+    /// The descriptor that becomes readable when completions have come since [`Self::arm`]; of
+    /// `user_irq` only. Read eight bytes of it to lower it.
+    pub fn interrupt(&self) -> Option<BorrowedFd<'_>> {
+        self.held.interrupt.as_ref().map(AsFd::as_fd)
+    }
+
+    /// Asks for one interrupt when completions come. `false`: there are some already, and there
+    /// may be an interrupt or not.
+    pub fn arm(&mut self) -> bool {
+        self.cq.ring(&self.memory);
+        self.layout.armed().begin(&self.memory);
+        if self.cq.is_ready(&self.memory) {
+            self.layout.armed().end(&self.memory);
+            return false;
+        }
+        true
+    }
+
+    /// Sleeps until completions have come (`true`) or the time is over. Of a `user_poll` queue, it
+    /// looks and does not sleep: it has no interrupt.
+    ///
+    /// # Errors
+    /// [`Error::Gone`]: the broker is, and nothing will come any more.
+    pub fn wait(&mut self, at_most: Duration) -> Result<bool, Error> {
+        if self.is_ready() {
+            return Ok(true);
+        }
+        if self.held.interrupt.is_none() {
+            return self.is_alive().map(|()| self.is_ready());
+        }
+        let begun = Instant::now();
+        loop {
+            let left = at_most.saturating_sub(begun.elapsed());
+            let woken = self.sleep(left)?;
+            if self.is_ready() {
+                return Ok(true);
+            }
+            // The interrupt may still be up for completions that were reaped before: sleep again.
+            if !woken {
+                return Ok(false);
+            }
+        }
+    }
+
+    /// Sleeps until the interrupt is up, a signal has come (`true` for both) or the time is over.
+    fn sleep(&mut self, at_most: Duration) -> Result<bool, Error> {
+        let Some(interrupt) = &self.held.interrupt else {
+            return Ok(false);
+        };
+        self.layout.armed().begin(&self.memory);
+        if self.cq.is_ready(&self.memory) {
+            self.layout.armed().end(&self.memory);
+            return Ok(true);
+        }
+        self.cq.ring(&self.memory);
+        let socket = self.held.connection.socket();
+        let mut fds = [
+            PollFd::new(interrupt, PollFlags::IN),
+            PollFd::from_borrowed_fd(socket, PollFlags::RDHUP),
+        ];
+        let time = Timespec {
+            tv_sec: at_most.as_secs().min(1 << 40) as i64,
+            tv_nsec: at_most.subsec_nanos().into(),
+        };
+        self.counts.calls += 1;
+        let woken = poll(&mut fds, Some(&time));
+        let gone = !fds[1].revents().is_empty();
+        if fds[0].revents().contains(PollFlags::IN) {
+            self.counts.calls += 1;
+            let _ = rustix::io::read(interrupt, &mut [0; 8]);
+        }
+        self.layout.armed().end(&self.memory);
+        match woken {
+            Err(source) if source != Errno::INTR => Err(Error::system("poll", source)),
+            _ if gone && !self.is_ready() => Err(Error::Gone),
+            Ok(count) => Ok(count > 0),
+            Err(_) => Ok(true),
+        }
+    }
+
+    /// Whether the broker still has this queue: one system call. For when nothing has come for
+    /// long.
+    ///
+    /// # Errors
+    /// [`Error::Gone`].
+    pub fn is_alive(&mut self) -> Result<(), Error> {
+        self.counts.calls += 1;
+        let socket = self.held.connection.socket();
+        let mut fds = [PollFd::from_borrowed_fd(socket, PollFlags::RDHUP)];
+        match poll(&mut fds, Some(&Timespec::default())) {
+            Ok(0) | Err(Errno::INTR) => Ok(()),
+            _ => Err(Error::Gone),
+        }
+    }
+
+    /// Another descriptor of the connection: when it becomes readable, the broker has ended or has
+    /// given up this queue.
+    ///
+    /// # Errors
+    /// EMFILE.
+    pub fn end_event(&self) -> Result<OwnedFd, Error> {
+        let cloned = rustix::io::fcntl_dupfd_cloexec(self.held.connection.socket(), 0);
+        cloned.map_err(|source| Error::system("duplicate a descriptor", source))
+    }
+
+    /// Gives the queue back. Dropping it does the same; commands in flight end unheard.
+    pub fn close(self) {}
+
+    #[inline]
+    fn push(&mut self, entry: Entry, pieces: &[Piece], token: u64) -> Result<u16, SubmitError> {
+        let mut entry = entry;
+        let cid = self.take(token)?;
+        if !pieces.is_empty() {
+            let (at, address) = self.list(cid);
+            let memory = &self.memory;
+            let list = List {
+                address,
+                store: |word, value| memory.store(at + 8 * word, value),
+            };
+            if let Err(error) = build(&mut entry, pieces, self.form, list) {
+                self.cids.end(cid);
+                return Err(SubmitError::Pieces(error));
+            }
+        }
+        self.send(cid, entry)
+    }
+
+    #[inline]
+    fn take(&mut self, token: u64) -> Result<u16, SubmitError> {
+        self.cids.take(token).ok_or(SubmitError::Full)
+    }
+
+    #[inline]
+    fn send(&mut self, cid: u16, mut entry: Entry) -> Result<u16, SubmitError> {
+        entry[0] = entry[0] & !0xffff_0000 | u64::from(cid) << 16;
+        if let Err(full) = self.sq.push(&self.memory, &entry) {
+            self.cids.end(cid);
+            return Err(full.into());
+        }
+        Ok(cid)
+    }
+
+    /// The page for the list of a command: where it is in the queue's memory, and its address.
+    #[inline]
+    fn list(&self, cid: u16) -> (usize, u64) {
+        let offset = LIST_BYTES * usize::from(self.cids.slot(cid));
+        (
+            self.layout.lists_at() + offset,
+            region_address(0) + offset as u64,
+        )
+    }
+}
+
+#[inline]
+fn entry(opcode: u8, nsid: u32) -> Entry {
+    let mut entry = [0; 8];
+    entry[0] = u64::from(opcode) | u64::from(nsid) << 32;
+    entry
+}
+
+#[inline]
+fn blocks_entry(
+    opcode: u8,
+    nsid: u32,
+    slba: u64,
+    blocks: u32,
+    flags: u32,
+) -> Result<Entry, SubmitError> {
+    if blocks == 0 || blocks > 1 << 16 {
+        return Err(SubmitError::Count);
+    }
+    let mut entry = entry(opcode, nsid);
+    entry[5] = slba;
+    entry[6] = u64::from((blocks - 1) | flags);
+    Ok(entry)
+}

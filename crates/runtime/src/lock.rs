@@ -1,0 +1,77 @@
+//! Who else may write a file or block device: locks that other engines, targets and mirrors see.
+//!
+//! # Contract
+//! Whoever writes takes a shared lock, so that several may (two targets over one file are two
+//! controllers of it); a leg of a mirror takes an exclusive one, so that nobody writes under the
+//! mirror, and no mirror begins under somebody who writes (T48). Reading takes none. Locks belong
+//! to an opened file, not to a process: the same rules hold within one. They end when all
+//! descriptors of it are closed, which after a `kill -9` may take the kernel a moment: so long is
+//! waited.
+//!
+//! # Limits
+//! OFD locks are advisory, and of one host (on some network file systems, of all its clients).
+use crate::RuntimeError;
+use crate::limits::{LOCK_POLL, LOCK_WAIT};
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, fcntl};
+use nix::libc;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::time::Instant;
+
+/// Takes the lock of `file`, the one for `alone` or that which others may have too.
+///
+/// # Errors
+/// [`RuntimeError::InUse`]; [`RuntimeError::File`] where it can't be locked at all.
+pub(crate) fn lock(file: &OwnedFd, path: &Path, alone: bool) -> Result<(), RuntimeError> {
+    let wanted = request(if alone { libc::F_WRLCK } else { libc::F_RDLCK });
+    let begin = Instant::now();
+    loop {
+        match fcntl(file.as_fd(), FcntlArg::F_OFD_SETLK(&wanted)) {
+            Ok(_) => return Ok(()),
+            // Such a file system knows no locks, so nobody else has one.
+            Err(Errno::EINVAL | Errno::EOPNOTSUPP | Errno::ENOLCK) if !alone => return Ok(()),
+            Err(Errno::EAGAIN | Errno::EACCES) if begin.elapsed() < LOCK_WAIT => {
+                std::thread::sleep(LOCK_POLL);
+            }
+            Err(Errno::EAGAIN | Errno::EACCES) => {
+                return Err(RuntimeError::InUse {
+                    path: path.to_owned(),
+                    holder: holder(file, wanted),
+                });
+            }
+            Err(error) => {
+                return Err(RuntimeError::File {
+                    path: path.to_owned(),
+                    operation: "lock",
+                    source: error.into(),
+                });
+            }
+        }
+    }
+}
+
+/// What whoever is in the way of `wanted` holds.
+fn holder(file: &OwnedFd, wanted: libc::flock) -> &'static str {
+    let mut found = wanted;
+    let asked = fcntl(file.as_fd(), FcntlArg::F_OFD_GETLK(&mut found));
+    let is = |kind: i32| asked.is_ok() && i32::from(found.l_type) == kind;
+    if is(libc::F_WRLCK) {
+        "has it locked for itself (an exclusive lock: a mirror's leg)"
+    } else if is(libc::F_RDLCK) {
+        "writes it (a shared lock: a volume or a target)"
+    } else {
+        "had it locked"
+    }
+}
+
+/// A lock of the whole file.
+fn request(kind: i32) -> libc::flock {
+    libc::flock {
+        l_type: kind as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: 0,
+        l_len: 0,
+        l_pid: 0,
+    }
+}

@@ -1,0 +1,120 @@
+use super::*;
+use std::os::unix::fs::symlink;
+
+/// A kernel's tree of devices.
+struct Tree(PathBuf);
+
+impl Tree {
+    fn new(name: &str) -> Self {
+        let root = std::env::temp_dir().join(format!("braid-ng-{name}-{}", std::process::id()));
+        fs::create_dir_all(root.join("dev/char")).unwrap();
+        Self(root)
+    }
+
+    fn file(&self, path: &str, text: &str) {
+        let path = self.0.join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+
+    /// `ng0n1` with number 240:0, below the directory `parent`.
+    fn namespace(&self, parent: &str) {
+        let own = self.0.join(parent).join("ng0n1");
+        fs::create_dir_all(&own).unwrap();
+        symlink(self.0.join(parent), own.join("device")).unwrap();
+        symlink(own, self.0.join("dev/char/240:0")).unwrap();
+    }
+
+    fn read(&self) -> Result<Known, String> {
+        Known::read(&self.0, 240, 0)
+    }
+}
+
+impl Drop for Tree {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn a_namespace_of_one_controller_has_its_transport_and_limits() {
+    let tree = Tree::new("one");
+    tree.namespace("devices/nvme0");
+    tree.file("devices/nvme0/transport", "pcie\n");
+    let known = tree.read().unwrap();
+    assert_eq!(known.transports, ["pcie"]);
+    assert_eq!((known.transfer_max, known.polls), (TRANSFER_DEFAULT, false));
+    assert!(known.stopped_first());
+    tree.file("block/nvme0n1/queue/max_hw_sectors_kb", "512\n");
+    tree.file("block/nvme0n1/queue/max_segments", "65\n");
+    tree.file("block/nvme0n1/queue/io_poll", "1\n");
+    let known = tree.read().unwrap();
+    assert_eq!((known.transfer_max, known.polls), (65 * 4096, true));
+}
+
+#[test]
+fn a_namespace_of_a_subsystem_has_one_controller_or_is_refused() {
+    let tree = Tree::new("head");
+    tree.namespace("devices/nvme-subsys0");
+    let none = tree.read().unwrap_err();
+    assert!(none.contains("no controller"), "{none}");
+    tree.file("devices/nvme-subsys0/nvme0/transport", "tcp\n");
+    let known = tree.read().unwrap();
+    assert!(!known.stopped_first(), "{known:?}");
+    tree.file("devices/nvme-subsys0/nvme1/transport", "pcie\n");
+    let two = tree.read().unwrap_err();
+    assert!(two.contains("nvme_core.multipath=N"), "{two}");
+}
+
+#[test]
+fn t02_what_the_driver_says_of_a_command_is_told_apart() {
+    let status = |status: Status| Err(DeviceError::Nvme(status));
+    let os = |error: Errno| Err(DeviceError::Os(error.raw_os_error()));
+    let media = Status::UNRECOVERED_READ.with_dnr();
+    for (result, want) in [
+        (Ok(0), Ok(())),
+        (Ok(media.0.into()), status(media)),
+        (Err(Errno::INTR), status(Status::HOST_ABORTED)),
+        (Err(Errno::IO), status(Status::HOST_ABORTED)),
+        (Err(Errno::ACCESS), status(Status::ACCESS_DENIED)),
+        (Err(Errno::OPNOTSUPP), Err(DeviceError::Unsupported)),
+        (Err(Errno::NODEV), os(Errno::NODEV)),
+        (Err(Errno::NOMEM), os(Errno::NOMEM)),
+    ] {
+        assert_eq!(ended(result, false), want, "{result:?}");
+    }
+}
+
+#[test]
+fn t09_what_a_fabric_may_execute_late_is_repeated_nowhere() {
+    let lost = Err(DeviceError::Os(Errno::IO.raw_os_error()));
+    assert_eq!(ended(Err(Errno::INTR), true), lost);
+    assert_eq!(ended(Ok(Status::HOST_PATH.0.into()), true), lost);
+    // The controller itself has answered.
+    let denied = Status::WRITE_PROTECTED;
+    assert_eq!(
+        ended(Ok(denied.0.into()), true),
+        Err(DeviceError::Nvme(denied))
+    );
+}
+
+#[test]
+fn what_is_no_namespace_says_what_would_be() {
+    let file = std::env::temp_dir().join(format!("braid-ng-file-{}", std::process::id()));
+    fs::write(&file, "x").unwrap();
+    for (path, part) in [
+        (PathBuf::from("/dev/ng999n9"), "there is none"),
+        (
+            PathBuf::from("/dev/null"),
+            "isn't the character device of an NVMe namespace",
+        ),
+        (file.clone(), "no device"),
+        (PathBuf::from("/proc/self"), "directory"),
+    ] {
+        let error = PassthroughDevice::open(path.clone(), false, false).unwrap_err();
+        let error = error.to_string();
+        let named = error.contains(path.to_str().unwrap());
+        assert!(named && error.contains(part), "{error}");
+    }
+    fs::remove_file(file).unwrap();
+}

@@ -1,0 +1,78 @@
+//! What happens without a server: another queue is tried for, and what the lost one may yet
+//! execute is waited for. In a thread, for opening a queue may take time.
+use super::QueueDevice;
+use crate::limits::{QUEUE_QUIESCE_NS, QUEUE_RETRY_NS_MAX, QUEUE_RETRY_NS_MIN};
+use queue::Queue;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use sys::Errno;
+use sys::os::{Event, now_ns};
+
+/// What the thread and the reactor share; the reactor dropped it: the thread ends.
+pub(super) struct Repair {
+    /// Raised when one of these has changed.
+    pub event: Event,
+    found: Mutex<Option<Queue>>,
+    /// When nothing that a lost server had is executed any more.
+    quiet_ns: AtomicU64,
+}
+
+impl Repair {
+    pub fn new() -> Result<Self, Errno> {
+        Ok(Self {
+            event: Event::new()?,
+            found: Mutex::new(None),
+            quiet_ns: AtomicU64::new(0),
+        })
+    }
+
+    /// The server was lost now.
+    pub fn begin(self: &Arc<Self>, device: &Arc<QueueDevice>) {
+        let quiet_ns = now_ns().saturating_add(QUEUE_QUIESCE_NS);
+        self.quiet_ns.store(quiet_ns, Ordering::Release);
+        let (repair, device) = (Arc::downgrade(self), Arc::clone(device));
+        let mend = move || {
+            let (mut wait_ns, mut found) = (QUEUE_RETRY_NS_MIN, false);
+            while let Some(repair) = repair.upgrade() {
+                if !found && let Some(queue) = open(&device) {
+                    *repair.found.lock().unwrap_or_else(PoisonError::into_inner) = Some(queue);
+                    found = true;
+                    repair.event.raise();
+                }
+                let left_ns = quiet_ns.saturating_sub(now_ns());
+                if left_ns == 0 {
+                    repair.event.raise();
+                    if found {
+                        return;
+                    }
+                }
+                drop(repair);
+                let most_ns = if left_ns == 0 { u64::MAX } else { left_ns };
+                std::thread::sleep(Duration::from_nanos(wait_ns.min(most_ns)));
+                wait_ns = (2 * wait_ns).min(QUEUE_RETRY_NS_MAX);
+            }
+        };
+        let thread = std::thread::Builder::new().name("queue-repair".into());
+        if let Err(error) = thread.spawn(mend) {
+            tracing::error!("cannot start a thread to open a queue again: {error}");
+        }
+    }
+
+    pub fn is_quiet(&self) -> bool {
+        self.quiet_ns.load(Ordering::Acquire) <= now_ns()
+    }
+
+    pub fn take(&self) -> Option<Queue> {
+        let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        found.take()
+    }
+}
+
+/// A queue to the same namespace as before.
+fn open(device: &QueueDevice) -> Option<Queue> {
+    if !device.is_same() {
+        return None;
+    }
+    device.queue().ok()
+}
