@@ -3,6 +3,7 @@
 //! * [`wire`]: the structures on the wire, as accessors over bytes with a plain parsed form
 //! * [`host`]: the initiator's machines: admin connection and I/O queue
 //! * [`controller`]: the target's machine: a whole subsystem with its connections
+//! * [`queue`]: submission and completion queues in shared memory, both ends
 //! * [`Deadlines`]: the earliest of many
 //!
 //! Payload (the users' blocks) never enters this crate: machines say where it goes ([`Placement`])
@@ -17,6 +18,7 @@ pub mod controller;
 mod deadlines;
 pub mod host;
 pub mod limits;
+pub mod queue;
 mod transfer;
 pub mod wire;
 

@@ -71,5 +71,13 @@ pub const ADMIN_RETRY_NS: u64 = 100_000_000;
 pub const CSTS_POLL_NS: u64 = 10_000_000;
 /// Interval at which a host reads the ANA log while a group is missing or in transition, ns.
 pub const ANA_REREAD_NS: u64 = 1_000_000_000;
+/// Shortest time between two readings of a discovery log because its controller says that it
+/// changed, ns: one that says so without end costs a log a second.
+pub const DISCOVERY_REREAD_NS: u64 = 1_000_000_000;
 /// Largest logical block a host takes, log2 bytes.
 pub const BLOCK_SHIFT_MAX: u8 = 16;
+
+/// Largest queue in shared memory, entries: as [`HOST_ENTRIES_MAX`].
+pub const QUEUE_ENTRIES_MAX: u16 = HOST_ENTRIES_MAX;
+/// Most descriptors of one SGL that a queue's controller reads.
+pub const SGL_DESCRIPTORS_MAX: usize = 512;

@@ -3,7 +3,7 @@ mod host_peer;
 
 use host_peer::admin::{AdminPeer, Answer, Model, SECOND, admin_config, name};
 use nvme::host::{AdminConfig, AdminEvent, DiscoveryLog, HostError, Step};
-use nvme::limits::{DISCOVERY_ENTRIES_MAX, LOG_RESTARTS_MAX};
+use nvme::limits::{DISCOVERY_ENTRIES_MAX, DISCOVERY_REREAD_NS, LOG_RESTARTS_MAX};
 use nvme::wire::fabrics::{Csts, DISCOVERY_NQN};
 use nvme::wire::features::AsyncEvent;
 use nvme::wire::layout::terminated;
@@ -256,6 +256,33 @@ fn the_discovery_log_is_told_and_told_again_when_it_changes() {
         assert_eq!(entries.len(), count as usize + 1);
         assert_eq!(peer.take_seen().last().unwrap(), "Event request");
     }
+}
+
+/// One that says at each look that its log changed costs a log a second, and is looked at all the
+/// same; our own wish is no notice.
+#[test]
+fn a_discovery_log_that_changes_without_end_is_read_once_a_second() {
+    let (config, model) = discovery(3);
+    let mut peer = AdminPeer::ready(config, model);
+    peer.events();
+    let begun_ns = peer.now_ns;
+    let mut logs = 0;
+    while peer.now_ns < begun_ns + 10 * DISCOVERY_REREAD_NS {
+        if peer.event_cid.is_some() {
+            peer.event(AsyncEvent::DISCOVERY_CHANGE);
+        }
+        logs += peer.events().len();
+        peer.run_until(peer.now_ns + DISCOVERY_REREAD_NS / 100);
+    }
+    assert_eq!(logs, 10);
+    peer.events();
+    peer.event(AsyncEvent::DISCOVERY_CHANGE);
+    assert!(peer.events().is_empty(), "not yet");
+    assert!(peer.event_cid.is_none(), "asked for when the log was read");
+    peer.admin.request_discovery(peer.now_ns);
+    peer.run();
+    assert_eq!(peer.events().len(), 1);
+    assert!(peer.event_cid.is_some());
 }
 
 #[test]

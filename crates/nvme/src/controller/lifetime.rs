@@ -153,16 +153,30 @@ impl Subsystem {
     /// Somebody finds no place: the association that is not enabled, or was shut down, and was
     /// asked nothing for longest gives its own up, if that was for longer than any host needs that
     /// means to go on. Its host may be gone without a word, and no keep-alive timer runs.
+    ///
+    /// A flood of those who find none costs no look at each association: none can be idle for so
+    /// long before the one that is longest now, or that begins to be now.
     pub fn make_room(&mut self, now_ns: u64) {
-        let idle_ns = |it: &Controller| (IDLE_NS + now_ns).saturating_sub(it.deadline_ns);
-        let is_idle = |it: &&Controller| !it.is_ready() && it.backend == 0;
+        if now_ns < self.room_from_ns {
+            return;
+        }
+        let since_ns = |it: &Controller| it.deadline_ns.saturating_sub(IDLE_NS);
         let all = self.controllers.iter().enumerate();
-        let idle = all.filter_map(|(at, it)| Some((at, it.as_deref().filter(is_idle)?)));
-        let longest = idle.max_by_key(|(_, it)| idle_ns(it));
-        if let Some((index, it)) = longest
-            && idle_ns(it) >= IDLE_WANTED_NS
-        {
-            self.expire_controller(index, now_ns);
+        let silent = all.filter_map(|(at, it)| Some((at, it.as_deref()?)));
+        let silent = silent.filter(|(_, it)| !it.is_ready());
+        let mut longest: Option<(usize, u64)> = None;
+        let mut first_ns = now_ns;
+        for (index, it) in silent {
+            first_ns = first_ns.min(since_ns(it));
+            if it.backend == 0 && longest.is_none_or(|(_, of)| since_ns(it) <= of) {
+                longest = Some((index, since_ns(it)));
+            }
+        }
+        match longest {
+            Some((index, since_ns)) if now_ns.saturating_sub(since_ns) >= IDLE_WANTED_NS => {
+                self.expire_controller(index, now_ns);
+            }
+            _ => self.room_from_ns = first_ns.saturating_add(IDLE_WANTED_NS),
         }
     }
 

@@ -56,6 +56,8 @@ pub struct Subsystem {
     pub(super) events: Events,
     /// Of controllers, then of connections.
     pub(super) deadlines: Deadlines,
+    /// Before that no controller is idle for long enough to make room.
+    pub(super) room_from_ns: u64,
     /// Entries of all queues.
     pub(super) entries: usize,
     pub(super) cntlid_next: u16,
@@ -76,6 +78,7 @@ impl Subsystem {
             controllers: Vec::new(),
             events: Events::default(),
             deadlines: Deadlines::new(2 * connections),
+            room_from_ns: 0,
             entries: 0,
             cntlid_next: shared.config.cntlid_min,
             scratch: Vec::new(),

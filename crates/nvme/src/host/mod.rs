@@ -8,10 +8,12 @@ mod admin;
 mod command;
 mod error;
 mod io_queue;
+mod learn;
 mod transport;
 mod types;
 
 pub use admin::Admin;
 pub use error::{HostError, NamespaceError, Step};
 pub use io_queue::{IoQueue, SubmitError};
+pub use learn::{LearnError, learn};
 pub use types::*;

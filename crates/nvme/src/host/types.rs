@@ -72,7 +72,7 @@ pub struct IoQueueConfig {
 }
 
 /// Facts of a controller, parsed and checked.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ControllerInfo {
     /// Controller identifier.
     pub cntlid: u16,

@@ -27,6 +27,10 @@ pub const CSI_NVM: u8 = 0;
 structure! {
     /// Identify Controller, CNS 01h.
     pub struct Controller[IDENTIFY_LEN] {
+        /// PCI vendor.
+        vid: u16 = 0,
+        /// PCI subsystem vendor.
+        ssvid: u16 = 2,
         /// Serial number, padded with spaces.
         sn: [u8; 20] = 4,
         /// Model number, padded with spaces.

@@ -22,6 +22,7 @@ use super::{ConnId, ControllerEvent};
 use crate::limits::{HANDSHAKE_NS, SLOTS_BEFORE_CONNECT};
 use crate::wire::Status;
 use alloc::vec::Vec;
+use canary::Bug;
 
 /// What the driver will be told, in order. It takes all of them before it sleeps, so a list that
 /// begins again when it is empty will do.
@@ -202,7 +203,7 @@ impl Connection {
     /// All is said about this command: free it when its payload is free too (T23).
     #[inline]
     fn finish(&mut self, slot: u16, events: &mut Events) {
-        if self.slots[slot].sends > 0 {
+        if self.slots[slot].sends > 0 && !canary::has(Bug::SentFree) {
             self.slots[slot].state = State::Unsent;
         } else {
             self.release(slot, events);

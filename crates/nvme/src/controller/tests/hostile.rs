@@ -28,6 +28,29 @@ fn check(mut bench: Bench, conns: u32) {
     assert_eq!(bench.send(1, read(1, 0, 1, 512), &[]).len(), 2);
 }
 
+/// Before Connect a connection has room for one command: a second one before the answer was taken
+/// is more than the queue holds.
+#[test]
+fn before_connect_one_command_is_outstanding_and_a_second_one_ends_the_connection() {
+    let mut bench = Bench::new(config());
+    bench.open(0, 0, &plain());
+    let early = SqeBuilder::new(FABRICS);
+    for _ in 0..10 {
+        let got = bench.send(0, early, &[]);
+        assert!(
+            matches!(got[..], [Got::Response(cqe)] if !cqe.status.is_success()),
+            "{got:?}"
+        );
+    }
+    let two = [bench.capsule(0, &early, &[]), bench.capsule(0, &early, &[])].concat();
+    let taken = bench.target.handle_bytes(ConnId(0), &two, bench.now);
+    assert_eq!(taken, two.len());
+    bench.settle();
+    let got = bench.receive(0);
+    assert!(matches!(got[..], [.., Got::Term { fes: 2, .. }]), "{got:?}");
+    assert_eq!(bench.closed, [(0, CloseReason::Protocol)]);
+}
+
 fn options(bits: u8) -> Options {
     let request = IcReq {
         header_digest: bits & 1 != 0,

@@ -9,6 +9,7 @@ mod framing;
 mod hostile;
 mod io;
 mod lifetime;
+mod room;
 
 use super::*;
 use crate::host::AnaState;

@@ -317,37 +317,16 @@ impl Admin {
 
     fn info(&mut self, id: &Controller) -> ControllerInfo {
         self.aborting.configure(id.acl);
-        let page_shift = 12 + u32::from(self.facts.cap.mpsmin());
-        let transfer_max = match id.mdts {
-            0 => None,
-            mdts => 1u32.checked_shl(page_shift + u32::from(mdts)),
-        };
-        let mut entries_max = self.facts.cap.mqes().saturating_add(1);
-        if id.maxcmd > 1 {
-            entries_max = entries_max.min(id.maxcmd);
-        }
-        ControllerInfo {
-            cntlid: id.cntlid,
-            subnqn: String::from(text(&id.subnqn)),
-            serial: String::from(text(&id.sn)),
-            model: String::from(text(&id.mn)),
-            firmware: String::from(text(&id.fr)),
-            transfer_max,
-            write_zeroes_max: None,
-            deallocate_blocks_max: None,
-            entries_max,
-            io_queues: 0,
-            in_capsule_max: id.ioccsz.saturating_mul(16).saturating_sub(64),
-            kas: id.kas,
-            traffic_keep_alive: id.ctratt & ctratt::TRAFFIC_KEEP_ALIVE != 0,
-            cqt_ms: id.cqt,
-            crdt: self.facts.crdt,
-            volatile_write_cache: id.vwc & 1 != 0,
-            oncs: id.oncs,
-            ana: self.facts.ana,
-            anatt_s: id.anatt,
-            multi_controller: id.cmic & cmic::MULTI_CONTROLLER != 0,
-        }
+        let mut info = controller_info(id, self.page_shift(), self.facts.ana);
+        let entries = self.facts.cap.mqes().saturating_add(1);
+        info.entries_max = info.entries_max.min(entries);
+        info.crdt = self.facts.crdt;
+        info
+    }
+
+    /// Pages of the controller, log2.
+    fn page_shift(&self) -> u32 {
+        12 + u32::from(self.facts.cap.mpsmin())
     }
 
     /// Asks for the events that the controller has, if any.
@@ -380,13 +359,54 @@ impl Admin {
 
     /// CNS 06h is in the page: limits of commands without data (NVM command set 1.0, 4.1.5.4).
     fn limits_known(&mut self) -> Next {
+        let page_shift = self.page_shift();
         if let (Ok(id), Some(info)) = (NvmController::parse(&*self.page), &mut self.facts.info) {
-            let page_shift = 12 + u32::from(self.facts.cap.mpsmin());
-            if id.wzsl > 0 {
-                info.write_zeroes_max = 1u32.checked_shl(page_shift + u32::from(id.wzsl));
-            }
-            info.deallocate_blocks_max = (id.dmrsl > 0).then_some(id.dmrsl);
+            limits_of(info, &id, page_shift);
         }
         Next::Begin(Step::NamespaceList)
     }
+}
+
+/// What Identify Controller says; pages of the controller have 2^`page_shift` bytes.
+pub(in crate::host) fn controller_info(
+    id: &Controller,
+    page_shift: u32,
+    ana: bool,
+) -> ControllerInfo {
+    ControllerInfo {
+        cntlid: id.cntlid,
+        subnqn: String::from(text(&id.subnqn)),
+        serial: String::from(text(&id.sn)),
+        model: String::from(text(&id.mn)),
+        firmware: String::from(text(&id.fr)),
+        transfer_max: match id.mdts {
+            0 => None,
+            mdts => 1u32.checked_shl(page_shift + u32::from(mdts)),
+        },
+        write_zeroes_max: None,
+        deallocate_blocks_max: None,
+        entries_max: match id.maxcmd {
+            0 | 1 => u16::MAX,
+            maxcmd => maxcmd,
+        },
+        io_queues: 0,
+        in_capsule_max: id.ioccsz.saturating_mul(16).saturating_sub(64),
+        kas: id.kas,
+        traffic_keep_alive: id.ctratt & ctratt::TRAFFIC_KEEP_ALIVE != 0,
+        cqt_ms: id.cqt,
+        crdt: [id.crdt1, id.crdt2, id.crdt3],
+        volatile_write_cache: id.vwc & 1 != 0,
+        oncs: id.oncs,
+        ana,
+        anatt_s: id.anatt,
+        multi_controller: id.cmic & cmic::MULTI_CONTROLLER != 0,
+    }
+}
+
+/// Adds what CNS 06h says.
+pub(in crate::host) fn limits_of(info: &mut ControllerInfo, id: &NvmController, page_shift: u32) {
+    if id.wzsl > 0 {
+        info.write_zeroes_max = 1u32.checked_shl(page_shift + u32::from(id.wzsl));
+    }
+    info.deallocate_blocks_max = (id.dmrsl > 0).then_some(id.dmrsl);
 }

@@ -44,6 +44,7 @@ impl Admin {
     /// `Discovery`. Of another controller nothing comes.
     pub fn request_discovery(&mut self, now_ns: u64) {
         self.work.discovery = self.facts.discovery;
+        self.work.discovery_from_ns = now_ns;
         self.next_work(now_ns);
     }
 

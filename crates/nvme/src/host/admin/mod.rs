@@ -49,6 +49,9 @@ use crate::wire::features::ACRE;
 use crate::wire::status::Class;
 use crate::{Transmit, crc32c};
 
+pub(super) use connect::{controller_info, limits_of};
+pub(super) use scan::{blank, identifiers, shape};
+
 use abort::Aborting;
 use ana::Ana;
 use connect::Facts;
@@ -209,7 +212,8 @@ impl Admin {
         }
         let reread = self.ana.reread_at.filter(|_| self.step == Step::Idle);
         let abort = self.aborting.timeout();
-        let times = [wait, reread, self.keep_alive.timeout(), abort];
+        let discovery = self.discovery_due();
+        let times = [wait, reread, discovery, self.keep_alive.timeout(), abort];
         times.into_iter().flatten().min()
     }
 
@@ -230,6 +234,9 @@ impl Admin {
         }
         if self.step == Step::Idle && self.ana.reread_at.is_some_and(|at| now_ns >= at) {
             self.request_ana(now_ns);
+        }
+        if self.discovery_due().is_some_and(|at| now_ns >= at) {
+            self.next_work(now_ns);
         }
         self.abort_due(now_ns);
         self.keep_alive_due(now_ns);

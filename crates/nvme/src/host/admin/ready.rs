@@ -8,7 +8,7 @@ use super::ana::get_log;
 use super::{Admin, EVENT, Next};
 use crate::host::transport::own_command;
 use crate::host::{AdminEvent, Completed, Data, HostError, Step};
-use crate::limits::LOG_PIECE;
+use crate::limits::{DISCOVERY_REREAD_NS, LOG_PIECE};
 use crate::wire::SqeBuilder;
 use crate::wire::features::AsyncEvent;
 use crate::wire::log::{Request, lid};
@@ -24,8 +24,9 @@ pub struct Work {
     rescan: bool,
     /// Read the ANA log.
     pub ana: bool,
-    /// Read the discovery log.
+    /// Read the discovery log, and not before.
     pub discovery: bool,
+    pub discovery_from_ns: u64,
     /// Ask for the next event.
     pub arm: bool,
     /// Shut down.
@@ -56,16 +57,24 @@ impl Admin {
             Step::ChangedLog
         } else if core::mem::take(&mut self.work.ana) {
             self.restart_ana()
-        } else if core::mem::take(&mut self.work.discovery) {
+        } else if self.work.discovery && now_ns >= self.work.discovery_from_ns {
+            self.work.discovery = false;
+            self.work.discovery_from_ns = now_ns.saturating_add(DISCOVERY_REREAD_NS);
             self.restart_discovery()
         } else {
-            if core::mem::take(&mut self.work.arm) {
+            if !self.work.discovery && core::mem::take(&mut self.work.arm) {
                 let sqe = SqeBuilder::new(admin::ASYNC_EVENT_REQUEST);
                 self.submit(&own_command(&sqe, Data::None, EVENT));
             }
             return;
         };
         self.begin(step, now_ns);
+    }
+
+    /// When a discovery log is read that was read a moment ago.
+    pub(super) fn discovery_due(&self) -> Option<u64> {
+        let waits = self.step == Step::Idle && self.work.discovery;
+        waits.then_some(self.work.discovery_from_ns)
     }
 
     /// An Asynchronous Event Request was answered.

@@ -58,7 +58,7 @@ fn is_unknown(status: Status) -> bool {
 }
 
 /// A namespace of which only the number is known.
-fn blank(nsid: u32) -> NamespaceInfo {
+pub(in crate::host) fn blank(nsid: u32) -> NamespaceInfo {
     NamespaceInfo {
         nsid,
         blocks: 0,
@@ -238,7 +238,7 @@ impl Admin {
 }
 
 /// Namespace descriptors (Base 2.0, 5.17.2.3).
-fn identifiers(
+pub(in crate::host) fn identifiers(
     draft: &mut NamespaceInfo,
     page: &[u8],
 ) -> Result<Option<NamespaceError>, WireError> {
@@ -255,7 +255,7 @@ fn identifiers(
 }
 
 /// Identify Namespace (NVM command set 1.0, 4.1.5.1). What can't be used is refused: `Some`.
-fn shape(
+pub(in crate::host) fn shape(
     draft: &mut NamespaceInfo,
     id: &Namespace,
     atomic_blocks: u32,

@@ -1,0 +1,127 @@
+//! Commands: which are taken, and what is said to the others.
+use super::super::Entry;
+use super::super::check::{CANCEL, Checked, Namespace, Order, Trust, check};
+use crate::wire::Status;
+use crate::wire::sqe::{NSID_ALL, nvm};
+use proptest::prelude::*;
+
+const WHOLE: Namespace = Namespace {
+    block_shift: 12,
+    blocks: 100,
+    first: 0,
+    end: 100,
+    read_only: false,
+};
+
+const PART: Namespace = Namespace {
+    first: 10,
+    end: 20,
+    ..WHOLE
+};
+
+const SEALED: Namespace = Namespace {
+    read_only: true,
+    ..WHOLE
+};
+
+/// NSID 1 whole, 2 none, 3 a part, 4 read-only.
+const ALL: [Option<Namespace>; 4] = [Some(WHOLE), None, Some(PART), Some(SEALED)];
+
+fn entry(opcode: u8, nsid: u32, slba: u64, cdw12: u32) -> Entry {
+    let first = u64::from(opcode) | u64::from(nsid) << 32;
+    [first, 0, 0, 0, 0, slba, cdw12.into(), 0]
+}
+
+fn mediated(entry: &Entry) -> Result<Checked, Status> {
+    check(entry, &ALL, 1 << 20, Trust::Mediated)
+}
+
+#[test]
+fn good_commands_are_taken() {
+    let read = mediated(&entry(nvm::READ, 1, 99, 0)).unwrap();
+    let expected = Checked {
+        order: Order::Read,
+        namespace: 0,
+        all: false,
+        offset: 99 << 12,
+        len: 4096,
+        data: 4096,
+    };
+    assert_eq!(read, expected);
+    let write = mediated(&entry(nvm::WRITE, 3, 10, nvm::FUA | 9)).unwrap();
+    assert_eq!(
+        (write.order, write.data),
+        (Order::Write { fua: true }, 40_960)
+    );
+    let zeroes = mediated(&entry(nvm::WRITE_ZEROES, 1, 0, 99)).unwrap();
+    assert_eq!((zeroes.len, zeroes.data), (409_600, 0));
+    let flush = mediated(&entry(nvm::FLUSH, NSID_ALL, 7, 7)).unwrap();
+    assert!(flush.all && flush.order == Order::Flush);
+    let trim = mediated(&entry(nvm::DATASET_MANAGEMENT, 1, 2 | 4 << 32, 0)).unwrap();
+    assert_eq!(trim.data, 48);
+    let cancel = mediated(&entry(CANCEL, 0, 5 << 16, 0)).unwrap();
+    assert_eq!(cancel.order, Order::Cancel { cid: Some(5) });
+    let all = mediated(&entry(CANCEL, 0, 0xffff << 16 | 1 << 32, 0)).unwrap();
+    assert_eq!(all.order, Order::Cancel { cid: None });
+}
+
+#[test]
+fn bad_commands_get_their_status() {
+    let mut fused = entry(nvm::READ, 1, 0, 0);
+    fused[0] |= 1 << 8;
+    let mut metadata = entry(nvm::READ, 1, 0, 0);
+    metadata[2] = 1;
+    for (entry, expected) in [
+        (entry(0x99, 1, 0, 0), Status::INVALID_OPCODE),
+        (entry(nvm::READ, 0, 0, 0), Status::INVALID_NAMESPACE),
+        (entry(nvm::READ, 2, 0, 0), Status::INVALID_NAMESPACE),
+        (entry(nvm::READ, 5, 0, 0), Status::INVALID_NAMESPACE),
+        (entry(nvm::READ, NSID_ALL, 0, 0), Status::INVALID_NAMESPACE),
+        (entry(nvm::READ, 1, 100, 0), Status::LBA_RANGE),
+        (entry(nvm::READ, 1, 99, 1), Status::LBA_RANGE),
+        (entry(nvm::READ, 1, u64::MAX, 0xffff), Status::LBA_RANGE),
+        (entry(nvm::READ, 3, 9, 0), Status::ACCESS_DENIED),
+        (entry(nvm::WRITE, 3, 19, 1), Status::ACCESS_DENIED),
+        (entry(nvm::WRITE, 4, 0, 0), Status::WRITE_PROTECTED),
+        (entry(nvm::WRITE_ZEROES, 4, 0, 0), Status::WRITE_PROTECTED),
+        (
+            entry(nvm::DATASET_MANAGEMENT, 4, 4 << 32, 0),
+            Status::WRITE_PROTECTED,
+        ),
+        (entry(nvm::READ, 1, 0, 1 << 26), Status::INVALID_FIELD),
+        (entry(CANCEL, 0, 2 << 32, 0), Status::INVALID_FIELD),
+        (fused, Status::INVALID_FIELD),
+        (metadata, Status::INVALID_FIELD),
+    ] {
+        let status = mediated(&entry).unwrap_err();
+        assert!(status.is(expected) && status.dnr(), "{entry:x?}: {status}");
+    }
+    let large = check(&entry(nvm::READ, 1, 0, 1), &ALL, 4096, Trust::Mediated);
+    assert!(large.unwrap_err().is(Status::INVALID_FIELD));
+}
+
+#[test]
+fn who_is_trusted_has_rights_but_no_more_blocks_than_there_are() {
+    let trusted = |entry: &Entry| check(entry, &ALL, 1 << 20, Trust::Trusted);
+    assert!(trusted(&entry(nvm::READ, 3, 9, 0)).is_ok());
+    let outside = trusted(&entry(nvm::READ, 3, 100, 0)).unwrap_err();
+    assert!(outside.is(Status::LBA_RANGE));
+    let sealed = trusted(&entry(nvm::WRITE, 4, 0, 0)).unwrap_err();
+    assert!(sealed.is(Status::WRITE_PROTECTED));
+}
+
+proptest! {
+    #[test]
+    fn what_is_taken_lies_inside(entry in any::<[u64; 8]>(), nsid in 0..6_u32) {
+        let mut entry = entry;
+        entry[0] = entry[0] & 0xffff_0006 | u64::from(nsid) << 32;
+        for trust in [Trust::Mediated, Trust::Trusted] {
+            entry[5] %= 128;
+            if let Ok(checked) = check(&entry, &ALL, 1 << 20, trust) {
+                prop_assert!(checked.offset + checked.len <= 100 << 12);
+                prop_assert!(checked.data <= 1 << 20);
+                prop_assert!(checked.all || ALL[checked.namespace as usize].is_some());
+            }
+        }
+    }
+}
