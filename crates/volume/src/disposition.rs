@@ -6,7 +6,8 @@
 //! a busy path again; all else ends the I/O, since another *path* leads to the same data, the same
 //! reservation and the same range (T2, T35). What must not be tried again on this path (DNR, T3) is
 //! no [`Outcome::Busy`] when it gets here. A path that stays busy is left for each of the others
-//! once: what it waits for may be its own trouble, and it said that it did nothing. A change of
+//! once: what it waits for may be its own trouble, and it said that it did nothing. Who would lose
+//! more than time by that it fails waits for as long as attempts may take (T6). A change of
 //! data that no one answered for is held before anything else is done with it (T9).
 //!
 //! # Limits
@@ -31,6 +32,8 @@ pub struct Attempt {
     pub retries_max: u8,
     /// Time left for further attempts, ns.
     pub left_ns: u64,
+    /// It had better wait than fail: a mirror goes on without a leg that missed a change (T6).
+    pub patient: bool,
 }
 
 /// What to do with an I/O.
@@ -52,6 +55,8 @@ pub enum Disposition {
 /// First wait for a busy path that names none; doubled with each repetition, so that five of them
 /// span a third of a second, the time of a short internal recovery, and none spins.
 const RETRY_NS: u64 = 10_000_000;
+/// The longest wait of who is patient, where none is named.
+const PATIENT_NS: u64 = 1_000_000_000;
 
 /// What to do after `outcome`.
 pub fn dispose(outcome: Outcome, attempt: &Attempt) -> Disposition {
@@ -70,11 +75,22 @@ pub fn dispose(outcome: Outcome, attempt: &Attempt) -> Disposition {
         Outcome::Busy { after_ns } => {
             let own_ns = RETRY_NS << attempt.retries.min(16);
             let after_ns = if after_ns == 0 { own_ns } else { after_ns };
-            let hops_max = attempt.hops_max.min(attempt.paths.saturating_sub(1));
+            let stays = canary::has(Bug::BusyStays);
+            let others = if stays { 1 } else { attempt.paths };
+            let hops_max = attempt.hops_max.min(others.saturating_sub(1));
             if attempt.retries < attempt.retries_max && after_ns < attempt.left_ns {
                 Disposition::Retry { after_ns }
             } else if attempt.hops < hops_max && attempt.left_ns > 0 {
                 Disposition::FailOver
+            } else if attempt.patient {
+                let after_ns = match after_ns == own_ns {
+                    true => own_ns.min(PATIENT_NS),
+                    false => after_ns,
+                };
+                match after_ns < attempt.left_ns {
+                    true => Disposition::Retry { after_ns },
+                    false => Disposition::Complete,
+                }
             } else {
                 Disposition::Complete
             }
@@ -95,6 +111,7 @@ mod tests {
         retries: 0,
         retries_max: 5,
         left_ns: 30_000_000_000,
+        patient: false,
     };
 
     #[test]
@@ -150,6 +167,28 @@ mod tests {
         );
         assert_eq!(wait(0, 5), Disposition::FailOver);
         assert_eq!(wait(30_000_000_000, 0), Disposition::FailOver, "too late");
+    }
+
+    #[test]
+    fn t06_who_is_patient_waits_for_a_busy_path_as_long_as_there_is_time() {
+        let after = |after_ns, retries, left_ns| {
+            let attempt = Attempt {
+                paths: 1,
+                retries,
+                left_ns,
+                patient: true,
+                ..FIRST
+            };
+            dispose(Outcome::Busy { after_ns }, &attempt)
+        };
+        let ms = |n: u64| Disposition::Retry {
+            after_ns: n * 1_000_000,
+        };
+        let second = 1_000_000_000;
+        assert_eq!(after(0, 5, 30 * second), ms(320));
+        assert_eq!(after(0, 255, 30 * second), ms(1000));
+        assert_eq!(after(5 * second, 255, 30 * second), ms(5000));
+        assert_eq!(after(0, 255, second), Disposition::Complete);
     }
 
     #[test]

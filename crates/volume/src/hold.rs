@@ -125,7 +125,8 @@ impl Holds {
 pub fn bound_ns(kato_ns: u64, traffic_based: bool, cqt_ns: u64, quiesce_ns: u64) -> Option<u64> {
     let times = if traffic_based { 3 } else { 2 };
     let times = times - u64::from(canary::has(Bug::ShortBound));
-    let cqt_ns = if cqt_ns == 0 { quiesce_ns } else { cqt_ns };
+    let reported = cqt_ns > 0 && !canary::has(Bug::ForgottenCqt);
+    let cqt_ns = if reported { cqt_ns } else { quiesce_ns };
     (kato_ns > 0).then(|| kato_ns.saturating_mul(times).saturating_add(cqt_ns))
 }
 

@@ -6,6 +6,7 @@
 //! * [`course`]: the events in a mirror's life, as changes of its superblock
 //! * [`bitmap`]: which regions may differ between legs
 //! * [`machine`]: a mirror while it runs: writes, flushes, reads, legs that leave
+//! * [`claim`]: who has it
 //! * [`layout`]: where all of it lies, and what legs of unlike sizes come to
 //! * [`assembly`]: which of the legs given have every acknowledged write, and what the others lack
 //!
@@ -14,6 +15,7 @@
 //! until it was parsed. The format is docs/mirror-format.md; why it is so, docs/mirrors.md.
 pub mod assembly;
 pub mod bitmap;
+pub mod claim;
 pub mod copies;
 pub mod course;
 pub mod history;

@@ -79,6 +79,8 @@ pub struct Assembly {
     pub absent: Vec<u8>,
     /// It was not stopped in order, and legs in sync may differ where the bitmap says so: no such
     /// region may be read before it was made alike.
+    /// Also where others are gone on without by force: until it is durable that one is alone, the
+    /// next assembly may choose what another one has.
     pub unclean: bool,
     /// Features that only readers may lack: nothing may be changed.
     pub read_only: bool,
@@ -186,7 +188,7 @@ fn in_sync(leg: &Superblock) -> bool {
 /// How the state of `leg` stands to that which `other` shows.
 fn standing(leg: &Superblock, other: &Superblock) -> Standing {
     let lineage = leg.history.current().id;
-    if let Some(LegState::Stale(lack)) = other.state(leg.slot)
+    if let Some(LegState::Stale(lack) | LegState::Rebuilding(lack)) = other.state(leg.slot)
         && lack.seen_lineage == lineage
         && leg.event <= lack.seen_event
     {
@@ -204,7 +206,10 @@ fn role(leg: &Superblock, state: &Superblock, discarded: bool) -> Role {
     match state.state(leg.slot) {
         _ if discarded => behind(0, Why::Discarded),
         Some(LegState::InSync) if took_part => Role::InSync,
-        Some(LegState::Rebuilding(lack)) if took_part => behind(lack.position, Why::Unfinished),
+        // That it is being rebuilt may have been said without having reached it.
+        Some(LegState::Rebuilding(lack)) if took_part || leg.event >= lack.seen_event => {
+            behind(lack.position, Why::Unfinished)
+        }
         Some(LegState::Stale(lack)) if leg.event >= lack.seen_event => {
             behind(lack.position, Why::Left)
         }
@@ -277,7 +282,7 @@ fn complete(
         newest,
         lagging: legs.iter().filter(lags).map(|it| it.0).collect(),
         absent: absent.filter(|&slot| given(slot).is_none()).collect(),
-        unclean: !state.clean && next.in_sync().count() > 1,
+        unclean: !state.clean && state.in_sync().count() > 1,
         read_only: state.features.read_only != 0,
         roles,
         next,

@@ -152,6 +152,18 @@ impl Bitmap {
         }
     }
 
+    /// Clears what is set in `other`, which has as many regions.
+    pub fn remove(&mut self, other: &Self) {
+        for (word, other) in self.words.iter_mut().zip(&other.words) {
+            *word &= !other;
+        }
+    }
+
+    /// Clears all.
+    pub fn clear_all(&mut self) {
+        self.words.fill(0);
+    }
+
     /// Sets all of page `index`: nobody knows what it said.
     pub fn suspect(&mut self, index: usize) {
         let first = index as u64 * PAGE_REGIONS;

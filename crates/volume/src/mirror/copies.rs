@@ -5,6 +5,7 @@
 //! then the other one. So at any moment one of them is whole, whatever becomes of the power; and at
 //! rest both say the same, so that damage to one costs nothing. A block that nobody has torn and
 //! that a newer braid wrote is never passed over for an older one beside it.
+use super::Crc32c;
 use super::superblock::{ParseError, Superblock};
 use core::fmt;
 
@@ -105,6 +106,19 @@ pub fn choose(copies: [Result<Superblock, ParseError>; 2]) -> Result<Chosen, NoL
         [Err(ParseError::Missing), Err(ParseError::Missing)] => Err(NoLeg::Missing),
         [Err(a), Err(b)] => Err(NoLeg::Damaged([a, b])),
     }
+}
+
+/// What the bytes of a leg's two copies come to; `None`: that one can't be read.
+///
+/// # Errors
+/// [`NoLeg`]; all of them.
+pub fn read_copies(copies: [Option<&[u8]>; 2], crc32c: Crc32c) -> Result<Chosen, NoLeg> {
+    let parse = |bytes: Option<&[u8]>, copy| {
+        let bytes = bytes.ok_or(ParseError::Length(0))?;
+        Superblock::parse(bytes, copy, crc32c)
+    };
+    let [first, second] = copies;
+    choose([parse(first, 0), parse(second, 1)])
 }
 
 #[cfg(test)]

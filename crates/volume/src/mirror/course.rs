@@ -127,6 +127,15 @@ impl Superblock {
         }
     }
 
+    /// The mirror is set to `properties`.
+    #[must_use]
+    pub fn set_to(&self, properties: Properties) -> Self {
+        Self {
+            properties,
+            ..self.next()
+        }
+    }
+
     /// The leg `slot` leaves; of its events it has `seen` for certain.
     pub fn without(&self, slot: u8, seen: u64) -> Option<Self> {
         let position = match self.state(slot)? {
@@ -150,13 +159,21 @@ impl Superblock {
         }
     }
 
-    /// Of the leg `slot` all below `position` has been copied, and flushed.
-    pub fn rebuilt_to(&self, slot: u8, position: u64) -> Option<Self> {
+    /// Of the leg `slot`, which has `seen` for certain, all below `position` has been copied, and
+    /// flushed. As it was before that it lacks more.
+    pub fn rebuilt_to(&self, slot: u8, position: u64, seen: u64) -> Option<Self> {
         match self.state(slot)? {
             LegState::Rebuilding(lack)
                 if (lack.position..=self.geometry.bytes).contains(&position) =>
             {
-                let lack = Lack { position, ..lack };
+                let lack = Lack {
+                    position,
+                    seen_event: seen.max(lack.seen_event),
+                    seen_lineage: match seen > lack.seen_event {
+                        true => self.history.lineage_of(seen),
+                        false => lack.seen_lineage,
+                    },
+                };
                 self.changed(slot, LegState::Rebuilding(lack))
             }
             _ => None,
@@ -169,6 +186,33 @@ impl Superblock {
             LegState::Rebuilding(_) => self.changed(slot, LegState::InSync),
             _ => None,
         }
+    }
+
+    /// The leg `id` is one of the mirror's from now on, in the free slot `slot`, and has nothing.
+    pub fn added(&self, slot: u8, id: Id, label: Label) -> Option<Self> {
+        let known = self.entries().any(|(_, entry)| entry.id == id);
+        let mut next = self.next();
+        let free = next.legs.get_mut(usize::from(slot))?;
+        if known || id.is_none() || free.is_some() {
+            return None;
+        }
+        *free = Some(LegEntry {
+            id,
+            state: LegState::Stale(Lack {
+                position: 0,
+                seen_event: 0,
+                seen_lineage: 0,
+            }),
+            label,
+        });
+        Some(next)
+    }
+
+    /// The leg `slot` is none of the mirror's any more.
+    pub fn removed(&self, slot: u8) -> Option<Self> {
+        let mut next = self.next();
+        next.legs.get_mut(usize::from(slot))?.take()?;
+        next.in_sync().next().is_some().then_some(next)
     }
 
     /// Whether a bit of the bitmap must stay set because some leg, which is away or being rebuilt,

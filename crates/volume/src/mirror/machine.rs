@@ -1,552 +1,559 @@
 //! A mirror while it runs: what goes to which leg, and when an I/O is acknowledged; for whoever
 //! moves the bytes.
 //!
+//! * `legs`: sets of legs, and what they were given
+//! * `io`: reads, writes and flushes of users; [`hold`](crate::hold): which of them wait
+//! * `intent`: pages of the bitmap, and when intents are forgotten
+//! * `event`: superblocks: what is said of the mirror, who leaves, beats
+//! * `life`: from an assembly to the first change, and the clean stop
+//! * `back`: legs that return; `rebuild`: until they have everything
+//! * `change`: legs that are added and removed
+//! * `copy`: what is read from one leg and written to others, under a lock
+//! * `pace`: how fast that may be; `check`: all copies compared
+//! * `planted`: mistakes that its tests must find
+//!
 //! # Contract
-//! [`submit`](Mirror::submit), then [`poll_output`](Mirror::poll_output) until `None`; every
-//! [`Output`] with a ticket ends once, by [`handle_done`](Mirror::handle_done). Pages and
-//! superblocks are taken when their output is polled, and are durable when it ends well. A write
-//! goes to the legs when its intents are durable on all legs in sync, and overlapping ones go in
-//! the order in which they came (T46). It is acknowledged when every leg that is in sync *as the
-//! legs say it* has it: one that failed it leaves first, durably (T14). The last leg in sync never
-//! leaves (T45): where all of them fail, the first one stays, and the I/O fails. A flush goes to
-//! all (T13). Intents are forgotten by [`relax`](Mirror::relax): what was flushed since it was last
-//! written, while no leg lacks anything.
+//! [`submit`](Mirror::submit), then [`poll_output`](Mirror::poll_output) until `None`, as after
+//! every other call; every [`Output`] with a ticket ends once, by
+//! [`handle_done`](Mirror::handle_done) or what it names. Pages and superblocks are taken when
+//! their output is polled, and are durable when it ends well. A write goes to the legs when its
+//! intents are durable on all legs in sync, and overlapping ones go in the order in which they came
+//! (T46). It is acknowledged when every leg that is in sync *as the legs say it* has it: one that
+//! failed it leaves first, durably (T14). The last leg in sync never leaves (T45): where all of
+//! them fail, the first one stays, and the I/O fails. A flush goes to all (T13).
 //!
 //! # Limits
-//! As many I/Os as at construction ([`Full`] retires nothing, T6), each on at most [`LEGS_MAX`]
-//! legs; nothing is allocated for one. No rebuild, no repair of what a read found bad, no legs that
-//! come back: not yet.
+//! As many I/Os as at construction ([`Full`](crate::hold::Full) retires nothing, T6), each on at
+//! most [`LEGS_MAX`](crate::limits::LEGS_MAX) legs; nothing is allocated for one. Memory: an eighth
+//! of a byte per region a few times over, and once more per leg that is being rebuilt. A read of a
+//! region that is to be made alike waits for all of it. One machine has the whole mirror, on one
+//! core (T46).
+use super::assembly::Assembly;
 use super::bitmap::{Bitmap, PAGE_BYTES};
-use super::{Crc32c, Superblock};
-use crate::hold::{Full, Holds, Range};
-use crate::limits::LEGS_MAX;
-use crate::{Access, LegAttempt, LegDisposition, Outcome, dispose_leg};
+use super::copies::{Chosen, NoLeg};
+use super::layout::Place;
+use super::superblock::{Owner, SUPERBLOCK_BYTES};
+use super::{Crc32c, Id, Label, Properties, Superblock};
+use crate::Outcome;
+use crate::hold::{Holds, Range};
+use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
+
+mod back;
+mod change;
+mod check;
+mod copy;
+mod event;
+mod intent;
+mod io;
+mod legs;
+mod life;
+mod pace;
+mod planted;
+mod rebuild;
+
+pub use back::Unfit;
+pub use change::ChangeError;
+pub use check::{CheckReport, DIFFERENCES_MAX};
+pub use legs::{Legs, Ticket};
+pub use pace::Speed;
+
+use back::Join;
+use check::Check;
+use copy::Job;
+use event::Saying;
+use intent::PageRound;
+use io::Slot;
+use legs::{Round, Work};
+use life::Life;
+use pace::Pace;
+
+/// Steps that follow one another without anything to be done outside.
+const TURNS_MAX: usize = 8;
 
 /// What a mirror is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Request {
-    /// From the leg that the policy chose; another one if that fails.
-    Read(Range, u8),
+    /// From any leg that has it.
+    Read(Range),
     /// With FUA or without.
     Write(Range, bool),
+    /// Zeroes.
+    Zero(Range),
+    /// What is there is not needed any more.
+    Deallocate(Range),
     /// All that was acknowledged.
     Flush,
+}
+
+impl Request {
+    /// What it changes.
+    fn changes(self) -> Option<Range> {
+        match self {
+            Self::Write(range, _) | Self::Zero(range) | Self::Deallocate(range) => Some(range),
+            Self::Read(_) | Self::Flush => None,
+        }
+    }
+}
+
+/// Pages of the bitmap, one after the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pages {
+    /// The first one.
+    pub first: u32,
+    /// How many.
+    pub count: u32,
 }
 
 /// What is to be done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Output {
-    /// A part of an I/O, on a leg.
+    /// A user's change or flush, on one leg.
     Leg(Ticket, Request),
-    /// [`Mirror::page`] of this number, durably.
-    Page(Ticket, usize),
-    /// [`Mirror::superblock`], durably.
-    Superblock(Ticket),
+    /// A user's read, which any of these legs may serve: [`Mirror::take`].
+    Read(u32, Range, Legs),
+    /// A flush of the mirror's own.
+    Flush(Ticket),
+    /// Into the copy buffer of this number, from its beginning.
+    CopyRead(Ticket, u8, Range),
+    /// From there.
+    CopyWrite(Ticket, u8, Range),
+    /// Read, and compared with it: [`Mirror::handle_compared`].
+    Compare(Ticket, u8, Range),
+    /// [`Mirror::encode_pages`], durably.
+    Pages(Ticket, Pages),
+    /// [`Mirror::encode_superblock`] to this copy, durably.
+    Superblock(Ticket, u8),
+    /// [`Mirror::handle_pages`].
+    ReadPages(Ticket, Pages),
+    /// Both: [`Mirror::handle_superblocks`].
+    ReadSuperblocks(Ticket),
     /// The I/O has ended.
     Done(u32, Outcome),
+    /// For people, and for who looks after the legs.
+    News(News),
 }
 
-/// One thing that a leg was given.
+/// What has happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ticket {
-    /// The leg's slot.
-    pub leg: u8,
-    work: Work,
+pub enum News {
+    /// The leg gets nothing any more; what it missed is acknowledged when that is durable.
+    Left(u8, Outcome),
+    /// It is there again, and is being rebuilt.
+    Joining(u8),
+    /// It is in sync.
+    Joined(u8),
+    /// It is one of the mirror's, and is going to be rebuilt.
+    Added(u8),
+    /// It is none any more; its superblocks are to be overwritten.
+    Removed(u8),
+    /// It is reachable, and can't return.
+    Unfit(u8, Unfit),
+    /// What an unclean stop left different is alike.
+    Alike,
+    /// Rewritten on this leg, which could not read it.
+    Mended(u8, Range),
+    /// No leg in sync can read it; said of the first such range of a region.
+    Lost(Range),
+    /// The check has ended: [`Mirror::check_report`].
+    Checked,
+    /// Somebody else has the mirror ([`Mirror::foreign_owner`]): all I/O fails from now on.
+    Foreign,
+    /// The last leg can't be told what is said: all changes fail until it can.
+    Broken,
+    /// It can again.
+    Restored,
+    /// All is on the legs, and nothing more comes; whether the stop is a clean one.
+    Stopped(bool),
 }
 
+/// What the mirror is to be like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Work {
-    Io(u32),
-    Page(usize),
-    Event,
-    /// The flush before intents are forgotten.
-    Relax,
+pub struct Config {
+    /// I/Os of users at a time.
+    pub ios: usize,
+    /// Copy jobs at a time, 1 to 16; each has a buffer of this number, and one to compare with.
+    pub copies: u8,
+    /// Bytes of a copy buffer: a multiple of 4096, 64 KiB at least.
+    pub copy_bytes: u32,
+    /// How fast is copied in the background.
+    pub speed: Speed,
+    /// Reads that a leg may fail before it leaves; halved every hour.
+    pub errors_max: u32,
+    /// All legs read zeroes where something was deallocated: only then it is passed on.
+    pub deallocate: bool,
+    /// A rebuild's position is saved after so many bytes,
+    pub position_bytes: u64,
+    /// or after such a time.
+    pub position_ns: u64,
+    /// How long a region is left alone before its intent is forgotten.
+    pub relax_ns: u64,
 }
 
-/// What several legs were given, until all have ended it.
-#[derive(Clone, Copy, Debug, Default)]
-struct Round {
-    waits: LegSet,
-    failed: LegSet,
-    done: LegSet,
-    outcome: Option<Outcome>,
+impl Config {
+    /// What is usual, for `ios` I/Os.
+    pub fn new(ios: usize) -> Self {
+        Self {
+            ios,
+            copies: 4,
+            copy_bytes: 512 << 10,
+            speed: Speed::default(),
+            errors_max: 20,
+            deallocate: false,
+            position_bytes: 1 << 30,
+            position_ns: 10_000_000_000,
+            relax_ns: 5_000_000_000,
+        }
+    }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
-    /// Behind an overlapping write.
-    Held,
-    Intent,
-    Legs,
-    /// Until who failed it has left.
-    Leaving,
-}
-
+/// What a mirror begins from.
 #[derive(Clone, Copy, Debug)]
-struct Slot {
-    request: Request,
-    phase: Phase,
-    round: Round,
+pub struct Start<'a> {
+    /// What the legs come to.
+    pub assembly: &'a Assembly,
+    /// As they were given for that, in the same order.
+    pub given: &'a [Result<Chosen, NoLeg>],
+    /// We, as it stands on the legs.
+    pub owner: Owner,
+    /// Drawn at random, not 0.
+    pub lineage: u64,
+}
+
+/// One leg.
+#[derive(Debug)]
+struct Leg {
+    /// What it says for certain, and what is being written to it.
+    said: Superblock,
+    pending: Superblock,
+    /// The copy that holds.
+    copy: u8,
+    in_flight: u32,
+    /// Reads that it failed.
+    errors: u32,
+    mended: u64,
+    join: Join,
+    /// Nothing was written to it yet: who it is to be.
+    fresh: Option<(Id, Label)>,
+    /// The user gave up what it has.
+    discarded: bool,
+    /// It is flushed for its rebuild.
+    flushing: bool,
+    /// Regions that it lacks while it is being rebuilt, and how many.
+    todo: Option<Bitmap>,
+    left: u64,
+    cursor: u64,
+    /// When its position is saved next.
+    save_at_ns: u64,
+}
+
+/// What the user wants to be otherwise, until it is said.
+#[derive(Clone, Copy, Debug, Default)]
+struct Changes {
+    properties: Option<Properties>,
+    /// Legs that are to be the mirror's, and that are not any more.
+    adding: Legs,
+    removing: Legs,
+}
+
+/// What is known of a leg.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LegFacts {
+    /// It is in sync and there.
+    pub in_sync: bool,
+    /// It is being rebuilt, and gets every write.
+    pub joining: bool,
+    /// Regions that are still to be copied.
+    pub lacks: u64,
+    /// Reads that it failed lately.
+    pub errors: u32,
+    /// Ranges that were rewritten on it.
+    pub mended: u64,
+    /// What it was given and has not ended.
+    pub in_flight: u32,
 }
 
 /// The machine.
 #[derive(Debug)]
 pub struct Mirror {
+    config: Config,
+    now_ns: u64,
+    start_ns: u64,
+    owner: Owner,
+    lineage: u64,
+    life: Life,
+    /// Legs whose bitmaps are being read at the start.
+    reading: Legs,
+    /// It changes something, or is about to.
+    begin: bool,
+    begun: bool,
+    stopping: bool,
+    unclean: bool,
+    read_only: bool,
+    foreign: bool,
+    other: Option<Owner>,
+    /// No leg could take the last event: nothing can be changed until one can.
+    broken: bool,
+    retry_at_ns: u64,
+    /// Something besides users' I/O may be due.
+    wake: bool,
+    legs: Vec<Option<Box<Leg>>>,
     /// What is said, or is just being said.
     state: Superblock,
-    /// Legs that are in sync by what all of them say durably, and the event that says so.
-    happened: LegSet,
-    happened_event: u64,
-    /// Those of them that have not failed.
-    up: LegSet,
-    event: Option<Round>,
-    /// No leg could take the last event: nothing can be changed any more.
-    broken: bool,
+    /// What was said by the last event that happened.
+    happened: Box<Superblock>,
+    /// What the newest leg said at the start, and legs which that has not reached.
+    newest: Box<Superblock>,
+    lagging: Legs,
+    changes: Changes,
+    /// Legs that some leg may call in sync: what they lack is not acknowledged.
+    required: Legs,
+    /// Legs in sync that have not failed.
+    up: Legs,
+    /// Legs that get every write and are not in sync yet.
+    joining: Legs,
+    saying: Option<Saying>,
+    sequence: u64,
+    beat_at_ns: u64,
     intents: Bitmap,
     durable: Bitmap,
-    /// Pages that are being written.
-    pages: Vec<(usize, Round)>,
     /// Bits that were set since their page is being written.
     late: Bitmap,
-    slots: Vec<Option<Slot>>,
-    holds: Holds,
+    /// Pages that are being written.
+    pages: Vec<PageRound>,
+    /// Up to here all pages have been written to all legs, if that is being done.
+    sweep: Option<u32>,
     relaxing: Option<Round>,
-    /// Regions that may be forgotten when that flush is over.
+    /// Regions that may be forgotten when that flush is over; those that were written lately.
     quiet: Bitmap,
+    recent: Bitmap,
+    relax_at_ns: Option<u64>,
+    slots: Vec<Option<Slot>>,
+    free: Vec<u32>,
+    holds: Holds,
+    freed: Vec<u32>,
+    /// Regions that legs in sync may have differently; those copied, and those being flushed.
+    unalike: Bitmap,
+    unalike_count: u64,
+    copied: Vec<u64>,
+    flushing: Vec<u64>,
+    alike_flush: Option<Round>,
+    jobs: Vec<Option<Job>>,
+    mends: VecDeque<(u8, Range)>,
+    /// Regions that nobody can read all of.
+    lost: Bitmap,
+    /// Those that are not tried again before this time.
+    skipped: Bitmap,
+    skipped_until_ns: u64,
+    /// There is nothing to be copied, until something wakes it.
+    idle: bool,
+    copy_pause_ns: u64,
+    pace: Pace,
+    check: Option<Check>,
+    report: CheckReport,
+    stop_flush: Option<Round>,
+    forgot: bool,
+    errors_halved_ns: u64,
     outputs: VecDeque<Output>,
 }
 
-/// Slots of legs, as bits.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct LegSet(u16);
-
-impl LegSet {
-    fn has(self, leg: u8) -> bool {
-        self.0 >> leg & 1 == 1
-    }
-
-    fn is_empty(self) -> bool {
-        self.0 == 0
-    }
-
-    fn add(&mut self, leg: u8) {
-        self.0 |= 1 << leg;
-    }
-
-    fn remove(&mut self, leg: u8) {
-        self.0 &= !(1 << leg);
-    }
-
-    fn first(self) -> Option<u8> {
-        (!self.is_empty()).then(|| self.0.trailing_zeros() as u8)
-    }
-
-    fn iter(self) -> impl Iterator<Item = u8> {
-        (0..16).filter(move |&leg| self.has(leg))
-    }
-
-    /// Those that are not in `other`.
-    fn without(self, other: Self) -> Self {
-        Self(self.0 & !other.0)
-    }
-}
-
-impl FromIterator<u8> for LegSet {
-    fn from_iter<I: IntoIterator<Item = u8>>(legs: I) -> Self {
-        let mut set = Self::default();
-        legs.into_iter().for_each(|leg| set.add(leg));
-        set
-    }
-}
-
-impl Round {
-    fn of(waits: LegSet) -> Self {
-        Self {
-            waits,
-            ..Self::default()
-        }
-    }
-
-    /// `leg` has ended; whether all have.
-    fn end(&mut self, leg: u8, outcome: Outcome) -> bool {
-        self.waits.remove(leg);
-        match outcome.is_done() {
-            true => self.done.add(leg),
-            false => {
-                self.failed.add(leg);
-                self.outcome = Some(outcome);
-            }
-        }
-        self.waits.is_empty()
-    }
-}
-
 impl Mirror {
-    /// Runs the mirror that `state` says, durably on all legs in sync; `intents` are on these too.
-    pub fn new(state: Superblock, intents: Bitmap, ios: usize) -> Self {
-        let happened: LegSet = state.in_sync().collect();
-        Self {
-            happened,
-            happened_event: state.event,
-            up: happened,
-            event: None,
-            broken: false,
-            durable: intents.clone(),
-            quiet: Bitmap::new(intents.regions()),
-            late: Bitmap::new(intents.regions()),
-            pages: Vec::with_capacity(intents.pages()),
-            slots: (0..ios).map(|_| None).collect(),
-            holds: Holds::new(ios),
-            relaxing: None,
-            outputs: VecDeque::with_capacity((ios + 1) * (LEGS_MAX + 1)),
-            intents,
-            state,
-        }
-    }
-
     /// What is said now, or is just being said.
     pub fn superblock(&self) -> &Superblock {
         &self.state
     }
 
-    /// Page `index` of the intents.
-    pub fn page(&self, index: usize, crc32c: Crc32c) -> [u8; PAGE_BYTES] {
-        self.intents.encode(index, self.state.mirror, crc32c)
+    /// Where the mirror lies on a leg.
+    pub fn place(&self, leg: u8) -> Option<Place> {
+        Some(self.leg(leg)?.said.place)
     }
 
-    /// Whether a policy may choose the leg.
+    /// Whether a policy may choose the leg, for some reads at least.
     pub fn may_read(&self, leg: u8) -> bool {
-        self.up.has(leg)
+        self.up.has(leg) || self.joining.has(leg)
     }
 
-    /// Begins an I/O, inside the mirror; its number is free again after [`Output::Done`].
-    ///
-    /// # Errors
-    /// [`Full`].
-    pub fn submit(&mut self, request: Request) -> Result<u32, Full> {
-        let free = self.slots.iter().position(Option::is_none).ok_or(Full)?;
-        let id = free as u32;
-        if let Request::Write(range, _) = request {
-            self.holds.insert(id, range)?;
+    /// What is known of a leg.
+    pub fn facts(&self, leg: u8) -> Option<LegFacts> {
+        let it = self.leg(leg)?;
+        Some(LegFacts {
+            in_sync: self.up.has(leg),
+            joining: self.joining.has(leg),
+            lacks: it.left,
+            errors: it.errors,
+            mended: it.mended,
+            in_flight: it.in_flight,
+        })
+    }
+
+    /// Who has the mirror instead of us, where that is known.
+    pub fn foreign_owner(&self) -> Option<Owner> {
+        self.other
+    }
+
+    /// Regions that legs in sync may have differently, and are made alike.
+    pub fn unalike(&self) -> u64 {
+        self.unalike_count
+    }
+
+    /// Fills `bytes` with these pages of the intents.
+    pub fn encode_pages(&self, pages: Pages, bytes: &mut [u8], crc32c: Crc32c) {
+        let numbers = pages.first..pages.first + pages.count;
+        for (index, page) in numbers.zip(bytes.chunks_exact_mut(PAGE_BYTES)) {
+            let index = index as usize;
+            page.copy_from_slice(&self.intents.encode(index, self.state.mirror, crc32c));
         }
-        self.slots[free] = Some(Slot {
-            request,
-            phase: Phase::Held,
-            round: Round::default(),
-        });
-        self.go_on(id);
-        Ok(id)
+    }
+
+    /// What is being written to a leg.
+    pub fn encode_superblock(&self, leg: u8, copy: u8, crc32c: Crc32c) -> [u8; SUPERBLOCK_BYTES] {
+        let leg = self.leg(leg);
+        let pending = leg.map_or(&self.state, |leg| &leg.pending);
+        pending.encode(copy, crc32c)
     }
 
     /// What is to be done next.
-    pub fn poll_output(&mut self) -> Option<Output> {
-        self.outputs.pop_front()
+    pub fn poll_output(&mut self, now_ns: u64) -> Option<Output> {
+        for _ in 0..TURNS_MAX {
+            if self.wake {
+                self.turn(now_ns);
+            }
+        }
+        let output = self.outputs.pop_front();
+        if let Some(Output::Done(id, _)) = output {
+            self.free.push(id);
+        }
+        output
     }
 
     /// What a leg was given has ended.
-    pub fn handle_done(&mut self, ticket: Ticket, outcome: Outcome) {
-        let leg = ticket.leg;
+    pub fn handle_done(&mut self, ticket: Ticket, outcome: Outcome, now_ns: u64) {
+        let leg = self.ended(ticket, now_ns);
         match ticket.work {
             Work::Io(id) => self.io_done(id, leg, outcome),
-            Work::Page(index) => self.page_done(index, leg, outcome),
-            Work::Event => self.event_done(leg, outcome),
+            Work::Pages(first) => self.pages_done(first, leg, outcome),
+            Work::Saying => self.saying_done(leg, outcome),
             Work::Relax => self.relax_done(leg, outcome),
+            Work::Alike => self.alike_flushed(leg, outcome),
+            Work::Rebuilt => self.rebuilt_flushed(leg, outcome),
+            Work::Stop => self.stop_flushed(leg, outcome),
+            Work::Copy(job) => self.copy_done(job, leg, outcome),
+            Work::ReadPages(first) => self.pages_read(first, leg, Err(outcome)),
+            Work::Return => self.return_failed(leg, outcome),
         }
     }
 
-    /// Forgets intents that nobody needs: from time to time.
-    pub fn relax(&mut self) {
-        if self.relaxing.is_some() || !self.may_forget() || self.intents.count() == 0 {
-            return;
-        }
-        self.quiet.copy_from(&self.intents);
-        for slot in self.slots.iter().flatten() {
-            if let Request::Write(range, _) = slot.request {
-                for region in regions(&self.state, range) {
-                    self.quiet.clear(region);
-                }
-            }
-        }
-        self.relaxing = Some(Round::of(self.up));
-        for leg in self.up.iter() {
-            let work = Work::Relax;
-            self.outputs
-                .push_back(Output::Leg(Ticket { leg, work }, Request::Flush));
-        }
-    }
-
-    /// Takes an I/O as far as it can go now.
-    fn go_on(&mut self, id: u32) {
-        let Some(slot) = self.slots[id as usize] else {
-            return;
-        };
-        match (slot.phase, slot.request) {
-            (Phase::Held, Request::Read(_, leg)) => {
-                let leg = if self.up.has(leg) {
-                    Some(leg)
-                } else {
-                    self.up.first()
-                };
-                self.send(id, leg.into_iter().collect());
-            }
-            (Phase::Held, Request::Flush) => self.send(id, self.up),
-            (Phase::Held, Request::Write(..)) if self.broken => {
-                self.finish(id, Outcome::PathError);
-            }
-            (Phase::Held, Request::Write(range, _)) if self.holds.is_first(id) => {
-                self.phase(id, Phase::Intent);
-                for region in regions(&self.state, range) {
-                    self.quiet.clear(region);
-                    self.intents.set(region);
-                    if !self.durable.is_set(region) {
-                        self.late.set(region);
-                        self.write_page(Bitmap::page_of(region));
-                    }
-                }
-                self.intended(id);
-            }
-            (Phase::Intent, _) => self.intended(id),
-            (Phase::Leaving, _) => self.has_left(id),
+    /// What a leg's superblocks say.
+    pub fn handle_superblocks(
+        &mut self,
+        ticket: Ticket,
+        found: &Result<Chosen, NoLeg>,
+        now_ns: u64,
+    ) {
+        let leg = self.ended(ticket, now_ns);
+        match ticket.work {
+            Work::Saying => self.beat_read(leg, found),
+            Work::Return => self.returned(leg, found),
             _ => {}
         }
     }
 
-    /// The data may go if the intents are on the legs.
-    fn intended(&mut self, id: u32) {
-        if let Some(slot) = self.slots[id as usize]
-            && let Request::Write(range, _) = slot.request
-            && regions(&self.state, range).all(|region| self.durable.is_set(region))
-        {
-            self.send(id, self.up);
+    /// What these pages of a leg say.
+    pub fn handle_pages(&mut self, ticket: Ticket, bytes: &[u8], crc32c: Crc32c, now_ns: u64) {
+        let leg = self.ended(ticket, now_ns);
+        if let Work::ReadPages(first) = ticket.work {
+            self.pages_read(first, leg, Ok((bytes, crc32c)));
         }
     }
 
-    fn phase(&mut self, id: u32, phase: Phase) {
-        if let Some(slot) = &mut self.slots[id as usize] {
-            slot.phase = phase;
+    /// What was compared is the same, or differs inside of a range.
+    pub fn handle_compared(&mut self, ticket: Ticket, differs: Option<Range>, now_ns: u64) {
+        let leg = self.ended(ticket, now_ns);
+        if let Work::Copy(job) = ticket.work {
+            self.compared(job, leg, Ok(differs));
         }
     }
 
-    /// Gives an I/O to `legs`.
-    fn send(&mut self, id: u32, legs: LegSet) {
-        let Some(slot) = &mut self.slots[id as usize] else {
-            return;
-        };
-        slot.phase = Phase::Legs;
-        slot.round.waits = legs;
-        let request = slot.request;
+    /// Background copies are as fast from now on.
+    pub fn set_speed(&mut self, speed: Speed, now_ns: u64) {
+        self.at(now_ns);
+        self.config.speed = speed;
+        self.pace.set(speed);
+        self.wake = true;
+    }
+
+    /// Bytes per second that may be copied in the background now.
+    pub fn rate(&self) -> u64 {
+        self.pace.rate()
+    }
+
+    /// The time of [`poll_timeout`](Self::poll_timeout) has come.
+    pub fn handle_timeout(&mut self, now_ns: u64) {
+        self.turn(now_ns);
+    }
+
+    fn leg(&self, leg: u8) -> Option<&Leg> {
+        self.legs.get(usize::from(leg))?.as_deref()
+    }
+
+    fn leg_mut(&mut self, leg: u8) -> Option<&mut Leg> {
+        self.legs.get_mut(usize::from(leg))?.as_deref_mut()
+    }
+
+    /// Legs that get every write.
+    fn takers(&self) -> Legs {
+        self.up.with(self.joining)
+    }
+
+    fn at(&mut self, now_ns: u64) {
+        self.now_ns = self.now_ns.max(now_ns);
+    }
+
+    fn ended(&mut self, ticket: Ticket, now_ns: u64) -> u8 {
+        self.at(now_ns);
+        self.wake |= self.stopping;
+        if let Some(leg) = self.leg_mut(ticket.leg) {
+            leg.in_flight = leg.in_flight.saturating_sub(1);
+        }
+        ticket.leg
+    }
+
+    /// A ticket for something that a leg is given now.
+    fn ticket(&mut self, leg: u8, work: Work) -> Ticket {
+        if let Some(leg) = self.leg_mut(leg) {
+            leg.in_flight += 1;
+        }
+        Ticket { leg, work }
+    }
+
+    fn news(&mut self, news: News) {
+        self.outputs.push_back(Output::News(news));
+    }
+
+    /// Flushes several legs; the round of it.
+    fn flush_all(&mut self, legs: Legs, work: Work) -> Round {
         for leg in legs.iter() {
-            let work = Work::Io(id);
-            self.outputs
-                .push_back(Output::Leg(Ticket { leg, work }, request));
+            let ticket = self.ticket(leg, work);
+            self.outputs.push_back(Output::Flush(ticket));
         }
+        Round::of(legs)
     }
 
-    fn io_done(&mut self, id: u32, leg: u8, outcome: Outcome) {
-        let Some(slot) = self.slots.get_mut(id as usize).and_then(Option::as_mut) else {
-            return;
-        };
-        if !slot.round.waits.has(leg) || !slot.round.end(leg, outcome) {
-            return;
-        }
-        let (round, request) = (slot.round, slot.request);
-        if let Request::Read(..) = request {
-            let other = self.up.without(round.failed).first();
-            let attempt = LegAttempt {
-                access: Access::Read,
-                another: other.is_some(),
-            };
-            return match (dispose_leg(outcome, &attempt), other) {
-                (LegDisposition::Another { .. }, Some(other)) => {
-                    self.send(id, LegSet::from_iter([other]));
-                }
-                _ => self.finish(id, outcome),
-            };
-        }
-        self.leave(round);
-        self.phase(id, Phase::Leaving);
-        self.has_left(id);
+    /// The regions that a range touches.
+    fn regions(&self, range: Range) -> core::ops::Range<u64> {
+        let shift = self.state.geometry.region_shift;
+        range.start >> shift..range.end.div_ceil(1 << shift)
     }
 
-    /// Whoever failed something leaves; of all of them the first one stays.
-    fn leave(&mut self, round: Round) {
-        for leg in round.failed.iter() {
-            let stays = round.done.is_empty() && Some(leg) == round.failed.first();
-            let last = self.up.without(LegSet::from_iter([leg])).is_empty();
-            if !stays && !last {
-                self.up.remove(leg);
-            }
-        }
-        self.say();
+    /// The bytes of a region.
+    fn bytes_of(&self, region: u64) -> Range {
+        let geometry = &self.state.geometry;
+        let start = region << geometry.region_shift;
+        let end = start.saturating_add(1 << geometry.region_shift);
+        let end = end.min(geometry.bytes);
+        Range { start, end }
     }
-
-    /// An I/O ends when all legs have it that are in sync by what they say.
-    fn has_left(&mut self, id: u32) {
-        let Some(slot) = self.slots[id as usize] else {
-            return;
-        };
-        let round = slot.round;
-        // Who failed it and stays is the last one in sync: its errors go to the caller.
-        if round.failed.iter().any(|leg| self.up.has(leg)) {
-            self.finish(id, round.outcome.unwrap_or(Outcome::PathError));
-        } else if self.happened.without(round.done).is_empty() {
-            self.finish(id, Outcome::Done);
-        } else if self.broken {
-            self.finish(id, Outcome::PathError);
-        }
-    }
-
-    fn finish(&mut self, id: u32, outcome: Outcome) {
-        self.slots[id as usize] = None;
-        self.outputs.push_back(Output::Done(id, outcome));
-        if self.holds.remove(id).is_some() {
-            for other in 0..self.slots.len() as u32 {
-                if self.slots[other as usize].is_some_and(|it| it.phase == Phase::Held) {
-                    self.go_on(other);
-                }
-            }
-        }
-    }
-
-    /// Says, durably, who is in sync; one event after the other.
-    fn say(&mut self) {
-        let said: LegSet = self.state.in_sync().collect();
-        if self.event.is_some() || self.broken || said == self.up {
-            return;
-        }
-        for leg in said.without(self.up).iter() {
-            if let Some(next) = self.state.without(leg, self.happened_event) {
-                self.state = next;
-            }
-        }
-        self.event = Some(Round::of(self.up));
-        for leg in self.up.iter() {
-            let work = Work::Event;
-            self.outputs
-                .push_back(Output::Superblock(Ticket { leg, work }));
-        }
-    }
-
-    fn event_done(&mut self, leg: u8, outcome: Outcome) {
-        let Some(round) = &mut self.event else {
-            return;
-        };
-        if !round.end(leg, outcome) {
-            return;
-        }
-        let round = *round;
-        self.event = None;
-        if round.done.is_empty() {
-            self.broken = true;
-        } else if round.failed.is_empty() {
-            self.happened = self.state.in_sync().collect();
-            self.happened_event = self.state.event;
-        }
-        self.leave(round);
-        // Nor can the last one say that it is alone.
-        let stays = round.failed.iter().any(|leg| self.up.has(leg));
-        self.broken |= stays && self.event.is_none();
-        for id in 0..self.slots.len() as u32 {
-            self.go_on(id);
-        }
-    }
-
-    /// Writes a page, unless that is being done: then its late bits are written afterwards.
-    fn write_page(&mut self, index: usize) {
-        if self.pages.iter().any(|it| it.0 == index) {
-            return;
-        }
-        let mut from = 0;
-        while let Some(region) = self.late.next_of_page(index, from) {
-            self.late.clear(region);
-            from = region + 1;
-        }
-        self.pages.push((index, Round::of(self.up)));
-        for leg in self.up.iter() {
-            let work = Work::Page(index);
-            self.outputs
-                .push_back(Output::Page(Ticket { leg, work }, index));
-        }
-    }
-
-    fn page_done(&mut self, index: usize, leg: u8, outcome: Outcome) {
-        let Some(at) = self.pages.iter().position(|it| it.0 == index) else {
-            return;
-        };
-        if !self.pages[at].1.end(leg, outcome) {
-            return;
-        }
-        let round = self.pages.swap_remove(at).1;
-        self.leave(round);
-        // Who failed it and stays is the last one in sync: then the page is not on it.
-        let written = !round.done.is_empty() && !round.failed.iter().any(|leg| self.up.has(leg));
-        if written {
-            let mut from = 0;
-            while let Some(region) = self.intents.next_of_page(index, from) {
-                if !self.late.is_set(region) {
-                    self.durable.set(region);
-                }
-                from = region + 1;
-            }
-        }
-        if self.late.next_of_page(index, 0).is_some() {
-            self.write_page(index);
-        }
-        for id in 0..self.slots.len() as u32 {
-            let Some(slot) = self.slots[id as usize].filter(|it| it.phase == Phase::Intent) else {
-                continue;
-            };
-            let Request::Write(range, _) = slot.request else {
-                continue;
-            };
-            let lacks = |region: u64| {
-                let here = Bitmap::page_of(region) == index;
-                here && !self.durable.is_set(region) && !self.late.is_set(region)
-            };
-            match round.outcome {
-                Some(outcome) if !written && regions(&self.state, range).any(lacks) => {
-                    self.finish(id, outcome);
-                }
-                _ => self.intended(id),
-            }
-        }
-    }
-
-    /// Whether intents may be forgotten: no leg lacks anything, nor is one about to.
-    fn may_forget(&self) -> bool {
-        let said: LegSet = self.state.in_sync().collect();
-        !self.broken && self.event.is_none() && said == self.up && !self.state.keeps_intents()
-    }
-
-    fn relax_done(&mut self, leg: u8, outcome: Outcome) {
-        let Some(round) = &mut self.relaxing else {
-            return;
-        };
-        if !round.end(leg, outcome) {
-            return;
-        }
-        let round = *round;
-        self.relaxing = None;
-        self.leave(round);
-        if !round.failed.is_empty() || !self.may_forget() {
-            return;
-        }
-        let mut from = 0;
-        while let Some(region) = self.quiet.next(from) {
-            self.intents.clear(region);
-            self.durable.clear(region);
-            self.write_page(Bitmap::page_of(region));
-            from = region + 1;
-        }
-    }
-}
-
-/// The regions that a range touches.
-fn regions(state: &Superblock, range: Range) -> impl Iterator<Item = u64> + use<> {
-    let shift = state.geometry.region_shift;
-    range.start >> shift..range.end.div_ceil(1 << shift)
 }
 
 #[cfg(test)]

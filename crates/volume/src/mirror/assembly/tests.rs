@@ -102,6 +102,18 @@ fn t14_a_leg_that_left_is_behind_and_alone_is_nothing() {
     );
 }
 
+/// Else what it reads alone may be read otherwise when the others are there again.
+#[test]
+fn who_goes_on_alone_by_force_after_an_unclean_stop_has_to_say_so_first() {
+    let begun = legs(2)[0].begun(2);
+    let forced = |it: Superblock| assemble(&given(&[it.on(1, PLACE)]), FORCED).unwrap();
+    assert!(forced(begun).unclean);
+    assert!(!forced(begun.stopped()).unclean, "there is no difference");
+    // Once it is said, there is nobody to differ from.
+    let alone = forced(begun).next.on(1, PLACE).begun(3);
+    assert!(!assembled(&[alone]).unwrap().unclean);
+}
+
 #[test]
 fn halves_that_were_both_written_are_refused_until_one_is_given_up() {
     let begun = legs(2)[0].begun(2);
@@ -199,7 +211,7 @@ fn a_leg_that_shows_an_older_state_than_it_had_is_rebuilt_from_the_start() {
 fn a_rebuild_goes_on_where_it_was() {
     let begun = legs(2)[0].begun(2).without(1, 2).unwrap();
     let back = begun.rebuilding(1).unwrap();
-    let on = back.rebuilt_to(1, 4 << 20).unwrap();
+    let on = back.rebuilt_to(1, 4 << 20, back.event).unwrap();
     let why = Why::Unfinished;
     let roles = assembled(&on_all(&on, &[0, 1])).unwrap().roles;
     assert_eq!(
@@ -209,7 +221,7 @@ fn a_rebuild_goes_on_where_it_was() {
             why
         }
     );
-    assert_eq!(on.rebuilt_to(1, 1 << 20), None, "never back");
+    assert_eq!(on.rebuilt_to(1, 1 << 20, 3), None, "never back");
     assert_eq!(on.without(0, 2), None, "the last one in sync");
     let whole = on.rejoined(1).unwrap();
     assert_eq!(
@@ -220,6 +232,40 @@ fn a_rebuild_goes_on_where_it_was() {
     // Its end was written on that leg only.
     let half = [on, whole.on(1, PLACE)];
     assert_eq!(assembled(&half).unwrap().roles, [Role::InSync; 2]);
+}
+
+#[test]
+fn that_a_leg_is_being_rebuilt_was_said_without_having_reached_it() {
+    // For so long that it can't be told from the lineages alone.
+    for lineages in [0, 2 * LINEAGES_MAX as u64] {
+        let begun = legs(2)[0].begun(2);
+        let old = begun.on(1, PLACE);
+        let mut alone = begun.without(1, begun.event).unwrap();
+        for lineage in 0..lineages {
+            alone = alone.stopped().begun(100 + lineage);
+        }
+        let back = alone.rebuilding(1).unwrap();
+        let why = Why::Unfinished;
+        let position = 4 << 20;
+        let roles = assembled(&[back, old]).unwrap().roles;
+        assert_eq!(roles[1], Role::Behind { position, why }, "{lineages}");
+    }
+    // What was copied since is not on a leg that was put back to before that.
+    let whole = legs(2)[0].begun(2).without(1, 2).unwrap();
+    let mut lacks_all = whole;
+    let (seen_event, seen_lineage, position) = (2, 2, 0);
+    let lack = Lack {
+        position,
+        seen_event,
+        seen_lineage,
+    };
+    lacks_all.put(1, LegState::Stale(lack));
+    let back = lacks_all.rebuilding(1).unwrap();
+    let on = back.rebuilt_to(1, 2 << 20, back.event).unwrap();
+    let on = on.rebuilt_to(1, 3 << 20, on.event).unwrap();
+    let why = Why::PutBack;
+    let roles = assembled(&[on, back.on(1, PLACE)]).unwrap().roles;
+    assert_eq!(roles[1], Role::Behind { position: 0, why });
 }
 
 #[test]

@@ -425,7 +425,8 @@ impl World {
             }
             if region >= first && self.draw(3) == 0 {
                 let to = (region as u64 + 1) << REGION_SHIFT;
-                let on = session.state.rebuilt_to(leg as u8, to).unwrap();
+                let seen = self.disks[leg].superblock.event;
+                let on = session.state.rebuilt_to(leg as u8, to, seen).unwrap();
                 self.event(session, on)?;
             }
         }

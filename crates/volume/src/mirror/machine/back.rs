@@ -1,0 +1,313 @@
+//! Legs that return: when, whether they may, and what they must be given before they are rebuilt.
+//!
+//! # Contract
+//! One after the other. A leg returns when nothing that it was given is under way and its fence has
+//! passed (T9), and all know that it is stale. Its superblocks are read anew, and it must have come
+//! before what is said now. Its own intents are read, since it may have done writes that nobody
+//! acknowledged; then it gets every write, and all pages of the bitmap; then an event says that it
+//! is being rebuilt.
+use super::legs::Work;
+use super::life::is_rebuilding;
+use super::planted::{Bug, has};
+use super::{Leg, Mirror, News, Output};
+use crate::Outcome;
+use crate::mirror::assembly::{Role, Wishes, assemble};
+use crate::mirror::bitmap::Bitmap;
+use crate::mirror::copies::{Chosen, NoLeg};
+use crate::mirror::superblock::{Lack, LegState};
+
+/// How far a leg is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Join {
+    /// It is not there, or in sync.
+    Away,
+    /// What it was given before may be executed until then.
+    Waiting(u64),
+    /// Its superblocks are read.
+    Superblocks,
+    /// Its bitmap is read.
+    Pages(Lack),
+    /// It gets every write, and all pages.
+    Sweep(Lack),
+    /// That it is being rebuilt is to be said.
+    Event(Lack),
+    Copying,
+    /// It is flushed; then all below this is said to be copied.
+    Flushing(u64),
+    Position(u64),
+    /// It is flushed for the last time.
+    LastFlush,
+    /// That it is in sync is to be said.
+    Whole,
+}
+
+/// Why a leg that is reachable can't return.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unfit {
+    /// It could not be read.
+    Failed(Outcome),
+    /// It says nothing.
+    NoLeg(NoLeg),
+    /// It is another leg, or of another mirror.
+    Other,
+    /// It was written since it left, or can't be told from such a leg.
+    Parted,
+    /// It is too small.
+    Small,
+}
+
+impl Mirror {
+    /// The leg can be reached (again); what it was given before can't be executed from `fence_ns`
+    /// on (T9). It is read, and rebuilt.
+    pub fn leg_found(&mut self, leg: u8, fence_ns: u64, now_ns: u64) {
+        self.at(now_ns);
+        if self.takers().has(leg) || self.changes.removing.has(leg) || self.read_only {
+            return;
+        }
+        if self.leg(leg).is_none() {
+            // It was not there at the start: what it says is read first.
+            let Some(place) = self.legs.get_mut(usize::from(leg)) else {
+                return;
+            };
+            let superblock = self.state.on(leg, self.state.place);
+            *place = Some(Leg::new(&Chosen {
+                superblock,
+                copy: 0,
+                other: Ok(0),
+            }));
+        }
+        if let Some(it) = self.leg_mut(leg)
+            && matches!(it.join, Join::Away | Join::Waiting(_))
+        {
+            it.join = Join::Waiting(fence_ns);
+        }
+        self.begin = true;
+        self.wake = true;
+    }
+
+    /// The leg is gone: it leaves, if it is not the last one in sync.
+    pub fn leg_lost(&mut self, leg: u8, now_ns: u64) {
+        self.at(now_ns);
+        match self.takers().has(leg) {
+            true => self.lose(leg, Outcome::PathError),
+            false => self.forget_rebuild(leg),
+        }
+    }
+
+    pub(super) fn set_join(&mut self, leg: u8, join: Join) {
+        if let Some(leg) = self.leg_mut(leg) {
+            leg.join = join;
+        }
+        self.wake = true;
+    }
+
+    pub(super) fn join(&self, leg: u8) -> Join {
+        self.leg(leg).map_or(Join::Away, |leg| leg.join)
+    }
+
+    pub(super) fn all_slots(&self) -> core::ops::Range<u8> {
+        0..self.legs.len() as u8
+    }
+
+    /// Whether a leg is on its way, so that others wait.
+    pub(super) fn returns(&self) -> bool {
+        let on_way = |join| {
+            use Join::{Event, Pages, Superblocks, Sweep};
+            matches!(join, Superblocks | Pages(_) | Sweep(_) | Event(_))
+        };
+        self.all_slots().any(|leg| on_way(self.join(leg)))
+    }
+
+    /// When the next leg may return.
+    pub(super) fn return_at(&self) -> u64 {
+        let fences = self.all_slots().filter_map(|leg| match self.join(leg) {
+            Join::Waiting(fence_ns) if fence_ns > self.now_ns => Some(fence_ns),
+            _ => None,
+        });
+        fences.min().unwrap_or(u64::MAX)
+    }
+
+    /// The next leg returns, if it may.
+    pub(super) fn see_to_returns(&mut self) {
+        for leg in self.all_slots() {
+            if let Join::Sweep(lack) = self.join(leg)
+                && self.sweep.is_none()
+            {
+                self.set_join(leg, Join::Event(lack));
+            }
+        }
+        if self.returns() || self.stopping || self.broken {
+            return;
+        }
+        let due = self.all_slots().find(|&leg| self.may_return(leg));
+        if let Some(leg) = due
+            && let Some(lack) = self.blank(leg)
+        {
+            self.set_join(leg, Join::Pages(lack));
+            self.own_intents_read(leg);
+        } else if let Some(leg) = due {
+            self.set_join(leg, Join::Superblocks);
+            let ticket = self.ticket(leg, Work::Return);
+            self.outputs.push_back(Output::ReadSuperblocks(ticket));
+        }
+    }
+
+    fn may_return(&self, leg: u8) -> bool {
+        let Join::Waiting(fence_ns) = self.join(leg) else {
+            return false;
+        };
+        let quiet = self.leg(leg).is_some_and(|leg| leg.in_flight == 0);
+        let fenced = quiet && self.now_ns >= fence_ns || has(Bug::BackBeforeFence);
+        // One that is about to be removed, and was while its adding was being said, stays away.
+        let ours = self.is_stale(leg) && !self.changes.removing.has(leg);
+        fenced && ours && !self.required.has(leg) && self.saying.is_none()
+    }
+
+    pub(super) fn return_failed(&mut self, leg: u8, outcome: Outcome) {
+        self.turn_away(leg, Unfit::Failed(outcome));
+    }
+
+    fn turn_away(&mut self, leg: u8, why: Unfit) {
+        if self.join(leg) != Join::Away {
+            self.set_join(leg, Join::Away);
+            self.news(News::Unfit(leg, why));
+        }
+    }
+
+    /// What a leg says that returns.
+    pub(super) fn returned(&mut self, leg: u8, found: &Result<Chosen, NoLeg>) {
+        if self.join(leg) != Join::Superblocks {
+            return; // lost meanwhile
+        }
+        let found = match found {
+            Ok(found) => *found,
+            Err(error) => return self.turn_away(leg, Unfit::NoLeg(*error)),
+        };
+        match self.lack_of(leg, &found) {
+            Err(why) => self.turn_away(leg, why),
+            Ok(lack) => {
+                let sequence = found.superblock.sequence;
+                self.sequence = self.sequence.max(sequence);
+                if let Some(it) = self.leg_mut(leg) {
+                    it.said = found.superblock;
+                    it.copy = found.copy;
+                }
+                self.set_join(leg, Join::Pages(lack));
+                match lack.position {
+                    // All of it is copied anyhow.
+                    0 => self.own_intents_read(leg),
+                    _ => self.read_pages(leg, 0),
+                }
+            }
+        }
+    }
+
+    /// What a leg lacks that says `found`.
+    fn lack_of(&self, leg: u8, found: &Chosen) -> Result<Lack, Unfit> {
+        let id = |slot: u8| self.state.legs.get(usize::from(slot)).copied().flatten();
+        let same = id(leg).map(|it| it.id) == found.superblock.leg().map(|it| it.id);
+        let superblock = found.superblock;
+        if superblock.mirror != self.state.mirror || superblock.slot != leg || !same {
+            return Err(Unfit::Other);
+        }
+        if !superblock.place.holds(&self.state.geometry) {
+            return Err(Unfit::Small);
+        }
+        let us = self.up.first().and_then(|leg| self.leg(leg));
+        let us = us.ok_or(Unfit::Parted)?;
+        let now = self.state.on(us.said.slot, us.said.place);
+        let wishes = Wishes {
+            without: true,
+            discard: self.leg(leg).and_then(|leg| leg.discarded.then_some(1)),
+        };
+        let both = assemble(&[Ok(now), Ok(superblock)], wishes).map_err(|_| Unfit::Parted)?;
+        match (both.newest, both.roles[1], both.next.state(leg)) {
+            (0, Role::Behind { .. }, Some(LegState::Stale(lack))) => Ok(lack),
+            _ => Err(Unfit::Parted),
+        }
+    }
+
+    /// All is known that may differ on the leg: from now on it gets every write.
+    pub(super) fn own_intents_read(&mut self, leg: u8) {
+        let Join::Pages(lack) = self.join(leg) else {
+            return; // lost meanwhile
+        };
+        let regions = self.intents.regions();
+        let mut todo = Bitmap::new(regions);
+        todo.copy_from(&self.intents);
+        if lack.position < self.state.geometry.bytes {
+            let first = lack.position >> self.state.geometry.region_shift;
+            for region in first..regions {
+                todo.set(region);
+            }
+        }
+        let (left, save_at_ns) = (todo.count(), self.now_ns + self.config.position_ns);
+        if let Some(it) = self.leg_mut(leg) {
+            it.left = left;
+            it.todo = Some(todo);
+            it.cursor = 0;
+            it.save_at_ns = save_at_ns;
+        }
+        self.joining.add(leg);
+        self.set_join(leg, Join::Sweep(lack));
+        self.begin_sweep();
+    }
+
+    /// An event says that it is being rebuilt, or how far it is.
+    pub(super) fn is_joining(&mut self, leg: u8) {
+        match self.join(leg) {
+            Join::Event(_) if is_rebuilding(&self.state, leg) => {
+                self.set_join(leg, Join::Copying);
+                self.news(News::Joining(leg));
+            }
+            Join::Position(to) if self.position(leg) == Some(to) => {
+                self.set_join(leg, Join::Copying);
+            }
+            _ => {}
+        }
+    }
+
+    /// It is in sync, durably.
+    pub(super) fn has_joined(&mut self, leg: u8) {
+        // What failed on the others while that was being said.
+        let todo = self.leg_mut(leg).and_then(|leg| leg.todo.take());
+        let mut next = todo.as_ref().and_then(|todo| todo.next(0));
+        while let Some(region) = next {
+            self.unalike_count += u64::from(self.unalike.set(region));
+            next = todo.as_ref().and_then(|todo| todo.next(region + 1));
+        }
+        if let Some(it) = self.leg_mut(leg) {
+            it.left = 0;
+            it.errors = 0;
+            it.discarded = false;
+        }
+        self.set_join(leg, Join::Away);
+        // An old flush covers all of what it has.
+        for slot in self.slots.iter_mut().flatten() {
+            let has = slot.round.waits.with(slot.round.failed).has(leg);
+            if slot.request == super::Request::Flush && !has {
+                slot.round.done.add(leg);
+            }
+        }
+        self.copies_anew();
+        self.news(News::Joined(leg));
+    }
+
+    /// A leg leaves, or is not coming after all.
+    pub(super) fn forget_rebuild(&mut self, leg: u8) {
+        self.joining.remove(leg);
+        if let Some(it) = self.leg_mut(leg) {
+            it.todo = None;
+            it.left = 0;
+            it.join = Join::Away;
+        }
+    }
+
+    /// Up to where a leg was said to have been copied.
+    pub(super) fn position(&self, leg: u8) -> Option<u64> {
+        match self.state.state(leg)? {
+            LegState::Rebuilding(lack) => Some(lack.position),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! Legs that are added to a mirror while it runs, and legs that are removed.
+//!
+//! # Contract
+//! Either is an event. A leg that is added is stale and has nothing; it is rebuilt at once, and its
+//! superblocks are written for the first time when it is said to be. One that is removed gets
+//! nothing any more, as one that left, and nobody waits for it; its superblocks are the caller's to
+//! overwrite, and until then it is refused wherever it is given.
+use super::back::Join;
+use super::legs::Legs;
+use super::{Leg, Mirror, News};
+use crate::Outcome;
+use crate::mirror::copies::Chosen;
+use crate::mirror::layout::Place;
+use crate::mirror::superblock::{Lack, LegState};
+use crate::mirror::{Id, Label, Superblock};
+use core::fmt;
+
+/// Why the legs stay as they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChangeError {
+    /// There are as many as a mirror can have.
+    Full,
+    /// It is too small.
+    Small,
+    /// There is no such leg, or there is one with this identifier.
+    Known,
+    /// It is the last one in sync.
+    Last,
+    /// Nothing may be changed now.
+    Refused,
+}
+
+impl fmt::Display for ChangeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Full => "the mirror has as many legs as it can have (remove one first)",
+            Self::Small => "the leg is smaller than the mirror needs",
+            Self::Known => "no such leg, or it is one already",
+            Self::Last => "it is the last leg in sync: without it the data are gone",
+            Self::Refused => {
+                "nothing may be changed: the mirror is read-only, stopping or not ours"
+            }
+        })
+    }
+}
+
+impl Mirror {
+    /// A new leg, in which nothing was written yet; its slot.
+    ///
+    /// # Errors
+    /// [`ChangeError`]: all but `Last`.
+    pub fn add_leg(
+        &mut self,
+        id: Id,
+        label: Label,
+        place: Place,
+        now_ns: u64,
+    ) -> Result<u8, ChangeError> {
+        self.at(now_ns);
+        self.may_change()?;
+        if !place.holds(&self.state.geometry) {
+            return Err(ChangeError::Small);
+        }
+        let fresh = self
+            .changes
+            .adding
+            .iter()
+            .filter_map(|leg| self.leg(leg)?.fresh);
+        let said = self.state.entries().map(|(_, entry)| entry.id);
+        if id.is_none() || said.chain(fresh.map(|it| it.0)).any(|it| it == id) {
+            return Err(ChangeError::Known);
+        }
+        let unused = |slot: &u8| {
+            let entry = |it: &Superblock| it.legs[usize::from(*slot)];
+            let none = entry(&self.state).is_none() && entry(&self.happened).is_none();
+            let quiet = self.leg(*slot).is_none_or(|leg| leg.in_flight == 0);
+            none && quiet && !self.changes.adding.with(self.changes.removing).has(*slot)
+        };
+        let slot = self.all_slots().find(unused).ok_or(ChangeError::Full)?;
+        let superblock = Superblock {
+            owner: None,
+            ..self.state.on(slot, place)
+        };
+        let mut leg = Leg::new(&Chosen {
+            superblock,
+            copy: 1,
+            other: Ok(0),
+        });
+        leg.fresh = Some((id, label));
+        self.legs[usize::from(slot)] = Some(leg);
+        self.changes.adding.add(slot);
+        self.outputs.reserve(2 * self.config.ios);
+        self.begin = true;
+        self.wake = true;
+        Ok(slot)
+    }
+
+    /// The leg is none of the mirror's any more, when [`News::Removed`] says so.
+    ///
+    /// # Errors
+    /// [`ChangeError::Known`], [`ChangeError::Last`], [`ChangeError::Refused`].
+    pub fn remove_leg(&mut self, leg: u8, now_ns: u64) -> Result<(), ChangeError> {
+        self.at(now_ns);
+        self.may_change()?;
+        if !self.state.entries().any(|(slot, _)| slot == leg) {
+            return Err(ChangeError::Known);
+        }
+        if self.up == Legs::one(leg) {
+            return Err(ChangeError::Last);
+        }
+        self.changes.removing.add(leg);
+        match self.takers().has(leg) {
+            true => self.lose(leg, Outcome::Stopped),
+            false => self.forget_rebuild(leg),
+        }
+        self.begin = true;
+        self.wake = true;
+        Ok(())
+    }
+
+    fn may_change(&self) -> Result<(), ChangeError> {
+        match self.read_only || self.foreign || self.stopping {
+            true => Err(ChangeError::Refused),
+            false => Ok(()),
+        }
+    }
+
+    /// An event has happened: who was added or removed in it.
+    pub(super) fn legs_changed(&mut self) {
+        let said: Legs = self.state.entries().map(|it| it.0).collect();
+        for leg in self.changes.removing.without(said).iter() {
+            self.changes.removing.remove(leg);
+            self.news(News::Removed(leg));
+        }
+        for leg in self.changes.adding.both(said).iter() {
+            self.changes.adding.remove(leg);
+            self.set_join(leg, Join::Waiting(0));
+            self.news(News::Added(leg));
+        }
+    }
+
+    /// What a leg lacks on which nothing was written yet.
+    pub(super) fn blank(&self, leg: u8) -> Option<Lack> {
+        self.leg(leg)?.fresh?;
+        match self.state.state(leg)? {
+            LegState::Stale(lack) => Some(lack),
+            _ => None,
+        }
+    }
+}

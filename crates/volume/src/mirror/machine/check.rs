@@ -1,0 +1,177 @@
+//! All copies compared with one another, and mended if asked.
+//!
+//! # Contract
+//! Piece by piece under a lock, so that what differs is no write under way. What counts is what the
+//! leg in sync with the lowest number has: there is nothing by which one could know who is right.
+//! With `repair` the others get that.
+//!
+//! # Limits
+//! The first [`DIFFERENCES_MAX`] ranges are named, the others counted.
+use super::copy::Kind;
+use super::legs::Legs;
+use super::{Mirror, News};
+use crate::Outcome;
+use crate::hold::Range;
+
+/// Ranges that a report names.
+pub const DIFFERENCES_MAX: usize = 8;
+
+/// What a check has found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CheckReport {
+    /// Bytes of the mirror that were compared.
+    pub bytes: u64,
+    /// Pieces in which a leg has other data than the first one, once for each leg.
+    pub differences: u64,
+    /// The first of them: leg, first byte, first byte behind.
+    pub first: [Option<(u8, u64, u64)>; DIFFERENCES_MAX],
+    /// Pieces that a leg could not read.
+    pub unreadable: u64,
+    /// Pieces that were rewritten on a leg.
+    pub repaired: u64,
+    /// All of the mirror was compared.
+    pub complete: bool,
+}
+
+/// A check that is under way.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Check {
+    repair: bool,
+    paused: bool,
+    /// The next region.
+    next: u64,
+    /// Legs that have other data in the piece of a job, by job.
+    differ: [Legs; 16],
+    report: CheckReport,
+}
+
+impl Mirror {
+    /// Compares all copies, and makes them the same if `repair`; an earlier one ends.
+    pub fn check(&mut self, repair: bool, now_ns: u64) {
+        self.at(now_ns);
+        self.check = Some(Check {
+            repair: repair && !self.read_only,
+            paused: false,
+            next: 0,
+            differ: [Legs::default(); 16],
+            report: CheckReport::default(),
+        });
+        self.begin = true;
+        self.wake = true;
+    }
+
+    /// The check waits, or goes on.
+    pub fn pause_check(&mut self, paused: bool, now_ns: u64) {
+        self.at(now_ns);
+        if let Some(check) = &mut self.check {
+            check.paused = paused;
+        }
+        self.wake = true;
+    }
+
+    /// The check ends as it is.
+    pub fn end_check(&mut self, now_ns: u64) {
+        self.at(now_ns);
+        self.tell_check();
+    }
+
+    /// What the check has found so far, or what the last one found.
+    pub fn check_report(&self) -> CheckReport {
+        self.check.map_or(self.report, |check| check.report)
+    }
+
+    pub(super) fn checks(&self) -> bool {
+        self.check.is_some_and(|check| !check.paused)
+    }
+
+    fn tell_check(&mut self) {
+        if let Some(check) = self.check.take() {
+            self.report = check.report;
+            self.news(News::Checked);
+        }
+    }
+
+    pub(super) fn next_to_check(&mut self) -> Option<Range> {
+        let regions = self.intents.regions();
+        let check = self.check.as_mut().filter(|check| !check.paused)?;
+        if check.next >= regions {
+            let checks = |job: &super::Job| job.kind == Kind::Check;
+            if !self.jobs.iter().flatten().any(checks) {
+                check.report.complete = true;
+                self.tell_check();
+            }
+            return None;
+        }
+        check.next += 1;
+        let region = check.next - 1;
+        Some(self.bytes_of(region))
+    }
+
+    /// A region was compared.
+    pub(super) fn checked(&mut self, range: Range) {
+        if let Some(check) = &mut self.check {
+            check.report.bytes += range.end - range.start;
+        }
+    }
+
+    pub(super) fn check_unreadable(&mut self, _: Range) {
+        if let Some(check) = &mut self.check {
+            check.report.unreadable += 1;
+        }
+    }
+
+    /// A leg was compared with what was read.
+    pub(super) fn compared(&mut self, job: u8, leg: u8, differs: Result<Option<Range>, Outcome>) {
+        let number = usize::from(job);
+        // What a write that was refused left different is made alike anyhow.
+        let Some(it) = self.jobs[number] else {
+            return;
+        };
+        let (mut piece, up) = (self.regions(it.piece), self.up);
+        let known = piece.any(|region| self.unalike.is_set(region));
+        // Who has left may differ, and is rebuilt.
+        let gone = !up.has(leg) || !up.has(it.source);
+        let mut bad = false;
+        if let Some(check) = &mut self.check {
+            let report = &mut check.report;
+            match differs {
+                Ok(None) => {}
+                Ok(Some(_)) if known => {}
+                _ if gone => {}
+                Ok(Some(range)) => {
+                    let first = report.first.iter_mut().find(|it| it.is_none());
+                    if let Some(first) = first {
+                        *first = Some((leg, range.start, range.end));
+                    }
+                    report.differences += 1;
+                    bad = true;
+                }
+                Err(Outcome::MediaError) => {
+                    report.unreadable += 1;
+                    bad = true;
+                }
+                Err(_) => report.unreadable += 1,
+            }
+            if bad {
+                check.differ[number].add(leg);
+            }
+        }
+        if let Some(job) = &mut self.jobs[number] {
+            job.round.waits.remove(leg);
+        }
+        self.compare_next(job);
+    }
+
+    /// All legs were compared with the piece of a job.
+    pub(super) fn compared_all(&mut self, job: u8) {
+        let mut targets = Legs::default();
+        if let Some(check) = &mut self.check {
+            targets = core::mem::take(&mut check.differ[usize::from(job)]).both(self.up);
+            if !check.repair {
+                targets = Legs::default();
+            }
+            check.report.repaired += u64::from(targets.count());
+        }
+        self.write_to(job, targets);
+    }
+}

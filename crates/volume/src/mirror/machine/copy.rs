@@ -1,0 +1,542 @@
+//! What is read from one leg and written to others: made alike, rebuilt, mended, compared.
+//!
+//! # Contract
+//! Piece by piece, each of a copy buffer's size, and each under a lock: it takes its turn among the
+//! writes of users, and they among it, so what is written is what was there when it was read (T5,
+//! T46). Where a leg can't read, another one does; where none can, the piece is cut to the smallest
+//! size, and what remains is lost: said, and its intent kept. Reads that wait go before mending,
+//! that before making alike, that before rebuilding and checking; the first two at once, the others
+//! as the pace allows.
+//!
+//! # Limits
+//! As many jobs as buffers, one per region. [`MENDS_MAX`] ranges wait to be mended; of more, the
+//! next read that fails will tell.
+use super::legs::{Legs, Round, Work};
+use super::life::COPY_PAUSE_NS;
+use super::planted::{Bug, has};
+use super::{Mirror, News, Output, Request};
+use crate::Outcome;
+use crate::hold::Range;
+
+/// Media rarely mend themselves; who looks after them may.
+const LOST_PAUSE_NS: u64 = 600_000_000_000;
+/// Ranges that wait to be mended.
+pub(super) const MENDS_MAX: usize = 64;
+/// What is given up when nobody can read it.
+const PIECE_MIN: u64 = 4096;
+/// Regions that are flushed together before they count as alike.
+const ALIKE_BATCH: usize = 64;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Alike(u64),
+    Rebuild(u64),
+    /// On this leg.
+    Mend(u8),
+    Check,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    /// For its turn.
+    Lock,
+    Read,
+    Compare,
+    Write,
+}
+
+/// A copy job.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Job {
+    pub kind: Kind,
+    range: Range,
+    pub piece: Range,
+    /// Its pieces are the smallest, since somewhere nobody can read.
+    small: bool,
+    step: Step,
+    /// Legs that could not read the piece.
+    tried: Legs,
+    /// Who could.
+    pub source: u8,
+    /// Nobody could, and not for the medium's sake.
+    unreachable: bool,
+    /// Who is rebuilt.
+    targets: Legs,
+    pub round: Round,
+    /// Something of it is lost.
+    lossy: bool,
+    /// It is to be done again from the beginning.
+    anew: bool,
+}
+
+impl Mirror {
+    /// Gives out the copies that may begin now.
+    pub(super) fn give_copies(&mut self) {
+        self.flush_alike();
+        self.idle = false;
+        // Reads that wait end before a stop.
+        while !self.broken && (!self.stopping || self.waited_for().is_some()) {
+            let Some(free) = self.jobs.iter().position(Option::is_none) else {
+                return;
+            };
+            let Some((kind, range)) = self.next_copy() else {
+                return;
+            };
+            let targets = match kind {
+                Kind::Rebuild(region) => self.lacking(region),
+                _ => Legs::default(),
+            };
+            self.jobs[free] = Some(Job {
+                kind,
+                range,
+                piece: Range::new(range.start, 0),
+                small: false,
+                step: Step::Lock,
+                tried: Legs::default(),
+                source: 0,
+                unreachable: false,
+                targets,
+                round: Round::default(),
+                lossy: false,
+                anew: false,
+            });
+            self.next_piece(free as u8);
+        }
+    }
+
+    fn next_copy(&mut self) -> Option<(Kind, Range)> {
+        if let Some(region) = self.waited_for() {
+            return Some((Kind::Alike(region), self.bytes_of(region)));
+        }
+        if let Some((leg, range)) = self.mends.pop_front() {
+            return Some((Kind::Mend(leg), range));
+        }
+        if self.now_ns < self.copy_pause_ns || !self.pace.allows(self.now_ns) {
+            return None;
+        }
+        let mut alike = self.unalike.next(0);
+        while let Some(region) = alike
+            && (self.is_copied_now(region) || self.is_copied(region))
+        {
+            alike = self.unalike.next(region + 1);
+        }
+        let (kind, range) = match alike {
+            Some(_) if self.up.count() < 2 => {
+                self.idle = true;
+                return None;
+            }
+            Some(region) => (Kind::Alike(region), self.bytes_of(region)),
+            None if self.unalike_count > 0 => {
+                self.idle = true;
+                return None;
+            }
+            None => match self.next_to_rebuild() {
+                Some(region) => (Kind::Rebuild(region), self.bytes_of(region)),
+                None => {
+                    let next = self.next_to_check();
+                    self.idle = next.is_none();
+                    (Kind::Check, next?)
+                }
+            },
+        };
+        self.pace.spend(range.end - range.start);
+        Some((kind, range))
+    }
+
+    /// When the next copy may begin, if one waits for a time.
+    pub(super) fn copies_at(&self) -> u64 {
+        let idle = self.unalike_count == 0 && self.joining.is_empty() && !self.checks();
+        let full = self.jobs.iter().all(Option::is_some);
+        let idle = idle || self.idle;
+        if idle || full || self.stopping || self.broken || self.life != super::Life::Running {
+            return u64::MAX;
+        }
+        self.copy_pause_ns.max(self.pace.next_at())
+    }
+
+    /// A region that a read waits for, and nobody copies yet.
+    fn waited_for(&self) -> Option<u64> {
+        if self.unalike_count == 0 || self.up.count() < 2 {
+            return None;
+        }
+        let held = |slot: &super::Slot| match slot.request {
+            Request::Read(range) if slot.phase == super::io::Phase::Held => Some(range),
+            _ => None,
+        };
+        let ranges = self.slots.iter().flatten().filter_map(held);
+        let mut regions = ranges.flat_map(|range| self.regions(range));
+        regions.find(|&region| {
+            let done = self.is_copied_now(region) || self.is_copied(region);
+            self.unalike.is_set(region) && !done
+        })
+    }
+
+    /// Whether a job has the region.
+    pub(super) fn is_copied_now(&self, region: u64) -> bool {
+        let mut jobs = self.jobs.iter().flatten();
+        jobs.any(|job| matches!(job.kind, Kind::Alike(it) | Kind::Rebuild(it) if it == region))
+    }
+
+    /// Whether the region was copied, and waits for a flush.
+    fn is_copied(&self, region: u64) -> bool {
+        self.copied.contains(&region) || self.flushing.contains(&region)
+    }
+
+    /// Legs that are being rebuilt and lack the region.
+    fn lacking(&self, region: u64) -> Legs {
+        let lacks = |leg: &u8| {
+            let todo = self.leg(*leg).and_then(|leg| leg.todo.as_ref());
+            todo.is_some_and(|todo| todo.is_set(region))
+        };
+        self.joining.iter().filter(lacks).collect()
+    }
+
+    /// What `leg` could not read is to be rewritten.
+    pub(super) fn mend(&mut self, leg: u8, range: Range) {
+        let known = self.mends.contains(&(leg, range));
+        if self.up.has(leg) && self.begun && !known && self.mends.len() < MENDS_MAX {
+            self.mends.push_back((leg, range));
+            self.wake = true;
+        }
+    }
+
+    /// Whether the leg is to be mended, and somebody may have what it can't read.
+    fn may_mend(&self, leg: u8) -> bool {
+        self.up.has(leg) && self.up != Legs::one(leg)
+    }
+
+    fn hold_of(&self, job: u8) -> u32 {
+        self.config.ios as u32 + u32::from(job)
+    }
+
+    fn job(&mut self, job: u8) -> Option<&mut Job> {
+        self.jobs.get_mut(usize::from(job))?.as_mut()
+    }
+
+    /// Goes on with the next piece, or ends.
+    fn next_piece(&mut self, number: u8) {
+        let Some(mut job) = self.jobs[usize::from(number)] else {
+            return;
+        };
+        let from = job.piece.end;
+        let useless = match job.kind {
+            Kind::Alike(_) => job.anew || self.up.count() < 2,
+            Kind::Rebuild(_) => job.anew || job.targets.is_empty(),
+            Kind::Mend(leg) => !self.may_mend(leg),
+            Kind::Check => self.check.is_none(),
+        };
+        let waits = matches!(job.kind, Kind::Alike(_)) && self.slots.iter().any(Option::is_some);
+        if useless || self.stopping && !waits || self.foreign {
+            self.jobs[usize::from(number)] = None;
+            self.wake = true;
+            return;
+        }
+        if from >= job.range.end {
+            self.jobs[usize::from(number)] = None;
+            return self.job_over(&job);
+        }
+        let whole = u64::from(self.config.copy_bytes);
+        // Behind what is bad it goes on as before.
+        let again = job.piece.end == job.piece.start;
+        job.small &= again || !(from - job.range.start).is_multiple_of(whole);
+        let bytes = if job.small { PIECE_MIN } else { whole };
+        job.piece = Range {
+            start: from,
+            end: job.range.end.min(from + bytes),
+        };
+        (job.step, job.tried) = (Step::Lock, Legs::default());
+        job.unreachable = false;
+        self.jobs[usize::from(number)] = Some(job);
+        let unlocked = match job.kind {
+            Kind::Mend(_) => has(Bug::MendWithoutLock),
+            Kind::Rebuild(_) => has(Bug::RebuildUnlocked),
+            Kind::Alike(_) | Kind::Check => false,
+        };
+        if unlocked {
+            return self.read_piece(number);
+        }
+        // There is room for every job.
+        let _ = self.holds.insert(self.hold_of(number), job.piece);
+        self.job_go(number);
+    }
+
+    /// It may be the piece's turn.
+    pub(super) fn job_go(&mut self, number: u8) {
+        let first = self.holds.is_first(self.hold_of(number));
+        if first && self.job(number).is_some_and(|job| job.step == Step::Lock) {
+            self.read_piece(number);
+        }
+    }
+
+    fn read_piece(&mut self, number: u8) {
+        let up = self.up;
+        let Some(job) = self.job(number) else {
+            return;
+        };
+        let from = match job.kind {
+            Kind::Mend(leg) => up.without(Legs::one(leg)),
+            _ => up,
+        };
+        job.step = Step::Read;
+        let piece = job.piece;
+        match from.without(job.tried).first() {
+            Some(leg) => {
+                let ticket = self.ticket(leg, Work::Copy(number));
+                let output = Output::CopyRead(ticket, number, piece);
+                self.outputs.push_back(output);
+            }
+            None => self.unreadable(number),
+        }
+    }
+
+    /// No leg has given the piece.
+    fn unreadable(&mut self, number: u8) {
+        let Some(job) = self.job(number) else {
+            return;
+        };
+        let (piece, kind) = (job.piece, job.kind);
+        let unreachable = job.unreachable && kind != Kind::Check;
+        let alone = matches!(kind, Kind::Mend(leg) if !self.may_mend(leg));
+        if alone {
+            // Those that had it have left: that it is lost nobody has said.
+            self.jobs[usize::from(number)] = None;
+            self.wake = true;
+        } else if unreachable {
+            // Not for the medium's sake: later.
+            self.jobs[usize::from(number)] = None;
+            self.copy_pause_ns = self.now_ns + COPY_PAUSE_NS;
+            self.wake = true;
+        } else if piece.end - piece.start > PIECE_MIN {
+            if let Some(job) = self.job(number) {
+                job.small = true;
+                job.piece.end = piece.start;
+            }
+            self.release(self.hold_of(number));
+            return self.next_piece(number);
+        } else {
+            if let Some(job) = self.job(number) {
+                job.lossy = true;
+            }
+            if kind == Kind::Check {
+                self.check_unreadable(piece);
+            } else {
+                self.is_lost(piece);
+            }
+            return self.piece_over(number);
+        }
+        self.release(self.hold_of(number));
+    }
+
+    /// Nobody can read the piece: its region is tried again later.
+    fn is_lost(&mut self, piece: Range) {
+        for region in self.regions(piece) {
+            if self.skipped.set(region) {
+                self.lost.set(region);
+                self.news(News::Lost(piece));
+            }
+        }
+        self.skipped_until_ns = self.now_ns + LOST_PAUSE_NS;
+    }
+
+    pub(super) fn copy_done(&mut self, number: u8, leg: u8, outcome: Outcome) {
+        let foreign = self.foreign;
+        let Some(job) = self.job(number) else {
+            return;
+        };
+        match job.step {
+            _ if foreign => {}
+            Step::Lock => {}
+            Step::Read if outcome.is_done() => self.write_piece(number, leg),
+            Step::Read => {
+                job.tried.add(leg);
+                job.unreachable |= outcome != Outcome::MediaError;
+                if self.up != Legs::one(leg) {
+                    self.count_error(leg, outcome);
+                }
+                self.read_piece(number);
+            }
+            Step::Compare => self.compared(number, leg, Err(outcome)),
+            Step::Write => {
+                if !job.round.end(leg, outcome) {
+                    return;
+                }
+                let mut round = job.round;
+                round.failed = round.failed.with(round.refused);
+                self.leave(round);
+                self.piece_over(number);
+            }
+        }
+    }
+
+    /// The piece was read from `source`: to whom it goes.
+    fn write_piece(&mut self, number: u8, source: u8) {
+        let (up, joining) = (self.up, self.joining);
+        let Some(job) = self.job(number) else {
+            return;
+        };
+        let (bad, piece) = (job.tried, job.piece);
+        job.source = source;
+        let targets = match job.kind {
+            Kind::Alike(_) => up.without(Legs::one(source)),
+            Kind::Rebuild(_) => job.targets.both(joining),
+            Kind::Mend(leg) => up.both(Legs::one(leg)),
+            Kind::Check => {
+                job.round = Round::of(up.without(Legs::one(source)));
+                return self.compare_next(number);
+            }
+        };
+        if !matches!(job.kind, Kind::Alike(_)) {
+            bad.iter().for_each(|leg| self.mend(leg, piece));
+        }
+        self.write_to(number, targets);
+    }
+
+    /// Writes the piece to `targets`.
+    pub(super) fn write_to(&mut self, number: u8, targets: Legs) {
+        let Some(job) = self.job(number) else {
+            return;
+        };
+        (job.step, job.round) = (Step::Write, Round::of(targets));
+        let piece = job.piece;
+        for leg in targets.iter() {
+            let ticket = self.ticket(leg, Work::Copy(number));
+            let output = Output::CopyWrite(ticket, number, piece);
+            self.outputs.push_back(output);
+        }
+        if targets.is_empty() {
+            self.piece_over(number);
+        }
+    }
+
+    /// The next leg is compared with what was read, or all were.
+    pub(super) fn compare_next(&mut self, number: u8) {
+        let up = self.up;
+        let Some(job) = self.job(number) else {
+            return;
+        };
+        if !up.has(job.source) {
+            // With what another one has: what one that left has may be older.
+            job.piece.end = job.piece.start;
+            self.release(self.hold_of(number));
+            return self.next_piece(number);
+        }
+        job.step = Step::Compare;
+        let piece = job.piece;
+        match job.round.waits.both(up).first() {
+            Some(leg) => {
+                let ticket = self.ticket(leg, Work::Copy(number));
+                let output = Output::Compare(ticket, number, piece);
+                self.outputs.push_back(output);
+            }
+            None => self.compared_all(number),
+        }
+    }
+
+    /// The piece is done: its lock is free, and the next one begins.
+    pub(super) fn piece_over(&mut self, number: u8) {
+        self.release(self.hold_of(number));
+        if self.foreign {
+            self.jobs[usize::from(number)] = None;
+            return;
+        }
+        self.next_piece(number);
+    }
+
+    fn job_over(&mut self, job: &Job) {
+        self.wake = true;
+        match job.kind {
+            Kind::Alike(region) => self.copied.push(region),
+            Kind::Rebuild(region) if !job.lossy => {
+                for leg in job.targets.both(self.joining).iter() {
+                    self.has_region(leg, region);
+                }
+            }
+            Kind::Rebuild(_) => {}
+            Kind::Mend(leg) if !job.lossy => {
+                if let Some(it) = self.leg_mut(leg) {
+                    it.mended += 1;
+                }
+                self.news(News::Mended(leg, job.range));
+            }
+            Kind::Mend(_) => {}
+            Kind::Check => self.checked(job.range),
+        }
+    }
+
+    /// A leg has left: nothing is copied to it.
+    pub(super) fn without_copies(&mut self, leg: u8) {
+        for job in self.jobs.iter_mut().flatten() {
+            job.targets.remove(leg);
+        }
+    }
+
+    /// A leg alone differs from none, when it is durable that it is alone and nothing is being
+    /// written to it any more.
+    pub(super) fn alone(&mut self) {
+        let alone = self.up.count() < 2 && self.required == self.up;
+        let writes = |job: &Job| matches!(job.kind, Kind::Alike(_));
+        let writes = self.jobs.iter().flatten().any(writes);
+        if self.unalike_count > 0 && alone && !writes {
+            self.all_alike();
+        }
+    }
+
+    /// What is being made alike begins anew: another leg is in sync, or something was written.
+    pub(super) fn copies_anew(&mut self) {
+        for job in self.jobs.iter_mut().flatten() {
+            job.anew = true;
+        }
+        if self.unalike_count > 0 {
+            self.copied.clear();
+            self.flushing.clear();
+        }
+    }
+
+    /// Flushes what was copied, if that is enough or somebody waits.
+    fn flush_alike(&mut self) {
+        if self.copied.is_empty() || self.alike_flush.is_some() || self.up.count() < 2 {
+            return;
+        }
+        let left = self.unalike_count - self.copied.len() as u64;
+        let waits = |slot: &super::Slot| matches!(slot.request, Request::Read(_));
+        let enough = self.copied.len() >= ALIKE_BATCH || left == 0;
+        if enough || self.slots.iter().flatten().any(waits) {
+            self.flushing.append(&mut self.copied);
+            self.alike_flush = Some(self.flush_all(self.up, Work::Alike));
+        }
+    }
+
+    pub(super) fn alike_flushed(&mut self, leg: u8, outcome: Outcome) {
+        let Some(round) = &mut self.alike_flush else {
+            return;
+        };
+        if !round.end(leg, outcome) {
+            return;
+        }
+        let round = *round;
+        self.alike_flush = None;
+        self.wake = true;
+        self.leave(round);
+        if !self.up.without(round.done).is_empty() {
+            // Once more; where the last leg can't flush, that is later.
+            self.copied.append(&mut self.flushing);
+            return;
+        }
+        for region in core::mem::take(&mut self.flushing) {
+            self.unalike_count -= u64::from(self.unalike.clear(region));
+        }
+        if self.unalike_count == 0 {
+            self.all_alike();
+        }
+        self.look_again();
+    }
+
+    fn all_alike(&mut self) {
+        self.unalike.clear_all();
+        self.unalike_count = 0;
+        self.copied.clear();
+        self.flushing.clear();
+        self.news(News::Alike);
+        self.look_again();
+    }
+}

@@ -1,0 +1,371 @@
+//! What is said of the mirror: superblocks, one round of them after the other, and beats.
+//!
+//! # Contract
+//! An event goes to the legs that were in sync and stay so, then to the one that becomes it; then
+//! it has happened. Then it goes to legs that are being rebuilt, and to the other copy of each.
+//! Only then the next one begins, which says all that has changed meanwhile: so nobody who takes
+//! part is ever more than one event behind. A leg that some superblock may call in sync is required
+//! until an event without it has happened. A beat reads what stands on the legs and raises the
+//! sequence if it is ours; if not, all stops.
+use super::back::Join;
+use super::legs::{Legs, Round, Work};
+use super::life::{Life, is_rebuilding};
+use super::planted::{Bug, has};
+use super::{Mirror, News, Output};
+use crate::Outcome;
+use crate::mirror::Superblock;
+use crate::mirror::copies::{Chosen, NoLeg};
+use crate::mirror::superblock::{LegState, Owner};
+
+/// When what nobody could take is said again.
+const RETRY_NS: u64 = 1_000_000_000;
+
+/// A round of superblocks.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Saying {
+    stage: Stage,
+    round: Round,
+    /// Some leg was too busy to be read.
+    busy: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// The newest state, to who has it not.
+    Lag,
+    /// An event, to who was in sync.
+    First,
+    /// To who becomes it.
+    Join,
+    /// To who is being rebuilt.
+    Others,
+    /// To the other copies.
+    Second,
+    BeatRead,
+    Beat,
+    /// Nobody has it any more.
+    Disown,
+}
+
+impl Mirror {
+    /// Legs that are told of events: in sync, or being rebuilt by what is said.
+    fn told(&self) -> Legs {
+        let joining = self.joining.iter();
+        let told = joining.filter(|&leg| is_rebuilding(&self.state, leg));
+        self.up.with(told.collect())
+    }
+
+    /// Legs that say that they are ours.
+    fn ours(&self) -> Legs {
+        let run = self.owner.run;
+        let owner = |leg: u8| self.leg(leg).and_then(|leg| leg.said.owner);
+        let ours = |leg: &u8| owner(*leg).is_some_and(|it| it.run == run);
+        self.up.with(self.joining.iter().filter(ours).collect())
+    }
+
+    /// Begins to say what is not said yet, if nothing is being said.
+    pub(super) fn say(&mut self) {
+        let may = matches!(self.life, Life::Beginning | Life::Sweeping | Life::Running);
+        let early = self.broken && self.now_ns < self.retry_at_ns;
+        if self.saying.is_some() || early || self.foreign || !may {
+            return;
+        }
+        let Some(next) = self.next_state() else {
+            return;
+        };
+        self.state = next;
+        self.begun = true;
+        self.required = self.required.with(self.state.in_sync().collect());
+        self.write_state(self.up, Stage::First);
+    }
+
+    /// The state after all that has changed since the last event that happened; `None` if nothing
+    /// has.
+    fn next_state(&self) -> Option<Superblock> {
+        let now = &*self.happened;
+        let mut next = *now;
+        // One after an event that did not happen has nobody join: that leg would be two behind.
+        let failed = now.event != self.state.event;
+        if now.history.current().id != self.lineage {
+            next = next.begun(self.lineage);
+        }
+        for (slot, entry) in now.entries() {
+            let there = self.takers().has(slot);
+            let seen = self.leg(slot).map_or(0, |leg| leg.said.event);
+            let join = self.leg(slot).map_or(Join::Away, |leg| leg.join);
+            let changed = match entry.state {
+                _ if self.changes.removing.has(slot) => next.removed(slot),
+                LegState::InSync | LegState::Rebuilding(_) if !there => next.without(slot, seen),
+                LegState::Stale(_) if let Join::Event(lack) = join => {
+                    let mut stale = next;
+                    stale.put(slot, LegState::Stale(lack));
+                    stale.rebuilding(slot)
+                }
+                LegState::Rebuilding(_) if let Join::Position(to) = join => {
+                    next.rebuilt_to(slot, to, seen)
+                }
+                LegState::Rebuilding(_) if join == Join::Whole && !failed => next.rejoined(slot),
+                _ => None,
+            };
+            next = changed.unwrap_or(next);
+        }
+        for slot in self.changes.adding.iter() {
+            let leg = self.leg(slot).and_then(|leg| leg.fresh);
+            let added = leg.and_then(|(id, label)| next.added(slot, id, label));
+            next = added.unwrap_or(next);
+        }
+        if let Some(properties) = self.changes.properties.filter(|it| *it != now.properties) {
+            next = next.set_to(properties);
+        }
+        if !next.clean && self.is_at_rest() {
+            next = next.stopped();
+        }
+        let changed = next.event != now.event || failed;
+        next.event = self.state.event + u64::from(!has(Bug::SameEvent));
+        changed.then_some(next)
+    }
+
+    /// Writes the state to `legs`, as a stage.
+    fn write_state(&mut self, legs: Legs, stage: Stage) {
+        let state = self.state;
+        for leg in legs.iter() {
+            if let Some(leg) = self.leg_mut(leg) {
+                leg.pending = state;
+            }
+        }
+        self.write_pending(legs, stage);
+    }
+
+    /// Writes what is pending for `legs`: the copy that does not hold.
+    fn write_pending(&mut self, legs: Legs, stage: Stage) {
+        self.sequence += 1;
+        let (sequence, owner) = (self.sequence, self.owner_now());
+        for slot in legs.iter() {
+            let ticket = self.ticket(slot, Work::Saying);
+            let Some(leg) = self.leg_mut(slot) else {
+                continue;
+            };
+            leg.pending.sequence = sequence;
+            leg.pending.slot = slot;
+            leg.pending.place = leg.said.place;
+            leg.pending.owner = leg.pending.owner.and(Some(owner));
+            let copy = 1 - leg.copy;
+            self.outputs.push_back(Output::Superblock(ticket, copy));
+        }
+        let round = Round::of(legs);
+        let busy = false;
+        self.saying = Some(Saying { stage, round, busy });
+    }
+
+    /// We, as of now.
+    fn owner_now(&self) -> Owner {
+        let passed_s = (self.now_ns - self.start_ns) / 1_000_000_000;
+        Owner {
+            beat_s: self.owner.since_s + passed_s,
+            ..self.owner
+        }
+    }
+
+    pub(super) fn saying_done(&mut self, leg: u8, outcome: Outcome) {
+        let Some(mut saying) = self.saying else {
+            return;
+        };
+        if outcome.is_done()
+            && saying.stage != Stage::BeatRead
+            && let Some(it) = self.leg_mut(leg)
+        {
+            it.said = it.pending;
+            it.fresh = None;
+            it.copy = 1 - it.copy;
+        }
+        // Who is too busy to be read now is asked at the next beat, and stays (T6).
+        let busy = matches!(outcome, Outcome::Busy { .. }) && saying.stage == Stage::BeatRead;
+        saying.busy |= busy;
+        let outcome = if busy { Outcome::Done } else { outcome };
+        let over = saying.round.end(leg, outcome);
+        // A superblock that was refused is as bad as one that failed.
+        saying.round.failed = saying.round.failed.with(saying.round.refused);
+        self.saying = Some(saying);
+        if over {
+            self.saying_over(saying);
+        }
+    }
+
+    fn saying_over(&mut self, Saying { stage, round, busy }: Saying) {
+        self.saying = None;
+        self.wake = true;
+        let well = round.failed.is_empty();
+        match stage {
+            Stage::Lag => {
+                self.lagging = Legs::default();
+                self.leave(round);
+                self.life = Life::Beginning;
+                if round.failed.iter().any(|leg| self.up.has(leg)) {
+                    self.is_broken(Round::default());
+                }
+            }
+            Stage::First | Stage::Join => self.said(stage, round),
+            Stage::Others | Stage::Second | Stage::Beat => {
+                self.leave(round);
+                if well && stage == Stage::Others {
+                    self.write_state(self.told(), Stage::Second);
+                }
+            }
+            Stage::BeatRead => {
+                self.leave(round);
+                // That a leg has left goes before. Nothing is written over what was not read.
+                if !busy && !self.foreign && self.saying.is_none() {
+                    self.beat();
+                }
+            }
+            Stage::Disown => self.stopped(self.state.clean),
+        }
+    }
+
+    /// An event is on the legs that were in sync, or on the ones that become it.
+    fn said(&mut self, stage: Stage, round: Round) {
+        if stage == Stage::First && round.done.is_empty() {
+            return self.is_broken(round);
+        }
+        if !round.failed.is_empty() {
+            return self.leave(round);
+        }
+        let in_sync: Legs = self.state.in_sync().collect();
+        let joined = in_sync.both(self.joining);
+        if stage == Stage::First && !joined.is_empty() {
+            return self.write_state(joined, Stage::Join);
+        }
+        self.has_happened(in_sync, joined);
+        let others = self.told().without(self.up);
+        let (legs, stage) = match others.is_empty() {
+            true => (self.up, Stage::Second),
+            false => (others, Stage::Others),
+        };
+        self.write_state(legs, stage);
+        self.look_again();
+    }
+
+    /// An event has happened: what waited for it goes on.
+    fn has_happened(&mut self, in_sync: Legs, joined: Legs) {
+        self.required = in_sync;
+        *self.happened = self.state;
+        if core::mem::take(&mut self.broken) {
+            self.news(News::Restored);
+        }
+        for leg in joined.iter() {
+            self.joining.remove(leg);
+            self.up.add(leg);
+            self.has_joined(leg);
+        }
+        for leg in self.joining.iter() {
+            self.is_joining(leg);
+        }
+        self.legs_changed();
+        if self.life == Life::Beginning {
+            self.life = Life::Sweeping;
+            self.begin_sweep();
+        }
+        self.wake = true;
+    }
+
+    /// Nobody could take the last event: changes fail until somebody can.
+    fn is_broken(&mut self, round: Round) {
+        self.retry_at_ns = self.now_ns + RETRY_NS;
+        if !self.broken {
+            self.broken = true;
+            self.news(News::Broken);
+        }
+        self.leave(round);
+        self.look_again();
+    }
+
+    /// Before the first event: the newest state goes to legs in sync that lag.
+    pub(super) fn catch_up(&mut self) {
+        let lagging = self.lagging.both(self.up);
+        if lagging.is_empty() {
+            self.life = Life::Beginning;
+            self.wake = true;
+            return;
+        }
+        self.life = Life::Lagging;
+        let (newest, owner) = (*self.newest, Some(self.owner));
+        for leg in lagging.iter() {
+            if let Some(leg) = self.leg_mut(leg) {
+                leg.pending = Superblock { owner, ..newest };
+            }
+        }
+        self.write_pending(lagging, Stage::Lag);
+    }
+
+    /// The time for a beat: what stands on the legs is read first.
+    pub(super) fn read_before_beat(&mut self) {
+        let interval_ns = u64::from(self.state.beat_interval_ms) * 1_000_000;
+        self.beat_at_ns = match interval_ns {
+            0 => u64::MAX,
+            interval_ns => self.now_ns + interval_ns,
+        };
+        let legs = self.ours();
+        for leg in legs.iter() {
+            let ticket = self.ticket(leg, Work::Saying);
+            self.outputs.push_back(Output::ReadSuperblocks(ticket));
+        }
+        self.saying = Some(Saying {
+            stage: Stage::BeatRead,
+            round: Round::of(legs),
+            busy: false,
+        });
+    }
+
+    pub(super) fn beat_read(&mut self, leg: u8, found: &Result<Chosen, NoLeg>) {
+        let mirror = self.state.mirror;
+        let id = |it: &Superblock| (it.mirror, it.leg().map(|leg| leg.id));
+        let Some(ours) = self.leg(leg).map(|leg| id(&leg.said)) else {
+            return;
+        };
+        match found {
+            // It has been overwritten; it is no leg any more.
+            Err(_) => self.saying_done(leg, Outcome::MediaError),
+            Ok(found) => {
+                let other = found.superblock.owner;
+                let is_ours = other.is_some_and(|it| it.run == self.owner.run);
+                if !is_ours || id(&found.superblock) != ours {
+                    let other = other.filter(|_| found.superblock.mirror == mirror);
+                    self.become_foreign(other);
+                }
+                self.saying_done(leg, Outcome::Done);
+            }
+        }
+    }
+
+    /// All that is there says again that it lives.
+    fn beat(&mut self) {
+        let legs = self.ours();
+        let owner = Some(self.owner);
+        for leg in legs.iter() {
+            if let Some(leg) = self.leg_mut(leg) {
+                leg.pending = Superblock { owner, ..leg.said };
+            }
+        }
+        self.write_pending(legs, Stage::Beat);
+    }
+
+    /// Nobody has it any more: the last thing that is said.
+    pub(super) fn disown(&mut self) {
+        let legs = self.ours();
+        for leg in legs.iter() {
+            if let Some(leg) = self.leg_mut(leg) {
+                leg.pending = leg.said;
+                leg.pending.owner = None;
+            }
+        }
+        self.write_pending(legs, Stage::Disown);
+    }
+
+    fn become_foreign(&mut self, other: Option<Owner>) {
+        if !self.foreign {
+            (self.foreign, self.other) = (true, other);
+            self.news(News::Foreign);
+            self.end_all();
+        }
+    }
+}

@@ -1,0 +1,333 @@
+//! The bits of regions that are being changed: when they are on the legs, and when they may be
+//! forgotten.
+//!
+//! # Contract
+//! A bit is durable on all legs that get writes before data go there; one page serves all bits that
+//! wait for it. Pages are written in groups of a block of the mirror, and no page is written twice
+//! at a time, so an older one never comes after a newer one. A sweep writes all of them, to legs
+//! that have other ones. Bits are forgotten when nobody wrote to their regions for a while, all
+//! legs have flushed since, and no leg lacks anything.
+use super::legs::{Legs, Round, Work};
+use super::planted::{Bug, has};
+use super::{Mirror, Output, Pages};
+use crate::hold::Range;
+use crate::mirror::bitmap::{Bitmap, PAGE_BYTES};
+use crate::{Outcome, mirror::superblock::LegState};
+
+/// Most pages that are written or read at once: 64 KiB.
+pub(super) const PAGES_MAX: u32 = 128;
+
+/// Pages that are being written.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PageRound {
+    pages: Pages,
+    round: Round,
+}
+
+impl Pages {
+    fn has(self, page: u32) -> bool {
+        (self.first..self.first + self.count).contains(&page)
+    }
+
+    fn overlaps(self, other: Self) -> bool {
+        self.first < other.first + other.count && other.first < self.first + self.count
+    }
+}
+
+impl Mirror {
+    /// Sets the bits of a change, and sees to it that they get to the legs.
+    pub(super) fn intend(&mut self, range: Option<Range>) {
+        for region in range.map_or(0..0, |range| self.regions(range)) {
+            self.quiet.clear(region);
+            self.recent.set(region);
+            self.lost.clear(region);
+            // It may be copied again.
+            self.wake |= self.skipped.clear(region);
+            self.intents.set(region);
+            if self.relax_at_ns.is_none() {
+                self.relax_at_ns = Some(self.now_ns + self.config.relax_ns);
+            }
+            if !self.durable.is_set(region) {
+                self.late.set(region);
+                self.write_page(Bitmap::page_of(region) as u32);
+            }
+        }
+    }
+
+    /// Pages of the group that has `page`.
+    fn group(&self, page: u32) -> Pages {
+        let block_pages = 1 << (self.state.geometry.block_shift - 9);
+        Pages {
+            first: page / block_pages * block_pages,
+            count: block_pages,
+        }
+    }
+
+    /// Writes a page, unless that is being done: then its late bits are written afterwards.
+    fn write_page(&mut self, page: u32) {
+        let pages = self.group(page);
+        if !self.pages.iter().any(|it| it.pages.overlaps(pages)) {
+            self.write_pages(pages);
+        }
+    }
+
+    fn write_pages(&mut self, pages: Pages) {
+        for page in pages.first..pages.first + pages.count {
+            let mut from = 0;
+            while let Some(region) = self.late.next_of_page(page as usize, from) {
+                self.late.clear(region);
+                from = region + 1;
+            }
+        }
+        let takers = self.takers();
+        let round = Round::of(takers);
+        self.pages.push(PageRound { pages, round });
+        for leg in takers.iter() {
+            let ticket = self.ticket(leg, Work::Pages(pages.first));
+            self.outputs.push_back(Output::Pages(ticket, pages));
+        }
+    }
+
+    /// All pages are to be written to all legs.
+    pub(super) fn begin_sweep(&mut self) {
+        self.sweep = Some(0);
+        self.sweep_on();
+    }
+
+    /// Writes the next pages of the sweep, if that can be done.
+    fn sweep_on(&mut self) {
+        let (Some(first), all) = (self.sweep, self.group_end()) else {
+            return;
+        };
+        if first >= all {
+            if self.pages.is_empty() {
+                self.sweep = None;
+                self.wake = true;
+            }
+            return;
+        }
+        let pages = Pages {
+            first,
+            count: PAGES_MAX.min(all - first),
+        };
+        if !self.pages.iter().any(|it| it.pages.overlaps(pages)) {
+            self.sweep = Some(first + pages.count);
+            self.write_pages(pages);
+        }
+    }
+
+    /// How many pages there are, in whole groups.
+    fn group_end(&self) -> u32 {
+        let last = (self.intents.pages() as u32).saturating_sub(1);
+        let group = self.group(last);
+        group.first + group.count
+    }
+
+    pub(super) fn pages_done(&mut self, first: u32, leg: u8, outcome: Outcome) {
+        let mut rounds = self.pages.iter();
+        let Some(at) = rounds.position(|it| it.pages.first == first) else {
+            return;
+        };
+        if !self.pages[at].round.end(leg, outcome) {
+            return;
+        }
+        let PageRound { pages, mut round } = self.pages.swap_remove(at);
+        round.failed = round.failed.with(round.refused);
+        self.leave(round);
+        // Who failed it and stays is the last one in sync: then the page is not on it.
+        let written = !round.done.is_empty() && !round.failed.iter().any(|leg| self.up.has(leg));
+        for page in pages.first..pages.first + pages.count {
+            let mut from = 0;
+            while let Some(region) = self.intents.next_of_page(page as usize, from) {
+                if written && !self.late.is_set(region) {
+                    self.durable.set(region);
+                }
+                from = region + 1;
+            }
+        }
+        for page in pages.first..pages.first + pages.count {
+            if self.late.next_of_page(page as usize, 0).is_some() {
+                self.write_page(page);
+            }
+        }
+        self.sweep_on();
+        self.after_pages(pages, round, written);
+        self.wake |= self.stopping;
+    }
+
+    /// Forgets all: everything is flushed, nothing is under way.
+    pub(super) fn forget_all(&mut self) {
+        self.quiet.copy_from(&self.intents);
+        self.quiet.remove(&self.unalike);
+        self.quiet.remove(&self.lost);
+        self.forget_quiet();
+    }
+
+    /// Forgets the regions that are quiet. Each group of pages is written once, and has all of
+    /// them, since pages are taken when they are written.
+    fn forget_quiet(&mut self) {
+        let (mut from, mut group_end) = (0, 0);
+        while let Some(region) = self.quiet.next(from) {
+            self.intents.clear(region);
+            self.durable.clear(region);
+            let page = Bitmap::page_of(region) as u32;
+            if page >= group_end {
+                let group = self.group(page);
+                group_end = group.first + group.count;
+                self.write_page(page);
+            }
+            from = region + 1;
+        }
+        self.quiet.clear_all();
+    }
+
+    /// Writes that waited for these pages go on, or fail.
+    fn after_pages(&mut self, pages: Pages, round: Round, written: bool) {
+        for id in 0..self.slots.len() as u32 {
+            let Some(slot) = self.slots[id as usize] else {
+                continue;
+            };
+            let Some(range) = slot.request.changes() else {
+                continue;
+            };
+            if slot.phase != super::io::Phase::Intent {
+                continue;
+            }
+            let lacks = |region: u64| {
+                let here = pages.has(Bitmap::page_of(region) as u32);
+                here && !self.durable.is_set(region) && !self.late.is_set(region)
+            };
+            match round.outcome {
+                Some(outcome) if !written && self.regions(range).any(lacks) => {
+                    self.finish(id, outcome);
+                }
+                _ => self.intended(id),
+            }
+        }
+    }
+
+    /// Forgets intents that nobody needs.
+    pub(super) fn relax(&mut self) {
+        self.relax_at_ns = Some(self.now_ns + self.config.relax_ns);
+        if self.relaxing.is_some() || self.sweep.is_some() || !self.may_forget() {
+            return;
+        }
+        if self.intents.count() == 0 {
+            self.relax_at_ns = None;
+            return;
+        }
+        self.quiet.copy_from(&self.intents);
+        self.quiet.remove(&self.recent);
+        self.quiet.remove(&self.unalike);
+        self.quiet.remove(&self.lost);
+        self.recent.clear_all();
+        for id in 0..self.slots.len() {
+            if let Some(range) = self.slots[id].and_then(|slot| slot.request.changes()) {
+                for region in self.regions(range) {
+                    self.quiet.clear(region);
+                    self.recent.set(region);
+                }
+            }
+        }
+        if self.quiet.next(0).is_some() {
+            self.relaxing = Some(self.flush_all(self.up, Work::Relax));
+        }
+    }
+
+    /// Whether intents may be forgotten: no leg lacks anything, nor is one about to.
+    pub(super) fn may_forget(&self) -> bool {
+        let in_sync: Legs = self.state.in_sync().collect();
+        let whole = in_sync == self.up && !self.state.keeps_intents();
+        let well = !self.broken && self.saying.is_none() && self.joining.is_empty();
+        well && (whole || has(Bug::IntentsForgotten))
+    }
+
+    pub(super) fn relax_done(&mut self, leg: u8, outcome: Outcome) {
+        let Some(round) = &mut self.relaxing else {
+            return;
+        };
+        if !round.end(leg, outcome) {
+            return;
+        }
+        let round = *round;
+        self.relaxing = None;
+        self.wake = true;
+        self.leave(round);
+        if round.outcome.is_some() || !self.may_forget() {
+            return;
+        }
+        self.forget_quiet();
+    }
+
+    /// The next pages of a leg's bitmap are read.
+    pub(super) fn read_pages(&mut self, leg: u8, first: u32) {
+        let count = PAGES_MAX.min(self.group_end() - first);
+        let ticket = self.ticket(leg, Work::ReadPages(first));
+        let pages = Pages { first, count };
+        self.outputs.push_back(Output::ReadPages(ticket, pages));
+    }
+
+    /// Pages of a leg's bitmap were read, or can't be.
+    pub(super) fn pages_read(
+        &mut self,
+        first: u32,
+        leg: u8,
+        read: Result<(&[u8], crate::mirror::Crc32c), Outcome>,
+    ) {
+        let (bytes, crc32c): (&[u8], crate::mirror::Crc32c) = match read {
+            Ok(read) => read,
+            // All that they have may be set.
+            Err(Outcome::MediaError) => (&[], |_| 0),
+            Err(outcome) => return self.read_failed(leg, outcome),
+        };
+        let (mirror, all) = (self.state.mirror, self.group_end());
+        let count = PAGES_MAX.min(all - first);
+        let mut pages = bytes.chunks(PAGE_BYTES);
+        for index in (first..first + count).map(|it| it as usize) {
+            let page = pages.next().unwrap_or_default();
+            if index >= self.intents.pages() {
+                continue;
+            }
+            let merged = self.intents.merge_page(index, page, mirror, crc32c);
+            if merged.is_err() {
+                self.intents.suspect(index);
+            }
+            self.mark_late(index);
+        }
+        let next = first + count;
+        self.pages_of(leg, (next < all).then_some(next));
+    }
+
+    /// What is set in a page and not known to be on the legs, a page on its way does not have.
+    fn mark_late(&mut self, page: usize) {
+        let mut from = 0;
+        while let Some(region) = self.intents.next_of_page(page, from) {
+            if !self.durable.is_set(region) {
+                self.late.set(region);
+            }
+            from = region + 1;
+        }
+    }
+
+    /// A leg's bitmap could not be read for the path's sake.
+    fn read_failed(&mut self, leg: u8, outcome: Outcome) {
+        match self.up.has(leg) {
+            true if self.up == Legs::one(leg) => {
+                // Nobody knows what it says: all.
+                (0..self.intents.pages()).for_each(|page| self.intents.suspect(page));
+                self.pages_of(leg, None);
+            }
+            true => {
+                self.lose(leg, outcome);
+                self.pages_of(leg, None);
+            }
+            false if self.reading.has(leg) => self.pages_of(leg, None),
+            false => self.return_failed(leg, outcome),
+        }
+    }
+
+    /// Whether `leg` is stale by what is said now.
+    pub(super) fn is_stale(&self, leg: u8) -> bool {
+        matches!(self.state.state(leg), Some(LegState::Stale(_)))
+    }
+}

@@ -1,0 +1,402 @@
+//! Reads, writes and flushes of users: when each may go, where, and when it has ended.
+//!
+//! # Contract
+//! A write waits for overlapping ones (T46), then for its intents, then for all legs, then until
+//! who failed it has left (T14). Where a leg refuses one for a reason that isn't its own (another
+//! host's reservation, a stop), or all find the request wrong, no leg leaves: the I/O fails, and
+//! what may differ now is made alike. A read goes to a leg that has all of it; one that fails it
+//! is counted, and where another had the data they are rewritten there (T5).
+use super::legs::{Legs, Round, Ticket, Work};
+use super::life::Life;
+use super::planted::{Bug, has};
+use super::{Mirror, News, Output, Request};
+use crate::hold::{Full, Range};
+use crate::{Access, LegAttempt, LegDisposition, Outcome, dispose_leg};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// For an overlapping write, for the first change, for a region to be made alike.
+    Held,
+    Intent,
+    /// For who chooses the leg.
+    Choosing,
+    Legs,
+    /// Until who failed it has left.
+    Leaving,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Slot {
+    pub request: Request,
+    pub phase: Phase,
+    pub round: Round,
+    /// Legs that could not read it for the medium's sake.
+    unreadable: Legs,
+    since_ns: u64,
+}
+
+/// The request was wrong, by what all legs say; theirs is no fault.
+fn is_wrong(outcome: Option<Outcome>) -> bool {
+    use Outcome::{Invalid, PastEnd, Unsupported};
+    matches!(outcome, Some(Invalid | PastEnd | Unsupported))
+}
+
+impl Mirror {
+    /// Begins an I/O, inside the mirror; its number is free again after [`Output::Done`].
+    ///
+    /// # Errors
+    /// [`Full`].
+    pub fn submit(&mut self, request: Request, now_ns: u64) -> Result<u32, Full> {
+        self.at(now_ns);
+        if self.stopping {
+            return Err(Full);
+        }
+        let id = self.free.pop().ok_or(Full)?;
+        self.slots[id as usize] = Some(Slot {
+            request,
+            phase: Phase::Held,
+            round: Round::default(),
+            unreadable: Legs::default(),
+            since_ns: self.now_ns,
+        });
+        let ignored = matches!(request, Request::Deallocate(_)) && !self.config.deallocate;
+        if self.foreign {
+            self.finish(id, Outcome::Reservation);
+        } else if request.changes().is_some() && self.read_only {
+            self.finish(id, Outcome::ReadOnly);
+        } else if ignored {
+            self.finish(id, Outcome::Done);
+        } else {
+            if let Some(range) = request.changes() {
+                self.holds.insert(id, range)?;
+            }
+            self.go_on(id);
+        }
+        Ok(id)
+    }
+
+    /// Legs that may serve a read which waits for one to be chosen.
+    pub fn readers(&self, io: u32) -> Legs {
+        match self.slots.get(io as usize).copied().flatten() {
+            Some(slot) if slot.phase == Phase::Choosing => self.readers_of(&slot),
+            _ => Legs::default(),
+        }
+    }
+
+    /// `leg` was chosen for a read; `None` if it may not serve it (any more).
+    pub fn take(&mut self, io: u32, leg: u8) -> Option<Ticket> {
+        if !self.readers(io).has(leg) {
+            return None;
+        }
+        if let Some(slot) = self.slots.get_mut(io as usize)?.as_mut() {
+            slot.phase = Phase::Legs;
+            slot.round.waits.add(leg);
+        }
+        Some(self.ticket(leg, Work::Io(io)))
+    }
+
+    /// No leg may serve a read any more that waits for one to be chosen: it ends.
+    pub fn nobody(&mut self, io: u32) {
+        let slot = self.slots.get(io as usize).copied().flatten();
+        if let Some(slot) = slot.filter(|slot| slot.phase == Phase::Choosing)
+            && self.readers_of(&slot).is_empty()
+        {
+            self.finish(io, slot.round.outcome.unwrap_or(Outcome::PathError));
+        }
+    }
+
+    fn readers_of(&self, slot: &Slot) -> Legs {
+        let Request::Read(range) = slot.request else {
+            return Legs::default();
+        };
+        let lacks = |leg: &u8| {
+            let todo = self.leg(*leg).and_then(|leg| leg.todo.as_ref());
+            let lacks = |todo: &super::Bitmap| self.regions(range).any(|it| todo.is_set(it));
+            todo.is_none_or(lacks) && !has(Bug::LackingRead)
+        };
+        let joining = self.joining.iter().filter(|leg| !lacks(leg)).collect();
+        self.up
+            .with(joining)
+            .without(slot.round.failed.with(slot.round.refused))
+    }
+
+    /// Takes an I/O as far as it can go now.
+    pub(super) fn go_on(&mut self, id: u32) {
+        let Some(slot) = self.slots[id as usize] else {
+            return;
+        };
+        match (slot.phase, slot.request) {
+            (Phase::Held, Request::Read(range)) if self.may_be_read(range) => {
+                self.phase(id, Phase::Choosing);
+                let from = self.readers_of(&slot);
+                self.outputs.push_back(Output::Read(id, range, from));
+            }
+            // Nothing is made alike until the last leg can be written again.
+            (Phase::Held, Request::Read(_)) if self.broken => {
+                self.finish(id, Outcome::PathError);
+            }
+            (Phase::Held, Request::Read(_)) => self.wake = true,
+            (Phase::Held, Request::Flush) if has(Bug::FlushOnOne) => {
+                let first = self.takers().first();
+                self.send(id, first.into_iter().collect());
+            }
+            (Phase::Held, Request::Flush) => self.send(id, self.takers()),
+            (Phase::Held, _) if self.broken => self.finish(id, Outcome::PathError),
+            (Phase::Held, _) if self.life != Life::Running => {
+                self.begin = true;
+                self.wake = true;
+            }
+            (Phase::Held, request) if self.holds.is_first(id) || has(Bug::Overtaking) => {
+                self.phase(id, Phase::Intent);
+                self.intend(request.changes());
+                self.intended(id);
+            }
+            (Phase::Intent, _) => self.intended(id),
+            (Phase::Leaving, _) => self.has_left(id),
+            _ => {}
+        }
+    }
+
+    /// Whether all legs in sync would say the same.
+    fn may_be_read(&self, range: Range) -> bool {
+        if has(Bug::UnalikeRead) {
+            return true;
+        }
+        let unknown = self.unclean && self.life == Life::Reading;
+        let differs = |region| self.unalike.is_set(region);
+        !unknown && (self.unalike_count == 0 || !self.regions(range).any(differs))
+    }
+
+    /// The data may go if the intents are on the legs.
+    pub(super) fn intended(&mut self, id: u32) {
+        if let Some(slot) = self.slots[id as usize]
+            && slot.phase == Phase::Intent
+            && let Some(range) = slot.request.changes()
+        {
+            let durable = |region| self.durable.is_set(region);
+            if self.regions(range).all(durable) || has(Bug::DataBeforeIntent) {
+                self.send(id, self.takers());
+            }
+        }
+    }
+
+    pub(super) fn phase(&mut self, id: u32, phase: Phase) {
+        if let Some(slot) = &mut self.slots[id as usize] {
+            slot.phase = phase;
+        }
+    }
+
+    /// Gives a change or a flush to `legs`.
+    fn send(&mut self, id: u32, legs: Legs) {
+        let Some(slot) = &mut self.slots[id as usize] else {
+            return;
+        };
+        slot.phase = Phase::Legs;
+        slot.round = Round::of(legs);
+        let request = slot.request;
+        for leg in legs.iter() {
+            let ticket = self.ticket(leg, Work::Io(id));
+            self.outputs.push_back(Output::Leg(ticket, request));
+        }
+    }
+
+    pub(super) fn io_done(&mut self, id: u32, leg: u8, outcome: Outcome) {
+        let Some(slot) = self.slots.get_mut(id as usize).and_then(Option::as_mut) else {
+            return;
+        };
+        if !slot.round.waits.has(leg) || !slot.round.end(leg, outcome) {
+            return;
+        }
+        let slot = *slot;
+        if self.foreign {
+            return self.finish(id, Outcome::Reservation);
+        }
+        if let Request::Read(range) = slot.request {
+            return self.read_done(id, leg, range, outcome);
+        }
+        let round = slot.round;
+        let nobody = round.done.is_empty() && is_wrong(round.outcome);
+        if !round.refused.is_empty() || nobody {
+            if let Some(range) = slot.request.changes() {
+                self.differ(range);
+            }
+            if !nobody {
+                self.leave(round);
+            }
+            return self.finish(id, round.outcome.unwrap_or(Outcome::PathError));
+        }
+        self.leave(round);
+        self.phase(id, Phase::Leaving);
+        self.has_left(id);
+    }
+
+    fn read_done(&mut self, id: u32, leg: u8, range: Range, outcome: Outcome) {
+        let Some(slot) = self.slots[id as usize] else {
+            return;
+        };
+        let others = self.readers_of(&slot);
+        let attempt = LegAttempt {
+            access: Access::Read,
+            another: !others.is_empty(),
+        };
+        if outcome.is_done() {
+            for bad in slot.unreadable.iter() {
+                self.mend(bad, range);
+            }
+            return self.finish(id, outcome);
+        }
+        match dispose_leg(outcome, &attempt) {
+            LegDisposition::Another { repair } => {
+                if let Some(slot) = &mut self.slots[id as usize] {
+                    slot.phase = Phase::Choosing;
+                    if repair {
+                        slot.unreadable.add(leg);
+                    }
+                }
+                self.count_error(leg, outcome);
+                // Who was counted once too often has left.
+                if let Some(slot) = self.slots[id as usize] {
+                    let from = self.readers_of(&slot);
+                    self.outputs.push_back(Output::Read(id, range, from));
+                }
+            }
+            _ => self.finish(id, outcome),
+        }
+    }
+
+    /// A read that `leg` failed, and another leg has.
+    pub(super) fn count_error(&mut self, leg: u8, outcome: Outcome) {
+        let most = self.config.errors_max;
+        if matches!(outcome, Outcome::Busy { .. }) {
+            return; // it is no fault of the leg's data, nor of what leads there (T6)
+        }
+        let Some(it) = self.leg_mut(leg) else {
+            return;
+        };
+        it.errors += 1;
+        if it.errors > most {
+            self.lose(leg, outcome);
+        }
+    }
+
+    /// An I/O ends when all legs have it that are in sync by what they say.
+    pub(super) fn has_left(&mut self, id: u32) {
+        let Some(slot) = self.slots[id as usize] else {
+            return;
+        };
+        let round = slot.round;
+        let missed = match has(Bug::AckBeforeStale) {
+            true => self.up.without(round.done),
+            false => self.required.without(round.done),
+        };
+        // Who failed it and stays is the last one in sync: its errors go to the caller.
+        if round.failed.iter().any(|leg| self.up.has(leg)) {
+            // Who is being rebuilt may have it all the same.
+            if let Some(range) = slot.request.changes() {
+                self.differ(range);
+            }
+            self.finish(id, round.outcome.unwrap_or(Outcome::PathError));
+        } else if missed.is_empty()
+            || self.read_only
+            || has(Bug::FlushOnOne) && slot.request == Request::Flush
+        {
+            self.finish(id, Outcome::Done);
+        } else if self.broken {
+            self.finish(id, Outcome::PathError);
+        } else {
+            // Who left is to be said, also where nothing was changed yet.
+            self.begin = !self.read_only;
+            self.wake = true;
+        }
+    }
+
+    pub(super) fn finish(&mut self, id: u32, outcome: Outcome) {
+        let Some(slot) = self.slots[id as usize].take() else {
+            return;
+        };
+        // Its number is free when that was told: another I/O must not be taken for it.
+        self.outputs.push_back(Output::Done(id, outcome));
+        self.pace.served(self.now_ns - slot.since_ns);
+        self.wake |= self.stopping;
+        if slot.request.changes().is_some() {
+            self.release(id);
+        }
+    }
+
+    /// What waited for this entry may go.
+    pub(super) fn release(&mut self, id: u32) {
+        let Some(range) = self.holds.remove(id) else {
+            return;
+        };
+        let mut freed = core::mem::take(&mut self.freed);
+        self.holds.freed_by(range, |other| freed.push(other));
+        for &other in &freed {
+            match (other as usize).checked_sub(self.config.ios) {
+                None => self.go_on(other),
+                Some(job) => self.job_go(job as u8),
+            }
+        }
+        freed.clear();
+        self.freed = freed;
+    }
+
+    /// All that waits may look again.
+    pub(super) fn look_again(&mut self) {
+        for id in 0..self.slots.len() as u32 {
+            self.go_on(id);
+        }
+    }
+
+    /// Somebody else has the mirror: what is under way ends when its legs have.
+    pub(super) fn end_all(&mut self) {
+        for id in 0..self.slots.len() as u32 {
+            if self.slots[id as usize].is_some_and(|slot| slot.phase != Phase::Legs) {
+                self.finish(id, Outcome::Reservation);
+            }
+        }
+    }
+
+    /// What waits for what will not come.
+    pub(super) fn end_held(&mut self, outcome: Outcome) {
+        for id in 0..self.slots.len() as u32 {
+            if self.slots[id as usize].is_some_and(|slot| slot.phase == Phase::Held) {
+                self.finish(id, outcome);
+            }
+        }
+    }
+
+    /// Whoever failed something leaves; of all legs in sync the first one stays.
+    pub(super) fn leave(&mut self, round: Round) {
+        let outcome = round.outcome.unwrap_or(Outcome::PathError);
+        let nobody = round.done.both(self.up).is_empty();
+        let first = round.failed.both(self.up).first();
+        for leg in round.failed.iter() {
+            let stays = nobody && Some(leg) == first;
+            if !stays {
+                self.drop_leg(leg, outcome);
+            }
+        }
+        // Of all of them in one event: one more may not call any of the others in sync.
+        if !round.failed.is_empty() {
+            self.say();
+        }
+    }
+
+    /// A leg leaves, unless it is the last one in sync.
+    pub(super) fn lose(&mut self, leg: u8, outcome: Outcome) {
+        self.drop_leg(leg, outcome);
+        self.say();
+    }
+
+    fn drop_leg(&mut self, leg: u8, outcome: Outcome) {
+        let last = self.up == Legs::one(leg);
+        if last || !self.takers().has(leg) {
+            return;
+        }
+        self.up.remove(leg);
+        self.forget_rebuild(leg);
+        self.news(News::Left(leg, outcome));
+        self.without_copies(leg);
+        self.wake = true;
+    }
+}

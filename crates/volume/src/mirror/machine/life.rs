@@ -1,0 +1,382 @@
+//! From an assembly to the first change, and from the last one to the clean stop.
+//!
+//! # Contract
+//! First the bitmaps of all legs in sync are read. Nothing is changed before somebody changes
+//! something, or an unclean stop has to be made good, or a leg returns. Then legs that lag get the
+//! newest state; the lineage begins by an event; the union of all bitmaps goes to all legs; and
+//! what may differ is made alike. A clean stop: nothing under way, all flushed, bits cleared as far
+//! as they may, an event, no owner.
+use super::back::Join;
+use super::legs::{Legs, Work};
+use super::pace::Pace;
+use super::{Changes, CheckReport, Config, Leg, Mirror, News, Start};
+use crate::Outcome;
+use crate::hold::Holds;
+use crate::limits::LEGS_MAX;
+use crate::mirror::assembly::{Role, Why};
+use crate::mirror::bitmap::Bitmap;
+use crate::mirror::copies::Chosen;
+use crate::mirror::superblock::LegState;
+use crate::mirror::{Properties, Superblock};
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Life {
+    /// The legs' bitmaps are read.
+    Reading,
+    /// Nothing was changed yet.
+    Looking,
+    /// Legs that lag get the newest state.
+    Lagging,
+    /// The lineage begins.
+    Beginning,
+    /// The union of the bitmaps goes to all legs.
+    Sweeping,
+    Running,
+    Stopped,
+}
+
+/// How long a copy that failed for the path's sake waits.
+pub(super) const COPY_PAUSE_NS: u64 = 1_000_000_000;
+const HOUR_NS: u64 = 3_600_000_000_000;
+/// Legs that wait to be rebuilt when the mirror starts begin at once.
+const NO_FENCE: u64 = 0;
+
+impl Leg {
+    pub(super) fn new(found: &Chosen) -> Box<Self> {
+        Box::new(Self {
+            said: found.superblock,
+            pending: found.superblock,
+            copy: found.copy,
+            in_flight: 0,
+            errors: 0,
+            mended: 0,
+            join: Join::Away,
+            fresh: None,
+            discarded: false,
+            flushing: false,
+            todo: None,
+            left: 0,
+            cursor: 0,
+            save_at_ns: 0,
+        })
+    }
+}
+
+impl Mirror {
+    /// Begins to run what was assembled.
+    pub fn start(start: &Start<'_>, config: Config, now_ns: u64) -> Self {
+        let (assembly, mut state) = (start.assembly, start.assembly.next);
+        state.owner = Some(start.owner);
+        let bits = || Bitmap::new(state.geometry.regions());
+        let (jobs, ios) = (config.copies.into(), config.ios);
+        Self {
+            config,
+            now_ns,
+            start_ns: now_ns,
+            owner: start.owner,
+            lineage: start.lineage,
+            life: Life::Reading,
+            reading: Legs::default(),
+            begin: false,
+            begun: false,
+            stopping: false,
+            unclean: assembly.unclean,
+            read_only: assembly.read_only,
+            foreign: false,
+            other: None,
+            broken: false,
+            wake: true,
+            legs: (0..LEGS_MAX).map(|_| None).collect(),
+            state,
+            happened: Box::new(state),
+            retry_at_ns: 0,
+            newest: Box::new(state),
+            lagging: Legs::default(),
+            changes: Changes::default(),
+            required: state.in_sync().collect(),
+            up: Legs::default(),
+            joining: Legs::default(),
+            saying: None,
+            sequence: state.sequence,
+            beat_at_ns: now_ns,
+            intents: bits(),
+            durable: bits(),
+            late: bits(),
+            pages: Vec::new(),
+            sweep: None,
+            relaxing: None,
+            quiet: bits(),
+            recent: bits(),
+            relax_at_ns: None,
+            slots: alloc::vec![None; ios],
+            free: (0..ios as u32).rev().collect(),
+            holds: Holds::new(ios + jobs),
+            freed: Vec::with_capacity(ios + jobs),
+            unalike: bits(),
+            unalike_count: 0,
+            copied: Vec::new(),
+            flushing: Vec::new(),
+            alike_flush: None,
+            jobs: (0..jobs).map(|_| None).collect(),
+            mends: VecDeque::with_capacity(super::copy::MENDS_MAX),
+            lost: bits(),
+            skipped: bits(),
+            skipped_until_ns: u64::MAX,
+            idle: false,
+            copy_pause_ns: 0,
+            pace: Pace::new(config.speed, now_ns),
+            check: None,
+            report: CheckReport::default(),
+            stop_flush: None,
+            forgot: false,
+            errors_halved_ns: now_ns,
+            outputs: VecDeque::new(),
+        }
+        .with_legs(start)
+    }
+
+    fn with_legs(mut self, start: &Start<'_>) -> Self {
+        let assembly = start.assembly;
+        for (at, (given, role)) in start.given.iter().zip(&assembly.roles).enumerate() {
+            let Ok(found) = given else {
+                continue;
+            };
+            let slot = found.superblock.slot;
+            self.sequence = self.sequence.max(found.superblock.sequence);
+            let mut leg = Leg::new(found);
+            let why = Why::Discarded;
+            leg.discarded = matches!(role, Role::Behind { why: it, .. } if *it == why);
+            match role {
+                // Without writing nothing is made alike: one of them speaks for all.
+                Role::InSync if self.read_only && !self.up.is_empty() => {}
+                Role::InSync => self.up.add(slot),
+                Role::Behind { .. } if !self.read_only => leg.join = Join::Waiting(NO_FENCE),
+                Role::Behind { .. } | Role::Unusable(_) => {}
+            }
+            if at == assembly.newest {
+                *self.newest = found.superblock;
+            }
+            if assembly.lagging.contains(&at) {
+                self.lagging.add(slot);
+            }
+            if let Some(place) = self.legs.get_mut(usize::from(slot)) {
+                *place = Some(leg);
+            }
+        }
+        self.begin = (self.unclean && !self.read_only) || self.is_waited_for();
+        // What can be asked of all legs at once.
+        let (ios, jobs) = (self.config.ios, self.jobs.len());
+        let legs = self.state.entries().count();
+        self.pages.reserve(ios.max(self.intents.pages()));
+        self.outputs.reserve((ios + 2 * jobs + 4) * (legs + 2));
+        self.reading = self.up;
+        for leg in self.up.iter() {
+            self.read_pages(leg, 0);
+        }
+        self
+    }
+
+    /// Pages of a leg's bitmap were read; from `next` on there are more.
+    pub(super) fn pages_of(&mut self, leg: u8, next: Option<u32>) {
+        match next {
+            Some(first) if self.up.has(leg) || self.life == Life::Running => {
+                self.read_pages(leg, first);
+            }
+            _ if self.life == Life::Reading => {
+                self.reading.remove(leg);
+                if self.reading.is_empty() {
+                    self.all_read();
+                }
+            }
+            _ => self.own_intents_read(leg),
+        }
+    }
+
+    /// What all bitmaps say is known.
+    fn all_read(&mut self) {
+        self.life = Life::Looking;
+        self.wake = true;
+        if self.unclean && !self.read_only {
+            self.unalike.copy_from(&self.intents);
+            self.unalike_count = self.unalike.count();
+            if self.unalike_count == 0 {
+                self.news(News::Alike);
+            }
+        }
+        self.look_again();
+    }
+
+    /// Looks for all that is due besides users' I/O.
+    pub(super) fn turn(&mut self, now_ns: u64) {
+        self.at(now_ns);
+        self.wake = false;
+        if self.foreign || self.life == Life::Stopped {
+            return;
+        }
+        if now_ns >= self.errors_halved_ns.saturating_add(HOUR_NS) {
+            self.errors_halved_ns = now_ns;
+            for leg in self.legs.iter_mut().flatten() {
+                leg.errors /= 2;
+            }
+        }
+        if now_ns >= self.skipped_until_ns {
+            self.skipped_until_ns = u64::MAX;
+            self.skipped.clear_all();
+        }
+        match self.life {
+            Life::Looking if self.begin && self.saying.is_none() => self.catch_up(),
+            Life::Sweeping if self.sweep.is_none() => {
+                self.life = Life::Running;
+                self.relax_at_ns = Some(self.now_ns + self.config.relax_ns);
+                self.look_again();
+            }
+            _ => {}
+        }
+        self.alone();
+        if self.life == Life::Running {
+            self.see_to_returns();
+            self.see_to_rebuilds();
+        }
+        self.say();
+        if self.stopping {
+            self.stop_on();
+        }
+        if self.saying.is_none() && now_ns >= self.beat_at_ns && self.life != Life::Stopped {
+            self.read_before_beat();
+        }
+        if self.life == Life::Running {
+            if !self.stopping && self.relax_at_ns.is_some_and(|at| now_ns >= at) {
+                self.relax();
+            }
+            self.give_copies();
+        }
+    }
+
+    /// When [`handle_timeout`](Self::handle_timeout) is to be called at the latest.
+    pub fn poll_timeout(&self) -> Option<u64> {
+        if self.foreign || self.life == Life::Stopped {
+            return None;
+        }
+        if self.wake {
+            return Some(self.now_ns);
+        }
+        let beat = match self.saying {
+            Some(_) => u64::MAX,
+            None => self.beat_at_ns,
+        };
+        let relax = self.relax_at_ns.filter(|_| !self.stopping);
+        let retry = match self.broken {
+            true if self.saying.is_none() => self.retry_at_ns,
+            _ => u64::MAX,
+        };
+        let times = [
+            retry,
+            self.skipped_until_ns,
+            beat,
+            relax.unwrap_or(u64::MAX),
+            self.return_at(),
+            self.rebuild_at(),
+            self.copies_at(),
+        ];
+        times.into_iter().min().filter(|&at| at != u64::MAX)
+    }
+
+    /// Stops: nothing new is taken, and [`News::Stopped`] is the last that is said.
+    pub fn stop(&mut self, now_ns: u64) {
+        self.at(now_ns);
+        self.stopping = true;
+        self.wake = true;
+    }
+
+    /// Sets the mirror to `properties`, by an event.
+    pub fn set_properties(&mut self, properties: Properties, now_ns: u64) {
+        self.at(now_ns);
+        self.changes.properties = Some(properties);
+        self.begin = true;
+        self.wake = true;
+    }
+
+    /// Whether all is on the legs, and a stop may be said to be clean.
+    pub(super) fn is_at_rest(&self) -> bool {
+        self.stopping
+            && self.begun
+            && self.life == Life::Running
+            && self.forgot
+            && self.pages.is_empty()
+            && self.unalike_count == 0
+    }
+
+    /// The next step of a stop, when all before it is over.
+    fn stop_on(&mut self) {
+        if self.broken {
+            self.end_held(Outcome::PathError);
+        }
+        let begins = matches!(self.life, Life::Lagging | Life::Beginning | Life::Sweeping);
+        let busy = self.slots.iter().any(Option::is_some)
+            || self.jobs.iter().any(Option::is_some)
+            || self.legs.iter().flatten().any(|leg| leg.in_flight > 0)
+            || self.saying.is_some()
+            || self.relaxing.is_some()
+            || self.alike_flush.is_some()
+            || !self.pages.is_empty()
+            || self.life == Life::Reading
+            || begins && !self.broken
+            || self.returns() && !self.broken;
+        if busy {
+            return;
+        }
+        if !self.begun || self.broken {
+            return self.disown();
+        }
+        match self.stop_flush {
+            None => self.stop_flush = Some(self.flush_all(self.takers(), Work::Stop)),
+            Some(round) if !round.waits.is_empty() => {}
+            Some(_) if !self.forgot => {
+                self.forgot = true;
+                self.wake = true;
+                if self.may_forget() {
+                    self.forget_all();
+                }
+            }
+            // Nothing is left to be said.
+            Some(_) if self.state.clean => self.stopped(true),
+            Some(_) => self.disown(),
+        }
+    }
+
+    pub(super) fn stop_flushed(&mut self, leg: u8, outcome: Outcome) {
+        let Some(round) = &mut self.stop_flush else {
+            return;
+        };
+        if !round.end(leg, outcome) {
+            return;
+        }
+        let round = *round;
+        self.wake = true;
+        if round.outcome.is_some() {
+            // Once more, with those that stay; who can't flush alone stops unclean.
+            self.stop_flush = None;
+            self.leave(round);
+            self.broken |= round.done.both(self.up).is_empty();
+        }
+    }
+
+    pub(super) fn stopped(&mut self, clean: bool) {
+        self.life = Life::Stopped;
+        self.news(News::Stopped(clean));
+    }
+
+    /// Whether a leg waits to return.
+    fn is_waited_for(&self) -> bool {
+        let waits = |leg: &Leg| matches!(leg.join, Join::Waiting(_));
+        self.legs.iter().flatten().any(|leg| waits(leg))
+    }
+}
+
+/// Whether a leg is being rebuilt by what `state` says.
+pub(super) fn is_rebuilding(state: &Superblock, leg: u8) -> bool {
+    matches!(state.state(leg), Some(LegState::Rebuilding(_)))
+}

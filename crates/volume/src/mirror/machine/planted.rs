@@ -1,0 +1,64 @@
+//! Mistakes that tests plant into the machine, to see whether their checkers find them.
+//!
+//! # Contract
+//! Outside of this crate's tests [`has`] is constantly false and costs nothing.
+
+#[cfg(test)]
+pub(super) use plant::{has, plant};
+
+/// What can be wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Bug {
+    /// A write is acknowledged before it is durable that a leg missed it (T14).
+    AckBeforeStale,
+    /// What could not be read is rewritten without a lock (T5).
+    MendWithoutLock,
+    /// Intents are forgotten although a leg is away that lacks them.
+    IntentsForgotten,
+    /// Only one leg is flushed (T13).
+    FlushOnOne,
+    /// An event has the number of the one before it.
+    SameEvent,
+    /// What is copied to a leg that is being rebuilt is not locked (T46).
+    RebuildUnlocked,
+    /// A leg returns while what it was given may still be executed (T9).
+    BackBeforeFence,
+    /// Overlapping writes go as they come (T46).
+    Overtaking,
+    /// Data before their intent.
+    DataBeforeIntent,
+    /// What an unclean stop left different is read as it is.
+    UnalikeRead,
+    /// A leg that is being rebuilt serves what it lacks.
+    LackingRead,
+    /// A leg is called in sync without a flush of what was copied to it.
+    JoinedUnflushed,
+    /// A position is saved without a flush before it.
+    PositionUnflushed,
+}
+
+#[cfg(not(test))]
+#[inline(always)]
+pub(super) const fn has(_: Bug) -> bool {
+    false
+}
+
+#[cfg(test)]
+mod plant {
+    extern crate std;
+    use super::Bug;
+    use core::cell::Cell;
+
+    std::thread_local! {
+        static PRESENT: Cell<Option<Bug>> = const { Cell::new(None) };
+    }
+
+    pub fn has(bug: Bug) -> bool {
+        PRESENT.get() == Some(bug)
+    }
+
+    /// This thread has this bug from now on, and no other.
+    pub fn plant(bug: Option<Bug>) {
+        PRESENT.set(bug);
+    }
+}

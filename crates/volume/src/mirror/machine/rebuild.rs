@@ -1,0 +1,167 @@
+//! A leg that is being rebuilt: what it lacks, how far it is, and when it has everything.
+//!
+//! # Contract
+//! A leg lacks all regions whose intents were set when it began to get every write, and all from
+//! its position on. What was copied is not relied on before that leg has flushed it: its position
+//! is saved, and it is called in sync, by an event behind a flush. What nobody can read stays
+//! lacking: so the leg is not in sync, since it would give other data than the ones that are lost.
+use super::back::Join;
+use super::legs::{Round, Work};
+use super::planted::{Bug, has};
+use super::{Mirror, Output};
+use crate::Outcome;
+use crate::hold::Range;
+
+impl Mirror {
+    /// Saves positions, and ends rebuilds.
+    pub(super) fn see_to_rebuilds(&mut self) {
+        if self.stopping || self.broken {
+            return;
+        }
+        for leg in self.joining.iter() {
+            let flushing = self.leg(leg).is_some_and(|leg| leg.flushing);
+            if self.join(leg) != Join::Copying || flushing {
+                continue;
+            }
+            let whole = self.leg(leg).is_some_and(|leg| leg.left == 0);
+            if whole {
+                self.flush_rebuilt(leg, Join::LastFlush, Join::Whole);
+            } else if let Some(to) = self.position_due(leg) {
+                self.flush_rebuilt(leg, Join::Flushing(to), Join::Position(to));
+            }
+        }
+    }
+
+    fn flush_rebuilt(&mut self, leg: u8, flushing: Join, flushed: Join) {
+        let skip = match flushing {
+            Join::LastFlush => has(Bug::JoinedUnflushed),
+            _ => has(Bug::PositionUnflushed),
+        };
+        if skip {
+            return self.set_join(leg, flushed);
+        }
+        self.set_join(leg, flushing);
+        if let Some(it) = self.leg_mut(leg) {
+            it.flushing = true;
+        }
+        let ticket = self.ticket(leg, Work::Rebuilt);
+        self.outputs.push_back(Output::Flush(ticket));
+    }
+
+    /// The position that is to be saved now, if one is.
+    fn position_due(&self, leg: u8) -> Option<u64> {
+        let (was, it) = (self.position(leg)?, self.leg(leg)?);
+        let bytes = self.state.geometry.bytes;
+        let shift = self.state.geometry.region_shift;
+        if was >= bytes {
+            return None; // its intents say it all
+        }
+        let next = it.todo.as_ref()?.next(was >> shift);
+        let to = next.map_or(bytes, |region| region << shift).min(bytes);
+        let far = to.saturating_sub(was) >= self.config.position_bytes;
+        (to > was && (far || self.now_ns >= it.save_at_ns)).then_some(to)
+    }
+
+    /// When a position is to be saved next.
+    pub(super) fn rebuild_at(&self) -> u64 {
+        let saves = self.joining.iter().filter_map(|leg| {
+            let it = self.leg(leg).filter(|it| it.join == Join::Copying)?;
+            (it.save_at_ns > self.now_ns).then_some(it.save_at_ns)
+        });
+        saves.min().unwrap_or(u64::MAX)
+    }
+
+    pub(super) fn rebuilt_flushed(&mut self, leg: u8, outcome: Outcome) {
+        let join = self.join(leg);
+        if let Some(it) = self.leg_mut(leg) {
+            it.flushing = false;
+        }
+        if !self.joining.has(leg) {
+            return;
+        }
+        let mut round = Round::default();
+        round.end(leg, outcome);
+        if !round.failed.is_empty() {
+            return self.lose(leg, outcome);
+        }
+        let save_at_ns = self.now_ns + self.config.position_ns;
+        if let Some(it) = self.leg_mut(leg) {
+            it.save_at_ns = save_at_ns;
+        }
+        let next = match join {
+            _ if !outcome.is_done() => Join::Copying,
+            Join::Flushing(to) => Join::Position(to),
+            Join::LastFlush => Join::Whole,
+            join => join,
+        };
+        self.set_join(leg, next);
+    }
+
+    /// The next region to be copied, and to whom.
+    pub(super) fn next_to_rebuild(&mut self) -> Option<u64> {
+        let legs = self.joining;
+        let nexts = legs.iter().filter_map(|leg| {
+            let it = self.leg(leg)?;
+            if !matches!(
+                it.join,
+                Join::Copying | Join::Flushing(_) | Join::Position(_)
+            ) {
+                return None;
+            }
+            let todo = it.todo.as_ref()?;
+            let mut region = todo.next(it.cursor);
+            while let Some(at) = region
+                && (self.skipped.is_set(at) || self.is_copied_now(at))
+            {
+                region = todo.next(at + 1);
+            }
+            region
+        });
+        let next = nexts.min();
+        if next.is_none() {
+            // What was passed over is looked at again.
+            for leg in legs.iter() {
+                if let Some(it) = self.leg_mut(leg) {
+                    it.cursor = 0;
+                }
+            }
+        }
+        next
+    }
+
+    /// A region was copied to a leg, all of it.
+    pub(super) fn has_region(&mut self, leg: u8, region: u64) {
+        if let Some(it) = self.leg_mut(leg)
+            && let Some(todo) = &mut it.todo
+            && todo.clear(region)
+        {
+            it.left -= 1;
+            it.cursor = it.cursor.max(region);
+        }
+        self.wake = true;
+    }
+
+    /// Legs may have these bytes differently, although no crash was between.
+    pub(super) fn differ(&mut self, range: Range) {
+        for region in self.regions(range) {
+            if self.up.count() > 1 && self.unalike.set(region) {
+                self.unalike_count += 1;
+            }
+            self.copied.retain(|it| *it != region);
+            self.flushing.retain(|it| *it != region);
+            for leg in self.joining.iter() {
+                if let Some(it) = self.leg_mut(leg)
+                    && let Some(todo) = &mut it.todo
+                    && todo.set(region)
+                {
+                    it.left += 1;
+                    if matches!(it.join, Join::LastFlush | Join::Whole) {
+                        it.join = Join::Copying;
+                    }
+                }
+            }
+        }
+        self.copies_anew();
+        self.wake = true;
+    }
+}

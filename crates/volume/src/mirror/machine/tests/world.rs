@@ -1,0 +1,588 @@
+//! Legs with volatile caches, in any order of what ends; legs that fail, go away, come back with
+//! late writes, can't read; power that fails at any moment, and tears what is under way.
+use super::super::super::assembly::tests::{PLACE, legs};
+use super::super::super::assembly::{Assembly, Refusal, Role, Wishes, assemble};
+use super::super::super::copies::{Chosen, NoLeg, choose};
+use super::super::super::superblock::tests::Draw;
+use super::super::super::superblock::{Lack, LegState};
+use super::super::super::{Id, Label, Superblock};
+use super::super::*;
+use alloc::collections::BTreeMap;
+use alloc::vec;
+use crc_fast::crc32_iscsi;
+
+pub const BLOCKS: usize = 16;
+pub const BLOCK: u64 = 256 << 10;
+const REGION_BLOCKS: usize = 4;
+const SECOND_NS: u64 = 1_000_000_000;
+/// What was under way to a leg that was lost is executed until then, or never.
+const FENCE_NS: u64 = 5 * SECOND_NS;
+
+/// One leg: versions of blocks, those that are only in its cache, and what braid wrote.
+pub struct Disk {
+    pub blocks: [u64; BLOCKS],
+    cache: Vec<(usize, u64)>,
+    copies: [Vec<u8>; 2],
+    page: Vec<u8>,
+    bad: [bool; BLOCKS],
+    sick: bool,
+    away: bool,
+    /// Rises when it goes away.
+    life: u64,
+    /// What may still be executed, until when.
+    late: Vec<(Given, u64)>,
+    found: bool,
+}
+
+/// What a leg was given.
+enum Given {
+    Io(Request, u64),
+    Copy(Range, Vec<u64>),
+    CopyRead(u8, Range),
+    Compare(u8, Range),
+    Page(Vec<u8>),
+    Superblock(u8, Vec<u8>),
+    ReadPages,
+    ReadSuperblocks,
+}
+
+struct Asked {
+    request: Request,
+    version: u64,
+    /// What was acknowledged when it came.
+    acked: [u64; BLOCKS],
+}
+
+pub struct World {
+    seed: Draw,
+    /// Only the first region is written.
+    near: bool,
+    pub disks: Vec<Disk>,
+    /// With the life of its leg.
+    given: Vec<(Ticket, Given, u64)>,
+    asked: BTreeMap<u32, Asked>,
+    buffers: Vec<Vec<u64>>,
+    version: u64,
+    /// The last version that was acknowledged, and that is durable besides.
+    acked: [u64; BLOCKS],
+    kept: [u64; BLOCKS],
+    /// What was read in a block that nobody wrote since: it stays.
+    read: [Option<u64>; BLOCKS],
+    written: [bool; BLOCKS],
+    lineage: u64,
+    /// Legs that say nothing, and identifiers that new ones got.
+    replaced: Vec<u8>,
+    ids: u64,
+    now_ns: u64,
+    last_clean: bool,
+    stopped: Option<bool>,
+    /// Which things happened, and how often.
+    pub happened: BTreeMap<&'static str, u64>,
+    pub finding: Option<&'static str>,
+}
+
+pub fn blocks(range: Range) -> core::ops::Range<usize> {
+    (range.start / BLOCK) as usize..range.end.div_ceil(BLOCK) as usize
+}
+
+impl Disk {
+    fn new(superblock: &Superblock) -> Self {
+        Self {
+            blocks: [0; BLOCKS],
+            cache: Vec::new(),
+            copies: [0, 1].map(|copy| superblock.encode(copy, crc32_iscsi).to_vec()),
+            page: Bitmap::new(4)
+                .encode(0, superblock.mirror, crc32_iscsi)
+                .to_vec(),
+            bad: [false; BLOCKS],
+            sick: false,
+            away: false,
+            life: 0,
+            late: Vec::new(),
+            found: true,
+        }
+    }
+
+    /// Another disk in its place, in which nothing was written yet.
+    fn replace(&mut self) {
+        self.copies = [vec![0; 4096], vec![0; 4096]];
+        self.page = vec![0; 512];
+        self.blocks = [0; BLOCKS];
+        self.bad = [false; BLOCKS];
+        self.cache.clear();
+        self.late.clear();
+        self.found = false;
+        self.life += 1;
+    }
+
+    /// What a read finds.
+    pub fn block(&self, block: usize) -> u64 {
+        let cached = self.cache.iter().rev().find(|it| it.0 == block);
+        cached.map_or(self.blocks[block], |it| it.1)
+    }
+
+    fn flush(&mut self) {
+        for (block, version) in self.cache.drain(..) {
+            self.blocks[block] = version;
+        }
+    }
+
+    fn chosen(&self) -> Result<Chosen, NoLeg> {
+        let [a, b] = &self.copies;
+        choose([
+            Superblock::parse(a, 0, crc32_iscsi),
+            Superblock::parse(b, 1, crc32_iscsi),
+        ])
+    }
+
+    fn intents(&self) -> Bitmap {
+        let mut intents = Bitmap::new(4);
+        let mirror = Id([1; 16]);
+        if intents
+            .merge_page(0, &self.page, mirror, crc32_iscsi)
+            .is_err()
+        {
+            intents.suspect(0);
+        }
+        intents
+    }
+
+    fn is_bad(&self, range: Range) -> bool {
+        blocks(range).any(|block| self.bad[block])
+    }
+}
+
+impl World {
+    pub fn new(seed: u64) -> Self {
+        // Two to four of them.
+        let count = 2 + (seed / 6 % 3) as usize;
+        let mut superblocks = legs(count as u8);
+        let new = seed.is_multiple_of(3);
+        if new {
+            let lack = Lack {
+                position: 0,
+                seen_event: 1,
+                seen_lineage: 1,
+            };
+            for superblock in &mut superblocks {
+                superblock.put(count as u8 - 1, LegState::Stale(lack));
+            }
+        }
+        let mut disks: Vec<_> = superblocks.iter().map(Disk::new).collect();
+        for disk in disks.iter_mut().take(count - usize::from(new)) {
+            disk.blocks = [1; BLOCKS];
+        }
+        Self {
+            seed: Draw(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15)),
+            disks,
+            near: seed.is_multiple_of(2),
+            given: Vec::new(),
+            asked: BTreeMap::new(),
+            buffers: vec![Vec::new(); 2],
+            version: 1,
+            acked: [1; BLOCKS],
+            kept: [1; BLOCKS],
+            read: [None; BLOCKS],
+            written: [false; BLOCKS],
+            lineage: 1,
+            replaced: Vec::new(),
+            ids: 0,
+            now_ns: 0,
+            last_clean: true,
+            stopped: None,
+            happened: BTreeMap::new(),
+            finding: None,
+        }
+    }
+
+    fn draw(&mut self, below: u64) -> u64 {
+        self.seed.below(below)
+    }
+
+    fn claim(&mut self, holds: bool, what: &'static str) {
+        if !holds {
+            self.finding.get_or_insert(what);
+        }
+    }
+
+    fn count(&mut self, what: &'static str) {
+        *self.happened.entry(what).or_default() += 1;
+    }
+
+    /// Brings the legs together as the next writer does; `None`: those given don't suffice.
+    fn assembled(&mut self, present: &[usize]) -> Option<Mirror> {
+        let given: Vec<_> = present
+            .iter()
+            .map(|&leg| self.disks[leg].chosen())
+            .collect();
+        let superblocks: Vec<_> = given.iter().map(|it| it.map(|it| it.superblock)).collect();
+        let assembly = match assemble(&superblocks, Wishes::default()) {
+            Ok(assembly) => assembly,
+            Err(Refusal::Removed(at)) => {
+                self.disks[present[at]].replace();
+                return self.assembled(present);
+            }
+            Err(_) => {
+                self.claim(
+                    present.len() < self.disks.len(),
+                    "all legs are there, and refused",
+                );
+                return None;
+            }
+        };
+        self.inspect(present, &assembly);
+        let owner = Owner {
+            run: Id([self.lineage as u8 | 1; 16]),
+            host: Id([9; 16]),
+            label: Label::default(),
+            since_s: 0,
+            beat_s: 0,
+        };
+        let sequence = assembly.next.sequence + 1;
+        for (&leg, found) in present.iter().zip(&given) {
+            let Ok(found) = found else { continue };
+            let owned = Superblock {
+                owner: Some(owner),
+                sequence,
+                ..found.superblock
+            };
+            let copy = found.next_copy();
+            self.disks[leg].copies[usize::from(copy)] = owned.encode(copy, crc32_iscsi).to_vec();
+        }
+        let given: Vec<_> = present
+            .iter()
+            .map(|&leg| self.disks[leg].chosen())
+            .collect();
+        for (leg, disk) in self.disks.iter_mut().enumerate() {
+            (disk.sick, disk.found) = (false, present.contains(&leg));
+            disk.away = !disk.found;
+        }
+        self.lineage += 1;
+        self.written = [false; BLOCKS];
+        self.stopped = None;
+        let start = Start {
+            assembly: &assembly,
+            given: &given,
+            owner,
+            lineage: self.lineage,
+        };
+        let config = Config {
+            copies: 2,
+            position_bytes: 1 << 20,
+            position_ns: SECOND_NS,
+            relax_ns: SECOND_NS,
+            errors_max: 4,
+            ..Config::new(6)
+        };
+        Some(Mirror::start(&start, config, self.now_ns))
+    }
+
+    /// What an assembly claims, against what was acknowledged.
+    fn inspect(&mut self, present: &[usize], assembly: &Assembly) {
+        let of = |at: &usize| assembly.roles[*at] == Role::InSync;
+        let in_sync: Vec<usize> = (0..present.len())
+            .filter(of)
+            .map(|at| present[at])
+            .collect();
+        let mut union = Bitmap::new(4);
+        for &leg in &in_sync {
+            union.merge(&self.disks[leg].intents());
+        }
+        let first = in_sync[0];
+        for (at, &leg) in present.iter().enumerate() {
+            let position = match assembly.roles[at] {
+                Role::Behind { position, .. } => position,
+                Role::InSync => u64::MAX,
+                Role::Unusable(_) => continue,
+            };
+            let own = self.disks[leg].intents();
+            for block in 0..BLOCKS {
+                let region = (block / REGION_BLOCKS) as u64;
+                let (ours, theirs) = (self.disks[leg].block(block), self.disks[first].block(block));
+                let marked = union.is_set(region) || position != u64::MAX && own.is_set(region);
+                let known = marked && (assembly.unclean || position != u64::MAX);
+                let lacks = block as u64 * BLOCK >= position;
+                self.claim(
+                    ours == theirs || known || lacks,
+                    "a leg differs, and nobody knows",
+                );
+                if in_sync.contains(&leg) {
+                    let kept = self.kept[block];
+                    self.claim(ours >= kept, "a leg in sync lacks what was flushed");
+                    let same = self.read[block].is_none_or(|read| read == ours);
+                    self.claim(same || marked, "what was read is gone");
+                }
+            }
+        }
+        if self.last_clean {
+            self.claim(!assembly.unclean, "the stop was clean, and nobody knows");
+        }
+        self.last_clean = false;
+        // What is there now is what later lives may rely on, once it was read.
+        self.acked = self.kept;
+    }
+
+    fn poll(&mut self, mirror: &mut Mirror) {
+        while let Some(output) = mirror.poll_output(self.now_ns) {
+            let (ticket, given) = match output {
+                Output::Leg(ticket, request) => {
+                    let io = ticket.io().expect("it is a user's");
+                    (ticket, Given::Io(request, self.asked[&io].version))
+                }
+                Output::Read(io, range, from) => {
+                    let choice = from.iter().nth(self.draw(u64::from(from.count())) as usize);
+                    let leg = choice.expect("somebody has it");
+                    let ticket = mirror.take(io, leg).expect("it was offered");
+                    (ticket, Given::Io(Request::Read(range), 0))
+                }
+                Output::Flush(ticket) => (ticket, Given::Io(Request::Flush, 0)),
+                Output::CopyRead(ticket, buffer, range) => (ticket, Given::CopyRead(buffer, range)),
+                Output::CopyWrite(ticket, buffer, range) => {
+                    let data = self.buffers[usize::from(buffer)].clone();
+                    (ticket, Given::Copy(range, data))
+                }
+                Output::Compare(ticket, buffer, range) => (ticket, Given::Compare(buffer, range)),
+                Output::Pages(ticket, pages) => {
+                    let mut bytes = vec![0; 512 * pages.count as usize];
+                    mirror.encode_pages(pages, &mut bytes, crc32_iscsi);
+                    (ticket, Given::Page(bytes))
+                }
+                Output::Superblock(ticket, copy) => {
+                    let bytes = mirror.encode_superblock(ticket.leg, copy, crc32_iscsi);
+                    (ticket, Given::Superblock(copy, bytes.to_vec()))
+                }
+                Output::ReadPages(ticket, _) => (ticket, Given::ReadPages),
+                Output::ReadSuperblocks(ticket) => (ticket, Given::ReadSuperblocks),
+                Output::Done(io, outcome) => {
+                    self.done(io, outcome);
+                    continue;
+                }
+                Output::News(news) => {
+                    let differs = mirror.check_report().differences > 0;
+                    self.claim(!differs, "a check finds a difference");
+                    self.heard(news);
+                    continue;
+                }
+            };
+            let life = self.disks[usize::from(ticket.leg)].life;
+            self.given.push((ticket, given, life));
+        }
+    }
+
+    fn heard(&mut self, news: News) {
+        let what = match news {
+            News::Left(leg, _) => {
+                self.disks[usize::from(leg)].found = false;
+                "left"
+            }
+            News::Joining(_) => "joining",
+            News::Joined(_) => "joined",
+            News::Unfit(leg, why) => {
+                self.disks[usize::from(leg)].found = false;
+                let failed = matches!(why, Unfit::Failed(_) | Unfit::NoLeg(_));
+                if matches!(why, Unfit::NoLeg(_)) {
+                    self.replaced.push(leg);
+                }
+                self.claim(failed, "a leg can't return");
+                "unfit"
+            }
+            News::Removed(leg) => {
+                self.disks[usize::from(leg)].replace();
+                "removed"
+            }
+            News::Added(_) => "added",
+            News::Alike => "alike",
+            News::Mended(..) => "mended",
+            News::Lost(_) => "lost",
+            News::Checked => "checked",
+            News::Foreign => {
+                self.claim(false, "there is no other owner");
+                "foreign"
+            }
+            News::Broken => "broken",
+            News::Restored => "restored",
+            News::Stopped(clean) => {
+                self.stopped = Some(clean);
+                "stopped"
+            }
+        };
+        self.count(what);
+    }
+
+    fn done(&mut self, io: u32, outcome: Outcome) {
+        let asked = self.asked.remove(&io).expect("it has not ended before");
+        self.count("ended");
+        let fua = matches!(asked.request, Request::Write(_, true));
+        match asked.request {
+            Request::Write(range, _) | Request::Zero(range) if outcome.is_done() => {
+                for block in blocks(range) {
+                    self.acked[block] = self.acked[block].max(asked.version);
+                    if fua {
+                        self.kept[block] = self.kept[block].max(asked.version);
+                    }
+                }
+            }
+            Request::Flush if outcome.is_done() => {
+                for (kept, acked) in self.kept.iter_mut().zip(asked.acked) {
+                    *kept = (*kept).max(acked);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    pub fn submit(&mut self, mirror: &mut Mirror) {
+        let kind = self.draw(8);
+        let all = match kind {
+            4.. if self.near => REGION_BLOCKS as u64,
+            _ => BLOCKS as u64,
+        };
+        let first = self.draw(all);
+        let count = 1 + self.draw(5).min(all - first - 1);
+        let range = Range::new(first * BLOCK, count * BLOCK);
+        let request = match kind {
+            0 => Request::Flush,
+            1..=3 => Request::Read(range),
+            7 if self.draw(4) == 0 => Request::Zero(range),
+            kind => Request::Write(range, kind == 4),
+        };
+        if let Ok(io) = mirror.submit(request, self.now_ns) {
+            self.version += 1;
+            let (version, acked) = (self.version, self.acked);
+            if let Some(range) = request.changes() {
+                for block in blocks(range) {
+                    (self.written[block], self.read[block]) = (true, None);
+                }
+            }
+            let asked = Asked {
+                request,
+                version,
+                acked,
+            };
+            self.asked.insert(io, asked);
+        }
+    }
+
+    /// What a leg has done is durable, or in its cache.
+    fn apply(&mut self, leg: usize, given: &Given) {
+        let disk = &mut self.disks[leg];
+        let mut write = |block: usize, version, fua: bool| {
+            disk.bad[block] = false;
+            disk.cache.push((block, version));
+            if fua {
+                disk.cache.retain(|it| it.0 != block);
+                disk.blocks[block] = version;
+            }
+        };
+        match given {
+            Given::Io(Request::Write(range, fua), version) => {
+                blocks(*range).for_each(|block| write(block, *version, *fua));
+            }
+            Given::Io(Request::Zero(range), version) => {
+                blocks(*range).for_each(|block| write(block, *version, false));
+            }
+            Given::Copy(range, data) => {
+                for (block, version) in blocks(*range).zip(data) {
+                    write(block, *version, false);
+                }
+            }
+            Given::Io(Request::Flush, _) => disk.flush(),
+            Given::Page(page) => disk.page.clone_from(page),
+            Given::Superblock(copy, bytes) => disk.copies[usize::from(*copy)].clone_from(bytes),
+            _ => {}
+        }
+    }
+
+    /// One thing ends on its leg, well or not.
+    pub fn end_one(&mut self, mirror: &mut Mirror) {
+        if self.given.is_empty() {
+            return;
+        }
+        let at = self.draw(self.given.len() as u64) as usize;
+        let (ticket, given, life) = self.given.swap_remove(at);
+        let leg = usize::from(ticket.leg);
+        if self.disks[leg].away || self.disks[leg].life != life {
+            // It may be executed yet.
+            let until = self.now_ns + FENCE_NS;
+            match self.disks[leg].away {
+                true => self.disks[leg].late.push((given, until)),
+                false if self.seed.below(2) == 0 => self.apply(leg, &given),
+                false => {}
+            }
+            mirror.handle_done(ticket, Outcome::PathError, self.now_ns);
+            return self.poll(mirror);
+        }
+        let change = matches!(given, Given::Io(request, _) if request.changes().is_some());
+        if change && self.draw(200) == 0 {
+            // Refused, and not for this leg's sake.
+            self.count("refused");
+            mirror.handle_done(ticket, Outcome::Reservation, self.now_ns);
+            return self.poll(mirror);
+        }
+        let fails = self.disks[leg].sick && self.draw(3) == 0;
+        if fails {
+            if self.draw(2) == 0 {
+                self.apply(leg, &given);
+            }
+            mirror.handle_done(ticket, Outcome::MediaError, self.now_ns);
+            return self.poll(mirror);
+        }
+        self.end_well(mirror, ticket, &given);
+        self.poll(mirror);
+    }
+
+    fn end_well(&mut self, mirror: &mut Mirror, ticket: Ticket, given: &Given) {
+        let (leg, now_ns) = (usize::from(ticket.leg), self.now_ns);
+        let disk = &mut self.disks[leg];
+        let mut outcome = Outcome::Done;
+        match given {
+            Given::Io(Request::Read(range), _) | Given::CopyRead(_, range)
+                if disk.is_bad(*range) =>
+            {
+                outcome = Outcome::MediaError;
+            }
+            Given::Io(Request::Read(range), _) => {
+                self.check_read(ticket, *range);
+            }
+            Given::CopyRead(buffer, range) => {
+                let data = blocks(*range).map(|block| disk.block(block)).collect();
+                self.buffers[usize::from(*buffer)] = data;
+            }
+            Given::Compare(buffer, range) => {
+                let data = &self.buffers[usize::from(*buffer)];
+                let differs = (blocks(*range).zip(data)).any(|(it, data)| disk.block(it) != *data);
+                let bad = disk.is_bad(*range);
+                return match bad {
+                    true => mirror.handle_done(ticket, Outcome::MediaError, now_ns),
+                    false => mirror.handle_compared(ticket, differs.then_some(*range), now_ns),
+                };
+            }
+            Given::ReadPages => {
+                let page = disk.page.clone();
+                return mirror.handle_pages(ticket, &page, crc32_iscsi, now_ns);
+            }
+            Given::ReadSuperblocks => {
+                let found = disk.chosen();
+                return mirror.handle_superblocks(ticket, &found, now_ns);
+            }
+            _ => self.apply(leg, given),
+        }
+        mirror.handle_done(ticket, outcome, now_ns);
+    }
+
+    fn check_read(&mut self, ticket: Ticket, range: Range) {
+        let leg = usize::from(ticket.leg);
+        let io = ticket.io().expect("it is a user's");
+        for block in blocks(range) {
+            let found = self.disks[leg].block(block);
+            let acked = self.asked[&io].acked[block];
+            self.claim(found >= acked, "a read finds what was overwritten");
+            if !self.written[block] {
+                let read = *self.read[block].get_or_insert(found);
+                self.claim(found == read, "a read finds something else than before");
+            }
+        }
+    }
+}
+
+mod life;

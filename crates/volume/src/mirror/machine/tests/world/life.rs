@@ -1,0 +1,298 @@
+//! What happens in a life of a mirror, and how it ends.
+use super::*;
+
+impl World {
+    fn draw_leg(&mut self) -> usize {
+        self.seed.below(self.disks.len() as u64) as usize
+    }
+
+    /// Time passes; writes that are late are executed, or never will be.
+    fn pass(&mut self, mirror: &mut Mirror) {
+        self.now_ns += match self.draw(3) {
+            0 => self.draw(SECOND_NS / 10),
+            1 => self.draw(3 * SECOND_NS),
+            _ => {
+                let next = mirror.poll_timeout();
+                next.map_or(0, |at| at.saturating_sub(self.now_ns).min(10 * SECOND_NS))
+            }
+        };
+        for leg in 0..self.disks.len() {
+            self.late(leg);
+        }
+        mirror.handle_timeout(self.now_ns);
+        self.poll(mirror);
+    }
+
+    fn late(&mut self, leg: usize) {
+        let now_ns = self.now_ns;
+        self.disks[leg].late.retain(|it| it.1 > now_ns);
+        if !self.disks[leg].late.is_empty() && self.draw(3) == 0 {
+            let (given, _) = self.disks[leg].late.remove(0);
+            self.apply(leg, &given);
+        }
+    }
+
+    /// A leg goes away, or comes back.
+    fn move_leg(&mut self, mirror: &mut Mirror) {
+        let leg = self.draw_leg();
+        let others = (0..self.disks.len())
+            .filter(|&it| it != leg && !self.disks[it].away)
+            .count();
+        let disk = &mut self.disks[leg];
+        if disk.away || !disk.found {
+            disk.sick = false;
+            self.come_back(mirror, leg);
+        } else if others > 0 {
+            disk.away = true;
+            disk.life += 1;
+            if self.draw(2) == 0 {
+                mirror.leg_lost(leg as u8, self.now_ns);
+            }
+            // Its power failed besides.
+            if !mirror.may_read(leg as u8) && self.draw(2) == 0 {
+                self.lose_cache(leg);
+            }
+        }
+        self.poll(mirror);
+    }
+
+    fn come_back(&mut self, mirror: &mut Mirror, leg: usize) {
+        let disk = &mut self.disks[leg];
+        (disk.away, disk.found) = (false, true);
+        if mirror.may_read(leg as u8) {
+            // It has never left: whoever has its paths waited for what was under way.
+            for (given, _) in core::mem::take(&mut self.disks[leg].late) {
+                if self.draw(2) == 0 {
+                    self.apply(leg, &given);
+                }
+            }
+            return;
+        }
+        let late = disk.late.iter().map(|it| it.1);
+        let fence_ns = late.max().unwrap_or(self.now_ns);
+        mirror.leg_found(leg as u8, fence_ns, self.now_ns);
+    }
+
+    fn lose_cache(&mut self, leg: usize) {
+        for (block, version) in core::mem::take(&mut self.disks[leg].cache) {
+            // What was read from a cache need not stay.
+            self.read[block] = None;
+            if self.draw(2) == 0 {
+                self.disks[leg].blocks[block] = version;
+            }
+        }
+    }
+
+    /// Legs that say nothing are replaced, and where one is missing a new one is added.
+    fn look_after(&mut self, mirror: &mut Mirror) {
+        while let Some(leg) = self.replaced.pop() {
+            let _ = mirror.remove_leg(leg, self.now_ns);
+        }
+        for leg in 0..self.disks.len() {
+            let entry = mirror.superblock().legs[leg];
+            let quiet = mirror.facts(leg as u8).is_none_or(|it| it.in_flight == 0);
+            let waits =
+                mirror.changes.adding.has(leg as u8) || mirror.changes.removing.has(leg as u8);
+            if entry.is_none() && quiet && !waits {
+                self.ids += 1;
+                let id = Id((u128::from(self.ids) << 64).to_le_bytes());
+                self.disks[leg].replace();
+                (self.disks[leg].away, self.disks[leg].found) = (false, true);
+                let slot = mirror.add_leg(id, Label::default(), PLACE, self.now_ns);
+                self.claim(
+                    mirror.stopping || slot == Ok(leg as u8),
+                    "a leg is not added",
+                );
+            }
+        }
+        self.poll(mirror);
+    }
+
+    /// A block can't be read any more, on one leg at most.
+    fn spoil(&mut self) {
+        let (leg, block) = (self.draw_leg(), self.draw(BLOCKS as u64) as usize);
+        if self.disks.iter().all(|disk| !disk.bad.contains(&true)) {
+            self.disks[leg].bad[block] = true;
+        }
+    }
+
+    /// The power fails, or only the engine ends: of what is under way anything may have been done.
+    fn crash(&mut self) {
+        for (ticket, given, _) in core::mem::take(&mut self.given) {
+            let leg = usize::from(ticket.leg);
+            match (self.draw(8), &given) {
+                (0..4, _) => self.apply(leg, &given),
+                (4, Given::Superblock(copy, bytes)) => {
+                    let mut torn = bytes.clone();
+                    torn[512..].fill(0);
+                    self.disks[leg].copies[usize::from(*copy)] = torn;
+                }
+                (4, Given::Page(_)) => self.disks[leg].page.fill(7),
+                (4, Given::Io(Request::Write(range, fua), version)) => {
+                    let part = Range::new(range.start, BLOCK);
+                    self.apply(leg, &Given::Io(Request::Write(part, *fua), *version));
+                }
+                _ => {}
+            }
+        }
+        let power = self.draw(2) == 0;
+        for leg in 0..self.disks.len() {
+            while let Some((given, _)) = self.disks[leg].late.pop() {
+                if self.draw(2) == 0 {
+                    self.apply(leg, &given);
+                }
+            }
+            if power {
+                self.lose_cache(leg);
+            }
+        }
+        self.asked.clear();
+        // What was only read from a cache may be gone.
+        for block in 0..BLOCKS {
+            if self.written[block] {
+                self.read[block] = None;
+            }
+        }
+    }
+
+    /// From an assembly to the next crash, or to rest.
+    pub fn live(&mut self) {
+        let mask = self.seed.below(2 << self.disks.len()) as usize;
+        let some: Vec<usize> = (0..self.disks.len())
+            .filter(|leg| mask >> leg & 1 == 1)
+            .collect();
+        let all: Vec<usize> = (0..self.disks.len()).collect();
+        let present = if mask >> self.disks.len() == 1 {
+            &some
+        } else {
+            &all
+        };
+        let Some(mut mirror) = self.assembled(present).or_else(|| self.assembled(&all)) else {
+            return;
+        };
+        self.poll(&mut mirror);
+        let wild = self.draw(3);
+        if wild == 1 {
+            let leg = self.draw_leg();
+            self.disks[leg].sick = true;
+            let other = self.draw_leg();
+            self.disks[other].sick |= self.draw(4) == 0;
+        }
+        for _ in 0..self.draw(500) {
+            match self.draw(40) {
+                0..10 => self.submit(&mut mirror),
+                10..14 => self.pass(&mut mirror),
+                14 if wild > 0 => self.move_leg(&mut mirror),
+                15 if self.draw(8) == 0 => self.spoil(),
+                17 if wild > 0 && self.draw(16) == 0 => {
+                    let leg = self.draw_leg() as u8;
+                    let _ = mirror.remove_leg(leg, self.now_ns);
+                }
+                18 => self.look_after(&mut mirror),
+                16 if self.draw(16) == 0 => mirror.check(self.seed.below(2) == 0, self.now_ns),
+                _ => self.end_one(&mut mirror),
+            }
+            self.poll(&mut mirror);
+            if self.finding.is_some() {
+                return;
+            }
+        }
+        match self.draw(4) {
+            0 => self.rest(&mut mirror),
+            1 => self.stop(&mut mirror),
+            _ => {}
+        }
+        if self.stopped.is_none() {
+            self.crash();
+        }
+    }
+
+    /// No more faults: all ends, all legs return, and all are the same.
+    fn rest(&mut self, mirror: &mut Mirror) {
+        for leg in 0..self.disks.len() {
+            self.disks[leg].sick = false;
+            self.come_back(mirror, leg);
+        }
+        for step in 0..4000 {
+            while !self.given.is_empty() {
+                self.end_one(mirror);
+            }
+            for leg in 0..self.disks.len() {
+                self.late(leg);
+                if !self.disks[leg].found {
+                    self.come_back(mirror, leg);
+                }
+            }
+            self.poll(mirror);
+            self.look_after(mirror);
+            let calm = self.given.is_empty() && self.asked.is_empty() && mirror.unalike() == 0;
+            if step > 20 && calm && mirror.up.count() as usize == self.disks.len() {
+                break;
+            }
+            if self.given.is_empty() {
+                let next = mirror.poll_timeout();
+                self.now_ns = self.now_ns.max(next.unwrap_or(self.now_ns));
+                mirror.handle_timeout(self.now_ns);
+                self.poll(mirror);
+            }
+        }
+        if mirror.broken {
+            return;
+        }
+        self.claim(self.asked.is_empty(), "all has ended, and something waits");
+        let lost = self.happened.contains_key("lost");
+        let whole =
+            mirror.superblock().in_sync().count() == self.disks.len() || lost || !mirror.begun;
+        self.claim(whole, "a rebuild does not end");
+        let first = mirror.up.first().map_or(0, usize::from);
+        for block in 0..BLOCKS {
+            for leg in mirror.up.iter().map(usize::from) {
+                let same = self.disks[first].block(block) == self.disks[leg].block(block);
+                let bad = self.disks.iter().any(|disk| disk.bad[block]);
+                let known = mirror.intents.is_set((block / REGION_BLOCKS) as u64) && lost;
+                self.claim(same || bad || known, "legs differ at rest");
+            }
+        }
+        self.count("rest");
+    }
+
+    /// A clean stop.
+    fn stop(&mut self, mirror: &mut Mirror) {
+        mirror.stop(self.now_ns);
+        for _ in 0..4000 {
+            self.poll(mirror);
+            if self.stopped.is_some() {
+                break;
+            }
+            match self.given.is_empty() {
+                true => self.pass(mirror),
+                false => self.end_one(mirror),
+            }
+        }
+        let Some(clean) = self.stopped else {
+            return self.claim(false, "a stop does not end");
+        };
+        self.claim(
+            self.given.is_empty() && self.asked.is_empty(),
+            "stopped too early",
+        );
+        self.last_clean = clean && !mirror.broken;
+        if clean && mirror.begun && !mirror.broken {
+            self.kept = self.acked;
+            self.count("clean");
+        }
+        // What may be late when nobody waits for it was fenced by who had the leg.
+        self.given.clear();
+        for leg in 0..self.disks.len() {
+            while let Some((given, _)) = self.disks[leg].late.pop() {
+                if self.draw(2) == 0 {
+                    self.apply(leg, &given);
+                }
+            }
+            if self.draw(2) == 0 {
+                self.lose_cache(leg);
+            }
+        }
+        self.asked.clear();
+    }
+}
