@@ -43,6 +43,7 @@ fn config(paths: u64) -> HostConfig {
             device: DeviceId(0),
             bytes: 1 << 20,
             block_shift: 9,
+            identity: None,
         },
         distance: 10,
         throughput: 1,

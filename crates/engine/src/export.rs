@@ -2,7 +2,7 @@
 //!
 //! Decides, from what the reactor hands in, which client may connect to what, which bytes of the
 //! arena its payload lies in, which I/Os its requests become, and how they are answered.
-//! `impl Machine for ExportEngine`, whose `turn` includes that of the [`HostEngine`] inside.
+//! `impl Machine for ExportEngine`, whose `turn` includes that of the [`MirrorEngine`] inside.
 //!
 //! * `clients`: connections and their sessions; `table`: their requests, and their memory
 //! * `course`: a request becomes I/Os, these become an answer; `memory`: who gets memory, and when
@@ -49,6 +49,7 @@ pub use course::errno;
 use crate::host::{HostControl, HostEngine, HostEvent, VolumeInfo};
 use crate::limits::{CLIENT_LINES_MAX, EXPORTS_MAX};
 use crate::machine::{Closed, ConnId, DeviceError, Machine, Memory, Output, Place, Send};
+use crate::mirror::{MirrorEngine, MirrorOrder, MirrorReport};
 use crate::seldom::Seldom;
 use alloc::boxed::Box;
 use alloc::collections::{BinaryHeap, VecDeque};
@@ -89,6 +90,8 @@ pub struct Offer {
 pub enum ExportControl {
     /// For the host's engine.
     Host(HostControl),
+    /// For a mirror.
+    Mirror(u16, MirrorOrder),
     /// Offer something under a number below [`EXPORTS_MAX`].
     Offer(u32, Offer),
     /// Offer it no more; its clients are told so, finish what is in flight within so many ns, and
@@ -162,7 +165,7 @@ pub struct ExportCounters {
 
 /// The engine of one core, with exports. See the module's contract.
 pub struct ExportEngine {
-    host: HostEngine,
+    host: MirrorEngine,
     config: ExportConfig,
     offers: Vec<Option<Offer>>,
     counters: Vec<ExportCounters>,
@@ -192,11 +195,12 @@ pub struct ExportEngine {
 }
 
 impl ExportEngine {
-    /// An engine without exports around a host's engine of so many volumes.
+    /// An engine without exports around a host's engine of so many volumes, or one with mirrors
+    /// over them.
     ///
     /// # Panics
     /// If the configuration is out of its limits; configurations are checked before.
-    pub fn new(host: HostEngine, volumes: usize, config: ExportConfig) -> Self {
+    pub fn new(host: impl Into<MirrorEngine>, volumes: usize, config: ExportConfig) -> Self {
         let clients = 1..=crate::limits::CLIENTS_MAX;
         assert!(
             clients.contains(&config.clients_max)
@@ -206,7 +210,7 @@ impl ExportEngine {
         );
         let tickets = usize::from(config.clients_max) * usize::from(config.requests_max);
         Self {
-            host,
+            host: host.into(),
             offers: (0..EXPORTS_MAX).map(|_| None).collect(),
             counters: alloc::vec![ExportCounters::default(); EXPORTS_MAX as usize],
             ready: alloc::vec![None; volumes],
@@ -247,12 +251,17 @@ impl ExportEngine {
 
     /// The host's engine, for its counters.
     pub fn host(&self) -> &HostEngine {
-        &self.host
+        self.host.host()
+    }
+
+    /// How a mirror is doing; `None`: there is none of this number on this core.
+    pub fn mirror(&self, volume: u16) -> Option<MirrorReport> {
+        self.host.mirror(volume)
     }
 
     /// The host's engine, for [`HostEngine::set_elsewhere`].
     pub fn host_mut(&mut self) -> &mut HostEngine {
-        &mut self.host
+        self.host.host_mut()
     }
 
     /// Counters of an export; zero for one that was never there.
@@ -325,7 +334,8 @@ impl ExportEngine {
     fn advance(&mut self, memory: &mut dyn Memory, now_ns: u64) {
         self.course.now_ns = now_ns;
         loop {
-            let mut any = self.drain_host();
+            let mut any = self.host.settle(memory, now_ns);
+            any |= self.drain_host();
             any |= self.drain_sessions(now_ns);
             any |= self.merge(memory);
             any |= self.serve_waiting();
@@ -416,6 +426,7 @@ impl Machine for ExportEngine {
     fn handle_control(&mut self, message: ExportControl, now_ns: u64) {
         match message {
             ExportControl::Host(message) => self.host.handle_control(message, now_ns),
+            ExportControl::Mirror(volume, order) => self.host.order(volume, order, now_ns),
             ExportControl::Offer(export, offer) => self.offer(export, offer),
             ExportControl::Withdraw(export, drain_ns) => {
                 if let Some(place) = self.offers.get_mut(export as usize) {

@@ -7,7 +7,7 @@
 //! * `session`: a path is connected, learnt, checked, opened
 //! * `io`: the course of one I/O; `slots`: the table of those in flight
 //! * `split`: an I/O larger than a command is cut into pieces; `hedge`: a late read gets a second
-//!   copy, in memory of the engine's own (`scratch`)
+//!   copy, in memory of the engine's own
 //! * `abort`: an I/O that takes too long; `loss`: a path ends; `proof`: its controller is reset;
 //!   `reconnect`: it comes back
 //! * `wait`: what its I/O does meanwhile; `mark`: what an engine that was killed leaves to the next
@@ -45,6 +45,7 @@ mod explain;
 mod flush;
 mod hedge;
 mod io;
+mod kind;
 mod loss;
 mod mark;
 mod outage;
@@ -55,7 +56,6 @@ mod proof;
 mod reconnect;
 mod recovery;
 mod report;
-mod scratch;
 mod session;
 mod slots;
 mod split;
@@ -70,6 +70,7 @@ pub use change::{Change, Changed, Order, What};
 pub use counters::PathCounters;
 pub use explain::{Came, Obstacle, Sample, Wait, Wanted};
 pub use hedge::HedgeStats;
+pub(crate) use io::{fits, misfit};
 pub use probation::PathHealth;
 pub use recovery::{HoldReason, HoldStats, Recovery, WriteFailover};
 pub(crate) use report::ended;
@@ -77,6 +78,7 @@ pub use status::outcome;
 pub use types::*;
 
 use crate::machine::{Closed, ConnId, DeviceError, Machine, Memory, Output, Place, Send};
+use crate::scratch::Scratch;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use change::Job;
@@ -84,7 +86,6 @@ use hedge::Hedges;
 use outputs::Outputs;
 use path::{Link, Path, Phase, Role};
 use policy::PathIndex;
-use scratch::Scratch;
 use slots::{Lane, Slots};
 use split::Splits;
 use stop::Stop;

@@ -3,7 +3,8 @@
 //! * [`machine`]: the face a reactor drives; the same for [`host`] and [`target`]
 //! * [`host`]: volumes over paths
 //! * [`target`]: a software subsystem behind shaped ports
-//! * [`export`]: the host with volumes offered to NBD clients
+//! * [`mirror`]: the host with mirrors over its volumes
+//! * [`export`]: the same with volumes offered to NBD clients
 //! * [`discovery`]: which ways to subsystems there are
 //! * [`buddy`]: who owns which range of the core's arena
 //! * [`seldom`]: how often is spoken of what strangers can cause
@@ -17,6 +18,9 @@ pub mod export;
 pub mod host;
 pub mod limits;
 pub mod machine;
+pub mod mirror;
+mod motion;
+mod scratch;
 pub mod seldom;
 pub mod target;
 

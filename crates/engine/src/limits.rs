@@ -20,6 +20,14 @@ pub const TARGET_STALL_NS: u64 = 5_000_000_000;
 /// A host moves nothing if what it holds would take so many of these looks: a minute.
 pub const TARGET_STALL_SHARE: u64 = 12;
 
+/// Of memory for payload that connections share, one part in so many is kept for those that move.
+pub const KEPT_SHARE: u64 = 8;
+/// A connection that moves less in [`MOVED_SHIFT`] is not known to: so much a socket takes from us
+/// by default though its peer reads nothing.
+pub const MOVED_MIN: u64 = 4 << 20;
+/// Windows of time in which that is counted: 2 to this power, ns (1.07 s).
+pub const MOVED_SHIFT: u32 = 30;
+
 /// Most I/Os in flight on one core of the host: their slots have 16-bit numbers.
 pub const IO_MAX: u32 = 65_535;
 
@@ -97,3 +105,25 @@ pub const EXPLAINED_OPEN_MAX: usize = 8;
 
 /// At most one I/O of a volume in this time is written down, so that asking slows nothing; ns.
 pub const EXPLAIN_PAUSE_NS: u64 = 5_000_000;
+
+/// Most mirrors: their numbers are above those of volumes.
+pub const MIRRORS_MAX: usize = 256;
+
+/// Most I/Os of users that a mirror has under way: as many as several clients have with 128 each.
+pub const MIRROR_IOS_MAX: usize = 1024;
+
+/// Copy jobs of a mirror at a time, each with a buffer and one to compare with: enough that a leg
+/// with a millisecond of latency is rebuilt at 1 GiB/s, and little beside what users have.
+pub const MIRROR_COPIES: u8 = 4;
+/// Bytes of such a buffer.
+pub const MIRROR_COPY_BYTES: u32 = 256 << 10;
+
+/// What a core keeps for each of its mirrors, bytes: copy buffers, and as much again for
+/// superblocks and pages of bitmaps. It is touched only when used.
+pub const MIRROR_SCRATCH_BYTES: u32 = 4 << 20;
+
+/// How long after a leg has left it is tried again at first, ns; doubled each time, as it may leave
+/// again at once.
+pub const LEG_RETRY_NS: u64 = 1_000_000_000;
+/// The longest of these.
+pub const LEG_RETRY_MAX_NS: u64 = 300_000_000_000;

@@ -105,6 +105,8 @@ pub enum DeviceError {
     Unsupported,
     /// The operating system's error number.
     Os(i32),
+    /// What its controller said.
+    Nvme(nvme::wire::Status),
 }
 
 /// Why a connection is over.

@@ -10,6 +10,11 @@ fn replay(target: &str) {
 }
 
 #[test]
+fn engine_discovery() {
+    replay("engine_discovery");
+}
+
+#[test]
 fn engine_export() {
     replay("engine_export");
 }
@@ -27,5 +32,11 @@ fn engine_target() {
 #[test]
 fn every_target_is_replayed() {
     let names: Vec<&str> = bodies::TARGETS.iter().map(|(name, _)| *name).collect();
-    assert_eq!(names, ["engine_export", "engine_host", "engine_target"]);
+    let all = [
+        "engine_discovery",
+        "engine_export",
+        "engine_host",
+        "engine_target",
+    ];
+    assert_eq!(names, all);
 }

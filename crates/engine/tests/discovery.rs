@@ -13,6 +13,7 @@ use engine::limits::{DISCOVERY_CONTROLLERS_MAX, DISCOVERY_DEPTH_MAX};
 use engine::target::{TargetControl, TargetEngine};
 use nvme::controller::{DiscoveryChange, PortOffer, Referral};
 use nvme::host::Digests;
+use nvme::limits::DISCOVERY_REREAD_NS;
 use nvme::wire::fabrics::DISCOVERY_NQN;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -214,7 +215,8 @@ fn what_a_target_tells_appears_at_once_and_what_it_withdraws_goes() {
         .filter(|event| **event == DiscoveryEvent::Gone(offer(0, 2)));
     assert_eq!(gone.count(), 1);
     it.change(0, DiscoveryChange::Offer(1, PortOffer::Subsystem));
-    it.reaches(10 * MS, &[offer(0, 1), offer(0, 2)]);
+    // The log was read a moment ago.
+    it.reaches(DISCOVERY_REREAD_NS, &[offer(0, 1), offer(0, 2)]);
     let generations: Vec<u64> = it.reads().iter().map(|read| read.2).collect();
     assert_eq!(generations, [1, 2, 3]);
     // What is already so is no change, and nobody is told.
@@ -353,12 +355,25 @@ fn without_keep_alive_each_log_is_read_once_and_the_controllers_are_left() {
     assert!(it.run(2 * SECOND, finished), "{:?}", it.events);
     assert_eq!(it.offers(), [offer(0, 1), offer(1, 1)]);
     assert_eq!(it.losses().len(), 1);
-    assert_eq!(it.world.connections(SEEKER), 0);
     it.pass(600 * SECOND);
+    assert_eq!(it.world.connections(SEEKER), 0);
     assert_eq!(it.reads().len(), 2, "and never again");
     it.say(DiscoveryControl::Stop);
     it.pass(SECOND);
     assert!(it.world.nodes[SEEKER].stopped);
+}
+
+#[test]
+fn what_was_read_once_does_not_wait_for_a_controller_that_takes_no_leave() {
+    let mut it = Seeker::new(0, 1, 1);
+    it.seek(0);
+    assert!(it.run(SECOND, |it| !it.reads().is_empty()));
+    it.world.mute(SEEKER, 0);
+    assert!(it.events.contains(&DiscoveryEvent::Finished));
+    assert_eq!(it.offers(), [offer(0, 1)]);
+    it.say(DiscoveryControl::Stop);
+    it.pass(10 * SECOND);
+    assert!(it.world.nodes[SEEKER].stopped, "within connect_timeout");
 }
 
 #[test]

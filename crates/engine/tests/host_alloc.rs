@@ -253,6 +253,7 @@ fn no_io_to_a_local_device_allocates() {
             device: DeviceId(0),
             bytes: 16 << 20,
             block_shift: 12,
+            identity: None,
         };
     }
     assert_eq!(allocations(config, 128, 3000), 0);

@@ -456,6 +456,7 @@ fn device_rig(paths: u8) -> (Rig, Disk) {
             device: DeviceId(0),
             bytes,
             block_shift: 9,
+            identity: None,
         };
         path.uri = "mem:16MiB".into();
     }

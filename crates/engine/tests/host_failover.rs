@@ -401,6 +401,7 @@ fn devices() -> Rig {
             device: DeviceId(0),
             bytes: 16 << 20,
             block_shift: 9,
+            identity: None,
         };
         path.uri = format!("mem{device}");
     }

@@ -2,9 +2,10 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 mod common;
 
+use common::hedge::fail_reads;
 use common::*;
 use engine::host::{Change, HostEngine, HostEvent, IoOp, PathState, Recovery};
-use engine::target::{ErrorRule, Faults, Ops, Probability, TargetControl};
+use engine::target::TargetControl;
 use nvme::wire::Status;
 use std::cell::RefCell;
 use volume::Outcome;
@@ -79,17 +80,7 @@ fn t33_a_path_that_shows_another_size_flushes_what_it_had() {
 fn t26_a_flush_waits_for_a_path_whose_ana_state_is_read_again() {
     for (mute, limit_ns) in [(false, SECOND), (true, 20 * SECOND)] {
         let mut rig = both_written();
-        let rule = ErrorRule {
-            status: Status::ANA_TRANSITION,
-            ops: Ops::READ,
-            blocks: None,
-            rate: Probability::ALWAYS,
-        };
-        let faults = Faults {
-            errors: vec![rule],
-            ..Faults::default()
-        };
-        rig.target_control(TargetControl::Faults(0, faults));
+        fail_reads(&mut rig, 0, Status::ANA_TRANSITION);
         for n in 0..2 {
             rig.submit(&read(n, n)).unwrap();
         }

@@ -2,9 +2,10 @@
 #![allow(clippy::unwrap_used, reason = "a test")]
 mod common;
 
+use common::hedge::fail;
 use common::*;
 use engine::host::{Io, IoOp, PathState, Recovery};
-use engine::target::{ErrorRule, Faults, Ops, Probability, TargetControl};
+use engine::target::{Faults, Ops, TargetControl};
 use nvme::host::AnaState;
 use nvme::wire::Status;
 use volume::Outcome;
@@ -32,20 +33,10 @@ fn written(change: impl FnOnce(&mut Recovery)) -> Rig {
 
 /// Whatever flush port 0 is given ends with `status` from now on.
 fn refuse(rig: &mut Rig, status: Option<Status>) {
-    let rule = |status| ErrorRule {
-        status,
-        ops: Ops::FLUSH,
-        blocks: None,
-        rate: Probability::ALWAYS,
-    };
-    let errors = status.map(rule).into_iter().collect();
-    rig.target_control(TargetControl::Faults(
-        0,
-        Faults {
-            errors,
-            ..Faults::default()
-        },
-    ));
+    match status {
+        Some(status) => fail(rig, 0, Ops::FLUSH, status),
+        None => rig.target_control(TargetControl::Faults(0, Faults::default())),
+    }
 }
 
 #[test]

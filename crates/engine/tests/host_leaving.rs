@@ -5,7 +5,7 @@ mod common;
 
 use common::*;
 use engine::Machine;
-use engine::host::{Change, HostControl, HostEvent, PathState};
+use engine::host::{Change, HostControl, HostEvent, IoOp, PathNews, PathState, What};
 use engine::target::TargetControl;
 use volume::Outcome;
 
@@ -91,6 +91,107 @@ fn t13_one_that_is_lost_before_it_has_flushed_comes_back_as_what_it_was() {
         fleet.world.nodes[TARGET].disks[0].delay_ns = 0;
         fleet.run(2 * SECOND, |_| false);
         assert_eq!(fleet.states(P0), [state]);
+    }
+}
+
+/// The order to close its queue, which core 0 gives once the controller has flushed, finds the path
+/// lost on core 1.
+#[test]
+fn t13_one_that_has_flushed_and_is_then_lost_on_another_core_fails_no_flush() {
+    let mut config = target(2);
+    config.subsystem.volatile_write_cache = true;
+    let mut fleet = Fleet::new(2, 2, config);
+    fleet.load(100);
+    fleet.finish();
+    fleet.loads.clear();
+    let ticket = fleet.ask(remove(P0), 5 * SECOND);
+    let closes = |event: &HostEvent| match event {
+        HostEvent::Publish(PathNews::Order(order)) => matches!(order.what, What::Part(_)),
+        _ => false,
+    };
+    let host = fleet.hosts[0].clone();
+    let order = loop {
+        let event = host.borrow_mut().poll_event();
+        match event {
+            Some(event) if closes(&event) => break event,
+            Some(event) => fleet.pass_on(event),
+            None => {
+                while let Some(event) = { fleet.hosts[1].borrow_mut().poll_event() } {
+                    fleet.pass_on(event);
+                }
+                fleet.world.pass(MS / 10);
+            }
+        }
+    };
+    fleet.world.cut(fleet.nodes[1], 0);
+    fleet.world.pass(MS);
+    assert_eq!(fleet.connections()[1], 1);
+    fleet.pass_on(order);
+    fleet.until_freed(P0);
+    let (of, answer) = fleet.answers.remove(0);
+    assert_eq!((of, answer.map(|it| it.path)), (ticket, Ok(Some(P0))));
+    for core in 0..2 {
+        let end = fleet.one(core, &io(IoOp::Flush, 9, 0, 0), 100 * SECOND);
+        assert_eq!(end, Some(Outcome::Done), "core {core}");
+    }
+}
+
+/// By force it leaves all the same, and that is told like any loss.
+#[test]
+fn t13_one_that_is_just_coming_back_leaves_with_what_it_had_not_flushed() {
+    for cores in 1..=3 {
+        let mut config = target(2);
+        config.subsystem.volatile_write_cache = true;
+        let mut fleet = Fleet::new(cores, 2, config);
+        fleet.load(100);
+        fleet.finish();
+        fleet.loads.clear();
+        for node in fleet.nodes.clone() {
+            fleet.world.nodes[node].addresses[0] = Address::Silence;
+            fleet.world.cut(node, 0);
+        }
+        // Its connections are being opened, and nobody answers.
+        let opening = |it: &Fleet| it.states(P0)[0] == PathState::Reconnecting;
+        assert!(fleet.run(SECOND, opening));
+        fleet.run(200 * MS, |_| false);
+        assert_eq!(fleet.connections()[0], 3);
+        let why = fleet.remove(P0, false).unwrap_err();
+        assert!(why.contains("never flushed"), "{why}");
+        fleet.remove(P0, true).unwrap();
+        fleet.until_freed(P0);
+        for core in 0..cores.into() {
+            let flush = io(IoOp::Flush, 9, 0, 0);
+            let end = fleet.one(core, &flush, 100 * SECOND);
+            assert_eq!(end, Some(Outcome::PathError), "core {core}");
+            let end = fleet.one(core, &flush, 100 * SECOND);
+            assert_eq!(end, Some(Outcome::Done), "core {core}: once");
+        }
+    }
+}
+
+#[test]
+fn t13_what_left_unflushed_before_a_stop_is_the_next_engines_to_flush() {
+    for flushed in [false, true] {
+        let mut config = target(2);
+        config.subsystem.volatile_write_cache = true;
+        let mut fleet = Fleet::new(1, 2, config);
+        fleet.load(100);
+        fleet.finish();
+        fleet.loads.clear();
+        fleet.change(Change::FailPath(0, P0, true)).unwrap();
+        fleet.remove(P0, true).unwrap();
+        fleet.until_freed(P0);
+        if flushed {
+            let end = fleet.one(0, &io(IoOp::Flush, 9, 0, 0), 100 * SECOND);
+            assert_eq!(end, Some(Outcome::PathError));
+        }
+        let now_ns = fleet.world.now_ns;
+        let host = fleet.hosts[0].clone();
+        host.borrow_mut().handle_control(HostControl::Stop, now_ns);
+        assert!(fleet.run(10 * SECOND, |it| it.world.nodes[it.nodes[0]].stopped));
+        fleet.run(MS, |_| false);
+        let left = |event: &HostEvent| matches!(event, HostEvent::Unflushed(0, _));
+        assert_eq!(fleet.events[0].iter().any(left), !flushed);
     }
 }
 

@@ -297,6 +297,7 @@ fn device(device: u16) -> PathConfig {
             device: DeviceId(device),
             bytes: 1 << 20,
             block_shift: 9,
+            identity: None,
         },
         distance: 0,
         throughput: 1,

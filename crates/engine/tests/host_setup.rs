@@ -289,6 +289,7 @@ fn paths_to_devices_and_to_namespaces_do_not_mix() {
         device: DeviceId(0),
         bytes: 16 << 20,
         block_shift: 12,
+        identity: None,
     };
     host.volumes[0].paths[0].kind = device;
     host.volumes[0].paths[0].uri = "mem:16MiB".into();
@@ -357,6 +358,7 @@ fn configurations_that_can_not_be_are_named() {
             device: DeviceId(0),
             bytes: 1 << 20,
             block_shift: 8,
+            identity: None,
         };
     };
     assert_eq!(field(blocks), Err("block_shift"));

@@ -284,6 +284,7 @@ fn t34_io_to_local_devices_is_cut_alike() {
                 device: DeviceId(0),
                 bytes: 16 << 20,
                 block_shift: 9,
+                identity: None,
             };
         }
         let mut rig = Rig::new(host, target_config(1));

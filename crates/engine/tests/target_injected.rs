@@ -276,6 +276,46 @@ fn t09_nothing_begins_after_keep_alive_has_expired() {
     assert_eq!(hand.requests, []);
 }
 
+/// A process that stood still for longer finds writes in its sockets, or that they are due.
+#[test]
+fn t09_nothing_begins_after_a_target_slept_through_the_keep_alive_time() {
+    let data = pattern(1, 4096);
+    let ready = |delay_ns| {
+        let mut hand = Hand::new(config(&[Config {
+            delay_ns,
+            ..Config::default()
+        }]));
+        hand.kato_ms = 1000;
+        let queue = hand.queue(0, 64);
+        (hand, queue)
+    };
+    let over = |mut hand: Hand, queue: u32| {
+        assert_eq!(hand.wire(queue).closed, Some(true));
+        hand.pass(10 * SECOND);
+        assert_eq!(hand.requests, []);
+    };
+    // The whole write comes late.
+    let (mut hand, queue) = ready(0);
+    hand.now += 2 * SECOND;
+    hand.write(queue, 5, &data);
+    over(hand, queue);
+    // Its data do.
+    let (mut hand, queue) = ready(0);
+    hand.write_later(queue, 5, 1);
+    let [(_, Got::R2t(asked))] = hand.take(queue)[..] else {
+        panic!("data are not asked for");
+    };
+    hand.now += 2 * SECOND;
+    hand.answer(queue, &asked, &data);
+    over(hand, queue);
+    // It was delayed, and is due as well.
+    let (mut hand, queue) = ready(500 * MS);
+    hand.write(queue, 5, &data);
+    hand.now += 2 * SECOND;
+    hand.pass(0);
+    over(hand, queue);
+}
+
 #[test]
 fn a_mute_port_takes_everything_and_says_it_later() {
     let (mut hand, queue) = ready(Faults::default());

@@ -86,11 +86,6 @@ impl Peer {
             State::Open => [admin(), self.poll_ns].into_iter().flatten().min(),
         }
     }
-
-    /// Whether it has a connection.
-    pub(super) fn is_connected(&self) -> bool {
-        !matches!(self.state, State::Leading | State::Waiting { .. })
-    }
 }
 
 impl DiscoveryEngine {
@@ -227,6 +222,7 @@ impl DiscoveryEngine {
         }
         self.events.push_back(read);
         self.look_around(now_ns);
+        self.finish_when_over();
     }
 
     /// A controller that nobody wants any more is left in order.

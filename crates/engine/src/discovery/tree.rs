@@ -120,7 +120,8 @@ impl DiscoveryEngine {
     /// Where every log is read once: says when nothing more is to come.
     pub(super) fn finish_when_over(&mut self) {
         let mut peers = self.peers.iter().flatten();
-        let over = peers.all(|peer| peer.tried && !peer.is_connected());
+        // Who doesn't let us go in order keeps nobody from what was read.
+        let over = peers.all(|peer| peer.tried);
         if over && !self.finished && !self.is_persistent() && !self.sources.is_empty() {
             self.finished = true;
             self.events.push_back(DiscoveryEvent::Finished);

@@ -3,6 +3,7 @@ use super::table::Stage;
 use super::{ExportEngine, ExportEvent, Reader};
 use crate::limits::{BUFFER_MAX, DRAIN_ANSWER_NS};
 use crate::machine::{ConnId, Output, Place, Send, Span};
+use crate::motion::Motion;
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec;
@@ -34,6 +35,10 @@ pub(super) struct Client {
     pub waiting: VecDeque<u32>,
     /// In the line for the shared arena.
     pub in_line: bool,
+    /// Got something back, and is looked at for it.
+    pub looked_again: bool,
+    /// What it has moved.
+    pub motion: Motion,
     /// The connection is gone.
     closed: bool,
     touched: bool,
@@ -354,6 +359,7 @@ impl ExportEngine {
     pub(super) fn client_payload(&mut self, client: u16, len: u32, now_ns: u64) {
         if let Some(session) = self.clients[usize::from(client)].session() {
             session.handle_payload(len, now_ns);
+            self.moved(client, len);
             self.touch(client);
         }
     }
@@ -381,6 +387,7 @@ impl ExportEngine {
         let Some(payload) = transmit?.payload else {
             return Some(None);
         };
+        self.moved(client, payload.len);
         let ticket = self.ticket(client, payload.token);
         let work = &mut self.table[ticket];
         let position = work.head() + u64::from(payload.offset);

@@ -9,15 +9,19 @@
 //! there, and more only while as much is free as it would then hold. Clients that wait for shared
 //! memory stand in one line, each with its first request, and go to its end when that was served;
 //! whoever is at the front is waited for, so that large requests come to their turn. Nobody waits
-//! for that line whose own piece will do.
+//! for that line whose own piece will do, nor who has moved as much of late as it would hold (see
+//! `motion`): a part of what is shared is kept for such clients. So those who were busy before many
+//! came who ask for much and move nothing go on, and so does who comes then, once it has shown with
+//! its own piece that it moves.
 //!
 //! # Limits
-//! The own pieces are at most a quarter of the arena, so that the largest request fits the rest;
-//! see [`OWN_MAX`]. A waiting line has one place per client, and one per request.
+//! The own pieces are at most a quarter of the arena, or half of it where each is one block of
+//! memory, so that the largest request fits the rest; see [`OWN_MAX`]. A waiting line has one place
+//! per client, and one per request.
 use super::ExportEngine;
 use super::table::Stage;
 use crate::buddy::Buddy;
-use crate::limits::OWN_MAX;
+use crate::limits::{EXPORT_ARENA_MIN, KEPT_SHARE, OWN_MAX};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
@@ -30,28 +34,36 @@ pub(super) struct Pool {
     own_bytes: u64,
     /// Of them, those that aren't in use.
     own_free: u64,
+    /// Of what is shared, the part for those who move.
+    kept: u64,
     /// Clients that wait for shared memory.
     line: VecDeque<u16>,
-    /// Shared memory came back, or somebody joined or left the line.
+    /// Somebody joined or left the line.
     changed: bool,
-    /// Clients that wait and whose own piece came back.
-    own_freed: Vec<u16>,
+    /// While less than this is free of what is shared nobody in the line can be served in turn, but
+    /// for those in `again`: so who comes and goes needn't look at thousands who wait.
+    served_from: u64,
+    /// Clients that wait and that got something back.
+    again: Vec<u16>,
 }
 
 impl Pool {
     pub fn new(arena_bytes: u64, clients: u16) -> Self {
-        let most = (arena_bytes / 4 / u64::from(clients)).min(OWN_MAX.into());
-        let own_bytes = 1 << most.ilog2();
+        let own_bytes = own_bytes(arena_bytes, clients);
         let own_free = own_bytes * u64::from(clients);
         let shared = Buddy::new(arena_bytes - own_free);
+        // None of what two of the largest requests need.
+        let spare = shared.free_bytes().saturating_sub(EXPORT_ARENA_MIN);
         Self {
             own_at: shared.free_bytes(),
             own_bytes,
             own_free,
+            kept: spare / KEPT_SHARE,
             shared,
             line: VecDeque::with_capacity(clients.into()),
             changed: false,
-            own_freed: Vec::with_capacity(clients.into()),
+            served_from: u64::MAX,
+            again: Vec::with_capacity(clients.into()),
         }
     }
 
@@ -61,10 +73,21 @@ impl Pool {
     }
 }
 
+/// Bytes of each client's own piece.
+fn own_bytes(arena_bytes: u64, clients: u16) -> u64 {
+    let least = Buddy::block_bytes(1);
+    let quarter = (arena_bytes / 4 / u64::from(clients)).min(OWN_MAX.into());
+    if quarter < least && least * u64::from(clients) <= arena_bytes / 2 {
+        return least;
+    }
+    1 << quarter.ilog2()
+}
+
 impl ExportEngine {
     /// All memory of a request, if its client may have it, it is there and nobody waits for it.
     pub(super) fn take_memory(&mut self, ticket: u32) -> bool {
-        self.take_own(ticket) || (self.pool.line.is_empty() && self.take_shared(ticket))
+        self.take_own(ticket)
+            || ((self.pool.line.is_empty() || self.turns_over(ticket)) && self.take_shared(ticket))
     }
 
     /// Memory of its client's own, or none where it needs none.
@@ -84,9 +107,9 @@ impl ExportEngine {
 
     fn take_shared(&mut self, ticket: u32) -> bool {
         let (need, block) = (self.need(ticket), self.table[ticket].block);
-        let may_hold = self.may_hold(ticket);
+        let may = self.may_take(ticket);
         let work = &mut self.table[ticket];
-        let taken = may_hold && work.allocate(block, &mut self.pool.shared);
+        let taken = may && work.allocate(block, &mut self.pool.shared);
         if taken {
             self.clients[usize::from(work.client)].held += need;
         }
@@ -99,11 +122,39 @@ impl ExportEngine {
         work.memory(work.block)
     }
 
-    /// Whether the client's share allows it. One request each is always allowed; of what is free
-    /// then, half.
-    fn may_hold(&self, ticket: u32) -> bool {
+    /// Whether enough is free of what is shared.
+    fn may_take(&self, ticket: u32) -> bool {
+        let holding = self.clients[usize::from(self.table[ticket].client)].held + self.need(ticket);
+        let free = self.pool.shared.free_bytes();
+        // Who moves is asked for only where that counts.
+        holding + self.pool.kept <= free || (holding <= free && self.turns_over(ticket))
+    }
+
+    /// What must be free of what is shared: one request each is allowed when it is there; then, as
+    /// much as the client would hold.
+    fn free_for(&self, ticket: u32) -> u64 {
         let held = self.clients[usize::from(self.table[ticket].client)].held;
-        held == 0 || held + self.need(ticket) <= self.pool.shared.free_bytes()
+        let kept = if self.turns_over(ticket) {
+            0
+        } else {
+            self.pool.kept
+        };
+        held + self.need(ticket) + kept
+    }
+
+    /// Whether what its client would hold comes back soon.
+    fn turns_over(&self, ticket: u32) -> bool {
+        let client = &self.clients[usize::from(self.table[ticket].client)];
+        let holding = client.held + self.need(ticket);
+        client.motion.turns_over(holding, self.course.now_ns)
+    }
+
+    /// Payload of a client has moved.
+    #[inline]
+    pub(super) fn moved(&mut self, client: u16, bytes: u32) {
+        let now_ns = self.course.now_ns;
+        let motion = &mut self.clients[usize::from(client)].motion;
+        motion.moved(bytes.into(), now_ns);
     }
 
     pub(super) fn wait_for_memory(&mut self, ticket: u32) {
@@ -114,16 +165,37 @@ impl ExportEngine {
         if !core::mem::replace(&mut it.in_line, true) {
             self.pool.line.push_back(client);
         }
-        self.pool.changed = true;
+        self.note_need(client);
+    }
+
+    /// What a client in the line needs, which may be less than before.
+    fn note_need(&mut self, client: u16) {
+        if let Some(&first) = self.clients[usize::from(client)].waiting.front() {
+            self.pool.served_from = self.pool.served_from.min(self.free_for(first));
+        }
+    }
+
+    /// A client got something back.
+    fn look_again(&mut self, client: u16) {
+        let it = &mut self.clients[usize::from(client)];
+        if !it.waiting.is_empty() && !core::mem::replace(&mut it.looked_again, true) {
+            self.pool.again.push(client);
+        }
     }
 
     /// Those who waited for memory that is there now; whether there were any.
     pub(super) fn serve_waiting(&mut self) -> bool {
         let mut any = false;
-        while let Some(client) = self.pool.own_freed.pop() {
+        while let Some(client) = self.pool.again.pop() {
+            self.clients[usize::from(client)].looked_again = false;
             any |= self.serve_own(client);
+            while self.serve_ahead(client) {
+                any = true;
+            }
+            self.note_need(client);
         }
-        if core::mem::take(&mut self.pool.changed) {
+        let enough = self.pool.shared.free_bytes() >= self.pool.served_from;
+        if core::mem::take(&mut self.pool.changed) || enough {
             any |= self.serve_line();
         }
         any
@@ -144,14 +216,33 @@ impl ExportEngine {
         true
     }
 
+    /// The first request of a client that moves, before its turn.
+    fn serve_ahead(&mut self, client: u16) -> bool {
+        let Some(&ticket) = self.clients[usize::from(client)].waiting.front() else {
+            return false;
+        };
+        if !self.turns_over(ticket) || !self.take_shared(ticket) {
+            return false;
+        }
+        self.waits_no_more(client, ticket);
+        self.equipped(ticket);
+        true
+    }
+
     fn serve_line(&mut self) -> bool {
         let (mut at, mut any) = (0, false);
+        self.pool.served_from = u64::MAX;
         while let Some(&client) = self.pool.line.get(at) {
-            let Some(&ticket) = self.clients[usize::from(client)].waiting.front() else {
+            let it = &self.clients[usize::from(client)];
+            let Some(&ticket) = it.waiting.front() else {
                 unreachable!("who is in the line waits for something");
             };
-            if !self.may_hold(ticket) {
-                at += 1; // it has to finish something
+            let (from, holds) = (self.free_for(ticket), it.held > 0);
+            let is_free = from <= self.pool.shared.free_bytes();
+            if !is_free && holds {
+                // It has to finish something, or others have.
+                self.pool.served_from = self.pool.served_from.min(from);
+                at += 1;
             } else if self.take_shared(ticket) {
                 self.waits_no_more(client, ticket);
                 if self.pool.line.get(at) == Some(&client) {
@@ -161,7 +252,10 @@ impl ExportEngine {
                 self.equipped(ticket);
                 any = true;
             } else {
-                break; // nobody overtakes it
+                // Nobody overtakes it. It may be there, and in pieces.
+                let from = if is_free { 0 } else { from };
+                self.pool.served_from = self.pool.served_from.min(from);
+                break;
             }
         }
         any
@@ -190,13 +284,10 @@ impl ExportEngine {
         if core::mem::take(&mut work.own) {
             it.own_used = false;
             self.pool.own_free += self.pool.own_bytes;
-            if !it.waiting.is_empty() {
-                self.pool.own_freed.push(client);
-            }
         } else if need > 0 {
             it.held -= need;
             work.free(&mut self.pool.shared);
-            self.pool.changed = true;
         }
+        self.look_again(client);
     }
 }

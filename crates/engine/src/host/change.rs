@@ -101,8 +101,8 @@ pub enum What {
     Drain,
     /// The same, and it is to leave.
     Leave,
-    /// It is drained and flushed: its queue is closed.
-    Part,
+    /// It is drained: its queue is closed. True: its controller has flushed what any core wrote.
+    Part(bool),
     /// It is forgotten as soon as nothing refers to it.
     Forget,
     /// There is a volume more, whose paths have these numbers.
@@ -497,5 +497,5 @@ fn no_path(path: PathIndex) -> String {
 
 /// Whether a path is a device of the reactor.
 pub(super) fn is_device(kind: &PathKind) -> bool {
-    matches!(kind, PathKind::Device { .. })
+    kind.device().is_some()
 }

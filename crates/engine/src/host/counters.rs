@@ -2,7 +2,7 @@
 //! other of I/Os in flight and of what they measured.
 use super::path::Phase;
 use super::types::{Io, IoOp, PathState};
-use super::{HostEngine, VACANT, report};
+use super::{HostEngine, VACANT, WriteFailover, report};
 use alloc::string::String;
 use policy::{Group, Means, NodeMeans, PathIndex, PathStats};
 use volume::Outcome;
@@ -46,6 +46,36 @@ impl PathCounters {
 }
 
 impl HostEngine {
+    /// Whether any path of a volume can take I/O now, and whether one can that is not on probation.
+    pub fn usability(&self, volume: u16) -> (bool, bool) {
+        let Some(it) = self.volumes.get(usize::from(volume)) else {
+            return (false, false);
+        };
+        let usable = it.ready.is_some() && it.head.is_usable();
+        let paths = (0..it.places.len() as u8).map(PathIndex);
+        let mut well = paths.filter(|path| it.head.usable() >> path.0 & 1 == 1);
+        let well = usable && well.any(|path| it.head.probation(path).is_none());
+        (usable, well)
+    }
+
+    /// A volume is a mirror's leg, and only this core writes to it.
+    pub fn set_leg(&mut self, volume: u16) {
+        if let Some(it) = self.volumes.get_mut(usize::from(volume)) {
+            it.is_leg = true;
+        }
+    }
+
+    /// Whether what a volume has failed can't be executed late (T9).
+    pub fn is_fenced(&self, volume: u16) -> bool {
+        let it = self.volumes.get(usize::from(volume));
+        it.is_some_and(|it| it.recovery.write_failover == WriteFailover::Fenced)
+    }
+
+    /// Most I/Os in flight on this core.
+    pub fn io_max(&self) -> usize {
+        self.settings.io_max as usize
+    }
+
     /// The selector's statistics (row A9).
     pub fn policy_stats(&self, volume: u16, path: PathIndex, group: Group) -> PathStats {
         let volume = self.volumes.get(usize::from(volume));
@@ -59,6 +89,12 @@ impl HostEngine {
             let it = &self.volumes[usize::from(volume)];
             self.paths[number].state(&it.recovery, &it.head)
         })
+    }
+
+    /// Slots of this core that are neither free nor of an I/O: there should be none, ever. Looks at
+    /// all.
+    pub fn slots_leaked(&self) -> usize {
+        self.slots.leaked()
     }
 
     /// Counters of a path on this core; zero for one that isn't there.
@@ -127,6 +163,9 @@ impl HostEngine {
         let it = &self.paths[number];
         let said = report::last_said(it);
         if it.will == super::path::Will::GivenUp {
+            if super::change::is_device(&it.kind) {
+                return Some(said.into());
+            }
             let of = &self.volumes[usize::from(volume)];
             return Some(report::stays_lost(&of.name, it, of.recovery.ctrl_loss_ns));
         }

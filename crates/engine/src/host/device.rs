@@ -1,4 +1,5 @@
 //! Local devices as paths: an I/O as a device request, and what a device's error means.
+use super::status;
 use super::types::{Io, IoOp};
 use crate::machine::{DeviceError, DeviceId, DeviceOp, DeviceRequest, Span};
 use volume::{IoLimits, Outcome};
@@ -53,9 +54,9 @@ pub(super) fn limits(block_shift: u8) -> IoLimits {
     }
 }
 
-/// What the end of a device request means.
+/// What the end of a device request means; `crdt`, `retries`: as of [`status::outcome`].
 #[inline]
-pub(super) fn outcome(result: Result<(), DeviceError>) -> Outcome {
+pub(super) fn outcome(result: Result<(), DeviceError>, crdt: &[u16; 3], retries: u8) -> Outcome {
     match result {
         Ok(()) => Outcome::Done,
         Err(DeviceError::Mismatch) => Outcome::Mismatch,
@@ -63,7 +64,15 @@ pub(super) fn outcome(result: Result<(), DeviceError>) -> Outcome {
         Err(DeviceError::ReadOnly) => Outcome::ReadOnly,
         Err(DeviceError::Unsupported) => Outcome::Unsupported,
         Err(DeviceError::Os(errno)) => os(errno),
+        Err(DeviceError::Nvme(status)) => status::outcome(status, crdt, retries),
     }
+}
+
+/// Whether the end of a request says that its device is no more: what answers to its name later is
+/// another one.
+#[inline]
+pub(super) fn is_gone(result: Result<(), DeviceError>) -> bool {
+    matches!(result, Err(DeviceError::Os(ENXIO | ENODEV)))
 }
 
 /// Linux error numbers as the block layer uses them.
@@ -151,12 +160,29 @@ mod tests {
             (110, Outcome::TimedOut),
             (-1, Outcome::MediaError),
         ] {
-            assert_eq!(outcome(Err(DeviceError::Os(errno))), want, "errno {errno}");
+            let found = outcome(Err(DeviceError::Os(errno)), &[0; 3], 0);
+            assert_eq!(found, want, "errno {errno}");
         }
+        let outcome = |result| outcome(result, &[0; 3], 0);
         assert_eq!(outcome(Err(DeviceError::Full)), Outcome::NoSpace);
         assert_eq!(outcome(Err(DeviceError::ReadOnly)), Outcome::ReadOnly);
         assert_eq!(outcome(Err(DeviceError::Mismatch)), Outcome::Mismatch);
         assert_eq!(outcome(Err(DeviceError::Unsupported)), Outcome::Unsupported);
         assert_eq!(outcome(Ok(())), Outcome::Done);
+    }
+
+    #[test]
+    fn t02_what_a_controller_says_is_judged_as_on_any_other_path() {
+        use nvme::wire::Status;
+        let outcome = |status, retries| {
+            let end = Err(DeviceError::Nvme(status));
+            outcome(end, &[3, 0, 0], retries)
+        };
+        assert_eq!(outcome(Status::HOST_ABORTED, 0), Outcome::PathError);
+        assert_eq!(outcome(Status::UNRECOVERED_READ, 0), Outcome::MediaError);
+        let busy = Status::NAMESPACE_NOT_READY.with_crd(1);
+        let after_ns = 300_000_000;
+        assert_eq!(outcome(busy, 0), Outcome::Busy { after_ns }); // T1
+        assert!(is_gone(Err(DeviceError::Os(19))) && !is_gone(Err(DeviceError::Os(5))));
     }
 }

@@ -8,7 +8,7 @@
 //! what it had in its cache unflushed then fails the volume's next flush (T13).
 use super::change::{Order, What, is_device};
 use super::path::{Farewell, Path, Phase, Role, Will};
-use super::types::{HostEvent, PathConfig, PathKind, PathNews, VolumeConfig};
+use super::types::{HostEvent, PathConfig, PathNews, VolumeConfig};
 use super::{HostEngine, VACANT, Volume, device, probation, report};
 use crate::machine::Output;
 use nvme::host::Command;
@@ -85,7 +85,7 @@ impl HostEngine {
             What::Use => (Will::Used, None),
             What::Drain => (Will::Draining, Some(Step::Drained)),
             What::Leave => (Will::Leaving, Some(Step::Drained)),
-            What::Part => (Will::Leaving, Some(Step::Parted)),
+            What::Part(_) => (Will::Leaving, Some(Step::Parted)),
             What::Forget => (Will::Leaving, Some(Step::Forgotten)),
             _ => (Will::Failed, None),
         };
@@ -115,9 +115,19 @@ impl HostEngine {
                 self.bar(number);
                 self.path_leaves(volume, now_ns);
             }
+            What::Part(true) => self.is_covered(number, now_ns),
             _ => {}
         }
         self.release(volume, now_ns);
+    }
+
+    /// What all cores wrote on a path is flushed, also if this one has lost it meanwhile.
+    fn is_covered(&mut self, number: usize, now_ns: u64) {
+        let path = &mut self.paths[number];
+        path.all_flushed();
+        path.unheard = false;
+        let volume = path.volume;
+        self.release_flushes(volume, now_ns);
     }
 
     fn set_errand(&mut self, number: usize, errand: Option<(Step, u32)>) {
@@ -280,11 +290,10 @@ impl HostEngine {
         self.events.push_back(HostEvent::Report(news));
     }
 
-    /// A path that is drained and flushed ends, in order and without a word.
+    /// A path that is drained ends, in order and without a word.
     fn part(&mut self, number: usize, now_ns: u64) {
         let path = &mut self.paths[number];
         path.parted = true;
-        path.all_flushed();
         path.phase = Phase::Lost;
         path.comeback.allowed = false;
         let index = path.index;
@@ -332,7 +341,7 @@ impl HostEngine {
         let token = (number as u32) << 16 | FAREWELL;
         let path = &mut self.paths[number];
         (path.farewell, path.farewell_ns) = (Farewell::Out, u64::MAX);
-        if let PathKind::Device { device, .. } = path.kind {
+        if let Some(device) = path.kind.device() {
             let request = device::flush(device, token);
             return self.outputs.push(Output::Device(request));
         }

@@ -26,7 +26,7 @@
 //! engine before, a controller that no path of the volume leads to, or none yet, is not asked.
 use super::change::is_device;
 use super::path::{Path, Phase, Will};
-use super::types::HostEvent;
+use super::types::{HostEvent, PathKind};
 use super::{HostEngine, report};
 use canary::Bug;
 use policy::{Group, PathIndex};
@@ -40,6 +40,9 @@ impl Path {
 
     /// Whether it has a volatile cache; local devices do.
     fn has_cache(&self) -> bool {
+        if let PathKind::Passthrough { facts, .. } = &self.kind {
+            return facts.controller.volatile_write_cache;
+        }
         let facts = self.facts.as_ref();
         facts.is_none_or(|it| it.controller.volatile_write_cache)
     }
@@ -72,11 +75,12 @@ impl HostEngine {
         {
             return false;
         }
+        let unheard = path.unheard && !self.volumes[usize::from(path.volume)].is_leg;
         // One that was never seen is taken to be like those that were.
         let seen = self.paths_of(path.volume).filter(|it| it.was_seen());
         let caches = seen.map(Path::has_cache).reduce(|a, b| a | b);
         let may_cache = path.was_seen() || caches != Some(false);
-        may_cache && (path.is_unflushed() || path.unheard)
+        may_cache && (path.is_unflushed() || unheard)
     }
 
     /// Whether that is so of a path, and it is lost.
@@ -98,6 +102,9 @@ impl HostEngine {
         }
         if let Some(line) = it.lost_cache.take() {
             it.given_up = it.given_up.wrapping_add(1);
+            if canary::has(Bug::ToldTwice) && !line.ends_with('!') {
+                it.lost_cache = Some(line.clone() + "!");
+            }
             self.events.push_back(HostEvent::Warning(volume, line));
             return self.fail_flush(index, now_ns);
         }
@@ -217,6 +224,28 @@ impl HostEngine {
         self.wake_by(until_ns);
     }
 
+    /// Whether a controller of a volume is lost with acknowledged writes that were not flushed: it
+    /// may come back without them (T13).
+    pub fn is_cache_lost(&self, volume: u16) -> bool {
+        let there = usize::from(volume) < self.volumes.len();
+        let paths = there.then(|| self.paths_of(volume));
+        let mut paths = paths.into_iter().flatten();
+        paths.any(|path| self.is_in_doubt(path.number))
+    }
+
+    /// What lost controllers of a leg may have had in their caches its mirror has noted, and gives
+    /// it again: nobody waits for those controllers to flush it.
+    pub fn forget_cache(&mut self, volume: u16, now_ns: u64) {
+        for path in self.indexes(volume) {
+            let number = self.number(volume, path);
+            if let Some(number) = number.filter(|&number| self.is_in_doubt(number)) {
+                self.paths[number].all_flushed();
+                self.paths[number].unheard = false;
+            }
+        }
+        self.fail_flushes(volume, now_ns);
+    }
+
     /// What lost controllers may have had in their caches is given up: says so, and fails all
     /// flushes under way. Those that wait fail now, the others when they come back to `flush`.
     pub(super) fn give_up_writes(&mut self, volume: u16, now_ns: u64) {
@@ -235,6 +264,11 @@ impl HostEngine {
                 self.events.push_back(HostEvent::Warning(volume, line));
             }
         }
+        self.fail_flushes(volume, now_ns);
+    }
+
+    /// All flushes under way fail.
+    fn fail_flushes(&mut self, volume: u16, now_ns: u64) {
         let it = usize::from(volume);
         self.volumes[it].given_up = self.volumes[it].given_up.wrapping_add(1);
         while let Some(index) = self.volumes[it].flushes.front() {

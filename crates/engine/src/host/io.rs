@@ -7,9 +7,10 @@ use super::counters::group;
 use super::path::{Phase, Role, Target};
 use super::probation::is_timed;
 use super::split::cut;
-use super::types::{Doubt, HostEvent, Io, IoOp, NO_PATH, PathKind, SubmitError, VolumeInfo};
+use super::types::{Doubt, HostEvent, Io, IoOp, NO_PATH, SubmitError, VolumeInfo};
 use super::{HostEngine, Ready, device, report, status};
 use crate::machine::{DeviceError, Output, Span};
+use canary::Bug;
 use nvme::host::{Command, Completed, SubmitError as QueueFull};
 use nvme::wire::Status;
 use nvme::wire::status::Class;
@@ -151,7 +152,7 @@ impl HostEngine {
             .wake_ns
             .min(now_ns.saturating_add(self.hedges.patience_ns));
         let Some(queue) = &mut path.queue else {
-            if let PathKind::Device { device, .. } = path.kind {
+            if let Some(device) = path.kind.device() {
                 let request = device::request(&slot.io, device, token);
                 self.outputs.push(Output::Device(request));
                 return true;
@@ -240,7 +241,12 @@ impl HostEngine {
         let slot = self.slots.get(index);
         let volume = &self.volumes[usize::from(slot.io.volume)];
         let number = volume.place(slot.path);
-        self.finish(number, index, device::outcome(end), true, now_ns);
+        if device::is_gone(end) {
+            self.vanished(number, now_ns);
+        }
+        let retries = self.slots.get(index).course.retries;
+        let outcome = device::outcome(end, &self.paths[number].target.crdt, retries);
+        self.finish(number, index, outcome, true, now_ns);
         // A device that has ended all that it was given up for may be asked again.
         let path = &mut self.paths[number];
         let returns = path.lane.is_empty() && path.will.returns();
@@ -277,6 +283,10 @@ impl HostEngine {
         let path = &mut self.paths[number];
         let slot = self.slots.get(index);
         path.counters.count(&slot.io, outcome);
+        let it = &self.volumes[usize::from(path.volume)];
+        if canary::has(Bug::CountedTwice) && it.recovery.unclean_stop_ns.is_some() {
+            path.counters.count(&slot.io, outcome);
+        }
         let latency_ns = now_ns.saturating_sub(slot.placed_ns);
         let head = &mut self.volumes[usize::from(path.volume)].head;
         let (op, volume) = (slot.io.op, path.volume);
@@ -350,7 +360,7 @@ impl HostEngine {
 
 /// Whether `io` lies within the volume and its limits.
 #[inline]
-fn fits(io: &Io, info: &VolumeInfo) -> bool {
+pub(crate) fn fits(io: &Io, info: &VolumeInfo) -> bool {
     let fits = match io.op {
         IoOp::Flush => return true,
         IoOp::Read | IoOp::Write { .. } => {
@@ -368,7 +378,7 @@ fn fits(io: &Io, info: &VolumeInfo) -> bool {
 
 /// Why `io` does not fit.
 #[cold]
-fn misfit(io: &Io, info: &VolumeInfo) -> SubmitError {
+pub(crate) fn misfit(io: &Io, info: &VolumeInfo) -> SubmitError {
     let inside = Io { offset: 0, ..*io };
     let larger = VolumeInfo {
         bytes: u64::MAX,

@@ -4,8 +4,9 @@
 //! closed, its waiting I/Os go on at once, and those given to its queue when nobody refers to
 //! their memory any more: when the queue says so, at the latest when the reactor has closed the
 //! connection (T10, T23). An expired I/O that can't be taken back escalates to exactly this (T12).
+use super::errand::Step;
 use super::path::{Link, Phase, Role, Will};
-use super::types::HostEvent;
+use super::types::{HostEvent, PathKind};
 use super::{HostEngine, report};
 use crate::machine::{Closed, Output};
 use nvme::host::HostError;
@@ -26,7 +27,8 @@ impl HostEngine {
         path.comeback.tried = true;
         path.comeback.allowed = false;
         path.comeback.died(phase == Phase::Live, longest_ns, now_ns);
-        path.unheard |= others && matches!(phase, Phase::Connecting | Phase::Live);
+        let covered = matches!(path.errand, Some((Step::Parted, _)));
+        path.unheard |= others && !covered && matches!(phase, Phase::Connecting | Phase::Live);
         if path.will.returns() && phase == Phase::Live {
             self.head(number).broke(index, now_ns);
         }
@@ -57,6 +59,16 @@ impl HostEngine {
         self.lament(volume);
         self.take_turns(volume, now_ns);
         self.gone(number, now_ns);
+    }
+
+    /// The device of a path is no more. Asking it again helps nothing: whatever comes back under
+    /// its name has to be opened and looked at anew.
+    #[cold]
+    pub(super) fn vanished(&mut self, number: usize, now_ns: u64) {
+        if matches!(self.paths[number].kind, PathKind::Passthrough { .. }) {
+            self.lose(number, Some(report::VANISHED), now_ns);
+            self.given_up(number, now_ns);
+        }
     }
 
     /// Closes a connection of a path, if there is one.

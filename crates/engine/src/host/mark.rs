@@ -25,7 +25,8 @@ impl Volume {
     /// Whether controllers may have in their caches what an engine before this one acknowledged and
     /// did not flush (T13).
     pub(super) fn inherits(&self) -> bool {
-        self.recovery.enabled && self.recovery.unclean_stop_ns.is_some()
+        let unclean = self.recovery.enabled && self.recovery.unclean_stop_ns.is_some();
+        unclean && !canary::has(Bug::FlushOfOneLife)
     }
 }
 

@@ -246,6 +246,7 @@ impl Path {
             device: DeviceId(0),
             bytes: 0,
             block_shift: 9,
+            identity: None,
         };
         let config = PathConfig {
             uri: String::new(),
@@ -287,7 +288,7 @@ impl Path {
     pub(super) fn address(&self) -> Option<u32> {
         match self.kind {
             PathKind::NvmeTcp { address, .. } => Some(address),
-            PathKind::Device { .. } => None,
+            PathKind::Device { .. } | PathKind::Passthrough { .. } => None,
         }
     }
 

@@ -196,6 +196,8 @@ pub struct HoldStats {
     pub held_ns_max: u64,
     /// Moves to another path so far.
     pub moved_total: u64,
+    /// Most moves of one I/O away from paths that were not lost: those that count against it (T4).
+    pub moved_max: u8,
     /// Flushes that failed because a lost controller did not come back to flush (T13).
     pub flushes_failed: u64,
     /// When that happened last, ns, and whose writes may be lost.

@@ -139,6 +139,10 @@ fn time(ns: u64) -> String {
     }
 }
 
+/// A device that is no more.
+pub(super) const VANISHED: &str = "its controller is gone: given up; once it is back, remove this \
+                                   path and add it again (`braid path remove`, `braid path add`)";
+
 /// A path that was lost for too long.
 pub(super) fn given_up(volume: &str, uri: &str, tried_ns: u64) -> String {
     let time = time(tried_ns);

@@ -53,9 +53,14 @@ impl HostEngine {
                 device,
                 bytes,
                 block_shift,
+                ref identity,
             } => {
+                let identity = match identity {
+                    Some(namespace) => Identity::Namespace((**namespace).clone()),
+                    None => Identity::Device(device.0),
+                };
                 let shown = Shown {
-                    identity: Identity::Device(device.0),
+                    identity,
                     size: Size {
                         blocks: bytes >> block_shift,
                         block_shift,
@@ -63,6 +68,13 @@ impl HostEngine {
                     limits: device::limits(block_shift),
                 };
                 self.paths[number].target.block_shift = block_shift;
+                if self.admit(number, shown, now_ns) {
+                    self.live(number, now_ns);
+                }
+            }
+            PathKind::Passthrough { ref facts, .. } => {
+                let shown = shown(&facts.controller, &facts.namespace);
+                self.paths[number].target = target(&facts.controller, &facts.namespace);
                 if self.admit(number, shown, now_ns) {
                     self.live(number, now_ns);
                 }
@@ -248,7 +260,7 @@ impl HostEngine {
             return;
         }
         let namespace = &facts.namespace;
-        let shown = shown(&facts);
+        let shown = shown(&facts.controller, namespace);
         let first = !matches!(path.phase, Phase::Connecting | Phase::Live);
         let agrees = if first {
             self.admit(number, shown, now_ns)
@@ -266,11 +278,7 @@ impl HostEngine {
         };
         self.head(number).set_ana(facts.path, state);
         let path = &mut self.paths[number];
-        path.target = Target {
-            nsid: namespace.nsid,
-            block_shift: namespace.block_shift,
-            crdt: facts.controller.crdt,
-        };
+        path.target = target(&facts.controller, namespace);
         if self.settings.core == 0 {
             let news = PathNews::Found(facts.clone());
             self.events.push_back(HostEvent::Publish(news));
@@ -474,12 +482,7 @@ impl HostEngine {
 }
 
 /// What a path shows, in the volume's words.
-fn shown(facts: &PathFacts) -> Shown {
-    let PathFacts {
-        controller,
-        namespace,
-        ..
-    } = facts;
+fn shown(controller: &ControllerInfo, namespace: &NamespaceInfo) -> Shown {
     let shift = namespace.block_shift;
     let bytes = |blocks: u32| (u64::from(blocks) << shift.min(31)).min(u32::MAX.into()) as u32;
     // Whole blocks, and at least one: below that, its target can't be asked for anything.
@@ -524,6 +527,15 @@ fn shown(facts: &PathFacts) -> Shown {
             deallocate: controller.oncs & ONCS_DATASET_MANAGEMENT != 0,
             deallocate_reads_zero: namespace.deallocate_reads_zero,
         },
+    }
+}
+
+/// What its commands need to know.
+fn target(controller: &ControllerInfo, namespace: &NamespaceInfo) -> Target {
+    Target {
+        nsid: namespace.nsid,
+        block_shift: namespace.block_shift,
+        crdt: controller.crdt,
     }
 }
 

@@ -231,6 +231,16 @@ impl Slots {
         self.active
     }
 
+    /// Slots that are neither free nor of an I/O: there should be none, ever. Looks at all.
+    pub(super) fn leaked(&self) -> usize {
+        let chain = |first: u32| {
+            let next = |&at: &u32| some(self.table[at as usize].next);
+            core::iter::successors(some(first), next).count()
+        };
+        let here = chain(self.free) + chain(self.spare) + chain(self.ended.head);
+        self.table.len().saturating_sub(here + self.active as usize)
+    }
+
     /// Those of a volume. Looks at all slots.
     pub(super) fn active_of(&self, volume: u16) -> impl Iterator<Item = &Slot> {
         let all = self.table.iter();

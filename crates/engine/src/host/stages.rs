@@ -93,7 +93,7 @@ impl HostEngine {
                 self.answer(job, Err(why));
                 return true;
             }
-            Stage::Leave | Stage::Flush if lost && !job.force && self.is_in_doubt(number) => {
+            Stage::Leave | Stage::Flush if !job.force && self.is_in_doubt(number) => {
                 let why = report::in_doubt(path);
                 self.take_back(job, now_ns);
                 self.answer(job, Err(why));
@@ -167,8 +167,9 @@ impl HostEngine {
                 false => self.flush_for_good(number, now_ns),
             }
         } else {
+            // One that is just coming back has not flushed what it had.
             job.stage = Stage::Part;
-            self.order(job, What::Part, now_ns);
+            self.order(job, What::Part(live), now_ns);
         }
     }
 
@@ -178,7 +179,7 @@ impl HostEngine {
             Farewell::None => self.flush_for_good(number, now_ns),
             Farewell::Ended(true) => {
                 job.stage = Stage::Part;
-                self.order(job, What::Part, now_ns);
+                self.order(job, What::Part(true), now_ns);
             }
             Farewell::Ended(false) => return self.give_up(job, number, now_ns),
         }

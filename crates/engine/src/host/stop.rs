@@ -10,7 +10,7 @@
 //! writes, is named to the owner, so that the next engine's flush covers it (T13).
 use super::path::{Farewell, Link, Path, Phase, Role};
 use super::slots::Slot;
-use super::types::{HostEvent, PathKind};
+use super::types::HostEvent;
 use super::wait;
 use super::{HostEngine, report};
 use crate::machine::Output;
@@ -57,13 +57,23 @@ impl HostEngine {
 
     /// Begins to stop.
     pub(super) fn stop(&mut self, now_ns: u64) {
-        if self.stop.is_none() {
-            self.begin_drain(self.settings.connect_timeout_ns, now_ns);
-        }
+        self.begin_stopping(now_ns);
         if let Some(stop) = self.stop.as_mut().filter(|it| it.stage == Stage::Serving) {
             stop.stage = Stage::Draining;
         }
         self.wake_by(now_ns);
+    }
+
+    /// The time to drain counts from now on, if it doesn't yet; I/O is taken as before.
+    pub fn begin_stopping(&mut self, now_ns: u64) {
+        if self.stop.is_none() {
+            self.begin_drain(self.settings.connect_timeout_ns, now_ns);
+        }
+    }
+
+    /// Whether no I/O is taken any more.
+    pub fn is_stopping(&self) -> bool {
+        self.refuses_io()
     }
 
     /// No I/O is taken any more.
@@ -206,6 +216,13 @@ impl HostEngine {
 
     /// Says which writes may still be in caches only.
     fn tell_unflushed(&mut self) {
+        // What left by force and no flush has failed for yet: the next engine's flush says so, or
+        // covers it.
+        for (volume, it) in (0..).zip(&mut self.volumes) {
+            if let Some(line) = it.lost_cache.take().filter(|_| it.recovery.enabled) {
+                self.events.push_back(HostEvent::Unflushed(volume, line));
+            }
+        }
         for number in 0..self.paths.len() {
             let path = &self.paths[number];
             if path.is_vacant() || !self.recovers(number) || !self.is_doubtful(number) {
@@ -222,7 +239,7 @@ impl HostEngine {
     fn stop_path(&mut self, number: usize, abort: bool, now_ns: u64) {
         let leaves = !abort && self.takes_leave(number, now_ns);
         let path = &mut self.paths[number];
-        if leaves || matches!(path.kind, PathKind::Device { .. }) {
+        if leaves || path.kind.device().is_some() {
             return;
         }
         if abort {

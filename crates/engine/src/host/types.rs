@@ -1,36 +1,14 @@
 //! What a host engine is made of, what is asked of it, and what it tells.
 use super::change::{Change, Changed, Order};
+pub use super::kind::{Attached, PathKind};
 use super::recovery::Recovery;
 use crate::limits::{IO_MAX, VOLUMES_MAX};
-use crate::machine::{DeviceId, Span};
+use crate::machine::Span;
 use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
 use policy::PathIndex;
-
-/// One path of a volume.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum PathKind {
-    /// A namespace of an NVMe/TCP subsystem.
-    NvmeTcp {
-        /// Index into the reactor's address table.
-        address: u32,
-        /// Subsystem NQN.
-        subsystem: String,
-        /// NSID; `None` = the only one (several: an error that lists them).
-        nsid: Option<u32>,
-    },
-    /// A device of the reactor.
-    Device {
-        /// Its number (the same on every core).
-        device: DeviceId,
-        /// Size in bytes.
-        bytes: u64,
-        /// log2 of the block size.
-        block_shift: u8,
-    },
-}
 
 /// A path with its attributes.
 #[derive(Clone, Debug)]
@@ -194,7 +172,8 @@ fn hold(rules: &[(bool, &'static str, &'static str)]) -> Result<(), ConfigError>
 /// Whether a local device has blocks of a size we know.
 pub(super) fn has_blocks(path: &PathConfig) -> bool {
     match path.kind {
-        PathKind::NvmeTcp { .. } => true,
+        // Checked when they were learnt.
+        PathKind::NvmeTcp { .. } | PathKind::Passthrough { .. } => true,
         PathKind::Device { block_shift, .. } => (9..=16).contains(&block_shift),
     }
 }

@@ -24,6 +24,8 @@ pub(super) struct Volume {
     /// Once it has been said so.
     pub(super) ready: Option<Ready>,
     pub(super) recovery: Recovery,
+    /// A mirror's: what changes data waits for a busy path rather than fail (T6).
+    pub(super) is_leg: bool,
     /// It was said that no path is live.
     pub(super) no_path: bool,
     /// While no path is usable.
@@ -102,6 +104,7 @@ impl Volume {
             holds: Holds::new(io_max as usize),
             totals: HoldStats::default(),
             lost_cache: None,
+            is_leg: false,
             given_up: 0,
             leaving: false,
             errand: None,

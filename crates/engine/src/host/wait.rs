@@ -88,6 +88,7 @@ impl HostEngine {
             retries: slot.course.retries,
             retries_max: recovery.retries_max,
             left_ns: recovery.attempts_ns.saturating_sub(spent_ns),
+            patient: volume.is_leg && slot.io.op != IoOp::Read,
         };
         match volume::dispose(outcome, &attempt) {
             Disposition::Complete => self.end(index, outcome, path, now_ns),
@@ -120,7 +121,7 @@ impl HostEngine {
 
     fn delay(&mut self, index: u32, after_ns: u64, now_ns: u64) {
         let slot = self.slots.get_mut(index);
-        slot.course.retries += 1;
+        slot.course.retries = slot.course.retries.saturating_add(1);
         slot.until_ns = now_ns.saturating_add(after_ns);
         let (volume, until_ns) = (slot.io.volume, slot.until_ns);
         let volume = &mut self.volumes[usize::from(volume)];
@@ -139,7 +140,10 @@ impl HostEngine {
         slot.course.moved(lost);
         slot.course.failed |= 1 << from.0;
         let failed = slot.course.failed;
+        let moves = slot.course.hops.saturating_sub(slot.course.losses);
         let volume = usize::from(slot.io.volume);
+        let moved_max = &mut self.volumes[volume].totals.moved_max;
+        *moved_max = moves.max(*moved_max);
         if slot.course.fenced && !self.volumes[volume].holds.is_first(index) {
             return self.put_behind(index);
         }
@@ -303,7 +307,7 @@ impl HostEngine {
             }
             return waits;
         };
-        let overlaps = it.holds.overlaps(range);
+        let overlaps = it.holds.overlaps(range) && !canary::has(Bug::NoBehind);
         if !overlaps && it.gate_ns == 0 {
             return false;
         }

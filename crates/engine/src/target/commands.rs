@@ -78,8 +78,10 @@ impl Command {
     pub(super) fn purpose(&self) -> Purpose {
         if self.in_capsule {
             Purpose::InCapsule
+        } else if self.stage == Stage::WaitsToRead {
+            Purpose::Read
         } else {
-            Purpose::Other
+            Purpose::Asked
         }
     }
 }

@@ -155,6 +155,7 @@ impl TargetEngine {
         connection.state = State::Open;
         connection.port = port;
         (connection.expires_ns, connection.why) = (u64::MAX, None);
+        self.pool.begin(id.0);
         self.log.push(Event::Connected {
             port,
             connection: id.0,
@@ -176,9 +177,10 @@ impl TargetEngine {
     /// The subsystem wants a connection closed.
     ///
     /// A reset or shutdown deletes its queue: what has not begun is over at once, so that the host
-    /// need not wait for the connection to end before it has its proof (T9).
+    /// need not wait for the connection to end before it has its proof (T9). So is it when the
+    /// keep-alive time is over: what is due as well must not begin before the connection has ended.
     pub(super) fn close_for(&mut self, conn: ConnId, reason: CloseReason, now_ns: u64) {
-        if reason == CloseReason::Finished {
+        if matches!(reason, CloseReason::Finished | CloseReason::KeepAlive) {
             self.discard(conn.0, false, now_ns);
         }
         if self.connections.is_open(conn) {

@@ -2,6 +2,7 @@
 use super::commands::{Command, Stage};
 use super::{Namespace, TargetEngine, status};
 use crate::machine::{ConnId, DeviceError, DeviceOp, DeviceRequest, Output, Span};
+use canary::Bug;
 use nvme::controller::{Action, ControllerEvent, IoCommand};
 use nvme::wire::Status;
 
@@ -14,7 +15,7 @@ impl TargetEngine {
         loop {
             if let Some(event) = self.subsystem.poll_event() {
                 self.follow(event, now_ns);
-            } else if let Some((slot, span)) = self.pool.serve(&self.commands) {
+            } else if let Some((slot, span)) = self.pool.serve(&self.commands, now_ns) {
                 self.have_buffer(slot, span, now_ns);
                 if self.commands[slot].in_capsule {
                     self.resume(self.commands[slot].connection);
@@ -107,11 +108,11 @@ impl TargetEngine {
     fn want_buffer(&mut self, slot: u32, now_ns: u64) {
         let (connection, len) = (self.commands[slot].connection, self.commands[slot].len);
         let purpose = self.commands[slot].purpose();
-        if let Some(span) = self.pool.take(connection, len, purpose) {
+        if let Some(span) = self.pool.take(connection, len, purpose, now_ns) {
             self.have_buffer(slot, span, now_ns);
             return;
         }
-        self.pool.wait(slot, purpose, &mut self.commands);
+        self.pool.wait(slot, purpose, &mut self.commands, now_ns);
         self.stalls.watch(now_ns);
         let port = self.connections.of(connection).port;
         self.ports[usize::from(port)].stats.waited_buffer += 1;
@@ -207,7 +208,10 @@ impl TargetEngine {
             !self.commands[slot].stage.is_waiting(),
             "released in a line"
         );
-        if let Some(span) = self.commands[slot].buffer.take() {
+        let late = !self.connections.is_open(ConnId(connection));
+        if let Some(span) = self.commands[slot].buffer.take()
+            && !(late && canary::has(Bug::LeakedBuffer))
+        {
             self.pool.free(connection, span);
         }
         self.commands.remove(slot);

@@ -20,6 +20,7 @@ impl Machine for TargetEngine {
     fn handle_connected(&mut self, _: ConnId, _: u64) {}
 
     fn handle_bytes(&mut self, conn: ConnId, bytes: &[u8], now_ns: u64) -> usize {
+        self.end_overdue(now_ns);
         self.receive(conn, bytes, now_ns)
     }
 
@@ -36,9 +37,10 @@ impl Machine for TargetEngine {
     }
 
     fn handle_payload(&mut self, conn: ConnId, len: u32, crc: u32, now_ns: u64) {
+        self.end_overdue(now_ns);
         // What was being received when the connection was told to close begins nothing (T9).
         if self.connections.is_open(conn) {
-            self.stalls.moved(conn.0, len);
+            self.moved(conn, len, now_ns);
             self.subsystem.handle_payload(id(conn), len, crc, now_ns);
             self.drain(now_ns);
         }
@@ -65,26 +67,30 @@ impl Machine for TargetEngine {
     }
 
     fn handle_sent(&mut self, conn: ConnId, cookie: u32, now_ns: u64) {
+        self.end_overdue(now_ns);
         let slot = self.commands.find(conn.0, cookie);
         let len = slot.map_or(0, |slot| self.commands[slot].len);
-        self.stalls.moved(conn.0, len);
+        self.moved(conn, len, now_ns);
         self.subsystem.handle_sent(id(conn), cookie);
         self.drain(now_ns);
     }
 
     fn handle_closed(&mut self, conn: ConnId, closed: Closed, now_ns: u64) {
+        self.end_overdue(now_ns);
         self.closed(conn, closed, now_ns);
         self.drain(now_ns);
         self.press_on(now_ns);
     }
 
     fn handle_device(&mut self, id: u32, result: Result<(), DeviceError>, now_ns: u64) {
+        self.end_overdue(now_ns);
         self.device_done(id, result, now_ns);
         self.drain(now_ns);
         self.press_on(now_ns);
     }
 
     fn handle_control(&mut self, message: TargetControl, now_ns: u64) {
+        self.end_overdue(now_ns);
         match message {
             TargetControl::Shape(port, shape) => {
                 if let Some(port) = self.ports.get_mut(usize::from(port)) {
@@ -147,7 +153,7 @@ impl Machine for TargetEngine {
     }
 
     fn handle_timeout(&mut self, now_ns: u64) {
-        self.subsystem.handle_timeout(now_ns);
+        self.end_overdue(now_ns);
         for port in 0..self.ports.len() {
             while let Some(slot) = self.ports[port].pop_due(now_ns) {
                 self.begin(slot, now_ns);
@@ -162,6 +168,18 @@ impl Machine for TargetEngine {
 }
 
 impl TargetEngine {
+    /// Ends associations and connections whose time is over, before anything else is heeded. A
+    /// process that stood still for longer than that finds writes in its sockets, and perhaps the
+    /// keep-alive that would have come in time; their host has long sent them elsewhere (T9).
+    #[inline]
+    fn end_overdue(&mut self, now_ns: u64) {
+        let due_ns = self.subsystem.poll_timeout();
+        if due_ns.is_some_and(|at_ns| at_ns <= now_ns) {
+            self.subsystem.handle_timeout(now_ns);
+            self.drain(now_ns);
+        }
+    }
+
     /// A range of a command's buffer.
     fn part(&self, conn: ConnId, token: u32, offset: u32, len: u32) -> Span {
         let slot = self.commands.find(conn.0, token);

@@ -1,11 +1,16 @@
 //! The payload buffers of all connections, and who waits for one.
 //!
-//! Two rules keep one connection from stopping another, or itself, for ever:
+//! Three rules keep one connection from stopping another, or itself, for ever:
 //! * *Shares*: a connection gets a buffer if it then holds no more than was free. One alone may hold
 //!   half of the arena, n at once 1/(n + 1) each, and something is left for a newcomer.
+//! * *Kept*: of what is shared, a part is left to connections that have moved as much of late as they
+//!   would hold (see `motion`). Thousands that each take one large transfer and move nothing leave no
+//!   crumbs of the rest, and those who were busy go on.
 //! * *Reserve*: each connection has one buffer of in-capsule size to itself. In-capsule data blocks the
 //!   connection's stream, and behind it may lie the very data that would free other buffers; with
-//!   the reserve the stream moves on as soon as the capsule before has been executed.
+//!   the reserve the stream moves on as soon as the capsule before has been executed. A read that
+//!   fits may have it too: only its host's reading keeps it. So one who comes while all else is taken
+//!   is served, one command at a time, and by that shows that it moves.
 //!
 //! Who can't be served waits in the order of asking on its connection; the connections take turns.
 //!
@@ -14,7 +19,9 @@
 //! a factor of one.
 use super::commands::{Commands, Queue};
 use crate::buddy::Buddy;
+use crate::limits::{BUFFER_MAX, KEPT_SHARE};
 use crate::machine::Span;
+use crate::motion::Motion;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
@@ -23,8 +30,17 @@ use alloc::vec::Vec;
 pub(super) enum Purpose {
     /// Data inside a capsule: until it has a buffer the connection's stream stands still.
     InCapsule,
-    /// Data that is asked for, or read: only the command waits.
-    Other,
+    /// Data that is asked for: only the command waits.
+    Asked,
+    /// Data that is read: as before.
+    Read,
+}
+
+impl Purpose {
+    /// Which of its connection's lines.
+    fn line(self) -> usize {
+        usize::from(self != Purpose::InCapsule)
+    }
 }
 
 /// Buffers, and the commands that wait for one.
@@ -32,17 +48,30 @@ pub(super) struct Pool {
     buddy: Buddy,
     /// All of it.
     bytes: u64,
+    /// Of what is shared, the part for those who move.
+    kept: u64,
     accounts: Vec<Account>,
-    /// Connections with something waiting, each once.
+    /// Connections with something waiting, each once; and some that had.
     turns: VecDeque<u32>,
+    /// Connections with something waiting.
+    waiting: u32,
+    /// While less than this is free nobody in `turns` can be served from it, but for those in
+    /// `again`: so who comes and goes needn't look at thousands who wait.
+    served_from: u64,
+    /// Connections with something waiting that got something back, each once.
+    again: Vec<u32>,
 }
 
 /// One connection.
 struct Account {
     held_bytes: u64,
+    motion: Motion,
     reserve: Option<Span>,
     reserve_lent: bool,
-    /// By [`Purpose`].
+    /// It is in `turns`, and in `again`.
+    has_turn: bool,
+    has_again: bool,
+    /// By [`Purpose::line`].
     waiting: [Queue; 2],
 }
 
@@ -54,16 +83,35 @@ impl Pool {
         let mut reserve = || (in_capsule_max > 0).then(|| buddy.allocate(in_capsule_max))?;
         let account = |_| Account {
             held_bytes: 0,
+            motion: Motion::default(),
             reserve: reserve(),
             reserve_lent: false,
+            has_turn: false,
+            has_again: false,
             waiting: [Queue::EMPTY; 2],
         };
         Pool {
             accounts: (0..connections).map(account).collect(),
             turns: VecDeque::with_capacity(connections as usize),
+            waiting: 0,
+            served_from: u64::MAX,
+            again: Vec::with_capacity(connections as usize),
+            kept: kept(buddy.free_bytes()),
             buddy,
             bytes,
         }
+    }
+
+    /// Somebody new has this connection.
+    pub(super) fn begin(&mut self, connection: u32) {
+        self.accounts[connection as usize].motion = Motion::default();
+    }
+
+    /// Payload has moved.
+    #[inline]
+    pub(super) fn moved(&mut self, connection: u32, bytes: u32, now_ns: u64) {
+        let account = &mut self.accounts[connection as usize];
+        account.motion.moved(bytes.into(), now_ns);
     }
 
     /// Bytes of the arena that are the connections' reserves.
@@ -81,46 +129,94 @@ impl Pool {
     }
 
     /// A buffer, unless others on the connection wait already or its share or the room is used up.
-    pub(super) fn take(&mut self, connection: u32, len: u32, purpose: Purpose) -> Option<Span> {
+    pub(super) fn take(
+        &mut self,
+        connection: u32,
+        len: u32,
+        purpose: Purpose,
+        now_ns: u64,
+    ) -> Option<Span> {
         let account = &self.accounts[connection as usize];
-        if account.waiting[purpose as usize].first().is_some() {
+        if account.waiting[purpose.line()].first().is_some() {
             return None;
         }
-        self.try_take(connection, len, purpose)
+        self.try_take(connection, len, purpose, now_ns)
     }
 
     /// Whether anybody waits.
     pub(super) fn is_waited_for(&self) -> bool {
-        !self.turns.is_empty()
+        self.waiting > 0
     }
 
     /// Whether a connection's stream stands still because of us.
     pub(super) fn blocks(&self, connection: u32) -> bool {
         let waiting = &self.accounts[connection as usize].waiting;
-        waiting[Purpose::InCapsule as usize].first().is_some()
+        waiting[Purpose::InCapsule.line()].first().is_some()
     }
 
     /// Puts a command in line.
-    pub(super) fn wait(&mut self, slot: u32, purpose: Purpose, commands: &mut Commands) {
+    pub(super) fn wait(
+        &mut self,
+        slot: u32,
+        purpose: Purpose,
+        commands: &mut Commands,
+        now_ns: u64,
+    ) {
         let connection = commands[slot].connection;
         let account = &mut self.accounts[connection as usize];
-        if !account.is_waiting() {
+        self.waiting += u32::from(!account.is_waiting());
+        if !core::mem::replace(&mut account.has_turn, true) {
             self.turns.push_back(connection);
         }
-        account.waiting[purpose as usize].push(slot, commands);
+        account.waiting[purpose.line()].push(slot, commands);
+        self.note_need(connection, commands, now_ns);
     }
 
     /// The next waiting command that can be served, with its buffer.
-    pub(super) fn serve(&mut self, commands: &Commands) -> Option<(u32, Span)> {
+    #[inline]
+    pub(super) fn serve(&mut self, commands: &Commands, now_ns: u64) -> Option<(u32, Span)> {
+        if self.waiting == 0 {
+            return None;
+        }
+        self.serve_waiting(commands, now_ns)
+    }
+
+    fn serve_waiting(&mut self, commands: &Commands, now_ns: u64) -> Option<(u32, Span)> {
+        if self.buddy.free_bytes() < self.served_from {
+            return self.serve_again(commands, now_ns);
+        }
+        self.served_from = u64::MAX;
         for _ in 0..self.turns.len() {
             let connection = self.turns.pop_front()?;
-            let served = self.serve_connection(connection, commands);
-            if self.accounts[connection as usize].is_waiting() {
+            let served = self.serve_connection(connection, commands, now_ns);
+            let account = &mut self.accounts[connection as usize];
+            account.has_turn = account.is_waiting();
+            if account.has_turn {
                 self.turns.push_back(connection);
             }
             if served.is_some() {
+                // Not all were looked at.
+                self.served_from = 0;
                 return served;
             }
+            self.note_need(connection, commands, now_ns);
+        }
+        while let Some(connection) = self.again.pop() {
+            self.accounts[connection as usize].has_again = false;
+        }
+        None
+    }
+
+    /// The same of those who got something back themselves. They keep their turn.
+    fn serve_again(&mut self, commands: &Commands, now_ns: u64) -> Option<(u32, Span)> {
+        while let Some(&connection) = self.again.last() {
+            let served = self.serve_connection(connection, commands, now_ns);
+            if served.is_some() {
+                return served;
+            }
+            self.note_need(connection, commands, now_ns);
+            self.again.pop();
+            self.accounts[connection as usize].has_again = false;
         }
         None
     }
@@ -128,13 +224,10 @@ impl Pool {
     /// The connection's next waiting command, which leaves the line without a buffer.
     pub(super) fn withdraw(&mut self, connection: u32, commands: &Commands) -> Option<u32> {
         let account = &mut self.accounts[connection as usize];
-        let slot = account
-            .waiting
-            .iter_mut()
-            .find_map(|queue| queue.pop(commands))?;
-        if !account.is_waiting() {
-            self.turns.retain(|waiting| *waiting != connection);
-        }
+        let mut lines = account.waiting.iter_mut();
+        let slot = lines.find_map(|queue| queue.pop(commands))?;
+        self.waiting -= u32::from(!account.is_waiting());
+        self.look_again(connection);
         Some(slot)
     }
 
@@ -143,35 +236,87 @@ impl Pool {
         let account = &mut self.accounts[connection as usize];
         if account.reserve.is_some_and(|reserve| reserve.at == span.at) {
             account.reserve_lent = false;
-            return;
+        } else {
+            account.held_bytes -= Buddy::block_bytes(span.len);
+            self.buddy.free(span);
         }
-        account.held_bytes -= Buddy::block_bytes(span.len);
-        self.buddy.free(span);
+        self.look_again(connection);
     }
 
-    fn serve_connection(&mut self, connection: u32, commands: &Commands) -> Option<(u32, Span)> {
-        [Purpose::InCapsule, Purpose::Other]
-            .into_iter()
-            .find_map(|purpose| {
-                let queue = self.accounts[connection as usize].waiting[purpose as usize];
-                let slot = queue.first()?;
-                let span = self.try_take(connection, commands[slot].len, purpose)?;
-                self.accounts[connection as usize].waiting[purpose as usize].pop(commands);
-                Some((slot, span))
-            })
-    }
-
-    fn try_take(&mut self, connection: u32, len: u32, purpose: Purpose) -> Option<Span> {
+    /// Less may do for what waits on a connection than when it was looked at.
+    fn look_again(&mut self, connection: u32) {
         let account = &mut self.accounts[connection as usize];
+        if account.is_waiting() && !core::mem::replace(&mut account.has_again, true) {
+            self.again.push(connection);
+        }
+    }
+
+    fn serve_connection(
+        &mut self,
+        connection: u32,
+        commands: &Commands,
+        now_ns: u64,
+    ) -> Option<(u32, Span)> {
+        for line in 0..2 {
+            let queue = self.accounts[connection as usize].waiting[line];
+            let Some(slot) = queue.first() else { continue };
+            let (len, purpose) = (commands[slot].len, commands[slot].purpose());
+            if let Some(span) = self.try_take(connection, len, purpose, now_ns) {
+                let account = &mut self.accounts[connection as usize];
+                account.waiting[line].pop(commands);
+                self.waiting -= u32::from(!account.is_waiting());
+                return Some((slot, span));
+            }
+        }
+        None
+    }
+
+    /// What must be free before one of a connection's waiting commands can be served from what is
+    /// shared, as things are with it.
+    fn note_need(&mut self, connection: u32, commands: &Commands, now_ns: u64) {
+        let account = &self.accounts[connection as usize];
+        let firsts = account.waiting.iter().filter_map(Queue::first);
+        let needs = firsts.map(|slot| self.free_for(account, commands[slot].len, now_ns));
+        self.served_from = needs.fold(self.served_from, u64::min);
+    }
+
+    /// Whether enough is free for a buffer of `len` from what is shared.
+    #[inline]
+    fn may_take(&self, account: &Account, len: u32, now_ns: u64) -> bool {
         let holding = account.held_bytes + Buddy::block_bytes(len);
-        if holding <= self.buddy.free_bytes()
+        let free = self.buddy.free_bytes();
+        // Who moves is asked for only where that counts.
+        holding + self.kept <= free
+            || (holding <= free && account.motion.turns_over(holding, now_ns))
+    }
+
+    /// What must be free for that.
+    fn free_for(&self, account: &Account, len: u32, now_ns: u64) -> u64 {
+        let holding = account.held_bytes + Buddy::block_bytes(len);
+        if account.motion.turns_over(holding, now_ns) {
+            holding
+        } else {
+            holding + self.kept
+        }
+    }
+
+    fn try_take(
+        &mut self,
+        connection: u32,
+        len: u32,
+        purpose: Purpose,
+        now_ns: u64,
+    ) -> Option<Span> {
+        let account = &self.accounts[connection as usize];
+        if self.may_take(account, len, now_ns)
             && let Some(span) = self.buddy.allocate(len)
         {
-            account.held_bytes = holding;
+            self.accounts[connection as usize].held_bytes += Buddy::block_bytes(len);
             return Some(span);
         }
+        let account = &mut self.accounts[connection as usize];
         let reserve = account.reserve.filter(|_| !account.reserve_lent)?;
-        if purpose == Purpose::Other || len > reserve.len {
+        if purpose == Purpose::Asked || len > reserve.len {
             return None;
         }
         account.reserve_lent = true;
@@ -180,6 +325,11 @@ impl Pool {
             len,
         })
     }
+}
+
+/// Of so much shared memory, what is kept: none of what two of the largest transfers need.
+fn kept(shared_bytes: u64) -> u64 {
+    shared_bytes.saturating_sub(2 * u64::from(BUFFER_MAX)) / KEPT_SHARE
 }
 
 impl Account {

@@ -75,6 +75,13 @@ impl Flow {
 }
 
 impl TargetEngine {
+    /// Payload has moved.
+    #[inline]
+    pub(super) fn moved(&mut self, conn: ConnId, bytes: u32, now_ns: u64) {
+        self.stalls.moved(conn.0, bytes);
+        self.pool.moved(conn.0, bytes, now_ns);
+    }
+
     /// Looks, if it is time.
     pub(super) fn look_for_stalls(&mut self, now_ns: u64) {
         if now_ns < self.stalls.look_ns {

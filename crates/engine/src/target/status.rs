@@ -19,6 +19,8 @@ pub(super) fn of_device_error(action: Action, error: DeviceError) -> Status {
         // Deallocating is a hint that a controller may leave (NVM command set, 3.2.3).
         (DeviceError::Unsupported, Action::Deallocate) => Status::SUCCESS,
         (DeviceError::Unsupported, _) => Status::INVALID_OPCODE.with_dnr(),
+        // Another controller's, which is no namespace of ours.
+        (DeviceError::Nvme(status), _) => status,
         (DeviceError::Os(errno), _) if TRANSIENT.contains(&errno) => Status::INTERNAL_ERROR,
         (DeviceError::Os(_), Action::Read | Action::Compare) => Status::UNRECOVERED_READ,
         (DeviceError::Os(_), _) => Status::WRITE_FAULT,

@@ -118,9 +118,14 @@ pub fn untouched(rig: &mut Rig) {
 
 /// Reads through a port fail with this status.
 pub fn fail_reads(rig: &mut Rig, port: u16, status: Status) {
+    fail(rig, port, Ops::READ, status);
+}
+
+/// What of these goes through a port fails with this status.
+pub fn fail(rig: &mut Rig, port: u16, ops: Ops, status: Status) {
     let rule = ErrorRule {
         status,
-        ops: Ops::READ,
+        ops,
         blocks: None,
         rate: Probability::ALWAYS,
     };

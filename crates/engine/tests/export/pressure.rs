@@ -222,6 +222,36 @@ fn stalled_clients_cannot_keep_others_from_going_on() {
     assert_eq!(rig.lines().len(), 3);
 }
 
+/// What is kept for those who move: who was busy before others took all else doesn't wait, and who
+/// comes later waits only until it has shown that it moves.
+#[test]
+fn who_moves_goes_on_beside_clients_that_have_all_memory_and_move_nothing() {
+    let mut setup = Setup::default().with_volume(64);
+    (setup.slot_bytes, setup.export.arena_bytes) = (32 << 20, 100 << 20);
+    let mut rig = Rig::ready(setup);
+    rig.world.piece_max = 1 << 20;
+    // Eight at once, several times; how many of them had to wait.
+    let busy = |rig: &mut Rig, client, rounds: u64| {
+        let before = rig.engine.borrow().counters(0).waited_buffer;
+        for n in 0..rounds {
+            for token in 0..8 {
+                let request = Request::new(token, Kind::Read, n * 65536, 65536);
+                rig.submit(client, request, &[]);
+            }
+            rig.until(SECOND, |rig| rig.clients.borrow().in_flight(client) == 0);
+        }
+        assert!(rig.ended(client).iter().all(|end| end.result.is_ok()));
+        rig.engine.borrow().counters(0).waited_buffer - before
+    };
+    let early = rig.connect(config(8));
+    assert_eq!(busy(&mut rig, early, 20), 0, "alone");
+    (0..4).for_each(|_| drop(half_a_write(&mut rig, 32 << 20)));
+    assert_eq!(busy(&mut rig, early, 20), 0, "as if nobody stalled");
+    let late = rig.connect(config(8));
+    assert!(busy(&mut rig, late, 20) > 0, "nobody knows it");
+    assert_eq!(busy(&mut rig, late, 20), 0, "it moves");
+}
+
 #[test]
 fn one_request_has_a_bounded_number_of_ios_at_a_time() {
     let mut setup = Setup::default().with_volume(64);

@@ -1,7 +1,8 @@
 //! Memory of the engine's own, for payload that must not land in a caller's buffer.
 //!
 //! A part of the arena that the program keeps for it behind its callers' buffers
-//! ([`HostConfig::scratch`](super::HostConfig)). Where there is none, nothing is ever given out.
+//! ([`HostConfig::scratch`](crate::host::HostConfig), and one for each mirror). Where there is
+//! none, nothing is ever given out.
 //!
 //! # Contract
 //! What [`Scratch::take`] gave is given back once, whole, when nobody writes to it any more: the
@@ -11,14 +12,14 @@ use crate::buddy::Buddy;
 use crate::limits::BUFFER_MAX;
 use crate::machine::Span;
 
-pub(super) struct Scratch {
+pub(crate) struct Scratch {
     /// Where it begins in the arena.
     at: u64,
     buddy: Buddy,
 }
 
 impl Scratch {
-    pub(super) fn new(span: Span) -> Self {
+    pub(crate) fn new(span: Span) -> Self {
         Self {
             at: span.at,
             buddy: Buddy::new(span.len.into()),
@@ -26,7 +27,7 @@ impl Scratch {
     }
 
     /// A buffer of `len` bytes; `None`: there is no room now, or never for so many.
-    pub(super) fn take(&mut self, len: u32) -> Option<Span> {
+    pub(crate) fn take(&mut self, len: u32) -> Option<Span> {
         if len > BUFFER_MAX {
             return None;
         }
@@ -38,7 +39,7 @@ impl Scratch {
     }
 
     /// Takes back what [`Scratch::take`] gave.
-    pub(super) fn give_back(&mut self, span: Span) {
+    pub(crate) fn give_back(&mut self, span: Span) {
         self.buddy.free(Span {
             at: span.at - self.at,
             ..span
@@ -46,7 +47,7 @@ impl Scratch {
     }
 
     /// Bytes that nobody has.
-    pub(super) fn free_bytes(&self) -> u64 {
+    pub(crate) fn free_bytes(&self) -> u64 {
         self.buddy.free_bytes()
     }
 }

@@ -1,0 +1,56 @@
+//! What a path is: a queue of a controller of our own, or a device of the reactor.
+use crate::machine::DeviceId;
+use alloc::boxed::Box;
+use alloc::string::String;
+
+/// One path of a volume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PathKind {
+    /// A namespace of an NVMe/TCP subsystem.
+    NvmeTcp {
+        /// Index into the reactor's address table.
+        address: u32,
+        /// Subsystem NQN.
+        subsystem: String,
+        /// NSID; `None` = the only one (several: an error that lists them).
+        nsid: Option<u32>,
+    },
+    /// A device of the reactor.
+    Device {
+        /// Its number (the same on every core).
+        device: DeviceId,
+        /// Size in bytes.
+        bytes: u64,
+        /// log2 of the block size.
+        block_shift: u8,
+        /// What it shows of itself, so that it can be beside other paths; `None`: nothing, and it
+        /// is the same as itself only.
+        identity: Option<Box<volume::Namespace>>,
+    },
+    /// A device of the reactor that is a namespace of a controller, which somebody else drives.
+    Passthrough {
+        /// Its number (the same on every core).
+        device: DeviceId,
+        /// What it is.
+        facts: Box<Attached>,
+    },
+}
+
+/// A namespace and its controller, as Identify tells.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attached {
+    /// The controller.
+    pub controller: nvme::host::ControllerInfo,
+    /// The namespace.
+    pub namespace: nvme::host::NamespaceInfo,
+}
+
+impl PathKind {
+    /// The device of the reactor that it is, if it is one.
+    pub fn device(&self) -> Option<DeviceId> {
+        match *self {
+            Self::NvmeTcp { .. } => None,
+            Self::Device { device, .. } | Self::Passthrough { device, .. } => Some(device),
+        }
+    }
+}

@@ -1,0 +1,453 @@
+//! Mirrors over the host's volumes: each leg is a volume of its own, the mirror's machine decides
+//! what goes to which, and whoever submits I/O sees one more volume.
+//!
+//! `impl Machine for MirrorEngine`, whose `turn` includes that of the [`HostEngine`] inside.
+//!
+//! * `one`: a mirror on its core; `gather`: until it runs; `drive`: what its machine wants;
+//!   `users`: the I/O of users; `returns`: legs that leave and return; `change`: legs that are
+//!   added and removed
+//! * `reads`: which leg serves a read; `table`: what legs were given
+//! * `types`, `report`: how it is made, and how it is doing; [`words`]: the same for people
+//!
+//! # Contract
+//! A leg is a whole volume of the host (one path or more, with its own head), that nobody else
+//! submits I/O to. So identity checks, failover, fences and health are per leg, as for any volume.
+//! Mirrors have the numbers from [`MIRRORS_FROM`] on. A mirror is on one core, where all of its
+//! clients are; so all its writes pass one machine, and overlapping ones reach all legs in one
+//! order (T46). On other cores it is not there, and its legs' connections carry nothing.
+//!
+//! Mirrors are moved by [`MirrorEngine::settle`], which needs memory: `turn` calls it, and a
+//! program that submits I/O later in its turn calls it then. Cookies have their highest bit clear.
+//!
+//! The end: [`HostControl::Drain`] gives all I/O its time. [`HostControl::Stop`] stops mirrors in
+//! order first (flushed, intents forgotten, "clean" said), and then the host. What has not ended
+//! when the time is over fails; such a mirror was not stopped cleanly, and is made alike at its
+//! next start.
+//!
+//! # Limits
+//! [`MIRRORS_MAX`] mirrors of 16 legs; of each,
+//! [`MIRROR_IOS_MAX`](crate::limits::MIRROR_IOS_MAX) I/Os; nothing is allocated for one.
+mod change;
+mod drive;
+mod gather;
+mod one;
+mod reads;
+mod report;
+mod returns;
+mod table;
+mod types;
+mod users;
+pub mod words;
+
+pub use reads::for_mirror;
+pub use types::*;
+
+use crate::host::{HostControl, HostEngine, HostEvent, Io, SubmitError};
+use crate::limits::{MIRROR_SCRATCH_BYTES, MIRRORS_MAX};
+use crate::machine::{Closed, ConnId, DeviceError, Machine, Memory, Output, Place, Send, Span};
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::format;
+use alloc::vec::Vec;
+use one::{Kit, Mirrored, Phase};
+use policy::{Knobs, Policy};
+use table::{OURS, Table};
+use volume::IoLimits;
+use volume::mirror::Crc32c;
+
+/// The host's engine of one core, and the mirrors that are there. See the module's contract.
+pub struct MirrorEngine {
+    host: HostEngine,
+    /// By number, less [`MIRRORS_FROM`]; `None`: it is on another core. Empty: all are.
+    mirrors: Vec<Option<Box<Mirrored>>>,
+    /// Mirror and place of the leg that a volume of the host is.
+    legs: Vec<Option<(u8, u8)>>,
+    table: Table,
+    events: VecDeque<HostEvent>,
+    crc32c: Crc32c,
+    /// Something was submitted or asked since mirrors were moved.
+    again: bool,
+    /// The host is told to stop when all mirrors are.
+    stopping: bool,
+}
+
+impl From<HostEngine> for MirrorEngine {
+    fn from(host: HostEngine) -> Self {
+        let none = MirrorsConfig {
+            mirrors: Vec::new(),
+            scratch: Span::default(),
+            crc32c: |_| 0,
+        };
+        Self::new(host, none)
+    }
+}
+
+impl MirrorEngine {
+    /// A host's engine with these mirrors over its volumes.
+    ///
+    /// # Panics
+    /// If there are too many, or there is less memory than they need; configurations are checked
+    /// before.
+    pub fn new(mut host: HostEngine, config: MirrorsConfig) -> Self {
+        let here = config.mirrors.iter().flatten().count();
+        let bytes = here as u64 * u64::from(MIRROR_SCRATCH_BYTES);
+        assert!(
+            config.mirrors.len() <= MIRRORS_MAX && bytes <= config.scratch.len.into(),
+            "{} mirrors with {} bytes",
+            config.mirrors.len(),
+            config.scratch.len
+        );
+        let room = if here > 0 { host.io_max() } else { 0 };
+        let mut at = config.scratch.at;
+        let mut legs = Vec::new();
+        let mut mirrors = Vec::with_capacity(config.mirrors.len());
+        for (index, mirror) in (0_u8..).zip(config.mirrors) {
+            let Some(mirror) = mirror else {
+                mirrors.push(None);
+                continue;
+            };
+            for (place, leg) in (0_u8..).zip(&mirror.legs) {
+                let volume = usize::from(leg.volume);
+                if legs.len() <= volume {
+                    legs.resize(volume + 1, None);
+                }
+                legs[volume] = Some((index, place));
+                host.set_leg(leg.volume);
+            }
+            let len = MIRROR_SCRATCH_BYTES;
+            let it = Mirrored::new(mirror, Span { at, len }, room);
+            mirrors.push(Some(Box::new(it)));
+            at += u64::from(len);
+        }
+        if here == 0 {
+            mirrors.clear(); // its events come from the host without a detour
+        }
+        Self {
+            host,
+            mirrors,
+            legs,
+            table: Table::new(room),
+            events: VecDeque::with_capacity(2 * room),
+            crc32c: config.crc32c,
+            again: here > 0,
+            stopping: false,
+        }
+    }
+
+    /// The host's engine: its volumes, those that are legs among them.
+    pub fn host(&self) -> &HostEngine {
+        &self.host
+    }
+
+    /// The same.
+    pub fn host_mut(&mut self) -> &mut HostEngine {
+        &mut self.host
+    }
+
+    /// Takes one I/O, as [`HostEngine::submit`].
+    ///
+    /// # Errors
+    /// See [`SubmitError`]; nothing was taken.
+    #[inline]
+    pub fn submit(&mut self, io: &Io, now_ns: u64) -> Result<(), SubmitError> {
+        match io.volume.checked_sub(MIRRORS_FROM) {
+            None => self.host.submit(io, now_ns),
+            Some(index) => self.submit_to(index, io, false, now_ns),
+        }
+    }
+
+    /// As [`HostEngine::submit_for_change`].
+    ///
+    /// # Errors
+    /// As [`Self::submit`].
+    pub fn submit_for_change(&mut self, io: &Io, now_ns: u64) -> Result<(), SubmitError> {
+        match io.volume.checked_sub(MIRRORS_FROM) {
+            None => self.host.submit_for_change(io, now_ns),
+            Some(index) => self.submit_to(index, io, true, now_ns),
+        }
+    }
+
+    fn submit_to(
+        &mut self,
+        index: u16,
+        io: &Io,
+        for_change: bool,
+        now_ns: u64,
+    ) -> Result<(), SubmitError> {
+        let mirror = self.mirror_mut(index).ok_or(SubmitError::NotReady)?;
+        mirror.submit(io, for_change, now_ns)?;
+        self.again = true;
+        Ok(())
+    }
+
+    /// What one command can do, as [`HostEngine::limits`]; of a mirror, on every leg (T34).
+    pub fn limits(&self, volume: u16) -> Option<IoLimits> {
+        let Some(index) = volume.checked_sub(MIRRORS_FROM) else {
+            return self.host.limits(volume);
+        };
+        match &self.mirrors.get(usize::from(index))?.as_ref()?.phase {
+            Phase::Running(it) => Some(it.limits),
+            _ => None,
+        }
+    }
+
+    /// What happened since. Ends of I/Os come in the order in which they ended.
+    #[inline]
+    pub fn poll_event(&mut self) -> Option<HostEvent> {
+        match self.mirrors.is_empty() {
+            true => self.host.poll_event(),
+            false => self.events.pop_front(),
+        }
+    }
+
+    /// How a mirror is doing; `None`: there is none of this number here.
+    pub fn mirror(&self, volume: u16) -> Option<MirrorReport> {
+        let index = usize::from(volume.checked_sub(MIRRORS_FROM)?);
+        Some(self.mirrors.get(index)?.as_ref()?.report(&self.host))
+    }
+
+    /// Asks something of a mirror that is here; of another, nothing. What comes of it is said.
+    pub fn order(&mut self, volume: u16, order: MirrorOrder, now_ns: u64) {
+        let Some(index) = volume.checked_sub(MIRRORS_FROM) else {
+            return;
+        };
+        let limits = match &order {
+            MirrorOrder::Add(new) => self.host.limits(new.config.volume),
+            _ => None,
+        };
+        let Some(mirror) = self.mirror_mut(index) else {
+            return;
+        };
+        let name = mirror.config.name.clone();
+        let done = match &order {
+            MirrorOrder::Add(new) => {
+                let added = mirror.add(new, limits, now_ns);
+                let leg = usize::from(new.config.volume);
+                added
+                    .map(|place| self.lead(leg, index as u8, place))
+                    .map_err(|why| format!("{} was not added: {why}", new.config.name))
+            }
+            order => mirror.order(order, now_ns),
+        };
+        if let Err(why) = done {
+            let line = format!("{name}: {why}");
+            self.events.push_back(HostEvent::Warning(volume, line));
+        }
+        self.again = true;
+    }
+
+    /// From now on a volume of the host is a leg.
+    fn lead(&mut self, volume: usize, mirror: u8, place: u8) {
+        if self.legs.len() <= volume {
+            self.legs.resize(volume + 1, None);
+        }
+        self.legs[volume] = Some((mirror, place));
+    }
+
+    fn mirror_mut(&mut self, index: u16) -> Option<&mut Mirrored> {
+        self.mirrors.get_mut(usize::from(index))?.as_deref_mut()
+    }
+
+    /// Moves the mirrors as far as they go now; whether anything came of it.
+    pub fn settle(&mut self, memory: &mut dyn Memory, now_ns: u64) -> bool {
+        if self.mirrors.is_empty() {
+            return false;
+        }
+        self.again = false;
+        let mut ever = false;
+        loop {
+            let mut any = self.take_events(memory, now_ns);
+            for index in 0..self.mirrors.len() {
+                any |= self.with(index, memory, now_ns, |mirror, kit| {
+                    mirror.again = false;
+                    mirror.drive(kit)
+                });
+            }
+            ever |= any;
+            if !any {
+                break;
+            }
+        }
+        if self.stopping && self.mirrors.iter().flatten().all(|it| it.has_stopped()) {
+            self.stopping = false;
+            self.host.handle_control(HostControl::Stop, now_ns);
+        }
+        ever
+    }
+
+    /// Does something with a mirror that is here.
+    fn with(
+        &mut self,
+        index: usize,
+        memory: &mut dyn Memory,
+        now_ns: u64,
+        what: impl FnOnce(&mut Mirrored, &mut Kit<'_>) -> bool,
+    ) -> bool {
+        let Some(mirror) = self.mirrors.get_mut(index).and_then(Option::as_deref_mut) else {
+            return false;
+        };
+        let mut kit = Kit {
+            host: &mut self.host,
+            table: &mut self.table,
+            events: &mut self.events,
+            memory,
+            crc32c: self.crc32c,
+            number: MIRRORS_FROM + index as u16,
+            index: index as u8,
+            now_ns,
+        };
+        what(mirror, &mut kit)
+    }
+
+    /// Takes what the host tells; whether there was anything.
+    fn take_events(&mut self, memory: &mut dyn Memory, now_ns: u64) -> bool {
+        let mut any = false;
+        while let Some(event) = self.host.poll_event() {
+            any = true;
+            match event {
+                HostEvent::Done(done) if done.cookie & OURS != 0 => {
+                    if let Some(entry) = self.table.take(done.cookie) {
+                        self.with(entry.mirror.into(), memory, now_ns, |mirror, kit| {
+                            mirror.leg_ended(&entry, &done, kit);
+                            true
+                        });
+                    }
+                }
+                HostEvent::Ready(volume, info) | HostEvent::Resized(volume, info) => {
+                    if let Some(Some((index, place))) = self.legs.get(usize::from(volume)).copied()
+                        && let Some(mirror) = self.mirror_mut(index.into())
+                    {
+                        mirror.leg_ready(place.into(), info, now_ns);
+                    }
+                    self.events.push_back(event);
+                }
+                event => self.events.push_back(event),
+            }
+        }
+        any
+    }
+
+    /// Other knobs, and another policy, which becomes a property of the mirror.
+    fn set_policy(&mut self, volume: u16, policy: Policy, knobs: Knobs, now_ns: u64) {
+        let index = volume.checked_sub(MIRRORS_FROM);
+        if let Some(mirror) = index.and_then(|index| self.mirror_mut(index)) {
+            mirror.set_policy(policy, knobs, now_ns);
+            self.again = true;
+        }
+    }
+
+    fn stop(&mut self, now_ns: u64) {
+        // Without time that was given before, the host's own for this.
+        if self.mirrors.iter().flatten().next().is_none() {
+            return self.host.handle_control(HostControl::Stop, now_ns);
+        }
+        self.host.begin_stopping(now_ns);
+        self.stopping = true;
+        self.again = true;
+        for mirror in self.mirrors.iter_mut().flatten() {
+            mirror.stop(now_ns);
+        }
+    }
+}
+
+impl Machine for MirrorEngine {
+    type Control = HostControl;
+
+    fn handle_look(&mut self, busy_ns: u64) {
+        self.host.handle_look(busy_ns);
+        for mirror in self.mirrors.iter_mut().flatten() {
+            if let Phase::Running(it) = &mut mirror.phase {
+                it.reads.set_gap(busy_ns.saturating_mul(2));
+            }
+        }
+    }
+
+    fn handle_control(&mut self, message: HostControl, now_ns: u64) {
+        match message {
+            HostControl::Policy(volume, policy, knobs) if volume >= MIRRORS_FROM => {
+                self.set_policy(volume, policy, knobs, now_ns);
+            }
+            HostControl::Stop => self.stop(now_ns),
+            message => self.host.handle_control(message, now_ns),
+        }
+    }
+
+    fn turn(&mut self, memory: &mut dyn Memory, now_ns: u64) {
+        self.host.turn(memory, now_ns);
+        for mirror in self.mirrors.iter_mut().flatten() {
+            mirror.look_at_legs(&mut self.host, now_ns);
+        }
+        self.settle(memory, now_ns);
+    }
+
+    fn poll_timeout(&self) -> Option<u64> {
+        if self.again {
+            return Some(0);
+        }
+        let mirrors = self.mirrors.iter().flatten();
+        let mirrors = mirrors.filter_map(|it| it.timeout());
+        mirrors.chain(self.host.poll_timeout()).min()
+    }
+
+    fn handle_timeout(&mut self, now_ns: u64) {
+        // Those of mirrors are looked at in the turn.
+        if self.host.poll_timeout().is_some_and(|due| due <= now_ns) {
+            self.host.handle_timeout(now_ns);
+        }
+    }
+
+    fn connections_max(&self) -> u32 {
+        self.host.connections_max()
+    }
+
+    fn handle_accepted(&mut self, listener: u32, now_ns: u64) -> Option<ConnId> {
+        self.host.handle_accepted(listener, now_ns)
+    }
+
+    fn handle_connected(&mut self, conn: ConnId, now_ns: u64) {
+        self.host.handle_connected(conn, now_ns);
+    }
+
+    #[inline]
+    fn handle_bytes(&mut self, conn: ConnId, bytes: &[u8], now_ns: u64) -> usize {
+        self.host.handle_bytes(conn, bytes, now_ns)
+    }
+
+    #[inline]
+    fn placement(&mut self, conn: ConnId) -> Option<Place> {
+        self.host.placement(conn)
+    }
+
+    #[inline]
+    fn handle_payload(&mut self, conn: ConnId, len: u32, crc: u32, now_ns: u64) {
+        self.host.handle_payload(conn, len, crc, now_ns);
+    }
+
+    #[inline]
+    fn poll_transmit(
+        &mut self,
+        conn: ConnId,
+        out: &mut Vec<u8>,
+        now_ns: u64,
+    ) -> Option<Option<Send>> {
+        self.host.poll_transmit(conn, out, now_ns)
+    }
+
+    #[inline]
+    fn handle_sent(&mut self, conn: ConnId, cookie: u32, now_ns: u64) {
+        self.host.handle_sent(conn, cookie, now_ns);
+    }
+
+    fn handle_closed(&mut self, conn: ConnId, why: Closed, now_ns: u64) {
+        self.host.handle_closed(conn, why, now_ns);
+    }
+
+    fn handle_device(&mut self, id: u32, result: Result<(), DeviceError>, now_ns: u64) {
+        self.host.handle_device(id, result, now_ns);
+    }
+
+    #[inline]
+    fn poll_output(&mut self) -> Option<Output> {
+        self.host.poll_output()
+    }
+}

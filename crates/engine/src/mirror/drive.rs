@@ -1,0 +1,385 @@
+//! A mirror that runs: what its machine wants of the legs, and what these answer.
+//!
+//! # Contract
+//! The machine is asked for something only while there is room for it in the host and memory to
+//! take it in, so that what it says is on its way to the leg at once. When the engine's time to
+//! drain is over, the legs' I/O ends with [`Outcome::Stopped`]: that says nothing of a leg, so the
+//! machine hears nothing any more, and what it has is failed.
+use super::gather;
+use super::one::{Kit, Mirrored, Phase, Purpose};
+use super::reads::{Reads, policy_of};
+use super::table::{Entry, Task};
+use super::types::MirrorState;
+use super::users::User;
+use crate::host::{HostEvent, IoOp, VolumeInfo};
+use crate::limits::{IO_BYTES_MAX, MIRROR_COPIES, MIRROR_COPY_BYTES, MIRROR_IOS_MAX};
+use crate::machine::Span;
+use alloc::vec::Vec;
+use volume::hold::Range;
+use volume::limits::LEGS_MAX;
+use volume::mirror::assembly::Assembly;
+use volume::mirror::bitmap::PAGE_BYTES;
+use volume::mirror::copies::{Chosen, NoLeg};
+use volume::mirror::layout::COPIES_AT;
+use volume::mirror::machine::{Mirror, Output, Start, Ticket};
+use volume::mirror::superblock::SUPERBLOCK_BYTES;
+use volume::{IoLimits, Outcome};
+
+/// Most bytes of pages that the machine asks for at a time.
+const PAGES_BYTES_MAX: u32 = 64 << 10;
+
+/// The machine, and whose I/Os it has.
+pub(super) struct Running {
+    pub machine: Mirror,
+    pub info: VolumeInfo,
+    pub limits: IoLimits,
+    pub reads: Reads,
+    /// Place in the configuration of the leg of each slot.
+    pub places: [Option<u8>; LEGS_MAX],
+    /// Users' I/Os, by the machine's number.
+    pub users: Vec<Option<User>>,
+    /// Memory to copy through, and to compare with.
+    copies: Vec<Span>,
+    compares: Vec<Span>,
+    /// The engine's time is over, or somebody else has the mirror.
+    pub frozen: bool,
+    /// It was said that the mirror is ready.
+    pub said: bool,
+}
+
+impl Running {
+    /// The machine of legs that are ours; `None`: there is no memory.
+    pub fn begin(
+        it: &mut Mirrored,
+        assembly: &Assembly,
+        given: &[Result<Chosen, NoLeg>],
+        kit: &Kit<'_>,
+    ) -> Option<Self> {
+        let mut buffers = (0..2 * MIRROR_COPIES).map(|_| it.scratch.take(MIRROR_COPY_BYTES));
+        let buffers: Option<Vec<Span>> = buffers.by_ref().collect();
+        let mut copies = buffers?;
+        let compares = copies.split_off(MIRROR_COPIES.into());
+        let start = Start {
+            assembly,
+            given,
+            owner: it.config.owner,
+            lineage: it.config.lineage,
+        };
+        let mut places = [None; LEGS_MAX];
+        let mut reads = Reads::new(policy_of(&assembly.next.properties), it.config.knobs);
+        let mut limits: Option<IoLimits> = None;
+        for (at, leg) in (0..).zip(&it.legs) {
+            let Some(slot) = leg.slot else {
+                continue;
+            };
+            places[usize::from(slot)] = Some(at);
+            reads.set_leg(slot, leg.config.distance, leg.config.throughput);
+            let its = kit.host.limits(leg.config.volume);
+            limits = match (limits, its) {
+                (Some(all), Some(its)) => Some(all.stack(its)),
+                (one, other) => one.or(other),
+            };
+        }
+        let mut limits = limits?;
+        limits.deallocate &= limits.deallocate_reads_zero;
+        limits.read_only |= assembly.read_only;
+        let geometry = assembly.next.geometry;
+        let machine = gather::machine(&start, limits.deallocate, it.config.speed, kit.now_ns);
+        Some(Self {
+            machine,
+            info: VolumeInfo {
+                bytes: geometry.bytes,
+                block_shift: geometry.block_shift,
+                transfer_max: IO_BYTES_MAX,
+            },
+            limits,
+            reads,
+            places,
+            users: (0..MIRROR_IOS_MAX).map(|_| None).collect(),
+            copies,
+            compares,
+            frozen: false,
+            said: false,
+        })
+    }
+}
+
+impl Mirrored {
+    /// Does what the machine wants; whether that was anything.
+    pub(super) fn run(&mut self, kit: &mut Kit<'_>) -> bool {
+        let mut any = false;
+        if let Phase::Running(it) = &mut self.phase {
+            let due = it.machine.poll_timeout();
+            if due.is_some_and(|at_ns| at_ns <= kit.now_ns) && !it.frozen {
+                it.machine.handle_timeout(kit.now_ns);
+            }
+            if !core::mem::replace(&mut it.said, true) {
+                self.state = MirrorState::Running;
+                let ready = HostEvent::Ready(kit.number, it.info);
+                kit.events.push_back(ready);
+                any = true;
+            }
+        }
+        any |= self.greet_returned(kit);
+        while self.held.is_empty() {
+            // Memory for the largest that may be asked.
+            let Some(span) = self.scratch.take(PAGES_BYTES_MAX) else {
+                break;
+            };
+            let output = match &mut self.phase {
+                Phase::Running(it) if !it.frozen => it.machine.poll_output(kit.now_ns),
+                _ => None,
+            };
+            self.scratch.give_back(span);
+            let Some(output) = output else {
+                break;
+            };
+            any = true;
+            self.put_out(output, kit);
+        }
+        any
+    }
+
+    pub(super) fn running(&mut self) -> Option<&mut Running> {
+        match &mut self.phase {
+            Phase::Running(it) => Some(it),
+            _ => None,
+        }
+    }
+
+    /// Place of the leg of a slot, and where its data begin.
+    pub(super) fn at(&mut self, slot: u8) -> Option<(usize, u64, u64)> {
+        let it = self.running()?;
+        let at = (*it.places.get(usize::from(slot))?)?;
+        let place = it.machine.place(slot)?;
+        Some((at.into(), place.data_offset, place.bitmap_offset))
+    }
+
+    fn put_out(&mut self, output: Output, kit: &mut Kit<'_>) {
+        match output {
+            Output::Done(id, outcome) => self.user_done(id, outcome, kit),
+            Output::Read(id, range, legs) => self.read(id, range, legs, kit),
+            Output::Leg(ticket, request) => self.change(ticket, request, kit),
+            Output::Flush(ticket) => {
+                self.put(
+                    ticket,
+                    Task::Own(ticket),
+                    IoOp::Flush,
+                    None,
+                    Span::default(),
+                    kit,
+                );
+            }
+            Output::CopyRead(ticket, copy, range) => {
+                let span = self.buffer(copy, range, false);
+                let task = Task::Own(ticket);
+                self.put(ticket, task, IoOp::Read, Some(range.start), span, kit);
+            }
+            Output::CopyWrite(ticket, copy, range) => {
+                let span = self.buffer(copy, range, false);
+                let (task, op) = (Task::Own(ticket), IoOp::Write { fua: false });
+                self.put(ticket, task, op, Some(range.start), span, kit);
+            }
+            Output::Compare(ticket, copy, range) => {
+                let span = self.buffer(copy, range, true);
+                let task = Task::Compare(ticket, copy, range);
+                self.put(ticket, task, IoOp::Read, Some(range.start), span, kit);
+            }
+            Output::Pages(ticket, pages) => self.write_pages(ticket, pages, kit),
+            Output::ReadPages(ticket, pages) => {
+                let bytes = pages.count * PAGE_BYTES as u32;
+                let task = Task::Pages(ticket);
+                self.meta(ticket, task, IoOp::Read, (pages.first, bytes), None, kit);
+            }
+            Output::Superblock(ticket, copy) => self.write_superblock(ticket, copy, kit),
+            Output::ReadSuperblocks(ticket) => {
+                let Some((at, ..)) = self.at(ticket.leg) else {
+                    return;
+                };
+                // There was memory for more just now.
+                self.look(at, Purpose::Machine(ticket), kit);
+            }
+            Output::News(news) => self.hear(news, kit),
+        }
+    }
+
+    /// A copy buffer's part for `range`.
+    fn buffer(&mut self, copy: u8, range: Range, compare: bool) -> Span {
+        let len = (range.end - range.start) as u32;
+        let it = self.running();
+        let span = it.and_then(|it| {
+            let all = if compare { &it.compares } else { &it.copies };
+            all.get(usize::from(copy)).copied()
+        });
+        Span {
+            len,
+            ..span.unwrap_or_default()
+        }
+    }
+
+    /// Gives something of the machine's own to a leg: at a byte of the mirror, or of no place.
+    fn put(
+        &mut self,
+        ticket: Ticket,
+        task: Task,
+        op: IoOp,
+        start: Option<u64>,
+        span: Span,
+        kit: &mut Kit<'_>,
+    ) {
+        let Some((at, data_offset, _)) = self.at(ticket.leg) else {
+            return;
+        };
+        let offset = start.map_or(0, |start| data_offset + start);
+        let entry = Entry {
+            mirror: kit.index,
+            leg: at as u8,
+            task,
+            for_change: false,
+            span: Span::default(),
+        };
+        let io = self.io(at, op, offset, span);
+        self.give(entry, io, kit);
+    }
+
+    /// The same of pages of the bitmap: the first one, and how many bytes they have.
+    fn meta(
+        &mut self,
+        ticket: Ticket,
+        task: Task,
+        op: IoOp,
+        (first, bytes): (u32, u32),
+        span: Option<Span>,
+        kit: &mut Kit<'_>,
+    ) {
+        let Some((at, _, bitmap_offset)) = self.at(ticket.leg) else {
+            return;
+        };
+        let Some(span) = span.or_else(|| self.scratch.take(bytes)) else {
+            return; // there was memory just now
+        };
+        let offset = bitmap_offset + u64::from(first) * PAGE_BYTES as u64;
+        let entry = Entry {
+            mirror: kit.index,
+            leg: at as u8,
+            task,
+            for_change: false,
+            span,
+        };
+        let io = self.io(at, op, offset, span);
+        self.give(entry, io, kit);
+    }
+
+    fn write_pages(
+        &mut self,
+        ticket: Ticket,
+        pages: volume::mirror::machine::Pages,
+        kit: &mut Kit<'_>,
+    ) {
+        let bytes = pages.count * PAGE_BYTES as u32;
+        let Some(span) = self.scratch.take(bytes) else {
+            return; // there was memory just now
+        };
+        if let Some(it) = self.running() {
+            let memory = kit.memory.bytes_mut(span);
+            it.machine.encode_pages(pages, memory, kit.crc32c);
+        }
+        let (task, op) = (Task::Own(ticket), IoOp::Write { fua: true });
+        self.meta(ticket, task, op, (pages.first, bytes), Some(span), kit);
+    }
+
+    fn write_superblock(&mut self, ticket: Ticket, copy: u8, kit: &mut Kit<'_>) {
+        let span = self.scratch.take(SUPERBLOCK_BYTES as u32);
+        let (Some((at, ..)), Some(span)) = (self.at(ticket.leg), span) else {
+            return; // there was memory just now
+        };
+        let crc32c = kit.crc32c;
+        if let Some(it) = self.running() {
+            let block = it.machine.encode_superblock(ticket.leg, copy, crc32c);
+            kit.memory.bytes_mut(span).copy_from_slice(&block);
+        }
+        let entry = Entry {
+            mirror: kit.index,
+            leg: at as u8,
+            task: Task::Own(ticket),
+            for_change: false,
+            span,
+        };
+        let offset = COPIES_AT[usize::from(copy & 1)];
+        let io = self.io(at, IoOp::Write { fua: true }, offset, span);
+        self.give(entry, io, kit);
+    }
+
+    /// What a leg was given has ended, and it was the machine's.
+    pub(super) fn task_ended(
+        &mut self,
+        entry: &Entry,
+        outcome: Outcome,
+        latency_ns: u64,
+        kit: &mut Kit<'_>,
+    ) {
+        let now_ns = kit.now_ns;
+        if let Task::Io(ticket) = entry.task {
+            self.part_ended(usize::from(entry.leg), ticket, outcome, latency_ns, now_ns);
+        }
+        let crc32c = kit.crc32c;
+        let Phase::Running(it) = &mut self.phase else {
+            return;
+        };
+        if outcome == Outcome::Stopped && !it.frozen {
+            return self.freeze(kit);
+        }
+        if it.frozen {
+            return;
+        }
+        match entry.task {
+            Task::Pages(ticket) if outcome.is_done() => {
+                let bytes = kit.memory.bytes(entry.span);
+                it.machine.handle_pages(ticket, bytes, crc32c, now_ns);
+            }
+            Task::Compare(ticket, copy, range) if outcome.is_done() => {
+                let len = (range.end - range.start) as u32;
+                let span = |all: &[Span]| Span {
+                    len,
+                    ..all.get(usize::from(copy)).copied().unwrap_or_default()
+                };
+                let (ours, theirs) = (span(&it.copies), span(&it.compares));
+                let differs = difference(kit.memory.bytes(ours), kit.memory.bytes(theirs));
+                let differs = differs.map(|(from, to)| {
+                    let block = 1_u64 << it.info.block_shift;
+                    Range {
+                        start: range.start + from as u64 / block * block,
+                        end: range.start + (to as u64).div_ceil(block) * block,
+                    }
+                });
+                it.machine.handle_compared(ticket, differs, now_ns);
+            }
+            Task::Io(ticket)
+            | Task::Own(ticket)
+            | Task::Pages(ticket)
+            | Task::Compare(ticket, ..) => it.machine.handle_done(ticket, outcome, now_ns),
+            Task::Look(_) | Task::Claim(_) | Task::Wipe => {}
+        }
+    }
+
+    pub(super) fn run_timeout(&self) -> Option<u64> {
+        let Phase::Running(it) = &self.phase else {
+            return None;
+        };
+        let machine = it.machine.poll_timeout().filter(|_| !it.frozen);
+        let away = self.legs.iter().filter_map(|leg| leg.away);
+        let away = away.filter(|it| !it.told).map(|it| it.at_ns);
+        machine.into_iter().chain(away).min()
+    }
+}
+
+/// The first byte that differs, and the one behind the last.
+fn difference(ours: &[u8], theirs: &[u8]) -> Option<(usize, usize)> {
+    if ours == theirs {
+        return None;
+    }
+    let differs = |(a, b): (&u8, &u8)| a != b;
+    let first = ours.iter().zip(theirs).position(differs)?;
+    let last = ours.iter().zip(theirs).rposition(differs)?;
+    Some((first, last + 1))
+}

@@ -1,0 +1,385 @@
+//! A mirror before it runs: its legs come up, say what they are, and are brought together.
+//!
+//! # Contract
+//! A leg is looked at when the host's volume of it is ready. When all were, or those that could be
+//! missing were waited for, [`assemble`] decides: nothing is written before it agrees. Then the
+//! owner's record is written, and the machine begins. Where it refuses, that is said once; the next
+//! leg that comes up, or the user's word, has it decide again.
+use super::drive::Running;
+use super::one::{Away, Kit, Mirrored, Phase, Purpose};
+use super::table::{Entry, Task};
+use super::types::MirrorState;
+use super::words;
+use crate::host::{HostEvent, IoOp};
+use crate::machine::Span;
+use alloc::boxed::Box;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use volume::Outcome;
+use volume::mirror::Superblock;
+use volume::mirror::assembly::{Wishes, assemble};
+use volume::mirror::claim::{Claim, ClaimOutput, Reach};
+use volume::mirror::copies::{Chosen, NoLeg, read_copies};
+use volume::mirror::layout::COPIES_AT;
+use volume::mirror::machine::Mirror;
+use volume::mirror::superblock::SUPERBLOCK_BYTES;
+
+/// The owner's record is being written to these legs, by place in the configuration.
+pub(super) struct Claiming {
+    claim: Claim,
+    legs: Vec<u8>,
+}
+
+/// A leg's superblocks are being read.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Look {
+    span: Span,
+    waits: u8,
+    read: [bool; 2],
+    failed: Option<Outcome>,
+    purpose: Purpose,
+}
+
+/// Bytes of a superblock, as spans count.
+const BLOCK: u32 = SUPERBLOCK_BYTES as u32;
+
+impl Mirrored {
+    /// Goes on as far as it can; whether anything was done.
+    pub(super) fn gather(&mut self, kit: &mut Kit<'_>) -> bool {
+        let mut any = false;
+        let since_ns = *self.since_ns.get_or_insert(kit.now_ns);
+        for at in 0..self.legs.len() {
+            let leg = &self.legs[at];
+            let due = leg.look_at_ns <= kit.now_ns;
+            if leg.info.is_some() && leg.found.is_none() && leg.look.is_none() && due {
+                any |= self.look(at, Purpose::Found, kit);
+            }
+        }
+        let found = self.legs.iter().filter(|leg| leg.found.is_some()).count();
+        let pending = self.legs.iter().any(|leg| leg.look.is_some());
+        let over = kit.now_ns >= since_ns.saturating_add(self.config.assemble_wait_ns);
+        let complete = found == self.legs.len() || over || self.forced;
+        if !pending && complete && self.tried != Some(found) && !self.stopping {
+            self.tried = Some(found);
+            self.claim(kit);
+            any = true;
+        }
+        any
+    }
+
+    /// When it stops waiting, or looks again.
+    pub(super) fn gather_timeout(&self) -> Option<u64> {
+        let looks = self.legs.iter().filter(|leg| {
+            leg.info.is_some() && leg.found.is_none() && leg.look.is_none() && leg.look_at_ns > 0
+        });
+        let looks = looks.map(|leg| leg.look_at_ns);
+        let wait_ns = self.config.assemble_wait_ns;
+        let over = self.since_ns.map(|since| since.saturating_add(wait_ns));
+        // The end of a look is heard of without a timer.
+        let pending = self.legs.iter().any(|leg| leg.look.is_some());
+        let over = over.filter(|_| self.tried.is_none() && !pending);
+        looks.chain(over).min()
+    }
+
+    /// Begins to read the superblocks of a leg; false: there is no memory now.
+    pub(super) fn look(&mut self, at: usize, purpose: Purpose, kit: &mut Kit<'_>) -> bool {
+        let Some(span) = self.scratch.take(2 * BLOCK) else {
+            return false;
+        };
+        self.legs[at].look = Some(Look {
+            span,
+            waits: 2,
+            read: [false; 2],
+            failed: None,
+            purpose,
+        });
+        for copy in 0..2_u8 {
+            let part = Span {
+                at: span.at + u64::from(copy) * u64::from(BLOCK),
+                len: BLOCK,
+            };
+            let entry = Entry {
+                mirror: kit.index,
+                leg: at as u8,
+                task: Task::Look(copy),
+                for_change: false,
+                span: Span::default(),
+            };
+            let io = self.io(at, IoOp::Read, COPIES_AT[usize::from(copy)], part);
+            self.give(entry, io, kit);
+        }
+        true
+    }
+
+    /// One of the two was read, or could not be.
+    pub(super) fn looked(&mut self, at: usize, copy: u8, outcome: Outcome, kit: &mut Kit<'_>) {
+        let Some(look) = &mut self.legs[at].look else {
+            return;
+        };
+        look.waits -= 1;
+        look.read[usize::from(copy)] = outcome.is_done();
+        // What only this copy can't give is no failure of the leg.
+        if !outcome.is_done() && outcome != Outcome::MediaError {
+            look.failed = Some(outcome);
+        }
+        if look.waits > 0 {
+            return;
+        }
+        let look = *look;
+        self.legs[at].look = None;
+        let part = |copy: u64| Span {
+            at: look.span.at + copy * u64::from(BLOCK),
+            len: BLOCK,
+        };
+        let bytes = |copy: u64| {
+            let read = look.read[copy as usize];
+            read.then(|| kit.memory.bytes(part(copy)))
+        };
+        let leg_bytes = self.legs[at].info.map_or(0, |info| info.bytes);
+        let chosen = read_copies([bytes(0), bytes(1)], kit.crc32c);
+        let chosen = chosen.and_then(|it| it.on_leg_of(leg_bytes));
+        self.scratch.give_back(look.span);
+        let found = match look.failed {
+            Some(outcome) => Err(outcome),
+            None => Ok(chosen),
+        };
+        self.looked_at(at, look.purpose, found, kit);
+    }
+
+    /// What was looked for is here.
+    fn looked_at(
+        &mut self,
+        at: usize,
+        purpose: Purpose,
+        found: Result<Result<Chosen, NoLeg>, Outcome>,
+        kit: &mut Kit<'_>,
+    ) {
+        let leg = &mut self.legs[at];
+        match purpose {
+            Purpose::Found => match found {
+                Ok(found) => leg.found = Some(found),
+                Err(_) => {
+                    leg.look_at_ns = kit.now_ns.saturating_add(crate::limits::LEG_RETRY_NS);
+                    self.again = true;
+                }
+            },
+            Purpose::Claim(index) => {
+                if let Phase::Claiming(it) = &mut self.phase {
+                    let found = found.unwrap_or(Err(NoLeg::Missing));
+                    it.claim.handle_superblocks(index, found, kit.now_ns);
+                }
+            }
+            Purpose::Machine(ticket) => {
+                if let Phase::Running(it) = &mut self.phase {
+                    match found {
+                        Ok(found) => it.machine.handle_superblocks(ticket, &found, kit.now_ns),
+                        Err(outcome) => it.machine.handle_done(ticket, outcome, kit.now_ns),
+                    }
+                }
+            }
+        }
+    }
+
+    /// Legs that can be brought together, and what they say.
+    fn given(&self) -> (Vec<u8>, Vec<Result<Chosen, NoLeg>>) {
+        let legs = (0..).zip(&self.legs);
+        let known = legs.filter_map(|(at, leg)| Some((at, leg.found?)));
+        known.unzip()
+    }
+
+    /// Decides whether there is a mirror, and begins to make it ours.
+    fn claim(&mut self, kit: &mut Kit<'_>) {
+        let (legs, given) = self.given();
+        if let Err(why) = self.assembled(&legs, &given) {
+            return self.refuse(why, kit);
+        }
+        let reach = match self.config.shared {
+            true => Reach::Shared,
+            false => Reach::Here,
+        };
+        let claim = Claim::new(self.config.owner, &given, reach);
+        self.phase = Phase::Claiming(Box::new(Claiming { claim, legs }));
+    }
+
+    /// What the legs come to.
+    fn assembled(
+        &self,
+        legs: &[u8],
+        given: &[Result<Chosen, NoLeg>],
+    ) -> Result<volume::mirror::assembly::Assembly, String> {
+        let name = |at: usize| {
+            let leg = legs
+                .get(at)
+                .and_then(|&leg| self.legs.get(usize::from(leg)));
+            leg.map_or(String::new(), |leg| leg.config.name.clone())
+        };
+        for (at, leg) in legs.iter().zip(given) {
+            let (Some(info), Ok(it)) = (self.legs[usize::from(*at)].info, leg) else {
+                continue;
+            };
+            let (its, ours) = (info.block_shift, it.superblock.geometry.block_shift);
+            if its > ours {
+                return Err(format!(
+                    "{} has blocks of {} B now, and the mirror's have {} B: it can't be used so",
+                    self.legs[usize::from(*at)].config.name,
+                    1_u32 << its,
+                    1_u32 << ours
+                ));
+            }
+        }
+        let superblocks: Vec<_> = given.iter().map(|it| it.map(|it| it.superblock)).collect();
+        let mut wishes = self.config.wishes;
+        if let Some(place) = wishes.discard {
+            // As configured; those that are not there are not among the given.
+            let at = legs.iter().position(|&leg| usize::from(leg) == place);
+            let leg = self.legs.get(place).map_or("", |leg| &leg.config.name);
+            let why = || format!("{leg} is to be given up, and is not there: leave it out");
+            wishes.discard = Some(at.ok_or_else(why)?);
+        }
+        assemble(&superblocks, wishes).map_err(|refusal| {
+            let known: Vec<Superblock> = superblocks.iter().filter_map(|it| it.ok()).collect();
+            words::refusal(&refusal, name, &known)
+        })
+    }
+
+    /// It does not start; said once for each reason.
+    pub(super) fn refuse(&mut self, why: String, kit: &mut Kit<'_>) {
+        let missing = self.legs.iter().filter(|leg| leg.found.is_none());
+        let missing: Vec<&str> = missing.map(|leg| leg.config.name.as_str()).collect();
+        let missing = match missing.is_empty() {
+            true => String::new(),
+            false => format!("; not there: {}", missing.join(", ")),
+        };
+        let line = format!("{}: not started: {why}{missing}", self.config.name);
+        let state = MirrorState::Refused(line.clone());
+        if self.state != state {
+            self.state = state;
+            kit.events.push_back(HostEvent::Failed(kit.number, line));
+        }
+        self.phase = Phase::Gathering;
+        // The user's word was of the legs as they were.
+        (self.config.wishes, self.forced) = (Wishes::default(), false);
+    }
+
+    /// Writes the owner's record, as far as it goes; whether anything was done.
+    pub(super) fn go_on_claiming(&mut self, kit: &mut Kit<'_>) -> bool {
+        let Phase::Claiming(it) = &mut self.phase else {
+            return false;
+        };
+        if it
+            .claim
+            .poll_timeout()
+            .is_some_and(|at_ns| at_ns <= kit.now_ns)
+        {
+            it.claim.handle_timeout(kit.now_ns);
+        }
+        // Memory for whatever is asked next.
+        let Some(span) = self.scratch.take(2 * BLOCK) else {
+            return false;
+        };
+        self.scratch.give_back(span);
+        let Some(output) = it.claim.poll_output(kit.now_ns) else {
+            return false;
+        };
+        let place = |index: usize, it: &Claiming| usize::from(it.legs[index]);
+        match output {
+            ClaimOutput::Read(index) => {
+                let at = place(index, it);
+                self.look(at, Purpose::Claim(index), kit);
+            }
+            ClaimOutput::Write(index, copy) => {
+                let at = place(index, it);
+                let block = it.claim.encode(index, copy, kit.crc32c);
+                let Some(span) = self.scratch.take(BLOCK) else {
+                    return false; // there was room just now
+                };
+                kit.memory.bytes_mut(span).copy_from_slice(&block);
+                let entry = Entry {
+                    mirror: kit.index,
+                    leg: at as u8,
+                    task: Task::Claim(index),
+                    for_change: false,
+                    span,
+                };
+                let offset = COPIES_AT[usize::from(copy & 1)];
+                let io = self.io(at, IoOp::Write { fua: true }, offset, span);
+                self.give(entry, io, kit);
+            }
+            ClaimOutput::Owned => self.owned(kit),
+            ClaimOutput::Refused(owner) => {
+                let why = format!(
+                    "{} has it: stop it there first (or wait until that host is gone)",
+                    owner.label
+                );
+                // Nobody looks again by itself: whoever lives, lives on.
+                self.refuse(why, kit);
+            }
+            ClaimOutput::Failed(index, outcome) => {
+                let at = place(index, it);
+                let name = &self.legs[at].config.name;
+                let line = format!("{}: {name}: {outcome}; it is left out", self.config.name);
+                kit.events.push_back(HostEvent::Warning(kit.number, line));
+            }
+        }
+        true
+    }
+
+    pub(super) fn claim_written(&mut self, index: usize, outcome: Outcome, kit: &Kit<'_>) {
+        if let Phase::Claiming(it) = &mut self.phase {
+            it.claim.handle_written(index, outcome, kit.now_ns);
+        }
+    }
+
+    pub(super) fn claim_timeout(&self) -> Option<u64> {
+        match &self.phase {
+            Phase::Claiming(it) => it.claim.poll_timeout(),
+            _ => None,
+        }
+    }
+
+    /// The legs are ours: the machine begins.
+    fn owned(&mut self, kit: &mut Kit<'_>) {
+        let Phase::Claiming(it) = core::mem::replace(&mut self.phase, Phase::Gathering) else {
+            return;
+        };
+        let given = it.claim.given();
+        let assembly = match self.assembled(&it.legs, given) {
+            Ok(assembly) => assembly,
+            Err(why) => return self.refuse(why, kit),
+        };
+        for (&at, found) in it.legs.iter().zip(given) {
+            let leg = &mut self.legs[usize::from(at)];
+            leg.slot = found.ok().map(|it| it.superblock.slot);
+            // What could not be read or written just now is looked at again.
+            let was_leg = matches!(leg.found, Some(Ok(_)));
+            leg.found = Some(*found).filter(|now| now.is_ok() || !was_leg);
+        }
+        for leg in &mut self.legs {
+            let unknown = leg.slot.is_none() && !matches!(leg.found, Some(Err(_)));
+            leg.away = (leg.info.is_some() && unknown).then(|| Away::absent(kit.now_ns));
+        }
+        match Running::begin(self, &assembly, given, kit) {
+            Some(running) => self.phase = Phase::Running(Box::new(running)),
+            None => self.refuse("there is no memory for its copy buffers".into(), kit),
+        }
+    }
+}
+
+/// The machine of a mirror that begins.
+pub(super) fn machine(
+    start: &volume::mirror::machine::Start<'_>,
+    deallocate: bool,
+    speed: volume::mirror::machine::Speed,
+    now_ns: u64,
+) -> Mirror {
+    use crate::limits::{MIRROR_COPIES, MIRROR_COPY_BYTES, MIRROR_IOS_MAX};
+    let config = volume::mirror::machine::Config {
+        copies: MIRROR_COPIES,
+        copy_bytes: MIRROR_COPY_BYTES,
+        speed,
+        deallocate,
+        ..volume::mirror::machine::Config::new(MIRROR_IOS_MAX)
+    };
+    Mirror::start(start, config, now_ns)
+}

@@ -1,0 +1,276 @@
+//! One mirror on its core: its legs, in which phase it is, and what it gives to the host.
+use super::drive::Running;
+use super::gather::{Claiming, Look};
+use super::table::{Entry, Table, Task};
+use super::types::{LegConfig, LegCounters, MirrorConfig, MirrorState};
+use crate::host::{HostEngine, HostEvent, Io, IoDone, IoOp, SubmitError, VolumeInfo};
+use crate::limits::LEG_RETRY_NS;
+use crate::machine::{Memory, Span};
+use crate::scratch::Scratch;
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use volume::Outcome;
+use volume::limits::LEGS_MAX;
+use volume::mirror::Crc32c;
+use volume::mirror::copies::{Chosen, NoLeg};
+use volume::mirror::machine::{CheckReport, Ticket};
+
+/// What a mirror needs of its engine.
+pub(super) struct Kit<'a> {
+    pub host: &'a mut HostEngine,
+    pub table: &'a mut Table,
+    pub events: &'a mut VecDeque<HostEvent>,
+    pub memory: &'a mut dyn Memory,
+    pub crc32c: Crc32c,
+    /// As the program numbers it, and among the mirrors.
+    pub number: u16,
+    pub index: u8,
+    pub now_ns: u64,
+}
+
+/// See the module.
+pub(super) struct Mirrored {
+    pub config: MirrorConfig,
+    pub legs: Vec<Leg>,
+    pub phase: Phase,
+    pub state: MirrorState,
+    /// Its own part of the arena.
+    pub scratch: Scratch,
+    /// What found no room in the host, oldest first: nothing else is given before it (T6).
+    pub held: VecDeque<(Entry, Io)>,
+    /// What ended as soon as it was given.
+    pub early: VecDeque<(Entry, Outcome)>,
+    /// Since when it gathers.
+    pub since_ns: Option<u64>,
+    /// With so many legs it was tried.
+    pub tried: Option<usize>,
+    /// The user has said to start with what is there.
+    pub forced: bool,
+    pub stopping: bool,
+    /// A timer was set, or something else needs a turn.
+    pub again: bool,
+    pub checked: Option<CheckReport>,
+    /// A check is under way since.
+    pub checking_ns: Option<u64>,
+}
+
+pub(super) enum Phase {
+    Gathering,
+    Claiming(Box<Claiming>),
+    Running(Box<Running>),
+    /// It was stopped.
+    Over,
+}
+
+/// Why a leg's superblocks are read.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Purpose {
+    Found,
+    Claim(usize),
+    Machine(Ticket),
+}
+
+pub(super) struct Leg {
+    pub config: LegConfig,
+    /// Once the host's volume is ready.
+    pub info: Option<VolumeInfo>,
+    pub look: Option<Look>,
+    pub look_at_ns: u64,
+    /// What it said.
+    pub found: Option<Result<Chosen, NoLeg>>,
+    /// Which one it is, once the mirror runs.
+    pub slot: Option<u8>,
+    /// It has left, or was not there at the start.
+    pub away: Option<Away>,
+    /// The user took it out: it returns only when told to.
+    pub aside: bool,
+    /// It can't return, and why.
+    pub unfit: Option<alloc::string::String>,
+    pub counters: LegCounters,
+    /// It is being rebuilt: since when, and how many regions it lacked then.
+    pub rebuild: Option<(u64, u64)>,
+    /// The slot of the leg that goes when this one is in sync.
+    pub replaces: Option<u8>,
+    /// Copies of its superblock that are being overwritten.
+    pub wiping: u8,
+    /// It is no leg any more; its place may be taken.
+    pub removed: bool,
+}
+
+/// A leg that the mirror goes on without.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Away {
+    /// When it is tried again.
+    pub at_ns: u64,
+    /// How long it was to wait this time.
+    pub wait_ns: u64,
+    /// Why it left; `None`: it was never there.
+    pub outcome: Option<Outcome>,
+    /// It was told that it is there.
+    pub told: bool,
+}
+
+impl Away {
+    /// One that was not there at the start, and is now.
+    pub fn absent(now_ns: u64) -> Self {
+        Self {
+            at_ns: now_ns,
+            wait_ns: LEG_RETRY_NS,
+            outcome: None,
+            told: false,
+        }
+    }
+}
+
+impl Mirrored {
+    pub fn new(config: MirrorConfig, scratch: Span, room: usize) -> Self {
+        let leg = |config: &LegConfig| Leg {
+            config: config.clone(),
+            info: None,
+            look: None,
+            look_at_ns: 0,
+            found: None,
+            slot: None,
+            away: None,
+            aside: false,
+            unfit: None,
+            counters: LegCounters::default(),
+            rebuild: None,
+            replaces: None,
+            wiping: 0,
+            removed: false,
+        };
+        Self {
+            legs: config.legs.iter().map(leg).collect(),
+            config,
+            phase: Phase::Gathering,
+            state: MirrorState::Gathering,
+            scratch: Scratch::new(scratch),
+            held: VecDeque::with_capacity(2 * LEGS_MAX),
+            early: VecDeque::with_capacity(room.min(1 << 16)),
+            since_ns: None,
+            tried: None,
+            forced: false,
+            stopping: false,
+            again: true,
+            checked: None,
+            checking_ns: None,
+        }
+    }
+
+    /// Does all that can be done now; whether that was anything.
+    pub fn drive(&mut self, kit: &mut Kit<'_>) -> bool {
+        let mut any = self.give_held(kit);
+        while let Some((entry, outcome)) = self.early.pop_front() {
+            self.ended(&entry, outcome, 0, kit);
+            any = true;
+        }
+        any |= match &self.phase {
+            Phase::Gathering => self.gather(kit),
+            Phase::Claiming(_) => self.go_on_claiming(kit),
+            Phase::Running(_) => self.run(kit),
+            Phase::Over => false,
+        };
+        any
+    }
+
+    /// When something is due, ns.
+    pub fn timeout(&self) -> Option<u64> {
+        if self.again {
+            return Some(0);
+        }
+        match &self.phase {
+            Phase::Gathering => self.gather_timeout(),
+            Phase::Claiming(_) => self.claim_timeout(),
+            Phase::Running(_) => self.run_timeout(),
+            Phase::Over => None,
+        }
+    }
+
+    /// The host's volume of a leg is ready, or has another size.
+    pub fn leg_ready(&mut self, at: usize, info: VolumeInfo, now_ns: u64) {
+        let leg = &mut self.legs[at];
+        let first = leg.info.replace(info).is_none();
+        if first && matches!(self.phase, Phase::Running(_)) && leg.slot.is_none() {
+            leg.away = Some(Away::absent(now_ns));
+        }
+        self.again = true;
+    }
+
+    /// An I/O of the leg's volume.
+    pub fn io(&self, at: usize, op: IoOp, offset: u64, span: Span) -> Io {
+        Io {
+            volume: self.legs[at].config.volume,
+            op,
+            offset,
+            length: span.len,
+            span,
+            source: 0,
+            cookie: 0,
+        }
+    }
+
+    /// Gives something to a leg; where the host has no room, it waits.
+    pub fn give(&mut self, entry: Entry, io: Io, kit: &mut Kit<'_>) {
+        if !self.held.is_empty() || !self.try_give(entry, io, kit) {
+            self.held.push_back((entry, io));
+        }
+    }
+
+    fn give_held(&mut self, kit: &mut Kit<'_>) -> bool {
+        let mut any = false;
+        while let Some((entry, io)) = self.held.pop_front() {
+            if !self.try_give(entry, io, kit) {
+                self.held.push_front((entry, io));
+                break;
+            }
+            any = true;
+        }
+        any
+    }
+
+    /// False: there is no room.
+    fn try_give(&mut self, entry: Entry, io: Io, kit: &mut Kit<'_>) -> bool {
+        let Some(cookie) = kit.table.put(entry) else {
+            return false;
+        };
+        let io = Io { cookie, ..io };
+        let submitted = match entry.for_change {
+            true => kit.host.submit_for_change(&io, kit.now_ns),
+            false => kit.host.submit(&io, kit.now_ns),
+        };
+        let outcome = match submitted {
+            Ok(()) => return true,
+            Err(SubmitError::Full) => {
+                kit.table.take(cookie);
+                return false;
+            }
+            Err(SubmitError::NotReady) if kit.host.is_stopping() => Outcome::Stopped,
+            Err(SubmitError::NotReady) => Outcome::PathError,
+            Err(SubmitError::Range) => Outcome::Invalid,
+            Err(SubmitError::PastEnd { .. }) => Outcome::PastEnd,
+        };
+        kit.table.take(cookie);
+        self.early.push_back((entry, outcome));
+        true
+    }
+
+    /// What a leg was given has ended.
+    pub fn leg_ended(&mut self, entry: &Entry, done: &IoDone, kit: &mut Kit<'_>) {
+        self.ended(entry, done.outcome, done.latency_ns, kit);
+    }
+
+    fn ended(&mut self, entry: &Entry, outcome: Outcome, latency_ns: u64, kit: &mut Kit<'_>) {
+        let at = usize::from(entry.leg);
+        match entry.task {
+            Task::Look(copy) => self.looked(at, copy, outcome, kit),
+            Task::Claim(index) => self.claim_written(index, outcome, kit),
+            Task::Wipe => self.wiped(at, outcome, kit),
+            _ => self.task_ended(entry, outcome, latency_ns, kit),
+        }
+        if entry.span.len > 0 {
+            self.scratch.give_back(entry.span);
+        }
+    }
+}

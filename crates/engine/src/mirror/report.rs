@@ -1,0 +1,220 @@
+//! How a mirror is doing, and what is asked of it by hand.
+use super::one::{Leg, Mirrored, Phase};
+use super::reads::for_mirror;
+use super::types::{LegReport, LegStatus, MirrorOrder, MirrorReport, MirrorState};
+use crate::host::HostEngine;
+use crate::limits::LEG_RETRY_NS;
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use policy::{Knobs, Policy};
+use volume::mirror::Superblock;
+use volume::mirror::superblock::LegState;
+
+impl Mirrored {
+    /// How it is doing.
+    pub fn report(&self, host: &HostEngine) -> MirrorReport {
+        let running = match &self.phase {
+            Phase::Running(it) => Some(it),
+            _ => None,
+        };
+        let superblock = running.map(|it| *it.machine.superblock());
+        let there = self.legs.iter().filter(|leg| !leg.removed);
+        let mut legs: Vec<LegReport> = there.map(|leg| self.leg(leg, host)).collect();
+        // Those that the mirror has, and nobody has given.
+        let entries = superblock.iter().flat_map(Superblock::entries);
+        let unknown = entries.filter(|(slot, _)| !legs.iter().any(|leg| leg.slot == Some(*slot)));
+        let unknown: Vec<LegReport> = unknown
+            .map(|(slot, entry)| LegReport {
+                name: entry.label.to_string(),
+                volume: None,
+                slot: Some(slot),
+                status: LegStatus::Missing,
+                why: Some("it is not in the configuration".into()),
+                facts: None,
+                counters: Default::default(),
+                rebuild: None,
+            })
+            .collect();
+        legs.extend(unknown);
+        let geometry = superblock.map(|it| it.geometry);
+        MirrorReport {
+            state: self.state.clone(),
+            superblock,
+            policy: running.map_or(Policy::Soonest, |it| it.reads.policy()),
+            knobs: running.map_or(self.config.knobs, |it| it.reads.knobs()),
+            legs,
+            unalike: running.map_or(0, |it| it.machine.unalike()),
+            region_bytes: geometry.map_or(0, |it| 1 << it.region_shift),
+            regions: geometry.map_or(0, |it| it.regions()),
+            checked: self.checked,
+            checking: (self.checking_ns.zip(running))
+                .map(|(at, it)| (at, it.machine.check_report())),
+            speed: self.config.speed,
+            rate: running.map(|it| it.machine.rate()),
+        }
+    }
+
+    fn leg(&self, leg: &Leg, host: &HostEngine) -> LegReport {
+        let running = match &self.phase {
+            Phase::Running(it) => Some(it),
+            _ => None,
+        };
+        let facts = leg.slot.and_then(|slot| running?.machine.facts(slot));
+        let said = leg.slot.and_then(|slot| {
+            let legs = &running?.machine.superblock().legs;
+            Some(legs.get(usize::from(slot))?.as_ref()?.state)
+        });
+        let reachable = leg.info.is_some() && host.usability(leg.config.volume).0;
+        let status = match (leg.found, said, facts) {
+            (None, ..) => LegStatus::Missing,
+            (Some(Err(_)), ..) => LegStatus::Unusable,
+            (_, _, Some(facts)) if facts.in_sync => LegStatus::InSync,
+            (_, _, Some(facts)) if facts.joining => LegStatus::Rebuilding,
+            (_, Some(_), _) => LegStatus::Stale,
+            (Some(Ok(_)), None, _) if running.is_some() => LegStatus::Unusable,
+            (Some(Ok(found)), None, _) => match found.superblock.leg().map(|it| it.state) {
+                Some(LegState::InSync) => LegStatus::InSync,
+                Some(LegState::Rebuilding(_)) => LegStatus::Rebuilding,
+                _ => LegStatus::Stale,
+            },
+        };
+        let why = match (&leg.unfit, leg.found, leg.away.and_then(|it| it.outcome)) {
+            (Some(why), ..) => Some(why.clone()),
+            (None, Some(Err(why)), _) => Some(why.to_string()),
+            (None, _, _) if !reachable => Some("none of its paths can be used".into()),
+            (None, _, Some(outcome)) if status == LegStatus::Stale => {
+                Some(format!("it has left: {outcome}"))
+            }
+            _ => None,
+        };
+        LegReport {
+            name: leg.config.name.clone(),
+            volume: Some(leg.config.volume),
+            slot: leg.slot,
+            status,
+            why,
+            facts,
+            counters: leg.counters,
+            rebuild: leg.rebuild,
+        }
+    }
+
+    /// What a user asks of it.
+    ///
+    /// # Errors
+    /// Why nothing comes of it, for people.
+    pub fn order(&mut self, order: &MirrorOrder, now_ns: u64) -> Result<(), String> {
+        self.again = true;
+        match *order {
+            MirrorOrder::Assemble(wishes) => {
+                self.config.wishes = wishes;
+                (self.forced, self.tried) = (true, None);
+                return Ok(());
+            }
+            MirrorOrder::Remove(slot) => return self.remove(slot, now_ns),
+            MirrorOrder::Stop => {
+                self.stop(now_ns);
+                return Ok(());
+            }
+            MirrorOrder::Speed(speed) => self.config.speed = speed,
+            _ => {}
+        }
+        let Phase::Running(it) = &mut self.phase else {
+            return Ok(());
+        };
+        match *order {
+            MirrorOrder::Check(repair) => {
+                self.checking_ns = Some(now_ns);
+                it.machine.check(repair, now_ns);
+            }
+            MirrorOrder::PauseCheck(pause) => it.machine.pause_check(pause, now_ns),
+            MirrorOrder::EndCheck => it.machine.end_check(now_ns),
+            MirrorOrder::Speed(speed) => it.machine.set_speed(speed, now_ns),
+            MirrorOrder::Fail(slot) => {
+                it.machine.leg_lost(slot, now_ns);
+                self.put_aside(slot, true, now_ns);
+            }
+            MirrorOrder::Return(slot) => self.put_aside(slot, false, now_ns),
+            MirrorOrder::Assemble(_)
+            | MirrorOrder::Remove(_)
+            | MirrorOrder::Stop
+            | MirrorOrder::Add(_) => {}
+        }
+        Ok(())
+    }
+
+    /// A leg returns only when told to; or is to return now.
+    fn put_aside(&mut self, slot: u8, aside: bool, now_ns: u64) {
+        let leg = self.legs.iter_mut().find(|leg| leg.slot == Some(slot));
+        let Some(leg) = leg else {
+            return;
+        };
+        leg.aside = aside;
+        if let Some(away) = leg.away.as_mut().filter(|_| !aside) {
+            (away.told, away.at_ns, away.wait_ns) = (false, now_ns, LEG_RETRY_NS);
+        }
+    }
+
+    /// Another policy, which becomes a property (row B6), and other knobs.
+    pub fn set_policy(&mut self, policy: Policy, knobs: Knobs, now_ns: u64) {
+        self.config.knobs = knobs;
+        let Phase::Running(it) = &mut self.phase else {
+            return;
+        };
+        if it.reads.set_policy(policy, knobs).is_err() {
+            return; // they are checked where they come from
+        }
+        let mut properties = it.machine.superblock().properties;
+        let word = for_mirror(policy).to_string();
+        if properties.value("policy") != Some(&word) && properties.set("policy", &word).is_ok() {
+            it.machine.set_properties(properties, now_ns);
+        }
+        self.again = true;
+    }
+
+    /// Nothing more is taken; what is under way ends.
+    pub fn stop(&mut self, now_ns: u64) {
+        (self.stopping, self.again) = (true, true);
+        match &mut self.phase {
+            Phase::Running(it) => it.machine.stop(now_ns),
+            Phase::Gathering => self.state = MirrorState::Stopped,
+            Phase::Claiming(_) | Phase::Over => {}
+        }
+    }
+
+    /// Whether nothing of it is under way that a stop would wait for.
+    pub fn has_stopped(&self) -> bool {
+        match &self.phase {
+            // Whose mirror it is not any more has nothing to write.
+            Phase::Running(it) => it.frozen || it.machine.foreign_owner().is_some(),
+            Phase::Gathering | Phase::Claiming(_) | Phase::Over => true,
+        }
+    }
+
+    /// Once a turn: which legs can be reached, and which may have lost what they acknowledged: what
+    /// is in such a leg's cache has its intents set, so it leaves, and gets that again (T13), also
+    /// by another path than the one that is lost: the last leg, which stays, has no other source.
+    pub fn look_at_legs(&mut self, host: &mut HostEngine, now_ns: u64) {
+        let Phase::Running(it) = &mut self.phase else {
+            return;
+        };
+        let legs = || {
+            let legs = self.legs.iter();
+            legs.filter_map(|leg| Some((leg.slot?, leg.config.volume)))
+        };
+        it.reads.look(host, legs());
+        for (slot, volume) in legs() {
+            if !host.is_cache_lost(volume) {
+                continue;
+            }
+            if it.machine.may_read(slot) {
+                it.machine.leg_lost(slot, now_ns);
+                self.again = true;
+            }
+            if !it.machine.may_read(slot) {
+                host.forget_cache(volume, now_ns);
+            }
+        }
+    }
+}

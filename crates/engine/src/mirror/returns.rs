@@ -1,0 +1,218 @@
+//! What a mirror's machine tells: legs that leave and return, what was mended, and the end.
+//!
+//! # Contract
+//! A leg that has left is told of again when it can be reached, after a pause that doubles while it
+//! goes on leaving. What it was given before has ended by then; where its volume doesn't fence its
+//! writes, it waits `leg_quiesce` besides (T9).
+use super::one::{Away, Kit, Mirrored, Phase, Purpose};
+use super::types::MirrorState;
+use super::words;
+use crate::host::HostEvent;
+use crate::limits::{LEG_RETRY_MAX_NS, LEG_RETRY_NS};
+use alloc::format;
+use alloc::string::String;
+use volume::Outcome;
+use volume::mirror::machine::{News, Unfit};
+
+impl Mirrored {
+    /// Something has happened.
+    pub(super) fn hear(&mut self, news: News, kit: &mut Kit<'_>) {
+        let line = match news {
+            News::Left(slot, _)
+            | News::Joining(slot)
+            | News::Joined(slot)
+            | News::Unfit(slot, _)
+            | News::Added(slot)
+            | News::Removed(slot)
+            | News::Mended(slot, _) => {
+                let line = self.hear_of_leg(slot, news, kit.now_ns);
+                self.go_on_with_legs(slot, news, kit);
+                line
+            }
+            News::Alike => "all legs in sync are alike".into(),
+            News::Lost(range) => format!(
+                "no leg can read {} bytes at {}: restore them from a backup",
+                range.end - range.start,
+                range.start
+            ),
+            News::Checked => {
+                let report = self.running().map(|it| it.machine.check_report());
+                (self.checked, self.checking_ns) = (report, None);
+                let found = report.map(|it| words::checked(&it)).unwrap_or_default();
+                format!("checked: {found}")
+            }
+            News::Foreign => {
+                let owner = self.running().and_then(|it| it.machine.foreign_owner());
+                let whose = owner.map_or("somebody else".into(), |it| format!("{}", it.label));
+                let line = format!("{whose} has the mirror now: all I/O fails from now on");
+                self.state = MirrorState::Failed(line.clone());
+                line
+            }
+            News::Broken => {
+                let line = "nothing can be written to its last leg: changes fail until it can";
+                self.state = MirrorState::Failed(line.into());
+                line.into()
+            }
+            News::Restored => {
+                self.state = MirrorState::Running;
+                "its last leg can be written again".into()
+            }
+            News::Stopped(clean) => {
+                self.state = MirrorState::Stopped;
+                self.phase = Phase::Over;
+                match clean {
+                    true => return,
+                    false => "stopped, but not cleanly: it is made alike at the next start".into(),
+                }
+            }
+        };
+        let line = format!("{}: {line}", self.config.name);
+        kit.events.push_back(HostEvent::Warning(kit.number, line));
+    }
+
+    /// Of legs that come and go by the user's word.
+    fn go_on_with_legs(&mut self, slot: u8, news: News, kit: &mut Kit<'_>) {
+        let Some((at, ..)) = self.at(slot) else {
+            return;
+        };
+        match news {
+            News::Joining(_) => {
+                let facts = self.running().and_then(|it| it.machine.facts(slot));
+                self.legs[at].rebuild = facts.map(|it| (kit.now_ns, it.lacks));
+            }
+            News::Joined(_) => {
+                self.legs[at].rebuild = None;
+                self.take_over(at, kit);
+            }
+            News::Left(..) => self.legs[at].rebuild = None,
+            News::Removed(_) => self.wipe(at, kit),
+            _ => {}
+        }
+    }
+
+    /// The same of one leg; in words.
+    fn hear_of_leg(&mut self, slot: u8, news: News, now_ns: u64) -> String {
+        let at = self.at(slot).map(|it| it.0);
+        let name = at.map(|at| self.legs[at].config.name.clone());
+        let leg = format!("leg {slot} ({})", name.unwrap_or_default());
+        match (news, at) {
+            (News::Left(_, outcome), Some(at)) => {
+                self.left(at, outcome, now_ns);
+                format!("{leg} has left: {outcome}; what it misses is noted")
+            }
+            (News::Joining(_), Some(at)) => {
+                self.legs[at].unfit = None;
+                if let Some(it) = self.running() {
+                    it.reads.reset_leg(slot);
+                }
+                format!("{leg} returns, and is being rebuilt")
+            }
+            (News::Joined(_), Some(at)) => {
+                self.legs[at].away = None;
+                format!("{leg} is in sync")
+            }
+            (News::Unfit(_, why), Some(at)) => {
+                let why_not = words::unfit(&why);
+                match why {
+                    Unfit::Failed(outcome) => self.left(at, outcome, now_ns),
+                    _ => self.legs[at].unfit = Some(why_not.clone()),
+                }
+                format!("{leg} can't return: {why_not}")
+            }
+            (News::Mended(_, range), _) => {
+                let bytes = range.end - range.start;
+                format!("{leg}: {bytes} bytes at {} were rewritten", range.start)
+            }
+            (News::Added(_), _) => format!("{leg} was added"),
+            (News::Removed(_), _) => format!("{leg} was removed"),
+            _ => format!("{leg}: {news:?}"),
+        }
+    }
+
+    /// The mirror goes on without a leg.
+    fn left(&mut self, at: usize, outcome: Outcome, now_ns: u64) {
+        let leg = &mut self.legs[at];
+        let before = leg.away.map_or(0, |it| it.wait_ns);
+        let wait_ns = (before * 2).clamp(LEG_RETRY_NS, LEG_RETRY_MAX_NS);
+        leg.away = Some(Away {
+            at_ns: now_ns.saturating_add(wait_ns),
+            wait_ns,
+            outcome: Some(outcome),
+            told: false,
+        });
+    }
+
+    /// Legs that are away and can be reached again are told of.
+    pub(super) fn greet_returned(&mut self, kit: &mut Kit<'_>) -> bool {
+        let mut any = false;
+        for at in 0..self.legs.len() {
+            let leg = &self.legs[at];
+            let Some(away) = leg.away.filter(|it| !it.told && it.at_ns <= kit.now_ns) else {
+                continue;
+            };
+            let reachable = kit.host.usability(leg.config.volume).0;
+            let here = leg.info.is_some() && reachable && leg.look.is_none();
+            if here && !leg.aside && !self.stopping && self.greet(at, away, kit) {
+                any = true;
+            } else if let Some(away) = &mut self.legs[at].away {
+                // Not at once: who waits would be busy with that.
+                away.at_ns = kit.now_ns.saturating_add(LEG_RETRY_NS);
+            }
+        }
+        any
+    }
+
+    fn greet(&mut self, at: usize, away: Away, kit: &mut Kit<'_>) -> bool {
+        let Some(slot) = self.legs[at].slot else {
+            return self.identify(at, kit);
+        };
+        self.legs[at].away = Some(Away { told: true, ..away });
+        let quiesce_ns = match kit.host.is_fenced(self.legs[at].config.volume) {
+            true => 0,
+            false => self.config.leg_quiesce_ns,
+        };
+        let fence_ns = kit.now_ns.saturating_add(quiesce_ns);
+        if let Some(it) = self.running() {
+            it.machine.leg_found(slot, fence_ns, kit.now_ns);
+        }
+        true
+    }
+
+    /// A leg that was not there at the start says which one it is.
+    fn identify(&mut self, at: usize, kit: &mut Kit<'_>) -> bool {
+        let Some(found) = self.legs[at].found else {
+            let due = self.legs[at].look_at_ns <= kit.now_ns;
+            return due && self.look(at, Purpose::Found, kit);
+        };
+        let Some(it) = self.running() else {
+            return false;
+        };
+        let ours = it.machine.superblock().mirror;
+        let leg = found.map(|it| it.superblock);
+        let why = match leg {
+            Ok(leg) if leg.mirror != ours => Some("it is of another mirror".into()),
+            Ok(leg) if it.places[usize::from(leg.slot)].is_some() => {
+                Some(format!("leg {} is there already: one is a copy", leg.slot))
+            }
+            Ok(leg) => {
+                it.places[usize::from(leg.slot)] = Some(at as u8);
+                let config = &self.legs[at].config;
+                let (distance, throughput) = (config.distance, config.throughput);
+                if let Some(it) = self.running() {
+                    it.reads.set_leg(leg.slot, distance, throughput);
+                }
+                self.legs[at].slot = Some(leg.slot);
+                None
+            }
+            Err(why) => Some(format!("{why}")),
+        };
+        if let Some(why) = why {
+            let (name, leg) = (&self.config.name, &mut self.legs[at]);
+            let line = format!("{name}: {}: {why}", leg.config.name);
+            leg.unfit = Some(why);
+            leg.away = None;
+            kit.events.push_back(HostEvent::Warning(kit.number, line));
+        }
+        true
+    }
+}

@@ -1,0 +1,104 @@
+//! What legs were given and have not ended.
+//!
+//! # Contract
+//! The cookie of a host's I/O that is a mirror's has [`OURS`] set; callers of plain volumes leave
+//! that bit clear. Each entry is taken out once, when the host says that its I/O has ended.
+//!
+//! # Limits
+//! As many as the host has slots; nothing is allocated for one.
+use crate::machine::Span;
+use alloc::vec::Vec;
+use volume::hold::Range;
+use volume::mirror::machine::Ticket;
+
+/// Set in the cookies of mirrors.
+pub(super) const OURS: u64 = 1 << 63;
+
+/// One thing that a leg was given.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Entry {
+    /// Index of the mirror.
+    pub mirror: u8,
+    /// Place of the leg in its configuration.
+    pub leg: u8,
+    /// What it is.
+    pub task: Task,
+    /// It is read for the sake of a change ([`HostEngine::submit_for_change`]).
+    ///
+    /// [`HostEngine::submit_for_change`]: crate::host::HostEngine::submit_for_change
+    pub for_change: bool,
+    /// Memory that goes back to the mirror when it has ended; of length 0: none does.
+    pub span: Span,
+}
+
+/// What it is.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Task {
+    /// Part of a user's I/O.
+    Io(Ticket),
+    /// The mirror's own, whose end is all that matters.
+    Own(Ticket),
+    /// Pages of the bitmap are read.
+    Pages(Ticket),
+    /// A range is read, to be compared with the copy buffer of this number.
+    Compare(Ticket, u8, Range),
+    /// Copy 0 or 1 of its superblock is read.
+    Look(u8),
+    /// A copy of the superblock of a leg that was removed is overwritten.
+    Wipe,
+    /// A superblock with the owner's record is written to the leg of this number among those given.
+    Claim(usize),
+}
+
+/// All of them.
+pub(super) struct Table {
+    entries: Vec<Option<Entry>>,
+    free: Vec<u32>,
+}
+
+impl Table {
+    pub fn new(room: usize) -> Self {
+        Self {
+            entries: (0..room).map(|_| None).collect(),
+            free: (0..room as u32).rev().collect(),
+        }
+    }
+
+    /// The cookie of a new one; `None`: there is no room (T6).
+    pub fn put(&mut self, entry: Entry) -> Option<u64> {
+        let at = self.free.pop()?;
+        self.entries[at as usize] = Some(entry);
+        Some(OURS | u64::from(at))
+    }
+
+    /// The one with this cookie has ended, or was not given.
+    pub fn take(&mut self, cookie: u64) -> Option<Entry> {
+        let at = (cookie & !OURS) as usize;
+        let entry = self.entries.get_mut(at)?.take()?;
+        self.free.push(at as u32);
+        Some(entry)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn t06_each_is_taken_out_once_and_a_full_table_says_so() {
+        let mut table = Table::new(2);
+        let entry = |leg| Entry {
+            mirror: 0,
+            leg,
+            task: Task::Look(0),
+            for_change: false,
+            span: Span::default(),
+        };
+        let first = table.put(entry(3)).unwrap();
+        assert!(first & OURS != 0);
+        assert!(table.put(entry(4)).is_some() && table.put(entry(5)).is_none());
+        assert_eq!(table.take(first).map(|it| it.leg), Some(3));
+        assert!(table.take(first).is_none() && table.take(OURS | 77).is_none());
+        assert!(table.put(entry(6)).is_some());
+    }
+}

@@ -1,0 +1,224 @@
+//! What mirrors are made of, what is asked of them, and how they are doing.
+use crate::host::VolumeInfo;
+use crate::machine::Span;
+use alloc::boxed::Box;
+use alloc::string::String;
+use alloc::vec::Vec;
+use policy::{Knobs, Policy};
+use volume::mirror::assembly::Wishes;
+use volume::mirror::machine::{CheckReport, LegFacts, Speed};
+use volume::mirror::superblock::Owner;
+use volume::mirror::{Crc32c, Id, Superblock};
+
+/// The number of the first mirror: volumes of the host are below.
+pub const MIRRORS_FROM: u16 = crate::limits::VOLUMES_MAX as u16;
+
+/// A leg.
+#[derive(Clone, Debug)]
+pub struct LegConfig {
+    /// The host's volume that leads to it, and to nothing else.
+    pub volume: u16,
+    /// As the user wrote it, in lines about it.
+    pub name: String,
+    /// The smallest of its paths (row A1), and the largest throughput.
+    pub distance: u32,
+    /// For `service-time`.
+    pub throughput: u8,
+}
+
+/// A mirror.
+#[derive(Clone, Debug)]
+pub struct MirrorConfig {
+    /// What the program calls it.
+    pub name: String,
+    /// Legs, in any order: each says itself which one it is.
+    pub legs: Vec<LegConfig>,
+    /// Knobs of the policy, which is a property of the mirror (row B6).
+    pub knobs: Knobs,
+    /// What the user allows.
+    pub wishes: Wishes,
+    /// How long legs are waited for that could be missing.
+    pub assemble_wait_ns: u64,
+    /// After what it was given has ended, a lost leg may not return for so long where nothing
+    /// bounds when that is executed (T9).
+    pub leg_quiesce_ns: u64,
+    /// Whoever we are, on the legs.
+    pub owner: Owner,
+    /// Whether other hosts can reach the legs: then a foreign owner's word is waited for.
+    pub shared: bool,
+    /// Drawn at random, not 0.
+    pub lineage: u64,
+    /// How fast is copied in the background.
+    pub speed: Speed,
+}
+
+/// The mirrors of a core.
+#[derive(Clone, Debug)]
+pub struct MirrorsConfig {
+    /// Of each; `None`: it is on another core.
+    pub mirrors: Vec<Option<MirrorConfig>>,
+    /// A part of the arena that nobody else uses: [`MIRROR_SCRATCH_BYTES`] for each that is on this
+    /// core; 4 KiB aligned.
+    ///
+    /// [`MIRROR_SCRATCH_BYTES`]: crate::limits::MIRROR_SCRATCH_BYTES
+    pub scratch: Span,
+    /// CRC32C of what is on legs.
+    pub crc32c: Crc32c,
+}
+
+/// A leg that is to become one of a mirror's.
+#[derive(Clone, Debug)]
+pub struct NewLeg {
+    /// A volume of the host that is ready.
+    pub config: LegConfig,
+    /// Of that volume.
+    pub info: VolumeInfo,
+    /// Drawn at random.
+    pub id: Id,
+    /// The slot of the leg that is removed when this one is in sync.
+    pub replaces: Option<u8>,
+}
+
+/// What is asked of a mirror that runs.
+#[derive(Clone, Debug)]
+pub enum MirrorOrder {
+    /// Start it with what is there, as these wishes allow.
+    Assemble(Wishes),
+    /// Read all copies and compare them; `true`: and make them alike.
+    Check(bool),
+    /// The check pauses, or goes on.
+    PauseCheck(bool),
+    /// The check ends.
+    EndCheck,
+    /// How fast is copied in the background.
+    Speed(Speed),
+    /// The leg of this slot leaves, and returns only when told to.
+    Fail(u8),
+    /// The leg of this slot returns, if it is there.
+    Return(u8),
+    /// Another leg.
+    Add(Box<NewLeg>),
+    /// The leg of this slot is none any more.
+    Remove(u8),
+    /// The mirror is stopped in order; nothing starts it again but another engine.
+    Stop,
+}
+
+/// How far a mirror is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MirrorState {
+    /// It waits for its legs, or their owner record is being written.
+    Gathering,
+    /// It does not start: why, in a line.
+    Refused(String),
+    /// It serves.
+    Running,
+    /// It is being stopped, or has been.
+    Stopped,
+    /// Another owner has it, or nothing can be said on its last leg: changes fail.
+    Failed(String),
+}
+
+/// How a leg is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LegStatus {
+    /// Nothing is known of it: it isn't there.
+    Missing,
+    /// It is there, and is none of this mirror's.
+    Unusable,
+    /// It has every acknowledged write.
+    InSync,
+    /// It gets every write, and what it lacks is copied to it.
+    Rebuilding,
+    /// It missed writes, and gets none.
+    Stale,
+}
+
+impl LegStatus {
+    /// The word in statistics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Missing => "missing",
+            Self::Unusable => "unusable",
+            Self::InSync => "in-sync",
+            Self::Rebuilding => "rebuilding",
+            Self::Stale => "stale",
+        }
+    }
+}
+
+/// What a leg did for users.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LegCounters {
+    /// Reads that it served.
+    pub reads: u64,
+    /// Bytes of them.
+    pub bytes_read: u64,
+    /// Writes, zeroes and trims that it did.
+    pub writes: u64,
+    /// Bytes of writes.
+    pub bytes_written: u64,
+    /// Flushes.
+    pub flushes: u64,
+    /// What it failed.
+    pub errors: u64,
+    /// Under way.
+    pub in_flight: u32,
+}
+
+/// How a leg is doing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LegReport {
+    /// As configured.
+    pub name: String,
+    /// The host's volume; `None`: the mirror has it, and nobody has given it.
+    pub volume: Option<u16>,
+    /// Which one it is.
+    pub slot: Option<u8>,
+    /// How it is.
+    pub status: LegStatus,
+    /// Why it is unusable, or left.
+    pub why: Option<String>,
+    /// As the machine has it.
+    pub facts: Option<LegFacts>,
+    /// Counters.
+    pub counters: LegCounters,
+    /// It is being rebuilt: since when, ns, and how many regions it lacked then.
+    pub rebuild: Option<(u64, u64)>,
+}
+
+/// How a mirror is doing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MirrorReport {
+    /// State.
+    pub state: MirrorState,
+    /// What its legs say, once it runs.
+    pub superblock: Option<Superblock>,
+    /// In force.
+    pub policy: Policy,
+    /// In force.
+    pub knobs: Knobs,
+    /// Legs, those that are configured first.
+    pub legs: Vec<LegReport>,
+    /// Regions that legs in sync may have differently.
+    pub unalike: u64,
+    /// Bytes of a region.
+    pub region_bytes: u64,
+    /// How many there are.
+    pub regions: u64,
+    /// What the last check found.
+    pub checked: Option<CheckReport>,
+    /// A check that is under way: since when, ns, and what it has found so far.
+    pub checking: Option<(u64, CheckReport)>,
+    /// How fast is copied in the background at least and at most, and now, bytes per second.
+    pub speed: Speed,
+    /// The same.
+    pub rate: Option<u64>,
+}
+
+impl MirrorReport {
+    /// The mirror, where it is known.
+    pub fn id(&self) -> Option<Id> {
+        self.superblock.map(|it| it.mirror)
+    }
+}

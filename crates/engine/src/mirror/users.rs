@@ -1,0 +1,238 @@
+//! The I/O of a mirror's users: what of it goes to which leg, and how it ends.
+use super::drive::Running;
+use super::one::{Kit, Mirrored, Phase};
+use super::table::{Entry, Task};
+use crate::host::{HostEvent, Io, IoDone, IoOp, NO_PATH, SubmitError, fits, misfit};
+use crate::machine::Span;
+use policy::PathIndex;
+use volume::Outcome;
+use volume::hold::{Full, Range};
+use volume::mirror::machine::{Legs, Request, Ticket};
+
+#[derive(Clone, Copy)]
+pub(super) struct User {
+    io: Io,
+    begun_ns: u64,
+    for_change: bool,
+    /// A read: the leg that it is on, and the policy's ticket.
+    chosen: Option<(u8, policy::Ticket)>,
+    /// The leg that served it last.
+    served: Option<u8>,
+}
+
+impl Running {
+    fn user(&mut self, id: u32) -> Option<&mut User> {
+        self.users.get_mut(id as usize)?.as_mut()
+    }
+
+    /// A user's I/O.
+    fn submit(&mut self, io: &Io, for_change: bool, now_ns: u64) -> Result<(), SubmitError> {
+        if self.frozen {
+            return Err(SubmitError::NotReady);
+        }
+        if !fits(io, &self.info) {
+            return Err(misfit(io, &self.info));
+        }
+        let range = Range::new(io.offset, io.length.into());
+        let request = match io.op {
+            IoOp::Read => Request::Read(range),
+            IoOp::Write { fua } => Request::Write(range, fua),
+            IoOp::WriteZeroes => Request::Zero(range),
+            IoOp::Deallocate => Request::Deallocate(range),
+            IoOp::Flush => Request::Flush,
+        };
+        let id = match self.machine.submit(request, now_ns) {
+            Ok(id) => id,
+            Err(Full) => return Err(SubmitError::Full),
+        };
+        self.users[id as usize] = Some(User {
+            io: *io,
+            begun_ns: now_ns,
+            for_change,
+            chosen: None,
+            served: None,
+        });
+        Ok(())
+    }
+}
+
+/// Where data of a user's I/O lie that is for `range` of the mirror.
+fn part(io: &Io, range: Range) -> Span {
+    match io.op {
+        IoOp::Read | IoOp::Write { .. } => Span {
+            at: io.span.at + (range.start - io.offset),
+            len: (range.end - range.start) as u32,
+        },
+        _ => Span::default(),
+    }
+}
+
+impl Mirrored {
+    /// A user's I/O.
+    pub fn submit(&mut self, io: &Io, for_change: bool, now_ns: u64) -> Result<(), SubmitError> {
+        let stopping = self.stopping;
+        match &mut self.phase {
+            Phase::Running(it) if !stopping => {
+                let submitted = it.submit(io, for_change, now_ns);
+                self.again |= submitted.is_ok();
+                submitted
+            }
+            _ => Err(SubmitError::NotReady),
+        }
+    }
+
+    /// A user's read, on one of `legs`.
+    pub(super) fn read(&mut self, id: u32, range: Range, legs: Legs, kit: &mut Kit<'_>) {
+        let mut legs = legs;
+        loop {
+            let Some(it) = self.running() else {
+                return;
+            };
+            let Some(user) = it.users.get(id as usize).copied().flatten() else {
+                return;
+            };
+            let part_io = Io {
+                offset: range.start,
+                length: (range.end - range.start) as u32,
+                ..user.io
+            };
+            let Some((slot, choice)) = it.reads.choose(&part_io, legs, kit.now_ns) else {
+                // All that could have left in the meantime.
+                return it.machine.nobody(id);
+            };
+            let Some(ticket) = it.machine.take(id, slot) else {
+                it.reads.ended(slot, choice, false, 0, kit.now_ns);
+                legs = it.machine.readers(id);
+                continue;
+            };
+            if let Some(user) = it.user(id) {
+                user.chosen = Some((slot, choice));
+            }
+            let Some((at, data_offset, _)) = self.at(slot) else {
+                return;
+            };
+            self.legs[at].counters.in_flight += 1;
+            let entry = Entry {
+                mirror: kit.index,
+                leg: at as u8,
+                task: Task::Io(ticket),
+                for_change: user.for_change,
+                span: Span::default(),
+            };
+            let io = Io {
+                volume: self.legs[at].config.volume,
+                offset: data_offset + range.start,
+                span: part(&user.io, range),
+                ..part_io
+            };
+            return self.give(entry, io, kit);
+        }
+    }
+
+    /// A user's change or flush, on one leg.
+    pub(super) fn change(&mut self, ticket: Ticket, request: Request, kit: &mut Kit<'_>) {
+        let Some((at, data_offset, _)) = self.at(ticket.leg) else {
+            return;
+        };
+        let Some(it) = self.running() else {
+            return;
+        };
+        let user = ticket.io().and_then(|id| it.user(id).copied());
+        let Some(user) = user else {
+            return;
+        };
+        let (op, range) = match request {
+            Request::Write(range, fua) => (IoOp::Write { fua }, Some(range)),
+            Request::Zero(range) => (IoOp::WriteZeroes, Some(range)),
+            Request::Deallocate(range) => (IoOp::Deallocate, Some(range)),
+            Request::Flush | Request::Read(_) => (IoOp::Flush, None),
+        };
+        if range.is_some() {
+            it.reads.count_change(ticket.leg, 1);
+        }
+        self.legs[at].counters.in_flight += 1;
+        let entry = Entry {
+            mirror: kit.index,
+            leg: at as u8,
+            task: Task::Io(ticket),
+            for_change: false,
+            span: Span::default(),
+        };
+        let io = Io {
+            volume: self.legs[at].config.volume,
+            op,
+            offset: range.map_or(0, |range| data_offset + range.start),
+            length: range.map_or(0, |range| (range.end - range.start) as u32),
+            span: range.map_or(Span::default(), |range| part(&user.io, range)),
+            ..user.io
+        };
+        self.give(entry, io, kit);
+    }
+
+    /// Counts, and teaches the policy, what a part of a user's I/O came to.
+    pub(super) fn part_ended(
+        &mut self,
+        at: usize,
+        ticket: Ticket,
+        outcome: Outcome,
+        latency_ns: u64,
+        now_ns: u64,
+    ) {
+        let Some(it) = self.running() else {
+            return;
+        };
+        let Some(user) = ticket.io().and_then(|id| it.user(id)) else {
+            return;
+        };
+        let (op, bytes) = (user.io.op, u64::from(user.io.length));
+        user.served = Some(ticket.leg);
+        let chosen = user.chosen.take();
+        if let Some((slot, choice)) = chosen {
+            it.reads
+                .ended(slot, choice, outcome.is_done(), latency_ns, now_ns);
+        } else if op != IoOp::Flush {
+            it.reads.count_change(ticket.leg, -1);
+        }
+        let counters = &mut self.legs[at].counters;
+        counters.in_flight = counters.in_flight.saturating_sub(1);
+        match op {
+            _ if !outcome.is_done() => counters.errors += 1,
+            IoOp::Read => {
+                counters.reads += 1;
+                counters.bytes_read += bytes;
+            }
+            IoOp::Write { .. } => {
+                counters.writes += 1;
+                counters.bytes_written += bytes;
+            }
+            IoOp::WriteZeroes | IoOp::Deallocate => counters.writes += 1,
+            IoOp::Flush => counters.flushes += 1,
+        }
+    }
+
+    pub(super) fn user_done(&mut self, id: u32, outcome: Outcome, kit: &mut Kit<'_>) {
+        let Some(it) = self.running() else {
+            return;
+        };
+        let Some(user) = it.users.get_mut(id as usize).and_then(Option::take) else {
+            return;
+        };
+        kit.events.push_back(HostEvent::Done(IoDone {
+            cookie: user.io.cookie,
+            outcome,
+            path: user.served.map_or(NO_PATH, PathIndex),
+            latency_ns: kit.now_ns.saturating_sub(user.begun_ns),
+        }));
+    }
+
+    /// The machine hears nothing any more; what users asked fails.
+    pub(super) fn freeze(&mut self, kit: &mut Kit<'_>) {
+        let Some(it) = self.running() else {
+            return;
+        };
+        it.frozen = true;
+        for id in 0..it.users.len() as u32 {
+            self.user_done(id, Outcome::Stopped, kit);
+        }
+    }
+}

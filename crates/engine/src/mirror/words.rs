@@ -1,0 +1,89 @@
+//! Lines about mirrors and their legs, for people.
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use volume::mirror::Superblock;
+use volume::mirror::assembly::Refusal;
+use volume::mirror::machine::{CheckReport, Unfit};
+
+/// Why a leg can't return, and what to do.
+pub fn unfit(why: &Unfit) -> String {
+    match why {
+        Unfit::Failed(outcome) => format!("its superblock can't be read: {outcome}"),
+        Unfit::NoLeg(why) => format!("{why}"),
+        Unfit::Other => "it is another leg now, or another mirror's".into(),
+        Unfit::Parted => "it was written by itself since it left: make it a new leg if its writes \
+                          are not needed"
+            .into(),
+        Unfit::Small => "it is smaller than the mirror needs".into(),
+    }
+}
+
+/// What a check has found.
+pub fn checked(report: &CheckReport) -> String {
+    let whole = match report.complete {
+        true => "",
+        false => ", then it was ended",
+    };
+    let mut line = format!(
+        "{} MiB compared{whole}: {} differences, {} unreadable, {} rewritten",
+        report.bytes >> 20,
+        report.differences,
+        report.unreadable,
+        report.repaired
+    );
+    if let Some((leg, start, end)) = report.first[0] {
+        let more = format!("; the first: leg {leg}, bytes {start} to {end}");
+        line.push_str(&more);
+    }
+    line
+}
+
+/// Why legs make no mirror, and what to do. `name`: of the legs given; `known`: what they say.
+pub fn refusal(refusal: &Refusal, name: impl Fn(usize) -> String, known: &[Superblock]) -> String {
+    let newest = known.iter().max_by_key(|it| it.event);
+    let slots = |slots: &[u8]| {
+        let words = |&slot: &u8| {
+            let entry = newest.and_then(|it| it.legs.get(usize::from(slot))?.as_ref());
+            match entry.filter(|it| !it.label.is_empty()) {
+                Some(entry) => format!("leg {slot} ({})", entry.label),
+                None => format!("leg {slot}"),
+            }
+        };
+        slots.iter().map(words).collect::<Vec<_>>().join(", ")
+    };
+    match refusal {
+        Refusal::Nothing => "none of these is a leg".into(),
+        Refusal::Newer(at, error) => format!("{}: {error}", name(*at)),
+        Refusal::Foreign(a, b) => format!(
+            "{} and {} are of different mirrors; leave one of them out",
+            name(*a),
+            name(*b)
+        ),
+        Refusal::Twice(a, b) => format!(
+            "{} and {} are the same leg: one is a copy of the other; leave it out",
+            name(*a),
+            name(*b)
+        ),
+        Refusal::Parted(a, b) => format!(
+            "{} and {} were both written since they parted: one of them has to be given up; \
+             leave it out",
+            name(*a),
+            name(*b)
+        ),
+        Refusal::TooOld(at) => format!(
+            "{} was away for so long that it can't be told whether it was written meanwhile; \
+             leave it out",
+            name(*at)
+        ),
+        Refusal::Removed(at) => format!("{} was removed from it; leave it out", name(*at)),
+        Refusal::Small(at) => format!("{} is smaller than its superblock says", name(*at)),
+        Refusal::Incomplete(missing) => {
+            format!("{} may have newer writes; bring it", slots(missing))
+        }
+        Refusal::NoneInSync(missing) => format!(
+            "none of these has everything; what has it: {}",
+            slots(missing)
+        ),
+    }
+}

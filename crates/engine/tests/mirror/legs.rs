@@ -1,0 +1,100 @@
+//! Legs that fail, and come back.
+use super::common::{MS, SECOND};
+use super::rig::{Rig, data, io, made, superblock};
+use engine::host::{IoOp, SubmitError};
+use engine::machine::DeviceError;
+use engine::mirror::LegStatus;
+use volume::Outcome;
+use volume::mirror::superblock::LegState;
+
+const EIO: DeviceError = DeviceError::Os(5);
+
+#[test]
+fn t14_a_leg_that_fails_is_said_to_be_stale_before_its_write_is_acknowledged_and_returns() {
+    let disks = made(2, true);
+    let mut rig = Rig::ready(&disks);
+    assert_eq!(rig.write(0, 1), Outcome::Done);
+    rig.disk(1).error = Some(EIO);
+    assert_eq!(rig.write(1, 2), Outcome::Done);
+    let state = superblock(&disks[0]).superblock.legs[1].unwrap().state;
+    assert!(matches!(state, LegState::Stale(_)), "{state:?}");
+    assert_eq!(rig.statuses(), [LegStatus::InSync, LegStatus::Stale]);
+    for block in 0..2 {
+        assert_eq!(rig.read(block), Ok(block as u8 + 1));
+    }
+    assert_ne!(data(&disks[0]), data(&disks[1]));
+    assert!(
+        rig.lines()
+            .iter()
+            .any(|line| line.contains("disk:1") && line.contains("has left"))
+    );
+    rig.disk(1).error = None;
+    rig.until(60 * SECOND, |rig| rig.statuses() == [LegStatus::InSync; 2]);
+    assert_eq!(data(&disks[0]), data(&disks[1]));
+    rig.stop();
+    assert!(superblock(&disks[1]).superblock.clean);
+}
+
+#[test]
+fn t45_the_last_leg_stays_and_its_errors_go_to_the_caller() {
+    let disks = made(2, true);
+    let mut rig = Rig::ready(&disks);
+    assert_eq!(rig.write(0, 1), Outcome::Done);
+    rig.disk(0).error = Some(EIO);
+    rig.disk(1).error = Some(EIO);
+    assert_ne!(rig.write(0, 2), Outcome::Done);
+    assert!(rig.read(0).is_err());
+    for leg in 0..2 {
+        rig.disk(leg).error = None;
+    }
+    let found = rig.read(0);
+    assert!(matches!(found, Ok(1 | 2)), "{found:?}");
+}
+
+#[test]
+fn t02_what_one_leg_cannot_read_comes_from_another_and_is_written_there_again() {
+    let disks = made(2, true);
+    let mut rig = Rig::ready(&disks);
+    for block in 0..8 {
+        assert_eq!(rig.write(block, 3), Outcome::Done);
+    }
+    rig.disk(0).error = Some(EIO);
+    // Round robin: leg 0 is asked for every second one.
+    for block in 0..8 {
+        assert_eq!(rig.read(block), Ok(3));
+    }
+    rig.disk(0).error = None;
+    let errors = rig.report().legs[0].counters.errors;
+    assert!(errors > 0);
+    rig.run(SECOND, |_| false);
+    assert_eq!(data(&disks[0]), data(&disks[1]));
+}
+
+#[test]
+fn t34_what_does_not_fit_is_refused_and_what_is_full_waits() {
+    let disks = made(2, true);
+    let mut rig = Rig::ready(&disks);
+    let now_ns = rig.world.now_ns;
+    let mut odd = io(IoOp::Read, 1);
+    odd.offset += 512;
+    let mut behind = io(IoOp::Read, 1);
+    behind.offset = 7 << 20;
+    {
+        let mut engine = rig.engine.borrow_mut();
+        assert_eq!(engine.submit(&odd, now_ns), Err(SubmitError::Range));
+        let refused = engine.submit(&behind, now_ns);
+        assert!(
+            matches!(refused, Err(SubmitError::PastEnd { .. })),
+            "{refused:?}"
+        );
+    }
+    // More at a time than the host has slots: all end.
+    rig.disk(0).delay_ns = MS;
+    for block in 0..500 {
+        let it = io(IoOp::Write { fua: false }, block);
+        rig.submit(&it);
+    }
+    rig.until(60 * SECOND, |rig| rig.done.len() == 500);
+    assert!(rig.done.iter().all(|done| done.outcome.is_done()));
+    assert_eq!(rig.statuses(), [LegStatus::InSync; 2], "t06");
+}

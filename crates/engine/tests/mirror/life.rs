@@ -1,0 +1,139 @@
+//! From the first leg that is there to the clean stop.
+use super::common::SECOND;
+use super::rig::{Rig, data, intents, lose_power, made, superblock};
+use engine::mirror::{LegStatus, MIRRORS_FROM, MirrorOrder, MirrorState};
+use volume::Outcome;
+use volume::mirror::assembly::Wishes;
+use volume::mirror::superblock::LegState;
+
+#[test]
+fn what_is_written_is_on_all_legs_and_a_clean_stop_forgets_all_intents() {
+    let disks = made(3, true);
+    let mut rig = Rig::ready(&disks);
+    assert_eq!(rig.statuses(), [LegStatus::InSync; 3]);
+    for block in 0..40 {
+        assert_eq!(rig.write(block, block as u8 + 1), Outcome::Done);
+    }
+    assert_eq!(rig.flush(), Outcome::Done);
+    for block in 0..40 {
+        assert_eq!(rig.read(block), Ok(block as u8 + 1));
+    }
+    // Round robin over three legs, 4 KiB each: all of them serve.
+    for leg in &rig.report().legs {
+        assert!(
+            leg.counters.reads >= 13 && leg.counters.writes == 40,
+            "{leg:?}"
+        );
+    }
+    for disk in &disks {
+        assert!(!superblock(disk).superblock.clean && intents(disk) > 0);
+        assert!(superblock(disk).superblock.owner.is_some());
+    }
+    rig.stop();
+    for disk in &disks {
+        let after = superblock(&lose_power(disk)).superblock;
+        assert!(after.clean && after.owner.is_none() && after.event > 1);
+        assert_eq!(intents(&lose_power(disk)), 0);
+        assert_eq!(data(&lose_power(disk)), data(&disks[0]));
+    }
+}
+
+#[test]
+fn t13_t14_after_a_loss_of_power_all_that_was_flushed_is_on_every_leg() {
+    let disks = made(2, true);
+    let mut rig = Rig::ready(&disks);
+    for block in 0..20 {
+        assert_eq!(rig.write(block, 1), Outcome::Done);
+    }
+    assert_eq!(rig.flush(), Outcome::Done);
+    for block in 10..30 {
+        assert_eq!(rig.write(block, 2), Outcome::Done);
+    }
+    let after: Vec<_> = disks.iter().map(lose_power).collect();
+    // One of them had written some of it before.
+    after[1]
+        .bytes
+        .borrow_mut()
+        .copy_from_slice(&disks[1].bytes.borrow());
+    let mut rig = Rig::ready(&after);
+    for block in 0..10 {
+        assert_eq!(rig.read(block), Ok(1));
+    }
+    for block in 10..20 {
+        let found = rig.read(block);
+        assert!(matches!(found, Ok(1 | 2)), "{block}: {found:?}");
+        assert_eq!(rig.read(block), found, "what was read once stays");
+    }
+    rig.until(60 * SECOND, |rig| rig.report().unalike == 0);
+    assert_eq!(data(&after[0]), data(&after[1]));
+}
+
+#[test]
+fn a_mirror_without_a_leg_that_may_have_more_starts_by_the_users_word_only() {
+    let disks = made(2, true);
+    Rig::ready(&disks).stop();
+    let mut alone = Rig::new(&disks[..1]);
+    alone.run(30 * SECOND, |_| false);
+    let MirrorState::Refused(why) = alone.report().state else {
+        panic!("{:?}", alone.report());
+    };
+    assert!(
+        why.contains("disk:1") && why.contains("newer writes"),
+        "{why}"
+    );
+    assert_eq!(alone.lines().len(), 1, "said once");
+    let before = superblock(&disks[0]);
+    assert!(before.superblock.clean, "nothing was written");
+    alone.order(MirrorOrder::Assemble(Wishes {
+        without: true,
+        discard: None,
+    }));
+    alone.until(SECOND, |rig| rig.is_ready());
+    assert_eq!(alone.write(3, 9), Outcome::Done);
+    assert_eq!(alone.statuses(), [LegStatus::InSync, LegStatus::Missing]);
+    let after = superblock(&disks[0]).superblock;
+    let state = after.legs[1].unwrap().state;
+    assert!(matches!(state, LegState::Stale(_)), "{state:?}");
+    alone.stop();
+    // The other one came before: it is rebuilt.
+    let mut both = Rig::ready(&disks);
+    both.until(60 * SECOND, |rig| rig.statuses() == [LegStatus::InSync; 2]);
+    assert_eq!(data(&disks[0]), data(&disks[1]));
+    assert_eq!(both.read(3), Ok(9));
+}
+
+#[test]
+fn halves_that_were_both_written_are_refused_by_name() {
+    let disks = made(2, true);
+    for leg in 0..2 {
+        let mut half = Rig::new(&disks[leg..=leg]);
+        half.order(MirrorOrder::Assemble(Wishes {
+            without: true,
+            discard: None,
+        }));
+        half.until(30 * SECOND, |rig| rig.is_ready());
+        assert_eq!(half.write(leg as u64, 7), Outcome::Done);
+        half.stop();
+    }
+    let mut both = Rig::new(&disks);
+    both.run(30 * SECOND, |_| false);
+    let lines = both.lines();
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    for word in ["disk:0", "disk:1", "both written"] {
+        assert!(lines[0].contains(word), "{lines:?}");
+    }
+    assert!(both.engine.borrow().limits(MIRRORS_FROM).is_none());
+}
+
+#[test]
+fn legs_that_are_not_alike_are_rebuilt_from_the_first() {
+    let disks = made(2, false);
+    disks[0].bytes.borrow_mut()[2 << 20..3 << 20].fill(5);
+    disks[1].bytes.borrow_mut()[3 << 20..4 << 20].fill(6);
+    let mut rig = Rig::ready(&disks);
+    rig.until(60 * SECOND, |rig| rig.statuses() == [LegStatus::InSync; 2]);
+    assert_eq!(data(&disks[0]), data(&disks[1]));
+    let first = &data(&disks[0])[1 << 20..2 << 20];
+    assert!(first.iter().all(|&byte| byte == 5));
+    rig.stop();
+}

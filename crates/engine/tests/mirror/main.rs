@@ -1,0 +1,10 @@
+//! Mirrors over the host's volumes, in virtual time: legs are devices with volatile caches, that
+//! fail, vanish and come back.
+#![allow(clippy::unwrap_used, reason = "a test")]
+mod again;
+#[path = "../common/mod.rs"]
+mod common;
+mod cost;
+mod legs;
+mod life;
+mod rig;

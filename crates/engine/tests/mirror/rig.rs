@@ -1,0 +1,354 @@
+//! An engine with a mirror over devices, whose cache and power a test has in its hand.
+use super::common::{Disk, HOST, MS, SECOND, World, host_config};
+use engine::host::{
+    HostConfig, HostControl, HostEngine, HostEvent, Io, IoDone, IoOp, PathConfig, PathKind,
+    Recovery, VolumeConfig,
+};
+use engine::limits::MIRROR_SCRATCH_BYTES;
+use engine::mirror::{
+    LegConfig, LegStatus, MIRRORS_FROM, MirrorConfig, MirrorEngine, MirrorOrder, MirrorReport,
+    MirrorState, MirrorsConfig,
+};
+use engine::{DeviceId, Machine, Span};
+use policy::{Knobs, Policy};
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use volume::Outcome;
+use volume::mirror::bitmap::{Bitmap, PAGE_BYTES};
+use volume::mirror::copies::Chosen;
+use volume::mirror::course::{New, NewLeg};
+use volume::mirror::layout::{BITMAP_AT, COPIES_AT, Candidate, Place, plan};
+use volume::mirror::machine::Speed;
+use volume::mirror::superblock::Owner;
+use volume::mirror::{Id, Label, Name, Properties, Superblock};
+
+pub const LEG_BYTES: u64 = 8 << 20;
+pub const BLOCK: u32 = 4096;
+/// Where the legs' superblocks are written from; behind the callers' buffers.
+const SCRATCH_AT: u64 = 4 << 20;
+
+/// Each engine draws one of its own.
+static LINEAGES: AtomicU64 = AtomicU64::new(4711);
+
+pub fn crc32c(bytes: &[u8]) -> u32 {
+    nvme::crc32c(0, bytes)
+}
+
+/// Disks with volatile caches that are the legs of a new mirror "m0".
+pub fn made(count: u8, alike: bool) -> Vec<Disk> {
+    let size = Candidate {
+        bytes: LEG_BYTES,
+        block_shift: 12,
+    };
+    let (geometry, data_offset) = plan(&vec![size; count.into()], None).unwrap();
+    let place = Place {
+        leg_bytes: LEG_BYTES,
+        data_offset,
+        bitmap_offset: BITMAP_AT,
+    };
+    let mut properties = Properties::default();
+    properties.set("policy", "round-robin:4096").unwrap();
+    let new = New {
+        mirror: Id([1; 16]),
+        lineage: 77,
+        name: Name::new("m0").unwrap(),
+        properties,
+        geometry,
+        created_s: 0,
+        beat_interval_ms: 5000,
+    };
+    let leg = |slot: u8| NewLeg {
+        id: Id([0x10 + slot; 16]),
+        label: Label::cut(&format!("disk:{slot}")),
+        alike,
+    };
+    let legs: Vec<NewLeg> = (0..count).map(leg).collect();
+    let first = Superblock::new(&new, &legs, place).unwrap();
+    let bitmap = Bitmap::new(geometry.regions());
+    (0..count)
+        .map(|slot| {
+            let disk = Disk::new(LEG_BYTES as usize);
+            let mut bytes = disk.bytes.borrow_mut();
+            let superblock = first.on(slot, place);
+            for (copy, at) in (0..).zip(COPIES_AT) {
+                let block = superblock.encode(copy, crc32c);
+                bytes[at as usize..][..block.len()].copy_from_slice(&block);
+            }
+            for page in 0..bitmap.pages() {
+                let at = BITMAP_AT as usize + page * PAGE_BYTES;
+                let page = bitmap.encode(page, new.mirror, crc32c);
+                bytes[at..][..PAGE_BYTES].copy_from_slice(&page);
+            }
+            drop(bytes);
+            disk.with_cache()
+        })
+        .collect()
+}
+
+/// What a leg's superblocks say.
+pub fn superblock(disk: &Disk) -> Chosen {
+    let bytes = disk.bytes.borrow();
+    let copy = |copy: usize| &bytes[COPIES_AT[copy] as usize..][..4096];
+    volume::mirror::copies::read_copies([Some(copy(0)), Some(copy(1))], crc32c).unwrap()
+}
+
+/// How many bits its bitmap has.
+pub fn intents(disk: &Disk) -> u64 {
+    let superblock = superblock(disk).superblock;
+    let bytes = disk.bytes.borrow();
+    let mut bitmap = Bitmap::new(superblock.geometry.regions());
+    for page in 0..bitmap.pages() {
+        let at = superblock.place.bitmap_offset as usize + page * PAGE_BYTES;
+        let page_bytes = &bytes[at..][..PAGE_BYTES];
+        bitmap
+            .merge_page(page, page_bytes, superblock.mirror, crc32c)
+            .unwrap();
+    }
+    bitmap.count()
+}
+
+/// Bytes of the mirror's data on a leg.
+pub fn data(disk: &Disk) -> Vec<u8> {
+    let place = superblock(disk).superblock.place;
+    disk.bytes.borrow()[place.data_offset as usize..].to_vec()
+}
+
+/// A loss of power: only what was flushed, or written with FUA, is left.
+pub fn lose_power(disk: &Disk) -> Disk {
+    let mut after = disk.clone();
+    let durable = disk.durable.as_ref().unwrap().borrow().clone();
+    after.bytes = Rc::new(RefCell::new(durable.clone()));
+    after.durable = Some(Rc::new(RefCell::new(durable)));
+    after.error = None;
+    after
+}
+
+pub struct Rig {
+    pub world: World,
+    pub engine: Rc<RefCell<MirrorEngine>>,
+    pub events: Vec<HostEvent>,
+    pub done: Vec<IoDone>,
+}
+
+/// Volumes over these devices, each a leg; and a mirror over those.
+pub fn configured(disks: &[Disk]) -> (HostConfig, MirrorConfig) {
+    let path = |number: u16| PathConfig {
+        uri: format!("disk:{number}"),
+        kind: PathKind::Device {
+            device: DeviceId(number),
+            bytes: LEG_BYTES,
+            block_shift: 12,
+            identity: None,
+        },
+        distance: 10,
+        throughput: 1,
+    };
+    let volume = |number: u16| VolumeConfig {
+        name: format!("m0/{number}"),
+        policy: Policy::QueueDepth,
+        knobs: Knobs::default(),
+        paths: vec![path(number)],
+        recovery: Recovery::default(),
+    };
+    let count = disks.len() as u16;
+    let mut host = host_config(0);
+    host.volumes = (0..count).map(volume).collect();
+    host.io_max = 256;
+    let leg = |number: u16| LegConfig {
+        volume: number,
+        name: format!("disk:{number}"),
+        distance: 10,
+        throughput: 1,
+    };
+    let mirror = MirrorConfig {
+        name: "m0".into(),
+        legs: (0..count).map(leg).collect(),
+        knobs: Knobs::default(),
+        wishes: Default::default(),
+        assemble_wait_ns: 10 * SECOND,
+        leg_quiesce_ns: 30 * SECOND,
+        owner: Owner {
+            run: Id([0x77; 16]),
+            host: Id([0x66; 16]),
+            label: Label::cut("a test"),
+            since_s: 1,
+            beat_s: 1,
+        },
+        shared: false,
+        lineage: LINEAGES.fetch_add(1, Ordering::Relaxed),
+        speed: Speed::default(),
+    };
+    (host, mirror)
+}
+
+impl Rig {
+    pub fn new(disks: &[Disk]) -> Self {
+        let (host, mirror) = configured(disks);
+        Self::with(disks, host, mirror)
+    }
+
+    pub fn with(disks: &[Disk], host: HostConfig, mirror: MirrorConfig) -> Self {
+        let mut world = World::new(5);
+        let mirrors = MirrorsConfig {
+            mirrors: vec![Some(mirror)],
+            scratch: Span {
+                at: SCRATCH_AT,
+                len: MIRROR_SCRATCH_BYTES,
+            },
+            crc32c,
+        };
+        let engine = MirrorEngine::new(HostEngine::new(host), mirrors);
+        let engine = Rc::new(RefCell::new(engine));
+        let arena = SCRATCH_AT as usize + MIRROR_SCRATCH_BYTES as usize;
+        assert_eq!(world.add(engine.clone(), arena), HOST);
+        world.nodes[HOST].disks = disks.to_vec();
+        Self {
+            world,
+            engine,
+            events: Vec::new(),
+            done: Vec::new(),
+        }
+    }
+
+    /// One whose mirror runs.
+    pub fn ready(disks: &[Disk]) -> Self {
+        let mut rig = Self::new(disks);
+        rig.until(30 * SECOND, |rig| rig.is_ready());
+        rig
+    }
+
+    pub fn is_ready(&self) -> bool {
+        let ready = |event: &HostEvent| matches!(event, HostEvent::Ready(MIRRORS_FROM, _));
+        self.events.iter().any(ready)
+    }
+
+    pub fn disk(&mut self, leg: usize) -> &mut Disk {
+        &mut self.world.nodes[HOST].disks[leg]
+    }
+
+    /// Lets at most so much time pass until it is so; false: it never was.
+    pub fn run(&mut self, limit_ns: u64, mut is: impl FnMut(&Self) -> bool) -> bool {
+        let end_ns = self.world.now_ns + limit_ns;
+        loop {
+            let engine = self.engine.clone();
+            let (mut events, mut done) = (Vec::new(), Vec::new());
+            let left = end_ns - self.world.now_ns;
+            let before = self.world.now_ns;
+            self.world.run(left, |world| {
+                while let Some(event) = engine.borrow_mut().poll_event() {
+                    match event {
+                        HostEvent::Done(it) => done.push(it),
+                        other => events.push(other),
+                    }
+                }
+                !done.is_empty() || !events.is_empty() || world.now_ns > before + MS
+            });
+            self.events.append(&mut events);
+            self.done.append(&mut done);
+            if is(self) {
+                return true;
+            }
+            if self.world.now_ns >= end_ns {
+                return false;
+            }
+        }
+    }
+
+    pub fn until(&mut self, limit_ns: u64, is: impl FnMut(&Self) -> bool) {
+        let so = self.run(limit_ns, is);
+        assert!(so, "never came: {:?}\n{:?}", self.report(), self.lines());
+    }
+
+    pub fn report(&self) -> MirrorReport {
+        self.engine.borrow().mirror(MIRRORS_FROM).unwrap()
+    }
+
+    pub fn statuses(&self) -> Vec<LegStatus> {
+        self.report().legs.iter().map(|leg| leg.status).collect()
+    }
+
+    /// What was said of the mirror.
+    pub fn lines(&self) -> Vec<String> {
+        let line = |event: &HostEvent| match event {
+            HostEvent::Failed(_, line) | HostEvent::Warning(_, line) => Some(line.clone()),
+            _ => None,
+        };
+        self.events.iter().filter_map(line).collect()
+    }
+
+    pub fn order(&mut self, order: MirrorOrder) {
+        let now_ns = self.world.now_ns;
+        self.engine.borrow_mut().order(MIRRORS_FROM, order, now_ns);
+    }
+
+    pub fn control(&mut self, message: HostControl) {
+        let now_ns = self.world.now_ns;
+        self.engine.borrow_mut().handle_control(message, now_ns);
+    }
+
+    /// Stops the engine; whether the mirror was stopped cleanly.
+    pub fn stop(&mut self) {
+        self.control(HostControl::Drain(5 * SECOND));
+        self.control(HostControl::Stop);
+        self.until(30 * SECOND, |rig| rig.world.nodes[HOST].stopped);
+        assert_eq!(self.report().state, MirrorState::Stopped);
+    }
+
+    pub fn submit(&mut self, it: &Io) {
+        let now_ns = self.world.now_ns;
+        self.engine.borrow_mut().submit(it, now_ns).unwrap();
+    }
+
+    /// The end of one I/O.
+    pub fn one(&mut self, it: &Io) -> Outcome {
+        self.submit(it);
+        let is = |done: &IoDone| done.cookie == it.cookie;
+        self.until(60 * SECOND, |rig| rig.done.iter().any(is));
+        let at = self.done.iter().position(is).unwrap();
+        self.done.swap_remove(at).outcome
+    }
+
+    /// Writes one block full of a byte.
+    pub fn write(&mut self, block: u64, byte: u8) -> Outcome {
+        let it = io(IoOp::Write { fua: false }, block);
+        let at = it.span.at as usize;
+        self.world.nodes[HOST].arena.0[at..][..BLOCK as usize].fill(byte);
+        self.one(&it)
+    }
+
+    /// The byte that a block is full of.
+    pub fn read(&mut self, block: u64) -> Result<u8, Outcome> {
+        let it = io(IoOp::Read, block);
+        let at = it.span.at as usize;
+        self.world.nodes[HOST].arena.0[at..][..BLOCK as usize].fill(0xee);
+        match self.one(&it) {
+            Outcome::Done => {}
+            other => return Err(other),
+        }
+        let bytes = &self.world.nodes[HOST].arena.0[at..][..BLOCK as usize];
+        assert!(bytes.iter().all(|byte| *byte == bytes[0]), "block {block}");
+        Ok(bytes[0])
+    }
+
+    pub fn flush(&mut self) -> Outcome {
+        self.one(&io(IoOp::Flush, 0))
+    }
+}
+
+/// An I/O of one block, in memory of its own.
+pub fn io(op: IoOp, block: u64) -> Io {
+    let length = if op == IoOp::Flush { 0 } else { BLOCK };
+    Io {
+        volume: MIRRORS_FROM,
+        op,
+        offset: block * u64::from(length),
+        length,
+        span: Span {
+            at: block % 512 * u64::from(BLOCK),
+            len: length,
+        },
+        source: 1,
+        cookie: block,
+    }
+}
