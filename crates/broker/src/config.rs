@@ -1,0 +1,143 @@
+//! What a broker has, and who may use how much of it (U1, U5).
+use nvme::queue::check;
+use queue::Kind;
+use runtime::Device;
+use std::os::unix::net::UnixListener;
+
+/// A namespace: its NSID is its place among them, from 1.
+#[derive(Clone, Debug)]
+pub struct Namespace {
+    /// What its blocks lie in. Null moves no data at all: reads leave the memory as it is.
+    pub device: Device,
+    /// log2 of the block size, 9 to 12.
+    pub block_shift: u8,
+    /// Blocks.
+    pub blocks: u64,
+    /// Nobody may change it.
+    pub read_only: bool,
+}
+
+/// A client's right to a namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NamespaceRight {
+    /// Which one.
+    pub nsid: u32,
+    /// First block.
+    pub first: u64,
+    /// Behind the last block; beyond the end means the end.
+    pub end: u64,
+    /// No changes.
+    pub read_only: bool,
+}
+
+/// What a client may do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// Namespaces; `None`: all, as they are.
+    pub namespaces: Option<Vec<NamespaceRight>>,
+    /// Most commands in flight on one queue; one less than its entries.
+    pub depth_max: u16,
+    /// Most queues at a time of all clients of this user.
+    pub queues_max: u32,
+}
+
+/// Who may do what.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Rights {
+    /// By uid.
+    pub users: Vec<(u32, Grant)>,
+    /// All others; `None`: nothing.
+    pub others: Option<Grant>,
+}
+
+impl Rights {
+    /// What a user may do.
+    pub fn of(&self, uid: u32) -> Option<&Grant> {
+        let named = self.users.iter().find(|(user, _)| *user == uid);
+        named.map(|(_, grant)| grant).or(self.others.as_ref())
+    }
+}
+
+/// What the namespaces show of themselves, for those who have other paths to them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// NQN of the subsystem that they belong to.
+    pub subsystem: String,
+    /// Identifier of this controller in that: no other one's.
+    pub controller: u16,
+    /// NGUID and UUID of each.
+    pub namespaces: Vec<([u8; 16], [u8; 16])>,
+}
+
+impl Identity {
+    /// Of namespace `index` + 1.
+    pub(crate) fn of(&self, index: usize) -> Option<queue::Identity> {
+        let &(nguid, uuid) = self.namespaces.get(index)?;
+        Some(queue::Identity {
+            subsystem: self.subsystem.clone(),
+            controller: self.controller,
+            nguid,
+            uuid,
+        })
+    }
+}
+
+/// All of it.
+#[derive(Debug)]
+pub struct Config {
+    /// Listens already.
+    pub listener: UnixListener,
+    /// Namespaces.
+    pub namespaces: Vec<Namespace>,
+    /// What these show; `None`: nothing, so they are the same as nothing else.
+    pub identity: Option<Identity>,
+    /// One thread each: the CPU to pin it to.
+    pub workers: Vec<Option<usize>>,
+    /// Queues of kind `user_poll`.
+    pub user_poll: u32,
+    /// Queues of kind `user_irq`.
+    pub user_irq: u32,
+    /// Most bytes of one region of memory.
+    pub region_bytes_max: u64,
+    /// How long a thread looks for work before it sleeps, ns.
+    pub spin_ns: u64,
+    /// How far clients are believed.
+    pub trust: check::Trust,
+    /// Who may do what.
+    pub rights: Rights,
+}
+
+impl Config {
+    pub(crate) fn queues(&self, kind: Kind) -> u32 {
+        match kind {
+            Kind::UserPoll => self.user_poll,
+            Kind::UserIrq => self.user_irq,
+        }
+    }
+}
+
+impl Grant {
+    /// The namespaces as a queue of this client has them, by NSID − 1.
+    pub(crate) fn views(&self, namespaces: &[Namespace]) -> Vec<Option<check::Namespace>> {
+        let view = |(index, namespace): (usize, &Namespace)| {
+            let whole = check::Namespace {
+                block_shift: namespace.block_shift,
+                blocks: namespace.blocks,
+                first: 0,
+                end: namespace.blocks,
+                read_only: namespace.read_only,
+            };
+            let Some(rights) = &self.namespaces else {
+                return Some(whole);
+            };
+            let right = rights.iter().find(|it| it.nsid as usize == index + 1)?;
+            Some(check::Namespace {
+                first: right.first,
+                end: right.end.min(namespace.blocks),
+                read_only: whole.read_only || right.read_only,
+                ..whole
+            })
+        };
+        namespaces.iter().enumerate().map(view).collect()
+    }
+}

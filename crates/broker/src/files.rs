@@ -1,0 +1,520 @@
+//! What takes time: requests to files, through the thread's ring.
+//!
+//! # Contract
+//! One operation at a time for each request: part after part, short ones continued. The kernel
+//! reads and writes registered memory in place where its alignment fits the file, else through a
+//! copy of our own; each operation holds the memory that it uses, so that it is unmapped only
+//! afterwards (T10).
+//!
+//! # Limits
+//! [`FILE_OPERATIONS_MAX`] in flight; further requests wait here, as many as queues have entries.
+//! Memory for them is kept once it was needed.
+use crate::Namespace;
+use crate::limits::{FILE_OPERATIONS_MAX, ZEROES_BYTES};
+use crate::transfer::{Memories, Part};
+use nvme::wire::Status;
+use queue::limits::TRANSFER_MAX;
+use runtime::Device;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use sys::{Allocate, Errno, Error, Fd, Ring, Shared, memory_file};
+
+/// The lane of requests that are no queue's.
+pub const NO_LANE: usize = usize::MAX;
+
+/// Whose request it is.
+#[derive(Clone, Copy, Debug)]
+pub struct Job {
+    /// The lane's place.
+    pub lane: usize,
+    /// The command.
+    pub cid: u16,
+    /// Index of the namespace.
+    pub namespace: usize,
+}
+
+/// What is to be done; bytes.
+#[derive(Clone, Debug)]
+pub enum Work {
+    /// Into the parts of the command.
+    Read { offset: u64 },
+    /// From the parts of the command.
+    Write { offset: u64, fua: bool },
+    /// A range is to be zeroes.
+    Zeroes {
+        offset: u64,
+        len: u64,
+        deallocate: bool,
+    },
+    /// Ranges are not needed any more.
+    Deallocate { ranges: Vec<(u64, u64)> },
+    /// What was written is to be durable; in the files of `rest` too.
+    Flush { rest: Vec<usize> },
+}
+
+/// A file as one thread has it.
+struct Backing {
+    file: Fd,
+    read_only: bool,
+    /// What memory addresses, lengths and offsets are multiples of.
+    align: u32,
+}
+
+/// A request, in flight or waiting.
+struct Request {
+    job: Job,
+    work: Work,
+    /// Memory and the range of it, in order.
+    parts: Vec<(Arc<Shared>, Part)>,
+    /// Where its data really is, if `parts` don't suit the file.
+    bounce: Option<Arc<Shared>>,
+    /// Bytes that are done of the part, or of the range, at hand.
+    done: u64,
+    /// Parts or ranges that are done.
+    index: usize,
+    /// Bytes before the part at hand.
+    before: u64,
+    /// Zeroes are written because nothing else worked.
+    plain: bool,
+}
+
+/// The requests of one thread.
+pub struct Files {
+    ring: Ring,
+    backings: Vec<Option<Backing>>,
+    requests: Vec<Option<Request>>,
+    free: Vec<u32>,
+    waiting: VecDeque<u32>,
+    /// Taken back while they waited.
+    cancelled: Vec<u32>,
+    /// Lists of parts that no request has.
+    spare: Vec<Vec<(Arc<Shared>, Part)>>,
+    in_flight: usize,
+    zeroes: Arc<Shared>,
+    bounces: Vec<Arc<Shared>>,
+}
+
+/// A request has ended.
+pub struct Ended {
+    pub job: Job,
+    pub status: Status,
+}
+
+impl Files {
+    /// With descriptors of its own.
+    ///
+    /// # Errors
+    /// The system has no descriptor or memory.
+    pub fn new(ring: Ring, namespaces: &[Namespace]) -> Result<Self, String> {
+        let backing = |namespace: &Namespace| match &namespace.device {
+            Device::File(file) => {
+                let fd = file.try_clone().map_err(|error| error.to_string())?;
+                let align = if file.direct() {
+                    1 << file.block_shift()
+                } else {
+                    1
+                };
+                Ok(Some(Backing {
+                    file: Fd::new(fd),
+                    read_only: file.read_only(),
+                    align,
+                }))
+            }
+            _ => Ok(None),
+        };
+        let backings: Result<_, String> = namespaces.iter().map(backing).collect();
+        let zeroes = own_memory(ZEROES_BYTES as usize).map_err(|error| error.to_string())?;
+        Ok(Self {
+            ring,
+            backings: backings?,
+            requests: Vec::new(),
+            free: Vec::new(),
+            waiting: VecDeque::new(),
+            cancelled: Vec::new(),
+            spare: Vec::new(),
+            in_flight: 0,
+            zeroes,
+            bounces: Vec::new(),
+        })
+    }
+
+    /// Requests to a namespace go to another file, which may do what files do not.
+    #[cfg(test)]
+    pub fn replace(&mut self, namespace: usize, file: std::os::fd::OwnedFd) {
+        self.backings[namespace].as_mut().unwrap().file = Fd::new(file);
+    }
+
+    /// The ring, to submit and to sleep.
+    pub fn ring(&mut self) -> &mut Ring {
+        &mut self.ring
+    }
+
+    /// Starts a request, or lets it wait.
+    pub fn begin(&mut self, job: Job, work: Work, memories: &Memories) {
+        let mut parts = self.spare.pop().unwrap_or_default();
+        if matches!(work, Work::Read { .. } | Work::Write { .. }) {
+            let held = |part: &Part| (Arc::clone(memories.region(part.region)), *part);
+            parts.extend(memories.parts().iter().map(held));
+        }
+        self.add(job, work, parts);
+    }
+
+    /// Starts flushing every file that may be written, for nobody ([`NO_LANE`]); how many these
+    /// are.
+    pub fn flush_files(&mut self) -> u32 {
+        let writable = |it: &Option<Backing>| it.as_ref().is_some_and(|it| !it.read_only);
+        let all = 0..self.backings.len();
+        let files: Vec<_> = all.filter(|&at| writable(&self.backings[at])).collect();
+        for &namespace in &files {
+            let job = Job {
+                lane: NO_LANE,
+                cid: 0,
+                namespace,
+            };
+            self.add(job, Work::Flush { rest: Vec::new() }, Vec::new());
+        }
+        files.len() as u32
+    }
+
+    fn add(&mut self, job: Job, work: Work, parts: Vec<(Arc<Shared>, Part)>) {
+        let request = Request {
+            job,
+            work,
+            parts,
+            bounce: None,
+            done: 0,
+            index: 0,
+            before: 0,
+            plain: false,
+        };
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.requests.push(None);
+            self.requests.len() as u32 - 1
+        });
+        self.requests[slot as usize] = Some(request);
+        if self.in_flight < FILE_OPERATIONS_MAX {
+            self.in_flight += 1;
+            self.start(slot);
+        } else {
+            self.waiting.push_back(slot);
+        }
+    }
+
+    /// Takes back what waits of a lane: one command, or all. How many there were; their ends come
+    /// as any other.
+    pub fn cancel(&mut self, lane: usize, cid: Option<u16>) -> u32 {
+        let before = self.cancelled.len();
+        let (requests, cancelled) = (&self.requests, &mut self.cancelled);
+        self.waiting.retain(|&slot| {
+            let named = requests[slot as usize].as_ref().is_some_and(|request| {
+                request.job.lane == lane && cid.is_none_or(|cid| request.job.cid == cid)
+            });
+            if named {
+                cancelled.push(slot);
+            }
+            !named
+        });
+        (self.cancelled.len() - before) as u32
+    }
+
+    /// The next request that has ended. Never sleeps. What the ring says of operations that are not
+    /// of files sets `other`.
+    pub fn next_ended(&mut self, other: &mut bool) -> Option<Ended> {
+        if let Some(slot) = self.cancelled.pop() {
+            return self.end(slot, Status::ABORT_REQUESTED);
+        }
+        loop {
+            let completion = self.ring.next_completion()?;
+            let Ok(slot) = u32::try_from(completion.tag) else {
+                *other = true;
+                continue;
+            };
+            if let Some(ended) = self.progress(slot, completion.result) {
+                return Some(ended);
+            }
+        }
+    }
+
+    /// The first operation of a request.
+    fn start(&mut self, slot: u32) {
+        let Some(request) = &mut self.requests[slot as usize] else {
+            return;
+        };
+        let backing = self.backings[request.job.namespace].as_ref();
+        let align = backing.map_or(1, |backing| backing.align);
+        let fits = |(_, part): &(_, Part)| {
+            (part.at as u64 | u64::from(part.len)).is_multiple_of(align.into())
+        };
+        if !request.parts.iter().all(fits) {
+            let bounce = self.bounces.pop().map(Ok);
+            match bounce.unwrap_or_else(|| own_memory(TRANSFER_MAX as usize)) {
+                Ok(bounce) => request.use_bounce(bounce),
+                // Without memory the kernel says what it makes of the alignment.
+                Err(error) => tracing::warn!("no memory to copy through: {error}"),
+            }
+        }
+        self.issue(slot);
+    }
+
+    /// The next operation of a request.
+    fn issue(&mut self, slot: u32) {
+        let Some(request) = &self.requests[slot as usize] else {
+            return;
+        };
+        let Some(backing) = &self.backings[request.job.namespace] else {
+            return;
+        };
+        let (ring, file, tag) = (&mut self.ring, &backing.file, slot.into());
+        let done = request.done;
+        match &request.work {
+            Work::Read { offset } => {
+                let memory = request.at_hand();
+                ring.read_shared(file, memory, offset + request.before + done, tag);
+            }
+            Work::Write { offset, fua } => {
+                let memory = request.at_hand();
+                let at = offset + request.before + done;
+                ring.write_shared(file, memory, at, *fua, tag);
+            }
+            Work::Flush { .. } => {
+                ring.sync_data(file, tag);
+            }
+            Work::Zeroes {
+                offset,
+                len,
+                deallocate,
+            } => {
+                let left = len - done;
+                if request.plain {
+                    let len = left.min(ZEROES_BYTES.into()) as u32;
+                    let zeroes = (&self.zeroes, 0, len);
+                    ring.write_shared(file, zeroes, offset + done, false, tag);
+                } else {
+                    let how = match deallocate {
+                        true => Allocate::PunchHole,
+                        false => Allocate::ZeroRange,
+                    };
+                    ring.allocate(file, how, offset + done, left, tag);
+                }
+            }
+            Work::Deallocate { ranges } => {
+                let (offset, len) = ranges.get(request.index).copied().unwrap_or((0, 1));
+                ring.allocate(file, Allocate::PunchHole, offset, len, tag);
+            }
+        }
+    }
+
+    /// An operation ended; the request, if it was the last.
+    fn progress(&mut self, slot: u32, result: Result<u32, Errno>) -> Option<Ended> {
+        let request = self.requests[slot as usize].as_mut()?;
+        let status = match request.advance(result) {
+            None => {
+                self.issue(slot);
+                return None;
+            }
+            Some(status) => status,
+        };
+        self.in_flight -= 1;
+        if let Some(next) = self.waiting.pop_front() {
+            self.in_flight += 1;
+            self.start(next);
+        }
+        self.end(slot, status)
+    }
+
+    fn end(&mut self, slot: u32, status: Status) -> Option<Ended> {
+        let mut request = self.requests[slot as usize].take()?;
+        self.free.push(slot);
+        if let Some(bounce) = request.bounce.take() {
+            if status.is_success() && matches!(request.work, Work::Read { .. }) {
+                request.copy_back(&bounce);
+            }
+            self.bounces.push(bounce);
+        }
+        request.parts.clear();
+        self.spare.push(request.parts);
+        Some(Ended {
+            job: request.job,
+            status,
+        })
+    }
+}
+
+impl Request {
+    fn bytes(&self) -> usize {
+        self.parts.iter().map(|(_, part)| part.len as usize).sum()
+    }
+
+    /// Goes through memory of our own instead of its parts.
+    fn use_bounce(&mut self, bounce: Arc<Shared>) {
+        if matches!(self.work, Work::Write { .. }) {
+            let mut at = 0;
+            let mut bytes = Vec::new();
+            for (memory, part) in &self.parts {
+                bytes.resize(part.len as usize, 0);
+                memory.read(part.at, &mut bytes);
+                bounce.write(at, &bytes);
+                at += bytes.len();
+            }
+        }
+        self.bounce = Some(bounce);
+    }
+
+    fn copy_back(&self, bounce: &Shared) {
+        let mut at = 0;
+        let mut bytes = Vec::new();
+        for (memory, part) in &self.parts {
+            bytes.resize(part.len as usize, 0);
+            bounce.read(at, &mut bytes);
+            memory.write(part.at, &bytes);
+            at += bytes.len();
+        }
+    }
+
+    /// The memory of the next operation.
+    fn at_hand(&self) -> (&Arc<Shared>, usize, u32) {
+        let done = self.done as usize;
+        if let Some(bounce) = &self.bounce {
+            return (bounce, done, (self.bytes() - done) as u32);
+        }
+        let (memory, part) = &self.parts[self.index];
+        (memory, part.at + done, part.len - done as u32)
+    }
+
+    /// What follows from the end of an operation; `None`: another one.
+    fn advance(&mut self, result: Result<u32, Errno>) -> Option<Status> {
+        let count = match result {
+            Ok(count) => u64::from(count),
+            Err(Errno::INTR | Errno::AGAIN) => return None,
+            Err(error) => return self.failed(error),
+        };
+        let whole = match self.bounce {
+            Some(_) => self.bytes() as u64,
+            None => self
+                .parts
+                .get(self.index)
+                .map_or(0, |(_, part)| part.len.into()),
+        };
+        match &mut self.work {
+            Work::Read { .. } | Work::Write { .. } => {
+                if count == 0 {
+                    // Cut off behind our back.
+                    return Some(Status::UNRECOVERED_READ);
+                }
+                self.done += count;
+                if self.done < whole {
+                    return None;
+                }
+                (self.before, self.done) = (self.before + whole, 0);
+                self.index += 1;
+                let last = self.bounce.is_some() || self.index == self.parts.len();
+                last.then_some(Status::SUCCESS)
+            }
+            Work::Zeroes { len, .. } if self.plain => {
+                self.done += count;
+                (self.done >= *len).then_some(Status::SUCCESS)
+            }
+            Work::Zeroes { .. } => Some(Status::SUCCESS),
+            Work::Deallocate { ranges } => {
+                self.index += 1;
+                (self.index >= ranges.len()).then_some(Status::SUCCESS)
+            }
+            Work::Flush { rest } => {
+                let Some(next) = rest.pop() else {
+                    return Some(Status::SUCCESS);
+                };
+                self.job.namespace = next;
+                None
+            }
+        }
+    }
+
+    fn failed(&mut self, error: Errno) -> Option<Status> {
+        let unsupported = matches!(error, Errno::OPNOTSUPP | Errno::NOSYS | Errno::NODEV);
+        match &self.work {
+            Work::Zeroes { .. } if unsupported && !self.plain => {
+                self.plain = true;
+                return None;
+            }
+            // It is a hint.
+            Work::Deallocate { .. } if unsupported => return Some(Status::SUCCESS),
+            _ => {}
+        }
+        Some(match error {
+            Errno::NOSPC | Errno::DQUOT => Status::CAPACITY_EXCEEDED,
+            Errno::ROFS | Errno::PERM | Errno::BADF => Status::WRITE_PROTECTED.with_dnr(),
+            Errno::IO if matches!(self.work, Work::Read { .. }) => Status::UNRECOVERED_READ,
+            Errno::IO => Status::WRITE_FAULT,
+            Errno::INVAL if !matches!(self.work, Work::Read { .. } | Work::Write { .. }) => {
+                Status::INTERNAL_ERROR
+            }
+            Errno::INVAL => Status::SGL_GRANULARITY.with_dnr(),
+            _ => Status::INTERNAL_ERROR,
+        })
+    }
+}
+
+/// Memory that we share with the kernel only.
+fn own_memory(bytes: usize) -> Result<Arc<Shared>, Error> {
+    let file = memory_file("braid-broker", bytes as u64)?;
+    Shared::map(&file, bytes).map(Arc::new)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::transfer::Region;
+    use sys::{Arena, RingConfig};
+
+    #[test]
+    fn what_waits_is_taken_back_and_what_the_kernel_has_is_not() {
+        let path = std::env::temp_dir().join(format!("braid-files-{}", std::process::id()));
+        let device = runtime::FileDevice::open(path.clone(), false, Some(1 << 20)).unwrap();
+        std::fs::remove_file(path).unwrap();
+        let namespaces = [Namespace {
+            device: Device::File(Arc::new(device)),
+            block_shift: 12,
+            blocks: 256,
+            read_only: false,
+        }];
+        let config = RingConfig {
+            operations_max: FILE_OPERATIONS_MAX as u32,
+            buffers: 1,
+            buffers_lent: 1,
+            buffer_bytes: 4096,
+        };
+        let ring = Ring::new(&config, Arena::new(4096).unwrap()).unwrap();
+        let mut files = Files::new(ring, &namespaces).unwrap();
+        let memory = own_memory(4096).unwrap();
+        let memories = Memories::new(Region {
+            memory,
+            at: 0,
+            len: 4096,
+        });
+        let in_flight = FILE_OPERATIONS_MAX as u16;
+        for cid in 0..in_flight + 10 {
+            let job = Job {
+                lane: usize::from(cid % 2),
+                cid,
+                namespace: 0,
+            };
+            files.begin(job, Work::Flush { rest: Vec::new() }, &memories);
+        }
+        assert_eq!(files.cancel(0, Some(0)), 0, "the kernel has it");
+        assert_eq!(files.cancel(1, Some(in_flight)), 0, "another's");
+        assert_eq!(files.cancel(0, Some(in_flight)), 1);
+        assert_eq!(files.cancel(0, Some(in_flight)), 0, "once");
+        assert_eq!(files.cancel(1, None), 5);
+        let mut ended = vec![0; usize::from(in_flight) + 10];
+        let mut aborted = 0;
+        while ended.iter().sum::<u32>() < ended.len() as u32 {
+            while let Some(Ended { job, status }) = files.next_ended(&mut false) {
+                ended[usize::from(job.cid)] += 1;
+                aborted += u32::from(status.is(Status::ABORT_REQUESTED));
+            }
+            files.ring().enter(sys::Wait::No).unwrap();
+        }
+        assert_eq!((aborted, files.in_flight), (6, 0));
+        assert!(ended.iter().all(|&times| times == 1));
+    }
+}

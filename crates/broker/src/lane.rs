@@ -1,0 +1,409 @@
+//! One queue: fetches commands, checks copies of them, executes or starts them, answers.
+//!
+//! # Contract
+//! A command is fetched only when there is room for its completion, so an answer never waits. Who
+//! writes a doorbell that can't be true ends the lane ([`Misbehaved`]); what it has in flight ends
+//! first.
+use crate::files::{Files, Job, Work};
+use crate::limits::BATCH;
+use crate::transfer::{Memories, Region};
+use crate::{Namespace, Trust};
+use nvme::queue::check::{self, Checked, Order};
+use nvme::queue::{CqProducer, Entry, Misbehaved, SqConsumer};
+use nvme::wire::{Cqe, Status, dsm};
+use queue::layout::{Header, Kind, Layout};
+use queue::limits::TRANSFER_MAX;
+use queue::{Coalescing, Memory};
+use runtime::{Device, MemoryDevice};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use sys::{Interrupt, Shared};
+
+/// What a lane counts, for whoever looks; written by its thread only.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub struct Tally {
+    /// Commands answered.
+    pub commands: AtomicU64,
+    /// Of these, with an error.
+    pub errors: AtomicU64,
+    /// Commands in flight in the broker.
+    pub in_flight: AtomicU64,
+    /// Interrupts raised.
+    pub interrupts: AtomicU64,
+}
+
+/// What a lane is made of.
+pub struct Parts {
+    pub id: u64,
+    pub header: Header,
+    pub memory: Arc<Shared>,
+    pub kick: OwnedFd,
+    pub interrupt: Option<(Interrupt, Coalescing)>,
+    pub data: Option<Region>,
+    pub views: Vec<Option<check::Namespace>>,
+    pub trust: Trust,
+    pub tally: Arc<Tally>,
+}
+
+/// See the module.
+pub struct Lane {
+    pub id: u64,
+    pub kick: OwnedFd,
+    memory: Memory,
+    layout: Layout,
+    sq: SqConsumer,
+    cq: CqProducer,
+    sqid: u16,
+    memories: Memories,
+    views: Vec<Option<check::Namespace>>,
+    trust: Trust,
+    interrupt: Option<Wire>,
+    /// Copies of the commands at hand.
+    batch: Box<[Entry; BATCH as usize]>,
+    in_flight: u16,
+    answered: u64,
+    failed: u64,
+    tally: Arc<Tally>,
+    /// Nothing is fetched any more: the client is gone.
+    pub closing: bool,
+    /// Why nothing is fetched any more, though the client may be there.
+    pub broken: Option<Misbehaved>,
+}
+
+/// The interrupt of a `user_irq` queue.
+struct Wire {
+    interrupt: Interrupt,
+    coalescing: Coalescing,
+    /// Completions that it wasn't raised for.
+    pending: u32,
+    /// When the first of them was posted, ns.
+    since_ns: u64,
+}
+
+impl Lane {
+    pub fn new(parts: Parts) -> Self {
+        let Parts { header, memory, .. } = parts;
+        let layout = header.layout;
+        let mut memories = Memories::new(Region {
+            memory: Arc::clone(&memory),
+            at: layout.lists_at(),
+            len: layout.lists_bytes(),
+        });
+        memories.set(1, parts.data);
+        debug_assert_eq!(header.kind == Kind::UserIrq, parts.interrupt.is_some());
+        Self {
+            id: parts.id,
+            kick: parts.kick,
+            memory: Memory(memory),
+            layout,
+            sq: SqConsumer::new(layout.sq()),
+            cq: CqProducer::new(layout.cq()),
+            sqid: header.number as u16,
+            memories,
+            views: parts.views,
+            trust: parts.trust,
+            interrupt: parts.interrupt.map(|(interrupt, coalescing)| Wire {
+                interrupt,
+                coalescing,
+                pending: 0,
+                since_ns: 0,
+            }),
+            batch: Box::new([[0; 8]; BATCH as usize]),
+            in_flight: 0,
+            answered: 0,
+            failed: 0,
+            tally: parts.tally,
+            closing: false,
+            broken: None,
+        }
+    }
+
+    /// Nothing is fetched any more. Registered memory goes at once but for what commands in flight
+    /// use: they hold it (T10).
+    pub fn close(&mut self) {
+        self.closing = true;
+        self.memories.clear();
+    }
+
+    /// Whether nothing of it is in flight.
+    pub fn is_idle(&self) -> bool {
+        self.in_flight == 0
+    }
+
+    /// Registered memory comes or goes.
+    pub fn set_region(&mut self, number: usize, region: Option<Region>) {
+        if !self.closing {
+            self.memories.set(number, region);
+        }
+    }
+
+    /// Fetches and executes what is there, up to [`BATCH`] commands; how many there were.
+    #[inline]
+    pub fn turn(&mut self, at: usize, namespaces: &[Namespace], files: &mut Files) -> u16 {
+        if self.closing || self.broken.is_some() {
+            return 0;
+        }
+        let count = self.admit().unwrap_or_else(|why| {
+            self.broken = Some(why);
+            0
+        });
+        if count == 0 {
+            return 0;
+        }
+        // All of them first: so their cache lines are on the way at the same time.
+        for entry in &mut self.batch[..usize::from(count)] {
+            *entry = self.sq.fetch(&self.memory).unwrap_or_default();
+        }
+        for n in 0..usize::from(count) {
+            let entry = &{ self.batch[n] };
+            let status = match self.execute(at, entry, namespaces, files) {
+                Ok(Begun::Done(result)) => {
+                    self.answer(cid_of(entry), Status::SUCCESS, result);
+                    continue;
+                }
+                Ok(Begun::UnderWay) => {
+                    self.in_flight += 1;
+                    continue;
+                }
+                Err(status) => status,
+            };
+            self.answer(cid_of(entry), status, 0);
+        }
+        self.publish();
+        count
+    }
+
+    /// How many commands are fetched now: there is room for what they will be answered.
+    #[inline]
+    fn admit(&mut self) -> Result<u16, Misbehaved> {
+        let available = self.sq.available(&self.memory)?.min(BATCH);
+        if available == 0 {
+            return Ok(0);
+        }
+        let wanted = self.in_flight + available;
+        let room = self.cq.room(&self.memory, wanted)?;
+        Ok(available.min(room.saturating_sub(self.in_flight)))
+    }
+
+    #[inline]
+    fn execute(
+        &mut self,
+        at: usize,
+        entry: &Entry,
+        namespaces: &[Namespace],
+        files: &mut Files,
+    ) -> Result<Begun, Status> {
+        let checked = check::check(entry, &self.views, TRANSFER_MAX, self.trust)?;
+        if checked.data > 0 {
+            self.memories.look_up(entry, checked.data, self.trust)?;
+        }
+        let device = match checked.order {
+            Order::Cancel { cid } => return Ok(Begun::Done(files.cancel(at, cid).into())),
+            Order::Flush if checked.all => return self.flush_all(at, entry, namespaces, files),
+            _ => &namespaces[checked.namespace as usize].device,
+        };
+        match device {
+            Device::Null => self.ranges(&checked).map(|_| Begun::Done(0)),
+            Device::Queue(_) => Err(Status::INTERNAL_ERROR),
+            Device::Memory(memory) => {
+                self.memorize(memory, &checked)?;
+                Ok(Begun::Done(0))
+            }
+            // Nobody opens such a namespace for a broker.
+            Device::Passthrough(_) => Err(Status::INVALID_NAMESPACE),
+            Device::File(_) => {
+                let work = self.file_work(&checked)?;
+                let Some(work) = work else {
+                    return Ok(Begun::Done(0));
+                };
+                files.begin(self.job(at, entry, checked.namespace), work, &self.memories);
+                Ok(Begun::UnderWay)
+            }
+        }
+    }
+
+    fn job(&self, at: usize, entry: &Entry, namespace: u32) -> Job {
+        Job {
+            lane: at,
+            cid: cid_of(entry),
+            namespace: namespace as usize,
+        }
+    }
+
+    /// Every file that this client may use is flushed, one after the other.
+    fn flush_all(
+        &mut self,
+        at: usize,
+        entry: &Entry,
+        namespaces: &[Namespace],
+        files: &mut Files,
+    ) -> Result<Begun, Status> {
+        let is_file = |index: &usize| {
+            self.views.get(*index).is_some_and(Option::is_some)
+                && matches!(namespaces[*index].device, Device::File(_))
+        };
+        let mut indices = (0..namespaces.len()).filter(is_file);
+        let Some(first) = indices.next() else {
+            return Ok(Begun::Done(0));
+        };
+        let rest = indices.collect();
+        let job = self.job(at, entry, first as u32);
+        files.begin(job, Work::Flush { rest }, &self.memories);
+        Ok(Begun::UnderWay)
+    }
+
+    /// Does a command on a memory device.
+    #[inline]
+    fn memorize(&self, device: &MemoryDevice, checked: &Checked) -> Result<(), Status> {
+        match checked.order {
+            Order::Read => self.memories.read_memory(device, checked.offset),
+            Order::Write { .. } => self.memories.write_memory(device, checked.offset),
+            Order::WriteZeroes { .. } => device.discard(checked.offset, checked.len),
+            Order::Deallocate { .. } => {
+                for (offset, len) in self.ranges(checked)? {
+                    device.discard(offset, len);
+                }
+            }
+            Order::Flush | Order::Cancel { .. } => {}
+        }
+        Ok(())
+    }
+
+    /// What is to be done with a file; `None`: nothing.
+    fn file_work(&self, checked: &Checked) -> Result<Option<Work>, Status> {
+        let (offset, len) = (checked.offset, checked.len);
+        Ok(Some(match checked.order {
+            Order::Read => Work::Read { offset },
+            Order::Write { fua } => Work::Write { offset, fua },
+            Order::WriteZeroes { deallocate } => Work::Zeroes {
+                offset,
+                len,
+                deallocate,
+            },
+            Order::Flush => Work::Flush { rest: Vec::new() },
+            Order::Deallocate { .. } => {
+                let ranges = self.ranges(checked)?;
+                if ranges.is_empty() {
+                    return Ok(None);
+                }
+                Work::Deallocate { ranges }
+            }
+            Order::Cancel { .. } => return Ok(None),
+        }))
+    }
+
+    /// The ranges of a Dataset Management in bytes: copied, then checked. None of any other
+    /// command.
+    fn ranges(&self, checked: &Checked) -> Result<Vec<(u64, u64)>, Status> {
+        let Order::Deallocate { apply: true, .. } = checked.order else {
+            return Ok(Vec::new());
+        };
+        let view = self.views[checked.namespace as usize];
+        let view = view.ok_or(Status::INVALID_NAMESPACE.with_dnr())?;
+        let mut bytes = [0; dsm::Range::LEN * dsm::RANGES_MAX];
+        let bytes = &mut bytes[..checked.data as usize];
+        self.memories.copy_out(bytes);
+        let mut ranges = Vec::new();
+        for range in dsm::ranges(bytes).filter(|range| range.blocks > 0) {
+            check::within(&view, range.slba, range.blocks.into(), self.trust)?;
+            let shift = view.block_shift;
+            ranges.push((range.slba << shift, u64::from(range.blocks) << shift));
+        }
+        Ok(ranges)
+    }
+
+    /// A command that took time has ended.
+    pub fn ended(&mut self, cid: u16, status: Status) {
+        self.in_flight -= 1;
+        if !self.closing && self.broken.is_none() {
+            self.answer(cid, status, 0);
+        }
+        self.publish();
+    }
+
+    #[inline]
+    fn answer(&mut self, cid: u16, status: Status, result: u64) {
+        let cqe = Cqe {
+            result,
+            sqhd: self.sq.head(),
+            sqid: self.sqid,
+            cid,
+            status,
+        };
+        self.cq.post(&self.memory, &cqe);
+        self.answered += 1;
+        self.failed += u64::from(!status.is_success());
+        if let Some(wire) = &mut self.interrupt {
+            wire.pending += 1;
+        }
+    }
+
+    #[inline]
+    fn publish(&self) {
+        let tally = &self.tally;
+        tally.commands.store(self.answered, Ordering::Relaxed);
+        tally.errors.store(self.failed, Ordering::Relaxed);
+        let in_flight = u64::from(self.in_flight);
+        tally.in_flight.store(in_flight, Ordering::Relaxed);
+    }
+
+    /// Raises the interrupt if completions have waited for it long enough, are enough, or are all
+    /// that there will be for now. `now_ns`: `None` if this thread is about to sleep.
+    #[inline]
+    pub fn interrupt(&mut self, now_ns: impl FnOnce() -> Option<u64>) {
+        let Some(wire) = &mut self.interrupt else {
+            return;
+        };
+        if wire.pending == 0 {
+            return;
+        }
+        let Coalescing {
+            completions,
+            time_us,
+        } = wire.coalescing;
+        if wire.pending < completions && self.in_flight > 0 {
+            // Each turn in which some wait reads the clock: who asks for this sleeps anyway.
+            if let Some(now_ns) = now_ns() {
+                if wire.since_ns == 0 {
+                    wire.since_ns = now_ns;
+                }
+                if now_ns - wire.since_ns < u64::from(time_us) * 1000 {
+                    return;
+                }
+            }
+        }
+        (wire.pending, wire.since_ns) = (0, 0);
+        if self.layout.armed().take(&self.memory) && wire.interrupt.raise().is_ok() {
+            self.tally.interrupts.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// This thread is about to sleep: the client has to kick. Look once more afterwards.
+    pub fn doze(&self) {
+        self.layout.asleep().begin(&self.memory);
+    }
+
+    /// This thread is awake.
+    pub fn wake(&self) {
+        self.layout.asleep().end(&self.memory);
+    }
+
+    /// Whether there is anything to fetch now, or to give up for. A client that has no room for its
+    /// answers has to kick when it has made some.
+    pub fn is_waiting(&mut self) -> bool {
+        !self.closing && self.broken.is_none() && self.admit() != Ok(0)
+    }
+}
+
+/// What became of a command that was checked.
+enum Begun {
+    Done(u64),
+    UnderWay,
+}
+
+#[inline]
+fn cid_of(entry: &Entry) -> u16 {
+    (entry[0] >> 16) as u16
+}

@@ -1,0 +1,28 @@
+//! The broker: a software NVMe controller whose queues lie in memory that it shares with
+//! applications.
+//!
+//! * [`Broker`]: what runs; [`Config`]: what it has, and who may use it
+//! * `server`: the socket: who comes, what they ask for, when they are gone
+//! * `worker`: a thread that serves queues: spins, then sleeps
+//! * `lane`: one queue: fetches, checks, executes, answers
+//! * `transfer`: between a device and registered memory; `files`: what takes time
+//!
+//! # Contract
+//! A client can bring about the end of its own queue and the failure of its own commands, and
+//! nothing else: what is checked is a copy, no call of ours waits for a client, and what belongs to
+//! a queue (memory, descriptors, its place) goes back when the client is gone and the last command
+//! that uses it has ended.
+#![forbid(unsafe_code)]
+
+mod config;
+mod files;
+mod lane;
+pub mod limits;
+mod server;
+mod session;
+mod transfer;
+mod worker;
+
+pub use config::{Config, Grant, Identity, Namespace, NamespaceRight, Rights};
+pub use nvme::queue::check::Trust;
+pub use server::Broker;

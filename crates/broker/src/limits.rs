@@ -1,0 +1,25 @@
+//! All limits of this crate.
+
+/// Most queues of one kind.
+pub const QUEUES_MAX: u32 = 4096;
+/// Most namespaces.
+pub const NAMESPACES_MAX: usize = 64;
+/// Most threads that serve queues.
+pub const WORKERS_MAX: usize = 64;
+/// Connections beyond one for each queue: for those who only look.
+pub const LOOKERS_MAX: usize = 64;
+/// Commands that are fetched from one queue before it is the next one's turn.
+pub const BATCH: u16 = 32;
+/// Operations on files in flight, of one thread.
+pub const FILE_OPERATIONS_MAX: usize = 256;
+/// How long requests to files are waited for when everything ends, ns: one that never returns keeps
+/// nobody from ending.
+pub const STOP_NS: u64 = 10_000_000_000;
+/// Descriptors that a client may send before they are used.
+pub const DESCRIPTORS_WAITING_MAX: usize = 4;
+/// Bytes of zeroes that are written at once.
+pub const ZEROES_BYTES: u32 = 1 << 20;
+/// How often the clock is read while a thread spins: once in so many turns.
+pub const CLOCK_TURNS: u32 = 64;
+/// How often a thread that has work looks for messages: once in so many turns.
+pub const MAILBOX_TURNS: u32 = 256;

@@ -1,0 +1,143 @@
+//! The queues that there are, and who has them.
+use crate::Trust;
+use crate::config::Config;
+use crate::lane::Tally;
+use queue::Kind;
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// A queue that somebody has.
+#[derive(Debug)]
+pub struct Place {
+    pub number: u32,
+    pub kind: Kind,
+    pub entries: u16,
+    pub uid: u32,
+    pub worker: usize,
+    /// Bit n: region n is registered.
+    pub regions: u32,
+    /// Its client is gone; commands of it are in flight yet.
+    pub leaving: bool,
+    pub tally: Arc<Tally>,
+}
+
+/// All of them: first those of kind `user_poll`, from number 1.
+#[derive(Debug)]
+pub struct Places {
+    user_poll: u32,
+    user_irq: u32,
+    taken: BTreeMap<u64, Place>,
+    /// By number − 1.
+    used: Vec<bool>,
+}
+
+impl Places {
+    pub fn new(user_poll: u32, user_irq: u32) -> Self {
+        Self {
+            user_poll,
+            user_irq,
+            taken: BTreeMap::new(),
+            used: vec![false; (user_poll + user_irq) as usize],
+        }
+    }
+
+    pub fn capacity(&self) -> usize {
+        self.used.len()
+    }
+
+    /// A number that a queue of this kind can have.
+    pub fn room(&self, kind: Kind) -> Option<u32> {
+        let numbers = match kind {
+            Kind::UserPoll => 0..self.user_poll,
+            Kind::UserIrq => self.user_poll..self.user_poll + self.user_irq,
+        };
+        let mut numbers = numbers.into_iter();
+        let found = numbers.find(|&number| !self.used[number as usize])?;
+        Some(found + 1)
+    }
+
+    pub fn take(&mut self, id: u64, place: Place) {
+        self.used[place.number as usize - 1] = true;
+        self.taken.insert(id, place);
+    }
+
+    pub fn free(&mut self, id: u64) -> Option<Place> {
+        let place = self.taken.remove(&id)?;
+        self.used[place.number as usize - 1] = false;
+        Some(place)
+    }
+
+    pub fn find(&self, id: u64) -> Option<&Place> {
+        self.taken.get(&id)
+    }
+
+    pub fn find_mut(&mut self, id: u64) -> Option<&mut Place> {
+        self.taken.get_mut(&id)
+    }
+
+    /// Queues of a kind that nobody has and whose last commands have not ended.
+    pub fn leaving(&self, kind: Kind) -> usize {
+        let leaving = |place: &&Place| place.leaving && place.kind == kind;
+        self.taken.values().filter(leaving).count()
+    }
+
+    /// Queues of a user.
+    pub fn of_user(&self, uid: u32) -> u32 {
+        self.taken.values().filter(|place| place.uid == uid).count() as u32
+    }
+
+    /// All of it, as JSON. There are numbers and our own words in it only.
+    pub fn list(&self, config: &Config) -> String {
+        let trust = match config.trust {
+            Trust::Mediated => "mediated",
+            Trust::Trusted => "trusted",
+        };
+        let mut text = format!(
+            "{{\"user_poll\":{},\"user_irq\":{},\"trust\":\"{trust}\",\"spin_us\":{},\
+             \"namespaces\":[",
+            self.user_poll,
+            self.user_irq,
+            config.spin_ns / 1000
+        );
+        for (at, namespace) in config.namespaces.iter().enumerate() {
+            let comma = if at > 0 { "," } else { "" };
+            let _ = write!(
+                text,
+                "{comma}{{\"nsid\":{},\"blocks\":{},\"block_bytes\":{},\"read_only\":{}}}",
+                at + 1,
+                namespace.blocks,
+                1_u32 << namespace.block_shift,
+                namespace.read_only
+            );
+        }
+        text.push_str("],\"queues\":[");
+        for (at, place) in self.taken.values().enumerate() {
+            let comma = if at > 0 { "," } else { "" };
+            let Tally {
+                commands,
+                errors,
+                in_flight,
+                interrupts,
+            } = &*place.tally;
+            let [commands, errors, in_flight, interrupts] =
+                [commands, errors, in_flight, interrupts]
+                    .map(|count| count.load(Ordering::Relaxed));
+            let _ = write!(
+                text,
+                "{comma}{{\"number\":{},\"kind\":\"{}\",\"entries\":{},\"uid\":{},\"thread\":{},\
+                 \"leaving\":{},\"commands\":{commands},\"errors\":{errors},\
+                 \"in_flight\":{in_flight},\"interrupts\":{interrupts}}}",
+                place.number,
+                place.kind.name(),
+                place.entries,
+                place.uid,
+                place.worker,
+                place.leaving
+            );
+        }
+        text.push_str("]}");
+        text
+    }
+}

@@ -1,0 +1,230 @@
+//! Between a device and the registered memory of a queue.
+//!
+//! # Contract
+//! A data pointer is walked once; every piece is looked up before anything is moved. Of a client
+//! that isn't trusted, lists are copied before they are read.
+use nvme::queue::Entry;
+use nvme::queue::check::Trust;
+use nvme::queue::pointer::{self, Piece};
+use nvme::wire::Status;
+use queue::layout::region_of;
+use queue::limits::{REGIONS_MAX, TRANSFER_MAX};
+use runtime::MemoryDevice;
+use std::sync::Arc;
+use sys::Shared;
+
+/// Words of a list that are copied at once.
+const COPIED: usize = 64;
+
+/// Memory that a queue's commands may use.
+#[derive(Clone, Debug)]
+pub struct Region {
+    pub memory: Arc<Shared>,
+    /// Where in it the region begins.
+    pub at: usize,
+    /// Bytes.
+    pub len: usize,
+}
+
+/// A part of registered memory, looked up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// Its region.
+    pub region: usize,
+    /// First byte in the memory of that region.
+    pub at: usize,
+    /// Bytes.
+    pub len: u32,
+}
+
+/// All memory of a queue, and the parts of the command at hand.
+#[derive(Debug)]
+pub struct Memories {
+    regions: [Option<Region>; REGIONS_MAX],
+    pieces: Vec<Piece>,
+    parts: Vec<Part>,
+    copied: Copied,
+}
+
+impl Memories {
+    /// With the pages for lists.
+    pub fn new(lists: Region) -> Self {
+        let mut regions = [const { None }; REGIONS_MAX];
+        regions[0] = Some(lists);
+        // One piece per page at most, but for SGLs of more: those grow it once.
+        let pages = (TRANSFER_MAX / 4096) as usize + 1;
+        Self {
+            regions,
+            pieces: Vec::with_capacity(pages),
+            parts: Vec::with_capacity(pages),
+            copied: Copied::new(),
+        }
+    }
+
+    /// Memory under a number that was free.
+    pub fn set(&mut self, number: usize, region: Option<Region>) {
+        if let Some(place) = self.regions.get_mut(number) {
+            *place = region;
+        }
+    }
+
+    /// All memory goes, and with it the parts of the command at hand.
+    pub fn clear(&mut self) {
+        self.regions = [const { None }; REGIONS_MAX];
+        self.parts.clear();
+    }
+
+    /// A region.
+    ///
+    /// # Panics
+    /// There is none: parts are looked up.
+    pub fn region(&self, number: usize) -> &Arc<Shared> {
+        match &self.regions[number] {
+            Some(region) => &region.memory,
+            None => unreachable!("a part of no region"),
+        }
+    }
+
+    /// The parts of the command that was looked up last.
+    pub fn parts(&self) -> &[Part] {
+        &self.parts
+    }
+
+    /// Looks up the memory of a command of `len` bytes.
+    ///
+    /// # Errors
+    /// The status to answer with.
+    #[inline]
+    pub fn look_up(&mut self, entry: &Entry, len: u32, trust: Trust) -> Result<(), Status> {
+        let Self {
+            regions,
+            pieces,
+            parts,
+            copied,
+        } = self;
+        pieces.clear();
+        parts.clear();
+        match trust {
+            Trust::Trusted => {
+                let word = |address| Some(of(regions, address, 8)?.load_word(regions));
+                pointer::walk(entry, len, word, pieces)?;
+            }
+            Trust::Mediated => {
+                copied.count = 0;
+                pointer::walk(entry, len, |address| copied.word(regions, address), pieces)?;
+            }
+        }
+        for piece in pieces {
+            let part = of(regions, piece.address, piece.len);
+            parts.push(part.ok_or(Status::DATA_TRANSFER_ERROR.with_dnr())?);
+        }
+        Ok(())
+    }
+
+    /// Copies from a memory device to the parts.
+    pub fn read_memory(&self, device: &MemoryDevice, offset: u64) {
+        let mut offset = offset;
+        for part in &self.parts {
+            let memory = self.region(part.region);
+            device.each(offset, part.len.into(), |stripe, range, at| {
+                memory.write(part.at + at, &stripe[range]);
+            });
+            offset += u64::from(part.len);
+        }
+    }
+
+    /// Copies from the parts to a memory device.
+    pub fn write_memory(&self, device: &MemoryDevice, offset: u64) {
+        let mut offset = offset;
+        for part in &self.parts {
+            let memory = self.region(part.region);
+            device.each(offset, part.len.into(), |stripe, range, at| {
+                memory.read(part.at + at, &mut stripe[range]);
+            });
+            offset += u64::from(part.len);
+        }
+    }
+
+    /// Copies the parts, one after the other, to `bytes`, as far as they go.
+    pub fn copy_out(&self, bytes: &mut [u8]) {
+        let mut at = 0;
+        for part in &self.parts {
+            let len = (part.len as usize).min(bytes.len() - at);
+            let memory = self.region(part.region);
+            memory.read(part.at, &mut bytes[at..at + len]);
+            at += len;
+        }
+    }
+}
+
+impl Part {
+    /// Eight bytes at its begin.
+    fn load_word(&self, regions: &[Option<Region>; REGIONS_MAX]) -> u64 {
+        let Some(region) = &regions[self.region] else {
+            return 0;
+        };
+        if self.at.is_multiple_of(8) {
+            return region.memory.load::<1>(self.at)[0];
+        }
+        let mut bytes = [0; 8];
+        region.memory.read(self.at, &mut bytes);
+        u64::from_le_bytes(bytes)
+    }
+}
+
+/// Where `len` bytes at an address are; `None`: not in registered memory, or not in one region.
+#[inline]
+fn of(regions: &[Option<Region>; REGIONS_MAX], address: u64, len: u32) -> Option<Part> {
+    let (region, offset) = region_of(address)?;
+    let found = regions[region].as_ref()?;
+    let inside = offset <= found.len && len as usize <= found.len - offset;
+    inside.then_some(Part {
+        region,
+        at: found.at + offset,
+        len,
+    })
+}
+
+/// A copy of the part of a list that is being walked.
+#[derive(Debug)]
+struct Copied {
+    words: [u64; COPIED],
+    first: u64,
+    count: usize,
+}
+
+impl Copied {
+    fn new() -> Self {
+        Self {
+            words: [0; COPIED],
+            first: 0,
+            count: 0,
+        }
+    }
+
+    /// A word of a list, from the copy of its surroundings. Addresses of lists are multiples of 8
+    /// for PRPs; for SGLs they may be anything.
+    fn word(&mut self, regions: &[Option<Region>; REGIONS_MAX], address: u64) -> Option<u64> {
+        let bytes = 8 * COPIED as u64;
+        let begin = address & !(bytes - 1);
+        if !address.is_multiple_of(8) {
+            return Some(of(regions, address, 8)?.load_word(regions));
+        }
+        if self.count == 0 || begin != self.first {
+            let part = of(regions, begin, bytes as u32);
+            let Some(part) = part else {
+                // The region ends within: what is there is read alone.
+                return Some(of(regions, address, 8)?.load_word(regions));
+            };
+            let mut copy = [0; 8 * COPIED];
+            if let Some(region) = &regions[part.region] {
+                region.memory.read(part.at, &mut copy);
+            }
+            for (word, bytes) in self.words.iter_mut().zip(copy.chunks_exact(8)) {
+                *word = u64::from_le_bytes(std::array::from_fn(|n| bytes[n]));
+            }
+            (self.first, self.count) = (begin, COPIED);
+        }
+        self.words.get(((address - begin) / 8) as usize).copied()
+    }
+}

@@ -1,0 +1,346 @@
+//! A thread that serves queues: looks at all of them in turn, and sleeps when there is nothing to
+//! do for a while.
+//!
+//! # Contract
+//! It ends when it was told to, its queues' last commands have ended, and the files that it may
+//! have written are flushed; its end is told in any case.
+//! Before it sleeps it says so in every queue, then looks once more at every queue and at its
+//! mailbox. Queues' kicks are never read: a client could make that wait. They are watched by their
+//! edges instead.
+use crate::Namespace;
+use crate::files::{Ended, Files, NO_LANE};
+use crate::lane::Lane;
+use crate::limits::{CLOCK_TURNS, FILE_OPERATIONS_MAX, MAILBOX_TURNS};
+use crate::transfer::Region;
+use nvme::queue::Misbehaved;
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender};
+use sys::os::{Event, now_ns};
+use sys::{Arena, Errno, Fd, Ring, RingConfig, Wait};
+
+/// Tag of the operation that waits for kicks; those of files are 32 bits.
+const KICKS: u64 = u64::MAX - 1;
+/// The worker's own event among the kicks.
+const MAILBOX: u64 = u64::MAX;
+
+/// To a worker.
+pub enum Message {
+    /// A queue to serve.
+    Add(Box<Lane>),
+    /// Its client is gone.
+    Remove(u64),
+    /// Registered memory comes or goes.
+    Region(u64, usize, Option<Region>),
+    /// Everything ends.
+    Stop,
+}
+
+/// From a worker.
+pub enum News {
+    /// A queue that was to be removed, or was given up, has ended.
+    Removed(u64),
+    /// A queue was given up.
+    Broken(u64, Misbehaved),
+    /// The thread has ended: as it was told to, or because it can't go on.
+    Ended(Result<(), String>),
+}
+
+/// What a worker is made of.
+pub struct Plan {
+    pub cpu: Option<usize>,
+    pub spin_ns: u64,
+    pub namespaces: Arc<[Namespace]>,
+    pub mailbox: Receiver<Message>,
+    /// Raised with each message.
+    pub event: Arc<Event>,
+    pub news: Sender<News>,
+    /// Raised with each piece of news.
+    pub news_event: Arc<Event>,
+}
+
+struct Worker {
+    plan: Plan,
+    lanes: Vec<Option<Box<Lane>>>,
+    files: Files,
+    kicks: Fd,
+    /// The ring waits for kicks.
+    watching: bool,
+    stopping: bool,
+    /// Files that are still being flushed, before it ends; `None`: it is not that far.
+    flushing: Option<u32>,
+    /// NSIDs of files that could not be.
+    unflushed: Vec<usize>,
+}
+
+/// Tells of the end of a thread, also when it panics.
+struct Parting {
+    result: Result<(), String>,
+    news: Sender<News>,
+    event: Arc<Event>,
+}
+
+impl Drop for Parting {
+    fn drop(&mut self) {
+        let result = std::mem::replace(&mut self.result, Ok(()));
+        let _ = self.news.send(News::Ended(result));
+        self.event.raise();
+    }
+}
+
+/// Serves until it is told to stop. Runs in a thread of its own.
+pub fn run(plan: Plan) {
+    let mut parting = Parting {
+        result: Err("a thread that serves queues panicked".into()),
+        news: plan.news.clone(),
+        event: Arc::clone(&plan.news_event),
+    };
+    if let Some(cpu) = plan.cpu
+        && let Err(error) = sys::os::pin(cpu)
+    {
+        tracing::warn!("cannot pin a thread to CPU {cpu}: {error}");
+    }
+    parting.result = Worker::new(plan).and_then(|mut worker| worker.serve());
+}
+
+impl Worker {
+    fn new(plan: Plan) -> Result<Self, String> {
+        let config = RingConfig {
+            operations_max: FILE_OPERATIONS_MAX as u32 + 2,
+            buffers: 1,
+            buffers_lent: 1,
+            buffer_bytes: 4096,
+        };
+        let arena = Arena::new(4096).map_err(|error| error.to_string())?;
+        let ring = Ring::new(&config, arena).map_err(|error| error.to_string())?;
+        let files = Files::new(ring, &plan.namespaces)?;
+        let kicks = epoll::create(CreateFlags::CLOEXEC).map_err(|error| error.to_string())?;
+        epoll::add(
+            &kicks,
+            &*plan.event,
+            EventData::new_u64(MAILBOX),
+            EventFlags::IN,
+        )
+        .map_err(|error| error.to_string())?;
+        Ok(Self {
+            plan,
+            lanes: Vec::new(),
+            files,
+            kicks: Fd::new(kicks),
+            watching: false,
+            stopping: false,
+            flushing: None,
+            unflushed: Vec::new(),
+        })
+    }
+
+    fn serve(&mut self) -> Result<(), String> {
+        let mut idle_since_ns = 0;
+        let mut turns = 0_u32;
+        loop {
+            turns = turns.wrapping_add(1);
+            let busy = self.turn();
+            if !busy || turns.is_multiple_of(MAILBOX_TURNS) {
+                self.read_mailbox();
+                if self.is_over() {
+                    return self.flushed();
+                }
+            }
+            if busy {
+                idle_since_ns = 0;
+                continue;
+            }
+            std::hint::spin_loop();
+            if !turns.is_multiple_of(CLOCK_TURNS) && self.plan.spin_ns > 0 {
+                continue;
+            }
+            let now_ns = now_ns();
+            if idle_since_ns == 0 {
+                idle_since_ns = now_ns;
+            }
+            if now_ns - idle_since_ns >= self.plan.spin_ns {
+                self.sleep()
+                    .map_err(|error| format!("io_uring_enter: {error}"))?;
+                idle_since_ns = 0;
+            }
+        }
+    }
+
+    /// Whether it was told to stop and nothing is left to be done. When the last queue is gone, the
+    /// files are flushed: whoever wrote to them may never have asked for it.
+    fn is_over(&mut self) -> bool {
+        if !self.stopping || self.lanes.iter().any(Option::is_some) {
+            return false;
+        }
+        let files = &mut self.files;
+        *self.flushing.get_or_insert_with(|| files.flush_files()) == 0
+    }
+
+    fn flushed(&self) -> Result<(), String> {
+        if self.unflushed.is_empty() {
+            return Ok(());
+        }
+        let nsids: Vec<_> = self.unflushed.iter().map(usize::to_string).collect();
+        Err(format!(
+            "what was written to the files of namespaces {} may be lost: they can't be flushed",
+            nsids.join(", ")
+        ))
+    }
+
+    /// One look at everything; whether there was anything to do.
+    #[inline]
+    fn turn(&mut self) -> bool {
+        let mut count = 0;
+        for (at, lane) in self.lanes.iter_mut().enumerate() {
+            let Some(lane) = lane else { continue };
+            count += u32::from(lane.turn(at, &self.plan.namespaces, &mut self.files));
+            lane.interrupt(|| Some(now_ns()));
+        }
+        if self.files.ring().wants_enter() {
+            // What went wrong comes back when it goes to sleep.
+            let _ = self.files.ring().enter(Wait::No);
+        }
+        count += self.reap();
+        count > 0
+    }
+
+    fn reap(&mut self) -> u32 {
+        let (mut count, mut kicked) = (0, false);
+        while let Some(Ended { job, status }) = self.files.next_ended(&mut kicked) {
+            count += 1;
+            if job.lane == NO_LANE {
+                self.flushing = self.flushing.map(|left| left - 1);
+                if !status.is_success() {
+                    self.unflushed.push(job.namespace + 1);
+                }
+            }
+            if let Some(Some(lane)) = self.lanes.get_mut(job.lane) {
+                lane.ended(job.cid, status);
+                lane.interrupt(|| Some(now_ns()));
+            }
+        }
+        if kicked {
+            self.watching = false;
+        }
+        count
+    }
+
+    /// Sleeps until a queue is kicked, a message comes, or a request to a file has ended.
+    #[cold]
+    fn sleep(&mut self) -> Result<(), Errno> {
+        self.end_lanes();
+        let mut is_waiting = false;
+        for lane in self.lanes.iter_mut().flatten() {
+            lane.interrupt(|| None);
+            lane.doze();
+        }
+        for lane in self.lanes.iter_mut().flatten() {
+            is_waiting |= lane.is_waiting();
+        }
+        if !is_waiting {
+            let ring = self.files.ring();
+            if !self.watching {
+                ring.poll_readable(&self.kicks, KICKS);
+                self.watching = true;
+            }
+            ring.enter(Wait::Forever)?;
+        }
+        for lane in self.lanes.iter().flatten() {
+            lane.wake();
+        }
+        self.reap();
+        let mut events = [const {
+            epoll::Event {
+                flags: EventFlags::empty(),
+                data: EventData::new_u64(0),
+            }
+        }; 64];
+        // What doesn't fit comes the next time.
+        let _ = epoll::wait(
+            &self.kicks,
+            &mut events,
+            Some(&rustix::event::Timespec::default()),
+        );
+        self.plan.event.lower();
+        self.read_mailbox();
+        Ok(())
+    }
+
+    fn read_mailbox(&mut self) {
+        while let Ok(message) = self.plan.mailbox.try_recv() {
+            match message {
+                Message::Add(lane) => self.add(lane),
+                Message::Remove(id) => self.remove(|lane| lane.id == id),
+                Message::Stop => {
+                    self.stopping = true;
+                    self.remove(|_| true);
+                }
+                Message::Region(id, number, region) => {
+                    let lanes = self.lanes.iter_mut().flatten();
+                    if let Some(lane) = lanes.into_iter().find(|lane| lane.id == id) {
+                        lane.set_region(number, region);
+                    }
+                }
+            }
+        }
+        self.end_lanes();
+    }
+
+    fn add(&mut self, lane: Box<Lane>) {
+        let edges = EventFlags::IN | EventFlags::ET;
+        let watched = epoll::add(&self.kicks, &lane.kick, EventData::new_u64(lane.id), edges);
+        if let Err(error) = watched {
+            tracing::warn!("queue {}: cannot watch for kicks: {error}", lane.id);
+            return self.tell(News::Removed(lane.id));
+        }
+        match self.lanes.iter_mut().find(|place| place.is_none()) {
+            Some(place) => *place = Some(lane),
+            None => self.lanes.push(Some(lane)),
+        }
+    }
+
+    fn remove(&mut self, which: impl Fn(&Lane) -> bool) {
+        for (at, lane) in self.lanes.iter_mut().enumerate() {
+            if let Some(lane) = lane
+                && which(lane)
+            {
+                lane.close();
+                self.files.cancel(at, None);
+            }
+        }
+    }
+
+    /// Takes leave of lanes whose last command has ended.
+    fn end_lanes(&mut self) {
+        for at in 0..self.lanes.len() {
+            let Some(lane) = &mut self.lanes[at] else {
+                continue;
+            };
+            if let Some(why) = lane.broken
+                && !lane.closing
+            {
+                lane.close();
+                let id = lane.id;
+                self.files.cancel(at, None);
+                self.tell(News::Broken(id, why));
+            }
+            let Some(lane) = &mut self.lanes[at] else {
+                continue;
+            };
+            if lane.closing && lane.is_idle() {
+                let id = lane.id;
+                let _ = epoll::delete(&self.kicks, &lane.kick);
+                self.lanes[at] = None;
+                self.tell(News::Removed(id));
+            }
+        }
+    }
+
+    fn tell(&self, news: News) {
+        let _ = self.plan.news.send(news);
+        self.plan.news_event.raise();
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,346 @@
+//! What a client that keeps to the rules gets.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use broker::{Grant, NamespaceRight, Trust};
+use common::{LONG, Stage, finish, next, pattern, read, until, write};
+use queue::{Coalescing, Error, Form, Kind, Options, Parts, Queue, Range, Status, SubmitError};
+use rustix::event::{PollFd, PollFlags};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+#[test]
+fn what_is_written_is_read_on_memory_and_file_by_every_form_of_pointer() {
+    for trust in [Trust::Mediated, Trust::Trusted] {
+        let stage = Stage::new(|config| config.trust = trust);
+        for form in [Form::Auto, Form::Prp, Form::Sgl] {
+            let options = Options {
+                form,
+                entries: 16,
+                data_bytes: 4 << 20,
+                ..Options::default()
+            };
+            let mut queue = Queue::open(&stage.path(), &options).unwrap();
+            for nsid in [1, 3] {
+                // Lengths from a page to a list, at offsets that no file system likes.
+                for (blocks, at) in [(1, 0), (1, 4), (2, 8), (3, 4096), (200, 2052), (256, 0)] {
+                    let data = pattern(blocks + at as u64, blocks as usize * 4096);
+                    write(&mut queue, nsid, 0, at, &data).unwrap();
+                    let read = read(&mut queue, nsid, 0, blocks as u32).unwrap();
+                    assert!(read == data, "{form:?} {nsid} {blocks} {at}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn scattered_pieces_are_gathered_and_scattered() {
+    let stage = Stage::plain();
+    let mut queue = stage.poll();
+    let data = queue.data().unwrap().clone();
+    for nsid in [1, 3] {
+        let text = pattern(7, 8192);
+        for (at, range) in [(100, 0..1000), (50_000, 1000..4096), (20_000, 4096..8192)] {
+            data.write(at, &text[range]);
+        }
+        let pieces = [
+            data.piece(100, 1000),
+            data.piece(50_000, 3096),
+            data.piece(20_000, 4096),
+        ];
+        queue.write((nsid, true), 5, 2, &pieces, 0).unwrap();
+        assert!(finish(&mut queue).status.is_success());
+        assert!(read(&mut queue, nsid, 5, 2).unwrap() == text);
+        data.write(100_000, &[0; 8192]);
+        let back = [data.piece(100_000, 4097), data.piece(150_000, 4095)];
+        queue.read(nsid, 5, 2, &back, 0).unwrap();
+        assert!(finish(&mut queue).status.is_success());
+        let mut read = vec![0; 8192];
+        data.read(100_000, &mut read[..4097]);
+        data.read(150_000, &mut read[4097..]);
+        assert!(read == text, "{nsid}");
+    }
+}
+
+#[test]
+fn zeroes_deallocation_and_flush() {
+    let stage = Stage::plain();
+    let mut queue = stage.poll();
+    for nsid in [1, 3] {
+        for (zeroes, deallocate) in [(true, false), (true, true), (false, false)] {
+            write(&mut queue, nsid, 10, 0, &[7; 8 * 4096]).unwrap();
+            if zeroes {
+                queue.write_zeroes((nsid, deallocate), 11, 2, 0).unwrap();
+            } else {
+                let range = |slba, blocks| Range {
+                    attributes: 0,
+                    blocks,
+                    slba,
+                };
+                let ranges = [range(11, 1), range(12, 1)];
+                queue.deallocate(nsid, &ranges, 0).unwrap();
+            }
+            assert!(finish(&mut queue).status.is_success());
+            let data = read(&mut queue, nsid, 10, 8).unwrap();
+            assert!(data[..4096].iter().all(|&byte| byte == 7));
+            assert!(data[4096..3 * 4096].iter().all(|&byte| byte == 0), "{nsid}");
+            assert!(data[3 * 4096..].iter().all(|&byte| byte == 7));
+        }
+        queue.flush(Some(nsid), 9).unwrap();
+        let flushed = finish(&mut queue);
+        assert!(flushed.status.is_success() && flushed.token == 9);
+    }
+    queue.flush(None, 0).unwrap();
+    assert!(finish(&mut queue).status.is_success());
+}
+
+#[test]
+fn t06_a_full_queue_refuses_and_goes_on_when_completions_were_reaped() {
+    let stage = Stage::plain();
+    let mut queue = stage.open(Kind::UserPoll, 4).unwrap();
+    assert_eq!(queue.depth(), 3);
+    for round in 0..1000 {
+        let piece = queue.data().unwrap().piece(0, 4096);
+        for n in 0..3 {
+            queue.read(2, n, 1, &[piece], round * 3 + n).unwrap();
+        }
+        let full = queue.read(2, 0, 1, &[piece], 9);
+        assert_eq!(full, Err(SubmitError::Full));
+        queue.submit().unwrap();
+        for n in 0..3 {
+            let done = next(&mut queue);
+            assert!(done.status.is_success());
+            assert_eq!(done.token, round * 3 + n);
+        }
+        assert_eq!(queue.in_flight(), 0);
+    }
+}
+
+#[test]
+fn a_user_irq_queue_sleeps_until_there_are_completions() {
+    let stage = Stage::plain();
+    for coalescing in [(0, 0), (4, 1000)] {
+        let options = Options {
+            kind: Kind::UserIrq,
+            entries: 16,
+            coalescing: Coalescing {
+                completions: coalescing.0,
+                time_us: coalescing.1,
+            },
+            ..Options::default()
+        };
+        let mut queue = Queue::open(&stage.path(), &options).unwrap();
+        assert_eq!(queue.wait(Duration::from_millis(1)), Ok(false));
+        for round in 0..200_u64 {
+            let nsid = if round % 2 == 0 { 2 } else { 3 };
+            let piece = queue.data().unwrap().piece(0, 4096);
+            for n in 0..5 {
+                queue.read(nsid, n, 1, &[piece], n).unwrap();
+            }
+            queue.submit().unwrap();
+            let mut ended = 0;
+            while ended < 5 {
+                assert_eq!(queue.wait(LONG), Ok(true), "{round}: {ended}");
+                ended += queue
+                    .reap(5, |done| assert!(done.status.is_success()))
+                    .unwrap();
+            }
+        }
+    }
+}
+
+#[test]
+fn t10_an_interrupt_of_what_was_reaped_already_ends_no_wait() {
+    let stage = Stage::plain();
+    let mut queue = stage.open(Kind::UserIrq, 8).unwrap();
+    assert!(queue.arm());
+    queue.flush(None, 0).unwrap();
+    queue.submit().unwrap();
+    let interrupt = queue.interrupt().unwrap();
+    let up = rustix::event::poll(&mut [PollFd::new(&interrupt, PollFlags::IN)], None);
+    assert_eq!(up, Ok(1));
+    assert!(queue.poll().unwrap().unwrap().status.is_success());
+    let before = queue.counts().calls;
+    assert_eq!(queue.wait(Duration::from_millis(1)), Ok(false));
+    // Woken by the interrupt, it was lowered, and then the wait went on.
+    assert_eq!(queue.counts().calls - before, 3);
+}
+
+#[test]
+fn while_the_broker_is_awake_no_system_call_is_made() {
+    // It never sleeps within this test.
+    let stage = Stage::new(|config| config.spin_ns = u64::MAX / 2);
+    let mut queue = stage.poll();
+    for round in 0..1000 {
+        let piece = queue.data().unwrap().piece(0, 4096);
+        queue.read(1, round % 256, 1, &[piece], round).unwrap();
+        assert!(finish(&mut queue).status.is_success());
+    }
+    let counts = queue.counts();
+    assert_eq!(counts.calls, 0, "{counts:?}");
+    assert!(counts.polls >= 1000 && counts.empty_polls < counts.polls);
+}
+
+#[test]
+fn a_broker_that_always_sleeps_is_kicked() {
+    let stage = Stage::new(|config| config.spin_ns = 0);
+    let mut queue = stage.poll();
+    for round in 0..300 {
+        let piece = queue.data().unwrap().piece(0, 4096);
+        queue.read(2, 0, 1, &[piece], round).unwrap();
+        assert_eq!(finish(&mut queue).token, round);
+    }
+    assert!(queue.counts().calls > 0);
+}
+
+#[test]
+fn clients_may_do_what_they_are_granted() {
+    let uid = rustix::process::geteuid().as_raw();
+    let right = |nsid, first, end, read_only| NamespaceRight {
+        nsid,
+        first,
+        end,
+        read_only,
+    };
+    let grant = Grant {
+        namespaces: Some(vec![right(1, 10, 20, false), right(3, 0, u64::MAX, true)]),
+        depth_max: 7,
+        queues_max: 1,
+    };
+    let stage = Stage::new(|config| {
+        config.rights.users = vec![(uid, grant)];
+        config.rights.others = None;
+    });
+    let refused = stage.open(Kind::UserPoll, 9).unwrap_err().to_string();
+    assert!(refused.contains("7 in flight at most"), "{refused}");
+    let mut queue = stage.open(Kind::UserPoll, 8).unwrap();
+    let second = stage.open(Kind::UserIrq, 8).unwrap_err().to_string();
+    assert!(second.contains("all queues that it may have"), "{second}");
+    assert!(queue.namespace(2).is_err() && queue.namespace(5).is_err());
+    let third = queue.namespace(3).unwrap();
+    assert!(third.read_only && third.blocks == 256 && third.block_shift == 12);
+    write(&mut queue, 1, 10, 0, &[1; 10 * 4096]).unwrap();
+    for (nsid, slba, expected) in [
+        (1, 9, Status::ACCESS_DENIED),
+        (1, 19, Status::ACCESS_DENIED),
+        (1, 256, Status::LBA_RANGE),
+        (2, 0, Status::INVALID_NAMESPACE),
+        (3, 0, Status::WRITE_PROTECTED),
+        (4, 0, Status::INVALID_NAMESPACE),
+    ] {
+        let status = write(&mut queue, nsid, slba, 0, &[1; 2 * 4096]).unwrap_err();
+        assert!(status.is(expected), "{nsid} {slba}: {status}");
+    }
+    assert!(read(&mut queue, 3, 0, 1).is_ok());
+}
+
+#[test]
+fn who_has_no_rights_gets_no_queue_and_all_queues_taken_is_busy() {
+    let stage = Stage::new(|config| config.rights.others = None);
+    let refused = stage.open(Kind::UserPoll, 8).unwrap_err();
+    assert!(
+        matches!(refused, Error::Refused { errno, .. } if errno == sys::Errno::ACCESS),
+        "{refused}"
+    );
+    let stage = Stage::new(|config| (config.user_poll, config.user_irq) = (2, 0));
+    let held = [stage.poll(), stage.poll()];
+    for kind in [Kind::UserPoll, Kind::UserIrq] {
+        let refused = stage.open(kind, 8).unwrap_err();
+        assert!(refused.to_string().contains("are in use"), "{refused}");
+    }
+    let shown = stage.queues();
+    assert_eq!(
+        shown.matches("\"kind\":\"user_poll\"").count(),
+        2,
+        "{shown}"
+    );
+    drop(held);
+    stage.until_free();
+    stage.poll();
+}
+
+#[test]
+fn a_queue_is_passed_on_and_goes_on_where_it_was() {
+    let stage = Stage::plain();
+    for kind in [Kind::UserPoll, Kind::UserIrq] {
+        let mut queue = stage.open(kind, 8).unwrap();
+        // To every position of the rings, in every round.
+        for round in 0..20 {
+            write(&mut queue, 1, round, 0, &pattern(round, 4096)).unwrap();
+            let (one, other) = UnixStream::pair().unwrap();
+            let number = queue.number();
+            queue.into_parts().unwrap().send(&one).unwrap();
+            queue = Queue::from_parts(Parts::receive(&other).unwrap()).unwrap();
+            assert_eq!((queue.number(), queue.kind()), (number, kind));
+            assert!(read(&mut queue, 1, round, 1).unwrap() == pattern(round, 4096));
+        }
+        let piece = queue.data().unwrap().piece(0, 4096);
+        queue.read(1, 0, 1, &[piece], 0).unwrap();
+        let (error, mut queue) = *queue.into_parts().unwrap_err();
+        assert_eq!(error, Error::Busy);
+        assert!(finish(&mut queue).status.is_success());
+    }
+}
+
+#[test]
+fn memory_of_the_clients_own_is_registered_and_let_go() {
+    let stage = Stage::plain();
+    let mut queue = stage.poll();
+    let regions: Vec<_> = (0..14).map(|_| queue.register(1 << 16).unwrap()).collect();
+    let more = queue.register(4096).unwrap_err().to_string();
+    assert!(more.contains("15 regions"), "{more}");
+    for (n, region) in (0..).zip(&regions) {
+        region.write(8192, &pattern(n, 4096));
+        let piece = region.piece(8192, 4096);
+        queue.write((1, false), n, 1, &[piece], 0).unwrap();
+        assert!(finish(&mut queue).status.is_success());
+    }
+    for n in 0..14 {
+        assert!(read(&mut queue, 1, n, 1).unwrap() == pattern(n, 4096));
+    }
+    queue.unregister(&regions[3]).unwrap();
+    assert!(queue.unregister(&regions[3]).is_err());
+    let piece = regions[3].piece(0, 4096);
+    until("the memory is let go", || {
+        queue.write((1, false), 0, 1, &[piece], 0).unwrap();
+        finish(&mut queue).status.is(Status::DATA_TRANSFER_ERROR)
+    });
+    queue.register(4096).unwrap();
+}
+
+#[test]
+fn many_commands_on_a_file_all_end_and_cancelled_ones_say_so() {
+    let stage = Stage::plain();
+    let mut queue = stage.open(Kind::UserPoll, 2048).unwrap();
+    let piece = queue.data().unwrap().piece(0, 4096);
+    let mut last = 0;
+    for token in 0..2000 {
+        last = queue.read(3, token % 256, 1, &[piece], token).unwrap();
+    }
+    queue.cancel(last, 9999).unwrap();
+    queue.submit().unwrap();
+    let (mut ended, mut aborted, mut taken_back) = (0, 0, 0);
+    while queue.in_flight() > 0 {
+        let done = next(&mut queue);
+        match done.token {
+            9999 => taken_back = done.result,
+            1999 if done.status.is(Status::ABORT_REQUESTED) => aborted = 1,
+            _ => assert!(done.status.is_success(), "{}", done.status),
+        }
+        ended += 1;
+    }
+    assert_eq!((ended, aborted), (2001, taken_back));
+}
+
+#[test]
+fn a_broker_that_stops_is_noticed() {
+    let mut stage = Stage::plain();
+    let mut poll = stage.poll();
+    let mut irq = stage.open(Kind::UserIrq, 8).unwrap();
+    assert_eq!(poll.is_alive(), Ok(()));
+    stage.broker.take().unwrap().stop().unwrap();
+    assert_eq!(poll.is_alive(), Err(Error::Gone));
+    assert_eq!(irq.wait(LONG), Err(Error::Gone));
+}
