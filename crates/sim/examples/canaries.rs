@@ -19,7 +19,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 /// Seeds within which each bug must be found, by what kind of finding, and what was planted.
-const CANARIES: [(Bug, u64, &str, &str); 21] = [
+const CANARIES: [(Bug, u64, &str, &str); 29] = [
     (
         Bug::Unfenced,
         100,
@@ -81,6 +81,24 @@ const CANARIES: [(Bug, u64, &str, &str); 21] = [
         "T41: what failed on a path stays in its count",
     ),
     (
+        Bug::CountedTwice,
+        200,
+        "unbalanced",
+        "T41: after an unclean stop I/Os count twice",
+    ),
+    (
+        Bug::LeakedBuffer,
+        200,
+        "unbalanced",
+        "T41: a target keeps a buffer of a connection that is gone",
+    ),
+    (
+        Bug::SentFree,
+        200,
+        PANIC,
+        "T23: a target's buffer is free at the response, sent or not",
+    ),
+    (
         Bug::LostWakeUp,
         100,
         "stuck",
@@ -94,7 +112,7 @@ const CANARIES: [(Bug, u64, &str, &str); 21] = [
     ),
     (
         Bug::ForgottenDigest,
-        400,
+        100,
         "disk",
         "T17: a wrong data digest is forgotten",
     ),
@@ -123,6 +141,18 @@ const CANARIES: [(Bug, u64, &str, &str); 21] = [
         "T13: a flush is good after a lost cache",
     ),
     (
+        Bug::FlushOfOneLife,
+        200,
+        "disk",
+        "T13: what an engine before had acknowledged is not flushed",
+    ),
+    (
+        Bug::ToldTwice,
+        400,
+        "failed",
+        "T13: two flushes fail for one loss",
+    ),
+    (
         Bug::Overtaking,
         400,
         "disk",
@@ -145,6 +175,24 @@ const CANARIES: [(Bug, u64, &str, &str); 21] = [
         200,
         "stuck",
         "a discovery log is not heeded after its connection was lost",
+    ),
+    (
+        Bug::NoBehind,
+        600,
+        "wrong",
+        "T9: nobody waits behind a held write",
+    ),
+    (
+        Bug::ForgottenCqt,
+        400,
+        "disk",
+        "T9: a reported CQT is not heeded",
+    ),
+    (
+        Bug::BusyStays,
+        400,
+        "failed",
+        "T4: a path that stays busy is not left",
     ),
 ];
 

@@ -2,15 +2,16 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 use sim::chaos::aim;
 use sim::chaos::judged::Check;
-use sim::chaos::plan::Plan;
+use sim::chaos::plan::{Kind, Plan};
 use sim::chaos::run::{self, Report};
+use sim::chaos::story::{self, Lines};
 
 /// What came of half of the fixed worlds.
 fn half(first: u64) -> Vec<Report> {
     let seeds = (first..=aim::SEEDS).step_by(2);
     let report = |seed| {
         let report = run::run(&Plan::draw(seed));
-        // `run::story` tells what became of a block there.
+        // `story` tells what became of a block there.
         let found = &report.finding;
         assert!(found.is_none(), "seed {seed}: {found:?}");
         report
@@ -24,6 +25,9 @@ fn share(check: Check) -> usize {
         Check::Failures | Check::Paths => 60,
         Check::Durable => 40,
         Check::Cores => 30,
+        Check::Crowds => 80,
+        Check::Orphans | Check::Discovery => 15,
+        Check::Behind => 2,
         Check::Export => 70,
         Check::Bounds => 90,
         _ => 100,
@@ -37,13 +41,9 @@ fn worlds_of_chaos_come_to_rest_and_nothing_was_lost() {
     let other = std::thread::spawn(|| half(2));
     let mut worlds = half(1);
     worlds.extend(other.join().unwrap());
-    let median = |count: fn(&Report) -> u64| {
-        let mut counts: Vec<u64> = worlds.iter().map(count).collect();
-        counts.sort_unstable();
-        counts[counts.len() / 2]
-    };
-    let (requests, faults) = (median(|it| it.requests), median(|it| it.faults));
-    assert!(requests >= 2000 && faults >= 10, "{requests} {faults}");
+    let few = |it: &Report| it.requests < 2000 || it.faults < 10;
+    let few = worlds.iter().find(|it| few(it));
+    assert!(few.is_none(), "{few:?}");
     let hit: Vec<_> = worlds.iter().flat_map(|it| it.coverage.clone()).collect();
     assert_eq!(aim::empty_cells(&hit), []);
     for check in Check::ALL {
@@ -58,25 +58,81 @@ fn worlds_of_chaos_come_to_rest_and_nothing_was_lost() {
 /// on a path was sent away from it eight times, always back to it, when that was put on probation.
 /// 100401, 100593: a fault of worlds: an array did not hand its cache over with its ANA group.
 ///
-/// Of worlds as they are drawn now: 589, 618, 669, 736, 1107, 1509, 1534, 1551: a fault of a
+/// Of worlds as they were drawn before `settings` (`Plan::second`): 589, 618, 669, 736, 1107, 1509,
+/// 1534, 1551: a fault of a
 /// checker: a write that failed, and never left its host, was to have replaced one of the life
 /// before. 726, 1758, 10536: a target was full for two minutes of what nobody used. 3876,
 /// 11984: a flush passed without a controller that another path's size put in doubt. 4534, 10022,
 /// 10057: a fault of a checker, which knew of one cache only. 4217: a fault of a checker: a flush
 /// was to cover what had been given up before it. 2544: flushes that waited for room on a path were
-/// sent away from it and came back when its namespace was read again.
+/// sent away from it and came back when its namespace was read again. 2620: a path that had flushed
+/// and was about to leave was lost on one core first, which then failed a flush for it. 12484,
+/// 19121, 19326: a path that was just coming back was removed by force, and what it had unflushed
+/// was forgotten without a word. 22126: a fault of a checker: a part of a write was lost before
+/// the write had ended. 7972, 8497, 8977: a target that had stood still for long executed writes
+/// whose association was over. 2204: an application that read nothing for a minute was cut off.
+/// 113976: a path left by force, and its host stopped before any flush had failed for it.
+/// 208854246: a fault of worlds: a keep-alive passed that nobody was there to send again.
 #[test]
 fn worlds_that_found_something_once() {
     let first = [3003, 3024, 30249, 30269, 100401, 100593].map(Plan::first);
-    let drawn = [
-        589, 618, 669, 736, 1107, 1509, 1534, 1551, 726, 1758, 10536, 3876, 11984, 4534, 10022,
-        10057, 4217, 2544,
+    let second = [
+        589,
+        618,
+        669,
+        736,
+        1107,
+        1509,
+        1534,
+        1551,
+        726,
+        1758,
+        10536,
+        3876,
+        11984,
+        4534,
+        10022,
+        10057,
+        4217,
+        2544,
+        2620,
+        12484,
+        19121,
+        19326,
+        22126,
+        7972,
+        8497,
+        8977,
+        2204,
+        113976,
+        208_854_246,
     ]
-    .map(Plan::draw);
-    for plan in first.into_iter().chain(drawn) {
+    .map(Plan::second);
+    for plan in first.into_iter().chain(second) {
         let found = run::run(&plan).finding;
         assert!(found.is_none(), "seed {}: {found:?}", plan.seed);
     }
+}
+
+/// What failed, and why, is told of its block.
+#[test]
+fn a_story_has_the_requests_that_failed() {
+    let of_media = |plan: &Plan| plan.faults.iter().any(|it| it.kind == Kind::Media);
+    let told = (1..).map(Plan::draw).filter(of_media).find_map(|plan| {
+        let lines = Lines::default();
+        let fault = plan.faults.iter().find(|it| it.kind == Kind::Media)?;
+        let block = fault.whom / 64 % plan.layout.habit.blocks;
+        story::story(&plan, Some(block), &lines);
+        let lines = lines.take();
+        assert!(lines.is_sorted());
+        let told = |end: &str| {
+            lines
+                .iter()
+                .any(|it| it.text.contains("read of blocks ") && it.text.ends_with(end))
+        };
+        (told(" begins") && told(": input/output error (EIO)")).then_some(plan.seed)
+    });
+    assert!(told.is_some_and(|seed| seed < 100), "{told:?}");
 }
 
 #[test]

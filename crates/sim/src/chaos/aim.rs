@@ -117,7 +117,7 @@ fn more(random: &mut Random) -> More {
         scratch_bytes: [4 << 20, 4 << 20, 4 << 20, 64 << 10, 0][random.up_to(4) as usize],
         connections_spare: [None, Some(2), Some(0)][random.up_to(2) as usize],
         large: true,
-        tellers: 0,
+        ..More::default()
     }
 }
 

@@ -2,6 +2,7 @@
 use super::judged::Check;
 use super::node::Body;
 use super::run::{Course, Finding};
+use super::story::At;
 use alloc::format;
 use alloc::string::String;
 use engine::host::PathState;
@@ -19,6 +20,9 @@ impl Course<'_> {
 
     /// A path that is not in use on every core, or a change that was not answered.
     pub(super) fn what_is_missing(&self) -> Option<String> {
+        if self.plan.layout.mirror.is_some() {
+            return self.what_mirrors_lack();
+        }
         for (number, host) in self.rig.hosts.iter().enumerate() {
             if !host.user.is_content(|address| self.rig.is_told(address)) {
                 let why = host.user.unanswered().or_else(|| self.what_is_unheard());
@@ -43,6 +47,7 @@ impl Course<'_> {
 
     /// Everything that applications saw, and every count.
     pub(super) fn judge(&mut self) -> Result<(), Finding> {
+        self.remember_failed_flushes();
         for host in 0..self.rig.hosts.len() {
             let client = self.rig.client(host);
             client.tell(&mut self.history);
@@ -55,24 +60,75 @@ impl Course<'_> {
                 self.history.given_up(host as u64 + 1, start_ns, end_ns);
             }
             if let Some(it) = self.unforgiven(host, &failed) {
-                self.report.block = Some(it.request.offset / self.plan.layout.habit.unit);
-                return Err(Finding::Failed(format!("{it:?}")));
+                let asked = self.asked(host, it.home, it.start_ns, &it.request);
+                let asked = format!("{asked}");
+                let is_flush = it.request.kind == nbd::Kind::Flush;
+                let first = it.request.offset / self.plan.layout.habit.unit;
+                self.report.block = (!is_flush).then_some(first);
+                self.report.seen_ns = Some(it.end_ns);
+                let end = format!("to {} s: {}", At(it.end_ns), it.error);
+                let what = format!("{asked} {end}");
+                self.report.keys.push(asked);
+                return Err(Finding::Failed(what));
             }
         }
         self.history.check().map_err(|(block, wrong)| {
             (self.report.block, self.report.seen_ns) = (Some(block), Some(wrong.seen_ns()));
+            self.report.keys = self.history.keys(block, &wrong);
             Finding::Disk(block, wrong)
         })?;
+        self.waits_are_kept()?;
         if self.plan.layout.habit.homes > 1 {
             self.report.judged.insert(Check::Cores);
         }
-        self.report
-            .judged
-            .extend([Check::Blocks, Check::HostMemory, Check::TargetMemory]);
-        if self.history.has_crashed() {
-            self.report.judged.insert(Check::Durable);
+        self.note_judged();
+        match self.plan.layout.mirror {
+            Some(_) => Ok(()), // what legs do is more than what applications ask for
+            None => self.counts(),
         }
-        self.counts()
+    }
+
+    /// What of all that there was to judge.
+    fn note_judged(&mut self) {
+        let nodes = &self.rig.world.nodes;
+        let had_requests = |&node: &usize| match &nodes[node].body {
+            Body::Core(engine) => engine.counters(0).requests > 0,
+            _ => false,
+        };
+        let has_conns = |&node: &usize| nodes[node].open_conns().next().is_some();
+        let mut cores = self.rig.hosts.iter().flat_map(|host| &host.cores);
+        let orphans = self
+            .rig
+            .hosts
+            .iter()
+            .any(|it| match &nodes[it.clients].body {
+                Body::Client(client) => client.orphans_over > 0,
+                _ => false,
+            });
+        let [blocks, crowds] = self.history.has_judged();
+        let checks = [
+            (Check::Blocks, blocks),
+            (Check::Crowds, crowds),
+            (Check::HostMemory, cores.any(had_requests)),
+            (Check::TargetMemory, self.rig.targets.iter().any(has_conns)),
+            (Check::Durable, self.history.has_crashed()),
+            (Check::Orphans, orphans),
+            (Check::Discovery, self.rig.discovery.is_some()),
+        ];
+        let those = checks.into_iter().filter(|it| it.1);
+        self.report.judged.extend(those.map(|it| it.0));
+    }
+
+    /// A connection with requests that were never answered.
+    fn what_is_unanswered(&self) -> Option<String> {
+        let nodes = self.rig.world.nodes.iter().enumerate();
+        let mut open = nodes.flat_map(|(node, it)| it.open_conns().map(move |(_, it)| (node, it)));
+        open.find_map(|(node, conn)| {
+            let count = conn.tap.as_ref()?.unanswered();
+            let to = conn.wire.to;
+            (count > 0)
+                .then(|| format!("node {node}: {count} requests to node {to} have no answer"))
+        })
     }
 
     /// What waits, is in flight or has memory.
@@ -83,13 +139,21 @@ impl Course<'_> {
                     continue;
                 };
                 let it = engine.host();
-                let holds = it.hold_stats(0);
-                let waits =
-                    holds.held + holds.behind + holds.queued + holds.delayed + holds.flushes;
-                let in_flight: u32 = it.paths(0).map(|path| it.in_flight(0, path)).sum();
+                let (mut waits, mut in_flight) = (0, 0);
+                for volume in self.rig.volumes() {
+                    let holds = it.hold_stats(volume);
+                    waits +=
+                        holds.held + holds.behind + holds.queued + holds.delayed + holds.flushes;
+                    let paths = it.paths(volume);
+                    in_flight += paths.map(|path| it.in_flight(volume, path)).sum::<u32>();
+                }
                 let used = engine.buffers() - engine.buffers_free();
                 let scratch = u64::from(self.plan.layout.more.scratch_bytes);
                 let lent = scratch - it.scratch_free();
+                if it.slots_leaked() > 0 {
+                    let what = format!("node {node}: {} slots are lost", it.slots_leaked());
+                    return Some(what);
+                }
                 if (waits, in_flight, used, lent) != (0, 0, 0, 0) {
                     let what = format!(
                         "node {node}: {waits} wait, {in_flight} in flight, {used} bytes in use, \
@@ -99,6 +163,7 @@ impl Course<'_> {
                 }
             }
         }
-        self.what_targets_have()
+        self.what_is_unanswered()
+            .or_else(|| self.what_targets_have())
     }
 }

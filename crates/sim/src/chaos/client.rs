@@ -7,11 +7,11 @@
 //! twice, and one between them would be undone. But in a few blocks behind the others everybody,
 //! of all hosts, writes at any time. A request whose connection ended, or
 //! that failed, may have happened or not. Each connection is made again when it has ended.
-use super::disk::BLOCK;
+use super::disk::{BLOCK, fill, tag};
 use super::history::{Deed, History, NEVER, Op, Tag};
 use super::orphan::Orphan;
 use super::plan::PAUSES;
-pub use super::tally::Tally;
+pub use super::tally::{Done, Tally};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use engine::machine::{Closed, DeviceError, Memory, Place, Send};
@@ -52,6 +52,8 @@ pub struct Habit {
     pub unit: u64,
     /// Cores on which it is: the first ones.
     pub homes: u32,
+    /// Where its first block is, bytes.
+    pub base: u64,
 }
 
 /// All applications of one host.
@@ -76,10 +78,14 @@ pub struct Client {
     pub resting: bool,
     /// Writes that were cut off and may be executed yet.
     pub orphans: Vec<Orphan>,
+    /// Of those so far, the ones that were over at a known time.
+    pub orphans_over: u64,
     /// It only flushes.
     flushing: bool,
     /// The next block that is read at the end of all.
     to_read: Option<u64>,
+    /// The request that took longest of those that were done.
+    pub slowest: Option<Done>,
 }
 
 /// A request that failed.
@@ -151,8 +157,10 @@ impl Client {
             outputs: VecDeque::new(),
             resting: false,
             orphans: Vec::new(),
+            orphans_over: 0,
             flushing: false,
             to_read: None,
+            slowest: None,
         }
     }
 
@@ -160,6 +168,14 @@ impl Client {
     pub fn read_all(&mut self) {
         (self.to_read, self.flushing) = (Some(0), false);
         self.habit.total = self.begun + self.habit.blocks + self.habit.crowded;
+    }
+
+    /// Once all else has ended: so many requests more, without pauses.
+    pub fn exercise(&mut self, count: u64) {
+        (self.to_read, self.flushing) = (None, false);
+        self.habit.total = self.begun + count;
+        self.habit.pause_ns = 0;
+        self.slowest = None;
     }
 
     /// Once all else has ended: flushes once.
@@ -185,14 +201,26 @@ impl Client {
         (self.resting || self.begun >= self.habit.total) && none && self.orphans.is_empty()
     }
 
-    /// The request that waits longest, and since when, ns.
-    pub fn oldest(&self) -> Option<(u64, Request)> {
-        let requests = self
-            .conns
-            .iter()
-            .flat_map(|it| it.requests.iter().flatten());
-        let oldest = requests.min_by_key(|it| it.start_ns)?;
-        Some((oldest.start_ns, oldest.request))
+    /// Requests without an end: at which core, and since when, ns.
+    pub fn open(&self) -> Vec<(u32, u64, Request)> {
+        let homes = self.habit.homes;
+        let of = |(conn, it): (u32, &Connection)| {
+            let open = it.requests.iter().flatten();
+            let told = open.map(move |it| (conn % homes, it.start_ns, it.request));
+            told.collect::<Vec<_>>()
+        };
+        (0..).zip(&self.conns).flat_map(of).collect()
+    }
+
+    /// Those, and the tag of the first block of each.
+    pub fn tagged(&self) -> impl Iterator<Item = (Request, u64)> {
+        let open = self.conns.iter().flat_map(|it| it.requests.iter());
+        open.flatten().map(|it| (it.request, it.tag))
+    }
+
+    /// Of those, the one that waits longest.
+    pub fn oldest(&self) -> Option<(u32, u64, Request)> {
+        self.open().into_iter().min_by_key(|it| it.1)
     }
 
     /// What became of requests, by connection.
@@ -237,7 +265,12 @@ impl Client {
             let Some(session) = &mut self.conns[conn].session else {
                 return;
             };
-            if session.submit(&request).is_err() {
+            let base = match request.kind {
+                Kind::Flush => 0,
+                _ => self.habit.base,
+            };
+            let offset = request.offset + base;
+            if session.submit(&Request { offset, ..request }).is_err() {
                 self.conns[conn].ready = false; // it is over, and has not said so yet
                 return;
             }
@@ -358,16 +391,7 @@ impl Client {
         let tally = &mut self.conns[conn].tally;
         tally.count(&begun.request, end.result);
         let since_ns = tally.since_ns;
-        if let Err(error) = end.result {
-            self.failed.push(Failed {
-                request: begun.request,
-                error,
-                start_ns: begun.start_ns,
-                end_ns: now_ns,
-                since_ns,
-                home: conn as u32 % self.habit.homes,
-            });
-        }
+        self.note(conn, &begun, end.result, (since_ns, now_ns));
         // Whoever hears an error knows that nothing more is done; but not who is cut off.
         let failed = match end.result {
             Ok(()) => false,
@@ -414,6 +438,37 @@ impl Client {
         }
     }
 
+    /// Keeps a request that failed, or took longest.
+    fn note(
+        &mut self,
+        conn: usize,
+        begun: &Begun,
+        result: Result<(), CommandError>,
+        (since_ns, end_ns): (u64, u64),
+    ) {
+        let (request, start_ns) = (begun.request, begun.start_ns);
+        let home = conn as u32 % self.habit.homes;
+        match result {
+            Ok(()) => {
+                let done = Done {
+                    request,
+                    home,
+                    start_ns,
+                    end_ns,
+                };
+                self.slowest = Some(done.or_slower(self.slowest));
+            }
+            Err(error) => self.failed.push(Failed {
+                request,
+                error,
+                start_ns,
+                end_ns,
+                since_ns,
+                home,
+            }),
+        }
+    }
+
     /// A write was cut off with its connection.
     fn bereave(&mut self, conn: usize, begun: &Begun) {
         let (request, unit) = (&begun.request, self.habit.unit);
@@ -447,26 +502,6 @@ impl Client {
             conn: ConnId(conn as u32),
             address: conn as u32 % self.habit.homes,
         });
-    }
-}
-
-/// A block with the tag in every word.
-fn fill(bytes: &mut [u8], tag: u64) {
-    for word in bytes.chunks_mut(8) {
-        word.copy_from_slice(&tag.to_le_bytes());
-    }
-}
-
-/// The tag of a block; of one that is torn or damaged, a tag that nobody writes.
-fn tag(bytes: &[u8]) -> Tag {
-    let mut words = bytes.chunks(8).map(|word| {
-        let word: [u8; 8] = word.try_into().unwrap_or_default();
-        u64::from_le_bytes(word)
-    });
-    let first = words.next().unwrap_or_default();
-    match words.all(|word| word == first) {
-        true => Tag(first),
-        false => Tag(u64::MAX),
     }
 }
 

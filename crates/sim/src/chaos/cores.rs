@@ -60,6 +60,7 @@ impl Host {
                 _ => {}
             }
         }
+        self.look_at_paths(world, core);
         self.show(world, core);
         self.stop_next(world, mail);
     }

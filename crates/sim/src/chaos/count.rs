@@ -130,7 +130,9 @@ impl Course<'_> {
         }
         let all_done = (0..3).all(|group| all.ios[group] <= done.requests[group])
             && (0..2).all(|way| all.bytes[way] <= done.bytes[way]);
-        self.report.judged.insert(Check::Devices);
+        if all.ios != [0; 3] {
+            self.report.judged.insert(Check::Devices);
+        }
         match all_done {
             true => Ok(()),
             false => Err(format!("the paths did {all:?}, the devices {done:?}")),
@@ -153,7 +155,9 @@ impl Course<'_> {
                         "target {target} port {port}: {stats:?}, {open} connections are there"
                     ));
                 }
-                self.report.judged.insert(Check::Ports);
+                if open > 0 {
+                    self.report.judged.insert(Check::Ports);
+                }
             }
         }
         Ok(())

@@ -5,6 +5,7 @@
 //! wrote it last; its flush makes that durable. A controller that [loses](Disk::lose) its cache
 //! takes dirty blocks with it: each is as it was when it was last durable, or survives, as chance
 //! has it. What lies beyond the blocks that are kept is zeroes, and stays so.
+use super::history::Tag;
 use alloc::vec::Vec;
 use engine::machine::{DeviceError, Memory};
 use engine::{DeviceOp, DeviceRequest};
@@ -12,6 +13,8 @@ use shape::Random;
 
 /// Bytes of a block.
 pub const BLOCK: usize = 512;
+/// No disk is so large, bytes.
+const BEYOND: u64 = 1 << 60;
 
 /// One disk.
 pub struct Disk {
@@ -22,6 +25,10 @@ pub struct Disk {
     dirty: Vec<u8>,
     /// Bytes of what applications call a block.
     pub unit: usize,
+    /// Where the first block is, bytes.
+    pub base: u64,
+    /// Where, of what is kept, what applications call the first block lies.
+    pub data_at: usize,
     /// How long a request takes: at least, and at most so much more.
     pub delay_ns: (u64, u64),
     /// What it does not do.
@@ -79,9 +86,26 @@ impl Disk {
             dirty: alloc::vec![0; blocks as usize],
             bytes,
             unit: BLOCK,
+            base: 0,
+            data_at: 0,
             delay_ns: (20_000, 100_000),
             flaws: Vec::new(),
             handed_over: Vec::new(),
+        }
+    }
+
+    /// What is there from the beginning on, durable.
+    pub fn put(&mut self, at: u64, bytes: &[u8]) {
+        let range = at as usize..at as usize + bytes.len();
+        self.bytes[range.clone()].copy_from_slice(bytes);
+        self.durable[range].copy_from_slice(bytes);
+    }
+
+    /// What is there; or what would be after all caches were lost.
+    pub fn contents(&self, durable: bool) -> &[u8] {
+        match durable {
+            true => &self.durable,
+            false => &self.bytes,
         }
     }
 
@@ -100,9 +124,25 @@ impl Disk {
         }
     }
 
+    /// A request by what lies where on the disk; what is before its first block is far behind.
+    pub fn locate(&self, request: DeviceRequest) -> DeviceRequest {
+        let offset = request.offset.checked_sub(self.base);
+        DeviceRequest {
+            offset: offset.unwrap_or(BEYOND),
+            ..request
+        }
+    }
+
+    /// Another flaw, of blocks as applications count them.
+    pub fn add(&mut self, flaw: Flaw) {
+        let base = (self.data_at / BLOCK) as u64;
+        let blocks = (flaw.blocks.0 + base, flaw.blocks.1 + base);
+        self.flaws.push(Flaw { blocks, ..flaw });
+    }
+
     /// What the first word of an application's block says.
     pub fn tag(&self, block: u64) -> u64 {
-        let at = block as usize * self.unit;
+        let at = self.data_at + block as usize * self.unit;
         let word = self.bytes[at..at + 8].try_into().unwrap_or_default();
         u64::from_le_bytes(word)
     }
@@ -218,5 +258,25 @@ impl Disk {
             }
         }
         lost
+    }
+}
+
+/// A block with the tag in every word.
+pub fn fill(bytes: &mut [u8], tag: u64) {
+    for word in bytes.chunks_mut(8) {
+        word.copy_from_slice(&tag.to_le_bytes());
+    }
+}
+
+/// The tag of a block; of one that is torn or damaged, a tag that nobody writes.
+pub fn tag(bytes: &[u8]) -> Tag {
+    let mut words = bytes.chunks(8).map(|word| {
+        let word: [u8; 8] = word.try_into().unwrap_or_default();
+        u64::from_le_bytes(word)
+    });
+    let first = words.next().unwrap_or_default();
+    match words.all(|word| word == first) {
+        true => Tag(first),
+        false => Tag(u64::MAX),
     }
 }

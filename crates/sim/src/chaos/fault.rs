@@ -35,9 +35,14 @@ pub(super) struct Whom {
 impl Course<'_> {
     /// Number `number` of what was planned is due: the beginning of a fault, or its end.
     pub(super) fn due(&mut self, number: usize) -> Result<(), Finding> {
-        let fault = self.plan.faults[number / 2];
+        let Some(&fault) = self.plan.faults.get(number / 2) else {
+            return self.examine();
+        };
         match number % 2 {
-            0 => self.begin(number / 2, &fault),
+            0 => {
+                self.examine()?;
+                self.begin(number / 2, &fault);
+            }
             _ => return self.end(number / 2, &fault),
         }
         Ok(())
@@ -71,7 +76,10 @@ impl Course<'_> {
         let what = format!("{kind:?} begins: host {host}, path {address}, target {target}");
         self.rig.world.tell(|| what);
         self.pardon(number, fault, whom);
-        let done = self.mislead(fault, whom) || self.annoy(fault, whom);
+        self.bore(fault, whom.host);
+        let done = self.mislead(fault, whom)
+            || self.annoy(fault, whom)
+            || self.order_mirror(fault, whom, true);
         if !done && !self.strike(number, fault, whom) {
             self.harm(number, fault, whom);
         }
@@ -96,7 +104,9 @@ impl Course<'_> {
             return Ok(());
         };
         self.rig.world.tell(|| format!("{:?} is over", fault.kind));
-        let done = self.enlighten(fault, whom) || self.appease(fault, whom);
+        let done = self.enlighten(fault, whom)
+            || self.appease(fault, whom)
+            || self.order_mirror(fault, whom, false);
         if !done && !self.relent(number, fault, whom)? {
             self.repair(number, fault, whom);
         }
@@ -135,8 +145,11 @@ impl Course<'_> {
         let Body::Core(engine) = &self.rig.world.nodes[host.cores[0]].body else {
             return None;
         };
-        let path = host.user.path(whom.address);
         let engine = engine.host();
+        if let Some((volume, path)) = self.rig.leg_path(whom.address) {
+            return Some(engine.path_state(volume, path));
+        }
+        let path = host.user.path(whom.address);
         let state = |path| engine.path_state(0, path);
         Some(match path {
             Some(path) => state(path),

@@ -56,11 +56,11 @@ impl Course<'_> {
                 if bit(fault) {
                     wires.truncate(1);
                 }
-                self.rig.hosts[whom.host].lives.cut(now_ns);
+                self.rig.hosts[whom.host].lives.cut(now_ns, wires.len());
                 wires.iter().for_each(|&wire| self.rig.world.cut(wire));
             }
             Kind::ClientHalfOpen => {
-                self.rig.hosts[whom.host].lives.cut(now_ns);
+                self.rig.hosts[whom.host].lives.cut(now_ns, wires.len());
                 let world = &mut self.rig.world;
                 wires
                     .iter()

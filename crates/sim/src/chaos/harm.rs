@@ -5,7 +5,7 @@ use super::fault::Whom;
 use super::kind::Kind;
 use super::overlap::ana;
 use super::plan::{self, Fault};
-use super::rig::{KATO_MS, QUIESCE_NS};
+use super::rig::{KATO_MS, Layout, QUIESCE_NS};
 use super::run::Course;
 use super::strike::bit;
 use super::user::Wish;
@@ -30,8 +30,15 @@ const STATUSES: [Status; 6] = [
 
 /// How long after the end of its connection a controller may execute a write. A host waits for
 /// 2 × KATO and the time to quiesce from the end of its connection; the controller's end may come
-/// one KATO later, where nothing passes between them. What is left, less what a slow disk takes.
-const LATE_NS: u64 = KATO_MS as u64 * 1_000_000 + QUIESCE_NS - 150_000_000;
+/// one KATO later, where nothing passes between them from then on, nor what a partition kept. What
+/// is left, less what a slow disk takes.
+fn late_ns(layout: &Layout) -> u64 {
+    let quiesce_ns = match layout.more.cqt_ms {
+        0 => QUIESCE_NS,
+        cqt_ms => u64::from(cqt_ms) * 1_000_000,
+    };
+    u64::from(KATO_MS) * 1_000_000 + quiesce_ns - 150_000_000
+}
 
 impl Course<'_> {
     /// What a fault does when it begins, if it is of one of these kinds.
@@ -42,14 +49,16 @@ impl Course<'_> {
                 let state = ana(fault);
                 let by = self.rig.targets[target] as u8 + 1;
                 if state != AnaState::NonOptimized {
-                    self.rig.world.disks[0].hand_over(by);
+                    let disk = self.rig.disk_of(target);
+                    self.rig.world.disks[disk].hand_over(by);
                 }
                 self.set_ana(target, whom.port);
             }
             Kind::Drop => self.target(target, TargetControl::Drop(whom.port)),
             Kind::LateWrites | Kind::Hang | Kind::Mute | Kind::Status => {
                 if fault.kind == Kind::LateWrites {
-                    let until_ns = self.rig.world.now_ns + fault.lasts_ns + LATE_NS;
+                    let until_ns =
+                        self.rig.world.now_ns + fault.lasts_ns + late_ns(&self.plan.layout);
                     self.late_ns[target] = self.late_ns[target].max(until_ns);
                 }
                 self.set_faults(target, whom.port);
@@ -57,7 +66,8 @@ impl Course<'_> {
             Kind::SlowDisk => self.set_disks(),
             Kind::Media | Kind::NoSpace | Kind::Transient => {
                 let flaw = flaw(number as u64, fault, self.plan.layout.habit.blocks);
-                self.rig.world.disks[0].flaws.push(flaw);
+                let disk = self.rig.disk_of(target);
+                self.rig.world.disks[disk].add(flaw);
             }
             Kind::Resize => self.set_size(target),
             Kind::Policy | Kind::Knobs => self.change_policy(fault, host),
@@ -81,7 +91,8 @@ impl Course<'_> {
             Kind::Ana => {
                 if ana(fault) != AnaState::NonOptimized {
                     let by = self.rig.targets[target] as u8 + 1;
-                    self.rig.world.disks[0].take_back(by);
+                    let disk = self.rig.disk_of(target);
+                    self.rig.world.disks[disk].take_back(by);
                 }
                 self.set_ana(target, port);
             }
@@ -90,7 +101,8 @@ impl Course<'_> {
             }
             Kind::SlowDisk => self.set_disks(),
             Kind::Media | Kind::NoSpace | Kind::Transient => {
-                let flaws = &mut self.rig.world.disks[0].flaws;
+                let disk = self.rig.disk_of(target);
+                let flaws = &mut self.rig.world.disks[disk].flaws;
                 flaws.retain(|flaw| flaw.name != number as u64);
             }
             Kind::Resize => self.set_size(target),
@@ -160,13 +172,13 @@ pub(super) fn flaw(name: u64, fault: &Fault, blocks: u64) -> Flaw {
 }
 
 /// What a fault that ends then does to a port's commands.
-pub(super) fn faults(fault: &Fault, end_ns: u64) -> Faults {
+pub(super) fn faults(layout: &Layout, fault: &Fault, end_ns: u64) -> Faults {
     let none = Faults::default();
     let one_of = |n: u32| Probability::new(1_000_000_000 / n).unwrap_or_default();
     match fault.kind {
         Kind::LateWrites => Faults {
             hold_writes_until_ns: end_ns,
-            late_writes_ns: LATE_NS,
+            late_writes_ns: late_ns(layout),
             ..none
         },
         Kind::Hang => Faults {

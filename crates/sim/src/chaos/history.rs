@@ -17,17 +17,21 @@
 //! # Origin
 //! Gibbons and Korach, Testing Shared Memories, SIAM J. Comput. 26 (1997): with one write per value
 //! a history is linearizable if the zones of its values nest as `Epoch::check` says.
+mod copies;
 mod crowd;
 mod dead;
 mod durable;
+mod plug;
 
-use super::START_NS;
+use super::story::{At, LOSS};
 use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::string::String;
+use alloc::string::ToString;
 use alloc::vec::Vec;
 use core::fmt;
 use durable::Durable;
+pub use plug::Floors;
 
 /// What a write leaves in a block; no two writes have the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -110,13 +114,27 @@ pub enum Wrong {
 }
 
 impl Wrong {
-    /// When it could be seen, ns.
-    pub fn seen_ns(&self) -> u64 {
-        let ops = match *self {
+    /// In a word or two.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::FromNowhere(_) => "from nowhere",
+            Self::RolledBack { .. } => "rolled back",
+            Self::OutOfOrder(..) => "out of order",
+            Self::TwoPasts(..) => "two pasts",
+        }
+    }
+
+    fn ops(&self) -> [Op; 2] {
+        match *self {
             Self::FromNowhere(op) => [op, op],
             Self::RolledBack { seen, lost } => [seen, lost],
             Self::OutOfOrder(a, b) | Self::TwoPasts(a, b) => [a, b],
-        };
+        }
+    }
+
+    /// When it could be seen, ns.
+    pub fn seen_ns(&self) -> u64 {
+        let ops = self.ops();
         let times = ops.iter().flat_map(|op| [op.start_ns, op.end_ns]);
         times.filter(|&ns| ns != NEVER).max().unwrap_or(0)
     }
@@ -153,13 +171,12 @@ impl fmt::Display for Told<'_> {
     }
 }
 
-/// A time in seconds from the beginning of the world on.
-struct At(u64);
+/// A flush: whose, and when it began, ns.
+struct Flush(u64, u64);
 
-impl fmt::Display for At {
+impl fmt::Display for Flush {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let us = self.0.saturating_sub(START_NS) / 1000;
-        write!(f, "{}.{:06}", us / 1_000_000, us % 1_000_000)
+        write!(f, "the flush of host {} from {}", self.0 - 1, At(self.1))
     }
 }
 
@@ -179,6 +196,8 @@ pub struct History {
     crowded: Option<u64>,
     /// See [`History::part`].
     apart: bool,
+    /// Blocks are kept in several copies.
+    pub copies: bool,
     /// When a writer died, and with it all that it had under way.
     deaths: Vec<(u64, u64)>,
 }
@@ -202,6 +221,13 @@ impl History {
     /// later ones say nothing of what had ended before it failed (T13).
     pub fn given_up(&mut self, writer: u64, start_ns: u64, end_ns: u64) {
         self.given_up.push((writer, start_ns, end_ns));
+    }
+
+    /// When the write of a block that has this tag began, if it has ended.
+    pub fn began_ns(&self, block: u64, tag: u64) -> Option<u64> {
+        let mut ops = self.blocks.get(&block)?.iter();
+        let it = ops.find(|op| op.is_write() && op.tag() == Tag(tag));
+        it.map(|op| op.start_ns)
     }
 
     /// Several may write at a time to blocks from `first` on: they are held to less (`crowd`).
@@ -232,6 +258,18 @@ impl History {
         self.deaths.push((writer, at_ns));
     }
 
+    /// Whether a read saw what somebody had written: of blocks that one writes at a time, and of
+    /// those that several do.
+    pub fn has_judged(&self) -> [bool; 2] {
+        let saw = |ops: &Vec<Op>| ops.iter().any(|op| !op.is_write() && op.tag() != BLANK);
+        let first = self.crowded.unwrap_or(u64::MAX);
+        let mut crowds = self.blocks.range(first..);
+        [
+            self.blocks.range(..first).any(|(_, ops)| saw(ops)),
+            crowds.any(|(_, ops)| saw(ops)),
+        ]
+    }
+
     /// Whether caches were ever lost.
     pub fn has_crashed(&self) -> bool {
         !self.crashes.is_empty()
@@ -258,10 +296,32 @@ impl History {
             &self.flushes[..]
         };
         for &(writer, start_ns, end_ns) in flushes {
-            lines.push((start_ns, format!("begins: a flush of host {}", writer - 1)));
-            lines.push((end_ns, format!("ends: the flush from {}", At(start_ns))));
+            let flush = Flush(writer, start_ns);
+            lines.push((start_ns, format!("begins: {flush}")));
+            lines.push((end_ns, format!("ends: {flush}")));
         }
         lines
+    }
+
+    /// Words of the lines of the story of a block that tell why what is wrong there is wrong.
+    pub fn keys(&self, block: u64, wrong: &Wrong) -> Vec<String> {
+        let mut keys = Vec::from([String::from(LOSS)]);
+        let ops = self.blocks.get(&block).map_or(&[][..], Vec::as_slice);
+        for op in wrong.ops() {
+            let tag = op.tag();
+            let write = ops.iter().find(|it| it.is_write() && it.tag() == tag);
+            keys.push(Told(&op).to_string());
+            keys.extend(write.map(|it| Told(it).to_string()));
+            keys.push(format!("leaves {:#x}", tag.0));
+        }
+        if let Wrong::RolledBack { lost, .. } = wrong {
+            let writer = lost.tag().writer();
+            let covers = |it: &&(u64, u64, u64)| it.0 == writer && it.1 >= lost.end_ns;
+            let those = self.flushes.iter().filter(covers);
+            let first = those.min_by_key(|it| it.2);
+            keys.extend(first.map(|it| Flush(it.0, it.1).to_string()));
+        }
+        keys
     }
 
     /// The first block with something that no disk does, and what.
@@ -272,7 +332,10 @@ impl History {
         let crashes: Vec<Durable> = self.crashes.iter().map(|&it| self.durable(it)).collect();
         let deaths = self.deaths();
         for (&block, ops) in &self.blocks {
-            let ops = dead::ended(ops, &deaths);
+            let mut ops = dead::ended(ops, &deaths);
+            if self.copies {
+                ops = copies::settled(ops, &self.crashes).map_err(|wrong| (block, wrong))?;
+            }
             let checked = match self.crowded {
                 Some(first) if block >= first => crowd::check(&ops, &self.crashes),
                 _ => check_block(&ops, &crashes),
@@ -474,7 +537,8 @@ impl Epoch {
         let old = old.filter(|write| here.binary_search(&write.tag()).is_err());
         let found = |op: &Op| self.found.filter(|it| it.tag() == op.tag());
         let real = |op: &Op| found(op).unwrap_or(*op);
-        let durable: Vec<&Op> = all().filter(|op| is_durable(&real(op))).collect();
+        let proves = |op: &&Op| is_durable(&real(op)) && !self.may_be_older(op);
+        let durable: Vec<&Op> = all().filter(proves).collect();
         let last_ns = durable.iter().map(|op| op.start_ns).max().unwrap_or(0);
         let mut pasts: Vec<Past> = Vec::new();
         for write in all().map(real).chain(old) {
@@ -488,6 +552,16 @@ impl Epoch {
         let lost = self.pasts.iter().filter(|past| past.gone.is_some());
         pasts.extend(lost.copied());
         pasts
+    }
+}
+
+impl Epoch {
+    /// Whether a write may have been executed, and lost, before this began: it was cut in two, says
+    /// nothing of durability, and nobody saw it here.
+    fn may_be_older(&self, write: &Op) -> bool {
+        let lasts = matches!(write.deed, Deed::Write { durable: true, .. });
+        let seen = |op: &Op| !op.is_write() && op.tag() == write.tag();
+        self.start_ns > 0 && write.start_ns == self.start_ns && !lasts && !self.ops.iter().any(seen)
     }
 }
 

@@ -19,17 +19,27 @@ pub enum Check {
     Devices,
     /// Ports have the connections that are there.
     Ports,
-    /// Hosts have no memory in use.
+    /// Hosts whose process at the end had requests have no memory in use.
     HostMemory,
-    /// Targets have none.
+    /// Targets whose process at the end has connections have none.
     TargetMemory,
     /// A host had applications on several cores.
     Cores,
+    /// Reads saw what several had written at a time.
+    Crowds,
+    /// Writes of those were executed twice.
+    Behind,
+    /// Writes that were cut off, and were over at a known time.
+    Orphans,
+    /// Who is told of paths by discovery goes by its log.
+    Discovery,
+    /// With nothing wrong, requests were fast and on all paths.
+    Exercise,
 }
 
 impl Check {
     /// All.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 16] = [
         Self::Failures,
         Self::Blocks,
         Self::Durable,
@@ -41,6 +51,11 @@ impl Check {
         Self::HostMemory,
         Self::TargetMemory,
         Self::Cores,
+        Self::Crowds,
+        Self::Behind,
+        Self::Orphans,
+        Self::Discovery,
+        Self::Exercise,
     ];
 
     /// For people.
@@ -57,6 +72,11 @@ impl Check {
             Self::HostMemory => "host-memory",
             Self::TargetMemory => "target-memory",
             Self::Cores => "several-cores",
+            Self::Crowds => "crowds",
+            Self::Behind => "behind",
+            Self::Orphans => "orphans",
+            Self::Discovery => "discovery",
+            Self::Exercise => "exercise",
         }
     }
 }

@@ -102,6 +102,10 @@ pub enum Kind {
     ClientSlow,
     /// Hardly anything may be under way between them.
     ClientFull,
+    /// A leg is taken out of its mirror by hand, and returned.
+    FailLeg,
+    /// A mirror's copies are compared, and perhaps made alike.
+    CheckMirror,
 }
 
 /// Whom a kind of fault concerns: all paths whose state matters to it.
@@ -120,7 +124,7 @@ pub enum Scope {
 }
 
 impl Kind {
-    /// All.
+    /// All that happen where there is no mirror.
     pub const ALL: [Self; 49] = [
         Self::Reset,
         Self::ResetCore,
@@ -173,6 +177,8 @@ impl Kind {
         Self::ClientFull,
     ];
 
+    /// Those of mirrors.
+    pub const OF_MIRRORS: [Self; 2] = [Self::FailLeg, Self::CheckMirror];
     /// Of those, so many can happen in every world; the others need discovery.
     pub(super) const EVERYWHERE: usize = 38;
     /// See there.
@@ -213,7 +219,8 @@ impl Kind {
             | Self::ClientHalfOpen
             | Self::ClientPartition
             | Self::ClientSlow
-            | Self::ClientFull => Scope::Host,
+            | Self::ClientFull
+            | Self::CheckMirror => Scope::Host,
             Self::Drop
             | Self::Ana
             | Self::LateWrites
@@ -223,7 +230,9 @@ impl Kind {
             | Self::Crowd
             | Self::Withdraw
             | Self::Unheard => Scope::Port,
-            Self::Kill | Self::Power | Self::Freeze | Self::Resize | Self::Away => Scope::Target,
+            Self::Kill | Self::Power | Self::Freeze | Self::Resize | Self::Away | Self::FailLeg => {
+                Scope::Target
+            }
             Self::SlowDisk | Self::Media | Self::NoSpace | Self::Transient | Self::KillAll => {
                 Scope::World
             }

@@ -30,8 +30,8 @@ pub struct Lives {
     pub all: Vec<Life>,
     /// From a stop or a death to the beginning of the next, ns.
     outages: Vec<(u64, u64)>,
-    /// When its applications were cut off, ns.
-    cuts: Vec<u64>,
+    /// When its applications were cut off, ns, and on how many cores, from the first.
+    cuts: Vec<(u64, usize)>,
 }
 
 impl Lives {
@@ -53,15 +53,18 @@ impl Lives {
         }
     }
 
-    /// Its applications are cut off.
-    pub fn cut(&mut self, now_ns: u64) {
-        self.cuts.push(now_ns);
+    /// Its applications are cut off from so many cores, the first ones.
+    pub fn cut(&mut self, now_ns: u64, homes: usize) {
+        self.cuts.push((now_ns, homes));
     }
 
     /// Whether a request may have ended without an answer because its connection was cut.
     pub fn was_cut(&self, failed: &Failed) -> bool {
         let during = failed.since_ns..=failed.end_ns;
-        self.cuts.iter().any(|at_ns| during.contains(at_ns))
+        let of = |&(at_ns, homes): &(u64, usize)| {
+            during.contains(&at_ns) && (failed.home as usize) < homes
+        };
+        self.cuts.iter().any(of)
     }
 
     /// Whether a request may have ended without an answer because its host's process stopped or

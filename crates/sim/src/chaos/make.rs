@@ -1,9 +1,11 @@
 //! What a layout's processes are made of.
 use super::disk::BLOCK;
+use super::mirror::LEG_BYTES;
 use super::node::Body;
-use super::rig::{Away, IO_TIMEOUT_NS, KATO_MS, Layout, QUIESCE_NS, Rig, SPARE_PATHS};
+use super::rig::{Away, Checked, IO_TIMEOUT_NS, KATO_MS, Layout, QUIESCE_NS, Rig, SPARE_PATHS};
 use alloc::boxed::Box;
 use alloc::format;
+use alloc::string::String;
 use alloc::vec::Vec;
 use engine::export::{ExportConfig, ExportControl, ExportEngine, Offer};
 use engine::host::{HostConfig, HostEngine, PathConfig, PathKind, Recovery, VolumeConfig};
@@ -22,10 +24,15 @@ const BUFFER_MIN: u64 = 4096;
 
 /// Blocks of the namespace.
 pub(super) fn blocks(layout: &Layout) -> u64 {
-    match layout.more.large {
+    if layout.mirror.is_some() {
+        return LEG_BYTES / BLOCK as u64;
+    }
+    let blocks = match layout.more.large {
         true => 2 * u64::from(nbd::limits::BLOCK_MAX) / BLOCK as u64,
         false => layout.blocks,
-    }
+    };
+    // All are there also where a quarter of them is not.
+    layout.more.base / BLOCK as u64 * 2 + blocks
 }
 
 /// The least memory that a target can do with: two transfers, and for each connection a capsule's
@@ -35,10 +42,51 @@ fn tight_bytes(connections: u32) -> u64 {
     (2 << TRANSFER_SHIFT) + u64::from(connections) * capsule
 }
 
+pub(super) const EXPORT: ExportConfig = ExportConfig {
+    clients_max: 8,
+    requests_max: 32,
+    arena_bytes: EXPORT_ARENA_MIN,
+};
+
+/// One core of a host with these volumes.
+pub(super) fn host_config(
+    layout: &Layout,
+    core: u16,
+    identity: HostIdentity,
+    volumes: Vec<VolumeConfig>,
+) -> HostConfig {
+    HostConfig {
+        core,
+        cores: layout.cores,
+        identity,
+        digests: Digests {
+            header: layout.digests && layout.more.checked != Checked::Data,
+            data: layout.digests && layout.more.checked != Checked::Headers,
+        },
+        kato_ms: KATO_MS,
+        connect_timeout_ns: 1_000_000_000,
+        io_timeout_ns: IO_TIMEOUT_NS,
+        io_max: layout.io_max,
+        volumes,
+        scratch: Span {
+            at: EXPORT_ARENA_MIN,
+            len: layout.more.scratch_bytes,
+        },
+    }
+}
+
 impl Rig {
+    /// The world's disk that a process of the target has.
+    pub(super) fn disk_of(&self, target: usize) -> usize {
+        target % self.layout.mirror.map_or(1, |it| it.legs)
+    }
+
     /// One core of a process of a host.
     pub(super) fn host_engine(&self, number: usize, core: u16) -> ExportEngine {
         let layout = &self.layout;
+        if let Some(shape) = layout.mirror {
+            return self.mirror_engine(number, shape);
+        }
         let recovery = Recovery {
             unclean_stop_ns: self.hosts[number].mark_ns,
             marks: true,
@@ -56,31 +104,9 @@ impl Rig {
             paths: (0..known).map(path).collect(),
             recovery,
         };
-        let config = HostConfig {
-            core,
-            cores: layout.cores,
-            identity: identity(number),
-            digests: Digests {
-                header: layout.digests,
-                data: layout.digests,
-            },
-            kato_ms: KATO_MS,
-            connect_timeout_ns: 1_000_000_000,
-            io_timeout_ns: IO_TIMEOUT_NS,
-            io_max: layout.io_max,
-            volumes: alloc::vec![volume],
-            scratch: Span {
-                at: EXPORT_ARENA_MIN,
-                len: layout.more.scratch_bytes,
-            },
-        };
-        let export = ExportConfig {
-            clients_max: 8,
-            requests_max: 32,
-            arena_bytes: EXPORT_ARENA_MIN,
-        };
+        let config = host_config(layout, core, identity(number), alloc::vec![volume]);
         let room = layout.targets * usize::from(layout.ports) + SPARE_PATHS;
-        let mut engine = ExportEngine::new(HostEngine::with_room(config, room), 1, export);
+        let mut engine = ExportEngine::new(HostEngine::with_room(config, room), 1, EXPORT);
         let offer = Offer {
             volume: 0,
             name: "v0".into(),
@@ -97,12 +123,13 @@ impl Rig {
             Away::Other => 1,
             Away::None => return Vec::new(),
         };
+        let leg = self.disk_of(number) as u8;
         alloc::vec![NamespaceConfig {
             nsid: 1,
             blocks: self.sizes[number],
             block_shift: BLOCK.ilog2() as u8,
-            uuid: [1 + other; 16],
-            nguid: [0xa1 + other; 16],
+            uuid: [1 + other + 0x10 * leg; 16],
+            nguid: [0xa1 + other + 0x10 * leg; 16],
             ana_group: 1,
             read_only: false,
         }]
@@ -126,7 +153,7 @@ impl Rig {
         let devices = alloc::vec![DeviceId(0); namespaces.len()];
         TargetConfig {
             subsystem: SubsystemConfig {
-                nqn: NQN.into(),
+                nqn: nqn(self.disk_of(number)),
                 serial: "CHAOS".into(),
                 model: "braid".into(),
                 cntlid_min: cntlid,
@@ -140,7 +167,7 @@ impl Rig {
                 in_capsule_max: IN_CAPSULE,
                 maxh2cdata: 4096,
                 c2h_success: true,
-                cqt_ms: 0,
+                cqt_ms: layout.more.cqt_ms,
                 volatile_write_cache: layout.caches,
                 connections_max,
             },
@@ -173,11 +200,25 @@ pub(super) fn target(config: TargetConfig) -> Body {
 
 /// A path to an address.
 pub(super) fn path(address: u32) -> PathConfig {
+    path_to(address, 0)
+}
+
+/// The subsystem of a leg; of what is no mirror, the only one.
+fn nqn(leg: usize) -> String {
+    match leg {
+        0 => NQN.into(),
+        _ => format!("{NQN}{leg}"),
+    }
+}
+
+/// A path of a leg.
+pub(super) fn path_to(address: u32, leg: usize) -> PathConfig {
+    let nqn = nqn(leg);
     PathConfig {
-        uri: format!("nvme-tcp://p{address}/{NQN}"),
+        uri: format!("nvme-tcp://p{address}/{nqn}"),
         kind: PathKind::NvmeTcp {
             address,
-            subsystem: NQN.into(),
+            subsystem: nqn,
             nsid: None,
         },
         distance: 10,

@@ -1,21 +1,23 @@
 //! The whole engine in one virtual world, under faults drawn from a seed, watched by checkers.
 //!
 //! * [`plan`]: what a world is made of, and what goes wrong; [`kind`]: all that may, [`aim`]: each
-//!   of it in every state of a path, `pair`: two of it together, `spread`: on which cores
-//!   applications are; [`run`]: it happens, and is judged
+//!   of it in every state of a path, `pair`: two of it together, `lasting`: for long, `spread`: on
+//!   which cores applications are, `settings`: what else differs; [`run`]: it happens, and is
+//!   judged
 //! * [`history`]: what clients did and saw, and whether a disk could have done it
 //! * `fault`: faults begin and end; `strike`: those of network and processes, `harm`: those of
 //!   devices and answers, and what users do, `guests`: those of connections of applications;
 //!   `overlap`: several at a time
 //! * `check`: what must be true at the end, `pardon`: what requests may fail for, `count`: of
 //!   counts, `lives`, `tally`: of whom; [`judged`]: what of it there was; `tap`: which identifiers
-//!   are used
+//!   are used; `good`: which paths could be, `behind`: who waits for whom
 //! * `rig`: hosts, controllers and applications, `make`: what they are made of, `cores`: what
 //!   passes between those of one host, `user`: who changes its paths; `client`: its applications,
 //!   `orphan`: their writes that were cut off;
 //!   `disk`: what controllers store; `stranger`: who takes what others need; `discovery`: who tells
 //!   of paths, and hosts that know no others
-//! * [`shrink`]: what of a plan is enough
+//! * [`mirror`]: worlds whose volume is a mirror, a family of their own
+//! * [`shrink`]: what of a plan is enough; [`story`]: what happened, in words
 //! * `world`, `node`, `net`: places, connections, time
 //!
 //! # Contract
@@ -26,6 +28,7 @@
 //! One volume, one namespace, whose first blocks only are used. Not modelled: lost segments and how
 //! TCP repairs them, local devices as paths, another block size.
 pub mod aim;
+mod behind;
 mod calm;
 mod check;
 mod client;
@@ -35,13 +38,16 @@ mod cut_off;
 mod discovery;
 mod disk;
 mod fault;
+mod good;
 mod guests;
 mod harm;
 pub mod history;
 pub mod judged;
 pub mod kind;
+mod lasting;
 mod lives;
 mod make;
+pub mod mirror;
 mod net;
 mod node;
 mod orphan;
@@ -51,8 +57,10 @@ mod pardon;
 pub mod plan;
 mod rig;
 pub mod run;
+mod settings;
 pub mod shrink;
 mod spread;
+pub mod story;
 mod stranger;
 mod strike;
 mod tally;

@@ -20,12 +20,16 @@ impl World {
         self.wires.get(&wire).copied().unwrap_or_default()
     }
 
+    /// When something passes to `node` again, if nothing does.
+    fn heals_ns(&self, wire: Wire, node: usize) -> u64 {
+        let state = self.state(wire);
+        state.heals_ns.max(state.ways[wire.toward(node)].heals_ns)
+    }
+
     /// When something that leaves now arrives at `node`.
     fn arrival_ns(&self, wire: Wire, node: usize) -> u64 {
-        let state = self.state(wire);
-        let way = state.ways[wire.toward(node)];
-        let heals_ns = state.heals_ns.max(way.heals_ns);
-        (self.now_ns + self.way_ns + state.slow_ns).max(heals_ns)
+        let slow_ns = self.state(wire).slow_ns;
+        (self.now_ns + self.way_ns + slow_ns).max(self.heals_ns(wire, node))
     }
 
     pub(super) fn open(&mut self, node: usize, conn: u32, address: u32) {
@@ -403,7 +407,8 @@ impl World {
     }
 
     /// One end of all connections over a wire is gone, that of the listener or the other, and the
-    /// other end does not hear of it.
+    /// other end does not hear of it. What a partition keeps of what that end had sent is lost with
+    /// it: nobody is there to send it again.
     pub fn forget(&mut self, wire: Wire, listener: bool) {
         let conns = self.nodes[wire.from].open_conns();
         let those = conns.filter(|(_, conn)| conn.wire == wire && !conn.closing);
@@ -417,10 +422,17 @@ impl World {
         });
         let ends: Vec<End> = ends.flatten().collect();
         for end in ends {
-            if let Some(conn) = self.nodes[end.node].conn(end.conn, end.life) {
-                conn.closing = true;
-                let at_ns = conn.sent_ns.max(self.now_ns);
-                self.at(at_ns, Event::Closed(end, TIMED_OUT));
+            let Some(conn) = self.nodes[end.node].conn(end.conn, end.life) else {
+                continue;
+            };
+            conn.closing = true;
+            let (at_ns, peer) = (conn.sent_ns.max(self.now_ns), conn.peer);
+            self.at(at_ns, Event::Closed(end, TIMED_OUT));
+            let Some(peer) = peer.filter(|it| self.heals_ns(wire, it.node) > self.now_ns) else {
+                continue;
+            };
+            if let Some(conn) = self.nodes[peer.node].conn(peer.conn, peer.life) {
+                conn.cut_off = true;
             }
         }
     }

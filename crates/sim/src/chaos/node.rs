@@ -139,6 +139,8 @@ pub struct Conn {
     pub leaving: bool,
     /// When more is read of what came; nothing before.
     pub again_ns: u64,
+    /// What is under way to it never arrives.
+    pub cut_off: bool,
     /// Of the end that opened it: who listens to both directions.
     pub tap: Option<Box<Tap>>,
 }
@@ -205,6 +207,7 @@ impl Conn {
             wants: false,
             leaving: false,
             again_ns: 0,
+            cut_off: false,
             tap: None,
         }
     }

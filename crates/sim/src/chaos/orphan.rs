@@ -80,11 +80,13 @@ impl Rig {
             let over = those(Fate::Over).flat_map(|it| it.records(Some(now_ns)));
             let unknown = those(Fate::Unknown).flat_map(|it| it.records(None));
             let records: Vec<Record> = over.chain(unknown).collect();
+            let count = those(Fate::Over).count() as u64;
             let left: Vec<Orphan> = those(Fate::UnderWay).cloned().collect();
             let node = host.clients;
             if let Body::Client(client) = &mut self.world.nodes[node].body {
                 client.records.extend(records);
                 client.orphans = left;
+                client.orphans_over += count;
             }
             self.world.nodes[node].stirred = true;
         }

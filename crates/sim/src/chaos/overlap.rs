@@ -60,10 +60,15 @@ impl Course<'_> {
 
     /// How long devices take.
     pub(super) fn set_disks(&mut self) {
-        self.rig.world.disks[0].delay_ns = match self.ongoing(&[Kind::SlowDisk]).is_empty() {
-            true => (20_000, 100_000),
-            false => (1_000_000, 50_000_000),
-        };
+        let slow = self.ongoing(&[Kind::SlowDisk]);
+        let slow = |disk| slow.iter().any(|it| self.rig.disk_of(it.2.target) == disk);
+        let delays: Vec<bool> = (0..self.rig.world.disks.len()).map(slow).collect();
+        for (disk, slow) in self.rig.world.disks.iter_mut().zip(delays) {
+            disk.delay_ns = match slow {
+                true => (1_000_000, 50_000_000),
+                false => (20_000, 100_000),
+            };
+        }
     }
 
     /// How large the namespace is at a target.
@@ -99,7 +104,7 @@ impl Course<'_> {
             if (whom.target, whom.port) != (target, port) {
                 continue;
             }
-            let it = super::harm::faults(&fault, end_ns);
+            let it = super::harm::faults(&self.plan.layout, &fault, end_ns);
             all.errors.extend(it.errors);
             match fault.kind {
                 Kind::LateWrites => {

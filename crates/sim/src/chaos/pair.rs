@@ -44,11 +44,19 @@ pub(super) fn plan(mut plan: Plan) -> Plan {
     match random.up_to(5) {
         0 => everywhere(&mut plan, Kind::Ana, random),
         1 => everywhere(&mut plan, Kind::Status, random),
+        2 => {
+            plan.layout.digests = true;
+            everywhere(&mut plan, Kind::Damage, random);
+        }
         _ => {}
     }
     // Drawn apart from the rest: seeds that found something once are still the same worlds.
     let heirs = &mut Random::new(plan.seed ^ 0x3e11_3980);
-    let heir = heirs.up_to(7) == 1;
+    let drawn = heirs.up_to(7);
+    if drawn == 0 {
+        bequeath(&mut plan, heirs);
+    }
+    let heir = drawn == 1;
     if heir {
         fit_for_parts(&mut plan);
         add(&mut plan, LATE_HEIR, heirs);
@@ -86,8 +94,32 @@ fn is_of_blocks(kind: Kind) -> bool {
     matches!(kind, Kind::Media | Kind::NoSpace | Kind::Transient)
 }
 
-/// The same fault at all ports, so that no way is left though all controllers live (T4, T26); what
-/// answers with a status does so each time.
+/// A host dies, and what its process had in a cache is lost once the next one may have flushed, and
+/// has not written yet: while it waits for the bound (T13).
+fn bequeath(plan: &mut Plan, random: &mut Random) {
+    let layout = &mut plan.layout;
+    // Other hosts and cores would have that cache flushed as well.
+    (layout.hosts, layout.cores) = (1, 1);
+    layout.caches = true;
+    layout.targets = 2;
+    // Writes wait, and soon all else behind them: a flush comes before that, and reads.
+    layout.habit.writes = 64;
+    layout.habit.flushes = 8;
+    layout.habit.depth = layout.habit.depth.max(12);
+    layout.habit.pause_ns /= 4;
+    for half in 0..2 {
+        let at_ns = half * WINDOW_NS / 2 + random.up_to(WINDOW_NS / 4);
+        let whom = random.up_to(u64::MAX);
+        let mut fault = |kind, at_ns, lasts_ns| push(plan, whom, kind, at_ns, lasts_ns);
+        fault(Kind::KillHost, at_ns, 5 * MS + random.up_to(20 * MS));
+        // Later, one flush is likely to have met that cache even if it was not asked to.
+        let later_ns = 30 * MS + random.up_to(170 * MS);
+        fault(Kind::Power, at_ns + later_ns, 100 * MS);
+    }
+}
+
+/// The same fault at all ports, so that no way is left though all controllers live (T4, T26), and
+/// none that is better than the others (T17); what answers with a status does so each time.
 fn everywhere(plan: &mut Plan, kind: Kind, random: &mut Random) {
     let at_ns = random.up_to(WINDOW_NS);
     let lasts_ns = 500 * MS + random.up_to(1500 * MS);
@@ -97,13 +129,7 @@ fn everywhere(plan: &mut Plan, kind: Kind, random: &mut Random) {
         _ => state,
     };
     for address in 0..plan.layout.targets as u64 * u64::from(plan.layout.ports) {
-        plan.faults.push(Fault {
-            kind,
-            at_ns,
-            lasts_ns,
-            whom: whom + 8 * address,
-            when: None,
-        });
+        push(plan, whom + 8 * address, kind, at_ns, lasts_ns);
     }
 }
 
@@ -111,17 +137,19 @@ fn add(plan: &mut Plan, (first, first_ms, second, second_ms): Pair, random: &mut
     plan.layout.caches |= second == Kind::Power;
     let at_ns = random.up_to(WINDOW_NS);
     let whom = random.up_to(u64::MAX);
-    let mut fault = |kind, at_ns, lasts_ns| {
-        plan.faults.push(Fault {
-            kind,
-            at_ns,
-            lasts_ns,
-            whom,
-            when: None,
-        });
-    };
+    let mut fault = |kind, at_ns, lasts_ns| push(plan, whom, kind, at_ns, lasts_ns);
     let gap_ns = random.up_to(first_ms * MS / 4);
     fault(first, at_ns, first_ms * MS);
     let lasts_ns = second_ms * MS / 4 + random.up_to(second_ms * MS * 3 / 4);
     fault(second, at_ns + gap_ns, lasts_ns);
+}
+
+fn push(plan: &mut Plan, whom: u64, kind: Kind, at_ns: u64, lasts_ns: u64) {
+    plan.faults.push(Fault {
+        kind,
+        at_ns,
+        lasts_ns,
+        whom,
+        when: None,
+    });
 }

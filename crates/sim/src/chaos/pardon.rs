@@ -24,6 +24,8 @@ pub struct Pardon {
     pub kind: Kind,
     /// Of this host only.
     host: Option<usize>,
+    /// Only on the port at this address.
+    address: Option<usize>,
     /// Only what touches these of the disk's blocks: the first, and that behind the last.
     blocks: Option<(u64, u64)>,
     from_ns: u64,
@@ -31,6 +33,11 @@ pub struct Pardon {
 }
 
 impl Pardon {
+    /// Whether it is of the time of a request.
+    fn is_then(&self, failed: &Failed) -> bool {
+        self.from_ns <= failed.end_ns && failed.start_ns <= self.to_ns
+    }
+
     /// Whether a request of a host that failed with `errno` may have.
     fn excuses(&self, host: usize, failed: &Failed, errno: Errno) -> bool {
         let request = &failed.request;
@@ -40,10 +47,9 @@ impl Pardon {
             (request.offset + u64::from(request.length)).div_ceil(block),
         );
         let flush = request.kind == nbd::Kind::Flush;
-        let then = self.from_ns <= failed.end_ns && failed.start_ns <= self.to_ns;
         let whose = self.host.is_none_or(|it| it == host);
         let here = |(from, to): (u64, u64)| first < to && from < end;
-        if !then || !whose || !flush && !self.blocks.is_none_or(here) {
+        if !self.is_then(failed) || !whose || !flush && !self.blocks.is_none_or(here) {
             return false;
         }
         match self.kind {
@@ -78,6 +84,7 @@ impl Course<'_> {
         self.pardons.push(Pardon {
             kind,
             host,
+            address: (kind == Kind::Status).then_some(whom.address),
             blocks,
             from_ns,
             to_ns: from_ns + fault.lasts_ns,
@@ -92,6 +99,9 @@ impl Course<'_> {
 
     /// The first request of a host that failed and may not have.
     pub(super) fn unforgiven(&self, host: usize, failed: &[Failed]) -> Option<Failed> {
+        if self.plan.layout.mirror.is_some() {
+            return self.unforgiven_of_mirror(host, failed);
+        }
         let lives = &self.rig.hosts[host].lives;
         let mut flushes = Vec::new();
         for it in failed {
@@ -104,7 +114,7 @@ impl Course<'_> {
             if self
                 .pardons
                 .iter()
-                .any(|pardon| pardon.excuses(host, it, errno))
+                .any(|pardon| pardon.excuses(host, it, errno) && self.had_to(host, it, pardon))
             {
                 continue;
             }
@@ -123,6 +133,27 @@ impl Course<'_> {
         };
         let mut homes = homes.map(|home| self.without_departure(host, each(home)));
         homes.find_map(|it| it)
+    }
+
+    /// How many such faults there were in the time of a request.
+    pub(super) fn pardons_at(&self, failed: &Failed) -> usize {
+        self.pardons.iter().filter(|it| it.is_then(failed)).count()
+    }
+
+    /// Whether a request had to fail for that reason: what is wrong with some paths is no reason
+    /// where another one was good all the time, unless it is a flush, which must go to each.
+    fn had_to(&self, host: usize, failed: &Failed, pardon: &Pardon) -> bool {
+        let of_paths = matches!(
+            pardon.kind,
+            Kind::FailPath | Kind::DrainPath | Kind::RemovePath | Kind::Status
+        );
+        let spoilt = |address: usize| {
+            let mut those = self.pardons.iter();
+            those.any(|it| it.address == Some(address) && it.is_then(failed))
+        };
+        let mut good = self.rig.good_for(host, failed);
+        let flush = failed.request.kind == nbd::Kind::Flush;
+        !of_paths || flush || good.all(spoilt)
     }
 
     /// The flushes of a host that perhaps failed because a path had left: begin and end.

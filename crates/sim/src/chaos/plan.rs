@@ -6,8 +6,10 @@ use super::discovery;
 use super::disk::BLOCK;
 use super::guests;
 pub use super::kind::Kind;
+use super::lasting;
 use super::pair;
 use super::rig::{Layout, More};
+use super::settings;
 use super::spread;
 use alloc::vec::Vec;
 use engine::host::PathState;
@@ -49,9 +51,19 @@ pub struct Plan {
 impl Plan {
     /// That of a seed.
     pub fn draw(seed: u64) -> Self {
+        settings::plan(Self::second(seed))
+    }
+
+    /// That of a seed as worlds were before `settings`.
+    pub fn second(seed: u64) -> Self {
         let plan = pair::plan(aim::plan(Self::first(seed)));
         let plan = discovery::plan::plan(cut_off::plan(plan));
-        guests::plan(spread::plan(plan))
+        lasting::plan(guests::plan(spread::plan(plan)))
+    }
+
+    /// That of a seed among the worlds with mirrors, which are a family of their own.
+    pub fn draw_mirror(seed: u64) -> Self {
+        super::mirror::plan::plan(seed)
     }
 
     /// That of a seed as the first worlds had it: what they found once is kept by their seeds.
@@ -84,6 +96,7 @@ fn layout(random: &mut Random) -> Layout {
         crowded: 0,
         unit: BLOCK as u64,
         homes: 1,
+        base: 0,
     };
     let spread_ns = 2 * WINDOW_NS * u64::from(habit.connections) / habit.total;
     Layout {
@@ -101,6 +114,7 @@ fn layout(random: &mut Random) -> Layout {
         io_max: [4, 16, 64][random.up_to(2) as usize],
         blocks: 256,
         more: More::default(),
+        mirror: None,
     }
 }
 

@@ -6,8 +6,10 @@
 use super::client::{Client, Habit};
 use super::discovery::Discovery;
 use super::disk::Disk;
+use super::good::Good;
 use super::lives::Lives;
 use super::make;
+use super::mirror::Shape;
 use super::node::{Body, Node, Wire};
 use super::stranger::Stranger;
 use super::user::User;
@@ -18,7 +20,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use engine::Machine;
 use engine::export::ExportControl;
-use engine::limits::{EXPORT_ARENA_MIN, SCRATCH_BYTES};
+use engine::limits::{EXPORT_ARENA_MIN, MIRROR_SCRATCH_BYTES, SCRATCH_BYTES};
 use policy::Policy;
 
 /// Host's time-outs: short, so that much happens in little time.
@@ -51,6 +53,8 @@ pub struct Layout {
     /// Blocks of the disk.
     pub blocks: u64,
     pub more: More,
+    /// The volume is a mirror; processes of the target are of one leg each.
+    pub mirror: Option<Shape>,
 }
 
 /// What the first worlds did not have. Default: as they were.
@@ -68,6 +72,20 @@ pub struct More {
     pub large: bool,
     /// Discovery controllers; 0: hosts know their paths.
     pub tellers: usize,
+    /// What controllers report as CQT; 0: nothing.
+    pub cqt_ms: u16,
+    /// Where the first block of the applications is, bytes.
+    pub base: u64,
+    /// Where there are digests: of what.
+    pub checked: Checked,
+}
+
+/// Digests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Checked {
+    Both,
+    Headers,
+    Data,
 }
 
 /// Where the namespace is.
@@ -90,6 +108,9 @@ impl Default for More {
             connections_spare: None,
             large: false,
             tellers: 0,
+            cqt_ms: 0,
+            base: 0,
+            checked: Checked::Both,
         }
     }
 }
@@ -118,8 +139,12 @@ pub struct Host {
     pub(super) mail_ns: u64,
     /// What was said for people.
     pub lines: Vec<String>,
+    /// By core: which paths could be used.
+    pub(super) good: Vec<Good>,
     /// Who changes its paths.
     pub user: User,
+    /// How often another host has taken its place.
+    pub(super) heirs: usize,
 }
 
 /// The world and what it is made of.
@@ -159,14 +184,23 @@ impl Rig {
             seed,
         };
         rig.world.window = rig.layout.more.window;
-        let mut disk = Disk::new(rig.layout.blocks);
-        disk.unit = rig.layout.habit.unit as usize;
-        rig.world.disks.push(disk);
+        let mut disks = match rig.layout.mirror {
+            Some(shape) => shape.disks(),
+            None => alloc::vec![Disk::new(rig.layout.blocks)],
+        };
+        for disk in &mut disks {
+            disk.unit = rig.layout.habit.unit as usize;
+            disk.base = rig.layout.more.base;
+        }
+        rig.world.disks = disks;
+        if rig.layout.habit.crowded > 0 {
+            rig.world.crowds = rig.layout.habit.blocks;
+        }
         for number in 0..rig.layout.targets {
             let config = rig.target_config(number);
             let arena = config.arena_bytes as usize;
             let mut node = Node::new(make::target(config), arena);
-            node.disks = alloc::vec![0];
+            node.disks = alloc::vec![rig.disk_of(number)];
             rig.targets.push(rig.world.nodes.len());
             rig.world.nodes.push(node);
         }
@@ -196,7 +230,9 @@ impl Rig {
         let cores: Vec<usize> = (0..usize::from(layout.cores))
             .map(|core| self.world.nodes.len() + core)
             .collect();
-        let arena = (EXPORT_ARENA_MIN + u64::from(layout.more.scratch_bytes)) as usize;
+        let of_mirror = u64::from(layout.mirror.map_or(0, |_| MIRROR_SCRATCH_BYTES));
+        let arena = EXPORT_ARENA_MIN + u64::from(layout.more.scratch_bytes) + of_mirror;
+        let arena = arena as usize;
         for _ in &cores {
             let mut node = Node::new(Body::Dead, arena);
             node.addresses.clone_from(&addresses);
@@ -204,6 +240,7 @@ impl Rig {
         }
         let habit = Habit {
             share: (number as u64, layout.hosts as u64),
+            base: layout.more.base,
             ..layout.habit
         };
         let client = Client::new(number as u64 + 1, habit, self.seed ^ number as u64);
@@ -227,7 +264,9 @@ impl Rig {
             lives: Lives::default(),
             mail_ns: 0,
             lines: Vec::new(),
+            good: Vec::new(),
             user: User::default(),
+            heirs: 0,
         });
         self.start_host(number);
     }
@@ -247,6 +286,7 @@ impl Rig {
     /// A process of a host begins.
     pub fn start_host(&mut self, number: usize) {
         self.keep_counts(number);
+        self.no_path_is_good(number);
         let places = self.targets.len() * usize::from(self.layout.ports);
         for core in 0..self.layout.cores {
             let engine = self.host_engine(number, core);

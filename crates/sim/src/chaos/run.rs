@@ -4,18 +4,20 @@ use super::START_NS;
 use super::fault::{WAIT_NS, Whom};
 use super::history::{History, Wrong};
 use super::judged::Check;
+use super::mirror::{MIRROR_REST_NS, plan_examinations};
 use super::node::Body;
 use super::pardon::Pardon;
 use super::plan::{Kind, Plan};
 use super::rig::Rig;
+use super::story::Lines;
 use super::world::Event;
-pub use super::world::Lines;
 use alloc::collections::BTreeSet;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
 use engine::host::{PathState, Recovery};
+use engine::mirror::MIRRORS_FROM;
 use nvme::limits::IDLE_WANTED_NS;
 
 const SECOND: u64 = 1_000_000_000;
@@ -50,7 +52,7 @@ pub enum Finding {
 }
 
 impl Finding {
-    /// What findings of one kind have in common.
+    /// What kind of thing was found.
     pub fn kind(&self) -> &'static str {
         match self {
             Self::Disk(..) => "disk",
@@ -59,6 +61,25 @@ impl Finding {
             Self::Unbalanced(_) => "unbalanced",
             Self::Wrong(_) => "wrong",
         }
+    }
+
+    /// What findings of the same thing have in common, whatever numbers they name: so that who
+    /// makes a world smaller does not slip to another thing.
+    pub fn thing(&self) -> String {
+        let (what, parts) = match self {
+            Self::Disk(_, wrong) => return format!("disk: {}", wrong.name()),
+            // With what was said of it.
+            Self::Failed(what) => (what, 3),
+            Self::Stuck(what) | Self::Unbalanced(what) | Self::Wrong(what) => (what, 2),
+        };
+        let first = what.split(';').next().unwrap_or_default();
+        let parts: Vec<&str> = first.split(": ").take(parts).collect();
+        let word = |word: &str| match word.chars().any(|it| it.is_ascii_digit()) && word != "0" {
+            true => String::from("#"),
+            false => String::from(word),
+        };
+        let words: Vec<String> = parts.join(": ").split(' ').map(word).collect();
+        format!("{}: {}", self.kind(), words.join(" "))
     }
 }
 
@@ -95,6 +116,8 @@ pub struct Report {
     pub block: Option<u64>,
     /// See there.
     pub seen_ns: Option<u64>,
+    /// Words of the lines of its [story](super::story) that it rests on.
+    pub keys: Vec<String>,
 }
 
 /// Lets the world of a plan happen.
@@ -102,36 +125,20 @@ pub struct Report {
 /// # Panics
 /// If a machine breaks its contract, or an invariant of its own.
 pub fn run(plan: &Plan) -> Report {
-    play(plan, None).0
+    play(plan, None).report
 }
 
-/// The story of the world of a plan and of one block in it: what was done, where, and when; ns and
-/// line, in order. After a panic `lines` has what happened until then.
-///
-/// # Panics
-/// As [`run`].
-pub fn story(plan: &Plan, block: Option<u64>, lines: &Lines) {
-    let (_, history) = play(plan, Some((block, Lines::clone(lines))));
-    let mut lines = lines.borrow_mut();
-    lines.extend(block.into_iter().flat_map(|block| history.story(block)));
-    lines.sort();
-}
-
-fn play(plan: &Plan, watched: Option<(Option<u64>, Lines)>) -> (Report, History) {
+/// As [`run`]; whoever listens watches a block, if there is one.
+pub(super) fn play(plan: &Plan, watched: Option<(Option<u64>, Lines)>) -> Course<'_> {
     let mut course = Course::new(plan);
     course.rig.world.watched = watched;
     let finding = course.all().err();
     course.remember();
-    let Course {
-        rig,
-        mut report,
-        history,
-        ..
-    } = course;
-    report.events = rig.world.count;
-    report.time_ns = rig.world.now_ns - START_NS;
-    report.finding = finding;
-    (report, history)
+    let world = &course.rig.world;
+    course.report.events = world.count;
+    course.report.time_ns = world.now_ns - START_NS;
+    course.report.finding = finding;
+    course
 }
 
 /// A world on its way.
@@ -150,6 +157,10 @@ pub(super) struct Course<'a> {
     pub pardons: Vec<Pardon>,
     /// By target: until when it may have late writes, ns.
     pub late_ns: Vec<u64>,
+    /// By leg of a mirror: it lost what the mirror may not know of.
+    pub bare: Vec<bool>,
+    /// So many failures of requests of a mirror are history.
+    pub told_failed: usize,
 }
 
 impl<'a> Course<'a> {
@@ -164,10 +175,12 @@ impl<'a> Course<'a> {
                 rig.world.at(end_ns, Event::Planned(number * 2 + 1));
             }
         }
+        plan_examinations(&mut rig, plan, begin_ns);
         let mut history = History::default();
         if plan.layout.habit.crowded > 0 {
             history.crowded(plan.layout.habit.blocks);
         }
+        history.copies = plan.layout.mirror.is_some();
         if rig.discovery.is_some() {
             history.part();
         }
@@ -181,6 +194,8 @@ impl<'a> Course<'a> {
             until_ns: alloc::vec![0; plan.faults.len()],
             pardons: Vec::new(),
             late_ns: alloc::vec![0; plan.layout.targets],
+            bare: alloc::vec![false; plan.layout.targets],
+            told_failed: 0,
         }
     }
 
@@ -193,10 +208,13 @@ impl<'a> Course<'a> {
         self.pass(end_ns)?;
         self.rest()?;
         self.recover()?;
+        self.are_alike()?;
         self.read_all()?;
         self.recover()?;
         self.lose_caches()?;
         self.follow_the_log()?;
+        self.exercise()?;
+        self.recover()?;
         self.judge()?;
         self.calm()?;
         self.stop()
@@ -213,7 +231,7 @@ impl<'a> Course<'a> {
 
     /// All requests end.
     pub(super) fn rest(&mut self) -> Result<(), Finding> {
-        let end_ns = self.rig.world.now_ns + rest_ns();
+        let end_ns = self.rig.world.now_ns + self.rest_ns();
         while !self.are_over() {
             if self.rig.world.now_ns >= end_ns {
                 return Err(Finding::Stuck(self.what_waits()));
@@ -231,11 +249,12 @@ impl<'a> Course<'a> {
             let client = self.rig.client(host);
             client.tell(&mut self.history);
         }
+        self.remember_failed_flushes();
     }
 
     /// All paths are there again, and in use, and nothing is under way.
     pub(super) fn recover(&mut self) -> Result<(), Finding> {
-        let end_ns = self.rig.world.now_ns + rest_ns();
+        let end_ns = self.rig.world.now_ns + self.rest_ns();
         let missing = |it: &Self| it.what_is_missing().map(Finding::Stuck);
         let left = |it: &Self| it.what_is_left().map(Finding::Unbalanced);
         while let Some(finding) = missing(self).or_else(|| left(self)) {
@@ -249,7 +268,14 @@ impl<'a> Course<'a> {
         Ok(())
     }
 
+    fn rest_ns(&self) -> u64 {
+        rest_ns() + self.plan.layout.mirror.map_or(0, |_| MIRROR_REST_NS)
+    }
+
     fn restore_all(&mut self) {
+        if self.plan.layout.mirror.is_some() {
+            return self.restart_refused(); // nobody changes paths
+        }
         for host in 0..self.rig.hosts.len() {
             for address in 0..self.plan.layout.targets * usize::from(self.plan.layout.ports) {
                 self.rig.restore(host, address);
@@ -275,13 +301,20 @@ impl<'a> Course<'a> {
             let client = self.rig.client(host);
             let (begun, ended) = (client.begun, client.ended);
             lines.push(format!("host {host}: {ended} of {begun} requests ended"));
-            if let Some((_, request)) = client.oldest() {
-                self.report.block = Some(request.offset / self.plan.layout.habit.unit);
-                lines.push(format!("the oldest: {request:?}"));
+            if let Some((home, start_ns, request)) = client.oldest() {
+                let asked = self.asked(host, home, start_ns, &request);
+                lines.push(format!("the oldest: {asked}"));
+                self.report.keys.push(format!("{asked}"));
+                let is_flush = request.kind == nbd::Kind::Flush;
+                self.report.block =
+                    (!is_flush).then_some(request.offset / self.plan.layout.habit.unit);
             }
             for &node in &self.rig.hosts[host].cores {
                 if let Body::Core(engine) = &self.rig.world.nodes[node].body {
-                    lines.push(format!("{:?}", engine.host().hold_stats(0)));
+                    for volume in self.rig.volumes() {
+                        lines.push(format!("{:?}", engine.host().hold_stats(volume)));
+                    }
+                    lines.extend(engine.mirror(MIRRORS_FROM).map(|it| format!("{it:?}")));
                 }
             }
             let said = &self.rig.hosts[host].lines;
@@ -304,6 +337,7 @@ impl<'a> Course<'a> {
             }
         }
         self.targets_are_left()?;
+        self.were_left_alike()?;
         self.discovery_is_over()
     }
 }

@@ -5,6 +5,7 @@ use super::node::Wire;
 use super::plan::Fault;
 use super::rig::Away;
 use super::run::{Course, DRAIN_NS, Finding};
+use super::story::LOSS;
 use alloc::format;
 use engine::export::ExportControl;
 
@@ -94,7 +95,10 @@ impl Course<'_> {
                     self.rig.start_target(target);
                 }
             }
-            Kind::KillHost => self.start_host(host),
+            Kind::KillHost => {
+                self.inherit(fault, host);
+                self.start_host(host);
+            }
             Kind::StopHost | Kind::StopUnread => {
                 let stopped = self.rig.hosts[host].has_stopped(&self.rig.world);
                 if stopped {
@@ -133,7 +137,7 @@ impl Course<'_> {
     }
 
     /// A process of a host begins. It takes what it finds, so it must not find another namespace.
-    fn start_host(&mut self, host: usize) {
+    pub(super) fn start_host(&mut self, host: usize) {
         for target in 0..self.rig.targets.len() {
             if self.rig.away[target] == Away::Other {
                 self.rig.away[target] = Away::None;
@@ -147,7 +151,8 @@ impl Course<'_> {
         self.rig.start_host(host);
     }
 
-    fn kill_host(&mut self, host: usize) {
+    pub(super) fn kill_host(&mut self, host: usize) {
+        self.bare_legs();
         self.rig.keep_counts(host);
         self.rig.hosts[host].lives.leave(self.rig.world.now_ns);
         for node in self.rig.hosts[host].cores.clone() {
@@ -162,9 +167,15 @@ impl Course<'_> {
     /// keeps its own.
     fn power(&mut self, target: usize, alone: bool) {
         let node = self.rig.targets[target];
+        let disk = self.rig.disk_of(target);
+        let covered = self.is_covered(disk);
         let world = &mut self.rig.world;
         world.kill(node);
-        world.disks[0].lose(node as u8 + 1, &mut world.random);
+        world.tell(|| format!("{LOSS}those of target {target}"));
+        world.disks[disk].lose(node as u8 + 1, &mut world.random);
+        if covered {
+            return; // the mirror has what is lost
+        }
         match alone {
             true => self.history.crash_of_one(world.now_ns),
             false => self.history.crash(world.now_ns),

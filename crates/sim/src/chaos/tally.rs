@@ -19,6 +19,25 @@ pub struct Tally {
     pub unknown: [u64; 2],
 }
 
+/// A request that was done.
+#[derive(Clone, Copy, Debug)]
+pub struct Done {
+    pub request: Request,
+    pub home: u32,
+    pub start_ns: u64,
+    pub end_ns: u64,
+}
+
+impl Done {
+    /// It, or another one that took longer.
+    pub fn or_slower(self, other: Option<Self>) -> Self {
+        let took_ns = |it: &Self| it.end_ns - it.start_ns;
+        other
+            .filter(|it| took_ns(it) >= took_ns(&self))
+            .unwrap_or(self)
+    }
+}
+
 impl Tally {
     /// A request has ended.
     pub fn count(&mut self, request: &Request, result: Result<(), CommandError>) {

@@ -131,6 +131,13 @@ impl Tap {
         Ok(())
     }
 
+    /// Requests without an answer, but those that wait for something to happen.
+    pub fn unanswered(&self) -> usize {
+        let event = u16::from(nvme::wire::sqe::admin::ASYNC_EVENT_REQUEST);
+        let waits = |opcode| self.speech == Speech::Nvme && opcode == event;
+        self.used.values().filter(|it| !waits(it.0)).count()
+    }
+
     fn begin(&mut self, id: u64, what: (u16, u32)) -> Result<(), String> {
         if self.used.insert(id, what).is_some() {
             return Err(format!(

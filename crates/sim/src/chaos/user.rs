@@ -118,6 +118,11 @@ impl User {
         self.open.iter().filter(|(.., wish)| leave(wish)).count() as u32
     }
 
+    /// How many addresses there are.
+    pub fn addresses(&self) -> usize {
+        self.paths.len()
+    }
+
     /// The path to an address, if there is one.
     pub fn path(&self, address: usize) -> Option<PathIndex> {
         self.paths.get(address).copied().flatten()

@@ -10,19 +10,21 @@
 //! it, after everything of that moment, as a reactor's loop has it; its time-outs come after what
 //! has arrived.
 use super::START_NS;
+use super::behind::Execution;
 use super::disk::Disk;
 use super::node::{Body, End, Node, Wire};
+use super::story::{Line, Lines};
 use alloc::collections::{BTreeMap, BinaryHeap};
 use alloc::format;
-use alloc::rc::Rc;
 use alloc::string::String;
 use alloc::vec::Vec;
-use core::cell::RefCell;
 use core::cmp::Reverse;
 use engine::machine::{Closed, DeviceError, Memory, Send};
 use engine::{ConnId, DeviceOp, DeviceRequest, Output};
 use shape::Random;
 
+/// What a device does when it does it.
+const EXECUTES: &str = "executes";
 /// Turns of all machines in one moment that mean that they never come to rest.
 const ROUNDS_MAX: u32 = 10_000;
 /// Moments without time passing that mean the same.
@@ -76,10 +78,6 @@ pub struct State {
     pub ways: [Way; 2],
 }
 
-/// Lines of a story and their times, ns. Whoever wants to hear it keeps them, and has them too when
-/// the world ends in a panic.
-pub type Lines = Rc<RefCell<Vec<(u64, String)>>>;
-
 /// How one direction of a wire is doing.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Way {
@@ -120,6 +118,10 @@ pub struct World {
     pub count: u64,
     /// Somebody listens, and watches a block.
     pub watched: Option<(Option<u64>, Lines)>,
+    /// The first of the blocks that several write at a time.
+    pub crowds: u64,
+    /// Writes of those.
+    pub executions: Vec<Execution>,
     /// What no machine may do, if one did: the first.
     pub wrong: Option<String>,
 }
@@ -167,6 +169,8 @@ impl World {
             moments: 0,
             count: 0,
             watched: None,
+            crowds: u64::MAX,
+            executions: Vec::new(),
             wrong: None,
         }
     }
@@ -174,7 +178,7 @@ impl World {
     /// A line of the story.
     pub fn tell(&self, line: impl FnOnce() -> String) {
         if let Some((_, lines)) = &self.watched {
-            lines.borrow_mut().push((self.now_ns, line()));
+            lines.borrow_mut().push(Line::new(self.now_ns, line()));
         }
     }
 
@@ -182,8 +186,8 @@ impl World {
     fn is_watched(&self, request: &DeviceRequest) -> bool {
         let range = request.offset..request.offset + request.length;
         let block = self.watched.as_ref().and_then(|it| it.0);
-        let unit = self.disks[0].unit as u64;
-        let is_in = |block| range.contains(&(block * unit));
+        let (unit, data_at) = (self.disks[0].unit as u64, self.disks[0].data_at as u64);
+        let is_in = |block| range.contains(&(data_at + block * unit));
         block.is_some_and(is_in) || self.watched.is_some() && request.op == DeviceOp::Flush
     }
 
@@ -288,7 +292,9 @@ impl World {
             Event::Planned(_) | Event::Message { .. } => heard.push(event),
             Event::Connect(end) => self.connect(end),
             Event::Bytes(end, bytes) => {
-                if let Some(conn) = self.nodes[end.node].conn(end.conn, end.life) {
+                if let Some(conn) = self.nodes[end.node].conn(end.conn, end.life)
+                    && !conn.cut_off
+                {
                     let wrong = conn.tap.as_mut().and_then(|tap| tap.heard(&bytes).err());
                     conn.inbox.put(bytes);
                     self.blame(end.node, wrong);
@@ -367,9 +373,10 @@ impl World {
         let result = disk.execute(node as u8 + 1, &request, &mut it.arena, &mut self.random);
         if result.is_ok() {
             it.executed.count(&request);
+            self.note_executed(node, &request);
         }
         if self.is_watched(&request) {
-            self.tell_of(node, "executes", &request);
+            self.tell_of(node, EXECUTES, &request);
         }
         let id = request.id;
         let answer = Event::Answer {
@@ -379,6 +386,23 @@ impl World {
             result,
         };
         self.at(now_ns, answer);
+    }
+
+    /// Who wrote blocks that several write at a time, and when.
+    fn note_executed(&mut self, node: usize, request: &DeviceRequest) {
+        let disk = &self.disks[0];
+        let unit = disk.unit as u64;
+        let end = (request.offset + request.length) / unit;
+        if !matches!(request.op, DeviceOp::Write { .. }) {
+            return;
+        }
+        let blocks = self.crowds.max(request.offset / unit)..end;
+        self.executions.extend(blocks.map(|block| Execution {
+            at_ns: self.now_ns,
+            block,
+            tag: disk.tag(block),
+            node,
+        }));
     }
 
     /// Turns of all machines to which something has happened, until none has more to say; `after`
@@ -410,7 +434,6 @@ impl World {
         while let Some(output) = node.body.output() {
             outputs.push(output);
         }
-        node.wake_ns = node.body.timeout().unwrap_or(u64::MAX);
         for output in &outputs {
             match *output {
                 Output::Open { conn, address } => self.open(number, conn.0, address),
@@ -427,6 +450,9 @@ impl World {
                 _ => {}
             }
         }
+        // What was sent may have freed what something waited for.
+        let node = &mut self.nodes[number];
+        node.wake_ns = node.body.timeout().unwrap_or(u64::MAX);
     }
 
     /// Targets are the first nodes.
@@ -437,13 +463,17 @@ impl World {
         self.tell(|| match block {
             Some(block) if op != DeviceOp::Flush => {
                 let tag = self.disks[disk].tag(block);
-                format!("target {node} {does} {op:?} ({id}); the disk has {tag:#x}")
+                let writes = matches!(op, DeviceOp::Write { .. }) && does == EXECUTES;
+                let has = if writes { "leaves" } else { "has" };
+                format!("target {node} {does} {op:?} ({id}); the disk {has} {tag:#x}")
             }
             _ => format!("target {node} {does} {op:?} ({id})"),
         });
     }
 
     fn ask_device(&mut self, number: usize, request: DeviceRequest) {
+        let disk = self.nodes[number].disks[usize::from(request.device.0)];
+        let request = self.disks[disk].locate(request);
         if self.is_watched(&request) {
             self.tell_of(number, "is to do", &request);
         }
@@ -452,10 +482,8 @@ impl World {
             let what = format!("device request {id} is under way already");
             self.blame(number, Some(what));
         }
-        let node = &self.nodes[number];
-        let disk = &self.disks[node.disks[usize::from(request.device.0)]];
-        let (least_ns, more_ns) = disk.delay_ns;
-        let life = node.life;
+        let (least_ns, more_ns) = self.disks[disk].delay_ns;
+        let life = self.nodes[number].life;
         let at_ns = self.now_ns + least_ns + self.random.up_to(more_ns);
         let event = Event::Device {
             node: number,

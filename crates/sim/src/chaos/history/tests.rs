@@ -1,4 +1,5 @@
 use super::*;
+use crate::chaos::START_NS;
 use shape::Random;
 use std::vec;
 use std::vec::Vec;
@@ -100,6 +101,46 @@ fn what_was_flushed_survives_and_what_was_not_may_go() {
 }
 
 #[test]
+fn t13_what_was_rolled_back_is_told_with_the_flush_that_was_to_keep_it() {
+    const HOST: u64 = 1 << 48;
+    let lost = write(HOST + 2, 20, 30);
+    let other = write(HOST + 3, 2, 5);
+    let mut history = history(&[write(HOST + 1, 1, 10), other, lost, read(HOST + 1, 70, 75)]);
+    for start_ns in [15, 31, 40] {
+        history.flushed(
+            1,
+            START_NS + 1000 * start_ns,
+            START_NS + 1000 * (start_ns + 5),
+        );
+        history.flushed(1, start_ns, start_ns + 5);
+    }
+    history.crash(60);
+    let (block, wrong) = history.check().unwrap_err();
+    assert!(matches!(wrong, Wrong::RolledBack { .. }), "{wrong:?}");
+    let keys = history.keys(block, &wrong);
+    let is_key = |line: &str| keys.iter().any(|key| line.contains(key.as_str()));
+    let story = history.story(block);
+    let told = |tag: u64| {
+        let tag = std::format!("{tag:#x} ");
+        let of = story.iter().filter(|it| it.1.contains(&tag));
+        of.map(|it| is_key(&it.1)).collect::<Vec<_>>()
+    };
+    assert_eq!(told(HOST + 1), [true; 4], "begin and end of write and read");
+    assert_eq!(
+        (told(HOST + 2), told(HOST + 3)),
+        (vec![true; 2], vec![false; 2])
+    );
+    assert!(is_key("caches are lost: all"));
+    let mut flushes = story.iter().filter(|it| it.1.contains("flush"));
+    assert!(flushes.any(|it| it.0 == 31 && is_key(&it.1)));
+    let late = START_NS + 31_000;
+    assert!(
+        !story.iter().any(|it| it.0 == late && is_key(&it.1)),
+        "{keys:?}"
+    );
+}
+
+#[test]
 fn t13_a_flush_covers_nothing_that_was_given_up_before() {
     // Written, a flush failed from 20 to 25, another one passed.
     let crashed = |write_ns: u64, early_ns: Option<u64>, seen: u64| {
@@ -167,6 +208,31 @@ fn after_a_crash_there_is_one_past_and_it_stays() {
     let mut cut = history(&ops);
     cut.crash(50);
     assert_eq!(cut.check(), Ok(()));
+}
+
+/// A controller may acknowledge one part of a large write and lose it, before the other part ends.
+#[test]
+fn t13_a_write_that_one_loss_cut_in_two_may_be_lost_though_flushed_later() {
+    let lost = |durable, between: Option<u64>, seen| {
+        let mut second = write(2, 40, 60);
+        second.deed = Deed::Write {
+            tag: Tag(2),
+            durable,
+        };
+        let between = between.map(|tag| read(tag, 61, 64));
+        let mut history = history(&[write(1, 1, 10), second, read(seen, 90, 95)]);
+        between.into_iter().for_each(|op| history.record(7, op));
+        history.flushed(0, 12, 15);
+        history.crash_of_one(50);
+        history.flushed(0, 65, 70);
+        history.crash(80);
+        history.check().is_err()
+    };
+    assert!(!lost(false, Some(1), 1) && !lost(false, None, 1));
+    assert!(!lost(false, None, 2) && !lost(false, Some(2), 2));
+    assert!(lost(false, Some(2), 1), "it was there after the first loss");
+    assert!(lost(true, None, 1), "it was never in a cache");
+    assert!(lost(false, None, 0), "what was flushed before stays");
 }
 
 /// Whether some sequence of all that ended, and any of what did not, is a register's.

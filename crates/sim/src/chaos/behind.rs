@@ -1,0 +1,100 @@
+//! Writes that wait behind one that is held (T9): what a controller has executed, and may execute
+//! again on another path, nobody's write gets in between of that began after the first path was
+//! lost.
+//!
+//! Decides, for blocks that several write at a time, from the order in which writes were executed.
+//!
+//! # Limits
+//! Only where all applications of a host are on one core, and nobody adds second paths: else it is
+//! not known which connection a write was on, or who waits for whom. Only of writes that were
+//! executed twice.
+use super::judged::Check;
+use super::kind::Kind;
+use super::run::{Course, Finding};
+use super::story::At;
+use alloc::collections::BTreeMap;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+/// A write of one block was executed.
+#[derive(Clone, Copy, Debug)]
+pub struct Execution {
+    pub at_ns: u64,
+    pub block: u64,
+    pub tag: u64,
+    pub node: usize,
+}
+
+impl Course<'_> {
+    /// No write has overtaken one that it had to wait for.
+    pub(super) fn waits_are_kept(&mut self) -> Result<(), Finding> {
+        let layout = &self.plan.layout;
+        let second = self.plan.faults.iter().any(|it| it.kind == Kind::AddPath);
+        if layout.habit.homes > 1 || second {
+            return Ok(());
+        }
+        let mut blocks: BTreeMap<u64, Vec<Execution>> = BTreeMap::new();
+        for it in &self.rig.world.executions {
+            blocks.entry(it.block).or_default().push(*it);
+        }
+        let (mut twice, mut wrong) = (false, None);
+        for all in blocks.values() {
+            for (at, last) in all.iter().enumerate() {
+                let Some(first) = all[..at].iter().position(|it| it.tag == last.tag) else {
+                    continue;
+                };
+                twice = true;
+                wrong = wrong.or_else(|| self.overtaker(&all[first..=at]));
+            }
+        }
+        self.report.judged.extend(twice.then_some(Check::Behind));
+        match wrong {
+            Some((block, what)) => {
+                self.report.block = Some(block);
+                Err(Finding::Wrong(what))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Who got in between the two executions of one write, the first and the last of these, though
+    /// the path of the first was lost before.
+    fn overtaker(&self, all: &[Execution]) -> Option<(u64, String)> {
+        let (first, last) = (all.first()?, all.last()?);
+        let host = (first.tag >> 48) as usize - 1;
+        let target = self.rig.targets.iter().position(|it| *it == first.node)?;
+        let layout = &self.plan.layout;
+        let paths = layout.targets * usize::from(layout.ports);
+        let lost = &self.rig.hosts[host].good[0].lost;
+        let after = |address| {
+            let mut of = lost
+                .iter()
+                .filter(|it| it.0 == address && it.1 > first.at_ns);
+            of.next().map_or(u64::MAX, |it| it.1)
+        };
+        // Which of its ports it was is not known.
+        let those = (0..paths).filter(|address| address % layout.targets == target);
+        let lost_ns = those.map(after).max()?;
+        let block = first.block;
+        let between = |it: &&Execution| {
+            let began_ns = self.history.began_ns(block, it.tag);
+            it.tag >> 48 == first.tag >> 48
+                && it.tag != first.tag
+                && began_ns.is_some_and(|began_ns| lost_ns < began_ns)
+        };
+        let it = all.iter().find(between)?;
+        let what = format!(
+            "a write does not wait: {:#x} of block {block} was executed at {} s, its path was \
+             lost at {} s, and it was executed again at {} s; {:#x} began after that, and was \
+             executed at {} s",
+            first.tag,
+            At(first.at_ns),
+            At(lost_ns),
+            At(last.at_ns),
+            it.tag,
+            At(it.at_ns)
+        );
+        Some((block, what))
+    }
+}

@@ -1,0 +1,104 @@
+//! Which paths a core could use, and when; and when it lost them.
+//!
+//! # Contract
+//! A path is good while it is live and nothing hinders it. It is looked at after every turn of its
+//! core, so what lasts no longer than a turn is not seen. Second paths to an address are left out.
+//! Of a mirror the same, of legs instead of addresses: good is one in sync that can be reached.
+use super::client::Failed;
+use super::node::Body;
+use super::rig::{Host, Rig};
+use super::world::World;
+use alloc::vec::Vec;
+use engine::host::PathState;
+use engine::mirror::{LegStatus, MIRRORS_FROM, MirrorState};
+
+/// Of one core, all processes of its host one after the other.
+#[derive(Debug, Default)]
+pub struct Good {
+    /// By address: since when it is good, and whether it is being connected again.
+    now: Vec<(Option<u64>, bool)>,
+    /// Address, and from when to when it was good.
+    was: Vec<(usize, u64, u64)>,
+    /// Address, and when the path to it was lost.
+    pub lost: Vec<(usize, u64)>,
+}
+
+impl Good {
+    fn note(&mut self, address: usize, good: bool, lost: bool, now_ns: u64) {
+        if self.now.len() <= address {
+            self.now.resize(address + 1, (None, false));
+        }
+        let it = &mut self.now[address];
+        if lost && !it.1 {
+            self.lost.push((address, now_ns));
+        }
+        it.1 = lost;
+        if good {
+            it.0.get_or_insert(now_ns);
+        } else if let Some(from_ns) = it.0.take() {
+            self.was.push((address, from_ns, now_ns));
+        }
+    }
+
+    /// The process begins anew.
+    fn begin(&mut self, now_ns: u64) {
+        for address in 0..self.now.len() {
+            self.note(address, false, false, now_ns);
+        }
+    }
+
+    /// Addresses to which there was a good path all the time.
+    pub fn throughout(&self, from_ns: u64, to_ns: u64) -> impl Iterator<Item = usize> {
+        let now = (0..).zip(&self.now);
+        let now = now.filter_map(|(address, it)| Some((address, it.0?, u64::MAX)));
+        let all = self.was.iter().copied().chain(now);
+        all.filter(move |it| it.1 < from_ns && to_ns < it.2)
+            .map(|it| it.0)
+    }
+}
+
+impl Host {
+    /// Looks at the paths of a core.
+    pub(super) fn look_at_paths(&mut self, world: &World, core: usize) {
+        let Body::Core(engine) = &world.nodes[self.cores[core]].body else {
+            return;
+        };
+        if let Some(mirror) = engine.mirror(MIRRORS_FROM) {
+            // While nothing can be said on its last leg, changes fail; that is tried every second.
+            let runs = mirror.state == MirrorState::Running;
+            for (leg, it) in mirror.legs.iter().enumerate() {
+                let usable = engine.host().usability(leg as u16).0;
+                let good = runs && usable && it.status == LegStatus::InSync;
+                self.good[core].note(leg, good, !usable, world.now_ns);
+            }
+            return;
+        }
+        let engine = engine.host();
+        for address in 0..self.user.addresses() {
+            let path = self.user.path(address);
+            let state = path.map(|path| engine.path_state(0, path));
+            let is_live = state == Some(PathState::Live);
+            let hinders = |path| engine.path_hindrance(0, path).is_some();
+            let good = is_live && !path.is_some_and(hinders);
+            let lost = state == Some(PathState::Reconnecting);
+            self.good[core].note(address, good, lost, world.now_ns);
+        }
+    }
+}
+
+impl Rig {
+    /// A process of a host begins.
+    pub(super) fn no_path_is_good(&mut self, host: usize) {
+        let host = &mut self.hosts[host];
+        host.good.resize_with(host.cores.len(), Good::default);
+        host.good
+            .iter_mut()
+            .for_each(|it| it.begin(self.world.now_ns));
+    }
+
+    /// Addresses to which a host had a good path for as long as a request of it lasted.
+    pub(super) fn good_for(&self, host: usize, failed: &Failed) -> impl Iterator<Item = usize> {
+        let core = &self.hosts[host].good[failed.home as usize];
+        core.throughout(failed.start_ns, failed.end_ns)
+    }
+}

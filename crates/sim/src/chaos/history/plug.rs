@@ -1,0 +1,83 @@
+//! What a copy of the disk must have at least, whoever comes up on it alone.
+//!
+//! # Contract
+//! Of each block the last write that must not be gone: one that was acknowledged, or one that was
+//! flushed besides. A copy has that one, or one that had not ended when it began, or a later one.
+use super::{BLANK, Deed, History, NEVER, Op, Tag, Wrong};
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+
+/// See the module.
+pub struct Floors<'a> {
+    history: &'a History,
+    floors: BTreeMap<u64, Op>,
+}
+
+impl History {
+    /// What was acknowledged and is not known to be lost; `flushed`: of that, what is durable.
+    pub fn floors(&self, flushed: bool) -> Floors<'_> {
+        // By start, with the first end of all that began then or later.
+        let mut flushes: Vec<(u64, u64)> = self.flushes.iter().map(|it| (it.1, it.2)).collect();
+        flushes.sort_unstable();
+        let mut first_ns = u64::MAX;
+        for flush in flushes.iter_mut().rev() {
+            first_ns = first_ns.min(flush.1);
+            flush.1 = first_ns;
+        }
+        let last_crash_ns = self.crashes.last().copied();
+        let is_kept = |op: &Op| {
+            let Deed::Write { durable, .. } = op.deed else {
+                return false;
+            };
+            if op.end_ns == NEVER || durable {
+                return durable && op.end_ns != NEVER;
+            }
+            if !flushed {
+                return last_crash_ns.is_none_or(|crash_ns| crash_ns < op.start_ns);
+            }
+            let next = flushes.partition_point(|it| it.0 < op.end_ns);
+            flushes.get(next).is_some_and(|&(_, end_ns)| {
+                let between = |&crash_ns: &u64| (op.start_ns..=end_ns).contains(&crash_ns);
+                let given_up = |it: &(u64, u64, u64)| op.end_ns <= it.2 && it.1 <= end_ns;
+                !self.crashes.iter().any(between) && !self.given_up.iter().any(given_up)
+            })
+        };
+        let last = |ops: &Vec<Op>| {
+            let kept = ops.iter().filter(|op| is_kept(op));
+            kept.max_by_key(|op| op.start_ns).copied()
+        };
+        let blocks = self.blocks.iter();
+        let floors = blocks.filter_map(|(&block, ops)| Some((block, last(ops)?)));
+        Floors {
+            history: self,
+            floors: floors.collect(),
+        }
+    }
+}
+
+impl Floors<'_> {
+    /// Whether a copy may have this now.
+    ///
+    /// # Errors
+    /// Nobody wrote it, or it was replaced before what must be there.
+    pub fn judge(&self, block: u64, tag: Tag, now_ns: u64) -> Result<(), Wrong> {
+        let seen = Op {
+            deed: Deed::Read(tag),
+            start_ns: now_ns,
+            end_ns: now_ns,
+        };
+        let ops = self.history.blocks.get(&block);
+        let mut writes = ops.into_iter().flatten().filter(|op| op.is_write());
+        let end_ns = match tag {
+            BLANK => 0,
+            _ => {
+                let write = writes.find(|op| op.tag() == tag);
+                write.ok_or(Wrong::FromNowhere(seen))?.end_ns
+            }
+        };
+        match self.floors.get(&block) {
+            Some(lost) if end_ns < lost.start_ns => Err(Wrong::RolledBack { seen, lost: *lost }),
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! What lasts long: until whoever waits for it loses patience.
+//!
+//! Decides, from a plan and its seed, whether one of its faults goes on for longer than others do:
+//! long enough for keep-alive and every time-out of I/O; or for all that an engine gives strangers
+//! to make themselves known, and an application to read what it is told.
+//!
+//! # Contract
+//! One world in [`ONE_OF`], if it has such a fault. All others are as they would be without.
+//!
+//! # Limits
+//! Shorter than a flush waits for a path that is lost, back-off and hold included: what fails by
+//! that is not known here.
+use super::kind::Kind;
+use super::plan::{Fault, Plan};
+use super::run::Course;
+use nbd::limits::{HANDSHAKE_NS, STALL_NS};
+use shape::Random;
+
+const MS: u64 = 1_000_000;
+/// Which share of seeds.
+const ONE_OF: u64 = 8;
+/// How long it is at least, ns: longer than it takes to notice that somebody is gone; than who
+/// connects has to say who that is; and, of applications, than a stall takes to be seen.
+const NOTICED_NS: u64 = 4_000 * MS;
+const UNKNOWN_NS: u64 = 3 * HANDSHAKE_NS;
+const STALLED_NS: u64 = 2 * STALL_NS;
+/// And at most so much longer.
+const MORE_NS: u64 = 4_000 * MS;
+
+/// Faults of which more than the beginning matters.
+const KINDS: [Kind; 18] = [
+    Kind::Partition,
+    Kind::OneWay,
+    Kind::HalfOpen,
+    Kind::Slow,
+    Kind::Trickle,
+    Kind::Full,
+    Kind::Freeze,
+    Kind::FreezeHost,
+    Kind::Hang,
+    Kind::Mute,
+    Kind::Crowd,
+    Kind::Unread,
+    Kind::FreezeTeller,
+    Kind::PartTeller,
+    Kind::ClientHalfOpen,
+    Kind::ClientPartition,
+    Kind::ClientSlow,
+    Kind::ClientFull,
+];
+
+/// A plan with a long fault, or the same.
+pub(super) fn plan(mut plan: Plan) -> Plan {
+    let mut random = Random::new(plan.seed ^ 0x1a57_1000);
+    let random = &mut random;
+    if random.up_to(ONE_OF - 1) > 0 {
+        return plan;
+    }
+    let long = |fault: &&mut Fault| KINDS.contains(&fault.kind);
+    let count = plan.faults.iter_mut().filter(long).count() as u64;
+    if count == 0 {
+        return plan;
+    }
+    let which = random.up_to(count - 1) as usize;
+    if let Some(fault) = plan.faults.iter_mut().filter(long).nth(which) {
+        let least_ns = match random.up_to(1) {
+            0 => NOTICED_NS,
+            _ if is_deaf(fault.kind) => STALLED_NS,
+            _ => UNKNOWN_NS,
+        };
+        fault.lasts_ns = least_ns + random.up_to(MORE_NS);
+        if least_ns == STALLED_NS {
+            // More is to be told than may be under way.
+            plan.layout.more.window = 16 << 10;
+            plan.layout.habit.depth = 16;
+        }
+    }
+    plan
+}
+
+/// Whether applications read nothing, or little, meanwhile.
+fn is_deaf(kind: Kind) -> bool {
+    matches!(
+        kind,
+        Kind::Unread | Kind::ClientPartition | Kind::ClientSlow | Kind::ClientFull
+    )
+}
+
+impl Course<'_> {
+    /// Applications that read nothing for too long are cut off by their host.
+    pub(super) fn bore(&mut self, fault: &Fault, host: usize) {
+        if is_deaf(fault.kind) && fault.lasts_ns >= STALLED_NS {
+            let now_ns = self.rig.world.now_ns;
+            self.rig.hosts[host].lives.cut(now_ns, usize::MAX);
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! Worlds whose volume is a mirror: hosts run the engine with mirrors over NVMe/TCP, and each leg
+//! is a subsystem of its own, with processes, paths, a disk and caches.
+//!
+//! * `plan`: what such a world is made of, and what goes wrong in it
+//! * `make`: legs as they are at first, and the host's engine; `heir`: who takes a mirror over
+//! * `plug`: at any moment, what an assembly of the legs would have
+//! * `excuse`: for what requests may fail
+//! * `check`: what must be true once nothing is wrong any more
+//!
+//! # Contract
+//! A family of its own, drawn apart: the other worlds are what they would be without it. Processes
+//! of the target are of the leg of their number, modulo legs. What the mirror has elsewhere, a leg
+//! may lose without anybody noticing; see `Course::is_covered`.
+//!
+//! # Limits
+//! One host at a time has the mirror, on one core. Legs are alike in size and blocks.
+mod check;
+mod excuse;
+mod heir;
+mod make;
+pub(super) mod plan;
+mod plug;
+
+use super::fault::Whom;
+use super::kind::Kind;
+use super::plan::{Fault, Plan};
+use super::rig::Rig;
+use super::run::Course;
+use super::strike::bit;
+use super::world::Event;
+use core::ops::Range;
+use engine::export::ExportControl;
+use engine::mirror::{MIRRORS_FROM, MirrorOrder};
+use policy::PathIndex;
+
+/// Size of each leg: a mirror of the smallest size there can be.
+pub(super) const LEG_BYTES: u64 = 2 << 20;
+/// How much longer than others such a world may take to come to rest, ns: a leg that goes on
+/// leaving is tried again after up to 5 minutes, and what can't be copied after ten.
+pub(super) const MIRROR_REST_NS: u64 = 1_200_000_000_000;
+/// How often all legs are looked at while there are faults, ns.
+const EXAMINE_NS: u64 = 250_000_000;
+/// How often.
+const EXAMINATIONS: u64 = 64;
+
+/// What a mirror is like, and how its host uses it.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    /// At least 2.
+    pub legs: usize,
+    /// Another host may take the mirror over.
+    pub shared: bool,
+    /// From the loss of its last path on, what a leg has fails after so long, ns.
+    pub patience_ns: u64,
+    /// How long legs that could be missing are waited for, ns.
+    pub assemble_wait_ns: u64,
+    /// Fastest rebuild, bytes/s.
+    pub ceiling: u64,
+}
+
+/// All legs are looked at again and again while there are faults.
+pub(super) fn plan_examinations(rig: &mut Rig, plan: &Plan, begin_ns: u64) {
+    if plan.layout.mirror.is_none() {
+        return;
+    }
+    for number in 0..EXAMINATIONS {
+        let number_of_none = 2 * plan.faults.len() + number as usize;
+        let at_ns = begin_ns + number * EXAMINE_NS;
+        rig.world.at(at_ns, Event::Planned(number_of_none));
+    }
+}
+
+impl Rig {
+    /// The host's volumes.
+    pub(super) fn volumes(&self) -> Range<u16> {
+        0..self.layout.mirror.map_or(1, |it| it.legs as u16)
+    }
+
+    /// Addresses of a leg's paths, in their order.
+    fn addresses_of(&self, leg: usize) -> impl Iterator<Item = usize> {
+        let (targets, legs) = (
+            self.layout.targets,
+            self.layout.mirror.map_or(1, |it| it.legs),
+        );
+        let all = 0..targets * usize::from(self.layout.ports);
+        all.filter(move |address| address % targets % legs == leg)
+    }
+
+    /// The path to an address, where there is a mirror.
+    pub(super) fn leg_path(&self, address: usize) -> Option<(u16, PathIndex)> {
+        self.layout.mirror?;
+        let leg = self.disk_of(address % self.layout.targets);
+        let at = self.addresses_of(leg).position(|it| it == address)?;
+        Some((leg as u16, PathIndex(at as u8)))
+    }
+}
+
+impl Course<'_> {
+    /// A mirror is asked for something, or it is over; false: the fault is of another kind.
+    pub(super) fn order_mirror(&mut self, fault: &Fault, whom: Whom, begins: bool) -> bool {
+        let leg = self.rig.disk_of(whom.target) as u8;
+        let order = match (fault.kind, begins) {
+            (Kind::FailLeg, true) => Some(MirrorOrder::Fail(leg)),
+            (Kind::FailLeg, false) => Some(MirrorOrder::Return(leg)),
+            (Kind::CheckMirror, true) => Some(MirrorOrder::Check(bit(fault))),
+            (Kind::CheckMirror, false) => None,
+            _ => return false,
+        };
+        if let Some(order) = order {
+            let first = self.rig.hosts[whom.host].cores[0];
+            let message = ExportControl::Mirror(MIRRORS_FROM, order);
+            self.rig.tell(first, message);
+        }
+        true
+    }
+}

@@ -1,0 +1,94 @@
+//! What must be true of a mirror that has come to rest.
+use super::super::node::Body;
+use super::super::run::{Course, Finding};
+use super::plug::Legs;
+use alloc::format;
+use alloc::string::String;
+use engine::host::PathState;
+use engine::mirror::{LegStatus, MIRRORS_FROM, MirrorState};
+use volume::mirror::superblock::LegState;
+
+impl Course<'_> {
+    /// A mirror that does not run, a leg that is not in sync, or a path that is not in use.
+    pub(in crate::chaos) fn what_mirrors_lack(&self) -> Option<String> {
+        let nodes = &self.rig.world.nodes;
+        self.rig
+            .hosts
+            .iter()
+            .enumerate()
+            .find_map(|(number, host)| {
+                let Body::Core(engine) = &nodes[host.cores[0]].body else {
+                    return Some(format!("host {number} is not there"));
+                };
+                let it = engine.host();
+                for volume in self.rig.volumes() {
+                    let mut away = it
+                        .paths(volume)
+                        .map(|path| (path, it.path_state(volume, path)));
+                    if let Some((path, state)) = away.find(|(_, state)| *state != PathState::Live) {
+                        let why = it.path_hindrance(volume, path).unwrap_or_default();
+                        let what =
+                            format!("host {number} leg {volume}: {path:?} is {state:?}: {why}");
+                        return Some(what);
+                    }
+                }
+                let report = engine.mirror(MIRRORS_FROM)?;
+                if report.state != MirrorState::Running {
+                    return Some(format!("host {number}: the mirror is {:?}", report.state));
+                }
+                let out = |status| status != LegStatus::InSync;
+                if let Some(leg) = report.legs.iter().find(|leg| out(leg.status)) {
+                    let (status, why) = (leg.status, leg.why.as_deref().unwrap_or_default());
+                    return Some(format!("host {number}: {} is {status:?}: {why}", leg.name));
+                }
+                let unalike = report.unalike;
+                (unalike > 0).then(|| format!("host {number}: {unalike} regions may differ"))
+            })
+    }
+
+    /// Nothing is under way: all legs have the same.
+    pub(in crate::chaos) fn are_alike(&mut self) -> Result<(), Finding> {
+        if self.plan.layout.mirror.is_none() {
+            return Ok(());
+        }
+        self.bare.fill(false);
+        self.examine()?;
+        self.alike_on_disks(false)
+    }
+
+    fn alike_on_disks(&self, durable: bool) -> Result<(), Finding> {
+        let legs = Legs::of(&self.rig.world.disks, durable);
+        for leg in 1..legs.said().len() {
+            let (ours, theirs) = (legs.data(0), legs.data(leg));
+            if let Some(at) = ours.iter().zip(theirs).position(|(a, b)| a != b) {
+                let what = format!("with nothing under way, leg {leg} differs from leg 0 at {at}");
+                return Err(Finding::Wrong(what));
+            }
+        }
+        Ok(())
+    }
+
+    /// All hosts have stopped in order: the legs say so, and are the same whatever becomes of
+    /// caches.
+    pub(in crate::chaos) fn were_left_alike(&mut self) -> Result<(), Finding> {
+        if self.plan.layout.mirror.is_none() {
+            return Ok(());
+        }
+        let caches = self.plan.layout.caches;
+        let legs = Legs::of(&self.rig.world.disks, caches);
+        for (leg, said) in legs.said().iter().enumerate() {
+            let Ok(it) = said else {
+                return Err(Finding::Wrong(format!("leg {leg}: {said:?}")));
+            };
+            let in_sync = it
+                .entries()
+                .all(|(_, entry)| entry.state == LegState::InSync);
+            if !it.clean || it.owner.is_some() || !in_sync {
+                let what =
+                    format!("after a stop, leg {leg} does not say that it was clean: {it:?}");
+                return Err(Finding::Wrong(what));
+            }
+        }
+        self.alike_on_disks(caches)
+    }
+}

@@ -1,0 +1,71 @@
+//! For what requests of a mirror may fail, and what its people do about a start that was refused.
+//!
+//! # Contract
+//! A request fails only where none of the legs in sync could have done it: no more of them were
+//! good as long as it lasted than there were faults that let commands fail. A flush that fails says
+//! that what was acknowledged before it may be lost; later ones do not cover that.
+use super::super::client::Failed;
+use super::super::node::Body;
+use super::super::run::Course;
+use engine::mirror::{MIRRORS_FROM, MirrorState};
+use nbd::Errno;
+use nbd::client::CommandError;
+
+impl Course<'_> {
+    /// The first request of a host that failed and may not have.
+    pub(in crate::chaos) fn unforgiven_of_mirror(
+        &self,
+        host: usize,
+        failed: &[Failed],
+    ) -> Option<Failed> {
+        let lives = &self.rig.hosts[host].lives;
+        let is_wrong = |it: &&Failed| match it.error {
+            CommandError::Server(Errno::Io | Errno::NoSpc) => {
+                let good = self.rig.good_for(host, it).count();
+                good > self.pardons_at(it)
+            }
+            CommandError::Lost if lives.was_cut(it) => false,
+            _ => !lives.excuses(it),
+        };
+        failed.iter().find(is_wrong).copied()
+    }
+
+    /// Flushes that failed since this was asked last are history.
+    pub(in crate::chaos) fn remember_failed_flushes(&mut self) {
+        if self.plan.layout.mirror.is_none() {
+            return;
+        }
+        let node = self.rig.hosts[0].clients;
+        if let Body::Client(client) = &self.rig.world.nodes[node].body {
+            let news = &client.failed[self.told_failed.min(client.failed.len())..];
+            let io = CommandError::Server(Errno::Io);
+            let flushes = news
+                .iter()
+                .filter(|it| it.request.kind == nbd::Kind::Flush && it.error == io);
+            for it in flushes {
+                self.history.given_up(1, it.start_ns, it.end_ns);
+            }
+            self.told_failed = client.failed.len();
+        }
+    }
+
+    /// A mirror that does not start goes by what its legs said when it was refused (a stated limit
+    /// of the engine): its people start the host again.
+    pub(in crate::chaos) fn restart_refused(&mut self) {
+        for host in 0..self.rig.hosts.len() {
+            let node = self.rig.hosts[host].cores[0];
+            let Body::Core(engine) = &self.rig.world.nodes[node].body else {
+                continue;
+            };
+            let state = engine.mirror(MIRRORS_FROM).map(|it| it.state);
+            let refused = matches!(
+                state,
+                Some(MirrorState::Refused(_) | MirrorState::Failed(_))
+            );
+            if refused && self.rig.hosts[host].stopping.is_none() {
+                self.kill_host(host);
+                self.start_host(host);
+            }
+        }
+    }
+}

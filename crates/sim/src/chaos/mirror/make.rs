@@ -1,0 +1,173 @@
+//! What a mirror's legs are at first, and the engine of its host.
+use super::super::disk::{BLOCK, Disk};
+use super::super::make;
+use super::super::rig::{Layout, QUIESCE_NS, Rig};
+use super::{LEG_BYTES, Shape};
+use alloc::format;
+use alloc::vec::Vec;
+use engine::export::{ExportControl, ExportEngine, Offer};
+use engine::host::{HostEngine, Recovery, VolumeConfig};
+use engine::limits::{EXPORT_ARENA_MIN, MIRROR_SCRATCH_BYTES};
+use engine::mirror::{LegConfig, MIRRORS_FROM, MirrorConfig, MirrorEngine, MirrorsConfig};
+use engine::{Machine, Span};
+use policy::Knobs;
+use volume::mirror::bitmap::{Bitmap, PAGE_BYTES};
+use volume::mirror::course::{New, NewLeg};
+use volume::mirror::layout::{BITMAP_AT, COPIES_AT, Candidate, Place, plan};
+use volume::mirror::machine::Speed;
+use volume::mirror::superblock::Owner;
+use volume::mirror::{Id, Label, Name, Properties, Superblock};
+
+/// So that three missed beats, and one more, are longer than the bound of writes that a dead host
+/// has left (T9).
+const BEAT_MS: u32 = 1000;
+/// Small, so that what applications use has several of them.
+const REGION_SHIFT: u8 = 16;
+
+pub(super) fn crc32c(bytes: &[u8]) -> u32 {
+    nvme::crc32c(0, bytes)
+}
+
+impl Shape {
+    /// Legs of a new mirror, full of zeroes.
+    ///
+    /// # Panics
+    /// If there can't be such a mirror.
+    pub(in crate::chaos) fn disks(&self) -> Vec<Disk> {
+        let made = self.try_disks();
+        assert!(made.is_some(), "no mirror can be made so: {self:?}");
+        made.unwrap_or_default()
+    }
+
+    fn try_disks(&self) -> Option<Vec<Disk>> {
+        let size = Candidate {
+            bytes: LEG_BYTES,
+            block_shift: BLOCK.ilog2() as u8,
+        };
+        let sizes = alloc::vec![size; self.legs];
+        let (geometry, data_offset) = plan(&sizes, Some(REGION_SHIFT)).ok()?;
+        let place = Place {
+            leg_bytes: LEG_BYTES,
+            data_offset,
+            bitmap_offset: BITMAP_AT,
+        };
+        let new = New {
+            mirror: Id([1; 16]),
+            lineage: 77,
+            name: Name::new("m0").ok()?,
+            properties: Properties::default(),
+            geometry,
+            created_s: 0,
+            beat_interval_ms: BEAT_MS,
+        };
+        let leg = |slot: u8| NewLeg {
+            id: Id([0x10 + slot; 16]),
+            label: Label::cut(&format!("leg{slot}")),
+            alike: true,
+        };
+        let legs: Vec<NewLeg> = (0..self.legs as u8).map(leg).collect();
+        let first = Superblock::new(&new, &legs, place)?;
+        let bitmap = Bitmap::new(geometry.regions());
+        let disk = |slot: u8| {
+            let mut disk = Disk::new(LEG_BYTES / BLOCK as u64);
+            disk.data_at = data_offset as usize;
+            let superblock = first.on(slot, place);
+            for (copy, at) in (0..).zip(COPIES_AT) {
+                disk.put(at, &superblock.encode(copy, crc32c));
+            }
+            for page in 0..bitmap.pages() {
+                let at = BITMAP_AT + (page * PAGE_BYTES) as u64;
+                disk.put(at, &bitmap.encode(page, new.mirror, crc32c));
+            }
+            disk
+        };
+        Some((0..self.legs as u8).map(disk).collect())
+    }
+}
+
+impl Rig {
+    /// A process of a host whose volume is a mirror.
+    pub(in crate::chaos) fn mirror_engine(&self, number: usize, shape: Shape) -> ExportEngine {
+        let layout = &self.layout;
+        let legs = 0..shape.legs;
+        let volumes = legs
+            .map(|leg| self.leg_volume(number, leg, shape))
+            .collect();
+        let host = &self.hosts[number];
+        let identity = make::identity(number + 16 * host.heirs);
+        let config = make::host_config(layout, 0, identity, volumes);
+        let room = layout.targets * usize::from(layout.ports);
+        let engine = HostEngine::with_room(config, room);
+        let mirrors = MirrorsConfig {
+            mirrors: alloc::vec![Some(self.mirror_config(number, shape))],
+            scratch: Span {
+                at: EXPORT_ARENA_MIN + u64::from(layout.more.scratch_bytes),
+                len: MIRROR_SCRATCH_BYTES,
+            },
+            crc32c,
+        };
+        let engine = MirrorEngine::new(engine, mirrors);
+        let mut engine = ExportEngine::new(engine, shape.legs + 1, make::EXPORT);
+        let offer = Offer {
+            volume: MIRRORS_FROM,
+            name: "v0".into(),
+            read_only: false,
+        };
+        engine.handle_control(ExportControl::Offer(0, offer), self.world.now_ns);
+        engine
+    }
+
+    fn leg_volume(&self, number: usize, leg: usize, shape: Shape) -> VolumeConfig {
+        let Layout { policy, .. } = self.layout;
+        let addresses = self.addresses_of(leg);
+        VolumeConfig {
+            name: format!("v0/{leg}"),
+            policy,
+            knobs: Knobs::default(),
+            paths: addresses
+                .map(|address| make::path_to(address as u32, leg))
+                .collect(),
+            recovery: Recovery {
+                unclean_stop_ns: self.hosts[number].mark_ns,
+                marks: true,
+                quiesce_ns: QUIESCE_NS,
+                fast_io_fail_ns: shape.patience_ns,
+                ..Recovery::default()
+            },
+        }
+    }
+
+    fn mirror_config(&self, number: usize, shape: Shape) -> MirrorConfig {
+        let host = &self.hosts[number];
+        let life = host.lives.all.len() as u64 + 1;
+        let leg = |leg: usize| LegConfig {
+            volume: leg as u16,
+            name: format!("leg{leg}"),
+            distance: 10,
+            throughput: 1,
+        };
+        let mut run = [0x77; 16];
+        run[..8].copy_from_slice(&life.to_le_bytes());
+        MirrorConfig {
+            name: "m0".into(),
+            legs: (0..shape.legs).map(leg).collect(),
+            knobs: Knobs::default(),
+            wishes: Default::default(),
+            assemble_wait_ns: shape.assemble_wait_ns,
+            leg_quiesce_ns: QUIESCE_NS,
+            owner: Owner {
+                run: Id(run),
+                host: Id([0x60 + host.heirs as u8; 16]),
+                label: Label::cut(&format!("host {number}.{}", host.heirs)),
+                since_s: 1,
+                beat_s: 1,
+            },
+            shared: shape.shared,
+            lineage: 4711 + life,
+            speed: Speed {
+                floor: Speed::default().floor.min(shape.ceiling),
+                ceiling: shape.ceiling,
+            },
+        }
+    }
+}

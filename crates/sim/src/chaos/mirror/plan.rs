@@ -1,0 +1,294 @@
+//! What a world with a mirror is made of, and what goes wrong in it, drawn from a seed.
+//!
+//! # Contract
+//! Besides single faults there are courses: what takes several of them in a row to be dangerous,
+//! with times that fit each other.
+use super::super::client::Habit;
+use super::super::disk::BLOCK;
+use super::super::kind::Kind;
+use super::super::plan::{Fault, PAUSES, Plan, WINDOW_NS, lasts_ns, policy};
+use super::super::rig::{Layout, More};
+use super::Shape;
+use alloc::vec::Vec;
+use engine::limits::SCRATCH_BYTES;
+use shape::Random;
+
+const MS: u64 = 1_000_000;
+/// What may happen once, those of which data are lost several times.
+const KINDS: [Kind; 40] = [
+    Kind::Reset,
+    Kind::Reset,
+    Kind::Partition,
+    Kind::Partition,
+    Kind::OneWay,
+    Kind::HalfOpen,
+    Kind::Slow,
+    Kind::Damage,
+    Kind::Drop,
+    Kind::Ana,
+    Kind::Kill,
+    Kind::Kill,
+    Kind::Power,
+    Kind::Power,
+    Kind::Power,
+    Kind::Freeze,
+    Kind::FreezeHost,
+    Kind::KillHost,
+    Kind::KillHost,
+    Kind::KillHost,
+    Kind::StopHost,
+    Kind::SlowDisk,
+    Kind::LateWrites,
+    Kind::LateWrites,
+    Kind::Trickle,
+    Kind::Full,
+    Kind::Unread,
+    Kind::Media,
+    Kind::Media,
+    Kind::NoSpace,
+    Kind::Transient,
+    Kind::Hang,
+    Kind::Mute,
+    Kind::Status,
+    Kind::ClientReset,
+    Kind::ClientHalfOpen,
+    Kind::FailLeg,
+    Kind::FailLeg,
+    Kind::CheckMirror,
+    Kind::CheckMirror,
+];
+
+/// The plan of a seed.
+pub(in crate::chaos) fn plan(seed: u64) -> Plan {
+    let mut random = Random::new(seed ^ 0x3e66_d000);
+    let random = &mut random;
+    let layout = layout(random);
+    let mut faults = Vec::new();
+    for _ in 0..4 + random.up_to(6) {
+        let kind = KINDS[random.up_to(KINDS.len() as u64 - 1) as usize];
+        let possible = match kind {
+            Kind::Damage => layout.digests,
+            Kind::Power => layout.caches,
+            _ => true,
+        };
+        if possible {
+            let (at_ns, lasts_ns) = (random.up_to(WINDOW_NS), lasts_ns(random));
+            let whom = random.up_to(u64::MAX);
+            faults.push(fault(kind, at_ns, lasts_ns, whom));
+        }
+    }
+    for _ in 0..1 + random.up_to(2) {
+        course(&mut faults, &layout, random);
+    }
+    faults.sort_by_key(|fault| fault.at_ns);
+    Plan {
+        seed,
+        layout,
+        faults,
+    }
+}
+
+fn layout(random: &mut Random) -> Layout {
+    let legs = [2, 2, 3][random.up_to(2) as usize];
+    let habit = Habit {
+        connections: 1 + random.up_to(2) as u32,
+        depth: 1 + random.up_to(15) as u16,
+        blocks: 64 << random.up_to(4),
+        total: 1200 + random.up_to(1000),
+        writes: 64 + random.up_to(128),
+        flushes: random.up_to(24),
+        share: (0, 1),
+        pause_ns: 0,
+        crowded: 0,
+        unit: BLOCK as u64,
+        homes: 1,
+        base: 0,
+    };
+    let spread_ns = 2 * WINDOW_NS * u64::from(habit.connections) / habit.total;
+    Layout {
+        hosts: 1,
+        cores: 1,
+        targets: legs * [1, 1, 1, 2][random.up_to(3) as usize],
+        ports: 1 + random.up_to(1) as u16,
+        digests: random.up_to(2) == 0,
+        caches: random.up_to(3) > 0,
+        policy: policy(random),
+        habit: Habit {
+            pause_ns: spread_ns * PAUSES,
+            ..habit
+        },
+        io_max: [32, 64, 256][random.up_to(2) as usize],
+        blocks: 0,
+        more: More {
+            window: [0, 16 << 10, 64 << 10][random.up_to(2) as usize],
+            scratch_bytes: SCRATCH_BYTES,
+            ..More::default()
+        },
+        mirror: Some(Shape {
+            legs,
+            shared: random.up_to(1) == 0,
+            patience_ns: [300, 1000, 5000][random.up_to(2) as usize] * MS,
+            assemble_wait_ns: [1000, 10_000][random.up_to(1) as usize] * MS,
+            ceiling: [64 << 10, 1 << 20, 1 << 40][random.up_to(2) as usize],
+        }),
+    }
+}
+
+fn fault(kind: Kind, at_ns: u64, lasts_ns: u64, whom: u64) -> Fault {
+    Fault {
+        kind,
+        at_ns,
+        lasts_ns,
+        whom,
+        when: None,
+    }
+}
+
+/// Whom faults of a world are about.
+struct Whom {
+    legs: u64,
+    targets: u64,
+    paths: u64,
+    caches: bool,
+    /// The free part of [`Fault::whom`].
+    free: u64,
+}
+
+impl Whom {
+    fn new(layout: &Layout, random: &mut Random) -> Self {
+        let (targets, ports) = (layout.targets as u64, u64::from(layout.ports));
+        Self {
+            legs: layout.mirror.map_or(1, |it| it.legs) as u64,
+            targets,
+            paths: targets * ports,
+            caches: layout.caches,
+            free: random.up_to(1 << 40),
+        }
+    }
+
+    fn at(&self, address: u64) -> u64 {
+        8 * (address + self.paths * self.free)
+    }
+
+    /// All processes of a leg.
+    fn processes(&self, leg: u64) -> impl Iterator<Item = u64> {
+        let all = 0..self.targets;
+        all.filter(move |it| it % self.legs == leg % self.legs)
+            .map(|it| self.at(it))
+    }
+
+    /// All paths to it.
+    fn paths(&self, leg: u64) -> impl Iterator<Item = u64> {
+        let all = 0..self.paths;
+        let of_leg = move |it: &u64| it % self.targets % self.legs == leg % self.legs;
+        all.filter(of_leg).map(|it| self.at(it))
+    }
+}
+
+/// Several faults in a row, most of them about one leg.
+fn course(faults: &mut Vec<Fault>, layout: &Layout, random: &mut Random) {
+    let whom = &Whom::new(layout, random);
+    let first = random.up_to(whom.legs - 1);
+    let at_ns = random.up_to(WINDOW_NS / 2);
+    let dies = match layout.caches && random.up_to(1) == 0 {
+        true => Kind::Power,
+        false => Kind::Kill,
+    };
+    match random.up_to(6) {
+        which @ 0..=2 => leaving(faults, (which, dies, first, at_ns), whom, random),
+        which => late(faults, (which, dies, first, at_ns), whom, random),
+    }
+}
+
+/// Legs that leave and return: which of these courses, how a process dies, the leg, and when.
+fn leaving(
+    faults: &mut Vec<Fault>,
+    (which, dies, first, at_ns): (u64, Kind, u64, u64),
+    whom: &Whom,
+    random: &mut Random,
+) {
+    let host = whom.at(0);
+    let mut add = |kind, at_ns, ms: u64, whom| faults.push(fault(kind, at_ns, ms * MS, whom));
+    match which {
+        // A leg is away for longer than it is waited for, and its host dies while it comes back.
+        0 => {
+            let away_ms = 1500 + random.up_to(5000);
+            whom.processes(first)
+                .for_each(|it| add(dies, at_ns, away_ms, it));
+            let back_ns = at_ns + (away_ms + random.up_to(3500)) * MS;
+            add(Kind::KillHost, back_ns, 5 + random.up_to(400), host);
+        }
+        // One leg after the other.
+        1 => {
+            for leg in 0..whom.legs {
+                let then_ns = at_ns + leg * (300 + random.up_to(3000)) * MS;
+                let away_ms = 400 + random.up_to(2500);
+                whom.processes(first + leg)
+                    .for_each(|it| add(dies, then_ns, away_ms, it));
+            }
+        }
+        // A leg is taken out and returned, and its power or its host's fails soon after.
+        _ => {
+            let away_ms = 200 + random.up_to(3000);
+            let one = whom.processes(first).take(1);
+            one.for_each(|it| add(Kind::FailLeg, at_ns, away_ms, it));
+            let back_ns = at_ns + (away_ms + random.up_to(3000)) * MS;
+            match whom.caches && random.up_to(1) == 0 {
+                true => whom
+                    .processes(first)
+                    .for_each(|it| add(Kind::Power, back_ns, 100, it)),
+                false => add(Kind::KillHost, back_ns, 5 + random.up_to(400), host),
+            }
+        }
+    }
+}
+
+/// What a leg does late; the same arguments.
+fn late(
+    faults: &mut Vec<Fault>,
+    (which, dies, first, at_ns): (u64, Kind, u64, u64),
+    whom: &Whom,
+    random: &mut Random,
+) {
+    let host = whom.at(0);
+    let mut add = |kind, at_ns, ms: u64, whom| faults.push(fault(kind, at_ns, ms * MS, whom));
+    match which {
+        // What a leg was given is executed late, after it was lost.
+        3 => {
+            let lost_ns = at_ns + random.up_to(600) * MS;
+            let away_ms = 400 + random.up_to(3000);
+            whom.paths(first)
+                .for_each(|it| add(Kind::LateWrites, at_ns, 2500, it));
+            whom.paths(first)
+                .for_each(|it| add(Kind::Partition, lost_ns, away_ms, it));
+        }
+        // Its host dies while writes are under way on some legs.
+        4 => {
+            whom.paths(first)
+                .for_each(|it| add(Kind::LateWrites, at_ns, 1500, it));
+            let dies_ns = at_ns + (50 + random.up_to(800)) * MS;
+            add(Kind::KillHost, dies_ns, 5 + random.up_to(1500), host);
+        }
+        // What can't be read on one leg is read while it is written.
+        5 => {
+            for _ in 0..3 {
+                let free = random.up_to(1 << 40);
+                let there = Whom { free, ..*whom }.at(first);
+                let at_ns = at_ns + random.up_to(3000) * MS;
+                add(Kind::Media, at_ns, 50 + random.up_to(1500), there);
+            }
+            whom.paths(first)
+                .for_each(|it| add(Kind::SlowDisk, at_ns, 3000, it));
+        }
+        // A leg is slow while what it lacks is copied to it.
+        _ => {
+            let away_ms = 1200 + random.up_to(2000);
+            whom.processes(first)
+                .for_each(|it| add(dies, at_ns, away_ms, it));
+            let back_ns = at_ns + away_ms * MS;
+            whom.paths(first)
+                .take(1)
+                .for_each(|it| add(Kind::SlowDisk, back_ns, 4000, it));
+        }
+    }
+}

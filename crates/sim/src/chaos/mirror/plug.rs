@@ -1,0 +1,239 @@
+//! What a mirror's legs come to if everything ends this moment.
+//!
+//! Decides, from what is on the legs and what was acknowledged, whether any of those that could be
+//! brought together without a word of the user lacks an acknowledged write, or differs from another
+//! where nothing says so.
+//!
+//! # Contract
+//! Twice: as it is (all processes die), and as it is after all caches were lost. Looking changes
+//! nothing.
+use super::super::disk;
+use super::super::disk::Disk;
+use super::super::history::{Floors, Tag};
+use super::super::node::Body;
+use super::super::run::{Course, Finding};
+use super::make::crc32c;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use volume::mirror::Superblock;
+use volume::mirror::assembly::{Assembly, Role, Wishes, assemble};
+use volume::mirror::bitmap::{Bitmap, PAGE_BYTES};
+use volume::mirror::copies::{NoLeg, read_copies};
+use volume::mirror::layout::COPIES_AT;
+use volume::mirror::superblock::SUPERBLOCK_BYTES;
+
+/// All legs, as they are or as they are without caches.
+pub(super) struct Legs<'a> {
+    contents: Vec<&'a [u8]>,
+    said: Vec<Result<Superblock, NoLeg>>,
+}
+
+impl<'a> Legs<'a> {
+    pub fn of(disks: &'a [Disk], durable: bool) -> Self {
+        let contents: Vec<&[u8]> = disks.iter().map(|disk| disk.contents(durable)).collect();
+        let said = |bytes: &&[u8]| {
+            let copy = |at: u64| &bytes[at as usize..][..SUPERBLOCK_BYTES];
+            let copies = COPIES_AT.map(|at| Some(copy(at)));
+            read_copies(copies, crc32c).map(|it| it.superblock)
+        };
+        let said = contents.iter().map(said).collect();
+        Self { contents, said }
+    }
+
+    /// What each says.
+    pub fn said(&self) -> &[Result<Superblock, NoLeg>] {
+        &self.said
+    }
+
+    /// Which of them all together would be in sync; `None`: they are no mirror.
+    pub fn in_sync(&self) -> Option<Vec<bool>> {
+        let assembly = assemble(&self.said, Wishes::default()).ok()?;
+        let roles = assembly.roles.iter();
+        Some(roles.map(|role| *role == Role::InSync).collect())
+    }
+
+    /// The mirror's data on a leg.
+    pub fn data(&self, leg: usize) -> &[u8] {
+        let place = self.said[leg].as_ref().map(|it| it.place);
+        let from = place.map_or(0, |it| it.data_offset as usize);
+        &self.contents[leg][from..]
+    }
+
+    /// The bits of these legs' bitmaps, all together.
+    fn intents(&self, legs: &[usize], next: &Superblock) -> Bitmap {
+        let mut all = Bitmap::new(next.geometry.regions());
+        for &leg in legs {
+            let Ok(it) = &self.said[leg] else {
+                continue;
+            };
+            for page in 0..all.pages() {
+                let at = it.place.bitmap_offset as usize + page * PAGE_BYTES;
+                let bytes = &self.contents[leg][at..][..PAGE_BYTES];
+                if all.merge_page(page, bytes, it.mirror, crc32c).is_err() {
+                    all.suspect(page);
+                }
+            }
+        }
+        all
+    }
+
+    /// A leg that differs from one in sync where it should not.
+    fn contradict(&self, given: &[usize], assembly: &Assembly) -> Option<String> {
+        let roles = || given.iter().copied().zip(&assembly.roles);
+        let in_sync = roles().filter(|it| *it.1 == Role::InSync);
+        let in_sync: Vec<usize> = in_sync.map(|it| it.0).collect();
+        let first = *in_sync.first()?;
+        let region = 1 << assembly.next.geometry.region_shift;
+        roles().find_map(|(leg, role)| {
+            let (below, mut having) = match role {
+                Role::InSync => (u64::MAX, Vec::new()),
+                Role::Behind { position, .. } => (*position, alloc::vec![leg]),
+                Role::Unusable(_) => return None,
+            };
+            having.extend(&in_sync);
+            let intents = self.intents(&having, &assembly.next);
+            let number = self.differ((first, leg), &intents, region, below)?;
+            Some(format!(
+                "leg {leg} ({role:?}) differs from leg {first} in region {number}, whose bit is \
+                 not set"
+            ))
+        })
+    }
+
+    /// Where two legs differ though no bit says so, below a byte of the mirror.
+    fn differ(
+        &self,
+        (a, b): (usize, usize),
+        intents: &Bitmap,
+        region: u64,
+        below: u64,
+    ) -> Option<u64> {
+        let (ours, theirs) = (self.data(a), self.data(b));
+        let end = below.min(ours.len() as u64).min(theirs.len() as u64);
+        (0..end.div_ceil(region)).find(|&number| {
+            let range = (number * region) as usize..((number + 1) * region).min(end) as usize;
+            !intents.is_set(number) && ours[range.clone()] != theirs[range]
+        })
+    }
+}
+
+impl Course<'_> {
+    /// Nothing that the legs have now is less than what was promised.
+    pub(in crate::chaos) fn examine(&mut self) -> Result<(), Finding> {
+        if self.plan.layout.mirror.is_none() {
+            return Ok(());
+        }
+        self.look_at_bare();
+        self.remember();
+        let under_way = self.under_way();
+        let caches = self.plan.layout.caches;
+        for durable in [false, true]
+            .into_iter()
+            .filter(|durable| caches || !durable)
+        {
+            let legs = Legs::of(&self.rig.world.disks, durable);
+            let found = self.judge_legs(&legs, durable, &under_way);
+            if let Err((block, finding)) = found {
+                self.report.block = block;
+                self.report.seen_ns = Some(self.rig.world.now_ns);
+                return Err(finding);
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes whose end is not in the history: block and tag.
+    fn under_way(&self) -> Vec<(u64, Tag)> {
+        let unit = self.plan.layout.habit.unit;
+        let mut all = Vec::new();
+        for host in &self.rig.hosts {
+            if let Body::Client(client) = &self.rig.world.nodes[host.clients].body {
+                let writes = client.tagged().filter(|it| it.0.kind == nbd::Kind::Write);
+                for (request, tag) in writes {
+                    let (first, end) = (request.offset, request.offset + u64::from(request.length));
+                    all.extend((first / unit..end / unit).zip((tag..).map(Tag)));
+                }
+                for it in &client.orphans {
+                    all.extend(it.blocks.clone().zip((it.tag..).map(Tag)));
+                }
+            }
+        }
+        all.sort_unstable();
+        all
+    }
+
+    fn judge_legs(
+        &self,
+        legs: &Legs<'_>,
+        durable: bool,
+        under_way: &[(u64, Tag)],
+    ) -> Result<(), (Option<u64>, Finding)> {
+        let how = match durable {
+            true => "if power failed",
+            false => "if all died",
+        };
+        let count = legs.said().len();
+        let certain = self.history.floors(true);
+        let told = self.history.floors(false);
+        let mut judged = alloc::vec![false; count];
+        for set in 1..1_u32 << count {
+            let given: Vec<usize> = (0..count).filter(|leg| set >> leg & 1 == 1).collect();
+            let said: Vec<_> = given.iter().map(|&leg| legs.said()[leg]).collect();
+            let assembly = match assemble(&said, Wishes::default()) {
+                Ok(assembly) => assembly,
+                Err(why) if given.len() == count => {
+                    let what = format!("{how}, all legs together were refused: {why:?}");
+                    return Err((None, Finding::Wrong(what)));
+                }
+                Err(_) => continue,
+            };
+            let roles = || given.iter().copied().zip(&assembly.roles);
+            let in_sync = roles().filter(|it| *it.1 == Role::InSync);
+            let in_sync: Vec<usize> = in_sync.map(|it| it.0).collect();
+            for &leg in &in_sync {
+                if core::mem::replace(&mut judged[leg], true) {
+                    continue;
+                }
+                let floors = match durable || self.bare[leg] {
+                    true => &certain,
+                    false => &told,
+                };
+                self.judge_leg(legs.data(leg), floors, under_way)
+                    .map_err(|(block, why)| {
+                        let what = format!("{how}, legs {given:?}: leg {leg} in sync: {why}");
+                        (Some(block), Finding::Wrong(what))
+                    })?;
+            }
+            // What a bare leg lacks, no bit says.
+            if in_sync.iter().any(|&leg| self.bare[leg]) && !durable {
+                continue;
+            }
+            if let Some(what) = legs.contradict(&given, &assembly) {
+                let what = format!("{how}, legs {given:?}: {what}");
+                return Err((None, Finding::Wrong(what)));
+            }
+        }
+        Ok(())
+    }
+
+    fn judge_leg(
+        &self,
+        data: &[u8],
+        floors: &Floors<'_>,
+        under_way: &[(u64, Tag)],
+    ) -> Result<(), (u64, String)> {
+        let unit = self.plan.layout.habit.unit as usize;
+        let blocks = self.plan.layout.habit.blocks;
+        let now_ns = self.rig.world.now_ns;
+        for (block, bytes) in (0..blocks).zip(data.chunks(unit)) {
+            let tag = disk::tag(bytes);
+            if under_way.binary_search(&(block, tag)).is_ok() {
+                continue;
+            }
+            let judged = floors.judge(block, tag, now_ns);
+            judged.map_err(|wrong| (block, format!("block {block}: {wrong}")))?;
+        }
+        Ok(())
+    }
+}
