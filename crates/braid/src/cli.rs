@@ -34,6 +34,9 @@ enum Verb {
     /// Make mirrors of files and block devices, and see what is on their legs
     #[command(subcommand)]
     Mirror(crate::mirror::MirrorVerb),
+    /// Hardware queues for applications: serve them, see them, measure them
+    #[command(subcommand)]
+    Queue(crate::queue::QueueVerb),
     Sim(Box<crate::sim::SimArgs>),
     Status(crate::status::StatusArgs),
     #[command(flatten)]
@@ -110,6 +113,7 @@ fn run(verb: Verb) -> anyhow::Result<()> {
         Verb::Run(args) => crate::run::run(&args),
         Verb::Discover(args) => crate::discover::run(&args),
         Verb::Mirror(verb) => crate::mirror::run(&verb),
+        Verb::Queue(verb) => crate::queue::run(&verb),
         Verb::Sim(args) => crate::sim::run(&args),
         Verb::Status(args) => crate::status::run(&args),
         Verb::Engine(verb) => crate::run::ask(&verb),

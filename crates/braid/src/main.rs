@@ -17,6 +17,7 @@ mod log;
 mod mirror;
 mod output;
 mod progress;
+mod queue;
 mod run;
 mod signals;
 mod sim;

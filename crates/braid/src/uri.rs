@@ -2,7 +2,9 @@
 //!
 //! `nvme-tcp://host:port/NQN?nsid=1` (port 4420 unless given; IPv6 in brackets; the NQN may be
 //! percent-encoded), `file:/path`, `mem:1GiB`, `null:1GiB` (reads zeroes, forgets writes: for
-//! measuring). Each may end in `?distance=N` (`&distance=N` after another): how far it is away, for
+//! measuring), `queue:/run/braid/q.sock?nsid=1` (a namespace of `braid queue serve`; NSID 1 unless
+//! given), `nvme-ng:/dev/ngXnY` (one that the kernel drives; `?poll=true`: completions are polled).
+//! Each may end in `?distance=N` (`&distance=N` after another): how far it is away, for
 //! the policy `numa`; and `?throughput=N`: its relative throughput, for `service-time`.
 //!
 //! # Contract
@@ -43,10 +45,19 @@ pub enum UriKind {
     NvmeTcp(NvmeTcp),
     /// A file or block device.
     File(PathBuf),
+    /// A namespace's character device.
+    NvmeNg(NvmeNg),
     /// That many bytes of memory.
     Memory(u64),
     /// That many bytes of nothing.
     Null(u64),
+    /// A namespace of a queue server.
+    Queue {
+        /// Its socket.
+        socket: PathBuf,
+        /// NSID.
+        nsid: u32,
+    },
 }
 
 /// The parts of an `nvme-tcp` URI.
@@ -60,6 +71,25 @@ pub struct NvmeTcp {
     pub subsystem: String,
     /// NSID, where given.
     pub nsid: Option<u32>,
+}
+
+/// The parts of an `nvme-ng` URI.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NvmeNg {
+    /// `/dev/ngXnY`.
+    pub device: PathBuf,
+    /// Completions are polled.
+    pub poll: bool,
+}
+
+impl UriKind {
+    /// Whether it is a namespace of a subsystem, so that several lead to the same data.
+    pub fn is_namespace(&self) -> bool {
+        matches!(
+            self,
+            Self::NvmeTcp(_) | Self::NvmeNg(_) | Self::Queue { .. }
+        )
+    }
 }
 
 impl PathUri {
@@ -126,31 +156,30 @@ impl fmt::Display for PathUri {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UriError {
     /// There is no scheme at all.
-    #[error("not a path URI; write nvme-tcp://host:port/NQN, file:/path, mem:SIZE or null:SIZE")]
+    #[error(
+        "not a path URI; write nvme-tcp://host:port/NQN, nvme-ng:/dev/ngXnY, file:/path, \
+         mem:SIZE or null:SIZE"
+    )]
     NoScheme,
     /// A plain path of the file system.
     #[error("not a path URI; for a file or block device write file:{0}")]
     PlainPath(String),
     /// A scheme that braid is to have.
-    #[error("{0}: paths are not supported yet; nvme-tcp:, file:, mem: and null: are")]
+    #[error(
+        "{0}: paths are not supported yet; nvme-tcp:, nvme-ng:, file:, queue:, mem: and null: are"
+    )]
     NotYet(String),
     /// A scheme nobody knows.
-    #[error("unknown scheme \"{0}\"; nvme-tcp:, file:, mem: and null: are supported")]
+    #[error(
+        "unknown scheme \"{0}\"; nvme-tcp:, nvme-ng:, file:, queue:, mem: and null: are supported"
+    )]
     Unknown(String),
     /// The scheme is right, the rest is not.
     #[error("{0}")]
     Malformed(String),
 }
 
-const NOT_YET: [&str; 7] = [
-    "nvme-ng",
-    "nvme-pcie",
-    "queue",
-    "nbd",
-    "nbd+unix",
-    "nvme-rdma",
-    "nvme-fc",
-];
+const NOT_YET: [&str; 5] = ["nvme-pcie", "nbd", "nbd+unix", "nvme-rdma", "nvme-fc"];
 /// Longest NQN (Base 2.0, 4.5).
 const NQN_BYTES_MAX: usize = 223;
 
@@ -168,16 +197,28 @@ impl FromStr for PathUri {
                 (UriKind::NvmeTcp(tcp), parameters)
             }
             "file" => {
-                let (rest, parameters) = local(rest)?;
-                (UriKind::File(file(rest)?), parameters)
+                let (rest, parameters) = local(rest, &LOCAL_KEYS)?;
+                (UriKind::File(file("file", rest)?), parameters)
+            }
+            "nvme-ng" => {
+                let (rest, parameters) = local(rest, &["distance", "throughput", "poll"])?;
+                let device = file("nvme-ng", rest)?;
+                let poll = parameters.poll.unwrap_or(false);
+                (UriKind::NvmeNg(NvmeNg { device, poll }), parameters)
             }
             "mem" => {
-                let (rest, parameters) = local(rest)?;
+                let (rest, parameters) = local(rest, &LOCAL_KEYS)?;
                 (UriKind::Memory(memory("mem", rest)?), parameters)
             }
             "null" => {
-                let (rest, parameters) = local(rest)?;
+                let (rest, parameters) = local(rest, &LOCAL_KEYS)?;
                 (UriKind::Null(memory("null", rest)?), parameters)
+            }
+            "queue" => {
+                let (path, parameters) = local(rest, &["nsid", "distance", "throughput"])?;
+                let socket = file("queue", path)?;
+                let nsid = parameters.nsid.unwrap_or(1);
+                (UriKind::Queue { socket, nsid }, parameters)
             }
             known if NOT_YET.contains(&known) => return Err(UriError::NotYet(known.to_owned())),
             "" => return Err(UriError::NoScheme),
@@ -273,7 +314,11 @@ struct Parameters {
     nsid: Option<u32>,
     distance: Option<u32>,
     throughput: Option<u32>,
+    poll: Option<bool>,
 }
+
+/// What may be said of a local path.
+const LOCAL_KEYS: [&str; 2] = ["distance", "throughput"];
 
 impl Parameters {
     fn parse(query: &str, known: &[&str]) -> Result<Self, UriError> {
@@ -284,6 +329,16 @@ impl Parameters {
                     "unknown parameter \"{key}\"; there is {} (inside a name write ? as %3F)",
                     known.join(" and ")
                 ));
+            }
+            if key == "poll" {
+                let word = value.parse().ok();
+                if word.is_none() {
+                    return malformed(format!("poll \"{value}\" is neither true nor false"));
+                }
+                if std::mem::replace(&mut found.poll, word).is_some() {
+                    return malformed("poll is given twice");
+                }
+                continue;
             }
             // 0 is no namespace and FFFFFFFFh all of them (Base 2.0, 3.2.1.2).
             let (place, numbers) = match &*key {
@@ -308,27 +363,26 @@ impl Parameters {
 }
 
 /// The part of a local path before its parameters, and these.
-fn local(rest: &str) -> Result<(&str, Parameters), UriError> {
+fn local<'a>(rest: &'a str, known: &[&str]) -> Result<(&'a str, Parameters), UriError> {
     match rest.split_once('?') {
         None => Ok((rest, Parameters::default())),
         Some((_, "")) => malformed("nothing stands behind the ?; inside a name write it as %3F"),
-        Some((rest, query)) => {
-            let known = ["distance", "throughput"];
-            Ok((rest, Parameters::parse(query, &known)?))
-        }
+        Some((rest, query)) => Ok((rest, Parameters::parse(query, known)?)),
     }
 }
 
-fn file(rest: &str) -> Result<PathBuf, UriError> {
+fn file(scheme: &str, rest: &str) -> Result<PathBuf, UriError> {
     let path = match rest.strip_prefix("//") {
         Some(authority) => match authority.strip_prefix("localhost").unwrap_or(authority) {
             path if path.starts_with('/') => path,
-            _ => return malformed("file: paths are local; write file:/path"),
+            _ => return malformed(format!("{scheme}: paths are local; write {scheme}:/path")),
         },
         None => rest,
     };
     if !path.starts_with('/') {
-        return malformed("file: needs an absolute path, as in file:/path");
+        return malformed(format!(
+            "{scheme}: needs an absolute path, as in {scheme}:/path"
+        ));
     }
     if path.contains('#') {
         return malformed("\"#\" has no meaning in a path; inside a name write %23");
@@ -432,12 +486,25 @@ mod tests {
 
     #[test]
     fn local_paths() {
+        let ng = |poll| {
+            let device = "/dev/ng0n1".into();
+            UriKind::NvmeNg(NvmeNg { device, poll })
+        };
+        let queue = |nsid| UriKind::Queue {
+            socket: "/run/q.sock".into(),
+            nsid,
+        };
         for (text, kind) in [
             ("file:/dev/sdb", UriKind::File("/dev/sdb".into())),
             ("file:///a%20b", UriKind::File("/a b".into())),
             ("file://localhost/x", UriKind::File("/x".into())),
             ("mem:1GiB", UriKind::Memory(1 << 30)),
             ("null:64m", UriKind::Null(64 << 20)),
+            ("nvme-ng:/dev/ng0n1", ng(false)),
+            ("nvme-ng:/dev/ng0n1?poll=false&distance=2", ng(false)),
+            ("nvme-ng:/dev/ng0n1?poll=true", ng(true)),
+            ("queue:/run/q.sock", queue(1)),
+            ("queue:///run/q.sock?nsid=3&distance=2", queue(3)),
         ] {
             assert_eq!(text.parse::<PathUri>().expect(text).kind, kind, "{text}");
         }
@@ -474,10 +541,16 @@ mod tests {
             (long.as_str(), "224 bytes"),
             ("file:disk.img", "absolute path"),
             ("file://other/x", "local"),
+            ("queue:q.sock", "queue: needs an absolute path"),
+            ("queue:/q.sock?nsid=0", "nsid \"0\""),
             ("file:/x?create=1", "unknown parameter \"create\""),
             ("file:/x?create=1", "%3F"),
             ("file:/what?", "%3F"),
             ("file:/x#1", "%23"),
+            ("file:/x?poll=true", "unknown parameter \"poll\""),
+            ("nvme-ng:ng0n1", "nvme-ng: needs an absolute path"),
+            ("nvme-ng:/dev/ng0n1?poll=1", "neither true nor false"),
+            ("nvme-ng:/dev/ng0n1?poll=true&poll=true", "given twice"),
             ("mem:1m?nsid=1", "unknown parameter \"nsid\""),
             ("mem:1m?distance=near", "distance \"near\" is not a number"),
             ("null:1m?distance=-1", "distance \"-1\" is not a number"),
@@ -513,7 +586,10 @@ mod tests {
                         assert!(!tcp.host.is_empty() && tcp.port != 0);
                         assert!((1..=NQN_BYTES_MAX).contains(&tcp.subsystem.len()));
                     }
-                    UriKind::File(path) => assert!(path.is_absolute()),
+                    UriKind::File(path) | UriKind::Queue { socket: path, .. } => {
+                        assert!(path.is_absolute());
+                    }
+                    UriKind::NvmeNg(ng) => assert!(ng.device.is_absolute()),
                     UriKind::Memory(bytes) | UriKind::Null(bytes) => assert_ne!(*bytes, 0),
                 }
             }

@@ -4,7 +4,7 @@ mod result;
 use crate::cli::Usage;
 use crate::identity::{self, IdentityArgs};
 use crate::limits::CORES_MAX;
-use crate::load::host::{Host, HostPlan, VolumePlan};
+use crate::load::host::{FileAccess, Host, HostPlan, VolumePlan};
 use crate::load::words::Words;
 use crate::output::{self, Format, Style};
 use crate::progress::Progress;
@@ -25,8 +25,9 @@ use std::time::Duration;
 /// lost path ends the run; `braid run` has volumes that survive that.
 #[derive(Debug, clap::Args)]
 pub struct BenchArgs {
-    /// nvme-tcp://HOST:PORT/NQN?nsid=N, file:/PATH, mem:SIZE or null:SIZE; several: paths of one
-    /// volume. With ?distance=N (&distance=N after nsid) behind it, a path is N away for --policy
+    /// nvme-tcp://HOST:PORT/NQN?nsid=N, file:/PATH, queue:/PATH?nsid=N, mem:SIZE or null:SIZE;
+    /// several: paths of one volume. With ?distance=N (&distance=N after nsid) behind it, a path
+    /// is N away for --policy
     /// numa, which takes the nearest [default: 0]; ?throughput=N is its relative throughput, 0 to
     /// 100, for --policy service-time [default: 1]
     #[arg(required = true, value_name = "URI", num_args = 1..=policy::limits::PATHS_MAX)]
@@ -169,6 +170,10 @@ fn plan(args: &BenchArgs) -> anyhow::Result<HostPlan> {
                 hedging: args.hedge,
             },
             paths: args.paths.iter().cloned().map(PathKeys::from).collect(),
+            access: match args.words.read_percent() {
+                100 => FileAccess::ReadOnly,
+                _ => FileAccess::Shared,
+            },
         }],
         cores: pins(args.cpus.as_ref(), cores)?,
         spin: args.spin,
@@ -184,7 +189,6 @@ fn plan(args: &BenchArgs) -> anyhow::Result<HostPlan> {
         io_timeout_ns: args.io_timeout,
         outstanding,
         arena_bytes,
-        read_only: args.words.read_percent() == 100,
     })
 }
 

@@ -7,7 +7,7 @@ use super::cells::{Cell, Op, Outcome};
 use super::model::{Alone, FullLoad, Latencies, Setup};
 use crate::cpus;
 use crate::identity;
-use crate::load::host::{Host, HostPlan, VolumePlan};
+use crate::load::host::{FileAccess, Host, HostPlan, VolumePlan};
 use crate::load::job::{JobPlan, JobRules};
 use crate::load::pattern::{Region, Shape};
 use crate::load::sizes::Sizes;
@@ -307,6 +307,7 @@ fn plan(fast: &str, slow: &str, cpu: Option<usize>) -> anyhow::Result<HostPlan> 
         policy: Policy::Numa,
         knobs: knobs(),
         paths,
+        access: FileAccess::Shared,
     };
     Ok(HostPlan {
         volumes: vec![
@@ -322,7 +323,6 @@ fn plan(fast: &str, slow: &str, cpu: Option<usize>) -> anyhow::Result<HostPlan> 
         io_timeout_ns: 30_000 * MS,
         outstanding: SETUP.outstanding,
         arena_bytes: u64::from(SETUP.outstanding) * u64::from(buffer_bytes(SETUP.block)),
-        read_only: false,
     })
 }
 

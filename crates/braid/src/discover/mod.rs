@@ -4,7 +4,7 @@
 //! * [`mod@show`]: entries in the words of nvme-cli, as text and JSON
 //!
 //! # Contract
-//! What a log says is shown as it is, control characters escaped, whether or not it can be used;
+//! What a log says is shown as it is, what can't be seen escaped, whether or not it can be used;
 //! what can't be says why. A referral that fails is a note; the exit code tells of the controller
 //! that was asked for.
 pub mod session;

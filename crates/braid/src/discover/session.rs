@@ -22,6 +22,8 @@ use std::time::Duration;
 const ARENA_BYTES: u64 = 64 << 10;
 /// Most events that wait to be taken: each may be a log of 1024 entries, some MiB.
 const EVENTS_MAX: usize = 8;
+/// Longest wait for controllers that don't say that they are shut down.
+const LEAVE: Duration = Duration::from_secs(1);
 
 /// The machine, and whom it tells.
 pub struct Seeker {
@@ -155,9 +157,23 @@ pub fn read_once(config: DiscoveryConfig, root: &Endpoint) -> anyhow::Result<Dis
     to.send(DiscoveryControl::Stop);
     // The reactor must not wait for room.
     drop(events);
-    handle.join().context("discovery")?;
+    leave(handle)?;
     found.logs.sort_by_key(|(_, depth, _)| *depth);
     Ok(found)
+}
+
+/// The controllers are left in order, those that let us go within [`LEAVE`].
+fn leave(handle: Handle<Seeker>) -> anyhow::Result<()> {
+    let (over, is_over) = sync_channel(1);
+    let joins = std::thread::Builder::new().spawn(move || {
+        // Who waited for it may have gone on.
+        let _ = over.send(handle.join().map(drop));
+    });
+    joins.context("discovery")?;
+    match is_over.recv_timeout(LEAVE) {
+        Ok(joined) => joined.context("discovery"),
+        Err(_) => Ok(()),
+    }
 }
 
 #[cfg(test)]

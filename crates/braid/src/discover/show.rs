@@ -130,9 +130,10 @@ fn record(from: &str, entry: &DiscoveryEntry) -> Value {
 
 /// What somebody on the network wrote, without effect on a terminal.
 pub fn printable(text: &str) -> String {
-    let escape = |c: char| match c.is_control() {
-        true => c.escape_default().to_string(),
-        false => c.to_string(),
+    // What can't be seen, or turns the line around, is escaped; quotes are not.
+    let escape = |c: char| match c {
+        '"' | '\'' | '\\' => c.to_string(),
+        c => c.escape_debug().to_string(),
     };
     text.chars().map(escape).collect()
 }

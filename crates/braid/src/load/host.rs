@@ -11,14 +11,17 @@ use crate::cli::Usage;
 use crate::output;
 use crate::progress;
 use crate::signals::Interrupt;
-use crate::uri::{PathKeys, PathUri, UriKind};
+use crate::uri::{NvmeNg, PathKeys, PathUri, UriKind};
 use anyhow::{Context, anyhow, bail};
 use engine::host::{
-    HostConfig, HostControl, HostEngine, PathConfig, PathKind, Recovery, VolumeConfig, VolumeInfo,
+    Attached, HostConfig, HostControl, HostEngine, PathConfig, PathKind, Recovery, VolumeConfig,
+    VolumeInfo,
 };
 use engine::limits::{IO_MAX, SCRATCH_BYTES};
 use engine::{DeviceId, Span};
-use runtime::{Device, FileDevice, MemoryDevice, ReactorConfig, ReactorStats};
+use runtime::{
+    Device, FileDevice, MemoryDevice, PassthroughDevice, QueueDevice, ReactorConfig, ReactorStats,
+};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -50,8 +53,6 @@ pub struct HostPlan {
     pub outstanding: u32,
     /// Bytes of buffers of one core.
     pub arena_bytes: u64,
-    /// Only reads are asked for: files are opened for reading.
-    pub read_only: bool,
 }
 
 /// One volume.
@@ -65,6 +66,19 @@ pub struct VolumePlan {
     pub knobs: policy::Knobs,
     /// Paths.
     pub paths: Vec<PathKeys>,
+    /// How files and block devices are opened.
+    pub access: FileAccess,
+}
+
+/// How a file or block device is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileAccess {
+    /// To be read.
+    ReadOnly,
+    /// Others may write it too.
+    Shared,
+    /// Nobody else writes it (T48).
+    Alone,
 }
 
 /// A host at work.
@@ -103,7 +117,7 @@ impl Host {
         let volumes = plan
             .volumes
             .iter()
-            .map(|volume| resources.volume(volume, plan.read_only))
+            .map(|volume| resources.volume(volume))
             .collect::<anyhow::Result<Vec<_>>>()?;
         let paths = plan.volumes.iter().map(|volume| volume.paths.len()).sum();
         let nodes: Vec<u32> = plan.cores.iter().map(|&cpu| node_of(cpu)).collect();
@@ -349,10 +363,12 @@ impl Resources {
     ///
     /// # Errors
     /// A name or file that can't be; with its URI.
-    pub fn volume(&mut self, plan: &VolumePlan, read_only: bool) -> anyhow::Result<VolumeConfig> {
+    pub fn volume(&mut self, plan: &VolumePlan) -> anyhow::Result<VolumeConfig> {
         let path = |keys: &PathKeys| -> anyhow::Result<PathConfig> {
             let uri = &keys.uri;
-            let kind = self.path(uri, read_only).with_context(|| uri.to_string())?;
+            let kind = self
+                .path(uri, plan.access)
+                .with_context(|| uri.to_string())?;
             Ok(PathConfig {
                 uri: uri.to_string(),
                 kind,
@@ -369,17 +385,17 @@ impl Resources {
         })
     }
 
-    fn path(&mut self, uri: &PathUri, read_only: bool) -> anyhow::Result<PathKind> {
-        let end = End::of(uri, read_only)?;
+    fn path(&mut self, uri: &PathUri, access: FileAccess) -> anyhow::Result<PathKind> {
+        let end = End::of(uri, access)?;
         let number = match &end {
             End::Address { .. } => self.addresses.len(),
-            End::Device { .. } => self.devices.len(),
+            End::Passthrough(_) | End::Device { .. } => self.devices.len(),
         };
         let kind = end.kind(u16::try_from(number).context("too many paths")?);
-        match end {
-            End::Address { address, .. } => self.addresses.push(address),
-            End::Device { device, .. } => self.devices.push(device),
+        if let End::Address { address, .. } = end {
+            self.addresses.push(address);
         }
+        self.devices.extend(end.device());
         Ok(kind)
     }
 }
@@ -395,6 +411,8 @@ pub enum End {
         /// NSID.
         nsid: Option<u32>,
     },
+    /// A namespace that the kernel drives.
+    Passthrough(Arc<PassthroughDevice>),
     /// A local device.
     Device {
         /// It.
@@ -403,6 +421,8 @@ pub enum End {
         bytes: u64,
         /// log2 of its block size.
         block_shift: u8,
+        /// What it shows of itself.
+        identity: Option<Box<volume::Namespace>>,
     },
 }
 
@@ -411,7 +431,7 @@ impl End {
     ///
     /// # Errors
     /// A name or file that can't be.
-    pub fn of(uri: &PathUri, read_only: bool) -> anyhow::Result<Self> {
+    pub fn of(uri: &PathUri, access: FileAccess) -> anyhow::Result<Self> {
         let (device, bytes, block_shift) = match uri.kind() {
             UriKind::NvmeTcp(tcp) => {
                 return Ok(Self::Address {
@@ -420,19 +440,60 @@ impl End {
                     nsid: tcp.nsid,
                 });
             }
-            UriKind::File(path) => file(path, read_only)?,
+            UriKind::NvmeNg(NvmeNg { device, poll }) => {
+                let read_only = match access {
+                    FileAccess::Alone => bail!("nobody can have a kernel's namespace alone"),
+                    access => access == FileAccess::ReadOnly,
+                };
+                let opened = PassthroughDevice::open(device.clone(), read_only, *poll)?;
+                return Ok(Self::Passthrough(Arc::new(opened)));
+            }
+            UriKind::File(path) => file(path, access)?,
             UriKind::Memory(bytes) => (
                 Device::Memory(Arc::new(MemoryDevice::new(*bytes)?)),
                 *bytes,
                 9,
             ),
             UriKind::Null(bytes) => (Device::Null, *bytes, 9),
+            UriKind::Queue { socket, nsid } => return Self::queue(socket, *nsid),
         };
         Ok(Self::Device {
             device,
             bytes,
             block_shift,
+            identity: None,
         })
+    }
+
+    fn queue(socket: &Path, nsid: u32) -> anyhow::Result<Self> {
+        let queue = QueueDevice::open(socket.to_owned(), nsid)?;
+        let identity = queue.identity().map(|shown| {
+            Box::new(volume::Namespace {
+                subsystem: shown.subsystem.clone(),
+                controller: shown.controller,
+                nsid,
+                nguid: shown.nguid,
+                eui64: [0; 8],
+                uuid: shown.uuid,
+                command_set: 0,
+                shared: true,
+            })
+        });
+        Ok(Self::Device {
+            bytes: queue.bytes(),
+            block_shift: queue.block_shift(),
+            identity,
+            device: Device::Queue(Arc::new(queue)),
+        })
+    }
+
+    /// What the reactors call it; none is an address.
+    pub fn device(&self) -> Option<Device> {
+        match self {
+            Self::Address { .. } => None,
+            Self::Passthrough(opened) => Some(Device::Passthrough(Arc::clone(opened))),
+            Self::Device { device, .. } => Some(device.clone()),
+        }
     }
 
     /// What the engine calls it, under this number of the reactors' addresses or devices.
@@ -445,19 +506,33 @@ impl End {
                 subsystem: subsystem.clone(),
                 nsid: *nsid,
             },
+            Self::Passthrough(opened) => PathKind::Passthrough {
+                device: DeviceId(number),
+                facts: Box::new(Attached {
+                    controller: opened.controller().clone(),
+                    namespace: opened.namespace().clone(),
+                }),
+            },
             Self::Device {
-                bytes, block_shift, ..
+                bytes,
+                block_shift,
+                identity,
+                ..
             } => PathKind::Device {
                 device: DeviceId(number),
                 bytes: *bytes,
                 block_shift: *block_shift,
+                identity: identity.clone(),
             },
         }
     }
 }
 
-fn file(path: &Path, read_only: bool) -> anyhow::Result<(Device, u64, u8)> {
-    let file = FileDevice::open(path.to_owned(), read_only, None)?;
+fn file(path: &Path, access: FileAccess) -> anyhow::Result<(Device, u64, u8)> {
+    let file = match access {
+        FileAccess::Alone => FileDevice::open_alone(path.to_owned())?,
+        other => FileDevice::open(path.to_owned(), other == FileAccess::ReadOnly, None)?,
+    };
     let (bytes, block_shift) = (file.bytes(), file.block_shift());
     Ok((Device::File(Arc::new(file)), bytes, block_shift))
 }

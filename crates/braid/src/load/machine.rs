@@ -274,6 +274,7 @@ pub mod tests {
                         device: DeviceId(0),
                         bytes: 1 << 20,
                         block_shift: 9,
+                        identity: None,
                     },
                     distance: 0,
                     throughput: 1,

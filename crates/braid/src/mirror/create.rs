@@ -9,10 +9,11 @@ use super::leg::{LegFile, crc32c, draw_id, draw_lineage, path_of};
 use super::show;
 use crate::cli::Usage;
 use crate::output::{self, Format};
-use crate::units::{format_bytes, parse_size};
+use crate::units::{format_bytes, parse_duration, parse_size};
 use crate::uri::PathUri;
 use anyhow::{Context, bail};
 use policy::Policy;
+use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 use volume::limits::LEGS_MAX;
 use volume::mirror::bitmap::{Bitmap, PAGE_BYTES};
@@ -21,8 +22,11 @@ use volume::mirror::course::{New, NewLeg};
 use volume::mirror::layout::{BITMAP_AT, COPIES_AT, Candidate, Place, PlanError, plan};
 use volume::mirror::{Label, Name, Properties, Superblock};
 
-/// How often an owner says that it lives, ms: so a foreign one is known after a quarter minute.
-const BEAT_INTERVAL_MS: u32 = 5000;
+/// How often an owner says that it lives: so a foreign one is known after a quarter minute.
+const BEAT_INTERVAL: &str = "5s";
+/// Bounds of it, ms: what legs can take besides I/O, and how long anybody waits.
+const BEAT_MS_MIN: u64 = 10;
+const BEAT_MS_MAX: u64 = 60_000;
 /// What is cleared at the end of a leg with `--force`: copies of labels and partition tables.
 const TAIL_BYTES: u64 = 1 << 20;
 /// What `round-robin` means on a mirror (row B2).
@@ -32,13 +36,13 @@ const ROUND_ROBIN_BYTES: u64 = 256 << 10;
 ///
 /// A leg keeps the first MiB (more on large ones) for itself; the mirror is as large as the
 /// smallest leg leaves. The first leg counts as in sync, the others are to be rebuilt from it,
-/// unless all are files in which nothing was written yet. No engine runs mirrors so far.
+/// unless all are files in which nothing was written yet. `braid run` runs it.
 #[derive(Clone, Debug, clap::Args)]
 pub struct CreateArgs {
     /// What to call it
     name: String,
-    /// Two or more legs: file:/path of a file or block device
-    #[arg(value_name = "LEG", required = true, num_args = 2..)]
+    /// Legs: file:/path of a file or block device; one alone is a mirror that gets others later
+    #[arg(value_name = "LEG", required = true)]
     legs: Vec<PathUri>,
     /// How reads choose among legs
     #[arg(long, value_name = "POLICY", default_value = "soonest")]
@@ -46,6 +50,10 @@ pub struct CreateArgs {
     /// What one bit of the bitmap of intents stands for [default: 1MiB, larger from 1 TiB on]
     #[arg(long, value_name = "SIZE")]
     region: Option<String>,
+    /// How often its owner says that it lives, 10ms to 1m; where several hosts reach the legs, a
+    /// start waits for four of these
+    #[arg(long, value_name = "DURATION", default_value = BEAT_INTERVAL)]
+    beat_interval: String,
     /// Also over a file system, a partition table or another mirror
     #[arg(long)]
     force: bool,
@@ -71,6 +79,7 @@ pub fn run(args: &CreateArgs) -> anyhow::Result<()> {
     }
     let properties = properties(&args.policy, args.legs.len())?;
     let region_shift = args.region.as_deref().map(region_shift).transpose()?;
+    let beat_interval_ms = beat_interval_ms(&args.beat_interval)?;
     let legs = open(&args.legs)?;
     if !args.force {
         for (uri, leg) in args.legs.iter().zip(&legs) {
@@ -93,7 +102,7 @@ pub fn run(args: &CreateArgs) -> anyhow::Result<()> {
         properties,
         geometry,
         created_s: now.map_or(0, |now| now.as_secs()),
-        beat_interval_ms: BEAT_INTERVAL_MS,
+        beat_interval_ms,
     };
     let entry = |uri: &PathUri| NewLeg {
         id: draw_id(),
@@ -159,6 +168,24 @@ fn refuse_foreign(leg: &LegFile) -> anyhow::Result<()> {
     }
 }
 
+/// Makes a file or block device ready to be a leg of a mirror that runs, whose data begin at
+/// `data_offset`: nothing at its beginning means anything.
+///
+/// # Errors
+/// Somebody has it, or it holds something and `force` is not said.
+pub fn make_room(path: &Path, data_offset: u64, force: bool) -> anyhow::Result<()> {
+    let leg = LegFile::open_exclusively(path)?;
+    if !force {
+        refuse_foreign(&leg)?;
+    }
+    let bytes = leg.size().bytes;
+    leg.zero(0..data_offset.min(bytes))?;
+    if force {
+        leg.zero(bytes.saturating_sub(TAIL_BYTES).max(data_offset.min(bytes))..bytes)?;
+    }
+    leg.sync()
+}
+
 /// Nothing of what was there stays, and all bits are clear.
 fn clear(leg: &LegFile, superblock: &Superblock, force: bool) -> anyhow::Result<()> {
     let (place, bytes) = (superblock.place, leg.size().bytes);
@@ -189,6 +216,16 @@ fn properties(policy: &str, legs: usize) -> anyhow::Result<Properties> {
     let set = properties.set("policy", &parsed.to_string());
     set.map_err(|error| usage(error.to_string()))?;
     Ok(properties)
+}
+
+fn beat_interval_ms(text: &str) -> anyhow::Result<u32> {
+    let wrong = |why: &str| Usage::error(format!("--beat-interval {text}: {why}"));
+    let ns = parse_duration(text).map_err(|error| wrong(&error.to_string()))?;
+    let ms = ns / 1_000_000;
+    match (BEAT_MS_MIN..=BEAT_MS_MAX).contains(&ms) {
+        true => Ok(ms as u32),
+        false => Err(wrong("from 10ms to 1m")),
+    }
 }
 
 fn region_shift(text: &str) -> anyhow::Result<u8> {

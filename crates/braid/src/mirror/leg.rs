@@ -10,14 +10,12 @@
 //! (docs/mirrors.md).
 use crate::cli::Usage;
 use crate::uri::{PathUri, UriKind};
-use anyhow::{Context, bail};
-use nix::fcntl::{FcntlArg, fcntl};
-use nix::libc;
-use runtime::FileDevice;
+use anyhow::Context;
+use runtime::{FileDevice, RuntimeError};
 use rustix::io::Errno;
 use std::fs::{File, OpenOptions};
 use std::io::ErrorKind;
-use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use volume::mirror::bitmap::{Bitmap, PAGE_BYTES};
 use volume::mirror::copies::{Chosen, NoLeg, choose};
@@ -51,6 +49,8 @@ pub struct LegFile {
     file: File,
     path: PathBuf,
     size: Candidate,
+    /// While it is open.
+    _lock: FileDevice,
 }
 
 impl LegFile {
@@ -65,59 +65,36 @@ impl LegFile {
     /// Opens `path` to read and write it, so that nobody else has it.
     ///
     /// # Errors
-    /// As [`FileDevice::open`]; it is in use.
+    /// As [`FileDevice::open_alone`]; of what is in use, the owner that its superblock names.
     pub fn open_exclusively(path: &Path) -> anyhow::Result<Self> {
-        let leg = Self::opened(path, true)?;
-        let lock = libc::flock {
-            l_type: libc::F_WRLCK as libc::c_short,
-            l_whence: libc::SEEK_SET as libc::c_short,
-            l_start: 0,
-            l_len: 0,
-            l_pid: 0,
-        };
-        match fcntl(&leg.file, FcntlArg::F_OFD_SETLK(&lock)) {
-            Ok(_) => Ok(leg),
-            Err(nix::errno::Errno::EAGAIN | nix::errno::Errno::EACCES) => {
-                let owner = leg
-                    .read_superblock()?
-                    .ok()
-                    .and_then(|it| it.superblock.owner);
-                let owner = owner.map_or(String::new(), |owner| format!(": {}", owner.label));
-                bail!("{} is in use by another process{owner}", path.display())
+        Self::opened(path, true).or_else(|error| {
+            let in_use = |it: &RuntimeError| matches!(it, RuntimeError::InUse { .. });
+            if !error.downcast_ref().is_some_and(in_use) {
+                return Err(error);
             }
-            Err(error) => Err(error).with_context(|| format!("cannot lock {}", path.display())),
-        }
+            let superblock = Self::open(path)?.read_superblock()?;
+            match superblock.ok().and_then(|it| it.superblock.owner) {
+                Some(owner) => Err(error.context(format!("{} has it", owner.label))),
+                None => Err(error),
+            }
+        })
     }
 
     fn opened(path: &Path, write: bool) -> anyhow::Result<Self> {
-        // What it is and whether it can be a device at all is said in the words of every path.
-        let device = FileDevice::open(path.to_owned(), !write, None)?;
-        let block_device = std::fs::metadata(path).is_ok_and(|it| it.file_type().is_block_device());
-        let flags = if write && block_device {
-            libc::O_EXCL
-        } else {
-            0
+        let device = match write {
+            true => FileDevice::open_alone(path.to_owned())?,
+            false => FileDevice::open(path.to_owned(), true, None)?,
         };
         let mut options = OpenOptions::new();
-        let opened = options
-            .read(true)
-            .write(write)
-            .custom_flags(flags)
-            .open(path);
-        let file = opened.with_context(|| {
-            let path = path.display();
-            match block_device {
-                true => format!("cannot have {path} alone (is it mounted? lsblk shows it)"),
-                false => format!("cannot open {path}"),
-            }
-        })?;
+        let file = options.read(true).write(write).open(path);
         Ok(Self {
-            file,
+            file: file.with_context(|| format!("cannot open {}", path.display()))?,
             path: path.to_owned(),
             size: Candidate {
                 bytes: device.bytes(),
                 block_shift: device.block_shift(),
             },
+            _lock: device,
         })
     }
 

@@ -1,11 +1,14 @@
-//! `braid mirror`: mirrors without an engine, on files and block devices.
+//! `braid mirror`: mirrors on files and block devices, and what can be asked of one that runs.
 //!
-//! * [`create`], [`examine`]: the verbs; [`mod@show`]: what they print
+//! * [`create`], [`examine`]: the verbs without an engine; [`mod@show`]: what they print
+//! * [`mod@ask`], [`change`]: those that an engine does
 //! * [`leg`]: a leg's file; [`foreign`]: what must not be written over
-mod create;
+mod ask;
+mod change;
+pub mod create;
 mod examine;
 mod foreign;
-mod leg;
+pub mod leg;
 mod show;
 
 /// The verbs.
@@ -13,6 +16,34 @@ mod show;
 pub enum MirrorVerb {
     Create(create::CreateArgs),
     Examine(examine::ExamineArgs),
+    /// Start a mirror of the running engine that could not start by itself
+    Assemble(ask::AssembleArgs),
+    /// Compare all legs of a running mirror
+    Check(ask::MirrorArgs),
+    /// Compare all legs of a running mirror, and make alike what differs
+    Repair(ask::MirrorArgs),
+    /// End a check
+    EndCheck(ask::MirrorArgs),
+    /// Pause a check
+    PauseCheck(ask::MirrorArgs),
+    /// Go on with a check that was paused
+    ResumeCheck(ask::MirrorArgs),
+    /// Show a running mirror: its legs, how far a rebuild or a check is, its rate and time left
+    Status(change::StatusArgs),
+    /// Set how fast a running mirror copies in the background, or pause that
+    Speed(change::SpeedArgs),
+    /// Add a leg to a running mirror
+    Add(change::AddArgs),
+    /// Remove a leg from a running mirror; what says that it is one is overwritten
+    Remove(ask::LegArgs),
+    /// Put a new leg in the place of another one
+    Replace(change::ReplaceArgs),
+    /// Stop a running mirror in order, while the engine goes on
+    Stop(change::StopArgs),
+    /// Go on without a leg until it is restored
+    Fail(ask::LegArgs),
+    /// Have a leg return that was failed, or was missing
+    Restore(ask::LegArgs),
 }
 
 /// Does what a verb asks.
@@ -23,5 +54,19 @@ pub fn run(verb: &MirrorVerb) -> anyhow::Result<()> {
     match verb {
         MirrorVerb::Create(args) => create::run(args),
         MirrorVerb::Examine(args) => examine::run(args),
+        MirrorVerb::Assemble(args) => ask::assemble(args),
+        MirrorVerb::Check(args) => ask::mirror("check", args),
+        MirrorVerb::Repair(args) => ask::mirror("repair", args),
+        MirrorVerb::EndCheck(args) => ask::mirror("end", args),
+        MirrorVerb::PauseCheck(args) => ask::mirror("pause", args),
+        MirrorVerb::ResumeCheck(args) => ask::mirror("resume", args),
+        MirrorVerb::Status(args) => change::status(args),
+        MirrorVerb::Speed(args) => change::speed(args),
+        MirrorVerb::Add(args) => change::add(args),
+        MirrorVerb::Remove(args) => change::remove(args),
+        MirrorVerb::Replace(args) => change::replace(args),
+        MirrorVerb::Stop(args) => change::stop(args),
+        MirrorVerb::Fail(args) => ask::leg("fail", args),
+        MirrorVerb::Restore(args) => ask::leg("restore", args),
     }
 }

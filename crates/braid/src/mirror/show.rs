@@ -229,52 +229,12 @@ fn label(it: &Superblock, slot: u8) -> String {
 
 /// Why legs are no mirror, and what to do.
 fn refusal_words(all: &[Examined], refusal: &Refusal) -> String {
-    let name = |at: usize| all.get(at).map_or("", |leg| leg.uri.as_str());
-    let slots = |slots: &[u8]| {
-        let known = all.iter().filter_map(|leg| leg.found.ok());
-        let newest = known
-            .max_by_key(|it| it.superblock.event)
-            .map(|it| it.superblock);
-        let words = |&slot: &u8| {
-            let label = newest.as_ref().map_or(String::new(), |it| label(it, slot));
-            format!("leg {slot}{label}")
-        };
-        slots.iter().map(words).collect::<Vec<_>>().join(", ")
-    };
-    match refusal {
-        Refusal::Nothing => "none of these is a leg".into(),
-        Refusal::Newer(at, error) => format!("{}: {error}", name(*at)),
-        Refusal::Foreign(a, b) => format!(
-            "{} and {} are of different mirrors; leave one of them out",
-            name(*a),
-            name(*b)
-        ),
-        Refusal::Twice(a, b) => format!(
-            "{} and {} are the same leg: one is a copy of the other; leave it out",
-            name(*a),
-            name(*b)
-        ),
-        Refusal::Parted(a, b) => format!(
-            "{} and {} were both written since they parted: one of them has to be given up; \
-             leave it out",
-            name(*a),
-            name(*b)
-        ),
-        Refusal::TooOld(at) => format!(
-            "{} was away for so long that it can't be told whether it was written meanwhile; \
-             leave it out",
-            name(*at)
-        ),
-        Refusal::Removed(at) => format!("{} was removed from it; leave it out", name(*at)),
-        Refusal::Small(at) => format!("{} is smaller than its superblock says", name(*at)),
-        Refusal::Incomplete(missing) => {
-            format!("{} may have newer writes; bring it", slots(missing))
-        }
-        Refusal::NoneInSync(missing) => format!(
-            "none of these has everything; what has it: {}",
-            slots(missing)
-        ),
-    }
+    let name = |at: usize| all.get(at).map_or(String::new(), |leg| leg.uri.clone());
+    let known = all
+        .iter()
+        .filter_map(|leg| Some(leg.found.ok()?.superblock));
+    let known: Vec<Superblock> = known.collect();
+    engine::mirror::words::refusal(refusal, name, &known)
 }
 
 /// A mirror as JSON.

@@ -257,7 +257,7 @@ pub fn ask(verb: &EngineVerb) -> anyhow::Result<()> {
 }
 
 impl Common {
-    fn call(&self, method: &str, params: Value) -> anyhow::Result<Value> {
+    pub fn call(&self, method: &str, params: Value) -> anyhow::Result<Value> {
         self.call_within(method, params, ANSWER_WAIT)
     }
 
@@ -271,7 +271,11 @@ impl Common {
         rpc::call(&mut stream, method, params, wait)
     }
 
-    fn show(
+    pub fn call_for_long(&self, method: &str, params: Value) -> anyhow::Result<Value> {
+        self.call_within(method, params, CHANGE_WAIT)
+    }
+
+    pub fn show(
         &self,
         method: &str,
         params: Value,
@@ -281,7 +285,7 @@ impl Common {
         self.print(&value, show)
     }
 
-    pub(super) fn print(
+    pub fn print(
         &self,
         value: &Value,
         show: impl FnOnce(&mut String, &Value) -> std::fmt::Result,
@@ -327,7 +331,7 @@ fn policy(verb: &PolicyVerb) -> anyhow::Result<()> {
 }
 
 /// All policies on one line, the active one in brackets, with its value (row B5).
-fn all_policies(active: policy::Policy) -> String {
+pub(super) fn all_policies(active: policy::Policy) -> String {
     let shown = policy::Policy::EACH.map(|one| {
         if std::mem::discriminant(&one) == std::mem::discriminant(&active) {
             return format!("[{active}]");
@@ -462,6 +466,16 @@ fn check(args: &CheckArgs) -> anyhow::Result<()> {
                 word(&volume["name"]),
                 word(&volume["state"])
             )?;
+            if let Some(why) = volume["why"].as_str() {
+                super::stat::paragraph_at(text, "  ", why)?;
+            }
+            for leg in items(&volume["legs"]) {
+                let (uri, state) = (word(&leg["uri"]), word(&leg["state"]));
+                let why = leg["why"].as_str().map(|why| format!(": {why}"));
+                if state != "in-sync" || why.is_some() {
+                    writeln!(text, "  {uri}: {state}{}", why.unwrap_or_default())?;
+                }
+            }
             if let Some(risk) = volume["risk"].as_str() {
                 super::stat::paragraph_at(text, "  risk: ", risk)?;
             }
@@ -494,7 +508,11 @@ fn list(text: &mut String, value: &Value) -> std::fmt::Result {
         let first = exports.next().unwrap_or_else(|| "-".into());
         let words = [&volume["name"], &volume["state"], &volume["policy"]];
         let mut row: Vec<String> = words.map(|value| word(value).to_owned()).into();
-        row.extend([first, size, volume["paths"].to_string()]);
+        let ways = match number(&volume["legs"]) {
+            0 => volume["paths"].to_string(),
+            legs => format!("{legs} legs"),
+        };
+        row.extend([first, size, ways]);
         table.row(row);
         for more in exports {
             table.row(vec![String::new(), String::new(), String::new(), more]);
@@ -523,14 +541,14 @@ fn list_subsys(text: &mut String, value: &Value) -> std::fmt::Result {
     Ok(())
 }
 
-pub(super) fn items(value: &Value) -> impl Iterator<Item = &Value> {
+pub fn items(value: &Value) -> impl Iterator<Item = &Value> {
     value.as_array().into_iter().flatten()
 }
 
-pub(super) fn word(value: &Value) -> &str {
+pub fn word(value: &Value) -> &str {
     value.as_str().unwrap_or_default()
 }
 
-pub(super) fn number(value: &Value) -> u64 {
+pub fn number(value: &Value) -> u64 {
     value.as_u64().unwrap_or_default()
 }

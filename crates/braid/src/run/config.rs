@@ -20,16 +20,18 @@
 mod check;
 mod hints;
 mod keys;
+mod mirror;
 
 use super::address::NbdAddress;
 use crate::cli::Usage;
 use crate::control::access::{Access, Mode, Name};
-use crate::target::quantity::{Duration, Identifier, Size};
+use crate::target::quantity::{Duration, Identifier, Rate, Size};
 use crate::text;
 pub use crate::uri::PathKeys;
 use crate::uri::discovery::DiscoveryUri;
 use crate::uri::{PathUri, UriKind};
 use engine::host::{Recovery, WriteFailover};
+pub use mirror::{ASSEMBLE_WAIT_NS, Kind, LEG_QUIESCE_NS, LegKeys, leg_name};
 use policy::{Hedging, Knobs, Policy};
 use serde::Deserialize;
 use std::num::NonZeroU32;
@@ -103,7 +105,7 @@ pub struct Config {
     /// Discovery controllers.
     #[serde(rename = "discovery", default)]
     pub discoveries: Vec<DiscoveryKeys>,
-    /// Volumes.
+    /// Volumes; behind those of the file, the legs of its mirrors.
     #[serde(rename = "volume", default)]
     pub volumes: Vec<Volume>,
 }
@@ -134,6 +136,27 @@ pub enum Gone {
 pub struct Volume {
     /// Name.
     pub name: String,
+    /// What it is.
+    #[serde(default)]
+    pub kind: Kind,
+    /// Of a mirror.
+    #[serde(rename = "leg", default)]
+    pub legs: Vec<LegKeys>,
+    /// The mirror that it is a leg of.
+    #[serde(skip)]
+    pub leg_of: Option<String>,
+    /// Of a mirror: how long it waits for legs that could be missing.
+    #[serde(default, deserialize_with = "keys::time_or_none")]
+    pub assemble_wait: Option<u64>,
+    /// Of a mirror: how long a lost leg stays away where nothing else bounds it.
+    #[serde(default, deserialize_with = "keys::time_or_none")]
+    pub leg_quiesce: Option<u64>,
+    /// Of a mirror: as fast at least its legs are rebuilt.
+    #[serde(default, deserialize_with = "keys::rate")]
+    pub rebuild_floor: Option<Rate>,
+    /// Of a mirror: as fast at most.
+    #[serde(default, deserialize_with = "keys::rate")]
+    pub rebuild_ceiling: Option<Rate>,
     /// NQN of the subsystem whose paths come from discovery.
     pub subsystem: Option<String>,
     /// The namespace there.
@@ -243,8 +266,11 @@ impl Config {
     /// # Errors
     /// As [`Config::read`].
     pub(super) fn parse(text: &str) -> Result<Self, String> {
-        let config: Self = text::toml(text).map_err(hints::add)?;
-        check::check(&config).map_err(|wrong| check::place(wrong, text))?;
+        let mut config: Self = text::toml(text).map_err(hints::add)?;
+        check::check(&config, text).map_err(|wrong| check::place(wrong, text))?;
+        let legs = config.volumes.iter().flat_map(Volume::leg_volumes);
+        let legs: Vec<Volume> = legs.collect();
+        config.volumes.extend(legs);
         Ok(config)
     }
 

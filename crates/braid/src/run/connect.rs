@@ -12,6 +12,7 @@
 use super::client::{Common, items, word};
 use super::config::{PathKeys, Volume};
 use super::discovery::plan;
+use super::paths::unnamed;
 use super::service::Service;
 use crate::cli::Usage;
 use crate::control::rpc::Failure;
@@ -172,7 +173,8 @@ impl Service {
             return told("refused", Some("the volume has left".into()));
         }
         if let Err(why) = self.add_path(number, PathKeys::from(uri.clone())) {
-            return told("refused", Some(why));
+            let why = unnamed(&of.name, &uri.to_string(), &why);
+            return told("refused", Some(why.into()));
         }
         let kept = self.keep_paths(number);
         let warning = kept

@@ -1,13 +1,15 @@
 //! From a configuration to running cores, and speaking to all of them.
 use super::config::{Config, Volume};
 use super::machine::{CoreReport, Explain, RunControl, RunEvent, RunMachine};
+use super::mirrors::{self, Mirrors};
 use crate::cli::Usage;
 use crate::load::board::{Board, node_of};
-use crate::load::host::{Resources, VolumePlan};
+use crate::load::host::{FileAccess, Resources, VolumePlan};
 use anyhow::bail;
 use engine::export::{ExportConfig, ExportControl, ExportEngine};
 use engine::host::{Change, HostConfig, HostControl, HostEngine, PathNews, Recovery, VolumeConfig};
 use engine::limits::SCRATCH_BYTES;
+use engine::mirror::{MirrorEngine, MirrorOrder};
 use engine::{DeviceId, Span};
 use nvme::host::{Digests, HostIdentity};
 use policy::{Knobs, PathIndex, Policy};
@@ -52,17 +54,22 @@ impl Cores {
     ) -> anyhow::Result<Self> {
         let mut resources = Resources::default();
         let mut volumes = Vec::new();
-        for volume in &config.volumes {
+        for volume in config.volumes.iter().filter(|it| !it.is_mirror()) {
             let (policy, knobs) = chosen(volume);
             let plan = VolumePlan {
                 name: volume.name.clone(),
                 policy,
                 knobs,
                 paths: volume.paths.clone(),
+                access: FileAccess::Shared,
+            };
+            let made = match volume.leg_of.is_some() {
+                true => mirrors::leg(&mut resources, plan)?,
+                false => resources.volume(&plan)?,
             };
             volumes.push(VolumeConfig {
                 recovery: recovery(volume, unclean_stop_ns(volume)),
-                ..resources.volume(&plan, false)?
+                ..made
             });
         }
         let count = config.cores;
@@ -70,6 +77,7 @@ impl Cores {
         let cpu = |core: u16| config.cpus.get(usize::from(core)).copied();
         let nodes: Vec<u32> = (0..count).map(|core| node_of(cpu(core))).collect();
         let board = Arc::new(Board::new(&nodes, room));
+        let mirrors = Mirrors::new(config, identity);
         let mut handles: Vec<Handle<RunMachine>> = Vec::new();
         // Core 0 comes last: it passes on to the others what it learns.
         for core in (0..count).rev() {
@@ -81,8 +89,11 @@ impl Cores {
                 requests_max: REQUESTS_MAX,
                 arena_bytes: config.buffers.0,
             };
-            let engine =
-                ExportEngine::new(HostEngine::with_room(host, room), volumes.len(), export);
+            let behind = scratch(config).at + u64::from(SCRATCH_BYTES);
+            let of_mirrors = mirrors.of_core(core, behind);
+            let arena_bytes = behind + u64::from(of_mirrors.scratch.len);
+            let engine = MirrorEngine::new(HostEngine::with_room(host, room), of_mirrors);
+            let engine = ExportEngine::new(engine, volumes.len(), export);
             let peers = match core {
                 0 => handles.iter().map(Handle::sender).collect(),
                 _ => Vec::new(),
@@ -93,7 +104,7 @@ impl Cores {
                 name: format!("braid-{core}"),
                 cpu: cpu(core),
                 spin: config.spin,
-                arena_bytes: scratch(config).at + u64::from(SCRATCH_BYTES),
+                arena_bytes,
                 per_peer_max: config.clients_per_host.map(NonZeroU32::get),
                 addresses: resources.addresses.clone(),
                 listeners: Vec::new(),
@@ -188,6 +199,12 @@ impl Senders {
     /// Other times and limits for a volume's failing paths, on all cores.
     pub fn set_recovery(&self, volume: u16, recovery: Recovery) {
         self.all(|| ExportControl::Host(HostControl::Recovery(volume, recovery)));
+    }
+
+    /// Asks something of a mirror.
+    pub fn order(&self, volume: u16, order: MirrorOrder) {
+        let order = ExportControl::Mirror(volume, order);
+        self.of(volume).send(RunControl::Export(order));
     }
 
     /// Relative throughput of a path, on all cores.

@@ -7,7 +7,7 @@
 //! know an end before the engine hears of its path.
 use super::config::PathKeys;
 use super::service::Service;
-use crate::load::host::End;
+use crate::load::host::{End, FileAccess};
 use engine::host::{PathConfig, PathKind};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -61,22 +61,22 @@ impl Service {
     ///
     /// # Errors
     /// Why it can't be, with its URI.
-    pub fn lead(&self, keys: &PathKeys) -> Result<PathConfig, String> {
+    pub fn lead(&self, keys: &PathKeys, access: FileAccess) -> Result<PathConfig, String> {
         let uri = keys.uri.to_string();
-        let end = End::of(&keys.uri, false).map_err(|error| format!("{uri}: {error:#}"))?;
+        let end = End::of(&keys.uri, access).map_err(|error| format!("{uri}: {error:#}"))?;
         let number = match &end {
             End::Address { .. } => self.ends.both().addresses.take()?,
-            End::Device { .. } => self.ends.both().devices.take()?,
+            End::Passthrough(_) | End::Device { .. } => self.ends.both().devices.take()?,
         };
         let kind = end.kind(number);
-        match &end {
-            End::Address { address, .. } => self.senders.set_address(number.into(), *address),
-            End::Device { device, .. } => {
-                if let Err(error) = self.senders.set_device(number, Some(device)) {
-                    self.released(&kind);
-                    return Err(format!("{uri}: {error:#}"));
-                }
-            }
+        if let End::Address { address, .. } = &end {
+            self.senders.set_address(number.into(), *address);
+        }
+        if let Some(device) = end.device()
+            && let Err(error) = self.senders.set_device(number, Some(&device))
+        {
+            self.released(&kind);
+            return Err(format!("{uri}: {error:#}"));
         }
         Ok(PathConfig {
             uri,
@@ -90,10 +90,14 @@ impl Service {
     ///
     /// # Errors
     /// Of the first that can't be.
-    pub fn lead_all(&self, paths: &[PathKeys]) -> Result<Vec<PathConfig>, String> {
+    pub fn lead_all(
+        &self,
+        paths: &[PathKeys],
+        access: FileAccess,
+    ) -> Result<Vec<PathConfig>, String> {
         let mut all = Vec::new();
         for keys in paths {
-            match self.lead(keys) {
+            match self.lead(keys, access) {
                 Ok(path) => all.push(path),
                 Err(why) => {
                     all.iter().for_each(|path| self.released(&path.kind));
@@ -114,7 +118,7 @@ impl Service {
                     .free
                     .extend(u16::try_from(*address));
             }
-            PathKind::Device { device, .. } => {
+            PathKind::Device { device, .. } | PathKind::Passthrough { device, .. } => {
                 // Nothing needs a descriptor that it could want.
                 let _ = self.senders.set_device(device.0, None);
                 self.ends.both().devices.free.push(device.0);

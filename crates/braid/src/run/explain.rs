@@ -158,6 +158,7 @@ impl Service {
     fn volume_paths(&self, name: &str) -> Result<(u16, String, BTreeMap<u8, String>), Failure> {
         let state = self.state();
         let volume = state.volumes.number(name)?;
+        state.has_paths(volume)?;
         let running = &state.volumes[volume];
         let uris = running.of.paths.iter().map(|keys| keys.uri.to_string());
         let paths = running.places.iter().copied().zip(uris).collect();

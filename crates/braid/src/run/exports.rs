@@ -54,6 +54,7 @@ impl Service {
         export.check().map_err(|(_, why)| Failure::params(why))?;
         let mut state = self.state();
         let volume = state.volumes.number(&params.volume)?;
+        state.may_export(volume)?;
         let added = self.add_export(&mut state, volume, export, None);
         let uri = added.map_err(|error| Failure::refused(format!("{error:#}")))?;
         Ok(json!({"volume": params.volume, "export": params.export, "uri": uri}))

@@ -11,9 +11,12 @@ use engine::host::{
     Changed, HedgeStats, HoldStats, HostControl, HostEvent, PathCounters, PathHealth, PathKind,
     PathNews, PathState, VolumeInfo, Wanted,
 };
+use engine::limits::MIRRORS_MAX;
 use engine::machine::Memory;
+use engine::mirror::{MIRRORS_FROM, MirrorReport};
 use nbd::server::CloseReason;
 use policy::{Group, PathIndex, PathStats};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, SyncSender};
 
@@ -78,6 +81,8 @@ pub struct CoreReport {
     pub volumes: Vec<Vec<PathReport>>,
     /// By export number.
     pub exports: Vec<ExportCounters>,
+    /// Those that are on this core, by number.
+    pub mirrors: BTreeMap<u16, MirrorReport>,
 }
 
 /// How a path is doing on one core.
@@ -146,13 +151,13 @@ impl RunMachine {
                 ExportEvent::Host(HostEvent::Ready(volume, info)) => {
                     self.tell(RunEvent::Ready(self.core, volume, info));
                 }
-                // Core 0 knows more of a path than the others, and says it.
+                // Core 0 knows more of a path than the others, and says it; of a mirror, its core.
                 ExportEvent::Host(
-                    HostEvent::Failed(_, what)
-                    | HostEvent::Warning(_, what)
-                    | HostEvent::Returned(_, what),
+                    HostEvent::Failed(volume, what)
+                    | HostEvent::Warning(volume, what)
+                    | HostEvent::Returned(volume, what),
                 ) => {
-                    if self.core == 0 {
+                    if self.core == 0 || volume >= MIRRORS_FROM {
                         self.tell(RunEvent::Note(what));
                     }
                 }
@@ -267,6 +272,9 @@ impl RunMachine {
             volumes: volumes.collect(),
             exports: (0..engine::limits::EXPORTS_MAX)
                 .map(|export| self.engine.counters(export))
+                .collect(),
+            mirrors: (MIRRORS_FROM..MIRRORS_FROM + MIRRORS_MAX as u16)
+                .filter_map(|volume| Some((volume, self.engine.mirror(volume)?)))
                 .collect(),
         }
     }

@@ -8,6 +8,7 @@
 //!   configuration
 //! * [`client`]: the verbs that ask; [`stat`]: what `stat` shows; [`explain`]: why a path
 //!
+//! * [`mod@mirrors`]: volumes over legs
 //! * [`volumes`]: which volumes there are; [`turnover`]: they come and go while it runs, as do
 //!   [`paths`], [`exports`], and what paths lead to: [`ends`]
 //! * [`mod@discovery`]: paths that come and go by themselves; [`connect`]: by a verb
@@ -16,7 +17,7 @@
 //! All NBD clients of a volume are on one core.
 mod address;
 mod choices;
-mod client;
+pub mod client;
 mod config;
 mod connect;
 mod cores;
@@ -27,6 +28,7 @@ mod exports;
 mod live;
 mod machine;
 mod marks;
+mod mirrors;
 mod notes;
 mod paths;
 mod reload;
@@ -207,7 +209,9 @@ fn attend(events: &mpsc::Receiver<RunEvent>, service: &Arc<Service>) -> anyhow::
     loop {
         match events.recv().context("all cores have ended")? {
             RunEvent::Ready(core, volume, info) => {
-                if service.is_core_of(core, volume) && service.ready(volume, info) {
+                // That of its clients' core counts; legs have no clients.
+                let there = service.is_core_of(core, volume) && service.ready(volume, info);
+                if there && !service.is_leg(volume) {
                     say_ready(&service.name(volume), &info);
                 }
             }

@@ -16,7 +16,8 @@ use super::choices::PathChoice;
 use super::config::PathKeys;
 use super::service::{Service, State};
 use crate::control::rpc::Failure;
-use crate::uri::{PathUri, UriKind};
+use crate::load::host::FileAccess;
+use crate::uri::PathUri;
 use engine::host::{Change, Changed, PathState};
 use policy::PathIndex;
 use serde::Deserialize;
@@ -131,6 +132,7 @@ impl Service {
     pub fn change_path(&self, verb: &str, params: PathParams) -> Result<Value, Failure> {
         let _alone = self.changes.alone();
         let volume = self.state().volumes.number(&params.volume)?;
+        self.state().has_paths(volume)?;
         if verb == "add" {
             let uri: PathUri = params
                 .path
@@ -200,7 +202,7 @@ impl Service {
     /// # Errors
     /// Why nothing has changed.
     pub fn add_path(&self, volume: u16, keys: PathKeys) -> Result<PathIndex, String> {
-        let local = !matches!(keys.uri.kind(), UriKind::NvmeTcp(_));
+        let local = !keys.uri.kind().is_namespace();
         let uri = keys.uri.to_string();
         let (wait_ns, there, others) = {
             let state = self.state();
@@ -216,7 +218,7 @@ impl Service {
             let why = "a local device is no other path's data; give it a volume of its own";
             return Err(format!("{uri}: {why}"));
         }
-        let config = self.lead(&keys)?;
+        let config = self.lead(&keys, FileAccess::Shared)?;
         let changed = self.ask(Change::AddPath(volume, Box::new(config)), wait_ns)?;
         let path = changed.path.unwrap_or(PathIndex(0));
         let mut state = self.state();
@@ -390,6 +392,12 @@ fn find(state: &State, volume: u16, params: &PathParams) -> Result<PathIndex, Fa
         );
         Failure::params(text)
     })
+}
+
+/// What a line says of a path, for another line that names volume and path before it.
+pub fn unnamed<'a>(volume: &str, uri: &str, line: &'a str) -> &'a str {
+    let named = format!("{volume}: path {uri}: ");
+    line.strip_prefix(&named).unwrap_or(line)
 }
 
 #[cfg(test)]

@@ -15,6 +15,7 @@
 use super::config::{Config, PathKeys, Volume};
 use super::exports::Listening;
 use super::live;
+use super::mirrors::keep_legs;
 use super::paths::uris;
 use super::service::{Service, State};
 use anyhow::{anyhow, bail};
@@ -32,8 +33,13 @@ enum Done {
 /// # Errors
 /// Why nothing was.
 pub fn reload(service: &Service, force: bool) -> anyhow::Result<String> {
-    let new = Config::read(&service.file)?;
+    let mut new = Config::read(&service.file)?;
     let _alone = service.changes.alone();
+    {
+        let state = service.state();
+        let running = state.volumes.iter().map(|(_, it)| it.of.clone());
+        keep_legs(&mut new.volumes, running);
+    }
     refuse_fixed(&service.state().configured, &new)?;
     let sources = service.find_sources(&new)?;
     let gone = gone(&service.state(), &new);
@@ -263,8 +269,30 @@ fn rest(
     Ok(())
 }
 
+/// Mirrors stay as they are, with their legs.
+fn refuse_mirrors(old: &Config, new: &Config) -> anyhow::Result<()> {
+    let mirrors = |config: &Config| -> Vec<Volume> {
+        let mirrors = config.volumes.iter().filter(|it| it.is_mirror());
+        let fixed = mirrors.map(|it| Volume {
+            exports: Vec::new(),
+            ..it.clone()
+        });
+        let mut fixed: Vec<Volume> = fixed.collect();
+        fixed.sort_by(|a, b| a.name.cmp(&b.name));
+        fixed
+    };
+    if mirrors(old) != mirrors(new) {
+        bail!(
+            "mirrors and their legs can't come, go or change by a reload yet (but for exports): \
+             restart the engine"
+        );
+    }
+    Ok(())
+}
+
 /// What needs a restart.
 fn refuse_fixed(old: &Config, new: &Config) -> anyhow::Result<()> {
+    refuse_mirrors(old, new)?;
     for new in &new.volumes {
         let Some(old) = old.volume(&new.name) else {
             continue;

@@ -1,7 +1,9 @@
 //! How a running engine is doing, in JSON.
 mod holds;
+mod mirrors;
 mod probation;
 
+use super::config::Volume;
 use super::machine::{CoreReport, PathReport};
 use super::service::State;
 use crate::control::rpc::Failure;
@@ -57,15 +59,18 @@ impl<'a> Report<'a> {
     /// Volumes, their size and where they are exported.
     pub fn list(&self) -> Value {
         let volumes = self.state.volumes.iter();
+        let volumes = volumes.filter(|(_, running)| running.of.leg_of.is_none());
         let volumes = volumes.map(|(index, running)| {
             let volume = &running.of;
             json!({
                 "name": volume.name,
+                "kind": kind(volume),
                 "state": self.health(index).name(),
                 "bytes": running.info.map(|info| info.bytes),
                 "block_size": running.info.map(|info| 1u32 << info.block_shift),
-                "policy": running.policy.to_string(),
+                "policy": self.policy(index),
                 "paths": volume.paths.len(),
+                "legs": volume.legs.len(),
                 "exports": self.exports(index),
             })
         });
@@ -77,10 +82,15 @@ impl<'a> Report<'a> {
         let volumes = self.state.volumes.iter();
         let volumes = volumes.map(|(index, running)| {
             let volume = &running.of;
+            if volume.is_mirror() {
+                return self.mirror(index);
+            }
             let paths = (0..).zip(&volume.paths);
             let paths = paths.map(|(path, keys)| self.path(index, path, keys));
             json!({
                 "name": volume.name,
+                "kind": kind(volume),
+                "leg_of": volume.leg_of,
                 "state": self.health(index).name(),
                 "policy": running.policy.to_string(),
                 "ewma_shift": running.knobs.ewma_shift,
@@ -103,7 +113,11 @@ impl<'a> Report<'a> {
     /// There is no such volume.
     pub fn check(&self, name: Option<&str>) -> Result<Value, Failure> {
         let volumes = self.state.volumes.iter();
-        let asked = volumes.filter(|(_, volume)| name.is_none_or(|name| volume.of.name == name));
+        // Legs are their mirror's matter.
+        let asked = volumes.filter(|(_, volume)| match name {
+            Some(name) => volume.of.name == name,
+            None => volume.of.leg_of.is_none(),
+        });
         let states: Vec<_> = asked
             .map(|(index, volume)| (index, &volume.of, self.health(index)))
             .collect();
@@ -124,9 +138,12 @@ impl<'a> Report<'a> {
             });
             json!({
                 "name": of.name,
+                "kind": kind(of),
                 "state": health.name(),
+                "why": self.mirror_state(*index),
                 "risk": self.risk(*index),
                 "paths": paths.collect::<Vec<_>>(),
+                "legs": self.legs(*index),
             })
         });
         Ok(json!({
@@ -221,6 +238,9 @@ impl<'a> Report<'a> {
     }
 
     fn health(&self, volume: u16) -> Health {
+        if self.state.volumes[volume].of.is_mirror() {
+            return self.mirror_health(volume);
+        }
         let count = self.state.volumes[volume].of.paths.len();
         let usable = (0..count).filter(|path| self.hindrance(volume, *path).is_none());
         match usable.count() {
@@ -320,6 +340,14 @@ impl<'a> Report<'a> {
             })
         });
         show.collect()
+    }
+}
+
+/// What a volume is.
+fn kind(volume: &Volume) -> &'static str {
+    match volume.is_mirror() {
+        true => "mirror",
+        false => "paths",
     }
 }
 

@@ -3,7 +3,8 @@
 //! `list {}` · `list-subsys {}` · `stat {}` · `check {"volume": "v0"}` · `explain {…}`, see
 //! `explain` ·
 //! `policy {"volume": "v0", "policy": "numa"}` · `knob {"volume": "v0", "name": …, "value": …}` ·
-//! `export.… {…}`, see `exports` · `path.… {…}`, see `paths` · `reload {"force": false}`
+//! `export.… {…}`, see `exports` · `path.… {…}`, see `paths` · `mirror.… {…}`, see `mirrors` ·
+//! `reload {"force": false}`
 //!
 //! # Contract
 //! One call at a time changes anything. A change has been handed to all cores when it is answered;
@@ -367,6 +368,13 @@ impl Service {
         volume % self.state().configured.cores == core
     }
 
+    /// Whether a volume is a leg of a mirror.
+    pub fn is_leg(&self, volume: u16) -> bool {
+        let mut state = self.state();
+        let it = state.volumes.meant(volume);
+        it.is_some_and(|it| it.of.leg_of.is_some())
+    }
+
     /// A volume is ready, or has another size; whether one that is there wasn't ready before.
     pub fn ready(&self, volume: u16, info: VolumeInfo) -> bool {
         let mut state = self.state();
@@ -401,6 +409,10 @@ impl Service {
     fn policy(&self, params: PolicyParams) -> Result<Value, Failure> {
         let mut state = self.state();
         let volume = state.volumes.number(&params.volume)?;
+        if state.volumes[volume].of.is_mirror() {
+            drop(state);
+            return self.mirror_policy(volume, params.policy.as_deref());
+        }
         let knobs = state.volumes[volume].knobs;
         if let Some(text) = params.policy {
             let known = state.volumes[volume].places.iter().max();
@@ -422,6 +434,7 @@ impl Service {
         let running = &state.volumes[volume];
         let (policy, mut knobs) = (running.policy, running.knobs);
         if let (Some(name), Some(value)) = (params.name, params.value) {
+            state.has_paths(volume)?;
             let wrong = |error| Failure::params(format!("{name} \"{value}\": {error}"));
             match name.as_str() {
                 "ewma_shift" => {
@@ -483,7 +496,7 @@ impl Service {
         Ok(())
     }
 
-    fn report(&self) -> Result<Report<'_>, Failure> {
+    pub(super) fn report(&self) -> Result<Report<'_>, Failure> {
         loop {
             let before = self.state().volumes.changes;
             let cores = self.senders.report();
@@ -525,9 +538,10 @@ impl Methods for Service {
                 Ok(changed) => Ok(json!({"changed": changed})),
                 Err(error) => Err(Failure::refused(format!("nothing was changed: {error:#}"))),
             },
-            other => match other.strip_prefix("path.") {
-                Some(verb) => self.change_path(verb, parse(params)?),
-                None => Err(Failure::method(other)),
+            other => match other.split_once('.') {
+                Some(("path", verb)) => self.change_path(verb, parse(params)?),
+                Some(("mirror", verb)) => self.order_mirror(verb, parse(params)?),
+                _ => Err(Failure::method(other)),
             },
         }
     }

@@ -1,4 +1,6 @@
 //! What `braid stat` shows: the facts of its JSON, for people, in 80 columns.
+mod legs;
+
 use super::client::{items, number, word};
 use crate::hedges;
 use crate::output::Style;
@@ -18,7 +20,7 @@ pub fn show(text: &mut String, value: &Value) -> Result {
     for volume in items(&value["volumes"]) {
         let (name, policy) = (word(&volume["name"]), word(&volume["policy"]));
         writeln!(text, "{name}: {}, {policy}", word(&volume["state"]))?;
-        if let Some(knobs) = knobs(volume) {
+        if let Some(knobs) = knobs(volume).filter(|_| volume["kind"] != "mirror") {
             paragraph(text, "knobs: ", &knobs)?;
         }
         for why in items(&volume["awaits"]) {
@@ -29,6 +31,10 @@ pub fn show(text: &mut String, value: &Value) -> Result {
         }
         for export in items(&volume["exports"]) {
             show_export(text, export)?;
+        }
+        if volume["kind"] == "mirror" {
+            legs::show(text, volume)?;
+            continue;
         }
         paragraph(text, "waiting: ", &waiting(&volume["waiting"]))?;
         let failover = &volume["failover"];

@@ -11,6 +11,7 @@ use super::cores::recovery;
 use super::paths::{GRACE, WAIT_NS_MAX};
 use super::service::{Service, State};
 use super::volumes::Running;
+use crate::load::host::FileAccess;
 use crate::log;
 use engine::host::{Change, Changed, VolumeConfig};
 use std::collections::BTreeMap;
@@ -39,7 +40,11 @@ impl Service {
             (state.configured.connect_timeout.0, setting.0, setting.1)
         };
         let unclean_stop_ns = self.marks().wait_ns(of);
-        let made = self.lead_all(&of.paths).and_then(|paths| {
+        let access = match of.leg_of {
+            Some(_) => FileAccess::Alone,
+            None => FileAccess::Shared,
+        };
+        let made = self.lead_all(&of.paths, access).and_then(|paths| {
             let config = VolumeConfig {
                 name: of.name.clone(),
                 policy,
@@ -101,6 +106,13 @@ impl Service {
             )),
         };
         gone.iter().filter_map(words).collect()
+    }
+
+    /// The last clients of a volume's exports, which listen no more, go.
+    pub fn wait_vacated(&self, volume: u16, drain: Duration) {
+        self.wait(drain + GRACE, |state| {
+            !state.ending.values().any(|it| *it == volume)
+        });
     }
 
     /// Those that are leaving do, and are waited for in bounded time.

@@ -8,6 +8,7 @@
 //! of the configuration.
 use super::choices::Choices;
 use super::config::{Config, PathKeys, Volume};
+use super::mirrors;
 use super::paths::uris;
 use crate::control::rpc::Failure;
 use engine::host::VolumeInfo;
@@ -74,8 +75,9 @@ impl Running {
 /// Those that an engine starts with.
 impl FromIterator<Running> for Volumes {
     fn from_iter<T: IntoIterator<Item = Running>>(all: T) -> Self {
-        let all: BTreeMap<u16, Running> = (0..).zip(all).collect();
-        let order = all.keys().copied().collect();
+        let all: Vec<Running> = all.into_iter().collect();
+        let order = mirrors::numbers(all.iter().map(|it| &it.of));
+        let all = order.iter().copied().zip(all).collect();
         Self {
             all,
             order,

@@ -45,6 +45,7 @@ impl Meaning {
                 retries,
                 retries_max: usual.retries_max,
                 left_ns: usual.attempts_ns,
+                patient: false,
             };
             dispose(outcome(status, &[0; 3], retries), &attempt)
         };

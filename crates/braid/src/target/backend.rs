@@ -1,5 +1,6 @@
 //! What a namespace's blocks lie in: opened, checked against the configuration, and later resized.
 use super::config::Namespace;
+use super::quantity::Size;
 use crate::units::format_bytes;
 use crate::uri::UriKind;
 use anyhow::{Context, bail};
@@ -58,7 +59,9 @@ impl Backend {
             }
             UriKind::Null(bytes) => (Device::Null, *bytes, Room::Endless),
             UriKind::File(path) => open_file(path, namespace, shift, &mut made)?,
-            UriKind::NvmeTcp(_) => bail!("{} is no backend", namespace.backend),
+            UriKind::NvmeTcp(_) | UriKind::NvmeNg(_) | UriKind::Queue { .. } => {
+                bail!("{} is no backend", namespace.backend)
+            }
         };
         let bytes = wanted.unwrap_or(available);
         if bytes > available {
@@ -131,7 +134,10 @@ fn open_file(
         *made = make(path, size.0)?;
     }
     let file = FileDevice::open(path.clone(), namespace.read_only, None);
-    let file = file.map_err(|error| advise(error, namespace.read_only))?;
+    let mut file = file.map_err(|error| advise(error, namespace.read_only))?;
+    if let Some(Size(bytes)) = namespace.volatile_cache {
+        file.make_volatile(bytes)?;
+    }
     if file.block_shift() > shift {
         bail!(
             "block_size {} is smaller than the {} that {} needs: set block_size = {}",
@@ -193,7 +199,6 @@ fn make(path: &Path, bytes: u64) -> anyhow::Result<Option<Made>> {
 mod tests {
     use super::*;
     use crate::target::config::Config;
-    use crate::target::quantity::Size;
 
     fn namespace(backend: &str, size: Option<u64>, block_size: u32) -> Namespace {
         let config = Config::quick(String::new(), backend.parse().unwrap(), Vec::new());

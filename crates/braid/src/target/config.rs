@@ -133,6 +133,8 @@ pub struct Namespace {
     /// Write protected.
     #[serde(default)]
     pub read_only: bool,
+    /// Bytes of writes that are kept in memory until a flush, and lost with the process; for tests.
+    pub volatile_cache: Option<Size>,
 }
 
 /// One port.
@@ -266,6 +268,7 @@ impl Config {
             nguid: None,
             ana_group: default_ana_group(),
             read_only: false,
+            volatile_cache: None,
         };
         Config {
             nqn,
@@ -318,13 +321,13 @@ impl Config {
 impl Namespace {
     /// UUID, given or made from the NQN and the NSID.
     pub fn uuid(&self, nqn: &str) -> [u8; 16] {
-        let made = || *derived(nqn, &format!("namespace {}", self.nsid)).as_bytes();
+        let made = || identifiers(nqn, self.nsid).1;
         self.uuid.map_or_else(made, |id| id.0)
     }
 
     /// NGUID, given or made from the NQN and the NSID.
     pub fn nguid(&self, nqn: &str) -> [u8; 16] {
-        let made = || *derived(nqn, &format!("namespace {} nguid", self.nsid)).as_bytes();
+        let made = || identifiers(nqn, self.nsid).0;
         self.nguid.map_or_else(made, |id| id.0)
     }
 
@@ -381,6 +384,15 @@ impl From<PortKeys> for Port {
 }
 
 /// A name-based UUID (version 5) that every process comes to alike.
+/// NGUID and UUID of a namespace for which none are given: whoever serves it makes the same.
+pub fn identifiers(nqn: &str, nsid: u32) -> ([u8; 16], [u8; 16]) {
+    let made = |of: &str| *derived(nqn, of).as_bytes();
+    (
+        made(&format!("namespace {nsid} nguid")),
+        made(&format!("namespace {nsid}")),
+    )
+}
+
 fn derived(nqn: &str, of: &str) -> Uuid {
     let subsystem = Uuid::new_v5(&Uuid::NAMESPACE_URL, nqn.as_bytes());
     Uuid::new_v5(&subsystem, of.as_bytes())

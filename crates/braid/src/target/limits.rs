@@ -12,3 +12,7 @@ pub const BIND_TRIES: u32 = 50;
 pub const BIND_PAUSE: std::time::Duration = std::time::Duration::from_millis(20);
 /// Longest command quiesce time that can be reported, ms.
 pub const CQT_MS_MAX: u64 = u16::MAX as u64;
+/// Bounds of a namespace's volatile cache, bytes: a piece, and what a test may take of memory.
+pub const VOLATILE_CACHE_MIN: u64 = 4 << 10;
+/// The same.
+pub const VOLATILE_CACHE_MAX: u64 = 1 << 30;

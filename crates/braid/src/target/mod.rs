@@ -24,6 +24,7 @@ pub(crate) mod quantity;
 mod serve;
 mod settings;
 
+pub use config::identifiers;
 pub use embedded::{Embedded, EmbeddedConfig, embedded};
 
 use clap::{Args, Subcommand};

@@ -209,7 +209,9 @@ impl FromText for crate::uri::PathUri {
             .parse()
             .map_err(|error| format!("\"{text}\": {error}"))?;
         match uri.kind() {
-            crate::uri::UriKind::NvmeTcp(_) => Err(format!(
+            crate::uri::UriKind::NvmeTcp(_)
+            | crate::uri::UriKind::NvmeNg(_)
+            | crate::uri::UriKind::Queue { .. } => Err(format!(
                 "\"{text}\" is no backend of a namespace; {}",
                 Self::WANTED
             )),

@@ -229,7 +229,10 @@ fn t48_a_leg_that_somebody_has_is_refused() {
         &place,
         &create,
         1,
-        &[b.0.to_str().unwrap(), "in use by another process"],
+        &[
+            b.0.to_str().unwrap(),
+            "is in use: somebody else has it locked for itself",
+        ],
     );
     assert!(
         fs::read(&a.0).unwrap().iter().all(|&byte| byte == 0),
@@ -248,6 +251,21 @@ fn t48_a_leg_that_somebody_has_is_refused() {
 }
 
 #[test]
+fn one_leg_alone_is_a_mirror_that_is_whole() {
+    let test = "one_leg_alone_is_a_mirror_that_is_whole";
+    if no_blkid(test) {
+        return;
+    }
+    let place = Place::new();
+    let (_, a) = leg(&place, "a", 16 * MIB);
+    place.json(&["mirror", "create", "v0", &a, "-o", "json"]);
+    let shown = place.json(&["mirror", "examine", &a, "-o", "json"]);
+    let legs = shown["legs"][0]["mirror"]["legs"].as_array().unwrap();
+    assert_eq!(legs.len(), 1, "{shown}");
+    assert_eq!(legs[0]["state"], "in-sync", "{shown}");
+}
+
+#[test]
 fn words_that_make_no_mirror_are_a_wrong_usage() {
     let place = Place::new();
     let (path, a) = leg(&place, "a", 16 * MIB);
@@ -257,7 +275,7 @@ fn words_that_make_no_mirror_are_a_wrong_usage() {
     let link = format!("file:{}", link.display());
     let long = "x".repeat(63);
     for (args, parts) in [
-        (&["v0", &a][..], &["2 values", "LEG"][..]),
+        (&["v0"][..], &["required", "LEG"][..]),
         (&["v0", &a, &a], &["the same as", &a]),
         (&["v0", &a, &link], &["the same as", &link]),
         (&["", &a, &b], &["needs a name"]),

@@ -1,4 +1,4 @@
-//! README.md's walk through `braid run`, typed in as it stands there.
+//! README.md's walks through `braid run`, typed in as they stand there.
 use crate::common::{Process, have, run};
 use crate::filesystem::can_mount;
 use std::collections::BTreeSet;
@@ -7,12 +7,13 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// The blocks behind `<!-- walk -->` or `<!-- walk:NAME -->`: the name and the text of each.
-fn blocks(readme: &str) -> Vec<(&str, String)> {
+/// The blocks behind `<!-- WALK -->` or `<!-- WALK:NAME -->`: the name and the text of each.
+fn blocks<'a>(readme: &'a str, walk: &str) -> Vec<(&'a str, String)> {
+    let mark = format!("<!-- {walk}");
     let mut blocks = Vec::new();
     let mut lines = readme.lines();
     while let Some(line) = lines.next() {
-        let Some(rest) = line.strip_prefix("<!-- walk") else {
+        let Some(rest) = line.strip_prefix(&mark) else {
             continue;
         };
         let name = rest.strip_suffix(" -->").unwrap().trim_start_matches(':');
@@ -62,7 +63,7 @@ fn the_walk_through_braid_run_is_as_it_stands_in_the_readme() {
     }
     let readme = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../README.md");
     let readme = std::fs::read_to_string(readme).unwrap();
-    let blocks = blocks(&readme);
+    let blocks = blocks(&readme, "walk");
     let names: BTreeSet<&str> = blocks.iter().map(|(name, _)| *name).collect();
     assert!(names.iter().eq(&["", "braid.toml", "one.toml", "root"]));
     let mounts = can_mount("readme-walk-mount");
@@ -104,6 +105,41 @@ fn the_walk_through_braid_run_is_as_it_stands_in_the_readme() {
                 directory.path().join("v0.img").to_str().unwrap(),
             ],
         );
+    }
+}
+
+#[test]
+fn the_walk_through_a_mirror_is_as_it_stands_in_the_readme() {
+    let name = "the_walk_through_a_mirror_is_as_it_stands_in_the_readme";
+    if !have(name, &["bash", "nbdcopy", "mkfs.ext4"]) {
+        return;
+    }
+    let readme = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../README.md");
+    let readme = std::fs::read_to_string(readme).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let mut script = String::from("trap 'echo \"FAILED: $BASH_COMMAND\"' ERR\n");
+    for (name, text) in blocks(&readme, "mirror") {
+        let text = text.replace("/tmp/walk", directory.path().to_str().unwrap());
+        match name {
+            "" => script.push_str(&text),
+            file => std::fs::write(directory.path().join(file), text).unwrap(),
+        }
+    }
+    std::fs::write(directory.path().join("walk.sh"), script).unwrap();
+    let said = walk(directory.path());
+    println!("{said}");
+    assert!(
+        !said.contains("FAILED: ") && said.contains("THE END"),
+        "{said}"
+    );
+    for part in [
+        "m0: ok",
+        "m0: degraded",
+        "is in sync",
+        "last check: 0 differences, 0 unreadable",
+        "all legs in sync are alike",
+    ] {
+        assert!(said.contains(part), "{part}: {said}");
     }
 }
 

@@ -14,6 +14,12 @@ pub fn open(socket: &Path, wait: Duration) -> UnixStream {
 pub fn open_named(socket: &Path, name: &str, wait: Duration) -> UnixStream {
     let mut stream = UnixStream::connect(socket).unwrap();
     stream.set_read_timeout(Some(wait)).unwrap();
+    choose(&mut stream, name);
+    stream
+}
+
+/// The handshake on a connection, up to transmission.
+pub fn choose(stream: &mut (impl Read + Write), name: &str) {
     stream.read_exact(&mut [0; 18]).unwrap();
     let hello = [
         &3_u32.to_be_bytes()[..],
@@ -24,5 +30,4 @@ pub fn open_named(socket: &Path, name: &str, wait: Duration) -> UnixStream {
     ];
     stream.write_all(&hello.concat()).unwrap();
     stream.read_exact(&mut [0; 10]).unwrap();
-    stream
 }

@@ -121,7 +121,23 @@ impl Client {
 
     /// 4 KiB of `fill` at `offset`.
     pub fn send_write(&mut self, offset: u64, fill: u8) {
-        let head = [0x25, 0x60, 0x95, 0x13, 0, 0, 0, 1];
+        self.send(0, offset, fill);
+    }
+
+    /// The same, durable when it is answered.
+    pub fn write_fua(&mut self, offset: u64, fill: u8) -> u32 {
+        self.send(1, offset, fill);
+        self.answer()
+    }
+
+    pub fn flush(&mut self) -> u32 {
+        let head = [0x25, 0x60, 0x95, 0x13, 0, 0, 0, 3];
+        self.0.write_all(&[&head[..], &[0; 20]].concat()).unwrap();
+        self.answer()
+    }
+
+    fn send(&mut self, flags: u8, offset: u64, fill: u8) {
+        let head = [0x25, 0x60, 0x95, 0x13, 0, flags, 0, 1];
         let mut bytes = [&head[..], &[7; 8], &offset.to_be_bytes()].concat();
         bytes.extend(4096_u32.to_be_bytes());
         bytes.resize(bytes.len() + 4096, fill);

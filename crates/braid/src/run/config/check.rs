@@ -1,9 +1,8 @@
 //! What one value can't tell by itself, and where in the file it stands.
-use super::{Config, Export, PathKeys, Volume};
+use super::{Config, Export, PathKeys, Volume, mirror};
 use crate::identity;
 use crate::run::address::NbdAddress;
 use crate::units::format_bytes;
-use crate::uri::UriKind;
 use std::collections::BTreeSet;
 use std::ops::Range;
 use toml::de::{DeTable, DeValue};
@@ -21,9 +20,16 @@ type Wrong = (Vec<Step>, String);
 
 /// # Errors
 /// The first thing that can't be.
-pub(super) fn check(config: &Config) -> Result<(), Wrong> {
+pub(super) fn check(config: &Config, text: &str) -> Result<(), Wrong> {
     check_engine(config)?;
+    let legs = config.volumes.iter().map(|volume| volume.legs.len());
     let (there, most) = (config.volumes.len(), engine::limits::VOLUMES_MAX);
+    let with_legs = there + legs.sum::<usize>();
+    if there <= most && with_legs > most {
+        let text = format!("{with_legs} volumes and legs of mirrors are more than {most}");
+        return Err((vec![Key("volume")], text));
+    }
+    check_mirrors(config, text)?;
     if there == 0 {
         let wanted = "write one with a name and a [[volume.path]]; one can't be added later";
         return Err((vec![], format!("there is no [[volume]]: {wanted}")));
@@ -58,6 +64,21 @@ pub(super) fn check(config: &Config) -> Result<(), Wrong> {
         }
     }
     Ok(())
+}
+
+/// What concerns mirrors as such.
+fn check_mirrors(config: &Config, text: &str) -> Result<(), Wrong> {
+    let at = |number| vec![Key("volume"), At(number)];
+    if let Some((number, key)) = mirror::kept_by_the_mirror(text) {
+        let name = config.volumes.get(number).map_or("", |it| it.name.as_str());
+        let verb = match key {
+            "policy" => "how it reads is its own property, and moves with it: braid policy set",
+            _ => "reads of a mirror get no second copy yet",
+        };
+        let text = format!("volume \"{name}\" is a mirror: {verb}");
+        return Err(([at(number), vec![Key(key)]].concat(), text));
+    }
+    mirror::check_alone(&config.volumes).map_err(|(number, text)| (at(number), text))
 }
 
 fn check_engine(config: &Config) -> Result<(), Wrong> {
@@ -97,6 +118,10 @@ fn check_volume(volume: &Volume) -> Result<(), (&'static str, String)> {
     if !is_name(name) {
         let wanted = "a name has 1 to 64 letters, digits, \".\", \"_\" or \"-\"";
         return Err(("name", format!("volume \"{name}\": {wanted}")));
+    }
+    mirror::check(volume)?;
+    if volume.is_mirror() {
+        return check_times(volume);
     }
     if volume.paths.is_empty() && volume.subsystem.is_none() {
         let text = format!(
@@ -163,7 +188,7 @@ fn check_discovered(volume: &Volume, config: &Config) -> Result<(), (&'static st
     if let Err(why) = identity::parse_nqn(nqn) {
         return wrong(why);
     }
-    let local = |keys: &PathKeys| !matches!(keys.uri.kind(), UriKind::NvmeTcp(_));
+    let local = |keys: &PathKeys| !keys.uri.kind().is_namespace();
     if volume.paths.iter().any(local) {
         return wrong("a local device is no subsystem's data; give it a volume of its own".into());
     }

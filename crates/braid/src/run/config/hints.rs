@@ -2,6 +2,7 @@
 //!
 //! # Contract
 //! Only keys of the configuration, and words that stand here, get into a hint.
+use super::mirror::RawLeg;
 use super::{Config, DiscoveryKeys, Export, PathKeys, Volume};
 use crate::text;
 use serde::de::DeserializeOwned;
@@ -39,6 +40,7 @@ fn hint(key: &str, here: &str) -> Option<String> {
         (unknown::<Config>(), "before the first [[volume]]"),
         (unknown::<Volume>(), "in [[volume]], before what it has"),
         (unknown::<PathKeys>(), "in [[volume.path]]"),
+        (unknown::<RawLeg>(), "in [[volume.leg]]"),
         (unknown::<Export>(), "in [[volume.export]]"),
         (unknown::<DiscoveryKeys>(), "in [[discovery]]"),
     ];

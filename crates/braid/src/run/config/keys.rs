@@ -1,7 +1,8 @@
 //! How the values of the configuration are read: each error shows the place of its value.
 use crate::run::address::NbdAddress;
-use crate::target::quantity::{Duration, FromText, Size, from_text};
+use crate::target::quantity::{Duration, FromText, Rate, Size, from_text};
 use crate::units::format_ns;
+use crate::uri::PathUri;
 use crate::uri::discovery::DiscoveryUri;
 use engine::host::WriteFailover;
 use policy::{Hedging, Knobs, Policy};
@@ -53,6 +54,12 @@ pub(super) fn nbd<'de, D: Deserializer<'de>>(from: D) -> Result<NbdAddress, D::E
 }
 pub(super) fn discovery<'de, D: Deserializer<'de>>(from: D) -> Result<DiscoveryUri, D::Error> {
     text(from, str::parse)
+}
+pub(super) fn path_uri<'de, D: Deserializer<'de>>(from: D) -> Result<Option<PathUri>, D::Error> {
+    text(from, str::parse).map(Some)
+}
+pub(super) fn rate<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Rate>, D::Error> {
+    from_text(from).map(Some)
 }
 /// As nvme-cli: nothing of a volume waits for it.
 pub(super) fn discovery_keep_alive_tmo() -> Duration {

@@ -289,6 +289,7 @@ fn every_key_is_in_the_document() {
         GOOD.replacen("weight_timeout = \"500ms\"", "nope = 1", 1),
         GOOD.replacen(path, &format!("{path}\nnope = 1"), 1),
         format!("{GOOD}nope = 1"),
+        MIRROR.replacen("policy = \"numa\"", "nope = 1", 1),
     ] {
         let error = Config::parse(&text).unwrap_err();
         let keys = error.split_once("expected one of").unwrap_or_default().1;
@@ -303,6 +304,120 @@ fn every_key_is_in_the_document() {
             );
         }
     }
+}
+
+const MIRROR: &str = r#"
+[[volume]]
+name = "m0"
+kind = "mirror"
+retries = 7
+[[volume.leg]]
+uri = "file:/a"
+[[volume.leg]]
+policy = "numa"
+[[volume.leg.path]]
+uri = "nvme-tcp://127.0.0.1:4420/nqn.2026-01.org.example:b?distance=3"
+[[volume.leg.path]]
+uri = "nvme-tcp://127.0.0.2:4420/nqn.2026-01.org.example:b"
+[[volume.export]]
+nbd = "unix:/m0.sock"
+"#;
+
+#[test]
+fn a_leg_is_a_volume_behind_its_mirror() {
+    let config = parsed(MIRROR);
+    let names: Vec<_> = config.volumes.iter().map(|it| it.name.as_str()).collect();
+    assert_eq!(names, ["m0", "m0/0", "m0/1"]);
+    let [mirror, first, second] = &config.volumes[..] else {
+        panic!("{names:?}");
+    };
+    assert!(mirror.is_mirror() && mirror.is_shared() && mirror.paths.is_empty());
+    assert_eq!(
+        (first.policy, second.policy),
+        (Policy::QueueDepth, Policy::Numa)
+    );
+    assert_eq!((first.paths.len(), second.paths.len()), (1, 2));
+    for leg in [first, second] {
+        assert_eq!(leg.leg_of.as_deref(), Some("m0"));
+        assert!(leg.exports.is_empty() && !leg.is_mirror());
+        let recovery = leg.recovery();
+        assert_eq!(
+            (recovery.retries_max, recovery.fast_io_fail_ns),
+            (7, 5_000_000_000)
+        );
+    }
+}
+
+#[test]
+fn what_is_wrong_with_a_mirror_is_named_with_its_place() {
+    let plain = "[[volume]]\nname = \"p\"\n[[volume.path]]\nuri = \"file:/a\"\n";
+    for (from, to, parts) in [
+        (
+            "kind = \"mirror\"",
+            "",
+            &["line 6, column", "kind = \"mirror\" too"][..],
+        ),
+        (
+            "kind = \"mirror\"",
+            "kind = \"raid\"",
+            &["line 4, column 8", "`mirror`"],
+        ),
+        (
+            "retries = 7",
+            "policy = \"numa\"",
+            &["line 5, column 10", "braid policy set"],
+        ),
+        (
+            "retries = 7",
+            "hedge = \"on\"",
+            &["line 5, column 9", "second copy"],
+        ),
+        (
+            "retries = 7",
+            "subsystem = \"nqn.x\"",
+            &["line 5, column", "not discovered"],
+        ),
+        (
+            "retries = 7",
+            "rebuild_floor = \"9\"\nrebuild_ceiling = \"8\"",
+            &["line 5"],
+        ),
+        (
+            "uri = \"file:/a\"",
+            "",
+            &["line 6, column 1", "a leg has a uri"],
+        ),
+        (
+            "uri = \"file:/a\"",
+            "url = \"file:/a\"",
+            &["line 7", "unknown field `url`"],
+        ),
+        (
+            "uri = \"file:/a\"",
+            "uri = \"/a\"",
+            &["line 7, column 7", "file:/a"],
+        ),
+        ("policy = \"numa\"", "uri = \"mem:1MiB\"", &["not both"]),
+        (
+            "policy = \"numa\"",
+            "policy = \"devid:9\"",
+            &["no such path"],
+        ),
+        ("127.0.0.2", "127.0.0.1", &["is a leg twice"]),
+        (
+            "[[volume.export]]",
+            &format!("{plain}[[volume.export]]"),
+            &["is a leg of \"m0\""],
+        ),
+    ] {
+        let error = Config::parse(&MIRROR.replacen(from, to, 1)).unwrap_err();
+        for part in parts {
+            assert!(error.contains(part), "{to}: {part}: {error}");
+        }
+    }
+    let none = "[[volume]]\nname = \"m\"\nkind = \"mirror\"\n";
+    let error = Config::parse(none).unwrap_err();
+    assert!(error.contains("at least one [[volume.leg]]"), "{error}");
 }
 
 #[test]

@@ -12,7 +12,7 @@ use super::turns::{Places, Queue};
 use super::{LINES_MAX, say_seldom};
 use crate::log;
 use crate::run::config::{Gone, PathKeys};
-use crate::run::paths::WAIT_NS_MAX;
+use crate::run::paths::{WAIT_NS_MAX, unnamed};
 use crate::run::service::Service;
 use crate::uri::PathUri;
 use crate::uri::discovery::in_words;
@@ -151,7 +151,10 @@ impl Service {
         let (text, by) = (uri.to_string(), in_words(by));
         let path = self
             .add_path(volume, PathKeys::from(uri.clone()))
-            .map_err(|why| format!("discovered by {by}, and not used: {why}"))?;
+            .map_err(|why| {
+                let why = unnamed(name, &text, &why);
+                format!("discovered by {by}, and not used: {why}")
+            })?;
         let aside = {
             let mut state = self.state();
             let it = &mut state.volumes[volume];

@@ -1,11 +1,14 @@
 //! A finding, in a world that was made as small as may be.
-use super::trial::{self, Found, HANGS, Line, Outcome};
+use super::trial::{self, Found, HANGS, Outcome};
 use crate::signals::Interrupt;
 use sim::chaos::plan::Plan;
 use sim::chaos::shrink::{Cut, Kept, shrink};
+use sim::chaos::story::Line;
 
 /// Worlds that are run to make one smaller.
 const RUNS_MAX: u32 = 200;
+/// Lines of a story that are shown if nobody wants more, beside those that a finding rests on.
+pub const LINES: usize = 40;
 const MS: u64 = 1_000_000;
 
 /// All there is to say about one finding.
@@ -28,12 +31,12 @@ impl Detail {
     /// Of a finding in the world of `seed`, or in a part of it, as `world` runs it. A signal ends
     /// the search for a smaller one.
     pub fn of(
-        (seed, found): (u64, &Found),
+        (plan, found): (Plan, &Found),
         part: Option<Cut>,
         interrupt: &Interrupt,
         world: impl Fn(&Plan) -> Outcome,
     ) -> Self {
-        let plan = Plan::draw(seed);
+        let seed = plan.seed;
         let mut found = found.clone();
         let cut = part.unwrap_or_else(|| Cut::whole(&plan));
         // Nobody waits for one more of those.
@@ -59,9 +62,21 @@ impl Detail {
         }
     }
 
+    /// The lines that are shown: all, or those that the finding rests on and the last ones.
+    pub fn shown(&self, whole: bool) -> impl Iterator<Item = &Line> {
+        let tail = self.lines.len().saturating_sub(LINES);
+        let is_shown = move |&(at, line): &(usize, &Line)| whole || line.key || at >= tail;
+        let all = self.lines.iter().enumerate();
+        all.filter(is_shown).map(|(_, line)| line)
+    }
+
     /// What repeats it.
     pub fn command(&self) -> String {
-        let mut words = format!("braid sim --chaos --seed {} --seeds 1", self.seed);
+        let family = match self.plan.layout.mirror {
+            Some(_) => "--chaos --mirrors",
+            None => "--chaos",
+        };
+        let mut words = format!("braid sim {family} --seed {} --seeds 1", self.seed);
         let whole = Cut::whole(&self.plan);
         if self.cut.faults != whole.faults {
             let word = |kept: &Kept| {

@@ -44,6 +44,9 @@ pub struct ChaosArgs {
     #[arg(long, conflicts_with_all = ["names", "all", "long", "policy", "hedge", "report", "plot",
         "check", "snapshot", "keep_bounds"])]
     pub chaos: bool,
+    /// Worlds whose volume is a mirror, a family of their own
+    #[arg(long, requires = "chaos")]
+    mirrors: bool,
     /// Worlds [default: 100; with --hours as many as there is time for]
     #[arg(long, value_name = "N", requires = "chaos")]
     seeds: Option<u64>,
@@ -97,13 +100,16 @@ pub fn run(args: &ChaosArgs, wish: Wish) -> anyhow::Result<()> {
     let cut = args.cut(wish.seed)?;
     trial::keep_panics();
     let interrupt = Interrupt::install()?;
-    if wish.format == Format::Text {
-        output::print(&format!("seed {}\n", wish.seed))?;
+    let first = format!("seed {}", wish.seed);
+    match wish.format {
+        Format::Text => output::print(&format!("{first}\n"))?,
+        // Whatever becomes of this process, somebody knows what it was at.
+        Format::Json => output::note(&first),
     }
     let begun = Instant::now();
     let of_seed = {
-        let cut = cut.clone();
-        move |seed| trial::outcome(&plan(seed, cut.as_ref()))
+        let (cut, args) = (cut.clone(), args.clone());
+        move |seed| trial::outcome(&args.part(seed, cut.as_ref()))
     };
     let bar = bar(&work);
     let (mut sums, mut findings) = (Sums::default(), Vec::new());
@@ -112,9 +118,14 @@ pub fn run(args: &ChaosArgs, wish: Wish) -> anyhow::Result<()> {
         sums.add(&outcome.report);
         bar.set_position(sums.worlds);
         if let Some(found) = outcome.found {
-            if wish.format == Format::Text {
-                shown = bar.suspend(|| output::print(&format!("seed {seed}: {}\n", found.text)));
-            }
+            let line = format!("seed {seed}: {}", found.text);
+            shown = bar.suspend(|| match wish.format {
+                Format::Text => output::print(&format!("{line}\n")),
+                Format::Json => {
+                    output::note(&line);
+                    Ok(())
+                }
+            });
             findings.push((seed, found));
             bar.set_message(show::findings(findings.len()));
         }
@@ -124,7 +135,7 @@ pub fn run(args: &ChaosArgs, wish: Wish) -> anyhow::Result<()> {
     bar.set_message("making it smaller");
     let first = findings.first();
     let detail = first.map(|(seed, found)| {
-        let of_world = (*seed, found);
+        let of_world = (args.plan(*seed), found);
         Detail::of(of_world, cut, &interrupt, trial::outcome)
     });
     bar.finish_and_clear();
@@ -141,15 +152,6 @@ pub fn run(args: &ChaosArgs, wish: Wish) -> anyhow::Result<()> {
         true => shown,
         // Also where nobody reads it any more.
         false => Err(Exit(1).into()),
-    }
-}
-
-/// The plan of a seed, or what is left of it.
-fn plan(seed: u64, cut: Option<&Cut>) -> Plan {
-    let plan = Plan::draw(seed);
-    match cut {
-        Some(cut) => cut.of(&plan),
-        None => plan,
     }
 }
 
@@ -171,6 +173,23 @@ fn bar(work: &Work) -> ProgressBar {
 }
 
 impl ChaosArgs {
+    /// The plan of a seed.
+    fn plan(&self, seed: u64) -> Plan {
+        match self.mirrors {
+            true => Plan::draw_mirror(seed),
+            false => Plan::draw(seed),
+        }
+    }
+
+    /// What is left of it.
+    fn part(&self, seed: u64, cut: Option<&Cut>) -> Plan {
+        let plan = self.plan(seed);
+        match cut {
+            Some(cut) => cut.of(&plan),
+            None => plan,
+        }
+    }
+
     fn work(&self, wish: Wish) -> anyhow::Result<Work> {
         let one = self.faults.is_some() || self.requests.is_some();
         let count = match (self.seeds, self.hours) {
@@ -201,7 +220,7 @@ impl ChaosArgs {
         if self.faults.is_none() && self.requests.is_none() {
             return Ok(None);
         }
-        let mut cut = Cut::whole(&Plan::draw(seed));
+        let mut cut = Cut::whole(&self.plan(seed));
         if let Some(Faults(wanted)) = &self.faults {
             let kept = |&(number, lasts_ns): &(usize, Option<u64>)| {
                 let whole = number.checked_sub(1).and_then(|at| cut.faults.get(at));

@@ -1,6 +1,6 @@
 //! What is told of worlds of chaos, for people and for programs.
 use super::crew::Ended;
-use super::detail::Detail;
+use super::detail::{Detail, LINES};
 use super::{Course, FINDINGS_MAX};
 use crate::output::{self, Format, Ink, Style};
 use crate::table::Table;
@@ -13,9 +13,7 @@ use sim::chaos::judged::Check;
 use sim::chaos::plan::{Kind, Plan};
 use sim::chaos::run::BEGIN_NS;
 use sim::chaos::shrink::Cut;
-
-/// Lines of a story that are shown if nobody wants more.
-const LINES: usize = 40;
+use sim::chaos::story::Line;
 
 /// `1 finding`, `2 findings`.
 pub fn findings(count: usize) -> String {
@@ -177,29 +175,12 @@ impl Course {
         text.push_str(&format!("{}\n", detail.found.text));
         text.push_str(&layout(plan));
         text.push_str(&faults(plan, cut).render(style, |_| String::new()));
-        let lines = &detail.lines;
-        let shown = &lines[if whole {
-            0
-        } else {
-            lines.len().saturating_sub(LINES)
-        }..];
-        if shown.len() < lines.len() {
-            text.push_str(&format!(
-                "The last {LINES} of {} lines (--trace shows all), s from the beginning:\n",
-                format_count(lines.len() as u64)
-            ));
-        } else if !shown.is_empty() {
-            text.push_str("What happened, s from the beginning:\n");
-        }
-        for (at_ns, line) in shown {
-            let at = style.paint(Ink::Dim, &format!("{:>10}", seconds(*at_ns)));
-            text.push_str(&format!("{at}  {line}\n"));
-        }
+        text.push_str(&trace(detail, whole, style));
         text.push_str(&format!("Repeat with:\n{}\n", detail.command()));
         text
     }
 
-    fn json(&self, whole: bool) -> Value {
+    pub fn json(&self, whole: bool) -> Value {
         let sums = &self.sums;
         let counts = |it: &super::sums::Counts| json!({"median": it.median(), "total": it.total()});
         let cell = |kind, state: PathState| {
@@ -251,26 +232,48 @@ impl Detail {
                 "lasts_ns": kept.lasts_ns,
             })
         };
-        let skipped = match whole {
-            true => 0,
-            false => self.lines.len().saturating_sub(LINES),
-        };
-        let line = |(at_ns, line): &(u64, String)| {
-            let at_ns = at_ns.saturating_sub(START_NS);
-            json!({"at_ns": at_ns, "line": line})
+        let line = |line: &Line| {
+            let at_ns = line.at_ns.saturating_sub(START_NS);
+            json!({"at_ns": at_ns, "line": line.text, "key": line.key})
         };
         json!({
             "seed": self.seed,
             "kind": self.found.kind,
             "what": self.found.text,
+            "block": self.found.block,
+            "layout": layout_json(&self.plan),
+            "faults_of_seed": self.plan.faults.len(),
+            "requests_of_seed": self.plan.layout.habit.total,
             "faults": self.cut.faults.iter().map(fault).collect::<Vec<_>>(),
             "requests": self.cut.requests,
             "worlds_tried": self.runs,
             "lines": self.lines.len(),
-            "trace": self.lines[skipped..].iter().map(line).collect::<Vec<_>>(),
+            "trace": self.shown(whole).map(line).collect::<Vec<_>>(),
             "repeat": self.command(),
         })
     }
+}
+
+/// What happened; `>` marks what the finding rests on.
+fn trace(detail: &Detail, whole: bool, style: Style) -> String {
+    let mut text = String::new();
+    let all = detail.lines.len();
+    let shown: Vec<&Line> = detail.shown(whole).collect();
+    if shown.len() < all {
+        text.push_str(&format!(
+            "What it rests on (>) and the last {LINES} of {} lines (--trace shows all), s from \
+             the beginning:\n",
+            format_count(all as u64)
+        ));
+    } else if all > 0 {
+        text.push_str("What happened (> what it rests on), s from the beginning:\n");
+    }
+    for line in shown {
+        let mark = if line.key { '>' } else { ' ' };
+        let at = style.paint(Ink::Dim, &format!("{:>10}", seconds(line.at_ns)));
+        text.push_str(&format!("{at} {mark} {}\n", line.text));
+    }
+    text
 }
 
 /// What a world is made of.
@@ -293,6 +296,24 @@ fn layout(plan: &Plan) -> String {
         with(it.digests, "digests"),
         with(it.caches, "volatile caches"),
     )
+}
+
+/// The same, and what more a program may want to know.
+fn layout_json(plan: &Plan) -> Value {
+    let it = &plan.layout;
+    json!({
+        "hosts": it.hosts,
+        "cores": it.cores,
+        "targets": it.targets,
+        "ports": it.ports,
+        "policy": it.policy.to_string(),
+        "digests": it.digests,
+        "caches": it.caches,
+        "connections": it.habit.connections,
+        "depth": it.habit.depth,
+        "blocks": it.habit.blocks,
+        "block_bytes": it.habit.unit,
+    })
 }
 
 fn faults(plan: &Plan, cut: &Cut) -> Table {

@@ -3,6 +3,7 @@ use crate::output::Style;
 use crate::sim::SimArgs;
 use clap::Parser;
 use sim::chaos::plan::Kind;
+use sim::chaos::story::Line;
 
 #[derive(Parser)]
 struct Cli {
@@ -61,7 +62,12 @@ fn course(detail: Detail) -> Course {
 fn a_finding_is_made_small_and_the_last_line_repeats_it() {
     let seed = seed_with(Kind::KillHost);
     let first = found("host").found.unwrap();
-    let detail = Detail::of((seed, &first), None, &Interrupt::default(), killed);
+    let detail = Detail::of(
+        (Plan::draw(seed), &first),
+        None,
+        &Interrupt::default(),
+        killed,
+    );
     let command = detail.command();
     let text = course(detail).text(false, Style::PLAIN);
     assert_eq!(text.lines().last(), Some(command.as_str()), "{text}");
@@ -69,11 +75,11 @@ fn a_finding_is_made_small_and_the_last_line_repeats_it() {
         text.contains("with 1 of its ") && text.contains("kill-host"),
         "{text}"
     );
-    assert!(text.contains("  begins: the read of 0x"), "{text}");
+    assert!(text.contains("  ends: the read of 0x"), "{text}");
     let words = command.strip_prefix("braid sim ").unwrap();
     let again = asked(words).unwrap();
     let part = again.chaos.cut(again.seed).unwrap().unwrap();
-    let plan = plan(again.seed, Some(&part));
+    let plan = part.of(&Plan::draw(again.seed));
     assert_eq!(
         (plan.faults.len(), plan.faults[0].kind),
         (1, Kind::KillHost)
@@ -81,15 +87,67 @@ fn a_finding_is_made_small_and_the_last_line_repeats_it() {
     assert_eq!(part.requests, 1);
     assert!(killed(&plan).found.is_some());
     // What was small already stays so, and is repeated by the same words.
-    let detail = Detail::of((seed, &first), Some(part), &Interrupt::default(), killed);
+    let detail = Detail::of(
+        (Plan::draw(seed), &first),
+        Some(part),
+        &Interrupt::default(),
+        killed,
+    );
     assert_eq!(detail.command(), command);
+}
+
+#[test]
+fn what_a_finding_rests_on_is_shown_however_long_ago_it_was() {
+    let seed = seed_with(Kind::KillHost);
+    let first = found("host").found.unwrap();
+    let mut detail = Detail::of(
+        (Plan::draw(seed), &first),
+        None,
+        &Interrupt::raised(),
+        killed,
+    );
+    let line = |number: u64| Line::new(number, format!("line {number}."));
+    detail.lines = (0..1000).map(line).collect();
+    detail.lines[7].key = true;
+    let course = course(detail);
+    let text = course.text(false, Style::PLAIN);
+    assert!(
+        text.contains(" > line 7.\n") && text.contains("   line 960.\n"),
+        "{text}"
+    );
+    assert!(
+        !text.contains("line 8.") && !text.contains("line 959."),
+        "{text}"
+    );
+    let whole = course.text(true, Style::PLAIN);
+    assert!(whole.contains("line 8."), "{whole}");
+    let json = course.json(false);
+    let trace = json["smallest"]["trace"].as_array().unwrap();
+    assert_eq!((trace.len(), &trace[0]["key"]), (41, &true.into()));
+    let smallest = &json["smallest"];
+    let plan = Plan::draw(seed);
+    for (name, want) in [
+        ("block", 3),
+        ("faults_of_seed", plan.faults.len() as u64),
+        ("requests_of_seed", plan.layout.habit.total),
+    ] {
+        assert_eq!(smallest[name], want, "{name}");
+    }
+    let layout = &smallest["layout"];
+    assert_eq!(layout["hosts"], plan.layout.hosts);
+    assert_eq!(layout["policy"], plan.layout.policy.to_string());
 }
 
 #[test]
 fn a_signal_ends_the_search_for_a_smaller_world() {
     let seed = seed_with(Kind::KillHost);
     let first = found("host").found.unwrap();
-    let detail = Detail::of((seed, &first), None, &Interrupt::raised(), killed);
+    let detail = Detail::of(
+        (Plan::draw(seed), &first),
+        None,
+        &Interrupt::raised(),
+        killed,
+    );
     assert_eq!(
         detail.command(),
         format!("braid sim --chaos --seed {seed} --seeds 1")
@@ -115,7 +173,7 @@ fn worlds_are_the_same_on_any_number_of_threads() {
             threads,
         };
         let mut sums = Sums::default();
-        let world = |seed| trial::outcome(&plan(seed, None));
+        let world = |seed| trial::outcome(&Plan::draw(seed));
         let ended = crew::run(&work, &Interrupt::default(), world, |_, outcome| {
             sums.add(&outcome.report);
             outcome.found.is_none()

@@ -1,10 +1,11 @@
 //! One world, whatever becomes of it: a panic is a finding too.
 //!
 //! # Limits
-//! One hook for panics in the whole program; it keeps those of [`outcome`] and [`story`], and shows
-//! all others as before.
+//! One hook for panics in the whole program; it keeps those of [`outcome`] and [`story()`], and
+//! shows all others as before.
 use sim::chaos::plan::Plan;
 use sim::chaos::run::{self, Report};
+use sim::chaos::story::{self, Line, Lines};
 use std::cell::{Cell, RefCell};
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::Once;
@@ -29,9 +30,6 @@ pub struct Outcome {
     pub report: Report,
     pub found: Option<Found>,
 }
-
-/// A line of a world's story and its time, ns.
-pub type Line = (u64, String);
 
 #[derive(Default)]
 struct Panic {
@@ -75,7 +73,7 @@ pub fn attempt(world: impl FnOnce() -> Report) -> Outcome {
     match kept(world) {
         Ok(report) => {
             let found = report.finding.as_ref().map(|finding| Found {
-                kind: finding.kind().to_owned(),
+                kind: finding.thing(),
                 text: finding.to_string(),
                 block: report.block,
                 seen_ns: report.seen_ns,
@@ -96,10 +94,10 @@ pub fn attempt(world: impl FnOnce() -> Report) -> Outcome {
 
 /// What happened in the world of a plan until it could be seen, as far as it came.
 pub fn story(plan: &Plan, found: &Found) -> Vec<Line> {
-    let lines = run::Lines::default();
-    let _ = kept(|| run::story(plan, found.block, &lines));
+    let lines = Lines::default();
+    let _ = kept(|| story::story(plan, found.block, &lines));
     let mut lines = lines.take();
-    lines.retain(|(at_ns, _)| found.seen_ns.is_none_or(|seen_ns| *at_ns <= seen_ns));
+    lines.retain(|line| found.seen_ns.is_none_or(|seen_ns| line.at_ns <= seen_ns));
     lines
 }
 

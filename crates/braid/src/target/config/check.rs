@@ -6,7 +6,8 @@
 use super::{Config, Namespace};
 use crate::limits::ARENA_BYTES_MAX;
 use crate::target::control::check_referrals;
-use crate::target::limits::CQT_MS_MAX;
+use crate::target::limits::{CQT_MS_MAX, VOLATILE_CACHE_MAX, VOLATILE_CACHE_MIN};
+use crate::target::quantity::Size;
 use crate::units::format_bytes;
 use crate::uri::UriKind;
 use engine::limits::TARGET_COMMANDS_MAX;
@@ -149,6 +150,7 @@ fn check_namespace(namespace: &Namespace) -> Result<(), String> {
         return Err("ana_group 0 is none: write a number from 1 on".into());
     }
     let shift = namespace.block_shift().map_err(|error| error.to_string())?;
+    check_cache(namespace)?;
     let Some(size) = namespace.size else {
         return Ok(());
     };
@@ -166,6 +168,25 @@ fn check_namespace(namespace: &Namespace) -> Result<(), String> {
             namespace.backend
         )),
         _ => Ok(()),
+    }
+}
+
+/// Writes that are lost with the process.
+fn check_cache(namespace: &Namespace) -> Result<(), String> {
+    let Some(Size(bytes)) = namespace.volatile_cache else {
+        return Ok(());
+    };
+    if !matches!(namespace.backend.kind(), UriKind::File(_)) || namespace.read_only {
+        return Err("volatile_cache is for a file that is written".into());
+    }
+    match (VOLATILE_CACHE_MIN..=VOLATILE_CACHE_MAX).contains(&bytes) {
+        true => Ok(()),
+        false => Err(format!(
+            "volatile_cache {} is not {} to {}",
+            format_bytes(bytes),
+            format_bytes(VOLATILE_CACHE_MIN),
+            format_bytes(VOLATILE_CACHE_MAX)
+        )),
     }
 }
 

@@ -1,0 +1,86 @@
+//! `braid mirror check|repair|fail|restore|assemble`: asked of the engine that runs the mirror.
+use crate::run::client::Common;
+use serde_json::json;
+use std::fmt::Write;
+
+/// A mirror.
+#[derive(Clone, Debug, clap::Args)]
+pub struct MirrorArgs {
+    /// Mirror
+    volume: String,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// A leg of a mirror.
+#[derive(Clone, Debug, clap::Args)]
+pub struct LegArgs {
+    /// Mirror
+    volume: String,
+    /// Its number as `braid stat` shows it, or its URI
+    leg: String,
+    #[command(flatten)]
+    common: Common,
+}
+
+impl LegArgs {
+    /// Who is asked, and what of.
+    pub fn parts(&self) -> (&Common, serde_json::Value) {
+        let params = json!({"volume": self.volume, "leg": self.leg});
+        (&self.common, params)
+    }
+}
+
+/// Starts a mirror that could not start by itself.
+#[derive(Clone, Debug, clap::Args)]
+pub struct AssembleArgs {
+    /// Mirror
+    volume: String,
+    /// Although legs are missing that may have newer writes: what only they have is lost
+    #[arg(long)]
+    without_missing: bool,
+    /// Give up what this leg has: its URI
+    #[arg(long, value_name = "LEG")]
+    discard: Option<String>,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// Asks something of a mirror.
+///
+/// # Errors
+/// No engine that answers, or what it says.
+pub fn mirror(verb: &str, args: &MirrorArgs) -> anyhow::Result<()> {
+    let params = json!({"volume": args.volume});
+    args.common
+        .show(&format!("mirror.{verb}"), params, |text, _| {
+            writeln!(text, "{}: begun; braid stat shows it", args.volume)
+        })
+}
+
+/// Asks something of a leg.
+///
+/// # Errors
+/// As [`mirror`].
+pub fn leg(verb: &str, args: &LegArgs) -> anyhow::Result<()> {
+    let params = json!({"volume": args.volume, "leg": args.leg});
+    args.common
+        .show(&format!("mirror.{verb}"), params, |text, _| {
+            writeln!(text, "{}: begun; braid stat shows it", args.volume)
+        })
+}
+
+/// Has a mirror start.
+///
+/// # Errors
+/// As [`mirror`].
+pub fn assemble(args: &AssembleArgs) -> anyhow::Result<()> {
+    let params = json!({
+        "volume": args.volume,
+        "without": args.without_missing,
+        "discard": args.discard,
+    });
+    args.common.show("mirror.assemble", params, |text, _| {
+        writeln!(text, "{}: begun; braid stat shows it", args.volume)
+    })
+}

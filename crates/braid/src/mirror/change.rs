@@ -1,0 +1,282 @@
+//! `braid mirror add|remove|replace|stop|speed|status`: a mirror that runs is changed, and watched.
+use crate::cli::Usage;
+use crate::run::client::{Common, items, number, word};
+use crate::units::{format_bytes, format_ns, parse_rate};
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::{Value, json};
+use std::fmt::Write;
+use std::io::IsTerminal;
+use std::thread::sleep;
+use std::time::Duration;
+
+/// How often a bar is moved.
+const LOOK: Duration = Duration::from_millis(250);
+/// Parts of a bar.
+const WHOLE: f64 = 1000.0;
+
+/// How a new leg is taken in.
+#[derive(Clone, Debug, clap::Args)]
+struct NewArgs {
+    /// Whatever it holds
+    #[arg(long)]
+    force: bool,
+    /// Show the rebuild until it is over
+    #[arg(long)]
+    wait: bool,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// Adds a leg to a mirror that runs; it is rebuilt.
+#[derive(Clone, Debug, clap::Args)]
+pub struct AddArgs {
+    /// Mirror
+    volume: String,
+    /// The new leg: file:/path, or nvme-tcp://…
+    leg: String,
+    #[command(flatten)]
+    new: NewArgs,
+}
+
+/// Puts a new leg in the place of another one, which is removed when the new one is in sync.
+#[derive(Clone, Debug, clap::Args)]
+pub struct ReplaceArgs {
+    /// Mirror
+    volume: String,
+    /// The leg that goes: its number as `braid stat` shows it, or its URI
+    leg: String,
+    /// The new one: file:/path, or nvme-tcp://…
+    by: String,
+    #[command(flatten)]
+    new: NewArgs,
+}
+
+/// Stops a mirror in order; its legs are free.
+#[derive(Clone, Debug, clap::Args)]
+pub struct StopArgs {
+    /// Mirror
+    volume: String,
+    /// Although it has clients: they are told, and disconnected
+    #[arg(long)]
+    force: bool,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// How fast is copied in the background, until the engine ends.
+#[derive(Clone, Debug, clap::Args)]
+pub struct SpeedArgs {
+    /// Mirror
+    volume: String,
+    /// At least, whatever users feel: as in 10MiB/s
+    #[arg(long, value_name = "RATE")]
+    floor: Option<String>,
+    /// At most
+    #[arg(long, value_name = "RATE")]
+    ceiling: Option<String>,
+    /// Nothing, until `--resume`
+    #[arg(long, conflicts_with_all = ["floor", "ceiling", "resume"])]
+    pause: bool,
+    /// As before the pause
+    #[arg(long)]
+    resume: bool,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// Shows how a mirror is, and how far a rebuild or a check is.
+#[derive(Clone, Debug, clap::Args)]
+pub struct StatusArgs {
+    /// Mirror
+    volume: String,
+    /// Go on until all rebuilds and the check are over
+    #[arg(long)]
+    wait: bool,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// Adds a leg.
+///
+/// # Errors
+/// No engine that answers, or what it says.
+pub fn add(args: &AddArgs) -> anyhow::Result<()> {
+    let params = json!({"volume": args.volume, "leg": args.leg, "force": args.new.force});
+    changed(
+        &args.new.common,
+        "mirror.add",
+        params,
+        "added; write it into the configuration too",
+    )?;
+    wait(&args.new.common, &args.volume, args.new.wait)
+}
+
+/// Replaces a leg.
+///
+/// # Errors
+/// As [`add`].
+pub fn replace(args: &ReplaceArgs) -> anyhow::Result<()> {
+    let params = json!({
+        "volume": args.volume, "leg": args.leg, "by": args.by, "force": args.new.force,
+    });
+    let said = "added, the other goes when it is in sync; write it into the configuration too";
+    changed(&args.new.common, "mirror.replace", params, said)?;
+    wait(&args.new.common, &args.volume, args.new.wait)
+}
+
+/// Removes a leg.
+///
+/// # Errors
+/// As [`add`].
+pub fn remove(args: &super::ask::LegArgs) -> anyhow::Result<()> {
+    let (common, params) = args.parts();
+    changed(
+        common,
+        "mirror.remove",
+        params,
+        "removed; take it out of the configuration too",
+    )
+}
+
+/// Stops a mirror.
+///
+/// # Errors
+/// As [`add`].
+pub fn stop(args: &StopArgs) -> anyhow::Result<()> {
+    let params = json!({"volume": args.volume, "force": args.force});
+    let value = args.common.call_for_long("mirror.stop", params)?;
+    args.common.print(&value, |text, _| {
+        writeln!(
+            text,
+            "{}: stopped; the engine's next start has it again",
+            args.volume
+        )
+    })
+}
+
+/// Sets the speed.
+///
+/// # Errors
+/// [`Usage`]; as [`add`].
+pub fn speed(args: &SpeedArgs) -> anyhow::Result<()> {
+    let rate = |name: &str, text: &Option<String>| -> anyhow::Result<Option<u64>> {
+        let Some(text) = text else { return Ok(None) };
+        match parse_rate(text) {
+            Ok(0) => Err(Usage::error(format!(
+                "--{name} 0: above 0; --pause stops it"
+            ))),
+            Ok(rate) => Ok(Some(rate)),
+            Err(error) => Err(Usage::error(format!("--{name}: {error}"))),
+        }
+    };
+    let params = json!({
+        "volume": args.volume,
+        "floor": rate("floor", &args.floor)?,
+        "ceiling": rate("ceiling", &args.ceiling)?,
+        "pause": args.pause,
+        "resume": args.resume,
+    });
+    args.common.show("mirror.speed", params, |text, value| {
+        writeln!(text, "{}: {}", args.volume, speed_words(value))
+    })
+}
+
+/// Shows a mirror.
+///
+/// # Errors
+/// As [`add`].
+pub fn status(args: &StatusArgs) -> anyhow::Result<()> {
+    wait(&args.common, &args.volume, args.wait)?;
+    let value = status_of(&args.common, &args.volume)?;
+    args.common.print(&value, show)
+}
+
+fn changed(common: &Common, method: &str, params: Value, said: &str) -> anyhow::Result<()> {
+    let value = common.call_for_long(method, params)?;
+    common.print(&value, |text, value| {
+        let (volume, leg) = (word(&value["volume"]), word(&value["leg"]));
+        writeln!(text, "{volume}: {leg} {said}")
+    })
+}
+
+fn status_of(common: &Common, volume: &str) -> anyhow::Result<Value> {
+    common.call("mirror.status", json!({"volume": volume}))
+}
+
+/// Until nothing is rebuilt or checked any more, with a bar for whoever sits before it.
+fn wait(common: &Common, volume: &str, wait: bool) -> anyhow::Result<()> {
+    if !wait {
+        return Ok(());
+    }
+    let bar = ProgressBar::new(WHOLE as u64);
+    if let Ok(style) = ProgressStyle::with_template("{wide_bar:.cyan} {percent:>3} %  {msg}") {
+        bar.set_style(style);
+    }
+    loop {
+        let value = status_of(common, volume)?;
+        let under_way = under_way(&value);
+        let Some((what, it)) = under_way.first() else {
+            bar.finish_and_clear();
+            return Ok(());
+        };
+        if std::io::stderr().is_terminal() {
+            bar.set_position((it["done"].as_f64().unwrap_or(0.0) * WHOLE) as u64);
+            bar.set_message(format!("{what}: {}", far(it)));
+        }
+        sleep(LOOK);
+    }
+}
+
+/// What is being done, and how far it is.
+fn under_way(value: &Value) -> Vec<(String, &Value)> {
+    let legs = items(&value["legs"]);
+    let legs = legs.filter(|leg| leg["progress"].is_object());
+    let mut all: Vec<_> = legs
+        .map(|leg| (format!("leg {}", number(&leg["slot"])), &leg["progress"]))
+        .collect();
+    if value["check"].is_object() {
+        all.push(("check".into(), &value["check"]));
+    }
+    all
+}
+
+/// Rate and time left.
+fn far(it: &Value) -> String {
+    let rate = it["bytes_per_s"].as_u64();
+    let rate = rate.map_or("-".into(), |rate| format!("{}/s", format_bytes(rate)));
+    match it["left_ns"].as_u64() {
+        Some(left) => format!("{rate}, {} left", format_ns(left as f64)),
+        None => rate,
+    }
+}
+
+fn speed_words(value: &Value) -> String {
+    let speed = &value["speed"];
+    let rate = |key: &str| format!("{}/s", format_bytes(number(&speed[key])));
+    match speed["paused"].as_bool() {
+        Some(true) => "copies in the background are paused".into(),
+        _ => format!("{} at least, {} at most", rate("floor"), rate("ceiling")),
+    }
+}
+
+fn show(text: &mut String, value: &Value) -> std::fmt::Result {
+    writeln!(text, "{}  {}", word(&value["name"]), word(&value["state"]))?;
+    if let Some(why) = value["why"].as_str() {
+        writeln!(text, "  {why}")?;
+    }
+    for leg in items(&value["legs"]) {
+        let slot = leg["slot"].as_u64().map_or("-".into(), |it| it.to_string());
+        let (uri, state) = (word(&leg["uri"]), word(&leg["state"]));
+        write!(text, "  leg {slot}  {uri}  {state}")?;
+        if leg["progress"].is_object() {
+            let done = leg["progress"]["done"].as_f64().unwrap_or(0.0) * 100.0;
+            write!(text, ", {done:.1} % done, {}", far(&leg["progress"]))?;
+        }
+        writeln!(text)?;
+    }
+    if value["check"].is_object() {
+        let done = value["check"]["done"].as_f64().unwrap_or(0.0) * 100.0;
+        writeln!(text, "  check  {done:.1} % done, {}", far(&value["check"]))?;
+    }
+    writeln!(text, "  background copies  {}", speed_words(value))
+}

@@ -1,0 +1,163 @@
+//! `--allow`: what the users of a queue server may do, as options say it.
+use broker::{Grant, NamespaceRight, Rights};
+
+/// One `--allow`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Allow {
+    /// `None`: everybody who is not named.
+    uid: Option<u32>,
+    namespace: Option<NamespaceRight>,
+    depth: Option<u16>,
+    queues: Option<u32>,
+}
+
+/// What a queue may have in flight at most: one less than its entries.
+const DEPTH_MAX: u16 = nvme::limits::QUEUE_ENTRIES_MAX - 1;
+
+/// Reads `uid=1000,nsid=1,first=0,blocks=2048,read-only,depth=64,queues=2`.
+///
+/// # Errors
+/// What is wrong, in words.
+pub fn parse(text: &str) -> Result<Allow, String> {
+    let mut allow = Allow {
+        uid: None,
+        namespace: None,
+        depth: None,
+        queues: None,
+    };
+    let (mut nsid, mut first, mut blocks, mut read_only, mut uid) =
+        (None, None, None, false, false);
+    for part in text.split(',') {
+        let (key, value) = part.split_once('=').unwrap_or((part, ""));
+        match key {
+            "uid" => {
+                uid = true;
+                allow.uid = (value != "any").then(|| number(key, value)).transpose()?;
+            }
+            "nsid" => nsid = Some(number(key, value)?),
+            "first" => first = Some(number(key, value)?),
+            "blocks" => blocks = Some(number(key, value)?),
+            "read-only" if value.is_empty() => read_only = true,
+            "depth" => allow.depth = Some(number(key, value)?),
+            "queues" => allow.queues = Some(number(key, value)?),
+            _ => {
+                return Err(format!(
+                    "\"{part}\" is none of uid=, nsid=, first=, blocks=, read-only, depth=, queues="
+                ));
+            }
+        }
+    }
+    if !uid {
+        return Err("say whom: uid=1000, or uid=any".into());
+    }
+    if allow
+        .depth
+        .is_some_and(|depth| depth == 0 || depth > DEPTH_MAX)
+    {
+        return Err(format!("depth is 1 to {DEPTH_MAX}"));
+    }
+    match nsid {
+        None if first.is_some() || blocks.is_some() || read_only => {
+            return Err("first, blocks and read-only are of a namespace: say nsid= too".into());
+        }
+        None => {}
+        Some(0) => return Err("nsid counts from 1".into()),
+        Some(nsid) => {
+            let first: u64 = first.unwrap_or(0);
+            allow.namespace = Some(NamespaceRight {
+                nsid,
+                first,
+                end: blocks.map_or(u64::MAX, |blocks: u64| first.saturating_add(blocks)),
+                read_only,
+            });
+        }
+    }
+    Ok(allow)
+}
+
+fn number<T: std::str::FromStr>(key: &str, value: &str) -> Result<T, String> {
+    let wrong = |_| format!("{key}=\"{value}\" is not a number that it can have");
+    value.parse().map_err(wrong)
+}
+
+/// All of them together; without any, everybody who may connect may do everything. What is said
+/// several times of a user adds up in namespaces; the last depth and number of queues counts.
+pub fn rights(all: &[Allow]) -> Rights {
+    let everything = Grant {
+        namespaces: None,
+        depth_max: DEPTH_MAX,
+        queues_max: u32::MAX,
+    };
+    if all.is_empty() {
+        return Rights {
+            users: Vec::new(),
+            others: Some(everything),
+        };
+    }
+    let mut rights = Rights::default();
+    for allow in all {
+        let grant = match allow.uid {
+            None => rights.others.get_or_insert_with(|| everything.clone()),
+            Some(uid) => {
+                let at = rights.users.iter().position(|(user, _)| *user == uid);
+                let at = at.unwrap_or_else(|| {
+                    rights.users.push((uid, everything.clone()));
+                    rights.users.len() - 1
+                });
+                &mut rights.users[at].1
+            }
+        };
+        if let Some(namespace) = allow.namespace {
+            grant.namespaces.get_or_insert_default().push(namespace);
+        }
+        grant.depth_max = allow.depth.unwrap_or(grant.depth_max);
+        grant.queues_max = allow.queues.unwrap_or(grant.queues_max);
+    }
+    rights
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn users_get_what_is_said_of_them() {
+        let said = [
+            "uid=7,nsid=1,first=10,blocks=5",
+            "uid=7,nsid=2,read-only,depth=3",
+            "uid=any,queues=1",
+        ];
+        let all: Vec<_> = said.iter().map(|text| parse(text).unwrap()).collect();
+        let rights = rights(&all);
+        let seven = rights.of(7).unwrap();
+        let right = |nsid, first, end, read_only| NamespaceRight {
+            nsid,
+            first,
+            end,
+            read_only,
+        };
+        let namespaces = vec![right(1, 10, 15, false), right(2, 0, u64::MAX, true)];
+        assert_eq!(seven.namespaces, Some(namespaces));
+        assert_eq!((seven.depth_max, seven.queues_max), (3, u32::MAX));
+        let other = rights.of(8).unwrap();
+        assert_eq!((other.queues_max, &other.namespaces), (1, &None));
+        assert!(super::rights(&[]).of(8).is_some());
+        assert!(super::rights(&all[..1]).of(8).is_none());
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused() {
+        for (text, part) in [
+            ("nsid=1", "say whom"),
+            ("uid=x", "uid=\"x\""),
+            ("uid=1,first=2", "say nsid= too"),
+            ("uid=1,nsid=0", "counts from 1"),
+            ("uid=1,depth=0", "1 to 4095"),
+            ("uid=1,colour=red", "\"colour=red\" is none of"),
+            ("", "\"\" is none of"),
+        ] {
+            let error = parse(text).unwrap_err();
+            assert!(error.contains(part), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! `braid queue list`: the queues of a server, and who has them.
+use super::{client_error, socket_path};
+use crate::output::{self, Format, Style};
+use crate::table::Table;
+use crate::units::{format_bytes, format_count};
+use anyhow::Context;
+use serde_json::Value;
+use std::fmt::Write;
+use std::path::PathBuf;
+
+/// Show the queues of a running queue server
+#[derive(Clone, Debug, clap::Args)]
+pub struct ListArgs {
+    /// Socket of the server [default: /run/braid/q.sock for root, else
+    /// $XDG_RUNTIME_DIR/braid/q.sock]
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+    /// Show it for people or for programs
+    #[arg(short, long, value_enum, default_value_t, value_name = "FORMAT")]
+    output: Format,
+}
+
+/// Asks and shows.
+///
+/// # Errors
+/// Nobody answers.
+pub fn run(args: &ListArgs) -> anyhow::Result<()> {
+    let path = socket_path(args.socket.as_ref())?;
+    let text = ::queue::list(&path).map_err(|error| client_error(error, &path))?;
+    let facts: Value = serde_json::from_str(&text).context("what answers is no queue server")?;
+    match args.output {
+        Format::Json => output::print_json(&facts),
+        Format::Text => output::print(&show(&facts)),
+    }
+}
+
+fn show(facts: &Value) -> String {
+    let number = |value: &Value, key: &str| value[key].as_u64().unwrap_or(0);
+    let rows = |key: &str| facts[key].as_array().cloned().unwrap_or_default();
+    let mut text = String::new();
+    let _ = writeln!(
+        text,
+        "{} user_poll and {} user_irq queues, {}, asleep after {} µs",
+        number(facts, "user_poll"),
+        number(facts, "user_irq"),
+        facts["trust"].as_str().unwrap_or("?"),
+        number(facts, "spin_us"),
+    );
+    let mut namespaces = Table::new(0, &["nsid", "size", "blocks of", ""]);
+    for row in rows("namespaces") {
+        let block = number(&row, "block_bytes");
+        namespaces.row(vec![
+            number(&row, "nsid").to_string(),
+            format_bytes(number(&row, "blocks").saturating_mul(block)),
+            format_bytes(block),
+            if row["read_only"] == true {
+                "read-only"
+            } else {
+                ""
+            }
+            .to_owned(),
+        ]);
+    }
+    let headings = [
+        "kind",
+        "queue",
+        "uid",
+        "entries",
+        "thread",
+        "commands",
+        "errors",
+        "in flight",
+        "interrupts",
+        "",
+    ];
+    let mut queues = Table::new(1, &headings);
+    for row in rows("queues") {
+        let mut cells = vec![row["kind"].as_str().unwrap_or("?").to_owned()];
+        let keys = ["number", "uid", "entries", "thread"];
+        cells.extend(keys.map(|key| number(&row, key).to_string()));
+        let keys = ["commands", "errors", "in_flight", "interrupts"];
+        cells.extend(keys.map(|key| format_count(number(&row, key))));
+        cells.push(
+            if row["leaving"] == true {
+                "leaving"
+            } else {
+                ""
+            }
+            .to_owned(),
+        );
+        queues.row(cells);
+    }
+    let style = Style::of_stdout();
+    for table in [namespaces, queues] {
+        text.push('\n');
+        text.push_str(&table.render(style, |_| String::new()));
+    }
+    text
+}

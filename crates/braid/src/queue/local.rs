@@ -1,0 +1,301 @@
+//! The load of `braid queue bench` on a namespace that the kernel drives, and on its block device:
+//! what hardware queues are to be compared with (TU1).
+//!
+//! # Contract
+//! As of [`super::bench`]: one thread per core, with an io_uring of its own, and no engine between
+//! it and the kernel. A poll is a look for completions: with `user_poll` each is a system call in
+//! which the kernel looks at the device's queue once (`IORING_SETUP_IOPOLL`); with `user_irq` it is
+//! a look at the completion ring, and a system call sleeps where it finds nothing.
+//!
+//! # Limits
+//! Reads only: block devices are read through the same ring that polls, and what writes would show
+//! is no different.
+use super::bench::{BenchArgs, Ran, Run, thread_cpu_ns};
+use crate::cli::Usage;
+use crate::load::worker::{Device, Finished, Task, Worker};
+use crate::signals::Interrupt;
+use crate::uri::{NvmeNg, PathUri, UriKind};
+use ::queue::Counts;
+use anyhow::{Context, anyhow, bail};
+use engine::Span;
+use engine::host::{HedgeStats, Io, IoDone, IoOp, SubmitError, VolumeInfo};
+use engine::machine::Memory;
+use nvme::host::Command;
+use policy::PathIndex;
+use runtime::{FileDevice, PassthroughDevice, now_ns};
+use std::sync::Arc;
+use std::time::Duration;
+use sys::{
+    Arena, COMMANDS_MAX, CommandData, Errno, Extent, Fd, NvmeCommand, Reaping, Ring, RingConfig,
+    Wait,
+};
+use volume::Outcome;
+
+/// How often the clock is looked at while nothing comes: once in so many polls.
+const CLOCK_POLLS: u32 = 256;
+/// Longest sleep between two looks at whether we are interrupted, ns.
+const SLEEP_NS: u64 = 100_000_000;
+
+/// What is read.
+#[derive(Clone)]
+pub enum Target {
+    /// By commands of its own.
+    Passthrough(Arc<PassthroughDevice>),
+    /// Through the block layer.
+    File(Arc<FileDevice>),
+}
+
+impl Target {
+    /// Opens it to be read.
+    ///
+    /// # Errors
+    /// [`Usage`]: no such kind of path, or a load that can't be. What can't be opened.
+    pub fn open(uri: &PathUri, args: &BenchArgs) -> anyhow::Result<Self> {
+        if args.words().read_percent() != 100 {
+            return Err(Usage::error(format!(
+                "{uri} is read only here: --rw read or randread (`braid bench` writes)"
+            )));
+        }
+        Ok(match uri.kind() {
+            UriKind::NvmeNg(NvmeNg { device, .. }) => {
+                let opened = PassthroughDevice::open(device.clone(), true, args.polls())?;
+                Self::Passthrough(Arc::new(opened))
+            }
+            UriKind::File(path) => {
+                let opened = FileDevice::open(path.clone(), true, None)?;
+                if !opened.direct() {
+                    bail!("{uri} can't be read past the page cache: name a block device");
+                }
+                Self::File(Arc::new(opened))
+            }
+            _ => {
+                return Err(Usage::error(format!(
+                    "{uri}: only nvme-ng: and file: are measured beside a queue server"
+                )));
+            }
+        })
+    }
+
+    /// Its size and limits.
+    pub fn info(&self) -> VolumeInfo {
+        match self {
+            Self::Passthrough(device) => VolumeInfo {
+                bytes: device.namespace().blocks << device.namespace().block_shift,
+                block_shift: device.namespace().block_shift,
+                transfer_max: device.controller().transfer_max.unwrap_or(u32::MAX),
+            },
+            Self::File(file) => VolumeInfo {
+                bytes: file.bytes(),
+                block_shift: file.block_shift(),
+                transfer_max: u32::MAX,
+            },
+        }
+    }
+}
+
+/// One core's part of the load.
+pub struct Local {
+    pub target: Target,
+    pub task: Task,
+    pub polls: bool,
+    pub batch: usize,
+    pub outstanding: u32,
+    pub bytes: u64,
+}
+
+/// The kernel as what takes I/Os; they are given to it all at once.
+struct Port {
+    target: Target,
+    file: Fd,
+    reaping: Reaping,
+    pending: Vec<Io>,
+    begun_ns: Vec<u64>,
+    counts: Counts,
+}
+
+struct Lent<'a>(&'a mut Ring);
+
+impl Memory for Lent<'_> {
+    fn bytes(&self, span: Span) -> &[u8] {
+        self.0.arena().bytes(Extent::new(span.at, span.len))
+    }
+
+    fn bytes_mut(&mut self, span: Span) -> &mut [u8] {
+        self.0.bytes_mut(Extent::new(span.at, span.len))
+    }
+}
+
+impl Device for Port {
+    fn submit(&mut self, io: &Io, now_ns: u64) -> Result<(), SubmitError> {
+        self.begun_ns[io.cookie as u32 as usize] = now_ns;
+        self.pending.push(*io);
+        Ok(())
+    }
+
+    fn waited_full(&self, _: u16, _: u8) -> u64 {
+        0
+    }
+
+    fn hedges(&self, _: u16) -> HedgeStats {
+        HedgeStats::default()
+    }
+}
+
+impl Port {
+    /// Gives the kernel what was submitted.
+    fn flush(&mut self, ring: &mut Ring) -> Result<(), Errno> {
+        for io in self.pending.drain(..) {
+            if io.op != IoOp::Read {
+                return Err(Errno::INVAL);
+            }
+            let extent = Extent::new(io.span.at, io.span.len);
+            match (&self.target, self.reaping) {
+                (Target::Passthrough(device), reaping) => {
+                    let namespace = device.namespace();
+                    let shift = namespace.block_shift;
+                    let (slba, blocks) = (io.offset >> shift, io.length >> shift);
+                    let made = Command::read(namespace.nsid, slba, blocks, shift, false, 0);
+                    let command = NvmeCommand {
+                        opcode: made.opcode,
+                        nsid: made.nsid,
+                        cdw: made.cdw,
+                    };
+                    let data = CommandData::Extent(extent);
+                    ring.command(&self.file, reaping, &command, data, io.cookie)?;
+                }
+                (Target::File(_), Reaping::Poll) => {
+                    ring.read_polled(&self.file, extent, io.offset, io.cookie)?;
+                }
+                (Target::File(_), Reaping::Interrupt) => {
+                    ring.read(&self.file, extent, io.offset, io.cookie);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes completions until there was one, or it is time to do something else.
+    fn reap(
+        &mut self,
+        ring: &mut Ring,
+        ended: &mut Vec<(u64, Outcome)>,
+        batch: usize,
+        due_ns: u64,
+    ) -> Result<(), Errno> {
+        let polls = self.reaping == Reaping::Poll;
+        for poll in 1_u32.. {
+            if polls || ring.wants_enter() {
+                ring.enter(Wait::No)?;
+            }
+            self.counts.polls += 1;
+            while ended.len() < batch
+                && let Some(completion) = ring.next_completion()
+            {
+                let whole = match self.target {
+                    Target::Passthrough(_) => Ok(0),
+                    Target::File(_) => Err(()),
+                };
+                let outcome = match (completion.result, whole) {
+                    (Ok(0), Ok(_)) => Outcome::Done,
+                    (Ok(bytes), Err(())) if bytes > 0 => Outcome::Done,
+                    _ => Outcome::MediaError,
+                };
+                ended.push((completion.tag, outcome));
+            }
+            if !ended.is_empty() {
+                return Ok(());
+            }
+            self.counts.empty_polls += 1;
+            if polls && !poll.is_multiple_of(CLOCK_POLLS) && ring.in_flight() > 0 {
+                continue;
+            }
+            let left_ns = due_ns.saturating_sub(now_ns());
+            if left_ns == 0 || ring.in_flight() == 0 {
+                return Ok(());
+            }
+            if !polls {
+                let wait = Duration::from_nanos(left_ns.min(SLEEP_NS));
+                ring.enter(Wait::AtMost(wait))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Run for Local {
+    fn run(self, cpu: Option<usize>, interrupt: &Interrupt) -> anyhow::Result<Ran> {
+        if let Some(cpu) = cpu {
+            sys::os::pin(cpu).with_context(|| format!("cannot pin a thread to CPU {cpu}"))?;
+        }
+        if self.outstanding as usize > COMMANDS_MAX {
+            return Err(Usage::error(format!(
+                "{} outstanding I/Os on one core: {COMMANDS_MAX} at most here",
+                self.outstanding
+            )));
+        }
+        let config = RingConfig {
+            operations_max: self.outstanding.max(1),
+            buffers: 1,
+            buffers_lent: 1,
+            buffer_bytes: 4096,
+        };
+        let mut ring = Ring::new(&config, Arena::new(self.bytes.next_multiple_of(4096))?)?;
+        let mut port = Port {
+            file: Fd::new(match &self.target {
+                Target::Passthrough(device) => device.try_clone()?,
+                Target::File(file) => file.try_clone()?,
+            }),
+            target: self.target,
+            reaping: match self.polls {
+                true => Reaping::Poll,
+                false => Reaping::Interrupt,
+            },
+            pending: Vec::with_capacity(self.outstanding as usize),
+            begun_ns: vec![0; self.outstanding as usize + 1],
+            counts: Counts::default(),
+        };
+        let finished = drive(&mut port, &mut ring, self.task, self.batch, interrupt)?;
+        port.counts.calls = ring.enters();
+        Ok(Ran {
+            finished,
+            counts: port.counts,
+            cpu_ns: thread_cpu_ns(),
+        })
+    }
+}
+
+fn drive(
+    port: &mut Port,
+    ring: &mut Ring,
+    task: Task,
+    batch: usize,
+    interrupt: &Interrupt,
+) -> anyhow::Result<Finished> {
+    let mut worker = Worker::new(task, &mut Lent(ring), now_ns());
+    let mut ended = Vec::with_capacity(batch);
+    let mut stopping = false;
+    loop {
+        let now_ns = now_ns();
+        for (cookie, outcome) in ended.drain(..) {
+            let done = IoDone {
+                cookie,
+                outcome,
+                path: PathIndex(0),
+                latency_ns: now_ns.saturating_sub(port.begun_ns[cookie as u32 as usize]),
+            };
+            worker.handle_done(&done, &mut Lent(ring));
+        }
+        if interrupt.is_set() && !stopping {
+            stopping = true;
+            worker.interrupt(port, now_ns);
+        }
+        worker.turn(port, &mut Lent(ring), now_ns);
+        if worker.is_over() {
+            return Ok(worker.finish());
+        }
+        let due_ns = worker.poll_timeout().unwrap_or(now_ns + SLEEP_NS);
+        let went = port.flush(ring);
+        went.and_then(|()| port.reap(ring, &mut ended, batch, due_ns))
+            .map_err(|error| anyhow!("io_uring: {error}"))?;
+    }
+}

@@ -1,0 +1,230 @@
+//! `braid queue serve`: a software controller whose queues applications map.
+use super::{allow, socket_path};
+use crate::cli::Usage;
+use crate::control::access::{Access, Mode, Name};
+use crate::control::socket::PrivateSocket;
+use crate::cpus::CpuList;
+use crate::output;
+use crate::signals::Interrupt;
+use crate::units::{format_bytes, parse_size};
+use crate::uri::{PathUri, UriKind};
+use anyhow::{Context, anyhow};
+use broker::{Broker, Config, Identity, Namespace, Trust};
+use runtime::{Device, FileDevice, MemoryDevice};
+use std::path::PathBuf;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
+
+/// Offer hardware queues to applications: a software NVMe controller over shared memory
+///
+/// Applications open queues over the socket and map them; while both sides are awake no I/O costs a
+/// system call. docs/queues.md has the layout and the protocol.
+#[derive(Clone, Debug, clap::Args)]
+pub struct ServeArgs {
+    /// Namespaces 1, 2, …: mem:SIZE, file:/PATH or null:SIZE (which moves no data at all)
+    #[arg(required = true, value_name = "URI", num_args = 1..=broker::limits::NAMESPACES_MAX)]
+    namespaces: Vec<PathUri>,
+    /// NQN of the subsystem that the namespaces belong to. With it they show the same identifiers
+    /// as those that `braid target` makes for it, so that a queue is a path beside others
+    #[arg(long, value_name = "NQN", value_parser = crate::identity::parse_nqn)]
+    subsystem: Option<String>,
+    /// Identifier of this controller in its subsystem: no other one's
+    #[arg(long, value_name = "N", default_value = "65000", requires = "subsystem",
+          value_parser = clap::value_parser!(u16).range(1..=0xffef))]
+    controller: u16,
+    /// Block size of all namespaces: 512, 1k, 2k or 4k
+    #[arg(long, value_name = "SIZE", default_value = "4k", value_parser = parse_block)]
+    block_size: u8,
+    /// These namespaces may only be read
+    #[arg(long, value_name = "NSID", value_delimiter = ',')]
+    read_only: Vec<usize>,
+    /// Queues whose completions are polled
+    #[arg(long, value_name = "N", default_value = "8",
+          value_parser = clap::value_parser!(u32).range(0..=i64::from(broker::limits::QUEUES_MAX)))]
+    user_poll: u32,
+    /// Queues whose completions are notified
+    #[arg(long, value_name = "N", default_value = "8",
+          value_parser = clap::value_parser!(u32).range(0..=i64::from(broker::limits::QUEUES_MAX)))]
+    user_irq: u32,
+    /// How long a thread looks for commands before it sleeps, µs
+    #[arg(long, value_name = "N", default_value = "50",
+          value_parser = clap::value_parser!(u64).range(0..=3_600_000_000))]
+    spin_us: u64,
+    /// Threads that serve queues
+    #[arg(long, value_name = "N", default_value = "1",
+          value_parser = clap::value_parser!(u16).range(1..=broker::limits::WORKERS_MAX as i64))]
+    cores: u16,
+    /// Pin them to these CPUs, as in 0,2-3 [default: not pinned]
+    #[arg(long, value_name = "LIST", value_parser = crate::cpus::parse)]
+    cpus: Option<CpuList>,
+    /// Take for granted what a cooperating client can't break: rights and reserved fields
+    #[arg(long)]
+    trusted: bool,
+    /// A right: uid=1000,nsid=1,first=0,blocks=2048,read-only,depth=64,queues=2; uid=any is
+    /// everybody else. Repeat it for more [default: who may connect may do everything]
+    #[arg(long, value_name = "RIGHT", value_parser = allow::parse)]
+    allow: Vec<allow::Allow>,
+    /// Most memory that a client may register at once
+    #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = parse_size)]
+    memory_max: u64,
+    /// Socket [default: /run/braid/q.sock for root, else $XDG_RUNTIME_DIR/braid/q.sock]
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+    /// Permissions of the socket [default: 0600]
+    #[arg(long, value_name = "OCTAL")]
+    mode: Option<Mode>,
+    /// Owner of the socket
+    #[arg(long, value_name = "USER")]
+    owner: Option<Name>,
+    /// Group of the socket
+    #[arg(long, value_name = "GROUP")]
+    group: Option<Name>,
+}
+
+/// Serves until a signal ends it.
+///
+/// # Errors
+/// Usage; a namespace or the socket can't be had; the system refuses.
+pub fn run(args: &ServeArgs) -> anyhow::Result<()> {
+    let interrupt = Interrupt::install()?;
+    let path = socket_path(args.socket.as_ref())?;
+    let namespaces: Vec<_> = (1..)
+        .zip(&args.namespaces)
+        .map(|(nsid, uri)| open(args, nsid, uri).with_context(|| format!("namespace {nsid}")))
+        .collect::<anyhow::Result<_>>()?;
+    if let Some(nsid) = args
+        .read_only
+        .iter()
+        .find(|&&nsid| nsid == 0 || nsid > namespaces.len())
+    {
+        return Err(Usage::error(format!(
+            "--read-only {nsid}: there is no such namespace"
+        )));
+    }
+    let access = Access {
+        owner: args.owner.clone(),
+        group: args.group.clone(),
+        mode: args.mode,
+    };
+    let socket = PrivateSocket::bind(&path, super::SERVICE.noun, &access)?;
+    let listener = socket
+        .listener
+        .try_clone()
+        .context("cannot duplicate the socket")?;
+    let broker = Broker::start(Config {
+        listener,
+        identity: identity(args),
+        namespaces,
+        workers: workers(args)?,
+        user_poll: args.user_poll,
+        user_irq: args.user_irq,
+        region_bytes_max: args.memory_max,
+        spin_ns: args.spin_us * 1000,
+        trust: if args.trusted {
+            Trust::Trusted
+        } else {
+            Trust::Mediated
+        },
+        rights: allow::rights(&args.allow),
+    });
+    let broker = broker.map_err(|why| anyhow!("cannot serve queues: {why}"))?;
+    output::print(&format!(
+        "{} {} and {} user_irq queues on {}\n",
+        args.user_poll,
+        "user_poll",
+        args.user_irq,
+        path.display()
+    ))?;
+    wait(&interrupt, &broker);
+    let ended = broker
+        .stop()
+        .map_err(|why| anyhow!("the queue server failed: {why}"));
+    drop(socket);
+    ended
+}
+
+/// What the namespaces show.
+fn identity(args: &ServeArgs) -> Option<Identity> {
+    let subsystem = args.subsystem.clone()?;
+    let nsids = (1..).take(args.namespaces.len());
+    let made = |nsid| crate::target::identifiers(&subsystem, nsid);
+    Some(Identity {
+        namespaces: nsids.map(made).collect(),
+        controller: args.controller,
+        subsystem,
+    })
+}
+
+/// Until a signal has come, or the broker has ended by itself.
+fn wait(interrupt: &Interrupt, broker: &Broker) {
+    let bell = Arc::new((Mutex::new(false), Condvar::new()));
+    let rung = Arc::clone(&bell);
+    interrupt.on_signal(move || {
+        *rung.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        rung.1.notify_all();
+    });
+    let mut over = bell.0.lock().unwrap_or_else(PoisonError::into_inner);
+    while !*over && !interrupt.is_set() && !broker.has_ended() {
+        let waited = bell.1.wait_timeout(over, Duration::from_secs(1));
+        over = waited.unwrap_or_else(PoisonError::into_inner).0;
+    }
+}
+
+fn open(args: &ServeArgs, nsid: usize, uri: &PathUri) -> anyhow::Result<Namespace> {
+    let shift = args.block_size;
+    let read_only = args.read_only.contains(&nsid);
+    let (device, bytes) = match uri.kind() {
+        UriKind::Memory(bytes) => (Device::Memory(Arc::new(MemoryDevice::new(*bytes)?)), *bytes),
+        UriKind::Null(bytes) => (Device::Null, *bytes),
+        UriKind::File(path) => {
+            let file = FileDevice::open(path.clone(), read_only, None)?;
+            if file.block_shift() > shift {
+                let needed = 1_u64 << file.block_shift();
+                return Err(Usage::error(format!(
+                    "{uri} has blocks of {needed} bytes: give --block-size {needed}"
+                )));
+            }
+            let bytes = file.bytes();
+            (Device::File(Arc::new(file)), bytes)
+        }
+        UriKind::NvmeTcp(_) | UriKind::NvmeNg(_) | UriKind::Queue { .. } => {
+            return Err(Usage::error(format!(
+                "{uri}: queues are served from mem:, file: and null: only"
+            )));
+        }
+    };
+    if bytes >> shift == 0 {
+        return Err(Usage::error(format!(
+            "{uri} has {}: less than a block",
+            format_bytes(bytes)
+        )));
+    }
+    Ok(Namespace {
+        device,
+        block_shift: shift,
+        blocks: bytes >> shift,
+        read_only,
+    })
+}
+
+fn workers(args: &ServeArgs) -> anyhow::Result<Vec<Option<usize>>> {
+    let cores = usize::from(args.cores);
+    match &args.cpus {
+        None => Ok(vec![None; cores]),
+        Some(list) if list.0.len() < cores => Err(Usage::error(format!(
+            "--cpus names {} CPUs for {cores} cores",
+            list.0.len()
+        ))),
+        Some(list) => Ok(list.0.iter().take(cores).map(|&cpu| Some(cpu)).collect()),
+    }
+}
+
+fn parse_block(text: &str) -> Result<u8, String> {
+    let bytes = parse_size(text).map_err(|error| error.to_string())?;
+    match bytes {
+        512 | 1024 | 2048 | 4096 => Ok(bytes.ilog2() as u8),
+        _ => Err(format!(
+            "{bytes} bytes: a block has 512, 1024, 2048 or 4096"
+        )),
+    }
+}

@@ -1,0 +1,158 @@
+//! Mirrors of a running engine: which volumes are their legs, and on which core each is.
+//!
+//! # Contract
+//! A leg is a volume of the engine that no user sees by itself; a mirror has a number from
+//! [`MIRRORS_FROM`] on, and is on the core of its clients. Legs are files and block devices that
+//! nobody else writes meanwhile (T48), or namespaces. One that isn't there at the start is left
+//! out, and the engine decides whether the mirror may go on without; one that somebody else has
+//! ends the start.
+mod legs;
+mod orders;
+
+pub use legs::keep_legs;
+pub(in crate::run) use orders::PAUSED;
+
+use super::config::{ASSEMBLE_WAIT_NS, Config, LEG_QUIESCE_NS, Volume};
+use crate::load::host::{FileAccess, Resources, VolumePlan};
+use crate::log;
+use crate::mirror::leg::{crc32c, draw_id, draw_lineage};
+use engine::Span;
+use engine::host::VolumeConfig;
+use engine::limits::MIRROR_SCRATCH_BYTES;
+use engine::mirror::{LegConfig, MIRRORS_FROM, MirrorConfig, MirrorsConfig};
+use nvme::host::HostIdentity;
+use runtime::RuntimeError;
+use std::time::{SystemTime, UNIX_EPOCH};
+use volume::mirror::machine::Speed;
+use volume::mirror::superblock::Owner;
+use volume::mirror::{Id, Label};
+
+/// All mirrors of a configuration.
+pub struct Mirrors {
+    all: Vec<MirrorConfig>,
+    cores: u16,
+}
+
+/// The engine's numbers of volumes, in their order: those of mirrors are apart.
+pub fn numbers<'a>(volumes: impl Iterator<Item = &'a Volume>) -> Vec<u16> {
+    let (mut plain, mut mirrors) = (0.., MIRRORS_FROM..);
+    let number = |volume: &Volume| match volume.is_mirror() {
+        true => mirrors.next(),
+        false => plain.next(),
+    };
+    volumes.filter_map(number).collect()
+}
+
+/// What a leg's paths lead to. A file that isn't there leaves a leg without paths.
+///
+/// # Errors
+/// Somebody else has it; a name that can't be resolved.
+pub fn leg(resources: &mut Resources, plan: VolumePlan) -> anyhow::Result<VolumeConfig> {
+    let plan = VolumePlan {
+        access: FileAccess::Alone,
+        ..plan
+    };
+    resources.volume(&plan).or_else(|error| {
+        let in_use = |it: &RuntimeError| matches!(it, RuntimeError::InUse { .. });
+        let at_file = error.downcast_ref::<RuntimeError>();
+        if at_file.is_none_or(in_use) {
+            return Err(error);
+        }
+        log::say(format!("{}: this leg is left out: {error:#}", plan.name));
+        let none = VolumePlan {
+            paths: Vec::new(),
+            ..plan
+        };
+        resources.volume(&none)
+    })
+}
+
+impl Mirrors {
+    /// Of a configuration that was checked.
+    pub fn new(config: &Config, identity: &HostIdentity) -> Self {
+        let numbers = numbers(config.volumes.iter());
+        let legs_of = |mirror: &Volume| {
+            let volumes = config.volumes.iter().zip(&numbers);
+            let legs = volumes.filter(|(it, _)| it.leg_of.as_ref() == Some(&mirror.name));
+            let legs = legs.map(|(leg, number)| leg_config(leg, *number));
+            legs.collect()
+        };
+        let owner = owner(identity);
+        let mirrors = config.volumes.iter().filter(|it| it.is_mirror());
+        let mirror = |volume: &Volume| MirrorConfig {
+            name: volume.name.clone(),
+            legs: legs_of(volume),
+            knobs: volume.knobs(),
+            wishes: Default::default(),
+            assemble_wait_ns: volume.assemble_wait.unwrap_or(ASSEMBLE_WAIT_NS),
+            leg_quiesce_ns: volume.leg_quiesce.unwrap_or(LEG_QUIESCE_NS),
+            owner,
+            shared: volume.is_shared(),
+            lineage: draw_lineage(),
+            speed: speed(volume),
+        };
+        Self {
+            all: mirrors.map(mirror).collect(),
+            cores: config.cores,
+        }
+    }
+
+    /// Those that are on a core, whose memory for them is behind all other.
+    pub fn of_core(&self, core: u16, behind: u64) -> MirrorsConfig {
+        let here = |number: u16| (MIRRORS_FROM + number) % self.cores == core;
+        let all = (0..).zip(&self.all);
+        let mirrors: Vec<_> = all
+            .map(|(number, mirror)| here(number).then(|| mirror.clone()))
+            .collect();
+        let count = mirrors.iter().flatten().count() as u32;
+        MirrorsConfig {
+            mirrors,
+            scratch: Span {
+                at: behind.next_multiple_of(4096),
+                len: count * MIRROR_SCRATCH_BYTES,
+            },
+            crc32c,
+        }
+    }
+}
+
+fn leg_config(leg: &Volume, volume: u16) -> LegConfig {
+    let name = match &leg.paths[..] {
+        [only] => only.uri.to_string(),
+        [first, more @ ..] => format!("{} and {} more", first.uri, more.len()),
+        [] => leg.name.clone(),
+    };
+    LegConfig {
+        volume,
+        name,
+        distance: leg.paths.iter().map(|it| it.distance).min().unwrap_or(0),
+        throughput: leg.paths.iter().map(|it| it.throughput).max().unwrap_or(1),
+    }
+}
+
+fn speed(volume: &Volume) -> Speed {
+    let usual = Speed::default();
+    let or = |rate: Option<u64>, usual| rate.filter(|&rate| rate > 0).unwrap_or(usual);
+    Speed {
+        floor: or(volume.rebuild_floor.map(|it| it.0), usual.floor),
+        ceiling: or(volume.rebuild_ceiling.map(|it| it.0), usual.ceiling),
+    }
+}
+
+/// Who we are, to whoever finds it on a leg.
+fn owner(identity: &HostIdentity) -> Owner {
+    let name = rustix::system::uname();
+    let name = name.nodename().to_string_lossy().into_owned();
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let now_s = now.map_or(0, |now| now.as_secs());
+    Owner {
+        run: draw_id(),
+        host: Id(identity.id),
+        label: Label::cut(&format!(
+            "braid run, process {} of {name}",
+            std::process::id()
+        )),
+        since_s: now_s,
+        beat_s: now_s,
+    }
+}

@@ -1,0 +1,241 @@
+//! Legs that are added to a mirror that runs, removed or replaced, and the end of a mirror while
+//! the engine goes on.
+//!
+//! `mirror.add {"volume": "m0", "leg": "file:/…", "force": false}` · `mirror.remove` ·
+//! `mirror.replace {"volume": "m0", "leg": 1, "by": "file:/…", "force": false}` ·
+//! `mirror.stop {"volume": "m0", "force": false}` · `mirror.status {"volume": "m0"}`
+//!
+//! # Contract
+//! A leg becomes a volume of the engine as at the start, and is the mirror's when the engine says
+//! so; it is rebuilt after that is answered. What it holds is looked at first: nothing is written
+//! over without `force`. The configuration file is the user's: who adds or removes a leg does so
+//! there too, or the next engine lacks it, or waits for it.
+//!
+//! # Limits
+//! What a namespace holds can't be looked at: `force` says that it is known.
+use super::{leg_config, orders};
+use crate::control::rpc::Failure;
+use crate::log;
+use crate::mirror::create;
+use crate::mirror::leg::draw_id;
+use crate::run::config::{PathKeys, Volume};
+use crate::run::service::Service;
+use crate::units::format_bytes;
+use crate::uri::{PathUri, UriKind};
+use engine::host::VolumeInfo;
+use engine::mirror::{LegReport, MirrorOrder, MirrorReport, MirrorState, NewLeg};
+use serde_json::{Value, json};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// How long the engine has for what takes some writes.
+const SOON: Duration = Duration::from_secs(30);
+/// How often it is asked meanwhile.
+const POLL: Duration = Duration::from_millis(10);
+
+impl Service {
+    /// Another leg, maybe in the place of the one of slot `replaces`.
+    ///
+    /// # Errors
+    /// Why not; then nothing has changed, but that what a file held may be overwritten.
+    pub(super) fn add_leg(
+        &self,
+        volume: u16,
+        uri: &str,
+        force: bool,
+        replaces: Option<u8>,
+    ) -> Result<Value, Failure> {
+        let _alone = self.changes.alone();
+        let report = self.mirror_report(volume)?;
+        let superblock = report
+            .superblock
+            .filter(|_| report.state == MirrorState::Running);
+        let place = superblock.map(|it| (it.place.data_offset, it.geometry));
+        let (data_offset, geometry) =
+            place.ok_or_else(|| Failure::refused("it does not run: start it first"))?;
+        let wrong = |error: &dyn std::fmt::Display| Failure::params(format!("\"{uri}\": {error}"));
+        let uri: PathUri = uri.parse().map_err(|error| wrong(&error))?;
+        if report.legs.iter().any(|leg| leg.name == uri.to_string()) {
+            return Err(Failure::refused(format!("{uri} is a leg of it already")));
+        }
+        match uri.kind() {
+            UriKind::File(path) => {
+                let made = create::make_room(path, data_offset, force);
+                made.map_err(|error| Failure::refused(format!("{uri}: {error:#}")))?;
+            }
+            _ if force => {}
+            _ => {
+                return Err(Failure::refused(format!(
+                    "{uri}: what it holds can't be looked at; --force writes over it"
+                )));
+            }
+        }
+        let (number, info) = self.open_leg(volume, uri).map_err(Failure::refused)?;
+        let least = data_offset + geometry.bytes;
+        let of = self.state().volumes[number].of.clone();
+        let unfit = (info.bytes < least).then(|| {
+            let (has, needs) = (format_bytes(info.bytes), format_bytes(least));
+            format!("too small: it has {has}, and the mirror needs {needs}")
+        });
+        if unfit.is_none() {
+            self.senders.order(
+                volume,
+                MirrorOrder::Add(Box::new(NewLeg {
+                    config: leg_config(&of, number),
+                    info,
+                    id: draw_id(),
+                    replaces,
+                })),
+            );
+        }
+        let is_there = |leg: &LegReport| leg.volume == Some(number) && leg.slot.is_some();
+        let taken =
+            unfit.is_none() && self.wait_for(volume, SOON, |it| it.legs.iter().any(is_there));
+        if taken {
+            return Ok(json!({"volume": self.name(volume), "leg": leg_config(&of, number).name}));
+        }
+        self.close_leg(number);
+        let why =
+            unfit.unwrap_or_else(|| "the mirror does not take it: see the engine's log".into());
+        Err(Failure::refused(format!("not added: {why}")))
+    }
+
+    /// A leg is none any more.
+    ///
+    /// # Errors
+    /// It is the last one in sync, or can't be now.
+    pub(super) fn remove_leg(&self, volume: u16, leg: &LegReport) -> Result<Value, Failure> {
+        let _alone = self.changes.alone();
+        let slot = orders::may_fail(&self.mirror_report(volume)?, leg)?;
+        self.senders.order(volume, MirrorOrder::Remove(slot));
+        let is_it = |it: &LegReport| it.slot == Some(slot) || it.volume == leg.volume;
+        let gone = self.wait_for(volume, SOON, |it| !it.legs.iter().any(is_it));
+        if !gone {
+            return Err(Failure::refused(format!(
+                "{} does not leave: see the engine's log",
+                leg.name
+            )));
+        }
+        self.tidy_legs(volume)?;
+        Ok(json!({"volume": self.name(volume), "leg": leg.name}))
+    }
+
+    /// Volumes of legs that are none any more are closed.
+    pub(super) fn tidy_legs(&self, volume: u16) -> Result<(), Failure> {
+        let report = self.mirror_report(volume)?;
+        let known = |number: u16| report.legs.iter().any(|leg| leg.volume == Some(number));
+        let name = self.name(volume);
+        let idle: Vec<u16> = {
+            let state = self.state();
+            let legs = state.volumes.iter();
+            let legs = legs.filter(|(_, it)| it.of.leg_of.as_ref() == Some(&name));
+            legs.map(|(number, _)| number)
+                .filter(|it| !known(*it))
+                .collect()
+        };
+        idle.into_iter().for_each(|number| self.close_leg(number));
+        Ok(())
+    }
+
+    /// The mirror ends in order, and its legs are free; the engine goes on.
+    ///
+    /// # Errors
+    /// It has clients, and `force` is not said; it does not end.
+    pub(super) fn stop_mirror(&self, volume: u16, force: bool) -> Result<Value, Failure> {
+        let _alone = self.changes.alone();
+        let name = self.name(volume);
+        let asked = self.clients_of(&[volume]);
+        let asked = asked.map_err(|error| Failure::refused(format!("{error:#}")))?;
+        let clients: u32 = asked.iter().map(|it| it.1).sum();
+        if clients > 0 && !force {
+            return Err(Failure::refused(format!(
+                "{name} has clients: {clients}; disconnect them, or say --force"
+            )));
+        }
+        {
+            let mut state = self.state();
+            for number in 0..state.exports.len() {
+                let of = state.exports[number].as_ref().map(|it| it.volume);
+                if of == Some(volume) {
+                    self.remove_export(&mut state, number);
+                }
+            }
+        }
+        let drain = Duration::from_nanos(self.drain_ns());
+        self.wait_vacated(volume, drain);
+        self.senders.order(volume, MirrorOrder::Stop);
+        let stopped = |it: &MirrorReport| it.state == MirrorState::Stopped;
+        if !self.wait_for(volume, SOON.max(drain), stopped) {
+            return Err(Failure::refused(format!(
+                "{name} does not end: see the engine's log"
+            )));
+        }
+        let legs: Vec<u16> = {
+            let state = self.state();
+            let legs = state.volumes.iter();
+            let legs = legs.filter(|(_, it)| it.of.leg_of.as_ref() == Some(&name));
+            legs.map(|(number, _)| number).collect()
+        };
+        legs.into_iter().for_each(|number| self.close_leg(number));
+        log::say(format!("{name}: stopped; its legs are free"));
+        Ok(json!({"volume": name, "state": "stopped"}))
+    }
+
+    /// A volume of the engine for a new leg, once it is ready.
+    fn open_leg(&self, volume: u16, uri: PathUri) -> Result<(u16, VolumeInfo), String> {
+        let of = {
+            let state = self.state();
+            let mirror = &state.volumes[volume].of;
+            let named = |name: &String| state.volumes.number(name).is_err();
+            let name = (0..).map(|leg| crate::run::config::leg_name(&mirror.name, leg));
+            let name = name.into_iter().find(named).unwrap_or_default();
+            mirror.leg_volume(name, vec![PathKeys::from(uri)])
+        };
+        let number = self.open_volume(&of)?;
+        {
+            let mut state = self.state();
+            state.configured.volumes.push(of);
+            let configured = state.configured.clone();
+            state.volumes.admit(&configured);
+        }
+        let begun = Instant::now();
+        while begun.elapsed() < SOON {
+            if let Some(info) = self.state().volumes[number].info {
+                return Ok((number, info));
+            }
+            sleep(POLL);
+        }
+        self.close_leg(number);
+        Err("it does not become ready: see the engine's log".into())
+    }
+
+    /// The volume of a leg goes.
+    fn close_leg(&self, number: u16) {
+        {
+            let mut state = self.state();
+            let name = state.volumes.name(number);
+            state.configured.volumes.retain(|it| it.name != name);
+        }
+        self.take_back_volume(number);
+    }
+
+    /// Waits until it is so of a mirror; whether it is.
+    fn wait_for(&self, volume: u16, limit: Duration, so: impl Fn(&MirrorReport) -> bool) -> bool {
+        let begun = Instant::now();
+        loop {
+            if self.mirror_report(volume).is_ok_and(|report| so(&report)) {
+                return true;
+            }
+            if begun.elapsed() > limit {
+                return false;
+            }
+            sleep(POLL);
+        }
+    }
+}
+
+/// Legs of a running engine are what was added and removed there, whatever the file says.
+pub fn keep_legs(new: &mut Vec<Volume>, running: impl Iterator<Item = Volume>) {
+    new.retain(|it| it.leg_of.is_none());
+    new.extend(running.filter(|it| it.leg_of.is_some()));
+}

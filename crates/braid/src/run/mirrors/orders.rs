@@ -1,0 +1,287 @@
+//! What can be asked of a mirror that runs.
+//!
+//! `mirror.check {"volume": "m0"}` · `mirror.repair` · `mirror.pause` · `mirror.resume` ·
+//! `mirror.end`, of the check · `mirror.fail {"volume": "m0", "leg": 1}` · `mirror.restore` ·
+//! `mirror.assemble {"volume": "m0", "without": false, "discard": "file:/…"}` ·
+//! `mirror.speed {"volume": "m0", "floor": 1048576, "ceiling": null, "pause": false}`; see `legs`
+//!
+//! # Contract
+//! An order is answered when the mirror's core has it; what comes of it is said in lines, and
+//! `stat` shows it. A leg is named by its number as `stat` shows it, or by its URI.
+use super::speed;
+use crate::control::rpc::Failure;
+use crate::load::host::FileAccess;
+use crate::run::config::leg_name;
+use crate::run::service::{Service, State};
+use crate::target::quantity::Rate;
+use crate::units::format_bytes;
+use engine::host::Change;
+use engine::mirror::{LegReport, LegStatus, MirrorOrder, MirrorReport, MirrorState};
+use policy::Policy;
+use serde::Deserialize;
+use serde_json::{Value, json};
+use std::time::Duration;
+use volume::mirror::assembly::Wishes;
+use volume::mirror::machine::Speed;
+
+/// How long opening a leg's file again may take.
+const WAIT_NS: u64 = 10_000_000_000;
+
+/// What `mirror.…` takes.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MirrorParams {
+    volume: String,
+    leg: Option<String>,
+    #[serde(default)]
+    without: bool,
+    discard: Option<String>,
+    #[serde(default)]
+    force: bool,
+    by: Option<String>,
+    floor: Option<u64>,
+    ceiling: Option<u64>,
+    #[serde(default)]
+    pause: bool,
+    #[serde(default)]
+    resume: bool,
+}
+
+/// Copies in the background come to nothing at this speed, bytes per second.
+pub(in crate::run) const PAUSED: Speed = Speed {
+    floor: 1,
+    ceiling: 1,
+};
+
+impl State {
+    /// # Errors
+    /// The volume is a mirror: its legs have paths.
+    pub fn has_paths(&self, volume: u16) -> Result<(), Failure> {
+        let of = &self.volumes[volume].of;
+        if !of.is_mirror() {
+            return Ok(());
+        }
+        let legs = (0..of.legs.len()).map(|leg| leg_name(&of.name, leg));
+        let legs = legs.collect::<Vec<_>>().join(", ");
+        let why = format!("{} is a mirror; ask of one of its legs: {legs}", of.name);
+        Err(Failure::params(why))
+    }
+
+    /// # Errors
+    /// The volume is a leg, which its mirror has alone.
+    pub fn may_export(&self, volume: u16) -> Result<(), Failure> {
+        let of = &self.volumes[volume].of;
+        match &of.leg_of {
+            None => Ok(()),
+            Some(mirror) => Err(Failure::refused(format!(
+                "{} is a leg of {mirror}, which writes to it alone; export {mirror}",
+                of.name
+            ))),
+        }
+    }
+
+    /// Number of a mirror.
+    ///
+    /// # Errors
+    /// There is no such volume, or it is none.
+    fn mirror(&self, name: &str) -> Result<u16, Failure> {
+        let volume = self.volumes.number(name)?;
+        match self.volumes[volume].of.is_mirror() {
+            true => Ok(volume),
+            false => Err(Failure::params(format!("{name} is no mirror"))),
+        }
+    }
+}
+
+impl Service {
+    /// One of the methods `mirror.…`.
+    pub fn order_mirror(&self, verb: &str, params: MirrorParams) -> Result<Value, Failure> {
+        let volume = self.state().mirror(&params.volume)?;
+        if let Some(done) = self.change_mirror(volume, verb, &params) {
+            return done;
+        }
+        let report = self.mirror_report(volume)?;
+        let order = match verb {
+            "check" => MirrorOrder::Check(false),
+            "repair" => MirrorOrder::Check(true),
+            "pause" => MirrorOrder::PauseCheck(true),
+            "resume" => MirrorOrder::PauseCheck(false),
+            "end" => MirrorOrder::EndCheck,
+            "fail" => MirrorOrder::Fail(may_fail(&report, leg(&report, &params)?)?),
+            "restore" => {
+                let it = leg(&report, &params)?;
+                self.open_again(it)?;
+                match it.slot {
+                    Some(slot) => MirrorOrder::Return(slot),
+                    // It says itself which one it is when it is there.
+                    None => return Ok(json!({"volume": params.volume, "leg": it.name})),
+                }
+            }
+            "assemble" => {
+                let place = |name: &String| {
+                    let legs = report.legs.iter();
+                    let found = legs.map(|leg| &leg.name).position(|it| it == name);
+                    found.ok_or_else(|| unknown(&report, name))
+                };
+                let discard = params.discard.as_ref().map(place).transpose()?;
+                MirrorOrder::Assemble(Wishes {
+                    without: params.without,
+                    discard,
+                })
+            }
+            other => return Err(Failure::method(&format!("mirror.{other}"))),
+        };
+        self.senders.order(volume, order);
+        Ok(json!({"volume": params.volume, "leg": params.leg}))
+    }
+
+    /// What is more than an order; `None`: it is one.
+    fn change_mirror(
+        &self,
+        volume: u16,
+        verb: &str,
+        params: &MirrorParams,
+    ) -> Option<Result<Value, Failure>> {
+        let wanted = || params.leg.as_deref().unwrap_or_default();
+        let found = || {
+            let report = self.mirror_report(volume)?;
+            leg(&report, params).cloned()
+        };
+        Some(match verb {
+            "add" => self.add_leg(volume, wanted(), params.force, None),
+            "remove" => found().and_then(|leg| self.remove_leg(volume, &leg)),
+            "replace" => found().and_then(|leg| {
+                let by = params.by.as_deref().unwrap_or_default();
+                let none = || Failure::refused(format!("{} is no leg of it yet", leg.name));
+                let slot = leg.slot.ok_or_else(none)?;
+                self.add_leg(volume, by, params.force, Some(slot))
+            }),
+            "stop" => self.stop_mirror(volume, params.force),
+            "speed" => self.set_speed(volume, params),
+            "status" => self
+                .tidy_legs(volume)
+                .and_then(|()| Ok(self.report()?.mirror(volume))),
+            _ => return None,
+        })
+    }
+
+    /// How fast is copied in the background, until the engine ends.
+    fn set_speed(&self, volume: u16, params: &MirrorParams) -> Result<Value, Failure> {
+        let changed = {
+            let mut state = self.state();
+            let mut of = state.volumes[volume].of.clone();
+            of.rebuild_floor = params.floor.map(Rate).or(of.rebuild_floor);
+            of.rebuild_ceiling = params.ceiling.map(Rate).or(of.rebuild_ceiling);
+            let speed = speed(&of);
+            if speed.floor > speed.ceiling {
+                return Err(Failure::params(format!(
+                    "the floor, {}/s, is above the ceiling, {}/s",
+                    format_bytes(speed.floor),
+                    format_bytes(speed.ceiling)
+                )));
+            }
+            let changes = params.floor.is_some() || params.ceiling.is_some() || params.resume;
+            state.volumes[volume].of = of;
+            match (params.pause, changes) {
+                (true, _) => Some(PAUSED),
+                (false, changes) => changes.then_some(speed),
+            }
+        };
+        if let Some(speed) = changed {
+            self.senders.order(volume, MirrorOrder::Speed(speed));
+        }
+        Ok(self.report()?.mirror(volume))
+    }
+
+    /// Shows the policy of a mirror, or sets it: a property of the mirror, which it keeps (row B6).
+    pub fn mirror_policy(&self, volume: u16, word: Option<&str>) -> Result<Value, Failure> {
+        let report = self.mirror_report(volume)?;
+        let name = self.name(volume);
+        let Some(word) = word else {
+            return Ok(json!({"volume": name, "policy": report.policy.to_string()}));
+        };
+        let slots = report.legs.iter().filter_map(|leg| leg.slot);
+        let slots = slots.max().map_or(0, |last| usize::from(last) + 1);
+        let policy = Policy::parse(word).and_then(|it| it.check(slots).map(|()| it));
+        let policy = policy.map_err(|error| Failure::params(format!("\"{word}\": {error}")))?;
+        if report.state != MirrorState::Running {
+            let why = "its policy stands on its legs, and it does not run";
+            return Err(Failure::refused(format!("{name}: {why}")));
+        }
+        self.senders.set_policy(volume, policy, report.knobs);
+        let policy = engine::mirror::for_mirror(policy).to_string();
+        Ok(json!({"volume": name, "policy": policy}))
+    }
+
+    pub(super) fn mirror_report(&self, volume: u16) -> Result<MirrorReport, Failure> {
+        let cores = self.senders.report();
+        let cores = cores.map_err(|error| Failure::refused(format!("{error:#}")))?;
+        let mut found = cores
+            .into_iter()
+            .filter_map(|mut it| it.mirrors.remove(&volume));
+        let found = found.next();
+        found.ok_or_else(|| Failure::refused("it is not known yet; try again"))
+    }
+
+    /// A leg whose file was not there at the start, and is now.
+    fn open_again(&self, leg: &LegReport) -> Result<(), Failure> {
+        let Some(volume) = leg.volume.filter(|_| leg.status == LegStatus::Missing) else {
+            return Ok(());
+        };
+        let _alone = self.changes.alone();
+        let keys = self.state().volumes[volume].of.paths.clone();
+        let cores = self.senders.report();
+        let cores = cores.map_err(|error| Failure::refused(format!("{error:#}")))?;
+        let there = cores
+            .first()
+            .and_then(|core| core.volumes.get(usize::from(volume)));
+        if there.is_some_and(|paths| !paths.is_empty()) {
+            return Ok(());
+        }
+        for keys in keys {
+            let path = self
+                .lead(&keys, FileAccess::Alone)
+                .map_err(Failure::refused)?;
+            let change = Change::AddPath(volume, Box::new(path));
+            let made = self.ask_for(change, WAIT_NS, Duration::from_secs(1));
+            made.map_err(Failure::refused)?;
+        }
+        Ok(())
+    }
+}
+
+/// The leg that is meant.
+fn leg<'a>(report: &'a MirrorReport, params: &MirrorParams) -> Result<&'a LegReport, Failure> {
+    let wanted = params.leg.as_deref().unwrap_or_default();
+    let slot = wanted.parse::<u8>().ok();
+    let is = |leg: &&LegReport| leg.name == wanted || (slot.is_some() && leg.slot == slot);
+    let found = report.legs.iter().find(is);
+    found.ok_or_else(|| unknown(report, wanted))
+}
+
+fn unknown(report: &MirrorReport, wanted: &str) -> Failure {
+    let legs = report.legs.iter().map(|leg| match leg.slot {
+        Some(slot) => format!("{slot} ({})", leg.name),
+        None => leg.name.clone(),
+    });
+    let legs = legs.collect::<Vec<_>>().join(", ");
+    Failure::params(format!("there is no leg \"{wanted}\", only {legs}"))
+}
+
+/// Its slot, where another one is left to go on with (T45).
+pub(super) fn may_fail(report: &MirrorReport, leg: &LegReport) -> Result<u8, Failure> {
+    let mut others = report.legs.iter().filter(|it| it.slot != leg.slot);
+    let last = leg.status == LegStatus::InSync
+        && !others.any(|it| it.status == LegStatus::InSync && it.why.is_none());
+    match leg.slot {
+        Some(_) if last => Err(Failure::refused(format!(
+            "{} is the last leg in sync",
+            leg.name
+        ))),
+        Some(slot) => Ok(slot),
+        None => Err(Failure::refused(format!(
+            "{} is no leg of it yet",
+            leg.name
+        ))),
+    }
+}

@@ -1,0 +1,148 @@
+//! How mirrors and their legs are doing (rows B2, B5).
+use super::{Health, Report};
+use crate::run::mirrors::PAUSED;
+use engine::mirror::{LegReport, LegStatus, MirrorReport, MirrorState};
+use serde_json::{Value, json};
+
+impl Report<'_> {
+    /// As its core has it.
+    pub(super) fn of_mirror(&self, volume: u16) -> Option<&MirrorReport> {
+        let mut cores = self.cores.iter();
+        cores.find_map(|core| core.mirrors.get(&volume))
+    }
+
+    /// The policy in force.
+    pub(super) fn policy(&self, volume: u16) -> String {
+        let mirror = self.of_mirror(volume);
+        let own = self.state.volumes[volume].policy;
+        mirror.map_or(own, |it| it.policy).to_string()
+    }
+
+    pub(super) fn mirror_health(&self, volume: u16) -> Health {
+        let Some(it) = self.of_mirror(volume) else {
+            return Health::Down;
+        };
+        let in_sync = it.legs.iter().filter(|leg| leg.status == LegStatus::InSync);
+        let in_sync = in_sync.filter(|leg| leg.why.is_none()).count();
+        match &it.state {
+            MirrorState::Running if in_sync == 0 => Health::Down,
+            MirrorState::Running if in_sync < it.legs.len() => Health::Degraded,
+            MirrorState::Running => Health::Ok,
+            _ => Health::Down,
+        }
+    }
+
+    /// Why a mirror does not serve; none where it does, or is none.
+    pub(super) fn mirror_state(&self, volume: u16) -> Option<String> {
+        match &self.of_mirror(volume)?.state {
+            MirrorState::Running => None,
+            MirrorState::Gathering => Some("it waits for its legs".into()),
+            MirrorState::Stopped => Some("it was stopped".into()),
+            MirrorState::Refused(why) | MirrorState::Failed(why) => Some(why.clone()),
+        }
+    }
+
+    /// The legs of a mirror; none of another volume.
+    pub(super) fn legs(&self, volume: u16) -> Vec<Value> {
+        let mirror = self.of_mirror(volume);
+        let legs = mirror.map(|it| it.legs.iter().map(|leg| self.leg(it, leg)).collect());
+        legs.unwrap_or_default()
+    }
+
+    /// All that is counted of a mirror.
+    pub(in crate::run) fn mirror(&self, volume: u16) -> Value {
+        let of = &self.state.volumes[volume].of;
+        let it = self.of_mirror(volume);
+        let superblock = it.and_then(|it| it.superblock);
+        let knobs = it.map_or(self.state.volumes[volume].knobs, |it| it.knobs);
+        json!({
+            "name": of.name,
+            "kind": "mirror",
+            "mirror": superblock.map(|it| it.mirror.to_string()),
+            "state": self.health(volume).name(),
+            "why": self.mirror_state(volume),
+            "policy": self.policy(volume),
+            "ewma_shift": knobs.ewma_shift,
+            "weight_timeout_ns": knobs.weight_timeout_ns,
+            "event": superblock.map(|it| it.event),
+            "clean": superblock.map(|it| it.clean),
+            "regions": it.map(|it| it.regions),
+            "region_bytes": it.map(|it| it.region_bytes),
+            "unalike": it.map(|it| it.unalike),
+            "checked": it.and_then(|it| it.checked).map(|it| json!({
+                "bytes": it.bytes,
+                "differences": it.differences,
+                "unreadable": it.unreadable,
+                "repaired": it.repaired,
+                "complete": it.complete,
+            })),
+            "check": it.and_then(check),
+            "speed": it.map(|it| json!({
+                "floor": it.speed.floor,
+                "ceiling": it.speed.ceiling,
+                "paused": it.speed == PAUSED,
+                "now": it.rate,
+            })),
+            "legs": self.legs(volume),
+            "exports": self.exports(volume),
+        })
+    }
+
+    fn leg(&self, mirror: &MirrorReport, leg: &LegReport) -> Value {
+        let volume = leg.volume.filter(|volume| self.state.volumes.has(*volume));
+        let name = volume.map(|volume| self.state.volumes[volume].of.name.clone());
+        let lacks = leg.facts.map_or(0, |facts| facts.lacks);
+        let rebuilt = (leg.status == LegStatus::Rebuilding && mirror.regions > 0)
+            .then(|| 1.0 - lacks as f64 / mirror.regions as f64);
+        let it = &leg.counters;
+        json!({
+            "slot": leg.slot,
+            "devid": leg.slot.map(|slot| slot + 1),
+            "uri": leg.name,
+            "volume": name,
+            "state": leg.status.name(),
+            "why": leg.why,
+            "rebuilt": rebuilt,
+            "progress": progress(mirror, leg),
+            "lacks_bytes": lacks * mirror.region_bytes,
+            "reads": it.reads,
+            "writes": it.writes,
+            "flushes": it.flushes,
+            "bytes_read": it.bytes_read,
+            "bytes_written": it.bytes_written,
+            "inflight": it.in_flight,
+            "errors": it.errors,
+            "read_errors": leg.facts.map(|facts| facts.errors),
+            "repaired": leg.facts.map(|facts| facts.mended),
+        })
+    }
+}
+
+/// How far a rebuild is, and how fast since it began.
+fn progress(mirror: &MirrorReport, leg: &LegReport) -> Option<Value> {
+    let (since_ns, lacked) = leg.rebuild?;
+    let lacks = leg.facts?.lacks;
+    let done = lacked.saturating_sub(lacks) * mirror.region_bytes;
+    Some(far(since_ns, done, lacked * mirror.region_bytes))
+}
+
+/// The same of a check.
+fn check(mirror: &MirrorReport) -> Option<Value> {
+    let (since_ns, report) = mirror.checking?;
+    let all = mirror.superblock?.geometry.bytes;
+    Some(far(since_ns, report.bytes, all))
+}
+
+/// `done` bytes of `all` since then.
+fn far(since_ns: u64, done: u64, all: u64) -> Value {
+    let elapsed_ns = runtime::now_ns().saturating_sub(since_ns).max(1);
+    let rate = u128::from(done) * 1_000_000_000 / u128::from(elapsed_ns);
+    let left = u128::from(all.saturating_sub(done)) * 1_000_000_000;
+    json!({
+        "bytes": done,
+        "of_bytes": all,
+        "done": done as f64 / all.max(1) as f64,
+        "bytes_per_s": u64::try_from(rate).ok(),
+        "left_ns": left.checked_div(rate).and_then(|left| u64::try_from(left).ok()),
+    })
+}

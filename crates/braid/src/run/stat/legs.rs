@@ -1,0 +1,78 @@
+//! A mirror's legs, for people.
+use super::paragraph;
+use crate::output::Style;
+use crate::run::client::{all_policies, items, number, word};
+use crate::table::Table;
+use crate::units::{format_bytes, format_count, short_bytes, short_count};
+use policy::Policy;
+use serde_json::Value;
+use std::fmt::{Result, Write};
+
+/// What is behind the line of its name.
+///
+/// # Errors
+/// Those of `text`.
+pub(super) fn show(text: &mut String, mirror: &Value) -> Result {
+    if let Some(why) = mirror["why"].as_str() {
+        paragraph(text, "", why)?;
+    }
+    if let Ok(policy) = Policy::parse(word(&mirror["policy"])) {
+        paragraph(text, "policy: ", &all_policies(policy))?;
+    }
+    for leg in items(&mirror["legs"]) {
+        show_leg(text, leg)?;
+    }
+    let headings = [
+        "leg", "reads", "bytes", "writes", "bytes", "failed", "repaired",
+    ];
+    let mut table = Table::new(1, &headings);
+    for leg in items(&mirror["legs"]) {
+        let count = |key: &str| short_count(number(&leg[key]));
+        let bytes = |key: &str| short_bytes(number(&leg[key]));
+        table.row(vec![
+            format!("   {}", slot(leg)),
+            count("reads"),
+            bytes("bytes_read"),
+            count("writes"),
+            bytes("bytes_written"),
+            count("errors"),
+            count("repaired"),
+        ]);
+    }
+    text.push_str(&table.render(Style::of_stdout(), |_| String::new()));
+    let unalike = number(&mirror["unalike"]);
+    if unalike > 0 {
+        let regions = format_count(unalike);
+        paragraph(text, "", &format!("{regions} regions are being made alike"))?;
+    }
+    if let Some(checked) = mirror["checked"].as_object() {
+        let count = |key: &str| format_count(number(&checked[key]));
+        let found = format!(
+            "{} differences, {} unreadable, {} rewritten, in {}",
+            count("differences"),
+            count("unreadable"),
+            count("repaired"),
+            format_bytes(number(&checked["bytes"]))
+        );
+        paragraph(text, "last check: ", &found)?;
+    }
+    Ok(())
+}
+
+fn slot(leg: &Value) -> String {
+    leg["slot"]
+        .as_u64()
+        .map_or("-".into(), |slot| slot.to_string())
+}
+
+fn show_leg(text: &mut String, leg: &Value) -> Result {
+    writeln!(text, "  {}  {}", slot(leg), word(&leg["uri"]))?;
+    let mut facts = vec![word(&leg["state"]).to_owned()];
+    if let Some(rebuilt) = leg["rebuilt"].as_f64() {
+        let left = format_bytes(number(&leg["lacks_bytes"]));
+        facts.push(format!("{:.1} % done, {left} to go", rebuilt * 100.0));
+    }
+    facts.extend(leg["volume"].as_str().map(|name| format!("paths: {name}")));
+    facts.extend(leg["why"].as_str().map(str::to_owned));
+    paragraph(text, "", &facts.join(", "))
+}

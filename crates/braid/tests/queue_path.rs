@@ -1,0 +1,182 @@
+//! A hardware queue as a path of a volume, beside one over the network to the same file.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+#[path = "shared/nbd.rs"]
+mod nbd;
+#[path = "shared/no_io_uring.rs"]
+mod no_io_uring;
+#[path = "shared/process.rs"]
+mod process;
+
+use process::{Client, Process, engine, wait_until};
+use rustix::process::Signal;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+const NQN: &str = "nqn.2026-01.org.example:queue-path";
+const BLOCKS: u64 = 256;
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+/// A server of queues to the file, which belongs to the subsystem.
+fn serve(root: &Path) -> Process {
+    let (file, socket) = (
+        format!("file:{}", text(&root.join("data"))),
+        root.join("q.sock"),
+    );
+    let words = [
+        "queue",
+        "serve",
+        &file,
+        "--subsystem",
+        NQN,
+        "--socket",
+        text(&socket),
+    ];
+    let mut server = Process::start(root, &words);
+    server.says("q.sock").unwrap();
+    server
+}
+
+/// A target with the same file; its URI.
+fn target(root: &Path) -> Option<(Process, String)> {
+    let config = format!(
+        "nqn = \"{NQN}\"\n[[port]]\nlisten = \"127.0.0.1:0\"\n\
+         [[namespace]]\nnsid = 1\nbackend = \"file:{}\"\nblock_size = 4096\n",
+        text(&root.join("data"))
+    );
+    let (path, socket) = (root.join("t.toml"), root.join("t.sock"));
+    std::fs::write(&path, config).unwrap();
+    let words = ["target", "-c", text(&path), "--socket", text(&socket)];
+    let mut target = Process::start(root, &words);
+    let Some(line) = target.says("port 1: ") else {
+        target.notes("io_uring");
+        no_io_uring::skip(&target.seen);
+        return None;
+    };
+    let uri = line.split_whitespace().nth(2).unwrap().to_owned();
+    Some((target, uri))
+}
+
+/// A volume over the queue and the target.
+fn configure(root: &Path, uri: &str) {
+    let config = format!(
+        "keep_alive_tmo = \"1s\"\n[[volume]]\nname = \"v0\"\npolicy = \"round-robin\"\n\
+         [[volume.path]]\nuri = \"queue:{}?nsid=1\"\n[[volume.path]]\nuri = \"{uri}\"\n\
+         [[volume.export]]\nnbd = \"unix:{}\"\n",
+        text(&root.join("q.sock")),
+        text(&root.join("v0.sock"))
+    );
+    std::fs::write(root.join("b.toml"), config).unwrap();
+}
+
+/// Commands that each path has completed.
+fn completed(root: &Path) -> Vec<u64> {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_braid"));
+    command.args(["stat", "-o", "json", "--socket"]);
+    let output = command.arg(root.join("c.sock")).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let stat: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let paths = stat["volumes"][0]["paths"].as_array().unwrap().clone();
+    let count = |path: &serde_json::Value| Some(path["writes"].as_u64()? + path["reads"].as_u64()?);
+    paths
+        .iter()
+        .map(|path| count(path).unwrap_or_else(|| panic!("{path}")))
+        .collect()
+}
+
+fn flush(client: &mut Client) -> u32 {
+    let head = [0x25, 0x60, 0x95, 0x13, 0, 0, 0, 3];
+    client.0.write_all(&[&head[..], &[0; 20]].concat()).unwrap();
+    client.answer()
+}
+
+/// Writes and reads back as fast as it goes until `over`; what every block has in the end.
+fn load(socket: PathBuf, over: &AtomicBool, rounds: &AtomicU64) -> Vec<u8> {
+    let mut client = Client::open(&socket);
+    let mut fills = vec![0; BLOCKS as usize];
+    let mut round = 0_u64;
+    while !over.load(Ordering::Acquire) {
+        let (block, fill) = (round * 7 % BLOCKS, (round % 251) as u8);
+        assert_eq!(client.write(block * 4096, fill), 0, "round {round}");
+        fills[block as usize] = fill;
+        // Both ways get both, though they take turns.
+        for other in [block, round * 13 % BLOCKS] {
+            assert_eq!(client.read(other * 4096), [fills[other as usize]; 4096]);
+        }
+        round += 1;
+        rounds.store(round, Ordering::Release);
+    }
+    fills
+}
+
+#[test]
+fn t09_t13_a_queue_and_a_controller_are_paths_of_one_volume_and_either_may_die() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path();
+    let file = std::fs::File::create(root.join("data")).unwrap();
+    file.set_len(BLOCKS * 4096).unwrap();
+    let Some((mut target, uri)) = target(root) else {
+        return;
+    };
+    let mut server = serve(root);
+    configure(root, &uri);
+    let engine = engine(root);
+    let engine = std::cell::RefCell::new(engine);
+    let (over, rounds) = (
+        Arc::new(AtomicBool::new(false)),
+        Arc::new(AtomicU64::new(0)),
+    );
+    let loading = {
+        let (over, rounds) = (Arc::clone(&over), Arc::clone(&rounds));
+        let socket = root.join("v0.sock");
+        std::thread::spawn(move || load(socket, &over, &rounds))
+    };
+    let goes_on = || {
+        let from = rounds.load(Ordering::Acquire);
+        wait_until(|| {
+            assert!(!loading.is_finished(), "the load failed");
+            (rounds.load(Ordering::Acquire) > from + 100).then_some(())
+        });
+    };
+    // More of the path numbered so than there were.
+    let served_by = |path: usize| {
+        let from = completed(root)[path];
+        wait_until(|| (completed(root)[path] > from).then_some(()));
+    };
+    served_by(0);
+    served_by(1);
+    server.signal(Signal::KILL);
+    server.ended();
+    served_by(1);
+    // What the dead one acknowledged is not durable before another has flushed it (T13).
+    let socket = root.join("v0.sock");
+    let flushing = std::thread::spawn(move || flush(&mut Client::open(&socket)));
+    goes_on();
+    assert!(!flushing.is_finished());
+    let mut server = serve(root);
+    assert_eq!(flushing.join().unwrap(), 0);
+    served_by(0);
+    goes_on();
+    target.signal(Signal::KILL);
+    target.ended();
+    served_by(0);
+    over.store(true, Ordering::Release);
+    let fills = loading.join().unwrap();
+    // What the volume has, the file has.
+    let data = std::fs::read(root.join("data")).unwrap();
+    for (block, fill) in fills.iter().enumerate() {
+        let bytes = &data[block * 4096..][..4096];
+        assert!(bytes.iter().all(|byte| byte == fill), "block {block}");
+    }
+    let mut engine = engine.into_inner();
+    engine.signal(Signal::TERM);
+    assert!(engine.ended().success());
+    server.signal(Signal::TERM);
+    assert!(server.ended().success());
+}

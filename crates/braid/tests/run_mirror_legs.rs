@@ -1,0 +1,207 @@
+//! Legs of a running mirror come and go by verb; it is watched, slowed down, and stopped.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+#[path = "shared/mirror.rs"]
+mod mirror;
+#[path = "shared/nbd.rs"]
+mod nbd;
+#[path = "shared/no_io_uring.rs"]
+mod no_io_uring;
+#[path = "shared/process.rs"]
+mod process;
+
+use mirror::{LEG_BYTES, Place, end, said, verify};
+use process::{Client, Process, wait_until};
+use serde_json::Value;
+use std::fs::File;
+
+impl Place {
+    /// Another file, of nothing.
+    fn file(&self, name: &str, bytes: u64) -> String {
+        File::create(self.path(name))
+            .unwrap()
+            .set_len(bytes)
+            .unwrap();
+        self.leg(name)
+    }
+
+    /// An engine, and a client that has written 300 blocks.
+    fn written(&self) -> (Process, Client) {
+        let engine = self.start();
+        let mut client = self.client();
+        for block in 0..300_u64 {
+            assert_eq!(client.write(block << 12, block as u8), 0);
+        }
+        (engine, client)
+    }
+
+    fn status(&self) -> Value {
+        self.told(&["mirror", "status", "v0"])
+    }
+
+    /// What is said of a refused verb.
+    fn refused(&self, words: &[&str]) -> String {
+        let output = self.ask(words);
+        assert!(!output.status.success(), "{words:?}: {output:?}");
+        said(&output)
+    }
+
+    /// Whether a file is a leg.
+    fn is_leg(&self, leg: &str) -> bool {
+        self.braid(&["mirror", "examine", leg]).status.success()
+    }
+}
+
+#[test]
+fn a_leg_that_is_added_gets_everything_and_one_that_is_removed_is_none() {
+    let Some(place) = Place::new() else {
+        return;
+    };
+    let (engine, mut client) = place.written();
+    let c = place.file("c", LEG_BYTES);
+    place.told(&["mirror", "add", "v0", &c, "--wait"]);
+    place.until_in_sync();
+    assert_eq!(place.legs().len(), 3);
+    let again = place.refused(&["mirror", "add", "v0", &c]);
+    assert!(again.contains("is a leg of it already"), "{again}");
+    for block in 300..400_u64 {
+        assert_eq!(client.write(block << 12, block as u8), 0);
+    }
+    let reloaded = place.told(&["reload"]);
+    assert_eq!(reloaded["changed"], "no difference");
+    place.told(&["mirror", "remove", "v0", "1"]);
+    assert_eq!(place.legs(), ["in-sync", "in-sync"]);
+    assert!(!place.is_leg(&place.leg("b")), "its superblocks are gone");
+    // Nobody has it any more.
+    let free = [
+        "bench",
+        "--rw",
+        "randwrite",
+        "--runtime",
+        "1ms",
+        &place.leg("b"),
+    ];
+    assert!(place.braid(&free).status.success());
+    verify(&mut client, 400);
+    end(engine);
+    assert!(place.data("a") == place.data("c"), "legs differ");
+}
+
+#[test]
+fn a_leg_that_is_replaced_goes_when_the_new_one_has_everything() {
+    let Some(place) = Place::new() else {
+        return;
+    };
+    let (engine, mut client) = place.written();
+    place.told(&[
+        "mirror",
+        "speed",
+        "v0",
+        "--floor",
+        "1MiB/s",
+        "--ceiling",
+        "2MiB/s",
+    ]);
+    let c = place.file("c", LEG_BYTES);
+    place.told(&["mirror", "replace", "v0", "0", &c]);
+    let seen = wait_until(|| {
+        let status = place.status();
+        let far = status["legs"][2]["progress"]["bytes_per_s"].as_u64();
+        far.filter(|rate| *rate > 0).map(|_| status)
+    });
+    assert_eq!(seen["legs"][0]["state"], "in-sync", "it stays until then");
+    assert_eq!(seen["speed"]["ceiling"], 2 << 20);
+    assert!(seen["legs"][2]["progress"]["left_ns"].is_u64(), "{seen}");
+    place.told(&["mirror", "speed", "v0", "--ceiling", "1GiB/s"]);
+    wait_until(|| {
+        place.status();
+        (place.legs() == ["in-sync", "in-sync"]).then_some(())
+    });
+    wait_until(|| (!place.is_leg(&place.leg("a"))).then_some(()));
+    verify(&mut client, 300);
+    end(engine);
+    assert!(place.data("b") == place.data("c"), "legs differ");
+}
+
+#[test]
+fn copies_that_are_paused_wait_and_go_on() {
+    let Some(place) = Place::new() else {
+        return;
+    };
+    let engine = place.start();
+    assert_eq!(place.client().write(0, 7), 0);
+    let paused = place.told(&["mirror", "speed", "v0", "--pause"]);
+    wait_until(|| (place.status()["speed"]["paused"] == true).then_some(()));
+    assert_eq!(paused["name"], "v0");
+    let c = place.file("c", LEG_BYTES);
+    place.told(&["mirror", "add", "v0", &c]);
+    wait_until(|| (place.legs()[2] == "rebuilding").then_some(()));
+    place.told(&["mirror", "speed", "v0", "--resume"]);
+    place.until_in_sync();
+    assert_eq!(place.status()["speed"]["paused"], false);
+    let wrong = place.refused(&[
+        "mirror",
+        "speed",
+        "v0",
+        "--floor",
+        "2GiB/s",
+        "--ceiling",
+        "1MiB/s",
+    ]);
+    assert!(wrong.contains("above the ceiling"), "{wrong}");
+    end(engine);
+}
+
+#[test]
+fn what_can_not_be_a_leg_is_refused_and_the_last_one_stays() {
+    let Some(place) = Place::new() else {
+        return;
+    };
+    let engine = place.start();
+    let small = place.file("small", LEG_BYTES / 2);
+    let why = place.refused(&["mirror", "add", "v0", &small]);
+    assert!(why.contains("too small"), "{why}");
+    let (x, y) = (place.file("x", LEG_BYTES), place.file("y", LEG_BYTES));
+    let made = place.braid(&["mirror", "create", "other", &x, &y]);
+    assert!(made.status.success(), "{made:?}");
+    let why = place.refused(&["mirror", "add", "v0", &x]);
+    assert!(why.contains("of the mirror \"other\""), "{why}");
+    let why = place.refused(&["mirror", "add", "v0", "file:/nowhere/at/all"]);
+    assert!(why.contains("/nowhere/at/all"), "{why}");
+    assert_eq!(place.legs(), ["in-sync", "in-sync"], "nothing has changed");
+    place.told(&["mirror", "add", "v0", &x, "--force", "--wait"]);
+    place.until_in_sync();
+    place.told(&["mirror", "remove", "v0", "2"]);
+    place.told(&["mirror", "remove", "v0", &place.leg("a")]);
+    let why = place.refused(&["mirror", "remove", "v0", "1"]);
+    assert!(why.contains("last leg in sync"), "t45: {why}");
+    end(engine);
+}
+
+#[test]
+fn a_mirror_that_is_stopped_leaves_its_legs_free_and_the_engine_goes_on() {
+    let Some(place) = Place::new() else {
+        return;
+    };
+    let engine = place.start();
+    let mut client = place.client();
+    assert_eq!(client.write(0, 7), 0);
+    let why = place.refused(&["mirror", "stop", "v0"]);
+    assert!(why.contains("has clients: 1"), "{why}");
+    place.told(&["mirror", "stop", "v0", "--force"]);
+    assert!(client.is_over());
+    let stat = place.told(&["stat"]);
+    assert_eq!(stat["volumes"][0]["why"], "it was stopped");
+    let seen = place.braid(&["mirror", "examine", &place.leg("a"), "-o", "json"]);
+    let seen: Value = serde_json::from_slice(&seen.stdout).unwrap();
+    assert_eq!(seen["legs"][0]["mirror"]["clean"], true);
+    // Nobody has them: another engine may.
+    for name in ["a", "b"] {
+        let tried = place.braid(&["mirror", "create", "v1", &place.leg(name)]);
+        assert!(said(&tried).contains("it is leg"), "not in use: {tried:?}");
+    }
+    end(engine);
+    let engine = place.start();
+    assert_eq!(place.client().read(0), [7; 4096]);
+    end(engine);
+}
