@@ -7,7 +7,7 @@
 #[allow(dead_code, reason = "seeds need a part")]
 mod bodies;
 
-use bodies::{export, host, initiator, target};
+use bodies::{discovery, export, host, initiator, target};
 use nbd::wire::opt;
 use std::fs;
 use std::io;
@@ -28,6 +28,10 @@ fn main() -> io::Result<()> {
             "session {choice}: nothing was checked"
         );
         write("engine_host", &session(choice), &tape)?;
+        let tape = of_discovery(choice);
+        let logs = discovery::play(&tape);
+        assert!(logs >= 1, "session {choice}: {logs} logs were read");
+        write("engine_discovery", &session(choice), &tape)?;
         let tape = of_export(choice);
         let heard = export::play(&tape);
         assert!(heard > 100, "session {choice}: {heard} bytes were said");
@@ -53,6 +57,37 @@ fn hoarders() -> Vec<u8> {
         }
     }
     tape.extend([target::PASS, 0x30, 0x75]);
+    tape
+}
+
+/// Both are read; referrals in a loop, ways that go; a lie; and again.
+fn of_discovery(choice: u8) -> Vec<u8> {
+    use discovery::{LIE, OFFER, PASS, REFER};
+    let mut tape = vec![choice & 7];
+    let lie = [
+        choice % 4 << 1,
+        choice % 20,
+        choice,
+        0,
+        choice << 3,
+        1,
+        0,
+        0,
+    ];
+    if choice & 8 == 0 {
+        tape.extend([LIE]);
+        tape.extend(lie);
+    }
+    tape.extend([PASS, 100, 0]);
+    // To itself, to the honest one, to its name, to nobody.
+    tape.extend([REFER | 0x20, 2, 1, 0x82, choice & 31]);
+    tape.extend([PASS, 0xb8, 0x0b, OFFER, PASS, 10, 0, OFFER | 16]);
+    tape.extend([LIE]);
+    tape.extend(lie);
+    tape.extend([REFER, PASS, 0xd0, 0x07]);
+    if choice & 16 != 0 {
+        tape.extend([6 | 16, PASS, 0x88, 0x13, 6, 7, 13, 13 | 16]);
+    }
     tape
 }
 

@@ -3,6 +3,9 @@
 #[path = "../src/engine/mod.rs"]
 #[allow(dead_code, reason = "bodies need a part")]
 mod engine;
+#[path = "../src/mirror/mod.rs"]
+#[allow(dead_code, reason = "bodies need a part")]
+mod mirror;
 #[path = "../src/nbd/mod.rs"]
 #[allow(dead_code, reason = "bodies need a part")]
 mod nbd;
@@ -18,6 +21,7 @@ fn main() -> Result<(), String> {
         &braid_fuzz::TARGETS[..],
         &nbd::TARGETS,
         &crate::engine::TARGETS,
+        &mirror::TARGETS,
     ]
     .concat();
     let found: Option<&(&str, Body)> = all.iter().find(|(name, _)| *name == target);

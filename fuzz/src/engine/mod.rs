@@ -15,6 +15,8 @@ pub mod clients;
 #[path = "../../../crates/engine/tests/common/mod.rs"]
 pub mod common;
 #[allow(dead_code, reason = "seeds use it all")]
+pub mod discovery;
+#[allow(dead_code, reason = "seeds use it all")]
 pub mod export;
 #[allow(dead_code, reason = "seeds use it all")]
 pub mod host;
@@ -36,7 +38,8 @@ pub type Body = fn(&[u8]);
 
 /// Every target by the name of its corpus.
 #[allow(dead_code, reason = "for the test that replays")]
-pub const TARGETS: [(&str, Body); 3] = [
+pub const TARGETS: [(&str, Body); 4] = [
+    ("engine_discovery", discovery::run),
     ("engine_export", export::run),
     ("engine_host", host::run),
     ("engine_target", target::run),
