@@ -98,20 +98,21 @@ fn steps(root: &Path) -> Result<Vec<Step>> {
             "cargo clippy --workspace --all-targets -- -D warnings && \
              cargo clippy -p braid-sim --features canaries --all-targets -- -D warnings",
         ),
-        step("test", 900, &test),
+        step("test", 1800, &test),
+        step("loom", 600, LOOM),
         step(
             "doc",
             300,
             "RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps",
         ),
-        step("release", 600, "cargo build --release"),
+        step("release", 1200, "cargo build --release"),
         step(
             "sim",
             300,
             "cargo run --release -q -- sim --check scenarios",
         ),
         step("chaos", 900, CHAOS),
-        step("canaries", 400, "cargo xtask canaries"),
+        step("canaries", 600, "cargo xtask canaries"),
         step("demo", 180, &smoke(&demo)),
         step("faults", 300, FAULTS),
         Step {
@@ -126,14 +127,23 @@ fn steps(root: &Path) -> Result<Vec<Step>> {
     ])
 }
 
-/// Worlds of chaos that are always the same. None of the commit's seed while docs/chaos.md names an
-/// open finding: one in some thousands of worlds has it.
-const CHAOS: &str = "cargo run --release -q -- sim --chaos -j 2 --seed 1 --seeds 2000";
+/// In a directory of its own: with other flags everything would be compiled anew each time.
+const LOOM: &str = "RUSTFLAGS='--cfg loom' cargo test -p braid-nvme --test loom --release \
+     --target-dir \"${CARGO_TARGET_DIR:-target}/loom\"";
 
-/// Random faults twice, of a seed that is always the same and of the commit's; then no path at all.
+/// Worlds of chaos that are always the same. None of the commit's seed while docs/chaos.md names an
+/// open finding: one in some ten thousand worlds has it.
+const CHAOS: &str = "cargo run --release -q -- sim --chaos -j 2 --seed 1 --seeds 2000; \
+     cargo run --release -q -- sim --chaos --mirrors -j 2 --seed 1 --seeds 200";
+
+/// Random faults twice, of a seed that is always the same and of the commit's; the same for kills
+/// of an engine with a mirror, over files and targets; then no path at all.
 const FAULTS: &str = "commit=$(git rev-parse --short=7 HEAD || echo 2); \
      cargo xtask faults random --faults 8 --seed 1 --may-skip; \
      cargo xtask faults random --faults 8 --seed $((16#$commit)) --may-skip; \
+     cargo xtask faults kill --rounds 60 --seed $((16#$commit)); \
+     cargo xtask faults kill --rounds 40 --legs 3 --seed 1; \
+     cargo xtask faults kill --rounds 40 --on-targets --seed 1; \
      cargo xtask faults down --seconds 1 --seed 1 --may-skip";
 
 /// The demo for a short time. Its figures gate nothing: that the machine is too busy for them is

@@ -37,9 +37,14 @@ pub enum Task {
     All(suite::Args),
     /// Run nvme-cli's own tests against our target, through the kernel's host.
     Peer(Options),
+    /// What reads through io_uring passthrough and the block layer cost, in virtual time.
+    Tu1(Options),
     /// Fetch packages and build the guest's file system, and no more.
     Build(BuildArgs),
 }
+
+/// The script behind [`Task::Tu1`].
+const TU1: &str = "tests/guest/figures/tu1.sh";
 
 /// A script, and the guest for it.
 #[derive(clap::Args)]
@@ -77,6 +82,7 @@ pub fn run(root: &Path, task: &Task) -> Result<ExitCode> {
             let files = peer::files(&image).map_err(|error| unavailable(&error))?;
             run_one(root, &image, &root.join(peer::SCRIPT), options, &files)
         }
+        Task::Tu1(options) => run_one(root, &build(false)?, &root.join(TU1), options, &[]),
         Task::All(args) => suite::run(root, args, &build),
     }
 }

@@ -4,10 +4,12 @@ mod connections;
 mod equal;
 mod layers;
 mod memory;
+mod mirror;
 mod nbd;
 mod pingpong;
 mod policy;
 pub mod program;
+mod queue;
 mod sim;
 mod wire;
 
@@ -30,8 +32,12 @@ pub enum Task {
     Wire(wire::Args),
     /// Memory and wake-ups of a host that is connected and idle.
     Memory(memory::Args),
+    /// A mirror under fio: policies over its legs, its intent bitmap, one leg beside none.
+    Mirror(mirror::Args),
     /// An NBD export under fio, beside nbdkit's memory disk.
     Nbd(nbd::Args),
+    /// I/Os of hardware queues beside a bare ping-pong through shared memory.
+    Queue(queue::Args),
     /// Thousands of idle and slow connections beside an honest client.
     Connections(connections::Args),
 }
@@ -54,7 +60,9 @@ pub fn run(root: &Path, task: &Task) -> Result<ExitCode> {
         Task::Equal(args) => equal::run(root, args),
         Task::Wire(args) => wire::run(root, args),
         Task::Memory(args) => memory::run(root, args),
+        Task::Mirror(args) => mirror::run(root, args),
         Task::Nbd(args) => nbd::run(root, args),
+        Task::Queue(args) => queue::run(root, args),
         Task::Connections(args) => connections::run(root, args),
     }
 }

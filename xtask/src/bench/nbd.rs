@@ -146,7 +146,7 @@ fn fio_words(command: &mut Command, args: &Args, op: &str, depth: usize, server:
 }
 
 /// fio's report, behind whatever it notes before.
-fn fio_facts(command: &mut Command) -> Result<Value> {
+pub fn fio_facts(command: &mut Command) -> Result<Value> {
     let text = printed(command)?;
     let object = text.find('{').and_then(|begin| text.get(begin..));
     let object = object.with_context(|| format!("{command:?} printed no JSON object:\n{text}"))?;

@@ -3,15 +3,19 @@
 use crate::process::Group;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
+use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
 /// Longest wait for a target to listen.
 const READY: Duration = Duration::from_secs(20);
+/// Tells targets of this process apart.
+static NUMBER: AtomicU32 = AtomicU32::new(0);
 
 /// A target on loopback; ended when dropped.
 pub struct Target {
@@ -35,13 +39,8 @@ impl Target {
         spin: bool,
         port: &str,
     ) -> Result<Self> {
-        // A control socket of its own: another target may run on this machine.
-        let socket = std::env::temp_dir().join(format!("braid-bench-{}.sock", std::process::id()));
         let mut command = Command::new(braid);
-        command
-            .args(["target", "--null", "1TiB"])
-            .arg("--socket")
-            .arg(&socket);
+        command.args(["target", "--null", "1TiB"]);
         for _ in 0..ports {
             let comma = if port.is_empty() { "" } else { "," };
             command.args(["--listen", &format!("127.0.0.1:0{comma}{port}")]);
@@ -52,6 +51,45 @@ impl Target {
         if spin {
             command.arg("--spin");
         }
+        Self::spawn(command, ports)
+    }
+
+    /// Starts `braid target` with one port of such a shape (`delay=1ms,…`) over a namespace with
+    /// blocks of 512 B. Its configuration is kept in `directory`.
+    pub fn start_backend(
+        braid: &Path,
+        directory: &Path,
+        backend: &str,
+        shape: &str,
+    ) -> Result<Self> {
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let config = directory.join(format!("target-{number}.toml"));
+        let mut text = format!(
+            "nqn = \"nqn.2026-01.org.example:bench-{number}\"\n\
+             [[namespace]]\nbackend = \"{backend}\"\nblock_size = 512\n\
+             [[port]]\nlisten = \"127.0.0.1:0\"\n"
+        );
+        for (key, value) in shape.split(',').filter_map(|word| word.split_once('=')) {
+            let quote = if value.parse::<u64>().is_ok() {
+                ""
+            } else {
+                "\""
+            };
+            writeln!(text, "{key} = {quote}{value}{quote}")?;
+        }
+        std::fs::write(&config, text)?;
+        let mut command = Command::new(braid);
+        command.args(["target", "-c"]).arg(config);
+        Self::spawn(command, 1)
+    }
+
+    /// Waits until it has named its ports.
+    fn spawn(mut command: Command, ports: usize) -> Result<Self> {
+        // A control socket of its own: another target may run on this machine.
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let name = format!("braid-bench-{}-{number}.sock", std::process::id());
+        let socket = std::env::temp_dir().join(name);
+        command.arg("--socket").arg(&socket);
         command
             .stdin(Stdio::null())
             .stdout(Stdio::piped())

@@ -70,6 +70,14 @@ impl Engine {
         for uri in uris {
             text.push_str(&format!("[[volume.path]]\nuri = \"{uri}\"\n"));
         }
+        Self::start_as(program, directory, net, &text)
+    }
+
+    /// The same, of this configuration.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub fn start_as(program: &Path, directory: &Path, net: &Net, text: &str) -> Result<Self> {
         std::fs::write(directory.join("engine.toml"), text)?;
         let mut command = net.command(0, program);
         own_state(&mut command, directory);
@@ -146,6 +154,9 @@ impl Engine {
         let pid = Pid::from_raw(self.process.id() as i32).context("a process has a number")?;
         Ok(kill_process(pid, signal)?)
     }
+
+    /// As by `kill -9`: when this returns, it is gone.
+    pub fn kill(self) {}
 
     /// SIGTERM: its exit code, and how long that took; `None`: it had to be killed after `limit`.
     ///

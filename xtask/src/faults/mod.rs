@@ -11,6 +11,7 @@
 mod act;
 mod down;
 mod engine;
+mod kill;
 mod late;
 mod loads;
 mod mounted;
@@ -68,6 +69,8 @@ enum Part {
     Late(late::Args),
     /// A half-sick path beside a healthy one: its share over time, by policy.
     Sick(sick::Args),
+    /// Mirrors: `kill -9` of the engine again and again, nothing acknowledged is ever lost.
+    Kill(kill::Args),
     /// A path with a heavy tail: what second copies of late reads win and cost.
     Tail(tail::Args),
 }
@@ -154,6 +157,7 @@ pub fn run(root: &Path, args: &Args) -> Result<ExitCode> {
         Part::Down(args) => ("down", args.words(), net::Net::hindrance()),
         Part::Late(_) => ("late", "late".to_owned(), net::Net::hindrance()),
         Part::Sick(args) => ("sick", args.words(), None),
+        Part::Kill(args) => ("kill", args.words(), None),
         Part::Tail(args) => ("tail", args.words(), None),
     };
     if let (Some(reason), true) = (hindrance, args.may_skip) {
@@ -176,6 +180,7 @@ pub fn run(root: &Path, args: &Args) -> Result<ExitCode> {
         Part::Down(args) => down::run(&common, args),
         Part::Late(_) => late::run(&common),
         Part::Sick(args) => sick::run(&common, args),
+        Part::Kill(args) => kill::run(&common, args),
         Part::Tail(args) => tail::run(&common, args),
     };
     let Err(error) = done else {

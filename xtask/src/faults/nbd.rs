@@ -15,6 +15,8 @@ pub const PATIENCE: Duration = Duration::from_secs(180);
 
 const REQUEST: u32 = 0x2560_9513;
 const REPLY: u32 = 0x6744_6698;
+/// Beside a request: what it writes is durable when it ends.
+const FUA: u32 = 1 << 16;
 
 /// A connection in transmission.
 pub struct Client {
@@ -57,6 +59,14 @@ impl Client {
         self.request(1, offset, block.len(), block)
     }
 
+    /// Writes a block, which is durable then (FUA).
+    ///
+    /// # Errors
+    /// The server says which, or is gone.
+    pub fn write_fua(&mut self, offset: u64, block: &[u8]) -> Result<()> {
+        self.request(FUA | 1, offset, block.len(), block)
+    }
+
     /// Flushes.
     ///
     /// # Errors
@@ -65,10 +75,9 @@ impl Client {
         self.request(3, 0, 0, &[])
     }
 
-    fn request(&mut self, kind: u16, offset: u64, length: usize, data: &[u8]) -> Result<()> {
+    fn request(&mut self, kind: u32, offset: u64, length: usize, data: &[u8]) -> Result<()> {
         self.cookie += 1;
-        let kind_bytes = u32::from(kind).to_be_bytes();
-        let mut bytes = [&REQUEST.to_be_bytes()[..], &kind_bytes].concat();
+        let mut bytes = [REQUEST.to_be_bytes(), kind.to_be_bytes()].concat();
         bytes.extend(self.cookie.to_be_bytes());
         bytes.extend(offset.to_be_bytes());
         bytes.extend((length as u32).to_be_bytes());

@@ -23,11 +23,18 @@ impl Directory {
         std::fs::create_dir_all(&path).with_context(|| format!("make {}", path.display()))?;
         Ok(Self(path))
     }
+
+    /// It stays when this is dropped, for whoever looks into it; where it is.
+    pub fn keep(&mut self) -> PathBuf {
+        std::mem::take(&mut self.0)
+    }
 }
 
 impl Drop for Directory {
     fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
+        if !self.0.as_os_str().is_empty() {
+            let _ = std::fs::remove_dir_all(&self.0);
+        }
     }
 }
 
@@ -73,6 +80,7 @@ impl Stage {
                 backend: &backend,
                 size: &size,
                 keys,
+                ..Offer::default()
             };
             let (program, directory) = (&stage.program, &stage.directory.0);
             let target = Target::start(program, directory, &stage.net, way, offer)?;

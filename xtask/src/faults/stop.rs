@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 static ASKED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 /// How often is looked.
-const POLL: Duration = Duration::from_millis(10);
+const POLL: Duration = Duration::from_millis(2);
 
 /// From now on SIGINT and SIGTERM only raise the flag.
 ///

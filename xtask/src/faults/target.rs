@@ -26,6 +26,10 @@ pub struct Offer<'a> {
     pub size: &'a str,
     /// Further keys of the target.
     pub keys: &'a str,
+    /// Further keys of the namespace.
+    pub namespace: &'a str,
+    /// Behind the subsystem's name, where targets don't offer the same.
+    pub name: &'a str,
 }
 
 /// One target.
@@ -56,12 +60,14 @@ impl Target {
         let address = net.address(way);
         let first = 1 + 1000 * way;
         let text = format!(
-            "nqn = \"{NQN}\"\ncntlid = [{first}, {}]\n{}\n[[namespace]]\nbackend = \"{}\"\n\
-             size = \"{}\"\n[[port]]\nlisten = \"{address}\"\n",
+            "nqn = \"{NQN}{}\"\ncntlid = [{first}, {}]\n{}\n[[namespace]]\nbackend = \"{}\"\n\
+             size = \"{}\"\n{}\n[[port]]\nlisten = \"{address}\"\n",
+            offer.name,
             first + 999,
             offer.keys,
             offer.backend,
             offer.size,
+            offer.namespace,
         );
         std::fs::write(file("toml"), text)?;
         let mut target = Self {
@@ -71,7 +77,7 @@ impl Target {
             socket: file("sock"),
             log: file("log"),
             end: way + 1,
-            uri: format!("nvme-tcp://{address}/{NQN}"),
+            uri: format!("nvme-tcp://{address}/{NQN}{}", offer.name),
         };
         target.restart(net)?;
         Ok(target)
@@ -98,6 +104,11 @@ impl Target {
             Ok(self.show().ok())
         })?;
         Ok(())
+    }
+
+    /// Whether it was started, and not killed since.
+    pub fn runs(&self) -> bool {
+        self.process.is_some()
     }
 
     /// As by `kill -9`.
@@ -180,10 +191,7 @@ impl Target {
 /// # Errors
 /// Nobody answers, or the answer is why not.
 pub fn call(socket: &Path, method: &str, params: &Value) -> Result<Value> {
-    let mut stream = UnixStream::connect(socket)?;
-    stream.set_read_timeout(Some(READY))?;
-    let request = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params});
-    stream.write_all(format!("{request}\n").as_bytes())?;
+    let stream = ask(socket, method, params)?;
     let mut line = String::new();
     BufReader::new(stream).read_line(&mut line)?;
     let mut answer: Value = serde_json::from_str(&line)?;
@@ -191,6 +199,18 @@ pub fn call(socket: &Path, method: &str, params: &Value) -> Result<Value> {
         bail!("{method}: {message}");
     }
     Ok(answer["result"].take())
+}
+
+/// Asks and does not wait; the answer comes from the connection.
+///
+/// # Errors
+/// Nobody listens.
+pub fn ask(socket: &Path, method: &str, params: &Value) -> Result<UnixStream> {
+    let mut stream = UnixStream::connect(socket)?;
+    stream.set_read_timeout(Some(READY))?;
+    let request = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params});
+    stream.write_all(format!("{request}\n").as_bytes())?;
+    Ok(stream)
 }
 
 /// `program` with files of its own.

@@ -14,7 +14,7 @@ struct Layer {
 }
 
 /// The table of docs/decisions.md and ARCHITECTURE.md, lowest first.
-const LAYERS: [Layer; 11] = [
+const LAYERS: [Layer; 14] = [
     // Without its feature, as all but sim's canaries have it, it is pure as well.
     Layer {
         name: "canary",
@@ -65,13 +65,32 @@ const LAYERS: [Layer; 11] = [
     },
     Layer {
         name: "runtime",
-        imports: &["policy", "nvme", "nbd", "volume", "shape", "engine", "sys"],
+        imports: &[
+            "policy", "nvme", "nbd", "volume", "shape", "engine", "sys", "queue",
+        ],
+        pure: None,
+    },
+    // The client of hardware queues: applications have it, so nothing of the engine is in it.
+    Layer {
+        name: "queue",
+        imports: &["nvme", "sys"],
+        pure: None,
+    },
+    Layer {
+        name: "queue-c",
+        imports: &["queue"],
+        pure: None,
+    },
+    Layer {
+        name: "broker",
+        imports: &["nvme", "queue", "runtime", "sys"],
         pure: None,
     },
     Layer {
         name: "braid",
         imports: &[
-            "policy", "nvme", "nbd", "volume", "shape", "engine", "sim", "runtime", "sys", "canary",
+            "policy", "nvme", "nbd", "volume", "shape", "engine", "sim", "runtime", "sys",
+            "canary", "queue", "broker",
         ],
         pure: None,
     },

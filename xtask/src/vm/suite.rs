@@ -2,7 +2,8 @@
 //!
 //! # Contract
 //! A script prints one line per check: `ok NAME`, `FAIL NAME: why` or `SKIP NAME: why`; it fails by
-//! its exit status. The first lines of a script may hold options of its guest: `# vm: --cpus 4`.
+//! its exit status. The first lines of a script may hold options of its guest:
+//! `# vm: --cpus 4`; and devices of it: `# vm-qemu: -device nvme-subsys,id=s0`.
 use super::image::Image;
 use super::machine::{self, Ended, Options, Run};
 use anyhow::{Context, Result, bail};
@@ -15,6 +16,8 @@ use std::process::ExitCode;
 const SCRIPTS: &str = "tests/guest";
 /// Begins a line with options.
 const OPTIONS: &str = "# vm: ";
+/// Begins a line with words for QEMU.
+const QEMU_WORDS: &str = "# vm-qemu: ";
 
 /// What to run.
 #[derive(clap::Args)]
@@ -182,7 +185,15 @@ pub fn options(script: &Path) -> Result<Options> {
     let words = text.lines().filter_map(|line| line.strip_prefix(OPTIONS));
     let words = words.flat_map(str::split_whitespace);
     let parsed = Words::try_parse_from(words).with_context(|| name(script))?;
-    Ok(parsed.options)
+    let qemu: Vec<_> = text
+        .lines()
+        .filter_map(|line| line.strip_prefix(QEMU_WORDS))
+        .collect();
+    let qemu = (!qemu.is_empty()).then(|| qemu.join(" "));
+    Ok(Options {
+        qemu,
+        ..parsed.options
+    })
 }
 
 #[cfg(test)]

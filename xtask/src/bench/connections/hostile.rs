@@ -5,7 +5,7 @@
 //! One thread holds all of them. It looks at each idle one once a second, and lets each slow one
 //! send or take one byte per pace. Who was closed by the server connects anew, with a bound on how
 //! many a second: an attacker does.
-use super::peer::{self, Place, Queue, Wire};
+use super::peer::{Place, Queue, Wire};
 use super::socket::{Seen, Socket};
 use super::words;
 use anyhow::{Result, bail};
@@ -230,7 +230,10 @@ impl Hostile {
             self.alive = now;
             return queue.socket.drip(&self.words);
         }
-        if !matches!(self.kind, Kind::Trickle | Kind::Writer) {
+        if let (Kind::Writer, true, Seen::Bytes(count)) = (self.kind, self.words.is_empty(), seen) {
+            return self.asked(count.min(bytes.len()), &bytes);
+        }
+        if !matches!(self.kind, Kind::Trickle | Kind::Writer) || self.words.is_empty() {
             return seen;
         }
         let byte = &self.words[self.at..=self.at];
@@ -239,6 +242,18 @@ impl Hostile {
             self.at = (self.at + 1) % self.words.len();
         }
         given
+    }
+
+    /// A target asks for the data of a write: its header goes out, the rest a byte at a time.
+    fn asked(&mut self, count: usize, bytes: &[u8]) -> Seen {
+        let Some(queue) = &self.queue else {
+            return Seen::Over;
+        };
+        if count < words::R2T_BYTES || bytes[0] != words::R2T {
+            return Seen::Over;
+        }
+        self.words = vec![0; usize::from(BLOCKS) * 4096];
+        queue.socket.drip(&words::h2c_data(bytes))
     }
 }
 
@@ -283,16 +298,13 @@ fn begin(kind: Kind, place: &Place, source: u8) -> Result<(Queue, Vec<u8>)> {
         Kind::Writer => {
             let queue = place.queue(source, ASKED + 1)?;
             if nvme {
+                // Data flows when the target asks for it: as soon as it has memory.
                 queue.socket.say(&words::write(0, BLOCKS))?;
-                let asked = peer::pdu(&queue.socket)?;
-                if asked[0] != words::R2T {
-                    bail!("the target answered a write with PDU type {}", asked[0]);
-                }
-                queue.socket.say(&words::h2c_data(&asked))?;
+                (queue, Vec::new())
             } else {
                 queue.socket.say(&words::nbd_request(true, 0, 0, length))?;
+                (queue, vec![0; length as usize])
             }
-            (queue, vec![0; length as usize])
         }
         Kind::Reader => {
             let queue = place.queue(source, ASKED + 1)?;

@@ -11,6 +11,8 @@ pub const NBD_REPLY: usize = 16;
 pub const CAPSULE_RESP: u8 = 5;
 pub const C2H_DATA: u8 = 7;
 pub const R2T: u8 = 9;
+/// Bytes of an R2T.
+pub const R2T_BYTES: usize = 24;
 /// In C2HData: no response follows.
 pub const SUCCESS: u8 = 1 << 3;
 /// Time-out of an association that says that it lives, ms.

@@ -1,0 +1,107 @@
+//! What a mirror does with its legs, and what it costs.
+//!
+//! # Contract
+//! Real processes: legs in files, behind targets whose ports are shaped or on their own, an engine
+//! that runs the mirror, fio over NBD. Three tables:
+//! - `balance`: every policy over two equal legs and over one like a hard disk beside one like an
+//!   SSD: random reads and writes of four processes, one sequential reader, random reads; beside
+//!   the better leg alone. All policies in turn, several rounds; figures are medians over rounds,
+//!   ratios those of each round.
+//! - `intent`: writes where the bits of the intent bitmap have to be set first, and the same writes
+//!   once more where they are set; each round on a new mirror.
+//! - `alone`: reads of a mirror with one leg beside the same reads of a file without a mirror.
+//!
+//! # Limits
+//! The legs of `balance` are shaped, so that the machine is not what bounds them; those of the
+//! other two are as fast as the machine's disk.
+mod alone;
+mod balance;
+mod fio;
+mod intent;
+mod stage;
+
+use super::Format;
+use crate::process::is_installed;
+use anyhow::{Result, bail};
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// Which cells, how long.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Only these tables; all of them if none is named.
+    #[arg(value_enum)]
+    tables: Vec<Table>,
+    /// Seconds of each run.
+    #[arg(long, default_value_t = 3.0)]
+    seconds: f64,
+    /// Rounds; odd gives a true median.
+    #[arg(long, default_value_t = 3)]
+    rounds: usize,
+    /// Policies to balance with; all of them if none is named.
+    #[arg(long, value_delimiter = ',')]
+    policies: Vec<String>,
+    /// A braid that was built before, instead of building it.
+    #[arg(long, value_name = "PROGRAM")]
+    braid: Option<PathBuf>,
+    /// Output format.
+    #[arg(short, long, value_enum, default_value = "text")]
+    output: Format,
+}
+
+/// What can be measured.
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Table {
+    /// Policies over equal and unequal legs.
+    Balance,
+    /// What the intent bitmap costs writes.
+    Intent,
+    /// What one leg costs beside none.
+    Alone,
+}
+
+/// Measures every cell.
+pub fn run(root: &Path, args: &Args) -> Result<ExitCode> {
+    if !is_installed("fio") {
+        bail!("fio is not installed: apt-get install fio");
+    }
+    let braid = match &args.braid {
+        Some(braid) => braid.clone(),
+        None => super::build(root, &["-p", "braid", "--bin", "braid"])?,
+    };
+    let wanted = |table| args.tables.is_empty() || args.tables.contains(&table);
+    let mut shown = Vec::new();
+    if wanted(Table::Balance) {
+        shown.push(("balance", balance::run(&braid, args)?));
+    }
+    if wanted(Table::Intent) {
+        shown.push(("intent", intent::run(&braid, args)?));
+    }
+    if wanted(Table::Alone) {
+        shown.push(("alone", alone::run(&braid, args)?));
+    }
+    if args.output == Format::Text {
+        println!("load average of the machine: {}", super::load_average());
+        return Ok(ExitCode::SUCCESS);
+    }
+    let tables = shown.into_iter().map(|(name, cells)| (name.into(), cells));
+    println!("{}", Value::Object(tables.collect()));
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Says what is being measured, on a terminal.
+fn progress(text: &str) {
+    use std::io::IsTerminal;
+    if std::io::stderr().is_terminal() {
+        eprint!("\r\x1b[K{text}");
+    }
+}
+
+/// Figures as a JSON number, or none where nothing was measured.
+fn figure(figures: Vec<f64>) -> Value {
+    match super::program::median(figures) {
+        figure if figure.is_finite() => json!(figure),
+        _ => Value::Null,
+    }
+}

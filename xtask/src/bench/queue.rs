@@ -1,0 +1,220 @@
+//! What an I/O of a hardware queue costs beside the bare exchange of entries of the same sizes.
+//!
+//! # Contract
+//! Random 4 KiB reads of a null namespace, server and client on a core each, trusted and mediated,
+//! beside a ping-pong through shared memory on the same two CPUs. All are run in turn, several
+//! rounds; the figure is the median over rounds, the ratio that of each round, so that what the
+//! machine does besides hits all of them.
+mod bare;
+
+use super::Format;
+use super::program::{facts, median, number};
+use crate::process::Group;
+use anyhow::{Context, Result, bail};
+use serde_json::{Value, json};
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::time::Duration;
+
+/// Which cells, how long.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Seconds of each run.
+    #[arg(long, default_value_t = 1.0)]
+    seconds: f64,
+    /// Rounds; odd gives a true median.
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+    /// I/Os outstanding.
+    #[arg(long, value_delimiter = ',', default_value = "1,32,128")]
+    depths: Vec<usize>,
+    /// Kinds of queue.
+    #[arg(long, value_delimiter = ',', default_value = "user_poll,user_irq")]
+    kinds: Vec<String>,
+    /// CPUs of client and server.
+    #[arg(long, value_delimiter = ',', num_args = 1, default_value = "0,1")]
+    cpus: Vec<usize>,
+    /// How long the server spins, µs.
+    #[arg(long, default_value_t = 1_000_000)]
+    spin_us: u64,
+    /// A braid that was built before, instead of building it.
+    #[arg(long, value_name = "PROGRAM")]
+    braid: Option<PathBuf>,
+    /// Output format.
+    #[arg(short, long, value_enum, default_value = "text")]
+    output: Format,
+}
+
+/// One row of the table.
+struct Row {
+    kind: String,
+    depth: usize,
+    bare: Vec<f64>,
+    /// Of the trusted server, and of the mediated one.
+    braid: [Vec<Value>; 2],
+}
+
+/// A queue server; ended when dropped.
+struct Server {
+    _group: Group,
+    socket: PathBuf,
+}
+
+impl Server {
+    fn start(braid: &Path, trusted: bool, cpu: usize, spin_us: u64) -> Result<Self> {
+        let name = format!("braid-queue-{}-{trusted}.sock", std::process::id());
+        let socket = std::env::temp_dir().join(name);
+        let mut command = Command::new(braid);
+        command.args(["queue", "serve", "null:1TiB"]);
+        command.arg("--socket").arg(&socket);
+        command.arg(format!("--cpus={cpu}"));
+        command.arg(format!("--spin-us={spin_us}"));
+        if trusted {
+            command.arg("--trusted");
+        }
+        command.stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut group = Group::spawn(&mut command)?;
+        let said = group.child().stdout.take().context("no pipe")?;
+        let mut line = String::new();
+        BufReader::new(said).read_line(&mut line)?;
+        if line.is_empty() {
+            bail!("braid queue serve did not start");
+        }
+        Ok(Self {
+            _group: group,
+            socket,
+        })
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It is killed, and so can't clean up itself.
+        let _ = std::fs::remove_file(&self.socket);
+    }
+}
+
+/// Measures every cell.
+pub fn run(root: &Path, args: &Args) -> Result<ExitCode> {
+    let [client, server] = args.cpus[..] else {
+        bail!("--cpus: two of them, CLIENT,SERVER")
+    };
+    let braid = match &args.braid {
+        Some(braid) => braid.clone(),
+        None => super::build(root, &["-p", "braid", "--bin", "braid"])?,
+    };
+    let mut rows: Vec<Row> = Vec::new();
+    for kind in &args.kinds {
+        rows.extend(args.depths.iter().map(|&depth| Row {
+            kind: kind.clone(),
+            depth,
+            bare: Vec::new(),
+            braid: [Vec::new(), Vec::new()],
+        }));
+    }
+    for _ in 0..args.rounds {
+        for row in &mut rows {
+            let duration = Duration::from_secs_f64(args.seconds);
+            row.bare
+                .push(bare::run(row.depth as u64, [client, server], duration)?);
+            for (trusted, figures) in [true, false].into_iter().zip(&mut row.braid) {
+                // One server at a time: another one that spins would have the same CPU.
+                let server = Server::start(&braid, trusted, server, args.spin_us)?;
+                let mut command = Command::new(&braid);
+                command.args([
+                    "queue", "bench", "-o", "json", "--bs", "4k", "--rw", "randread",
+                ]);
+                command.arg("--socket").arg(&server.socket);
+                command.arg(format!("--kind={}", row.kind));
+                command.arg(format!("--iodepth={}", row.depth));
+                command.arg(format!("--runtime={}", args.seconds));
+                command.arg("--ramp-time=100ms");
+                command.arg(format!("--cpus={client}"));
+                figures.push(facts(&mut command)?);
+            }
+        }
+    }
+    match args.output {
+        Format::Text => print_text(&rows)?,
+        Format::Json => {
+            let cells: Result<Vec<Value>> = rows.iter().map(Row::json).collect();
+            println!("{}", json!({ "cells": cells? }));
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+impl Row {
+    fn figure(&self, which: usize, key: &str) -> Result<f64> {
+        let figures = self.braid[which].iter().map(|facts| number(facts, key));
+        Ok(median(figures.collect::<Result<_>>()?))
+    }
+
+    /// Median over rounds of one rate as a part of another of the same round.
+    fn ratio(&self, which: usize, of: impl Fn(usize) -> Result<f64>) -> Result<f64> {
+        let rounds = self.braid[which].iter().enumerate();
+        let ratios = rounds.map(|(round, facts)| Ok(number(facts, "iops")? / of(round)?));
+        Ok(median(ratios.collect::<Result<_>>()?))
+    }
+
+    fn json(&self) -> Result<Value> {
+        let of_bare = |round: usize| Ok(self.bare[round]);
+        let of_trusted = |round: usize| number(&self.braid[0][round], "iops");
+        let mut cell = json!({
+            "kind": self.kind,
+            "depth": self.depth,
+            "bare_per_s": median(self.bare.clone()),
+            "mediated_of_trusted": self.ratio(1, of_trusted)?,
+        });
+        for (which, name) in ["trusted", "mediated"].into_iter().enumerate() {
+            cell[name] = json!({
+                "iops": self.figure(which, "iops")?,
+                "of_bare": self.ratio(which, of_bare)?,
+                "mean_us": self.figure(which, "mean_us")?,
+                "p99_us": self.figure(which, "p99_us")?,
+                "system_calls_per_io": self.figure(which, "system_calls_per_io")?,
+                "empty_polls_share": self.figure(which, "empty_polls_share")?,
+            });
+        }
+        Ok(cell)
+    }
+}
+
+fn print_text(rows: &[Row]) -> Result<()> {
+    println!("4 KiB random reads of nothing, a core each side; calls: the client's per I/O");
+    println!(
+        "{:10} {:>5} {:>11} {:8} {:>11} {:>6} {:>8} {:>8} {:>6} {:>6}",
+        "kind",
+        "depth",
+        "bare/s",
+        "trust",
+        "braid/s",
+        "ratio",
+        "mean µs",
+        "p99 µs",
+        "calls",
+        "empty"
+    );
+    for row in rows {
+        let cell = row.json()?;
+        for name in ["trusted", "mediated"] {
+            let of = |key: &str| number(&cell[name], key);
+            println!(
+                "{:10} {:5} {:11.0} {:8} {:11.0} {:6.3} {:8.2} {:8.2} {:6.3} {:5.1}%",
+                row.kind,
+                row.depth,
+                number(&cell, "bare_per_s")?,
+                name,
+                of("iops")?,
+                of("of_bare")?,
+                of("mean_us")?,
+                of("p99_us")?,
+                of("system_calls_per_io")?,
+                100.0 * of("empty_polls_share")?,
+            );
+        }
+    }
+    println!("load average of the machine: {}", super::load_average());
+    Ok(())
+}

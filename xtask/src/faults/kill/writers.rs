@@ -1,0 +1,113 @@
+//! Writers on an export that goes away under them.
+use super::super::nbd::{BLOCK, Client};
+use super::super::plan::Random;
+use super::ledger::Ledger;
+use anyhow::{Result, bail};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+/// Most blocks of one write.
+const LARGEST: u64 = 16;
+
+/// What became of their requests.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Count {
+    /// Writes that were acknowledged.
+    pub writes: u64,
+    /// Flushes.
+    pub flushes: u64,
+    /// Reads, each as it had to be.
+    pub reads: u64,
+}
+
+impl Count {
+    /// Both.
+    pub fn add(&mut self, other: Self) {
+        self.writes += other.writes;
+        self.flushes += other.flushes;
+        self.reads += other.reads;
+    }
+}
+
+/// Lets all write, each its own blocks, while `kill` decides when the end is; it says so by the
+/// flag *before* it kills.
+///
+/// # Errors
+/// A request failed before, or read what it may not.
+pub fn run(
+    export: &Path,
+    ledgers: &mut [Ledger],
+    seed: u64,
+    kill: impl FnOnce(&AtomicBool) -> Result<()>,
+) -> Result<Count> {
+    let killed = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let killed = &killed;
+        let writers: Vec<_> = (0_u64..)
+            .zip(ledgers)
+            .map(|(number, ledger)| {
+                scope.spawn(move || {
+                    let mut random = Random(seed ^ number << 56);
+                    let mut count = Count::default();
+                    let ended = write(export, ledger, &mut random, &mut count, killed);
+                    match killed.load(Ordering::SeqCst) {
+                        true => Ok(count),
+                        false => ended.map(|()| count),
+                    }
+                })
+            })
+            .collect();
+        let done = kill(killed);
+        killed.store(true, Ordering::SeqCst);
+        let mut all = Count::default();
+        for writer in writers {
+            match writer.join() {
+                Ok(count) => all.add(count?),
+                Err(_) => bail!("a writer panicked"),
+            }
+        }
+        done.map(|()| all)
+    })
+}
+
+/// One writer, until a request fails.
+fn write(
+    export: &Path,
+    ledger: &mut Ledger,
+    random: &mut Random,
+    count: &mut Count,
+    killed: &AtomicBool,
+) -> Result<()> {
+    let mut client = Client::open(export)?;
+    let mut block = [0; BLOCK];
+    while !killed.load(Ordering::SeqCst) {
+        let blocks = ledger.count() as u64;
+        let at = random.below(blocks);
+        match random.below(16) {
+            0 => {
+                client.flush()?;
+                ledger.flushed();
+                count.flushes += 1;
+            }
+            1..4 => {
+                client.read(ledger.offset(at as usize), &mut block)?;
+                ledger.check_live(at as usize, &block)?;
+                count.reads += 1;
+            }
+            kind => {
+                let fua = kind == 4;
+                let length = (1 + random.below(LARGEST)).min(blocks - at) as usize;
+                let at = at as usize;
+                let bytes = ledger.ask(at, length);
+                match fua {
+                    true => client.write_fua(ledger.offset(at), &bytes)?,
+                    false => client.write(ledger.offset(at), &bytes)?,
+                }
+                ledger.acknowledge(at, length, fua);
+                count.writes += 1;
+            }
+        }
+    }
+    Ok(())
+}
