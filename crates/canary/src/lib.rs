@@ -35,6 +35,12 @@ pub enum Bug {
     DoubleEnd,
     /// I/Os that failed on a path stay in its count (T41).
     LeakedCount,
+    /// After an unclean stop each I/O counts twice on its path (T41).
+    CountedTwice,
+    /// A target keeps the buffer of a command whose connection was gone when it ended (T41).
+    LeakedBuffer,
+    /// A target's buffer is free once the response is under way, sent or not (T23).
+    SentFree,
     /// Whoever waits for a free slot is not told of one.
     LostWakeUp,
     /// A successful read that brought less than was asked for is one (T16).
@@ -49,6 +55,10 @@ pub enum Bug {
     FlushOnOne,
     /// A flush is good although a controller with unflushed writes was lost (T13).
     ForgottenCache,
+    /// What an engine before this one had acknowledged is not flushed (T13).
+    FlushOfOneLife,
+    /// Two flushes fail for one loss (T13).
+    ToldTwice,
     /// Changes of parts of one block overtake each other.
     Overtaking,
     /// What is read to be written back doesn't wait for what an engine before had sent (T9).
@@ -57,11 +67,17 @@ pub enum Bug {
     ForgottenNotice,
     /// After a connection was lost, what a discovery log says then is not heeded.
     StaleLog,
+    /// Who writes where a held write will does not wait for it (T9).
+    NoBehind,
+    /// The time that a controller says it takes to quiesce is not heeded (T9).
+    ForgottenCqt,
+    /// A path that stays busy is not left for another one (T4).
+    BusyStays,
 }
 
 impl Bug {
     /// All.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 29] = [
         Self::Unfenced,
         Self::ShortBound,
         Self::IgnoredMark,
@@ -72,6 +88,9 @@ impl Bug {
         Self::CidReuse,
         Self::DoubleEnd,
         Self::LeakedCount,
+        Self::CountedTwice,
+        Self::LeakedBuffer,
+        Self::SentFree,
         Self::LostWakeUp,
         Self::ShortRead,
         Self::ForgottenDigest,
@@ -79,10 +98,15 @@ impl Bug {
         Self::StaleAna,
         Self::FlushOnOne,
         Self::ForgottenCache,
+        Self::FlushOfOneLife,
+        Self::ToldTwice,
         Self::Overtaking,
         Self::EdgeBeforeGate,
         Self::ForgottenNotice,
         Self::StaleLog,
+        Self::NoBehind,
+        Self::ForgottenCqt,
+        Self::BusyStays,
     ];
 }
 
