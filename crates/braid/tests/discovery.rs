@@ -187,6 +187,10 @@ fn what_is_no_discovery_controller_is_named() {
         (&["discover", "10.0.0.1"], "write nvme-tcp://"),
         (&["discover", "-a", "a b"], "--traddr a b"),
         (
+            &["discover", "-a", "::1", "-n", "v0"],
+            "\"v0\" is not an NQN",
+        ),
+        (
             &["discover", "-a", "127.0.0.1", "nvme-tcp://h"],
             "cannot be used with",
         ),

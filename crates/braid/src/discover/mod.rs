@@ -55,18 +55,13 @@ pub struct FromArgs {
     #[arg(short, long, value_name = "TRANSPORT", default_value = "tcp")]
     transport: String,
     /// Address or name
-    #[arg(
-        short = 'a',
-        long,
-        value_name = "ADDRESS",
-        required_unless_present = "uri"
-    )]
+    #[arg(short = 'a', long, value_name = "ADDRESS")]
     traddr: Option<String>,
     /// TCP port
     #[arg(short = 's', long, value_name = "PORT", default_value_t = DISCOVERY_PORT)]
     trsvcid: u16,
     /// The discovery subsystem's own NQN [default: the well-known one of discovery]
-    #[arg(short = 'n', long, value_name = "NQN")]
+    #[arg(short = 'n', long, value_name = "NQN", value_parser = identity::parse_nqn)]
     nqn: Option<String>,
 }
 
@@ -82,8 +77,12 @@ impl FromArgs {
         }
         let uri = match (&self.uri, &self.traddr) {
             (Some(uri), _) => uri.parse().map_err(|error| (uri.clone(), error)),
-            (None, host) => {
-                let host = host.as_deref().unwrap_or_default();
+            (None, None) => {
+                let text = "which discovery controller? Give its URI, nvme-tcp://HOST[:PORT], \
+                            or --traddr";
+                return Err(Usage::error(text.to_owned()));
+            }
+            (None, Some(host)) => {
                 let uri = DiscoveryUri::new(host, self.trsvcid, self.nqn.as_deref());
                 uri.map_err(|error| (format!("--traddr {host}"), error))
             }

@@ -21,6 +21,12 @@ pub fn findings(count: usize) -> String {
     format!("{count} finding{plural}")
 }
 
+/// `1 world`, `2,000 worlds`.
+fn worlds(count: u64) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{} world{plural}", format_count(count))
+}
+
 /// `KillHost` → `kill-host`.
 fn word(kind: Kind) -> String {
     let mut word = String::new();
@@ -70,12 +76,16 @@ impl Course {
         let seconds = self.elapsed.as_secs_f64();
         let last = self.wish.seed.wrapping_add(sums.worlds.saturating_sub(1));
         let mut text = format!(
-            "{} worlds of seeds {} to {last} in {} s ({} per second, {} threads)",
-            format_count(sums.worlds),
-            self.wish.seed,
+            "{} of {} in {} s ({} per second, {} thread{})",
+            worlds(sums.worlds),
+            match sums.worlds {
+                1 => format!("seed {last}"),
+                _ => format!("seeds {} to {last}", self.wish.seed),
+            },
             significant(seconds),
             significant(sums.worlds as f64 / seconds.max(1e-9)),
             self.wish.threads,
+            if self.wish.threads == 1 { "" } else { "s" },
         );
         text.push_str(&match self.ended {
             Ended::All => String::new(),
@@ -165,12 +175,12 @@ impl Course {
         let (plan, cut) = (&detail.plan, &detail.cut);
         text.push_str(&format!(
             "The same is found with {} of its {} faults and {} of {} requests of each host \
-             ({} worlds were tried):\n",
+             ({} tried):\n",
             cut.faults.len(),
             plan.faults.len(),
             cut.requests,
             plan.layout.habit.total,
-            detail.runs,
+            worlds(u64::from(detail.runs)),
         ));
         text.push_str(&format!("{}\n", detail.found.text));
         text.push_str(&layout(plan));
