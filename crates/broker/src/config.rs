@@ -33,12 +33,14 @@ pub struct NamespaceRight {
 /// What a client may do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Grant {
-    /// Namespaces; `None`: all, as they are.
+    /// Namespaces, each once; `None`: all, as they are.
     pub namespaces: Option<Vec<NamespaceRight>>,
     /// Most commands in flight on one queue; one less than its entries.
     pub depth_max: u16,
     /// Most queues at a time of all clients of this user.
     pub queues_max: u32,
+    /// Most bytes of memory of all queues of this user, besides their rings.
+    pub memory_max: u64,
 }
 
 /// Who may do what.
@@ -97,8 +99,10 @@ pub struct Config {
     pub user_poll: u32,
     /// Queues of kind `user_irq`.
     pub user_irq: u32,
-    /// Most bytes of one region of memory.
-    pub region_bytes_max: u64,
+    /// Most bytes of memory that a queue has, besides its rings.
+    pub memory_max: u64,
+    /// How long a connection without a queue may say nothing, ns ([`crate::limits::PATIENCE_NS`]).
+    pub patience_ns: u64,
     /// How long a thread looks for work before it sleeps, ns.
     pub spin_ns: u64,
     /// How far clients are believed.

@@ -6,21 +6,31 @@
 //! copy of our own; each operation holds the memory that it uses, so that it is unmapped only
 //! afterwards (T10).
 //!
+//! A file is flushed for all that ask at once, by one operation at a time: so an error that the
+//! kernel tells once, to whoever asks first, comes to one place. It is counted there, and each queue
+//! that wrote to the file is told of it with its next flush. Threads have descriptions of their own,
+//! so the kernel tells each.
+//!
 //! # Limits
-//! [`FILE_OPERATIONS_MAX`] in flight; further requests wait here, as many as queues have entries.
-//! Memory for them is kept once it was needed.
+//! [`FILE_OPERATIONS_MAX`] in flight; further requests wait here, as many as queues have entries,
+//! and queues are served in turn.
 use crate::Namespace;
-use crate::limits::{FILE_OPERATIONS_MAX, ZEROES_BYTES};
+use crate::limits::{BOUNCES_MAX, FILE_OPERATIONS_MAX, ZEROES_BYTES};
 use crate::transfer::{Memories, Part};
 use nvme::wire::Status;
 use queue::limits::TRANSFER_MAX;
 use runtime::Device;
+use rustix::fs::{Mode, OFlags};
 use std::collections::VecDeque;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use sys::{Allocate, Errno, Error, Fd, Ring, Shared, memory_file};
 
 /// The lane of requests that are no queue's.
 pub const NO_LANE: usize = usize::MAX;
+
+/// Tags of flushes, with the namespace's index; those of requests are 32 bits.
+const FLUSHES: u64 = 1 << 32;
 
 /// Whose request it is.
 #[derive(Clone, Copy, Debug)]
@@ -45,6 +55,7 @@ pub enum Work {
         offset: u64,
         len: u64,
         deallocate: bool,
+        fua: bool,
     },
     /// Ranges are not needed any more.
     Deallocate { ranges: Vec<(u64, u64)> },
@@ -58,6 +69,13 @@ struct Backing {
     read_only: bool,
     /// What memory addresses, lengths and offsets are multiples of.
     align: u32,
+    /// It is written past the page cache: what a write says is true.
+    direct: bool,
+    /// Flushes that failed.
+    failures: u64,
+    /// Who waits for the flush that is under way, and who for the next one.
+    flushing: Vec<u32>,
+    next_flush: Vec<u32>,
 }
 
 /// A request, in flight or waiting.
@@ -76,6 +94,18 @@ struct Request {
     before: u64,
     /// Zeroes are written because nothing else worked.
     plain: bool,
+    /// All is written; the flush is left.
+    flush: bool,
+}
+
+/// What is known of a lane.
+#[derive(Default)]
+struct Known {
+    /// Requests that wait.
+    waiting: VecDeque<u32>,
+    /// By namespace: flushes that had failed when it was last told, or first wrote; `None`: it never
+    /// wrote.
+    told: Vec<Option<u64>>,
 }
 
 /// The requests of one thread.
@@ -84,7 +114,15 @@ pub struct Files {
     backings: Vec<Option<Backing>>,
     requests: Vec<Option<Request>>,
     free: Vec<u32>,
-    waiting: VecDeque<u32>,
+    /// By lane; behind them [`NO_LANE`]'s requests.
+    lanes: Vec<Known>,
+    own: VecDeque<u32>,
+    /// Whose turn it is.
+    turn: usize,
+    /// Requests that wait.
+    waiting: usize,
+    /// Ended with a flush that others waited for as well.
+    flushed: Vec<(u32, Status)>,
     /// Taken back while they waited.
     cancelled: Vec<u32>,
     /// Lists of parts that no request has.
@@ -108,7 +146,10 @@ impl Files {
     pub fn new(ring: Ring, namespaces: &[Namespace]) -> Result<Self, String> {
         let backing = |namespace: &Namespace| match &namespace.device {
             Device::File(file) => {
-                let fd = file.try_clone().map_err(|error| error.to_string())?;
+                let fd = match reopened(file) {
+                    Some(fd) => fd,
+                    None => file.try_clone().map_err(|error| error.to_string())?,
+                };
                 let align = if file.direct() {
                     1 << file.block_shift()
                 } else {
@@ -118,6 +159,10 @@ impl Files {
                     file: Fd::new(fd),
                     read_only: file.read_only(),
                     align,
+                    direct: file.direct(),
+                    failures: 0,
+                    flushing: Vec::new(),
+                    next_flush: Vec::new(),
                 }))
             }
             _ => Ok(None),
@@ -129,7 +174,11 @@ impl Files {
             backings: backings?,
             requests: Vec::new(),
             free: Vec::new(),
-            waiting: VecDeque::new(),
+            lanes: Vec::new(),
+            own: VecDeque::new(),
+            turn: 0,
+            waiting: 0,
+            flushed: Vec::new(),
             cancelled: Vec::new(),
             spare: Vec::new(),
             in_flight: 0,
@@ -186,7 +235,9 @@ impl Files {
             index: 0,
             before: 0,
             plain: false,
+            flush: false,
         };
+        self.note(&request);
         let slot = self.free.pop().unwrap_or_else(|| {
             self.requests.push(None);
             self.requests.len() as u32 - 1
@@ -195,26 +246,79 @@ impl Files {
         if self.in_flight < FILE_OPERATIONS_MAX {
             self.in_flight += 1;
             self.start(slot);
-        } else {
-            self.waiting.push_back(slot);
+            return;
+        }
+        self.waiting += 1;
+        match job.lane {
+            NO_LANE => self.own.push_back(slot),
+            lane => self.known(lane).waiting.push_back(slot),
+        }
+    }
+
+    fn known(&mut self, lane: usize) -> &mut Known {
+        if lane >= self.lanes.len() {
+            self.lanes.resize_with(lane + 1, Known::default);
+        }
+        &mut self.lanes[lane]
+    }
+
+    /// A queue that writes to a file is told of flushes that fail from now on.
+    fn note(&mut self, request: &Request) {
+        let Job {
+            lane, namespace, ..
+        } = request.job;
+        let writes = matches!(request.work, Work::Write { .. } | Work::Zeroes { .. });
+        if !writes || lane == NO_LANE {
+            return;
+        }
+        let failures = self.backings[namespace].as_ref().map(|it| it.failures);
+        let namespaces = self.backings.len();
+        let told = &mut self.known(lane).told;
+        told.resize(namespaces, None);
+        told[namespace] = told[namespace].or(failures);
+    }
+
+    /// The request that waits longest of the lane whose turn it is.
+    fn next_waiting(&mut self) -> Option<u32> {
+        if self.waiting == 0 {
+            return None;
+        }
+        self.waiting -= 1;
+        for _ in 0..self.lanes.len() {
+            self.turn = (self.turn + 1) % self.lanes.len();
+            if let Some(slot) = self.lanes[self.turn].waiting.pop_front() {
+                return Some(slot);
+            }
+        }
+        self.own.pop_front()
+    }
+
+    /// A lane has ended, with all of its requests.
+    pub fn forget(&mut self, lane: usize) {
+        if let Some(known) = self.lanes.get_mut(lane) {
+            known.told.clear();
         }
     }
 
     /// Takes back what waits of a lane: one command, or all. How many there were; their ends come
     /// as any other.
     pub fn cancel(&mut self, lane: usize, cid: Option<u16>) -> u32 {
+        let Some(known) = self.lanes.get_mut(lane) else {
+            return 0;
+        };
         let before = self.cancelled.len();
         let (requests, cancelled) = (&self.requests, &mut self.cancelled);
-        self.waiting.retain(|&slot| {
-            let named = requests[slot as usize].as_ref().is_some_and(|request| {
-                request.job.lane == lane && cid.is_none_or(|cid| request.job.cid == cid)
-            });
+        known.waiting.retain(|&slot| {
+            let request = requests[slot as usize].as_ref();
+            let named = request.is_some_and(|it| cid.is_none_or(|cid| it.job.cid == cid));
             if named {
                 cancelled.push(slot);
             }
             !named
         });
-        (self.cancelled.len() - before) as u32
+        let count = self.cancelled.len() - before;
+        self.waiting -= count;
+        count as u32
     }
 
     /// The next request that has ended. Never sleeps. What the ring says of operations that are not
@@ -224,9 +328,20 @@ impl Files {
             return self.end(slot, Status::ABORT_REQUESTED);
         }
         loop {
+            if let Some((slot, status)) = self.flushed.pop() {
+                match self.finish(slot, status) {
+                    None => continue,
+                    ended => return ended,
+                }
+            }
             let completion = self.ring.next_completion()?;
             let Ok(slot) = u32::try_from(completion.tag) else {
-                *other = true;
+                match completion.tag.checked_sub(FLUSHES) {
+                    Some(at) if at < self.backings.len() as u64 => {
+                        self.end_flush(at as usize, completion.result);
+                    }
+                    _ => *other = true,
+                }
                 continue;
             };
             if let Some(ended) = self.progress(slot, completion.result) {
@@ -261,6 +376,9 @@ impl Files {
         let Some(request) = &self.requests[slot as usize] else {
             return;
         };
+        if request.flush || matches!(request.work, Work::Flush { .. }) {
+            return self.flush(request.job.namespace, slot);
+        }
         let Some(backing) = &self.backings[request.job.namespace] else {
             return;
         };
@@ -274,15 +392,14 @@ impl Files {
             Work::Write { offset, fua } => {
                 let memory = request.at_hand();
                 let at = offset + request.before + done;
-                ring.write_shared(file, memory, at, *fua, tag);
+                ring.write_shared(file, memory, at, *fua && backing.direct, tag);
             }
-            Work::Flush { .. } => {
-                ring.sync_data(file, tag);
-            }
+            Work::Flush { .. } => {}
             Work::Zeroes {
                 offset,
                 len,
                 deallocate,
+                ..
             } => {
                 let left = len - done;
                 if request.plain {
@@ -307,19 +424,95 @@ impl Files {
     /// An operation ended; the request, if it was the last.
     fn progress(&mut self, slot: u32, result: Result<u32, Errno>) -> Option<Ended> {
         let request = self.requests[slot as usize].as_mut()?;
-        let status = match request.advance(result) {
+        match request.advance(result) {
             None => {
                 self.issue(slot);
-                return None;
+                None
             }
-            Some(status) => status,
+            Some(status) => self.finish(slot, status),
+        }
+    }
+
+    /// A request is done but for a flush that belongs to it, or with that.
+    fn finish(&mut self, slot: u32, status: Status) -> Option<Ended> {
+        let request = self.requests[slot as usize].as_mut()?;
+        let direct = self.backings[request.job.namespace].as_ref();
+        let direct = direct.is_some_and(|backing| backing.direct);
+        let again = match &mut request.work {
+            _ if !status.is_success() => false,
+            Work::Write { fua, .. } => *fua && !direct && !request.flush,
+            Work::Zeroes { fua, .. } => *fua && !request.flush,
+            Work::Flush { rest } => match rest.pop() {
+                Some(next) => {
+                    request.job.namespace = next;
+                    true
+                }
+                None => false,
+            },
+            _ => false,
         };
+        if again {
+            request.flush = true;
+            self.issue(slot);
+            return None;
+        }
         self.in_flight -= 1;
-        if let Some(next) = self.waiting.pop_front() {
+        if let Some(next) = self.next_waiting() {
             self.in_flight += 1;
             self.start(next);
         }
         self.end(slot, status)
+    }
+
+    /// What was written to a file before is made durable, for one more request.
+    fn flush(&mut self, namespace: usize, slot: u32) {
+        let Some(backing) = &mut self.backings[namespace] else {
+            return;
+        };
+        if backing.flushing.is_empty() {
+            backing.flushing.push(slot);
+            self.ring
+                .sync_data(&backing.file, FLUSHES + namespace as u64);
+        } else {
+            // What is under way may have begun before the last of its writes ended.
+            backing.next_flush.push(slot);
+        }
+    }
+
+    /// A flush has ended, for all that waited for it.
+    fn end_flush(&mut self, namespace: usize, result: Result<u32, Errno>) {
+        let Some(backing) = &mut self.backings[namespace] else {
+            return;
+        };
+        if let Err(Errno::INTR | Errno::AGAIN) = result {
+            self.ring
+                .sync_data(&backing.file, FLUSHES + namespace as u64);
+            return;
+        }
+        backing.failures += u64::from(result.is_err());
+        let failures = backing.failures;
+        while let Some(slot) = backing.flushing.pop() {
+            let Some(request) = &self.requests[slot as usize] else {
+                continue;
+            };
+            let lane = self.lanes.get_mut(request.job.lane);
+            let told = lane.and_then(|lane| lane.told.get_mut(namespace));
+            let missed = match told {
+                Some(Some(told)) => std::mem::replace(told, failures) != failures,
+                _ => false,
+            };
+            let status = match result {
+                Err(error) => request.status_of(error),
+                Ok(_) if missed => Status::WRITE_FAULT,
+                Ok(_) => Status::SUCCESS,
+            };
+            self.flushed.push((slot, status));
+        }
+        std::mem::swap(&mut backing.flushing, &mut backing.next_flush);
+        if !backing.flushing.is_empty() {
+            self.ring
+                .sync_data(&backing.file, FLUSHES + namespace as u64);
+        }
     }
 
     fn end(&mut self, slot: u32, status: Status) -> Option<Ended> {
@@ -329,7 +522,9 @@ impl Files {
             if status.is_success() && matches!(request.work, Work::Read { .. }) {
                 request.copy_back(&bounce);
             }
-            self.bounces.push(bounce);
+            if self.bounces.len() < BOUNCES_MAX {
+                self.bounces.push(bounce);
+            }
         }
         request.parts.clear();
         self.spare.push(request.parts);
@@ -419,13 +614,7 @@ impl Request {
                 self.index += 1;
                 (self.index >= ranges.len()).then_some(Status::SUCCESS)
             }
-            Work::Flush { rest } => {
-                let Some(next) = rest.pop() else {
-                    return Some(Status::SUCCESS);
-                };
-                self.job.namespace = next;
-                None
-            }
+            Work::Flush { .. } => Some(Status::SUCCESS),
         }
     }
 
@@ -440,7 +629,12 @@ impl Request {
             Work::Deallocate { .. } if unsupported => return Some(Status::SUCCESS),
             _ => {}
         }
-        Some(match error {
+        Some(self.status_of(error))
+    }
+
+    /// What an error means to whoever asked for this.
+    fn status_of(&self, error: Errno) -> Status {
+        match error {
             Errno::NOSPC | Errno::DQUOT => Status::CAPACITY_EXCEEDED,
             Errno::ROFS | Errno::PERM | Errno::BADF => Status::WRITE_PROTECTED.with_dnr(),
             Errno::IO if matches!(self.work, Work::Read { .. }) => Status::UNRECOVERED_READ,
@@ -450,8 +644,18 @@ impl Request {
             }
             Errno::INVAL => Status::SGL_GRANULARITY.with_dnr(),
             _ => Status::INTERNAL_ERROR,
-        })
+        }
     }
+}
+
+/// A description of a file for one thread: the kernel tells each of them once of a write that
+/// failed behind its acknowledgement. `None`: the system makes none; then one of them is told.
+fn reopened(file: &runtime::FileDevice) -> Option<OwnedFd> {
+    let held = file.try_clone().ok()?;
+    let flags = rustix::fs::fcntl_getfl(&held).ok()?;
+    let kept = OFlags::RWMODE | OFlags::DIRECT;
+    let path = format!("/proc/self/fd/{}", held.as_raw_fd());
+    rustix::fs::open(path, (flags & kept) | OFlags::CLOEXEC, Mode::empty()).ok()
 }
 
 /// Memory that we share with the kernel only.
@@ -461,60 +665,4 @@ fn own_memory(bytes: usize) -> Result<Arc<Shared>, Error> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::transfer::Region;
-    use sys::{Arena, RingConfig};
-
-    #[test]
-    fn what_waits_is_taken_back_and_what_the_kernel_has_is_not() {
-        let path = std::env::temp_dir().join(format!("braid-files-{}", std::process::id()));
-        let device = runtime::FileDevice::open(path.clone(), false, Some(1 << 20)).unwrap();
-        std::fs::remove_file(path).unwrap();
-        let namespaces = [Namespace {
-            device: Device::File(Arc::new(device)),
-            block_shift: 12,
-            blocks: 256,
-            read_only: false,
-        }];
-        let config = RingConfig {
-            operations_max: FILE_OPERATIONS_MAX as u32,
-            buffers: 1,
-            buffers_lent: 1,
-            buffer_bytes: 4096,
-        };
-        let ring = Ring::new(&config, Arena::new(4096).unwrap()).unwrap();
-        let mut files = Files::new(ring, &namespaces).unwrap();
-        let memory = own_memory(4096).unwrap();
-        let memories = Memories::new(Region {
-            memory,
-            at: 0,
-            len: 4096,
-        });
-        let in_flight = FILE_OPERATIONS_MAX as u16;
-        for cid in 0..in_flight + 10 {
-            let job = Job {
-                lane: usize::from(cid % 2),
-                cid,
-                namespace: 0,
-            };
-            files.begin(job, Work::Flush { rest: Vec::new() }, &memories);
-        }
-        assert_eq!(files.cancel(0, Some(0)), 0, "the kernel has it");
-        assert_eq!(files.cancel(1, Some(in_flight)), 0, "another's");
-        assert_eq!(files.cancel(0, Some(in_flight)), 1);
-        assert_eq!(files.cancel(0, Some(in_flight)), 0, "once");
-        assert_eq!(files.cancel(1, None), 5);
-        let mut ended = vec![0; usize::from(in_flight) + 10];
-        let mut aborted = 0;
-        while ended.iter().sum::<u32>() < ended.len() as u32 {
-            while let Some(Ended { job, status }) = files.next_ended(&mut false) {
-                ended[usize::from(job.cid)] += 1;
-                aborted += u32::from(status.is(Status::ABORT_REQUESTED));
-            }
-            files.ring().enter(sys::Wait::No).unwrap();
-        }
-        assert_eq!((aborted, files.in_flight), (6, 0));
-        assert!(ended.iter().all(|&times| times == 1));
-    }
-}
+mod tests;

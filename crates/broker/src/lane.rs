@@ -3,10 +3,12 @@
 //! # Contract
 //! A command is fetched only when there is room for its completion, so an answer never waits. Who
 //! writes a doorbell that can't be true ends the lane ([`Misbehaved`]); what it has in flight ends
-//! first.
+//! first. In one turn at most [`TURN_BYTES`] are moved, and a command more: the rest is the next
+//! turn's, so that one lane keeps the others of its thread waiting for a bounded time.
 use crate::files::{Files, Job, Work};
-use crate::limits::BATCH;
+use crate::limits::{BATCH, TURN_BYTES};
 use crate::transfer::{Memories, Region};
+use crate::zeroing::Zeroing;
 use crate::{Namespace, Trust};
 use nvme::queue::check::{self, Checked, Order};
 use nvme::queue::{CqProducer, Entry, Misbehaved, SqConsumer};
@@ -15,6 +17,7 @@ use queue::layout::{Header, Kind, Layout};
 use queue::limits::TRANSFER_MAX;
 use queue::{Coalescing, Memory};
 use runtime::{Device, MemoryDevice};
+use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -62,6 +65,13 @@ pub struct Lane {
     interrupt: Option<Wire>,
     /// Copies of the commands at hand.
     batch: Box<[Entry; BATCH as usize]>,
+    /// Those of them that are not done: from here, before there.
+    batch_at: u16,
+    batch_end: u16,
+    /// Bytes that were moved in this turn.
+    moved: u64,
+    /// Commands that zero much of a memory device.
+    zeroing: VecDeque<Zeroing>,
     in_flight: u16,
     answered: u64,
     failed: u64,
@@ -111,6 +121,10 @@ impl Lane {
                 since_ns: 0,
             }),
             batch: Box::new([[0; 8]; BATCH as usize]),
+            batch_at: 0,
+            batch_end: 0,
+            moved: 0,
+            zeroing: VecDeque::new(),
             in_flight: 0,
             answered: 0,
             failed: 0,
@@ -120,11 +134,14 @@ impl Lane {
         }
     }
 
-    /// Nothing is fetched any more. Registered memory goes at once but for what commands in flight
-    /// use: they hold it (T10).
-    pub fn close(&mut self) {
+    /// Nothing is fetched any more, and what was begun here is left as it is. Registered memory is
+    /// given back at once; commands on files hold what they use of it (T10).
+    pub fn close(&mut self) -> Vec<Region> {
         self.closing = true;
-        self.memories.clear();
+        self.in_flight -= self.zeroing.len() as u16;
+        self.zeroing.clear();
+        self.publish();
+        self.memories.take()
     }
 
     /// Whether nothing of it is in flight.
@@ -132,11 +149,12 @@ impl Lane {
         self.in_flight == 0
     }
 
-    /// Registered memory comes or goes.
-    pub fn set_region(&mut self, number: usize, region: Option<Region>) {
-        if !self.closing {
-            self.memories.set(number, region);
+    /// Registered memory comes or goes; what isn't used any more.
+    pub fn set_region(&mut self, number: usize, region: Option<Region>) -> Option<Region> {
+        if self.closing {
+            return region;
         }
+        self.memories.set(number, region)
     }
 
     /// Fetches and executes what is there, up to [`BATCH`] commands; how many there were.
@@ -145,19 +163,26 @@ impl Lane {
         if self.closing || self.broken.is_some() {
             return 0;
         }
-        let count = self.admit().unwrap_or_else(|why| {
-            self.broken = Some(why);
-            0
-        });
-        if count == 0 {
-            return 0;
+        self.moved = 0;
+        let zeroed = self.zero(namespaces);
+        if self.batch_at == self.batch_end {
+            let count = self.admit().unwrap_or_else(|why| {
+                self.broken = Some(why);
+                0
+            });
+            if count == 0 {
+                return zeroed;
+            }
+            // All of them first: so their cache lines are on the way at the same time.
+            for entry in &mut self.batch[..usize::from(count)] {
+                *entry = self.sq.fetch(&self.memory).unwrap_or_default();
+            }
+            (self.batch_at, self.batch_end) = (0, count);
         }
-        // All of them first: so their cache lines are on the way at the same time.
-        for entry in &mut self.batch[..usize::from(count)] {
-            *entry = self.sq.fetch(&self.memory).unwrap_or_default();
-        }
-        for n in 0..usize::from(count) {
-            let entry = &{ self.batch[n] };
+        let begin = self.batch_at;
+        while self.batch_at < self.batch_end && self.moved < TURN_BYTES {
+            let entry = &{ self.batch[usize::from(self.batch_at)] };
+            self.batch_at += 1;
             let status = match self.execute(at, entry, namespaces, files) {
                 Ok(Begun::Done(result)) => {
                     self.answer(cid_of(entry), Status::SUCCESS, result);
@@ -172,7 +197,24 @@ impl Lane {
             self.answer(cid_of(entry), status, 0);
         }
         self.publish();
-        count
+        zeroed + self.batch_at - begin
+    }
+
+    /// A piece of the first command that zeroes much; how many there were.
+    #[inline]
+    fn zero(&mut self, namespaces: &[Namespace]) -> u16 {
+        let Some(zeroing) = self.zeroing.front_mut() else {
+            return 0;
+        };
+        self.moved += TURN_BYTES / 2;
+        let cid = zeroing.cid;
+        if zeroing.piece(&namespaces[zeroing.namespace].device, TURN_BYTES / 2) {
+            self.zeroing.pop_front();
+            self.in_flight -= 1;
+            self.answer(cid, Status::SUCCESS, 0);
+            self.publish();
+        }
+        1
     }
 
     /// How many commands are fetched now: there is room for what they will be answered.
@@ -208,8 +250,8 @@ impl Lane {
             Device::Null => self.ranges(&checked).map(|_| Begun::Done(0)),
             Device::Queue(_) => Err(Status::INTERNAL_ERROR),
             Device::Memory(memory) => {
-                self.memorize(memory, &checked)?;
-                Ok(Begun::Done(0))
+                self.moved += u64::from(checked.data);
+                self.memorize(memory, entry, &checked)
             }
             // Nobody opens such a namespace for a broker.
             Device::Passthrough(_) => Err(Status::INVALID_NAMESPACE),
@@ -254,21 +296,36 @@ impl Lane {
         Ok(Begun::UnderWay)
     }
 
-    /// Does a command on a memory device.
+    /// Does a command on a memory device, or begins it.
     #[inline]
-    fn memorize(&self, device: &MemoryDevice, checked: &Checked) -> Result<(), Status> {
+    fn memorize(
+        &mut self,
+        device: &MemoryDevice,
+        entry: &Entry,
+        checked: &Checked,
+    ) -> Result<Begun, Status> {
         match checked.order {
             Order::Read => self.memories.read_memory(device, checked.offset),
             Order::Write { .. } => self.memories.write_memory(device, checked.offset),
-            Order::WriteZeroes { .. } => device.discard(checked.offset, checked.len),
+            Order::WriteZeroes { .. } if checked.len <= TURN_BYTES / 2 => {
+                self.moved += checked.len;
+                device.discard(checked.offset, checked.len);
+            }
+            Order::WriteZeroes { .. } => {
+                let ranges = vec![(checked.offset, checked.len)];
+                self.zeroing.push_back(Zeroing::new(entry, checked, ranges));
+                return Ok(Begun::UnderWay);
+            }
             Order::Deallocate { .. } => {
-                for (offset, len) in self.ranges(checked)? {
-                    device.discard(offset, len);
+                let ranges = self.ranges(checked)?;
+                if !ranges.is_empty() {
+                    self.zeroing.push_back(Zeroing::new(entry, checked, ranges));
+                    return Ok(Begun::UnderWay);
                 }
             }
             Order::Flush | Order::Cancel { .. } => {}
         }
-        Ok(())
+        Ok(Begun::Done(0))
     }
 
     /// What is to be done with a file; `None`: nothing.
@@ -277,10 +334,11 @@ impl Lane {
         Ok(Some(match checked.order {
             Order::Read => Work::Read { offset },
             Order::Write { fua } => Work::Write { offset, fua },
-            Order::WriteZeroes { deallocate } => Work::Zeroes {
+            Order::WriteZeroes { deallocate, fua } => Work::Zeroes {
                 offset,
                 len,
                 deallocate,
+                fua,
             },
             Order::Flush => Work::Flush { rest: Vec::new() },
             Order::Deallocate { .. } => {
@@ -307,7 +365,7 @@ impl Lane {
         self.memories.copy_out(bytes);
         let mut ranges = Vec::new();
         for range in dsm::ranges(bytes).filter(|range| range.blocks > 0) {
-            check::within(&view, range.slba, range.blocks.into(), self.trust)?;
+            check::within(&view, range.slba, range.blocks.into())?;
             let shift = view.block_shift;
             ranges.push((range.slba << shift, u64::from(range.blocks) << shift));
         }
@@ -393,7 +451,8 @@ impl Lane {
     /// Whether there is anything to fetch now, or to give up for. A client that has no room for its
     /// answers has to kick when it has made some.
     pub fn is_waiting(&mut self) -> bool {
-        !self.closing && self.broken.is_none() && self.admit() != Ok(0)
+        let has_begun = self.batch_at < self.batch_end || !self.zeroing.is_empty();
+        !self.closing && self.broken.is_none() && (has_begun || self.admit() != Ok(0))
     }
 }
 
@@ -404,6 +463,6 @@ enum Begun {
 }
 
 #[inline]
-fn cid_of(entry: &Entry) -> u16 {
+pub fn cid_of(entry: &Entry) -> u16 {
     (entry[0] >> 16) as u16
 }

@@ -2,9 +2,10 @@
 //! applications.
 //!
 //! * [`Broker`]: what runs; [`Config`]: what it has, and who may use it
-//! * `server`: the socket: who comes, what they ask for, when they are gone
+//! * `server`: the socket: who comes, what they ask for, when they are gone; `session`: a
+//!   connection's own thread
 //! * `worker`: a thread that serves queues: spins, then sleeps
-//! * `lane`: one queue: fetches, checks, executes, answers
+//! * `lane`: one queue: fetches, checks, executes, answers; `zeroing`: what is too much at once
 //! * `transfer`: between a device and registered memory; `files`: what takes time
 //!
 //! # Contract
@@ -22,6 +23,7 @@ mod server;
 mod session;
 mod transfer;
 mod worker;
+mod zeroing;
 
 pub use config::{Config, Grant, Identity, Namespace, NamespaceRight, Rights};
 pub use nvme::queue::check::Trust;

@@ -8,10 +8,25 @@ pub const NAMESPACES_MAX: usize = 64;
 pub const WORKERS_MAX: usize = 64;
 /// Connections beyond one for each queue: for those who only look.
 pub const LOOKERS_MAX: usize = 64;
+/// The same of one user: nobody has all of them.
+pub const LOOKERS_OF_USER_MAX: usize = 16;
+/// How long a connection without a queue may say nothing, or not take its answer, ns.
+pub const PATIENCE_NS: u64 = 10_000_000_000;
+/// Stack of the thread of a connection, bytes.
+pub const EAR_STACK_BYTES: usize = 256 << 10;
+/// How long until it is tried again, when the system had nothing to accept a connection with, ns.
+pub const DEAF_NS: u64 = 500_000_000;
+/// Connections that are taken leave of at the end, those that nobody heard yet.
+pub const FAREWELLS_MAX: usize = 4096;
 /// Commands that are fetched from one queue before it is the next one's turn.
 pub const BATCH: u16 = 32;
+/// Bytes that are copied for one queue, or zeroed, before it is the next one's turn; what is begun
+/// is done.
+pub const TURN_BYTES: u64 = 1 << 20;
 /// Operations on files in flight, of one thread.
 pub const FILE_OPERATIONS_MAX: usize = 256;
+/// Buffers for copies that a thread keeps, of the largest transfer each.
+pub const BOUNCES_MAX: usize = 32;
 /// How long requests to files are waited for when everything ends, ns: one that never returns keeps
 /// nobody from ending.
 pub const STOP_NS: u64 = 10_000_000_000;
@@ -21,5 +36,5 @@ pub const DESCRIPTORS_WAITING_MAX: usize = 4;
 pub const ZEROES_BYTES: u32 = 1 << 20;
 /// How often the clock is read while a thread spins: once in so many turns.
 pub const CLOCK_TURNS: u32 = 64;
-/// How often a thread that has work looks for messages: once in so many turns.
+/// How often a thread that has work looks for queues that are to end: once in so many turns.
 pub const MAILBOX_TURNS: u32 = 256;

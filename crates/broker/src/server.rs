@@ -1,17 +1,21 @@
 //! The broker's socket: who comes, what they ask for, and when they are gone.
 //!
 //! # Contract
-//! One thread, which never waits for a client. A queue's place is free again when its worker has
-//! said that the last command ended. At the end requests to files are waited for, and then the
-//! files' flush; one that never returns for [`STOP_NS`] only.
+//! One thread, which never waits for a client, nor for what one sent: each connection has an ear
+//! (`session`) for that. A queue's place is free again when its worker has said that the last
+//! command ended. Registered memory is answered for when the worker knows of it. At the end requests
+//! to files are waited for, and then the files' flush; one that never returns for [`STOP_NS`] only.
 use crate::config::Config;
-use crate::limits::{LOOKERS_MAX, NAMESPACES_MAX, QUEUES_MAX, STOP_NS, WORKERS_MAX};
-use crate::session::{Over, Session};
+use crate::limits::{DEAF_NS, EAR_STACK_BYTES, FAREWELLS_MAX, NAMESPACES_MAX, QUEUES_MAX};
+use crate::limits::{STOP_NS, WORKERS_MAX};
+use crate::session::{Brought, Ear, Reply};
 use crate::worker::{self, Message, News};
 use queue::protocol::{Answer, Operation, Request, VERSION};
+use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
+use rustix::net::Shutdown;
 use std::collections::BTreeMap;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
@@ -20,16 +24,17 @@ use std::time::{Duration, Instant};
 use sys::os::Event;
 use sys::{Errno, passing};
 
+mod doors;
 mod places;
 mod requests;
 
+use doors::Doors;
 use places::Places;
-use requests::{Refusal, refuse};
+use requests::{Outcome, Refusal, refuse};
 
-/// Tokens of the epoll; connections have those above.
+/// Tokens of the epoll.
 const LISTENER: u64 = 0;
 const NEWS: u64 = 1;
-const FIRST: u64 = 2;
 
 /// A broker that runs.
 #[derive(Debug)]
@@ -92,6 +97,8 @@ impl Drop for Broker {
 /// A thread that serves queues.
 struct Crew {
     mailbox: Sender<Message>,
+    /// There is something in it.
+    has_mail: Arc<AtomicBool>,
     event: Arc<Event>,
     thread: JoinHandle<()>,
     /// Queues that it has.
@@ -101,8 +108,21 @@ struct Crew {
 impl Crew {
     fn send(&self, message: Message) {
         let _ = self.mailbox.send(message);
+        self.has_mail.store(true, Ordering::Release);
         self.event.raise();
     }
+}
+
+/// A connection.
+struct Session {
+    uid: u32,
+    /// The queue that it opened.
+    queue: Option<u64>,
+    /// What it will be answered when a worker has said that it knows.
+    waiting: Option<Answer>,
+    /// To end it. Before `replies`: the ear's is the last one.
+    socket: Arc<OwnedFd>,
+    replies: Sender<Reply>,
 }
 
 struct Server {
@@ -111,13 +131,16 @@ struct Server {
     event: Arc<Event>,
     epoll: OwnedFd,
     news: Receiver<News>,
+    /// For ears.
+    tell: Sender<News>,
     crews: Vec<Crew>,
     /// Threads of these that have not ended.
     serving: usize,
     places: Places,
     sessions: BTreeMap<u64, Session>,
+    doors: Doors,
     next: u64,
-    /// The system had no descriptor for another connection: until one ends.
+    /// The system had nothing for another connection: until one ends, or a while has passed.
     deaf: bool,
 }
 
@@ -142,12 +165,14 @@ impl Server {
         let mut crews = Vec::new();
         for &cpu in &config.workers {
             let (mailbox, received) = mpsc::channel();
+            let has_mail = Arc::new(AtomicBool::new(false));
             let raised = Arc::new(Event::new().map_err(|error| format!("eventfd: {error}"))?);
             let plan = worker::Plan {
                 cpu,
                 spin_ns: config.spin_ns,
                 namespaces: Arc::clone(&namespaces),
                 mailbox: received,
+                has_mail: Arc::clone(&has_mail),
                 event: Arc::clone(&raised),
                 news: news_sender.clone(),
                 news_event: Arc::clone(&event),
@@ -156,6 +181,7 @@ impl Server {
             let thread = builder.spawn(move || worker::run(plan));
             crews.push(Crew {
                 mailbox,
+                has_mail,
                 event: raised,
                 thread: thread.map_err(|error| format!("cannot start a thread: {error}"))?,
                 queues: 0,
@@ -163,21 +189,24 @@ impl Server {
         }
         Ok(Self {
             places: Places::new(config.user_poll, config.user_irq),
+            doors: Doors::new()?,
             serving: crews.len(),
             config,
             stop,
             event,
             epoll,
             news,
+            tell: news_sender,
             crews,
             sessions: BTreeMap::new(),
-            next: FIRST,
+            next: 0,
             deaf: false,
         })
     }
 
     fn serve(&mut self) -> Result<(), String> {
         let served = self.watch();
+        self.close_doors();
         for crew in &self.crews {
             crew.send(Message::Stop);
         }
@@ -221,7 +250,15 @@ impl Server {
         };
         let mut events = [none; 64];
         while !self.stop.load(Ordering::Acquire) {
-            let count = match epoll::wait(&self.epoll, &mut events, None) {
+            let soon = Timespec {
+                tv_sec: 0,
+                tv_nsec: DEAF_NS as i64,
+            };
+            let count = match epoll::wait(&self.epoll, &mut events, self.deaf.then_some(&soon)) {
+                Ok(0) => {
+                    self.listen();
+                    0
+                }
                 Ok(count) => count,
                 Err(Errno::INTR) => continue,
                 Err(error) => return Err(format!("epoll_wait: {error}")),
@@ -229,42 +266,87 @@ impl Server {
             for event in &events[..count] {
                 match event.data.u64() {
                     LISTENER => self.accept(),
-                    NEWS => self.read_news()?,
-                    id => self.hear(id),
+                    _ => self.read_news()?,
                 }
             }
         }
         Ok(())
     }
 
+    /// The connections that wait now; what comes later is another turn's.
     fn accept(&mut self) {
-        loop {
+        for _ in 0..64 {
             let stream = match self.config.listener.accept() {
                 Ok((stream, _)) => stream,
                 Err(error) => return self.cannot_accept(&error),
             };
-            if self.sessions.len() >= self.places.capacity() + LOOKERS_MAX {
-                continue;
-            }
             let socket = OwnedFd::from(stream);
             let Ok(uid) = passing::peer_uid(&socket) else {
+                self.doors.turn_away(socket);
                 continue;
             };
-            let id = self.next;
-            let flags = EventFlags::IN | EventFlags::RDHUP;
-            if epoll::add(&self.epoll, &socket, EventData::new_u64(id), flags).is_ok() {
-                self.next += 1;
-                self.sessions.insert(id, Session::new(socket, uid));
+            let granted = self.config.rights.of(uid).map_or(0, |it| it.queues_max);
+            if !self
+                .doors
+                .admit(uid, granted as usize, self.places.capacity())
+            {
+                self.doors.turn_away(socket);
+                continue;
             }
+            self.attend(uid, socket);
         }
     }
 
-    /// There was no other client, or no descriptor for it: then it would wake us again at once.
+    /// Gives a connection its ear.
+    fn attend(&mut self, uid: u32, socket: OwnedFd) {
+        let (replies, received) = mpsc::channel();
+        let socket = Arc::new(socket);
+        let ear = Ear {
+            id: self.next,
+            uid,
+            socket: Arc::clone(&socket),
+            replies: received,
+            news: self.tell.clone(),
+            event: Arc::clone(&self.event),
+            patience_ns: self.config.patience_ns,
+            bytes_max: self.config.memory_max,
+        };
+        let builder = std::thread::Builder::new().stack_size(EAR_STACK_BYTES);
+        let named = builder.name(format!("client-{uid}"));
+        if let Err(error) = named.spawn(move || ear.run()) {
+            tracing::warn!("no thread for a client of user {uid}: {error}");
+            self.doors.left(uid);
+            if let Some(socket) = Arc::into_inner(socket) {
+                self.doors.turn_away(socket);
+            }
+            return;
+        }
+        let session = Session {
+            uid,
+            queue: None,
+            waiting: None,
+            socket,
+            replies,
+        };
+        self.sessions.insert(self.next, session);
+        self.next += 1;
+    }
+
+    /// There was no other client, or nothing to have it with: then it would wake us again at once.
     fn cannot_accept(&mut self, error: &std::io::Error) {
-        let full = [Errno::MFILE, Errno::NFILE].map(|errno| Some(errno.raw_os_error()));
-        if full.contains(&error.raw_os_error()) {
-            tracing::warn!("no descriptor for another client: {error}");
+        let fine = [Errno::AGAIN, Errno::INTR, Errno::CONNABORTED];
+        let fine = fine.map(|errno| Some(errno.raw_os_error()));
+        if !fine.contains(&error.raw_os_error()) {
+            tracing::warn!("cannot accept another client: {error}");
             self.deaf = epoll::delete(&self.epoll, &self.config.listener).is_ok();
+        }
+    }
+
+    /// After it was deaf.
+    fn listen(&mut self) {
+        if std::mem::take(&mut self.deaf) {
+            let data = EventData::new_u64(LISTENER);
+            let _ = epoll::add(&self.epoll, &self.config.listener, data, EventFlags::IN);
         }
     }
 
@@ -272,77 +354,112 @@ impl Server {
         self.event.lower();
         while let Ok(news) = self.news.try_recv() {
             match news {
+                News::Heard(id, request, brought) => self.hear(id, &request, brought),
+                News::Gone(id) => self.leave(id),
+                News::Closed(uid) => {
+                    self.doors.left(uid);
+                    self.listen();
+                }
+                News::Region(id, old) => {
+                    drop(old);
+                    self.acknowledge(id);
+                }
+                News::Let(regions) => drop(regions),
                 News::Ended(result) => {
                     self.serving -= 1;
                     return result;
                 }
                 News::Broken(id, why) => {
                     tracing::warn!("queue {id} is given up: {why}");
-                    let of = |session: &&mut Session| session.queue == Some(id);
-                    if let Some(session) = self.sessions.values_mut().find(of) {
-                        session.queue = None;
-                        let _ = rustix::net::shutdown(&session.socket, rustix::net::Shutdown::Both);
-                    }
+                    self.give_up(id);
                 }
-                News::Removed(id) => {
+                News::Removed(id, lane) => {
+                    drop(lane);
                     if let Some(place) = self.places.free(id)
                         && let Some(crew) = self.crews.get_mut(place.worker)
                     {
                         crew.queues -= 1;
                     }
                     // A worker gave it up by itself.
-                    let of = |session: &&mut Session| session.queue == Some(id);
-                    if let Some(session) = self.sessions.values_mut().find(of) {
-                        session.queue = None;
-                        let _ = rustix::net::shutdown(&session.socket, rustix::net::Shutdown::Both);
-                    }
+                    self.give_up(id);
                 }
             }
         }
         Ok(())
     }
 
-    /// Something came from a client, or it can be told more, or it is gone.
-    fn hear(&mut self, id: u64) {
-        let Some(mut session) = self.sessions.remove(&id) else {
-            return;
-        };
-        match self.converse(id, &mut session) {
-            Ok(()) => {
-                let out = match session.is_sending() {
-                    true => EventFlags::OUT,
-                    false => EventFlags::IN,
-                };
-                let flags = out | EventFlags::RDHUP;
-                let data = EventData::new_u64(id);
-                let _ = epoll::modify(&self.epoll, &session.socket, data, flags);
-                self.sessions.insert(id, session);
-            }
-            Err(Over) => self.leave(&session),
+    /// A queue is no client's any more: its connection ends.
+    fn give_up(&mut self, id: u64) {
+        if let Some(session) = self.sessions.get_mut(&id) {
+            session.queue = None;
+            let _ = rustix::net::shutdown(&*session.socket, Shutdown::Both);
         }
     }
 
-    fn converse(&mut self, id: u64, session: &mut Session) -> Result<(), Over> {
-        session.flush()?;
-        while let Some(request) = session.receive()? {
-            let descriptors = std::mem::take(&mut session.descriptors);
-            self.answer(id, session, &request, descriptors)?;
+    /// A worker knows of memory that came or went.
+    fn acknowledge(&mut self, id: u64) {
+        if let Some(session) = self.sessions.get_mut(&id)
+            && let Some(answer) = session.waiting.take()
+        {
+            let _ = session
+                .replies
+                .send(Reply::new(&answer, "", Vec::new(), true));
         }
-        Ok(())
     }
 
-    fn leave(&mut self, session: &Session) {
-        let _ = epoll::delete(&self.epoll, &session.socket);
-        if let Some(queue) = session.queue
+    fn leave(&mut self, id: u64) {
+        if let Some(session) = self.sessions.remove(&id)
+            && let Some(queue) = session.queue
             && let Some(place) = self.places.find_mut(queue)
         {
             place.leaving = true;
             self.crews[place.worker].send(Message::Remove(queue));
         }
-        if std::mem::take(&mut self.deaf) {
-            let data = EventData::new_u64(LISTENER);
-            let _ = epoll::add(&self.epoll, &self.config.listener, data, EventFlags::IN);
+    }
+
+    /// Nobody comes in any more, and nobody's thread waits for us.
+    fn close_doors(&mut self) {
+        let listener = &self.config.listener;
+        let _ = rustix::net::shutdown(listener, Shutdown::Both);
+        for _ in 0..FAREWELLS_MAX {
+            // Who is still there may have sent what takes time to close.
+            let Ok((stream, _)) = listener.accept() else {
+                break;
+            };
+            self.doors.turn_away(stream.into());
         }
+        for session in self.sessions.values() {
+            let _ = rustix::net::shutdown(&*session.socket, Shutdown::Both);
+        }
+        self.sessions.clear();
+    }
+
+    fn hear(&mut self, id: u64, request: &Request, brought: Brought) {
+        let Some(mut session) = self.sessions.remove(&id) else {
+            return;
+        };
+        let mut answer = Answer::to(request);
+        let (text, passed) = match self.answer(id, &mut session, request, brought, &mut answer) {
+            Ok(Outcome::Passed(passed)) => (String::new(), passed),
+            Ok(Outcome::Text(text)) => {
+                answer.d = text.len() as u64;
+                (text, Vec::new())
+            }
+            Ok(Outcome::WhenKnown) => {
+                session.waiting = Some(answer);
+                self.sessions.insert(id, session);
+                return;
+            }
+            Err(Refusal(errno, text)) => {
+                answer.error = errno.raw_os_error().cast_unsigned();
+                answer.d = text.len() as u64;
+                (text, Vec::new())
+            }
+        };
+        let has_queue = session.queue.is_some();
+        let reply = Reply::new(&answer, &text, passed, has_queue);
+        let _ = session.replies.send(reply);
+        self.sessions.insert(id, session);
     }
 
     fn answer(
@@ -350,42 +467,24 @@ impl Server {
         id: u64,
         session: &mut Session,
         request: &Request,
-        descriptors: Vec<OwnedFd>,
-    ) -> Result<(), Over> {
-        let mut answer = Answer::to(request);
-        let result = match request.operation {
+        brought: Brought,
+        answer: &mut Answer,
+    ) -> Result<Outcome, Refusal> {
+        match request.operation {
             _ if request.version != VERSION => {
-                refuse(Errno::PROTO, format!("version {} is spoken here", VERSION))
+                refuse(Errno::PROTO, format!("version {VERSION} is spoken here"))
             }
-            Some(Operation::Open) => self.open(id, session, request, &mut answer),
-            Some(Operation::Register) => self.register(session, request, descriptors, &mut answer),
+            Some(Operation::Open) => self.open(id, session, request, answer),
+            Some(Operation::Register) => self.register(session, request, brought, answer),
             Some(Operation::Unregister) => self.unregister(session, request),
-            Some(Operation::Namespace) => self.namespace(session, request, &mut answer),
-            Some(Operation::List) => {
-                let text = self.places.list(&self.config);
-                answer.d = text.len() as u64;
-                return session.answer(&answer, &text, &[]);
+            Some(Operation::Namespace) => self.namespace(session, request, answer),
+            Some(Operation::List) => Ok(Outcome::Text(self.places.list(&self.config))),
+            Some(Operation::Identity) => {
+                let identity = self.identity(session, request)?;
+                answer.a = identity.controller.into();
+                Ok(Outcome::Text(identity.emit()))
             }
-            Some(Operation::Identity) => match self.identity(session, request) {
-                Ok(identity) => {
-                    let text = identity.emit();
-                    (answer.a, answer.d) = (identity.controller.into(), text.len() as u64);
-                    return session.answer(&answer, &text, &[]);
-                }
-                Err(refusal) => Err(refusal),
-            },
             None => refuse(Errno::OPNOTSUPP, "there is no such operation"),
-        };
-        match result {
-            Ok(passed) => {
-                let borrowed: Vec<_> = passed.iter().map(AsFd::as_fd).collect();
-                session.answer(&answer, "", &borrowed)
-            }
-            Err(Refusal(errno, text)) => {
-                answer.error = errno.raw_os_error().cast_unsigned();
-                answer.d = text.len() as u64;
-                session.answer(&answer, &text, &[])
-            }
         }
     }
 }
@@ -404,6 +503,16 @@ fn check(config: &Config) -> Result<(), String> {
     if config.user_poll.max(config.user_irq) > QUEUES_MAX {
         return Err(format!("at most {QUEUES_MAX} queues of a kind"));
     }
+    let grants = config.rights.users.iter().map(|(_, grant)| grant);
+    for grant in grants.chain(&config.rights.others) {
+        let rights = grant.namespaces.as_deref().unwrap_or_default();
+        let twice = |(at, it): (usize, &crate::NamespaceRight)| {
+            rights[..at].iter().any(|other| other.nsid == it.nsid)
+        };
+        if let Some((_, it)) = rights.iter().enumerate().find(|&it| twice(it)) {
+            return Err(format!("a user has two rights to namespace {}", it.nsid));
+        }
+    }
     let is_queue = |it: &crate::Namespace| matches!(it.device, runtime::Device::Queue(_));
     if config.namespaces.iter().any(is_queue) {
         return Err("a queue of another server can't be a namespace".into());
@@ -421,38 +530,4 @@ fn check(config: &Config) -> Result<(), String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{Namespace, Rights, Trust};
-    use runtime::Device;
-
-    #[test]
-    fn t10_who_stops_does_not_wait_for_ever_for_a_thread_that_does_not_end() {
-        let directory = tempfile::tempdir().unwrap();
-        let listener = std::os::unix::net::UnixListener::bind(directory.path().join("q")).unwrap();
-        let config = Config {
-            listener,
-            namespaces: vec![Namespace {
-                device: Device::Null,
-                block_shift: 12,
-                blocks: 1,
-                read_only: false,
-            }],
-            identity: None,
-            workers: vec![None],
-            user_poll: 1,
-            user_irq: 0,
-            region_bytes_max: 4096,
-            spin_ns: 0,
-            trust: Trust::Mediated,
-            rights: Rights::default(),
-        };
-        let event = Arc::new(Event::new().unwrap());
-        let mut server = Server::new(config, Arc::new(AtomicBool::new(false)), event).unwrap();
-        // As one that hangs, it was not told to stop.
-        let error = server.part(Duration::ZERO).unwrap_err();
-        assert!(error.contains("have not returned for 0 s"), "{error}");
-        server.crews[0].send(Message::Stop);
-        assert_eq!(server.part(Duration::from_secs(60)), Ok(()));
-    }
-}
+mod tests;

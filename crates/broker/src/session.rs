@@ -1,110 +1,181 @@
-//! A connection on the socket: what came of a request, and what goes out.
+//! A connection's own thread: hears one request after the other, and says the answers.
+//!
+//! # Contract
+//! Whatever waits for a client, or for what a client has sent, waits here: receiving (the kernel
+//! closes descriptors for which there is no room), closing what came (a file whose last close waits
+//! for somebody), closing the connection (with descriptors that nobody received), answering who
+//! does not listen. No descriptor of a client's leaves this thread; only mappings do. The next
+//! request is heard when the last one was answered, so one client has one of them waiting at most.
+//! Who has no queue has [`Ear::patience_ns`] for each.
 use crate::limits::DESCRIPTORS_WAITING_MAX;
-use queue::protocol::{Answer, MESSAGE, Request};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use sys::{Errno, passing};
+use crate::worker::News;
+use queue::protocol::{Answer, MESSAGE, Operation, Request};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender};
+use sys::os::{Event, now_ns};
+use sys::{Errno, Error, Shared, passing};
+
+/// Memory that came with a request: mapped, or why not.
+pub type Brought = Option<Result<Shared, Error>>;
 
 /// See the module.
-pub struct Session {
-    pub socket: OwnedFd,
+pub struct Ear {
+    pub id: u64,
     pub uid: u32,
-    /// The queue that it opened.
-    pub queue: Option<u64>,
-    request: [u8; MESSAGE],
-    have: usize,
+    /// Ours is the last one: whoever holds it too lets go of it before `replies`.
+    pub socket: Arc<OwnedFd>,
+    pub replies: Receiver<Reply>,
+    pub news: Sender<News>,
+    /// Raised with each piece of news.
+    pub event: Arc<Event>,
+    /// How long a connection without a queue may take, ns.
+    pub patience_ns: u64,
+    /// Most bytes that are mapped.
+    pub bytes_max: u64,
+}
+
+/// An answer, and what goes with it.
+pub struct Reply {
+    /// The answer, its text behind it.
+    pub bytes: Vec<u8>,
+    /// Our own.
     pub descriptors: Vec<OwnedFd>,
-    out: Vec<u8>,
-    sent: usize,
+    /// The connection has a queue.
+    pub has_queue: bool,
+}
+
+impl Reply {
+    pub fn new(answer: &Answer, text: &str, descriptors: Vec<OwnedFd>, has_queue: bool) -> Self {
+        let mut bytes = answer.emit().to_vec();
+        bytes.extend_from_slice(text.as_bytes());
+        Self {
+            bytes,
+            descriptors,
+            has_queue,
+        }
+    }
 }
 
 /// The connection is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Over;
+struct Over;
 
-impl Session {
-    pub fn new(socket: OwnedFd, uid: u32) -> Self {
-        Self {
-            socket,
-            uid,
-            queue: None,
-            request: [0; MESSAGE],
-            have: 0,
-            descriptors: Vec::new(),
-            out: Vec::new(),
-            sent: 0,
-        }
-    }
+/// Tells that the connection is closed, also where its thread panicked.
+struct Parting {
+    uid: u32,
+    news: Sender<News>,
+    event: Arc<Event>,
+}
 
-    /// The next whole request; none while an answer waits to be taken.
-    pub fn receive(&mut self) -> Result<Option<Request>, Over> {
-        if !self.out.is_empty() {
-            return Ok(None);
-        }
-        let rest = &mut self.request[self.have..];
-        match passing::receive(&self.socket, rest, &mut self.descriptors, false) {
-            Ok(0) => Err(Over),
-            Ok(count) => {
-                self.have += count;
-                if self.descriptors.len() > DESCRIPTORS_WAITING_MAX {
-                    return Err(Over);
-                }
-                if self.have < MESSAGE {
-                    return Ok(None);
-                }
-                self.have = 0;
-                Ok(Some(Request::parse(&self.request)))
-            }
-            Err(Errno::AGAIN | Errno::INTR) => Ok(None),
-            Err(_) => Err(Over),
-        }
-    }
-
-    /// Answers, with descriptors; the text is behind the answer.
-    pub fn answer(
-        &mut self,
-        answer: &Answer,
-        text: &str,
-        descriptors: &[BorrowedFd<'_>],
-    ) -> Result<(), Over> {
-        self.out.clear();
-        self.out.extend_from_slice(&answer.emit());
-        self.out.extend_from_slice(text.as_bytes());
-        // Descriptors go with the first byte, for which there is room: the last answer was taken.
-        match passing::send(&self.socket, &self.out, descriptors, false) {
-            Ok(count) => self.sent = count,
-            Err(_) => return Err(Over),
-        }
-        self.settle();
-        Ok(())
-    }
-
-    /// Sends what is left.
-    pub fn flush(&mut self) -> Result<(), Over> {
-        while self.is_sending() {
-            match passing::send(&self.socket, &self.out[self.sent..], &[], false) {
-                Ok(count) => self.sent += count,
-                Err(Errno::AGAIN | Errno::INTR) => return Ok(()),
-                Err(_) => return Err(Over),
-            }
-        }
-        self.settle();
-        Ok(())
-    }
-
-    /// Whether an answer waits to be taken.
-    pub fn is_sending(&self) -> bool {
-        self.sent < self.out.len()
-    }
-
-    fn settle(&mut self) {
-        if !self.is_sending() {
-            (self.out, self.sent) = (Vec::new(), 0);
-        }
+impl Drop for Parting {
+    fn drop(&mut self) {
+        let _ = self.news.send(News::Closed(self.uid));
+        self.event.raise();
     }
 }
 
-impl AsFd for Session {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+impl Ear {
+    /// Until the connection is over. Runs in a thread of its own.
+    pub fn run(self) {
+        let _parting = Parting {
+            uid: self.uid,
+            news: self.news.clone(),
+            event: Arc::clone(&self.event),
+        };
+        let Over = self.converse();
+        self.tell(News::Gone(self.id));
+        // The server lets go of the socket first.
+        while self.replies.recv().is_ok() {}
+        drop(self);
+    }
+
+    fn converse(&self) -> Over {
+        let mut has_queue = false;
+        loop {
+            let (request, brought) = match self.hear(has_queue) {
+                Ok(heard) => heard,
+                Err(over) => return over,
+            };
+            self.tell(News::Heard(self.id, request, brought));
+            let Ok(reply) = self.replies.recv() else {
+                return Over;
+            };
+            has_queue |= reply.has_queue;
+            if let Err(over) = self.say(&reply, has_queue) {
+                return over;
+            }
+        }
+    }
+
+    fn tell(&self, news: News) {
+        let _ = self.news.send(news);
+        self.event.raise();
+    }
+
+    /// A whole request, and the memory that came with it.
+    fn hear(&self, has_queue: bool) -> Result<(Request, Brought), Over> {
+        let mut bytes = [0; MESSAGE];
+        let mut descriptors = Vec::new();
+        let (mut have, begun_ns) = (0, now_ns());
+        while have < MESSAGE {
+            self.wait(PollFlags::IN, begun_ns, has_queue)?;
+            let rest = &mut bytes[have..];
+            match passing::receive(&*self.socket, rest, &mut descriptors, false) {
+                Ok(0) => return Err(Over),
+                Ok(count) => have += count,
+                Err(Errno::AGAIN | Errno::INTR) => {}
+                Err(_) => return Err(Over),
+            }
+            if descriptors.len() > DESCRIPTORS_WAITING_MAX {
+                return Err(Over);
+            }
+        }
+        let request = Request::parse(&bytes);
+        Ok((request, self.map(&request, &descriptors)))
+    }
+
+    fn map(&self, request: &Request, descriptors: &[OwnedFd]) -> Brought {
+        if request.operation != Some(Operation::Register) || request.c > self.bytes_max {
+            return None;
+        }
+        let bytes = usize::try_from(request.c).ok()?;
+        Some(Shared::map(descriptors.first()?, bytes))
+    }
+
+    fn say(&self, reply: &Reply, has_queue: bool) -> Result<(), Over> {
+        let begun_ns = now_ns();
+        let borrowed: Vec<_> = reply.descriptors.iter().map(AsFd::as_fd).collect();
+        let mut sent = 0;
+        while sent < reply.bytes.len() {
+            // Descriptors go with the first byte.
+            let passed = if sent == 0 { &borrowed[..] } else { &[] };
+            match passing::send(&*self.socket, &reply.bytes[sent..], passed, false) {
+                Ok(count) => sent += count,
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => self.wait(PollFlags::OUT, begun_ns, has_queue)?,
+                Err(_) => return Err(Over),
+            }
+        }
+        Ok(())
+    }
+
+    /// Until the socket is ready, or its end.
+    fn wait(&self, what: PollFlags, begun_ns: u64, has_queue: bool) -> Result<(), Over> {
+        loop {
+            let left_ns = (begun_ns + self.patience_ns).saturating_sub(now_ns());
+            let limit = Timespec {
+                tv_sec: (left_ns / 1_000_000_000) as i64,
+                tv_nsec: (left_ns % 1_000_000_000) as i64,
+            };
+            let mut fds = [PollFd::new(&*self.socket, what)];
+            match poll(&mut fds, (!has_queue).then_some(&limit)) {
+                Ok(0) => return Err(Over),
+                Ok(_) => return Ok(()),
+                Err(Errno::INTR) => {}
+                Err(_) => return Err(Over),
+            }
+        }
     }
 }

@@ -61,17 +61,18 @@ impl Memories {
         }
     }
 
-    /// Memory under a number that was free.
-    pub fn set(&mut self, number: usize, region: Option<Region>) {
-        if let Some(place) = self.regions.get_mut(number) {
-            *place = region;
+    /// Memory under a number; what was there.
+    pub fn set(&mut self, number: usize, region: Option<Region>) -> Option<Region> {
+        match self.regions.get_mut(number) {
+            Some(place) => std::mem::replace(place, region),
+            None => region,
         }
     }
 
     /// All memory goes, and with it the parts of the command at hand.
-    pub fn clear(&mut self) {
-        self.regions = [const { None }; REGIONS_MAX];
+    pub fn take(&mut self) -> Vec<Region> {
         self.parts.clear();
+        self.regions.iter_mut().filter_map(Option::take).collect()
     }
 
     /// A region.

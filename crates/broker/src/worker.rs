@@ -10,11 +10,14 @@
 use crate::Namespace;
 use crate::files::{Ended, Files, NO_LANE};
 use crate::lane::Lane;
-use crate::limits::{CLOCK_TURNS, FILE_OPERATIONS_MAX, MAILBOX_TURNS};
+use crate::limits::{CLOCK_TURNS, FILE_OPERATIONS_MAX, MAILBOX_TURNS, NAMESPACES_MAX};
+use crate::session::Brought;
 use crate::transfer::Region;
 use nvme::queue::Misbehaved;
+use queue::protocol::Request;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender};
 use sys::os::{Event, now_ns};
 use sys::{Arena, Errno, Fd, Ring, RingConfig, Wait};
@@ -36,10 +39,20 @@ pub enum Message {
     Stop,
 }
 
-/// From a worker.
+/// To the socket's thread, from workers and from connections.
 pub enum News {
-    /// A queue that was to be removed, or was given up, has ended.
-    Removed(u64),
+    /// A queue that was to be removed, or was given up, has ended. Dropping it takes time.
+    Removed(u64, Box<Lane>),
+    /// Memory that no command uses any more. Dropping it takes time.
+    Let(Vec<Region>),
+    /// Registered memory came or went: this thread knows. What was there before.
+    Region(u64, Option<Region>),
+    /// A client asks.
+    Heard(u64, Request, Brought),
+    /// A connection is at its end.
+    Gone(u64),
+    /// A connection of a user is closed.
+    Closed(u32),
     /// A queue was given up.
     Broken(u64, Misbehaved),
     /// The thread has ended: as it was told to, or because it can't go on.
@@ -52,6 +65,8 @@ pub struct Plan {
     pub spin_ns: u64,
     pub namespaces: Arc<[Namespace]>,
     pub mailbox: Receiver<Message>,
+    /// There is something in it; set behind each message.
+    pub has_mail: Arc<AtomicBool>,
     /// Raised with each message.
     pub event: Arc<Event>,
     pub news: Sender<News>,
@@ -106,7 +121,7 @@ pub fn run(plan: Plan) {
 impl Worker {
     fn new(plan: Plan) -> Result<Self, String> {
         let config = RingConfig {
-            operations_max: FILE_OPERATIONS_MAX as u32 + 2,
+            operations_max: (FILE_OPERATIONS_MAX + NAMESPACES_MAX) as u32 + 2,
             buffers: 1,
             buffers_lent: 1,
             buffer_bytes: 4096,
@@ -140,7 +155,8 @@ impl Worker {
         loop {
             turns = turns.wrapping_add(1);
             let busy = self.turn();
-            if !busy || turns.is_multiple_of(MAILBOX_TURNS) {
+            let has_mail = self.plan.has_mail.load(Ordering::Relaxed);
+            if !busy || has_mail || turns.is_multiple_of(MAILBOX_TURNS) {
                 self.read_mailbox();
                 if self.is_over() {
                     return self.flushed();
@@ -267,6 +283,8 @@ impl Worker {
     }
 
     fn read_mailbox(&mut self) {
+        // Before it is read: what comes behind that sets it again.
+        self.plan.has_mail.swap(false, Ordering::Acquire);
         while let Ok(message) = self.plan.mailbox.try_recv() {
             match message {
                 Message::Add(lane) => self.add(lane),
@@ -277,9 +295,11 @@ impl Worker {
                 }
                 Message::Region(id, number, region) => {
                     let lanes = self.lanes.iter_mut().flatten();
-                    if let Some(lane) = lanes.into_iter().find(|lane| lane.id == id) {
-                        lane.set_region(number, region);
-                    }
+                    let old = match lanes.into_iter().find(|lane| lane.id == id) {
+                        Some(lane) => lane.set_region(number, region),
+                        None => region,
+                    };
+                    self.tell(News::Region(id, old));
                 }
             }
         }
@@ -291,7 +311,7 @@ impl Worker {
         let watched = epoll::add(&self.kicks, &lane.kick, EventData::new_u64(lane.id), edges);
         if let Err(error) = watched {
             tracing::warn!("queue {}: cannot watch for kicks: {error}", lane.id);
-            return self.tell(News::Removed(lane.id));
+            return self.tell(News::Removed(lane.id, lane));
         }
         match self.lanes.iter_mut().find(|place| place.is_none()) {
             Some(place) => *place = Some(lane),
@@ -300,13 +320,22 @@ impl Worker {
     }
 
     fn remove(&mut self, which: impl Fn(&Lane) -> bool) {
-        for (at, lane) in self.lanes.iter_mut().enumerate() {
-            if let Some(lane) = lane
-                && which(lane)
-            {
-                lane.close();
-                self.files.cancel(at, None);
+        for at in 0..self.lanes.len() {
+            if self.lanes[at].as_ref().is_some_and(|lane| which(lane)) {
+                self.close(at);
             }
+        }
+    }
+
+    /// Nothing of a queue is begun any more. Its memory goes at once but for what its commands use
+    /// that are under way.
+    fn close(&mut self, at: usize) {
+        if let Some(lane) = &mut self.lanes[at]
+            && !lane.closing
+        {
+            let regions = lane.close();
+            self.files.cancel(at, None);
+            self.tell(News::Let(regions));
         }
     }
 
@@ -319,19 +348,15 @@ impl Worker {
             if let Some(why) = lane.broken
                 && !lane.closing
             {
-                lane.close();
                 let id = lane.id;
-                self.files.cancel(at, None);
+                self.close(at);
                 self.tell(News::Broken(id, why));
             }
-            let Some(lane) = &mut self.lanes[at] else {
-                continue;
-            };
-            if lane.closing && lane.is_idle() {
-                let id = lane.id;
+            let is_over = |lane: &mut Box<Lane>| lane.closing && lane.is_idle();
+            if let Some(lane) = self.lanes[at].take_if(is_over) {
                 let _ = epoll::delete(&self.kicks, &lane.kick);
-                self.lanes[at] = None;
-                self.tell(News::Removed(id));
+                self.files.forget(at);
+                self.tell(News::Removed(lane.id, lane));
             }
         }
     }

@@ -208,6 +208,7 @@ fn clients_may_do_what_they_are_granted() {
         namespaces: Some(vec![right(1, 10, 20, false), right(3, 0, u64::MAX, true)]),
         depth_max: 7,
         queues_max: 1,
+        memory_max: u64::MAX,
     };
     let stage = Stage::new(|config| {
         config.rights.users = vec![(uid, grant)];

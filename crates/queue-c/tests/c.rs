@@ -43,6 +43,7 @@ fn broker(socket: &Path) -> Broker {
         namespaces: None,
         depth_max: 4095,
         queues_max: 8,
+        memory_max: u64::MAX,
     };
     let config = Config {
         listener: UnixListener::bind(socket).unwrap(),
@@ -55,7 +56,8 @@ fn broker(socket: &Path) -> Broker {
         workers: vec![None],
         user_poll: 2,
         user_irq: 2,
-        region_bytes_max: 1 << 30,
+        memory_max: 1 << 30,
+        patience_ns: broker::limits::PATIENCE_NS,
         spin_ns: 50_000,
         trust: Trust::Mediated,
         identity: None,

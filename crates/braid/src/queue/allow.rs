@@ -1,4 +1,5 @@
 //! `--allow`: what the users of a queue server may do, as options say it.
+use crate::units::parse_size;
 use broker::{Grant, NamespaceRight, Rights};
 
 /// One `--allow`.
@@ -9,12 +10,13 @@ pub struct Allow {
     namespace: Option<NamespaceRight>,
     depth: Option<u16>,
     queues: Option<u32>,
+    memory: Option<u64>,
 }
 
 /// What a queue may have in flight at most: one less than its entries.
 const DEPTH_MAX: u16 = nvme::limits::QUEUE_ENTRIES_MAX - 1;
 
-/// Reads `uid=1000,nsid=1,first=0,blocks=2048,read-only,depth=64,queues=2`.
+/// Reads `uid=1000,nsid=1,first=0,blocks=2048,read-only,depth=64,queues=2,memory=1GiB`.
 ///
 /// # Errors
 /// What is wrong, in words.
@@ -24,6 +26,7 @@ pub fn parse(text: &str) -> Result<Allow, String> {
         namespace: None,
         depth: None,
         queues: None,
+        memory: None,
     };
     let (mut nsid, mut first, mut blocks, mut read_only, mut uid) =
         (None, None, None, false, false);
@@ -40,9 +43,11 @@ pub fn parse(text: &str) -> Result<Allow, String> {
             "read-only" if value.is_empty() => read_only = true,
             "depth" => allow.depth = Some(number(key, value)?),
             "queues" => allow.queues = Some(number(key, value)?),
+            "memory" => allow.memory = Some(parse_size(value).map_err(|why| why.to_string())?),
             _ => {
                 return Err(format!(
-                    "\"{part}\" is none of uid=, nsid=, first=, blocks=, read-only, depth=, queues="
+                    "\"{part}\" is none of uid=, nsid=, first=, blocks=, read-only, depth=, queues=, \
+                     memory="
                 ));
             }
         }
@@ -81,18 +86,22 @@ fn number<T: std::str::FromStr>(key: &str, value: &str) -> Result<T, String> {
 }
 
 /// All of them together; without any, everybody who may connect may do everything. What is said
-/// several times of a user adds up in namespaces; the last depth and number of queues counts.
-pub fn rights(all: &[Allow]) -> Rights {
+/// several times of a user adds up in namespaces; the last depth, number of queues and memory counts.
+///
+/// # Errors
+/// A user has two rights to one namespace.
+pub fn rights(all: &[Allow]) -> Result<Rights, String> {
     let everything = Grant {
         namespaces: None,
         depth_max: DEPTH_MAX,
         queues_max: u32::MAX,
+        memory_max: u64::MAX,
     };
     if all.is_empty() {
-        return Rights {
+        return Ok(Rights {
             users: Vec::new(),
             others: Some(everything),
-        };
+        });
     }
     let mut rights = Rights::default();
     for allow in all {
@@ -108,12 +117,22 @@ pub fn rights(all: &[Allow]) -> Rights {
             }
         };
         if let Some(namespace) = allow.namespace {
-            grant.namespaces.get_or_insert_default().push(namespace);
+            let namespaces = grant.namespaces.get_or_insert_default();
+            if namespaces.iter().any(|it| it.nsid == namespace.nsid) {
+                let user = allow.uid.map_or("any".into(), |uid| uid.to_string());
+                return Err(format!(
+                    "--allow uid={user},nsid={} is there twice: a user has one range of a \
+                     namespace; put both into one, or make it two namespaces",
+                    namespace.nsid
+                ));
+            }
+            namespaces.push(namespace);
         }
         grant.depth_max = allow.depth.unwrap_or(grant.depth_max);
         grant.queues_max = allow.queues.unwrap_or(grant.queues_max);
+        grant.memory_max = allow.memory.unwrap_or(grant.memory_max);
     }
-    rights
+    Ok(rights)
 }
 
 #[cfg(test)]
@@ -125,10 +144,10 @@ mod tests {
         let said = [
             "uid=7,nsid=1,first=10,blocks=5",
             "uid=7,nsid=2,read-only,depth=3",
-            "uid=any,queues=1",
+            "uid=any,queues=1,memory=1MiB",
         ];
         let all: Vec<_> = said.iter().map(|text| parse(text).unwrap()).collect();
-        let rights = rights(&all);
+        let rights = rights(&all).unwrap();
         let seven = rights.of(7).unwrap();
         let right = |nsid, first, end, read_only| NamespaceRight {
             nsid,
@@ -141,8 +160,30 @@ mod tests {
         assert_eq!((seven.depth_max, seven.queues_max), (3, u32::MAX));
         let other = rights.of(8).unwrap();
         assert_eq!((other.queues_max, &other.namespaces), (1, &None));
-        assert!(super::rights(&[]).of(8).is_some());
-        assert!(super::rights(&all[..1]).of(8).is_none());
+        assert_eq!((other.memory_max, seven.memory_max), (1 << 20, u64::MAX));
+        assert!(super::rights(&[]).unwrap().of(8).is_some());
+        assert!(super::rights(&all[..1]).unwrap().of(8).is_none());
+    }
+
+    #[test]
+    fn two_rights_to_one_namespace_are_refused() {
+        for (said, name) in [
+            (["uid=7,nsid=1,blocks=5", "uid=7,nsid=1,first=9"], "uid=7"),
+            (["uid=any,nsid=1", "uid=any,nsid=1"], "uid=any"),
+        ] {
+            let error = rights(&said.map(|text| parse(text).unwrap())).unwrap_err();
+            assert!(
+                error.contains("is there twice") && error.contains(name),
+                "{error}"
+            );
+        }
+        let apart = [
+            "uid=7,nsid=1",
+            "uid=8,nsid=1",
+            "uid=any,nsid=1",
+            "uid=7,nsid=2",
+        ];
+        assert!(rights(&apart.map(|text| parse(text).unwrap())).is_ok());
     }
 
     #[test]

@@ -57,14 +57,14 @@ pub struct ServeArgs {
     /// Pin them to these CPUs, as in 0,2-3 [default: not pinned]
     #[arg(long, value_name = "LIST", value_parser = crate::cpus::parse)]
     cpus: Option<CpuList>,
-    /// Take for granted what a cooperating client can't break: rights and reserved fields
+    /// Take for granted what a cooperating client can't break: reserved fields and its lists
     #[arg(long)]
     trusted: bool,
-    /// A right: uid=1000,nsid=1,first=0,blocks=2048,read-only,depth=64,queues=2; uid=any is
-    /// everybody else. Repeat it for more [default: who may connect may do everything]
+    /// A right: uid=1000,nsid=1,first=0,blocks=2048,read-only,depth=64,queues=2,memory=1GiB;
+    /// uid=any is everybody else. Repeat it for more [default: who may connect may do everything]
     #[arg(long, value_name = "RIGHT", value_parser = allow::parse)]
     allow: Vec<allow::Allow>,
-    /// Most memory that a client may register at once
+    /// Most memory of a queue, besides its rings; of all queues of a user: --allow uid=N,memory=SIZE
     #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = parse_size)]
     memory_max: u64,
     /// Socket [default: /run/braid/q.sock for root, else $XDG_RUNTIME_DIR/braid/q.sock]
@@ -118,14 +118,15 @@ pub fn run(args: &ServeArgs) -> anyhow::Result<()> {
         workers: workers(args)?,
         user_poll: args.user_poll,
         user_irq: args.user_irq,
-        region_bytes_max: args.memory_max,
+        memory_max: args.memory_max,
+        patience_ns: broker::limits::PATIENCE_NS,
         spin_ns: args.spin_us * 1000,
         trust: if args.trusted {
             Trust::Trusted
         } else {
             Trust::Mediated
         },
-        rights: allow::rights(&args.allow),
+        rights: allow::rights(&args.allow).map_err(Usage::error)?,
     });
     let broker = broker.map_err(|why| anyhow!("cannot serve queues: {why}"))?;
     output::print(&format!(

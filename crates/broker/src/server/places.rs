@@ -5,8 +5,9 @@ use crate::lane::Tally;
 use queue::Kind;
 use std::collections::BTreeMap;
 use std::fmt::Write;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+use sys::Shared;
 
 /// A queue that somebody has.
 #[derive(Debug)]
@@ -18,9 +19,19 @@ pub struct Place {
     pub worker: usize,
     /// Bit n: region n is registered.
     pub regions: u32,
+    /// Its data memory and what it registered, also what was let go and commands still use.
+    pub mapped: Vec<Weak<Shared>>,
     /// Its client is gone; commands of it are in flight yet.
     pub leaving: bool,
     pub tally: Arc<Tally>,
+}
+
+impl Place {
+    /// Bytes that are mapped of it, besides its rings.
+    pub fn memory(&self) -> u64 {
+        let bytes = |it: &Weak<Shared>| it.upgrade().map_or(0, |it| it.len() as u64);
+        self.mapped.iter().map(bytes).sum()
+    }
 }
 
 /// All of them: first those of kind `user_poll`, from number 1.
@@ -86,6 +97,12 @@ impl Places {
     /// Queues of a user.
     pub fn of_user(&self, uid: u32) -> u32 {
         self.taken.values().filter(|place| place.uid == uid).count() as u32
+    }
+
+    /// Bytes that are mapped of all queues of a user, besides their rings.
+    pub fn memory_of_user(&self, uid: u32) -> u64 {
+        let all = self.taken.values().filter(|place| place.uid == uid);
+        all.map(Place::memory).sum()
     }
 
     /// All of it, as JSON. There are numbers and our own words in it only.

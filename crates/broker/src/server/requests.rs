@@ -1,9 +1,9 @@
 //! What clients ask for: queues, memory, what namespaces are like.
-use super::Server;
 use super::places::Place;
+use super::{Server, Session};
 use crate::config::Grant;
 use crate::lane::{Lane, Parts, Tally};
-use crate::session::Session;
+use crate::session::Brought;
 use crate::transfer::Region;
 use crate::worker::Message;
 use nvme::queue::check;
@@ -23,6 +23,16 @@ pub fn refuse<T>(errno: Errno, why: impl Into<String>) -> Result<T, Refusal> {
     Err(Refusal(errno, why.into()))
 }
 
+/// What becomes of a request.
+pub enum Outcome {
+    /// It is answered, with descriptors.
+    Passed(Vec<OwnedFd>),
+    /// It is answered with a text.
+    Text(String),
+    /// It is answered when the worker says that it knows.
+    WhenKnown,
+}
+
 impl From<Error> for Refusal {
     fn from(error: Error) -> Self {
         Self(error.source, error.to_string())
@@ -36,7 +46,7 @@ impl Server {
         session: &mut Session,
         request: &Request,
         answer: &mut Answer,
-    ) -> Result<Vec<OwnedFd>, Refusal> {
+    ) -> Result<Outcome, Refusal> {
         let (header, grant) = self.admit(session, request)?;
         let made = make(&header, request.c, Coalescing::parse(request.d))?;
         (answer.a, answer.b) = (header.number, header.namespaces);
@@ -45,6 +55,8 @@ impl Server {
         let worker = (0..self.crews.len()).min_by_key(|&at| self.crews[at].queues);
         let worker = worker.unwrap_or(0);
         let tally = Arc::new(Tally::default());
+        let mapped = made.data.iter().map(|it| Arc::downgrade(&it.memory));
+        let mapped = mapped.collect();
         let lane = Lane::new(Parts {
             id,
             header,
@@ -63,6 +75,7 @@ impl Server {
             uid: session.uid,
             worker,
             regions: if request.c > 0 { 0b11 } else { 0b1 },
+            mapped,
             leaving: false,
             tally,
         };
@@ -70,12 +83,12 @@ impl Server {
         session.queue = Some(id);
         self.crews[worker].queues += 1;
         self.crews[worker].send(Message::Add(Box::new(lane)));
-        Ok(made.passed)
+        Ok(Outcome::Passed(made.passed))
     }
 
     /// What queue a client gets, and its rights on it.
     fn admit(&self, session: &Session, request: &Request) -> Result<(Header, Grant), Refusal> {
-        let (uid, most) = (session.uid, self.config.region_bytes_max);
+        let uid = session.uid;
         if session.queue.is_some() {
             return refuse(Errno::ALREADY, "this connection has its queue");
         }
@@ -95,10 +108,7 @@ impl Server {
             let why = format!("user {uid} may have {} in flight at most", grant.depth_max);
             return refuse(Errno::ACCESS, why);
         }
-        if request.c > most {
-            let why = format!("memory has {most} bytes at most here");
-            return refuse(Errno::INVAL, why);
-        }
+        self.allow_memory(0, uid, request.c)?;
         if self.places.of_user(uid) >= grant.queues_max {
             let why = format!("user {uid} has all queues that it may have");
             return refuse(Errno::BUSY, why);
@@ -122,75 +132,89 @@ impl Server {
         Ok((header, grant.clone()))
     }
 
+    /// Whether a queue that has mapped so much, of this user, may have more.
+    fn allow_memory(&self, own: u64, uid: u32, more: u64) -> Result<(), Refusal> {
+        let most = self.config.memory_max;
+        if more > most.saturating_sub(own) {
+            let why = format!(
+                "{more} bytes besides {own} that it has: memory of a queue has {most} bytes at most \
+                 here"
+            );
+            return refuse(Errno::INVAL, why);
+        }
+        let grant = self.config.rights.of(uid);
+        let most = grant.map_or(0, |grant| grant.memory_max);
+        let all = self.places.memory_of_user(uid);
+        if more > most.saturating_sub(all) {
+            let why = format!(
+                "{more} bytes besides {all} that user {uid} has: memory of all its queues has \
+                 {most} bytes at most here"
+            );
+            return refuse(Errno::NOMEM, why);
+        }
+        Ok(())
+    }
+
     pub(super) fn register(
         &mut self,
         session: &Session,
         request: &Request,
-        descriptors: Vec<OwnedFd>,
+        brought: Brought,
         answer: &mut Answer,
-    ) -> Result<Vec<OwnedFd>, Refusal> {
+    ) -> Result<Outcome, Refusal> {
         let Some((id, place)) = self.place(session) else {
             return refuse(Errno::INVAL, "open a queue first");
         };
         let Some(number) = (1..REGIONS_MAX).find(|at| place.regions & 1 << at == 0) else {
             return refuse(Errno::NOSPC, "a queue has 15 regions of memory at most");
         };
-        let Some(file) = descriptors.first() else {
+        self.allow_memory(place.memory(), session.uid, request.c)?;
+        let Some(brought) = brought else {
             return refuse(Errno::BADF, "a memory file has to come with it");
         };
-        let bytes = usize::try_from(request.c).unwrap_or(usize::MAX);
-        if request.c > self.config.region_bytes_max {
-            return refuse(
-                Errno::INVAL,
-                format!(
-                    "memory has {} bytes at most here",
-                    self.config.region_bytes_max
-                ),
-            );
-        }
-        let memory = match Shared::map(file, bytes) {
+        let memory = match brought {
             Err(error) if error.operation == "seals" => {
                 return refuse(error.source, "seal the memory file against shrinking first");
             }
-            mapped => mapped?,
-        };
-        let region = Region {
-            memory: Arc::new(memory),
-            at: 0,
-            len: bytes,
+            mapped => Arc::new(mapped?),
         };
         answer.c = region_address(number);
-        self.set_region(id, number, Some(region));
-        Ok(Vec::new())
+        let mapped = Arc::downgrade(&memory);
+        if let Some(place) = self.places.find_mut(id) {
+            place.regions |= 1 << number;
+            // What is not there any more counts no more.
+            place.mapped.retain(|it| it.strong_count() > 0);
+            place.mapped.push(mapped);
+        }
+        let len = memory.len();
+        let region = Region { memory, at: 0, len };
+        Ok(self.set_region(id, number, Some(region)))
     }
 
     pub(super) fn unregister(
         &mut self,
         session: &Session,
         request: &Request,
-    ) -> Result<Vec<OwnedFd>, Refusal> {
+    ) -> Result<Outcome, Refusal> {
         let Some((id, place)) = self.place(session) else {
             return refuse(Errno::INVAL, "open a queue first");
         };
-        let regions = place.regions;
         match region_of(request.c) {
-            Some((number @ 1.., 0)) if regions & 1 << number != 0 => {
-                self.set_region(id, number, None);
-                Ok(Vec::new())
+            Some((number @ 1.., 0)) if place.regions & 1 << number != 0 => {
+                if let Some(place) = self.places.find_mut(id) {
+                    place.regions &= !(1 << number);
+                }
+                Ok(self.set_region(id, number, None))
             }
             _ => refuse(Errno::NOENT, "no memory is registered there"),
         }
     }
 
-    fn set_region(&mut self, id: u64, number: usize, region: Option<Region>) {
-        let Some(place) = self.places.find_mut(id) else {
-            return;
-        };
-        match region {
-            Some(_) => place.regions |= 1 << number,
-            None => place.regions &= !(1 << number),
+    fn set_region(&self, id: u64, number: usize, region: Option<Region>) -> Outcome {
+        if let Some(place) = self.places.find(id) {
+            self.crews[place.worker].send(Message::Region(id, number, region));
         }
-        self.crews[place.worker].send(Message::Region(id, number, region));
+        Outcome::WhenKnown
     }
 
     fn place(&self, session: &Session) -> Option<(u64, &Place)> {
@@ -203,12 +227,12 @@ impl Server {
         session: &Session,
         request: &Request,
         answer: &mut Answer,
-    ) -> Result<Vec<OwnedFd>, Refusal> {
+    ) -> Result<Outcome, Refusal> {
         let view = self.view(session, request.a)?;
         answer.a = view.block_shift.into();
         answer.b = view.read_only.into();
         answer.c = view.blocks;
-        Ok(Vec::new())
+        Ok(Outcome::Passed(Vec::new()))
     }
 
     pub(super) fn identity(

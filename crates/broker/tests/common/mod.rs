@@ -17,6 +17,7 @@ pub const EVERYTHING: Grant = Grant {
     namespaces: None,
     depth_max: 4095,
     queues_max: 4096,
+    memory_max: u64::MAX,
 };
 
 /// A broker and the directory with its socket.
@@ -53,7 +54,8 @@ impl Stage {
             workers: vec![None],
             user_poll: 4,
             user_irq: 4,
-            region_bytes_max: 16 << 20,
+            memory_max: 16 << 20,
+            patience_ns: broker::limits::PATIENCE_NS,
             spin_ns: 20_000,
             trust: Trust::Mediated,
             rights: Rights {

@@ -1,8 +1,8 @@
 //! What a controller makes of an I/O command of a queue in shared memory.
 //!
 //! The order of checks is nearly that of the target over fabrics: the entry's form, namespace,
-//! opcode, rights, protection, range, size. Of a client that is trusted form and rights are taken
-//! for granted; never the range, since there devices end.
+//! opcode, rights, protection, range, size. Of a client that is trusted its form is taken for granted;
+//! never the range, where devices and rights end.
 use super::Entry;
 use crate::wire::sqe::{NSID_ALL, nvm};
 use crate::wire::{Status, dsm};
@@ -41,6 +41,8 @@ pub enum Order {
     WriteZeroes {
         /// They may be deallocated.
         deallocate: bool,
+        /// It is durable when it has ended.
+        fua: bool,
     },
     /// So many ranges of 16 bytes come from the host's memory; `apply`: they are deallocated, else
     /// they are hints that nobody follows.
@@ -118,6 +120,7 @@ pub fn check(
         nvm::FLUSH => return Ok(whole(Order::Flush, Some(index))),
         nvm::WRITE_ZEROES => Order::WriteZeroes {
             deallocate: cdw12 & nvm::DEALLOCATE != 0,
+            fua: cdw12 & nvm::FUA != 0,
         },
         nvm::DATASET_MANAGEMENT => {
             let (order, data) = ranges(entry, namespace.read_only)?;
@@ -135,7 +138,7 @@ pub fn check(
         return Err(Status::INVALID_FIELD.with_dnr());
     }
     let (slba, blocks) = (entry[5], u64::from(cdw12 as u16) + 1);
-    within(&namespace, slba, blocks, trust)?;
+    within(&namespace, slba, blocks)?;
     let len = blocks << namespace.block_shift;
     let data = match order {
         Order::WriteZeroes { .. } => 0,
@@ -169,13 +172,13 @@ fn whole(order: Order, namespace: Option<u32>) -> Checked {
 /// # Errors
 /// LBA Out of Range; Access Denied where there are, but not for this client.
 #[inline]
-pub fn within(namespace: &Namespace, slba: u64, blocks: u64, trust: Trust) -> Result<(), Status> {
+pub fn within(namespace: &Namespace, slba: u64, blocks: u64) -> Result<(), Status> {
     // 64 bits and 32: the sum may wrap, so it is never formed.
     if slba > namespace.blocks || blocks > namespace.blocks - slba {
         return Err(Status::LBA_RANGE.with_dnr());
     }
     let theirs = slba >= namespace.first && slba + blocks <= namespace.end;
-    if trust == Trust::Mediated && !theirs {
+    if !theirs {
         return Err(Status::ACCESS_DENIED.with_dnr());
     }
     Ok(())

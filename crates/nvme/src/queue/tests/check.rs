@@ -101,9 +101,10 @@ fn bad_commands_get_their_status() {
 }
 
 #[test]
-fn who_is_trusted_has_rights_but_no_more_blocks_than_there_are() {
+fn who_is_trusted_has_the_blocks_that_it_was_given() {
     let trusted = |entry: &Entry| check(entry, &ALL, 1 << 20, Trust::Trusted);
-    assert!(trusted(&entry(nvm::READ, 3, 9, 0)).is_ok());
+    let denied = trusted(&entry(nvm::READ, 3, 9, 0)).unwrap_err();
+    assert!(denied.is(Status::ACCESS_DENIED));
     let outside = trusted(&entry(nvm::READ, 3, 100, 0)).unwrap_err();
     assert!(outside.is(Status::LBA_RANGE));
     let sealed = trusted(&entry(nvm::WRITE, 4, 0, 0)).unwrap_err();

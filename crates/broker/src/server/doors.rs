@@ -1,0 +1,88 @@
+//! Who may come in, and how those go who may not.
+//!
+//! # Contract
+//! Whoever is turned away is told at once. The connection itself is closed by another thread, for
+//! that may wait for what a client has sent. If it does, those behind wait too: they hold a
+//! descriptor each, nothing else.
+use crate::limits::{LOOKERS_MAX, LOOKERS_OF_USER_MAX};
+use rustix::net::Shutdown;
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::sync::mpsc::{self, Sender};
+
+/// See the module.
+#[derive(Debug)]
+pub struct Doors {
+    /// Connections whose threads have not ended, by uid.
+    inside: BTreeMap<u32, usize>,
+    all: usize,
+    away: Sender<OwnedFd>,
+}
+
+impl Doors {
+    /// # Errors
+    /// No thread can be started.
+    pub fn new() -> Result<Self, String> {
+        let (away, received) = mpsc::channel::<OwnedFd>();
+        let builder = std::thread::Builder::new().name("farewells".into());
+        // Nobody waits for it: it ends with `away`, or with the process.
+        let started = builder.spawn(move || received.into_iter().for_each(drop));
+        started.map_err(|error| format!("cannot start a thread: {error}"))?;
+        Ok(Self {
+            inside: BTreeMap::new(),
+            all: 0,
+            away,
+        })
+    }
+
+    /// Whether another connection of a user comes in: who may have `queues` of the `capacity` that
+    /// there are. Counted if so, until [`Self::left`].
+    pub fn admit(&mut self, uid: u32, queues: usize, capacity: usize) -> bool {
+        let own = self.inside.get(&uid).copied().unwrap_or(0);
+        let most = queues.min(capacity) + LOOKERS_OF_USER_MAX;
+        let is_welcome = own < most && self.all < capacity + LOOKERS_MAX;
+        if is_welcome {
+            self.all += 1;
+            self.inside.insert(uid, own + 1);
+        }
+        is_welcome
+    }
+
+    /// A connection of a user is closed.
+    pub fn left(&mut self, uid: u32) {
+        if let Some(count) = self.inside.get_mut(&uid) {
+            *count -= 1;
+            self.all -= 1;
+            if *count == 0 {
+                self.inside.remove(&uid);
+            }
+        }
+    }
+
+    /// Closes a connection that was not admitted.
+    pub fn turn_away(&self, socket: OwnedFd) {
+        let _ = rustix::net::shutdown(&socket, Shutdown::Both);
+        let _ = self.away.send(socket);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_user_has_all_places() {
+        let mut doors = Doors::new().unwrap();
+        let most = 8 + LOOKERS_OF_USER_MAX;
+        assert!((0..most).all(|_| doors.admit(1, usize::MAX, 8)));
+        assert!(!doors.admit(1, usize::MAX, 8));
+        assert!((0..LOOKERS_OF_USER_MAX).all(|_| doors.admit(2, 0, 8)));
+        assert!(!doors.admit(2, 0, 8));
+        doors.left(2);
+        assert!(doors.admit(2, 0, 8));
+        let others = (3..).take_while(|&uid| doors.admit(uid, 0, 8)).count();
+        assert_eq!(others, LOOKERS_MAX + 8 - most - LOOKERS_OF_USER_MAX);
+        doors.left(1);
+        assert!(doors.admit(3, 0, 8));
+    }
+}

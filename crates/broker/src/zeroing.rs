@@ -1,0 +1,38 @@
+//! A command that zeroes more of a memory device than one turn may: done piece by piece.
+use crate::lane::cid_of;
+use nvme::queue::Entry;
+use nvme::queue::check::Checked;
+use runtime::Device;
+
+/// See the module.
+#[derive(Debug)]
+pub struct Zeroing {
+    pub cid: u16,
+    /// Index of the namespace.
+    pub namespace: usize,
+    /// What is left: offset and length in bytes.
+    ranges: Vec<(u64, u64)>,
+}
+
+impl Zeroing {
+    pub fn new(entry: &Entry, checked: &Checked, ranges: Vec<(u64, u64)>) -> Self {
+        Self {
+            cid: cid_of(entry),
+            namespace: checked.namespace as usize,
+            ranges,
+        }
+    }
+
+    /// Zeroes at most `bytes` more; whether that was all.
+    pub fn piece(&mut self, device: &Device, bytes: u64) -> bool {
+        if let (Some((offset, left)), Device::Memory(memory)) = (self.ranges.last_mut(), device) {
+            let len = bytes.min(*left);
+            memory.discard(*offset, len);
+            (*offset, *left) = (*offset + len, *left - len);
+            if *left == 0 {
+                self.ranges.pop();
+            }
+        }
+        self.ranges.is_empty()
+    }
+}
