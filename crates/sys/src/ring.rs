@@ -14,11 +14,12 @@ use crate::pool::{GROUP, Pool};
 use crate::{Buffer, Errno, Error, Message, Shared};
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use std::collections::VecDeque;
-use std::mem;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
+use std::{io, mem};
 
 mod commands;
 mod ops;
@@ -464,7 +465,7 @@ fn build(operations_max: u32, modes: &[Mode]) -> Result<IoUring, Error> {
                 .setup_taskrun_flag(),
             Mode::Interrupting => &mut builder,
         };
-        match builder.build(submissions) {
+        match patiently(|| builder.build(submissions)) {
             Ok(uring) => return Ok(uring),
             Err(error) => refused = Error::io("io_uring_setup", &error),
         }
@@ -474,6 +475,22 @@ fn build(operations_max: u32, modes: &[Mode]) -> Result<IoUring, Error> {
         }
     }
     Err(refused)
+}
+
+/// Makes a ring, and where there is no memory for it, tries again for a second. The kernel wants
+/// whole pieces for it, which it puts together once some were missing; and the rings of a process
+/// that was killed are taken down after it is gone, so that who is started in its place may come
+/// too early.
+fn patiently<T>(mut make: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    for _ in 0..10 {
+        match make() {
+            Err(error) if error.raw_os_error() == Some(libc::ENOMEM) => {
+                thread::sleep(Duration::from_millis(100));
+            }
+            made => return made,
+        }
+    }
+    make()
 }
 
 fn missing(feature: &'static str) -> Error {

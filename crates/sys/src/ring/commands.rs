@@ -11,7 +11,7 @@
 //! # Limits
 //! [`COMMANDS_MAX`] of either way of completion at once; one more is its owner's error and panics.
 //! A driver's commands can't be cancelled: their ends are waited for.
-use super::{Completion, Fd, Held, Returned, Ring, Slot, Wait, missing};
+use super::{Completion, Fd, Held, Returned, Ring, Slot, Wait, missing, patiently};
 use crate::arena::{Access, Extent};
 use crate::{Errno, Error};
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
@@ -127,7 +127,7 @@ impl Commands {
             true => builder.setup_iopoll(),
             false => builder.setup_coop_taskrun().setup_taskrun_flag(),
         };
-        let uring = builder.build(entries).map_err(|source| {
+        let uring = patiently(|| builder.build(entries)).map_err(|source| {
             match Error::io("io_uring_setup for NVMe commands", &source) {
                 error if error.source == Errno::INVAL => missing(error.operation),
                 error => error,

@@ -369,3 +369,28 @@ fn files_are_read_into_and_written_from_shared_memory_which_lives_as_long() {
     ours.read(8192, &mut read);
     assert_eq!(read, [7; 4096]);
 }
+
+#[test]
+fn a_ring_for_which_there_is_no_memory_is_tried_again_and_other_refusals_are_not() {
+    let mut tries = 0;
+    let refused = |code| Err::<(), _>(std::io::Error::from_raw_os_error(code));
+    let made = patiently(|| {
+        tries += 1;
+        if tries < 3 {
+            refused(libc::ENOMEM)
+        } else {
+            Ok(())
+        }
+    });
+    assert!(made.is_ok());
+    assert_eq!(tries, 3);
+    for (code, expected) in [(libc::ENOMEM, 11), (libc::EPERM, 1), (libc::EINVAL, 1)] {
+        let mut tries = 0;
+        let made = patiently(|| {
+            tries += 1;
+            refused(code)
+        });
+        assert_eq!(made.unwrap_err().raw_os_error(), Some(code));
+        assert_eq!(tries, expected);
+    }
+}
