@@ -116,6 +116,47 @@ fn t33_the_path_with_the_new_size_dies_and_the_other_one_serves_what_it_shows() 
     assert!(rig.one(&read(BLOCKS - 1, 0), SECOND).outcome.is_done());
 }
 
+/// The same where it leaves in order: no other path may stay unused for a size that nobody shows.
+#[test]
+fn t33_the_path_with_the_new_size_leaves_and_the_other_one_serves_what_it_shows() {
+    for cores in 1..=3 {
+        let mut fleet = Fleet::new(cores, 1, target(2));
+        let mut config = target_config(1);
+        (config.subsystem.cntlid_min, config.subsystem.cntlid_max) = (1001, 1100);
+        config.subsystem.connections_max = 64;
+        let second = Rc::new(RefCell::new(TargetEngine::new(config).unwrap()));
+        let node = fleet.world.add(second.clone(), 16 << 20);
+        fleet.world.nodes[node].disks = vec![Disk::new(BYTES as usize)];
+        for &host in &fleet.nodes {
+            fleet.world.nodes[host].addresses[1] = Address::To {
+                node,
+                listener: 0,
+                delay_ns: WIRE_NS,
+            };
+        }
+        assert!(fleet.add(1).is_ok());
+        let shrink = TargetControl::Resize(1, BLOCKS / 2);
+        let now_ns = fleet.world.now_ns;
+        engine::Machine::handle_control(&mut *second.borrow_mut(), shrink, now_ns);
+        let half = |event: &HostEvent| match event {
+            HostEvent::Resized(0, info) => info.bytes == BYTES / 2,
+            _ => false,
+        };
+        let shrunk = |it: &Fleet| it.events.iter().all(|events| events.iter().any(half));
+        assert!(fleet.run(SECOND, shrunk));
+        fleet.run(100 * MS, |_| false);
+        assert!(fleet.remove(P1, true).is_ok(), "{cores} cores");
+        fleet.run(100 * MS, |_| false);
+        for core in 0..usize::from(cores) {
+            let end = fleet.one(core, &read(BLOCKS - 1, 0), SECOND);
+            assert!(
+                end.is_some_and(|it| it.is_done()),
+                "core {core} of {cores}: {end:?}"
+            );
+        }
+    }
+}
+
 #[test]
 fn t33_io_goes_on_while_a_volume_grows_and_shrinks() {
     let mut rig = rig_with(2, |_| ());

@@ -8,7 +8,7 @@
 //! what it had in its cache unflushed then fails the volume's next flush (T13).
 use super::change::{Order, What, is_device};
 use super::path::{Farewell, Path, Phase, Role, Will};
-use super::types::{HostEvent, PathConfig, PathNews, VolumeConfig};
+use super::types::{Doubt, HostEvent, PathConfig, PathNews, VolumeConfig};
 use super::{HostEngine, VACANT, Volume, device, probation, report};
 use crate::machine::Output;
 use nvme::host::Command;
@@ -296,9 +296,26 @@ impl HostEngine {
         path.parted = true;
         path.phase = Phase::Lost;
         path.comeback.allowed = false;
-        let index = path.index;
+        let (volume, index) = (path.volume, path.index);
         self.head(number).lose(index);
         self.close(number, Role::Io, false, now_ns);
+        self.reconsider(volume, now_ns);
+    }
+
+    /// A path has left: others were perhaps not used only for the size that it showed (T33). Core 0
+    /// asks what they show now. The other cores have it asked again: what it heard before they let
+    /// go of the path they have compared with that one.
+    fn reconsider(&mut self, volume: u16, now_ns: u64) {
+        if self.settings.core == 0 {
+            return self.read_again(volume, now_ns);
+        }
+        for index in self.indexes(volume) {
+            if let Some(number) = self.number(volume, index)
+                && self.head(number).is_stale(index)
+            {
+                self.doubt(number, Doubt::Namespace, now_ns);
+            }
+        }
     }
 
     fn is_forgettable(&self, number: usize) -> bool {
