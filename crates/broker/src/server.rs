@@ -3,8 +3,9 @@
 //! # Contract
 //! One thread, which never waits for a client, nor for what one sent: each connection has an ear
 //! (`session`) for that. A queue's place is free again when its worker has said that the last
-//! command ended. Registered memory is answered for when the worker knows of it. At the end requests
-//! to files are waited for, and then the files' flush; one that never returns for [`STOP_NS`] only.
+//! command ended. Registered memory is answered for when the worker knows of it. At the end
+//! requests to files are waited for, and then the files' flush; one that never returns for
+//! [`STOP_NS`] only.
 use crate::config::Config;
 use crate::limits::{DEAF_NS, EAR_STACK_BYTES, FAREWELLS_MAX, NAMESPACES_MAX, QUEUES_MAX};
 use crate::limits::{STOP_NS, WORKERS_MAX};

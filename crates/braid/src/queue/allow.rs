@@ -46,8 +46,8 @@ pub fn parse(text: &str) -> Result<Allow, String> {
             "memory" => allow.memory = Some(parse_size(value).map_err(|why| why.to_string())?),
             _ => {
                 return Err(format!(
-                    "\"{part}\" is none of uid=, nsid=, first=, blocks=, read-only, depth=, queues=, \
-                     memory="
+                    "\"{part}\" is none of uid=, nsid=, first=, blocks=, read-only, depth=, \
+                     queues=, memory="
                 ));
             }
         }
@@ -86,7 +86,8 @@ fn number<T: std::str::FromStr>(key: &str, value: &str) -> Result<T, String> {
 }
 
 /// All of them together; without any, everybody who may connect may do everything. What is said
-/// several times of a user adds up in namespaces; the last depth, number of queues and memory counts.
+/// several times of a user adds up in namespaces; the last depth, number of queues and memory
+/// counts.
 ///
 /// # Errors
 /// A user has two rights to one namespace.

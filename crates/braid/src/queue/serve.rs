@@ -64,7 +64,8 @@ pub struct ServeArgs {
     /// uid=any is everybody else. Repeat it for more [default: who may connect may do everything]
     #[arg(long, value_name = "RIGHT", value_parser = allow::parse)]
     allow: Vec<allow::Allow>,
-    /// Most memory of a queue, besides its rings; of all queues of a user: --allow uid=N,memory=SIZE
+    /// Most memory of a queue, besides its rings. Of all queues of a user:
+    /// --allow uid=N,memory=SIZE
     #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = parse_size)]
     memory_max: u64,
     /// Socket [default: /run/braid/q.sock for root, else $XDG_RUNTIME_DIR/braid/q.sock]

@@ -137,8 +137,8 @@ impl Server {
         let most = self.config.memory_max;
         if more > most.saturating_sub(own) {
             let why = format!(
-                "{more} bytes besides {own} that it has: memory of a queue has {most} bytes at most \
-                 here"
+                "{more} bytes besides {own} that it has: memory of a queue has {most} bytes at \
+                 most here"
             );
             return refuse(Errno::INVAL, why);
         }

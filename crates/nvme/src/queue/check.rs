@@ -1,8 +1,8 @@
 //! What a controller makes of an I/O command of a queue in shared memory.
 //!
 //! The order of checks is nearly that of the target over fabrics: the entry's form, namespace,
-//! opcode, rights, protection, range, size. Of a client that is trusted its form is taken for granted;
-//! never the range, where devices and rights end.
+//! opcode, rights, protection, range, size. Of a client that is trusted its form is taken for
+//! granted; never the range, where devices and rights end.
 use super::Entry;
 use crate::wire::sqe::{NSID_ALL, nvm};
 use crate::wire::{Status, dsm};

@@ -1,0 +1,139 @@
+//! One request to a file: which operation is next, and what follows from its end.
+use super::{Job, Work};
+use crate::transfer::Part;
+use nvme::wire::Status;
+use std::sync::Arc;
+use sys::{Errno, Shared};
+
+/// A request, in flight or waiting.
+pub struct Request {
+    pub job: Job,
+    pub work: Work,
+    /// Memory and the range of it, in order.
+    pub parts: Vec<(Arc<Shared>, Part)>,
+    /// Where its data really is, if `parts` don't suit the file.
+    pub bounce: Option<Arc<Shared>>,
+    /// Bytes that are done of the part, or of the range, at hand.
+    pub done: u64,
+    /// Parts or ranges that are done.
+    pub index: usize,
+    /// Bytes before the part at hand.
+    pub before: u64,
+    /// Zeroes are written because nothing else worked.
+    pub plain: bool,
+    /// All is written; the flush is left.
+    pub flush: bool,
+}
+
+impl Request {
+    pub fn bytes(&self) -> usize {
+        self.parts.iter().map(|(_, part)| part.len as usize).sum()
+    }
+
+    /// Goes through memory of our own instead of its parts.
+    pub fn use_bounce(&mut self, bounce: Arc<Shared>) {
+        if matches!(self.work, Work::Write { .. }) {
+            let mut at = 0;
+            let mut bytes = Vec::new();
+            for (memory, part) in &self.parts {
+                bytes.resize(part.len as usize, 0);
+                memory.read(part.at, &mut bytes);
+                bounce.write(at, &bytes);
+                at += bytes.len();
+            }
+        }
+        self.bounce = Some(bounce);
+    }
+
+    pub fn copy_back(&self, bounce: &Shared) {
+        let mut at = 0;
+        let mut bytes = Vec::new();
+        for (memory, part) in &self.parts {
+            bytes.resize(part.len as usize, 0);
+            bounce.read(at, &mut bytes);
+            memory.write(part.at, &bytes);
+            at += bytes.len();
+        }
+    }
+
+    /// The memory of the next operation.
+    pub fn at_hand(&self) -> (&Arc<Shared>, usize, u32) {
+        let done = self.done as usize;
+        if let Some(bounce) = &self.bounce {
+            return (bounce, done, (self.bytes() - done) as u32);
+        }
+        let (memory, part) = &self.parts[self.index];
+        (memory, part.at + done, part.len - done as u32)
+    }
+
+    /// What follows from the end of an operation; `None`: another one.
+    pub fn advance(&mut self, result: Result<u32, Errno>) -> Option<Status> {
+        let count = match result {
+            Ok(count) => u64::from(count),
+            Err(Errno::INTR | Errno::AGAIN) => return None,
+            Err(error) => return self.failed(error),
+        };
+        let whole = match self.bounce {
+            Some(_) => self.bytes() as u64,
+            None => self
+                .parts
+                .get(self.index)
+                .map_or(0, |(_, part)| part.len.into()),
+        };
+        match &mut self.work {
+            Work::Read { .. } | Work::Write { .. } => {
+                if count == 0 {
+                    // Cut off behind our back.
+                    return Some(Status::UNRECOVERED_READ);
+                }
+                self.done += count;
+                if self.done < whole {
+                    return None;
+                }
+                (self.before, self.done) = (self.before + whole, 0);
+                self.index += 1;
+                let last = self.bounce.is_some() || self.index == self.parts.len();
+                last.then_some(Status::SUCCESS)
+            }
+            Work::Zeroes { len, .. } if self.plain => {
+                self.done += count;
+                (self.done >= *len).then_some(Status::SUCCESS)
+            }
+            Work::Zeroes { .. } => Some(Status::SUCCESS),
+            Work::Deallocate { ranges } => {
+                self.index += 1;
+                (self.index >= ranges.len()).then_some(Status::SUCCESS)
+            }
+            Work::Flush { .. } => Some(Status::SUCCESS),
+        }
+    }
+
+    pub fn failed(&mut self, error: Errno) -> Option<Status> {
+        let unsupported = matches!(error, Errno::OPNOTSUPP | Errno::NOSYS | Errno::NODEV);
+        match &self.work {
+            Work::Zeroes { .. } if unsupported && !self.plain => {
+                self.plain = true;
+                return None;
+            }
+            // It is a hint.
+            Work::Deallocate { .. } if unsupported => return Some(Status::SUCCESS),
+            _ => {}
+        }
+        Some(self.status_of(error))
+    }
+
+    /// What an error means to whoever asked for this.
+    pub fn status_of(&self, error: Errno) -> Status {
+        match error {
+            Errno::NOSPC | Errno::DQUOT => Status::CAPACITY_EXCEEDED,
+            Errno::ROFS | Errno::PERM | Errno::BADF => Status::WRITE_PROTECTED.with_dnr(),
+            Errno::IO if matches!(self.work, Work::Read { .. }) => Status::UNRECOVERED_READ,
+            Errno::IO => Status::WRITE_FAULT,
+            Errno::INVAL if !matches!(self.work, Work::Read { .. } | Work::Write { .. }) => {
+                Status::INTERNAL_ERROR
+            }
+            Errno::INVAL => Status::SGL_GRANULARITY.with_dnr(),
+            _ => Status::INTERNAL_ERROR,
+        }
+    }
+}
