@@ -74,8 +74,8 @@ fn worlds_of_chaos_come_to_rest_and_nothing_was_lost() {
 /// 113976: a path left by force, and its host stopped before any flush had failed for it.
 /// 208854246: a fault of worlds: a keep-alive passed that nobody was there to send again.
 ///
-/// Of worlds as they are drawn now (`Plan::draw`): 127429386: a path that had been read again beside
-/// one of another size stayed unused when that one had left in order.
+/// Of worlds as they are drawn now (`Plan::draw`): 127429386: a path that had been read again
+/// beside one of another size stayed unused when that one had left in order.
 #[test]
 fn worlds_that_found_something_once() {
     let first = [3003, 3024, 30249, 30269, 100401, 100593].map(Plan::first);
