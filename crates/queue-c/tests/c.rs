@@ -77,48 +77,53 @@ fn library() -> PathBuf {
     found.unwrap().to_owned()
 }
 
+/// Whether all programs are there; if not, says so.
+fn have(test: &str, programs: &[&str]) -> bool {
+    let missing = programs
+        .iter()
+        .find(|program| Command::new(program).arg("--version").output().is_err());
+    if let Some(missing) = missing {
+        let mut errors = std::io::stderr();
+        let _ = writeln!(errors, "SKIP {test}: {missing} is not installed");
+    }
+    missing.is_none()
+}
+
+/// What a command said, which must succeed.
+fn said(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{command:?}: {said}{errors}");
+    said
+}
+
+/// Compiles a C program against the library as it was built.
+fn compile(source: &str, program: &Path) {
+    let mut cc = Command::new("cc");
+    cc.args(["-std=c11", "-D_GNU_SOURCE", "-O2", "-pthread"]);
+    cc.args(["-Wall", "-Wextra", "-Werror", "-o"]).arg(program);
+    cc.arg(here(source)).arg("-I").arg(here("include"));
+    said(cc.arg("-L").arg(library()).arg("-lbraid_queue"));
+}
+
+fn start(program: &Path) -> Command {
+    let mut command = Command::new(program);
+    command.env("LD_LIBRARY_PATH", library());
+    command
+}
+
 #[test]
 fn the_example_in_c_verifies_data_and_counts() {
-    if Command::new("cc").arg("--version").output().is_err() {
-        let _ = writeln!(
-            std::io::stderr(),
-            "SKIP the_example_in_c_verifies_data_and_counts: cc is not installed"
-        );
+    if !have("the_example_in_c_verifies_data_and_counts", &["cc"]) {
         return;
     }
     let directory = tempfile::tempdir().unwrap();
-    let (socket, program) = (
-        directory.path().join("q.sock"),
-        directory.path().join("queue"),
-    );
-    let library = library();
-    let compiled = Command::new("cc")
-        .args([
-            "-std=c11",
-            "-D_GNU_SOURCE",
-            "-O2",
-            "-Wall",
-            "-Wextra",
-            "-Werror",
-            "-o",
-        ])
-        .arg(&program)
-        .arg(here("examples/queue.c"))
-        .arg("-I")
-        .arg(here("include"))
-        .arg("-L")
-        .arg(&library)
-        .arg("-lbraid_queue")
-        .output()
-        .unwrap();
-    assert!(
-        compiled.status.success(),
-        "{}",
-        String::from_utf8_lossy(&compiled.stderr)
-    );
+    let socket = directory.path().join("q.sock");
+    let program = directory.path().join("queue");
+    compile("examples/queue.c", &program);
     let run = |nsid: &str| {
-        let mut command = Command::new(&program);
-        command.env("LD_LIBRARY_PATH", &library);
+        let mut command = start(&program);
         command.arg(&socket).args([nsid, "0.05"]).output().unwrap()
     };
     let refused = run("1");
@@ -136,5 +141,81 @@ fn the_example_in_c_verifies_data_and_counts() {
         !wrong.status.success() && errors.contains("no namespace 2"),
         "{errors}"
     );
+    broker.stop().unwrap();
+}
+
+/// Release builds don't look.
+#[cfg(debug_assertions)]
+#[test]
+fn a_queue_may_go_from_thread_to_thread_but_two_at_once_end_the_process() {
+    let name = "a_queue_may_go_from_thread_to_thread_but_two_at_once_end_the_process";
+    if !have(name, &["cc"]) {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("q.sock");
+    let program = directory.path().join("two_threads");
+    compile("tests/two_threads.c", &program);
+    let broker = broker(&socket);
+    let ended = start(&program).arg(&socket).output().unwrap();
+    let said = String::from_utf8_lossy(&ended.stdout).into_owned();
+    let errors = String::from_utf8_lossy(&ended.stderr).into_owned();
+    let signal = std::os::unix::process::ExitStatusExt::signal(&ended.status);
+    assert_eq!(signal, Some(6), "{}: {said}{errors}", ended.status);
+    assert_eq!(said, "from thread to thread\n");
+    assert!(errors.contains("used from two threads at once"), "{errors}");
+    broker.stop().unwrap();
+}
+
+/// The commands of docs/queues.md that install the library and compile against it.
+fn installation() -> String {
+    let text = std::fs::read_to_string(here("../../docs/queues.md")).unwrap();
+    let mut lines = text.lines();
+    lines.by_ref().find(|line| *line == "<!-- install -->");
+    assert_eq!(lines.next(), Some("```sh"), "docs/queues.md: no such block");
+    let block: Vec<&str> = lines.take_while(|line| *line != "```").collect();
+    // What cargo builds was built for this test; the rest is typed in as it stands.
+    let (built, typed) = block.split_first().unwrap();
+    assert_eq!(*built, "cargo build --release -p braid-queue-c");
+    typed.join("\n")
+}
+
+#[test]
+fn the_library_is_installed_and_found_as_the_documentation_says() {
+    let name = "the_library_is_installed_and_found_as_the_documentation_says";
+    if !have(name, &["cc", "pkg-config"]) {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let (prefix, socket) = (
+        directory.path().join("prefix"),
+        directory.path().join("q.sock"),
+    );
+    let broker = broker(&socket);
+    let typed = installation()
+        .replace("target/release", library().to_str().unwrap())
+        .replace("/run/braid/q.sock", socket.to_str().unwrap())
+        .replace(
+            "/tmp/queue",
+            directory.path().join("queue").to_str().unwrap(),
+        );
+    let mut shell = Command::new("sh");
+    shell.args(["-e", "-c", &typed]).current_dir(here("../.."));
+    let told = said(shell.env("prefix", &prefix));
+    assert!(told.contains("verified 256 blocks of 4096 bytes"), "{told}");
+    assert!(told.contains("IOPS, 127 outstanding"), "{told}");
+    let mut asked = Command::new("pkg-config");
+    asked.env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig"));
+    let version = said(asked.args(["--modversion", "braid-queue"]));
+    assert_eq!(version.trim(), env!("CARGO_PKG_VERSION"));
+
+    // Without the shared library.
+    let program = directory.path().join("static");
+    let mut cc = Command::new("cc");
+    cc.arg("-o").arg(&program).arg(here("examples/queue.c"));
+    cc.arg("-I").arg(prefix.join("include"));
+    said(cc.arg(prefix.join("lib/libbraid_queue.a")).arg("-lm"));
+    let told = said(Command::new(&program).arg(&socket).args(["1", "0.05"]));
+    assert!(told.contains("verified 256 blocks of 4096 bytes"), "{told}");
     broker.stop().unwrap();
 }

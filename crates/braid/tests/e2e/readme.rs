@@ -143,6 +143,49 @@ fn the_walk_through_a_mirror_is_as_it_stands_in_the_readme() {
     }
 }
 
+/// Where cargo has put the C library: beside this program, or above it.
+fn library() -> PathBuf {
+    let program = std::env::current_exe().unwrap();
+    let mut places = program.ancestors().skip(1).take(2);
+    let found = places.find(|place| place.join("libbraid_queue.so").exists());
+    found.unwrap().to_owned()
+}
+
+#[test]
+fn the_queue_example_is_as_it_stands_in_the_readme() {
+    let name = "the_queue_example_is_as_it_stands_in_the_readme";
+    if !have(name, &["bash", "cc"]) {
+        return;
+    }
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let readme = std::fs::read_to_string(root.join("README.md")).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let blocks = blocks(&readme, "queue");
+    let [("", typed)] = &blocks[..] else {
+        panic!("not one block: {blocks:?}")
+    };
+    assert_eq!(typed.lines().count(), 3, "three lines");
+    let typed = typed
+        .replace("/tmp/walk", directory.path().to_str().unwrap())
+        .replace("$PWD/target/release", library().to_str().unwrap())
+        .replace("target/release", library().to_str().unwrap());
+    let root = root.to_str().unwrap();
+    let script = format!("trap 'echo \"FAILED: $BASH_COMMAND\"' ERR\ncd {root}\n{typed}");
+    std::fs::write(directory.path().join("walk.sh"), script).unwrap();
+    let said = walk(directory.path());
+    println!("{said}");
+    assert!(
+        !said.contains("FAILED: ") && said.contains("THE END"),
+        "{said}"
+    );
+    for part in [
+        "verified 1024 blocks of 4096 bytes",
+        " IOPS, 127 outstanding",
+    ] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+}
+
 /// Runs `walk.sh` there; what it and all that it started said.
 fn walk(directory: &Path) -> String {
     let log = std::fs::File::create(directory.join("log")).unwrap();
