@@ -1,5 +1,8 @@
 //! Runs the body of a target over inputs: `replay TARGET DIRECTORY…`. For `cargo xtask fuzz
 //! --coverage`, whose instruments libFuzzer's own would disturb.
+#[path = "../src/broker/mod.rs"]
+#[allow(dead_code, reason = "bodies need a part")]
+mod broker;
 #[path = "../src/engine/mod.rs"]
 #[allow(dead_code, reason = "bodies need a part")]
 mod engine;
@@ -22,6 +25,7 @@ fn main() -> Result<(), String> {
         &nbd::TARGETS,
         &crate::engine::TARGETS,
         &mirror::TARGETS,
+        &crate::broker::TARGETS,
     ]
     .concat();
     let found: Option<&(&str, Body)> = all.iter().find(|(name, _)| *name == target);

@@ -20,6 +20,7 @@ fn main() -> io::Result<()> {
         write("admin", choice, &recorded.admin)?;
         write("subsystem", choice, &recorded.subsystem)?;
         write("io_queue", choice, &queue(choice))?;
+        write("rings", choice, &rings(choice))?;
     }
     for choice in 0..4 {
         let tape = discovery(choice);
@@ -29,6 +30,39 @@ fn main() -> io::Result<()> {
         write("subsystem", 32 + choice, &recorded.subsystem)?;
     }
     Ok(())
+}
+
+/// Commands of every kind with pointers of every form, and turns, with changes in the middle of some
+/// of them; or a host whose completions come in order, then in none.
+fn rings(choice: u8) -> Vec<u8> {
+    let mut tape = vec![choice & 3];
+    for round in 0..6 {
+        let slot = (round % 5) << 4;
+        if choice & 1 == 0 {
+            let (opcode, flags) = (choice / 4 + round, choice / 2 & 1 | 0x80);
+            let blocks = [7, 31, 255][usize::from(round % 3)];
+            tape.extend([
+                slot | 1,
+                opcode,
+                flags,
+                round,
+                0,
+                blocks,
+                choice / 4 + round,
+                3,
+            ]);
+            tape.extend([(slot + 0x10) % 0x50 | 2, (slot % 0x50) | 3, 5]);
+            // Nothing changes, or the tail, a word that was just read, or one of the list.
+            let strike = [0, 0x81, 0x90, 0xa2][usize::from(choice / 8)];
+            tape.extend([0, 0, 0, 0, 0, 0, strike, round, 0, 0, 0, 0, 0]);
+            tape.extend([0; 24]);
+        } else {
+            tape.extend([slot, 2, 0, 0, slot | 3, round % 5, (round + 1) % 5]);
+            let phase = u8::from(round < 5) ^ u8::from(round == choice / 4);
+            tape.extend([phase, 5, 0, 0, 0, 0, 7]);
+        }
+    }
+    tape
 }
 
 /// The discovery service: its log, a change of it, the end.

@@ -8,6 +8,7 @@
 pub mod admin;
 pub mod io_queue;
 pub mod queue;
+pub mod rings;
 pub mod subsystem;
 pub mod tape;
 pub mod target;
@@ -18,9 +19,10 @@ pub mod wired;
 pub type Body = fn(&[u8]);
 
 /// Every target by the name of its corpus.
-pub const TARGETS: [(&str, Body); 5] = [
+pub const TARGETS: [(&str, Body); 6] = [
     ("admin", admin::run),
     ("io_queue", io_queue::run),
+    ("rings", rings::run),
     ("subsystem", subsystem::run),
     ("wire", wire::run),
     ("wired", wired::run),

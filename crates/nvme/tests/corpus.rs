@@ -19,6 +19,11 @@ fn io_queue() {
 }
 
 #[test]
+fn rings() {
+    replay("rings");
+}
+
+#[test]
 fn subsystem() {
     replay("subsystem");
 }
@@ -36,5 +41,8 @@ fn wired() {
 #[test]
 fn every_target_is_replayed() {
     let names: Vec<&str> = bodies::TARGETS.iter().map(|(name, _)| *name).collect();
-    assert_eq!(names, ["admin", "io_queue", "subsystem", "wire", "wired"]);
+    assert_eq!(
+        names,
+        ["admin", "io_queue", "rings", "subsystem", "wire", "wired"]
+    );
 }
