@@ -13,6 +13,18 @@ pub struct Counted {
     pub printed: Option<u64>,
 }
 
+/// What callgrind counts with [`SIMULATED`], in the order of its sums: instructions, reads, writes,
+/// and misses of instructions, reads and writes, in the first level and in the last.
+pub const EVENTS: [&str; 9] = [
+    "Ir", "Dr", "Dw", "I1mr", "D1mr", "D1mw", "ILmr", "DLmr", "DLmw",
+];
+/// Words to valgrind for a run whose cache misses are simulated.
+pub const SIMULATED: [&str; 3] = [
+    "--tool=callgrind",
+    "--callgrind-out-file=/dev/null",
+    "--cache-sim=yes",
+];
+
 /// # Errors
 /// valgrind is not installed: what to install.
 pub fn check() -> Result<()> {
@@ -54,10 +66,20 @@ pub fn run(program: &Path, arguments: &[&str], function: Option<&str>) -> Result
 
 /// The total in callgrind's summary.
 fn collected(said: &str) -> Option<u64> {
-    let (_, total) = said
+    sums(said)?.next()?.parse().ok()
+}
+
+/// One sum for each of [`EVENTS`].
+pub fn totals(said: &str) -> Option<Vec<f64>> {
+    let totals: Option<Vec<f64>> = sums(said)?.map(|word| word.parse().ok()).collect();
+    totals.filter(|totals| totals.len() == EVENTS.len())
+}
+
+fn sums(said: &str) -> Option<impl Iterator<Item = &str>> {
+    let line = said
         .lines()
         .find_map(|line| line.split_once("Collected :"))?;
-    total.split_whitespace().next()?.parse().ok()
+    Some(line.1.split_whitespace())
 }
 
 fn first_number(text: &str) -> Option<u64> {
@@ -66,13 +88,17 @@ fn first_number(text: &str) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use super::{collected, first_number};
+    use super::{collected, first_number, totals};
 
     #[test]
     fn the_total_is_read_out_of_callgrinds_summary() {
         let said = "==7== Events    : Ir\n==7== Collected : 123456\n==7== \n";
         assert_eq!(collected(said), Some(123_456));
         assert_eq!(collected("==7== Events    : Ir\n"), None);
+        assert_eq!(totals(said), None);
+        let said = "==7== Collected : 9 8 7 6 5 4 3 2 1\n";
+        let expected = [9.0, 8.0, 7.0, 6.0, 5.0, 4.0, 3.0, 2.0, 1.0];
+        assert_eq!(totals(said), Some(expected.to_vec()));
     }
 
     #[test]

@@ -4,8 +4,11 @@
 //! Random 4 KiB reads of a null namespace, server and client on a core each, trusted and mediated,
 //! beside a ping-pong through shared memory on the same two CPUs. All are run in turn, several
 //! rounds; the figure is the median over rounds, the ratio that of each round, so that what the
-//! machine does besides hits all of them.
+//! machine does besides hits all of them. Then one I/O at a time where either side sleeps, and the
+//! instructions of either side.
 mod bare;
+mod cost;
+mod wakes;
 
 use super::Format;
 use super::program::{facts, median, number};
@@ -38,6 +41,9 @@ pub struct Args {
     /// How long the server spins, µs.
     #[arg(long, default_value_t = 1_000_000)]
     spin_us: u64,
+    /// Don't count instructions and cache misses (which needs valgrind).
+    #[arg(long)]
+    no_cost: bool,
     /// A braid that was built before, instead of building it.
     #[arg(long, value_name = "PROGRAM")]
     braid: Option<PathBuf>,
@@ -55,36 +61,60 @@ struct Row {
     braid: [Vec<Value>; 2],
 }
 
+/// On which CPUs, and how long a server spins that is to stay awake.
+struct Ends {
+    client: usize,
+    server: usize,
+    spin_us: u64,
+}
+
 /// A queue server; ended when dropped.
 struct Server {
-    _group: Group,
+    group: Group,
     socket: PathBuf,
 }
 
 impl Server {
-    fn start(braid: &Path, trusted: bool, cpu: usize, spin_us: u64) -> Result<Self> {
+    /// `braid`: the program, perhaps behind one that watches it.
+    fn spawn(mut braid: Command, trusted: bool, cpu: usize, spin_us: u64) -> Result<Self> {
         let name = format!("braid-queue-{}-{trusted}.sock", std::process::id());
         let socket = std::env::temp_dir().join(name);
-        let mut command = Command::new(braid);
-        command.args(["queue", "serve", "null:1TiB"]);
-        command.arg("--socket").arg(&socket);
-        command.arg(format!("--cpus={cpu}"));
-        command.arg(format!("--spin-us={spin_us}"));
+        braid.args(["queue", "serve", "null:1TiB"]);
+        braid.arg("--socket").arg(&socket);
+        braid.arg(format!("--cpus={cpu}"));
+        braid.arg(format!("--spin-us={spin_us}"));
         if trusted {
-            command.arg("--trusted");
+            braid.arg("--trusted");
         }
-        command.stdin(Stdio::null()).stdout(Stdio::piped());
-        let mut group = Group::spawn(&mut command)?;
+        braid.stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut group = Group::spawn(&mut braid)?;
         let said = group.child().stdout.take().context("no pipe")?;
         let mut line = String::new();
         BufReader::new(said).read_line(&mut line)?;
         if line.is_empty() {
             bail!("braid queue serve did not start");
         }
-        Ok(Self {
-            _group: group,
-            socket,
-        })
+        Ok(Self { group, socket })
+    }
+
+    /// A load on it; `braid` as for the server.
+    fn client(
+        &self,
+        mut braid: Command,
+        kind: &str,
+        depth: usize,
+        seconds: f64,
+        cpu: usize,
+    ) -> Command {
+        braid.args([
+            "queue", "bench", "-o", "json", "--bs", "4k", "--rw", "randread",
+        ]);
+        braid.arg("--socket").arg(&self.socket);
+        braid.arg(format!("--kind={kind}"));
+        braid.arg(format!("--iodepth={depth}"));
+        braid.arg(format!("--runtime={seconds}"));
+        braid.arg(format!("--cpus={cpu}"));
+        braid
     }
 }
 
@@ -99,6 +129,11 @@ impl Drop for Server {
 pub fn run(root: &Path, args: &Args) -> Result<ExitCode> {
     let [client, server] = args.cpus[..] else {
         bail!("--cpus: two of them, CLIENT,SERVER")
+    };
+    let ends = Ends {
+        client,
+        server,
+        spin_us: args.spin_us,
     };
     let braid = match &args.braid {
         Some(braid) => braid.clone(),
@@ -120,26 +155,38 @@ pub fn run(root: &Path, args: &Args) -> Result<ExitCode> {
                 .push(bare::run(row.depth as u64, [client, server], duration)?);
             for (trusted, figures) in [true, false].into_iter().zip(&mut row.braid) {
                 // One server at a time: another one that spins would have the same CPU.
-                let server = Server::start(&braid, trusted, server, args.spin_us)?;
-                let mut command = Command::new(&braid);
-                command.args([
-                    "queue", "bench", "-o", "json", "--bs", "4k", "--rw", "randread",
-                ]);
-                command.arg("--socket").arg(&server.socket);
-                command.arg(format!("--kind={}", row.kind));
-                command.arg(format!("--iodepth={}", row.depth));
-                command.arg(format!("--runtime={}", args.seconds));
-                command.arg("--ramp-time=100ms");
-                command.arg(format!("--cpus={client}"));
-                figures.push(facts(&mut command)?);
+                let server =
+                    Server::spawn(Command::new(&braid), trusted, ends.server, ends.spin_us)?;
+                let mut command = server.client(
+                    Command::new(&braid),
+                    &row.kind,
+                    row.depth,
+                    args.seconds,
+                    ends.client,
+                );
+                figures.push(facts(command.arg("--ramp-time=100ms"))?);
             }
         }
     }
+    let wakes = wakes::measure(&braid, args.rounds, args.seconds, &ends)?;
+    let costs = match args.no_cost {
+        true => Vec::new(),
+        false => cost::count(&braid, &args.depths, &ends)?,
+    };
     match args.output {
-        Format::Text => print_text(&rows)?,
+        Format::Text => {
+            print_text(&rows)?;
+            let alone = rows.iter().find(|row| row.depth == 1);
+            wakes::print(&wakes, alone.map(|row| 1e6 / median(row.bare.clone())));
+            cost::print(&costs);
+            println!("load average of the machine: {}", super::load_average());
+        }
         Format::Json => {
             let cells: Result<Vec<Value>> = rows.iter().map(Row::json).collect();
-            println!("{}", json!({ "cells": cells? }));
+            let wakes: Vec<Value> = wakes.iter().map(wakes::Wake::json).collect();
+            let costs: Vec<Value> = costs.iter().map(cost::Cost::json).collect();
+            let all = json!({ "cells": cells?, "wakes": wakes, "costs": costs });
+            println!("{all}");
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -215,6 +262,5 @@ fn print_text(rows: &[Row]) -> Result<()> {
             );
         }
     }
-    println!("load average of the machine: {}", super::load_average());
     Ok(())
 }

@@ -1,0 +1,160 @@
+//! What bounds an I/O of a hardware queue: instructions and cache misses of either side.
+//!
+//! # Contract
+//! One side runs under callgrind, the other one natively and so some fifty times as fast: the slow
+//! side always finds a full batch, and nothing is counted for waiting. What a start costs is taken
+//! off by a second run of twice the time. Cache misses are those of callgrind's model of one
+//! core's caches, in which nobody else writes: lines that travel between two cores are not in
+//! them, and docs/queues.md counts those.
+use super::{Ends, Server};
+use crate::bench::callgrind::{self, EVENTS, SIMULATED};
+use crate::bench::program::{facts, number};
+use crate::process::Group;
+use anyhow::{Context, Result, ensure};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+/// Seconds of the shorter run.
+const SECONDS: f64 = 1.0;
+/// Longest wait for a server under callgrind to end.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Whose instructions.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Side {
+    Client,
+    Broker,
+}
+
+/// One side at one depth.
+pub struct Cost {
+    side: Side,
+    trust: &'static str,
+    depth: usize,
+    /// Instructions, and what missed the first and the last level of data caches; per I/O.
+    instructions: f64,
+    first: f64,
+    last: f64,
+}
+
+/// Counts both sides at every depth of more than one: at one, either waits for the other.
+pub fn count(braid: &Path, depths: &[usize], ends: &Ends) -> Result<Vec<Cost>> {
+    callgrind::check()?;
+    let sides = [
+        (Side::Client, "mediated"),
+        (Side::Broker, "trusted"),
+        (Side::Broker, "mediated"),
+    ];
+    let mut costs = Vec::new();
+    for &depth in depths.iter().filter(|&&depth| depth > 1) {
+        for (side, trust) in sides {
+            let run = |seconds| events(braid, side, trust, depth, ends, seconds);
+            let (few, many) = (run(SECONDS)?, run(2.0 * SECONDS)?);
+            let ios = many.1 - few.1;
+            ensure!(ios > 0.0, "the longer run had fewer I/Os");
+            let of = |wanted: &[&str]| {
+                let chosen = EVENTS.iter().zip(few.0.iter().zip(&many.0));
+                let chosen = chosen.filter(|(name, _)| wanted.contains(name));
+                chosen.map(|(_, (few, many))| many - few).sum::<f64>() / ios
+            };
+            costs.push(Cost {
+                side,
+                trust,
+                depth,
+                instructions: of(&["Ir"]),
+                first: of(&["D1mr", "D1mw"]),
+                last: of(&["DLmr", "DLmw"]),
+            });
+        }
+    }
+    Ok(costs)
+}
+
+/// What one run came to: events of the side, and I/Os.
+fn events(
+    braid: &Path,
+    side: Side,
+    trust: &str,
+    depth: usize,
+    ends: &Ends,
+    seconds: f64,
+) -> Result<(Vec<f64>, f64)> {
+    let log = log();
+    let mut counted = Command::new("valgrind");
+    counted.args(SIMULATED);
+    counted.arg(format!("--log-file={}", log.display()));
+    counted.arg(braid);
+    // A broker that slept at once costs nothing before and after the load.
+    let (serve, bench, spin_us) = match side {
+        Side::Broker => (counted, Command::new(braid), 0),
+        Side::Client => (Command::new(braid), counted, ends.spin_us),
+    };
+    let mut server = Server::spawn(serve, trust == "trusted", ends.server, spin_us)?;
+    let mut bench = server.client(bench, "user_poll", depth, seconds, ends.client);
+    let facts = facts(&mut bench)?;
+    end(&mut server.group)?;
+    let said = fs::read_to_string(&log).with_context(|| log.display().to_string())?;
+    let _ = fs::remove_file(&log);
+    let totals =
+        callgrind::totals(&said).with_context(|| format!("callgrind counted nothing:\n{said}"))?;
+    Ok((totals, number(&facts, "iops")? * number(&facts, "seconds")?))
+}
+
+/// Where callgrind writes to.
+fn log() -> PathBuf {
+    let name = format!("braid-queue-cost-{}.log", std::process::id());
+    std::env::temp_dir().join(name)
+}
+
+/// In order: callgrind prints its sums when the program ends.
+fn end(group: &mut Group) -> Result<()> {
+    kill_process(Pid::from_child(group.child()), Signal::TERM).context("end the server")?;
+    let status = group.wait(PATIENCE)?;
+    ensure!(status.success(), "braid queue serve: {status}");
+    Ok(())
+}
+
+impl Cost {
+    fn name(&self) -> &'static str {
+        match self.side {
+            Side::Client => "client and its load",
+            Side::Broker => "broker",
+        }
+    }
+
+    /// As facts for programs.
+    pub fn json(&self) -> Value {
+        json!({
+            "side": if self.side == Side::Client { "client" } else { "broker" },
+            "trust": self.trust,
+            "depth": self.depth,
+            "instructions": self.instructions,
+            "simulated_d1_misses": self.first,
+            "simulated_ll_misses": self.last,
+        })
+    }
+}
+
+/// The table for people.
+pub fn print(costs: &[Cost]) {
+    println!("\nper I/O, user_poll (callgrind; misses simulated, of a core that is alone)");
+    println!(
+        "{:20} {:8} {:>5} {:>12} {:>9} {:>9}",
+        "side", "trust", "depth", "instructions", "D1 misses", "LL misses"
+    );
+    for cost in costs {
+        println!(
+            "{:20} {:8} {:5} {:12.1} {:9.3} {:9.3}",
+            cost.name(),
+            cost.trust,
+            cost.depth,
+            cost.instructions,
+            cost.first,
+            cost.last
+        );
+    }
+}
