@@ -5,7 +5,7 @@
 //! its part of the queue says, each word of an entry once; a command that passes the check stays in
 //! its namespace and rights; a data pointer that passes the walk has as many bytes as the command,
 //! and takes a bounded number of words; no command ends twice.
-use crate::tape::Tape;
+use super::tape::Tape;
 use nvme::limits::SGL_DESCRIPTORS_MAX;
 use nvme::queue::check::{self, Checked, Namespace, Order, Trust};
 use nvme::queue::pointer::{self, Form, List, PAGE, Piece};

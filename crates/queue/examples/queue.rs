@@ -36,6 +36,10 @@ fn main() -> ExitCode {
     }
 }
 
+/// Does it, and says so on `out`.
+///
+/// # Errors
+/// Nobody serves; a command fails; data is wrong.
 pub fn run(
     socket: &Path,
     nsid: u32,
