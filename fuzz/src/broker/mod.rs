@@ -95,6 +95,7 @@ fn start(socket: &Path, choice: u8) -> Broker {
         namespaces: None,
         depth_max: 4095,
         queues_max: 8,
+        memory_max: 8 << 20,
     };
     let config = Config {
         listener: UnixListener::bind(socket).expect("a socket"),
@@ -109,7 +110,8 @@ fn start(socket: &Path, choice: u8) -> Broker {
         workers: vec![None],
         user_poll: 2,
         user_irq: 2,
-        region_bytes_max: 1 << 20,
+        memory_max: 1 << 20,
+        patience_ns: 10_000_000_000,
         spin_ns: [0, 20_000][usize::from(choice >> 1 & 1)],
         trust: [Trust::Mediated, Trust::Trusted][usize::from(choice >> 2 & 1)],
         rights: Rights {
