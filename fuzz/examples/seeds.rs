@@ -32,8 +32,8 @@ fn main() -> io::Result<()> {
     Ok(())
 }
 
-/// Commands of every kind with pointers of every form, and turns, with changes in the middle of some
-/// of them; or a host whose completions come in order, then in none.
+/// Commands of every kind with pointers of every form, and turns, with changes in the middle of
+/// some of them; or a host whose completions come in order, then in none.
 fn rings(choice: u8) -> Vec<u8> {
     let mut tape = vec![choice & 3];
     for round in 0..6 {
