@@ -81,7 +81,8 @@ fn a_descriptor_whose_close_waits_holds_nobody_up() {
         let all = vec![lingers.as_fd(); copies.min(passing::DESCRIPTORS_MAX)];
         // More of them in a row: they are waiting in the socket when it is closed.
         for _ in 0..copies.div_ceil(all.len()) {
-            passing::send(&socket, &register[..bytes], &all, true).unwrap();
+            // The broker ends a connection that sends too many, at any moment.
+            let _ = passing::send(&socket, &register[..bytes], &all, true);
         }
         drop((lingers, socket));
     }
