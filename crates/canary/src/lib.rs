@@ -73,11 +73,35 @@ pub enum Bug {
     ForgottenCqt,
     /// A path that stays busy is not left for another one (T4).
     BusyStays,
+    /// A mirror acknowledges a write before it is durable that a leg missed it (T14).
+    AckBeforeStale,
+    /// What a mirror could not read on a leg is rewritten without a lock (T5).
+    MendWithoutLock,
+    /// A mirror forgets intents although a leg is away that lacks them.
+    IntentsForgotten,
+    /// A mirror flushes one leg for all (T13).
+    FlushOnOneLeg,
+    /// An event of a mirror has the number of the one before it.
+    SameEvent,
+    /// What is copied to a leg that is being rebuilt is not locked (T46).
+    RebuildUnlocked,
+    /// A leg returns while what it was given may still be executed (T9).
+    BackBeforeFence,
+    /// Overlapping writes reach legs in different orders (T46).
+    OvertakingLegs,
+    /// A mirror writes data before their intent.
+    DataBeforeIntent,
+    /// What an unclean stop left different is read as it is.
+    UnalikeRead,
+    /// A leg that is being rebuilt serves what it lacks.
+    LackingRead,
+    /// A leg is called in sync without a flush of what was copied to it.
+    JoinedUnflushed,
 }
 
 impl Bug {
     /// All.
-    pub const ALL: [Self; 29] = [
+    pub const ALL: [Self; 41] = [
         Self::Unfenced,
         Self::ShortBound,
         Self::IgnoredMark,
@@ -107,6 +131,18 @@ impl Bug {
         Self::NoBehind,
         Self::ForgottenCqt,
         Self::BusyStays,
+        Self::AckBeforeStale,
+        Self::MendWithoutLock,
+        Self::IntentsForgotten,
+        Self::FlushOnOneLeg,
+        Self::SameEvent,
+        Self::RebuildUnlocked,
+        Self::BackBeforeFence,
+        Self::OvertakingLegs,
+        Self::DataBeforeIntent,
+        Self::UnalikeRead,
+        Self::LackingRead,
+        Self::JoinedUnflushed,
     ];
 }
 

@@ -1,7 +1,7 @@
 //! Worlds whose volume is a mirror: hosts run the engine with mirrors over NVMe/TCP, and each leg
 //! is a subsystem of its own, with processes, paths, a disk and caches.
 //!
-//! * `plan`: what such a world is made of, and what goes wrong in it
+//! * `plan`: what such a world is made of, and what goes wrong in it; `sharp`: rare things together
 //! * `make`: legs as they are at first, and the host's engine; `heir`: who takes a mirror over
 //! * `plug`: at any moment, what an assembly of the legs would have
 //! * `excuse`: for what requests may fail
@@ -20,6 +20,7 @@ mod heir;
 mod make;
 pub(super) mod plan;
 mod plug;
+pub(super) mod sharp;
 
 use super::fault::Whom;
 use super::kind::Kind;
@@ -56,6 +57,8 @@ pub struct Shape {
     pub assemble_wait_ns: u64,
     /// Fastest rebuild, bytes/s.
     pub ceiling: u64,
+    /// Volumes of legs don't fence writes: the mirror waits for as long as late ones may come (T9).
+    pub unfenced: bool,
 }
 
 /// All legs are looked at again and again while there are faults.

@@ -63,6 +63,11 @@ impl Plan {
 
     /// That of a seed among the worlds with mirrors, which are a family of their own.
     pub fn draw_mirror(seed: u64) -> Self {
+        super::mirror::sharp::plan(Self::first_mirror(seed))
+    }
+
+    /// That of a seed as worlds with mirrors were before `sharp`.
+    pub fn first_mirror(seed: u64) -> Self {
         super::mirror::plan::plan(seed)
     }
 

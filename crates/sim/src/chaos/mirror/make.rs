@@ -1,12 +1,12 @@
 //! What a mirror's legs are at first, and the engine of its host.
 use super::super::disk::{BLOCK, Disk};
 use super::super::make;
-use super::super::rig::{Layout, QUIESCE_NS, Rig};
+use super::super::rig::{KATO_MS, Layout, QUIESCE_NS, Rig};
 use super::{LEG_BYTES, Shape};
 use alloc::format;
 use alloc::vec::Vec;
 use engine::export::{ExportControl, ExportEngine, Offer};
-use engine::host::{HostEngine, Recovery, VolumeConfig};
+use engine::host::{HostEngine, Recovery, VolumeConfig, WriteFailover};
 use engine::limits::{EXPORT_ARENA_MIN, MIRROR_SCRATCH_BYTES};
 use engine::mirror::{LegConfig, MIRRORS_FROM, MirrorConfig, MirrorEngine, MirrorsConfig};
 use engine::{Machine, Span};
@@ -21,6 +21,8 @@ use volume::mirror::{Id, Label, Name, Properties, Superblock};
 /// So that three missed beats, and one more, are longer than the bound of writes that a dead host
 /// has left (T9).
 const BEAT_MS: u32 = 1000;
+/// For how long a leg may execute what it was given, from the end of its connection on (T9).
+const BOUND_NS: u64 = 2 * KATO_MS as u64 * 1_000_000 + QUIESCE_NS;
 /// Small, so that what applications use has several of them.
 const REGION_SHIFT: u8 = 16;
 
@@ -132,6 +134,10 @@ impl Rig {
                 marks: true,
                 quiesce_ns: QUIESCE_NS,
                 fast_io_fail_ns: shape.patience_ns,
+                write_failover: match shape.unfenced {
+                    true => WriteFailover::Immediate,
+                    false => WriteFailover::Fenced,
+                },
                 ..Recovery::default()
             },
         }
@@ -154,7 +160,10 @@ impl Rig {
             knobs: Knobs::default(),
             wishes: Default::default(),
             assemble_wait_ns: shape.assemble_wait_ns,
-            leg_quiesce_ns: QUIESCE_NS,
+            leg_quiesce_ns: match shape.unfenced {
+                true => BOUND_NS,
+                false => QUIESCE_NS,
+            },
             owner: Owner {
                 run: Id(run),
                 host: Id([0x60 + host.heirs as u8; 16]),

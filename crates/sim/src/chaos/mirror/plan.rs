@@ -13,7 +13,7 @@ use alloc::vec::Vec;
 use engine::limits::SCRATCH_BYTES;
 use shape::Random;
 
-const MS: u64 = 1_000_000;
+pub(super) const MS: u64 = 1_000_000;
 /// What may happen once, those of which data are lost several times.
 const KINDS: [Kind; 40] = [
     Kind::Reset,
@@ -130,11 +130,12 @@ fn layout(random: &mut Random) -> Layout {
             patience_ns: [300, 1000, 5000][random.up_to(2) as usize] * MS,
             assemble_wait_ns: [1000, 10_000][random.up_to(1) as usize] * MS,
             ceiling: [64 << 10, 1 << 20, 1 << 40][random.up_to(2) as usize],
+            unfenced: false,
         }),
     }
 }
 
-fn fault(kind: Kind, at_ns: u64, lasts_ns: u64, whom: u64) -> Fault {
+pub(super) fn fault(kind: Kind, at_ns: u64, lasts_ns: u64, whom: u64) -> Fault {
     Fault {
         kind,
         at_ns,
@@ -145,17 +146,17 @@ fn fault(kind: Kind, at_ns: u64, lasts_ns: u64, whom: u64) -> Fault {
 }
 
 /// Whom faults of a world are about.
-struct Whom {
-    legs: u64,
+pub(super) struct Whom {
+    pub legs: u64,
     targets: u64,
     paths: u64,
     caches: bool,
     /// The free part of [`Fault::whom`].
-    free: u64,
+    pub free: u64,
 }
 
 impl Whom {
-    fn new(layout: &Layout, random: &mut Random) -> Self {
+    pub fn new(layout: &Layout, random: &mut Random) -> Self {
         let (targets, ports) = (layout.targets as u64, u64::from(layout.ports));
         Self {
             legs: layout.mirror.map_or(1, |it| it.legs) as u64,
@@ -171,14 +172,14 @@ impl Whom {
     }
 
     /// All processes of a leg.
-    fn processes(&self, leg: u64) -> impl Iterator<Item = u64> {
+    pub fn processes(&self, leg: u64) -> impl Iterator<Item = u64> {
         let all = 0..self.targets;
         all.filter(move |it| it % self.legs == leg % self.legs)
             .map(|it| self.at(it))
     }
 
     /// All paths to it.
-    fn paths(&self, leg: u64) -> impl Iterator<Item = u64> {
+    pub fn paths(&self, leg: u64) -> impl Iterator<Item = u64> {
         let all = 0..self.paths;
         let of_leg = move |it: &u64| it % self.targets % self.legs == leg % self.legs;
         all.filter(of_leg).map(|it| self.at(it))

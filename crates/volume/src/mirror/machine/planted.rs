@@ -1,7 +1,8 @@
 //! Mistakes that tests plant into the machine, to see whether their checkers find them.
 //!
 //! # Contract
-//! Outside of this crate's tests [`has`] is constantly false and costs nothing.
+//! This crate's tests have a switch of their own. Elsewhere they are bugs of the crate `canary`:
+//! for worlds of chaos alone; without its feature [`has`] is constantly false and costs nothing.
 
 #[cfg(test)]
 pub(super) use plant::{has, plant};
@@ -39,8 +40,29 @@ pub(super) enum Bug {
 
 #[cfg(not(test))]
 #[inline(always)]
-pub(super) const fn has(_: Bug) -> bool {
-    false
+pub(super) fn has(bug: Bug) -> bool {
+    canary::CAN && elsewhere(bug).is_some_and(canary::has)
+}
+
+/// Its name where worlds of chaos plant it. They have no leg of which all must be copied, so no
+/// position is saved there.
+#[cfg(not(test))]
+const fn elsewhere(bug: Bug) -> Option<canary::Bug> {
+    Some(match bug {
+        Bug::AckBeforeStale => canary::Bug::AckBeforeStale,
+        Bug::MendWithoutLock => canary::Bug::MendWithoutLock,
+        Bug::IntentsForgotten => canary::Bug::IntentsForgotten,
+        Bug::FlushOnOne => canary::Bug::FlushOnOneLeg,
+        Bug::SameEvent => canary::Bug::SameEvent,
+        Bug::RebuildUnlocked => canary::Bug::RebuildUnlocked,
+        Bug::BackBeforeFence => canary::Bug::BackBeforeFence,
+        Bug::Overtaking => canary::Bug::OvertakingLegs,
+        Bug::DataBeforeIntent => canary::Bug::DataBeforeIntent,
+        Bug::UnalikeRead => canary::Bug::UnalikeRead,
+        Bug::LackingRead => canary::Bug::LackingRead,
+        Bug::JoinedUnflushed => canary::Bug::JoinedUnflushed,
+        Bug::PositionUnflushed => return None,
+    })
 }
 
 #[cfg(test)]
