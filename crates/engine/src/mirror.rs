@@ -6,7 +6,8 @@
 //! * `one`: a mirror on its core; `gather`: until it runs; `drive`: what its machine wants;
 //!   `users`: the I/O of users; `returns`: legs that leave and return; `change`: legs that are
 //!   added and removed
-//! * `reads`: which leg serves a read; `table`: what legs were given
+//! * `reads`: which leg serves a read; `table`: what legs were given; `stack`: what all of them
+//!   can do; `lasting`: what users said that holds beyond this engine
 //! * `types`, `report`: how it is made, and how it is doing; [`words`]: the same for people
 //!
 //! # Contract
@@ -30,15 +31,18 @@
 mod change;
 mod drive;
 mod gather;
+mod lasting;
 mod one;
 mod reads;
 mod report;
 mod returns;
+mod stack;
 mod table;
 mod types;
 mod users;
 pub mod words;
 
+pub use lasting::speed_of;
 pub use reads::for_mirror;
 pub use types::*;
 
@@ -215,13 +219,15 @@ impl MirrorEngine {
             MirrorOrder::Add(new) => self.host.limits(new.config.volume),
             _ => None,
         };
-        let Some(mirror) = self.mirror_mut(index) else {
+        let mirror = self.mirrors.get_mut(usize::from(index));
+        let Some(mirror) = mirror.and_then(Option::as_deref_mut) else {
             return;
         };
         let name = mirror.config.name.clone();
         let done = match &order {
             MirrorOrder::Add(new) => {
                 let added = mirror.add(new, limits, now_ns);
+                mirror.restack(&self.host);
                 let leg = usize::from(new.config.volume);
                 added
                     .map(|place| self.lead(leg, index as u8, place))

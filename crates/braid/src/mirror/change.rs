@@ -63,7 +63,7 @@ pub struct StopArgs {
     common: Common,
 }
 
-/// How fast is copied in the background, until the engine ends.
+/// How fast is copied in the background; the mirror keeps it. A pause lasts until the engine ends.
 #[derive(Clone, Debug, clap::Args)]
 pub struct SpeedArgs {
     /// Mirror

@@ -7,7 +7,8 @@
 //! is not reported any more, and its volume may go.
 //!
 //! # Limits
-//! A leg that can do less than what users were told when the mirror began is refused.
+//! A leg that can only be read is refused. What else it can do less than the others, none of them
+//! is asked any more.
 use super::one::{Kit, Leg, Mirrored, Phase};
 use super::table::{Entry, Task};
 use super::types::{LegCounters, NewLeg};
@@ -45,15 +46,10 @@ impl Mirrored {
                 1_u32 << state.geometry.block_shift
             ));
         }
-        let Some(limits) = limits else {
-            return Err("it is not ready".into());
-        };
-        if it.limits.deallocate && !limits.deallocate_reads_zero {
-            return Err(
-                "where something was deallocated it does not read zeroes, as the other \
-                        legs do: give the mirror another device"
-                    .into(),
-            );
+        match limits {
+            None => return Err("it is not ready".into()),
+            Some(limits) if limits.read_only => return Err("it can only be read".into()),
+            Some(_) => {}
         }
         let unused = self.legs.iter().position(|leg| leg.removed);
         let at = u8::try_from(unused.unwrap_or(self.legs.len()))
@@ -73,6 +69,7 @@ impl Mirrored {
             info: Some(new.info),
             look: None,
             look_at_ns: 0,
+            dated: false,
             found: Some(Ok(Chosen {
                 superblock: state.on(slot, place),
                 copy: 1,
@@ -92,6 +89,8 @@ impl Mirrored {
             Some(there) => *there = leg,
             None => self.legs.push(leg),
         }
+        // The number was maybe one of a leg that the user had taken out.
+        self.keep_aside(slot, false, now_ns);
         self.again = true;
         Ok(at)
     }

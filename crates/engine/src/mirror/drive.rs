@@ -6,8 +6,10 @@
 //! drain is over, the legs' I/O ends with [`Outcome::Stopped`]: that says nothing of a leg, so the
 //! machine hears nothing any more, and what it has is failed.
 use super::gather;
+use super::lasting::speed_of;
 use super::one::{Kit, Mirrored, Phase, Purpose};
 use super::reads::{Reads, policy_of};
+use super::stack::stacked;
 use super::table::{Entry, Task};
 use super::types::MirrorState;
 use super::users::User;
@@ -21,7 +23,7 @@ use volume::mirror::assembly::Assembly;
 use volume::mirror::bitmap::PAGE_BYTES;
 use volume::mirror::copies::{Chosen, NoLeg};
 use volume::mirror::layout::COPIES_AT;
-use volume::mirror::machine::{Mirror, Output, Start, Ticket};
+use volume::mirror::machine::{Mirror, Output, Speed, Start, Ticket};
 use volume::mirror::superblock::SUPERBLOCK_BYTES;
 use volume::{IoLimits, Outcome};
 
@@ -34,6 +36,7 @@ pub(super) struct Running {
     pub info: VolumeInfo,
     pub limits: IoLimits,
     pub reads: Reads,
+    pub speed: Speed,
     /// Place in the configuration of the leg of each slot.
     pub places: [Option<u8>; LEGS_MAX],
     /// Users' I/Os, by the machine's number.
@@ -67,24 +70,19 @@ impl Running {
         };
         let mut places = [None; LEGS_MAX];
         let mut reads = Reads::new(policy_of(&assembly.next.properties), it.config.knobs);
-        let mut limits: Option<IoLimits> = None;
         for (at, leg) in (0..).zip(&it.legs) {
             let Some(slot) = leg.slot else {
                 continue;
             };
             places[usize::from(slot)] = Some(at);
             reads.set_leg(slot, leg.config.distance, leg.config.throughput);
-            let its = kit.host.limits(leg.config.volume);
-            limits = match (limits, its) {
-                (Some(all), Some(its)) => Some(all.stack(its)),
-                (one, other) => one.or(other),
-            };
         }
-        let mut limits = limits?;
-        limits.deallocate &= limits.deallocate_reads_zero;
+        let legs = it.legs.iter().filter(|leg| leg.slot.is_some());
+        let mut limits = stacked(kit.host, legs.map(|leg| leg.config.volume))?;
         limits.read_only |= assembly.read_only;
         let geometry = assembly.next.geometry;
-        let machine = gather::machine(&start, limits.deallocate, it.config.speed, kit.now_ns);
+        let speed = speed_of(&assembly.next.properties, it.config.speed);
+        let machine = gather::machine(&start, &limits, speed, kit.now_ns);
         Some(Self {
             machine,
             info: VolumeInfo {
@@ -94,6 +92,7 @@ impl Running {
             },
             limits,
             reads,
+            speed,
             places,
             users: (0..MIRROR_IOS_MAX).map(|_| None).collect(),
             copies,

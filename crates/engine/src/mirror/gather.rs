@@ -3,10 +3,12 @@
 //! # Contract
 //! A leg is looked at when the host's volume of it is ready. When all were, or those that could be
 //! missing were waited for, [`assemble`] decides: nothing is written before it agrees. Then the
-//! owner's record is written, and the machine begins. Where it refuses, that is said once; the next
-//! leg that comes up, or the user's word, has it decide again.
+//! owner's record is written, and the machine begins. Where it refuses, that is said once; after a
+//! pause, when the next leg comes up, or by the user's word, it decides again, by what the legs say
+//! then. One that another host has is tried again by word only, or when a leg comes: who is only
+//! silent for long must not lose it to somebody who lurks.
 use super::drive::Running;
-use super::one::{Away, Kit, Mirrored, Phase, Purpose};
+use super::one::{Away, Kit, Leg, Mirrored, Phase, Purpose};
 use super::table::{Entry, Task};
 use super::types::MirrorState;
 use super::words;
@@ -41,6 +43,9 @@ pub(super) struct Look {
     purpose: Purpose,
 }
 
+/// After such a time a start that was refused is tried again: often enough for who waits, and not
+/// much for legs that stay as they are.
+const TRY_AGAIN_NS: u64 = 10_000_000_000;
 /// Bytes of a superblock, as spans count.
 const BLOCK: u32 = SUPERBLOCK_BYTES as u32;
 
@@ -49,15 +54,19 @@ impl Mirrored {
     pub(super) fn gather(&mut self, kit: &mut Kit<'_>) -> bool {
         let mut any = false;
         let since_ns = *self.since_ns.get_or_insert(kit.now_ns);
+        if self.is_to_be_tried_again(kit.now_ns) {
+            (self.tried, self.again_at_ns) = (None, None);
+        }
         for at in 0..self.legs.len() {
             let leg = &self.legs[at];
             let due = leg.look_at_ns <= kit.now_ns;
-            if leg.info.is_some() && leg.found.is_none() && leg.look.is_none() && due {
+            if leg.info.is_some() && self.asks(leg) && leg.look.is_none() && due {
                 any |= self.look(at, Purpose::Found, kit);
             }
         }
         let found = self.legs.iter().filter(|leg| leg.found.is_some()).count();
-        let pending = self.legs.iter().any(|leg| leg.look.is_some());
+        let asked = |leg: &Leg| leg.look.is_some() || leg.dated && self.asks(leg);
+        let pending = self.legs.iter().any(asked);
         let over = kit.now_ns >= since_ns.saturating_add(self.config.assemble_wait_ns);
         let complete = found == self.legs.len() || over || self.forced;
         if !pending && complete && self.tried != Some(found) && !self.stopping {
@@ -68,10 +77,25 @@ impl Mirrored {
         any
     }
 
+    /// Whether a start that was refused is tried again now.
+    fn is_to_be_tried_again(&self, now_ns: u64) -> bool {
+        let found = self.legs.iter().filter(|leg| leg.found.is_some()).count();
+        let due = |at_ns| at_ns <= now_ns || self.forced || self.tried != Some(found);
+        self.again_at_ns.is_some_and(due)
+    }
+
+    /// Whether a leg is to be read for the decision that comes next.
+    fn asks(&self, leg: &Leg) -> bool {
+        match &leg.found {
+            None => true,
+            Some(_) => leg.dated && self.again_at_ns.is_none(),
+        }
+    }
+
     /// When it stops waiting, or looks again.
     pub(super) fn gather_timeout(&self) -> Option<u64> {
         let looks = self.legs.iter().filter(|leg| {
-            leg.info.is_some() && leg.found.is_none() && leg.look.is_none() && leg.look_at_ns > 0
+            leg.info.is_some() && self.asks(leg) && leg.look.is_none() && leg.look_at_ns > 0
         });
         let looks = looks.map(|leg| leg.look_at_ns);
         let wait_ns = self.config.assemble_wait_ns;
@@ -79,7 +103,8 @@ impl Mirrored {
         // The end of a look is heard of without a timer.
         let pending = self.legs.iter().any(|leg| leg.look.is_some());
         let over = over.filter(|_| self.tried.is_none() && !pending);
-        looks.chain(over).min()
+        let again = self.again_at_ns.filter(|&at_ns| at_ns < u64::MAX);
+        looks.chain(over).chain(again).min()
     }
 
     /// Begins to read the superblocks of a leg; false: there is no memory now.
@@ -158,8 +183,9 @@ impl Mirrored {
         let leg = &mut self.legs[at];
         match purpose {
             Purpose::Found => match found {
-                Ok(found) => leg.found = Some(found),
+                Ok(found) => (leg.found, leg.dated) = (Some(found), false),
                 Err(_) => {
+                    (leg.found, leg.dated) = (None, false);
                     leg.look_at_ns = kit.now_ns.saturating_add(crate::limits::LEG_RETRY_NS);
                     self.again = true;
                 }
@@ -192,7 +218,7 @@ impl Mirrored {
     fn claim(&mut self, kit: &mut Kit<'_>) {
         let (legs, given) = self.given();
         if let Err(why) = self.assembled(&legs, &given) {
-            return self.refuse(why, kit);
+            return self.refuse(why, TRY_AGAIN_NS, kit);
         }
         let reach = match self.config.shared {
             true => Reach::Shared,
@@ -243,8 +269,8 @@ impl Mirrored {
         })
     }
 
-    /// It does not start; said once for each reason.
-    pub(super) fn refuse(&mut self, why: String, kit: &mut Kit<'_>) {
+    /// It does not start; said once for each reason. It is tried again after `pause_ns`.
+    pub(super) fn refuse(&mut self, why: String, pause_ns: u64, kit: &mut Kit<'_>) {
         let missing = self.legs.iter().filter(|leg| leg.found.is_none());
         let missing: Vec<&str> = missing.map(|leg| leg.config.name.as_str()).collect();
         let missing = match missing.is_empty() {
@@ -258,6 +284,10 @@ impl Mirrored {
             kit.events.push_back(HostEvent::Failed(kit.number, line));
         }
         self.phase = Phase::Gathering;
+        self.again_at_ns = Some(kit.now_ns.saturating_add(pause_ns));
+        for leg in &mut self.legs {
+            leg.dated = leg.found.is_some();
+        }
         // The user's word was of the legs as they were.
         (self.config.wishes, self.forced) = (Wishes::default(), false);
     }
@@ -309,11 +339,12 @@ impl Mirrored {
             ClaimOutput::Owned => self.owned(kit),
             ClaimOutput::Refused(owner) => {
                 let why = format!(
-                    "{} has it: stop it there first (or wait until that host is gone)",
+                    "{} has it: stop it there first (or, when that host is gone for certain, \
+                     `braid mirror assemble`)",
                     owner.label
                 );
-                // Nobody looks again by itself: whoever lives, lives on.
-                self.refuse(why, kit);
+                let here = owner.host == self.config.owner.host;
+                self.refuse(why, if here { TRY_AGAIN_NS } else { u64::MAX }, kit);
             }
             ClaimOutput::Failed(index, outcome) => {
                 let at = place(index, it);
@@ -346,7 +377,7 @@ impl Mirrored {
         let given = it.claim.given();
         let assembly = match self.assembled(&it.legs, given) {
             Ok(assembly) => assembly,
-            Err(why) => return self.refuse(why, kit),
+            Err(why) => return self.refuse(why, TRY_AGAIN_NS, kit),
         };
         for (&at, found) in it.legs.iter().zip(given) {
             let leg = &mut self.legs[usize::from(at)];
@@ -361,15 +392,20 @@ impl Mirrored {
         }
         match Running::begin(self, &assembly, given, kit) {
             Some(running) => self.phase = Phase::Running(Box::new(running)),
-            None => self.refuse("there is no memory for its copy buffers".into(), kit),
+            None => {
+                let why = "there is no memory for its copy buffers".into();
+                return self.refuse(why, TRY_AGAIN_NS, kit);
+            }
         }
+        self.leave_aside(kit.now_ns);
+        self.restack(kit.host);
     }
 }
 
 /// The machine of a mirror that begins.
 pub(super) fn machine(
     start: &volume::mirror::machine::Start<'_>,
-    deallocate: bool,
+    limits: &volume::IoLimits,
     speed: volume::mirror::machine::Speed,
     now_ns: u64,
 ) -> Mirror {
@@ -378,7 +414,8 @@ pub(super) fn machine(
         copies: MIRROR_COPIES,
         copy_bytes: MIRROR_COPY_BYTES,
         speed,
-        deallocate,
+        deallocate: limits.deallocate,
+        write_zeroes: limits.write_zeroes,
         ..volume::mirror::machine::Config::new(MIRROR_IOS_MAX)
     };
     Mirror::start(start, config, now_ns)

@@ -45,6 +45,8 @@ pub(super) struct Mirrored {
     pub since_ns: Option<u64>,
     /// With so many legs it was tried.
     pub tried: Option<usize>,
+    /// It was refused, and is tried again then, ns; `u64::MAX`: when a leg comes or the user says so.
+    pub again_at_ns: Option<u64>,
     /// The user has said to start with what is there.
     pub forced: bool,
     pub stopping: bool,
@@ -77,6 +79,8 @@ pub(super) struct Leg {
     pub info: Option<VolumeInfo>,
     pub look: Option<Look>,
     pub look_at_ns: u64,
+    /// What it said was read for a start that was refused: it is read anew before the next.
+    pub dated: bool,
     /// What it said.
     pub found: Option<Result<Chosen, NoLeg>>,
     /// Which one it is, once the mirror runs.
@@ -130,6 +134,7 @@ impl Mirrored {
             info: None,
             look: None,
             look_at_ns: 0,
+            dated: false,
             found: None,
             slot: None,
             away: None,
@@ -151,6 +156,7 @@ impl Mirrored {
             early: VecDeque::with_capacity(room.min(1 << 16)),
             since_ns: None,
             tried: None,
+            again_at_ns: None,
             forced: false,
             stopping: false,
             again: true,

@@ -50,7 +50,7 @@ impl Mirrored {
             checked: self.checked,
             checking: (self.checking_ns.zip(running))
                 .map(|(at, it)| (at, it.machine.check_report())),
-            speed: self.config.speed,
+            speed: running.map_or(self.config.speed, |it| it.speed),
             rate: running.map(|it| it.machine.rate()),
         }
     }
@@ -80,6 +80,7 @@ impl Mirrored {
             },
         };
         let why = match (&leg.unfit, leg.found, leg.away.and_then(|it| it.outcome)) {
+            _ if leg.aside => Some("it was taken out, until it is restored".into()),
             (Some(why), ..) => Some(why.clone()),
             (None, Some(Err(why)), _) => Some(why.to_string()),
             (None, _, _) if !reachable => Some("none of its paths can be used".into()),
@@ -117,7 +118,6 @@ impl Mirrored {
                 self.stop(now_ns);
                 return Ok(());
             }
-            MirrorOrder::Speed(speed) => self.config.speed = speed,
             _ => {}
         }
         let Phase::Running(it) = &mut self.phase else {
@@ -130,10 +130,19 @@ impl Mirrored {
             }
             MirrorOrder::PauseCheck(pause) => it.machine.pause_check(pause, now_ns),
             MirrorOrder::EndCheck => it.machine.end_check(now_ns),
-            MirrorOrder::Speed(speed) => it.machine.set_speed(speed, now_ns),
+            MirrorOrder::Speed(speed, lasts) => {
+                it.speed = speed;
+                it.machine.set_speed(speed, now_ns);
+                if lasts {
+                    self.keep_speed(speed, now_ns);
+                }
+            }
             MirrorOrder::Fail(slot) => {
                 it.machine.leg_lost(slot, now_ns);
-                self.put_aside(slot, true, now_ns);
+                // The last leg in sync stays.
+                if !it.machine.may_read(slot) {
+                    self.put_aside(slot, true, now_ns);
+                }
             }
             MirrorOrder::Return(slot) => self.put_aside(slot, false, now_ns),
             MirrorOrder::Assemble(_)
@@ -146,6 +155,7 @@ impl Mirrored {
 
     /// A leg returns only when told to; or is to return now.
     fn put_aside(&mut self, slot: u8, aside: bool, now_ns: u64) {
+        self.keep_aside(slot, aside, now_ns);
         let leg = self.legs.iter_mut().find(|leg| leg.slot == Some(slot));
         let Some(leg) = leg else {
             return;
@@ -165,7 +175,7 @@ impl Mirrored {
         if it.reads.set_policy(policy, knobs).is_err() {
             return; // they are checked where they come from
         }
-        let mut properties = it.machine.superblock().properties;
+        let mut properties = it.machine.properties();
         let word = for_mirror(policy).to_string();
         if properties.value("policy") != Some(&word) && properties.set("policy", &word).is_ok() {
             it.machine.set_properties(properties, now_ns);

@@ -85,9 +85,13 @@ impl Mirrored {
                 self.take_over(at, kit);
             }
             News::Left(..) => self.legs[at].rebuild = None,
-            News::Removed(_) => self.wipe(at, kit),
+            News::Removed(_) => {
+                self.keep_aside(slot, false, kit.now_ns);
+                self.wipe(at, kit);
+            }
             _ => {}
         }
+        self.restack(kit.host);
     }
 
     /// The same of one leg; in words.
@@ -167,6 +171,7 @@ impl Mirrored {
             return self.identify(at, kit);
         };
         self.legs[at].away = Some(Away { told: true, ..away });
+        self.restack(kit.host);
         let quiesce_ns = match kit.host.is_fenced(self.legs[at].config.volume) {
             true => 0,
             false => self.config.leg_quiesce_ns,
@@ -202,6 +207,7 @@ impl Mirrored {
                     it.reads.set_leg(leg.slot, distance, throughput);
                 }
                 self.legs[at].slot = Some(leg.slot);
+                self.legs[at].aside = self.is_aside(leg.slot);
                 None
             }
             Err(why) => Some(format!("{why}")),

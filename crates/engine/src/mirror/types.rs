@@ -48,7 +48,7 @@ pub struct MirrorConfig {
     pub shared: bool,
     /// Drawn at random, not 0.
     pub lineage: u64,
-    /// How fast is copied in the background.
+    /// How fast is copied in the background, where the mirror was not told.
     pub speed: Speed,
 }
 
@@ -90,9 +90,9 @@ pub enum MirrorOrder {
     PauseCheck(bool),
     /// The check ends.
     EndCheck,
-    /// How fast is copied in the background.
-    Speed(Speed),
-    /// The leg of this slot leaves, and returns only when told to.
+    /// How fast is copied in the background; `true`: the mirror keeps it (row B6).
+    Speed(Speed, bool),
+    /// The leg of this slot leaves, and returns only when told to, also after another start.
     Fail(u8),
     /// The leg of this slot returns, if it is there.
     Return(u8),

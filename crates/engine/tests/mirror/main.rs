@@ -8,3 +8,4 @@ mod cost;
 mod legs;
 mod life;
 mod rig;
+mod start;

@@ -183,6 +183,8 @@ pub struct Config {
     pub errors_max: u32,
     /// All legs read zeroes where something was deallocated: only then it is passed on.
     pub deallocate: bool,
+    /// All legs can write zeroes; else such requests are refused, and no leg leaves for it.
+    pub write_zeroes: bool,
     /// A rebuild's position is saved after so many bytes,
     pub position_bytes: u64,
     /// or after such a time.
@@ -201,6 +203,7 @@ impl Config {
             speed: Speed::default(),
             errors_max: 20,
             deallocate: false,
+            write_zeroes: true,
             position_bytes: 1 << 30,
             position_ns: 10_000_000_000,
             relax_ns: 5_000_000_000,

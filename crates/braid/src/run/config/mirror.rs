@@ -105,7 +105,8 @@ impl Volume {
     /// Whether other hosts can reach its legs.
     pub fn is_shared(&self) -> bool {
         let mut paths = self.legs.iter().flat_map(|leg| &leg.paths);
-        paths.any(|keys| matches!(keys.uri.kind(), UriKind::NvmeTcp(_)))
+        let said = self.shared == Some(true);
+        said || paths.any(|keys| matches!(keys.uri.kind(), UriKind::NvmeTcp(_)))
     }
 }
 
@@ -126,6 +127,7 @@ pub(super) fn check(volume: &Volume) -> Result<(), (&'static str, String)> {
             ("leg", !volume.legs.is_empty()),
             ("assemble_wait", volume.assemble_wait.is_some()),
             ("leg_quiesce", volume.leg_quiesce.is_some()),
+            ("shared", volume.shared.is_some()),
             ("rebuild_floor", volume.rebuild_floor.is_some()),
             ("rebuild_ceiling", volume.rebuild_ceiling.is_some()),
         ];
@@ -145,6 +147,9 @@ pub(super) fn check(volume: &Volume) -> Result<(), (&'static str, String)> {
     }
     if volume.legs.len() > LEGS_MAX {
         return wrong("leg", &format!("a mirror has at most {LEGS_MAX} legs"));
+    }
+    if volume.shared == Some(false) && volume.is_shared() {
+        return wrong("shared", "other hosts can reach legs of nvme-tcp://");
     }
     if let (Some(floor), Some(ceiling)) = (&volume.rebuild_floor, &volume.rebuild_ceiling)
         && floor.0 > ceiling.0

@@ -324,6 +324,25 @@ nbd = "unix:/m0.sock"
 "#;
 
 #[test]
+fn t48_whether_other_hosts_reach_the_legs_can_be_said() {
+    let mirror = |shared: &str, leg: &str| {
+        let text = format!(
+            "[[volume]]\nname = \"m\"\nkind = \"mirror\"\n{shared}\
+             [[volume.leg]]\nuri = \"{leg}\"\n"
+        );
+        let config = Config::parse(&text).map_err(|error| format!("{error:#}"));
+        config.map(|config| config.volumes[0].is_shared())
+    };
+    let (file, far) = ("file:/srv/a", "nvme-tcp://h:4420/nqn.2026-01.org.example:a");
+    assert_eq!(mirror("", file), Ok(false));
+    assert_eq!(mirror("shared = true\n", file), Ok(true));
+    assert_eq!(mirror("shared = false\n", file), Ok(false));
+    assert_eq!(mirror("", far), Ok(true));
+    let why = mirror("shared = false\n", far).unwrap_err();
+    assert!(why.contains("other hosts can reach"), "{why}");
+}
+
+#[test]
 fn a_leg_is_a_volume_behind_its_mirror() {
     let config = parsed(MIRROR);
     let names: Vec<_> = config.volumes.iter().map(|it| it.name.as_str()).collect();

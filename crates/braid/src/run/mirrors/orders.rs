@@ -13,16 +13,16 @@ use crate::control::rpc::Failure;
 use crate::load::host::FileAccess;
 use crate::run::config::leg_name;
 use crate::run::service::{Service, State};
-use crate::target::quantity::Rate;
 use crate::units::format_bytes;
 use engine::host::Change;
-use engine::mirror::{LegReport, LegStatus, MirrorOrder, MirrorReport, MirrorState};
+use engine::mirror::{LegReport, LegStatus, MirrorOrder, MirrorReport, MirrorState, speed_of};
 use policy::Policy;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::time::Duration;
 use volume::mirror::assembly::Wishes;
 use volume::mirror::machine::Speed;
+use volume::mirror::{Label, Superblock};
 
 /// How long opening a leg's file again may take.
 const WAIT_NS: u64 = 10_000_000_000;
@@ -113,8 +113,17 @@ impl Service {
                 self.open_again(it)?;
                 match it.slot {
                     Some(slot) => MirrorOrder::Return(slot),
-                    // It says itself which one it is when it is there.
-                    None => return Ok(json!({"volume": params.volume, "leg": it.name})),
+                    // It says itself which one it is when it is there. Whether it was taken out
+                    // is known by how it was last reached.
+                    None => {
+                        let known = report.superblock.iter().flat_map(Superblock::entries);
+                        let label = Label::cut(&it.name);
+                        let mut known = known.filter(|(_, entry)| entry.label == label);
+                        match known.next() {
+                            Some((slot, _)) => MirrorOrder::Return(slot),
+                            None => return Ok(json!({"volume": params.volume, "leg": it.name})),
+                        }
+                    }
                 }
             }
             "assemble" => {
@@ -165,14 +174,21 @@ impl Service {
         })
     }
 
-    /// How fast is copied in the background, until the engine ends.
+    /// How fast is copied in the background: a property of the mirror, which it keeps (row B6). A
+    /// pause lasts until the engine ends.
     fn set_speed(&self, volume: u16, params: &MirrorParams) -> Result<Value, Failure> {
+        let report = self.mirror_report(volume)?;
+        let lasts = report.superblock.map(|it| it.properties);
+        let lasts = lasts.ok_or_else(|| {
+            let why = "its speed stands on its legs, and it does not run";
+            Failure::refused(format!("{}: {why}", self.name(volume)))
+        })?;
         let changed = {
-            let mut state = self.state();
-            let mut of = state.volumes[volume].of.clone();
-            of.rebuild_floor = params.floor.map(Rate).or(of.rebuild_floor);
-            of.rebuild_ceiling = params.ceiling.map(Rate).or(of.rebuild_ceiling);
-            let speed = speed(&of);
+            let before = speed_of(&lasts, speed(&self.state().volumes[volume].of));
+            let speed = Speed {
+                floor: params.floor.unwrap_or(before.floor),
+                ceiling: params.ceiling.unwrap_or(before.ceiling),
+            };
             if speed.floor > speed.ceiling {
                 return Err(Failure::params(format!(
                     "the floor, {}/s, is above the ceiling, {}/s",
@@ -180,15 +196,15 @@ impl Service {
                     format_bytes(speed.ceiling)
                 )));
             }
-            let changes = params.floor.is_some() || params.ceiling.is_some() || params.resume;
-            state.volumes[volume].of = of;
-            match (params.pause, changes) {
-                (true, _) => Some(PAUSED),
-                (false, changes) => changes.then_some(speed),
+            let changes = params.floor.is_some() || params.ceiling.is_some();
+            match (params.pause, changes || params.resume) {
+                (true, _) => Some((PAUSED, false)),
+                (false, any) => any.then_some((speed, changes)),
             }
         };
-        if let Some(speed) = changed {
-            self.senders.order(volume, MirrorOrder::Speed(speed));
+        if let Some((speed, lasts)) = changed {
+            let order = MirrorOrder::Speed(speed, lasts);
+            self.senders.order(volume, order);
         }
         Ok(self.report()?.mirror(volume))
     }

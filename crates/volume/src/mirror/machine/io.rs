@@ -59,13 +59,13 @@ impl Mirror {
             unreadable: Legs::default(),
             since_ns: self.now_ns,
         });
-        let ignored = matches!(request, Request::Deallocate(_)) && !self.config.deallocate;
+        let without = self.without_legs(request);
         if self.foreign {
             self.finish(id, Outcome::Reservation);
         } else if request.changes().is_some() && self.read_only {
             self.finish(id, Outcome::ReadOnly);
-        } else if ignored {
-            self.finish(id, Outcome::Done);
+        } else if let Some(outcome) = without {
+            self.finish(id, outcome);
         } else {
             if let Some(range) = request.changes() {
                 self.holds.insert(id, range)?;
@@ -73,6 +73,16 @@ impl Mirror {
             self.go_on(id);
         }
         Ok(id)
+    }
+
+    /// How a request ends that not all legs can do: none of them gets it.
+    fn without_legs(&self, request: Request) -> Option<Outcome> {
+        match request {
+            // It promises nothing.
+            Request::Deallocate(_) if !self.config.deallocate => Some(Outcome::Done),
+            Request::Zero(_) if !self.config.write_zeroes => Some(Outcome::Unsupported),
+            _ => None,
+        }
     }
 
     /// Legs that may serve a read which waits for one to be chosen.
@@ -175,7 +185,10 @@ impl Mirror {
         {
             let durable = |region| self.durable.is_set(region);
             if self.regions(range).all(durable) || has(Bug::DataBeforeIntent) {
-                self.send(id, self.takers());
+                match self.without_legs(slot.request) {
+                    Some(outcome) => self.finish(id, outcome),
+                    None => self.send(id, self.takers()),
+                }
             }
         }
     }

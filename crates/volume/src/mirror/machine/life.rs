@@ -291,6 +291,17 @@ impl Mirror {
         self.wake = true;
     }
 
+    /// What the mirror is set to, or is about to be.
+    pub fn properties(&self) -> Properties {
+        self.changes.properties.unwrap_or(self.state.properties)
+    }
+
+    /// What all legs can do that are there, or are about to be: see [`Config`]. Called before a leg
+    /// that can do less returns; what waits goes by it too.
+    pub fn set_abilities(&mut self, deallocate: bool, write_zeroes: bool) {
+        (self.config.deallocate, self.config.write_zeroes) = (deallocate, write_zeroes);
+    }
+
     /// Sets the mirror to `properties`, by an event.
     pub fn set_properties(&mut self, properties: Properties, now_ns: u64) {
         self.at(now_ns);

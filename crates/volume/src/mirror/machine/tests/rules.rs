@@ -268,6 +268,34 @@ fn t34_deallocation_is_passed_on_only_where_all_legs_read_zeroes_then() {
 }
 
 #[test]
+fn t34_what_not_all_legs_can_do_ends_without_any_also_what_waits() {
+    let mut mirror = started(2, Config::new(6));
+    mirror.set_abilities(true, true);
+    let range = Range::new(0, BLOCK);
+    // Its intents are on their way.
+    mirror.submit(Request::Deallocate(range), MS).unwrap();
+    mirror
+        .submit(Request::Zero(Range::new(BLOCK, BLOCK)), MS)
+        .unwrap();
+    mirror.set_abilities(false, false);
+    let mut given = 0;
+    let mut counts = |output: &Output, _| {
+        given += u32::from(matches!(output, Output::Leg(..)));
+        None
+    };
+    let mut ended = run(&mut mirror, MS, &mut counts);
+    ended.sort_by_key(|it| it.0);
+    assert_eq!(ended, [(0, Outcome::Done), (1, Outcome::Unsupported)]);
+    mirror.submit(Request::Zero(range), MS).unwrap();
+    let ended = run(&mut mirror, MS, &mut counts);
+    assert!(ended.iter().all(|it| it.1 == Outcome::Unsupported) && ended.len() == 1);
+    mirror.submit(Request::Write(range, false), MS).unwrap();
+    let ended = run(&mut mirror, MS, &mut counts);
+    assert!(ended.iter().all(|it| it.1.is_done()) && ended.len() == 1);
+    assert_eq!(given, 2, "only the write, on both");
+}
+
+#[test]
 fn t48_a_foreign_owner_stops_all_at_the_next_beat() {
     let mut mirror = started(2, Config::new(6));
     let write = Request::Write(Range::new(0, BLOCK), false);

@@ -1,0 +1,106 @@
+//! What users said of a mirror that holds beyond this engine: properties on its legs (row B6).
+//!
+//! # Contract
+//! `aside`: numbers of legs that return only when told to, with commas between them.
+//! `rebuild-floor`, `rebuild-ceiling`: speed of copies in the background, bytes per second. A value
+//! that means nothing is as none; so is an empty one. Each is set by an event.
+use super::one::{Away, Mirrored, Phase};
+use alloc::format;
+use alloc::string::{String, ToString};
+use volume::limits::LEGS_MAX;
+use volume::mirror::Properties;
+use volume::mirror::machine::{Legs, Speed};
+
+const ASIDE: &str = "aside";
+const FLOOR: &str = "rebuild-floor";
+const CEILING: &str = "rebuild-ceiling";
+
+/// Legs that were failed, and not restored since.
+pub(super) fn aside(properties: &Properties) -> Legs {
+    let words = properties.value(ASIDE).unwrap_or_default().split(',');
+    let slots = words.filter_map(|word| word.parse().ok());
+    slots.filter(|slot| usize::from(*slot) < LEGS_MAX).collect()
+}
+
+/// How fast is copied in the background: as was set last, else as in `usual`.
+pub fn speed_of(properties: &Properties, usual: Speed) -> Speed {
+    let rate = |key: &str| {
+        let rate = properties.value(key)?.parse::<u64>().ok();
+        rate.filter(|&rate| rate > 0)
+    };
+    let floor = rate(FLOOR).unwrap_or(usual.floor);
+    Speed {
+        floor,
+        // One of the two may be usual, and the other one's bound.
+        ceiling: rate(CEILING).unwrap_or(usual.ceiling).max(floor),
+    }
+}
+
+fn words(legs: Legs) -> String {
+    let mut words = String::new();
+    for slot in legs.iter() {
+        let comma = if words.is_empty() { "" } else { "," };
+        words.push_str(&format!("{comma}{slot}"));
+    }
+    words
+}
+
+impl Mirrored {
+    /// Whether the leg of a slot returns only when told to.
+    pub(super) fn is_aside(&self, slot: u8) -> bool {
+        match &self.phase {
+            Phase::Running(it) => aside(&it.machine.properties()).has(slot),
+            _ => false,
+        }
+    }
+
+    /// At the start: legs that the user had taken out stay so. One that has everything by what the
+    /// legs say is needed.
+    pub(super) fn leave_aside(&mut self, now_ns: u64) {
+        let Phase::Running(it) = &mut self.phase else {
+            return;
+        };
+        let aside = aside(&it.machine.properties());
+        for leg in &mut self.legs {
+            let slot = leg.slot.filter(|&slot| aside.has(slot));
+            if let Some(slot) = slot.filter(|&slot| !it.machine.may_read(slot)) {
+                it.machine.leg_lost(slot, now_ns);
+                (leg.aside, leg.away) = (true, Some(Away::absent(now_ns)));
+            }
+        }
+    }
+
+    /// Makes it last that a leg returns only when told to, or that it may.
+    pub(super) fn keep_aside(&mut self, slot: u8, is: bool, now_ns: u64) {
+        self.set_lasting(now_ns, |properties| {
+            let mut legs = aside(properties);
+            match is {
+                true => legs.add(slot),
+                false => legs.remove(slot),
+            }
+            // No room for it: it holds as long as this engine.
+            let _ = properties.set(ASIDE, &words(legs));
+        });
+    }
+
+    /// Makes it last how fast is copied in the background.
+    pub(super) fn keep_speed(&mut self, speed: Speed, now_ns: u64) {
+        self.set_lasting(now_ns, |properties| {
+            for (key, rate) in [(FLOOR, speed.floor), (CEILING, speed.ceiling)] {
+                let _ = properties.set(key, &rate.to_string());
+            }
+        });
+    }
+
+    fn set_lasting(&mut self, now_ns: u64, change: impl FnOnce(&mut Properties)) {
+        let Phase::Running(it) = &mut self.phase else {
+            return;
+        };
+        let before = it.machine.properties();
+        let mut properties = before;
+        change(&mut properties);
+        if properties != before {
+            it.machine.set_properties(properties, now_ns);
+        }
+    }
+}

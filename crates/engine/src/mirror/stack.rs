@@ -1,0 +1,48 @@
+//! What one command of a mirror can do: as much as every leg that is there can.
+//!
+//! # Contract
+//! Taken anew before a leg returns or is added, and when one has left or was removed: so no leg is
+//! given what it can't do, and none leaves for that. Requests that users were once told of and that
+//! not all legs can do any more end without any leg: a deallocation well, which promises nothing,
+//! and zeroes as not supported, whereupon a client writes them itself.
+use super::one::{Leg, Mirrored, Phase};
+use crate::host::HostEngine;
+use volume::IoLimits;
+
+/// What all of these legs can do; `None`: none of them is ready.
+pub(super) fn stacked(host: &HostEngine, volumes: impl Iterator<Item = u16>) -> Option<IoLimits> {
+    let limits = volumes.filter_map(|volume| host.limits(volume));
+    let mut all = limits.reduce(IoLimits::stack)?;
+    // What is read afterwards is each leg's matter, unless all of them promise zeroes.
+    all.deallocate &= all.deallocate_reads_zero;
+    Some(all)
+}
+
+impl Leg {
+    /// Whether it gets what users ask, or may as soon as the machine wants it.
+    fn counts(&self) -> bool {
+        let gone = self.away.is_some_and(|away| !away.told);
+        !self.removed && !gone && self.slot.is_some()
+    }
+}
+
+impl Mirrored {
+    /// Legs have come or gone, or one is about to come.
+    pub(super) fn restack(&mut self, host: &HostEngine) {
+        let Phase::Running(it) = &mut self.phase else {
+            return;
+        };
+        let legs = self.legs.iter().filter(|leg| leg.counts());
+        let volumes = legs.map(|leg| leg.config.volume);
+        let Some(limits) = stacked(host, volumes) else {
+            return;
+        };
+        it.limits = IoLimits {
+            // Whether anything may be written was decided when it began.
+            read_only: it.limits.read_only,
+            ..limits
+        };
+        let (deallocate, write_zeroes) = (it.limits.deallocate, it.limits.write_zeroes);
+        it.machine.set_abilities(deallocate, write_zeroes);
+    }
+}
