@@ -45,7 +45,8 @@ pub(super) struct Mirrored {
     pub since_ns: Option<u64>,
     /// With so many legs it was tried.
     pub tried: Option<usize>,
-    /// It was refused, and is tried again then, ns; `u64::MAX`: when a leg comes or the user says so.
+    /// It was refused, and is tried again then, ns; `u64::MAX`: when a leg comes or the user says
+    /// so.
     pub again_at_ns: Option<u64>,
     /// The user has said to start with what is there.
     pub forced: bool,
