@@ -84,6 +84,11 @@ impl Buddy {
         })
     }
 
+    /// Whether [`Self::allocate`] would give out `len` bytes now.
+    pub fn has_room(&self, len: u32) -> bool {
+        self.heads[order_of(len)..].iter().any(|head| *head != NONE)
+    }
+
     /// Takes back a span as `allocate` gave it.
     ///
     /// # Panics
@@ -192,7 +197,9 @@ mod tests {
                     Step::Allocate(len) => {
                         let bytes = Buddy::block_bytes(len);
                         prop_assert!(bytes >= u64::from(len) && bytes.is_power_of_two());
+                        let has_room = buddy.has_room(len);
                         let span = buddy.allocate(len);
+                        prop_assert_eq!(span.is_some(), has_room);
                         prop_assert_eq!(span.is_some(), has_hole(&blocks, bytes, pages * 4096));
                         let Some(span) = span else { continue };
                         prop_assert_eq!((span.len, span.at % bytes), (len, 0));

@@ -38,6 +38,11 @@ impl Scratch {
         })
     }
 
+    /// Whether [`Scratch::take`] would give a buffer of `len` bytes now.
+    pub(crate) fn has_room(&self, len: u32) -> bool {
+        len <= BUFFER_MAX && self.buddy.has_room(len)
+    }
+
     /// Takes back what [`Scratch::take`] gave.
     pub(crate) fn give_back(&mut self, span: Span) {
         self.buddy.free(Span {

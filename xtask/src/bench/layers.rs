@@ -1,9 +1,9 @@
 //! Instructions per I/O of each layer on its own: what a core spends in our code, without the
 //! kernel and without touching payload.
 //!
-//! Each layer has an example that drives it alone: `policy_cost`, `engine_cost` (over local
-//! devices, so that no protocol is in it), `host_cost` and `target_cost`, the two sides of
-//! NVMe/TCP, and `nbd_cost`, both sides of NBD.
+//! Each layer has an example that drives it alone: `policy_cost`, `engine_cost` and `mirror_cost`
+//! (over local devices, so that no protocol is in it), `host_cost` and `target_cost`, the two sides
+//! of NVMe/TCP, and `nbd_cost`, both sides of NBD.
 use super::{Format, callgrind};
 use anyhow::{Context, Result};
 use serde_json::json;
@@ -40,7 +40,7 @@ enum Count {
     Measured(&'static str),
 }
 
-const LAYERS: [Layer; 12] = [
+const LAYERS: [Layer; 14] = [
     Layer::iterations(
         "policy: weighted-latency, 2 paths",
         "braid-policy",
@@ -54,6 +54,20 @@ const LAYERS: [Layer; 12] = [
         "engine_cost",
         &["2"],
         &[],
+    ),
+    Layer::iterations(
+        "engine: read of a device",
+        "braid-engine",
+        "mirror_cost",
+        &["alone"],
+        &[],
+    ),
+    Layer::iterations(
+        "mirror read: what one leg adds to that",
+        "braid-engine",
+        "mirror_cost",
+        &["mirror"],
+        &["alone"],
     ),
     Layer::measured("nvme host: read", "host_cost", &[]),
     Layer::measured("nvme host: read, SUCCESS flag", "host_cost", &["success"]),

@@ -120,16 +120,12 @@ impl Mirrored {
             }
         }
         any |= self.greet_returned(kit);
-        while self.held.is_empty() {
-            // Memory for the largest that may be asked.
-            let Some(span) = self.scratch.take(PAGES_BYTES_MAX) else {
-                break;
-            };
+        // With memory for the largest that may be asked.
+        while self.held.is_empty() && self.scratch.has_room(PAGES_BYTES_MAX) {
             let output = match &mut self.phase {
                 Phase::Running(it) if !it.frozen => it.machine.poll_output(kit.now_ns),
                 _ => None,
             };
-            self.scratch.give_back(span);
             let Some(output) = output else {
                 break;
             };

@@ -53,7 +53,7 @@ pub fn for_mirror(policy: Policy) -> Policy {
 
 impl Reads {
     pub fn new(policy: Policy, knobs: Knobs) -> Self {
-        let mut selector = Selector::new(LEGS_MAX, policy);
+        let mut selector = Selector::new(0, policy);
         // They are checked where they come from; what can't be leaves the usual ones.
         let _ = selector.set_knobs(knobs);
         let unknown = PathView {
@@ -92,6 +92,9 @@ impl Reads {
     pub fn set_leg(&mut self, slot: u8, distance: u32, throughput: u8) {
         if let Some(view) = self.views.get_mut(usize::from(slot)) {
             (view.distance, view.throughput) = (distance, throughput);
+            // As many as there are: each choice goes through all.
+            let count = self.selector.paths().max(usize::from(slot) + 1);
+            let _ = self.selector.set_paths(count);
         }
     }
 
@@ -135,7 +138,8 @@ impl Reads {
     pub fn choose(&mut self, io: &Io, legs: Legs, now_ns: u64) -> Option<(u8, Ticket)> {
         let healthy = [legs.both(self.sound), legs.both(self.usable), legs];
         let among = healthy.into_iter().find(|set| !set.is_empty())?;
-        for (slot, view) in (0..).zip(&mut self.views) {
+        let views = &mut self.views[..self.selector.paths()];
+        for (slot, view) in (0..).zip(&mut *views) {
             view.enabled = among.has(slot);
         }
         let request = Request {
@@ -145,7 +149,7 @@ impl Reads {
             address: io.offset,
             now_ns,
         };
-        let chosen = self.selector.select(&request, &self.views)?;
+        let chosen = self.selector.select(&request, views)?;
         Some((chosen.0, self.selector.ticket()))
     }
 
@@ -193,6 +197,7 @@ mod tests {
     fn reads(policy: Policy, usable: &[u8], sound: &[u8]) -> Reads {
         let mut reads = Reads::new(for_mirror(policy), Knobs::default());
         (reads.usable, reads.sound) = (legs(usable), legs(sound));
+        (0..3).for_each(|slot| reads.set_leg(slot, 0, 1));
         reads
     }
 

@@ -119,15 +119,17 @@ impl Mirror {
         let Request::Read(range) = slot.request else {
             return Legs::default();
         };
+        let but = slot.round.failed.with(slot.round.refused);
+        if self.joining.is_empty() {
+            return self.up.without(but);
+        }
         let lacks = |leg: &u8| {
             let todo = self.leg(*leg).and_then(|leg| leg.todo.as_ref());
             let lacks = |todo: &super::Bitmap| self.regions(range).any(|it| todo.is_set(it));
             todo.is_none_or(lacks) && !has(Bug::LackingRead)
         };
         let joining = self.joining.iter().filter(|leg| !lacks(leg)).collect();
-        self.up
-            .with(joining)
-            .without(slot.round.failed.with(slot.round.refused))
+        self.up.with(joining).without(but)
     }
 
     /// Takes an I/O as far as it can go now.
@@ -247,17 +249,17 @@ impl Mirror {
         let Some(slot) = self.slots[id as usize] else {
             return;
         };
-        let others = self.readers_of(&slot);
-        let attempt = LegAttempt {
-            access: Access::Read,
-            another: !others.is_empty(),
-        };
         if outcome.is_done() {
             for bad in slot.unreadable.iter() {
                 self.mend(bad, range);
             }
             return self.finish(id, outcome);
         }
+        let others = self.readers_of(&slot);
+        let attempt = LegAttempt {
+            access: Access::Read,
+            another: !others.is_empty(),
+        };
         match dispose_leg(outcome, &attempt) {
             LegDisposition::Another { repair } => {
                 if let Some(slot) = &mut self.slots[id as usize] {

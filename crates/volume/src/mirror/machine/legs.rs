@@ -44,7 +44,12 @@ impl Legs {
 
     /// All, by number.
     pub fn iter(self) -> impl Iterator<Item = u8> {
-        (0..LEGS_MAX as u8).filter(move |&leg| self.has(leg))
+        let mut left = self;
+        core::iter::from_fn(move || {
+            let leg = left.first()?;
+            left.remove(leg);
+            Some(leg)
+        })
     }
 
     /// Those that are not in `other`.

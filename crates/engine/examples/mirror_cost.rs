@@ -1,0 +1,289 @@
+//! What a mirror of one leg adds to reads of that leg, for an instruction counter:
+//! `mirror_cost alone|mirror ITERATIONS`.
+//!
+//! A device holds a mirror's only leg. `alone` reads from the device's volume, `mirror` from the
+//! mirror over it: 32 reads of 4 KiB in flight at places all over it. Each iteration is one read;
+//! a loop turn has [`BATCH`] of them, and what a program does in each turn anyway. The difference
+//! of two runs with different numbers of iterations, divided by theirs, is the cost of one read.
+use engine::host::{
+    HostConfig, HostEngine, HostEvent, Io, IoOp, PathConfig, PathKind, Recovery, VolumeConfig,
+};
+use engine::limits::MIRROR_SCRATCH_BYTES;
+use engine::machine::Memory;
+use engine::mirror::{LegConfig, MIRRORS_FROM, MirrorConfig, MirrorEngine, MirrorsConfig};
+use engine::{DeviceId, DeviceOp, DeviceRequest, Machine, Output, Span};
+use nvme::host::{Digests, HostIdentity};
+use policy::{Knobs, Policy};
+use std::collections::VecDeque;
+use std::process::ExitCode;
+use volume::mirror::bitmap::{Bitmap, PAGE_BYTES};
+use volume::mirror::course::{New, NewLeg};
+use volume::mirror::layout::{BITMAP_AT, COPIES_AT, Candidate, Place, plan};
+use volume::mirror::machine::Speed;
+use volume::mirror::superblock::Owner;
+use volume::mirror::{Id, Label, Name, Properties, Superblock};
+
+const IN_FLIGHT: usize = 32;
+/// Reads of one turn.
+const BATCH: u64 = 4;
+const BYTES: u64 = 4096;
+const LEG_BYTES: u64 = 8 << 20;
+/// Reads are of the first so many blocks.
+const BLOCKS: u64 = 1024;
+/// Where the mirror's own memory begins, behind that of reads.
+const SCRATCH_AT: u64 = IN_FLIGHT as u64 * BYTES;
+const SECOND: u64 = 1_000_000_000;
+/// Turns in which the mirror has to come up.
+const TURNS_MAX: u64 = 1_000_000;
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let (volume, iterations) = match words[..] {
+        ["alone", iterations] => (0, iterations.parse().ok()),
+        ["mirror", iterations] => (MIRRORS_FROM, iterations.parse().ok()),
+        _ => (0, None),
+    };
+    let Some(iterations) = iterations else {
+        eprintln!("usage: mirror_cost alone|mirror ITERATIONS");
+        return ExitCode::from(2);
+    };
+    match Bench::new(volume).and_then(|mut bench| bench.run(volume, iterations)) {
+        Some(checksum) => {
+            println!("{iterations} iterations, checksum {checksum}");
+            ExitCode::SUCCESS
+        }
+        None => {
+            eprintln!("the mirror did not come up");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn crc32c(bytes: &[u8]) -> u32 {
+    nvme::crc32c(0, bytes)
+}
+
+/// The arena.
+struct Arena(Vec<u8>);
+
+impl Memory for Arena {
+    fn bytes(&self, span: Span) -> &[u8] {
+        &self.0[span.at as usize..][..span.len as usize]
+    }
+    fn bytes_mut(&mut self, span: Span) -> &mut [u8] {
+        &mut self.0[span.at as usize..][..span.len as usize]
+    }
+}
+
+/// A device that is the only leg of a new mirror.
+fn leg() -> Option<Vec<u8>> {
+    let size = Candidate {
+        bytes: LEG_BYTES,
+        block_shift: 12,
+    };
+    let (geometry, data_offset) = plan(&[size], None).ok()?;
+    let place = Place {
+        leg_bytes: LEG_BYTES,
+        data_offset,
+        bitmap_offset: BITMAP_AT,
+    };
+    let new = New {
+        mirror: Id([1; 16]),
+        lineage: 77,
+        name: Name::new("m0").ok()?,
+        properties: Properties::default(),
+        geometry,
+        created_s: 0,
+        beat_interval_ms: 5000,
+    };
+    let only = NewLeg {
+        id: Id([0x10; 16]),
+        label: Label::cut("disk"),
+        alike: true,
+    };
+    let superblock = Superblock::new(&new, &[only], place)?.on(0, place);
+    let mut bytes = vec![0; LEG_BYTES as usize];
+    for (copy, at) in (0..).zip(COPIES_AT) {
+        let block = superblock.encode(copy, crc32c);
+        bytes[at as usize..][..block.len()].copy_from_slice(&block);
+    }
+    let bitmap = Bitmap::new(geometry.regions());
+    for page in 0..bitmap.pages() {
+        let at = BITMAP_AT as usize + page * PAGE_BYTES;
+        bytes[at..][..PAGE_BYTES].copy_from_slice(&bitmap.encode(page, new.mirror, crc32c));
+    }
+    Some(bytes)
+}
+
+fn host_config() -> HostConfig {
+    let path = PathConfig {
+        uri: "disk:0".into(),
+        kind: PathKind::Device {
+            device: DeviceId(0),
+            bytes: LEG_BYTES,
+            block_shift: 12,
+            identity: None,
+        },
+        distance: 10,
+        throughput: 1,
+    };
+    HostConfig {
+        core: 0,
+        cores: 1,
+        identity: HostIdentity {
+            nqn: "nqn.2026-01.org.example:host".into(),
+            id: [1; 16],
+        },
+        digests: Digests::default(),
+        kato_ms: 5_000,
+        connect_timeout_ns: SECOND,
+        io_timeout_ns: 30 * SECOND,
+        io_max: 256,
+        scratch: Span::default(),
+        volumes: vec![VolumeConfig {
+            name: "m0/0".into(),
+            policy: Policy::QueueDepth,
+            knobs: Knobs::default(),
+            paths: vec![path],
+            recovery: Recovery::default(),
+        }],
+    }
+}
+
+fn mirror_config() -> MirrorConfig {
+    MirrorConfig {
+        name: "m0".into(),
+        legs: vec![LegConfig {
+            volume: 0,
+            name: "disk:0".into(),
+            distance: 10,
+            throughput: 1,
+        }],
+        knobs: Knobs::default(),
+        wishes: Default::default(),
+        assemble_wait_ns: 10 * SECOND,
+        leg_quiesce_ns: 30 * SECOND,
+        owner: Owner {
+            run: Id([0x77; 16]),
+            host: Id([0x66; 16]),
+            label: Label::cut("bench"),
+            since_s: 1,
+            beat_s: 1,
+        },
+        shared: false,
+        lineage: 4711,
+        speed: Speed::default(),
+    }
+}
+
+/// An engine with both volumes, and its device.
+struct Bench {
+    engine: MirrorEngine,
+    arena: Arena,
+    disk: Vec<u8>,
+    now_ns: u64,
+    pending: VecDeque<DeviceRequest>,
+    checksum: u64,
+}
+
+impl Bench {
+    /// Whose `volume` is ready.
+    fn new(volume: u16) -> Option<Self> {
+        let len = MIRROR_SCRATCH_BYTES;
+        let host = HostEngine::new(host_config());
+        let config = MirrorsConfig {
+            mirrors: vec![Some(mirror_config())],
+            scratch: Span {
+                at: SCRATCH_AT,
+                len,
+            },
+            crc32c,
+        };
+        let mut bench = Self {
+            engine: match volume {
+                MIRRORS_FROM => MirrorEngine::new(host, config),
+                _ => host.into(),
+            },
+            arena: Arena(vec![0; SCRATCH_AT as usize + len as usize]),
+            disk: leg()?,
+            now_ns: SECOND,
+            pending: VecDeque::with_capacity(2 * IN_FLIGHT),
+            checksum: 0,
+        };
+        for _ in 0..TURNS_MAX {
+            if bench.engine.limits(volume).is_some() && bench.pending.is_empty() {
+                return Some(bench);
+            }
+            bench.now_ns += 1_000_000;
+            while bench.end_one() {}
+            bench.turn();
+        }
+        None
+    }
+
+    /// What a loop turn does, whatever there is to do.
+    fn turn(&mut self) {
+        let Self { engine, arena, .. } = self;
+        if engine.poll_timeout().is_some_and(|at| at <= self.now_ns) {
+            engine.handle_timeout(self.now_ns);
+        }
+        engine.turn(arena, self.now_ns);
+        while let Some(event) = engine.poll_event() {
+            if let HostEvent::Done(done) = event {
+                self.checksum += done.latency_ns;
+            }
+        }
+        while let Some(output) = engine.poll_output() {
+            if let Output::Device(request) = output {
+                self.pending.push_back(request);
+            }
+        }
+        self.checksum += engine.poll_timeout().unwrap_or(0) & 1;
+    }
+
+    /// The oldest request ends; false: there is none. Data of users' reads are not copied: they
+    /// would hide what is counted.
+    fn end_one(&mut self) -> bool {
+        let Some(request) = self.pending.pop_front() else {
+            return false;
+        };
+        if request.span.at >= SCRATCH_AT {
+            let range = request.offset as usize..(request.offset + request.length) as usize;
+            let memory = self.arena.bytes_mut(request.span);
+            match request.op {
+                DeviceOp::Read => memory.copy_from_slice(&self.disk[range]),
+                DeviceOp::Write { .. } => self.disk[range].copy_from_slice(memory),
+                _ => {}
+            }
+        }
+        self.engine.handle_device(request.id, Ok(()), self.now_ns);
+        true
+    }
+
+    fn run(&mut self, volume: u16, iterations: u64) -> Option<u64> {
+        for i in 0..iterations {
+            let io = Io {
+                volume,
+                op: IoOp::Read,
+                offset: i.wrapping_mul(0x9e37_79b9) % BLOCKS * BYTES,
+                length: BYTES as u32,
+                span: Span {
+                    at: i % IN_FLIGHT as u64 * BYTES,
+                    len: BYTES as u32,
+                },
+                source: 1,
+                cookie: i,
+            };
+            if self.pending.len() >= IN_FLIGHT {
+                self.end_one();
+            }
+            self.engine.submit(&io, self.now_ns).ok()?;
+            if i % BATCH == BATCH - 1 {
+                self.now_ns += BATCH * 2_000;
+                self.turn();
+            }
+        }
+        Some(self.checksum)
+    }
+}
