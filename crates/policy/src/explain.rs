@@ -119,6 +119,8 @@ pub enum Why {
     Fewest,
     /// All paths are full, and there an I/O of the usual size would wait least.
     Even,
+    /// Another costs less with its price, but is slower and carries next to nothing.
+    OthersSmall,
     /// Its stream is there; to move it would cost more than this I/O would gain.
     GoesOn,
     /// Nothing is known of it yet, or nothing any more.
@@ -147,6 +149,7 @@ impl Why {
             Self::Tie => "tie",
             Self::Fewest => "fewest-in-flight",
             Self::Even => "even",
+            Self::OthersSmall => "others-small",
             Self::GoesOn => "goes-on",
             Self::Untried => "untried",
             Self::Explored => "explored",

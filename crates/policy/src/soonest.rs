@@ -30,6 +30,7 @@ mod hedge;
 mod learn;
 mod model;
 mod others;
+mod small;
 mod streams;
 
 use afar::Doubt;
@@ -38,6 +39,7 @@ use hedge::Purse;
 pub(crate) use model::Model;
 use model::{COST_MAX, Kind};
 use others::Others;
+use small::Small;
 use streams::Streams;
 
 /// A path that has been idle so long may have changed.
@@ -65,6 +67,9 @@ pub(crate) struct Soonest {
     /// When to ask next whether a path has to be looked at again.
     look_ns: u64,
     crowd: Crowd,
+    small: Small,
+    /// What is chosen takes a closer look: all paths are full, or some are small.
+    is_special: bool,
     calm: [Calm; PATHS_MAX],
     doubts: [Doubt; PATHS_MAX],
     /// Counts good ends; draws which of them teach, and pays for copies of late reads.
@@ -149,6 +154,8 @@ impl Soonest {
             budget_ns: 0,
             look_ns: 0,
             crowd: Crowd::NEW,
+            small: Small::NONE,
+            is_special: false,
             calm: [Calm::NEW; PATHS_MAX],
             doubts: [Doubt::NONE; PATHS_MAX],
             purse: Purse::NEW,
@@ -186,10 +193,10 @@ impl Soonest {
         let (kind, now_ns) = (Kind::of(request), request.now_ns);
         self.others.see(now_ns, paths, in_flight);
         // One loop for each direction: so it knows where it has to look.
-        let first = match (self.others.are_old() | self.crowd.is_dense, kind.direction) {
+        let first = match (self.others.are_old() | self.is_special, kind.direction) {
             (true, _) => self.best_of_many(request, paths, in_flight),
-            (_, 0) => self.best::<false>(kind.towards(0), now_ns, paths, in_flight),
-            _ => self.best::<false>(kind.towards(1), now_ns, paths, in_flight),
+            (_, 0) => self.best::<false>(kind.towards(0), now_ns, 0, paths, in_flight),
+            _ => self.best::<false>(kind.towards(1), now_ns, 0, paths, in_flight),
         };
         if self.streams.is_awake(now_ns) {
             return self.in_order(first, request, paths, in_flight);
@@ -236,7 +243,7 @@ impl Soonest {
         }
     }
 
-    /// The same where every path is full, or counts of other cores are old.
+    /// The same where every path is full, some are small, or counts of other cores are old.
     #[inline(never)]
     fn best_of_many(
         &self,
@@ -256,7 +263,8 @@ impl Soonest {
                 is_even: true,
                 goes_on: false,
             },
-            None => self.best::<true>(kind, now_ns, paths, in_flight),
+            None if self.small.any() => self.best_beside_small(request, paths, in_flight),
+            None => self.best::<true>(kind, now_ns, 0, paths, in_flight),
         }
     }
 
@@ -311,11 +319,13 @@ impl Soonest {
     /// The usable path of least cost among those of which something is known: of those whose costs
     /// are about the least, the one with least in flight. So paths that hardly differ share, and a
     /// sudden stall meets less.
+    /// Those of `without` are left out where `OLD` says to look closer.
     #[inline(always)]
     fn best<const OLD: bool>(
         &self,
         kind: Kind,
         now_ns: u64,
+        without: u64,
         paths: &[PathView],
         in_flight: &[u32; PATHS_MAX],
     ) -> First {
@@ -325,7 +335,8 @@ impl Soonest {
         let all = paths.iter().zip(&self.models).zip(in_flight);
         for (path, ((view, model), &own)) in all.enumerate() {
             // What is too far even when empty need not be looked at closer.
-            if view.usable() && model.empty_ns(kind) <= about_ns {
+            let counts = view.usable() && !(OLD && without >> path & 1 == 1);
+            if counts && model.empty_ns(kind) <= about_ns {
                 let elsewhere = match OLD {
                     true => self.others.now(path, view, own),
                     false => view.in_flight_elsewhere,
@@ -534,6 +545,7 @@ impl Soonest {
         self.models[path].forget();
         self.doubts[path] = Doubt::NONE;
         self.calm[path] = Calm::NEW;
+        self.small.remove(path);
         self.streams.reset(path);
         self.look_ns = 0;
     }

@@ -72,6 +72,8 @@ impl Soonest {
             count,
             next_ns: now_ns.saturating_add(COUNT_NS),
         };
+        self.small = self.find_small(paths);
+        self.is_special = self.crowd.is_dense || self.small.any();
     }
 
     /// The path on which an I/O of the usual size would wait least; `None`: one of them has room.

@@ -38,7 +38,7 @@ impl Soonest {
         in_flight: &[u32; PATHS_MAX],
         out: &mut Explained,
     ) -> Why {
-        let (mut least_ns, mut best_ns) = (u64::MAX, u64::MAX);
+        let (mut least_ns, mut least, mut best_ns) = (u64::MAX, 0, u64::MAX);
         for (path, view) in paths.iter().enumerate() {
             let (model, own) = (&self.models[path], in_flight[path]);
             let elsewhere = self.others.now(path, view, own);
@@ -53,8 +53,8 @@ impl Soonest {
                 None => Basis::Forecast(forecast),
             };
             out.expect(path, elsewhere, basis);
-            if view.usable() {
-                least_ns = least_ns.min(forecast.cost_ns);
+            if view.usable() && forecast.cost_ns < least_ns {
+                (least_ns, least) = (forecast.cost_ns, path);
             }
             if first.best == path {
                 best_ns = forecast.cost_ns;
@@ -63,6 +63,7 @@ impl Soonest {
         match first.is_even {
             _ if first.goes_on => Why::GoesOn,
             true => Why::Even,
+            false if best_ns > least_ns && self.small.has(kind, least) => Why::OthersSmall,
             false if best_ns > least_ns => Why::Fewest,
             false => Why::Least,
         }

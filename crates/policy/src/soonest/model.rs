@@ -144,6 +144,11 @@ impl Face {
     pub(super) fn each_ns(&self) -> u64 {
         self.each >> 8
     }
+
+    /// The same, Q8.
+    pub(super) fn each_q8(&self) -> u64 {
+        self.each
+    }
 }
 
 /// What is known of I/Os of one direction and class.

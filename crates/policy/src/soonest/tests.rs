@@ -50,6 +50,8 @@ struct Load {
     now_ns: u64,
     flying: VecDeque<Io>,
     taken: Vec<u64>,
+    /// Of those that ended.
+    latencies_ns: Vec<u64>,
     views: Vec<PathView>,
 }
 
@@ -60,6 +62,7 @@ impl Load {
             now_ns: 0,
             flying: VecDeque::new(),
             taken: std::vec![0; ways.len()],
+            latencies_ns: Vec::new(),
             views: std::vec![UP; ways.len()],
             ways,
         }
@@ -88,12 +91,14 @@ impl Load {
     fn run(&mut self, depth: usize, for_ns: u64) {
         let until_ns = self.now_ns + for_ns;
         self.taken.fill(0);
+        self.latencies_ns.clear();
         while self.now_ns < until_ns {
             while self.flying.len() < depth {
                 self.issue();
             }
             let io = self.flying.pop_front().unwrap();
             self.now_ns = self.now_ns.max(io.end_ns);
+            self.latencies_ns.push(self.now_ns - io.begun_ns);
             let _ = self.selector.complete(&Completion {
                 path: io.path,
                 group: Group::Read,
@@ -108,6 +113,12 @@ impl Load {
 
     fn share(&self, path: usize) -> f64 {
         self.taken[path] as f64 / self.taken.iter().sum::<u64>() as f64
+    }
+
+    /// 99 of a hundred took no longer.
+    fn p99_ns(&mut self) -> u64 {
+        self.latencies_ns.sort_unstable();
+        self.latencies_ns[self.latencies_ns.len() / 100 * 99]
     }
 
     fn forecast(&self, path: u8) -> Forecast {
@@ -221,6 +232,47 @@ fn full_paths_keep_their_waits_even_and_room_is_seen_again() {
     load.run(1, 200 * MS);
     assert!(load.share(0) > 0.95, "{:?}", load.taken);
     assert!(!load.selector.soonest.crowd.is_dense);
+}
+
+/// A disk beside flash: what it would carry is a sixty-fourth, and each read there takes twice as
+/// long as the others.
+#[test]
+fn a_slow_path_that_adds_next_to_nothing_adds_no_tail() {
+    let ways = [Way::new(20 * US, 1, 4 * MS), Way::new(20 * US, 4, 250 * US)];
+    let mut alone = Load::new(ways[1..].to_vec());
+    alone.run(32, 4_000 * MS);
+    let mut load = Load::new(ways.to_vec());
+    load.run(32, 500 * MS);
+    load.run(32, 4_000 * MS);
+    let (alone_ns, both_ns) = (alone.p99_ns(), load.p99_ns());
+    assert!(
+        both_ns <= alone_ns / 10 * 11,
+        "{both_ns} {alone_ns} {:?}",
+        load.taken
+    );
+    assert!(
+        load.taken[1] * 100 >= alone.taken[0] * 99,
+        "{:?}",
+        load.taken
+    );
+    // Where everybody waits longer than a read takes there, it has its share.
+    load.run(128, 500 * MS);
+    load.run(128, 4_000 * MS);
+    assert!(load.share(0) > 0.013, "{:?}", load.taken);
+    alone.run(128, 4_000 * MS);
+    let (alone_ns, both_ns) = (alone.p99_ns(), load.p99_ns());
+    assert!(both_ns <= alone_ns / 10 * 11, "{both_ns} {alone_ns}");
+}
+
+/// Many slow paths that carry a quarter together are worth their time.
+#[test]
+fn many_slow_paths_are_used_though_each_is_small() {
+    let mut ways = std::vec![Way::new(20 * US, 1, 4 * MS); 16];
+    ways.push(Way::new(20 * US, 4, 250 * US));
+    let mut load = Load::new(ways);
+    load.run(64, 500 * MS);
+    load.run(64, 4_000 * MS);
+    assert!(load.share(16) < 0.85, "{:?}", load.taken);
 }
 
 /// A path that is always found as it was believed to be is looked at less and less.

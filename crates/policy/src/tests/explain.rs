@@ -171,6 +171,11 @@ fn check_soonest(it: &Explained, look: &Look, least: Option<u64>) {
                 it.looks()
             );
         }
+        Why::OthersSmall => {
+            let later = |other: &Look| other.expected_ns() > look.expected_ns();
+            let mut cheaper = candidates().filter(|look| of(look) == least);
+            assert!(mine > least && cheaper.all(later), "{:?}", it.looks());
+        }
         Why::GoesOn => {
             assert!(mine >= least && look.basis != Basis::Unknown);
             assert!(candidates().count() > 1, "{:?}", it.looks());
@@ -343,9 +348,8 @@ fn soonest_says_whether_it_took_the_least_or_looked_again() {
     assert!(!seen.contains(&(1, Why::Least)));
 }
 
-/// Paths that serve one I/O after the other, each with more than it can do.
-#[test]
-fn where_all_paths_are_full_soonest_goes_by_the_waits_and_says_so() {
+/// Paths that serve one I/O after the other, with more than they can do; what decided.
+fn crowded(services_ns: [u64; 2]) -> Vec<Why> {
     let mut selector = Selector::new(2, Policy::Soonest);
     let (mut free_ns, mut flying, mut now_ns) = ([0; 2], Vec::new(), 0);
     let mut out = Explained::new();
@@ -362,7 +366,7 @@ fn where_all_paths_are_full_soonest_goes_by_the_waits_and_says_so() {
         check(&out, &request, &before, &[UP; 2]);
         seen.push(out.why);
         let free_ns = &mut free_ns[usize::from(path.0)];
-        *free_ns = now_ns.max(*free_ns) + 20_000 * (1 + u64::from(path.0));
+        *free_ns = now_ns.max(*free_ns) + services_ns[usize::from(path.0)];
         flying.push((*free_ns, now_ns, path.0, selector.ticket()));
         if flying.len() == 64 {
             flying.sort_by_key(|it| core::cmp::Reverse(it.0));
@@ -372,6 +376,17 @@ fn where_all_paths_are_full_soonest_goes_by_the_waits_and_says_so() {
             let _ = selector.complete(&Completion { ticket, ..done });
         }
     }
+    seen
+}
+
+#[test]
+fn where_all_paths_are_full_soonest_goes_by_the_waits_and_says_so() {
+    let seen = crowded([20_000, 40_000]);
     assert!(seen.contains(&Why::Even));
     assert!(seen.contains(&Why::Least), "at first");
+}
+
+#[test]
+fn where_the_other_path_carries_next_to_nothing_soonest_says_so() {
+    assert!(crowded([20_000, 1_600_000]).contains(&Why::OthersSmall));
 }

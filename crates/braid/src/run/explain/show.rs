@@ -276,6 +276,9 @@ fn why(policy: &str, why: &str) -> &'static str {
         ("least", _) => "the least cost",
         ("tie", _) => "no other is better",
         ("fewest-in-flight", _) => "about the least cost, and of those the fewest in flight",
+        ("others-small", _) => {
+            "what costs less with its price is slower, and carries next to nothing"
+        }
         ("even", _) => "all are full, and there the usual I/O would wait least",
         ("goes-on", _) => "its stream is there, and to move it would cost more",
         ("untried", "latency") => "nothing is known of it lately",
