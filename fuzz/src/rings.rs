@@ -368,7 +368,7 @@ fn host(memory: &Memory<'_>) {
                 let (slot, cid) = (usize::from(operation >> 4) % 5, u64::from(tape.byte()));
                 let [sqhd, phase] = [tape.byte(), tape.byte()].map(u64::from);
                 let word = (CQ.entries_at + 16 * slot) / 8 + 1;
-                memory.words[word].set(sqhd % 6 | 1 << 16 | cid << 32 | phase << 48);
+                memory.words[word].set((sqhd % 6) | (1 << 16) | (cid << 32) | (phase << 48));
             }
             _ => {
                 let Some(cqe) = cq.take(memory) else { continue };
