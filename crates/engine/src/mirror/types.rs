@@ -177,6 +177,8 @@ pub struct LegReport {
     pub slot: Option<u8>,
     /// How it is.
     pub status: LegStatus,
+    /// The user took it out: it returns only when told to.
+    pub aside: bool,
     /// Why it is unusable, or left.
     pub why: Option<String>,
     /// As the machine has it.

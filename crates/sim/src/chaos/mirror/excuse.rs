@@ -7,7 +7,9 @@
 use super::super::client::Failed;
 use super::super::node::Body;
 use super::super::run::Course;
-use engine::mirror::{MIRRORS_FROM, MirrorState};
+use alloc::vec::Vec;
+use engine::export::ExportControl;
+use engine::mirror::{MIRRORS_FROM, MirrorOrder, MirrorState};
 use nbd::Errno;
 use nbd::client::CommandError;
 
@@ -49,15 +51,21 @@ impl Course<'_> {
         }
     }
 
-    /// A mirror that does not start goes by what its legs said when it was refused (a stated limit
-    /// of the engine): its people start the host again.
-    pub(in crate::chaos) fn restart_refused(&mut self) {
+    /// A mirror that could not go on is started by its people with the host; legs that were taken
+    /// out stay so whoever was killed meanwhile, until they are restored.
+    pub(in crate::chaos) fn mend_mirrors(&mut self) {
         for host in 0..self.rig.hosts.len() {
             let node = self.rig.hosts[host].cores[0];
             let Body::Core(engine) = &self.rig.world.nodes[node].body else {
                 continue;
             };
-            let state = engine.mirror(MIRRORS_FROM).map(|it| it.state);
+            let report = engine.mirror(MIRRORS_FROM);
+            let legs = report.iter().flat_map(|it| &it.legs);
+            let aside: Vec<u8> = legs
+                .filter(|it| it.aside)
+                .filter_map(|it| it.slot)
+                .collect();
+            let state = report.map(|it| it.state);
             let refused = matches!(
                 state,
                 Some(MirrorState::Refused(_) | MirrorState::Failed(_))
@@ -65,6 +73,11 @@ impl Course<'_> {
             if refused && self.rig.hosts[host].stopping.is_none() {
                 self.kill_host(host);
                 self.start_host(host);
+                continue;
+            }
+            for slot in aside {
+                let message = ExportControl::Mirror(MIRRORS_FROM, MirrorOrder::Return(slot));
+                self.rig.tell(node, message);
             }
         }
     }
