@@ -131,12 +131,12 @@ fn steps(root: &Path) -> Result<Vec<Step>> {
 const LOOM: &str = "RUSTFLAGS='--cfg loom' cargo test -p braid-nvme --test loom --release \
      --target-dir \"${CARGO_TARGET_DIR:-target}/loom\"";
 
-/// Worlds of chaos of seeds that are always the same, and of the commit's; of those with mirrors
-/// only the former while docs/chaos.md names an open finding of theirs.
+/// Worlds of chaos of seeds that are always the same, and of the commit's: of both families.
 const CHAOS: &str = "commit=$(git rev-parse --short=7 HEAD || echo 2); \
      cargo run --release -q -- sim --chaos -j 2 --seed 1 --seeds 1000; \
      cargo run --release -q -- sim --chaos -j 2 --seed $((16#$commit)) --seeds 1000; \
-     cargo run --release -q -- sim --chaos --mirrors -j 2 --seed 1 --seeds 100";
+     cargo run --release -q -- sim --chaos --mirrors -j 2 --seed 1 --seeds 100; \
+     cargo run --release -q -- sim --chaos --mirrors -j 2 --seed $((16#$commit)) --seeds 100";
 
 /// Random faults twice, of a seed that is always the same and of the commit's; the same for kills
 /// of an engine with a mirror, over files and targets; then no path at all.

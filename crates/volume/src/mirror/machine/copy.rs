@@ -340,12 +340,18 @@ impl Mirror {
 
     pub(super) fn copy_done(&mut self, number: u8, leg: u8, outcome: Outcome) {
         let foreign = self.foreign;
+        // What one gives that has left may be older than what was acknowledged.
+        let gone = !self.up.has(leg);
         let Some(job) = self.job(number) else {
             return;
         };
         match job.step {
             _ if foreign => {}
             Step::Lock => {}
+            Step::Read if outcome.is_done() && gone => {
+                job.tried.add(leg);
+                self.read_piece(number);
+            }
             Step::Read if outcome.is_done() => self.write_piece(number, leg),
             Step::Read => {
                 job.tried.add(leg);

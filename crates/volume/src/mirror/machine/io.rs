@@ -5,7 +5,8 @@
 //! who failed it has left (T14). Where a leg refuses one for a reason that isn't its own (another
 //! host's reservation, a stop), or all find the request wrong, no leg leaves: the I/O fails, and
 //! what may differ now is made alike. A read goes to a leg that has all of it; one that fails it
-//! is counted, and where another had the data they are rewritten there (T5).
+//! is counted, and where another had the data they are rewritten there (T5). What one reads that
+//! has left meanwhile is read from another.
 use super::legs::{Legs, Round, Ticket, Work};
 use super::life::Life;
 use super::planted::{Bug, has};
@@ -249,12 +250,19 @@ impl Mirror {
         let Some(slot) = self.slots[id as usize] else {
             return;
         };
-        if outcome.is_done() {
+        // Who left meanwhile may have lost what it had acknowledged: another path to it gives what
+        // was there before.
+        let stays = self.may_read(leg);
+        if outcome.is_done() && stays {
             for bad in slot.unreadable.iter() {
                 self.mend(bad, range);
             }
             return self.finish(id, outcome);
         }
+        let outcome = match outcome {
+            Outcome::Done => Outcome::PathError,
+            other => other,
+        };
         let others = self.readers_of(&slot);
         let attempt = LegAttempt {
             access: Access::Read,
@@ -268,7 +276,9 @@ impl Mirror {
                         slot.unreadable.add(leg);
                     }
                 }
-                self.count_error(leg, outcome);
+                if stays {
+                    self.count_error(leg, outcome);
+                }
                 // Who was counted once too often has left.
                 if let Some(slot) = self.slots[id as usize] {
                     let from = self.readers_of(&slot);

@@ -45,44 +45,43 @@ pub type Answer<'a> = &'a mut dyn FnMut(&Output, u8) -> Option<Outcome>;
 pub fn run(mirror: &mut Mirror, now_ns: u64, answer: Answer<'_>) -> Vec<(u32, Outcome)> {
     let mut ended = Vec::new();
     while let Some(output) = mirror.poll_output(now_ns) {
-        let ticket = match output {
-            Output::Leg(ticket, _)
-            | Output::Flush(ticket)
-            | Output::CopyRead(ticket, ..)
-            | Output::CopyWrite(ticket, ..)
-            | Output::Pages(ticket, _)
-            | Output::Superblock(ticket, _) => ticket,
-            Output::Read(io, _, from) => mirror.take(io, from.first().unwrap()).unwrap(),
-            Output::Compare(ticket, ..) => {
-                mirror.handle_compared(ticket, None, now_ns);
-                continue;
-            }
-            Output::ReadPages(ticket, _) => {
-                let page = Bitmap::new(4).encode(0, Id([1; 16]), crc32_iscsi);
-                mirror.handle_pages(ticket, &page, crc32_iscsi, now_ns);
-                continue;
-            }
-            Output::ReadSuperblocks(ticket) => {
-                let said = mirror.leg(ticket.leg).unwrap().said;
-                let owner = Some(mirror.owner);
-                let found = Ok(Chosen {
-                    superblock: Superblock { owner, ..said },
-                    copy: 0,
-                    other: Ok(0),
-                });
-                mirror.handle_superblocks(ticket, &found, now_ns);
-                continue;
-            }
-            Output::Done(io, outcome) => {
-                ended.push((io, outcome));
-                continue;
-            }
-            Output::News(_) => continue,
-        };
-        let outcome = answer(&output, ticket.leg).unwrap_or(Outcome::Done);
-        mirror.handle_done(ticket, outcome, now_ns);
+        match output {
+            Output::Done(io, outcome) => ended.push((io, outcome)),
+            other => end(mirror, other, now_ns, answer),
+        }
     }
     ended
+}
+
+/// Ends what is asked.
+pub fn end(mirror: &mut Mirror, output: Output, now_ns: u64, answer: Answer<'_>) {
+    let ticket = match output {
+        Output::Leg(ticket, _)
+        | Output::Flush(ticket)
+        | Output::CopyRead(ticket, ..)
+        | Output::CopyWrite(ticket, ..)
+        | Output::Pages(ticket, _)
+        | Output::Superblock(ticket, _) => ticket,
+        Output::Read(io, _, from) => mirror.take(io, from.first().unwrap()).unwrap(),
+        Output::Compare(ticket, ..) => return mirror.handle_compared(ticket, None, now_ns),
+        Output::ReadPages(ticket, _) => {
+            let page = Bitmap::new(4).encode(0, Id([1; 16]), crc32_iscsi);
+            return mirror.handle_pages(ticket, &page, crc32_iscsi, now_ns);
+        }
+        Output::ReadSuperblocks(ticket) => {
+            let said = mirror.leg(ticket.leg).unwrap().said;
+            let owner = Some(mirror.owner);
+            let found = Ok(Chosen {
+                superblock: Superblock { owner, ..said },
+                copy: 0,
+                other: Ok(0),
+            });
+            return mirror.handle_superblocks(ticket, &found, now_ns);
+        }
+        Output::Done(..) | Output::News(_) => return,
+    };
+    let outcome = answer(&output, ticket.leg).unwrap_or(Outcome::Done);
+    mirror.handle_done(ticket, outcome, now_ns);
 }
 
 pub fn well(_: &Output, _: u8) -> Option<Outcome> {
