@@ -35,6 +35,7 @@ use kind::{Kind, Sum, table};
 use ledger::Ledger;
 use legs::{BYTES, Legs, check_bytes};
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -93,6 +94,8 @@ struct Trial<'a> {
     away: Option<usize>,
     /// Not all legs were in sync when writers began last.
     behind: bool,
+    /// They were taken out, which lasts until they are restored, and until that is durable.
+    aside: BTreeSet<usize>,
     times: Times,
 }
 
@@ -234,6 +237,7 @@ impl<'a> Trial<'a> {
             random: Random(common.seed),
             away: None,
             behind: false,
+            aside: BTreeSet::new(),
             times: Times::default(),
         })
     }
@@ -278,13 +282,25 @@ impl Trial<'_> {
         Engine::start_as(&self.common.program, &self.directory.0, &self.net, &text)
     }
 
+    /// Waits until the mirror runs; legs that were taken out may return.
+    fn wait_running(&self, engine: &Engine) -> Result<()> {
+        wait_running(engine, self.away.is_some())?;
+        // Legs are called by their numbers among those that are there.
+        for leg in self.aside.iter().filter(|_| self.away.is_none()) {
+            let which = json!({"volume": "v0", "leg": leg.to_string()});
+            call(&engine.socket(), "mirror.restore", &which)?;
+        }
+        Ok(())
+    }
+
     /// Waits until what a leg lacked was copied.
-    fn wait_in_sync(&self, engine: &Engine) -> Result<()> {
+    fn wait_in_sync(&mut self, engine: &Engine) -> Result<()> {
         let mut last = Value::Null;
         let waited = stop::wait("all legs are in sync", READY, || {
             last = engine.stat()?;
             Ok((legs_in(&last, "in-sync") == self.legs.count()).then_some(()))
         });
+        self.aside.clear();
         waited.with_context(|| format!("the volume: {last}"))
     }
 
@@ -304,7 +320,7 @@ impl Trial<'_> {
             engine.kill();
             self.legs.kill_all();
         } else {
-            wait_running(&engine, self.away.is_some())?;
+            self.wait_running(&engine)?;
             self.times.add(Part::Start, begun);
             self.compare(&engine.export())?;
             if self.away.is_none() && self.behind && self.random.below(3) == 0 {
@@ -324,7 +340,7 @@ impl Trial<'_> {
     /// All legs become alike, and it is stopped: no intent is left.
     fn stop_in_order(&mut self) -> Result<()> {
         let engine = self.start()?;
-        wait_running(&engine, false)?;
+        self.wait_running(&engine)?;
         self.compare(&engine.export())?;
         self.wait_in_sync(&engine)?;
         engine.end(READY)?.context("SIGTERM did not end it")?;
@@ -347,6 +363,7 @@ impl Trial<'_> {
         };
         let longest = Duration::from_micros(1000 + self.random.below(longest_us));
         let leaves = (kind == Kind::Leaving).then(|| self.leg());
+        self.aside.extend(leaves);
         let (first, order) = (self.leg(), self.random.below(4));
         let (later, between) = (self.soon(), self.soon());
         let mut state = Value::Null;
@@ -435,7 +452,7 @@ impl Trial<'_> {
     fn last(&mut self) -> Result<()> {
         self.away = None;
         let engine = self.start()?;
-        wait_running(&engine, false)?;
+        self.wait_running(&engine)?;
         self.wait_in_sync(&engine)?;
         self.compare(&engine.export())?;
         engine.end(READY)?.context("SIGTERM did not end it")?;
