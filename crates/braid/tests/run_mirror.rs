@@ -12,7 +12,7 @@ mod no_io_uring;
 mod process;
 
 use mirror::{Place, end, kill, said, verify};
-use process::{Process, wait_until};
+use process::{Process, begun, wait_until};
 use serde_json::Value;
 use std::path::Path;
 
@@ -133,15 +133,7 @@ fn t45_a_leg_that_is_missing_and_may_have_more_is_not_gone_on_without_but_by_wor
     assert_eq!(place.client().write(0, 7), 0);
     end(engine);
     std::fs::rename(place.path("b"), place.path("away")).unwrap();
-    let [config, socket] = ["b.toml", "c.sock"].map(|name| place.path(name));
-    let words = [
-        "run",
-        "-c",
-        config.to_str().unwrap(),
-        "--socket",
-        socket.to_str().unwrap(),
-    ];
-    let mut engine = Process::start(place.0.path(), &words);
+    let mut engine = begun(place.0.path());
     let line = engine.notes("not started");
     assert!(
         line.contains("newer writes") && line.contains(&place.leg("b")),
@@ -275,10 +267,7 @@ fn on_two_cores_all_volumes_are_said_to_be_ready_once_and_legs_are_not() {
         |name| format!("[[volume]]\nname = \"{name}\"\n[[volume.path]]\nuri = \"mem:1MiB\"\n");
     let text = ["cores = 2\n", &text, &plain("p"), &plain("q")].concat();
     std::fs::write(place.path("b.toml"), text).unwrap();
-    let [config, socket] = ["b.toml", "c.sock"].map(|name| place.path(name));
-    let [config, socket] = [&config, &socket].map(|path| path.to_str().unwrap());
-    let words = ["run", "-c", config, "--socket", socket];
-    let mut engine = Process::start(place.0.path(), &words);
+    let mut engine = begun(place.0.path());
     for _ in 0..3 {
         assert!(engine.says(": ready").is_some(), "{}", engine.seen);
     }

@@ -71,7 +71,7 @@ fn the_walk_through_braid_run_is_as_it_stands_in_the_readme() {
     let directory = tempfile::tempdir().unwrap();
     let free = || TcpListener::bind("127.0.0.1:0").unwrap();
     let ports = [free(), free()].map(|listener| listener.local_addr().unwrap().port());
-    let mut script = String::from("trap 'echo \"FAILED: $BASH_COMMAND\"' ERR\n");
+    let mut script = String::new();
     for (name, text) in blocks {
         let text = transposed(&text, directory.path(), ports);
         match name {
@@ -81,21 +81,15 @@ fn the_walk_through_braid_run_is_as_it_stands_in_the_readme() {
             file => std::fs::write(directory.path().join(file), text).unwrap(),
         }
     }
-    std::fs::write(directory.path().join("walk.sh"), script).unwrap();
-    let said = walk(directory.path());
-    println!("{said}");
-    assert!(!said.contains("FAILED: "), "{said}");
-    assert!(said.contains("THE END"), "{said}");
-    for part in [
+    let parts = [
         "export-size: 268435456 (256M)",
         "v0: ok",
         "v0: degraded",
         "reconnecting",
         "live again",
         "0 writes held (fenced)",
-    ] {
-        assert!(said.contains(part), "{part}: {said}");
-    }
+    ];
+    walk(directory.path(), &script, &parts);
     let copy = directory.path().join("copy.img");
     if !mounts {
         run(
@@ -117,7 +111,7 @@ fn the_walk_through_a_mirror_is_as_it_stands_in_the_readme() {
     let readme = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../README.md");
     let readme = std::fs::read_to_string(readme).unwrap();
     let directory = tempfile::tempdir().unwrap();
-    let mut script = String::from("trap 'echo \"FAILED: $BASH_COMMAND\"' ERR\n");
+    let mut script = String::new();
     for (name, text) in blocks(&readme, "mirror") {
         let text = text.replace("/tmp/walk", directory.path().to_str().unwrap());
         match name {
@@ -125,22 +119,14 @@ fn the_walk_through_a_mirror_is_as_it_stands_in_the_readme() {
             file => std::fs::write(directory.path().join(file), text).unwrap(),
         }
     }
-    std::fs::write(directory.path().join("walk.sh"), script).unwrap();
-    let said = walk(directory.path());
-    println!("{said}");
-    assert!(
-        !said.contains("FAILED: ") && said.contains("THE END"),
-        "{said}"
-    );
-    for part in [
+    let parts = [
         "m0: ok",
         "m0: degraded",
         "is in sync",
         "last check: 0 differences, 0 unreadable",
         "all legs in sync are alike",
-    ] {
-        assert!(said.contains(part), "{part}: {said}");
-    }
+    ];
+    walk(directory.path(), &script, &parts);
 }
 
 /// Where cargo has put the C library: beside this program, or above it.
@@ -170,24 +156,18 @@ fn the_queue_example_is_as_it_stands_in_the_readme() {
         .replace("$PWD/target/release", library().to_str().unwrap())
         .replace("target/release", library().to_str().unwrap());
     let root = root.to_str().unwrap();
-    let script = format!("trap 'echo \"FAILED: $BASH_COMMAND\"' ERR\ncd {root}\n{typed}");
-    std::fs::write(directory.path().join("walk.sh"), script).unwrap();
-    let said = walk(directory.path());
-    println!("{said}");
-    assert!(
-        !said.contains("FAILED: ") && said.contains("THE END"),
-        "{said}"
-    );
-    for part in [
+    let script = format!("cd {root}\n{typed}");
+    let parts = [
         "verified 1024 blocks of 4096 bytes",
         " IOPS, 127 outstanding",
-    ] {
-        assert!(said.contains(part), "{part}: {said}");
-    }
+    ];
+    walk(directory.path(), &script, &parts);
 }
 
-/// Runs `walk.sh` there; what it and all that it started said.
-fn walk(directory: &Path) -> String {
+/// Types in a script there: nothing of it fails, and it and all that it starts say these parts.
+fn walk(directory: &Path, script: &str, parts: &[&str]) {
+    let script = format!("trap 'echo \"FAILED: $BASH_COMMAND\"' ERR\n{script}");
+    std::fs::write(directory.join("walk.sh"), script).unwrap();
     let log = std::fs::File::create(directory.join("log")).unwrap();
     let braid = Path::new(env!("CARGO_BIN_EXE_braid")).parent().unwrap();
     let path = format!("{}:{}", braid.display(), std::env::var("PATH").unwrap());
@@ -202,5 +182,13 @@ fn walk(directory: &Path) -> String {
     let mut left = Left(directory.into(), process);
     left.1.child().wait().unwrap();
     drop(left);
-    std::fs::read_to_string(directory.join("log")).unwrap()
+    let said = std::fs::read_to_string(directory.join("log")).unwrap();
+    println!("{said}");
+    assert!(
+        !said.contains("FAILED: ") && said.contains("THE END"),
+        "{said}"
+    );
+    for part in parts {
+        assert!(said.contains(part), "{part}: {said}");
+    }
 }

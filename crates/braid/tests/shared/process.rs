@@ -177,8 +177,8 @@ impl Client {
     }
 }
 
-/// An engine with the configuration `b.toml` and the socket `c.sock`, whose volume v0 is ready.
-pub fn engine(directory: &Path) -> Process {
+/// An engine with the configuration `b.toml` and the socket `c.sock`.
+pub fn begun(directory: &Path) -> Process {
     let [config, socket] = ["b.toml", "c.sock"].map(|name| directory.join(name));
     let words = [
         "run",
@@ -187,7 +187,12 @@ pub fn engine(directory: &Path) -> Process {
         "--socket",
         socket.to_str().unwrap(),
     ];
-    let mut engine = Process::start(directory, &words);
+    Process::start(directory, &words)
+}
+
+/// As [`begun`]; its volume v0 is ready.
+pub fn engine(directory: &Path) -> Process {
+    let mut engine = begun(directory);
     let ready = engine.says("v0: ready").is_some();
     assert!(ready, "{}", engine.seen);
     engine
