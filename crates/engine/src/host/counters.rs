@@ -161,21 +161,22 @@ impl HostEngine {
             return Some("it is gone".into());
         };
         let it = &self.paths[number];
-        let said = report::last_said(it);
+        // Worlds ask after every turn: what nobody shows is not searched for.
+        let said = || report::last_said(it);
         if it.will == super::path::Will::GivenUp {
             if super::change::is_device(&it.kind) {
-                return Some(said.into());
+                return Some(said().into());
             }
             let of = &self.volumes[usize::from(volume)];
             return Some(report::stays_lost(&of.name, it, of.recovery.ctrl_loss_ns));
         }
         let by_hand = it.will == super::path::Will::Failed;
         match self.path_state(volume, path) {
-            PathState::Reconnecting if !said.is_empty() && it.phase != Phase::Lost => {
-                Some(alloc::format!("it is being connected again: {said}"))
+            PathState::Reconnecting if !said().is_empty() && it.phase != Phase::Lost => {
+                Some(alloc::format!("it is being connected again: {}", said()))
             }
-            PathState::Reconnecting | PathState::Failed if !said.is_empty() && !by_hand => {
-                Some(said.into())
+            PathState::Reconnecting | PathState::Failed if !said().is_empty() && !by_hand => {
+                Some(said().into())
             }
             state @ (PathState::Connecting
             | PathState::Failed

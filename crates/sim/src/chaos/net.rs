@@ -248,16 +248,23 @@ impl World {
     pub(super) fn transmit(&mut self, number: usize, conn: u32) {
         let now_ns = self.now_ns;
         while !self.is_full(number, conn) {
-            let mut out = Vec::new();
             let node = &mut self.nodes[number];
-            let Some(payload) = node.body.transmit(ConnId(conn), &mut out, now_ns) else {
+            let headers = &mut self.headers;
+            headers.clear();
+            let Some(payload) = node.body.transmit(ConnId(conn), headers, now_ns) else {
                 assert!(
-                    out.is_empty(),
+                    headers.is_empty(),
                     "wrote a header and said that it had nothing to send"
                 );
                 return;
             };
-            assert!(out.len() <= HEADERS_MAX, "{} bytes at a time", out.len());
+            let len = headers.len();
+            assert!(len <= HEADERS_MAX, "{len} bytes at a time");
+            let data = payload
+                .as_ref()
+                .map_or(0, |send| send.span.len as usize + 4);
+            let mut out = Vec::with_capacity(len + data);
+            out.extend_from_slice(headers);
             let it = node.conns.get(conn as usize).and_then(Option::as_ref);
             let Some((life, wire, Some(peer))) = it.map(|it| (it.life, it.wire, it.peer)) else {
                 panic!("node {number} sends on connection {conn}, which is not up");

@@ -111,6 +111,8 @@ pub struct World {
     pub window: u64,
     pub random: Random,
     pub events: BinaryHeap<Reverse<Due>>,
+    /// What is being sent.
+    pub(super) headers: Vec<u8>,
     sequence: u64,
     spins: u32,
     moments: u64,
@@ -164,6 +166,7 @@ impl World {
             window: 0,
             random: Random::new(seed),
             events: BinaryHeap::new(),
+            headers: Vec::new(),
             sequence: 0,
             spins: 0,
             moments: 0,
