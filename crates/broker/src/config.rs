@@ -1,14 +1,30 @@
 //! What a broker has, and who may use how much of it (U1, U5).
+use crate::volume::Volume;
 use nvme::queue::check;
 use queue::Kind;
 use runtime::Device;
 use std::os::unix::net::UnixListener;
 
+/// What the blocks of a namespace lie in.
+#[derive(Clone, Debug)]
+pub enum Store {
+    /// A device of this process. Null moves no data at all: reads leave the memory as it is.
+    Device(Device),
+    /// A volume of a running engine.
+    Volume(Volume),
+}
+
+impl From<Device> for Store {
+    fn from(device: Device) -> Self {
+        Self::Device(device)
+    }
+}
+
 /// A namespace: its NSID is its place among them, from 1.
 #[derive(Clone, Debug)]
 pub struct Namespace {
-    /// What its blocks lie in. Null moves no data at all: reads leave the memory as it is.
-    pub device: Device,
+    /// What its blocks lie in.
+    pub device: Store,
     /// log2 of the block size, 9 to 12.
     pub block_shift: u8,
     /// Blocks.

@@ -1,4 +1,4 @@
-//! What takes time: requests to files, through the thread's ring.
+//! What takes time: requests to files, through the thread's ring, and to volumes of an engine.
 //!
 //! # Contract
 //! One operation at a time for each request: part after part, short ones continued. The kernel
@@ -14,9 +14,11 @@
 //! # Limits
 //! [`FILE_OPERATIONS_MAX`] in flight; further requests wait here, as many as queues have entries,
 //! and queues are served in turn.
-use crate::Namespace;
 use crate::limits::{BOUNCES_MAX, FILE_OPERATIONS_MAX, ZEROES_BYTES};
 use crate::transfer::{Memories, Part};
+use crate::volume::{Post, Volume};
+use crate::{Namespace, Store};
+use flushes::FLUSHES;
 use nvme::wire::Status;
 use queue::limits::TRANSFER_MAX;
 use request::Request;
@@ -27,13 +29,11 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use sys::{Allocate, Errno, Error, Fd, Ring, Shared, memory_file};
 
+mod flushes;
 mod request;
 
 /// The lane of requests that are no queue's.
 pub const NO_LANE: usize = usize::MAX;
-
-/// Tags of flushes, with the namespace's index; those of requests are 32 bits.
-const FLUSHES: u64 = 1 << 32;
 
 /// Whose request it is.
 #[derive(Clone, Copy, Debug)]
@@ -66,9 +66,17 @@ pub enum Work {
     Flush { rest: Vec<usize> },
 }
 
-/// A file as one thread has it.
+/// Where it lies.
+enum Way {
+    File(Fd),
+    /// Operations go over all parts of a request, whatever their memory; `direct` where it knows
+    /// FUA.
+    Volume(Volume),
+}
+
+/// A file or volume as one thread has it.
 struct Backing {
-    file: Fd,
+    way: Way,
     read_only: bool,
     /// What memory addresses, lengths and offsets are multiples of.
     align: u32,
@@ -79,6 +87,21 @@ struct Backing {
     /// Who waits for the flush that is under way, and who for the next one.
     flushing: Vec<u32>,
     next_flush: Vec<u32>,
+}
+
+impl Backing {
+    fn is_volume(&self) -> bool {
+        matches!(self.way, Way::Volume(_))
+    }
+
+    /// Flushes that failed, and times that what was acknowledged may have been lost (T13).
+    fn failures(&self) -> u64 {
+        match &self.way {
+            Way::File(_) => self.failures,
+            // The one connection hears for every thread.
+            Way::Volume(volume) => volume.losses(),
+        }
+    }
 }
 
 /// What is known of a lane.
@@ -95,6 +118,8 @@ struct Known {
 pub struct Files {
     ring: Ring,
     backings: Vec<Option<Backing>>,
+    /// Where volumes tell the ends of requests.
+    post: Post,
     requests: Vec<Option<Request>>,
     free: Vec<u32>,
     /// By lane; behind them [`NO_LANE`]'s requests.
@@ -104,6 +129,8 @@ pub struct Files {
     turn: usize,
     /// Requests that wait.
     waiting: usize,
+    /// Requests to volumes that have ended.
+    elsewhere: VecDeque<(u64, Result<u32, Errno>)>,
     /// Ended with a flush that others waited for as well.
     flushed: Vec<(u32, Status)>,
     /// Taken back while they waited.
@@ -126,9 +153,18 @@ impl Files {
     ///
     /// # Errors
     /// The system has no descriptor or memory.
-    pub fn new(ring: Ring, namespaces: &[Namespace]) -> Result<Self, String> {
+    pub fn new(ring: Ring, namespaces: &[Namespace], post: &Post) -> Result<Self, String> {
         let backing = |namespace: &Namespace| match &namespace.device {
-            Device::File(file) => {
+            Store::Volume(volume) => Ok(Some(Backing {
+                way: Way::Volume(volume.clone()),
+                read_only: namespace.read_only,
+                align: 1,
+                direct: volume.has_fua(),
+                failures: 0,
+                flushing: Vec::new(),
+                next_flush: Vec::new(),
+            })),
+            Store::Device(Device::File(file)) => {
                 let fd = match reopened(file) {
                     Some(fd) => fd,
                     None => file.try_clone().map_err(|error| error.to_string())?,
@@ -139,7 +175,7 @@ impl Files {
                     1
                 };
                 Ok(Some(Backing {
-                    file: Fd::new(fd),
+                    way: Way::File(Fd::new(fd)),
                     read_only: file.read_only(),
                     align,
                     direct: file.direct(),
@@ -155,12 +191,14 @@ impl Files {
         Ok(Self {
             ring,
             backings: backings?,
+            post: post.clone(),
             requests: Vec::new(),
             free: Vec::new(),
             lanes: Vec::new(),
             own: VecDeque::new(),
             turn: 0,
             waiting: 0,
+            elsewhere: VecDeque::new(),
             flushed: Vec::new(),
             cancelled: Vec::new(),
             spare: Vec::new(),
@@ -173,7 +211,7 @@ impl Files {
     /// Requests to a namespace go to another file, which may do what files do not.
     #[cfg(test)]
     pub fn replace(&mut self, namespace: usize, file: std::os::fd::OwnedFd) {
-        self.backings[namespace].as_mut().unwrap().file = Fd::new(file);
+        self.backings[namespace].as_mut().unwrap().way = Way::File(Fd::new(file));
     }
 
     /// The ring, to submit and to sleep.
@@ -219,6 +257,9 @@ impl Files {
             before: 0,
             plain: false,
             flush: false,
+            whole: self.backings[job.namespace]
+                .as_ref()
+                .is_some_and(Backing::is_volume),
         };
         self.note(&request);
         let slot = self.free.pop().unwrap_or_else(|| {
@@ -254,7 +295,7 @@ impl Files {
         if !writes || lane == NO_LANE {
             return;
         }
-        let failures = self.backings[namespace].as_ref().map(|it| it.failures);
+        let failures = self.backings[namespace].as_ref().map(Backing::failures);
         let namespaces = self.backings.len();
         let told = &mut self.known(lane).told;
         told.resize(namespaces, None);
@@ -317,17 +358,23 @@ impl Files {
                     ended => return ended,
                 }
             }
-            let completion = self.ring.next_completion()?;
-            let Ok(slot) = u32::try_from(completion.tag) else {
-                match completion.tag.checked_sub(FLUSHES) {
+            let (tag, result) = match self.elsewhere.pop_front() {
+                Some(ended) => ended,
+                None => {
+                    let completion = self.ring.next_completion()?;
+                    (completion.tag, completion.result)
+                }
+            };
+            let Ok(slot) = u32::try_from(tag) else {
+                match tag.checked_sub(FLUSHES) {
                     Some(at) if at < self.backings.len() as u64 => {
-                        self.end_flush(at as usize, completion.result);
+                        self.end_flush(at as usize, result);
                     }
                     _ => *other = true,
                 }
                 continue;
             };
-            if let Some(ended) = self.progress(slot, completion.result) {
+            if let Some(ended) = self.progress(slot, result) {
                 return Some(ended);
             }
         }
@@ -365,7 +412,14 @@ impl Files {
         let Some(backing) = &self.backings[request.job.namespace] else {
             return;
         };
-        let (ring, file, tag) = (&mut self.ring, &backing.file, slot.into());
+        let file = match &backing.way {
+            Way::File(file) => file,
+            Way::Volume(volume) => {
+                let to = (self.post.clone(), slot.into());
+                return volume.begin(request.order(volume, &self.zeroes, to));
+            }
+        };
+        let (ring, tag) = (&mut self.ring, slot.into());
         let done = request.done;
         match &request.work {
             Work::Read { offset } => {
@@ -447,55 +501,9 @@ impl Files {
         self.end(slot, status)
     }
 
-    /// What was written to a file before is made durable, for one more request.
-    fn flush(&mut self, namespace: usize, slot: u32) {
-        let Some(backing) = &mut self.backings[namespace] else {
-            return;
-        };
-        if backing.flushing.is_empty() {
-            backing.flushing.push(slot);
-            self.ring
-                .sync_data(&backing.file, FLUSHES + namespace as u64);
-        } else {
-            // What is under way may have begun before the last of its writes ended.
-            backing.next_flush.push(slot);
-        }
-    }
-
-    /// A flush has ended, for all that waited for it.
-    fn end_flush(&mut self, namespace: usize, result: Result<u32, Errno>) {
-        let Some(backing) = &mut self.backings[namespace] else {
-            return;
-        };
-        if let Err(Errno::INTR | Errno::AGAIN) = result {
-            self.ring
-                .sync_data(&backing.file, FLUSHES + namespace as u64);
-            return;
-        }
-        backing.failures += u64::from(result.is_err());
-        let failures = backing.failures;
-        while let Some(slot) = backing.flushing.pop() {
-            let Some(request) = &self.requests[slot as usize] else {
-                continue;
-            };
-            let lane = self.lanes.get_mut(request.job.lane);
-            let told = lane.and_then(|lane| lane.told.get_mut(namespace));
-            let missed = match told {
-                Some(Some(told)) => std::mem::replace(told, failures) != failures,
-                _ => false,
-            };
-            let status = match result {
-                Err(error) => request.status_of(error),
-                Ok(_) if missed => Status::WRITE_FAULT,
-                Ok(_) => Status::SUCCESS,
-            };
-            self.flushed.push((slot, status));
-        }
-        std::mem::swap(&mut backing.flushing, &mut backing.next_flush);
-        if !backing.flushing.is_empty() {
-            self.ring
-                .sync_data(&backing.file, FLUSHES + namespace as u64);
-        }
+    /// A request to a volume has ended.
+    pub fn ended(&mut self, tag: u64, result: Result<u32, Errno>) {
+        self.elsewhere.push_back((tag, result));
     }
 
     fn end(&mut self, slot: u32, status: Status) -> Option<Ended> {

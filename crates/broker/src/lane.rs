@@ -9,7 +9,7 @@ use crate::files::{Files, Job, Work};
 use crate::limits::{BATCH, TURN_BYTES};
 use crate::transfer::{Memories, Region};
 use crate::zeroing::Zeroing;
-use crate::{Namespace, Trust};
+use crate::{Namespace, Store, Trust};
 use nvme::queue::check::{self, Checked, Order};
 use nvme::queue::{CqProducer, Entry, Misbehaved, SqConsumer};
 use nvme::wire::{Cqe, Status, dsm};
@@ -247,15 +247,16 @@ impl Lane {
             _ => &namespaces[checked.namespace as usize].device,
         };
         match device {
-            Device::Null => self.ranges(&checked).map(|_| Begun::Done(0)),
-            Device::Queue(_) => Err(Status::INTERNAL_ERROR),
-            Device::Memory(memory) => {
+            Store::Device(Device::Null) => self.ranges(&checked).map(|_| Begun::Done(0)),
+            Store::Device(Device::Memory(memory)) => {
                 self.moved += u64::from(checked.data);
                 self.memorize(memory, entry, &checked)
             }
             // Nobody opens such a namespace for a broker.
-            Device::Passthrough(_) => Err(Status::INVALID_NAMESPACE),
-            Device::File(_) => {
+            Store::Device(Device::Passthrough(_) | Device::Queue(_)) => {
+                Err(Status::INVALID_NAMESPACE)
+            }
+            Store::Device(Device::File(_)) | Store::Volume(_) => {
                 let work = self.file_work(&checked)?;
                 let Some(work) = work else {
                     return Ok(Begun::Done(0));
@@ -284,7 +285,10 @@ impl Lane {
     ) -> Result<Begun, Status> {
         let is_file = |index: &usize| {
             self.views.get(*index).is_some_and(Option::is_some)
-                && matches!(namespaces[*index].device, Device::File(_))
+                && matches!(
+                    namespaces[*index].device,
+                    Store::Device(Device::File(_)) | Store::Volume(_)
+                )
         };
         let mut indices = (0..namespaces.len()).filter(is_file);
         let Some(first) = indices.next() else {

@@ -6,7 +6,8 @@
 //!   connection's own thread
 //! * `worker`: a thread that serves queues: spins, then sleeps
 //! * `lane`: one queue: fetches, checks, executes, answers; `zeroing`: what is too much at once
-//! * `transfer`: between a device and registered memory; `files`: what takes time
+//! * `transfer`: between a device and registered memory; `files`: what takes time;
+//!   `volume`: a running engine's
 //!
 //! # Contract
 //! A client can bring about the end of its own queue and the failure of its own commands, and
@@ -22,9 +23,11 @@ pub mod limits;
 mod server;
 mod session;
 mod transfer;
+mod volume;
 mod worker;
 mod zeroing;
 
-pub use config::{Config, Grant, Identity, Namespace, NamespaceRight, Rights};
+pub use config::{Config, Grant, Identity, Namespace, NamespaceRight, Rights, Store};
 pub use nvme::queue::check::Trust;
 pub use server::Broker;
+pub use volume::{Volume, VolumeAddress};

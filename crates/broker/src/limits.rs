@@ -38,3 +38,13 @@ pub const ZEROES_BYTES: u32 = 1 << 20;
 pub const CLOCK_TURNS: u32 = 64;
 /// How often a thread that has work looks for queues that are to end: once in so many turns.
 pub const MAILBOX_TURNS: u32 = 256;
+/// Requests to a volume in flight.
+pub const VOLUME_REQUESTS_MAX: u16 = 256;
+/// Bytes that are gathered for a volume before they are sent.
+pub const VOLUME_OUT_BYTES: usize = 4 << 20;
+/// Longest Write Zeroes or Trim of a volume, bytes.
+pub const VOLUME_ZEROES_BYTES: u64 = 32 << 20;
+/// How long a lost engine is left alone before it is tried again, ns.
+pub const VOLUME_RETRY_NS: u64 = 1_000_000_000;
+/// How long an engine may take to answer at first, ns.
+pub const VOLUME_ANSWER_NS: u64 = 15_000_000_000;

@@ -6,10 +6,11 @@
 //! command ended. Registered memory is answered for when the worker knows of it. At the end
 //! requests to files are waited for, and then the files' flush; one that never returns for
 //! [`STOP_NS`] only.
-use crate::config::Config;
+use crate::config::{Config, Store};
 use crate::limits::{DEAF_NS, EAR_STACK_BYTES, FAREWELLS_MAX, NAMESPACES_MAX, QUEUES_MAX};
 use crate::limits::{STOP_NS, WORKERS_MAX};
 use crate::session::{Brought, Ear, Reply};
+use crate::volume::Post;
 use crate::worker::{self, Message, News};
 use queue::protocol::{Answer, Operation, Request, VERSION};
 use rustix::event::Timespec;
@@ -173,8 +174,11 @@ impl Server {
                 spin_ns: config.spin_ns,
                 namespaces: Arc::clone(&namespaces),
                 mailbox: received,
-                has_mail: Arc::clone(&has_mail),
-                event: Arc::clone(&raised),
+                post: Post {
+                    mailbox: mailbox.clone(),
+                    has_mail: Arc::clone(&has_mail),
+                    event: Arc::clone(&raised),
+                },
                 news: news_sender.clone(),
                 news_event: Arc::clone(&event),
             };
@@ -514,7 +518,8 @@ fn check(config: &Config) -> Result<(), String> {
             return Err(format!("a user has two rights to namespace {}", it.nsid));
         }
     }
-    let is_queue = |it: &crate::Namespace| matches!(it.device, runtime::Device::Queue(_));
+    let is_queue =
+        |it: &crate::Namespace| matches!(it.device, Store::Device(runtime::Device::Queue(_)));
     if config.namespaces.iter().any(is_queue) {
         return Err("a queue of another server can't be a namespace".into());
     }

@@ -13,11 +13,12 @@ use crate::lane::Lane;
 use crate::limits::{CLOCK_TURNS, FILE_OPERATIONS_MAX, MAILBOX_TURNS, NAMESPACES_MAX};
 use crate::session::Brought;
 use crate::transfer::Region;
+use crate::volume::Post;
 use nvme::queue::Misbehaved;
 use queue::protocol::Request;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, Sender};
 use sys::os::{Event, now_ns};
 use sys::{Arena, Errno, Fd, Ring, RingConfig, Wait};
@@ -35,6 +36,8 @@ pub enum Message {
     Remove(u64),
     /// Registered memory comes or goes.
     Region(u64, usize, Option<Region>),
+    /// A request to a volume, by its tag: its bytes, or why not.
+    Ended(u64, Result<u32, Errno>),
     /// Everything ends.
     Stop,
 }
@@ -65,10 +68,8 @@ pub struct Plan {
     pub spin_ns: u64,
     pub namespaces: Arc<[Namespace]>,
     pub mailbox: Receiver<Message>,
-    /// There is something in it; set behind each message.
-    pub has_mail: Arc<AtomicBool>,
-    /// Raised with each message.
-    pub event: Arc<Event>,
+    /// How it is filled.
+    pub post: Post,
     pub news: Sender<News>,
     /// Raised with each piece of news.
     pub news_event: Arc<Event>,
@@ -128,11 +129,11 @@ impl Worker {
         };
         let arena = Arena::new(4096).map_err(|error| error.to_string())?;
         let ring = Ring::new(&config, arena).map_err(|error| error.to_string())?;
-        let files = Files::new(ring, &plan.namespaces)?;
+        let files = Files::new(ring, &plan.namespaces, &plan.post)?;
         let kicks = epoll::create(CreateFlags::CLOEXEC).map_err(|error| error.to_string())?;
         epoll::add(
             &kicks,
-            &*plan.event,
+            &*plan.post.event,
             EventData::new_u64(MAILBOX),
             EventFlags::IN,
         )
@@ -155,7 +156,7 @@ impl Worker {
         loop {
             turns = turns.wrapping_add(1);
             let busy = self.turn();
-            let has_mail = self.plan.has_mail.load(Ordering::Relaxed);
+            let has_mail = self.plan.post.has_mail.load(Ordering::Relaxed);
             if !busy || has_mail || turns.is_multiple_of(MAILBOX_TURNS) {
                 self.read_mailbox();
                 if self.is_over() {
@@ -277,18 +278,19 @@ impl Worker {
             &mut events,
             Some(&rustix::event::Timespec::default()),
         );
-        self.plan.event.lower();
+        self.plan.post.event.lower();
         self.read_mailbox();
         Ok(())
     }
 
     fn read_mailbox(&mut self) {
         // Before it is read: what comes behind that sets it again.
-        self.plan.has_mail.swap(false, Ordering::Acquire);
+        self.plan.post.has_mail.swap(false, Ordering::Acquire);
         while let Ok(message) = self.plan.mailbox.try_recv() {
             match message {
                 Message::Add(lane) => self.add(lane),
                 Message::Remove(id) => self.remove(|lane| lane.id == id),
+                Message::Ended(tag, result) => self.files.ended(tag, result),
                 Message::Stop => {
                     self.stopping = true;
                     self.remove(|_| true);

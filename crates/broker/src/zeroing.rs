@@ -1,4 +1,5 @@
 //! A command that zeroes more of a memory device than one turn may: done piece by piece.
+use crate::Store;
 use crate::lane::cid_of;
 use nvme::queue::Entry;
 use nvme::queue::check::Checked;
@@ -24,8 +25,12 @@ impl Zeroing {
     }
 
     /// Zeroes at most `bytes` more; whether that was all.
-    pub fn piece(&mut self, device: &Device, bytes: u64) -> bool {
-        if let (Some((offset, left)), Device::Memory(memory)) = (self.ranges.last_mut(), device) {
+    pub fn piece(&mut self, store: &Store, bytes: u64) -> bool {
+        let memory = match store {
+            Store::Device(Device::Memory(memory)) => memory,
+            _ => return true,
+        };
+        if let Some((offset, left)) = self.ranges.last_mut() {
             let len = bytes.min(*left);
             memory.discard(*offset, len);
             (*offset, *left) = (*offset + len, *left - len);

@@ -196,7 +196,7 @@ fn two_rights_to_one_namespace_are_refused() {
     let config = broker::Config {
         listener: std::os::unix::net::UnixListener::bind(directory.path().join("q")).unwrap(),
         namespaces: vec![Namespace {
-            device: Device::Null,
+            device: Device::Null.into(),
             block_shift: 12,
             blocks: 1,
             read_only: false,
@@ -264,7 +264,7 @@ fn a_deallocate_without_end_keeps_no_other_queue_waiting() {
     let stage = Stage::new(|config| {
         let device = Device::Memory(Arc::new(MemoryDevice::new(1 << 40).unwrap()));
         config.namespaces.push(Namespace {
-            device,
+            device: device.into(),
             blocks: 1 << 28,
             ..config.namespaces[0].clone()
         });

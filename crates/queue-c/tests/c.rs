@@ -48,7 +48,7 @@ fn broker(socket: &Path) -> Broker {
     let config = Config {
         listener: UnixListener::bind(socket).unwrap(),
         namespaces: vec![Namespace {
-            device: Device::Memory(memory),
+            device: Device::Memory(memory).into(),
             block_shift: 12,
             blocks: 256,
             read_only: false,

@@ -80,8 +80,8 @@ fn socket() -> PathBuf {
 
 /// NSID 1: memory; 2: nothing; 3: a file; 4: memory that is read-only; 5: the honest client's.
 fn start(socket: &Path, choice: u8) -> Broker {
-    let namespace = |device, read_only| Namespace {
-        device,
+    let namespace = |device: Device, read_only| Namespace {
+        device: device.into(),
         block_shift: 12,
         blocks: BLOCKS,
         read_only,

@@ -83,7 +83,7 @@ const LAYERS: [Layer; 14] = [
     },
     Layer {
         name: "broker",
-        imports: &["nvme", "queue", "runtime", "sys"],
+        imports: &["nbd", "nvme", "queue", "runtime", "sys"],
         pure: None,
     },
     Layer {

@@ -5,13 +5,15 @@ use crate::control::access::{Access, Mode, Name};
 use crate::control::socket::PrivateSocket;
 use crate::cpus::CpuList;
 use crate::output;
+use crate::run::NbdAddress;
 use crate::signals::Interrupt;
 use crate::units::{format_bytes, parse_size};
 use crate::uri::{PathUri, UriKind};
 use anyhow::{Context, anyhow};
-use broker::{Broker, Config, Identity, Namespace, Trust};
+use broker::{Broker, Config, Identity, Namespace, Store, Trust, Volume, VolumeAddress};
 use runtime::{Device, FileDevice, MemoryDevice};
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -21,9 +23,10 @@ use std::time::Duration;
 /// system call. docs/queues.md has the layout and the protocol.
 #[derive(Clone, Debug, clap::Args)]
 pub struct ServeArgs {
-    /// Namespaces 1, 2, …: mem:SIZE, file:/PATH or null:SIZE (which moves no data at all)
+    /// Namespaces 1, 2, …: mem:SIZE, file:/PATH, null:SIZE (which moves no data at all), or a
+    /// volume of a running engine by its export: nbd:unix:/PATH or nbd:tcp:HOST:PORT
     #[arg(required = true, value_name = "URI", num_args = 1..=broker::limits::NAMESPACES_MAX)]
-    namespaces: Vec<PathUri>,
+    namespaces: Vec<Source>,
     /// NQN of the subsystem that the namespaces belong to. With it they show the same identifiers
     /// as those that `braid target` makes for it, so that a queue is a path beside others
     #[arg(long, value_name = "NQN", value_parser = crate::identity::parse_nqn)]
@@ -80,6 +83,35 @@ pub struct ServeArgs {
     /// Group of the socket
     #[arg(long, value_name = "GROUP")]
     group: Option<Name>,
+}
+
+/// Where a namespace is from.
+#[derive(Clone, Debug)]
+enum Source {
+    Uri(PathUri),
+    /// A volume that an engine exports, as its configuration names the place.
+    Volume(NbdAddress),
+}
+
+impl FromStr for Source {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text.starts_with("nbd:") && !text.starts_with("nbd://") {
+            return text.parse().map(Self::Volume);
+        }
+        let uri = text.parse::<PathUri>().map_err(|error| error.to_string())?;
+        Ok(Self::Uri(uri))
+    }
+}
+
+impl std::fmt::Display for Source {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Uri(uri) => uri.fmt(f),
+            Self::Volume(address) => write!(f, "nbd:{address}"),
+        }
+    }
 }
 
 /// Serves until a signal ends it.
@@ -172,10 +204,36 @@ fn wait(interrupt: &Interrupt, broker: &Broker) {
     }
 }
 
-fn open(args: &ServeArgs, nsid: usize, uri: &PathUri) -> anyhow::Result<Namespace> {
+fn open(args: &ServeArgs, nsid: usize, source: &Source) -> anyhow::Result<Namespace> {
     let shift = args.block_size;
     let read_only = args.read_only.contains(&nsid);
-    let (device, bytes) = match uri.kind() {
+    let (device, bytes, read_only) = match source {
+        Source::Uri(uri) => {
+            let (device, bytes) = device(shift, read_only, uri)?;
+            (device.into(), bytes, read_only)
+        }
+        Source::Volume(address) => {
+            let volume = volume(shift, address).with_context(|| source.to_string())?;
+            let (bytes, read_only) = (volume.bytes(), read_only || volume.read_only());
+            (Store::Volume(volume), bytes, read_only)
+        }
+    };
+    if bytes >> shift == 0 {
+        return Err(Usage::error(format!(
+            "{source} has {}: less than a block",
+            format_bytes(bytes)
+        )));
+    }
+    Ok(Namespace {
+        device,
+        block_shift: shift,
+        blocks: bytes >> shift,
+        read_only,
+    })
+}
+
+fn device(shift: u8, read_only: bool, uri: &PathUri) -> anyhow::Result<(Device, u64)> {
+    Ok(match uri.kind() {
         UriKind::Memory(bytes) => (Device::Memory(Arc::new(MemoryDevice::new(*bytes)?)), *bytes),
         UriKind::Null(bytes) => (Device::Null, *bytes),
         UriKind::File(path) => {
@@ -191,22 +249,27 @@ fn open(args: &ServeArgs, nsid: usize, uri: &PathUri) -> anyhow::Result<Namespac
         }
         UriKind::NvmeTcp(_) | UriKind::NvmeNg(_) | UriKind::Queue { .. } => {
             return Err(Usage::error(format!(
-                "{uri}: queues are served from mem:, file: and null: only"
+                "{uri}: queues are served from mem:, file:, null: and nbd: only; make it a path of \
+                 a volume (braid run) and serve that"
             )));
         }
+    })
+}
+
+/// A volume of an engine that runs.
+fn volume(shift: u8, address: &NbdAddress) -> anyhow::Result<Volume> {
+    let at = match address {
+        NbdAddress::Unix(path) => VolumeAddress::Unix(path.clone()),
+        NbdAddress::Tcp(host, port) => VolumeAddress::Tcp(host.clone(), *port),
     };
-    if bytes >> shift == 0 {
+    let volume = Volume::connect(at, String::new()).map_err(|why| anyhow!(why))?;
+    let needed = volume.minimum();
+    if needed > 1 << shift {
         return Err(Usage::error(format!(
-            "{uri} has {}: less than a block",
-            format_bytes(bytes)
+            "its requests are multiples of {needed} bytes: give a larger --block-size"
         )));
     }
-    Ok(Namespace {
-        device,
-        block_shift: shift,
-        blocks: bytes >> shift,
-        read_only,
-    })
+    Ok(volume)
 }
 
 fn workers(args: &ServeArgs) -> anyhow::Result<Vec<Option<usize>>> {

@@ -39,6 +39,7 @@ mod state;
 mod turnover;
 mod volumes;
 
+pub use address::NbdAddress;
 pub use client::{EngineVerb, UNKNOWN, ask};
 
 use crate::control::server;

@@ -1,6 +1,9 @@
-//! One request to a file: which operation is next, and what follows from its end.
+//! One request to a file or a volume: which operation is next, and what follows from its end.
 use super::{Job, Work};
+use crate::limits::{VOLUME_ZEROES_BYTES, ZEROES_BYTES};
 use crate::transfer::Part;
+use crate::volume::{Order, Post, Volume};
+use nbd::Kind;
 use nvme::wire::Status;
 use std::sync::Arc;
 use sys::{Errno, Shared};
@@ -23,6 +26,8 @@ pub struct Request {
     pub plain: bool,
     /// All is written; the flush is left.
     pub flush: bool,
+    /// Operations go over all of its parts, as one run of bytes.
+    pub whole: bool,
 }
 
 impl Request {
@@ -56,6 +61,44 @@ impl Request {
         }
     }
 
+    /// The next operation on a volume; its end goes `to` there, with a tag.
+    pub fn order(&self, volume: &Volume, zeroes: &Arc<Shared>, to: (Post, u64)) -> Order {
+        let longest = volume.longest();
+        let payload = |whole: u64| (whole - self.done).min(longest.into()) as u32;
+        let bare = |whole: u64| (whole - self.done).min(VOLUME_ZEROES_BYTES) as u32;
+        let (kind, offset, length) = match &self.work {
+            Work::Read { offset } => (Kind::Read, *offset, payload(self.bytes() as u64)),
+            Work::Write { offset, .. } => (Kind::Write, *offset, payload(self.bytes() as u64)),
+            Work::Zeroes { offset, len, .. } if self.plain => {
+                (Kind::Write, *offset, payload(*len).min(ZEROES_BYTES))
+            }
+            Work::Zeroes { offset, len, .. } => (Kind::WriteZeroes, *offset, bare(*len)),
+            Work::Deallocate { ranges } => {
+                let (offset, len) = ranges.get(self.index).copied().unwrap_or_default();
+                (Kind::Trim, offset, bare(len))
+            }
+            Work::Flush { .. } => (Kind::Flush, 0, 0),
+        };
+        let (post, tag) = to;
+        let mut order = Order::new(kind, (offset + self.done, length), post, tag);
+        match &self.work {
+            Work::Write { fua, .. } => order.fua = *fua && volume.has_fua(),
+            Work::Zeroes { deallocate, .. } => order.no_hole = !self.plain && !*deallocate,
+            _ => {}
+        }
+        match &self.work {
+            Work::Read { .. } | Work::Write { .. } => {
+                (order.parts, order.skip) = (self.parts.clone(), self.done as usize);
+            }
+            Work::Zeroes { .. } if self.plain => {
+                let (region, at, len) = (0, 0, length);
+                order.parts = vec![(Arc::clone(zeroes), Part { region, at, len })];
+            }
+            _ => {}
+        }
+        order
+    }
+
     /// The memory of the next operation.
     pub fn at_hand(&self) -> (&Arc<Shared>, usize, u32) {
         let done = self.done as usize;
@@ -74,6 +117,7 @@ impl Request {
             Err(error) => return self.failed(error),
         };
         let whole = match self.bounce {
+            _ if self.whole => self.bytes() as u64,
             Some(_) => self.bytes() as u64,
             None => self
                 .parts
@@ -92,15 +136,21 @@ impl Request {
                 }
                 (self.before, self.done) = (self.before + whole, 0);
                 self.index += 1;
-                let last = self.bounce.is_some() || self.index == self.parts.len();
+                let last = self.whole || self.bounce.is_some() || self.index == self.parts.len();
                 last.then_some(Status::SUCCESS)
             }
-            Work::Zeroes { len, .. } if self.plain => {
+            Work::Zeroes { len, .. } if self.plain || self.whole => {
                 self.done += count;
                 (self.done >= *len).then_some(Status::SUCCESS)
             }
             Work::Zeroes { .. } => Some(Status::SUCCESS),
             Work::Deallocate { ranges } => {
+                self.done += count;
+                let len = ranges.get(self.index).map_or(0, |&(_, len)| len);
+                if self.whole && self.done < len {
+                    return None;
+                }
+                self.done = 0;
                 self.index += 1;
                 (self.index >= ranges.len()).then_some(Status::SUCCESS)
             }
@@ -125,6 +175,7 @@ impl Request {
     /// What an error means to whoever asked for this.
     pub fn status_of(&self, error: Errno) -> Status {
         match error {
+            Errno::NOTCONN => Status::INTERNAL_PATH,
             Errno::NOSPC | Errno::DQUOT => Status::CAPACITY_EXCEEDED,
             Errno::ROFS | Errno::PERM | Errno::BADF => Status::WRITE_PROTECTED.with_dnr(),
             Errno::IO if matches!(self.work, Work::Read { .. }) => Status::UNRECOVERED_READ,

@@ -8,7 +8,7 @@ fn files() -> Files {
     let path = directory.path().join("file");
     let device = runtime::FileDevice::open(path, false, Some(1 << 20)).unwrap();
     let namespaces = [Namespace {
-        device: Device::File(Arc::new(device)),
+        device: Device::File(Arc::new(device)).into(),
         block_shift: 12,
         blocks: 256,
         read_only: false,
@@ -20,7 +20,12 @@ fn files() -> Files {
         buffer_bytes: 4096,
     };
     let ring = Ring::new(&config, Arena::new(4096).unwrap()).unwrap();
-    Files::new(ring, &namespaces).unwrap()
+    let post = Post {
+        mailbox: std::sync::mpsc::channel().0,
+        has_mail: Arc::default(),
+        event: Arc::new(sys::os::Event::new().unwrap()),
+    };
+    Files::new(ring, &namespaces, &post).unwrap()
 }
 
 fn memories() -> Memories {
@@ -73,9 +78,9 @@ fn t13_a_flush_that_fails_is_told_to_every_queue_that_wrote() {
         assert!(done(&mut files, lane, zeroes(false)));
     }
     // As the kernel does it: an error behind an acknowledgement is told once.
-    let pipe = Fd::new(std::io::pipe().unwrap().1.into());
+    let pipe = Way::File(Fd::new(std::io::pipe().unwrap().1.into()));
     let file = |files: &mut Files, file| {
-        std::mem::replace(&mut files.backings[0].as_mut().unwrap().file, file)
+        std::mem::replace(&mut files.backings[0].as_mut().unwrap().way, file)
     };
     let real = file(&mut files, pipe);
     assert!(!done(&mut files, 2, FLUSH));

@@ -9,7 +9,7 @@ fn t10_who_stops_does_not_wait_for_ever_for_a_thread_that_does_not_end() {
     let config = Config {
         listener,
         namespaces: vec![Namespace {
-            device: Device::Null,
+            device: Device::Null.into(),
             block_shift: 12,
             blocks: 1,
             read_only: false,

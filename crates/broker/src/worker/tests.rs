@@ -44,14 +44,14 @@ fn files(count: usize) -> Arc<[Namespace]> {
         let path = directory.path().join(n.to_string());
         let device = FileDevice::open(path, false, Some(1 << 20)).unwrap();
         Namespace {
-            device: Device::File(Arc::new(device)),
+            device: Device::File(Arc::new(device)).into(),
             block_shift: 12,
             blocks: 256,
             read_only: false,
         }
     };
     let memory = Namespace {
-        device: Device::Memory(Arc::new(MemoryDevice::new(1 << 20).unwrap())),
+        device: Device::Memory(Arc::new(MemoryDevice::new(1 << 20).unwrap())).into(),
         ..namespace(count)
     };
     (0..count).map(namespace).chain([memory]).collect()
@@ -67,6 +67,15 @@ fn region(memory: Arc<Shared>) -> Region {
     Region { memory, at: 0, len }
 }
 
+/// All of a namespace.
+const WHOLE: check::Namespace = check::Namespace {
+    block_shift: 12,
+    blocks: 256,
+    first: 0,
+    end: 256,
+    read_only: false,
+};
+
 impl Stage {
     /// Where there is a descriptor, requests go to that instead of the file.
     fn new(instead: Vec<Option<OwnedFd>>) -> Self {
@@ -79,8 +88,11 @@ impl Stage {
             spin_ns: 0,
             namespaces: Arc::clone(&namespaces),
             mailbox: received,
-            has_mail: Arc::default(),
-            event: Arc::clone(&event),
+            post: Post {
+                mailbox: mailbox.clone(),
+                has_mail: Arc::default(),
+                event: Arc::clone(&event),
+            },
             news: news_sender,
             news_event: Arc::new(Event::new().unwrap()),
         };
@@ -88,13 +100,6 @@ impl Stage {
         let ring = memory(layout.bytes());
         let data = memory(DATA_BYTES);
         let tally = Arc::new(Tally::default());
-        let whole = check::Namespace {
-            block_shift: 12,
-            blocks: 256,
-            first: 0,
-            end: 256,
-            read_only: false,
-        };
         let stage = Self {
             memory: Memory(Arc::clone(&ring)),
             sq: SqProducer::new(layout.sq(), 0),
@@ -131,7 +136,7 @@ impl Stage {
             kick: Event::new().unwrap().try_clone().unwrap(),
             interrupt: None,
             data: Some(region(data)),
-            views: vec![Some(whole); namespaces.len()],
+            views: vec![Some(WHOLE); namespaces.len()],
             trust: Trust::Mediated,
             tally,
         });

@@ -35,8 +35,8 @@ impl Stage {
         let file = FileDevice::open(path, false, Some(1 << 20)).unwrap();
         let memory = Arc::new(MemoryDevice::new(1 << 20).unwrap());
         let other = Arc::new(MemoryDevice::new(1 << 20).unwrap());
-        let namespace = |device, read_only| Namespace {
-            device,
+        let namespace = |device: Device, read_only| Namespace {
+            device: device.into(),
             block_shift: 12,
             blocks: 256,
             read_only,
