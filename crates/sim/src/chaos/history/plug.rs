@@ -42,9 +42,14 @@ impl History {
                 !self.crashes.iter().any(between) && !self.given_up.iter().any(given_up)
             })
         };
+        // The latest ones first: whether older ones are kept is not asked then.
         let last = |ops: &Vec<Op>| {
-            let kept = ops.iter().filter(|op| is_kept(op));
-            kept.max_by_key(|op| op.start_ns).copied()
+            let later = |best: Option<Op>, op: &Op| match best {
+                Some(best) if best.start_ns >= op.start_ns => Some(best),
+                best if !is_kept(op) => best,
+                _ => Some(*op),
+            };
+            ops.iter().rev().fold(None, later)
         };
         let blocks = self.blocks.iter();
         let floors = blocks.filter_map(|(&block, ops)| Some((block, last(ops)?)));
@@ -67,7 +72,7 @@ impl Floors<'_> {
             end_ns: now_ns,
         };
         let ops = self.history.blocks.get(&block);
-        let mut writes = ops.into_iter().flatten().filter(|op| op.is_write());
+        let mut writes = ops.into_iter().flatten().rev().filter(|op| op.is_write());
         let end_ns = match tag {
             BLANK => 0,
             _ => {

@@ -60,7 +60,10 @@ impl Course<'_> {
         let legs = Legs::of(&self.rig.world.disks, durable);
         for leg in 1..legs.said().len() {
             let (ours, theirs) = (legs.data(0), legs.data(leg));
-            if let Some(at) = ours.iter().zip(theirs).position(|(a, b)| a != b) {
+            let both = ours.len().min(theirs.len());
+            let differ = ours[..both] != theirs[..both];
+            let at = || ours.iter().zip(theirs).position(|(a, b)| a != b);
+            if let Some(at) = differ.then(at).flatten() {
                 let what = format!("with nothing under way, leg {leg} differs from leg 0 at {at}");
                 return Err(Finding::Wrong(what));
             }

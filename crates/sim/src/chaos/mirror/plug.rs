@@ -128,12 +128,13 @@ impl Course<'_> {
         self.remember();
         let under_way = self.under_way();
         let caches = self.plan.layout.caches;
+        let floors = [self.history.floors(true), self.history.floors(false)];
         for durable in [false, true]
             .into_iter()
             .filter(|durable| caches || !durable)
         {
             let legs = Legs::of(&self.rig.world.disks, durable);
-            let found = self.judge_legs(&legs, durable, &under_way);
+            let found = self.judge_legs(&legs, durable, &floors, &under_way);
             if let Err((block, finding)) = found {
                 self.report.block = block;
                 self.report.seen_ns = Some(self.rig.world.now_ns);
@@ -167,6 +168,7 @@ impl Course<'_> {
         &self,
         legs: &Legs<'_>,
         durable: bool,
+        [certain, told]: &[Floors<'_>; 2],
         under_way: &[(u64, Tag)],
     ) -> Result<(), (Option<u64>, Finding)> {
         let how = match durable {
@@ -174,8 +176,6 @@ impl Course<'_> {
             false => "if all died",
         };
         let count = legs.said().len();
-        let certain = self.history.floors(true);
-        let told = self.history.floors(false);
         let mut judged = alloc::vec![false; count];
         for set in 1..1_u32 << count {
             let given: Vec<usize> = (0..count).filter(|leg| set >> leg & 1 == 1).collect();
@@ -196,8 +196,8 @@ impl Course<'_> {
                     continue;
                 }
                 let floors = match durable || self.bare[leg] {
-                    true => &certain,
-                    false => &told,
+                    true => certain,
+                    false => told,
                 };
                 self.judge_leg(legs.data(leg), floors, under_way)
                     .map_err(|(block, why)| {
