@@ -76,6 +76,13 @@ impl Bitmap {
         }
     }
 
+    /// From now on there are `regions`: those that come are clear.
+    pub fn resize(&mut self, regions: u64) {
+        self.regions = regions;
+        self.words.resize(self.pages() * WORDS, 0);
+        self.trim();
+    }
+
     /// How many regions there are.
     pub fn regions(&self) -> u64 {
         self.regions

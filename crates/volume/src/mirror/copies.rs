@@ -21,11 +21,13 @@ pub struct Chosen {
 }
 
 impl Chosen {
-    /// The same, if the leg, which has `leg_bytes`, still has all of it.
+    /// The same, if the leg, which has `leg_bytes`, still has all of it. It is as large as it is,
+    /// whatever it said: its mirror may have grown since.
     ///
     /// # Errors
     /// [`NoLeg::Cut`].
-    pub fn on_leg_of(self, leg_bytes: u64) -> Result<Self, NoLeg> {
+    pub fn on_leg_of(mut self, leg_bytes: u64) -> Result<Self, NoLeg> {
+        self.superblock.place.leg_bytes = leg_bytes;
         let needed = self.superblock.place.data_offset + self.superblock.geometry.bytes;
         match needed <= leg_bytes {
             true => Ok(self),

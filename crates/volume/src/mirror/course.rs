@@ -136,6 +136,13 @@ impl Superblock {
         }
     }
 
+    /// The mirror has so many bytes from now on.
+    pub fn grown_to(&self, bytes: u64) -> Option<Self> {
+        let mut next = self.next();
+        next.geometry.bytes = bytes;
+        (bytes > self.geometry.bytes && next.geometry.is_sound()).then_some(next)
+    }
+
     /// The leg `slot` leaves; of its events it has `seen` for certain.
     pub fn without(&self, slot: u8, seen: u64) -> Option<Self> {
         let position = match self.state(slot)? {

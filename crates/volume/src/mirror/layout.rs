@@ -30,7 +30,7 @@ pub const REGION_SHIFTS: core::ops::RangeInclusive<u8> = 16..=40;
 const REGIONS_USUAL: u64 = 1 << 20;
 const REGION_SHIFT_USUAL: u8 = 20;
 /// Sizes and offsets are multiples of it, whatever the blocks.
-const UNIT: u64 = 4096;
+pub(super) const UNIT: u64 = 4096;
 /// Sizes of blocks, as powers of two.
 const BLOCK_SHIFTS: core::ops::RangeInclusive<u8> = 9..=12;
 

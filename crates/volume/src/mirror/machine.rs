@@ -8,6 +8,7 @@
 //! * `life`: from an assembly to the first change, and the clean stop
 //! * `back`: legs that return; `rebuild`: until they have everything
 //! * `change`: legs that are added and removed
+//! * `grow`: a larger size
 //! * `copy`: what is read from one leg and written to others, under a lock
 //! * `pace`: how fast that may be; `check`: all copies compared
 //! * `planted`: mistakes that its tests must find
@@ -45,6 +46,7 @@ mod change;
 mod check;
 mod copy;
 mod event;
+mod grow;
 mod intent;
 mod io;
 mod legs;
@@ -56,6 +58,7 @@ mod rebuild;
 pub use back::Unfit;
 pub use change::ChangeError;
 pub use check::{CheckReport, DIFFERENCES_MAX};
+pub use grow::GrowError;
 pub use legs::{Legs, Ticket};
 pub use pace::Speed;
 
@@ -63,6 +66,7 @@ use back::Join;
 use check::Check;
 use copy::Job;
 use event::Saying;
+use grow::Growth;
 use intent::PageRound;
 use io::Slot;
 use legs::{Round, Work};
@@ -152,6 +156,10 @@ pub enum News {
     Unfit(u8, Unfit),
     /// What an unclean stop left different is alike.
     Alike,
+    /// It has so many bytes.
+    Grown(u64),
+    /// It stays as large as it is: a leg has left, or it stops.
+    NotGrown,
     /// Rewritten on this leg, which could not read it.
     Mended(u8, Range),
     /// No leg in sync can read it; said of the first such range of a region.
@@ -258,6 +266,7 @@ struct Changes {
     /// Legs that are to be the mirror's, and that are not any more.
     adding: Legs,
     removing: Legs,
+    growth: Option<Growth>,
 }
 
 /// What is known of a leg.
@@ -551,7 +560,8 @@ impl Mirror {
 
     /// The bytes of a region.
     fn bytes_of(&self, region: u64) -> Range {
-        let geometry = &self.state.geometry;
+        // A larger size that is just being said is nobody's yet.
+        let geometry = &self.happened.geometry;
         let start = region << geometry.region_shift;
         let end = start.saturating_add(1 << geometry.region_shift);
         let end = end.min(geometry.bytes);

@@ -136,7 +136,7 @@ impl Mirror {
                 self.set_join(leg, Join::Event(lack));
             }
         }
-        if self.returns() || self.stopping || self.broken {
+        if self.returns() || self.stopping || self.broken || self.is_growing() {
             return;
         }
         let due = self.all_slots().find(|&leg| self.may_return(leg));

@@ -38,7 +38,7 @@ impl fmt::Display for ChangeError {
             Self::Known => "no such leg, or it is one already",
             Self::Last => "it is the last leg in sync: without it the data are gone",
             Self::Refused => {
-                "nothing may be changed: the mirror is read-only, stopping or not ours"
+                "nothing may be changed now: the mirror is read-only, stopping, growing or not ours"
             }
         })
     }
@@ -58,6 +58,10 @@ impl Mirror {
     ) -> Result<u8, ChangeError> {
         self.at(now_ns);
         self.may_change()?;
+        if self.changes.growth.is_some() {
+            // It might be too small soon.
+            return Err(ChangeError::Refused);
+        }
         if !place.holds(&self.state.geometry) {
             return Err(ChangeError::Small);
         }

@@ -92,7 +92,7 @@ impl Mirror {
     }
 
     pub(super) fn next_to_check(&mut self) -> Option<Range> {
-        let regions = self.intents.regions();
+        let regions = self.happened.geometry.regions();
         let check = self.check.as_mut().filter(|check| !check.paused)?;
         if check.next >= regions {
             let checks = |job: &super::Job| job.kind == Kind::Check;

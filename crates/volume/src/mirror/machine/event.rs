@@ -89,6 +89,9 @@ impl Mirror {
         if now.history.current().id != self.lineage {
             next = next.begun(self.lineage);
         }
+        if let Some(bytes) = self.grown_size() {
+            next = next.grown_to(bytes).unwrap_or(next);
+        }
         for (slot, entry) in now.entries() {
             let there = self.takers().has(slot);
             let seen = self.leg(slot).map_or(0, |leg| leg.said.event);
@@ -248,6 +251,7 @@ impl Mirror {
     /// An event has happened: what waited for it goes on.
     fn has_happened(&mut self, in_sync: Legs, joined: Legs) {
         self.required = in_sync;
+        let bytes = self.happened.geometry.bytes;
         *self.happened = self.state;
         if core::mem::take(&mut self.broken) {
             self.news(News::Restored);
@@ -261,6 +265,7 @@ impl Mirror {
             self.is_joining(leg);
         }
         self.legs_changed();
+        self.has_grown(bytes);
         if self.life == Life::Beginning {
             self.life = Life::Sweeping;
             self.begin_sweep();

@@ -90,7 +90,12 @@ impl Mirror {
 
     /// All pages are to be written to all legs.
     pub(super) fn begin_sweep(&mut self) {
-        self.sweep = Some(0);
+        self.begin_sweep_at(0);
+    }
+
+    /// All pages of the group of this one, and those behind it.
+    pub(super) fn begin_sweep_at(&mut self, page: u32) {
+        self.sweep = Some(self.group(page).first);
         self.sweep_on();
     }
 
@@ -152,7 +157,7 @@ impl Mirror {
         }
         self.sweep_on();
         self.after_pages(pages, round, written);
-        self.wake |= self.stopping;
+        self.wake |= self.stopping || self.is_growing();
     }
 
     /// Forgets all: everything is flushed, nothing is under way.
@@ -238,7 +243,8 @@ impl Mirror {
     pub(super) fn may_forget(&self) -> bool {
         let in_sync: Legs = self.state.in_sync().collect();
         let whole = in_sync == self.up && !self.state.keeps_intents();
-        let well = !self.broken && self.saying.is_none() && self.joining.is_empty();
+        let said = self.saying.is_none() && !self.is_growing();
+        let well = !self.broken && said && self.joining.is_empty();
         well && (whole || has(Bug::IntentsForgotten))
     }
 

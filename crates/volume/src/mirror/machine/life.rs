@@ -240,6 +240,7 @@ impl Mirror {
             self.see_to_returns();
             self.see_to_rebuilds();
         }
+        self.grow_on();
         self.say();
         if self.stopping {
             self.stop_on();

@@ -36,6 +36,10 @@ pub(super) enum Bug {
     JoinedUnflushed,
     /// A position is saved without a flush before it.
     PositionUnflushed,
+    /// A larger size is said before the bits of its new regions are on the legs.
+    GrownBeforeBits,
+    /// What legs had behind the old end is read as it is.
+    GrownUnlike,
 }
 
 #[cfg(not(test))]
@@ -45,7 +49,7 @@ pub(super) fn has(bug: Bug) -> bool {
 }
 
 /// Its name where worlds of chaos plant it. They have no leg of which all must be copied, so no
-/// position is saved there.
+/// position is saved there; and none of them grows.
 #[cfg(not(test))]
 const fn elsewhere(bug: Bug) -> Option<canary::Bug> {
     Some(match bug {
@@ -61,7 +65,7 @@ const fn elsewhere(bug: Bug) -> Option<canary::Bug> {
         Bug::UnalikeRead => canary::Bug::UnalikeRead,
         Bug::LackingRead => canary::Bug::LackingRead,
         Bug::JoinedUnflushed => canary::Bug::JoinedUnflushed,
-        Bug::PositionUnflushed => return None,
+        Bug::PositionUnflushed | Bug::GrownBeforeBits | Bug::GrownUnlike => return None,
     })
 }
 

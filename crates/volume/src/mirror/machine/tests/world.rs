@@ -10,53 +10,33 @@ use super::super::*;
 use alloc::collections::BTreeMap;
 use alloc::vec;
 use crc_fast::crc32_iscsi;
+use disk::{Disk, Given};
 
-pub const BLOCKS: usize = 16;
+/// Of a mirror, and of one that has grown as far as it can.
+const BLOCKS: usize = 16;
+pub const BLOCKS_MAX: usize = 26;
+const REGIONS_MAX: u64 = 7;
 pub const BLOCK: u64 = 256 << 10;
 const REGION_BLOCKS: usize = 4;
 const SECOND_NS: u64 = 1_000_000_000;
 /// What was under way to a leg that was lost is executed until then, or never.
 const FENCE_NS: u64 = 5 * SECOND_NS;
 
-/// One leg: versions of blocks, those that are only in its cache, and what braid wrote.
-pub struct Disk {
-    pub blocks: [u64; BLOCKS],
-    cache: Vec<(usize, u64)>,
-    copies: [Vec<u8>; 2],
-    page: Vec<u8>,
-    bad: [bool; BLOCKS],
-    sick: bool,
-    away: bool,
-    /// Rises when it goes away.
-    life: u64,
-    /// What may still be executed, until when.
-    late: Vec<(Given, u64)>,
-    found: bool,
-}
-
-/// What a leg was given.
-enum Given {
-    Io(Request, u64),
-    Copy(Range, Vec<u64>),
-    CopyRead(u8, Range),
-    Compare(u8, Range),
-    Page(Vec<u8>),
-    Superblock(u8, Vec<u8>),
-    ReadPages,
-    ReadSuperblocks,
-}
-
 struct Asked {
     request: Request,
     version: u64,
     /// What was acknowledged when it came.
-    acked: [u64; BLOCKS],
+    acked: [u64; BLOCKS_MAX],
 }
 
 pub struct World {
     seed: Draw,
     /// Only the first region is written.
     near: bool,
+    /// Its legs become larger.
+    grows: bool,
+    /// How many blocks users were told of.
+    blocks: usize,
     pub disks: Vec<Disk>,
     /// With the life of its leg.
     given: Vec<(Ticket, Given, u64)>,
@@ -64,11 +44,11 @@ pub struct World {
     buffers: Vec<Vec<u64>>,
     version: u64,
     /// The last version that was acknowledged, and that is durable besides.
-    acked: [u64; BLOCKS],
-    kept: [u64; BLOCKS],
+    acked: [u64; BLOCKS_MAX],
+    kept: [u64; BLOCKS_MAX],
     /// What was read in a block that nobody wrote since: it stays.
-    read: [Option<u64>; BLOCKS],
-    written: [bool; BLOCKS],
+    read: [Option<u64>; BLOCKS_MAX],
+    written: [bool; BLOCKS_MAX],
     lineage: u64,
     /// Legs that say nothing, and identifiers that new ones got.
     replaced: Vec<u8>,
@@ -83,73 +63,6 @@ pub struct World {
 
 pub fn blocks(range: Range) -> core::ops::Range<usize> {
     (range.start / BLOCK) as usize..range.end.div_ceil(BLOCK) as usize
-}
-
-impl Disk {
-    fn new(superblock: &Superblock) -> Self {
-        Self {
-            blocks: [0; BLOCKS],
-            cache: Vec::new(),
-            copies: [0, 1].map(|copy| superblock.encode(copy, crc32_iscsi).to_vec()),
-            page: Bitmap::new(4)
-                .encode(0, superblock.mirror, crc32_iscsi)
-                .to_vec(),
-            bad: [false; BLOCKS],
-            sick: false,
-            away: false,
-            life: 0,
-            late: Vec::new(),
-            found: true,
-        }
-    }
-
-    /// Another disk in its place, in which nothing was written yet.
-    fn replace(&mut self) {
-        self.copies = [vec![0; 4096], vec![0; 4096]];
-        self.page = vec![0; 512];
-        self.blocks = [0; BLOCKS];
-        self.bad = [false; BLOCKS];
-        self.cache.clear();
-        self.late.clear();
-        self.found = false;
-        self.life += 1;
-    }
-
-    /// What a read finds.
-    pub fn block(&self, block: usize) -> u64 {
-        let cached = self.cache.iter().rev().find(|it| it.0 == block);
-        cached.map_or(self.blocks[block], |it| it.1)
-    }
-
-    fn flush(&mut self) {
-        for (block, version) in self.cache.drain(..) {
-            self.blocks[block] = version;
-        }
-    }
-
-    fn chosen(&self) -> Result<Chosen, NoLeg> {
-        let [a, b] = &self.copies;
-        choose([
-            Superblock::parse(a, 0, crc32_iscsi),
-            Superblock::parse(b, 1, crc32_iscsi),
-        ])
-    }
-
-    fn intents(&self) -> Bitmap {
-        let mut intents = Bitmap::new(4);
-        let mirror = Id([1; 16]);
-        if intents
-            .merge_page(0, &self.page, mirror, crc32_iscsi)
-            .is_err()
-        {
-            intents.suspect(0);
-        }
-        intents
-    }
-
-    fn is_bad(&self, range: Range) -> bool {
-        blocks(range).any(|block| self.bad[block])
-    }
 }
 
 impl World {
@@ -170,20 +83,29 @@ impl World {
         }
         let mut disks: Vec<_> = superblocks.iter().map(Disk::new).collect();
         for disk in disks.iter_mut().take(count - usize::from(new)) {
-            disk.blocks = [1; BLOCKS];
+            disk.blocks[..BLOCKS].fill(1);
+        }
+        let grows = seed % 4 == 2;
+        let first = core::array::from_fn(|block| u64::from(block < BLOCKS));
+        for (number, disk) in (2..).zip(&mut disks).filter(|_| grows) {
+            // Behind the end there is on each what was there before anybody cared.
+            disk.blocks[BLOCKS..].fill(number);
+            disk.bytes = PLACE.data_offset + BLOCKS as u64 * BLOCK;
         }
         Self {
             seed: Draw(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15)),
             disks,
             near: seed.is_multiple_of(2),
+            grows,
+            blocks: BLOCKS,
             given: Vec::new(),
             asked: BTreeMap::new(),
             buffers: vec![Vec::new(); 2],
-            version: 1,
-            acked: [1; BLOCKS],
-            kept: [1; BLOCKS],
-            read: [None; BLOCKS],
-            written: [false; BLOCKS],
+            version: 10,
+            acked: first,
+            kept: first,
+            read: [None; BLOCKS_MAX],
+            written: [false; BLOCKS_MAX],
             lineage: 1,
             replaced: Vec::new(),
             ids: 0,
@@ -231,6 +153,9 @@ impl World {
             }
         };
         self.inspect(present, &assembly);
+        let blocks = (assembly.next.geometry.bytes / BLOCK) as usize;
+        self.claim(blocks >= self.blocks, "a size that was told is gone");
+        self.blocks = blocks;
         let owner = Owner {
             run: Id([self.lineage as u8 | 1; 16]),
             host: Id([9; 16]),
@@ -258,7 +183,7 @@ impl World {
             disk.away = !disk.found;
         }
         self.lineage += 1;
-        self.written = [false; BLOCKS];
+        self.written = [false; BLOCKS_MAX];
         self.stopped = None;
         let start = Start {
             assembly: &assembly,
@@ -284,7 +209,7 @@ impl World {
             .filter(of)
             .map(|at| present[at])
             .collect();
-        let mut union = Bitmap::new(4);
+        let mut union = Bitmap::new(REGIONS_MAX);
         for &leg in &in_sync {
             union.merge(&self.disks[leg].intents());
         }
@@ -296,7 +221,7 @@ impl World {
                 Role::Unusable(_) => continue,
             };
             let own = self.disks[leg].intents();
-            for block in 0..BLOCKS {
+            for block in 0..(assembly.next.geometry.bytes / BLOCK) as usize {
                 let region = (block / REGION_BLOCKS) as u64;
                 let (ours, theirs) = (self.disks[leg].block(block), self.disks[first].block(block));
                 let marked = union.is_set(region) || position != u64::MAX && own.is_set(region);
@@ -364,7 +289,9 @@ impl World {
                     continue;
                 }
             };
-            let life = self.disks[usize::from(ticket.leg)].life;
+            let disk = &self.disks[usize::from(ticket.leg)];
+            let (life, behind) = (disk.life, disk.ends_before(&given));
+            self.claim(!behind, "behind the end of a leg");
             self.given.push((ticket, given, life));
         }
     }
@@ -395,6 +322,11 @@ impl World {
             News::Mended(..) => "mended",
             News::Lost(_) => "lost",
             News::Checked => "checked",
+            News::Grown(bytes) => {
+                self.blocks = (bytes / BLOCK) as usize;
+                "grown"
+            }
+            News::NotGrown => "not grown",
             News::Foreign => {
                 self.claim(false, "there is no other owner");
                 "foreign"
@@ -435,7 +367,7 @@ impl World {
         let kind = self.draw(8);
         let all = match kind {
             4.. if self.near => REGION_BLOCKS as u64,
-            _ => BLOCKS as u64,
+            _ => self.blocks as u64,
         };
         let first = self.draw(all);
         let count = 1 + self.draw(5).min(all - first - 1);
@@ -585,4 +517,5 @@ impl World {
     }
 }
 
+mod disk;
 mod life;

@@ -98,11 +98,10 @@ impl World {
                 let id = Id((u128::from(self.ids) << 64).to_le_bytes());
                 self.disks[leg].replace();
                 (self.disks[leg].away, self.disks[leg].found) = (false, true);
+                self.disks[leg].bytes = PLACE.leg_bytes;
                 let slot = mirror.add_leg(id, Label::default(), PLACE, self.now_ns);
-                self.claim(
-                    mirror.stopping || slot == Ok(leg as u8),
-                    "a leg is not added",
-                );
+                let later = mirror.stopping || mirror.changes.growth.is_some();
+                self.claim(later || slot == Ok(leg as u8), "a leg is not added");
             }
         }
         self.poll(mirror);
@@ -110,9 +109,28 @@ impl World {
 
     /// A block can't be read any more, on one leg at most.
     fn spoil(&mut self) {
-        let (leg, block) = (self.draw_leg(), self.draw(BLOCKS as u64) as usize);
+        let all = self.blocks as u64;
+        let (leg, block) = (self.draw_leg(), self.draw(all) as usize);
         if self.disks.iter().all(|disk| !disk.bad.contains(&true)) {
             self.disks[leg].bad[block] = true;
+        }
+    }
+
+    /// A leg becomes larger, or the mirror as large as its legs allow.
+    fn grow(&mut self, mirror: &mut Mirror) {
+        let leg = self.draw_leg();
+        let blocks = [BLOCKS + 3, BLOCKS_MAX][self.draw(2) as usize] as u64;
+        let disk = &mut self.disks[leg];
+        disk.bytes = disk.bytes.max(PLACE.data_offset + blocks * BLOCK);
+        let mut sizes = [0; crate::limits::LEGS_MAX];
+        for (size, disk) in sizes.iter_mut().zip(&self.disks) {
+            // More than that has no name here.
+            *size = disk
+                .bytes
+                .min(PLACE.data_offset + BLOCKS_MAX as u64 * BLOCK);
+        }
+        if mirror.grow(&sizes, self.now_ns).is_ok() {
+            self.count("grows");
         }
     }
 
@@ -148,7 +166,7 @@ impl World {
         }
         self.asked.clear();
         // What was only read from a cache may be gone.
-        for block in 0..BLOCKS {
+        for block in 0..self.blocks {
             if self.written[block] {
                 self.read[block] = None;
             }
@@ -189,6 +207,7 @@ impl World {
                     let _ = mirror.remove_leg(leg, self.now_ns);
                 }
                 18 => self.look_after(&mut mirror),
+                19 if self.grows => self.grow(&mut mirror),
                 16 if self.draw(16) == 0 => mirror.check(self.seed.below(2) == 0, self.now_ns),
                 _ => self.end_one(&mut mirror),
             }
@@ -245,7 +264,7 @@ impl World {
             mirror.superblock().in_sync().count() == self.disks.len() || lost || !mirror.begun;
         self.claim(whole, "a rebuild does not end");
         let first = mirror.up.first().map_or(0, usize::from);
-        for block in 0..BLOCKS {
+        for block in 0..self.blocks {
             for leg in mirror.up.iter().map(usize::from) {
                 let same = self.disks[first].block(block) == self.disks[leg].block(block);
                 let bad = self.disks.iter().any(|disk| disk.bad[block]);
