@@ -205,3 +205,66 @@ fn a_mirror_that_is_stopped_leaves_its_legs_free_and_the_engine_goes_on() {
     assert_eq!(place.client().read(0), [7; 4096]);
     end(engine);
 }
+
+#[test]
+fn a_mirror_grows_when_all_its_files_have_and_a_kill_leaves_it_whole() {
+    let Some(place) = Place::new() else {
+        return;
+    };
+    let (engine, mut client) = place.written();
+    let larger = |name: &str| {
+        let file = File::options().write(true).open(place.path(name)).unwrap();
+        file.set_len(2 * LEG_BYTES).unwrap();
+    };
+    let why = place.refused(&["mirror", "grow", "v0"]);
+    assert!(why.contains("make all legs larger"), "{why}");
+    larger("a");
+    let why = place.refused(&["mirror", "grow", "v0"]);
+    assert!(why.contains("leg 1 is not larger"), "{why}");
+    larger("b");
+    let told = place.told(&["mirror", "grow", "v0"]);
+    let bytes = 2 * LEG_BYTES - mirror::DATA_AT;
+    assert_eq!(
+        (&told["bytes"], &told["before"]),
+        (&bytes.into(), &(bytes - LEG_BYTES).into())
+    );
+    verify(&mut client, 300);
+    // Who is connected keeps the size that it was told; who connects now has all of it.
+    assert_ne!(client.write(bytes - 4096, 8), 0);
+    let mut client = place.client();
+    assert_eq!(client.write(bytes - 4096, 9), 0);
+    mirror::kill(engine);
+    let engine = place.start();
+    let mut client = place.client();
+    assert_eq!(client.read(bytes - 4096), [9; 4096]);
+    verify(&mut client, 300);
+    wait_until(|| (place.told(&["stat"])["volumes"][0]["unalike"] == 0).then_some(()));
+    end(engine);
+    let [a, b] = ["a", "b"].map(|name| std::fs::read(place.path(name)).unwrap());
+    let from = mirror::DATA_AT as usize;
+    assert!(
+        a.len() as u64 == 2 * LEG_BYTES && a[from..] == b[from..],
+        "legs differ"
+    );
+}
+
+#[test]
+fn what_was_said_by_verb_of_legs_and_speed_holds_over_a_restart() {
+    let Some(place) = Place::new() else {
+        return;
+    };
+    let engine = place.start();
+    place.told(&["mirror", "speed", "v0", "--ceiling", "7MiB/s"]);
+    place.told(&["mirror", "fail", "v0", "1"]);
+    wait_until(|| (place.legs() == ["in-sync", "stale"]).then_some(()));
+    end(engine);
+    place.config("shared = false\n");
+    let engine = place.start();
+    wait_until(|| (place.status()["speed"]["ceiling"] == 7 << 20).then_some(()));
+    // A leg that may return does so within a second.
+    place.client().read(0);
+    assert_eq!(place.legs(), ["in-sync", "stale"]);
+    place.told(&["mirror", "restore", "v0", "1"]);
+    place.until_in_sync();
+    end(engine);
+}

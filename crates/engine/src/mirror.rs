@@ -217,6 +217,12 @@ impl MirrorEngine {
         };
         let limits = match &order {
             MirrorOrder::Add(new) => self.host.limits(new.config.volume),
+            MirrorOrder::Grow(sizes) => {
+                for (leg, bytes) in sizes {
+                    self.host.resize_device(*leg, *bytes, now_ns);
+                }
+                None
+            }
             _ => None,
         };
         let mirror = self.mirrors.get_mut(usize::from(index));

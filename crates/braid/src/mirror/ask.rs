@@ -12,6 +12,13 @@ pub struct MirrorArgs {
     common: Common,
 }
 
+impl MirrorArgs {
+    /// Who is asked, and what of.
+    pub fn parts(&self) -> (&Common, &str) {
+        (&self.common, &self.volume)
+    }
+}
+
 /// A leg of a mirror.
 #[derive(Clone, Debug, clap::Args)]
 pub struct LegArgs {

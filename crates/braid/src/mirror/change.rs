@@ -154,6 +154,20 @@ pub fn stop(args: &StopArgs) -> anyhow::Result<()> {
     })
 }
 
+/// Has a mirror grow.
+///
+/// # Errors
+/// As [`add`].
+pub fn grow(args: &super::ask::MirrorArgs) -> anyhow::Result<()> {
+    let (common, volume) = args.parts();
+    let value = common.call_for_long("mirror.grow", json!({"volume": volume}))?;
+    common.print(&value, |text, value| {
+        let size = |key: &str| format_bytes(number(&value[key]));
+        let (bytes, before) = (size("bytes"), size("before"));
+        writeln!(text, "{volume}: {bytes} now, {before} before")
+    })
+}
+
 /// Sets the speed.
 ///
 /// # Errors

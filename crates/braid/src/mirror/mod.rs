@@ -38,6 +38,8 @@ pub enum MirrorVerb {
     Remove(ask::LegArgs),
     /// Put a new leg in the place of another one
     Replace(change::ReplaceArgs),
+    /// Make a running mirror as large as its legs allow, after all of them became larger
+    Grow(ask::MirrorArgs),
     /// Stop a running mirror in order, while the engine goes on
     Stop(change::StopArgs),
     /// Go on without a leg until it is restored
@@ -65,6 +67,7 @@ pub fn run(verb: &MirrorVerb) -> anyhow::Result<()> {
         MirrorVerb::Add(args) => change::add(args),
         MirrorVerb::Remove(args) => change::remove(args),
         MirrorVerb::Replace(args) => change::replace(args),
+        MirrorVerb::Grow(args) => change::grow(args),
         MirrorVerb::Stop(args) => change::stop(args),
         MirrorVerb::Fail(args) => ask::leg("fail", args),
         MirrorVerb::Restore(args) => ask::leg("restore", args),

@@ -162,7 +162,7 @@ impl RunMachine {
                     }
                 }
                 ExportEvent::Host(HostEvent::Resized(volume, info)) => {
-                    if self.core == 0 {
+                    if self.core == 0 || volume >= MIRRORS_FROM {
                         self.tell(RunEvent::Resized(volume, info));
                     }
                 }

@@ -1,8 +1,10 @@
 //! Local devices as paths: an I/O as a device request, and what a device's error means.
+use super::HostEngine;
+use super::path::Phase;
 use super::status;
-use super::types::{Io, IoOp};
+use super::types::{Io, IoOp, PathKind};
 use crate::machine::{DeviceError, DeviceId, DeviceOp, DeviceRequest, Span};
-use volume::{IoLimits, Outcome};
+use volume::{Identity, IoLimits, Outcome, Shown, Size};
 
 /// The request for `io`, under the name `id`.
 pub(super) fn request(io: &Io, device: DeviceId, id: u32) -> DeviceRequest {
@@ -37,8 +39,53 @@ pub(super) fn flush(device: DeviceId, id: u32) -> DeviceRequest {
     }
 }
 
+/// What a device shows; `None`: that is none.
+pub(super) fn shown(kind: &PathKind) -> Option<Shown> {
+    let PathKind::Device {
+        device,
+        bytes,
+        block_shift,
+        ref identity,
+    } = *kind
+    else {
+        return None;
+    };
+    Some(Shown {
+        identity: match identity {
+            Some(namespace) => Identity::Namespace((**namespace).clone()),
+            None => Identity::Device(device.0),
+        },
+        size: Size {
+            blocks: bytes >> block_shift,
+            block_shift,
+        },
+        limits: limits(block_shift),
+    })
+}
+
+impl HostEngine {
+    /// The devices that a volume's paths lead to have so many bytes now: a file or a disk became
+    /// larger. The volume is as large when all its paths are.
+    pub fn resize_device(&mut self, volume: u16, size: u64, now_ns: u64) {
+        for number in 0..self.paths.len() {
+            let path = &mut self.paths[number];
+            let live = path.phase == Phase::Live;
+            let PathKind::Device { bytes, .. } = &mut path.kind else {
+                continue;
+            };
+            if path.volume != volume {
+                continue;
+            }
+            *bytes = size;
+            if let Some(shown) = shown(&path.kind).filter(|_| live) {
+                self.changed(number, shown, now_ns);
+            }
+        }
+    }
+}
+
 /// What a local device can promise. One transfer is one buffer; only a block is atomic.
-pub(super) fn limits(block_shift: u8) -> IoLimits {
+fn limits(block_shift: u8) -> IoLimits {
     IoLimits {
         transfer_max: crate::limits::BUFFER_MAX,
         write_zeroes_max: crate::limits::BUFFER_MAX,

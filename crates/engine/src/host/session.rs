@@ -49,23 +49,9 @@ impl HostEngine {
         let it = &self.volumes[usize::from(self.paths[number].volume)];
         self.paths[number].unflushed_elsewhere = it.ready.is_none() && it.inherits();
         match self.paths[number].kind {
-            PathKind::Device {
-                device,
-                bytes,
-                block_shift,
-                ref identity,
-            } => {
-                let identity = match identity {
-                    Some(namespace) => Identity::Namespace((**namespace).clone()),
-                    None => Identity::Device(device.0),
-                };
-                let shown = Shown {
-                    identity,
-                    size: Size {
-                        blocks: bytes >> block_shift,
-                        block_shift,
-                    },
-                    limits: device::limits(block_shift),
+            PathKind::Device { block_shift, .. } => {
+                let Some(shown) = device::shown(&self.paths[number].kind) else {
+                    return;
                 };
                 self.paths[number].target.block_shift = block_shift;
                 if self.admit(number, shown, now_ns) {
@@ -342,7 +328,7 @@ impl HostEngine {
     }
 
     /// What a path shows has changed; false: it is no longer the same namespace.
-    fn changed(&mut self, number: usize, shown: Shown, now_ns: u64) -> bool {
+    pub(super) fn changed(&mut self, number: usize, shown: Shown, now_ns: u64) -> bool {
         let index = self.paths[number].index;
         let volume = self.paths[number].volume;
         let refused = match self.head(number).changed(index, shown) {

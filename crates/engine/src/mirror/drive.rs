@@ -119,7 +119,7 @@ impl Mirrored {
                 any = true;
             }
         }
-        any |= self.greet_returned(kit);
+        any |= self.greet_returned(kit) | self.grow(kit.now_ns);
         // With memory for the largest that may be asked.
         while self.held.is_empty() && self.scratch.has_room(PAGES_BYTES_MAX) {
             let output = match &mut self.phase {

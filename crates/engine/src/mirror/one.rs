@@ -9,6 +9,7 @@ use crate::machine::{Memory, Span};
 use crate::scratch::Scratch;
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
+use alloc::string::String;
 use alloc::vec::Vec;
 use volume::Outcome;
 use volume::limits::LEGS_MAX;
@@ -53,6 +54,9 @@ pub(super) struct Mirrored {
     pub stopping: bool,
     /// A timer was set, or something else needs a turn.
     pub again: bool,
+    /// It is to become larger, as soon as what its legs show is known.
+    pub grows: bool,
+    pub grown: Option<Result<u64, String>>,
     pub checked: Option<CheckReport>,
     /// A check is under way since.
     pub checking_ns: Option<u64>,
@@ -161,6 +165,8 @@ impl Mirrored {
             forced: false,
             stopping: false,
             again: true,
+            grows: false,
+            grown: None,
             checked: None,
             checking_ns: None,
         }

@@ -48,6 +48,7 @@ impl Mirrored {
             unalike: running.map_or(0, |it| it.machine.unalike()),
             region_bytes: geometry.map_or(0, |it| 1 << it.region_shift),
             regions: geometry.map_or(0, |it| it.regions()),
+            grown: self.grown.clone(),
             checked: self.checked,
             checking: (self.checking_ns.zip(running))
                 .map(|(at, it)| (at, it.machine.check_report())),
@@ -116,6 +117,10 @@ impl Mirrored {
                 return Ok(());
             }
             MirrorOrder::Remove(slot) => return self.remove(slot, now_ns),
+            MirrorOrder::Grow(_) => {
+                (self.grows, self.grown) = (true, None);
+                return Ok(());
+            }
             MirrorOrder::Stop => {
                 self.stop(now_ns);
                 return Ok(());
@@ -149,6 +154,7 @@ impl Mirrored {
             MirrorOrder::Return(slot) => self.put_aside(slot, false, now_ns),
             MirrorOrder::Assemble(_)
             | MirrorOrder::Remove(_)
+            | MirrorOrder::Grow(_)
             | MirrorOrder::Stop
             | MirrorOrder::Add(_) => {}
         }

@@ -35,6 +35,15 @@ impl Mirrored {
                 range.end - range.start,
                 range.start
             ),
+            News::Grown(bytes) => {
+                self.has_grown(bytes, kit);
+                format!("it has {bytes} bytes now; the new part is made alike")
+            }
+            News::NotGrown => {
+                let why = "a leg has left, or it stops: it stays as large as it is";
+                self.grown = Some(Err(why.into()));
+                why.into()
+            }
             News::Checked => {
                 let report = self.running().map(|it| it.machine.check_report());
                 (self.checked, self.checking_ns) = (report, None);
@@ -60,6 +69,7 @@ impl Mirrored {
             News::Stopped(clean) => {
                 self.state = MirrorState::Stopped;
                 self.phase = Phase::Over;
+                self.grown.get_or_insert(Err("it was stopped".into()));
                 match clean {
                     true => return,
                     false => "stopped, but not cleanly: it is made alike at the next start".into(),

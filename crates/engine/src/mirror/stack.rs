@@ -1,13 +1,16 @@
-//! What one command of a mirror can do: as much as every leg that is there can.
+//! What one command of a mirror can do, as much as every leg that is there can; and its size, when
+//! all legs have become larger.
 //!
 //! # Contract
 //! Taken anew before a leg returns or is added, and when one has left or was removed: so no leg is
 //! given what it can't do, and none leaves for that. Requests that users were once told of and that
 //! not all legs can do any more end without any leg: a deallocation well, which promises nothing,
 //! and zeroes as not supported, whereupon a client writes them itself.
-use super::one::{Leg, Mirrored, Phase};
-use crate::host::HostEngine;
+use super::one::{Kit, Leg, Mirrored, Phase};
+use crate::host::{HostEngine, HostEvent};
+use alloc::string::ToString;
 use volume::IoLimits;
+use volume::limits::LEGS_MAX;
 
 /// What all of these legs can do; `None`: none of them is ready.
 pub(super) fn stacked(host: &HostEngine, volumes: impl Iterator<Item = u16>) -> Option<IoLimits> {
@@ -44,5 +47,36 @@ impl Mirrored {
         };
         let (deallocate, write_zeroes) = (it.limits.deallocate, it.limits.write_zeroes);
         it.machine.set_abilities(deallocate, write_zeroes);
+    }
+
+    /// Becomes as large as its legs allow, if it was told to.
+    pub(super) fn grow(&mut self, now_ns: u64) -> bool {
+        if !core::mem::take(&mut self.grows) {
+            return false;
+        }
+        let mut sizes = [0; LEGS_MAX];
+        for leg in self.legs.iter().filter(|leg| !leg.removed) {
+            if let (Some(slot), Some(info)) = (leg.slot, leg.info) {
+                sizes[usize::from(slot)] = info.bytes;
+            }
+        }
+        let Phase::Running(it) = &mut self.phase else {
+            self.grown = Some(Err("it does not run".into()));
+            return true;
+        };
+        if let Err(why) = it.machine.grow(&sizes, now_ns) {
+            self.grown = Some(Err(why.to_string()));
+        }
+        true
+    }
+
+    /// It has so many bytes now.
+    pub(super) fn has_grown(&mut self, bytes: u64, kit: &mut Kit<'_>) {
+        self.grown = Some(Ok(bytes));
+        if let Phase::Running(it) = &mut self.phase {
+            it.info.bytes = bytes;
+            let resized = HostEvent::Resized(kit.number, it.info);
+            kit.events.push_back(resized);
+        }
     }
 }

@@ -100,6 +100,8 @@ pub enum MirrorOrder {
     Add(Box<NewLeg>),
     /// The leg of this slot is none any more.
     Remove(u8),
+    /// It becomes as large as its legs allow; the devices of these volumes have so many bytes now.
+    Grow(Vec<(u16, u64)>),
     /// The mirror is stopped in order; nothing starts it again but another engine.
     Stop,
 }
@@ -208,6 +210,8 @@ pub struct MirrorReport {
     pub region_bytes: u64,
     /// How many there are.
     pub regions: u64,
+    /// What came of it when it was to grow last: its size, or why it stays as it is.
+    pub grown: Option<Result<u64, String>>,
     /// What the last check found.
     pub checked: Option<CheckReport>,
     /// A check that is under way: since when, ns, and what it has found so far.

@@ -5,6 +5,7 @@ mod again;
 #[path = "../common/mod.rs"]
 mod common;
 mod cost;
+mod grow;
 mod legs;
 mod life;
 mod rig;

@@ -3,7 +3,8 @@
 //!
 //! `mirror.add {"volume": "m0", "leg": "file:/…", "force": false}` · `mirror.remove` ·
 //! `mirror.replace {"volume": "m0", "leg": 1, "by": "file:/…", "force": false}` ·
-//! `mirror.stop {"volume": "m0", "force": false}` · `mirror.status {"volume": "m0"}`
+//! `mirror.stop {"volume": "m0", "force": false}` · `mirror.status {"volume": "m0"}` ·
+//! `mirror.grow {"volume": "m0"}`
 //!
 //! # Contract
 //! A leg becomes a volume of the engine as at the start, and is the mirror's when the engine says
@@ -17,7 +18,7 @@ use super::{leg_config, orders};
 use crate::control::rpc::Failure;
 use crate::log;
 use crate::mirror::create;
-use crate::mirror::leg::draw_id;
+use crate::mirror::leg::{LegFile, draw_id};
 use crate::run::config::{PathKeys, Volume};
 use crate::run::service::Service;
 use crate::units::format_bytes;
@@ -181,6 +182,54 @@ impl Service {
         Ok(json!({"volume": name, "state": "stopped"}))
     }
 
+    /// The mirror becomes as large as its legs allow.
+    ///
+    /// # Errors
+    /// Why it stays as it is.
+    pub(super) fn grow_mirror(&self, volume: u16) -> Result<Value, Failure> {
+        let _alone = self.changes.alone();
+        let report = self.mirror_report(volume)?;
+        let before = report.superblock.map(|it| it.geometry.bytes);
+        let name = self.name(volume);
+        let before = before.ok_or_else(|| Failure::refused(format!("{name} does not run")))?;
+        let sizes = report.legs.iter().filter_map(|leg| {
+            let number = leg.volume?;
+            Some((number, self.file_bytes(number, &report, leg)?))
+        });
+        self.senders
+            .order(volume, MirrorOrder::Grow(sizes.collect()));
+        let mut grown = None;
+        self.wait_for(volume, SOON, |it| {
+            grown = it.grown.clone();
+            grown.is_some()
+        });
+        let why = match grown {
+            Some(Ok(bytes)) => {
+                return Ok(json!({"volume": name, "before": before, "bytes": bytes}));
+            }
+            Some(Err(why)) => why,
+            None => "it does not become larger: see the engine's log".into(),
+        };
+        Err(Failure::refused(format!("{name}: {why}")))
+    }
+
+    /// How large the file or device of a leg is now; `None`: it has none, or another one has its
+    /// name by now.
+    fn file_bytes(&self, number: u16, mirror: &MirrorReport, leg: &LegReport) -> Option<u64> {
+        let paths = self.state().volumes[number].of.paths.clone();
+        let (ours, slot) = (mirror.superblock?.mirror, leg.slot?);
+        let sizes = paths.iter().map(|keys| match keys.uri.kind() {
+            UriKind::File(path) => {
+                let file = LegFile::open(path).ok()?;
+                let said = file.read_superblock().ok()?.ok()?.superblock;
+                (said.mirror == ours && said.slot == slot).then(|| file.size().bytes)
+            }
+            _ => None,
+        });
+        // Those of namespaces are told by their controllers.
+        sizes.min().flatten()
+    }
+
     /// A volume of the engine for a new leg, once it is ready.
     fn open_leg(&self, volume: u16, uri: PathUri) -> Result<(u16, VolumeInfo), String> {
         let of = {
@@ -220,7 +269,12 @@ impl Service {
     }
 
     /// Waits until it is so of a mirror; whether it is.
-    fn wait_for(&self, volume: u16, limit: Duration, so: impl Fn(&MirrorReport) -> bool) -> bool {
+    fn wait_for(
+        &self,
+        volume: u16,
+        limit: Duration,
+        mut so: impl FnMut(&MirrorReport) -> bool,
+    ) -> bool {
         let begun = Instant::now();
         loop {
             if self.mirror_report(volume).is_ok_and(|report| so(&report)) {

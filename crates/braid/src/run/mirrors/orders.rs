@@ -165,6 +165,7 @@ impl Service {
                 let slot = leg.slot.ok_or_else(none)?;
                 self.add_leg(volume, by, params.force, Some(slot))
             }),
+            "grow" => self.grow_mirror(volume),
             "stop" => self.stop_mirror(volume, params.force),
             "speed" => self.set_speed(volume, params),
             "status" => self
