@@ -68,6 +68,13 @@ fn tabs_are_found_everywhere() {
 }
 
 #[test]
+fn marks_of_a_merge_are_found_everywhere() {
+    let mark = concat!("<<<<", "<<< HEAD");
+    canary(&[("a.md", &format!("x\n{mark}\n"))], "a.md:2:", "merge");
+    clean(&[("a.md", "x << 7\n")]);
+}
+
+#[test]
 fn left_overs_are_found_in_comments_and_code() {
     let word = concat!("TO", "DO");
     canary(&[("a.rs", &format!("// {word}: later\n"))], "a.rs:1:", word);

@@ -22,6 +22,9 @@ const HOMES: [&str; 4] = [
 ];
 
 /// Checks every text file.
+/// How lines begin that a merge left, in two parts, so that this file has none.
+const CONFLICTS: [&str; 2] = [concat!("<<<<", "<<< "), concat!(">>>>", ">>> ")];
+
 pub fn check(tree: &Tree, findings: &mut Vec<Finding>) {
     for file in &tree.files {
         let rust = file.path.ends_with(".rs");
@@ -44,6 +47,9 @@ fn check_line(line: &str, rust: bool) -> Option<String> {
     }
     if let Some(word) = LEFT_OVERS.iter().find(|word| has_word(line, word)) {
         return Some(format!("{word} left over; finish it or write an issue"));
+    }
+    if CONFLICTS.iter().any(|mark| line.starts_with(mark)) {
+        return Some("a mark of a merge that was not finished".to_owned());
     }
     if let Some(home) = HOMES.iter().find(|home| has_path(line, home)) {
         return Some(format!("a path of one machine ({home}…)"));
