@@ -40,6 +40,7 @@ mod stack;
 mod table;
 mod types;
 mod users;
+mod ways;
 pub mod words;
 
 pub use lasting::speed_of;

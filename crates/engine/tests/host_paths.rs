@@ -548,3 +548,30 @@ fn t41_random_histories_of_changes_and_faults_end_in_balance() {
         history(seed, (seed % 3) as u16 + 1);
     }
 }
+
+#[test]
+fn a_read_goes_the_path_that_its_caller_chose_while_the_policy_might() {
+    let mut rig = Rig::new(host_config(2), target_config(2));
+    rig.ready();
+    let by = |rig: &mut Rig, path, slot| {
+        let io = read(slot, slot);
+        let now_ns = rig.world.now_ns;
+        rig.host.borrow_mut().submit_on(&io, path, now_ns).unwrap();
+        assert!(rig.run(SECOND, |_, done| !done.is_empty()));
+        let done = rig.done.pop().unwrap();
+        assert_eq!(done.outcome, Outcome::Done);
+        done.path
+    };
+    let wanted = [P1, P1, P0, P1, P0, P0];
+    let taken = [0, 1, 2, 3, 4, 5].map(|at| by(&mut rig, wanted[at as usize], at));
+    assert_eq!(taken, wanted);
+    // No path of that number: the policy's choice.
+    assert!([P0, P1].contains(&by(&mut rig, PathIndex(7), 6)));
+    assert!([P0, P1].contains(&by(&mut rig, PathIndex(200), 7)));
+    rig.world.nodes[HOST].addresses[1] = Address::Refused;
+    rig.world.cut(HOST, 1);
+    rig.world.pass(MS);
+    let state = rig.host.borrow().path_state(0, P1);
+    assert_ne!(state, PathState::Live);
+    assert_eq!(by(&mut rig, P1, 8), P0);
+}

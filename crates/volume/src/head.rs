@@ -17,10 +17,11 @@ use crate::{Conflict, Identity, IoLimits, Outcome, Refused, Size, limits::PATHS_
 use alloc::vec::Vec;
 use canary::Bug;
 use policy::{
-    Ana, Completion, Ended, Explained, Group, KnobError, Knobs, Means, NodeMeans, PathIndex,
-    PathStats, PathView, Policy, Request, Selector, Ticket,
+    Ana, Completion, Ended, Group, KnobError, Knobs, Means, NodeMeans, PathIndex, PathStats,
+    PathView, Policy, Request, Selector, Ticket,
 };
 
+mod choose;
 mod hedge;
 mod heed;
 
@@ -388,46 +389,6 @@ impl Head {
     #[inline]
     pub fn select(&mut self, request: &Request) -> Option<PathIndex> {
         self.selector.select(request, &self.views)
-    }
-
-    /// As [`Head::select`], among the paths for which `allow` holds, as if there were no others;
-    /// writes down why, if asked to.
-    #[cold]
-    pub fn select_among(
-        &mut self,
-        request: &Request,
-        allow: impl Fn(PathIndex) -> bool,
-        why: Option<&mut Explained>,
-    ) -> Option<PathIndex> {
-        let all = (0..self.views.len() as u8).map(PathIndex);
-        let allowed = all.filter(|&path| allow(path));
-        let allowed = allowed.fold(0, |bits, path| bits | 1 << path.0);
-        self.select_of(request, self.usable_among(allowed), why)
-    }
-
-    fn select_of(
-        &mut self,
-        request: &Request,
-        usable: u64,
-        why: Option<&mut Explained>,
-    ) -> Option<PathIndex> {
-        self.show_only(usable);
-        let chosen = match why {
-            Some(why) => self.selector.select_explained(request, &self.views, why),
-            None => self.selector.select(request, &self.views),
-        };
-        self.show();
-        chosen
-    }
-
-    /// As [`Head::select`], but `path` if it is enabled and its ANA state allows I/O at all, also
-    /// while it drains. For what is about a controller and no blocks: so also where another path
-    /// showed another size (T33).
-    #[cold]
-    pub fn select_only(&mut self, request: &Request, path: PathIndex) -> Option<PathIndex> {
-        let at = usize::from(path.0);
-        let usable = self.standing[at].is_known() && self.is_open(path);
-        self.select_of(request, u64::from(usable) << at, None)
     }
 
     /// What has to come back with the end of the I/O that was placed last.

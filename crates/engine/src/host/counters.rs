@@ -58,6 +58,19 @@ impl HostEngine {
         (usable, well)
     }
 
+    /// The paths of a volume that its policy chooses from now, as bits.
+    pub fn usable(&self, volume: u16) -> u64 {
+        let it = self.volumes.get(usize::from(volume));
+        let it = it.filter(|it| it.ready.is_some());
+        it.map_or(0, |it| it.head.usable())
+    }
+
+    /// I/Os of this core that a path of a volume has in flight.
+    pub fn in_flight_on(&self, volume: u16, path: PathIndex) -> u32 {
+        let it = self.volumes.get(usize::from(volume));
+        it.map_or(0, |it| it.head.in_flight(path))
+    }
+
     /// A volume is a mirror's leg, and only this core writes to it.
     pub fn set_leg(&mut self, volume: u16) {
         if let Some(it) = self.volumes.get_mut(usize::from(volume)) {

@@ -24,7 +24,16 @@ impl HostEngine {
     /// # Errors
     /// See [`SubmitError`]; nothing was taken.
     pub fn submit(&mut self, io: &Io, now_ns: u64) -> Result<(), SubmitError> {
-        self.submit_as(io, false, now_ns)
+        self.submit_as(io, None, false, now_ns)
+    }
+
+    /// The same by `on`, if the volume's head would use that path now and nothing keeps it from
+    /// going at once.
+    ///
+    /// # Errors
+    /// As [`Self::submit`].
+    pub fn submit_on(&mut self, io: &Io, on: PathIndex, now_ns: u64) -> Result<(), SubmitError> {
+        self.submit_as(io, Some(on), false, now_ns)
     }
 
     /// The same of a read whose bytes will be written back around what is new: it waits where that
@@ -34,11 +43,17 @@ impl HostEngine {
     /// # Errors
     /// As [`Self::submit`].
     pub fn submit_for_change(&mut self, io: &Io, now_ns: u64) -> Result<(), SubmitError> {
-        self.submit_as(io, true, now_ns)
+        self.submit_as(io, None, true, now_ns)
     }
 
     #[inline(always)]
-    fn submit_as(&mut self, io: &Io, for_change: bool, now_ns: u64) -> Result<(), SubmitError> {
+    fn submit_as(
+        &mut self,
+        io: &Io,
+        on: Option<PathIndex>,
+        for_change: bool,
+        now_ns: u64,
+    ) -> Result<(), SubmitError> {
         let volume = self
             .volumes
             .get(usize::from(io.volume))
@@ -69,7 +84,7 @@ impl HostEngine {
         } else if large {
             self.split(index, now_ns);
         } else if plain {
-            self.place(index, io, now_ns);
+            self.place(index, io, on, now_ns);
         } else if !self.is_behind(index, for_change) {
             self.place_oddly(index, now_ns);
         }
@@ -78,7 +93,7 @@ impl HostEngine {
 
     /// Finds a path for an I/O that was just submitted.
     #[inline(always)]
-    fn place(&mut self, index: u32, io: &Io, now_ns: u64) {
+    fn place(&mut self, index: u32, io: &Io, on: Option<PathIndex>, now_ns: u64) {
         let request = Request {
             source: io.source,
             group: group(io.op),
@@ -87,7 +102,8 @@ impl HostEngine {
             now_ns,
         };
         let volume = &mut self.volumes[usize::from(io.volume)];
-        let Some(chosen) = volume.head.select(&request) else {
+        let by = on.and_then(|path| volume.head.select_by(&request, path));
+        let Some(chosen) = by.or_else(|| volume.head.select(&request)) else {
             return self.park(index, now_ns);
         };
         let number = volume.place(chosen);

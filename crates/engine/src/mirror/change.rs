@@ -132,6 +132,7 @@ impl Mirrored {
                 leg: at as u8,
                 task: Task::Wipe,
                 for_change: false,
+                on: None,
                 span,
             };
             let offset = COPIES_AT[usize::from(copy)];

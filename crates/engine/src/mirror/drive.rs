@@ -12,7 +12,7 @@ use super::reads::{Reads, policy_of};
 use super::stack::stacked;
 use super::table::{Entry, Task};
 use super::types::MirrorState;
-use super::users::User;
+use super::users::{Part, User};
 use crate::host::{HostEvent, IoOp, VolumeInfo};
 use crate::limits::{IO_BYTES_MAX, MIRROR_COPIES, MIRROR_COPY_BYTES, MIRROR_IOS_MAX};
 use crate::machine::Span;
@@ -231,6 +231,7 @@ impl Mirrored {
             leg: at as u8,
             task,
             for_change: false,
+            on: None,
             span: Span::default(),
         };
         let io = self.io(at, op, offset, span);
@@ -259,6 +260,7 @@ impl Mirrored {
             leg: at as u8,
             task,
             for_change: false,
+            on: None,
             span,
         };
         let io = self.io(at, op, offset, span);
@@ -298,6 +300,7 @@ impl Mirrored {
             leg: at as u8,
             task: Task::Own(ticket),
             for_change: false,
+            on: None,
             span,
         };
         let offset = COPIES_AT[usize::from(copy & 1)];
@@ -306,16 +309,10 @@ impl Mirrored {
     }
 
     /// What a leg was given has ended, and it was the machine's.
-    pub(super) fn task_ended(
-        &mut self,
-        entry: &Entry,
-        outcome: Outcome,
-        latency_ns: u64,
-        kit: &mut Kit<'_>,
-    ) {
-        let now_ns = kit.now_ns;
+    pub(super) fn task_ended(&mut self, entry: &Entry, done: &Part, kit: &mut Kit<'_>) {
+        let (now_ns, outcome) = (kit.now_ns, done.outcome);
         if let Task::Io(ticket) = entry.task {
-            self.part_ended(usize::from(entry.leg), ticket, outcome, latency_ns, now_ns);
+            self.part_ended(usize::from(entry.leg), ticket, done, now_ns);
         }
         let crc32c = kit.crc32c;
         let Phase::Running(it) = &mut self.phase else {

@@ -129,6 +129,7 @@ impl Mirrored {
                 leg: at as u8,
                 task: Task::Look(copy),
                 for_change: false,
+                on: None,
                 span: Span::default(),
             };
             let io = self.io(at, IoOp::Read, COPIES_AT[usize::from(copy)], part);
@@ -330,6 +331,7 @@ impl Mirrored {
                     leg: at as u8,
                     task: Task::Claim(index),
                     for_change: false,
+                    on: None,
                     span,
                 };
                 let offset = COPIES_AT[usize::from(copy & 1)];

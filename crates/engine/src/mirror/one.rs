@@ -3,7 +3,8 @@ use super::drive::Running;
 use super::gather::{Claiming, Look};
 use super::table::{Entry, Table, Task};
 use super::types::{LegConfig, LegCounters, MirrorConfig, MirrorState};
-use crate::host::{HostEngine, HostEvent, Io, IoDone, IoOp, SubmitError, VolumeInfo};
+use super::users::Part;
+use crate::host::{HostEngine, HostEvent, Io, IoDone, IoOp, NO_PATH, SubmitError, VolumeInfo};
 use crate::limits::LEG_RETRY_NS;
 use crate::machine::{Memory, Span};
 use crate::scratch::Scratch;
@@ -176,7 +177,12 @@ impl Mirrored {
     pub fn drive(&mut self, kit: &mut Kit<'_>) -> bool {
         let mut any = self.give_held(kit);
         while let Some((entry, outcome)) = self.early.pop_front() {
-            self.ended(&entry, outcome, 0, kit);
+            let done = Part {
+                outcome,
+                path: NO_PATH,
+                latency_ns: 0,
+            };
+            self.ended(&entry, &done, kit);
             any = true;
         }
         any |= match &self.phase {
@@ -249,9 +255,10 @@ impl Mirrored {
             return false;
         };
         let io = Io { cookie, ..io };
-        let submitted = match entry.for_change {
-            true => kit.host.submit_for_change(&io, kit.now_ns),
-            false => kit.host.submit(&io, kit.now_ns),
+        let submitted = match (entry.for_change, entry.on) {
+            (true, _) => kit.host.submit_for_change(&io, kit.now_ns),
+            (false, Some(path)) => kit.host.submit_on(&io, path, kit.now_ns),
+            (false, None) => kit.host.submit(&io, kit.now_ns),
         };
         let outcome = match submitted {
             Ok(()) => return true,
@@ -271,16 +278,22 @@ impl Mirrored {
 
     /// What a leg was given has ended.
     pub fn leg_ended(&mut self, entry: &Entry, done: &IoDone, kit: &mut Kit<'_>) {
-        self.ended(entry, done.outcome, done.latency_ns, kit);
+        let done = Part {
+            outcome: done.outcome,
+            path: done.path,
+            latency_ns: done.latency_ns,
+        };
+        self.ended(entry, &done, kit);
     }
 
-    fn ended(&mut self, entry: &Entry, outcome: Outcome, latency_ns: u64, kit: &mut Kit<'_>) {
+    fn ended(&mut self, entry: &Entry, done: &Part, kit: &mut Kit<'_>) {
+        let outcome = done.outcome;
         let at = usize::from(entry.leg);
         match entry.task {
             Task::Look(copy) => self.looked(at, copy, outcome, kit),
             Task::Claim(index) => self.claim_written(index, outcome, kit),
             Task::Wipe => self.wiped(at, outcome, kit),
-            _ => self.task_ended(entry, outcome, latency_ns, kit),
+            _ => self.task_ended(entry, done, kit),
         }
         if entry.span.len > 0 {
             self.scratch.give_back(entry.span);

@@ -7,15 +7,19 @@
 //! order in the configuration. Each choice is answered by one [`Reads::ended`], and a failed read
 //! teaches nothing (T43).
 //!
+//! `soonest` chooses among all paths of all legs at once ([`Ways`]); the leg's head then takes the
+//! path that was chosen, if it still would.
+//!
 //! # Limits
-//! A leg with several paths is one for the policy, and its own head chooses among these. Writes,
-//! which all legs get, count as what is in flight there, and teach nothing.
+//! For the other policies a leg with several paths is one, and its own head chooses among these.
+//! Writes, which all legs get, count as what is in flight there, and teach nothing.
+use super::ways::Ways;
 use crate::host::{HostEngine, Io};
 use crate::limits::MIRROR_IOS_MAX;
 use policy::{
     Ana, Completion, Ended, Group, Knobs, PathIndex, PathView, Policy, Request, Selector, Ticket,
 };
-use volume::limits::LEGS_MAX;
+use volume::limits::{LEGS_MAX, PATHS_MAX};
 use volume::mirror::Properties;
 use volume::mirror::machine::Legs;
 
@@ -25,12 +29,26 @@ const ROUND_ROBIN_BYTES: u64 = 256 << 10;
 /// One core's choice among the legs of a mirror.
 pub(super) struct Reads {
     selector: Selector,
-    views: [PathView; LEGS_MAX],
+    views: [PathView; PATHS_MAX],
+    ways: Ways,
+    /// Changes that each leg has in flight.
+    changes: [u32; LEGS_MAX],
     /// Legs with a path; of them, those with one that is not on probation.
     usable: Legs,
     sound: Legs,
     weigh: bool,
     gap_ns: u64,
+}
+
+/// What was chosen for a read.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Choice {
+    /// The leg.
+    pub slot: u8,
+    /// The path to it, if that was chosen too.
+    pub path: Option<PathIndex>,
+    way: PathIndex,
+    ticket: Ticket,
 }
 
 /// The policy that a mirror has as its property; `soonest` where it has none, or one that this
@@ -65,7 +83,9 @@ impl Reads {
         };
         Self {
             selector,
-            views: [unknown; LEGS_MAX],
+            views: [unknown; PATHS_MAX],
+            ways: Ways::new(),
+            changes: [0; LEGS_MAX],
             usable: Legs::default(),
             sound: Legs::default(),
             weigh: false,
@@ -77,6 +97,9 @@ impl Reads {
     pub fn set_policy(&mut self, policy: Policy, knobs: Knobs) -> Result<(), policy::KnobError> {
         self.selector.set_knobs(knobs)?;
         self.selector.set_policy(for_mirror(policy));
+        for (view, changes) in self.views.iter_mut().zip(self.changes) {
+            view.in_flight_elsewhere = changes;
+        }
         Ok(())
     }
 
@@ -101,11 +124,19 @@ impl Reads {
     /// A leg was away: what was measured of it is of another time (T38).
     pub fn reset_leg(&mut self, slot: u8) {
         self.selector.reset_path(PathIndex(slot));
+        let of = self.ways.split().filter(|it| it.1 == slot);
+        of.for_each(|it| self.selector.reset_path(PathIndex(it.0)));
     }
 
-    /// Once a turn: which legs can be reached, by the host's volumes that lead to them.
+    /// Whether paths are chosen along with legs.
+    fn pairs(&self) -> bool {
+        self.selector.policy() == Policy::Soonest
+    }
+
+    /// Once a turn: which legs can be reached, and how, by the host's volumes that lead to them.
     pub fn look(&mut self, host: &HostEngine, legs: impl Iterator<Item = (u8, u16)>) {
         let (mut usable, mut sound) = (Legs::default(), Legs::default());
+        let pairs = self.pairs();
         for (slot, volume) in legs {
             let (any, well) = host.usability(volume);
             if any {
@@ -114,10 +145,36 @@ impl Reads {
             if well {
                 sound.add(slot);
             }
+            if pairs {
+                self.look_at_paths(host, slot, volume);
+            }
         }
         (self.usable, self.sound) = (usable, sound);
         if core::mem::take(&mut self.weigh) {
             self.selector.weigh();
+        }
+    }
+
+    fn look_at_paths(&mut self, host: &HostEngine, slot: u8, volume: u16) {
+        let selector = &mut self.selector;
+        self.ways.set_usable(slot, host.usable(volume), |number| {
+            // What was measured of it is of another time (T38).
+            selector.reset_path(PathIndex(number));
+        });
+        if !self.ways.is_split(slot) {
+            return;
+        }
+        if let Some(count) = self.ways.count() {
+            let _ = self.selector.set_paths(count.max(self.selector.paths()));
+        }
+        let leg = self.views[usize::from(slot)];
+        for (number, _, path) in self.ways.split().filter(|it| it.1 == slot) {
+            let own = self.selector.in_flight(PathIndex(number));
+            let elsewhere = host.in_flight_on(volume, path).saturating_sub(own);
+            self.views[usize::from(number)] = PathView {
+                in_flight_elsewhere: elsewhere,
+                ..leg
+            };
         }
     }
 
@@ -128,19 +185,26 @@ impl Reads {
 
     /// A leg was given a change, or has ended it.
     pub fn count_change(&mut self, slot: u8, by: i32) {
-        if let Some(view) = self.views.get_mut(usize::from(slot)) {
-            view.in_flight_elsewhere = view.in_flight_elsewhere.saturating_add_signed(by);
-            debug_assert!(view.in_flight_elsewhere as usize <= MIRROR_IOS_MAX);
+        let split = self.pairs() && self.ways.is_split(slot);
+        let Some(changes) = self.changes.get_mut(usize::from(slot)) else {
+            return;
+        };
+        *changes = changes.saturating_add_signed(by);
+        debug_assert!(*changes as usize <= MIRROR_IOS_MAX);
+        // Else its host says which path each of them went.
+        if !split {
+            self.views[usize::from(slot)].in_flight_elsewhere = *changes;
         }
     }
 
     /// One of `legs` for a read; `None` where there is none.
-    pub fn choose(&mut self, io: &Io, legs: Legs, now_ns: u64) -> Option<(u8, Ticket)> {
+    pub fn choose(&mut self, io: &Io, legs: Legs, now_ns: u64) -> Option<Choice> {
         let healthy = [legs.both(self.sound), legs.both(self.usable), legs];
         let among = healthy.into_iter().find(|set| !set.is_empty())?;
+        let pairs = self.pairs();
         let views = &mut self.views[..self.selector.paths()];
-        for (slot, view) in (0..).zip(&mut *views) {
-            view.enabled = among.has(slot);
+        for (number, view) in (0..).zip(&mut *views) {
+            view.enabled = self.ways.allows(number, among, pairs);
         }
         let request = Request {
             source: io.source,
@@ -149,23 +213,38 @@ impl Reads {
             address: io.offset,
             now_ns,
         };
-        let chosen = self.selector.select(&request, views)?;
-        Some((chosen.0, self.selector.ticket()))
+        let way = self.selector.select(&request, views)?;
+        let (slot, path) = self.ways.of(way.0, pairs);
+        Some(Choice {
+            slot,
+            path,
+            way,
+            ticket: self.selector.ticket(),
+        })
     }
 
-    /// A read on a leg has ended, or could not be given to it.
-    pub fn ended(&mut self, slot: u8, ticket: Ticket, done: bool, latency_ns: u64, now_ns: u64) {
-        let ended = match done {
+    /// A read on a leg has ended, or could not be given to it; `served`: the path that served it.
+    pub fn ended(
+        &mut self,
+        choice: &Choice,
+        done: bool,
+        served: PathIndex,
+        latency_ns: u64,
+        now_ns: u64,
+    ) {
+        // What went another way than the one that was chosen says nothing of that.
+        let there = choice.path.is_none_or(|path| path == served);
+        let ended = match done && there {
             true => Ended::Good,
             false => Ended::Failed,
         };
         let noted = self.selector.complete(&Completion {
-            path: PathIndex(slot),
+            path: choice.way,
             group: Group::Read,
             latency_ns,
             ended,
             now_ns,
-            ticket,
+            ticket: choice.ticket,
             gap_ns: self.gap_ns,
         });
         self.weigh |= noted.weigh;
@@ -175,8 +254,9 @@ impl Reads {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::IoOp;
+    use crate::host::{IoOp, NO_PATH};
     use crate::machine::Span;
+    use alloc::vec::Vec;
 
     pub(super) fn read(offset: u64, length: u32) -> Io {
         Io {
@@ -211,9 +291,9 @@ mod tests {
             (&[], &[], 0),
         ] {
             let mut reads = reads(Policy::Devid(PathIndex(0)), usable, sound);
-            let (chosen, ticket) = reads.choose(&read(0, 4096), all, 1).unwrap();
-            assert_eq!(chosen, want, "{usable:?} {sound:?}");
-            reads.ended(chosen, ticket, true, 1000, 2);
+            let chosen = reads.choose(&read(0, 4096), all, 1).unwrap();
+            assert_eq!(chosen.slot, want, "{usable:?} {sound:?}");
+            reads.ended(&chosen, true, NO_PATH, 1000, 2);
         }
         let mut none = reads(Policy::Soonest, &[0], &[0]);
         assert!(none.choose(&read(0, 4096), legs(&[]), 1).is_none());
@@ -224,9 +304,9 @@ mod tests {
         let mut reads = reads(Policy::RoundRobin { bytes: 0 }, &[0, 1], &[0, 1]);
         let slots: [u8; 12] = core::array::from_fn(|at| {
             let io = read(at as u64 * 65536, 65536);
-            let (slot, ticket) = reads.choose(&io, legs(&[0, 1]), 1).unwrap();
-            reads.ended(slot, ticket, true, 1000, 2);
-            slot
+            let chosen = reads.choose(&io, legs(&[0, 1]), 1).unwrap();
+            reads.ended(&chosen, true, NO_PATH, 1000, 2);
+            chosen.slot
         });
         assert_eq!(slots[..4], [slots[0]; 4]);
         assert_eq!(slots[4..8], [1 - slots[0]; 4]);
@@ -244,5 +324,61 @@ mod tests {
         );
         properties.set("policy", "of tomorrow").unwrap();
         assert_eq!(policy_of(&properties), Policy::Soonest);
+    }
+
+    /// Reads one after the other; how many of them each way took.
+    fn shares(reads: &mut Reads, latency_us: impl Fn(u8, Option<PathIndex>) -> u64) -> Vec<u32> {
+        let mut taken = alloc::vec![0; PATHS_MAX];
+        let mut now_ns = 0;
+        for at in 0..4000 {
+            let chosen = reads
+                .choose(&read(at * 4096, 4096), legs(&[0, 1]), now_ns)
+                .unwrap();
+            let latency_ns = latency_us(chosen.slot, chosen.path) * 1000;
+            now_ns += latency_ns;
+            let path = chosen.path.unwrap_or(NO_PATH);
+            reads.ended(&chosen, true, path, latency_ns, now_ns);
+            taken[usize::from(chosen.way.0)] += 1;
+        }
+        taken
+    }
+
+    #[test]
+    fn soonest_learns_each_path_of_each_leg() {
+        let mut reads = reads(Policy::Soonest, &[0, 1], &[0, 1]);
+        reads.ways.set_usable(0, 0b11, |_| {});
+        reads.ways.set_usable(1, 1, |_| {});
+        reads
+            .selector
+            .set_paths(reads.ways.count().unwrap())
+            .unwrap();
+        let latency_us = |slot, path| match (slot, path) {
+            (0, Some(PathIndex(0))) => 3000,
+            (0, Some(PathIndex(1))) => 100,
+            (1, None) => 300,
+            other => panic!("{other:?}"),
+        };
+        let taken = shares(&mut reads, latency_us);
+        assert!(taken[LEGS_MAX] > 3600, "{taken:?}");
+        // The near path goes: the other leg is better than the far one.
+        reads
+            .ways
+            .set_usable(0, 1, |_| panic!("it was there before"));
+        let taken = shares(&mut reads, latency_us);
+        assert!(taken[1] > 3600 && taken[LEGS_MAX] == 0, "{taken:?}");
+    }
+
+    #[test]
+    fn t43_what_another_path_has_served_teaches_nothing_of_the_one_that_was_chosen() {
+        let mut reads = reads(Policy::Soonest, &[0], &[0]);
+        reads.ways.set_usable(0, 0b11, |_| {});
+        let count = reads.ways.count().unwrap();
+        reads.selector.set_paths(count).unwrap();
+        let mut chosen = || reads.choose(&read(0, 4096), legs(&[0]), 1).unwrap();
+        let first = chosen();
+        let other = PathIndex(1 - first.path.unwrap().0);
+        reads.ended(&first, true, other, 5_000_000, 5_000_001);
+        let stats = reads.selector.stats(first.way, Group::Read);
+        assert_eq!((stats.selections, stats.samples), (1, 0), "{stats:?}");
     }
 }

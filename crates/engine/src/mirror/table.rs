@@ -8,6 +8,7 @@
 //! As many as the host has slots; nothing is allocated for one.
 use crate::machine::Span;
 use alloc::vec::Vec;
+use policy::PathIndex;
 use volume::hold::Range;
 use volume::mirror::machine::Ticket;
 
@@ -27,6 +28,8 @@ pub(super) struct Entry {
     ///
     /// [`HostEngine::submit_for_change`]: crate::host::HostEngine::submit_for_change
     pub for_change: bool,
+    /// A read: the path to its leg that was chosen.
+    pub on: Option<PathIndex>,
     /// Memory that goes back to the mirror when it has ended; of length 0: none does.
     pub span: Span,
 }
@@ -92,6 +95,7 @@ mod tests {
             leg,
             task: Task::Look(0),
             for_change: false,
+            on: None,
             span: Span::default(),
         };
         let first = table.put(entry(3)).unwrap();

@@ -1,6 +1,7 @@
 //! The I/O of a mirror's users: what of it goes to which leg, and how it ends.
 use super::drive::Running;
 use super::one::{Kit, Mirrored, Phase};
+use super::reads::Choice;
 use super::table::{Entry, Task};
 use crate::host::{HostEvent, Io, IoDone, IoOp, NO_PATH, SubmitError, fits, misfit};
 use crate::machine::Span;
@@ -14,10 +15,18 @@ pub(super) struct User {
     io: Io,
     begun_ns: u64,
     for_change: bool,
-    /// A read: the leg that it is on, and the policy's ticket.
-    chosen: Option<(u8, policy::Ticket)>,
+    /// A read: the leg that it is on, and what the policy wants back.
+    chosen: Option<Choice>,
     /// The leg that served it last.
     served: Option<u8>,
+}
+
+/// How what a leg was given has ended there.
+#[derive(Clone, Copy)]
+pub(super) struct Part {
+    pub outcome: Outcome,
+    pub path: PathIndex,
+    pub latency_ns: u64,
 }
 
 impl Running {
@@ -96,17 +105,18 @@ impl Mirrored {
                 length: (range.end - range.start) as u32,
                 ..user.io
             };
-            let Some((slot, choice)) = it.reads.choose(&part_io, legs, kit.now_ns) else {
+            let Some(choice) = it.reads.choose(&part_io, legs, kit.now_ns) else {
                 // All that could have left in the meantime.
                 return it.machine.nobody(id);
             };
+            let slot = choice.slot;
             let Some(ticket) = it.machine.take(id, slot) else {
-                it.reads.ended(slot, choice, false, 0, kit.now_ns);
+                it.reads.ended(&choice, false, NO_PATH, 0, kit.now_ns);
                 legs = it.machine.readers(id);
                 continue;
             };
             if let Some(user) = it.user(id) {
-                user.chosen = Some((slot, choice));
+                user.chosen = Some(choice);
             }
             let Some((at, data_offset, _)) = self.at(slot) else {
                 return;
@@ -117,6 +127,7 @@ impl Mirrored {
                 leg: at as u8,
                 task: Task::Io(ticket),
                 for_change: user.for_change,
+                on: choice.path,
                 span: Span::default(),
             };
             let io = Io {
@@ -156,6 +167,7 @@ impl Mirrored {
             leg: at as u8,
             task: Task::Io(ticket),
             for_change: false,
+            on: None,
             span: Span::default(),
         };
         let io = Io {
@@ -170,14 +182,8 @@ impl Mirrored {
     }
 
     /// Counts, and teaches the policy, what a part of a user's I/O came to.
-    pub(super) fn part_ended(
-        &mut self,
-        at: usize,
-        ticket: Ticket,
-        outcome: Outcome,
-        latency_ns: u64,
-        now_ns: u64,
-    ) {
+    pub(super) fn part_ended(&mut self, at: usize, ticket: Ticket, done: &Part, now_ns: u64) {
+        let outcome = done.outcome;
         let Some(it) = self.running() else {
             return;
         };
@@ -187,9 +193,10 @@ impl Mirrored {
         let (op, bytes) = (user.io.op, u64::from(user.io.length));
         user.served = Some(ticket.leg);
         let chosen = user.chosen.take();
-        if let Some((slot, choice)) = chosen {
+        if let Some(choice) = chosen {
+            let (well, served) = (outcome.is_done(), done.path);
             it.reads
-                .ended(slot, choice, outcome.is_done(), latency_ns, now_ns);
+                .ended(&choice, well, served, done.latency_ns, now_ns);
         } else if op != IoOp::Flush {
             it.reads.count_change(ticket.leg, -1);
         }
