@@ -53,6 +53,7 @@ use crate::machine::{Closed, ConnId, DeviceError, Machine, Memory, Output, Place
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::format;
+use alloc::string::String;
 use alloc::vec::Vec;
 use one::{Kit, Mirrored, Phase};
 use policy::{Knobs, Policy};
@@ -240,6 +241,7 @@ impl MirrorEngine {
                     .map(|place| self.lead(leg, index as u8, place))
                     .map_err(|why| format!("{} was not added: {why}", new.config.name))
             }
+            MirrorOrder::Begin(anew) => self.begin(index as u8, anew, now_ns),
             order => mirror.order(order, now_ns),
         };
         if let Err(why) = done {
@@ -249,8 +251,37 @@ impl MirrorEngine {
         self.again = true;
     }
 
+    /// A mirror that was stopped begins anew, in the same memory.
+    ///
+    /// # Errors
+    /// It has not been, or what it gave its legs has not ended.
+    fn begin(&mut self, index: u8, anew: &Anew, now_ns: u64) -> Result<(), String> {
+        let busy = self.stopping || self.table.has(index);
+        let it = self.mirror_mut(index.into());
+        let it = it.ok_or("it is not on this core")?;
+        let over = it.state == MirrorState::Stopped && it.held.is_empty() && it.early.is_empty();
+        if busy || !over {
+            return Err("it has not been stopped, or not all of it has ended".into());
+        }
+        let room = it.early.capacity();
+        *it = Mirrored::new(anew.config.clone(), it.span, room);
+        let theirs = |it: &&mut Option<(u8, u8)>| it.is_some_and(|it| it.0 == index);
+        self.legs
+            .iter_mut()
+            .filter(theirs)
+            .for_each(|it| *it = None);
+        for (place, (leg, info)) in (0..).zip(anew.config.legs.iter().zip(&anew.infos)) {
+            self.lead(leg.volume.into(), index, place);
+            if let Some(it) = self.mirror_mut(index.into()) {
+                it.leg_ready(place.into(), *info, now_ns);
+            }
+        }
+        Ok(())
+    }
+
     /// From now on a volume of the host is a leg.
     fn lead(&mut self, volume: usize, mirror: u8, place: u8) {
+        self.host.set_leg(volume as u16);
         if self.legs.len() <= volume {
             self.legs.resize(volume + 1, None);
         }

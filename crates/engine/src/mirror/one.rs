@@ -38,6 +38,7 @@ pub(super) struct Mirrored {
     pub phase: Phase,
     pub state: MirrorState,
     /// Its own part of the arena.
+    pub span: Span,
     pub scratch: Scratch,
     /// What found no room in the host, oldest first: nothing else is given before it (T6).
     pub held: VecDeque<(Entry, Io)>,
@@ -134,7 +135,7 @@ impl Away {
 }
 
 impl Mirrored {
-    pub fn new(config: MirrorConfig, scratch: Span, room: usize) -> Self {
+    pub fn new(config: MirrorConfig, span: Span, room: usize) -> Self {
         let leg = |config: &LegConfig| Leg {
             config: config.clone(),
             info: None,
@@ -157,7 +158,8 @@ impl Mirrored {
             config,
             phase: Phase::Gathering,
             state: MirrorState::Gathering,
-            scratch: Scratch::new(scratch),
+            span,
+            scratch: Scratch::new(span),
             held: VecDeque::with_capacity(2 * LEGS_MAX),
             early: VecDeque::with_capacity(room.min(1 << 16)),
             since_ns: None,

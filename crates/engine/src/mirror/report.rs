@@ -156,6 +156,7 @@ impl Mirrored {
             | MirrorOrder::Remove(_)
             | MirrorOrder::Grow(_)
             | MirrorOrder::Stop
+            | MirrorOrder::Begin(_)
             | MirrorOrder::Add(_) => {}
         }
         Ok(())

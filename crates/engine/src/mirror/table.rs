@@ -74,6 +74,11 @@ impl Table {
         Some(OURS | u64::from(at))
     }
 
+    /// Whether something of a mirror is under way.
+    pub fn has(&self, mirror: u8) -> bool {
+        self.entries.iter().flatten().any(|it| it.mirror == mirror)
+    }
+
     /// The one with this cookie has ended, or was not given.
     pub fn take(&mut self, cookie: u64) -> Option<Entry> {
         let at = (cookie & !OURS) as usize;
@@ -103,6 +108,7 @@ mod tests {
         assert!(table.put(entry(4)).is_some() && table.put(entry(5)).is_none());
         assert_eq!(table.take(first).map(|it| it.leg), Some(3));
         assert!(table.take(first).is_none() && table.take(OURS | 77).is_none());
+        assert!(table.has(0) && !table.has(1));
         assert!(table.put(entry(6)).is_some());
     }
 }

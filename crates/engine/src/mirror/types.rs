@@ -79,6 +79,16 @@ pub struct NewLeg {
     pub replaces: Option<u8>,
 }
 
+/// With what a mirror begins that was stopped.
+#[derive(Clone, Debug)]
+pub struct Anew {
+    /// As at the engine's start, with another lineage and run; its legs are volumes of the host
+    /// that are ready.
+    pub config: MirrorConfig,
+    /// Of these volumes, in the order of the legs.
+    pub infos: Vec<VolumeInfo>,
+}
+
 /// What is asked of a mirror that runs.
 #[derive(Clone, Debug)]
 pub enum MirrorOrder {
@@ -102,8 +112,11 @@ pub enum MirrorOrder {
     Remove(u8),
     /// It becomes as large as its legs allow; the devices of these volumes have so many bytes now.
     Grow(Vec<(u16, u64)>),
-    /// The mirror is stopped in order; nothing starts it again but another engine.
+    /// The mirror is stopped in order; nothing starts it again but [`MirrorOrder::Begin`], or
+    /// another engine.
     Stop,
+    /// One that was stopped begins anew.
+    Begin(Box<Anew>),
 }
 
 /// How far a mirror is.

@@ -1,8 +1,10 @@
 //! From the first leg that is there to the clean stop.
 use super::common::SECOND;
-use super::rig::{Rig, data, intents, lose_power, made, superblock};
-use engine::mirror::{LegStatus, MIRRORS_FROM, MirrorOrder, MirrorState};
+use super::rig::{BLOCK, LEG_BYTES, Rig, configured, data, intents, lose_power, made, superblock};
+use engine::host::VolumeInfo;
+use engine::mirror::{Anew, LegStatus, MIRRORS_FROM, MirrorOrder, MirrorState};
 use volume::Outcome;
+use volume::mirror::Id;
 use volume::mirror::assembly::Wishes;
 use volume::mirror::superblock::LegState;
 
@@ -136,4 +138,49 @@ fn legs_that_are_not_alike_are_rebuilt_from_the_first() {
     let first = &data(&disks[0])[1 << 20..2 << 20];
     assert!(first.iter().all(|&byte| byte == 5));
     rig.stop();
+}
+
+#[test]
+fn one_that_was_stopped_begins_anew_as_at_a_start() {
+    let disks = made(2, true);
+    let mut rig = Rig::ready(&disks);
+    assert_eq!(rig.write(3, 1), Outcome::Done);
+    let anew = |byte: u8| {
+        let mut config = configured(&disks).1;
+        config.owner.run = Id([byte; 16]);
+        let info = VolumeInfo {
+            bytes: LEG_BYTES,
+            block_shift: 12,
+            transfer_max: BLOCK,
+        };
+        let infos = vec![info; 2];
+        MirrorOrder::Begin(Box::new(Anew { config, infos }))
+    };
+    // Not while it runs.
+    rig.order(anew(1));
+    rig.until(SECOND, |rig| !rig.lines().is_empty());
+    assert!(
+        rig.lines()[0].contains("has not been stopped"),
+        "{:?}",
+        rig.lines()
+    );
+    assert_eq!(rig.read(3), Ok(1));
+    for round in 2..6 {
+        rig.order(MirrorOrder::Stop);
+        rig.until(SECOND, |rig| rig.report().state == MirrorState::Stopped);
+        for disk in &disks {
+            let said = superblock(disk).superblock;
+            assert!(said.clean && said.owner.is_none());
+        }
+        rig.events.clear();
+        rig.order(anew(round));
+        rig.until(SECOND, Rig::is_ready);
+        assert_eq!(rig.statuses(), [LegStatus::InSync; 2]);
+        assert_eq!(rig.read(3), Ok(round - 1));
+        assert_eq!(rig.write(3, round), Outcome::Done);
+    }
+    let begun = superblock(&disks[0]).superblock;
+    assert_eq!(begun.owner.map(|it| it.run), Some(Id([5; 16])));
+    rig.stop();
+    assert_eq!(data(&disks[0]), data(&disks[1]));
 }
