@@ -200,10 +200,30 @@ fn a_mirror_that_is_stopped_leaves_its_legs_free_and_the_engine_goes_on() {
         let tried = place.braid(&["mirror", "create", "v1", &place.leg(name)]);
         assert!(said(&tried).contains("it is leg"), "not in use: {tried:?}");
     }
+    // The same engine starts it again, and stops it again.
+    for byte in [8, 9] {
+        place.told(&["mirror", "assemble", "v0"]);
+        let mut client = place.client();
+        assert_eq!(client.read(0), [byte - 1; 4096]);
+        assert_eq!(client.write(0, byte), 0);
+        drop(client);
+        assert_eq!(place.legs(), ["in-sync", "in-sync"]);
+        place.told(&["mirror", "stop", "v0", "--force"]);
+    }
+    let a = std::fs::rename(place.path("a"), place.path("hidden"));
+    a.unwrap();
+    let why = place.refused(&["mirror", "assemble", "v0"]);
+    assert!(
+        why.contains("v0 does not start"),
+        "t14, one leg alone: {why}"
+    );
+    std::fs::rename(place.path("hidden"), place.path("a")).unwrap();
     end(engine);
     let engine = place.start();
-    assert_eq!(place.client().read(0), [7; 4096]);
+    assert_eq!(place.client().read(0), [9; 4096]);
+    place.until_in_sync();
     end(engine);
+    assert!(place.data("a") == place.data("b"), "legs differ");
 }
 
 #[test]

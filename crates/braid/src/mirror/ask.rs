@@ -87,7 +87,8 @@ pub fn assemble(args: &AssembleArgs) -> anyhow::Result<()> {
         "without": args.without_missing,
         "discard": args.discard,
     });
-    args.common.show("mirror.assemble", params, |text, _| {
+    let value = args.common.call_for_long("mirror.assemble", params)?;
+    args.common.print(&value, |text, _| {
         writeln!(text, "{}: begun; braid stat shows it", args.volume)
     })
 }

@@ -1,19 +1,22 @@
-//! `braid mirror create`: makes legs of files and block devices.
+//! `braid mirror create`: makes legs of files, block devices and namespaces.
 //!
 //! # Contract
-//! Nothing is written before everything was asked that can be said against it. Bitmaps are durable
+//! Nothing is written before everything was asked that can be said against it; but that two legs
+//! are the same namespace, or a file and the namespace that it is behind, shows only when one of
+//! them is written. Bitmaps are durable
 //! on all legs before the first superblock is written, so who is interrupted has no leg, or legs of
 //! a mirror that lacks some, and never one that means something else.
 use super::foreign;
-use super::leg::{LegFile, crc32c, draw_id, draw_lineage, path_of};
+use super::leg::{Leg, LegFile, crc32c, draw_id, draw_lineage, identity_for};
 use super::show;
 use crate::cli::Usage;
+use crate::identity::IdentityArgs;
 use crate::output::{self, Format};
 use crate::units::{format_bytes, parse_duration, parse_size};
-use crate::uri::PathUri;
+use crate::uri::{PathUri, UriKind};
 use anyhow::{Context, bail};
+use nvme::host::HostIdentity;
 use policy::Policy;
-use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 use volume::limits::LEGS_MAX;
 use volume::mirror::bitmap::{Bitmap, PAGE_BYTES};
@@ -29,6 +32,10 @@ const BEAT_MS_MIN: u64 = 10;
 const BEAT_MS_MAX: u64 = 60_000;
 /// What is cleared at the end of a leg with `--force`: copies of labels and partition tables.
 const TAIL_BYTES: u64 = 1 << 20;
+/// Largest blocks.
+const BLOCK_BYTES_MAX: usize = 4096;
+/// An identifier so often is one of those.
+const MARK_TIMES: usize = BLOCK_BYTES_MAX / 16;
 /// What `round-robin` means on a mirror (row B2).
 const ROUND_ROBIN_BYTES: u64 = 256 << 10;
 
@@ -41,7 +48,8 @@ const ROUND_ROBIN_BYTES: u64 = 256 << 10;
 pub struct CreateArgs {
     /// What to call it
     name: String,
-    /// Legs: file:/path of a file or block device; one alone is a mirror that gets others later
+    /// Legs: file:/path of a file or block device, nvme-tcp://… of a namespace (one of its paths);
+    /// one alone is a mirror that gets others later
     #[arg(value_name = "LEG", required = true)]
     legs: Vec<PathUri>,
     /// How reads choose among legs
@@ -60,6 +68,8 @@ pub struct CreateArgs {
     /// How to show it
     #[arg(short, long, value_enum, value_name = "FORMAT", default_value_t)]
     output: Format,
+    #[command(flatten)]
+    identity: IdentityArgs,
 }
 
 /// Makes the mirror and shows it.
@@ -80,15 +90,17 @@ pub fn run(args: &CreateArgs) -> anyhow::Result<()> {
     let properties = properties(&args.policy, args.legs.len())?;
     let region_shift = args.region.as_deref().map(region_shift).transpose()?;
     let beat_interval_ms = beat_interval_ms(&args.beat_interval)?;
-    let legs = open(&args.legs)?;
-    if !args.force {
-        for (uri, leg) in args.legs.iter().zip(&legs) {
-            refuse_foreign(leg).with_context(|| uri.to_string())?;
-        }
+    let legs = open(&args.legs, &identity_for(&args.identity, &args.legs)?)?;
+    for (uri, leg) in args.legs.iter().zip(&legs) {
+        let free = match args.force {
+            true => leg.unowned(),
+            false => refuse_foreign(leg),
+        };
+        free.with_context(|| uri.to_string())?;
     }
-    let sizes: Vec<Candidate> = legs.iter().map(LegFile::size).collect();
+    let sizes: Vec<Candidate> = legs.iter().map(Leg::size).collect();
     let (geometry, data_offset) = plan(&sizes, region_shift).map_err(|error| unfit(error, args))?;
-    let place = |leg: &LegFile| Place {
+    let place = |leg: &Leg| Place {
         leg_bytes: leg.size().bytes,
         data_offset,
         bitmap_offset: BITMAP_AT,
@@ -112,6 +124,7 @@ pub fn run(args: &CreateArgs) -> anyhow::Result<()> {
     let entries: Vec<NewLeg> = args.legs.iter().map(entry).collect();
     let first = Superblock::new(&new, &entries, place(&legs[0]));
     let first = first.context("these legs make no mirror")?;
+    tell_apart(&args.legs, &legs)?;
     for leg in &legs {
         clear(leg, &first, args.force)?;
     }
@@ -130,24 +143,58 @@ pub fn run(args: &CreateArgs) -> anyhow::Result<()> {
 }
 
 /// Each leg, alone; none twice.
-fn open(uris: &[PathUri]) -> anyhow::Result<Vec<LegFile>> {
-    let mut legs: Vec<LegFile> = Vec::new();
+fn open(uris: &[PathUri], who: &HostIdentity) -> anyhow::Result<Vec<Leg>> {
+    let mut legs: Vec<Leg> = Vec::new();
     let mut identities = Vec::new();
     for uri in uris {
-        let path = path_of(uri)?;
-        // Looked at before it is locked: of the same file twice, the second would find it in use.
-        let identity = LegFile::open(path)?.identity()?;
-        if let Some(at) = identities.iter().position(|it| *it == identity) {
-            return Err(Usage::error(format!("{uri}: the same as {}", uris[at])));
+        if let UriKind::File(path) = uri.kind() {
+            // Looked at before it is locked: of the same file twice, the second would find it in
+            // use.
+            let identity = LegFile::open(path)?.identity()?;
+            if let Some(at) = identities.iter().position(|it| *it == Some(identity)) {
+                return Err(Usage::error(format!("{uri}: the same as {}", uris[at])));
+            }
+            identities.push(Some(identity));
+        } else {
+            identities.push(None);
         }
-        identities.push(identity);
-        legs.push(LegFile::open_exclusively(path)?);
+        legs.push(Leg::open_exclusively(uri, who)?);
     }
     Ok(legs)
 }
 
+/// Refuses legs that are the same storage by other names: what is written to one is found on the
+/// other. Files alone were told apart before.
+fn tell_apart(uris: &[PathUri], legs: &[Leg]) -> anyhow::Result<()> {
+    if legs.len() < 2 || !legs.iter().any(|leg| matches!(leg, Leg::Far(_))) {
+        return Ok(());
+    }
+    let at = COPIES_AT[0];
+    let marks: Vec<_> = legs
+        .iter()
+        .map(|_| draw_id().0.repeat(MARK_TIMES))
+        .collect();
+    for (leg, mark) in legs.iter().zip(&marks) {
+        leg.write(at, mark)?;
+        leg.sync()?;
+    }
+    for (index, (leg, mark)) in legs.iter().zip(&marks).enumerate() {
+        let found = leg.read(at, mark.len())?;
+        let other = marks.iter().position(|it| *it == found);
+        match other {
+            Some(other) if other == index => {}
+            Some(other) => {
+                let (uri, other) = (&uris[index], &uris[other]);
+                return Err(Usage::error(format!("{uri}: the same as {other}")));
+            }
+            None => bail!("{}: it does not keep what is written", uris[index]),
+        }
+    }
+    Ok(())
+}
+
 /// Refuses what holds something.
-fn refuse_foreign(leg: &LegFile) -> anyhow::Result<()> {
+fn refuse_foreign(leg: &Leg) -> anyhow::Result<()> {
     let force = "(--force writes over it)";
     match leg.read_superblock()? {
         Ok(found) => {
@@ -162,21 +209,31 @@ fn refuse_foreign(leg: &LegFile) -> anyhow::Result<()> {
         Err(NoLeg::Missing) => {}
         Err(error) => bail!("it was a leg of a mirror {force}: {error}"),
     }
-    match foreign::found(leg.path())? {
+    let found = match leg {
+        Leg::File(file) => foreign::found(file.path()),
+        Leg::Far(_) => foreign::found_far(leg),
+    };
+    match found? {
         Some(what) => bail!("it holds {what} {force}"),
         None => Ok(()),
     }
 }
 
-/// Makes a file or block device ready to be a leg of a mirror that runs, whose data begin at
-/// `data_offset`: nothing at its beginning means anything.
+/// Makes a file, block device or namespace ready to be a leg of a mirror that runs, whose data
+/// begin at `data_offset`: nothing at its beginning means anything.
 ///
 /// # Errors
 /// Somebody has it, or it holds something and `force` is not said.
-pub fn make_room(path: &Path, data_offset: u64, force: bool) -> anyhow::Result<()> {
-    let leg = LegFile::open_exclusively(path)?;
-    if !force {
-        refuse_foreign(&leg)?;
+pub fn make_room(
+    uri: &PathUri,
+    who: &HostIdentity,
+    data_offset: u64,
+    force: bool,
+) -> anyhow::Result<()> {
+    let leg = Leg::open_exclusively(uri, who)?;
+    match force {
+        true => leg.unowned()?,
+        false => refuse_foreign(&leg)?,
     }
     let bytes = leg.size().bytes;
     leg.zero(0..data_offset.min(bytes))?;
@@ -187,7 +244,7 @@ pub fn make_room(path: &Path, data_offset: u64, force: bool) -> anyhow::Result<(
 }
 
 /// Nothing of what was there stays, and all bits are clear.
-fn clear(leg: &LegFile, superblock: &Superblock, force: bool) -> anyhow::Result<()> {
+fn clear(leg: &Leg, superblock: &Superblock, force: bool) -> anyhow::Result<()> {
     let (place, bytes) = (superblock.place, leg.size().bytes);
     leg.zero(0..place.data_offset)?;
     if force {
@@ -198,6 +255,8 @@ fn clear(leg: &LegFile, superblock: &Superblock, force: bool) -> anyhow::Result<
     for page in 0..bitmap.pages() {
         pages.extend_from_slice(&bitmap.encode(page, superblock.mirror, crc32c));
     }
+    // Whole blocks; what is behind the last page means nothing.
+    pages.resize(pages.len().next_multiple_of(BLOCK_BYTES_MAX), 0);
     leg.write(place.bitmap_offset, &pages)?;
     leg.sync()
 }

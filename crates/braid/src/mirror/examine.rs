@@ -3,11 +3,13 @@
 //! # Contract
 //! Only reads, beside whoever has the legs. Exit code 1 if one of them is no leg that can be used,
 //! or together they are no mirror; everything that can be shown is shown first.
-use super::leg::{LegFile, path_of};
+use super::leg::{Leg, identity_for};
 use super::show;
 use crate::cli::{Exit, Usage};
+use crate::identity::IdentityArgs;
 use crate::output::{self, Format};
 use crate::uri::PathUri;
+use nvme::host::HostIdentity;
 use volume::limits::LEGS_MAX;
 use volume::mirror::Superblock;
 use volume::mirror::assembly::{Assembly, Refusal, Wishes, assemble};
@@ -16,12 +18,15 @@ use volume::mirror::copies::{Chosen, NoLeg};
 /// Show what is on legs of a mirror, and what they come to together
 #[derive(Clone, Debug, clap::Args)]
 pub struct ExamineArgs {
-    /// file:/path of a file or block device; several: whether they are a mirror
+    /// file:/path of a file or block device, nvme-tcp://… of a namespace; several: whether they are
+    /// a mirror
     #[arg(value_name = "LEG", required = true)]
     legs: Vec<PathUri>,
     /// How to show it
     #[arg(short, long, value_enum, value_name = "FORMAT", default_value_t)]
     output: Format,
+    #[command(flatten)]
+    identity: IdentityArgs,
 }
 
 /// One leg that was looked at.
@@ -44,11 +49,9 @@ pub fn run(args: &ExamineArgs) -> anyhow::Result<()> {
     if args.legs.len() > LEGS_MAX {
         return Err(Usage::error(format!("{LEGS_MAX} legs at most")));
     }
-    let legs = args
-        .legs
-        .iter()
-        .map(examined)
-        .collect::<anyhow::Result<Vec<_>>>()?;
+    let who = identity_for(&args.identity, &args.legs)?;
+    let legs = args.legs.iter().map(|uri| examined(uri, &who));
+    let legs = legs.collect::<anyhow::Result<Vec<_>>>()?;
     let together = (legs.len() > 1).then(|| together(&legs));
     match args.output {
         Format::Text => output::print(&show::examined(&legs, together.as_ref()))?,
@@ -61,9 +64,8 @@ pub fn run(args: &ExamineArgs) -> anyhow::Result<()> {
     }
 }
 
-fn examined(uri: &PathUri) -> anyhow::Result<Examined> {
-    let path = path_of(uri)?;
-    let leg = LegFile::open(path)?;
+fn examined(uri: &PathUri, who: &HostIdentity) -> anyhow::Result<Examined> {
+    let leg = Leg::open(uri, who)?;
     let found = leg.read_superblock()?;
     let bitmap = match &found {
         Ok(it) => Some(leg.read_bitmap(&it.superblock)?),

@@ -3,9 +3,15 @@
 //! # Contract
 //! `blkid` knows the signatures of file systems, partition tables, other RAIDs, volume managers.
 //! What it prints is read as text of another program: words and lengths are bounded, control
-//! characters are dropped. If it isn't there, that is said, and nothing is known.
+//! characters are dropped. If it isn't there, that is said, and nothing is known. Of a namespace it
+//! is shown a file in memory, as long, with its beginning and its end, where signatures lie.
+use super::leg::Leg;
 use anyhow::{Context, bail};
+use rustix::fs::{MemfdFlags, memfd_create};
+use std::fs::File;
 use std::io::ErrorKind;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
@@ -13,6 +19,10 @@ use std::process::{Command, Output, Stdio};
 const PLACES: [&str; 3] = ["blkid", "/usr/sbin/blkid", "/sbin/blkid"];
 /// Longest word of it that is shown, characters.
 const WORD_MAX: usize = 64;
+/// So much of the beginning and of the end of a namespace is looked at, bytes.
+const EDGE_BYTES: u64 = 4 << 20;
+/// What a partition table by GUIDs begins with, in the second block.
+const GPT: &[u8] = b"EFI PART";
 
 /// What `blkid` finds at the path, in words; `None`: nothing that it knows.
 ///
@@ -20,6 +30,28 @@ const WORD_MAX: usize = 64;
 /// It isn't installed, or failed: then there is no telling.
 pub fn found(path: &Path) -> anyhow::Result<Option<String>> {
     found_by(&PLACES, path)
+}
+
+/// The same of a namespace.
+///
+/// # Errors
+/// As [`found`]; it can't be read.
+pub fn found_far(leg: &Leg) -> anyhow::Result<Option<String>> {
+    let size = leg.size();
+    let image = memfd_create("braid-leg", MemfdFlags::CLOEXEC).context("cannot get memory")?;
+    let image = File::from(image);
+    image.set_len(size.bytes)?;
+    let edge = EDGE_BYTES.min(size.bytes);
+    for at in [0, size.bytes - edge] {
+        image.write_all_at(&leg.read(at, edge as usize)?, at)?;
+    }
+    // In a file blkid takes all blocks for such of 512 bytes.
+    if leg.read(1 << size.block_shift, GPT.len())? == GPT {
+        return Ok(Some("a partition table (gpt)".into()));
+    }
+    // The child's own descriptors are others.
+    let path = format!("/proc/{}/fd/{}", std::process::id(), image.as_raw_fd());
+    found(Path::new(&path))
 }
 
 fn found_by(programs: &[&str], path: &Path) -> anyhow::Result<Option<String>> {

@@ -1,22 +1,28 @@
-//! A leg as a file: opened, locked, and what braid keeps on it read and written.
+//! A leg, a file or a namespace: opened, locked where that can be, and what braid keeps on it read
+//! and written.
 //!
 //! # Contract
-//! [`LegFile::open_exclusively`]: nobody else who asks has it meanwhile (T48): a file by an OFD
-//! lock, a block device by O_EXCL, which fails for what is mounted too. [`LegFile::open`] reads
-//! beside whoever has it. What is written is durable only after [`LegFile::sync`].
+//! [`Leg::open_exclusively`]: nobody else who asks has it meanwhile (T48): a file by an OFD lock, a
+//! block device by O_EXCL, which fails for what is mounted too. A namespace has no lock: whether an
+//! owner lives is what [`Leg::unowned`] watches. [`Leg::open`] reads beside whoever has it. What is
+//! written is durable only after [`Leg::sync`].
 //!
 //! # Limits
 //! The lock is advisory and of this host; between hosts the owner record counts
-//! (docs/mirrors.md).
+//! (docs/mirrors.md). Who uses a namespace otherwise than as a leg is not seen.
+use super::far::Far;
 use crate::cli::Usage;
+use crate::identity::{self, IdentityArgs};
 use crate::uri::{PathUri, UriKind};
-use anyhow::Context;
+use anyhow::{Context, bail};
+use nvme::host::HostIdentity;
 use runtime::{FileDevice, RuntimeError};
 use rustix::io::Errno;
 use std::fs::{File, OpenOptions};
 use std::io::ErrorKind;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 use volume::mirror::bitmap::{Bitmap, PAGE_BYTES};
 use volume::mirror::copies::{Chosen, NoLeg, choose};
 use volume::mirror::layout::{COPIES_AT, Candidate};
@@ -31,20 +37,209 @@ pub fn crc32c(bytes: &[u8]) -> u32 {
     nvme::crc32c(0, bytes)
 }
 
-/// The file or block device that a leg's URI names.
+/// Who we are to the targets of these legs; nobody where there are none.
 ///
 /// # Errors
-/// [`Usage`] for another kind of path.
-pub fn path_of(uri: &PathUri) -> anyhow::Result<&Path> {
-    match uri.kind() {
-        UriKind::File(path) => Ok(path),
-        _ => Err(Usage::error(format!(
-            "{uri}: legs are files and block devices so far; write file:/path"
-        ))),
+/// As [`identity::identity`].
+pub fn identity_for(args: &IdentityArgs, legs: &[PathUri]) -> anyhow::Result<HostIdentity> {
+    let is_far = |uri: &PathUri| matches!(uri.kind(), UriKind::NvmeTcp(_));
+    match legs.iter().any(is_far) {
+        true => identity::identity(args),
+        false => Ok(identity::ephemeral()),
     }
 }
 
+/// What can't be a leg here.
+fn unfit(uri: &PathUri) -> anyhow::Error {
+    let why = match uri.kind() {
+        UriKind::Memory(_) => {
+            "memory is forgotten when this command ends: make the mirror of other legs, and add it \
+             to the engine that runs it (braid mirror add), which forgets it when it ends"
+        }
+        _ => "legs are files, block devices and namespaces: write file:/path or nvme-tcp://…",
+    };
+    Usage::error(format!("{uri}: {why}"))
+}
+
 /// A leg that is open.
+pub enum Leg {
+    /// A file or block device.
+    File(LegFile),
+    /// A namespace.
+    Far(Box<Far>),
+}
+
+impl Leg {
+    /// Opens it to read it.
+    ///
+    /// # Errors
+    /// [`Usage`] for what can be no leg; as [`LegFile::open`], as [`Far::open`].
+    pub fn open(uri: &PathUri, who: &HostIdentity) -> anyhow::Result<Self> {
+        match uri.kind() {
+            UriKind::File(path) => Ok(Self::File(LegFile::open(path)?)),
+            UriKind::NvmeTcp(_) => Ok(Self::Far(Box::new(Far::open(uri, who)?))),
+            _ => Err(unfit(uri)),
+        }
+    }
+
+    /// Opens it to read and write it, where that can be so that nobody else has it.
+    ///
+    /// # Errors
+    /// As [`Self::open`]; somebody has it.
+    pub fn open_exclusively(uri: &PathUri, who: &HostIdentity) -> anyhow::Result<Self> {
+        match uri.kind() {
+            UriKind::File(path) => Ok(Self::File(LegFile::open_exclusively(path)?)),
+            _ => Self::open(uri, who),
+        }
+    }
+
+    /// Its size.
+    pub fn size(&self) -> Candidate {
+        match self {
+            Self::File(file) => file.size(),
+            Self::Far(far) => Candidate {
+                bytes: far.info().bytes,
+                block_shift: far.info().block_shift,
+            },
+        }
+    }
+
+    /// Its superblocks; the inner error is what they say.
+    ///
+    /// # Errors
+    /// It can't be read.
+    pub fn read_superblock(&self) -> anyhow::Result<Result<Chosen, NoLeg>> {
+        superblock(self.size().bytes, |at, bytes| self.read(at, bytes))
+    }
+
+    /// Its bitmap, and how many of its pages say nothing (their regions count as set).
+    ///
+    /// # Errors
+    /// It can't be read.
+    pub fn read_bitmap(&self, superblock: &Superblock) -> anyhow::Result<(Bitmap, usize)> {
+        let mut bitmap = Bitmap::new(superblock.geometry.regions());
+        let bytes = bitmap.pages() * PAGE_BYTES;
+        let bytes = self.read(superblock.place.bitmap_offset, bytes)?;
+        let mut bad = 0;
+        for page in 0..bitmap.pages() {
+            let from = (page * PAGE_BYTES).min(bytes.len());
+            let to = (from + PAGE_BYTES).min(bytes.len());
+            let read = bitmap.merge_page(page, &bytes[from..to], superblock.mirror, crc32c);
+            if read.is_err() {
+                bitmap.suspect(page);
+                bad += 1;
+            }
+        }
+        Ok((bitmap, bad))
+    }
+
+    /// Whether nothing was ever written from `offset` on, as the file system knows it: then it
+    /// reads as zeroes. Of a namespace nobody knows.
+    pub fn is_hole_from(&self, offset: u64) -> bool {
+        match self {
+            Self::File(it) => it.is_hole_from(offset),
+            Self::Far(_) => false,
+        }
+    }
+
+    /// Up to `bytes` bytes at `offset`: fewer where it ends.
+    ///
+    /// # Errors
+    /// They can't be read.
+    pub fn read(&self, offset: u64, bytes: usize) -> anyhow::Result<Vec<u8>> {
+        match self {
+            Self::File(file) => file.read(offset, bytes),
+            Self::Far(far) => far.read(offset, bytes),
+        }
+    }
+
+    /// Writes `bytes`, whole blocks, at `offset`.
+    ///
+    /// # Errors
+    /// It can't be written.
+    pub fn write(&self, offset: u64, bytes: &[u8]) -> anyhow::Result<()> {
+        match self {
+            Self::File(file) => file.write(offset, bytes),
+            Self::Far(far) => far.write(offset, bytes),
+        }
+    }
+
+    /// Writes zeroes over `range`.
+    ///
+    /// # Errors
+    /// As [`Self::write`].
+    pub fn zero(&self, range: std::ops::Range<u64>) -> anyhow::Result<()> {
+        let zeroes = vec![0; PIECE];
+        let mut at = range.start;
+        while at < range.end {
+            let piece = (range.end - at).min(PIECE as u64);
+            self.write(at, &zeroes[..piece as usize])?;
+            at += piece;
+        }
+        Ok(())
+    }
+
+    /// Makes durable what was written.
+    ///
+    /// # Errors
+    /// It can't be.
+    pub fn sync(&self) -> anyhow::Result<()> {
+        match self {
+            Self::File(file) => file.sync(),
+            Self::Far(far) => far.flush(),
+        }
+    }
+
+    /// Watches whether the owner that a namespace names lives, for three of its beats (T48); a file
+    /// is locked.
+    ///
+    /// # Errors
+    /// It lives, or can't be read.
+    pub fn unowned(&self) -> anyhow::Result<()> {
+        let Self::Far(_) = self else {
+            return Ok(());
+        };
+        let Ok(first) = self.read_superblock()? else {
+            return Ok(());
+        };
+        let Some(owner) = first.superblock.owner else {
+            return Ok(());
+        };
+        let interval = Duration::from_millis(first.superblock.beat_interval_ms.into());
+        let until = Instant::now() + 3 * interval;
+        while Instant::now() < until {
+            std::thread::sleep(interval / 4);
+            let now = self.read_superblock()?;
+            let beats = |it: Chosen| it.superblock.sequence != first.superblock.sequence;
+            if now.is_ok_and(beats) {
+                bail!(
+                    "{} has it, and lives: stop the mirror there first",
+                    owner.label
+                );
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What the superblocks of a leg say that has `leg_bytes`.
+fn superblock(
+    leg_bytes: u64,
+    read: impl Fn(u64, usize) -> anyhow::Result<Vec<u8>>,
+) -> anyhow::Result<Result<Chosen, NoLeg>> {
+    let mut copies = [Vec::new(), Vec::new()];
+    for (at, bytes) in COPIES_AT.into_iter().zip(&mut copies) {
+        *bytes = read(at, SUPERBLOCK_BYTES)?;
+    }
+    let [first, second] = copies;
+    let chosen = choose([
+        Superblock::parse(&first, 0, crc32c),
+        Superblock::parse(&second, 1, crc32c),
+    ]);
+    Ok(chosen.and_then(|it| it.on_leg_of(leg_bytes)))
+}
+
+/// A file or block device that is a leg, open.
 pub struct LegFile {
     file: File,
     path: PathBuf,
@@ -128,47 +323,16 @@ impl LegFile {
     /// # Errors
     /// It can't be read.
     pub fn read_superblock(&self) -> anyhow::Result<Result<Chosen, NoLeg>> {
-        let mut copies = [Vec::new(), Vec::new()];
-        for (at, bytes) in COPIES_AT.into_iter().zip(&mut copies) {
-            *bytes = self.read(at, SUPERBLOCK_BYTES)?;
-        }
-        let [first, second] = copies;
-        let chosen = choose([
-            Superblock::parse(&first, 0, crc32c),
-            Superblock::parse(&second, 1, crc32c),
-        ]);
-        Ok(chosen.and_then(|it| it.on_leg_of(self.size.bytes)))
+        superblock(self.size.bytes, |at, bytes| self.read(at, bytes))
     }
 
-    /// Its bitmap, and how many of its pages say nothing (their regions count as set).
-    ///
-    /// # Errors
-    /// It can't be read.
-    pub fn read_bitmap(&self, superblock: &Superblock) -> anyhow::Result<(Bitmap, usize)> {
-        let mut bitmap = Bitmap::new(superblock.geometry.regions());
-        let bytes = bitmap.pages() * PAGE_BYTES;
-        let bytes = self.read(superblock.place.bitmap_offset, bytes)?;
-        let mut bad = 0;
-        for page in 0..bitmap.pages() {
-            let from = (page * PAGE_BYTES).min(bytes.len());
-            let to = (from + PAGE_BYTES).min(bytes.len());
-            let read = bitmap.merge_page(page, &bytes[from..to], superblock.mirror, crc32c);
-            if read.is_err() {
-                bitmap.suspect(page);
-                bad += 1;
-            }
-        }
-        Ok((bitmap, bad))
-    }
-
-    /// Whether nothing was ever written from `offset` on, as the file system knows it: then it
-    /// reads as zeroes.
-    pub fn is_hole_from(&self, offset: u64) -> bool {
+    /// As [`Leg::is_hole_from`].
+    fn is_hole_from(&self, offset: u64) -> bool {
         let data = rustix::fs::seek(&self.file, rustix::fs::SeekFrom::Data(offset));
         data == Err(Errno::NXIO)
     }
 
-    /// Up to `bytes` bytes at `offset`: fewer where it ends.
+    /// As [`Leg::read`].
     fn read(&self, offset: u64, bytes: usize) -> anyhow::Result<Vec<u8>> {
         let mut read = vec![0; bytes];
         let mut filled = 0;
@@ -187,35 +351,14 @@ impl LegFile {
         Ok(read)
     }
 
-    /// Writes `bytes` at `offset`.
-    ///
-    /// # Errors
-    /// It can't be written.
-    pub fn write(&self, offset: u64, bytes: &[u8]) -> anyhow::Result<()> {
+    /// As [`Leg::write`].
+    fn write(&self, offset: u64, bytes: &[u8]) -> anyhow::Result<()> {
         let written = self.file.write_all_at(bytes, offset);
         written.with_context(|| self.cannot("write"))
     }
 
-    /// Writes zeroes over `range`.
-    ///
-    /// # Errors
-    /// As [`Self::write`].
-    pub fn zero(&self, range: std::ops::Range<u64>) -> anyhow::Result<()> {
-        let zeroes = vec![0; PIECE];
-        let mut at = range.start;
-        while at < range.end {
-            let piece = (range.end - at).min(PIECE as u64);
-            self.write(at, &zeroes[..piece as usize])?;
-            at += piece;
-        }
-        Ok(())
-    }
-
-    /// Makes durable what was written.
-    ///
-    /// # Errors
-    /// It can't be.
-    pub fn sync(&self) -> anyhow::Result<()> {
+    /// As [`Leg::sync`].
+    fn sync(&self) -> anyhow::Result<()> {
         self.file.sync_all().with_context(|| self.cannot("flush"))
     }
 

@@ -7,6 +7,7 @@ mod ask;
 mod change;
 pub mod create;
 mod examine;
+mod far;
 mod foreign;
 pub mod leg;
 mod show;

@@ -6,9 +6,11 @@
 //! nobody else writes meanwhile (T48), or namespaces. One that isn't there at the start is left
 //! out, and the engine decides whether the mirror may go on without; one that somebody else has
 //! ends the start.
+mod again;
 mod legs;
 mod orders;
 
+pub use again::Stopped;
 pub use legs::keep_legs;
 pub(in crate::run) use orders::PAUSED;
 
@@ -79,18 +81,7 @@ impl Mirrors {
         };
         let owner = owner(identity);
         let mirrors = config.volumes.iter().filter(|it| it.is_mirror());
-        let mirror = |volume: &Volume| MirrorConfig {
-            name: volume.name.clone(),
-            legs: legs_of(volume),
-            knobs: volume.knobs(),
-            wishes: Default::default(),
-            assemble_wait_ns: volume.assemble_wait.unwrap_or(ASSEMBLE_WAIT_NS),
-            leg_quiesce_ns: volume.leg_quiesce.unwrap_or(LEG_QUIESCE_NS),
-            owner,
-            shared: volume.is_shared(),
-            lineage: draw_lineage(),
-            speed: speed(volume),
-        };
+        let mirror = |volume: &Volume| mirror_config(volume, legs_of(volume), owner);
         Self {
             all: mirrors.map(mirror).collect(),
             cores: config.cores,
@@ -113,6 +104,22 @@ impl Mirrors {
             },
             crc32c,
         }
+    }
+}
+
+/// A mirror of these legs, as it is configured.
+fn mirror_config(volume: &Volume, legs: Vec<LegConfig>, owner: Owner) -> MirrorConfig {
+    MirrorConfig {
+        name: volume.name.clone(),
+        legs,
+        knobs: volume.knobs(),
+        wishes: Default::default(),
+        assemble_wait_ns: volume.assemble_wait.unwrap_or(ASSEMBLE_WAIT_NS),
+        leg_quiesce_ns: volume.leg_quiesce.unwrap_or(LEG_QUIESCE_NS),
+        owner,
+        shared: volume.is_shared(),
+        lineage: draw_lineage(),
+        speed: speed(volume),
     }
 }
 

@@ -19,6 +19,7 @@ use super::explain::Asked;
 use super::live;
 use super::machine::RunControl;
 use super::marks::Marks;
+use super::mirrors::Stopped;
 use super::paths::Changes;
 use super::reload;
 use super::report::Report;
@@ -87,6 +88,8 @@ pub struct State {
     /// Numbers of exports that listen no more and may have clients, with their volumes.
     pub ending: BTreeMap<usize, u16>,
     pub choices: Choices,
+    /// Mirrors that were stopped, by number.
+    pub stopped: BTreeMap<u16, Stopped>,
     closed: bool,
 }
 
@@ -187,6 +190,7 @@ impl Service {
             ending: BTreeMap::new(),
             configured,
             choices,
+            stopped: BTreeMap::new(),
             closed: false,
         };
         Self {

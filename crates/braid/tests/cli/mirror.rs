@@ -281,10 +281,13 @@ fn words_that_make_no_mirror_are_a_wrong_usage() {
         (&["", &a, &b], &["needs a name"]),
         (&["a\nb", &a, &b], &["the name", "control character"]),
         (&[&long, &a, &b], &["longer than 62 bytes"]),
-        (&["v0", &a, "mem:16m"], &["mem:16m", "file:/path"]),
         (
-            &["v0", &a, "nvme-tcp://h/nqn.x"],
-            &["nvme-tcp://h/nqn.x", "file:/path"],
+            &["v0", &a, "mem:16m"],
+            &["mem:16m", "memory is forgotten", "braid mirror add"],
+        ),
+        (
+            &["v0", &a, "null:16m"],
+            &["null:16m", "file:/path", "nvme-tcp://"],
         ),
         (&["v0", &a, "/srv/b"], &["write file:/srv/b"]),
         (
@@ -363,9 +366,9 @@ fn what_can_be_no_leg_is_refused_by_name() {
     }
     refused(
         &place,
-        &["mirror", "examine", "mem:1m"],
+        &["mirror", "examine", "null:1m"],
         2,
-        &["mem:1m", "file:/path"],
+        &["null:1m", "file:/path"],
     );
 }
 

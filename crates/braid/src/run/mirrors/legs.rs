@@ -13,8 +13,9 @@
 //! there too, or the next engine lacks it, or waits for it.
 //!
 //! # Limits
-//! What a namespace holds can't be looked at: `force` says that it is known.
-use super::{leg_config, orders};
+//! Whether somebody uses a namespace otherwise than as a leg can't be told. What a kernel's
+//! namespace or one of a queue server holds is not looked at: `force` says that it is known.
+use super::{Stopped, leg_config, orders};
 use crate::control::rpc::Failure;
 use crate::log;
 use crate::mirror::create;
@@ -60,10 +61,15 @@ impl Service {
             return Err(Failure::refused(format!("{uri} is a leg of it already")));
         }
         match uri.kind() {
-            UriKind::File(path) => {
-                let made = create::make_room(path, data_offset, force);
+            UriKind::File(_) | UriKind::NvmeTcp(_) => {
+                let made = create::make_room(&uri, &self.identity, data_offset, force);
                 made.map_err(|error| Failure::refused(format!("{uri}: {error:#}")))?;
             }
+            // Nothing is in it yet, and nothing stays.
+            UriKind::Memory(_) => log::say(format!(
+                "{uri}: memory forgets all when this engine ends; remove the leg before, or the \
+                 next start has to be told to go without it"
+            )),
             _ if force => {}
             _ => {
                 return Err(Failure::refused(format!(
@@ -153,11 +159,13 @@ impl Service {
                 "{name} has clients: {clients}; disconnect them, or say --force"
             )));
         }
+        let mut exports = Vec::new();
         {
             let mut state = self.state();
             for number in 0..state.exports.len() {
-                let of = state.exports[number].as_ref().map(|it| it.volume);
-                if of == Some(volume) {
+                let there = state.exports[number].as_ref();
+                if let Some(it) = there.filter(|it| it.volume == volume) {
+                    exports.push(it.export.clone());
                     self.remove_export(&mut state, number);
                 }
             }
@@ -171,13 +179,17 @@ impl Service {
                 "{name} does not end: see the engine's log"
             )));
         }
-        let legs: Vec<u16> = {
+        let legs: Vec<(u16, Volume)> = {
             let state = self.state();
             let legs = state.volumes.iter();
             let legs = legs.filter(|(_, it)| it.of.leg_of.as_ref() == Some(&name));
-            legs.map(|(number, _)| number).collect()
+            legs.map(|(number, it)| (number, it.of.clone())).collect()
         };
-        legs.into_iter().for_each(|number| self.close_leg(number));
+        legs.iter().for_each(|(number, _)| self.close_leg(*number));
+        let legs = legs.into_iter().map(|it| it.1).collect();
+        let stopped = Stopped { legs, exports };
+        // Once more stopped it has what it had, and not nothing.
+        self.state().stopped.entry(volume).or_insert(stopped);
         log::say(format!("{name}: stopped; its legs are free"));
         Ok(json!({"volume": name, "state": "stopped"}))
     }
@@ -240,10 +252,15 @@ impl Service {
             let name = name.into_iter().find(named).unwrap_or_default();
             mirror.leg_volume(name, vec![PathKeys::from(uri)])
         };
-        let number = self.open_volume(&of)?;
+        self.open_leg_of(&of)
+    }
+
+    /// The same of a leg that has its name.
+    pub(super) fn open_leg_of(&self, of: &Volume) -> Result<(u16, VolumeInfo), String> {
+        let number = self.open_volume(of)?;
         {
             let mut state = self.state();
-            state.configured.volumes.push(of);
+            state.configured.volumes.push(of.clone());
             let configured = state.configured.clone();
             state.volumes.admit(&configured);
         }
@@ -259,7 +276,7 @@ impl Service {
     }
 
     /// The volume of a leg goes.
-    fn close_leg(&self, number: u16) {
+    pub(super) fn close_leg(&self, number: u16) {
         {
             let mut state = self.state();
             let name = state.volumes.name(number);
@@ -269,7 +286,7 @@ impl Service {
     }
 
     /// Waits until it is so of a mirror; whether it is.
-    fn wait_for(
+    pub(super) fn wait_for(
         &self,
         volume: u16,
         limit: Duration,

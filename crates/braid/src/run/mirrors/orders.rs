@@ -126,6 +126,13 @@ impl Service {
                     }
                 }
             }
+            "assemble" if report.state == MirrorState::Stopped && params.discard.is_none() => {
+                let wishes = Wishes {
+                    without: params.without,
+                    discard: None,
+                };
+                return self.start_again(volume, wishes);
+            }
             "assemble" => {
                 let place = |name: &String| {
                     let legs = report.legs.iter();

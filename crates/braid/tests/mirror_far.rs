@@ -1,0 +1,236 @@
+//! `braid mirror create` and `examine` over namespaces: two targets, and what must not be written
+//! over there.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+#[path = "shared/nbd.rs"]
+mod nbd;
+#[path = "shared/no_io_uring.rs"]
+mod no_io_uring;
+#[path = "shared/process.rs"]
+mod process;
+
+use process::{Client, Process, engine, two_ports, wait_until};
+use rustix::process::Signal;
+use serde_json::Value;
+use std::fs::File;
+use std::io::Write;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+const LEG_BYTES: u64 = 16 << 20;
+
+struct Place(tempfile::TempDir);
+
+impl Place {
+    fn new() -> Self {
+        Self(tempfile::tempdir().unwrap())
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn braid(&self, words: &[&str]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_braid"));
+        command.env("XDG_STATE_HOME", self.path("state"));
+        command.args(words).output().unwrap()
+    }
+
+    fn json(&self, words: &[&str]) -> Value {
+        let output = self.braid(&[words, &["-o", "json"]].concat());
+        assert!(output.status.success(), "{words:?}: {output:?}");
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+
+    fn refused(&self, words: &[&str], parts: &[&str]) {
+        let output = self.braid(words);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success(), "{words:?}: {output:?}");
+        for part in parts {
+            assert!(said.contains(part), "{words:?}: no {part:?} in: {said}");
+        }
+    }
+
+    /// A file, with something in it.
+    fn file(&self, name: &str, holds: &[(u64, &[u8])]) -> PathBuf {
+        let file = File::create(self.path(name)).unwrap();
+        file.set_len(LEG_BYTES).unwrap();
+        for (at, bytes) in holds {
+            file.write_all_at(bytes, *at).unwrap();
+        }
+        self.path(name)
+    }
+
+    /// A target over a file, and its URI; `None`: this machine has no io_uring.
+    fn target(&self, file: &Path) -> Option<(Process, String)> {
+        let name = file.file_name().unwrap().to_str().unwrap();
+        let nqn = format!("nqn.2026-01.org.braid:{name}");
+        let socket = self.path(&format!("{name}.sock"));
+        let words = [
+            &["target", "--file", file.to_str().unwrap(), "--nqn", &nqn][..],
+            &["--listen", "127.0.0.1:0"],
+            &["--socket", socket.to_str().unwrap()],
+        ];
+        let mut target = Process::start(self.0.path(), &words.concat());
+        match target.says("port 1: ") {
+            Some(line) => Some((target, line.split_whitespace().nth(2).unwrap().to_owned())),
+            None => {
+                target.notes("io_uring");
+                no_io_uring::skip(&target.seen);
+                None
+            }
+        }
+    }
+
+    /// An engine with a mirror v0 over these.
+    fn engine(&self, legs: &[&str]) -> Process {
+        let leg = |uri: &&str| format!("[[volume.leg]]\nuri = \"{uri}\"\n");
+        let text = format!(
+            "drain_timeout = \"5s\"\n[[volume]]\nname = \"v0\"\nkind = \"mirror\"\n{}\
+             [[volume.export]]\nnbd = \"unix:{}\"\n",
+            legs.iter().map(leg).collect::<String>(),
+            self.path("v0.sock").display()
+        );
+        std::fs::write(self.path("b.toml"), text).unwrap();
+        engine(self.0.path())
+    }
+}
+
+/// Whether `test` has to be left out because there is no blkid.
+fn no_blkid(test: &str) -> bool {
+    let there = ["blkid", "/usr/sbin/blkid", "/sbin/blkid"];
+    let mut there = there.iter().map(|it| Command::new(it).arg("-V").output());
+    let there = there.any(|it| it.is_ok());
+    if !there {
+        let _ = writeln!(std::io::stderr(), "SKIP {test}: blkid is not installed");
+    }
+    !there
+}
+
+#[test]
+fn t48_a_mirror_is_made_of_two_targets_and_whoever_lives_on_it_keeps_it() {
+    if no_blkid("t48_a_mirror_is_made_of_two_targets_and_whoever_lives_on_it_keeps_it") {
+        return;
+    }
+    let place = Place::new();
+    let files = ["a", "b"].map(|name| place.file(name, &[]));
+    let Some((_first, a)) = place.target(&files[0]) else {
+        return;
+    };
+    let Some((_second, b)) = place.target(&files[1]) else {
+        return;
+    };
+    let create = ["mirror", "create", "m0", &a, &b, "--beat-interval", "200ms"];
+    let made = place.json(&create);
+    let states = [&made["legs"][0]["state"], &made["legs"][1]["state"]];
+    assert_eq!(
+        states,
+        ["in-sync", "stale"],
+        "what a namespace holds is not known"
+    );
+    assert_eq!(made["bytes"], LEG_BYTES - (1 << 20));
+    // As it is seen on the files: the same.
+    let far = place.json(&["mirror", "examine", &a, &b]);
+    let near = files.each_ref().map(|it| format!("file:{}", it.display()));
+    let near = place.json(&["mirror", "examine", &near[0], &near[1]]);
+    for slot in 0..2 {
+        let (far, near) = (&far["legs"][slot], &near["legs"][slot]);
+        assert_eq!(
+            (&far["mirror"], &far["bitmap"]),
+            (&near["mirror"], &near["bitmap"])
+        );
+        assert_eq!(far["mirror"]["mirror"], made["mirror"]);
+    }
+    place.refused(&create, &[&a, "leg 0 of the mirror \"m0\"", "--force"]);
+
+    let mut running = place.engine(&[&a, &b]);
+    let mut client = Client::open(&place.path("v0.sock"));
+    assert_eq!(client.write(8192, 7), 0);
+    let seen = place.json(&["mirror", "examine", &a, &b]);
+    assert!(seen["legs"][0]["owner"].is_object(), "{seen}");
+    let force = [&create[..], &["--force"]].concat();
+    place.refused(&force, &[&a, "has it, and lives"]);
+    assert_eq!(client.read(8192), [7; 4096]);
+    let in_sync = || {
+        let seen = place.json(&["mirror", "examine", &a, &b]);
+        let roles = seen["together"]["roles"].as_array()?.clone();
+        roles.iter().all(|it| it["role"] == "in-sync").then_some(())
+    };
+    wait_until(in_sync);
+    running.signal(Signal::KILL);
+    running.ended();
+    let data = |file: &PathBuf| {
+        let mut found = [0; 4096];
+        let file = File::open(file).unwrap();
+        file.read_exact_at(&mut found, (1 << 20) + 8192).unwrap();
+        found
+    };
+    assert_eq!(files.each_ref().map(data), [[7; 4096]; 2]);
+    // Nobody lives there any more.
+    let again = place.json(&force);
+    assert_ne!(again["mirror"], made["mirror"]);
+}
+
+#[test]
+fn what_a_namespace_holds_is_not_written_over_without_force() {
+    if no_blkid("what_a_namespace_holds_is_not_written_over_without_force") {
+        return;
+    }
+    let place = Place::new();
+    let swap: [(u64, &[u8]); 2] = [
+        (1024, &[1, 0, 0, 0, 0xff, 0x0f, 0, 0]),
+        (4086, b"SWAPSPACE2"),
+    ];
+    let raid: &[u8] = b"Intel Raid ISM Cfg Sig. 1.0.00";
+    let files = [
+        place.file("free", &[]),
+        place.file("swap", &swap),
+        place.file("raid", &[(LEG_BYTES - 1024, raid)]),
+        place.file("table", &[(4096, b"EFI PART")]),
+    ];
+    let mut targets = Vec::new();
+    for file in &files {
+        let Some(target) = place.target(file) else {
+            return;
+        };
+        targets.push(target);
+    }
+    let uri = |at: usize| targets[at].1.as_str();
+    let before = files.each_ref().map(|it| std::fs::read(it).unwrap());
+    for (at, what) in [
+        (1, "swap"),
+        (2, "isw_raid_member"),
+        (3, "a partition table (gpt)"),
+    ] {
+        let create = ["mirror", "create", "m0", uri(0), uri(at)];
+        place.refused(&create, &[uri(at), what, "--force"]);
+    }
+    let after = files.each_ref().map(|it| std::fs::read(it).unwrap());
+    assert!(before == after, "something was written");
+    place.json(&["mirror", "create", "m0", uri(1), uri(2), "--force"]);
+    let [swap, raid] = [&files[1], &files[2]].map(|it| std::fs::read(it).unwrap());
+    assert!(swap[..4096].iter().all(|byte| *byte == 0));
+    assert!(raid[raid.len() - 1024..].iter().all(|byte| *byte == 0));
+    let seen = place.json(&["mirror", "examine", uri(1), uri(2)]);
+    assert_eq!(seen["legs"][1]["slot"], 1, "{seen}");
+}
+
+#[test]
+fn legs_that_are_the_same_storage_make_no_mirror() {
+    let place = Place::new();
+    let Some((_target, [one, two])) = two_ports(place.0.path(), "t") else {
+        return;
+    };
+    let create = ["mirror", "create", "m0", &one, &two, "--force"];
+    place.refused(&create, &[&two, "the same as", &one]);
+    place.refused(&["mirror", "examine", &one], &[]);
+    // Nobody answers there.
+    let port = one.split("127.0.0.1:").nth(1).unwrap();
+    let nobody = one.replace(port.split('/').next().unwrap(), "1");
+    place.refused(&["mirror", "examine", &nobody], &[&nobody]);
+    let file = place.file("a", &[]);
+    let a = format!("file:{}", file.display());
+    let made = place.json(&["mirror", "create", "m0", &a, &one, "--force"]);
+    assert_eq!(made["legs"][1]["state"], "stale");
+}
