@@ -4,19 +4,28 @@
 //! # Contract
 //! Mode 0600 from its first moment; more only if [`Access`] says so. A file that is there is taken
 //! over only if it is a socket and nobody answers on it. It is removed at the end if it still is
-//! ours.
+//! ours. Of several programs that begin or end at once one at a time looks and acts: the directory
+//! is locked meanwhile (`flock`, which leaves nothing behind), so one of them has the socket, and
+//! the others are told which process that is.
 use super::access::Access;
 use crate::cli::Usage;
 use anyhow::{Context, bail};
-use rustix::fs::Mode;
+use rustix::fs::{FlockOperation, Mode};
+use rustix::io::Errno;
 use rustix::net;
 use std::fs;
 use std::io::ErrorKind;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 const BACKLOG: i32 = 64;
+/// How long another program may keep the directory locked, which takes it a few system calls.
+const LOCK_MAX: Duration = Duration::from_secs(5);
+/// Pause before the lock is tried again.
+const LOCK_PAUSE: Duration = Duration::from_millis(5);
 
 /// Who listens on a control socket, in file names and messages.
 #[derive(Clone, Copy, Debug)]
@@ -111,6 +120,7 @@ impl PrivateSocket {
             };
             format!("cannot make the socket {}{advice}", path.display())
         };
+        let locked = lock(path).with_context(context)?;
         let listener = match bind_private(path) {
             Err(error) if error.kind() == ErrorKind::AddrInUse => {
                 take_over(path, noun)?;
@@ -119,6 +129,7 @@ impl PrivateSocket {
             bound => bound.with_context(context)?,
         };
         let inode = inode(path).with_context(context)?;
+        drop(locked);
         let socket = PrivateSocket {
             listener,
             path: path.to_owned(),
@@ -143,6 +154,8 @@ impl PrivateSocket {
 
 impl Drop for PrivateSocket {
     fn drop(&mut self) {
+        // Without it, it is likely still ours: nobody takes over a socket that is listened on.
+        let _locked = lock(&self.path);
         if inode(&self.path).is_ok_and(|now| now == self.inode) {
             let _ = fs::remove_file(&self.path);
         }
@@ -164,6 +177,47 @@ fn bind_private(path: &Path) -> std::io::Result<UnixListener> {
     Ok(socket.into())
 }
 
+/// Locks the directory of a socket, until what comes back is dropped.
+fn lock(path: &Path) -> std::io::Result<OwnedFd> {
+    let parent = path.parent().filter(|it| !it.as_os_str().is_empty());
+    let directory = OwnedFd::from(fs::File::open(parent.unwrap_or(Path::new(".")))?);
+    let until = Instant::now() + LOCK_MAX;
+    loop {
+        match rustix::fs::flock(&directory, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(directory),
+            Err(Errno::INTR) => {}
+            Err(Errno::WOULDBLOCK) if Instant::now() < until => std::thread::sleep(LOCK_PAUSE),
+            Err(Errno::WOULDBLOCK) => {
+                let why = "another program keeps its directory locked (lslocks shows which)";
+                return Err(std::io::Error::new(ErrorKind::WouldBlock, why));
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Who listens on a socket: its process, if the kernel tells; never waits. An error: nobody, or it
+/// can't be told.
+fn listener_of(path: &Path) -> Result<Option<i32>, Errno> {
+    let socket = net::socket_with(
+        net::AddressFamily::UNIX,
+        net::SocketType::STREAM,
+        net::SocketFlags::CLOEXEC | net::SocketFlags::NONBLOCK,
+        None,
+    )?;
+    match net::connect(&socket, &net::SocketAddrUnix::new(path)?) {
+        Ok(()) => {
+            // 0: in another namespace.
+            let peer = net::sockopt::socket_peercred(&socket).ok();
+            let pid = peer.map(|it| it.pid.as_raw_nonzero().get());
+            Ok(pid.filter(|&pid| pid > 0))
+        }
+        // Its queue is full: somebody listens who is busy.
+        Err(Errno::AGAIN) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
 /// Removes a socket on which nobody answers.
 fn take_over(path: &Path, noun: &str) -> anyhow::Result<()> {
     let shown = path.display();
@@ -171,11 +225,15 @@ fn take_over(path: &Path, noun: &str) -> anyhow::Result<()> {
     if !metadata.file_type().is_socket() {
         bail!("{shown} is there and is no socket: remove it, or name another");
     }
-    match UnixStream::connect(path) {
-        Ok(_) => bail!(
-            "another {noun} listens on {shown}: stop it, or give this one a socket of its own"
-        ),
-        Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
+    match listener_of(path) {
+        Ok(pid) => {
+            let who = pid.map_or(String::new(), |pid| format!(" (process {pid})"));
+            bail!(
+                "another {noun} listens on {shown}{who}: stop it, or give this one a socket of its \
+                 own"
+            )
+        }
+        Err(Errno::CONNREFUSED) => {
             fs::remove_file(path).with_context(|| format!("cannot remove the stale {shown}"))
         }
         Err(error) => Err(error).with_context(|| format!("cannot tell who listens on {shown}")),
@@ -222,6 +280,38 @@ mod tests {
     }
 
     #[test]
+    fn of_many_that_begin_at_once_one_has_the_socket() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("t.sock");
+        for round in 0..200 {
+            if round % 2 == 0 {
+                drop(UnixListener::bind(&path).unwrap());
+            }
+            let begin = std::sync::Barrier::new(8);
+            let try_it = || {
+                begin.wait();
+                bind(&path).map_err(|error| error.to_string())
+            };
+            let mut bound = std::thread::scope(|scope| {
+                let threads = [(); 8].map(|()| scope.spawn(try_it));
+                threads
+                    .map(|it| it.join().unwrap())
+                    .into_iter()
+                    .collect::<Vec<_>>()
+            });
+            bound.sort_by_key(Result::is_err);
+            assert!(bound[0].is_ok() && inode(&path).unwrap() == bound[0].as_ref().unwrap().inode);
+            for other in &bound[1..] {
+                let error = other.as_ref().err().expect("two have it");
+                assert!(error.starts_with("another target listens on"), "{error}");
+            }
+            assert!(connect(TARGET, Some(&path)).is_ok());
+            drop(bound);
+            assert!(!path.exists());
+        }
+    }
+
+    #[test]
     fn only_a_stale_socket_is_taken_over() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("t.sock");
@@ -230,6 +320,8 @@ mod tests {
         let first = bind(&path).unwrap();
         let error = bind(&path).err().unwrap().to_string();
         assert!(error.starts_with("another target listens on"), "{error}");
+        let pid = format!("(process {})", std::process::id());
+        assert!(error.contains(&pid), "{error}");
         assert!(path.exists());
         drop(first);
         fs::write(&path, "precious").unwrap();
