@@ -143,7 +143,7 @@ struct Server {
     doors: Doors,
     next: u64,
     /// The system had nothing for another connection: until one ends, or a while has passed.
-    deaf: bool,
+    deaf: Option<Instant>,
 }
 
 impl Server {
@@ -205,7 +205,7 @@ impl Server {
             crews,
             sessions: BTreeMap::new(),
             next: 0,
-            deaf: false,
+            deaf: None,
         })
     }
 
@@ -259,11 +259,13 @@ impl Server {
                 tv_sec: 0,
                 tv_nsec: DEAF_NS as i64,
             };
-            let count = match epoll::wait(&self.epoll, &mut events, self.deaf.then_some(&soon)) {
-                Ok(0) => {
-                    self.listen();
-                    0
-                }
+            // Not left to a moment in which nobody asks for anything.
+            let quiet = Duration::from_nanos(DEAF_NS);
+            if self.deaf.is_some_and(|since| since.elapsed() >= quiet) {
+                self.listen();
+            }
+            let at_most = self.deaf.map(|_| &soon);
+            let count = match epoll::wait(&self.epoll, &mut events, at_most) {
                 Ok(count) => count,
                 Err(Errno::INTR) => continue,
                 Err(error) => return Err(format!("epoll_wait: {error}")),
@@ -343,15 +345,17 @@ impl Server {
         let fine = fine.map(|errno| Some(errno.raw_os_error()));
         if !fine.contains(&error.raw_os_error()) {
             tracing::warn!("cannot accept another client: {error}");
-            self.deaf = epoll::delete(&self.epoll, &self.config.listener).is_ok();
+            let deleted = epoll::delete(&self.epoll, &self.config.listener);
+            self.deaf = deleted.is_ok().then(Instant::now);
         }
     }
 
     /// After it was deaf.
     fn listen(&mut self) {
-        if std::mem::take(&mut self.deaf) {
+        if self.deaf.take().is_some() {
             let data = EventData::new_u64(LISTENER);
-            let _ = epoll::add(&self.epoll, &self.config.listener, data, EventFlags::IN);
+            let added = epoll::add(&self.epoll, &self.config.listener, data, EventFlags::IN);
+            self.deaf = added.is_err().then(Instant::now);
         }
     }
 

@@ -1,0 +1,84 @@
+//! A broker that has no descriptor left for another client. A process of its own: the limit is the
+//! process's.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use common::{Stage, read, until};
+use queue::protocol::{MESSAGE, Operation, Request};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::io::Read;
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Level, Metadata, Subscriber};
+
+/// How often the broker has warned.
+static WARNINGS: AtomicUsize = AtomicUsize::new(0);
+
+/// Counts warnings.
+struct Counter;
+
+impl Subscriber for Counter {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        *metadata.level() == Level::WARN && metadata.target().starts_with("broker")
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, _: &Event<'_>) {
+        WARNINGS.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
+
+#[test]
+fn who_waits_for_a_descriptor_comes_in_when_there_is_one_however_busy_others_are() {
+    tracing::subscriber::set_global_default(Counter).unwrap();
+    let stage = Stage::plain();
+    let mut served = stage.poll();
+    let busy = stage.poll();
+    let flags = SocketFlags::CLOEXEC;
+    let waiting =
+        rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
+    let before = getrlimit(Resource::Nofile);
+    // Standard input and output are there; poll(2) takes no more descriptors than this.
+    let none = Rlimit {
+        current: Some(3),
+        ..before
+    };
+    setrlimit(Resource::Nofile, none).unwrap();
+    rustix::net::connect(&waiting, &SocketAddrUnix::new(stage.path()).unwrap()).unwrap();
+    until("the broker can't accept", || {
+        WARNINGS.load(Ordering::Relaxed) > 0
+    });
+    // Who is inside notices nothing.
+    assert!(read(&mut served, 1, 0, 1).is_ok());
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                busy.namespace(1).unwrap();
+            }
+        });
+        setrlimit(Resource::Nofile, before).unwrap();
+        let mut waiting = UnixStream::from(waiting);
+        waiting.set_read_timeout(Some(common::LONG)).unwrap();
+        let request = Request::new(Operation::List, 0, 0, 0, 0).emit();
+        std::io::Write::write_all(&mut waiting, &request).unwrap();
+        let heard = waiting.read_exact(&mut [0; MESSAGE]);
+        is_over.store(true, Ordering::Relaxed);
+        heard.unwrap();
+    });
+    assert!(read(&mut served, 1, 0, 1).is_ok());
+}
