@@ -141,6 +141,8 @@ struct Server {
     places: Places,
     sessions: BTreeMap<u64, Session>,
     doors: Doors,
+    /// The user that this runs as.
+    owner: u32,
     next: u64,
     /// The system had nothing for another connection: until one ends, or a while has passed.
     deaf: Option<Instant>,
@@ -195,6 +197,7 @@ impl Server {
         Ok(Self {
             places: Places::new(config.user_poll, config.user_irq),
             doors: Doors::new()?,
+            owner: rustix::process::geteuid().as_raw(),
             serving: crews.len(),
             config,
             stop,
@@ -487,7 +490,11 @@ impl Server {
             Some(Operation::Register) => self.register(session, request, brought, answer),
             Some(Operation::Unregister) => self.unregister(session, request),
             Some(Operation::Namespace) => self.namespace(session, request, answer),
-            Some(Operation::List) => Ok(Outcome::Text(self.places.list(&self.config))),
+            Some(Operation::List) => {
+                let sees_all = [0, self.owner].contains(&session.uid);
+                let only = (!sees_all).then_some(session.uid);
+                Ok(Outcome::Text(self.places.list(&self.config, only)))
+            }
             Some(Operation::Identity) => {
                 let identity = self.identity(session, request)?;
                 answer.a = identity.controller.into();

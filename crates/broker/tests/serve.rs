@@ -238,6 +238,44 @@ fn clients_may_do_what_they_are_granted() {
 }
 
 #[test]
+fn users_are_shown_their_own_queues_and_the_owner_all() {
+    if !rustix::process::geteuid().is_root() {
+        println!("SKIP users_are_shown_their_own_queues_and_the_owner_all: needs root");
+        return;
+    }
+    let stage = Stage::plain();
+    for (path, mode) in [(stage.directory.path(), 0o755), (&stage.path(), 0o666)] {
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
+        std::fs::set_permissions(path, mode).unwrap();
+    }
+    let _ours = stage.poll();
+    // Whom the kernel vouches for is the thread that connects.
+    let as_user = |uid: u32| {
+        let uid = rustix::process::Uid::from_raw(uid);
+        rustix::thread::set_thread_res_uid(uid, uid, uid).unwrap();
+        (stage.poll(), stage.queues())
+    };
+    std::thread::scope(|scope| {
+        let (_first, shown) = scope.spawn(|| as_user(4711)).join().unwrap();
+        assert!(shown.contains("\"uid\":4711"), "{shown}");
+        assert!(
+            !shown.contains("\"uid\":0") && shown.contains("\"others\":1"),
+            "{shown}"
+        );
+        let (_second, shown) = scope.spawn(|| as_user(4712)).join().unwrap();
+        assert!(
+            !shown.contains("\"uid\":4711") && shown.contains("\"others\":2"),
+            "{shown}"
+        );
+        let all = stage.queues();
+        for uid in [0, 4711, 4712] {
+            assert!(all.contains(&format!("\"uid\":{uid},")), "{all}");
+        }
+        assert!(all.contains("\"others\":0"), "{all}");
+    });
+}
+
+#[test]
 fn who_has_no_rights_gets_no_queue_and_all_queues_taken_is_busy() {
     let stage = Stage::new(|config| config.rights.others = None);
     let refused = stage.open(Kind::UserPoll, 8).unwrap_err();

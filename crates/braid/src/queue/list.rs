@@ -95,5 +95,12 @@ fn show(facts: &Value) -> String {
         text.push('\n');
         text.push_str(&table.render(style, |_| String::new()));
     }
+    if number(facts, "others") > 0 {
+        let others = number(facts, "others");
+        let _ = writeln!(
+            text,
+            "\n{others} more: other users' (root and the server's user see them)"
+        );
+    }
     text
 }

@@ -105,8 +105,9 @@ impl Places {
         all.map(Place::memory).sum()
     }
 
-    /// All of it, as JSON. There are numbers and our own words in it only.
-    pub fn list(&self, config: &Config) -> String {
+    /// All of it, as JSON; of queues those of `only` that user, and how many others there are. There
+    /// are numbers and our own words in it only.
+    pub fn list(&self, config: &Config, only: Option<u32>) -> String {
         let trust = match config.trust {
             Trust::Mediated => "mediated",
             Trust::Trusted => "trusted",
@@ -129,8 +130,11 @@ impl Places {
                 namespace.read_only
             );
         }
-        text.push_str("],\"queues\":[");
-        for (at, place) in self.taken.values().enumerate() {
+        let is_shown = |place: &&Place| only.is_none_or(|uid| place.uid == uid);
+        let shown: Vec<_> = self.taken.values().filter(is_shown).collect();
+        let others = self.taken.len() - shown.len();
+        let _ = write!(text, "],\"others\":{others},\"queues\":[");
+        for (at, place) in shown.into_iter().enumerate() {
             let comma = if at > 0 { "," } else { "" };
             let Tally {
                 commands,
