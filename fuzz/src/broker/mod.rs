@@ -15,9 +15,10 @@ use attacker::Attacker;
 use broker::{Broker, Config, Grant, Namespace, Rights, Trust};
 use queue::{Kind, Options, Queue};
 use runtime::{Device, FileDevice, MemoryDevice};
-use std::os::fd::AsRawFd;
+use rustix::fs::{Mode, OFlags};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixListener;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
@@ -41,8 +42,9 @@ pub fn run(data: &[u8]) {
     let Some((&choice, rest)) = data.split_first() else {
         return;
     };
-    let socket = socket();
-    let broker = start(&socket, choice);
+    let (listener, held) = listener();
+    let socket = PathBuf::from(format!("/proc/self/fd/{}", held.as_raw_fd()));
+    let broker = start(listener, choice);
     let options = Options {
         kind: [Kind::UserPoll, Kind::UserIrq][usize::from(choice & 1)],
         entries: 8,
@@ -66,20 +68,24 @@ pub fn run(data: &[u8]) {
     verify(&mut honest, u64::MAX);
     drop(honest);
     let ended = broker.stop();
-    let _ = std::fs::remove_file(&socket);
     assert!(ended.is_ok(), "the broker: {ended:?}");
 }
 
-/// A name of its own for the socket of each input.
-fn socket() -> PathBuf {
+/// A socket that has lost its name, so that an input that is cut off leaves none; and what it is
+/// reached by.
+fn listener() -> (UnixListener, OwnedFd) {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
     let name = format!("braid-fuzz-{}-{number}.sock", std::process::id());
-    std::env::temp_dir().join(name)
+    let path = std::env::temp_dir().join(name);
+    let listener = UnixListener::bind(&path).expect("a socket");
+    let held = rustix::fs::open(&path, OFlags::PATH | OFlags::CLOEXEC, Mode::empty());
+    let _ = std::fs::remove_file(&path);
+    (listener, held.expect("the socket's file"))
 }
 
 /// NSID 1: memory; 2: nothing; 3: a file; 4: memory that is read-only; 5: the honest client's.
-fn start(socket: &Path, choice: u8) -> Broker {
+fn start(listener: UnixListener, choice: u8) -> Broker {
     let namespace = |device: Device, read_only| Namespace {
         device: device.into(),
         block_shift: 12,
@@ -98,7 +104,7 @@ fn start(socket: &Path, choice: u8) -> Broker {
         memory_max: 8 << 20,
     };
     let config = Config {
-        listener: UnixListener::bind(socket).expect("a socket"),
+        listener,
         namespaces: vec![
             namespace(memory(), false),
             namespace(Device::Null, false),
