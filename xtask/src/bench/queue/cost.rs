@@ -95,10 +95,11 @@ fn events(
     };
     let mut server = Server::spawn(serve, trust == "trusted", ends.server, spin_us)?;
     let mut bench = server.client(bench, "user_poll", depth, seconds, ends.client);
-    let facts = facts(&mut bench)?;
-    end(&mut server.group)?;
-    let said = fs::read_to_string(&log).with_context(|| log.display().to_string())?;
+    let facts = facts(&mut bench).and_then(|facts| end(&mut server.group).map(|()| facts));
+    let said = fs::read_to_string(&log).with_context(|| log.display().to_string());
     let _ = fs::remove_file(&log);
+    let said = said?;
+    let facts = facts.with_context(|| format!("callgrind said:\n{said}"))?;
     let totals =
         callgrind::totals(&said).with_context(|| format!("callgrind counted nothing:\n{said}"))?;
     Ok((totals, number(&facts, "iops")? * number(&facts, "seconds")?))
