@@ -154,7 +154,7 @@ fn what_cannot_be_is_said() {
     fails(
         &mut serve(&["nvme-tcp://h/nqn.x:y"]),
         2,
-        "mem:, file: and null: only",
+        "mem:, file:, null: and nbd: only",
     );
     fails(&mut serve(&["mem:100"]), 2, "multiple of 4 KiB");
     fails(
