@@ -105,8 +105,8 @@ impl Places {
         all.map(Place::memory).sum()
     }
 
-    /// All of it, as JSON; of queues those of `only` that user, and how many others there are. There
-    /// are numbers and our own words in it only.
+    /// All of it, as JSON; of queues those of `only` that user, and how many others there are.
+    /// There are numbers and our own words in it only.
     pub fn list(&self, config: &Config, only: Option<u32>) -> String {
         let trust = match config.trust {
             Trust::Mediated => "mediated",
