@@ -32,7 +32,7 @@ typedef struct {
    */
   uint64_t data_bytes;
   /*
-   Completions before an interrupt.
+   Completions before an interrupt, while further commands are under way; 0: each.
    */
   uint32_t coalesce_completions;
   /*
@@ -62,24 +62,6 @@ typedef struct {
    */
   uint32_t read_only;
 } braid_namespace;
-
-/*
- Memory that commands may use.
- */
-typedef struct {
-  /*
-   Where it lies in this process.
-   */
-  void *data;
-  /*
-   Bytes.
-   */
-  uint64_t len;
-  /*
-   Its address in data pointers.
-   */
-  uint64_t address;
-} braid_memory;
 
 /*
  A part of registered memory, by its address in data pointers.
@@ -127,18 +109,60 @@ typedef struct {
   uint16_t status;
 } braid_done;
 
+/*
+ What was counted.
+ */
+typedef struct {
+  /*
+   Looks at the completion queue, one for each entry that was looked at.
+   */
+  uint64_t polls;
+  /*
+   Of these, those that found nothing.
+   */
+  uint64_t empty_polls;
+  /*
+   System calls: kicks, waits and what belongs to them.
+   */
+  uint64_t calls;
+} braid_counts;
+
+/*
+ Memory that commands may use.
+ */
+typedef struct {
+  /*
+   Where it lies in this process.
+   */
+  void *data;
+  /*
+   Bytes.
+   */
+  uint64_t len;
+  /*
+   Its address in data pointers.
+   */
+  uint64_t address;
+} braid_memory;
+
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
 
 /*
  Opens a queue of the server whose socket is at `path`; `options` may be null. On success 0, and
- `*opened` is the queue; else a negative errno.
+ `*opened` is the queue; else a negative errno, and `braid_queue_open_error` has the words.
 
  # Safety
  `path` is a string that ends with a zero; `options` is null or valid; `opened` is valid.
  */
 int braid_queue_open(const char *path, const braid_queue_options *options, braid_queue **opened);
+
+/*
+ Words for the last `braid_queue_open` or `braid_queue_receive` of this thread that gave no
+ queue, until its next one.
+ */
+const char *braid_queue_open_error(void);
 
 /*
  Gives the queue back. Commands in flight end unheard; their memory must not be used before that,
@@ -164,23 +188,6 @@ const char *braid_queue_error(braid_queue *queue);
  As for all; `namespace_` is valid.
  */
 int braid_queue_namespace(braid_queue *queue, uint32_t nsid, braid_namespace *namespace_);
-
-/*
- The memory that the server made for the queue: 0, or -EINVAL if it was not asked for.
-
- # Safety
- As for all; `memory` is valid.
- */
-int braid_queue_data(braid_queue *queue, braid_memory *memory);
-
-/*
- Registers more memory, which is made here: 0, or a negative errno. It is this process's until
- the queue is closed.
-
- # Safety
- As for all; `memory` is valid.
- */
-int braid_queue_register(braid_queue *queue, uint64_t len, braid_memory *memory);
 
 /*
  Prepares a read of `blocks` blocks from `slba` into `count` pieces of registered memory. As all
@@ -296,12 +303,148 @@ int braid_queue_wait(braid_queue *queue, uint64_t at_most_us);
 int braid_queue_interrupt(braid_queue *queue);
 
 /*
- Asks for one interrupt when commands have ended: 1; or 0 if some have already.
+ Asks for one interrupt when commands have ended: 1; or 0 if some have already; -EINVAL of a
+ user_poll queue, which has none.
 
  # Safety
  As for all.
  */
 int braid_queue_arm(braid_queue *queue);
+
+/*
+ A descriptor that becomes readable when the server has ended or has given up this queue; or a
+ negative errno. It is the caller's, who closes it.
+
+ # Safety
+ As for all.
+ */
+int braid_queue_end_event(braid_queue *queue);
+
+/*
+ What was counted since the queue was opened.
+
+ # Safety
+ As for all; `counts` is valid.
+ */
+void braid_queue_count(braid_queue *queue, braid_counts *counts);
+
+/*
+ The memory that the server made for the queue: 0, or -EINVAL if it was not asked for.
+
+ # Safety
+ As for all; `memory` is valid.
+ */
+int braid_queue_data(braid_queue *queue, braid_memory *memory);
+
+/*
+ Registers more memory, which is made here: 0, or a negative errno. It is this process's until
+ it is unregistered or the queue is closed.
+
+ # Safety
+ As for all; `memory` is valid.
+ */
+int braid_queue_register(braid_queue *queue, uint64_t len, braid_memory *memory);
+
+/*
+ Registers memory of the caller's: the first `len` bytes of a memory file that can't shrink
+ (F_SEAL_SHRINK; -EPERM if it can). The descriptor stays the caller's. 0, or a negative errno.
+
+ # Safety
+ As for all; `memory` is valid.
+ */
+int braid_queue_register_file(braid_queue *queue,
+                              int descriptor,
+                              uint64_t len,
+                              braid_memory *memory);
+
+/*
+ Lets go of registered memory, by its address in data pointers: 0, or a negative errno (-ENOENT:
+ there is no such memory). The server keeps it until its last command has ended; here it is gone,
+ so nothing may touch it afterwards.
+
+ # Safety
+ As for all; nobody uses that memory any more.
+ */
+int braid_queue_unregister(braid_queue *queue, uint64_t address);
+
+/*
+ Passes the queue, with the memory that the server made for it, to who receives it at the other
+ end of the Unix socket. -EAGAIN: commands are in flight, and nothing has happened. Else the
+ queue is closed here: 0, it is the receiver's; or a negative errno, `braid_queue_open_error` has
+ the words, and it is nobody's.
+
+ # Safety
+ As for all; `socket` is open.
+ */
+int braid_queue_send(braid_queue *queue, int socket);
+
+/*
+ Receives a queue that another process passes on; waits for it. On success 0, and `*opened` is
+ the queue; else a negative errno, and `braid_queue_open_error` has the words.
+
+ # Safety
+ `socket` is open; `opened` is valid.
+ */
+int braid_queue_receive(int socket, braid_queue **opened);
+
+/*
+ The memory that the server made for the queue: 0, or -EINVAL if it was not asked for.
+
+ # Safety
+ As for all; `memory` is valid.
+ */
+int braid_queue_data(braid_queue *queue, braid_memory *memory);
+
+/*
+ Registers more memory, which is made here: 0, or a negative errno. It is this process's until
+ it is unregistered or the queue is closed.
+
+ # Safety
+ As for all; `memory` is valid.
+ */
+int braid_queue_register(braid_queue *queue, uint64_t len, braid_memory *memory);
+
+/*
+ Registers memory of the caller's: the first `len` bytes of a memory file that can't shrink
+ (F_SEAL_SHRINK; -EPERM if it can). The descriptor stays the caller's. 0, or a negative errno.
+
+ # Safety
+ As for all; `memory` is valid.
+ */
+int braid_queue_register_file(braid_queue *queue,
+                              int descriptor,
+                              uint64_t len,
+                              braid_memory *memory);
+
+/*
+ Lets go of registered memory, by its address in data pointers: 0, or a negative errno (-ENOENT:
+ there is no such memory). The server keeps it until its last command has ended; here it is gone,
+ so nothing may touch it afterwards.
+
+ # Safety
+ As for all; nobody uses that memory any more.
+ */
+int braid_queue_unregister(braid_queue *queue, uint64_t address);
+
+/*
+ Passes the queue, with the memory that the server made for it, to who receives it at the other
+ end of the Unix socket. -EAGAIN: commands are in flight, and nothing has happened. Else the
+ queue is closed here: 0, it is the receiver's; or a negative errno, `braid_queue_open_error` has
+ the words, and it is nobody's.
+
+ # Safety
+ As for all; `socket` is open.
+ */
+int braid_queue_send(braid_queue *queue, int socket);
+
+/*
+ Receives a queue that another process passes on; waits for it. On success 0, and `*opened` is
+ the queue; else a negative errno, and `braid_queue_open_error` has the words.
+
+ # Safety
+ `socket` is open; `opened` is valid.
+ */
+int braid_queue_receive(int socket, braid_queue **opened);
 
 #ifdef __cplusplus
 }  // extern "C"

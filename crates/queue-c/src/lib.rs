@@ -9,17 +9,22 @@
 #![allow(clippy::too_many_arguments, reason = "C has no tuples")]
 
 mod guard;
+mod memory;
+mod pass;
 mod types;
 
 use guard::Guard;
 use queue::{Coalescing, Error, Form, Kind, Options, Piece, Queue, Range, Region, SubmitError};
+use std::cell::RefCell;
 use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_void};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, IntoRawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::ptr;
 use std::time::Duration;
 
+pub use memory::*;
+pub use pass::*;
 pub use types::*;
 
 /// A queue that is open.
@@ -30,6 +35,30 @@ pub struct braid_queue {
     regions: Vec<Region>,
 }
 
+impl From<Queue> for braid_queue {
+    fn from(queue: Queue) -> Self {
+        Self {
+            queue,
+            guard: Guard::default(),
+            error: CString::default(),
+            regions: Vec::new(),
+        }
+    }
+}
+
+thread_local! {
+    /// Why this thread got no queue last.
+    static NO_QUEUE: RefCell<CString> = RefCell::default();
+}
+
+/// No queue came of it, and why.
+fn no_queue(words: &str, errno: c_int) -> c_int {
+    let words = CString::new(words).unwrap_or_default();
+    NO_QUEUE.with(|it| *it.borrow_mut() = words);
+    -errno
+}
+
+const ENOENT: c_int = 2;
 const EIO: c_int = 5;
 const EAGAIN: c_int = 11;
 const EINVAL: c_int = 22;
@@ -81,7 +110,7 @@ unsafe fn with<T>(queue: *mut braid_queue, call: impl FnOnce(&mut braid_queue) -
 }
 
 /// Opens a queue of the server whose socket is at `path`; `options` may be null. On success 0, and
-/// `*opened` is the queue; else a negative errno.
+/// `*opened` is the queue; else a negative errno, and `braid_queue_open_error` has the words.
 ///
 /// # Safety
 /// `path` is a string that ends with a zero; `options` is null or valid; `opened` is valid.
@@ -102,18 +131,16 @@ pub unsafe extern "C" fn braid_queue_open(
         Some(options) => self::options(options),
     };
     let Some(wanted) = wanted else {
-        return -EINVAL;
+        return no_queue("an option has a value that it can't have", EINVAL);
     };
     let queue = match Queue::open(Path::new(OsStr::from_bytes(path.to_bytes())), &wanted) {
         Ok(queue) => queue,
-        Err(error) => return -errno(&error),
+        Err(error) => {
+            let words = format!("{}: {error}", path.to_string_lossy());
+            return no_queue(&words, errno(&error));
+        }
     };
-    let whole = Box::new(braid_queue {
-        queue,
-        guard: Guard::default(),
-        error: CString::default(),
-        regions: Vec::new(),
-    });
+    let whole = Box::new(braid_queue::from(queue));
     // SAFETY: the caller's: valid to be written.
     unsafe { opened.write(Box::into_raw(whole)) };
     0
@@ -140,6 +167,13 @@ fn options(options: &braid_queue_options) -> Option<Options> {
     })
 }
 
+/// Words for the last `braid_queue_open` or `braid_queue_receive` of this thread that gave no
+/// queue, until its next one.
+#[unsafe(no_mangle)]
+pub extern "C" fn braid_queue_open_error() -> *const c_char {
+    NO_QUEUE.with(|it| it.borrow().as_ptr())
+}
+
 /// Gives the queue back. Commands in flight end unheard; their memory must not be used before that,
 /// so reap them first.
 ///
@@ -148,9 +182,22 @@ fn options(options: &braid_queue_options) -> Option<Options> {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn braid_queue_close(queue: *mut braid_queue) {
     if !queue.is_null() {
-        // SAFETY: made by `Box::into_raw` in `braid_queue_open`, and never given here twice.
-        drop(unsafe { Box::from_raw(queue) });
+        // SAFETY: the caller's.
+        drop(unsafe { closed(queue) });
     }
+}
+
+/// A queue that nobody else has any more.
+///
+/// # Safety
+/// From `braid_queue_open`, not closed yet, and not used afterwards.
+unsafe fn closed(queue: *mut braid_queue) -> Box<braid_queue> {
+    // SAFETY: the caller's; the field alone is looked at, by an atomic.
+    let used = unsafe { &(*queue).guard }.enter();
+    // It goes with the queue.
+    core::mem::forget(used);
+    // SAFETY: made by `Box::into_raw`, and never given here twice.
+    unsafe { Box::from_raw(queue) }
 }
 
 /// Words for the last error of this queue, until the next call.
@@ -192,67 +239,6 @@ pub unsafe extern "C" fn braid_queue_namespace(
             unsafe { namespace_.write(shown) };
             0
         }
-    }
-}
-
-/// The memory that the server made for the queue: 0, or -EINVAL if it was not asked for.
-///
-/// # Safety
-/// As for all; `memory` is valid.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn braid_queue_data(
-    queue: *mut braid_queue,
-    memory: *mut braid_memory,
-) -> c_int {
-    // SAFETY: the caller's.
-    let data = unsafe { with(queue, |whole| whole.queue.data().map(shown)) };
-    match data {
-        None => -EINVAL,
-        Some(data) => {
-            // SAFETY: the caller's: valid to be written.
-            unsafe { memory.write(data) };
-            0
-        }
-    }
-}
-
-/// Registers more memory, which is made here: 0, or a negative errno. It is this process's until
-/// the queue is closed.
-///
-/// # Safety
-/// As for all; `memory` is valid.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn braid_queue_register(
-    queue: *mut braid_queue,
-    len: u64,
-    memory: *mut braid_memory,
-) -> c_int {
-    // SAFETY: the caller's.
-    let made = unsafe {
-        with(queue, |whole| match whole.queue.register(len) {
-            Err(error) => Err(whole.fail(&error)),
-            Ok(region) => {
-                let made = shown(&region);
-                whole.regions.push(region);
-                Ok(made)
-            }
-        })
-    };
-    match made {
-        Err(errno) => errno,
-        Ok(made) => {
-            // SAFETY: the caller's: valid to be written.
-            unsafe { memory.write(made) };
-            0
-        }
-    }
-}
-
-fn shown(region: &Region) -> braid_memory {
-    braid_memory {
-        data: region.as_ptr().cast(),
-        len: region.len() as u64,
-        address: region.address(),
     }
 }
 
@@ -543,12 +529,51 @@ pub unsafe extern "C" fn braid_queue_interrupt(queue: *mut braid_queue) -> c_int
     }
 }
 
-/// Asks for one interrupt when commands have ended: 1; or 0 if some have already.
+/// Asks for one interrupt when commands have ended: 1; or 0 if some have already; -EINVAL of a
+/// user_poll queue, which has none.
 ///
 /// # Safety
 /// As for all.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn braid_queue_arm(queue: *mut braid_queue) -> c_int {
     // SAFETY: the caller's.
-    unsafe { with(queue, |whole| whole.queue.arm().into()) }
+    unsafe {
+        with(queue, |whole| match whole.queue.interrupt().is_some() {
+            true => whole.queue.arm().into(),
+            false => -EINVAL,
+        })
+    }
+}
+
+/// A descriptor that becomes readable when the server has ended or has given up this queue; or a
+/// negative errno. It is the caller's, who closes it.
+///
+/// # Safety
+/// As for all.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn braid_queue_end_event(queue: *mut braid_queue) -> c_int {
+    // SAFETY: the caller's.
+    unsafe {
+        with(queue, |whole| match whole.queue.end_event() {
+            Ok(event) => event.into_raw_fd(),
+            Err(error) => whole.fail(&error),
+        })
+    }
+}
+
+/// What was counted since the queue was opened.
+///
+/// # Safety
+/// As for all; `counts` is valid.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn braid_queue_count(queue: *mut braid_queue, counts: *mut braid_counts) {
+    // SAFETY: the caller's.
+    let counted = unsafe { with(queue, |whole| whole.queue.counts()) };
+    let shown = braid_counts {
+        polls: counted.polls,
+        empty_polls: counted.empty_polls,
+        calls: counted.calls,
+    };
+    // SAFETY: the caller's: valid to be written.
+    unsafe { counts.write(shown) };
 }

@@ -11,7 +11,7 @@ pub struct braid_queue_options {
     pub entries: u32,
     /// Data memory that the server makes, bytes; 0: none.
     pub data_bytes: u64,
-    /// Completions before an interrupt.
+    /// Completions before an interrupt, while further commands are under way; 0: each.
     pub coalesce_completions: u32,
     /// Microseconds after the first of them at the latest.
     pub coalesce_us: u32,
@@ -73,4 +73,16 @@ pub struct braid_done {
     pub result: u64,
     /// Status as of NVMe, without the phase tag; 0: done.
     pub status: u16,
+}
+
+/// What was counted.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct braid_counts {
+    /// Looks at the completion queue, one for each entry that was looked at.
+    pub polls: u64,
+    /// Of these, those that found nothing.
+    pub empty_polls: u64,
+    /// System calls: kicks, waits and what belongs to them.
+    pub calls: u64,
 }

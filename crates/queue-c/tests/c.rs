@@ -3,10 +3,10 @@
 
 use broker::{Broker, Config, Grant, Namespace, Rights, Trust};
 use runtime::{Device, MemoryDevice};
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 fn here(path: &str) -> PathBuf {
@@ -19,6 +19,8 @@ fn the_header_is_as_cbindgen_writes_it() {
     let bindings = cbindgen::Builder::new()
         .with_src(here("src/types.rs"))
         .with_src(here("src/lib.rs"))
+        .with_src(here("src/memory.rs"))
+        .with_src(here("src/pass.rs"))
         .with_config(config)
         .generate()
         .unwrap();
@@ -107,10 +109,38 @@ fn compile(source: &str, program: &Path) {
     said(cc.arg("-L").arg(library()).arg("-lbraid_queue"));
 }
 
+/// With the library beside it, by the name that programs look for.
 fn start(program: &Path) -> Command {
+    let beside = program.parent().unwrap();
+    let name = beside.join("libbraid_queue.so.0");
+    if !name.exists() {
+        let built = library().join("libbraid_queue.so");
+        std::os::unix::fs::symlink(built, name).unwrap();
+    }
     let mut command = Command::new(program);
-    command.env("LD_LIBRARY_PATH", library());
+    command.env("LD_LIBRARY_PATH", beside);
     command
+}
+
+#[test]
+fn u2_a_queue_in_c_registers_memory_waits_by_epoll_is_passed_on_and_hears_the_end() {
+    let name = "u2_a_queue_in_c_registers_memory_waits_by_epoll_is_passed_on_and_hears_the_end";
+    if !have(name, &["cc"]) {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("q.sock");
+    let program = directory.path().join("whole");
+    compile("tests/whole.c", &program);
+    let broker = broker(&socket);
+    let mut command = start(&program);
+    let mut running = command.arg(&socket).stdout(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(running.stdout.take().unwrap()).lines();
+    let mut next = || lines.next().transpose().unwrap().unwrap_or_default();
+    assert_eq!(next(), "all of it");
+    broker.stop().unwrap();
+    assert_eq!(next(), "it has ended");
+    assert!(running.wait().unwrap().success());
 }
 
 #[test]
@@ -157,13 +187,16 @@ fn a_queue_may_go_from_thread_to_thread_but_two_at_once_end_the_process() {
     let program = directory.path().join("two_threads");
     compile("tests/two_threads.c", &program);
     let broker = broker(&socket);
-    let ended = start(&program).arg(&socket).output().unwrap();
-    let said = String::from_utf8_lossy(&ended.stdout).into_owned();
-    let errors = String::from_utf8_lossy(&ended.stderr).into_owned();
-    let signal = std::os::unix::process::ExitStatusExt::signal(&ended.status);
-    assert_eq!(signal, Some(6), "{}: {said}{errors}", ended.status);
-    assert_eq!(said, "from thread to thread\n");
-    assert!(errors.contains("used from two threads at once"), "{errors}");
+    for more in [&[][..], &["close"]] {
+        let mut command = start(&program);
+        let ended = command.arg(&socket).args(more).output().unwrap();
+        let said = String::from_utf8_lossy(&ended.stdout).into_owned();
+        let errors = String::from_utf8_lossy(&ended.stderr).into_owned();
+        let signal = std::os::unix::process::ExitStatusExt::signal(&ended.status);
+        assert_eq!(signal, Some(6), "{}: {said}{errors}", ended.status);
+        assert_eq!(said, "from thread to thread\n");
+        assert!(errors.contains("used from two threads at once"), "{errors}");
+    }
     broker.stop().unwrap();
 }
 
@@ -214,7 +247,11 @@ fn the_library_is_installed_and_found_as_the_documentation_says() {
     let mut cc = Command::new("cc");
     cc.arg("-o").arg(&program).arg(here("examples/queue.c"));
     cc.arg("-I").arg(prefix.join("include"));
-    said(cc.arg(prefix.join("lib/libbraid_queue.a")).arg("-lm"));
+    let mut asked = Command::new("pkg-config");
+    asked.env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig"));
+    let flags = said(asked.args(["--libs", "--static", "braid-queue"]));
+    let system = flags.split_whitespace().filter(|it| *it != "-lbraid_queue");
+    said(cc.arg(prefix.join("lib/libbraid_queue.a")).args(system));
     let told = said(Command::new(&program).arg(&socket).args(["1", "0.05"]));
     assert!(told.contains("verified 256 blocks of 4096 bytes"), "{told}");
     broker.stop().unwrap();
