@@ -43,6 +43,20 @@ fn serve(root: &Path) -> Process {
     server
 }
 
+/// A server of queues to these.
+fn serve_all(root: &Path, namespaces: &[&str]) -> Process {
+    let socket = root.join("q.sock");
+    let words = [
+        &["queue", "serve"],
+        namespaces,
+        &["--socket", text(&socket)],
+    ]
+    .concat();
+    let mut server = Process::start(root, &words);
+    server.says("q.sock").unwrap();
+    server
+}
+
 /// A target with the same file; its URI.
 fn target(root: &Path) -> Option<(Process, String)> {
     let config = format!(
@@ -179,4 +193,36 @@ fn t09_t13_a_queue_and_a_controller_are_paths_of_one_volume_and_either_may_die()
     assert!(engine.ended().success());
     server.signal(Signal::TERM);
     assert!(server.ended().success());
+}
+
+/// A command is 64 KiB at most, and a queue has 63 of them.
+#[test]
+fn requests_of_any_size_and_number_go_through_a_queue() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path();
+    let server = serve_all(root, &["null:1TiB", "mem:64MiB"]);
+    let socket = root.join("q.sock");
+    for (nsid, words) in [
+        (1, "--rw read --bs 1m --iodepth 1 --size 4m"),
+        (1, "--rw write --bs 128k --iodepth 1 --size 4m --spin"),
+        (1, "--rw randread --bs 1m --iodepth 256 --size 512m"),
+        (2, "--rw randwrite --bs 1m --iodepth 1 --verify"),
+        (
+            2,
+            "--rw randrw --bssplit 4k/40:72k/20:128k/20:1m/20 --iodepth 100 --verify",
+        ),
+        (2, "--rw write --bs 4k --iodepth 300 --size 16m --verify"),
+    ] {
+        let uri = format!("queue:{}?nsid={nsid}", text(&socket));
+        let words: Vec<_> = ["bench", &uri]
+            .into_iter()
+            .chain(words.split(' '))
+            .collect();
+        let mut bench = Process::start(root, &words);
+        if !bench.ended().success() {
+            bench.notes("io_uring");
+            return no_io_uring::skip(&bench.seen);
+        }
+    }
+    drop(server);
 }

@@ -159,6 +159,22 @@ impl Connection {
         })
     }
 
+    /// A namespace, and what it shows of itself.
+    fn show(&self, nsid: u32) -> Result<(Namespace, Option<Identity>), Error> {
+        let namespace = self.namespace(nsid)?;
+        let request = Request::new(Operation::Identity, nsid, 0, 0, 0);
+        match self.ask(&request, &[], "identify a namespace") {
+            Ok((answer, _, text)) => {
+                let controller = u16::try_from(answer.a).ok();
+                let identity = controller.and_then(|it| Identity::parse(it, &text));
+                let identity = identity.ok_or(Error::Protocol("an identity that can't be"))?;
+                Ok((namespace, Some(identity)))
+            }
+            Err(Error::Refused { errno, .. }) if errno == Errno::NODATA => Ok((namespace, None)),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Receives exactly so many bytes, within [`ANSWER_MS`] for each piece.
     fn receive(&self, bytes: &mut [u8], descriptors: &mut Vec<OwnedFd>) -> Result<(), Error> {
         let failed = |source| Error::system("hear from the broker", source);
@@ -201,19 +217,7 @@ pub fn list(path: &Path) -> Result<String, Error> {
 /// # Errors
 /// Nobody answers there, or there is no such namespace for this client (ENOENT).
 pub fn show(path: &Path, nsid: u32) -> Result<(Namespace, Option<Identity>), Error> {
-    let connection = Connection::open(path)?;
-    let namespace = connection.namespace(nsid)?;
-    let request = Request::new(Operation::Identity, nsid, 0, 0, 0);
-    match connection.ask(&request, &[], "identify a namespace") {
-        Ok((answer, _, text)) => {
-            let controller = u16::try_from(answer.a).ok();
-            let identity = controller.and_then(|it| Identity::parse(it, &text));
-            let identity = identity.ok_or(Error::Protocol("an identity that can't be"))?;
-            Ok((namespace, Some(identity)))
-        }
-        Err(Error::Refused { errno, .. }) if errno == Errno::NODATA => Ok((namespace, None)),
-        Err(error) => Err(error),
-    }
+    Connection::open(path)?.show(nsid)
 }
 
 impl Queue {
@@ -267,6 +271,15 @@ impl Queue {
     /// There is none for this client (ENOENT).
     pub fn namespace(&self, nsid: u32) -> Result<Namespace, Error> {
         self.connection().namespace(nsid)
+    }
+
+    /// What a namespace is like, and what it shows of itself, if anything: said by the one that
+    /// this queue's commands go to.
+    ///
+    /// # Errors
+    /// As [`show`].
+    pub fn show(&self, nsid: u32) -> Result<(Namespace, Option<Identity>), Error> {
+        self.connection().show(nsid)
     }
 
     /// More memory for commands: a new memory file of so many bytes.

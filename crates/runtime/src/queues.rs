@@ -15,11 +15,12 @@
 //! waits for the next queue: what was acknowledged is durable only then (T13).
 //!
 //! # Limits
-//! [`QUEUE_SLOTS`] requests with the server, further ones wait here. One larger than
-//! [`QUEUE_PIECE_BYTES`] goes piece by piece.
+//! [`QUEUE_SLOTS`] commands with the server. A request larger than [`QUEUE_PIECE_BYTES`] is
+//! several, which go as there is room, in any order; requests take turns. It ends when all of
+//! them have: none may be executed after its end (T9).
 use crate::RuntimeError;
 use crate::device::Done;
-use crate::limits::{QUEUE_PIECE_BYTES, QUEUE_SLOTS};
+use crate::limits::{QUEUE_PIECE_BYTES, QUEUE_QUIESCE_NS, QUEUE_SLOTS};
 use crate::reactor::Tag;
 use engine::machine::{DeviceError, DeviceOp, DeviceRequest};
 use queue::{Identity, Kind, Namespace, Options, Queue, Range, Region, Status, SubmitError};
@@ -42,6 +43,7 @@ pub struct QueueDevice {
     nsid: u32,
     namespace: Namespace,
     identity: Option<Identity>,
+    quiesce_ns: u64,
 }
 
 impl QueueDevice {
@@ -56,9 +58,21 @@ impl QueueDevice {
                 nsid,
                 namespace,
                 identity,
+                quiesce_ns: QUEUE_QUIESCE_NS,
             }),
             Err(source) => Err(RuntimeError::Queue { socket, source }),
         }
+    }
+
+    /// A server that is lost may execute what it had for so long; [`QUEUE_QUIESCE_NS`] if that is
+    /// longer. 0: nobody cares, and it is not waited for.
+    #[must_use]
+    pub fn with_quiesce(mut self, quiesce_ns: u64) -> Self {
+        self.quiesce_ns = match quiesce_ns {
+            0 => 0,
+            longer => longer.max(QUEUE_QUIESCE_NS),
+        };
+        self
     }
 
     /// Size in bytes.
@@ -87,10 +101,12 @@ impl QueueDevice {
         &self.socket
     }
 
-    /// A queue to it.
+    /// A queue to it. What it is to be is asked of the very server that has the queue: another one
+    /// may have taken the place of the one that was asked before (T32).
     ///
     /// # Errors
-    /// [`RuntimeError::Queue`]: as [`Self::open`]; all queues are taken.
+    /// [`RuntimeError::Queue`]: as [`Self::open`]; all queues are taken; the namespace is another
+    /// one, or of another size.
     pub(crate) fn queue(&self) -> Result<Queue, RuntimeError> {
         let options = Options {
             kind: Kind::UserIrq,
@@ -98,30 +114,48 @@ impl QueueDevice {
             data_bytes: u64::from(QUEUE_SLOTS) * u64::from(QUEUE_PIECE_BYTES),
             ..Options::default()
         };
-        Queue::open(&self.socket, &options).map_err(|source| RuntimeError::Queue {
+        let queue = Queue::open(&self.socket, &options).and_then(|queue| {
+            let (namespace, identity) = queue.show(self.nsid)?;
+            match namespace == self.namespace && identity == self.identity {
+                true => Ok(queue),
+                false => Err(queue::Error::Protocol("another namespace than before")),
+            }
+        });
+        queue.map_err(|source| RuntimeError::Queue {
             socket: self.socket.clone(),
             source,
         })
     }
-
-    /// Whether the same namespace is still there (T32).
-    fn is_same(&self) -> bool {
-        let shown = queue::show(&self.socket, self.nsid);
-        shown.is_ok_and(|(namespace, identity)| {
-            namespace == self.namespace && identity == self.identity
-        })
-    }
 }
 
-/// A request, waiting or with the server.
+/// A request: waiting, with the server, or partly so.
 #[derive(Clone, Copy)]
 struct Request {
     request: DeviceRequest,
     extent: Extent,
-    /// Bytes done.
-    done: u64,
-    /// Bytes of the command at hand.
-    piece: u64,
+    /// Bytes that were given out to commands.
+    begun: u64,
+    /// Its commands with the server.
+    out: u16,
+    /// What the first command that failed said.
+    result: Result<(), DeviceError>,
+}
+
+impl Request {
+    /// Whether some of it is yet to be given out; a flush has no bytes, and is one command.
+    fn has_more(&self) -> bool {
+        self.result.is_ok() && self.begun < self.request.length
+    }
+}
+
+/// A command with the server.
+#[derive(Clone, Copy)]
+struct Command {
+    /// Its request's place.
+    request: u32,
+    /// Where in that it begins, bytes.
+    from: u64,
+    bytes: u64,
 }
 
 /// What a reactor is woken by.
@@ -171,9 +205,13 @@ pub(crate) struct QueueBackend {
     serial: u32,
     line: Option<Line>,
     /// With the server, by token.
-    requests: Vec<Option<Request>>,
+    commands: Vec<Option<Command>>,
     free: Vec<u16>,
-    waiting: VecDeque<Request>,
+    requests: Vec<Option<Request>>,
+    /// Places among them that are free.
+    vacant: Vec<u32>,
+    /// Those of which some is yet to be given out: each in its turn, a command at a time.
+    waiting: VecDeque<u32>,
     /// Changes that a lost server had.
     doubtful: Vec<u32>,
     repair: Arc<Repair>,
@@ -195,8 +233,10 @@ impl QueueBackend {
             device,
             serial,
             line: Some(Line::new(queue).ok_or(Errno::MFILE)?),
-            requests: vec![None; usize::from(QUEUE_SLOTS)],
+            commands: vec![None; usize::from(QUEUE_SLOTS)],
             free: (0..QUEUE_SLOTS).collect(),
+            requests: Vec::with_capacity(usize::from(QUEUE_SLOTS)),
+            vacant: Vec::with_capacity(usize::from(QUEUE_SLOTS)),
             waiting: VecDeque::with_capacity(usize::from(QUEUE_SLOTS)),
             doubtful: Vec::with_capacity(usize::from(QUEUE_SLOTS)),
             watches: [None; 3],
@@ -227,32 +267,47 @@ impl QueueBackend {
         let begun = Request {
             request: *request,
             extent,
-            done: 0,
-            piece: 0,
+            begun: 0,
+            out: 0,
+            result: Ok(()),
         };
-        self.waiting.push_back(begun);
+        let at = self.vacant.pop().unwrap_or_else(|| {
+            self.requests.push(None);
+            self.requests.len() as u32 - 1
+        });
+        self.requests[at as usize] = Some(begun);
+        self.waiting.push_back(at);
         self.refill(ring, results);
     }
 
-    /// Starts what waits, as far as there is room.
+    /// Gives out what waits, as far as there is room: one command of each request in turn, so that
+    /// a large one keeps no small one waiting.
     fn refill(&mut self, ring: &mut Ring, results: &mut Vec<Done>) {
         while self.line.is_some()
-            && !self.waiting.is_empty()
-            && let Some(slot) = self.free.pop()
+            && !self.free.is_empty()
+            && let Some(at) = self.waiting.pop_front()
         {
-            self.requests[usize::from(slot)] = self.waiting.pop_front();
-            self.issue(ring, slot, results);
+            if let Err(error) = self.issue(ring, at) {
+                self.fail(at, error);
+            }
+            match &self.requests[at as usize] {
+                Some(it) if it.has_more() => self.waiting.push_back(at),
+                _ => self.settle(at, results),
+            }
         }
     }
 
-    /// The next command of a request.
-    fn issue(&mut self, ring: &mut Ring, slot: u16, results: &mut Vec<Done>) {
-        let (Some(line), Some(it)) = (&mut self.line, &mut self.requests[usize::from(slot)]) else {
-            return;
+    /// Prepares the next command of a request; there is room for it.
+    fn issue(&mut self, ring: &Ring, place: u32) -> Result<(), DeviceError> {
+        let (Some(line), Some(it), Some(&slot)) = (
+            &mut self.line,
+            &mut self.requests[place as usize],
+            self.free.last(),
+        ) else {
+            return Err(LOST);
         };
         let (nsid, shift) = (self.device.nsid, self.device.namespace.block_shift);
-        let left = it.request.length - it.done;
-        let slba = (it.request.offset + it.done) >> shift;
+        let slba = (it.request.offset + it.begun) >> shift;
         let at = usize::from(slot) * QUEUE_PIECE_BYTES as usize;
         let (queue, token) = (&mut line.queue, slot.into());
         let most = match it.request.op {
@@ -260,14 +315,14 @@ impl QueueBackend {
             DeviceOp::Deallocate => u64::from(u32::MAX) << shift,
             _ => QUEUE_PIECE_BYTES.into(),
         };
-        it.piece = left.min(most);
-        let blocks = (it.piece >> shift) as u32;
-        let data = || line.data.piece(at, it.piece as u32);
+        let bytes = most.min(it.request.length - it.begun);
+        let blocks = (bytes >> shift) as u32;
+        let data = || line.data.piece(at, bytes as u32);
         let pushed = match it.request.op {
             DeviceOp::Read | DeviceOp::Compare => queue.read(nsid, slba, blocks, &[data()], token),
             DeviceOp::Write { fua } => {
-                let bytes = ring.arena().bytes(it.extent.skip(it.done as u32));
-                line.data.write(at, &bytes[..it.piece as usize]);
+                let mine = ring.arena().bytes(it.extent.skip(it.begun as u32));
+                line.data.write(at, &mine[..bytes as usize]);
                 queue.write((nsid, fua), slba, blocks, &[data()], token)
             }
             DeviceOp::Flush => queue.flush(Some(nsid), token),
@@ -286,24 +341,48 @@ impl QueueBackend {
         match pushed {
             Ok(_) => {}
             // As many slots as commands: a queue that lies about its depth is of no use.
-            Err(SubmitError::Full) => self.end(ring, slot, Err(LOST), results),
-            Err(_) => {
-                let invalid = DeviceError::Os(Errno::INVAL.raw_os_error());
-                self.end(ring, slot, Err(invalid), results);
-            }
+            Err(SubmitError::Full) => return Err(LOST),
+            Err(_) => return Err(DeviceError::Os(Errno::INVAL.raw_os_error())),
+        }
+        self.free.pop();
+        self.commands[usize::from(slot)] = Some(Command {
+            request: place,
+            from: it.begun,
+            bytes,
+        });
+        it.begun += bytes;
+        it.out += 1;
+        Ok(())
+    }
+
+    /// Nothing more of a request is given out. What it has with the server is waited for.
+    fn fail(&mut self, at: u32, error: DeviceError) {
+        if let Some(it) = &mut self.requests[at as usize] {
+            it.result = it.result.and(Err(error));
         }
     }
 
-    /// Submits what was begun, watches what is not watched, and takes what has ended.
+    /// Ends a request that has nothing more to do, nor to wait for.
+    fn settle(&mut self, at: u32, results: &mut Vec<Done>) {
+        let request = &mut self.requests[at as usize];
+        if let Some(it) = request.take_if(|it| it.out == 0 && !it.has_more()) {
+            results.push((it.request.id, it.result));
+            self.vacant.push(at);
+        }
+    }
+
+    /// Takes what has ended, submits what was begun, and watches what is not watched.
+    ///
+    /// In this order: the end of one command begins another, and who has nothing to say to the
+    /// machine may sleep after this.
     pub(crate) fn turn(&mut self, ring: &mut Ring, results: &mut Vec<Done>) {
-        let Some(line) = &mut self.line else {
-            return self.watch(ring);
-        };
-        if line.queue.submit().is_err() {
-            return self.lose(ring, results);
+        self.reap(ring, results);
+        if let Some(line) = &mut self.line
+            && line.queue.submit().is_err()
+        {
+            self.lose(ring, results);
         }
         self.watch(ring);
-        self.reap(ring, results);
     }
 
     fn watch(&mut self, ring: &mut Ring) {
@@ -374,43 +453,50 @@ impl QueueBackend {
 
     fn ended(&mut self, ring: &mut Ring, done: &queue::Done, results: &mut Vec<Done>) {
         let slot = done.token as u16;
-        let Some(Some(it)) = self.requests.get_mut(usize::from(slot)) else {
+        let command = self.commands.get_mut(usize::from(slot));
+        let Some(command) = command.and_then(Option::take) else {
             return;
         };
-        if !done.status.is_success() {
-            return self.end(ring, slot, Err(device_error(done.status)), results);
+        let at = command.request;
+        let result = match done.status.is_success() {
+            true => self.take_data(ring, slot, &command),
+            false => Err(device_error(done.status)),
+        };
+        self.free.push(slot);
+        if let Some(it) = &mut self.requests[at as usize] {
+            it.out -= 1;
         }
-        let at = usize::from(slot) * QUEUE_PIECE_BYTES as usize;
-        let piece = it.piece as usize;
-        let mine = it.extent.skip(it.done as u32);
-        if let (Some(line), DeviceOp::Read) = (&self.line, it.request.op) {
-            line.data.read(at, &mut ring.bytes_mut(mine)[..piece]);
+        if let Err(error) = result {
+            self.waiting.retain(|&it| it != at);
+            self.fail(at, error);
         }
-        if let (Some(line), DeviceOp::Compare) = (&self.line, it.request.op) {
-            line.data.read(at, &mut self.scratch[..piece]);
-            if ring.arena().bytes(mine)[..piece] != self.scratch[..piece] {
-                return self.end(ring, slot, Err(DeviceError::Mismatch), results);
-            }
-        }
-        it.done += it.piece;
-        if it.done < it.request.length {
-            return self.issue(ring, slot, results);
-        }
-        self.end(ring, slot, Ok(()), results);
+        self.settle(at, results);
+        self.refill(ring, results);
     }
 
-    fn end(
+    /// What a command has read goes to who wanted it, or is compared.
+    fn take_data(
         &mut self,
         ring: &mut Ring,
         slot: u16,
-        result: Result<(), DeviceError>,
-        results: &mut Vec<Done>,
-    ) {
-        if let Some(it) = self.requests[usize::from(slot)].take() {
-            results.push((it.request.id, result));
+        command: &Command,
+    ) -> Result<(), DeviceError> {
+        let (Some(line), Some(it)) = (&self.line, &self.requests[command.request as usize]) else {
+            return Ok(());
+        };
+        let at = usize::from(slot) * QUEUE_PIECE_BYTES as usize;
+        let (bytes, op) = (command.bytes as usize, it.request.op);
+        let mine = it.extent.skip(command.from as u32);
+        if op == DeviceOp::Read {
+            line.data.read(at, &mut ring.bytes_mut(mine)[..bytes]);
         }
-        self.free.push(slot);
-        self.refill(ring, results);
+        if op == DeviceOp::Compare {
+            line.data.read(at, &mut self.scratch[..bytes]);
+            if ring.arena().bytes(mine)[..bytes] != self.scratch[..bytes] {
+                return Err(DeviceError::Mismatch);
+            }
+        }
+        Ok(())
     }
 
     /// The server is gone, or can't be believed.
@@ -423,23 +509,24 @@ impl QueueBackend {
             "{}: its server has ended or has given up this queue; it is tried again",
             self.device.socket.display()
         );
-        self.waiting.retain(|it| {
-            let is_flush = it.request.op == DeviceOp::Flush;
-            if !is_flush {
-                results.push((it.request.id, Err(LOST)));
-            }
-            is_flush
-        });
-        for (slot, it) in (0..).zip(&mut self.requests) {
-            let Some(it) = it.take() else { continue };
-            self.free.push(slot);
+        self.waiting.clear();
+        self.commands.fill(None);
+        self.free.clear();
+        self.free.extend(0..QUEUE_SLOTS);
+        for (at, place) in (0..).zip(&mut self.requests) {
+            let Some(it) = place else { continue };
             match it.request.op {
-                DeviceOp::Flush => self.waiting.push_back(it),
-                DeviceOp::Read | DeviceOp::Compare => {
-                    results.push((it.request.id, Err(LOST)));
+                DeviceOp::Flush => {
+                    it.out = 0;
+                    self.waiting.push_back(at);
+                    continue;
                 }
+                DeviceOp::Read | DeviceOp::Compare => results.push((it.request.id, Err(LOST))),
+                _ if it.out == 0 => results.push((it.request.id, Err(LOST))),
                 _ => self.doubtful.push(it.request.id),
             }
+            *place = None;
+            self.vacant.push(at);
         }
         self.unwatch(ring, 2);
         self.repair.begin(&self.device);
@@ -484,9 +571,12 @@ fn device_error(status: Status) -> DeviceError {
         _ if status.is(Status::LBA_RANGE) || status.is(Status::ACCESS_DENIED) => {
             errno(Errno::INVAL)
         }
-        _ if status.is(Status::INVALID_NAMESPACE) => LOST,
         // Taken back: nothing was done.
         _ if status.is(Status::ABORT_REQUESTED) => LOST,
-        _ => errno(Errno::IO),
+        // The rest as of any controller: that the path failed is not that its medium did (T2).
+        _ => DeviceError::Nvme(status),
     }
 }
+
+#[cfg(test)]
+mod tests;

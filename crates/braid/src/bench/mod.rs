@@ -174,6 +174,7 @@ fn plan(args: &BenchArgs) -> anyhow::Result<HostPlan> {
                 100 => FileAccess::ReadOnly,
                 _ => FileAccess::Shared,
             },
+            quiesce_ns: engine::host::Recovery::default().quiesce_ns,
         }],
         cores: pins(args.cpus.as_ref(), cores)?,
         spin: args.spin,

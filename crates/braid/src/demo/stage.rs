@@ -308,6 +308,7 @@ fn plan(fast: &str, slow: &str, cpu: Option<usize>) -> anyhow::Result<HostPlan> 
         knobs: knobs(),
         paths,
         access: FileAccess::Shared,
+        quiesce_ns: engine::host::Recovery::default().quiesce_ns,
     };
     Ok(HostPlan {
         volumes: vec![

@@ -68,6 +68,8 @@ pub struct VolumePlan {
     pub paths: Vec<PathKeys>,
     /// How files and block devices are opened.
     pub access: FileAccess,
+    /// As of [`QueueDevice::with_quiesce`].
+    pub quiesce_ns: u64,
 }
 
 /// How a file or block device is opened.
@@ -366,9 +368,7 @@ impl Resources {
     pub fn volume(&mut self, plan: &VolumePlan) -> anyhow::Result<VolumeConfig> {
         let path = |keys: &PathKeys| -> anyhow::Result<PathConfig> {
             let uri = &keys.uri;
-            let kind = self
-                .path(uri, plan.access)
-                .with_context(|| uri.to_string())?;
+            let kind = self.path(uri, plan).with_context(|| uri.to_string())?;
             Ok(PathConfig {
                 uri: uri.to_string(),
                 kind,
@@ -385,8 +385,8 @@ impl Resources {
         })
     }
 
-    fn path(&mut self, uri: &PathUri, access: FileAccess) -> anyhow::Result<PathKind> {
-        let end = End::of(uri, access)?;
+    fn path(&mut self, uri: &PathUri, plan: &VolumePlan) -> anyhow::Result<PathKind> {
+        let end = End::of(uri, plan.access, plan.quiesce_ns)?;
         let number = match &end {
             End::Address { .. } => self.addresses.len(),
             End::Passthrough(_) | End::Device { .. } => self.devices.len(),
@@ -427,11 +427,11 @@ pub enum End {
 }
 
 impl End {
-    /// Resolves or opens it.
+    /// Resolves or opens it; `quiesce_ns`: as of [`QueueDevice::with_quiesce`].
     ///
     /// # Errors
     /// A name or file that can't be.
-    pub fn of(uri: &PathUri, access: FileAccess) -> anyhow::Result<Self> {
+    pub fn of(uri: &PathUri, access: FileAccess, quiesce_ns: u64) -> anyhow::Result<Self> {
         let (device, bytes, block_shift) = match uri.kind() {
             UriKind::NvmeTcp(tcp) => {
                 return Ok(Self::Address {
@@ -455,7 +455,7 @@ impl End {
                 9,
             ),
             UriKind::Null(bytes) => (Device::Null, *bytes, 9),
-            UriKind::Queue { socket, nsid } => return Self::queue(socket, *nsid),
+            UriKind::Queue { socket, nsid } => return Self::queue(socket, *nsid, quiesce_ns),
         };
         Ok(Self::Device {
             device,
@@ -465,8 +465,8 @@ impl End {
         })
     }
 
-    fn queue(socket: &Path, nsid: u32) -> anyhow::Result<Self> {
-        let queue = QueueDevice::open(socket.to_owned(), nsid)?;
+    fn queue(socket: &Path, nsid: u32, quiesce_ns: u64) -> anyhow::Result<Self> {
+        let queue = QueueDevice::open(socket.to_owned(), nsid)?.with_quiesce(quiesce_ns);
         let identity = queue.identity().map(|shown| {
             Box::new(volume::Namespace {
                 subsystem: shown.subsystem.clone(),

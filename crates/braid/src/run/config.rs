@@ -361,6 +361,15 @@ impl Volume {
         }
     }
 
+    /// For how long a queue server that is lost may execute what it had, ns; 0: nobody waits.
+    pub fn queue_quiesce_ns(&self) -> u64 {
+        let recovery = self.recovery();
+        match recovery.write_failover {
+            WriteFailover::Immediate => 0,
+            WriteFailover::Fenced => recovery.quiesce_ns.max(1),
+        }
+    }
+
     /// What is done about paths that fail.
     pub fn recovery(&self) -> Recovery {
         let usual = Recovery::default();

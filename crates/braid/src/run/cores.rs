@@ -62,6 +62,7 @@ impl Cores {
                 knobs,
                 paths: volume.paths.clone(),
                 access: FileAccess::Shared,
+                quiesce_ns: volume.queue_quiesce_ns(),
             };
             let made = match volume.leg_of.is_some() {
                 true => mirrors::leg(&mut resources, plan)?,
@@ -72,15 +73,14 @@ impl Cores {
                 ..made
             });
         }
-        let count = config.cores;
         let room = room(config);
         let cpu = |core: u16| config.cpus.get(usize::from(core)).copied();
-        let nodes: Vec<u32> = (0..count).map(|core| node_of(cpu(core))).collect();
+        let nodes: Vec<u32> = (0..config.cores).map(|core| node_of(cpu(core))).collect();
         let board = Arc::new(Board::new(&nodes, room));
         let mirrors = Mirrors::new(config, identity);
         let mut handles: Vec<Handle<RunMachine>> = Vec::new();
         // Core 0 comes last: it passes on to the others what it learns.
-        for core in (0..count).rev() {
+        for core in (0..config.cores).rev() {
             let host = host(config, core, identity, &volumes);
             let checked = host.check();
             checked.map_err(|error| Usage::error(error.to_string()))?;

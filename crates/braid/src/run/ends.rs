@@ -57,13 +57,20 @@ impl Ends {
 }
 
 impl Service {
-    /// Resolves or opens where a path leads, and makes it known to all cores.
+    /// Resolves or opens where a path leads, and makes it known to all cores; `quiesce_ns`: as of
+    /// [`Volume::queue_quiesce_ns`](super::config::Volume::queue_quiesce_ns).
     ///
     /// # Errors
     /// Why it can't be, with its URI.
-    pub fn lead(&self, keys: &PathKeys, access: FileAccess) -> Result<PathConfig, String> {
+    pub fn lead(
+        &self,
+        keys: &PathKeys,
+        access: FileAccess,
+        quiesce_ns: u64,
+    ) -> Result<PathConfig, String> {
         let uri = keys.uri.to_string();
-        let end = End::of(&keys.uri, access).map_err(|error| format!("{uri}: {error:#}"))?;
+        let end =
+            End::of(&keys.uri, access, quiesce_ns).map_err(|error| format!("{uri}: {error:#}"))?;
         let number = match &end {
             End::Address { .. } => self.ends.both().addresses.take()?,
             End::Passthrough(_) | End::Device { .. } => self.ends.both().devices.take()?,
@@ -94,10 +101,11 @@ impl Service {
         &self,
         paths: &[PathKeys],
         access: FileAccess,
+        quiesce_ns: u64,
     ) -> Result<Vec<PathConfig>, String> {
         let mut all = Vec::new();
         for keys in paths {
-            match self.lead(keys, access) {
+            match self.lead(keys, access, quiesce_ns) {
                 Ok(path) => all.push(path),
                 Err(why) => {
                     all.iter().for_each(|path| self.released(&path.kind));

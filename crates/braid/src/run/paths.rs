@@ -204,12 +204,13 @@ impl Service {
     pub fn add_path(&self, volume: u16, keys: PathKeys) -> Result<PathIndex, String> {
         let local = !keys.uri.kind().is_namespace();
         let uri = keys.uri.to_string();
-        let (wait_ns, there, others) = {
+        let (wait_ns, there, others, quiesce_ns) = {
             let state = self.state();
+            let quiesce_ns = state.volumes[volume].of.queue_quiesce_ns();
             let paths = &state.volumes[volume].of.paths;
             let there = paths.iter().any(|it| it.uri.to_string() == uri);
             let wait_ns = state.configured.connect_timeout.0.saturating_mul(3);
-            (wait_ns, there, !paths.is_empty())
+            (wait_ns, there, !paths.is_empty(), quiesce_ns)
         };
         if there {
             return Err(format!("{uri} is a path of this volume already"));
@@ -218,7 +219,7 @@ impl Service {
             let why = "a local device is no other path's data; give it a volume of its own";
             return Err(format!("{uri}: {why}"));
         }
-        let config = self.lead(&keys, FileAccess::Shared)?;
+        let config = self.lead(&keys, FileAccess::Shared, quiesce_ns)?;
         let changed = self.ask(Change::AddPath(volume, Box::new(config)), wait_ns)?;
         let path = changed.path.unwrap_or(PathIndex(0));
         let mut state = self.state();

@@ -44,19 +44,21 @@ impl Service {
             Some(_) => FileAccess::Alone,
             None => FileAccess::Shared,
         };
-        let made = self.lead_all(&of.paths, access).and_then(|paths| {
-            let config = VolumeConfig {
-                name: of.name.clone(),
-                policy,
-                knobs,
-                paths,
-                recovery: recovery(of, unclean_stop_ns),
-            };
-            // As long as a new path has, and once more for leaving if none is live.
-            let wait_ns = connect_ns.saturating_mul(3);
-            let more = Duration::from_nanos(connect_ns.saturating_mul(2)).min(WAIT_MAX);
-            self.ask_for(Change::AddVolume(Box::new(config)), wait_ns, more)
-        });
+        let made = self
+            .lead_all(&of.paths, access, of.queue_quiesce_ns())
+            .and_then(|paths| {
+                let config = VolumeConfig {
+                    name: of.name.clone(),
+                    policy,
+                    knobs,
+                    paths,
+                    recovery: recovery(of, unclean_stop_ns),
+                };
+                // As long as a new path has, and once more for leaving if none is live.
+                let wait_ns = connect_ns.saturating_mul(3);
+                let more = Duration::from_nanos(connect_ns.saturating_mul(2)).min(WAIT_MAX);
+                self.ask_for(Change::AddVolume(Box::new(config)), wait_ns, more)
+            });
         let number = made.map(|changed| changed.volume);
         self.state().volumes.opened(number.as_ref().ok().copied());
         let line = match number {

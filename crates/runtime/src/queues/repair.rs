@@ -1,7 +1,7 @@
 //! What happens without a server: another queue is tried for, and what the lost one may yet
 //! execute is waited for. In a thread, for opening a queue may take time.
 use super::QueueDevice;
-use crate::limits::{QUEUE_QUIESCE_NS, QUEUE_RETRY_NS_MAX, QUEUE_RETRY_NS_MIN};
+use crate::limits::{QUEUE_RETRY_NS_MAX, QUEUE_RETRY_NS_MIN};
 use queue::Queue;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -29,13 +29,13 @@ impl Repair {
 
     /// The server was lost now.
     pub fn begin(self: &Arc<Self>, device: &Arc<QueueDevice>) {
-        let quiet_ns = now_ns().saturating_add(QUEUE_QUIESCE_NS);
+        let quiet_ns = now_ns().saturating_add(device.quiesce_ns);
         self.quiet_ns.store(quiet_ns, Ordering::Release);
         let (repair, device) = (Arc::downgrade(self), Arc::clone(device));
         let mend = move || {
             let (mut wait_ns, mut found) = (QUEUE_RETRY_NS_MIN, false);
             while let Some(repair) = repair.upgrade() {
-                if !found && let Some(queue) = open(&device) {
+                if !found && let Ok(queue) = device.queue() {
                     *repair.found.lock().unwrap_or_else(PoisonError::into_inner) = Some(queue);
                     found = true;
                     repair.event.raise();
@@ -67,12 +67,4 @@ impl Repair {
         let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
         found.take()
     }
-}
-
-/// A queue to the same namespace as before.
-fn open(device: &QueueDevice) -> Option<Queue> {
-    if !device.is_same() {
-        return None;
-    }
-    device.queue().ok()
 }

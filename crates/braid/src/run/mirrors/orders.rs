@@ -253,7 +253,10 @@ impl Service {
             return Ok(());
         };
         let _alone = self.changes.alone();
-        let keys = self.state().volumes[volume].of.paths.clone();
+        let (keys, quiesce_ns) = {
+            let of = &self.state().volumes[volume].of;
+            (of.paths.clone(), of.queue_quiesce_ns())
+        };
         let cores = self.senders.report();
         let cores = cores.map_err(|error| Failure::refused(format!("{error:#}")))?;
         let there = cores
@@ -264,7 +267,7 @@ impl Service {
         }
         for keys in keys {
             let path = self
-                .lead(&keys, FileAccess::Alone)
+                .lead(&keys, FileAccess::Alone, quiesce_ns)
                 .map_err(Failure::refused)?;
             let change = Change::AddPath(volume, Box::new(path));
             let made = self.ask_for(change, WAIT_NS, Duration::from_secs(1));

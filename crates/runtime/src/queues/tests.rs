@@ -1,0 +1,27 @@
+//! What a server's answers mean.
+use super::*;
+
+/// The engine judges them as of any controller: a path that failed is left, a medium that failed
+/// is not asked again elsewhere.
+#[test]
+fn t02_a_failed_path_is_told_from_a_failed_medium() {
+    for status in [
+        Status::INTERNAL_PATH,
+        Status::INVALID_NAMESPACE,
+        Status::WRITE_FAULT,
+        Status::UNRECOVERED_READ,
+        Status::INTERNAL_ERROR,
+    ] {
+        assert_eq!(device_error(status), DeviceError::Nvme(status), "{status}");
+    }
+    for (status, want) in [
+        (Status::ABORT_REQUESTED, LOST),
+        (Status::CAPACITY_EXCEEDED, DeviceError::Full),
+        (Status::WRITE_PROTECTED, DeviceError::ReadOnly),
+        (Status::INVALID_OPCODE, DeviceError::Unsupported),
+        (Status::LBA_RANGE, DeviceError::Os(22)),
+        (Status::ACCESS_DENIED, DeviceError::Os(22)),
+    ] {
+        assert_eq!(device_error(status), want, "{status}");
+    }
+}
