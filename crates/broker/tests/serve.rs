@@ -383,3 +383,32 @@ fn a_broker_that_stops_is_noticed() {
     assert_eq!(poll.is_alive(), Err(Error::Gone));
     assert_eq!(irq.wait(LONG), Err(Error::Gone));
 }
+
+/// Whoever asks first and opens then may meet two servers.
+#[test]
+fn t32_a_queue_to_another_namespace_than_was_shown_is_refused() {
+    let named = |subsystem: &str| {
+        let subsystem = format!("nqn.2026-01.org.example:{subsystem}");
+        let controller = 65_000;
+        Some(broker::Identity {
+            subsystem,
+            controller,
+            namespaces: vec![([1; 16], [2; 16]); 5],
+        })
+    };
+    let mut stage = Stage::new(|config| config.identity = named("a"));
+    let device = runtime::QueueDevice::open(stage.path(), 1).unwrap();
+    // A queue of the device's size must fit.
+    device.queue().unwrap();
+    stage.replace(|config| config.identity = named("b"));
+    let refused = device.queue().unwrap_err().to_string();
+    assert!(refused.contains("another namespace"), "{refused}");
+    stage.replace(|config| {
+        config.identity = named("a");
+        config.namespaces[0].blocks = 128;
+    });
+    let refused = device.queue().unwrap_err().to_string();
+    assert!(refused.contains("another namespace"), "{refused}");
+    stage.replace(|config| config.identity = named("a"));
+    device.queue().unwrap();
+}

@@ -107,7 +107,7 @@ impl QueueDevice {
     /// # Errors
     /// [`RuntimeError::Queue`]: as [`Self::open`]; all queues are taken; the namespace is another
     /// one, or of another size.
-    pub(crate) fn queue(&self) -> Result<Queue, RuntimeError> {
+    pub fn queue(&self) -> Result<Queue, RuntimeError> {
         let options = Options {
             kind: Kind::UserIrq,
             entries: QUEUE_SLOTS + 1,

@@ -29,7 +29,12 @@ pub struct Stage {
 impl Stage {
     /// NSID 1: 1 MiB of memory; 2: nothing; 3: a file; 4: as 1, read-only; 5: other memory.
     pub fn new(change: impl FnOnce(&mut Config)) -> Self {
-        let directory = tempfile::tempdir().unwrap();
+        Self::at(tempfile::tempdir().unwrap(), change)
+    }
+
+    /// The same in a directory where there may have been one before.
+    pub fn at(directory: tempfile::TempDir, change: impl FnOnce(&mut Config)) -> Self {
+        let _ = std::fs::remove_file(directory.path().join("q.sock"));
         let listener = UnixListener::bind(directory.path().join("q.sock")).unwrap();
         let path = directory.path().join("file");
         let file = FileDevice::open(path, false, Some(1 << 20)).unwrap();
@@ -100,6 +105,15 @@ impl Stage {
         until("all queues are free", || {
             self.queues().contains("\"queues\":[]")
         });
+    }
+}
+
+impl Stage {
+    /// Another server takes its place, and it ends.
+    pub fn replace(&mut self, change: impl FnOnce(&mut Config)) {
+        self.broker.take().unwrap().stop().unwrap();
+        let directory = std::mem::replace(&mut self.directory, tempfile::tempdir().unwrap());
+        *self = Self::at(directory, change);
     }
 }
 
