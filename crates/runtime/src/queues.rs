@@ -68,10 +68,7 @@ impl QueueDevice {
     /// longer. 0: nobody cares, and it is not waited for.
     #[must_use]
     pub fn with_quiesce(mut self, quiesce_ns: u64) -> Self {
-        self.quiesce_ns = match quiesce_ns {
-            0 => 0,
-            longer => longer.max(QUEUE_QUIESCE_NS),
-        };
+        self.quiesce_ns = quiet_after(quiesce_ns);
         self
     }
 
@@ -558,6 +555,14 @@ impl QueueBackend {
                 None => self.repair.begin(&self.device),
             }
         }
+    }
+}
+
+/// How long a lost server is waited for where a volume waits `quiesce_ns` for its controllers.
+fn quiet_after(quiesce_ns: u64) -> u64 {
+    match quiesce_ns {
+        0 => 0,
+        some => some.max(QUEUE_QUIESCE_NS),
     }
 }
 

@@ -25,3 +25,9 @@ fn t02_a_failed_path_is_told_from_a_failed_medium() {
         assert_eq!(device_error(status), want, "{status}");
     }
 }
+
+#[test]
+fn t09_a_volumes_longer_quiesce_time_counts_and_a_shorter_one_does_not() {
+    let waits = [1, 6_000_000_000, 0].map(quiet_after);
+    assert_eq!(waits, [QUEUE_QUIESCE_NS, 6_000_000_000, 0]);
+}
