@@ -167,6 +167,7 @@ impl Far {
             policy: Policy::QueueDepth,
             knobs: Knobs::default(),
             paths: vec![PathKeys::from(uri.clone())],
+            quiesce_ns: engine::host::Recovery::default().quiesce_ns,
             access: FileAccess::Alone,
         })?;
         let scratch = Span {
