@@ -167,6 +167,19 @@ fn what_cannot_be_is_said() {
         2,
         "say whom",
     );
+    let refused = [
+        ("uid=any,nsid=2", "nsid=2: there is no such namespace"),
+        ("uid=any,nsid=0", "nsid=0"),
+        ("uid=0,nsid=1,first=256", "the namespace has 256 blocks"),
+    ];
+    for (allow, why) in refused {
+        fails(&mut serve(&["mem:1MiB", "--allow", allow]), 2, why);
+    }
+    fails(
+        &mut serve(&["mem:1MiB", "--user-poll", "0", "--user-irq", "0"]),
+        2,
+        "nobody could have a queue",
+    );
     fails(
         &mut serve(&["mem:1MiB", "--block-size", "100"]),
         2,

@@ -242,7 +242,7 @@ impl Lane {
             self.memories.look_up(entry, checked.data, self.trust)?;
         }
         let device = match checked.order {
-            Order::Cancel { cid } => return Ok(Begun::Done(files.cancel(at, cid).into())),
+            Order::Cancel { cid } => return Ok(Begun::Done(self.cancel(at, cid, files).into())),
             Order::Flush if checked.all => return self.flush_all(at, entry, namespaces, files),
             _ => &namespaces[checked.namespace as usize].device,
         };
@@ -265,6 +265,26 @@ impl Lane {
                 Ok(Begun::UnderWay)
             }
         }
+    }
+
+    /// Takes back what was not begun: one command, or all. How many there were.
+    #[cold]
+    fn cancel(&mut self, at: usize, cid: Option<u16>, files: &mut Files) -> u32 {
+        let mut count = files.cancel(at, cid);
+        let first = self.zeroing.front();
+        let mut next = usize::from(first.is_some_and(Zeroing::has_begun));
+        while let Some(zeroing) = self.zeroing.get(next) {
+            let waits = zeroing.cid;
+            if cid.is_some_and(|cid| cid != waits) {
+                next += 1;
+                continue;
+            }
+            self.zeroing.remove(next);
+            self.in_flight -= 1;
+            self.answer(waits, Status::ABORT_REQUESTED, 0);
+            count += 1;
+        }
+        count
     }
 
     fn job(&self, at: usize, entry: &Entry, namespace: u32) -> Job {

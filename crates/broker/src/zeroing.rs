@@ -13,6 +13,7 @@ pub struct Zeroing {
     pub namespace: usize,
     /// What is left: offset and length in bytes.
     ranges: Vec<(u64, u64)>,
+    begun: bool,
 }
 
 impl Zeroing {
@@ -21,7 +22,13 @@ impl Zeroing {
             cid: cid_of(entry),
             namespace: checked.namespace as usize,
             ranges,
+            begun: false,
         }
+    }
+
+    /// Something of it was zeroed.
+    pub fn has_begun(&self) -> bool {
+        self.begun
     }
 
     /// Zeroes at most `bytes` more; whether that was all.
@@ -30,6 +37,7 @@ impl Zeroing {
             Store::Device(Device::Memory(memory)) => memory,
             _ => return true,
         };
+        self.begun = true;
         if let Some((offset, left)) = self.ranges.last_mut() {
             let len = bytes.min(*left);
             memory.discard(*offset, len);

@@ -374,6 +374,34 @@ fn many_commands_on_a_file_all_end_and_cancelled_ones_say_so() {
 }
 
 #[test]
+fn zeroing_that_waits_is_taken_back_and_what_has_begun_is_not() {
+    let stage = Stage::plain();
+    let mut queue = stage.poll();
+    let piece = queue.data().unwrap().piece(0, 4096);
+    queue.data().unwrap().write(0, &pattern(7, 4096));
+    for block in [0, 200] {
+        queue.write((1, false), block, 1, &[piece], 0).unwrap();
+        assert!(finish(&mut queue).status.is_success());
+    }
+    // Each takes two turns, one after the other.
+    queue.write_zeroes((1, false), 0, 129, 1).unwrap();
+    let second = queue.write_zeroes((1, false), 120, 136, 2).unwrap();
+    queue.cancel(second, 3).unwrap();
+    queue.submit().unwrap();
+    let mut ends = [None; 4];
+    while queue.in_flight() > 0 {
+        let done = next(&mut queue);
+        ends[done.token as usize] = Some(done);
+    }
+    let of = |token: usize| ends[token].unwrap();
+    assert!(of(1).status.is_success(), "{}", of(1).status);
+    assert!(of(2).status.is(Status::ABORT_REQUESTED), "{}", of(2).status);
+    assert_eq!((of(3).status.is_success(), of(3).result), (true, 1));
+    assert!(read(&mut queue, 1, 0, 1).unwrap() == vec![0; 4096]);
+    assert!(read(&mut queue, 1, 200, 1).unwrap() == pattern(7, 4096));
+}
+
+#[test]
 fn a_broker_that_stops_is_noticed() {
     let mut stage = Stage::plain();
     let mut poll = stage.poll();

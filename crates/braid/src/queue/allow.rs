@@ -136,6 +136,28 @@ pub fn rights(all: &[Allow]) -> Result<Rights, String> {
     Ok(rights)
 }
 
+/// Whether all rights are about namespaces that there are; `blocks`: how many each has.
+///
+/// # Errors
+/// One is not.
+pub fn check(rights: &Rights, blocks: &[u64]) -> Result<(), String> {
+    let grants = rights.users.iter().map(|(_, grant)| grant);
+    let all = grants.chain(&rights.others);
+    for right in all.flat_map(|grant| grant.namespaces.iter().flatten()) {
+        let (nsid, first) = (right.nsid, right.first);
+        let index = (nsid as usize).checked_sub(1);
+        let Some(&blocks) = index.and_then(|index| blocks.get(index)) else {
+            return Err(format!("--allow nsid={nsid}: there is no such namespace"));
+        };
+        if first >= blocks {
+            return Err(format!(
+                "--allow nsid={nsid},first={first}: the namespace has {blocks} blocks"
+            ));
+        }
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

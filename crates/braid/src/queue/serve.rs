@@ -119,6 +119,10 @@ impl std::fmt::Display for Source {
 /// # Errors
 /// Usage; a namespace or the socket can't be had; the system refuses.
 pub fn run(args: &ServeArgs) -> anyhow::Result<()> {
+    if (args.user_poll, args.user_irq) == (0, 0) {
+        let what = "--user-poll 0 --user-irq 0: nobody could have a queue";
+        return Err(Usage::error(what));
+    }
     let interrupt = Interrupt::install()?;
     let path = socket_path(args.socket.as_ref())?;
     let namespaces: Vec<_> = (1..)
@@ -134,6 +138,9 @@ pub fn run(args: &ServeArgs) -> anyhow::Result<()> {
             "--read-only {nsid}: there is no such namespace"
         )));
     }
+    let rights = allow::rights(&args.allow).map_err(Usage::error)?;
+    let blocks: Vec<u64> = namespaces.iter().map(|it| it.blocks).collect();
+    allow::check(&rights, &blocks).map_err(Usage::error)?;
     let access = Access {
         owner: args.owner.clone(),
         group: args.group.clone(),
@@ -159,7 +166,7 @@ pub fn run(args: &ServeArgs) -> anyhow::Result<()> {
         } else {
             Trust::Mediated
         },
-        rights: allow::rights(&args.allow).map_err(Usage::error)?,
+        rights,
     });
     let broker = broker.map_err(|why| anyhow!("cannot serve queues: {why}"))?;
     output::print(&format!(
