@@ -133,6 +133,35 @@ fn a_load_is_verified_on_memory_and_file_by_both_kinds_of_queue() {
 }
 
 #[test]
+fn rights_to_what_is_not_there_and_a_server_without_queues_are_refused() {
+    let serve = |words: &[&str]| {
+        let mut command = braid();
+        command.args([
+            "queue",
+            "serve",
+            "--socket",
+            "/nonexistent/q.sock",
+            "mem:1MiB",
+        ]);
+        command.args(words);
+        command
+    };
+    let refused = [
+        ("uid=any,nsid=2", "nsid=2: there is no such namespace"),
+        ("uid=any,nsid=0", "nsid=0"),
+        ("uid=0,nsid=1,first=256", "the namespace has 256 blocks"),
+    ];
+    for (allow, why) in refused {
+        fails(&mut serve(&["--allow", allow]), 2, why);
+    }
+    fails(
+        &mut serve(&["--user-poll", "0", "--user-irq", "0"]),
+        2,
+        "nobody could have a queue",
+    );
+}
+
+#[test]
 fn what_cannot_be_is_said() {
     let nowhere = Path::new("/nonexistent/q.sock").to_str().unwrap();
     for verb in ["list", "bench"] {
@@ -166,19 +195,6 @@ fn what_cannot_be_is_said() {
         &mut serve(&["mem:1MiB", "--allow", "nsid=1"]),
         2,
         "say whom",
-    );
-    let refused = [
-        ("uid=any,nsid=2", "nsid=2: there is no such namespace"),
-        ("uid=any,nsid=0", "nsid=0"),
-        ("uid=0,nsid=1,first=256", "the namespace has 256 blocks"),
-    ];
-    for (allow, why) in refused {
-        fails(&mut serve(&["mem:1MiB", "--allow", allow]), 2, why);
-    }
-    fails(
-        &mut serve(&["mem:1MiB", "--user-poll", "0", "--user-irq", "0"]),
-        2,
-        "nobody could have a queue",
     );
     fails(
         &mut serve(&["mem:1MiB", "--block-size", "100"]),
