@@ -26,6 +26,8 @@ pub const SIZES_MAX: usize = 64;
 pub const LATENCY_NS_MAX: u64 = 120_000_000_000;
 /// Addresses of one name that are tried.
 pub const ADDRESSES_TRIED_MAX: usize = 16;
+/// Most threads that run worlds; more than a machine has processors only cost memory.
+pub const THREADS_MAX: usize = 256;
 /// Stack of the program's first work, bytes: what systems give by default.
 pub const STACK_BYTES: usize = 8 << 20;
 /// Lines of the log that may wait to be written; more are dropped.

@@ -9,11 +9,13 @@ mod no_io_uring;
 #[path = "shared/process.rs"]
 mod process;
 
-use process::{Process, engine};
+use process::{Process, engine, two_ports};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -43,6 +45,8 @@ type Lie = fn(u64, u64, &mut [u8]) -> Answer;
 struct Liar {
     target: Process,
     address: SocketAddr,
+    /// The target's first port.
+    first: String,
     directory: tempfile::TempDir,
 }
 
@@ -59,6 +63,8 @@ impl Liar {
         }
         words.extend(["--listen", "127.0.0.1:0,offer=discovery"]);
         let mut target = Process::start(directory.path(), &words);
+        let first = target.says("port 1: ").unwrap_or_default();
+        let first = first.split_whitespace().nth(2).unwrap_or_default();
         let own = format!("port {}: ", ports + 1);
         let Some(line) = target.says(&own) else {
             target.notes("io_uring");
@@ -80,6 +86,7 @@ impl Liar {
         Some(Self {
             target,
             address,
+            first: first.to_owned(),
             directory,
         })
     }
@@ -425,4 +432,97 @@ fn a_volume_that_waits_for_its_first_path_says_why() {
         let (_, text) = braid(&[verb]);
         assert!(text.contains("awaits: "), "{verb}: {text}");
     }
+}
+
+/// Where nobody says anything, though connections are taken.
+static MUTE: Mutex<Vec<TcpListener>> = Mutex::new(Vec::new());
+
+/// All entries but the first are ways to there.
+fn mute(offset: u64, _: u64, piece: &mut [u8]) -> Answer {
+    let listeners = MUTE.lock().unwrap();
+    let last = listeners.len() as u64 + 1;
+    for (number, entry) in entries(offset, piece).filter(|it| (2..=last).contains(&it.0)) {
+        let port = listeners[number as usize - 2].local_addr().unwrap().port();
+        entry[2] = 2;
+        put(&mut entry[256..512], NQN.as_bytes());
+        put(&mut entry[32..64], port.to_string().as_bytes());
+    }
+    Answer::Sent
+}
+
+/// Asks an engine for all that the liar tells; whoever asks may go away then.
+fn connect_all(socket: &Path, liar: &Liar) -> UnixStream {
+    let mut client = UnixStream::connect(socket).unwrap();
+    let uri = format!("nvme-tcp://{}", liar.address);
+    let params = serde_json::json!({"uri": uri});
+    let call =
+        serde_json::json!({"jsonrpc": "2.0", "id": 1, "method": "connect-all", "params": params});
+    // Who is turned away may find that out here.
+    let _ = client.write_all(format!("{call}\n").as_bytes());
+    client
+}
+
+/// Six ways of seven say nothing. They are asked side by side, and users who want that and go away
+/// leave the control socket to others.
+#[test]
+fn ways_that_say_nothing_are_asked_side_by_side_and_keep_no_other_user_waiting() {
+    let listeners = (0..6).map(|_| TcpListener::bind("127.0.0.1:0").unwrap());
+    *MUTE.lock().unwrap() = listeners.collect();
+    let Some(liar) = Liar::start(7, mute) else {
+        return;
+    };
+    let root = liar.directory.path();
+    let spare = two_ports(root, "spare").unwrap();
+    let keys = format!(
+        "connect_timeout = \"20s\"\n[[volume]]\nname = \"v0\"\n\
+         [[volume.path]]\nuri = \"{}\"\n[[volume]]\nname = \"v1\"\n[[volume.path]]\n\
+         uri = \"{}\"\n",
+        liar.first, spare.1[0]
+    );
+    std::fs::write(root.join("b.toml"), keys).unwrap();
+    let _engine = engine(root);
+    let socket = root.join("c.sock");
+    let braid = |words: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_braid"));
+        command.args(words).arg("--socket").arg(&socket);
+        command.output().unwrap()
+    };
+    // Nobody is given up before all are asked.
+    let client = connect_all(&socket, &liar);
+    let again = |listener: &TcpListener| listener.try_clone().unwrap();
+    let listeners: Vec<TcpListener> = MUTE.lock().unwrap().iter().map(again).collect();
+    let accept = |listener: &TcpListener| listener.accept().unwrap().0;
+    let asked: Vec<TcpStream> = listeners.iter().map(accept).collect();
+    for mut way in asked {
+        way.set_nonblocking(true).unwrap();
+        let mut bytes = [0; 256];
+        let open = loop {
+            match way.read(&mut bytes) {
+                Ok(0) => break false,
+                Ok(_) => {}
+                Err(error) => break error.kind() == std::io::ErrorKind::WouldBlock,
+            }
+        };
+        assert!(open, "a way was given up before the last was asked");
+        // Whoever ends it is found out at once.
+    }
+    drop(client);
+    // More than there are places for clients.
+    for _ in 0..4 {
+        let clients: Vec<UnixStream> = (0..8).map(|_| connect_all(&socket, &liar)).collect();
+        drop(clients);
+    }
+    let answered = |words: &[&str]| {
+        process::wait_until(|| {
+            let output = braid(words);
+            let text = String::from_utf8(output.stderr).unwrap();
+            assert!(
+                output.status.success() || text.contains("try again"),
+                "{text}"
+            );
+            output.status.success().then_some(())
+        });
+    };
+    answered(&["stat"]);
+    answered(&["path", "add", "v1", &spare.1[1]]);
 }

@@ -376,6 +376,24 @@ fn what_was_read_once_does_not_wait_for_a_controller_that_takes_no_leave() {
     assert!(it.world.nodes[SEEKER].stopped, "within connect_timeout");
 }
 
+/// A controller that was read is none that can't be, however it ends; and it is not waited for.
+#[test]
+fn what_was_read_once_holds_when_the_connection_ends_instead_of_an_answer() {
+    let mut it = Seeker::new(0, 2, 1);
+    it.refer(0, &[1]);
+    it.routes.insert(at(1, 1), Address::Silence);
+    it.seek(0);
+    assert!(it.run(SECOND, |it| !it.reads().is_empty()));
+    it.world.cut(SEEKER, 0);
+    it.pass(SECOND);
+    assert!(it.losses().is_empty(), "{:?}", it.losses());
+    let finished = |it: &Seeker| it.events.contains(&DiscoveryEvent::Finished);
+    assert!(it.run(3 * SECOND, finished), "{:?}", it.events);
+    // Of the referral.
+    assert_eq!(it.losses().len(), 1, "{:?}", it.losses());
+    assert_eq!(it.offers(), [offer(0, 1)]);
+}
+
 #[test]
 fn who_is_no_discovery_controller_or_says_nothing_is_named() {
     let mut it = Seeker::new(5_000, 1, 1);

@@ -4,6 +4,8 @@
 pub const MESSAGE_BYTES_MAX: usize = 1 << 20;
 /// Control clients at a time; another is turned away.
 pub const CLIENTS_MAX: usize = 16;
+/// Control clients whose requests may take long, at a time: the other places are for short ones.
+pub const LONG_MAX: usize = 8;
 /// How long a control client may be silent within a message, or between two.
 pub const CLIENT_SILENCE: std::time::Duration = std::time::Duration::from_secs(10);
 /// Pause before the next control client when one couldn't be accepted.

@@ -1,9 +1,11 @@
 //! Serving control clients: threads with bounds on how many, how long and how much.
-use super::limits::{ACCEPT_PAUSE, CLIENT_SILENCE, CLIENTS_MAX};
+use super::limits::{ACCEPT_PAUSE, CLIENT_SILENCE, CLIENTS_MAX, LONG_MAX};
 use super::rpc::{self, Failure, Lines};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::Value;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// What answers calls.
 pub trait Methods: Send + Sync + 'static {
@@ -12,11 +14,60 @@ pub trait Methods: Send + Sync + 'static {
     /// # Errors
     /// As the answer tells them.
     fn call(&self, method: &str, params: Value) -> Result<Value, Failure>;
+
+    /// The same, of one who may go away meanwhile.
+    ///
+    /// # Errors
+    /// As the answer tells them.
+    fn call_by(&self, _: &Caller<'_>, method: &str, params: Value) -> Result<Value, Failure> {
+        self.call(method, params)
+    }
+
+    /// Whether a call may take longer than a client may be silent.
+    fn is_long(&self, _method: &str) -> bool {
+        false
+    }
+}
+
+/// Who called.
+pub struct Caller<'a>(&'a UnixStream);
+
+impl Caller<'_> {
+    /// Nobody is there to hear an answer. Who only has nothing more to say is there.
+    pub fn is_gone(&self) -> bool {
+        let mut ends = [PollFd::new(self.0, PollFlags::empty())];
+        let now = Timespec::default();
+        let polled = poll(&mut ends, Some(&now));
+        let over = PollFlags::HUP | PollFlags::ERR;
+        polled.is_ok() && ends[0].revents().intersects(over)
+    }
+}
+
+/// One of the places for requests that take long; free again when it is dropped.
+struct LongPlace<'a>(&'a AtomicUsize);
+
+impl<'a> LongPlace<'a> {
+    fn take(taken: &'a AtomicUsize) -> Result<Self, Failure> {
+        let more = |count| (count < LONG_MAX).then_some(count + 1);
+        match taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more) {
+            Ok(_) => Ok(Self(taken)),
+            Err(_) => Err(Failure::refused(format!(
+                "{LONG_MAX} requests that take long (paths, connect, reload, mirrors) are under \
+                 way, the most there may be: try again when one has ended"
+            ))),
+        }
+    }
+}
+
+impl Drop for LongPlace<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// Serves control clients for as long as the process lives.
 pub fn serve(listener: &UnixListener, control: &Arc<impl Methods>) {
-    let clients = Arc::new(());
+    let clients = Arc::new(AtomicUsize::new(0));
     for stream in listener.incoming() {
         let Ok(stream) = stream else {
             // Out of descriptors, most likely: they come back.
@@ -31,7 +82,7 @@ pub fn serve(listener: &UnixListener, control: &Arc<impl Methods>) {
         let builder = std::thread::Builder::new().name("control".into());
         // Where there can be no thread, the client is closed too.
         let _ = builder.spawn(move || {
-            serve_client(&stream, &*control);
+            serve_client(&stream, &*control, &client);
             drop(client);
         });
     }
@@ -48,7 +99,8 @@ fn turn_away(mut stream: UnixStream) {
     let _ = rpc::write_line(&mut stream, &rpc::refusal(&text));
 }
 
-fn serve_client(stream: &UnixStream, control: &impl Methods) {
+/// `long`: requests under way, of all clients, that may take long.
+fn serve_client(stream: &UnixStream, control: &impl Methods, long: &AtomicUsize) {
     let Ok(mut writer) = stream.try_clone() else {
         return;
     };
@@ -56,9 +108,94 @@ fn serve_client(stream: &UnixStream, control: &impl Methods) {
     let mut lines = Lines::new(stream, CLIENT_SILENCE);
     // An error ends the client: it was too slow, too long, or is gone.
     while let Ok(Some(line)) = lines.next_line() {
-        let answer = rpc::answer(&line, |method, params| control.call(method, params));
+        let answer = rpc::answer(&line, |method, params| {
+            let is_long = control.is_long(method);
+            let _place = is_long.then(|| LongPlace::take(long)).transpose()?;
+            control.call_by(&Caller(stream), method, params)
+        });
         if answer.is_some_and(|answer| rpc::write_line(&mut writer, &answer).is_err()) {
             return;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+    use std::time::{Duration, Instant};
+
+    /// Waits until its caller has gone.
+    struct Patient;
+
+    impl Methods for Patient {
+        fn call(&self, method: &str, _: Value) -> Result<Value, Failure> {
+            Ok(method.into())
+        }
+
+        fn call_by(&self, caller: &Caller<'_>, method: &str, _: Value) -> Result<Value, Failure> {
+            let end = Instant::now() + Duration::from_secs(60);
+            while method == "long" && !caller.is_gone() && Instant::now() < end {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            Ok(method.into())
+        }
+
+        fn is_long(&self, method: &str) -> bool {
+            method == "long"
+        }
+    }
+
+    fn ask(stream: &mut UnixStream, method: &str) -> anyhow::Result<Value> {
+        rpc::call(stream, method, json!({}), Duration::from_secs(60))
+    }
+
+    /// What is said soon, if anything is.
+    fn refusal(client: &UnixStream) -> Option<String> {
+        let mut lines = rpc::Lines::new(client, Duration::from_millis(20));
+        let line = lines.next_line().ok()??;
+        Some(String::from_utf8(line).unwrap())
+    }
+
+    fn long(path: &std::path::Path) -> UnixStream {
+        let mut stream = UnixStream::connect(path).unwrap();
+        let call = json!({"jsonrpc": "2.0", "id": 1, "method": "long"});
+        rpc::write_line(&mut stream, &call).unwrap();
+        stream
+    }
+
+    #[test]
+    fn what_takes_long_leaves_places_and_ends_when_its_client_has_gone() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("s");
+        let listener = UnixListener::bind(&path).unwrap();
+        // Ends with the test's process.
+        std::thread::spawn(move || serve(&listener, &Arc::new(Patient)));
+        let mut other = UnixStream::connect(&path).unwrap();
+        assert_eq!(ask(&mut other, "short").unwrap(), "short");
+        // One of them is refused, whichever is last.
+        let clients: Vec<UnixStream> = (0..=LONG_MAX).map(|_| long(&path)).collect();
+        let end = Instant::now() + Duration::from_secs(60);
+        let refused = clients.iter().cycle().find_map(|client| {
+            assert!(Instant::now() < end, "one more is under way");
+            refusal(client)
+        });
+        assert!(refused.is_some_and(|text| text.contains("8 requests that take long")));
+        assert_eq!(ask(&mut other, "short").unwrap(), "short");
+        drop(clients);
+        while refusal(&long(&path)).is_some() {
+            assert!(Instant::now() < end, "those who have gone have places");
+        }
+    }
+
+    #[test]
+    fn who_says_no_more_is_there_until_it_closes() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let caller = Caller(&ours);
+        assert!(!caller.is_gone());
+        theirs.shutdown(std::net::Shutdown::Write).unwrap();
+        assert!(!caller.is_gone());
+        drop(theirs);
+        assert!(caller.is_gone());
     }
 }

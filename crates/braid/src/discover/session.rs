@@ -15,13 +15,15 @@ use engine::discovery::{
 use engine::machine::Memory;
 use nvme::host::{Digests, DiscoveryLog, HostIdentity};
 use runtime::{Handle, ReactorConfig, Sender};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::Duration;
 
 /// Arena of the reactor, bytes: nothing of discovery is payload.
 const ARENA_BYTES: u64 = 64 << 10;
 /// Most events that wait to be taken: each may be a log of 1024 entries, some MiB.
 const EVENTS_MAX: usize = 8;
+/// How often somebody looks whether to stop.
+const TICK: Duration = Duration::from_millis(100);
 /// Longest wait for controllers that don't say that they are shut down.
 const LEAVE: Duration = Duration::from_secs(1);
 
@@ -124,25 +126,41 @@ pub struct Discovered {
 impl Discovered {
     /// Why a controller could not be read; `None`: it was.
     pub fn why(&self, endpoint: &Endpoint) -> Option<&str> {
+        if self.logs.iter().any(|(from, ..)| from == endpoint) {
+            return None;
+        }
         let mut lost = self.lost.iter();
         let found = lost.find(|(it, _)| it == endpoint);
-        found.map(|(_, why)| why.as_str())
+        let why = found.map(|(_, why)| why.as_str());
+        Some(why.unwrap_or("its log was not there in time"))
     }
 }
 
-/// Reads the logs of a controller and of those that it refers to.
+/// Reads the logs of a controller and of those that it refers to, those that are there until
+/// somebody wants to `stop`, which is asked ten times a second.
 ///
 /// # Errors
 /// No reactor can be had. A controller that can't be read is a result.
-pub fn read_once(config: DiscoveryConfig, root: &Endpoint) -> anyhow::Result<Discovered> {
+pub fn read_once(
+    config: DiscoveryConfig,
+    root: &Endpoint,
+    stop: &dyn Fn() -> bool,
+) -> anyhow::Result<Discovered> {
     let (handle, events) = start(config)?;
     let to = handle.sender();
     to.send(DiscoveryControl::Add(0, root.clone()));
     let mut found = Discovered::default();
     loop {
-        let Ok(event) = events.recv() else {
-            handle.join()?;
-            bail!("discovery has ended unexpectedly");
+        if stop() {
+            break;
+        }
+        let event = match events.recv_timeout(TICK) {
+            Ok(event) => event,
+            Err(RecvTimeoutError::Timeout) => continue,
+            Err(RecvTimeoutError::Disconnected) => {
+                handle.join()?;
+                bail!("discovery has ended unexpectedly");
+            }
         };
         match lead(&to, event) {
             None | Some(DiscoveryEvent::Lead(..) | DiscoveryEvent::Left(_)) => {}

@@ -9,10 +9,16 @@
 //! names it, or has a path to it; to each of them every way is added that isn't there, as by
 //! `path add`, and kept so. What no volume has is listed, with what would make a volume of it:
 //! a volume has a name and exports, which nobody but the user knows.
+//!
+//! # Limits
+//! `connect-all` takes [`ALL_MAX`] and what the way under way then takes. Who is at each way is
+//! asked first, of many at a time ([`reach`](super::reach)); those that answer are tried one after
+//! the other, and other users' changes of paths come first. It ends when whoever asked has gone.
 use super::client::{Common, items, word};
 use super::config::{PathKeys, Volume};
 use super::discovery::plan;
-use super::paths::unnamed;
+use super::paths::{Alone, unnamed};
+use super::reach::{self, Manner};
 use super::service::Service;
 use crate::cli::Usage;
 use crate::control::rpc::Failure;
@@ -28,10 +34,12 @@ use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::net::{IpAddr, SocketAddr};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-/// How long the engine may take: each path has its time.
+/// How long an answer is waited for.
 const WAIT: Duration = Duration::from_secs(600);
+/// How long discovery, and asking and trying what it tells, may take.
+const ALL_MAX: Duration = Duration::from_secs(300);
 /// Where subsystems listen unless it is said.
 const PORT: u16 = 4420;
 
@@ -63,6 +71,14 @@ pub struct ConnectAllArgs {
     common: Common,
 }
 
+/// What is to be tried: the volume, the way, and what it would be for the volume.
+struct Way<'a> {
+    number: u16,
+    of: &'a Volume,
+    offer: &'a Offer,
+    uri: PathUri,
+}
+
 /// What `connect` takes.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -86,13 +102,24 @@ impl Service {
             return Err(Failure::params(format!("{address} can't be connected to")));
         }
         crate::identity::parse_nqn(&nqn).map_err(Failure::params)?;
-        let mut value = self.connect_offers(&[Offer { nqn, address }]);
+        let alone = || Some(self.changes.alone());
+        let mut value = self.connect_offers(&[Offer { nqn, address }], |ways| {
+            let one = |way: &Way<'_>| self.connect_one(way, alone);
+            ways.iter().map(one).collect()
+        });
         value["controllers"] = json!([]);
         Ok(value)
     }
 
-    /// All ways that a discovery controller, and those that it refers to, tell.
-    pub fn connect_all(&self, params: &ConnectAllParams) -> Result<Value, Failure> {
+    /// All ways that a discovery controller, and those that it refers to, tell. It ends early when
+    /// whoever asked has gone.
+    pub fn connect_all(
+        &self,
+        params: &ConnectAllParams,
+        gone: &(dyn Fn() -> bool + Sync),
+    ) -> Result<Value, Failure> {
+        let until = Instant::now() + ALL_MAX;
+        let stop = || gone() || Instant::now() >= until;
         let wrong = |error| Failure::params(format!("\"{}\": {error}", params.uri));
         let uri: DiscoveryUri = params.uri.parse().map_err(wrong)?;
         let refused = |error: anyhow::Error| Failure::refused(format!("{uri}: {error:#}"));
@@ -107,7 +134,7 @@ impl Service {
         };
         let timeout = Duration::from_nanos(timeout_ns);
         let config = session::once(self.identity.clone(), digests, timeout);
-        let found = session::read_once(config, &root).map_err(refused)?;
+        let found = session::read_once(config, &root, &stop).map_err(refused)?;
         if let Some(why) = found.why(&root) {
             return Err(Failure::refused(format!("{uri}: {why}")));
         }
@@ -116,21 +143,30 @@ impl Service {
             .iter()
             .map(|(offer, _)| offer.clone())
             .collect();
-        let mut value = self.connect_offers(&offers);
+        let manner = Manner {
+            digests,
+            timeout,
+            stop: &stop,
+        };
+        let mut value = self.connect_offers(&offers, |ways| self.connect_ways(ways, manner));
         let asked = found.logs.iter().map(|(from, ..)| in_words(from));
         value["controllers"] = asked.collect::<Vec<_>>().into();
         value["notes"] = show::notes(&root, &found).into();
         Ok(value)
     }
 
-    /// Ways join the volumes that have their subsystems.
-    fn connect_offers(&self, offers: &[Offer]) -> Value {
+    /// Ways join the volumes that have their subsystems, as `connect` does it; it tells of each.
+    fn connect_offers(
+        &self,
+        offers: &[Offer],
+        connect: impl FnOnce(&[Way<'_>]) -> Vec<Value>,
+    ) -> Value {
         let volumes: Vec<(u16, Volume)> = {
             let state = self.state();
             let all = state.volumes.iter();
             all.map(|(number, it)| (number, it.of.clone())).collect()
         };
-        let mut paths = Vec::new();
+        let mut ways = Vec::new();
         let mut others: BTreeMap<&str, Vec<String>> = BTreeMap::new();
         for offer in offers {
             let mut any = false;
@@ -139,7 +175,12 @@ impl Service {
                     continue;
                 };
                 any = true;
-                paths.extend(self.connect_one(*number, of, offer, nsid));
+                ways.extend(plan::uri(offer, nsid).map(|uri| Way {
+                    number: *number,
+                    of,
+                    offer,
+                    uri,
+                }));
             }
             if !any {
                 let uri = format!("nvme-tcp://{}/{}", offer.address, escaped(&offer.nqn));
@@ -148,39 +189,91 @@ impl Service {
         }
         let others = others.iter();
         let others = others.map(|(nqn, uris)| json!({"nqn": nqn, "uris": uris}));
-        json!({"paths": paths, "others": others.collect::<Vec<_>>()})
+        json!({"paths": connect(&ways), "others": others.collect::<Vec<_>>()})
     }
 
-    fn connect_one(
-        &self,
-        number: u16,
-        of: &Volume,
-        offer: &Offer,
-        nsid: Option<u32>,
-    ) -> Option<Value> {
-        let uri = plan::uri(offer, nsid)?;
-        let leads = |keys: &PathKeys| plan::address(&keys.uri, &offer.nqn) == Some(offer.address);
-        let told = |state: &str, why: Option<String>| {
-            let uri = uri.to_string();
-            Some(json!({"volume": of.name, "uri": uri, "state": state, "why": why}))
+    /// Those where somebody is, as soon as that is known.
+    fn connect_ways(&self, ways: &[Way<'_>], manner: Manner<'_>) -> Vec<Value> {
+        let late = format!(
+            "not tried within the {} s that all may take; ask again",
+            ALL_MAX.as_secs()
+        );
+        let of_way = |way: &Way<'_>| match way.is_of(&way.of.paths) {
+            true => way.told("there", None),
+            false => way.told("refused", Some(late.clone())),
         };
-        if of.paths.iter().any(leads) {
-            return told("there", None);
+        let mut told: Vec<Value> = ways.iter().map(of_way).collect();
+        let mut missing: Vec<SocketAddr> = ways
+            .iter()
+            .filter(|way| !way.is_of(&way.of.paths))
+            .map(|way| way.offer.address)
+            .collect();
+        missing.sort_unstable();
+        missing.dedup();
+        let alone = || self.changes.alone_at_last_unless(manner.stop);
+        reach::ask_all(&missing, manner, |at, answer| {
+            let here = ways.iter().zip(&mut told);
+            let here = here.filter(|(way, _)| way.offer.address == missing[at]);
+            for (way, told) in here {
+                match &answer {
+                    Ok(()) if (manner.stop)() => {}
+                    Ok(()) => *told = self.connect_one(way, alone),
+                    Err(why) if !way.is_of(&way.of.paths) => {
+                        *told = way.told("refused", Some(why.clone()));
+                    }
+                    Err(_) => {}
+                }
+            }
+        });
+        told
+    }
+
+    fn connect_one<'a>(
+        &'a self,
+        way: &Way<'_>,
+        alone: impl FnOnce() -> Option<Alone<'a>>,
+    ) -> Value {
+        let Way { number, of, .. } = *way;
+        if way.is_of(&way.of.paths) {
+            return way.told("there", None);
         }
         // One by one: each takes its time, and others change paths too.
-        let _alone = self.changes.alone();
-        if self.state().volumes.number(&of.name).ok() != Some(number) {
-            return told("refused", Some("the volume has left".into()));
+        let Some(_alone) = alone() else {
+            return way.told("refused", Some("others were changing paths".into()));
+        };
+        let there = {
+            let state = self.state();
+            if state.volumes.number(&of.name).ok() != Some(number) {
+                return way.told("refused", Some("the volume has left".into()));
+            }
+            way.is_of(&state.volumes[number].of.paths)
+        };
+        if there {
+            return way.told("there", None);
         }
-        if let Err(why) = self.add_path(number, PathKeys::from(uri.clone())) {
-            let why = unnamed(&of.name, &uri.to_string(), &why);
-            return told("refused", Some(why.into()));
+        if let Err(why) = self.add_path(number, PathKeys::from(way.uri.clone())) {
+            let why = unnamed(&of.name, &way.uri.to_string(), &why);
+            return way.told("refused", Some(why.into()));
         }
         let kept = self.keep_paths(number);
         let warning = kept
             .err()
             .map(|error| format!("it won't survive a restart: {error:#}"));
-        told("added", warning)
+        way.told("added", warning)
+    }
+}
+
+impl Way<'_> {
+    /// Whether one of these paths is it.
+    fn is_of(&self, paths: &[PathKeys]) -> bool {
+        let (nqn, address) = (&self.offer.nqn, self.offer.address);
+        let mut uris = paths.iter().map(|keys| &keys.uri);
+        uris.any(|uri| plan::address(uri, nqn) == Some(address))
+    }
+
+    fn told(&self, state: &str, why: Option<String>) -> Value {
+        let uri = self.uri.to_string();
+        json!({"volume": self.of.name, "uri": uri, "state": state, "why": why})
     }
 }
 

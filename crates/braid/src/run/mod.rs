@@ -31,6 +31,7 @@ mod marks;
 mod mirrors;
 mod notes;
 mod paths;
+mod reach;
 mod reload;
 mod report;
 mod service;

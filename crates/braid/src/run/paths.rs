@@ -31,6 +31,9 @@ pub const GRACE: Duration = Duration::from_secs(5);
 /// Longest wait for a change.
 pub const WAIT_NS_MAX: u64 = 60_000_000_000;
 
+/// How often somebody who waits looks whether to stop.
+const TICK: Duration = Duration::from_millis(100);
+
 type Answer = Result<Changed, String>;
 
 /// What is asked of the engine.
@@ -110,6 +113,20 @@ impl Changes {
         }
         turn.taken = true;
         Alone(self)
+    }
+
+    /// The same, unless somebody wants to `stop` first, which is asked ten times a second.
+    pub fn alone_at_last_unless(&self, stop: &dyn Fn() -> bool) -> Option<Alone<'_>> {
+        let mut turn = self.turn();
+        while turn.taken || turn.users > 0 {
+            if stop() {
+                return None;
+            }
+            let waited = self.free.wait_timeout(turn, TICK);
+            turn = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        turn.taken = true;
+        Some(Alone(self))
     }
 
     fn wait<'a>(&self, turn: MutexGuard<'a, Turn>) -> MutexGuard<'a, Turn> {

@@ -25,7 +25,7 @@ use super::reload;
 use super::report::Report;
 use super::volumes::{Running, Volumes};
 use crate::control::rpc::Failure;
-use crate::control::server::Methods;
+use crate::control::server::{Caller, Methods};
 use crate::log;
 use crate::output;
 use crate::units::format_bytes;
@@ -526,7 +526,6 @@ impl Methods for Service {
                 Ok(stat)
             }
             "connect" => self.connect(parse(params)?),
-            "connect-all" => self.connect_all(&parse(params)?),
             "check" => {
                 let params: VolumeParams = parse(params)?;
                 let mut check = self.report()?.check(params.volume.as_deref())?;
@@ -547,6 +546,22 @@ impl Methods for Service {
                 Some(("mirror", verb)) => self.order_mirror(verb, parse(params)?),
                 _ => Err(Failure::method(other)),
             },
+        }
+    }
+
+    fn call_by(&self, by: &Caller<'_>, method: &str, params: Value) -> Result<Value, Failure> {
+        match method {
+            "connect-all" => self.connect_all(&parse(params)?, &|| by.is_gone()),
+            _ => self.call(method, params),
+        }
+    }
+
+    /// What waits for controllers, for I/O to end, or for others who do.
+    fn is_long(&self, method: &str) -> bool {
+        match method.split_once('.') {
+            Some(("path", _)) => true,
+            Some(("mirror", verb)) => !matches!(verb, "status" | "speed"),
+            _ => matches!(method, "connect" | "connect-all" | "reload"),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Runs scenarios under policies, several at once, and works out what each came to.
 use super::bounds::{Bound, Kept, search};
 use super::scenario::Scenario;
+use crate::limits::THREADS_MAX;
 use anyhow::{Context, anyhow};
 use policy::{Knobs, Policy};
 use sim::limits::SERIES_NS;
@@ -123,9 +124,6 @@ struct Half {
     bound: Option<Bound>,
     tallies: Vec<Option<Tally>>,
 }
-
-/// More of them than a machine has processors only cost memory.
-const THREADS_MAX: usize = 256;
 
 /// Runs every scenario under its columns, on at most `threads` threads; `each` is told how much is
 /// done.

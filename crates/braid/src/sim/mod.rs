@@ -17,6 +17,7 @@ mod scenario;
 mod show;
 
 use crate::cli::{Exit, Usage};
+use crate::limits::THREADS_MAX;
 use crate::output::{self, Format, OutputClosed, Style};
 use crate::text;
 use anyhow::{Context, bail};
@@ -91,7 +92,8 @@ enum HedgeWord {
 }
 
 fn threads() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from)
+    let all = std::thread::available_parallelism().map_or(1, usize::from);
+    all.min(THREADS_MAX)
 }
 
 /// Runs the verb.
@@ -102,6 +104,10 @@ fn threads() -> usize {
 pub fn run(args: &SimArgs) -> anyhow::Result<()> {
     if args.jobs == 0 {
         return Err(Usage::error("--jobs: at least one"));
+    }
+    if args.jobs > THREADS_MAX {
+        let text = format!("--jobs: at most {THREADS_MAX}");
+        return Err(Usage::error(text));
     }
     if args.chaos.chaos {
         let wish = chaos::Wish {

@@ -45,6 +45,28 @@ fn worlds_are_summed_up_for_people_and_for_programs() {
     );
 }
 
+/// The table has what can happen in such worlds, and nothing else.
+#[test]
+fn worlds_with_mirrors_show_the_faults_of_mirrors() {
+    let place = Place::new();
+    let args = ["sim", "--chaos", "--mirrors", "--seeds", "4"];
+    let text = stdout(&place.braid(&args));
+    let json = place.json(&[&args[..], &["-o", "json"]].concat());
+    let cells = json["coverage"].as_array().unwrap();
+    for kind in ["fail-leg", "check-mirror", "kill-host"] {
+        assert!(text.contains(kind), "no {kind:?} in: {text}");
+        assert!(cells.iter().any(|it| it["fault"] == kind), "{json}");
+    }
+    for kind in ["withdraw", "drain-path"] {
+        assert!(!text.contains(kind), "{kind:?} in: {text}");
+        assert!(cells.iter().all(|it| it["fault"] != kind), "{json}");
+    }
+    let empty = cells.iter().filter(|it| it["count"] == 0).count();
+    assert!(json["empty"] == empty && empty < cells.len(), "{json}");
+    let line = format!("{empty} of {} cells are empty", cells.len());
+    assert!(text.contains(&line), "no {line:?} in: {text}");
+}
+
 #[test]
 fn a_signal_ends_it_with_what_there_is() {
     let place = Place::new();

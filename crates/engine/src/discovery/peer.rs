@@ -278,9 +278,12 @@ impl DiscoveryEngine {
 
     /// A connection is over.
     pub(super) fn closed(&mut self, conn: ConnId, why: Closed, now_ns: u64) {
+        let once = !self.is_persistent();
         let Some(peer) = self.peer(conn) else { return };
         let state = peer.state;
-        if matches!(state, State::Opening { .. } | State::Open) {
+        // What was read once holds, however the controller takes its leave.
+        let done = once && peer.known.is_some();
+        if !done && matches!(state, State::Opening { .. } | State::Open) {
             let what = match state {
                 State::Open => "connection lost",
                 _ => "can't connect",

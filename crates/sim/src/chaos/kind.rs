@@ -179,6 +179,13 @@ impl Kind {
 
     /// Those of mirrors.
     pub const OF_MIRRORS: [Self; 2] = [Self::FailLeg, Self::CheckMirror];
+
+    /// All that happen in worlds with a mirror.
+    pub fn of_mirror_worlds() -> impl Iterator<Item = Self> {
+        let all = Self::ALL.into_iter().chain(Self::OF_MIRRORS);
+        all.filter(|kind| super::mirror::plan::KINDS.contains(kind))
+    }
+
     /// Of those, so many can happen in every world; the others need discovery.
     pub(super) const EVERYWHERE: usize = 38;
     /// See there.

@@ -8,7 +8,7 @@
 //! A world that is still under way after [`PATIENCE`] of this program's time ends everything: its
 //! thread can't be stopped, and is left behind.
 use super::trial::{self, Outcome};
-use crate::limits::STACK_BYTES;
+use crate::limits::{STACK_BYTES, THREADS_MAX};
 use crate::signals::Interrupt;
 use anyhow::Context;
 use std::collections::BTreeMap;
@@ -18,14 +18,12 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// More of them than a machine has processors only cost memory.
-const THREADS_MAX: usize = 256;
 /// Worlds that have ended while somebody does not come to hear of them; then threads wait.
 const WAITING_MAX: usize = 64;
 /// How often somebody looks whether to stop.
 const TICK: Duration = Duration::from_millis(100);
 /// Worlds take a tenth of a second; slow machines, debug builds and others' load some more.
-const PATIENCE: Duration = Duration::from_secs(300);
+pub const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Worlds to be run.
 #[derive(Clone, Debug)]
@@ -106,6 +104,38 @@ pub fn run(
     }
 }
 
+/// Runs one world on a thread of its own; `None`: it is not back after that long (its thread is
+/// left behind), or there can be no thread.
+pub fn watched(
+    patience: Duration,
+    world: impl FnOnce() -> Outcome + Send + 'static,
+) -> Option<Outcome> {
+    let (to, result) = sync_channel(1);
+    let thread = thread::Builder::new().stack_size(STACK_BYTES);
+    let run = move || {
+        // Whoever waited may have given up.
+        let _ = to.send(world());
+    };
+    thread.name("world".into()).spawn(run).ok()?;
+    let (mut last, mut age) = (Instant::now(), Duration::ZERO);
+    while age <= patience {
+        match result.recv_timeout(TICK) {
+            Ok(outcome) => return Some(outcome),
+            Err(RecvTimeoutError::Disconnected) => return None,
+            Err(RecvTimeoutError::Timeout) => age += passed(&mut last),
+        }
+    }
+    None
+}
+
+/// Time since then. That in which this program stood still does not count.
+fn passed(last: &mut Instant) -> Duration {
+    let now = Instant::now();
+    let passed = now - *last;
+    *last = now;
+    passed.min(2 * TICK)
+}
+
 type Results = Receiver<(u64, Outcome)>;
 /// The number of the world of each thread.
 type Workers = Vec<Arc<AtomicU64>>;
@@ -173,9 +203,7 @@ impl Watch {
 
     /// The number of a world that takes too long.
     fn look(&mut self) -> Option<u64> {
-        let now = Instant::now();
-        let passed = (now - self.last).min(2 * TICK);
-        self.last = now;
+        let passed = passed(&mut self.last);
         for (under_way, number, age) in &mut self.workers {
             let at = under_way.load(Ordering::Relaxed);
             if at != *number || at == NONE {

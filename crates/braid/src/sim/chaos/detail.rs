@@ -1,9 +1,11 @@
 //! A finding, in a world that was made as small as may be.
+use super::crew;
 use super::trial::{self, Found, HANGS, Outcome};
 use crate::signals::Interrupt;
 use sim::chaos::plan::Plan;
 use sim::chaos::shrink::{Cut, Kept, shrink};
 use sim::chaos::story::Line;
+use std::time::Duration;
 
 /// Worlds that are run to make one smaller.
 const RUNS_MAX: u32 = 200;
@@ -25,25 +27,36 @@ pub struct Detail {
     pub found: Found,
     /// What happened there.
     pub lines: Vec<Line>,
+    /// A smaller one that does not come back: it ended the search.
+    pub hangs: Option<Cut>,
 }
 
 impl Detail {
     /// Of a finding in the world of `seed`, or in a part of it, as `world` runs it. A signal ends
-    /// the search for a smaller one.
+    /// the search for a smaller one, and so does one that is not back after so long.
     pub fn of(
         (plan, found): (Plan, &Found),
         part: Option<Cut>,
-        interrupt: &Interrupt,
-        world: impl Fn(&Plan) -> Outcome,
+        (interrupt, patience): (&Interrupt, Duration),
+        world: impl Fn(&Plan) -> Outcome + Clone + Send + 'static,
     ) -> Self {
         let seed = plan.seed;
         let mut found = found.clone();
         let cut = part.unwrap_or_else(|| Cut::whole(&plan));
         // Nobody waits for one more of those.
         let runs_max = if found.kind == HANGS { 0 } else { RUNS_MAX };
+        let mut hangs = None;
         let (cut, runs) = shrink(cut, runs_max, |cut| {
-            let again = (!interrupt.is_set()).then(|| world(&cut.of(&plan)).found);
-            let again = again.flatten().filter(|it| it.kind == found.kind);
+            if interrupt.is_set() || hangs.is_some() {
+                return false;
+            }
+            let (world, part) = (world.clone(), cut.of(&plan));
+            let outcome = crew::watched(patience, move || world(&part));
+            if outcome.is_none() {
+                hangs = Some(cut.clone());
+            }
+            let again = outcome.and_then(|it| it.found);
+            let again = again.filter(|it| it.kind == found.kind);
             let remains = again.is_some();
             found = again.unwrap_or_else(|| found.clone());
             remains
@@ -59,6 +72,7 @@ impl Detail {
             runs,
             found,
             lines,
+            hangs,
         }
     }
 
@@ -72,13 +86,18 @@ impl Detail {
 
     /// What repeats it.
     pub fn command(&self) -> String {
+        self.command_of(&self.cut)
+    }
+
+    /// What runs a part of its world.
+    pub fn command_of(&self, cut: &Cut) -> String {
         let family = match self.plan.layout.mirror {
             Some(_) => "--chaos --mirrors",
             None => "--chaos",
         };
         let mut words = format!("braid sim {family} --seed {} --seeds 1", self.seed);
         let whole = Cut::whole(&self.plan);
-        if self.cut.faults != whole.faults {
+        if cut.faults != whole.faults {
             let word = |kept: &Kept| {
                 let number = kept.number + 1;
                 match kept.lasts_ns {
@@ -87,15 +106,15 @@ impl Detail {
                     ns => format!("{number}:{ns}ns"),
                 }
             };
-            let list: Vec<String> = self.cut.faults.iter().map(word).collect();
+            let list: Vec<String> = cut.faults.iter().map(word).collect();
             let list = match list.is_empty() {
                 true => "none".to_owned(),
                 false => list.join(","),
             };
             words.push_str(&format!(" --faults {list}"));
         }
-        if self.cut.requests != whole.requests {
-            words.push_str(&format!(" --requests {}", self.cut.requests));
+        if cut.requests != whole.requests {
+            words.push_str(&format!(" --requests {}", cut.requests));
         }
         words
     }

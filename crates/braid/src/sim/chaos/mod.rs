@@ -20,10 +20,10 @@ use crate::cli::{Exit, Usage};
 use crate::output::{self, Format};
 use crate::signals::Interrupt;
 use crate::units::parse_duration;
-use crew::{Ended, Work};
+use crew::{Ended, PATIENCE, Work};
 use detail::Detail;
 use indicatif::{ProgressBar, ProgressStyle};
-use sim::chaos::plan::Plan;
+use sim::chaos::plan::{Kind, Plan};
 use sim::chaos::shrink::{Cut, Kept};
 use std::time::{Duration, Instant};
 use sums::Sums;
@@ -89,6 +89,8 @@ struct Course {
     ended: Ended,
     elapsed: Duration,
     detail: Option<Detail>,
+    /// What goes wrong in such worlds, each once.
+    kinds: Vec<Kind>,
 }
 
 /// Runs the worlds.
@@ -136,7 +138,7 @@ pub fn run(args: &ChaosArgs, wish: Wish) -> anyhow::Result<()> {
     let first = findings.first();
     let detail = first.map(|(seed, found)| {
         let of_world = (args.plan(*seed), found);
-        Detail::of(of_world, cut, &interrupt, trial::outcome)
+        Detail::of(of_world, cut, (&interrupt, PATIENCE), trial::outcome)
     });
     bar.finish_and_clear();
     let course = Course {
@@ -146,6 +148,7 @@ pub fn run(args: &ChaosArgs, wish: Wish) -> anyhow::Result<()> {
         ended,
         elapsed: begun.elapsed(),
         detail,
+        kinds: args.kinds(),
     };
     shown = shown.and_then(|()| course.show(args.trace));
     match course.findings.is_empty() {
@@ -181,6 +184,14 @@ impl ChaosArgs {
         }
     }
 
+    /// What goes wrong in the family's worlds.
+    fn kinds(&self) -> Vec<Kind> {
+        match self.mirrors {
+            true => Kind::of_mirror_worlds().collect(),
+            false => Kind::ALL.to_vec(),
+        }
+    }
+
     /// What is left of it.
     fn part(&self, seed: u64, cut: Option<&Cut>) -> Plan {
         let plan = self.plan(seed);
@@ -203,10 +214,13 @@ impl ChaosArgs {
             (None, Some(_)) => u64::MAX,
             (None, None) => SEEDS,
         };
-        if self.seeds.is_some() && wish.seed.checked_add(count - 1).is_none() {
+        // After the first.
+        let more = u64::MAX - wish.seed;
+        if self.seeds.is_some() && count - 1 > more {
             let text = "--seeds: seeds end at 2^64 - 1; begin with a smaller --seed";
             return Err(Usage::error(text));
         }
+        let count = (count - 1).min(more).saturating_add(1);
         Ok(Work {
             first: wish.seed,
             count,

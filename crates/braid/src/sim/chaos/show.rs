@@ -143,7 +143,7 @@ impl Course {
         let mut headings = vec!["fault"];
         headings.extend(STATES.iter().map(short));
         let mut table = Table::new(1, &headings);
-        for kind in Kind::ALL {
+        for &kind in &self.kinds {
             let cells = STATES.iter().map(|state| self.sums.met(kind, state.name()));
             let cells = cells.map(|count| match count {
                 0 => "none".to_owned(),
@@ -152,7 +152,7 @@ impl Course {
             table.row(std::iter::once(word(kind)).chain(cells).collect());
         }
         let empty = self.empty();
-        let cells = Kind::ALL.len() * STATES.len();
+        let cells = self.kinds.len() * STATES.len();
         format!(
             "\nfaults by the state that their path was in:\n{}{empty} of {cells} cells are empty\n",
             table.render(style, |_| String::new())
@@ -161,9 +161,9 @@ impl Course {
 
     /// Faults that never met a path in some state.
     fn empty(&self) -> usize {
-        let met = |kind| STATES.iter().map(move |it| self.sums.met(kind, it.name()));
-        Kind::ALL
-            .into_iter()
+        let met = |&kind: &Kind| STATES.iter().map(move |it| self.sums.met(kind, it.name()));
+        self.kinds
+            .iter()
             .flat_map(met)
             .filter(|&it| it == 0)
             .count()
@@ -186,6 +186,12 @@ impl Course {
         text.push_str(&layout(plan));
         text.push_str(&faults(plan, cut).render(style, |_| String::new()));
         text.push_str(&trace(detail, whole, style));
+        if let Some(cut) = &detail.hangs {
+            text.push_str(&format!(
+                "A smaller world did not come back, and ended the search for smaller ones:\n{}\n",
+                detail.command_of(cut)
+            ));
+        }
         text.push_str(&format!("Repeat with:\n{}\n", detail.command()));
         text
     }
@@ -197,8 +203,8 @@ impl Course {
             let count = sums.met(kind, state.name());
             json!({"fault": word(kind), "state": state.name(), "count": count})
         };
-        let row = |kind| STATES.iter().map(move |&state| cell(kind, state));
-        let coverage: Vec<Value> = Kind::ALL.into_iter().flat_map(row).collect();
+        let row = |&kind: &Kind| STATES.iter().map(move |&state| cell(kind, state));
+        let coverage: Vec<Value> = self.kinds.iter().flat_map(row).collect();
         let judge = |check: Check| json!({"checker": check.name(), "worlds": sums.judged(check)});
         let judged: Vec<Value> = Check::ALL.into_iter().map(judge).collect();
         let found = |(seed, it): &(u64, super::Found)| {
@@ -260,6 +266,7 @@ impl Detail {
             "lines": self.lines.len(),
             "trace": self.shown(whole).map(line).collect::<Vec<_>>(),
             "repeat": self.command(),
+            "hangs": self.hangs.as_ref().map(|cut| self.command_of(cut)),
         })
     }
 }

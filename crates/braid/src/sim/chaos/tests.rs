@@ -55,6 +55,7 @@ fn course(detail: Detail) -> Course {
         ended: Ended::All,
         elapsed: Duration::from_secs(1),
         detail: Some(detail),
+        kinds: Kind::ALL.to_vec(),
     }
 }
 
@@ -65,7 +66,7 @@ fn a_finding_is_made_small_and_the_last_line_repeats_it() {
     let detail = Detail::of(
         (Plan::draw(seed), &first),
         None,
-        &Interrupt::default(),
+        (&Interrupt::default(), crew::PATIENCE),
         killed,
     );
     let command = detail.command();
@@ -90,7 +91,7 @@ fn a_finding_is_made_small_and_the_last_line_repeats_it() {
     let detail = Detail::of(
         (Plan::draw(seed), &first),
         Some(part),
-        &Interrupt::default(),
+        (&Interrupt::default(), crew::PATIENCE),
         killed,
     );
     assert_eq!(detail.command(), command);
@@ -103,7 +104,7 @@ fn what_a_finding_rests_on_is_shown_however_long_ago_it_was() {
     let mut detail = Detail::of(
         (Plan::draw(seed), &first),
         None,
-        &Interrupt::raised(),
+        (&Interrupt::raised(), crew::PATIENCE),
         killed,
     );
     let line = |number: u64| Line::new(number, format!("line {number}."));
@@ -145,12 +146,40 @@ fn a_signal_ends_the_search_for_a_smaller_world() {
     let detail = Detail::of(
         (Plan::draw(seed), &first),
         None,
-        &Interrupt::raised(),
+        (&Interrupt::raised(), crew::PATIENCE),
         killed,
     );
     assert_eq!(
         detail.command(),
         format!("braid sim --chaos --seed {seed} --seeds 1")
+    );
+}
+
+/// Without a fault this world has no end.
+#[test]
+fn a_smaller_world_that_hangs_ends_the_search_for_smaller_ones() {
+    let seed = seed_with(Kind::KillHost);
+    let first = found("host").found.unwrap();
+    let (held, never) = std::sync::mpsc::channel::<()>();
+    let never = std::sync::Arc::new(std::sync::Mutex::new(never));
+    let world = move |plan: &Plan| {
+        if plan.faults.len() < 5 {
+            let _ = never.lock().unwrap().recv();
+        }
+        found("host")
+    };
+    let patience = Duration::from_millis(100);
+    let limits = (&Interrupt::default(), patience);
+    let detail = Detail::of((Plan::draw(seed), &first), None, limits, world);
+    drop(held);
+    assert!(detail.cut.faults.len() >= 5, "{:?}", detail.cut);
+    let hangs = detail.hangs.as_ref().unwrap();
+    assert!(hangs.faults.len() < 5, "{hangs:?}");
+    let hangs = detail.command_of(hangs);
+    let text = course(detail).text(false, Style::PLAIN);
+    assert!(
+        text.contains("did not come back") && text.contains(&hangs),
+        "{text}"
     );
 }
 
@@ -184,6 +213,26 @@ fn worlds_are_the_same_on_any_number_of_threads() {
     assert_eq!(text(1), text(3));
 }
 
+/// Also where nobody says how many.
+#[test]
+fn seeds_end_with_the_last() {
+    for (words, count) in [
+        ("--chaos --seed 18446744073709551614 --hours 1", 2),
+        ("--chaos --seed 18446744073709551615", 1),
+        ("--chaos --seed 18446744073709551516", 100),
+        ("--chaos --seed 1 --hours 1", u64::MAX),
+        ("--chaos --seed 0 --hours 1", u64::MAX),
+    ] {
+        let args = asked(words).unwrap();
+        let wish = Wish {
+            seed: args.seed,
+            threads: 1,
+            format: Format::Text,
+        };
+        assert_eq!(args.chaos.work(wish).unwrap().count, count, "{words}");
+    }
+}
+
 #[test]
 fn what_cannot_be_is_refused() {
     for (words, why) in [
@@ -193,6 +242,7 @@ fn what_cannot_be_is_refused() {
         ("--chaos --seeds 2 --requests 1", "of one world"),
         ("--chaos --faults 0", "has faults 1 to"),
         ("--chaos --faults 99", "has faults 1 to"),
+        ("--chaos --seeds 1 -j 257", "at most 256"),
     ] {
         let error = crate::sim::run(&asked(words).unwrap()).unwrap_err();
         assert!(

@@ -15,7 +15,7 @@ use shape::Random;
 
 pub(super) const MS: u64 = 1_000_000;
 /// What may happen once, those of which data are lost several times.
-const KINDS: [Kind; 40] = [
+pub(in crate::chaos) const KINDS: [Kind; 40] = [
     Kind::Reset,
     Kind::Reset,
     Kind::Partition,
