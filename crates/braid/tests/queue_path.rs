@@ -79,8 +79,14 @@ fn target(root: &Path) -> Option<(Process, String)> {
 
 /// A volume over the queue and the target.
 fn configure(root: &Path, uri: &str) {
+    configure_with(root, uri, "", "");
+}
+
+/// The same with more keys of the engine and the volume.
+fn configure_with(root: &Path, uri: &str, engine: &str, volume: &str) {
     let config = format!(
-        "keep_alive_tmo = \"1s\"\n[[volume]]\nname = \"v0\"\npolicy = \"round-robin\"\n\
+        "keep_alive_tmo = \"1s\"\n{engine}\n\
+         [[volume]]\nname = \"v0\"\npolicy = \"round-robin\"\n{volume}\n\
          [[volume.path]]\nuri = \"queue:{}?nsid=1\"\n[[volume.path]]\nuri = \"{uri}\"\n\
          [[volume.export]]\nnbd = \"unix:{}\"\n",
         text(&root.join("q.sock")),
@@ -89,14 +95,19 @@ fn configure(root: &Path, uri: &str) {
     std::fs::write(root.join("b.toml"), config).unwrap();
 }
 
-/// Commands that each path has completed.
-fn completed(root: &Path) -> Vec<u64> {
+/// What `braid stat` says of the volume's paths.
+fn paths(root: &Path) -> Vec<serde_json::Value> {
     let mut command = Command::new(env!("CARGO_BIN_EXE_braid"));
     command.args(["stat", "-o", "json", "--socket"]);
     let output = command.arg(root.join("c.sock")).output().unwrap();
     assert!(output.status.success(), "{output:?}");
     let stat: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    let paths = stat["volumes"][0]["paths"].as_array().unwrap().clone();
+    stat["volumes"][0]["paths"].as_array().unwrap().clone()
+}
+
+/// Commands that each path has completed.
+fn completed(root: &Path) -> Vec<u64> {
+    let paths = paths(root);
     let count = |path: &serde_json::Value| Some(path["writes"].as_u64()? + path["reads"].as_u64()?);
     paths
         .iter()
@@ -225,4 +236,87 @@ fn requests_of_any_size_and_number_go_through_a_queue() {
         }
     }
     drop(server);
+}
+
+#[test]
+fn t13_a_flush_fails_in_time_when_the_server_of_queues_does_not_return() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path();
+    let file = std::fs::File::create(root.join("data")).unwrap();
+    file.set_len(BLOCKS * 4096).unwrap();
+    let Some((_target, uri)) = target(root) else {
+        return;
+    };
+    let mut server = serve(root);
+    let keys = "io_timeout = \"2s\"\ncores = 1";
+    configure_with(root, &uri, keys, "flush_timeout = \"1s\"");
+    let _engine = engine(root);
+    let mut clients = [(); 2].map(|()| Client::open(&root.join("v0.sock")));
+    for block in 0..32 {
+        assert_eq!(clients[0].write(block * 4096, 1), 0);
+    }
+    server.signal(Signal::KILL);
+    server.ended();
+    for client in &mut clients {
+        let head = [0x25, 0x60, 0x95, 0x13, 0, 0, 0, 3];
+        client.0.write_all(&[&head[..], &[0; 20]].concat()).unwrap();
+    }
+    let answers = clients.each_mut().map(Client::answer);
+    assert!(answers.iter().all(|&error| error != 0), "{answers:?}");
+    // It was told to all who waited, and is told to nobody again.
+    assert_eq!(flush(&mut clients[0]), 0);
+    assert_eq!(clients[0].write(0, 2), 0);
+    let _server = serve(root);
+    let from = completed(root)[0];
+    wait_until(|| {
+        assert_eq!(clients[0].write(0, 3), 0);
+        (completed(root)[0] > from).then_some(())
+    });
+    assert_eq!(flush(&mut clients[0]), 0);
+}
+
+#[test]
+fn t12_a_server_of_queues_that_hangs_is_left_and_used_again_when_it_goes_on() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path();
+    let file = std::fs::File::create(root.join("data")).unwrap();
+    file.set_len(BLOCKS * 4096).unwrap();
+    let Some((_target, uri)) = target(root) else {
+        return;
+    };
+    let server = serve(root);
+    configure_with(root, &uri, "io_timeout = \"2s\"\ncores = 1", "");
+    let _engine = engine(root);
+    let is_live = || paths(root)[0]["state"] == "live";
+    assert!(is_live());
+    server.signal(Signal::STOP);
+    let mut stuck: Vec<_> = (0..8)
+        .map(|_| Client::open(&root.join("v0.sock")))
+        .collect();
+    for (block, client) in (0..).zip(&mut stuck) {
+        client.send_write(block * 4096, 7);
+    }
+    wait_until(|| (!is_live()).then_some(()));
+    // What comes now goes the other way, whoever asks.
+    let mut client = Client::open(&root.join("v0.sock"));
+    for block in 8..40 {
+        assert_eq!(client.write(block * 4096, 8), 0);
+        assert_eq!(client.read(block * 4096), [8; 4096]);
+    }
+    assert!(!is_live());
+    server.signal(Signal::CONT);
+    for client in &mut stuck {
+        assert_eq!(client.answer(), 0);
+    }
+    wait_until(|| is_live().then_some(()));
+    let from = completed(root)[0];
+    wait_until(|| {
+        assert_eq!(client.read(7 * 4096), [7; 4096]);
+        (completed(root)[0] > from).then_some(())
+    });
+    let data = std::fs::read(root.join("data")).unwrap();
+    for (block, bytes) in data.chunks(4096).enumerate().take(40) {
+        let want = if block < 8 { 7 } else { 8 };
+        assert!(bytes.iter().all(|&byte| byte == want), "block {block}");
+    }
 }

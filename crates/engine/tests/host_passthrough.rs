@@ -248,3 +248,39 @@ fn t31_another_namespace_and_the_same_controller_twice_are_refused() {
         assert_ne!(rig.state(1), PathState::Live);
     }
 }
+
+/// A device that is given up may never answer: its flush has nothing that it may still use.
+#[test]
+fn t13_a_flush_that_a_device_never_ends_fails_in_time_and_the_path_returns_with_its_end() {
+    let mut cached = [attached(1, 1), attached(2, 1)];
+    for it in &mut cached {
+        it.controller.volatile_write_cache = true;
+    }
+    let mut rig = Rig::new(&cached);
+    for cookie in 0..4 {
+        rig.submit(IoOp::Write { fua: false }, cookie);
+    }
+    assert_eq!(rig.end(0, Ok(())) + rig.end(1, Ok(())), 4);
+    rig.done.clear();
+    rig.submit(IoOp::Flush, 9);
+    while rig.end(0, Ok(())) > 0 {}
+    let late = rig.asked.clone();
+    assert!(late.len() == 1 && late[0].device == DeviceId(1), "{late:?}");
+    for _ in 0..61 {
+        rig.now_ns += SECOND;
+        rig.host.handle_timeout(rig.now_ns);
+        rig.turn();
+    }
+    assert_eq!(rig.done.len(), 1, "{:?}", rig.said);
+    assert_ne!(rig.done[0].outcome, Outcome::Done);
+    assert_eq!(rig.state(1), PathState::Reconnecting);
+    // It was told once; the other path goes on.
+    rig.done.clear();
+    rig.submit(IoOp::Flush, 10);
+    rig.submit(IoOp::Read, 11);
+    while rig.end(0, Ok(())) > 0 {}
+    let done: Vec<_> = rig.done.iter().map(|it| it.outcome).collect();
+    assert_eq!(done, [Outcome::Done; 2]);
+    assert_eq!(rig.end(1, Ok(())), 1);
+    assert_eq!(rig.state(1), PathState::Live);
+}

@@ -162,7 +162,7 @@ impl HostEngine {
         path.comeback.failures = 0;
         path.comeback.lost_ns = Some(now_ns);
         if is_device(&path.kind) {
-            if path.lane.is_empty() {
+            if path.lane.is_empty() && path.orphans.is_empty() {
                 path.phase = Phase::Unknown;
                 self.begin(number, now_ns);
             }
@@ -325,7 +325,7 @@ impl HostEngine {
             || path.parted
             || self.settings.core != 0
             || path.comeback.at_ns.is_some();
-        let ended = !path.farewell.is_out();
+        let ended = !path.farewell.is_out() && path.orphans.is_empty();
         over && told && ended && path.lane.is_empty() && path.held.is_empty()
     }
 

@@ -252,7 +252,8 @@ impl HostEngine {
     /// A device request has ended.
     pub(super) fn device_ended(&mut self, id: u32, end: Result<(), DeviceError>, now_ns: u64) {
         let Some(index) = self.slots.find(id) else {
-            return self.flushed_for_good(id, end.is_ok());
+            self.flushed_for_good(id, end.is_ok());
+            return self.orphan_ended(id, now_ns);
         };
         let slot = self.slots.get(index);
         let volume = &self.volumes[usize::from(slot.io.volume)];
@@ -263,13 +264,51 @@ impl HostEngine {
         let retries = self.slots.get(index).course.retries;
         let outcome = device::outcome(end, &self.paths[number].target.crdt, retries);
         self.finish(number, index, outcome, true, now_ns);
-        // A device that has ended all that it was given up for may be asked again.
+        self.revive(number, now_ns);
+    }
+
+    /// A device that has ended all that it was given up for may be asked again.
+    fn revive(&mut self, number: usize, now_ns: u64) {
         let path = &mut self.paths[number];
-        let returns = path.lane.is_empty() && path.will.returns();
+        let ended = path.lane.is_empty() && path.orphans.is_empty();
+        let returns = ended && path.will.returns();
         if path.phase == Phase::Lost && returns && self.recovers(number) {
             self.paths[number].phase = Phase::Unknown;
             self.live(number, now_ns);
         }
+    }
+
+    /// The flushes that a device still has when it is given up wait, or fail, as those of a lost
+    /// controller do (T13): they have no memory that it may use, so nobody waits for their ends.
+    /// Only the path does.
+    #[cold]
+    pub(super) fn orphan_flushes(&mut self, number: usize, now_ns: u64) {
+        if self.paths[number].kind.device().is_none() || !self.recovers(number) {
+            return;
+        }
+        let mut next = self.paths[number].lane.oldest_issued();
+        while let Some(index) = next {
+            next = self.slots.next(index);
+            let slot = self.slots.get(index);
+            if slot.io.op != IoOp::Flush || slot.course.spare {
+                continue;
+            }
+            let token = self.slots.token(index);
+            self.paths[number].orphans.push(token);
+            self.slots.rename(index);
+            self.finish(number, index, Outcome::PathError, false, now_ns);
+        }
+    }
+
+    /// A request that no slot knows has ended.
+    #[cold]
+    fn orphan_ended(&mut self, token: u32, now_ns: u64) {
+        let mut paths = self.paths.iter();
+        let Some(number) = paths.position(|path| path.orphans.contains(&token)) else {
+            return;
+        };
+        self.paths[number].orphans.retain(|&it| it != token);
+        self.revive(number, now_ns);
     }
 
     /// Ends an I/O that was placed on a path; `answered`: by the path, so that it says something of

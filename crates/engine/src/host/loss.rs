@@ -44,6 +44,7 @@ impl HostEngine {
         }
         self.tell_lost(number, why.is_some());
         self.fail_waiting(number, now_ns);
+        self.orphan_flushes(number, now_ns);
         let resets = self.reset(number, phase, now_ns);
         for role in [Role::Admin, Role::Io] {
             if role == Role::Admin && resets {

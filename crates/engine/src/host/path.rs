@@ -12,6 +12,7 @@ use crate::machine::{ConnId, DeviceId};
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::string::String;
+use alloc::vec::Vec;
 use nvme::host::{Admin, IoQueue};
 use policy::PathIndex;
 use volume::Head;
@@ -122,6 +123,9 @@ pub(super) struct Path {
     /// The flush before it leaves, and when a controller must have answered it.
     pub farewell: Farewell,
     pub farewell_ns: u64,
+    /// A device's flushes that were under way when it was given up, and are not ended yet: by the
+    /// names that their I/Os had then.
+    pub orphans: Vec<u32>,
     /// It can't be beside another path.
     pub refused: bool,
     /// It was found silent with all others, and is not looked at again before.
@@ -235,6 +239,7 @@ impl Path {
             parted: false,
             farewell: Farewell::None,
             farewell_ns: u64::MAX,
+            orphans: Vec::new(),
             refused: false,
             look_ns: 0,
         }

@@ -330,6 +330,12 @@ impl Slots {
         self.table[index as usize].token
     }
 
+    /// The I/O goes on under another token: an answer to the old one finds nothing (T11).
+    pub(super) fn rename(&mut self, index: u32) {
+        let slot = &mut self.table[index as usize];
+        slot.token = slot.token.wrapping_add(1 << INDEX_BITS);
+    }
+
     /// The slot of `token`, if its I/O has not ended.
     #[inline]
     pub(super) fn find(&self, token: u32) -> Option<u32> {
