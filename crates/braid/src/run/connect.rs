@@ -12,7 +12,7 @@
 //!
 //! # Limits
 //! `connect-all` takes [`ALL_MAX`] and what the way under way then takes. Who is at each way is
-//! asked first, of many at a time ([`reach`](super::reach)); those that answer are tried one after
+//! asked first, of many at a time ([`reach`]); those that answer are tried one after
 //! the other, and other users' changes of paths come first. It ends when whoever asked has gone.
 use super::client::{Common, items, word};
 use super::config::{PathKeys, Volume};
