@@ -4,7 +4,8 @@
 //! The machine is asked for something only while there is room for it in the host and memory to
 //! take it in, so that what it says is on its way to the leg at once. When the engine's time to
 //! drain is over, the legs' I/O ends with [`Outcome::Stopped`]: that says nothing of a leg, so the
-//! machine hears nothing any more, and what it has is failed.
+//! machine hears nothing any more, and what it has is failed. So does that of a leg whose volume
+//! alone is taken away: this one can't be reached any more.
 use super::gather;
 use super::lasting::speed_of;
 use super::one::{Kit, Mirrored, Phase, Purpose};
@@ -112,7 +113,8 @@ impl Mirrored {
             if due.is_some_and(|at_ns| at_ns <= kit.now_ns) && !it.frozen {
                 it.machine.handle_timeout(kit.now_ns);
             }
-            if !core::mem::replace(&mut it.said, true) {
+            // What is to stop is never announced.
+            if !self.stopping && !core::mem::replace(&mut it.said, true) {
                 self.state = MirrorState::Running;
                 let ready = HostEvent::Ready(kit.number, it.info);
                 kit.events.push_back(ready);
@@ -318,12 +320,15 @@ impl Mirrored {
         let Phase::Running(it) = &mut self.phase else {
             return;
         };
-        if outcome == Outcome::Stopped && !it.frozen {
-            return self.freeze(kit);
-        }
         if it.frozen {
             return;
         }
+        let outcome = match outcome {
+            Outcome::Stopped if kit.host.is_stopping() => return self.freeze(kit),
+            // Only what leads to this leg is taken away: it was removed, and others go on.
+            Outcome::Stopped => Outcome::PathError,
+            other => other,
+        };
         match entry.task {
             Task::Pages(ticket) if outcome.is_done() => {
                 let bytes = kit.memory.bytes(entry.span);

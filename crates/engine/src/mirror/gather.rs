@@ -272,6 +272,10 @@ impl Mirrored {
 
     /// It does not start; said once for each reason. It is tried again after `pause_ns`.
     pub(super) fn refuse(&mut self, why: String, pause_ns: u64, kit: &mut Kit<'_>) {
+        if self.stopping {
+            (self.phase, self.state) = (Phase::Gathering, MirrorState::Stopped);
+            return;
+        }
         let missing = self.legs.iter().filter(|leg| leg.found.is_none());
         let missing: Vec<&str> = missing.map(|leg| leg.config.name.as_str()).collect();
         let missing = match missing.is_empty() {
@@ -401,6 +405,12 @@ impl Mirrored {
         }
         self.leave_aside(kit.now_ns);
         self.restack(kit.host);
+        // It was stopped while its legs were claimed.
+        if let Phase::Running(it) = &mut self.phase
+            && self.stopping
+        {
+            it.machine.stop(kit.now_ns);
+        }
     }
 }
 

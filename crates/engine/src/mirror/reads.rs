@@ -234,8 +234,9 @@ impl Reads {
     ) {
         // What went another way than the one that was chosen says nothing of that.
         let there = choice.path.is_none_or(|path| path == served);
-        let ended = match done && there {
-            true => Ended::Good,
+        let ended = match done {
+            true if there => Ended::Good,
+            true => Ended::Dropped,
             false => Ended::Failed,
         };
         let noted = self.selector.complete(&Completion {

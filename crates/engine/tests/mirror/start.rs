@@ -159,6 +159,26 @@ fn t48_what_another_engine_of_this_host_had_is_taken_when_it_falls_silent() {
 }
 
 #[test]
+fn t48_a_mirror_that_is_stopped_while_it_is_claimed_ends_and_nobody_has_it() {
+    let disks = made(2, true);
+    let mut rig = shared(&disks);
+    assert!(
+        !rig.run(SECOND, Rig::is_ready),
+        "its owner's record is watched"
+    );
+    rig.order(MirrorOrder::Stop);
+    let stopped = |rig: &Rig| rig.report().state == MirrorState::Stopped;
+    rig.until(60 * SECOND, stopped);
+    assert!(!rig.is_ready());
+    for disk in &disks {
+        assert_eq!(superblock(disk).superblock.owner, None);
+    }
+    // Another one has it at once, or after the time that it takes anyway.
+    let mut next = shared(&disks);
+    next.until(60 * SECOND, Rig::is_ready);
+}
+
+#[test]
 fn t48_whoever_is_overtaken_stops_at_its_next_beat_and_writes_nothing_more() {
     let disks = made(2, true);
     let mut rig = shared(&disks);

@@ -170,8 +170,14 @@ impl Mirror {
             if !check.repair {
                 targets = Legs::default();
             }
-            check.report.repaired += u64::from(targets.count());
         }
         self.write_to(job, targets);
+    }
+
+    /// A piece was rewritten on these legs.
+    pub(super) fn repaired(&mut self, legs: Legs) {
+        if let Some(check) = &mut self.check {
+            check.report.repaired += u64::from(legs.count());
+        }
     }
 }

@@ -367,8 +367,12 @@ impl Mirror {
                     return;
                 }
                 let mut round = job.round;
+                let repairs = job.kind == Kind::Check;
                 round.failed = round.failed.with(round.refused);
-                self.leave(round);
+                self.leave_but_last(round);
+                if repairs {
+                    self.repaired(round.done);
+                }
                 self.piece_over(number);
             }
         }

@@ -201,7 +201,7 @@ impl Mirror {
         match stage {
             Stage::Lag => {
                 self.lagging = Legs::default();
-                self.leave(round);
+                self.leave_but_last(round);
                 self.life = Life::Beginning;
                 if round.failed.iter().any(|leg| self.up.has(leg)) {
                     self.is_broken(Round::default());

@@ -407,6 +407,18 @@ impl Mirror {
         }
     }
 
+    /// The same of a round that only some legs in sync had: that none of these has done it says
+    /// nothing of the others, so whoever failed it leaves, but for the last one in sync.
+    pub(super) fn leave_but_last(&mut self, round: Round) {
+        let outcome = round.outcome.unwrap_or(Outcome::PathError);
+        for leg in round.failed.iter() {
+            self.drop_leg(leg, outcome);
+        }
+        if !round.failed.is_empty() {
+            self.say();
+        }
+    }
+
     /// A leg leaves, unless it is the last one in sync.
     pub(super) fn lose(&mut self, leg: u8, outcome: Outcome) {
         self.drop_leg(leg, outcome);

@@ -1,0 +1,88 @@
+//! Rules by hand: who can't be written what others have is not in sync (T5, T14).
+use super::super::*;
+use super::rules::{BLOCK, MS, end, run, started, well};
+use alloc::vec;
+
+const FIRST: Range = Range {
+    start: 0,
+    end: BLOCK,
+};
+
+/// What is copied to this leg fails.
+fn fails(to: u8) -> impl FnMut(&Output, u8) -> Option<Outcome> {
+    move |output, leg| {
+        let written = matches!(output, Output::CopyWrite(..));
+        (written && leg == to).then_some(Outcome::MediaError)
+    }
+}
+
+fn in_sync(mirror: &Mirror) -> Vec<u8> {
+    (0..4)
+        .filter(|&leg| mirror.facts(leg).is_some_and(|it| it.in_sync))
+        .collect()
+}
+
+#[test]
+fn t14_a_leg_that_can_not_be_made_alike_leaves() {
+    for (legs, bad, stay) in [(2, 1, vec![0]), (3, 1, vec![0, 2])] {
+        let mut mirror = started(legs, Config::new(6));
+        mirror.submit(Request::Write(FIRST, false), MS).unwrap();
+        // One refuses it, so what may differ is made alike.
+        let mut failing = fails(bad);
+        let mut answer = |output: &Output, leg| match output {
+            Output::Leg(..) if leg == bad => Some(Outcome::Reservation),
+            other => failing(other, leg),
+        };
+        let ended = run(&mut mirror, MS, &mut answer);
+        assert_eq!(ended, [(0, Outcome::Reservation)]);
+        assert_eq!(in_sync(&mirror), stay);
+        assert_eq!(
+            mirror.superblock().in_sync().collect::<Vec<_>>(),
+            stay,
+            "that is said"
+        );
+        assert_eq!(mirror.unalike(), 0);
+    }
+}
+
+#[test]
+fn t05_a_leg_that_can_not_be_mended_leaves_and_is_not_counted_as_mended() {
+    let mut mirror = started(2, Config::new(6));
+    mirror.submit(Request::Write(FIRST, false), MS).unwrap();
+    run(&mut mirror, MS, &mut well);
+    mirror.submit(Request::Read(FIRST), 2 * MS).unwrap();
+    let mut failing = fails(0);
+    let mut answer = |output: &Output, leg| match output {
+        Output::Read(..) if leg == 0 => Some(Outcome::MediaError),
+        other => failing(other, leg),
+    };
+    let ended = run(&mut mirror, 2 * MS, &mut answer);
+    assert_eq!(ended[0].1, Outcome::Done);
+    assert_eq!(in_sync(&mirror), [1]);
+    assert_eq!(mirror.facts(0).unwrap().mended, 0);
+}
+
+#[test]
+fn what_a_repair_could_not_rewrite_is_not_counted_and_that_leg_leaves() {
+    let mut mirror = started(2, Config::new(6));
+    mirror.submit(Request::Write(FIRST, false), MS).unwrap();
+    run(&mut mirror, MS, &mut well);
+    mirror.check(true, 2 * MS);
+    let mut failing = fails(1);
+    let mut now_ns = 2 * MS;
+    for _ in 0..1000 {
+        while let Some(output) = mirror.poll_output(now_ns) {
+            match output {
+                Output::Compare(ticket, _, range) if range.start == 0 => {
+                    mirror.handle_compared(ticket, Some(range), now_ns);
+                }
+                other => end(&mut mirror, other, now_ns, &mut failing),
+            }
+        }
+        now_ns += MS;
+        mirror.handle_timeout(now_ns);
+    }
+    let report = mirror.check_report();
+    assert_eq!((report.differences, report.repaired), (1, 0), "{report:?}");
+    assert_eq!(in_sync(&mirror), [0]);
+}
