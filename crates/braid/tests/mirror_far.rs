@@ -87,7 +87,8 @@ impl Place {
     fn engine(&self, legs: &[&str]) -> Process {
         let leg = |uri: &&str| format!("[[volume.leg]]\nuri = \"{uri}\"\n");
         let text = format!(
-            "drain_timeout = \"5s\"\n[[volume]]\nname = \"v0\"\nkind = \"mirror\"\n{}\
+            "drain_timeout = \"5s\"\nkeep_alive_tmo = \"1s\"\n\
+             [[volume]]\nname = \"v0\"\nkind = \"mirror\"\nfast_io_fail_tmo = \"1s\"\n{}\
              [[volume.export]]\nnbd = \"unix:{}\"\n",
             legs.iter().map(leg).collect::<String>(),
             self.path("v0.sock").display()
@@ -233,4 +234,38 @@ fn legs_that_are_the_same_storage_make_no_mirror() {
     let a = format!("file:{}", file.display());
     let made = place.json(&["mirror", "create", "m0", &a, &one, "--force"]);
     assert_eq!(made["legs"][1]["state"], "stale");
+}
+
+#[test]
+fn t09_a_leg_that_is_removed_while_a_write_to_it_is_held_takes_no_mirror_with_it() {
+    let place = Place::new();
+    let files = ["a", "b"].map(|name| place.file(name, &[]));
+    let Some((far, b)) = place.target(&files[1]) else {
+        return;
+    };
+    let a = format!("file:{}", files[0].display());
+    place.json(&["mirror", "create", "v0", &a, &b]);
+    let mut running = place.engine(&[&a, &b]);
+    let socket = place.path("c.sock");
+    let socket = socket.to_str().unwrap();
+    let is = |state: &str| {
+        let said = place.json(&["mirror", "status", "v0", "--socket", socket]);
+        (said["legs"][1]["state"] == state).then_some(())
+    };
+    let mut client = Client::open(&place.path("v0.sock"));
+    assert_eq!(client.write(0, 1), 0);
+    wait_until(|| is("in-sync"));
+    far.signal(Signal::STOP);
+    // It has this one, and may execute it until its bound has passed.
+    client.send_write(8192, 2);
+    wait_until(|| is("stale"));
+    place.json(&["mirror", "remove", "v0", "1", "--socket", socket]);
+    assert_eq!(client.answer(), 0);
+    for block in 0..20 {
+        assert_eq!(client.write(block * 4096, 3), 0, "block {block}");
+    }
+    assert_eq!(client.read(8192), [3; 4096]);
+    far.signal(Signal::CONT);
+    running.signal(Signal::TERM);
+    assert!(running.ended().success());
 }
