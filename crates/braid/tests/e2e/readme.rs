@@ -153,7 +153,6 @@ fn the_queue_example_is_as_it_stands_in_the_readme() {
     assert_eq!(typed.lines().count(), 3, "three lines");
     let typed = typed
         .replace("/tmp/walk", directory.path().to_str().unwrap())
-        .replace("$PWD/target/release", library().to_str().unwrap())
         .replace("target/release", library().to_str().unwrap());
     let root = root.to_str().unwrap();
     let script = format!("cd {root}\n{typed}");
