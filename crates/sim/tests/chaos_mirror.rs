@@ -18,10 +18,10 @@ fn half(first: u64, worlds: u64) -> Vec<Report> {
 
 /// 1 and 2, as they were drawn then, kept a core busy for as long as a leg that was due could not
 /// be reached. 2835345: a read was done by a leg that had left meanwhile, with what was there
-/// before.
+/// before. 16338785: a mirror that was not started kept a core busy while its host stopped.
 #[test]
 fn worlds_with_mirrors_that_found_something_once() {
-    let drawn = [2_835_345].map(Plan::draw_mirror);
+    let drawn = [2_835_345, 16_338_785].map(Plan::draw_mirror);
     for plan in [1, 2].map(Plan::first_mirror).into_iter().chain(drawn) {
         let found = run::run(&plan).finding;
         assert!(found.is_none(), "seed {}: {found:?}", plan.seed);

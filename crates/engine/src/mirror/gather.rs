@@ -52,6 +52,9 @@ const BLOCK: u32 = SUPERBLOCK_BYTES as u32;
 impl Mirrored {
     /// Goes on as far as it can; whether anything was done.
     pub(super) fn gather(&mut self, kit: &mut Kit<'_>) -> bool {
+        if self.stopping {
+            return false;
+        }
         let mut any = false;
         let since_ns = *self.since_ns.get_or_insert(kit.now_ns);
         if self.is_to_be_tried_again(kit.now_ns) {
@@ -69,7 +72,7 @@ impl Mirrored {
         let pending = self.legs.iter().any(asked);
         let over = kit.now_ns >= since_ns.saturating_add(self.config.assemble_wait_ns);
         let complete = found == self.legs.len() || over || self.forced;
-        if !pending && complete && self.tried != Some(found) && !self.stopping {
+        if !pending && complete && self.tried != Some(found) {
             self.tried = Some(found);
             self.claim(kit);
             any = true;
@@ -94,6 +97,9 @@ impl Mirrored {
 
     /// When it stops waiting, or looks again.
     pub(super) fn gather_timeout(&self) -> Option<u64> {
+        if self.stopping {
+            return None;
+        }
         let looks = self.legs.iter().filter(|leg| {
             leg.info.is_some() && self.asks(leg) && leg.look.is_none() && leg.look_at_ns > 0
         });

@@ -2,6 +2,7 @@
 //! holds beyond an engine.
 use super::common::{Disk, SECOND};
 use super::rig::{Rig, configured, crc32c, data, made, superblock};
+use engine::Machine;
 use engine::host::PathKind;
 use engine::machine::DeviceError;
 use engine::mirror::{LegStatus, MIRRORS_FROM, MirrorOrder, MirrorState};
@@ -176,6 +177,19 @@ fn t48_a_mirror_that_is_stopped_while_it_is_claimed_ends_and_nobody_has_it() {
     // Another one has it at once, or after the time that it takes anyway.
     let mut next = shared(&disks);
     next.until(60 * SECOND, Rig::is_ready);
+}
+
+#[test]
+fn a_mirror_that_was_refused_and_is_stopped_keeps_no_core_busy() {
+    let disks = made(2, true);
+    let mut rig = refused(&disks);
+    assert!(matches!(rig.report().state, MirrorState::Refused(_)));
+    rig.order(MirrorOrder::Stop);
+    // Past the time at which it would have been tried again, and that for legs to come.
+    assert!(!rig.run(300 * SECOND, Rig::is_ready));
+    assert_eq!(rig.report().state, MirrorState::Stopped);
+    let due_ns = Machine::poll_timeout(&*rig.engine.borrow());
+    assert!(due_ns.is_none_or(|at_ns| at_ns > rig.world.now_ns));
 }
 
 #[test]
