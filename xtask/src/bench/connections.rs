@@ -6,7 +6,7 @@
 //! the mean of its two neighbours without, since absolute rates of a shared machine drift. Memory,
 //! descriptors and processor time are the server process's own. The load runs on the same machine:
 //! what it costs the processor is part of the ratio. More memory than docs/hostile.md allows for so
-//! many connections is a failure.
+//! many connections is a failure, and so is a median of these ratios below `--least`.
 //!
 //! # Limits
 //! Descriptors: a few thousand hostile clients more than half of `ulimit -Hn` don't fit.
@@ -65,6 +65,9 @@ pub struct Args {
     /// Places for connections that the server is given; 0: its default, and it refuses the rest.
     #[arg(long, default_value_t = 12_288)]
     places: u32,
+    /// Least share of its rate alone that the honest client must have beside them (median).
+    #[arg(long, default_value_t = 0.9)]
+    least: f64,
     /// Servers.
     #[arg(
         long,
@@ -140,6 +143,14 @@ pub fn run(root: &Path, args: &Args) -> Result<ExitCode> {
             most <= bound,
             "{}: {most} KiB of memory, and docs/hostile.md allows {bound} KiB",
             row.kind.name()
+        );
+        let [ratio, ..] = row.ratios();
+        ensure!(
+            ratio >= args.least,
+            "{}: the honest client had {ratio:.3} of its rate beside them, and {} is asked for; \
+             on a machine that is busy otherwise let more windows pass (--pairs)",
+            row.kind.name(),
+            args.least
         );
     }
     Ok(ExitCode::SUCCESS)
