@@ -298,6 +298,10 @@ impl MirrorEngine {
             return false;
         }
         self.again = false;
+        self.mirrors
+            .iter_mut()
+            .flatten()
+            .for_each(|it| it.look = true);
         let mut ever = false;
         loop {
             let mut any = self.take_events(memory, now_ns);

@@ -8,8 +8,9 @@
 //!   the better leg alone. All policies in turn, several rounds; figures are medians over rounds,
 //!   ratios those of each round.
 //! - `intent`: writes where the bits of the intent bitmap have to be set first, and the same writes
-//!   once more where they are set; each round on a new mirror.
-//! - `alone`: reads of a mirror with one leg beside the same reads of a file without a mirror.
+//!   once more where they are set; each round on a new mirror, over files that were written before.
+//! - `alone`: reads of a mirror with one leg beside the same reads of a file without a mirror: one
+//!   that was written, and one of holes, which asks no disk.
 //!
 //! # Limits
 //! The legs of `balance` are shaped, so that the machine is not what bounds them; those of the
@@ -42,6 +43,9 @@ pub struct Args {
     /// Policies to balance with; all of them if none is named.
     #[arg(long, value_delimiter = ',')]
     policies: Vec<String>,
+    /// Only cells whose heading has this in it, such as "equal, read 128k".
+    #[arg(long, default_value = "")]
+    cells: String,
     /// A braid that was built before, instead of building it.
     #[arg(long, value_name = "PROGRAM")]
     braid: Option<PathBuf>,
@@ -88,6 +92,13 @@ pub fn run(root: &Path, args: &Args) -> Result<ExitCode> {
     let tables = shown.into_iter().map(|(name, cells)| (name.into(), cells));
     println!("{}", Value::Object(tables.collect()));
     Ok(ExitCode::SUCCESS)
+}
+
+impl Args {
+    /// Whether a cell with this heading is to be measured.
+    fn wants(&self, heading: &str) -> bool {
+        heading.contains(&self.cells)
+    }
 }
 
 /// Says what is being measured, on a terminal.

@@ -109,9 +109,12 @@ impl Mirrored {
     pub(super) fn run(&mut self, kit: &mut Kit<'_>) -> bool {
         let mut any = false;
         if let Phase::Running(it) = &mut self.phase {
-            let due = it.machine.poll_timeout();
-            if due.is_some_and(|at_ns| at_ns <= kit.now_ns) && !it.frozen {
-                it.machine.handle_timeout(kit.now_ns);
+            // Once a turn: what the machine wants next it says by its outputs.
+            if core::mem::take(&mut self.look) && !it.frozen {
+                let due = it.machine.poll_timeout();
+                if due.is_some_and(|at_ns| at_ns <= kit.now_ns) {
+                    it.machine.handle_timeout(kit.now_ns);
+                }
             }
             // What is to stop is never announced.
             if !self.stopping && !core::mem::replace(&mut it.said, true) {

@@ -56,6 +56,8 @@ pub(super) struct Mirrored {
     pub stopping: bool,
     /// A timer was set, or something else needs a turn.
     pub again: bool,
+    /// Whether anything is due was not looked at yet in this turn.
+    pub look: bool,
     /// It is to become larger, as soon as what its legs show is known.
     pub grows: bool,
     pub grown: Option<Result<u64, String>>,
@@ -168,6 +170,7 @@ impl Mirrored {
             forced: false,
             stopping: false,
             again: true,
+            look: true,
             grows: false,
             grown: None,
             checked: None,

@@ -8,7 +8,8 @@
 //! teaches nothing (T43).
 //!
 //! `soonest` chooses among all paths of all legs at once ([`Ways`]); the leg's head then takes the
-//! path that was chosen, if it still would.
+//! path that was chosen, if it still would. Where there is one leg with one path, nothing is chosen
+//! and nothing learnt.
 //!
 //! # Limits
 //! For the other policies a leg with several paths is one, and its own head chooses among these.
@@ -48,7 +49,8 @@ pub(super) struct Choice {
     /// The path to it, if that was chosen too.
     pub path: Option<PathIndex>,
     way: PathIndex,
-    ticket: Ticket,
+    /// `None`: there was nothing to choose from.
+    ticket: Option<Ticket>,
 }
 
 /// The policy that a mirror has as its property; `soonest` where it has none, or one that this
@@ -201,6 +203,15 @@ impl Reads {
     pub fn choose(&mut self, io: &Io, legs: Legs, now_ns: u64) -> Option<Choice> {
         let healthy = [legs.both(self.sound), legs.both(self.usable), legs];
         let among = healthy.into_iter().find(|set| !set.is_empty())?;
+        if self.selector.paths() == 1 {
+            // One leg, with one path: what the policy would learn is for nobody.
+            return Some(Choice {
+                slot: 0,
+                path: None,
+                way: PathIndex(0),
+                ticket: None,
+            });
+        }
         let pairs = self.pairs();
         let views = &mut self.views[..self.selector.paths()];
         for (number, view) in (0..).zip(&mut *views) {
@@ -219,7 +230,7 @@ impl Reads {
             slot,
             path,
             way,
-            ticket: self.selector.ticket(),
+            ticket: Some(self.selector.ticket()),
         })
     }
 
@@ -232,6 +243,9 @@ impl Reads {
         latency_ns: u64,
         now_ns: u64,
     ) {
+        let Some(ticket) = choice.ticket else {
+            return;
+        };
         // What went another way than the one that was chosen says nothing of that.
         let there = choice.path.is_none_or(|path| path == served);
         let ended = match done {
@@ -245,7 +259,7 @@ impl Reads {
             latency_ns,
             ended,
             now_ns,
-            ticket: choice.ticket,
+            ticket,
             gap_ns: self.gap_ns,
         });
         self.weigh |= noted.weigh;
@@ -298,6 +312,23 @@ mod tests {
         }
         let mut none = reads(Policy::Soonest, &[0], &[0]);
         assert!(none.choose(&read(0, 4096), legs(&[]), 1).is_none());
+    }
+
+    #[test]
+    fn a_leg_that_comes_to_a_single_one_is_chosen_and_what_was_under_way_teaches_nothing() {
+        let mut reads = Reads::new(Policy::RoundRobin { bytes: 1 }, Knobs::default());
+        (reads.usable, reads.sound) = (legs(&[0, 1]), legs(&[0, 1]));
+        reads.set_leg(0, 0, 1);
+        let mut choose =
+            |reads: &mut Reads, among| reads.choose(&read(0, 4096), legs(among), 1).unwrap();
+        let early = choose(&mut reads, &[0]);
+        assert_eq!((early.slot, early.path), (0, None));
+        reads.set_leg(1, 0, 1);
+        let slots = [(); 4].map(|()| choose(&mut reads, &[0, 1]).slot);
+        assert!(slots.contains(&0) && slots.contains(&1), "{slots:?}");
+        reads.ended(&early, true, NO_PATH, 1000, 2);
+        let stats = reads.selector.stats(PathIndex(0), Group::Read);
+        assert_eq!(stats.samples, 0, "{stats:?}");
     }
 
     #[test]

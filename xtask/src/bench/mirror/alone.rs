@@ -1,7 +1,7 @@
 //! What a mirror of one leg costs reads, beside the same file without it.
 use super::super::program::median;
 use super::fio::{self, Load};
-use super::stage::Stage;
+use super::stage::{Legs, Stage};
 use super::{Args, Format, figure, progress};
 use anyhow::Result;
 use serde_json::{Value, json};
@@ -23,54 +23,66 @@ struct Cell {
 /// The file without a mirror first.
 const VOLUMES: [&str; 2] = ["alone", "m0"];
 
+/// What the file is: of one with holes reads ask no disk, so that nothing bounds them but the
+/// processor.
+const FILES: [(&str, Legs); 2] = [
+    ("one written file", Legs::Written),
+    ("one file of holes", Legs::Holes),
+];
+
 /// Measures and prints; the cells as JSON.
 ///
 /// # Errors
 /// Something does not start or run.
 pub fn run(braid: &Path, args: &Args) -> Result<Value> {
-    let stage = Stage::files(braid, 1)?;
-    let mut cells: [Vec<Cell>; VOLUMES.len()] = Default::default();
-    for round in 0..args.rounds {
-        progress(&format!("alone, {}, round {round}", LOAD.name));
-        // Who begins changes from round to round.
-        for turn in 0..VOLUMES.len() {
-            let volume = (turn + round) % VOLUMES.len();
-            cells[volume].push(measure(&stage, VOLUMES[volume], args.seconds)?);
+    let mut shown = Vec::new();
+    for (name, kind) in FILES.into_iter().filter(|(name, _)| args.wants(name)) {
+        let stage = Stage::files(braid, 1, kind)?;
+        let mut cells: [Vec<Cell>; VOLUMES.len()] = Default::default();
+        for round in 0..args.rounds {
+            progress(&format!("{name}, {}, round {round}", LOAD.name));
+            // Who begins changes from round to round.
+            for turn in 0..VOLUMES.len() {
+                let volume = (turn + round) % VOLUMES.len();
+                cells[volume].push(measure(&stage, VOLUMES[volume], args.seconds)?);
+            }
         }
-    }
-    progress("");
-    if args.output == Format::Text {
-        println!(
-            "one file as the leg of a mirror, and without: {}",
-            LOAD.name
-        );
-        println!(
-            "{:10} {:>10} {:>10} {:>12}",
-            "", "IOPS", "p99 µs", "engine µs/IO"
-        );
-        for (name, cells) in ["file", "mirror"].iter().zip(&cells) {
-            println!(
-                "{name:10} {:10.0} {:10.0} {:12.2}",
-                median(of(cells, |it| it.iops)),
-                median(of(cells, |it| it.p99_us)),
-                median(of(cells, |it| it.engine_us))
-            );
+        progress("");
+        if args.output == Format::Text {
+            print_text(name, &cells);
         }
+        shown.push(json!({
+            "leg": name, "load": LOAD.name,
+            "iops": [figure(of(&cells[0], |it| it.iops)), figure(of(&cells[1], |it| it.iops))],
+            "ratio": figure(ratios(&cells, |it| it.iops)),
+            "p99_ratio": figure(ratios(&cells, |it| it.p99_us)),
+            "engine_us_ratio": figure(ratios(&cells, |it| it.engine_us)),
+        }));
+    }
+    Ok(Value::Array(shown))
+}
+
+fn print_text(name: &str, cells: &[Vec<Cell>; VOLUMES.len()]) {
+    println!("{name} as the leg of a mirror, and without: {}", LOAD.name);
+    println!(
+        "{:10} {:>10} {:>10} {:>12}",
+        "", "IOPS", "p99 µs", "engine µs/IO"
+    );
+    for (name, cells) in ["file", "mirror"].iter().zip(cells) {
         println!(
-            "{:10} {:10.3} {:10.3} {:12.3}",
-            "ratio",
-            median(ratios(&cells, |it| it.iops)),
-            median(ratios(&cells, |it| it.p99_us)),
-            median(ratios(&cells, |it| it.engine_us))
+            "{name:10} {:10.0} {:10.0} {:12.2}",
+            median(of(cells, |it| it.iops)),
+            median(of(cells, |it| it.p99_us)),
+            median(of(cells, |it| it.engine_us))
         );
     }
-    Ok(json!({
-        "load": LOAD.name,
-        "iops": [figure(of(&cells[0], |it| it.iops)), figure(of(&cells[1], |it| it.iops))],
-        "ratio": figure(ratios(&cells, |it| it.iops)),
-        "p99_ratio": figure(ratios(&cells, |it| it.p99_us)),
-        "engine_us_ratio": figure(ratios(&cells, |it| it.engine_us)),
-    }))
+    println!(
+        "{:10} {:10.3} {:10.3} {:12.3}",
+        "ratio",
+        median(ratios(cells, |it| it.iops)),
+        median(ratios(cells, |it| it.p99_us)),
+        median(ratios(cells, |it| it.engine_us))
+    );
 }
 
 fn measure(stage: &Stage, volume: &str, seconds: f64) -> Result<Cell> {

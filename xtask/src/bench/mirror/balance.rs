@@ -75,12 +75,16 @@ struct Row {
 pub fn run(braid: &Path, args: &Args) -> Result<Value> {
     let mut cells = Vec::new();
     for (legs, shapes) in LEGS {
+        let wanted = |load: &Load| args.wants(&format!("{legs}, {}", load.name));
+        if !LOADS.iter().any(wanted) {
+            continue;
+        }
         let stage = Stage::shaped(braid, &shapes)?;
         let policies = match args.policies.is_empty() {
             true => all_policies(&stage)?,
             false => args.policies.clone(),
         };
-        for load in LOADS {
+        for load in LOADS.into_iter().filter(wanted) {
             let mut rows: Vec<Row> = std::iter::once(ALONE.to_owned())
                 .chain(policies.iter().cloned())
                 .map(|policy| Row {

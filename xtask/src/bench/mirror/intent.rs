@@ -1,7 +1,7 @@
 //! What the intent bitmap costs: writes where a bit has to be set first, and where it is set.
 use super::super::program::median;
 use super::fio::{self, Load, Run};
-use super::stage::Stage;
+use super::stage::{Legs, Stage};
 use super::{Args, Format, figure, progress};
 use anyhow::Result;
 use serde_json::{Value, json};
@@ -38,11 +38,11 @@ const PASSES: [&str; 2] = ["bits to be set", "bits are set"];
 /// Something does not start or run.
 pub fn run(braid: &Path, args: &Args) -> Result<Value> {
     let mut cells = Vec::new();
-    for load in LOADS {
+    for load in LOADS.into_iter().filter(|load| args.wants(load.name)) {
         let mut passes: [Vec<Run>; PASSES.len()] = Default::default();
         for round in 0..args.rounds {
             progress(&format!("intent, {}, round {round}", load.name));
-            let stage = Stage::files(braid, 2)?;
+            let stage = Stage::files(braid, 2, Legs::Written)?;
             for runs in &mut passes {
                 runs.push(fio::run(load, &stage.socket("m0"), None)?);
             }
@@ -69,7 +69,7 @@ fn ratios(passes: &[Vec<Run>; PASSES.len()]) -> Vec<f64> {
 }
 
 fn print_text(load: Load, passes: &[Vec<Run>; PASSES.len()]) {
-    println!("two files, 1 GiB in 1024 regions: {}", load.name);
+    println!("two written files, 1 GiB in 1024 regions: {}", load.name);
     println!("{:16} {:>10} {:>10}", "", "MiB/s", "p99 µs");
     for (name, runs) in PASSES.iter().zip(passes) {
         let mib_s = median(of(runs, |run| run.write_mib_s));

@@ -6,6 +6,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 use std::fmt::Write as _;
 use std::fs::File;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread::sleep;
@@ -31,7 +32,7 @@ impl Stage {
     /// # Errors
     /// Something does not start, with what it said.
     pub fn shaped(braid: &Path, shapes: &[&str]) -> Result<Self> {
-        let (directory, files) = create(braid, shapes.len())?;
+        let (directory, files) = create(braid, shapes.len(), Legs::Holes)?;
         let mut targets = Vec::new();
         let mut config = String::from(MIRROR);
         for (file, shape) in files.iter().zip(shapes) {
@@ -43,7 +44,8 @@ impl Stage {
         }
         // A leg is nobody else's while the mirror has it: so another one of the same shape.
         let last = shapes.last().copied().unwrap_or_default();
-        let target = Target::start_backend(braid, &directory, &beside(&directory)?, last)?;
+        let beside = beside(&directory, Legs::Holes)?;
+        let target = Target::start_backend(braid, &directory, &beside, last)?;
         let alone = target.uris.first().cloned().unwrap_or_default();
         targets.push(target);
         Self::start(braid, directory, targets, config, &alone)
@@ -53,13 +55,13 @@ impl Stage {
     ///
     /// # Errors
     /// Something does not start, with what it said.
-    pub fn files(braid: &Path, legs: usize) -> Result<Self> {
-        let (directory, files) = create(braid, legs)?;
+    pub fn files(braid: &Path, legs: usize, kind: Legs) -> Result<Self> {
+        let (directory, files) = create(braid, legs, kind)?;
         let mut config = String::from(MIRROR);
         for file in &files {
             writeln!(config, "[[volume.leg]]\nuri = \"file:{}\"", file.display())?;
         }
-        let alone = beside(&directory)?;
+        let alone = beside(&directory, kind)?;
         Self::start(braid, directory, Vec::new(), config, &alone)
     }
 
@@ -171,15 +173,39 @@ impl Drop for Stage {
 
 const MIRROR: &str = "[[volume]]\nname = \"m0\"\nkind = \"mirror\"\n";
 
+/// What files are before they are used.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Legs {
+    /// Nothing was ever written: reads ask no disk, a first write also has a place found for it.
+    Holes,
+    /// Written once.
+    Written,
+}
+
+impl Legs {
+    fn make(self, file: &Path) -> Result<()> {
+        let mut made = File::create(file)?;
+        if self == Self::Written {
+            let zeroes = vec![0; 1 << 20];
+            for _ in 0..LEG_BYTES >> 20 {
+                made.write_all(&zeroes)?;
+            }
+            made.sync_all()?;
+        }
+        made.set_len(LEG_BYTES)
+            .with_context(|| file.display().to_string())
+    }
+}
+
 /// A file of a leg's size, without a mirror.
-fn beside(directory: &Path) -> Result<String> {
+fn beside(directory: &Path, kind: Legs) -> Result<String> {
     let file = directory.join("alone.img");
-    File::create(&file)?.set_len(LEG_BYTES)?;
+    kind.make(&file)?;
     Ok(format!("file:{}", file.display()))
 }
 
 /// A mirror on so many new files.
-fn create(braid: &Path, legs: usize) -> Result<(PathBuf, Vec<PathBuf>)> {
+fn create(braid: &Path, legs: usize, kind: Legs) -> Result<(PathBuf, Vec<PathBuf>)> {
     ensure!(legs > 0, "a mirror has legs");
     let directory = directory()?;
     let files: Vec<PathBuf> = (0..legs)
@@ -188,7 +214,7 @@ fn create(braid: &Path, legs: usize) -> Result<(PathBuf, Vec<PathBuf>)> {
     let mut command = Command::new(braid);
     command.args(["mirror", "create", "m0"]);
     for file in &files {
-        File::create(file)?.set_len(LEG_BYTES)?;
+        kind.make(file)?;
         command.arg(format!("file:{}", file.display()));
     }
     printed(&mut command)?;
