@@ -319,7 +319,7 @@ mod tests {
         let mut reads = Reads::new(Policy::RoundRobin { bytes: 1 }, Knobs::default());
         (reads.usable, reads.sound) = (legs(&[0, 1]), legs(&[0, 1]));
         reads.set_leg(0, 0, 1);
-        let mut choose =
+        let choose =
             |reads: &mut Reads, among| reads.choose(&read(0, 4096), legs(among), 1).unwrap();
         let early = choose(&mut reads, &[0]);
         assert_eq!((early.slot, early.path), (0, None));
