@@ -44,7 +44,9 @@ static uint64_t next(void) {
         if (polls % 100000000 == 0) check(braid_queue_wait(queue, 0), "wait");
     }
     if (done.status != 0) {
-        fprintf(stderr, "a command failed: status %#x\n", done.status);
+        char words[128];
+        braid_status_text(done.status, words, sizeof words);
+        fprintf(stderr, "a command failed: %s\n", words);
         exit(1);
     }
     return done.token;

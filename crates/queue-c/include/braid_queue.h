@@ -128,6 +128,36 @@ typedef struct {
 } braid_counts;
 
 /*
+ What a queue is like.
+ */
+typedef struct {
+  /*
+   Its number, as `braid queue list` has it.
+   */
+  uint32_t number;
+  /*
+   0: user_poll, 1: user_irq.
+   */
+  uint32_t kind;
+  /*
+   Most commands in flight.
+   */
+  uint32_t depth;
+  /*
+   Commands in flight, those that were not submitted yet among them.
+   */
+  uint32_t in_flight;
+  /*
+   Largest transfer of one command, bytes.
+   */
+  uint32_t transfer_max;
+  /*
+   Namespaces of the server: their numbers are 1 to this.
+   */
+  uint32_t namespaces;
+} braid_queue_facts;
+
+/*
  Memory that commands may use.
  */
 typedef struct {
@@ -165,8 +195,10 @@ int braid_queue_open(const char *path, const braid_queue_options *options, braid
 const char *braid_queue_open_error(void);
 
 /*
- Gives the queue back. Commands in flight end unheard; their memory must not be used before that,
- so reap them first.
+ Gives the queue back, also one whose server hangs. Of the commands in flight, those that it has
+ not begun are not executed any more, also if it stands still now and goes on later. Those that
+ it has begun end unheard, and may yet write to memory files of the caller's
+ (`braid_queue_register_file`): where that matters, reap first.
 
  # Safety
  From `braid_queue_open`, not closed yet, or null. Neither it nor its memory is used afterwards.
@@ -329,63 +361,21 @@ int braid_queue_end_event(braid_queue *queue);
 void braid_queue_count(braid_queue *queue, braid_counts *counts);
 
 /*
- The memory that the server made for the queue: 0, or -EINVAL if it was not asked for.
+ What the queue is like, and how much is in flight.
 
  # Safety
- As for all; `memory` is valid.
+ As for all; `facts` is valid.
  */
-int braid_queue_data(braid_queue *queue, braid_memory *memory);
+void braid_queue_show(braid_queue *queue, braid_queue_facts *facts);
 
 /*
- Registers more memory, which is made here: 0, or a negative errno. It is this process's until
- it is unregistered or the queue is closed.
+ Words for the status of a command that has ended, as `snprintf` writes them: at most `size`
+ bytes with the zero at their end; how long they are without it.
 
  # Safety
- As for all; `memory` is valid.
+ Room for `size` bytes at `text`, which may be null where that is 0.
  */
-int braid_queue_register(braid_queue *queue, uint64_t len, braid_memory *memory);
-
-/*
- Registers memory of the caller's: the first `len` bytes of a memory file that can't shrink
- (F_SEAL_SHRINK; -EPERM if it can). The descriptor stays the caller's. 0, or a negative errno.
-
- # Safety
- As for all; `memory` is valid.
- */
-int braid_queue_register_file(braid_queue *queue,
-                              int descriptor,
-                              uint64_t len,
-                              braid_memory *memory);
-
-/*
- Lets go of registered memory, by its address in data pointers: 0, or a negative errno (-ENOENT:
- there is no such memory). The server keeps it until its last command has ended; here it is gone,
- so nothing may touch it afterwards.
-
- # Safety
- As for all; nobody uses that memory any more.
- */
-int braid_queue_unregister(braid_queue *queue, uint64_t address);
-
-/*
- Passes the queue, with the memory that the server made for it, to who receives it at the other
- end of the Unix socket. -EAGAIN: commands are in flight, and nothing has happened. Else the
- queue is closed here: 0, it is the receiver's; or a negative errno, `braid_queue_open_error` has
- the words, and it is nobody's.
-
- # Safety
- As for all; `socket` is open.
- */
-int braid_queue_send(braid_queue *queue, int socket);
-
-/*
- Receives a queue that another process passes on; waits for it. On success 0, and `*opened` is
- the queue; else a negative errno, and `braid_queue_open_error` has the words.
-
- # Safety
- `socket` is open; `opened` is valid.
- */
-int braid_queue_receive(int socket, braid_queue **opened);
+size_t braid_status_text(uint16_t status, char *text, size_t size);
 
 /*
  The memory that the server made for the queue: 0, or -EINVAL if it was not asked for.

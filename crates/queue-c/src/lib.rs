@@ -8,6 +8,7 @@
 #![allow(non_camel_case_types, reason = "C's names")]
 #![allow(clippy::too_many_arguments, reason = "C has no tuples")]
 
+mod facts;
 mod guard;
 mod memory;
 mod pass;
@@ -23,6 +24,7 @@ use std::path::Path;
 use std::ptr;
 use std::time::Duration;
 
+pub use facts::*;
 pub use memory::*;
 pub use pass::*;
 pub use types::*;
@@ -174,8 +176,10 @@ pub extern "C" fn braid_queue_open_error() -> *const c_char {
     NO_QUEUE.with(|it| it.borrow().as_ptr())
 }
 
-/// Gives the queue back. Commands in flight end unheard; their memory must not be used before that,
-/// so reap them first.
+/// Gives the queue back, also one whose server hangs. Of the commands in flight, those that it has
+/// not begun are not executed any more, also if it stands still now and goes on later. Those that
+/// it has begun end unheard, and may yet write to memory files of the caller's
+/// (`braid_queue_register_file`): where that matters, reap first.
 ///
 /// # Safety
 /// From `braid_queue_open`, not closed yet, or null. Neither it nor its memory is used afterwards.

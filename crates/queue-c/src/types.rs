@@ -75,6 +75,24 @@ pub struct braid_done {
     pub status: u16,
 }
 
+/// What a queue is like.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct braid_queue_facts {
+    /// Its number, as `braid queue list` has it.
+    pub number: u32,
+    /// 0: user_poll, 1: user_irq.
+    pub kind: u32,
+    /// Most commands in flight.
+    pub depth: u32,
+    /// Commands in flight, those that were not submitted yet among them.
+    pub in_flight: u32,
+    /// Largest transfer of one command, bytes.
+    pub transfer_max: u32,
+    /// Namespaces of the server: their numbers are 1 to this.
+    pub namespaces: u32,
+}
+
 /// What was counted.
 #[repr(C)]
 #[derive(Clone, Copy)]

@@ -17,10 +17,7 @@ fn here(path: &str) -> PathBuf {
 fn the_header_is_as_cbindgen_writes_it() {
     let config = cbindgen::Config::from_file(here("cbindgen.toml")).unwrap();
     let bindings = cbindgen::Builder::new()
-        .with_src(here("src/types.rs"))
         .with_src(here("src/lib.rs"))
-        .with_src(here("src/memory.rs"))
-        .with_src(here("src/pass.rs"))
         .with_config(config)
         .generate()
         .unwrap();
@@ -36,6 +33,21 @@ fn the_header_is_as_cbindgen_writes_it() {
         there == made,
         "BRAID_WRITE_HEADER=1 writes it anew:\n{made}"
     );
+    // Each function and type of the library, once.
+    for file in std::fs::read_dir(here("src")).unwrap() {
+        let source = std::fs::read_to_string(file.unwrap().path()).unwrap();
+        let names = |begin: &str| -> Vec<String> {
+            let rest = source.split(begin).skip(1);
+            let name = |rest: &str| rest.split(['(', ' ']).next().unwrap().to_owned();
+            rest.map(name).collect()
+        };
+        for name in names("extern \"C\" fn ") {
+            assert_eq!(made.matches(&format!("{name}(")).count(), 1, "{name}");
+        }
+        for name in names("#[derive(Clone, Copy)]\npub struct ") {
+            assert_eq!(made.matches(&format!("}} {name};")).count(), 1, "{name}");
+        }
+    }
 }
 
 /// A broker with 1 MiB of memory, in blocks of 4 KiB.

@@ -75,12 +75,22 @@ int main(int count, char **words) {
     /* What was let go of is no memory for commands any more. */
     MUST(braid_queue_unregister(queue, own.address) == 0);
     MUST(braid_queue_unregister(queue, own.address) == -ENOENT);
-    MUST(braid_queue_read(queue, 1, 3, 1, &piece, 1, 2) >= 0 && ended(epoll) > 0);
+    MUST(braid_queue_read(queue, 1, 3, 1, &piece, 1, 2) >= 0);
+    int status = ended(epoll);
+    char words_of[128], cut[5];
+    MUST(status > 0 && braid_status_text(status, words_of, sizeof words_of) == strlen(words_of));
+    MUST(braid_status_text(status, cut, sizeof cut) == strlen(words_of));
+    MUST(strlen(cut) == 4 && strncmp(cut, words_of, 4) == 0);
+    MUST(braid_status_text(status, NULL, 0) == strlen(words_of));
 
     /* To somebody else, who has the memory with it. */
     int pair[2];
     MUST(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) == 0);
     MUST(braid_queue_flush(queue, 1, 3) >= 0);
+    braid_queue_facts facts;
+    braid_queue_show(queue, &facts);
+    MUST(facts.kind == 1 && facts.depth == 7 && facts.in_flight == 1);
+    MUST(facts.transfer_max == 1 << 20 && facts.namespaces == 1 && facts.number > 0);
     MUST(braid_queue_send(queue, pair[0]) == -EAGAIN);
     MUST(ended(epoll) == 0);
     MUST(braid_queue_send(queue, pair[0]) == 0);
