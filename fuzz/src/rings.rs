@@ -271,7 +271,7 @@ fn execute(memory: &Memory<'_>, entry: &Entry, trust: Trust) -> Result<(), Statu
     };
     let views = [Some(namespace(false)), None, Some(namespace(true))];
     let checked = check::check(entry, &views, TRANSFER_MAX, trust)?;
-    stays_inside(&checked, &views, trust);
+    stays_inside(&checked, &views);
     if checked.data == 0 {
         return Ok(());
     }
@@ -307,7 +307,7 @@ fn listed(memory: &Memory<'_>, address: u64) -> Option<u64> {
     (offset <= DATA_BYTES - 8).then(|| value(&mut memory.tape.borrow_mut(), 3))
 }
 
-fn stays_inside(checked: &Checked, views: &[Option<Namespace>], trust: Trust) {
+fn stays_inside(checked: &Checked, views: &[Option<Namespace>]) {
     if checked.all || matches!(checked.order, Order::Cancel { .. }) {
         assert_eq!((checked.data, checked.len), (0, 0));
         return;
@@ -329,7 +329,8 @@ fn stays_inside(checked: &Checked, views: &[Option<Namespace>], trust: Trust) {
         _ => true,
     };
     assert!(!(changes && view.read_only), "{checked:?}");
-    if trust == Trust::Mediated && checked.len > 0 {
+    // However far a client is believed, its rights end there.
+    if checked.len > 0 {
         assert!(
             checked.offset >= view.first << view.block_shift,
             "{checked:?}"
@@ -389,4 +390,13 @@ fn host(memory: &Memory<'_>) {
         }
         assert_eq!(usize::from(cids.used()), open.len());
     }
+    memory.did();
+    sq.let_go(memory);
+    let (loads, stores) = memory.did();
+    let is_first_word = |at: &usize| {
+        let offset = at.wrapping_sub(SQ.entries_at);
+        offset.is_multiple_of(64) && offset / 64 < usize::from(SQ.entries)
+    };
+    assert!(loads.is_empty() && stores.first() == Some(&SQ.doorbell_at));
+    assert!(stores[1..].iter().all(is_first_word), "{stores:?}");
 }
