@@ -275,8 +275,19 @@ fn t13_a_flush_fails_in_time_when_the_server_of_queues_does_not_return() {
     assert_eq!(flush(&mut clients[0]), 0);
 }
 
+/// How many queues the server has that are somebody's, or not yet over.
+fn queues(root: &Path) -> usize {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_braid"));
+    command.args(["queue", "list", "-o", "json", "--socket"]);
+    let output = command.arg(root.join("q.sock")).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let list: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    list["queues"].as_array().unwrap().len()
+}
+
+/// The server stands still and goes on: what it finds then in its queue was written anew meanwhile.
 #[test]
-fn t12_a_server_of_queues_that_hangs_is_left_and_used_again_when_it_goes_on() {
+fn t09_t12_what_a_server_of_queues_had_when_it_stood_still_goes_elsewhere_and_is_not_done_late() {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path();
     let file = std::fs::File::create(root.join("data")).unwrap();
@@ -289,34 +300,112 @@ fn t12_a_server_of_queues_that_hangs_is_left_and_used_again_when_it_goes_on() {
     let _engine = engine(root);
     let is_live = || paths(root)[0]["state"] == "live";
     assert!(is_live());
+    let socket = root.join("v0.sock");
+    let mut client = Client::open(&socket);
+    for block in 0..BLOCKS {
+        assert_eq!(client.write(block * 4096, 6), 0);
+    }
     server.signal(Signal::STOP);
-    let mut stuck: Vec<_> = (0..8)
-        .map(|_| Client::open(&root.join("v0.sock")))
-        .collect();
+    let mut stuck: Vec<_> = (0..8).map(|_| Client::open(&socket)).collect();
     for (block, client) in (0..).zip(&mut stuck) {
         client.send_write(block * 4096, 7);
     }
-    wait_until(|| (!is_live()).then_some(()));
-    // What comes now goes the other way, whoever asks.
-    let mut client = Client::open(&root.join("v0.sock"));
-    for block in 8..40 {
-        assert_eq!(client.write(block * 4096, 8), 0);
-        assert_eq!(client.read(block * 4096), [8; 4096]);
+    let readers = (100..108).map(|block| {
+        let mut client = Client::open(&socket);
+        std::thread::spawn(move || client.read(block * 4096))
+    });
+    // None of this is done by the server: it stands still until all has ended.
+    for reader in readers.collect::<Vec<_>>() {
+        assert_eq!(reader.join().unwrap(), [6; 4096]);
     }
-    assert!(!is_live());
-    server.signal(Signal::CONT);
+    wait_until(|| (!is_live()).then_some(()));
     for client in &mut stuck {
         assert_eq!(client.answer(), 0);
     }
+    for block in 0..40 {
+        assert_eq!(client.read(block * 4096)[0], if block < 8 { 7 } else { 6 });
+        assert_eq!(client.write(block * 4096, 8), 0);
+    }
+    assert!(!is_live());
+    server.signal(Signal::CONT);
     wait_until(|| is_live().then_some(()));
+    // It has parted with the queue that it had then.
+    wait_until(|| (queues(root) == 1).then_some(()));
     let from = completed(root)[0];
     wait_until(|| {
-        assert_eq!(client.read(7 * 4096), [7; 4096]);
+        assert_eq!(client.read(50 * 4096), [6; 4096]);
         (completed(root)[0] > from).then_some(())
     });
     let data = std::fs::read(root.join("data")).unwrap();
-    for (block, bytes) in data.chunks(4096).enumerate().take(40) {
-        let want = if block < 8 { 7 } else { 8 };
+    for (block, bytes) in data.chunks(4096).enumerate() {
+        let want = if block < 40 { 8 } else { 6 };
         assert!(bytes.iter().all(|&byte| byte == want), "block {block}");
     }
+}
+
+#[test]
+fn a_queue_whose_server_stands_still_can_be_removed() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path();
+    let file = std::fs::File::create(root.join("data")).unwrap();
+    file.set_len(BLOCKS * 4096).unwrap();
+    let Some((_target, uri)) = target(root) else {
+        return;
+    };
+    let server = serve(root);
+    configure_with(root, &uri, "io_timeout = \"2s\"\ncores = 1", "");
+    let _engine = engine(root);
+    server.signal(Signal::STOP);
+    let socket = root.join("v0.sock");
+    let readers: Vec<_> = (0..4)
+        .map(|block| {
+            let mut client = Client::open(&socket);
+            std::thread::spawn(move || client.read(block * 4096))
+        })
+        .collect();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_braid"));
+    command.args(["path", "remove", "v0"]);
+    command.arg(paths(root)[0]["uri"].as_str().unwrap());
+    let command = command
+        .args(["--force", "--socket"])
+        .arg(root.join("c.sock"));
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    for reader in readers {
+        assert_eq!(reader.join().unwrap(), [0; 4096]);
+    }
+    wait_until(|| (paths(root).len() == 1).then_some(()));
+    server.signal(Signal::CONT);
+}
+
+/// What a right does not cover is no invalid request, and no failure of the path.
+#[test]
+fn what_a_queue_may_not_touch_is_denied() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path();
+    let uid = rustix::process::geteuid().as_raw();
+    let half = BLOCKS / 2;
+    let allow = format!("uid={uid},nsid=1,first=0,blocks={half}");
+    let socket = root.join("q.sock");
+    let words = ["queue", "serve", "mem:1MiB", "--allow", &allow, "--socket"];
+    let mut server = Process::start(root, &[&words[..], &[text(&socket)]].concat());
+    server.says("q.sock").unwrap();
+    let config = format!(
+        "[[volume]]\nname = \"v0\"\n[[volume.path]]\nuri = \"queue:{}?nsid=1\"\n\
+         [[volume.export]]\nnbd = \"unix:{}\"\n",
+        text(&socket),
+        text(&root.join("v0.sock"))
+    );
+    std::fs::write(root.join("b.toml"), config).unwrap();
+    let mut engine = process::begun(root);
+    if engine.says("v0: ready").is_none() {
+        engine.notes("io_uring");
+        return no_io_uring::skip(&engine.seen);
+    }
+    let mut client = Client::open(&root.join("v0.sock"));
+    assert_eq!(client.write((half - 1) * 4096, 7), 0);
+    // EPERM.
+    assert_eq!(client.write(half * 4096, 7), 1);
+    assert_eq!(client.write((half - 1) * 4096, 8), 0);
+    assert_eq!(paths(root)[0]["state"], "live");
 }

@@ -11,11 +11,15 @@
 //! queue that wrote to the file is told of it with its next flush. Threads have descriptions of
 //! their own, so the kernel tells each.
 //!
+//! Changes wait here until the kernel is about to be entered. Then, with nothing in between, it is
+//! looked whether their client has let go of its queue: a process that stood still executes nothing
+//! that was written anew elsewhere meanwhile (T9), but for what the kernel has.
+//!
 //! # Limits
 //! [`FILE_OPERATIONS_MAX`] in flight; further requests wait here, as many as queues have entries,
 //! and queues are served in turn.
 use crate::limits::{BOUNCES_MAX, FILE_OPERATIONS_MAX, ZEROES_BYTES};
-use crate::transfer::{Memories, Part};
+use crate::transfer::{Door, Memories, Part};
 use crate::volume::{Post, Volume};
 use crate::{Namespace, Store};
 use flushes::FLUSHES;
@@ -27,8 +31,9 @@ use rustix::fs::{Mode, OFlags};
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
-use sys::{Allocate, Errno, Error, Fd, Ring, Shared, memory_file};
+use sys::{Errno, Error, Fd, Ring, Shared, memory_file};
 
+mod due;
 mod flushes;
 mod request;
 
@@ -64,6 +69,12 @@ pub enum Work {
     Deallocate { ranges: Vec<(u64, u64)> },
     /// What was written is to be durable; in the files of `rest` too.
     Flush { rest: Vec<usize> },
+}
+
+impl Work {
+    fn is_change(&self) -> bool {
+        !matches!(self, Self::Read { .. } | Self::Flush { .. })
+    }
 }
 
 /// Where it lies.
@@ -112,6 +123,8 @@ struct Known {
     /// By namespace: flushes that had failed when it was last told, or first wrote; `None`: it
     /// never wrote.
     told: Vec<Option<u64>>,
+    /// Bytes that were copied for its requests and nobody has counted.
+    copied: u64,
 }
 
 /// The requests of one thread.
@@ -131,8 +144,12 @@ pub struct Files {
     waiting: usize,
     /// Requests to volumes that have ended.
     elsewhere: VecDeque<(u64, Result<u32, Errno>)>,
-    /// Ended with a flush that others waited for as well.
+    /// Ended here: with a flush that others waited for as well, or before the kernel was asked.
     flushed: Vec<(u32, Status)>,
+    /// Changes that the kernel is to be asked for.
+    due: VecDeque<u32>,
+    /// Bytes that were copied for requests so far.
+    copied: u64,
     /// Taken back while they waited.
     cancelled: Vec<u32>,
     /// Lists of parts that no request has.
@@ -200,6 +217,8 @@ impl Files {
             waiting: 0,
             elsewhere: VecDeque::new(),
             flushed: Vec::new(),
+            due: VecDeque::new(),
+            copied: 0,
             cancelled: Vec::new(),
             spare: Vec::new(),
             in_flight: 0,
@@ -214,6 +233,12 @@ impl Files {
         self.backings[namespace].as_mut().unwrap().way = Way::File(Fd::new(file));
     }
 
+    /// As if so much had been copied for a lane.
+    #[cfg(test)]
+    pub fn owe(&mut self, lane: usize, bytes: u64) {
+        self.known(lane).copied += bytes;
+    }
+
     /// The ring, to submit and to sleep.
     pub fn ring(&mut self) -> &mut Ring {
         &mut self.ring
@@ -226,7 +251,8 @@ impl Files {
             let held = |part: &Part| (Arc::clone(memories.region(part.region)), *part);
             parts.extend(memories.parts().iter().map(held));
         }
-        self.add(job, work, parts);
+        let door = work.is_change().then(|| memories.door().clone());
+        self.add(job, work, parts, door);
     }
 
     /// Starts flushing every file that may be written, for nobody ([`NO_LANE`]); how many these
@@ -241,16 +267,17 @@ impl Files {
                 cid: 0,
                 namespace,
             };
-            self.add(job, Work::Flush { rest: Vec::new() }, Vec::new());
+            self.add(job, Work::Flush { rest: Vec::new() }, Vec::new(), None);
         }
         files.len() as u32
     }
 
-    fn add(&mut self, job: Job, work: Work, parts: Vec<(Arc<Shared>, Part)>) {
+    fn add(&mut self, job: Job, work: Work, parts: Vec<(Arc<Shared>, Part)>, door: Option<Door>) {
         let request = Request {
             job,
             work,
             parts,
+            door,
             bounce: None,
             done: 0,
             index: 0,
@@ -321,6 +348,7 @@ impl Files {
     pub fn forget(&mut self, lane: usize) {
         if let Some(known) = self.lanes.get_mut(lane) {
             known.told.clear();
+            known.copied = 0;
         }
     }
 
@@ -390,14 +418,16 @@ impl Files {
         let fits = |(_, part): &(_, Part)| {
             (part.at as u64 | u64::from(part.len)).is_multiple_of(align.into())
         };
+        let (lane, mut copied) = (request.job.lane, 0);
         if !request.parts.iter().all(fits) {
             let bounce = self.bounces.pop().map(Ok);
             match bounce.unwrap_or_else(|| own_memory(TRANSFER_MAX as usize)) {
-                Ok(bounce) => request.use_bounce(bounce),
+                Ok(bounce) => copied = request.use_bounce(bounce),
                 // Without memory the kernel says what it makes of the alignment.
                 Err(error) => tracing::warn!("no memory to copy through: {error}"),
             }
         }
+        self.count_copied(lane, copied);
         self.issue(slot);
     }
 
@@ -409,52 +439,9 @@ impl Files {
         if request.flush || matches!(request.work, Work::Flush { .. }) {
             return self.flush(request.job.namespace, slot);
         }
-        let Some(backing) = &self.backings[request.job.namespace] else {
-            return;
-        };
-        let file = match &backing.way {
-            Way::File(file) => file,
-            Way::Volume(volume) => {
-                let to = (self.post.clone(), slot.into());
-                return volume.begin(request.order(volume, &self.zeroes, to));
-            }
-        };
-        let (ring, tag) = (&mut self.ring, slot.into());
-        let done = request.done;
-        match &request.work {
-            Work::Read { offset } => {
-                let memory = request.at_hand();
-                ring.read_shared(file, memory, offset + request.before + done, tag);
-            }
-            Work::Write { offset, fua } => {
-                let memory = request.at_hand();
-                let at = offset + request.before + done;
-                ring.write_shared(file, memory, at, *fua && backing.direct, tag);
-            }
-            Work::Flush { .. } => {}
-            Work::Zeroes {
-                offset,
-                len,
-                deallocate,
-                ..
-            } => {
-                let left = len - done;
-                if request.plain {
-                    let len = left.min(ZEROES_BYTES.into()) as u32;
-                    let zeroes = (&self.zeroes, 0, len);
-                    ring.write_shared(file, zeroes, offset + done, false, tag);
-                } else {
-                    let how = match deallocate {
-                        true => Allocate::PunchHole,
-                        false => Allocate::ZeroRange,
-                    };
-                    ring.allocate(file, how, offset + done, left, tag);
-                }
-            }
-            Work::Deallocate { ranges } => {
-                let (offset, len) = ranges.get(request.index).copied().unwrap_or((0, 1));
-                ring.allocate(file, Allocate::PunchHole, offset, len, tag);
-            }
+        match &request.door {
+            Some(_) => self.due.push_back(slot),
+            None => self.order(slot),
         }
     }
 
@@ -512,6 +499,7 @@ impl Files {
         if let Some(bounce) = request.bounce.take() {
             if status.is_success() && matches!(request.work, Work::Read { .. }) {
                 request.copy_back(&bounce);
+                self.count_copied(request.job.lane, request.bytes());
             }
             if self.bounces.len() < BOUNCES_MAX {
                 self.bounces.push(bounce);

@@ -5,9 +5,14 @@
 //! writes a doorbell that can't be true ends the lane ([`Misbehaved`]); what it has in flight ends
 //! first. In one turn at most [`TURN_BYTES`] are moved, and a command more: the rest is the next
 //! turn's, so that one lane keeps the others of its thread waiting for a bounded time.
+//!
+//! A thread may stand still anywhere, and go on when its clients have long written something newer
+//! by other ways (T9). So whether the client has let go of the queue is looked at right before
+//! anything is changed, also by commands that were fetched before; for files, right before the
+//! kernel is asked ([`crate::files`]).
 use crate::files::{Files, Job, Work};
 use crate::limits::{BATCH, TURN_BYTES};
-use crate::transfer::{Memories, Region};
+use crate::transfer::{Door, Memories, Region};
 use crate::zeroing::Zeroing;
 use crate::{Namespace, Store, Trust};
 use nvme::queue::check::{self, Checked, Order};
@@ -70,6 +75,8 @@ pub struct Lane {
     batch_end: u16,
     /// Bytes that were moved in this turn.
     moved: u64,
+    /// Bytes that were copied for its requests to files and count in turns to come.
+    owed: u64,
     /// Commands that zero much of a memory device.
     zeroing: VecDeque<Zeroing>,
     in_flight: u16,
@@ -96,11 +103,13 @@ impl Lane {
     pub fn new(parts: Parts) -> Self {
         let Parts { header, memory, .. } = parts;
         let layout = header.layout;
-        let mut memories = Memories::new(Region {
+        let lists = Region {
             memory: Arc::clone(&memory),
             at: layout.lists_at(),
             len: layout.lists_bytes(),
-        });
+        };
+        let door = Door::new(Arc::clone(&memory), layout.sq().doorbell_at);
+        let mut memories = Memories::new(lists, door);
         memories.set(1, parts.data);
         debug_assert_eq!(header.kind == Kind::UserIrq, parts.interrupt.is_some());
         Self {
@@ -124,6 +133,7 @@ impl Lane {
             batch_at: 0,
             batch_end: 0,
             moved: 0,
+            owed: 0,
             zeroing: VecDeque::new(),
             in_flight: 0,
             answered: 0,
@@ -138,6 +148,8 @@ impl Lane {
     /// given back at once; commands on files hold what they use of it (T10).
     pub fn close(&mut self) -> Vec<Region> {
         self.closing = true;
+        // Its requests to files look there.
+        self.sq.end(&self.memory);
         self.in_flight -= self.zeroing.len() as u16;
         self.zeroing.clear();
         self.publish();
@@ -163,7 +175,14 @@ impl Lane {
         if self.closing || self.broken.is_some() {
             return 0;
         }
-        self.moved = 0;
+        self.owed += files.take_copied(at);
+        self.moved = self.owed.min(TURN_BYTES);
+        self.owed -= self.moved;
+        let paid = u16::from(self.moved == TURN_BYTES);
+        if self.has_begun() && self.sq.is_let_go(&self.memory) {
+            self.broken = Some(Misbehaved::LetGo);
+            return 0;
+        }
         let zeroed = self.zero(namespaces);
         if self.batch_at == self.batch_end {
             let count = self.admit().unwrap_or_else(|why| {
@@ -171,7 +190,7 @@ impl Lane {
                 0
             });
             if count == 0 {
-                return zeroed;
+                return zeroed + paid;
             }
             // All of them first: so their cache lines are on the way at the same time.
             for entry in &mut self.batch[..usize::from(count)] {
@@ -197,7 +216,7 @@ impl Lane {
             self.answer(cid_of(entry), status, 0);
         }
         self.publish();
-        zeroed + self.batch_at - begin
+        zeroed + paid + self.batch_at - begin
     }
 
     /// A piece of the first command that zeroes much; how many there were.
@@ -240,6 +259,9 @@ impl Lane {
         let checked = check::check(entry, &self.views, TRANSFER_MAX, self.trust)?;
         if checked.data > 0 {
             self.memories.look_up(entry, checked.data, self.trust)?;
+        }
+        if checked.order.is_change() && self.sq.is_let_go(&self.memory) {
+            return Err(Status::SQ_DELETION);
         }
         let device = match checked.order {
             Order::Cancel { cid } => return Ok(Begun::Done(self.cancel(at, cid, files).into())),
@@ -475,8 +497,12 @@ impl Lane {
     /// Whether there is anything to fetch now, or to give up for. A client that has no room for its
     /// answers has to kick when it has made some.
     pub fn is_waiting(&mut self) -> bool {
-        let has_begun = self.batch_at < self.batch_end || !self.zeroing.is_empty();
-        !self.closing && self.broken.is_none() && (has_begun || self.admit() != Ok(0))
+        !self.closing && self.broken.is_none() && (self.has_begun() || self.admit() != Ok(0))
+    }
+
+    /// Something that was fetched is not done, or not all of it.
+    fn has_begun(&self) -> bool {
+        self.batch_at < self.batch_end || !self.zeroing.is_empty()
     }
 }
 
@@ -490,3 +516,6 @@ enum Begun {
 pub fn cid_of(entry: &Entry) -> u16 {
     (entry[0] >> 16) as u16
 }
+
+#[cfg(test)]
+mod tests;

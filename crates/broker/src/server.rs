@@ -12,6 +12,7 @@ use crate::limits::{STOP_NS, WORKERS_MAX};
 use crate::session::{Brought, Ear, Reply};
 use crate::volume::Post;
 use crate::worker::{self, Message, News};
+use nvme::queue::Misbehaved;
 use queue::protocol::{Answer, Operation, Request, VERSION};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
@@ -382,7 +383,12 @@ impl Server {
                     return result;
                 }
                 News::Broken(id, why) => {
-                    tracing::warn!("queue {id} is given up: {why}");
+                    if why != Misbehaved::LetGo {
+                        tracing::warn!("queue {id} is given up: {why}");
+                    }
+                    if let Some(place) = self.places.find_mut(id) {
+                        place.leaving = true;
+                    }
                     self.give_up(id);
                 }
                 News::Removed(id, lane) => {

@@ -3,9 +3,9 @@
 //! # Contract
 //! A data pointer is walked once; every piece is looked up before anything is moved. Of a client
 //! that isn't trusted, lists are copied before they are read.
-use nvme::queue::Entry;
 use nvme::queue::check::Trust;
 use nvme::queue::pointer::{self, Piece};
+use nvme::queue::{Entry, LET_GO};
 use nvme::wire::Status;
 use queue::layout::region_of;
 use queue::limits::{REGIONS_MAX, TRANSFER_MAX};
@@ -15,6 +15,25 @@ use sys::Shared;
 
 /// Words of a list that are copied at once.
 const COPIED: usize = 64;
+
+/// Where a client says that it has let go of its queue, for whoever holds copies of its commands.
+#[derive(Clone, Debug)]
+pub struct Door {
+    memory: Arc<Shared>,
+    /// The tail doorbell.
+    at: usize,
+}
+
+impl Door {
+    pub fn new(memory: Arc<Shared>, at: usize) -> Self {
+        Self { memory, at }
+    }
+
+    /// Nothing is to be changed any more for this client (T9).
+    pub fn is_shut(&self) -> bool {
+        self.memory.load_word(self.at) == LET_GO
+    }
+}
 
 /// Memory that a queue's commands may use.
 #[derive(Clone, Debug)]
@@ -41,6 +60,7 @@ pub struct Part {
 #[derive(Debug)]
 pub struct Memories {
     regions: [Option<Region>; REGIONS_MAX],
+    door: Door,
     pieces: Vec<Piece>,
     parts: Vec<Part>,
     copied: Copied,
@@ -48,13 +68,14 @@ pub struct Memories {
 
 impl Memories {
     /// With the pages for lists.
-    pub fn new(lists: Region) -> Self {
+    pub fn new(lists: Region, door: Door) -> Self {
         let mut regions = [const { None }; REGIONS_MAX];
         regions[0] = Some(lists);
         // One piece per page at most, but for SGLs of more: those grow it once.
         let pages = (TRANSFER_MAX / 4096) as usize + 1;
         Self {
             regions,
+            door,
             pieces: Vec::with_capacity(pages),
             parts: Vec::with_capacity(pages),
             copied: Copied::new(),
@@ -86,6 +107,11 @@ impl Memories {
         }
     }
 
+    /// Where the client lets go.
+    pub fn door(&self) -> &Door {
+        &self.door
+    }
+
     /// The parts of the command that was looked up last.
     pub fn parts(&self) -> &[Part] {
         &self.parts
@@ -102,6 +128,7 @@ impl Memories {
             pieces,
             parts,
             copied,
+            ..
         } = self;
         pieces.clear();
         parts.clear();

@@ -9,7 +9,7 @@
 //! flushed may be lost then, as it may when a flush fails ([`Volume::losses`], T13). Registered
 //! memory is held until its request has ended (T10). Nothing is sent twice (T8).
 use crate::limits::VOLUME_ANSWER_NS;
-use crate::transfer::Part;
+use crate::transfer::{Door, Part};
 use crate::worker::Message;
 use nbd::client::Info;
 use nbd::{BlockSizes, Kind};
@@ -78,6 +78,8 @@ pub struct Order {
     pub parts: Vec<(Arc<Shared>, Part)>,
     /// Where in that it begins, bytes.
     pub skip: usize,
+    /// Of a change: where its client lets go.
+    pub door: Option<Door>,
     pub post: Post,
     /// Told with its end.
     pub tag: u64,
@@ -94,6 +96,7 @@ impl Order {
             no_hole: false,
             parts: Vec::new(),
             skip: 0,
+            door: None,
             post,
             tag,
         }

@@ -10,7 +10,7 @@
 use crate::Namespace;
 use crate::files::{Ended, Files, NO_LANE};
 use crate::lane::Lane;
-use crate::limits::{CLOCK_TURNS, FILE_OPERATIONS_MAX, MAILBOX_TURNS, NAMESPACES_MAX};
+use crate::limits::{CLOCK_TURNS, FILE_OPERATIONS_MAX, MAILBOX_TURNS, NAMESPACES_MAX, TURN_BYTES};
 use crate::session::Brought;
 use crate::transfer::Region;
 use crate::volume::Post;
@@ -213,9 +213,12 @@ impl Worker {
             count += u32::from(lane.turn(at, &self.plan.namespaces, &mut self.files));
             lane.interrupt(|| Some(now_ns()));
         }
-        if self.files.ring().wants_enter() {
-            // What went wrong comes back when it goes to sleep.
-            let _ = self.files.ring().enter(Wait::No);
+        if self.files.wants_enter() {
+            self.files.ask();
+            if self.files.ring().wants_enter() {
+                // What went wrong comes back when it goes to sleep.
+                let _ = self.files.ring().enter(Wait::No);
+            }
         }
         count += self.reap();
         count > 0
@@ -223,7 +226,11 @@ impl Worker {
 
     fn reap(&mut self) -> u32 {
         let (mut count, mut kicked) = (0, false);
-        while let Some(Ended { job, status }) = self.files.next_ended(&mut kicked) {
+        // What is copied for reads counts: the rest is the next turn's.
+        let most = self.files.copied() + TURN_BYTES;
+        while self.files.copied() < most
+            && let Some(Ended { job, status }) = self.files.next_ended(&mut kicked)
+        {
             count += 1;
             if job.lane == NO_LANE {
                 self.flushing = self.flushing.map(|left| left - 1);
@@ -254,7 +261,7 @@ impl Worker {
         for lane in self.lanes.iter_mut().flatten() {
             is_waiting |= lane.is_waiting();
         }
-        if !is_waiting {
+        if self.files.ask() && !is_waiting {
             let ring = self.files.ring();
             if !self.watching {
                 ring.poll_readable(&self.kicks, KICKS);

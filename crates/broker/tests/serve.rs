@@ -218,7 +218,7 @@ fn clients_may_do_what_they_are_granted() {
     assert!(refused.contains("7 in flight at most"), "{refused}");
     let mut queue = stage.open(Kind::UserPoll, 8).unwrap();
     let second = stage.open(Kind::UserIrq, 8).unwrap_err().to_string();
-    assert!(second.contains("all queues that it may have"), "{second}");
+    assert!(second.contains("all 1 queues that it may have"), "{second}");
     assert!(queue.namespace(2).is_err() && queue.namespace(5).is_err());
     let third = queue.namespace(3).unwrap();
     assert!(third.read_only && third.blocks == 256 && third.block_shift == 12);
@@ -285,9 +285,13 @@ fn who_has_no_rights_gets_no_queue_and_all_queues_taken_is_busy() {
     );
     let stage = Stage::new(|config| (config.user_poll, config.user_irq) = (2, 0));
     let held = [stage.poll(), stage.poll()];
-    for kind in [Kind::UserPoll, Kind::UserIrq] {
+    for (kind, why) in [
+        (Kind::UserPoll, "all 2 queues of kind user_poll are in use"),
+        (Kind::UserIrq, "all 0 queues of kind user_irq are in use"),
+    ] {
         let refused = stage.open(kind, 8).unwrap_err();
-        assert!(refused.to_string().contains("are in use"), "{refused}");
+        assert!(refused.to_string().contains(why), "{refused}");
+        assert!(matches!(refused, Error::Refused { errno, .. } if errno == sys::Errno::BUSY));
     }
     let shown = stage.queues();
     assert_eq!(
@@ -350,7 +354,7 @@ fn memory_of_the_clients_own_is_registered_and_let_go() {
 }
 
 #[test]
-fn many_commands_on_a_file_all_end_and_cancelled_ones_say_so() {
+fn many_commands_on_a_file_all_end_and_what_is_taken_back_is_counted() {
     let stage = Stage::plain();
     let mut queue = stage.open(Kind::UserPoll, 2048).unwrap();
     let piece = queue.data().unwrap().piece(0, 4096);

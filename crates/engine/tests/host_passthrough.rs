@@ -128,8 +128,11 @@ impl Rig {
         self.now_ns += 1000;
         self.host.turn(&mut NoMemory, self.now_ns);
         while let Some(output) = self.host.poll_output() {
-            if let Output::Device(request) = output {
-                self.asked.push(request);
+            match output {
+                Output::Device(request) => self.asked.push(request),
+                // The driver takes nothing back.
+                Output::LetGo { id, .. } => self.host.handle_device(id, Ok(()), self.now_ns),
+                _ => {}
             }
         }
         while let Some(event) = self.host.poll_event() {

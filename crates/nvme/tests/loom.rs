@@ -11,7 +11,7 @@ use loom::sync::atomic::{AtomicU64, Ordering, fence};
 use loom::sync::{Arc, Notify};
 use loom::thread;
 use nvme::queue::{CqConsumer, CqProducer, Entry, Nap, Place, SharedMemory};
-use nvme::queue::{SqConsumer, SqProducer};
+use nvme::queue::{Misbehaved, SqConsumer, SqProducer};
 use nvme::wire::Cqe;
 
 /// What is taken away.
@@ -140,6 +140,32 @@ fn commands(weak: Weak, count: u64) {
 #[test]
 fn commands_and_completions_are_seen_whole_and_in_order() {
     commands(Weak::Nothing, 3);
+}
+
+/// The host lets go while the controller fetches: what that has is the whole command, or none
+/// whatever the rest says; and once it has seen that the host let go, it fetches nothing.
+#[test]
+fn t09_a_command_that_is_taken_back_while_it_is_fetched_is_whole_or_none() {
+    loom::model(|| {
+        let memory = Memory::new(WORDS, Weak::Nothing);
+        let theirs = Arc::clone(&memory);
+        let (mut sq, entry) = (SqProducer::new(SQ, 0), [1, 1 << 32, 0, 0, 0, 0, 0, 0]);
+        sq.push(&*memory, &entry).unwrap();
+        sq.ring(&*memory);
+        let controller = thread::spawn(move || {
+            let mut sq = SqConsumer::new(SQ);
+            match sq.available(&*theirs) {
+                Ok(1) => {
+                    let entry = sq.fetch(&*theirs).unwrap();
+                    assert!(entry[0] == 0x7e || (entry[0], entry[1]) == (1, 1 << 32));
+                }
+                other => assert_eq!(other, Err(Misbehaved::LetGo)),
+            }
+        });
+        sq.let_go(&*memory);
+        controller.join().unwrap();
+        assert!(SqConsumer::new(SQ).is_let_go(&*memory));
+    });
 }
 
 #[test]

@@ -6,7 +6,7 @@ pub const REGIONS_MAX: usize = 16;
 pub const REGION_SHIFT: u32 = 40;
 /// Largest transfer that a broker takes, bytes: its PRP list fits one page.
 pub const TRANSFER_MAX: u32 = 1 << 20;
-/// Longest text behind an answer, bytes.
-pub const TEXT_MAX: usize = 1 << 20;
+/// Longest text behind an answer, bytes: the list of as many queues as a broker can have.
+pub const TEXT_MAX: usize = 4 << 20;
 /// How long a broker may take to answer on its socket, ms.
 pub const ANSWER_MS: i32 = 10_000;

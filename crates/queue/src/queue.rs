@@ -50,15 +50,32 @@ pub(crate) struct Held {
 /// A queue. See the crate for who may use it, and `docs/queues.md` for how it works.
 #[derive(Debug)]
 pub struct Queue {
-    memory: Memory,
+    /// Before `held`: let go of before the connection is.
+    rings: Rings,
     layout: Layout,
     header: Header,
     form: Form,
+    counts: Counts,
+    held: Held,
+}
+
+/// The client's ends of its rings. What is in flight when this is dropped is taken back, as far as
+/// the broker has not begun it.
+#[derive(Debug)]
+struct Rings {
+    memory: Memory,
     sq: SqProducer,
     cq: CqConsumer,
     cids: Cids<u64>,
-    counts: Counts,
-    held: Held,
+}
+
+impl Drop for Rings {
+    fn drop(&mut self) {
+        // With nothing in flight another process may have this queue by now.
+        if self.cids.used() > 0 {
+            self.sq.let_go(&self.memory);
+        }
+    }
 }
 
 impl Queue {
@@ -74,11 +91,13 @@ impl Queue {
         let tail = position(layout.sq().doorbell_at);
         let head = position(layout.cq().doorbell_at);
         Self {
-            sq: SqProducer::new(layout.sq(), tail),
-            cq: CqConsumer::resume(layout.cq(), head, &memory),
-            cids: Cids::new(layout.entries() - 1),
+            rings: Rings {
+                sq: SqProducer::new(layout.sq(), tail),
+                cq: CqConsumer::resume(layout.cq(), head, &memory),
+                cids: Cids::new(layout.entries() - 1),
+                memory,
+            },
             counts: Counts::default(),
-            memory,
             layout,
             header,
             form,
@@ -92,7 +111,7 @@ impl Queue {
 
     pub(crate) fn into_held(mut self) -> (Held, Form) {
         // Who goes on with it begins where the doorbells are.
-        self.cq.ring(&self.memory);
+        self.rings.cq.ring(&self.rings.memory);
         (self.held, self.form)
     }
 
@@ -118,12 +137,12 @@ impl Queue {
 
     /// Most commands in flight.
     pub fn depth(&self) -> u16 {
-        self.cids.capacity()
+        self.rings.cids.capacity()
     }
 
     /// Commands in flight, those that were not submitted yet among them.
     pub fn in_flight(&self) -> u16 {
-        self.cids.used()
+        self.rings.cids.used()
     }
 
     /// The memory that the broker made for it.
@@ -214,7 +233,7 @@ impl Queue {
         let cid = self.take(token)?;
         let (at, address) = self.list(cid);
         for (n, range) in ranges.iter().enumerate() {
-            self.memory.0.write(at + 16 * n, &range.emit());
+            self.rings.memory.0.write(at + 16 * n, &range.emit());
         }
         let mut entry = entry(nvm::DATASET_MANAGEMENT, nsid);
         entry[3] = address;
@@ -249,8 +268,8 @@ impl Queue {
     #[inline]
     pub fn submit(&mut self) -> Result<(), Error> {
         // What was reaped makes room for what these commands will answer.
-        self.cq.ring(&self.memory);
-        if self.sq.ring(&self.memory) && self.layout.asleep().take(&self.memory) {
+        self.rings.cq.ring(&self.rings.memory);
+        if self.rings.sq.ring(&self.rings.memory) && self.layout.asleep().take(&self.rings.memory) {
             return self.kick();
         }
         Ok(())
@@ -274,13 +293,13 @@ impl Queue {
     #[inline]
     pub fn poll(&mut self) -> Result<Option<Done>, Error> {
         self.counts.polls += 1;
-        let Some(cqe) = self.cq.take(&self.memory) else {
+        let Some(cqe) = self.rings.cq.take(&self.rings.memory) else {
             self.counts.empty_polls += 1;
-            self.cq.ring(&self.memory);
+            self.rings.cq.ring(&self.rings.memory);
             return Ok(None);
         };
-        self.sq.fetched(cqe.sqhd)?;
-        let token = self.cids.end(cqe.cid);
+        self.rings.sq.fetched(cqe.sqhd)?;
+        let token = self.rings.cids.end(cqe.cid);
         let token = token.ok_or(Error::UnknownCommand { cid: cqe.cid })?;
         Ok(Some(Done {
             token,
@@ -301,14 +320,14 @@ impl Queue {
             each(done);
             count += 1;
         }
-        self.cq.ring(&self.memory);
+        self.rings.cq.ring(&self.rings.memory);
         Ok(count)
     }
 
     /// Whether [`Self::poll`] would find something: one load.
     #[inline]
     pub fn is_ready(&self) -> bool {
-        self.cq.is_ready(&self.memory)
+        self.rings.cq.is_ready(&self.rings.memory)
     }
 
     /// The descriptor that becomes readable when completions have come since [`Self::arm`]; of
@@ -320,10 +339,10 @@ impl Queue {
     /// Asks for one interrupt when completions come. `false`: there are some already, and there
     /// may be an interrupt or not.
     pub fn arm(&mut self) -> bool {
-        self.cq.ring(&self.memory);
-        self.layout.armed().begin(&self.memory);
-        if self.cq.is_ready(&self.memory) {
-            self.layout.armed().end(&self.memory);
+        self.rings.cq.ring(&self.rings.memory);
+        self.layout.armed().begin(&self.rings.memory);
+        if self.rings.cq.is_ready(&self.rings.memory) {
+            self.layout.armed().end(&self.rings.memory);
             return false;
         }
         true
@@ -360,12 +379,12 @@ impl Queue {
         let Some(interrupt) = &self.held.interrupt else {
             return Ok(false);
         };
-        self.layout.armed().begin(&self.memory);
-        if self.cq.is_ready(&self.memory) {
-            self.layout.armed().end(&self.memory);
+        self.layout.armed().begin(&self.rings.memory);
+        if self.rings.cq.is_ready(&self.rings.memory) {
+            self.layout.armed().end(&self.rings.memory);
             return Ok(true);
         }
-        self.cq.ring(&self.memory);
+        self.rings.cq.ring(&self.rings.memory);
         let socket = self.held.connection.socket();
         let mut fds = [
             PollFd::new(interrupt, PollFlags::IN),
@@ -382,7 +401,7 @@ impl Queue {
             self.counts.calls += 1;
             let _ = rustix::io::read(interrupt, &mut [0; 8]);
         }
-        self.layout.armed().end(&self.memory);
+        self.layout.armed().end(&self.rings.memory);
         match woken {
             Err(source) if source != Errno::INTR => Err(Error::system("poll", source)),
             _ if gone && !self.is_ready() => Err(Error::Gone),
@@ -416,7 +435,10 @@ impl Queue {
         cloned.map_err(|source| Error::system("duplicate a descriptor", source))
     }
 
-    /// Gives the queue back. Dropping it does the same; commands in flight end unheard.
+    /// Gives the queue back, also one whose broker hangs. Dropping it does the same. Of the commands
+    /// in flight, those that the broker has not begun are not executed any more, also if it stands
+    /// still now and goes on later; those that it has begun end unheard. What it has asked the
+    /// kernel for by then is the kernel's to do: wait for that, if what it writes matters.
     pub fn close(self) {}
 
     #[inline]
@@ -425,13 +447,13 @@ impl Queue {
         let cid = self.take(token)?;
         if !pieces.is_empty() {
             let (at, address) = self.list(cid);
-            let memory = &self.memory;
+            let memory = &self.rings.memory;
             let list = List {
                 address,
                 store: |word, value| memory.store(at + 8 * word, value),
             };
             if let Err(error) = build(&mut entry, pieces, self.form, list) {
-                self.cids.end(cid);
+                self.rings.cids.end(cid);
                 return Err(SubmitError::Pieces(error));
             }
         }
@@ -440,14 +462,14 @@ impl Queue {
 
     #[inline]
     fn take(&mut self, token: u64) -> Result<u16, SubmitError> {
-        self.cids.take(token).ok_or(SubmitError::Full)
+        self.rings.cids.take(token).ok_or(SubmitError::Full)
     }
 
     #[inline]
     fn send(&mut self, cid: u16, mut entry: Entry) -> Result<u16, SubmitError> {
         entry[0] = entry[0] & !0xffff_0000 | u64::from(cid) << 16;
-        if let Err(full) = self.sq.push(&self.memory, &entry) {
-            self.cids.end(cid);
+        if let Err(full) = self.rings.sq.push(&self.rings.memory, &entry) {
+            self.rings.cids.end(cid);
             return Err(full.into());
         }
         Ok(cid)
@@ -456,7 +478,7 @@ impl Queue {
     /// The page for the list of a command: where it is in the queue's memory, and its address.
     #[inline]
     fn list(&self, cid: u16) -> (usize, u64) {
-        let offset = LIST_BYTES * usize::from(self.cids.slot(cid));
+        let offset = LIST_BYTES * usize::from(self.rings.cids.slot(cid));
         (
             self.layout.lists_at() + offset,
             region_address(0) + offset as u64,

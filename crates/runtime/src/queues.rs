@@ -14,6 +14,11 @@
 //! requests to files are executed yet, and nobody may repeat them elsewhere meanwhile (T9). A flush
 //! waits for the next queue: what was acknowledged is durable only then (T13).
 //!
+//! The same where the engine lets go of a server that hangs ([`QueueBackend::let_go`]): it takes
+//! back what the server has not begun, which then never is ([`Queue::close`]). Changes wait all the
+//! same, for a command that it fetched may be with the kernel. Reads end at once: what comes late
+//! comes into memory of the queue's, which the server keeps for as long as it needs it (T10).
+//!
 //! # Limits
 //! [`QUEUE_SLOTS`] commands with the server. A request larger than [`QUEUE_PIECE_BYTES`] is
 //! several, which go as there is room, in any order; requests take turns. It ends when all of
@@ -29,8 +34,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use sys::{Errno, Extent, Fd, OpId, Ring};
 
+mod loss;
 mod repair;
 
+use loss::ENDED;
 use repair::Repair;
 
 /// The path is gone: others may serve (ENOLINK).
@@ -211,6 +218,8 @@ pub(crate) struct QueueBackend {
     waiting: VecDeque<u32>,
     /// Changes that a lost server had.
     doubtful: Vec<u32>,
+    /// It was let go of under this id, to be told when there is a queue again.
+    let_go: Option<u32>,
     repair: Arc<Repair>,
     repaired: Fd,
     /// What the ring watches.
@@ -236,6 +245,7 @@ impl QueueBackend {
             vacant: Vec::with_capacity(usize::from(QUEUE_SLOTS)),
             waiting: VecDeque::with_capacity(usize::from(QUEUE_SLOTS)),
             doubtful: Vec::with_capacity(usize::from(QUEUE_SLOTS)),
+            let_go: None,
             watches: [None; 3],
             scratch: vec![0; QUEUE_PIECE_BYTES as usize].into(),
         })
@@ -377,7 +387,7 @@ impl QueueBackend {
         if let Some(line) = &mut self.line
             && line.queue.submit().is_err()
         {
-            self.lose(ring, results);
+            self.lose(ring, ENDED, results);
         }
         self.watch(ring);
     }
@@ -408,8 +418,8 @@ impl QueueBackend {
                 Ok(None) => return,
                 Ok(Some(done)) => self.ended(ring, &done, results),
                 Err(error) => {
-                    tracing::warn!("{}: {error}", self.device.socket.display());
-                    return self.lose(ring, results);
+                    let why = format!("{error}; it is tried again");
+                    return self.lose(ring, &why, results);
                 }
             }
         }
@@ -441,7 +451,7 @@ impl QueueBackend {
                 // What had ended before it did.
                 self.reap(ring, results);
                 // It says nothing unasked: this is its end.
-                self.lose(ring, results);
+                self.lose(ring, ENDED, results);
             }
             Watched::Repair => self.repaired(ring, results),
         }
@@ -495,67 +505,6 @@ impl QueueBackend {
         }
         Ok(())
     }
-
-    /// The server is gone, or can't be believed.
-    #[cold]
-    fn lose(&mut self, ring: &mut Ring, results: &mut Vec<Done>) {
-        if self.line.take().is_none() {
-            return;
-        }
-        tracing::warn!(
-            "{}: its server has ended or has given up this queue; it is tried again",
-            self.device.socket.display()
-        );
-        self.waiting.clear();
-        self.commands.fill(None);
-        self.free.clear();
-        self.free.extend(0..QUEUE_SLOTS);
-        for (at, place) in (0..).zip(&mut self.requests) {
-            let Some(it) = place else { continue };
-            match it.request.op {
-                DeviceOp::Flush => {
-                    it.out = 0;
-                    self.waiting.push_back(at);
-                    continue;
-                }
-                DeviceOp::Read | DeviceOp::Compare => results.push((it.request.id, Err(LOST))),
-                _ if it.out == 0 => results.push((it.request.id, Err(LOST))),
-                _ => self.doubtful.push(it.request.id),
-            }
-            *place = None;
-            self.vacant.push(at);
-        }
-        self.unwatch(ring, 2);
-        self.repair.begin(&self.device);
-    }
-
-    /// Nothing more will be heard of the first `count` of what is watched.
-    pub(crate) fn unwatch(&mut self, ring: &mut Ring, count: usize) {
-        for watch in &mut self.watches[..count] {
-            if let Some(watch) = watch.take() {
-                ring.cancel(watch);
-            }
-        }
-    }
-
-    /// There is a queue again, or what the lost server had is not executed any more.
-    #[cold]
-    fn repaired(&mut self, ring: &mut Ring, results: &mut Vec<Done>) {
-        self.repair.event.lower();
-        if self.repair.is_quiet() {
-            results.extend(self.doubtful.drain(..).map(|id| (id, Err(LOST))));
-        }
-        if let Some(queue) = self.repair.take() {
-            self.line = Line::new(queue);
-            match self.line {
-                Some(_) => {
-                    tracing::info!("{}: back again", self.device.socket.display());
-                    self.refill(ring, results);
-                }
-                None => self.repair.begin(&self.device),
-            }
-        }
-    }
 }
 
 /// How long a lost server is waited for where a volume waits `quiesce_ns` for its controllers.
@@ -568,17 +517,14 @@ fn quiet_after(quiesce_ns: u64) -> u64 {
 
 /// What a status means for a device.
 fn device_error(status: Status) -> DeviceError {
-    let errno = |errno: Errno| DeviceError::Os(errno.raw_os_error());
     match status {
         _ if status.is(Status::CAPACITY_EXCEEDED) => DeviceError::Full,
         _ if status.is(Status::WRITE_PROTECTED) => DeviceError::ReadOnly,
         _ if status.is(Status::INVALID_OPCODE) => DeviceError::Unsupported,
-        _ if status.is(Status::LBA_RANGE) || status.is(Status::ACCESS_DENIED) => {
-            errno(Errno::INVAL)
-        }
         // Taken back: nothing was done.
         _ if status.is(Status::ABORT_REQUESTED) => LOST,
-        // The rest as of any controller: that the path failed is not that its medium did (T2).
+        // The rest as of any controller: that the path failed is not that its medium did (T2), and
+        // what is denied, or lies behind the end, is neither.
         _ => DeviceError::Nvme(status),
     }
 }

@@ -305,6 +305,10 @@ where
                         span,
                     );
                 }
+                Output::LetGo { device, id } => {
+                    self.devices
+                        .let_go(&mut self.ring, device_number(device), id);
+                }
                 Output::Stop => self.stop(),
             }
         }

@@ -1,7 +1,7 @@
 //! One request to a file or a volume: which operation is next, and what follows from its end.
 use super::{Job, Work};
 use crate::limits::{VOLUME_ZEROES_BYTES, ZEROES_BYTES};
-use crate::transfer::Part;
+use crate::transfer::{Door, Part};
 use crate::volume::{Order, Post, Volume};
 use nbd::Kind;
 use nvme::wire::Status;
@@ -14,6 +14,8 @@ pub struct Request {
     pub work: Work,
     /// Memory and the range of it, in order.
     pub parts: Vec<(Arc<Shared>, Part)>,
+    /// Of a change for a client: where that lets go.
+    pub door: Option<Door>,
     /// Where its data really is, if `parts` don't suit the file.
     pub bounce: Option<Arc<Shared>>,
     /// Bytes that are done of the part, or of the range, at hand.
@@ -31,14 +33,19 @@ pub struct Request {
 }
 
 impl Request {
+    /// Nobody waits for this change any more, and it must not be made (T9).
+    pub fn is_forsaken(&self) -> bool {
+        self.door.as_ref().is_some_and(Door::is_shut)
+    }
+
     pub fn bytes(&self) -> usize {
         self.parts.iter().map(|(_, part)| part.len as usize).sum()
     }
 
-    /// Goes through memory of our own instead of its parts.
-    pub fn use_bounce(&mut self, bounce: Arc<Shared>) {
+    /// Goes through memory of our own instead of its parts; bytes that were copied for that.
+    pub fn use_bounce(&mut self, bounce: Arc<Shared>) -> usize {
+        let mut at = 0;
         if matches!(self.work, Work::Write { .. }) {
-            let mut at = 0;
             let mut bytes = Vec::new();
             for (memory, part) in &self.parts {
                 bytes.resize(part.len as usize, 0);
@@ -48,6 +55,7 @@ impl Request {
             }
         }
         self.bounce = Some(bounce);
+        at
     }
 
     pub fn copy_back(&self, bounce: &Shared) {
@@ -81,6 +89,7 @@ impl Request {
         };
         let (post, tag) = to;
         let mut order = Order::new(kind, (offset + self.done, length), post, tag);
+        order.door.clone_from(&self.door);
         match &self.work {
             Work::Write { fua, .. } => order.fua = *fua && volume.has_fua(),
             Work::Zeroes { deallocate, .. } => order.no_hole = !self.plain && !*deallocate,

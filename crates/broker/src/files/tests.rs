@@ -28,12 +28,22 @@ fn files() -> Files {
     Files::new(ring, &namespaces, &post).unwrap()
 }
 
-fn memories() -> Memories {
-    Memories::new(Region {
-        memory: own_memory(4096).unwrap(),
+/// The memory of a queue, with the tail doorbell at its begin.
+fn ring_memory() -> Arc<Shared> {
+    own_memory(3 * 4096).unwrap()
+}
+
+fn memories_in(memory: &Arc<Shared>) -> Memories {
+    let region = Region {
+        memory: Arc::clone(memory),
         at: 0,
-        len: 4096,
-    })
+        len: 3 * 4096,
+    };
+    Memories::new(region, Door::new(Arc::clone(memory), 0))
+}
+
+fn memories() -> Memories {
+    memories_in(&ring_memory())
 }
 
 fn job(lane: usize, cid: u16) -> Job {
@@ -52,6 +62,7 @@ fn next(files: &mut Files) -> Ended {
         if let Some(ended) = files.next_ended(&mut false) {
             return ended;
         }
+        files.ask();
         files.ring().enter(sys::Wait::No).unwrap();
     }
 }
@@ -109,6 +120,7 @@ fn t13_zeroes_with_fua_are_durable_by_themselves() {
         let mut flushes = 0;
         while files.next_ended(&mut false).is_none() {
             flushes += u32::from(!files.backings[0].as_ref().unwrap().flushing.is_empty());
+            files.ask();
             files.ring().enter(sys::Wait::No).unwrap();
         }
         assert_eq!(flushes > 0, fua);
@@ -161,12 +173,7 @@ fn queues_are_served_in_turn_whoever_came_first() {
 #[test]
 fn what_waits_is_taken_back_and_what_the_kernel_has_is_not() {
     let mut files = files();
-    let memory = own_memory(4096).unwrap();
-    let memories = Memories::new(Region {
-        memory,
-        at: 0,
-        len: 4096,
-    });
+    let memories = memories();
     let in_flight = FILE_OPERATIONS_MAX as u16;
     for cid in 0..in_flight + 10 {
         let job = Job {
@@ -192,4 +199,105 @@ fn what_waits_is_taken_back_and_what_the_kernel_has_is_not() {
     }
     assert_eq!((aborted, files.in_flight), (6, 0));
     assert!(ended.iter().all(|&times| times == 1));
+}
+
+/// Memory of a command: its second page, or as a PRP pair its third and then its second.
+fn with_data(memory: &Arc<Shared>, pages: u32) -> Memories {
+    let mut memories = memories_in(memory);
+    let page = |n: u64| queue::layout::region_address(0) + n * 4096;
+    let entry = match pages {
+        1 => [0, 0, 0, page(1), 0, 0, 0, 0],
+        _ => [0, 0, 0, page(2), page(1), 0, 0, 0],
+    };
+    let trust = nvme::queue::check::Trust::Mediated;
+    memories.look_up(&entry, pages * 4096, trust).unwrap();
+    memories
+}
+
+const WRITE: Work = Work::Write {
+    offset: 0,
+    fua: false,
+};
+
+/// The first block of the file.
+fn first_block(files: &mut Files) -> Vec<u8> {
+    let memory = ring_memory();
+    files.begin(job(1, 0), Work::Read { offset: 0 }, &with_data(&memory, 1));
+    assert!(next(files).status.is_success());
+    let mut bytes = vec![0; 4096];
+    memory.read(4096, &mut bytes);
+    bytes
+}
+
+#[test]
+fn t09_a_change_whose_client_lets_go_before_the_kernel_is_asked_is_not_made() {
+    let mut files = files();
+    let memory = ring_memory();
+    let memories = with_data(&memory, 1);
+    memory.write(4096, &[7; 4096]);
+    assert!(!files.wants_enter());
+    files.begin(job(0, 0), WRITE, &memories);
+    files.begin(job(0, 1), zeroes(false), &memories);
+    assert!(files.wants_enter());
+    memory.store_word(0, nvme::queue::LET_GO);
+    for _ in 0..2 {
+        assert!(next(&mut files).status.is(Status::SQ_DELETION));
+    }
+    assert_eq!((files.in_flight, files.ring().in_flight()), (0, 0));
+    assert_eq!(first_block(&mut files), [0; 4096]);
+    // What changes nothing goes on.
+    files.begin(job(0, 2), Work::Read { offset: 0 }, &memories);
+    assert!(next(&mut files).status.is_success());
+}
+
+#[test]
+fn t09_the_rest_of_a_change_is_not_made_when_its_client_has_let_go() {
+    let mut files = files();
+    let memory = ring_memory();
+    let memories = with_data(&memory, 2);
+    assert_eq!(memories.parts().len(), 2);
+    memory.write(4096, &[2; 4096]);
+    memory.write(8192, &[1; 4096]);
+    files.begin(job(0, 0), WRITE, &memories);
+    assert!(files.ask());
+    // The kernel has the first part.
+    files.ring().enter(sys::Wait::No).unwrap();
+    memory.store_word(0, nvme::queue::LET_GO);
+    assert!(next(&mut files).status.is(Status::SQ_DELETION));
+    assert_eq!(first_block(&mut files), [1; 4096]);
+    let other = ring_memory();
+    let second = Work::Read { offset: 4096 };
+    files.begin(job(1, 0), second, &with_data(&other, 1));
+    assert!(next(&mut files).status.is_success());
+    let mut bytes = [9; 4096];
+    other.read(4096, &mut bytes);
+    assert_eq!(bytes, [0; 4096]);
+}
+
+#[test]
+fn what_is_copied_for_a_file_that_wants_aligned_memory_is_counted() {
+    let mut files = files();
+    files.backings[0].as_mut().unwrap().align = 4096;
+    let memory = ring_memory();
+    assert!(done(&mut files, 0, FLUSH));
+    let mut odd = memories_in(&memory);
+    let page = queue::layout::region_address(0) + 4096;
+    let entry = [0, 0, 0, page + 8, page + 4096, 0, 0, 0];
+    let trust = nvme::queue::check::Trust::Mediated;
+    odd.look_up(&entry, 4096, trust).unwrap();
+    for (work, memories, lane, want) in [
+        (WRITE, &odd, 2, 4096),
+        (Work::Read { offset: 0 }, &odd, 2, 4096),
+        (Work::Read { offset: 0 }, &odd, 3, 4096),
+        (WRITE, &with_data(&memory, 1), 2, 0),
+        (Work::Read { offset: 0 }, &with_data(&memory, 1), 2, 0),
+    ] {
+        let before = files.copied();
+        files.begin(job(lane, 0), work, memories);
+        assert!(next(&mut files).status.is_success());
+        assert_eq!(files.copied() - before, want);
+        assert_eq!(files.take_copied(lane), want);
+        assert_eq!(files.take_copied(lane), 0, "once");
+    }
+    assert_eq!(files.take_copied(1), 0);
 }

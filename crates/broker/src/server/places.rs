@@ -162,3 +162,64 @@ impl Places {
         text
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits::{NAMESPACES_MAX, QUEUES_MAX, WORKERS_MAX};
+    use crate::{Namespace, Rights};
+    use queue::limits::TEXT_MAX;
+    use runtime::Device;
+    use std::sync::atomic::AtomicU64;
+
+    /// All that a broker can have, with the longest figures.
+    #[test]
+    fn the_list_of_all_queues_is_one_that_clients_take() {
+        let directory = tempfile::tempdir().unwrap();
+        let listener = std::os::unix::net::UnixListener::bind(directory.path().join("q")).unwrap();
+        let namespace = Namespace {
+            device: Device::Null.into(),
+            block_shift: 9,
+            blocks: u64::MAX,
+            read_only: false,
+        };
+        let config = Config {
+            listener,
+            namespaces: vec![namespace; NAMESPACES_MAX],
+            identity: None,
+            workers: vec![None],
+            user_poll: QUEUES_MAX,
+            user_irq: QUEUES_MAX,
+            memory_max: 4096,
+            patience_ns: 0,
+            spin_ns: u64::MAX,
+            trust: Trust::Mediated,
+            rights: Rights::default(),
+        };
+        let most = || AtomicU64::new(u64::MAX);
+        let tally = Arc::new(Tally {
+            commands: most(),
+            errors: most(),
+            in_flight: most(),
+            interrupts: most(),
+        });
+        let mut places = Places::new(QUEUES_MAX, QUEUES_MAX);
+        for (id, number) in (0..).zip(1..=2 * QUEUES_MAX) {
+            let place = Place {
+                number,
+                kind: Kind::UserPoll,
+                entries: 4096,
+                uid: u32::MAX,
+                worker: WORKERS_MAX,
+                regions: 1,
+                mapped: Vec::new(),
+                leaving: false,
+                tally: Arc::clone(&tally),
+            };
+            places.take(id, place);
+        }
+        let all = places.list(&config, None);
+        assert_eq!(all.matches("\"number\":").count(), 2 * QUEUES_MAX as usize);
+        assert!((1 << 20..=TEXT_MAX).contains(&all.len()), "{}", all.len());
+    }
+}

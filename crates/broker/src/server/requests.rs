@@ -110,7 +110,8 @@ impl Server {
         }
         self.allow_memory(0, uid, request.c)?;
         if self.places.of_user(uid) >= grant.queues_max {
-            let why = format!("user {uid} has all queues that it may have");
+            let most = grant.queues_max;
+            let why = format!("user {uid} has all {most} queues that it may have");
             return refuse(Errno::BUSY, why);
         }
         let Some(number) = self.places.room(kind) else {

@@ -1,6 +1,7 @@
 //! The thread that speaks to an engine: one connection, tried again when it is lost.
 use super::{Order, VolumeAddress};
 use crate::limits::{VOLUME_OUT_BYTES, VOLUME_REQUESTS_MAX, VOLUME_RETRY_NS};
+use crate::transfer::Door;
 use nbd::client::{CommandError, Completed, Config, Event, Info, Session, SubmitError};
 use nbd::{Kind, Request};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -244,6 +245,10 @@ impl Link {
             let Some(order) = self.waiting.pop_front() else {
                 return;
             };
+            if order.door.as_ref().is_some_and(Door::is_shut) {
+                order.end(Err(Errno::CANCELED));
+                continue;
+            }
             let mut request = Request::new(token as u32, order.kind, order.offset, order.length);
             (request.fua, request.no_hole) = (order.fua, order.no_hole);
             match line.session.submit(&request) {

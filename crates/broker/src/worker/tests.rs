@@ -3,8 +3,8 @@ use super::*;
 use crate::Trust;
 use crate::lane::{Parts, Tally};
 use nvme::queue::{CqConsumer, Entry, SqProducer, check};
-use nvme::wire::Cqe;
 use nvme::wire::sqe::{NSID_ALL, nvm};
+use nvme::wire::{Cqe, Status};
 use queue::Memory;
 use queue::layout::{Header, Kind, Layout, region_address};
 use runtime::{Device, FileDevice, MemoryDevice};
@@ -79,6 +79,10 @@ const WHOLE: check::Namespace = check::Namespace {
 impl Stage {
     /// Where there is a descriptor, requests go to that instead of the file.
     fn new(instead: Vec<Option<OwnedFd>>) -> Self {
+        Self::with_entries(64, instead)
+    }
+
+    fn with_entries(entries: u32, instead: Vec<Option<OwnedFd>>) -> Self {
         let namespaces = files(instead.len());
         let (mailbox, received) = channel();
         let (news_sender, news) = channel();
@@ -96,7 +100,7 @@ impl Stage {
             news: news_sender,
             news_event: Arc::new(Event::new().unwrap()),
         };
-        let layout = Layout::new(64).unwrap();
+        let layout = Layout::new(entries).unwrap();
         let ring = memory(layout.bytes());
         let data = memory(DATA_BYTES);
         let tally = Arc::new(Tally::default());
@@ -162,6 +166,16 @@ impl Stage {
         self.sq.push(&self.memory, &entry).unwrap();
         self.sq.ring(&self.memory);
         // It sleeps at once when there is nothing to do; a message wakes it as a kick does.
+        self.event.raise();
+    }
+
+    /// Takes a command back.
+    fn cancel(&mut self, cid: u16, of: u16) {
+        let mut entry: Entry = [0; 8];
+        entry[0] = u64::from(check::CANCEL) | u64::from(cid) << 16;
+        entry[5] = 1 | u64::from(of) << 16;
+        self.sq.push(&self.memory, &entry).unwrap();
+        self.sq.ring(&self.memory);
         self.event.raise();
     }
 
@@ -254,6 +268,63 @@ fn t10_the_last_of_many_requests_lets_the_memory_go() {
     while !matches!(stage.news.recv_timeout(LONG).unwrap(), News::Removed(7, _)) {}
     assert_eq!(stage.data.strong_count(), 0);
     stage.stop().unwrap_err();
+}
+
+#[test]
+fn a_request_that_waits_is_taken_back_and_one_that_the_kernel_has_is_not() {
+    let (hangs, mut returns) = std::io::pipe().unwrap();
+    let mut stage = Stage::with_entries(512, vec![Some(hangs.into())]);
+    let all = FILE_OPERATIONS_MAX as u16 + 44;
+    for cid in 0..all {
+        stage.push(cid, nvm::READ, 1, 0, 1);
+    }
+    stage.until_in_flight(all.into());
+    for (cancelled, count) in [(all - 1, 1), (0, 0), (all - 1, 0)] {
+        stage.cancel(1000, cancelled);
+        let mut aborted = 0;
+        let answer = loop {
+            let cqe = stage.next();
+            if cqe.cid == 1000 {
+                break cqe;
+            }
+            assert_eq!((cqe.cid, cqe.status), (all - 1, Status::ABORT_REQUESTED));
+            aborted += 1;
+        };
+        assert!(answer.status.is_success());
+        assert_eq!(answer.result, count, "command {cancelled}");
+        // Its own end comes before the next turn's, or with it.
+        if aborted < count {
+            let cqe = stage.next();
+            assert_eq!((cqe.cid, cqe.status), (all - 1, Status::ABORT_REQUESTED));
+        }
+    }
+    for _ in 0..all - 1 {
+        returns.write_all(&[7; 4096]).unwrap();
+    }
+    for _ in 0..all - 1 {
+        assert!(stage.next().status.is_success());
+    }
+    drop(stage.stop());
+}
+
+#[test]
+fn t09_a_client_that_lets_go_of_what_hangs_is_no_misbehaviour_and_leaves_with_its_end() {
+    let (hangs, mut returns) = std::io::pipe().unwrap();
+    let mut stage = Stage::new(vec![Some(hangs.into())]);
+    stage.push(1, nvm::READ, 1, 0, 1);
+    stage.until_in_flight(1);
+    stage.sq.let_go(&stage.memory);
+    stage.event.raise();
+    let next = || loop {
+        match stage.news.recv_timeout(LONG).unwrap() {
+            News::Let(_) => {}
+            news => break news,
+        }
+    };
+    assert!(matches!(next(), News::Broken(7, Misbehaved::LetGo)));
+    returns.write_all(&[7; 4096]).unwrap();
+    assert!(matches!(next(), News::Removed(7, _)));
+    drop(stage.stop());
 }
 
 #[test]

@@ -162,7 +162,7 @@ impl HostEngine {
         path.comeback.failures = 0;
         path.comeback.lost_ns = Some(now_ns);
         if is_device(&path.kind) {
-            if path.lane.is_empty() && path.orphans.is_empty() {
+            if path.lane.is_empty() && path.orphans.is_empty() && !path.letting_go {
                 path.phase = Phase::Unknown;
                 self.begin(number, now_ns);
             }

@@ -252,6 +252,9 @@ impl HostEngine {
     /// A device request has ended.
     pub(super) fn device_ended(&mut self, id: u32, end: Result<(), DeviceError>, now_ns: u64) {
         let Some(index) = self.slots.find(id) else {
+            if let Some(number) = self.let_go_of(id) {
+                return self.is_let_go(number, now_ns);
+            }
             self.flushed_for_good(id, end.is_ok());
             return self.orphan_ended(id, now_ns);
         };
@@ -263,15 +266,18 @@ impl HostEngine {
         }
         let retries = self.slots.get(index).course.retries;
         let outcome = device::outcome(end, &self.paths[number].target.crdt, retries);
+        if outcome == Outcome::PastEnd {
+            self.warn_of_end(number, index);
+        }
         self.finish(number, index, outcome, true, now_ns);
         self.revive(number, now_ns);
     }
 
-    /// A device that has ended all that it was given up for may be asked again.
-    fn revive(&mut self, number: usize, now_ns: u64) {
+    /// A device that has ended all that it was given up for may be asked again, if it says so.
+    pub(super) fn revive(&mut self, number: usize, now_ns: u64) {
         let path = &mut self.paths[number];
         let ended = path.lane.is_empty() && path.orphans.is_empty();
-        let returns = ended && path.will.returns();
+        let returns = ended && !path.letting_go && path.will.returns();
         if path.phase == Phase::Lost && returns && self.recovers(number) {
             self.paths[number].phase = Phase::Unknown;
             self.live(number, now_ns);

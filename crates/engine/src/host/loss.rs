@@ -45,6 +45,9 @@ impl HostEngine {
         self.tell_lost(number, why.is_some());
         self.fail_waiting(number, now_ns);
         self.orphan_flushes(number, now_ns);
+        if phase == Phase::Live {
+            self.take_back_device(number);
+        }
         let resets = self.reset(number, phase, now_ns);
         for role in [Role::Admin, Role::Io] {
             if role == Role::Admin && resets {
@@ -70,6 +73,32 @@ impl HostEngine {
             self.lose(number, Some(report::VANISHED), now_ns);
             self.given_up(number, now_ns);
         }
+    }
+
+    /// A device is to end what it can be kept from doing. The path is used again when that may be
+    /// asked again, and has ended all.
+    fn take_back_device(&mut self, number: usize) {
+        let path = &mut self.paths[number];
+        if let Some(device) = path.kind.device() {
+            path.letting_go = true;
+            let id = let_go_id(number);
+            self.outputs.push(Output::LetGo { device, id });
+        }
+    }
+
+    /// The device of a path may be asked again.
+    #[cold]
+    pub(super) fn is_let_go(&mut self, number: usize, now_ns: u64) {
+        self.paths[number].letting_go = false;
+        self.revive(number, now_ns);
+    }
+
+    /// The path whose device has answered under `id` that it may be asked again; `None`: that is a
+    /// request's.
+    pub(super) fn let_go_of(&self, id: u32) -> Option<usize> {
+        let number = (id >> 16 & !LET_GO) as usize;
+        let path = self.paths.get(number)?;
+        (path.letting_go && id == let_go_id(number)).then_some(number)
     }
 
     /// Closes a connection of a path, if there is one.
@@ -189,4 +218,11 @@ impl HostEngine {
         };
         doubt && self.recovers(number)
     }
+}
+
+/// Of no slot, and of no farewell: there are fewer paths.
+const LET_GO: u32 = 0x8000;
+
+fn let_go_id(number: usize) -> u32 {
+    (LET_GO | number as u32) << 16 | 0xffff
 }

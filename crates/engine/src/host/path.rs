@@ -126,6 +126,8 @@ pub(super) struct Path {
     /// A device's flushes that were under way when it was given up, and are not ended yet: by the
     /// names that their I/Os had then.
     pub orphans: Vec<u32>,
+    /// Its device has not said yet that it may be asked again, since this path was lost.
+    pub letting_go: bool,
     /// It can't be beside another path.
     pub refused: bool,
     /// It was found silent with all others, and is not looked at again before.
@@ -240,6 +242,7 @@ impl Path {
             farewell: Farewell::None,
             farewell_ns: u64::MAX,
             orphans: Vec::new(),
+            letting_go: false,
             refused: false,
             look_ns: 0,
         }

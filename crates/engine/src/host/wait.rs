@@ -15,7 +15,7 @@
 //! be read, and then be undone where nobody wrote. (What this engine sent can't: whoever asks lets
 //! no other change of these bytes be under way, a held one included.) An I/O on a local
 //! device stays there until the device ends it, whatever became of the path: the device still has
-//! its memory.
+//! its memory. It is told to let go, so that it ends what it can take back.
 //!
 //! # Limits
 //! All waits hold slots, so `io_max` bounds them together.

@@ -357,6 +357,11 @@ impl World {
                 Output::Open { conn, address } => self.open(number, conn.0, address),
                 Output::Resume(conn) => self.resume(number, conn.0),
                 Output::Device(request) => self.ask_device(number, request),
+                // Nothing can be taken back here.
+                Output::LetGo { id, .. } => {
+                    let body = self.wake(number);
+                    body.borrow_mut().device(id, Ok(()), self.now_ns);
+                }
                 Output::Stop => self.nodes[number].stopped = true,
                 Output::Transmit(_) | Output::Close { .. } => {}
             }

@@ -59,6 +59,18 @@ pub enum Order {
     },
 }
 
+impl Order {
+    /// Whether it changes data.
+    #[inline]
+    pub fn is_change(self) -> bool {
+        match self {
+            Self::Write { .. } | Self::WriteZeroes { .. } => true,
+            Self::Deallocate { apply, .. } => apply,
+            Self::Read | Self::Flush | Self::Cancel { .. } => false,
+        }
+    }
+}
+
 /// A command that was checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Checked {

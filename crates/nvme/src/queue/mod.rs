@@ -17,6 +17,9 @@
 //! completion that has the phase tag is stored with release order behind the other half. Both are
 //! loaded with acquire order before what they publish. `tests/loom.rs` tries every order.
 //!
+//! A host that has waited long enough lets go ([`LET_GO`]): a controller that stood still and goes
+//! on looks at that word before it executes what changes data, also of what it fetched before (T9).
+//!
 //! # Limits
 //! 2 to [`ENTRIES_MAX`](crate::limits::QUEUE_ENTRIES_MAX) entries; one stays empty, so that full
 //! and empty differ (Base 2.0, 3.3.1.5).
@@ -32,7 +35,7 @@ mod tests;
 pub use cids::Cids;
 pub use cq::{CqConsumer, CqProducer};
 pub use nap::Nap;
-pub use sq::{SqConsumer, SqProducer};
+pub use sq::{LET_GO, SqConsumer, SqProducer};
 
 /// An entry of a submission queue, as little-endian words.
 pub type Entry = [u64; 8];
@@ -183,6 +186,8 @@ pub enum Misbehaved {
         /// What it says.
         value: u16,
     },
+    /// The host has let go of the queue: no fault, and the end of it as well.
+    LetGo,
 }
 
 impl core::fmt::Display for Misbehaved {
@@ -191,6 +196,7 @@ impl core::fmt::Display for Misbehaved {
             Self::Doorbell { value } => write!(f, "doorbell {value} is outside of the queue"),
             Self::Head { value } => write!(f, "completion queue head {value} was never posted"),
             Self::SqHead { value } => write!(f, "submission queue head {value} was never sent"),
+            Self::LetGo => f.write_str("the host has let go of the queue"),
         }
     }
 }

@@ -1,6 +1,12 @@
 //! Both ends of a submission queue (Base 2.0, 3.3.1).
 use super::{Entry, Full, Misbehaved, Place, SharedMemory};
 
+/// What a host stores in the tail doorbell when it lets go of the queue: no entry has this number,
+/// so whoever reads it fetches nothing more.
+pub const LET_GO: u32 = u32::MAX;
+/// First word of an entry that was taken back: a reserved opcode of no namespace.
+const VOID: u64 = 0x7e;
+
 /// The host's end: puts entries in, then rings once for all of them.
 #[derive(Debug)]
 pub struct SqProducer {
@@ -65,6 +71,23 @@ impl SqProducer {
         true
     }
 
+    /// Lets go of the queue: what the controller has not fetched it never will, or as a command that
+    /// does nothing. What it has fetched it may yet execute, and is not to if it looks here first
+    /// ([`SqConsumer::is_let_go`]).
+    ///
+    /// Of an entry one word is stored over, at once: who fetches it meanwhile has all of it, or a
+    /// command that is none whatever its other words say.
+    pub fn let_go(&mut self, memory: &impl SharedMemory) {
+        memory.store_word(self.place.doorbell_at, LET_GO);
+        let mut at = self.head;
+        while at != self.tail {
+            memory.store(self.place.entries_at + 64 * usize::from(at), VOID);
+            at = self.place.next(at);
+        }
+        memory.fence();
+        (self.head, self.rung) = (self.tail, self.tail);
+    }
+
     /// A completion says that entries before `sqhd` were fetched.
     ///
     /// # Errors
@@ -109,16 +132,31 @@ impl SqConsumer {
         self.head
     }
 
+    /// Whether the host has let go of the queue, or nobody has it any more: nothing of it is to be
+    /// executed. A load.
+    #[inline]
+    pub fn is_let_go(&self, memory: &impl SharedMemory) -> bool {
+        memory.load_word(self.place.doorbell_at) == LET_GO
+    }
+
+    /// Nothing is to be executed of this queue, whoever holds a copy of its commands.
+    pub fn end(&self, memory: &impl SharedMemory) {
+        memory.store_word(self.place.doorbell_at, LET_GO);
+    }
+
     /// Entries to fetch; the doorbell is read only where none are known.
     ///
     /// # Errors
-    /// [`Misbehaved::Doorbell`].
+    /// [`Misbehaved::Doorbell`]; [`Misbehaved::LetGo`].
     #[inline]
     pub fn available(&mut self, memory: &impl SharedMemory) -> Result<u16, Misbehaved> {
         if self.head == self.tail {
             let value = memory.load_word(self.place.doorbell_at);
             let told = self.place.position(value);
-            self.tail = told.ok_or(Misbehaved::Doorbell { value })?;
+            self.tail = told.ok_or(match value {
+                LET_GO => Misbehaved::LetGo,
+                value => Misbehaved::Doorbell { value },
+            })?;
         }
         Ok(self.place.distance(self.head, self.tail))
     }

@@ -14,6 +14,15 @@ impl Devices {
         }
     }
 
+    /// Nobody waits for what a device does late: a queue is let go of. Of others nothing can be
+    /// taken back.
+    pub(crate) fn let_go(&mut self, ring: &mut Ring, device: usize, id: u32) {
+        match &mut self.backends[device] {
+            Backend::Queue(queue) => queue.let_go(ring, id, &mut self.results),
+            _ => self.results.push((id, Ok(()))),
+        }
+    }
+
     /// Takes what has ended on queues.
     #[inline]
     pub(crate) fn reap_queues(&mut self, ring: &mut Ring) {

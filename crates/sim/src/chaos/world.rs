@@ -443,7 +443,8 @@ impl World {
                 Output::Resume(conn) => self.resume(number, conn.0),
                 Output::Device(request) => self.ask_device(number, request),
                 Output::Stop => self.nodes[number].stopped = true,
-                Output::Transmit(_) | Output::Close { .. } => {}
+                // No host has devices of its own here.
+                Output::LetGo { .. } | Output::Transmit(_) | Output::Close { .. } => {}
             }
         }
         for output in &outputs {

@@ -100,6 +100,96 @@ fn bad_commands_get_their_status() {
     assert!(large.unwrap_err().is(Status::INVALID_FIELD));
 }
 
+/// Bits of an entry by word (Base 2.0, 3.3.3.1; NVM command set 1.0, 3.2).
+type Bits = [u64; 8];
+
+/// FUSE and what is reserved behind it; the metadata pointer. Of every command, if it is mediated.
+const FORM: Bits = [0x3f00, 0, u64::MAX, 0, 0, 0, 0, 0];
+/// Protection information (CDW12, 29:26).
+const PRINFO: Bits = [0, 0, 0, 0, 0, 0, 0xf << 26, 0];
+const NSID: u64 = 0xffff_ffff << 32;
+const SLBA: u64 = u64::MAX;
+const NLB: u64 = 0xffff;
+
+/// By opcode what is done, by a good entry: bits that mean something to it, and bits that are
+/// refused. All others change nothing.
+fn done() -> [(Entry, Bits, Bits); 6] {
+    let none = [0; 8];
+    let blocks = |cdw12: u64| [NSID, 0, 0, 0, 0, SLBA, NLB | cdw12, 0];
+    let (fua, deallocate) = (1 << 30, 1 << 25);
+    [
+        (entry(nvm::READ, 1, 5, 3), blocks(0), PRINFO),
+        (entry(nvm::WRITE, 1, 5, 3), blocks(fua), PRINFO),
+        (
+            entry(nvm::WRITE_ZEROES, 1, 5, 3),
+            blocks(fua | deallocate),
+            PRINFO,
+        ),
+        (
+            entry(nvm::FLUSH, 1, 0, 0),
+            [NSID, 0, 0, 0, 0, 0, 0, 0],
+            none,
+        ),
+        // Number of ranges (CDW10, 7:0) and AD (CDW11, 2).
+        (
+            entry(nvm::DATASET_MANAGEMENT, 1, 2, 0),
+            [NSID, 0, 0, 0, 0, 0xff | 4 << 32, 0, 0],
+            none,
+        ),
+        // CID (CDW10, 31:16) and action (CDW11, 1:0).
+        (
+            entry(CANCEL, 0, 5 << 16, 0),
+            [0, 0, 0, 0, 0, 0xffff << 16 | 3 << 32, 0, 0],
+            none,
+        ),
+    ]
+}
+
+/// Every bit but those of the opcode, in every command that is done.
+#[test]
+fn every_bit_of_a_command_means_something_is_refused_or_changes_nothing() {
+    for (good, means, refused) in done() {
+        for trust in [Trust::Mediated, Trust::Trusted] {
+            let checked = |entry: &Entry| check(entry, &ALL, 1 << 20, trust);
+            let base = checked(&good).unwrap();
+            for bit in 8..512 {
+                let (word, mask) = (bit / 64, 1_u64 << (bit % 64));
+                let mut entry = good;
+                entry[word] ^= mask;
+                let is_form = FORM[word] & mask != 0 && trust == Trust::Mediated;
+                let found = checked(&entry);
+                if is_form || refused[word] & mask != 0 {
+                    let expected = Err(Status::INVALID_FIELD.with_dnr());
+                    assert_eq!(found, expected, "{:#x}: bit {bit}, {trust:?}", good[0]);
+                } else if means[word] & mask != 0 {
+                    assert_ne!(found, Ok(base), "{:#x}: bit {bit}, {trust:?}", good[0]);
+                } else {
+                    assert_eq!(found, Ok(base), "{:#x}: bit {bit}, {trust:?}", good[0]);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_opcode_is_done_or_refused() {
+    let done = done().map(|(good, ..)| good[0] as u8);
+    for opcode in (0..=u8::MAX).filter(|opcode| !done.contains(opcode)) {
+        for trust in [Trust::Mediated, Trust::Trusted] {
+            for nsid in [1, 3, 4] {
+                let found = check(&entry(opcode, nsid, 12, 0), &ALL, 1 << 20, trust);
+                let expected = Err(Status::INVALID_OPCODE.with_dnr());
+                assert_eq!(found, expected, "{opcode:#x} of {nsid}");
+            }
+            for nsid in [0, 2, 5, NSID_ALL] {
+                let found = check(&entry(opcode, nsid, 12, 0), &ALL, 1 << 20, trust);
+                let expected = Err(Status::INVALID_NAMESPACE.with_dnr());
+                assert_eq!(found, expected, "{opcode:#x} of {nsid:#x}");
+            }
+        }
+    }
+}
+
 #[test]
 fn who_is_trusted_has_the_blocks_that_it_was_given() {
     let trusted = |entry: &Entry| check(entry, &ALL, 1 << 20, Trust::Trusted);

@@ -1,6 +1,6 @@
 //! Rings: full, empty, batches, wrap-around, phase; doorbells that can't be true; identifiers.
 use super::super::{Cids, CqConsumer, CqProducer, Full, Misbehaved, Nap, Place, SharedMemory};
-use super::super::{SqConsumer, SqProducer};
+use super::super::{LET_GO, SqConsumer, SqProducer};
 use super::Plain;
 use crate::wire::{Cqe, Status};
 use proptest::prelude::*;
@@ -211,6 +211,37 @@ fn doorbells_that_cannot_be_true_are_refused() {
     }
     assert_eq!(pair.sq.0.fetched(2), Ok(()));
     assert!(pair.sq.0.fetched(1).is_err(), "heads never go back");
+}
+
+/// A controller that knows of all entries, of some, or of none when the host lets go: it fetches
+/// nothing more, or commands that do nothing.
+#[test]
+fn t09_what_was_not_fetched_when_the_host_lets_go_is_never_executed() {
+    for entries in 2..=6 {
+        for used in 0..2 * usize::from(entries) {
+            for (known, fetched) in (0..usize::from(entries)).flat_map(|n| [(false, n), (true, n)])
+            {
+                let mut pair = Pair::new(entries);
+                (0..used).for_each(|_| pair.all(1));
+                pair.send(usize::from(entries) - 1);
+                if known {
+                    assert_eq!(pair.sq.1.available(&pair.memory), Ok(entries - 1));
+                }
+                pair.fetch(fetched);
+                assert!(!pair.sq.1.is_let_go(&pair.memory));
+                pair.sq.0.let_go(&pair.memory);
+                assert!(pair.sq.1.is_let_go(&pair.memory));
+                while let Some(entry) = pair.sq.1.fetch(&pair.memory) {
+                    assert_eq!(entry[0], 0x7e, "{entries} {used} {fetched}");
+                }
+                let over = Err(Misbehaved::LetGo);
+                assert_eq!(pair.sq.1.available(&pair.memory), over);
+                assert_eq!(pair.memory.load_word(SQ_DOORBELL), LET_GO);
+                // What is pushed behind it is not told of either.
+                assert!(!pair.sq.0.ring(&pair.memory));
+            }
+        }
+    }
 }
 
 #[test]

@@ -1,0 +1,100 @@
+//! What the kernel, or an engine, is asked for: changes as late as can be; and what was copied for
+//! requests whose memory does not suit their file.
+use super::{Files, NO_LANE, Request, Way, Work};
+use crate::limits::ZEROES_BYTES;
+use nvme::wire::Status;
+use sys::Allocate;
+
+impl Files {
+    /// Whether the kernel is to be entered.
+    pub fn wants_enter(&mut self) -> bool {
+        !self.due.is_empty() || self.ring.wants_enter()
+    }
+
+    /// Puts the changes that are due before the kernel, which is to be entered at once. `false`:
+    /// some have ended here.
+    pub fn ask(&mut self) -> bool {
+        while let Some(slot) = self.due.pop_front() {
+            let request = self.requests[slot as usize].as_ref();
+            if request.is_some_and(Request::is_forsaken) {
+                self.flushed.push((slot, Status::SQ_DELETION));
+            } else {
+                self.order(slot);
+            }
+        }
+        self.flushed.is_empty()
+    }
+
+    /// Bytes that were copied for requests so far.
+    pub fn copied(&self) -> u64 {
+        self.copied
+    }
+
+    /// Bytes that were copied for requests of a lane since this was asked.
+    #[inline]
+    pub fn take_copied(&mut self, lane: usize) -> u64 {
+        let known = self.lanes.get_mut(lane);
+        known.map_or(0, |known| std::mem::take(&mut known.copied))
+    }
+
+    pub(super) fn count_copied(&mut self, lane: usize, bytes: usize) {
+        self.copied += bytes as u64;
+        if bytes > 0 && lane != NO_LANE {
+            self.known(lane).copied += bytes as u64;
+        }
+    }
+
+    /// Asks for it.
+    pub(super) fn order(&mut self, slot: u32) {
+        let Some(request) = &self.requests[slot as usize] else {
+            return;
+        };
+        let Some(backing) = &self.backings[request.job.namespace] else {
+            return;
+        };
+        let file = match &backing.way {
+            Way::File(file) => file,
+            Way::Volume(volume) => {
+                let to = (self.post.clone(), slot.into());
+                return volume.begin(request.order(volume, &self.zeroes, to));
+            }
+        };
+        let (ring, tag) = (&mut self.ring, slot.into());
+        let done = request.done;
+        match &request.work {
+            Work::Read { offset } => {
+                let memory = request.at_hand();
+                ring.read_shared(file, memory, offset + request.before + done, tag);
+            }
+            Work::Write { offset, fua } => {
+                let memory = request.at_hand();
+                let at = offset + request.before + done;
+                ring.write_shared(file, memory, at, *fua && backing.direct, tag);
+            }
+            Work::Flush { .. } => {}
+            Work::Zeroes {
+                offset,
+                len,
+                deallocate,
+                ..
+            } => {
+                let left = len - done;
+                if request.plain {
+                    let len = left.min(ZEROES_BYTES.into()) as u32;
+                    let zeroes = (&self.zeroes, 0, len);
+                    ring.write_shared(file, zeroes, offset + done, false, tag);
+                } else {
+                    let how = match deallocate {
+                        true => Allocate::PunchHole,
+                        false => Allocate::ZeroRange,
+                    };
+                    ring.allocate(file, how, offset + done, left, tag);
+                }
+            }
+            Work::Deallocate { ranges } => {
+                let (offset, len) = ranges.get(request.index).copied().unwrap_or((0, 1));
+                ring.allocate(file, Allocate::PunchHole, offset, len, tag);
+            }
+        }
+    }
+}

@@ -1,0 +1,277 @@
+//! A lane turn by turn, under a clock of the test's: what one turn does, what it leaves, when it
+//! interrupts, and what it does not do any more when its client has let go.
+use super::*;
+use crate::limits::FILE_OPERATIONS_MAX;
+use crate::volume::Post;
+use nvme::queue::{CqConsumer, SqProducer};
+use nvme::wire::sqe::nvm;
+use queue::layout::region_address;
+use sys::os::Event;
+use sys::{Arena, Ring, RingConfig, memory_file};
+
+const BYTES: usize = 16 << 20;
+/// As much as a turn moves, in two commands.
+const HALF: u32 = (TURN_BYTES / 2) as u32;
+
+struct Stage {
+    lane: Lane,
+    files: Files,
+    namespaces: Vec<Namespace>,
+    device: Arc<MemoryDevice>,
+    memory: Memory,
+    data: Arc<Shared>,
+    sq: SqProducer,
+    cq: CqConsumer,
+    tally: Arc<Tally>,
+}
+
+fn shared(bytes: usize) -> Arc<Shared> {
+    let file = memory_file("braid-test", bytes as u64).unwrap();
+    Arc::new(Shared::map(&file, bytes).unwrap())
+}
+
+fn files(namespaces: &[Namespace]) -> Files {
+    let config = RingConfig {
+        operations_max: FILE_OPERATIONS_MAX as u32 + 1,
+        buffers: 1,
+        buffers_lent: 1,
+        buffer_bytes: 4096,
+    };
+    let ring = Ring::new(&config, Arena::new(4096).unwrap()).unwrap();
+    let post = Post {
+        mailbox: std::sync::mpsc::channel().0,
+        has_mail: Arc::default(),
+        event: Arc::new(Event::new().unwrap()),
+    };
+    Files::new(ring, namespaces, &post).unwrap()
+}
+
+impl Stage {
+    /// A queue of 64 entries over 16 MiB of memory.
+    fn new(coalescing: Option<Coalescing>) -> Self {
+        let device = Arc::new(MemoryDevice::new(BYTES as u64).unwrap());
+        let namespaces = vec![Namespace {
+            device: Device::Memory(Arc::clone(&device)).into(),
+            block_shift: 12,
+            blocks: BYTES as u64 / 4096,
+            read_only: false,
+        }];
+        let layout = Layout::new(64).unwrap();
+        let (ring, data) = (shared(layout.bytes()), shared(1 << 20));
+        let tally = Arc::new(Tally::default());
+        let kind = match coalescing {
+            Some(_) => Kind::UserIrq,
+            None => Kind::UserPoll,
+        };
+        let blocks = BYTES as u64 / 4096;
+        let lane = Lane::new(Parts {
+            id: 7,
+            header: Header {
+                layout,
+                kind,
+                number: 1,
+                transfer_max: 1 << 20,
+                namespaces: 1,
+            },
+            memory: Arc::clone(&ring),
+            kick: Event::new().unwrap().try_clone().unwrap(),
+            interrupt: coalescing.map(|it| (Interrupt::new().unwrap(), it)),
+            data: Some(Region {
+                memory: Arc::clone(&data),
+                at: 0,
+                len: 1 << 20,
+            }),
+            views: vec![Some(check::Namespace {
+                block_shift: 12,
+                blocks,
+                first: 0,
+                end: blocks,
+                read_only: false,
+            })],
+            trust: Trust::Mediated,
+            tally: Arc::clone(&tally),
+        });
+        let memory = Memory(ring);
+        Self {
+            files: files(&namespaces),
+            lane,
+            namespaces,
+            device,
+            sq: SqProducer::new(layout.sq(), 0),
+            cq: CqConsumer::resume(layout.cq(), 0, &memory),
+            memory,
+            data,
+            tally,
+        }
+    }
+
+    /// A command of so many bytes of the namespace, from and to the begin of the data memory.
+    fn push(&mut self, opcode: u8, offset: u64, bytes: u32) {
+        let blocks = u64::from(bytes / 4096) - 1;
+        let first = u64::from(opcode) | 1 << 14 | 1 << 32;
+        let address = region_address(1);
+        let entry = [first, 0, 0, address, bytes.into(), offset / 4096, blocks, 0];
+        self.sq.push(&self.memory, &entry).unwrap();
+        self.sq.ring(&self.memory);
+    }
+
+    fn turn(&mut self) -> u16 {
+        self.lane.turn(0, &self.namespaces, &mut self.files)
+    }
+
+    /// Commands that have ended.
+    fn reap(&mut self) -> usize {
+        let mut count = 0;
+        while let Some(cqe) = self.cq.take(&self.memory) {
+            assert!(cqe.status.is_success(), "{}", cqe.status);
+            self.sq.fetched(cqe.sqhd).unwrap();
+            count += 1;
+        }
+        self.cq.ring(&self.memory);
+        count
+    }
+
+    /// A byte of the namespace.
+    fn byte(&self, offset: u64) -> u8 {
+        let mut byte = 0;
+        self.device
+            .each(offset, 1, |stripe, range, _| byte = stripe[range][0]);
+        byte
+    }
+
+    fn interrupts(&self) -> u64 {
+        self.tally.interrupts.load(Ordering::Relaxed)
+    }
+}
+
+#[test]
+fn t09_what_was_fetched_when_the_client_lets_go_changes_nothing_any_more() {
+    let mut stage = Stage::new(None);
+    stage.data.write(0, &vec![7; HALF as usize]);
+    for n in 0..3 {
+        stage.push(nvm::WRITE, n * u64::from(HALF), HALF);
+    }
+    assert_eq!(stage.turn(), 2, "the third is the next turn's");
+    let half = u64::from(HALF);
+    assert_eq!([0, half, 2 * half].map(|at| stage.byte(at)), [7, 7, 0]);
+    stage.sq.let_go(&stage.memory);
+    assert_eq!(stage.turn(), 0);
+    assert_eq!(stage.byte(2 * half), 0);
+    assert_eq!(stage.lane.broken, Some(Misbehaved::LetGo));
+    assert!(stage.lane.is_idle() && !stage.lane.is_waiting());
+}
+
+#[test]
+fn t09_zeroing_that_has_begun_stops_when_the_client_lets_go() {
+    let mut stage = Stage::new(None);
+    for at in [0, BYTES as u64 - 4096] {
+        stage
+            .device
+            .each(at, 4096, |stripe, range, _| stripe[range].fill(7));
+    }
+    stage.push(nvm::WRITE_ZEROES, 0, BYTES as u32);
+    assert_eq!([stage.turn(), stage.turn()], [1, 1], "begun, and a piece");
+    assert_eq!(stage.byte(0), 0);
+    stage.sq.let_go(&stage.memory);
+    for _ in 0..64 {
+        stage.turn();
+    }
+    assert_eq!(stage.byte(BYTES as u64 - 4096), 7);
+    stage.lane.close();
+    assert!(stage.lane.is_idle());
+}
+
+/// The one that a broker closes by itself, while its client's commands lie there.
+#[test]
+fn t09_requests_of_a_queue_that_is_closed_see_it() {
+    let mut stage = Stage::new(None);
+    assert!(!stage.lane.memories.door().is_shut());
+    stage.lane.close();
+    assert!(stage.lane.memories.door().is_shut());
+}
+
+#[test]
+fn what_was_copied_for_files_counts_in_the_turns_that_follow() {
+    let mut stage = Stage::new(None);
+    stage.files.owe(0, 3 * TURN_BYTES + 1);
+    for _ in 0..4 {
+        stage.push(nvm::READ, 0, 4096);
+    }
+    for turn in 0..3 {
+        assert_eq!((stage.turn(), stage.reap()), (1, 0), "turn {turn}");
+    }
+    assert_eq!((stage.turn(), stage.reap()), (4, 4));
+    stage.push(nvm::READ, 0, 4096);
+    assert_eq!((stage.turn(), stage.reap()), (1, 1));
+}
+
+/// Twelve reads, one after the other, while something else is under way: the interrupts for them.
+fn interrupts_for_twelve(coalescing: Coalescing) -> u64 {
+    let mut stage = Stage::new(Some(coalescing));
+    stage.push(nvm::WRITE_ZEROES, 0, BYTES as u32);
+    stage.turn();
+    for n in 0..12 {
+        stage.push(nvm::READ, 0, 4096);
+        // The client sleeps whenever it was woken.
+        stage.lane.layout.armed().begin(&stage.memory);
+        stage.turn();
+        assert_eq!(stage.reap(), 1);
+        stage.lane.interrupt(|| Some(1000 + n));
+    }
+    assert_eq!(stage.lane.in_flight, 1);
+    stage.interrupts()
+}
+
+#[test]
+fn so_many_completions_are_one_interrupt_while_more_is_under_way() {
+    let time_us = 1_000_000;
+    let count = |completions| {
+        interrupts_for_twelve(Coalescing {
+            completions,
+            time_us,
+        })
+    };
+    assert_eq!([0, 1, 2, 4, 5, 12, 13].map(count), [12, 12, 6, 3, 2, 1, 0]);
+}
+
+#[test]
+fn an_interrupt_waits_no_longer_than_was_asked_and_never_for_nothing() {
+    let coalescing = Coalescing {
+        completions: 100,
+        time_us: 50,
+    };
+    let mut stage = Stage::new(Some(coalescing));
+    let armed = stage.lane.layout.armed();
+    let read = |stage: &mut Stage| {
+        armed.begin(&stage.memory);
+        stage.push(nvm::READ, 0, 4096);
+        stage.turn();
+        assert_eq!(stage.reap(), 1);
+    };
+    // Nothing else is under way: nothing is waited for.
+    read(&mut stage);
+    stage.lane.interrupt(|| Some(1000));
+    assert_eq!(stage.interrupts(), 1);
+    stage.push(nvm::WRITE_ZEROES, 0, BYTES as u32);
+    stage.turn();
+    // The time counts from the first completion.
+    for at_ns in [2000, 30_000] {
+        read(&mut stage);
+        stage.lane.interrupt(|| Some(at_ns));
+    }
+    stage.lane.interrupt(|| Some(51_999));
+    assert_eq!(stage.interrupts(), 1);
+    stage.lane.interrupt(|| Some(52_000));
+    assert_eq!(stage.interrupts(), 2);
+    // A thread that goes to sleep would not come back for it.
+    read(&mut stage);
+    stage.lane.interrupt(|| Some(53_000));
+    assert_eq!(stage.interrupts(), 2);
+    stage.lane.interrupt(|| None);
+    assert_eq!(stage.interrupts(), 3);
+    // Whoever does not sleep is not interrupted.
+    stage.push(nvm::READ, 0, 4096);
+    stage.turn();
+    stage.lane.interrupt(|| None);
+    assert_eq!(stage.interrupts(), 3);
+}
