@@ -256,12 +256,21 @@ impl MirrorEngine {
     /// # Errors
     /// It has not been, or what it gave its legs has not ended.
     fn begin(&mut self, index: u8, anew: &Anew, now_ns: u64) -> Result<(), String> {
-        let busy = self.stopping || self.table.has(index);
+        let (stopping, busy) = (self.stopping, self.table.has(index));
         let it = self.mirror_mut(index.into());
         let it = it.ok_or("it is not on this core")?;
-        let over = it.state == MirrorState::Stopped && it.held.is_empty() && it.early.is_empty();
-        if busy || !over {
-            return Err("it has not been stopped, or not all of it has ended".into());
+        let waits = busy || !it.held.is_empty() || !it.early.is_empty();
+        let why = match it.state {
+            _ if stopping => Some("its engine ends"),
+            MirrorState::Stopped if waits => {
+                Some("what its legs were given before it was stopped has not ended: try again")
+            }
+            MirrorState::Stopped => None,
+            _ => Some("it has not been stopped"),
+        };
+        it.not_begun = why.map(String::from);
+        if let Some(why) = why {
+            return Err(why.into());
         }
         let room = it.early.capacity();
         *it = Mirrored::new(anew.config.clone(), it.span, room);
@@ -364,8 +373,16 @@ impl MirrorEngine {
                 HostEvent::Ready(volume, info) | HostEvent::Resized(volume, info) => {
                     if let Some(Some((index, place))) = self.legs.get(usize::from(volume)).copied()
                         && let Some(mirror) = self.mirror_mut(index.into())
+                        && mirror.is_led_by(place.into(), volume)
                     {
                         mirror.leg_ready(place.into(), info, now_ns);
+                    }
+                    self.events.push_back(event);
+                }
+                HostEvent::Removed(volume) => {
+                    // Whoever has this number next is no leg.
+                    if let Some(leg) = self.legs.get_mut(usize::from(volume)) {
+                        *leg = None;
                     }
                     self.events.push_back(event);
                 }

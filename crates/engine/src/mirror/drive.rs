@@ -137,7 +137,23 @@ impl Mirrored {
             any = true;
             self.put_out(output, kit);
         }
-        any
+        any | self.give_up()
+    }
+
+    /// One that somebody else has is over when it is to stop: there is nothing left to be said on
+    /// its legs.
+    fn give_up(&mut self) -> bool {
+        let over = match &self.phase {
+            Phase::Running(it) if self.stopping && it.machine.is_foreign() => {
+                it.users.iter().all(Option::is_none)
+            }
+            _ => false,
+        };
+        if over {
+            (self.phase, self.state) = (Phase::Over, MirrorState::Stopped);
+            self.grown.get_or_insert(Err("somebody else has it".into()));
+        }
+        over
     }
 
     pub(super) fn running(&mut self) -> Option<&mut Running> {

@@ -64,6 +64,8 @@ pub(super) struct Mirrored {
     pub checked: Option<CheckReport>,
     /// A check is under way since.
     pub checking_ns: Option<u64>,
+    /// Why it was not begun anew.
+    pub not_begun: Option<String>,
 }
 
 pub(super) enum Phase {
@@ -175,6 +177,7 @@ impl Mirrored {
             grown: None,
             checked: None,
             checking_ns: None,
+            not_begun: None,
         }
     }
 
@@ -210,6 +213,13 @@ impl Mirrored {
             Phase::Running(_) => self.run_timeout(),
             Phase::Over => None,
         }
+    }
+
+    /// Whether it is this volume that leads to the leg at a place: not if that leg was removed,
+    /// and maybe another one has its place.
+    pub fn is_led_by(&self, at: usize, volume: u16) -> bool {
+        let leg = self.legs.get(at);
+        leg.is_some_and(|leg| !leg.removed && leg.config.volume == volume)
     }
 
     /// The host's volume of a leg is ready, or has another size.

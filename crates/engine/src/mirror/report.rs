@@ -41,6 +41,7 @@ impl Mirrored {
         let geometry = superblock.map(|it| it.geometry);
         MirrorReport {
             state: self.state.clone(),
+            not_begun: self.not_begun.clone(),
             superblock,
             policy: running.map_or(Policy::Soonest, |it| it.reads.policy()),
             knobs: running.map_or(self.config.knobs, |it| it.reads.knobs()),
@@ -111,6 +112,9 @@ impl Mirrored {
     pub fn order(&mut self, order: &MirrorOrder, now_ns: u64) -> Result<(), String> {
         self.again = true;
         match *order {
+            MirrorOrder::Assemble(_) if matches!(self.phase, Phase::Over) => {
+                return Err("it was stopped, and not begun anew".into());
+            }
             MirrorOrder::Assemble(wishes) => {
                 self.config.wishes = wishes;
                 (self.forced, self.tried) = (true, None);
@@ -206,7 +210,7 @@ impl Mirrored {
     pub fn has_stopped(&self) -> bool {
         match &self.phase {
             // Whose mirror it is not any more has nothing to write.
-            Phase::Running(it) => it.frozen || it.machine.foreign_owner().is_some(),
+            Phase::Running(it) => it.frozen || it.machine.is_foreign(),
             Phase::Gathering | Phase::Claiming(_) | Phase::Over => true,
         }
     }

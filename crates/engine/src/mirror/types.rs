@@ -209,6 +209,8 @@ pub struct LegReport {
 pub struct MirrorReport {
     /// State.
     pub state: MirrorState,
+    /// Why it was not begun when it was last told to ([`MirrorOrder::Begin`]).
+    pub not_begun: Option<String>,
     /// What its legs say, once it runs.
     pub superblock: Option<Superblock>,
     /// In force.

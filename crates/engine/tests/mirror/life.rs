@@ -164,6 +164,8 @@ fn one_that_was_stopped_begins_anew_as_at_a_start() {
         "{:?}",
         rig.lines()
     );
+    let why = rig.report().not_begun;
+    assert!(why.is_some_and(|why| why.contains("has not been stopped")));
     assert_eq!(rig.read(3), Ok(1));
     for round in 2..6 {
         rig.order(MirrorOrder::Stop);
@@ -173,8 +175,14 @@ fn one_that_was_stopped_begins_anew_as_at_a_start() {
             assert!(said.clean && said.owner.is_none());
         }
         rig.events.clear();
+        // There is nothing that could go by such a word.
+        rig.order(MirrorOrder::Assemble(Wishes::default()));
+        rig.until(SECOND, |rig| !rig.lines().is_empty());
+        assert!(rig.lines()[0].contains("stopped"), "{:?}", rig.lines());
+        rig.events.clear();
         rig.order(anew(round));
         rig.until(SECOND, Rig::is_ready);
+        assert_eq!(rig.report().not_begun, None);
         assert_eq!(rig.statuses(), [LegStatus::InSync; 2]);
         assert_eq!(rig.read(3), Ok(round - 1));
         assert_eq!(rig.write(3, round), Outcome::Done);

@@ -8,5 +8,7 @@ mod cost;
 mod grow;
 mod legs;
 mod life;
+mod numbers;
+mod overlap;
 mod rig;
 mod start;

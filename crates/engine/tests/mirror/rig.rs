@@ -336,6 +336,25 @@ impl Rig {
     }
 }
 
+/// A disk as large as the others becomes a leg.
+pub fn add(volume: u16) -> MirrorOrder {
+    MirrorOrder::Add(Box::new(engine::mirror::NewLeg {
+        config: LegConfig {
+            volume,
+            name: format!("disk:{volume}"),
+            distance: 10,
+            throughput: 1,
+        },
+        info: engine::host::VolumeInfo {
+            bytes: LEG_BYTES,
+            block_shift: 12,
+            transfer_max: BLOCK,
+        },
+        id: Id([0x40 + volume as u8; 16]),
+        replaces: None,
+    }))
+}
+
 /// An I/O of one block, in memory of its own.
 pub fn io(op: IoOp, block: u64) -> Io {
     let length = if op == IoOp::Flush { 0 } else { BLOCK };

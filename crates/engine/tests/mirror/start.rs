@@ -101,16 +101,21 @@ fn t45_a_word_after_a_refusal_goes_by_what_the_legs_say_now() {
 
 /// Says on the legs that this host has them.
 fn owned_by(disks: &[Disk], host: u8) {
+    let owner = Owner {
+        run: Id([0x33; 16]),
+        host: Id([host; 16]),
+        label: Label::cut("somebody else"),
+        since_s: 1,
+        beat_s: 1,
+    };
+    said_of(disks, Some(owner));
+}
+
+/// Says on the legs who has them.
+fn said_of(disks: &[Disk], owner: Option<Owner>) {
     for disk in disks {
         let chosen = superblock(disk);
-        let owner = Owner {
-            run: Id([0x33; 16]),
-            host: Id([host; 16]),
-            label: Label::cut("somebody else"),
-            since_s: 1,
-            beat_s: 1,
-        };
-        let block = chosen.superblock.owned(Some(owner));
+        let block = chosen.superblock.owned(owner);
         for (copy, at) in (0..).zip(COPIES_AT) {
             let bytes = block.encode(copy, crc32c);
             disk.bytes.borrow_mut()[at as usize..][..bytes.len()].copy_from_slice(&bytes);
@@ -205,6 +210,33 @@ fn t48_whoever_is_overtaken_stops_at_its_next_beat_and_writes_nothing_more() {
     for disk in &disks {
         let owner = superblock(disk).superblock.owner.unwrap();
         assert_eq!(owner.host, Id([0x99; 16]));
+    }
+}
+
+#[test]
+fn t48_whoever_is_overtaken_by_one_that_has_ended_stops_too() {
+    for by_verb in [false, true] {
+        let disks = made(2, true);
+        let mut rig = shared(&disks);
+        rig.until(60 * SECOND, Rig::is_ready);
+        assert_eq!(rig.write(0, 1), Outcome::Done);
+        // Who had it meanwhile can't be told any more.
+        said_of(&disks, None);
+        rig.run(10 * SECOND, |_| false);
+        assert!(matches!(rig.report().state, MirrorState::Failed(_)));
+        if by_verb {
+            rig.order(MirrorOrder::Stop);
+            let stopped = |rig: &Rig| rig.report().state == MirrorState::Stopped;
+            rig.until(30 * SECOND, stopped);
+        }
+        rig.stop();
+        for disk in &disks {
+            assert_eq!(
+                superblock(disk).superblock.owner,
+                None,
+                "nothing more is said"
+            );
+        }
     }
 }
 

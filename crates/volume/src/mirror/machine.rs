@@ -399,6 +399,11 @@ impl Mirror {
         })
     }
 
+    /// Whether somebody else has the mirror, or has had it since we last looked.
+    pub fn is_foreign(&self) -> bool {
+        self.foreign
+    }
+
     /// Who has the mirror instead of us, where that is known.
     pub fn foreign_owner(&self) -> Option<Owner> {
         self.other
