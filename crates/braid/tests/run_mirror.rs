@@ -164,6 +164,14 @@ fn b6_the_policy_is_the_mirrors_and_goes_with_it() {
         return;
     };
     let engine = place.start();
+    // Reads go to one leg at a time, and it is said so.
+    let shown = place.told(&["knob", "show", "v0"]);
+    assert_eq!(
+        (&shown["hedge"], &shown["hedging"]),
+        (&"off".into(), &false.into())
+    );
+    let refused = place.ask(&["knob", "set", "v0", "hedge", "on"]);
+    assert!(said(&refused).contains("is a mirror"), "{refused:?}");
     let shown = |place: &Place| place.told(&["policy", "show", "v0"])["policy"].clone();
     assert_eq!(shown(&place), "soonest");
     place.told(&["policy", "set", "v0", "round-robin"]);
@@ -277,6 +285,44 @@ fn on_two_cores_all_volumes_are_said_to_be_ready_once_and_legs_are_not() {
     assert!(!engine.seen.contains("v0/"), "{}", engine.seen);
     assert_eq!(place.client().write(0, 1), 0);
     end(engine);
+}
+
+#[test]
+fn t46_clients_whose_writes_overlap_leave_all_legs_alike_with_two_cores() {
+    let Some(place) = Place::new() else {
+        return;
+    };
+    place.config("");
+    let text = std::fs::read_to_string(place.path("b.toml")).unwrap();
+    std::fs::write(place.path("b.toml"), format!("cores = 2\n{text}")).unwrap();
+    let engine = place.start();
+    std::thread::scope(|scope| {
+        for who in 0..6_u64 {
+            let place = &place;
+            scope.spawn(move || {
+                let mut client = place.client();
+                let mut random = who + 1;
+                for _ in 0..400 {
+                    random = random
+                        .wrapping_mul(6_364_136_223_846_793_005)
+                        .wrapping_add(1);
+                    // Parts of blocks too: what is beside them stays.
+                    let offset = (random >> 33) % 24 * 512;
+                    assert_eq!(client.write(offset, who as u8 + 1), 0);
+                }
+                assert_eq!(client.flush(), 0);
+            });
+        }
+    });
+    place.until_in_sync();
+    end(engine);
+    let (a, b) = (place.data("a"), place.data("b"));
+    assert!(a == b, "legs differ");
+    let pieces = a[..27 * 512].chunks(512);
+    for (at, piece) in pieces.enumerate() {
+        let whole = piece.iter().all(|byte| *byte == piece[0]);
+        assert!(whole && (1..=6).contains(&piece[0]), "piece {at} is torn");
+    }
 }
 
 #[test]

@@ -179,6 +179,54 @@ fn what_can_not_be_a_leg_is_refused_and_the_last_one_stays() {
 }
 
 #[test]
+fn t48_what_is_a_leg_by_another_name_or_a_copy_of_one_is_not_added() {
+    let Some(place) = Place::new() else {
+        return;
+    };
+    let (engine, mut client) = place.written();
+    place.until_in_sync();
+    std::fs::hard_link(place.path("a"), place.path("hard")).unwrap();
+    let add = |leg: &str| place.refused(&["mirror", "add", "v0", leg, "--force"]);
+    let why = add(&place.leg("hard"));
+    assert!(why.contains("the same as") && why.contains("/a"), "{why}");
+    std::fs::copy(place.path("b"), place.path("copy")).unwrap();
+    let why = add(&place.leg("copy"));
+    assert!(why.contains("it shows leg 1"), "{why}");
+    let device = std::process::Command::new("losetup")
+        .args(["-f", "--show"])
+        .arg(place.path("a"))
+        .output();
+    match device.ok().filter(|it| it.status.success()) {
+        Some(output) => {
+            let name = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+            let why = add(&format!("file:{name}"));
+            let mut gone = std::process::Command::new("losetup");
+            gone.args(["-d", &name]).status().unwrap();
+            assert!(why.contains("the same as") && why.contains("/a"), "{why}");
+        }
+        None => {
+            use std::io::Write;
+            let test = "t48_what_is_a_leg_by_another_name_or_a_copy_of_one_is_not_added";
+            let _ = writeln!(std::io::stderr(), "SKIP {test}: losetup gives no device");
+        }
+    }
+    // Of a leg that is none any more, a copy may be written over.
+    place.told(&["mirror", "remove", "v0", "1"]);
+    place.told(&[
+        "mirror",
+        "add",
+        "v0",
+        &place.leg("copy"),
+        "--force",
+        "--wait",
+    ]);
+    place.until_in_sync();
+    verify(&mut client, 300);
+    end(engine);
+    assert!(place.data("a") == place.data("copy"), "legs differ");
+}
+
+#[test]
 fn a_mirror_that_is_stopped_leaves_its_legs_free_and_the_engine_goes_on() {
     let Some(place) = Place::new() else {
         return;
@@ -218,10 +266,52 @@ fn a_mirror_that_is_stopped_leaves_its_legs_free_and_the_engine_goes_on() {
         "t14, one leg alone: {why}"
     );
     std::fs::rename(place.path("hidden"), place.path("a")).unwrap();
+    // The leg that was left out is one of those with which it is started once more.
+    place.told(&["mirror", "stop", "v0"]);
+    place.told(&["mirror", "assemble", "v0"]);
+    assert_eq!(place.client().read(0), [9; 4096]);
+    assert_eq!(place.legs(), ["in-sync", "in-sync"]);
     end(engine);
     let engine = place.start();
     assert_eq!(place.client().read(0), [9; 4096]);
     place.until_in_sync();
+    end(engine);
+    assert!(place.data("a") == place.data("b"), "legs differ");
+}
+
+#[test]
+fn t45_of_two_halves_one_is_given_up_when_a_stopped_mirror_is_started_again() {
+    let Some(place) = Place::new() else {
+        return;
+    };
+    let engine = place.start();
+    assert_eq!(place.client().write(0, 1), 0);
+    place.told(&["mirror", "stop", "v0", "--force"]);
+    let move_to = |from: &str, to: &str| {
+        std::fs::rename(place.path(from), place.path(to)).unwrap();
+    };
+    for (alone, other, byte) in [("a", "b", 5), ("b", "a", 6)] {
+        move_to(other, "hidden");
+        place.told(&["mirror", "assemble", "v0", "--without-missing"]);
+        assert_eq!(place.client().write(0, byte), 0, "{alone} alone");
+        place.told(&["mirror", "stop", "v0", "--force"]);
+        move_to("hidden", other);
+    }
+    let why = place.refused(&["mirror", "check", "v0"]);
+    assert!(why.contains("does not run"), "{why}");
+    let discard = |leg: &str| {
+        let leg = format!("--discard={}", place.leg(leg));
+        ["mirror".to_owned(), "assemble".into(), "v0".into(), leg]
+    };
+    let words = discard("other");
+    let why = place.refused(&words.each_ref().map(String::as_str));
+    assert!(why.contains("had no leg"), "{why}");
+    let words = discard("a");
+    place.told(&words.each_ref().map(String::as_str));
+    assert_eq!(place.client().read(0), [6; 4096]);
+    place.until_in_sync();
+    let why = place.refused(&words.each_ref().map(String::as_str));
+    assert!(why.contains("v0 runs"), "{why}");
     end(engine);
     assert!(place.data("a") == place.data("b"), "legs differ");
 }

@@ -1,13 +1,13 @@
 //! `braid mirror create`: makes legs of files, block devices and namespaces.
 //!
 //! # Contract
-//! Nothing is written before everything was asked that can be said against it; but that two legs
-//! are the same namespace, or a file and the namespace that it is behind, shows only when one of
-//! them is written. Bitmaps are durable
-//! on all legs before the first superblock is written, so who is interrupted has no leg, or legs of
+//! Nothing is written before everything was asked that can be said against it; but where nobody
+//! knows that two legs are the same storage ([`super::same`]), it shows only when they are written,
+//! and then what was there is put back. Bitmaps are durable on all legs before the first superblock is written, so who is interrupted has no leg, or legs of
 //! a mirror that lacks some, and never one that means something else.
 use super::foreign;
 use super::leg::{Leg, LegFile, crc32c, draw_id, draw_lineage, identity_for};
+use super::same::Storage;
 use super::show;
 use crate::cli::Usage;
 use crate::identity::IdentityArgs;
@@ -145,28 +145,47 @@ pub fn run(args: &CreateArgs) -> anyhow::Result<()> {
 /// Each leg, alone; none twice.
 fn open(uris: &[PathUri], who: &HostIdentity) -> anyhow::Result<Vec<Leg>> {
     let mut legs: Vec<Leg> = Vec::new();
-    let mut identities = Vec::new();
+    let mut storages: Vec<Storage> = Vec::new();
     for uri in uris {
+        let is_one = |storage: &Storage| match storages.iter().position(|it| it.meets(storage)) {
+            Some(at) => Err(Usage::error(format!("{uri}: the same as {}", uris[at]))),
+            None => Ok(()),
+        };
         if let UriKind::File(path) = uri.kind() {
             // Looked at before it is locked: of the same file twice, the second would find it in
             // use.
-            let identity = LegFile::open(path)?.identity()?;
-            if let Some(at) = identities.iter().position(|it| *it == Some(identity)) {
-                return Err(Usage::error(format!("{uri}: the same as {}", uris[at])));
-            }
-            identities.push(Some(identity));
-        } else {
-            identities.push(None);
+            is_one(&LegFile::open(path)?.storage()?)?;
         }
-        legs.push(Leg::open_exclusively(uri, who)?);
+        let leg = Leg::open_exclusively(uri, who)?;
+        let storage = leg.storage()?;
+        is_one(&storage)?;
+        storages.push(storage);
+        legs.push(leg);
     }
     Ok(legs)
 }
 
-/// Refuses legs that are the same storage by other names: what is written to one is found on the
-/// other. Files alone were told apart before.
+/// Refuses legs that are the same storage by names of which nobody knows that: what is written to
+/// one is found on the other. Where that is so, what was there before is put back.
 fn tell_apart(uris: &[PathUri], legs: &[Leg]) -> anyhow::Result<()> {
-    if legs.len() < 2 || !legs.iter().any(|leg| matches!(leg, Leg::Far(_))) {
+    let mut before = Vec::new();
+    mark(uris, legs, &mut before).map_err(|why| {
+        // The first of two names had what was there.
+        let mut all = legs.iter().zip(&before).rev();
+        let back = all.try_for_each(|(leg, bytes)| {
+            leg.write(COPIES_AT[0], bytes)?;
+            leg.sync()
+        });
+        match back {
+            Ok(()) => why,
+            Err(error) => why.context(format!("what was there can't be put back: {error:#}")),
+        }
+    })
+}
+
+/// Marks each of them, and looks whether it keeps its own; `before`: what was there.
+fn mark(uris: &[PathUri], legs: &[Leg], before: &mut Vec<Vec<u8>>) -> anyhow::Result<()> {
+    if legs.len() < 2 {
         return Ok(());
     }
     let at = COPIES_AT[0];
@@ -175,16 +194,19 @@ fn tell_apart(uris: &[PathUri], legs: &[Leg]) -> anyhow::Result<()> {
         .map(|_| draw_id().0.repeat(MARK_TIMES))
         .collect();
     for (leg, mark) in legs.iter().zip(&marks) {
+        leg.read_anew()?;
+        before.push(leg.read(at, mark.len())?);
         leg.write(at, mark)?;
         leg.sync()?;
     }
     for (index, (leg, mark)) in legs.iter().zip(&marks).enumerate() {
+        leg.read_anew()?;
         let found = leg.read(at, mark.len())?;
         let other = marks.iter().position(|it| *it == found);
         match other {
             Some(other) if other == index => {}
             Some(other) => {
-                let (uri, other) = (&uris[index], &uris[other]);
+                let (uri, other) = (&uris[index.max(other)], &uris[index.min(other)]);
                 return Err(Usage::error(format!("{uri}: the same as {other}")));
             }
             None => bail!("{}: it does not keep what is written", uris[index]),
@@ -219,18 +241,54 @@ fn refuse_foreign(leg: &Leg) -> anyhow::Result<()> {
     }
 }
 
+/// Refuses what is the same storage as one of these, by their names.
+fn refuse_same(storage: &Storage, legs: &[(String, Storage)]) -> anyhow::Result<()> {
+    match legs.iter().find(|(_, leg)| leg.meets(storage)) {
+        Some((name, _)) => bail!("it is the same as {name}, which is a leg of it already"),
+        None => Ok(()),
+    }
+}
+
+/// Refuses what shows a leg of this mirror, which runs: what is written on that leg is seen here,
+/// or it is a copy, and whoever took it for another one would write over the mirror.
+fn refuse_own(leg: &Leg, mirror: &Superblock) -> anyhow::Result<()> {
+    let Ok(found) = leg.read_superblock()? else {
+        return Ok(());
+    };
+    let it = found.superblock;
+    let ours = it.leg().map(|leg| leg.id);
+    let mut entries = mirror.entries().filter(|_| it.mirror == mirror.mirror);
+    match entries.find(|(_, entry)| Some(entry.id) == ours) {
+        Some((slot, entry)) => bail!(
+            "it shows leg {slot} ({}) of this mirror: the same storage by another name, or a copy \
+             of it. Restore that leg, or remove it first; of a copy, clear the first MiB",
+            entry.label
+        ),
+        None => Ok(()),
+    }
+}
+
 /// Makes a file, block device or namespace ready to be a leg of a mirror that runs, whose data
 /// begin at `data_offset`: nothing at its beginning means anything.
 ///
 /// # Errors
-/// Somebody has it, or it holds something and `force` is not said.
+/// Somebody has it, it is one of the mirror's legs, or it holds something and `force` is not said.
 pub fn make_room(
     uri: &PathUri,
     who: &HostIdentity,
-    data_offset: u64,
+    mirror: &Superblock,
+    legs: &[(String, Storage)],
     force: bool,
 ) -> anyhow::Result<()> {
+    if let UriKind::File(path) = uri.kind() {
+        // Before it is locked: who has it is the mirror itself.
+        refuse_same(&LegFile::open(path)?.storage()?, legs)?;
+    }
     let leg = Leg::open_exclusively(uri, who)?;
+    refuse_same(&leg.storage()?, legs)?;
+    leg.read_anew()?;
+    refuse_own(&leg, mirror)?;
+    let data_offset = mirror.place.data_offset;
     match force {
         true => leg.unowned()?,
         false => refuse_foreign(&leg)?,

@@ -64,7 +64,11 @@ pub fn run(args: &ExamineArgs) -> anyhow::Result<()> {
     }
 }
 
-fn examined(uri: &PathUri, who: &HostIdentity) -> anyhow::Result<Examined> {
+/// Looks at a leg.
+///
+/// # Errors
+/// It can't be read.
+pub fn examined(uri: &PathUri, who: &HostIdentity) -> anyhow::Result<Examined> {
     let leg = Leg::open(uri, who)?;
     let found = leg.read_superblock()?;
     let bitmap = match &found {
@@ -79,7 +83,11 @@ fn examined(uri: &PathUri, who: &HostIdentity) -> anyhow::Result<Examined> {
     })
 }
 
-fn together(legs: &[Examined]) -> Result<Assembly, Refusal> {
+/// What they come to.
+///
+/// # Errors
+/// Why they are no mirror.
+pub fn together(legs: &[Examined]) -> Result<Assembly, Refusal> {
     let superblock = |leg: &Examined| leg.found.map(|it| it.superblock);
     let given: Vec<Result<Superblock, NoLeg>> = legs.iter().map(superblock).collect();
     assemble(&given, Wishes::default())

@@ -4,6 +4,7 @@
 //! # Contract
 //! What is written is durable only after [`Far::flush`]. Nothing locks a namespace: who has it is
 //! known by its beats ([`super::leg`]).
+use super::same::Storage;
 use crate::load::host::{FileAccess, Resources, VolumePlan};
 use crate::uri::{PathKeys, PathUri};
 use anyhow::{anyhow, bail};
@@ -12,7 +13,7 @@ use engine::limits::SCRATCH_BYTES;
 use engine::machine::Memory;
 use engine::{Machine, Span};
 use nvme::host::{Digests, HostIdentity};
-use policy::{Knobs, Policy};
+use policy::{Knobs, PathIndex, Policy};
 use runtime::ReactorConfig;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::Duration;
@@ -43,7 +44,7 @@ enum Control {
 
 #[derive(Debug)]
 enum Event {
-    Ready(VolumeInfo),
+    Ready(VolumeInfo, Storage),
     Failed(String),
     Done(Result<Vec<u8>, String>),
 }
@@ -91,7 +92,11 @@ impl FarMachine {
     fn drain(&mut self, memory: &mut dyn Memory) {
         while let Some(event) = self.engine.poll_event() {
             match event {
-                HostEvent::Ready(_, info) => self.tell(Event::Ready(info)),
+                HostEvent::Ready(volume, info) => {
+                    let facts = self.engine.path_facts(volume, PathIndex(0));
+                    let storage = facts.map(Storage::of_namespace).unwrap_or_default();
+                    self.tell(Event::Ready(info, storage));
+                }
                 HostEvent::Failed(_, why) => self.tell(Event::Failed(why)),
                 HostEvent::Done(done) => {
                     let Some(mut task) = self.task.take() else {
@@ -152,6 +157,7 @@ pub struct Far {
     handle: Option<runtime::Handle<FarMachine>>,
     events: Receiver<Event>,
     info: VolumeInfo,
+    storage: Storage,
     name: String,
 }
 
@@ -216,12 +222,13 @@ impl Far {
                 block_shift: 9,
                 transfer_max: 0,
             },
+            storage: Storage::default(),
             name: uri.to_string(),
         };
         loop {
             match far.event()? {
-                Event::Ready(info) => {
-                    far.info = info;
+                Event::Ready(info, storage) => {
+                    (far.info, far.storage) = (info, storage);
                     return Ok(far);
                 }
                 Event::Failed(why) => bail!(why),
@@ -233,6 +240,11 @@ impl Far {
     /// Its size and blocks.
     pub fn info(&self) -> VolumeInfo {
         self.info
+    }
+
+    /// Which namespace it is.
+    pub fn storage(&self) -> &Storage {
+        &self.storage
     }
 
     fn event(&self) -> anyhow::Result<Event> {
@@ -248,7 +260,7 @@ impl Far {
             match self.event()? {
                 Event::Done(done) => return done.map_err(|why| anyhow!("{}: {why}", self.name)),
                 Event::Failed(why) => bail!(why),
-                Event::Ready(_) => {}
+                Event::Ready(..) => {}
             }
         }
     }

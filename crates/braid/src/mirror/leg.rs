@@ -11,16 +11,18 @@
 //! The lock is advisory and of this host; between hosts the owner record counts
 //! (docs/mirrors.md). Who uses a namespace otherwise than as a leg is not seen.
 use super::far::Far;
+use super::same::{SYS, Storage};
 use crate::cli::Usage;
 use crate::identity::{self, IdentityArgs};
 use crate::uri::{PathUri, UriKind};
 use anyhow::{Context, bail};
 use nvme::host::HostIdentity;
 use runtime::{FileDevice, RuntimeError};
+use rustix::fs::Advice;
 use rustix::io::Errno;
 use std::fs::{File, OpenOptions};
 use std::io::ErrorKind;
-use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use volume::mirror::bitmap::{Bitmap, PAGE_BYTES};
@@ -101,6 +103,28 @@ impl Leg {
                 bytes: far.info().bytes,
                 block_shift: far.info().block_shift,
             },
+        }
+    }
+
+    /// Which storage it is, as far as can be told without writing.
+    ///
+    /// # Errors
+    /// It can't be asked.
+    pub fn storage(&self) -> anyhow::Result<Storage> {
+        match self {
+            Self::File(file) => file.storage(),
+            Self::Far(far) => Ok(far.storage().clone()),
+        }
+    }
+
+    /// What is read next is what is there now, also by another name of it.
+    ///
+    /// # Errors
+    /// That can't be had.
+    pub fn read_anew(&self) -> anyhow::Result<()> {
+        match self {
+            Self::File(file) => file.read_anew(),
+            Self::Far(_) => Ok(()),
         }
     }
 
@@ -303,19 +327,20 @@ impl LegFile {
         self.size
     }
 
-    /// Device and inode, or the number of a block device: what makes it the same as another.
+    /// Which file or device it is.
     ///
     /// # Errors
     /// It can't be asked.
-    pub fn identity(&self) -> anyhow::Result<(u64, u64)> {
-        let found = self
-            .file
-            .metadata()
-            .with_context(|| self.cannot("examine"))?;
-        Ok(match found.file_type().is_block_device() {
-            true => (u64::MAX, found.rdev()),
-            false => (found.dev(), found.ino()),
-        })
+    pub fn storage(&self) -> anyhow::Result<Storage> {
+        let found = self.file.metadata();
+        let found = found.with_context(|| self.cannot("examine"))?;
+        Ok(Storage::of_file(&found, Path::new(SYS)))
+    }
+
+    /// What is read next comes from the device, where the kernel would have it still from before.
+    fn read_anew(&self) -> anyhow::Result<()> {
+        rustix::fs::fadvise(&self.file, 0, None, Advice::DontNeed)
+            .with_context(|| self.cannot("read"))
     }
 
     /// Its superblocks; the inner error is what they say.

@@ -1,8 +1,9 @@
 //! `braid mirror`: mirrors on files and block devices, and what can be asked of one that runs.
 //!
-//! * [`create`], [`examine`]: the verbs without an engine; [`mod@show`]: what they print
+//! * [`create`], [`examine`], [`upgrade`]: the verbs without an engine; [`mod@show`]: what they print
 //! * [`mod@ask`], [`change`]: those that an engine does
-//! * [`leg`]: a leg's file; [`foreign`]: what must not be written over
+//! * [`leg`]: a leg's file; [`foreign`]: what must not be written over; [`same`]: what is the same
+//!   storage by two names
 mod ask;
 mod change;
 pub mod create;
@@ -10,13 +11,16 @@ mod examine;
 mod far;
 mod foreign;
 pub mod leg;
+pub mod same;
 mod show;
+mod upgrade;
 
 /// The verbs.
 #[derive(Clone, Debug, clap::Subcommand)]
 pub enum MirrorVerb {
     Create(create::CreateArgs),
     Examine(examine::ExamineArgs),
+    Upgrade(upgrade::UpgradeArgs),
     /// Start a mirror of the running engine that could not start by itself
     Assemble(ask::AssembleArgs),
     /// Compare all legs of a running mirror
@@ -57,6 +61,7 @@ pub fn run(verb: &MirrorVerb) -> anyhow::Result<()> {
     match verb {
         MirrorVerb::Create(args) => create::run(args),
         MirrorVerb::Examine(args) => examine::run(args),
+        MirrorVerb::Upgrade(args) => upgrade::run(args),
         MirrorVerb::Assemble(args) => ask::assemble(args),
         MirrorVerb::Check(args) => ask::mirror("check", args),
         MirrorVerb::Repair(args) => ask::mirror("repair", args),

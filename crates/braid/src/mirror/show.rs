@@ -228,7 +228,7 @@ fn label(it: &Superblock, slot: u8) -> String {
 }
 
 /// Why legs are no mirror, and what to do.
-fn refusal_words(all: &[Examined], refusal: &Refusal) -> String {
+pub fn refusal_words(all: &[Examined], refusal: &Refusal) -> String {
     let name = |at: usize| all.get(at).map_or(String::new(), |leg| leg.uri.clone());
     let known = all
         .iter()

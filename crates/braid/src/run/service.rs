@@ -90,6 +90,8 @@ pub struct State {
     pub choices: Choices,
     /// Mirrors that were stopped, by number.
     pub stopped: BTreeMap<u16, Stopped>,
+    /// Legs that could not be opened when their mirror was started again, by its number.
+    pub left_out: BTreeMap<u16, Vec<Volume>>,
     closed: bool,
 }
 
@@ -191,6 +193,7 @@ impl Service {
             configured,
             choices,
             stopped: BTreeMap::new(),
+            left_out: BTreeMap::new(),
             closed: false,
         };
         Self {
@@ -570,7 +573,11 @@ impl Methods for Service {
 fn knobs_of(state: &State, volume: u16) -> Value {
     let it = &state.volumes[volume];
     let mut all = live::json(&it.of.recovery());
-    let knobs = it.knobs;
+    let mut knobs = it.knobs;
+    if it.of.is_mirror() {
+        // Between the paths of a leg, that leg's; between legs there is none.
+        knobs.hedging = Hedging::Off;
+    }
     for (key, value) in [
         ("volume", it.of.name.clone().into()),
         ("ewma_shift", knobs.ewma_shift.into()),

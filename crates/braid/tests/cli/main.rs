@@ -8,4 +8,5 @@ mod demo;
 mod files;
 mod mirror;
 mod peers;
+mod same;
 mod system;

@@ -450,3 +450,42 @@ fn what_a_newer_braid_wrote_is_refused_and_the_leg_named() {
         &["--force"],
     );
 }
+
+#[test]
+fn there_is_nothing_to_upgrade_which_is_said_of_all_legs_and_of_no_fewer() {
+    let test = "there_is_nothing_to_upgrade_which_is_said_of_all_legs_and_of_no_fewer";
+    if no_blkid(test) {
+        return;
+    }
+    let place = Place::new();
+    let [a, b] = ["a", "b"].map(|name| leg(&place, name, 16 * MIB));
+    // So it is rebuilt from the first one, and that would be used without it.
+    put(&b.0, 9 * MIB, b"something");
+    place.json(&["mirror", "create", "v0", &a.1, &b.1, "-o", "json"]);
+    let before = [&a.0, &b.0].map(|path| fs::read(path).unwrap());
+    let told = place.json(&["mirror", "upgrade", &b.1, &a.1, "-o", "json"]);
+    assert_eq!(
+        (&told["name"], &told["version"], &told["changed"]),
+        (&"v0".into(), &1.into(), &false.into())
+    );
+    let output = place.braid(&["mirror", "upgrade", &a.1, &b.1]);
+    assert_eq!(code(&output), 0);
+    assert!(stdout(&output).contains("nothing to upgrade"));
+    assert!(before == [&a.0, &b.0].map(|path| fs::read(path).unwrap()));
+    let parts = ["leg 1", b.1.as_str(), "left behind", "give all legs"];
+    refused(&place, &["mirror", "upgrade", &a.1], 1, &parts);
+    let (_, none) = leg(&place, "none", 16 * MIB);
+    let with = ["mirror", "upgrade", &a.1, &b.1, &none];
+    refused(&place, &with, 1, &[&none, "not a leg"]);
+    // Of a newer braid: what may be overlooked by others, and what may not.
+    for (at, expected) in [(16, "compatible 0x1"), (24, "read-only 0x1"), (32, "0x1")] {
+        let mut block = before[0][4096..8192].to_vec();
+        block[at] = 1;
+        block[8..12].fill(0);
+        let sum = crc32_iscsi(&block);
+        block[8..12].copy_from_slice(&sum.to_le_bytes());
+        put(&a.0, COPIES_AT[0], &block);
+        let both = ["mirror", "upgrade", &a.1, &b.1];
+        refused(&place, &both, 1, &["newer braid", expected]);
+    }
+}

@@ -73,7 +73,10 @@ fn check_mirrors(config: &Config, text: &str) -> Result<(), Wrong> {
         let name = config.volumes.get(number).map_or("", |it| it.name.as_str());
         let verb = match key {
             "policy" => "how it reads is its own property, and moves with it: braid policy set",
-            _ => "reads of a mirror get no second copy yet",
+            _ => {
+                "its reads get no second copy on another leg; on another path of a leg they do \
+                 without a word"
+            }
         };
         let text = format!("volume \"{name}\" is a mirror: {verb}");
         return Err(([at(number), vec![Key(key)]].concat(), text));

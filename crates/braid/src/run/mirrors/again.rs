@@ -7,13 +7,14 @@
 //! again.
 //!
 //! # Limits
-//! A leg that was left out is not reached before the engine's next start.
+//! A leg that was left out is not reached before the mirror is stopped and started once more.
 use super::{leg_config, mirror_config, owner};
 use crate::control::rpc::Failure;
 use crate::log;
 use crate::run::config::{Export, Volume};
 use crate::run::service::Service;
-use engine::mirror::{Anew, MirrorOrder, MirrorState};
+use engine::host::VolumeInfo;
+use engine::mirror::{Anew, LegConfig, MirrorOrder, MirrorState};
 use serde_json::{Value, json};
 use std::time::Duration;
 use volume::mirror::assembly::Wishes;
@@ -31,12 +32,25 @@ pub struct Stopped {
     pub exports: Vec<Export>,
 }
 
+/// Legs that were to be opened.
+#[derive(Default)]
+struct Opened {
+    there: Vec<(LegConfig, VolumeInfo)>,
+    left_out: Vec<Volume>,
+}
+
 impl Service {
-    /// Starts a mirror that was stopped.
+    /// Starts a mirror that was stopped; `discard`: the leg that is given up, by its URI.
     ///
     /// # Errors
-    /// It was not, has no leg that can be opened, or an export can't listen; what became of it.
-    pub(super) fn start_again(&self, volume: u16, wishes: Wishes) -> Result<Value, Failure> {
+    /// It was not stopped, has no leg that can be opened, or lacks the one that is given up; an
+    /// export can't listen; what became of it.
+    pub(super) fn start_again(
+        &self,
+        volume: u16,
+        without: bool,
+        discard: Option<&str>,
+    ) -> Result<Value, Failure> {
         let _alone = self.changes.alone();
         let name = self.name(volume);
         let (stopped, of) = {
@@ -46,36 +60,38 @@ impl Service {
         };
         let not = || Failure::refused(format!("{name} was not stopped by verb"));
         let stopped = stopped.ok_or_else(not)?;
-        let (mut legs, mut infos) = (Vec::new(), Vec::new());
-        for leg in &stopped.legs {
-            match self.open_leg_of(leg) {
-                Ok((number, info)) => {
-                    legs.push(leg_config(leg, number));
-                    infos.push(info);
-                }
-                Err(why) => log::say(format!("{}: this leg is left out: {why}", leg.name)),
-            }
+        let names = stopped.legs.iter().map(|leg| leg_config(leg, 0).name);
+        let names: Vec<String> = names.collect();
+        if let Some(leg) = discard.filter(|leg| !names.iter().any(|it| it == leg)) {
+            let names = names.join(", ");
+            let why = format!("{name} had no leg \"{leg}\", only {names}");
+            return Err(Failure::params(why));
         }
+        let opened = self.open_all(&stopped.legs);
+        let (legs, infos): (Vec<_>, Vec<_>) = opened.there.into_iter().unzip();
+        let numbers: Vec<u16> = legs.iter().map(|leg| leg.volume).collect();
+        let close = || numbers.iter().for_each(|number| self.close_leg(*number));
         if legs.is_empty() {
             let why = "none of its legs can be opened: see the engine's log";
             return Err(Failure::refused(format!("{name}: {why}")));
         }
-        let opened: Vec<u16> = legs.iter().map(|leg| leg.volume).collect();
-        let mut config = mirror_config(&of, legs, owner(&self.identity));
-        config.wishes = wishes;
-        let anew = Box::new(Anew { config, infos });
-        self.senders.order(volume, MirrorOrder::Begin(anew));
-        let mut became = MirrorState::Stopped;
-        self.wait_for(volume, WAIT, |it| {
-            became = it.state.clone();
-            !matches!(became, MirrorState::Gathering | MirrorState::Stopped)
-        });
-        if became == MirrorState::Stopped {
-            // The engine has said why.
-            opened.into_iter().for_each(|number| self.close_leg(number));
-            let why = "it was not begun: see the engine's log, and try again";
+        let place = |leg: &str| legs.iter().position(|it| it.name == leg);
+        let wishes = Wishes {
+            without,
+            discard: discard.and_then(place),
+        };
+        if let Some(leg) = discard.filter(|_| wishes.discard.is_none()) {
+            close();
+            let why = format!("{leg} is to be given up, and can't be opened: leave it out");
             return Err(Failure::refused(format!("{name}: {why}")));
         }
+        let mut config = mirror_config(&of, legs, owner(&self.identity));
+        config.wishes = wishes;
+        let became = self.begin(volume, Anew { config, infos }).map_err(|why| {
+            close();
+            Failure::refused(format!("{name} was not begun: {why}"))
+        })?;
+        self.state().left_out.insert(volume, opened.left_out);
         self.listen_again(volume, &stopped.exports)?;
         match became {
             MirrorState::Running => Ok(json!({"volume": name, "leg": null})),
@@ -86,6 +102,40 @@ impl Service {
                 "{name} has not started yet: braid stat shows it"
             ))),
         }
+    }
+
+    /// What becomes of a mirror that begins.
+    ///
+    /// # Errors
+    /// Why it does not begin.
+    fn begin(&self, volume: u16, anew: Anew) -> Result<MirrorState, String> {
+        self.senders
+            .order(volume, MirrorOrder::Begin(Box::new(anew)));
+        let (mut became, mut why) = (MirrorState::Stopped, None);
+        // Its core hears the order before it is asked: one that is stopped then was not begun.
+        self.wait_for(volume, WAIT, |it| {
+            (became, why) = (it.state.clone(), it.not_begun.clone());
+            became != MirrorState::Gathering
+        });
+        match became {
+            MirrorState::Stopped => Err(why.unwrap_or_else(|| "it was stopped meanwhile".into())),
+            became => Ok(became),
+        }
+    }
+
+    /// Volumes for all of these legs.
+    fn open_all(&self, legs: &[Volume]) -> Opened {
+        let mut opened = Opened::default();
+        for leg in legs {
+            match self.open_leg_of(leg) {
+                Ok((number, info)) => opened.there.push((leg_config(leg, number), info)),
+                Err(why) => {
+                    log::say(format!("{}: this leg is left out: {why}", leg.name));
+                    opened.left_out.push(leg.clone());
+                }
+            }
+        }
+        opened
     }
 
     /// It was begun: its exports listen, unless they do by now.

@@ -20,6 +20,7 @@ use crate::control::rpc::Failure;
 use crate::log;
 use crate::mirror::create;
 use crate::mirror::leg::{LegFile, draw_id};
+use crate::mirror::same::{SYS, Storage};
 use crate::run::config::{PathKeys, Volume};
 use crate::run::service::Service;
 use crate::units::format_bytes;
@@ -27,8 +28,10 @@ use crate::uri::{PathUri, UriKind};
 use engine::host::VolumeInfo;
 use engine::mirror::{LegReport, MirrorOrder, MirrorReport, MirrorState, NewLeg};
 use serde_json::{Value, json};
+use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
+use volume::mirror::Label;
 
 /// How long the engine has for what takes some writes.
 const SOON: Duration = Duration::from_secs(30);
@@ -52,9 +55,8 @@ impl Service {
         let superblock = report
             .superblock
             .filter(|_| report.state == MirrorState::Running);
-        let place = superblock.map(|it| (it.place.data_offset, it.geometry));
-        let (data_offset, geometry) =
-            place.ok_or_else(|| Failure::refused("it does not run: start it first"))?;
+        let superblock =
+            superblock.ok_or_else(|| Failure::refused("it does not run: start it first"))?;
         let wrong = |error: &dyn std::fmt::Display| Failure::params(format!("\"{uri}\": {error}"));
         let uri: PathUri = uri.parse().map_err(|error| wrong(&error))?;
         if report.legs.iter().any(|leg| leg.name == uri.to_string()) {
@@ -62,7 +64,8 @@ impl Service {
         }
         match uri.kind() {
             UriKind::File(_) | UriKind::NvmeTcp(_) => {
-                let made = create::make_room(&uri, &self.identity, data_offset, force);
+                let legs = self.storages(&report)?;
+                let made = create::make_room(&uri, &self.identity, &superblock, &legs, force);
                 made.map_err(|error| Failure::refused(format!("{uri}: {error:#}")))?;
             }
             // Nothing is in it yet, and nothing stays.
@@ -78,7 +81,7 @@ impl Service {
             }
         }
         let (number, info) = self.open_leg(volume, uri).map_err(Failure::refused)?;
-        let least = data_offset + geometry.bytes;
+        let least = superblock.place.data_offset + superblock.geometry.bytes;
         let of = self.state().volumes[number].of.clone();
         let unfit = (info.bytes < least).then(|| {
             let (has, needs) = (format_bytes(info.bytes), format_bytes(least));
@@ -107,6 +110,37 @@ impl Service {
         Err(Failure::refused(format!("not added: {why}")))
     }
 
+    /// What the legs of a mirror are, by what leads to them: files, devices, and the namespaces that
+    /// their controllers showed.
+    fn storages(&self, report: &MirrorReport) -> Result<Vec<(String, Storage)>, Failure> {
+        let cores = self.senders.report();
+        let cores = cores.map_err(|error| Failure::refused(format!("{error:#}")))?;
+        let state = self.state();
+        let mut all = Vec::new();
+        for number in report.legs.iter().filter_map(|leg| leg.volume) {
+            let paths = cores
+                .first()
+                .and_then(|it| it.volumes.get(usize::from(number)));
+            let facts = paths
+                .into_iter()
+                .flatten()
+                .filter_map(|it| it.facts.as_ref());
+            let name = state.volumes.name(number);
+            all.extend(facts.map(|it| (name.clone(), Storage::of_namespace(it))));
+            let there = state.volumes.has(number);
+            let paths = there.then(|| &state.volumes[number].of.paths);
+            for keys in paths.into_iter().flatten() {
+                if let UriKind::File(path) = keys.uri.kind()
+                    && let Ok(found) = std::fs::metadata(path)
+                {
+                    let storage = Storage::of_file(&found, Path::new(SYS));
+                    all.push((keys.uri.to_string(), storage));
+                }
+            }
+        }
+        Ok(all)
+    }
+
     /// A leg is none any more.
     ///
     /// # Errors
@@ -124,6 +158,12 @@ impl Service {
             )));
         }
         self.tidy_legs(volume)?;
+        // One that could not be opened is not tried again.
+        let label = Label::cut(&leg.name);
+        let stays = |it: &Volume| Label::cut(&leg_config(it, 0).name) != label;
+        let mut state = self.state();
+        state.left_out.entry(volume).or_default().retain(stays);
+        drop(state);
         Ok(json!({"volume": self.name(volume), "leg": leg.name}))
     }
 
@@ -186,10 +226,15 @@ impl Service {
             legs.map(|(number, it)| (number, it.of.clone())).collect()
         };
         legs.iter().for_each(|(number, _)| self.close_leg(*number));
-        let legs = legs.into_iter().map(|it| it.1).collect();
+        let mut legs: Vec<Volume> = legs.into_iter().map(|it| it.1).collect();
+        let mut state = self.state();
+        let left_out = state.left_out.remove(&volume).unwrap_or_default();
+        // One of those may have been added again meanwhile.
+        legs.extend_from_slice(&not_among(&legs, left_out));
         let stopped = Stopped { legs, exports };
         // Once more stopped it has what it had, and not nothing.
-        self.state().stopped.entry(volume).or_insert(stopped);
+        state.stopped.entry(volume).or_insert(stopped);
+        drop(state);
         log::say(format!("{name}: stopped; its legs are free"));
         Ok(json!({"volume": name, "state": "stopped"}))
     }
@@ -247,7 +292,11 @@ impl Service {
         let of = {
             let state = self.state();
             let mirror = &state.volumes[volume].of;
-            let named = |name: &String| state.volumes.number(name).is_err();
+            let left_out = || state.left_out.values().flatten();
+            let named = |name: &String| {
+                let free = state.volumes.number(name).is_err();
+                free && !left_out().any(|it| it.name == *name)
+            };
             let name = (0..).map(|leg| crate::run::config::leg_name(&mirror.name, leg));
             let name = name.into_iter().find(named).unwrap_or_default();
             mirror.leg_volume(name, vec![PathKeys::from(uri)])
@@ -303,6 +352,16 @@ impl Service {
             sleep(POLL);
         }
     }
+}
+
+/// Those of `legs` whose paths none of the others has.
+fn not_among(others: &[Volume], mut legs: Vec<Volume>) -> Vec<Volume> {
+    let has = |keys: &PathKeys| {
+        let mut all = others.iter().flat_map(|it| &it.paths);
+        all.any(|it| it.uri == keys.uri)
+    };
+    legs.retain(|leg| !leg.paths.iter().any(has));
+    legs
 }
 
 /// Legs of a running engine are what was added and removed there, whatever the file says.

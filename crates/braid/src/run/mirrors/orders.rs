@@ -101,7 +101,12 @@ impl Service {
             return done;
         }
         let report = self.mirror_report(volume)?;
+        let runs = report.superblock.is_some();
         let order = match verb {
+            "check" | "repair" | "pause" | "resume" | "end" | "fail" if !runs => {
+                let why = format!("{} does not run: braid stat says why", params.volume);
+                return Err(Failure::refused(why));
+            }
             "check" => MirrorOrder::Check(false),
             "repair" => MirrorOrder::Check(true),
             "pause" => MirrorOrder::PauseCheck(true),
@@ -126,12 +131,14 @@ impl Service {
                     }
                 }
             }
-            "assemble" if report.state == MirrorState::Stopped && params.discard.is_none() => {
-                let wishes = Wishes {
-                    without: params.without,
-                    discard: None,
-                };
-                return self.start_again(volume, wishes);
+            "assemble" if report.state == MirrorState::Stopped => {
+                return self.start_again(volume, params.without, params.discard.as_deref());
+            }
+            "assemble" if runs && params.discard.is_some() => {
+                return Err(Failure::refused(format!(
+                    "{} runs: a leg is given up when it starts; remove it, and add it again",
+                    params.volume
+                )));
             }
             "assemble" => {
                 let place = |name: &String| {
