@@ -7,7 +7,8 @@
 //! is compared with what was acknowledged, by itself; and an engine is started on copies of the
 //! legs without one of them, drawn at random, and has to serve all of it (`away`). Now and then a
 //! leg is away for some rounds, and the others are started without it by the user's word; then it
-//! returns and is rebuilt under load.
+//! returns and is rebuilt under load. Now and then a leg is added, removed or replaced, or the
+//! mirror is enlarged, shortly before the kill ([`change`]).
 //!
 //! With `--on-targets` each leg is a namespace of a target of its own with a volatile cache, and
 //! these are killed too, in any order with the engine: as if the power of everything had failed.
@@ -15,7 +16,9 @@
 //!
 //! # Limits
 //! Without it a killed process loses nothing that the kernel has. Writers don't overlap each other.
+//! With it neither legs nor size change.
 mod away;
+mod change;
 mod kind;
 mod ledger;
 mod legs;
@@ -27,13 +30,14 @@ use super::nbd::{BLOCK, Client};
 use super::net::Net;
 use super::plan::Random;
 use super::stage::Directory;
-use super::target::{ask, call};
+use super::target::call;
 use super::{Common, stop};
 use anyhow::{Context, Result, bail, ensure};
 use away::{Found, Stand};
+use change::{Asked, Change};
 use kind::{Kind, Sum, table};
 use ledger::Ledger;
-use legs::{BYTES, Legs, check_bytes};
+use legs::{BYTES, Legs, REGION_BYTES, check_bytes};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -53,6 +57,8 @@ const LOAD_US: u64 = 80_000;
 const FRESH_US: u64 = 6_000;
 /// Longest time between one end and another, of a leg and of the engine, µs: log2.
 const LATER_SHIFT: u64 = 13;
+/// The same between a change of legs or size and the kill: a rebuild may be over by then.
+const CHANGED_SHIFT: u64 = 18;
 
 /// What to do.
 #[derive(clap::Args, Clone)]
@@ -85,17 +91,21 @@ impl Args {
 /// Everything.
 struct Trial<'a> {
     common: &'a Common,
+    args: Args,
     directory: Directory,
     net: Net,
     legs: Legs,
+    /// Of each writer; the last one has what came when the mirror grew.
     ledgers: Vec<Ledger>,
+    /// So many bytes it has for certain.
+    told_bytes: u64,
     random: Random,
     /// A leg that is not given.
     away: Option<usize>,
     /// Not all legs were in sync when writers began last.
     behind: bool,
     /// They were taken out, which lasts until they are restored, and until that is durable.
-    aside: BTreeSet<usize>,
+    aside: BTreeSet<String>,
     times: Times,
 }
 
@@ -217,6 +227,14 @@ fn read_all(export: &Path, bytes: u64) -> Result<Vec<u8>> {
     Ok(all)
 }
 
+/// Of a mirror in which nothing was written yet.
+fn ledgers(volatile: bool) -> Vec<Ledger> {
+    let blocks = BYTES as usize / BLOCK / WRITERS;
+    let ledger = |it: usize| Ledger::new((it * blocks) as u64, blocks, volatile);
+    let more = Ledger::new(BYTES / BLOCK as u64, 0, volatile);
+    (0..WRITERS).map(ledger).chain([more]).collect()
+}
+
 impl<'a> Trial<'a> {
     fn new(common: &'a Common, args: &Args) -> Result<Self> {
         let directory = Directory::make("kill")?;
@@ -226,13 +244,13 @@ impl<'a> Trial<'a> {
         if args.on_targets {
             legs.put_on_targets(&directory.0, &net)?;
         }
-        let blocks = BYTES as usize / BLOCK / WRITERS;
-        let ledger = |it: usize| Ledger::new((it * blocks) as u64, blocks, args.on_targets);
         Ok(Self {
             common,
+            args: args.clone(),
             net,
             legs,
-            ledgers: (0..WRITERS).map(ledger).collect(),
+            ledgers: ledgers(args.on_targets),
+            told_bytes: BYTES,
             directory,
             random: Random(common.seed),
             away: None,
@@ -257,13 +275,37 @@ impl Trial<'_> {
         match self.away {
             Some(_) => Kind::Short,
             None if was_away || self.behind => Kind::Returning,
-            None => match self.random.below(8) {
+            None => match self.random.below(12) {
                 0 => Kind::Starting,
                 1 | 2 => Kind::Leaving,
                 3 | 4 => Kind::Fresh,
+                5 | 6 if !self.args.on_targets => self.change(),
+                7 if !self.args.on_targets => Kind::Growing,
                 _ => Kind::Whole,
             },
         }
+    }
+
+    /// Legs come and go: there are as many again in the end.
+    fn change(&mut self) -> Kind {
+        match self.random.below(2) {
+            _ if self.legs.count() > self.args.legs.into() => Kind::Removing,
+            0 => Kind::Adding,
+            _ => Kind::Replacing,
+        }
+    }
+
+    /// A new mirror, small again.
+    fn renew(&mut self) -> Result<()> {
+        while self.legs.count() > 0 {
+            self.legs.dismiss(0)?;
+        }
+        let count = self.args.legs.into();
+        self.legs = Legs::create(&self.common.program, &self.directory.0, count, false)?;
+        self.ledgers = ledgers(false);
+        self.told_bytes = BYTES;
+        self.aside.clear();
+        Ok(())
     }
 
     /// Starts an engine; in every other round its rebuild takes a while.
@@ -283,12 +325,24 @@ impl Trial<'_> {
     }
 
     /// Waits until the mirror runs; legs that were taken out may return.
-    fn wait_running(&self, engine: &Engine) -> Result<()> {
+    fn wait_running(&mut self, engine: &Engine) -> Result<()> {
         wait_running(engine, self.away.is_some())?;
-        // Legs are called by their numbers among those that are there.
-        for leg in self.aside.iter().filter(|_| self.away.is_none()) {
-            let which = json!({"volume": "v0", "leg": leg.to_string()});
+        if self.away.is_some() {
+            return Ok(());
+        }
+        let there = self.legs.uris(None);
+        self.aside.retain(|leg| there.contains(leg));
+        for leg in &self.aside {
+            let which = json!({"volume": "v0", "leg": leg});
             call(&engine.socket(), "mirror.restore", &which)?;
+        }
+        // It was added, and killed before the new leg said so: nobody has it.
+        let stat = engine.stat()?;
+        let legs = stat["legs"].as_array().into_iter().flatten();
+        let unknown = legs.filter(|leg| leg["state"] == "missing" && leg["volume"].is_null());
+        for slot in unknown.filter_map(|leg| leg["slot"].as_u64()) {
+            let which = json!({"volume": "v0", "leg": slot.to_string()});
+            call(&engine.socket(), "mirror.remove", &which)?;
         }
         Ok(())
     }
@@ -308,6 +362,9 @@ impl Trial<'_> {
         if kind == Kind::Fresh {
             self.stop_in_order()?;
         }
+        if kind == Kind::Growing && !self.legs.may_grow() {
+            self.renew()?;
+        }
         let begun = Instant::now();
         let engine = self.start()?;
         if kind == Kind::Starting {
@@ -322,7 +379,7 @@ impl Trial<'_> {
         } else {
             self.wait_running(&engine)?;
             self.times.add(Part::Start, begun);
-            self.compare(&engine.export())?;
+            self.compare(&engine)?;
             if self.away.is_none() && self.behind && self.random.below(3) == 0 {
                 let begun = Instant::now();
                 self.wait_in_sync(&engine)?;
@@ -341,15 +398,15 @@ impl Trial<'_> {
     fn stop_in_order(&mut self) -> Result<()> {
         let engine = self.start()?;
         self.wait_running(&engine)?;
-        self.compare(&engine.export())?;
+        self.compare(&engine)?;
         self.wait_in_sync(&engine)?;
         engine.end(READY)?.context("SIGTERM did not end it")?;
         Ok(())
     }
 
     /// Some time, mostly a short one.
-    fn soon(&mut self) -> Duration {
-        let shift = self.random.below(LATER_SHIFT + 1);
+    fn soon(&mut self, shift: u64) -> Duration {
+        let shift = self.random.below(shift + 1);
         Duration::from_micros(self.random.below(1 << shift))
     }
 
@@ -362,10 +419,20 @@ impl Trial<'_> {
             LOAD_US
         };
         let longest = Duration::from_micros(1000 + self.random.below(longest_us));
-        let leaves = (kind == Kind::Leaving).then(|| self.leg());
-        self.aside.extend(leaves);
+        let leg = self.leg();
+        let change = Change::draw(kind, leg, &mut self.legs)?;
+        if kind == Kind::Leaving {
+            self.aside.insert(self.legs.uris(None)[leg].clone());
+        }
         let (first, order) = (self.leg(), self.random.below(4));
-        let (later, between) = (self.soon(), self.soon());
+        let changes = kind.changes_legs() || kind == Kind::Growing;
+        let awaited = changes && self.random.below(2) == 0;
+        let later = match changes {
+            true => self.soon(CHANGED_SHIFT),
+            false => self.soon(LATER_SHIFT),
+        };
+        let between = self.soon(LATER_SHIFT);
+        let mut asked = None;
         let mut state = Value::Null;
         let begun = Instant::now();
         let (export, socket, legs) = (engine.export(), engine.socket(), &mut self.legs);
@@ -374,16 +441,15 @@ impl Trial<'_> {
                 state = engine.stat()?;
             }
             stop::pause(longest.saturating_sub(begun.elapsed()))?;
-            // It is not awaited that the engine has answered.
-            let _asked = leaves.map(|leg| {
-                let which = json!({"volume": "v0", "leg": leg.to_string()});
-                ask(&socket, "mirror.fail", &which)
-            });
-            stop::pause(if leaves.is_some() {
-                later
-            } else {
-                Duration::ZERO
-            })?;
+            asked = change.as_ref().map(|change| change.ask(&socket));
+            if let Some(asked) = &asked {
+                // In most rounds it is not awaited that the engine has answered.
+                if awaited {
+                    let over = || Ok(asked.is_over().then_some(()));
+                    stop::wait("a verb is answered", READY, over)?;
+                }
+                stop::pause(later)?;
+            }
             if order == 0 {
                 legs.kill(first); // the engine has time to find that out
                 stop::pause(between)?;
@@ -402,7 +468,15 @@ impl Trial<'_> {
         let whole = kind == Kind::Fresh || legs_in(&state, "in-sync") == self.legs.count();
         // Where targets went before the engine, that may have said that the first one has left.
         let engine_last = self.legs.on_targets() && order <= 1;
-        self.behind = !whole || kind == Kind::Leaving || engine_last;
+        let fewer = kind == Kind::Leaving || kind.changes_legs();
+        self.behind = !whole || fewer || engine_last;
+        let answer = asked.map(Asked::answer).transpose()?.flatten();
+        sum.answered += u32::from(answer.is_some());
+        if let Some(change) = change {
+            let told = change.told_bytes(answer.as_ref())?;
+            self.told_bytes = self.told_bytes.max(told);
+            sum.changed += change.settle(&mut self.legs, answer.as_ref())?;
+        }
         Ok(())
     }
 
@@ -418,6 +492,7 @@ impl Trial<'_> {
             program: &self.common.program,
             directory: &self.directory.0.join("away"),
             net: &self.net,
+            bytes: ledger::bytes(&self.ledgers),
         };
         let (legs, ledgers) = (&self.legs, &self.ledgers);
         let checked = self
@@ -433,10 +508,24 @@ impl Trial<'_> {
         Ok(())
     }
 
-    /// Everything is what was acknowledged or was under way; from now on it stays so.
-    fn compare(&mut self, export: &Path) -> Result<()> {
+    /// Everything is what was acknowledged or was under way; from now on it stays so. As large as
+    /// it is found it stays, too.
+    fn compare(&mut self, engine: &Engine) -> Result<()> {
         let begun = Instant::now();
-        let bytes = read_all(export, BYTES)?;
+        let stat = engine.stat()?;
+        let regions = stat["regions"].as_u64();
+        let size = regions.with_context(|| format!("no regions: {stat}"))? * REGION_BYTES;
+        ensure!(
+            size >= self.told_bytes,
+            "it has {size} bytes, and it was answered that it has {}",
+            self.told_bytes
+        );
+        let more = size.saturating_sub(ledger::bytes(&self.ledgers));
+        if let Some(last) = self.ledgers.last_mut() {
+            last.extend(more as usize / BLOCK);
+        }
+        self.told_bytes = size;
+        let bytes = read_all(&engine.export(), size)?;
         for ledger in &mut self.ledgers {
             for at in 0..ledger.count() {
                 let from = ledger.offset(at) as usize;
@@ -454,7 +543,7 @@ impl Trial<'_> {
         let engine = self.start()?;
         self.wait_running(&engine)?;
         self.wait_in_sync(&engine)?;
-        self.compare(&engine.export())?;
+        self.compare(&engine)?;
         engine.end(READY)?.context("SIGTERM did not end it")?;
         let compared = self.legs.check(&self.ledgers)?.len();
         ensure!(

@@ -202,10 +202,7 @@ pub fn call(socket: &Path, method: &str, params: &Value) -> Result<Value> {
 }
 
 /// Asks and does not wait; the answer comes from the connection.
-///
-/// # Errors
-/// Nobody listens.
-pub fn ask(socket: &Path, method: &str, params: &Value) -> Result<UnixStream> {
+fn ask(socket: &Path, method: &str, params: &Value) -> Result<UnixStream> {
     let mut stream = UnixStream::connect(socket)?;
     stream.set_read_timeout(Some(READY))?;
     let request = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params});

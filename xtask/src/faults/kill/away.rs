@@ -6,7 +6,7 @@
 //! that is told to go on without the missing one serves everything that was acknowledged. Where
 //! there is none such left, the mirror does not start.
 use super::super::engine::Engine;
-use super::legs::{BYTES, Legs};
+use super::legs::Legs;
 use super::{READY, read_all, stop, wait_refused, wait_running};
 use crate::faults::net::Net;
 use anyhow::{Context, Result};
@@ -20,6 +20,8 @@ pub struct Stand<'a> {
     pub directory: &'a Path,
     /// Loopback.
     pub net: &'a Net,
+    /// So many bytes the mirror has at least.
+    pub bytes: u64,
 }
 
 /// What came of it.
@@ -51,7 +53,7 @@ impl Stand<'_> {
         let found = match serves {
             true => {
                 wait_running(&engine, true)?;
-                Found::Served(read_all(&engine.export(), BYTES)?)
+                Found::Served(read_all(&engine.export(), self.bytes)?)
             }
             false => {
                 wait_refused(&engine, READY)?;

@@ -17,18 +17,35 @@ pub enum Kind {
     Short,
     /// It is back, and lacks what was written meanwhile.
     Returning,
+    /// Another leg is added,
+    Adding,
+    /// one is removed,
+    Removing,
+    /// or replaced, just before.
+    Replacing,
+    /// It becomes larger just before.
+    Growing,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 10] = [
         Self::Whole,
         Self::Fresh,
         Self::Starting,
         Self::Leaving,
         Self::Short,
         Self::Returning,
+        Self::Adding,
+        Self::Removing,
+        Self::Replacing,
+        Self::Growing,
     ];
+
+    /// Whether other legs may be its legs afterwards.
+    pub fn changes_legs(self) -> bool {
+        matches!(self, Self::Adding | Self::Removing | Self::Replacing)
+    }
 
     /// In the table.
     pub fn name(self) -> &'static str {
@@ -39,6 +56,10 @@ impl Kind {
             Self::Leaving => "a leg leaves",
             Self::Short => "one leg away",
             Self::Returning => "rebuild",
+            Self::Adding => "a leg is added",
+            Self::Removing => "one is removed",
+            Self::Replacing => "one is replaced",
+            Self::Growing => "it grows",
         }
     }
 }
@@ -58,6 +79,10 @@ pub struct Sum {
     pub served: u32,
     /// and that were refused.
     pub refused: u32,
+    /// Verbs that were answered before the kill,
+    pub answered: u32,
+    /// and changes of legs or size that were found afterwards, answered or not.
+    pub changed: u32,
 }
 
 /// Of all kinds, in their order.
@@ -72,6 +97,8 @@ pub fn table(sums: &[Sum]) -> Table {
         "rebuild_under_way",
         "one_leg_away_served",
         "and_refused",
+        "verbs_answered",
+        "changes_found",
     ];
     let mut table = Table::new(&columns);
     for (kind, sum) in Kind::ALL.iter().zip(sums) {
@@ -85,6 +112,8 @@ pub fn table(sums: &[Sum]) -> Table {
             sum.in_rebuild.into(),
             sum.served.into(),
             sum.refused.into(),
+            sum.answered.into(),
+            sum.changed.into(),
         ]);
     }
     table

@@ -38,6 +38,11 @@ impl Ledger {
         self.may.len()
     }
 
+    /// The device has become larger: so many blocks more, in which nothing was written yet.
+    pub fn extend(&mut self, count: usize) {
+        self.may.extend(std::iter::repeat_n(vec![0], count));
+    }
+
     /// Byte of block `at` on the device.
     pub fn offset(&self, at: usize) -> u64 {
         (self.first + at as u64) * BLOCK as u64
@@ -126,6 +131,12 @@ impl Ledger {
     }
 }
 
+/// Bytes of the device of which these know.
+pub fn bytes(ledgers: &[Ledger]) -> u64 {
+    let ends = ledgers.iter().map(|it| it.offset(it.count()));
+    ends.max().unwrap_or(0)
+}
+
 fn only_the_last(may: &mut Vec<u64>) {
     may.drain(..may.len() - 1);
 }
@@ -147,6 +158,10 @@ mod tests {
         assert!(ledger.check(0, &nothing).is_err(), "lost");
         assert!(ledger.check(0, &first[BLOCK..]).is_err(), "another block's");
         ledger.check_live(1, &first[BLOCK..])?;
+        assert_eq!(bytes(std::slice::from_ref(&ledger)), 12 * BLOCK as u64);
+        ledger.extend(2);
+        assert_eq!(ledger.check(5, &nothing)?, 0, "new");
+        assert_eq!(bytes(std::slice::from_ref(&ledger)), 14 * BLOCK as u64);
         let second = ledger.ask(0, 1);
         assert_eq!(ledger.check(0, &first[..BLOCK])?, 1);
         assert_eq!(ledger.check(0, &second)?, 2);

@@ -2,7 +2,7 @@
 use super::super::nbd::BLOCK;
 use super::super::net::Net;
 use super::super::target::{Offer, Target};
-use super::ledger::Ledger;
+use super::ledger::{self, Ledger};
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 use std::fs::File;
@@ -10,12 +10,15 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Bytes of the mirror: little, so that many rounds can be had.
+/// Bytes of the mirror at first: little, so that many rounds can be had.
 pub const BYTES: u64 = 4 << 20;
 /// Of each file: what stands before the data besides.
 const FILE_BYTES: u64 = BYTES + (1 << 20);
 /// Bytes of a region: as many regions as a larger mirror has that is written here and there.
-const REGION: &str = "64KiB";
+pub const REGION_BYTES: u64 = 64 << 10;
+/// By so much legs become larger at a time, so often.
+const STEP_BYTES: u64 = 256 << 10;
+const STEPS: u64 = 16;
 
 /// How often an owner says that it lives, where others may reach the legs: a start takes four.
 const BEAT: &str = "20ms";
@@ -25,7 +28,12 @@ const CACHE: &str = "256KiB";
 /// Files, one per leg, and who serves them.
 pub struct Legs {
     program: PathBuf,
+    directory: PathBuf,
     files: Vec<PathBuf>,
+    /// Bytes of each of them.
+    file_bytes: u64,
+    /// So many files were legs so far.
+    named: usize,
     block_bytes: u64,
     /// One for each; none: the engine has the files themselves.
     targets: Vec<Target>,
@@ -37,17 +45,21 @@ impl Legs {
     /// # Errors
     /// It can't be made, with what was said.
     pub fn create(program: &Path, directory: &Path, count: usize, beats: bool) -> Result<Self> {
-        let files = (0..count).map(|number| directory.join(format!("leg{number}.img")));
         let mut legs = Self {
             program: program.into(),
-            files: files.collect(),
+            directory: directory.into(),
+            files: Vec::new(),
+            file_bytes: FILE_BYTES,
+            named: 0,
             block_bytes: 0,
             targets: Vec::new(),
         };
-        for file in &legs.files {
-            File::create(file)?.set_len(FILE_BYTES)?;
+        for _ in 0..count {
+            let file = legs.new_file()?;
+            legs.files.push(file);
         }
-        let mut create = legs.command(&["create", "v0", "-o", "json", "--region", REGION]);
+        let region = REGION_BYTES.to_string();
+        let mut create = legs.command(&["create", "v0", "-o", "json", "--region", &region]);
         if beats {
             create.args(["--beat-interval", BEAT]);
         }
@@ -58,6 +70,49 @@ impl Legs {
         let made: Value = serde_json::from_slice(&output.stdout)?;
         legs.block_bytes = made["block_bytes"].as_u64().context("block_bytes")?;
         Ok(legs)
+    }
+
+    /// A file as large as the others, of nothing.
+    ///
+    /// # Errors
+    /// It can't be made.
+    pub fn new_file(&mut self) -> Result<PathBuf> {
+        let path = self.directory.join(format!("leg{}.img", self.named));
+        File::create(&path)?.set_len(self.file_bytes)?;
+        self.named += 1;
+        Ok(path)
+    }
+
+    /// This file may be a leg from now on.
+    pub fn admit(&mut self, file: PathBuf) {
+        self.files.push(file);
+    }
+
+    /// That is none any more, and nobody has it.
+    ///
+    /// # Errors
+    /// It can't be deleted.
+    pub fn dismiss(&mut self, leg: usize) -> Result<()> {
+        let file = self.files.remove(leg);
+        std::fs::remove_file(&file).with_context(|| format!("delete {}", file.display()))
+    }
+
+    /// Whether they may become still larger.
+    pub fn may_grow(&self) -> bool {
+        self.file_bytes < FILE_BYTES + STEPS * STEP_BYTES
+    }
+
+    /// All files become larger.
+    ///
+    /// # Errors
+    /// One can't.
+    pub fn enlarge(&mut self) -> Result<()> {
+        self.file_bytes += STEP_BYTES;
+        for file in &self.files {
+            let file = File::options().write(true).open(file)?;
+            file.set_len(self.file_bytes)?;
+        }
+        Ok(())
     }
 
     /// From now on a target stands before each file, with a cache that it loses when it is killed.
@@ -137,9 +192,22 @@ impl Legs {
 
     fn file_uris(&self) -> Vec<String> {
         let files = self.files.iter();
-        files
-            .map(|file| format!("file:{}", file.display()))
-            .collect()
+        files.map(|file| uri(file)).collect()
+    }
+
+    /// What is on all of them, and what they come to.
+    ///
+    /// # Errors
+    /// They can't be read.
+    pub fn examine(&self) -> Result<Value> {
+        let mut examine = self.command(&["examine", "-o", "json"]);
+        let output = examine.args(self.file_uris()).output()?;
+        serde_json::from_slice(&output.stdout).with_context(|| {
+            format!(
+                "mirror examine: {}",
+                String::from_utf8_lossy(&output.stderr)
+            )
+        })
     }
 
     fn command(&self, words: &[&str]) -> Command {
@@ -155,14 +223,7 @@ impl Legs {
     /// # Errors
     /// One hasn't, or they are no mirror.
     pub fn check(&self, ledgers: &[Ledger]) -> Result<Vec<(usize, bool)>> {
-        let mut examine = self.command(&["examine", "-o", "json"]);
-        let output = examine.args(self.file_uris()).output()?;
-        let shown: Value = serde_json::from_slice(&output.stdout).with_context(|| {
-            format!(
-                "mirror examine: {}",
-                String::from_utf8_lossy(&output.stderr)
-            )
-        })?;
+        let shown = self.examine()?;
         let legs = shown["legs"].as_array().context("legs")?;
         let roles = &shown["together"]["roles"];
         let mut checked = Vec::new();
@@ -186,8 +247,13 @@ impl Legs {
     }
 }
 
+/// What leads to a file.
+pub fn uri(file: &Path) -> String {
+    format!("file:{}", file.display())
+}
+
 fn check_leg(path: &Path, offset: u64, ledgers: &[Ledger]) -> Result<()> {
-    let mut bytes = vec![0; BYTES as usize];
+    let mut bytes = vec![0; ledger::bytes(ledgers) as usize];
     File::open(path)?.read_exact_at(&mut bytes, offset)?;
     check_bytes(&bytes, ledgers)
 }

@@ -46,6 +46,7 @@ pub fn run(
         let killed = &killed;
         let writers: Vec<_> = (0_u64..)
             .zip(ledgers)
+            .filter(|(_, ledger)| ledger.count() > 0)
             .map(|(number, ledger)| {
                 scope.spawn(move || {
                     let mut random = Random(seed ^ number << 56);
