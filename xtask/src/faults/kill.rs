@@ -475,7 +475,8 @@ impl Trial<'_> {
         if let Some(change) = change {
             let told = change.told_bytes(answer.as_ref())?;
             self.told_bytes = self.told_bytes.max(told);
-            sum.changed += change.settle(&mut self.legs, answer.as_ref())?;
+            let bytes = ledger::bytes(&self.ledgers);
+            sum.changed += change.settle(&mut self.legs, bytes, answer.as_ref())?;
         }
         Ok(())
     }

@@ -68,12 +68,19 @@ impl Change {
         Asked(thread::spawn(move || call(&socket, method, &params)))
     }
 
-    /// After the kill: which files are legs now; how many have come or gone.
+    /// After the kill: which files are legs now; how many have come or gone, or whether it has more
+    /// than `bytes` bytes.
     ///
     /// # Errors
     /// One says what it may not.
-    pub fn settle(self, legs: &mut Legs, answer: Option<&Value>) -> Result<u32> {
+    pub fn settle(self, legs: &mut Legs, bytes: u64, answer: Option<&Value>) -> Result<u32> {
         let mut changed = 0;
+        if self.grows {
+            let shown = legs.examine()?;
+            let all = shown["legs"].as_array().into_iter().flatten();
+            let mut sizes = all.filter_map(|leg| leg["mirror"]["bytes"].as_u64());
+            return Ok(u32::from(sizes.any(|it| it > bytes)));
+        }
         if let Some(file) = self.new {
             legs.admit(file);
             let at = legs.count() - 1;
