@@ -3,10 +3,15 @@
 //! # Contract
 //! The example `canaries` of `braid-sim` is built with its feature of that name and run; this makes
 //! a table of what it says. A bug that was not found within its number of seeds is a failure: then
-//! a checker or a fault is missing. That `braid` has no such bug is asserted where it is compiled.
+//! a checker or a fault is missing. What docs/chaos.md says otherwise is told; with `--check` that
+//! is a failure too, with `--write` it is written anew (`book`). That `braid` has no such bug is
+//! asserted where it is compiled.
+mod book;
+
 use crate::bench::Format;
 use crate::faults::table::Table;
 use anyhow::{Context, Result, bail};
+use book::Row;
 use serde_json::{Value, json};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -20,6 +25,12 @@ pub struct Args {
     /// Seeds for each instead of the stated number.
     #[arg(long, value_name = "SEEDS")]
     within: Option<u64>,
+    /// It is a failure if docs/chaos.md says otherwise.
+    #[arg(long, conflicts_with_all = ["within", "write"])]
+    check: bool,
+    /// Writes what was found into docs/chaos.md.
+    #[arg(long, conflicts_with = "within")]
+    write: bool,
     /// How to print the table.
     #[arg(short, long, value_enum, default_value = "text")]
     output: Format,
@@ -38,26 +49,22 @@ pub fn run(root: &Path, args: &Args) -> Result<ExitCode> {
     let mut child = command.stdout(Stdio::piped()).spawn()?;
     let lines = child.stdout.take().context("no output")?;
     let mut table = Table::new(&["canary", "planted", "within", "seed", "seconds", "said"]);
+    let mut found = Vec::new();
     let mut missed = 0;
     for line in BufReader::new(lines).lines() {
         let row: Value = serde_json::from_str(&line?).context("a line of the example")?;
-        let name = row["canary"].as_str().unwrap_or_default();
-        let said = row["said"].as_str().unwrap_or("nothing").to_owned();
-        let said = match args.output {
-            Format::Text => shorten(&said),
-            Format::Json => said,
-        };
-        if row["seed"].is_null() {
-            missed += 1;
-            eprintln!("{name}: NOT FOUND within {} seeds: {said}", row["within"]);
-        } else {
-            eprintln!("{name}: seed {}", row["seed"]);
+        match of(&row) {
+            Some(row) => {
+                eprintln!("{}: seed {}", row.name, row.seed);
+                found.push(row);
+            }
+            None => {
+                missed += 1;
+                let (name, within) = (&row["canary"], &row["within"]);
+                eprintln!("{name}: NOT FOUND within {within} seeds: {}", row["said"]);
+            }
         }
-        let mut cells: Vec<Value> = ["canary", "planted", "within", "seed", "seconds"]
-            .map(|key| row[key].clone())
-            .into();
-        cells.push(json!(said));
-        table.row(cells);
+        table.row(cells(&row, args.output));
     }
     let status = child.wait()?;
     match args.output {
@@ -71,7 +78,61 @@ pub fn run(root: &Path, args: &Args) -> Result<ExitCode> {
     if !status.success() {
         bail!("the example ended with {status}");
     }
+    match args.within {
+        None => book(root, &found, args),
+        Some(_) => Ok(ExitCode::SUCCESS), // that is not what the book tells of
+    }
+}
+
+/// Compares what was found with what is written, or writes it.
+fn book(root: &Path, found: &[Row], args: &Args) -> Result<ExitCode> {
+    let place = root.join(book::PLACE);
+    let text = std::fs::read_to_string(&place).context(book::PLACE)?;
+    let kept = book::read(&text)?;
+    let mut differing: Vec<String> = found.iter().filter_map(|it| it.differs(&kept)).collect();
+    if args.bugs.is_empty() {
+        let gone = |it: &&Row| !found.iter().any(|row| row.name == it.name);
+        let gone = kept.iter().filter(gone);
+        differing.extend(gone.map(|it| format!("{}: {} is none", book::PLACE, it.name)));
+    }
+    for line in &differing {
+        eprintln!("{line}");
+    }
+    if args.write {
+        std::fs::write(&place, book::rewrite(&text, found)?).context(book::PLACE)?;
+    } else if args.check && !differing.is_empty() {
+        println!(
+            "{} rows of {} differ: cargo xtask canaries --write",
+            differing.len(),
+            book::PLACE
+        );
+        return Ok(ExitCode::FAILURE);
+    }
     Ok(ExitCode::SUCCESS)
+}
+
+/// What is written of a bug that was found.
+fn of(row: &Value) -> Option<Row> {
+    let text = |key: &str| row[key].as_str().unwrap_or_default();
+    Some(Row {
+        name: text("canary").to_owned(),
+        planted: text("planted").to_owned(),
+        within: row["within"].as_u64()?,
+        seed: row["seed"].as_u64()?,
+        said: book::words(text("said")),
+        mirrors: row["mirrors"].as_bool()?,
+    })
+}
+
+fn cells(row: &Value, format: Format) -> Vec<Value> {
+    let said = row["said"].as_str().unwrap_or("nothing");
+    let said = match format {
+        Format::Text => shorten(said),
+        Format::Json => said.to_owned(),
+    };
+    let keys = ["canary", "planted", "within", "seed", "seconds"];
+    let cells = keys.into_iter().map(|key| row[key].clone());
+    cells.chain([json!(said)]).collect()
 }
 
 fn build(root: &Path) -> Result<PathBuf> {

@@ -73,6 +73,10 @@ pub enum Bug {
     ForgottenCqt,
     /// A path that stays busy is not left for another one (T4).
     BusyStays,
+    /// A session whose connection was lost ends what had ended before once more.
+    EndedTwice,
+    /// A target's buffer is free once its device has what is to be written (T23).
+    FreedAtDevice,
     /// A mirror acknowledges a write before it is durable that a leg missed it (T14).
     AckBeforeStale,
     /// What a mirror could not read on a leg is rewritten without a lock (T5).
@@ -101,7 +105,7 @@ pub enum Bug {
 
 impl Bug {
     /// All.
-    pub const ALL: [Self; 41] = [
+    pub const ALL: [Self; 43] = [
         Self::Unfenced,
         Self::ShortBound,
         Self::IgnoredMark,
@@ -131,6 +135,8 @@ impl Bug {
         Self::NoBehind,
         Self::ForgottenCqt,
         Self::BusyStays,
+        Self::EndedTwice,
+        Self::FreedAtDevice,
         Self::AckBeforeStale,
         Self::MendWithoutLock,
         Self::IntentsForgotten,

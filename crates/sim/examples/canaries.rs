@@ -22,7 +22,7 @@ use std::time::Instant;
 type Canary = (Bug, u64, &'static str, &'static str);
 
 /// All but those of mirrors.
-const CANARIES: [Canary; 29] = [
+const CANARIES: [Canary; 31] = [
     (
         Bug::Unfenced,
         100,
@@ -197,9 +197,21 @@ const CANARIES: [Canary; 29] = [
         "failed",
         "T4: a path that stays busy is not left",
     ),
+    (
+        Bug::EndedTwice,
+        100,
+        PANIC,
+        "a client that is cut off hears once more of what had ended",
+    ),
+    (
+        Bug::FreedAtDevice,
+        100,
+        "wrong",
+        "T23: a target's buffer is free while its device reads from it",
+    ),
 ];
 
-/// Those of mirrors, in the worlds of mirrors.
+/// Those of mirrors, in the worlds of mirrors before `ample`.
 const OF_MIRRORS: [Canary; 12] = [
     (
         Bug::AckBeforeStale,
@@ -322,7 +334,11 @@ fn control(within: u64) -> bool {
 }
 
 /// Lets the worlds of a bug happen; whether it was found, by what it should be.
-fn hunt((bug, within, kind, what): Canary, draw: fn(u64) -> Plan) -> bool {
+fn hunt((bug, within, kind, what): Canary, mirrors: bool) -> bool {
+    let draw = match mirrors {
+        true => Plan::second_mirror,
+        false => Plan::draw,
+    };
     let begun = Instant::now();
     let said = |seed, bug| judged(&draw(seed), bug).0;
     let mut found = (1..=within).find_map(|seed| {
@@ -345,6 +361,7 @@ fn hunt((bug, within, kind, what): Canary, draw: fn(u64) -> Plan) -> bool {
         "planted": what,
         "within": within,
         "kind": kind,
+        "mirrors": mirrors,
         "seed": found.as_ref().map(|(seed, _)| seed),
         "said": found.as_ref().map(|(_, said)| said).or(false_alarm.as_ref()),
         "seconds": begun.elapsed().as_secs_f64(),
@@ -380,9 +397,8 @@ fn main() -> ExitCode {
         };
     }
     let all = || {
-        let plain = CANARIES.map(|it| (it, Plan::draw as fn(u64) -> Plan));
-        let of_mirrors = OF_MIRRORS.map(|it| (it, Plan::draw_mirror as fn(u64) -> Plan));
-        plain.into_iter().chain(of_mirrors)
+        let plain = CANARIES.map(|it| (it, false));
+        plain.into_iter().chain(OF_MIRRORS.map(|it| (it, true)))
     };
     let known = |name: &&String| all().all(|(it, _)| format!("{:?}", it.0) != **name);
     if let Some(unknown) = names.iter().find(known) {
@@ -392,9 +408,9 @@ fn main() -> ExitCode {
     }
     let wanted = |bug: Bug| names.is_empty() || names.contains(&format!("{bug:?}"));
     let mut well = true;
-    for (canary, draw) in all().filter(|it| wanted(it.0.0)) {
+    for (canary, mirrors) in all().filter(|it| wanted(it.0.0)) {
         let (bug, within, kind, what) = canary;
-        well &= hunt((bug, limit.unwrap_or(within), kind, what), draw);
+        well &= hunt((bug, limit.unwrap_or(within), kind, what), mirrors);
     }
     match well {
         true => ExitCode::SUCCESS,

@@ -45,7 +45,7 @@ fn worlds_of_chaos_come_to_rest_and_nothing_was_lost() {
     let few = worlds.iter().find(|it| few(it));
     assert!(few.is_none(), "{few:?}");
     let hit: Vec<_> = worlds.iter().flat_map(|it| it.coverage.clone()).collect();
-    assert_eq!(aim::empty_cells(&hit), []);
+    assert_eq!(aim::empty_cells(&Kind::ALL, &hit), []);
     for check in Check::ALL {
         let judged = worlds.iter().filter(|it| it.judged.contains(&check));
         let percent = judged.count() * 100 / worlds.len();

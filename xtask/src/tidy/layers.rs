@@ -33,7 +33,7 @@ const LAYERS: [Layer; 14] = [
     },
     Layer {
         name: "nbd",
-        imports: &[],
+        imports: &["canary"],
         pure: Some(&[]),
     },
     Layer {

@@ -53,14 +53,17 @@ fn worlds_with_mirrors_show_the_faults_of_mirrors() {
     let text = stdout(&place.braid(&args));
     let json = place.json(&[&args[..], &["-o", "json"]].concat());
     let cells = json["coverage"].as_array().unwrap();
-    for kind in ["fail-leg", "check-mirror", "kill-host"] {
+    for kind in ["fail-leg", "check-mirror", "kill-host", "drain-path"] {
         assert!(text.contains(kind), "no {kind:?} in: {text}");
         assert!(cells.iter().any(|it| it["fault"] == kind), "{json}");
     }
-    for kind in ["withdraw", "drain-path"] {
+    for kind in ["withdraw", "greedy"] {
         assert!(!text.contains(kind), "{kind:?} in: {text}");
         assert!(cells.iter().all(|it| it["fault"] != kind), "{json}");
     }
+    let judged = json["judged"].as_array().unwrap();
+    let judges = |name: &str| judged.iter().any(|it| it["checker"] == name);
+    assert!(judges("heir") && !judges("export"), "{json}");
     let empty = cells.iter().filter(|it| it["count"] == 0).count();
     assert!(json["empty"] == empty && empty < cells.len(), "{json}");
     let line = format!("{empty} of {} cells are empty", cells.len());

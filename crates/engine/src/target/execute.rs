@@ -136,6 +136,12 @@ impl TargetEngine {
         command.stage = Stage::AtDevice;
         while let Some(request) = request(slot, command, &self.namespaces) {
             command.step += 1;
+            if matches!(request.op, DeviceOp::Write { .. })
+                && canary::has(Bug::FreedAtDevice)
+                && let Some(span) = command.buffer.take()
+            {
+                self.pool.free(command.connection, span);
+            }
             if request.length > 0 || request.op == DeviceOp::Flush {
                 self.outputs.push_back(Output::Device(request));
                 return;

@@ -13,6 +13,7 @@ use super::ranges::Ranges;
 use super::{CommandError, Completed};
 use crate::limits::EXTENTS_MAX;
 use crate::{Errno, Extent, Kind, Request};
+use canary::Bug;
 
 /// Low bits of a cookie that are the slot.
 const INDEX_BITS: u32 = 16;
@@ -190,7 +191,8 @@ impl Slots {
     /// `false`: it had ended.
     pub fn lose(&mut self, index: u16) -> bool {
         let slot = &mut self[index];
-        if matches!(slot.state, State::Free | State::Ended) {
+        let over = slot.state == State::Free && !canary::has(Bug::EndedTwice);
+        if over || slot.state == State::Ended {
             return false;
         }
         slot.state = State::Sent;

@@ -41,13 +41,13 @@ pub const STATES: [PathState; 7] = [
 /// Cells that can't be, and why.
 pub const IMPOSSIBLE: [(Kind, PathState, &str); 0] = [];
 
-/// The cells of the table that none of these faults hit, and that could be.
-pub fn empty_cells(hit: &[(Kind, PathState)]) -> Vec<(Kind, PathState)> {
+/// The cells of the table of these kinds that none of these faults hit, and that could be.
+pub fn empty_cells(kinds: &[Kind], hit: &[(Kind, PathState)]) -> Vec<(Kind, PathState)> {
     let possible = |cell: &(Kind, PathState)| {
         let named = |&(kind, state, _): &(Kind, PathState, &str)| (kind, state) == *cell;
         !IMPOSSIBLE.iter().any(named)
     };
-    let all = Kind::ALL
+    let all = kinds
         .iter()
         .flat_map(|&kind| STATES.map(|state| (kind, state)));
     all.filter(possible)
@@ -103,7 +103,7 @@ pub(super) fn plan(mut plan: Plan) -> Plan {
 
 /// How long a kind of fault is put off, ns: after one that takes its host away for long there is
 /// none for the others.
-fn late(kind: Kind) -> u64 {
+pub(super) fn late(kind: Kind) -> u64 {
     match kind {
         Kind::StopUnread => WINDOW_NS,
         _ => 0,
@@ -121,7 +121,7 @@ fn more(random: &mut Random) -> More {
     }
 }
 
-fn fault(kind: Kind, at_ns: u64, whom: u64, random: &mut Random) -> Fault {
+pub(super) fn fault(kind: Kind, at_ns: u64, whom: u64, random: &mut Random) -> Fault {
     let least_ns = match kind {
         // Until a stop must be over, whoever reads nothing: 5 s to drain, 1 s to hear of it, 5 s
         // for what is queued, and 1 s for each core and its controllers.

@@ -106,6 +106,7 @@ impl Course<'_> {
                 _ => false,
             });
         let [blocks, crowds] = self.history.has_judged();
+        let (peaks, io_max) = (self.rig.world.peaks, u64::from(self.plan.layout.io_max));
         let checks = [
             (Check::Blocks, blocks),
             (Check::Crowds, crowds),
@@ -114,6 +115,10 @@ impl Course<'_> {
             (Check::Durable, self.history.has_crashed()),
             (Check::Orphans, orphans),
             (Check::Discovery, self.rig.discovery.is_some()),
+            (
+                Check::Peaks,
+                peaks.at_devices > 0 && 2 * peaks.ios >= io_max,
+            ),
         ];
         let those = checks.into_iter().filter(|it| it.1);
         self.report.judged.extend(those.map(|it| it.0));

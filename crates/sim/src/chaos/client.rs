@@ -1,23 +1,27 @@
 //! Applications on one host: several NBD connections that read, write and flush a few blocks, and
 //! write down what they did and saw.
 //!
+//! * `ask`: what they ask for, `ends`: what became of it, `machine`: what the world calls
+//!
 //! # Contract
 //! Every block of a write has a tag that nobody else writes. No two writes of a block are under way
 //! together, as file systems have it: a write that is repeated on another path may take effect
 //! twice, and one between them would be undone. But in a few blocks behind the others everybody,
 //! of all hosts, writes at any time. A request whose connection ended, or
 //! that failed, may have happened or not. Each connection is made again when it has ended.
-use super::disk::{BLOCK, fill, tag};
-use super::history::{Deed, History, NEVER, Op, Tag};
+mod ask;
+mod ends;
+mod machine;
+
+use super::disk::BLOCK;
+use super::history::{History, Op};
 use super::orphan::Orphan;
-use super::plan::PAUSES;
 pub use super::tally::{Done, Tally};
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
-use engine::machine::{Closed, DeviceError, Memory, Place, Send};
-use engine::{ConnId, Machine, Output, Span};
-use nbd::client::{CommandError, Completed, Config, Event, Session};
-use nbd::{Errno, Kind, Request};
+use engine::{ConnId, Output, Span};
+use nbd::Request;
+use nbd::client::{CommandError, Config, Session};
 use shape::Random;
 
 /// Longest request, blocks.
@@ -245,244 +249,6 @@ impl Client {
         Span { at, len }
     }
 
-    fn begin(&mut self, conn: usize, memory: &mut dyn Memory, now_ns: u64) {
-        while !self.resting && self.begun < self.habit.total && self.conns[conn].next_ns <= now_ns {
-            let requests = &self.conns[conn].requests;
-            let Some(token) = requests.iter().position(Option::is_none) else {
-                return;
-            };
-            let begun = self.draw(token as u32, now_ns);
-            let request = begun.request;
-            if request.kind == Kind::Write {
-                let unit = self.habit.unit;
-                let span = self.span(conn, request.token, 0, request.length);
-                for (block, bytes) in
-                    (begun.tag..).zip(memory.bytes_mut(span).chunks_mut(unit as usize))
-                {
-                    fill(bytes, block);
-                }
-            }
-            let Some(session) = &mut self.conns[conn].session else {
-                return;
-            };
-            let base = match request.kind {
-                Kind::Flush => 0,
-                _ => self.habit.base,
-            };
-            let offset = request.offset + base;
-            if session.submit(&Request { offset, ..request }).is_err() {
-                self.conns[conn].ready = false; // it is over, and has not said so yet
-                return;
-            }
-            self.begun += 1;
-            self.conns[conn].requests[token] = Some(begun);
-            if self.to_read.is_none() && self.random.up_to(PAUSES - 1) == 0 {
-                let pause_ns = self.random.up_to(self.habit.pause_ns);
-                self.conns[conn].next_ns = now_ns + pause_ns;
-            }
-        }
-    }
-
-    fn draw(&mut self, token: u32, now_ns: u64) -> Begun {
-        let unit = self.habit.unit;
-        if self.flushing {
-            return Begun {
-                request: Request::new(token, Kind::Flush, 0, 0),
-                start_ns: now_ns,
-                tag: 0,
-            };
-        }
-        if let Some(block) = &mut self.to_read {
-            let request = Request::new(token, Kind::Read, *block * unit, unit as u32);
-            *block += 1;
-            return Begun {
-                request,
-                start_ns: now_ns,
-                tag: 0,
-            };
-        }
-        let what = self.random.up_to(255);
-        let crowded = self.habit.crowded > 0 && self.random.up_to(CROWDED - 1) == 0;
-        let (from, all) = match crowded {
-            true => (self.habit.blocks, self.habit.crowded),
-            false => (0, self.habit.blocks),
-        };
-        let blocks = 1 + self.random.up_to(BLOCKS_MAX.min(all) - 1);
-        let first = from + self.random.up_to(all - blocks);
-        let may = || crowded || self.may_write(first..first + blocks);
-        let kind = match what {
-            _ if what < self.habit.writes && may() => Kind::Write,
-            _ if what < self.habit.writes + self.habit.flushes => Kind::Flush,
-            _ => Kind::Read,
-        };
-        let fua = kind == Kind::Write && self.random.up_to(15) == 0;
-        let tag = self.number << 48 | self.writes << 6;
-        self.writes += u64::from(kind == Kind::Write);
-        let (offset, length) = match kind {
-            Kind::Flush => (0, 0),
-            _ => (first * unit, (blocks * unit) as u32),
-        };
-        let request = Request {
-            fua,
-            ..Request::new(token, kind, offset, length)
-        };
-        Begun {
-            request,
-            start_ns: now_ns,
-            tag,
-        }
-    }
-}
-
-impl Client {
-    /// Whether blocks are this client's to write, and nobody writes them just now.
-    fn may_write(&self, blocks: core::ops::Range<u64>) -> bool {
-        let (share, shares) = self.habit.share;
-        let each = self.habit.blocks / shares;
-        let own = share * each <= blocks.start && blocks.end <= (share + 1) * each;
-        let requests = self
-            .conns
-            .iter()
-            .flat_map(|it| it.requests.iter().flatten());
-        let mut writes = requests.filter(|it| it.request.kind == Kind::Write);
-        let unit = self.habit.unit;
-        let from = |it: &Begun| it.request.offset / unit;
-        let to = |it: &Begun| from(it) + u64::from(it.request.length) / unit;
-        let meets = |it: &Orphan| it.blocks.start < blocks.end && blocks.start < it.blocks.end;
-        own && !writes.any(|it| from(it) < blocks.end && blocks.start < to(it))
-            && !self.orphans.iter().any(meets)
-    }
-
-    /// Takes what a session has to say.
-    fn poll(&mut self, conn: usize, memory: &mut dyn Memory, now_ns: u64) {
-        let id = ConnId(conn as u32);
-        while let Some(event) = self.conns[conn]
-            .session
-            .as_mut()
-            .and_then(Session::poll_event)
-        {
-            match event {
-                Event::Ready(_) => self.conns[conn].ready = true,
-                Event::Zero { token, offset, len } => {
-                    memory
-                        .bytes_mut(self.span(conn, token, offset, len))
-                        .fill(0);
-                }
-                Event::Completed(completed) => self.complete(conn, &completed, memory, now_ns),
-                Event::Transmit => self.outputs.push_back(Output::Transmit(id)),
-                Event::Resume => self.outputs.push_back(Output::Resume(id)),
-                Event::Close | Event::Failed(_) => self.outputs.push_back(Output::Close {
-                    conn: id,
-                    abort: false,
-                }),
-            }
-        }
-    }
-
-    fn complete(&mut self, conn: usize, end: &Completed, memory: &dyn Memory, now_ns: u64) {
-        let begun = self.conns[conn].requests[end.token as usize].take();
-        assert!(
-            begun.is_some(),
-            "request {} of connection {conn} ended twice",
-            end.token
-        );
-        let Some(begun) = begun else { return };
-        self.ended += 1;
-        let tally = &mut self.conns[conn].tally;
-        tally.count(&begun.request, end.result);
-        let since_ns = tally.since_ns;
-        self.note(conn, &begun, end.result, (since_ns, now_ns));
-        // Whoever hears an error knows that nothing more is done; but not who is cut off.
-        let failed = match end.result {
-            Ok(()) => false,
-            Err(CommandError::Server(errno)) => errno != Errno::Shutdown,
-            Err(_) => false,
-        };
-        let done = end.result.is_ok();
-        let end_ns = if done || failed { now_ns } else { NEVER };
-        let request = &begun.request;
-        let op = |deed| Op {
-            deed,
-            start_ns: begun.start_ns,
-            end_ns,
-        };
-        let unit = self.habit.unit;
-        let first = request.offset / unit;
-        match request.kind {
-            Kind::Write if end.result == Err(CommandError::Lost) => self.bereave(conn, &begun),
-            Kind::Write => {
-                let blocks = u64::from(request.length) / unit;
-                for (block, tag) in (first..first + blocks).zip(begun.tag..) {
-                    let tag = Tag(tag);
-                    let deed = match failed {
-                        true => Deed::Failed(tag),
-                        false => Deed::Write {
-                            tag,
-                            durable: request.fua,
-                        },
-                    };
-                    self.records.push(Record::Block(block, op(deed)));
-                }
-            }
-            Kind::Read if done => {
-                let span = self.span(conn, end.token, 0, request.length);
-                for (block, bytes) in (first..).zip(memory.bytes(span).chunks(unit as usize)) {
-                    let deed = Deed::Read(tag(bytes));
-                    self.records.push(Record::Block(block, op(deed)));
-                }
-            }
-            Kind::Flush if done => {
-                self.records.push(Record::Flush(begun.start_ns, end_ns));
-            }
-            _ => {}
-        }
-    }
-
-    /// Keeps a request that failed, or took longest.
-    fn note(
-        &mut self,
-        conn: usize,
-        begun: &Begun,
-        result: Result<(), CommandError>,
-        (since_ns, end_ns): (u64, u64),
-    ) {
-        let (request, start_ns) = (begun.request, begun.start_ns);
-        let home = conn as u32 % self.habit.homes;
-        match result {
-            Ok(()) => {
-                let done = Done {
-                    request,
-                    home,
-                    start_ns,
-                    end_ns,
-                };
-                self.slowest = Some(done.or_slower(self.slowest));
-            }
-            Err(error) => self.failed.push(Failed {
-                request,
-                error,
-                start_ns,
-                end_ns,
-                since_ns,
-                home,
-            }),
-        }
-    }
-
-    /// A write was cut off with its connection.
-    fn bereave(&mut self, conn: usize, begun: &Begun) {
-        let (request, unit) = (&begun.request, self.habit.unit);
-        let first = request.offset / unit;
-        self.orphans.push(Orphan {
-            blocks: first..first + u64::from(request.length) / unit,
-            tag: begun.tag,
-            durable: request.fua,
-            start_ns: begun.start_ns,
-            since_ns: self.conns[conn].tally.since_ns,
-            home: conn as u32 % self.habit.homes,
-        });
-    }
-
     /// What a session in trouble leaves: its requests have said so already.
     fn over(&mut self, conn: usize, now_ns: u64) {
         let it = &mut self.conns[conn];
@@ -502,97 +268,5 @@ impl Client {
             conn: ConnId(conn as u32),
             address: conn as u32 % self.habit.homes,
         });
-    }
-}
-
-impl Machine for Client {
-    type Control = ();
-
-    fn connections_max(&self) -> u32 {
-        self.conns.len() as u32
-    }
-    fn handle_accepted(&mut self, _: u32, _: u64) -> Option<ConnId> {
-        None
-    }
-    fn handle_connected(&mut self, conn: ConnId, now_ns: u64) {
-        self.conns[conn.0 as usize].tally.since_ns = now_ns;
-        if let Some(session) = &mut self.conns[conn.0 as usize].session {
-            session.handle_connected(now_ns);
-        }
-    }
-    fn handle_bytes(&mut self, conn: ConnId, bytes: &[u8], now_ns: u64) -> usize {
-        let session = &mut self.conns[conn.0 as usize].session;
-        let taken = session.as_mut().map(|it| it.handle_bytes(bytes, now_ns));
-        taken.unwrap_or(bytes.len())
-    }
-    fn placement(&mut self, conn: ConnId) -> Option<Place> {
-        let session = self.conns[conn.0 as usize].session.as_ref()?;
-        let place = session.placement()?;
-        let span = self.span(conn.0 as usize, place.token, place.offset, place.len);
-        Some(Place { span, crc: None })
-    }
-    fn handle_payload(&mut self, conn: ConnId, len: u32, _: u32, now_ns: u64) {
-        if let Some(session) = &mut self.conns[conn.0 as usize].session {
-            session.handle_payload(len, now_ns);
-        }
-    }
-    fn poll_transmit(&mut self, conn: ConnId, out: &mut Vec<u8>, _: u64) -> Option<Option<Send>> {
-        let session = self.conns[conn.0 as usize].session.as_mut()?;
-        let payload = session.poll_transmit(out)?.payload;
-        Some(payload.map(|payload| Send {
-            span: self.span(conn.0 as usize, payload.token, payload.offset, payload.len),
-            digest: false,
-            cookie: payload.token,
-        }))
-    }
-    fn handle_sent(&mut self, conn: ConnId, cookie: u32, _: u64) {
-        if let Some(session) = &mut self.conns[conn.0 as usize].session {
-            session.handle_sent(cookie);
-        }
-    }
-    fn handle_closed(&mut self, conn: ConnId, _: Closed, _: u64) {
-        if let Some(session) = &mut self.conns[conn.0 as usize].session {
-            session.handle_closed();
-        }
-        self.conns[conn.0 as usize].over = true;
-    }
-    fn handle_device(&mut self, _: u32, _: Result<(), DeviceError>, _: u64) {}
-    fn handle_control(&mut self, (): (), _: u64) {}
-    fn turn(&mut self, memory: &mut dyn Memory, now_ns: u64) {
-        for conn in 0..self.conns.len() {
-            self.poll(conn, memory, now_ns);
-            if self.conns[conn].over {
-                self.over(conn, now_ns);
-            }
-            let it = &mut self.conns[conn];
-            if it.session.is_none() && it.again_ns <= now_ns {
-                it.again_ns = 0;
-                self.connect(conn);
-            } else if it.ready {
-                self.begin(conn, memory, now_ns);
-                self.poll(conn, memory, now_ns);
-            }
-        }
-    }
-    fn poll_output(&mut self) -> Option<Output> {
-        self.outputs.pop_front()
-    }
-    fn poll_timeout(&self) -> Option<u64> {
-        let more = !self.resting && self.begun < self.habit.total;
-        let times = self.conns.iter().flat_map(|it| {
-            let session = it.session.as_ref().and_then(Session::poll_timeout);
-            let again = it.session.is_none().then_some(it.again_ns);
-            let free = it.requests.iter().any(Option::is_none);
-            let next = (it.ready && more && free && it.next_ns > 0).then_some(it.next_ns);
-            [session, again, next]
-        });
-        times.flatten().min()
-    }
-    fn handle_timeout(&mut self, now_ns: u64) {
-        for it in &mut self.conns {
-            if let Some(session) = &mut it.session {
-                session.handle_timeout(now_ns);
-            }
-        }
     }
 }

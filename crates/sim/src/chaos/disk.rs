@@ -46,6 +46,8 @@ pub struct Flaw {
     pub op: Flawed,
     /// Those that touch one of these blocks: first, and behind the last.
     pub blocks: (u64, u64),
+    /// The first one only.
+    pub once: bool,
     /// One of so many.
     pub of: u64,
     /// What is said of them.
@@ -136,7 +138,8 @@ impl Disk {
     /// Another flaw, of blocks as applications count them.
     pub fn add(&mut self, flaw: Flaw) {
         let base = (self.data_at / BLOCK) as u64;
-        let blocks = (flaw.blocks.0 + base, flaw.blocks.1 + base);
+        let at = |block: u64| block.saturating_add(base);
+        let blocks = (at(flaw.blocks.0), at(flaw.blocks.1));
         self.flaws.push(Flaw { blocks, ..flaw });
     }
 
@@ -160,6 +163,7 @@ impl Disk {
     ) -> Result<(), DeviceError> {
         let mut flaws = self.flaws.iter().filter(|flaw| flaw.concerns(request));
         if let Some(flaw) = flaws.find(|flaw| random.up_to(flaw.of - 1) == 0).copied() {
+            self.flaws.retain(|it| !(it.once && it.name == flaw.name));
             let part = DeviceRequest {
                 length: random.up_to(request.length / BLOCK as u64) * BLOCK as u64,
                 ..*request

@@ -39,17 +39,13 @@ impl Course<'_> {
             return self.examine();
         };
         match number % 2 {
-            0 => {
-                self.examine()?;
-                self.begin(number / 2, &fault);
-            }
-            _ => return self.end(number / 2, &fault),
+            0 => self.begin(number / 2, &fault),
+            _ => self.end(number / 2, &fault),
         }
-        Ok(())
     }
 
     /// A fault begins, if it can.
-    fn begin(&mut self, number: usize, fault: &Fault) {
+    fn begin(&mut self, number: usize, fault: &Fault) -> Result<(), Finding> {
         let now_ns = self.rig.world.now_ns;
         let waits = fault.when.is_some() && now_ns < self.begin_ns + fault.at_ns + WAIT_NS;
         let Some(whom) = self.find(fault, waits) else {
@@ -57,8 +53,9 @@ impl Course<'_> {
                 let again = Event::Planned(number * 2);
                 self.rig.world.at(now_ns + LOOK_NS, again);
             }
-            return;
+            return Ok(());
         };
+        self.examine()?;
         if fault.when.is_some() {
             let at_ns = now_ns + fault.lasts_ns;
             self.rig.world.at(at_ns, Event::Planned(number * 2 + 1));
@@ -83,6 +80,7 @@ impl Course<'_> {
         if !done && !self.strike(number, fault, whom) {
             self.harm(number, fault, whom);
         }
+        Ok(())
     }
 
     /// Whom a fault strikes now: whom it was drawn for, or another whose path has the state that it
@@ -146,11 +144,9 @@ impl Course<'_> {
             return None;
         };
         let engine = engine.host();
-        if let Some((volume, path)) = self.rig.leg_path(whom.address) {
-            return Some(engine.path_state(volume, path));
-        }
+        let (volume, _) = self.rig.first_path(whom.address);
         let path = host.user.path(whom.address);
-        let state = |path| engine.path_state(0, path);
+        let state = |path| engine.path_state(volume, path);
         Some(match path {
             Some(path) => state(path),
             // Told of, and not in use yet.

@@ -74,6 +74,8 @@ impl Host {
             return;
         }
         let engine = engine.host();
+        let mut paths = engine.paths(0);
+        self.flapped |= paths.any(|it| engine.path_state(0, it) == PathState::Probation);
         for address in 0..self.user.addresses() {
             let path = self.user.path(address);
             let state = path.map(|path| engine.path_state(0, path));

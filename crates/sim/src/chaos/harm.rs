@@ -13,6 +13,7 @@ use alloc::vec::Vec;
 use engine::export::ExportControl;
 use engine::host::HostControl;
 use engine::machine::DeviceError;
+use engine::mirror::MIRRORS_FROM;
 use engine::target::{ErrorRule, Faults, Ops, Probability, TargetControl};
 use nvme::host::AnaState;
 use nvme::wire::Status;
@@ -64,10 +65,14 @@ impl Course<'_> {
                 self.set_faults(target, whom.port);
             }
             Kind::SlowDisk => self.set_disks(),
-            Kind::Media | Kind::NoSpace | Kind::Transient => {
+            Kind::Media | Kind::NoSpace | Kind::Transient | Kind::OneWrite => {
                 let flaw = flaw(number as u64, fault, self.plan.layout.habit.blocks);
                 let disk = self.rig.disk_of(target);
-                self.rig.world.disks[disk].add(flaw);
+                let disk = &mut self.rig.world.disks[disk];
+                match flaw.once && fault.whom & 128 != 0 {
+                    true => disk.flaws.push(flaw), // also of what is before the data
+                    false => disk.add(flaw),
+                }
             }
             Kind::Resize => self.set_size(target),
             Kind::Policy | Kind::Knobs => self.change_policy(fault, host),
@@ -100,7 +105,7 @@ impl Course<'_> {
                 self.set_faults(target, port);
             }
             Kind::SlowDisk => self.set_disks(),
-            Kind::Media | Kind::NoSpace | Kind::Transient => {
+            Kind::Media | Kind::NoSpace | Kind::Transient | Kind::OneWrite => {
                 let disk = self.rig.disk_of(target);
                 let flaws = &mut self.rig.world.disks[disk].flaws;
                 flaws.retain(|flaw| flaw.name != number as u64);
@@ -136,7 +141,10 @@ impl Course<'_> {
             false => policy,
         };
         for node in self.rig.hosts[host].cores.clone() {
-            let mut messages = Vec::from([HostControl::Policy(0, policy, knobs)]);
+            let mirror = self.plan.layout.mirror.map(|_| MIRRORS_FROM);
+            let volumes = self.rig.volumes().chain(mirror);
+            let of = |volume| HostControl::Policy(volume, policy, knobs);
+            let mut messages: Vec<HostControl> = volumes.map(of).collect();
             if unusual {
                 messages.push(HostControl::Throughput(0, PathIndex(0), 100));
             }
@@ -155,17 +163,26 @@ impl Course<'_> {
 /// What a device does not do.
 pub(super) fn flaw(name: u64, fault: &Fault, blocks: u64) -> Flaw {
     let first = fault.whom / 64 % blocks;
+    let once = fault.kind == Kind::OneWrite;
+    let here = match once {
+        true => (0, u64::MAX),
+        false => (first, first + 8),
+    };
     let (op, of, error) = match (fault.kind, bit(fault)) {
         (Kind::Media, _) => (Flawed::Reads, 1, DeviceError::Os(5)),
         (Kind::NoSpace, true) => (Flawed::Writes, 1, DeviceError::Full),
         (Kind::NoSpace, false) => (Flawed::Writes, 2, DeviceError::Os(5)),
+        // Which of the next ones, chance has it.
+        (Kind::OneWrite, true) => (Flawed::Writes, 8, DeviceError::Os(5)),
+        (Kind::OneWrite, false) => (Flawed::Writes, 2, DeviceError::Os(5)),
         // Out of memory: it may be tried again.
         _ => (Flawed::All, 3, DeviceError::Os(12)),
     };
     Flaw {
         name,
         op,
-        blocks: (first, first + 8),
+        blocks: here,
+        once,
         of,
         error,
     }

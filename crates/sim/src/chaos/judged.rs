@@ -35,11 +35,21 @@ pub enum Check {
     Discovery,
     /// With nothing wrong, requests were fast and on all paths.
     Exercise,
+    /// While the world went on, targets had memory at their devices, and cores much under way.
+    Peaks,
+    /// Some legs of a mirror without the others would have come up, while another was not in sync.
+    Plug,
+    /// A leg lost with its cache what was in it, and what another one had.
+    Heir,
+    /// A request of a mirror failed with an error.
+    Excuse,
+    /// Legs of a mirror that had been out of sync were compared at rest.
+    Alike,
 }
 
 impl Check {
-    /// All.
-    pub const ALL: [Self; 16] = [
+    /// Those where there is no mirror.
+    pub const ALL: [Self; 17] = [
         Self::Failures,
         Self::Blocks,
         Self::Durable,
@@ -56,6 +66,23 @@ impl Check {
         Self::Orphans,
         Self::Discovery,
         Self::Exercise,
+        Self::Peaks,
+    ];
+
+    /// Those where there is one: counts of legs are not compared with those of applications.
+    pub const OF_MIRRORS: [Self; 12] = [
+        Self::Failures,
+        Self::Blocks,
+        Self::Durable,
+        Self::HostMemory,
+        Self::TargetMemory,
+        Self::Orphans,
+        Self::Exercise,
+        Self::Peaks,
+        Self::Plug,
+        Self::Heir,
+        Self::Excuse,
+        Self::Alike,
     ];
 
     /// For people.
@@ -77,6 +104,11 @@ impl Check {
             Self::Orphans => "orphans",
             Self::Discovery => "discovery",
             Self::Exercise => "exercise",
+            Self::Peaks => "peaks",
+            Self::Plug => "plug",
+            Self::Heir => "heir",
+            Self::Excuse => "excuse",
+            Self::Alike => "alike",
         }
     }
 }

@@ -106,6 +106,8 @@ pub enum Kind {
     FailLeg,
     /// A mirror's copies are compared, and perhaps made alike.
     CheckMirror,
+    /// One write of a leg's device fails, once: of data, or of what the mirror says there.
+    OneWrite,
 }
 
 /// Whom a kind of fault concerns: all paths whose state matters to it.
@@ -178,12 +180,12 @@ impl Kind {
     ];
 
     /// Those of mirrors.
-    pub const OF_MIRRORS: [Self; 2] = [Self::FailLeg, Self::CheckMirror];
+    pub const OF_MIRRORS: [Self; 3] = [Self::FailLeg, Self::CheckMirror, Self::OneWrite];
 
     /// All that happen in worlds with a mirror.
     pub fn of_mirror_worlds() -> impl Iterator<Item = Self> {
         let all = Self::ALL.into_iter().chain(Self::OF_MIRRORS);
-        all.filter(|kind| super::mirror::plan::KINDS.contains(kind))
+        all.filter(|kind| super::mirror::ample::KINDS.contains(kind))
     }
 
     /// Of those, so many can happen in every world; the others need discovery.
@@ -237,9 +239,13 @@ impl Kind {
             | Self::Crowd
             | Self::Withdraw
             | Self::Unheard => Scope::Port,
-            Self::Kill | Self::Power | Self::Freeze | Self::Resize | Self::Away | Self::FailLeg => {
-                Scope::Target
-            }
+            Self::Kill
+            | Self::Power
+            | Self::Freeze
+            | Self::Resize
+            | Self::Away
+            | Self::FailLeg
+            | Self::OneWrite => Scope::Target,
             Self::SlowDisk | Self::Media | Self::NoSpace | Self::Transient | Self::KillAll => {
                 Scope::World
             }

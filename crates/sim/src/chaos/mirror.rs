@@ -1,7 +1,8 @@
 //! Worlds whose volume is a mirror: hosts run the engine with mirrors over NVMe/TCP, and each leg
 //! is a subsystem of its own, with processes, paths, a disk and caches.
 //!
-//! * `plan`: what such a world is made of, and what goes wrong in it; `sharp`: rare things together
+//! * `plan`: what such a world is made of, and what goes wrong in it; `sharp`: rare things
+//!   together; [`ample`]: more of all, aimed at states of paths
 //! * `make`: legs as they are at first, and the host's engine; `heir`: who takes a mirror over
 //! * `plug`: at any moment, what an assembly of the legs would have
 //! * `excuse`: for what requests may fail
@@ -14,6 +15,7 @@
 //!
 //! # Limits
 //! One host at a time has the mirror, on one core. Legs are alike in size and blocks.
+pub mod ample;
 mod check;
 mod excuse;
 mod heir;
@@ -89,12 +91,12 @@ impl Rig {
         all.filter(move |address| address % targets % legs == leg)
     }
 
-    /// The path to an address, where there is a mirror.
-    pub(super) fn leg_path(&self, address: usize) -> Option<(u16, PathIndex)> {
-        self.layout.mirror?;
+    /// The volume of which a path leads to an address, and which path that is when a process
+    /// begins.
+    pub(super) fn first_path(&self, address: usize) -> (u16, PathIndex) {
         let leg = self.disk_of(address % self.layout.targets);
-        let at = self.addresses_of(leg).position(|it| it == address)?;
-        Some((leg as u16, PathIndex(at as u8)))
+        let before = self.addresses_of(leg).take_while(|it| *it != address);
+        (leg as u16, PathIndex(before.count() as u8))
     }
 }
 

@@ -9,7 +9,7 @@
 //!   devices and answers, and what users do, `guests`: those of connections of applications;
 //!   `overlap`: several at a time
 //! * `check`: what must be true at the end, `pardon`: what requests may fail for, `count`: of
-//!   counts, `lives`, `tally`: of whom; [`judged`]: what of it there was; `tap`: which identifiers
+//!   counts, `peaks`: of memory, `lives`, `tally`: of whom; [`judged`]: what of it there was; `tap`: which identifiers
 //!   are used; `good`: which paths could be, `behind`: who waits for whom
 //! * `rig`: hosts, controllers and applications, `make`: what they are made of, `cores`: what
 //!   passes between those of one host, `user`: who changes its paths; `client`: its applications,
@@ -54,6 +54,7 @@ mod orphan;
 mod overlap;
 mod pair;
 mod pardon;
+mod peaks;
 pub mod plan;
 mod rig;
 pub mod run;

@@ -3,7 +3,7 @@ use super::client::Client;
 use super::stranger::Stranger;
 use super::tap::Tap;
 use alloc::boxed::Box;
-use alloc::collections::BTreeSet;
+use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use engine::discovery::DiscoveryEngine;
 use engine::export::ExportEngine;
@@ -232,8 +232,8 @@ pub struct Node {
     pub stirred: bool,
     /// When it wants to be called, as it said in its last turn.
     pub wake_ns: u64,
-    /// Requests that its devices have not answered.
-    pub at_device: BTreeSet<u32>,
+    /// Requests that its devices have not answered, and the bytes of memory of each.
+    pub at_device: BTreeMap<u32, u64>,
     /// What its devices did, all processes together.
     pub executed: Executed,
     /// Messages of others that it has not had.
@@ -262,7 +262,7 @@ impl Node {
             stopped: false,
             stirred: true,
             wake_ns: u64::MAX,
-            at_device: BTreeSet::new(),
+            at_device: BTreeMap::new(),
             executed: Executed::default(),
             mail: 0,
         }

@@ -74,7 +74,7 @@ impl Course<'_> {
             Kind::FailPath | Kind::DrainPath | Kind::RemovePath | Kind::Greedy => {
                 (Some(whom.host), None)
             }
-            Kind::Media | Kind::NoSpace | Kind::Transient => {
+            Kind::Media | Kind::NoSpace | Kind::Transient | Kind::OneWrite => {
                 let flaw = harm::flaw(number as u64, fault, self.plan.layout.habit.blocks);
                 (None, Some(flaw.blocks))
             }
@@ -98,7 +98,7 @@ impl Course<'_> {
     }
 
     /// The first request of a host that failed and may not have.
-    pub(super) fn unforgiven(&self, host: usize, failed: &[Failed]) -> Option<Failed> {
+    pub(super) fn unforgiven(&mut self, host: usize, failed: &[Failed]) -> Option<Failed> {
         if self.plan.layout.mirror.is_some() {
             return self.unforgiven_of_mirror(host, failed);
         }
@@ -172,7 +172,11 @@ impl Course<'_> {
     }
 
     /// Of flushes on one core, the first that no path that left excuses.
-    fn without_departure(&self, host: usize, mut flushes: Vec<Failed>) -> Option<Failed> {
+    pub(super) fn without_departure(
+        &self,
+        host: usize,
+        mut flushes: Vec<Failed>,
+    ) -> Option<Failed> {
         let host = &self.rig.hosts[host];
         let mut left = host.user.left();
         flushes.sort_by_key(|it| it.end_ns);

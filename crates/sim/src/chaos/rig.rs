@@ -21,7 +21,7 @@ use alloc::vec::Vec;
 use engine::Machine;
 use engine::export::ExportControl;
 use engine::limits::{EXPORT_ARENA_MIN, MIRROR_SCRATCH_BYTES, SCRATCH_BYTES};
-use policy::Policy;
+use policy::{PathIndex, Policy};
 
 /// Host's time-outs: short, so that much happens in little time.
 pub const KATO_MS: u32 = 1000;
@@ -143,6 +143,8 @@ pub struct Host {
     pub(super) good: Vec<Good>,
     /// Who changes its paths.
     pub user: User,
+    /// A path of it was on probation.
+    pub(super) flapped: bool,
     /// How often another host has taken its place.
     pub(super) heirs: usize,
 }
@@ -266,6 +268,7 @@ impl Rig {
             lines: Vec::new(),
             good: Vec::new(),
             user: User::default(),
+            flapped: false,
             heirs: 0,
         });
         self.start_host(number);
@@ -293,10 +296,12 @@ impl Rig {
             let node = self.hosts[number].cores[usize::from(core)];
             self.world.revive(node, Body::Core(Box::new(engine)));
         }
+        let paths: Vec<PathIndex> = (0..places).map(|it| self.first_path(it).1).collect();
         let host = &mut self.hosts[number];
+        let known = self.layout.more.tellers == 0;
+        host.user.begin(paths.into_iter(), known);
         host.board =
             alloc::vec![alloc::vec![0; places + SPARE_PATHS]; usize::from(self.layout.cores)];
-        host.user.begin(places, self.layout.more.tellers == 0);
         (host.stopping, host.unfinished, host.unflushed) = (None, false, false);
         (host.found_ns, host.begun_ns) = (host.mark_ns, self.world.now_ns);
         host.lives.begin(self.world.now_ns);

@@ -25,13 +25,17 @@ const SECOND: u64 = 1_000_000_000;
 pub const DRAIN_NS: u64 = 5 * SECOND;
 /// How long the world has to come to rest once the last fault is over. A target whose places are
 /// all taken may have one less for as long as an association may be idle: its host is gone without
-/// a word. Attempts to connect fail meanwhile, so the path flaps; then it is on probation for as
-/// long as that may take; and before, between and after are holds, back-off and time-outs, several
-/// in a row.
-fn rest_ns() -> u64 {
+/// a word. Attempts to connect fail meanwhile, after longer and longer pauses. Where the path
+/// `flapped`, it is on probation for as long as that may take. Before, between and after are holds,
+/// time-outs and what is copied, several in a row: that is the minute, of which 1,000 worlds have
+/// needed a third.
+fn rest_ns(flapped: bool) -> u64 {
     let recovery = Recovery::default();
-    let probation_ns = recovery.health.probation_ns_max();
-    IDLE_WANTED_NS + recovery.reconnect_max_ns + probation_ns + 120 * SECOND
+    let probation_ns = match flapped {
+        true => recovery.health.probation_ns_max(),
+        false => 0,
+    };
+    IDLE_WANTED_NS + recovery.reconnect_max_ns + probation_ns + 60 * SECOND
 }
 /// For hosts to connect, before anything goes wrong.
 pub const BEGIN_NS: u64 = SECOND / 5;
@@ -106,6 +110,8 @@ pub struct Report {
     pub events: u64,
     /// Virtual time, ns.
     pub time_ns: u64,
+    /// Of that, the longest that it took to come to rest, ns.
+    pub rest_ns: u64,
     /// Kind of fault × state of a path when it began.
     pub coverage: Vec<(Kind, PathState)>,
     /// What there was to judge at the end.
@@ -231,8 +237,9 @@ impl<'a> Course<'a> {
 
     /// All requests end.
     pub(super) fn rest(&mut self) -> Result<(), Finding> {
-        let end_ns = self.rig.world.now_ns + self.rest_ns();
+        let begun_ns = self.rig.world.now_ns;
         while !self.are_over() {
+            let end_ns = begun_ns + self.rest_ns();
             if self.rig.world.now_ns >= end_ns {
                 return Err(Finding::Stuck(self.what_waits()));
             }
@@ -240,6 +247,7 @@ impl<'a> Course<'a> {
             self.pass(next_ns)?;
             self.restore_all();
         }
+        self.note_rest(begun_ns);
         Ok(())
     }
 
@@ -254,27 +262,35 @@ impl<'a> Course<'a> {
 
     /// All paths are there again, and in use, and nothing is under way.
     pub(super) fn recover(&mut self) -> Result<(), Finding> {
-        let end_ns = self.rig.world.now_ns + self.rest_ns();
+        let begun_ns = self.rig.world.now_ns;
         let missing = |it: &Self| it.what_is_missing().map(Finding::Stuck);
         let left = |it: &Self| it.what_is_left().map(Finding::Unbalanced);
         while let Some(finding) = missing(self).or_else(|| left(self)) {
-            if self.rig.world.now_ns >= end_ns {
+            if self.rig.world.now_ns >= begun_ns + self.rest_ns() {
                 return Err(finding);
             }
             let next_ns = self.rig.world.now_ns + SECOND / 10;
             self.pass(next_ns)?;
             self.restore_all();
         }
+        self.note_rest(begun_ns);
         Ok(())
     }
 
+    /// All has come to rest.
+    fn note_rest(&mut self, begun_ns: u64) {
+        let took_ns = self.rig.world.now_ns - begun_ns;
+        self.report.rest_ns = self.report.rest_ns.max(took_ns);
+    }
+
     fn rest_ns(&self) -> u64 {
-        rest_ns() + self.plan.layout.mirror.map_or(0, |_| MIRROR_REST_NS)
+        let flapped = self.rig.hosts.iter().any(|it| it.flapped);
+        rest_ns(flapped) + self.plan.layout.mirror.map_or(0, |_| MIRROR_REST_NS)
     }
 
     fn restore_all(&mut self) {
         if self.plan.layout.mirror.is_some() {
-            return self.mend_mirrors(); // nobody changes paths
+            self.mend_mirrors();
         }
         for host in 0..self.rig.hosts.len() {
             for address in 0..self.plan.layout.targets * usize::from(self.plan.layout.ports) {

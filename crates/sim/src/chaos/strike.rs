@@ -1,5 +1,6 @@
 //! Faults of the network and of processes.
 use super::fault::Whom;
+use super::judged::Check;
 use super::kind::Kind;
 use super::node::Wire;
 use super::plan::Fault;
@@ -36,7 +37,8 @@ impl Course<'_> {
             Kind::KillAll => {
                 for target in 0..self.rig.targets.len() {
                     match bit(fault) && self.plan.layout.caches {
-                        true => self.power(target, false),
+                        // Legs have caches of their own, which keep different parts.
+                        true => self.power(target, self.plan.layout.mirror.is_some()),
                         false => self.rig.world.kill(self.rig.targets[target]),
                     }
                 }
@@ -172,8 +174,10 @@ impl Course<'_> {
         let world = &mut self.rig.world;
         world.kill(node);
         world.tell(|| format!("{LOSS}those of target {target}"));
-        world.disks[disk].lose(node as u8 + 1, &mut world.random);
+        let lost = world.disks[disk].lose(node as u8 + 1, &mut world.random);
         if covered {
+            let judged = (lost > 0).then_some(Check::Heir);
+            self.report.judged.extend(judged);
             return; // the mirror has what is lost
         }
         match alone {

@@ -57,13 +57,12 @@ pub struct User {
 }
 
 impl User {
-    /// A process begins, with paths to so many addresses, if it knows them.
-    pub fn begin(&mut self, paths: usize, known: bool) {
+    /// A process begins, with these paths by address, if it knows them.
+    pub fn begin(&mut self, paths: impl Iterator<Item = PathIndex>, known: bool) {
         self.open.clear();
         self.left.extend(self.risky.drain(..).map(|it| it.1));
         self.seconds.clear();
-        let index = |path| known.then_some(PathIndex(path as u8));
-        self.paths = (0..paths).map(index).collect();
+        self.paths = paths.map(|path| known.then_some(path)).collect();
         self.nobody = (!known).then_some(PathIndex(PATHS_MAX as u8 - 1));
         self.removed = 0;
     }
@@ -151,22 +150,23 @@ impl User {
 impl Rig {
     /// Somebody asks for a change of the path to an address; by force, if need be.
     pub fn ask(&mut self, host: usize, address: usize, wish: Wish, force: bool) {
+        let (volume, first) = self.first_path(address);
         let user = &mut self.hosts[host].user;
         // Of one that is not there, the number is as good as any.
-        let none = user.nobody.unwrap_or(PathIndex(address as u8));
+        let none = user.nobody.unwrap_or(first);
         let path = user.path(address).unwrap_or(none);
-        let new = || Box::new(make::path(address as u32));
+        let new = || Box::new(make::path_to(address as u32, volume.into()));
         let remove = |path, force| Change::RemovePath {
-            volume: 0,
+            volume,
             path,
             force,
         };
         let change = match wish {
-            Wish::Add | Wish::Second(_) => Change::AddPath(0, new()),
+            Wish::Add | Wish::Second(_) => Change::AddPath(volume, new()),
             Wish::Remove => remove(path, force),
-            Wish::Fail => Change::FailPath(0, path, force),
-            Wish::Drain => Change::DrainPath(0, path, force),
-            Wish::Restore => Change::RestorePath(0, path),
+            Wish::Fail => Change::FailPath(volume, path, force),
+            Wish::Drain => Change::DrainPath(volume, path, force),
+            Wish::Restore => Change::RestorePath(volume, path),
             Wish::NoSecond(name) => {
                 let Some(it) = user.seconds.iter().find(|(of, ..)| *of == name) else {
                     return;
@@ -198,6 +198,7 @@ impl Rig {
     /// takes the place of a first one that is gone: there may be room for one of them only.
     pub fn restore(&mut self, host: usize, address: usize) {
         let told = self.has_heard(host, address);
+        let (volume, _) = self.first_path(address);
         let it = &mut self.hosts[host];
         if it.stopping.is_some() || it.user.waits_for(address) {
             return;
@@ -215,7 +216,7 @@ impl Rig {
         let wish = match it.user.path(address) {
             None if told => Wish::Add,
             None => return,
-            Some(path) => match (engine.host().path_state(0, path), second) {
+            Some(path) => match (engine.host().path_state(volume, path), second) {
                 (PathState::Failed | PathState::Draining, _) => Wish::Restore,
                 (_, Some(name)) => Wish::NoSecond(name),
                 _ => return,

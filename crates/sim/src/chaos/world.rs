@@ -13,6 +13,7 @@ use super::START_NS;
 use super::behind::Execution;
 use super::disk::Disk;
 use super::node::{Body, End, Node, Wire};
+use super::peaks::Peaks;
 use super::story::{Line, Lines};
 use alloc::collections::{BTreeMap, BinaryHeap};
 use alloc::format;
@@ -126,6 +127,10 @@ pub struct World {
     pub executions: Vec<Execution>,
     /// What no machine may do, if one did: the first.
     pub wrong: Option<String>,
+    /// The most memory that any machine had.
+    pub peaks: Peaks,
+    /// Turns of cores so far.
+    pub(super) core_turns: u64,
 }
 
 /// An event and its time; in order of time, then of when it was planned.
@@ -175,6 +180,8 @@ impl World {
             crowds: u64::MAX,
             executions: Vec::new(),
             wrong: None,
+            peaks: Peaks::default(),
+            core_turns: 0,
         }
     }
 
@@ -457,6 +464,7 @@ impl World {
         // What was sent may have freed what something waited for.
         let node = &mut self.nodes[number];
         node.wake_ns = node.body.timeout().unwrap_or(u64::MAX);
+        self.measure(number);
     }
 
     /// Targets are the first nodes.
@@ -481,8 +489,8 @@ impl World {
         if self.is_watched(&request) {
             self.tell_of(number, "is to do", &request);
         }
-        if !self.nodes[number].at_device.insert(request.id) {
-            let id = request.id;
+        let (id, len) = (request.id, u64::from(request.span.len));
+        if self.nodes[number].at_device.insert(id, len).is_some() {
             let what = format!("device request {id} is under way already");
             self.blame(number, Some(what));
         }

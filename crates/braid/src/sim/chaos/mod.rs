@@ -23,6 +23,7 @@ use crate::units::parse_duration;
 use crew::{Ended, PATIENCE, Work};
 use detail::Detail;
 use indicatif::{ProgressBar, ProgressStyle};
+use sim::chaos::judged::Check;
 use sim::chaos::plan::{Kind, Plan};
 use sim::chaos::shrink::{Cut, Kept};
 use std::time::{Duration, Instant};
@@ -91,6 +92,8 @@ struct Course {
     detail: Option<Detail>,
     /// What goes wrong in such worlds, each once.
     kinds: Vec<Kind>,
+    /// Who has something to judge there.
+    checks: &'static [Check],
 }
 
 /// Runs the worlds.
@@ -149,6 +152,7 @@ pub fn run(args: &ChaosArgs, wish: Wish) -> anyhow::Result<()> {
         elapsed: begun.elapsed(),
         detail,
         kinds: args.kinds(),
+        checks: args.checks(),
     };
     shown = shown.and_then(|()| course.show(args.trace));
     match course.findings.is_empty() {
@@ -189,6 +193,14 @@ impl ChaosArgs {
         match self.mirrors {
             true => Kind::of_mirror_worlds().collect(),
             false => Kind::ALL.to_vec(),
+        }
+    }
+
+    /// Checkers of the family's worlds.
+    fn checks(&self) -> &'static [Check] {
+        match self.mirrors {
+            true => &Check::OF_MIRRORS,
+            false => &Check::ALL,
         }
     }
 

@@ -124,7 +124,7 @@ impl Course {
     /// A checker without worlds has found nothing, for there was nothing.
     fn judged(&self, style: Style) -> String {
         let mut table = Table::new(1, &["checker", "worlds"]);
-        for check in Check::ALL {
+        for &check in self.checks {
             let worlds = format_count(self.sums.judged(check));
             table.row(vec![check.name().to_owned(), worlds]);
         }
@@ -205,8 +205,8 @@ impl Course {
         };
         let row = |&kind: &Kind| STATES.iter().map(move |&state| cell(kind, state));
         let coverage: Vec<Value> = self.kinds.iter().flat_map(row).collect();
-        let judge = |check: Check| json!({"checker": check.name(), "worlds": sums.judged(check)});
-        let judged: Vec<Value> = Check::ALL.into_iter().map(judge).collect();
+        let judge = |&check: &Check| json!({"checker": check.name(), "worlds": sums.judged(check)});
+        let judged: Vec<Value> = self.checks.iter().map(judge).collect();
         let found = |(seed, it): &(u64, super::Found)| {
             let (kind, what) = (&it.kind, &it.text);
             json!({"seed": seed, "kind": kind, "what": what})

@@ -2,25 +2,37 @@
 //!
 //! # Contract
 //! A request fails only where none of the legs in sync could have done it: no more of them were
-//! good as long as it lasted than there were faults that let commands fail. A flush that fails says
-//! that what was acknowledged before it may be lost; later ones do not cover that.
+//! good as long as it lasted than there were faults that let commands fail; but a flush may fail
+//! once for each path of a leg that left with what its controller had cached (T13), where no other
+//! leg was in sync. A flush that fails says that what was acknowledged before it may be lost; later
+//! ones do not cover that.
 use super::super::client::Failed;
+use super::super::judged::Check;
 use super::super::node::Body;
 use super::super::run::Course;
 use alloc::vec::Vec;
 use engine::export::ExportControl;
-use engine::mirror::{MIRRORS_FROM, MirrorOrder, MirrorState};
+use engine::mirror::{LegReport, LegStatus, MIRRORS_FROM, MirrorOrder, MirrorState};
 use nbd::Errno;
 use nbd::client::CommandError;
+use volume::mirror::assembly::Wishes;
+
+/// What is said of a leg that does not return because it is too short.
+const SHORT: &str = "it was cut off";
 
 impl Course<'_> {
     /// The first request of a host that failed and may not have.
     pub(in crate::chaos) fn unforgiven_of_mirror(
-        &self,
+        &mut self,
         host: usize,
         failed: &[Failed],
     ) -> Option<Failed> {
         let lives = &self.rig.hosts[host].lives;
+        let is_error =
+            |it: &Failed| matches!(it.error, CommandError::Server(Errno::Io | Errno::NoSpc));
+        if failed.iter().any(is_error) {
+            self.report.judged.insert(Check::Excuse);
+        }
         let is_wrong = |it: &&Failed| match it.error {
             CommandError::Server(Errno::Io | Errno::NoSpc) => {
                 let good = self.rig.good_for(host, it).count();
@@ -29,7 +41,12 @@ impl Course<'_> {
             CommandError::Lost if lives.was_cut(it) => false,
             _ => !lives.excuses(it),
         };
-        failed.iter().find(is_wrong).copied()
+        let is_flush = |it: &&Failed| {
+            it.request.kind == nbd::Kind::Flush && it.error == CommandError::Server(Errno::Io)
+        };
+        let wrong = || failed.iter().filter(is_wrong);
+        let other = wrong().find(|it| !is_flush(it)).copied();
+        other.or_else(|| self.without_departure(host, wrong().filter(is_flush).copied().collect()))
     }
 
     /// Flushes that failed since this was asked last are history.
@@ -51,8 +68,8 @@ impl Course<'_> {
         }
     }
 
-    /// A mirror that could not go on is started by its people with the host; legs that were taken
-    /// out stay so whoever was killed meanwhile, until they are restored.
+    /// A mirror whose start was refused is started by its people (`braid mirror assemble`); legs
+    /// that were taken out stay so whoever was killed meanwhile, until they are restored.
     pub(in crate::chaos) fn mend_mirrors(&mut self) {
         for host in 0..self.rig.hosts.len() {
             let node = self.rig.hosts[host].cores[0];
@@ -61,8 +78,10 @@ impl Course<'_> {
             };
             let report = engine.mirror(MIRRORS_FROM);
             let legs = report.iter().flat_map(|it| &it.legs);
+            // Of one that was too short for a while, the mirror asks that somebody looks at it.
+            let short = |it: &LegReport| it.why.as_ref().is_some_and(|why| why.contains(SHORT));
             let aside: Vec<u8> = legs
-                .filter(|it| it.aside)
+                .filter(|it| it.aside || it.status == LegStatus::Stale && short(it))
                 .filter_map(|it| it.slot)
                 .collect();
             let state = report.map(|it| it.state);
@@ -71,8 +90,9 @@ impl Course<'_> {
                 Some(MirrorState::Refused(_) | MirrorState::Failed(_))
             );
             if refused && self.rig.hosts[host].stopping.is_none() {
-                self.kill_host(host);
-                self.start_host(host);
+                let order = MirrorOrder::Assemble(Wishes::default());
+                self.rig
+                    .tell(node, ExportControl::Mirror(MIRRORS_FROM, order));
                 continue;
             }
             for slot in aside {

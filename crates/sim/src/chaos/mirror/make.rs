@@ -1,7 +1,7 @@
 //! What a mirror's legs are at first, and the engine of its host.
 use super::super::disk::{BLOCK, Disk};
 use super::super::make;
-use super::super::rig::{KATO_MS, Layout, QUIESCE_NS, Rig};
+use super::super::rig::{KATO_MS, Layout, QUIESCE_NS, Rig, SPARE_PATHS};
 use super::{LEG_BYTES, Shape};
 use alloc::format;
 use alloc::vec::Vec;
@@ -98,7 +98,7 @@ impl Rig {
         let host = &self.hosts[number];
         let identity = make::identity(number + 16 * host.heirs);
         let config = make::host_config(layout, 0, identity, volumes);
-        let room = layout.targets * usize::from(layout.ports);
+        let room = layout.targets * usize::from(layout.ports) + SPARE_PATHS;
         let engine = HostEngine::with_room(config, room);
         let mirrors = MirrorsConfig {
             mirrors: alloc::vec![Some(self.mirror_config(number, shape))],

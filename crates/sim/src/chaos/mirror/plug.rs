@@ -10,6 +10,7 @@
 use super::super::disk;
 use super::super::disk::Disk;
 use super::super::history::{Floors, Tag};
+use super::super::judged::Check;
 use super::super::node::Body;
 use super::super::run::{Course, Finding};
 use super::make::crc32c;
@@ -134,11 +135,16 @@ impl Course<'_> {
             .filter(|durable| caches || !durable)
         {
             let legs = Legs::of(&self.rig.world.disks, durable);
-            let found = self.judge_legs(&legs, durable, &floors, &under_way);
-            if let Err((block, finding)) = found {
-                self.report.block = block;
-                self.report.seen_ns = Some(self.rig.world.now_ns);
-                return Err(finding);
+            match self.judge_legs(&legs, durable, &floors, &under_way) {
+                Ok(without) => {
+                    let judged = without.then_some(Check::Plug);
+                    self.report.judged.extend(judged);
+                }
+                Err((block, finding)) => {
+                    self.report.block = block;
+                    self.report.seen_ns = Some(self.rig.world.now_ns);
+                    return Err(finding);
+                }
             }
         }
         Ok(())
@@ -164,19 +170,22 @@ impl Course<'_> {
         all
     }
 
+    /// Whether some of the legs would have come up without one that is not in sync.
     fn judge_legs(
         &self,
         legs: &Legs<'_>,
         durable: bool,
         [certain, told]: &[Floors<'_>; 2],
         under_way: &[(u64, Tag)],
-    ) -> Result<(), (Option<u64>, Finding)> {
+    ) -> Result<bool, (Option<u64>, Finding)> {
         let how = match durable {
             true => "if power failed",
             false => "if all died",
         };
         let count = legs.said().len();
         let mut judged = alloc::vec![false; count];
+        let all = legs.in_sync().unwrap_or_default();
+        let mut without = false;
         for set in 1..1_u32 << count {
             let given: Vec<usize> = (0..count).filter(|leg| set >> leg & 1 == 1).collect();
             let said: Vec<_> = given.iter().map(|&leg| legs.said()[leg]).collect();
@@ -191,6 +200,8 @@ impl Course<'_> {
             let roles = || given.iter().copied().zip(&assembly.roles);
             let in_sync = roles().filter(|it| *it.1 == Role::InSync);
             let in_sync: Vec<usize> = in_sync.map(|it| it.0).collect();
+            let lacks = |leg: usize| !all[leg] && !given.contains(&leg);
+            without |= !in_sync.is_empty() && (0..all.len()).any(lacks);
             for &leg in &in_sync {
                 if core::mem::replace(&mut judged[leg], true) {
                     continue;
@@ -214,7 +225,7 @@ impl Course<'_> {
                 return Err((None, Finding::Wrong(what)));
             }
         }
-        Ok(())
+        Ok(without)
     }
 
     fn judge_leg(

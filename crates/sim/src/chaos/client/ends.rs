@@ -1,0 +1,144 @@
+//! How requests end: what is written down of it.
+//!
+//! # Contract
+//! Each request ends once: a second end is a panic, which is a finding.
+use super::{Begun, Client, Done, Failed, Record};
+use crate::chaos::disk::tag;
+use crate::chaos::history::{Deed, NEVER, Op, Tag};
+use crate::chaos::orphan::Orphan;
+use engine::machine::Memory;
+use engine::{ConnId, Output};
+use nbd::client::{CommandError, Completed, Event, Session};
+use nbd::{Errno, Kind};
+
+impl Client {
+    /// Takes what a session has to say.
+    pub(super) fn poll(&mut self, conn: usize, memory: &mut dyn Memory, now_ns: u64) {
+        let id = ConnId(conn as u32);
+        while let Some(event) = self.conns[conn]
+            .session
+            .as_mut()
+            .and_then(Session::poll_event)
+        {
+            match event {
+                Event::Ready(_) => self.conns[conn].ready = true,
+                Event::Zero { token, offset, len } => {
+                    memory
+                        .bytes_mut(self.span(conn, token, offset, len))
+                        .fill(0);
+                }
+                Event::Completed(completed) => self.complete(conn, &completed, memory, now_ns),
+                Event::Transmit => self.outputs.push_back(Output::Transmit(id)),
+                Event::Resume => self.outputs.push_back(Output::Resume(id)),
+                Event::Close | Event::Failed(_) => self.outputs.push_back(Output::Close {
+                    conn: id,
+                    abort: false,
+                }),
+            }
+        }
+    }
+
+    fn complete(&mut self, conn: usize, end: &Completed, memory: &dyn Memory, now_ns: u64) {
+        let begun = self.conns[conn].requests[end.token as usize].take();
+        assert!(
+            begun.is_some(),
+            "request {} of connection {conn} ended twice",
+            end.token
+        );
+        let Some(begun) = begun else { return };
+        self.ended += 1;
+        let tally = &mut self.conns[conn].tally;
+        tally.count(&begun.request, end.result);
+        let since_ns = tally.since_ns;
+        self.note(conn, &begun, end.result, (since_ns, now_ns));
+        // Whoever hears an error knows that nothing more is done; but not who is cut off.
+        let failed = match end.result {
+            Ok(()) => false,
+            Err(CommandError::Server(errno)) => errno != Errno::Shutdown,
+            Err(_) => false,
+        };
+        let done = end.result.is_ok();
+        let end_ns = if done || failed { now_ns } else { NEVER };
+        let request = &begun.request;
+        let op = |deed| Op {
+            deed,
+            start_ns: begun.start_ns,
+            end_ns,
+        };
+        let unit = self.habit.unit;
+        let first = request.offset / unit;
+        match request.kind {
+            Kind::Write if end.result == Err(CommandError::Lost) => self.bereave(conn, &begun),
+            Kind::Write => {
+                let blocks = u64::from(request.length) / unit;
+                for (block, tag) in (first..first + blocks).zip(begun.tag..) {
+                    let tag = Tag(tag);
+                    let deed = match failed {
+                        true => Deed::Failed(tag),
+                        false => Deed::Write {
+                            tag,
+                            durable: request.fua,
+                        },
+                    };
+                    self.records.push(Record::Block(block, op(deed)));
+                }
+            }
+            Kind::Read if done => {
+                let span = self.span(conn, end.token, 0, request.length);
+                for (block, bytes) in (first..).zip(memory.bytes(span).chunks(unit as usize)) {
+                    let deed = Deed::Read(tag(bytes));
+                    self.records.push(Record::Block(block, op(deed)));
+                }
+            }
+            Kind::Flush if done => {
+                self.records.push(Record::Flush(begun.start_ns, end_ns));
+            }
+            _ => {}
+        }
+    }
+
+    /// Keeps a request that failed, or took longest.
+    fn note(
+        &mut self,
+        conn: usize,
+        begun: &Begun,
+        result: Result<(), CommandError>,
+        (since_ns, end_ns): (u64, u64),
+    ) {
+        let (request, start_ns) = (begun.request, begun.start_ns);
+        let home = conn as u32 % self.habit.homes;
+        match result {
+            Ok(()) => {
+                let done = Done {
+                    request,
+                    home,
+                    start_ns,
+                    end_ns,
+                };
+                self.slowest = Some(done.or_slower(self.slowest));
+            }
+            Err(error) => self.failed.push(Failed {
+                request,
+                error,
+                start_ns,
+                end_ns,
+                since_ns,
+                home,
+            }),
+        }
+    }
+
+    /// A write was cut off with its connection.
+    fn bereave(&mut self, conn: usize, begun: &Begun) {
+        let (request, unit) = (&begun.request, self.habit.unit);
+        let first = request.offset / unit;
+        self.orphans.push(Orphan {
+            blocks: first..first + u64::from(request.length) / unit,
+            tag: begun.tag,
+            durable: request.fua,
+            start_ns: begun.start_ns,
+            since_ns: self.conns[conn].tally.since_ns,
+            home: conn as u32 % self.habit.homes,
+        });
+    }
+}

@@ -1,0 +1,162 @@
+//! Worlds with a mirror that have as much in them as the others: requests, and faults of more kinds,
+//! aimed at states of paths.
+//!
+//! # Contract
+//! Drawn apart from the rest, on top of it. Each world has at least `REQUESTS` requests and plans
+//! at least `FAULTS` faults, so that ten begin where some can't. Seeds in a row go through the
+//! table kind × state as those of the other family do (see [`aim`]). Worlds of `sharp`, in which
+//! little may happen beside what they have, get what takes no leg and no host away.
+//!
+//! # Limits
+//! Left out: what needs discovery, and strangers in exports (the mirror is smaller than what they
+//! ask for).
+use super::super::aim::{self, STATES};
+use super::super::kind::Kind;
+use super::super::plan::{Fault, Plan, WINDOW_NS};
+use super::plan::{MS, Whom, fault};
+use shape::Random;
+
+/// Requests of a world, at least.
+const REQUESTS: u64 = 2000;
+/// Faults that are planned, at least.
+const FAULTS: usize = 16;
+/// Cells of the table that one world aims at.
+const CELLS_EACH: u64 = 7;
+/// A fault that lasts longer is an absence.
+const LONG_NS: u64 = 15_000 * MS;
+
+/// Seeds from 1 on that leave hardly a cell empty.
+pub const SEEDS: u64 = 160;
+
+/// All that goes wrong in worlds with a mirror.
+pub const KINDS: [Kind; 44] = [
+    Kind::Reset,
+    Kind::Partition,
+    Kind::Slow,
+    Kind::Damage,
+    Kind::Drop,
+    Kind::Ana,
+    Kind::Kill,
+    Kind::Power,
+    Kind::Freeze,
+    Kind::FreezeHost,
+    Kind::KillHost,
+    Kind::StopHost,
+    Kind::Policy,
+    Kind::SlowDisk,
+    Kind::LateWrites,
+    Kind::HalfOpen,
+    Kind::OneWay,
+    Kind::Trickle,
+    Kind::Full,
+    Kind::Unread,
+    Kind::Media,
+    Kind::NoSpace,
+    Kind::Transient,
+    Kind::FailPath,
+    Kind::DrainPath,
+    Kind::RemovePath,
+    Kind::AddPath,
+    Kind::Resize,
+    Kind::Away,
+    Kind::Knobs,
+    Kind::Hang,
+    Kind::Mute,
+    Kind::Status,
+    Kind::Crowd,
+    Kind::KillAll,
+    Kind::StopUnread,
+    Kind::ClientReset,
+    Kind::ClientHalfOpen,
+    Kind::ClientPartition,
+    Kind::ClientSlow,
+    Kind::ClientFull,
+    Kind::FailLeg,
+    Kind::CheckMirror,
+    Kind::OneWrite,
+];
+
+/// What takes no leg and no host away.
+const MILD: [Kind; 12] = [
+    Kind::Slow,
+    Kind::Trickle,
+    Kind::Full,
+    Kind::Unread,
+    Kind::Policy,
+    Kind::Knobs,
+    Kind::SlowDisk,
+    Kind::ClientReset,
+    Kind::ClientPartition,
+    Kind::ClientSlow,
+    Kind::ClientFull,
+    Kind::ClientHalfOpen,
+];
+
+/// A plan with more in it.
+pub(in crate::chaos) fn plan(mut plan: Plan) -> Plan {
+    let mut random = Random::new(plan.seed ^ 0xa3b1_e000);
+    let random = &mut random;
+    let habit = &mut plan.layout.habit;
+    let before = habit.total;
+    habit.total = REQUESTS.max(before) + random.up_to(800);
+    habit.pause_ns = habit.pause_ns * before / habit.total;
+    let unfenced = plan.layout.mirror.is_some_and(|it| it.unfenced);
+    let kinds: &[Kind] = match unfenced || plan.faults.iter().any(is_long) {
+        true => &MILD,
+        false => {
+            aim_at_cells(&mut plan, random);
+            if random.up_to(1) == 0 {
+                fail_a_copy(&mut plan, random);
+            }
+            &KINDS
+        }
+    };
+    let more = FAULTS.saturating_sub(plan.faults.len()) as u64 + random.up_to(3);
+    for _ in 0..more {
+        let kind = kinds[random.up_to(kinds.len() as u64 - 1) as usize];
+        let kind = match kind {
+            Kind::Damage if !plan.layout.digests => Kind::OneWay,
+            Kind::Power if !plan.layout.caches => Kind::Kill,
+            kind => kind,
+        };
+        let at_ns = aim::late(kind).max(random.up_to(WINDOW_NS));
+        let whom = random.up_to(u64::MAX);
+        plan.faults.push(aim::fault(kind, at_ns, whom, random));
+    }
+    plan.faults.sort_by_key(|fault| fault.at_ns);
+    plan
+}
+
+fn is_long(fault: &Fault) -> bool {
+    fault.lasts_ns > LONG_NS
+}
+
+fn aim_at_cells(plan: &mut Plan, random: &mut Random) {
+    let layout = &mut plan.layout;
+    let cells = KINDS.len() * STATES.len();
+    for number in 0..CELLS_EACH {
+        // Neighbours in the table are far from each other in time.
+        let at = plan.seed.wrapping_mul(CELLS_EACH).wrapping_add(number) as usize;
+        let cell = at.wrapping_mul(61) % cells;
+        let (kind, state) = (KINDS[cell / STATES.len()], STATES[cell % STATES.len()]);
+        layout.digests |= kind == Kind::Damage;
+        layout.caches |= kind == Kind::Power;
+        let each_ns = WINDOW_NS / CELLS_EACH;
+        let at_ns = aim::late(kind).max(each_ns * number) + random.up_to(each_ns / 2);
+        aim::aimed(&mut plan.faults, (kind, state), at_ns, random);
+    }
+}
+
+/// A leg is taken out and returned, and one write to it fails while what it lacks is copied.
+fn fail_a_copy(plan: &mut Plan, random: &mut Random) {
+    let whom = Whom::new(&plan.layout, random);
+    let leg = random.up_to(whom.legs - 1);
+    let at_ns = random.up_to(WINDOW_NS / 2);
+    let away_ns = (200 + random.up_to(2000)) * MS;
+    let back_ns = at_ns + away_ns + random.up_to(40) * MS;
+    for it in whom.processes(leg).take(1) {
+        let out = fault(Kind::FailLeg, at_ns, away_ns, it);
+        let fails = fault(Kind::OneWrite, back_ns, 500 * MS, it);
+        plan.faults.extend([out, fails]);
+    }
+}
