@@ -95,6 +95,8 @@ struct Backing {
     direct: bool,
     /// Flushes that failed.
     failures: u64,
+    /// A queue that wrote has gone without being told of one that failed: the next that flushes is.
+    untold: bool,
     /// Who waits for the flush that is under way, and who for the next one.
     flushing: Vec<u32>,
     next_flush: Vec<u32>,
@@ -178,6 +180,7 @@ impl Files {
                 align: 1,
                 direct: volume.has_fua(),
                 failures: 0,
+                untold: false,
                 flushing: Vec::new(),
                 next_flush: Vec::new(),
             })),
@@ -197,6 +200,7 @@ impl Files {
                     align,
                     direct: file.direct(),
                     failures: 0,
+                    untold: false,
                     flushing: Vec::new(),
                     next_flush: Vec::new(),
                 }))
@@ -344,11 +348,25 @@ impl Files {
         self.own.pop_front()
     }
 
-    /// A lane has ended, with all of its requests.
+    /// A lane has ended, with all of its requests. What it wrote may never be flushed by it: what
+    /// it wasn't told of others are (T13).
     pub fn forget(&mut self, lane: usize) {
-        if let Some(known) = self.lanes.get_mut(lane) {
-            known.told.clear();
-            known.copied = 0;
+        let Some(known) = self.lanes.get_mut(lane) else {
+            return;
+        };
+        for (backing, told) in self.backings.iter_mut().zip(known.told.drain(..)) {
+            if let (Some(backing), Some(told)) = (backing, told) {
+                backing.untold |= told != backing.failures();
+            }
+        }
+        known.copied = 0;
+    }
+
+    /// A request of a queue that nobody listens to any more has ended: where it was a flush that
+    /// failed, it is not told.
+    pub fn unheard(&mut self, job: &Job, status: Status) {
+        if let Some(Some(backing)) = self.backings.get_mut(job.namespace) {
+            backing.untold |= !status.is_success();
         }
     }
 

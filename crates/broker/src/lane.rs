@@ -149,6 +149,7 @@ impl Lane {
     pub fn close(&mut self) -> Vec<Region> {
         self.closing = true;
         // Its requests to files look there.
+        self.memories.door().shut();
         self.sq.end(&self.memory);
         self.in_flight -= self.zeroing.len() as u16;
         self.zeroing.clear();
@@ -225,6 +226,9 @@ impl Lane {
         let Some(zeroing) = self.zeroing.front_mut() else {
             return 0;
         };
+        if self.moved >= TURN_BYTES {
+            return 0;
+        }
         self.moved += TURN_BYTES / 2;
         let cid = zeroing.cid;
         if zeroing.piece(&namespaces[zeroing.namespace].device, TURN_BYTES / 2) {
@@ -284,6 +288,7 @@ impl Lane {
                     return Ok(Begun::Done(0));
                 };
                 files.begin(self.job(at, entry, checked.namespace), work, &self.memories);
+                self.moved += files.take_copied(at);
                 Ok(Begun::UnderWay)
             }
         }
@@ -418,13 +423,15 @@ impl Lane {
         Ok(ranges)
     }
 
-    /// A command that took time has ended.
-    pub fn ended(&mut self, cid: u16, status: Status) {
+    /// A command that took time has ended; whether somebody is told of it.
+    pub fn ended(&mut self, cid: u16, status: Status) -> bool {
         self.in_flight -= 1;
-        if !self.closing && self.broken.is_none() {
+        let heard = !self.closing && self.broken.is_none();
+        if heard {
             self.answer(cid, status, 0);
         }
         self.publish();
+        heard
     }
 
     #[inline]

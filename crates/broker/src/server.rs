@@ -121,6 +121,8 @@ struct Session {
     uid: u32,
     /// The queue that it opened.
     queue: Option<u64>,
+    /// That has ended or was given up: the connection is over, whatever of it is still heard.
+    given_up: bool,
     /// What it will be answered when a worker has said that it knows.
     waiting: Option<Answer>,
     /// To end it. Before `replies`: the ear's is the last one.
@@ -335,6 +337,7 @@ impl Server {
         let session = Session {
             uid,
             queue: None,
+            given_up: false,
             waiting: None,
             socket,
             replies,
@@ -410,6 +413,7 @@ impl Server {
     fn give_up(&mut self, id: u64) {
         if let Some(session) = self.sessions.get_mut(&id) {
             session.queue = None;
+            session.given_up = true;
             let _ = rustix::net::shutdown(&*session.socket, Shutdown::Both);
         }
     }
@@ -489,6 +493,8 @@ impl Server {
         answer: &mut Answer,
     ) -> Result<Outcome, Refusal> {
         match request.operation {
+            // The next queue would have this one's number among connections.
+            _ if session.given_up => refuse(Errno::PIPE, "the queue of this connection is over"),
             _ if request.version != VERSION => {
                 refuse(Errno::PROTO, format!("version {VERSION} is spoken here"))
             }

@@ -11,6 +11,7 @@ use queue::layout::region_of;
 use queue::limits::{REGIONS_MAX, TRANSFER_MAX};
 use runtime::MemoryDevice;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use sys::Shared;
 
 /// Words of a list that are copied at once.
@@ -22,16 +23,27 @@ pub struct Door {
     memory: Arc<Shared>,
     /// The tail doorbell.
     at: usize,
+    /// The broker has given the queue up: the client may write to its doorbell, and not there.
+    shut: Arc<AtomicBool>,
 }
 
 impl Door {
     pub fn new(memory: Arc<Shared>, at: usize) -> Self {
-        Self { memory, at }
+        Self {
+            memory,
+            at,
+            shut: Arc::default(),
+        }
+    }
+
+    /// The broker gives the queue up.
+    pub fn shut(&self) {
+        self.shut.store(true, Ordering::Relaxed);
     }
 
     /// Nothing is to be changed any more for this client (T9).
     pub fn is_shut(&self) -> bool {
-        self.memory.load_word(self.at) == LET_GO
+        self.memory.load_word(self.at) == LET_GO || self.shut.load(Ordering::Relaxed)
     }
 }
 

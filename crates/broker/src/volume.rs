@@ -106,11 +106,13 @@ impl Order {
     fn end(self, result: Result<(), Errno>) {
         let Self {
             parts,
+            door,
             post,
             length,
             ..
         } = self;
-        drop(parts);
+        // First: who is told may be the last to have this memory.
+        drop((parts, door));
         let told = Message::Ended(self.tag, result.map(|()| length));
         let _ = post.mailbox.send(told);
         post.has_mail.store(true, Ordering::Release);

@@ -239,7 +239,9 @@ impl Worker {
                 }
             }
             if let Some(Some(lane)) = self.lanes.get_mut(job.lane) {
-                lane.ended(job.cid, status);
+                if !lane.ended(job.cid, status) {
+                    self.files.unheard(&job, status);
+                }
                 lane.interrupt(|| Some(now_ns()));
             }
         }
@@ -261,7 +263,12 @@ impl Worker {
         for lane in self.lanes.iter_mut().flatten() {
             is_waiting |= lane.is_waiting();
         }
-        if self.files.ask() && !is_waiting {
+        // Changes that were asked for go to the kernel at once: whether they may was looked at then.
+        let asked = !is_waiting && self.files.ask();
+        if !is_waiting && !asked && self.files.ring().wants_enter() {
+            self.files.ring().enter(Wait::No)?;
+        }
+        if asked {
             let ring = self.files.ring();
             if !self.watching {
                 ring.poll_readable(&self.kicks, KICKS);

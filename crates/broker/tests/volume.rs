@@ -471,6 +471,34 @@ fn t10_an_engine_that_hangs_keeps_its_own_commands_only() {
 }
 
 #[test]
+fn t09_of_the_writes_that_wait_for_an_engine_few_go_out_when_their_client_has_let_go() {
+    const WRITES: usize = 48;
+    const LEN: u32 = 1 << 20;
+    let directory = tempfile::tempdir().unwrap();
+    let engine = Engine::start(&directory, |_| {});
+    let stage = stage(&engine);
+    let mut queue = stage.open(queue::Kind::UserPoll, 64).unwrap();
+    engine.expect(&[(WRITE, Deed::Hang)]);
+    let piece = queue.data().unwrap().piece(0, LEN);
+    for token in 0..WRITES as u64 {
+        let to = (NSID, false);
+        queue.write(to, 0, LEN / 4096, &[piece], token).unwrap();
+    }
+    queue.submit().unwrap();
+    until("the engine hangs", || engine.state(|state| state.hangs));
+    let all = format!("\"in_flight\":{WRITES}");
+    until("all are with the broker", || stage.queues().contains(&all));
+    // Time for what would be wrong: that all of them are said to the engine's socket.
+    (0..100).for_each(|_| drop(stage.queues()));
+    drop(queue);
+    engine.go_on();
+    stage.until_free();
+    // What the kernel has, what is on its way, and the one that made it full.
+    let came = engine.came(WRITE).len();
+    assert!((1..=8).contains(&came), "{came}");
+}
+
+#[test]
 fn who_is_no_export_says_why() {
     let directory = tempfile::tempdir().unwrap();
     let engine = Engine::start(&directory, |_| {});

@@ -1,6 +1,6 @@
 //! Flushes of files and volumes: one at a time of each, for all who wait; failed ones are counted,
 //! and told to each queue that wrote.
-use super::{Files, Way};
+use super::{Files, NO_LANE, Way};
 use crate::volume::Order;
 use nvme::wire::Status;
 use sys::Errno;
@@ -50,10 +50,13 @@ impl Files {
             }
             let lane = self.lanes.get_mut(request.job.lane);
             let told = lane.and_then(|lane| lane.told.get_mut(namespace));
-            let missed = match told {
+            let mut missed = match told {
                 Some(Some(told)) => std::mem::replace(told, failures) != failures,
                 _ => false,
             };
+            if request.job.lane != NO_LANE {
+                missed |= std::mem::take(&mut backing.untold);
+            }
             let status = match result {
                 Err(error) => request.status_of(error),
                 Ok(_) if missed => Status::WRITE_FAULT,

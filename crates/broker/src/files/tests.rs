@@ -107,9 +107,30 @@ fn t13_a_flush_that_fails_is_told_to_every_queue_that_wrote() {
     assert!(done(&mut files, 1, FLUSH));
     // A place that another queue has now.
     assert!(done(&mut files, 0, zeroes(false)));
-    files.backings[0].as_mut().unwrap().failures += 1;
     files.forget(0);
+    files.backings[0].as_mut().unwrap().failures += 1;
     assert!(done(&mut files, 0, FLUSH));
+}
+
+#[test]
+fn t13_what_a_queue_that_has_gone_was_not_told_the_next_that_flushes_is() {
+    let mut files = files();
+    let fail = |files: &mut Files| files.backings[0].as_mut().unwrap().failures += 1;
+    assert!(done(&mut files, 0, zeroes(false)));
+    fail(&mut files);
+    files.forget(0);
+    assert!(!done(&mut files, 1, FLUSH), "nobody knew of it");
+    assert!(done(&mut files, 1, FLUSH), "it was told");
+    // A flush that fails after its client has let go, and the next client's.
+    assert!(done(&mut files, 0, zeroes(false)));
+    fail(&mut files);
+    files.begin(job(0, 0), FLUSH, &memories());
+    let ended = next(&mut files);
+    assert!(!ended.status.is_success());
+    files.unheard(&ended.job, ended.status);
+    assert!(!done(&mut files, 1, FLUSH), "it had ended before");
+    files.forget(0);
+    assert!(done(&mut files, 2, FLUSH), "it was told");
 }
 
 #[test]

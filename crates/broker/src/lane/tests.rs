@@ -186,8 +186,25 @@ fn t09_zeroing_that_has_begun_stops_when_the_client_lets_go() {
 fn t09_requests_of_a_queue_that_is_closed_see_it() {
     let mut stage = Stage::new(None);
     assert!(!stage.lane.memories.door().is_shut());
+    let door = stage.lane.memories.door().clone();
     stage.lane.close();
-    assert!(stage.lane.memories.door().is_shut());
+    assert!(door.is_shut());
+    // A client that has not noticed goes on ringing.
+    stage.push(nvm::READ, 0, 4096);
+    assert!(door.is_shut());
+}
+
+#[test]
+fn who_has_turns_to_pay_zeroes_nothing_meanwhile() {
+    let mut stage = Stage::new(None);
+    stage.data.write(0, &vec![7; HALF as usize]);
+    stage.push(nvm::WRITE, 0, HALF);
+    assert_eq!((stage.turn(), stage.byte(0)), (1, 7));
+    stage.push(nvm::WRITE_ZEROES, 0, BYTES as u32);
+    assert_eq!((stage.turn(), stage.byte(0)), (1, 7), "begun");
+    stage.files.owe(0, TURN_BYTES);
+    assert_eq!((stage.turn(), stage.byte(0)), (1, 7), "paid");
+    assert_eq!((stage.turn(), stage.byte(0)), (1, 0));
 }
 
 #[test]

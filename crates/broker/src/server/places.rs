@@ -71,7 +71,8 @@ impl Places {
 
     pub fn take(&mut self, id: u64, place: Place) {
         self.used[place.number as usize - 1] = true;
-        self.taken.insert(id, place);
+        let other = self.taken.insert(id, place);
+        debug_assert!(other.is_none(), "two queues of one connection");
     }
 
     pub fn free(&mut self, id: u64) -> Option<Place> {

@@ -62,6 +62,13 @@ struct Line {
     sent: usize,
 }
 
+impl Line {
+    /// For more that is to go out.
+    fn has_room(&self) -> bool {
+        self.out.len() - self.sent < VOLUME_OUT_BYTES
+    }
+}
+
 /// The connection is over.
 struct Lost(String);
 
@@ -226,7 +233,8 @@ impl Link {
             }
             // What is left of the orders has room now.
             let has_room = self.under_way.iter().any(Option::is_none);
-            if !self.waiting.is_empty() && line.ready && !line.ending && has_room {
+            let may_go = line.ready && !line.ending && line.has_room();
+            if !self.waiting.is_empty() && may_go && has_room {
                 limit.tv_sec = 0;
             }
             fds.push(PollFd::new(&line.socket, what));
@@ -237,8 +245,10 @@ impl Link {
         }
     }
 
+    /// Gives orders to the engine, as far as it takes what they say: what the session or `out` has
+    /// can't be taken back when its client lets go (T9).
     fn submit(&mut self, line: &mut Line) {
-        while line.ready && !line.ending {
+        while line.ready && !line.ending && line.has_room() {
             let Some(token) = self.under_way.iter().position(Option::is_none) else {
                 return;
             };
@@ -252,7 +262,10 @@ impl Link {
             let mut request = Request::new(token as u32, order.kind, order.offset, order.length);
             (request.fua, request.no_hole) = (order.fua, order.no_hole);
             match line.session.submit(&request) {
-                Ok(()) => self.under_way[token] = Some(order),
+                Ok(()) => {
+                    self.under_way[token] = Some(order);
+                    self.gather(line);
+                }
                 Err(SubmitError::Invalid(_)) => order.end(Err(Errno::OPNOTSUPP)),
                 // Its connection will be over when what is under way has ended.
                 Err(SubmitError::NotReady) => {
@@ -269,7 +282,7 @@ impl Link {
 
     /// Headers and payload that are to go out, up to a bound.
     fn gather(&mut self, line: &mut Line) {
-        while line.out.len() - line.sent < VOLUME_OUT_BYTES {
+        while line.has_room() {
             let Some(transmit) = line.session.poll_transmit(&mut line.out) else {
                 return;
             };
