@@ -263,7 +263,8 @@ impl Worker {
         for lane in self.lanes.iter_mut().flatten() {
             is_waiting |= lane.is_waiting();
         }
-        // Changes that were asked for go to the kernel at once: whether they may was looked at then.
+        // Changes that were asked for go to the kernel at once: whether they may was looked at
+        // then.
         let asked = !is_waiting && self.files.ask();
         if !is_waiting && !asked && self.files.ring().wants_enter() {
             self.files.ring().enter(Wait::No)?;

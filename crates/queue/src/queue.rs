@@ -435,10 +435,11 @@ impl Queue {
         cloned.map_err(|source| Error::system("duplicate a descriptor", source))
     }
 
-    /// Gives the queue back, also one whose broker hangs. Dropping it does the same. Of the commands
-    /// in flight, those that the broker has not begun are not executed any more, also if it stands
-    /// still now and goes on later; those that it has begun end unheard. What it has asked the
-    /// kernel for by then is the kernel's to do: wait for that, if what it writes matters.
+    /// Gives the queue back, also one whose broker hangs. Dropping it does the same. Of the
+    /// commands in flight, those that the broker has not begun are not executed any more, also if
+    /// it stands still now and goes on later; those that it has begun end unheard. What it has
+    /// asked the kernel for by then is the kernel's to do: wait for that, if what it writes
+    /// matters.
     pub fn close(self) {}
 
     #[inline]

@@ -48,8 +48,8 @@ fn worlds_with_mirrors_that_found_something_once() {
     }
 }
 
-/// There are many requests and faults, nearly every kind of fault in every state of a path of a leg,
-/// and checkers have something to judge.
+/// There are many requests and faults, nearly every kind of fault in every state of a path of a
+/// leg, and checkers have something to judge.
 #[test]
 fn mirrors_come_to_rest_with_all_legs_alike_and_nothing_was_lost() {
     let asked = std::env::var("MIRROR_WORLDS").ok();

@@ -71,9 +71,9 @@ impl SqProducer {
         true
     }
 
-    /// Lets go of the queue: what the controller has not fetched it never will, or as a command that
-    /// does nothing. What it has fetched it may yet execute, and is not to if it looks here first
-    /// ([`SqConsumer::is_let_go`]).
+    /// Lets go of the queue: what the controller has not fetched it never will, or as a command
+    /// that does nothing. What it has fetched it may yet execute, and is not to if it looks here
+    /// first ([`SqConsumer::is_let_go`]).
     ///
     /// Of an entry one word is stored over, at once: who fetches it meanwhile has all of it, or a
     /// command that is none whatever its other words say.

@@ -9,8 +9,8 @@
 //!   devices and answers, and what users do, `guests`: those of connections of applications;
 //!   `overlap`: several at a time
 //! * `check`: what must be true at the end, `pardon`: what requests may fail for, `count`: of
-//!   counts, `peaks`: of memory, `lives`, `tally`: of whom; [`judged`]: what of it there was; `tap`: which identifiers
-//!   are used; `good`: which paths could be, `behind`: who waits for whom
+//!   counts, `peaks`: of memory, `lives`, `tally`: of whom; [`judged`]: what of it there was;
+//!   `tap`: which identifiers are used; `good`: which paths could be, `behind`: who waits for whom
 //! * `rig`: hosts, controllers and applications, `make`: what they are made of, `cores`: what
 //!   passes between those of one host, `user`: who changes its paths; `client`: its applications,
 //!   `orphan`: their writes that were cut off;

@@ -110,8 +110,8 @@ impl Service {
         Err(Failure::refused(format!("not added: {why}")))
     }
 
-    /// What the legs of a mirror are, by what leads to them: files, devices, and the namespaces that
-    /// their controllers showed.
+    /// What the legs of a mirror are, by what leads to them: files, devices, and the namespaces
+    /// that their controllers showed.
     fn storages(&self, report: &MirrorReport) -> Result<Vec<(String, Storage)>, Failure> {
         let cores = self.senders.report();
         let cores = cores.map_err(|error| Failure::refused(format!("{error:#}")))?;

@@ -1,5 +1,5 @@
-//! Worlds with a mirror that have as much in them as the others: requests, and faults of more kinds,
-//! aimed at states of paths.
+//! Worlds with a mirror that have as much in them as the others: requests, and faults of more
+//! kinds, aimed at states of paths.
 //!
 //! # Contract
 //! Drawn apart from the rest, on top of it. Each world has at least `REQUESTS` requests and plans
