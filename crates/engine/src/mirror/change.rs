@@ -75,6 +75,7 @@ impl Mirrored {
                 copy: 1,
                 other: Ok(0),
             })),
+            last: None,
             slot: Some(slot),
             away: None,
             aside: false,

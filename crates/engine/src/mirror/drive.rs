@@ -150,7 +150,7 @@ impl Mirrored {
             _ => false,
         };
         if over {
-            (self.phase, self.state) = (Phase::Over, MirrorState::Stopped);
+            self.end();
             self.grown.get_or_insert(Err("somebody else has it".into()));
         }
         over

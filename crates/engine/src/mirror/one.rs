@@ -17,6 +17,7 @@ use volume::limits::LEGS_MAX;
 use volume::mirror::Crc32c;
 use volume::mirror::copies::{Chosen, NoLeg};
 use volume::mirror::machine::{CheckReport, Ticket};
+use volume::mirror::superblock::LegState;
 
 /// What a mirror needs of its engine.
 pub(super) struct Kit<'a> {
@@ -94,6 +95,8 @@ pub(super) struct Leg {
     pub dated: bool,
     /// What it said.
     pub found: Option<Result<Chosen, NoLeg>>,
+    /// What it was when the mirror was stopped.
+    pub last: Option<LegState>,
     /// Which one it is, once the mirror runs.
     pub slot: Option<u8>,
     /// It has left, or was not there at the start.
@@ -147,6 +150,7 @@ impl Mirrored {
             look_at_ns: 0,
             dated: false,
             found: None,
+            last: None,
             slot: None,
             away: None,
             aside: false,
@@ -200,6 +204,18 @@ impl Mirrored {
             Phase::Over => false,
         };
         any
+    }
+
+    /// It was stopped: nothing comes of it any more but what it was.
+    pub fn end(&mut self) {
+        if let Phase::Running(it) = &self.phase {
+            let legs = &it.machine.superblock().legs;
+            for leg in &mut self.legs {
+                let entry = leg.slot.and_then(|slot| legs.get(usize::from(slot)));
+                leg.last = entry.and_then(|entry| Some(entry.as_ref()?.state));
+            }
+        }
+        (self.phase, self.state) = (Phase::Over, MirrorState::Stopped);
     }
 
     /// When something is due, ns.

@@ -8,8 +8,35 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use policy::{Knobs, Policy};
-use volume::mirror::Superblock;
-use volume::mirror::superblock::LegState;
+use volume::mirror::superblock::{LegEntry, LegState};
+use volume::mirror::{Label, Superblock};
+
+/// One that the mirror has: among those that were given, or one that nobody has given.
+fn place_entry(legs: &mut Vec<LegReport>, slot: u8, entry: &LegEntry) {
+    if legs.iter().any(|leg| leg.slot == Some(slot)) {
+        return;
+    }
+    // Which one it is it says itself when it is there; till then how it was last reached does.
+    let missing = legs.iter_mut().find(|leg| {
+        let nameless = leg.slot.is_none() && leg.status == LegStatus::Missing;
+        nameless && Label::cut(&leg.name) == entry.label
+    });
+    if let Some(leg) = missing {
+        leg.slot = Some(slot);
+        return;
+    }
+    legs.push(LegReport {
+        name: entry.label.to_string(),
+        volume: None,
+        slot: Some(slot),
+        status: LegStatus::Missing,
+        aside: false,
+        why: Some("it is not in the configuration".into()),
+        facts: None,
+        counters: Default::default(),
+        rebuild: None,
+    });
+}
 
 impl Mirrored {
     /// How it is doing.
@@ -21,23 +48,9 @@ impl Mirrored {
         let superblock = running.map(|it| *it.machine.superblock());
         let there = self.legs.iter().filter(|leg| !leg.removed);
         let mut legs: Vec<LegReport> = there.map(|leg| self.leg(leg, host)).collect();
-        // Those that the mirror has, and nobody has given.
-        let entries = superblock.iter().flat_map(Superblock::entries);
-        let unknown = entries.filter(|(slot, _)| !legs.iter().any(|leg| leg.slot == Some(*slot)));
-        let unknown: Vec<LegReport> = unknown
-            .map(|(slot, entry)| LegReport {
-                name: entry.label.to_string(),
-                volume: None,
-                slot: Some(slot),
-                status: LegStatus::Missing,
-                aside: false,
-                why: Some("it is not in the configuration".into()),
-                facts: None,
-                counters: Default::default(),
-                rebuild: None,
-            })
-            .collect();
-        legs.extend(unknown);
+        for (slot, entry) in superblock.iter().flat_map(Superblock::entries) {
+            place_entry(&mut legs, slot, entry);
+        }
         let geometry = superblock.map(|it| it.geometry);
         MirrorReport {
             state: self.state.clone(),
@@ -76,11 +89,13 @@ impl Mirrored {
             (_, _, Some(facts)) if facts.joining => LegStatus::Rebuilding,
             (_, Some(_), _) => LegStatus::Stale,
             (Some(Ok(_)), None, _) if running.is_some() => LegStatus::Unusable,
-            (Some(Ok(found)), None, _) => match found.superblock.leg().map(|it| it.state) {
-                Some(LegState::InSync) => LegStatus::InSync,
-                Some(LegState::Rebuilding(_)) => LegStatus::Rebuilding,
-                _ => LegStatus::Stale,
-            },
+            (Some(Ok(found)), None, _) => {
+                match leg.last.or(found.superblock.leg().map(|it| it.state)) {
+                    Some(LegState::InSync) => LegStatus::InSync,
+                    Some(LegState::Rebuilding(_)) => LegStatus::Rebuilding,
+                    _ => LegStatus::Stale,
+                }
+            }
         };
         let why = match (&leg.unfit, leg.found, leg.away.and_then(|it| it.outcome)) {
             _ if leg.aside => Some("it was taken out, until it is restored".into()),

@@ -4,7 +4,7 @@
 //! A leg that has left is told of again when it can be reached, after a pause that doubles while it
 //! goes on leaving. What it was given before has ended by then; where its volume doesn't fence its
 //! writes, it waits `leg_quiesce` besides (T9).
-use super::one::{Away, Kit, Mirrored, Phase, Purpose};
+use super::one::{Away, Kit, Mirrored, Purpose};
 use super::types::MirrorState;
 use super::words;
 use crate::host::HostEvent;
@@ -67,8 +67,7 @@ impl Mirrored {
                 "its last leg can be written again".into()
             }
             News::Stopped(clean) => {
-                self.state = MirrorState::Stopped;
-                self.phase = Phase::Over;
+                self.end();
                 self.grown.get_or_insert(Err("it was stopped".into()));
                 match clean {
                     true => return,
@@ -112,7 +111,10 @@ impl Mirrored {
         match (news, at) {
             (News::Left(_, outcome), Some(at)) => {
                 self.left(at, outcome, now_ns);
-                format!("{leg} has left: {outcome}; what it misses is noted")
+                match self.legs[at].aside {
+                    true => format!("{leg} was taken out; what it misses is noted"),
+                    false => format!("{leg} has left: {outcome}; what it misses is noted"),
+                }
             }
             (News::Joining(_), Some(at)) => {
                 self.legs[at].unfit = None;

@@ -3,7 +3,7 @@ use super::common::{MS, SECOND};
 use super::rig::{Rig, data, io, made, superblock};
 use engine::host::{IoOp, SubmitError};
 use engine::machine::DeviceError;
-use engine::mirror::LegStatus;
+use engine::mirror::{LegStatus, MirrorOrder, MirrorState};
 use volume::Outcome;
 use volume::mirror::superblock::LegState;
 
@@ -33,6 +33,21 @@ fn t14_a_leg_that_fails_is_said_to_be_stale_before_its_write_is_acknowledged_and
     assert_eq!(data(&disks[0]), data(&disks[1]));
     rig.stop();
     assert!(superblock(&disks[1]).superblock.clean);
+}
+
+#[test]
+fn what_legs_are_is_shown_also_of_a_mirror_that_was_stopped() {
+    let disks = made(2, true);
+    let mut rig = Rig::ready(&disks);
+    rig.order(MirrorOrder::Fail(1));
+    assert_eq!(rig.write(0, 1), Outcome::Done);
+    assert_eq!(rig.statuses(), [LegStatus::InSync, LegStatus::Stale]);
+    let line = |rig: &Rig, words| rig.lines().iter().any(|line| line.contains(words));
+    assert!(line(&rig, "was taken out"), "{:?}", rig.lines());
+    assert!(!line(&rig, "has left"), "no path has failed");
+    rig.order(MirrorOrder::Stop);
+    rig.until(SECOND, |rig| rig.report().state == MirrorState::Stopped);
+    assert_eq!(rig.statuses(), [LegStatus::InSync, LegStatus::Stale]);
 }
 
 #[test]
