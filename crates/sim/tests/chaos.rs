@@ -29,6 +29,8 @@ fn share(check: Check) -> usize {
         Check::Orphans | Check::Discovery => 15,
         Check::Behind => 2,
         Check::Export => 70,
+        // Where at least half of what a core may have was under way at some time.
+        Check::Peaks => 60,
         Check::Bounds => 90,
         _ => 100,
     }
