@@ -53,6 +53,8 @@ pub(super) struct Running {
 
 impl Running {
     /// The machine of legs that are ours; `None`: there is no memory.
+    #[cold]
+    #[inline(never)] // else each turn makes room for its stack: superblocks, policies
     pub fn begin(
         it: &mut Mirrored,
         assembly: &Assembly,

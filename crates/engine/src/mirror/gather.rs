@@ -51,6 +51,8 @@ const BLOCK: u32 = SUPERBLOCK_BYTES as u32;
 
 impl Mirrored {
     /// Goes on as far as it can; whether anything was done.
+    #[cold]
+    #[inline(never)] // else each turn makes room for its stack: superblocks, policies
     pub(super) fn gather(&mut self, kit: &mut Kit<'_>) -> bool {
         if self.stopping {
             return false;
@@ -222,6 +224,8 @@ impl Mirrored {
     }
 
     /// Decides whether there is a mirror, and begins to make it ours.
+    #[cold]
+    #[inline(never)] // else each turn makes room for its stack: superblocks, policies
     fn claim(&mut self, kit: &mut Kit<'_>) {
         let (legs, given) = self.given();
         if let Err(why) = self.assembled(&legs, &given) {
@@ -304,6 +308,8 @@ impl Mirrored {
     }
 
     /// Writes the owner's record, as far as it goes; whether anything was done.
+    #[cold]
+    #[inline(never)] // else each turn makes room for its stack: superblocks, policies
     pub(super) fn go_on_claiming(&mut self, kit: &mut Kit<'_>) -> bool {
         let Phase::Claiming(it) = &mut self.phase else {
             return false;

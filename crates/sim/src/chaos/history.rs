@@ -22,6 +22,7 @@ mod crowd;
 mod dead;
 mod durable;
 mod plug;
+mod zone;
 
 use super::story::{At, LOSS};
 use alloc::collections::BTreeMap;
@@ -32,6 +33,7 @@ use alloc::vec::Vec;
 use core::fmt;
 use durable::Durable;
 pub use plug::Floors;
+use zone::Zone;
 
 /// What a write leaves in a block; no two writes have the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -184,6 +186,8 @@ impl fmt::Display for Flush {
 #[derive(Debug, Default)]
 pub struct History {
     blocks: BTreeMap<u64, Vec<Op>>,
+    /// Of blocks with copies, for each operation: the latest beginning of it and those before.
+    latest_ns: BTreeMap<u64, Vec<u64>>,
     /// Flushes that succeeded: whose, start and end.
     flushes: Vec<(u64, u64, u64)>,
     /// Flushes that failed because what a lost path had is given up: the same.
@@ -208,6 +212,11 @@ impl History {
         // What a read saw that never came back, nobody saw.
         if op.is_write() || op.end_ns != NEVER {
             self.blocks.entry(block).or_default().push(op);
+            if self.copies {
+                let latest = self.latest_ns.entry(block).or_default();
+                let before = latest.last().copied().unwrap_or(0);
+                latest.push(before.max(op.start_ns));
+            }
         }
     }
 
@@ -562,35 +571,6 @@ impl Epoch {
         let lasts = matches!(write.deed, Deed::Write { durable: true, .. });
         let seen = |op: &Op| !op.is_write() && op.tag() == write.tag();
         self.start_ns > 0 && write.start_ns == self.start_ns && !lasts && !self.ops.iter().any(seen)
-    }
-}
-
-struct Zone {
-    write: Op,
-    first_end: Op,
-    last_start: Op,
-    /// A read saw it.
-    seen: bool,
-}
-
-impl Zone {
-    fn is_forward(&self) -> bool {
-        self.first_end.end_ns < self.last_start.start_ns
-    }
-
-    /// Its lower bound, and whose it is.
-    fn lower(&self) -> (u64, Op) {
-        match self.is_forward() {
-            true => (self.first_end.end_ns, self.first_end),
-            false => (self.last_start.start_ns, self.last_start),
-        }
-    }
-
-    fn upper(&self) -> (u64, Op) {
-        match self.is_forward() {
-            true => (self.last_start.start_ns, self.last_start),
-            false => (self.first_end.end_ns, self.first_end),
-        }
     }
 }
 

@@ -4,13 +4,13 @@
 //! Of each block the last write that must not be gone: one that was acknowledged, or one that was
 //! flushed besides. A copy has that one, or one that had not ended when it began, or a later one.
 use super::{BLANK, Deed, History, NEVER, Op, Tag, Wrong};
-use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 /// See the module.
 pub struct Floors<'a> {
     history: &'a History,
-    floors: BTreeMap<u64, Op>,
+    /// By block.
+    floors: Vec<(u64, Op)>,
 }
 
 impl History {
@@ -42,22 +42,33 @@ impl History {
                 !self.crashes.iter().any(between) && !self.given_up.iter().any(given_up)
             })
         };
-        // The latest ones first: whether older ones are kept is not asked then.
-        let last = |ops: &Vec<Op>| {
-            let later = |best: Option<Op>, op: &Op| match best {
-                Some(best) if best.start_ns >= op.start_ns => Some(best),
-                best if !is_kept(op) => best,
-                _ => Some(*op),
-            };
-            ops.iter().rev().fold(None, later)
-        };
         let blocks = self.blocks.iter();
-        let floors = blocks.filter_map(|(&block, ops)| Some((block, last(ops)?)));
+        let floors = blocks.filter_map(|(&block, ops)| {
+            let latest = self.latest_ns.get(&block).map_or(&[][..], Vec::as_slice);
+            Some((block, last_kept(ops, latest, is_kept)?))
+        });
         Floors {
             history: self,
             floors: floors.collect(),
         }
     }
+}
+
+/// The operation that began last of those that are kept; `latest_ns` ends the search early.
+fn last_kept(ops: &[Op], latest_ns: &[u64], is_kept: impl Fn(&Op) -> bool) -> Option<Op> {
+    let mut best: Option<Op> = None;
+    // The latest ones first: whether older ones are kept is not asked then.
+    for (number, op) in ops.iter().enumerate().rev() {
+        let begun_ns = best.map_or(0, |best| best.start_ns);
+        let none_later = latest_ns.get(number).is_some_and(|&ns| ns <= begun_ns);
+        if best.is_some() && none_later {
+            break;
+        }
+        if (best.is_none() || begun_ns < op.start_ns) && is_kept(op) {
+            best = Some(*op);
+        }
+    }
+    best
 }
 
 impl Floors<'_> {
@@ -80,7 +91,8 @@ impl Floors<'_> {
                 write.ok_or(Wrong::FromNowhere(seen))?.end_ns
             }
         };
-        match self.floors.get(&block) {
+        let floor = self.floors.binary_search_by_key(&block, |it| it.0);
+        match floor.ok().map(|at| &self.floors[at].1) {
             Some(lost) if end_ns < lost.start_ns => Err(Wrong::RolledBack { seen, lost: *lost }),
             _ => Ok(()),
         }

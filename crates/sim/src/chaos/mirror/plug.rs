@@ -14,9 +14,11 @@ use super::super::judged::Check;
 use super::super::node::Body;
 use super::super::run::{Course, Finding};
 use super::make::crc32c;
+use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
+use core::cell::RefCell;
 use volume::mirror::Superblock;
 use volume::mirror::assembly::{Assembly, Role, Wishes, assemble};
 use volume::mirror::bitmap::{Bitmap, PAGE_BYTES};
@@ -28,7 +30,12 @@ use volume::mirror::superblock::SUPERBLOCK_BYTES;
 pub(super) struct Legs<'a> {
     contents: Vec<&'a [u8]>,
     said: Vec<Result<Superblock, NoLeg>>,
+    /// Of two legs and a size of regions: those that are not alike.
+    unlike: RefCell<Unlike>,
 }
+
+/// See [`Legs`].
+type Unlike = BTreeMap<(usize, usize, u64), Vec<u64>>;
 
 impl<'a> Legs<'a> {
     pub fn of(disks: &'a [Disk], durable: bool) -> Self {
@@ -39,7 +46,12 @@ impl<'a> Legs<'a> {
             read_copies(copies, crc32c).map(|it| it.superblock)
         };
         let said = contents.iter().map(said).collect();
-        Self { contents, said }
+        let unlike = RefCell::default();
+        Self {
+            contents,
+            said,
+            unlike,
+        }
     }
 
     /// What each says.
@@ -111,11 +123,20 @@ impl<'a> Legs<'a> {
         below: u64,
     ) -> Option<u64> {
         let (ours, theirs) = (self.data(a), self.data(b));
-        let end = below.min(ours.len() as u64).min(theirs.len() as u64);
-        (0..end.div_ceil(region)).find(|&number| {
+        let all = ours.len().min(theirs.len()) as u64;
+        let differ = |number: u64, end: u64| {
             let range = (number * region) as usize..((number + 1) * region).min(end) as usize;
-            !intents.is_set(number) && ours[range.clone()] != theirs[range]
-        })
+            ours[range.clone()] != theirs[range]
+        };
+        // Many sets of legs ask for the same two.
+        let mut unlike = self.unlike.borrow_mut();
+        let unlike = unlike.entry((a, b, region)).or_insert_with(|| {
+            let numbers = 0..all.div_ceil(region);
+            numbers.filter(|&number| differ(number, all)).collect()
+        });
+        let end = below.min(all);
+        let mut numbers = unlike.iter().copied();
+        numbers.find(|&it| it * region < end && !intents.is_set(it) && differ(it, end))
     }
 }
 
