@@ -112,7 +112,7 @@ fn steps(root: &Path) -> Result<Vec<Step>> {
             "cargo run --release -q -- sim --check scenarios",
         ),
         step("chaos", 900, CHAOS),
-        step("canaries", 900, "cargo xtask canaries"),
+        step("canaries", 900, "cargo xtask canaries --check"),
         step("demo", 180, &smoke(&demo)),
         step("faults", 300, FAULTS),
         Step {

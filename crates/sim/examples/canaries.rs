@@ -211,7 +211,7 @@ const CANARIES: [Canary; 31] = [
     ),
 ];
 
-/// Those of mirrors, in the worlds of mirrors before `ample`.
+/// Those of mirrors, in worlds of mirrors.
 const OF_MIRRORS: [Canary; 12] = [
     (
         Bug::AckBeforeStale,
@@ -221,7 +221,7 @@ const OF_MIRRORS: [Canary; 12] = [
     ),
     (
         Bug::MendWithoutLock,
-        600,
+        1200,
         DATA,
         "T5: what a leg could not read is rewritten without a lock",
     ),
@@ -258,7 +258,7 @@ const OF_MIRRORS: [Canary; 12] = [
     ),
     (
         Bug::DataBeforeIntent,
-        400,
+        800,
         DATA,
         "data are written before their intent",
     ),
@@ -336,7 +336,7 @@ fn control(within: u64) -> bool {
 /// Lets the worlds of a bug happen; whether it was found, by what it should be.
 fn hunt((bug, within, kind, what): Canary, mirrors: bool) -> bool {
     let draw = match mirrors {
-        true => Plan::second_mirror,
+        true => Plan::draw_mirror,
         false => Plan::draw,
     };
     let begun = Instant::now();
