@@ -1,4 +1,5 @@
-//! Writes the seeds of the corpus over `broker`: commands, kicks, lies and holes, in turn.
+//! Writes the seeds of the corpora over `broker` and `broker_threads`: commands, kicks, lies and
+//! holes, in turn.
 //!
 //! `cargo run --release --manifest-path fuzz/Cargo.toml --example broker_seeds`, in the root of the
 //! project.
@@ -12,13 +13,60 @@ use std::path::Path;
 fn main() -> io::Result<()> {
     for choice in 0..16 {
         let tape = both(&attack(choice), &scribble(choice));
-        let tape = [&[choice], &tape[..]].concat();
-        bodies::run(&tape);
-        let directory = Path::new("fuzz/corpus/broker");
-        fs::create_dir_all(directory)?;
-        fs::write(directory.join(format!("seed-{choice:02}")), tape)?;
+        let tapes = [room(choice), [&[choice], &tape[..]].concat()];
+        for ((name, body), tape) in bodies::TARGETS.iter().zip(tapes) {
+            body(&tape);
+            let directory = Path::new("fuzz/corpus").join(name);
+            fs::create_dir_all(&directory)?;
+            fs::write(directory.join(format!("seed-{choice:02}")), tape)?;
+        }
     }
     Ok(())
+}
+
+/// Commands with turns between them, every other operation once, and the honest client's.
+fn room(choice: u8) -> Vec<u8> {
+    let turns = |count: u8| 27 | count << 5;
+    let mut tape = vec![choice];
+    for round in 0..14 {
+        let (opcode, nsid) = (round % 8, 1 + (round + choice) % 5);
+        let pointer = (choice & 1) << 6;
+        command(
+            &mut tape,
+            round,
+            opcode,
+            pointer | nsid,
+            choice % 3,
+            round % 2,
+        );
+        tape.push(turns(round % 3));
+        if round % 6 == 5 {
+            tape.extend([18, 26]);
+        }
+    }
+    for which in 0..8 {
+        // Memory of 8 KiB and a few bytes; what is asked for.
+        tape.extend([
+            20 | which << 5,
+            0,
+            0x20,
+            0,
+            0x20,
+            21 | which << 5,
+            1 + which % 3,
+            1,
+        ]);
+        tape.extend([23 | which << 5, which, turns(1)]);
+    }
+    tape.extend([22, 5, 0, 0, 0, 1, 0, 0, 0]);
+    tape.extend([0; 24]);
+    tape.extend([24, 8, 1, 25, turns(3), 26]);
+    if choice & 2 > 0 {
+        tape.extend([26 | 7 << 5, turns(2), 1]);
+        command(&mut tape, 0, 1, 3, 0, 1);
+        tape.extend([turns(4), 26]);
+    }
+    tape
 }
 
 /// Both tapes in turn; the shorter one goes on with yielding.

@@ -30,6 +30,7 @@ use sys::{Errno, passing};
 mod doors;
 mod places;
 mod requests;
+pub mod room;
 
 use doors::Doors;
 use places::Places;
@@ -56,6 +57,7 @@ impl Broker {
         let stop = Arc::new(AtomicBool::new(false));
         let event = Arc::new(Event::new().map_err(|error| format!("eventfd: {error}"))?);
         let mut server = Server::new(config, Arc::clone(&stop), Arc::clone(&event))?;
+        server.hire()?;
         let thread = std::thread::Builder::new()
             .name("broker".into())
             .spawn(move || server.serve())
@@ -103,7 +105,8 @@ struct Crew {
     /// There is something in it.
     has_mail: Arc<AtomicBool>,
     event: Arc<Event>,
-    thread: JoinHandle<()>,
+    /// `None`: whoever has a room.
+    thread: Option<JoinHandle<()>>,
     /// Queues that it has.
     queues: u32,
 }
@@ -167,52 +170,64 @@ impl Server {
         )
         .map_err(watched)?;
         epoll::add(&epoll, &*event, EventData::new_u64(NEWS), readable).map_err(watched)?;
-        let (news_sender, news) = mpsc::channel();
-        let namespaces: Arc<[_]> = config.namespaces.clone().into();
-        let mut crews = Vec::new();
-        for &cpu in &config.workers {
-            let (mailbox, received) = mpsc::channel();
-            let has_mail = Arc::new(AtomicBool::new(false));
-            let raised = Arc::new(Event::new().map_err(|error| format!("eventfd: {error}"))?);
-            let plan = worker::Plan {
-                cpu,
-                spin_ns: config.spin_ns,
-                namespaces: Arc::clone(&namespaces),
-                mailbox: received,
-                post: Post {
-                    mailbox: mailbox.clone(),
-                    has_mail: Arc::clone(&has_mail),
-                    event: Arc::clone(&raised),
-                },
-                news: news_sender.clone(),
-                news_event: Arc::clone(&event),
-            };
-            let builder = std::thread::Builder::new().name(format!("queues-{}", crews.len()));
-            let thread = builder.spawn(move || worker::run(plan));
-            crews.push(Crew {
-                mailbox,
-                has_mail,
-                event: raised,
-                thread: thread.map_err(|error| format!("cannot start a thread: {error}"))?,
-                queues: 0,
-            });
-        }
+        let (tell, news) = mpsc::channel();
         Ok(Self {
             places: Places::new(config.user_poll, config.user_irq),
             doors: Doors::new()?,
             owner: rustix::process::geteuid().as_raw(),
-            serving: crews.len(),
+            serving: 0,
             config,
             stop,
             event,
             epoll,
             news,
-            tell: news_sender,
-            crews,
+            tell,
+            crews: Vec::new(),
             sessions: BTreeMap::new(),
             next: 0,
             deaf: None,
         })
+    }
+
+    /// Starts the threads that serve queues.
+    fn hire(&mut self) -> Result<(), String> {
+        for (number, cpu) in self.config.workers.clone().into_iter().enumerate() {
+            let plan = self.crew(cpu)?;
+            let builder = std::thread::Builder::new().name(format!("queues-{number}"));
+            let thread = builder.spawn(move || worker::run(plan));
+            let thread = thread.map_err(|error| format!("cannot start a thread: {error}"))?;
+            self.crews[number].thread = Some(thread);
+        }
+        Ok(())
+    }
+
+    /// Another one, and what its thread is made of.
+    fn crew(&mut self, cpu: Option<usize>) -> Result<worker::Plan, String> {
+        let (mailbox, received) = mpsc::channel();
+        let has_mail = Arc::new(AtomicBool::new(false));
+        let raised = Arc::new(Event::new().map_err(|error| format!("eventfd: {error}"))?);
+        let plan = worker::Plan {
+            cpu,
+            spin_ns: self.config.spin_ns,
+            namespaces: self.config.namespaces.clone().into(),
+            mailbox: received,
+            post: Post {
+                mailbox: mailbox.clone(),
+                has_mail: Arc::clone(&has_mail),
+                event: Arc::clone(&raised),
+            },
+            news: self.tell.clone(),
+            news_event: Arc::clone(&self.event),
+        };
+        self.crews.push(Crew {
+            mailbox,
+            has_mail,
+            event: raised,
+            thread: None,
+            queues: 0,
+        });
+        self.serving += 1;
+        Ok(plan)
     }
 
     fn serve(&mut self) -> Result<(), String> {
@@ -248,8 +263,8 @@ impl Server {
                 }
             }
         }
-        for crew in self.crews.drain(..) {
-            let _ = crew.thread.join();
+        for thread in self.crews.drain(..).filter_map(|crew| crew.thread) {
+            let _ = thread.join();
         }
         parted
     }

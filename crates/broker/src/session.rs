@@ -58,6 +58,15 @@ impl Reply {
     }
 }
 
+/// Memory that comes with a request, of `bytes_max` bytes at most.
+pub fn map(request: &Request, descriptors: &[OwnedFd], bytes_max: u64) -> Brought {
+    if request.operation != Some(Operation::Register) || request.c > bytes_max {
+        return None;
+    }
+    let bytes = usize::try_from(request.c).ok()?;
+    Some(Shared::map(descriptors.first()?, bytes))
+}
+
 /// The connection is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Over;
@@ -133,15 +142,7 @@ impl Ear {
             }
         }
         let request = Request::parse(&bytes);
-        Ok((request, self.map(&request, &descriptors)))
-    }
-
-    fn map(&self, request: &Request, descriptors: &[OwnedFd]) -> Brought {
-        if request.operation != Some(Operation::Register) || request.c > self.bytes_max {
-            return None;
-        }
-        let bytes = usize::try_from(request.c).ok()?;
-        Some(Shared::map(descriptors.first()?, bytes))
+        Ok((request, map(&request, &descriptors, self.bytes_max)))
     }
 
     fn say(&self, reply: &Reply, has_queue: bool) -> Result<(), Over> {

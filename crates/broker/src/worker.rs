@@ -75,7 +75,8 @@ pub struct Plan {
     pub news_event: Arc<Event>,
 }
 
-struct Worker {
+/// See the module.
+pub struct Worker {
     plan: Plan,
     lanes: Vec<Option<Box<Lane>>>,
     files: Files,
@@ -120,7 +121,7 @@ pub fn run(plan: Plan) {
 }
 
 impl Worker {
-    fn new(plan: Plan) -> Result<Self, String> {
+    pub fn new(plan: Plan) -> Result<Self, String> {
         let config = RingConfig {
             operations_max: (FILE_OPERATIONS_MAX + NAMESPACES_MAX) as u32 + 2,
             buffers: 1,
@@ -185,7 +186,7 @@ impl Worker {
 
     /// Whether it was told to stop and nothing is left to be done. When the last queue is gone, the
     /// files are flushed: whoever wrote to them may never have asked for it.
-    fn is_over(&mut self) -> bool {
+    pub fn is_over(&mut self) -> bool {
         if !self.stopping || self.lanes.iter().any(Option::is_some) {
             return false;
         }
@@ -193,7 +194,7 @@ impl Worker {
         *self.flushing.get_or_insert_with(|| files.flush_files()) == 0
     }
 
-    fn flushed(&self) -> Result<(), String> {
+    pub fn flushed(&self) -> Result<(), String> {
         if self.unflushed.is_empty() {
             return Ok(());
         }
@@ -206,7 +207,7 @@ impl Worker {
 
     /// One look at everything; whether there was anything to do.
     #[inline]
-    fn turn(&mut self) -> bool {
+    pub fn turn(&mut self) -> bool {
         let mut count = 0;
         for (at, lane) in self.lanes.iter_mut().enumerate() {
             let Some(lane) = lane else { continue };
@@ -253,7 +254,7 @@ impl Worker {
 
     /// Sleeps until a queue is kicked, a message comes, or a request to a file has ended.
     #[cold]
-    fn sleep(&mut self) -> Result<(), Errno> {
+    pub fn sleep(&mut self) -> Result<(), Errno> {
         self.end_lanes();
         let mut is_waiting = false;
         for lane in self.lanes.iter_mut().flatten() {
@@ -298,7 +299,7 @@ impl Worker {
         Ok(())
     }
 
-    fn read_mailbox(&mut self) {
+    pub fn read_mailbox(&mut self) {
         // Before it is read: what comes behind that sets it again.
         self.plan.post.has_mail.swap(false, Ordering::Acquire);
         while let Ok(message) = self.plan.mailbox.try_recv() {

@@ -7,6 +7,14 @@ mod corpus;
 
 #[test]
 fn broker() {
-    let [(name, _)] = bodies::TARGETS;
-    corpus::replay(env!("CARGO_MANIFEST_DIR"), &bodies::TARGETS, name);
+    corpus::replay(env!("CARGO_MANIFEST_DIR"), &bodies::TARGETS, "broker");
+}
+
+#[test]
+fn broker_threads() {
+    corpus::replay(
+        env!("CARGO_MANIFEST_DIR"),
+        &bodies::TARGETS,
+        "broker_threads",
+    );
 }

@@ -1,5 +1,6 @@
 //! A client without manners: it has what the broker sent, and nothing that checks it.
-use super::{HONEST, Tape};
+use super::HONEST;
+use super::tape::Tape;
 use queue::layout::{Header, Kind, region_address};
 use queue::protocol::{Answer, MESSAGE, Operation, Request};
 use rustix::fs::{FallocateFlags, MemfdFlags, OFlags, SealFlags};
@@ -12,8 +13,8 @@ use std::thread;
 use sys::{Shared, passing};
 
 /// Entries of its queue.
-const ENTRIES: u32 = 16;
-const DATA_BYTES: u64 = 16 * 4096;
+pub const ENTRIES: u32 = 16;
+pub const DATA_BYTES: u64 = 16 * 4096;
 const SQ_AT: usize = 8192;
 const TAIL_AT: usize = 4096;
 const HEAD_AT: usize = 4224;
@@ -31,6 +32,8 @@ pub struct Attacker {
 pub struct Scribbler {
     ring: Arc<Shared>,
     data: Arc<Shared>,
+    /// It has no right to the honest client's namespace, so it may write what it likes.
+    free: bool,
 }
 
 impl Attacker {
@@ -47,18 +50,12 @@ impl Attacker {
         }
         let answer = Answer::parse(&bytes);
         assert_eq!(answer.error, 0, "a queue for the attacker");
-        let ring = Shared::map(&descriptors[0], answer.c as usize).expect("the rings");
-        assert!(Header::load(&ring).is_some());
-        let data = descriptors.last().expect("data memory");
-        let data = Shared::map(data, DATA_BYTES as usize).expect("data memory");
+        let scribbler = Scribbler::new(&descriptors, &answer, false);
         socket.set_nonblocking(true).expect("its own socket");
         Self {
             socket,
             descriptors,
-            scribbler: Scribbler {
-                ring: Arc::new(ring),
-                data: Arc::new(data),
-            },
+            scribbler,
         }
     }
 
@@ -72,15 +69,15 @@ impl Attacker {
         while let Some(operation) = tape.operation() {
             match operation & 31 {
                 0..=15 => self.scribbler.once(operation, tape),
-                16..=19 => self.kick(1),
+                16..=19 => kick(&self.descriptors, 1),
                 20 => self.register(operation >> 5, tape),
                 21 => self.lie(operation >> 5, tape),
                 22 => {
                     let len = 1 + usize::from(operation >> 5) * 7;
                     let _ = (&self.socket).write(tape.take(len));
                 }
-                23 => self.punch(operation >> 5, tape),
-                24 => self.block(),
+                23 => punch(&self.descriptors, operation >> 5, tape),
+                24 => block(&self.descriptors),
                 25 => thread::yield_now(),
                 26 if operation >> 5 == 7 => return,
                 _ => {
@@ -90,22 +87,9 @@ impl Attacker {
         }
     }
 
-    fn kick(&self, count: u64) {
-        let _ = rustix::io::write(&self.descriptors[1], &count.to_ne_bytes());
-    }
-
     /// A descriptor is sent as memory: one that is as it must be, or is not.
     fn register(&self, which: u8, tape: &mut Tape<'_>) {
-        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        let file = rustix::fs::memfd_create("attacker", flags).expect("a memory file");
-        let _ = rustix::fs::ftruncate(&file, u64::from(tape.word()));
-        let seals = [
-            SealFlags::SHRINK,
-            SealFlags::SHRINK | SealFlags::GROW,
-            SealFlags::SHRINK | SealFlags::WRITE,
-            SealFlags::empty(),
-        ];
-        let _ = rustix::fs::fcntl_add_seals(&file, seals[usize::from(which & 3)]);
+        let file = memory(which, tape);
         let passed = match which {
             // Its socket, its kick.
             6 => self.socket.as_fd(),
@@ -123,15 +107,7 @@ impl Attacker {
 
     /// A request that makes sense, or nearly.
     fn lie(&self, which: u8, tape: &mut Tape<'_>) {
-        let (small, region) = (u32::from(tape.byte()), usize::from(tape.byte() % 16));
-        let request = match which {
-            0 => Request::new(Operation::Open, small % 3, ENTRIES, 4096, 0),
-            1 | 2 => Request::new(Operation::Unregister, 0, 0, region_address(region), 0),
-            3 => Request::new(Operation::Namespace, small, 0, 0, 0),
-            4 => Request::new(Operation::List, 0, 0, 0, 0),
-            5 => Request::new(Operation::Identity, small, 0, 0, 0),
-            _ => Request::new(Operation::Register, small, 0, u64::from(tape.long()), 0),
-        };
+        let request = request(which, tape);
         let kick = self.descriptors[1].as_fd();
         let passed = [kick; 3];
         self.ask(&request, &passed[..usize::from(which) % 4]);
@@ -140,37 +116,84 @@ impl Attacker {
     fn ask(&self, request: &Request, passed: &[BorrowedFd<'_>]) {
         let _ = passing::send(&self.socket, &request.emit(), passed, false);
     }
+}
 
-    /// A hole in the rings or in the data memory, or the attempt to make them shorter.
-    fn punch(&self, which: u8, tape: &mut Tape<'_>) {
-        let memory = if which & 1 == 0 {
-            &self.descriptors[0]
-        } else {
-            self.descriptors.last().expect("data memory")
-        };
-        let at = u64::from(tape.byte() % 32) * 4096;
-        let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        let _ = rustix::fs::fallocate(memory, hole, at, 4096);
-        if which & 2 != 0 {
-            let cut = rustix::fs::ftruncate(memory, at);
-            assert!(cut.is_err(), "memory of a queue could be cut off");
-        }
-    }
+/// What a client raises to wake the broker.
+pub fn kick(descriptors: &[OwnedFd], count: u64) {
+    let _ = rustix::io::write(&descriptors[1], &count.to_ne_bytes());
+}
 
-    /// Events that would make a writer wait.
-    fn block(&self) {
-        let data = self.descriptors.len() - 1;
-        for event in &self.descriptors[1..data] {
-            if let Ok(flags) = rustix::fs::fcntl_getfl(event) {
-                let _ = rustix::fs::fcntl_setfl(event, flags - OFlags::NONBLOCK);
-            }
-        }
-        // A full counter would make ourselves wait the next time.
-        self.kick(1 << 40);
+/// A memory file, sealed as it must be or not.
+pub fn memory(which: u8, tape: &mut Tape<'_>) -> OwnedFd {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let file = rustix::fs::memfd_create("attacker", flags).expect("a memory file");
+    let _ = rustix::fs::ftruncate(&file, u64::from(tape.word()));
+    let seals = [
+        SealFlags::SHRINK,
+        SealFlags::SHRINK | SealFlags::GROW,
+        SealFlags::SHRINK | SealFlags::WRITE,
+        SealFlags::empty(),
+    ];
+    let _ = rustix::fs::fcntl_add_seals(&file, seals[usize::from(which & 3)]);
+    file
+}
+
+/// A request that makes sense, or nearly.
+pub fn request(which: u8, tape: &mut Tape<'_>) -> Request {
+    let (small, region) = (u32::from(tape.byte()), usize::from(tape.byte() % 16));
+    match which {
+        0 => Request::new(Operation::Open, small % 3, ENTRIES, 4096, 0),
+        1 | 2 => Request::new(Operation::Unregister, 0, 0, region_address(region), 0),
+        3 => Request::new(Operation::Namespace, small, 0, 0, 0),
+        4 => Request::new(Operation::List, 0, 0, 0, 0),
+        5 => Request::new(Operation::Identity, small, 0, 0, 0),
+        _ => Request::new(Operation::Register, small, 0, u64::from(tape.long()), 0),
     }
 }
 
+/// A hole in the rings or in the data memory, or the attempt to make them shorter.
+pub fn punch(descriptors: &[OwnedFd], which: u8, tape: &mut Tape<'_>) {
+    let memory = if which & 1 == 0 {
+        &descriptors[0]
+    } else {
+        descriptors.last().expect("data memory")
+    };
+    let at = u64::from(tape.byte() % 32) * 4096;
+    let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    let _ = rustix::fs::fallocate(memory, hole, at, 4096);
+    if which & 2 != 0 {
+        let size = |file| rustix::fs::fstat(file).expect("a file").st_size;
+        let before = size(memory);
+        let _ = rustix::fs::ftruncate(memory, at);
+        assert_eq!(size(memory), before, "memory of a queue was cut off");
+    }
+}
+
+/// Events that would make a writer wait.
+pub fn block(descriptors: &[OwnedFd]) {
+    for event in &descriptors[1..descriptors.len() - 1] {
+        if let Ok(flags) = rustix::fs::fcntl_getfl(event) {
+            let _ = rustix::fs::fcntl_setfl(event, flags - OFlags::NONBLOCK);
+        }
+    }
+    // A full counter would make ourselves wait the next time.
+    kick(descriptors, 1 << 40);
+}
+
 impl Scribbler {
+    /// Of what came with an answer.
+    pub fn new(descriptors: &[OwnedFd], answer: &Answer, free: bool) -> Self {
+        let ring = Shared::map(&descriptors[0], answer.c as usize).expect("the rings");
+        assert!(Header::load(&ring).is_some());
+        let data = descriptors.last().expect("data memory");
+        let data = Shared::map(data, DATA_BYTES as usize).expect("data memory");
+        Self {
+            ring: Arc::new(ring),
+            data: Arc::new(data),
+            free,
+        }
+    }
+
     /// Does what the tape says.
     pub fn scribble(&self, tape: &mut Tape<'_>) {
         while let Some(operation) = tape.operation() {
@@ -178,7 +201,15 @@ impl Scribbler {
         }
     }
 
-    fn once(&self, operation: u8, tape: &mut Tape<'_>) {
+    /// Takes all answers that there can be.
+    pub fn take_all(&self) {
+        let next = (self.ring.load_word(HEAD_AT) + ENTRIES - 1) % ENTRIES;
+        self.ring.store_word(HEAD_AT, next);
+    }
+
+    /// One operation.
+    pub fn once(&self, operation: u8, tape: &mut Tape<'_>) {
+        let clean = |word| if self.free { word } else { clean(word) };
         let slot = usize::from(operation >> 4) + 8 * usize::from(operation & 1);
         match operation & 15 {
             0..=4 => {

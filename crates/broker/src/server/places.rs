@@ -58,6 +58,11 @@ impl Places {
         self.used.len()
     }
 
+    /// How many there are.
+    pub fn all(&self) -> usize {
+        self.taken.len()
+    }
+
     /// A number that a queue of this kind can have.
     pub fn room(&self, kind: Kind) -> Option<u32> {
         let numbers = match kind {

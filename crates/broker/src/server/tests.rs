@@ -26,6 +26,7 @@ fn t10_who_stops_does_not_wait_for_ever_for_a_thread_that_does_not_end() {
     };
     let event = Arc::new(Event::new().unwrap());
     let mut server = Server::new(config, Arc::new(AtomicBool::new(false)), event).unwrap();
+    server.hire().unwrap();
     // As one that hangs, it was not told to stop.
     let error = server.part(Duration::ZERO).unwrap_err();
     assert!(error.contains("have not returned for 0 s"), "{error}");
