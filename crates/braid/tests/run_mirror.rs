@@ -124,6 +124,29 @@ fn t48_what_a_mirror_has_nobody_else_writes_and_it_takes_nothing_that_somebody_w
 }
 
 #[test]
+fn t48_what_is_the_same_storage_as_a_leg_by_another_name_is_refused() {
+    let Some(place) = Place::new() else {
+        return;
+    };
+    std::os::unix::fs::symlink(place.path("a"), place.path("link")).unwrap();
+    let link = place.leg("link");
+    for more in [
+        format!("[[volume.leg]]\nuri = \"{link}\"\n"),
+        format!("[[volume]]\nname = \"v1\"\n[[volume.path]]\nuri = \"{link}\"\n"),
+    ] {
+        place.config("");
+        let text = std::fs::read_to_string(place.path("b.toml")).unwrap();
+        std::fs::write(place.path("b.toml"), text + &more).unwrap();
+        let mut engine = begun(place.0.path());
+        let line = engine.notes("the same storage");
+        assert!(
+            line.contains(&link) && line.contains(&place.leg("a")),
+            "{line}"
+        );
+    }
+}
+
+#[test]
 fn t45_a_leg_that_is_missing_and_may_have_more_is_not_gone_on_without_but_by_word() {
     let Some(place) = Place::new() else {
         return;
@@ -145,6 +168,10 @@ fn t45_a_leg_that_is_missing_and_may_have_more_is_not_gone_on_without_but_by_wor
         String::from_utf8_lossy(&check.stdout).contains("missing"),
         "{check:?}"
     );
+    let refused = place.ask(&["mirror", "assemble", "v0"]);
+    assert!(!refused.status.success(), "{refused:?}");
+    let why = said(&refused);
+    assert!(why.contains("--without-missing"), "{why}");
     place.told(&["mirror", "assemble", "v0", "--without-missing"]);
     assert!(engine.says("v0: ready").is_some());
     let mut client = place.client();

@@ -259,6 +259,11 @@ impl ExportEngine {
         self.host.mirror(volume)
     }
 
+    /// As [`MirrorEngine::mirror_memory`].
+    pub fn mirror_memory(&self, volume: u16) -> Option<(u64, bool)> {
+        self.host.mirror_memory(volume)
+    }
+
     /// The host's engine, for [`HostEngine::set_elsewhere`].
     pub fn host_mut(&mut self) -> &mut HostEngine {
         self.host.host_mut()

@@ -212,6 +212,15 @@ impl MirrorEngine {
         Some(self.mirrors.get(index)?.as_ref()?.report(&self.host))
     }
 
+    /// Bytes of its own memory ([`MIRROR_SCRATCH_BYTES`]) that a mirror has in use, and whether it
+    /// runs; `None`: there is none of this number here.
+    pub fn mirror_memory(&self, volume: u16) -> Option<(u64, bool)> {
+        let index = usize::from(volume.checked_sub(MIRRORS_FROM)?);
+        let it = self.mirrors.get(index)?.as_ref()?;
+        let used = u64::from(MIRROR_SCRATCH_BYTES) - it.scratch.free_bytes();
+        Some((used, it.state == MirrorState::Running))
+    }
+
     /// Asks something of a mirror that is here; of another, nothing. What comes of it is said.
     pub fn order(&mut self, volume: u16, order: MirrorOrder, now_ns: u64) {
         let Some(index) = volume.checked_sub(MIRRORS_FROM) else {

@@ -264,7 +264,7 @@ const OF_MIRRORS: [Canary; 12] = [
     ),
     (
         Bug::UnalikeRead,
-        100,
+        400,
         DATA,
         "what an unclean stop left different is read as it is",
     ),

@@ -6,10 +6,6 @@ use sim::chaos::mirror::ample;
 use sim::chaos::plan::Plan;
 use sim::chaos::run::{self, Report};
 
-/// Cells of the table that those worlds may leave empty, of 308: in half of them little may happen
-/// but what they are about.
-const EMPTY: usize = 30;
-
 /// `MIRROR_WORLDS` says how many, if it is there.
 fn half(first: u64, worlds: u64) -> Vec<Report> {
     let report = |seed| {
@@ -29,7 +25,7 @@ fn share(check: Check) -> usize {
         Check::Failures | Check::Peaks => 25,
         Check::Orphans => 10,
         Check::Excuse => 5,
-        Check::Heir => 2,
+        Check::Heir => 8,
         _ => 100,
     }
 }
@@ -38,18 +34,23 @@ fn share(check: Check) -> usize {
 /// be reached. As they were drawn then: 2835345: a read was done by a leg that had left meanwhile,
 /// with what was there before. 16338785: a mirror that was not started kept a core busy while its
 /// host stopped. 37 has a start that was refused, which nobody but its people tries again.
+///
+/// As they are drawn now (`Plan::draw_mirror`): 82: a leg that was too short when its mirror began
+/// was none any more when it was as long again. 91, 129: a leg lost what was in its cache while
+/// another one was rebuilt from it, and that joined with what the first one had not any more.
 #[test]
 fn worlds_with_mirrors_that_found_something_once() {
     let first = [1, 2].map(Plan::first_mirror);
     let second = [37, 2_835_345, 16_338_785].map(Plan::second_mirror);
-    for plan in first.into_iter().chain(second) {
+    let drawn = [82, 91, 129].map(Plan::draw_mirror);
+    for plan in first.into_iter().chain(second).chain(drawn) {
         let found = run::run(&plan).finding;
         assert!(found.is_none(), "seed {}: {found:?}", plan.seed);
     }
 }
 
-/// There are many requests and faults, nearly every kind of fault in every state of a path of a
-/// leg, and checkers have something to judge.
+/// There are many requests and faults, every kind of fault in every state of a path of a leg, and
+/// checkers have something to judge.
 #[test]
 fn mirrors_come_to_rest_with_all_legs_alike_and_nothing_was_lost() {
     let asked = std::env::var("MIRROR_WORLDS").ok();
@@ -63,7 +64,7 @@ fn mirrors_come_to_rest_with_all_legs_alike_and_nothing_was_lost() {
     if count >= ample::SEEDS {
         let hit: Vec<_> = worlds.iter().flat_map(|it| it.coverage.clone()).collect();
         let empty = aim::empty_cells(&ample::KINDS, &hit);
-        assert!(empty.len() <= EMPTY, "{empty:?}");
+        assert_eq!(empty, []);
     }
     for check in Check::OF_MIRRORS {
         let judged = worlds.iter().filter(|it| it.judged.contains(&check));

@@ -89,6 +89,6 @@ pub fn assemble(args: &AssembleArgs) -> anyhow::Result<()> {
     });
     let value = args.common.call_for_long("mirror.assemble", params)?;
     args.common.print(&value, |text, _| {
-        writeln!(text, "{}: begun; braid stat shows it", args.volume)
+        writeln!(text, "{}: started; braid stat shows it", args.volume)
     })
 }

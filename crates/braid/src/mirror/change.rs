@@ -148,7 +148,8 @@ pub fn stop(args: &StopArgs) -> anyhow::Result<()> {
     args.common.print(&value, |text, _| {
         writeln!(
             text,
-            "{}: stopped; the engine's next start has it again",
+            "{0}: stopped; braid mirror assemble {0} starts it again, and so does the engine's \
+             next start",
             args.volume
         )
     })

@@ -2,7 +2,7 @@
 use super::examine::Examined;
 use crate::output::Style;
 use crate::table::Table;
-use crate::units::format_bytes;
+use crate::units::{format_bytes, format_utc};
 use policy::Policy;
 use serde_json::{Value, json};
 use volume::mirror::assembly::{Assembly, Refusal, Role};
@@ -29,7 +29,8 @@ fn mirror_facts(it: &Superblock) -> Vec<(&'static str, String)> {
     let region = format_bytes(1 << geometry.region_shift);
     let policy = it.properties.value("policy").unwrap_or_default();
     let known = Policy::parse(policy).is_ok() || policy.is_empty();
-    let others = it.properties.iter().filter(|it| it.0 != "policy");
+    let others = it.properties.iter();
+    let others = others.filter(|it| !["policy", "aside"].contains(&it.0));
     let others: Vec<String> = others
         .map(|(key, value)| format!("{key}={value}"))
         .collect();
@@ -61,7 +62,12 @@ fn legs(it: &Superblock) -> String {
     let mut table = Table::new(4, &["  leg", "state", "last seen as", "identifier"]);
     for (slot, entry) in it.entries() {
         let label = entry.label.to_string();
-        let state = state(entry, it.geometry.bytes);
+        let aside = it.properties.value("aside").unwrap_or_default();
+        let aside = match aside.split(',').any(|it| it == slot.to_string()) {
+            true => ", taken out",
+            false => "",
+        };
+        let state = state(entry, it.geometry.bytes) + aside;
         table.row(vec![
             format!("  {slot}"),
             state,
@@ -148,10 +154,7 @@ fn one(it: &Examined) -> String {
             ),
         ),
         ("features", features(superblock)),
-        (
-            "made",
-            format!("{} (seconds of Unix time)", superblock.created_s),
-        ),
+        ("made", format_utc(superblock.created_s)),
     ]);
     format!("{}\n{}{}", it.uri, lines(&facts), legs(superblock))
 }
@@ -159,8 +162,13 @@ fn one(it: &Examined) -> String {
 fn owner(it: &Superblock) -> String {
     it.owner.map_or("nobody".into(), |owner| {
         format!(
-            "{} (run {}, host {}) since {}, alive at {} (Unix time), says so every {} ms",
-            owner.label, owner.run, owner.host, owner.since_s, owner.beat_s, it.beat_interval_ms
+            "{} (run {}, host {}) since {}, alive at {}, says so every {} ms",
+            owner.label,
+            owner.run,
+            owner.host,
+            format_utc(owner.since_s),
+            format_utc(owner.beat_s),
+            it.beat_interval_ms
         )
     })
 }

@@ -52,8 +52,8 @@ impl Cores {
         unclean_stop_ns: impl Fn(&Volume) -> Option<u64>,
         events: &mpsc::Sender<RunEvent>,
     ) -> anyhow::Result<Self> {
-        let mut resources = Resources::default();
-        let mut volumes = Vec::new();
+        mirrors::apart(config.volumes.iter()).map_err(anyhow::Error::msg)?;
+        let (mut resources, mut volumes) = (Resources::default(), Vec::new());
         for volume in config.volumes.iter().filter(|it| !it.is_mirror()) {
             let (policy, knobs) = chosen(volume);
             let plan = VolumePlan {

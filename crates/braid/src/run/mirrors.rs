@@ -14,16 +14,19 @@ pub use again::Stopped;
 pub use legs::keep_legs;
 pub(in crate::run) use orders::PAUSED;
 
-use super::config::{ASSEMBLE_WAIT_NS, Config, LEG_QUIESCE_NS, Volume};
+use super::config::{ASSEMBLE_WAIT_NS, Config, LEG_QUIESCE_NS, PathKeys, Volume};
 use crate::load::host::{FileAccess, Resources, VolumePlan};
 use crate::log;
 use crate::mirror::leg::{crc32c, draw_id, draw_lineage};
+use crate::mirror::same::{SYS, Storage};
+use crate::uri::UriKind;
 use engine::Span;
 use engine::host::VolumeConfig;
 use engine::limits::MIRROR_SCRATCH_BYTES;
 use engine::mirror::{LegConfig, MIRRORS_FROM, MirrorConfig, MirrorsConfig};
 use nvme::host::HostIdentity;
 use runtime::RuntimeError;
+use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 use volume::mirror::machine::Speed;
 use volume::mirror::superblock::Owner;
@@ -67,6 +70,39 @@ pub fn leg(resources: &mut Resources, plan: VolumePlan) -> anyhow::Result<Volume
         };
         resources.volume(&none)
     })
+}
+
+/// Whether what is written to one of these volumes shows on another one, which is a leg and its
+/// mirror's alone: they lead to the same file or device, by names that may differ (T48).
+///
+/// # Errors
+/// Which ones.
+pub fn apart<'a>(volumes: impl Iterator<Item = &'a Volume>) -> Result<(), String> {
+    let mut seen: Vec<(&Volume, &PathKeys, Storage)> = Vec::new();
+    for volume in volumes {
+        for keys in &volume.paths {
+            let UriKind::File(path) = keys.uri.kind() else {
+                continue;
+            };
+            let Ok(found) = std::fs::metadata(path) else {
+                continue;
+            };
+            let storage = Storage::of_file(&found, Path::new(SYS));
+            let other = seen.iter().find(|(other, _, theirs)| {
+                let alone = other.leg_of.is_some() || volume.leg_of.is_some();
+                alone && other.name != volume.name && theirs.meets(&storage)
+            });
+            if let Some((other, theirs, _)) = other {
+                return Err(format!(
+                    "{} of {} and {} of {} are the same storage: a leg is its mirror's alone; \
+                     leave one of them out",
+                    theirs.uri, other.name, keys.uri, volume.name
+                ));
+            }
+            seen.push((volume, keys, storage));
+        }
+    }
+    Ok(())
 }
 
 impl Mirrors {

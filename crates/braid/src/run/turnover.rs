@@ -8,6 +8,7 @@
 //! did not end, or was not flushed ([`Marks`](super::marks::Marks)).
 use super::config::Volume;
 use super::cores::recovery;
+use super::mirrors;
 use super::paths::{GRACE, WAIT_NS_MAX};
 use super::service::{Service, State};
 use super::volumes::Running;
@@ -33,6 +34,8 @@ impl Service {
         }
         let (connect_ns, policy, knobs) = {
             let mut state = self.state();
+            let there = state.volumes.iter().map(|(_, it)| &it.of);
+            mirrors::apart(there.chain([of]))?;
             let mut new = Running::new(of.clone(), &state.choices, BTreeMap::new());
             new.found.clone_from(found);
             let setting = (new.policy, new.knobs);

@@ -224,13 +224,13 @@ impl HostEngine {
         self.wake_by(until_ns);
     }
 
-    /// Whether a controller of a volume is lost with acknowledged writes that were not flushed: it
+    /// Controllers of a volume that are lost with acknowledged writes that were not flushed: they
     /// may come back without them (T13).
-    pub fn is_cache_lost(&self, volume: u16) -> bool {
+    pub fn lost_caches(&self, volume: u16) -> usize {
         let there = usize::from(volume) < self.volumes.len();
         let paths = there.then(|| self.paths_of(volume));
-        let mut paths = paths.into_iter().flatten();
-        paths.any(|path| self.is_in_doubt(path.number))
+        let paths = paths.into_iter().flatten();
+        paths.filter(|path| self.is_in_doubt(path.number)).count()
     }
 
     /// What lost controllers of a leg may have had in their caches its mirror has noted, and gives

@@ -85,6 +85,7 @@ impl Mirrored {
             replaces: new.replaces,
             wiping: 0,
             removed: false,
+            lost_caches: 0,
         };
         match self.legs.get_mut(usize::from(at)) {
             Some(there) => *there = leg,

@@ -286,6 +286,7 @@ impl Mirrored {
             (self.phase, self.state) = (Phase::Gathering, MirrorState::Stopped);
             return;
         }
+        self.refusals += 1;
         let missing = self.legs.iter().filter(|leg| leg.found.is_none());
         let missing: Vec<&str> = missing.map(|leg| leg.config.name.as_str()).collect();
         let missing = match missing.is_empty() {
@@ -403,6 +404,7 @@ impl Mirrored {
             // What could not be read or written just now is looked at again.
             let was_leg = matches!(leg.found, Some(Ok(_)));
             leg.found = Some(*found).filter(|now| now.is_ok() || !was_leg);
+            leg.was_made_long();
         }
         for leg in &mut self.legs {
             let unknown = leg.slot.is_none() && !matches!(leg.found, Some(Err(_)));

@@ -67,6 +67,8 @@ pub(super) struct Mirrored {
     pub checking_ns: Option<u64>,
     /// Why it was not begun anew.
     pub not_begun: Option<String>,
+    /// How often it was not started.
+    pub refusals: u64,
 }
 
 pub(super) enum Phase {
@@ -114,6 +116,8 @@ pub(super) struct Leg {
     pub wiping: u8,
     /// It is no leg any more; its place may be taken.
     pub removed: bool,
+    /// Controllers of it that are lost with what they had in their caches, as last looked at.
+    pub lost_caches: usize,
 }
 
 /// A leg that the mirror goes on without.
@@ -141,6 +145,21 @@ impl Away {
     }
 }
 
+impl Leg {
+    /// One that was cut off and is as long again: what it is, is to be read anew.
+    pub fn was_made_long(&mut self) -> bool {
+        let needs = match self.found {
+            Some(Err(NoLeg::Cut(bytes))) => bytes,
+            _ => return false,
+        };
+        let is_long = self.info.is_some_and(|info| info.bytes >= needs);
+        if is_long {
+            (self.found, self.unfit) = (None, None);
+        }
+        is_long
+    }
+}
+
 impl Mirrored {
     pub fn new(config: MirrorConfig, span: Span, room: usize) -> Self {
         let leg = |config: &LegConfig| Leg {
@@ -160,6 +179,7 @@ impl Mirrored {
             replaces: None,
             wiping: 0,
             removed: false,
+            lost_caches: 0,
         };
         Self {
             legs: config.legs.iter().map(leg).collect(),
@@ -182,6 +202,7 @@ impl Mirrored {
             checked: None,
             checking_ns: None,
             not_begun: None,
+            refusals: 0,
         }
     }
 
@@ -242,7 +263,8 @@ impl Mirrored {
     pub fn leg_ready(&mut self, at: usize, info: VolumeInfo, now_ns: u64) {
         let leg = &mut self.legs[at];
         let first = leg.info.replace(info).is_none();
-        if first && matches!(self.phase, Phase::Running(_)) && leg.slot.is_none() {
+        let anew = leg.was_made_long() || first;
+        if anew && matches!(self.phase, Phase::Running(_)) && leg.slot.is_none() {
             leg.away = Some(Away::absent(now_ns));
         }
         self.again = true;

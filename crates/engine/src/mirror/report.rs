@@ -55,6 +55,7 @@ impl Mirrored {
         MirrorReport {
             state: self.state.clone(),
             not_begun: self.not_begun.clone(),
+            refusals: self.refusals,
             superblock,
             policy: running.map_or(Policy::Soonest, |it| it.reads.policy()),
             knobs: running.map_or(self.config.knobs, |it| it.reads.knobs()),
@@ -233,6 +234,7 @@ impl Mirrored {
     /// Once a turn: which legs can be reached, and which may have lost what they acknowledged: what
     /// is in such a leg's cache has its intents set, so it leaves, and gets that again (T13), also
     /// by another path than the one that is lost: the last leg, which stays, has no other source.
+    /// Who is just being rebuilt from that begins anew.
     pub fn look_at_legs(&mut self, host: &mut HostEngine, now_ns: u64) {
         let Phase::Running(it) = &mut self.phase else {
             return;
@@ -242,8 +244,14 @@ impl Mirrored {
             legs.filter_map(|leg| Some((leg.slot?, leg.config.volume)))
         };
         it.reads.look(host, legs());
-        for (slot, volume) in legs() {
-            if !host.is_cache_lost(volume) {
+        for at in 0..self.legs.len() {
+            let leg = &mut self.legs[at];
+            let (Some(slot), volume) = (leg.slot, leg.config.volume) else {
+                continue;
+            };
+            let lost = host.lost_caches(volume);
+            let is_news = lost > core::mem::replace(&mut leg.lost_caches, lost);
+            if lost == 0 {
                 continue;
             }
             if it.machine.may_read(slot) {
@@ -252,6 +260,13 @@ impl Mirrored {
             }
             if !it.machine.may_read(slot) {
                 host.forget_cache(volume, now_ns);
+            } else if is_news {
+                // What others have copied from the last leg it may not have any more.
+                for other in self.legs.iter().filter_map(|leg| leg.slot) {
+                    if it.machine.facts(other).is_some_and(|it| it.joining) {
+                        it.machine.leg_lost(other, now_ns);
+                    }
+                }
             }
         }
     }

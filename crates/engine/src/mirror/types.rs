@@ -211,6 +211,8 @@ pub struct MirrorReport {
     pub state: MirrorState,
     /// Why it was not begun when it was last told to ([`MirrorOrder::Begin`]).
     pub not_begun: Option<String>,
+    /// How often it was not started, for whatever reason.
+    pub refusals: u64,
     /// What its legs say, once it runs.
     pub superblock: Option<Superblock>,
     /// In force.

@@ -67,7 +67,7 @@ pub fn refusal(refusal: &Refusal, name: impl Fn(usize) -> String, known: &[Super
         ),
         Refusal::Parted(a, b) => format!(
             "{} and {} were both written since they parted: one of them has to be given up; \
-             leave it out",
+             leave it out, or braid mirror assemble NAME --discard LEG",
             name(*a),
             name(*b)
         ),
@@ -79,7 +79,11 @@ pub fn refusal(refusal: &Refusal, name: impl Fn(usize) -> String, known: &[Super
         Refusal::Removed(at) => format!("{} was removed from it; leave it out", name(*at)),
         Refusal::Small(at) => format!("{} is smaller than its superblock says", name(*at)),
         Refusal::Incomplete(missing) => {
-            format!("{} may have newer writes; bring it", slots(missing))
+            let missing = slots(missing);
+            format!(
+                "{missing} may have newer writes; bring it, or give up what only it has: braid \
+                 mirror assemble NAME --without-missing"
+            )
         }
         Refusal::NoneInSync(missing) => format!(
             "none of these has everything; what has it: {}",

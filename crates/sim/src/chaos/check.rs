@@ -106,6 +106,7 @@ impl Course<'_> {
                 _ => false,
             });
         let [blocks, crowds] = self.history.has_judged();
+        let no_mirror = self.plan.layout.mirror.is_none();
         let (peaks, io_max) = (self.rig.world.peaks, u64::from(self.plan.layout.io_max));
         let checks = [
             (Check::Blocks, blocks),
@@ -117,7 +118,9 @@ impl Course<'_> {
             (Check::Discovery, self.rig.discovery.is_some()),
             (
                 Check::Peaks,
-                peaks.at_devices > 0 && 2 * peaks.ios >= io_max,
+                peaks.at_devices > 0
+                    && 2 * peaks.ios >= io_max
+                    && (no_mirror || peaks.of_mirror > 0),
             ),
         ];
         let those = checks.into_iter().filter(|it| it.1);
@@ -151,6 +154,10 @@ impl Course<'_> {
                         holds.held + holds.behind + holds.queued + holds.delayed + holds.flushes;
                     let paths = it.paths(volume);
                     in_flight += paths.map(|path| it.in_flight(volume, path)).sum::<u32>();
+                }
+                if let Some(Ok(beside @ 1..)) = super::peaks::beside(engine) {
+                    let what = format!("node {node}: its mirror has {beside} bytes of its own");
+                    return Some(what);
                 }
                 let used = engine.buffers() - engine.buffers_free();
                 let scratch = u64::from(self.plan.layout.more.scratch_bytes);

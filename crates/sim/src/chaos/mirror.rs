@@ -2,7 +2,7 @@
 //! is a subsystem of its own, with processes, paths, a disk and caches.
 //!
 //! * `plan`: what such a world is made of, and what goes wrong in it; `sharp`: rare things
-//!   together; [`ample`]: more of all, aimed at states of paths
+//!   together; [`ample`]: more of all, aimed at states of paths; `dense`: more of that
 //! * `make`: legs as they are at first, and the host's engine; `heir`: who takes a mirror over
 //! * `plug`: at any moment, what an assembly of the legs would have
 //! * `excuse`: for what requests may fail
@@ -17,6 +17,7 @@
 //! One host at a time has the mirror, on one core. Legs are alike in size and blocks.
 pub mod ample;
 mod check;
+pub(super) mod dense;
 mod excuse;
 mod heir;
 mod make;

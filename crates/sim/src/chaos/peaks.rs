@@ -4,13 +4,15 @@
 //! Looked at after each turn of a target, and after one of some of a core. At a target all that its
 //! devices have is memory that it counts as used, and that is no more than its arena; a core has no
 //! more I/Os that wait or are under way than it may have, and no more memory in requests than there
-//! is.
+//! is. A mirror that runs has what it copies and compares with of its own, and at rest (`check`)
+//! nothing beside.
 use super::node::Body;
 use super::world::World;
 use alloc::format;
 use alloc::string::String;
 use engine::export::ExportEngine;
-use engine::limits::HEDGES_MAX;
+use engine::limits::{HEDGES_MAX, MIRROR_COPIES, MIRROR_COPY_BYTES};
+use engine::mirror::MIRRORS_FROM;
 use engine::target::TargetEngine;
 
 /// One turn of a core in so many.
@@ -23,7 +25,12 @@ pub struct Peaks {
     pub at_devices: u64,
     /// I/Os of one core that waited or were under way.
     pub ios: u64,
+    /// Bytes of a mirror's own that it had, beside [`MIRROR_KEPT`].
+    pub of_mirror: u64,
 }
+
+/// Bytes that a mirror has of its own as long as it runs: to copy through, and to compare with.
+pub(super) const MIRROR_KEPT: u64 = 2 * MIRROR_COPIES as u64 * MIRROR_COPY_BYTES as u64;
 
 impl World {
     /// Looks at a machine that has just had its turn.
@@ -43,7 +50,10 @@ impl World {
                 }
                 let ios = ios(engine);
                 self.peaks.ios = self.peaks.ios.max(ios);
-                of_core(engine, ios, arena)
+                let of_mirror = beside(engine).unwrap_or(Ok(0));
+                let most = *of_mirror.as_ref().unwrap_or(&0);
+                self.peaks.of_mirror = self.peaks.of_mirror.max(most);
+                of_core(engine, ios, arena).or(of_mirror.err())
             }
             _ => None,
         };
@@ -84,4 +94,12 @@ fn of_core(engine: &ExportEngine, ios: u64, arena: u64) -> Option<String> {
     (!well).then(|| {
         format!("{ios} I/Os of {most}, and of {all} bytes in an arena of {arena} {free} are free")
     })
+}
+
+/// Bytes of its own that a running mirror has beside [`MIRROR_KEPT`], or what is wrong with them;
+/// `None`: there is none that runs.
+pub(super) fn beside(engine: &ExportEngine) -> Option<Result<u64, String>> {
+    let (used, runs) = engine.mirror_memory(MIRRORS_FROM)?;
+    let told = || format!("its mirror runs with {used} bytes of its own");
+    runs.then(|| used.checked_sub(MIRROR_KEPT).ok_or_else(told))
 }

@@ -21,7 +21,7 @@ use volume::mirror::assembly::Wishes;
 
 /// How long it has to start while somebody waits for it: it may have to watch another owner for
 /// four beats. It starts later, too.
-const WAIT: Duration = Duration::from_secs(45);
+pub(super) const WAIT: Duration = Duration::from_secs(45);
 
 /// What a mirror had that was stopped.
 #[derive(Clone)]

@@ -6,8 +6,9 @@
 //! `mirror.speed {"volume": "m0", "floor": 1048576, "ceiling": null, "pause": false}`; see `legs`
 //!
 //! # Contract
-//! An order is answered when the mirror's core has it; what comes of it is said in lines, and
-//! `stat` shows it. A leg is named by its number as `stat` shows it, or by its URI.
+//! An order is answered when the mirror's core has it, that to start when it is known what came of
+//! it; that is said in lines, and `stat` shows it. A leg is named by its number as `stat` shows it,
+//! or by its URI.
 use super::speed;
 use crate::control::rpc::Failure;
 use crate::load::host::FileAccess;
@@ -24,6 +25,8 @@ use volume::mirror::assembly::Wishes;
 use volume::mirror::machine::Speed;
 use volume::mirror::{Label, Superblock};
 
+/// How long a mirror has to start while somebody waits for it; it starts later, too.
+const ASSEMBLE_WAIT: Duration = super::again::WAIT;
 /// How long opening a leg's file again may take.
 const WAIT_NS: u64 = 10_000_000_000;
 
@@ -147,15 +150,40 @@ impl Service {
                     found.ok_or_else(|| unknown(&report, name))
                 };
                 let discard = params.discard.as_ref().map(place).transpose()?;
-                MirrorOrder::Assemble(Wishes {
+                let order = MirrorOrder::Assemble(Wishes {
                     without: params.without,
                     discard,
-                })
+                });
+                self.senders.order(volume, order);
+                return self.assembled(volume, report.refusals);
             }
             other => return Err(Failure::method(&format!("mirror.{other}"))),
         };
         self.senders.order(volume, order);
         Ok(json!({"volume": params.volume, "leg": params.leg}))
+    }
+
+    /// What came of a mirror that was told to start, and had not been started so often before.
+    ///
+    /// # Errors
+    /// It is not started, and why.
+    fn assembled(&self, volume: u16, refusals: u64) -> Result<Value, Failure> {
+        let name = self.name(volume);
+        let mut became = None;
+        self.wait_for(volume, ASSEMBLE_WAIT, |it| {
+            let runs = it.state == MirrorState::Running;
+            became = (runs || it.refusals > refusals).then(|| it.state.clone());
+            became.is_some()
+        });
+        match became {
+            Some(MirrorState::Refused(why) | MirrorState::Failed(why)) => {
+                Err(Failure::refused(why))
+            }
+            Some(_) => Ok(json!({"volume": name, "leg": null})),
+            None => Err(Failure::refused(format!(
+                "{name} has not started yet: braid stat shows it"
+            ))),
+        }
     }
 
     /// What is more than an order; `None`: it is one.

@@ -25,8 +25,8 @@ const CELLS_EACH: u64 = 7;
 /// A fault that lasts longer is an absence.
 const LONG_NS: u64 = 15_000 * MS;
 
-/// Seeds from 1 on that leave hardly a cell empty.
-pub const SEEDS: u64 = 160;
+/// Seeds from 1 on that leave no cell empty, with what `dense` adds.
+pub const SEEDS: u64 = 280;
 
 /// All that goes wrong in worlds with a mirror.
 pub const KINDS: [Kind; 44] = [
@@ -100,8 +100,7 @@ pub(in crate::chaos) fn plan(mut plan: Plan) -> Plan {
     let before = habit.total;
     habit.total = REQUESTS.max(before) + random.up_to(800);
     habit.pause_ns = habit.pause_ns * before / habit.total;
-    let unfenced = plan.layout.mirror.is_some_and(|it| it.unfenced);
-    let kinds: &[Kind] = match unfenced || plan.faults.iter().any(is_long) {
+    let kinds: &[Kind] = match is_mild(&plan) {
         true => &MILD,
         false => {
             aim_at_cells(&mut plan, random);
@@ -127,8 +126,10 @@ pub(in crate::chaos) fn plan(mut plan: Plan) -> Plan {
     plan
 }
 
-fn is_long(fault: &Fault) -> bool {
-    fault.lasts_ns > LONG_NS
+/// Whether little may happen in it but what it has.
+pub(super) fn is_mild(plan: &Plan) -> bool {
+    let is_absence = |it: &Fault| it.lasts_ns > LONG_NS && it.kind != Kind::StopUnread;
+    plan.layout.mirror.is_some_and(|it| it.unfenced) || plan.faults.iter().any(is_absence)
 }
 
 fn aim_at_cells(plan: &mut Plan, random: &mut Random) {

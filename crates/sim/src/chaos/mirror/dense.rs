@@ -1,0 +1,90 @@
+//! Worlds with a mirror in which every kind of fault meets every state of a path soon, and in which
+//! what only a mirror does is tried often: caches that a leg loses while another one has what was
+//! in them, and reads that fail on one leg while the same blocks are written.
+//!
+//! # Contract
+//! Drawn apart from the rest, on top of it. Worlds in which little may happen (see `ample`) are as
+//! they were.
+use super::super::aim::{self, STATES};
+use super::super::kind::Kind;
+use super::super::plan::{Plan, WINDOW_NS};
+use super::ample::{KINDS, is_mild};
+use super::plan::{MS, Whom, fault};
+use shape::Random;
+
+/// Cells of the table that one world aims at, besides those of `ample`.
+const CELLS_EACH: u64 = 12;
+/// Caches are lost so long after the time in which other faults begin, at most: by then a mirror
+/// whose host died runs again, mostly, and applications still write.
+const AFTER_NS: u64 = 4_000 * MS;
+
+/// A plan with more in it.
+pub(in crate::chaos) fn plan(mut plan: Plan) -> Plan {
+    if is_mild(&plan) {
+        return plan;
+    }
+    let mut random = Random::new(plan.seed ^ 0x0de4_5e00);
+    let random = &mut random;
+    aim_at_cells(&mut plan, random);
+    match random.up_to(2) {
+        0 => spoil(&mut plan, random),
+        _ => lose_caches(&mut plan, random),
+    }
+    plan.faults.sort_by_key(|fault| fault.at_ns);
+    plan
+}
+
+/// Other cells than `ample` aims at in the same world.
+fn aim_at_cells(plan: &mut Plan, random: &mut Random) {
+    let cells = KINDS.len() * STATES.len();
+    for number in 0..CELLS_EACH {
+        let at = plan.seed.wrapping_mul(CELLS_EACH).wrapping_add(number) as usize;
+        let cell = at.wrapping_mul(101) % cells;
+        let (kind, state) = (KINDS[cell / STATES.len()], STATES[cell % STATES.len()]);
+        plan.layout.digests |= kind == Kind::Damage;
+        plan.layout.caches |= kind == Kind::Power;
+        let each_ns = WINDOW_NS / CELLS_EACH;
+        let at_ns = aim::late(kind).max(each_ns * number) + random.up_to(each_ns / 2);
+        aim::aimed(&mut plan.faults, (kind, state), at_ns, random);
+    }
+}
+
+/// A leg loses what it has in its caches, then another one does, when the first has it again or
+/// has not.
+fn lose_caches(plan: &mut Plan, random: &mut Random) {
+    plan.layout.caches = true;
+    plan.layout.habit.writes = plan.layout.habit.writes.max(128);
+    let whom = Whom::new(&plan.layout, random);
+    let first = random.up_to(whom.legs - 1);
+    let mut at_ns = WINDOW_NS + random.up_to(AFTER_NS);
+    for leg in first..first + whom.legs {
+        let away_ns = (5 + random.up_to(200)) * MS;
+        for it in whom.processes(leg) {
+            plan.faults.push(fault(Kind::Power, at_ns, away_ns, it));
+        }
+        at_ns += away_ns + random.up_to(2_000) * MS;
+    }
+}
+
+/// Of few blocks, which are read and written all the time, some can't be read on a leg that is
+/// slow: what is rewritten there meets what is written.
+fn spoil(plan: &mut Plan, random: &mut Random) {
+    let habit = &mut plan.layout.habit;
+    (habit.blocks, habit.writes) = (64, 128);
+    habit.depth = habit.depth.max(8);
+    let mut whom = Whom::new(&plan.layout, random);
+    let leg = random.up_to(whom.legs - 1);
+    let at_ns = random.up_to(WINDOW_NS / 2);
+    for it in whom.paths(leg) {
+        plan.faults
+            .push(fault(Kind::SlowDisk, at_ns, 4_000 * MS, it));
+    }
+    for number in 0..8 {
+        whom.free = random.up_to(1 << 40);
+        let at_ns = at_ns + number * 500 * MS;
+        let lasts_ns = (100 + random.up_to(400)) * MS;
+        let there = whom.paths(leg).take(1);
+        let flaws = there.map(|it| fault(Kind::Media, at_ns, lasts_ns, it));
+        plan.faults.extend(flaws);
+    }
+}
