@@ -143,10 +143,10 @@ pub enum Output {
     Resume(ConnId),
     /// Device I/O.
     Device(DeviceRequest),
-    /// Its requests are late, and nobody waits any more for what the device can still be kept from
-    /// doing. Each ends as of a lost path, in `handle_device`, as soon as it can't be executed any
-    /// more; where nothing can be taken back, as before. `id` ends there when the device may be
-    /// asked again: after what was under way, or before.
+    /// Nobody waits any more for what the device has and can still be kept from doing. Each request
+    /// ends in `handle_device`: as of a lost path, as soon as it can't be executed any more, or as
+    /// the device answers it meanwhile; where nothing can be taken back, as before. `id` ends there
+    /// when the device may be asked again: after what was under way, or before.
     LetGo {
         /// Which.
         device: DeviceId,

@@ -280,6 +280,49 @@ fn t13_a_flush_of_a_device_that_lets_go_waits_for_it_to_return() {
     assert_eq!(rig.ended(9).unwrap().1, Outcome::Done);
 }
 
+/// EIO.
+const FAILED: Result<(), DeviceError> = Err(DeviceError::Os(5));
+
+fn is_flush(op: DeviceOp) -> bool {
+    op == DeviceOp::Flush
+}
+
+#[test]
+fn t13_a_flush_that_fails_after_its_path_was_given_up_is_told_to_those_that_wait() {
+    let mut rig = Rig::new(Recovery::default());
+    (0..4).for_each(|cookie| rig.submit(WRITE, cookie));
+    rig.hangs = true;
+    rig.submit(IoOp::Flush, 9);
+    rig.pass(IO_TIMEOUT_NS);
+    assert_eq!(rig.ended(9), None);
+    assert_eq!(rig.end(is_flush, FAILED), 1);
+    assert_ne!(rig.ended(9).unwrap().1, Outcome::Done);
+    // What comes now covers nothing of that.
+    rig.hangs = false;
+    rig.may_be_asked();
+    rig.submit(IoOp::Flush, 10);
+    assert_eq!(rig.ended(10).unwrap().1, Outcome::Done);
+}
+
+#[test]
+fn t13_a_flush_that_fails_when_nobody_waits_any_more_is_told_to_the_next_one() {
+    let mut rig = Rig::new(Recovery::default());
+    (0..4).for_each(|cookie| rig.submit(WRITE, cookie));
+    rig.hangs = true;
+    rig.submit(IoOp::Flush, 9);
+    rig.pass(IO_TIMEOUT_NS + Recovery::default().flush_timeout_ns);
+    assert_ne!(rig.ended(9).unwrap().1, Outcome::Done);
+    // Its end comes now, and in the same moment it is well again.
+    rig.hangs = false;
+    rig.may_be_asked();
+    assert_eq!(rig.end(is_flush, FAILED), 1);
+    assert_eq!(rig.state(1), PathState::Live);
+    rig.submit(IoOp::Flush, 10);
+    assert_ne!(rig.ended(10).unwrap().1, Outcome::Done, "it is told");
+    rig.submit(IoOp::Flush, 11);
+    assert_eq!(rig.ended(11).unwrap().1, Outcome::Done, "once");
+}
+
 #[test]
 fn without_recovery_what_a_device_lets_go_fails() {
     let mut rig = Rig::new(Recovery::NONE);

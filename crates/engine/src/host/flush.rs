@@ -14,6 +14,9 @@
 //! flush of any core passes before all have said whether it had unflushed writes; each core
 //! then gives them up by itself, for the flushes that it has.
 //!
+//! A flush that a device had when its path was given up, and that then fails, was heard by nobody:
+//! the next one of the volume fails for it.
+//!
 //! After an unclean stop of the engine before, or one in order that left writes unflushed
 //! ([`HostEvent::Unflushed`]), each controller counts as unflushed until it has flushed, or was
 //! given up: nobody knows what that one had acknowledged. A path that has not been
@@ -275,6 +278,26 @@ impl HostEngine {
             self.slots.unlink(&mut self.volumes[it].flushes, index);
             self.fail_flush(index, now_ns);
         }
+    }
+
+    /// A flush of a path that nobody waits for any more has failed: what was acknowledged before
+    /// may be lost, and no later flush of that path would say so. The volume's flushes that wait
+    /// fail for it, or the next one.
+    #[cold]
+    pub(super) fn flush_failed_unheard(&mut self, number: usize, now_ns: u64) {
+        let path = &mut self.paths[number];
+        path.all_flushed();
+        let volume = path.volume;
+        let it = &mut self.volumes[usize::from(volume)];
+        it.totals.flush_failed = Some((now_ns, path.index));
+        let line = report::line(
+            &it.name,
+            path,
+            self.settings.core,
+            report::FLUSH_FAILED_LATE,
+        );
+        it.lost_cache = Some(line);
+        self.release_flushes(volume, now_ns);
     }
 
     pub(super) fn fail_flush(&mut self, index: u32, now_ns: u64) {

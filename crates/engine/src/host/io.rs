@@ -256,7 +256,7 @@ impl HostEngine {
                 return self.is_let_go(number, now_ns);
             }
             self.flushed_for_good(id, end.is_ok());
-            return self.orphan_ended(id, now_ns);
+            return self.orphan_ended(id, end, now_ns);
         };
         let slot = self.slots.get(index);
         let volume = &self.volumes[usize::from(slot.io.volume)];
@@ -306,14 +306,19 @@ impl HostEngine {
         }
     }
 
-    /// A request that no slot knows has ended.
+    /// A request that no slot knows has ended: a flush that the device had when it was given up.
     #[cold]
-    fn orphan_ended(&mut self, token: u32, now_ns: u64) {
+    fn orphan_ended(&mut self, token: u32, end: Result<(), DeviceError>, now_ns: u64) {
         let mut paths = self.paths.iter();
         let Some(number) = paths.position(|path| path.orphans.contains(&token)) else {
             return;
         };
-        self.paths[number].orphans.retain(|&it| it != token);
+        let path = &mut self.paths[number];
+        path.orphans.retain(|&it| it != token);
+        let outcome = device::outcome(end, &path.target.crdt, 0);
+        if !outcome.is_done() && !outcome.is_path_error() {
+            self.flush_failed_unheard(number, now_ns);
+        }
         self.revive(number, now_ns);
     }
 

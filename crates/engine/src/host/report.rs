@@ -213,6 +213,10 @@ pub(super) fn unflushed(path: &Path) -> &'static str {
     }
 }
 
+/// A flush that a path had when it was given up has failed since (T13).
+pub(super) const FLUSH_FAILED_LATE: &str = "a flush that it had when it was given up has failed \
+     since: what it acknowledged may be lost, so a flush has failed; check the data";
+
 /// A path that was not flushed when the engine ended, or its volume (T13).
 pub(super) fn left_unflushed(path: &Path) -> &'static str {
     match path.was_seen() {
