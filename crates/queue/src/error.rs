@@ -4,6 +4,9 @@ use nvme::queue::{Full, Misbehaved};
 use std::fmt;
 use sys::Errno;
 
+/// What is tried first.
+pub(crate) const CONNECT: &str = "connect to the broker's socket";
+
 /// A queue can't be had, or can't go on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Error {
@@ -39,6 +42,40 @@ pub enum Error {
 }
 
 impl Error {
+    /// What can be done about it, in parentheses behind a blank; empty where the error says so.
+    pub fn advice(&self) -> &'static str {
+        match self {
+            Self::System {
+                source: Errno::TIMEDOUT,
+                ..
+            } => " (it hangs: see whether its process stands still)",
+            Self::System {
+                operation: CONNECT,
+                source: Errno::ACCESS | Errno::PERM,
+            } => {
+                " (its socket is for others: see --mode, --owner and --group of braid queue serve)"
+            }
+            Self::System {
+                operation: CONNECT, ..
+            } => " (start one with braid queue serve, or name another socket)",
+            Self::System {
+                source: Errno::MFILE | Errno::NFILE,
+                ..
+            } => " (raise the limit of open files, ulimit -n)",
+            Self::Refused { errno, .. } => match *errno {
+                Errno::BUSY => " (end other clients, or serve more: --user-poll and --user-irq)",
+                Errno::ACCESS | Errno::PERM => " (see the rights that its --allow gives this user)",
+                Errno::NOENT => " (see braid queue list for what it has)",
+                _ => "",
+            },
+            Self::Gone => " (what it said when it ended tells why; start it again)",
+            Self::Protocol(_) | Self::Misbehaved(_) | Self::UnknownCommand { .. } => {
+                " (see what listens there, and of which version)"
+            }
+            Self::System { .. } | Self::Busy => "",
+        }
+    }
+
     pub(crate) fn system(operation: &'static str, source: Errno) -> Self {
         match source {
             Errno::PIPE | Errno::CONNRESET => Self::Gone,

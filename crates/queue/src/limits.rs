@@ -10,3 +10,5 @@ pub const TRANSFER_MAX: u32 = 1 << 20;
 pub const TEXT_MAX: usize = 4 << 20;
 /// How long a broker may take to answer on its socket, ms.
 pub const ANSWER_MS: i32 = 10_000;
+/// How often a broker is tried that takes no connections now, ms.
+pub const CONNECT_PAUSE_MS: u64 = 10;

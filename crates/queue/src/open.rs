@@ -1,6 +1,7 @@
 //! Opening a queue: what is asked of the broker on its socket.
+use crate::error::CONNECT;
 use crate::layout::{Header, Kind};
-use crate::limits::{ANSWER_MS, TEXT_MAX};
+use crate::limits::{ANSWER_MS, CONNECT_PAUSE_MS, TEXT_MAX};
 use crate::protocol::{Answer, Coalescing, MESSAGE, Operation, Request};
 use crate::queue::Queue;
 use crate::region::Region;
@@ -10,6 +11,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use sys::{Errno, Shared, passing};
 
 /// What to ask for.
@@ -97,12 +99,29 @@ impl Connection {
     }
 
     pub(crate) fn open(path: &Path) -> Result<Self, Error> {
-        let failed = |source| Error::system("connect to the broker's socket", source);
-        let kind = (AddressFamily::UNIX, SocketType::STREAM);
-        let socket = rustix::net::socket_with(kind.0, kind.1, SocketFlags::CLOEXEC, None);
+        Self::open_within(path, Duration::from_millis(ANSWER_MS as u64))
+    }
+
+    /// A server that hangs takes no connections, and once some wait for it the kernel lets nobody
+    /// else wait but in the call: so it is asked again and again instead.
+    fn open_within(path: &Path, at_most: Duration) -> Result<Self, Error> {
+        let failed = |source| Error::system(CONNECT, source);
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None);
         let socket = socket.map_err(failed)?;
         let address = SocketAddrUnix::new(path).map_err(failed)?;
-        rustix::net::connect(&socket, &address).map_err(failed)?;
+        let begun = Instant::now();
+        loop {
+            match rustix::net::connect(&socket, &address) {
+                Ok(()) => break,
+                Err(Errno::AGAIN | Errno::INTR) if begun.elapsed() < at_most => {
+                    std::thread::sleep(Duration::from_millis(CONNECT_PAUSE_MS));
+                }
+                Err(Errno::AGAIN | Errno::INTR) => return Err(failed(Errno::TIMEDOUT)),
+                Err(error) => return Err(failed(error)),
+            }
+        }
+        rustix::io::ioctl_fionbio(&socket, false).map_err(failed)?;
         Ok(Self { socket })
     }
 
@@ -328,6 +347,35 @@ pub(crate) fn region(file: OwnedFd, bytes: u64, address: u64) -> Result<Region, 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Whoever waited in the call could not be ended.
+    #[test]
+    fn a_server_whose_backlog_is_full_keeps_nobody_in_a_call() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("q.sock");
+        let flags = SocketFlags::CLOEXEC;
+        let kind = (AddressFamily::UNIX, SocketType::STREAM);
+        let listener = rustix::net::socket_with(kind.0, kind.1, flags, None).unwrap();
+        let address = SocketAddrUnix::new(&path).unwrap();
+        rustix::net::bind(&listener, &address).unwrap();
+        rustix::net::listen(&listener, 0).unwrap();
+        let soon = Duration::from_millis(30);
+        let mut waiting = Vec::new();
+        let refused = loop {
+            match Connection::open_within(&path, soon) {
+                Ok(connection) => waiting.push(connection),
+                Err(error) => break error,
+            }
+            assert!(waiting.len() < 100, "so many wait for it");
+        };
+        let timed_out = Error::system(CONNECT, Errno::TIMEDOUT);
+        assert_eq!(refused, timed_out);
+        assert!(refused.advice().contains("it hangs"));
+        // Somebody is heard: there is room.
+        let heard = rustix::net::accept(&listener).unwrap();
+        let opened = Connection::open_within(&path, Duration::from_secs(60)).unwrap();
+        drop((heard, opened));
+    }
 
     #[test]
     fn an_identity_survives_the_socket_and_what_is_none_is_refused() {

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 pub enum RuntimeError {
     /// A queue of a queue server can't be had.
-    #[error("cannot use the queue server on {}: {source}", socket.display())]
+    #[error("cannot use the queue server on {}{}", socket.display(), source.advice())]
     Queue {
         /// Its socket.
         socket: PathBuf,

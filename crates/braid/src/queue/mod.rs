@@ -12,6 +12,7 @@ mod serve;
 
 use crate::control::socket::{Service, default_path};
 use anyhow::anyhow;
+use rustix::io::Errno;
 use std::path::PathBuf;
 
 /// The verbs.
@@ -52,13 +53,17 @@ fn client_error(error: ::queue::Error, path: &std::path::Path) -> anyhow::Error 
     match error {
         ::queue::Error::System {
             operation: "connect to the broker's socket",
-            source,
+            source: source @ (Errno::NOENT | Errno::CONNREFUSED),
         } => anyhow!(
             "no {} answers on {}: {source} (start one with {}, or give its --socket)",
             SERVICE.noun,
             path.display(),
             SERVICE.command
         ),
-        error => anyhow::Error::new(error).context(format!("{}", path.display())),
+        error => {
+            let noun = SERVICE.noun;
+            let context = format!("the {noun} on {}{}", path.display(), error.advice());
+            anyhow::Error::new(error).context(context)
+        }
     }
 }
