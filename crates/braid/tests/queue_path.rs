@@ -343,6 +343,54 @@ fn t09_t12_what_a_server_of_queues_had_when_it_stood_still_goes_elsewhere_and_is
     }
 }
 
+/// What a server that is well has answered nobody executes late: its writes wait for no time.
+#[test]
+fn t09_a_queue_that_is_failed_by_hand_holds_no_write_that_its_server_answers() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path();
+    let file = std::fs::File::create(root.join("data")).unwrap();
+    file.set_len(BLOCKS * 4096).unwrap();
+    let Some((_target, uri)) = target(root) else {
+        return;
+    };
+    let _server = serve(root);
+    configure_with(root, &uri, "cores = 1", "quiesce_time = \"1h\"");
+    let _engine = engine(root);
+    let over = Arc::new(AtomicBool::new(false));
+    let counts: Vec<_> = (0..8).map(|_| Arc::new(AtomicU64::new(0))).collect();
+    let loads = counts.iter().zip(0..).map(|(count, number)| {
+        let (over, count) = (Arc::clone(&over), Arc::clone(count));
+        let mut client = Client::open(&root.join("v0.sock"));
+        std::thread::spawn(move || {
+            while !over.load(Ordering::Acquire) {
+                assert_eq!(client.write(number * 4096, 3), 0);
+                count.fetch_add(1, Ordering::AcqRel);
+            }
+        })
+    });
+    let loads: Vec<_> = loads.collect();
+    let queue = paths(root)[0]["uri"].as_str().unwrap().to_owned();
+    let change = |verb: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_braid"));
+        command.args(["path", verb, "v0", &queue, "--socket"]);
+        let output = command.arg(root.join("c.sock")).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+    };
+    for _ in 0..5 {
+        let from = completed(root)[0];
+        wait_until(|| (completed(root)[0] > from + 100).then_some(()));
+        change("fail");
+        // Each of them goes on: none was with the queue and is held.
+        for count in &counts {
+            let from = count.load(Ordering::Acquire);
+            wait_until(|| (count.load(Ordering::Acquire) > from + 2).then_some(()));
+        }
+        change("restore");
+    }
+    over.store(true, Ordering::Release);
+    loads.into_iter().for_each(|load| load.join().unwrap());
+}
+
 #[test]
 fn a_queue_whose_server_stands_still_can_be_removed() {
     let directory = tempfile::tempdir().unwrap();

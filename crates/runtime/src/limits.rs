@@ -92,3 +92,6 @@ pub const QUEUE_QUIESCE_NS: u64 = 5_000_000_000;
 pub const QUEUE_RETRY_NS_MIN: u64 = 50_000_000;
 /// Longest such wait.
 pub const QUEUE_RETRY_NS_MAX: u64 = 1_000_000_000;
+/// How long a queue server may take to answer the last changes of a queue that nobody wants to wait
+/// for: one that is well takes less, and one that hangs is waited for by so much more.
+pub const QUEUE_FAREWELL_NS: u64 = 1_000_000_000;

@@ -14,10 +14,12 @@
 //! requests to files are executed yet, and nobody may repeat them elsewhere meanwhile (T9). A flush
 //! waits for the next queue: what was acknowledged is durable only then (T13).
 //!
-//! The same where the engine lets go of a server that hangs ([`QueueBackend::let_go`]): it takes
-//! back what the server has not begun, which then never is ([`Queue::close`]). Changes wait all the
-//! same, for a command that it fetched may be with the kernel. Reads end at once: what comes late
-//! comes into memory of the queue's, which the server keeps for as long as it needs it (T10).
+//! The same where the engine lets go of a path ([`QueueBackend::let_go`]). Reads end at once: what
+//! comes late comes into memory of the queue's, which the server keeps for as long as it needs it
+//! (T10). Changes are given [`QUEUE_FAREWELL_NS`]: what a server that is well has answered can't
+//! be executed late, so each ends with its answer, and the queue with the last. From one that
+//! hangs what it has not begun is taken back, which then never is ([`Queue::close`]); changes wait
+//! all the same, for a command that it fetched may be with the kernel.
 //!
 //! # Limits
 //! [`QUEUE_SLOTS`] commands with the server. A request larger than [`QUEUE_PIECE_BYTES`] is
@@ -220,6 +222,8 @@ pub(crate) struct QueueBackend {
     doubtful: Vec<u32>,
     /// It was let go of under this id, to be told when there is a queue again.
     let_go: Option<u32>,
+    /// Nothing is given to this queue any more; its last changes are waited for until then, ns.
+    parting: Option<u64>,
     repair: Arc<Repair>,
     repaired: Fd,
     /// What the ring watches.
@@ -246,6 +250,7 @@ impl QueueBackend {
             waiting: VecDeque::with_capacity(usize::from(QUEUE_SLOTS)),
             doubtful: Vec::with_capacity(usize::from(QUEUE_SLOTS)),
             let_go: None,
+            parting: None,
             watches: [None; 3],
             scratch: vec![0; QUEUE_PIECE_BYTES as usize].into(),
         })
@@ -268,7 +273,8 @@ impl QueueBackend {
         extent: Extent,
         results: &mut Vec<Done>,
     ) {
-        if self.line.is_none() && request.op != DeviceOp::Flush {
+        let waits = request.op == DeviceOp::Flush && self.parting.is_none();
+        if self.line.is_none() && !waits || self.parting.is_some() {
             return results.push((request.id, Err(LOST)));
         }
         let begun = Request {
@@ -389,6 +395,7 @@ impl QueueBackend {
         {
             self.lose(ring, ENDED, results);
         }
+        self.part(ring, results);
         self.watch(ring);
     }
 

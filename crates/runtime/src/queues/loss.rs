@@ -1,40 +1,78 @@
 //! The end of a queue: what becomes of what its server had, and its return.
-use super::{LOST, Line, QueueBackend};
+use super::{Command, LOST, Line, QueueBackend};
 use crate::device::Done;
-use crate::limits::QUEUE_SLOTS;
+use crate::limits::{QUEUE_FAREWELL_NS, QUEUE_SLOTS};
 use engine::machine::DeviceOp;
 use sys::Ring;
+use sys::os::now_ns;
 
 /// What is said of a server that is gone.
 pub(super) const ENDED: &str = "its server has ended or has given up this queue; it is tried again";
 
 impl QueueBackend {
-    /// The server does not answer in time, and nobody waits for it any more. `id` ends when there
-    /// is a queue again.
+    /// Nobody waits for the server any more. `id` ends when there is a queue again.
     #[cold]
     pub(crate) fn let_go(&mut self, ring: &mut Ring, id: u32, results: &mut Vec<Done>) {
-        let why = "its server hangs: what it has not begun is taken back, and it is tried again";
-        self.lose(ring, why, results);
-        // Flushes: the next queue's are other ones.
-        while let Some(at) = self.waiting.pop_front() {
-            if let Some(it) = self.requests[at as usize].take() {
-                results.push((it.request.id, Err(LOST)));
-                self.vacant.push(at);
+        self.let_go = Some(id);
+        self.waiting.clear();
+        for (at, place) in (0..).zip(&mut self.requests) {
+            let Some(it) = place else { continue };
+            let is_change = !matches!(
+                it.request.op,
+                DeviceOp::Flush | DeviceOp::Read | DeviceOp::Compare
+            );
+            if is_change && it.out > 0 {
+                // Of what was not given out nothing is.
+                if it.has_more() {
+                    it.result = it.result.and(Err(LOST));
+                }
+                continue;
             }
+            results.push((it.request.id, Err(LOST)));
+            // Flushes too: the next queue's are other ones. Its commands end unheard.
+            let is_its = |it: &mut Command| it.request == at;
+            for command in &mut self.commands {
+                command.take_if(is_its);
+            }
+            *place = None;
+            self.vacant.push(at);
         }
-        match self.line {
-            Some(_) => results.push((id, Ok(()))),
-            None => self.let_go = Some(id),
+        if self.line.is_some() {
+            let for_ns = QUEUE_FAREWELL_NS.min(self.device.quiesce_ns);
+            let until_ns = now_ns().saturating_add(for_ns);
+            self.parting = Some(until_ns);
+            self.repair.ring_at(until_ns);
+            self.part(ring, results);
+        }
+    }
+
+    /// A queue that was let go of is given back when the server has answered all changes, or has
+    /// had its time.
+    pub(super) fn part(&mut self, ring: &mut Ring, results: &mut Vec<Done>) {
+        let Some(until_ns) = self.parting else { return };
+        if self.commands.iter().all(Option::is_none) {
+            tracing::info!("{}: given back", self.device.socket.display());
+            self.give_back(ring, results);
+        } else if until_ns <= now_ns() {
+            let why = "its server hangs: what it has not begun is taken back, and it is tried \
+                       again";
+            self.lose(ring, why, results);
         }
     }
 
     /// The server is gone, hangs, or can't be believed: the queue is given back.
     #[cold]
     pub(super) fn lose(&mut self, ring: &mut Ring, why: &str, results: &mut Vec<Done>) {
-        if self.line.take().is_none() {
-            return;
+        if self.line.is_some() {
+            tracing::warn!("{}: {why}", self.device.socket.display());
+            self.give_back(ring, results);
         }
-        tracing::warn!("{}: {why}", self.device.socket.display());
+    }
+
+    /// What its server had and has not answered is in doubt.
+    fn give_back(&mut self, ring: &mut Ring, results: &mut Vec<Done>) {
+        self.line = None;
+        self.parting = None;
         self.waiting.clear();
         self.commands.fill(None);
         self.free.clear();
@@ -71,6 +109,7 @@ impl QueueBackend {
     #[cold]
     pub(super) fn repaired(&mut self, ring: &mut Ring, results: &mut Vec<Done>) {
         self.repair.event.lower();
+        self.part(ring, results);
         if self.repair.is_quiet() {
             results.extend(self.doubtful.drain(..).map(|id| (id, Err(LOST))));
         }

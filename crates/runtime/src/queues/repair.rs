@@ -57,19 +57,19 @@ impl Repair {
         if let Err(error) = thread.spawn(mend) {
             tracing::error!("cannot start a thread to open a queue again: {error}");
         }
-        self.ring_when_quiet(quiet_ns);
+        self.ring_at(quiet_ns);
     }
 
-    /// By a thread of its own: a server that hangs may keep the other one for as long as it does.
-    fn ring_when_quiet(self: &Arc<Self>, quiet_ns: u64) {
+    /// Raises the event then. By a thread of its own: a server that hangs keeps the other one.
+    pub fn ring_at(self: &Arc<Self>, at_ns: u64) {
         let repair = Arc::downgrade(self);
         let ring = move || {
-            std::thread::sleep(Duration::from_nanos(quiet_ns.saturating_sub(now_ns())));
+            std::thread::sleep(Duration::from_nanos(at_ns.saturating_sub(now_ns())));
             if let Some(repair) = repair.upgrade() {
                 repair.event.raise();
             }
         };
-        let thread = std::thread::Builder::new().name("queue-quiet".into());
+        let thread = std::thread::Builder::new().name("queue-timer".into());
         if let Err(error) = thread.spawn(ring) {
             tracing::error!("cannot start a thread to wait for a lost queue: {error}");
         }
