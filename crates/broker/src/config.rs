@@ -14,6 +14,19 @@ pub enum Store {
     Volume(Volume),
 }
 
+impl Store {
+    /// What it is called where something is said of it.
+    pub fn name(&self) -> String {
+        match self {
+            Self::Device(Device::File(file)) => format!("file:{}", file.path().display()),
+            Self::Device(Device::Null) => "null:".into(),
+            // Memory; no other device is served.
+            Self::Device(_) => "mem:".into(),
+            Self::Volume(volume) => format!("nbd:{}", volume.address()),
+        }
+    }
+}
+
 impl From<Device> for Store {
     fn from(device: Device) -> Self {
         Self::Device(device)

@@ -362,6 +362,13 @@ impl Files {
         known.copied = 0;
     }
 
+    /// Which namespaces a lane has requests to: bit n is namespace n + 1.
+    pub fn namespaces_of(&self, lane: usize) -> u64 {
+        let all = self.requests.iter().flatten();
+        let its = all.filter(|it| it.job.lane == lane);
+        its.fold(0, |set, it| set | 1 << it.job.namespace)
+    }
+
     /// A request of a queue that nobody listens to any more has ended: where it was a flush that
     /// failed, it is not told.
     pub fn unheard(&mut self, job: &Job, status: Status) {

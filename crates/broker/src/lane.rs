@@ -40,6 +40,8 @@ pub struct Tally {
     pub in_flight: AtomicU64,
     /// Interrupts raised.
     pub interrupts: AtomicU64,
+    /// Of one whose client has gone, bit n: requests to namespace n + 1 are waited for.
+    pub awaited: AtomicU64,
 }
 
 /// What a lane is made of.
@@ -155,6 +157,11 @@ impl Lane {
         self.zeroing.clear();
         self.publish();
         self.memories.take()
+    }
+
+    /// Tells what it waits for after its client has gone: bit n is namespace n + 1.
+    pub fn await_of(&self, namespaces: u64) {
+        self.tally.awaited.store(namespaces, Ordering::Relaxed);
     }
 
     /// Whether nothing of it is in flight.

@@ -48,3 +48,11 @@ pub const VOLUME_ZEROES_BYTES: u64 = 32 << 20;
 pub const VOLUME_RETRY_NS: u64 = 1_000_000_000;
 /// How long an engine may take to answer at first, ns.
 pub const VOLUME_ANSWER_NS: u64 = 15_000_000_000;
+/// How long a queue whose client has gone may wait for its last requests before it counts as held
+/// by storage that hangs, ns.
+pub const LEAVING_NS: u64 = 1_000_000_000;
+/// Of the queues of a kind one in so many, at least, is not a user's for whom storage that hangs
+/// holds the others.
+pub const STUCK_PART: u32 = 2;
+/// Namespaces that the list of queues names of one that waits for them.
+pub const AWAITED_SHOWN: usize = 4;

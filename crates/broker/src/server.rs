@@ -405,7 +405,7 @@ impl Server {
                         tracing::warn!("queue {id} is given up: {why}");
                     }
                     if let Some(place) = self.places.find_mut(id) {
-                        place.leaving = true;
+                        place.leaving.get_or_insert_with(Instant::now);
                     }
                     self.give_up(id);
                 }
@@ -449,7 +449,7 @@ impl Server {
             && let Some(queue) = session.queue
             && let Some(place) = self.places.find_mut(queue)
         {
-            place.leaving = true;
+            place.leaving.get_or_insert_with(Instant::now);
             self.crews[place.worker].send(Message::Remove(queue));
         }
     }

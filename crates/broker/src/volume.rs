@@ -13,6 +13,7 @@ use crate::transfer::{Door, Part};
 use crate::worker::Message;
 use nbd::client::Info;
 use nbd::{BlockSizes, Kind};
+use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -32,9 +33,20 @@ pub enum VolumeAddress {
     Tcp(String, u16),
 }
 
+impl fmt::Display for VolumeAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unix(path) => write!(f, "unix:{}", path.display()),
+            Self::Tcp(host, port) if host.contains(':') => write!(f, "tcp:[{host}]:{port}"),
+            Self::Tcp(host, port) => write!(f, "tcp:{host}:{port}"),
+        }
+    }
+}
+
 /// See the module.
 #[derive(Clone, Debug)]
 pub struct Volume {
+    address: Arc<str>,
     handle: Arc<Handle>,
     info: Info,
 }
@@ -130,6 +142,7 @@ impl Volume {
         let event = Arc::new(Event::new().map_err(|error| format!("eventfd: {error}"))?);
         let losses = Arc::new(AtomicU64::new(0));
         let (told, first) = mpsc::channel();
+        let shown = address.to_string().into();
         let link = link::Link::new(link::Plan {
             address,
             name,
@@ -147,10 +160,19 @@ impl Volume {
             losses,
         });
         match first.recv_timeout(Duration::from_nanos(VOLUME_ANSWER_NS)) {
-            Ok(Ok(info)) => Ok(Self { handle, info }),
+            Ok(Ok(info)) => Ok(Self {
+                address: shown,
+                handle,
+                info,
+            }),
             Ok(Err(why)) => Err(why),
             Err(_) => Err("nothing that speaks NBD answers there".into()),
         }
+    }
+
+    /// Where it is, as the address of an export is written.
+    pub fn address(&self) -> &str {
+        &self.address
     }
 
     /// Size in bytes.

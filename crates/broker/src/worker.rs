@@ -198,10 +198,15 @@ impl Worker {
         if self.unflushed.is_empty() {
             return Ok(());
         }
-        let nsids: Vec<_> = self.unflushed.iter().map(usize::to_string).collect();
+        let name = |&nsid: &usize| {
+            let store = &self.plan.namespaces[nsid - 1].device;
+            format!("namespace {nsid} ({})", store.name())
+        };
+        let all: Vec<_> = self.unflushed.iter().map(name).collect();
         Err(format!(
-            "what was written to the files of namespaces {} may be lost: they can't be flushed",
-            nsids.join(", ")
+            "what was written to {} may be lost: it can't be flushed (see what is wrong with the \
+             storage)",
+            all.join(", ")
         ))
     }
 
@@ -371,6 +376,9 @@ impl Worker {
                 self.tell(News::Broken(id, why));
             }
             let is_over = |lane: &mut Box<Lane>| lane.closing && lane.is_idle();
+            if let Some(lane) = self.lanes[at].as_ref().filter(|lane| lane.closing) {
+                lane.await_of(self.files.namespaces_of(at));
+            }
             if let Some(lane) = self.lanes[at].take_if(is_over) {
                 let _ = epoll::delete(&self.kicks, &lane.kick);
                 self.files.forget(at);

@@ -470,6 +470,52 @@ fn t10_an_engine_that_hangs_keeps_its_own_commands_only() {
     stage.until_free();
 }
 
+/// Whoever comes back again and again to what hangs leaves queues for the others' namespaces.
+#[test]
+fn queues_that_storage_holds_are_bounded_and_who_is_refused_is_told_what_hangs() {
+    let directory = tempfile::tempdir().unwrap();
+    let engine = Engine::start(&directory, |_| {});
+    let stage = stage(&engine);
+    engine.expect(&[(READ, Deed::Hang)]);
+    let refused = (0..4).find_map(|_| {
+        let mut queue = match stage.open(queue::Kind::UserPoll, 16) {
+            Ok(queue) => queue,
+            Err(error) => return Some(error.to_string()),
+        };
+        let piece = queue.data().unwrap().piece(0, 4096);
+        queue.read(NSID, 0, 1, &[piece], 9).unwrap();
+        queue.submit().unwrap();
+        let held = stage.queues().matches("\"leaving\":true").count();
+        until("the engine is asked", || {
+            engine.state(|state| state.hangs) && !stage.queues().contains("\"in_flight\":0")
+        });
+        drop(queue);
+        until("it is held, and has had its time", || {
+            let list = stage.queues();
+            let old = list.matches("\"leaving_s\":").count();
+            old > held && !list.contains("\"leaving_s\":0,")
+        });
+        None
+    });
+    let refused = refused.expect("half of them, and no more");
+    for part in ["2 wait for requests", "namespace 6 (nbd:unix:", "v0.sock)"] {
+        assert!(refused.contains(part), "{refused}");
+    }
+    assert!(
+        stage.queues().contains("\"awaits\":[6]"),
+        "{}",
+        stage.queues()
+    );
+    // Of the other kind there are all, and they do what does not hang.
+    let mut other = stage.open(queue::Kind::UserIrq, 16).unwrap();
+    assert!(read(&mut other, 1, 0, 1).is_ok());
+    drop(other);
+    engine.go_on();
+    stage.until_free();
+    drop(stage.poll());
+    stage.until_free();
+}
+
 #[test]
 fn t09_of_the_writes_that_wait_for_an_engine_few_go_out_when_their_client_has_let_go() {
     const WRITES: usize = 48;

@@ -80,14 +80,7 @@ fn show(facts: &Value) -> String {
         cells.extend(keys.map(|key| number(&row, key).to_string()));
         let keys = ["commands", "errors", "in_flight", "interrupts"];
         cells.extend(keys.map(|key| format_count(number(&row, key))));
-        cells.push(
-            if row["leaving"] == true {
-                "leaving"
-            } else {
-                ""
-            }
-            .to_owned(),
-        );
+        cells.push(leaving(&row));
         queues.row(cells);
     }
     let style = Style::of_stdout();
@@ -103,4 +96,21 @@ fn show(facts: &Value) -> String {
         );
     }
     text
+}
+
+/// Of a queue whose client is gone: for how long it waits for what.
+fn leaving(row: &Value) -> String {
+    if row["leaving"] != true {
+        return String::new();
+    }
+    let nsids = row["awaits"].as_array().into_iter().flatten();
+    let nsids: Vec<_> = nsids.map(Value::to_string).collect();
+    match nsids.is_empty() {
+        true => "leaving".to_owned(),
+        false => format!(
+            "leaving for {} s, waits for namespace {}",
+            row["leaving_s"],
+            nsids.join(", ")
+        ),
+    }
 }

@@ -1,12 +1,14 @@
 //! The queues that there are, and who has them.
-use crate::Trust;
 use crate::config::Config;
 use crate::lane::Tally;
+use crate::limits::{AWAITED_SHOWN, LEAVING_NS};
+use crate::{Namespace, Trust};
 use queue::Kind;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
 use sys::Shared;
 
 /// A queue that somebody has.
@@ -21,8 +23,8 @@ pub struct Place {
     pub regions: u32,
     /// Its data memory and what it registered, also what was let go and commands still use.
     pub mapped: Vec<Weak<Shared>>,
-    /// Its client is gone; commands of it are in flight yet.
-    pub leaving: bool,
+    /// Since when its client is gone; commands of it are in flight yet.
+    pub leaving: Option<Instant>,
     pub tally: Arc<Tally>,
 }
 
@@ -31,6 +33,34 @@ impl Place {
     pub fn memory(&self) -> u64 {
         let bytes = |it: &Weak<Shared>| it.upgrade().map_or(0, |it| it.len() as u64);
         self.mapped.iter().map(bytes).sum()
+    }
+}
+
+/// Queues that storage holds which does not answer.
+#[derive(Debug, Default)]
+pub struct Stuck {
+    pub count: u32,
+    /// Bit n: requests to namespace n + 1 are waited for.
+    namespaces: u64,
+    /// Since the first of their clients went.
+    longest: Duration,
+}
+
+impl Stuck {
+    /// What they wait for.
+    pub fn words(&self, namespaces: &[Namespace]) -> String {
+        let named = (0..)
+            .zip(namespaces)
+            .filter(|(at, _)| self.namespaces >> at & 1 == 1);
+        let named = named.map(|(at, it): (u32, _)| format!("{} ({})", at + 1, it.device.name()));
+        let named: Vec<_> = named.collect();
+        format!(
+            "{} wait for requests of clients that are gone, for {} s, to namespace {}: see what is \
+             wrong with that storage",
+            self.count,
+            self.longest.as_secs(),
+            named.join(", ")
+        )
     }
 }
 
@@ -94,10 +124,21 @@ impl Places {
         self.taken.get_mut(&id)
     }
 
-    /// Queues of a kind that nobody has and whose last commands have not ended.
-    pub fn leaving(&self, kind: Kind) -> usize {
-        let leaving = |place: &&Place| place.leaving && place.kind == kind;
-        self.taken.values().filter(leaving).count()
+    /// Queues of a kind that nobody has and whose last commands have not ended, though they had
+    /// time to; of this user, or of all.
+    pub fn stuck(&self, kind: Kind, uid: Option<u32>) -> Stuck {
+        let mut stuck = Stuck::default();
+        let places = self.taken.values().filter(|place| place.kind == kind);
+        for place in places.filter(|place| uid.is_none_or(|uid| place.uid == uid)) {
+            let age = place.leaving.map(|since| since.elapsed());
+            let Some(age) = age.filter(|age| age.as_nanos() >= LEAVING_NS.into()) else {
+                continue;
+            };
+            stuck.count += 1;
+            stuck.namespaces |= place.tally.awaited.load(Ordering::Relaxed);
+            stuck.longest = stuck.longest.max(age);
+        }
+        stuck
     }
 
     /// Queues of a user.
@@ -147,6 +188,7 @@ impl Places {
                 errors,
                 in_flight,
                 interrupts,
+                ..
             } = &*place.tally;
             let [commands, errors, in_flight, interrupts] =
                 [commands, errors, in_flight, interrupts]
@@ -155,25 +197,44 @@ impl Places {
                 text,
                 "{comma}{{\"number\":{},\"kind\":\"{}\",\"entries\":{},\"uid\":{},\"thread\":{},\
                  \"leaving\":{},\"commands\":{commands},\"errors\":{errors},\
-                 \"in_flight\":{in_flight},\"interrupts\":{interrupts}}}",
+                 \"in_flight\":{in_flight},\"interrupts\":{interrupts}",
                 place.number,
                 place.kind.name(),
                 place.entries,
                 place.uid,
                 place.worker,
-                place.leaving
+                place.leaving.is_some()
             );
+            if let Some(since) = place.leaving {
+                let _ = write!(
+                    text,
+                    ",\"leaving_s\":{},\"awaits\":[",
+                    since.elapsed().as_secs()
+                );
+                push_nsids(&mut text, place.tally.awaited.load(Ordering::Relaxed));
+                text.push(']');
+            }
+            text.push('}');
         }
         text.push_str("]}");
         text
     }
 }
 
+/// The first few NSIDs of a set whose bit n is NSID n + 1.
+fn push_nsids(text: &mut String, set: u64) {
+    let nsids = (0..64).filter(|at| set >> at & 1 == 1).take(AWAITED_SHOWN);
+    for (n, at) in nsids.enumerate() {
+        let comma = if n > 0 { "," } else { "" };
+        let _ = write!(text, "{comma}{}", at + 1);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Rights;
     use crate::limits::{NAMESPACES_MAX, QUEUES_MAX, WORKERS_MAX};
-    use crate::{Namespace, Rights};
     use queue::limits::TEXT_MAX;
     use runtime::Device;
     use std::sync::atomic::AtomicU64;
@@ -208,6 +269,7 @@ mod tests {
             errors: most(),
             in_flight: most(),
             interrupts: most(),
+            awaited: most(),
         });
         let mut places = Places::new(QUEUES_MAX, QUEUES_MAX);
         for (id, number) in (0..).zip(1..=2 * QUEUES_MAX) {
@@ -219,7 +281,7 @@ mod tests {
                 worker: WORKERS_MAX,
                 regions: 1,
                 mapped: Vec::new(),
-                leaving: false,
+                leaving: Some(Instant::now()),
                 tally: Arc::clone(&tally),
             };
             places.take(id, place);

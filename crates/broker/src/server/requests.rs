@@ -3,6 +3,7 @@ use super::places::Place;
 use super::{Server, Session};
 use crate::config::Grant;
 use crate::lane::{Lane, Parts, Tally};
+use crate::limits::STUCK_PART;
 use crate::session::Brought;
 use crate::transfer::Region;
 use crate::worker::Message;
@@ -76,7 +77,7 @@ impl Server {
             worker,
             regions: if request.c > 0 { 0b11 } else { 0b1 },
             mapped,
-            leaving: false,
+            leaving: None,
             tally,
         };
         self.places.take(id, place);
@@ -114,15 +115,7 @@ impl Server {
             let why = format!("user {uid} has all {most} queues that it may have");
             return refuse(Errno::BUSY, why);
         }
-        let Some(number) = self.places.room(kind) else {
-            let (all, name) = (self.config.queues(kind), kind.name());
-            let mut why = format!("all {all} queues of kind {name} are in use");
-            let leaving = self.places.leaving(kind);
-            if leaving > 0 {
-                why += &format!(", {leaving} by commands on files that outlive their clients");
-            }
-            return refuse(Errno::BUSY, why);
-        };
+        let number = self.room(kind, uid)?;
         let header = Header {
             layout,
             kind,
@@ -131,6 +124,26 @@ impl Server {
             namespaces: self.config.namespaces.len() as u32,
         };
         Ok((header, grant.clone()))
+    }
+
+    /// The number of a queue that this user can have. Who comes back again and again to storage
+    /// that hangs takes a part of all only: the others may want other namespaces.
+    fn room(&self, kind: Kind, uid: u32) -> Result<u32, Refusal> {
+        let (all, name) = (self.config.queues(kind), kind.name());
+        let stuck = self.places.stuck(kind, Some(uid));
+        if stuck.count > 0 && stuck.count >= all.div_ceil(STUCK_PART) {
+            let stuck = stuck.words(&self.config.namespaces);
+            let why = format!("of the queues of kind {name} that user {uid} had {stuck}");
+            return refuse(Errno::BUSY, why);
+        }
+        self.places.room(kind).ok_or_else(|| {
+            let mut why = format!("all {all} queues of kind {name} are in use");
+            let stuck = self.places.stuck(kind, None);
+            if stuck.count > 0 {
+                why += &format!(", of which {}", stuck.words(&self.config.namespaces));
+            }
+            Refusal(Errno::BUSY, why)
+        })
     }
 
     /// Whether a queue that has mapped so much, of this user, may have more.

@@ -170,7 +170,7 @@ impl Link {
     /// To whoever waits for the first connection, else to the log.
     fn report(&self, why: &str) {
         if self.info.is_some() || self.plan.told.send(Err(why.into())).is_err() {
-            tracing::warn!("volume at {:?}: {why}", self.plan.address);
+            tracing::warn!("volume nbd:{}: {why}", self.plan.address);
         }
     }
 
@@ -382,7 +382,7 @@ impl Link {
                     "the export is not as it was: start the queue server anew".into(),
                 ));
             }
-            Some(_) => tracing::info!("volume at {:?} is back", self.plan.address),
+            Some(_) => tracing::info!("volume nbd:{} is back", self.plan.address),
             None => {
                 self.info = Some(info);
                 let _ = self.plan.told.send(Ok(info));

@@ -385,7 +385,7 @@ fn t13_who_stops_flushes_every_file_and_says_which_could_not_be() {
     let stage = Stage::new(vec![None, Some(pipe), None]);
     let error = stage.stop().unwrap_err();
     assert!(
-        error.contains("files of namespaces 2 may be lost"),
+        error.contains("written to namespace 2 (file:") && error.contains("may be lost"),
         "{error}"
     );
 }
