@@ -118,6 +118,22 @@ pub fn print_json(value: &impl serde::Serialize) -> anyhow::Result<()> {
     print(&text)
 }
 
+/// Tells programs why there is no result; usage errors are for people only.
+///
+/// # Errors
+/// As [`print()`].
+pub fn print_failure(
+    format: Format,
+    error: &anyhow::Error,
+    interrupted: bool,
+) -> anyhow::Result<()> {
+    if format == Format::Text || error.is::<crate::cli::Usage>() || error.is::<OutputClosed>() {
+        return Ok(());
+    }
+    let error = format!("{error:#}");
+    print_json(&serde_json::json!({"interrupted": interrupted, "error": error}))
+}
+
 /// One line of note or warning on standard error; never fails.
 pub fn note(text: &str) {
     let _ = writeln!(io::stderr(), "braid: {text}");

@@ -1,6 +1,9 @@
 //! `braid queue` as its users type it: a server, several clients, some of which are killed.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+#[path = "shared/no_io_uring.rs"]
+mod no_io_uring;
+
 use serde_json::Value;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
@@ -150,6 +153,8 @@ fn rights_to_what_is_not_there_and_a_server_without_queues_are_refused() {
         ("uid=any,nsid=2", "nsid=2: there is no such namespace"),
         ("uid=any,nsid=0", "nsid=0"),
         ("uid=0,nsid=1,first=256", "the namespace has 256 blocks"),
+        ("uid=0,nsid=1,blocks=0", "a right to nothing"),
+        ("uid=0,nsid=1,read-only,read-write", "leave it out"),
     ];
     for (allow, why) in refused {
         fails(&mut serve(&["--allow", allow]), 2, why);
@@ -180,27 +185,21 @@ fn what_cannot_be_is_said() {
         command
     };
     fails(&mut serve(&["mem:1MiB"]), 1, "cannot make the socket");
-    fails(
-        &mut serve(&["nvme-tcp://h/nqn.x:y"]),
-        2,
-        "mem:, file:, null: and nbd: only",
-    );
-    fails(&mut serve(&["mem:100"]), 2, "multiple of 4 KiB");
-    fails(
-        &mut serve(&["mem:1MiB", "--read-only", "2"]),
-        2,
-        "no such namespace",
-    );
-    fails(
-        &mut serve(&["mem:1MiB", "--allow", "nsid=1"]),
-        2,
-        "say whom",
-    );
-    fails(
-        &mut serve(&["mem:1MiB", "--block-size", "100"]),
-        2,
-        "512, 1024",
-    );
+    for (words, why) in [
+        (
+            &["nvme-tcp://h/nqn.x:y"][..],
+            "mem:, file:, null: and nbd: only",
+        ),
+        (&["mem:100"], "multiple of 4 KiB"),
+        (&["mem:99999999t"], "it is too large"),
+        (&["disk.img"], "queue:/path"),
+        (&["mem:1MiB", "--mode", "999"], "octal digits, 0 to 7"),
+        (&["mem:1MiB", "--read-only", "2"], "no such namespace"),
+        (&["mem:1MiB", "--allow", "nsid=1"], "say whom"),
+        (&["mem:1MiB", "--block-size", "100"], "512, 1024"),
+    ] {
+        fails(&mut serve(words), 2, why);
+    }
     let server = Server::start(&["mem:1MiB", "--read-only", "1", "--user-irq", "0"]);
     let mode = std::fs::metadata(server.socket())
         .unwrap()
@@ -214,8 +213,15 @@ fn what_cannot_be_is_said() {
         1,
         "all 0 queues of kind user_irq are in use",
     );
-    fails(&mut bench(&["--iodepth", "5000"]), 2, "a queue takes 4095");
-    fails(&mut bench(&["--bs", "512"]), 2, "multiples");
+    for (words, why) in [
+        (["--iodepth", "5000"], "a queue takes 4095"),
+        (["--bs", "512"], "multiples"),
+        (["--runtime", "0"], "nothing is measured"),
+        (["--coalesce", "8,50"], "--kind user_irq"),
+        (["--io-timeout", "1ms"], "shorter than 10ms"),
+    ] {
+        fails(&mut bench(&words), 2, why);
+    }
     fails(
         &mut bench(&["--rw", "write", "--runtime", "1"]),
         1,
@@ -314,6 +320,152 @@ fn a_server_that_dies_ends_its_clients_and_one_that_stops_leaves_no_socket() {
     rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
     assert!(server.child.wait().unwrap().success());
     assert!(!server.socket().exists());
+}
+
+/// A load without end that has begun, as JSON; `words` come behind the verb.
+fn begun(server: &Server, command: &mut Command) -> Child {
+    command.args(["-o", "json", "--runtime", "600", "--iodepth", "8"]);
+    command.args(["--rw", "randread", "--bs", "8k"]);
+    let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = command.spawn().unwrap();
+    until(|| server.list()["queues"][0]["commands"].as_u64() > Some(1000));
+    child
+}
+
+fn signal(child: &Child, signal: rustix::process::Signal) {
+    let pid = rustix::process::Pid::from_child(child);
+    rustix::process::kill_process(pid, signal).unwrap();
+}
+
+/// What stands behind the name in each of a process' threads' stat (proc(5)).
+fn threads(child: &Child) -> Vec<Vec<String>> {
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", child.id())).unwrap();
+    let stats = tasks
+        .flatten()
+        .map(|task| std::fs::read_to_string(task.path().join("stat")));
+    let words = |stat: String| {
+        let behind = stat.rsplit(") ").next()?.split(' ').map(str::to_owned);
+        Some(behind.collect())
+    };
+    stats.flatten().filter_map(words).collect()
+}
+
+/// Stops a server, and returns when it does nothing any more and its client has noticed: that has
+/// submitted what will not be answered, and sleeps, or has spent time on looking.
+fn stand_still(server: &Child, client: &Child) {
+    signal(server, rustix::process::Signal::STOP);
+    until(|| threads(server).iter().all(|it| it[0] == "T"));
+    let ticks = || -> u64 {
+        let all = threads(client);
+        all.iter()
+            .flat_map(|it| [&it[11], &it[12]])
+            .map(|it| it.parse::<u64>().unwrap())
+            .sum()
+    };
+    let before = ticks();
+    until(|| ticks() > before + 2 || threads(client).iter().all(|it| it[0] == "S"));
+}
+
+/// The figures of a load that failed because of what was never answered; `part` is in the reason.
+fn unanswered(load: Child, part: &str) -> Value {
+    let output = load.wait_with_output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{errors}");
+    let facts: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(
+        (&facts["errors"], &facts["unanswered"]),
+        (&8.into(), &8.into()),
+        "{facts}"
+    );
+    assert!(facts["iops"].as_f64().unwrap() > 0.0, "{facts}");
+    let error = facts["error"].as_str().unwrap();
+    assert!(error.contains(part), "{error}");
+    assert!(
+        errors.contains(error),
+        "{errors} says what programs are told: {error}"
+    );
+    facts
+}
+
+#[test]
+fn a_server_that_stands_still_or_dies_ends_a_load_with_its_figures_and_the_reason() {
+    use rustix::process::Signal;
+    let mut server = Server::start(&["mem:8MiB"]);
+    for kind in ["user_poll", "user_irq"] {
+        let mut bench = server.client("bench", &["--kind", kind, "--io-timeout", "1"]);
+        let load = begun(&server, &mut bench);
+        stand_still(&server.child, &load);
+        let facts = unanswered(load, "has not answered 8 I/Os");
+        assert_eq!(facts["interrupted"], false);
+        assert_eq!(
+            (&facts["order"], &facts["outstanding"]),
+            (&"random".into(), &8.into())
+        );
+        assert_eq!(facts["read_sizes"][0]["bytes"], 8192);
+        signal(&server.child, Signal::CONT);
+        until(|| server.list()["queues"].as_array().unwrap().is_empty());
+    }
+    // Who has enough of waiting.
+    let load = begun(&server, &mut server.client("bench", &[]));
+    stand_still(&server.child, &load);
+    signal(&load, Signal::INT);
+    let facts = unanswered(load, "ended early: 8 I/Os have not been answered");
+    assert_eq!(facts["interrupted"], true);
+    // While it opens its queue, too.
+    let opening = server
+        .client("bench", &["-o", "json"])
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    until(|| catches(&opening));
+    signal(&opening, Signal::INT);
+    let output = opening.wait_with_output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{errors}");
+    assert!(
+        errors.contains("interrupted before the queue server on"),
+        "{errors}"
+    );
+    signal(&server.child, Signal::CONT);
+    until(|| server.list()["queues"].as_array().unwrap().is_empty());
+    let load = begun(&server, &mut server.client("bench", &[]));
+    server.child.kill().unwrap();
+    let facts = unanswered(load, "the broker has ended");
+    assert_eq!(facts["interrupted"], false);
+}
+
+/// Whether a process would not die of SIGINT (proc(5), SigCgt).
+fn catches(child: &Child) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+    let mask = u64::from_str_radix(mask.unwrap().trim(), 16).unwrap();
+    mask >> 1 & 1 == 1
+}
+
+#[test]
+fn a_load_on_a_path_ends_before_its_server_answers_and_says_what_was_never_answered() {
+    use rustix::process::Signal;
+    let server = Server::start(&["mem:8MiB"]);
+    let mut bench = braid();
+    bench
+        .arg("bench")
+        .arg(format!("queue:{}", server.socket().display()));
+    let mut probe = braid();
+    probe.args(["bench", "null:1MiB", "--runtime", "10ms"]);
+    let output = probe.output().unwrap();
+    if !output.status.success() {
+        return no_io_uring::skip(&String::from_utf8_lossy(&output.stderr));
+    }
+    let load = begun(&server, &mut bench);
+    stand_still(&server.child, &load);
+    signal(&load, Signal::INT);
+    let facts = unanswered(load, "ended early: 8 I/Os have not been answered");
+    assert_eq!(facts["interrupted"], true);
+    assert_eq!(
+        (&facts["order"], &facts["iodepth"]),
+        (&"random".into(), &8.into())
+    );
+    signal(&server.child, Signal::CONT);
 }
 
 fn until(mut is: impl FnMut() -> bool) {

@@ -14,7 +14,6 @@ use crate::uri::{PathKeys, PathUri, UriKind};
 use anyhow::{Context, anyhow};
 use policy::{Hedging, Knobs, Policy};
 use result::BenchResult;
-use serde_json::json;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -96,9 +95,7 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
     match result {
         Ok(failure) => failure.map_or(Ok(()), |why| Err(anyhow!(why))),
         Err(error) => {
-            if args.output == Format::Json && interrupt.is_set() {
-                output::print_json(&json!({"interrupted": true, "error": format!("{error:#}")}))?;
-            }
+            output::print_failure(args.output, &error, interrupt.is_set())?;
             Err(error)
         }
     }
@@ -119,8 +116,15 @@ fn measure(args: &BenchArgs, interrupt: Interrupt) -> anyhow::Result<Option<Stri
     let finished = host.run(tasks, &mut progress);
     progress.finish();
     let finished = finished?;
-    // Lost paths make an orderly end fail as well; the figures count all the same.
-    let reactor = host.stop().ok();
+    let reactor = match finished.stats.unanswered {
+        // Lost paths make an orderly end fail as well; the figures count all the same.
+        0 => host.stop().ok(),
+        // What hangs would keep us; the process ends, and with it all that the threads have.
+        _ => {
+            std::mem::forget(host);
+            None
+        }
+    };
     let result = BenchResult {
         words: &args.words,
         policy: args.policy,
@@ -129,7 +133,7 @@ fn measure(args: &BenchArgs, interrupt: Interrupt) -> anyhow::Result<Option<Stri
         reactor,
     };
     match args.output {
-        Format::Json => output::print_json(&result.json(args.histogram))?,
+        Format::Json => output::print_json(&result.json(plan.cores.len(), args.histogram))?,
         Format::Text => {
             let style = Style::of_stdout();
             output::print(&result.text(plan.cores.len(), args.histogram, style)?)?;
@@ -142,7 +146,7 @@ fn measure(args: &BenchArgs, interrupt: Interrupt) -> anyhow::Result<Option<Stri
 /// wait for a CPU is not lost yet.
 const IO_TIMEOUT_NS_MIN: u64 = 10_000_000;
 
-fn parse_io_timeout(text: &str) -> Result<u64, String> {
+pub fn parse_io_timeout(text: &str) -> Result<u64, String> {
     match parse_seconds(text).map_err(|error| error.to_string())? {
         ns if ns < IO_TIMEOUT_NS_MIN => Err(format!("\"{text}\" is shorter than 10ms")),
         ns => Ok(ns),

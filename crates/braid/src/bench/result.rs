@@ -44,23 +44,25 @@ impl BenchResult<'_> {
     }
 
     /// The keys that programs rely on, and more.
-    pub fn json(&self, histogram: bool) -> Value {
+    pub fn json(&self, cores: usize, histogram: bool) -> Value {
         let stats = &self.finished.stats;
         let total = stats.total();
         let mut result = self.op_json(&total);
+        result.extend(self.words.json(cores));
         let mut shares = Map::new();
         for (uri, share) in self.uris.iter().zip(stats.shares()) {
             // One URI may be given twice: two connections to one place.
             let before = shares.get(uri).and_then(Value::as_f64).unwrap_or(0.0);
             shares.insert(uri.clone(), json!(before + share));
         }
-        result.insert("op".into(), json!(self.words.op()));
         result.insert("errors".into(), json!(stats.errors));
+        result.insert("unanswered".into(), json!(stats.unanswered));
+        result.insert("error".into(), json!(self.failure()));
         result.insert("failures".into(), json!(stats.failures));
         result.insert("verified_bytes".into(), json!(stats.verified_bytes));
         result.insert("share".into(), shares.into());
         result.insert("policy".into(), json!(self.policy.to_string()));
-        result.insert("seconds".into(), json!(stats.seconds()));
+        result.insert("seconds".into(), json!(stats.elapsed_ns as f64 / 1e9));
         result.insert("interrupted".into(), json!(self.finished.interrupted));
         result.insert("paths".into(), self.paths_json());
         result.insert("hedges".into(), self.hedges());
@@ -199,6 +201,10 @@ impl BenchResult<'_> {
             Ink::Dim
         };
         let mut text = style.paint(ink, &errors);
+        if stats.unanswered > 0 {
+            let unanswered = format_count(stats.unanswered);
+            text.push_str(&format!(" ({unanswered} never answered, in no latency)"));
+        }
         if self.words.verify {
             text.push_str(&format!(
                 ", verified {}",

@@ -93,6 +93,13 @@ impl SizeMix {
         step.or(self.steps.last()).map_or(0, |&(bytes, _)| bytes)
     }
 
+    /// Each size in bytes, and its share in percent.
+    pub fn parts(&self) -> impl Iterator<Item = (u32, u8)> + '_ {
+        let before = core::iter::once(0).chain(self.steps.iter().map(|&(_, end)| end));
+        let steps = self.steps.iter().zip(before);
+        steps.map(|(&(bytes, end), before)| (bytes, end - before))
+    }
+
     fn parse(text: &str) -> Result<Self, String> {
         let mut entries = Vec::new();
         for entry in text.split(':') {

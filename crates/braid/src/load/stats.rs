@@ -41,6 +41,8 @@ pub struct Stats {
     pub paths: Vec<PathTally>,
     /// I/Os that failed and blocks that were wrong.
     pub errors: u64,
+    /// Of these, I/Os that were never answered: they have no latency.
+    pub unanswered: u64,
     /// The first few of them, described.
     pub failures: Vec<String>,
     /// Bytes read and found right.
@@ -93,6 +95,7 @@ impl Stats {
             ops: [OpStats::new(), OpStats::new()],
             paths: vec![PathTally::default(); paths],
             errors: 0,
+            unanswered: 0,
             failures: Vec::with_capacity(FAILURES_DESCRIBED),
             verified_bytes: 0,
             elapsed_ns: 0,
@@ -121,6 +124,15 @@ impl Stats {
         }
     }
 
+    /// Counts so many I/Os that nobody answered, on the only path or on any.
+    pub fn unanswered(&mut self, ios: u64) {
+        self.errors += ios;
+        self.unanswered += ios;
+        if let [only] = &mut self.paths[..] {
+            only.errors += ios;
+        }
+    }
+
     /// Forgets all figures but the errors: what went wrong while warming up went wrong.
     pub fn restart(&mut self) {
         for op in &mut self.ops {
@@ -146,6 +158,7 @@ impl Stats {
             path.waited_full += more.waited_full;
         }
         self.errors += other.errors;
+        self.unanswered += other.unanswered;
         let room = FAILURES_DESCRIBED.saturating_sub(self.failures.len());
         self.failures
             .extend(other.failures.iter().take(room).cloned());
@@ -163,7 +176,7 @@ impl Stats {
         total
     }
 
-    /// Seconds measured; never 0.
+    /// Seconds measured, to divide by: never 0.
     pub fn seconds(&self) -> f64 {
         self.elapsed_ns.max(1) as f64 / 1e9
     }

@@ -2,13 +2,14 @@
 //! cores.
 use super::job::{JobPlan, JobRules, Verify};
 use super::pattern::{Region, Shape};
-use super::sizes::Sizes;
+use super::sizes::{SizeMix, Sizes};
 use super::verify::Stamps;
 use super::worker::{Task, buffer_bytes};
 use crate::cli::Usage;
 use crate::limits::{ARENA_BYTES_MAX, IODEPTH_MAX, JOBS_MAX, VERIFY_BLOCKS_MAX};
 use crate::units::{format_bytes, parse_count, parse_rate, parse_seconds, parse_size};
 use engine::host::VolumeInfo;
+use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
 /// fio's `--rw`.
@@ -62,7 +63,7 @@ pub struct Words {
     /// Seconds, or with a unit [default: 10 s; with --size or --verify until each job has done its
     /// part of the size once]
     #[arg(long, value_name = "TIME", allow_hyphen_values = true,
-          value_parser = parse_seconds)]
+          value_parser = parse_runtime)]
     pub runtime: Option<u64>,
     /// First byte to touch
     #[arg(long, value_name = "SIZE", default_value = "0", allow_hyphen_values = true,
@@ -99,6 +100,16 @@ pub struct Words {
     pub ramp_time: u64,
 }
 
+fn parse_runtime(text: &str) -> Result<u64, String> {
+    match parse_seconds(text).map_err(|error| error.to_string())? {
+        0 => Err(format!(
+            "\"{text}\": nothing is measured in no time; leave it out and give --size to end when \
+             that is done"
+        )),
+        ns => Ok(ns),
+    }
+}
+
 /// Runtime where neither `--runtime`, `--size` nor `--verify` says when to end.
 const RUNTIME_NS: u64 = 10_000_000_000;
 
@@ -115,6 +126,37 @@ impl Words {
     /// Random offsets.
     pub fn random(&self) -> bool {
         matches!(self.rw, Rw::Randread | Rw::Randwrite | Rw::RandomMixed)
+    }
+
+    /// What results tell programs of the load, besides what it came to. Block sizes are bytes.
+    pub fn json(&self, cores: usize) -> Map<String, Value> {
+        let jobs = self.numjobs.unwrap_or(cores as u32);
+        let sizes = |mix: &SizeMix| -> Value {
+            let parts = mix.parts();
+            let parts = parts.map(|(bytes, percent)| json!({"bytes": bytes, "percent": percent}));
+            parts.collect()
+        };
+        let order = if self.random() {
+            "random"
+        } else {
+            "sequential"
+        };
+        let facts = [
+            ("op", json!(self.op())),
+            ("order", json!(order)),
+            ("read_percent", json!(self.read_percent())),
+            ("read_sizes", sizes(&self.sizes().read)),
+            ("write_sizes", sizes(&self.sizes().write)),
+            ("iodepth", json!(self.iodepth)),
+            ("numjobs", json!(jobs)),
+            ("outstanding", json!(jobs.saturating_mul(self.iodepth))),
+            ("cores", json!(cores)),
+            ("verify", json!(self.verify)),
+        ];
+        facts
+            .map(|(key, value)| (key.to_owned(), value))
+            .into_iter()
+            .collect()
     }
 
     /// The operation's name in results: read, write or mixed.
@@ -413,6 +455,8 @@ mod tests {
             "--iodepth 0",
             "--rwmixread 101",
             "--runtime soon",
+            "--runtime 0",
+            "--runtime 0ms",
             "--bs 4k --bssplit 4k/100",
             "--runtime 99999999999h",
             "--rate fast",

@@ -9,6 +9,7 @@
 //! are measured, those that end later are only checked. Nothing is allocated after construction,
 //! but words for the first failures. The buffers of failed I/Os rest ([`rest`]), and a task of
 //! which nothing succeeds any more ends early.
+mod parting;
 mod rest;
 
 use super::job::{Job, JobPlan, JobRules, Pause};
@@ -18,6 +19,7 @@ use crate::units::{format_bytes, format_ns};
 use engine::Span;
 use engine::host::{HedgeStats, Io, IoDone, IoOp, SubmitError};
 use engine::machine::Memory;
+use parting::Parting;
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use rest::Rest;
@@ -69,6 +71,8 @@ pub struct Worker {
     ended_jobs: bool,
     interrupted: bool,
     failed: Option<String>,
+    /// It ends before its time.
+    parting: Option<Parting>,
     /// The soonest time a job waits for.
     wake_ns: Option<u64>,
     rest: Rest,
@@ -161,6 +165,7 @@ impl Worker {
             ended_jobs: false,
             interrupted: false,
             failed: None,
+            parting: None,
             wake_ns: None,
             rest: Rest::new(task.jobs.len() * depth as usize),
             last_failure: None,
@@ -214,6 +219,7 @@ impl Worker {
             jobs[slots[slot as usize].job as usize].free(slot);
         });
         self.give_up(device, now_ns);
+        self.part(device, now_ns);
         self.advance(device, now_ns);
         loop {
             let phase = self.phase;
@@ -238,19 +244,10 @@ impl Worker {
         if self.phase == Phase::Drain && self.outstanding == 0 {
             return Some(0);
         }
-        [self.until_ns, self.wake_ns].into_iter().flatten().min()
-    }
-
-    /// The owner wants it to end now: what is outstanding is waited for, nothing is read back.
-    pub fn interrupt(&mut self, device: &impl Device, now_ns: u64) {
-        self.interrupted = true;
-        self.stop_issuing(device, now_ns);
-    }
-
-    /// The volume is lost.
-    pub fn fail(&mut self, why: String, device: &impl Device, now_ns: u64) {
-        self.failed.get_or_insert(why);
-        self.stop_issuing(device, now_ns);
+        let parts_ns = self.parting.map(|it| it.until_ns);
+        let parts_ns = parts_ns.filter(|_| self.outstanding > 0);
+        let all = [self.until_ns, self.wake_ns, parts_ns];
+        all.into_iter().flatten().min()
     }
 
     /// Whether everything has ended.

@@ -10,13 +10,12 @@
 //! # Limits
 //! Reads only: block devices are read through the same ring that polls, and what writes would show
 //! is no different.
-use super::bench::{BenchArgs, Ran, Run, thread_cpu_ns};
+use super::bench::{BenchArgs, LOOK_NS, Ran, Run, Watch, thread_cpu_ns};
 use crate::cli::Usage;
 use crate::load::worker::{Device, Finished, Task, Worker};
-use crate::signals::Interrupt;
 use crate::uri::{NvmeNg, PathUri, UriKind};
 use ::queue::Counts;
-use anyhow::{Context, anyhow, bail};
+use anyhow::{Context, bail};
 use engine::Span;
 use engine::host::{HedgeStats, Io, IoDone, IoOp, SubmitError, VolumeInfo};
 use engine::machine::Memory;
@@ -33,8 +32,8 @@ use volume::Outcome;
 
 /// How often the clock is looked at while nothing comes: once in so many polls.
 const CLOCK_POLLS: u32 = 256;
-/// Longest sleep between two looks at whether we are interrupted, ns.
-const SLEEP_NS: u64 = 100_000_000;
+/// No I/O was submitted, or it has ended.
+const IDLE: u64 = u64::MAX;
 
 /// What is read.
 #[derive(Clone)]
@@ -214,7 +213,7 @@ impl Port {
                 return Ok(());
             }
             if !polls {
-                let wait = Duration::from_nanos(left_ns.min(SLEEP_NS));
+                let wait = Duration::from_nanos(left_ns.min(LOOK_NS));
                 ring.enter(Wait::AtMost(wait))?;
             }
         }
@@ -223,7 +222,7 @@ impl Port {
 }
 
 impl Run for Local {
-    fn run(self, cpu: Option<usize>, interrupt: &Interrupt) -> anyhow::Result<Ran> {
+    fn run(self, cpu: Option<usize>, watch: &Watch) -> anyhow::Result<Ran> {
         if let Some(cpu) = cpu {
             sys::os::pin(cpu).with_context(|| format!("cannot pin a thread to CPU {cpu}"))?;
         }
@@ -251,10 +250,10 @@ impl Run for Local {
                 false => Reaping::Interrupt,
             },
             pending: Vec::with_capacity(self.outstanding as usize),
-            begun_ns: vec![0; self.outstanding as usize + 1],
+            begun_ns: vec![IDLE; self.outstanding as usize + 1],
             counts: Counts::default(),
         };
-        let finished = drive(&mut port, &mut ring, self.task, self.batch, interrupt)?;
+        let finished = drive(&mut port, &mut ring, self.task, self.batch, watch)?;
         port.counts.calls = ring.enters();
         Ok(Ran {
             finished,
@@ -269,33 +268,42 @@ fn drive(
     ring: &mut Ring,
     task: Task,
     batch: usize,
-    interrupt: &Interrupt,
+    watch: &Watch,
 ) -> anyhow::Result<Finished> {
     let mut worker = Worker::new(task, &mut Lent(ring), now_ns());
     let mut ended = Vec::with_capacity(batch);
-    let mut stopping = false;
+    let mut looked_ns = now_ns();
     loop {
         let now_ns = now_ns();
         for (cookie, outcome) in ended.drain(..) {
+            let begun_ns = &mut port.begun_ns[cookie as u32 as usize];
+            let begun_ns = std::mem::replace(begun_ns, IDLE);
             let done = IoDone {
                 cookie,
                 outcome,
                 path: PathIndex(0),
-                latency_ns: now_ns.saturating_sub(port.begun_ns[cookie as u32 as usize]),
+                latency_ns: now_ns.saturating_sub(begun_ns),
             };
             worker.handle_done(&done, &mut Lent(ring));
         }
-        if interrupt.is_set() && !stopping {
-            stopping = true;
-            worker.interrupt(port, now_ns);
+        watch.heed(&mut worker, port, now_ns);
+        if now_ns - looked_ns >= LOOK_NS {
+            looked_ns = now_ns;
+            let oldest_ns = port.begun_ns.iter().copied().min();
+            let oldest_ns = oldest_ns.filter(|&at_ns| at_ns != IDLE);
+            watch.look(&mut worker, port, oldest_ns, now_ns);
         }
         worker.turn(port, &mut Lent(ring), now_ns);
         if worker.is_over() {
             return Ok(worker.finish());
         }
-        let due_ns = worker.poll_timeout().unwrap_or(now_ns + SLEEP_NS);
+        let due_ns = worker.poll_timeout().unwrap_or(u64::MAX);
+        let due_ns = due_ns.min(now_ns + LOOK_NS);
         let went = port.flush(ring);
-        went.and_then(|()| port.reap(ring, &mut ended, batch, due_ns))
-            .map_err(|error| anyhow!("io_uring: {error}"))?;
+        let went = went.and_then(|()| port.reap(ring, &mut ended, batch, due_ns));
+        if let Err(error) = went {
+            let why = format!("{}: io_uring: {error}", watch.name());
+            watch.end(&mut worker, port, why, now_ns);
+        }
     }
 }

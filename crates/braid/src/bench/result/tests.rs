@@ -55,7 +55,7 @@ fn programs_find_the_keys_they_rely_on() {
         words("--rw randread"),
         ["mem:1".to_owned(), "mem:2".to_owned()],
     );
-    let json = result(&words, &uris, finished()).json(true);
+    let json = result(&words, &uris, finished()).json(2, true);
     assert_eq!(json["op"], "read");
     assert_eq!(json["iops"], 2.0);
     assert_eq!(json["mib_s"], 4.0 * 4096.0 / 2.0 / 1048576.0);
@@ -79,7 +79,7 @@ fn one_uri_given_twice_is_one_share() {
         words("--rw randread"),
         ["mem:1".to_owned(), "mem:1".to_owned()],
     );
-    let json = result(&words, &uris, finished()).json(false);
+    let json = result(&words, &uris, finished()).json(2, false);
     assert_eq!(json["share"], json!({"mem:1": 1.0}));
     assert_eq!(json["paths"][1]["waited_full"], 5);
 }
@@ -131,7 +131,7 @@ fn what_ends_in_its_turn_has_no_latency_of_nought() {
     assert!(text.contains("\n< 1 turn: begun and ended"), "{text}");
     let row = text.lines().find(|line| line.starts_with("b ")).unwrap();
     assert!(row.contains("  -  "), "{text}");
-    assert_eq!(shown.json(false)["p50_us"], 0.0);
+    assert_eq!(shown.json(2, false)["p50_us"], 0.0);
 }
 
 #[test]
