@@ -1,11 +1,11 @@
 //! What an I/O of a hardware queue costs beside the bare exchange of entries of the same sizes.
 //!
 //! # Contract
-//! Random 4 KiB reads of a null namespace, server and client on a core each, trusted and mediated,
-//! beside a ping-pong through shared memory on the same two CPUs. All are run in turn, several
-//! rounds; the figure is the median over rounds, the ratio that of each round, so that what the
-//! machine does besides hits all of them. Then one I/O at a time where either side sleeps, and the
-//! instructions of either side.
+//! Random reads of a null namespace, of 4 KiB or of sizes whose lists of pages are long, server and
+//! client on a core each, trusted and mediated, beside a ping-pong through shared memory on the same
+//! two CPUs. All are run in turn, several rounds; the figure is the median over rounds, the ratio
+//! that of each round, so that what the machine does besides hits all of them. Then one I/O at a
+//! time where either side sleeps, and the instructions of either side.
 mod bare;
 mod cost;
 mod wakes;
@@ -32,6 +32,9 @@ pub struct Args {
     /// I/Os outstanding.
     #[arg(long, value_delimiter = ',', default_value = "1,32,128")]
     depths: Vec<usize>,
+    /// Bytes of an I/O, as fio writes them; 64k has a list of 16 pages, 1m one of 256.
+    #[arg(long, value_delimiter = ',', default_value = "4k")]
+    sizes: Vec<String>,
     /// Kinds of queue.
     #[arg(long, value_delimiter = ',', default_value = "user_poll,user_irq")]
     kinds: Vec<String>,
@@ -44,6 +47,9 @@ pub struct Args {
     /// Don't count instructions and cache misses (which needs valgrind).
     #[arg(long)]
     no_cost: bool,
+    /// Don't measure what waking costs.
+    #[arg(long)]
+    no_wakes: bool,
     /// A braid that was built before, instead of building it.
     #[arg(long, value_name = "PROGRAM")]
     braid: Option<PathBuf>,
@@ -55,6 +61,7 @@ pub struct Args {
 /// One row of the table.
 struct Row {
     kind: String,
+    size: String,
     depth: usize,
     bare: Vec<f64>,
     /// Of the trusted server, and of the mediated one.
@@ -66,6 +73,14 @@ struct Ends {
     client: usize,
     server: usize,
     spin_us: u64,
+}
+
+/// What a client does.
+#[derive(Clone, Copy)]
+struct Load<'a> {
+    kind: &'a str,
+    size: &'a str,
+    depth: usize,
 }
 
 /// A queue server; ended when dropped.
@@ -98,17 +113,10 @@ impl Server {
     }
 
     /// A load on it; `braid` as for the server.
-    fn client(
-        &self,
-        mut braid: Command,
-        kind: &str,
-        depth: usize,
-        seconds: f64,
-        cpu: usize,
-    ) -> Command {
-        braid.args([
-            "queue", "bench", "-o", "json", "--bs", "4k", "--rw", "randread",
-        ]);
+    fn client(&self, mut braid: Command, load: &Load<'_>, seconds: f64, cpu: usize) -> Command {
+        let Load { kind, size, depth } = load;
+        braid.args(["queue", "bench", "-o", "json", "--rw", "randread"]);
+        braid.arg(format!("--bs={size}"));
         braid.arg("--socket").arg(&self.socket);
         braid.arg(format!("--kind={kind}"));
         braid.arg(format!("--iodepth={depth}"));
@@ -139,39 +147,19 @@ pub fn run(root: &Path, args: &Args) -> Result<ExitCode> {
         Some(braid) => braid.clone(),
         None => super::build(root, &["-p", "braid", "--bin", "braid"])?,
     };
-    let mut rows: Vec<Row> = Vec::new();
-    for kind in &args.kinds {
-        rows.extend(args.depths.iter().map(|&depth| Row {
-            kind: kind.clone(),
-            depth,
-            bare: Vec::new(),
-            braid: [Vec::new(), Vec::new()],
-        }));
-    }
+    let mut rows = rows(args);
     for _ in 0..args.rounds {
         for row in &mut rows {
-            let duration = Duration::from_secs_f64(args.seconds);
-            row.bare
-                .push(bare::run(row.depth as u64, [client, server], duration)?);
-            for (trusted, figures) in [true, false].into_iter().zip(&mut row.braid) {
-                // One server at a time: another one that spins would have the same CPU.
-                let server =
-                    Server::spawn(Command::new(&braid), trusted, ends.server, ends.spin_us)?;
-                let mut command = server.client(
-                    Command::new(&braid),
-                    &row.kind,
-                    row.depth,
-                    args.seconds,
-                    ends.client,
-                );
-                figures.push(facts(command.arg("--ramp-time=100ms"))?);
-            }
+            row.measure(&braid, &ends, args.seconds)?;
         }
     }
-    let wakes = wakes::measure(&braid, args.rounds, args.seconds, &ends)?;
+    let wakes = match args.no_wakes {
+        true => Vec::new(),
+        false => wakes::measure(&braid, args.rounds, args.seconds, &ends)?,
+    };
     let costs = match args.no_cost {
         true => Vec::new(),
-        false => cost::count(&braid, &args.depths, &ends)?,
+        false => cost::count(&braid, &args.sizes, &args.depths, &ends)?,
     };
     match args.output {
         Format::Text => {
@@ -192,7 +180,44 @@ pub fn run(root: &Path, args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// All cells, not measured yet.
+fn rows(args: &Args) -> Vec<Row> {
+    let mut rows = Vec::new();
+    for kind in &args.kinds {
+        for size in &args.sizes {
+            rows.extend(args.depths.iter().map(|&depth| Row {
+                kind: kind.clone(),
+                size: size.clone(),
+                depth,
+                bare: Vec::new(),
+                braid: [Vec::new(), Vec::new()],
+            }));
+        }
+    }
+    rows
+}
+
 impl Row {
+    /// Once: the bare exchange, then either server.
+    fn measure(&mut self, braid: &Path, ends: &Ends, seconds: f64) -> Result<()> {
+        let duration = Duration::from_secs_f64(seconds);
+        let cpus = [ends.client, ends.server];
+        self.bare
+            .push(bare::run(self.depth as u64, cpus, duration)?);
+        let load = Load {
+            kind: &self.kind,
+            size: &self.size,
+            depth: self.depth,
+        };
+        for (trusted, figures) in [true, false].into_iter().zip(&mut self.braid) {
+            // One server at a time: another one that spins would have the same CPU.
+            let server = Server::spawn(Command::new(braid), trusted, ends.server, ends.spin_us)?;
+            let mut command = server.client(Command::new(braid), &load, seconds, ends.client);
+            figures.push(facts(command.arg("--ramp-time=100ms"))?);
+        }
+        Ok(())
+    }
+
     fn figure(&self, which: usize, key: &str) -> Result<f64> {
         let figures = self.braid[which].iter().map(|facts| number(facts, key));
         Ok(median(figures.collect::<Result<_>>()?))
@@ -210,6 +235,7 @@ impl Row {
         let of_trusted = |round: usize| number(&self.braid[0][round], "iops");
         let mut cell = json!({
             "kind": self.kind,
+            "size": self.size,
             "depth": self.depth,
             "bare_per_s": median(self.bare.clone()),
             "mediated_of_trusted": self.ratio(1, of_trusted)?,
@@ -229,15 +255,17 @@ impl Row {
 }
 
 fn print_text(rows: &[Row]) -> Result<()> {
-    println!("4 KiB random reads of nothing, a core each side; calls: the client's per I/O");
+    println!("random reads of nothing, a core each side; calls: the client's per I/O");
     println!(
-        "{:10} {:>5} {:>11} {:8} {:>11} {:>6} {:>8} {:>8} {:>6} {:>6}",
+        "{:10} {:>5} {:>5} {:>11} {:8} {:>11} {:>6} {:>6} {:>8} {:>8} {:>6} {:>6}",
         "kind",
+        "size",
         "depth",
         "bare/s",
         "trust",
         "braid/s",
         "ratio",
+        "of tr.",
         "mean µs",
         "p99 µs",
         "calls",
@@ -248,13 +276,18 @@ fn print_text(rows: &[Row]) -> Result<()> {
         for name in ["trusted", "mediated"] {
             let of = |key: &str| number(&cell[name], key);
             println!(
-                "{:10} {:5} {:11.0} {:8} {:11.0} {:6.3} {:8.2} {:8.2} {:6.3} {:5.1}%",
+                "{:10} {:>5} {:5} {:11.0} {:8} {:11.0} {:6.3} {:>6} {:8.2} {:8.2} {:6.3} {:5.1}%",
                 row.kind,
+                row.size,
                 row.depth,
                 number(&cell, "bare_per_s")?,
                 name,
                 of("iops")?,
                 of("of_bare")?,
+                match name {
+                    "mediated" => format!("{:.3}", number(&cell, "mediated_of_trusted")?),
+                    _ => String::new(),
+                },
                 of("mean_us")?,
                 of("p99_us")?,
                 of("system_calls_per_io")?,

@@ -6,7 +6,7 @@
 //! off by a second run of twice the time. Cache misses are those of callgrind's model of one
 //! core's caches, in which nobody else writes: lines that travel between two cores are not in
 //! them, and docs/queues.md counts those.
-use super::{Ends, Server};
+use super::{Ends, Load, Server};
 use crate::bench::callgrind::{self, EVENTS, SIMULATED};
 use crate::bench::program::{facts, number};
 use crate::process::Group;
@@ -38,6 +38,7 @@ enum Side {
 pub struct Cost {
     side: Side,
     trust: &'static str,
+    size: String,
     depth: usize,
     /// Instructions, and what missed the first and the last level of data caches; per I/O.
     instructions: f64,
@@ -45,8 +46,8 @@ pub struct Cost {
     last: f64,
 }
 
-/// Counts both sides at every depth of more than one: at one, either waits for the other.
-pub fn count(braid: &Path, depths: &[usize], ends: &Ends) -> Result<Vec<Cost>> {
+/// Counts both sides at every size and depth of more than one: at one, either waits for the other.
+pub fn count(braid: &Path, sizes: &[String], depths: &[usize], ends: &Ends) -> Result<Vec<Cost>> {
     callgrind::check()?;
     let sides = [
         (Side::Client, "mediated"),
@@ -54,9 +55,17 @@ pub fn count(braid: &Path, depths: &[usize], ends: &Ends) -> Result<Vec<Cost>> {
         (Side::Broker, "mediated"),
     ];
     let mut costs = Vec::new();
-    for &depth in depths.iter().filter(|&&depth| depth > 1) {
+    let depths = || depths.iter().copied().filter(|&depth| depth > 1);
+    let loads = sizes.iter().flat_map(|size| {
+        depths().map(move |depth| Load {
+            kind: "user_poll",
+            size,
+            depth,
+        })
+    });
+    for load in loads {
         for (side, trust) in sides {
-            let run = |seconds| events(braid, side, trust, depth, ends, seconds);
+            let run = |seconds| events(braid, side, trust, &load, ends, seconds);
             let (few, many) = (run(SECONDS)?, run(2.0 * SECONDS)?);
             let ios = many.1 - few.1;
             ensure!(ios > 0.0, "the longer run had fewer I/Os");
@@ -68,7 +77,8 @@ pub fn count(braid: &Path, depths: &[usize], ends: &Ends) -> Result<Vec<Cost>> {
             costs.push(Cost {
                 side,
                 trust,
-                depth,
+                size: load.size.to_owned(),
+                depth: load.depth,
                 instructions: of(&["Ir"]),
                 first: of(&["D1mr", "D1mw"]),
                 last: of(&["DLmr", "DLmw"]),
@@ -83,7 +93,7 @@ fn events(
     braid: &Path,
     side: Side,
     trust: &str,
-    depth: usize,
+    load: &Load<'_>,
     ends: &Ends,
     seconds: f64,
 ) -> Result<(Vec<f64>, f64)> {
@@ -97,7 +107,7 @@ fn events(
         Side::Client => (Command::new(braid), counted, ends.spin_us),
     };
     let mut server = Server::spawn(serve, trust == "trusted", ends.server, spin_us)?;
-    let mut bench = server.client(bench, "user_poll", depth, seconds, ends.client);
+    let mut bench = server.client(bench, load, seconds, ends.client);
     let facts = facts(&mut bench).and_then(|facts| end(&mut server.group).map(|()| facts));
     let said = fs::read_to_string(&log).with_context(|| log.display().to_string());
     let _ = fs::remove_file(&log);
@@ -135,6 +145,7 @@ impl Cost {
         json!({
             "side": if self.side == Side::Client { "client" } else { "broker" },
             "trust": self.trust,
+            "size": self.size,
             "depth": self.depth,
             "instructions": self.instructions,
             "simulated_d1_misses": self.first,
@@ -145,16 +156,20 @@ impl Cost {
 
 /// The table for people.
 pub fn print(costs: &[Cost]) {
+    if costs.is_empty() {
+        return;
+    }
     println!("\nper I/O, user_poll (callgrind; misses simulated, of a core that is alone)");
     println!(
-        "{:20} {:8} {:>5} {:>12} {:>9} {:>9}",
-        "side", "trust", "depth", "instructions", "D1 misses", "LL misses"
+        "{:20} {:8} {:>5} {:>5} {:>12} {:>9} {:>9}",
+        "side", "trust", "size", "depth", "instructions", "D1 misses", "LL misses"
     );
     for cost in costs {
         println!(
-            "{:20} {:8} {:5} {:12.1} {:9.3} {:9.3}",
+            "{:20} {:8} {:>5} {:5} {:12.1} {:9.3} {:9.3}",
             cost.name(),
             cost.trust,
+            cost.size,
             cost.depth,
             cost.instructions,
             cost.first,

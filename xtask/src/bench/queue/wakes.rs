@@ -1,5 +1,5 @@
 //! What waking costs: one I/O at a time, where either side, both or none has gone to sleep.
-use super::{Ends, Server};
+use super::{Ends, Load, Server};
 use crate::bench::program::{facts, median, number};
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
@@ -35,7 +35,12 @@ pub fn measure(braid: &Path, rounds: usize, seconds: f64, ends: &Ends) -> Result
             let spin_us = if *sleeps { 0 } else { ends.spin_us };
             let server = Server::spawn(Command::new(braid), false, ends.server, spin_us)?;
             let before = sleeps_of(server.group.id())?;
-            let mut bench = server.client(Command::new(braid), kind, 1, seconds, ends.client);
+            let load = Load {
+                kind,
+                size: "4k",
+                depth: 1,
+            };
+            let mut bench = server.client(Command::new(braid), &load, seconds, ends.client);
             let facts = facts(&mut bench)?;
             let slept = sleeps_of(server.group.id())? - before;
             let ios = number(&facts, "iops")? * number(&facts, "seconds")?;
@@ -97,6 +102,9 @@ impl Wake {
 
 /// The table for people; `bare_us`: an exchange without a queue.
 pub fn print(wakes: &[Wake], bare_us: Option<f64>) {
+    if wakes.is_empty() {
+        return;
+    }
     println!("\none I/O at a time, mediated: what waking costs");
     if let Some(bare_us) = bare_us {
         println!("{:18} {bare_us:8.2} µs", "bare exchange");
