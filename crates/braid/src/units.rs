@@ -33,6 +33,7 @@ impl fmt::Display for BadQuantity {
 impl std::error::Error for BadQuantity {}
 
 const SIZE: &str = "a size: bytes, or a number with k, m, g, t or KiB, MiB, GiB, TiB (1024 each)";
+const TOO_LARGE: &str = "possible: it is too large, at most 18446744073709551615 bytes can be said";
 const RATE: &str =
     "a rate: bytes per second, with k, m, g or KiB, MiB, GiB (1024 each), then /s or not";
 const COUNT: &str = "a whole number, with k or m (1000 each) or without";
@@ -47,7 +48,20 @@ const SECONDS: &str = "a duration: seconds, or a number with ns, us, ms, s, m or
 /// # Errors
 /// [`BadQuantity`] for anything else, and above 2^64 − 1.
 pub fn parse_size(text: &str) -> Result<u64, BadQuantity> {
-    quantity(text, SIZE, binary_unit)
+    quantity(text, SIZE, binary_unit).map_err(|error| match is_too_large(text) {
+        true => BadQuantity::new(text, TOO_LARGE),
+        false => error,
+    })
+}
+
+/// Whether it would be a size if there were more bits.
+fn is_too_large(text: &str) -> bool {
+    let text = text.trim();
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, rest) = text.split_at(digits);
+    let factor = binary_unit(rest.trim_start());
+    // A fraction of what is too large is not looked into.
+    !number.is_empty() && factor.is_some_and(|factor| exact(number, factor).is_none())
 }
 
 /// Bytes per second of a rate such as `300MiB/s`, `300m` or `0`.
@@ -306,19 +320,7 @@ mod tests {
     #[test]
     fn what_is_no_size_is_refused() {
         for text in [
-            "",
-            "k",
-            "4kB",
-            "4KB",
-            "-1",
-            "1e3",
-            "0.3k",
-            "1..5k",
-            "1.",
-            ".5k",
-            "4 k i b",
-            "0x10",
-            "16777216t",
+            "", "k", "4kB", "4KB", "-1", "1e3", "0.3k", "1..5k", "1.", ".5k", "4 k i b", "0x10",
         ] {
             let error = parse_size(text).expect_err(text);
             assert!(
@@ -327,6 +329,18 @@ mod tests {
                     .starts_with(&format!("\"{text}\" is not a size")),
                 "{error}"
             );
+        }
+    }
+
+    #[test]
+    fn what_is_too_large_a_size_is_told_so() {
+        for text in [
+            "16777216t",
+            "18446744073709551616",
+            "99999999999999999999999999 TiB",
+        ] {
+            let error = parse_size(text).expect_err(text).to_string();
+            assert!(error.contains("it is too large"), "{error}");
         }
     }
 

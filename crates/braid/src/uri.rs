@@ -158,7 +158,7 @@ pub enum UriError {
     /// There is no scheme at all.
     #[error(
         "not a path URI; write nvme-tcp://host:port/NQN, nvme-ng:/dev/ngXnY, file:/path, \
-         mem:SIZE or null:SIZE"
+         queue:/path?nsid=N, mem:SIZE or null:SIZE"
     )]
     NoScheme,
     /// A plain path of the file system.

@@ -62,8 +62,8 @@ impl FromStr for Name {
 impl FromStr for Mode {
     type Err = &'static str;
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let wanted = "write octal digits in quotes, read and write for the owner at least, no \
-                      execute: \"0600\", \"0660\" or \"0666\"";
+        let wanted = "write octal digits, 0 to 7, with read and write for the owner and execute \
+                      for nobody: 0600, 0660 or 0666 (in a configuration in quotes)";
         match u32::from_str_radix(text, 8) {
             Ok(mode) if mode & !0o666 == 0 && mode & 0o600 == 0o600 => Ok(Self(mode)),
             _ => Err(wanted),

@@ -30,8 +30,13 @@ pub fn parse(text: &str) -> Result<Allow, String> {
     };
     let (mut nsid, mut first, mut blocks, mut read_only, mut uid) =
         (None, None, None, false, false);
+    let mut seen = Vec::new();
     for part in text.split(',') {
         let (key, value) = part.split_once('=').unwrap_or((part, ""));
+        if seen.contains(&key) {
+            return Err(format!("{key} is there twice: which of them counts?"));
+        }
+        seen.push(key);
         match key {
             "uid" => {
                 uid = true;
@@ -41,6 +46,11 @@ pub fn parse(text: &str) -> Result<Allow, String> {
             "first" => first = Some(number(key, value)?),
             "blocks" => blocks = Some(number(key, value)?),
             "read-only" if value.is_empty() => read_only = true,
+            "read-write" => {
+                return Err(
+                    "\"read-write\": leave it out; what is not read-only may be written".into(),
+                );
+            }
             "depth" => allow.depth = Some(number(key, value)?),
             "queues" => allow.queues = Some(number(key, value)?),
             "memory" => allow.memory = Some(parse_size(value).map_err(|why| why.to_string())?),
@@ -61,6 +71,7 @@ pub fn parse(text: &str) -> Result<Allow, String> {
     {
         return Err(format!("depth is 1 to {DEPTH_MAX}"));
     }
+    nothing(&allow, blocks)?;
     match nsid {
         None if first.is_some() || blocks.is_some() || read_only => {
             return Err("first, blocks and read-only are of a namespace: say nsid= too".into());
@@ -78,6 +89,22 @@ pub fn parse(text: &str) -> Result<Allow, String> {
         }
     }
     Ok(allow)
+}
+
+/// A right to nothing is a slip: who is not named has none.
+fn nothing(allow: &Allow, blocks: Option<u64>) -> Result<(), String> {
+    let none = [
+        ("blocks", blocks == Some(0)),
+        ("queues", allow.queues == Some(0)),
+        ("memory", allow.memory == Some(0)),
+    ];
+    match none.iter().find(|(_, none)| *none) {
+        None => Ok(()),
+        Some((key, _)) => Err(format!(
+            "{key}=0 is a right to nothing: leave {key}= out for no bound, or the whole right for \
+             no right"
+        )),
+    }
 }
 
 fn number<T: std::str::FromStr>(key: &str, value: &str) -> Result<T, String> {
@@ -217,6 +244,12 @@ mod tests {
             ("uid=1,first=2", "say nsid= too"),
             ("uid=1,nsid=0", "counts from 1"),
             ("uid=1,depth=0", "1 to 4095"),
+            ("uid=1,blocks=0,nsid=1", "blocks=0 is a right to nothing"),
+            ("uid=1,queues=0", "queues=0 is a right to nothing"),
+            ("uid=1,memory=0", "memory=0 is a right to nothing"),
+            ("uid=1,nsid=1,read-only,read-write", "leave it out"),
+            ("uid=1,depth=3,depth=4", "depth is there twice"),
+            ("uid=1,uid=2", "uid is there twice"),
             ("uid=1,colour=red", "\"colour=red\" is none of"),
             ("", "\"\" is none of"),
         ] {

@@ -349,10 +349,15 @@ fn in_text(text: &mut String, value: &Value) -> std::fmt::Result {
     for other in items(&value["others"]) {
         let nqn = show::printable(word(&other["nqn"]));
         let count = items(&other["uris"]).count();
+        let found = match items(&value["controllers"]).next() {
+            Some(_) => format!("{count} found, and no volume has it"),
+            // Who is to connect one way asks nobody before it is known what for.
+            None => "no volume has it, so it was not asked".to_owned(),
+        };
         writeln!(
             text,
-            "{nqn}: {count} found, and no volume has it; for one write in the configuration, with \
-             a name and a [[volume.export]], and reload:"
+            "{nqn}: {found}; for one write in the configuration, with a name and a \
+             [[volume.export]], and reload:"
         )?;
         writeln!(text, "  [[volume]]")?;
         for uri in items(&other["uris"]) {

@@ -144,6 +144,7 @@ fn quick(args: &ServeArgs) -> anyhow::Result<Config> {
             "no port: give --listen ADDRESS:PORT, as in 127.0.0.1:4420",
         ));
     }
+    twice(&args.listen)?;
     let delay = args.delay.as_deref().map(Duration::from_text).transpose();
     let delay = delay.map_err(|error| Usage::error(format!("--delay: {error}")))?;
     let ports = args.listen.iter().map(|listen| quick_port(listen, delay));
@@ -161,6 +162,20 @@ fn quick(args: &ServeArgs) -> anyhow::Result<Config> {
         Usage::error(format!("--{error}"))
     })?;
     Ok(config)
+}
+
+/// Two ports at one address can't be; port 0 is another one each time.
+fn twice(listen: &[String]) -> anyhow::Result<()> {
+    let address = |listen: &String| listen.split(',').next().unwrap_or_default().to_owned();
+    let all: Vec<_> = listen.iter().map(address).collect();
+    let again = (1..all.len()).find(|&at| !all[at].ends_with(":0") && all[..at].contains(&all[at]));
+    match again {
+        None => Ok(()),
+        Some(at) => Err(Usage::error(format!(
+            "--listen {} is there twice: give each port once",
+            all[at]
+        ))),
+    }
 }
 
 fn quick_port(listen: &str, delay: Option<Duration>) -> anyhow::Result<Port> {
