@@ -2,10 +2,10 @@
 //!
 //! # Contract
 //! Random reads of a null namespace, of 4 KiB or of sizes whose lists of pages are long, server and
-//! client on a core each, trusted and mediated, beside a ping-pong through shared memory on the same
-//! two CPUs. All are run in turn, several rounds; the figure is the median over rounds, the ratio
-//! that of each round, so that what the machine does besides hits all of them. Then one I/O at a
-//! time where either side sleeps, and the instructions of either side.
+//! client on a core each, trusted and mediated, beside a ping-pong through shared memory on the
+//! same two CPUs. All are run in turn, several rounds; the figure is the median over rounds, the
+//! ratio that of each round, so that what the machine does besides hits all of them. Then one I/O
+//! at a time where either side sleeps, and the instructions of either side.
 mod bare;
 mod cost;
 mod wakes;
