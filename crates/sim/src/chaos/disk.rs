@@ -5,7 +5,7 @@
 //! wrote it last; its flush makes that durable. A controller that [loses](Disk::lose) its cache
 //! takes dirty blocks with it: each is as it was when it was last durable, or survives, as chance
 //! has it. What lies beyond the blocks that are kept is zeroes, and stays so.
-use super::history::Tag;
+use super::history::{BLANK, Tag};
 use alloc::vec::Vec;
 use engine::machine::{DeviceError, Memory};
 use engine::{DeviceOp, DeviceRequest};
@@ -274,13 +274,12 @@ pub fn fill(bytes: &mut [u8], tag: u64) {
 
 /// The tag of a block; of one that is torn or damaged, a tag that nobody writes.
 pub fn tag(bytes: &[u8]) -> Tag {
-    let mut words = bytes.chunks(8).map(|word| {
-        let word: [u8; 8] = word.try_into().unwrap_or_default();
-        u64::from_le_bytes(word)
-    });
-    let first = words.next().unwrap_or_default();
-    match words.all(|word| word == first) {
-        true => Tag(first),
+    let Some(first) = bytes.first_chunk() else {
+        return BLANK;
+    };
+    // All words are the same if each is the one after it.
+    match bytes[8..] == bytes[..bytes.len() - 8] {
+        true => Tag(u64::from_le_bytes(*first)),
         false => Tag(u64::MAX),
     }
 }

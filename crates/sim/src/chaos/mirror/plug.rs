@@ -205,6 +205,7 @@ impl Course<'_> {
         };
         let count = legs.said().len();
         let mut judged = alloc::vec![false; count];
+        let mut well: Vec<(usize, bool)> = Vec::new();
         let all = legs.in_sync().unwrap_or_default();
         let mut without = false;
         for set in 1..1_u32 << count {
@@ -231,11 +232,15 @@ impl Course<'_> {
                     true => certain,
                     false => told,
                 };
-                self.judge_leg(legs.data(leg), floors, under_way)
+                // What a leg that was judged so has too is known.
+                let before = well.iter().find(|it| it.1 == self.bare[leg]);
+                let known = before.map(|it| legs.data(it.0));
+                self.judge_leg((legs.data(leg), known), floors, under_way)
                     .map_err(|(block, why)| {
                         let what = format!("{how}, legs {given:?}: leg {leg} in sync: {why}");
                         (Some(block), Finding::Wrong(what))
                     })?;
+                well.push((leg, self.bare[leg]));
             }
             // What a bare leg lacks, no bit says.
             if in_sync.iter().any(|&leg| self.bare[leg]) && !durable {
@@ -251,7 +256,7 @@ impl Course<'_> {
 
     fn judge_leg(
         &self,
-        data: &[u8],
+        (data, known): (&[u8], Option<&[u8]>),
         floors: &Floors<'_>,
         under_way: &[(u64, Tag)],
     ) -> Result<(), (u64, String)> {
@@ -259,6 +264,11 @@ impl Course<'_> {
         let blocks = self.plan.layout.habit.blocks;
         let now_ns = self.rig.world.now_ns;
         for (block, bytes) in (0..blocks).zip(data.chunks(unit)) {
+            let at = block as usize * unit;
+            let same = known.and_then(|known| known.get(at..at + bytes.len()));
+            if same == Some(bytes) {
+                continue;
+            }
             let tag = disk::tag(bytes);
             if under_way.binary_search(&(block, tag)).is_ok() {
                 continue;
