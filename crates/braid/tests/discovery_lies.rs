@@ -20,6 +20,7 @@ use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
+use std::time::Duration;
 
 const UNIT: usize = 1024;
 /// Subsystem of the target.
@@ -254,6 +255,27 @@ fn a_log_that_changes_whenever_it_is_read_is_given_up() {
         return;
     };
     liar.fails("discover", "chang");
+}
+
+#[test]
+fn a_log_that_comes_too_slowly_is_waited_for_no_longer() {
+    let Some(liar) = Liar::start(1, |offset, before, piece| {
+        thread::sleep(Duration::from_millis(800));
+        if offset == 0 {
+            piece[..8].copy_from_slice(&(before + 7).to_le_bytes());
+        }
+        Answer::Sent
+    }) else {
+        return;
+    };
+    let root = liar.directory.path();
+    let keys = "connect_timeout = \"1s\"\n[[volume]]\nname = \"v0\"\n\
+                [[volume.path]]\nuri = \"mem:16MiB\"\n";
+    std::fs::write(root.join("b.toml"), keys).unwrap();
+    let _engine = engine(root);
+    let socket = root.join("c.sock").display().to_string();
+    let words = format!("connect-all --socket {socket}");
+    liar.fails(&words, "its log was not there in time");
 }
 
 #[test]

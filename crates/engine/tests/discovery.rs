@@ -501,3 +501,36 @@ fn who_trickles_or_says_nothing_is_given_up_in_time() {
         assert!(it.world.nodes[SEEKER].stopped);
     }
 }
+
+/// The answer to an Asynchronous Event Request that says: no more of them.
+fn refused_event(cid: u16) -> Vec<u8> {
+    let mut pdu = vec![5, 0, 24, 0, 24, 0, 0, 0]; // CapsuleResp
+    pdu.extend([0; 12]);
+    pdu.extend(cid.to_le_bytes());
+    pdu.extend(0x8000_u16.wrapping_add(0x105 << 1).to_le_bytes());
+    pdu
+}
+
+#[test]
+fn who_refuses_to_tell_of_changes_is_asked_for_its_log_each_minute() {
+    let mut asked = false;
+    // A slot of 32, and how often it was used before: it is among the first of either.
+    let cids = (0..4).flat_map(|slot| (0..64).map(move |generation| generation << 5 | slot));
+    for cid in cids {
+        let mut it = Seeker::new(5_000, 1, 1);
+        it.seek(0);
+        it.reaches(SECOND, &[offer(0, 1)]);
+        it.pass(SECOND);
+        it.world.inject(SEEKER, 0, &refused_event(cid));
+        it.pass(SECOND);
+        if it.losses().is_empty() {
+            // It was the request's: of any other the session would have ended.
+            asked = true;
+            assert_eq!(it.reads().len(), 1);
+            it.pass(130 * SECOND);
+            assert_eq!(it.reads().len(), 3);
+            assert!(it.losses().is_empty(), "{:?}", it.losses());
+        }
+    }
+    assert!(asked, "no identifier was the request's");
+}

@@ -74,6 +74,9 @@ pub const ANA_REREAD_NS: u64 = 1_000_000_000;
 /// Shortest time between two readings of a discovery log because its controller says that it
 /// changed, ns: one that says so without end costs a log a second.
 pub const DISCOVERY_REREAD_NS: u64 = 1_000_000_000;
+/// Shortest time after a pause for firmware in which no other one begins, ns: what was late by then
+/// ends, whatever the controller goes on saying. Longer than `io_timeout` is set to.
+pub const PAUSE_REST_NS: u64 = 600_000_000_000;
 /// Largest logical block a host takes, log2 bytes.
 pub const BLOCK_SHIFT_MAX: u8 = 16;
 

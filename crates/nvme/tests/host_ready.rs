@@ -183,6 +183,25 @@ fn t30_firmware_activation_is_a_pause_not_a_failure() {
 }
 
 #[test]
+fn t30_who_goes_on_saying_that_firmware_is_activated_is_believed_once() {
+    let mut peer = AdminPeer::ready(admin_config(), Model::default());
+    let begin = peer.admin.poll_timeout().unwrap();
+    let mut pauses = Vec::new();
+    for second in 1..=700 {
+        peer.run_until(begin + second * SECOND);
+        peer.event(AsyncEvent::FIRMWARE_ACTIVATION);
+        let paused = peer.events().into_iter().filter_map(|event| match event {
+            AdminEvent::Paused(until_ns) => Some(until_ns),
+            _ => None,
+        });
+        pauses.extend(paused.map(|until_ns| (second, until_ns - begin)));
+    }
+    // 5 s each (`timeout_ns`), and ten minutes between.
+    let until = [1, 606].map(|second| (second, (second + 5) * SECOND));
+    assert_eq!(pauses, until);
+}
+
+#[test]
 fn t30_a_controller_that_takes_no_event_requests_is_left_alone() {
     let status = Status::AER_LIMIT.with_dnr();
     let mut peer = AdminPeer::new(admin_config(), Model::default())

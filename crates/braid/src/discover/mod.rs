@@ -17,11 +17,13 @@ use crate::uri::discovery::{DISCOVERY_PORT, DiscoveryUri};
 use anyhow::Context;
 use clap::Args;
 use nvme::host::Digests;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use uuid::Uuid;
 
 /// Longest wait for a connection and for each answer.
 const TIMEOUT: Duration = Duration::from_secs(10);
+/// Longest time for all logs; those that were not there by then are named.
+const ALL_MAX: Duration = Duration::from_secs(300);
 
 /// Show what a discovery controller, and those that it refers to, tell of subsystems
 #[derive(Clone, Debug, Args)]
@@ -107,7 +109,8 @@ pub fn run(args: &DiscoverArgs) -> anyhow::Result<()> {
     };
     let root = uri.resolve().with_context(|| uri.to_string())?;
     let config = session::once(identity, digests, TIMEOUT);
-    let found = session::read_once(config, &root, &|| false)?;
+    let until = Instant::now() + ALL_MAX;
+    let found = session::read_once(config, &root, &|| Instant::now() >= until)?;
     for note in show::notes(&root, &found) {
         output::note(&note);
     }

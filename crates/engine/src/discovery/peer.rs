@@ -176,7 +176,7 @@ impl DiscoveryEngine {
             };
             let Some(admin) = &mut peer.admin else { return };
             match admin.poll_event() {
-                None => return,
+                None => return self.watch(conn, now_ns),
                 Some(AdminEvent::Ready(facts)) => {
                     peer.deaf = facts.0.kas == 0;
                     if !admin.is_discovery() {
@@ -200,6 +200,17 @@ impl DiscoveryEngine {
                     | AdminEvent::Aborted { .. },
                 ) => {}
             }
+        }
+    }
+
+    /// One that has refused to tell of changes is asked again and again from now on.
+    fn watch(&mut self, conn: ConnId, now_ns: u64) {
+        let (persistent, poll_ns) = (self.is_persistent(), self.config.poll_ns);
+        let Some(peer) = self.peer(conn) else { return };
+        let Some(admin) = &peer.admin else { return };
+        let refused = admin.is_discovery() && !admin.tells_discovery();
+        if persistent && refused && peer.known.is_some() && peer.poll_ns.is_none() {
+            peer.poll_ns = Some(now_ns.saturating_add(poll_ns));
         }
     }
 
@@ -312,7 +323,11 @@ impl DiscoveryEngine {
     /// Its place is another's.
     fn bury(&mut self, conn: ConnId, now_ns: u64) {
         if let Some(peer) = self.peers[conn.0 as usize].take() {
-            self.events.push_back(DiscoveryEvent::Left(peer.endpoint));
+            // It may be wanted again since, and have another place.
+            let mut others = self.peers.iter().flatten();
+            if !others.any(|it| it.endpoint == peer.endpoint) {
+                self.events.push_back(DiscoveryEvent::Left(peer.endpoint));
+            }
         }
         self.look_around(now_ns);
         self.stop_when_over();

@@ -95,20 +95,24 @@ impl Course {
             Ended::Hangs => "; the last does not come back".to_owned(),
         });
         text.push('\n');
-        let mut table = Table::new(1, &["", "median", "total"]);
+        let mut table = Table::new(1, &["", "least", "median", "total"]);
         for (name, counts) in [("requests", &sums.requests), ("faults", &sums.faults)] {
-            let [median, total] = [counts.median(), counts.total()].map(format_count);
-            table.row(vec![name.to_owned(), median, total]);
+            let figures = [counts.least(), counts.median(), counts.total()].map(format_count);
+            let name = [name.to_owned()];
+            table.row(name.into_iter().chain(figures).collect());
         }
-        let (median, total) = (sums.time_ms.median(), sums.time_ms.total());
+        let time = &sums.time_ms;
+        let (least, median, total) = (time.least(), time.median(), time.total());
         table.row(vec![
-            "virtual time".to_owned(),
+            "virtual time".into(),
+            format_ns(least as f64 * 1e6),
             format_ns(median as f64 * 1e6),
             format!("{} s", format_count(total / 1000)),
         ]);
         let each = sums.events / sums.worlds.max(1);
         let [each, all] = [each, sums.events].map(format_count);
-        table.row(vec!["events".to_owned(), format!("({each} each)"), all]);
+        let each = format!("({each} each)");
+        table.row(vec!["events".into(), String::new(), each, all]);
         text.push_str(&table.render(style, |_| String::new()));
         let found = findings(self.findings.len());
         let ink = if self.findings.is_empty() {
@@ -198,7 +202,10 @@ impl Course {
 
     pub fn json(&self, whole: bool) -> Value {
         let sums = &self.sums;
-        let counts = |it: &super::sums::Counts| json!({"median": it.median(), "total": it.total()});
+        let counts = |it: &super::sums::Counts| {
+            let (least, median, total) = (it.least(), it.median(), it.total());
+            json!({"least": least, "median": median, "total": total})
+        };
         let cell = |kind, state: PathState| {
             let count = sums.met(kind, state.name());
             json!({"fault": word(kind), "state": state.name(), "count": count})

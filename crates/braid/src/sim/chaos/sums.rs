@@ -35,6 +35,11 @@ impl Counts {
         self.0.iter().map(|(number, count)| number * count).sum()
     }
 
+    /// The smallest; 0 of none.
+    pub fn least(&self) -> u64 {
+        self.0.keys().next().copied().unwrap_or(0)
+    }
+
     /// The upper one of two; 0 of none.
     pub fn median(&self) -> u64 {
         let half = self.0.values().sum::<u64>() / 2;
@@ -87,6 +92,7 @@ mod tests {
             counts.add(number);
         }
         assert_eq!((counts.median(), counts.total()), (5, 22));
+        assert_eq!(counts.least(), 1);
         counts.add(100);
         assert_eq!(counts.median(), 5);
     }

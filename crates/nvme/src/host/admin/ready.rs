@@ -8,7 +8,7 @@ use super::ana::get_log;
 use super::{Admin, EVENT, Next};
 use crate::host::transport::own_command;
 use crate::host::{AdminEvent, Completed, Data, HostError, Step};
-use crate::limits::{DISCOVERY_REREAD_NS, LOG_PIECE};
+use crate::limits::{DISCOVERY_REREAD_NS, LOG_PIECE, PAUSE_REST_NS};
 use crate::wire::SqeBuilder;
 use crate::wire::features::AsyncEvent;
 use crate::wire::log::{Request, lid};
@@ -33,6 +33,8 @@ pub struct Work {
     pub shutdown: bool,
     /// Until then answers may be late: firmware is being activated.
     pub paused_until_ns: u64,
+    /// Before that no other pause begins.
+    pub pause_from_ns: u64,
 }
 
 impl Admin {
@@ -93,11 +95,7 @@ impl Admin {
             AsyncEvent::DISCOVERY_CHANGE if canary::has(Bug::ForgottenNotice) => {}
             AsyncEvent::DISCOVERY_CHANGE => self.work.discovery = self.facts.discovery,
             AsyncEvent::FIRMWARE_ACTIVATION => {
-                let pause_ns = self.facts.pause_ns.max(self.config.timeout_ns);
-                self.work.paused_until_ns = now_ns.saturating_add(pause_ns);
-                self.keep_alive.pause(self.work.paused_until_ns);
-                let paused = AdminEvent::Paused(self.work.paused_until_ns);
-                self.events.push_back(paused);
+                self.pause(now_ns);
                 self.work.log = Some(event.log_page);
             }
             // Errors, health, and what later versions invent: reading the log is all there is to
@@ -106,6 +104,20 @@ impl Admin {
         }
         self.work.arm = true;
         self.next_work(now_ns);
+    }
+
+    /// Firmware is activated: answers are awaited longer. Notices during a pause, and for as long
+    /// as that after it, change nothing: who goes on giving them would hold I/Os for ever.
+    fn pause(&mut self, now_ns: u64) {
+        if now_ns < self.work.pause_from_ns {
+            return;
+        }
+        let pause_ns = self.facts.pause_ns.max(self.config.timeout_ns);
+        let until_ns = now_ns.saturating_add(pause_ns);
+        self.work.paused_until_ns = until_ns;
+        self.work.pause_from_ns = until_ns.saturating_add(pause_ns.max(PAUSE_REST_NS));
+        self.keep_alive.pause(until_ns);
+        self.events.push_back(AdminEvent::Paused(until_ns));
     }
 
     pub(super) fn log_command(&self, step: Step) -> (SqeBuilder, Data) {
