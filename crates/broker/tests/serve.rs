@@ -416,6 +416,13 @@ fn a_broker_that_stops_is_noticed() {
     assert_eq!(irq.wait(LONG), Err(Error::Gone));
 }
 
+/// What an error says with all its causes.
+fn whole(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    let texts: Vec<String> = causes.map(ToString::to_string).collect();
+    texts.join(": ")
+}
+
 /// Whoever asks first and opens then may meet two servers.
 #[test]
 fn t32_a_queue_to_another_namespace_than_was_shown_is_refused() {
@@ -433,13 +440,13 @@ fn t32_a_queue_to_another_namespace_than_was_shown_is_refused() {
     // A queue of the device's size must fit.
     device.queue().unwrap();
     stage.replace(|config| config.identity = named("b"));
-    let refused = device.queue().unwrap_err().to_string();
+    let refused = whole(&device.queue().unwrap_err());
     assert!(refused.contains("another namespace"), "{refused}");
     stage.replace(|config| {
         config.identity = named("a");
         config.namespaces[0].blocks = 128;
     });
-    let refused = device.queue().unwrap_err().to_string();
+    let refused = whole(&device.queue().unwrap_err());
     assert!(refused.contains("another namespace"), "{refused}");
     stage.replace(|config| config.identity = named("a"));
     device.queue().unwrap();
