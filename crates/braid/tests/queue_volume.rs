@@ -9,9 +9,14 @@ mod no_io_uring;
 mod process;
 
 use ::queue::{Options, Queue, Range, Status};
-use process::{Client, Process, engine, wait_until};
+use process::{Client, Process, SOON, engine, wait_until};
 use rustix::process::Signal;
+use std::io::{Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread::JoinHandle;
 
 /// A target whose cache is lost with it, and the engine's configuration over it; `None`: this
 /// machine has no io_uring.
@@ -141,6 +146,138 @@ fn t13_a_volume_is_a_namespace_flushes_reach_it_and_its_engine_may_die() {
     assert!(write(&mut other, 4, 6, true).is_success());
     server.signal(Signal::TERM);
     assert!(server.ended().success());
+}
+
+/// An export that answers in whatever order it is told to.
+struct Export {
+    /// Writes and flushes are not answered at once any more.
+    holds: AtomicBool,
+    /// Those that wait: command and cookie.
+    held: Mutex<mpsc::Receiver<(u8, [u8; 8])>>,
+    stream: UnixStream,
+}
+
+const WRITE: u8 = 1;
+const FLUSH: u8 = 3;
+
+impl Export {
+    /// For whoever connects first.
+    fn start(socket: &Path) -> JoinHandle<Arc<Self>> {
+        let listener = UnixListener::bind(socket).unwrap();
+        std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            Self::shake_hands(&mut stream);
+            let (hold, held) = mpsc::channel();
+            let export = Arc::new(Self {
+                holds: AtomicBool::new(false),
+                held: Mutex::new(held),
+                stream: stream.try_clone().unwrap(),
+            });
+            let this = Arc::clone(&export);
+            // Until the connection ends.
+            std::thread::spawn(move || this.serve(stream, &hold));
+            export
+        })
+    }
+
+    fn shake_hands(stream: &mut UnixStream) {
+        stream.write_all(b"NBDMAGICIHAVEOPT\0\x03").unwrap();
+        stream.read_exact(&mut [0; 4]).unwrap();
+        loop {
+            let mut header = [0; 16];
+            stream.read_exact(&mut header).unwrap();
+            let length = u32::from_be_bytes(header[12..].try_into().unwrap());
+            stream.read_exact(&mut vec![0; length as usize]).unwrap();
+            let mut reply = |kind: u32, data: &[u8]| {
+                let lengths = [kind, data.len() as u32].map(u32::to_be_bytes).concat();
+                let magic = 0x0003_e889_0455_65a9_u64.to_be_bytes();
+                let all = [&magic, &header[8..12], &lengths, data].concat();
+                stream.write_all(&all).unwrap();
+            };
+            // It knows of one option: to go. The export has 1 MiB and can be flushed.
+            if header[11] != 7 {
+                reply(0x8000_0001, &[]);
+                continue;
+            }
+            reply(
+                3,
+                &[&[0, 0][..], &(1_u64 << 20).to_be_bytes(), &[0, 5]].concat(),
+            );
+            return reply(1, &[]);
+        }
+    }
+
+    fn serve(&self, mut stream: UnixStream, hold: &mpsc::Sender<(u8, [u8; 8])>) -> Option<()> {
+        loop {
+            let mut header = [0; 28];
+            stream.read_exact(&mut header).ok()?;
+            let (command, cookie) = (header[7], header[8..16].try_into().unwrap());
+            let length = u32::from_be_bytes(header[24..].try_into().unwrap()) as usize;
+            if command == WRITE {
+                stream.read_exact(&mut vec![0; length]).ok()?;
+            }
+            match command {
+                WRITE | FLUSH if self.holds.load(Ordering::Acquire) => {
+                    hold.send((command, cookie)).ok()?;
+                }
+                WRITE | FLUSH => self.answer(cookie, 0, &[]),
+                _ => self.answer(cookie, 0, &vec![0; length]),
+            }
+        }
+    }
+
+    /// The cookie of the next command that waits, which is this one.
+    fn next(&self, command: u8) -> [u8; 8] {
+        let next = self.held.lock().unwrap().recv_timeout(SOON).unwrap();
+        assert_eq!(next.0, command);
+        next.1
+    }
+
+    fn answer(&self, cookie: [u8; 8], error: u32, data: &[u8]) {
+        let head = [0x6744_6698_u32, error].map(u32::to_be_bytes).concat();
+        let bytes = [&head[..], &cookie, data].concat();
+        (&self.stream).write_all(&bytes).unwrap();
+    }
+}
+
+/// A server tells one flush that what was acknowledged is lost. Where that flush's path has just
+/// been given up, the volume's next one has to say so.
+#[test]
+fn t13_a_flush_that_fails_after_its_queue_was_given_up_fails_the_volumes_next_one() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path();
+    let export = Export::start(&root.join("v0.sock"));
+    let _server = serve(root);
+    let export = export.join().unwrap();
+    let text = format!(
+        "cores = 1\nio_timeout = \"2s\"\n[[volume]]\nname = \"v0\"\n[[volume.path]]\n\
+         uri = \"queue:{}?nsid=1\"\n[[volume.export]]\nnbd = \"unix:{}\"\n",
+        root.join("q.sock").display(),
+        root.join("e.sock").display()
+    );
+    std::fs::write(root.join("b.toml"), text).unwrap();
+    let mut engine = process::begun(root);
+    if engine.says("v0: ready").is_none() {
+        engine.notes("io_uring");
+        return no_io_uring::skip(&engine.seen);
+    }
+    let [mut writer, mut flusher] = [(); 2].map(|()| Client::open(&root.join("e.sock")));
+    assert_eq!(writer.write(0, 1), 0);
+    export.holds.store(true, Ordering::Release);
+    writer.send_write(4096, 2);
+    let write = export.next(WRITE);
+    let flushing = std::thread::spawn(move || (flusher.flush(), flusher));
+    let flush = export.next(FLUSH);
+    // The queue is let go of, and given back when the write is answered too; or when the server
+    // has had its time, which changes nothing of what is told.
+    engine.notes("io_timeout");
+    export.answer(flush, 5, &[]);
+    export.answer(write, 0, &[]);
+    export.holds.store(false, Ordering::Release);
+    assert_eq!(writer.answer(), 0);
+    let (error, mut flusher) = flushing.join().unwrap();
+    assert_ne!(error, 0, "the first write is lost, and nobody was told");
+    assert_eq!(flusher.flush(), 0, "once");
 }
 
 #[test]

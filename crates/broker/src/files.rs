@@ -165,6 +165,8 @@ pub struct Files {
 pub struct Ended {
     pub job: Job,
     pub status: Status,
+    /// A flush is part of it.
+    pub flush: bool,
 }
 
 impl Files {
@@ -370,10 +372,16 @@ impl Files {
     }
 
     /// A request of a queue that nobody listens to any more has ended: where it was a flush that
-    /// failed, it is not told.
-    pub fn unheard(&mut self, job: &Job, status: Status) {
-        if let Some(Some(backing)) = self.backings.get_mut(job.namespace) {
-            backing.untold |= !status.is_success();
+    /// failed, it is not told. One that was taken back, or found no engine, had nothing to tell.
+    pub fn unheard(&mut self, ended: &Ended) {
+        let nothing = [
+            Status::SUCCESS,
+            Status::ABORT_REQUESTED,
+            Status::INTERNAL_PATH,
+        ];
+        let told = ended.flush && !nothing.iter().any(|&it| ended.status.is(it));
+        if let Some(Some(backing)) = self.backings.get_mut(ended.job.namespace) {
+            backing.untold |= told;
         }
     }
 
@@ -535,6 +543,7 @@ impl Files {
         Some(Ended {
             job: request.job,
             status,
+            flush: request.flush || matches!(request.work, Work::Flush { .. }),
         })
     }
 }

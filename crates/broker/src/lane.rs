@@ -430,12 +430,14 @@ impl Lane {
         Ok(ranges)
     }
 
-    /// A command that took time has ended; whether somebody is told of it.
+    /// A command that took time has ended; whether somebody is told of it. Of one that failed this
+    /// is certain: a client that lets go behind it looks once more.
     pub fn ended(&mut self, cid: u16, status: Status) -> bool {
         self.in_flight -= 1;
-        let heard = !self.closing && self.broken.is_none();
+        let mut heard = !self.closing && self.broken.is_none();
         if heard {
             self.answer(cid, status, 0);
+            heard = status.is_success() || !self.sq.was_let_go(&self.memory);
         }
         self.publish();
         heard

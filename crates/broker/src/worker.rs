@@ -235,8 +235,9 @@ impl Worker {
         // What is copied for reads counts: the rest is the next turn's.
         let most = self.files.copied() + TURN_BYTES;
         while self.files.copied() < most
-            && let Some(Ended { job, status }) = self.files.next_ended(&mut kicked)
+            && let Some(ended) = self.files.next_ended(&mut kicked)
         {
+            let Ended { job, status, .. } = ended;
             count += 1;
             if job.lane == NO_LANE {
                 self.flushing = self.flushing.map(|left| left - 1);
@@ -246,7 +247,7 @@ impl Worker {
             }
             if let Some(Some(lane)) = self.lanes.get_mut(job.lane) {
                 if !lane.ended(job.cid, status) {
-                    self.files.unheard(&job, status);
+                    self.files.unheard(&ended);
                 }
                 lane.interrupt(|| Some(now_ns()));
             }

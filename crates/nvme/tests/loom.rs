@@ -168,6 +168,35 @@ fn t09_a_command_that_is_taken_back_while_it_is_fetched_is_whole_or_none() {
     });
 }
 
+/// The host lets go while the controller answers: the host finds the answer behind that, or the
+/// controller knows that nobody may have.
+fn last_answer(weak: Weak) {
+    loom::model(move || {
+        let memory = Memory::new(WORDS, weak);
+        let theirs = Arc::clone(&memory);
+        let controller = thread::spawn(move || {
+            let (sq, mut cq) = (SqConsumer::new(SQ), CqProducer::new(CQ));
+            cq.post(&*theirs, &Cqe::default());
+            !sq.was_let_go(&*theirs)
+        });
+        let (mut sq, mut cq) = (SqProducer::new(SQ, 0), CqConsumer::new(CQ));
+        sq.let_go(&*memory);
+        let heard = cq.take(&*memory).is_some();
+        assert!(controller.join().unwrap() <= heard, "told nobody");
+    });
+}
+
+#[test]
+fn t13_an_answer_is_heard_by_who_lets_go_or_its_controller_knows() {
+    last_answer(Weak::Nothing);
+}
+
+#[test]
+#[should_panic(expected = "told nobody")]
+fn letting_go_without_fences_is_found() {
+    last_answer(Weak::Fences);
+}
+
 #[test]
 #[should_panic(expected = "torn or stale")]
 fn a_doorbell_without_release_is_found() {

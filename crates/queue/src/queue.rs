@@ -442,6 +442,26 @@ impl Queue {
     /// matters.
     pub fn close(self) {}
 
+    /// As [`Self::close`], and calls `each` for what has ended by then. So of a flush that fails
+    /// its client hears here, or its broker knows that nobody did, and fails the next one (T13);
+    /// at times both.
+    pub fn close_with(mut self, mut each: impl FnMut(Done)) {
+        let rings = &mut self.rings;
+        if rings.cids.used() > 0 {
+            rings.sq.let_go(&rings.memory);
+        }
+        // Behind that; and each is of a command in flight, so that it ends.
+        while let Some(cqe) = rings.cq.take(&rings.memory)
+            && let Some(token) = rings.cids.end(cqe.cid)
+        {
+            each(Done {
+                token,
+                status: cqe.status,
+                result: cqe.result,
+            });
+        }
+    }
+
     #[inline]
     fn push(&mut self, entry: Entry, pieces: &[Piece], token: u64) -> Result<u16, SubmitError> {
         let mut entry = entry;

@@ -17,8 +17,9 @@
 //! The same where the engine lets go of a path ([`QueueBackend::let_go`]). Reads end at once: what
 //! comes late comes into memory of the queue's, which the server keeps for as long as it needs it
 //! (T10). Changes are given [`QUEUE_FAREWELL_NS`]: what a server that is well has answered can't
-//! be executed late, so each ends with its answer, and the queue with the last. From one that
-//! hangs what it has not begun is taken back, which then never is ([`Queue::close`]); changes wait
+//! be executed late, so each ends with its answer, and the queue with the last. So are flushes: a
+//! server that has told one of them that it failed tells nobody else (T13). From one that hangs
+//! what it has not begun is taken back, which then never is ([`Queue::close_with`]); changes wait
 //! all the same, for a command that it fetched may be with the kernel.
 //!
 //! # Limits
@@ -273,8 +274,8 @@ impl QueueBackend {
         extent: Extent,
         results: &mut Vec<Done>,
     ) {
-        let waits = request.op == DeviceOp::Flush && self.parting.is_none();
-        if self.line.is_none() && !waits || self.parting.is_some() {
+        let waits = request.op == DeviceOp::Flush;
+        if self.parting.is_some() || self.line.is_none() && !waits {
             return results.push((request.id, Err(LOST)));
         }
         let begun = Request {
@@ -495,9 +496,14 @@ impl QueueBackend {
         slot: u16,
         command: &Command,
     ) -> Result<(), DeviceError> {
-        let (Some(line), Some(it)) = (&self.line, &self.requests[command.request as usize]) else {
+        let Some(it) = &self.requests[command.request as usize] else {
             return Ok(());
         };
+        if !matches!(it.request.op, DeviceOp::Read | DeviceOp::Compare) {
+            return Ok(());
+        }
+        // Its memory has gone with the queue.
+        let line = self.line.as_ref().ok_or(LOST)?;
         let at = usize::from(slot) * QUEUE_PIECE_BYTES as usize;
         let (bytes, op) = (command.bytes as usize, it.request.op);
         let mine = it.extent.skip(command.from as u32);

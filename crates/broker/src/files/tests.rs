@@ -127,10 +127,30 @@ fn t13_what_a_queue_that_has_gone_was_not_told_the_next_that_flushes_is() {
     files.begin(job(0, 0), FLUSH, &memories());
     let ended = next(&mut files);
     assert!(!ended.status.is_success());
-    files.unheard(&ended.job, ended.status);
+    files.unheard(&ended);
     assert!(!done(&mut files, 1, FLUSH), "it had ended before");
     files.forget(0);
     assert!(done(&mut files, 2, FLUSH), "it was told");
+}
+
+#[test]
+fn t13_what_is_no_flush_or_was_taken_back_is_no_flush_that_failed() {
+    let mut files = files();
+    let memory = ring_memory();
+    files.begin(job(0, 0), zeroes(true), &memories_in(&memory));
+    memory.store_word(0, nvme::queue::LET_GO);
+    let forsaken = next(&mut files);
+    assert!(forsaken.status.is(Status::SQ_DELETION));
+    for cid in 0..=FILE_OPERATIONS_MAX as u16 {
+        files.begin(job(0, cid), FLUSH, &memories());
+    }
+    assert_eq!(files.cancel(0, None), 1);
+    let cancelled = next(&mut files);
+    assert!(cancelled.status.is(Status::ABORT_REQUESTED) && cancelled.flush);
+    for ended in [forsaken, cancelled] {
+        files.unheard(&ended);
+        assert!(!files.backings[0].as_ref().unwrap().untold);
+    }
 }
 
 #[test]
@@ -212,7 +232,7 @@ fn what_waits_is_taken_back_and_what_the_kernel_has_is_not() {
     let mut ended = vec![0; usize::from(in_flight) + 10];
     let mut aborted = 0;
     while ended.iter().sum::<u32>() < ended.len() as u32 {
-        while let Some(Ended { job, status }) = files.next_ended(&mut false) {
+        while let Some(Ended { job, status, .. }) = files.next_ended(&mut false) {
             ended[usize::from(job.cid)] += 1;
             aborted += u32::from(status.is(Status::ABORT_REQUESTED));
         }

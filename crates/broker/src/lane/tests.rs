@@ -161,6 +161,20 @@ fn t09_what_was_fetched_when_the_client_lets_go_changes_nothing_any_more() {
     assert!(stage.lane.is_idle() && !stage.lane.is_waiting());
 }
 
+/// A flush that fails is told once: to a client that has gone, or to who flushes next.
+#[test]
+fn t13_what_fails_when_the_client_has_let_go_is_not_taken_for_heard() {
+    let mut stage = Stage::new(None);
+    stage.lane.in_flight = 3;
+    assert!(stage.lane.ended(1, Status::WRITE_FAULT));
+    // Its thread has not looked at the queue since.
+    stage.sq.let_go(&stage.memory);
+    assert!(!stage.lane.ended(2, Status::WRITE_FAULT));
+    assert!(stage.lane.ended(3, Status::SUCCESS), "that is no news");
+    let told = std::iter::from_fn(|| stage.cq.take(&stage.memory));
+    assert!(told.map(|cqe| cqe.cid).eq([1, 2, 3]));
+}
+
 #[test]
 fn t09_zeroing_that_has_begun_stops_when_the_client_lets_go() {
     let mut stage = Stage::new(None);

@@ -76,7 +76,8 @@ impl SqProducer {
     /// first ([`SqConsumer::is_let_go`]).
     ///
     /// Of an entry one word is stored over, at once: who fetches it meanwhile has all of it, or a
-    /// command that is none whatever its other words say.
+    /// command that is none whatever its other words say. A look at the completions after this
+    /// finds what the controller takes for heard ([`SqConsumer::was_let_go`]).
     pub fn let_go(&mut self, memory: &impl SharedMemory) {
         memory.store_word(self.place.doorbell_at, LET_GO);
         let mut at = self.head;
@@ -137,6 +138,13 @@ impl SqConsumer {
     #[inline]
     pub fn is_let_go(&self, memory: &impl SharedMemory) -> bool {
         memory.load_word(self.place.doorbell_at) == LET_GO
+    }
+
+    /// Whether the host has let go of the queue by the time that what was posted is there. If not,
+    /// a host that lets go, and then looks at its completions once more, sees that.
+    pub fn was_let_go(&self, memory: &impl SharedMemory) -> bool {
+        memory.fence();
+        self.is_let_go(memory)
     }
 
     /// Nothing is to be executed of this queue, whoever holds a copy of its commands.

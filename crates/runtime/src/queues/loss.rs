@@ -17,11 +17,9 @@ impl QueueBackend {
         self.waiting.clear();
         for (at, place) in (0..).zip(&mut self.requests) {
             let Some(it) = place else { continue };
-            let is_change = !matches!(
-                it.request.op,
-                DeviceOp::Flush | DeviceOp::Read | DeviceOp::Compare
-            );
-            if is_change && it.out > 0 {
+            // A flush too: that it failed is said once, to whoever asked (T13).
+            let is_read = matches!(it.request.op, DeviceOp::Read | DeviceOp::Compare);
+            if !is_read && it.out > 0 {
                 // Of what was not given out nothing is.
                 if it.has_more() {
                     it.result = it.result.and(Err(LOST));
@@ -29,7 +27,7 @@ impl QueueBackend {
                 continue;
             }
             results.push((it.request.id, Err(LOST)));
-            // Flushes too: the next queue's are other ones. Its commands end unheard.
+            // Its commands end unheard.
             let is_its = |it: &mut Command| it.request == at;
             for command in &mut self.commands {
                 command.take_if(is_its);
@@ -46,8 +44,8 @@ impl QueueBackend {
         }
     }
 
-    /// A queue that was let go of is given back when the server has answered all changes, or has
-    /// had its time.
+    /// A queue that was let go of is given back when the server has answered all changes and
+    /// flushes, or has had its time.
     pub(super) fn part(&mut self, ring: &mut Ring, results: &mut Vec<Done>) {
         let Some(until_ns) = self.parting else { return };
         if self.commands.iter().all(Option::is_none) {
@@ -71,15 +69,26 @@ impl QueueBackend {
 
     /// What its server had and has not answered is in doubt.
     fn give_back(&mut self, ring: &mut Ring, results: &mut Vec<Done>) {
-        self.line = None;
         self.parting = None;
         self.waiting.clear();
+        // What was answered by now is heard; what comes later the server knows to be heard by
+        // nobody, and tells the next who flushes (T13).
+        if let Some(line) = self.line.take() {
+            let mut heard = Vec::new();
+            line.queue.close_with(|done| heard.push(done));
+            for done in &heard {
+                self.ended(ring, done, results);
+            }
+        }
         self.commands.fill(None);
         self.free.clear();
         self.free.extend(0..QUEUE_SLOTS);
         for (at, place) in (0..).zip(&mut self.requests) {
             let Some(it) = place else { continue };
             match it.request.op {
+                DeviceOp::Flush if self.let_go.is_some() => {
+                    results.push((it.request.id, Err(LOST)));
+                }
                 DeviceOp::Flush => {
                     it.out = 0;
                     self.waiting.push_back(at);
