@@ -1,6 +1,8 @@
 //! `braid queue` as its users type it: a server, several clients, some of which are killed.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+#[path = "shared/lying_broker.rs"]
+mod lying_broker;
 #[path = "shared/no_io_uring.rs"]
 mod no_io_uring;
 
@@ -432,6 +434,26 @@ fn a_server_that_stands_still_or_dies_ends_a_load_with_its_figures_and_the_reaso
     server.child.kill().unwrap();
     let facts = unanswered(load, "the broker has ended");
     assert_eq!(facts["interrupted"], false);
+}
+
+#[test]
+fn t11_a_server_that_lies_beside_an_answer_ends_the_load_of_all_cores_and_nobody_interrupted_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("q.sock");
+    lying_broker::start(&socket);
+    let mut bench = braid();
+    bench.args(["queue", "bench", "--socket"]).arg(&socket);
+    bench.args(["--cores", "2", "--iodepth", "8", "--bs", "4k"]);
+    bench.args(["--rw", "randread", "--runtime", "600", "-o", "json"]);
+    let output = bench.output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{errors}");
+    let facts: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let error = facts["error"].as_str().unwrap();
+    assert!(error.contains("which is not in flight"), "{error}");
+    // Of the eight of the queue that lies, one was answered.
+    assert_eq!(facts["unanswered"], 7, "{facts}");
+    assert_eq!(facts["interrupted"], false, "{facts}");
 }
 
 /// Whether a process would not die of SIGINT (proc(5), SigCgt).

@@ -2,7 +2,6 @@
 //! applications.
 //!
 //! * [`Broker`]: what runs; [`Config`]: what it has, and who may use it
-//! * [`room`]: a broker without threads, for whoever is all of them
 //! * `server`: the socket: who comes, what they ask for, when they are gone; `session`: a
 //!   connection's own thread
 //! * `worker`: a thread that serves queues: spins, then sleeps
@@ -30,5 +29,8 @@ mod zeroing;
 
 pub use config::{Config, Grant, Identity, Namespace, NamespaceRight, Rights, Store};
 pub use nvme::queue::check::Trust;
-pub use server::{Broker, room};
+pub use server::Broker;
+/// A broker without threads, for whoever is all of them: a fuzzer.
+#[doc(hidden)]
+pub use server::room;
 pub use volume::{Volume, VolumeAddress};

@@ -51,8 +51,10 @@ pub const VOLUME_ANSWER_NS: u64 = 15_000_000_000;
 /// How long a queue whose client has gone may wait for its last requests before it counts as held
 /// by storage that hangs, ns.
 pub const LEAVING_NS: u64 = 1_000_000_000;
-/// Of the queues of a kind one in so many, at least, is not a user's for whom storage that hangs
-/// holds the others.
+/// How often a client that may have a queue in a moment is looked after, ns.
+pub const AGAIN_NS: u64 = 5_000_000;
+/// A user gets no further queue of a kind while one in so many of all of them are its own that wait
+/// for storage, without a client.
 pub const STUCK_PART: u32 = 2;
 /// Namespaces that the list of queues names of one that waits for them.
 pub const AWAITED_SHOWN: usize = 4;

@@ -476,6 +476,7 @@ impl Server {
             return;
         };
         let mut answer = Answer::to(request);
+        let mut passes = false;
         let (text, passed) = match self.answer(id, &mut session, request, brought, &mut answer) {
             Ok(Outcome::Passed(passed)) => (String::new(), passed),
             Ok(Outcome::Text(text)) => {
@@ -487,14 +488,16 @@ impl Server {
                 self.sessions.insert(id, session);
                 return;
             }
-            Err(Refusal(errno, text)) => {
-                answer.error = errno.raw_os_error().cast_unsigned();
-                answer.d = text.len() as u64;
-                (text, Vec::new())
+            Err(refusal) => {
+                passes = refusal.passes;
+                answer.error = refusal.errno.raw_os_error().cast_unsigned();
+                answer.d = refusal.why.len() as u64;
+                (refusal.why, Vec::new())
             }
         };
         let has_queue = session.queue.is_some();
-        let reply = Reply::new(&answer, &text, passed, has_queue);
+        let mut reply = Reply::new(&answer, &text, passed, has_queue);
+        reply.passes = passes;
         let _ = session.replies.send(reply);
         self.sessions.insert(id, session);
     }

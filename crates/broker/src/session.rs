@@ -7,13 +7,14 @@
 //! does not listen. No descriptor of a client's leaves this thread; only mappings do. The next
 //! request is heard when the last one was answered, so one client has one of them waiting at most.
 //! Who has no queue has [`Ear::patience_ns`] for each.
-use crate::limits::DESCRIPTORS_WAITING_MAX;
+use crate::limits::{AGAIN_NS, DESCRIPTORS_WAITING_MAX, LEAVING_NS};
 use crate::worker::News;
 use queue::protocol::{Answer, MESSAGE, Operation, Request};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender};
+use std::sync::mpsc::{Receiver, RecvError, Sender};
+use std::time::Duration;
 use sys::os::{Event, now_ns};
 use sys::{Errno, Error, Shared, passing};
 
@@ -44,6 +45,8 @@ pub struct Reply {
     pub descriptors: Vec<OwnedFd>,
     /// The connection has a queue.
     pub has_queue: bool,
+    /// It is a refusal for a moment only: worth asking again.
+    pub passes: bool,
 }
 
 impl Reply {
@@ -54,6 +57,7 @@ impl Reply {
             bytes,
             descriptors,
             has_queue,
+            passes: false,
         }
     }
 }
@@ -107,8 +111,7 @@ impl Ear {
                 Ok(heard) => heard,
                 Err(over) => return over,
             };
-            self.tell(News::Heard(self.id, request, brought));
-            let Ok(reply) = self.replies.recv() else {
+            let Ok(reply) = self.ask(request, brought) else {
                 return Over;
             };
             has_queue |= reply.has_queue;
@@ -116,6 +119,20 @@ impl Ear {
                 return over;
             }
         }
+    }
+
+    /// What the server says to a request; where that is for a moment only, what it says then.
+    fn ask(&self, request: Request, brought: Brought) -> Result<Reply, RecvError> {
+        self.tell(News::Heard(self.id, request, brought));
+        let mut reply = self.replies.recv()?;
+        let begun_ns = now_ns();
+        // Others of this user may come and go meanwhile.
+        while reply.passes && now_ns() - begun_ns < 2 * LEAVING_NS {
+            std::thread::sleep(Duration::from_nanos(AGAIN_NS));
+            self.tell(News::Heard(self.id, request, None));
+            reply = self.replies.recv()?;
+        }
+        Ok(reply)
     }
 
     fn tell(&self, news: News) {

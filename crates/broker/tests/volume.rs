@@ -516,6 +516,43 @@ fn queues_that_storage_holds_are_bounded_and_who_is_refused_is_told_what_hangs()
     stage.until_free();
 }
 
+/// Queues that were let go of in one moment, or again and again within one, count from the first.
+#[test]
+fn queues_that_were_let_go_of_just_now_count_and_who_leaves_in_order_is_not_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let engine = Engine::start(&directory, |_| {});
+    let stage = stage(&engine);
+    let ask = |queue: &mut Queue, nsid: u32| {
+        let piece = queue.data().unwrap().piece(0, 4096);
+        queue.read(nsid, 0, 1, &[piece], 9).unwrap();
+        queue.submit().unwrap();
+    };
+    // A file that is well.
+    for _ in 0..200 {
+        let mut queues = [(); 2].map(|()| stage.open(queue::Kind::UserPoll, 16));
+        for queue in &mut queues {
+            match queue {
+                Ok(queue) => ask(queue, 3),
+                // Who is asked at once waits; what takes a second is no order.
+                Err(error) => assert!(!error.to_string().contains("for 0 s"), "{error}"),
+            }
+        }
+    }
+    stage.until_free();
+    engine.expect(&[(READ, Deed::Hang)]);
+    let mut queues = [(); 2].map(|()| stage.poll());
+    queues.iter_mut().for_each(|queue| ask(queue, NSID));
+    until("the engine is asked", || {
+        engine.state(|state| state.hangs) && !stage.queues().contains("\"in_flight\":0")
+    });
+    drop(queues);
+    let leaving = || stage.queues().matches("\"leaving\":true").count();
+    until("both leave", || leaving() == 2);
+    let refused = stage.open(queue::Kind::UserPoll, 16).unwrap_err();
+    assert!(refused.to_string().contains("2 wait for"), "{refused}");
+    engine.go_on();
+}
+
 #[test]
 fn t09_of_the_writes_that_wait_for_an_engine_few_go_out_when_their_client_has_let_go() {
     const WRITES: usize = 48;

@@ -49,6 +49,11 @@ impl Error {
                 source: Errno::TIMEDOUT,
                 ..
             } => " (it hangs: see whether its process stands still)",
+            // Before those of the socket: there may be none to connect.
+            Self::System {
+                source: Errno::MFILE | Errno::NFILE,
+                ..
+            } => " (raise the limit of open files, ulimit -n)",
             Self::System {
                 operation: CONNECT,
                 source: Errno::ACCESS | Errno::PERM,
@@ -58,10 +63,6 @@ impl Error {
             Self::System {
                 operation: CONNECT, ..
             } => " (start one with braid queue serve, or name another socket)",
-            Self::System {
-                source: Errno::MFILE | Errno::NFILE,
-                ..
-            } => " (raise the limit of open files, ulimit -n)",
             Self::Refused { errno, .. } => match *errno {
                 Errno::BUSY => " (end other clients, or serve more: --user-poll and --user-irq)",
                 Errno::ACCESS | Errno::PERM => " (see the rights that its --allow gives this user)",
@@ -73,6 +74,17 @@ impl Error {
                 " (see what listens there, and of which version)"
             }
             Self::System { .. } | Self::Busy => "",
+        }
+    }
+
+    /// Nobody listens at the socket: why not.
+    pub fn nobody_listens(&self) -> Option<Errno> {
+        match *self {
+            Self::System {
+                operation: CONNECT,
+                source: source @ (Errno::NOENT | Errno::CONNREFUSED),
+            } => Some(source),
+            _ => None,
         }
     }
 
@@ -147,3 +159,26 @@ impl fmt::Display for SubmitError {
 }
 
 impl std::error::Error for SubmitError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_to_do_is_said_by_what_went_wrong_and_not_by_where() {
+        for (source, part, listens) in [
+            (Errno::MFILE, "ulimit -n", true),
+            (Errno::NFILE, "ulimit -n", true),
+            (Errno::TIMEDOUT, "it hangs", true),
+            (Errno::ACCESS, "--mode", true),
+            (Errno::NOENT, "start one", false),
+            (Errno::CONNREFUSED, "start one", false),
+        ] {
+            let error = Error::system(CONNECT, source);
+            assert!(error.advice().contains(part), "{}", error.advice());
+            assert_eq!(error.nobody_listens().is_none(), listens, "{error}");
+        }
+        let elsewhere = Error::system("kick the broker", Errno::NOENT);
+        assert_eq!(elsewhere.nobody_listens(), None);
+    }
+}

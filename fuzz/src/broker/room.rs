@@ -44,6 +44,10 @@ thread_local! {
     static STAGES: RefCell<[Option<Stage>; 2]> = const { RefCell::new([None, None]) };
 }
 
+/// The room goes on from one input to the next, so a find may need those before it: where it does
+/// not repeat alone, run the fuzzer again with the same seed (`-seed=`, it says which) and one
+/// worker, or all inputs that came before in their order, and then leave out what is not needed.
+///
 /// First byte: kinds, trust, how often the worker dozes. Then the attacker's tape.
 pub fn run(data: &[u8]) {
     let Some((&choice, rest)) = data.split_first() else {

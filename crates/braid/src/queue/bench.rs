@@ -370,7 +370,10 @@ fn measure(args: &BenchArgs, lanes: Vec<impl Run>, watch: &Watch) -> anyhow::Res
                 }
             });
         }
-        sum.context("no core")
+        let mut sum = sum.context("no core")?;
+        // A core whose sibling failed ends as if somebody had interrupted it.
+        sum.finished.interrupted &= watch.interrupt.is_set();
+        Ok(sum)
     })
 }
 

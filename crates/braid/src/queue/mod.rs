@@ -12,7 +12,6 @@ mod serve;
 
 use crate::control::socket::{Service, default_path};
 use anyhow::anyhow;
-use rustix::io::Errno;
 use std::path::PathBuf;
 
 /// The verbs.
@@ -50,20 +49,13 @@ fn socket_path(given: Option<&PathBuf>) -> anyhow::Result<PathBuf> {
 
 /// What a client could not do, and what to do about it.
 fn client_error(error: ::queue::Error, path: &std::path::Path) -> anyhow::Error {
-    match error {
-        ::queue::Error::System {
-            operation: "connect to the broker's socket",
-            source: source @ (Errno::NOENT | Errno::CONNREFUSED),
-        } => anyhow!(
-            "no {} answers on {}: {source} (start one with {}, or give its --socket)",
-            SERVICE.noun,
-            path.display(),
+    let (noun, path) = (SERVICE.noun, path.display());
+    if let Some(why) = error.nobody_listens() {
+        return anyhow!(
+            "no {noun} answers on {path}: {why} (start one with {}, or give its --socket)",
             SERVICE.command
-        ),
-        error => {
-            let noun = SERVICE.noun;
-            let context = format!("the {noun} on {}{}", path.display(), error.advice());
-            anyhow::Error::new(error).context(context)
-        }
+        );
     }
+    let context = format!("the {noun} on {path}{}", error.advice());
+    anyhow::Error::new(error).context(context)
 }

@@ -65,6 +65,17 @@ impl Process {
         found.unwrap_or_else(|| panic!("no \"{what}\" in {}", self.seen))
     }
 
+    /// Whether it has noted `what` by now, of what nobody has looked at.
+    pub fn has_noted(&mut self, what: &str) -> bool {
+        let mut found = false;
+        for line in self.notes.try_iter() {
+            found |= line.contains(what);
+            self.seen.push_str(&line);
+            self.seen.push('\n');
+        }
+        found
+    }
+
     pub fn find(lines: &mpsc::Receiver<String>, seen: &mut String, what: &str) -> Option<String> {
         let end = Instant::now() + SOON;
         loop {

@@ -36,7 +36,7 @@ impl Place {
     }
 }
 
-/// Queues that storage holds which does not answer.
+/// Queues whose clients have gone, and whose last commands have not ended.
 #[derive(Debug, Default)]
 pub struct Stuck {
     pub count: u32,
@@ -47,19 +47,33 @@ pub struct Stuck {
 }
 
 impl Stuck {
+    /// Whether one of them had time to end: storage holds it that does not answer.
+    pub fn is_held(&self) -> bool {
+        self.longest.as_nanos() >= LEAVING_NS.into()
+    }
+
+    fn add(&mut self, place: &Place, age: Duration) {
+        self.count += 1;
+        self.namespaces |= place.tally.awaited.load(Ordering::Relaxed);
+        self.longest = self.longest.max(age);
+    }
+
     /// What they wait for.
     pub fn words(&self, namespaces: &[Namespace]) -> String {
         let named = (0..)
             .zip(namespaces)
             .filter(|(at, _)| self.namespaces >> at & 1 == 1);
         let named = named.map(|(at, it): (u32, _)| format!("{} ({})", at + 1, it.device.name()));
-        let named: Vec<_> = named.collect();
+        let mut named = named.collect::<Vec<_>>().join(", ");
+        // Its thread has not said yet which.
+        if !named.is_empty() {
+            named.insert_str(0, ", to namespace ");
+        }
         format!(
-            "{} wait for requests of clients that are gone, for {} s, to namespace {}: see what is \
-             wrong with that storage",
+            "{} wait for requests of clients that are gone, for {} s{named}: see what is wrong \
+             with that storage",
             self.count,
-            self.longest.as_secs(),
-            named.join(", ")
+            self.longest.as_secs()
         )
     }
 }
@@ -125,20 +139,30 @@ impl Places {
     }
 
     /// Queues of a kind that nobody has and whose last commands have not ended, though they had
-    /// time to; of this user, or of all.
-    pub fn stuck(&self, kind: Kind, uid: Option<u32>) -> Stuck {
+    /// time to.
+    pub fn stuck(&self, kind: Kind) -> Stuck {
         let mut stuck = Stuck::default();
-        let places = self.taken.values().filter(|place| place.kind == kind);
-        for place in places.filter(|place| uid.is_none_or(|uid| place.uid == uid)) {
-            let age = place.leaving.map(|since| since.elapsed());
-            let Some(age) = age.filter(|age| age.as_nanos() >= LEAVING_NS.into()) else {
-                continue;
-            };
-            stuck.count += 1;
-            stuck.namespaces |= place.tally.awaited.load(Ordering::Relaxed);
-            stuck.longest = stuck.longest.max(age);
+        for (place, age) in self.leaving(kind) {
+            if age.as_nanos() >= LEAVING_NS.into() {
+                stuck.add(place, age);
+            }
         }
         stuck
+    }
+
+    /// Of a user, all of them: also those that may be gone in a moment.
+    pub fn leaving_of(&self, kind: Kind, uid: u32) -> Stuck {
+        let mut leaving = Stuck::default();
+        for (place, age) in self.leaving(kind).filter(|(place, _)| place.uid == uid) {
+            leaving.add(place, age);
+        }
+        leaving
+    }
+
+    /// With how long each has been leaving.
+    fn leaving(&self, kind: Kind) -> impl Iterator<Item = (&Place, Duration)> {
+        let places = self.taken.values().filter(move |place| place.kind == kind);
+        places.filter_map(|place| Some((place, place.leaving?.elapsed())))
     }
 
     /// Queues of a user.
@@ -269,8 +293,13 @@ mod tests {
             errors: most(),
             in_flight: most(),
             interrupts: most(),
-            awaited: most(),
+            // Those that are shown: of the longest.
+            awaited: AtomicU64::new(u64::MAX << 9),
         });
+        // What a clock can say.
+        let ages = Duration::from_secs(u64::MAX >> 2);
+        let leaving = Instant::now().checked_sub(ages);
+        assert!(leaving.is_some());
         let mut places = Places::new(QUEUES_MAX, QUEUES_MAX);
         for (id, number) in (0..).zip(1..=2 * QUEUES_MAX) {
             let place = Place {
@@ -281,13 +310,37 @@ mod tests {
                 worker: WORKERS_MAX,
                 regions: 1,
                 mapped: Vec::new(),
-                leaving: Some(Instant::now()),
+                leaving,
                 tally: Arc::clone(&tally),
             };
             places.take(id, place);
         }
         let all = places.list(&config, None);
         assert_eq!(all.matches("\"number\":").count(), 2 * QUEUES_MAX as usize);
+        assert!(all.contains(",\"leaving_s\":46116860184273") && all.contains("[10,11,12,13]"));
         assert!((1 << 20..=TEXT_MAX).contains(&all.len()), "{}", all.len());
+    }
+    #[test]
+    fn what_is_waited_for_is_named_where_it_is_known() {
+        let namespace = Namespace {
+            device: Device::Null.into(),
+            block_shift: 9,
+            blocks: 1,
+            read_only: false,
+        };
+        let stuck = |namespaces| Stuck {
+            count: 2,
+            namespaces,
+            longest: Duration::from_secs(3),
+        };
+        let words = |set| stuck(set).words(&[namespace.clone(), namespace.clone()]);
+        let all = "2 wait for requests of clients that are gone, for 3 s";
+        assert!(
+            words(0).starts_with(&format!("{all}: see what")),
+            "{}",
+            words(0)
+        );
+        let want = format!("{all}, to namespace 1 (null:), 2 (null:): see");
+        assert!(words(3).starts_with(&want), "{}", words(3));
     }
 }

@@ -18,10 +18,25 @@ use sys::os::Event;
 use sys::{Errno, Error, Interrupt, Shared, memory_file};
 
 /// Why a request is refused.
-pub struct Refusal(pub Errno, pub String);
+pub struct Refusal {
+    pub errno: Errno,
+    pub why: String,
+    /// For a moment only: its client's ear asks again.
+    pub passes: bool,
+}
+
+impl Refusal {
+    fn new(errno: Errno, why: impl Into<String>) -> Self {
+        Self {
+            errno,
+            why: why.into(),
+            passes: false,
+        }
+    }
+}
 
 pub fn refuse<T>(errno: Errno, why: impl Into<String>) -> Result<T, Refusal> {
-    Err(Refusal(errno, why.into()))
+    Err(Refusal::new(errno, why))
 }
 
 /// What becomes of a request.
@@ -36,7 +51,7 @@ pub enum Outcome {
 
 impl From<Error> for Refusal {
     fn from(error: Error) -> Self {
-        Self(error.source, error.to_string())
+        Self::new(error.source, error.to_string())
     }
 }
 
@@ -127,22 +142,26 @@ impl Server {
     }
 
     /// The number of a queue that this user can have. Who comes back again and again to storage
-    /// that hangs takes a part of all only: the others may want other namespaces.
+    /// that hangs takes a part of all only: the others may want other namespaces. Queues that have
+    /// just been let go of count too, for they may be held; if they are not, it takes a moment.
     fn room(&self, kind: Kind, uid: u32) -> Result<u32, Refusal> {
         let (all, name) = (self.config.queues(kind), kind.name());
-        let stuck = self.places.stuck(kind, Some(uid));
-        if stuck.count > 0 && stuck.count >= all.div_ceil(STUCK_PART) {
-            let stuck = stuck.words(&self.config.namespaces);
-            let why = format!("of the queues of kind {name} that user {uid} had {stuck}");
-            return refuse(Errno::BUSY, why);
+        let leaving = self.places.leaving_of(kind, uid);
+        if leaving.count > 0 && leaving.count >= all.div_ceil(STUCK_PART) {
+            let words = leaving.words(&self.config.namespaces);
+            let why = format!("of the queues of kind {name} that user {uid} had {words}");
+            return Err(Refusal {
+                passes: !leaving.is_held(),
+                ..Refusal::new(Errno::BUSY, why)
+            });
         }
         self.places.room(kind).ok_or_else(|| {
             let mut why = format!("all {all} queues of kind {name} are in use");
-            let stuck = self.places.stuck(kind, None);
+            let stuck = self.places.stuck(kind);
             if stuck.count > 0 {
                 why += &format!(", of which {}", stuck.words(&self.config.namespaces));
             }
-            Refusal(Errno::BUSY, why)
+            Refusal::new(Errno::BUSY, why)
         })
     }
 

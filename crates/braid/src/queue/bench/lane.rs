@@ -102,6 +102,20 @@ impl Port {
         self.begun_ns.iter().copied().min().filter(|&at| at != IDLE)
     }
 
+    /// Tells the load what has ended.
+    fn hand_in(
+        &mut self,
+        ended: &mut Vec<Done>,
+        worker: &mut Worker,
+        staging: &mut Staging,
+        now_ns: u64,
+    ) {
+        for done in ended.drain(..) {
+            let done = self.done(&done, now_ns, staging);
+            worker.handle_done(&done, staging);
+        }
+    }
+
     /// A completion as the load knows it; its data is where the load looks.
     fn done(&mut self, done: &Done, now_ns: u64, staging: &mut Staging) -> IoDone {
         let slot = done.token as u32 as usize;
@@ -158,10 +172,7 @@ impl Run for Lane {
         let (mut alive_ns, mut looked_ns) = (now_ns(), now_ns());
         loop {
             let now_ns = now_ns();
-            for done in ended.drain(..) {
-                let done = port.done(&done, now_ns, &mut staging);
-                worker.handle_done(&done, &mut staging);
-            }
+            port.hand_in(&mut ended, &mut worker, &mut staging, now_ns);
             watch.heed(&mut worker, &port, now_ns);
             if now_ns - looked_ns >= LOOK_NS {
                 looked_ns = now_ns;
@@ -191,6 +202,8 @@ impl Run for Lane {
                     "{}: {error} (what it said when it ended tells why; start it again)",
                     watch.name()
                 );
+                // These it answered, before it said what can't be.
+                port.hand_in(&mut ended, &mut worker, &mut staging, now_ns);
                 watch.end(&mut worker, &port, why, now_ns);
             }
         }
