@@ -103,6 +103,9 @@ pub enum DeviceError {
     ReadOnly,
     /// Not possible on this device (EOPNOTSUPP).
     Unsupported,
+    /// The way to the device is gone, and nobody knows what became of the request; it is no failure
+    /// of the device.
+    Lost,
     /// The operating system's error number.
     Os(i32),
     /// What its controller said.

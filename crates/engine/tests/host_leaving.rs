@@ -5,7 +5,7 @@ mod common;
 
 use common::*;
 use engine::Machine;
-use engine::host::{Change, HostControl, HostEvent, IoOp, PathNews, PathState, What};
+use engine::host::{Change, HostControl, HostEvent, IoOp, PathNews, PathState, Recovery, What};
 use engine::target::TargetControl;
 use volume::Outcome;
 
@@ -133,6 +133,30 @@ fn t13_one_that_has_flushed_and_is_then_lost_on_another_core_fails_no_flush() {
     for core in 0..2 {
         let end = fleet.one(core, &io(IoOp::Flush, 9, 0, 0), 100 * SECOND);
         assert_eq!(end, Some(Outcome::Done), "core {core}");
+    }
+}
+
+/// What an engine before this one left in a controller's cache any core's flush covers: for all.
+#[test]
+fn t13_what_one_core_has_flushed_of_an_engine_before_is_in_doubt_on_no_core() {
+    for core in 0..3 {
+        let mut config = target(2);
+        config.subsystem.volatile_write_cache = true;
+        let inherits = |it: &mut Recovery| it.unclean_stop_ns = Some(0);
+        let mut fleet = Fleet::with(3, 2, config, inherits);
+        let flush = io(IoOp::Flush, 9, 0, 0);
+        assert_eq!(fleet.one(core, &flush, SECOND), Some(Outcome::Done));
+        fleet.run(MS, |_| false);
+        for node in fleet.nodes.clone() {
+            fleet.world.nodes[node].addresses[0] = Address::Refused;
+            fleet.world.cut(node, 0);
+        }
+        fleet.run(100 * MS, |_| false);
+        assert!(fleet.change(remove(P0)).is_ok(), "core {core}");
+        for core in 0..3 {
+            let end = fleet.one(core, &flush, 100 * SECOND);
+            assert_eq!(end, Some(Outcome::Done), "core {core}");
+        }
     }
 }
 

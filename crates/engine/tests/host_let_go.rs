@@ -3,8 +3,8 @@
 //! changes when it says that nobody executes them any more.
 #![allow(clippy::unwrap_used, reason = "tests")]
 use engine::host::{
-    HostConfig, HostEngine, HostEvent, Io, IoDone, IoOp, PathConfig, PathKind, PathState, Recovery,
-    VolumeConfig,
+    HostConfig, HostControl, HostEngine, HostEvent, Io, IoDone, IoOp, PathConfig, PathKind,
+    PathNews, PathState, Recovery, VolumeConfig,
 };
 use engine::machine::{DeviceError, DeviceOp, DeviceRequest, Memory, Output};
 use engine::{DeviceId, Machine, Span};
@@ -14,8 +14,7 @@ use volume::{Namespace, Outcome};
 
 const SECOND: u64 = 1_000_000_000;
 const IO_TIMEOUT_NS: u64 = 30 * SECOND;
-/// ENOLINK.
-const LOST: Result<(), DeviceError> = Err(DeviceError::Os(67));
+const LOST: Result<(), DeviceError> = Err(DeviceError::Lost);
 const WRITE: IoOp = IoOp::Write { fua: false };
 
 /// Nothing touches payload here.
@@ -41,6 +40,8 @@ struct Rig {
     /// Under which ids it was told to let go.
     let_go: Vec<u32>,
     done: Vec<(u64, IoDone)>,
+    /// Of which cores' failed flushes others were told.
+    told: Vec<u16>,
 }
 
 fn path(number: u16) -> PathConfig {
@@ -69,9 +70,13 @@ fn path(number: u16) -> PathConfig {
 
 impl Rig {
     fn new(recovery: Recovery) -> Self {
-        let config = HostConfig {
-            core: 0,
-            cores: 1,
+        Self::on_core(0, 1, recovery)
+    }
+
+    fn on_core(core: u16, cores: u16, recovery: Recovery) -> Self {
+        Self::of(HostConfig {
+            core,
+            cores,
             identity: HostIdentity {
                 nqn: "nqn.2026-01.org.example:host".into(),
                 id: [1; 16],
@@ -89,7 +94,10 @@ impl Rig {
                 paths: vec![path(0), path(1)],
                 recovery,
             }],
-        };
+        })
+    }
+
+    fn of(config: HostConfig) -> Self {
         let mut rig = Self {
             host: HostEngine::new(config),
             now_ns: SECOND,
@@ -97,6 +105,7 @@ impl Rig {
             asked: Vec::new(),
             let_go: Vec::new(),
             done: Vec::new(),
+            told: Vec::new(),
         };
         rig.settle();
         assert_eq!([rig.state(0), rig.state(1)], [PathState::Live; 2]);
@@ -122,8 +131,13 @@ impl Rig {
                 }
             }
             while let Some(event) = self.host.poll_event() {
-                if let HostEvent::Done(done) = event {
-                    self.done.push((self.now_ns, done));
+                match event {
+                    HostEvent::Done(done) => self.done.push((self.now_ns, done)),
+                    HostEvent::Publish(PathNews::FlushFailed { core, .. })
+                    | HostEvent::Report(PathNews::FlushFailed { core, .. }) => {
+                        self.told.push(core);
+                    }
+                    _ => {}
                 }
             }
             if !any {
@@ -289,19 +303,68 @@ fn is_flush(op: DeviceOp) -> bool {
 
 #[test]
 fn t13_a_flush_that_fails_after_its_path_was_given_up_is_told_to_those_that_wait() {
-    let mut rig = Rig::new(Recovery::default());
-    (0..4).for_each(|cookie| rig.submit(WRITE, cookie));
-    rig.hangs = true;
-    rig.submit(IoOp::Flush, 9);
-    rig.pass(IO_TIMEOUT_NS);
-    assert_eq!(rig.ended(9), None);
-    assert_eq!(rig.end(is_flush, FAILED), 1);
-    assert_ne!(rig.ended(9).unwrap().1, Outcome::Done);
-    // What comes now covers nothing of that.
-    rig.hangs = false;
-    rig.may_be_asked();
-    rig.submit(IoOp::Flush, 10);
-    assert_eq!(rig.ended(10).unwrap().1, Outcome::Done);
+    // Whatever number a system calls it by (ETIMEDOUT, ENOLINK): it says it once.
+    for errno in [5, 110, 67] {
+        let mut rig = Rig::new(Recovery::default());
+        (0..4).for_each(|cookie| rig.submit(WRITE, cookie));
+        rig.hangs = true;
+        rig.submit(IoOp::Flush, 9);
+        rig.pass(IO_TIMEOUT_NS);
+        assert_eq!(rig.ended(9), None);
+        assert_eq!(rig.end(is_flush, Err(DeviceError::Os(errno))), 1);
+        assert_ne!(rig.ended(9).unwrap().1, Outcome::Done, "{errno}");
+        assert!(rig.told.is_empty(), "there is one core");
+        // What comes now covers nothing of that.
+        rig.hangs = false;
+        rig.may_be_asked();
+        rig.submit(IoOp::Flush, 10);
+        assert_eq!(rig.ended(10).unwrap().1, Outcome::Done);
+    }
+}
+
+#[test]
+fn t13_a_flush_that_a_system_failed_is_not_asked_again() {
+    for errno in [5, 110, 67] {
+        let mut rig = Rig::new(Recovery::default());
+        (0..4).for_each(|cookie| rig.submit(WRITE, cookie));
+        rig.hangs = true;
+        rig.submit(IoOp::Flush, 9);
+        rig.hangs = false;
+        assert_eq!(rig.end(is_flush, Err(DeviceError::Os(errno))), 1);
+        rig.pass(SECOND);
+        let outcome = rig.ended(9).map(|it| it.1);
+        assert_eq!(outcome, Some(Outcome::MediaError), "{errno}");
+    }
+}
+
+#[test]
+fn t13_a_flush_that_failed_late_is_told_on_every_core() {
+    for (core, from) in [(0, 0), (0, 1), (1, 1), (1, 0)] {
+        let mut rig = Rig::on_core(core, 2, Recovery::default());
+        (0..4).for_each(|cookie| rig.submit(WRITE, cookie));
+        if core == from {
+            rig.hangs = true;
+            rig.submit(IoOp::Flush, 9);
+            rig.pass(IO_TIMEOUT_NS + Recovery::default().flush_timeout_ns);
+            rig.hangs = false;
+            rig.may_be_asked();
+            assert_eq!(rig.end(is_flush, FAILED), 1);
+        }
+        let news = PathNews::FlushFailed {
+            volume: 0,
+            path: PathIndex(1),
+            core: from,
+        };
+        rig.host.handle_control(HostControl::Path(news), rig.now_ns);
+        rig.settle();
+        // Of core 0's own nobody tells it, and it tells all what any core says.
+        let told = usize::from(core == from || core == 0);
+        assert_eq!(rig.told, vec![from; told], "{core} {from}");
+        rig.submit(IoOp::Flush, 10);
+        assert_ne!(rig.ended(10).unwrap().1, Outcome::Done, "{core} {from}");
+        rig.submit(IoOp::Flush, 11);
+        assert_eq!(rig.ended(11).unwrap().1, Outcome::Done, "{core} {from}");
+    }
 }
 
 #[test]

@@ -44,7 +44,7 @@ use loss::ENDED;
 use repair::Repair;
 
 /// The path is gone: others may serve (ENOLINK).
-const LOST: DeviceError = DeviceError::Os(67);
+const LOST: DeviceError = DeviceError::Lost;
 
 /// A namespace of a queue server.
 #[derive(Debug)]

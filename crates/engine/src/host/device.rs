@@ -110,8 +110,25 @@ pub(super) fn outcome(result: Result<(), DeviceError>, crdt: &[u16; 3], retries:
         Err(DeviceError::Full) => Outcome::NoSpace,
         Err(DeviceError::ReadOnly) => Outcome::ReadOnly,
         Err(DeviceError::Unsupported) => Outcome::Unsupported,
+        Err(DeviceError::Lost) => Outcome::PathError,
         Err(DeviceError::Os(errno)) => os(errno),
         Err(DeviceError::Nvme(status)) => status::outcome(status, crdt, retries),
+    }
+}
+
+/// The same of a flush. An operating system says once that something could not be written, by
+/// whatever number: who asked again would be told that all is well (T13).
+pub(super) fn outcome_of_flush(
+    kind: &PathKind,
+    result: Result<(), DeviceError>,
+    outcome: Outcome,
+) -> Outcome {
+    let is_file = matches!(kind, PathKind::Device { .. });
+    match result {
+        Err(DeviceError::Os(_)) if is_file && outcome.is_path_error() && !is_gone(result) => {
+            Outcome::MediaError
+        }
+        _ => outcome,
     }
 }
 

@@ -15,21 +15,24 @@
 //! then gives them up by itself, for the flushes that it has.
 //!
 //! A flush that a device had when its path was given up, and that then fails, was heard by nobody:
-//! the next one of the volume fails for it.
+//! on each core the volume's flushes that wait fail for it, or the next one.
 //!
 //! After an unclean stop of the engine before, or one in order that left writes unflushed
 //! ([`HostEvent::Unflushed`]), each controller counts as unflushed until it has flushed, or was
 //! given up: nobody knows what that one had acknowledged. A path that has not been
 //! there since is waited for like one that was lost, if those of its volume that were have caches.
+//! Any core's flush of it is good for all; each core then hears of it.
 //!
 //! # Limits
 //! A live controller whose ANA group is not usable is not asked: handing its group over is the
 //! array's own affair. What one core flushed another still counts as unflushed once the path is
-//! lost: a flush waits, or fails, that needn't. Cores don't tell each other of local devices. Of an
-//! engine before, a controller that no path of the volume leads to, or none yet, is not asked.
+//! lost: a flush waits, or fails, that needn't. Of local devices cores tell each other this failure
+//! only; one that another core's flush takes from the operating system at that very moment, before
+//! it has heard, is not told there. Of an engine before, a controller that no path of the volume
+//! leads to is not asked.
 use super::change::is_device;
 use super::path::{Path, Phase, Will};
-use super::types::{HostEvent, PathKind};
+use super::types::{HostEvent, PathKind, PathNews};
 use super::{HostEngine, report};
 use canary::Bug;
 use policy::{Group, PathIndex};
@@ -59,11 +62,13 @@ impl Path {
     pub(super) fn all_flushed(&mut self) {
         self.flushed = self.acknowledged();
         self.unflushed_elsewhere = false;
+        self.inherited = false;
     }
 
     /// Whether a loss of its power may lose acknowledged writes.
     pub(super) fn is_unflushed(&self) -> bool {
-        self.has_cache() && (self.acknowledged() != self.flushed || self.unflushed_elsewhere)
+        let writes = self.acknowledged() != self.flushed || self.unflushed_elsewhere;
+        self.has_cache() && (writes || self.inherited)
     }
 }
 
@@ -192,6 +197,9 @@ impl HostEngine {
         }
         path.flushed = path.flushed.max(slot.covers);
         path.unflushed_elsewhere = false;
+        if core::mem::take(&mut path.inherited) {
+            self.tell_of_flush(number, self.settings.core);
+        }
         self.flush(index, now_ns);
     }
 
@@ -227,13 +235,14 @@ impl HostEngine {
         self.wake_by(until_ns);
     }
 
-    /// Controllers of a volume that are lost with acknowledged writes that were not flushed: they
-    /// may come back without them (T13).
-    pub fn lost_caches(&self, volume: u16) -> usize {
+    /// Paths of a volume, a bit for each, whose controllers are lost with acknowledged writes that
+    /// were not flushed: they may come back without them (T13).
+    pub fn lost_caches(&self, volume: u16) -> u64 {
         let there = usize::from(volume) < self.volumes.len();
         let paths = there.then(|| self.paths_of(volume));
         let paths = paths.into_iter().flatten();
-        paths.filter(|path| self.is_in_doubt(path.number)).count()
+        let lost = paths.filter(|path| self.is_in_doubt(path.number));
+        lost.fold(0, |all, path| all | 1 << path.index.0)
     }
 
     /// What lost controllers of a leg may have had in their caches its mirror has noted, and gives
@@ -281,10 +290,70 @@ impl HostEngine {
     }
 
     /// A flush of a path that nobody waits for any more has failed: what was acknowledged before
-    /// may be lost, and no later flush of that path would say so. The volume's flushes that wait
-    /// fail for it, or the next one.
+    /// may be lost, also what other cores had acknowledged, and no later flush of that path would
+    /// say so.
     #[cold]
     pub(super) fn flush_failed_unheard(&mut self, number: usize, now_ns: u64) {
+        let (core, path) = (self.settings.core, &self.paths[number]);
+        if self.settings.cores > 1 {
+            self.tell_flush(PathNews::FlushFailed {
+                volume: path.volume,
+                path: path.index,
+                core,
+            });
+        }
+        self.fail_next_flush(number, now_ns);
+    }
+
+    /// The same, from another core.
+    pub(super) fn flush_failed_elsewhere(&mut self, number: usize, core: u16, now_ns: u64) {
+        // Core 0 tells all, also who saw it.
+        if core == self.settings.core {
+            return;
+        }
+        if self.settings.core == 0 {
+            let path = &self.paths[number];
+            self.tell_flush(PathNews::FlushFailed {
+                volume: path.volume,
+                path: path.index,
+                core,
+            });
+        }
+        self.fail_next_flush(number, now_ns);
+    }
+
+    /// A core's flush of a controller covers what an engine before this one had there, for all
+    /// cores: `core`'s.
+    fn tell_of_flush(&mut self, number: usize, core: u16) {
+        let path = &self.paths[number];
+        if self.settings.cores > 1 && path.address().is_some() {
+            self.tell_flush(PathNews::Flushed {
+                volume: path.volume,
+                path: path.index,
+                core,
+            });
+        }
+    }
+
+    /// The same, from another core.
+    pub(super) fn flushed_elsewhere(&mut self, number: usize, core: u16, now_ns: u64) {
+        if self.settings.core == 0 {
+            self.tell_of_flush(number, core);
+        }
+        if core::mem::take(&mut self.paths[number].inherited) {
+            self.release_flushes(self.paths[number].volume, now_ns);
+        }
+    }
+
+    fn tell_flush(&mut self, news: PathNews) {
+        self.events.push_back(match self.settings.core {
+            0 => HostEvent::Publish(news),
+            _ => HostEvent::Report(news),
+        });
+    }
+
+    /// The volume's flushes that wait fail for it, or the next one.
+    fn fail_next_flush(&mut self, number: usize, now_ns: u64) {
         let path = &mut self.paths[number];
         path.all_flushed();
         let volume = path.volume;

@@ -261,13 +261,17 @@ impl HostEngine {
         let slot = self.slots.get(index);
         let volume = &self.volumes[usize::from(slot.io.volume)];
         let number = volume.place(slot.path);
-        if device::is_gone(end) {
-            self.vanished(number, now_ns);
+        let (op, retries) = (slot.io.op, slot.course.retries);
+        let path = &self.paths[number];
+        let mut outcome = device::outcome(end, &path.target.crdt, retries);
+        if op == IoOp::Flush {
+            outcome = device::outcome_of_flush(&path.kind, end, outcome);
         }
-        let retries = self.slots.get(index).course.retries;
-        let outcome = device::outcome(end, &self.paths[number].target.crdt, retries);
         if outcome == Outcome::PastEnd {
             self.warn_of_end(number, index);
+        }
+        if device::is_gone(end) {
+            self.vanished(number, now_ns);
         }
         self.finish(number, index, outcome, true, now_ns);
         self.revive(number, now_ns);
@@ -316,6 +320,7 @@ impl HostEngine {
         let path = &mut self.paths[number];
         path.orphans.retain(|&it| it != token);
         let outcome = device::outcome(end, &path.target.crdt, 0);
+        let outcome = device::outcome_of_flush(&path.kind, end, outcome);
         if !outcome.is_done() && !outcome.is_path_error() {
             self.flush_failed_unheard(number, now_ns);
         }

@@ -96,6 +96,9 @@ pub(super) struct Path {
     pub flushed: u64,
     /// Another core had writes acknowledged that no flush has covered.
     pub unflushed_elsewhere: bool,
+    /// An engine before this one may have had such writes: of a controller that no core has flushed
+    /// since.
+    pub inherited: bool,
     /// It was live since the other cores were told whether this one had any.
     pub untold: bool,
     /// It was lost, and not all cores have said yet whether they had such writes.
@@ -227,6 +230,7 @@ impl Path {
             comeback: Comeback::default(),
             flushed: 0,
             unflushed_elsewhere: false,
+            inherited: false,
             untold: false,
             unheard: false,
             held: Lane::EMPTY,

@@ -47,7 +47,7 @@ impl HostEngine {
     /// Begins with one path.
     pub(super) fn begin(&mut self, number: usize, now_ns: u64) {
         let it = &self.volumes[usize::from(self.paths[number].volume)];
-        self.paths[number].unflushed_elsewhere = it.ready.is_none() && it.inherits();
+        self.paths[number].inherited = it.ready.is_none() && it.inherits();
         match self.paths[number].kind {
             PathKind::Device { block_shift, .. } => {
                 let Some(shown) = device::shown(&self.paths[number].kind) else {
@@ -272,7 +272,7 @@ impl HostEngine {
         path.comeback.doubted = false;
         let volume = path.volume;
         let inherits = self.volumes[usize::from(volume)].inherits();
-        path.unflushed_elsewhere |= path.facts.is_none() && inherits;
+        path.inherited |= path.facts.is_none() && inherits;
         path.facts = Some(facts);
         if first {
             self.connect(number, now_ns);

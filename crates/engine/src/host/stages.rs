@@ -160,7 +160,7 @@ impl HostEngine {
     fn flush_or_part(&mut self, job: &mut Job, number: usize, now_ns: u64) {
         let path = &mut self.paths[number];
         let live = path.phase == Phase::Live;
-        if live && (job.unflushed || path.unflushed_elsewhere) {
+        if live && (job.unflushed || path.is_unflushed()) {
             job.stage = Stage::Flush;
             match path.farewell.is_out() {
                 true => path.farewell = Farewell::Late,

@@ -459,6 +459,26 @@ pub enum PathNews {
         /// When its time-outs begin to count again.
         until_ns: u64,
     },
+    /// To core 0, and from it: a core has flushed what an engine before this one may have left in
+    /// its controller's cache (T13).
+    Flushed {
+        /// Volume index.
+        volume: u16,
+        /// Path.
+        path: PathIndex,
+        /// Whose flush it was.
+        core: u16,
+    },
+    /// To core 0, and from it: a flush has failed that a core's device had when it was given up
+    /// (T13).
+    FlushFailed {
+        /// Volume index.
+        volume: u16,
+        /// Path.
+        path: PathIndex,
+        /// Whose it was.
+        core: u16,
+    },
     /// From core 0: a change of paths or volumes.
     Order(Box<Order>),
     /// To core 0: the sender has done what it was ordered.

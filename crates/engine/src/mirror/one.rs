@@ -117,7 +117,7 @@ pub(super) struct Leg {
     /// It is no leg any more; its place may be taken.
     pub removed: bool,
     /// Controllers of it that are lost with what they had in their caches, as last looked at.
-    pub lost_caches: usize,
+    pub lost_caches: u64,
 }
 
 /// A leg that the mirror goes on without.

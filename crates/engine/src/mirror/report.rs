@@ -250,7 +250,7 @@ impl Mirrored {
                 continue;
             };
             let lost = host.lost_caches(volume);
-            let is_news = lost > core::mem::replace(&mut leg.lost_caches, lost);
+            let is_news = lost & !core::mem::replace(&mut leg.lost_caches, lost) != 0;
             if lost == 0 {
                 continue;
             }
