@@ -400,6 +400,61 @@ fn a_path_that_is_not_told_any_more_stays_while_it_works() {
     rig.engine.take().unwrap().signal(Signal::KILL);
 }
 
+/// Its controller may have writes that were not flushed: whoever asks for logs only would miss it.
+#[test]
+fn t13_after_a_kill_a_path_is_there_that_is_told_of_later() {
+    let directory = tempfile::tempdir().unwrap();
+    let Some(target) = Target::start(directory.path(), "b", &PORTS) else {
+        return;
+    };
+    target.offer("2", "subsystem");
+    let keys = "gone = \"remove\"\nwrite_failover = \"immediate\"\n";
+    let mut rig = Rig::new(directory, &discovered(&target, "b", keys));
+    rig.start();
+    let [one, two] = [&target.uris[0], &target.uris[1]].map(String::as_str);
+    let both = [[one, "live", "discovery"], [two, "live", "discovery"]];
+    rig.reaches(&both);
+    let told_by = |rig: &Rig| {
+        let stat = rig.ask(&["stat"]);
+        let paths = stat["volumes"][0]["paths"].as_array().unwrap().clone();
+        let mut all: Vec<_> = paths.iter().map(|it| it["told_by"].clone()).collect();
+        all.sort_by_key(ToString::to_string);
+        all
+    };
+    let kill = |rig: &mut Rig| {
+        let mut engine = rig.engine.take().unwrap();
+        engine.signal(Signal::KILL);
+        engine.ended();
+    };
+    kill(&mut rig);
+    // Nobody answers for discovery.
+    let told = discovered(&target, "b", keys);
+    rig.configure(&told.replacen(&target.uris[2], "nvme-tcp://127.0.0.1:1", 1));
+    rig.start();
+    rig.notes("had it from discovery");
+    rig.reaches(&both);
+    assert_eq!(told_by(&rig), ["an earlier engine", "an earlier engine"]);
+    assert_eq!(Client::open(&rig.root().join("v0.sock")).write(0, 7), 0);
+    kill(&mut rig);
+    // One is told again, the other is not: it leaves.
+    target.offer("1", "withdrawn");
+    rig.configure(&told);
+    rig.start();
+    rig.reaches(&[[two, "live", "discovery"]]);
+    assert_eq!(told_by(&rig), [target.uris[2].as_str()]);
+    let mut client = Client::open(&rig.root().join("v0.sock"));
+    assert_eq!(client.flush(), 0);
+    drop(client);
+    rig.stop();
+    // Nothing was left there that was not flushed.
+    target.offer("2", "withdrawn");
+    let mut engine = process::begun(rig.root());
+    engine.notes("connected, ");
+    rig.reaches(&[]);
+    engine.signal(Signal::TERM);
+    assert!(engine.ended().success(), "{}", engine.seen);
+}
+
 #[test]
 fn connect_all_adds_what_is_told_and_lists_what_no_volume_has() {
     let directory = tempfile::tempdir().unwrap();

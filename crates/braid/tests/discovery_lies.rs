@@ -260,7 +260,9 @@ fn a_log_that_changes_whenever_it_is_read_is_given_up() {
 #[test]
 fn a_log_that_comes_too_slowly_is_waited_for_no_longer() {
     let Some(liar) = Liar::start(1, |offset, before, piece| {
-        thread::sleep(Duration::from_millis(800));
+        // Each answer comes well before its command's time is over, `connect_timeout`; the log has
+        // six times as long.
+        thread::sleep(Duration::from_millis(2500));
         if offset == 0 {
             piece[..8].copy_from_slice(&(before + 7).to_le_bytes());
         }
@@ -269,7 +271,7 @@ fn a_log_that_comes_too_slowly_is_waited_for_no_longer() {
         return;
     };
     let root = liar.directory.path();
-    let keys = "connect_timeout = \"1s\"\n[[volume]]\nname = \"v0\"\n\
+    let keys = "connect_timeout = \"4s\"\n[[volume]]\nname = \"v0\"\n\
                 [[volume.path]]\nuri = \"mem:16MiB\"\n";
     std::fs::write(root.join("b.toml"), keys).unwrap();
     let _engine = engine(root);

@@ -221,7 +221,7 @@ const OF_MIRRORS: [Canary; 12] = [
     ),
     (
         Bug::MendWithoutLock,
-        1200,
+        600,
         DATA,
         "T5: what a leg could not read is rewritten without a lock",
     ),
@@ -258,13 +258,13 @@ const OF_MIRRORS: [Canary; 12] = [
     ),
     (
         Bug::DataBeforeIntent,
-        800,
+        400,
         DATA,
         "data are written before their intent",
     ),
     (
         Bug::UnalikeRead,
-        400,
+        200,
         DATA,
         "what an unclean stop left different is read as it is",
     ),

@@ -11,13 +11,16 @@
 //! that is usable, and never by force: a log may be wrong, and data that a lost controller never
 //! flushed stay in doubt until it is back. Paths of the file and those added by hand stay.
 //!
-//! Nothing of this is kept: an engine that starts asks again.
+//! Nothing of this is kept: an engine that starts asks again. But after one that was not stopped
+//! cleanly it has the paths that this one had, until all discovery controllers were heard: they may
+//! have writes that were not flushed (T13).
 mod awaited;
 mod follow;
 pub mod plan;
 mod turns;
 
 use super::config::{Config, PathKeys, Volume};
+use super::marks::Marks;
 use super::service::Service;
 use crate::discover::session::{self, Seeker};
 use crate::log;
@@ -29,7 +32,7 @@ use engine::discovery::{
 };
 use engine::seldom::Seldom;
 use nvme::host::{Digests, DiscoveryLog, HostIdentity};
-use plan::{Offers, plan};
+use plan::{BEFORE, Offers, plan};
 use policy::limits::PATHS_MAX;
 use runtime::Handle;
 use serde_json::{Value, json};
@@ -353,6 +356,23 @@ impl Service {
             self.discovery.news.notify_all();
         }
     }
+}
+
+/// A volume gets the paths that discovery told an engine of which was not stopped cleanly; who told
+/// of each, by URI.
+pub fn remember(marks: &Marks, of: &mut Volume) -> BTreeMap<String, String> {
+    let mut found = BTreeMap::new();
+    let room = PATHS_MAX.saturating_sub(of.paths.len());
+    for uri in marks.discovered(of).into_iter().take(room) {
+        log::say(format!(
+            "{}: path {uri}: {BEFORE} had it from discovery, and may have left writes there that \
+             were not flushed; in use",
+            of.name
+        ));
+        found.insert(uri.to_string(), BEFORE.to_owned());
+        of.paths.push(PathKeys::from(uri));
+    }
+    found
 }
 
 /// A line of those that strangers can cause; `begun`: when the first could have been said.

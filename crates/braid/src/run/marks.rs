@@ -8,8 +8,12 @@
 //! bounds nothing stays, and so does that of a volume which this engine didn't have. The mark of a
 //! volume that leaves goes and stays likewise. A volume is known by its name, or by a path that it
 //! had, in the file of its engine's control socket: an engine on another socket does not see it.
+//! One whose paths are discovered is known by any that it would be told of, too, and has them from
+//! its start: else its first flush would miss controllers that are told of later (T13).
 use super::config::Volume;
+use super::discovery::plan;
 use super::state;
+use crate::uri::PathUri;
 use anyhow::Context;
 use engine::host::WriteFailover;
 use serde::{Deserialize, Serialize};
@@ -85,15 +89,33 @@ impl Marks {
         })
     }
 
-    /// What an earlier engine left of a volume, perhaps under another name, and how long it may yet
-    /// take; none: nothing bounds it.
+    /// All that earlier engines left of a volume, perhaps under other names.
+    fn of(&self, volume: &Volume) -> impl Iterator<Item = &Mark> {
+        let (name, paths) = (volume.name.clone(), uris(volume));
+        let its = move |uri: &String| paths.contains(uri) || plan::offered(volume, uri).is_some();
+        let marks = self.found.iter();
+        let marks = marks.filter(move |it| *it.0 == name || it.1.paths.iter().any(&its));
+        marks.map(|(_, mark)| mark)
+    }
+
+    /// Paths that earlier engines had, and of which discovery would tell a volume that doesn't have
+    /// them; as they were there, since the first one says what the others must show (T31).
+    pub fn discovered(&self, volume: &Volume) -> Vec<PathUri> {
+        let mut there = uris(volume);
+        let mut new = Vec::new();
+        for uri in self.of(volume).flat_map(|mark| &mark.paths) {
+            if !there.contains(uri) {
+                there.push(uri.clone());
+                new.extend(plan::offered(volume, uri));
+            }
+        }
+        new
+    }
+
+    /// What an earlier engine left of a volume, and how long it may yet take; none: nothing bounds
+    /// it.
     fn left(&self, volume: &Volume) -> Option<(Option<Duration>, &Mark)> {
-        let paths = uris(volume);
-        let of = |(name, mark): &(&String, &Mark)| {
-            **name == volume.name || mark.paths.iter().any(|uri| paths.contains(uri))
-        };
-        let marks = self.found.iter().filter(of);
-        let mark = marks.map(|(_, mark)| mark).max_by_key(|it| it.bound())?;
+        let mark = self.of(volume).max_by_key(|it| it.bound())?;
         let Some(ms) = mark.bound_ms else {
             return Some((None, mark));
         };
@@ -403,6 +425,49 @@ mod tests {
         assert_eq!(wait_ns("c", "mem:3MiB"), None, "neither name nor path");
         let line = marks.in_words(&volume("c", "mem:1MiB")).unwrap();
         assert!(line.starts_with("c: was not stopped cleanly"), "{line}");
+    }
+
+    #[test]
+    fn t13_paths_that_were_discovered_are_there_again_after_an_unclean_stop() {
+        let (_directory, path, _) = place();
+        let volume = |name: &str, keys: &str, paths: &[&str]| {
+            let nqn = "nqn.2026-01.org.example:v0";
+            let paths = paths
+                .iter()
+                .map(|uri| format!("[[volume.path]]\nuri = \"nvme-tcp://{uri}\"\n"));
+            let text = format!(
+                "[[discovery]]\nuri = \"nvme-tcp://127.0.0.1\"\n[[volume]]\nname = \"{name}\"\n\
+                 subsystem = \"{nqn}\"\n{keys}{}",
+                paths.collect::<String>()
+            );
+            crate::run::config::tests::parsed(&text).volumes.remove(0)
+        };
+        let [two, one, other, first] = [
+            "10.0.0.2:4420/nqn.2026-01.org.example:v0",
+            "10.0.0.1:4420/nqn.2026-01.org.example:v0",
+            "10.0.0.3:4420/nqn.2026-01.org.example:w0",
+            "10.0.0.1:4420/nqn.2026-01.org.example:v0?nsid=1",
+        ];
+        let mut marks = Marks::read(path.clone()).unwrap();
+        let before = volume("a", "", &[two, one, other, first]);
+        marks.keep(&before, 60_000_000_000).unwrap();
+        let marks = Marks::read(path).unwrap();
+        let discovered = |name, keys, paths: &[&str]| {
+            let of = volume(name, keys, paths);
+            let uris = marks.discovered(&of).into_iter();
+            let uris = uris.map(|uri| uri.to_string());
+            (uris.collect::<Vec<_>>(), marks.wait_ns(&of))
+        };
+        let uris = |all: &[&str]| -> Vec<_> {
+            let all = all.iter();
+            all.map(|it| format!("nvme-tcp://{it}")).collect()
+        };
+        let minute = Some(60_000_000_000);
+        assert_eq!(discovered("a", "", &[]), (uris(&[two, one]), minute));
+        assert_eq!(discovered("b", "", &[]), (uris(&[two, one]), minute));
+        assert_eq!(discovered("a", "", &[two]), (uris(&[one]), minute));
+        assert_eq!(discovered("a", "nsid = 1\n", &[]), (uris(&[first]), minute));
+        assert_eq!(discovered("b", "nsid = 2\n", &[]), (Vec::new(), None));
     }
 
     #[test]

@@ -103,6 +103,9 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     for line in unclean.chain(notes::warning(&config)) {
         log::say(line);
     }
+    let volumes = config.volumes.iter_mut();
+    let found = volumes.map(|it| (it.name.clone(), discovery::remember(&marks, it)));
+    let found = found.collect();
     let (told, events) = mpsc::channel();
     let chosen = |volume: &config::Volume| choices.of(&volume.name, volume.policy, volume.knobs());
     // Signals first: one that comes while paths are opened must not be lost.
@@ -112,6 +115,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     let start = Start {
         configured,
         volumes: config.volumes,
+        found,
         file: args.config.clone(),
     };
     let kept = Kept { choices, marks };

@@ -237,15 +237,21 @@ impl Service {
             return Err(format!("{uri}: {why}"));
         }
         let config = self.lead(&keys, FileAccess::Shared, quiesce_ns)?;
-        let changed = self.ask(Change::AddPath(volume, Box::new(config)), wait_ns)?;
-        let path = changed.path.unwrap_or(PathIndex(0));
+        // Writes may go there before it is known that it has joined (T13).
+        self.state().volumes[volume].joining = Some(keys);
+        self.mark_paths(volume);
+        let changed = self.ask(Change::AddPath(volume, Box::new(config)), wait_ns);
+        let path = changed.map(|it| it.path.unwrap_or(PathIndex(0)));
         let mut state = self.state();
         let it = &mut state.volumes[volume];
-        it.of.paths.push(keys);
-        it.places.push(path.0);
+        let keys = it.joining.take();
+        if let Ok(path) = path {
+            it.of.paths.extend(keys);
+            it.places.push(path.0);
+        }
         drop(state);
         self.mark_paths(volume);
-        Ok(path)
+        path
     }
 
     /// A path leaves a volume.

@@ -73,6 +73,8 @@ pub struct Start {
     pub configured: Config,
     /// Its volumes, with the paths that were chosen.
     pub volumes: Vec<Volume>,
+    /// By volume, those of them that come from discovery: who told of them, by URI.
+    pub found: BTreeMap<String, BTreeMap<String, String>>,
     /// The file.
     pub file: PathBuf,
 }
@@ -176,11 +178,13 @@ impl Service {
         let Start {
             configured,
             volumes,
+            found,
             file,
         } = start;
         let running = |volume: &Volume| {
             let aside = choices.aside(volume, &configured);
-            Running::new(volume.clone(), &choices, aside)
+            let found = found.get(&volume.name).cloned().unwrap_or_default();
+            Running::new(volume.clone(), &choices, aside).with_found(found)
         };
         let paths = volumes.iter().flat_map(|volume| &volume.paths);
         let remote = |keys: &&PathKeys| matches!(keys.uri.kind(), UriKind::NvmeTcp(_));
@@ -323,7 +327,7 @@ impl Service {
 
     /// Keeps the bound of a volume's controllers; then they may be used, also if it can't be kept.
     pub fn mark(&self, volume: u16, bound_ns: u64) {
-        let of = self.state().volumes.meant(volume).map(|it| it.of.clone());
+        let of = self.state().volumes.meant(volume).map(|it| it.to_mark());
         let Some(of) = of else {
             return; // it leaves, and is not connected to
         };
@@ -339,7 +343,7 @@ impl Service {
 
     /// The paths of a volume have changed: its mark says so too, as far as that can be written.
     pub fn mark_paths(&self, volume: u16) {
-        let of = self.state().volumes.meant(volume).map(|it| it.of.clone());
+        let of = self.state().volumes.meant(volume).map(|it| it.to_mark());
         if let Some(of) = of
             && let Err(error) = self.marks().keep_paths(&of)
         {

@@ -8,6 +8,7 @@
 //! did not end, or was not flushed ([`Marks`](super::marks::Marks)).
 use super::config::Volume;
 use super::cores::recovery;
+use super::discovery::remember;
 use super::mirrors;
 use super::paths::{GRACE, WAIT_NS_MAX};
 use super::service::{Service, State};
@@ -28,7 +29,9 @@ impl Service {
     /// # Errors
     /// Why it can't be; then nothing of it is left.
     pub fn open_volume(&self, of: &Volume) -> Result<u16, String> {
-        let (of, found) = &self.with_discovered(of);
+        let (mut of, mut found) = self.with_discovered(of);
+        found.append(&mut remember(&self.marks(), &mut of));
+        let of = &of;
         if of.paths.is_empty() {
             return Err("no path to its subsystem is discovered yet; try again later".into());
         }
@@ -36,8 +39,7 @@ impl Service {
             let mut state = self.state();
             let there = state.volumes.iter().map(|(_, it)| &it.of);
             mirrors::apart(there.chain([of]))?;
-            let mut new = Running::new(of.clone(), &state.choices, BTreeMap::new());
-            new.found.clone_from(found);
+            let new = Running::new(of.clone(), &state.choices, BTreeMap::new()).with_found(found);
             let setting = (new.policy, new.knobs);
             state.volumes.open(new)?;
             (state.configured.connect_timeout.0, setting.0, setting.1)

@@ -32,6 +32,8 @@ pub struct Running {
     pub aside: BTreeMap<String, String>,
     /// Paths that came from discovery: who told of them, by URI.
     pub found: BTreeMap<String, String>,
+    /// A path that joins: it may be written to before its answer is heard.
+    pub joining: Option<PathKeys>,
 }
 
 /// All volumes, by the engine's number.
@@ -60,8 +62,21 @@ impl Running {
             places: (0..of.paths.len() as u8).collect(),
             aside,
             found: BTreeMap::new(),
+            joining: None,
             of,
         }
+    }
+
+    /// The same, with those of its paths that came from discovery.
+    pub fn with_found(self, found: BTreeMap<String, String>) -> Self {
+        Self { found, ..self }
+    }
+
+    /// As a mark names it.
+    pub fn to_mark(&self) -> Volume {
+        let mut of = self.of.clone();
+        of.paths.extend(self.joining.clone());
+        of
     }
 
     /// The paths that came neither from discovery, nor do they go with it.

@@ -198,8 +198,6 @@ pub struct History {
     partly: Vec<u64>,
     /// Blocks from this one on are written by several at a time.
     crowded: Option<u64>,
-    /// See [`History::part`].
-    apart: bool,
     /// Blocks are kept in several copies.
     pub copies: bool,
     /// When a writer died, and with it all that it had under way.
@@ -242,12 +240,6 @@ impl History {
     /// Several may write at a time to blocks from `first` on: they are held to less (`crowd`).
     pub fn crowded(&mut self, first: u64) {
         self.crowded = Some(first);
-    }
-
-    /// A flush covers what its own process had acknowledged, and nothing of one before it that was
-    /// killed: hosts that learn of their paths little by little don't know where that wrote (T13).
-    pub fn part(&mut self) {
-        self.apart = true;
     }
 
     /// What was only in caches may be gone: all of them were lost.

@@ -93,15 +93,11 @@ impl Rig {
             quiesce_ns: QUIESCE_NS,
             ..Recovery::default()
         };
-        let known = match layout.more.tellers {
-            0 => u32::from(layout.ports) * layout.targets as u32,
-            _ => 0,
-        };
         let volume = VolumeConfig {
             name: "v0".into(),
             policy: layout.policy,
             knobs: Knobs::default(),
-            paths: (0..known).map(path).collect(),
+            paths: self.hosts[number].known.iter().copied().map(path).collect(),
             recovery,
         };
         let config = host_config(layout, core, identity(number), alloc::vec![volume]);
@@ -199,8 +195,8 @@ pub(super) fn target(config: TargetConfig) -> Body {
 }
 
 /// A path to an address.
-pub(super) fn path(address: u32) -> PathConfig {
-    path_to(address, 0)
+fn path(address: usize) -> PathConfig {
+    path_to(address as u32, 0)
 }
 
 /// The subsystem of a leg; of what is no mirror, the only one.

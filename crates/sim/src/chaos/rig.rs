@@ -124,6 +124,9 @@ pub struct Host {
     pub mark_ns: Option<u64>,
     /// It ends with writes that were not flushed (T13).
     pub(super) unflushed: bool,
+    /// Addresses of the paths that its process began with: where hosts are told of them, those that
+    /// a mark names.
+    pub(super) known: Vec<usize>,
     /// The mark that this process found, and when it began.
     found_ns: Option<u64>,
     begun_ns: u64,
@@ -259,6 +262,7 @@ impl Rig {
             clients,
             mark_ns: None,
             unflushed: false,
+            known: Vec::new(),
             found_ns: None,
             begun_ns: 0,
             unfinished: false,
@@ -291,15 +295,29 @@ impl Rig {
         self.keep_counts(number);
         self.no_path_is_good(number);
         let places = self.targets.len() * usize::from(self.layout.ports);
+        let is_told = self.layout.more.tellers > 0;
+        let host = &mut self.hosts[number];
+        host.known = match (is_told, host.mark_ns) {
+            (false, _) => (0..places).collect(),
+            (true, Some(_)) => host.user.had(),
+            (true, None) => Vec::new(),
+        };
         for core in 0..self.layout.cores {
             let engine = self.host_engine(number, core);
             let node = self.hosts[number].cores[usize::from(core)];
             self.world.revive(node, Body::Core(Box::new(engine)));
         }
-        let paths: Vec<PathIndex> = (0..places).map(|it| self.first_path(it).1).collect();
+        let known = &self.hosts[number].known;
+        let path = |address| match is_told {
+            false => Some(self.first_path(address).1),
+            true => known
+                .iter()
+                .position(|it| *it == address)
+                .map(|at| PathIndex(at as u8)),
+        };
+        let paths: Vec<_> = (0..places).map(path).collect();
         let host = &mut self.hosts[number];
-        let known = self.layout.more.tellers == 0;
-        host.user.begin(paths.into_iter(), known);
+        host.user.begin(paths, !is_told);
         host.board =
             alloc::vec![alloc::vec![0; places + SPARE_PATHS]; usize::from(self.layout.cores)];
         (host.stopping, host.unfinished, host.unflushed) = (None, false, false);

@@ -187,9 +187,6 @@ impl<'a> Course<'a> {
             history.crowded(plan.layout.habit.blocks);
         }
         history.copies = plan.layout.mirror.is_some();
-        if rig.discovery.is_some() {
-            history.part();
-        }
         Self {
             plan,
             rig,

@@ -1,7 +1,8 @@
 //! Who changes a host's paths while it runs, as people do, and sees to it that all are there again.
 //!
 //! # Contract
-//! Every change is answered once. A process that begins has the paths of its configuration.
+//! Every change is answered once. A process that begins has the paths of its configuration,
+//! or where hosts are told of paths, those that a mark of the one before it names.
 use super::make;
 use super::node::Body;
 use super::rig::Rig;
@@ -57,12 +58,12 @@ pub struct User {
 }
 
 impl User {
-    /// A process begins, with these paths by address, if it knows them.
-    pub fn begin(&mut self, paths: impl Iterator<Item = PathIndex>, known: bool) {
+    /// A process begins, with these paths by address; all that there are, if they are `known`.
+    pub fn begin(&mut self, paths: Vec<Option<PathIndex>>, known: bool) {
         self.open.clear();
         self.left.extend(self.risky.drain(..).map(|it| it.1));
         self.seconds.clear();
-        self.paths = paths.map(|path| known.then_some(path)).collect();
+        self.paths = paths;
         self.nobody = (!known).then_some(PathIndex(PATHS_MAX as u8 - 1));
         self.removed = 0;
     }
@@ -120,6 +121,13 @@ impl User {
     /// How many addresses there are.
     pub fn addresses(&self) -> usize {
         self.paths.len()
+    }
+
+    /// Addresses to which there are paths, or may be: those that a mark names (T13).
+    pub fn had(&self) -> Vec<usize> {
+        let all = 0..self.addresses();
+        all.filter(|it| self.path(*it).is_some() || self.is_adding(*it))
+            .collect()
     }
 
     /// The path to an address, if there is one.

@@ -7,7 +7,7 @@
 //! # Limits
 //! In each round a volume has [`ROUND_MAX`] attempts; then all is looked at anew, and other volumes
 //! have their turn.
-use super::plan::{Offers, plan};
+use super::plan::{BEFORE, Offers, Plan, adopt, plan};
 use super::turns::{Places, Queue};
 use super::{LINES_MAX, say_seldom};
 use crate::log;
@@ -81,18 +81,11 @@ impl Service {
         queue: &mut Queue,
         memory: &mut Memory,
     ) {
-        let (plan, gone) = {
-            let state = self.state();
-            // Another may have the number by now.
-            if state.volumes.number(name).ok() != Some(number) {
-                return;
-            }
-            let it = &state.volumes[number];
-            let fixed = state.configured.paths_of(name);
-            (plan(&it.of, &it.found, fixed, offers), it.of.gone)
+        let unheard = self.discovery.unheard();
+        let Some((plan, gone)) = self.plan_of(number, name, offers, &unheard) else {
+            return;
         };
         queue.keep(plan.named(), Instant::now());
-        let unheard = self.discovery.unheard();
         let places = || {
             let state = self.state();
             let known = state.volumes.number(name).ok() == Some(number);
@@ -131,6 +124,30 @@ impl Service {
         {
             memory.say(&format!("{name}: {line}"));
         }
+    }
+
+    /// What is to be done with a volume's paths, and how they leave; `None`: another one has the
+    /// number by now.
+    fn plan_of(
+        &self,
+        number: u16,
+        name: &str,
+        offers: &Offers,
+        unheard: &[Endpoint],
+    ) -> Option<(Plan, Gone)> {
+        let mut state = self.state();
+        if state.volumes.number(name).ok() != Some(number) {
+            return None;
+        }
+        let it = &mut state.volumes[number];
+        adopt(&it.of, &mut it.found, offers);
+        let it = &state.volumes[number];
+        let fixed = state.configured.paths_of(name);
+        let mut plan = plan(&it.of, &it.found, fixed, offers);
+        // Who has not told anything yet may tell of it.
+        let stays = |uri: &String| !unheard.is_empty() && it.found[uri] == BEFORE;
+        plan.surplus.retain(|uri| !stays(uri));
+        Some((plan, it.of.gone))
     }
 
     /// A path that discovery tells of joins a volume; in words.

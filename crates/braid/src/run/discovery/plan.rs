@@ -1,5 +1,6 @@
 //! What discovery wants of a volume's paths: which are to join, and which are not told any more.
 use crate::run::config::{PathKeys, Volume};
+use crate::uri::discovery::in_words;
 use crate::uri::{NvmeTcp, PathUri, UriKind, escaped};
 use engine::discovery::{Endpoint, Offer};
 use std::collections::{BTreeMap, BTreeSet};
@@ -7,6 +8,9 @@ use std::net::{IpAddr, SocketAddr};
 
 /// All that is told, and who tells of each.
 pub type Offers = BTreeMap<Offer, Vec<Endpoint>>;
+
+/// Who told of a path that an earlier engine had from discovery, until it is told again.
+pub const BEFORE: &str = "an earlier engine";
 
 /// What is to be done with a volume's paths.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -53,6 +57,29 @@ pub fn plan(
         missing: missing.collect(),
         surplus: surplus.map(PathUri::to_string).collect(),
     }
+}
+
+/// Of paths that an earlier engine knew, and that are told now: who tells of them.
+pub fn adopt(of: &Volume, found: &mut BTreeMap<String, String>, all: &Offers) {
+    let Some(nqn) = &of.subsystem else { return };
+    for (uri, by) in found.iter_mut().filter(|(_, by)| *by == BEFORE) {
+        let uri: Option<PathUri> = uri.parse().ok();
+        let address = uri.and_then(|uri| address(&uri, nqn));
+        let told = all
+            .iter()
+            .find(|(offer, _)| offer.nqn == *nqn && Some(offer.address) == address);
+        if let Some(teller) = told.and_then(|(_, tellers)| tellers.first()) {
+            *by = in_words(teller);
+        }
+    }
+}
+
+/// A path as discovery would tell a volume of it; `None`: it would not.
+pub fn offered(of: &Volume, text: &str) -> Option<PathUri> {
+    let nqn = of.subsystem.clone()?;
+    let address = address(&text.parse().ok()?, &nqn)?;
+    let told = uri(&Offer { nqn, address }, of.nsid);
+    told.filter(|uri| uri.to_string() == text)
 }
 
 /// The path that an offer stands for.
@@ -147,5 +174,24 @@ mod tests {
         assert_eq!(fixed.surplus, [b], "what the file has stays");
         let of = volume(&[&a, &c], "");
         assert_eq!(plan(&of, &found, &[], &offers(&[])), Plan::default());
+    }
+
+    #[test]
+    fn what_an_earlier_engine_knew_is_the_controllers_that_tells_of_it() {
+        let (a, b) = ("nvme-tcp://10.0.0.1/", "nvme-tcp://10.0.0.2/");
+        let [a, b] = [a, b].map(|start| format!("{start}{NQN}"));
+        let of = volume(&[&a, &b], &format!("subsystem = \"{NQN}\"\n"));
+        let told_by =
+            |by: [&str; 2]| BTreeMap::from([(a.clone(), by[0].into()), (b.clone(), by[1].into())]);
+        let mut found = told_by([BEFORE, BEFORE]);
+        adopt(&of, &mut found, &offers(&[]));
+        assert_eq!(found, told_by([BEFORE, BEFORE]));
+        adopt(
+            &of,
+            &mut found,
+            &offers(&[(NQN, "10.0.0.2:4420"), ("nqn.x:y", "10.0.0.1:4420")]),
+        );
+        assert_ne!(found[&b], BEFORE);
+        assert_eq!(found[&a], BEFORE);
     }
 }

@@ -8,15 +8,12 @@
 use super::{Deed, History, Op};
 use alloc::collections::BTreeMap;
 
-/// A writer, and how often it had died, where that matters.
-type Life = (u64, usize);
-
 /// What is durable at a crash.
 pub(super) struct Durable<'a> {
     pub crash_ns: u64,
-    /// By life: when the last flush began that had succeeded. It covers what was acknowledged
-    /// before, also by a process that was killed since (T13), if there are no lives.
-    flushed: BTreeMap<Life, u64>,
+    /// By writer: when the last flush began that had succeeded. It covers what was acknowledged
+    /// before, also by a process that was killed since (T13).
+    flushed: BTreeMap<u64, u64>,
     history: &'a History,
     /// Nothing but that is there afterwards.
     pub all: bool,
@@ -30,14 +27,13 @@ impl Durable<'_> {
         if durable && op.end_ns <= self.crash_ns {
             return true;
         }
-        let life = (tag.writer(), self.history.life(tag.writer(), op.end_ns));
         let then = |&&(writer, _, end_ns): &&(u64, u64, u64)| {
             writer == tag.writer() && op.end_ns <= end_ns && end_ns <= self.crash_ns
         };
         let given_up = self.history.given_up.iter().filter(then);
         let flushed_ns = match given_up.map(|it| it.1).min() {
-            Some(before_ns) => self.history.last_flush(life, before_ns),
-            None => self.flushed.get(&life).copied(),
+            Some(before_ns) => self.history.last_flush(tag.writer(), before_ns),
+            None => self.flushed.get(&tag.writer()).copied(),
         };
         flushed_ns.is_some_and(|ns| op.end_ns <= ns)
     }
@@ -49,8 +45,7 @@ impl History {
         let mut flushed = BTreeMap::new();
         for &(writer, start_ns, end_ns) in &self.flushes {
             if end_ns <= crash_ns {
-                let life = (writer, self.life(writer, start_ns));
-                let last_ns = flushed.entry(life).or_insert(start_ns);
+                let last_ns = flushed.entry(writer).or_insert(start_ns);
                 *last_ns = start_ns.max(*last_ns);
             }
         }
@@ -62,17 +57,9 @@ impl History {
         }
     }
 
-    /// When the last flush of a life began of those that were over before that time.
-    fn last_flush(&self, life: Life, before_ns: u64) -> Option<u64> {
-        let of = |&&(writer, start_ns, end_ns): &&(u64, u64, u64)| {
-            end_ns < before_ns && (writer, self.life(writer, start_ns)) == life
-        };
+    /// When the last flush of a writer began of those that were over before that time.
+    fn last_flush(&self, writer: u64, before_ns: u64) -> Option<u64> {
+        let of = |it: &&(u64, u64, u64)| it.0 == writer && it.2 < before_ns;
         self.flushes.iter().filter(of).map(|it| it.1).max()
-    }
-
-    /// How often a writer had died before, if that matters.
-    fn life(&self, writer: u64, at_ns: u64) -> usize {
-        let before = |it: &&(u64, u64)| self.apart && it.0 == writer && it.1 < at_ns;
-        self.deaths.iter().filter(before).count()
     }
 }
