@@ -67,8 +67,12 @@ impl Path {
 
     /// Whether a loss of its power may lose acknowledged writes.
     pub(super) fn is_unflushed(&self) -> bool {
-        let writes = self.acknowledged() != self.flushed || self.unflushed_elsewhere;
-        self.has_cache() && (writes || self.inherited)
+        self.has_unflushed() || self.has_cache() && self.inherited
+    }
+
+    /// The same of what this engine wrote: of what the one before did each core knows by itself.
+    pub(super) fn has_unflushed(&self) -> bool {
+        self.has_cache() && (self.acknowledged() != self.flushed || self.unflushed_elsewhere)
     }
 }
 

@@ -144,7 +144,7 @@ impl HostEngine {
             path: path.index,
             since_ns: now_ns,
             // Once: whoever gave it up by then must not hear of it with every attempt to connect.
-            unflushed: core::mem::take(&mut path.untold) && path.is_unflushed(),
+            unflushed: core::mem::take(&mut path.untold) && path.has_unflushed(),
         };
         let comeback = &mut path.comeback;
         if core != 0 {
