@@ -426,33 +426,47 @@ fn t13_after_a_kill_a_path_is_there_that_is_told_of_later() {
         engine.signal(Signal::KILL);
         engine.ended();
     };
-    kill(&mut rig);
-    // Nobody answers for discovery.
+    // Where all was flushed, nothing is remembered; nobody answers for discovery.
     let told = discovered(&target, "b", keys);
-    rig.configure(&told.replacen(&target.uris[2], "nvme-tcp://127.0.0.1:1", 1));
+    let untold = told.replacen(&target.uris[2], "nvme-tcp://127.0.0.1:1", 1);
+    let mut client = Client::open(&rig.root().join("v0.sock"));
+    assert_eq!((client.write(0, 6), client.flush()), (0, 0));
+    drop(client);
+    rig.stop();
+    rig.configure(&untold);
+    let mut engine = process::begun(rig.root());
+    engine.notes("discovery: ");
+    rig.reaches(&[]);
+    engine.signal(Signal::TERM);
+    assert!(engine.ended().success(), "{}", engine.seen);
+    // And where it was killed, all that it had.
+    rig.configure(&told);
     rig.start();
-    rig.notes("had it from discovery");
+    rig.reaches(&both);
+    kill(&mut rig);
+    rig.configure(&untold);
+    rig.start();
+    rig.notes("an earlier engine used it");
     rig.reaches(&both);
     assert_eq!(told_by(&rig), ["an earlier engine", "an earlier engine"]);
     assert_eq!(Client::open(&rig.root().join("v0.sock")).write(0, 7), 0);
     kill(&mut rig);
-    // One is told again, the other is not: it leaves.
+    // One is told again, the other is not: but somebody who is referred to may tell of it.
     target.offer("1", "withdrawn");
+    target.say(&["referrals", "127.0.0.1:1"]);
     rig.configure(&told);
     rig.start();
+    let teller = target.uris[2].as_str();
+    wait_until(|| (told_by(&rig) == ["an earlier engine", teller]).then_some(()));
+    rig.reaches(&[
+        [one, "reconnecting", "discovery"],
+        [two, "live", "discovery"],
+    ]);
+    // Nobody does: it leaves.
+    target.say(&["referrals"]);
     rig.reaches(&[[two, "live", "discovery"]]);
-    assert_eq!(told_by(&rig), [target.uris[2].as_str()]);
-    let mut client = Client::open(&rig.root().join("v0.sock"));
-    assert_eq!(client.flush(), 0);
-    drop(client);
+    assert_eq!(told_by(&rig), [teller]);
     rig.stop();
-    // Nothing was left there that was not flushed.
-    target.offer("2", "withdrawn");
-    let mut engine = process::begun(rig.root());
-    engine.notes("connected, ");
-    rig.reaches(&[]);
-    engine.signal(Signal::TERM);
-    assert!(engine.ended().success(), "{}", engine.seen);
 }
 
 #[test]

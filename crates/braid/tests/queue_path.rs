@@ -352,7 +352,8 @@ fn t09_a_queue_that_is_failed_by_hand_holds_no_write_that_its_server_answers() {
             return;
         }
     }
-    println!(
+    let _ = writeln!(
+        std::io::stderr(),
         "SKIP t09_a_queue_that_is_failed_by_hand_holds_no_write_that_its_server_answers: in five \
          attempts the server took more than a second to answer"
     );

@@ -7,6 +7,7 @@ use broker::{Grant, NamespaceRight, Trust};
 use common::{LONG, Stage, finish, next, pattern, read, until, write};
 use queue::{Coalescing, Error, Form, Kind, Options, Parts, Queue, Range, Status, SubmitError};
 use rustix::event::{PollFd, PollFlags};
+use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
@@ -240,7 +241,8 @@ fn clients_may_do_what_they_are_granted() {
 #[test]
 fn users_are_shown_their_own_queues_and_the_owner_all() {
     if !rustix::process::geteuid().is_root() {
-        println!("SKIP users_are_shown_their_own_queues_and_the_owner_all: needs root");
+        let name = "users_are_shown_their_own_queues_and_the_owner_all";
+        let _ = writeln!(std::io::stderr(), "SKIP {name}: needs root");
         return;
     }
     let stage = Stage::plain();

@@ -156,6 +156,22 @@ fn u2_a_queue_in_c_registers_memory_waits_by_epoll_is_passed_on_and_hears_the_en
 }
 
 #[test]
+fn u7_every_command_can_be_prepared_in_c_with_lists_of_either_kind() {
+    let name = "u7_every_command_can_be_prepared_in_c_with_lists_of_either_kind";
+    if !have(name, &["cc"]) {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("q.sock");
+    let program = directory.path().join("commands");
+    compile("tests/commands.c", &program);
+    let broker = broker(&socket);
+    let told = said(start(&program).arg(&socket));
+    assert_eq!(told, "all commands\n");
+    broker.stop().unwrap();
+}
+
+#[test]
 fn the_example_in_c_verifies_data_and_counts() {
     if !have("the_example_in_c_verifies_data_and_counts", &["cc"]) {
         return;

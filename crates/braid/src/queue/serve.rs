@@ -60,7 +60,8 @@ pub struct ServeArgs {
     /// Pin them to these CPUs, as in 0,2-3 [default: not pinned]
     #[arg(long, value_name = "LIST", value_parser = crate::cpus::parse)]
     cpus: Option<CpuList>,
-    /// Take for granted what a cooperating client can't break: reserved fields and its lists
+    /// Take for granted that clients send no fused commands and no metadata, and read their lists
+    /// in place; all bounds and rights are checked all the same
     #[arg(long)]
     trusted: bool,
     /// A right: uid=1000,nsid=1,first=0,blocks=2048,read-only,depth=64,queues=2,memory=1GiB;

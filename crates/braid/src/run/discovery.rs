@@ -73,6 +73,8 @@ struct Book {
     /// What is told, and who told of it first.
     offers: BTreeMap<Offer, Endpoint>,
     controllers: BTreeMap<Endpoint, Controller>,
+    /// Those that are referred to and not asked: there are too many, or they are too far.
+    unasked: BTreeSet<Endpoint>,
     /// Something is to be looked at.
     changed: bool,
     closed: bool,
@@ -86,6 +88,8 @@ struct Controller {
     entries: usize,
     /// What of its log can be used.
     tells: BTreeSet<Offer>,
+    /// Those that it refers to.
+    refers: BTreeSet<Endpoint>,
     why: Option<String>,
 }
 
@@ -94,6 +98,13 @@ pub struct Sources {
     wanted: Vec<DiscoveryUri>,
     /// Those that are not asked yet, and where they are.
     new: Vec<(DiscoveryUri, Endpoint)>,
+}
+
+impl Book {
+    fn has_heard(&self, of: &Endpoint) -> bool {
+        let it = self.controllers.get(of);
+        it.is_some_and(|it| it.generation.is_some())
+    }
 }
 
 impl Discovery {
@@ -138,21 +149,32 @@ impl Discovery {
             }
         };
         let offers = book.offers.iter();
-        offers
+        let mut all: Offers = offers
             .map(|(offer, first)| (offer.clone(), tellers(offer, first)))
-            .collect()
+            .collect();
+        // A log that was just read, of which no session has said yet what is new in it.
+        for (by, it) in &book.controllers {
+            for offer in it.tells.difference(&book.offers.keys().cloned().collect()) {
+                all.entry(offer.clone()).or_default().push(by.clone());
+            }
+        }
+        all
     }
 
     /// Discovery controllers of the configuration that have not told anything yet.
     fn unheard(&self) -> Vec<Endpoint> {
         let book = self.book();
-        let heard = |it: &Endpoint| {
-            book.controllers
-                .get(it)
-                .is_some_and(|it| it.generation.is_some())
-        };
         let all = book.sources.values().map(|(_, endpoint)| endpoint);
-        all.filter(|it| !heard(it)).cloned().collect()
+        all.filter(|it| !book.has_heard(it)).cloned().collect()
+    }
+
+    /// Whether each discovery controller has told something once, also those that others refer to.
+    fn has_heard_all(&self) -> bool {
+        let book = self.book();
+        let sources = book.sources.values().map(|(_, endpoint)| endpoint);
+        let referrals = book.controllers.values().flat_map(|it| &it.refers);
+        let mut asked = sources.chain(referrals.filter(|it| !book.unasked.contains(*it)));
+        asked.all(|it| book.has_heard(it))
     }
 
     fn is_closed(&self) -> bool {
@@ -187,6 +209,7 @@ impl Discovery {
                     generation: Some(log.generation),
                     entries: log.entries.len(),
                     tells: ways(&log),
+                    refers: referrals(&log),
                     why: None,
                 };
                 book.changed = true;
@@ -204,6 +227,8 @@ impl Discovery {
             }
             DiscoveryEvent::TooMany(endpoints) => {
                 let all: Vec<_> = endpoints.iter().map(in_words).collect();
+                book.unasked.extend(endpoints);
+                book.changed = true;
                 let all = all.join(", ");
                 Some(format!("too many referrals, or too far; not asked: {all}"))
             }
@@ -365,8 +390,8 @@ pub fn remember(marks: &Marks, of: &mut Volume) -> BTreeMap<String, String> {
     let room = PATHS_MAX.saturating_sub(of.paths.len());
     for uri in marks.discovered(of).into_iter().take(room) {
         log::say(format!(
-            "{}: path {uri}: {BEFORE} had it from discovery, and may have left writes there that \
-             were not flushed; in use",
+            "{}: path {uri}: {BEFORE} used it, and may have left writes there that were not \
+             flushed: it is connected, whether or not discovery tells of it yet",
             of.name
         ));
         found.insert(uri.to_string(), BEFORE.to_owned());
@@ -383,6 +408,15 @@ fn say_seldom(lines: &mut Seldom, begun: Instant, line: &str) {
         Some(count) => log::say(format!("{line} (and {} more such lines)", count - 1)),
         None => {}
     }
+}
+
+/// Discovery controllers that a log refers to.
+fn referrals(log: &DiscoveryLog) -> BTreeSet<Endpoint> {
+    let referral = |entry| match offer(entry) {
+        Ok(Found::Referral(endpoint)) => Some(endpoint),
+        _ => None,
+    };
+    log.entries.iter().filter_map(referral).collect()
 }
 
 /// Ways to subsystems that a log tells of.

@@ -147,7 +147,9 @@ impl Marks {
                 self.path.display()
             ),
         };
-        let moved = if same(&uris(volume), &mark.paths) {
+        let mut known = uris(volume);
+        known.extend(self.discovered(volume).iter().map(ToString::to_string));
+        let moved = if same(&known, &mark.paths) {
             ""
         } else {
             "; its paths were others then, and may have led elsewhere"

@@ -152,7 +152,8 @@ fn the_queue_example_is_as_it_stands_in_the_readme() {
     };
     assert_eq!(typed.lines().count(), 3, "three lines");
     let typed = typed
-        .replace("/tmp/walk", directory.path().to_str().unwrap())
+        .replace("/tmp", directory.path().to_str().unwrap())
+        .replace("target/release/braid", env!("CARGO_BIN_EXE_braid"))
         .replace("target/release", library().to_str().unwrap());
     let root = root.to_str().unwrap();
     let script = format!("cd {root}\n{typed}");

@@ -82,7 +82,7 @@ impl Service {
         memory: &mut Memory,
     ) {
         let unheard = self.discovery.unheard();
-        let Some((plan, gone)) = self.plan_of(number, name, offers, &unheard) else {
+        let Some((plan, gone)) = self.plan_of(number, name, offers) else {
             return;
         };
         queue.keep(plan.named(), Instant::now());
@@ -128,13 +128,8 @@ impl Service {
 
     /// What is to be done with a volume's paths, and how they leave; `None`: another one has the
     /// number by now.
-    fn plan_of(
-        &self,
-        number: u16,
-        name: &str,
-        offers: &Offers,
-        unheard: &[Endpoint],
-    ) -> Option<(Plan, Gone)> {
+    fn plan_of(&self, number: u16, name: &str, offers: &Offers) -> Option<(Plan, Gone)> {
+        let heard_all = self.discovery.has_heard_all();
         let mut state = self.state();
         if state.volumes.number(name).ok() != Some(number) {
             return None;
@@ -145,7 +140,7 @@ impl Service {
         let fixed = state.configured.paths_of(name);
         let mut plan = plan(&it.of, &it.found, fixed, offers);
         // Who has not told anything yet may tell of it.
-        let stays = |uri: &String| !unheard.is_empty() && it.found[uri] == BEFORE;
+        let stays = |uri: &String| !heard_all && it.found[uri] == BEFORE;
         plan.surplus.retain(|uri| !stays(uri));
         Some((plan, it.of.gone))
     }
