@@ -368,20 +368,20 @@ fn stand_still(server: &Child, client: &Child) {
     until(|| ticks() > before + 2 || threads(client).iter().all(|it| it[0] == "S"));
 }
 
-/// The figures of a load that failed because of what was never answered; `part` is in the reason.
+/// The figures of a load that failed because of what was never answered; `part` is in the reason,
+/// behind how many. A server that stops may have answered some of the eight, and told nobody yet.
 fn unanswered(load: Child, part: &str) -> Value {
     let output = load.wait_with_output().unwrap();
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(1), "{errors}");
     let facts: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(
-        (&facts["errors"], &facts["unanswered"]),
-        (&8.into(), &8.into()),
-        "{facts}"
-    );
+    let count = facts["unanswered"].as_u64().unwrap();
+    assert!((1..=8).contains(&count), "{facts}");
+    assert_eq!(facts["errors"], count, "{facts}");
     assert!(facts["iops"].as_f64().unwrap() > 0.0, "{facts}");
     let error = facts["error"].as_str().unwrap();
-    assert!(error.contains(part), "{error}");
+    let part = part.replace("{}", &count.to_string());
+    assert!(error.contains(&part), "{error}");
     assert!(
         errors.contains(error),
         "{errors} says what programs are told: {error}"
@@ -397,7 +397,7 @@ fn a_server_that_stands_still_or_dies_ends_a_load_with_its_figures_and_the_reaso
         let mut bench = server.client("bench", &["--kind", kind, "--io-timeout", "1"]);
         let load = begun(&server, &mut bench);
         stand_still(&server.child, &load);
-        let facts = unanswered(load, "has not answered 8 I/Os");
+        let facts = unanswered(load, "has not answered {} I/O");
         assert_eq!(facts["interrupted"], false);
         assert_eq!(
             (&facts["order"], &facts["outstanding"]),
@@ -411,7 +411,7 @@ fn a_server_that_stands_still_or_dies_ends_a_load_with_its_figures_and_the_reaso
     let load = begun(&server, &mut server.client("bench", &[]));
     stand_still(&server.child, &load);
     signal(&load, Signal::INT);
-    let facts = unanswered(load, "ended early: 8 I/Os have not been answered");
+    let facts = unanswered(load, "ended early: {} I/O");
     assert_eq!(facts["interrupted"], true);
     // While it opens its queue, too.
     let opening = server
@@ -481,7 +481,7 @@ fn a_load_on_a_path_ends_before_its_server_answers_and_says_what_was_never_answe
     let load = begun(&server, &mut bench);
     stand_still(&server.child, &load);
     signal(&load, Signal::INT);
-    let facts = unanswered(load, "ended early: 8 I/Os have not been answered");
+    let facts = unanswered(load, "ended early: {} I/O");
     assert_eq!(facts["interrupted"], true);
     assert_eq!(
         (&facts["order"], &facts["iodepth"]),
