@@ -112,11 +112,7 @@ impl BenchResult<'_> {
 
     fn heading(&self, cores: usize) -> anyhow::Result<String> {
         let words = self.words;
-        let order = if words.random() {
-            "random"
-        } else {
-            "sequential"
-        };
+        let order = words.order();
         let sizes = words.sizes();
         let (op, size) = match words.op() {
             "read" => ("read".to_owned(), sizes.read.to_string()),

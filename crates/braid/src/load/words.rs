@@ -128,6 +128,14 @@ impl Words {
         matches!(self.rw, Rw::Randread | Rw::Randwrite | Rw::RandomMixed)
     }
 
+    /// The order's name in results: random or sequential.
+    pub fn order(&self) -> &'static str {
+        match self.random() {
+            true => "random",
+            false => "sequential",
+        }
+    }
+
     /// What results tell programs of the load, besides what it came to. Block sizes are bytes.
     pub fn json(&self, cores: usize) -> Map<String, Value> {
         let jobs = self.numjobs.unwrap_or(cores as u32);
@@ -136,14 +144,9 @@ impl Words {
             let parts = parts.map(|(bytes, percent)| json!({"bytes": bytes, "percent": percent}));
             parts.collect()
         };
-        let order = if self.random() {
-            "random"
-        } else {
-            "sequential"
-        };
         let facts = [
             ("op", json!(self.op())),
-            ("order", json!(order)),
+            ("order", json!(self.order())),
             ("read_percent", json!(self.read_percent())),
             ("read_sizes", sizes(&self.sizes().read)),
             ("write_sizes", sizes(&self.sizes().write)),

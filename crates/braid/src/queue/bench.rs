@@ -184,6 +184,34 @@ impl Watch {
     }
 }
 
+/// When the I/O of each buffer was submitted, ns; [`Self::IDLE`]: it has none. A buffer's number is
+/// the lower half of its I/O's cookie.
+pub(super) struct Begun(Vec<u64>);
+
+impl Begun {
+    const IDLE: u64 = u64::MAX;
+
+    pub(super) fn new(buffers: usize) -> Self {
+        Self(vec![Self::IDLE; buffers])
+    }
+
+    pub(super) fn submitted(&mut self, cookie: u64, now_ns: u64) {
+        self.0[cookie as u32 as usize] = now_ns;
+    }
+
+    /// An I/O has ended; its latency, ns.
+    pub(super) fn ended(&mut self, cookie: u64, now_ns: u64) -> u64 {
+        let begun_ns = std::mem::replace(&mut self.0[cookie as u32 as usize], Self::IDLE);
+        now_ns.saturating_sub(begun_ns)
+    }
+
+    /// Since when the oldest is under way, ns.
+    pub(super) fn oldest_ns(&self) -> Option<u64> {
+        let oldest_ns = self.0.iter().copied().min();
+        oldest_ns.filter(|&at_ns| at_ns != Self::IDLE)
+    }
+}
+
 /// How often a thread that polls looks at the clock while nothing comes: once in so many polls.
 const CLOCK_POLLS: u32 = 256;
 /// How often it asks whether the server still lives, and for I/Os that are late, ns.

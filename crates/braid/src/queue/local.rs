@@ -10,7 +10,7 @@
 //! # Limits
 //! Reads only: block devices are read through the same ring that polls, and what writes would show
 //! is no different.
-use super::bench::{BenchArgs, LOOK_NS, Ran, Run, Watch, thread_cpu_ns};
+use super::bench::{Begun, BenchArgs, LOOK_NS, Ran, Run, Watch, thread_cpu_ns};
 use crate::cli::Usage;
 use crate::load::worker::{Device, Finished, Task, Worker};
 use crate::uri::{NvmeNg, PathUri, UriKind};
@@ -32,8 +32,6 @@ use volume::Outcome;
 
 /// How often the clock is looked at while nothing comes: once in so many polls.
 const CLOCK_POLLS: u32 = 256;
-/// No I/O was submitted, or it has ended.
-const IDLE: u64 = u64::MAX;
 
 /// What is read.
 #[derive(Clone)]
@@ -108,7 +106,7 @@ struct Port {
     file: Fd,
     reaping: Reaping,
     pending: Vec<Io>,
-    begun_ns: Vec<u64>,
+    begun: Begun,
     counts: Counts,
 }
 
@@ -126,7 +124,7 @@ impl Memory for Lent<'_> {
 
 impl Device for Port {
     fn submit(&mut self, io: &Io, now_ns: u64) -> Result<(), SubmitError> {
-        self.begun_ns[io.cookie as u32 as usize] = now_ns;
+        self.begun.submitted(io.cookie, now_ns);
         self.pending.push(*io);
         Ok(())
     }
@@ -250,7 +248,7 @@ impl Run for Local {
                 false => Reaping::Interrupt,
             },
             pending: Vec::with_capacity(self.outstanding as usize),
-            begun_ns: vec![IDLE; self.outstanding as usize + 1],
+            begun: Begun::new(self.outstanding as usize + 1),
             counts: Counts::default(),
         };
         let finished = drive(&mut port, &mut ring, self.task, self.batch, watch)?;
@@ -276,22 +274,18 @@ fn drive(
     loop {
         let now_ns = now_ns();
         for (cookie, outcome) in ended.drain(..) {
-            let begun_ns = &mut port.begun_ns[cookie as u32 as usize];
-            let begun_ns = std::mem::replace(begun_ns, IDLE);
             let done = IoDone {
                 cookie,
                 outcome,
                 path: PathIndex(0),
-                latency_ns: now_ns.saturating_sub(begun_ns),
+                latency_ns: port.begun.ended(cookie, now_ns),
             };
             worker.handle_done(&done, &mut Lent(ring));
         }
         watch.heed(&mut worker, port, now_ns);
         if now_ns - looked_ns >= LOOK_NS {
             looked_ns = now_ns;
-            let oldest_ns = port.begun_ns.iter().copied().min();
-            let oldest_ns = oldest_ns.filter(|&at_ns| at_ns != IDLE);
-            watch.look(&mut worker, port, oldest_ns, now_ns);
+            watch.look(&mut worker, port, port.begun.oldest_ns(), now_ns);
         }
         worker.turn(port, &mut Lent(ring), now_ns);
         if worker.is_over() {

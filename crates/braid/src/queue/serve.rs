@@ -10,7 +10,7 @@ use crate::signals::Interrupt;
 use crate::units::{format_bytes, parse_size};
 use crate::uri::{PathUri, UriKind};
 use anyhow::{Context, anyhow};
-use broker::{Broker, Config, Identity, Namespace, Store, Trust, Volume, VolumeAddress};
+use broker::{Broker, Config, Identity, Namespace, Store, Trust, Volume};
 use runtime::{Device, FileDevice, MemoryDevice};
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -266,11 +266,7 @@ fn device(shift: u8, read_only: bool, uri: &PathUri) -> anyhow::Result<(Device, 
 
 /// A volume of an engine that runs.
 fn volume(shift: u8, address: &NbdAddress) -> anyhow::Result<Volume> {
-    let at = match address {
-        NbdAddress::Unix(path) => VolumeAddress::Unix(path.clone()),
-        NbdAddress::Tcp(host, port) => VolumeAddress::Tcp(host.clone(), *port),
-    };
-    let volume = Volume::connect(at, String::new()).map_err(|why| anyhow!(why))?;
+    let volume = Volume::connect(address.into(), String::new()).map_err(|why| anyhow!(why))?;
     let needed = volume.minimum();
     if needed > 1 << shift {
         return Err(Usage::error(format!(

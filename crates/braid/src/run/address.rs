@@ -7,6 +7,7 @@
 use crate::control::access::Access;
 use crate::control::socket::PrivateSocket;
 use anyhow::{Context, bail};
+use broker::VolumeAddress;
 use runtime::Sender;
 use std::fmt;
 use std::net::{TcpListener, ToSocketAddrs};
@@ -51,13 +52,19 @@ impl FromStr for NbdAddress {
     }
 }
 
+impl From<&NbdAddress> for VolumeAddress {
+    fn from(address: &NbdAddress) -> Self {
+        match address {
+            NbdAddress::Unix(path) => Self::Unix(path.clone()),
+            NbdAddress::Tcp(host, port) => Self::Tcp(host.clone(), *port),
+        }
+    }
+}
+
+/// As the queue server shows the address of an export.
 impl fmt::Display for NbdAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Unix(path) => write!(f, "unix:{}", path.display()),
-            Self::Tcp(host, port) if host.contains(':') => write!(f, "tcp:[{host}]:{port}"),
-            Self::Tcp(host, port) => write!(f, "tcp:{host}:{port}"),
-        }
+        VolumeAddress::from(self).fmt(f)
     }
 }
 

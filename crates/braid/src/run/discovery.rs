@@ -86,7 +86,7 @@ struct Controller {
     depth: u8,
     generation: Option<u64>,
     entries: usize,
-    /// What of its log can be used.
+    /// Ways to subsystems that it tells of.
     tells: BTreeSet<Offer>,
     /// Those that it refers to.
     refers: BTreeSet<Endpoint>,
@@ -139,24 +139,16 @@ impl Discovery {
     /// All that is told now.
     pub fn offers(&self) -> Offers {
         let book = self.book();
-        let tellers = |offer: &Offer, first: &Endpoint| {
-            let all = book.controllers.iter();
-            let all = all.filter(|(_, it)| it.tells.contains(offer));
-            let all: Vec<_> = all.map(|(endpoint, _)| endpoint.clone()).collect();
-            match all.is_empty() {
-                true => vec![first.clone()],
-                false => all,
-            }
-        };
-        let offers = book.offers.iter();
-        let mut all: Offers = offers
-            .map(|(offer, first)| (offer.clone(), tellers(offer, first)))
-            .collect();
-        // A log that was just read, of which no session has said yet what is new in it.
+        let mut all = Offers::new();
+        // Of a log that was just read no session may have said yet what is new in it.
         for (by, it) in &book.controllers {
-            for offer in it.tells.difference(&book.offers.keys().cloned().collect()) {
+            for offer in &it.tells {
                 all.entry(offer.clone()).or_default().push(by.clone());
             }
+        }
+        for (offer, first) in &book.offers {
+            let tellers = all.entry(offer.clone());
+            tellers.or_insert_with(|| vec![first.clone()]);
         }
         all
     }
@@ -204,12 +196,13 @@ impl Discovery {
             DiscoveryEvent::Read(from, depth, log) => {
                 let it = book.controllers.entry(from.clone()).or_default();
                 let new = it.generation.is_none() || it.why.is_some();
+                let (tells, refers) = usable(&log);
                 *it = Controller {
                     depth,
                     generation: Some(log.generation),
                     entries: log.entries.len(),
-                    tells: ways(&log),
-                    refers: referrals(&log),
+                    tells,
+                    refers,
                     why: None,
                 };
                 book.changed = true;
@@ -410,25 +403,22 @@ fn say_seldom(lines: &mut Seldom, begun: Instant, line: &str) {
     }
 }
 
-/// Discovery controllers that a log refers to.
-fn referrals(log: &DiscoveryLog) -> BTreeSet<Endpoint> {
-    let referral = |entry| match offer(entry) {
-        Ok(Found::Referral(endpoint)) => Some(endpoint),
-        _ => None,
-    };
-    log.entries.iter().filter_map(referral).collect()
-}
-
-/// Ways to subsystems that a log tells of.
-fn ways(log: &DiscoveryLog) -> BTreeSet<Offer> {
-    let way = |entry| match offer(entry) {
-        Ok(Found::Subsystem(address)) => Some(Offer {
-            nqn: entry.subnqn.clone(),
-            address,
-        }),
-        _ => None,
-    };
-    log.entries.iter().filter_map(way).collect()
+/// What of a log can be used: ways to subsystems, and other discovery controllers.
+fn usable(log: &DiscoveryLog) -> (BTreeSet<Offer>, BTreeSet<Endpoint>) {
+    let (mut tells, mut refers) = (BTreeSet::new(), BTreeSet::new());
+    for entry in &log.entries {
+        match offer(entry) {
+            Ok(Found::Subsystem(address)) => {
+                let nqn = entry.subnqn.clone();
+                tells.insert(Offer { nqn, address });
+            }
+            Ok(Found::Referral(endpoint)) => {
+                refers.insert(endpoint);
+            }
+            _ => {}
+        }
+    }
+    (tells, refers)
 }
 
 fn sessions(config: &Config, identity: HostIdentity) -> DiscoveryConfig {

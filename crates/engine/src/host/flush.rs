@@ -202,7 +202,7 @@ impl HostEngine {
         path.flushed = path.flushed.max(slot.covers);
         path.unflushed_elsewhere = false;
         if core::mem::take(&mut path.inherited) {
-            self.tell_of_flush(number, self.settings.core);
+            self.tell_of_flush(number);
         }
         self.flush(index, now_ns);
     }
@@ -298,14 +298,7 @@ impl HostEngine {
     /// say so.
     #[cold]
     pub(super) fn flush_failed_unheard(&mut self, number: usize, now_ns: u64) {
-        let (core, path) = (self.settings.core, &self.paths[number]);
-        if self.settings.cores > 1 {
-            self.tell_flush(PathNews::FlushFailed {
-                volume: path.volume,
-                path: path.index,
-                core,
-            });
-        }
+        self.tell_failed_flush(number, self.settings.core);
         self.fail_next_flush(number, now_ns);
     }
 
@@ -316,44 +309,44 @@ impl HostEngine {
             return;
         }
         if self.settings.core == 0 {
-            let path = &self.paths[number];
-            self.tell_flush(PathNews::FlushFailed {
-                volume: path.volume,
-                path: path.index,
-                core,
-            });
+            self.tell_failed_flush(number, core);
         }
         self.fail_next_flush(number, now_ns);
     }
 
+    fn tell_failed_flush(&mut self, number: usize, core: u16) {
+        let (volume, path) = (self.paths[number].volume, self.paths[number].index);
+        self.tell_flush(PathNews::FlushFailed { volume, path, core });
+    }
+
     /// A core's flush of a controller covers what an engine before this one had there, for all
-    /// cores: `core`'s.
-    fn tell_of_flush(&mut self, number: usize, core: u16) {
+    /// cores.
+    fn tell_of_flush(&mut self, number: usize) {
         let path = &self.paths[number];
-        if self.settings.cores > 1 && path.address().is_some() {
-            self.tell_flush(PathNews::Flushed {
-                volume: path.volume,
-                path: path.index,
-                core,
-            });
+        if path.address().is_some() {
+            let (volume, path) = (path.volume, path.index);
+            self.tell_flush(PathNews::Flushed { volume, path });
         }
     }
 
     /// The same, from another core.
-    pub(super) fn flushed_elsewhere(&mut self, number: usize, core: u16, now_ns: u64) {
+    pub(super) fn flushed_elsewhere(&mut self, number: usize, now_ns: u64) {
         if self.settings.core == 0 {
-            self.tell_of_flush(number, core);
+            self.tell_of_flush(number);
         }
         if core::mem::take(&mut self.paths[number].inherited) {
             self.release_flushes(self.paths[number].volume, now_ns);
         }
     }
 
+    /// To all other cores, by way of core 0.
     fn tell_flush(&mut self, news: PathNews) {
-        self.events.push_back(match self.settings.core {
-            0 => HostEvent::Publish(news),
-            _ => HostEvent::Report(news),
-        });
+        if self.settings.cores > 1 {
+            self.events.push_back(match self.settings.core {
+                0 => HostEvent::Publish(news),
+                _ => HostEvent::Report(news),
+            });
+        }
     }
 
     /// The volume's flushes that wait fail for it, or the next one.

@@ -59,7 +59,7 @@ impl HostEngine {
             | PathNews::Aborted { volume, path, .. }
             | PathNews::Resetting { volume, path, .. }
             | PathNews::Paused { volume, path, .. }
-            | PathNews::Flushed { volume, path, .. }
+            | PathNews::Flushed { volume, path }
             | PathNews::FlushFailed { volume, path, .. }
             | PathNews::Closed { volume, path, .. } => (*volume, *path),
         };
@@ -90,7 +90,7 @@ impl HostEngine {
             }
             PathNews::GivenUp { .. } => self.given_up(number, now_ns),
             PathNews::Paused { until_ns, .. } => self.paused(number, until_ns),
-            PathNews::Flushed { core, .. } => self.flushed_elsewhere(number, core, now_ns),
+            PathNews::Flushed { .. } => self.flushed_elsewhere(number, now_ns),
             PathNews::FlushFailed { core, .. } => self.flush_failed_elsewhere(number, core, now_ns),
             PathNews::Resetting { until_ns, .. } => self.paths[number].resetting = until_ns,
             PathNews::Closed { unflushed, .. } if core_0 => {

@@ -466,8 +466,6 @@ pub enum PathNews {
         volume: u16,
         /// Path.
         path: PathIndex,
-        /// Whose flush it was.
-        core: u16,
     },
     /// To core 0, and from it: a flush has failed that a core's device had when it was given up
     /// (T13).

@@ -1,5 +1,5 @@
 //! One core's queue, and its part of the load.
-use super::{BenchArgs, CLOCK_POLLS, LOOK_NS, Ran, Run, Watch};
+use super::{Begun, BenchArgs, CLOCK_POLLS, LOOK_NS, Ran, Run, Watch};
 use crate::load::worker::{Device, Task, Worker};
 use ::queue::{Done, Kind, Queue};
 use anyhow::Context;
@@ -18,16 +18,12 @@ pub struct Lane {
     batch: usize,
 }
 
-/// No I/O was submitted, or it has ended.
-const IDLE: u64 = u64::MAX;
-
 /// The queue as what takes I/Os.
 struct Port {
     queue: Queue,
     nsid: u32,
     block_shift: u8,
-    /// When each buffer's I/O was submitted, ns; [`IDLE`]: it has none.
-    begun_ns: Vec<u64>,
+    begun: Begun,
     /// Data is looked at, so it is copied between here and the queue's memory.
     copies: bool,
     /// Bytes of each buffer, by its number.
@@ -69,7 +65,7 @@ impl Device for Port {
             Err(::queue::SubmitError::Full) => return Err(SubmitError::Full),
             Err(_) => return Err(SubmitError::Range),
         }
-        self.begun_ns[slot] = now_ns;
+        self.begun.submitted(io.cookie, now_ns);
         self.spans[slot] = io.span;
         if self.copies && !matches!(io.op, IoOp::Read) {
             self.pending.push((slot as u32, io.span));
@@ -97,11 +93,6 @@ impl Port {
         self.queue.submit()
     }
 
-    /// When the oldest I/O was submitted that has not ended, ns.
-    fn oldest_ns(&self) -> Option<u64> {
-        self.begun_ns.iter().copied().min().filter(|&at| at != IDLE)
-    }
-
     /// Tells the load what has ended.
     fn hand_in(
         &mut self,
@@ -125,12 +116,11 @@ impl Port {
         {
             data.read(span.at as usize, staging.bytes_mut(span));
         }
-        let begun_ns = core::mem::replace(&mut self.begun_ns[slot], IDLE);
         IoDone {
             cookie: done.token,
             outcome: engine::host::outcome(done.status, &[0; 3], 0),
             path: PathIndex(0),
-            latency_ns: now_ns.saturating_sub(begun_ns),
+            latency_ns: self.begun.ended(done.token, now_ns),
         }
     }
 }
@@ -143,7 +133,7 @@ impl Lane {
             port: Port {
                 nsid: args.nsid,
                 block_shift,
-                begun_ns: vec![IDLE; depth],
+                begun: Begun::new(depth),
                 copies: args.words.verify,
                 spans: vec![none; depth],
                 pending: Vec::with_capacity(depth),
@@ -176,7 +166,7 @@ impl Run for Lane {
             watch.heed(&mut worker, &port, now_ns);
             if now_ns - looked_ns >= LOOK_NS {
                 looked_ns = now_ns;
-                watch.look(&mut worker, &port, port.oldest_ns(), now_ns);
+                watch.look(&mut worker, &port, port.begun.oldest_ns(), now_ns);
             }
             worker.turn(&mut port, &mut staging, now_ns);
             if worker.is_over() {

@@ -69,11 +69,7 @@ pub fn text(args: &BenchArgs, finished: &Finished, counts: Counts) -> anyhow::Re
         "{} {} of {}, {} outstanding on {cores} user_{} queues, {}{}\n\
          {} IOPS, {} MiB/s; latency mean {}, p50 {}, p99 {}, p99.9 {}\n\
          {} system calls and {} polls per I/O; {} % of the polls found nothing\n",
-        if args.words.random() {
-            "random"
-        } else {
-            "sequential"
-        },
+        args.words.order(),
         args.words.op(),
         args.words.sizes().read,
         args.words.jobs(cores)? * args.words.iodepth,

@@ -65,10 +65,12 @@ pub fn adopt(of: &Volume, found: &mut BTreeMap<String, String>, all: &Offers) {
     for (uri, by) in found.iter_mut().filter(|(_, by)| *by == BEFORE) {
         let uri: Option<PathUri> = uri.parse().ok();
         let address = uri.and_then(|uri| address(&uri, nqn));
-        let told = all
-            .iter()
-            .find(|(offer, _)| offer.nqn == *nqn && Some(offer.address) == address);
-        if let Some(teller) = told.and_then(|(_, tellers)| tellers.first()) {
+        let offer = address.map(|address| Offer {
+            nqn: nqn.clone(),
+            address,
+        });
+        let tellers = offer.and_then(|offer| all.get(&offer));
+        if let Some(teller) = tellers.and_then(|tellers| tellers.first()) {
             *by = in_words(teller);
         }
     }
