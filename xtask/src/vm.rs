@@ -19,6 +19,7 @@ mod machine;
 mod packages;
 mod peer;
 mod suite;
+mod tu1;
 
 use anyhow::{Result, anyhow};
 use std::path::{Path, PathBuf};
@@ -38,13 +39,10 @@ pub enum Task {
     /// Run nvme-cli's own tests against our target, through the kernel's host.
     Peer(Options),
     /// What reads through io_uring passthrough and the block layer cost, in virtual time.
-    Tu1(Options),
+    Tu1(tu1::Args),
     /// Fetch packages and build the guest's file system, and no more.
     Build(BuildArgs),
 }
-
-/// The script behind [`Task::Tu1`].
-const TU1: &str = "tests/guest/figures/tu1.sh";
 
 /// A script, and the guest for it.
 #[derive(clap::Args)]
@@ -82,7 +80,7 @@ pub fn run(root: &Path, task: &Task) -> Result<ExitCode> {
             let files = peer::files(&image).map_err(|error| unavailable(&error))?;
             run_one(root, &image, &root.join(peer::SCRIPT), options, &files)
         }
-        Task::Tu1(options) => run_one(root, &build(false)?, &root.join(TU1), options, &[]),
+        Task::Tu1(args) => tu1::run(root, &build(false)?, &braid(root)?, args),
         Task::All(args) => suite::run(root, args, &build),
     }
 }

@@ -18,7 +18,7 @@ mod socket;
 mod words;
 
 use super::Format;
-use super::program::median;
+use super::program::{median, range};
 use anyhow::{Result, bail, ensure};
 use honest::Honest;
 use hostile::{Load, Plan};
@@ -302,12 +302,9 @@ impl Row {
     }
 
     fn ratios(&self) -> [f64; 3] {
-        let ratios = || self.loaded.iter().map(|loaded| loaded.ratio);
-        [
-            median(ratios().collect()),
-            ratios().fold(f64::INFINITY, f64::min),
-            ratios().fold(0.0, f64::max),
-        ]
+        let ratios: Vec<f64> = self.loaded.iter().map(|loaded| loaded.ratio).collect();
+        let [least, most] = range(&ratios);
+        [median(ratios), least, most]
     }
 
     fn print(&self, args: &Args) {

@@ -8,7 +8,7 @@
 //! Twice: ports that are as fast as the machine, where a policy's own instructions show, and ports
 //! of a fixed bandwidth, where only its choices do.
 use super::Format;
-use super::program::{Target, facts, median, number};
+use super::program::{Target, facts, median, number, range};
 use anyhow::{Result, bail, ensure};
 use serde_json::{Value, json};
 use std::path::Path;
@@ -133,8 +133,7 @@ impl Row {
         let ratios: Vec<f64> = pairs
             .map(|(policy, beside)| of(policy) / of(beside))
             .collect();
-        let least = ratios.iter().copied().fold(f64::INFINITY, f64::min);
-        let most = ratios.iter().copied().fold(0.0, f64::max);
+        let [least, most] = range(&ratios);
         [least, median(ratios), most]
     }
 

@@ -185,14 +185,24 @@ pub fn median(mut figures: Vec<f64>) -> f64 {
     figures.get(figures.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
+/// The least and the greatest.
+pub fn range(figures: &[f64]) -> [f64; 2] {
+    let figures = || figures.iter().copied();
+    [
+        figures().fold(f64::NAN, f64::min),
+        figures().fold(f64::NAN, f64::max),
+    ]
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{facts, median, number};
+    use super::{facts, median, number, range};
     use std::process::Command;
 
     #[test]
     fn the_median_does_not_depend_on_the_order() {
         assert_eq!(median(vec![3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(range(&[3.0, 1.0, 2.0]), [1.0, 3.0]);
         assert_eq!(median(vec![7.0]), 7.0);
     }
 

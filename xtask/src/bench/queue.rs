@@ -11,7 +11,7 @@ mod cost;
 mod wakes;
 
 use super::Format;
-use super::program::{facts, median, number};
+use super::program::{facts, median, number, range};
 use crate::process::Group;
 use anyhow::{Context, Result, bail};
 use serde_json::{Value, json};
@@ -218,32 +218,44 @@ impl Row {
         Ok(())
     }
 
-    fn figure(&self, which: usize, key: &str) -> Result<f64> {
-        let figures = self.braid[which].iter().map(|facts| number(facts, key));
-        Ok(median(figures.collect::<Result<_>>()?))
+    /// Of each round.
+    fn figures(&self, which: usize, key: &str) -> Result<Vec<f64>> {
+        let rounds = self.braid[which].iter();
+        rounds.map(|facts| number(facts, key)).collect()
     }
 
-    /// Median over rounds of one rate as a part of another of the same round.
-    fn ratio(&self, which: usize, of: impl Fn(usize) -> Result<f64>) -> Result<f64> {
-        let rounds = self.braid[which].iter().enumerate();
-        let ratios = rounds.map(|(round, facts)| Ok(number(facts, "iops")? / of(round)?));
-        Ok(median(ratios.collect::<Result<_>>()?))
+    fn figure(&self, which: usize, key: &str) -> Result<f64> {
+        Ok(median(self.figures(which, key)?))
+    }
+
+    /// One rate as a part of another of the same round, of each round.
+    fn ratios(&self, which: usize, of: &[f64]) -> Result<Vec<f64>> {
+        let rates = self.figures(which, "iops")?;
+        Ok(rates.iter().zip(of).map(|(rate, of)| rate / of).collect())
+    }
+
+    /// The mediated rate as a part of the trusted one: median, and range.
+    fn of_trusted(&self) -> Result<String> {
+        let ratios = self.ratios(1, &self.figures(0, "iops")?)?;
+        let [least, most] = range(&ratios);
+        Ok(format!("{:.3} ({least:.2}–{most:.2})", median(ratios)))
     }
 
     fn json(&self) -> Result<Value> {
-        let of_bare = |round: usize| Ok(self.bare[round]);
-        let of_trusted = |round: usize| number(&self.braid[0][round], "iops");
+        let of_trusted = self.ratios(1, &self.figures(0, "iops")?)?;
         let mut cell = json!({
             "kind": self.kind,
             "size": self.size,
             "depth": self.depth,
             "bare_per_s": median(self.bare.clone()),
-            "mediated_of_trusted": self.ratio(1, of_trusted)?,
+            "mediated_of_trusted_range": range(&of_trusted),
+            "mediated_of_trusted": median(of_trusted),
         });
         for (which, name) in ["trusted", "mediated"].into_iter().enumerate() {
             cell[name] = json!({
                 "iops": self.figure(which, "iops")?,
-                "of_bare": self.ratio(which, of_bare)?,
+                "iops_range": range(&self.figures(which, "iops")?),
+                "of_bare": median(self.ratios(which, &self.bare)?),
                 "mean_us": self.figure(which, "mean_us")?,
                 "p99_us": self.figure(which, "p99_us")?,
                 "system_calls_per_io": self.figure(which, "system_calls_per_io")?,
@@ -256,14 +268,16 @@ impl Row {
 
 fn print_text(rows: &[Row]) -> Result<()> {
     println!("random reads of nothing, a core each side; calls: the client's per I/O");
+    println!("medians over rounds; braid/s and of tr. (mediated of trusted): also their range");
     println!(
-        "{:10} {:>5} {:>5} {:>11} {:8} {:>11} {:>6} {:>6} {:>8} {:>8} {:>6} {:>6}",
+        "{:10} {:>5} {:>5} {:>11} {:8} {:>10} {:>21} {:>6} {:>19} {:>8} {:>8} {:>6} {:>6}",
         "kind",
         "size",
         "depth",
         "bare/s",
         "trust",
         "braid/s",
+        "",
         "ratio",
         "of tr.",
         "mean µs",
@@ -275,17 +289,20 @@ fn print_text(rows: &[Row]) -> Result<()> {
         let cell = row.json()?;
         for name in ["trusted", "mediated"] {
             let of = |key: &str| number(&cell[name], key);
+            let rates = range(&row.figures((name == "mediated").into(), "iops")?);
             println!(
-                "{:10} {:>5} {:5} {:11.0} {:8} {:11.0} {:6.3} {:>6} {:8.2} {:8.2} {:6.3} {:5.1}%",
+                "{:10} {:>5} {:5} {:11.0} {:8} {:10.0} {:>21} {:6.3} {:>19} {:8.2} {:8.2} \
+                 {:6.3} {:5.1}%",
                 row.kind,
                 row.size,
                 row.depth,
                 number(&cell, "bare_per_s")?,
                 name,
                 of("iops")?,
+                format!("({:.0}–{:.0})", rates[0], rates[1]),
                 of("of_bare")?,
                 match name {
-                    "mediated" => format!("{:.3}", number(&cell, "mediated_of_trusted")?),
+                    "mediated" => row.of_trusted()?,
                     _ => String::new(),
                 },
                 of("mean_us")?,
