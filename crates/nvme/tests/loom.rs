@@ -3,14 +3,28 @@
 //! `cargo xtask ci --only loom` runs it, with `--cfg loom`: without that there is nothing here, and
 //! nobody pays for compiling loom. Each model has twins in which one order is too weak: they must
 //! be found, or the model shows nothing.
+//!
+//! What is modelled: the four ends, naps and identifiers of [`nvme::queue`] as they are, over
+//! memory that lies as a queue's does (`docs/queues.md`): doorbells and naps are words of four
+//! bytes, at their places; entries have all their words of eight, the phase tag is a bit of the one
+//! that it is in. Who reads a word in another size than it is written in panics. Both queues have
+//! two entries, or three where two commands are outstanding, at every position: what leads there
+//! runs alone, before there are two threads.
+//!
+//! What is not: loads that see what is stored later only because of what they saw (loom has no such
+//! executions; so the completion queue's head is shown to give room in time, and not what its own
+//! order is for), memory that is read in two sizes, more than two threads, and data, whose copies
+//! are made before a doorbell and behind a phase tag as those of entries are. Where two commands
+//! are outstanding and a third follows, orders are left out in which threads that could have gone
+//! on are switched more than [`SWITCHES`] times.
 #![allow(unexpected_cfgs, reason = "cargo doesn't know of loom")]
 #![cfg(loom)]
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use loom::sync::atomic::{AtomicU64, Ordering, fence};
+use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use loom::sync::{Arc, Notify};
 use loom::thread;
-use nvme::queue::{CqConsumer, CqProducer, Entry, Nap, Place, SharedMemory};
+use nvme::queue::{Cids, CqConsumer, CqProducer, Entry, Nap, Place, SharedMemory};
 use nvme::queue::{Misbehaved, SqConsumer, SqProducer};
 use nvme::wire::Cqe;
 
@@ -20,120 +34,367 @@ enum Weak {
     Nothing,
     /// Doorbells publish nothing.
     Doorbells,
+    /// Who reads a doorbell doesn't wait for what it publishes.
+    DoorbellLoads,
     /// The phase tag publishes nothing.
     Phase,
+    /// Who reads a phase tag doesn't wait for what it publishes.
+    PhaseLoads,
     /// No fence between a store and a load.
     Fences,
 }
 
-/// Words of eight bytes; entries are cut down to the two that tell them apart.
-struct Memory(Vec<AtomicU64>, Weak);
+/// The memory of a queue, but for its header and pages for lists.
+struct Memory {
+    /// The two doorbells and the two naps.
+    words: [AtomicU32; 4],
+    /// Of the submission queue and of the completion queue.
+    entries: [Vec<AtomicU64>; 2],
+    weak: Weak,
+}
+
+const ENTRIES_AT: [usize; 2] = [8192, 12_288];
+const DOORBELLS_AT: [usize; 2] = [4096, 4224];
+const ASLEEP_AT: usize = 4352;
+const ARMED_AT: usize = 4480;
 
 impl Memory {
-    fn new(words: usize, weak: Weak) -> Arc<Self> {
-        Arc::new(Self((0..words).map(|_| AtomicU64::new(0)).collect(), weak))
+    fn new(entries: u16, weak: Weak) -> Arc<Self> {
+        let longs = |each: usize| {
+            let count = each * usize::from(entries);
+            (0..count).map(|_| AtomicU64::new(0)).collect()
+        };
+        Arc::new(Self {
+            words: std::array::from_fn(|_| AtomicU32::new(0)),
+            entries: [longs(8), longs(2)],
+            weak,
+        })
+    }
+
+    fn word(&self, at: usize) -> &AtomicU32 {
+        assert!(
+            (4096..8192).contains(&at) && at % 128 == 0,
+            "no word at {at}"
+        );
+        &self.words[(at - 4096) / 128]
+    }
+
+    fn long(&self, at: usize) -> &AtomicU64 {
+        let which = usize::from(at >= ENTRIES_AT[1]);
+        &self.entries[which][(at - ENTRIES_AT[which]) / 8]
+    }
+
+    fn unless(&self, weak: Weak, order: Ordering) -> Ordering {
+        match self.weak == weak {
+            true => Ordering::Relaxed,
+            false => order,
+        }
     }
 }
 
 impl SharedMemory for Memory {
     fn load(&self, at: usize) -> u64 {
-        self.0[at / 8].load(Ordering::Relaxed)
+        self.long(at).load(Ordering::Relaxed)
     }
     fn store(&self, at: usize, value: u64) {
-        self.0[at / 8].store(value, Ordering::Relaxed);
+        self.long(at).store(value, Ordering::Relaxed);
     }
     fn load_acquire(&self, at: usize) -> u64 {
-        self.0[at / 8].load(Ordering::Acquire)
+        let order = self.unless(Weak::PhaseLoads, Ordering::Acquire);
+        self.long(at).load(order)
     }
     fn store_release(&self, at: usize, value: u64) {
-        let order = match self.1 {
-            Weak::Phase => Ordering::Relaxed,
-            _ => Ordering::Release,
-        };
-        self.0[at / 8].store(value, order);
+        let order = self.unless(Weak::Phase, Ordering::Release);
+        self.long(at).store(value, order);
     }
     fn load_word(&self, at: usize) -> u32 {
-        self.0[at / 8].load(Ordering::Acquire) as u32
+        let order = self.unless(Weak::DoorbellLoads, Ordering::Acquire);
+        self.word(at).load(order)
     }
     fn store_word(&self, at: usize, value: u32) {
-        let order = match self.1 {
-            Weak::Doorbells => Ordering::Relaxed,
-            _ => Ordering::Release,
-        };
-        self.0[at / 8].store(value.into(), order);
+        let order = self.unless(Weak::Doorbells, Ordering::Release);
+        self.word(at).store(value, order);
     }
     fn fence(&self) {
-        if self.1 != Weak::Fences {
+        if self.weak != Weak::Fences {
             fence(Ordering::SeqCst);
         }
     }
-    fn load_entry(&self, at: usize) -> Entry {
-        [self.load(at), self.load(at + 8), 0, 0, 0, 0, 0, 0]
-    }
-    fn store_entry(&self, at: usize, entry: &Entry) {
-        self.store(at, entry[0]);
-        self.store(at + 8, entry[1]);
+}
+
+const fn place(which: usize, entries: u16) -> Place {
+    Place {
+        entries_at: ENTRIES_AT[which],
+        doorbell_at: DOORBELLS_AT[which],
+        entries,
     }
 }
 
-const SQ: Place = Place {
-    entries_at: 64,
-    doorbell_at: 0,
-    entries: 2,
-};
+const SQ: Place = place(0, 2);
+const CQ: Place = place(1, 2);
 
-const CQ: Place = Place {
-    entries_at: 64 + 128,
-    doorbell_at: 8,
-    entries: 2,
-};
+/// A command whose words all tell which one it is.
+fn command(n: u64, cid: u16) -> Entry {
+    let mut entry = [n; 8];
+    entry[0] |= u64::from(cid) << 16;
+    for (at, word) in (0..).zip(&mut entry) {
+        *word |= at << 48;
+    }
+    entry
+}
 
-const WORDS: usize = (64 + 128 + 32) / 8;
-const NAP: usize = 16;
+/// Which command it is, and its identifier, if it is whole.
+fn told(entry: &Entry) -> (u64, u16) {
+    let (n, cid) = (entry[1] as u16, (entry[0] >> 16) as u16);
+    assert_eq!(*entry, command(n.into(), cid), "torn or stale");
+    (n.into(), cid)
+}
 
-/// Commands through both queues of two entries, so that each wraps: the controller sees each whole,
-/// and the host sees each completion whole, of its own round.
-fn commands(weak: Weak, count: u64) {
-    loom::model(move || {
-        let memory = Memory::new(WORDS, weak);
+/// The host's side, as a client has it.
+struct Host {
+    sq: SqProducer,
+    cq: CqConsumer,
+    cids: Cids<u64>,
+}
+
+/// The controller's side; `next`: the command that it will fetch.
+struct Controller {
+    sq: SqConsumer,
+    cq: CqProducer,
+    next: u64,
+}
+
+/// Both, of queues that have so many entries.
+fn ends(entries: u16) -> (Host, Controller) {
+    let (sq, cq) = (place(0, entries), place(1, entries));
+    let host = Host {
+        sq: SqProducer::new(sq, 0),
+        cq: CqConsumer::new(cq),
+        cids: Cids::new(entries - 1),
+    };
+    let controller = Controller {
+        sq: SqConsumer::new(sq),
+        cq: CqProducer::new(cq),
+        next: 1,
+    };
+    (host, controller)
+}
+
+impl Host {
+    fn push(&mut self, memory: &Memory, n: u64) {
+        let cid = self.cids.take(n).unwrap();
+        self.sq.push(memory, &command(n, cid)).unwrap();
+    }
+
+    /// The command that has ended, once one has.
+    fn take(&mut self, memory: &Memory) -> u64 {
+        let cqe = loop {
+            if let Some(cqe) = self.cq.take(memory) {
+                break cqe;
+            }
+            thread::yield_now();
+        };
+        let n = self.cids.end(cqe.cid).expect("torn or stale");
+        assert_eq!((cqe.result, cqe.sqid), (n << 32 | n, 7), "torn or stale");
+        self.sq.fetched(cqe.sqhd).unwrap();
+        self.cq.ring(memory);
+        n
+    }
+}
+
+impl Controller {
+    /// What is there, at least one command; there is room for its answers.
+    fn fetch(&mut self, memory: &Memory, under_way: &mut Vec<(u64, u16)>) {
+        let count = loop {
+            match self.sq.available(memory).unwrap() {
+                0 => thread::yield_now(),
+                count => break count,
+            }
+        };
+        let wanted = under_way.len() as u16 + count;
+        while self.cq.room(memory, wanted).unwrap() < wanted {
+            thread::yield_now();
+        }
+        for _ in 0..count {
+            let (n, cid) = told(&self.sq.fetch(memory).unwrap());
+            assert_eq!(n, self.next, "torn or stale");
+            self.next += 1;
+            under_way.push((n, cid));
+        }
+    }
+
+    fn answer(&mut self, memory: &Memory, (n, cid): (u64, u16)) {
+        let cqe = Cqe {
+            result: n << 32 | n,
+            sqhd: self.sq.head(),
+            sqid: 7,
+            cid,
+            ..Cqe::default()
+        };
+        self.cq.post(memory, &cqe);
+    }
+}
+
+/// How two commands are outstanding.
+#[derive(Clone, Copy)]
+struct Two {
+    /// One doorbell for both, or one for each.
+    together: bool,
+    /// The one that was submitted last ends first.
+    reversed: bool,
+    /// Commands that came before, alone: where in their queues the two begin.
+    before: u64,
+    /// Commands that follow, each when one of those before it has ended.
+    more: u64,
+}
+
+/// Of orders with more switches than these, and of more commands than two, there are too many.
+const SWITCHES: usize = 4;
+
+/// Two commands outstanding in queues of three entries.
+fn two(weak: Weak, case: Two) {
+    let mut model = loom::model::Builder::new();
+    model.preemption_bound = (case.more > 0).then_some(SWITCHES);
+    model.check(move || {
+        let memory = Memory::new(3, weak);
+        let (mut host, mut controller) = ends(3);
+        for n in 1..=case.before {
+            host.push(&memory, n);
+            host.sq.ring(&*memory);
+            let mut under_way = Vec::new();
+            controller.fetch(&memory, &mut under_way);
+            controller.answer(&memory, under_way[0]);
+            assert_eq!(host.take(&memory), n);
+        }
+        let last = case.before + 2 + case.more;
         let theirs = Arc::clone(&memory);
-        let controller = thread::spawn(move || {
-            let (mut sq, mut cq) = (SqConsumer::new(SQ), CqProducer::new(CQ));
-            for round in 1..=count {
-                while sq.available(&*theirs).unwrap() == 0 {
-                    thread::yield_now();
+        let thread = thread::spawn(move || {
+            let mut under_way = Vec::new();
+            while controller.next <= last {
+                controller.fetch(&theirs, &mut under_way);
+                while let Some(&first) = under_way.first() {
+                    if !case.reversed {
+                        under_way.remove(0);
+                        controller.answer(&theirs, first);
+                        continue;
+                    }
+                    // The first waits for a second; with three, that ends, and the first waits on.
+                    if under_way.len() < 2 && controller.next <= last {
+                        break;
+                    }
+                    let ended = under_way.pop().unwrap();
+                    controller.answer(&theirs, ended);
                 }
-                let entry = sq.fetch(&*theirs).unwrap();
-                assert_eq!((entry[0], entry[1]), (round, round << 32), "torn or stale");
-                while cq.room(&*theirs, 1).unwrap() == 0 {
-                    thread::yield_now();
-                }
-                let cqe = Cqe {
-                    result: round << 32,
-                    sqhd: sq.head(),
-                    cid: round as u16,
-                    ..Cqe::default()
-                };
-                cq.post(&*theirs, &cqe);
             }
         });
-        let (mut sq, mut cq) = (SqProducer::new(SQ, 0), CqConsumer::new(CQ));
-        for round in 1..=count {
-            let entry = [round, round << 32, 0, 0, 0, 0, 0, 0];
-            sq.push(&*memory, &entry).unwrap();
-            sq.ring(&*memory);
-            let cqe = loop {
-                if let Some(cqe) = cq.take(&*memory) {
-                    break cqe;
-                }
-                thread::yield_now();
-            };
-            let seen = (u64::from(cqe.cid), cqe.result);
-            assert_eq!(seen, (round, round << 32), "torn or stale");
-            sq.fetched(cqe.sqhd).unwrap();
-            cq.ring(&*memory);
+        let mut n = case.before;
+        for _ in 0..2 {
+            n += 1;
+            host.push(&memory, n);
+            if !case.together {
+                host.sq.ring(&*memory);
+            }
         }
-        controller.join().unwrap();
+        host.sq.ring(&*memory);
+        let mut ended = Vec::new();
+        while ended.len() < 2 + case.more as usize {
+            ended.push(host.take(&memory));
+            if n < last {
+                n += 1;
+                host.push(&memory, n);
+                host.sq.ring(&*memory);
+            }
+        }
+        ended.sort_unstable();
+        assert!(ended.into_iter().eq(case.before + 1..=last));
+        assert_eq!(host.cids.used(), 0);
+        thread.join().unwrap();
+    });
+}
+
+/// Both orders of completions, from each position.
+fn each_way(together: bool, more: u64) {
+    for before in 0..3 {
+        for reversed in [false, true] {
+            let case = Two {
+                together,
+                reversed,
+                before,
+                more,
+            };
+            two(Weak::Nothing, case);
+        }
+    }
+}
+
+#[test]
+fn two_commands_that_are_submitted_together_end_in_either_order() {
+    each_way(true, 0);
+}
+
+#[test]
+fn two_commands_that_are_submitted_one_by_one_end_in_either_order() {
+    each_way(false, 0);
+}
+
+#[test]
+fn two_commands_are_outstanding_and_a_third_follows() {
+    each_way(false, 1);
+    each_way(true, 1);
+}
+
+/// Where the second of the two is the first of its round.
+const WRAPS: Two = Two {
+    together: true,
+    reversed: true,
+    before: 2,
+    more: 0,
+};
+
+#[test]
+#[should_panic(expected = "torn or stale")]
+fn a_doorbell_without_release_for_two_commands_is_found() {
+    two(Weak::Doorbells, WRAPS);
+}
+
+#[test]
+#[should_panic(expected = "torn or stale")]
+fn a_doorbell_that_is_read_without_acquire_is_found() {
+    two(Weak::DoorbellLoads, WRAPS);
+}
+
+#[test]
+#[should_panic(expected = "torn or stale")]
+fn a_phase_tag_without_release_of_two_commands_is_found() {
+    two(Weak::Phase, WRAPS);
+}
+
+#[test]
+#[should_panic(expected = "torn or stale")]
+fn a_phase_tag_that_is_read_without_acquire_is_found() {
+    two(Weak::PhaseLoads, WRAPS);
+}
+
+/// Commands through both queues of two entries, one at a time, so that each wraps: the controller
+/// sees each whole, and the host sees each completion whole, of its own round.
+fn commands(weak: Weak, count: u64) {
+    loom::model(move || {
+        let memory = Memory::new(2, weak);
+        let theirs = Arc::clone(&memory);
+        let (mut host, mut controller) = ends(2);
+        let thread = thread::spawn(move || {
+            for _ in 0..count {
+                let mut under_way = Vec::new();
+                controller.fetch(&theirs, &mut under_way);
+                controller.answer(&theirs, under_way[0]);
+            }
+        });
+        for n in 1..=count {
+            host.push(&memory, n);
+            host.sq.ring(&*memory);
+            assert_eq!(host.take(&memory), n, "torn or stale");
+        }
+        thread.join().unwrap();
     });
 }
 
@@ -147,9 +408,9 @@ fn commands_and_completions_are_seen_whole_and_in_order() {
 #[test]
 fn t09_a_command_that_is_taken_back_while_it_is_fetched_is_whole_or_none() {
     loom::model(|| {
-        let memory = Memory::new(WORDS, Weak::Nothing);
+        let memory = Memory::new(2, Weak::Nothing);
         let theirs = Arc::clone(&memory);
-        let (mut sq, entry) = (SqProducer::new(SQ, 0), [1, 1 << 32, 0, 0, 0, 0, 0, 0]);
+        let (mut sq, entry) = (SqProducer::new(SQ, 0), command(1, 1));
         sq.push(&*memory, &entry).unwrap();
         sq.ring(&*memory);
         let controller = thread::spawn(move || {
@@ -157,7 +418,7 @@ fn t09_a_command_that_is_taken_back_while_it_is_fetched_is_whole_or_none() {
             match sq.available(&*theirs) {
                 Ok(1) => {
                     let entry = sq.fetch(&*theirs).unwrap();
-                    assert!(entry[0] == 0x7e || (entry[0], entry[1]) == (1, 1 << 32));
+                    assert!(entry[0] == 0x7e || told(&entry) == (1, 1));
                 }
                 other => assert_eq!(other, Err(Misbehaved::LetGo)),
             }
@@ -172,7 +433,7 @@ fn t09_a_command_that_is_taken_back_while_it_is_fetched_is_whole_or_none() {
 /// controller knows that nobody may have.
 fn last_answer(weak: Weak) {
     loom::model(move || {
-        let memory = Memory::new(WORDS, weak);
+        let memory = Memory::new(2, weak);
         let theirs = Arc::clone(&memory);
         let controller = thread::spawn(move || {
             let (sq, mut cq) = (SqConsumer::new(SQ), CqProducer::new(CQ));
@@ -209,30 +470,33 @@ fn a_phase_tag_without_release_is_found() {
     commands(Weak::Phase, 2);
 }
 
+/// Where work is told of: a doorbell.
+const WORK_AT: usize = DOORBELLS_AT[0];
+
 /// A sleeper waits for `count` pieces of work, one after the other; loom calls a wake-up that is
 /// lost a deadlock.
-fn naps(weak: Weak, count: u32) {
+fn naps(nap_at: usize, weak: Weak, count: u32) {
     loom::model(move || {
-        let memory = Memory::new(4, weak);
+        let memory = Memory::new(2, weak);
         let kick = Arc::new(Notify::new());
         let (theirs, their_kick) = (Arc::clone(&memory), Arc::clone(&kick));
         let worker = thread::spawn(move || {
             for work in 1..=count {
-                theirs.store_word(0, work);
-                if Nap::new(NAP).take(&*theirs) {
+                theirs.store_word(WORK_AT, work);
+                if Nap::new(nap_at).take(&*theirs) {
                     their_kick.notify();
                 }
             }
         });
         let mut seen = 0;
         while seen < count {
-            Nap::new(NAP).begin(&*memory);
-            let now = memory.load_word(0);
+            Nap::new(nap_at).begin(&*memory);
+            let now = memory.load_word(WORK_AT);
             if now == seen {
                 kick.wait();
             }
-            Nap::new(NAP).end(&*memory);
-            seen = memory.load_word(0);
+            Nap::new(nap_at).end(&*memory);
+            seen = memory.load_word(WORK_AT);
         }
         worker.join().unwrap();
     });
@@ -240,12 +504,13 @@ fn naps(weak: Weak, count: u32) {
 
 #[test]
 fn no_wake_up_is_lost() {
-    naps(Weak::Nothing, 1);
-    naps(Weak::Nothing, 2);
+    naps(ARMED_AT, Weak::Nothing, 1);
+    naps(ASLEEP_AT, Weak::Nothing, 1);
+    naps(ASLEEP_AT, Weak::Nothing, 2);
 }
 
 #[test]
 #[should_panic]
 fn a_nap_without_fences_is_found() {
-    naps(Weak::Fences, 1);
+    naps(ASLEEP_AT, Weak::Fences, 1);
 }
