@@ -73,9 +73,25 @@ pub struct Part {
 pub struct Memories {
     regions: [Option<Region>; REGIONS_MAX],
     door: Door,
+    found: Found,
+}
+
+/// What the data pointer of the command at hand says, as it was when it was read.
+#[derive(Debug)]
+struct Found {
     pieces: Vec<Piece>,
     parts: Vec<Part>,
     copied: Copied,
+}
+
+/// Memory that may change whenever it was read: the regions of a queue.
+trait Changing {
+    /// Where `len` bytes at an address are; `None`: not in registered memory, or not in one region.
+    fn find(&self, address: u64, len: u32) -> Option<Part>;
+    /// Eight bytes at the begin of a part.
+    fn word(&self, part: &Part) -> u64;
+    /// As many bytes from the begin of a part.
+    fn copy(&self, part: &Part, bytes: &mut [u8]);
 }
 
 impl Memories {
@@ -88,9 +104,11 @@ impl Memories {
         Self {
             regions,
             door,
-            pieces: Vec::with_capacity(pages),
-            parts: Vec::with_capacity(pages),
-            copied: Copied::new(),
+            found: Found {
+                pieces: Vec::with_capacity(pages),
+                parts: Vec::with_capacity(pages),
+                copied: Copied::new(),
+            },
         }
     }
 
@@ -104,7 +122,7 @@ impl Memories {
 
     /// All memory goes, and with it the parts of the command at hand.
     pub fn take(&mut self) -> Vec<Region> {
-        self.parts.clear();
+        self.found.parts.clear();
         self.regions.iter_mut().filter_map(Option::take).collect()
     }
 
@@ -126,7 +144,7 @@ impl Memories {
 
     /// The parts of the command that was looked up last.
     pub fn parts(&self) -> &[Part] {
-        &self.parts
+        &self.found.parts
     }
 
     /// Looks up the memory of a command of `len` bytes.
@@ -135,36 +153,13 @@ impl Memories {
     /// The status to answer with.
     #[inline]
     pub fn look_up(&mut self, entry: &Entry, len: u32, trust: Trust) -> Result<(), Status> {
-        let Self {
-            regions,
-            pieces,
-            parts,
-            copied,
-            ..
-        } = self;
-        pieces.clear();
-        parts.clear();
-        match trust {
-            Trust::Trusted => {
-                let word = |address| Some(of(regions, address, 8)?.load_word(regions));
-                pointer::walk(entry, len, word, pieces)?;
-            }
-            Trust::Mediated => {
-                copied.count = 0;
-                pointer::walk(entry, len, |address| copied.word(regions, address), pieces)?;
-            }
-        }
-        for piece in pieces {
-            let part = of(regions, piece.address, piece.len);
-            parts.push(part.ok_or(Status::DATA_TRANSFER_ERROR.with_dnr())?);
-        }
-        Ok(())
+        self.found.look_up(&self.regions, entry, len, trust)
     }
 
     /// Copies from a memory device to the parts.
     pub fn read_memory(&self, device: &MemoryDevice, offset: u64) {
         let mut offset = offset;
-        for part in &self.parts {
+        for part in self.parts() {
             let memory = self.region(part.region);
             device.each(offset, part.len.into(), |stripe, range, at| {
                 memory.write(part.at + at, &stripe[range]);
@@ -176,7 +171,7 @@ impl Memories {
     /// Copies from the parts to a memory device.
     pub fn write_memory(&self, device: &MemoryDevice, offset: u64) {
         let mut offset = offset;
-        for part in &self.parts {
+        for part in self.parts() {
             let memory = self.region(part.region);
             device.each(offset, part.len.into(), |stripe, range, at| {
                 memory.read(part.at + at, &mut stripe[range]);
@@ -188,7 +183,7 @@ impl Memories {
     /// Copies the parts, one after the other, to `bytes`, as far as they go.
     pub fn copy_out(&self, bytes: &mut [u8]) {
         let mut at = 0;
-        for part in &self.parts {
+        for part in self.parts() {
             let len = (part.len as usize).min(bytes.len() - at);
             let memory = self.region(part.region);
             memory.read(part.at, &mut bytes[at..at + len]);
@@ -197,32 +192,71 @@ impl Memories {
     }
 }
 
-impl Part {
-    /// Eight bytes at its begin.
-    fn load_word(&self, regions: &[Option<Region>; REGIONS_MAX]) -> u64 {
-        let Some(region) = &regions[self.region] else {
-            return 0;
-        };
-        if self.at.is_multiple_of(8) {
-            return region.memory.load::<1>(self.at)[0];
+impl Found {
+    /// Each word of a list is read once, and nothing else: what is looked up is what was walked.
+    #[inline]
+    fn look_up(
+        &mut self,
+        memory: &impl Changing,
+        entry: &Entry,
+        len: u32,
+        trust: Trust,
+    ) -> Result<(), Status> {
+        let Self {
+            pieces,
+            parts,
+            copied,
+        } = self;
+        pieces.clear();
+        parts.clear();
+        match trust {
+            Trust::Trusted => {
+                let word = |address| Some(memory.word(&memory.find(address, 8)?));
+                pointer::walk(entry, len, word, pieces)?;
+            }
+            Trust::Mediated => {
+                copied.count = 0;
+                pointer::walk(entry, len, |address| copied.word(memory, address), pieces)?;
+            }
         }
-        let mut bytes = [0; 8];
-        region.memory.read(self.at, &mut bytes);
-        u64::from_le_bytes(bytes)
+        for piece in pieces {
+            let part = memory.find(piece.address, piece.len);
+            parts.push(part.ok_or(Status::DATA_TRANSFER_ERROR.with_dnr())?);
+        }
+        Ok(())
     }
 }
 
-/// Where `len` bytes at an address are; `None`: not in registered memory, or not in one region.
-#[inline]
-fn of(regions: &[Option<Region>; REGIONS_MAX], address: u64, len: u32) -> Option<Part> {
-    let (region, offset) = region_of(address)?;
-    let found = regions[region].as_ref()?;
-    let inside = offset <= found.len && len as usize <= found.len - offset;
-    inside.then_some(Part {
-        region,
-        at: found.at + offset,
-        len,
-    })
+impl Changing for [Option<Region>; REGIONS_MAX] {
+    #[inline]
+    fn find(&self, address: u64, len: u32) -> Option<Part> {
+        let (region, offset) = region_of(address)?;
+        let found = self[region].as_ref()?;
+        let inside = offset <= found.len && len as usize <= found.len - offset;
+        inside.then_some(Part {
+            region,
+            at: found.at + offset,
+            len,
+        })
+    }
+
+    fn word(&self, part: &Part) -> u64 {
+        let Some(region) = &self[part.region] else {
+            return 0;
+        };
+        if part.at.is_multiple_of(8) {
+            return region.memory.load::<1>(part.at)[0];
+        }
+        let mut bytes = [0; 8];
+        region.memory.read(part.at, &mut bytes);
+        u64::from_le_bytes(bytes)
+    }
+
+    fn copy(&self, part: &Part, bytes: &mut [u8]) {
+        if let Some(region) = &self[part.region] {
+            region.memory.read(part.at, bytes);
+        }
+    }
 }
 
 /// A copy of the part of a list that is being walked.
@@ -244,22 +278,19 @@ impl Copied {
 
     /// A word of a list, from the copy of its surroundings. Addresses of lists are multiples of 8
     /// for PRPs; for SGLs they may be anything.
-    fn word(&mut self, regions: &[Option<Region>; REGIONS_MAX], address: u64) -> Option<u64> {
+    fn word(&mut self, memory: &impl Changing, address: u64) -> Option<u64> {
         let bytes = 8 * COPIED as u64;
         let begin = address & !(bytes - 1);
         if !address.is_multiple_of(8) {
-            return Some(of(regions, address, 8)?.load_word(regions));
+            return Some(memory.word(&memory.find(address, 8)?));
         }
         if self.count == 0 || begin != self.first {
-            let part = of(regions, begin, bytes as u32);
-            let Some(part) = part else {
+            let Some(part) = memory.find(begin, bytes as u32) else {
                 // The region ends within: what is there is read alone.
-                return Some(of(regions, address, 8)?.load_word(regions));
+                return Some(memory.word(&memory.find(address, 8)?));
             };
             let mut copy = [0; 8 * COPIED];
-            if let Some(region) = &regions[part.region] {
-                region.memory.read(part.at, &mut copy);
-            }
+            memory.copy(&part, &mut copy);
             for (word, bytes) in self.words.iter_mut().zip(copy.chunks_exact(8)) {
                 *word = u64::from_le_bytes(std::array::from_fn(|n| bytes[n]));
             }
@@ -268,3 +299,6 @@ impl Copied {
         self.words.get(((address - begin) / 8) as usize).copied()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -161,6 +161,34 @@ fn t09_what_was_fetched_when_the_client_lets_go_changes_nothing_any_more() {
     assert!(stage.lane.is_idle() && !stage.lane.is_waiting());
 }
 
+/// What lies in the ring is the client's: what was fetched is the broker's own.
+#[test]
+fn a_command_that_changes_behind_its_fetch_is_executed_as_it_was() {
+    let mut stage = Stage::new(None);
+    stage.data.write(0, &vec![7; HALF as usize]);
+    let half = u64::from(HALF);
+    for n in 0..3 {
+        stage.push(nvm::WRITE, n * half, HALF);
+    }
+    assert_eq!(stage.turn(), 2, "the third is fetched, and the next turn's");
+    // In the ring it is now one to another place, of memory that nobody has registered.
+    let at = stage.lane.layout.sq().entries_at + 2 * 64;
+    let hostile = [
+        u64::from(nvm::WRITE) | 1 << 14 | 9 << 32,
+        u64::MAX,
+        u64::MAX,
+        region_address(5),
+        u64::MAX,
+        8 * half / 4096,
+        u64::MAX,
+        u64::MAX,
+    ];
+    nvme::queue::SharedMemory::store_entry(&stage.memory, at, &hostile);
+    assert_eq!((stage.turn(), stage.reap()), (1, 3), "all of them well");
+    let bytes = [2 * half, 3 * half - 1, 3 * half, 8 * half];
+    assert_eq!(bytes.map(|at| stage.byte(at)), [7, 7, 0, 0]);
+}
+
 /// A flush that fails is told once: to a client that has gone, or to who flushes next.
 #[test]
 fn t13_what_fails_when_the_client_has_let_go_is_not_taken_for_heard() {
