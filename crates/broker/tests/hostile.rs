@@ -309,6 +309,33 @@ fn memory_that_could_be_cut_off_is_refused() {
     assert_eq!(queue.namespace(1).unwrap().blocks, 256);
 }
 
+#[test]
+fn memory_of_huge_pages_is_refused_with_the_reason() {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | MemfdFlags::HUGETLB;
+    let made = rustix::fs::memfd_create("huge", flags);
+    // None need be set aside for a file of them.
+    let made = made.and_then(|file| rustix::fs::ftruncate(&file, 2 << 20).map(|()| file));
+    let file = match made {
+        Ok(file) => file,
+        Err(error) => {
+            let name = "memory_of_huge_pages_is_refused_with_the_reason";
+            let _ = writeln!(std::io::stderr(), "SKIP {name}: no such files: {error}");
+            return;
+        }
+    };
+    rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK).unwrap();
+    let stage = Stage::plain();
+    let mut queue = stage.poll();
+    let refused = queue.register_file(file, 2 << 20).unwrap_err();
+    assert!(matches!(refused, Error::Refused { .. }), "{refused}");
+    let refused = refused.to_string();
+    assert!(
+        refused.contains("huge pages") && refused.contains("ordinary"),
+        "{refused}"
+    );
+    assert!(read(&mut queue, 1, 0, 1).is_ok());
+}
+
 fn stage_file(stage: &Stage) -> OwnedFd {
     std::fs::File::open(stage.directory.path().join("file"))
         .unwrap()

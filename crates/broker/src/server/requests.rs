@@ -209,6 +209,11 @@ impl Server {
             Err(error) if error.operation == "seals" => {
                 return refuse(error.source, "seal the memory file against shrinking first");
             }
+            Err(error) if error.operation == "huge pages" => {
+                let why = "the memory file is of huge pages, which whoever has it can take away: \
+                           give one of ordinary pages (madvise asks for huge ones)";
+                return refuse(error.source, why);
+            }
             mapped => Arc::new(mapped?),
         };
         answer.c = region_address(number);
