@@ -2,7 +2,7 @@
 //! notices. This program is the broker, the honest clients and, started again by itself, each of
 //! those that die; so it has a `main` of its own.
 //!
-//! Alone in its process: it counts descriptors and mappings.
+//! Alone in its process: it counts descriptors, mappings, threads and the heap.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod common;
@@ -10,23 +10,59 @@ mod common;
 use common::{Stage, finish, pattern, read, until, write};
 use queue::protocol::{Operation, Request};
 use queue::{Kind, Options, Queue};
+use std::fs::DirEntry;
 use std::io::Write;
+use std::ops::Range;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use sys::CountingAllocator;
+
+#[global_allocator]
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 const CLIENTS: u64 = 1000;
 /// An honest client, one I/O at a time, never waits for as long as it takes so many to die.
 const WINDOW: u64 = 100;
 const SIGKILL: i32 = 9;
 
-/// Descriptors of this process, and its mappings of queues' memory.
-fn held() -> (usize, usize) {
+/// What the heap may hold more of when all have died, bytes: 32 of each. Some 16 KiB more are held
+/// however many died: what grows to its size once.
+const HEAP: i64 = 32 << 10;
+/// Clients that die before anything is counted.
+const FIRST: u64 = 200;
+
+/// Descriptors of this process, its mappings of queues' memory, and its threads: those that the
+/// kernel makes for io_uring (and ends when they were idle for some seconds) are not ours.
+fn held() -> [usize; 3] {
     let descriptors = std::fs::read_dir("/proc/self/fd").unwrap().count();
+    let is_own = |task: std::io::Result<DirEntry>| {
+        let name = std::fs::read_to_string(task.unwrap().path().join("comm"));
+        name.is_ok_and(|name| !name.starts_with("iou-"))
+    };
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    let threads = tasks.filter_map(|task| is_own(task).then_some(())).count();
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
-    (descriptors, maps.matches("memfd:braid-").count())
+    [descriptors, maps.matches("memfd:braid-").count(), threads]
+}
+
+/// Waits until those that have died hold nothing, and the same is held twice in a row; so much,
+/// and so many bytes of the heap.
+fn settled(stage: &Stage) -> ([usize; 3], i64) {
+    until("only the two honest queues are left", || {
+        stage.queues().matches("\"number\"").count() == 2
+    });
+    let (mut last, mut same) = (([0; 3], 0), 0);
+    until("nothing comes and goes", || {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+        let now = (held(), CountingAllocator::live_bytes());
+        same = if now == last { same + 1 } else { 0 };
+        last = now;
+        same == 10
+    });
+    last
 }
 
 fn random(seed: u64) -> impl FnMut(u64) -> u64 {
@@ -126,11 +162,11 @@ fn prepare(queue: &mut Queue, random: &mut impl FnMut(u64) -> u64) {
 }
 
 /// Starts clients, one after the other, until there were enough.
-fn kill_clients(path: &Path, next_seed: &AtomicU64, dead: &AtomicU64) {
+fn kill_clients(path: &Path, next_seed: &AtomicU64, end: u64, dead: &AtomicU64) {
     let program = std::env::current_exe().unwrap();
     loop {
         let seed = next_seed.fetch_add(1, Ordering::Relaxed);
-        if seed >= CLIENTS {
+        if seed >= end {
             return;
         }
         let mut client = Command::new(&program);
@@ -143,9 +179,10 @@ fn kill_clients(path: &Path, next_seed: &AtomicU64, dead: &AtomicU64) {
     }
 }
 
-/// Writes, and reads what it wrote, while others die; how often.
-fn work(n: u64, queue: &mut Queue, dead: &AtomicU64, over: &AtomicBool) -> u64 {
-    let (mut round, mut seen) = (0_u64, 0);
+/// Writes, and reads what it wrote, while others die; how often, and how many have died within one
+/// write and read at most.
+fn work(n: u64, queue: &mut Queue, dead: &AtomicU64, over: &AtomicBool) -> (u64, u64) {
+    let (mut round, mut seen, mut most) = (0_u64, dead.load(Ordering::Acquire), 0);
     while !over.load(Ordering::Acquire) {
         let nsid = [1, 3][round as usize % 2];
         let slba = 200 + n * 20 + round % 20;
@@ -155,9 +192,34 @@ fn work(n: u64, queue: &mut Queue, dead: &AtomicU64, over: &AtomicBool) -> u64 {
         round += 1;
         let dead = dead.load(Ordering::Acquire);
         assert!(dead - seen <= WINDOW, "{} died in one round", dead - seen);
+        most = most.max(dead - seen);
         seen = dead;
     }
-    round
+    (round, most)
+}
+
+/// Clients die, four at a time, while the honest ones work.
+fn die_beside(stage: &Stage, honest: &mut [Queue; 2], seeds: Range<u64>) {
+    let (path, end) = (stage.path(), seeds.end);
+    let (next_seed, dead) = (AtomicU64::new(seeds.start), AtomicU64::new(0));
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let starting = || scope.spawn(|| kill_clients(&path, &next_seed, end, &dead));
+        let starting: Vec<_> = std::iter::repeat_with(starting).take(4).collect();
+        for (n, queue) in (0..).zip(honest) {
+            let (dead, over) = (&dead, &over);
+            scope.spawn(move || {
+                let (rounds, most) = work(n, queue, dead, over);
+                println!(
+                    "honest client {n}: {rounds} verified writes and reads; at most {most} died \
+                     within one"
+                );
+            });
+        }
+        let ended: Vec<_> = starting.into_iter().map(|it| it.join()).collect();
+        over.store(true, Ordering::Release);
+        assert!(ended.iter().all(Result::is_ok));
+    });
 }
 
 fn a_thousand_clients_die_and_nothing_leaks() {
@@ -167,30 +229,22 @@ fn a_thousand_clients_die_and_nothing_leaks() {
     for at in [0, 4] {
         write(&mut honest[0], 3, 200, at, &[1; 4096]).unwrap();
     }
-    let before = held();
-    let (next_seed, dead) = (AtomicU64::new(0), AtomicU64::new(0));
-    let over = AtomicBool::new(false);
-    let path = stage.path();
-    std::thread::scope(|scope| {
-        let starting = || scope.spawn(|| kill_clients(&path, &next_seed, &dead));
-        let starting: Vec<_> = std::iter::repeat_with(starting).take(4).collect();
-        for (n, queue) in (0..).zip(&mut honest) {
-            let (dead, over) = (&dead, &over);
-            scope.spawn(move || {
-                let rounds = work(n, queue, dead, over);
-                println!("honest client {n}: {rounds} verified writes and reads");
-            });
-        }
-        let ended: Vec<_> = starting.into_iter().map(|it| it.join()).collect();
-        over.store(true, Ordering::Release);
-        assert!(ended.iter().all(Result::is_ok));
-    });
-    until("only the two honest queues are left", || {
-        stage.queues().matches("\"number\"").count() == 2
-    });
-    until("descriptors and mappings are as before", || {
-        held() == before
-    });
+    let begun = settled(&stage);
+    die_beside(&stage, &mut honest, CLIENTS..CLIENTS + FIRST);
+    let (before, heap_before) = settled(&stage);
+    assert_eq!(before, begun.0, "descriptors, mappings, threads");
+    die_beside(&stage, &mut honest, 0..CLIENTS);
+    let (after, heap) = settled(&stage);
+    assert_eq!(after, before, "descriptors, mappings, threads");
+    println!(
+        "the heap, bytes: {} at first, {heap_before} when {FIRST} had died, {heap} in the end",
+        begun.1
+    );
+    assert!(
+        heap <= heap_before + HEAP,
+        "not freed: {}",
+        heap - heap_before
+    );
     for queue in &mut honest {
         queue.flush(None, 0).unwrap();
         assert!(finish(queue).status.is_success());
