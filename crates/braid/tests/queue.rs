@@ -129,11 +129,17 @@ fn a_load_is_verified_on_memory_and_file_by_both_kinds_of_queue() {
             "2",
         ]);
         assert!(facts["iops"].as_f64().unwrap() > 0.0, "{facts}");
+        assert!(facts["ios"].as_u64().unwrap() > 0, "{facts}");
         let shown = server.list();
+        let thread = &shown["threads"][0];
+        for key in ["enters", "sleeps"] {
+            assert!(thread[key].as_u64().unwrap() > 0, "{shown}");
+        }
         assert_eq!(shown["namespaces"][2]["blocks"], 1 << 18);
         let text = server.client("list", &[]).output().unwrap();
         let text = String::from_utf8(text.stdout).unwrap();
         assert!(text.contains("8 user_poll and 8 user_irq queues"), "{text}");
+        assert!(text.contains("io_uring_enter calls"), "{text}");
     }
 }
 

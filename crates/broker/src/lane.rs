@@ -44,6 +44,17 @@ pub struct Tally {
     pub awaited: AtomicU64,
 }
 
+/// What a thread counts that serves queues; written by it only.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub struct ThreadTally {
+    /// Calls of `io_uring_enter`: for requests to files, to sleep, and to raise interrupts.
+    pub enters: AtomicU64,
+    /// How often it was about to sleep: two more system calls each, also where there was something
+    /// to do after all.
+    pub sleeps: AtomicU64,
+}
+
 /// What a lane is made of.
 pub struct Parts {
     pub id: u64,
@@ -470,14 +481,15 @@ impl Lane {
     }
 
     /// Raises the interrupt if completions have waited for it long enough, are enough, or are all
-    /// that there will be for now. `now_ns`: `None` if this thread is about to sleep.
+    /// that there will be for now: whether it did so, by a system call. `now_ns`: `None` if this
+    /// thread is about to sleep.
     #[inline]
-    pub fn interrupt(&mut self, now_ns: impl FnOnce() -> Option<u64>) {
+    pub fn interrupt(&mut self, now_ns: impl FnOnce() -> Option<u64>) -> bool {
         let Some(wire) = &mut self.interrupt else {
-            return;
+            return false;
         };
         if wire.pending == 0 {
-            return;
+            return false;
         }
         let Coalescing {
             completions,
@@ -490,14 +502,16 @@ impl Lane {
                     wire.since_ns = now_ns;
                 }
                 if now_ns - wire.since_ns < u64::from(time_us) * 1000 {
-                    return;
+                    return false;
                 }
             }
         }
         (wire.pending, wire.since_ns) = (0, 0);
-        if self.layout.armed().take(&self.memory) && wire.interrupt.raise().is_ok() {
+        let raises = self.layout.armed().take(&self.memory);
+        if raises && wire.interrupt.raise().is_ok() {
             self.tally.interrupts.fetch_add(1, Ordering::Relaxed);
         }
+        raises
     }
 
     /// This thread is about to sleep: the client has to kick. Look once more afterwards.

@@ -7,6 +7,7 @@
 //! requests to files are waited for, and then the files' flush; one that never returns for
 //! [`STOP_NS`] only.
 use crate::config::{Config, Store};
+use crate::lane::ThreadTally;
 use crate::limits::{DEAF_NS, EAR_STACK_BYTES, FAREWELLS_MAX, NAMESPACES_MAX, QUEUES_MAX};
 use crate::limits::{STOP_NS, WORKERS_MAX};
 use crate::session::{Brought, Ear, Reply};
@@ -105,6 +106,7 @@ struct Crew {
     /// There is something in it.
     has_mail: Arc<AtomicBool>,
     event: Arc<Event>,
+    tally: Arc<ThreadTally>,
     /// `None`: whoever has a room.
     thread: Option<JoinHandle<()>>,
     /// Queues that it has.
@@ -218,8 +220,10 @@ impl Server {
             },
             news: self.tell.clone(),
             news_event: Arc::clone(&self.event),
+            tally: Arc::default(),
         };
         self.crews.push(Crew {
+            tally: Arc::clone(&plan.tally),
             mailbox,
             has_mail,
             event: raised,
@@ -523,7 +527,8 @@ impl Server {
             Some(Operation::List) => {
                 let sees_all = [0, self.owner].contains(&session.uid);
                 let only = (!sees_all).then_some(session.uid);
-                Ok(Outcome::Text(self.places.list(&self.config, only)))
+                let threads = self.crews.iter().map(|crew| &*crew.tally);
+                Ok(Outcome::Text(self.places.list(&self.config, only, threads)))
             }
             Some(Operation::Identity) => {
                 let identity = self.identity(session, request)?;

@@ -9,7 +9,7 @@
 //! edges instead.
 use crate::Namespace;
 use crate::files::{Ended, Files, NO_LANE};
-use crate::lane::Lane;
+use crate::lane::{Lane, ThreadTally};
 use crate::limits::{CLOCK_TURNS, FILE_OPERATIONS_MAX, MAILBOX_TURNS, NAMESPACES_MAX, TURN_BYTES};
 use crate::session::Brought;
 use crate::transfer::Region;
@@ -73,6 +73,8 @@ pub struct Plan {
     pub news: Sender<News>,
     /// Raised with each piece of news.
     pub news_event: Arc<Event>,
+    /// What it counts.
+    pub tally: Arc<ThreadTally>,
 }
 
 /// See the module.
@@ -81,6 +83,8 @@ pub struct Worker {
     lanes: Vec<Option<Box<Lane>>>,
     files: Files,
     kicks: Fd,
+    /// Interrupts that were raised.
+    raised: u64,
     /// The ring waits for kicks.
     watching: bool,
     stopping: bool,
@@ -144,6 +148,7 @@ impl Worker {
             lanes: Vec::new(),
             files,
             kicks: Fd::new(kicks),
+            raised: 0,
             watching: false,
             stopping: false,
             flushing: None,
@@ -213,25 +218,37 @@ impl Worker {
     /// One look at everything; whether there was anything to do.
     #[inline]
     pub fn turn(&mut self) -> bool {
-        let mut count = 0;
+        let (mut count, mut raised) = (0, 0);
         for (at, lane) in self.lanes.iter_mut().enumerate() {
             let Some(lane) = lane else { continue };
             count += u32::from(lane.turn(at, &self.plan.namespaces, &mut self.files));
-            lane.interrupt(|| Some(now_ns()));
+            raised += u64::from(lane.interrupt(|| Some(now_ns())));
+        }
+        if raised > 0 {
+            self.entered(raised);
         }
         if self.files.wants_enter() {
             self.files.ask();
             if self.files.ring().wants_enter() {
                 // What went wrong comes back when it goes to sleep.
                 let _ = self.files.ring().enter(Wait::No);
+                self.entered(0);
             }
         }
         count += self.reap();
         count > 0
     }
 
+    /// Tells how often the kernel was entered, `raised` more times for interrupts.
+    #[cold]
+    fn entered(&mut self, raised: u64) {
+        self.raised += raised;
+        let enters = self.files.ring().enters() + self.raised;
+        self.plan.tally.enters.store(enters, Ordering::Relaxed);
+    }
+
     fn reap(&mut self) -> u32 {
-        let (mut count, mut kicked) = (0, false);
+        let (mut count, mut kicked, mut raised) = (0, false, 0);
         // What is copied for reads counts: the rest is the next turn's.
         let most = self.files.copied() + TURN_BYTES;
         while self.files.copied() < most
@@ -249,8 +266,11 @@ impl Worker {
                 if !lane.ended(job.cid, status) {
                     self.files.unheard(&ended);
                 }
-                lane.interrupt(|| Some(now_ns()));
+                raised += u64::from(lane.interrupt(|| Some(now_ns())));
             }
+        }
+        if raised > 0 {
+            self.entered(raised);
         }
         if kicked {
             self.watching = false;
@@ -262,9 +282,9 @@ impl Worker {
     #[cold]
     pub fn sleep(&mut self) -> Result<(), Errno> {
         self.end_lanes();
-        let mut is_waiting = false;
+        let (mut is_waiting, mut raised) = (false, 0);
         for lane in self.lanes.iter_mut().flatten() {
-            lane.interrupt(|| None);
+            raised += u64::from(lane.interrupt(|| None));
             lane.doze();
         }
         for lane in self.lanes.iter_mut().flatten() {
@@ -287,6 +307,8 @@ impl Worker {
         for lane in self.lanes.iter().flatten() {
             lane.wake();
         }
+        self.entered(raised);
+        self.plan.tally.sleeps.fetch_add(1, Ordering::Relaxed);
         self.reap();
         let mut events = [const {
             epoll::Event {

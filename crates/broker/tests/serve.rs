@@ -6,10 +6,11 @@ mod common;
 use broker::{Grant, NamespaceRight, Trust};
 use common::{LONG, Stage, finish, next, pattern, read, until, write};
 use queue::{Coalescing, Error, Form, Kind, Options, Parts, Queue, Range, Status, SubmitError};
-use rustix::event::{PollFd, PollFlags};
+use rustix::event::{PollFd, PollFlags, epoll};
 use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
+use sys::{Arena, Errno, Extent, Ring, RingConfig, Wait};
 
 #[test]
 fn what_is_written_is_read_on_memory_and_file_by_every_form_of_pointer() {
@@ -167,6 +168,136 @@ fn t10_an_interrupt_of_what_was_reaped_already_ends_no_wait() {
     assert_eq!(queue.wait(Duration::from_millis(1)), Ok(false));
     // Woken by the interrupt, it was lowered, and then the wait went on.
     assert_eq!(queue.counts().calls - before, 3);
+}
+
+#[test]
+fn looks_of_wait_and_arm_that_find_nothing_are_counted() {
+    let stage = Stage::plain();
+    let mut queue = stage.open(Kind::UserIrq, 8).unwrap();
+    let polls = |queue: &Queue| (queue.counts().polls, queue.counts().empty_polls);
+    assert!(queue.arm());
+    assert_eq!(polls(&queue), (1, 1));
+    // Before it says that it sleeps, behind that, and when the time is over.
+    assert_eq!(queue.wait(Duration::from_millis(1)), Ok(false));
+    assert_eq!(polls(&queue), (4, 4));
+    queue.flush(None, 0).unwrap();
+    queue.submit().unwrap();
+    until("the flush has ended", || queue.is_ready());
+    assert_eq!((queue.wait(LONG), queue.arm()), (Ok(true), false));
+    assert!(queue.poll().unwrap().is_some());
+    assert_eq!(polls(&queue), (7, 4));
+    let mut queue = stage.poll();
+    assert_eq!(queue.wait(LONG), Ok(false));
+    assert_eq!(polls(&queue), (2, 2));
+}
+
+/// Reads of the namespace that is nothing: `wait` calls what submits one when it is ready to wait,
+/// and takes the interrupt's counter.
+fn awaited(queue: &mut Queue, mut wait: impl FnMut(&mut dyn FnMut()) -> u64) {
+    for round in 0..200 {
+        let piece = queue.data().unwrap().piece(0, 4096);
+        queue.read(2, 0, 1, &[piece], round).unwrap();
+        assert!(queue.arm());
+        assert_eq!(wait(&mut || queue.submit().unwrap()), 1, "round {round}");
+        let done = queue.poll().unwrap().unwrap();
+        assert!(done.status.is_success() && done.token == round);
+    }
+}
+
+#[test]
+fn an_interrupt_is_waited_for_with_io_uring_and_with_epoll() {
+    let stage = Stage::plain();
+    let mut queue = stage.open(Kind::UserIrq, 8).unwrap();
+    let interrupt = sys::Fd::new(queue.interrupt().unwrap().try_clone_to_owned().unwrap());
+    let config = RingConfig {
+        operations_max: 8,
+        buffers: 1,
+        buffers_lent: 1,
+        buffer_bytes: 4096,
+    };
+    let mut ring = Ring::new(&config, Arena::new(4096).unwrap()).unwrap();
+    let counter = Extent::new(0, 8);
+    let ended = |ring: &mut Ring| loop {
+        if let Some(ended) = ring.next_completion() {
+            break ended.result;
+        }
+        ring.enter(Wait::AtMost(LONG)).unwrap();
+    };
+    let mut alone = 0;
+    for is_read_alone in [false, true] {
+        awaited(&mut queue, |submit| {
+            match is_read_alone {
+                true => ring.read(&interrupt, counter, 0, 1),
+                false => ring.poll_readable(&interrupt, 1),
+            };
+            ring.enter(Wait::No).unwrap();
+            submit();
+            match ended(&mut ring) {
+                Ok(8) if is_read_alone => alone += 1,
+                // It doesn't block, so there are kernels on which a read doesn't wait for it.
+                Err(Errno::AGAIN) if is_read_alone => {
+                    ring.poll_readable(&interrupt, 1);
+                    assert!(ended(&mut ring).is_ok());
+                    ring.read(&interrupt, counter, 0, 2);
+                    assert_eq!(ended(&mut ring), Ok(8));
+                }
+                polled => {
+                    assert!(polled.is_ok() && !is_read_alone, "{polled:?}");
+                    ring.read(&interrupt, counter, 0, 2);
+                    assert_eq!(ended(&mut ring), Ok(8));
+                }
+            }
+            u64::from_ne_bytes(ring.arena().bytes(counter).try_into().unwrap())
+        });
+    }
+    println!("a read alone waited {alone} times of 200");
+    let waits = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
+    let (data, flags) = (epoll::EventData::new_u64(7), epoll::EventFlags::IN);
+    epoll::add(&waits, &interrupt, data, flags).unwrap();
+    awaited(&mut queue, |submit| {
+        submit();
+        let mut events = [epoll::Event { flags, data }; 2];
+        assert_eq!(epoll::wait(&waits, &mut events, None), Ok(1));
+        assert_eq!(events[0].data.u64(), 7);
+        let mut counter = [0; 8];
+        rustix::io::read(&interrupt, &mut counter).unwrap();
+        u64::from_ne_bytes(counter)
+    });
+}
+
+/// A count of the one thread that serves queues.
+fn of_thread(stage: &Stage, name: &str) -> u64 {
+    let shown = stage.queues();
+    let threads = shown.split("\"threads\":[").nth(1).unwrap();
+    let count = threads.split(&format!("\"{name}\":")).nth(1).unwrap();
+    count.split([',', '}']).next().unwrap().parse().unwrap()
+}
+
+#[test]
+fn what_interrupts_and_sleeping_cost_the_broker_is_counted() {
+    // It never sleeps within this test: each interrupt is a call, and nothing else is.
+    let stage = Stage::new(|config| config.spin_ns = u64::MAX / 2);
+    let mut polled = stage.poll();
+    assert!(read(&mut polled, 1, 0, 1).is_ok());
+    assert_eq!(of_thread(&stage, "enters"), 0);
+    let mut queue = stage.open(Kind::UserIrq, 8).unwrap();
+    for round in 1..=20 {
+        assert!(queue.arm());
+        queue.flush(Some(2), 0).unwrap();
+        assert!(finish(&mut queue).status.is_success());
+        // It is counted behind the call.
+        until("the interrupt is counted", || {
+            of_thread(&stage, "enters") == round
+        });
+    }
+    assert!(stage.queues().contains("\"interrupts\":20"));
+    assert_eq!(of_thread(&stage, "sleeps"), 0);
+    drop((polled, queue));
+    let stage = Stage::new(|config| config.spin_ns = 0);
+    let mut queue = stage.poll();
+    assert!(read(&mut queue, 1, 0, 1).is_ok());
+    until("it slept", || of_thread(&stage, "sleeps") > 0);
+    assert!(of_thread(&stage, "enters") > 0);
 }
 
 #[test]

@@ -114,7 +114,8 @@ typedef struct {
  */
 typedef struct {
   /*
-   Looks at the completion queue, one for each entry that was looked at.
+   Looks at the completion queue, one for each entry that was looked at; those of
+   braid_queue_wait and braid_queue_arm among them.
    */
   uint64_t polls;
   /*

@@ -97,7 +97,8 @@ pub struct braid_queue_facts {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct braid_counts {
-    /// Looks at the completion queue, one for each entry that was looked at.
+    /// Looks at the completion queue, one for each entry that was looked at; those of
+    /// braid_queue_wait and braid_queue_arm among them.
     pub polls: u64,
     /// Of these, those that found nothing.
     pub empty_polls: u64,

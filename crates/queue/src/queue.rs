@@ -29,7 +29,7 @@ pub struct Done {
 /// What was counted on a queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Looks at the completion queue.
+    /// Looks at the completion queue: those of `poll` and `reap`, of `wait` and of `arm`.
     pub polls: u64,
     /// Of these, those that found nothing.
     pub empty_polls: u64,
@@ -324,10 +324,18 @@ impl Queue {
         Ok(count)
     }
 
-    /// Whether [`Self::poll`] would find something: one load.
+    /// Whether [`Self::poll`] would find something: one load, which is not counted.
     #[inline]
     pub fn is_ready(&self) -> bool {
         self.rings.cq.is_ready(&self.rings.memory)
+    }
+
+    /// As [`Self::is_ready`], and counts it.
+    fn look(&mut self) -> bool {
+        let is_ready = self.is_ready();
+        self.counts.polls += 1;
+        self.counts.empty_polls += u64::from(!is_ready);
+        is_ready
     }
 
     /// The descriptor that becomes readable when completions have come since [`Self::arm`]; of
@@ -341,7 +349,7 @@ impl Queue {
     pub fn arm(&mut self) -> bool {
         self.rings.cq.ring(&self.rings.memory);
         self.layout.armed().begin(&self.rings.memory);
-        if self.rings.cq.is_ready(&self.rings.memory) {
+        if self.look() {
             self.layout.armed().end(&self.rings.memory);
             return false;
         }
@@ -354,17 +362,17 @@ impl Queue {
     /// # Errors
     /// [`Error::Gone`]: the broker is, and nothing will come any more.
     pub fn wait(&mut self, at_most: Duration) -> Result<bool, Error> {
-        if self.is_ready() {
+        if self.look() {
             return Ok(true);
         }
         if self.held.interrupt.is_none() {
-            return self.is_alive().map(|()| self.is_ready());
+            return self.is_alive().map(|()| self.look());
         }
         let begun = Instant::now();
         loop {
             let left = at_most.saturating_sub(begun.elapsed());
             let woken = self.sleep(left)?;
-            if self.is_ready() {
+            if self.look() {
                 return Ok(true);
             }
             // The interrupt may still be up for completions that were reaped before: sleep again.
@@ -376,14 +384,14 @@ impl Queue {
 
     /// Sleeps until the interrupt is up, a signal has come (`true` for both) or the time is over.
     fn sleep(&mut self, at_most: Duration) -> Result<bool, Error> {
-        let Some(interrupt) = &self.held.interrupt else {
-            return Ok(false);
-        };
         self.layout.armed().begin(&self.rings.memory);
-        if self.rings.cq.is_ready(&self.rings.memory) {
+        if self.look() {
             self.layout.armed().end(&self.rings.memory);
             return Ok(true);
         }
+        let Some(interrupt) = &self.held.interrupt else {
+            return Ok(false);
+        };
         self.rings.cq.ring(&self.rings.memory);
         let socket = self.held.connection.socket();
         let mut fds = [

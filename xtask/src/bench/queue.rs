@@ -58,6 +58,10 @@ pub struct Args {
     output: Format,
 }
 
+/// Calls of `io_uring_enter` by the server's threads that serve queues, per I/O: interrupts, and
+/// sleeping.
+const SERVER_ENTERS: &str = "server_enters_per_io";
+
 /// One row of the table.
 struct Row {
     kind: String,
@@ -110,6 +114,15 @@ impl Server {
             bail!("braid queue serve did not start");
         }
         Ok(Self { group, socket })
+    }
+
+    /// How often its threads that serve queues have entered the kernel through io_uring.
+    fn enters(&self, braid: &Path) -> Result<f64> {
+        let mut list = Command::new(braid);
+        list.args(["queue", "list", "-o", "json", "--socket"]);
+        let shown = facts(list.arg(&self.socket))?;
+        let threads = shown["threads"].as_array().context("threads")?;
+        threads.iter().map(|it| number(it, "enters")).sum()
     }
 
     /// A load on it; `braid` as for the server.
@@ -213,7 +226,11 @@ impl Row {
             // One server at a time: another one that spins would have the same CPU.
             let server = Server::spawn(Command::new(braid), trusted, ends.server, ends.spin_us)?;
             let mut command = server.client(Command::new(braid), &load, seconds, ends.client);
-            figures.push(facts(command.arg("--ramp-time=100ms"))?);
+            let before = server.enters(braid)?;
+            let mut facts = facts(command.arg("--ramp-time=100ms"))?;
+            let enters = server.enters(braid)? - before;
+            facts[SERVER_ENTERS] = json!(enters / number(&facts, "ios")?);
+            figures.push(facts);
         }
         Ok(())
     }
@@ -259,6 +276,7 @@ impl Row {
                 "mean_us": self.figure(which, "mean_us")?,
                 "p99_us": self.figure(which, "p99_us")?,
                 "system_calls_per_io": self.figure(which, "system_calls_per_io")?,
+                SERVER_ENTERS: self.figure(which, SERVER_ENTERS)?,
                 "empty_polls_share": self.figure(which, "empty_polls_share")?,
             });
         }
@@ -267,10 +285,13 @@ impl Row {
 }
 
 fn print_text(rows: &[Row]) -> Result<()> {
-    println!("random reads of nothing, a core each side; calls: the client's per I/O");
+    println!(
+        "random reads of nothing, a core each side; per I/O: the client's system calls, the \
+         server's enters"
+    );
     println!("medians over rounds; braid/s and of tr. (mediated of trusted): also their range");
     println!(
-        "{:10} {:>5} {:>5} {:>11} {:8} {:>10} {:>21} {:>6} {:>19} {:>8} {:>8} {:>6} {:>6}",
+        "{:10} {:>5} {:>5} {:>11} {:8} {:>10} {:>21} {:>6} {:>19} {:>8} {:>8} {:>6} {:>6} {:>6}",
         "kind",
         "size",
         "depth",
@@ -283,6 +304,7 @@ fn print_text(rows: &[Row]) -> Result<()> {
         "mean µs",
         "p99 µs",
         "calls",
+        "enters",
         "empty"
     );
     for row in rows {
@@ -292,7 +314,7 @@ fn print_text(rows: &[Row]) -> Result<()> {
             let rates = range(&row.figures((name == "mediated").into(), "iops")?);
             println!(
                 "{:10} {:>5} {:5} {:11.0} {:8} {:10.0} {:>21} {:6.3} {:>19} {:8.2} {:8.2} \
-                 {:6.3} {:5.1}%",
+                 {:6.3} {:6.3} {:5.1}%",
                 row.kind,
                 row.size,
                 row.depth,
@@ -308,6 +330,7 @@ fn print_text(rows: &[Row]) -> Result<()> {
                 of("mean_us")?,
                 of("p99_us")?,
                 of("system_calls_per_io")?,
+                of(SERVER_ENTERS)?,
                 100.0 * of("empty_polls_share")?,
             );
         }

@@ -61,6 +61,11 @@ fn show(facts: &Value) -> String {
             .to_owned(),
         ]);
     }
+    let mut threads = Table::new(0, &["thread", "io_uring_enter calls", "sleeps"]);
+    for row in rows("threads") {
+        let keys = ["thread", "enters", "sleeps"];
+        threads.row(keys.map(|key| format_count(number(&row, key))).to_vec());
+    }
     let headings = [
         "kind",
         "queue",
@@ -84,7 +89,7 @@ fn show(facts: &Value) -> String {
         queues.row(cells);
     }
     let style = Style::of_stdout();
-    for table in [namespaces, queues] {
+    for table in [namespaces, threads, queues] {
         text.push('\n');
         text.push_str(&table.render(style, |_| String::new()));
     }

@@ -1,6 +1,6 @@
 //! The queues that there are, and who has them.
 use crate::config::Config;
-use crate::lane::Tally;
+use crate::lane::{Tally, ThreadTally};
 use crate::limits::{AWAITED_SHOWN, LEAVING_NS};
 use crate::{Namespace, Trust};
 use queue::Kind;
@@ -176,9 +176,15 @@ impl Places {
         all.map(Place::memory).sum()
     }
 
-    /// All of it, as JSON; of queues those of `only` that user, and how many others there are.
-    /// There are numbers and our own words in it only.
-    pub fn list(&self, config: &Config, only: Option<u32>) -> String {
+    /// All of it, as JSON; of queues those of `only` that user, and how many others there are; what
+    /// threads do for all is shown to who is shown all. There are numbers and our own words in it
+    /// only.
+    pub fn list<'a>(
+        &self,
+        config: &Config,
+        only: Option<u32>,
+        threads: impl Iterator<Item = &'a ThreadTally>,
+    ) -> String {
         let trust = match config.trust {
             Trust::Mediated => "mediated",
             Trust::Trusted => "trusted",
@@ -201,6 +207,7 @@ impl Places {
                 namespace.read_only
             );
         }
+        push_threads(&mut text, threads.filter(|_| only.is_none()));
         let is_shown = |place: &&Place| only.is_none_or(|uid| place.uid == uid);
         let shown: Vec<_> = self.taken.values().filter(is_shown).collect();
         let others = self.taken.len() - shown.len();
@@ -230,11 +237,8 @@ impl Places {
                 place.leaving.is_some()
             );
             if let Some(since) = place.leaving {
-                let _ = write!(
-                    text,
-                    ",\"leaving_s\":{},\"awaits\":[",
-                    since.elapsed().as_secs()
-                );
+                let seconds = since.elapsed().as_secs();
+                let _ = write!(text, ",\"leaving_s\":{seconds},\"awaits\":[");
                 push_nsids(&mut text, place.tally.awaited.load(Ordering::Relaxed));
                 text.push(']');
             }
@@ -242,6 +246,20 @@ impl Places {
         }
         text.push_str("]}");
         text
+    }
+}
+
+/// What threads did that serve queues.
+fn push_threads<'a>(text: &mut String, threads: impl Iterator<Item = &'a ThreadTally>) {
+    text.push_str("],\"threads\":[");
+    for (at, tally) in threads.enumerate() {
+        let comma = if at > 0 { "," } else { "" };
+        let _ = write!(
+            text,
+            "{comma}{{\"thread\":{at},\"enters\":{},\"sleeps\":{}}}",
+            tally.enters.load(Ordering::Relaxed),
+            tally.sleeps.load(Ordering::Relaxed)
+        );
     }
 }
 
@@ -315,7 +333,15 @@ mod tests {
             };
             places.take(id, place);
         }
-        let all = places.list(&config, None);
+        let thread = || ThreadTally {
+            enters: most(),
+            sleeps: most(),
+        };
+        let threads: Vec<_> = (0..WORKERS_MAX).map(|_| thread()).collect();
+        let some = places.list(&config, Some(1), threads.iter());
+        assert!(some.contains("\"threads\":[],"), "others' doings: {some}");
+        let all = places.list(&config, None, threads.iter());
+        assert_eq!(all.matches("\"enters\":").count(), WORKERS_MAX);
         assert_eq!(all.matches("\"number\":").count(), 2 * QUEUES_MAX as usize);
         assert!(all.contains(",\"leaving_s\":46116860184273") && all.contains("[10,11,12,13]"));
         assert!((1 << 20..=TEXT_MAX).contains(&all.len()), "{}", all.len());

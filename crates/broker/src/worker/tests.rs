@@ -99,6 +99,7 @@ impl Stage {
             },
             news: news_sender,
             news_event: Arc::new(Event::new().unwrap()),
+            tally: Arc::default(),
         };
         let layout = Layout::new(entries).unwrap();
         let ring = memory(layout.bytes());

@@ -1,5 +1,5 @@
 //! What waking costs: one I/O at a time, where either side, both or none has gone to sleep.
-use super::{Ends, Load, Server};
+use super::{Ends, Load, SERVER_ENTERS, Server};
 use crate::bench::program::{facts, median, number};
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
@@ -22,19 +22,22 @@ pub struct Wake {
     /// Beyond the case in which nobody sleeps; median of the differences of each round.
     more_us: f64,
     client_calls: f64,
+    /// How often the server entered the kernel through io_uring, per I/O.
+    server_enters: f64,
     /// How often the server's threads went to sleep, per I/O.
     server_sleeps: f64,
 }
 
 /// Measures all cases, in turn, several rounds.
 pub fn measure(braid: &Path, rounds: usize, seconds: f64, ends: &Ends) -> Result<Vec<Wake>> {
-    let mut figures: Vec<Vec<[f64; 5]>> = vec![Vec::new(); CASES.len()];
+    let mut figures: Vec<Vec<[f64; 6]>> = vec![Vec::new(); CASES.len()];
     for _ in 0..rounds {
         let mut alone_us = None;
         for ((_, kind, sleeps), figures) in CASES.iter().zip(&mut figures) {
             let spin_us = if *sleeps { 0 } else { ends.spin_us };
             let server = Server::spawn(Command::new(braid), false, ends.server, spin_us)?;
             let before = sleeps_of(server.group.id())?;
+            let entered = server.enters(braid)?;
             let load = Load {
                 kind,
                 size: "4k",
@@ -43,7 +46,8 @@ pub fn measure(braid: &Path, rounds: usize, seconds: f64, ends: &Ends) -> Result
             let mut bench = server.client(Command::new(braid), &load, seconds, ends.client);
             let facts = facts(&mut bench)?;
             let slept = sleeps_of(server.group.id())? - before;
-            let ios = number(&facts, "iops")? * number(&facts, "seconds")?;
+            let enters = server.enters(braid)? - entered;
+            let ios = number(&facts, "ios")?;
             let mean_us = number(&facts, "mean_us")?;
             // The first case is that of nobody asleep.
             let alone_us = *alone_us.get_or_insert(mean_us);
@@ -53,10 +57,11 @@ pub fn measure(braid: &Path, rounds: usize, seconds: f64, ends: &Ends) -> Result
                 mean_us - alone_us,
                 number(&facts, "system_calls_per_io")?,
                 slept / ios,
+                enters / ios,
             ]);
         }
     }
-    let wake = |((case, _, _), figures): (&(&'static str, _, _), Vec<[f64; 5]>)| {
+    let wake = |((case, _, _), figures): (&(&'static str, _, _), Vec<[f64; 6]>)| {
         let of = |at: usize| median(figures.iter().map(|figure| figure[at]).collect());
         Wake {
             case,
@@ -65,6 +70,7 @@ pub fn measure(braid: &Path, rounds: usize, seconds: f64, ends: &Ends) -> Result
             more_us: of(2),
             client_calls: of(3),
             server_sleeps: of(4),
+            server_enters: of(5),
         }
     };
     Ok(CASES.iter().zip(figures).map(wake).collect())
@@ -96,6 +102,7 @@ impl Wake {
             "more_us": self.more_us,
             "client_calls_per_io": self.client_calls,
             "server_sleeps_per_io": self.server_sleeps,
+            SERVER_ENTERS: self.server_enters,
         })
     }
 }
@@ -110,18 +117,19 @@ pub fn print(wakes: &[Wake], bare_us: Option<f64>) {
         println!("{:18} {bare_us:8.2} µs", "bare exchange");
     }
     println!(
-        "{:18} {:>8} {:>8} {:>8} {:>13} {:>13}",
-        "", "mean µs", "p99 µs", "more µs", "client calls", "server sleeps"
+        "{:18} {:>8} {:>8} {:>8} {:>13} {:>13} {:>13}",
+        "", "mean µs", "p99 µs", "more µs", "client calls", "server sleeps", "server enters"
     );
     for wake in wakes {
         println!(
-            "{:18} {:8.2} {:8.2} {:8.2} {:13.3} {:13.3}",
+            "{:18} {:8.2} {:8.2} {:8.2} {:13.3} {:13.3} {:13.3}",
             wake.case,
             wake.mean_us,
             wake.p99_us,
             wake.more_us,
             wake.client_calls,
-            wake.server_sleeps
+            wake.server_sleeps,
+            wake.server_enters
         );
     }
 }

@@ -37,6 +37,7 @@ pub fn json(args: &BenchArgs, ran: &Ran) -> Value {
     let mut facts = args.words.json(args.cores.into());
     let more = json!({
         "kind": if args.kind == KindWord::UserPoll { "user_poll" } else { "user_irq" },
+        "ios": finished.totals.ios,
         "iops": stats.iops(&total),
         "mib_s": stats.mib_s(&total),
         "mean_us": us(total.mean_ns()),
