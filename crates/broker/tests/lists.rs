@@ -5,7 +5,7 @@ mod common;
 
 use common::{Stage, finish, pattern, read, until};
 use queue::layout::region_address;
-use queue::{Kind, Region, Status};
+use queue::{Kind, Queue, Region, Status};
 use std::sync::atomic::{AtomicBool, Ordering};
 use sys::Shared;
 
@@ -60,6 +60,16 @@ fn good(lists: &Region, own: u64) {
     }
 }
 
+/// Writes what is in the client's pages, so that what is read is known, whichever command is the
+/// first that is done.
+fn write_both(queue: &mut Queue, own: u64, lists: &Region) {
+    for nsid in [1, 3] {
+        let entry = [1 | nsid << 32, 0, 0, own, lists.address(), 0, 15, 0];
+        queue.raw(&entry, 0).unwrap();
+        assert!(finish(queue).status.is_success());
+    }
+}
+
 #[test]
 fn a_list_that_leads_outside_now_and_then_moves_nothing_but_registered_memory() {
     let stage = Stage::plain();
@@ -74,6 +84,7 @@ fn a_list_that_leads_outside_now_and_then_moves_nothing_but_registered_memory() 
     let own = queue.register_file(file, GUARDED as u64).unwrap();
     let lists = queue.register(4096).unwrap();
     good(&lists, own.address());
+    write_both(&mut queue, own.address(), &lists);
     let over = AtomicBool::new(false);
     let (mut well, mut refused, mut round) = (0, 0, 0_u64);
     std::thread::scope(|scope| {
