@@ -255,23 +255,14 @@ fn exact(number: &str, factor: u64) -> Option<u64> {
     u64::try_from(whole + part / scale).ok()
 }
 
-/// A time as people read it, from seconds of Unix time.
+/// A time as people read it, from seconds of Unix time; one beyond year 9999 as its number.
 pub fn format_utc(unix_s: u64) -> String {
-    let (days, rest) = (unix_s / 86_400, unix_s % 86_400);
-    // Years from March on, so that a leap day is the last of its year; 400 of them are alike.
-    let days = days.saturating_add(719_468);
-    let (era, day) = (days / 146_097, days % 146_097);
-    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
-    let day = day - (365 * year + year / 4 - year / 100);
-    let month = (5 * day + 2) / 153;
-    let day = day - (153 * month + 2) / 5 + 1;
-    let (month, next) = match month {
-        0..=9 => (month + 3, 0),
-        _ => (month - 9, 1),
-    };
-    let year = 400 * era + year + next;
-    let (hour, minute, second) = (rest / 3600, rest / 60 % 60, rest % 60);
-    format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02} UTC")
+    let time = i64::try_from(unix_s).ok();
+    let time = time.and_then(|seconds| jiff::Timestamp::from_second(seconds).ok());
+    match time {
+        Some(time) => time.strftime("%Y-%m-%d %H:%M:%S UTC").to_string(),
+        None => format!("{unix_s} s after 1970-01-01 00:00:00 UTC"),
+    }
 }
 
 #[cfg(test)]
@@ -394,7 +385,10 @@ mod tests {
         assert_eq!(format_utc(951_868_800), "2000-03-01 00:00:00 UTC");
         assert_eq!(format_utc(1_798_761_599), "2026-12-31 23:59:59 UTC");
         assert_eq!(format_utc(4_107_542_400), "2100-03-01 00:00:00 UTC");
-        assert!(format_utc(u64::MAX).ends_with(" UTC"));
+        for beyond in [253_402_300_800, u64::MAX] {
+            let text = format_utc(beyond);
+            assert_eq!(text, format!("{beyond} s after 1970-01-01 00:00:00 UTC"));
+        }
     }
 
     #[test]
