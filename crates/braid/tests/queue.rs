@@ -7,7 +7,7 @@ mod lying_broker;
 mod no_io_uring;
 
 use serde_json::Value;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -172,6 +172,46 @@ fn rights_to_what_is_not_there_and_a_server_without_queues_are_refused() {
         2,
         "nobody could have a queue",
     );
+    fails(&mut serve(&["--memory-max", "0"]), 2, "nobody could have");
+    let syntax = "--allow uid=1000,nsid=1,depth=64,memory=1GiB";
+    for wrong in ["uid=1,colour=red", "1000", "uid=1 nsid=1", "nsid=1"] {
+        fails(&mut serve(&["--allow", wrong]), 2, syntax);
+    }
+}
+
+/// A file of a tmpfs has no queue that could be looked at.
+#[test]
+fn what_can_not_be_polled_is_said_and_what_to_do() {
+    let skip = |why: &str| {
+        let _ = writeln!(
+            std::io::stderr(),
+            "SKIP what_can_not_be_polled_is_said_and_what_to_do: {why}"
+        );
+    };
+    let Ok(directory) = tempfile::tempdir_in("/dev/shm") else {
+        return skip("there is no /dev/shm");
+    };
+    let file = directory.path().join("blocks");
+    std::fs::write(&file, vec![0; 1 << 20]).unwrap();
+    let uri = format!("file:{}", file.display());
+    let bench = |kind: &str| {
+        let mut command = braid();
+        command.args(["queue", "bench", &uri, "--rw", "randread", "--kind", kind]);
+        command.args(["--runtime", "0.1"]).output().unwrap()
+    };
+    let waits = bench("user_irq");
+    let errors = String::from_utf8_lossy(&waits.stderr).into_owned();
+    if !waits.status.success() {
+        return skip(&errors);
+    }
+    let polls = bench("user_poll");
+    let errors = String::from_utf8_lossy(&polls.stderr).into_owned();
+    if polls.status.success() {
+        return skip("this tmpfs can be polled");
+    }
+    assert_eq!(polls.status.code(), Some(1), "{errors}");
+    assert!(errors.contains("can't be polled"), "{errors}");
+    assert!(errors.contains("--kind user_irq"), "{errors}");
 }
 
 #[test]

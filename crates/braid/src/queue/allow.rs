@@ -16,11 +16,20 @@ pub struct Allow {
 /// What a queue may have in flight at most: one less than its entries.
 const DEPTH_MAX: u16 = nvme::limits::QUEUE_ENTRIES_MAX - 1;
 
+/// How a right is written.
+const SYNTAX: &str = "a right is uid=N or uid=any, then nsid=N with first=BLOCK, blocks=N and \
+                      read-only, then depth=N, queues=N, memory=SIZE, as far as they are wanted, \
+                      with commas and no blanks: --allow uid=1000,nsid=1,depth=64,memory=1GiB";
+
 /// Reads `uid=1000,nsid=1,first=0,blocks=2048,read-only,depth=64,queues=2,memory=1GiB`.
 ///
 /// # Errors
-/// What is wrong, in words.
+/// What is wrong, in words, and how a right is written.
 pub fn parse(text: &str) -> Result<Allow, String> {
+    read(text).map_err(|why| format!("{why}; {SYNTAX}"))
+}
+
+fn read(text: &str) -> Result<Allow, String> {
     let mut allow = Allow {
         uid: None,
         namespace: None,
@@ -55,10 +64,7 @@ pub fn parse(text: &str) -> Result<Allow, String> {
             "queues" => allow.queues = Some(number(key, value)?),
             "memory" => allow.memory = Some(parse_size(value).map_err(|why| why.to_string())?),
             _ => {
-                return Err(format!(
-                    "\"{part}\" is none of uid=, nsid=, first=, blocks=, read-only, depth=, \
-                     queues=, memory="
-                ));
+                return Err(format!("\"{part}\" is none of its words"));
             }
         }
     }
@@ -252,9 +258,14 @@ mod tests {
             ("uid=1,uid=2", "uid is there twice"),
             ("uid=1,colour=red", "\"colour=red\" is none of"),
             ("", "\"\" is none of"),
+            ("uid=1, nsid=1", "\" nsid=1\" is none of"),
         ] {
             let error = parse(text).unwrap_err();
             assert!(error.contains(part), "{text}: {error}");
+            assert!(error.contains("read-only, then depth=N"), "{error}");
+            // What is shown as right is.
+            let example = error.rsplit_once("--allow ").unwrap().1;
+            assert!(parse(example).is_ok(), "{example}");
         }
     }
 }

@@ -178,7 +178,7 @@ impl Port {
         ended: &mut Vec<(u64, Outcome)>,
         batch: usize,
         due_ns: u64,
-    ) -> Result<(), Errno> {
+    ) -> Result<(), Ended> {
         let polls = self.reaping == Reaping::Poll;
         for poll in 1_u32.. {
             if polls || ring.wants_enter() {
@@ -188,16 +188,8 @@ impl Port {
             while ended.len() < batch
                 && let Some(completion) = ring.next_completion()
             {
-                let whole = match self.target {
-                    Target::Passthrough(_) => Ok(0),
-                    Target::File(_) => Err(()),
-                };
-                let outcome = match (completion.result, whole) {
-                    (Ok(0), Ok(_)) => Outcome::Done,
-                    (Ok(bytes), Err(())) if bytes > 0 => Outcome::Done,
-                    _ => Outcome::MediaError,
-                };
-                ended.push((completion.tag, outcome));
+                let is_file = matches!(self.target, Target::File(_));
+                ended.push((completion.tag, outcome(completion.result, is_file, polls)?));
             }
             if !ended.is_empty() {
                 return Ok(());
@@ -216,6 +208,46 @@ impl Port {
             }
         }
         Ok(())
+    }
+}
+
+/// Why nothing more can be measured.
+#[derive(Debug, PartialEq, Eq)]
+enum Ended {
+    /// The kernel refuses what the ring was given.
+    Refused(Errno),
+    /// Completions of this device can't be polled.
+    NoPolling,
+}
+
+impl From<Errno> for Ended {
+    fn from(error: Errno) -> Self {
+        Self::Refused(error)
+    }
+}
+
+impl Ended {
+    fn in_words(&self, target: &str) -> String {
+        match self {
+            Self::Refused(error) => format!("{target}: io_uring: {error}"),
+            Self::NoPolling => format!(
+                "{target}: the completions of this device can't be polled (EOPNOTSUPP): give \
+                 --kind user_irq; an NVMe device can where its driver has poll queues \
+                 (nvme.poll_queues)"
+            ),
+        }
+    }
+}
+
+/// How a read has ended: of a file with the bytes that were read, of a command with 0.
+///
+/// # Errors
+/// No read can end well.
+fn outcome(result: Result<u32, Errno>, is_file: bool, polls: bool) -> Result<Outcome, Ended> {
+    match result {
+        Ok(bytes) if (bytes > 0) == is_file => Ok(Outcome::Done),
+        Err(Errno::OPNOTSUPP) if polls => Err(Ended::NoPolling),
+        _ => Ok(Outcome::MediaError),
     }
 }
 
@@ -293,11 +325,33 @@ fn drive(
         }
         let due_ns = worker.poll_timeout().unwrap_or(u64::MAX);
         let due_ns = due_ns.min(now_ns + LOOK_NS);
-        let went = port.flush(ring);
+        let went = port.flush(ring).map_err(Ended::from);
         let went = went.and_then(|()| port.reap(ring, &mut ended, batch, due_ns));
         if let Err(error) = went {
-            let why = format!("{}: io_uring: {error}", watch.name());
+            let why = error.in_words(watch.name());
             watch.end(&mut worker, port, why, now_ns);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_that_can_not_be_polled_is_no_failure_of_its_medium() {
+        for (result, is_file, polls, want) in [
+            (Ok(4096), true, true, Ok(Outcome::Done)),
+            (Ok(0), true, true, Ok(Outcome::MediaError)),
+            (Ok(0), false, true, Ok(Outcome::Done)),
+            (Err(Errno::IO), true, true, Ok(Outcome::MediaError)),
+            (Err(Errno::OPNOTSUPP), true, true, Err(Ended::NoPolling)),
+            (Err(Errno::OPNOTSUPP), false, true, Err(Ended::NoPolling)),
+            (Err(Errno::OPNOTSUPP), true, false, Ok(Outcome::MediaError)),
+        ] {
+            assert_eq!(outcome(result, is_file, polls), want, "{result:?}");
+        }
+        let words = Ended::NoPolling.in_words("file:/dev/sda");
+        assert!(words.starts_with("file:/dev/sda: ") && words.contains("--kind user_irq"));
     }
 }

@@ -124,6 +124,11 @@ pub fn run(args: &ServeArgs) -> anyhow::Result<()> {
         let what = "--user-poll 0 --user-irq 0: nobody could have a queue";
         return Err(Usage::error(what));
     }
+    if args.memory_max == 0 {
+        let what = "--memory-max 0: a queue needs memory for its data, so nobody could have one; \
+                    leave it out, or give a size, as in 256MiB";
+        return Err(Usage::error(what));
+    }
     let interrupt = Interrupt::install()?;
     let path = socket_path(args.socket.as_ref())?;
     let namespaces: Vec<_> = (1..)
