@@ -1,6 +1,7 @@
 //! The braid program: verbs over the engine. Each verb is a module with its `Args` and its `run`.
 #![forbid(unsafe_code)]
 
+mod advice;
 mod bench;
 mod cli;
 mod control;

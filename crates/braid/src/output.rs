@@ -131,11 +131,13 @@ pub fn print_failure(
         return Ok(());
     }
     let error = format!("{error:#}");
+    let error = crate::advice::in_our_words(&error);
     print_json(&serde_json::json!({"interrupted": interrupted, "error": error}))
 }
 
 /// One line of note or warning on standard error; never fails.
 pub fn note(text: &str) {
+    let text = crate::advice::in_our_words(text);
     let _ = writeln!(io::stderr(), "braid: {text}");
 }
 

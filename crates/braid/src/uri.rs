@@ -12,22 +12,17 @@
 //! their own words. A text that is no path URI is a usage error that says what would be one.
 pub mod discovery;
 mod keys;
+mod resolve;
 
 pub use keys::PathKeys;
 
-use crate::limits::ADDRESSES_TRIED_MAX;
 use crate::units::parse_size;
-use anyhow::{Context, bail};
 use percent_encoding::{AsciiSet, CONTROLS, percent_decode_str, utf8_percent_encode};
 use policy::limits::THROUGHPUT_MAX;
 use std::fmt;
-use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
-use std::time::Duration;
-
-/// Longest wait for each of several addresses of one name.
-const PROBE: Duration = Duration::from_secs(2);
 
 /// A path as the user wrote it, and what that means.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -107,43 +102,6 @@ impl PathUri {
     pub fn throughput(&self) -> Option<u8> {
         self.throughput
     }
-}
-
-impl NvmeTcp {
-    /// The address to connect to. Where the name stands for several, each is tried in turn and the
-    /// first that accepts a connection is taken; this blocks.
-    ///
-    /// # Errors
-    /// The name can't be resolved; none of several addresses accepts.
-    pub fn resolve(&self) -> anyhow::Result<SocketAddr> {
-        let advice = "check the name, or write the address";
-        let mut addresses: Vec<_> = (self.host.as_str(), self.port)
-            .to_socket_addrs()
-            .with_context(|| format!("cannot resolve the host \"{}\" ({advice})", self.host))?
-            .take(ADDRESSES_TRIED_MAX)
-            .collect();
-        addresses.dedup();
-        match addresses[..] {
-            [] => bail!("the host \"{}\" has no address ({advice})", self.host),
-            [only] => Ok(only),
-            _ => first_to_accept(&addresses)
-                .with_context(|| format!("cannot connect to the host \"{}\"", self.host)),
-        }
-    }
-}
-
-fn first_to_accept(addresses: &[SocketAddr]) -> anyhow::Result<SocketAddr> {
-    let mut refusals = Vec::new();
-    for address in addresses {
-        match TcpStream::connect_timeout(address, PROBE) {
-            Ok(_) => return Ok(*address),
-            Err(error) => refusals.push(format!("{address}: {error}")),
-        }
-    }
-    bail!(
-        "none of its addresses accepts (check the port, and that the target runs): {}",
-        refusals.join("; ")
-    )
 }
 
 impl fmt::Display for PathUri {
@@ -413,7 +371,6 @@ fn decode(what: &str, text: &str) -> Result<String, UriError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::net::TcpListener;
 
     fn tcp(text: &str) -> NvmeTcp {
         match text.parse::<PathUri>().expect(text).kind {
@@ -468,20 +425,6 @@ mod tests {
             .parse()
             .unwrap();
         assert_eq!((uri.throughput(), uri.distance()), (Some(100), Some(3)));
-    }
-
-    #[test]
-    fn of_several_addresses_the_first_that_accepts_is_taken() {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let accepts = listener.local_addr().unwrap();
-        // Loopback has the whole of 127.0.0.0/8; on this port only the first listens.
-        let deaf = [2, 3].map(|last| SocketAddr::from(([127, 0, 0, last], accepts.port())));
-        let found = first_to_accept(&[deaf[0], accepts, deaf[1]]);
-        assert_eq!(found.unwrap(), accepts);
-        let error = format!("{:#}", first_to_accept(&deaf).unwrap_err());
-        for address in deaf {
-            assert!(error.contains(&address.to_string()), "{error}");
-        }
     }
 
     #[test]

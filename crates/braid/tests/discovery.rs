@@ -8,6 +8,8 @@ mod nbd;
 mod no_io_uring;
 #[path = "shared/process.rs"]
 mod process;
+#[path = "discovery/twice.rs"]
+mod twice;
 
 use process::{Client, Process, engine, wait_until};
 use rustix::process::Signal;

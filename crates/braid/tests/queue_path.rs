@@ -487,3 +487,110 @@ fn what_a_queue_may_not_touch_is_denied() {
     assert_eq!(client.write((half - 1) * 4096, 8), 0);
     assert_eq!(paths(root)[0]["state"], "live");
 }
+
+/// The engine's words, whatever it is asked for.
+fn braid(root: &Path, words: &[&str]) -> std::process::Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_braid"));
+    let command = command.args(words).arg("--socket").arg(root.join("c.sock"));
+    command.output().unwrap()
+}
+
+#[test]
+fn a_queue_whose_server_has_ended_says_so() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path();
+    let file = std::fs::File::create(root.join("data")).unwrap();
+    file.set_len(BLOCKS * 4096).unwrap();
+    let Some((_target, uri)) = target(root) else {
+        return;
+    };
+    let mut server = serve(root);
+    configure(root, &uri);
+    let mut engine = engine(root);
+    let said = format!(
+        "its queue server on {} has ended",
+        text(&root.join("q.sock"))
+    );
+    let hindrance = || paths(root)[0]["hindrance"].clone();
+    assert_eq!(hindrance(), serde_json::Value::Null);
+    server.signal(Signal::KILL);
+    server.ended();
+    let is_said = |why: &str| why.contains(&said) && why.contains("braid queue serve");
+    // Without any I/O.
+    wait_until(|| hindrance().as_str().is_some_and(is_said).then_some(()));
+    let check = braid(root, &["check"]);
+    assert_eq!(check.status.code(), Some(1), "{check:?}");
+    assert!(
+        is_said(&String::from_utf8_lossy(&check.stdout)),
+        "{check:?}"
+    );
+    // And with it.
+    let mut client = Client::open(&root.join("v0.sock"));
+    let why = wait_until(|| {
+        assert_eq!(client.read(0), [0; 4096]);
+        let path = paths(root).swap_remove(0);
+        (path["state"] == "probation").then(|| path["hindrance"].clone())
+    });
+    assert!(why.as_str().is_some_and(is_said), "{why}");
+    let line = engine.notes(": on probation: ");
+    assert!(line.contains(&said), "{line}");
+    let _server = serve(root);
+    wait_until(|| {
+        assert_eq!(client.read(0), [0; 4096]);
+        (hindrance() == serde_json::Value::Null).then_some(())
+    });
+}
+
+/// Else nobody could have it while the path is set aside.
+#[test]
+fn a_queue_that_is_failed_by_hand_is_another_ones_until_it_is_restored() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path();
+    let file = std::fs::File::create(root.join("data")).unwrap();
+    file.set_len(BLOCKS * 4096).unwrap();
+    let Some((_target, uri)) = target(root) else {
+        return;
+    };
+    let (file, socket) = (
+        format!("file:{}", text(&root.join("data"))),
+        root.join("q.sock"),
+    );
+    let only = ["queue", "serve", &file, "--subsystem", NQN, "--user-irq"];
+    let words = [&only[..], &["1", "--socket", text(&socket)]].concat();
+    let mut server = Process::start(root, &words);
+    server.says("q.sock").unwrap();
+    configure_with(root, &uri, "cores = 1", "");
+    let running = engine(root);
+    let path = paths(root)[0]["uri"].as_str().unwrap().to_owned();
+    let load = |seconds: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_braid"));
+        command.args(["queue", "bench", "--kind", "user_irq", "--runtime", seconds]);
+        let output = command.arg("--socket").arg(&socket).output().unwrap();
+        output.status.success()
+    };
+    assert!(!load("0.1"), "the engine has it");
+    let fail = braid(root, &["path", "fail", "v0", &path]);
+    assert!(fail.status.success(), "{fail:?}");
+    wait_until(|| load("0.1").then_some(()));
+    // For longer than between two attempts of the engine to open it again.
+    assert!(load("1.5"));
+    assert!(load("0.1"), "the engine has taken it meanwhile");
+    let restored = || {
+        let output = braid(root, &["path", "restore", "v0", &path]);
+        assert!(output.status.success(), "{output:?}");
+        wait_until(|| (paths(root)[0]["state"] == "live").then_some(()));
+        assert_eq!(queues(root), 1);
+    };
+    restored();
+    // Also over a restart.
+    let fail = braid(root, &["path", "fail", "v0", &path]);
+    assert!(fail.status.success(), "{fail:?}");
+    let mut running = running;
+    running.signal(Signal::TERM);
+    assert!(running.ended().success());
+    let _engine = engine(root);
+    wait_until(|| (queues(root) == 0).then_some(()));
+    assert!(load("1.5"));
+    assert!(load("0.1"), "the engine has taken it meanwhile");
+    restored();
+}

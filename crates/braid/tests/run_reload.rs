@@ -249,6 +249,9 @@ fn a_reload_with_one_bad_volume_changes_nothing() {
     let Some((_other, [foreign, _])) = two_ports(directory.path(), "o") else {
         return;
     };
+    let Some((_third, [good, _])) = two_ports(directory.path(), "g") else {
+        return;
+    };
     let mut rig = Rig::new(directory, QUICK);
     rig.start(&[V0]);
     let load = rig.load("v0");
@@ -262,7 +265,7 @@ fn a_reload_with_one_bad_volume_changes_nothing() {
         (&["mem:1MiB"], export, "such.sock"),
     ];
     for (paths, keys, why) in bad {
-        let v1: Volume = ("v1", &[&one], "");
+        let v1: Volume = ("v1", &[&good], "");
         let said = match keys {
             "" => rig.refused_reload(&[V0, v1, ("v2", paths, "")]),
             keys => {

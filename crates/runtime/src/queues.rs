@@ -1,7 +1,8 @@
 //! A namespace behind a hardware queue (`docs/queues.md`) as a device.
 //!
 //! * [`QueueDevice`]: where it is, and what it showed when it was opened
-//! * `Line`: this reactor's queue, of kind `user_irq`; `repair`: what happens without one
+//! * `Line`: this reactor's queue, of kind `user_irq`; `repair`: what happens without one;
+//!   `standing`: what is said of it meanwhile, and whether another is wanted
 //!
 //! # Contract
 //! Every reactor has a queue of its own. Requests go through memory that the queue's server made:
@@ -39,9 +40,11 @@ use sys::{Errno, Extent, Fd, OpId, Ring};
 
 mod loss;
 mod repair;
+mod standing;
 
 use loss::ENDED;
 use repair::Repair;
+use standing::{Missing, Standing};
 
 /// The path is gone: others may serve (ENOLINK).
 const LOST: DeviceError = DeviceError::Lost;
@@ -54,6 +57,7 @@ pub struct QueueDevice {
     namespace: Namespace,
     identity: Option<Identity>,
     quiesce_ns: u64,
+    standing: Standing,
 }
 
 impl QueueDevice {
@@ -69,6 +73,7 @@ impl QueueDevice {
                 namespace,
                 identity,
                 quiesce_ns: QUEUE_QUIESCE_NS,
+                standing: Standing::default(),
             }),
             Err(source) => Err(RuntimeError::Queue { socket, source }),
         }
@@ -211,6 +216,8 @@ pub(crate) struct QueueBackend {
     /// Its number among those of this reactor; no other one ever has it.
     serial: u32,
     line: Option<Line>,
+    /// While there is no `line`.
+    missing: Option<Missing>,
     /// With the server, by token.
     commands: Vec<Option<Command>>,
     free: Vec<u16>,
@@ -244,6 +251,7 @@ impl QueueBackend {
             device,
             serial,
             line: Some(Line::new(queue).ok_or(Errno::MFILE)?),
+            missing: None,
             commands: vec![None; usize::from(QUEUE_SLOTS)],
             free: (0..QUEUE_SLOTS).collect(),
             requests: Vec::with_capacity(usize::from(QUEUE_SLOTS)),

@@ -358,6 +358,28 @@ pub struct Resources {
     pub addresses: Vec<SocketAddr>,
     /// What `PathKind::Device` refers to.
     pub devices: Vec<Device>,
+    /// What is known of where each path leads.
+    pub known: Vec<Known>,
+}
+
+/// What is known of where a path leads.
+pub struct Known {
+    /// The path's.
+    pub uri: String,
+    /// Under which number the reactors know it.
+    pub number: u16,
+    /// What.
+    pub what: What,
+}
+
+/// See [`Known`].
+pub enum What {
+    /// All addresses that its name stood for.
+    Addresses(Vec<SocketAddr>),
+    /// A queue server's namespace.
+    Queue(Arc<QueueDevice>),
+    /// Another device.
+    Device,
 }
 
 impl Resources {
@@ -391,7 +413,13 @@ impl Resources {
             End::Address { .. } => self.addresses.len(),
             End::Passthrough(_) | End::Device { .. } => self.devices.len(),
         };
-        let kind = end.kind(u16::try_from(number).context("too many paths")?);
+        let number = u16::try_from(number).context("too many paths")?;
+        let kind = end.kind(number);
+        self.known.push(Known {
+            uri: uri.to_string(),
+            number,
+            what: end.what(),
+        });
         if let End::Address { address, .. } = end {
             self.addresses.push(address);
         }
@@ -406,6 +434,8 @@ pub enum End {
     Address {
         /// Where it is.
         address: SocketAddr,
+        /// All that its name stood for.
+        all: Vec<SocketAddr>,
         /// Subsystem NQN.
         subsystem: String,
         /// NSID.
@@ -434,8 +464,10 @@ impl End {
     pub fn of(uri: &PathUri, access: FileAccess, quiesce_ns: u64) -> anyhow::Result<Self> {
         let (device, bytes, block_shift) = match uri.kind() {
             UriKind::NvmeTcp(tcp) => {
+                let (address, all) = tcp.resolve_all()?;
                 return Ok(Self::Address {
-                    address: tcp.resolve()?,
+                    address,
+                    all,
                     subsystem: tcp.subsystem.clone(),
                     nsid: tcp.nsid,
                 });
@@ -493,6 +525,18 @@ impl End {
             Self::Address { .. } => None,
             Self::Passthrough(opened) => Some(Device::Passthrough(Arc::clone(opened))),
             Self::Device { device, .. } => Some(device.clone()),
+        }
+    }
+
+    /// What is to be known of it.
+    pub fn what(&self) -> What {
+        match self {
+            Self::Address { all, .. } => What::Addresses(all.clone()),
+            Self::Device {
+                device: Device::Queue(queue),
+                ..
+            } => What::Queue(Arc::clone(queue)),
+            Self::Passthrough(_) | Self::Device { .. } => What::Device,
         }
     }
 

@@ -21,6 +21,7 @@ mod check;
 mod hints;
 mod keys;
 mod mirror;
+pub mod twice;
 
 use super::address::NbdAddress;
 use crate::cli::Usage;
@@ -165,8 +166,7 @@ pub struct Volume {
     #[serde(default, deserialize_with = "keys::nsid")]
     pub nsid: Option<u32>,
     /// What becomes of paths that are not told any more.
-    #[serde(default)]
-    pub gone: Gone,
+    pub gone: Option<Gone>,
     /// Policy.
     #[serde(default = "keys::default_policy", deserialize_with = "keys::policy")]
     pub policy: Policy,

@@ -20,12 +20,14 @@ use super::discovery::plan;
 use super::paths::{Alone, unnamed};
 use super::reach::{self, Manner};
 use super::service::Service;
+use crate::advice;
 use crate::cli::Usage;
 use crate::control::rpc::Failure;
 use crate::discover::{FromArgs, session, show};
 use crate::output;
 use crate::uri::discovery::{DiscoveryUri, in_words};
 use crate::uri::{NvmeTcp, PathUri, UriKind, escaped};
+use anyhow::bail;
 use clap::Args;
 use engine::discovery::Offer;
 use nvme::host::Digests;
@@ -203,14 +205,14 @@ impl Service {
             "not tried within the {} s that all may take; ask again",
             ALL_MAX.as_secs()
         );
-        let of_way = |way: &Way<'_>| match way.is_of(&way.of.paths) {
+        let of_way = |way: &Way<'_>| match self.has(way, &way.of.paths) {
             true => way.told("there", None),
             false => way.told("refused", Some(late.clone())),
         };
         let mut told: Vec<Value> = ways.iter().map(of_way).collect();
         let mut missing: Vec<SocketAddr> = ways
             .iter()
-            .filter(|way| !way.is_of(&way.of.paths))
+            .filter(|way| !self.has(way, &way.of.paths))
             .map(|way| way.offer.address)
             .collect();
         missing.sort_unstable();
@@ -223,7 +225,7 @@ impl Service {
                 match &answer {
                     Ok(()) if (manner.stop)() => {}
                     Ok(()) => *told = self.connect_one(way, alone),
-                    Err(why) if !way.is_of(&way.of.paths) => {
+                    Err(why) if !self.has(way, &way.of.paths) => {
                         *told = way.told("refused", Some(why.clone()));
                     }
                     Err(_) => {}
@@ -233,13 +235,20 @@ impl Service {
         told
     }
 
+    /// Whether one of these paths is a way.
+    fn has(&self, way: &Way<'_>, paths: &[PathKeys]) -> bool {
+        let named = |uri: &PathUri| self.ends.addresses(uri);
+        let of = |keys: &PathKeys| plan::addresses(&keys.uri, &way.offer.nqn, named);
+        paths.iter().any(|it| of(it).contains(&way.offer.address))
+    }
+
     fn connect_one<'a>(
         &'a self,
         way: &Way<'_>,
         alone: impl FnOnce() -> Option<Alone<'a>>,
     ) -> Value {
         let Way { number, of, .. } = *way;
-        if way.is_of(&way.of.paths) {
+        if self.has(way, &way.of.paths) {
             return way.told("there", None);
         }
         // One by one: each takes its time, and others change paths too.
@@ -251,14 +260,15 @@ impl Service {
             if state.volumes.number(&of.name).ok() != Some(number) {
                 return way.told("refused", Some("the volume has left".into()));
             }
-            way.is_of(&state.volumes[number].of.paths)
+            self.has(way, &state.volumes[number].of.paths)
         };
         if there {
             return way.told("there", None);
         }
         if let Err(why) = self.add_path(number, PathKeys::from(way.uri.clone())) {
-            let why = unnamed(&of.name, &way.uri.to_string(), &why);
-            return way.told("refused", Some(why.into()));
+            let uri = way.uri.to_string();
+            let why = advice::of_target(unnamed(&of.name, &uri, &why), &uri);
+            return way.told("refused", Some(why));
         }
         let kept = self.keep_paths(number);
         let warning = kept
@@ -269,13 +279,6 @@ impl Service {
 }
 
 impl Way<'_> {
-    /// Whether one of these paths is it.
-    fn is_of(&self, paths: &[PathKeys]) -> bool {
-        let (nqn, address) = (&self.offer.nqn, self.offer.address);
-        let mut uris = paths.iter().map(|keys| &keys.uri);
-        uris.any(|uri| plan::address(uri, nqn) == Some(address))
-    }
-
     fn told(&self, state: &str, why: Option<String>) -> Value {
         let uri = self.uri.to_string();
         json!({"volume": self.of.name, "uri": uri, "state": state, "why": why})
@@ -336,7 +339,18 @@ fn tell(common: &Common, value: &Value) -> anyhow::Result<()> {
         "not all could be connected: {refused} of {}",
         states().count()
     );
-    Ok(())
+    if states().next().is_some() {
+        return Ok(());
+    }
+    // Of a volume the engine has nothing was added, nor is there.
+    let advice = match items(&value["others"]).next() {
+        Some(_) => {
+            "no volume has such a subsystem: make one as shown and `braid reload`, or correct the \
+             NQN"
+        }
+        None => "nothing that can be used was told: `braid discover` with the same words shows all",
+    };
+    bail!("no path was added: {advice}")
 }
 
 fn in_text(text: &mut String, value: &Value) -> std::fmt::Result {

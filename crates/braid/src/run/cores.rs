@@ -4,7 +4,7 @@ use super::machine::{CoreReport, Explain, RunControl, RunEvent, RunMachine};
 use super::mirrors::{self, Mirrors};
 use crate::cli::Usage;
 use crate::load::board::{Board, node_of};
-use crate::load::host::{FileAccess, Resources, VolumePlan};
+use crate::load::host::{FileAccess, Known, Resources, VolumePlan};
 use anyhow::bail;
 use engine::export::{ExportConfig, ExportControl, ExportEngine};
 use engine::host::{Change, HostConfig, HostControl, HostEngine, PathNews, Recovery, VolumeConfig};
@@ -34,6 +34,8 @@ const REPORT_WAIT: Duration = Duration::from_secs(5);
 /// Running cores.
 pub struct Cores {
     handles: Vec<Handle<RunMachine>>,
+    /// Where the paths lead.
+    pub known: Vec<Known>,
 }
 
 /// For speaking to them.
@@ -53,26 +55,7 @@ impl Cores {
         events: &mpsc::Sender<RunEvent>,
     ) -> anyhow::Result<Self> {
         mirrors::apart(config.volumes.iter()).map_err(anyhow::Error::msg)?;
-        let (mut resources, mut volumes) = (Resources::default(), Vec::new());
-        for volume in config.volumes.iter().filter(|it| !it.is_mirror()) {
-            let (policy, knobs) = chosen(volume);
-            let plan = VolumePlan {
-                name: volume.name.clone(),
-                policy,
-                knobs,
-                paths: volume.paths.clone(),
-                access: FileAccess::Shared,
-                quiesce_ns: volume.queue_quiesce_ns(),
-            };
-            let made = match volume.leg_of.is_some() {
-                true => mirrors::leg(&mut resources, plan)?,
-                false => resources.volume(&plan)?,
-            };
-            volumes.push(VolumeConfig {
-                recovery: recovery(volume, unclean_stop_ns(volume)),
-                ..made
-            });
-        }
+        let (resources, volumes) = opened(config, chosen, unclean_stop_ns)?;
         let room = room(config);
         let cpu = |core: u16| config.cpus.get(usize::from(core)).copied();
         let nodes: Vec<u32> = (0..config.cores).map(|core| node_of(cpu(core))).collect();
@@ -113,7 +96,10 @@ impl Cores {
             handles.push(runtime::spawn(reactor, machine)?);
         }
         handles.reverse();
-        Ok(Self { handles })
+        Ok(Self {
+            handles,
+            known: resources.known,
+        })
     }
 
     /// For speaking to them.
@@ -240,6 +226,38 @@ impl Senders {
         }
         Ok(reports)
     }
+}
+
+/// What the paths of all volumes lead to, and what the engine is to know of them.
+///
+/// # Errors
+/// A path or file that can't be.
+fn opened(
+    config: &Config,
+    chosen: impl Fn(&Volume) -> (Policy, Knobs),
+    unclean_stop_ns: impl Fn(&Volume) -> Option<u64>,
+) -> anyhow::Result<(Resources, Vec<VolumeConfig>)> {
+    let (mut resources, mut volumes) = (Resources::default(), Vec::new());
+    for volume in config.volumes.iter().filter(|it| !it.is_mirror()) {
+        let (policy, knobs) = chosen(volume);
+        let plan = VolumePlan {
+            name: volume.name.clone(),
+            policy,
+            knobs,
+            paths: volume.paths.clone(),
+            access: FileAccess::Shared,
+            quiesce_ns: volume.queue_quiesce_ns(),
+        };
+        let made = match volume.leg_of.is_some() {
+            true => mirrors::leg(&mut resources, plan)?,
+            false => resources.volume(&plan)?,
+        };
+        volumes.push(VolumeConfig {
+            recovery: recovery(volume, unclean_stop_ns(volume)),
+            ..made
+        });
+    }
+    Ok((resources, volumes))
 }
 
 /// What is done about the failing paths of a volume whose controllers may execute what an earlier

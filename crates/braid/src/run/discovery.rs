@@ -36,7 +36,7 @@ use plan::{BEFORE, Offers, plan};
 use policy::limits::PATHS_MAX;
 use runtime::Handle;
 use serde_json::{Value, json};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Instant;
@@ -83,7 +83,6 @@ struct Book {
 /// What is known of one discovery controller.
 #[derive(Default)]
 struct Controller {
-    depth: u8,
     generation: Option<u64>,
     entries: usize,
     /// Ways to subsystems that it tells of.
@@ -101,6 +100,24 @@ pub struct Sources {
 }
 
 impl Book {
+    /// How many referrals each controller is from the nearest source: by what was told last, also
+    /// of those that were never reached.
+    fn depths(&self) -> BTreeMap<&Endpoint, u32> {
+        let mut depths = BTreeMap::new();
+        let sources = self.sources.values().map(|(_, endpoint)| (endpoint, 0));
+        let mut open: VecDeque<(&Endpoint, u32)> = sources.collect();
+        while let Some((endpoint, depth)) = open.pop_front() {
+            if depths.contains_key(endpoint) {
+                continue;
+            }
+            depths.insert(endpoint, depth);
+            let of = self.controllers.get(endpoint);
+            let next = of.into_iter().flat_map(|it| &it.refers);
+            open.extend(next.map(|it| (it, depth + 1)));
+        }
+        depths
+    }
+
     fn has_heard(&self, of: &Endpoint) -> bool {
         let it = self.controllers.get(of);
         it.is_some_and(|it| it.generation.is_some())
@@ -176,10 +193,14 @@ impl Discovery {
     /// The controllers, for `stat`.
     pub fn show(&self) -> Vec<Value> {
         let book = self.book();
+        let depths = book.depths();
         let all = book.controllers.iter().map(|(endpoint, it)| {
+            let by = book.controllers.iter();
+            let by = by.filter(|(from, of)| *from != endpoint && of.refers.contains(endpoint));
             json!({
                 "uri": in_words(endpoint),
-                "depth": it.depth,
+                "depth": depths.get(endpoint),
+                "referred_by": by.map(|(from, _)| in_words(from)).collect::<Vec<_>>(),
                 "state": if it.why.is_none() { "connected" } else { "lost" },
                 "why": it.why,
                 "genctr": it.generation,
@@ -193,12 +214,11 @@ impl Discovery {
     fn heard(&self, event: DiscoveryEvent) -> Option<String> {
         let mut book = self.book();
         match event {
-            DiscoveryEvent::Read(from, depth, log) => {
+            DiscoveryEvent::Read(from, _, log) => {
                 let it = book.controllers.entry(from.clone()).or_default();
                 let new = it.generation.is_none() || it.why.is_some();
                 let (tells, refers) = usable(&log);
                 *it = Controller {
-                    depth,
                     generation: Some(log.generation),
                     entries: log.entries.len(),
                     tells,
@@ -348,7 +368,8 @@ impl Service {
         if !of.paths.is_empty() {
             return (of, found);
         }
-        let plan = plan(&of, &found, &[], &self.discovery.offers());
+        let named = |uri: &PathUri| self.ends.addresses(uri);
+        let plan = plan(&of, &found, &[], &self.discovery.offers(), named);
         let unheard = self.discovery.unheard();
         let (mut queue, now) = (Queue::default(), Instant::now());
         queue.keep(plan.named(), now);

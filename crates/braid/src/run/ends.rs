@@ -5,11 +5,22 @@
 //! A number is given to one end at a time: it is free again when the engine says that no path on
 //! any core leads there (`HostEvent::Released`), whether the path left or was refused. All cores
 //! know an end before the engine hears of its path.
+//!
+//! A name counts for all addresses that it stood for when its path was connected: what it stands
+//! for later is of no meaning for a path that is there.
 use super::config::PathKeys;
 use super::service::Service;
-use crate::load::host::{End, FileAccess};
+use crate::load::host::{End, FileAccess, Known, What};
+use crate::uri::PathUri;
 use engine::host::{PathConfig, PathKind};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use runtime::QueueDevice;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// What the engine says of a path whose I/O fails, however that comes.
+const ERRORS: &str = "on probation: too many of its I/Os fail; see the target's log";
+/// How that begins.
+const PROBATION: &str = "on probation: ";
 
 /// All numbers in use.
 pub struct Ends(Mutex<Both>);
@@ -17,6 +28,7 @@ pub struct Ends(Mutex<Both>);
 struct Both {
     addresses: Numbers,
     devices: Numbers,
+    known: Vec<Known>,
 }
 
 /// Of one kind.
@@ -40,19 +52,53 @@ impl Numbers {
 
 impl Ends {
     /// Beside those of the start.
-    pub fn new(addresses: usize, devices: usize) -> Self {
-        let numbers = |used: usize| Numbers {
-            next: u16::try_from(used).unwrap_or(u16::MAX),
-            free: Vec::new(),
+    pub fn new(known: Vec<Known>) -> Self {
+        let numbers = |of_devices: bool| {
+            let used = known.iter().filter(|it| it.is_device() == of_devices);
+            Numbers {
+                next: u16::try_from(used.count()).unwrap_or(u16::MAX),
+                free: Vec::new(),
+            }
         };
         Self(Mutex::new(Both {
-            addresses: numbers(addresses),
-            devices: numbers(devices),
+            addresses: numbers(false),
+            devices: numbers(true),
+            known,
         }))
+    }
+
+    /// All addresses that the host of a path stood for when it was connected; none: it is not.
+    pub fn addresses(&self, uri: &PathUri) -> Vec<SocketAddr> {
+        let found = self.find(uri, |what| match what {
+            What::Addresses(all) => Some(all.clone()),
+            _ => None,
+        });
+        found.unwrap_or_default()
+    }
+
+    /// The queue server's namespace that a path leads to.
+    pub fn queue(&self, uri: &PathUri) -> Option<Arc<QueueDevice>> {
+        self.find(uri, |what| match what {
+            What::Queue(queue) => Some(Arc::clone(queue)),
+            _ => None,
+        })
+    }
+
+    fn find<T>(&self, uri: &PathUri, of: impl Fn(&What) -> Option<T>) -> Option<T> {
+        let (both, uri) = (self.both(), uri.to_string());
+        // One of the same URI may be leaving.
+        let mut known = both.known.iter().rev().filter(|it| it.uri == uri);
+        known.find_map(|it| of(&it.what))
     }
 
     fn both(&self) -> MutexGuard<'_, Both> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Known {
+    fn is_device(&self) -> bool {
+        !matches!(self.what, What::Addresses(_))
     }
 }
 
@@ -76,6 +122,11 @@ impl Service {
             End::Passthrough(_) | End::Device { .. } => self.ends.both().devices.take()?,
         };
         let kind = end.kind(number);
+        self.ends.both().known.push(Known {
+            uri: uri.clone(),
+            number,
+            what: end.what(),
+        });
         if let End::Address { address, .. } = &end {
             self.senders.set_address(number.into(), *address);
         }
@@ -116,8 +167,39 @@ impl Service {
         Ok(all)
     }
 
+    /// A line of the engine about a path: where it says only that I/O fails, and the path's queue
+    /// is gone, it says that.
+    pub fn of_queue(&self, line: String) -> String {
+        let Some(of_path) = line.strip_suffix(ERRORS) else {
+            return line;
+        };
+        let queues: Vec<_> = {
+            let both = self.ends.both();
+            let known = both.known.iter().map(|it| (it.uri.clone(), &it.what));
+            let queue = |(uri, what): (String, &What)| match what {
+                What::Queue(queue) => Some((uri, Arc::clone(queue))),
+                _ => None,
+            };
+            known.filter_map(queue).collect()
+        };
+        let is_its = |uri: &str| of_path.ends_with(&format!(": path {uri}: "));
+        let queue = queues.iter().find(|(uri, _)| is_its(uri));
+        match queue.and_then(|(_, queue)| queue.hindrance()) {
+            Some(why) => format!("{of_path}{PROBATION}{why}"),
+            None => line,
+        }
+    }
+
     /// Nothing leads there any more.
     pub fn released(&self, kind: &PathKind) {
+        let (is_device, number) = match kind {
+            PathKind::NvmeTcp { address, .. } => (false, *address),
+            PathKind::Device { device, .. } | PathKind::Passthrough { device, .. } => {
+                (true, device.0.into())
+            }
+        };
+        let it = |it: &Known| (it.is_device(), u32::from(it.number)) == (is_device, number);
+        self.ends.both().known.retain(|known| !it(known));
         match kind {
             PathKind::NvmeTcp { address, .. } => {
                 self.ends

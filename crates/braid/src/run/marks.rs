@@ -451,7 +451,10 @@ mod tests {
             "10.0.0.1:4420/nqn.2026-01.org.example:v0?nsid=1",
         ];
         let mut marks = Marks::read(path.clone()).unwrap();
-        let before = volume("a", "", &[two, one, other, first]);
+        let mut before = volume("a", "", &[two, one, other]);
+        // Added by hand: the file can't have both.
+        let by_hand: PathUri = format!("nvme-tcp://{first}").parse().unwrap();
+        before.paths.push(by_hand.into());
         marks.keep(&before, 60_000_000_000).unwrap();
         let marks = Marks::read(path).unwrap();
         let discovered = |name, keys, paths: &[&str]| {

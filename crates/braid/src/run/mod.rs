@@ -111,11 +111,12 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     // Signals first: one that comes while paths are opened must not be lost.
     listen_for_signals(told.clone())?;
     let unclean_stop_ns = |volume: &config::Volume| marks.wait_ns(volume);
-    let cores = Cores::start(&config, &identity, chosen, unclean_stop_ns, &told)?;
+    let mut cores = Cores::start(&config, &identity, chosen, unclean_stop_ns, &told)?;
     let start = Start {
         configured,
         volumes: config.volumes,
         found,
+        known: std::mem::take(&mut cores.known),
         file: args.config.clone(),
     };
     let kept = Kept { choices, marks };
@@ -249,7 +250,7 @@ fn attend_to(event: RunEvent, service: &Service) {
                 format_bytes(info.bytes)
             ));
         }
-        RunEvent::Note(what) => log::say(what),
+        RunEvent::Note(what) => log::say(service.of_queue(what)),
         RunEvent::NoPath(volume) if service.state().volumes.has(volume) => {
             let state = service.state();
             let it = &state.volumes[volume];

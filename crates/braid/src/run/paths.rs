@@ -13,7 +13,7 @@
 //! then. So a path failed by hand stays failed, as a failed member of an array does; whoever edits
 //! the volume's paths in the configuration gets what stands there.
 use super::choices::PathChoice;
-use super::config::PathKeys;
+use super::config::{PathKeys, twice};
 use super::service::{Service, State};
 use crate::control::rpc::Failure;
 use crate::load::host::FileAccess;
@@ -232,6 +232,7 @@ impl Service {
         if there {
             return Err(format!("{uri} is a path of this volume already"));
         }
+        self.apart(volume, &keys.uri)?;
         if local && others {
             let why = "a local device is no other path's data; give it a volume of its own";
             return Err(format!("{uri}: {why}"));
@@ -252,6 +253,20 @@ impl Service {
         drop(state);
         self.mark_paths(volume);
         path
+    }
+
+    /// Whether no other volume has the namespace that a path leads to.
+    ///
+    /// # Errors
+    /// Which has.
+    fn apart(&self, volume: u16, uri: &PathUri) -> Result<(), String> {
+        let state = self.state();
+        let mut others = state.volumes.iter().filter(|(it, _)| *it != volume);
+        let other = others.find_map(|(_, it)| Some((it, twice::shared(&it.of, uri)?)));
+        match other {
+            Some((it, theirs)) => Err(twice::line(&uri.to_string(), &it.of.name, &theirs)),
+            None => Ok(()),
+        }
     }
 
     /// A path leaves a volume.
@@ -298,18 +313,33 @@ impl Service {
         word: &str,
         change: Change,
     ) -> Result<(), String> {
-        let wait_ns = self.state().configured.drain_timeout.0;
+        let (wait_ns, uri) = {
+            let state = self.state();
+            let it = &state.volumes[volume];
+            let at = it.places.iter().position(|place| *place == path.0);
+            let uri = at.map(|at| it.of.paths[at].uri.clone());
+            (state.configured.drain_timeout.0, uri)
+        };
+        let queue = uri.as_ref().and_then(|uri| self.ends.queue(uri));
+        let was_failed = self.is_failed(volume, uri.as_ref());
+        // Else the server would keep another queue for it.
+        let want = |wanted| queue.iter().for_each(|queue| queue.set_wanted(wanted));
+        match word {
+            "failed" => want(false),
+            "restored" => want(true),
+            _ => {}
+        }
         let made = self.ask(change, wait_ns);
+        if word == "failed" && made.is_err() {
+            want(!was_failed);
+        }
         // One that is still busy goes on draining; one that was refused doesn't.
         let drains = word == "drained"
             && made.is_err()
             && self.path_state(volume, path) == Some(PathState::Draining);
         let mut state = self.state();
-        let it = &mut state.volumes[volume];
-        let at = it.places.iter().position(|it| *it == path.0);
-        let uri = at.map(|at| it.of.paths[at].uri.to_string());
-        let aside = &mut it.aside;
-        if let Some(uri) = uri {
+        let aside = &mut state.volumes[volume].aside;
+        if let Some(uri) = uri.map(|uri| uri.to_string()) {
             match word {
                 "restored" => drop(aside.remove(&uri)),
                 _ if made.is_ok() || drains => {
@@ -319,6 +349,14 @@ impl Service {
             }
         }
         made.map(|_| ())
+    }
+
+    /// Whether a path was failed by hand.
+    fn is_failed(&self, volume: u16, uri: Option<&PathUri>) -> bool {
+        let state = self.state();
+        let aside = &state.volumes[volume].aside;
+        let word = uri.and_then(|uri| aside.get(&uri.to_string()));
+        word.is_some_and(|word| word == "failed")
     }
 
     /// Whether core 0 has a path in use.
@@ -339,7 +377,11 @@ impl Service {
             for (keys, place) in running.of.paths.iter().zip(&running.places) {
                 let path = PathIndex(*place);
                 let change = match running.aside.get(&keys.uri.to_string()).map(String::as_str) {
-                    Some("failed") => Change::FailPath(volume, path, true),
+                    Some("failed") => {
+                        let queue = self.ends.queue(&keys.uri);
+                        queue.iter().for_each(|queue| queue.set_wanted(false));
+                        Change::FailPath(volume, path, true)
+                    }
                     Some(_) => Change::DrainPath(volume, path, true),
                     None => continue,
                 };

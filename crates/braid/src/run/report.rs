@@ -5,13 +5,13 @@ mod probation;
 
 use super::config::Volume;
 use super::machine::{CoreReport, PathReport};
-use super::service::State;
+use super::service::{Service, State};
+use crate::advice;
 use crate::control::rpc::Failure;
 use crate::hedges;
 use crate::target::quantity::Ana;
 use crate::uri::{PathKeys, UriKind};
 use engine::host::{HedgeStats, PathState};
-use nvme::host::HostIdentity;
 use policy::PathStats;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
@@ -21,7 +21,7 @@ use std::sync::MutexGuard;
 pub struct Report<'a> {
     state: MutexGuard<'a, State>,
     cores: Vec<CoreReport>,
-    identity: &'a HostIdentity,
+    service: &'a Service,
 }
 
 /// How well a volume is.
@@ -44,15 +44,11 @@ impl Health {
 
 impl<'a> Report<'a> {
     /// Of this moment.
-    pub fn new(
-        state: MutexGuard<'a, State>,
-        cores: Vec<CoreReport>,
-        identity: &'a HostIdentity,
-    ) -> Self {
+    pub fn new(state: MutexGuard<'a, State>, cores: Vec<CoreReport>, service: &'a Service) -> Self {
         Self {
             state,
             cores,
-            identity,
+            service,
         }
     }
 
@@ -192,8 +188,8 @@ impl<'a> Report<'a> {
             })
         });
         json!([{
-            "HostNQN": self.identity.nqn,
-            "HostID": uuid::Uuid::from_bytes(self.identity.id).to_string(),
+            "HostNQN": self.service.identity.nqn,
+            "HostID": uuid::Uuid::from_bytes(self.service.identity.id).to_string(),
             "Subsystems": subsystems.collect::<Vec<_>>(),
         }])
     }
@@ -234,7 +230,16 @@ impl<'a> Report<'a> {
         if reports.peek().is_none() {
             return Some("nothing is known of it yet".into());
         }
-        reports.find_map(|report| report.hindrance.clone())
+        let of_engine = reports.find_map(|report| report.hindrance.clone());
+        let uri = &self.state.volumes[volume].of.paths.get(path)?.uri;
+        // What the engine sees of a queue that is gone is only that its I/O fails.
+        let queue = match self.path_state(volume, path) {
+            "live" | "probation" | "reconnecting" => self.service.ends.queue(uri),
+            _ => None,
+        };
+        let of_queue = queue.and_then(|queue| queue.hindrance());
+        let of_engine = of_engine.map(|why| advice::of_target(&why, &uri.to_string()));
+        of_queue.or(of_engine)
     }
 
     fn health(&self, volume: u16) -> Health {

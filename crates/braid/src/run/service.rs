@@ -26,10 +26,10 @@ use super::report::Report;
 use super::volumes::{Running, Volumes};
 use crate::control::rpc::Failure;
 use crate::control::server::{Caller, Methods};
+use crate::load::host::Known;
 use crate::log;
 use crate::output;
 use crate::units::format_bytes;
-use crate::uri::UriKind;
 use engine::export::ExportControl;
 use engine::host::{PathNews, VolumeInfo};
 use engine::limits::EXPORTS_MAX;
@@ -75,6 +75,8 @@ pub struct Start {
     pub volumes: Vec<Volume>,
     /// By volume, those of them that come from discovery: who told of them, by URI.
     pub found: BTreeMap<String, BTreeMap<String, String>>,
+    /// Where the paths lead.
+    pub known: Vec<Known>,
     /// The file.
     pub file: PathBuf,
 }
@@ -179,6 +181,7 @@ impl Service {
             configured,
             volumes,
             found,
+            known,
             file,
         } = start;
         let running = |volume: &Volume| {
@@ -186,10 +189,6 @@ impl Service {
             let found = found.get(&volume.name).cloned().unwrap_or_default();
             Running::new(volume.clone(), &choices, aside).with_found(found)
         };
-        let paths = volumes.iter().flat_map(|volume| &volume.paths);
-        let remote = |keys: &&PathKeys| matches!(keys.uri.kind(), UriKind::NvmeTcp(_));
-        let (remote, local): (Vec<_>, Vec<_>) = paths.partition(remote);
-        let ends = Ends::new(remote.len(), local.len());
         let state = State {
             volumes: volumes.iter().map(running).collect(),
             exports: Vec::new(),
@@ -204,7 +203,7 @@ impl Service {
             identity,
             senders,
             changes: Changes::default(),
-            ends,
+            ends: Ends::new(known),
             asked: Asked::default(),
             discovery: Discovery::default(),
             file,
@@ -515,7 +514,7 @@ impl Service {
             let state = self.state();
             // Else what a core says of a number may be of the volume that had it before.
             if state.volumes.changes == before {
-                return Ok(Report::new(state, cores, &self.identity));
+                return Ok(Report::new(state, cores, self));
             }
         }
     }

@@ -67,7 +67,9 @@ pub fn show(text: &mut String, value: &Value) -> Result {
                 number(&of["records"])
             )
         });
-        let facts: Vec<_> = why.into_iter().chain(read).collect();
+        let by: Vec<_> = items(&of["referred_by"]).map(word).collect();
+        let by = (!by.is_empty()).then(|| format!("referred to by {}", by.join(", ")));
+        let facts: Vec<_> = why.into_iter().chain(read).chain(by).collect();
         paragraph(text, "", &facts.join("; "))?;
     }
     Ok(())

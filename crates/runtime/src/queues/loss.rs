@@ -1,5 +1,5 @@
 //! The end of a queue: what becomes of what its server had, and its return.
-use super::{Command, LOST, Line, QueueBackend};
+use super::{Command, LOST, Line, Missing, QueueBackend};
 use crate::device::Done;
 use crate::limits::{QUEUE_FAREWELL_NS, QUEUE_SLOTS};
 use engine::machine::DeviceOp;
@@ -8,6 +8,8 @@ use sys::os::now_ns;
 
 /// What is said of a server that is gone.
 pub(super) const ENDED: &str = "its server has ended or has given up this queue; it is tried again";
+/// The same of one that is well.
+const GIVEN_BACK: &str = "its server was given this queue back; another one is asked for";
 
 impl QueueBackend {
     /// Nobody waits for the server any more. `id` ends when there is a queue again.
@@ -50,7 +52,7 @@ impl QueueBackend {
         let Some(until_ns) = self.parting else { return };
         if self.commands.iter().all(Option::is_none) {
             tracing::info!("{}: given back", self.device.socket.display());
-            self.give_back(ring, results);
+            self.give_back(ring, GIVEN_BACK, results);
         } else if until_ns <= now_ns() {
             let why = "its server hangs: what it has not begun is taken back, and it is tried \
                        again";
@@ -63,13 +65,14 @@ impl QueueBackend {
     pub(super) fn lose(&mut self, ring: &mut Ring, why: &str, results: &mut Vec<Done>) {
         if self.line.is_some() {
             tracing::warn!("{}: {why}", self.device.socket.display());
-            self.give_back(ring, results);
+            self.give_back(ring, why, results);
         }
     }
 
     /// What its server had and has not answered is in doubt.
-    fn give_back(&mut self, ring: &mut Ring, results: &mut Vec<Done>) {
+    fn give_back(&mut self, ring: &mut Ring, why: &str, results: &mut Vec<Done>) {
         self.parting = None;
+        self.missing = Some(Missing::new(&self.device, why));
         self.waiting.clear();
         // What was answered by now is heard; what comes later the server knows to be heard by
         // nobody, and tells the next who flushes (T13).
@@ -123,9 +126,12 @@ impl QueueBackend {
             results.extend(self.doubtful.drain(..).map(|id| (id, Err(LOST))));
         }
         if let Some(queue) = self.repair.take() {
-            self.line = Line::new(queue);
+            // It may have been on its way when the path was failed by hand.
+            let wanted = self.device.standing.is_wanted();
+            self.line = Some(queue).filter(|_| wanted).and_then(Line::new);
             match self.line {
                 Some(_) => {
+                    self.missing = None;
                     tracing::info!("{}: back again", self.device.socket.display());
                     results.extend(self.let_go.take().map(|id| (id, Ok(()))));
                     self.refill(ring, results);

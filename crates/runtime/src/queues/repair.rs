@@ -35,10 +35,14 @@ impl Repair {
         let mend = move || {
             let (mut wait_ns, mut found) = (QUEUE_RETRY_NS_MIN, false);
             while let Some(repair) = repair.upgrade() {
-                if !found && let Ok(queue) = device.queue() {
-                    *repair.found.lock().unwrap_or_else(PoisonError::into_inner) = Some(queue);
-                    found = true;
-                    repair.event.raise();
+                if !found && device.standing.is_wanted() {
+                    match device.queue() {
+                        Ok(queue) => {
+                            repair.put(queue);
+                            found = true;
+                        }
+                        Err(error) => device.standing.refused(&error),
+                    }
                 }
                 let left_ns = quiet_ns.saturating_sub(now_ns());
                 if left_ns == 0 {
@@ -49,7 +53,12 @@ impl Repair {
                 }
                 drop(repair);
                 let most_ns = if left_ns == 0 { u64::MAX } else { left_ns };
-                std::thread::sleep(Duration::from_nanos(wait_ns.min(most_ns)));
+                let wait = Duration::from_nanos(wait_ns.min(most_ns));
+                match found {
+                    true => std::thread::sleep(wait),
+                    // Less long, if that is what it waits for.
+                    false => device.standing.wait(wait),
+                }
                 wait_ns = (2 * wait_ns).min(QUEUE_RETRY_NS_MAX);
             }
         };
@@ -73,6 +82,12 @@ impl Repair {
         if let Err(error) = thread.spawn(ring) {
             tracing::error!("cannot start a thread to wait for a lost queue: {error}");
         }
+    }
+
+    /// There is another queue.
+    fn put(&self, queue: Queue) {
+        *self.found.lock().unwrap_or_else(PoisonError::into_inner) = Some(queue);
+        self.event.raise();
     }
 
     pub fn is_quiet(&self) -> bool {

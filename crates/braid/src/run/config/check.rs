@@ -1,5 +1,5 @@
 //! What one value can't tell by itself, and where in the file it stands.
-use super::{Config, Export, PathKeys, Volume, mirror};
+use super::{Config, Export, PathKeys, Volume, mirror, twice};
 use crate::identity;
 use crate::run::address::NbdAddress;
 use crate::units::format_bytes;
@@ -16,7 +16,7 @@ pub(super) enum Step {
 use Step::{At, Key};
 
 /// What is wrong, and where.
-type Wrong = (Vec<Step>, String);
+pub(super) type Wrong = (Vec<Step>, String);
 
 /// # Errors
 /// The first thing that can't be.
@@ -63,7 +63,7 @@ pub(super) fn check(config: &Config, text: &str) -> Result<(), Wrong> {
             }
         }
     }
-    Ok(())
+    twice::check(&config.volumes)
 }
 
 /// What concerns mirrors as such.
@@ -176,15 +176,20 @@ pub(super) fn check_times(volume: &Volume) -> Result<(), (&'static str, String)>
 fn check_discovered(volume: &Volume, config: &Config) -> Result<(), (&'static str, String)> {
     let name = &volume.name;
     let Some(nqn) = &volume.subsystem else {
-        return match volume.nsid {
-            Some(_) => Err((
+        let of_discovery = "is for a subsystem that is discovered";
+        return match (volume.nsid, volume.gone) {
+            (Some(_), _) => Err((
                 "nsid",
+                format!("volume \"{name}\": nsid {of_discovery}; of a path it stands in the URI"),
+            )),
+            (None, Some(_)) => Err((
+                "gone",
                 format!(
-                    "volume \"{name}\": nsid is for a subsystem that is discovered; of a path it \
-                     stands in the URI"
+                    "volume \"{name}\": gone {of_discovery}: write subsystem = \"NQN\" too, or \
+                     leave it out"
                 ),
             )),
-            None => Ok(()),
+            (None, None) => Ok(()),
         };
     };
     let wrong = |text: String| Err(("subsystem", format!("volume \"{name}\": {text}")));

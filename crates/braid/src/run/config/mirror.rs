@@ -191,7 +191,7 @@ pub(super) fn check_alone(volumes: &[Volume]) -> Result<(), (usize, String)> {
 }
 
 /// What a URI leads to, whatever is said beside. Memory is another one each time.
-fn end(uri: &PathUri) -> String {
+pub(super) fn end(uri: &PathUri) -> String {
     match uri.kind() {
         UriKind::File(path) => format!("file:{}", path.display()),
         UriKind::NvmeNg(ng) => format!("nvme-ng:{}", ng.device.display()),

@@ -462,3 +462,107 @@ fn hostile_files_get_an_error_with_a_place() {
         ),
     });
 }
+
+const DISCOVERY: &str = "[[discovery]]\nuri = \"nvme-tcp://127.0.0.1\"\n";
+
+/// Two volumes, `a` and `b`, with these keys and paths.
+fn two(a: &str, b: &str) -> Result<Config, String> {
+    let volume = |name: &str, keys: &str| {
+        let (subsystem, path) = match keys.split_once(' ') {
+            Some(("discovered", rest)) => (rest, ""),
+            _ => ("", keys),
+        };
+        let path = path.split_whitespace();
+        let path = path.map(|uri| format!("[[volume.path]]\nuri = \"{uri}\"\n"));
+        format!(
+            "[[volume]]\nname = \"{name}\"\n{subsystem}\n{}",
+            path.collect::<String>()
+        )
+    };
+    Config::parse(&[DISCOVERY, &volume("a", a), &volume("b", b)].concat())
+}
+
+#[test]
+fn t09_t13_two_volumes_over_one_namespace_are_refused() {
+    let discovered = "discovered subsystem = \"nqn.x:v\"";
+    for (a, b) in [
+        ("nvme-tcp://h/nqn.x:v", "nvme-tcp://other:4421/nqn.x:v"),
+        ("nvme-tcp://h/nqn.x:v?nsid=1", "nvme-tcp://h/nqn.x:v?nsid=1"),
+        // One without a number is the only one there.
+        ("nvme-tcp://h/nqn.x:v", "nvme-tcp://h/nqn.x:v?nsid=2"),
+        ("nvme-tcp://h/nqn.x:v?nsid=2", discovered),
+        (discovered, "nvme-tcp://h/nqn.x:v?nsid=2"),
+        (discovered, discovered),
+        (discovered, &format!("{discovered}\nnsid = 3")),
+        ("file:/a", "file:/a?distance=3"),
+        ("nvme-ng:/dev/ng0n1", "nvme-ng:/dev/ng0n1?poll=true"),
+        ("queue:/q.sock", "queue:/q.sock?nsid=1"),
+    ] {
+        let error = two(a, b).unwrap_err();
+        assert!(error.contains("volume \"a\""), "{a} {b}: {error}");
+        assert!(error.contains("two volumes over one namespace"), "{error}");
+        assert!(error.starts_with("line "), "{error}");
+    }
+    for (a, b) in [
+        ("nvme-tcp://h/nqn.x:v?nsid=1", "nvme-tcp://h/nqn.x:v?nsid=2"),
+        ("nvme-tcp://h/nqn.x:v", "nvme-tcp://h/nqn.x:w"),
+        ("nvme-tcp://h/nqn.x:w", discovered),
+        (
+            "nvme-tcp://h/nqn.x:v?nsid=1",
+            &format!("{discovered}\nnsid = 3"),
+        ),
+        ("mem:1MiB", "mem:1MiB"),
+        ("null:1MiB", "null:1MiB"),
+        ("queue:/q.sock", "queue:/q.sock?nsid=2"),
+        ("file:/a", "file:/b"),
+    ] {
+        assert!(two(a, b).is_ok(), "{a} {b}: {:?}", two(a, b).err());
+    }
+    let leg = MIRROR.replacen("file:/a", "nvme-tcp://h/nqn.x:l", 1);
+    let other = "[[volume]]\nname = \"b\"\n[[volume.path]]\nuri = \"nvme-tcp://g/nqn.x:l\"\n";
+    let error = Config::parse(&[&leg, other].concat()).unwrap_err();
+    assert!(error.contains("volume \"m0/0\""), "{error}");
+}
+
+#[test]
+fn a_path_is_there_once() {
+    for (first, second, part) in [
+        ("nvme-tcp://h/nqn.x:v", "nvme-tcp://h/nqn.x:v", "twice"),
+        (
+            "nvme-tcp://h/nqn.x:v",
+            "nvme-tcp://H:4420/nqn.x:v",
+            "one path",
+        ),
+        (
+            "nvme-tcp://h/nqn.x:v?nsid=1",
+            "nvme-tcp://h/nqn.x:v?distance=2&nsid=1",
+            "one path",
+        ),
+        ("file:/a", "file:/a", "twice"),
+    ] {
+        let error = two(&format!("{first} {second}"), "mem:1MiB").unwrap_err();
+        assert!(error.contains(part), "{error}");
+        assert!(
+            error.contains("volume \"a\"") && error.contains(second),
+            "{error}"
+        );
+    }
+    let ways = "nvme-tcp://h/nqn.x:v nvme-tcp://h:4421/nqn.x:v nvme-tcp://g/nqn.x:v";
+    assert!(two(ways, "mem:1MiB").is_ok());
+}
+
+#[test]
+fn a_key_of_discovery_without_a_subsystem_is_refused() {
+    for (key, part) in [
+        (
+            "gone = \"remove\"",
+            "gone is for a subsystem that is discovered",
+        ),
+        ("nsid = 1", "nsid is for a subsystem that is discovered"),
+    ] {
+        let text = GOOD.replacen("policy", &format!("{key}\npolicy"), 1);
+        let error = Config::parse(&text).unwrap_err();
+        assert!(error.starts_with("line 4, column "), "{error}");
+        assert!(error.contains(part), "{error}");
+    }
+}

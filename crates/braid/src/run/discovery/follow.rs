@@ -138,11 +138,12 @@ impl Service {
         adopt(&it.of, &mut it.found, offers);
         let it = &state.volumes[number];
         let fixed = state.configured.paths_of(name);
-        let mut plan = plan(&it.of, &it.found, fixed, offers);
+        let named = |uri: &PathUri| self.ends.addresses(uri);
+        let mut plan = plan(&it.of, &it.found, fixed, offers, named);
         // Who has not told anything yet may tell of it.
         let stays = |uri: &String| !heard_all && it.found[uri] == BEFORE;
         plan.surplus.retain(|uri| !stays(uri));
-        Some((plan, it.of.gone))
+        Some((plan, it.of.gone.unwrap_or_default()))
     }
 
     /// A path that discovery tells of joins a volume; in words.

@@ -30,12 +30,13 @@ impl Plan {
 }
 
 /// Of a volume with these paths; those in `found` came from discovery, those in `fixed` stay
-/// whoever tells of them.
+/// whoever tells of them. `named`: all addresses that the name in a path stands for.
 pub fn plan(
     of: &Volume,
     found: &BTreeMap<String, String>,
     fixed: &[PathKeys],
     all: &Offers,
+    named: impl Fn(&PathUri) -> Vec<SocketAddr>,
 ) -> Plan {
     let Some(nqn) = &of.subsystem else {
         // It was asked for discovery before, and isn't now: what came stays.
@@ -43,7 +44,7 @@ pub fn plan(
     };
     let told = || all.iter().filter(|(offer, _)| offer.nqn == *nqn);
     let there: BTreeSet<SocketAddr> = (of.paths.iter())
-        .filter_map(|keys| address(&keys.uri, nqn))
+        .flat_map(|keys| addresses(&keys.uri, nqn, &named))
         .collect();
     let missing = told().filter(|(offer, _)| !there.contains(&offer.address));
     let missing = missing.filter_map(|(offer, by)| Some((uri(offer, of.nsid)?, by.clone())));
@@ -106,6 +107,19 @@ pub fn address(uri: &PathUri, nqn: &str) -> Option<SocketAddr> {
     (subsystem == nqn).then_some(SocketAddr::new(ip, *port))
 }
 
+/// Where a path to this subsystem leads, also by a name: to each address that this stands for.
+pub fn addresses(
+    uri: &PathUri,
+    nqn: &str,
+    named: impl Fn(&PathUri) -> Vec<SocketAddr>,
+) -> Vec<SocketAddr> {
+    match (address(uri, nqn), uri.kind()) {
+        (Some(only), _) => vec![only],
+        (None, UriKind::NvmeTcp(it)) if it.subsystem == nqn => named(uri),
+        _ => Vec::new(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -143,6 +157,24 @@ mod tests {
             .collect()
     }
 
+    fn unnamed(_: &PathUri) -> Vec<SocketAddr> {
+        Vec::new()
+    }
+
+    /// Whether or not it is the one that was connected.
+    #[test]
+    fn a_path_by_name_is_each_of_the_addresses_that_the_name_stands_for() {
+        let of = volume(
+            &[&format!("nvme-tcp://there:4421/{NQN}")],
+            &format!("subsystem = \"{NQN}\"\n"),
+        );
+        let told = ["10.0.0.1:4421", "[fd00::1]:4421", "10.0.0.2:4421"];
+        let all = offers(&told.map(|address| (NQN, address)));
+        let named = |_: &PathUri| told[..2].iter().map(|it| it.parse().unwrap()).collect();
+        let plan = plan(&of, &BTreeMap::new(), &of.paths, &all, named);
+        assert_eq!(missing(&plan), [format!("nvme-tcp://10.0.0.2:4421/{NQN}")]);
+    }
+
     #[test]
     fn what_is_told_of_the_subsystem_and_not_there_is_missing() {
         let keys = format!("subsystem = \"{NQN}\"\nnsid = 3\n");
@@ -153,7 +185,7 @@ mod tests {
             (NQN, "[fd00::1]:4421"),
             ("nqn.2026-01.org.example:other", "10.0.0.3:4420"),
         ]);
-        let plan = plan(&of, &BTreeMap::new(), &[], &told);
+        let plan = plan(&of, &BTreeMap::new(), &[], &told, unnamed);
         assert_eq!(
             missing(&plan),
             [format!("nvme-tcp://[fd00::1]:4421/{NQN}?nsid=3")]
@@ -169,13 +201,16 @@ mod tests {
         let found = [a.clone(), b.clone()]
             .map(|uri| (uri, String::new()))
             .into();
-        let none = plan(&of, &found, &[], &offers(&[]));
+        let none = plan(&of, &found, &[], &offers(&[]), unnamed);
         assert_eq!(none.surplus, [a.clone(), b.clone()]);
         let fixed = &of.paths[..1];
-        let fixed = plan(&of, &found, fixed, &offers(&[]));
+        let fixed = plan(&of, &found, fixed, &offers(&[]), unnamed);
         assert_eq!(fixed.surplus, [b], "what the file has stays");
         let of = volume(&[&a, &c], "");
-        assert_eq!(plan(&of, &found, &[], &offers(&[])), Plan::default());
+        assert_eq!(
+            plan(&of, &found, &[], &offers(&[]), unnamed),
+            Plan::default()
+        );
     }
 
     #[test]

@@ -1,0 +1,104 @@
+//! What all reactors' queues of one namespace have in common: whether they are wanted, and what
+//! keeps those that are missing.
+//!
+//! # Contract
+//! Locked when a queue comes or goes and by who asks for it, never for a request.
+use super::QueueDevice;
+use crate::RuntimeError;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Standing {
+    now: Mutex<Now>,
+    wanted: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Now {
+    unwanted: bool,
+    /// Reactors without a queue.
+    missing: u32,
+    /// Why the last one of them lost it.
+    lost: String,
+    /// What the last attempt to open another one said; empty: there was none.
+    refused: String,
+}
+
+/// While it is there, a reactor has no queue.
+#[derive(Debug)]
+pub(super) struct Missing(Arc<QueueDevice>);
+
+impl Missing {
+    pub(super) fn new(device: &Arc<QueueDevice>, why: &str) -> Self {
+        let mut now = device.standing.now();
+        now.missing += 1;
+        now.lost = why.to_owned();
+        now.refused.clear();
+        drop(now);
+        Self(Arc::clone(device))
+    }
+}
+
+impl Drop for Missing {
+    fn drop(&mut self) {
+        let mut now = self.0.standing.now();
+        now.missing = now.missing.saturating_sub(1);
+    }
+}
+
+impl Standing {
+    fn now(&self) -> MutexGuard<'_, Now> {
+        // Every change to it is one assignment, so a panic leaves nothing half done.
+        self.now.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn is_wanted(&self) -> bool {
+        !self.now().unwanted
+    }
+
+    /// Another queue can't be had, for this reason.
+    pub(super) fn refused(&self, why: &RuntimeError) {
+        let text = match why {
+            RuntimeError::Queue { source, .. } => format!("{source}{}", source.advice()),
+            other => other.to_string(),
+        };
+        self.now().refused = text;
+    }
+
+    /// Waits so long, or until queues are wanted again that were not.
+    pub(super) fn wait(&self, limit: Duration) {
+        let now = self.now();
+        let before = now.unwanted;
+        let goes_on = |now: &mut Now| now.unwanted || !before;
+        let waited = self.wanted.wait_timeout_while(now, limit, goes_on);
+        drop(waited.unwrap_or_else(PoisonError::into_inner));
+    }
+}
+
+impl QueueDevice {
+    /// Whether queues are to be had at all. One that is given back while they are not, is not
+    /// replaced by another one; those that are there stay.
+    pub fn set_wanted(&self, wanted: bool) {
+        self.standing.now().unwanted = !wanted;
+        self.standing.wanted.notify_all();
+    }
+
+    /// Why some reactor has no queue now, and what to do; `None`: each has one.
+    pub fn hindrance(&self) -> Option<String> {
+        let now = self.standing.now();
+        if now.missing == 0 {
+            return None;
+        }
+        let socket = self.socket.display();
+        let lost = match now.lost.strip_prefix("its server") {
+            Some(rest) => format!("its queue server on {socket}{rest}"),
+            None => format!("its queue server on {socket}: {}", now.lost),
+        };
+        Some(match now.refused.is_empty() {
+            true => lost,
+            false => format!("{lost}: {}", now.refused),
+        })
+    }
+}
