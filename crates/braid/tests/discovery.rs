@@ -402,6 +402,40 @@ fn a_path_that_is_not_told_any_more_stays_while_it_works() {
     rig.engine.take().unwrap().signal(Signal::KILL);
 }
 
+/// Also where nobody says that its offers are gone before it is left.
+#[test]
+fn what_a_controller_told_goes_with_the_referral_to_it_and_comes_back_with_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let start = |name| Target::start(directory.path(), name, &PORTS);
+    let (Some(one), Some(other)) = (start("near"), start("far")) else {
+        return;
+    };
+    other.offer("2", "subsystem");
+    one.say(&["referrals", other.address(3)]);
+    let keys = discovered(&other, "far", "gone = \"remove\"\n");
+    let mut rig = Rig::new(directory, &keys.replace(&other.uris[2], &one.uris[2]));
+    rig.start();
+    let [first, second] = [0, 1].map(|port| [&*other.uris[port], "live", "discovery"]);
+    rig.reaches(&[first, second]);
+    one.say(&["referrals"]);
+    let line = rig.notes("not told any more; removed");
+    // The last one stays.
+    let left = match line.contains(first[0]) {
+        true => second,
+        false => first,
+    };
+    rig.reaches(&[left]);
+    one.say(&["referrals", other.address(3)]);
+    rig.reaches(&[first, second]);
+    let load = rig.load();
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    assert!(load.ended() > 0);
+    rig.reaches(&[first, second]);
+    let seen = rig.engine.as_ref().unwrap().seen.clone();
+    assert_eq!(seen.matches("removed").count(), 1, "{seen}");
+    rig.stop();
+}
+
 /// Its controller may have writes that were not flushed: whoever asks for logs only would miss it.
 #[test]
 fn t13_after_a_kill_a_path_is_there_that_is_told_of_later() {
@@ -569,5 +603,35 @@ fn a_reload_begins_and_ends_discovery() {
             .is_empty()
             .then_some(())
     });
+    rig.stop();
+}
+
+#[test]
+fn a_discovery_controller_whose_name_is_unknown_keeps_no_volume_from_its_paths() {
+    let directory = tempfile::tempdir().unwrap();
+    let Some(target) = Target::start(directory.path(), "u", &PORTS) else {
+        return;
+    };
+    let one = target.uris[0].as_str();
+    let unknown = "[[discovery]]\nuri = \"nvme-tcp://nowhere.invalid:8009\"\n";
+    let fixed = format!("[[volume]]\nname = \"v0\"\n[[volume.path]]\nuri = \"{one}\"\n");
+    let mut rig = Rig::new(directory, &format!("{unknown}{fixed}"));
+    rig.start();
+    rig.notes("it is tried again");
+    rig.reaches(&[[one, "live", "config"]]);
+    let shown = rig.ask(&["stat"])["discovery"][0].clone();
+    assert_eq!(shown["state"], "lost", "{shown}");
+    assert!(
+        shown["uri"].as_str().unwrap().contains("nowhere.invalid"),
+        "{shown}"
+    );
+    // Who asks for it now is told that it can't be; what is there stays.
+    let other = unknown.replace("nowhere", "elsewhere");
+    rig.configure(&format!("{unknown}{other}{fixed}"));
+    let why = rig.refusal(&["reload"]);
+    assert!(why.contains("elsewhere.invalid"), "{why}");
+    rig.configure(&fixed);
+    rig.ask(&["reload"]);
+    assert_eq!(rig.ask(&["stat"])["discovery"], serde_json::json!([]));
     rig.stop();
 }

@@ -13,7 +13,8 @@
 //! A way that any controller in reach tells is there until none does: what a lost controller said
 //! last holds until it says something else or nobody refers to it any more. A controller is in
 //! reach of a source by at most [`DISCOVERY_DEPTH_MAX`] referrals, and is connected once whoever
-//! refers to it, so that loops end by themselves.
+//! refers to it, so that loops end by themselves. Where there are more than have places, sources take
+//! turns: none pushes out all that another one refers to.
 //!
 //! Addresses are the driver's: [`DiscoveryEvent::Lead`] names a number, and the connection is asked
 //! for after [`DiscoveryControl::Led`].
@@ -33,7 +34,7 @@ pub use offer::{Endpoint, Found, Unusable, offer};
 
 use crate::limits::DISCOVERY_CONTROLLERS_MAX;
 use crate::machine::{Closed, ConnId, DeviceError, Machine, Memory, Output, Place, Send};
-use alloc::collections::{BTreeMap, VecDeque};
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::net::SocketAddr;
@@ -87,6 +88,9 @@ pub enum DiscoveryEvent {
     /// This address number is to stand for that address; to be answered by
     /// [`DiscoveryControl::Led`].
     Lead(u32, SocketAddr),
+    /// These controllers are asked from now on and no others: the sources, and those in reach.
+    /// Comes before the [`Self::Read`] that refers to them.
+    Asked(BTreeSet<Endpoint>),
     /// A log was read, as far from its source as so many referrals.
     Read(Endpoint, u8, DiscoveryLog),
     /// A controller is lost, or could not be used, for this reason; not said again while the reason
@@ -113,6 +117,8 @@ pub struct DiscoveryEngine {
     sources: BTreeMap<u32, Endpoint>,
     /// What is there, and who told so.
     offers: BTreeMap<Offer, Endpoint>,
+    /// Controllers that were said to be asked.
+    asked: BTreeSet<Endpoint>,
     /// Controllers that were said to be too many.
     too_many: Vec<Endpoint>,
     events: VecDeque<DiscoveryEvent>,
@@ -131,6 +137,7 @@ impl DiscoveryEngine {
             peers: core::iter::repeat_with(|| None).take(room).collect(),
             sources: BTreeMap::new(),
             offers: BTreeMap::new(),
+            asked: BTreeSet::new(),
             too_many: Vec::new(),
             events: VecDeque::new(),
             outputs: VecDeque::new(),

@@ -16,7 +16,7 @@ use nvme::host::Digests;
 use nvme::limits::DISCOVERY_REREAD_NS;
 use nvme::wire::fabrics::DISCOVERY_NQN;
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::rc::Rc;
 
@@ -533,4 +533,49 @@ fn who_refuses_to_tell_of_changes_is_asked_for_its_log_each_minute() {
         }
     }
     assert!(asked, "no identifier was the request's");
+}
+
+/// 14 that are nowhere, and more behind each that answers: the other source keeps its share.
+#[test]
+fn who_refers_to_many_pushes_out_no_controller_of_another_source() {
+    let mut it = Seeker::new(5_000, DISCOVERY_CONTROLLERS_MAX + 6, 1);
+    let (crowd, honest) = (0, 1);
+    it.refer(
+        crowd,
+        &(5..DISCOVERY_CONTROLLERS_MAX + 5).collect::<Vec<_>>(),
+    );
+    it.refer(honest, &[2]);
+    it.refer(2, &[3]);
+    it.seek(crowd);
+    assert!(it.run(2 * SECOND, |it| it.offers().len()
+        == DISCOVERY_CONTROLLERS_MAX));
+    it.seek(honest);
+    let wanted = [honest, 2, 3].map(|target| offer(target, 1));
+    let has = |it: &Seeker| wanted.iter().all(|way| it.offers().contains(way));
+    assert!(it.run(2 * SECOND, has), "{:?}", it.offers());
+    it.pass(10 * SECOND);
+    assert!(has(&it), "{:?}", it.offers());
+    assert_eq!(it.offers().len(), DISCOVERY_CONTROLLERS_MAX);
+}
+
+/// Who is told of a log knows by then whom else to wait for.
+#[test]
+fn who_is_asked_is_said_before_the_log_that_refers_to_them() {
+    let mut it = Seeker::new(5_000, 2, 1);
+    it.refer(0, &[1]);
+    it.seek(0);
+    it.reaches(SECOND, &[offer(0, 1), offer(1, 1)]);
+    let place = |wanted: &dyn Fn(&DiscoveryEvent) -> bool| it.events.iter().position(wanted);
+    let both: BTreeSet<_> = [endpoint(0), endpoint(1)].into();
+    let asked = place(&|event| *event == DiscoveryEvent::Asked(both.clone()));
+    let read =
+        place(&|event| matches!(event, DiscoveryEvent::Read(from, ..) if *from == endpoint(0)));
+    assert!(asked.is_some() && asked < read, "{:?}", it.events);
+    it.refer(0, &[]);
+    it.reaches(DISCOVERY_REREAD_NS + SECOND, &[offer(0, 1)]);
+    let last = it.events.iter().rev().find_map(|event| match event {
+        DiscoveryEvent::Asked(all) => Some(all.clone()),
+        _ => None,
+    });
+    assert_eq!(last, Some([endpoint(0)].into()));
 }

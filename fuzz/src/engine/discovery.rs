@@ -151,6 +151,7 @@ impl Heard {
                 let most = 4 + 2 * (now_ns - self.begun_ns) / SECOND;
                 assert!(*count <= most, "{from:?} is read without end");
             }
+            DiscoveryEvent::Asked(all) => assert!(all.len() <= DISCOVERY_CONTROLLERS_MAX),
             DiscoveryEvent::TooMany(all) => assert!(all.len() <= DISCOVERY_CONTROLLERS_MAX),
             DiscoveryEvent::Appeared(way, _) => {
                 let ip = way.address.ip();

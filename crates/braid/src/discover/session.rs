@@ -163,7 +163,9 @@ pub fn read_once(
             }
         };
         match lead(&to, event) {
-            None | Some(DiscoveryEvent::Lead(..) | DiscoveryEvent::Left(_)) => {}
+            None
+            | Some(DiscoveryEvent::Lead(..) | DiscoveryEvent::Asked(_) | DiscoveryEvent::Left(_)) =>
+                {}
             Some(DiscoveryEvent::Read(from, depth, log)) => found.logs.push((from, depth, log)),
             Some(DiscoveryEvent::Lost(endpoint, why)) => found.lost.push((endpoint, why)),
             Some(DiscoveryEvent::TooMany(endpoints)) => found.too_many = endpoints,

@@ -39,7 +39,7 @@ use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::mpsc::Receiver;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use turns::{Places, Queue};
 
 /// First and longest wait before a lost discovery controller is connected again, ns.
@@ -61,6 +61,9 @@ pub struct Discovery {
     news: Condvar,
 }
 
+/// How long a name that could not be resolved is left alone.
+const RESOLVE_AGAIN: Duration = Duration::from_secs(10);
+
 /// What is known.
 #[derive(Default)]
 struct Book {
@@ -70,11 +73,13 @@ struct Book {
     sources: BTreeMap<u32, (DiscoveryUri, Endpoint)>,
     /// The last number.
     last: u32,
+    /// Those whose names could not be resolved, why, and when that is tried again.
+    unresolved: Vec<(DiscoveryUri, String, Instant)>,
     /// What is told, and who told of it first.
     offers: BTreeMap<Offer, Endpoint>,
     controllers: BTreeMap<Endpoint, Controller>,
-    /// Those that are referred to and not asked: there are too many, or they are too far.
-    unasked: BTreeSet<Endpoint>,
+    /// Those that are asked: sources and who they refer to, as many as there are places.
+    asked: BTreeSet<Endpoint>,
     /// Something is to be looked at.
     changed: bool,
     closed: bool,
@@ -97,6 +102,8 @@ pub struct Sources {
     wanted: Vec<DiscoveryUri>,
     /// Those that are not asked yet, and where they are.
     new: Vec<(DiscoveryUri, Endpoint)>,
+    /// Those of them whose name can't be resolved, and why.
+    unresolved: Vec<(DiscoveryUri, anyhow::Error)>,
 }
 
 impl Book {
@@ -116,6 +123,40 @@ impl Book {
             open.extend(next.map(|it| (it, depth + 1)));
         }
         depths
+    }
+
+    /// A discovery controller is asked from now on; in words.
+    fn begin(&mut self, uri: DiscoveryUri, endpoint: Endpoint) -> String {
+        let words = format!("discovery of {uri} begun");
+        self.last += 1;
+        if let Some(sessions) = &self.sessions {
+            let add = DiscoveryControl::Add(self.last, endpoint.clone());
+            sessions.sender().send(add);
+        }
+        self.sources.insert(self.last, (uri, endpoint));
+        words
+    }
+
+    /// Whether each discovery controller has told something once, also those that others refer to.
+    fn has_heard_all(&self) -> bool {
+        let sources = self.sources.values().map(|(_, endpoint)| endpoint);
+        let mut asked = sources.chain(&self.asked);
+        self.unresolved.is_empty() && asked.all(|it| self.has_heard(it))
+    }
+
+    fn offers(&self) -> Offers {
+        let mut all = Offers::new();
+        // Of a log that was just read no session may have said yet what is new in it.
+        for (by, it) in &self.controllers {
+            for offer in &it.tells {
+                all.entry(offer.clone()).or_default().push(by.clone());
+            }
+        }
+        for (offer, first) in &self.offers {
+            let tellers = all.entry(offer.clone());
+            tellers.or_insert_with(|| vec![first.clone()]);
+        }
+        all
     }
 
     fn has_heard(&self, of: &Endpoint) -> bool {
@@ -155,19 +196,13 @@ impl Discovery {
 
     /// All that is told now.
     pub fn offers(&self) -> Offers {
+        self.book().offers()
+    }
+
+    /// The same, and whether each discovery controller has told something by then.
+    fn told(&self) -> (Offers, bool) {
         let book = self.book();
-        let mut all = Offers::new();
-        // Of a log that was just read no session may have said yet what is new in it.
-        for (by, it) in &book.controllers {
-            for offer in &it.tells {
-                all.entry(offer.clone()).or_default().push(by.clone());
-            }
-        }
-        for (offer, first) in &book.offers {
-            let tellers = all.entry(offer.clone());
-            tellers.or_insert_with(|| vec![first.clone()]);
-        }
-        all
+        (book.offers(), book.has_heard_all())
     }
 
     /// Discovery controllers of the configuration that have not told anything yet.
@@ -175,15 +210,6 @@ impl Discovery {
         let book = self.book();
         let all = book.sources.values().map(|(_, endpoint)| endpoint);
         all.filter(|it| !book.has_heard(it)).cloned().collect()
-    }
-
-    /// Whether each discovery controller has told something once, also those that others refer to.
-    fn has_heard_all(&self) -> bool {
-        let book = self.book();
-        let sources = book.sources.values().map(|(_, endpoint)| endpoint);
-        let referrals = book.controllers.values().flat_map(|it| &it.refers);
-        let mut asked = sources.chain(referrals.filter(|it| !book.unasked.contains(*it)));
-        asked.all(|it| book.has_heard(it))
     }
 
     fn is_closed(&self) -> bool {
@@ -207,7 +233,17 @@ impl Discovery {
                 "records": it.entries,
             })
         });
-        all.collect()
+        let unresolved = book.unresolved.iter().map(|(uri, why, _)| {
+            json!({
+                "uri": uri.to_string(),
+                "depth": 0,
+                "state": "lost",
+                "why": why,
+                "genctr": null,
+                "records": 0,
+            })
+        });
+        all.chain(unresolved).collect()
     }
 
     /// Takes note of what the sessions say; in words, where it is worth a line.
@@ -234,14 +270,16 @@ impl Discovery {
                 book.controllers.entry(endpoint).or_default().why = Some(why);
                 Some(line)
             }
-            DiscoveryEvent::Left(endpoint) => {
-                book.controllers.remove(&endpoint);
+            DiscoveryEvent::Asked(all) => {
+                // What others told holds no more, be they gone already or not.
+                book.controllers
+                    .retain(|endpoint, _| all.contains(endpoint));
+                book.asked = all;
+                book.changed = true;
                 None
             }
             DiscoveryEvent::TooMany(endpoints) => {
                 let all: Vec<_> = endpoints.iter().map(in_words).collect();
-                book.unasked.extend(endpoints);
-                book.changed = true;
                 let all = all.join(", ");
                 Some(format!("too many referrals, or too far; not asked: {all}"))
             }
@@ -255,7 +293,7 @@ impl Discovery {
                 book.changed = true;
                 None
             }
-            DiscoveryEvent::Lead(..) | DiscoveryEvent::Finished => None,
+            DiscoveryEvent::Lead(..) | DiscoveryEvent::Left(_) | DiscoveryEvent::Finished => None,
         }
     }
 
@@ -282,14 +320,18 @@ impl Discovery {
 }
 
 impl Service {
-    /// Asks the discovery controllers of the configuration.
+    /// Asks the discovery controllers of the configuration; names that can't be resolved are tried
+    /// again.
     ///
     /// # Errors
-    /// A name that can't be resolved, or no reactor.
+    /// No reactor.
     pub fn discover_configured(self: &Arc<Self>) -> anyhow::Result<()> {
         let _ = self.discovery.service.set(Arc::downgrade(self));
         let config = self.state().configured.clone();
-        let sources = self.find_sources(&config)?;
+        let sources = self.look_up(&config)?;
+        for (_, why) in &sources.unresolved {
+            log::say(format!("{why:#}; it is tried again"));
+        }
         self.set_sources(sources);
         Ok(())
     }
@@ -299,21 +341,37 @@ impl Service {
     /// # Errors
     /// A name that can't be resolved, or no reactor; then nothing has changed.
     pub fn find_sources(&self, config: &Config) -> anyhow::Result<Sources> {
+        let mut sources = self.look_up(config)?;
+        match sources.unresolved.pop() {
+            Some((_, why)) => Err(why),
+            None => Ok(sources),
+        }
+    }
+
+    /// The same where names may be unresolved.
+    fn look_up(&self, config: &Config) -> anyhow::Result<Sources> {
         let there: Vec<DiscoveryUri> = {
             let book = self.discovery.book();
-            book.sources.values().map(|(uri, _)| uri.clone()).collect()
+            let sources = book.sources.values().map(|(uri, _)| uri);
+            let unresolved = book.unresolved.iter().map(|(uri, ..)| uri);
+            sources.chain(unresolved).cloned().collect()
         };
         let wanted: Vec<_> = config.discoveries.iter().map(|it| it.uri.clone()).collect();
-        let new = wanted.iter().filter(|uri| !there.contains(uri));
-        let new = new.map(|uri| {
-            let endpoint = uri.resolve().with_context(|| format!("discovery: {uri}"))?;
-            Ok((uri.clone(), endpoint))
-        });
-        let new = new.collect::<anyhow::Result<Vec<_>>>()?;
-        if !new.is_empty() {
+        let (mut new, mut unresolved) = (Vec::new(), Vec::new());
+        for uri in wanted.iter().filter(|uri| !there.contains(uri)) {
+            match uri.resolve().with_context(|| format!("discovery: {uri}")) {
+                Ok(endpoint) => new.push((uri.clone(), endpoint)),
+                Err(why) => unresolved.push((uri.clone(), why)),
+            }
+        }
+        if !new.is_empty() || !unresolved.is_empty() {
             self.begin_sessions(config)?;
         }
-        Ok(Sources { wanted, new })
+        Ok(Sources {
+            wanted,
+            new,
+            unresolved,
+        })
     }
 
     /// Asks these from now on, and no others; in words.
@@ -329,17 +387,49 @@ impl Service {
                 }
                 stays
             });
+            book.unresolved
+                .retain(|(uri, ..)| sources.wanted.contains(uri));
             for (uri, endpoint) in sources.new {
-                book.last += 1;
-                let number = book.last;
-                words.push(format!("discovery of {uri} begun"));
-                book.sources.insert(number, (uri, endpoint.clone()));
-                to.send(DiscoveryControl::Add(number, endpoint));
+                words.push(book.begin(uri, endpoint));
             }
+            let at = Instant::now() + RESOLVE_AGAIN;
+            let unresolved = sources.unresolved.into_iter();
+            let unresolved = unresolved.map(|(uri, why)| (uri, format!("{why:#}"), at));
+            book.unresolved.extend(unresolved);
         }
         drop(book);
         self.discovery.look_again();
         words
+    }
+
+    /// Tries the names again that could not be resolved; when to do so the next time.
+    fn resolve_again(&self) -> Option<Instant> {
+        let now = Instant::now();
+        let due: Vec<DiscoveryUri> = {
+            let book = self.discovery.book();
+            let due = book.unresolved.iter().filter(|(.., at)| *at <= now);
+            due.map(|(uri, ..)| uri.clone()).collect()
+        };
+        for uri in due {
+            let resolved = uri.resolve();
+            let mut book = self.discovery.book();
+            let mut places = book.unresolved.iter();
+            let Some(place) = places.position(|(it, ..)| *it == uri) else {
+                continue; // not wanted any more
+            };
+            match resolved {
+                Ok(endpoint) => {
+                    book.unresolved.swap_remove(place);
+                    log::say(book.begin(uri, endpoint));
+                }
+                Err(why) => {
+                    let why = format!("{why:#}");
+                    book.unresolved[place] = (uri, why, Instant::now() + RESOLVE_AGAIN);
+                }
+            }
+        }
+        let book = self.discovery.book();
+        book.unresolved.iter().map(|(.., at)| *at).min()
     }
 
     fn begin_sessions(&self, config: &Config) -> anyhow::Result<()> {

@@ -217,22 +217,25 @@ impl DiscoveryEngine {
     /// A log was read.
     fn read(&mut self, conn: ConnId, log: DiscoveryLog, now_ns: u64) {
         let (persistent, poll_ns) = (self.is_persistent(), self.config.poll_ns);
-        let Some(peer) = self.peer(conn) else { return };
+        let Some(peer) = self.peer(conn).filter(|it| !it.unwanted) else {
+            return;
+        };
         let tells = peer.admin.as_ref().is_some_and(|it| it.tells_discovery());
         peer.poll_ns = (persistent && (!tells || peer.deaf)).then(|| now_ns + poll_ns);
         let stale = canary::has(Bug::StaleLog) && peer.failures > 0;
         if peer.known.is_none() || !stale {
             peer.known = Some(super::tree::known(&log));
         }
-        peer.tried = true;
         peer.failures = 0;
         peer.line.clear();
         let read = DiscoveryEvent::Read(peer.endpoint.clone(), peer.depth, log);
         if !persistent && let Some(admin) = &mut peer.admin {
             admin.shutdown(now_ns);
         }
-        self.events.push_back(read);
-        self.look_around(now_ns);
+        self.take_log(read, now_ns);
+        if let Some(peer) = self.peer(conn) {
+            peer.tried = true;
+        }
         self.finish_when_over();
     }
 

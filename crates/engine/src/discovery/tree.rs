@@ -3,7 +3,7 @@ use super::peer::{Known, Peer};
 use super::{DiscoveryEngine, DiscoveryEvent, Endpoint, Found, Offer, offer};
 use crate::limits::{DISCOVERY_CONTROLLERS_MAX, DISCOVERY_DEPTH_MAX};
 use crate::machine::ConnId;
-use alloc::collections::{BTreeMap, VecDeque};
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 use nvme::host::DiscoveryLog;
 
@@ -23,11 +23,74 @@ pub(super) fn known(log: &DiscoveryLog) -> Known {
     known
 }
 
+/// What a source leads to, nearest first; controllers as far away refer in turns.
+struct Branch<'a> {
+    /// What this level still refers to, by who does.
+    level: VecDeque<VecDeque<&'a Endpoint>>,
+    next: VecDeque<VecDeque<&'a Endpoint>>,
+    seen: BTreeSet<&'a Endpoint>,
+}
+
+impl<'a> Branch<'a> {
+    fn new(source: &'a Endpoint) -> Self {
+        Self {
+            level: [[source].into()].into(),
+            next: VecDeque::new(),
+            seen: BTreeSet::new(),
+        }
+    }
+
+    /// The next one, each once.
+    fn next(&mut self) -> Option<&'a Endpoint> {
+        loop {
+            let Some(mut referrals) = self.level.pop_front() else {
+                self.level = core::mem::take(&mut self.next);
+                if self.level.is_empty() {
+                    return None;
+                }
+                continue;
+            };
+            let Some(endpoint) = referrals.pop_front() else {
+                continue;
+            };
+            self.level.push_back(referrals);
+            if self.seen.insert(endpoint) {
+                return Some(endpoint);
+            }
+        }
+    }
+
+    /// It goes on to these after what is as near as who refers to them.
+    fn refer(&mut self, to: &'a [Endpoint]) {
+        if !to.is_empty() {
+            self.next.push_back(to.iter().collect());
+        }
+    }
+}
+
 impl DiscoveryEngine {
     /// What is to begin with, or what a controller tells, has changed: those that are in reach now
     /// are connected, others are left, and what they tell together is compared with what was told.
     pub(super) fn look_around(&mut self, now_ns: u64) {
+        self.turn_to_those_in_reach(now_ns);
+        self.compare();
+        self.finish_when_over();
+    }
+
+    /// A log was read. Which controllers are asked because of it is said before it.
+    pub(super) fn take_log(&mut self, read: DiscoveryEvent, now_ns: u64) {
+        self.turn_to_those_in_reach(now_ns);
+        self.events.push_back(read);
+        self.compare();
+    }
+
+    fn turn_to_those_in_reach(&mut self, now_ns: u64) {
         let (reach, beyond) = self.reach();
+        if !reach.keys().eq(&self.asked) {
+            self.asked = reach.keys().cloned().collect();
+            let asked = self.asked.clone();
+            self.events.push_back(DiscoveryEvent::Asked(asked));
+        }
         for place in 0..self.peers.len() {
             let conn = ConnId(place as u32);
             let Some(peer) = self.peer(conn) else {
@@ -48,32 +111,62 @@ impl DiscoveryEngine {
                 self.events.push_back(DiscoveryEvent::TooMany(beyond));
             }
         }
-        self.compare();
-        self.finish_when_over();
     }
 
     /// Controllers in reach of the sources with their depth, and those just beyond it.
+    ///
+    /// Sources come first and then take turns, so that one that refers to many has no more than
+    /// its share where places are few.
     fn reach(&self) -> (BTreeMap<Endpoint, u8>, Vec<Endpoint>) {
+        let depths = self.depths();
         let mut reach = BTreeMap::new();
         let mut beyond = Vec::new();
-        let mut open: VecDeque<_> = self.sources.values().map(|it| (it.clone(), 0)).collect();
-        // The nearest come first, so that depth and choice don't depend on who answers first.
-        while let Some((endpoint, depth)) = open.pop_front() {
-            if reach.contains_key(&endpoint) || beyond.contains(&endpoint) {
-                continue;
-            }
-            if depth > DISCOVERY_DEPTH_MAX || reach.len() == DISCOVERY_CONTROLLERS_MAX {
-                if beyond.len() < DISCOVERY_CONTROLLERS_MAX {
-                    beyond.push(endpoint);
+        let mut branches: VecDeque<_> = self.sources.values().map(Branch::new).collect();
+        while let Some(mut branch) = branches.pop_front() {
+            while let Some(endpoint) = branch.next() {
+                let depth = depths.get(endpoint).copied().unwrap_or(u8::MAX);
+                let is_there = reach.contains_key(endpoint);
+                let has_place = reach.len() < DISCOVERY_CONTROLLERS_MAX;
+                if !is_there && (depth > DISCOVERY_DEPTH_MAX || !has_place) {
+                    if beyond.len() < DISCOVERY_CONTROLLERS_MAX && !beyond.contains(endpoint) {
+                        beyond.push(endpoint.clone());
+                    }
+                    continue;
                 }
+                // What another source led to first leads on from here too.
+                branch.refer(self.referrals(endpoint));
+                if !is_there {
+                    reach.insert(endpoint.clone(), depth);
+                    branches.push_back(branch);
+                    break;
+                }
+            }
+        }
+        // One that lay beyond for one source may have been in reach of another.
+        beyond.retain(|endpoint| !reach.contains_key(endpoint));
+        (reach, beyond)
+    }
+
+    /// How many referrals each controller is from the nearest source. The nearest come first, so
+    /// that this doesn't depend on who answers first.
+    fn depths(&self) -> BTreeMap<&Endpoint, u8> {
+        let mut depths = BTreeMap::new();
+        let mut open: VecDeque<_> = self.sources.values().map(|it| (it, 0_u8)).collect();
+        while let Some((endpoint, depth)) = open.pop_front() {
+            if depths.contains_key(endpoint) {
                 continue;
             }
-            let known = self.found(&endpoint).and_then(|peer| peer.known.as_ref());
-            let next = known.into_iter().flat_map(|known| &known.referrals);
-            open.extend(next.map(|it| (it.clone(), depth + 1)));
-            reach.insert(endpoint, depth);
+            depths.insert(endpoint, depth);
+            let next = self.referrals(endpoint).iter();
+            open.extend(next.map(|it| (it, depth.saturating_add(1))));
         }
-        (reach, beyond)
+        depths
+    }
+
+    /// What a controller has told of others.
+    fn referrals(&self, endpoint: &Endpoint) -> &[Endpoint] {
+        let known = self.found(endpoint).and_then(|peer| peer.known.as_ref());
+        known.map_or(&[], |known| &known.referrals)
     }
 
     /// The peer of an endpoint, if it is wanted.

@@ -3,6 +3,7 @@ use super::{Config, Export, PathKeys, Volume, mirror, twice};
 use crate::identity;
 use crate::run::address::NbdAddress;
 use crate::units::format_bytes;
+use engine::limits::DISCOVERY_CONTROLLERS_MAX;
 use std::collections::BTreeSet;
 use std::ops::Range;
 use toml::de::{DeTable, DeValue};
@@ -39,6 +40,13 @@ pub(super) fn check(config: &Config, text: &str) -> Result<(), Wrong> {
         return Err((vec![Key("volume"), At(most)], text));
     }
     for (number, keys) in config.discoveries.iter().enumerate() {
+        if number == DISCOVERY_CONTROLLERS_MAX {
+            let text = format!(
+                "{} discovery controllers are more than {number}, which have places",
+                config.discoveries.len()
+            );
+            return Err((vec![Key("discovery"), At(number)], text));
+        }
         let mut before = config.discoveries[..number].iter();
         if before.any(|it| it.uri == keys.uri) {
             let at = vec![Key("discovery"), At(number), Key("uri")];

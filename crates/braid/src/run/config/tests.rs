@@ -566,3 +566,23 @@ fn a_key_of_discovery_without_a_subsystem_is_refused() {
         assert!(error.contains(part), "{error}");
     }
 }
+
+#[test]
+fn discovery_controllers_are_as_many_as_have_places_and_each_once() {
+    let one = |number: usize| format!("[[discovery]]\nuri = \"nvme-tcp://127.0.0.1:{number}\"\n");
+    let read = |numbers: &[usize]| {
+        let all: String = numbers.iter().map(|it| one(*it)).collect();
+        let volume = "[[volume]]\nname = \"a\"\n[[volume.path]]\nuri = \"mem:1MiB\"\n";
+        Config::parse(&format!("{all}{volume}")).map_err(|error| format!("{error:#}"))
+    };
+    let most: Vec<usize> = (1..=engine::limits::DISCOVERY_CONTROLLERS_MAX).collect();
+    read(&most).unwrap();
+    let error = read(&[&most[..], &[99]].concat()).unwrap_err();
+    assert!(
+        error.contains("17 discovery controllers are more than 16"),
+        "{error}"
+    );
+    assert!(error.contains("line 33"), "{error}");
+    let error = read(&[1, 2, 1]).unwrap_err();
+    assert!(error.contains("is asked twice"), "{error}");
+}

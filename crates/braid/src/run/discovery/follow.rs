@@ -54,7 +54,8 @@ impl Service {
         };
         let mut until = None;
         while self.discovery.wait(until) {
-            let offers = self.discovery.offers();
+            let again = self.resolve_again();
+            let told = self.discovery.told();
             let names: Vec<(u16, String)> = {
                 let state = self.state();
                 let all = state.volumes.iter();
@@ -66,10 +67,11 @@ impl Service {
                 .retain(|name, _| names.iter().any(|(_, it)| it == name));
             for (number, name) in &names {
                 let mut queue = memory.queues.remove(name).unwrap_or_default();
-                self.follow_volume(*number, name, &offers, &mut queue, &mut memory);
+                self.follow_volume(*number, name, &told, &mut queue, &mut memory);
                 memory.queues.insert(name.clone(), queue);
             }
-            until = memory.queues.values().filter_map(Queue::next_at).min();
+            let queues = memory.queues.values().filter_map(Queue::next_at);
+            until = queues.chain(again).min();
         }
     }
 
@@ -77,12 +79,12 @@ impl Service {
         &self,
         number: u16,
         name: &str,
-        offers: &Offers,
+        told: &(Offers, bool),
         queue: &mut Queue,
         memory: &mut Memory,
     ) {
         let unheard = self.discovery.unheard();
-        let Some((plan, gone)) = self.plan_of(number, name, offers) else {
+        let Some((plan, gone)) = self.plan_of(number, name, told) else {
             return;
         };
         queue.keep(plan.named(), Instant::now());
@@ -128,8 +130,8 @@ impl Service {
 
     /// What is to be done with a volume's paths, and how they leave; `None`: another one has the
     /// number by now.
-    fn plan_of(&self, number: u16, name: &str, offers: &Offers) -> Option<(Plan, Gone)> {
-        let heard_all = self.discovery.has_heard_all();
+    fn plan_of(&self, number: u16, name: &str, told: &(Offers, bool)) -> Option<(Plan, Gone)> {
+        let (offers, heard_all) = told;
         let mut state = self.state();
         if state.volumes.number(name).ok() != Some(number) {
             return None;
