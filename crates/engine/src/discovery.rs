@@ -13,8 +13,8 @@
 //! A way that any controller in reach tells is there until none does: what a lost controller said
 //! last holds until it says something else or nobody refers to it any more. A controller is in
 //! reach of a source by at most [`DISCOVERY_DEPTH_MAX`] referrals, and is connected once whoever
-//! refers to it, so that loops end by themselves. Where there are more than have places, sources take
-//! turns: none pushes out all that another one refers to.
+//! refers to it, so that loops end by themselves. Where there are more than have places, sources
+//! take turns: none pushes out all that another one refers to.
 //!
 //! Addresses are the driver's: [`DiscoveryEvent::Lead`] names a number, and the connection is asked
 //! for after [`DiscoveryControl::Led`].
