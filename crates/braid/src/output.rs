@@ -100,7 +100,14 @@ pub enum Ink {
 /// # Errors
 /// [`OutputClosed`] when nobody reads it any more; else what the operating system says.
 pub fn print(text: &str) -> anyhow::Result<()> {
-    let mut out = io::stdout().lock();
+    print_to(&mut io::stdout().lock(), text)
+}
+
+/// As [`print()`], where standard output is.
+///
+/// # Errors
+/// The same.
+pub fn print_to(out: &mut dyn Write, text: &str) -> anyhow::Result<()> {
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Ok(()) => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(OutputClosed.into()),

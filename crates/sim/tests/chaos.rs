@@ -1,8 +1,9 @@
 //! The engine in worlds of chaos.
 #![allow(clippy::unwrap_used, reason = "tests")]
+use engine::host::PathState;
 use sim::chaos::aim;
 use sim::chaos::judged::Check;
-use sim::chaos::plan::{Kind, Plan};
+use sim::chaos::plan::{Fault, Kind, Plan};
 use sim::chaos::run::{self, Report};
 use sim::chaos::story::{self, Lines};
 
@@ -36,8 +37,8 @@ fn share(check: Check) -> usize {
     }
 }
 
-/// There are many requests and faults, and every kind of fault in every state of a path, as far as
-/// that can be; and checkers have something to judge.
+/// There are many requests and faults, and every kind of fault has touched something in every state
+/// of a path, as far as that can be; and checkers have something to judge.
 #[test]
 fn worlds_of_chaos_come_to_rest_and_nothing_was_lost() {
     let other = std::thread::spawn(|| half(2));
@@ -155,4 +156,66 @@ fn the_same_seed_has_the_same_course() {
     };
     assert_eq!(report(5), report(5));
     assert_ne!(report(5), report(6));
+}
+
+/// One path, and one fault of this kind while that is there or while it is removed. The course of
+/// the world, but for that, is of no interest.
+fn fault_of(kind: Kind, removed: bool) -> Report {
+    let plan = (1..).map(Plan::draw).find(|plan| {
+        let it = &plan.layout;
+        it.hosts == 1 && it.targets * usize::from(it.ports) > 1 && it.more.tellers == 0
+    });
+    let mut plan = plan.unwrap();
+    (plan.layout.digests, plan.layout.habit.total) = (true, 2000);
+    // By force, of the first path.
+    let fault = |kind, at_ms: u64, lasts_ms: u64| Fault {
+        kind,
+        at_ns: at_ms * 1_000_000,
+        lasts_ns: lasts_ms * 1_000_000,
+        whom: 1 << 20,
+        when: None,
+    };
+    let remove = removed.then(|| fault(Kind::RemovePath, 50, 1000));
+    plan.faults = remove.into_iter().chain([fault(kind, 300, 500)]).collect();
+    let report = run::run(&plan);
+    assert!(report.finding.is_none(), "{kind:?}: {:?}", report.finding);
+    assert_eq!(report.faults, 1 + u64::from(removed));
+    report
+}
+
+/// What is done to a path that is not there is no fault: it is not in the table.
+#[test]
+fn a_fault_that_touches_nothing_is_not_counted_as_one() {
+    let kinds = [
+        Kind::Damage,
+        Kind::Slow,
+        Kind::Partition,
+        Kind::OneWay,
+        Kind::Trickle,
+        Kind::Full,
+        Kind::LateWrites,
+        Kind::Status,
+        Kind::Hang,
+        Kind::Mute,
+        Kind::DrainPath,
+    ];
+    for kind in kinds {
+        let idle = fault_of(kind, true);
+        assert_eq!(idle.missed, [kind]);
+        let of_it = idle.coverage.iter().filter(|it| it.0 == kind).count();
+        assert_eq!(of_it, 0, "{kind:?}: {:?}", idle.coverage);
+        let busy = fault_of(kind, false);
+        assert_eq!(busy.missed, [], "{kind:?}");
+        assert_eq!(busy.coverage, [(kind, PathState::Live)]);
+    }
+}
+
+#[test]
+fn cells_that_cannot_be_are_not_asked_for() {
+    let (kind, state, why) = aim::IMPOSSIBLE[0];
+    assert!(aim::is_impossible(kind, state) && !why.is_empty());
+    let all = Kind::ALL.len() * aim::STATES.len();
+    let empty = aim::empty_cells(&Kind::ALL, &[]);
+    assert_eq!(empty.len(), all - aim::IMPOSSIBLE.len());
+    assert!(!empty.contains(&(kind, state)));
 }

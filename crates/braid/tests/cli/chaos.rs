@@ -1,6 +1,7 @@
 //! `braid sim --chaos` as it is typed.
 use crate::common::{Place, Running, code, stderr, stdout};
 use rustix::process::{Signal, kill_process};
+use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::process::Stdio;
 
@@ -61,12 +62,21 @@ fn worlds_with_mirrors_show_the_faults_of_mirrors() {
         assert!(!text.contains(kind), "{kind:?} in: {text}");
         assert!(cells.iter().all(|it| it["fault"] != kind), "{json}");
     }
+    assert!(text.contains(" – "), "no cell that can't be in: {text}");
     let judged = json["judged"].as_array().unwrap();
     let judges = |name: &str| judged.iter().any(|it| it["checker"] == name);
     assert!(judges("heir") && !judges("export"), "{json}");
+    let cells = cells.iter().filter(|it| it["possible"] == true);
+    let cells: Vec<_> = cells.collect();
     let empty = cells.iter().filter(|it| it["count"] == 0).count();
     assert!(json["empty"] == empty && empty < cells.len(), "{json}");
-    let line = format!("{empty} of {} cells are empty", cells.len());
+    let missed = json["touched_nothing"].as_array().unwrap();
+    let missed: u64 = missed.iter().filter_map(|it| it["count"].as_u64()).sum();
+    let all = json["faults"]["total"].as_u64().unwrap();
+    let line = format!(
+        "{empty} of {} cells are empty; {missed} of {all} faults touched nothing",
+        cells.len()
+    );
     assert!(text.contains(&line), "no {line:?} in: {text}");
 }
 
@@ -104,4 +114,29 @@ fn a_part_of_a_world_is_a_world() {
         (&json["worlds"], &json["faults"]["total"]),
         (&1.into(), &0.into())
     );
+}
+
+/// A full disk is no finding, and no good end either.
+#[test]
+fn what_cannot_be_written_is_said_and_is_no_finding() {
+    let place = Place::new();
+    for format in ["text", "json"] {
+        let full = File::options().write(true).open("/dev/full").unwrap();
+        let child = place
+            .command()
+            .args([
+                "sim", "--chaos", "--seed", "5", "--seeds", "1", "-o", format,
+            ])
+            .stdout(full)
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let output = Running::of(child).output();
+        let said = stderr(&output);
+        assert_eq!(code(&output), 3, "{said}");
+        assert!(
+            said.contains("nothing was found in ") && said.contains("No space left"),
+            "{said}"
+        );
+    }
 }

@@ -56,9 +56,9 @@ pub(super) struct Discovery {
     /// By host.
     pub seekers: Vec<Seeker>,
     /// By address of a path: faults because of which it is not told of.
-    withheld: Vec<u32>,
+    pub withheld: Vec<u32>,
     /// Faults because of which controllers don't refer to each other.
-    unreferred: u32,
+    pub unreferred: u32,
 }
 
 /// A host's part.
@@ -269,7 +269,7 @@ impl Rig {
     }
 
     /// The wires between a host's reactor, or all hosts', and the controllers.
-    fn discovery_wires(&self, host: Option<usize>) -> Vec<Wire> {
+    pub(super) fn discovery_wires(&self, host: Option<usize>) -> Vec<Wire> {
         let Some(it) = &self.discovery else {
             return Vec::new();
         };

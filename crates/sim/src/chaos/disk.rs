@@ -15,6 +15,8 @@ use shape::Random;
 pub const BLOCK: usize = 512;
 /// No disk is so large, bytes.
 const BEYOND: u64 = 1 << 60;
+/// How long a request takes where nothing is wrong, ns: at least, and at most so much more.
+pub const USUAL_NS: (u64, u64) = (20_000, 100_000);
 
 /// One disk.
 pub struct Disk {
@@ -35,6 +37,10 @@ pub struct Disk {
     pub flaws: Vec<Flaw>,
     /// Controllers that have [handed over](Self::hand_over), once for each time.
     handed_over: Vec<u8>,
+    /// Requests that took longer than usual.
+    pub slowed: u64,
+    /// Names of flaws that a request met.
+    pub hit: Vec<u64>,
 }
 
 /// Requests that fail.
@@ -90,9 +96,11 @@ impl Disk {
             unit: BLOCK,
             base: 0,
             data_at: 0,
-            delay_ns: (20_000, 100_000),
+            delay_ns: USUAL_NS,
             flaws: Vec::new(),
             handed_over: Vec::new(),
+            slowed: 0,
+            hit: Vec::new(),
         }
     }
 
@@ -164,6 +172,9 @@ impl Disk {
         let mut flaws = self.flaws.iter().filter(|flaw| flaw.concerns(request));
         if let Some(flaw) = flaws.find(|flaw| random.up_to(flaw.of - 1) == 0).copied() {
             self.flaws.retain(|it| !(it.once && it.name == flaw.name));
+            if !self.hit.contains(&flaw.name) {
+                self.hit.push(flaw.name);
+            }
             let part = DeviceRequest {
                 length: random.up_to(request.length / BLOCK as u64) * BLOCK as u64,
                 ..*request

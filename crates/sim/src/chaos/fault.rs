@@ -38,6 +38,7 @@ impl Course<'_> {
         let Some(&fault) = self.plan.faults.get(number / 2) else {
             return self.examine();
         };
+        self.look();
         match number % 2 {
             0 => self.begin(number / 2, &fault),
             _ => self.end(number / 2, &fault),
@@ -60,7 +61,7 @@ impl Course<'_> {
             let at_ns = now_ns + fault.lasts_ns;
             self.rig.world.at(at_ns, Event::Planned(number * 2 + 1));
         }
-        self.note(fault.kind, whom);
+        self.expect(number, fault, whom);
         self.going_on[number] = Some(whom);
         self.until_ns[number] = now_ns + fault.lasts_ns;
         let Whom {
@@ -129,7 +130,7 @@ impl Course<'_> {
         }
     }
 
-    fn all_whom(&self) -> impl Iterator<Item = Whom> {
+    pub(super) fn all_whom(&self) -> impl Iterator<Item = Whom> {
         let layout = &self.plan.layout;
         let paths = layout.targets * usize::from(layout.ports);
         let each = move |host| (0..paths).map(move |address| (host, address));
@@ -198,9 +199,8 @@ impl Course<'_> {
         wires
     }
 
-    /// Counts a fault, and in which states the paths were that it concerns.
-    fn note(&mut self, kind: Kind, whom: Whom) {
-        self.report.faults += 1;
+    /// In which states the paths are that a fault concerns.
+    pub(super) fn cells(&self, kind: Kind, whom: Whom) -> Vec<(Kind, PathState)> {
         let concerns = |it: &Whom| match kind.scope() {
             Scope::Path => *it == whom,
             Scope::Host => it.host == whom.host,
@@ -210,8 +210,22 @@ impl Course<'_> {
         };
         let those = self.all_whom().filter(concerns);
         let states = those.filter_map(|it| self.state(it));
-        let cells: Vec<(Kind, PathState)> = states.map(|state| (kind, state)).collect();
-        self.report.coverage.extend(cells);
+        states.map(|state| (kind, state)).collect()
+    }
+
+    /// Whether what is told changes because of a fault of discovery.
+    pub(super) fn is_news(&self, kind: Kind, whom: Whom) -> bool {
+        let discovery = self.rig.discovery.as_ref();
+        discovery.is_some_and(|it| match kind {
+            Kind::Unreferred => it.unreferred == 0,
+            _ => it.withheld[whom.address] == 0,
+        })
+    }
+
+    /// The wire of the core that a fault of one core is about.
+    pub(super) fn core(&self, fault: &Fault, whom: Whom) -> Wire {
+        let wires = self.rig.wires(whom.host, whom.address);
+        wires[fault.whom as usize / 64 % wires.len()]
     }
 
     /// Something is said to a process of the target.

@@ -76,10 +76,10 @@ impl Course<'_> {
             }
             Kind::Resize => self.set_size(target),
             Kind::Policy | Kind::Knobs => self.change_policy(fault, host),
-            Kind::FailPath => self.ask(fault, whom, Wish::Fail),
-            Kind::DrainPath => self.ask(fault, whom, Wish::Drain),
-            Kind::RemovePath => self.ask(fault, whom, Wish::Remove),
-            Kind::AddPath => self.ask(fault, whom, Wish::Second(number as u64)),
+            Kind::FailPath => self.ask(number, fault, whom, Wish::Fail),
+            Kind::DrainPath => self.ask(number, fault, whom, Wish::Drain),
+            Kind::RemovePath => self.ask(number, fault, whom, Wish::Remove),
+            Kind::AddPath => self.ask(number, fault, whom, Wish::Second(number as u64)),
             _ => {}
         }
     }
@@ -154,9 +154,11 @@ impl Course<'_> {
         }
     }
 
-    fn ask(&mut self, fault: &Fault, whom: Whom, wish: Wish) {
+    fn ask(&mut self, number: usize, fault: &Fault, whom: Whom, wish: Wish) {
         let force = fault.whom & aim::FORCE != 0;
         self.rig.ask(whom.host, whom.address, wish, force);
+        let ticket = self.rig.hosts[whom.host].user.last();
+        self.asked_for(number, whom.host, ticket);
     }
 }
 

@@ -7,7 +7,7 @@
 //! * [`history`]: what clients did and saw, and whether a disk could have done it
 //! * `fault`: faults begin and end; `strike`: those of network and processes, `harm`: those of
 //!   devices and answers, and what users do, `guests`: those of connections of applications;
-//!   `overlap`: several at a time
+//!   `overlap`: several at a time; `touch`: which of them touched something
 //! * `check`: what must be true at the end, `pardon`: what requests may fail for, `count`: of
 //!   counts, `peaks`: of memory, `lives`, `tally`: of whom; [`judged`]: what of it there was;
 //!   `tap`: which identifiers are used; `good`: which paths could be, `behind`: who waits for whom
@@ -66,6 +66,7 @@ mod stranger;
 mod strike;
 mod tally;
 mod tap;
+mod touch;
 mod user;
 mod world;
 

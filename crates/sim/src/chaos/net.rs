@@ -1,6 +1,7 @@
 //! The network: connections are made, carry bytes, and end.
 use super::node::{Body, Conn, End, Wire, find};
 use super::tap::Tap;
+use super::touch::Mark;
 use super::world::{Event, SIP_NS, State, World};
 use alloc::boxed::Box;
 use alloc::format;
@@ -27,9 +28,20 @@ impl World {
     }
 
     /// When something that leaves now arrives at `node`.
-    fn arrival_ns(&self, wire: Wire, node: usize) -> u64 {
-        let slow_ns = self.state(wire).slow_ns;
-        (self.now_ns + self.way_ns + slow_ns).max(self.heals_ns(wire, node))
+    fn arrival_ns(&mut self, wire: Wire, node: usize) -> u64 {
+        let (state, way) = (self.state(wire), wire.toward(node));
+        let marks = [
+            (state.slow_ns > 0, Mark::Slowed),
+            (state.heals_ns > self.now_ns, Mark::Parted),
+            (
+                state.ways[way].heals_ns > self.now_ns,
+                Mark::PartedOneWay(way),
+            ),
+        ];
+        for (_, mark) in marks.into_iter().filter(|it| it.0) {
+            self.mark(wire, mark);
+        }
+        (self.now_ns + self.way_ns + state.slow_ns).max(self.heals_ns(wire, node))
     }
 
     pub(super) fn open(&mut self, node: usize, conn: u32, address: u32) {
@@ -70,6 +82,8 @@ impl World {
         if far.frozen_ns.max(near_ns) > now_ns {
             // The kernel accepts it and nobody answers: to both the same as a late connection.
             let at_ns = far.frozen_ns.max(near_ns);
+            far.missed += u64::from(far.frozen_ns > now_ns);
+            self.nodes[end.node].missed += u64::from(near_ns > now_ns);
             return self.at(at_ns, Event::Connect(end));
         }
         far.stirred = true;
@@ -90,6 +104,7 @@ impl World {
         }
         near.body.connected(ConnId(end.conn), now_ns);
         near.stirred = true;
+        self.mark(wire, Mark::Made);
     }
 
     /// Hands in what has arrived, in pieces, as far as the machine takes it.
@@ -146,7 +161,19 @@ impl World {
     fn appetite(&mut self, end: End) -> Option<usize> {
         let now_ns = self.now_ns;
         let wire = self.nodes[end.node].conn(end.conn, end.life)?.wire;
-        let way = self.state(wire).ways[wire.toward(end.node)];
+        let toward = wire.toward(end.node);
+        let way = self.state(wire).ways[toward];
+        let conn = self.nodes[end.node].conn(end.conn, end.life)?;
+        let (there, again_ns) = (conn.inbox.bytes().len() as u64, conn.again_ns);
+        let sipped = there > 0 && again_ns > now_ns || there > way.sip;
+        let mark = match () {
+            () if way.deaf_ns > now_ns => (there > 0).then_some(Mark::Unread(toward)),
+            () if way.sip == 0 => None,
+            () => sipped.then_some(Mark::Sipped(toward)),
+        };
+        if let Some(mark) = mark {
+            self.mark(wire, mark);
+        }
         let conn = self.nodes[end.node].conn(end.conn, end.life)?;
         let next_ns = match () {
             () if way.deaf_ns > now_ns => way.deaf_ns,
@@ -198,6 +225,13 @@ impl World {
         }
     }
 
+    /// There is no room for what a node has to send; less than usual, if a fault has it.
+    fn mark_full(&mut self, number: usize, wire: Wire) {
+        if self.window_of(number, wire) != self.window {
+            self.mark(wire, Mark::Full);
+        }
+    }
+
     /// Whether nothing more may be sent for now; who asks gets word when it may.
     fn is_full(&mut self, number: usize, conn: u32) -> bool {
         let it = self.nodes[number].conns.get(conn as usize);
@@ -207,6 +241,9 @@ impl World {
         let (wire, unread) = (it.wire, it.unread);
         let window = self.window_of(number, wire);
         let full = window > 0 && unread >= window;
+        if full {
+            self.mark_full(number, wire);
+        }
         if let Some(it) = self.nodes[number].conns[conn as usize].as_mut() {
             it.wants = full;
         }
@@ -280,6 +317,7 @@ impl World {
             self.listen(number, (conn, life), peer, &out);
             let damages = self.state(wire).damages;
             if damages > 0 && self.random.up_to(damages - 1) == 0 {
+                self.mark(wire, Mark::Damaged);
                 let at = self.random.up_to(out.len() as u64 - 1) as usize;
                 out[at] ^= 1 << self.random.up_to(7);
                 self.stop_listening(number, (conn, life), peer);
@@ -307,7 +345,8 @@ impl World {
             return;
         };
         if !it.untaken.is_empty() || window > 0 && unread + len > window {
-            return it.untaken.push(sent);
+            it.untaken.push(sent);
+            return self.mark_full(number, wire);
         }
         it.sent_ns = it.sent_ns.max(sent_ns);
         let end = End {

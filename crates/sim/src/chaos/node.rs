@@ -226,6 +226,8 @@ pub struct Node {
     pub life: u64,
     /// Nothing happens to it before.
     pub frozen_ns: u64,
+    /// What happened to it later because of that.
+    pub missed: u64,
     /// It said that it has ended.
     pub stopped: bool,
     /// Something happened to it since its last turn.
@@ -259,6 +261,7 @@ impl Node {
             conns: Vec::new(),
             life: 0,
             frozen_ns: 0,
+            missed: 0,
             stopped: false,
             stirred: true,
             wake_ns: u64::MAX,

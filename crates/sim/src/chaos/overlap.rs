@@ -1,5 +1,6 @@
 //! Faults of one kind at one place at the same time: what holds there is made of all that go on, so
 //! that the end of one does not undo another.
+use super::disk::USUAL_NS;
 use super::fault::Whom;
 use super::kind::Kind;
 use super::make;
@@ -66,7 +67,7 @@ impl Course<'_> {
         for (disk, slow) in self.rig.world.disks.iter_mut().zip(delays) {
             disk.delay_ns = match slow {
                 true => (1_000_000, 50_000_000),
-                false => (20_000, 100_000),
+                false => USUAL_NS,
             };
         }
     }

@@ -10,6 +10,7 @@ use super::pardon::Pardon;
 use super::plan::{Kind, Plan};
 use super::rig::Rig;
 use super::story::Lines;
+use super::touch::Begun;
 use super::world::Event;
 use alloc::collections::BTreeSet;
 use alloc::format;
@@ -112,7 +113,11 @@ pub struct Report {
     pub time_ns: u64,
     /// Of that, the longest that it took to come to rest, ns.
     pub rest_ns: u64,
-    /// Kind of fault × state of a path when it began.
+    /// Kind of fault × state of a path when it began, of all of them.
+    pub begun: Vec<(Kind, PathState)>,
+    /// Of the faults, the ones that touched nothing.
+    pub missed: Vec<Kind>,
+    /// Kind of fault × state of a path when it began, of those that touched something.
     pub coverage: Vec<(Kind, PathState)>,
     /// What there was to judge at the end.
     pub judged: BTreeSet<Check>,
@@ -140,6 +145,7 @@ pub(super) fn play(plan: &Plan, watched: Option<(Option<u64>, Lines)>) -> Course
     course.rig.world.watched = watched;
     let finding = course.all().err();
     course.remember();
+    course.note_touched();
     let world = &course.rig.world;
     course.report.events = world.count;
     course.report.time_ns = world.now_ns - START_NS;
@@ -159,6 +165,8 @@ pub(super) struct Course<'a> {
     pub going_on: Vec<Option<Whom>>,
     /// When those end, ns.
     pub until_ns: Vec<u64>,
+    /// Those that have begun, and what they touched.
+    pub begun: Vec<Option<Begun>>,
     /// Why and when requests may fail.
     pub pardons: Vec<Pardon>,
     /// By target: until when it may have late writes, ns.
@@ -195,6 +203,7 @@ impl<'a> Course<'a> {
             begin_ns,
             going_on: alloc::vec![None; plan.faults.len()],
             until_ns: alloc::vec![0; plan.faults.len()],
+            begun: plan.faults.iter().map(|_| None).collect(),
             pardons: Vec::new(),
             late_ns: alloc::vec![0; plan.layout.targets],
             bare: alloc::vec![false; plan.layout.targets],

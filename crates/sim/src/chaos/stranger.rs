@@ -19,6 +19,8 @@ const CONNECTIONS_MAX: usize = 128;
 pub struct Stranger {
     conns: Vec<Held>,
     outputs: VecDeque<Output>,
+    /// Faults for which a connection was made.
+    pub came: Vec<u64>,
 }
 
 /// One connection, or the place of one.
@@ -104,6 +106,11 @@ impl Machine for Stranger {
     fn handle_connected(&mut self, conn: ConnId, _: u64) {
         let it = &mut self.conns[conn.0 as usize];
         it.up = true;
+        if let Some((_, name)) = it.wanted
+            && !self.came.contains(&name)
+        {
+            self.came.push(name);
+        }
         if it.greedy && it.wanted.is_some() {
             self.outputs.push_back(Output::Transmit(conn));
         }

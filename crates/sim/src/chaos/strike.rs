@@ -17,7 +17,7 @@ impl Course<'_> {
         let Whom { host, target, .. } = whom;
         let node = self.rig.targets[target];
         let wires = self.rig.wires(host, whom.address);
-        let core = wires[fault.whom as usize / 64 % wires.len()];
+        let core = self.core(fault, whom);
         match fault.kind {
             Kind::Reset => wires.into_iter().for_each(|wire| self.rig.world.cut(wire)),
             Kind::ResetCore => {

@@ -40,6 +40,8 @@ pub struct User {
     asked: u64,
     /// What was not answered: ticket, address, wish.
     open: Vec<(u64, usize, Wish)>,
+    /// Tickets of what was done.
+    pub done: Vec<u64>,
     /// Changes by which a path may leave with what it had: ticket, when they were asked for, and
     /// whether it leaves if they are made, or if not.
     risky: Vec<(u64, u64, bool)>,
@@ -84,6 +86,7 @@ impl User {
         let Ok(Changed { path, .. }) = result else {
             return;
         };
+        self.done.push(ticket);
         match wish {
             Wish::Add => self.paths[address] = path,
             Wish::Remove => {
@@ -141,6 +144,11 @@ impl User {
         let mut paths = (0..).zip(&self.paths);
         let as_wanted = paths.all(|(address, path)| path.is_some() == wanted(address));
         self.open.is_empty() && self.seconds.is_empty() && as_wanted
+    }
+
+    /// The ticket of what was asked for last.
+    pub fn last(&self) -> u64 {
+        self.asked
     }
 
     /// Whether a path to an address is being added.

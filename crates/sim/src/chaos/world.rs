@@ -11,10 +11,11 @@
 //! has arrived.
 use super::START_NS;
 use super::behind::Execution;
-use super::disk::Disk;
+use super::disk::{Disk, USUAL_NS};
 use super::node::{Body, End, Node, Wire};
 use super::peaks::Peaks;
 use super::story::{Line, Lines};
+use super::touch::Mark;
 use alloc::collections::{BTreeMap, BinaryHeap};
 use alloc::format;
 use alloc::string::String;
@@ -102,6 +103,8 @@ pub struct World {
     pub disks: Vec<Disk>,
     /// Of wires that are not as they should be.
     pub wires: BTreeMap<Wire, State>,
+    /// What became of what was on its way over them, where they are not as they should be.
+    pub marks: BTreeMap<(Wire, Mark), u64>,
     /// One way from place to place, ns.
     pub way_ns: u64,
     /// Largest piece in which bytes arrive.
@@ -165,6 +168,7 @@ impl World {
             nodes: Vec::new(),
             disks: Vec::new(),
             wires: BTreeMap::new(),
+            marks: BTreeMap::new(),
             way_ns: 10_000,
             piece_max: 5000,
             sent_ns: [20_000, 20_000, 400_000][seed as usize % 3],
@@ -273,6 +277,8 @@ impl World {
         let now_ns = self.now_ns;
         for node in &mut self.nodes {
             let due = node.wake_ns <= now_ns && node.frozen_ns <= now_ns;
+            let late = node.wake_ns < node.frozen_ns && node.wake_ns <= now_ns;
+            node.missed += u64::from(late && !node.stopped);
             if due && !node.stopped {
                 node.body.timed_out(now_ns);
                 node.wake_ns = u64::MAX;
@@ -294,9 +300,11 @@ impl World {
 
     fn happen(&mut self, event: Event, heard: &mut Vec<Event>) {
         let now_ns = self.now_ns;
-        let frozen_ns = Self::node_of(&event).map_or(0, |node| self.nodes[node].frozen_ns);
-        if frozen_ns > now_ns {
-            return self.at(frozen_ns, event);
+        if let Some(node) = Self::node_of(&event)
+            && self.nodes[node].frozen_ns > now_ns
+        {
+            self.nodes[node].missed += 1;
+            return self.at(self.nodes[node].frozen_ns, event);
         }
         match event {
             Event::Planned(_) | Event::Message { .. } => heard.push(event),
@@ -495,6 +503,7 @@ impl World {
             self.blame(number, Some(what));
         }
         let (least_ns, more_ns) = self.disks[disk].delay_ns;
+        self.disks[disk].slowed += u64::from((least_ns, more_ns) != USUAL_NS);
         let life = self.nodes[number].life;
         let at_ns = self.now_ns + least_ns + self.random.up_to(more_ns);
         let event = Event::Device {

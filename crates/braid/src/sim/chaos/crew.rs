@@ -3,10 +3,11 @@
 //! # Contract
 //! A world is run by one thread. Once somebody wants to stop, no world begins any more and those
 //! under way are run to their end: what is heard is always all worlds from the first to some last.
+//! Where one does not come back, of those behind it the ones that have ended are heard too.
 //!
 //! # Limits
-//! A world that is still under way after [`PATIENCE`] of this program's time ends everything: its
-//! thread can't be stopped, and is left behind.
+//! A world that is still under way after [`Work::patience`] of this program's time ends everything:
+//! its thread can't be stopped, and is left behind.
 use super::trial::{self, Outcome};
 use crate::limits::{STACK_BYTES, THREADS_MAX};
 use crate::signals::Interrupt;
@@ -35,6 +36,8 @@ pub struct Work {
     /// No world begins later.
     pub until: Option<Instant>,
     pub threads: usize,
+    /// How long each may take of this program's time.
+    pub patience: Duration,
 }
 
 /// Why no more worlds were run.
@@ -74,7 +77,7 @@ pub fn run(
     let shared = Arc::new(Shared::default());
     let (results, workers) = start(work, &shared, Arc::new(world))?;
     let (mut heard, mut early) = (0, BTreeMap::new());
-    let mut watch = Watch::new(workers);
+    let mut watch = Watch::new(workers, work.patience);
     let mut ended = Ended::All;
     loop {
         match results.recv_timeout(TICK) {
@@ -98,7 +101,14 @@ pub fn run(
         }
         if let Some(number) = watch.look() {
             shared.stop.store(true, Ordering::Relaxed);
-            each(work.first.wrapping_add(number), trial::hangs());
+            // What the others have come to is not lost with it.
+            early.extend(results.try_iter());
+            early.insert(number, trial::hangs());
+            for (number, outcome) in early {
+                if !each(work.first.wrapping_add(number), outcome) {
+                    break;
+                }
+            }
             return Ok(Ended::Hangs);
         }
     }
@@ -190,14 +200,16 @@ impl Work {
 struct Watch {
     workers: Vec<(Arc<AtomicU64>, u64, Duration)>,
     last: Instant,
+    patience: Duration,
 }
 
 impl Watch {
-    fn new(workers: Workers) -> Self {
+    fn new(workers: Workers, patience: Duration) -> Self {
         let watched = |it| (it, NONE, Duration::ZERO);
         Self {
             workers: workers.into_iter().map(watched).collect(),
             last: Instant::now(),
+            patience,
         }
     }
 
@@ -211,7 +223,7 @@ impl Watch {
                 continue;
             }
             *age += passed;
-            if *age > PATIENCE {
+            if *age > self.patience {
                 return Some(at);
             }
         }
@@ -230,6 +242,7 @@ mod tests {
             count,
             until: None,
             threads,
+            patience: PATIENCE,
         }
     }
 
@@ -276,6 +289,39 @@ mod tests {
             let (seeds, ended) = heard(u64::MAX, threads, 12);
             assert_eq!((seeds, ended), ((10..22).collect(), Ended::Enough));
         }
+    }
+
+    /// Seed 10 does not come back, and 11 to 14 have ended long before anybody gives it up.
+    #[test]
+    fn what_others_have_found_is_not_lost_with_a_world_that_hangs() {
+        let (held, never) = std::sync::mpsc::channel::<()>();
+        let never = std::sync::Mutex::new(never);
+        let world = move |seed| {
+            if seed == 10 {
+                let _ = never.lock().unwrap().recv();
+            }
+            found(seed)
+        };
+        let work = Work {
+            patience: Duration::from_millis(500),
+            ..work(5, 2)
+        };
+        let mut heard = Vec::new();
+        let ended = run(&work, &Interrupt::default(), world, |seed, it| {
+            heard.push((seed, it.found.map(|it| it.text)));
+            true
+        });
+        drop(held);
+        assert_eq!(ended.unwrap(), Ended::Hangs);
+        let seeds: Vec<u64> = heard.iter().map(|it| it.0).collect();
+        assert_eq!(seeds, [10, 11, 12, 13, 14]);
+        assert!(
+            heard[0]
+                .1
+                .as_ref()
+                .is_some_and(|it| it.contains("come back"))
+        );
+        assert_eq!(heard[2].1.as_deref(), Some("12"));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! * [`crew`]: threads that run worlds; [`trial`]: one of them, whatever becomes of it
 //! * [`sums`]: what came of all; [`detail`]: of one with a finding, made as small as may be
-//! * [`mod@show`]: how it is told
+//! * [`mod@show`]: how it is told, [`mod@tell`]: to whom, and what if that fails
 //!
 //! # Contract
 //! What becomes of a world depends on its seed alone, not on the number of threads, and worlds
@@ -14,10 +14,11 @@ mod crew;
 mod detail;
 mod show;
 mod sums;
+mod tell;
 mod trial;
 
-use crate::cli::{Exit, Usage};
-use crate::output::{self, Format};
+use crate::cli::Usage;
+use crate::output::Format;
 use crate::signals::Interrupt;
 use crate::units::parse_duration;
 use crew::{Ended, PATIENCE, Work};
@@ -26,8 +27,10 @@ use indicatif::{ProgressBar, ProgressStyle};
 use sim::chaos::judged::Check;
 use sim::chaos::plan::{Kind, Plan};
 use sim::chaos::shrink::{Cut, Kept};
+use std::io;
 use std::time::{Duration, Instant};
 use sums::Sums;
+use tell::Teller;
 use trial::{Found, Outcome};
 
 /// So many worlds if nobody says how many.
@@ -99,66 +102,77 @@ struct Course {
 /// Runs the worlds.
 ///
 /// # Errors
-/// Usage; a finding (exit code 1).
+/// Usage; a finding (exit code 1); standard output that can't be written ([`tell::UNTOLD`]).
 pub fn run(args: &ChaosArgs, wish: Wish) -> anyhow::Result<()> {
     let work = args.work(wish)?;
     let cut = args.cut(wish.seed)?;
     trial::keep_panics();
     let interrupt = Interrupt::install()?;
-    let first = format!("seed {}", wish.seed);
-    match wish.format {
-        Format::Text => output::print(&format!("{first}\n"))?,
+    let (mut out, mut err) = (io::stdout(), io::stderr());
+    let teller = Teller::new(wish.format, (&mut out, &mut err));
+    let asked = Asked { args, wish, cut };
+    asked.drive(&work, &interrupt, teller, trial::outcome)
+}
+
+/// Which worlds.
+struct Asked<'a> {
+    args: &'a ChaosArgs,
+    wish: Wish,
+    cut: Option<Cut>,
+}
+
+impl Asked<'_> {
+    /// Runs them with `world`, and tells of them.
+    fn drive(
+        self,
+        work: &Work,
+        interrupt: &Interrupt,
+        mut teller: Teller<'_>,
+        world: impl Fn(&Plan) -> Outcome + Clone + Send + Sync + 'static,
+    ) -> anyhow::Result<()> {
+        let Self { args, wish, cut } = self;
         // Whatever becomes of this process, somebody knows what it was at.
-        Format::Json => output::note(&first),
-    }
-    let begun = Instant::now();
-    let of_seed = {
-        let (cut, args) = (cut.clone(), args.clone());
-        move |seed| trial::outcome(&args.part(seed, cut.as_ref()))
-    };
-    let bar = bar(&work);
-    let (mut sums, mut findings) = (Sums::default(), Vec::new());
-    let mut shown = Ok(());
-    let ended = crew::run(&work, &interrupt, of_seed, |seed, outcome: Outcome| {
-        sums.add(&outcome.report);
-        bar.set_position(sums.worlds);
-        if let Some(found) = outcome.found {
-            let line = format!("seed {seed}: {}", found.text);
-            shown = bar.suspend(|| match wish.format {
-                Format::Text => output::print(&format!("{line}\n")),
-                Format::Json => {
-                    output::note(&line);
-                    Ok(())
+        teller.line(&format!("seed {}", wish.seed));
+        let begun = Instant::now();
+        let of_seed = {
+            let (cut, args, world) = (cut.clone(), args.clone(), world.clone());
+            move |seed| world(&args.part(seed, cut.as_ref()))
+        };
+        let bar = bar(work);
+        let (mut sums, mut findings) = (Sums::default(), Vec::new());
+        let mut ended = Ended::Enough;
+        if teller.is_well() {
+            ended = crew::run(work, interrupt, of_seed, |seed, outcome: Outcome| {
+                sums.add(seed, &outcome.report);
+                bar.set_position(sums.worlds);
+                if let Some(found) = outcome.found {
+                    let line = format!("seed {seed}: {}", found.text);
+                    bar.suspend(|| teller.line(&line));
+                    findings.push((seed, found));
+                    bar.set_message(show::findings(findings.len()));
                 }
-            });
-            findings.push((seed, found));
-            bar.set_message(show::findings(findings.len()));
+                teller.is_well() && findings.len() < FINDINGS_MAX
+            })?;
         }
-        shown.is_ok() && findings.len() < FINDINGS_MAX
-    });
-    let ended = ended?;
-    bar.set_message("making it smaller");
-    let first = findings.first();
-    let detail = first.map(|(seed, found)| {
-        let of_world = (args.plan(*seed), found);
-        Detail::of(of_world, cut, (&interrupt, PATIENCE), trial::outcome)
-    });
-    bar.finish_and_clear();
-    let course = Course {
-        wish,
-        sums,
-        findings,
-        ended,
-        elapsed: begun.elapsed(),
-        detail,
-        kinds: args.kinds(),
-        checks: args.checks(),
-    };
-    shown = shown.and_then(|()| course.show(args.trace));
-    match course.findings.is_empty() {
-        true => shown,
-        // Also where nobody reads it any more.
-        false => Err(Exit(1).into()),
+        bar.set_message("making it smaller");
+        let first = findings.first();
+        let detail = first.map(|(seed, found)| {
+            let of_world = (args.plan(*seed), found);
+            Detail::of(of_world, cut, (interrupt, PATIENCE), world)
+        });
+        bar.finish_and_clear();
+        let course = Course {
+            wish,
+            sums,
+            findings,
+            ended,
+            elapsed: begun.elapsed(),
+            detail,
+            kinds: args.kinds(),
+            checks: args.checks(),
+        };
+        course.show(args.trace, &mut teller);
+        teller.end(course.sums.worlds, course.findings.len())
     }
 }
 
@@ -238,6 +252,7 @@ impl ChaosArgs {
             count,
             until: self.hours.and_then(|it| Instant::now().checked_add(it)),
             threads: wish.threads,
+            patience: PATIENCE,
         })
     }
 

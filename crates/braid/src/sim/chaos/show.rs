@@ -1,14 +1,15 @@
 //! What is told of worlds of chaos, for people and for programs.
 use super::crew::Ended;
 use super::detail::{Detail, LINES};
+use super::tell::Teller;
 use super::{Course, FINDINGS_MAX};
-use crate::output::{self, Format, Ink, Style};
+use crate::output::{Format, Ink, Style};
 use crate::table::Table;
 use crate::units::{format_count, format_ns, significant};
 use engine::host::PathState;
 use serde_json::{Value, json};
 use sim::chaos::START_NS;
-use sim::chaos::aim::STATES;
+use sim::chaos::aim::{self, STATES};
 use sim::chaos::judged::Check;
 use sim::chaos::plan::{Kind, Plan};
 use sim::chaos::run::BEGIN_NS;
@@ -47,16 +48,23 @@ fn seconds(at_ns: u64) -> String {
 
 impl Course {
     /// Tells all of it. `whole`: and the whole story of a finding.
-    pub fn show(&self, whole: bool) -> anyhow::Result<()> {
-        match self.wish.format {
+    pub fn show(&self, whole: bool, teller: &mut Teller<'_>) {
+        let repeat = self.detail.as_ref().map(|it| it.command());
+        let repeat = repeat.map(|it| format!("repeat with: {it}"));
+        match teller.format {
             Format::Json => {
-                output::print_json(&self.json(whole))?;
-                if let Some(detail) = &self.detail {
-                    output::note(&format!("repeat with: {}", detail.command()));
-                }
-                Ok(())
+                // Before what may fail.
+                repeat.into_iter().for_each(|it| teller.note(&it));
+                teller.print(&format!("{}\n", self.json(whole)));
             }
-            Format::Text => output::print(&self.text(whole, Style::of_stdout())),
+            Format::Text => {
+                if !teller.print(&self.text(whole, Style::of_stdout())) {
+                    for (seed, found) in &self.findings {
+                        teller.note(&format!("seed {seed}: {}", found.text));
+                    }
+                    repeat.into_iter().for_each(|it| teller.note(&it));
+                }
+            }
         }
     }
 
@@ -74,7 +82,7 @@ impl Course {
     fn summary(&self, style: Style) -> String {
         let sums = &self.sums;
         let seconds = self.elapsed.as_secs_f64();
-        let last = self.wish.seed.wrapping_add(sums.worlds.saturating_sub(1));
+        let last = sums.last;
         let mut text = format!(
             "{} of {} in {} s ({} per second, {} thread{})",
             worlds(sums.worlds),
@@ -92,7 +100,7 @@ impl Course {
             Ended::Time => "; the time was over".to_owned(),
             Ended::Asked => "; interrupted".to_owned(),
             Ended::Enough => format!("; {} are enough", findings(FINDINGS_MAX)),
-            Ended::Hangs => "; the last does not come back".to_owned(),
+            Ended::Hangs => "; one does not come back".to_owned(),
         });
         text.push('\n');
         let mut table = Table::new(1, &["", "least", "median", "total"]);
@@ -148,29 +156,35 @@ impl Course {
         headings.extend(STATES.iter().map(short));
         let mut table = Table::new(1, &headings);
         for &kind in &self.kinds {
-            let cells = STATES.iter().map(|state| self.sums.met(kind, state.name()));
-            let cells = cells.map(|count| match count {
-                0 => "none".to_owned(),
-                count => format_count(count),
-            });
+            let cells = STATES
+                .iter()
+                .map(|&state| match self.sums.met(kind, state.name()) {
+                    0 if aim::is_impossible(kind, state) => "–".to_owned(),
+                    0 => "none".to_owned(),
+                    count => format_count(count),
+                });
             table.row(std::iter::once(word(kind)).chain(cells).collect());
         }
-        let empty = self.empty();
-        let cells = self.kinds.len() * STATES.len();
+        let (empty, cells) = self.empty();
+        let missed = self.kinds.iter().map(|&kind| self.sums.missed(kind)).sum();
+        let [missed, all] = [missed, self.sums.faults.total()].map(format_count);
         format!(
-            "\nfaults by the state that their path was in:\n{}{empty} of {cells} cells are empty\n",
+            "\nfaults that touched something, by the state that their path was in:\n\
+             {}{empty} of {cells} cells are empty; {missed} of {all} faults touched nothing\n",
             table.render(style, |_| String::new())
         )
     }
 
-    /// Faults that never met a path in some state.
-    fn empty(&self) -> usize {
-        let met = |&kind: &Kind| STATES.iter().map(move |it| self.sums.met(kind, it.name()));
-        self.kinds
-            .iter()
-            .flat_map(met)
-            .filter(|&it| it == 0)
-            .count()
+    /// Cells of faults that never touched anything with a path in that state, and all that can be.
+    fn empty(&self) -> (usize, usize) {
+        let cells = |&kind: &Kind| STATES.map(|state| (kind, state));
+        let all = self.kinds.iter().flat_map(cells);
+        let can = |&(kind, state): &(Kind, PathState)| !aim::is_impossible(kind, state);
+        let met = all
+            .filter(can)
+            .map(|(kind, it)| self.sums.met(kind, it.name()));
+        let met: Vec<u64> = met.collect();
+        (met.iter().filter(|&&it| it == 0).count(), met.len())
     }
 
     fn finding(&self, detail: &Detail, whole: bool, style: Style) -> String {
@@ -208,8 +222,12 @@ impl Course {
         };
         let cell = |kind, state: PathState| {
             let count = sums.met(kind, state.name());
-            json!({"fault": word(kind), "state": state.name(), "count": count})
+            let possible = !aim::is_impossible(kind, state);
+            let state = state.name();
+            json!({"fault": word(kind), "state": state, "count": count, "possible": possible})
         };
+        let missed = |&kind: &Kind| json!({"fault": word(kind), "count": sums.missed(kind)});
+        let missed: Vec<Value> = self.kinds.iter().map(missed).collect();
         let row = |&kind: &Kind| STATES.iter().map(move |&state| cell(kind, state));
         let coverage: Vec<Value> = self.kinds.iter().flat_map(row).collect();
         let judge = |&check: &Check| json!({"checker": check.name(), "worlds": sums.judged(check)});
@@ -236,7 +254,8 @@ impl Course {
             "events": sums.events,
             "judged": judged,
             "coverage": coverage,
-            "empty": self.empty(),
+            "empty": self.empty().0,
+            "touched_nothing": missed,
             "findings": self.findings.iter().map(found).collect::<Vec<_>>(),
             "smallest": self.detail.as_ref().map(|it| it.json(whole)),
         })

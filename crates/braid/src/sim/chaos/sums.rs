@@ -16,7 +16,11 @@ pub struct Sums {
     pub time_ms: Counts,
     /// Events of all worlds.
     pub events: u64,
-    /// How often a fault began at a path in this state.
+    /// Of the faults, by kind, the ones that touched nothing.
+    missed: BTreeMap<Kind, u64>,
+    /// The last seed.
+    pub last: u64,
+    /// How often a fault that touched something began at a path in this state.
     coverage: BTreeMap<(Kind, &'static str), u64>,
     /// Worlds in which a checker had something to judge.
     judged: BTreeMap<Check, u64>,
@@ -55,12 +59,16 @@ impl Counts {
 
 impl Sums {
     /// One more world.
-    pub fn add(&mut self, report: &Report) {
+    pub fn add(&mut self, seed: u64, report: &Report) {
         self.worlds += 1;
+        self.last = seed;
         self.requests.add(report.requests);
         self.faults.add(report.faults);
         self.time_ms.add(report.time_ns / 1_000_000);
         self.events += report.events;
+        for kind in &report.missed {
+            *self.missed.entry(*kind).or_default() += 1;
+        }
         for (kind, state) in &report.coverage {
             *self.coverage.entry((*kind, state.name())).or_default() += 1;
         }
@@ -74,7 +82,12 @@ impl Sums {
         self.judged.get(&check).copied().unwrap_or(0)
     }
 
-    /// How often this fault met this state.
+    /// How many faults of a kind touched nothing.
+    pub fn missed(&self, kind: Kind) -> u64 {
+        self.missed.get(&kind).copied().unwrap_or(0)
+    }
+
+    /// How often this fault met this state, and touched something.
     pub fn met(&self, kind: Kind, state: &'static str) -> u64 {
         self.coverage.get(&(kind, state)).copied().unwrap_or(0)
     }

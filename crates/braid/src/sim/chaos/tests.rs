@@ -201,11 +201,12 @@ fn worlds_are_the_same_on_any_number_of_threads() {
             count: 6,
             until: None,
             threads,
+            patience: crew::PATIENCE,
         };
         let mut sums = Sums::default();
         let world = |seed| trial::outcome(&Plan::draw(seed));
-        let ended = crew::run(&work, &Interrupt::default(), world, |_, outcome| {
-            sums.add(&outcome.report);
+        let ended = crew::run(&work, &Interrupt::default(), world, |seed, outcome| {
+            sums.add(seed, &outcome.report);
             outcome.found.is_none()
         });
         assert_eq!((ended.unwrap(), sums.worlds), (Ended::All, 6));
@@ -273,5 +274,77 @@ fn what_cannot_be_is_refused() {
         "--trace",
     ] {
         assert!(asked(words).is_err(), "{words}");
+    }
+}
+
+/// Takes so many bytes; then the disk is full.
+struct Full(usize);
+
+impl io::Write for Full {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let taken = bytes.len().min(self.0);
+        self.0 -= taken;
+        match taken {
+            0 => Err(io::ErrorKind::StorageFull.into()),
+            taken => Ok(taken),
+        }
+    }
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// What 3 worlds from 1 on come to where standard output takes so many bytes: exit code, and what
+/// is said on standard error.
+fn told(room: usize, format: Format, world: fn(&Plan) -> Outcome) -> (u8, String) {
+    let words = "--chaos --seeds 3";
+    let args = asked(words).unwrap().chaos;
+    let (seed, threads) = (1, 1);
+    let wish = Wish {
+        seed,
+        threads,
+        format,
+    };
+    let work = args.work(wish).unwrap();
+    let (mut out, mut err) = (Full(room), Vec::new());
+    let teller = Teller::new(format, (&mut out, &mut err));
+    let args = Asked {
+        args: &args,
+        wish,
+        cut: None,
+    };
+    let ended = args.drive(&work, &Interrupt::default(), teller, world);
+    let code = match ended {
+        Ok(()) => 0,
+        Err(why) => why.downcast_ref::<crate::cli::Exit>().unwrap().0,
+    };
+    (code, String::from_utf8(err).unwrap())
+}
+
+/// However full the disk is, and whenever it came to be so.
+#[test]
+fn a_finding_is_not_lost_with_standard_output() {
+    for format in [Format::Text, Format::Json] {
+        // Nothing, the seed, the seed and the finding's first line.
+        for room in [7, 40, 100] {
+            let (code, said) = told(room, format, |_| found("host"));
+            assert_eq!(code, 1, "{format:?} {room}: {said}");
+            let line = said.lines().any(|it| it == "braid: seed 1: host was here");
+            assert!(line, "{format:?} {room}: {said}");
+            let repeat = "repeat with: braid sim --chaos --seed 1 --seeds 1";
+            assert!(said.contains(repeat), "{format:?} {room}: {said}");
+        }
+    }
+}
+
+#[test]
+fn a_full_disk_is_no_finding() {
+    for format in [Format::Text, Format::Json] {
+        for room in [0, 8] {
+            let (code, said) = told(room, format, |_| Outcome::default());
+            assert_eq!(code, tell::UNTOLD, "{format:?} {room}: {said}");
+            assert!(said.contains("nothing was found in "), "{said}");
+        }
+        assert_eq!(told(1 << 20, format, |_| Outcome::default()).0, 0);
     }
 }

@@ -109,7 +109,7 @@ impl Course<'_> {
         fault.whom as usize / 256 % tellers
     }
 
-    fn teller(&self, fault: &Fault) -> usize {
+    pub(in crate::chaos) fn teller(&self, fault: &Fault) -> usize {
         let number = self.number(fault);
         let discovery = self.rig.discovery.as_ref();
         discovery.map_or(0, |it| it.tellers[number])

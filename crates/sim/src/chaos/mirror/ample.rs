@@ -25,7 +25,7 @@ const CELLS_EACH: u64 = 7;
 /// A fault that lasts longer is an absence.
 const LONG_NS: u64 = 15_000 * MS;
 
-/// Seeds from 1 on that leave no cell empty, with what `dense` adds.
+/// Seeds from 1 on in which every kind of fault begins in every state, with what `dense` adds.
 pub const SEEDS: u64 = 280;
 
 /// All that goes wrong in worlds with a mirror.

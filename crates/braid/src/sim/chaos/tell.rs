@@ -1,0 +1,79 @@
+//! To whom worlds of chaos are told, and what becomes of that when standard output fails.
+//!
+//! # Contract
+//! What was found is never lost because standard output can't be written: then it goes to standard
+//! error, with what repeats it. After the first failure nothing more is written there.
+use crate::cli::Exit;
+use crate::output::{self, Format, OutputClosed};
+use anyhow::Error;
+use std::io::{self, Write};
+
+/// The exit code where nothing was found, and that could not be written.
+pub const UNTOLD: u8 = 3;
+
+/// See the module.
+pub struct Teller<'a> {
+    pub format: Format,
+    /// Standard output and standard error.
+    pub places: (&'a mut dyn Write, &'a mut dyn Write),
+    /// Why standard output could not be written.
+    failed: Option<Error>,
+}
+
+impl<'a> Teller<'a> {
+    pub fn new(format: Format, places: (&'a mut dyn Write, &'a mut dyn Write)) -> Self {
+        let failed = None;
+        Self {
+            format,
+            places,
+            failed,
+        }
+    }
+
+    /// Whether standard output could be written so far.
+    pub fn is_well(&self) -> bool {
+        self.failed.is_none()
+    }
+
+    /// Writes to standard output; whether that could be done.
+    pub fn print(&mut self, text: &str) -> bool {
+        if self.failed.is_none() {
+            self.failed = output::print_to(self.places.0, text).err();
+        }
+        self.is_well()
+    }
+
+    /// A line on standard error.
+    pub fn note(&mut self, line: &str) {
+        // Where that fails too, nobody can be told.
+        let _: io::Result<()> = writeln!(self.places.1, "braid: {line}");
+    }
+
+    /// A line for people on standard output; for programs, which read one value there, and where
+    /// that fails, on standard error.
+    pub fn line(&mut self, line: &str) {
+        if self.format == Format::Json || !self.print(&format!("{line}\n")) {
+            self.note(line);
+        }
+    }
+
+    /// How it ends after so many worlds and findings.
+    ///
+    /// # Errors
+    /// There are findings (exit code 1), or standard output could not be written ([`UNTOLD`]; if
+    /// nobody reads it any more, [`OutputClosed`]).
+    pub fn end(mut self, worlds: u64, findings: usize) -> anyhow::Result<()> {
+        if findings > 0 {
+            return Err(Exit(1).into()); // also where nobody reads it any more
+        }
+        match self.failed.take() {
+            None => Ok(()),
+            Some(why) if why.is::<OutputClosed>() => Err(why),
+            Some(why) => {
+                let what = format!("nothing was found in {worlds} worlds, which nobody was told");
+                self.note(&format!("{what}: {why:#}"));
+                Err(Exit(UNTOLD).into())
+            }
+        }
+    }
+}
