@@ -1,6 +1,6 @@
 //! Rules by hand: who can't be written what others have is not in sync (T5, T14).
 use super::super::*;
-use super::rules::{BLOCK, MS, end, run, started, well};
+use super::rules::{BLOCK, MS, end, run, started, well, written};
 use alloc::vec;
 
 const FIRST: Range = Range {
@@ -85,4 +85,47 @@ fn what_a_repair_could_not_rewrite_is_not_counted_and_that_leg_leaves() {
     let report = mirror.check_report();
     assert_eq!((report.differences, report.repaired), (1, 0), "{report:?}");
     assert_eq!(in_sync(&mirror), [0]);
+}
+
+/// A leg of several paths sends a write again that was partly done: what overlaps it waits for all
+/// legs, or the repeated one would come over what was acknowledged since.
+#[test]
+fn t15_while_a_leg_may_repeat_a_write_none_that_overlaps_is_under_way() {
+    let mut mirror = written(Config::new(6));
+    let writes = |mirror: &mut Mirror| {
+        let mut asked = vec![];
+        while let Some(output) = mirror.poll_output(2 * MS) {
+            if let Output::Leg(ticket, Request::Write(range, _)) = output {
+                asked.push((ticket, range));
+            }
+        }
+        asked
+    };
+    mirror.submit(Request::Write(FIRST, false), 2 * MS).unwrap();
+    let first = writes(&mut mirror);
+    assert_eq!(first.len(), 2);
+    let (quick, slow) = (first[0].0, first[1].0);
+    mirror.handle_done(quick, Outcome::Done, 2 * MS);
+    let half = Range::new(BLOCK / 2, BLOCK);
+    let aside = Range::new(2 * BLOCK, BLOCK);
+    for range in [half, aside] {
+        mirror.submit(Request::Write(range, false), 2 * MS).unwrap();
+    }
+    let meanwhile = writes(&mut mirror);
+    let ranges: Vec<_> = meanwhile.iter().map(|it| it.1).collect();
+    assert_eq!(
+        ranges,
+        [aside, aside],
+        "what overlaps waits, also for the leg that is done"
+    );
+    mirror.handle_done(slow, Outcome::Done, 3 * MS);
+    let after = writes(&mut mirror);
+    assert_eq!(
+        after.iter().map(|it| it.1).collect::<Vec<_>>(),
+        [half, half]
+    );
+    for (ticket, _) in [meanwhile, after].concat() {
+        mirror.handle_done(ticket, Outcome::Done, 3 * MS);
+    }
+    assert_eq!(run(&mut mirror, 3 * MS, &mut well).len(), 2);
 }
