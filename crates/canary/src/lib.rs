@@ -77,6 +77,22 @@ pub enum Bug {
     EndedTwice,
     /// A target's buffer is free once its device has what is to be written (T23).
     FreedAtDevice,
+    /// An export answers a flush twice.
+    AnsweredTwice,
+    /// A path that was restored takes no I/O again.
+    StaysAside,
+    /// A target answers flushes that its device was not asked for.
+    UnaskedFlush,
+    /// A connection that the target itself has ended stays in its port's count.
+    CountedGone,
+    /// An export gives a client's own memory back twice.
+    FreedTwice,
+    /// A controller keeps connections on which nothing was enabled for ever.
+    IdleStays,
+    /// `soonest` never tries a path again that was slow and has been idle (T38).
+    NeverAgain,
+    /// `weighted-latency` goes on with a path whose credit is spent.
+    RefilledAtOnce,
     /// A mirror acknowledges a write before it is durable that a leg missed it (T14).
     AckBeforeStale,
     /// What a mirror could not read on a leg is rewritten without a lock (T5).
@@ -105,7 +121,7 @@ pub enum Bug {
 
 impl Bug {
     /// All.
-    pub const ALL: [Self; 43] = [
+    pub const ALL: [Self; 51] = [
         Self::Unfenced,
         Self::ShortBound,
         Self::IgnoredMark,
@@ -137,6 +153,14 @@ impl Bug {
         Self::BusyStays,
         Self::EndedTwice,
         Self::FreedAtDevice,
+        Self::AnsweredTwice,
+        Self::StaysAside,
+        Self::UnaskedFlush,
+        Self::CountedGone,
+        Self::FreedTwice,
+        Self::IdleStays,
+        Self::NeverAgain,
+        Self::RefilledAtOnce,
         Self::AckBeforeStale,
         Self::MendWithoutLock,
         Self::IntentsForgotten,

@@ -22,6 +22,7 @@
 
 use crate::limits::PATHS_MAX;
 use crate::types::{Completion, Ended, Group, PathView, Request, Ticket};
+use canary::Bug;
 
 mod afar;
 mod crowd;
@@ -49,7 +50,8 @@ const IDLE_NS: u64 = 50_000_000;
 const CALM_MAX: u8 = 3;
 /// it is kept where a look costs more than 1 in so many of the I/O's time.
 const DEAR: u64 = 8;
-/// Most time that exploring may cost at once; it grows by 1 in [`BUDGET_PART`] of each latency.
+/// Most time that is saved up for exploring; it grows by 1 in [`BUDGET_PART`] of each latency. All
+/// of it pays for a look at any path, so none is left alone for ever (T38).
 const BUDGET_NS_MAX: u64 = 200_000_000;
 const BUDGET_PART: u64 = 128;
 /// Costs that differ by less than 1 in so many are about the same.
@@ -415,7 +417,8 @@ impl Soonest {
                 }
                 continue;
             }
-            let stale = now_ns.saturating_sub(model.last_ns) > IDLE_NS;
+            let stale =
+                !canary::has(Bug::NeverAgain) && now_ns.saturating_sub(model.last_ns) > IDLE_NS;
             let promising = model.is_promising() && own == 0;
             let doubted = self.doubts[path].is_raised() && own < 2;
             let suspect = (model.is_suspect() && own == 0) || doubted;
@@ -442,6 +445,8 @@ impl Soonest {
             (Some((failed, own, path)), best) if best.is_none() || (!failed && own < 2) => {
                 Some(path)
             }
+            // What teaches nothing need not look.
+            (_, best) if request.group == Group::Other => best,
             (_, best) => Some(self.explore(best?, other, kind, now_ns, paths, in_flight)),
         }
     }
@@ -462,14 +467,17 @@ impl Soonest {
         let own = in_flight[best];
         let elsewhere = self.others.now(best, &paths[best], own);
         let forecast = self.models[best].forecast(kind, own, elsewhere, now_ns);
+        // What has been saved up in full pays for any look: else a path that once met a long stall
+        // would never be tried again (T38).
         let excess_ns = time_ns.saturating_sub(forecast.time_ns());
+        let price_ns = excess_ns.min(BUDGET_NS_MAX);
         let (model, calm) = (&self.models[path], &mut self.calm[path]);
         let dear = excess_ns > forecast.time_ns() / DEAR;
         let new = model.is_promising() || model.is_suspect() || self.doubts[path].is_raised();
-        if excess_ns > self.budget_ns || (dear && !new && calm.rests(now_ns)) {
+        if price_ns > self.budget_ns || (dear && !new && calm.rests(now_ns)) {
             return best;
         }
-        self.budget_ns -= excess_ns;
+        self.budget_ns -= price_ns;
         calm.look(now_ns, model.last_ns, model.base_ns(kind) as u32);
         path
     }

@@ -1,6 +1,7 @@
 //! Tests of the whole crate: each policy against an independent oracle, in every small state and in
 //! random sequences.
 
+mod again;
 mod clock;
 mod exhaustive;
 mod explain;

@@ -23,7 +23,7 @@ const LAYERS: [Layer; 14] = [
     },
     Layer {
         name: "policy",
-        imports: &[],
+        imports: &["canary"],
         pure: Some(&[]),
     },
     Layer {

@@ -1,0 +1,68 @@
+//! A path that was slow once, and is left alone for that, is tried again.
+use super::*;
+
+const MS: u64 = 1_000_000;
+
+/// T38: the first I/O on a path met a stall, and taught that it takes that long. Looks at other
+/// paths cost 1 in 128 of the time of I/Os, and 0.2 s saved pay for any.
+#[test]
+fn t38_soonest_tries_a_path_again_however_slow_it_once_was() {
+    for stall_ns in [50 * MS, 300 * MS, 1500 * MS, 5000 * MS] {
+        let mut selector = Selector::new(2, Policy::Soonest);
+        let (mut now_ns, mut spent_ns) = (MS, 0);
+        let mut used = [0_u64; 2];
+        while used[0] < 2 {
+            let wanted = Request {
+                now_ns,
+                ..request(Group::Read, 4096)
+            };
+            let path = selector.select(&wanted, &[UP; 2]).unwrap().0;
+            let times = &mut used[usize::from(path)];
+            *times += 1;
+            let latency_ns = match (path, *times) {
+                (0, 1) => stall_ns,
+                _ => MS,
+            };
+            now_ns += latency_ns;
+            spent_ns += latency_ns;
+            let owed_ns = 128 * stall_ns.min(200 * MS) + 1000 * MS;
+            assert!(spent_ns < owed_ns + stall_ns, "{stall_ns}: {used:?}");
+            let _ = selector.complete(&Completion {
+                ticket: selector.ticket(),
+                ..good(path, latency_ns, now_ns)
+            });
+        }
+    }
+}
+
+/// T38: what is neither read nor write teaches nothing, so it is not sent to look at a path: that
+/// would spend what a read's look needs.
+#[test]
+fn t38_soonest_looks_at_no_path_by_what_teaches_nothing() {
+    let mut selector = Selector::new(2, Policy::Soonest);
+    let mut now_ns = MS;
+    let mut give = |selector: &mut Selector, group: Group, stalls: bool| {
+        let wanted = Request {
+            now_ns,
+            ..request(group, 4096)
+        };
+        let path = selector.select(&wanted, &[UP; 2]).unwrap().0;
+        let latency_ns = if stalls { 50 * MS } else { MS };
+        now_ns += latency_ns;
+        let _ = selector.complete(&Completion {
+            group,
+            ticket: selector.ticket(),
+            ..good(path, latency_ns, now_ns)
+        });
+        path
+    };
+    assert_eq!(give(&mut selector, Group::Read, true), 0);
+    for _ in 0..8 {
+        assert_eq!(give(&mut selector, Group::Read, false), 1);
+    }
+    for _ in 0..20_000 {
+        assert_eq!(give(&mut selector, Group::Other, false), 1);
+    }
+    // What that took is saved: the next read looks.
+    assert_eq!(give(&mut selector, Group::Read, false), 0);
+}
