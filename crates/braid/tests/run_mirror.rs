@@ -117,6 +117,9 @@ fn t48_what_a_mirror_has_nobody_else_writes_and_it_takes_nothing_that_somebody_w
             why.contains("is in use") && why.contains("exclusive lock"),
             "{words:?}: {why}"
         );
+        // Who has it, not only that somebody does.
+        let named = why.contains("has the mirror \"v0\" on it") && why.contains("last beat");
+        assert!(named || words[0] != "run", "{why}");
     }
     let exported = place.ask(&["export", "add", "v0/0", "unix:/nowhere"]);
     assert!(said(&exported).contains("leg of v0"), "{exported:?}");

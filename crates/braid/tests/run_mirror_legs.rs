@@ -57,7 +57,7 @@ fn a_leg_that_is_added_gets_everything_and_one_that_is_removed_is_none() {
     let Some(place) = Place::new() else {
         return;
     };
-    let (engine, mut client) = place.written();
+    let (mut engine, mut client) = place.written();
     let c = place.file("c", LEG_BYTES);
     place.told(&["mirror", "add", "v0", &c, "--wait"]);
     place.until_in_sync();
@@ -71,6 +71,7 @@ fn a_leg_that_is_added_gets_everything_and_one_that_is_removed_is_none() {
     assert_eq!(reloaded["changed"], "no difference");
     place.told(&["mirror", "remove", "v0", "1"]);
     assert_eq!(place.legs(), ["in-sync", "in-sync"]);
+    engine.notes("is being removed");
     assert!(!place.is_leg(&place.leg("b")), "its superblocks are gone");
     // Nobody has it any more.
     let free = [
@@ -176,6 +177,72 @@ fn what_can_not_be_a_leg_is_refused_and_the_last_one_stays() {
     let why = place.refused(&["mirror", "remove", "v0", "1"]);
     assert!(why.contains("last leg in sync"), "t45: {why}");
     end(engine);
+}
+
+#[test]
+fn a_blank_disk_at_the_path_of_one_that_died_is_called_so_and_takes_its_place() {
+    for replaced in [true, false] {
+        let Some(place) = Place::new() else {
+            return;
+        };
+        let (engine, _) = place.written();
+        place.told(&["mirror", "fail", "v0", "1"]);
+        wait_until(|| (place.legs()[1] == "stale").then_some(()));
+        end(engine);
+        std::fs::remove_file(place.path("b")).unwrap();
+        let b = place.file("b", LEG_BYTES);
+        let engine = place.start();
+        let is_there = || {
+            let legs = place.legs();
+            (legs == ["in-sync", "unusable", "missing"]).then_some(())
+        };
+        wait_until(is_there);
+        let status = place.status().to_string();
+        assert!(status.contains("not this leg: replace 1 by it"), "{status}");
+        for verb in ["restore", "remove"] {
+            let why = place.refused(&["mirror", verb, "v0", &b]);
+            assert!(why.contains("is no leg of it"), "{verb}: {why}");
+            assert!(why.contains("mirror replace"), "{verb}: {why}");
+        }
+        match replaced {
+            true => {
+                place.told(&["mirror", "replace", "v0", "1", &b]);
+            }
+            false => {
+                place.told(&["mirror", "remove", "v0", "1"]);
+                place.told(&["mirror", "add", "v0", &b]);
+            }
+        }
+        wait_until(|| {
+            place.status();
+            (place.legs() == ["in-sync", "in-sync"]).then_some(())
+        });
+        verify(&mut place.client(), 300);
+        end(engine);
+        assert!(place.data("a") == place.data("b"), "legs differ");
+    }
+}
+
+#[test]
+fn a_leg_whose_file_is_another_one_by_now_is_not_restored() {
+    let Some(place) = Place::new() else {
+        return;
+    };
+    let (engine, mut client) = place.written();
+    place.told(&["mirror", "fail", "v0", "1"]);
+    std::fs::remove_file(place.path("b")).unwrap();
+    let restore = ["mirror", "restore", "v0", "1"];
+    let why = place.refused(&restore);
+    assert!(why.contains("not the one that is open"), "{why}");
+    let b = place.file("b", LEG_BYTES);
+    let why = place.refused(&restore);
+    assert!(why.contains("remove the leg, and add it again"), "{why}");
+    place.told(&["mirror", "remove", "v0", "1"]);
+    place.told(&["mirror", "add", "v0", &b]);
+    place.until_in_sync();
+    verify(&mut client, 300);
+    end(engine);
+    assert!(place.data("a") == place.data("b"), "legs differ");
 }
 
 #[test]

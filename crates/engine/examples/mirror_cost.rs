@@ -170,6 +170,7 @@ fn mirror_config() -> MirrorConfig {
             label: Label::cut("bench"),
             since_s: 1,
             beat_s: 1,
+            bound_ms: 0,
         },
         shared: false,
         lineage: 4711,

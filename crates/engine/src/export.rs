@@ -343,13 +343,15 @@ impl ExportEngine {
             any |= self.drain_host();
             any |= self.drain_sessions(now_ns);
             any |= self.merge(memory);
+            any |= self.take_back();
             any |= self.serve_waiting();
             any |= self.submit_waiting();
             if !any {
                 break;
             }
         }
-        if self.stopping && self.clients.iter().all(Client::is_free) {
+        let gone = |client: &Client| client.is_free() || client.is_gone();
+        if self.stopping && self.clients.iter().all(gone) {
             self.stopping = false;
             self.host.handle_control(HostControl::Stop, now_ns);
             self.again = true;

@@ -39,6 +39,7 @@
 mod abort;
 mod change;
 mod counters;
+mod cut;
 mod device;
 mod errand;
 mod explain;
@@ -134,6 +135,8 @@ pub struct HostEngine {
     serial: u32,
     /// Paths and volumes with something to do for a change.
     errands: usize,
+    /// How often a path was found: what a volume leaves behind may be another time since.
+    found: u64,
 }
 
 impl HostEngine {
@@ -198,6 +201,7 @@ impl HostEngine {
             jobs: Vec::new(),
             serial: 0,
             errands: 0,
+            found: 0,
         }
     }
 

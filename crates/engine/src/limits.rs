@@ -122,6 +122,10 @@ pub const MIRROR_COPY_BYTES: u32 = 256 << 10;
 /// superblocks and pages of bitmaps. It is touched only when used.
 pub const MIRROR_SCRATCH_BYTES: u32 = 4 << 20;
 
+/// How long a local leg that lost its last path may still end what it has, before the mirror goes
+/// on without it: others are told to let go of it, and do so at once.
+pub const LEG_HANGS_NS: u64 = 1_000_000_000;
+
 /// How long after a leg has left it is tried again at first, ns; doubled each time, as it may leave
 /// again at once.
 pub const LEG_RETRY_NS: u64 = 1_000_000_000;

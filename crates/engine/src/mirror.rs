@@ -5,7 +5,7 @@
 //!
 //! * `one`: a mirror on its core; `gather`: until it runs; `drive`: what its machine wants;
 //!   `users`: the I/O of users; `returns`: legs that leave and return; `change`: legs that are
-//!   added and removed
+//!   added and removed; `behind`: what is left behind on legs, and for how long
 //! * `reads`: which leg serves a read; `table`: what legs were given; `stack`: what all of them
 //!   can do; `lasting`: what users said that holds beyond this engine
 //! * `types`, `report`: how it is made, and how it is doing; [`words`]: the same for people
@@ -28,6 +28,7 @@
 //! # Limits
 //! [`MIRRORS_MAX`] mirrors of 16 legs; of each,
 //! [`MIRROR_IOS_MAX`](crate::limits::MIRROR_IOS_MAX) I/Os; nothing is allocated for one.
+mod behind;
 mod change;
 mod drive;
 mod gather;
@@ -47,7 +48,7 @@ pub use lasting::speed_of;
 pub use reads::for_mirror;
 pub use types::*;
 
-use crate::host::{HostControl, HostEngine, HostEvent, Io, SubmitError};
+use crate::host::{Hints, HostControl, HostEngine, HostEvent, Io, SubmitError};
 use crate::limits::{MIRROR_SCRATCH_BYTES, MIRRORS_MAX};
 use crate::machine::{Closed, ConnId, DeviceError, Machine, Memory, Output, Place, Send, Span};
 use alloc::boxed::Box;
@@ -150,7 +151,8 @@ impl MirrorEngine {
         &mut self.host
     }
 
-    /// Takes one I/O, as [`HostEngine::submit`].
+    /// Takes one I/O, as [`HostEngine::submit`]. The memory of a change is the engine's after its
+    /// end too, while [`Self::is_lent`].
     ///
     /// # Errors
     /// See [`SubmitError`]; nothing was taken.
@@ -162,13 +164,20 @@ impl MirrorEngine {
         }
     }
 
-    /// As [`HostEngine::submit_for_change`].
+    /// As [`HostEngine::submit_with`] [`Hints::for_change`].
     ///
     /// # Errors
     /// As [`Self::submit`].
     pub fn submit_for_change(&mut self, io: &Io, now_ns: u64) -> Result<(), SubmitError> {
         match io.volume.checked_sub(MIRRORS_FROM) {
-            None => self.host.submit_for_change(io, now_ns),
+            None => {
+                let for_change = true;
+                let hints = Hints {
+                    for_change,
+                    ..Hints::default()
+                };
+                self.host.submit_with(io, hints, now_ns)
+            }
             Some(index) => self.submit_to(index, io, true, now_ns),
         }
     }
@@ -195,6 +204,17 @@ impl MirrorEngine {
             Phase::Running(it) => Some(it.limits),
             _ => None,
         }
+    }
+
+    /// Whether there is memory of changes that have ended, which a leg that has left still has.
+    #[inline]
+    pub fn lends(&self) -> bool {
+        self.mirrors.iter().flatten().any(|it| !it.lent.is_empty())
+    }
+
+    /// Whether such memory is a part of `span`: it must not be changed, nor given to anybody (T10).
+    pub fn is_lent(&self, span: Span) -> bool {
+        self.mirrors.iter().flatten().any(|it| it.is_lent(span))
     }
 
     /// What happened since. Ends of I/Os come in the order in which they ended.
@@ -226,16 +246,11 @@ impl MirrorEngine {
         let Some(index) = volume.checked_sub(MIRRORS_FROM) else {
             return;
         };
-        let limits = match &order {
-            MirrorOrder::Add(new) => self.host.limits(new.config.volume),
-            MirrorOrder::Grow(sizes) => {
-                for (leg, bytes) in sizes {
-                    self.host.resize_device(*leg, *bytes, now_ns);
-                }
-                None
+        if let MirrorOrder::Grow(sizes) = &order {
+            for (leg, bytes) in sizes {
+                self.host.resize_device(*leg, *bytes, now_ns);
             }
-            _ => None,
-        };
+        }
         let mirror = self.mirrors.get_mut(usize::from(index));
         let Some(mirror) = mirror.and_then(Option::as_deref_mut) else {
             return;
@@ -243,7 +258,7 @@ impl MirrorEngine {
         let name = mirror.config.name.clone();
         let done = match &order {
             MirrorOrder::Add(new) => {
-                let added = mirror.add(new, limits, now_ns);
+                let added = mirror.add(new, &self.host, now_ns);
                 mirror.restack(&self.host);
                 let leg = usize::from(new.config.volume);
                 added
@@ -300,6 +315,7 @@ impl MirrorEngine {
     /// From now on a volume of the host is a leg.
     fn lead(&mut self, volume: usize, mirror: u8, place: u8) {
         self.host.set_leg(volume as u16);
+        self.host.uncut(volume as u16);
         if self.legs.len() <= volume {
             self.legs.resize(volume + 1, None);
         }

@@ -4,7 +4,7 @@ mod common;
 
 use common::*;
 use engine::host::{
-    HostConfig, HostControl, HostEvent, Io, IoOp, PathCounters, PathNews, PathState,
+    Hints, HostConfig, HostControl, HostEvent, Io, IoOp, PathCounters, PathNews, PathState,
 };
 use engine::target::{Faults, Probability, TargetControl};
 use policy::PathIndex;
@@ -81,6 +81,37 @@ fn t12_a_command_that_hangs_is_aborted_and_its_path_lives_on() {
         let mut load = Load::new(200, 8, BLOCK);
         rig.load(&mut load, SECOND);
         assert_eq!(load.errors(), 0);
+    }
+}
+
+/// A mirror has another leg to read from; a path of this one that was not tried is tried first.
+#[test]
+fn t12_a_read_of_what_is_elsewhere_too_is_asked_of_each_path_once() {
+    for (ports, elsewhere, ends_s) in [(1, true, 10), (2, true, 20), (1, false, 60)] {
+        let mut rig = rig_of(ports, |host, _| {
+            host.volumes[0].recovery.attempts_ns = 55 * SECOND;
+        });
+        for port in 0..ports {
+            faults(&mut rig, port as u16, hang());
+        }
+        let hints = Hints {
+            elsewhere,
+            ..Hints::default()
+        };
+        let now_ns = rig.world.now_ns;
+        let submitted = rig
+            .host
+            .borrow_mut()
+            .submit_with(&read(0, 0), hints, now_ns);
+        assert_eq!(submitted, Ok(()));
+        assert!(rig.run(100 * SECOND, |_, done| done.len() == 1));
+        let done = rig.done.remove(0);
+        assert_eq!(done.outcome, Outcome::TimedOut);
+        let soon = ends_s * SECOND..(ends_s + 1) * SECOND;
+        assert!(
+            soon.contains(&done.latency_ns),
+            "{ports} {elsewhere} {done:?}"
+        );
     }
 }
 

@@ -3,7 +3,7 @@
 mod common;
 
 use common::*;
-use engine::host::{HostEvent, IoOp, PathHealth, PathState};
+use engine::host::{Hints, HostEvent, IoOp, PathHealth, PathState};
 use engine::target::{ErrorRule, Faults, Ops, Probability, TargetControl};
 use engine::{Machine, Span};
 use nvme::host::AnaState;
@@ -102,6 +102,35 @@ fn load(rig: &mut Rig, depth: u64, bytes: u32, for_ns: u64) -> [u64; 2] {
     assert_eq!(load.errors(), 0, "{:?}", load.outcomes);
     let after = rig.shares(2);
     [after[0] - before[0], after[1] - before[1]]
+}
+
+/// A check of a mirror reads all there is, and may wait for what a leg is busy with.
+#[test]
+fn what_takes_long_and_says_nothing_puts_no_path_on_probation() {
+    for untimed in [false, true] {
+        let mut rig = rig(2, Policy::RoundRobin { bytes: 0 });
+        load(&mut rig, 4, BLOCK, SECOND / 2);
+        stall(&mut rig, 2 * SECOND);
+        let read_by = |rig: &mut Rig, slot: u64, path, untimed| {
+            let hints = Hints {
+                on: Some(path),
+                untimed,
+                ..Hints::default()
+            };
+            let now_ns = rig.world.now_ns;
+            let mut host = rig.host.borrow_mut();
+            host.submit_with(&read(slot, slot), hints, now_ns).unwrap();
+        };
+        read_by(&mut rig, 0, P0, untimed);
+        for _ in 0..60 {
+            read_by(&mut rig, 1, P1, false);
+            rig.run(50 * MS, |_, _| false);
+        }
+        assert_eq!(rig.done.len(), 61);
+        let tally = health(&rig, P0).tally;
+        assert_eq!(tally == Default::default(), untimed, "{untimed} {tally:?}");
+        assert!(!untimed || why(&rig, P0).is_none());
+    }
 }
 
 /// Nothing is left of any probe.

@@ -556,7 +556,14 @@ fn a_read_goes_the_path_that_its_caller_chose_while_the_policy_might() {
     let by = |rig: &mut Rig, path, slot| {
         let io = read(slot, slot);
         let now_ns = rig.world.now_ns;
-        rig.host.borrow_mut().submit_on(&io, path, now_ns).unwrap();
+        let hints = engine::host::Hints {
+            on: Some(path),
+            ..Default::default()
+        };
+        rig.host
+            .borrow_mut()
+            .submit_with(&io, hints, now_ns)
+            .unwrap();
         assert!(rig.run(SECOND, |_, done| !done.is_empty()));
         let done = rig.done.pop().unwrap();
         assert_eq!(done.outcome, Outcome::Done);

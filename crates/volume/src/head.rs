@@ -178,7 +178,8 @@ impl Head {
 
     /// Whether a path gets nothing new, though it may do what it has, and flush.
     pub fn set_draining(&mut self, path: PathIndex, draining: bool) {
-        self.standing[usize::from(path.0)].draining = draining;
+        let stays = !draining && canary::has(Bug::StaysAside);
+        self.standing[usize::from(path.0)].draining = draining || stays;
         self.show();
     }
 

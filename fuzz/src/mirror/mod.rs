@@ -140,7 +140,7 @@ fn known(superblock: &Superblock) -> Superblock {
 fn refused(refusal: &Refusal, given: usize) {
     let named = match refusal {
         Refusal::Newer(at, _) | Refusal::TooOld(at) => vec![*at],
-        Refusal::Removed(at) | Refusal::Small(at) => vec![*at],
+        Refusal::Small(at) => vec![*at],
         Refusal::Foreign(a, b) | Refusal::Twice(a, b) | Refusal::Parted(a, b) => vec![*a, *b],
         Refusal::Nothing | Refusal::Incomplete(_) | Refusal::NoneInSync(_) => Vec::new(),
     };

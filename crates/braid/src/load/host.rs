@@ -480,7 +480,9 @@ impl End {
                 let opened = PassthroughDevice::open(device.clone(), read_only, *poll)?;
                 return Ok(Self::Passthrough(Arc::new(opened)));
             }
-            UriKind::File(path) => file(path, access)?,
+            UriKind::File(path) => {
+                file(path, access).map_err(|error| crate::mirror::holder::named(error, path))?
+            }
             UriKind::Memory(bytes) => (
                 Device::Memory(Arc::new(MemoryDevice::new(*bytes)?)),
                 *bytes,

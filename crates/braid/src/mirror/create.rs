@@ -29,7 +29,7 @@ use volume::mirror::{Label, Name, Properties, Superblock};
 /// How often an owner says that it lives: so a foreign one is known after a quarter minute.
 const BEAT_INTERVAL: &str = "5s";
 /// Bounds of it, ms: what legs can take besides I/O, and how long anybody waits.
-const BEAT_MS_MIN: u64 = 10;
+const BEAT_MS_MIN: u64 = 100;
 const BEAT_MS_MAX: u64 = 60_000;
 /// What is cleared at the end of a leg with `--force`: copies of labels and partition tables.
 const TAIL_BYTES: u64 = 1 << 20;
@@ -342,7 +342,7 @@ fn beat_interval_ms(text: &str) -> anyhow::Result<u32> {
     let ms = ns / 1_000_000;
     match (BEAT_MS_MIN..=BEAT_MS_MAX).contains(&ms) {
         true => Ok(ms as u32),
-        false => Err(wrong("from 10ms to 1m")),
+        false => Err(wrong("from 100ms to 1m")),
     }
 }
 

@@ -11,6 +11,7 @@ pub mod create;
 mod examine;
 mod far;
 mod foreign;
+pub mod holder;
 pub mod leg;
 pub mod same;
 mod show;

@@ -197,5 +197,6 @@ fn owner(identity: &HostIdentity) -> Owner {
         )),
         since_s: now_s,
         beat_s: now_s,
+        bound_ms: 0,
     }
 }

@@ -31,6 +31,8 @@ pub(super) struct Client {
     pub held: u64,
     /// A request has what is its own.
     pub own_used: bool,
+    /// Its requests that have ended, and whose memory somebody still has.
+    pub lent: u32,
     /// Its requests that wait for memory, in the order of asking.
     pub waiting: VecDeque<u32>,
     /// In the line for the shared arena.
@@ -67,6 +69,15 @@ impl Client {
             State::Session(session) => session.poll_timeout(),
             _ => None,
         }
+    }
+
+    /// Whether nothing comes of it any more.
+    pub fn is_gone(&self) -> bool {
+        let over = match &self.state {
+            State::Session(session) => session.is_over(),
+            _ => true,
+        };
+        self.closed && over
     }
 
     pub fn session(&mut self) -> Option<&mut Session> {
@@ -194,7 +205,7 @@ impl ExportEngine {
                 self.session_event(client, event, now_ns);
             }
             let it = &mut self.clients[usize::from(client)];
-            if it.closed && it.session().is_none_or(|session| session.is_over()) {
+            if it.is_gone() && it.lent == 0 {
                 self.free_client(client);
             }
             let due_ns = self.clients[usize::from(client)].poll_timeout();

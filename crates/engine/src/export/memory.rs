@@ -14,6 +14,9 @@
 //! came who ask for much and move nothing go on, and so does who comes then, once it has shown with
 //! its own piece that it moves.
 //!
+//! A leg that a mirror goes on without may read a write's memory after that was answered (T10): it
+//! is the request's until it has been given back, and so is the client's place.
+//!
 //! # Limits
 //! The own pieces are at most a quarter of the arena, or half of it where each is one block of
 //! memory, so that the largest request fits the rest; see [`OWN_MAX`]. A waiting line has one place
@@ -22,8 +25,10 @@ use super::ExportEngine;
 use super::table::Stage;
 use crate::buddy::Buddy;
 use crate::limits::{EXPORT_ARENA_MIN, KEPT_SHARE, OWN_MAX};
+use crate::machine::Span;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
+use canary::Bug;
 
 /// The arena of a core.
 pub(super) struct Pool {
@@ -45,6 +50,17 @@ pub(super) struct Pool {
     served_from: u64,
     /// Clients that wait and that got something back.
     again: Vec<u16>,
+    /// Memory of requests that have ended, of which somebody has a part.
+    lent: Vec<Lent>,
+}
+
+/// Memory that a mirror's leg has beyond its request's end (T10).
+struct Lent {
+    client: u16,
+    /// It is the client's own piece.
+    own: bool,
+    need: u64,
+    spans: Vec<Span>,
 }
 
 impl Pool {
@@ -64,6 +80,7 @@ impl Pool {
             changed: false,
             served_from: u64::MAX,
             again: Vec::with_capacity(clients.into()),
+            lent: Vec::new(),
         }
     }
 
@@ -280,14 +297,57 @@ impl ExportEngine {
             // A write whose client went away.
             return self.waits_no_more(client, ticket);
         }
+        let own = core::mem::take(&mut work.own);
+        if need > 0 && self.host.lends() {
+            // Rare enough to take memory for it.
+            let spans = work.take_spans();
+            self.clients[usize::from(client)].lent += 1;
+            self.pool.lent.push(Lent {
+                client,
+                own,
+                need,
+                spans,
+            });
+            self.take_back();
+            return;
+        }
         let it = &mut self.clients[usize::from(client)];
-        if core::mem::take(&mut work.own) {
+        if own {
             it.own_used = false;
-            self.pool.own_free += self.pool.own_bytes;
+            let times = 1 + u64::from(canary::has(Bug::FreedTwice));
+            self.pool.own_free += times * self.pool.own_bytes;
         } else if need > 0 {
             it.held -= need;
             work.free(&mut self.pool.shared);
         }
         self.look_again(client);
+    }
+
+    /// What was lent beyond its request's end, and is not any more, is free; whether any is.
+    pub(super) fn take_back(&mut self) -> bool {
+        let (mut at, mut any) = (0, false);
+        while let Some(lent) = self.pool.lent.get(at) {
+            if lent.spans.iter().any(|span| self.host.is_lent(*span)) {
+                at += 1;
+                continue;
+            }
+            let lent = self.pool.lent.swap_remove(at);
+            let it = &mut self.clients[usize::from(lent.client)];
+            it.lent -= 1;
+            if lent.own {
+                it.own_used = false;
+                self.pool.own_free += self.pool.own_bytes;
+            } else {
+                it.held -= lent.need;
+                lent.spans
+                    .iter()
+                    .for_each(|span| self.pool.shared.free(*span));
+            }
+            self.look_again(lent.client);
+            // It may be all that was left of it.
+            self.touch(lent.client);
+            any = true;
+        }
+        any
     }
 }

@@ -238,6 +238,16 @@ impl Work {
         }
     }
 
+    /// All of its memory, of which nothing is known here any more.
+    pub fn take_spans(&mut self) -> Vec<Span> {
+        let first = (self.data() > 0).then_some(self.first);
+        let edges = &self.edges[..usize::from(self.edge_count)];
+        let mut spans: Vec<Span> = first.into_iter().collect();
+        spans.append(&mut self.rest);
+        spans.extend(edges.iter().map(|edge| edge.span));
+        spans
+    }
+
     /// Gives back all of its memory, which isn't its client's own.
     pub fn free(&mut self, buddy: &mut Buddy) {
         self.give_back(self.data() > 0, self.edge_count, buddy);

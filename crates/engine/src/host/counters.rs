@@ -1,6 +1,6 @@
 //! What a path did on this core, for statistics, and why it does nothing; what cores tell each
 //! other of I/Os in flight and of what they measured.
-use super::path::Phase;
+use super::path::{Path, Phase};
 use super::types::{Io, IoOp, PathState};
 use super::{HostEngine, VACANT, WriteFailover, report};
 use alloc::string::String;
@@ -76,6 +76,15 @@ impl HostEngine {
         if let Some(it) = self.volumes.get_mut(usize::from(volume)) {
             it.is_leg = true;
         }
+    }
+
+    /// Whether a volume has no path left, and a local device still has what it was given when it
+    /// was lost: nobody knows when that ends.
+    pub fn hangs(&self, volume: u16) -> bool {
+        let lost = |path: &Path| path.phase == Phase::Lost && !path.lane.is_empty();
+        let hangs = |path: &Path| path.kind.device().is_some() && lost(path);
+        let mut paths = self.paths_of(volume);
+        !self.usability(volume).0 && paths.any(hangs)
     }
 
     /// Whether what a volume has failed can't be executed late (T9).

@@ -7,7 +7,7 @@ use super::counters::group;
 use super::path::{Phase, Role, Target};
 use super::probation::is_timed;
 use super::split::cut;
-use super::types::{Doubt, HostEvent, Io, IoOp, NO_PATH, SubmitError, VolumeInfo};
+use super::types::{Doubt, Hints, HostEvent, Io, IoOp, NO_PATH, SubmitError, VolumeInfo};
 use super::{HostEngine, Ready, device, report, status};
 use crate::machine::{DeviceError, Output, Span};
 use canary::Bug;
@@ -24,36 +24,19 @@ impl HostEngine {
     /// # Errors
     /// See [`SubmitError`]; nothing was taken.
     pub fn submit(&mut self, io: &Io, now_ns: u64) -> Result<(), SubmitError> {
-        self.submit_as(io, None, false, now_ns)
+        self.submit_as(io, Hints::default(), now_ns)
     }
 
-    /// The same by `on`, if the volume's head would use that path now and nothing keeps it from
-    /// going at once.
+    /// The same of one of which something is known.
     ///
     /// # Errors
     /// As [`Self::submit`].
-    pub fn submit_on(&mut self, io: &Io, on: PathIndex, now_ns: u64) -> Result<(), SubmitError> {
-        self.submit_as(io, Some(on), false, now_ns)
-    }
-
-    /// The same of a read whose bytes will be written back around what is new: it waits where that
-    /// write would for an engine before this one, which may yet write these bytes (T9). No other
-    /// change of them may be under way.
-    ///
-    /// # Errors
-    /// As [`Self::submit`].
-    pub fn submit_for_change(&mut self, io: &Io, now_ns: u64) -> Result<(), SubmitError> {
-        self.submit_as(io, None, true, now_ns)
+    pub fn submit_with(&mut self, io: &Io, hints: Hints, now_ns: u64) -> Result<(), SubmitError> {
+        self.submit_as(io, hints, now_ns)
     }
 
     #[inline(always)]
-    fn submit_as(
-        &mut self,
-        io: &Io,
-        on: Option<PathIndex>,
-        for_change: bool,
-        now_ns: u64,
-    ) -> Result<(), SubmitError> {
+    fn submit_as(&mut self, io: &Io, hints: Hints, now_ns: u64) -> Result<(), SubmitError> {
         let volume = self
             .volumes
             .get(usize::from(io.volume))
@@ -75,6 +58,11 @@ impl HostEngine {
         let plain = volume.holds.is_empty() && volume.gate_ns == 0 && volume.explain.is_none();
         let given_up = volume.given_up;
         let index = self.slots.take(io, now_ns).ok_or(SubmitError::Full)?;
+        if hints.elsewhere || hints.untimed || hints.past_cut {
+            let course = &mut self.slots.get_mut(index).course;
+            (course.elsewhere, course.untimed) = (hints.elsewhere, hints.untimed);
+            course.past_cut = hints.past_cut;
+        }
         if let Some(outcome) = refused {
             self.slots.end(index, outcome, NO_PATH, now_ns);
         } else if matches!(io.op, IoOp::Flush) {
@@ -84,8 +72,8 @@ impl HostEngine {
         } else if large {
             self.split(index, now_ns);
         } else if plain {
-            self.place(index, io, on, now_ns);
-        } else if !self.is_behind(index, for_change) {
+            self.place(index, io, hints.on, now_ns);
+        } else if !self.is_behind(index, hints.for_change) {
             self.place_oddly(index, now_ns);
         }
         Ok(())
@@ -126,6 +114,9 @@ impl HostEngine {
     /// it.
     #[cold]
     pub(super) fn place_again(&mut self, index: u32, now_ns: u64) {
+        if self.is_taken_back(index, now_ns) {
+            return;
+        }
         self.renew(index, now_ns);
         let Some(able) = self.able(index, u64::MAX) else {
             return;
@@ -360,8 +351,8 @@ impl HostEngine {
         }
         let latency_ns = now_ns.saturating_sub(slot.placed_ns);
         let head = &mut self.volumes[usize::from(path.volume)].head;
-        let (op, volume) = (slot.io.op, path.volume);
-        let group = group(op);
+        let (timed, volume) = (is_timed(slot), path.volume);
+        let group = group(slot.io.op);
         if outcome == Outcome::TimedOut
             && slot.course.aborted
             && self.hedges.is_beaten(&self.slots, index)
@@ -372,7 +363,7 @@ impl HostEngine {
         }
         let path = self.paths[number].index;
         let head = &mut self.volumes[usize::from(volume)].head;
-        let heeded = answered.then(|| head.heed(path, outcome, is_timed(op), latency_ns, now_ns));
+        let heeded = answered.then(|| head.heed(path, outcome, timed, latency_ns, now_ns));
         if let Some(why) = heeded.flatten() {
             self.on_probation(number, why, now_ns);
         }

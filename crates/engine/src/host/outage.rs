@@ -117,11 +117,16 @@ impl HostEngine {
     }
 
     /// What waits for a path, or for a lost controller to flush, fails.
-    fn fail_queued(&mut self, volume: usize, now_ns: u64) {
+    pub(super) fn fail_queued(&mut self, volume: usize, now_ns: u64) {
         while let Some(index) = self.volumes[volume].queue.front() {
             self.slots.unlink(&mut self.volumes[volume].queue, index);
             self.end(index, self.without_path(volume), NO_PATH, now_ns);
         }
+        self.fail_waiting_flushes(volume, now_ns);
+    }
+
+    /// What waits for a lost controller to flush, fails.
+    pub(super) fn fail_waiting_flushes(&mut self, volume: usize, now_ns: u64) {
         while let Some(index) = self.volumes[volume].flushes.front() {
             self.slots.unlink(&mut self.volumes[volume].flushes, index);
             self.fail_flush(index, now_ns);

@@ -16,7 +16,7 @@
 //! can't probe, and puts nothing on probation. A probe that finds no room is put off (T6). A path
 //! that may not be read, for its ANA state or its size's sake, is not probed until it may.
 use super::path::{Path, Phase, Will};
-use super::slots::EMPTY;
+use super::slots::{EMPTY, Slot};
 use super::types::{HostEvent, Io, IoOp, PathNews};
 use super::volumes::Volume;
 use super::{HostEngine, hedge, report};
@@ -38,10 +38,10 @@ pub struct PathHealth {
 }
 
 /// Whether how long an I/O takes says something of its path: a flush, or a range to be zeroed, may
-/// take any time.
+/// take any time, and of some the caller says so.
 #[inline]
-pub(super) fn is_timed(op: IoOp) -> bool {
-    matches!(op, IoOp::Read | IoOp::Write { .. })
+pub(super) fn is_timed(slot: &Slot) -> bool {
+    matches!(slot.io.op, IoOp::Read | IoOp::Write { .. }) && !slot.course.untimed
 }
 
 /// What may put paths on probation in an engine that has so many I/Os, and this memory of its own.
@@ -95,7 +95,7 @@ impl HostEngine {
         let next = |&index: &u32| self.slots.next(index).filter(issued);
         let oldest = core::iter::successors(path.lane.oldest_issued(), next).take(LOOKED_AT);
         let mut slots = oldest.map(|index| self.slots.get(index));
-        let timed = slots.find(|slot| is_timed(slot.io.op) && !slot.course.probe);
+        let timed = slots.find(|slot| is_timed(slot) && !slot.course.probe);
         timed.map(|slot| slot.issued_ns)
     }
 

@@ -274,6 +274,7 @@ impl HostEngine {
         let inherits = self.volumes[usize::from(volume)].inherits();
         path.inherited |= path.facts.is_none() && inherits;
         path.facts = Some(facts);
+        self.found += 1;
         if first {
             self.connect(number, now_ns);
             self.take_turns(volume, now_ns);

@@ -115,6 +115,12 @@ pub(super) struct Course {
     pub spare: bool,
     /// It is a probe: nobody is told of its end.
     pub probe: bool,
+    /// A read of what another volume has as well.
+    pub elsewhere: bool,
+    /// How long it takes says nothing of its path.
+    pub untimed: bool,
+    /// A read that goes on when its volume is cut off.
+    pub past_cut: bool,
     /// Time it waited without being on a path, ms.
     pub excused_ms: u32,
 }

@@ -299,8 +299,11 @@ impl HostEngine {
             return None;
         }
         let helper = self.slots.take(&piece, now_ns)?;
+        let of = self.slots.get(index).course;
         let course = &mut self.slots.get_mut(helper).course;
         (course.helper, course.watched) = (true, true);
+        (course.elsewhere, course.untimed) = (of.elsewhere, of.untimed);
+        course.past_cut = of.past_cut;
         (self.splits.of(helper).owner, self.splits.of(helper).rest) = (index, 0);
         self.splits.of(index).helpers += 1;
         self.splits.helpers += 1;

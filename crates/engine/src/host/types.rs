@@ -215,6 +215,24 @@ pub struct Io {
     pub cookie: u64,
 }
 
+/// What is known of an I/O beside what it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Hints {
+    /// By this path, if the volume's head would use it now and nothing keeps it from going at once.
+    pub on: Option<PathIndex>,
+    /// A read whose bytes will be written back around what is new: it waits where that write would
+    /// for an engine before this one, which may yet write these bytes (T9). No other change of them
+    /// may be under way.
+    pub for_change: bool,
+    /// A read whose bytes another volume has as well: no path is asked twice that let it time out.
+    pub elsewhere: bool,
+    /// How long it takes says nothing of its path.
+    pub untimed: bool,
+    /// A read that [`HostEngine::cut`](super::HostEngine::cut) doesn't end: it waits for a path as
+    /// ever.
+    pub past_cut: bool,
+}
+
 /// Why an I/O was not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SubmitError {

@@ -28,6 +28,8 @@ pub(super) struct Volume {
     pub(super) is_leg: bool,
     /// It was said that no path is live.
     pub(super) no_path: bool,
+    /// What fails is not tried again.
+    pub(super) is_cut: bool,
     /// While no path is usable.
     pub(super) outage: Outage,
     /// I/Os that wait for a usable path, oldest wait first.
@@ -93,6 +95,7 @@ impl Volume {
             ready: None,
             recovery: config.recovery,
             no_path: false,
+            is_cut: false,
             outage: Outage::default(),
             queue: Lane::EMPTY,
             delayed: Lane::EMPTY,

@@ -87,7 +87,10 @@ impl HostEngine {
             paths,
             retries: slot.course.retries,
             retries_max: recovery.retries_max,
-            left_ns: recovery.attempts_ns.saturating_sub(spent_ns),
+            left_ns: match self.is_elsewhere(number, index, outcome) {
+                true => 0,
+                false => recovery.attempts_ns.saturating_sub(spent_ns),
+            },
             patient: volume.is_leg && slot.io.op != IoOp::Read,
         };
         match volume::dispose(outcome, &attempt) {
@@ -103,6 +106,15 @@ impl HostEngine {
             }
             Disposition::Hold => self.hold(number, index, now_ns),
         }
+    }
+
+    /// Whether a read has timed out on all paths that there are, and may be had from elsewhere.
+    fn is_elsewhere(&self, number: usize, index: u32, outcome: Outcome) -> bool {
+        let course = &self.slots.get(index).course;
+        let path = &self.paths[number];
+        let tried = course.failed | 1 << path.index.0;
+        let head = &self.volumes[usize::from(path.volume)].head;
+        course.elsewhere && outcome == Outcome::TimedOut && head.usable_among(!tried) == 0
     }
 
     /// An I/O has ended for good.
@@ -134,6 +146,9 @@ impl HostEngine {
     ///
     /// To leave a path that was lost is no move that counts (T4): that is bounded by time alone.
     fn fail_over(&mut self, index: u32, from: PathIndex, now_ns: u64) {
+        if self.is_taken_back(index, now_ns) {
+            return;
+        }
         let number = self.number(self.slots.get(index).io.volume, from);
         let lost = number.is_none_or(|number| self.paths[number].phase != Phase::Live);
         let slot = self.slots.get_mut(index);

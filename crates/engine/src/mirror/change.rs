@@ -7,38 +7,36 @@
 //! is not reported any more, and its volume may go.
 //!
 //! # Limits
-//! A leg that can only be read is refused. What else it can do less than the others, none of them
+//! A leg that can only be read is refused, and one with `write_failover = "immediate"` where the
+//! others are under a lease. What else it can do less than the others, none of them
 //! is asked any more.
 use super::one::{Kit, Leg, Mirrored, Phase};
 use super::table::{Entry, Task};
 use super::types::{LegCounters, NewLeg};
-use crate::host::{HostEvent, IoOp};
+use crate::host::{HostEngine, HostEvent, IoOp};
 use alloc::format;
 use alloc::string::{String, ToString};
+use volume::Outcome;
 use volume::mirror::Label;
 use volume::mirror::copies::Chosen;
 use volume::mirror::layout::{COPIES_AT, Place};
 use volume::mirror::superblock::SUPERBLOCK_BYTES;
-use volume::{IoLimits, Outcome};
 
 /// Bytes of a superblock, as spans count.
 const BLOCK: u32 = SUPERBLOCK_BYTES as u32;
 
+/// Why a leg from which nothing can be taken back is none of a mirror that another host may take.
+const IMMEDIATE: &str = "it has write_failover = \"immediate\": nothing could be taken back from \
+                         it when another host takes the mirror over; give it \"fenced\" (or start \
+                         the mirror with that leg, then nothing is taken back from any)";
+
 impl Mirrored {
-    /// Takes a new leg in; its place among the legs.
-    ///
-    /// # Errors
-    /// Why it is none, for people.
-    pub(super) fn add(
-        &mut self,
-        new: &NewLeg,
-        limits: Option<IoLimits>,
-        now_ns: u64,
-    ) -> Result<u8, String> {
-        let Phase::Running(it) = &mut self.phase else {
+    /// Whether there may be such a leg; for how long it may execute what it is given, ms.
+    fn may_be_added(&self, new: &NewLeg, host: &HostEngine) -> Result<u32, String> {
+        let Phase::Running(it) = &self.phase else {
             return Err("the mirror does not run".into());
         };
-        let state = *it.machine.superblock();
+        let state = it.machine.superblock();
         if new.info.block_shift > state.geometry.block_shift {
             return Err(format!(
                 "it has blocks of {} B, and the mirror's have {} B",
@@ -46,11 +44,35 @@ impl Mirrored {
                 1_u32 << state.geometry.block_shift
             ));
         }
-        match limits {
+        let volume = new.config.volume;
+        match host.limits(volume) {
             None => return Err("it is not ready".into()),
             Some(limits) if limits.read_only => return Err("it can only be read".into()),
             Some(_) => {}
         }
+        if it.machine.has_lease() && !host.is_fenced(volume) {
+            return Err(IMMEDIATE.into());
+        }
+        self.bound_with(volume, "it", host)
+    }
+
+    /// Takes a new leg in; its place among the legs.
+    ///
+    /// # Errors
+    /// Why it is none, for people.
+    pub(super) fn add(
+        &mut self,
+        new: &NewLeg,
+        host: &HostEngine,
+        now_ns: u64,
+    ) -> Result<u8, String> {
+        let bound_ms = self.may_be_added(new, host)?;
+        // It gets nothing before it is said everywhere that it is a leg, and with that this.
+        self.say_bound(bound_ms, now_ns);
+        let Phase::Running(it) = &mut self.phase else {
+            return Err("the mirror does not run".into());
+        };
+        let state = *it.machine.superblock();
         let unused = self.legs.iter().position(|leg| leg.removed);
         let at = u8::try_from(unused.unwrap_or(self.legs.len()))
             .map_err(|_| "too many legs came and went: restart the engine")?;
@@ -85,7 +107,9 @@ impl Mirrored {
             replaces: new.replaces,
             wiping: 0,
             removed: false,
+            cut: false,
             lost_caches: 0,
+            hangs_ns: None,
         };
         match self.legs.get_mut(usize::from(at)) {
             Some(there) => *there = leg,
@@ -110,6 +134,23 @@ impl Mirrored {
         removed.map_err(|error| error.to_string())
     }
 
+    /// What a volume leads to was given as a leg and is none: its place is free, and it may go.
+    ///
+    /// # Errors
+    /// It is one, or is just being looked at.
+    pub(super) fn forget(&mut self, volume: u16) -> Result<(), String> {
+        let mut legs = self.legs.iter_mut().filter(|leg| !leg.removed);
+        let leg = legs.find(|leg| leg.config.volume == volume);
+        match leg.filter(|leg| leg.slot.is_none() && leg.look.is_none()) {
+            Some(leg) => {
+                (leg.removed, leg.info, leg.away) = (true, None, None);
+                (leg.found, leg.unfit) = (None, None);
+                Ok(())
+            }
+            None => Err(format!("volume {volume} is one of its legs, or may be")),
+        }
+    }
+
     /// A leg is in sync: the one whose place it takes goes.
     pub(super) fn take_over(&mut self, at: usize, kit: &mut Kit<'_>) {
         let Some(old) = self.legs[at].replaces.take() else {
@@ -129,14 +170,7 @@ impl Mirrored {
             };
             kit.memory.bytes_mut(span).fill(0);
             self.legs[at].wiping += 1;
-            let entry = Entry {
-                mirror: kit.index,
-                leg: at as u8,
-                task: Task::Wipe,
-                for_change: false,
-                on: None,
-                span,
-            };
+            let entry = Entry::new(kit.index, at as u8, Task::Wipe, span);
             let offset = COPIES_AT[usize::from(copy)];
             let io = self.io(at, IoOp::Write { fua: true }, offset, span);
             self.give(entry, io, kit);

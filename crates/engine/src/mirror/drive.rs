@@ -14,7 +14,7 @@ use super::stack::stacked;
 use super::table::{Entry, Task};
 use super::types::MirrorState;
 use super::users::{Part, User};
-use crate::host::{HostEvent, IoOp, VolumeInfo};
+use crate::host::{Hints, HostEvent, IoOp, VolumeInfo};
 use crate::limits::{IO_BYTES_MAX, MIRROR_COPIES, MIRROR_COPY_BYTES, MIRROR_IOS_MAX};
 use crate::machine::Span;
 use alloc::vec::Vec;
@@ -22,6 +22,7 @@ use volume::hold::Range;
 use volume::limits::LEGS_MAX;
 use volume::mirror::assembly::Assembly;
 use volume::mirror::bitmap::PAGE_BYTES;
+use volume::mirror::claim::Terms;
 use volume::mirror::copies::{Chosen, NoLeg};
 use volume::mirror::layout::COPIES_AT;
 use volume::mirror::machine::{Mirror, Output, Speed, Start, Ticket};
@@ -42,6 +43,8 @@ pub(super) struct Running {
     pub places: [Option<u8>; LEGS_MAX],
     /// Users' I/Os, by the machine's number.
     pub users: Vec<Option<User>>,
+    /// How many there were.
+    pub served: u64,
     /// Memory to copy through, and to compare with.
     copies: Vec<Span>,
     compares: Vec<Span>,
@@ -59,6 +62,7 @@ impl Running {
         it: &mut Mirrored,
         assembly: &Assembly,
         given: &[Result<Chosen, NoLeg>],
+        terms: Terms,
         kit: &Kit<'_>,
     ) -> Option<Self> {
         let mut buffers = (0..2 * MIRROR_COPIES).map(|_| it.scratch.take(MIRROR_COPY_BYTES));
@@ -70,6 +74,7 @@ impl Running {
             given,
             owner: it.config.owner,
             lineage: it.config.lineage,
+            terms,
         };
         let mut places = [None; LEGS_MAX];
         let mut reads = Reads::new(policy_of(&assembly.next.properties), it.config.knobs);
@@ -98,6 +103,7 @@ impl Running {
             speed,
             places,
             users: (0..MIRROR_IOS_MAX).map(|_| None).collect(),
+            served: 0,
             copies,
             compares,
             frozen: false,
@@ -179,29 +185,27 @@ impl Mirrored {
             Output::Read(id, range, legs) => self.read(id, range, legs, kit),
             Output::Leg(ticket, request) => self.change(ticket, request, kit),
             Output::Flush(ticket) => {
-                self.put(
-                    ticket,
-                    Task::Own(ticket),
-                    IoOp::Flush,
-                    None,
-                    Span::default(),
-                    kit,
-                );
+                let Some((at, ..)) = self.at(ticket.leg) else {
+                    return;
+                };
+                let entry = Entry::new(kit.index, at as u8, Task::Own(ticket), Span::default());
+                let io = self.io(at, IoOp::Flush, 0, Span::default());
+                self.give(entry, io, kit);
             }
             Output::CopyRead(ticket, copy, range) => {
                 let span = self.buffer(copy, range, false);
                 let task = Task::Own(ticket);
-                self.put(ticket, task, IoOp::Read, Some(range.start), span, kit);
+                self.copy(task, IoOp::Read, (copy, range.start), span, kit);
             }
             Output::CopyWrite(ticket, copy, range) => {
                 let span = self.buffer(copy, range, false);
                 let (task, op) = (Task::Own(ticket), IoOp::Write { fua: false });
-                self.put(ticket, task, op, Some(range.start), span, kit);
+                self.copy(task, op, (copy, range.start), span, kit);
             }
             Output::Compare(ticket, copy, range) => {
                 let span = self.buffer(copy, range, true);
                 let task = Task::Compare(ticket, copy, range);
-                self.put(ticket, task, IoOp::Read, Some(range.start), span, kit);
+                self.copy(task, IoOp::Read, (copy, range.start), span, kit);
             }
             Output::Pages(ticket, pages) => self.write_pages(ticket, pages, kit),
             Output::ReadPages(ticket, pages) => {
@@ -235,33 +239,37 @@ impl Mirrored {
         }
     }
 
-    /// Gives something of the machine's own to a leg: at a byte of the mirror, or of no place.
-    fn put(
+    /// Reads or writes, at a byte of the mirror, what is copied or compared by way of a buffer.
+    fn copy(
         &mut self,
-        ticket: Ticket,
         task: Task,
         op: IoOp,
-        start: Option<u64>,
+        (copy, start): (u8, u64),
         span: Span,
         kit: &mut Kit<'_>,
     ) {
+        let (Task::Own(ticket) | Task::Compare(ticket, ..)) = task else {
+            return;
+        };
         let Some((at, data_offset, _)) = self.at(ticket.leg) else {
             return;
         };
-        let offset = start.map_or(0, |start| data_offset + start);
-        let entry = Entry {
-            mirror: kit.index,
-            leg: at as u8,
-            task,
-            for_change: false,
-            on: None,
-            span: Span::default(),
+        // A check reads all there is, whatever a leg is busy with: that it takes long says nothing.
+        let hints = Hints {
+            untimed: self
+                .running()
+                .is_some_and(|it| it.machine.is_checked_by(copy)),
+            ..Hints::default()
         };
-        let io = self.io(at, op, offset, span);
+        let entry = Entry {
+            hints,
+            ..Entry::new(kit.index, at as u8, task, Span::default())
+        };
+        let io = self.io(at, op, data_offset + start, span);
         self.give(entry, io, kit);
     }
 
-    /// The same of pages of the bitmap: the first one, and how many bytes they have.
+    /// Gives a leg pages of the bitmap: the first one, and how many bytes they have.
     fn meta(
         &mut self,
         ticket: Ticket,
@@ -278,14 +286,7 @@ impl Mirrored {
             return; // there was memory just now
         };
         let offset = bitmap_offset + u64::from(first) * PAGE_BYTES as u64;
-        let entry = Entry {
-            mirror: kit.index,
-            leg: at as u8,
-            task,
-            for_change: false,
-            on: None,
-            span,
-        };
+        let entry = Entry::new(kit.index, at as u8, task, span);
         let io = self.io(at, op, offset, span);
         self.give(entry, io, kit);
     }
@@ -318,14 +319,7 @@ impl Mirrored {
             let block = it.machine.encode_superblock(ticket.leg, copy, crc32c);
             kit.memory.bytes_mut(span).copy_from_slice(&block);
         }
-        let entry = Entry {
-            mirror: kit.index,
-            leg: at as u8,
-            task: Task::Own(ticket),
-            for_change: false,
-            on: None,
-            span,
-        };
+        let entry = Entry::new(kit.index, at as u8, Task::Own(ticket), span);
         let offset = COPIES_AT[usize::from(copy & 1)];
         let io = self.io(at, IoOp::Write { fua: true }, offset, span);
         self.give(entry, io, kit);
@@ -334,9 +328,6 @@ impl Mirrored {
     /// What a leg was given has ended, and it was the machine's.
     pub(super) fn task_ended(&mut self, entry: &Entry, done: &Part, kit: &mut Kit<'_>) {
         let (now_ns, outcome) = (kit.now_ns, done.outcome);
-        if let Task::Io(ticket) = entry.task {
-            self.part_ended(usize::from(entry.leg), ticket, done, now_ns);
-        }
         let crc32c = kit.crc32c;
         let Phase::Running(it) = &mut self.phase else {
             return;
@@ -387,7 +378,8 @@ impl Mirrored {
         let machine = it.machine.poll_timeout().filter(|_| !it.frozen);
         let away = self.legs.iter().filter_map(|leg| leg.away);
         let away = away.filter(|it| !it.told).map(|it| it.at_ns);
-        machine.into_iter().chain(away).min()
+        let hangs = self.legs.iter().filter_map(|leg| leg.hangs_ns);
+        machine.into_iter().chain(away).chain(hangs).min()
     }
 }
 

@@ -12,7 +12,7 @@ use super::one::{Away, Kit, Leg, Mirrored, Phase, Purpose};
 use super::table::{Entry, Task};
 use super::types::MirrorState;
 use super::words;
-use crate::host::{HostEvent, IoOp};
+use crate::host::{Hints, HostEvent, IoOp};
 use crate::machine::Span;
 use alloc::boxed::Box;
 use alloc::format;
@@ -20,7 +20,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use volume::Outcome;
 use volume::mirror::Superblock;
-use volume::mirror::assembly::{Wishes, assemble};
+use volume::mirror::assembly::{Assembly, Role, Wishes, assemble};
 use volume::mirror::claim::{Claim, ClaimOutput, Reach};
 use volume::mirror::copies::{Chosen, NoLeg, read_copies};
 use volume::mirror::layout::COPIES_AT;
@@ -132,13 +132,15 @@ impl Mirrored {
                 at: span.at + u64::from(copy) * u64::from(BLOCK),
                 len: BLOCK,
             };
+            // A beat that is read again is what lets the leg go on when it can be reached.
+            let past_cut = matches!(purpose, Purpose::Machine(ticket) if ticket.is_beat());
+            let hints = Hints {
+                past_cut,
+                ..Hints::default()
+            };
             let entry = Entry {
-                mirror: kit.index,
-                leg: at as u8,
-                task: Task::Look(copy),
-                for_change: false,
-                on: None,
-                span: Span::default(),
+                hints,
+                ..Entry::new(kit.index, at as u8, Task::Look(copy), Span::default())
             };
             let io = self.io(at, IoOp::Read, COPIES_AT[usize::from(copy)], part);
             self.give(entry, io, kit);
@@ -202,7 +204,7 @@ impl Mirrored {
             Purpose::Claim(index) => {
                 if let Phase::Claiming(it) = &mut self.phase {
                     let found = found.unwrap_or(Err(NoLeg::Missing));
-                    it.claim.handle_superblocks(index, found, kit.now_ns);
+                    it.claim.handle_superblocks(index, found);
                 }
             }
             Purpose::Machine(ticket) => {
@@ -227,24 +229,47 @@ impl Mirrored {
     #[cold]
     #[inline(never)] // else each turn makes room for its stack: superblocks, policies
     fn claim(&mut self, kit: &mut Kit<'_>) {
-        let (legs, given) = self.given();
-        if let Err(why) = self.assembled(&legs, &given) {
-            return self.refuse(why, TRY_AGAIN_NS, kit);
+        let (legs, mut given) = self.given();
+        match self.assembled(&legs, &given) {
+            Ok(assembly) => leave_out(&mut given, &assembly),
+            Err(why) => return self.refuse(why, TRY_AGAIN_NS, kit),
         }
+        self.say_who_is_left_out(&legs, &given, kit);
+        let bound = self
+            .bound(kit.host)
+            .map_err(|why| self.refuse(why, TRY_AGAIN_NS, kit));
+        let Ok(bound_ms) = bound else {
+            return;
+        };
+        self.config.owner.bound_ms = bound_ms;
         let reach = match self.config.shared {
             true => Reach::Shared,
             false => Reach::Here,
         };
-        let claim = Claim::new(self.config.owner, &given, reach);
+        let claim = Claim::new(self.config.owner, &given, reach).after(self.gone);
         self.phase = Phase::Claiming(Box::new(Claiming { claim, legs }));
     }
 
-    /// What the legs come to.
-    fn assembled(
-        &self,
+    /// Legs of no use are said; they get no record.
+    fn say_who_is_left_out(
+        &mut self,
         legs: &[u8],
         given: &[Result<Chosen, NoLeg>],
-    ) -> Result<volume::mirror::assembly::Assembly, String> {
+        kit: &mut Kit<'_>,
+    ) {
+        for (&at, found) in legs.iter().zip(given) {
+            let leg = &mut self.legs[usize::from(at)];
+            let (Some(Ok(_)), Err(why)) = (leg.found, found) else {
+                continue;
+            };
+            let line = format!("{}: {}: {why}", self.config.name, leg.config.name);
+            leg.unfit = Some(format!("{why}"));
+            kit.events.push_back(HostEvent::Warning(kit.number, line));
+        }
+    }
+
+    /// What the legs come to.
+    fn assembled(&self, legs: &[u8], given: &[Result<Chosen, NoLeg>]) -> Result<Assembly, String> {
         let name = |at: usize| {
             let leg = legs
                 .get(at)
@@ -330,6 +355,10 @@ impl Mirrored {
         let Some(output) = it.claim.poll_output(kit.now_ns) else {
             return false;
         };
+        if output.is_end() {
+            // Our own record is maybe all that the next try finds.
+            self.gone = it.claim.gone();
+        }
         let place = |index: usize, it: &Claiming| usize::from(it.legs[index]);
         match output {
             ClaimOutput::Read(index) => {
@@ -343,14 +372,7 @@ impl Mirrored {
                     return false; // there was room just now
                 };
                 kit.memory.bytes_mut(span).copy_from_slice(&block);
-                let entry = Entry {
-                    mirror: kit.index,
-                    leg: at as u8,
-                    task: Task::Claim(index),
-                    for_change: false,
-                    on: None,
-                    span,
-                };
+                let entry = Entry::new(kit.index, at as u8, Task::Claim(index), span);
                 let offset = COPIES_AT[usize::from(copy & 1)];
                 let io = self.io(at, IoOp::Write { fua: true }, offset, span);
                 self.give(entry, io, kit);
@@ -365,6 +387,11 @@ impl Mirrored {
                 let here = owner.host == self.config.owner.host;
                 self.refuse(why, if here { TRY_AGAIN_NS } else { u64::MAX }, kit);
             }
+            ClaimOutput::Slow => {
+                let why = "its legs take longer to answer than its beat interval: other hosts \
+                           can't tell who has it (make mirrors of such legs with a longer one)";
+                self.refuse(why.into(), TRY_AGAIN_NS, kit);
+            }
             ClaimOutput::Failed(index, outcome) => {
                 let at = place(index, it);
                 let name = &self.legs[at].config.name;
@@ -375,9 +402,9 @@ impl Mirrored {
         true
     }
 
-    pub(super) fn claim_written(&mut self, index: usize, outcome: Outcome, kit: &Kit<'_>) {
+    pub(super) fn claim_written(&mut self, index: usize, outcome: Outcome) {
         if let Phase::Claiming(it) = &mut self.phase {
-            it.claim.handle_written(index, outcome, kit.now_ns);
+            it.claim.handle_written(index, outcome);
         }
     }
 
@@ -393,24 +420,32 @@ impl Mirrored {
         let Phase::Claiming(it) = core::mem::replace(&mut self.phase, Phase::Gathering) else {
             return;
         };
-        let given = it.claim.given();
-        let assembly = match self.assembled(&it.legs, given) {
+        let mut given = it.claim.given().to_vec();
+        let assembly = match self.assembled(&it.legs, &given) {
             Ok(assembly) => assembly,
             Err(why) => return self.refuse(why, TRY_AGAIN_NS, kit),
         };
-        for (&at, found) in it.legs.iter().zip(given) {
+        leave_out(&mut given, &assembly);
+        for (&at, found) in it.legs.iter().zip(&given) {
             let leg = &mut self.legs[usize::from(at)];
             leg.slot = found.ok().map(|it| it.superblock.slot);
             // What could not be read or written just now is looked at again.
             let was_leg = matches!(leg.found, Some(Ok(_)));
-            leg.found = Some(*found).filter(|now| now.is_ok() || !was_leg);
+            let useless = found.is_err_and(|why| is_useless(&why));
+            leg.found = Some(*found).filter(|now| now.is_ok() || !was_leg || useless);
             leg.was_made_long();
         }
         for leg in &mut self.legs {
             let unknown = leg.slot.is_none() && !matches!(leg.found, Some(Err(_)));
             leg.away = (leg.info.is_some() && unknown).then(|| Away::absent(kit.now_ns));
         }
-        match Running::begin(self, &assembly, given, kit) {
+        let mut terms = it.claim.terms();
+        // Of what nobody waits for nothing can be taken back.
+        let fenced = |leg: &Leg| kit.host.is_fenced(leg.config.volume);
+        if !self.legs.iter().all(fenced) {
+            terms.written_ns = None;
+        }
+        match Running::begin(self, &assembly, &given, terms, kit) {
             Some(running) => self.phase = Phase::Running(Box::new(running)),
             None => {
                 let why = "there is no memory for its copy buffers".into();
@@ -419,11 +454,26 @@ impl Mirrored {
         }
         self.leave_aside(kit.now_ns);
         self.restack(kit.host);
+        self.say_what_is_held(kit);
         // It was stopped while its legs were claimed.
         if let Phase::Running(it) = &mut self.phase
             && self.stopping
         {
             it.machine.stop(kit.now_ns);
+        }
+    }
+}
+
+/// Whether a leg can be read, and is left out for what it says.
+fn is_useless(why: &NoLeg) -> bool {
+    matches!(why, NoLeg::TooOld | NoLeg::Removed | NoLeg::Small)
+}
+
+/// Whoever is of no use counts as not there.
+fn leave_out(given: &mut [Result<Chosen, NoLeg>], assembly: &Assembly) {
+    for (leg, role) in given.iter_mut().zip(&assembly.roles) {
+        if let Role::Unusable(why) = role {
+            *leg = Err(*why);
         }
     }
 }

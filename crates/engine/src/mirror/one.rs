@@ -3,7 +3,7 @@ use super::drive::Running;
 use super::gather::{Claiming, Look};
 use super::table::{Entry, Table, Task};
 use super::types::{LegConfig, LegCounters, MirrorConfig, MirrorState};
-use super::users::Part;
+use super::users::{Lent, Part};
 use crate::host::{HostEngine, HostEvent, Io, IoDone, IoOp, NO_PATH, SubmitError, VolumeInfo};
 use crate::limits::LEG_RETRY_NS;
 use crate::machine::{Memory, Span};
@@ -15,6 +15,7 @@ use alloc::vec::Vec;
 use volume::Outcome;
 use volume::limits::LEGS_MAX;
 use volume::mirror::Crc32c;
+use volume::mirror::claim::Gone;
 use volume::mirror::copies::{Chosen, NoLeg};
 use volume::mirror::machine::{CheckReport, Ticket};
 use volume::mirror::superblock::LegState;
@@ -43,6 +44,8 @@ pub(super) struct Mirrored {
     pub scratch: Scratch,
     /// What found no room in the host, oldest first: nothing else is given before it (T6).
     pub held: VecDeque<(Entry, Io)>,
+    /// Memory of users' changes that have ended, and which a leg that has left still has (T10).
+    pub lent: Vec<Lent>,
     /// What ended as soon as it was given.
     pub early: VecDeque<(Entry, Outcome)>,
     /// Since when it gathers.
@@ -69,6 +72,10 @@ pub(super) struct Mirrored {
     pub not_begun: Option<String>,
     /// How often it was not started.
     pub refusals: u64,
+    /// Who was there before us, of whom a claim that has not ended well has left nothing else.
+    pub gone: Option<Gone>,
+    /// Paths that the host had found when bounds were looked at.
+    pub paths_found: u64,
 }
 
 pub(super) enum Phase {
@@ -116,8 +123,12 @@ pub(super) struct Leg {
     pub wiping: u8,
     /// It is no leg any more; its place may be taken.
     pub removed: bool,
+    /// Another host may take it over: it gets nothing but beats (T48).
+    pub cut: bool,
     /// Controllers of it that are lost with what they had in their caches, as last looked at.
     pub lost_caches: u64,
+    /// It has no path left, and a device that ends nothing: when the mirror goes on without it.
+    pub hangs_ns: Option<u64>,
 }
 
 /// A leg that the mirror goes on without.
@@ -179,7 +190,9 @@ impl Mirrored {
             replaces: None,
             wiping: 0,
             removed: false,
+            cut: false,
             lost_caches: 0,
+            hangs_ns: None,
         };
         Self {
             legs: config.legs.iter().map(leg).collect(),
@@ -189,6 +202,7 @@ impl Mirrored {
             span,
             scratch: Scratch::new(span),
             held: VecDeque::with_capacity(2 * LEGS_MAX),
+            lent: Vec::new(),
             early: VecDeque::with_capacity(room.min(1 << 16)),
             since_ns: None,
             tried: None,
@@ -203,6 +217,8 @@ impl Mirrored {
             checking_ns: None,
             not_begun: None,
             refusals: 0,
+            gone: None,
+            paths_found: 0,
         }
     }
 
@@ -293,7 +309,9 @@ impl Mirrored {
     fn give_held(&mut self, kit: &mut Kit<'_>) -> bool {
         let mut any = false;
         while let Some((entry, io)) = self.held.pop_front() {
-            if !self.try_give(entry, io, kit) {
+            if self.is_needless(&entry) {
+                self.early.push_back((entry, Outcome::PathError));
+            } else if !self.try_give(entry, io, kit) {
                 self.held.push_front((entry, io));
                 break;
             }
@@ -302,17 +320,28 @@ impl Mirrored {
         any
     }
 
+    /// Whether something waits for room that is for a leg which has left meanwhile.
+    fn is_needless(&self, entry: &Entry) -> bool {
+        match (entry.task, &self.phase) {
+            (Task::Io(ticket) | Task::Own(ticket), Phase::Running(it)) => {
+                !it.machine.may_read(ticket.leg)
+            }
+            _ => false,
+        }
+    }
+
     /// False: there is no room.
     fn try_give(&mut self, entry: Entry, io: Io, kit: &mut Kit<'_>) -> bool {
         let Some(cookie) = kit.table.put(entry) else {
             return false;
         };
         let io = Io { cookie, ..io };
-        let submitted = match (entry.for_change, entry.on) {
-            (true, _) => kit.host.submit_for_change(&io, kit.now_ns),
-            (false, Some(path)) => kit.host.submit_on(&io, path, kit.now_ns),
-            (false, None) => kit.host.submit(&io, kit.now_ns),
-        };
+        if self.is_cut_off(&entry) {
+            kit.table.take(cookie);
+            self.early.push_back((entry, Outcome::PathError));
+            return true;
+        }
+        let submitted = kit.host.submit_with(&io, entry.hints, kit.now_ns);
         let outcome = match submitted {
             Ok(()) => return true,
             Err(SubmitError::Full) => {
@@ -329,6 +358,16 @@ impl Mirrored {
         true
     }
 
+    /// Whether it waited for room until its leg was cut off.
+    fn is_cut_off(&self, entry: &Entry) -> bool {
+        let beat = match entry.task {
+            Task::Own(ticket) => ticket.is_beat(),
+            Task::Look(_) | Task::Claim(_) | Task::Wipe => true,
+            Task::Io(_) | Task::Pages(_) | Task::Compare(..) => false,
+        };
+        self.legs[usize::from(entry.leg)].cut && !beat
+    }
+
     /// What a leg was given has ended.
     pub fn leg_ended(&mut self, entry: &Entry, done: &IoDone, kit: &mut Kit<'_>) {
         let done = Part {
@@ -342,9 +381,12 @@ impl Mirrored {
     fn ended(&mut self, entry: &Entry, done: &Part, kit: &mut Kit<'_>) {
         let outcome = done.outcome;
         let at = usize::from(entry.leg);
+        if let Task::Io(ticket) = entry.task {
+            self.part_ended(at, ticket, (&entry.part, done), kit.now_ns);
+        }
         match entry.task {
             Task::Look(copy) => self.looked(at, copy, outcome, kit),
-            Task::Claim(index) => self.claim_written(index, outcome, kit),
+            Task::Claim(index) => self.claim_written(index, outcome),
             Task::Wipe => self.wiped(at, outcome, kit),
             _ => self.task_ended(entry, done, kit),
         }

@@ -185,6 +185,11 @@ impl Reads {
         self.gap_ns = gap_ns;
     }
 
+    /// Whether one of these legs can be reached, as last looked at.
+    pub fn reaches_any(&self, legs: Legs) -> bool {
+        !legs.both(self.usable).is_empty()
+    }
+
     /// A leg was given a change, or has ended it.
     pub fn count_change(&mut self, slot: u8, by: i32) {
         let split = self.pairs() && self.ways.is_split(slot);

@@ -3,7 +3,7 @@ use super::one::{Leg, Mirrored, Phase};
 use super::reads::for_mirror;
 use super::types::{LegReport, LegStatus, MirrorOrder, MirrorReport, MirrorState};
 use crate::host::HostEngine;
-use crate::limits::LEG_RETRY_NS;
+use crate::limits::{LEG_HANGS_NS, LEG_RETRY_NS};
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
@@ -25,13 +25,22 @@ fn place_entry(legs: &mut Vec<LegReport>, slot: u8, entry: &LegEntry) {
         leg.slot = Some(slot);
         return;
     }
+    let nameless = |leg: &&LegReport| leg.slot.is_none() && Label::cut(&leg.name) == entry.label;
+    let why = match legs.iter().find(nameless) {
+        // Another disk, or one in which nothing was written.
+        Some(it) => format!(
+            "{} is there, and not this leg: replace {slot} by it",
+            it.name
+        ),
+        None => "it is not in the configuration".into(),
+    };
     legs.push(LegReport {
         name: entry.label.to_string(),
         volume: None,
         slot: Some(slot),
         status: LegStatus::Missing,
         aside: false,
-        why: Some("it is not in the configuration".into()),
+        why: Some(why),
         facts: None,
         counters: Default::default(),
         rebuild: None,
@@ -69,6 +78,7 @@ impl Mirrored {
                 .map(|(at, it)| (at, it.machine.check_report())),
             speed: running.map_or(self.config.speed, |it| it.speed),
             rate: running.map(|it| it.machine.rate()),
+            held_until_ns: self.held_until_ns(),
         }
     }
 
@@ -99,6 +109,9 @@ impl Mirrored {
             }
         };
         let why = match (&leg.unfit, leg.found, leg.away.and_then(|it| it.outcome)) {
+            _ if facts.is_some_and(|it| it.leaving) => {
+                Some("it is leaving: that is not on the other legs yet, and writes wait".into())
+            }
             _ if leg.aside => Some("it was taken out, until it is restored".into()),
             (Some(why), ..) => Some(why.clone()),
             (None, Some(Err(why)), _) => Some(why.to_string()),
@@ -137,6 +150,7 @@ impl Mirrored {
                 return Ok(());
             }
             MirrorOrder::Remove(slot) => return self.remove(slot, now_ns),
+            MirrorOrder::Forget(volume) => return self.forget(volume),
             MirrorOrder::Grow(_) => {
                 (self.grows, self.grown) = (true, None);
                 return Ok(());
@@ -174,6 +188,7 @@ impl Mirrored {
             MirrorOrder::Return(slot) => self.put_aside(slot, false, now_ns),
             MirrorOrder::Assemble(_)
             | MirrorOrder::Remove(_)
+            | MirrorOrder::Forget(_)
             | MirrorOrder::Grow(_)
             | MirrorOrder::Stop
             | MirrorOrder::Begin(_)
@@ -244,11 +259,25 @@ impl Mirrored {
             legs.filter_map(|leg| Some((leg.slot?, leg.config.volume)))
         };
         it.reads.look(host, legs());
+        self.look_at_bounds(host, now_ns);
+        let Phase::Running(it) = &mut self.phase else {
+            return;
+        };
         for at in 0..self.legs.len() {
             let leg = &mut self.legs[at];
             let (Some(slot), volume) = (leg.slot, leg.config.volume) else {
                 continue;
             };
+            leg.hangs_ns = match host.hangs(volume) && it.machine.may_read(slot) {
+                true => Some(leg.hangs_ns.unwrap_or(now_ns.saturating_add(LEG_HANGS_NS))),
+                false => None,
+            };
+            if leg.hangs_ns.is_some_and(|at_ns| at_ns <= now_ns) {
+                it.machine.leg_lost(slot, now_ns);
+                // The last one stays, and is looked at again.
+                leg.hangs_ns = Some(now_ns.saturating_add(LEG_HANGS_NS));
+                self.again = true;
+            }
             let lost = host.lost_caches(volume);
             let is_news = lost & !core::mem::replace(&mut leg.lost_caches, lost) != 0;
             if lost == 0 {

@@ -62,6 +62,11 @@ impl Mirrored {
                 self.state = MirrorState::Failed(line.into());
                 line.into()
             }
+            News::Lapsed(slot) => self.cut_leg(slot, kit),
+            News::Renewed(slot) => match self.uncut_leg(slot, kit) {
+                Some(line) => line,
+                None => return, // it has just begun
+            },
             News::Restored => {
                 self.state = MirrorState::Running;
                 "its last leg can be written again".into()
@@ -77,6 +82,35 @@ impl Mirrored {
         };
         let line = format!("{}: {line}", self.config.name);
         kit.events.push_back(HostEvent::Warning(kit.number, line));
+    }
+
+    /// Another host may take a leg over: what it was given is taken back.
+    fn cut_leg(&mut self, slot: u8, kit: &mut Kit<'_>) -> String {
+        let Some((at, ..)) = self.at(slot) else {
+            return format!("leg {slot}: its beats don't end");
+        };
+        let why = "its owner's beats don't end there: another host may take it over";
+        let leg = &mut self.legs[at];
+        leg.cut = true;
+        kit.host.cut(leg.config.volume, why, kit.now_ns);
+        format!(
+            "leg {slot} ({}): no beat has ended there for two intervals; nothing is read or \
+             written there before its record was read again",
+            leg.config.name
+        )
+    }
+
+    fn uncut_leg(&mut self, slot: u8, kit: &mut Kit<'_>) -> Option<String> {
+        let (at, ..) = self.at(slot)?;
+        let leg = &mut self.legs[at];
+        if !core::mem::take(&mut leg.cut) {
+            return None;
+        }
+        kit.host.uncut(leg.config.volume);
+        let name = &leg.config.name;
+        Some(format!(
+            "leg {slot} ({name}): beats end there again, and it is still ours"
+        ))
     }
 
     /// Of legs that come and go by the user's word.
@@ -113,6 +147,8 @@ impl Mirrored {
                 self.left(at, outcome, now_ns);
                 match self.legs[at].aside {
                     true => format!("{leg} was taken out; what it misses is noted"),
+                    // What an engine that stops has not done takes no leg out.
+                    false if outcome == Outcome::Stopped => format!("{leg} is being removed"),
                     false => format!("{leg} has left: {outcome}; what it misses is noted"),
                 }
             }
@@ -131,6 +167,7 @@ impl Mirrored {
                 let why_not = words::unfit(&why);
                 match why {
                     Unfit::Failed(outcome) => self.left(at, outcome, now_ns),
+                    Unfit::Owned(_) => self.left(at, Outcome::Reservation, now_ns),
                     _ => self.legs[at].unfit = Some(why_not.clone()),
                 }
                 format!("{leg} can't return: {why_not}")
@@ -182,6 +219,17 @@ impl Mirrored {
         let Some(slot) = self.legs[at].slot else {
             return self.identify(at, kit);
         };
+        if self.legs[at].cut {
+            let facts = self.running().and_then(|it| it.machine.facts(slot));
+            if facts.is_some_and(|it| it.in_flight > 0) {
+                return false; // it ends first, and is not tried again
+            }
+            self.legs[at].cut = false;
+            kit.host.uncut(self.legs[at].config.volume);
+        }
+        if !self.may_be_greeted(at, kit) {
+            return false;
+        }
         self.legs[at].away = Some(Away { told: true, ..away });
         self.restack(kit.host);
         let quiesce_ns = match kit.host.is_fenced(self.legs[at].config.volume) {

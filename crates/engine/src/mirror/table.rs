@@ -6,9 +6,9 @@
 //!
 //! # Limits
 //! As many as the host has slots; nothing is allocated for one.
+use crate::host::{Hints, IoOp};
 use crate::machine::Span;
 use alloc::vec::Vec;
-use policy::PathIndex;
 use volume::hold::Range;
 use volume::mirror::machine::Ticket;
 
@@ -24,14 +24,45 @@ pub(super) struct Entry {
     pub leg: u8,
     /// What it is.
     pub task: Task,
-    /// It is read for the sake of a change ([`HostEngine::submit_for_change`]).
-    ///
-    /// [`HostEngine::submit_for_change`]: crate::host::HostEngine::submit_for_change
-    pub for_change: bool,
-    /// A read: the path to its leg that was chosen.
-    pub on: Option<PathIndex>,
+    /// Of a user's I/O: of which one, and what.
+    pub part: PartOf,
+    /// What the host is told of it.
+    pub hints: Hints,
     /// Memory that goes back to the mirror when it has ended; of length 0: none does.
     pub span: Span,
+}
+
+impl Entry {
+    /// One of the mirror's own.
+    pub fn new(mirror: u8, leg: u8, task: Task, span: Span) -> Self {
+        Self {
+            mirror,
+            leg,
+            task,
+            part: PartOf::default(),
+            hints: Hints::default(),
+            span,
+        }
+    }
+}
+
+/// A part of a user's I/O, whose number may be another's when the part ends.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PartOf {
+    /// Of which I/O: counted from the first one.
+    pub serial: u64,
+    pub op: IoOp,
+    pub bytes: u32,
+}
+
+impl Default for PartOf {
+    fn default() -> Self {
+        Self {
+            serial: 0,
+            op: IoOp::Flush,
+            bytes: 0,
+        }
+    }
 }
 
 /// What it is.
@@ -95,14 +126,7 @@ mod tests {
     #[test]
     fn t06_each_is_taken_out_once_and_a_full_table_says_so() {
         let mut table = Table::new(2);
-        let entry = |leg| Entry {
-            mirror: 0,
-            leg,
-            task: Task::Look(0),
-            for_change: false,
-            on: None,
-            span: Span::default(),
-        };
+        let entry = |leg| Entry::new(0, leg, Task::Look(0), Span::default());
         let first = table.put(entry(3)).unwrap();
         assert!(first & OURS != 0);
         assert!(table.put(entry(4)).is_some() && table.put(entry(5)).is_none());

@@ -42,7 +42,7 @@ pub struct MirrorConfig {
     /// After what it was given has ended, a lost leg may not return for so long where nothing
     /// bounds when that is executed (T9).
     pub leg_quiesce_ns: u64,
-    /// Whoever we are, on the legs.
+    /// Whoever we are, on the legs. What it leaves behind is looked up when legs are there.
     pub owner: Owner,
     /// Whether other hosts can reach the legs: then a foreign owner's word is waited for.
     pub shared: bool,
@@ -110,6 +110,9 @@ pub enum MirrorOrder {
     Add(Box<NewLeg>),
     /// The leg of this slot is none any more.
     Remove(u8),
+    /// What this volume of the host leads to was given as a leg, and is none: it is not looked at
+    /// any more.
+    Forget(u16),
     /// It becomes as large as its legs allow; the devices of these volumes have so many bytes now.
     Grow(Vec<(u16, u64)>),
     /// The mirror is stopped in order; nothing starts it again but [`MirrorOrder::Begin`], or
@@ -237,6 +240,8 @@ pub struct MirrorReport {
     pub speed: Speed,
     /// The same.
     pub rate: Option<u64>,
+    /// Changes wait until then, as the owner before did not release the mirror (T9), ns.
+    pub held_until_ns: Option<u64>,
 }
 
 impl MirrorReport {

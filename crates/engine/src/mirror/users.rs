@@ -2,8 +2,8 @@
 use super::drive::Running;
 use super::one::{Kit, Mirrored, Phase};
 use super::reads::Choice;
-use super::table::{Entry, Task};
-use crate::host::{HostEvent, Io, IoDone, IoOp, NO_PATH, SubmitError, fits, misfit};
+use super::table::{Entry, PartOf, Task};
+use crate::host::{Hints, HostEvent, Io, IoDone, IoOp, NO_PATH, SubmitError, fits, misfit};
 use crate::machine::Span;
 use policy::PathIndex;
 use volume::Outcome;
@@ -19,6 +19,27 @@ pub(super) struct User {
     chosen: Option<Choice>,
     /// The leg that served it last.
     served: Option<u8>,
+    /// Counted from the first one.
+    serial: u64,
+    /// Parts that legs have.
+    parts: u16,
+}
+
+/// Memory of a change that has ended, and of which legs that have left still have parts (T10).
+pub(super) struct Lent {
+    serial: u64,
+    span: Span,
+    parts: u16,
+}
+
+impl User {
+    fn part(&self, length: u32) -> PartOf {
+        PartOf {
+            serial: self.serial,
+            op: self.io.op,
+            bytes: length,
+        }
+    }
 }
 
 /// How what a leg was given has ended there.
@@ -54,12 +75,15 @@ impl Running {
             Ok(id) => id,
             Err(Full) => return Err(SubmitError::Full),
         };
+        self.served += 1;
         self.users[id as usize] = Some(User {
             io: *io,
             begun_ns: now_ns,
             for_change,
             chosen: None,
             served: None,
+            serial: self.served,
+            parts: 0,
         });
         Ok(())
     }
@@ -110,6 +134,9 @@ impl Mirrored {
                 return it.machine.nobody(id);
             };
             let slot = choice.slot;
+            // The last one is asked as long as attempts may take.
+            let others = it.machine.readers(id).without(Legs::one(slot));
+            let elsewhere = it.reads.reaches_any(others);
             let Some(ticket) = it.machine.take(id, slot) else {
                 it.reads.ended(&choice, false, NO_PATH, 0, kit.now_ns);
                 legs = it.machine.readers(id);
@@ -117,18 +144,23 @@ impl Mirrored {
             };
             if let Some(user) = it.user(id) {
                 user.chosen = Some(choice);
+                user.parts += 1;
             }
             let Some((at, data_offset, _)) = self.at(slot) else {
                 return;
             };
             self.legs[at].counters.in_flight += 1;
-            let entry = Entry {
-                mirror: kit.index,
-                leg: at as u8,
-                task: Task::Io(ticket),
-                for_change: user.for_change,
+            let hints = Hints {
                 on: choice.path,
-                span: Span::default(),
+                for_change: user.for_change,
+                elsewhere,
+                untimed: false,
+                past_cut: false,
+            };
+            let entry = Entry {
+                part: user.part(part_io.length),
+                hints,
+                ..Entry::new(kit.index, at as u8, Task::Io(ticket), Span::default())
             };
             let io = Io {
                 volume: self.legs[at].config.volume,
@@ -148,10 +180,11 @@ impl Mirrored {
         let Some(it) = self.running() else {
             return;
         };
-        let user = ticket.io().and_then(|id| it.user(id).copied());
-        let Some(user) = user else {
+        let Some(user) = ticket.io().and_then(|id| it.user(id)) else {
             return;
         };
+        user.parts += 1;
+        let user = *user;
         let (op, range) = match request {
             Request::Write(range, fua) => (IoOp::Write { fua }, Some(range)),
             Request::Zero(range) => (IoOp::WriteZeroes, Some(range)),
@@ -163,12 +196,8 @@ impl Mirrored {
         }
         self.legs[at].counters.in_flight += 1;
         let entry = Entry {
-            mirror: kit.index,
-            leg: at as u8,
-            task: Task::Io(ticket),
-            for_change: false,
-            on: None,
-            span: Span::default(),
+            part: user.part(user.io.length),
+            ..Entry::new(kit.index, at as u8, Task::Io(ticket), Span::default())
         };
         let io = Io {
             volume: self.legs[at].config.volume,
@@ -182,24 +211,35 @@ impl Mirrored {
     }
 
     /// Counts, and teaches the policy, what a part of a user's I/O came to.
-    pub(super) fn part_ended(&mut self, at: usize, ticket: Ticket, done: &Part, now_ns: u64) {
+    pub(super) fn part_ended(
+        &mut self,
+        at: usize,
+        ticket: Ticket,
+        (part, done): (&PartOf, &Part),
+        now_ns: u64,
+    ) {
         let outcome = done.outcome;
-        let Some(it) = self.running() else {
-            return;
-        };
-        let Some(user) = ticket.io().and_then(|id| it.user(id)) else {
-            return;
-        };
-        let (op, bytes) = (user.io.op, u64::from(user.io.length));
-        user.served = Some(ticket.leg);
-        let chosen = user.chosen.take();
-        if let Some(choice) = chosen {
-            let (well, served) = (outcome.is_done(), done.path);
-            it.reads
-                .ended(&choice, well, served, done.latency_ns, now_ns);
-        } else if op != IoOp::Flush {
-            it.reads.count_change(ticket.leg, -1);
+        let (op, bytes) = (part.op, u64::from(part.bytes));
+        if let Some(it) = self.running() {
+            let user = ticket.io().and_then(|id| it.user(id));
+            let user = user.filter(|user| user.serial == part.serial);
+            let chosen = user.and_then(|user| {
+                user.served = Some(ticket.leg);
+                user.parts -= 1;
+                user.chosen.take()
+            });
+            if let Some(choice) = chosen {
+                let (well, served) = (outcome.is_done(), done.path);
+                it.reads
+                    .ended(&choice, well, served, done.latency_ns, now_ns);
+            } else if !matches!(op, IoOp::Flush | IoOp::Read) {
+                it.reads.count_change(ticket.leg, -1);
+            }
         }
+        for lent in self.lent.iter_mut().filter(|it| it.serial == part.serial) {
+            lent.parts -= 1;
+        }
+        self.lent.retain(|it| it.parts > 0);
         let counters = &mut self.legs[at].counters;
         counters.in_flight = counters.in_flight.saturating_sub(1);
         match op {
@@ -224,12 +264,26 @@ impl Mirrored {
         let Some(user) = it.users.get_mut(id as usize).and_then(Option::take) else {
             return;
         };
+        if user.parts > 0 && user.io.span.len > 0 {
+            self.lent.push(Lent {
+                serial: user.serial,
+                span: user.io.span,
+                parts: user.parts,
+            });
+        }
         kit.events.push_back(HostEvent::Done(IoDone {
             cookie: user.io.cookie,
             outcome,
             path: user.served.map_or(NO_PATH, PathIndex),
             latency_ns: kit.now_ns.saturating_sub(user.begun_ns),
         }));
+    }
+
+    /// Whether a leg that has left still has some of this memory.
+    pub fn is_lent(&self, span: Span) -> bool {
+        let end = |it: Span| it.at + u64::from(it.len);
+        let mut lent = self.lent.iter().map(|it| it.span);
+        lent.any(|it| it.at < end(span) && span.at < end(it))
     }
 
     /// The machine hears nothing any more; what users asked fails.

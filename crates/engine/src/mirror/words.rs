@@ -16,6 +16,12 @@ pub fn unfit(why: &Unfit) -> String {
                           are not needed"
             .into(),
         Unfit::Small => "it is smaller than the mirror needs".into(),
+        Unfit::Owned(other) => format!("another host has it, and lives ({other})"),
+        Unfit::Ahead => {
+            "its sequence is too far ahead: overwrite its superblocks, and add it as a \
+                         new leg"
+                .into()
+        }
     }
 }
 
@@ -76,7 +82,6 @@ pub fn refusal(refusal: &Refusal, name: impl Fn(usize) -> String, known: &[Super
              leave it out",
             name(*at)
         ),
-        Refusal::Removed(at) => format!("{} was removed from it; leave it out", name(*at)),
         Refusal::Small(at) => format!("{} is smaller than its superblock says", name(*at)),
         Refusal::Incomplete(missing) => {
             let missing = slots(missing);

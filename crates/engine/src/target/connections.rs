@@ -7,6 +7,7 @@ use crate::machine::{Closed, ConnId, Output};
 use crate::seldom::Seldom;
 use alloc::collections::BinaryHeap;
 use alloc::vec::Vec;
+use canary::Bug;
 use core::cmp::Reverse;
 use nvme::controller::CloseReason;
 use nvme::wire::Status;
@@ -227,10 +228,11 @@ impl TargetEngine {
             why: connection.why.unwrap_or(Why::Network(closed)),
         });
         let until_keep_alive = outlives && connection.is_lost();
+        let stays = canary::has(Bug::CountedGone) && connection.why.is_some();
         if until_keep_alive {
             self.connections.rearm();
         }
-        self.ports[usize::from(port)].stats.connections -= 1;
+        self.ports[usize::from(port)].stats.connections -= u32::from(!stays);
         self.subsystem
             .handle_closed(nvme::controller::ConnId(conn.0), now_ns);
         self.discard(conn.0, until_keep_alive, now_ns);

@@ -2,10 +2,15 @@
 //! fail, vanish and come back.
 #![allow(clippy::unwrap_used, reason = "a test")]
 mod again;
+#[path = "../export/clients.rs"]
+#[allow(dead_code, reason = "another test uses the rest")]
+mod clients;
 #[path = "../common/mod.rs"]
 mod common;
 mod cost;
 mod grow;
+mod hang;
+mod lease;
 mod legs;
 mod life;
 mod numbers;

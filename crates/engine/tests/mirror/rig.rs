@@ -174,6 +174,7 @@ pub fn configured(disks: &[Disk]) -> (HostConfig, MirrorConfig) {
             label: Label::cut("a test"),
             since_s: 1,
             beat_s: 1,
+            bound_ms: 0,
         },
         shared: false,
         lineage: LINEAGES.fetch_add(1, Ordering::Relaxed),

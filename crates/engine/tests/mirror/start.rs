@@ -107,6 +107,7 @@ fn owned_by(disks: &[Disk], host: u8) {
         label: Label::cut("somebody else"),
         since_s: 1,
         beat_s: 1,
+        bound_ms: 0,
     };
     said_of(disks, Some(owner));
 }

@@ -9,6 +9,7 @@ use super::{Phase, Session};
 use crate::limits::LIST_RUN;
 use crate::wire::{ChunkHeader, OptionReply, SimpleReply, chunk, opt, rep};
 use crate::{Exports, Kind, Transmit, TxPayload, transfer};
+use canary::Bug;
 
 /// Sending side of a session.
 #[derive(Debug)]
@@ -164,11 +165,16 @@ impl Session {
         match (slot.failure, slot.request.kind) {
             (Some(failure), _) if structured => send_error(slot, &failure, out),
             (None, Kind::BlockStatus { .. }) => self.send_status(index, out),
-            (failure, _) => SimpleReply {
-                error: failure.map_or(0, |failure| failure.errno.code()),
-                cookie: slot.cookie,
+            (failure, kind) => {
+                let reply = SimpleReply {
+                    error: failure.map_or(0, |failure| failure.errno.code()),
+                    cookie: slot.cookie,
+                };
+                reply.emit(out);
+                if kind == Kind::Flush && canary::has(Bug::AnsweredTwice) {
+                    reply.emit(out);
+                }
             }
-            .emit(out),
         }
         self.finish(index);
         None

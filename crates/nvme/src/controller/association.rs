@@ -245,7 +245,10 @@ impl Controller {
     /// The host is alive: sets the time at which it will be taken for dead. The keep-alive timer
     /// runs only while the controller is enabled and not shut down (Base 2.0, 3.9.1).
     pub fn touch(&mut self, now_ns: u64) {
-        let wait_ns = if !self.is_ready() || (self.discovery && self.kato_ms == 0) {
+        let stays = !self.is_ready() && canary::has(Bug::IdleStays);
+        let wait_ns = if stays {
+            u64::MAX
+        } else if !self.is_ready() || (self.discovery && self.kato_ms == 0) {
             IDLE_NS
         } else if self.kato_ms == 0 || canary::has(Bug::UnwatchedKeepAlive) {
             u64::MAX

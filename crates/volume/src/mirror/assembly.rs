@@ -45,7 +45,7 @@ pub enum Role {
         /// Why.
         why: Why,
     },
-    /// Nothing can be read of it; it does without.
+    /// It is left out: nothing can be read of it, or what it says is of no use.
     Unusable(NoLeg),
 }
 
@@ -99,11 +99,9 @@ pub enum Refusal {
     Twice(usize, usize),
     /// Both were written since they parted.
     Parted(usize, usize),
-    /// It was away for so long that it can't be told whether it was written meanwhile.
+    /// It was away for so long that it can't be told whether it was written by itself meanwhile.
     TooOld(usize),
-    /// It is not among the mirror's legs any more.
-    Removed(usize),
-    /// It is smaller than the mirror needs.
+    /// It is smaller than the mirror needs, and the newest state calls it in sync.
     Small(usize),
     /// These are missing, and may have newer writes.
     Incomplete(Vec<u8>),
@@ -127,21 +125,26 @@ pub fn assemble(given: &[Result<Superblock, NoLeg>], wishes: Wishes) -> Result<A
     let legs = legs.filter_map(|(at, leg)| Some((at, leg.as_ref().ok()?)));
     let legs: Vec<(usize, &Superblock)> = legs.collect();
     strangers(&legs)?;
-    let newest = newest(&legs, wishes)?;
+    let (newest, aside) = newest(&legs, wishes)?;
     let state = legs.iter().find(|it| it.0 == newest).map(|it| it.1);
     let state = state.ok_or(Refusal::Nothing)?;
+    let mut useless = Vec::new();
     for &(at, leg) in &legs {
-        let known = |slot: u8| state.legs.get(usize::from(slot)).copied().flatten();
-        if known(leg.slot).map(|entry| entry.id) != leg.leg().map(|entry| entry.id) {
-            return Err(Refusal::Removed(at));
-        }
-        if !leg.place.holds(&state.geometry) {
-            return Err(Refusal::Small(at));
+        if let Some(why) = useless_for(leg, state, aside.contains(&at), wishes) {
+            useless.push((at, why.map_err(|refusal| refusal(at, newest))?));
         }
     }
-    let role = |at: usize, leg: &Result<Superblock, NoLeg>| match leg {
-        Ok(leg) => role(leg, state, wishes.discard == Some(at)),
-        Err(error) => Role::Unusable(*error),
+    let legs: Vec<_> = legs
+        .into_iter()
+        .filter(|leg| useless.iter().all(|it| it.0 != leg.0))
+        .collect();
+    let role = |at: usize, leg: &Result<Superblock, NoLeg>| {
+        let why = useless.iter().find(|it| it.0 == at);
+        match (leg, why) {
+            (Ok(_), Some((_, why))) => Role::Unusable(*why),
+            (Ok(leg), None) => role(leg, state, wishes.discard == Some(at)),
+            (Err(error), _) => Role::Unusable(*error),
+        }
     };
     let roles = given.iter().enumerate().map(|(at, leg)| role(at, leg));
     complete(&legs, newest, state, roles.collect(), wishes)
@@ -162,10 +165,52 @@ fn strangers(legs: &[(usize, &Superblock)]) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// The leg whose state all others came before.
-fn newest(legs: &[(usize, &Superblock)], wishes: Wishes) -> Result<usize, Refusal> {
+/// Of a leg, and of the newest.
+type Refused = fn(usize, usize) -> Refusal;
+
+/// Why `leg` is of no use where `state` is the newest, or why there is no telling; `aside`: it
+/// was too old to be compared with another one.
+fn useless_for(
+    leg: &Superblock,
+    state: &Superblock,
+    aside: bool,
+    wishes: Wishes,
+) -> Option<Result<NoLeg, Refused>> {
+    let entry = |of: &Superblock, slot: u8| of.legs.get(usize::from(slot)).copied().flatten();
+    let known = entry(state, leg.slot);
+    if known.map(|it| it.id) != leg.leg().map(|it| it.id) {
+        // All that came before the newest state did so by that one's lineages.
+        return Some(Ok(NoLeg::Removed));
+    }
+    if aside {
+        // Who has never said that it goes on without the newest one was not written by itself.
+        let us = state.leg().map(|it| it.id);
+        let other = entry(leg, state.slot).filter(|it| Some(it.id) == us);
+        let alone = other.is_none_or(|it| it.state != LegState::InSync);
+        let stale = known.is_some_and(|it| it.state != LegState::InSync);
+        return match standing(leg, state) {
+            Standing::Within => None,
+            Standing::TooOld if stale && !alone => Some(Ok(NoLeg::TooOld)),
+            Standing::TooOld => Some(Err(|at, _| Refusal::TooOld(at))),
+            Standing::Outside => Some(Err(|at, newest| Refusal::Parted(newest, at))),
+        };
+    }
+    if leg.place.holds(&state.geometry) {
+        return None;
+    }
+    let needed = known.is_some_and(|it| it.state == LegState::InSync) && !wishes.without;
+    Some(match needed || leg == state {
+        true => Err(|at, _| Refusal::Small(at)),
+        false => Ok(NoLeg::Small),
+    })
+}
+
+/// The leg whose state all others came before, and those that are too old to be compared with one
+/// that is newer.
+fn newest(legs: &[(usize, &Superblock)], wishes: Wishes) -> Result<(usize, Vec<usize>), Refusal> {
     let mut legs = legs.iter().filter(|it| wishes.discard != Some(it.0));
     let mut best = *legs.next().ok_or(Refusal::Nothing)?;
+    let mut aside = Vec::new();
     for &next in legs {
         match (standing(next.1, best.1), standing(best.1, next.1)) {
             // The same state: one that is in sync in it says so of itself.
@@ -173,12 +218,15 @@ fn newest(legs: &[(usize, &Superblock)], wishes: Wishes) -> Result<usize, Refusa
             (Standing::Within, Standing::Within) => best = next,
             (Standing::Within, _) => {}
             (_, Standing::Within) => best = next,
-            (Standing::TooOld, _) => return Err(Refusal::TooOld(next.0)),
-            (_, Standing::TooOld) => return Err(Refusal::TooOld(best.0)),
+            (Standing::TooOld, _) => aside.push(next.0),
+            (_, Standing::TooOld) => {
+                aside.push(best.0);
+                best = next;
+            }
             _ => return Err(Refusal::Parted(best.0, next.0)),
         }
     }
-    Ok(best.0)
+    Ok((best.0, aside))
 }
 
 fn in_sync(leg: &Superblock) -> bool {
@@ -190,9 +238,11 @@ fn standing(leg: &Superblock, other: &Superblock) -> Standing {
     let lineage = leg.history.current().id;
     if let Some(LegState::Stale(lack) | LegState::Rebuilding(lack)) = other.state(leg.slot)
         && lack.seen_lineage == lineage
-        && leg.event <= lack.seen_event
+        && leg.event <= lack.seen_event.saturating_add(1)
     {
-        // As it was when it left, however long ago.
+        // As it was when it left, however long ago. Of the event after the one that it had for
+        // certain nobody knew whether it had reached it; a lineage has one writer, so it is one of
+        // those that came before `other` as well.
         return Standing::Within;
     }
     other.history.standing(leg.event, lineage, other.event)

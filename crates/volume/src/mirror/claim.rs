@@ -10,14 +10,26 @@
 //! Where only this host reaches the legs, whoever has them has locked them, so a record of somebody
 //! else is of one that is gone. Where others do, all legs are read anew, so that nothing is written
 //! over what another host has written since they were read, and a foreign owner is watched for
-//! three of its beats: one whose sequence rises lives, and has the mirror. Else our record is
-//! written, and has to stand on all legs after one more beat: of two that come at once, at most
-//! one finds it so.
+//! three of its beats: one whose sequence rises on any leg lives, and has the mirror. Else our
+//! record is written, and has to stand on all legs after one more beat: of two that come at once,
+//! at most one finds it so. After an owner that was not heard it has to stand for two and a half,
+//! as that one may have read its own record just before, and may give out I/O for two beats from
+//! then on (`LEASE_BEATS`). Meanwhile it is written once more, so that others see who lives.
+//!
+//! What such an owner gave its legs last may be executed until [`Terms::hold_until_ns`] (T9). Its
+//! superblocks too: the record that is written the second time has a sequence that its own don't
+//! reach, in both copies, so these are never chosen.
+//!
+//! Nothing on a leg is compared and written in one step, so who stands still after it has looked
+//! may write over what came between. It writes one copy first, with the sequence that comes next
+//! by what it saw: one that somebody has beaten since has a higher one in the other copy, which
+//! holds. From the look to the end of the writing a beat may pass; else all begins anew.
 //!
 //! # Limits
-//! An owner that stood still for longer than that and goes on may have I/O on its way. Legs that
-//! several hosts reach need reservations besides.
+//! One copy more of what somebody else says at that moment may be lost so: where its event was in
+//! that copy alone, that event. Legs that several hosts reach need reservations besides.
 use super::Crc32c;
+use super::Superblock;
 use super::copies::{Chosen, NoLeg};
 use super::superblock::{Owner, SUPERBLOCK_BYTES};
 use crate::Outcome;
@@ -43,14 +55,82 @@ pub enum ClaimOutput {
     Owned,
     /// It is somebody else's.
     Refused(Owner),
+    /// Legs take longer to answer than an owner may take from one beat to the next.
+    Slow,
     /// A leg can't be written, and is left out; no end.
     Failed(usize, Outcome),
+}
+
+impl ClaimOutput {
+    /// Whether nothing comes after it.
+    pub fn is_end(self) -> bool {
+        matches!(self, Self::Owned | Self::Refused(_) | Self::Slow)
+    }
+}
+
+/// On which terms the mirror was got: what its machine has to heed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Terms {
+    /// Others reach the legs: when our record began to be written, and when it stood. `None`: only
+    /// we do.
+    pub written_ns: Option<(u64, u64)>,
+    /// What the owner before us gave its legs may be executed until then.
+    pub hold_until_ns: u64,
+    /// The bound of that, ms: till then our record says no less, since who comes after us finds
+    /// nothing else.
+    pub left_ms: u32,
 }
 
 /// Where a mirror without beats says nothing else, ms.
 const BEAT_USUAL_MS: u32 = 5000;
 /// So many beats a foreign owner may miss.
-const BEATS_MISSED: u64 = 3;
+pub(super) const BEATS_MISSED: u64 = 3;
+/// An owner of legs that others reach gives out I/O for so many beats from when it began the last
+/// one that ended well.
+pub(super) const LEASE_BEATS: u64 = 2;
+/// So often all begins anew.
+const TRIES_MAX: u8 = 4;
+/// By so much our sequences are above those of an owner that may still have some on their way.
+const SEQUENCE_STEP: u64 = 1 << 20;
+/// What an owner may leave behind that does not say it (T9), ms: as `leg_quiesce`.
+const BOUND_USUAL_MS: u32 = 30_000;
+/// Most that is believed of what an owner leaves behind, and that may be written down, ms: twice
+/// the longest keep-alive time that is of any use, and the longest that a controller may quiesce
+/// (65.5 s). A record that is damaged, or a mistake, must not keep a mirror from changes for days.
+pub const BOUND_MAX_MS: u32 = 600_000;
+
+/// How long a beat of legs that others reach is, ns.
+pub(super) fn beat_ns(interval_ms: u32) -> u64 {
+    let ms = match interval_ms {
+        0 => BEAT_USUAL_MS,
+        ms => ms,
+    };
+    u64::from(ms) * 1_000_000
+}
+
+/// An owner that was there before us and did not release the mirror. Of several, the most of each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gone {
+    /// What it said that it leaves behind, as far as that is believed.
+    bound_ms: u32,
+    /// It gave nothing out later.
+    lapsed_ns: u64,
+}
+
+impl Gone {
+    fn and(self, before: Option<Self>) -> Self {
+        before.map_or(self, |it| Self {
+            bound_ms: self.bound_ms.max(it.bound_ms),
+            lapsed_ns: self.lapsed_ns.max(it.lapsed_ns),
+        })
+    }
+
+    /// Until when what it gave its legs may be executed, where we would leave so much behind.
+    fn until_ns(self, ours_ms: u32) -> u64 {
+        let bound_ns = u64::from(self.bound_ms.max(ours_ms)) * 1_000_000;
+        self.lapsed_ns.saturating_add(bound_ns)
+    }
+}
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
@@ -82,6 +162,21 @@ pub struct Claim {
     next: usize,
     waits: usize,
     until_ns: Option<u64>,
+    /// When the first leg was asked in this step.
+    asked_ns: Option<u64>,
+    /// When what our record rests on was asked for; when it began to be written, and stood.
+    looked_ns: u64,
+    /// When a foreign owner's record was there that is watched.
+    seen_ns: u64,
+    written_ns: (u64, u64),
+    gone: Option<Gone>,
+    /// Our record is on a leg, maybe instead of the one of who is gone.
+    wrote: bool,
+    /// How often it has stood; how often all began anew.
+    stood: u8,
+    tries: u8,
+    /// Some leg says that nobody has it: somebody came after us, and left.
+    unowned: bool,
     end: Option<ClaimOutput>,
     failed: Vec<(usize, Outcome)>,
 }
@@ -90,8 +185,7 @@ impl Claim {
     /// Begins to make the mirror of these legs `owner`'s.
     pub fn new(owner: Owner, given: &[Result<Chosen, NoLeg>], reach: Reach) -> Self {
         let legs = || given.iter().flatten().map(|it| it.superblock);
-        let beats = legs().map(|it| it.beat_interval_ms).filter(|&ms| ms > 0);
-        let beat_ns = u64::from(beats.max().unwrap_or(BEAT_USUAL_MS)) * 1_000_000;
+        let beat_ns = beat_ns(legs().map(|it| it.beat_interval_ms).max().unwrap_or(0));
         Self {
             owner,
             given: given.to_vec(),
@@ -104,8 +198,51 @@ impl Claim {
             next: 0,
             waits: 0,
             until_ns: None,
+            asked_ns: None,
+            looked_ns: 0,
+            seen_ns: 0,
+            written_ns: (0, 0),
+            gone: None,
+            wrote: false,
+            stood: 0,
+            tries: 0,
+            unowned: false,
             end: None,
             failed: Vec::new(),
+        }
+    }
+
+    /// After a claim of the same run that has not ended well: what was [`gone`](Self::gone) then.
+    #[must_use]
+    pub fn after(mut self, gone: Option<Gone>) -> Self {
+        (self.gone, self.wrote) = (gone, gone.is_some());
+        self
+    }
+
+    /// Who was there before us, where our record is all that is left of it: what the next claim of
+    /// this run has to know.
+    pub fn gone(&self) -> Option<Gone> {
+        self.gone.filter(|_| self.wrote)
+    }
+
+    /// What its machine has to heed, once the mirror is ours.
+    pub fn terms(&self) -> Terms {
+        let ours_ms = self.owner.bound_ms;
+        Terms {
+            written_ns: (self.reach == Reach::Shared).then_some(self.written_ns),
+            hold_until_ns: self.gone.map_or(0, |gone| gone.until_ns(ours_ms)),
+            left_ms: self.gone.map_or(0, |gone| gone.bound_ms),
+        }
+    }
+
+    /// What we say of ourselves: till what others have left is over, no less than they did.
+    fn owner(&self, now_ns: u64) -> Owner {
+        let ours_ms = self.owner.bound_ms;
+        let lasts = |gone: &Gone| now_ns < gone.until_ns(ours_ms);
+        let left_ms = self.gone.filter(lasts).map_or(0, |gone| gone.bound_ms);
+        Owner {
+            bound_ms: ours_ms.max(left_ms),
+            ..self.owner
         }
     }
 
@@ -132,7 +269,7 @@ impl Claim {
                 self.step = Step::Over;
                 return Some(end);
             }
-            if let Some(output) = self.ask() {
+            if let Some(output) = self.ask(now_ns) {
                 return Some(output);
             }
             if self.waits > 0 || matches!(self.step, Step::Watch | Step::Settle | Step::Over) {
@@ -160,12 +297,12 @@ impl Claim {
     }
 
     /// What a leg's superblocks say now.
-    pub fn handle_superblocks(&mut self, leg: usize, found: Result<Chosen, NoLeg>, _now_ns: u64) {
+    pub fn handle_superblocks(&mut self, leg: usize, found: Result<Chosen, NoLeg>) {
         self.waits = self.waits.saturating_sub(1);
         let Some(Ok(before)) = self.given.get(leg).copied() else {
             return;
         };
-        let foreign = |it: &Chosen| it.superblock.owner.filter(|by| by.run != self.owner.run);
+        let foreign = |it: &Chosen| self.foreign(&it.superblock);
         match (found, self.step) {
             (Ok(now), Step::Look) => {
                 let lives = now.superblock.sequence > before.superblock.sequence;
@@ -180,6 +317,7 @@ impl Claim {
                 if let Some(owner) = foreign(&now) {
                     self.end = Some(ClaimOutput::Refused(owner));
                 }
+                self.unowned |= now.superblock.owner.is_none();
             }
             (Err(_), _) => {
                 self.given[leg] = found;
@@ -189,7 +327,7 @@ impl Claim {
     }
 
     /// A superblock is durable on a leg, or can't be.
-    pub fn handle_written(&mut self, leg: usize, outcome: Outcome, _now_ns: u64) {
+    pub fn handle_written(&mut self, leg: usize, outcome: Outcome) {
         self.waits = self.waits.saturating_sub(1);
         let Some(it) = self.given.get_mut(leg) else {
             return;
@@ -206,8 +344,30 @@ impl Claim {
         }
     }
 
+    /// Somebody else, if one has it by what a leg says.
+    fn foreign(&self, it: &Superblock) -> Option<Owner> {
+        it.owner.filter(|by| by.run != self.owner.run)
+    }
+
+    /// Who has it by what any leg says, other than us, and was last heard then: whatever any of
+    /// them leaves behind.
+    fn left_by_others(&self, seen_ns: u64) -> Option<Gone> {
+        let legs = self.given.iter().flatten();
+        let others = legs.filter_map(|it| self.foreign(&it.superblock));
+        let bound_ms = others.map(|it| match it.bound_ms {
+            0 => BOUND_USUAL_MS,
+            ms => ms.min(BOUND_MAX_MS),
+        });
+        let lease_ns = self.beat_ns.saturating_mul(LEASE_BEATS);
+        Some(Gone {
+            bound_ms: bound_ms.max()?,
+            lapsed_ns: seen_ns.saturating_add(lease_ns),
+        })
+    }
+
     /// Asks the next leg for what this step needs.
-    fn ask(&mut self) -> Option<ClaimOutput> {
+    fn ask(&mut self, now_ns: u64) -> Option<ClaimOutput> {
+        let owner = self.owner(now_ns);
         while self.next < self.given.len() {
             let leg = self.next;
             let Ok(chosen) = &mut self.given[leg] else {
@@ -217,7 +377,11 @@ impl Claim {
             let output = match self.step {
                 Step::First | Step::Look | Step::Verify => ClaimOutput::Read(leg),
                 Step::Write => {
-                    chosen.superblock = chosen.superblock.owned(Some(self.owner));
+                    chosen.superblock = chosen.superblock.owned(Some(owner));
+                    self.wrote = true;
+                    if self.gone.is_some() && self.stood > 0 {
+                        chosen.superblock.sequence += SEQUENCE_STEP;
+                    }
                     ClaimOutput::Write(leg, chosen.next_copy())
                 }
                 Step::WriteOther => ClaimOutput::Write(leg, chosen.next_copy()),
@@ -225,6 +389,7 @@ impl Claim {
             };
             self.next += 1;
             self.waits += 1;
+            self.asked_ns.get_or_insert(now_ns);
             return Some(output);
         }
         None
@@ -232,197 +397,97 @@ impl Claim {
 
     /// All legs have answered in this step.
     fn go_on(&mut self, now_ns: u64) {
+        let asked_ns = self.asked_ns.unwrap_or(now_ns);
         match self.step {
             Step::First => {
-                let mut legs = self.given.iter().flatten();
-                let run = self.owner.run;
-                let is_foreign = |it: Owner| it.run != run;
-                match legs.any(|it| it.superblock.owner.is_some_and(is_foreign)) {
-                    true => {
-                        let patience_ns = self.beat_ns.saturating_mul(BEATS_MISSED);
-                        self.until_ns = Some(now_ns.saturating_add(patience_ns));
+                self.looked_ns = asked_ns;
+                match self.left_by_others(now_ns) {
+                    Some(gone) => {
+                        self.seen_ns = now_ns;
+                        self.gone = Some(gone.and(self.gone));
+                        self.wait(now_ns, self.beat_ns.saturating_mul(BEATS_MISSED));
                         self.enter(Step::Watch);
                     }
-                    false => self.enter(Step::Write),
+                    None => self.write(now_ns),
                 }
             }
-            Step::Look => self.enter(Step::Write),
-            Step::Write => self.enter(Step::WriteOther),
+            Step::Look => {
+                self.looked_ns = asked_ns;
+                self.gone = match self.left_by_others(self.seen_ns) {
+                    Some(gone) => Some(gone.and(self.gone)),
+                    // Who has released it has nothing on its way; but not who was there before.
+                    None => self.gone.filter(|_| self.wrote),
+                };
+                self.write(now_ns);
+            }
+            Step::Write if self.is_slow(now_ns) => self.anew(),
+            Step::Write => {
+                self.written_ns.0 = asked_ns;
+                match self.is_first() {
+                    true => self.settle(now_ns),
+                    false => self.enter(Step::WriteOther),
+                }
+            }
+            Step::WriteOther if self.is_slow(now_ns) => self.anew(),
             Step::WriteOther if self.reach == Reach::Shared => {
-                self.until_ns = Some(now_ns.saturating_add(self.beat_ns));
-                self.enter(Step::Settle);
+                self.written_ns.1 = now_ns;
+                self.settle(now_ns);
+            }
+            Step::Verify if core::mem::take(&mut self.unowned) => self.anew(),
+            Step::Verify if self.is_first() => {
+                self.stood = 1;
+                self.looked_ns = asked_ns;
+                self.write(now_ns);
             }
             Step::WriteOther | Step::Verify => self.end = Some(ClaimOutput::Owned),
             Step::Watch | Step::Settle | Step::Over => {}
         }
     }
 
+    /// Whether an owner that was there before may not have seen our record yet.
+    fn is_first(&self) -> bool {
+        self.gone.is_some() && self.stood == 0
+    }
+
+    /// Whether another one may have come since we looked, found nobody, and seen its own record
+    /// stand.
+    fn is_slow(&self, now_ns: u64) -> bool {
+        let since_ns = now_ns.saturating_sub(self.looked_ns);
+        self.reach == Reach::Shared && since_ns > self.beat_ns
+    }
+
+    /// Our record is written, where what it rests on was read just now.
+    fn write(&mut self, now_ns: u64) {
+        match self.is_slow(now_ns) {
+            true => self.anew(),
+            false => self.enter(Step::Write),
+        }
+    }
+
+    fn settle(&mut self, now_ns: u64) {
+        let half_ns = if self.is_first() { self.beat_ns / 2 } else { 0 };
+        self.wait(now_ns, self.beat_ns + half_ns);
+        self.enter(Step::Settle);
+    }
+
+    /// All from the beginning: what stands there may be another's by now.
+    fn anew(&mut self) {
+        self.stood = 0;
+        self.tries += 1;
+        match self.tries < TRIES_MAX {
+            true => self.enter(Step::First),
+            false => self.end = Some(ClaimOutput::Slow),
+        }
+    }
+
+    fn wait(&mut self, now_ns: u64, wait_ns: u64) {
+        self.until_ns = Some(now_ns.saturating_add(wait_ns));
+    }
+
     fn enter(&mut self, step: Step) {
-        (self.step, self.next) = (step, 0);
+        (self.step, self.next, self.asked_ns) = (step, 0, None);
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::assembly::tests::legs;
-    use super::super::{Id, Label, Superblock};
-    use super::*;
-
-    const BEAT_NS: u64 = 5_000_000_000;
-
-    fn owner(run: u8) -> Owner {
-        Owner {
-            run: Id([run; 16]),
-            host: Id([run; 16]),
-            label: Label::cut("somebody"),
-            since_s: 0,
-            beat_s: 0,
-        }
-    }
-
-    /// Legs as they lie, and what several hosts do to them.
-    struct Legs(Vec<Chosen>);
-
-    impl Legs {
-        fn new(by: Option<Owner>) -> Self {
-            let chosen = |it: Superblock| Chosen {
-                superblock: Superblock {
-                    owner: by,
-                    beat_interval_ms: 5000,
-                    ..it
-                },
-                copy: 0,
-                other: Ok(it.sequence),
-            };
-            Self(legs(2).into_iter().map(chosen).collect())
-        }
-
-        fn given(&self) -> Vec<Result<Chosen, NoLeg>> {
-            self.0.iter().copied().map(Ok).collect()
-        }
-
-        /// Does what is asked until nothing is; the end, if it came. Writes to leg `fails` do.
-        fn serve(&mut self, claim: &mut Claim, now_ns: u64, fails: usize) -> Option<ClaimOutput> {
-            while let Some(output) = claim.poll_output(now_ns) {
-                match output {
-                    ClaimOutput::Read(leg) => {
-                        claim.handle_superblocks(leg, Ok(self.0[leg]), now_ns);
-                    }
-                    ClaimOutput::Write(leg, _) if leg == fails => {
-                        claim.handle_written(leg, Outcome::PathError, now_ns);
-                    }
-                    ClaimOutput::Write(leg, copy) => {
-                        let superblock = claim.given()[leg].unwrap().superblock;
-                        (self.0[leg].superblock, self.0[leg].copy) = (superblock, copy);
-                        claim.handle_written(leg, Outcome::Done, now_ns);
-                    }
-                    ClaimOutput::Failed(leg, _) => assert_eq!(leg, fails),
-                    end => return Some(end),
-                }
-            }
-            None
-        }
-    }
-
-    const NONE: usize = usize::MAX;
-
-    #[test]
-    fn t48_here_a_record_is_of_one_that_is_gone() {
-        let mut legs = Legs::new(Some(owner(1)));
-        let mut claim = Claim::new(owner(2), &legs.given(), Reach::Here);
-        assert_eq!(legs.serve(&mut claim, 0, NONE), Some(ClaimOutput::Owned));
-        assert!(claim.poll_timeout().is_none() && claim.poll_output(0).is_none());
-        for (leg, given) in legs.0.iter().zip(claim.given()) {
-            let given = given.unwrap();
-            assert_eq!(leg.superblock.owner, Some(owner(2)));
-            assert_eq!(given.superblock, leg.superblock);
-            assert_eq!(given.other, Ok(given.superblock.sequence), "both copies");
-        }
-    }
-
-    #[test]
-    fn t48_a_foreign_owner_that_lives_has_it_and_one_that_is_silent_does_not() {
-        for lives in [false, true] {
-            let mut legs = Legs::new(Some(owner(1)));
-            let mut claim = Claim::new(owner(2), &legs.given(), Reach::Shared);
-            assert_eq!(legs.serve(&mut claim, 0, NONE), None);
-            assert_eq!(claim.poll_timeout(), Some(3 * BEAT_NS));
-            claim.handle_timeout(3 * BEAT_NS - 1);
-            assert_eq!(legs.serve(&mut claim, 3 * BEAT_NS - 1, NONE), None);
-            if lives {
-                let beaten = legs.0[1].superblock.owned(Some(owner(1)));
-                legs.0[1].superblock = beaten;
-            }
-            claim.handle_timeout(3 * BEAT_NS);
-            let end = legs.serve(&mut claim, 3 * BEAT_NS, NONE);
-            if lives {
-                assert_eq!(end, Some(ClaimOutput::Refused(owner(1))));
-                assert_eq!(legs.0[0].superblock.owner, Some(owner(1)), "untouched");
-                continue;
-            }
-            assert_eq!((end, claim.poll_timeout()), (None, Some(4 * BEAT_NS)));
-            claim.handle_timeout(4 * BEAT_NS);
-            let end = legs.serve(&mut claim, 4 * BEAT_NS, NONE);
-            assert_eq!(end, Some(ClaimOutput::Owned));
-        }
-    }
-
-    #[test]
-    fn t48_of_two_that_come_at_once_at_most_one_has_it() {
-        let mut legs = Legs::new(None);
-        let given = legs.given();
-        let mut claims = [1, 2].map(|run| Claim::new(owner(run), &given, Reach::Shared));
-        for claim in &mut claims {
-            // Both find nobody.
-            while let Some(ClaimOutput::Read(leg)) = claim.poll_output(0) {
-                claim.handle_superblocks(leg, Ok(legs.0[leg]), 0);
-                if leg == 1 {
-                    break;
-                }
-            }
-        }
-        for claim in &mut claims {
-            assert_eq!(legs.serve(claim, 0, NONE), None);
-            assert_eq!(claim.poll_timeout(), Some(BEAT_NS), "it has written");
-        }
-        let ends = claims.each_mut().map(|claim| {
-            claim.handle_timeout(BEAT_NS);
-            legs.serve(claim, BEAT_NS, NONE)
-        });
-        let owned = ends.iter().filter(|end| **end == Some(ClaimOutput::Owned));
-        assert_eq!(owned.count(), 1, "{ends:?}");
-    }
-
-    #[test]
-    fn t48_what_another_host_has_written_since_is_not_written_over() {
-        let mut legs = Legs::new(None);
-        let given = legs.given();
-        // It had the mirror, changed something and left in order.
-        for leg in &mut legs.0 {
-            let now = Superblock {
-                event: leg.superblock.event + 1,
-                ..leg.superblock.owned(None)
-            };
-            leg.superblock = now;
-        }
-        let newest = legs.0[0].superblock.event;
-        let mut claim = Claim::new(owner(2), &given, Reach::Shared);
-        assert_eq!(legs.serve(&mut claim, 0, NONE), None);
-        claim.handle_timeout(BEAT_NS);
-        let end = legs.serve(&mut claim, BEAT_NS, NONE);
-        assert_eq!(end, Some(ClaimOutput::Owned));
-        assert!(legs.0.iter().all(|leg| leg.superblock.event == newest));
-        let known = claim.given().iter().flatten();
-        assert!(
-            known.clone().count() == 2 && known.clone().all(|it| it.superblock.event == newest)
-        );
-    }
-
-    #[test]
-    fn a_leg_that_cannot_be_written_is_left_out() {
-        let mut legs = Legs::new(None);
-        let mut claim = Claim::new(owner(2), &legs.given(), Reach::Here);
-        assert_eq!(legs.serve(&mut claim, 0, 0), Some(ClaimOutput::Owned));
-        assert!(claim.given()[0].is_err() && claim.given()[1].is_ok());
-    }
-}
+mod tests;

@@ -54,6 +54,12 @@ pub enum NoLeg {
     Disagree,
     /// It has been cut off: for its mirror it needs so many bytes.
     Cut(u64),
+    /// It was away for so long that nothing can be said of what it has.
+    TooOld,
+    /// It is not among its mirror's legs any more.
+    Removed,
+    /// It is smaller than its mirror needs.
+    Small,
 }
 
 impl fmt::Display for NoLeg {
@@ -73,6 +79,15 @@ impl fmt::Display for NoLeg {
                 "it was cut off: a leg of its mirror has {bytes} bytes (make it as long again, \
                  and check it)"
             ),
+            Self::TooOld => f.write_str(
+                "it was away for so long that nothing can be said of what it has: it is left out \
+                 (remove it from the mirror, clear its first MiB and add it anew)",
+            ),
+            Self::Removed => f.write_str(
+                "it was removed from the mirror, and is left out (clear its first MiB to use it \
+                 for something else)",
+            ),
+            Self::Small => f.write_str("it is smaller than the mirror needs, and is left out"),
         }
     }
 }

@@ -2,16 +2,18 @@
 //! moves the bytes.
 //!
 //! * `legs`: sets of legs, and what they were given
-//! * `io`: reads, writes and flushes of users; [`hold`](crate::hold): which of them wait
+//! * `io`: writes and flushes of users; [`hold`](crate::hold): which of them wait; `read`: reads
+//! * `depart`: what a leg still has that has left
 //! * `intent`: pages of the bitmap, and when intents are forgotten
-//! * `event`: superblocks: what is said of the mirror, who leaves, beats
+//! * `event`: superblocks: what is said of the mirror, who leaves; `beat`: that its owner lives;
+//!   `give`: what may be given out meanwhile
 //! * `life`: from an assembly to the first change, and the clean stop
 //! * `back`: legs that return; `rebuild`: until they have everything
 //! * `change`: legs that are added and removed
 //! * `grow`: a larger size
 //! * `copy`: what is read from one leg and written to others, under a lock
 //! * `pace`: how fast that may be; `check`: all copies compared
-//! * `planted`: mistakes that its tests must find
+//! * `types`: what it is asked, and what it says; `planted`: mistakes that its tests must find
 //!
 //! # Contract
 //! [`submit`](Mirror::submit), then [`poll_output`](Mirror::poll_output) until `None`, as after
@@ -21,7 +23,9 @@
 //! intents are durable on all legs in sync, and overlapping ones go in the order in which they came
 //! (T46). It is acknowledged when every leg that is in sync *as the legs say it* has it: one that
 //! failed it leaves first, durably (T14). The last leg in sync never leaves (T45): where all of
-//! them fail, the first one stays, and the I/O fails. A flush goes to all (T13).
+//! them fail, the first one stays, and the I/O fails. A flush goes to all (T13). Of what a leg has
+//! that leaves, only its own reads are waited for: a change may end before a ticket of it, which
+//! still has the caller's memory (T10). The leg returns when all its tickets have ended (T9).
 //!
 //! # Limits
 //! As many I/Os as at construction ([`Full`](crate::hold::Full) retires nothing, T6), each on at
@@ -29,7 +33,6 @@
 //! of a byte per region a few times over, and once more per leg that is being rebuilt. A read of a
 //! region that is to be made alike waits for all of it. One machine has the whole mirror, on one
 //! core (T46).
-use super::assembly::Assembly;
 use super::bitmap::{Bitmap, PAGE_BYTES};
 use super::copies::{Chosen, NoLeg};
 use super::layout::Place;
@@ -42,10 +45,13 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 mod back;
+mod beat;
 mod change;
 mod check;
 mod copy;
+mod depart;
 mod event;
+mod give;
 mod grow;
 mod intent;
 mod io;
@@ -53,7 +59,9 @@ mod legs;
 mod life;
 mod pace;
 mod planted;
+mod read;
 mod rebuild;
+mod types;
 
 pub use back::Unfit;
 pub use change::ChangeError;
@@ -61,8 +69,10 @@ pub use check::{CheckReport, DIFFERENCES_MAX};
 pub use grow::GrowError;
 pub use legs::{Legs, Ticket};
 pub use pace::Speed;
+pub use types::{Config, LegFacts, News, Output, Pages, Request, Start};
 
 use back::Join;
+use beat::{Beat, Lease};
 use check::Check;
 use copy::Job;
 use event::Saying;
@@ -73,165 +83,6 @@ use legs::{Round, Work};
 use life::Life;
 use pace::Pace;
 
-/// Steps that follow one another without anything to be done outside.
-const TURNS_MAX: usize = 8;
-
-/// What a mirror is asked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Request {
-    /// From any leg that has it.
-    Read(Range),
-    /// With FUA or without.
-    Write(Range, bool),
-    /// Zeroes.
-    Zero(Range),
-    /// What is there is not needed any more.
-    Deallocate(Range),
-    /// All that was acknowledged.
-    Flush,
-}
-
-impl Request {
-    /// What it changes.
-    fn changes(self) -> Option<Range> {
-        match self {
-            Self::Write(range, _) | Self::Zero(range) | Self::Deallocate(range) => Some(range),
-            Self::Read(_) | Self::Flush => None,
-        }
-    }
-}
-
-/// Pages of the bitmap, one after the other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pages {
-    /// The first one.
-    pub first: u32,
-    /// How many.
-    pub count: u32,
-}
-
-/// What is to be done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Output {
-    /// A user's change or flush, on one leg.
-    Leg(Ticket, Request),
-    /// A user's read, which any of these legs may serve: [`Mirror::take`].
-    Read(u32, Range, Legs),
-    /// A flush of the mirror's own.
-    Flush(Ticket),
-    /// Into the copy buffer of this number, from its beginning.
-    CopyRead(Ticket, u8, Range),
-    /// From there.
-    CopyWrite(Ticket, u8, Range),
-    /// Read, and compared with it: [`Mirror::handle_compared`].
-    Compare(Ticket, u8, Range),
-    /// [`Mirror::encode_pages`], durably.
-    Pages(Ticket, Pages),
-    /// [`Mirror::encode_superblock`] to this copy, durably.
-    Superblock(Ticket, u8),
-    /// [`Mirror::handle_pages`].
-    ReadPages(Ticket, Pages),
-    /// Both: [`Mirror::handle_superblocks`].
-    ReadSuperblocks(Ticket),
-    /// The I/O has ended.
-    Done(u32, Outcome),
-    /// For people, and for who looks after the legs.
-    News(News),
-}
-
-/// What has happened.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum News {
-    /// The leg gets nothing any more; what it missed is acknowledged when that is durable.
-    Left(u8, Outcome),
-    /// It is there again, and is being rebuilt.
-    Joining(u8),
-    /// It is in sync.
-    Joined(u8),
-    /// It is one of the mirror's, and is going to be rebuilt.
-    Added(u8),
-    /// It is none any more; its superblocks are to be overwritten.
-    Removed(u8),
-    /// It is reachable, and can't return.
-    Unfit(u8, Unfit),
-    /// What an unclean stop left different is alike.
-    Alike,
-    /// It has so many bytes.
-    Grown(u64),
-    /// It stays as large as it is: a leg has left, or it stops.
-    NotGrown,
-    /// Rewritten on this leg, which could not read it.
-    Mended(u8, Range),
-    /// No leg in sync can read it; said of the first such range of a region.
-    Lost(Range),
-    /// The check has ended: [`Mirror::check_report`].
-    Checked,
-    /// Somebody else has the mirror ([`Mirror::foreign_owner`]): all I/O fails from now on.
-    Foreign,
-    /// The last leg can't be told what is said: all changes fail until it can.
-    Broken,
-    /// It can again.
-    Restored,
-    /// All is on the legs, and nothing more comes; whether the stop is a clean one.
-    Stopped(bool),
-}
-
-/// What the mirror is to be like.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Config {
-    /// I/Os of users at a time.
-    pub ios: usize,
-    /// Copy jobs at a time, 1 to 16; each has a buffer of this number, and one to compare with.
-    pub copies: u8,
-    /// Bytes of a copy buffer: a multiple of 4096, 64 KiB at least.
-    pub copy_bytes: u32,
-    /// How fast is copied in the background.
-    pub speed: Speed,
-    /// Reads that a leg may fail before it leaves; halved every hour.
-    pub errors_max: u32,
-    /// All legs read zeroes where something was deallocated: only then it is passed on.
-    pub deallocate: bool,
-    /// All legs can write zeroes; else such requests are refused, and no leg leaves for it.
-    pub write_zeroes: bool,
-    /// A rebuild's position is saved after so many bytes,
-    pub position_bytes: u64,
-    /// or after such a time.
-    pub position_ns: u64,
-    /// How long a region is left alone before its intent is forgotten.
-    pub relax_ns: u64,
-}
-
-impl Config {
-    /// What is usual, for `ios` I/Os.
-    pub fn new(ios: usize) -> Self {
-        Self {
-            ios,
-            copies: 4,
-            copy_bytes: 512 << 10,
-            speed: Speed::default(),
-            errors_max: 20,
-            deallocate: false,
-            write_zeroes: true,
-            position_bytes: 1 << 30,
-            position_ns: 10_000_000_000,
-            relax_ns: 5_000_000_000,
-        }
-    }
-}
-
-/// What a mirror begins from.
-#[derive(Clone, Copy, Debug)]
-pub struct Start<'a> {
-    /// What the legs come to.
-    pub assembly: &'a Assembly,
-    /// As they were given for that, in the same order.
-    pub given: &'a [Result<Chosen, NoLeg>],
-    /// We, as it stands on the legs.
-    pub owner: Owner,
-    /// Drawn at random, not 0.
-    pub lineage: u64,
-}
-
 /// One leg.
 #[derive(Debug)]
 struct Leg {
@@ -241,6 +92,7 @@ struct Leg {
     /// The copy that holds.
     copy: u8,
     in_flight: u32,
+    beat: Beat,
     /// Reads that it failed.
     errors: u32,
     mended: u64,
@@ -249,6 +101,8 @@ struct Leg {
     fresh: Option<(Id, Label)>,
     /// The user gave up what it has.
     discarded: bool,
+    /// Whose record stood there when it was to return, its sequence, and when.
+    other: Option<(Id, u64, u64)>,
     /// It is flushed for its rebuild.
     flushing: bool,
     /// Regions that it lacks while it is being rebuilt, and how many.
@@ -267,23 +121,6 @@ struct Changes {
     adding: Legs,
     removing: Legs,
     growth: Option<Growth>,
-}
-
-/// What is known of a leg.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LegFacts {
-    /// It is in sync and there.
-    pub in_sync: bool,
-    /// It is being rebuilt, and gets every write.
-    pub joining: bool,
-    /// Regions that are still to be copied.
-    pub lacks: u64,
-    /// Reads that it failed lately.
-    pub errors: u32,
-    /// Ranges that were rewritten on it.
-    pub mended: u64,
-    /// What it was given and has not ended.
-    pub in_flight: u32,
 }
 
 /// The machine.
@@ -323,11 +160,13 @@ pub struct Mirror {
     required: Legs,
     /// Legs in sync that have not failed.
     up: Legs,
+    /// Legs that have left, and somebody may still wait for.
+    departed: Legs,
     /// Legs that get every write and are not in sync yet.
     joining: Legs,
     saying: Option<Saying>,
     sequence: u64,
-    beat_at_ns: u64,
+    lease: Lease,
     intents: Bitmap,
     durable: Bitmap,
     /// Bits that were set since their page is being written.
@@ -392,6 +231,7 @@ impl Mirror {
         Some(LegFacts {
             in_sync: self.up.has(leg),
             joining: self.joining.has(leg),
+            leaving: self.required.has(leg) && !self.takers().has(leg),
             lacks: it.left,
             errors: it.errors,
             mended: it.mended,
@@ -426,18 +266,19 @@ impl Mirror {
     /// What is being written to a leg.
     pub fn encode_superblock(&self, leg: u8, copy: u8, crc32c: Crc32c) -> [u8; SUPERBLOCK_BYTES] {
         let leg = self.leg(leg);
-        let pending = leg.map_or(&self.state, |leg| &leg.pending);
-        pending.encode(copy, crc32c)
+        let written = leg.map_or(self.state, |leg| self.written(leg));
+        written.encode(copy, crc32c)
     }
 
     /// What is to be done next.
     pub fn poll_output(&mut self, now_ns: u64) -> Option<Output> {
-        for _ in 0..TURNS_MAX {
-            if self.wake {
-                self.turn(now_ns);
-            }
+        self.at(now_ns);
+        self.turns(now_ns);
+        let mut output = self.next_output();
+        if output.is_none() && self.wake {
+            self.turns(now_ns);
+            output = self.next_output();
         }
-        let output = self.outputs.pop_front();
         if let Some(Output::Done(id, _)) = output {
             self.free.push(id);
         }
@@ -458,6 +299,7 @@ impl Mirror {
             Work::Copy(job) => self.copy_done(job, leg, outcome),
             Work::ReadPages(first) => self.pages_read(first, leg, Err(outcome)),
             Work::Return => self.return_failed(leg, outcome),
+            Work::Beat => self.beat_done(leg, outcome),
         }
     }
 
@@ -470,7 +312,7 @@ impl Mirror {
     ) {
         let leg = self.ended(ticket, now_ns);
         match ticket.work {
-            Work::Saying => self.beat_read(leg, found),
+            Work::Beat => self.beat_read(leg, found),
             Work::Return => self.returned(leg, found),
             _ => {}
         }
@@ -525,6 +367,9 @@ impl Mirror {
 
     fn at(&mut self, now_ns: u64) {
         self.now_ns = self.now_ns.max(now_ns);
+        if self.now_ns >= self.lease.end_ns {
+            self.lapse();
+        }
     }
 
     fn ended(&mut self, ticket: Ticket, now_ns: u64) -> u8 {
@@ -532,6 +377,9 @@ impl Mirror {
         self.wake |= self.stopping;
         if let Some(leg) = self.leg_mut(ticket.leg) {
             leg.in_flight = leg.in_flight.saturating_sub(1);
+            // It may be the last thing that it had when it left.
+            let waits = leg.in_flight == 0 && matches!(leg.join, Join::Waiting(_));
+            self.wake |= waits;
         }
         ticket.leg
     }

@@ -55,6 +55,7 @@ const OWNER_HOST: Field = field(752, 16);
 const OWNER_SINCE: Field = field(768, 8);
 const OWNER_BEAT: Field = field(776, 8);
 const OWNER_LABEL: Field = field(784, 80);
+const OWNER_BOUND: Field = field(864, 4);
 const HISTORY: Field = field(1024, 16 * LINEAGES_MAX);
 const LEGS: Field = field(1280, LEG_ENTRY_BYTES * LEGS_MAX);
 
@@ -94,6 +95,9 @@ pub struct Owner {
     pub since_s: u64,
     /// When it last said that it lives, by its clock. Others go by whether the sequence rises.
     pub beat_s: u64,
+    /// From its lease's end on, what it gave its legs may be executed for so long (T9), ms; 0: it
+    /// did not say.
+    pub bound_ms: u32,
 }
 
 /// What the mirror knows of one of its legs.
@@ -357,6 +361,7 @@ fn encode_owner(owner: &Owner, block: &mut [u8]) {
     OWNER_HOST.of_mut(block).copy_from_slice(&owner.host.0);
     OWNER_SINCE.set(block, owner.since_s);
     OWNER_BEAT.set(block, owner.beat_s);
+    OWNER_BOUND.set(block, owner.bound_ms.into());
     owner.label.encode(OWNER_LABEL.of_mut(block));
 }
 
@@ -441,6 +446,7 @@ fn parse_owner(block: &[u8]) -> Result<Option<Owner>, ParseError> {
         label,
         since_s: OWNER_SINCE.number(block),
         beat_s: OWNER_BEAT.number(block),
+        bound_ms: OWNER_BOUND.number(block) as u32,
     };
     Ok((!run.is_none()).then_some(owner))
 }

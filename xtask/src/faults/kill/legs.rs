@@ -20,8 +20,9 @@ pub const REGION_BYTES: u64 = 64 << 10;
 const STEP_BYTES: u64 = 256 << 10;
 const STEPS: u64 = 16;
 
-/// How often an owner says that it lives, where others may reach the legs: a start takes four.
-const BEAT: &str = "20ms";
+/// How often an owner says that it lives, where others may reach the legs: a start takes five and a
+/// half of that.
+const BEAT: &str = "100ms";
 /// Bytes of a target's cache: less than is written in a round, so that it has to push out.
 const CACHE: &str = "256KiB";
 

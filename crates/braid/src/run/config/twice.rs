@@ -39,8 +39,7 @@ pub(super) fn check(volumes: &[Volume]) -> Result<(), Wrong> {
                 return Err((place(), text));
             }
             for other in &heads[..number] {
-                let theirs = of_head(other, uri);
-                if let Some(theirs) = theirs {
+                if let Some(theirs) = meeting(other.paths.iter().copied(), other.of, uri) {
                     return Err((place(), line(&uri.to_string(), &other.name, &theirs)));
                 }
             }
@@ -59,13 +58,7 @@ pub(super) fn check(volumes: &[Volume]) -> Result<(), Wrong> {
 
 /// The path of a volume, or what it has discovered, that leads to the namespace of a path.
 pub fn shared(of: &Volume, uri: &PathUri) -> Option<String> {
-    let mut paths = of.paths.iter().map(|keys| &keys.uri);
-    let path = paths.find(|it| is_same(it, uri)).map(PathUri::to_string);
-    path.or_else(|| {
-        let nqn = of.subsystem.as_ref()?;
-        let same = namespace(uri).is_some_and(|it| may_be_one(it, (nqn, of.nsid)));
-        same.then(|| nqn.clone())
-    })
+    meeting(of.paths.iter().map(|keys| &keys.uri), of, uri)
 }
 
 /// That both lead to one namespace; `theirs` is what the other volume has.
@@ -101,11 +94,16 @@ fn heads((number, of): (usize, &Volume)) -> Vec<Head<'_>> {
     all
 }
 
-fn of_head(head: &Head<'_>, uri: &PathUri) -> Option<String> {
-    let path = head.paths.iter().find(|it| is_same(it, uri));
-    path.map(ToString::to_string).or_else(|| {
-        let nqn = head.of.subsystem.as_ref()?;
-        let same = namespace(uri).is_some_and(|it| may_be_one(it, (nqn, head.of.nsid)));
+/// What of these paths, or of what the volume has discovered, leads to the namespace of a path.
+fn meeting<'a>(
+    mut paths: impl Iterator<Item = &'a PathUri>,
+    of: &Volume,
+    uri: &PathUri,
+) -> Option<String> {
+    let path = paths.find(|it| is_same(it, uri)).map(PathUri::to_string);
+    path.or_else(|| {
+        let nqn = of.subsystem.as_ref()?;
+        let same = namespace(uri).is_some_and(|it| may_be_one(it, (nqn, of.nsid)));
         same.then(|| nqn.clone())
     })
 }

@@ -26,12 +26,12 @@ use crate::run::service::Service;
 use crate::units::format_bytes;
 use crate::uri::{PathUri, UriKind};
 use engine::host::VolumeInfo;
-use engine::mirror::{LegReport, MirrorOrder, MirrorReport, MirrorState, NewLeg};
+use engine::mirror::{LegReport, LegStatus, MirrorOrder, MirrorReport, MirrorState, NewLeg};
 use serde_json::{Value, json};
 use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
-use volume::mirror::Label;
+use volume::mirror::{Label, Superblock};
 
 /// How long the engine has for what takes some writes.
 const SOON: Duration = Duration::from_secs(30);
@@ -59,26 +59,22 @@ impl Service {
             superblock.ok_or_else(|| Failure::refused("it does not run: start it first"))?;
         let wrong = |error: &dyn std::fmt::Display| Failure::params(format!("\"{uri}\": {error}"));
         let uri: PathUri = uri.parse().map_err(|error| wrong(&error))?;
-        if report.legs.iter().any(|leg| leg.name == uri.to_string()) {
+        let name = uri.to_string();
+        let of_name = || report.legs.iter().filter(|leg| leg.name == name);
+        // One that is not there, or another disk in its place, is none.
+        let is_place = |leg: &LegReport| {
+            let missing = leg.status == LegStatus::Missing && leg.facts.is_none();
+            missing || orders::is_another(leg)
+        };
+        if of_name().any(|leg| !is_place(leg)) {
             return Err(Failure::refused(format!("{uri} is a leg of it already")));
         }
-        match uri.kind() {
-            UriKind::File(_) | UriKind::NvmeTcp(_) => {
-                let legs = self.storages(&report)?;
-                let made = create::make_room(&uri, &self.identity, &superblock, &legs, force);
-                made.map_err(|error| Failure::refused(format!("{uri}: {error:#}")))?;
-            }
-            // Nothing is in it yet, and nothing stays.
-            UriKind::Memory(_) => log::say(format!(
-                "{uri}: memory forgets all when this engine ends; remove the leg before, or the \
-                 next start has to be told to go without it"
-            )),
-            _ if force => {}
-            _ => {
-                return Err(Failure::refused(format!(
-                    "{uri}: what it holds can't be looked at; --force writes over it"
-                )));
-            }
+        for leg in of_name().filter(|leg| orders::is_another(leg)) {
+            self.forget_place(volume, leg)?;
+        }
+        self.make_room(&report, &superblock, &uri, force)?;
+        for leg in of_name().filter(|leg| leg.status == LegStatus::Missing) {
+            self.forget_place(volume, leg)?;
         }
         let (number, info) = self.open_leg(volume, uri).map_err(Failure::refused)?;
         let least = superblock.place.data_offset + superblock.geometry.bytes;
@@ -110,14 +106,65 @@ impl Service {
         Err(Failure::refused(format!("not added: {why}")))
     }
 
+    /// What a new leg of a mirror holds is overwritten, if it may be.
+    ///
+    /// # Errors
+    /// It may not, or nobody knows.
+    fn make_room(
+        &self,
+        report: &MirrorReport,
+        superblock: &Superblock,
+        uri: &PathUri,
+        force: bool,
+    ) -> Result<(), Failure> {
+        match uri.kind() {
+            UriKind::File(_) | UriKind::NvmeTcp(_) => {
+                let legs = self.storages(report, &uri.to_string())?;
+                let made = create::make_room(uri, &self.identity, superblock, &legs, force);
+                made.map_err(|error| Failure::refused(format!("{uri}: {error:#}")))?;
+            }
+            // Nothing is in it yet, and nothing stays.
+            UriKind::Memory(_) => log::say(format!(
+                "{uri}: memory forgets all when this engine ends; remove the leg before, or the \
+                 next start has to be told to go without it"
+            )),
+            _ if force => {}
+            _ => {
+                return Err(Failure::refused(format!(
+                    "{uri}: what it holds can't be looked at; --force writes over it"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// What was given as a leg and is none goes: its name is free.
+    fn forget_place(&self, volume: u16, leg: &LegReport) -> Result<(), Failure> {
+        let Some(number) = leg.volume else {
+            return Ok(()); // nobody has given it
+        };
+        self.senders.order(volume, MirrorOrder::Forget(number));
+        let is_it = |it: &LegReport| it.volume == Some(number);
+        if !self.wait_for(volume, SOON, |it| !it.legs.iter().any(is_it)) {
+            let why = "it is just being looked at: try again";
+            return Err(Failure::refused(format!("{}: {why}", leg.name)));
+        }
+        self.tidy_legs(volume)
+    }
+
     /// What the legs of a mirror are, by what leads to them: files, devices, and the namespaces
-    /// that their controllers showed.
-    fn storages(&self, report: &MirrorReport) -> Result<Vec<(String, Storage)>, Failure> {
+    /// that their controllers showed; but not of what has this name.
+    fn storages(
+        &self,
+        report: &MirrorReport,
+        but: &str,
+    ) -> Result<Vec<(String, Storage)>, Failure> {
         let cores = self.senders.report();
         let cores = cores.map_err(|error| Failure::refused(format!("{error:#}")))?;
         let state = self.state();
         let mut all = Vec::new();
-        for number in report.legs.iter().filter_map(|leg| leg.volume) {
+        let legs = report.legs.iter().filter(|leg| leg.name != but);
+        for number in legs.filter_map(|leg| leg.volume) {
             let paths = cores
                 .first()
                 .and_then(|it| it.volumes.get(usize::from(number)));
@@ -149,7 +196,9 @@ impl Service {
         let _alone = self.changes.alone();
         let slot = orders::may_fail(&self.mirror_report(volume)?, leg)?;
         self.senders.order(volume, MirrorOrder::Remove(slot));
-        let is_it = |it: &LegReport| it.slot == Some(slot) || it.volume == leg.volume;
+        let is_it = |it: &LegReport| {
+            it.slot == Some(slot) || it.volume.is_some() && it.volume == leg.volume
+        };
         let gone = self.wait_for(volume, SOON, |it| !it.legs.iter().any(is_it));
         if !gone {
             return Err(Failure::refused(format!(

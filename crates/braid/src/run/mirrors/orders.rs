@@ -15,11 +15,15 @@ use crate::load::host::FileAccess;
 use crate::run::config::leg_name;
 use crate::run::service::{Service, State};
 use crate::units::format_bytes;
+use crate::uri::UriKind;
 use engine::host::Change;
 use engine::mirror::{LegReport, LegStatus, MirrorOrder, MirrorReport, MirrorState, speed_of};
 use policy::Policy;
 use serde::Deserialize;
 use serde_json::{Value, json};
+use std::fs::Metadata;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::Path;
 use std::time::Duration;
 use volume::mirror::assembly::Wishes;
 use volume::mirror::machine::Speed;
@@ -27,6 +31,8 @@ use volume::mirror::{Label, Superblock};
 
 /// How long a mirror has to start while somebody waits for it; it starts later, too.
 const ASSEMBLE_WAIT: Duration = super::again::WAIT;
+/// How long it may take to see what a file holds that was opened.
+const SEEN_WAIT: Duration = Duration::from_secs(5);
 /// How long opening a leg's file again may take.
 const WAIT_NS: u64 = 10_000_000_000;
 
@@ -118,7 +124,8 @@ impl Service {
             "fail" => MirrorOrder::Fail(may_fail(&report, leg(&report, &params)?)?),
             "restore" => {
                 let it = leg(&report, &params)?;
-                self.open_again(it)?;
+                self.open_again(volume, it)?;
+                self.is_the_same(it)?;
                 match it.slot {
                     Some(slot) => MirrorOrder::Return(slot),
                     // It says itself which one it is when it is there. Whether it was taken out
@@ -203,8 +210,7 @@ impl Service {
             "remove" => found().and_then(|leg| self.remove_leg(volume, &leg)),
             "replace" => found().and_then(|leg| {
                 let by = params.by.as_deref().unwrap_or_default();
-                let none = || Failure::refused(format!("{} is no leg of it yet", leg.name));
-                let slot = leg.slot.ok_or_else(none)?;
+                let slot = leg.slot.ok_or_else(|| is_none(&leg))?;
                 self.add_leg(volume, by, params.force, Some(slot))
             }),
             "grow" => self.grow_mirror(volume),
@@ -283,7 +289,57 @@ impl Service {
     }
 
     /// A leg whose file was not there at the start, and is now.
-    fn open_again(&self, leg: &LegReport) -> Result<(), Failure> {
+    ///
+    /// # Errors
+    /// It can't be opened, or is none.
+    fn open_again(&self, volume: u16, leg: &LegReport) -> Result<(), Failure> {
+        if is_another(leg) {
+            return Err(is_none(leg));
+        }
+        self.open_missing(leg)?;
+        let known = |it: &LegReport| {
+            let same = it.volume == leg.volume && it.volume.is_some();
+            same && (it.slot.is_some() && it.status != LegStatus::Missing || is_another(it))
+        };
+        let mut found = None;
+        if leg.status == LegStatus::Missing && leg.volume.is_some() {
+            self.wait_for(volume, SEEN_WAIT, |it| {
+                found = it.legs.iter().find(|it| known(it)).cloned();
+                found.is_some()
+            });
+        }
+        match found.filter(is_another) {
+            Some(it) => Err(is_none(&it)),
+            None => Ok(()),
+        }
+    }
+
+    /// What is at the path of a leg's file is still the file that is open: another one has none of
+    /// its data, and what is written to one that has no name is lost.
+    ///
+    /// # Errors
+    /// It is another one, or none is there.
+    fn is_the_same(&self, leg: &LegReport) -> Result<(), Failure> {
+        let Some(volume) = leg.volume.filter(|_| leg.facts.is_some()) else {
+            return Ok(());
+        };
+        let there = self.state().volumes.has(volume);
+        let paths = there.then(|| self.state().volumes[volume].of.paths.clone());
+        for keys in paths.iter().flatten() {
+            if let UriKind::File(path) = keys.uri.kind()
+                && !is_open(path)
+            {
+                let gone = "the file there is not the one that is open, which was removed";
+                return Err(Failure::refused(format!(
+                    "{}: {gone}: remove the leg, and add it again",
+                    leg.name
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    fn open_missing(&self, leg: &LegReport) -> Result<(), Failure> {
         let Some(volume) = leg.volume.filter(|_| leg.status == LegStatus::Missing) else {
             return Ok(());
         };
@@ -310,6 +366,23 @@ impl Service {
         }
         Ok(())
     }
+}
+
+/// Whether this process has the file open that is at `path` now: by device and inode, or of a
+/// block device, which may have several nodes, by its number. What can't be told counts as open.
+fn is_open(path: &Path) -> bool {
+    let is = |it: Metadata| match it.file_type().is_block_device() {
+        true => (true, 0, it.rdev()),
+        false => (false, it.dev(), it.ino()),
+    };
+    let Ok(wanted) = std::fs::metadata(path).map(is) else {
+        return false;
+    };
+    let Ok(all) = std::fs::read_dir("/proc/self/fd") else {
+        return true;
+    };
+    let mut all = all.filter_map(|it| std::fs::metadata(it.ok()?.path()).ok());
+    all.any(|it| is(it) == wanted)
 }
 
 /// The leg that is meant.
@@ -341,9 +414,24 @@ pub(super) fn may_fail(report: &MirrorReport, leg: &LegReport) -> Result<u8, Fai
             leg.name
         ))),
         Some(slot) => Ok(slot),
-        None => Err(Failure::refused(format!(
-            "{} is no leg of it yet",
-            leg.name
-        ))),
+        None => Err(is_none(leg)),
     }
+}
+
+/// Whether it was given as a leg and is none, as is known by now.
+pub(super) fn is_another(leg: &LegReport) -> bool {
+    leg.status == LegStatus::Unusable && leg.slot.is_none() && leg.why.is_some()
+}
+
+/// What was given as a leg, and is none.
+fn is_none(leg: &LegReport) -> Failure {
+    let why = match &leg.why {
+        Some(why) => format!(" ({why})"),
+        None => String::new(),
+    };
+    Failure::refused(format!(
+        "{} is no leg of it{why}: braid mirror replace puts it in the place of one, braid mirror \
+         add makes it another one",
+        leg.name
+    ))
 }

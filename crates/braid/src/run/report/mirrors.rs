@@ -83,6 +83,7 @@ impl Report<'_> {
                 "paused": it.speed == PAUSED,
                 "now": it.rate,
             })),
+            "held_ns": it.and_then(|it| it.held_until_ns).map(left_ns),
             "legs": self.legs(volume),
             "exports": self.exports(volume),
         })
@@ -116,6 +117,11 @@ impl Report<'_> {
             "repaired": leg.facts.map(|facts| facts.mended),
         })
     }
+}
+
+/// From now until then.
+fn left_ns(until_ns: u64) -> u64 {
+    until_ns.saturating_sub(runtime::now_ns())
 }
 
 /// How far a rebuild is, and how fast since it began.

@@ -16,6 +16,14 @@ pub(super) fn show(text: &mut String, mirror: &Value) -> Result {
     if let Some(why) = mirror["why"].as_str() {
         paragraph(text, "", why)?;
     }
+    if let Some(held_ns) = mirror["held_ns"].as_u64() {
+        let seconds = held_ns.div_ceil(1_000_000_000);
+        let held = format!(
+            "changes wait {seconds} s more: who had it before did not release it, and its writes \
+             may come as late as that"
+        );
+        paragraph(text, "", &held)?;
+    }
     if let Ok(policy) = Policy::parse(word(&mirror["policy"])) {
         paragraph(text, "policy: ", &all_policies(policy))?;
     }

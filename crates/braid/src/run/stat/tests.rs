@@ -139,3 +139,19 @@ fn what_waits_for_an_earlier_engine_has_a_count_an_age_and_an_end() {
     let text = shown(json!({"held": 0, "held_age_ns": null, "until_in_ns": null}));
     assert!(text.contains("wait without a bound: 0 writes;"), "{text}");
 }
+
+#[test]
+fn t09_that_a_mirror_holds_changes_is_shown_and_for_how_long() {
+    let shown = |held_ns: Value| {
+        let mirror = json!({
+            "name": "m0", "kind": "mirror", "state": "ok", "policy": "round-robin",
+            "held_ns": held_ns, "unalike": 0, "legs": [],
+        });
+        let mut text = String::new();
+        legs::show(&mut text, &mirror).unwrap();
+        text
+    };
+    let text = shown(json!(11_500_000_000_u64));
+    assert!(text.contains("changes wait 12 s more"), "{text}");
+    assert!(!shown(Value::Null).contains("changes wait"));
+}

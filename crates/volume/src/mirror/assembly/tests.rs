@@ -170,7 +170,8 @@ fn strangers_are_refused() {
     assert_eq!(refused, Err(Refusal::Newer(1, newer)));
     let mut removed = two[0].begun(2);
     removed.legs[1] = None;
-    assert_eq!(assembled(&[removed, two[1]]), Err(Refusal::Removed(1)));
+    let roles = assembled(&[removed, two[1]]).unwrap().roles;
+    assert_eq!(roles, [Role::InSync, Role::Unusable(NoLeg::Removed)]);
     let mut small = two[1];
     small.place.leg_bytes = 2 << 20;
     assert_eq!(assembled(&[two[0], small]), Err(Refusal::Small(1)));
@@ -289,4 +290,49 @@ fn however_long_a_leg_was_away_it_is_known_not_to_have_been_written() {
     let written = assemble(&given(&[old]), FORCED).unwrap().next.on(1, PLACE);
     let refused = assembled(&[alone, written.begun(7)]);
     assert_eq!(refused, Err(Refusal::TooOld(1)));
+}
+
+#[test]
+fn an_untouched_leg_is_known_however_often_the_other_one_was_forced_since() {
+    let stopped = legs(2)[0].begun(2).stopped();
+    let untouched = stopped.on(1, PLACE);
+    let forced = assemble(&[Ok(stopped), Err(NoLeg::Missing)], FORCED);
+    let mut alone = forced.unwrap().next;
+    for lineage in 0..2 * LINEAGES_MAX as u64 {
+        alone = alone.begun(100 + lineage).stopped();
+        let roles = assembled(&[alone, untouched]).unwrap().roles;
+        let (position, why) = (4 << 20, Why::Left);
+        assert_eq!(roles[1], Role::Behind { position, why }, "{lineage}");
+    }
+}
+
+#[test]
+fn a_leg_of_no_use_is_left_out_and_keeps_nobody_from_starting() {
+    // Its last event was the first of its lineage, which is forgotten.
+    let begun = legs(3)[0].begun(2);
+    let old = begun.on(2, PLACE);
+    let both = [Ok(begun), Ok(begun.on(1, PLACE)), Err(NoLeg::Missing)];
+    let mut state = assemble(&both, FORCED).unwrap().next;
+    for lineage in 0..2 * LINEAGES_MAX as u64 {
+        state = state.begun(100 + lineage).stopped();
+    }
+    let mut three = on_all(&state, &[0, 1]);
+    three.push(old);
+    let assembly = assembled(&three).unwrap();
+    let useless = Role::Unusable(NoLeg::TooOld);
+    assert_eq!(assembly.roles, [Role::InSync, Role::InSync, useless]);
+    assert_eq!(assembly.next.state(2), state.state(2), "stale as before");
+    // One that went on by itself, long ago: not without the user's word.
+    let apart = assemble(&[Err(NoLeg::Missing), Ok(old)], FORCED).unwrap();
+    three[2] = apart.next.begun(7).on(2, PLACE);
+    assert_eq!(assembled(&three), Err(Refusal::TooOld(2)));
+    // Never one that is needed: then what it lacks is missing.
+    let refused = assembled(&[state, old]);
+    assert_eq!(refused, Err(Refusal::Incomplete(vec![1])));
+    // Too small, and stale.
+    let mut small = state.without(1, state.event).unwrap().on(1, PLACE);
+    let newest = small.on(0, PLACE);
+    small.place.leg_bytes = 2 << 20;
+    let roles = assembled(&[newest, small]).unwrap().roles;
+    assert_eq!(roles, [Role::InSync, Role::Unusable(NoLeg::Small)]);
 }

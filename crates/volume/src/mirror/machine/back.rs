@@ -6,6 +6,7 @@
 //! before what is said now. Its own intents are read, since it may have done writes that nobody
 //! acknowledged; then it gets every write, and all pages of the bitmap; then an event says that it
 //! is being rebuilt.
+use super::beat::Beat;
 use super::legs::Work;
 use super::life::is_rebuilding;
 use super::planted::{Bug, has};
@@ -15,6 +16,7 @@ use crate::mirror::assembly::{Role, Wishes, assemble};
 use crate::mirror::bitmap::Bitmap;
 use crate::mirror::copies::{Chosen, NoLeg};
 use crate::mirror::superblock::{Lack, LegState};
+use crate::mirror::{Label, Superblock};
 
 /// How far a leg is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,7 +56,15 @@ pub enum Unfit {
     Parted,
     /// It is too small.
     Small,
+    /// Another host's mirror, which lives.
+    Owned(Label),
+    /// Its sequence is too far ahead for us to follow.
+    Ahead,
 }
+
+/// By so much the sequence of a leg that returns may be above ours: more than all beats and
+/// takeovers of centuries. One that is higher would use up what sequences there are.
+const AHEAD_MAX: u64 = 1 << 40;
 
 impl Mirror {
     /// The leg can be reached (again); what it was given before can't be executed from `fence_ns`
@@ -147,6 +157,10 @@ impl Mirror {
             self.own_intents_read(leg);
         } else if let Some(leg) = due {
             self.set_join(leg, Join::Superblocks);
+            let now_ns = self.now_ns;
+            if let Some(it) = self.leg_mut(leg) {
+                it.beat = Beat::asked(now_ns);
+            }
             let ticket = self.ticket(leg, Work::Return);
             self.outputs.push_back(Output::ReadSuperblocks(ticket));
         }
@@ -185,13 +199,16 @@ impl Mirror {
         };
         match self.lack_of(leg, &found) {
             Err(why) => self.turn_away(leg, why),
+            Ok(_) if self.is_watched(leg, &found.superblock) => {}
             Ok(lack) => {
                 let sequence = found.superblock.sequence;
                 self.sequence = self.sequence.max(sequence);
+                self.lease.lapsed.remove(leg);
                 if let Some(it) = self.leg_mut(leg) {
                     it.said = found.superblock;
                     it.copy = found.copy;
                 }
+                self.found_ours(leg);
                 self.set_join(leg, Join::Pages(lack));
                 match lack.position {
                     // All of it is copied anyhow.
@@ -200,6 +217,34 @@ impl Mirror {
                 }
             }
         }
+    }
+
+    /// Whether the leg has to wait, since another owner's record is on it and that one may live: it
+    /// was away when we looked, so it is looked at as long as the others were (T48).
+    fn is_watched(&mut self, leg: u8, found: &Superblock) -> bool {
+        let (run, now_ns, look_ns) = (self.owner.run, self.now_ns, self.look_ns());
+        let Some(it) = self.leg_mut(leg) else {
+            return false;
+        };
+        let other = found.owner.filter(|it| it.run != run);
+        let Some(other) = other.filter(|_| look_ns > 0) else {
+            it.other = None;
+            return false;
+        };
+        let (run, sequence) = (other.run, found.sequence);
+        match it.other.filter(|it| it.0 == run) {
+            Some((_, seen, _)) if seen != sequence => {
+                it.other = Some((run, sequence, now_ns));
+                self.turn_away(leg, Unfit::Owned(other.label));
+            }
+            Some((.., at_ns)) if now_ns >= at_ns.saturating_add(look_ns) => return false,
+            Some((.., at_ns)) => self.set_join(leg, Join::Waiting(at_ns.saturating_add(look_ns))),
+            None => {
+                it.other = Some((run, sequence, now_ns));
+                self.set_join(leg, Join::Waiting(now_ns.saturating_add(look_ns)));
+            }
+        }
+        true
     }
 
     /// What a leg lacks that says `found`.
@@ -213,6 +258,9 @@ impl Mirror {
         if !superblock.place.holds(&self.state.geometry) {
             return Err(Unfit::Small);
         }
+        if superblock.sequence.saturating_sub(AHEAD_MAX) > self.sequence {
+            return Err(Unfit::Ahead);
+        }
         let us = self.up.first().and_then(|leg| self.leg(leg));
         let us = us.ok_or(Unfit::Parted)?;
         let now = self.state.on(us.said.slot, us.said.place);
@@ -222,6 +270,7 @@ impl Mirror {
         };
         let both = assemble(&[Ok(now), Ok(superblock)], wishes).map_err(|_| Unfit::Parted)?;
         match (both.newest, both.roles[1], both.next.state(leg)) {
+            (_, Role::Unusable(why), _) => Err(Unfit::NoLeg(why)),
             (0, Role::Behind { .. }, Some(LegState::Stale(lack))) => Ok(lack),
             _ => Err(Unfit::Parted),
         }
@@ -284,8 +333,9 @@ impl Mirror {
         self.set_join(leg, Join::Away);
         // An old flush covers all of what it has.
         for slot in self.slots.iter_mut().flatten() {
-            let has = slot.round.waits.with(slot.round.failed).has(leg);
-            if slot.request == super::Request::Flush && !has {
+            let waits = slot.round.waits.has(leg);
+            if slot.request == super::Request::Flush && !waits {
+                slot.round.failed.remove(leg);
                 slot.round.done.add(leg);
             }
         }

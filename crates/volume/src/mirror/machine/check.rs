@@ -42,6 +42,8 @@ pub(super) struct Check {
     next: u64,
     /// Legs that have other data in the piece of a job, by job.
     differ: [Legs; 16],
+    /// What a job has given up, by job.
+    again: [Option<Range>; 16],
     report: CheckReport,
 }
 
@@ -54,6 +56,7 @@ impl Mirror {
             paused: false,
             next: 0,
             differ: [Legs::default(); 16],
+            again: [None; 16],
             report: CheckReport::default(),
         });
         self.begin = true;
@@ -80,6 +83,12 @@ impl Mirror {
         self.check.map_or(self.report, |check| check.report)
     }
 
+    /// Whether it is a check that has this copy buffer.
+    pub fn is_checked_by(&self, copy: u8) -> bool {
+        let job = self.jobs.get(usize::from(copy)).and_then(Option::as_ref);
+        job.is_some_and(|job| job.kind == Kind::Check)
+    }
+
     pub(super) fn checks(&self) -> bool {
         self.check.is_some_and(|check| !check.paused)
     }
@@ -91,11 +100,18 @@ impl Mirror {
         }
     }
 
-    pub(super) fn next_to_check(&mut self) -> Option<Range> {
+    /// What the job of this number compares next: first what the one before it has given up, so
+    /// that nothing comes in its place.
+    pub(super) fn next_to_check(&mut self, job: usize) -> Option<Range> {
         let regions = self.happened.geometry.regions();
         let check = self.check.as_mut().filter(|check| !check.paused)?;
+        let own = check.again[job].take();
+        let again = own.or_else(|| check.again.iter_mut().find_map(Option::take));
+        if again.is_some() {
+            return again;
+        }
         if check.next >= regions {
-            let checks = |job: &super::Job| job.kind == Kind::Check;
+            let checks = |job: &super::Job| job.kind == Kind::Check && !job.is_over();
             if !self.jobs.iter().flatten().any(checks) {
                 check.report.complete = true;
                 self.tell_check();
@@ -105,6 +121,15 @@ impl Mirror {
         check.next += 1;
         let region = check.next - 1;
         Some(self.bytes_of(region))
+    }
+
+    /// What a job has given up is compared by another one.
+    pub(super) fn check_again(&mut self, job: u8, range: Range) {
+        let number = usize::from(job);
+        if let Some(check) = self.check.as_mut().filter(|_| range.start < range.end) {
+            check.differ[number] = Legs::default();
+            check.again[number] = Some(range);
+        }
     }
 
     /// A region was compared.
@@ -123,6 +148,9 @@ impl Mirror {
     /// A leg was compared with what was read.
     pub(super) fn compared(&mut self, job: u8, leg: u8, differs: Result<Option<Range>, Outcome>) {
         let number = usize::from(job);
+        if self.is_late(job, leg) {
+            return;
+        }
         // What a write that was refused left different is made alike anyhow.
         let Some(it) = self.jobs[number] else {
             return;

@@ -9,8 +9,8 @@
 //! as the pace allows.
 //!
 //! # Limits
-//! As many jobs as buffers, one per region. [`MENDS_MAX`] ranges wait to be mended; of more, the
-//! next read that fails will tell.
+//! One job less than there are buffers, and as many once a leg that left has some; one per region.
+//! [`MENDS_MAX`] ranges wait to be mended; of more, the next read that fails will tell.
 use super::legs::{Legs, Round, Work};
 use super::life::COPY_PAUSE_NS;
 use super::planted::{Bug, has};
@@ -37,23 +37,29 @@ pub(super) enum Kind {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
+pub(super) enum Step {
     /// For its turn.
     Lock,
     Read,
     Compare,
     Write,
+    /// It is over, but a leg that has left still has its buffer.
+    Over,
 }
 
 /// A copy job.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Job {
     pub kind: Kind,
-    range: Range,
+    pub range: Range,
     pub piece: Range,
     /// Its pieces are the smallest, since somewhere nobody can read.
     small: bool,
-    step: Step,
+    pub step: Step,
+    /// Who is reading it.
+    pub asked: u8,
+    /// Legs that have left, and still have its buffer (T10).
+    pub late: Legs,
     /// Legs that could not read the piece.
     tried: Legs,
     /// Who could.
@@ -63,10 +69,18 @@ pub(super) struct Job {
     /// Who is rebuilt.
     targets: Legs,
     pub round: Round,
-    /// Something of it is lost.
+    /// Something of it is lost, or was written.
     lossy: bool,
+    wrote: bool,
     /// It is to be done again from the beginning.
     anew: bool,
+}
+
+impl Job {
+    /// Nothing comes of it any more.
+    pub fn is_over(&self) -> bool {
+        self.step == Step::Over
+    }
 }
 
 impl Mirror {
@@ -76,10 +90,10 @@ impl Mirror {
         self.idle = false;
         // Reads that wait end before a stop.
         while !self.broken && (!self.stopping || self.waited_for().is_some()) {
-            let Some(free) = self.jobs.iter().position(Option::is_none) else {
+            let Some(free) = self.free_job() else {
                 return;
             };
-            let Some((kind, range)) = self.next_copy() else {
+            let Some((kind, range)) = self.next_copy(free) else {
                 return;
             };
             let targets = match kind {
@@ -92,19 +106,32 @@ impl Mirror {
                 piece: Range::new(range.start, 0),
                 small: false,
                 step: Step::Lock,
+                asked: 0,
+                late: Legs::default(),
                 tried: Legs::default(),
                 source: 0,
                 unreachable: false,
                 targets,
                 round: Round::default(),
                 lossy: false,
+                wrote: false,
                 anew: false,
             });
             self.next_piece(free as u8);
         }
     }
 
-    fn next_copy(&mut self) -> Option<(Kind, Range)> {
+    /// The number of the next job. One buffer stays free until a leg that has left has others: it
+    /// may have all that were in use, and reads that wait for a copy go on with the last one.
+    fn free_job(&self) -> Option<usize> {
+        let mut free = (0..self.jobs.len()).filter(|&at| self.jobs[at].is_none());
+        let first = free.next()?;
+        let kept = self.jobs.len() > 1 && !self.jobs.iter().flatten().any(Job::is_over);
+        (!kept || free.next().is_some()).then_some(first)
+    }
+
+    /// What the job of this number does.
+    fn next_copy(&mut self, job: usize) -> Option<(Kind, Range)> {
         if let Some(region) = self.waited_for() {
             return Some((Kind::Alike(region), self.bytes_of(region)));
         }
@@ -133,7 +160,7 @@ impl Mirror {
             None => match self.next_to_rebuild() {
                 Some(region) => (Kind::Rebuild(region), self.bytes_of(region)),
                 None => {
-                    let next = self.next_to_check();
+                    let next = self.next_to_check(job);
                     self.idle = next.is_none();
                     (Kind::Check, next?)
                 }
@@ -146,7 +173,7 @@ impl Mirror {
     /// When the next copy may begin, if one waits for a time.
     pub(super) fn copies_at(&self) -> u64 {
         let idle = self.unalike_count == 0 && self.joining.is_empty() && !self.checks();
-        let full = self.jobs.iter().all(Option::is_some);
+        let full = self.free_job().is_none();
         let idle = idle || self.idle;
         if idle || full || self.stopping || self.broken || self.life != super::Life::Running {
             return u64::MAX;
@@ -173,7 +200,7 @@ impl Mirror {
 
     /// Whether a job has the region.
     pub(super) fn is_copied_now(&self, region: u64) -> bool {
-        let mut jobs = self.jobs.iter().flatten();
+        let mut jobs = self.jobs.iter().flatten().filter(|job| !job.is_over());
         jobs.any(|job| matches!(job.kind, Kind::Alike(it) | Kind::Rebuild(it) if it == region))
     }
 
@@ -205,11 +232,11 @@ impl Mirror {
         self.up.has(leg) && self.up != Legs::one(leg)
     }
 
-    fn hold_of(&self, job: u8) -> u32 {
+    pub(super) fn hold_of(&self, job: u8) -> u32 {
         self.config.ios as u32 + u32::from(job)
     }
 
-    fn job(&mut self, job: u8) -> Option<&mut Job> {
+    pub(super) fn job(&mut self, job: u8) -> Option<&mut Job> {
         self.jobs.get_mut(usize::from(job))?.as_mut()
     }
 
@@ -227,13 +254,15 @@ impl Mirror {
         };
         let waits = matches!(job.kind, Kind::Alike(_)) && self.slots.iter().any(Option::is_some);
         if useless || self.stopping && !waits || self.foreign {
-            self.jobs[usize::from(number)] = None;
-            self.wake = true;
-            return;
+            return self.end_job(number);
         }
         if from >= job.range.end {
-            self.jobs[usize::from(number)] = None;
+            self.end_job(number);
             return self.job_over(&job);
+        }
+        if !job.late.is_empty() {
+            // Its buffer is not its own any more: another one does the rest.
+            return self.give_up_job(number, from);
         }
         let whole = u64::from(self.config.copy_bytes);
         // Behind what is bad it goes on as before.
@@ -273,13 +302,17 @@ impl Mirror {
         let Some(job) = self.job(number) else {
             return;
         };
-        let from = match job.kind {
-            Kind::Mend(leg) => up.without(Legs::one(leg)),
-            _ => up,
+        let from = up.without(job.tried);
+        // Who is to be mended is asked last: it may read by now what nobody else can.
+        let last = match job.kind {
+            Kind::Mend(leg) => Legs::one(leg),
+            _ => Legs::default(),
         };
         job.step = Step::Read;
         let piece = job.piece;
-        match from.without(job.tried).first() {
+        let leg = from.without(last).first().or(from.first());
+        job.asked = leg.unwrap_or(job.asked);
+        match leg {
             Some(leg) => {
                 let ticket = self.ticket(leg, Work::Copy(number));
                 let output = Output::CopyRead(ticket, number, piece);
@@ -299,13 +332,11 @@ impl Mirror {
         let alone = matches!(kind, Kind::Mend(leg) if !self.may_mend(leg));
         if alone {
             // Those that had it have left: that it is lost nobody has said.
-            self.jobs[usize::from(number)] = None;
-            self.wake = true;
+            self.end_job(number);
         } else if unreachable {
             // Not for the medium's sake: later.
-            self.jobs[usize::from(number)] = None;
+            self.end_job(number);
             self.copy_pause_ns = self.now_ns + COPY_PAUSE_NS;
-            self.wake = true;
         } else if piece.end - piece.start > PIECE_MIN {
             if let Some(job) = self.job(number) {
                 job.small = true;
@@ -342,12 +373,15 @@ impl Mirror {
         let foreign = self.foreign;
         // What one gives that has left may be older than what was acknowledged.
         let gone = !self.up.has(leg);
+        if self.is_late(number, leg) {
+            return;
+        }
         let Some(job) = self.job(number) else {
             return;
         };
         match job.step {
             _ if foreign => {}
-            Step::Lock => {}
+            Step::Lock | Step::Over => {}
             Step::Read if outcome.is_done() && gone => {
                 job.tried.add(leg);
                 self.read_piece(number);
@@ -362,20 +396,27 @@ impl Mirror {
                 self.read_piece(number);
             }
             Step::Compare => self.compared(number, leg, Err(outcome)),
-            Step::Write => {
-                if !job.round.end(leg, outcome) {
-                    return;
-                }
-                let mut round = job.round;
-                let repairs = job.kind == Kind::Check;
-                round.failed = round.failed.with(round.refused);
-                self.leave_but_last(round);
-                if repairs {
-                    self.repaired(round.done);
-                }
-                self.piece_over(number);
-            }
+            Step::Write => self.piece_written(number, leg, outcome),
         }
+    }
+
+    /// The piece was written to `leg`, or was not.
+    pub(super) fn piece_written(&mut self, number: u8, leg: u8, outcome: Outcome) {
+        let Some(job) = self.job(number) else {
+            return;
+        };
+        if !job.round.ends(leg, outcome) {
+            return;
+        }
+        let mut round = job.round;
+        job.wrote |= !round.done.is_empty();
+        let repairs = job.kind == Kind::Check;
+        round.failed = round.failed.with(round.refused);
+        self.leave_but_last(round);
+        if repairs {
+            self.repaired(round.done);
+        }
+        self.piece_over(number);
     }
 
     /// The piece was read from `source`: to whom it goes.
@@ -389,7 +430,7 @@ impl Mirror {
         let targets = match job.kind {
             Kind::Alike(_) => up.without(Legs::one(source)),
             Kind::Rebuild(_) => job.targets.both(joining),
-            Kind::Mend(leg) => up.both(Legs::one(leg)),
+            Kind::Mend(leg) => up.both(Legs::one(leg)).without(Legs::one(source)),
             Kind::Check => {
                 job.round = Round::of(up.without(Legs::one(source)));
                 return self.compare_next(number);
@@ -432,7 +473,9 @@ impl Mirror {
         }
         job.step = Step::Compare;
         let piece = job.piece;
-        match job.round.waits.both(up).first() {
+        let leg = job.round.waits.both(up).first();
+        job.asked = leg.unwrap_or(job.asked);
+        match leg {
             Some(leg) => {
                 let ticket = self.ticket(leg, Work::Copy(number));
                 let output = Output::Compare(ticket, number, piece);
@@ -445,11 +488,10 @@ impl Mirror {
     /// The piece is done: its lock is free, and the next one begins.
     pub(super) fn piece_over(&mut self, number: u8) {
         self.release(self.hold_of(number));
-        if self.foreign {
-            self.jobs[usize::from(number)] = None;
-            return;
+        match self.foreign {
+            true => self.end_job(number),
+            false => self.next_piece(number),
         }
-        self.next_piece(number);
     }
 
     fn job_over(&mut self, job: &Job) {
@@ -462,7 +504,7 @@ impl Mirror {
                 }
             }
             Kind::Rebuild(_) => {}
-            Kind::Mend(leg) if !job.lossy => {
+            Kind::Mend(leg) if !job.lossy && job.wrote => {
                 if let Some(it) = self.leg_mut(leg) {
                     it.mended += 1;
                 }
@@ -484,7 +526,7 @@ impl Mirror {
     /// written to it any more.
     pub(super) fn alone(&mut self) {
         let alone = self.up.count() < 2 && self.required == self.up;
-        let writes = |job: &Job| matches!(job.kind, Kind::Alike(_));
+        let writes = |job: &Job| matches!(job.kind, Kind::Alike(_)) && !job.is_over();
         let writes = self.jobs.iter().flatten().any(writes);
         if self.unalike_count > 0 && alone && !writes {
             self.all_alike();
@@ -520,7 +562,7 @@ impl Mirror {
         let Some(round) = &mut self.alike_flush else {
             return;
         };
-        if !round.end(leg, outcome) {
+        if !round.ends(leg, outcome) {
             return;
         }
         let round = *round;

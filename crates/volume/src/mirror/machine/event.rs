@@ -1,12 +1,12 @@
-//! What is said of the mirror: superblocks, one round of them after the other, and beats.
+//! What is said of the mirror: superblocks, one round of them after the other.
 //!
 //! # Contract
 //! An event goes to the legs that were in sync and stay so, then to the one that becomes it; then
 //! it has happened. Then it goes to legs that are being rebuilt, and to the other copy of each.
 //! Only then the next one begins, which says all that has changed meanwhile: so nobody who takes
 //! part is ever more than one event behind. A leg that some superblock may call in sync is required
-//! until an event without it has happened. A beat reads what stands on the legs and raises the
-//! sequence if it is ours; if not, all stops.
+//! until an event without it has happened. On each leg a superblock waits for the beat under way
+//! there, and for its lease (`beat`).
 use super::back::Join;
 use super::legs::{Legs, Round, Work};
 use super::life::{Life, is_rebuilding};
@@ -14,7 +14,6 @@ use super::planted::{Bug, has};
 use super::{Mirror, News, Output};
 use crate::Outcome;
 use crate::mirror::Superblock;
-use crate::mirror::copies::{Chosen, NoLeg};
 use crate::mirror::superblock::{LegState, Owner};
 
 /// When what nobody could take is said again.
@@ -24,9 +23,7 @@ const RETRY_NS: u64 = 1_000_000_000;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Saying {
     stage: Stage,
-    round: Round,
-    /// Some leg was too busy to be read.
-    busy: bool,
+    pub round: Round,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,8 +38,6 @@ enum Stage {
     Others,
     /// To the other copies.
     Second,
-    BeatRead,
-    Beat,
     /// Nobody has it any more.
     Disown,
 }
@@ -53,14 +48,6 @@ impl Mirror {
         let joining = self.joining.iter();
         let told = joining.filter(|&leg| is_rebuilding(&self.state, leg));
         self.up.with(told.collect())
-    }
-
-    /// Legs that say that they are ours.
-    fn ours(&self) -> Legs {
-        let run = self.owner.run;
-        let owner = |leg: u8| self.leg(leg).and_then(|leg| leg.said.owner);
-        let ours = |leg: &u8| owner(*leg).is_some_and(|it| it.run == run);
-        self.up.with(self.joining.iter().filter(ours).collect())
     }
 
     /// Begins to say what is not said yet, if nothing is being said.
@@ -144,47 +131,56 @@ impl Mirror {
         self.sequence += 1;
         let (sequence, owner) = (self.sequence, self.owner_now());
         for slot in legs.iter() {
-            let ticket = self.ticket(slot, Work::Saying);
-            let Some(leg) = self.leg_mut(slot) else {
-                continue;
-            };
-            leg.pending.sequence = sequence;
-            leg.pending.slot = slot;
-            leg.pending.place = leg.said.place;
-            leg.pending.owner = leg.pending.owner.and(Some(owner));
-            let copy = 1 - leg.copy;
-            self.outputs.push_back(Output::Superblock(ticket, copy));
+            if let Some(leg) = self.leg_mut(slot) {
+                leg.pending.sequence = sequence;
+                leg.pending.slot = slot;
+                leg.pending.place = leg.said.place;
+                leg.pending.owner = leg.pending.owner.and(Some(owner));
+            }
         }
         let round = Round::of(legs);
-        let busy = false;
-        self.saying = Some(Saying { stage, round, busy });
+        self.saying = Some(Saying { stage, round });
+        self.lease.due = legs;
+        self.give_due();
     }
 
-    /// We, as of now.
-    fn owner_now(&self) -> Owner {
-        let passed_s = (self.now_ns - self.start_ns) / 1_000_000_000;
-        Owner {
-            beat_s: self.owner.since_s + passed_s,
-            ..self.owner
+    /// Gives out what is pending, where nothing is in its way.
+    pub(super) fn give_due(&mut self) {
+        for leg in self.lease.due.iter() {
+            if !self.takers().has(leg) || !self.may_say(leg) {
+                continue;
+            }
+            self.lease.due.remove(leg);
+            if let Some(copy) = self.say_now(leg) {
+                let ticket = self.ticket(leg, Work::Saying);
+                self.outputs.push_back(Output::Superblock(ticket, copy));
+            }
         }
+    }
+
+    /// The same; those that have left get nothing any more.
+    pub(super) fn see_to_due(&mut self) {
+        let gone = self.lease.due.without(self.takers());
+        self.lease.due = self.lease.due.both(self.takers());
+        for leg in gone.iter() {
+            self.saying_done(leg, Outcome::PathError);
+        }
+        self.give_due();
     }
 
     pub(super) fn saying_done(&mut self, leg: u8, outcome: Outcome) {
-        let Some(mut saying) = self.saying else {
-            return;
+        let Some(mut saying) = self.saying.filter(|it| it.round.waits.has(leg)) else {
+            // It has left, or somebody else is not there any more.
+            return self.said_on(leg, Outcome::PathError);
         };
         if outcome.is_done()
-            && saying.stage != Stage::BeatRead
             && let Some(it) = self.leg_mut(leg)
         {
             it.said = it.pending;
             it.fresh = None;
             it.copy = 1 - it.copy;
         }
-        // Who is too busy to be read now is asked at the next beat, and stays (T6).
-        let busy = matches!(outcome, Outcome::Busy { .. }) && saying.stage == Stage::BeatRead;
-        saying.busy |= busy;
-        let outcome = if busy { Outcome::Done } else { outcome };
+        self.said_on(leg, outcome);
         let over = saying.round.end(leg, outcome);
         // A superblock that was refused is as bad as one that failed.
         saying.round.failed = saying.round.failed.with(saying.round.refused);
@@ -194,7 +190,7 @@ impl Mirror {
         }
     }
 
-    fn saying_over(&mut self, Saying { stage, round, busy }: Saying) {
+    fn saying_over(&mut self, Saying { stage, round }: Saying) {
         self.saying = None;
         self.wake = true;
         let well = round.failed.is_empty();
@@ -208,20 +204,13 @@ impl Mirror {
                 }
             }
             Stage::First | Stage::Join => self.said(stage, round),
-            Stage::Others | Stage::Second | Stage::Beat => {
+            Stage::Others | Stage::Second => {
                 self.leave(round);
                 if well && stage == Stage::Others {
                     self.write_state(self.told(), Stage::Second);
                 }
             }
-            Stage::BeatRead => {
-                self.leave(round);
-                // That a leg has left goes before. Nothing is written over what was not read.
-                if !busy && !self.foreign && self.saying.is_none() {
-                    self.beat();
-                }
-            }
-            Stage::Disown => self.stopped(self.state.clean),
+            Stage::Disown => self.stopped(self.state.clean && !self.lease.given_up),
         }
     }
 
@@ -302,56 +291,8 @@ impl Mirror {
         self.write_pending(lagging, Stage::Lag);
     }
 
-    /// The time for a beat: what stands on the legs is read first.
-    pub(super) fn read_before_beat(&mut self) {
-        let interval_ns = u64::from(self.state.beat_interval_ms) * 1_000_000;
-        self.beat_at_ns = match interval_ns {
-            0 => u64::MAX,
-            interval_ns => self.now_ns + interval_ns,
-        };
-        let legs = self.ours();
-        for leg in legs.iter() {
-            let ticket = self.ticket(leg, Work::Saying);
-            self.outputs.push_back(Output::ReadSuperblocks(ticket));
-        }
-        self.saying = Some(Saying {
-            stage: Stage::BeatRead,
-            round: Round::of(legs),
-            busy: false,
-        });
-    }
-
-    pub(super) fn beat_read(&mut self, leg: u8, found: &Result<Chosen, NoLeg>) {
-        let mirror = self.state.mirror;
-        let id = |it: &Superblock| (it.mirror, it.leg().map(|leg| leg.id));
-        let Some(ours) = self.leg(leg).map(|leg| id(&leg.said)) else {
-            return;
-        };
-        match found {
-            // It has been overwritten; it is no leg any more.
-            Err(_) => self.saying_done(leg, Outcome::MediaError),
-            Ok(found) => {
-                let other = found.superblock.owner;
-                let is_ours = other.is_some_and(|it| it.run == self.owner.run);
-                if !is_ours || id(&found.superblock) != ours {
-                    let other = other.filter(|_| found.superblock.mirror == mirror);
-                    self.become_foreign(other);
-                }
-                self.saying_done(leg, Outcome::Done);
-            }
-        }
-    }
-
-    /// All that is there says again that it lives.
-    fn beat(&mut self) {
-        let legs = self.ours();
-        let owner = Some(self.owner);
-        for leg in legs.iter() {
-            if let Some(leg) = self.leg_mut(leg) {
-                leg.pending = Superblock { owner, ..leg.said };
-            }
-        }
-        self.write_pending(legs, Stage::Beat);
+    pub(super) fn is_disowning(&self) -> bool {
+        self.saying.is_some_and(|it| it.stage == Stage::Disown)
     }
 
     /// Nobody has it any more: the last thing that is said.
@@ -366,9 +307,10 @@ impl Mirror {
         self.write_pending(legs, Stage::Disown);
     }
 
-    fn become_foreign(&mut self, other: Option<Owner>) {
+    pub(super) fn become_foreign(&mut self, other: Option<Owner>) {
         if !self.foreign {
             (self.foreign, self.other) = (true, other);
+            self.lease.end_ns = u64::MAX;
             self.news(News::Foreign);
             self.end_all();
         }

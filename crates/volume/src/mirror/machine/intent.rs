@@ -88,6 +88,13 @@ impl Mirror {
         }
     }
 
+    /// Pages that are being written to `leg`: the first one of a group.
+    pub(super) fn pages_on(&self, leg: u8) -> Option<u32> {
+        let mut rounds = self.pages.iter();
+        let round = rounds.find(|it| it.round.waits.has(leg))?;
+        Some(round.pages.first)
+    }
+
     /// All pages are to be written to all legs.
     pub(super) fn begin_sweep(&mut self) {
         self.begin_sweep_at(0);
@@ -133,7 +140,7 @@ impl Mirror {
         let Some(at) = rounds.position(|it| it.pages.first == first) else {
             return;
         };
-        if !self.pages[at].round.end(leg, outcome) {
+        if !self.pages[at].round.ends(leg, outcome) {
             return;
         }
         let PageRound { pages, mut round } = self.pages.swap_remove(at);
@@ -252,7 +259,7 @@ impl Mirror {
         let Some(round) = &mut self.relaxing else {
             return;
         };
-        if !round.end(leg, outcome) {
+        if !round.ends(leg, outcome) {
             return;
         }
         let round = *round;

@@ -5,14 +5,14 @@
 //! who failed it has left (T14). Where a leg refuses one for a reason that isn't its own (another
 //! host's reservation, a stop), or all find the request wrong, no leg leaves: the I/O fails, and
 //! what may differ now is made alike. A read goes to a leg that has all of it; one that fails it
-//! is counted, and where another had the data they are rewritten there (T5). What one reads that
-//! has left meanwhile is read from another.
-use super::legs::{Legs, Round, Ticket, Work};
+//! is counted, and where another had the data they are rewritten there (T5): see `read`. Nobody
+//! waits for what a leg still has that has left: see `depart`.
+use super::legs::{Legs, Round, Work};
 use super::life::Life;
 use super::planted::{Bug, has};
 use super::{Mirror, News, Output, Request};
+use crate::Outcome;
 use crate::hold::{Full, Range};
-use crate::{Access, LegAttempt, LegDisposition, Outcome, dispose_leg};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
@@ -31,8 +31,11 @@ pub(super) struct Slot {
     pub request: Request,
     pub phase: Phase,
     pub round: Round,
-    /// Legs that could not read it for the medium's sake.
-    unreadable: Legs,
+    /// A read: what of it is being read, and who could not for the medium's sake.
+    pub piece: Range,
+    pub unreadable: Legs,
+    /// Those that could not read all of it before it was cut.
+    pub bad: Legs,
     since_ns: u64,
 }
 
@@ -57,7 +60,9 @@ impl Mirror {
             request,
             phase: Phase::Held,
             round: Round::default(),
+            piece: request.reads().unwrap_or(Range::new(0, 0)),
             unreadable: Legs::default(),
+            bad: Legs::default(),
             since_ns: self.now_ns,
         });
         let without = self.without_legs(request);
@@ -86,53 +91,6 @@ impl Mirror {
         }
     }
 
-    /// Legs that may serve a read which waits for one to be chosen.
-    pub fn readers(&self, io: u32) -> Legs {
-        match self.slots.get(io as usize).copied().flatten() {
-            Some(slot) if slot.phase == Phase::Choosing => self.readers_of(&slot),
-            _ => Legs::default(),
-        }
-    }
-
-    /// `leg` was chosen for a read; `None` if it may not serve it (any more).
-    pub fn take(&mut self, io: u32, leg: u8) -> Option<Ticket> {
-        if !self.readers(io).has(leg) {
-            return None;
-        }
-        if let Some(slot) = self.slots.get_mut(io as usize)?.as_mut() {
-            slot.phase = Phase::Legs;
-            slot.round.waits.add(leg);
-        }
-        Some(self.ticket(leg, Work::Io(io)))
-    }
-
-    /// No leg may serve a read any more that waits for one to be chosen: it ends.
-    pub fn nobody(&mut self, io: u32) {
-        let slot = self.slots.get(io as usize).copied().flatten();
-        if let Some(slot) = slot.filter(|slot| slot.phase == Phase::Choosing)
-            && self.readers_of(&slot).is_empty()
-        {
-            self.finish(io, slot.round.outcome.unwrap_or(Outcome::PathError));
-        }
-    }
-
-    fn readers_of(&self, slot: &Slot) -> Legs {
-        let Request::Read(range) = slot.request else {
-            return Legs::default();
-        };
-        let but = slot.round.failed.with(slot.round.refused);
-        if self.joining.is_empty() {
-            return self.up.without(but);
-        }
-        let lacks = |leg: &u8| {
-            let todo = self.leg(*leg).and_then(|leg| leg.todo.as_ref());
-            let lacks = |todo: &super::Bitmap| self.regions(range).any(|it| todo.is_set(it));
-            todo.is_none_or(lacks) && !has(Bug::LackingRead)
-        };
-        let joining = self.joining.iter().filter(|leg| !lacks(leg)).collect();
-        self.up.with(joining).without(but)
-    }
-
     /// Takes an I/O as far as it can go now.
     pub(super) fn go_on(&mut self, id: u32) {
         let Some(slot) = self.slots[id as usize] else {
@@ -153,6 +111,7 @@ impl Mirror {
                 let first = self.takers().first();
                 self.send(id, first.into_iter().collect());
             }
+            (Phase::Held, Request::Flush) if self.holds_changes() => {}
             (Phase::Held, Request::Flush) => self.send(id, self.takers()),
             (Phase::Held, _) if self.broken => self.finish(id, Outcome::PathError),
             (Phase::Held, _) if self.life != Life::Running => {
@@ -176,6 +135,12 @@ impl Mirror {
             return true;
         }
         let unknown = self.unclean && self.life == Life::Reading;
+        // What the owner before us was writing may yet come.
+        let late = |region| self.intents.is_set(region);
+        let reading = self.life == Life::Reading;
+        if self.holds_changes() && (reading || self.regions(range).any(late)) {
+            return false;
+        }
         let differs = |region| self.unalike.is_set(region);
         !unknown && (self.unalike_count == 0 || !self.regions(range).any(differs))
     }
@@ -220,7 +185,7 @@ impl Mirror {
         let Some(slot) = self.slots.get_mut(id as usize).and_then(Option::as_mut) else {
             return;
         };
-        if !slot.round.waits.has(leg) || !slot.round.end(leg, outcome) {
+        if !slot.round.ends(leg, outcome) {
             return;
         }
         let slot = *slot;
@@ -244,64 +209,6 @@ impl Mirror {
         self.leave(round);
         self.phase(id, Phase::Leaving);
         self.has_left(id);
-    }
-
-    fn read_done(&mut self, id: u32, leg: u8, range: Range, outcome: Outcome) {
-        let Some(slot) = self.slots[id as usize] else {
-            return;
-        };
-        // Who left meanwhile may have lost what it had acknowledged: another path to it gives what
-        // was there before.
-        let stays = self.may_read(leg);
-        if outcome.is_done() && stays {
-            for bad in slot.unreadable.iter() {
-                self.mend(bad, range);
-            }
-            return self.finish(id, outcome);
-        }
-        let outcome = match outcome {
-            Outcome::Done => Outcome::PathError,
-            other => other,
-        };
-        let others = self.readers_of(&slot);
-        let attempt = LegAttempt {
-            access: Access::Read,
-            another: !others.is_empty(),
-        };
-        match dispose_leg(outcome, &attempt) {
-            LegDisposition::Another { repair } => {
-                if let Some(slot) = &mut self.slots[id as usize] {
-                    slot.phase = Phase::Choosing;
-                    if repair {
-                        slot.unreadable.add(leg);
-                    }
-                }
-                if stays {
-                    self.count_error(leg, outcome);
-                }
-                // Who was counted once too often has left.
-                if let Some(slot) = self.slots[id as usize] {
-                    let from = self.readers_of(&slot);
-                    self.outputs.push_back(Output::Read(id, range, from));
-                }
-            }
-            _ => self.finish(id, outcome),
-        }
-    }
-
-    /// A read that `leg` failed, and another leg has.
-    pub(super) fn count_error(&mut self, leg: u8, outcome: Outcome) {
-        let most = self.config.errors_max;
-        if matches!(outcome, Outcome::Busy { .. }) {
-            return; // it is no fault of the leg's data, nor of what leads there (T6)
-        }
-        let Some(it) = self.leg_mut(leg) else {
-            return;
-        };
-        it.errors += 1;
-        if it.errors > most {
-            self.lose(leg, outcome);
-        }
     }
 
     /// An I/O ends when all legs have it that are in sync by what they say.
@@ -431,6 +338,7 @@ impl Mirror {
             return;
         }
         self.up.remove(leg);
+        self.departed.add(leg);
         self.forget_rebuild(leg);
         self.news(News::Left(leg, outcome));
         self.without_copies(leg);

@@ -95,6 +95,11 @@ impl Ticket {
             _ => None,
         }
     }
+
+    /// Whether it is for a beat: also who has no lease may do that.
+    pub fn is_beat(self) -> bool {
+        self.work == Work::Beat
+    }
 }
 
 /// What a ticket is for.
@@ -103,8 +108,10 @@ pub(super) enum Work {
     Io(u32),
     /// Pages from this one on.
     Pages(u32),
-    /// A superblock is written, or read before the next beat.
+    /// The superblock of an event is written.
     Saying,
+    /// A superblock is read, or written, since the owner lives.
+    Beat,
     /// A flush before intents are forgotten.
     Relax,
     /// A flush before regions count as alike.
@@ -140,6 +147,11 @@ impl Round {
             waits,
             ..Self::default()
         }
+    }
+
+    /// The same of a leg that may have left meanwhile: what it still had is not waited for.
+    pub fn ends(&mut self, leg: u8, outcome: Outcome) -> bool {
+        self.waits.has(leg) && self.end(leg, outcome)
     }
 
     /// `leg` has ended; whether all have.

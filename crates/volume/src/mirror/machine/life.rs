@@ -7,6 +7,7 @@
 //! what may differ is made alike. A clean stop: nothing under way, all flushed, bits cleared as far
 //! as they may, an event, no owner.
 use super::back::Join;
+use super::beat::{Beat, Lease};
 use super::legs::{Legs, Work};
 use super::pace::Pace;
 use super::{Changes, CheckReport, Config, Leg, Mirror, News, Start};
@@ -51,11 +52,13 @@ impl Leg {
             pending: found.superblock,
             copy: found.copy,
             in_flight: 0,
+            beat: Beat::default(),
             errors: 0,
             mended: 0,
             join: Join::Away,
             fresh: None,
             discarded: false,
+            other: None,
             flushing: false,
             todo: None,
             left: 0,
@@ -68,8 +71,7 @@ impl Leg {
 impl Mirror {
     /// Begins to run what was assembled.
     pub fn start(start: &Start<'_>, config: Config, now_ns: u64) -> Self {
-        let (assembly, mut state) = (start.assembly, start.assembly.next);
-        state.owner = Some(start.owner);
+        let (assembly, state) = (start.assembly, start.assembly.next);
         let bits = || Bitmap::new(state.geometry.regions());
         let (jobs, ios) = (config.copies.into(), config.ios);
         Self {
@@ -96,12 +98,13 @@ impl Mirror {
             newest: Box::new(state),
             lagging: Legs::default(),
             changes: Changes::default(),
-            required: state.in_sync().collect(),
+            required: Legs::default(),
             up: Legs::default(),
+            departed: Legs::default(),
             joining: Legs::default(),
             saying: None,
             sequence: state.sequence,
-            beat_at_ns: now_ns,
+            lease: Lease::default(),
             intents: bits(),
             durable: bits(),
             late: bits(),
@@ -139,7 +142,14 @@ impl Mirror {
     }
 
     fn with_legs(mut self, start: &Start<'_>) -> Self {
+        self.state.owner = Some(start.owner);
+        (*self.happened, *self.newest) = (self.state, self.state);
         let assembly = start.assembly;
+        // What others may be forced to go on with counts until it is durable that we go on without.
+        let newest = start.given.get(assembly.newest).and_then(|it| it.ok());
+        let newest = newest.filter(|_| assembly.unclean);
+        let required = newest.map_or(assembly.next, |it| it.superblock);
+        self.required = required.in_sync().collect();
         for (at, (given, role)) in start.given.iter().zip(&assembly.roles).enumerate() {
             let Ok(found) = given else {
                 continue;
@@ -166,6 +176,7 @@ impl Mirror {
                 *place = Some(leg);
             }
         }
+        self.heed(start.terms);
         self.begin = (self.unclean && !self.read_only) || self.is_waited_for();
         // What can be asked of all legs at once.
         let (ios, jobs) = (self.config.ios, self.jobs.len());
@@ -213,7 +224,8 @@ impl Mirror {
     pub(super) fn turn(&mut self, now_ns: u64) {
         self.at(now_ns);
         self.wake = false;
-        if self.foreign || self.life == Life::Stopped {
+        self.go_on_without();
+        if self.foreign || self.life == Life::Stopped || self.gives_up() {
             return;
         }
         if now_ns >= self.errors_halved_ns.saturating_add(HOUR_NS) {
@@ -226,7 +238,12 @@ impl Mirror {
             self.skipped_until_ns = u64::MAX;
             self.skipped.clear_all();
         }
+        if self.lease.hold_until_ns > 0 && now_ns >= self.lease.hold_until_ns {
+            self.lease.hold_until_ns = 0;
+            self.look_again();
+        }
         match self.life {
+            Life::Looking if self.holds_changes() => {}
             Life::Looking if self.begin && self.saying.is_none() => self.catch_up(),
             Life::Sweeping if self.sweep.is_none() => {
                 self.life = Life::Running;
@@ -245,9 +262,8 @@ impl Mirror {
         if self.stopping {
             self.stop_on();
         }
-        if self.saying.is_none() && now_ns >= self.beat_at_ns && self.life != Life::Stopped {
-            self.read_before_beat();
-        }
+        self.see_to_due();
+        self.beat();
         if self.life == Life::Running {
             if !self.stopping && self.relax_at_ns.is_some_and(|at| now_ns >= at) {
                 self.relax();
@@ -264,19 +280,21 @@ impl Mirror {
         if self.wake {
             return Some(self.now_ns);
         }
-        let beat = match self.saying {
-            Some(_) => u64::MAX,
-            None => self.beat_at_ns,
-        };
         let relax = self.relax_at_ns.filter(|_| !self.stopping);
         let retry = match self.broken {
             true if self.saying.is_none() => self.retry_at_ns,
             _ => u64::MAX,
         };
+        // Also when it is over, until a turn has seen that.
+        let held = match self.lease.hold_until_ns {
+            0 => u64::MAX,
+            until_ns => until_ns,
+        };
         let times = [
             retry,
             self.skipped_until_ns,
-            beat,
+            self.beats_at(),
+            held,
             relax.unwrap_or(u64::MAX),
             self.return_at(),
             self.rebuild_at(),
@@ -318,6 +336,7 @@ impl Mirror {
             && self.life == Life::Running
             && self.forgot
             && self.pages.is_empty()
+            && self.legs.iter().flatten().all(|leg| leg.in_flight == 0)
             && self.unalike_count == 0
     }
 
@@ -340,8 +359,16 @@ impl Mirror {
         if busy {
             return;
         }
+        if !self.begun && self.holds_changes() {
+            // Who comes next must know that it has to wait.
+            return self.stopped(false);
+        }
         if !self.begun || self.broken {
-            return self.disown();
+            // Who has no lease says nothing, and there is nothing that it would have to wait for.
+            return match self.lapsed().is_empty() {
+                true => self.disown(),
+                false => self.stopped(false),
+            };
         }
         match self.stop_flush {
             None => self.stop_flush = Some(self.flush_all(self.takers(), Work::Stop)),
@@ -363,7 +390,7 @@ impl Mirror {
         let Some(round) = &mut self.stop_flush else {
             return;
         };
-        if !round.end(leg, outcome) {
+        if !round.ends(leg, outcome) {
             return;
         }
         let round = *round;

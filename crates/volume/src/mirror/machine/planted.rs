@@ -40,6 +40,10 @@ pub(super) enum Bug {
     GrownBeforeBits,
     /// What legs had behind the old end is read as it is.
     GrownUnlike,
+    /// Nothing is held for what an owner has left that was there before (T9).
+    ChangeBeforeBound,
+    /// An owner gives out I/O whether or not its beats end (T48).
+    NoLease,
 }
 
 #[cfg(not(test))]
@@ -65,7 +69,11 @@ const fn elsewhere(bug: Bug) -> Option<canary::Bug> {
         Bug::UnalikeRead => canary::Bug::UnalikeRead,
         Bug::LackingRead => canary::Bug::LackingRead,
         Bug::JoinedUnflushed => canary::Bug::JoinedUnflushed,
-        Bug::PositionUnflushed | Bug::GrownBeforeBits | Bug::GrownUnlike => return None,
+        Bug::PositionUnflushed
+        | Bug::GrownBeforeBits
+        | Bug::GrownUnlike
+        | Bug::ChangeBeforeBound
+        | Bug::NoLease => return None,
     })
 }
 

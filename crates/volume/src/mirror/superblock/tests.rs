@@ -55,6 +55,7 @@ impl Draw {
             label: Label::cut("host-1, process 77"),
             since_s: self.below(1 << 30),
             beat_s: self.below(1 << 30),
+            bound_ms: 20_000,
         }
     }
 }
@@ -313,6 +314,7 @@ fn the_document_says_where_everything_lies() {
         (OWNER_SINCE, "owned since"),
         (OWNER_BEAT, "last beat"),
         (OWNER_LABEL, "owner's label"),
+        (OWNER_BOUND, "owner's bound"),
         (HISTORY, "history"),
         (LEGS, "legs"),
     ];

@@ -63,6 +63,32 @@ fn t05_a_leg_that_can_not_be_mended_leaves_and_is_not_counted_as_mended() {
 }
 
 #[test]
+fn what_is_read_for_a_check_is_known_as_that_and_what_is_read_for_a_leg_is_not() {
+    let mut mirror = started(2, Config::new(6));
+    mirror.submit(Request::Write(FIRST, false), MS).unwrap();
+    run(&mut mirror, MS, &mut well);
+    let seen = |mirror: &mut Mirror| {
+        let mut seen = None;
+        for at in 3..2000 {
+            mirror.handle_timeout(at * MS);
+            while let Some(output) = mirror.poll_output(at * MS) {
+                if let Output::CopyRead(_, copy, _) = output {
+                    seen = Some(mirror.is_checked_by(copy));
+                }
+                end(mirror, output, at * MS, &mut well);
+            }
+        }
+        seen
+    };
+    mirror.check(false, 2 * MS);
+    assert_eq!(seen(&mut mirror), Some(true));
+    mirror.leg_lost(1, 2000 * MS);
+    run(&mut mirror, 2000 * MS, &mut well);
+    mirror.leg_found(1, 0, 2000 * MS);
+    assert_eq!(seen(&mut mirror), Some(false));
+}
+
+#[test]
 fn what_a_repair_could_not_rewrite_is_not_counted_and_that_leg_leaves() {
     let mut mirror = started(2, Config::new(6));
     mirror.submit(Request::Write(FIRST, false), MS).unwrap();

@@ -1,4 +1,5 @@
-//! Rules by hand: what a leg gives after it has left, by a path that still leads to it (T13).
+//! Rules by hand: what a leg gives after it has left, by a path that still leads to it (T13), and
+//! who does not wait for it.
 use super::super::*;
 use super::rules::{BLOCK, MS, end, run, started, well};
 use alloc::vec;
@@ -61,4 +62,167 @@ fn t13_what_a_leg_gives_that_has_left_meanwhile_is_copied_to_nobody() {
     // Both pieces of the region are what leg 1 has.
     assert_eq!(sources, [0, 1, 1]);
     assert!(mirror.facts(2).unwrap().in_sync);
+}
+
+/// Ends all that is asked but what is on leg 0, which hangs; how the I/Os ended, and what it has.
+fn run_but_first(mirror: &mut Mirror, now_ns: u64) -> (Vec<(u32, Outcome)>, Vec<Ticket>) {
+    let (mut ended, mut hung) = (Vec::new(), Vec::new());
+    while let Some(output) = mirror.poll_output(now_ns) {
+        let ticket = match output {
+            Output::Leg(ticket, _)
+            | Output::Flush(ticket)
+            | Output::CopyRead(ticket, ..)
+            | Output::CopyWrite(ticket, ..)
+            | Output::Compare(ticket, ..)
+            | Output::Pages(ticket, _)
+            | Output::ReadSuperblocks(ticket)
+            | Output::Superblock(ticket, _) => Some(ticket),
+            _ => None,
+        };
+        match (ticket, output) {
+            (Some(ticket), _) if ticket.leg == 0 => hung.push(ticket),
+            (_, Output::Done(io, outcome)) => ended.push((io, outcome)),
+            (_, output) => end(mirror, output, now_ns, &mut well),
+        }
+    }
+    (ended, hung)
+}
+
+fn region(at: u64) -> Request {
+    Request::Write(Range::new(at << 20, BLOCK), false)
+}
+
+#[test]
+fn t09_t14_nobody_waits_for_what_a_leg_that_left_still_has_but_its_return() {
+    let mut mirror = started(2, Config::new(6));
+    mirror.submit(region(0), MS).unwrap();
+    run(&mut mirror, MS, &mut well);
+    // Of each kind leg 0 has something that does not end: a beat, data, a page, a flush.
+    let now_ns = mirror.poll_timeout().unwrap().max(6000 * MS);
+    mirror.handle_timeout(now_ns);
+    for request in [region(0), region(1), Request::Flush] {
+        mirror.submit(request, now_ns).unwrap();
+    }
+    let (ended, hung) = run_but_first(&mut mirror, now_ns);
+    assert_eq!((ended.len(), hung.len()), (0, 4), "{ended:?} {hung:?}");
+    mirror.leg_lost(0, now_ns);
+    let (ended, more) = run_but_first(&mut mirror, now_ns);
+    assert!(more.is_empty() && ended.len() == 3, "{ended:?} {more:?}");
+    assert!(ended.iter().all(|it| it.1.is_done()), "{ended:?}");
+    assert_eq!(mirror.superblock().in_sync().collect::<Vec<_>>(), [1]);
+    mirror.submit(region(2), now_ns).unwrap();
+    let (ended, _) = run_but_first(&mut mirror, now_ns);
+    assert_eq!(ended.len(), 1);
+    // It is there again, and gets nothing before all of that has ended.
+    mirror.leg_found(0, 0, now_ns);
+    assert_eq!(mirror.facts(0).map(|it| it.in_flight), Some(4));
+    for ticket in hung {
+        let (_, given) = run_but_first(&mut mirror, now_ns);
+        assert!(given.is_empty(), "{given:?}");
+        mirror.handle_done(ticket, Outcome::Done, now_ns);
+    }
+    let mut now_ns = now_ns;
+    for _ in 0..1000 {
+        run(&mut mirror, now_ns, &mut well);
+        now_ns += MS;
+        mirror.handle_timeout(now_ns);
+    }
+    assert!(mirror.facts(0).unwrap().in_sync);
+}
+
+#[test]
+fn t10_a_copy_that_hangs_holds_up_no_write_and_keeps_its_buffer() {
+    let config = Config {
+        copies: 3,
+        speed: Speed {
+            floor: 1 << 40,
+            ceiling: 1 << 40,
+        },
+        ..Config::new(6)
+    };
+    let mut mirror = started(3, config);
+    mirror.submit(region(0), MS).unwrap();
+    run(&mut mirror, MS, &mut well);
+    mirror.check(false, 2 * MS);
+    let (_, hung) = run_but_first(&mut mirror, 2 * MS);
+    assert_eq!(hung.len(), 2, "both are read from leg 0: {hung:?}");
+    // Behind what is compared.
+    let io = mirror.submit(region(0), 2 * MS).unwrap();
+    assert_eq!(run_but_first(&mut mirror, 2 * MS).0, []);
+    mirror.leg_lost(0, 2 * MS);
+    let ended = run_but_first(&mut mirror, 2 * MS).0;
+    assert_eq!(ended, [(io, Outcome::Done)]);
+    let copies = |mirror: &mut Mirror, from: u64| {
+        let mut buffers = Vec::new();
+        for at in from..from + 1000 {
+            mirror.handle_timeout(at * MS);
+            while let Some(output) = mirror.poll_output(at * MS) {
+                if let Output::CopyRead(_, buffer, range) = output {
+                    buffers.push((buffer, range.start));
+                }
+                end(mirror, output, at * MS, &mut well);
+            }
+        }
+        buffers
+    };
+    // The one that was kept for that does what they had, too.
+    let copied = copies(&mut mirror, 3);
+    assert!(copied.iter().all(|it| it.0 == 2), "{copied:?}");
+    let report = mirror.check_report();
+    assert_eq!((report.bytes, report.complete), (4 << 20, true));
+    assert_eq!(mirror.facts(0).map(|it| it.in_flight), Some(2));
+    mirror.check(false, 1100 * MS);
+    mirror.handle_done(hung[0], Outcome::Done, 1100 * MS);
+    let copied = copies(&mut mirror, 1100);
+    let free = |it: &(u8, u64)| it.0 != 1;
+    assert!(copied.len() == 8 && copied.iter().all(free), "{copied:?}");
+}
+
+/// What is to be copied, but for what legs have that hang: that is kept.
+fn copy_but(mirror: &mut Mirror, now_ns: u64, hangs: Legs) -> Vec<Ticket> {
+    let mut kept = Vec::new();
+    while let Some(output) = mirror.poll_output(now_ns) {
+        match output {
+            Output::CopyRead(ticket, ..) | Output::Compare(ticket, ..) if hangs.has(ticket.leg) => {
+                kept.push(ticket);
+            }
+            other => end(mirror, other, now_ns, &mut well),
+        }
+    }
+    kept
+}
+
+#[test]
+fn what_two_legs_that_hang_kept_from_being_compared_is_compared() {
+    let config = Config {
+        copies: 3,
+        speed: Speed {
+            floor: 1 << 40,
+            ceiling: 1 << 40,
+        },
+        ..Config::new(6)
+    };
+    let mut mirror = started(3, config);
+    mirror.submit(region(0), MS).unwrap();
+    run(&mut mirror, MS, &mut well);
+    mirror.check(false, 2 * MS);
+    let first = copy_but(&mut mirror, 2 * MS, Legs(3));
+    assert_eq!(first.len(), 2);
+    mirror.leg_lost(0, 2 * MS);
+    let third = copy_but(&mut mirror, 2 * MS, Legs(3));
+    assert_eq!(third.len(), 1, "{third:?}");
+    // The second buffer is free before the first one.
+    mirror.handle_done(first[1], Outcome::Done, 3 * MS);
+    let second = copy_but(&mut mirror, 3 * MS, Legs(3));
+    assert_eq!(second.len(), 1, "{second:?}");
+    mirror.leg_lost(1, 4 * MS);
+    for ticket in [first[0], third[0], second[0]] {
+        mirror.handle_done(ticket, Outcome::Done, 4 * MS);
+    }
+    for at in 4..1000 {
+        mirror.handle_timeout(at * MS);
+        copy_but(&mut mirror, at * MS, Legs(3));
+    }
+    let report = mirror.check_report();
+    assert_eq!((report.bytes, report.complete), (4 << 20, true));
 }

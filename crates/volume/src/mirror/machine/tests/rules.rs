@@ -1,6 +1,7 @@
 //! Rules by hand: what one leg says to one thing.
 use super::super::super::assembly::tests::legs;
 use super::super::super::assembly::{Wishes, assemble};
+use super::super::super::claim::Terms;
 use super::super::super::copies::Chosen;
 use super::super::super::{Id, Label};
 use super::super::*;
@@ -11,6 +12,10 @@ pub const BLOCK: u64 = 256 << 10;
 pub const MS: u64 = 1_000_000;
 
 pub fn started(count: u8, config: Config) -> Mirror {
+    started_on(count, config, Terms::default(), 0)
+}
+
+pub fn started_on(count: u8, config: Config, terms: Terms, now_ns: u64) -> Mirror {
     let superblocks = legs(count);
     let given: Vec<_> = superblocks.iter().copied().map(Ok).collect();
     let assembly = assemble(&given, Wishes::default()).unwrap();
@@ -20,6 +25,7 @@ pub fn started(count: u8, config: Config) -> Mirror {
         label: Label::default(),
         since_s: 0,
         beat_s: 0,
+        bound_ms: 0,
     };
     let chosen = |superblock| {
         Ok(Chosen {
@@ -34,8 +40,9 @@ pub fn started(count: u8, config: Config) -> Mirror {
         given: &given,
         owner,
         lineage: 2,
+        terms,
     };
-    Mirror::start(&start, config, 0)
+    Mirror::start(&start, config, now_ns)
 }
 
 /// What a leg answers to an output; `None`: done.

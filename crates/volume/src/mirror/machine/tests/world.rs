@@ -1,7 +1,8 @@
 //! Legs with volatile caches, in any order of what ends; legs that fail, go away, come back with
 //! late writes, can't read; power that fails at any moment, and tears what is under way.
 use super::super::super::assembly::tests::{PLACE, legs};
-use super::super::super::assembly::{Assembly, Refusal, Role, Wishes, assemble};
+use super::super::super::assembly::{Assembly, Role, Wishes, assemble};
+use super::super::super::claim::Terms;
 use super::super::super::copies::{Chosen, NoLeg, choose};
 use super::super::super::superblock::tests::Draw;
 use super::super::super::superblock::{Lack, LegState};
@@ -35,6 +36,10 @@ pub struct World {
     near: bool,
     /// Its legs become larger.
     grows: bool,
+    /// Legs hang.
+    hang: bool,
+    /// Who comes after a crash is another host, and what was under way may come later.
+    inherits: bool,
     /// How many blocks users were told of.
     blocks: usize,
     pub disks: Vec<Disk>,
@@ -96,11 +101,13 @@ impl World {
             seed: Draw(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15)),
             disks,
             near: seed.is_multiple_of(2),
+            inherits: seed % 7 == 5,
             grows,
+            hang: seed % 5 == 1,
             blocks: BLOCKS,
             given: Vec::new(),
             asked: BTreeMap::new(),
-            buffers: vec![Vec::new(); 2],
+            buffers: vec![Vec::new(); 3],
             version: 10,
             acked: first,
             kept: first,
@@ -140,10 +147,6 @@ impl World {
         let superblocks: Vec<_> = given.iter().map(|it| it.map(|it| it.superblock)).collect();
         let assembly = match assemble(&superblocks, Wishes::default()) {
             Ok(assembly) => assembly,
-            Err(Refusal::Removed(at)) => {
-                self.disks[present[at]].replace();
-                return self.assembled(present);
-            }
             Err(_) => {
                 self.claim(
                     present.len() < self.disks.len(),
@@ -152,6 +155,11 @@ impl World {
                 return None;
             }
         };
+        let removed = |it: &Role| *it == Role::Unusable(NoLeg::Removed);
+        if let Some(at) = assembly.roles.iter().position(removed) {
+            self.disks[present[at]].replace();
+            return self.assembled(present);
+        }
         self.inspect(present, &assembly);
         let blocks = (assembly.next.geometry.bytes / BLOCK) as usize;
         self.claim(blocks >= self.blocks, "a size that was told is gone");
@@ -162,24 +170,16 @@ impl World {
             label: Label::default(),
             since_s: 0,
             beat_s: 0,
+            bound_ms: 0,
         };
-        let sequence = assembly.next.sequence + 1;
-        for (&leg, found) in present.iter().zip(&given) {
-            let Ok(found) = found else { continue };
-            let owned = Superblock {
-                owner: Some(owner),
-                sequence,
-                ..found.superblock
-            };
-            let copy = found.next_copy();
-            self.disks[leg].copies[usize::from(copy)] = owned.encode(copy, crc32_iscsi).to_vec();
-        }
+        self.own(present, &given, owner, assembly.next.sequence + 1);
         let given: Vec<_> = present
             .iter()
             .map(|&leg| self.disks[leg].chosen())
             .collect();
         for (leg, disk) in self.disks.iter_mut().enumerate() {
             (disk.sick, disk.found) = (false, present.contains(&leg));
+            disk.hung = false;
             disk.away = !disk.found;
         }
         self.lineage += 1;
@@ -190,9 +190,17 @@ impl World {
             given: &given,
             owner,
             lineage: self.lineage,
+            terms: Terms {
+                written_ns: None,
+                hold_until_ns: match self.inherits {
+                    true => self.now_ns + FENCE_NS,
+                    false => 0,
+                },
+                left_ms: 0,
+            },
         };
         let config = Config {
-            copies: 2,
+            copies: 3,
             position_bytes: 1 << 20,
             position_ns: SECOND_NS,
             relax_ns: SECOND_NS,
@@ -200,6 +208,34 @@ impl World {
             ..Config::new(6)
         };
         Some(Mirror::start(&start, config, self.now_ns))
+    }
+
+    /// The owner's record is written.
+    fn own(
+        &mut self,
+        present: &[usize],
+        given: &[Result<Chosen, NoLeg>],
+        owner: Owner,
+        sequence: u64,
+    ) {
+        let above = if self.inherits { 1 << 20 } else { 0 };
+        let sequence = sequence + above;
+        for (&leg, found) in present.iter().zip(given) {
+            let Ok(found) = found else { continue };
+            let owned = Superblock {
+                owner: Some(owner),
+                sequence,
+                ..found.superblock
+            };
+            let copies = match self.inherits {
+                true => vec![found.next_copy(), found.copy],
+                false => vec![found.next_copy()],
+            };
+            for copy in copies {
+                let bytes = owned.encode(copy, crc32_iscsi).to_vec();
+                self.disks[leg].copies[usize::from(copy)] = bytes;
+            }
+        }
     }
 
     /// What an assembly claims, against what was acknowledged.
@@ -257,7 +293,13 @@ impl World {
                 Output::Read(io, range, from) => {
                     let choice = from.iter().nth(self.draw(u64::from(from.count())) as usize);
                     let leg = choice.expect("somebody has it");
-                    let ticket = mirror.take(io, leg).expect("it was offered");
+                    // It may have left since.
+                    let other = mirror.readers(io).first();
+                    let ticket = mirror.take(io, leg);
+                    let Some(ticket) = ticket.or_else(|| mirror.take(io, other?)) else {
+                        mirror.nobody(io);
+                        continue;
+                    };
                     (ticket, Given::Io(Request::Read(range), 0))
                 }
                 Output::Flush(ticket) => (ticket, Given::Io(Request::Flush, 0)),
@@ -333,6 +375,8 @@ impl World {
             }
             News::Broken => "broken",
             News::Restored => "restored",
+            News::Lapsed(_) => "lapsed",
+            News::Renewed(_) => "renewed",
             News::Stopped(clean) => {
                 self.stopped = Some(clean);
                 "stopped"
@@ -431,6 +475,17 @@ impl World {
             return;
         }
         let at = self.draw(self.given.len() as u64) as usize;
+        if !self.hangs(at) {
+            self.end_at(mirror, at);
+        }
+    }
+
+    /// Whether what was given is on a leg that ends nothing.
+    fn hangs(&self, at: usize) -> bool {
+        self.disks[usize::from(self.given[at].0.leg)].hung
+    }
+
+    fn end_at(&mut self, mirror: &mut Mirror, at: usize) {
         let (ticket, given, life) = self.given.swap_remove(at);
         let leg = usize::from(ticket.leg);
         if self.disks[leg].away || self.disks[leg].life != life {

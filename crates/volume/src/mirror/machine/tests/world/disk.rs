@@ -11,6 +11,8 @@ pub struct Disk {
     pub page: Vec<u8>,
     pub bad: [bool; BLOCKS_MAX],
     pub sick: bool,
+    /// It ends nothing that it is given, until it does.
+    pub hung: bool,
     pub away: bool,
     /// Rises when it goes away.
     pub life: u64,
@@ -43,6 +45,7 @@ impl Disk {
                 .to_vec(),
             bad: [false; BLOCKS_MAX],
             sick: false,
+            hung: false,
             away: false,
             life: 0,
             late: Vec::new(),

@@ -83,6 +83,61 @@ impl World {
         }
     }
 
+    /// A leg hangs, and maybe is taken out for that; or one that hung goes on.
+    fn hang(&mut self, mirror: &mut Mirror) {
+        let leg = self.draw_leg();
+        let hung = self.disks[leg].hung || self.disks[leg].away;
+        self.disks[leg].hung = !hung;
+        if hung || self.draw(2) == 0 {
+            return;
+        }
+        for _ in 0..self.draw(20) {
+            match self.draw(3) {
+                0 => self.submit(mirror),
+                _ => self.end_one(mirror),
+            }
+            self.poll(mirror);
+        }
+        mirror.leg_lost(leg as u8, self.now_ns);
+        self.poll(mirror);
+        if (0..self.disks.len()).all(|leg| self.has_left(mirror, leg)) {
+            self.go_on_without(mirror);
+        }
+    }
+
+    /// Whether a leg does not hang, or gets nothing.
+    fn has_left(&self, mirror: &Mirror, leg: usize) -> bool {
+        !self.disks[leg].hung || !mirror.may_read(leg as u8)
+    }
+
+    /// What changes something ends, whatever legs have that left and hang.
+    fn go_on_without(&mut self, mirror: &mut Mirror) {
+        let changes = |asked: &Asked| !matches!(asked.request, Request::Read(_));
+        for step in 0..1000 {
+            if !self.asked.values().any(changes) {
+                break;
+            }
+            let ends: Vec<usize> = (0..self.given.len())
+                .filter(|&at| !self.hangs(at))
+                .collect();
+            // In turn: a copy that fails and begins anew holds up nobody else's.
+            match ends.get(step % ends.len().max(1)) {
+                Some(&at) => self.end_at(mirror, at),
+                None => {
+                    let next = mirror.poll_timeout();
+                    self.now_ns = self.now_ns.max(next.unwrap_or(self.now_ns));
+                    mirror.handle_timeout(self.now_ns);
+                    self.poll(mirror);
+                }
+            }
+        }
+        let waits = self.asked.values().any(changes);
+        // One that is new may have begun to return.
+        let left = (0..self.disks.len()).all(|leg| self.has_left(mirror, leg));
+        self.claim(!waits || !left, "a change waits for a leg that has left");
+        self.count("went on");
+    }
+
     /// Legs that say nothing are replaced, and where one is missing a new one is added.
     fn look_after(&mut self, mirror: &mut Mirror) {
         while let Some(leg) = self.replaced.pop() {
@@ -146,6 +201,9 @@ impl World {
                     self.disks[leg].copies[usize::from(*copy)] = torn;
                 }
                 (4, Given::Page(_)) => self.disks[leg].page.fill(7),
+                (5.., _) if self.inherits => {
+                    self.disks[leg].late.push((given, self.now_ns + FENCE_NS));
+                }
                 (4, Given::Io(Request::Write(range, fua), version)) => {
                     let part = Range::new(range.start, BLOCK);
                     self.apply(leg, &Given::Io(Request::Write(part, *fua), *version));
@@ -155,7 +213,7 @@ impl World {
         }
         let power = self.draw(2) == 0;
         for leg in 0..self.disks.len() {
-            while let Some((given, _)) = self.disks[leg].late.pop() {
+            while let Some((given, _)) = self.disks[leg].late.pop_if(|_| !self.inherits) {
                 if self.draw(2) == 0 {
                     self.apply(leg, &given);
                 }
@@ -208,6 +266,7 @@ impl World {
                 }
                 18 => self.look_after(&mut mirror),
                 19 if self.grows => self.grow(&mut mirror),
+                20 if self.hang => self.hang(&mut mirror),
                 16 if self.draw(16) == 0 => mirror.check(self.seed.below(2) == 0, self.now_ns),
                 _ => self.end_one(&mut mirror),
             }
@@ -229,7 +288,7 @@ impl World {
     /// No more faults: all ends, all legs return, and all are the same.
     fn rest(&mut self, mirror: &mut Mirror) {
         for leg in 0..self.disks.len() {
-            self.disks[leg].sick = false;
+            (self.disks[leg].sick, self.disks[leg].hung) = (false, false);
             self.come_back(mirror, leg);
         }
         for step in 0..4000 {
@@ -277,6 +336,7 @@ impl World {
 
     /// A clean stop.
     fn stop(&mut self, mirror: &mut Mirror) {
+        self.disks.iter_mut().for_each(|disk| disk.hung = false);
         mirror.stop(self.now_ns);
         for _ in 0..4000 {
             self.poll(mirror);

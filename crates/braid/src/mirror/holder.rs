@@ -1,0 +1,39 @@
+//! Who has a leg that is locked: the owner's record that is on it says it (T48).
+use super::leg::crc32c;
+use crate::units::format_utc;
+use runtime::RuntimeError;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use volume::mirror::copies::read_copies;
+use volume::mirror::layout::COPIES_AT;
+use volume::mirror::superblock::SUPERBLOCK_BYTES;
+
+/// `error`, and if it says that somebody uses this file, who has the mirror that is on it.
+pub fn named(error: anyhow::Error, path: &Path) -> anyhow::Error {
+    let in_use = matches!(error.downcast_ref(), Some(RuntimeError::InUse { .. }));
+    match in_use.then(|| owner_on(path)).flatten() {
+        Some(words) => error.context(words),
+        None => error,
+    }
+}
+
+/// The owner by the record on a file, which is only read.
+fn owner_on(path: &Path) -> Option<String> {
+    let file = File::open(path).ok()?;
+    let read = |at| {
+        let mut bytes = vec![0; SUPERBLOCK_BYTES];
+        file.read_exact_at(&mut bytes, at).ok()?;
+        Some(bytes)
+    };
+    let copies = COPIES_AT.map(read);
+    let found = read_copies([copies[0].as_deref(), copies[1].as_deref()], crc32c).ok()?;
+    let owner = found.superblock.owner?;
+    Some(format!(
+        "{} has the mirror \"{}\" on it (host {}, last beat {})",
+        owner.label,
+        found.superblock.name,
+        owner.host,
+        format_utc(owner.beat_s)
+    ))
+}

@@ -1,0 +1,96 @@
+//! A leg of a mirror that another host may take over (T48): what it was given is taken back.
+//!
+//! # Contract
+//! [`HostEngine::cut`] ends the connections of the volume's paths, so that the bound of what they
+//! carry counts from now (T9), and fails what waits; what fails from then on is not tried again.
+//! New I/O goes as ever: whoever cuts submits only what may go. A change that nobody answered for
+//! is held first, as ever, and fails afterwards. Reads with [`Hints::past_cut`] go on: they wait
+//! for a path, and fail for want of one, as ever.
+//!
+//! [`Hints::past_cut`]: super::Hints::past_cut
+//!
+//! # Limits
+//! A device is asked to end what it has; what it can't, it goes on with. Nothing is taken back of a
+//! volume with `write_failover = immediate`: that is a part of what this risks.
+use super::path::Phase;
+use super::slots::Lane;
+use super::types::{IoOp, NO_PATH};
+use super::volumes::Volume;
+use super::{HostEngine, WriteFailover};
+use volume::Outcome;
+
+impl HostEngine {
+    /// Takes back what a volume was given, as far as that can be done.
+    pub fn cut(&mut self, volume: u16, why: &str, now_ns: u64) {
+        let at = usize::from(volume);
+        // Where nobody waits for what is under way, an error would say too early that it is over.
+        let fenced = |it: &&mut Volume| it.recovery.write_failover == WriteFailover::Fenced;
+        let there = self.volumes.get_mut(at).filter(|it| !it.vacant);
+        let Some(it) = there.filter(fenced) else {
+            return;
+        };
+        it.is_cut = true;
+        for number in 0..self.paths.len() {
+            let path = &self.paths[number];
+            if path.volume == volume && path.phase == Phase::Live {
+                self.lose(number, Some(why), now_ns);
+            }
+        }
+        self.end_waiting(at, |it| &mut it.queue, now_ns);
+        self.end_waiting(at, |it| &mut it.delayed, now_ns);
+        self.fail_waiting_flushes(at, now_ns);
+    }
+
+    /// Ends what waits in a lane of a volume and is taken back.
+    fn end_waiting(&mut self, volume: usize, lane: fn(&mut Volume) -> &mut Lane, now_ns: u64) {
+        loop {
+            let first = lane(&mut self.volumes[volume]).front();
+            let mut waiting = core::iter::successors(first, |&it| self.slots.next(it));
+            let Some(index) = waiting.find(|&it| !self.goes_on(it)) else {
+                return;
+            };
+            self.slots.unlink(lane(&mut self.volumes[volume]), index);
+            self.end(index, self.without_path(volume), NO_PATH, now_ns);
+        }
+    }
+
+    /// Whether a cut leaves an I/O alone.
+    fn goes_on(&self, index: u32) -> bool {
+        let slot = self.slots.get(index);
+        slot.course.past_cut && slot.io.op == IoOp::Read
+    }
+
+    /// What fails may be tried again.
+    pub fn uncut(&mut self, volume: u16) {
+        if let Some(it) = self.volumes.get_mut(usize::from(volume)) {
+            it.is_cut = false;
+        }
+    }
+
+    /// Ends an I/O that would be tried again, if it was taken back.
+    pub(super) fn is_taken_back(&mut self, index: u32, now_ns: u64) -> bool {
+        let volume = usize::from(self.slots.get(index).io.volume);
+        let cut = self.volumes[volume].is_cut && !self.goes_on(index);
+        if cut {
+            self.end(index, Outcome::PathError, NO_PATH, now_ns);
+        }
+        cut
+    }
+
+    /// How often paths were found: [`Self::leaves_behind_ns`] is the same until the next time.
+    pub fn paths_found(&self) -> u64 {
+        self.found
+    }
+
+    /// For how long a volume's controllers may execute what they were given, from the end of their
+    /// connections on; `None`: nothing bounds that, or none was seen yet.
+    pub fn leaves_behind_ns(&self, volume: u16) -> Option<u64> {
+        let mut longest_ns = None;
+        for (number, path) in self.paths.iter().enumerate() {
+            if path.volume == volume && path.facts.is_some() {
+                longest_ns = longest_ns.max(Some(self.bound_ns(number)?));
+            }
+        }
+        longest_ns
+    }
+}

@@ -1,0 +1,131 @@
+//! What a mirror may leave behind on its legs (T9): how long, as it stands in the owner's record;
+//! and what the owner before has left.
+//!
+//! # Contract
+//! The bound is the longest of all legs that are there. A leg that is added or returns gets nothing
+//! before its bound is on the legs. The largest that is written is [`BOUND_MAX_MS`], the most that
+//! another host believes: a leg with a longer one is no leg of a mirror that others reach.
+//!
+//! # Limits
+//! A path that is found while its leg takes part gets I/O at once; a longer bound of its controller
+//! is on the legs after a beat, which begins then.
+use super::one::{Kit, Leg, Mirrored, Phase};
+use crate::host::{HostEngine, HostEvent};
+use alloc::format;
+use alloc::string::String;
+use volume::mirror::claim::BOUND_MAX_MS;
+
+/// In whole milliseconds; 0 would be: not said.
+fn whole_ms(ns: u64) -> u32 {
+    u32::try_from(ns.div_ceil(1_000_000).max(1)).unwrap_or(u32::MAX)
+}
+
+impl Mirrored {
+    /// For how long a leg of this volume may execute what we give it, once we can't take it back.
+    fn bound_of(&self, volume: u16, host: &HostEngine) -> u32 {
+        let bound_ns = host.leaves_behind_ns(volume);
+        whole_ms(bound_ns.unwrap_or(self.config.leg_quiesce_ns))
+    }
+
+    /// The same of a leg that is to take part.
+    ///
+    /// # Errors
+    /// Nobody would wait so long.
+    pub(super) fn bound_with(
+        &self,
+        volume: u16,
+        name: &str,
+        host: &HostEngine,
+    ) -> Result<u32, String> {
+        let bound_ms = self.bound_of(volume, host);
+        match self.config.shared && bound_ms > BOUND_MAX_MS {
+            true => Err(format!(
+                "{name} may execute what it was given for {} s after we are gone, and other hosts \
+                 wait for {} s at most: set a shorter keep_alive_tmo, or leg_quiesce",
+                bound_ms.div_ceil(1000),
+                BOUND_MAX_MS / 1000
+            )),
+            false => Ok(bound_ms),
+        }
+    }
+
+    /// The longest of those that are there.
+    ///
+    /// # Errors
+    /// As [`Self::bound_with`].
+    pub(super) fn bound(&self, host: &HostEngine) -> Result<u32, String> {
+        let there = |leg: &&Leg| leg.info.is_some() && !leg.removed;
+        let mut longest_ms = None;
+        for leg in self.legs.iter().filter(there) {
+            let bound_ms = self.bound_with(leg.config.volume, &leg.config.name, host)?;
+            longest_ms = longest_ms.max(Some(bound_ms));
+        }
+        Ok(longest_ms.unwrap_or_else(|| whole_ms(self.config.leg_quiesce_ns)))
+    }
+
+    /// What is left behind goes into the record, if that is longer than what stands there; whether
+    /// it stands on all legs.
+    pub(super) fn say_bound(&mut self, bound_ms: u32, now_ns: u64) -> bool {
+        let Phase::Running(it) = &mut self.phase else {
+            return false;
+        };
+        if !self.config.shared {
+            return true; // nobody else reads it
+        }
+        it.machine.raise_bound(bound_ms, now_ns);
+        it.machine.said_bound_ms() >= bound_ms
+    }
+
+    /// Once a turn: whether some path was found since.
+    pub(super) fn look_at_bounds(&mut self, host: &HostEngine, now_ns: u64) {
+        let found = host.paths_found();
+        if core::mem::replace(&mut self.paths_found, found) == found {
+            return;
+        }
+        let slots = self
+            .legs
+            .iter()
+            .filter(|leg| leg.slot.is_some() && !leg.removed);
+        let bounds = slots.map(|leg| self.bound_of(leg.config.volume, host));
+        if let Some(bound_ms) = bounds.max() {
+            self.say_bound(bound_ms, now_ns);
+        }
+    }
+
+    /// Whether the bound of a leg that returns is on all legs. One that nobody would wait for does
+    /// not return, which is said.
+    pub(super) fn may_be_greeted(&mut self, at: usize, kit: &mut Kit<'_>) -> bool {
+        let leg = &self.legs[at].config;
+        match self.bound_with(leg.volume, &leg.name, kit.host) {
+            Ok(bound_ms) => self.say_bound(bound_ms, kit.now_ns),
+            Err(why) => {
+                let line = format!("{}: {why}", self.config.name);
+                let leg = &mut self.legs[at];
+                (leg.unfit, leg.away) = (Some(why), None);
+                kit.events.push_back(HostEvent::Warning(kit.number, line));
+                false
+            }
+        }
+    }
+
+    /// Until when changes wait for what the owner before has left, if they do.
+    pub(super) fn held_until_ns(&self) -> Option<u64> {
+        match &self.phase {
+            Phase::Running(it) => it.machine.held_until_ns(),
+            _ => None,
+        }
+    }
+
+    /// Said when it begins.
+    pub(super) fn say_what_is_held(&self, kit: &mut Kit<'_>) {
+        if let Some(until_ns) = self.held_until_ns() {
+            let seconds = until_ns.saturating_sub(kit.now_ns).div_ceil(1_000_000_000);
+            let line = format!(
+                "{}: who had it before is gone, and its legs may yet execute what it gave them: \
+                 changes wait for {seconds} s",
+                self.config.name
+            );
+            kit.events.push_back(HostEvent::Warning(kit.number, line));
+        }
+    }
+}

@@ -1,0 +1,366 @@
+//! Who has a mirror, of several that want it.
+use super::super::assembly::tests::legs;
+use super::super::{Id, Label, Superblock};
+use super::*;
+
+const BEAT_NS: u64 = 5_000_000_000;
+
+fn owner(run: u8) -> Owner {
+    Owner {
+        run: Id([run; 16]),
+        host: Id([run; 16]),
+        label: Label::cut("somebody"),
+        since_s: 0,
+        beat_s: 0,
+        bound_ms: 0,
+    }
+}
+
+/// Legs as they lie, and what several hosts do to them.
+struct Legs(Vec<Chosen>);
+
+impl Legs {
+    fn new(by: Option<Owner>) -> Self {
+        let chosen = |it: Superblock| Chosen {
+            superblock: Superblock {
+                owner: by,
+                beat_interval_ms: 5000,
+                ..it
+            },
+            copy: 0,
+            other: Ok(it.sequence),
+        };
+        Self(legs(2).into_iter().map(chosen).collect())
+    }
+
+    fn given(&self) -> Vec<Result<Chosen, NoLeg>> {
+        self.0.iter().copied().map(Ok).collect()
+    }
+
+    /// Does what is asked until nothing is; the end, if it came. Writes to leg `fails` do.
+    fn serve(&mut self, claim: &mut Claim, now_ns: u64, fails: usize) -> Option<ClaimOutput> {
+        while let Some(output) = claim.poll_output(now_ns) {
+            match output {
+                ClaimOutput::Read(leg) => {
+                    claim.handle_superblocks(leg, Ok(self.0[leg]));
+                }
+                ClaimOutput::Write(leg, _) if leg == fails => {
+                    claim.handle_written(leg, Outcome::PathError);
+                }
+                ClaimOutput::Write(leg, copy) => {
+                    let superblock = claim.given()[leg].unwrap().superblock;
+                    (self.0[leg].superblock, self.0[leg].copy) = (superblock, copy);
+                    claim.handle_written(leg, Outcome::Done);
+                }
+                ClaimOutput::Failed(leg, _) => assert_eq!(leg, fails),
+                end => return Some(end),
+            }
+        }
+        None
+    }
+}
+
+const NONE: usize = usize::MAX;
+
+#[test]
+fn t48_here_a_record_is_of_one_that_is_gone() {
+    let mut legs = Legs::new(Some(owner(1)));
+    let mut claim = Claim::new(owner(2), &legs.given(), Reach::Here);
+    assert_eq!(legs.serve(&mut claim, 0, NONE), Some(ClaimOutput::Owned));
+    assert!(claim.poll_timeout().is_none() && claim.poll_output(0).is_none());
+    for (leg, given) in legs.0.iter().zip(claim.given()) {
+        let given = given.unwrap();
+        assert_eq!(leg.superblock.owner, Some(owner(2)));
+        assert_eq!(given.superblock, leg.superblock);
+        assert_eq!(given.other, Ok(given.superblock.sequence), "both copies");
+    }
+}
+
+#[test]
+fn t48_a_foreign_owner_that_lives_has_it_and_one_that_is_silent_does_not() {
+    for lives in [false, true] {
+        let mut legs = Legs::new(Some(owner(1)));
+        let mut claim = Claim::new(owner(2), &legs.given(), Reach::Shared);
+        assert_eq!(legs.serve(&mut claim, 0, NONE), None);
+        assert_eq!(claim.poll_timeout(), Some(3 * BEAT_NS));
+        claim.handle_timeout(3 * BEAT_NS - 1);
+        assert_eq!(legs.serve(&mut claim, 3 * BEAT_NS - 1, NONE), None);
+        if lives {
+            let beaten = legs.0[1].superblock.owned(Some(owner(1)));
+            legs.0[1].superblock = beaten;
+        }
+        claim.handle_timeout(3 * BEAT_NS);
+        let end = legs.serve(&mut claim, 3 * BEAT_NS, NONE);
+        if lives {
+            assert_eq!(end, Some(ClaimOutput::Refused(owner(1))));
+            assert_eq!(legs.0[0].superblock.owner, Some(owner(1)), "untouched");
+            continue;
+        }
+        let stands_ns = 4 * BEAT_NS + BEAT_NS / 2;
+        assert_eq!((end, claim.poll_timeout()), (None, Some(stands_ns)));
+        claim.handle_timeout(stands_ns);
+        assert_eq!(legs.serve(&mut claim, stands_ns, NONE), None);
+        let sequence = legs.0[0].superblock.sequence;
+        assert!(sequence > 1 << 20, "above all that it has on its way");
+        let end_ns = stands_ns + BEAT_NS;
+        claim.handle_timeout(end_ns);
+        let end = legs.serve(&mut claim, end_ns, NONE);
+        assert_eq!(end, Some(ClaimOutput::Owned));
+        assert_eq!(claim.terms().written_ns, Some((stands_ns, stands_ns)));
+    }
+}
+
+#[test]
+fn t48_of_two_that_come_at_once_at_most_one_has_it() {
+    let mut legs = Legs::new(None);
+    let given = legs.given();
+    let mut claims = [1, 2].map(|run| Claim::new(owner(run), &given, Reach::Shared));
+    for claim in &mut claims {
+        // Both find nobody.
+        while let Some(ClaimOutput::Read(leg)) = claim.poll_output(0) {
+            claim.handle_superblocks(leg, Ok(legs.0[leg]));
+            if leg == 1 {
+                break;
+            }
+        }
+    }
+    for claim in &mut claims {
+        assert_eq!(legs.serve(claim, 0, NONE), None);
+        assert_eq!(claim.poll_timeout(), Some(BEAT_NS), "it has written");
+    }
+    let ends = claims.each_mut().map(|claim| {
+        claim.handle_timeout(BEAT_NS);
+        legs.serve(claim, BEAT_NS, NONE)
+    });
+    let owned = ends.iter().filter(|end| **end == Some(ClaimOutput::Owned));
+    assert_eq!(owned.count(), 1, "{ends:?}");
+}
+
+#[test]
+fn t48_what_another_host_has_written_since_is_not_written_over() {
+    let mut legs = Legs::new(None);
+    let given = legs.given();
+    // It had the mirror, changed something and left in order.
+    for leg in &mut legs.0 {
+        let now = Superblock {
+            event: leg.superblock.event + 1,
+            ..leg.superblock.owned(None)
+        };
+        leg.superblock = now;
+    }
+    let newest = legs.0[0].superblock.event;
+    let mut claim = Claim::new(owner(2), &given, Reach::Shared);
+    assert_eq!(legs.serve(&mut claim, 0, NONE), None);
+    claim.handle_timeout(BEAT_NS);
+    let end = legs.serve(&mut claim, BEAT_NS, NONE);
+    assert_eq!(end, Some(ClaimOutput::Owned));
+    assert!(legs.0.iter().all(|leg| leg.superblock.event == newest));
+    let known = claim.given().iter().flatten();
+    assert!(known.clone().count() == 2 && known.clone().all(|it| it.superblock.event == newest));
+}
+
+#[test]
+fn a_leg_that_cannot_be_written_is_left_out() {
+    let mut legs = Legs::new(None);
+    let mut claim = Claim::new(owner(2), &legs.given(), Reach::Here);
+    assert_eq!(legs.serve(&mut claim, 0, 0), Some(ClaimOutput::Owned));
+    assert!(claim.given()[0].is_err() && claim.given()[1].is_ok());
+}
+
+fn leaving(run: u8, bound_ms: u32) -> Owner {
+    Owner {
+        bound_ms,
+        ..owner(run)
+    }
+}
+
+/// Goes on with a claim from `now_ns` on until the legs are its owner's; when that is.
+fn claimed(legs: &mut Legs, claim: &mut Claim, now_ns: u64) -> u64 {
+    let mut now_ns = now_ns;
+    let mut end = legs.serve(claim, now_ns, NONE);
+    while end.is_none() {
+        now_ns = claim.poll_timeout().unwrap();
+        claim.handle_timeout(now_ns);
+        end = legs.serve(claim, now_ns, NONE);
+    }
+    assert_eq!(end, Some(ClaimOutput::Owned));
+    now_ns
+}
+
+/// Claims legs of an owner that is gone, from 0 on, until they are ours.
+fn taken_over(its_ms: u32, ours_ms: u32) -> Terms {
+    let mut legs = Legs::new(Some(leaving(1, its_ms)));
+    let mut claim = Claim::new(leaving(2, ours_ms), &legs.given(), Reach::Shared);
+    claimed(&mut legs, &mut claim, 0);
+    claim.terms()
+}
+
+#[test]
+fn t09_what_an_owner_left_that_did_not_release_it_is_waited_for() {
+    const MS: u64 = 1_000_000;
+    // Two beats from when it was last heard, and then what it said, or we say.
+    let lease_ns = 2 * BEAT_NS;
+    for (its_ms, ours_ms, waits_ms) in [
+        (20_000, 0, 20_000),
+        (20_000, 45_000, 45_000),
+        (0, 15_000, 30_000),
+    ] {
+        let hold_ns = taken_over(its_ms, ours_ms).hold_until_ns;
+        assert_eq!(hold_ns, lease_ns + waits_ms * MS, "{its_ms} {ours_ms}");
+    }
+    let mut released = Legs::new(None);
+    let mut claim = Claim::new(owner(2), &released.given(), Reach::Shared);
+    assert_eq!(released.serve(&mut claim, 0, NONE), None);
+    claim.handle_timeout(BEAT_NS);
+    assert!(released.serve(&mut claim, BEAT_NS, NONE).is_some());
+    assert_eq!(claim.terms().hold_until_ns, 0, "nobody left anything");
+    let mut here = Legs::new(Some(owner(1)));
+    let mut claim = Claim::new(owner(2), &here.given(), Reach::Here);
+    assert!(here.serve(&mut claim, 0, NONE).is_some());
+    assert_eq!(claim.terms(), Terms::default(), "locks say it");
+}
+
+#[test]
+fn t48_who_was_slow_to_write_its_record_looks_again() {
+    for slow_to_write in [false, true] {
+        let mut legs = Legs::new(None);
+        let mut claim = Claim::new(owner(2), &legs.given(), Reach::Shared);
+        let late_ns = BEAT_NS + 1;
+        for leg in [0, 1] {
+            assert_eq!(claim.poll_output(0), Some(ClaimOutput::Read(leg)));
+            claim.handle_superblocks(leg, Ok(legs.0[leg]));
+        }
+        if slow_to_write {
+            for leg in [0, 1] {
+                assert_eq!(claim.poll_output(0), Some(ClaimOutput::Write(leg, 1)));
+            }
+        }
+        // Somebody else has it by then, and has beaten.
+        let theirs = legs.0[0].superblock.owned(Some(owner(3))).sequence + 5;
+        for leg in &mut legs.0 {
+            leg.superblock = leg.superblock.owned(Some(owner(3)));
+            leg.superblock.sequence = theirs;
+        }
+        if slow_to_write {
+            // What we say in the other copy holds for nobody.
+            (0..2).for_each(|leg| claim.handle_written(leg, Outcome::Done));
+        }
+        assert_eq!(legs.serve(&mut claim, late_ns, NONE), None);
+        let until_ns = late_ns + 3 * BEAT_NS;
+        assert_eq!(claim.poll_timeout(), Some(until_ns), "it watches");
+        let untouched = |leg: &Chosen| leg.superblock.sequence == theirs;
+        assert!(legs.0.iter().all(untouched));
+    }
+}
+
+#[test]
+fn legs_that_are_slower_than_beats_are_not_waited_for_for_ever() {
+    let legs = Legs::new(None);
+    let mut claim = Claim::new(owner(2), &legs.given(), Reach::Shared);
+    let mut now_ns = 0;
+    for _ in 0..100 {
+        let Some(output) = claim.poll_output(now_ns) else {
+            panic!("something is due at once");
+        };
+        now_ns += BEAT_NS;
+        match output {
+            ClaimOutput::Read(leg) => claim.handle_superblocks(leg, Ok(legs.0[leg])),
+            ClaimOutput::Slow => return,
+            other => panic!("{other:?}"),
+        }
+    }
+    panic!("it never ends");
+}
+
+#[test]
+fn t48_a_record_that_was_released_over_ours_is_not_ours() {
+    let mut legs = Legs::new(None);
+    let mut claim = Claim::new(owner(2), &legs.given(), Reach::Shared);
+    assert_eq!(legs.serve(&mut claim, 0, NONE), None);
+    legs.0[1].superblock = legs.0[1].superblock.owned(None);
+    claim.handle_timeout(BEAT_NS);
+    assert_eq!(legs.serve(&mut claim, BEAT_NS, NONE), None);
+    assert_eq!(
+        claim.poll_timeout(),
+        Some(2 * BEAT_NS),
+        "from the beginning"
+    );
+}
+
+#[test]
+fn t09_what_an_owner_left_is_not_forgotten_by_a_second_claim_of_the_same_run() {
+    let mut legs = Legs::new(Some(leaving(1, 60_000)));
+    let ours = leaving(2, 10_000);
+    let mut claim = Claim::new(ours, &legs.given(), Reach::Shared);
+    assert_eq!(legs.serve(&mut claim, 0, NONE), None);
+    assert_eq!(claim.gone(), None, "it is all still there");
+    claim.handle_timeout(3 * BEAT_NS);
+    assert_eq!(legs.serve(&mut claim, 3 * BEAT_NS, NONE), None);
+    let of_us = legs.0[0].superblock.owner.unwrap();
+    assert_eq!(of_us, leaving(2, 60_000), "who comes next waits as long");
+    // It goes no further.
+    let gone = claim.gone();
+    let again_ns = 5 * BEAT_NS;
+    let mut again = Claim::new(ours, &legs.given(), Reach::Shared).after(gone);
+    let end_ns = claimed(&mut legs, &mut again, again_ns);
+    assert_eq!(end_ns, again_ns + 2 * BEAT_NS + BEAT_NS / 2, "it may live");
+    assert!(legs.0[0].superblock.sequence > 1 << 20);
+    let hold_ns = again.terms().hold_until_ns;
+    assert_eq!(hold_ns, 2 * BEAT_NS + 60_000_000_000);
+}
+
+#[test]
+fn t09_a_claim_that_begins_anew_forgets_nobody_whose_record_it_has_overwritten() {
+    for released in [false, true] {
+        let mut legs = Legs::new(Some(leaving(1, 60_000)));
+        let mut claim = Claim::new(leaving(2, 10_000), &legs.given(), Reach::Shared);
+        assert_eq!(legs.serve(&mut claim, 0, NONE), None);
+        let look_ns = 3 * BEAT_NS;
+        claim.handle_timeout(look_ns);
+        for leg in [0, 1] {
+            assert_eq!(claim.poll_output(look_ns), Some(ClaimOutput::Read(leg)));
+            claim.handle_superblocks(leg, Ok(legs.0[leg]));
+        }
+        for leg in [0, 1] {
+            assert_eq!(claim.poll_output(look_ns), Some(ClaimOutput::Write(leg, 1)));
+        }
+        // Some braid that does not say what it inherits has come after that, and is gone too.
+        for leg in &mut legs.0 {
+            leg.superblock = leg.superblock.owned(Some(leaving(3, 10_000)));
+        }
+        (0..2).for_each(|leg| claim.handle_written(leg, Outcome::Done));
+        let late_ns = look_ns + BEAT_NS + 1;
+        assert_eq!(legs.serve(&mut claim, late_ns, NONE), None);
+        if released {
+            for leg in &mut legs.0 {
+                leg.superblock = leg.superblock.owned(None);
+            }
+        }
+        let again_ns = claim.poll_timeout().unwrap();
+        claimed(&mut legs, &mut claim, again_ns);
+        let hold_ns = claim.terms().hold_until_ns;
+        assert!(hold_ns >= 2 * BEAT_NS + 60_000_000_000, "{hold_ns}");
+    }
+}
+
+#[test]
+fn t09_of_three_owners_the_last_one_waits_for_what_the_first_has_left() {
+    let mut legs = Legs::new(Some(leaving(1, 60_000)));
+    let mut second = Claim::new(leaving(2, 10_000), &legs.given(), Reach::Shared);
+    let now_ns = claimed(&mut legs, &mut second, 0);
+    let said = legs.0.iter().map(|leg| leg.superblock.owner);
+    assert!(said.eq([Some(leaving(2, 60_000)); 2]));
+    assert_eq!(second.terms().left_ms, 60_000, "its beats say it too");
+    // It is killed at once.
+    let mut third = Claim::new(leaving(3, 10_000), &legs.given(), Reach::Shared);
+    claimed(&mut legs, &mut third, now_ns);
+    let hold_ns = third.terms().hold_until_ns;
+    assert_eq!(hold_ns, now_ns + 2 * BEAT_NS + 60_000_000_000);
+}
+
+#[test]
+fn t09_no_record_is_believed_that_keeps_changes_for_days() {
+    let terms = taken_over(u32::MAX, 10_000);
+    assert_eq!(terms.hold_until_ns, 2 * BEAT_NS + 600_000_000_000);
+    assert_eq!(terms.left_ms, 600_000);
+}

@@ -1,0 +1,104 @@
+//! What a leg still has that has left: nobody waits for it.
+//!
+//! # Contract
+//! Rounds of which a leg is a part that leaves go on as if it had failed them: superblocks, pages,
+//! flushes, changes of users, copies. So whatever it does with what it has, and if it never
+//! answers, nothing stands still but what reads from it: a read of a user, whose memory it may fill
+//! at any time (T10). Its tickets are counted on; it returns when they have ended, no sooner (T9).
+//! That happens at the beginning of a turn, when nothing else is half done.
+//!
+//! # Limits
+//! Copies have one buffer more than they use, for when a leg that hangs has the others. A second
+//! one that hangs may take that too: then what waits for a copy waits for it.
+use super::Mirror;
+use super::copy::{Kind, Step};
+use crate::Outcome;
+use crate::hold::Range;
+
+impl Mirror {
+    /// Whoever waits for legs that have left goes on without them.
+    pub(super) fn go_on_without(&mut self) {
+        while let Some(leg) = self.departed.first() {
+            self.departed.remove(leg);
+            self.go_on_without_leg(leg);
+        }
+    }
+
+    fn go_on_without_leg(&mut self, leg: u8) {
+        let gone = Outcome::PathError;
+        if self.reading.has(leg) {
+            self.pages_of(leg, None);
+        }
+        self.saying_done(leg, gone);
+        while let Some(first) = self.pages_on(leg) {
+            self.pages_done(first, leg, gone);
+        }
+        self.relax_done(leg, gone);
+        self.alike_flushed(leg, gone);
+        self.stop_flushed(leg, gone);
+        self.copy_without(leg);
+        for id in 0..self.slots.len() as u32 {
+            let changes = |slot: &super::Slot| slot.request.reads().is_none();
+            if self.slots[id as usize].as_ref().is_some_and(changes) {
+                self.io_done(id, leg, gone);
+            }
+        }
+        debug_assert!(!self.takers().has(leg));
+    }
+
+    /// Nobody waits for what a leg that has left has of copies.
+    fn copy_without(&mut self, leg: u8) {
+        for number in 0..self.jobs.len() as u8 {
+            let Some(job) = self.job(number) else {
+                continue;
+            };
+            let (reads, from) = (job.asked == leg, job.piece.start);
+            match job.step {
+                Step::Read | Step::Compare if reads => {
+                    job.late.add(leg);
+                    self.release(self.hold_of(number));
+                    self.give_up_job(number, from);
+                }
+                Step::Write if job.round.waits.has(leg) => {
+                    job.late.add(leg);
+                    self.piece_written(number, leg, Outcome::PathError);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Whether that was the end of what a leg still had when it left.
+    pub(super) fn is_late(&mut self, number: u8, leg: u8) -> bool {
+        let Some(job) = self.job(number).filter(|job| job.late.has(leg)) else {
+            return false;
+        };
+        job.late.remove(leg);
+        if job.is_over() {
+            self.end_job(number);
+        }
+        true
+    }
+
+    /// A job does not go on: what is left of it from this byte on another one does.
+    pub(super) fn give_up_job(&mut self, number: u8, from: u64) {
+        if let Some(job) = self.jobs[usize::from(number)]
+            && job.kind == Kind::Check
+        {
+            let (start, end) = (job.range.start, job.range.end);
+            self.checked(Range { start, end: from });
+            self.check_again(number, Range { start: from, end });
+        }
+        self.end_job(number);
+    }
+
+    /// A job is over; its buffer is free when nobody has it any more.
+    pub(super) fn end_job(&mut self, number: u8) {
+        let job = &mut self.jobs[usize::from(number)];
+        match job {
+            Some(job) if !job.late.is_empty() => job.step = Step::Over,
+            _ => *job = None,
+        }
+        self.wake = true;
+    }
+}

@@ -1,0 +1,155 @@
+//! What is given out next, of what may be: while a leg has no lease not all of it (T48).
+use super::legs::Legs;
+use super::{Mirror, Output, Request};
+use crate::Outcome;
+
+/// Steps that follow one another without anything to be done outside.
+const TURNS_MAX: usize = 8;
+
+/// What becomes of an output now.
+enum Fate {
+    Go,
+    Wait,
+    /// It is not given out; it is asked for anew when it may be.
+    Back,
+    End(Outcome),
+}
+
+impl Mirror {
+    /// Goes on as far as it can by itself.
+    pub(super) fn turns(&mut self, now_ns: u64) {
+        for _ in 0..TURNS_MAX {
+            if self.wake {
+                self.turn(now_ns);
+            }
+        }
+    }
+
+    /// What is to be done next, of what may be.
+    pub(super) fn next_output(&mut self) -> Option<Output> {
+        match self.lease.lapsed.is_empty() && !self.foreign {
+            true => self.outputs.pop_front(),
+            false => self.next_allowed(),
+        }
+    }
+
+    /// The next output, where not all of them may go.
+    #[cold]
+    pub(super) fn next_allowed(&mut self) -> Option<Output> {
+        let mut at = 0;
+        while let Some(&output) = self.outputs.get(at) {
+            match self.fate(&output) {
+                Fate::Wait => at += 1,
+                Fate::Go => {
+                    self.outputs.remove(at);
+                    return Some(match output {
+                        Output::Read(io, range, legs) => {
+                            Output::Read(io, range, legs.without(self.lease.lapsed))
+                        }
+                        other => other,
+                    });
+                }
+                Fate::Back => {
+                    self.outputs.remove(at);
+                    self.say_later(&output);
+                }
+                Fate::End(outcome) => {
+                    self.outputs.remove(at);
+                    self.end_ungiven(output, outcome);
+                    at = 0;
+                }
+            }
+        }
+        // Nothing is left of who has left.
+        self.lease.lapsed = self.lease.lapsed.both(self.takers());
+        self.legs
+            .iter_mut()
+            .flatten()
+            .for_each(|it| it.beat.failed = None);
+        None
+    }
+
+    fn fate(&self, output: &Output) -> Fate {
+        let still = self.stands_still();
+        let failed = |leg: u8| self.leg(leg).and_then(|it| it.beat.failed);
+        let all_failed = || match self.up.iter().all(|leg| failed(leg).is_some()) {
+            true => self.up.first().and_then(failed),
+            false => None,
+        };
+        let end = |outcome: Option<Outcome>| outcome.map_or(Fate::Wait, Fate::End);
+        let ticket = match output {
+            Output::News(_) => return Fate::Go,
+            Output::Done(_, outcome) if !outcome.is_done() => return Fate::Go,
+            _ if self.foreign || self.lease.given_up => return Fate::End(Outcome::Reservation),
+            Output::Done(..) if still => return end(all_failed()),
+            Output::Done(..) => return Fate::Go,
+            Output::Read(_, _, legs) if still || legs.without(self.lease.lapsed).is_empty() => {
+                return end(all_failed());
+            }
+            Output::Read(..) => return Fate::Go,
+            Output::Superblock(ticket, _)
+                if !ticket.is_beat() && (still || self.lease.lapsed.has(ticket.leg)) =>
+            {
+                return Fate::Back;
+            }
+            Output::ReadSuperblocks(_) | Output::Superblock(..) => return Fate::Go,
+            Output::Leg(ticket, _)
+            | Output::Flush(ticket)
+            | Output::CopyRead(ticket, ..)
+            | Output::CopyWrite(ticket, ..)
+            | Output::Compare(ticket, ..)
+            | Output::Pages(ticket, _)
+            | Output::ReadPages(ticket, _) => ticket,
+        };
+        match self.lease.lapsed.has(ticket.leg) {
+            true if !self.takers().has(ticket.leg) => Fate::End(Outcome::PathError),
+            true => end(failed(ticket.leg)),
+            false if still => end(all_failed()),
+            false => Fate::Go,
+        }
+    }
+
+    /// What was never given out ends.
+    fn end_ungiven(&mut self, output: Output, outcome: Outcome) {
+        let ticket = match output {
+            Output::Done(io, _) => return self.outputs.push_back(Output::Done(io, outcome)),
+            Output::Read(io, ..) => return self.finish(io, outcome),
+            Output::News(_) => return,
+            Output::Leg(ticket, _)
+            | Output::Flush(ticket)
+            | Output::CopyRead(ticket, ..)
+            | Output::CopyWrite(ticket, ..)
+            | Output::Compare(ticket, ..)
+            | Output::Pages(ticket, _)
+            | Output::Superblock(ticket, _)
+            | Output::ReadPages(ticket, _)
+            | Output::ReadSuperblocks(ticket) => ticket,
+        };
+        let nobody_asks = self.foreign || self.lease.given_up;
+        match nobody_asks && ticket.io().is_none() {
+            true => _ = self.ended(ticket, self.now_ns),
+            false => self.handle_done(ticket, outcome, self.now_ns),
+        }
+    }
+
+    /// A read that no leg may serve just now waits.
+    pub(super) fn reads_wait(&mut self, io: u32, legs: Legs) -> bool {
+        let slot = self.slots.get(io as usize).copied().flatten();
+        let waits = legs.without(self.lease.lapsed).is_empty() && !legs.is_empty();
+        if let Some(Request::Read(range)) = slot.map(|it| it.request).filter(|_| waits) {
+            self.outputs.push_back(Output::Read(io, range, legs));
+        }
+        waits
+    }
+
+    /// The superblock of an event was not given to a leg, whose lease is over: it waits for that.
+    fn say_later(&mut self, output: &Output) {
+        if let Output::Superblock(ticket, _) = *output {
+            self.ended(ticket, self.now_ns);
+            self.lease.due.add(ticket.leg);
+            if let Some(it) = self.leg_mut(ticket.leg) {
+                it.beat.say_later();
+            }
+        }
+    }
+}

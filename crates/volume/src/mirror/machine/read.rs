@@ -1,0 +1,207 @@
+//! Reads of users: which legs may serve one, and what becomes of it when one could not.
+//!
+//! # Contract
+//! A read goes to a leg that has all of it; one that fails it is counted, and where another had the
+//! data they are rewritten there (T5). What one reads that has left meanwhile is read from another.
+//! Where several could not read all of it for the medium's sake, or one could not and another that
+//! is being rebuilt has some of it, it is read in pieces: of [`PIECE`] bytes, and where none can
+//! read one of these, of a block. It fails when no leg can read a piece.
+//!
+//! # Limits
+//! The pieces of a read go one after the other. Their failures are not counted again.
+use super::io::{Phase, Slot};
+use super::legs::{Legs, Round, Ticket, Work};
+use super::planted::{Bug, has};
+use super::{Bitmap, Mirror, Output, Request};
+use crate::hold::Range;
+use crate::{Access, LegAttempt, LegDisposition, Outcome, dispose_leg};
+
+/// What a read is cut into first.
+const PIECE: u64 = 4096;
+
+impl Slot {
+    /// Whether only a part of it is being read.
+    fn is_cut(&self) -> bool {
+        self.request
+            .reads()
+            .is_some_and(|range| range != self.piece)
+    }
+}
+
+impl Mirror {
+    /// Legs that may serve a read which waits for one to be chosen.
+    pub fn readers(&self, io: u32) -> Legs {
+        match self.slots.get(io as usize).copied().flatten() {
+            Some(slot) if slot.phase == Phase::Choosing => {
+                self.readers_of(&slot).without(self.lease.lapsed)
+            }
+            _ => Legs::default(),
+        }
+    }
+
+    /// `leg` was chosen for a read; `None` if it may not serve it (any more).
+    pub fn take(&mut self, io: u32, leg: u8) -> Option<Ticket> {
+        if !self.readers(io).has(leg) {
+            return None;
+        }
+        if let Some(slot) = self.slots.get_mut(io as usize)?.as_mut() {
+            slot.phase = Phase::Legs;
+            slot.round.waits.add(leg);
+        }
+        Some(self.ticket(leg, Work::Io(io)))
+    }
+
+    /// No leg may serve a read any more that waits for one to be chosen: it ends.
+    pub fn nobody(&mut self, io: u32) {
+        let slot = self.slots.get(io as usize).copied().flatten();
+        if let Some(slot) = slot.filter(|slot| slot.phase == Phase::Choosing)
+            && !self.reads_wait(io, self.readers_of(&slot))
+            && self.readers_of(&slot).is_empty()
+        {
+            self.finish(io, slot.round.outcome.unwrap_or(Outcome::PathError));
+        }
+    }
+
+    pub(super) fn readers_of(&self, slot: &Slot) -> Legs {
+        let Request::Read(_) = slot.request else {
+            return Legs::default();
+        };
+        let range = slot.piece;
+        let but = slot.round.failed.with(slot.round.refused);
+        if self.joining.is_empty() {
+            return self.up.without(but);
+        }
+        let lacks = |leg: &u8| {
+            let todo = self.leg(*leg).and_then(|leg| leg.todo.as_ref());
+            let lacks = |todo: &Bitmap| self.regions(range).any(|it| todo.is_set(it));
+            todo.is_none_or(lacks) && !has(Bug::LackingRead)
+        };
+        let joining = self.joining.iter().filter(|leg| !lacks(leg)).collect();
+        self.up.with(joining).without(but)
+    }
+
+    pub(super) fn read_done(&mut self, id: u32, leg: u8, range: Range, outcome: Outcome) {
+        let Some(slot) = self.slots[id as usize] else {
+            return;
+        };
+        // Who left meanwhile may have lost what it had acknowledged: another path to it gives what
+        // was there before.
+        let stays = self.may_read(leg);
+        if outcome.is_done() && stays {
+            for bad in slot.unreadable.iter() {
+                self.mend(bad, slot.piece);
+            }
+            return self.piece_read(id, range);
+        }
+        let outcome = match outcome {
+            Outcome::Done => Outcome::PathError,
+            other => other,
+        };
+        let attempt = LegAttempt {
+            access: Access::Read,
+            another: true,
+        };
+        let others = !self.readers_of(&slot).is_empty();
+        let bad = outcome == Outcome::MediaError;
+        if let Some(slot) = self.slots[id as usize].as_mut().filter(|_| bad) {
+            slot.unreadable.add(leg);
+        }
+        match dispose_leg(outcome, &attempt) {
+            LegDisposition::Another { .. } if others => {
+                if stays && !slot.is_cut() {
+                    self.count_error(leg, outcome);
+                }
+                // Who was counted once too often has left.
+                self.offer_read(id);
+            }
+            LegDisposition::Another { .. } if self.cut(id, range) => self.offer_read(id),
+            _ => self.finish(id, outcome),
+        }
+    }
+
+    /// Asks for one of those that may serve what of a read is to be read.
+    fn offer_read(&mut self, id: u32) {
+        self.phase(id, Phase::Choosing);
+        let Some(slot) = self.slots[id as usize] else {
+            return;
+        };
+        let from = self.readers_of(&slot);
+        match from.is_empty() {
+            true => self.nobody(id),
+            false => self.outputs.push_back(Output::Read(id, slot.piece, from)),
+        }
+    }
+
+    /// What of a read was to be read is there: the next piece, or its end.
+    fn piece_read(&mut self, id: u32, range: Range) {
+        let Some(slot) = &mut self.slots[id as usize] else {
+            return;
+        };
+        slot.bad = slot.bad.without(slot.unreadable);
+        if slot.piece.end >= range.end {
+            // Somewhere in it; the others have all of it.
+            let bad = slot.bad;
+            bad.iter().for_each(|leg| self.mend(leg, range));
+            return self.finish(id, Outcome::Done);
+        }
+        // Behind what was bad it goes on with larger ones.
+        slot.take_piece(slot.piece.end, range, PIECE);
+        self.offer_read(id);
+    }
+
+    /// Cuts what none of the legs could read; false: there is nothing to be won.
+    fn cut(&mut self, id: u32, range: Range) -> bool {
+        let (joins, block) = (!self.joining.is_empty(), self.block_bytes());
+        let Some(slot) = &self.slots[id as usize] else {
+            return false;
+        };
+        let bytes = slot.piece.end - slot.piece.start;
+        let smaller = [PIECE.max(block), block].into_iter().find(|it| *it < bytes);
+        let Some(smaller) = smaller.filter(|_| !slot.unreadable.is_empty()) else {
+            return false;
+        };
+        let mut cut = *slot;
+        cut.bad = cut.bad.with(cut.unreadable);
+        cut.take_piece(slot.piece.start, range, smaller);
+        let again = self.readers_of(&cut);
+        let several = again.count() > 1 || joins && !again.is_empty();
+        if several {
+            self.slots[id as usize] = Some(cut);
+        }
+        several
+    }
+
+    fn block_bytes(&self) -> u64 {
+        1 << self.state.geometry.block_shift
+    }
+
+    /// A read that `leg` failed, and another leg has.
+    pub(super) fn count_error(&mut self, leg: u8, outcome: Outcome) {
+        let most = self.config.errors_max;
+        if matches!(outcome, Outcome::Busy { .. }) {
+            return; // it is no fault of the leg's data, nor of what leads there (T6)
+        }
+        let Some(it) = self.leg_mut(leg) else {
+            return;
+        };
+        it.errors += 1;
+        if it.errors > most {
+            self.lose(leg, outcome);
+        }
+    }
+}
+
+impl Slot {
+    /// What is read next: from `start` to the next multiple of `bytes`, by whoever has not failed
+    /// for another reason than the medium.
+    fn take_piece(&mut self, start: u64, range: Range, bytes: u64) {
+        let end = (start / bytes + 1).saturating_mul(bytes).min(range.end);
+        self.piece = Range { start, end };
+        let unreadable = core::mem::take(&mut self.unreadable);
+        self.round = Round {
+            failed: self.round.failed.without(unreadable),
+            refused: self.round.refused.without(unreadable),
+            ..Round::default()
+        };
+    }
+}

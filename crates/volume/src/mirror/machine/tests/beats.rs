@@ -1,0 +1,424 @@
+//! Beats by hand: what goes on when a leg doesn't answer, and what stands still.
+use super::super::super::assembly::tests::{PLACE, legs};
+use super::super::super::assembly::{Wishes, assemble};
+use super::super::super::claim::Terms;
+use super::super::super::copies::{Chosen, NoLeg};
+use super::super::super::{Id, Label};
+use super::super::*;
+use super::rules::{BLOCK, MS, end, run, started, started_on, well, written};
+use alloc::vec::Vec;
+use crc_fast::crc32_iscsi;
+
+pub const BEAT: u64 = 5000 * MS;
+
+pub fn write() -> Request {
+    Request::Write(Range::new(0, BLOCK), false)
+}
+
+pub fn read() -> Request {
+    Request::Read(Range::new(0, BLOCK))
+}
+
+/// A mirror of two legs that others reach, claimed just now.
+pub fn shared(hold_until_ns: u64) -> Mirror {
+    let written_ns = Some((0, 0));
+    started_on(
+        2,
+        Config::new(6),
+        Terms {
+            written_ns,
+            hold_until_ns,
+            ..Terms::default()
+        },
+        BEAT,
+    )
+}
+
+/// Ends all but what is for a leg that hangs, which is kept; how the I/Os ended.
+pub fn run_but(
+    mirror: &mut Mirror,
+    now_ns: u64,
+    hangs: Legs,
+    kept: &mut Vec<Output>,
+) -> Vec<(u32, Outcome)> {
+    let mut ended = Vec::new();
+    while let Some(output) = mirror.poll_output(now_ns) {
+        let leg = match output {
+            Output::Done(io, outcome) => {
+                ended.push((io, outcome));
+                continue;
+            }
+            Output::Leg(ticket, _)
+            | Output::Flush(ticket)
+            | Output::Pages(ticket, _)
+            | Output::ReadSuperblocks(ticket)
+            | Output::Superblock(ticket, _) => Some(ticket.leg),
+            _ => None,
+        };
+        match leg.is_some_and(|leg| hangs.has(leg)) {
+            true => kept.push(output),
+            false => end(mirror, output, now_ns, &mut well),
+        }
+    }
+    ended
+}
+
+/// All that is due up to `until_ns`, from `from_ns` on.
+pub fn pass(
+    mirror: &mut Mirror,
+    (from_ns, until_ns): (u64, u64),
+    hangs: Legs,
+    kept: &mut Vec<Output>,
+) -> Vec<(u32, Outcome)> {
+    let mut ended = Vec::new();
+    for now_ns in (from_ns..=until_ns).step_by(100 * MS as usize) {
+        mirror.handle_timeout(now_ns);
+        ended.extend(run_but(mirror, now_ns, hangs, kept));
+    }
+    ended
+}
+
+#[test]
+fn t48_a_leg_that_does_not_answer_keeps_no_other_from_its_beats() {
+    for hangs in [0, 1] {
+        let mut mirror = written(Config::new(6));
+        let mut kept = Vec::new();
+        pass(&mut mirror, (MS, BEAT), Legs::default(), &mut kept);
+        let other = 1 - hangs;
+        let said = |mirror: &Mirror| mirror.leg(other).unwrap().said.sequence;
+        let mut before = said(&mirror);
+        for beat in 1..6 {
+            let times = (beat * BEAT, (beat + 1) * BEAT);
+            pass(&mut mirror, times, Legs::one(hangs), &mut kept);
+            assert!(said(&mirror) > before, "leg {other} in beat {beat}");
+            before = said(&mirror);
+        }
+        let beat = |it: &&Output| matches!(it, Output::ReadSuperblocks(_) | Output::Superblock(..));
+        let beats = kept.iter().filter(beat).count();
+        assert_eq!(beats, 1, "one is under way on the leg that hangs");
+    }
+}
+
+#[test]
+fn t48_without_a_lease_nothing_is_given_out_and_nothing_acknowledged() {
+    let mut mirror = shared(0);
+    let mut kept = Vec::new();
+    let io = mirror.submit(read(), BEAT).unwrap();
+    let ended = run_but(&mut mirror, BEAT, Legs::default(), &mut kept);
+    assert_eq!(
+        ended,
+        [(io, Outcome::Done)],
+        "the claim and a beat are a lease"
+    );
+    let io = mirror.submit(write(), BEAT).unwrap();
+    assert_eq!(run(&mut mirror, BEAT, &mut well), [(io, Outcome::Done)]);
+    // A write is under way, and beats begin to hang.
+    let all = Legs(3);
+    let io = mirror.submit(write(), BEAT + MS).unwrap();
+    assert!(run_but(&mut mirror, BEAT + MS, all, &mut kept).is_empty());
+    let writes = core::mem::take(&mut kept);
+    assert_eq!(writes.len(), 2);
+    let now_ns = 3 * BEAT + 200 * MS;
+    let ended = pass(&mut mirror, (BEAT + 2 * MS, now_ns), all, &mut kept);
+    assert!(ended.is_empty() && mirror.lapsed() == all);
+    let beats = core::mem::take(&mut kept);
+    writes
+        .into_iter()
+        .for_each(|it| end(&mut mirror, it, now_ns, &mut well));
+    let late = mirror.submit(read(), now_ns).unwrap();
+    let again = mirror.submit(write(), now_ns).unwrap();
+    let ended = pass(&mut mirror, (now_ns, 5 * BEAT), all, &mut kept);
+    assert!(ended.is_empty() && kept.is_empty(), "{ended:?} {kept:?}");
+    // Beats end again: one is not enough, whoever looked before it may be about to write.
+    let now_ns = 5 * BEAT;
+    beats
+        .into_iter()
+        .for_each(|it| end(&mut mirror, it, now_ns, &mut well));
+    let none = Legs::default();
+    let ended = pass(&mut mirror, (now_ns, 6 * BEAT - 100 * MS), none, &mut kept);
+    assert!(ended.is_empty(), "{ended:?}");
+    let mut ended = pass(
+        &mut mirror,
+        (6 * BEAT, 6 * BEAT + 200 * MS),
+        none,
+        &mut kept,
+    );
+    ended.sort_by_key(|it| it.0);
+    let mut all = [io, late, again];
+    all.sort();
+    assert_eq!(ended, all.map(|io| (io, Outcome::Done)));
+    assert_eq!(mirror.up, Legs(3), "nobody has left");
+}
+
+#[test]
+fn t48_an_owner_that_finds_another_ones_record_gives_nothing_out_any_more() {
+    let mut mirror = shared(0);
+    let mut kept = Vec::new();
+    run_but(&mut mirror, BEAT, Legs::default(), &mut kept);
+    let all = Legs(3);
+    let done = mirror.submit(read(), BEAT).unwrap();
+    let Some(Output::Read(io, _, from)) = mirror.poll_output(BEAT) else {
+        panic!("it is offered");
+    };
+    let ticket = mirror.take(io, from.first().unwrap()).unwrap();
+    pass(&mut mirror, (BEAT + MS, 4 * BEAT), all, &mut kept);
+    mirror.handle_done(ticket, Outcome::Done, 4 * BEAT);
+    let held = mirror.submit(write(), 4 * BEAT).unwrap();
+    assert!(run_but(&mut mirror, 4 * BEAT, all, &mut kept).is_empty());
+    let Some(Output::ReadSuperblocks(ticket)) = kept.first().copied() else {
+        panic!("{kept:?}");
+    };
+    let mut superblock = mirror.leg(ticket.leg).unwrap().said;
+    if let Some(owner) = &mut superblock.owner {
+        owner.run = Id([77; 16]);
+    }
+    let found = Chosen {
+        superblock,
+        copy: 0,
+        other: Ok(0),
+    };
+    mirror.handle_superblocks(ticket, &Ok(found), 4 * BEAT);
+    let mut given = 0;
+    let mut ended = run(&mut mirror, 4 * BEAT, &mut |_, _| {
+        given += 1;
+        None
+    });
+    ended.sort_by_key(|it| it.0);
+    let mut both = [done, held];
+    both.sort();
+    assert_eq!(ended, both.map(|io| (io, Outcome::Reservation)));
+    assert!(given == 0 && mirror.is_foreign());
+}
+
+#[test]
+fn t48_a_leg_without_a_lease_leaves_where_another_one_has_its_own() {
+    let mut mirror = shared(0);
+    let mut kept = Vec::new();
+    let io = mirror.submit(write(), BEAT).unwrap();
+    assert_eq!(run(&mut mirror, BEAT, &mut well), [(io, Outcome::Done)]);
+    let hangs = Legs::one(1);
+    let io = mirror.submit(write(), BEAT + MS).unwrap();
+    let ended = pass(
+        &mut mirror,
+        (BEAT + MS, 3 * BEAT - 100 * MS),
+        hangs,
+        &mut kept,
+    );
+    assert!(ended.is_empty() && mirror.up == Legs(3));
+    let before = kept.len();
+    let ended = pass(&mut mirror, (3 * BEAT, 4 * BEAT), hangs, &mut kept);
+    assert_eq!((mirror.up, kept.len()), (Legs::one(0), before));
+    // What it has is still under way; the write ends when that has.
+    assert!(ended.iter().all(|it| *it == (io, Outcome::Done)));
+}
+
+#[test]
+fn errors_of_beats_are_those_of_what_waits_on_the_last_leg() {
+    let mut mirror = shared(0);
+    let mut kept = Vec::new();
+    run_but(&mut mirror, BEAT, Legs::default(), &mut kept);
+    let all = Legs(3);
+    pass(&mut mirror, (BEAT + MS, 4 * BEAT), all, &mut kept);
+    mirror.submit(read(), 4 * BEAT).unwrap();
+    for beat in kept.drain(..) {
+        let (Output::ReadSuperblocks(ticket) | Output::Superblock(ticket, _)) = beat else {
+            panic!("{beat:?}");
+        };
+        mirror.handle_done(ticket, Outcome::PathError, 4 * BEAT);
+    }
+    let ended = run(&mut mirror, 4 * BEAT, &mut well);
+    assert!(matches!(ended[..], [(_, Outcome::PathError)]), "{ended:?}");
+}
+
+#[test]
+fn t09_changes_and_flushes_wait_for_what_the_owner_before_has_left() {
+    let until_ns = 4 * BEAT;
+    let mut mirror = shared(until_ns);
+    let mut kept = Vec::new();
+    for request in [write(), Request::Flush, read()] {
+        mirror.submit(request, BEAT).unwrap();
+    }
+    let none = Legs::default();
+    let mut given = 0;
+    let mut ended = Vec::new();
+    for now_ns in (BEAT..until_ns).step_by(500 * MS as usize) {
+        mirror.handle_timeout(now_ns);
+        ended.extend(run(&mut mirror, now_ns, &mut |output, _| {
+            let change = matches!(output, Output::Leg(..) | Output::Pages(..));
+            given += u32::from(change);
+            None
+        }));
+    }
+    assert!(
+        ended.len() == 1 && given == 0,
+        "only the read: {ended:?} {given}"
+    );
+    let ended = pass(
+        &mut mirror,
+        (until_ns, until_ns + 100 * MS),
+        none,
+        &mut kept,
+    );
+    assert_eq!(ended.len(), 2, "{ended:?}");
+}
+
+#[test]
+fn t09_who_stops_while_it_waits_leaves_its_record_for_the_next() {
+    let mut mirror = shared(20 * BEAT);
+    run(&mut mirror, BEAT, &mut well);
+    mirror.stop(BEAT);
+    let mut stopped = false;
+    while let Some(output) = mirror.poll_output(BEAT) {
+        stopped |= output == Output::News(News::Stopped(false));
+        end(&mut mirror, output, BEAT, &mut well);
+    }
+    let owned = |leg: u8| mirror.leg(leg).unwrap().said.owner.is_some();
+    assert!(stopped && owned(0) && owned(1));
+}
+
+/// Leg 1 of two, alone by the user's word after an unclean stop.
+fn forced() -> Mirror {
+    let begun = legs(2)[0].begun(2);
+    let given = [Err(NoLeg::Missing), Ok(begun.on(1, PLACE))];
+    let wishes = Wishes {
+        without: true,
+        discard: None,
+    };
+    let assembly = assemble(&given, wishes).unwrap();
+    let chosen = |superblock| Chosen {
+        superblock,
+        copy: 0,
+        other: Ok(0),
+    };
+    let given = given.map(|it| it.map(chosen));
+    let start = Start {
+        assembly: &assembly,
+        given: &given,
+        owner: Owner {
+            run: Id([5; 16]),
+            host: Id([6; 16]),
+            label: Label::default(),
+            since_s: 0,
+            beat_s: 0,
+            bound_ms: 0,
+        },
+        lineage: 3,
+        terms: Terms::default(),
+    };
+    Mirror::start(&start, Config::new(6), 0)
+}
+
+#[test]
+fn t14_who_is_started_by_force_is_alone_only_when_that_is_durable() {
+    let mut mirror = forced();
+    let read = mirror.submit(read(), 0).unwrap();
+    let mut superblocks = Vec::new();
+    let mut early = false;
+    while let Some(output) = mirror.poll_output(0) {
+        match output {
+            // A write was under way here.
+            Output::ReadPages(ticket, _) => {
+                let mut map = Bitmap::new(4);
+                map.set(0);
+                let page = map.encode(0, Id([1; 16]), crc32_iscsi);
+                mirror.handle_pages(ticket, &page, crc32_iscsi, 0);
+            }
+            Output::Superblock(..) => superblocks.push(output),
+            Output::Read(..) => early = true,
+            other => end(&mut mirror, other, 0, &mut well),
+        }
+    }
+    assert!(!early, "the next start may choose what the other leg has");
+    let event = superblocks.iter().find(|_| mirror.superblock().event > 2);
+    assert!(event.is_some(), "that it is alone is said");
+    superblocks
+        .into_iter()
+        .for_each(|it| end(&mut mirror, it, 0, &mut well));
+    let ended = run(&mut mirror, 0, &mut well);
+    assert_eq!(ended, [(read, Outcome::Done)]);
+}
+
+#[test]
+fn a_mirror_that_only_this_host_reaches_has_no_lease() {
+    let mut mirror = started(2, Config::new(6));
+    let mut kept = Vec::new();
+    let io = mirror.submit(write(), MS).unwrap();
+    assert_eq!(run(&mut mirror, MS, &mut well), [(io, Outcome::Done)]);
+    pass(&mut mirror, (2 * MS, 9 * BEAT), Legs(3), &mut kept);
+    assert!(mirror.lapsed().is_empty());
+    let waits = kept.len();
+    mirror.submit(write(), 9 * BEAT).unwrap();
+    run_but(&mut mirror, 9 * BEAT, Legs(3), &mut kept);
+    assert_eq!(kept.len(), waits + 2, "both get it");
+}
+
+/// What the records of both legs say that we leave behind, ms.
+fn bounds(mirror: &Mirror) -> [u32; 2] {
+    [0, 1].map(|leg| mirror.leg(leg).unwrap().said.owner.unwrap().bound_ms)
+}
+
+#[test]
+fn t09_beats_say_what_an_owner_before_has_left_until_that_is_over() {
+    let terms = Terms {
+        written_ns: Some((0, 0)),
+        hold_until_ns: 4 * BEAT,
+        left_ms: 60_000,
+    };
+    let mut mirror = started_on(2, Config::new(6), terms, BEAT);
+    let (none, mut kept) = (Legs::default(), Vec::new());
+    pass(&mut mirror, (BEAT, 3 * BEAT), none, &mut kept);
+    assert_eq!(bounds(&mirror), [60_000; 2]);
+    assert_eq!(mirror.held_until_ns(), Some(4 * BEAT));
+    pass(&mut mirror, (3 * BEAT, 6 * BEAT), none, &mut kept);
+    assert_eq!((bounds(&mirror), mirror.held_until_ns()), ([0; 2], None));
+}
+
+#[test]
+fn t09_a_longer_bound_is_on_the_legs_at_once_and_is_said_to_be_when_it_is() {
+    let mut mirror = shared(0);
+    let (none, mut kept) = (Legs::default(), Vec::new());
+    pass(&mut mirror, (BEAT, BEAT + 100 * MS), none, &mut kept);
+    let now_ns = BEAT + 200 * MS;
+    mirror.raise_bound(45_000, now_ns);
+    assert_eq!(mirror.said_bound_ms(), 0);
+    pass(&mut mirror, (now_ns, now_ns), Legs::one(1), &mut kept);
+    assert_eq!(bounds(&mirror), [45_000, 0]);
+    assert_eq!(mirror.said_bound_ms(), 0, "leg 1 does not say it");
+    kept.into_iter()
+        .for_each(|it| end(&mut mirror, it, now_ns, &mut well));
+    pass(&mut mirror, (now_ns, now_ns), none, &mut Vec::new());
+    assert_eq!(
+        (bounds(&mirror), mirror.said_bound_ms()),
+        ([45_000; 2], 45_000)
+    );
+    mirror.raise_bound(10_000, now_ns);
+    assert_eq!(mirror.owner_now().bound_ms, 45_000);
+}
+
+#[test]
+fn t48_a_beat_that_was_taken_back_when_its_lease_ended_fails_nothing_that_waits() {
+    let mut mirror = shared(0);
+    let (none, mut kept) = (Legs::default(), Vec::new());
+    pass(&mut mirror, (BEAT, 2 * BEAT - 100 * MS), none, &mut kept);
+    // Its record is read, and is not written.
+    let mut beats = Vec::new();
+    mirror.handle_timeout(2 * BEAT);
+    while let Some(output) = mirror.poll_output(2 * BEAT) {
+        match output {
+            Output::Superblock(ticket, _) => beats.push(ticket),
+            other => end(&mut mirror, other, 2 * BEAT, &mut well),
+        }
+    }
+    assert_eq!(beats.len(), 2);
+    let now_ns = 4 * BEAT;
+    assert!(pass(&mut mirror, (2 * BEAT, now_ns), none, &mut kept).is_empty());
+    assert_eq!(mirror.lapsed(), Legs(3));
+    let io = mirror.submit(write(), now_ns).unwrap();
+    assert!(run(&mut mirror, now_ns, &mut well).is_empty());
+    for ticket in beats {
+        mirror.handle_done(ticket, Outcome::PathError, now_ns);
+    }
+    let ended = pass(&mut mirror, (now_ns, 6 * BEAT), none, &mut kept);
+    assert_eq!(ended, [(io, Outcome::Done)]);
+    assert_eq!(mirror.up, Legs(3), "nobody has left");
+}

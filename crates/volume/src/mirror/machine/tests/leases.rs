@@ -1,0 +1,187 @@
+//! Leases by hand: legs that return, and stops, where beats don't end in time.
+use super::super::*;
+use super::beats::{BEAT, pass, read, run_but, shared, write};
+use super::rules::{MS, end, run, well};
+use alloc::vec::Vec;
+
+/// Ends all of the beats that are kept, with this outcome.
+fn end_beats(mirror: &mut Mirror, kept: &mut Vec<Output>, outcome: Outcome, now_ns: u64) {
+    for beat in kept.drain(..) {
+        let (Output::ReadSuperblocks(ticket) | Output::Superblock(ticket, _)) = beat else {
+            panic!("{beat:?}");
+        };
+        mirror.handle_done(ticket, outcome, now_ns);
+    }
+}
+
+/// Whether it stopped, and how, by all that is due up to `until_ns`.
+fn stops(mirror: &mut Mirror, (from_ns, until_ns): (u64, u64), hangs: Legs) -> Option<bool> {
+    let mut stopped = None;
+    for now_ns in (from_ns..=until_ns).step_by(100 * MS as usize) {
+        mirror.handle_timeout(now_ns);
+        while let Some(output) = mirror.poll_output(now_ns) {
+            match output {
+                Output::News(News::Stopped(clean)) => stopped = Some(clean),
+                Output::Superblock(ticket, _) | Output::Pages(ticket, _)
+                    if hangs.has(ticket.leg) => {}
+                other => end(mirror, other, now_ns, &mut well),
+            }
+        }
+    }
+    stopped
+}
+
+#[test]
+fn t48_a_leg_that_returns_has_a_lease_until_its_first_beat_has_ended() {
+    let mut mirror = shared(0);
+    let mut kept = Vec::new();
+    let io = mirror.submit(write(), BEAT).unwrap();
+    assert_eq!(run(&mut mirror, BEAT, &mut well), [(io, Outcome::Done)]);
+    mirror.leg_lost(1, BEAT + MS);
+    run(&mut mirror, BEAT + MS, &mut well);
+    mirror.leg_found(1, 0, BEAT + 2 * MS);
+    // Its first beat takes a while, and the other one's leases are renewed meanwhile.
+    let (mut beats, mut lapsed) = (Vec::new(), false);
+    for at in 0..30 {
+        let now_ns = BEAT + 2 * MS + at * 100 * MS;
+        mirror.handle_timeout(now_ns);
+        while let Some(output) = mirror.poll_output(now_ns) {
+            match output {
+                Output::ReadSuperblocks(ticket) if ticket.leg == 1 && ticket.is_beat() => {
+                    beats.push(output);
+                }
+                other => {
+                    lapsed |= matches!(other, Output::News(News::Lapsed(_) | News::Left(..)));
+                    end(&mut mirror, other, now_ns, &mut well);
+                }
+            }
+        }
+        if at % 10 == 0 {
+            mirror.submit(write(), now_ns).unwrap();
+        }
+    }
+    assert!(!lapsed && beats.len() == 1, "{beats:?}");
+    assert!(mirror.may_read(1));
+    // If it never ends the leg has none any more when the two intervals are over.
+    let end_ns = 3 * BEAT + 200 * MS;
+    pass(&mut mirror, (2 * BEAT, end_ns), Legs::one(1), &mut kept);
+    assert!(!mirror.may_read(1));
+}
+
+#[test]
+fn t48_a_stop_ends_where_no_leg_has_a_lease() {
+    // Nothing was changed: there is nothing to wait for.
+    let mut mirror = shared(0);
+    let mut kept = Vec::new();
+    run_but(&mut mirror, BEAT, Legs::default(), &mut kept);
+    pass(&mut mirror, (BEAT + MS, 4 * BEAT), Legs(3), &mut kept);
+    end_beats(&mut mirror, &mut kept, Outcome::PathError, 4 * BEAT);
+    run(&mut mirror, 4 * BEAT, &mut well);
+    assert!(!mirror.up.is_empty() && mirror.lapsed() == mirror.up);
+    mirror.stop(4 * BEAT);
+    let stopped = stops(&mut mirror, (4 * BEAT, 4 * BEAT), Legs(3));
+    assert_eq!(stopped, Some(false));
+    let owned = |leg: u8| mirror.leg(leg).unwrap().said.owner.is_some();
+    assert!(owned(0) && owned(1), "the next one looks at the record");
+}
+
+#[test]
+fn t48_a_stop_whose_last_words_take_longer_than_the_lease_leaves_the_record() {
+    for begun in [false, true] {
+        let mut mirror = shared(0);
+        let mut kept = Vec::new();
+        run_but(&mut mirror, BEAT, Legs::default(), &mut kept);
+        if begun {
+            mirror.submit(write(), BEAT).unwrap();
+            run(&mut mirror, BEAT, &mut well);
+        }
+        mirror.stop(BEAT + MS);
+        let mut hung = Vec::new();
+        while let Some(output) = mirror.poll_output(BEAT + MS) {
+            match output {
+                Output::Superblock(ticket, _) if !ticket.is_beat() => hung.push(ticket),
+                other => end(&mut mirror, other, BEAT + MS, &mut well),
+            }
+        }
+        assert_eq!(hung.len(), 2);
+        let now_ns = 4 * BEAT;
+        assert_eq!(stops(&mut mirror, (BEAT + 2 * MS, now_ns), Legs(3)), None);
+        for ticket in hung {
+            mirror.handle_done(ticket, Outcome::Done, now_ns);
+        }
+        let stopped = stops(&mut mirror, (now_ns, now_ns + BEAT), Legs::default());
+        assert_eq!(stopped, Some(false), "begun {begun}");
+    }
+}
+
+#[test]
+fn t48_beats_go_on_while_a_stop_writes_its_pages() {
+    let mut mirror = shared(0);
+    mirror.submit(write(), BEAT).unwrap();
+    run(&mut mirror, BEAT, &mut well);
+    mirror.stop(BEAT + MS);
+    let mut pages = Vec::new();
+    let mut now_ns = BEAT + MS;
+    while now_ns < 5 * BEAT {
+        mirror.handle_timeout(now_ns);
+        while let Some(output) = mirror.poll_output(now_ns) {
+            match output {
+                Output::Pages(..) => pages.push(output),
+                other => end(&mut mirror, other, now_ns, &mut well),
+            }
+        }
+        now_ns += 100 * MS;
+    }
+    assert_eq!(pages.len(), 2);
+    assert!(mirror.lapsed().is_empty());
+    for page in pages {
+        end(&mut mirror, page, now_ns, &mut well);
+    }
+    let stopped = stops(&mut mirror, (now_ns, now_ns + BEAT), Legs::default());
+    assert_eq!(stopped, Some(true));
+}
+
+#[test]
+fn t48_what_is_said_is_not_given_out_after_the_lease_either() {
+    let mut mirror = shared(0);
+    run(&mut mirror, BEAT, &mut well);
+    mirror.submit(write(), BEAT).unwrap();
+    run(&mut mirror, BEAT, &mut well);
+    let mut properties = mirror.properties();
+    properties.set("policy", "soonest").unwrap();
+    mirror.set_properties(properties, BEAT + MS);
+    mirror.handle_timeout(BEAT + MS);
+    // Nobody takes it for long.
+    let now_ns = 4 * BEAT;
+    let mut beats = Vec::new();
+    while let Some(output) = mirror.poll_output(now_ns) {
+        match output {
+            Output::Superblock(ticket, _) => assert!(ticket.is_beat(), "{ticket:?}"),
+            Output::ReadSuperblocks(_) => beats.push(output),
+            other => end(&mut mirror, other, now_ns, &mut well),
+        }
+    }
+    for beat in beats {
+        end(&mut mirror, beat, now_ns, &mut well);
+    }
+    let mut kept = Vec::new();
+    pass(&mut mirror, (now_ns, 7 * BEAT), Legs::default(), &mut kept);
+    assert_eq!(mirror.leg(0).unwrap().said.properties, properties);
+    assert_eq!(mirror.leg(1).unwrap().said.properties, properties);
+}
+
+#[test]
+fn t09_what_waits_for_the_owner_before_goes_on_when_that_is_over_whoever_tells_the_time() {
+    let until_ns = BEAT + BEAT / 2;
+    let mut mirror = shared(until_ns);
+    let mut kept = Vec::new();
+    run_but(&mut mirror, BEAT, Legs::default(), &mut kept);
+    let flush = mirror.submit(Request::Flush, BEAT).unwrap();
+    assert_eq!(run(&mut mirror, BEAT, &mut well), []);
+    // A read comes at that very time, before anybody has asked what is due.
+    mirror.submit(read(), until_ns).unwrap();
+    assert!(mirror.poll_timeout().is_some_and(|at| at <= until_ns));
+    mirror.handle_timeout(until_ns);
+    let ended = run(&mut mirror, until_ns, &mut well);
+    assert!(ended.contains(&(flush, Outcome::Done)), "{ended:?}");
+}

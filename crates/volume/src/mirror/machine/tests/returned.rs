@@ -1,0 +1,95 @@
+//! Legs that return by hand: whose record is on them, and how far ahead it is.
+use super::super::super::claim::Terms;
+use super::super::super::copies::Chosen;
+use super::super::super::superblock::Owner;
+use super::super::super::{Id, Superblock};
+use super::super::*;
+use super::rules::{BLOCK, MS, end, run, started_on, well};
+use alloc::vec::Vec;
+
+const BEAT: u64 = 5000 * MS;
+
+/// A mirror of two legs that others reach, of which leg 1 was away.
+fn away() -> Mirror {
+    let terms = Terms {
+        written_ns: Some((0, 0)),
+        ..Terms::default()
+    };
+    let mut mirror = started_on(2, Config::new(6), terms, BEAT);
+    let write = Request::Write(Range::new(0, BLOCK), false);
+    mirror.submit(write, BEAT).unwrap();
+    run(&mut mirror, BEAT, &mut well);
+    mirror.leg_lost(1, BEAT + MS);
+    run(&mut mirror, BEAT + MS, &mut well);
+    mirror.leg_found(1, 0, BEAT + MS);
+    mirror
+}
+
+/// All that is due up to `until_ns`, while leg 1 says what `said` makes of its superblock; what is
+/// news.
+fn pass(
+    mirror: &mut Mirror,
+    (from_ns, until_ns): (u64, u64),
+    said: impl Fn(u64, &mut Superblock),
+) -> Vec<News> {
+    let mut news = Vec::new();
+    for now_ns in (from_ns..until_ns).step_by(100 * MS as usize) {
+        mirror.handle_timeout(now_ns);
+        while let Some(output) = mirror.poll_output(now_ns) {
+            match output {
+                Output::ReadSuperblocks(ticket) if ticket.leg == 1 && !ticket.is_beat() => {
+                    let mut superblock = mirror.leg(1).unwrap().said;
+                    said(now_ns, &mut superblock);
+                    let found = Chosen {
+                        superblock,
+                        copy: 0,
+                        other: Ok(0),
+                    };
+                    mirror.handle_superblocks(ticket, &Ok(found), now_ns);
+                }
+                Output::News(it) => news.push(it),
+                other => end(mirror, other, now_ns, &mut well),
+            }
+        }
+    }
+    news
+}
+
+fn others(superblock: &mut Superblock) {
+    superblock.owner = superblock.owner.map(|owner| Owner {
+        run: Id([77; 16]),
+        ..owner
+    });
+}
+
+#[test]
+fn t48_a_leg_with_a_foreign_record_is_looked_at_before_it_returns() {
+    let mut mirror = away();
+    let said = |_, superblock: &mut Superblock| others(superblock);
+    let news = pass(&mut mirror, (BEAT + MS, 4 * BEAT), said);
+    assert!(news.is_empty() && !mirror.may_read(1), "{news:?}");
+    // Nobody beats there.
+    let news = pass(&mut mirror, (4 * BEAT, 6 * BEAT), said);
+    assert!(news.contains(&News::Joined(1)), "{news:?}");
+}
+
+#[test]
+fn t48_a_leg_on_which_another_one_beats_does_not_return() {
+    let mut mirror = away();
+    let said = |now_ns: u64, superblock: &mut Superblock| {
+        others(superblock);
+        superblock.sequence += now_ns / BEAT;
+    };
+    let news = pass(&mut mirror, (BEAT + MS, 9 * BEAT), said);
+    let owned = |it: &News| matches!(it, News::Unfit(1, Unfit::Owned(_)));
+    assert!(news.iter().any(owned) && !mirror.may_read(1), "{news:?}");
+}
+
+#[test]
+fn a_leg_whose_sequence_would_use_up_all_does_not_return() {
+    let mut mirror = away();
+    let said = |_, superblock: &mut Superblock| superblock.sequence = (1 << 62) - 1;
+    let news = pass(&mut mirror, (BEAT + MS, 3 * BEAT), said);
+    assert_eq!(news, [News::Unfit(1, Unfit::Ahead)]);
+    assert!(mirror.sequence < 1 << 40);
+}

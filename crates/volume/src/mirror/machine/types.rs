@@ -1,0 +1,199 @@
+//! What a mirror is asked, what it says, and what it begins from.
+use super::super::assembly::Assembly;
+use super::super::claim::Terms;
+use super::super::copies::{Chosen, NoLeg};
+use super::super::superblock::Owner;
+use super::{Legs, Speed, Ticket, Unfit};
+use crate::Outcome;
+use crate::hold::Range;
+
+/// What a mirror is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Request {
+    /// From any leg that has it.
+    Read(Range),
+    /// With FUA or without.
+    Write(Range, bool),
+    /// Zeroes.
+    Zero(Range),
+    /// What is there is not needed any more.
+    Deallocate(Range),
+    /// All that was acknowledged.
+    Flush,
+}
+
+impl Request {
+    /// What it changes.
+    pub(super) fn changes(self) -> Option<Range> {
+        match self {
+            Self::Write(range, _) | Self::Zero(range) | Self::Deallocate(range) => Some(range),
+            Self::Read(_) | Self::Flush => None,
+        }
+    }
+
+    /// What it reads.
+    pub(super) fn reads(self) -> Option<Range> {
+        match self {
+            Self::Read(range) => Some(range),
+            _ => None,
+        }
+    }
+}
+
+/// Pages of the bitmap, one after the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pages {
+    /// The first one.
+    pub first: u32,
+    /// How many.
+    pub count: u32,
+}
+
+/// What is to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// A user's change or flush, on one leg.
+    Leg(Ticket, Request),
+    /// A user's read, which any of these legs may serve: [`Mirror::take`](super::Mirror::take).
+    Read(u32, Range, Legs),
+    /// A flush of the mirror's own.
+    Flush(Ticket),
+    /// Into the copy buffer of this number, from its beginning.
+    CopyRead(Ticket, u8, Range),
+    /// From there.
+    CopyWrite(Ticket, u8, Range),
+    /// Read, and compared with it: [`Mirror::handle_compared`](super::Mirror::handle_compared).
+    Compare(Ticket, u8, Range),
+    /// [`Mirror::encode_pages`](super::Mirror::encode_pages), durably.
+    Pages(Ticket, Pages),
+    /// [`Mirror::encode_superblock`](super::Mirror::encode_superblock) to this copy, durably.
+    Superblock(Ticket, u8),
+    /// [`Mirror::handle_pages`](super::Mirror::handle_pages).
+    ReadPages(Ticket, Pages),
+    /// Both: [`Mirror::handle_superblocks`](super::Mirror::handle_superblocks).
+    ReadSuperblocks(Ticket),
+    /// The I/O has ended.
+    Done(u32, Outcome),
+    /// For people, and for who looks after the legs.
+    News(News),
+}
+
+/// What has happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum News {
+    /// The leg gets nothing any more; what it missed is acknowledged when that is durable.
+    Left(u8, Outcome),
+    /// It is there again, and is being rebuilt.
+    Joining(u8),
+    /// It is in sync.
+    Joined(u8),
+    /// It is one of the mirror's, and is going to be rebuilt.
+    Added(u8),
+    /// It is none any more; its superblocks are to be overwritten.
+    Removed(u8),
+    /// It is reachable, and can't return.
+    Unfit(u8, Unfit),
+    /// What an unclean stop left different is alike.
+    Alike,
+    /// It has so many bytes.
+    Grown(u64),
+    /// It stays as large as it is: a leg has left, or it stops.
+    NotGrown,
+    /// Rewritten on this leg, which could not read it.
+    Mended(u8, Range),
+    /// No leg in sync can read it; said of the first such range of a region.
+    Lost(Range),
+    /// The check has ended: [`Mirror::check_report`](super::Mirror::check_report).
+    Checked,
+    /// Somebody else has the mirror ([`Mirror::foreign_owner`](super::Mirror::foreign_owner)): all
+    /// I/O fails from now on.
+    Foreign,
+    /// The last leg can't be told what is said: all changes fail until it can.
+    Broken,
+    /// It can again.
+    Restored,
+    /// Its beats have not ended for so long that another host may take the leg over: nothing is
+    /// given to it, and what it was given is to be taken back (T48).
+    Lapsed(u8),
+    /// They end again, and the leg is still ours.
+    Renewed(u8),
+    /// All is on the legs, and nothing more comes; whether the stop is a clean one.
+    Stopped(bool),
+}
+
+/// What the mirror is to be like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// I/Os of users at a time.
+    pub ios: usize,
+    /// Copy jobs at a time, 1 to 16; each has a buffer of this number, and one to compare with.
+    pub copies: u8,
+    /// Bytes of a copy buffer: a multiple of 4096, 64 KiB at least.
+    pub copy_bytes: u32,
+    /// How fast is copied in the background.
+    pub speed: Speed,
+    /// Reads that a leg may fail before it leaves; halved every hour.
+    pub errors_max: u32,
+    /// All legs read zeroes where something was deallocated: only then it is passed on.
+    pub deallocate: bool,
+    /// All legs can write zeroes; else such requests are refused, and no leg leaves for it.
+    pub write_zeroes: bool,
+    /// A rebuild's position is saved after so many bytes,
+    pub position_bytes: u64,
+    /// or after such a time.
+    pub position_ns: u64,
+    /// How long a region is left alone before its intent is forgotten.
+    pub relax_ns: u64,
+}
+
+impl Config {
+    /// What is usual, for `ios` I/Os.
+    pub fn new(ios: usize) -> Self {
+        Self {
+            ios,
+            copies: 4,
+            copy_bytes: 512 << 10,
+            speed: Speed::default(),
+            errors_max: 20,
+            deallocate: false,
+            write_zeroes: true,
+            position_bytes: 1 << 30,
+            position_ns: 10_000_000_000,
+            relax_ns: 5_000_000_000,
+        }
+    }
+}
+
+/// What a mirror begins from.
+#[derive(Clone, Copy, Debug)]
+pub struct Start<'a> {
+    /// What the legs come to.
+    pub assembly: &'a Assembly,
+    /// As they were given for that, in the same order.
+    pub given: &'a [Result<Chosen, NoLeg>],
+    /// We, as it stands on the legs.
+    pub owner: Owner,
+    /// Drawn at random, not 0.
+    pub lineage: u64,
+    /// On which terms it was got.
+    pub terms: Terms,
+}
+
+/// What is known of a leg.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LegFacts {
+    /// It is in sync and there.
+    pub in_sync: bool,
+    /// It is being rebuilt, and gets every write.
+    pub joining: bool,
+    /// It has left, and that is not durable yet on those that stay.
+    pub leaving: bool,
+    /// Regions that are still to be copied.
+    pub lacks: u64,
+    /// Reads that it failed lately.
+    pub errors: u32,
+    /// Ranges that were rewritten on it.
+    pub mended: u64,
+    /// What it was given and has not ended.
+    pub in_flight: u32,
+}
