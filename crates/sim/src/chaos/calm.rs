@@ -1,26 +1,17 @@
 //! What must be true of a world in which nothing is wrong any more.
-use super::judged::Check;
 use super::node::Body;
 use super::rig::SPARE_PATHS;
 use super::run::{Course, Finding};
 use super::story::LOSS;
 use alloc::format;
 use alloc::string::String;
-use alloc::vec::Vec;
-use engine::export::ExportControl;
-use engine::host::{HostControl, HostEngine};
 use nvme::limits::IDLE_NS;
-use policy::{Knobs, PathIndex, Policy};
 
 const SECOND: u64 = 1_000_000_000;
 /// Several keep-alive time-outs, and longer than any hold.
-const CALM_NS: u64 = 4 * SECOND;
+pub(super) const CALM_NS: u64 = 4 * SECOND;
 /// Moves that an I/O may have where there are few paths; else twice as many as there are (T4).
 const MOVES_MIN: usize = 8;
-/// Requests of each host with nothing wrong.
-const EXERCISES: u64 = 200;
-/// What each of those may take, ns.
-const EXERCISE_NS: u64 = SECOND / 10;
 
 impl Course<'_> {
     /// Every path stays.
@@ -113,69 +104,5 @@ impl Course<'_> {
             }
         }
         Ok(())
-    }
-
-    /// With nothing wrong, requests take as long as they should, and every path has its share.
-    pub(super) fn exercise(&mut self) -> Result<(), Finding> {
-        // A process that began lately may yet have writes wait for what the one before had sent.
-        self.pass(self.rig.world.now_ns + CALM_NS)?;
-        let before = self.all_shares();
-        for host in 0..self.rig.hosts.len() {
-            for node in self.rig.hosts[host].cores.clone() {
-                let policy = Policy::RoundRobin { bytes: 0 };
-                for volume in self.rig.volumes() {
-                    let message = HostControl::Policy(volume, policy, Knobs::default());
-                    self.rig.tell(node, ExportControl::Host(message));
-                }
-            }
-            self.rig.client(host).exercise(EXERCISES);
-        }
-        self.rest()?;
-        for host in 0..self.rig.hosts.len() {
-            let Some(it) = self.rig.client(host).slowest else {
-                continue;
-            };
-            let took_ns = it.end_ns - it.start_ns;
-            if took_ns > EXERCISE_NS {
-                let asked = format!("{}", self.asked(host, it.home, it.start_ns, &it.request));
-                let ms = took_ns / 1_000_000;
-                let what = format!("with nothing wrong, {asked} took {ms} ms");
-                let is_flush = it.request.kind == nbd::Kind::Flush;
-                let first = it.request.offset / self.plan.layout.habit.unit;
-                self.report.block = (!is_flush).then_some(first);
-                self.report.seen_ns = Some(it.end_ns);
-                return Err(Finding::Stuck(what));
-            }
-        }
-        let after = self.all_shares();
-        for ((host, path, before), (.., after)) in before.into_iter().zip(after) {
-            if before == after {
-                let what = format!("host {host}: {path:?} is live and not used");
-                return Err(Finding::Stuck(what));
-            }
-        }
-        self.report.judged.insert(Check::Exercise);
-        Ok(())
-    }
-
-    /// By host and path: reads and writes, of all cores that have applications.
-    fn all_shares(&self) -> Vec<(usize, PathIndex, u64)> {
-        let mut shares = Vec::new();
-        for (number, host) in self.rig.hosts.iter().enumerate() {
-            let engine = |&node: &usize| match &self.rig.world.nodes[node].body {
-                Body::Core(engine) => Some(engine.host()),
-                _ => None,
-            };
-            let Some(first) = engine(&host.cores[0]) else {
-                continue;
-            };
-            let paths = |volume| first.paths(volume).map(move |path| (volume, path));
-            for (volume, path) in self.rig.volumes().flat_map(paths) {
-                let ios = |it: &HostEngine| it.counters(volume, path).ios[..2].iter().sum::<u64>();
-                let all = host.cores.iter().filter_map(engine).map(ios).sum();
-                shares.push((number, path, all));
-            }
-        }
-        shares
     }
 }

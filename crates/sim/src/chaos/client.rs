@@ -86,6 +86,8 @@ pub struct Client {
     pub orphans_over: u64,
     /// It only flushes.
     flushing: bool,
+    /// One request at a time on each core.
+    singly: bool,
     /// The next block that is read at the end of all.
     to_read: Option<u64>,
     /// The request that took longest of those that were done.
@@ -163,6 +165,7 @@ impl Client {
             orphans: Vec::new(),
             orphans_over: 0,
             flushing: false,
+            singly: false,
             to_read: None,
             slowest: None,
         }
@@ -174,8 +177,10 @@ impl Client {
         self.habit.total = self.begun + self.habit.blocks + self.habit.crowded;
     }
 
-    /// Once all else has ended: so many requests more, without pauses.
-    pub fn exercise(&mut self, count: u64) {
+    /// Once all else has ended: so many requests more, without pauses; `singly`: one at a time on
+    /// each core.
+    pub fn exercise(&mut self, count: u64, singly: bool) {
+        self.singly = singly;
         (self.to_read, self.flushing) = (None, false);
         self.habit.total = self.begun + count;
         self.habit.pause_ns = 0;

@@ -141,7 +141,8 @@ impl Course<'_> {
     /// The state of a path, if its host is there.
     fn state(&self, whom: Whom) -> Option<PathState> {
         let host = &self.rig.hosts[whom.host];
-        let Body::Core(engine) = &self.rig.world.nodes[host.cores[0]].body else {
+        let node = host.cores[self.rig.layout.first_home()];
+        let Body::Core(engine) = &self.rig.world.nodes[node].body else {
             return None;
         };
         let engine = engine.host();

@@ -100,7 +100,8 @@ impl Rig {
 
     /// Addresses to which a host had a good path for as long as a request of it lasted.
     pub(super) fn good_for(&self, host: usize, failed: &Failed) -> impl Iterator<Item = usize> {
-        let core = &self.hosts[host].good[failed.home as usize];
+        let core = self.layout.first_home() + failed.home as usize;
+        let core = &self.hosts[host].good[core];
         core.throughout(failed.start_ns, failed.end_ns)
     }
 }

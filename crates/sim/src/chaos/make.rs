@@ -85,7 +85,7 @@ impl Rig {
     pub(super) fn host_engine(&self, number: usize, core: u16) -> ExportEngine {
         let layout = &self.layout;
         if let Some(shape) = layout.mirror {
-            return self.mirror_engine(number, shape);
+            return self.mirror_engine(number, core, shape);
         }
         let recovery = Recovery {
             unclean_stop_ns: self.hosts[number].mark_ns,

@@ -2,7 +2,8 @@
 //! is a subsystem of its own, with processes, paths, a disk and caches.
 //!
 //! * `plan`: what such a world is made of, and what goes wrong in it; `sharp`: rare things
-//!   together; [`ample`]: more of all, aimed at states of paths; `dense`: more of that
+//!   together; [`ample`]: more of all, aimed at states of paths; `dense`: more of that; `apart`: on
+//!   which core it is
 //! * `make`: legs as they are at first, and the host's engine; `heir`: who takes a mirror over
 //! * `plug`: at any moment, what an assembly of the legs would have
 //! * `excuse`: for what requests may fail
@@ -14,8 +15,9 @@
 //! may lose without anybody noticing; see `Course::is_covered`.
 //!
 //! # Limits
-//! One host at a time has the mirror, on one core. Legs are alike in size and blocks.
+//! One host at a time has the mirror, all of it on one core. Legs are alike in size and blocks.
 pub mod ample;
+pub(super) mod apart;
 mod check;
 pub(super) mod dense;
 mod excuse;
@@ -62,6 +64,8 @@ pub struct Shape {
     pub ceiling: u64,
     /// Volumes of legs don't fence writes: the mirror waits for as long as late ones may come (T9).
     pub unfenced: bool,
+    /// Which core of its host it is on.
+    pub core: u16,
 }
 
 /// All legs are looked at again and again while there are faults.
@@ -80,6 +84,11 @@ impl Rig {
     /// The host's volumes.
     pub(super) fn volumes(&self) -> Range<u16> {
         0..self.layout.mirror.map_or(1, |it| it.legs as u16)
+    }
+
+    /// Node of the core that a host's mirror is on.
+    pub(super) fn mirror_node(&self, host: usize) -> usize {
+        self.hosts[host].cores[self.layout.first_home()]
     }
 
     /// Addresses of a leg's paths, in their order.
@@ -113,9 +122,9 @@ impl Course<'_> {
             _ => return false,
         };
         if let Some(order) = order {
-            let first = self.rig.hosts[whom.host].cores[0];
+            let node = self.rig.mirror_node(whom.host);
             let message = ExportControl::Mirror(MIRRORS_FROM, order);
-            self.rig.tell(first, message);
+            self.rig.tell(node, message);
         }
         true
     }

@@ -67,7 +67,7 @@ impl Rig {
                 continue;
             }
             let begun_ns = host.lives.all.last().map_or(0, |it| it.begun_ns);
-            let homes = host.cores.iter();
+            let homes = host.cores.iter().skip(self.layout.first_home());
             let stopping = host.stopping.is_some();
             let fate = |&core: &usize| self.fate(core, host.clients, stopping);
             let fates: Vec<Fate> = homes.map(fate).collect();

@@ -15,6 +15,7 @@ use super::kind::Kind;
 use super::plan::Fault;
 use super::run::Course;
 use alloc::vec::Vec;
+use core::ops::Range;
 use nbd::Errno;
 use nbd::client::CommandError;
 
@@ -32,7 +33,22 @@ pub struct Pardon {
     to_ns: u64,
 }
 
+impl Failed {
+    /// The disk's blocks that it touched.
+    fn blocks(&self) -> Range<u64> {
+        let (request, block) = (&self.request, BLOCK as u64);
+        let end = request.offset + u64::from(request.length);
+        request.offset / block..end.div_ceil(block)
+    }
+}
+
 impl Pardon {
+    /// Whether it is of this block.
+    fn has(&self, block: u64) -> bool {
+        self.blocks
+            .is_none_or(|(from, to)| (from..to).contains(&block))
+    }
+
     /// Whether it is of the time of a request.
     fn is_then(&self, failed: &Failed) -> bool {
         self.from_ns <= failed.end_ns && failed.start_ns <= self.to_ns
@@ -41,11 +57,7 @@ impl Pardon {
     /// Whether a request of a host that failed with `errno` may have.
     fn excuses(&self, host: usize, failed: &Failed, errno: Errno) -> bool {
         let request = &failed.request;
-        let block = BLOCK as u64;
-        let (first, end) = (
-            request.offset / block,
-            (request.offset + u64::from(request.length)).div_ceil(block),
-        );
+        let Range { start: first, end } = failed.blocks();
         let flush = request.kind == nbd::Kind::Flush;
         let whose = self.host.is_none_or(|it| it == host);
         let here = |(from, to): (u64, u64)| first < to && from < end;
@@ -135,9 +147,19 @@ impl Course<'_> {
         homes.find_map(|it| it)
     }
 
-    /// How many such faults there were in the time of a request.
+    /// How many such faults there were in the time of a request of a mirror; of those that keep a
+    /// read from blocks, as many as meet in one of them: what a leg lacks elsewhere, others have.
     pub(super) fn pardons_at(&self, failed: &Failed) -> usize {
-        self.pardons.iter().filter(|it| it.is_then(failed)).count()
+        let then = || self.pardons.iter().filter(|it| it.is_then(failed));
+        if failed.request.kind != nbd::Kind::Read {
+            return then().count();
+        }
+        let media = || then().filter(|it| it.kind == Kind::Media);
+        let here = |block: u64| move |it: &&Pardon| it.has(block);
+        let meet = failed
+            .blocks()
+            .map(|block| media().filter(here(block)).count());
+        then().count() - media().count() + meet.max().unwrap_or(0)
     }
 
     /// Whether a request had to fail for that reason: what is wrong with some paths is no reason

@@ -99,6 +99,13 @@ pub enum Away {
     None,
 }
 
+impl Layout {
+    /// The first core of a host that has applications.
+    pub(super) fn first_home(&self) -> usize {
+        usize::from(self.mirror.map_or(0, |it| it.core))
+    }
+}
+
 impl Default for More {
     fn default() -> Self {
         Self {
@@ -220,7 +227,8 @@ impl Rig {
     fn add_strangers(&mut self) {
         let mut node = Node::new(Body::Stranger(Box::default()), 0);
         let ports = self.world.nodes[self.hosts[0].cores[0]].addresses.clone();
-        let exports = self.hosts.iter().map(|host| (host.cores[0], 0));
+        let home = self.layout.first_home();
+        let exports = self.hosts.iter().map(|host| (host.cores[home], 0));
         node.addresses = ports.into_iter().chain(exports).collect();
         self.strangers = self.world.nodes.len();
         self.world.nodes.push(node);
@@ -253,7 +261,8 @@ impl Rig {
         let clients = self.world.nodes.len();
         let mut node = Node::new(Body::Client(Box::new(client)), bytes);
         // Clients of a volume are on one core, that of its number, unless each core has some.
-        let homes = cores.iter().take(layout.habit.homes as usize);
+        let homes = cores.iter().skip(layout.first_home());
+        let homes = homes.take(layout.habit.homes as usize);
         node.addresses = homes.map(|&core| (core, 0)).collect();
         self.world.nodes.push(node);
         self.hosts.push(Host {

@@ -305,7 +305,7 @@ impl<'a> Course<'a> {
         }
     }
 
-    fn are_over(&mut self) -> bool {
+    pub(super) fn are_over(&mut self) -> bool {
         (0..self.rig.hosts.len()).all(|host| self.rig.client(host).is_over())
     }
 

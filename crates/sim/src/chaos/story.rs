@@ -56,7 +56,7 @@ impl fmt::Display for At {
 /// A request of an application, from when on, and its end if it had one.
 pub(super) struct Asked<'a> {
     pub host: usize,
-    pub home: u32,
+    pub core: usize,
     pub request: &'a Request,
     /// Bytes of what applications call a block.
     pub unit: u64,
@@ -70,7 +70,7 @@ impl fmt::Display for Asked<'_> {
             request.offset / self.unit,
             u64::from(request.length) / self.unit,
         );
-        write!(f, "host {} core {}: ", self.host, self.home)?;
+        write!(f, "host {} core {}: ", self.host, self.core)?;
         match request.kind {
             Kind::Flush => f.write_str("flush")?,
             _ => {
@@ -118,7 +118,7 @@ impl Course<'_> {
     ) -> Asked<'a> {
         Asked {
             host,
-            home,
+            core: self.plan.layout.first_home() + home as usize,
             request,
             unit: self.plan.layout.habit.unit,
             start_ns,

@@ -253,8 +253,8 @@ impl Course<'_> {
 
     /// Whether a mirror runs that can do what is asked for.
     fn has_mirror(&self, kind: Kind, whom: Whom) -> bool {
-        let first = self.rig.hosts[whom.host].cores[0];
-        let Body::Core(engine) = &self.rig.world.nodes[first].body else {
+        let node = self.rig.mirror_node(whom.host);
+        let Body::Core(engine) = &self.rig.world.nodes[node].body else {
             return false;
         };
         let Some(report) = engine.mirror(MIRRORS_FROM) else {

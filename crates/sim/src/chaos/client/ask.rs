@@ -11,7 +11,8 @@ impl Client {
     pub(super) fn begin(&mut self, conn: usize, memory: &mut dyn Memory, now_ns: u64) {
         while !self.resting && self.begun < self.habit.total && self.conns[conn].next_ns <= now_ns {
             let requests = &self.conns[conn].requests;
-            let Some(token) = requests.iter().position(Option::is_none) else {
+            let token = requests.iter().position(Option::is_none);
+            let Some(token) = token.filter(|_| self.has_room(conn)) else {
                 return;
             };
             let begun = self.draw(token as u32, now_ns);
@@ -43,6 +44,15 @@ impl Client {
                 let pause_ns = self.random.up_to(self.habit.pause_ns);
                 self.conns[conn].next_ns = now_ns + pause_ns;
             }
+        }
+    }
+
+    /// Whether a connection may have one request more.
+    pub(super) fn has_room(&self, conn: usize) -> bool {
+        let mut requests = self.conns[conn].requests.iter();
+        match self.singly {
+            true => conn < self.habit.homes as usize && requests.all(Option::is_none),
+            false => requests.any(Option::is_none),
         }
     }
 

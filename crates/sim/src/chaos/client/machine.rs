@@ -79,11 +79,11 @@ impl Machine for Client {
     }
     fn poll_timeout(&self) -> Option<u64> {
         let more = !self.resting && self.begun < self.habit.total;
-        let times = self.conns.iter().flat_map(|it| {
+        let times = self.conns.iter().enumerate().flat_map(|(conn, it)| {
             let session = it.session.as_ref().and_then(Session::poll_timeout);
             let again = it.session.is_none().then_some(it.again_ns);
-            let free = it.requests.iter().any(Option::is_none);
-            let next = (it.ready && more && free && it.next_ns > 0).then_some(it.next_ns);
+            let next =
+                (it.ready && more && self.has_room(conn) && it.next_ns > 0).then_some(it.next_ns);
             [session, again, next]
         });
         times.flatten().min()

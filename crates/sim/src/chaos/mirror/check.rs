@@ -18,11 +18,12 @@ impl Course<'_> {
             .iter()
             .enumerate()
             .find_map(|(number, host)| {
+                let node = self.rig.mirror_node(number);
                 if !host.user.is_content(|address| self.rig.is_told(address)) {
                     let lacks = || format!("host {number} lacks a path, or has one too many");
                     return Some(host.user.unanswered().unwrap_or_else(lacks));
                 }
-                let Body::Core(engine) = &nodes[host.cores[0]].body else {
+                let Body::Core(engine) = &nodes[node].body else {
                     return Some(format!("host {number} is not there"));
                 };
                 let it = engine.host();

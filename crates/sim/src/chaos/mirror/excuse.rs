@@ -2,10 +2,10 @@
 //!
 //! # Contract
 //! A request fails only where none of the legs in sync could have done it: no more of them were
-//! good as long as it lasted than there were faults that let commands fail; but a flush may fail
-//! once for each path of a leg that left with what its controller had cached (T13), where no other
-//! leg was in sync. A flush that fails says that what was acknowledged before it may be lost; later
-//! ones do not cover that.
+//! good as long as it lasted than there were faults that let commands fail, those of a medium only
+//! where they meet in one block of a read; but a flush may fail once for each path of a leg that
+//! left with what its controller had cached (T13), where no other leg was in sync. A flush that
+//! fails says that what was acknowledged before it may be lost; later ones do not cover that.
 use super::super::client::Failed;
 use super::super::judged::Check;
 use super::super::node::Body;
@@ -72,7 +72,7 @@ impl Course<'_> {
     /// that were taken out stay so whoever was killed meanwhile, until they are restored.
     pub(in crate::chaos) fn mend_mirrors(&mut self) {
         for host in 0..self.rig.hosts.len() {
-            let node = self.rig.hosts[host].cores[0];
+            let node = self.rig.mirror_node(host);
             let Body::Core(engine) = &self.rig.world.nodes[node].body else {
                 continue;
             };

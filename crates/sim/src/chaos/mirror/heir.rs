@@ -31,7 +31,7 @@ impl Course<'_> {
             return false;
         };
         let host = &self.rig.hosts[0];
-        let node = &self.rig.world.nodes[host.cores[0]];
+        let node = &self.rig.world.nodes[self.rig.mirror_node(0)];
         let Body::Core(engine) = &node.body else {
             return false;
         };

@@ -88,8 +88,13 @@ impl Shape {
 }
 
 impl Rig {
-    /// A process of a host whose volume is a mirror.
-    pub(in crate::chaos) fn mirror_engine(&self, number: usize, shape: Shape) -> ExportEngine {
+    /// One core of a process of a host whose volume is a mirror.
+    pub(in crate::chaos) fn mirror_engine(
+        &self,
+        number: usize,
+        core: u16,
+        shape: Shape,
+    ) -> ExportEngine {
         let layout = &self.layout;
         let legs = 0..shape.legs;
         let volumes = legs
@@ -97,11 +102,12 @@ impl Rig {
             .collect();
         let host = &self.hosts[number];
         let identity = make::identity(number + 16 * host.heirs);
-        let config = make::host_config(layout, 0, identity, volumes);
+        let config = make::host_config(layout, core, identity, volumes);
         let room = layout.targets * usize::from(layout.ports) + SPARE_PATHS;
         let engine = HostEngine::with_room(config, room);
+        let here = core == shape.core;
         let mirrors = MirrorsConfig {
-            mirrors: alloc::vec![Some(self.mirror_config(number, shape))],
+            mirrors: alloc::vec![here.then(|| self.mirror_config(number, shape))],
             scratch: Span {
                 at: EXPORT_ARENA_MIN + u64::from(layout.more.scratch_bytes),
                 len: MIRROR_SCRATCH_BYTES,
@@ -110,12 +116,14 @@ impl Rig {
         };
         let engine = MirrorEngine::new(engine, mirrors);
         let mut engine = ExportEngine::new(engine, shape.legs + 1, make::EXPORT);
-        let offer = Offer {
-            volume: MIRRORS_FROM,
-            name: "v0".into(),
-            read_only: false,
-        };
-        engine.handle_control(ExportControl::Offer(0, offer), self.world.now_ns);
+        if here {
+            let offer = Offer {
+                volume: MIRRORS_FROM,
+                name: "v0".into(),
+                read_only: false,
+            };
+            engine.handle_control(ExportControl::Offer(0, offer), self.world.now_ns);
+        }
         engine
     }
 
@@ -170,6 +178,7 @@ impl Rig {
                 label: Label::cut(&format!("host {number}.{}", host.heirs)),
                 since_s: 1,
                 beat_s: 1,
+                bound_ms: 0,
             },
             shared: shape.shared,
             lineage: 4711 + life,

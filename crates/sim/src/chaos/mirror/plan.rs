@@ -131,6 +131,7 @@ fn layout(random: &mut Random) -> Layout {
             assemble_wait_ns: [1000, 10_000][random.up_to(1) as usize] * MS,
             ceiling: [64 << 10, 1 << 20, 1 << 40][random.up_to(2) as usize],
             unfenced: false,
+            core: 0,
         }),
     }
 }

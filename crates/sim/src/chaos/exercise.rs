@@ -1,0 +1,242 @@
+//! Requests with nothing wrong: they take as long as they should, and no path is forgotten.
+//!
+//! # Contract
+//! First by the policy of the world, with what it has learnt meanwhile, after all paths were idle.
+//! Of `weighted-latency` each path has its turn; `soonest` tries each path again, however slow it
+//! once was, at the latest when a core's I/Os have taken [`OWED_NS`] together (T38). A live path
+//! that is left alone for longer is a finding; other policies may leave one alone for ever. Then in
+//! turn, where each path has its share.
+//!
+//! # Limits
+//! So long a time of I/Os is there only where devices are made slow, all alike: where `soonest` has
+//! left a path alone at first, not with mirrors, and not where a target has the least memory.
+use super::calm::CALM_NS;
+use super::disk::USUAL_NS;
+use super::judged::Check;
+use super::node::Body;
+use super::run::{Course, Finding};
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use engine::export::ExportControl;
+use engine::host::{HostControl, HostEngine};
+use policy::limits::WEIGHT_WHOLE;
+use policy::{Group, Knobs, PathIndex, Policy};
+
+const SECOND: u64 = 1_000_000_000;
+/// Requests of each host, each time.
+const EXERCISES: u64 = 200;
+/// What each of those may take, ns.
+const EXERCISE_NS: u64 = SECOND / 10;
+/// `soonest` may spend 1 in 128 of the time of I/Os on looks at other paths, and saves up to 0.2 s
+/// for one: that pays for any.
+const OWED_NS: u64 = 128 * SECOND / 5;
+/// What each I/O takes at least while that is waited for, ns.
+const SLOW_NS: u64 = SECOND / 25;
+/// Requests of each core meanwhile: some of them are flushes, which are none of the policy's.
+const SLOWLY: u64 = OWED_NS / SLOW_NS * 3 / 2;
+/// Of so many I/Os of one core `soonest` gives a path one that costs little.
+const LOOKS: u64 = 64;
+/// I/Os of a core that have not ended, or did before the path was looked at.
+const BESIDE: u64 = 16;
+
+/// What a core has given one path: reads, and writes.
+struct Used {
+    host: usize,
+    core: usize,
+    volume: u16,
+    path: PathIndex,
+    ios: [u64; 2],
+}
+
+impl Course<'_> {
+    /// With nothing wrong, requests take as long as they should, and every path has its share.
+    pub(super) fn exercise(&mut self) -> Result<(), Finding> {
+        let policy = self.plan.layout.policy;
+        self.go_by(policy);
+        // A process that began lately may yet have writes wait for what the one before had sent.
+        self.pass(self.rig.world.now_ns + CALM_NS)?;
+        let before = self.used();
+        self.do_some()?;
+        let left_alone = left_alone(policy, &before, &self.used());
+        let left_alone = match (policy, left_alone) {
+            (Policy::Soonest, Some(_)) => self.do_slowly()?,
+            (_, it) => it,
+        };
+        if let Some(what) = left_alone {
+            return Err(Finding::Stuck(what));
+        }
+        self.go_by(Policy::RoundRobin { bytes: 0 });
+        let before = self.all_shares();
+        self.do_some()?;
+        let after = self.all_shares();
+        for ((host, path, before), (.., after)) in before.into_iter().zip(after) {
+            if before == after {
+                let what = format!("host {host}: {path:?} is live and not used");
+                return Err(Finding::Stuck(what));
+            }
+        }
+        self.report.judged.insert(Check::Exercise);
+        Ok(())
+    }
+
+    /// From now on; where it is so already nothing changes.
+    fn go_by(&mut self, policy: Policy) {
+        for host in 0..self.rig.hosts.len() {
+            for node in self.rig.hosts[host].cores.clone() {
+                for volume in self.rig.volumes() {
+                    let message = HostControl::Policy(volume, policy, Knobs::default());
+                    self.rig.tell(node, ExportControl::Host(message));
+                }
+            }
+        }
+    }
+
+    /// Some requests of each host, none of which takes too long.
+    fn do_some(&mut self) -> Result<(), Finding> {
+        for host in 0..self.rig.hosts.len() {
+            self.rig.client(host).exercise(EXERCISES, false);
+        }
+        self.rest()?;
+        for host in 0..self.rig.hosts.len() {
+            let Some(it) = self.rig.client(host).slowest else {
+                continue;
+            };
+            let took_ns = it.end_ns - it.start_ns;
+            if took_ns > EXERCISE_NS {
+                let asked = format!("{}", self.asked(host, it.home, it.start_ns, &it.request));
+                let ms = took_ns / 1_000_000;
+                let what = format!("with nothing wrong, {asked} took {ms} ms");
+                let is_flush = it.request.kind == nbd::Kind::Flush;
+                let first = it.request.offset / self.plan.layout.habit.unit;
+                self.report.block = (!is_flush).then_some(first);
+                self.report.seen_ns = Some(it.end_ns);
+                return Err(Finding::Stuck(what));
+            }
+        }
+        Ok(())
+    }
+
+    /// So many requests on slow devices that `soonest` can pay for a look at any path; one that it
+    /// has left alone all the same.
+    fn do_slowly(&mut self) -> Result<Option<String>, Finding> {
+        let layout = &self.plan.layout;
+        if layout.mirror.is_some() || layout.more.tight {
+            return Ok(None);
+        }
+        self.set_delays((SLOW_NS, 0));
+        let before = self.used();
+        let count = SLOWLY * u64::from(layout.habit.homes);
+        for host in 0..self.rig.hosts.len() {
+            self.rig.client(host).exercise(count, true);
+        }
+        // What changes parts of blocks reads before it writes.
+        let end_ns = self.rig.world.now_ns + 4 * SLOWLY * SLOW_NS;
+        while !self.are_over() && self.rig.world.now_ns < end_ns {
+            self.pass(self.rig.world.now_ns + SECOND)?;
+        }
+        self.rest()?;
+        self.set_delays(USUAL_NS);
+        let after = self.used();
+        Ok(first_of(&before, &after, |own, all| {
+            own == [0, 0] && (all[0] + all[1]).saturating_sub(BESIDE) * SLOW_NS > OWED_NS
+        }))
+    }
+
+    fn set_delays(&mut self, delay_ns: (u64, u64)) {
+        for disk in &mut self.rig.world.disks {
+            disk.delay_ns = delay_ns;
+        }
+    }
+
+    /// What all cores have given all paths so far; begins anew with each change of the policy.
+    fn used(&self) -> Vec<Used> {
+        let mut all = Vec::new();
+        for (host, it) in self.rig.hosts.iter().enumerate() {
+            for (core, &node) in it.cores.iter().enumerate() {
+                let Body::Core(engine) = &self.rig.world.nodes[node].body else {
+                    continue;
+                };
+                let engine = engine.host();
+                let paths = |volume| engine.paths(volume).map(move |path| (volume, path));
+                for (volume, path) in self.rig.volumes().flat_map(paths) {
+                    let of = |group| engine.policy_stats(volume, path, group).selections;
+                    all.push(Used {
+                        host,
+                        core,
+                        volume,
+                        path,
+                        ios: [of(Group::Read), of(Group::Write)],
+                    });
+                }
+            }
+        }
+        all
+    }
+
+    /// By host and path: reads and writes, of all cores that have applications.
+    fn all_shares(&self) -> Vec<(usize, PathIndex, u64)> {
+        let mut shares = Vec::new();
+        for (number, host) in self.rig.hosts.iter().enumerate() {
+            let engine = |&node: &usize| match &self.rig.world.nodes[node].body {
+                Body::Core(engine) => Some(engine.host()),
+                _ => None,
+            };
+            let Some(first) = engine(&host.cores[0]) else {
+                continue;
+            };
+            let paths = |volume| first.paths(volume).map(move |path| (volume, path));
+            for (volume, path) in self.rig.volumes().flat_map(paths) {
+                let ios = |it: &HostEngine| it.counters(volume, path).ios[..2].iter().sum::<u64>();
+                let all = host.cores.iter().filter_map(engine).map(ios).sum();
+                shares.push((number, path, all));
+            }
+        }
+        shares
+    }
+}
+
+/// A path that a core has left alone in many I/Os, if that is odd.
+fn left_alone(policy: Policy, before: &[Used], after: &[Used]) -> Option<String> {
+    let paths = after.len() as u64;
+    match policy {
+        // A turn of all paths is no longer than that, and who had no credit has some in the next.
+        Policy::WeightedLatency(_) => first_of(before, after, |own, all| {
+            (0..2).any(|group| own[group] == 0 && all[group] > 2 * (WEIGHT_WHOLE + paths))
+        }),
+        Policy::Soonest => first_of(before, after, |own, all| {
+            own == [0, 0] && all[0] + all[1] > LOOKS
+        }),
+        _ => None,
+    }
+    .map(|what| format!("{what} under {policy}"))
+}
+
+/// The first path of which that `is` said: by what its core has given it, and all its paths.
+fn first_of(
+    before: &[Used],
+    after: &[Used],
+    is: impl Fn([u64; 2], [u64; 2]) -> bool,
+) -> Option<String> {
+    // The same ones in the same order: nobody adds a path, and no process ends.
+    let pairs = before.iter().zip(after);
+    let done: Vec<[u64; 2]> = pairs
+        .map(|(before, after)| core::array::from_fn(|at| after.ios[at] - before.ios[at]))
+        .collect();
+    let of = |it: &Used| (it.host, it.core, it.volume);
+    after.iter().zip(&done).find_map(|(it, &own)| {
+        let those = || {
+            after
+                .iter()
+                .zip(&done)
+                .filter(|other| of(other.0) == of(it))
+        };
+        let all = core::array::from_fn(|group| those().map(|(_, done)| done[group]).sum());
+        is(own, all).then(|| {
+            let (host, core, path) = (it.host, it.core, it.path);
+            format!(
+                "host {host} core {core}: {path:?} is live and not tried again: {own:?} of {all:?}"
+            )
+        })
+    })
+}
