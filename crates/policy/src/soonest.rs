@@ -50,6 +50,9 @@ const IDLE_NS: u64 = 50_000_000;
 const CALM_MAX: u8 = 3;
 /// it is kept where a look costs more than 1 in so many of the I/O's time.
 const DEAR: u64 = 8;
+/// A path that has been idle so long is looked at before any other, however dear: cheaper looks
+/// would spend for ever what is saved for it (T38).
+const OVERDUE_NS: u64 = 30_000_000_000;
 /// Most time that is saved up for exploring; it grows by 1 in [`BUDGET_PART`] of each latency. All
 /// of it pays for a look at any path, so none is left alone for ever (T38).
 const BUDGET_NS_MAX: u64 = 200_000_000;
@@ -123,6 +126,14 @@ impl Calm {
         self.base_ns = base_ns;
         self.looked_ns = now_ns;
     }
+}
+
+/// Which path is looked at first, of those of one turn that which costs least.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Turn {
+    /// It has been idle for [`OVERDUE_NS`].
+    Overdue,
+    Usual,
 }
 
 /// Instead of the number of a path.
@@ -398,7 +409,7 @@ impl Soonest {
         in_flight: &[u32; PATHS_MAX],
     ) -> Option<usize> {
         let (kind, now_ns) = (Kind::of(request), request.now_ns);
-        let mut other: Option<(u64, usize)> = None;
+        let mut other: Option<(Turn, u64, usize)> = None;
         let mut unseen: Option<(bool, u32, usize)> = None;
         self.doubts
             .iter_mut()
@@ -417,8 +428,8 @@ impl Soonest {
                 }
                 continue;
             }
-            let stale =
-                !canary::has(Bug::NeverAgain) && now_ns.saturating_sub(model.last_ns) > IDLE_NS;
+            let idle_ns = now_ns.saturating_sub(model.last_ns);
+            let stale = !canary::has(Bug::NeverAgain) && idle_ns > IDLE_NS;
             let promising = model.is_promising() && own == 0;
             let doubted = self.doubts[path].is_raised() && own < 2;
             let suspect = (model.is_suspect() && own == 0) || doubted;
@@ -430,12 +441,16 @@ impl Soonest {
             let forecast = model.forecast(kind, own, elsewhere, now_ns);
             // Far faster than believed when last looked at: the loss will be less as well.
             let time = forecast.time_ns() / if promising { 4 } else { 1 };
+            let turn = match idle_ns > OVERDUE_NS {
+                true => Turn::Overdue,
+                false => Turn::Usual,
+            };
             if (own == 0 || doubted || !model.knows(kind))
                 && !forecast.silent
                 && !forecast.has_failed()
-                && other.is_none_or(|(least, _)| time < least)
+                && other.is_none_or(|(first, least, _)| (turn, time) < (first, least))
             {
-                other = Some((time, path));
+                other = Some((turn, time, path));
             }
         }
         if !again {
@@ -447,7 +462,10 @@ impl Soonest {
             }
             // What teaches nothing need not look.
             (_, best) if request.group == Group::Other => best,
-            (_, best) => Some(self.explore(best?, other, kind, now_ns, paths, in_flight)),
+            (_, best) => {
+                let other = other.map(|(_, time, path)| (time, path));
+                Some(self.explore(best?, other, kind, now_ns, paths, in_flight))
+            }
         }
     }
 

@@ -35,6 +35,36 @@ fn t38_soonest_tries_a_path_again_however_slow_it_once_was() {
     }
 }
 
+/// T38: a third path is looked at for less, and often enough that nothing would be saved; who has
+/// been idle for half a minute has its turn all the same.
+#[test]
+fn t38_soonest_tries_a_dear_path_again_beside_one_that_costs_little() {
+    let mut selector = Selector::new(3, Policy::Soonest);
+    let (mut now_ns, mut used) = (MS, [0_u64; 3]);
+    while used[1] < 2 {
+        let wanted = Request {
+            now_ns,
+            ..request(Group::Read, 4096)
+        };
+        let path = selector.select(&wanted, &[UP; 3]).unwrap().0;
+        let times = &mut used[usize::from(path)];
+        *times += 1;
+        let latency_ns = match (path, *times) {
+            (1, 1) => 1500 * MS,
+            (2, _) => 6 * MS,
+            _ => MS,
+        };
+        now_ns += latency_ns;
+        // Idle for 30 s, then 128 times 0.2 s of I/Os.
+        assert!(now_ns < 60_000 * MS, "{used:?}");
+        let _ = selector.complete(&Completion {
+            ticket: selector.ticket(),
+            ..good(path, latency_ns, now_ns)
+        });
+    }
+    assert!(used[2] > 8, "the third was hardly looked at: {used:?}");
+}
+
 /// T38: what is neither read nor write teaches nothing, so it is not sent to look at a path: that
 /// would spend what a read's look needs.
 #[test]

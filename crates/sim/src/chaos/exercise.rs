@@ -2,14 +2,15 @@
 //!
 //! # Contract
 //! First by the policy of the world, with what it has learnt meanwhile, after all paths were idle.
-//! Of `weighted-latency` each path has its turn; `soonest` tries each path again, however slow it
-//! once was, at the latest when a core's I/Os have taken [`OWED_NS`] together (T38). A live path
-//! that is left alone for longer is a finding; other policies may leave one alone for ever. Then in
-//! turn, where each path has its share.
+//! Of `weighted-latency` each path has its turn in [`ROUNDS`] of credit; `soonest` tries each path
+//! again, however slow it once was, at the latest when a core's I/Os have taken [`owed_ns`]
+//! together (T38). A live path that is left alone for longer is a finding; other policies may leave
+//! one alone for ever. Then in turn, where each path has its share.
 //!
 //! # Limits
-//! So long a time of I/Os is there only where devices are made slow, all alike: where `soonest` has
-//! left a path alone at first, not with mirrors, and not where a target has the least memory.
+//! So many I/Os are there only where a path was left alone at first, and so long a time of I/Os
+//! only where devices are made slow, all alike: not with mirrors, and not where a target has the
+//! least memory.
 use super::calm::CALM_NS;
 use super::disk::USUAL_NS;
 use super::judged::Check;
@@ -20,7 +21,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use engine::export::ExportControl;
 use engine::host::{HostControl, HostEngine};
-use policy::limits::WEIGHT_WHOLE;
+use policy::limits::{BUCKETS, WEIGHT_WHOLE};
 use policy::{Group, Knobs, PathIndex, Policy};
 
 const SECOND: u64 = 1_000_000_000;
@@ -28,13 +29,17 @@ const SECOND: u64 = 1_000_000_000;
 const EXERCISES: u64 = 200;
 /// What each of those may take, ns.
 const EXERCISE_NS: u64 = SECOND / 10;
-/// `soonest` may spend 1 in 128 of the time of I/Os on looks at other paths, and saves up to 0.2 s
-/// for one: that pays for any.
-const OWED_NS: u64 = 128 * SECOND / 5;
+/// `soonest` looks at a path that has been idle for 30 s before any other. It may spend 1 in 128 of
+/// the time of I/Os on looks, and saves up to 0.2 s for one: that pays for any.
+const OVERDUE_NS: u64 = 30 * SECOND;
+const SAVING_NS: u64 = 128 * SECOND / 5;
 /// What each I/O takes at least while that is waited for, ns.
 const SLOW_NS: u64 = SECOND / 25;
-/// Requests of each core meanwhile: some of them are flushes, which are none of the policy's.
-const SLOWLY: u64 = OWED_NS / SLOW_NS * 3 / 2;
+/// A cycle of `weighted-latency` is over when all credit is spent. Reads and writes go round
+/// together, so a path may be passed by while it is the others' turn, and has credit in the next.
+const ROUNDS: u64 = 3;
+/// Credit is given apart to reads and writes of each size.
+const CELLS: u64 = 2 * BUCKETS as u64;
 /// Of so many I/Os of one core `soonest` gives a path one that costs little.
 const LOOKS: u64 = 64;
 /// I/Os of a core that have not ended, or did before the path was looked at.
@@ -60,11 +65,12 @@ impl Course<'_> {
         self.do_some()?;
         let left_alone = left_alone(policy, &before, &self.used());
         let left_alone = match (policy, left_alone) {
-            (Policy::Soonest, Some(_)) => self.do_slowly()?,
-            (_, it) => it,
+            (_, false) => None,
+            (Policy::Soonest, true) => self.do_slowly()?,
+            (_, true) => self.do_more()?,
         };
         if let Some(what) = left_alone {
-            return Err(Finding::Stuck(what));
+            return Err(Finding::Stuck(format!("{what} under {policy}")));
         }
         self.go_by(Policy::RoundRobin { bytes: 0 });
         let before = self.all_shares();
@@ -126,21 +132,41 @@ impl Course<'_> {
         }
         self.set_delays((SLOW_NS, 0));
         let before = self.used();
-        let count = SLOWLY * u64::from(layout.habit.homes);
+        let owed_ns = owed_ns(paths_of(&before));
+        // Some of them are flushes, which are none of the policy's.
+        let count = owed_ns / SLOW_NS * 3 / 2;
+        // What changes parts of blocks reads before it writes.
+        self.do_singly(count, 4 * count * SLOW_NS)?;
+        self.set_delays(USUAL_NS);
+        Ok(first_of(&before, &self.used(), |own, all| {
+            own == [0, 0] && (all[0] + all[1]).saturating_sub(BESIDE) * SLOW_NS > owed_ns
+        }))
+    }
+
+    /// So many requests that `weighted-latency` has gone round more than [`ROUNDS`] times; a path
+    /// that has had none all the same.
+    fn do_more(&mut self) -> Result<Option<String>, Finding> {
+        let before = self.used();
+        let most = ROUNDS * CELLS * (WEIGHT_WHOLE + paths_of(&before));
+        // About half of them are of either kind, and some are flushes.
+        self.do_singly(3 * most, 3 * most * EXERCISE_NS)?;
+        Ok(first_of(&before, &self.used(), |own, all| {
+            (0..2).any(|group| own[group] == 0 && all[group] > most)
+        }))
+    }
+
+    /// So many requests of each core, one at a time; those that `most_ns` is not enough for are
+    /// left out.
+    fn do_singly(&mut self, count: u64, most_ns: u64) -> Result<(), Finding> {
+        let count = count * u64::from(self.plan.layout.habit.homes);
         for host in 0..self.rig.hosts.len() {
             self.rig.client(host).exercise(count, true);
         }
-        // What changes parts of blocks reads before it writes.
-        let end_ns = self.rig.world.now_ns + 4 * SLOWLY * SLOW_NS;
+        let end_ns = self.rig.world.now_ns + most_ns;
         while !self.are_over() && self.rig.world.now_ns < end_ns {
             self.pass(self.rig.world.now_ns + SECOND)?;
         }
-        self.rest()?;
-        self.set_delays(USUAL_NS);
-        let after = self.used();
-        Ok(first_of(&before, &after, |own, all| {
-            own == [0, 0] && (all[0] + all[1]).saturating_sub(BESIDE) * SLOW_NS > OWED_NS
-        }))
+        self.rest()
     }
 
     fn set_delays(&mut self, delay_ns: (u64, u64)) {
@@ -196,10 +222,10 @@ impl Course<'_> {
     }
 }
 
-/// A path that a core has left alone in many I/Os, if that is odd.
-fn left_alone(policy: Policy, before: &[Used], after: &[Used]) -> Option<String> {
-    let paths = after.len() as u64;
-    match policy {
+/// Whether a core has left a path alone in so few I/Os, where more would tell if that is odd.
+fn left_alone(policy: Policy, before: &[Used], after: &[Used]) -> bool {
+    let paths = paths_of(after);
+    let odd = match policy {
         // A turn of all paths is no longer than that, and who had no credit has some in the next.
         Policy::WeightedLatency(_) => first_of(before, after, |own, all| {
             (0..2).any(|group| own[group] == 0 && all[group] > 2 * (WEIGHT_WHOLE + paths))
@@ -208,8 +234,20 @@ fn left_alone(policy: Policy, before: &[Used], after: &[Used]) -> Option<String>
             own == [0, 0] && all[0] + all[1] > LOOKS
         }),
         _ => None,
-    }
-    .map(|what| format!("{what} under {policy}"))
+    };
+    odd.is_some()
+}
+
+/// Most that a core's I/Os take together before `soonest` has tried a path again: all others may
+/// be as dear, and overdue as well.
+const fn owed_ns(paths: u64) -> u64 {
+    OVERDUE_NS + paths * SAVING_NS
+}
+
+/// Most paths that one core has to one volume.
+fn paths_of(all: &[Used]) -> u64 {
+    let most = all.iter().map(|it| u64::from(it.path.0) + 1).max();
+    most.unwrap_or(0)
 }
 
 /// The first path of which that `is` said: by what its core has given it, and all its paths.
