@@ -81,7 +81,8 @@ fn worlds_of_chaos_come_to_rest_and_nothing_was_lost() {
 /// beside one of another size stayed unused when that one had left in order. 140303: a path left
 /// that an earlier engine may have written to and one core had flushed; another one had doubts.
 /// 845, 401527: `soonest` left a path alone that had been slow once. 401988, 403312: a fault of a
-/// checker: by `weighted-latency` a path may wait for a third round.
+/// checker: by `weighted-latency` a path may wait for a third round. 500049: a fault of worlds:
+/// what one partition had kept passed through another.
 #[test]
 fn worlds_that_found_something_once() {
     let first = [3003, 3024, 30249, 30269, 100401, 100593].map(Plan::first);
@@ -117,7 +118,16 @@ fn worlds_that_found_something_once() {
         208_854_246,
     ]
     .map(Plan::second);
-    let drawn = [845, 401_527, 401_988, 403_312, 127_429_386, 140_303].map(Plan::draw);
+    let drawn = [
+        845,
+        401_527,
+        401_988,
+        403_312,
+        500_049,
+        127_429_386,
+        140_303,
+    ]
+    .map(Plan::draw);
     for plan in first.into_iter().chain(second).chain(drawn) {
         let found = run::run(&plan).finding;
         assert!(found.is_none(), "seed {}: {found:?}", plan.seed);

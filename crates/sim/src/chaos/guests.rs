@@ -68,8 +68,7 @@ impl Course<'_> {
             }
             Kind::ClientPartition => {
                 for wire in wires {
-                    let state = self.rig.world.wires.entry(wire).or_default();
-                    state.heals_ns = state.heals_ns.max(end_ns);
+                    self.rig.world.part(wire, None, end_ns);
                 }
             }
             Kind::ClientSlow | Kind::ClientFull => self.set_wires(),

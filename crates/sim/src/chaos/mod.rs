@@ -55,6 +55,7 @@ mod orphan;
 mod overlap;
 mod pair;
 mod pardon;
+mod parting;
 mod peaks;
 pub mod plan;
 mod rig;

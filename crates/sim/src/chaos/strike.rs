@@ -204,13 +204,9 @@ impl Course<'_> {
 
     /// Nothing passes on some wires, both ways or one.
     fn part(&mut self, wires: &[Wire], fault: &Fault, end_ns: u64) {
+        let way = (fault.kind == Kind::OneWay).then(|| usize::from(bit(fault)));
         for &wire in wires {
-            let state = self.rig.world.wires.entry(wire).or_default();
-            let heals_ns = match fault.kind {
-                Kind::OneWay => &mut state.ways[usize::from(bit(fault))].heals_ns,
-                _ => &mut state.heals_ns,
-            };
-            *heals_ns = end_ns.max(*heals_ns);
+            self.rig.world.part(wire, way, end_ns);
         }
     }
 

@@ -138,9 +138,9 @@ pub struct World {
 
 /// An event and its time; in order of time, then of when it was planned.
 pub struct Due {
-    at_ns: u64,
+    pub(super) at_ns: u64,
     sequence: u64,
-    event: Event,
+    pub(super) event: Event,
 }
 
 impl PartialEq for Due {

@@ -67,8 +67,7 @@ impl Course<'_> {
             }
             Kind::PartTeller => {
                 for wire in self.rig.discovery_wires(Some(whom.host)) {
-                    let state = self.rig.world.wires.entry(wire).or_default();
-                    state.heals_ns = state.heals_ns.max(end_ns);
+                    self.rig.world.part(wire, None, end_ns);
                 }
             }
             _ => return false,
