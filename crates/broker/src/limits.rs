@@ -3,7 +3,7 @@
 /// Most queues of one kind.
 pub const QUEUES_MAX: u32 = 4096;
 /// Most namespaces.
-pub const NAMESPACES_MAX: usize = 64;
+pub const NAMESPACES_MAX: usize = queue::layout::SHAPES;
 /// Most threads that serve queues.
 pub const WORKERS_MAX: usize = 64;
 /// Connections beyond one for each queue: for those who only look.

@@ -314,18 +314,15 @@ impl Server {
             };
             let socket = OwnedFd::from(stream);
             let Ok(uid) = passing::peer_uid(&socket) else {
-                self.doors.turn_away(socket);
+                self.doors.turn_away(socket, None);
                 continue;
             };
             let granted = self.config.rights.of(uid).map_or(0, |it| it.queues_max);
-            if !self
-                .doors
-                .admit(uid, granted as usize, self.places.capacity())
-            {
-                self.doors.turn_away(socket);
-                continue;
+            let capacity = self.places.capacity();
+            match self.doors.admit(uid, granted as usize, capacity) {
+                Ok(()) => self.attend(uid, socket),
+                Err(refusal) => self.doors.turn_away(socket, Some(refusal)),
             }
-            self.attend(uid, socket);
         }
     }
 
@@ -349,7 +346,9 @@ impl Server {
             tracing::warn!("no thread for a client of user {uid}: {error}");
             self.doors.left(uid);
             if let Some(socket) = Arc::into_inner(socket) {
-                self.doors.turn_away(socket);
+                let why = format!("the server has no thread for you now: {error}");
+                let refusal = Refusal::new(Errno::AGAIN, why);
+                self.doors.turn_away(socket, Some(refusal));
             }
             return;
         }
@@ -467,7 +466,7 @@ impl Server {
             let Ok((stream, _)) = listener.accept() else {
                 break;
             };
-            self.doors.turn_away(stream.into());
+            self.doors.turn_away(stream.into(), None);
         }
         for session in self.sessions.values() {
             let _ = rustix::net::shutdown(&*session.socket, Shutdown::Both);

@@ -7,13 +7,13 @@ mod common;
 use common::{LONG, Stage, finish, next, pattern, read, until, write};
 use queue::layout::{Header, Kind, region_address};
 use queue::protocol::{Answer, MESSAGE, Operation, Request};
-use queue::{Error, Queue, Status};
+use queue::{Error, Options, Queue, Status};
 use rustix::fs::{FallocateFlags, MemfdFlags, OFlags, SealFlags};
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicBool, Ordering};
-use sys::{Shared, passing};
+use sys::{Errno, Shared, passing};
 
 /// A client without manners: it has what the broker sent, and nothing that checks it.
 struct Raw {
@@ -466,6 +466,22 @@ fn more_connections_than_places_are_turned_away_and_queues_go_on() {
         idle.last().unwrap().set_nonblocking(true).unwrap();
         matches!(idle.last().unwrap().read(&mut [0]), Ok(0))
     });
+    // And is told why, whatever it would have asked for.
+    let asked = [
+        queue::list(&stage.path()).err(),
+        Queue::open(&stage.path(), &Options::default()).err(),
+    ];
+    for error in asked.map(Option::unwrap) {
+        let Error::Refused { errno, text, .. } = &error else {
+            panic!("{error}");
+        };
+        assert_eq!(*errno, Errno::USERS, "{error}");
+        assert!(
+            text.contains("has 17 connections, as many as it may have"),
+            "{text}"
+        );
+        assert!(error.advice().contains("end what has them open"));
+    }
     assert!(read(&mut queue, 1, 0, 1).is_ok());
     drop(idle);
     until("there is room again", || queue::list(&stage.path()).is_ok());

@@ -224,7 +224,8 @@ int braid_queue_namespace(braid_queue *queue, uint32_t nsid, braid_namespace *na
 
 /*
  Prepares a read of `blocks` blocks from `slba` into `count` pieces of registered memory. As all
- that prepare: the command's identifier, or -EAGAIN (full: reap first), or -EINVAL.
+ that prepare: the command's identifier, or -EAGAIN (full: reap first), or -EINVAL (what was given
+ can't be: so where the pieces together have more bytes than the blocks, or fewer).
 
  # Safety
  As for all; `pieces` has `count` of them.
@@ -286,7 +287,8 @@ int braid_queue_deallocate(braid_queue *queue,
                            uint64_t token);
 
 /*
- Prepares any command of 64 bytes; its identifier is put in.
+ Prepares any command of 64 bytes; its identifier is put in. Whether its data pointer leads to as
+ many bytes as it moves is the caller's to know.
 
  # Safety
  As for all; 64 bytes at `entry`.

@@ -76,7 +76,7 @@ impl braid_queue {
         self.error = CString::new(error.to_string()).unwrap_or_default();
         match error {
             SubmitError::Full => -EAGAIN,
-            SubmitError::Pieces(_) | SubmitError::Count => -EINVAL,
+            SubmitError::Pieces(_) | SubmitError::Count | SubmitError::Bytes { .. } => -EINVAL,
         }
     }
 
@@ -247,7 +247,8 @@ pub unsafe extern "C" fn braid_queue_namespace(
 }
 
 /// Prepares a read of `blocks` blocks from `slba` into `count` pieces of registered memory. As all
-/// that prepare: the command's identifier, or -EAGAIN (full: reap first), or -EINVAL.
+/// that prepare: the command's identifier, or -EAGAIN (full: reap first), or -EINVAL (what was given
+/// can't be: so where the pieces together have more bytes than the blocks, or fewer).
 ///
 /// # Safety
 /// As for all; `pieces` has `count` of them.
@@ -412,7 +413,8 @@ pub unsafe extern "C" fn braid_queue_deallocate(
     }
 }
 
-/// Prepares any command of 64 bytes; its identifier is put in.
+/// Prepares any command of 64 bytes; its identifier is put in. Whether its data pointer leads to as
+/// many bytes as it moves is the caller's to know.
 ///
 /// # Safety
 /// As for all; 64 bytes at `entry`.

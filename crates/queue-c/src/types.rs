@@ -98,7 +98,7 @@ pub struct braid_queue_facts {
 #[derive(Clone, Copy)]
 pub struct braid_counts {
     /// Looks at the completion queue, one for each entry that was looked at; those of
-    /// braid_queue_wait and braid_queue_arm among them.
+    /// braid_queue_wait and braid_queue_arm that found nothing among them.
     pub polls: u64,
     /// Of these, those that found nothing.
     pub empty_polls: u64,

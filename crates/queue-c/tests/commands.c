@@ -69,6 +69,16 @@ static int all(const char *socket, uint32_t pointers, uint32_t gathered) {
     MUST(braid_queue_read(queue, 1, 8, 4, &whole, 1, 6) >= 0 && ended(1, 6) == 0);
     for (int at = 0; at < 4; at++) MUST(is_all(bytes + (8 + at) * BLOCK, 'd' - at, BLOCK));
 
+    /* Memory that is shorter or longer than the blocks is nobody's to use. */
+    const char *refused = "the blocks have 4096 bytes and the pieces of memory 100: they must be as many";
+    braid_piece wrong = {memory.address, 100}, both[2] = {back[0], wrong};
+    MUST(braid_queue_write(queue, 1, 8, 1, &wrong, 1, 0, 5) == -EINVAL);
+    MUST(strcmp(braid_queue_error(queue), refused) == 0);
+    MUST(braid_queue_read(queue, 1, 8, 1, &wrong, 1, 5) == -EINVAL);
+    MUST(braid_queue_read(queue, 1, 8, 1, &whole, 1, 5) == -EINVAL);
+    MUST(braid_queue_read(queue, 1, 8, 2, both, 2, 5) == -EINVAL);
+    MUST(braid_queue_write(queue, 1, 8, 1, NULL, 0, 0, 5) == -EINVAL);
+
     /* The second becomes zeroes, the third is deallocated, which is zeroes in memory. */
     MUST(braid_queue_write_zeroes(queue, 1, 9, 1, 0, 1) >= 0);
     braid_range range = {10, 1};

@@ -68,6 +68,7 @@ int main(int count, char **words) {
     MUST(epoll_ctl(epoll, EPOLL_CTL_ADD, braid_queue_interrupt(queue), &event) == 0);
     braid_piece piece = {own.address, BLOCK};
     MUST(braid_queue_write(queue, 1, 3, 1, &piece, 1, 0, 1) >= 0 && ended(epoll) == 0);
+    MUST(braid_queue_wait(queue, 0) == 0);
     braid_counts counts;
     braid_queue_count(queue, &counts);
     MUST(counts.polls > counts.empty_polls && counts.calls > 0);

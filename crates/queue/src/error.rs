@@ -65,6 +65,10 @@ impl Error {
             } => " (start one with braid queue serve, or name another socket)",
             Self::Refused { errno, .. } => match *errno {
                 Errno::BUSY => " (end other clients, or serve more: --user-poll and --user-irq)",
+                Errno::USERS => {
+                    " (end what has them open; a user may have one for each of its \
+                                 queues, and a few to look)"
+                }
                 Errno::ACCESS | Errno::PERM => " (see the rights that its --allow gives this user)",
                 Errno::NOENT => " (see braid queue list for what it has)",
                 _ => "",
@@ -140,6 +144,14 @@ pub enum SubmitError {
     Pieces(PieceError),
     /// No blocks, or more than a command can have; or no ranges, or more than 256.
     Count,
+    /// The pieces have more bytes than the blocks, or fewer: the controller would use memory that
+    /// is not the command's.
+    Bytes {
+        /// Of the blocks.
+        blocks: u64,
+        /// Of the pieces together.
+        pieces: u64,
+    },
 }
 
 impl From<Full> for SubmitError {
@@ -154,6 +166,11 @@ impl fmt::Display for SubmitError {
             Self::Full => Full.fmt(f),
             Self::Pieces(error) => error.fmt(f),
             Self::Count => f.write_str("no blocks or ranges, or more than a command can have"),
+            Self::Bytes { blocks, pieces } => write!(
+                f,
+                "the blocks have {blocks} bytes and the pieces of memory {pieces}: they must be as \
+                 many"
+            ),
         }
     }
 }

@@ -10,6 +10,10 @@ const MAGIC: u64 = u64::from_le_bytes(*b"braidq01");
 const WORDS_AT: usize = 4096;
 const STRIDE: usize = 128;
 const ENTRIES_AT: usize = 8192;
+/// log2 of the block size of each namespace, a byte each.
+const SHAPES_AT: usize = 64;
+/// Namespaces whose block size is told; a broker has no more.
+pub const SHAPES: usize = 64;
 /// Bytes for the PRP list or SGL of one command.
 pub const LIST_BYTES: usize = 4096;
 
@@ -129,6 +133,8 @@ pub struct Header {
     pub transfer_max: u32,
     /// Namespaces: NSIDs 1 to this.
     pub namespaces: u32,
+    /// log2 of the block size of each, by NSID - 1; 0: this client has no such namespace.
+    pub block_shifts: [u8; SHAPES],
 }
 
 impl Header {
@@ -142,6 +148,7 @@ impl Header {
             self.namespaces.into(),
         ];
         memory.store(0, &words);
+        memory.write(SHAPES_AT, &self.block_shifts);
     }
 
     /// Reads it; `None`: it is no queue's memory, or too short.
@@ -151,14 +158,29 @@ impl Header {
         }
         let [magic, first, second, third] = memory.load(0);
         let layout = Layout::new(first as u32)?;
+        let mut block_shifts = [0; SHAPES];
+        memory.read(SHAPES_AT, &mut block_shifts);
         let header = Self {
             layout,
             kind: Kind::from_number((first >> 32) as u32)?,
             number: second as u32,
             transfer_max: (second >> 32) as u32,
             namespaces: third as u32,
+            block_shifts,
         };
-        (magic == MAGIC && memory.len() >= layout.bytes()).then_some(header)
+        let is_one = block_shifts.iter().all(|shift| *shift <= 16);
+        (is_one && magic == MAGIC && memory.len() >= layout.bytes()).then_some(header)
+    }
+
+    /// Bytes of so many blocks of a namespace; `None`: this client has no such namespace, so that
+    /// the broker moves nothing of it.
+    #[inline]
+    pub fn bytes_of(&self, nsid: u32, blocks: u32) -> Option<u64> {
+        let at = (nsid as usize).wrapping_sub(1);
+        match self.block_shifts.get(at) {
+            None | Some(0) => None,
+            Some(shift) => Some(u64::from(blocks) << (shift & 31)),
+        }
     }
 }
 
@@ -207,6 +229,7 @@ mod tests {
             number: 7,
             transfer_max: 1 << 20,
             namespaces: 3,
+            block_shifts: std::array::from_fn(|n| [9, 0, 12].get(n).copied().unwrap_or(0)),
         };
         let bytes = header.layout.bytes();
         let file = sys::memory_file("test", bytes as u64).unwrap();
@@ -214,11 +237,13 @@ mod tests {
         assert_eq!(Header::load(&memory), None);
         header.store(&memory);
         assert_eq!(Header::load(&memory), Some(header));
+        let of = [0, 1, 2, 3, 4, u32::MAX].map(|nsid| header.bytes_of(nsid, 3));
+        assert_eq!(of, [None, Some(1536), None, Some(3 << 12), None, None]);
         assert_eq!(
             Header::load(&Shared::map(&file, bytes - 4096).unwrap()),
             None
         );
-        for (at, value) in [(0, 1), (8, 1 | 1 << 32), (8, 8 | 2 << 32)] {
+        for (at, value) in [(0, 1), (8, 1 | 1 << 32), (8, 8 | 2 << 32), (64, 17)] {
             header.store(&memory);
             memory.store(at, &[value]);
             assert_eq!(Header::load(&memory), None);

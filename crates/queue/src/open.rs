@@ -137,15 +137,19 @@ impl Connection {
         what: &'static str,
     ) -> Result<(Answer, Vec<OwnedFd>, String), Error> {
         let sent = passing::send(&self.socket, &request.emit(), passed, true);
-        if sent.map_err(|source| Error::system("ask the broker", source))? != MESSAGE {
-            return Err(Error::Gone);
+        let sent = sent.map_err(|source| Error::system("ask the broker", source));
+        match sent {
+            Ok(MESSAGE) => {}
+            // It may have said why, before it was asked.
+            Ok(_) | Err(Error::Gone) => {}
+            Err(error) => return Err(error),
         }
         let mut descriptors = Vec::new();
         let mut bytes = [0; MESSAGE];
         self.receive(&mut bytes, &mut descriptors)?;
         let answer = Answer::parse(&bytes);
         let asked = request.operation;
-        if !asked.is_some_and(|operation| answer.answers(operation)) {
+        if !asked.is_some_and(|operation| answer.answers(operation)) && !answer.turns_away() {
             return Err(Error::Protocol("it answers something else"));
         }
         let text = usize::try_from(answer.text_bytes()).ok();

@@ -119,6 +119,11 @@ impl Answer {
         self.operation == operation.number()
     }
 
+    /// Whether it is what a connection is told that is not to be: whatever it asks for.
+    pub fn turns_away(&self) -> bool {
+        self.operation == 0 && self.error != 0
+    }
+
     /// Bytes of text that follow.
     pub fn text_bytes(&self) -> u64 {
         let texts = [Operation::List, Operation::Identity];

@@ -29,7 +29,8 @@ pub struct Done {
 /// What was counted on a queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Looks at the completion queue: those of `poll` and `reap`, of `wait` and of `arm`.
+    /// Looks at the completion queue: those of `poll` and `reap`, and those of `wait` and `arm`
+    /// that found nothing.
     pub polls: u64,
     /// Of these, those that found nothing.
     pub empty_polls: u64,
@@ -171,6 +172,7 @@ impl Queue {
         token: u64,
     ) -> Result<u16, SubmitError> {
         let entry = blocks_entry(nvm::READ, nsid, slba, blocks, 0)?;
+        self.check(nsid, blocks, pieces)?;
         self.push(entry, pieces, token)
     }
 
@@ -189,6 +191,7 @@ impl Queue {
     ) -> Result<u16, SubmitError> {
         let flags = if fua { nvm::FUA } else { 0 };
         let entry = blocks_entry(nvm::WRITE, nsid, slba, blocks, flags)?;
+        self.check(nsid, blocks, pieces)?;
         self.push(entry, pieces, token)
     }
 
@@ -241,7 +244,8 @@ impl Queue {
         self.send(cid, entry)
     }
 
-    /// Prepares any command; its identifier is put in. Data pointers mean registered memory.
+    /// Prepares any command; its identifier is put in. Data pointers mean registered memory, and
+    /// whether that has as many bytes as the command moves is the caller's to know.
     ///
     /// # Errors
     /// [`SubmitError::Full`].
@@ -330,10 +334,11 @@ impl Queue {
         self.rings.cq.is_ready(&self.rings.memory)
     }
 
-    /// As [`Self::is_ready`], and counts it.
+    /// As [`Self::is_ready`], and counts it if it found nothing: what it has found, `poll` finds
+    /// again and counts.
     fn look(&mut self) -> bool {
         let is_ready = self.is_ready();
-        self.counts.polls += 1;
+        self.counts.polls += u64::from(!is_ready);
         self.counts.empty_polls += u64::from(!is_ready);
         is_ready
     }
@@ -467,6 +472,20 @@ impl Queue {
                 status: cqe.status,
                 result: cqe.result,
             });
+        }
+    }
+
+    /// A data pointer of PRPs says where memory begins and not how much of it there is: so it is
+    /// looked at here, for all forms alike.
+    #[inline]
+    fn check(&self, nsid: u32, blocks: u32, pieces: &[Piece]) -> Result<(), SubmitError> {
+        let Some(blocks) = self.header.bytes_of(nsid, blocks) else {
+            return Ok(()); // it is refused there
+        };
+        let pieces = pieces.iter().map(|piece| u64::from(piece.len)).sum();
+        match blocks == pieces {
+            true => Ok(()),
+            false => Err(SubmitError::Bytes { blocks, pieces }),
         }
     }
 

@@ -62,6 +62,7 @@ fn open(request: &Request, number: u32) -> Result<(Queue, Vec<OwnedFd>), Error> 
         number,
         transfer_max: 1 << 20,
         namespaces: 1,
+        block_shifts: std::array::from_fn(|n| if n == 0 { 12 } else { 0 }),
     };
     let ring = memory_file("braid-test", header.layout.bytes() as u64)?;
     let memory = Arc::new(Shared::map(&ring, header.layout.bytes())?);

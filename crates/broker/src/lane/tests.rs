@@ -5,7 +5,7 @@ use crate::limits::FILE_OPERATIONS_MAX;
 use crate::volume::Post;
 use nvme::queue::{CqConsumer, SqProducer};
 use nvme::wire::sqe::nvm;
-use queue::layout::region_address;
+use queue::layout::{SHAPES, region_address};
 use sys::os::Event;
 use sys::{Arena, Ring, RingConfig, memory_file};
 
@@ -72,6 +72,7 @@ impl Stage {
                 number: 1,
                 transfer_max: 1 << 20,
                 namespaces: 1,
+                block_shifts: [12; SHAPES],
             },
             memory: Arc::clone(&ring),
             kick: Event::new().unwrap().try_clone().unwrap(),

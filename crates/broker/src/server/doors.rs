@@ -4,11 +4,14 @@
 //! Whoever is turned away is told at once. The connection itself is closed by another thread, for
 //! that may wait for what a client has sent. If it does, those behind wait too: they hold a
 //! descriptor each, nothing else.
+use super::requests::{Refusal, refuse};
 use crate::limits::{LOOKERS_MAX, LOOKERS_OF_USER_MAX};
+use queue::protocol::Answer;
 use rustix::net::Shutdown;
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::mpsc::{self, Sender};
+use sys::{Errno, passing};
 
 /// See the module.
 #[derive(Debug)]
@@ -37,15 +40,23 @@ impl Doors {
 
     /// Whether another connection of a user comes in: who may have `queues` of the `capacity` that
     /// there are. Counted if so, until [`Self::left`].
-    pub fn admit(&mut self, uid: u32, queues: usize, capacity: usize) -> bool {
+    ///
+    /// # Errors
+    /// EUSERS: as many are there as may be.
+    pub fn admit(&mut self, uid: u32, queues: usize, capacity: usize) -> Result<(), Refusal> {
         let own = self.inside.get(&uid).copied().unwrap_or(0);
         let most = queues.min(capacity) + LOOKERS_OF_USER_MAX;
-        let is_welcome = own < most && self.all < capacity + LOOKERS_MAX;
-        if is_welcome {
-            self.all += 1;
-            self.inside.insert(uid, own + 1);
+        if own >= most {
+            let why = format!("user {uid} has {own} connections, as many as it may have");
+            return refuse(Errno::USERS, why);
         }
-        is_welcome
+        if self.all >= capacity + LOOKERS_MAX {
+            let why = format!("all {} connections are taken, of all users", self.all);
+            return refuse(Errno::USERS, why);
+        }
+        self.all += 1;
+        self.inside.insert(uid, own + 1);
+        Ok(())
     }
 
     /// A connection of a user is closed.
@@ -59,8 +70,19 @@ impl Doors {
         }
     }
 
-    /// Closes a connection that was not admitted.
-    pub fn turn_away(&self, socket: OwnedFd) {
+    /// Closes a connection that was not admitted, and says why.
+    pub fn turn_away(&self, socket: OwnedFd, why: Option<Refusal>) {
+        if let Some(refusal) = why {
+            let answer = Answer {
+                error: refusal.errno.raw_os_error().cast_unsigned(),
+                d: refusal.why.len() as u64,
+                ..Answer::default()
+            };
+            let mut bytes = answer.emit().to_vec();
+            bytes.extend_from_slice(refusal.why.as_bytes());
+            // There is room: nothing was ever sent to it.
+            let _ = passing::send(&socket, &bytes, &[], false);
+        }
         let _ = rustix::net::shutdown(&socket, Shutdown::Both);
         let _ = self.away.send(socket);
     }
@@ -74,15 +96,17 @@ mod tests {
     fn no_user_has_all_places() {
         let mut doors = Doors::new().unwrap();
         let most = 8 + LOOKERS_OF_USER_MAX;
-        assert!((0..most).all(|_| doors.admit(1, usize::MAX, 8)));
-        assert!(!doors.admit(1, usize::MAX, 8));
-        assert!((0..LOOKERS_OF_USER_MAX).all(|_| doors.admit(2, 0, 8)));
-        assert!(!doors.admit(2, 0, 8));
+        assert!((0..most).all(|_| doors.admit(1, usize::MAX, 8).is_ok()));
+        assert!(!doors.admit(1, usize::MAX, 8).is_ok());
+        assert!((0..LOOKERS_OF_USER_MAX).all(|_| doors.admit(2, 0, 8).is_ok()));
+        assert!(!doors.admit(2, 0, 8).is_ok());
         doors.left(2);
-        assert!(doors.admit(2, 0, 8));
-        let others = (3..).take_while(|&uid| doors.admit(uid, 0, 8)).count();
+        assert!(doors.admit(2, 0, 8).is_ok());
+        let others = (3..)
+            .take_while(|&uid| doors.admit(uid, 0, 8).is_ok())
+            .count();
         assert_eq!(others, LOOKERS_MAX + 8 - most - LOOKERS_OF_USER_MAX);
         doors.left(1);
-        assert!(doors.admit(3, 0, 8));
+        assert!(doors.admit(3, 0, 8).is_ok());
     }
 }

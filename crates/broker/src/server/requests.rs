@@ -9,7 +9,7 @@ use crate::transfer::Region;
 use crate::worker::Message;
 use nvme::queue::check;
 use queue::Coalescing;
-use queue::layout::{Header, Kind, Layout, region_address, region_of};
+use queue::layout::{Header, Kind, Layout, SHAPES, region_address, region_of};
 use queue::limits::{REGIONS_MAX, TRANSFER_MAX};
 use queue::protocol::{Answer, Request};
 use std::os::fd::OwnedFd;
@@ -26,7 +26,7 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    fn new(errno: Errno, why: impl Into<String>) -> Self {
+    pub fn new(errno: Errno, why: impl Into<String>) -> Self {
         Self {
             errno,
             why: why.into(),
@@ -137,6 +137,7 @@ impl Server {
             number,
             transfer_max: TRANSFER_MAX,
             namespaces: self.config.namespaces.len() as u32,
+            block_shifts: shifts(&grant.views(&self.config.namespaces)),
         };
         Ok((header, grant.clone()))
     }
@@ -299,6 +300,12 @@ impl Server {
             ),
         }
     }
+}
+
+/// The block sizes that a client is told.
+fn shifts(views: &[Option<check::Namespace>]) -> [u8; SHAPES] {
+    let shift = |n: usize| views.get(n)?.as_ref().map(|view| view.block_shift);
+    std::array::from_fn(|n| shift(n).unwrap_or(0))
 }
 
 /// What was made for a queue.

@@ -6,7 +6,7 @@ use nvme::queue::{CqConsumer, Entry, SqProducer, check};
 use nvme::wire::sqe::{NSID_ALL, nvm};
 use nvme::wire::{Cqe, Status};
 use queue::Memory;
-use queue::layout::{Header, Kind, Layout, region_address};
+use queue::layout::{Header, Kind, Layout, SHAPES, region_address};
 use runtime::{Device, FileDevice, MemoryDevice};
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
@@ -136,6 +136,7 @@ impl Stage {
                 number: 1,
                 transfer_max: 1 << 20,
                 namespaces: namespaces.len() as u32,
+                block_shifts: [12; SHAPES],
             },
             memory: ring,
             kick: Event::new().unwrap().try_clone().unwrap(),

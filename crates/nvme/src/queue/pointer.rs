@@ -102,7 +102,7 @@ pub fn build(
             entry[3] = piece.address;
             let second = offset + u64::from(piece.len) > PAGE;
             entry[4] = if second {
-                piece.address - offset + PAGE
+                (piece.address - offset).wrapping_add(PAGE)
             } else {
                 0
             };
@@ -123,7 +123,8 @@ fn prps(pieces: &[Piece]) -> Result<usize, PieceError> {
     let mut count = 0;
     let last = pieces.len() - 1;
     for (at, piece) in pieces.iter().enumerate() {
-        let end = piece.address + u64::from(piece.len);
+        let end = piece.address.checked_add(piece.len.into());
+        let end = end.ok_or(PieceError::Offset)?;
         let begins = piece.address.is_multiple_of(if at == 0 { 4 } else { PAGE });
         let ends = at == last || end.is_multiple_of(PAGE);
         if !begins || !ends {

@@ -83,6 +83,11 @@ fn sgls_are_as_the_specification_has_them() {
 fn pieces_that_cannot_be_told_are_refused() {
     let gap = [piece(0x5000, 100), piece(0x9000, 100)];
     assert_eq!(built(&gap, Form::Prp).unwrap_err(), PieceError::Offset);
+    // Addresses that no memory has, from C.
+    for (address, len) in [(u64::MAX - 3, 3 * 4096), (u64::MAX - 4095, 2 * 4096)] {
+        let _ = built(&[Piece { address, len }], Form::Auto);
+        let _ = built(&[Piece { address, len }], Form::Prp);
+    }
     assert_eq!(built(&[], Form::Auto).unwrap_err(), PieceError::Empty);
     assert_eq!(
         built(&[piece(1, 0)], Form::Auto).unwrap_err(),
