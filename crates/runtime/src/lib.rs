@@ -45,7 +45,7 @@ pub use file::FileDevice;
 pub use mailbox::{SendError, Sender};
 pub use memory::MemoryDevice;
 pub use passthrough::PassthroughDevice;
-pub use queues::QueueDevice;
+pub use queues::{Doubt, QueueDevice};
 pub use sys::os::{now_ns, raise_open_files};
 pub use thread::{Handle, spawn};
 

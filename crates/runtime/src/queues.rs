@@ -44,7 +44,9 @@ mod standing;
 
 use loss::ENDED;
 use repair::Repair;
-use standing::{Missing, Standing};
+use standing::{Doubting, Missing, Standing};
+
+pub use standing::Doubt;
 
 /// The path is gone: others may serve (ENOLINK).
 const LOST: DeviceError = DeviceError::Lost;
@@ -228,6 +230,8 @@ pub(crate) struct QueueBackend {
     waiting: VecDeque<u32>,
     /// Changes that a lost server had.
     doubtful: Vec<u32>,
+    /// What is said of them.
+    doubting: Option<Doubting>,
     /// It was let go of under this id, to be told when there is a queue again.
     let_go: Option<u32>,
     /// Nothing is given to this queue any more; its last changes are waited for until then, ns.
@@ -258,6 +262,7 @@ impl QueueBackend {
             vacant: Vec::with_capacity(usize::from(QUEUE_SLOTS)),
             waiting: VecDeque::with_capacity(usize::from(QUEUE_SLOTS)),
             doubtful: Vec::with_capacity(usize::from(QUEUE_SLOTS)),
+            doubting: None,
             let_go: None,
             parting: None,
             watches: [None; 3],
@@ -405,6 +410,9 @@ impl QueueBackend {
             self.lose(ring, ENDED, results);
         }
         self.part(ring, results);
+        if self.parting.is_some() || !self.doubtful.is_empty() || self.doubting.is_some() {
+            self.tell_doubt();
+        }
         self.watch(ring);
     }
 

@@ -18,7 +18,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What the engine says of a path whose I/O fails, however that comes.
-const ERRORS: &str = "on probation: too many of its I/Os fail; see the target's log";
+const ERRORS: &str = "on probation: too many of its I/Os fail; see the system's log";
 /// How that begins.
 const PROBATION: &str = "on probation: ";
 

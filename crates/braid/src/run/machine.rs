@@ -100,6 +100,8 @@ pub struct PathReport {
     pub health: PathHealth,
     /// Why it takes no I/O, if it doesn't.
     pub hindrance: Option<String>,
+    /// When the oldest I/O in flight was submitted, and the oldest change, ns of the core's clock.
+    pub oldest_ns: [Option<u64>; 2],
 }
 
 /// See the module.
@@ -255,6 +257,7 @@ impl RunMachine {
             facts: host.path_facts(volume, path).cloned(),
             health: host.path_health(volume, path),
             hindrance: host.path_hindrance(volume, path),
+            oldest_ns: host.oldest_in_flight(volume, path),
         };
         // By index, those that left included.
         let volumes = (0..host.volumes()).map(|volume| {

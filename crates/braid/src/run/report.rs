@@ -278,6 +278,7 @@ impl<'a> Report<'a> {
             "cntlid": core0.and_then(|report| Some(report.facts.as_ref()?.controller.cntlid)),
             "groups": groups,
             "inflight": sum(|report| report.counters.in_flight.into()),
+            "inflight_age_ns": self.age_ns(volume, path, |report| report.oldest_ns[0]),
             "reads": sum(|report| report.counters.ios[0]),
             "writes": sum(|report| report.counters.ios[1]),
             "others": sum(|report| report.counters.ios[2]),

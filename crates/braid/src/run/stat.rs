@@ -76,6 +76,9 @@ pub fn show(text: &mut String, value: &Value) -> Result {
 }
 
 /// As they are set.
+/// The oldest I/O of a path is told from here on.
+const LATE_NS: u64 = 1_000_000_000;
+
 fn knobs(of: &Value) -> Option<String> {
     let shift = of["ewma_shift"].as_u64()?;
     let timeout = format_ns(number(&of["weight_timeout_ns"]) as f64);
@@ -128,7 +131,15 @@ fn show_path(text: &mut String, path: &Value) -> Result {
         ("errors", "failed"),
         ("waited_full", "waited for room"),
     ];
-    facts.extend(counts.map(|(key, what)| format!("{} {what}", format_count(number(&path[key])))));
+    facts.extend(counts.map(|(key, what)| {
+        let count = format!("{} {what}", format_count(number(&path[key])));
+        match path["inflight_age_ns"].as_u64() {
+            Some(age_ns) if key == "inflight" && age_ns >= LATE_NS => {
+                format!("{count} (the oldest for {})", format_ns(age_ns as f64))
+            }
+            _ => count,
+        }
+    }));
     let late = |key, what| Some((number(&path[key]), what)).filter(|(count, _)| *count > 0);
     let late = [
         late("timed_out", "timed out"),
@@ -270,6 +281,7 @@ fn reason(word: &Value, left_ns: Option<u64>) -> String {
             "without a keep-alive, only proof can tell that the lost controller won't \
                         execute it"
         }
+        "queue-server" => "the queue server that had it and was given up may yet execute it",
         "unclean-stop" => {
             "the engine before this one did not stop cleanly; what it sent may yet \
                            be executed"

@@ -1,6 +1,7 @@
 //! What a path did on this core, for statistics, and why it does nothing; what cores tell each
 //! other of I/Os in flight and of what they measured.
 use super::path::{Path, Phase};
+use super::slots::Slot;
 use super::types::{Io, IoOp, PathState};
 use super::{HostEngine, VACANT, WriteFailover, report};
 use alloc::string::String;
@@ -163,6 +164,20 @@ impl HostEngine {
         }
     }
 
+    /// When the oldest I/O that is in flight on a path was submitted, ns, and the oldest change of
+    /// data among them. Looks at them all: for who shows it.
+    pub fn oldest_in_flight(&self, volume: u16, path: PathIndex) -> [Option<u64>; 2] {
+        let Some(number) = self.number(volume, path) else {
+            return [None; 2];
+        };
+        let all = || self.slots.of(&self.paths[number].lane);
+        let is_change = |slot: &&Slot| !matches!(slot.io.op, IoOp::Read | IoOp::Flush);
+        [
+            all().map(|slot| slot.started_ns).min(),
+            all().filter(is_change).map(|slot| slot.started_ns).min(),
+        ]
+    }
+
     /// I/Os that the other cores have in flight on a path, as they published (T47).
     pub fn set_elsewhere(&mut self, volume: u16, path: PathIndex, in_flight: u32) {
         if let Some(number) = self.number(volume, path) {
@@ -207,7 +222,7 @@ impl HostEngine {
             PathState::Draining | PathState::Live | PathState::Probation => {
                 let head = &self.volumes[usize::from(volume)].head;
                 let why = head.probation(path).filter(|_| head.sits_out(path));
-                let why = why.map(|it| report::on_probation(it.why));
+                let why = why.map(|it| report::on_probation(&self.paths[number].kind, it.why));
                 let hindrance = head.hindrance(path).map(report::hindered);
                 hindrance.or(why).map(String::from)
             }

@@ -132,7 +132,7 @@ impl HostEngine {
         let path = &self.paths[number];
         let (volume, index) = (path.volume, path.index);
         let it = &self.volumes[usize::from(volume)];
-        let line = report::line(&it.name, path, core, report::on_probation(why));
+        let line = report::line(&it.name, path, core, report::on_probation(&path.kind, why));
         self.events.push_back(HostEvent::Warning(volume, line));
         let sits_out = it.head.sits_out(index);
         if self.settings.cores > 1 && path.address().is_some() {

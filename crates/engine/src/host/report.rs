@@ -1,6 +1,6 @@
 //! One line for people: what, which path, why, what to do.
 use super::path::{Path, Phase, Role};
-use super::types::PathState;
+use super::types::{PathKind, PathState};
 use crate::limits::NAMESPACES_LISTED_MAX;
 use crate::machine::Closed;
 use alloc::format;
@@ -258,7 +258,15 @@ pub(super) fn out_of_use(state: PathState) -> &'static str {
 }
 
 /// A path was put on probation.
-pub(super) fn on_probation(why: Why) -> &'static str {
+pub(super) fn on_probation(kind: &PathKind, why: Why) -> &'static str {
+    if !matches!(kind, PathKind::NvmeTcp { .. }) {
+        return match why {
+            Why::Errors => "on probation: too many of its I/Os fail; see the system's log",
+            Why::Silence => "on probation: it answers nothing; see the device",
+            Why::Stalls => "on probation: it stalls again and again; see the device",
+            Why::Flaps => "on probation: it was lost again soon; see the device",
+        };
+    }
     match why {
         Why::Errors => "on probation: too many of its I/Os fail; see the target's log",
         Why::Silence => "on probation: it answers nothing; see network and target",

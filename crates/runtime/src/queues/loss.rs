@@ -1,5 +1,5 @@
 //! The end of a queue: what becomes of what its server had, and its return.
-use super::{Command, LOST, Line, Missing, QueueBackend};
+use super::{Command, Doubt, Doubting, LOST, Line, Missing, QueueBackend, Request};
 use crate::device::Done;
 use crate::limits::{QUEUE_FAREWELL_NS, QUEUE_SLOTS};
 use engine::machine::DeviceOp;
@@ -106,6 +106,36 @@ impl QueueBackend {
         }
         self.unwatch(ring, 2);
         self.repair.begin(&self.device);
+    }
+
+    /// Says which changes wait for a server that was given up, and until when.
+    #[cold]
+    pub(super) fn tell_doubt(&mut self) {
+        let is_change = |it: &&Option<Request>| {
+            let op = it.as_ref().map(|it| it.request.op);
+            !matches!(
+                op,
+                None | Some(DeviceOp::Read | DeviceOp::Compare | DeviceOp::Flush)
+            )
+        };
+        let (changes, until_ns) = match self.parting {
+            // If it does not answer.
+            Some(until_ns) => {
+                let changes = self.requests.iter().filter(is_change).count();
+                (changes, until_ns.saturating_add(self.device.quiesce_ns))
+            }
+            None => (self.doubtful.len(), self.repair.quiet_ns()),
+        };
+        let doubt = Doubt {
+            changes: changes as u32,
+            until_ns,
+        };
+        if !self.doubting.as_ref().is_some_and(|it| it.is(doubt)) {
+            self.doubting = None;
+            if changes > 0 {
+                self.doubting = Some(Doubting::new(&self.device, doubt));
+            }
+        }
     }
 
     /// Nothing more will be heard of the first `count` of what is watched.

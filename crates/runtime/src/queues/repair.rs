@@ -91,7 +91,11 @@ impl Repair {
     }
 
     pub fn is_quiet(&self) -> bool {
-        self.quiet_ns.load(Ordering::Acquire) <= now_ns()
+        self.quiet_ns() <= now_ns()
+    }
+
+    pub fn quiet_ns(&self) -> u64 {
+        self.quiet_ns.load(Ordering::Acquire)
     }
 
     pub fn take(&self) -> Option<Queue> {

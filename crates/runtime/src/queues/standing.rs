@@ -24,6 +24,40 @@ struct Now {
     lost: String,
     /// What the last attempt to open another one said; empty: there was none.
     refused: String,
+    /// Of the reactors that hold changes.
+    doubts: Vec<Arc<Doubt>>,
+}
+
+/// Changes that a server had which was given up: it may yet execute them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Doubt {
+    /// How many.
+    pub changes: u32,
+    /// Until when, ns of [`crate::now_ns`].
+    pub until_ns: u64,
+}
+
+/// While it is there, a reactor holds these.
+#[derive(Debug)]
+pub(super) struct Doubting(Arc<QueueDevice>, Arc<Doubt>);
+
+impl Doubting {
+    pub(super) fn new(device: &Arc<QueueDevice>, doubt: Doubt) -> Self {
+        let doubt = Arc::new(doubt);
+        device.standing.now().doubts.push(Arc::clone(&doubt));
+        Self(Arc::clone(device), doubt)
+    }
+
+    pub(super) fn is(&self, doubt: Doubt) -> bool {
+        *self.1 == doubt
+    }
+}
+
+impl Drop for Doubting {
+    fn drop(&mut self) {
+        let mut now = self.0.standing.now();
+        now.doubts.retain(|it| !Arc::ptr_eq(it, &self.1));
+    }
 }
 
 /// While it is there, a reactor has no queue.
@@ -83,6 +117,17 @@ impl QueueDevice {
     pub fn set_wanted(&self, wanted: bool) {
         self.standing.now().unwanted = !wanted;
         self.standing.wanted.notify_all();
+    }
+
+    /// Changes that wait because a server that was given up may yet execute them (T9), of all
+    /// reactors; `None`: there are none.
+    pub fn doubt(&self) -> Option<Doubt> {
+        let now = self.standing.now();
+        let all = now.doubts.iter();
+        all.map(|it| **it).reduce(|sum, it| Doubt {
+            changes: sum.changes.saturating_add(it.changes),
+            until_ns: sum.until_ns.max(it.until_ns),
+        })
     }
 
     /// Why some reactor has no queue now, and what to do; `None`: each has one.

@@ -1,6 +1,6 @@
 //! What waits in a volume and why, what a failing path has led to, over all cores.
 use super::Report;
-use crate::run::machine::CoreReport;
+use crate::run::machine::{CoreReport, PathReport};
 use crate::run::notes;
 use engine::host::{HoldReason, HoldStats, WriteFailover};
 use serde_json::{Value, json};
@@ -32,13 +32,22 @@ impl Report<'_> {
         let held = self.oldest(volume, |stats| stats.held_since_ns);
         let reason = held.and_then(|(_, core, stats)| Some(words(stats.reason?, core.now_ns)));
         let (reason, until) = reason.unzip();
+        let at_paths = self.at_queue_servers(volume);
+        // Whatever is older is shown with its reason.
+        let shown = match (held, &at_paths) {
+            (held, Some(at)) if held.is_none_or(|(age_ns, ..)| age_ns < at.age_ns) => {
+                (Some(at.age_ns), Some("queue-server"), Some(at.until_in_ns))
+            }
+            (held, _) => (held.map(|(age_ns, ..)| age_ns), reason, until.flatten()),
+        };
+        let at_paths = at_paths.map_or(0, |it| it.changes);
         let queued = self.oldest(volume, |stats| stats.queued_since_ns);
         let unclean_stop = self.unclean_stop(volume);
         json!({
-            "held": self.sum(volume, |stats| stats.held.into()),
-            "held_age_ns": held.map(|(age_ns, ..)| age_ns),
-            "held_reason": reason,
-            "held_until_in_ns": until.flatten(),
+            "held": at_paths + self.sum(volume, |stats| stats.held.into()),
+            "held_age_ns": shown.0,
+            "held_reason": shown.1,
+            "held_until_in_ns": shown.2,
             "unclean_stop": unclean_stop,
             "behind": self.sum(volume, |stats| stats.behind.into()),
             "queued": self.sum(volume, |stats| stats.queued.into()),
@@ -46,6 +55,40 @@ impl Report<'_> {
             "delayed": self.sum(volume, |stats| stats.delayed.into()),
             "flushes": self.sum(volume, |stats| stats.flushes.into()),
         })
+    }
+
+    /// Writes that wait because a queue server which was given up may yet execute them. The engine
+    /// sees only that they are in flight.
+    fn at_queue_servers(&self, volume: u16) -> Option<AtServers> {
+        let paths = (0..).zip(&self.state.volumes[volume].of.paths);
+        let each = paths.filter_map(|(path, keys)| {
+            let doubt = self.service.ends.queue(&keys.uri)?.doubt()?;
+            Some(AtServers {
+                changes: doubt.changes.into(),
+                until_in_ns: doubt.until_ns.saturating_sub(runtime::now_ns()),
+                age_ns: self.age_ns(volume, path, |it| it.oldest_ns[1]).unwrap_or(0),
+            })
+        });
+        each.reduce(|sum, it| AtServers {
+            changes: sum.changes + it.changes,
+            until_in_ns: sum.until_in_ns.max(it.until_in_ns),
+            age_ns: sum.age_ns.max(it.age_ns),
+        })
+    }
+
+    /// How old something of a path is, on the core where it is oldest.
+    pub(super) fn age_ns(
+        &self,
+        volume: u16,
+        path: usize,
+        since: impl Fn(&PathReport) -> Option<u64>,
+    ) -> Option<u64> {
+        let place = self.place(volume, path)?;
+        let ages = self.cores.iter().filter_map(|core| {
+            let report = core.volumes.get(usize::from(volume))?.get(place)?;
+            Some(core.now_ns.saturating_sub(since(report)?))
+        });
+        ages.max()
     }
 
     /// Writes that wait because the engine before this one did not stop cleanly; none while that is
@@ -101,6 +144,14 @@ impl Report<'_> {
             "flush_failed": failed,
         })
     }
+}
+
+/// Writes that queue servers may yet execute.
+struct AtServers {
+    changes: u64,
+    /// The last one is free then at the latest.
+    until_in_ns: u64,
+    age_ns: u64,
 }
 
 /// The word of a reason, and in how many ns it ends at the latest, if that is known.

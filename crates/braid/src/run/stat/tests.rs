@@ -14,7 +14,7 @@ fn volume() -> Value {
             "state": "connecting", "hindrance": "can't connect: connection refused",
             "ana_state": "non-optimized", "cntlid": 65_519,
             "groups": {"read": group, "write": group, "other": group},
-            "inflight": 1024, "reads": 123_456_789, "writes": 1, "others": 0,
+            "inflight": 1024, "inflight_age_ns": 9_200_000_000_u64, "reads": 123_456_789, "writes": 1, "others": 0,
             "bytes_read": 1_099_511_627_775_u64, "bytes_written": 4096, "errors": 12,
             "waited_full": 3, "timed_out": 2, "aborted": 1, "copies": 5,
             "probation": {
@@ -46,8 +46,9 @@ v0: degraded, weighted-latency
      knobs: ewma_shift 3, weight_timeout 15.0 s, hedge auto (off: the policy
             does not predict)
   7  nvme-tcp://127.0.0.1:4420/nqn.2026-01.org.braid:target
-     connecting, non-optimized, controller 65519, 1,024 in flight, 12 failed, 3
-     waited for room, 2 timed out, 1 aborted, 5 second copies
+     connecting, non-optimized, controller 65519, 1,024 in flight (the oldest
+     for 9.20 s), 12 failed, 3 waited for room, 2 timed out, 1 aborted, 5 second
+     copies
      unused: can't connect: connection refused
      probation: for errors, since 2.00 s, on 2 cores, 3 so far, 4 good probes, 5
                 bad probes, 2.00 % of its I/O failed
