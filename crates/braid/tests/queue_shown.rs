@@ -89,18 +89,9 @@ fn t09_writes_that_wait_for_a_dead_queue_server_are_shown_with_their_age_and_the
         text.contains(": the queue server that had it and was given up may yet"),
         "{text}"
     );
-    // Then they wait for another one.
-    wait_until(|| (volume(root)["waiting"]["held"] == 0).then_some(()));
-    let words = [
-        "queue",
-        "serve",
-        "mem:1MiB",
-        "--socket",
-        socket.to_str().unwrap(),
-    ];
-    let mut server = Process::start(root, &words);
-    server.says("q.sock").unwrap();
+    // Not for ever: then there is no other way.
     for client in &mut clients {
-        assert_eq!(client.answer(), 0);
+        assert_ne!(client.answer(), 0);
     }
+    assert_eq!(volume(root)["waiting"]["held"], 0);
 }

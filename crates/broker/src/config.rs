@@ -150,6 +150,16 @@ impl Config {
 }
 
 impl Grant {
+    /// To everything.
+    pub fn whole() -> Self {
+        Self {
+            namespaces: None,
+            depth_max: u16::MAX,
+            queues_max: u32::MAX,
+            memory_max: u64::MAX,
+        }
+    }
+
     /// The namespaces as a queue of this client has them, by NSID − 1.
     pub(crate) fn views(&self, namespaces: &[Namespace]) -> Vec<Option<check::Namespace>> {
         let view = |(index, namespace): (usize, &Namespace)| {

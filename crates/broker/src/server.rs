@@ -369,7 +369,12 @@ impl Server {
         let fine = [Errno::AGAIN, Errno::INTR, Errno::CONNABORTED];
         let fine = fine.map(|errno| Some(errno.raw_os_error()));
         if !fine.contains(&error.raw_os_error()) {
-            tracing::warn!("cannot accept another client: {error}");
+            let advice = match error.raw_os_error().map(Errno::from_raw_os_error) {
+                Some(Errno::MFILE) => " (raise the limit of open files, ulimit -n)",
+                Some(Errno::NFILE) => " (raise the sysctl fs.file-max, or end what holds files)",
+                _ => "",
+            };
+            tracing::warn!("cannot accept another client: {error}{advice}");
             let deleted = epoll::delete(&self.epoll, &self.config.listener);
             self.deaf = deleted.is_ok().then(Instant::now);
         }

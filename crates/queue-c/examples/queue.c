@@ -17,7 +17,15 @@ static braid_queue *queue;
 
 static void check(int result, const char *what) {
     if (result < 0) {
-        fprintf(stderr, "%s: error %d: %s\n", what, -result, queue ? braid_queue_error(queue) : "");
+        fprintf(stderr, "%s: error %d: %s\n", what, -result, braid_queue_error(queue));
+        exit(1);
+    }
+}
+
+/* What was printed has to arrive. */
+static void flush(void) {
+    if (fflush(stdout) != 0) {
+        perror("standard output");
         exit(1);
     }
 }
@@ -28,6 +36,18 @@ static double seconds(void) {
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
+/* Nothing has come. Nobody tells a poller that the server has died, so it is asked now and then: in
+ * one of many looks at nothing the clock is read, and ten times a second the kernel is asked. */
+static void nothing(void) {
+    static unsigned looks;
+    static double asked;
+    if (++looks % 4096 != 0) return;
+    double now = seconds();
+    if (now - asked < 0.1) return;
+    asked = now;
+    check(braid_queue_wait(queue, 0), "wait");
+}
+
 /* One word of block `block`. */
 static uint64_t word(uint64_t block, uint64_t at) {
     return (block + 1) * 0x9e3779b97f4a7c15u ^ at;
@@ -36,12 +56,11 @@ static uint64_t word(uint64_t block, uint64_t at) {
 /* Waits until a command has ended; all must succeed. Returns its token. */
 static uint64_t next(void) {
     braid_done done;
-    for (unsigned polls = 1;; polls++) {
+    for (;;) {
         int count = braid_queue_reap(queue, &done, 1);
         check(count, "reap");
         if (count == 1) break;
-        /* Nobody tells a poller that the server has died: ask now and then. */
-        if (polls % 100000000 == 0) check(braid_queue_wait(queue, 0), "wait");
+        nothing();
     }
     if (done.status != 0) {
         char words[128];
@@ -53,16 +72,20 @@ static uint64_t next(void) {
 }
 
 int main(int count, char **words) {
-    if (count < 2) {
+    char *nsid_end = "", *duration_end = "";
+    unsigned long nsid_word = count > 2 ? strtoul(words[2], &nsid_end, 10) : 1;
+    double duration = count > 3 ? strtod(words[3], &duration_end) : 1.0;
+    int is_nsid = *nsid_end == 0 && nsid_word > 0 && nsid_word < UINT32_MAX;
+    int is_duration = *duration_end == 0 && duration >= 0.0 && duration <= 1e9;
+    if (count < 2 || count > 4 || !is_nsid || !is_duration) {
         fprintf(stderr, "usage: %s SOCKET [NSID [SECONDS]]\n", words[0]);
         return 2;
     }
-    uint32_t nsid = count > 2 ? (uint32_t)atoi(words[2]) : 1;
-    double duration = count > 3 ? atof(words[3]) : 1.0;
+    uint32_t nsid = (uint32_t)nsid_word;
     braid_queue_options options = {.entries = DEPTH + 1, .data_bytes = DEPTH * 4096};
     int opened = braid_queue_open(words[1], &options, &queue);
     if (opened < 0) {
-        fprintf(stderr, "no queue on %s: %s\n", words[1], strerror(-opened));
+        fprintf(stderr, "no queue: %s\n", braid_queue_open_error());
         return 1;
     }
     braid_namespace shape;
@@ -94,6 +117,7 @@ int main(int count, char **words) {
         }
     }
     printf("verified %llu blocks of %u bytes\n", (unsigned long long)blocks, shape.block_bytes);
+    flush();
 
     uint64_t done = 0, drawn = 1;
     double begun = seconds(), elapsed;
@@ -115,10 +139,11 @@ int main(int count, char **words) {
         if (reaped) check(braid_queue_submit(queue), "submit");
         done += (uint64_t)reaped;
         elapsed = seconds() - begun;
-        if (!reaped && elapsed >= duration) check(braid_queue_wait(queue, 0), "wait");
+        if (!reaped) nothing();
     } while (elapsed < duration);
     for (unsigned left = DEPTH; left > 0; left--) next();
     printf("%.0f IOPS, %u outstanding\n", (double)done / elapsed, DEPTH);
+    flush();
     braid_queue_close(queue);
     return 0;
 }

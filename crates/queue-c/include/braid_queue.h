@@ -115,7 +115,7 @@ typedef struct {
 typedef struct {
   /*
    Looks at the completion queue, one for each entry that was looked at; those of
-   braid_queue_wait and braid_queue_arm among them.
+   braid_queue_wait and braid_queue_arm that found nothing among them.
    */
   uint64_t polls;
   /*
@@ -224,8 +224,8 @@ int braid_queue_namespace(braid_queue *queue, uint32_t nsid, braid_namespace *na
 
 /*
  Prepares a read of `blocks` blocks from `slba` into `count` pieces of registered memory. As all
- that prepare: the command's identifier, or -EAGAIN (full: reap first), or -EINVAL (what was given
- can't be: so where the pieces together have more bytes than the blocks, or fewer).
+ that prepare: the command's identifier, or -EAGAIN (full: reap first), or -EINVAL (what can't
+ be: so where the pieces together have more bytes than the blocks, or fewer).
 
  # Safety
  As for all; `pieces` has `count` of them.

@@ -66,10 +66,17 @@ const EAGAIN: c_int = 11;
 const EINVAL: c_int = 22;
 const EPIPE: c_int = 32;
 
+const NO_INTERRUPT: &str = "a user_poll queue has no interrupt: open one of kind 1 (user_irq)";
+
 impl braid_queue {
     fn fail(&mut self, error: &Error) -> c_int {
         self.error = CString::new(error.to_string()).unwrap_or_default();
         -errno(error)
+    }
+
+    fn say(&mut self, what: &str, errno: c_int) -> c_int {
+        self.error = CString::new(what).unwrap_or_default();
+        -errno
     }
 
     fn refused(&mut self, error: &SubmitError) -> c_int {
@@ -247,8 +254,8 @@ pub unsafe extern "C" fn braid_queue_namespace(
 }
 
 /// Prepares a read of `blocks` blocks from `slba` into `count` pieces of registered memory. As all
-/// that prepare: the command's identifier, or -EAGAIN (full: reap first), or -EINVAL (what was given
-/// can't be: so where the pieces together have more bytes than the blocks, or fewer).
+/// that prepare: the command's identifier, or -EAGAIN (full: reap first), or -EINVAL (what can't
+/// be: so where the pieces together have more bytes than the blocks, or fewer).
 ///
 /// # Safety
 /// As for all; `pieces` has `count` of them.
@@ -394,7 +401,8 @@ pub unsafe extern "C" fn braid_queue_deallocate(
     token: u64,
 ) -> c_int {
     if ranges.is_null() || count > 256 {
-        return -EINVAL;
+        // SAFETY: the caller's.
+        return unsafe { with(queue, |whole| whole.submitted(Err(SubmitError::Count))) };
     }
     // SAFETY: the caller's.
     let all = unsafe { std::slice::from_raw_parts(ranges, count) };
@@ -529,8 +537,8 @@ pub unsafe extern "C" fn braid_queue_interrupt(queue: *mut braid_queue) -> c_int
     // SAFETY: the caller's.
     unsafe {
         with(queue, |whole| {
-            let event = whole.queue.interrupt();
-            event.map_or(-EINVAL, |event| event.as_raw_fd())
+            let event = whole.queue.interrupt().map(|event| event.as_raw_fd());
+            event.unwrap_or_else(|| whole.say(NO_INTERRUPT, EINVAL))
         })
     }
 }
@@ -546,7 +554,7 @@ pub unsafe extern "C" fn braid_queue_arm(queue: *mut braid_queue) -> c_int {
     unsafe {
         with(queue, |whole| match whole.queue.interrupt().is_some() {
             true => whole.queue.arm().into(),
-            false => -EINVAL,
+            false => whole.say(NO_INTERRUPT, EINVAL),
         })
     }
 }

@@ -14,7 +14,15 @@ pub unsafe extern "C" fn braid_queue_data(
     memory: *mut braid_memory,
 ) -> c_int {
     // SAFETY: the caller's.
-    let data = unsafe { with(queue, |whole| whole.queue.data().map(shown)) };
+    let data = unsafe {
+        with(queue, |whole| {
+            let data = whole.queue.data().map(shown);
+            if data.is_none() {
+                whole.say("the queue was opened without data memory", EINVAL);
+            }
+            data
+        })
+    };
     match data {
         None => -EINVAL,
         Some(data) => {
@@ -55,7 +63,8 @@ pub unsafe extern "C" fn braid_queue_register_file(
     memory: *mut braid_memory,
 ) -> c_int {
     if descriptor < 0 {
-        return -EINVAL;
+        // SAFETY: the caller's.
+        return unsafe { with(queue, |whole| whole.say("that is no descriptor", EINVAL)) };
     }
     // SAFETY: the caller's: open for as long as this call.
     let file = unsafe { BorrowedFd::borrow_raw(descriptor) };
@@ -63,7 +72,10 @@ pub unsafe extern "C" fn braid_queue_register_file(
     let made = unsafe {
         with(queue, |whole| match file.try_clone_to_owned() {
             Ok(file) => whole.keep(|it| it.register_file(file, len)),
-            Err(error) => Err(-error.raw_os_error().unwrap_or(EIO)),
+            Err(error) => Err(whole.say(
+                &format!("duplicate the descriptor: {error}"),
+                error.raw_os_error().unwrap_or(EIO),
+            )),
         })
     };
     // SAFETY: the caller's.
@@ -83,7 +95,8 @@ pub unsafe extern "C" fn braid_queue_unregister(queue: *mut braid_queue, address
         with(queue, |whole| {
             let all = &whole.regions;
             let Some(at) = all.iter().position(|it| it.address() == address) else {
-                return -ENOENT;
+                let what = format!("no memory is registered at address {address:#x}");
+                return whole.say(&what, ENOENT);
             };
             match whole.queue.unregister(&whole.regions[at]) {
                 Ok(()) => {

@@ -186,6 +186,13 @@ fn the_example_in_c_verifies_data_and_counts() {
     };
     let refused = run("1");
     assert!(!refused.status.success(), "nobody serves");
+    let errors = String::from_utf8_lossy(&refused.stderr).into_owned();
+    let words = format!("no queue: {}: connect to the broker", socket.display());
+    assert!(errors.starts_with(&words), "{errors}");
+    for word in ["0", "x", "1x", "-1", "4294967295", ""] {
+        let wrong = run(word);
+        assert_eq!(wrong.status.code(), Some(2), "{word:?}: {wrong:?}");
+    }
     let broker = broker(&socket);
     let ended = run("1");
     let said = String::from_utf8_lossy(&ended.stdout).into_owned();
@@ -200,6 +207,43 @@ fn the_example_in_c_verifies_data_and_counts() {
         "{errors}"
     );
     broker.stop().unwrap();
+}
+
+#[test]
+fn the_example_in_c_says_what_it_could_not_write_and_that_its_server_has_ended() {
+    let name = "the_example_in_c_says_what_it_could_not_write_and_that_its_server_has_ended";
+    if !have(name, &["cc"]) {
+        return;
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("q.sock");
+    let program = directory.path().join("queue");
+    compile("examples/queue.c", &program);
+    let broker = broker(&socket);
+    let full = std::fs::File::options().write(true).open("/dev/full");
+    let mut command = start(&program);
+    command.arg(&socket).args(["1", "0.05"]);
+    let ended = command.stdout(full.unwrap()).output().unwrap();
+    let errors = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert_eq!(ended.status.code(), Some(1), "{errors}");
+    assert!(errors.contains("standard output: "), "{errors}");
+
+    // For so long that only the server's end can end it.
+    let mut command = start(&program);
+    command.arg(&socket).args(["1", "1e9"]);
+    let mut running = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(running.stdout.take().unwrap()).lines();
+    let line = lines.next().unwrap().unwrap();
+    assert!(line.starts_with("verified "), "{line}");
+    broker.stop().unwrap();
+    let ended = running.wait_with_output().unwrap();
+    let errors = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert_eq!(ended.status.code(), Some(1), "{errors}");
+    assert!(errors.contains("the broker has ended"), "{errors}");
 }
 
 /// Release builds don't look.

@@ -48,6 +48,7 @@ int main(int count, char **words) {
     options.kind = 0;
     MUST(braid_queue_open(words[1], &options, &queue) == 0);
     MUST(braid_queue_arm(queue) == -EINVAL && braid_queue_interrupt(queue) == -EINVAL);
+    MUST(strstr(braid_queue_error(queue), "has no interrupt"));
     braid_queue_close(queue);
     options.kind = 1;
     MUST(braid_queue_open(words[1], &options, &queue) == 0);
@@ -75,7 +76,9 @@ int main(int count, char **words) {
 
     /* What was let go of is no memory for commands any more. */
     MUST(braid_queue_unregister(queue, own.address) == 0);
+    MUST(braid_queue_read(queue, 1, 3, 0, &piece, 1, 2) == -EINVAL);
     MUST(braid_queue_unregister(queue, own.address) == -ENOENT);
+    MUST(strstr(braid_queue_error(queue), "no memory is registered at address 0x"));
     MUST(braid_queue_read(queue, 1, 3, 1, &piece, 1, 2) >= 0);
     int status = ended(epoll);
     char words_of[128], cut[5];

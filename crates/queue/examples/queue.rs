@@ -15,8 +15,10 @@ const DEPTH: u16 = 127;
 const BLOCKS: u64 = 1024;
 /// Bytes of the data memory for each command: no block is larger.
 const SLOT: usize = 4096;
-/// Nobody tells a poller that the server has died: it asks after so many looks at nothing.
-const ASK: u32 = 100_000_000;
+/// Nobody tells a poller that the server has died: it asks so often while nothing comes.
+const ASK: Duration = Duration::from_millis(100);
+/// In one of so many looks at nothing it reads the clock.
+const LOOKS: u32 = 4096;
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -97,16 +99,35 @@ fn pattern(block: u64, bytes: u32) -> Vec<u8> {
 
 /// Waits until a command has ended; all must succeed. Its token.
 fn next(queue: &mut Queue) -> Result<u64, Box<dyn Error>> {
-    let mut looks = 0_u32;
+    let mut nothing = Nothing::default();
     loop {
         if let Some(done) = queue.poll()? {
             return ended(&done);
         }
-        looks += 1;
-        if looks.is_multiple_of(ASK) {
-            queue.is_alive()?;
-            looks = 0;
+        nothing.has_come(queue)?;
+    }
+}
+
+/// Looks at nothing.
+#[derive(Default)]
+struct Nothing {
+    looks: u32,
+    asked: Option<Instant>,
+}
+
+impl Nothing {
+    /// Asks now and then whether the server lives.
+    fn has_come(&mut self, queue: &mut Queue) -> Result<(), queue::Error> {
+        self.looks = self.looks.wrapping_add(1);
+        if !self.looks.is_multiple_of(LOOKS) {
+            return Ok(());
         }
+        let asked = *self.asked.get_or_insert_with(Instant::now);
+        if asked.elapsed() < ASK {
+            return Ok(());
+        }
+        self.asked = None;
+        queue.is_alive()
     }
 }
 
@@ -139,6 +160,7 @@ impl Random {
         }
         queue.submit()?;
         let (mut slots, mut failed) = (Vec::with_capacity(32), None);
+        let mut nothing = Nothing::default();
         let elapsed = loop {
             let reaped = queue.reap(32, |done| match ended(&done) {
                 Ok(slot) => slots.push(slot),
@@ -146,6 +168,9 @@ impl Random {
             })?;
             if let Some(error) = failed {
                 return Err(error);
+            }
+            if reaped == 0 {
+                nothing.has_come(queue)?;
             }
             count += reaped as u64;
             let elapsed = begun.elapsed();

@@ -111,6 +111,15 @@ fn probation(of: &Value) -> String {
     facts.join(", ")
 }
 
+/// For how long the oldest I/O of a path is in flight, behind how many are, if worth telling.
+fn oldest(path: &Value, key: &str) -> String {
+    let age_ns = path["inflight_age_ns"].as_u64().unwrap_or(0);
+    match key == "inflight" && age_ns >= LATE_NS {
+        true => format!(" (the oldest for {})", format_ns(age_ns as f64)),
+        false => String::new(),
+    }
+}
+
 fn show_path(text: &mut String, path: &Value) -> Result {
     // The number that `braid path` takes.
     writeln!(text, "  {}  {}", number(&path["path"]), word(&path["uri"]))?;
@@ -132,13 +141,8 @@ fn show_path(text: &mut String, path: &Value) -> Result {
         ("waited_full", "waited for room"),
     ];
     facts.extend(counts.map(|(key, what)| {
-        let count = format!("{} {what}", format_count(number(&path[key])));
-        match path["inflight_age_ns"].as_u64() {
-            Some(age_ns) if key == "inflight" && age_ns >= LATE_NS => {
-                format!("{count} (the oldest for {})", format_ns(age_ns as f64))
-            }
-            _ => count,
-        }
+        let count = format_count(number(&path[key]));
+        format!("{count} {what}{}", oldest(path, key))
     }));
     let late = |key, what| Some((number(&path[key]), what)).filter(|(count, _)| *count > 0);
     let late = [

@@ -97,9 +97,9 @@ mod tests {
         let mut doors = Doors::new().unwrap();
         let most = 8 + LOOKERS_OF_USER_MAX;
         assert!((0..most).all(|_| doors.admit(1, usize::MAX, 8).is_ok()));
-        assert!(!doors.admit(1, usize::MAX, 8).is_ok());
+        assert!(doors.admit(1, usize::MAX, 8).is_err());
         assert!((0..LOOKERS_OF_USER_MAX).all(|_| doors.admit(2, 0, 8).is_ok()));
-        assert!(!doors.admit(2, 0, 8).is_ok());
+        assert!(doors.admit(2, 0, 8).is_err());
         doors.left(2);
         assert!(doors.admit(2, 0, 8).is_ok());
         let others = (3..)

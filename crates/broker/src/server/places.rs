@@ -176,9 +176,9 @@ impl Places {
         all.map(Place::memory).sum()
     }
 
-    /// All of it, as JSON; of queues those of `only` that user, and how many others there are; what
-    /// threads do for all is shown to who is shown all. There are numbers and our own words in it
-    /// only.
+    /// All of it, as JSON; of queues those of `only` that user, and how many others there are; of
+    /// namespaces those that it may use; what threads do for all is shown to who is shown all.
+    /// There are numbers and our own words in it only.
     pub fn list<'a>(
         &self,
         config: &Config,
@@ -196,17 +196,7 @@ impl Places {
             self.user_irq,
             config.spin_ns / 1000
         );
-        for (at, namespace) in config.namespaces.iter().enumerate() {
-            let comma = if at > 0 { "," } else { "" };
-            let _ = write!(
-                text,
-                "{comma}{{\"nsid\":{},\"blocks\":{},\"block_bytes\":{},\"read_only\":{}}}",
-                at + 1,
-                namespace.blocks,
-                1_u32 << namespace.block_shift,
-                namespace.read_only
-            );
-        }
+        push_namespaces(&mut text, config, only);
         push_threads(&mut text, threads.filter(|_| only.is_none()));
         let is_shown = |place: &&Place| only.is_none_or(|uid| place.uid == uid);
         let shown: Vec<_> = self.taken.values().filter(is_shown).collect();
@@ -246,6 +236,31 @@ impl Places {
         }
         text.push_str("]}");
         text
+    }
+}
+
+/// Namespaces: of `only` that user those that it may use, as it may use them.
+fn push_namespaces(text: &mut String, config: &Config, only: Option<u32>) {
+    let of_user = only.map(|uid| config.rights.of(uid));
+    let whole = crate::Grant::whole();
+    let views = match of_user {
+        None => whole.views(&config.namespaces),
+        Some(grant) => grant.map_or(Vec::new(), |grant| grant.views(&config.namespaces)),
+    };
+    let views = (1..).zip(views);
+    let views = views.filter_map(|(nsid, view): (u32, _)| Some((nsid, view?)));
+    for (at, (nsid, view)) in views.enumerate() {
+        let comma = if at > 0 { "," } else { "" };
+        let _ = write!(
+            text,
+            "{comma}{{\"nsid\":{nsid},\"blocks\":{},\"first\":{},\"end\":{},\
+             \"block_bytes\":{},\"read_only\":{}}}",
+            view.blocks,
+            view.first,
+            view.end,
+            1_u32 << view.block_shift,
+            view.read_only
+        );
     }
 }
 
@@ -340,6 +355,10 @@ mod tests {
         let threads: Vec<_> = (0..WORKERS_MAX).map(|_| thread()).collect();
         let some = places.list(&config, Some(1), threads.iter());
         assert!(some.contains("\"threads\":[],"), "others' doings: {some}");
+        assert!(
+            some.contains("\"namespaces\":[],"),
+            "no right to any: {some}"
+        );
         let all = places.list(&config, None, threads.iter());
         assert_eq!(all.matches("\"enters\":").count(), WORKERS_MAX);
         assert_eq!(all.matches("\"number\":").count(), 2 * QUEUES_MAX as usize);

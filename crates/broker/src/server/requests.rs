@@ -121,13 +121,20 @@ impl Server {
             return refuse(Errno::INVAL, why);
         };
         if layout.entries() - 1 > grant.depth_max {
-            let why = format!("user {uid} may have {} in flight at most", grant.depth_max);
+            let why = format!(
+                "user {uid} may have {} in flight at most (its right: --allow \
+                               depth=)",
+                grant.depth_max
+            );
             return refuse(Errno::ACCESS, why);
         }
         self.allow_memory(0, uid, request.c)?;
         if self.places.of_user(uid) >= grant.queues_max {
             let most = grant.queues_max;
-            let why = format!("user {uid} has all {most} queues that it may have");
+            let why = format!(
+                "user {uid} has all {most} queues that it may have (its right: \
+                               --allow queues=)"
+            );
             return refuse(Errno::BUSY, why);
         }
         let number = self.room(kind, uid)?;
@@ -172,7 +179,7 @@ impl Server {
         if more > most.saturating_sub(own) {
             let why = format!(
                 "{more} bytes besides {own} that it has: memory of a queue has {most} bytes at \
-                 most here"
+                 most here (--memory-max)"
             );
             return refuse(Errno::INVAL, why);
         }
@@ -182,7 +189,7 @@ impl Server {
         if more > most.saturating_sub(all) {
             let why = format!(
                 "{more} bytes besides {all} that user {uid} has: memory of all its queues has \
-                 {most} bytes at most here"
+                 {most} bytes at most here (its right: --allow memory=)"
             );
             return refuse(Errno::NOMEM, why);
         }

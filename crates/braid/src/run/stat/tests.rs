@@ -14,7 +14,8 @@ fn volume() -> Value {
             "state": "connecting", "hindrance": "can't connect: connection refused",
             "ana_state": "non-optimized", "cntlid": 65_519,
             "groups": {"read": group, "write": group, "other": group},
-            "inflight": 1024, "inflight_age_ns": 9_200_000_000_u64, "reads": 123_456_789, "writes": 1, "others": 0,
+            "inflight": 1024, "inflight_age_ns": 9_200_000_000_u64,
+            "reads": 123_456_789, "writes": 1, "others": 0,
             "bytes_read": 1_099_511_627_775_u64, "bytes_written": 4096, "errors": 12,
             "waited_full": 3, "timed_out": 2, "aborted": 1, "copies": 5,
             "probation": {
