@@ -10,8 +10,11 @@ mod process;
 
 use process::{Client, Process, engine, wait_until};
 use rustix::process::Signal;
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 /// What `braid stat` says, in text or as JSON.
 fn stat(root: &Path, format: &str) -> String {
@@ -94,4 +97,139 @@ fn t09_writes_that_wait_for_a_dead_queue_server_are_shown_with_their_age_and_the
         assert_ne!(client.answer(), 0);
     }
     assert_eq!(volume(root)["waiting"]["held"], 0);
+}
+
+/// Where nothing else says so.
+#[test]
+fn a_server_says_who_can_not_come_and_that_a_signal_ends_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path();
+    let socket = root.join("q.sock");
+    let socket = socket.to_str().unwrap();
+    let serve = ["queue", "serve", "mem:1MiB", "--socket", socket];
+    let mut server = Process::start(root, &[&serve[..], &["--allow", "uid=4242"]].concat());
+    server.says("q.sock").unwrap();
+    server.notes("user 4242 can't connect");
+    server.signal(Signal::HUP);
+    server.notes("told to end by a signal");
+    server.ended();
+}
+
+/// `braid queue list` of another user, who may use a part.
+#[test]
+fn a_user_is_shown_what_it_may_use() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path();
+    if !rustix::process::geteuid().is_root() {
+        let name = "a_user_is_shown_what_it_may_use";
+        let _ = writeln!(
+            std::io::stderr(),
+            "SKIP {name}: needs root for another user"
+        );
+        return;
+    }
+    std::fs::set_permissions(root, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let socket = root.join("q.sock");
+    let allow = "uid=4242,nsid=2,first=16,blocks=8,read-only";
+    let words = ["queue", "serve", "mem:1MiB", "mem:2MiB", "--allow", allow];
+    let at = ["--mode", "0666", "--socket", socket.to_str().unwrap()];
+    let mut server = Process::start(root, &[&words[..], &at].concat());
+    server.says("q.sock").unwrap();
+    // The program may lie where that user finds nothing.
+    let program = root.join("braid");
+    std::fs::copy(env!("CARGO_BIN_EXE_braid"), &program).unwrap();
+    let said = |words: &[&str]| {
+        let mut command = Command::new(&program);
+        command.args(["queue", words[0], "--socket"]).arg(&socket);
+        let output = command.args(&words[1..]).uid(4242).output().unwrap();
+        let [out, err] = [output.stdout, output.stderr].map(|it| String::from_utf8(it).unwrap());
+        (out, err)
+    };
+    let (list, _) = said(&["list"]);
+    let rows: Vec<Vec<&str>> = list
+        .lines()
+        .map(|line| line.split_whitespace().collect())
+        .collect();
+    let row = [
+        "2",
+        "2",
+        "MiB",
+        "4",
+        "KiB",
+        "blocks",
+        "16",
+        "to",
+        "23",
+        "read-only",
+    ];
+    assert!(rows.contains(&row.to_vec()), "{list}");
+    assert!(!rows.iter().any(|row| row.first() == Some(&"1")), "{list}");
+    assert!(!list.contains("sleeps"), "{list}");
+    let (_, errors) = said(&["bench", "--nsid", "2", "--iodepth", "1", "--rw", "read"]);
+    assert!(
+        errors.contains("access denied") && errors.contains("braid queue list"),
+        "{errors}"
+    );
+}
+
+/// There is no failover in a measurement: it shows what its paths do.
+#[test]
+fn a_load_ends_when_one_of_its_paths_is_a_queue_whose_server_dies() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path();
+    std::fs::write(root.join("data"), vec![0; 1 << 20]).unwrap();
+    let file = format!("file:{}", root.join("data").display());
+    let nqn = "nqn.2026-01.org.example:shown";
+    let sockets = ["1", "2"].map(|name| root.join(name).to_str().unwrap().to_owned());
+    let mut servers = sockets.each_ref().map(|socket| {
+        let number = &socket[socket.len() - 1..];
+        let words = [
+            "queue",
+            "serve",
+            &file,
+            "--subsystem",
+            nqn,
+            "--controller",
+            number,
+        ];
+        let mut server = Process::start(root, &[&words[..], &["--socket", socket]].concat());
+        server.says("user_irq queues on").unwrap();
+        server
+    });
+    let uris = sockets.each_ref().map(|socket| format!("queue:{socket}"));
+    let words = [
+        "bench",
+        &uris[0],
+        &uris[1],
+        "--rw",
+        "randread",
+        "--runtime",
+        "1h",
+        "-o",
+        "json",
+    ];
+    let mut bench = Command::new(env!("CARGO_BIN_EXE_braid"));
+    let bench = bench
+        .args(words)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let bench = bench.spawn().unwrap();
+    wait_until(|| {
+        let mut list = Command::new(env!("CARGO_BIN_EXE_braid"));
+        list.args(["queue", "list", "-o", "json", "--socket", &sockets[0]]);
+        let list = list.output().unwrap().stdout;
+        let list: serde_json::Value = serde_json::from_slice(&list).unwrap();
+        (list["queues"][0]["commands"].as_u64() > Some(100)).then_some(())
+    });
+    servers[0].signal(Signal::KILL);
+    servers[0].ended();
+    let output = bench.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let facts: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let why = facts["error"].as_str().unwrap();
+    assert!(
+        why.contains(&uris[0]) && why.contains("its server has ended"),
+        "{why}"
+    );
+    assert!(facts["iops"].as_f64() > Some(0.0), "{facts}");
 }

@@ -20,8 +20,9 @@ use std::time::Duration;
 /// Put a load on a path, or on several paths to one namespace, and measure it
 ///
 /// Loads that write DESTROY the data on the volume, without asking: everything but --rw read and
-/// --rw randread. The exit code is 1 if anything failed or was found wrong. There is no failover: a
-/// lost path ends the run; `braid run` has volumes that survive that.
+/// --rw randread. The exit code is 1 if anything failed or was found wrong, or if --verify was
+/// interrupted. There is no failover: a lost path ends the run; `braid run` has volumes that
+/// survive that.
 #[derive(Debug, clap::Args)]
 pub struct BenchArgs {
     /// nvme-tcp://HOST:PORT/NQN?nsid=N, file:/PATH, queue:/PATH?nsid=N, mem:SIZE or null:SIZE;

@@ -36,7 +36,9 @@ impl BenchResult<'_> {
         if let Some(why) = &self.finished.failed {
             return Some(why.clone());
         }
-        let first = stats.failures.first()?;
+        let Some(first) = stats.failures.first() else {
+            return self.words.unverified(self.finished.interrupted);
+        };
         Some(match stats.errors {
             1 => first.clone(),
             n => format!("{} errors, of which the first: {first}", format_count(n)),

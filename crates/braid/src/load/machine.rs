@@ -128,6 +128,9 @@ impl LoadMachine {
                 HostEvent::Done(done) => {
                     if let Some(worker) = &mut self.worker {
                         worker.handle_done(&done, memory);
+                        if let Some(why) = worker.lost_queue(&done) {
+                            worker.fail(why, &self.engine, now_ns);
+                        }
                     }
                 }
                 HostEvent::Ready(volume, info) => self.tell(LoadEvent::Ready(volume, info)),

@@ -100,6 +100,15 @@ pub struct Words {
     pub ramp_time: u64,
 }
 
+impl Words {
+    /// Why a load that was ended early has not done what it was for; `None`: it has shown its
+    /// figures, which is all that it was for.
+    pub fn unverified(&self, interrupted: bool) -> Option<String> {
+        let is_for_that = self.verify && interrupted;
+        is_for_that.then(|| "interrupted: not all was verified that was to be".to_owned())
+    }
+}
+
 fn parse_runtime(text: &str) -> Result<u64, String> {
     match parse_seconds(text).map_err(|error| error.to_string())? {
         0 => Err(format!(

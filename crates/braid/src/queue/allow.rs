@@ -50,6 +50,9 @@ fn read(text: &str) -> Result<Allow, String> {
             "uid" => {
                 uid = true;
                 allow.uid = (value != "any").then(|| number(key, value)).transpose()?;
+                if allow.uid == Some(u32::MAX) {
+                    return Err(format!("uid={value} is no user: all ones mean none"));
+                }
             }
             "nsid" => nsid = Some(number(key, value)?),
             "first" => first = Some(number(key, value)?),
@@ -187,13 +190,44 @@ pub fn check(rights: &Rights, blocks: &[u64]) -> Result<(), String> {
                 "--allow nsid={nsid},first={first}: the namespace has {blocks} blocks"
             ));
         }
+        // Else it ends with the namespace, whatever it has.
+        if right.end < u64::MAX && right.end > blocks {
+            return Err(format!(
+                "--allow nsid={nsid},first={first},blocks={}: the namespace has {blocks} blocks; \
+                 leave blocks= out for all from {first} on",
+                right.end - first
+            ));
+        }
     }
     Ok(())
+}
+
+/// Users who have rights and can't connect: the socket is for its owner only, unless somebody
+/// changes that.
+pub fn shut_out(rights: &Rights, owner: u32) -> Vec<u32> {
+    let users = rights.users.iter().map(|(uid, _)| *uid);
+    users.filter(|uid| ![0, owner].contains(uid)).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_right_is_to_blocks_that_there_are_and_of_users_who_may_come() {
+        let rights = |text| rights(&[parse(text).unwrap()]).unwrap();
+        assert_eq!(
+            check(&rights("uid=7,nsid=1,first=6,blocks=250"), &[256]),
+            Ok(())
+        );
+        assert_eq!(check(&rights("uid=7,nsid=1,first=6"), &[256]), Ok(()));
+        let error = check(&rights("uid=7,nsid=1,first=6,blocks=251"), &[256]).unwrap_err();
+        let want = "nsid=1,first=6,blocks=251: the namespace has 256 blocks";
+        assert!(error.contains(want), "{error}");
+        assert_eq!(shut_out(&rights("uid=7,nsid=1"), 8), [7]);
+        assert_eq!(shut_out(&rights("uid=7,nsid=1"), 7), [0; 0]);
+        assert_eq!(shut_out(&rights("uid=any"), 7), [0; 0]);
+    }
 
     #[test]
     fn users_get_what_is_said_of_them() {
@@ -247,6 +281,7 @@ mod tests {
         for (text, part) in [
             ("nsid=1", "say whom"),
             ("uid=x", "uid=\"x\""),
+            ("uid=4294967295", "is no user"),
             ("uid=1,first=2", "say nsid= too"),
             ("uid=1,nsid=0", "counts from 1"),
             ("uid=1,depth=0", "1 to 4095"),

@@ -237,7 +237,7 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
         Format::Json => output::print_json(&result::json(args, &ran))?,
         Format::Text => output::print(&result::text(args, &ran.finished, ran.counts)?)?,
     }
-    result::failure(&ran.finished).map_or(Ok(()), |why| Err(anyhow!(why)))
+    result::failure(args, &ran.finished).map_or(Ok(()), |why| Err(anyhow!(why)))
 }
 
 /// All of it, but for showing it.
@@ -408,10 +408,21 @@ fn measure(args: &BenchArgs, lanes: Vec<impl Run>, watch: &Watch) -> anyhow::Res
 fn parse_coalescing(text: &str) -> Result<Coalescing, String> {
     let wrong = || format!("\"{text}\" is not COMPLETIONS,MICROSECONDS, as in 8,50");
     let (completions, time_us) = text.split_once(',').ok_or_else(wrong)?;
-    Ok(Coalescing {
+    let coalescing = Coalescing {
         completions: completions.parse().map_err(|_| wrong())?,
         time_us: time_us.parse().map_err(|_| wrong())?,
-    })
+    };
+    let most = u32::from(nvme::limits::QUEUE_ENTRIES_MAX) - 1;
+    match coalescing.completions {
+        0 => Err(format!(
+            "\"{text}\": no completions are none to wait for; 1 interrupts for each"
+        )),
+        count if count > most => Err(format!(
+            "\"{text}\": {count} completions never come together, a queue has {most} in flight \
+             at most"
+        )),
+        _ => Ok(coalescing),
+    }
 }
 
 /// What this thread has run for, ns; 0 where the kernel doesn't tell.

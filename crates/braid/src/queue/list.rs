@@ -46,21 +46,6 @@ fn show(facts: &Value) -> String {
         facts["trust"].as_str().unwrap_or("?"),
         number(facts, "spin_us"),
     );
-    let mut namespaces = Table::new(0, &["nsid", "size", "blocks of", ""]);
-    for row in rows("namespaces") {
-        let block = number(&row, "block_bytes");
-        namespaces.row(vec![
-            number(&row, "nsid").to_string(),
-            format_bytes(number(&row, "blocks").saturating_mul(block)),
-            format_bytes(block),
-            if row["read_only"] == true {
-                "read-only"
-            } else {
-                ""
-            }
-            .to_owned(),
-        ]);
-    }
     let mut threads = Table::new(0, &["thread", "io_uring_enter calls", "sleeps"]);
     for row in rows("threads") {
         let keys = ["thread", "enters", "sleeps"];
@@ -89,7 +74,14 @@ fn show(facts: &Value) -> String {
         queues.row(cells);
     }
     let style = Style::of_stdout();
-    for table in [namespaces, threads, queues] {
+    let has_threads = facts["threads"]
+        .as_array()
+        .is_some_and(|all| !all.is_empty());
+    let threads = has_threads.then_some(threads);
+    for table in [Some(namespaces(facts)), threads, Some(queues)]
+        .into_iter()
+        .flatten()
+    {
         text.push('\n');
         text.push_str(&table.render(style, |_| String::new()));
     }
@@ -101,6 +93,38 @@ fn show(facts: &Value) -> String {
         );
     }
     text
+}
+
+fn namespaces(facts: &Value) -> Table {
+    let number = |value: &Value, key: &str| value[key].as_u64().unwrap_or(0);
+    let mut table = Table::new(0, &["nsid", "size", "blocks of", "yours", ""]);
+    for row in facts["namespaces"].as_array().into_iter().flatten() {
+        let block = number(row, "block_bytes");
+        table.row(vec![
+            number(row, "nsid").to_string(),
+            format_bytes(number(row, "blocks").saturating_mul(block)),
+            format_bytes(block),
+            range(row),
+            if row["read_only"] == true {
+                "read-only"
+            } else {
+                ""
+            }
+            .to_owned(),
+        ]);
+    }
+    table
+}
+
+/// Which blocks of a namespace this user may use.
+fn range(row: &Value) -> String {
+    let blocks = row["blocks"].as_u64().unwrap_or(0);
+    match (row["first"].as_u64(), row["end"].as_u64()) {
+        (Some(first), Some(end)) if (first, end) != (0, blocks) && end > first => {
+            format!("blocks {first} to {}", end - 1)
+        }
+        _ => "all".to_owned(),
+    }
 }
 
 /// Of a queue whose client is gone: for how long it waits for what.

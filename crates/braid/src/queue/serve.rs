@@ -8,7 +8,7 @@ use crate::output;
 use crate::run::NbdAddress;
 use crate::signals::Interrupt;
 use crate::units::{format_bytes, parse_size};
-use crate::uri::{PathUri, UriKind};
+use crate::uri::{PathUri, UriError, UriKind};
 use anyhow::{Context, anyhow};
 use broker::{Broker, Config, Identity, Namespace, Store, Trust, Volume};
 use runtime::{Device, FileDevice, MemoryDevice};
@@ -94,6 +94,10 @@ enum Source {
     Volume(NbdAddress),
 }
 
+/// What can be a namespace.
+const SOURCES: &str = "a namespace is mem:SIZE, file:/PATH, null:SIZE, or a volume of a running \
+                       engine by its export, nbd:unix:/PATH or nbd:tcp:HOST:PORT";
+
 impl FromStr for Source {
     type Err = String;
 
@@ -101,7 +105,12 @@ impl FromStr for Source {
         if text.starts_with("nbd:") && !text.starts_with("nbd://") {
             return text.parse().map(Self::Volume);
         }
-        let uri = text.parse::<PathUri>().map_err(|error| error.to_string())?;
+        let uri = text.parse::<PathUri>().map_err(|error| match error {
+            UriError::Unknown(_) | UriError::NotYet(_) | UriError::NoScheme => {
+                format!("\"{text}\": {SOURCES}")
+            }
+            other => other.to_string(),
+        })?;
         Ok(Self::Uri(uri))
     }
 }
@@ -144,9 +153,8 @@ pub fn run(args: &ServeArgs) -> anyhow::Result<()> {
             "--read-only {nsid}: there is no such namespace"
         )));
     }
-    let rights = allow::rights(&args.allow).map_err(Usage::error)?;
     let blocks: Vec<u64> = namespaces.iter().map(|it| it.blocks).collect();
-    allow::check(&rights, &blocks).map_err(Usage::error)?;
+    let rights = rights(args, &blocks)?;
     let access = Access {
         owner: args.owner.clone(),
         group: args.group.clone(),
@@ -190,6 +198,21 @@ pub fn run(args: &ServeArgs) -> anyhow::Result<()> {
     ended
 }
 
+/// Who may do what; says who may and can't come.
+fn rights(args: &ServeArgs, blocks: &[u64]) -> anyhow::Result<broker::Rights> {
+    let rights = allow::rights(&args.allow).map_err(Usage::error)?;
+    allow::check(&rights, blocks).map_err(Usage::error)?;
+    let private = args.mode.is_none_or(|mode| mode.0 & 0o066 == 0) && args.owner.is_none();
+    let shut_out = allow::shut_out(&rights, rustix::process::geteuid().as_raw());
+    if let (true, Some(uid)) = (private, shut_out.first()) {
+        output::note(&format!(
+            "--allow uid={uid}: the socket is for this user only (mode 0600), so that user {uid} \
+             can't connect; give --mode 0666, --owner, or --group with --mode 0660"
+        ));
+    }
+    Ok(rights)
+}
+
 /// What the namespaces show.
 fn identity(args: &ServeArgs) -> Option<Identity> {
     let subsystem = args.subsystem.clone()?;
@@ -214,6 +237,9 @@ fn wait(interrupt: &Interrupt, broker: &Broker) {
     while !*over && !interrupt.is_set() && !broker.has_ended() {
         let waited = bell.1.wait_timeout(over, Duration::from_secs(1));
         over = waited.unwrap_or_else(PoisonError::into_inner).0;
+    }
+    if interrupt.is_set() {
+        output::note("told to end by a signal: queues are taken back and files flushed");
     }
 }
 

@@ -6,6 +6,8 @@
 //! over. Whoever owns the buffers has to know that they may still be written to.
 use super::{Device, Phase, Worker};
 use crate::units::{format_count, format_ns};
+use engine::host::IoDone;
+use volume::Outcome;
 
 /// How long I/Os may take that are under way when the user wants to end, ns.
 const INTERRUPTED_NS: u64 = 2_000_000_000;
@@ -47,6 +49,19 @@ impl Worker {
         let count = core::mem::take(&mut self.outstanding);
         self.stats.unanswered(count.into());
         self.phase = Phase::Over;
+    }
+
+    /// Whether an I/O says that a path to a queue server is lost. It has no connection that the
+    /// engine could see the end of.
+    pub fn lost_queue(&self, done: &IoDone) -> Option<String> {
+        let path = self.task.paths.get(usize::from(done.path.0))?;
+        let is_lost = done.outcome == Outcome::PathError && path.starts_with("queue:");
+        is_lost.then(|| {
+            format!(
+                "path {path}: lost: its server has ended or has given up this queue (what it said \
+                 when it ended tells why)"
+            )
+        })
     }
 
     /// Whether it was told to end before its time.

@@ -6,17 +6,30 @@ use ::queue::Counts;
 use serde_json::{Value, json};
 
 /// Why the program has failed, if it has.
-pub fn failure(finished: &Finished) -> Option<String> {
+pub fn failure(args: &BenchArgs, finished: &Finished) -> Option<String> {
     let stats = &finished.stats;
+    let advice = |said: &str| match said.contains(DENIED) && args.target.is_none() {
+        true => " (`braid queue list` shows which namespaces and blocks this user may use)",
+        false => "",
+    };
     if let Some(why) = &finished.failed {
-        return Some(why.clone());
+        return Some(format!("{why}{}", advice(why)));
     }
-    let first = stats.failures.first()?;
+    let Some(first) = stats.failures.first() else {
+        return args.words.unverified(finished.interrupted);
+    };
+    let advice = advice(first);
     Some(match stats.errors {
-        1 => first.clone(),
-        n => format!("{} errors, of which the first: {first}", format_count(n)),
+        1 => format!("{first}{advice}"),
+        n => {
+            let count = format_count(n);
+            format!("{count} errors, of which the first: {first}{advice}")
+        }
     })
 }
+
+/// What is said of blocks that a right does not cover.
+const DENIED: &str = "access denied";
 
 /// A count per I/O that was done, measured or not.
 fn per_io(finished: &Finished, count: u64) -> f64 {
@@ -46,7 +59,7 @@ pub fn json(args: &BenchArgs, ran: &Ran) -> Value {
         "p999_us": us(total.quantile_ns(0.999)),
         "errors": stats.errors,
         "unanswered": stats.unanswered,
-        "error": failure(finished),
+        "error": failure(args, finished),
         "failures": stats.failures,
         "verified_bytes": stats.verified_bytes,
         "share": shares,
@@ -66,9 +79,20 @@ pub fn text(args: &BenchArgs, finished: &Finished, counts: Counts) -> anyhow::Re
     let total = stats.total();
     let quantile = |part| format_ns(total.quantile_ns(part));
     let cores = usize::from(args.cores);
+    let rates = match stats.iops(&total) as u64 {
+        0 if finished.totals.ios == 0 => "no I/O has ended well".to_owned(),
+        iops => format!(
+            "{} IOPS, {} MiB/s; latency mean {}, p50 {}, p99 {}, p99.9 {}",
+            format_count(iops),
+            significant(stats.mib_s(&total)),
+            format_ns(total.mean_ns()),
+            quantile(0.5),
+            quantile(0.99),
+            quantile(0.999),
+        ),
+    };
     let mut text = format!(
-        "{} {} of {}, {} outstanding on {cores} user_{} queues, {}{}\n\
-         {} IOPS, {} MiB/s; latency mean {}, p50 {}, p99 {}, p99.9 {}\n\
+        "{} {} of {}, {} outstanding on {cores} user_{} queues, {}{}\n{rates}\n\
          {} system calls and {} polls per I/O; {} % of the polls found nothing\n",
         args.words.order(),
         args.words.op(),
@@ -85,12 +109,6 @@ pub fn text(args: &BenchArgs, finished: &Finished, counts: Counts) -> anyhow::Re
         } else {
             ""
         },
-        format_count(stats.iops(&total) as u64),
-        significant(stats.mib_s(&total)),
-        format_ns(total.mean_ns()),
-        quantile(0.5),
-        quantile(0.99),
-        quantile(0.999),
         significant(per_io(finished, counts.calls)),
         significant(per_io(finished, counts.polls)),
         significant(100.0 * empty_share(counts)),
