@@ -115,6 +115,14 @@ pub fn print_to(out: &mut dyn Write, text: &str) -> anyhow::Result<()> {
     }
 }
 
+/// Why nothing that is written to standard output will reach anybody: it was closed before the
+/// program began, and writing there seems to go well.
+pub fn missing() -> Option<anyhow::Error> {
+    let bad = || io::Error::from(rustix::io::Errno::BADF);
+    let error = sys::began::stdout_was_closed().then(bad)?;
+    Some(anyhow::Error::new(error).context("cannot write to standard output"))
+}
+
 /// Writes a value as JSON, one line.
 ///
 /// # Errors

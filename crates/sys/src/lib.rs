@@ -9,6 +9,7 @@
 //! * [`nvme`]: what the kernel's NVMe driver answers at once
 //! * [`passing`]: descriptors over Unix sockets; [`Interrupt`]: an eventfd that never makes us wait
 //! * [`CountingAllocator`]: shows that nothing is allocated per I/O
+//! * [`began`]: whether there is standard output
 //! * [`os`]: clock, pinning, limits, sockets, wake-ups
 //!
 //! # Contract
@@ -19,6 +20,7 @@
 //! freed.
 mod allocator;
 mod arena;
+pub mod began;
 mod error;
 mod interrupt;
 mod mapping;

@@ -6,7 +6,7 @@ use crate::cli::{Exit, Usage};
 use crate::control::access::{Mode, Name};
 use crate::control::limits::ANSWER_WAIT;
 use crate::control::{rpc, socket};
-use crate::output::{self, Format, Style};
+use crate::output::{self, Format, OutputClosed, Style};
 use crate::table::Table;
 use crate::units::{format_bytes, format_ns};
 use clap::{Args, Subcommand};
@@ -458,7 +458,7 @@ fn check(args: &CheckArgs) -> anyhow::Result<()> {
             return Err(Exit(UNKNOWN).into());
         }
     };
-    args.common.print(&value, |text, value| {
+    let told = args.common.print(&value, |text, value| {
         for volume in items(&value["volumes"]) {
             writeln!(
                 text,
@@ -489,7 +489,13 @@ fn check(args: &CheckArgs) -> anyhow::Result<()> {
             }
         }
         Ok(())
-    })?;
+    });
+    // The exit code is the answer, whoever reads more.
+    if let Err(why) = told
+        && !why.is::<OutputClosed>()
+    {
+        output::note(&format!("{why:#}"));
+    }
     match number(&value["code"]) as u8 {
         0 => Ok(()),
         code => Err(Exit(code).into()),

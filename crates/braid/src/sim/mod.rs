@@ -55,10 +55,16 @@ pub struct SimArgs {
     #[arg(long, value_enum, value_name = "WORD")]
     hedge: Option<HedgeWord>,
     /// What chance begins with
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 1,
+        allow_negative_numbers = true
+    )]
     seed: u64,
     /// Threads, at most 256
-    #[arg(short, long, value_name = "N", default_value_t = threads())]
+    #[arg(short, long, value_name = "N", default_value_t = threads(),
+        allow_negative_numbers = true)]
     jobs: usize,
     /// Write a page with plots to this file
     #[arg(long, value_name = "FILE.html")]
@@ -155,7 +161,10 @@ fn list(args: &SimArgs) -> anyhow::Result<()> {
 fn perform(args: &SimArgs, scenarios: Vec<Scenario>) -> anyhow::Result<()> {
     let columns = columns(args, args.policies());
     if args.output == Format::Text {
-        output::print(&format!("seed {}\n", args.seed))?;
+        match output::print(&format!("seed {}\n", args.seed)) {
+            Err(why) if why.is::<OutputClosed>() && args.is_for_more() => {}
+            printed => printed?,
+        }
     }
     let mut kept = Kept::of_tree();
     let bar = ProgressBar::new(0);
@@ -320,6 +329,12 @@ const USUAL: [Policy; 5] = [
 ];
 
 impl SimArgs {
+    /// Whether it is run for more than what standard output shows: files, or a comparison.
+    fn is_for_more(&self) -> bool {
+        let files = [&self.report, &self.plot, &self.snapshot, &self.keep_bounds];
+        self.check.is_some() || files.iter().any(|it| it.is_some())
+    }
+
     /// The policies of all scenarios.
     fn policies(&self) -> &[Policy] {
         match self.policy[..] {

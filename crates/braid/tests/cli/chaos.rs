@@ -140,3 +140,50 @@ fn what_cannot_be_written_is_said_and_is_no_finding() {
         );
     }
 }
+
+/// Whoever takes 0 for "nothing found" must not take it where nobody was told.
+#[test]
+fn a_reader_that_has_gone_is_not_told_that_nothing_was_found() {
+    let place = Place::new();
+    for format in ["text", "json"] {
+        let words = [
+            "sim", "--chaos", "--seed", "5", "--seeds", "1", "-o", format,
+        ];
+        let mut child = place
+            .command()
+            .args(words)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        drop(child.stdout.take());
+        let output = Running::of(child).output();
+        assert_eq!(
+            (code(&output), stderr(&output).contains("nothing")),
+            (3, false)
+        );
+        // Standard output is closed from the beginning.
+        let mut shell = place.wrapped(&["sh", "-c", "exec \"$@\" >&-", "sh"]);
+        let output = shell.args(words).output().unwrap();
+        let said = stderr(&output);
+        assert_eq!(code(&output), 3, "{format}: {said}");
+        assert!(said.contains("nobody was told"), "{format}: {said}");
+    }
+}
+
+/// What goes to a file does not wait for whoever reads the tables.
+#[test]
+fn a_report_is_written_though_nobody_reads_the_tables() {
+    let place = Place::new();
+    let mut child = place
+        .command()
+        .args(["sim", "d30-qd1", "--report", "page.html"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let output = Running::of(child).output();
+    assert_eq!((code(&output), stderr(&output)), (0, String::new()));
+    assert!(place.path().join("page.html").exists());
+}

@@ -18,17 +18,17 @@ mod tell;
 mod trial;
 
 use crate::cli::Usage;
-use crate::output::Format;
+use crate::output::{self, Format};
 use crate::signals::Interrupt;
 use crate::units::parse_duration;
 use crew::{Ended, PATIENCE, Work};
 use detail::Detail;
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{ProgressBar, ProgressState, ProgressStyle};
 use sim::chaos::judged::Check;
 use sim::chaos::plan::{Kind, Plan};
 use sim::chaos::shrink::{Cut, Kept};
-use std::io;
 use std::time::{Duration, Instant};
+use std::{fmt, io};
 use sums::Sums;
 use tell::Teller;
 use trial::{Found, Outcome};
@@ -52,7 +52,12 @@ pub struct ChaosArgs {
     #[arg(long, requires = "chaos")]
     mirrors: bool,
     /// Worlds [default: 100; with --hours as many as there is time for]
-    #[arg(long, value_name = "N", requires = "chaos")]
+    #[arg(
+        long,
+        value_name = "N",
+        requires = "chaos",
+        allow_negative_numbers = true
+    )]
     seeds: Option<u64>,
     /// Begin no world after so many hours
     #[arg(long, value_name = "H", requires = "chaos", allow_negative_numbers = true,
@@ -63,7 +68,12 @@ pub struct ChaosArgs {
     #[arg(long, value_name = "LIST", requires = "chaos", value_parser = parse_faults)]
     faults: Option<Faults>,
     /// Of one world only so many requests of each host
-    #[arg(long, value_name = "N", requires = "chaos")]
+    #[arg(
+        long,
+        value_name = "N",
+        requires = "chaos",
+        allow_negative_numbers = true
+    )]
     requests: Option<u64>,
     /// Show everything that happened to what was found, not only the last 40 lines
     #[arg(long, requires = "chaos")]
@@ -109,7 +119,10 @@ pub fn run(args: &ChaosArgs, wish: Wish) -> anyhow::Result<()> {
     trial::keep_panics();
     let interrupt = Interrupt::install()?;
     let (mut out, mut err) = (io::stdout(), io::stderr());
-    let teller = Teller::new(wish.format, (&mut out, &mut err));
+    let mut teller = Teller::new(wish.format, (&mut out, &mut err));
+    if let Some(why) = output::missing() {
+        teller.give_up(why);
+    }
     let asked = Asked { args, wish, cut };
     asked.drive(&work, &interrupt, teller, trial::outcome)
 }
@@ -180,15 +193,20 @@ fn bar(work: &Work) -> ProgressBar {
     let (bar, template) = match work.count {
         u64::MAX => (
             ProgressBar::new_spinner(),
-            "{spinner} {elapsed}  {pos} worlds  {msg}",
+            "{spinner} {elapsed}  {pos} {worlds}  {msg}",
         ),
         count => (
             ProgressBar::new(count),
-            "{wide_bar:.cyan} {pos}/{len} worlds  {msg}",
+            "{wide_bar:.cyan} {pos}/{len} {worlds}  {msg}",
         ),
     };
     if let Ok(style) = ProgressStyle::with_template(template) {
-        bar.set_style(style);
+        let count = |it: &ProgressState| it.len().unwrap_or(it.pos());
+        let word = move |it: &ProgressState, text: &mut dyn fmt::Write| {
+            // A bar that lacks a word is one all the same.
+            let _: fmt::Result = text.write_str(if count(it) == 1 { "world" } else { "worlds" });
+        };
+        bar.set_style(style.with_key("worlds", word));
     }
     bar
 }

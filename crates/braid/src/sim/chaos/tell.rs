@@ -30,6 +30,11 @@ impl<'a> Teller<'a> {
         }
     }
 
+    /// Standard output can't be written, which is known before anybody tries.
+    pub fn give_up(&mut self, why: Error) {
+        self.failed = Some(why);
+    }
+
     /// Whether standard output could be written so far.
     pub fn is_well(&self) -> bool {
         self.failed.is_none()
@@ -60,15 +65,16 @@ impl<'a> Teller<'a> {
     /// How it ends after so many worlds and findings.
     ///
     /// # Errors
-    /// There are findings (exit code 1), or standard output could not be written ([`UNTOLD`]; if
-    /// nobody reads it any more, [`OutputClosed`]).
+    /// There are findings (exit code 1), or standard output could not be written ([`UNTOLD`];
+    /// quietly if its reader has gone).
     pub fn end(mut self, worlds: u64, findings: usize) -> anyhow::Result<()> {
         if findings > 0 {
             return Err(Exit(1).into()); // also where nobody reads it any more
         }
         match self.failed.take() {
             None => Ok(()),
-            Some(why) if why.is::<OutputClosed>() => Err(why),
+            // Not 0: who takes that for "nothing found" was not told how far it came.
+            Some(why) if why.is::<OutputClosed>() => Err(Exit(UNTOLD).into()),
             Some(why) => {
                 let what = format!("nothing was found in {worlds} worlds, which nobody was told");
                 self.note(&format!("{what}: {why:#}"));
