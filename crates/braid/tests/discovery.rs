@@ -10,6 +10,8 @@ mod no_io_uring;
 mod process;
 #[path = "discovery/shown.rs"]
 mod shown;
+#[path = "discovery/told.rs"]
+mod told;
 #[path = "discovery/twice.rs"]
 mod twice;
 

@@ -23,7 +23,7 @@ use super::service::Service;
 use crate::advice;
 use crate::cli::Usage;
 use crate::control::rpc::Failure;
-use crate::discover::{FromArgs, session, show};
+use crate::discover::{FromArgs, apart, session, show};
 use crate::output;
 use crate::uri::discovery::{DiscoveryUri, in_words};
 use crate::uri::{NvmeTcp, PathUri, UriKind, escaped};
@@ -55,10 +55,11 @@ pub struct ConnectArgs {
     #[arg(short, long, value_name = "TRANSPORT", default_value = "tcp")]
     transport: String,
     /// Address, in numbers
-    #[arg(short = 'a', long, value_name = "ADDRESS")]
+    #[arg(short = 'a', long, value_name = "ADDRESS", value_parser = parse_address)]
     traddr: IpAddr,
     /// TCP port
-    #[arg(short = 's', long, value_name = "PORT", default_value_t = PORT)]
+    #[arg(short = 's', long, value_name = "PORT", default_value_t = PORT,
+        allow_negative_numbers = true, value_parser = clap::value_parser!(u16).range(1..))]
     trsvcid: u16,
     /// Subsystem NQN
     #[arg(short = 'n', long, value_name = "NQN", value_parser = crate::identity::parse_nqn)]
@@ -74,6 +75,12 @@ pub struct ConnectAllArgs {
     from: FromArgs,
     #[command(flatten)]
     common: Common,
+}
+
+fn parse_address(text: &str) -> Result<IpAddr, String> {
+    let wrong = |error: std::net::AddrParseError| error.to_string();
+    text.parse()
+        .map_err(|error| apart(text).unwrap_or_else(|| wrong(error)))
 }
 
 /// What is to be tried: the volume, the way, and what it would be for the volume.

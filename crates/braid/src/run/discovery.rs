@@ -84,13 +84,6 @@ impl Discovery {
         self.news.notify_all();
     }
 
-    /// Whether discovery tells of this path.
-    pub fn tells(&self, uri: &PathUri) -> bool {
-        let book = self.book();
-        let mut offers = book.offers.keys();
-        offers.any(|offer| plan::address(uri, &offer.nqn) == Some(offer.address))
-    }
-
     /// All that is told now.
     pub fn offers(&self) -> Offers {
         self.book().offers()
@@ -150,8 +143,8 @@ impl Service {
         let _ = self.discovery.service.set(Arc::downgrade(self));
         let config = self.state().configured.clone();
         let sources = self.look_up(&config)?;
-        for (_, why) in &sources.unresolved {
-            log::say(format!("{why:#}; it is tried again"));
+        for (uri, why) in &sources.unresolved {
+            log::say(format!("discovery: {uri}: {why:#}; it is tried again"));
         }
         self.set_sources(sources);
         Ok(())

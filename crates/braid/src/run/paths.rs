@@ -14,10 +14,12 @@
 //! the volume's paths in the configuration gets what stands there.
 use super::choices::PathChoice;
 use super::config::{PathKeys, twice};
+use super::discovery::plan::teller;
 use super::service::{Service, State};
 use crate::control::rpc::Failure;
 use crate::load::host::FileAccess;
 use crate::uri::PathUri;
+use crate::uri::discovery::in_words;
 use engine::host::{Change, Changed, PathState};
 use policy::PathIndex;
 use serde::Deserialize;
@@ -183,20 +185,19 @@ impl Service {
 
     /// A path that discovery tells of would be there again at once.
     fn spare_discovered(&self, volume: u16, path: PathIndex) -> Result<(), Failure> {
-        let (uri, by) = {
-            let state = self.state();
-            let it = &state.volumes[volume];
-            let at = it.places.iter().position(|place| *place == path.0);
-            let uri = at.map(|at| it.of.paths[at].uri.clone());
-            let by = uri.as_ref().and_then(|uri| it.found.get(&uri.to_string()));
-            (uri, by.cloned())
-        };
-        match uri.zip(by) {
-            Some((uri, by)) if self.discovery.tells(&uri) => Err(Failure::refused(format!(
+        let offers = self.discovery.offers();
+        let state = self.state();
+        let it = &state.volumes[volume];
+        let at = it.places.iter().position(|place| *place == path.0);
+        let uri = at.map(|at| &it.of.paths[at].uri);
+        let named = |uri: &PathUri| self.ends.addresses(uri);
+        let by = uri.and_then(|uri| teller(&it.of, uri, &offers, named));
+        match uri.zip(by.map(in_words)) {
+            Some((uri, by)) => Err(Failure::refused(format!(
                 "{uri}: discovery of {by} tells of it, so it would be added again; fail or drain \
                  it, or have the target withdraw it"
             ))),
-            _ => Ok(()),
+            None => Ok(()),
         }
     }
 

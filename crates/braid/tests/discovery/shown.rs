@@ -55,7 +55,7 @@ fn discover_shows_all_that_is_told_and_ends_where_referrals_go_round() {
         text.contains(&nqn("two")) && text.contains(", by referral: "),
         "{text}"
     );
-    // A referral to nobody is a note, and no failure.
+    // A referral to nobody is a note, and no failure; to programs it has all keys.
     let dead = TcpListener::bind("127.0.0.1:0")
         .unwrap()
         .local_addr()
@@ -69,6 +69,14 @@ fn discover_shows_all_that_is_told_and_ends_where_referrals_go_round() {
         notes.contains(&dead) && notes.contains("refused"),
         "{notes}"
     );
+    let log = discover(&one.uris[1]);
+    let all = log["controllers"].as_array().unwrap();
+    assert!(all.iter().any(|it| !it["error"].is_null()), "{log}");
+    for it in all {
+        for key in ["uri", "depth", "genctr", "records", "error"] {
+            assert!(it.get(key).is_some(), "no {key}: {it}");
+        }
+    }
 }
 
 #[test]

@@ -42,6 +42,8 @@ impl Discovery {
         let sources = book.sources.values();
         let new = sources.filter(|(_, endpoint)| !book.controllers.contains_key(endpoint));
         let new = new.map(|(uri, _)| format!("discovery of {uri}: no answer yet"));
-        known.chain(new).collect()
+        let unresolved = book.unresolved.iter();
+        let unresolved = unresolved.map(|(uri, why, _)| format!("discovery of {uri}: {why}"));
+        known.chain(new).chain(unresolved).collect()
     }
 }

@@ -4,6 +4,7 @@
 //! As the sessions have it: only those that are asked count, so what a controller told is gone with
 //! it; what a lost one told holds.
 use super::plan::Offers;
+use crate::advice;
 use crate::discover::session::Seeker;
 use crate::uri::discovery::{DiscoveryUri, in_words};
 use engine::discovery::{DiscoveryControl, DiscoveryEvent, Endpoint, Found, Offer, offer};
@@ -124,6 +125,7 @@ impl Book {
             json!({
                 "uri": uri.to_string(),
                 "depth": 0,
+                "referred_by": [],
                 "state": "lost",
                 "why": why,
                 "genctr": null,
@@ -152,17 +154,21 @@ impl Book {
                 new.then(|| format!("{}: connected, {count} entries", in_words(&from)))
             }
             DiscoveryEvent::Lost(endpoint, why) => {
-                let line = format!("{}: {why}", in_words(&endpoint));
+                let uri = in_words(&endpoint);
+                let why = advice::of_target(&why, &uri);
+                let line = format!("{uri}: {why}");
                 self.controllers.entry(endpoint).or_default().why = Some(why);
                 Some(line)
             }
             DiscoveryEvent::Asked(all) => {
+                let left: Vec<_> = self.asked.difference(&all).map(in_words).collect();
+                let is_news = !left.is_empty() && !self.closed;
                 // What others told holds no more, be they gone already or not.
                 self.controllers
                     .retain(|endpoint, _| all.contains(endpoint));
                 self.asked = all;
                 self.changed = true;
-                None
+                is_news.then(|| format!("{}: not asked any more", left.join(", ")))
             }
             DiscoveryEvent::TooMany(endpoints) => {
                 let all: Vec<_> = endpoints.iter().map(in_words).collect();

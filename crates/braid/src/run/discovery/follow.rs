@@ -214,8 +214,12 @@ impl Service {
         if !self.has_other(volume, path) {
             return Err("not told any more; it stays, because no other path is usable".into());
         }
-        self.remove_path(volume, path, false)
-            .map_err(|why| format!("not told any more, and stays: {why}"))?;
+        self.remove_path(volume, path, false).map_err(|why| {
+            let why = unnamed(name, uri, &why);
+            let of_it = why.strip_prefix(uri).map(|rest| format!("it{rest}"));
+            let why = of_it.as_deref().unwrap_or(why);
+            format!("not told any more, and stays: {why}")
+        })?;
         self.state().volumes[volume].found.remove(uri);
         Ok("not told any more; removed".into())
     }

@@ -60,6 +60,27 @@ pub fn plan(
     }
 }
 
+/// Who would have a path come again at once if it left, whoever added it: it tells of a place where
+/// the path leads, and no other path does.
+pub fn teller<'a>(
+    of: &Volume,
+    path: &PathUri,
+    all: &'a Offers,
+    named: impl Fn(&PathUri) -> Vec<SocketAddr>,
+) -> Option<&'a Endpoint> {
+    let nqn = of.subsystem.as_ref()?;
+    let others = of.paths.iter().filter(|keys| keys.uri != *path);
+    let others: BTreeSet<SocketAddr> = others
+        .flat_map(|keys| addresses(&keys.uri, nqn, &named))
+        .collect();
+    let mut places = addresses(path, nqn, &named).into_iter();
+    places.find_map(|address| {
+        let nqn = nqn.clone();
+        let tellers = all.get(&Offer { nqn, address })?;
+        tellers.first().filter(|_| !others.contains(&address))
+    })
+}
+
 /// Of paths that an earlier engine knew, and that are told now: who tells of them.
 pub fn adopt(of: &Volume, found: &mut BTreeMap<String, String>, all: &Offers) {
     let Some(nqn) = &of.subsystem else { return };
@@ -211,6 +232,29 @@ mod tests {
             plan(&of, &found, &[], &offers(&[]), unnamed),
             Plan::default()
         );
+    }
+
+    /// Whoever added it; but not where the volume is not asked for, or another path leads there.
+    #[test]
+    fn what_is_told_and_nowhere_else_would_come_again() {
+        let [a, b] = [1, 2].map(|it| format!("nvme-tcp://10.0.0.{it}:4420/{NQN}"));
+        let name = format!("nvme-tcp://there:4420/{NQN}");
+        let named = |uri: &PathUri| match uri.to_string().contains("there") {
+            true => vec!["10.0.0.1:4420".parse().unwrap()],
+            false => Vec::new(),
+        };
+        let keys = format!("subsystem = \"{NQN}\"\n");
+        let told = offers(&[(NQN, "10.0.0.1:4420")]);
+        let again = |paths: &[&str], keys: &str, path: &str, told: &Offers| {
+            let of = volume(paths, keys);
+            teller(&of, &path.parse().unwrap(), told, named).is_some()
+        };
+        assert!(again(&[&a, &b], &keys, &a, &told));
+        assert!(again(&[&name, &b], &keys, &name, &told));
+        assert!(!again(&[&a, &b], &keys, &b, &told));
+        assert!(!again(&[&a, &name], &keys, &name, &told), "the other stays");
+        assert!(!again(&[&a, &b], "", &a, &told), "nobody asked for it");
+        assert!(!again(&[&a, &b], &keys, &a, &offers(&[])));
     }
 
     #[test]

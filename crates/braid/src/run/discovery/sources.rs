@@ -3,7 +3,6 @@ use crate::log;
 use crate::run::config::Config;
 use crate::run::service::Service;
 use crate::uri::discovery::DiscoveryUri;
-use anyhow::Context;
 use engine::discovery::{DiscoveryControl, Endpoint};
 use runtime::Handle;
 use std::time::{Duration, Instant};
@@ -28,7 +27,7 @@ impl Service {
     pub fn find_sources(&self, config: &Config) -> anyhow::Result<Sources> {
         let mut sources = self.look_up(config)?;
         match sources.unresolved.pop() {
-            Some((_, why)) => Err(why),
+            Some((uri, why)) => Err(why.context(format!("discovery: {uri}"))),
             None => Ok(sources),
         }
     }
@@ -44,7 +43,7 @@ impl Service {
         let wanted: Vec<_> = config.discoveries.iter().map(|it| it.uri.clone()).collect();
         let (mut new, mut unresolved) = (Vec::new(), Vec::new());
         for uri in wanted.iter().filter(|uri| !there.contains(uri)) {
-            match uri.resolve().with_context(|| format!("discovery: {uri}")) {
+            match uri.resolve() {
                 Ok(endpoint) => new.push((uri.clone(), endpoint)),
                 Err(why) => unresolved.push((uri.clone(), why)),
             }
