@@ -17,6 +17,7 @@ use crate::uri::discovery::{DISCOVERY_PORT, DiscoveryUri};
 use anyhow::Context;
 use clap::Args;
 use nvme::host::Digests;
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 use uuid::Uuid;
 
@@ -60,7 +61,8 @@ pub struct FromArgs {
     #[arg(short = 'a', long, value_name = "ADDRESS")]
     traddr: Option<String>,
     /// TCP port
-    #[arg(short = 's', long, value_name = "PORT", default_value_t = DISCOVERY_PORT)]
+    #[arg(short = 's', long, value_name = "PORT", default_value_t = DISCOVERY_PORT,
+        allow_negative_numbers = true, value_parser = clap::value_parser!(u16).range(1..))]
     trsvcid: u16,
     /// The discovery subsystem's own NQN [default: the well-known one of discovery]
     #[arg(short = 'n', long, value_name = "NQN", value_parser = identity::parse_nqn)]
@@ -85,12 +87,28 @@ impl FromArgs {
                 return Err(Usage::error(text.to_owned()));
             }
             (None, Some(host)) => {
+                if let Some(words) = apart(host) {
+                    return Err(Usage::error(format!("--traddr {host}: {words}")));
+                }
                 let uri = DiscoveryUri::new(host, self.trsvcid, self.nqn.as_deref());
                 uri.map_err(|error| (format!("--traddr {host}"), error))
             }
         };
         uri.map_err(|(what, error)| Usage::error(format!("{what}: {error}")))
     }
+}
+
+/// What to write instead of an address with its port; `None`: it is none.
+pub fn apart(text: &str) -> Option<String> {
+    if text.parse::<IpAddr>().is_ok() {
+        return None; // with colons of its own
+    }
+    let (host, port) = text.rsplit_once(':')?;
+    let port: u16 = port.parse().ok()?;
+    let bare = host.strip_prefix('[').and_then(|it| it.strip_suffix(']'));
+    let is_one = bare.is_some() || !host.is_empty() && !host.contains(':');
+    let host = bare.unwrap_or(host);
+    is_one.then(|| format!("the port is an option of its own: -a {host} -s {port}"))
 }
 
 /// Reads and shows.

@@ -6,6 +6,7 @@
 //! beside these `from`, `cntlid`, `asqsz`, `usable` and `why_not` of each record, and
 //! `controllers`. `genctr` is that of the controller that was asked for.
 use super::session::Discovered;
+use crate::advice;
 use crate::output::Style;
 use crate::table::Table;
 use crate::uri::discovery::in_words;
@@ -95,11 +96,19 @@ pub fn json(root: &Endpoint, found: &Discovered) -> Value {
             "error": null,
         })
     });
-    let lost = found.lost.iter();
-    let lost = lost.map(|(it, why)| json!({"uri": in_words(it), "error": why}));
+    let unread = |it: &Endpoint, why: &str| {
+        let uri = in_words(it);
+        json!({
+            "uri": uri,
+            "depth": null,
+            "genctr": null,
+            "records": null,
+            "error": advice::of_target(why, &uri),
+        })
+    };
+    let lost = found.lost.iter().map(|(it, why)| unread(it, why));
     let why = "too many referrals, or too far";
-    let beyond = found.too_many.iter();
-    let beyond = beyond.map(|it| json!({"uri": in_words(it), "error": why}));
+    let beyond = found.too_many.iter().map(|it| unread(it, why));
     json!({
         "genctr": of_root.map(|(_, _, log)| log.generation),
         "records": records.collect::<Vec<_>>(),

@@ -1,6 +1,7 @@
 //! The verbs that speak to a running target.
 use super::config::check_nqn;
-use super::discovery::ReferralAddress;
+use super::control::check_referrals;
+use super::discovery::{ReferralAddress, ReferralKeys};
 use super::quantity::{FromText, Size};
 use super::settings::Settings;
 use crate::cli::Usage;
@@ -134,7 +135,11 @@ pub fn resize(args: &ResizeArgs) -> anyhow::Result<()> {
 /// # Errors
 /// A name that can't be, or no target that answers.
 pub fn set_hosts(args: &HostsArgs) -> anyhow::Result<()> {
-    let any = args.hosts.len() == 1 && args.hosts[0] == "any";
+    let any = args.hosts.iter().any(|it| it == "any");
+    if any && args.hosts.len() > 1 {
+        let text = "hosts: \"any\" stands alone: it is every host";
+        return Err(Usage::error(text));
+    }
     let hosts = if any { &[][..] } else { &args.hosts };
     let checked = hosts.iter().try_for_each(|host| check_nqn("host", host));
     checked.map_err(Usage::error)?;
@@ -165,6 +170,12 @@ pub fn set_referrals(args: &ReferralsArgs) -> anyhow::Result<()> {
     let checked = checked
         .collect::<Result<Vec<_>, _>>()
         .map_err(Usage::error)?;
+    let keys = |it: &ReferralAddress| ReferralKeys {
+        address: *it,
+        nqn: None,
+    };
+    let all: Vec<_> = checked.iter().map(keys).collect();
+    check_referrals(&all).map_err(Usage::error)?;
     let referrals = checked
         .iter()
         .map(|it| json!({"address": it.0.to_string()}));

@@ -111,6 +111,58 @@ fn words_that_mean_nothing() {
 }
 
 #[test]
+fn an_address_and_its_port_are_two_options() {
+    let place = Place::new();
+    for (line, parts) in [
+        (
+            "discover -a 127.0.0.1:8109",
+            &["127.0.0.1:8109", "-a 127.0.0.1 -s 8109"][..],
+        ),
+        ("discover -a [::1]:8109", &["[::1]:8109", "-a ::1 -s 8109"]),
+        ("discover -a host:8109", &["-a host -s 8109"]),
+        ("connect-all -a host:8109", &["-a host -s 8109"]),
+        (
+            "connect -a 127.0.0.1:8109 -n nqn.x:a",
+            &["-a 127.0.0.1 -s 8109"],
+        ),
+        ("discover -a host -s 0", &["--trsvcid", "1..=65535"]),
+        ("discover -a host -s -1", &["--trsvcid", "-1", "1..=65535"]),
+        (
+            "connect -a 127.0.0.1 -n nqn.x:a -s 0",
+            &["--trsvcid", "1..=65535"],
+        ),
+    ] {
+        refused(&place, line, USAGE, parts);
+    }
+}
+
+/// The error is the number's, and not that there is no such option.
+#[test]
+fn numbers_below_zero_are_numbers() {
+    let place = Place::new();
+    for option in ["--seeds", "--seed", "--requests", "--jobs"] {
+        let line = format!("sim --chaos {option} -1");
+        refused(&place, &line, USAGE, &[option, "'-1'", "invalid digit"]);
+    }
+}
+
+#[test]
+fn referrals_and_hosts_that_cannot_be() {
+    let place = Place::new();
+    let many: Vec<_> = (1..=65).map(|it| format!("10.0.0.{it}")).collect();
+    for (line, parts) in [
+        ("10.0.0.2 10.0.0.2:8009", &["10.0.0.2:8009", "twice"][..]),
+        (&*many.join(" "), &["65 referrals", "64"]),
+    ] {
+        refused(&place, &format!("target referrals {line}"), USAGE, parts);
+    }
+    for line in ["any any", "any nqn.x:a"] {
+        let parts = ["\"any\" stands alone"];
+        refused(&place, &format!("target hosts {line}"), USAGE, &parts);
+    }
+}
+
+#[test]
 fn paths_that_are_none() {
     let place = Place::new();
     for (uri, part) in [

@@ -7,8 +7,10 @@ use crate::target::discovery::{ReferralKeys, referrals};
 use engine::target::TargetControl;
 use nvme::controller::DiscoveryChange;
 use nvme::limits::REFERRALS_MAX;
+use nvme::wire::fabrics::DISCOVERY_NQN;
 use serde::Deserialize;
 use serde_json::{Value, json};
+use std::net::SocketAddr;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -59,6 +61,18 @@ pub fn check_referrals(all: &[ReferralKeys]) -> Result<(), String> {
             all.len()
         ));
     }
+    let mut each = all.iter().enumerate();
+    let is_twice = |(at, it): &(usize, &ReferralKeys)| {
+        all[..*at].iter().any(|before| place(before) == place(it))
+    };
+    if let Some((_, it)) = each.find(is_twice) {
+        return Err(format!("referral {} is given twice", it.address.0));
+    }
     let mut names = all.iter().filter_map(|it| it.nqn.as_deref());
     names.try_for_each(|nqn| check_nqn("referral: nqn", nqn))
+}
+
+/// Whom it refers to.
+fn place(of: &ReferralKeys) -> (SocketAddr, &str) {
+    (of.address.0, of.nqn.as_deref().unwrap_or(DISCOVERY_NQN))
 }
