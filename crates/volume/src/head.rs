@@ -91,6 +91,8 @@ pub struct Head {
     /// What the policy is told, kept current so that a selection builds nothing.
     views: Vec<PathView>,
     shown: Vec<Option<Shown>>,
+    /// What a path showed over which I/O went. Also when all paths have left: users have its data.
+    was: Option<Shown>,
     standing: Vec<Standing>,
     health: Vec<Health>,
     /// What puts a path on probation.
@@ -130,6 +132,7 @@ impl Head {
             selector,
             views,
             shown,
+            was: None,
             standing,
             health,
             health_limits: Limits::OFF,
@@ -210,11 +213,19 @@ impl Head {
     /// Adds `path` to the device, not yet enabled; or checks it again after a reconnect (T32).
     ///
     /// # Errors
-    /// It shows something else than a path admitted before, or than itself before.
+    /// It shows something else than a path admitted before, or than itself before; or than any path
+    /// that was enabled, though all of them have left since (T31).
     pub fn admit(&mut self, path: PathIndex, shown: Shown) -> Result<(), Refused> {
         for (other, there) in self.admitted() {
             self.agrees(path, &shown, other, there)
                 .map_err(|why| Refused { path, other, why })?;
+        }
+        if let Some(was) = &self.was {
+            same(&shown, was).map_err(|why| Refused {
+                path,
+                other: path,
+                why,
+            })?;
         }
         self.shown[usize::from(path.0)] = Some(shown);
         let standing = &mut self.standing[usize::from(path.0)];
@@ -233,11 +244,7 @@ impl Head {
         let Some(before) = &mut self.shown[usize::from(path.0)] else {
             return self.admit(path, shown).map(|()| false);
         };
-        let same = shown
-            .identity
-            .same_as(&before.identity)
-            .and_then(|()| same_blocks(shown.size, before.size));
-        if let Err(why) = same {
+        if let Err(why) = same(&shown, before) {
             self.distrust(path, None);
             let other = path;
             return Err(Refused { path, other, why });
@@ -284,6 +291,7 @@ impl Head {
         let standing = &mut self.standing[usize::from(path.0)];
         if enabled && !standing.enabled {
             self.selector.reset_path(path); // A11, T38: after a connect nothing is known
+            self.was = self.shown[usize::from(path.0)].clone();
         }
         standing.enabled = enabled;
         standing.pending &= enabled;
@@ -536,6 +544,12 @@ fn unknown(distance: u32) -> PathView {
         in_flight_elsewhere: 0,
         throughput: 1,
     }
+}
+
+/// Whether it is the namespace that it was; its size may be another.
+fn same(now: &Shown, before: &Shown) -> Result<(), Conflict> {
+    now.identity.same_as(&before.identity)?;
+    same_blocks(now.size, before.size)
 }
 
 fn same_blocks(here: Size, there: Size) -> Result<(), Conflict> {

@@ -127,6 +127,34 @@ fn t32_a_path_that_returns_is_checked_against_its_former_self() {
     ));
 }
 
+/// T31: users of the volume have data of the namespace that it was, though its only path has left.
+#[test]
+fn t31_a_volume_without_paths_does_not_become_another_namespace() {
+    let mut head = head(1, Policy::Numa);
+    head.forget(PathIndex(0));
+    let mut other = shown(1);
+    if let Identity::Namespace(namespace) = &mut other.identity {
+        namespace.nguid = [9; 16];
+    }
+    let mut coarse = shown(1);
+    coarse.size.block_shift += 1;
+    for wrong in [other, coarse] {
+        let refused = head.admit(PathIndex(0), wrong).unwrap_err();
+        assert_eq!(refused.other, PathIndex(0));
+        assert_eq!(head.admitted().count(), 0);
+    }
+    let mut grown = shown(2);
+    grown.size.blocks *= 2;
+    head.admit(PathIndex(0), grown).unwrap();
+    // What was never enabled gave nobody any data.
+    let mut fresh = Head::new([10], Policy::Numa, KNOBS);
+    let mut other = shown(1);
+    other.size.block_shift += 1;
+    fresh.admit(PathIndex(0), other).unwrap();
+    fresh.forget(PathIndex(0));
+    fresh.admit(PathIndex(0), shown(1)).unwrap();
+}
+
 #[test]
 fn t34_limits_and_size_are_the_strictest_of_the_paths() {
     let mut head = Head::new([1, 1], Policy::Numa, KNOBS);
