@@ -103,6 +103,9 @@ pub enum DeviceError {
     ReadOnly,
     /// Not possible on this device (EOPNOTSUPP).
     Unsupported,
+    /// The file behind it became shorter than it was: what lay there is lost, and nothing is
+    /// written there, so that it does not read as zeroes.
+    CutShort,
     /// The way to the device is gone, and nobody knows what became of the request; it is no failure
     /// of the device.
     Lost,

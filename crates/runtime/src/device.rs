@@ -8,7 +8,8 @@
 //! file is in use is the machine's to know and to check: it may be made longer at any time. What
 //! lies behind the end of a file was cut off behind our back: reading or comparing it is an error,
 //! and the first time it is logged with the file's name. A later write makes the file long again,
-//! and then what lies between reads as zeroes: nobody can tell those from data.
+//! and then what lies between reads as zeroes: nobody can tell those from data. Of a file that we
+//! have alone nothing is read or written there any more (`whole`).
 //!
 //! # Limits
 //! `FILE_OPERATIONS_MAX` in flight and `COMPARES_MAX` comparing; more wait here. How many there are
@@ -18,6 +19,7 @@ use crate::limits::{COMPARE_BYTES, COMPARES_MAX, FILE_OPERATIONS_MAX, ZEROES_BYT
 use crate::memory::MemoryDevice;
 use crate::queues::QueueBackend;
 use crate::reactor::{Reactor, Tag};
+use crate::whole::Looked;
 use crate::{Device, FileDevice, PassthroughDevice, QueueDevice, RuntimeError, volatile};
 use engine::Machine;
 use engine::machine::{DeviceError, DeviceId, DeviceOp, DeviceRequest};
@@ -26,6 +28,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use sys::{Allocate, Errno, Extent, Fd, Ring};
 
+mod cut;
 mod queues;
 
 /// Arena behind the machine's part: zeroes to write, and room to compare in.
@@ -36,8 +39,8 @@ pub(crate) type Done = (u32, Result<(), DeviceError>);
 
 /// No device has that number (ENXIO).
 const GONE: DeviceError = DeviceError::Os(6);
-/// Nothing is there to be read (EIO).
-const CUT: DeviceError = DeviceError::Os(5);
+/// Nothing is there to be read.
+const CUT_SHORT: DeviceError = DeviceError::CutShort;
 
 /// A device on its way to a reactor; a file with a descriptor for that one alone.
 #[derive(Debug)]
@@ -76,6 +79,7 @@ pub(crate) enum Backend {
         device: Arc<FileDevice>,
         /// It was logged that the file is too short.
         told: bool,
+        looked: Looked,
     },
     Passthrough(Fd, Arc<PassthroughDevice>),
     Queue(Box<QueueBackend>),
@@ -158,6 +162,7 @@ impl Backend {
                 block_bytes: 1 << device.block_shift(),
                 device,
                 told: false,
+                looked: Looked::default(),
             },
             Opened::Passthrough(device, own) => Self::Passthrough(Fd::new(own), device),
         }
@@ -235,6 +240,7 @@ impl Devices {
         device: usize,
         request: &DeviceRequest,
         extent: Extent,
+        now_ns: u64,
     ) {
         let has_data = matches!(
             request.op,
@@ -260,12 +266,17 @@ impl Devices {
             Backend::Queue(queue) => {
                 return queue.begin(ring, request, data, &mut self.results);
             }
-            &mut Backend::File {
+            Backend::File {
                 read_only,
                 block_bytes,
+                device,
+                looked,
                 ..
             } => {
-                match within(request, i64::MAX as u64).and_then(|()| step(request.op, read_only)) {
+                let (read_only, block_bytes) = (*read_only, *block_bytes);
+                let step =
+                    within(request, i64::MAX as u64).and_then(|()| step(request.op, read_only));
+                match step.and_then(|step| cut::look(device, request, step, looked, now_ns)) {
                     Ok(step) => {
                         let begun = FileRequest {
                             request: *request,
@@ -382,17 +393,8 @@ impl Devices {
             }
             Progress::Done(result) => result,
         };
-        let id = request.request.id;
-        if result == Err(CUT) {
-            let (device, end) = (
-                request.request.device,
-                request.request.offset + request.done,
-            );
-            self.tell_of_cut(device, end);
-        }
-        let Some(request) = &self.requests[slot as usize] else {
-            return None;
-        };
+        let (id, request) = (request.request.id, *request);
+        let result = self.seen_at_end(&request, result);
         if let Step::Compare(Some(scratch)) = request.step {
             self.scratch.push(scratch);
         }
@@ -401,20 +403,6 @@ impl Devices {
         self.in_flight -= 1;
         self.start_next(ring);
         Some((id, result))
-    }
-
-    /// Once for each file and core: the user can't know otherwise.
-    #[cold]
-    fn tell_of_cut(&mut self, device: DeviceId, from: u64) {
-        if let Backend::File { device, told, .. } = &mut self.backends[device_number(device)]
-            && !std::mem::replace(told, true)
-        {
-            let path = device.path().display();
-            tracing::error!(
-                "{path} was cut short behind our back: from about byte {from} on it can't be \
-                 read; restore it from a copy"
-            );
-        }
     }
 }
 
@@ -433,7 +421,7 @@ impl FileRequest {
             }
             Step::Read if u64::from(count) < left && self.is_at_end(count) => {
                 self.done += u64::from(count);
-                return Progress::Done(Err(CUT));
+                return Progress::Done(Err(CUT_SHORT));
             }
             Step::Compare(scratch) => {
                 let scratch = scratch.unwrap_or_default();
@@ -464,7 +452,7 @@ impl FileRequest {
     fn compare(&mut self, ring: &Ring, mut piece: Extent, count: u32) -> Progress {
         if count < piece.len && self.is_at_end(count) {
             self.done += u64::from(count);
-            return Progress::Done(Err(CUT));
+            return Progress::Done(Err(CUT_SHORT));
         }
         piece.len = count;
         let mut mine = self.extent.skip(self.done as u32);

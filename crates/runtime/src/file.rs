@@ -9,6 +9,7 @@
 use crate::RuntimeError;
 use crate::lock::lock;
 use crate::volatile::VolatileCache;
+use crate::whole::Whole;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, SeekFrom, StatxFlags};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -31,6 +32,8 @@ pub struct FileDevice {
     /// A descriptor that keeps a block device from whoever wants it alone, mounts included.
     claim: Option<OwnedFd>,
     cache: Option<VolatileCache>,
+    /// Of a file that we have alone.
+    whole: Option<Whole>,
 }
 
 impl FileDevice {
@@ -58,7 +61,9 @@ impl FileDevice {
     pub fn open_alone(path: PathBuf) -> Result<Self, RuntimeError> {
         let mut device = Self::opened(path, false, None)?;
         lock(&device.fd, &device.path, true)?;
-        if kind(&device.path, &device.fd)? {
+        if !kind(&device.path, &device.fd)? {
+            device.whole = Some(Whole::new(device.bytes));
+        } else {
             // By its descriptor, so that it is the same device.
             let claimed = rustix::fs::open(
                 format!("/proc/self/fd/{}", device.fd.as_raw_fd()),
@@ -99,8 +104,7 @@ impl FileDevice {
             opened => opened.map_err(|source| open_error(&path, read_only, source))?,
         };
         let block_device = kind(&path, &opened)?;
-        let bytes = rustix::fs::seek(&opened, SeekFrom::End(0))
-            .map_err(|source| file_error(&path, "find the size of", source))?;
+        let bytes = size(&path, &opened)?;
         if bytes == 0 {
             let reason = "it is empty: make it as long as it is to be (truncate -s SIZE)";
             return Err(RuntimeError::Device { path, reason });
@@ -114,9 +118,27 @@ impl FileDevice {
             direct: false,
             claim: None,
             cache: None,
+            whole: None,
         };
         device.go_direct(access | OFlags::CLOEXEC, block_device);
         Ok(device)
+    }
+
+    pub(crate) fn whole(&self) -> Option<&Whole> {
+        self.whole.as_ref()
+    }
+
+    /// How long it is now, as far as is known without asking anybody for it.
+    pub(crate) fn bytes_now(&self) -> Option<u64> {
+        let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+        let stat = rustix::fs::statx(&self.fd, c"", flags, StatxFlags::SIZE).ok()?;
+        let known = stat.stx_mask & StatxFlags::SIZE.bits() != 0;
+        known.then_some(stat.stx_size)
+    }
+
+    /// How long it is now.
+    pub(crate) fn size(&self) -> Result<u64, RuntimeError> {
+        size(&self.path, &self.fd)
     }
 
     /// As it was opened.
@@ -179,6 +201,11 @@ impl FileDevice {
             (self.fd, self.block_shift, self.direct) = (direct, shift as u8, true);
         }
     }
+}
+
+fn size(path: &Path, fd: &OwnedFd) -> Result<u64, RuntimeError> {
+    let end = rustix::fs::seek(fd, SeekFrom::End(0));
+    end.map_err(|source| file_error(path, "find the size of", source))
 }
 
 /// Makes a sparse file. Another process may have made it meanwhile: then it is that one.
@@ -370,6 +397,7 @@ mod tests {
             direct: false,
             claim: None,
             cache: None,
+            whole: None,
         };
         device.go_direct(OFlags::RDONLY, false);
         assert!(!device.direct());

@@ -7,6 +7,7 @@
 //!   peers can hold by not reading, and for how long
 //! * `listen`: accepting; `admission`: who comes in
 //! * `device`: requests to devices; [`MemoryDevice`], [`FileDevice`]; `volatile`: a cache before it
+//!   `whole`: files that were cut short
 //! * `passthrough`, `command`: namespaces that the kernel drives; [`PassthroughDevice`]
 //! * `mailbox`: messages from other threads
 //!
@@ -39,6 +40,7 @@ mod send;
 mod stall;
 mod thread;
 mod volatile;
+mod whole;
 
 pub use error::RuntimeError;
 pub use file::FileDevice;

@@ -298,12 +298,9 @@ where
                 Output::Resume(conn) => self.resume(conn),
                 Output::Device(request) => {
                     let span = extent(self.arena_bytes, request.span);
-                    self.devices.begin(
-                        &mut self.ring,
-                        device_number(request.device),
-                        &request,
-                        span,
-                    );
+                    let (device, now_ns) = (device_number(request.device), self.now_ns);
+                    self.devices
+                        .begin(&mut self.ring, device, &request, span, now_ns);
                 }
                 Output::LetGo { device, id } => {
                     self.devices
@@ -556,7 +553,7 @@ mod tests {
         let extent = reactor.extent(request.span);
         reactor
             .devices
-            .begin(&mut reactor.ring, 0, &request, extent);
+            .begin(&mut reactor.ring, 0, &request, extent, 0);
         reactor.stop();
         assert!(!reactor.is_drained(), "a device has its time");
         let end_ns = reactor.now_ns + DEVICES_WAIT_NS;

@@ -119,6 +119,7 @@ mod tests {
         for outcome in [
             Outcome::Done,
             Outcome::MediaError,
+            Outcome::CutShort,
             Outcome::NoSpace,
             Outcome::ReadOnly,
             Outcome::Denied,

@@ -63,6 +63,7 @@ pub fn dispose_leg(outcome: Outcome, attempt: &LegAttempt) -> LegDisposition {
         | Outcome::TimedOut
         | Outcome::Busy { .. }
         | Outcome::MediaError
+        | Outcome::CutShort
         | Outcome::NoSpace
         | Outcome::ReadOnly
         | Outcome::Denied
@@ -83,7 +84,8 @@ pub fn dispose_leg(outcome: Outcome, attempt: &LegAttempt) -> LegDisposition {
 mod tests {
     use super::*;
 
-    const FAILURES: [Outcome; 10] = [
+    const FAILURES: [Outcome; 11] = [
+        Outcome::CutShort,
         Outcome::PathError,
         Outcome::TimedOut,
         Outcome::Busy { after_ns: 7 },

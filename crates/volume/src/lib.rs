@@ -39,6 +39,9 @@ pub enum Outcome {
     PathError,
     /// The data can't be read or is damaged; another *copy* may have it.
     MediaError,
+    /// The file behind it became shorter than it was: what lay there is lost, and nothing is
+    /// written there any more.
+    CutShort,
     /// Not now; the same path may do it after `after_ns`.
     Busy {
         /// Wait at least so long.
@@ -84,6 +87,7 @@ impl core::fmt::Display for Outcome {
             Self::Done => "done",
             Self::PathError => "the path failed",
             Self::MediaError => "the data can't be read or written",
+            Self::CutShort => "its file was cut short, and what lay behind its end is lost",
             Self::Busy { .. } => "busy",
             Self::NoSpace => "out of space",
             Self::ReadOnly => "write protected",
@@ -109,6 +113,7 @@ mod tests {
             (Outcome::Done, false),
             (Outcome::PathError, true),
             (Outcome::MediaError, false),
+            (Outcome::CutShort, false),
             (Outcome::Busy { after_ns: 1 }, false),
             (Outcome::NoSpace, false),
             (Outcome::ReadOnly, false),

@@ -378,6 +378,8 @@ pub enum What {
     Addresses(Vec<SocketAddr>),
     /// A queue server's namespace.
     Queue(Arc<QueueDevice>),
+    /// A file.
+    File(Arc<FileDevice>),
     /// Another device.
     Device,
 }
@@ -538,6 +540,10 @@ impl End {
                 device: Device::Queue(queue),
                 ..
             } => What::Queue(Arc::clone(queue)),
+            Self::Device {
+                device: Device::File(file),
+                ..
+            } => What::File(Arc::clone(file)),
             Self::Passthrough(_) | Self::Device { .. } => What::Device,
         }
     }

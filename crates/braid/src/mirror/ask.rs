@@ -1,6 +1,6 @@
 //! `braid mirror check|repair|fail|restore|assemble`: asked of the engine that runs the mirror.
 use crate::run::client::Common;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::fmt::Write;
 
 /// A mirror.
@@ -53,6 +53,29 @@ pub struct AssembleArgs {
     common: Common,
 }
 
+/// Makes alike what differs. Which leg is right nobody can tell from what they hold.
+#[derive(Clone, Debug, clap::Args)]
+pub struct RepairArgs {
+    #[command(flatten)]
+    of: MirrorArgs,
+    /// The leg that counts: its number as `braid stat` shows it, or its URI. Without it, the one in
+    /// sync with the lowest number
+    #[arg(long, value_name = "LEG")]
+    from: Option<String>,
+}
+
+/// Has a mirror made alike.
+///
+/// # Errors
+/// As [`mirror`].
+pub fn repair(args: &RepairArgs) -> anyhow::Result<()> {
+    let (common, volume) = args.of.parts();
+    let params = json!({"volume": volume, "leg": args.from});
+    common.show("mirror.repair", params, |text, value| {
+        said(text, volume, value, "begun")
+    })
+}
+
 /// Asks something of a mirror.
 ///
 /// # Errors
@@ -60,8 +83,8 @@ pub struct AssembleArgs {
 pub fn mirror(verb: &str, args: &MirrorArgs) -> anyhow::Result<()> {
     let params = json!({"volume": args.volume});
     args.common
-        .show(&format!("mirror.{verb}"), params, |text, _| {
-            writeln!(text, "{}: begun; braid stat shows it", args.volume)
+        .show(&format!("mirror.{verb}"), params, |text, value| {
+            said(text, &args.volume, value, "begun")
         })
 }
 
@@ -72,8 +95,8 @@ pub fn mirror(verb: &str, args: &MirrorArgs) -> anyhow::Result<()> {
 pub fn leg(verb: &str, args: &LegArgs) -> anyhow::Result<()> {
     let params = json!({"volume": args.volume, "leg": args.leg});
     args.common
-        .show(&format!("mirror.{verb}"), params, |text, _| {
-            writeln!(text, "{}: begun; braid stat shows it", args.volume)
+        .show(&format!("mirror.{verb}"), params, |text, value| {
+            said(text, &args.volume, value, "begun")
         })
 }
 
@@ -88,7 +111,15 @@ pub fn assemble(args: &AssembleArgs) -> anyhow::Result<()> {
         "discard": args.discard,
     });
     let value = args.common.call_for_long("mirror.assemble", params)?;
-    args.common.print(&value, |text, _| {
-        writeln!(text, "{}: started; braid stat shows it", args.volume)
+    args.common.print(&value, |text, value| {
+        said(text, &args.volume, value, "started")
     })
+}
+
+/// What was done, or why there was nothing to do.
+fn said(text: &mut String, volume: &str, value: &Value, done: &str) -> std::fmt::Result {
+    match value["nothing"].as_str() {
+        Some(why) => writeln!(text, "{volume}: nothing to do: {why}"),
+        None => writeln!(text, "{volume}: {done}; braid stat shows it"),
+    }
 }

@@ -8,6 +8,7 @@ use std::fmt::Write;
 use std::io::IsTerminal;
 use std::thread::sleep;
 use std::time::Duration;
+use volume::mirror::machine::Speed;
 
 /// How often a bar is moved.
 const LOOK: Duration = Duration::from_millis(250);
@@ -102,13 +103,9 @@ pub struct StatusArgs {
 /// No engine that answers, or what it says.
 pub fn add(args: &AddArgs) -> anyhow::Result<()> {
     let params = json!({"volume": args.volume, "leg": args.leg, "force": args.new.force});
-    changed(
-        &args.new.common,
-        "mirror.add",
-        params,
-        "added; write it into the configuration too",
-    )?;
-    wait(&args.new.common, &args.volume, args.new.wait)
+    let said = "added; write it into the configuration too";
+    let leg = changed(&args.new.common, "mirror.add", params, said)?;
+    wait(&args.new.common, &args.volume, args.new.wait, Some(&leg))
 }
 
 /// Replaces a leg.
@@ -120,8 +117,8 @@ pub fn replace(args: &ReplaceArgs) -> anyhow::Result<()> {
         "volume": args.volume, "leg": args.leg, "by": args.by, "force": args.new.force,
     });
     let said = "added, the other goes when it is in sync; write it into the configuration too";
-    changed(&args.new.common, "mirror.replace", params, said)?;
-    wait(&args.new.common, &args.volume, args.new.wait)
+    let leg = changed(&args.new.common, "mirror.replace", params, said)?;
+    wait(&args.new.common, &args.volume, args.new.wait, Some(&leg))
 }
 
 /// Removes a leg.
@@ -135,7 +132,8 @@ pub fn remove(args: &super::ask::LegArgs) -> anyhow::Result<()> {
         "mirror.remove",
         params,
         "removed; take it out of the configuration too",
-    )
+    )?;
+    Ok(())
 }
 
 /// Stops a mirror.
@@ -145,7 +143,10 @@ pub fn remove(args: &super::ask::LegArgs) -> anyhow::Result<()> {
 pub fn stop(args: &StopArgs) -> anyhow::Result<()> {
     let params = json!({"volume": args.volume, "force": args.force});
     let value = args.common.call_for_long("mirror.stop", params)?;
-    args.common.print(&value, |text, _| {
+    args.common.print(&value, |text, value| {
+        if let Some(why) = value["nothing"].as_str() {
+            return writeln!(text, "{}: nothing to do: {why}", args.volume);
+        }
         writeln!(
             text,
             "{0}: stopped; braid mirror assemble {0} starts it again, and so does the engine's \
@@ -201,17 +202,20 @@ pub fn speed(args: &SpeedArgs) -> anyhow::Result<()> {
 /// # Errors
 /// As [`add`].
 pub fn status(args: &StatusArgs) -> anyhow::Result<()> {
-    wait(&args.common, &args.volume, args.wait)?;
+    let waited = wait(&args.common, &args.volume, args.wait, None);
     let value = status_of(&args.common, &args.volume)?;
-    args.common.print(&value, show)
+    args.common.print(&value, show)?;
+    waited
 }
 
-fn changed(common: &Common, method: &str, params: Value, said: &str) -> anyhow::Result<()> {
+/// Has it done, and says so; the leg that the engine names.
+fn changed(common: &Common, method: &str, params: Value, said: &str) -> anyhow::Result<String> {
     let value = common.call_for_long(method, params)?;
     common.print(&value, |text, value| {
         let (volume, leg) = (word(&value["volume"]), word(&value["leg"]));
         writeln!(text, "{volume}: {leg} {said}")
-    })
+    })?;
+    Ok(word(&value["leg"]).to_owned())
 }
 
 fn status_of(common: &Common, volume: &str) -> anyhow::Result<Value> {
@@ -219,7 +223,10 @@ fn status_of(common: &Common, volume: &str) -> anyhow::Result<Value> {
 }
 
 /// Until nothing is rebuilt or checked any more, with a bar for whoever sits before it.
-fn wait(common: &Common, volume: &str, wait: bool) -> anyhow::Result<()> {
+///
+/// # Errors
+/// What was to be rebuilt, `leg` above all, is not in sync.
+fn wait(common: &Common, volume: &str, wait: bool, leg: Option<&str>) -> anyhow::Result<()> {
     if !wait {
         return Ok(());
     }
@@ -227,12 +234,19 @@ fn wait(common: &Common, volume: &str, wait: bool) -> anyhow::Result<()> {
     if let Ok(style) = ProgressStyle::with_template("{wide_bar:.cyan} {percent:>3} %  {msg}") {
         bar.set_style(style);
     }
+    let mut waited: Vec<String> = leg.into_iter().map(str::to_owned).collect();
     loop {
         let value = status_of(common, volume)?;
+        for it in items(&value["legs"]).filter(|leg| is_on_its_way(leg)) {
+            let uri = word(&it["uri"]);
+            if !waited.iter().any(|it| it == uri) {
+                waited.push(uri.to_owned());
+            }
+        }
         let under_way = under_way(&value);
         let Some((what, it)) = under_way.first() else {
             bar.finish_and_clear();
-            return Ok(());
+            return waited.iter().try_for_each(|leg| is_in_sync(&value, leg));
         };
         if std::io::stderr().is_terminal() {
             bar.set_position((it["done"].as_f64().unwrap_or(0.0) * WHOLE) as u64);
@@ -242,10 +256,29 @@ fn wait(common: &Common, volume: &str, wait: bool) -> anyhow::Result<()> {
     }
 }
 
+/// Whether a leg is being rebuilt, or is about to be.
+fn is_on_its_way(leg: &Value) -> bool {
+    leg["progress"].is_object() || leg["returning"] == true || leg["state"] == "rebuilding"
+}
+
+/// Whether a rebuild that was waited for has come to its end.
+fn is_in_sync(mirror: &Value, uri: &str) -> anyhow::Result<()> {
+    let leg = items(&mirror["legs"]).find(|leg| leg["uri"] == uri);
+    let Some(leg) = leg else {
+        anyhow::bail!("{uri} is no leg any more");
+    };
+    let (state, why) = (word(&leg["state"]), leg["why"].as_str().unwrap_or_default());
+    match (state, why) {
+        ("in-sync", "") => Ok(()),
+        (_, "") => anyhow::bail!("{uri} was not rebuilt: it is {state}"),
+        _ => anyhow::bail!("{uri} was not rebuilt: it is {state}, {why}"),
+    }
+}
+
 /// What is being done, and how far it is.
 fn under_way(value: &Value) -> Vec<(String, &Value)> {
     let legs = items(&value["legs"]);
-    let legs = legs.filter(|leg| leg["progress"].is_object());
+    let legs = legs.filter(|leg| is_on_its_way(leg));
     let mut all: Vec<_> = legs
         .map(|leg| (format!("leg {}", number(&leg["slot"])), &leg["progress"]))
         .collect();
@@ -270,6 +303,9 @@ fn speed_words(value: &Value) -> String {
     let rate = |key: &str| format!("{}/s", format_bytes(number(&speed[key])));
     match speed["paused"].as_bool() {
         Some(true) => "copies in the background are paused".into(),
+        _ if number(&speed["ceiling"]) >= Speed::default().ceiling => {
+            format!("{} at least, no ceiling", rate("floor"))
+        }
         _ => format!("{} at least, {} at most", rate("floor"), rate("ceiling")),
     }
 }

@@ -13,6 +13,7 @@ use super::show;
 use crate::cli::Usage;
 use crate::identity::IdentityArgs;
 use crate::output::{self, Format};
+use crate::run::is_name;
 use crate::units::{format_bytes, parse_duration, parse_size};
 use crate::uri::{PathUri, UriKind};
 use anyhow::{Context, bail};
@@ -59,8 +60,8 @@ pub struct CreateArgs {
     /// What one bit of the bitmap of intents stands for [default: 1MiB, larger from 1 TiB on]
     #[arg(long, value_name = "SIZE")]
     region: Option<String>,
-    /// How often its owner says that it lives, 10ms to 1m; where several hosts reach the legs, a
-    /// start waits for four of these
+    /// How often its owner says that it lives, 100ms to 1m; where several hosts reach the legs, a
+    /// start waits for some of these
     #[arg(long, value_name = "DURATION", default_value = BEAT_INTERVAL)]
     beat_interval: String,
     /// Also over a file system, a partition table or another mirror
@@ -78,10 +79,7 @@ pub struct CreateArgs {
 /// # Errors
 /// [`Usage`]; a leg can't be had, has no room or holds something; writing fails.
 pub fn run(args: &CreateArgs) -> anyhow::Result<()> {
-    let name = Name::new(&args.name).map_err(|error| Usage::error(format!("the name: {error}")))?;
-    if name.is_empty() {
-        return Err(Usage::error("a mirror needs a name"));
-    }
+    let name = name_of(args)?;
     if args.legs.len() > LEGS_MAX {
         let count = args.legs.len();
         return Err(Usage::error(format!(
@@ -334,6 +332,20 @@ fn properties(policy: &str, legs: usize) -> anyhow::Result<Properties> {
     let set = properties.set("policy", &parsed.to_string());
     set.map_err(|error| usage(error.to_string()))?;
     Ok(properties)
+}
+
+fn name_of(args: &CreateArgs) -> anyhow::Result<Name> {
+    let name = Name::new(&args.name).map_err(|error| Usage::error(format!("the name: {error}")))?;
+    if name.is_empty() {
+        return Err(Usage::error("a mirror needs a name"));
+    }
+    if !is_name(&args.name) {
+        return Err(Usage::error(format!(
+            "the name: \"{}\" can be no volume's: letters, digits and . - _ only",
+            args.name
+        )));
+    }
+    Ok(name)
 }
 
 fn beat_interval_ms(text: &str) -> anyhow::Result<u32> {

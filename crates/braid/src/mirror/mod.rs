@@ -28,7 +28,7 @@ pub enum MirrorVerb {
     /// Compare all legs of a running mirror
     Check(ask::MirrorArgs),
     /// Compare all legs of a running mirror, and make alike what differs
-    Repair(ask::MirrorArgs),
+    Repair(ask::RepairArgs),
     /// End a check
     EndCheck(ask::MirrorArgs),
     /// Pause a check
@@ -66,7 +66,7 @@ pub fn run(verb: &MirrorVerb) -> anyhow::Result<()> {
         MirrorVerb::Upgrade(args) => upgrade::run(args),
         MirrorVerb::Assemble(args) => ask::assemble(args),
         MirrorVerb::Check(args) => ask::mirror("check", args),
-        MirrorVerb::Repair(args) => ask::mirror("repair", args),
+        MirrorVerb::Repair(args) => ask::repair(args),
         MirrorVerb::EndCheck(args) => ask::mirror("end", args),
         MirrorVerb::PauseCheck(args) => ask::mirror("pause", args),
         MirrorVerb::ResumeCheck(args) => ask::mirror("resume", args),

@@ -242,7 +242,8 @@ pub fn refusal_words(all: &[Examined], refusal: &Refusal) -> String {
         .iter()
         .filter_map(|leg| Some(leg.found.ok()?.superblock));
     let known: Vec<Superblock> = known.collect();
-    engine::mirror::words::refusal(refusal, name, &known)
+    let mirror = known.first().map_or("", |it| it.name.as_str());
+    engine::mirror::words::refusal(mirror, refusal, name, &known)
 }
 
 /// A mirror as JSON.

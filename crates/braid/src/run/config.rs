@@ -31,6 +31,7 @@ use crate::text;
 pub use crate::uri::PathKeys;
 use crate::uri::discovery::DiscoveryUri;
 use crate::uri::{PathUri, UriKind};
+pub use check::is_name;
 use engine::host::{Recovery, WriteFailover};
 pub use mirror::{ASSEMBLE_WAIT_NS, Kind, LEG_QUIESCE_NS, LegKeys, leg_name};
 use policy::{Hedging, Knobs, Policy};

@@ -13,7 +13,7 @@ use super::service::Service;
 use crate::load::host::{End, FileAccess, Known, What};
 use crate::uri::PathUri;
 use engine::host::{PathConfig, PathKind};
-use runtime::QueueDevice;
+use runtime::{FileDevice, QueueDevice};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -80,6 +80,14 @@ impl Ends {
     pub fn queue(&self, uri: &PathUri) -> Option<Arc<QueueDevice>> {
         self.find(uri, |what| match what {
             What::Queue(queue) => Some(Arc::clone(queue)),
+            _ => None,
+        })
+    }
+
+    /// The file that a path leads to, as it is open.
+    pub fn file(&self, uri: &PathUri) -> Option<Arc<FileDevice>> {
+        self.find(uri, |what| match what {
+            What::File(file) => Some(Arc::clone(file)),
             _ => None,
         })
     }

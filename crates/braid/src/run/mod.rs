@@ -42,6 +42,7 @@ mod volumes;
 
 pub use address::NbdAddress;
 pub use client::{EngineVerb, UNKNOWN, ask};
+pub use config::is_name;
 
 use crate::control::server;
 use crate::control::socket::{self, PrivateSocket};

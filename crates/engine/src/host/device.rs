@@ -110,6 +110,7 @@ pub(super) fn outcome(result: Result<(), DeviceError>, crdt: &[u16; 3], retries:
         Err(DeviceError::Full) => Outcome::NoSpace,
         Err(DeviceError::ReadOnly) => Outcome::ReadOnly,
         Err(DeviceError::Unsupported) => Outcome::Unsupported,
+        Err(DeviceError::CutShort) => Outcome::CutShort,
         Err(DeviceError::Lost) => Outcome::PathError,
         Err(DeviceError::Os(errno)) => os(errno),
         Err(DeviceError::Nvme(status)) => status::outcome(status, crdt, retries),

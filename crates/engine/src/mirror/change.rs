@@ -101,6 +101,7 @@ impl Mirrored {
             slot: Some(slot),
             away: None,
             aside: false,
+            cut_short: false,
             unfit: None,
             counters: LegCounters::default(),
             rebuild: None,

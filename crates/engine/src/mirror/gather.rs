@@ -301,7 +301,7 @@ impl Mirrored {
         }
         assemble(&superblocks, wishes).map_err(|refusal| {
             let known: Vec<Superblock> = superblocks.iter().filter_map(|it| it.ok()).collect();
-            words::refusal(&refusal, name, &known)
+            words::refusal(&self.config.name, &refusal, name, &known)
         })
     }
 

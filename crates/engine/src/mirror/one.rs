@@ -112,6 +112,8 @@ pub(super) struct Leg {
     pub away: Option<Away>,
     /// The user took it out: it returns only when told to.
     pub aside: bool,
+    /// Its file was cut short: it returns only when told to.
+    pub cut_short: bool,
     /// It can't return, and why.
     pub unfit: Option<alloc::string::String>,
     pub counters: LegCounters,
@@ -142,6 +144,8 @@ pub(super) struct Away {
     pub outcome: Option<Outcome>,
     /// It was told that it is there.
     pub told: bool,
+    /// The user has said that it is to return.
+    pub asked: bool,
 }
 
 impl Away {
@@ -152,11 +156,18 @@ impl Away {
             wait_ns: LEG_RETRY_NS,
             outcome: None,
             told: false,
+            asked: false,
         }
     }
 }
 
 impl Leg {
+    /// Whether it was told to return, and was not looked at since.
+    pub fn is_due(&self) -> bool {
+        let stays = self.aside || self.cut_short || self.removed;
+        !stays && self.away.is_some_and(|away| !away.told && away.asked)
+    }
+
     /// One that was cut off and is as long again: what it is, is to be read anew.
     pub fn was_made_long(&mut self) -> bool {
         let needs = match self.found {
@@ -184,6 +195,7 @@ impl Mirrored {
             slot: None,
             away: None,
             aside: false,
+            cut_short: false,
             unfit: None,
             counters: LegCounters::default(),
             rebuild: None,

@@ -2,6 +2,7 @@
 use super::one::{Leg, Mirrored, Phase};
 use super::reads::for_mirror;
 use super::types::{LegReport, LegStatus, MirrorOrder, MirrorReport, MirrorState};
+use super::words;
 use crate::host::HostEngine;
 use crate::limits::{LEG_HANGS_NS, LEG_RETRY_NS};
 use alloc::format;
@@ -40,6 +41,8 @@ fn place_entry(legs: &mut Vec<LegReport>, slot: u8, entry: &LegEntry) {
         slot: Some(slot),
         status: LegStatus::Missing,
         aside: false,
+        cut_short: false,
+        due: false,
         why: Some(why),
         facts: None,
         counters: Default::default(),
@@ -78,8 +81,17 @@ impl Mirrored {
                 .map(|(at, it)| (at, it.machine.check_report())),
             speed: running.map_or(self.config.speed, |it| it.speed),
             rate: running.map(|it| it.machine.rate()),
+            gate_until_ns: self.gate_until_ns(host),
             held_until_ns: self.held_until_ns(),
         }
+    }
+
+    /// Until when the owner's record is kept from the legs.
+    fn gate_until_ns(&self, host: &HostEngine) -> Option<u64> {
+        let claims = matches!(self.phase, Phase::Claiming(_));
+        let legs = self.legs.iter().filter(|_| claims);
+        let gates = legs.filter_map(|leg| host.hold_stats(leg.config.volume).gate_until_ns);
+        gates.max()
     }
 
     fn leg(&self, leg: &Leg, host: &HostEngine) -> LegReport {
@@ -113,6 +125,7 @@ impl Mirrored {
                 Some("it is leaving: that is not on the other legs yet, and writes wait".into())
             }
             _ if leg.aside => Some("it was taken out, until it is restored".into()),
+            _ if leg.cut_short => Some(words::CUT_SHORT.into()),
             (Some(why), ..) => Some(why.clone()),
             (None, Some(Err(why)), _) => Some(why.to_string()),
             (None, _, _) if !reachable => Some("none of its paths can be used".into()),
@@ -127,6 +140,8 @@ impl Mirrored {
             slot: leg.slot,
             status,
             aside: leg.aside,
+            cut_short: leg.cut_short,
+            due: leg.is_due(),
             why,
             facts,
             counters: leg.counters,
@@ -169,6 +184,14 @@ impl Mirrored {
                 self.checking_ns = Some(now_ns);
                 it.machine.check(repair, now_ns);
             }
+            MirrorOrder::RepairFrom(slot) => {
+                if !it.machine.repair_from(slot, now_ns) {
+                    return Err(format!(
+                        "leg {slot} is not in sync: nothing is repaired from it"
+                    ));
+                }
+                self.checking_ns = Some(now_ns);
+            }
             MirrorOrder::PauseCheck(pause) => it.machine.pause_check(pause, now_ns),
             MirrorOrder::EndCheck => it.machine.end_check(now_ns),
             MirrorOrder::Speed(speed, lasts) => {
@@ -204,9 +227,10 @@ impl Mirrored {
         let Some(leg) = leg else {
             return;
         };
-        leg.aside = aside;
+        (leg.aside, leg.cut_short) = (aside, leg.cut_short && aside);
         if let Some(away) = leg.away.as_mut().filter(|_| !aside) {
             (away.told, away.at_ns, away.wait_ns) = (false, now_ns, LEG_RETRY_NS);
+            away.asked = true;
         }
     }
 

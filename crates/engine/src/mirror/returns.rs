@@ -47,7 +47,9 @@ impl Mirrored {
             News::Checked => {
                 let report = self.running().map(|it| it.machine.check_report());
                 (self.checked, self.checking_ns) = (report, None);
-                let found = report.map(|it| words::checked(&it)).unwrap_or_default();
+                let found = report
+                    .map(|it| words::checked(&self.config.name, &it, |slot| self.name_of(slot)));
+                let found = found.unwrap_or_default();
                 format!("checked: {found}")
             }
             News::Foreign => {
@@ -82,6 +84,12 @@ impl Mirrored {
         };
         let line = format!("{}: {line}", self.config.name);
         kit.events.push_back(HostEvent::Warning(kit.number, line));
+    }
+
+    /// What a leg is called.
+    fn name_of(&self, slot: u8) -> String {
+        let leg = self.legs.iter().find(|leg| leg.slot == Some(slot));
+        leg.map_or(String::new(), |leg| leg.config.name.clone())
     }
 
     /// Another host may take a leg over: what it was given is taken back.
@@ -148,6 +156,9 @@ impl Mirrored {
                 match self.legs[at].aside {
                     true => format!("{leg} was taken out; what it misses is noted"),
                     // What an engine that stops has not done takes no leg out.
+                    false if outcome == Outcome::CutShort => {
+                        format!("{leg} has left: {}", words::CUT_SHORT)
+                    }
                     false if outcome == Outcome::Stopped => format!("{leg} is being removed"),
                     false => format!("{leg} has left: {outcome}; what it misses is noted"),
                 }
@@ -185,6 +196,7 @@ impl Mirrored {
     /// The mirror goes on without a leg.
     fn left(&mut self, at: usize, outcome: Outcome, now_ns: u64) {
         let leg = &mut self.legs[at];
+        leg.cut_short |= outcome == Outcome::CutShort;
         let before = leg.away.map_or(0, |it| it.wait_ns);
         let wait_ns = (before * 2).clamp(LEG_RETRY_NS, LEG_RETRY_MAX_NS);
         leg.away = Some(Away {
@@ -192,6 +204,7 @@ impl Mirrored {
             wait_ns,
             outcome: Some(outcome),
             told: false,
+            asked: false,
         });
     }
 
@@ -205,9 +218,10 @@ impl Mirrored {
             };
             let reachable = kit.host.usability(leg.config.volume).0;
             let here = leg.info.is_some() && reachable && leg.look.is_none();
-            if here && !leg.aside && !self.stopping && self.greet(at, away, kit) {
+            if here && !leg.aside && !leg.cut_short && !self.stopping && self.greet(at, away, kit) {
                 any = true;
             } else if let Some(away) = &mut self.legs[at].away {
+                away.asked = false;
                 // Not at once: who waits would be busy with that.
                 away.at_ns = kit.now_ns.saturating_add(LEG_RETRY_NS);
             }

@@ -96,6 +96,8 @@ pub enum MirrorOrder {
     Assemble(Wishes),
     /// Read all copies and compare them; `true`: and make them alike.
     Check(bool),
+    /// Make all copies the same as what the leg of this slot has.
+    RepairFrom(u8),
     /// The check pauses, or goes on.
     PauseCheck(bool),
     /// The check ends.
@@ -197,6 +199,10 @@ pub struct LegReport {
     pub status: LegStatus,
     /// The user took it out: it returns only when told to.
     pub aside: bool,
+    /// Its file was cut short: it returns only when told to.
+    pub cut_short: bool,
+    /// It is to be tried again now.
+    pub due: bool,
     /// Why it is unusable, or left.
     pub why: Option<String>,
     /// As the machine has it.
@@ -240,6 +246,9 @@ pub struct MirrorReport {
     pub speed: Speed,
     /// The same.
     pub rate: Option<u64>,
+    /// It is being claimed, and writes to its legs wait until then for what this host's engine
+    /// before this one had sent (T9), ns.
+    pub gate_until_ns: Option<u64>,
     /// Changes wait until then, as the owner before did not release the mirror (T9), ns.
     pub held_until_ns: Option<u64>,
 }

@@ -6,6 +6,11 @@ use volume::mirror::Superblock;
 use volume::mirror::assembly::Refusal;
 use volume::mirror::machine::{CheckReport, Unfit};
 
+/// What is to be done with a leg whose file became shorter.
+pub const CUT_SHORT: &str = "its file was cut short, so nothing that it has counts any more: make \
+                             the file as long again and restore the leg, or replace it; it is \
+                             rebuilt from the start";
+
 /// Why a leg can't return, and what to do.
 pub fn unfit(why: &Unfit) -> String {
     match why {
@@ -25,8 +30,8 @@ pub fn unfit(why: &Unfit) -> String {
     }
 }
 
-/// What a check has found.
-pub fn checked(report: &CheckReport) -> String {
+/// What a check of a mirror has found; `name`: of a leg.
+pub fn checked(mirror: &str, report: &CheckReport, name: impl Fn(u8) -> String) -> String {
     let whole = match report.complete {
         true => "",
         false => ", then it was ended",
@@ -38,15 +43,35 @@ pub fn checked(report: &CheckReport) -> String {
         report.unreadable,
         report.repaired
     );
-    if let Some((leg, start, end)) = report.first[0] {
-        let more = format!("; the first: leg {leg}, bytes {start} to {end}");
-        line.push_str(&more);
+    let first = report.first.iter().flatten();
+    let first = first.map(|&(leg, start, end)| {
+        let name = name(leg);
+        format!("leg {leg} ({name}), bytes {start} to {end}")
+    });
+    let first = first.collect::<Vec<_>>();
+    if !first.is_empty() {
+        let more = report.differences > first.len() as u64;
+        let which = if more { "the first: " } else { "" };
+        line.push_str(&format!("; {which}{}", first.join("; ")));
+    }
+    if report.differences > 0 && report.repaired == 0 {
+        line.push_str(&format!(
+            "; which leg is right nobody can tell from that: braid mirror repair {mirror} --from \
+             LEG gives the others what that one has (without --from: the one with the lowest \
+             number)"
+        ));
     }
     line
 }
 
-/// Why legs make no mirror, and what to do. `name`: of the legs given; `known`: what they say.
-pub fn refusal(refusal: &Refusal, name: impl Fn(usize) -> String, known: &[Superblock]) -> String {
+/// Why legs make no mirror, and what to do. `mirror`: what it is called; `name`: of the legs given;
+/// `known`: what they say.
+pub fn refusal(
+    mirror: &str,
+    refusal: &Refusal,
+    name: impl Fn(usize) -> String,
+    known: &[Superblock],
+) -> String {
     let newest = known.iter().max_by_key(|it| it.event);
     let slots = |slots: &[u8]| {
         let words = |&slot: &u8| {
@@ -73,7 +98,7 @@ pub fn refusal(refusal: &Refusal, name: impl Fn(usize) -> String, known: &[Super
         ),
         Refusal::Parted(a, b) => format!(
             "{} and {} were both written since they parted: one of them has to be given up; \
-             leave it out, or braid mirror assemble NAME --discard LEG",
+             leave it out, or braid mirror assemble {mirror} --discard LEG",
             name(*a),
             name(*b)
         ),
@@ -87,7 +112,7 @@ pub fn refusal(refusal: &Refusal, name: impl Fn(usize) -> String, known: &[Super
             let missing = slots(missing);
             format!(
                 "{missing} may have newer writes; bring it, or give up what only it has: braid \
-                 mirror assemble NAME --without-missing"
+                 mirror assemble {mirror} --without-missing"
             )
         }
         Refusal::NoneInSync(missing) => format!(

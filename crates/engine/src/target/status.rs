@@ -21,6 +21,8 @@ pub(super) fn of_device_error(action: Action, error: DeviceError) -> Status {
         (DeviceError::Unsupported, _) => Status::INVALID_OPCODE.with_dnr(),
         // Another controller's, which is no namespace of ours.
         (DeviceError::Nvme(status), _) => status,
+        (DeviceError::CutShort, Action::Read | Action::Compare) => Status::UNRECOVERED_READ,
+        (DeviceError::CutShort, _) => Status::WRITE_FAULT,
         (DeviceError::Lost, _) => Status::INTERNAL_ERROR,
         (DeviceError::Os(errno), _) if TRANSIENT.contains(&errno) => Status::INTERNAL_ERROR,
         (DeviceError::Os(_), Action::Read | Action::Compare) => Status::UNRECOVERED_READ,

@@ -100,6 +100,8 @@ pub struct Disk {
     pub delay_ns: u64,
     /// Every request fails so.
     pub error: Option<DeviceError>,
+    /// It was cut short here: what reaches farther fails, whatever is there by now.
+    pub cut_at: Option<u64>,
     /// A device that breaks the rules: it answers 2 ms after it was asked, and executes later.
     pub answers_early: bool,
     /// What would be left after a loss of power: flushed, or written with FUA.
@@ -114,6 +116,7 @@ impl Disk {
             bytes: Rc::new(RefCell::new(vec![0; bytes])),
             delay_ns: 0,
             error: None,
+            cut_at: None,
             answers_early: false,
             durable: None,
             log: Rc::new(RefCell::new(None)),
@@ -131,6 +134,12 @@ impl Disk {
     pub fn execute(&self, request: &DeviceRequest, arena: &mut Arena) -> Result<(), DeviceError> {
         if let Some(error) = self.error {
             return Err(error);
+        }
+        if self
+            .cut_at
+            .is_some_and(|at| request.offset + request.length > at)
+        {
+            return Err(DeviceError::CutShort);
         }
         if let Some(log) = &mut *self.log.borrow_mut() {
             let data = match request.op {

@@ -1,6 +1,6 @@
 //! Legs that fail, and come back.
 use super::common::{MS, SECOND};
-use super::rig::{Rig, data, io, made, superblock};
+use super::rig::{LEG_BYTES, Rig, data, io, made, superblock};
 use engine::host::{IoOp, SubmitError};
 use engine::machine::DeviceError;
 use engine::mirror::{LegStatus, MirrorOrder, MirrorState};
@@ -83,6 +83,69 @@ fn t02_what_one_leg_cannot_read_comes_from_another_and_is_written_there_again() 
     assert!(errors > 0);
     rig.run(SECOND, |_| false);
     assert_eq!(data(&disks[0]), data(&disks[1]));
+}
+
+#[test]
+fn t14_a_leg_that_is_cut_short_leaves_at_once_and_is_rebuilt_from_the_start_when_told_to() {
+    const CUT: u64 = LEG_BYTES / 2;
+    // By a read, and by a write behind the new end.
+    for writes in [false, true] {
+        let disks = made(2, true);
+        let mut rig = Rig::ready(&disks);
+        // Blocks before the cut, and behind it.
+        let blocks: Vec<u64> = (0..4).chain(1400..1404).collect();
+        for &block in &blocks {
+            assert_eq!(rig.write(block, 3), Outcome::Done);
+        }
+        rig.run(60 * SECOND, |_| false); // intents are forgotten
+        rig.disk(1).cut_at = Some(CUT);
+        disks[1].bytes.borrow_mut()[CUT as usize..].fill(0);
+        if writes {
+            assert_eq!(rig.write(1401, 3), Outcome::Done);
+        }
+        for &block in blocks.iter().chain(&blocks) {
+            assert_eq!(rig.read(block), Ok(3), "block {block}");
+        }
+        assert_eq!(rig.statuses(), [LegStatus::InSync, LegStatus::Stale]);
+        let state = superblock(&disks[0]).superblock.legs[1].unwrap().state;
+        assert!(
+            matches!(state, LegState::Stale(lack) if lack.position == 0),
+            "{state:?}"
+        );
+        let line = |rig: &Rig| rig.lines().iter().any(|it| it.contains("was cut short"));
+        assert!(line(&rig), "{:?}", rig.lines());
+        // As long again, with zeroes in it: nobody but the user says that it may be used.
+        rig.disk(1).cut_at = None;
+        rig.run(600 * SECOND, |_| false);
+        assert_eq!(rig.statuses(), [LegStatus::InSync, LegStatus::Stale]);
+        assert!(
+            disks[1].bytes.borrow()[CUT as usize..]
+                .iter()
+                .all(|&byte| byte == 0)
+        );
+        rig.order(MirrorOrder::Return(1));
+        rig.until(60 * SECOND, |rig| rig.statuses() == [LegStatus::InSync; 2]);
+        assert_eq!(data(&disks[0]), data(&disks[1]));
+    }
+}
+
+#[test]
+fn t45_of_the_last_leg_what_was_cut_off_is_an_error_and_the_rest_is_there() {
+    let disks = made(2, true);
+    let mut rig = Rig::ready(&disks);
+    for block in [0, 1400] {
+        assert_eq!(rig.write(block, 3), Outcome::Done);
+    }
+    rig.order(MirrorOrder::Fail(1));
+    rig.run(SECOND, |_| false);
+    rig.disk(0).cut_at = Some(LEG_BYTES / 2);
+    assert_eq!(rig.read(0), Ok(3));
+    assert!(rig.read(1400).is_err());
+    assert_ne!(rig.write(1400, 4), Outcome::Done);
+    assert_eq!(rig.write(0, 5), Outcome::Done);
+    assert_eq!(rig.read(0), Ok(5));
+    assert!(rig.read(1400).is_err());
+    assert_eq!(rig.statuses(), [LegStatus::InSync, LegStatus::Stale]);
 }
 
 #[test]

@@ -32,7 +32,7 @@ fn a_compare_that_waits_for_scratch_memory_holds_up_nothing_behind_it() {
             length: 4096,
             span,
         };
-        devices.begin(ring, 0, &request, extent);
+        devices.begin(ring, 0, &request, extent, 0);
     };
     for slot in 0..FILE_OPERATIONS_MAX {
         let op = match slot {

@@ -224,6 +224,41 @@ fn a_read_only_file_is_read_and_not_written() {
 }
 
 #[test]
+fn of_a_file_that_we_have_alone_nothing_is_used_any_more_that_was_cut_off() {
+    // It is cut before the first request, which looks; then after one, where a read meets the end.
+    for filled in [false, true] {
+        let path = Temporary::new(&format!("alone-{filled}"), "/dev/shm");
+        std::fs::write(&path.0, [7; 1 << 16]).unwrap();
+        let device = Arc::new(FileDevice::open_alone(path.0.clone()).unwrap());
+        let recording = with(Device::File(Arc::clone(&device)));
+        recording.command(Command::Fill(span(0, 8192), 9));
+        if filled {
+            assert_eq!(recording.device(WRITE, 0, 8192, span(0, 8192)), Ok(()));
+        }
+        let cut = std::fs::OpenOptions::new().write(true).open(&path.0);
+        let cut = cut.unwrap();
+        cut.set_len(32768).unwrap();
+        let end = |op, offset| recording.device(op, offset, 4096, span(0, 4096));
+        let short = Err(DeviceError::CutShort);
+        if filled {
+            assert_eq!(end(DeviceOp::Read, 32768), short);
+        }
+        for op in [WRITE, DeviceOp::Write { fua: true }, ZEROES, DeviceOp::Read] {
+            assert_eq!(end(op, 40960), short, "{op:?}");
+        }
+        assert_eq!(path.0.metadata().unwrap().len(), 32768);
+        assert_eq!(end(WRITE, 0), Ok(()));
+        assert_eq!(end(DeviceOp::Read, 28672), Ok(()));
+        assert_eq!(recording.device(DeviceOp::Flush, 0, 0, span(0, 0)), Ok(()));
+        // Long again: there are holes in it.
+        cut.set_len(1 << 16).unwrap();
+        assert_eq!(end(DeviceOp::Read, 40960), short);
+        assert_eq!(device.take_as_it_is().unwrap(), 1 << 16);
+        assert_eq!(end(DeviceOp::Read, 40960), Ok(()));
+    }
+}
+
+#[test]
 fn what_was_cut_off_a_file_cannot_be_read() {
     for size in [0, 4096, 65536 + 4096, 70_000] {
         let path = Temporary::new(

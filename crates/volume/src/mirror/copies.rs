@@ -76,8 +76,10 @@ impl fmt::Display for NoLeg {
             Self::Disagree => f.write_str("its two superblocks are of different legs"),
             Self::Cut(bytes) => write!(
                 f,
-                "it was cut off: a leg of its mirror has {bytes} bytes (make it as long again, \
-                 and check it)"
+                "it was cut off: a leg of its mirror has {bytes} bytes, and what lay behind its \
+                 end is lost, also when it is made as long again: leave it out (braid mirror \
+                 assemble with --without-missing), remove it from the mirror, clear it and add it \
+                 anew"
             ),
             Self::TooOld => f.write_str(
                 "it was away for so long that nothing can be said of what it has: it is left out \

@@ -158,6 +158,17 @@ impl Superblock {
         self.changed(slot, LegState::Stale(lack))
     }
 
+    /// The leg `slot`, which has left, has nothing of what it had.
+    pub fn emptied(&self, slot: u8) -> Option<Self> {
+        match self.state(slot)? {
+            LegState::Stale(lack) => {
+                let position = 0;
+                self.changed(slot, LegState::Stale(Lack { position, ..lack }))
+            }
+            _ => None,
+        }
+    }
+
     /// The leg `slot` is there again: it gets every write from now on.
     pub fn rebuilding(&self, slot: u8) -> Option<Self> {
         match self.state(slot)? {

@@ -101,6 +101,8 @@ struct Leg {
     fresh: Option<(Id, Label)>,
     /// The user gave up what it has.
     discarded: bool,
+    /// Its file was cut short: whatever it has counts for nothing.
+    cut_short: bool,
     /// Whose record stood there when it was to return, its sequence, and when.
     other: Option<(Id, u64, u64)>,
     /// It is flushed for its rebuild.
@@ -231,6 +233,8 @@ impl Mirror {
         Some(LegFacts {
             in_sync: self.up.has(leg),
             joining: self.joining.has(leg),
+            returning: self.changes.adding.has(leg)
+                || it.join != Join::Away && !self.joining.has(leg),
             leaving: self.required.has(leg) && !self.takers().has(leg),
             lacks: it.left,
             errors: it.errors,
@@ -288,6 +292,9 @@ impl Mirror {
     /// What a leg was given has ended.
     pub fn handle_done(&mut self, ticket: Ticket, outcome: Outcome, now_ns: u64) {
         let leg = self.ended(ticket, now_ns);
+        if outcome == Outcome::CutShort {
+            self.is_cut_short(leg);
+        }
         match ticket.work {
             Work::Io(id) => self.io_done(id, leg, outcome),
             Work::Pages(first) => self.pages_done(first, leg, outcome),

@@ -228,7 +228,8 @@ pub(super) fn check_export(export: &Export) -> Result<(), (&'static str, String)
     }
 }
 
-fn is_name(name: &str) -> bool {
+/// Whether a volume may be called so.
+pub fn is_name(name: &str) -> bool {
     let allowed = |c: char| c.is_ascii_alphanumeric() || ".-_".contains(c);
     (1..=64).contains(&name.len()) && name.chars().all(allowed)
 }

@@ -80,8 +80,14 @@ impl Service {
         let least = superblock.place.data_offset + superblock.geometry.bytes;
         let of = self.state().volumes[number].of.clone();
         let unfit = (info.bytes < least).then(|| {
-            let (has, needs) = (format_bytes(info.bytes), format_bytes(least));
-            format!("too small: it has {has}, and the mirror needs {needs}")
+            let needs = format_bytes(least);
+            match info.bytes {
+                0 => format!("too small: it is less than a block, and the mirror needs {needs}"),
+                has => {
+                    let has = format_bytes(has);
+                    format!("too small: it has {has}, and the mirror needs {needs}")
+                }
+            }
         });
         if unfit.is_none() {
             self.senders.order(
@@ -240,6 +246,10 @@ impl Service {
     pub(super) fn stop_mirror(&self, volume: u16, force: bool) -> Result<Value, Failure> {
         let _alone = self.changes.alone();
         let name = self.name(volume);
+        if self.mirror_report(volume)?.state == MirrorState::Stopped {
+            let why = "it was stopped before";
+            return Ok(json!({"volume": name, "state": "stopped", "nothing": why}));
+        }
         let asked = self.clients_of(&[volume]);
         let asked = asked.map_err(|error| Failure::refused(format!("{error:#}")))?;
         let clients: u32 = asked.iter().map(|it| it.1).sum();

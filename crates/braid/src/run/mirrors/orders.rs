@@ -1,7 +1,8 @@
 //! What can be asked of a mirror that runs.
 //!
-//! `mirror.check {"volume": "m0"}` · `mirror.repair` · `mirror.pause` · `mirror.resume` ·
-//! `mirror.end`, of the check · `mirror.fail {"volume": "m0", "leg": 1}` · `mirror.restore` ·
+//! `mirror.check {"volume": "m0"}` · `mirror.repair`, with `leg`: from that one · `mirror.pause` ·
+//! `mirror.resume` · `mirror.end`, of the check ·
+//! `mirror.fail {"volume": "m0", "leg": 1}` · `mirror.restore` ·
 //! `mirror.assemble {"volume": "m0", "without": false, "discard": "file:/…"}` ·
 //! `mirror.speed {"volume": "m0", "floor": 1048576, "ceiling": null, "pause": false}`; see `legs`
 //!
@@ -111,36 +112,26 @@ impl Service {
         }
         let report = self.mirror_report(volume)?;
         let runs = report.superblock.is_some();
+        if let Some(why) = nothing_to_do(&report, verb, &params) {
+            return Ok(json!({"volume": params.volume, "leg": params.leg, "nothing": why}));
+        }
         let order = match verb {
             "check" | "repair" | "pause" | "resume" | "end" | "fail" if !runs => {
                 let why = format!("{} does not run: braid stat says why", params.volume);
                 return Err(Failure::refused(why));
             }
             "check" => MirrorOrder::Check(false),
+            "repair" if params.leg.is_some() => repair_from(leg(&report, &params)?)?,
             "repair" => MirrorOrder::Check(true),
             "pause" => MirrorOrder::PauseCheck(true),
             "resume" => MirrorOrder::PauseCheck(false),
             "end" => MirrorOrder::EndCheck,
             "fail" => MirrorOrder::Fail(may_fail(&report, leg(&report, &params)?)?),
-            "restore" => {
-                let it = leg(&report, &params)?;
-                self.open_again(volume, it)?;
-                self.is_the_same(it)?;
-                match it.slot {
-                    Some(slot) => MirrorOrder::Return(slot),
-                    // It says itself which one it is when it is there. Whether it was taken out
-                    // is known by how it was last reached.
-                    None => {
-                        let known = report.superblock.iter().flat_map(Superblock::entries);
-                        let label = Label::cut(&it.name);
-                        let mut known = known.filter(|(_, entry)| entry.label == label);
-                        match known.next() {
-                            Some((slot, _)) => MirrorOrder::Return(slot),
-                            None => return Ok(json!({"volume": params.volume, "leg": it.name})),
-                        }
-                    }
-                }
-            }
+            "restore" => match self.restored(volume, &report, &params)? {
+                Some(slot) => MirrorOrder::Return(slot),
+                // It says itself which one it is when it is there.
+                None => return Ok(json!({"volume": params.volume, "leg": params.leg})),
+            },
             "assemble" if report.state == MirrorState::Stopped => {
                 return self.start_again(volume, params.without, params.discard.as_deref());
             }
@@ -168,6 +159,27 @@ impl Service {
         };
         self.senders.order(volume, order);
         Ok(json!({"volume": params.volume, "leg": params.leg}))
+    }
+
+    /// A leg that is to return: its slot, where that is known.
+    ///
+    /// # Errors
+    /// Its file can't be opened, or is not to be used.
+    fn restored(
+        &self,
+        volume: u16,
+        report: &MirrorReport,
+        params: &MirrorParams,
+    ) -> Result<Option<u8>, Failure> {
+        let it = leg(report, params)?;
+        self.open_again(volume, it)?;
+        self.is_the_same(it)?;
+        self.is_long_enough(report, it)?;
+        // Whether it was taken out is known by how it was last reached.
+        let label = Label::cut(&it.name);
+        let mut known = report.superblock.iter().flat_map(Superblock::entries);
+        let known = known.find(|(_, entry)| entry.label == label);
+        Ok(it.slot.or(known.map(|(slot, _)| slot)))
     }
 
     /// What came of a mirror that was told to start, and had not been started so often before.
@@ -339,6 +351,35 @@ impl Service {
         Ok(())
     }
 
+    /// The file of a leg that was cut short is as long again, and is used from now on as it is.
+    ///
+    /// # Errors
+    /// It is too short still.
+    fn is_long_enough(&self, mirror: &MirrorReport, leg: &LegReport) -> Result<(), Failure> {
+        let (Some(volume), Some(said)) = (leg.volume, mirror.superblock) else {
+            return Ok(());
+        };
+        if !leg.cut_short || !self.state().volumes.has(volume) {
+            return Ok(());
+        }
+        let needs = said.place.data_offset + said.geometry.bytes;
+        let paths = self.state().volumes[volume].of.paths.clone();
+        for file in paths.iter().filter_map(|keys| self.ends.file(&keys.uri)) {
+            let bytes = file.path().metadata().map_or(0, |it| it.len());
+            if bytes < needs {
+                return Err(Failure::refused(format!(
+                    "{}: its file was cut short and has {bytes} bytes, and the mirror needs \
+                     {needs}: truncate -s {needs} {}, or replace the leg",
+                    leg.name,
+                    file.path().display()
+                )));
+            }
+            let taken = file.take_as_it_is();
+            taken.map_err(|error| Failure::refused(format!("{}: {error}", leg.name)))?;
+        }
+        Ok(())
+    }
+
     fn open_missing(&self, leg: &LegReport) -> Result<(), Failure> {
         let Some(volume) = leg.volume.filter(|_| leg.status == LegStatus::Missing) else {
             return Ok(());
@@ -365,6 +406,33 @@ impl Service {
             made.map_err(Failure::refused)?;
         }
         Ok(())
+    }
+}
+
+/// The leg that a repair goes by.
+fn repair_from(leg: &LegReport) -> Result<MirrorOrder, Failure> {
+    match leg.slot.filter(|_| leg.status == LegStatus::InSync) {
+        Some(slot) => Ok(MirrorOrder::RepairFrom(slot)),
+        None => Err(Failure::refused(format!(
+            "{} is not in sync: what it has is no copy for the others",
+            leg.name
+        ))),
+    }
+}
+
+/// Why nothing comes of a verb.
+fn nothing_to_do(report: &MirrorReport, verb: &str, params: &MirrorParams) -> Option<&'static str> {
+    let running = report.state == MirrorState::Running;
+    let checks = report.checking.is_some();
+    match verb {
+        "pause" | "resume" | "end" if running && !checks => Some("there is no check"),
+        "assemble" if running && params.discard.is_none() => Some("it runs"),
+        "restore" if running => {
+            let leg = leg(report, params).ok()?;
+            let well = leg.status == LegStatus::InSync && leg.why.is_none() && !leg.cut_short;
+            well.then_some("the leg is in sync")
+        }
+        _ => None,
     }
 }
 

@@ -34,8 +34,15 @@ impl Report<'_> {
 
     /// Why a mirror does not serve; none where it does, or is none.
     pub(super) fn mirror_state(&self, volume: u16) -> Option<String> {
-        match &self.of_mirror(volume)?.state {
+        let it = self.of_mirror(volume)?;
+        let gate_ns = it.gate_until_ns.map(left_ns).filter(|left| *left > 0);
+        match &it.state {
             MirrorState::Running => None,
+            MirrorState::Gathering if let Some(left_ns) = gate_ns => Some(format!(
+                "its owner's record waits {} s more: the engine before this one did not stop in \
+                 order, and what it had sent to the legs may be executed as late as that",
+                left_ns.div_ceil(1_000_000_000)
+            )),
             MirrorState::Gathering => Some("it waits for its legs".into()),
             MirrorState::Stopped => Some("it was stopped".into()),
             MirrorState::Refused(why) | MirrorState::Failed(why) => Some(why.clone()),
@@ -75,6 +82,10 @@ impl Report<'_> {
                 "unreadable": it.unreadable,
                 "repaired": it.repaired,
                 "complete": it.complete,
+                "from": it.from,
+                "first": it.first.iter().flatten().map(|(leg, start, end)| json!({
+                    "leg": leg, "start": start, "end": end,
+                })).collect::<Vec<_>>(),
             })),
             "check": it.and_then(check),
             "speed": it.map(|it| json!({
@@ -103,6 +114,7 @@ impl Report<'_> {
             "volume": name,
             "state": leg.status.name(),
             "why": leg.why,
+            "returning": returns(leg),
             "rebuilt": rebuilt,
             "progress": progress(mirror, leg),
             "lacks_bytes": lacks * mirror.region_bytes,
@@ -117,6 +129,11 @@ impl Report<'_> {
             "repaired": leg.facts.map(|facts| facts.mended),
         })
     }
+}
+
+/// Whether it is on its way back into the mirror, or was just told to return.
+fn returns(leg: &LegReport) -> bool {
+    leg.due || leg.facts.is_some_and(|facts| facts.returning)
 }
 
 /// From now until then.

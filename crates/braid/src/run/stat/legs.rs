@@ -62,9 +62,20 @@ pub(super) fn show(text: &mut String, mirror: &Value) -> Result {
             count("repaired"),
             format_bytes(number(&checked["bytes"]))
         );
+        let found = found + &ranges(mirror);
         paragraph(text, "last check: ", &found)?;
     }
     Ok(())
+}
+
+/// Where the last check has found differences first, by leg.
+pub fn ranges(mirror: &Value) -> String {
+    let mut text = String::new();
+    for it in items(&mirror["checked"]["first"]) {
+        let (leg, start, end) = (&it["leg"], &it["start"], &it["end"]);
+        text += &format!("; leg {leg}, bytes {start} to {end}");
+    }
+    text
 }
 
 fn slot(leg: &Value) -> String {

@@ -271,7 +271,11 @@ impl Mirror {
         let both = assemble(&[Ok(now), Ok(superblock)], wishes).map_err(|_| Unfit::Parted)?;
         match (both.newest, both.roles[1], both.next.state(leg)) {
             (_, Role::Unusable(why), _) => Err(Unfit::NoLeg(why)),
-            (0, Role::Behind { .. }, Some(LegState::Stale(lack))) => Ok(lack),
+            (0, Role::Behind { .. }, Some(LegState::Stale(lack))) => {
+                let nothing = self.leg(leg).is_some_and(|leg| leg.cut_short);
+                let position = if nothing { 0 } else { lack.position };
+                Ok(Lack { position, ..lack })
+            }
             _ => Err(Unfit::Parted),
         }
     }
@@ -328,7 +332,7 @@ impl Mirror {
         if let Some(it) = self.leg_mut(leg) {
             it.left = 0;
             it.errors = 0;
-            it.discarded = false;
+            (it.discarded, it.cut_short) = (false, false);
         }
         self.set_join(leg, Join::Away);
         // An old flush covers all of what it has.

@@ -3,7 +3,8 @@
 //! # Contract
 //! Piece by piece under a lock, so that what differs is no write under way. What counts is what the
 //! leg in sync with the lowest number has: there is nothing by which one could know who is right.
-//! With `repair` the others get that.
+//! With `repair` the others get that. Who knows better names the leg that counts: when that one
+//! leaves, the repair ends.
 //!
 //! # Limits
 //! The first [`DIFFERENCES_MAX`] ranges are named, the others counted.
@@ -31,6 +32,8 @@ pub struct CheckReport {
     pub repaired: u64,
     /// All of the mirror was compared.
     pub complete: bool,
+    /// The leg whose data the others get, where one was named.
+    pub from: Option<u8>,
 }
 
 /// A check that is under way.
@@ -61,6 +64,33 @@ impl Mirror {
         });
         self.begin = true;
         self.wake = true;
+    }
+
+    /// Makes all copies the same as what `leg` has; an earlier check ends. False: it is not in
+    /// sync.
+    pub fn repair_from(&mut self, leg: u8, now_ns: u64) -> bool {
+        self.at(now_ns);
+        if !self.up.has(leg) || self.read_only {
+            return false;
+        }
+        self.check(true, now_ns);
+        if let Some(check) = &mut self.check {
+            check.report.from = Some(leg);
+        }
+        true
+    }
+
+    /// The leg that the copies are compared with, where one was named.
+    pub(super) fn checked_from(&self) -> Legs {
+        let from = self.check.and_then(|check| check.report.from);
+        from.map(Legs::one).unwrap_or_default()
+    }
+
+    /// A leg has left: where it was the one that counts, nobody else takes its place.
+    pub(super) fn check_without(&mut self, leg: u8) {
+        if self.checked_from().has(leg) {
+            self.tell_check();
+        }
     }
 
     /// The check waits, or goes on.

@@ -298,7 +298,7 @@ impl Mirror {
     }
 
     fn read_piece(&mut self, number: u8) {
-        let up = self.up;
+        let (up, counts) = (self.up, self.checked_from());
         let Some(job) = self.job(number) else {
             return;
         };
@@ -306,6 +306,7 @@ impl Mirror {
         // Who is to be mended is asked last: it may read by now what nobody else can.
         let last = match job.kind {
             Kind::Mend(leg) => Legs::one(leg),
+            Kind::Check if from.both(counts) == counts => from.without(counts),
             _ => Legs::default(),
         };
         job.step = Step::Read;
@@ -520,6 +521,7 @@ impl Mirror {
         for job in self.jobs.iter_mut().flatten() {
             job.targets.remove(leg);
         }
+        self.check_without(leg);
     }
 
     /// A leg alone differs from none, when it is durable that it is alone and nothing is being

@@ -12,6 +12,7 @@
 //! one that hangs may take that too: then what waits for a copy waits for it.
 use super::Mirror;
 use super::copy::{Kind, Step};
+use super::legs::Legs;
 use crate::Outcome;
 use crate::hold::Range;
 
@@ -44,6 +45,22 @@ impl Mirror {
             }
         }
         debug_assert!(!self.takers().has(leg));
+    }
+
+    /// The file of a leg was cut short: the leg leaves before anybody acts on that, unless it is
+    /// the last one in sync, and has nothing when it returns. What was written to it could make the
+    /// file as long again, with zeroes in the hole that nothing tells from data.
+    pub(super) fn is_cut_short(&mut self, leg: u8) {
+        if self.up == Legs::one(leg) {
+            return; // nothing else has what it has
+        }
+        if let Some(it) = self.leg_mut(leg) {
+            it.cut_short = true;
+        }
+        match self.takers().has(leg) {
+            true => self.lose(leg, Outcome::CutShort),
+            false => self.wake = true,
+        }
     }
 
     /// Nobody waits for what a leg that has left has of copies.

@@ -85,7 +85,13 @@ impl Mirror {
             let join = self.leg(slot).map_or(Join::Away, |leg| leg.join);
             let changed = match entry.state {
                 _ if self.changes.removing.has(slot) => next.removed(slot),
-                LegState::InSync | LegState::Rebuilding(_) if !there => next.without(slot, seen),
+                LegState::InSync | LegState::Rebuilding(_) if !there => {
+                    let left = next.without(slot, seen);
+                    left.map(|left| self.as_it_is(slot, left))
+                }
+                LegState::Stale(lack) if self.is_nothing(slot) && lack.position > 0 => {
+                    next.emptied(slot)
+                }
                 LegState::Stale(_) if let Join::Event(lack) = join => {
                     let mut stale = next;
                     stale.put(slot, LegState::Stale(lack));
@@ -113,6 +119,21 @@ impl Mirror {
         let changed = next.event != now.event || failed;
         next.event = self.state.event + u64::from(!has(Bug::SameEvent));
         changed.then_some(next)
+    }
+
+    /// Whether nothing that a leg has counts any more.
+    fn is_nothing(&self, slot: u8) -> bool {
+        self.leg(slot).is_some_and(|leg| leg.cut_short)
+    }
+
+    /// What is said when a leg leaves: one that was cut short lacks everything.
+    fn as_it_is(&self, slot: u8, left: Superblock) -> Superblock {
+        let emptied = self.is_nothing(slot).then(|| left.emptied(slot)).flatten();
+        emptied.map_or(left, |emptied| Superblock {
+            event: left.event,
+            sequence: left.sequence,
+            ..emptied
+        })
     }
 
     /// Writes the state to `legs`, as a stage.

@@ -58,6 +58,7 @@ impl Leg {
             join: Join::Away,
             fresh: None,
             discarded: false,
+            cut_short: false,
             other: None,
             flushing: false,
             todo: None,

@@ -186,6 +186,8 @@ pub struct LegFacts {
     pub in_sync: bool,
     /// It is being rebuilt, and gets every write.
     pub joining: bool,
+    /// It is on its way in, new or back, and gets no writes yet.
+    pub returning: bool,
     /// It has left, and that is not durable yet on those that stay.
     pub leaving: bool,
     /// Regions that are still to be copied.

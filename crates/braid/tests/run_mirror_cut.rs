@@ -1,0 +1,147 @@
+//! Legs whose files are cut short, or hold what is wrong: nothing of that is served or copied.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+#[path = "shared/mirror.rs"]
+mod mirror;
+#[path = "shared/nbd.rs"]
+mod nbd;
+#[path = "shared/no_io_uring.rs"]
+mod no_io_uring;
+#[path = "shared/process.rs"]
+mod process;
+
+use mirror::{DATA_AT, LEG_BYTES, Place, end, said, verify};
+use process::{Client, Process, wait_until};
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::FileExt;
+
+/// Blocks that are written: behind the cut, too.
+const BLOCKS: u64 = 3000;
+const CUT_AT: u64 = 8 << 20;
+
+fn open(place: &Place, name: &str) -> File {
+    let opened = OpenOptions::new().write(true).open(place.path(name));
+    opened.unwrap()
+}
+
+fn written(place: &Place) -> (Process, Client) {
+    let engine = place.start();
+    let mut client = place.client();
+    for block in 0..BLOCKS {
+        assert_eq!(client.write(block << 12, block as u8), 0);
+    }
+    (engine, client)
+}
+
+#[test]
+fn t14_a_leg_that_is_cut_short_is_left_at_once_and_never_read_as_zeroes() {
+    // What comes first after the cut: reads, or a write behind the new end.
+    for writes in [false, true] {
+        let Some(place) = Place::new() else {
+            return;
+        };
+        let (mut engine, mut client) = written(&place);
+        open(&place, "b").set_len(CUT_AT).unwrap();
+        if writes {
+            assert_eq!(client.write(2900 << 12, 2900_u64 as u8), 0);
+        }
+        for _ in 0..3 {
+            verify(&mut client, BLOCKS);
+        }
+        engine.notes("its file was cut short");
+        wait_until(|| (place.legs() == ["in-sync", "stale"]).then_some(()));
+        let restore = ["mirror", "restore", "v0", "1"];
+        let why = said(&place.ask(&restore));
+        assert!(why.contains(&format!("truncate -s {LEG_BYTES}")), "{why}");
+        open(&place, "b").set_len(LEG_BYTES).unwrap();
+        verify(&mut client, BLOCKS);
+        assert_eq!(place.legs(), ["in-sync", "stale"], "it is told to return");
+        place.told(&restore);
+        place.told(&["mirror", "status", "v0", "--wait"]);
+        assert_eq!(place.legs(), ["in-sync", "in-sync"]);
+        verify(&mut client, BLOCKS);
+        end(engine);
+        assert!(place.data("a") == place.data("b"), "legs differ");
+    }
+}
+
+#[test]
+fn a_leg_that_was_cut_short_at_rest_is_not_to_be_made_long_again() {
+    let Some(place) = Place::new() else {
+        return;
+    };
+    open(&place, "a").set_len(CUT_AT).unwrap();
+    let examined = place.braid(&["mirror", "examine", &place.leg("a")]);
+    assert!(!examined.status.success());
+    let said = String::from_utf8_lossy(&examined.stdout).into_owned() + &said(&examined);
+    assert!(
+        said.contains("is lost, also when it is made as long again"),
+        "{said}"
+    );
+    assert!(said.contains("--without-missing"), "{said}");
+}
+
+#[test]
+fn a_repair_goes_by_the_leg_that_the_user_names() {
+    let Some(place) = Place::new() else {
+        return;
+    };
+    let (mut engine, mut client) = written(&place);
+    // Leg 0 has what is wrong: as after somebody wrote to it beside the mirror.
+    let wrong = [0xEE; 4096];
+    for block in [10_u64, 2000] {
+        open(&place, "a")
+            .write_all_at(&wrong, DATA_AT + (block << 12))
+            .unwrap();
+    }
+    place.told(&["mirror", "check", "v0"]);
+    let b = place.leg("b");
+    engine.notes(&format!(
+        "2 differences, 0 unreadable, 0 rewritten; leg 1 ({b}), bytes 40960 to 45056"
+    ));
+    let status = place.told(&["mirror", "status", "v0"]);
+    assert_eq!(
+        status["checked"]["first"][1]["start"],
+        2000 << 12,
+        "{status}"
+    );
+    place.told(&["mirror", "repair", "v0", "--from", "1"]);
+    engine.notes("2 rewritten");
+    verify(&mut client, BLOCKS);
+    end(engine);
+    assert!(place.data("a") == place.data("b"), "legs differ");
+}
+
+#[test]
+fn who_waits_for_a_rebuild_waits_until_it_is_over() {
+    let Some(place) = Place::new() else {
+        return;
+    };
+    let (engine, mut client) = written(&place);
+    place.told(&["mirror", "speed", "v0", "--ceiling", "8MiB/s"]);
+    for _ in 0..3 {
+        place.told(&["mirror", "fail", "v0", "1"]);
+        for block in 0..BLOCKS {
+            assert_eq!(client.write(block << 12, block as u8), 0);
+        }
+        place.told(&["mirror", "restore", "v0", "1"]);
+        place.told(&["mirror", "status", "v0", "--wait"]);
+        assert_eq!(place.legs(), ["in-sync", "in-sync"]);
+    }
+    File::create(place.path("c"))
+        .unwrap()
+        .set_len(LEG_BYTES)
+        .unwrap();
+    let c = place.leg("c");
+    place.told(&["mirror", "add", "v0", &c, "--wait"]);
+    assert_eq!(place.legs(), ["in-sync", "in-sync", "in-sync"]);
+    place.told(&["mirror", "remove", "v0", "2"]);
+    place.told(&["mirror", "replace", "v0", "1", &c, "--wait", "--force"]);
+    let legs = place.legs();
+    assert!(
+        legs.iter().all(|it| it == "in-sync") && legs.len() >= 2,
+        "{legs:?}"
+    );
+    verify(&mut client, BLOCKS);
+    end(engine);
+}

@@ -1,0 +1,99 @@
+//! Requests to files that were cut short.
+use super::{Backend, CUT_SHORT, Devices, FileRequest, Step, device_number};
+use crate::FileDevice;
+use crate::whole::Looked;
+use engine::machine::{DeviceError, DeviceRequest};
+
+/// What is lost of a file that others may make longer is an error like any other.
+const EIO: DeviceError = DeviceError::Os(5);
+
+/// What is to be done first, unless it lies behind where a file ended that we have alone.
+pub(super) fn look(
+    file: &FileDevice,
+    request: &DeviceRequest,
+    step: Step,
+    looked: &mut Looked,
+    now_ns: u64,
+) -> Result<Step, DeviceError> {
+    let to = match step {
+        Step::Sync => 0,
+        _ => request.offset + request.length, // it was looked at before
+    };
+    match file.look(to, step.writes(), looked, now_ns) {
+        true => Ok(step),
+        false => {
+            tell(file);
+            Err(CUT_SHORT)
+        }
+    }
+}
+
+impl Step {
+    /// Whether it may make a file longer.
+    fn writes(self) -> bool {
+        match self {
+            Self::Write { .. } | Self::Allocate(_) | Self::Zeroes => true,
+            Self::Read | Self::Sync | Self::Compare(_) => false,
+        }
+    }
+}
+
+impl Devices {
+    /// A request to a file has ended; its result, as whoever asked is to see it.
+    pub(super) fn seen_at_end(
+        &mut self,
+        request: &FileRequest,
+        result: Result<(), DeviceError>,
+    ) -> Result<(), DeviceError> {
+        let device = &mut self.backends[device_number(request.request.device)];
+        let Backend::File {
+            device,
+            told,
+            looked,
+            ..
+        } = device
+        else {
+            return result;
+        };
+        if request.step.writes() {
+            looked.writes = looked.writes.saturating_sub(1);
+        }
+        if result != Err(CUT_SHORT) {
+            return result;
+        }
+        let end = request.request.offset + request.done;
+        if let Some(whole) = device.whole() {
+            whole.ended_at(end);
+            tell(device);
+            return Err(CUT_SHORT);
+        }
+        if !std::mem::replace(told, true) {
+            let path = device.path().display();
+            tracing::error!(
+                "{path} was cut short behind our back: from about byte {end} on it can't be \
+                 read; restore it from a copy"
+            );
+        }
+        Err(EIO)
+    }
+}
+
+/// Once for each time: the user can't know otherwise.
+#[cold]
+fn tell(file: &FileDevice) {
+    let Some(whole) = file.whole().filter(|it| it.tell()) else {
+        return;
+    };
+    let path = file.path().display();
+    let (bytes, end) = whole.lengths();
+    match end {
+        0 => tracing::error!(
+            "{path} was cut short behind our back, and written since: where its end was is not \
+             known (it had {bytes} bytes), so nothing of it is used any more"
+        ),
+        _ => tracing::error!(
+            "{path} was cut short behind our back: it had {bytes} bytes, and nothing behind byte \
+             {end} is read or written any more"
+        ),
+    }
+}
