@@ -83,7 +83,8 @@ fn worlds_of_chaos_come_to_rest_and_nothing_was_lost() {
 /// 845, 401527: `soonest` left a path alone that had been slow once. 401988, 403312: a fault of a
 /// checker: by `weighted-latency` a path may wait for a third round. 500049: a fault of worlds:
 /// what one partition had kept passed through another. 526529, 534548: a volume whose only path was
-/// removed and added again became the other namespace that was there just then.
+/// removed and added again became the other namespace that was there just then. 563245: a flush
+/// failed for a path that had left in order, and that another core had flushed.
 #[test]
 fn worlds_that_found_something_once() {
     let first = [3003, 3024, 30249, 30269, 100401, 100593].map(Plan::first);
@@ -127,6 +128,7 @@ fn worlds_that_found_something_once() {
         500_049,
         526_529,
         534_548,
+        563_245,
         127_429_386,
         140_303,
     ]

@@ -103,8 +103,9 @@ pub enum What {
     Leave,
     /// It is drained: its queue is closed. True: its controller has flushed what any core wrote.
     Part(bool),
-    /// It is forgotten as soon as nothing refers to it.
-    Forget,
+    /// It is forgotten as soon as nothing refers to it. True: it is known that nothing which any
+    /// core wrote there is unflushed.
+    Forget(bool),
     /// There is a volume more, whose paths have these numbers.
     Open(Box<VolumeConfig>, Vec<u32>),
     /// The volume takes no I/O any more.

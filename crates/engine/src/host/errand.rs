@@ -86,7 +86,7 @@ impl HostEngine {
             What::Drain => (Will::Draining, Some(Step::Drained)),
             What::Leave => (Will::Leaving, Some(Step::Drained)),
             What::Part(_) => (Will::Leaving, Some(Step::Parted)),
-            What::Forget => (Will::Leaving, Some(Step::Forgotten)),
+            What::Forget(_) => (Will::Leaving, Some(Step::Forgotten)),
             _ => (Will::Failed, None),
         };
         let path = &mut self.paths[number];
@@ -115,7 +115,7 @@ impl HostEngine {
                 self.bar(number);
                 self.path_leaves(volume, now_ns);
             }
-            What::Part(true) => self.is_covered(number, now_ns),
+            What::Part(true) | What::Forget(true) => self.is_covered(number, now_ns),
             _ => {}
         }
         self.release(volume, now_ns);

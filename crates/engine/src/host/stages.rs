@@ -245,7 +245,11 @@ impl HostEngine {
         job.place = number.unwrap_or(VACANT);
         job.kind = number.map(|number| self.paths[number].kind.clone());
         job.until_ns = u64::MAX;
-        self.order(job, What::Forget, now_ns);
+        // Another core's flush may have covered what one core still counts as unflushed: it would
+        // fail a flush for it.
+        let heard = |number: usize| !self.paths[number].unheard && !self.is_doubtful(number);
+        let covered = !job.unflushed && number.is_some_and(heard);
+        self.order(job, What::Forget(covered), now_ns);
     }
 
     /// All cores have forgotten a path.
