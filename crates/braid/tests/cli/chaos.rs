@@ -3,7 +3,7 @@ use crate::common::{Place, Running, code, stderr, stdout};
 use rustix::process::{Signal, kill_process};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
-use std::process::Stdio;
+use std::process::{Output, Stdio};
 
 #[test]
 fn worlds_are_summed_up_for_people_and_for_programs() {
@@ -141,6 +141,19 @@ fn what_cannot_be_written_is_said_and_is_no_finding() {
     }
 }
 
+/// What comes of `words` where nobody reads standard output.
+fn unread(place: &Place, words: &[&str]) -> Output {
+    let mut child = place
+        .command()
+        .args(words)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    Running::of(child).output()
+}
+
 /// Whoever takes 0 for "nothing found" must not take it where nobody was told.
 #[test]
 fn a_reader_that_has_gone_is_not_told_that_nothing_was_found() {
@@ -149,15 +162,7 @@ fn a_reader_that_has_gone_is_not_told_that_nothing_was_found() {
         let words = [
             "sim", "--chaos", "--seed", "5", "--seeds", "1", "-o", format,
         ];
-        let mut child = place
-            .command()
-            .args(words)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        drop(child.stdout.take());
-        let output = Running::of(child).output();
+        let output = unread(&place, &words);
         assert_eq!(
             (code(&output), stderr(&output).contains("nothing")),
             (3, false)
@@ -175,15 +180,7 @@ fn a_reader_that_has_gone_is_not_told_that_nothing_was_found() {
 #[test]
 fn a_report_is_written_though_nobody_reads_the_tables() {
     let place = Place::new();
-    let mut child = place
-        .command()
-        .args(["sim", "d30-qd1", "--report", "page.html"])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    drop(child.stdout.take());
-    let output = Running::of(child).output();
+    let output = unread(&place, &["sim", "d30-qd1", "--report", "page.html"]);
     assert_eq!((code(&output), stderr(&output)), (0, String::new()));
     assert!(place.path().join("page.html").exists());
 }

@@ -1,7 +1,7 @@
 //! Legs that other hosts reach too: what waits while they are out of reach, and what an owner says
 //! that it leaves behind.
 use super::common::{Address, Disk, HOST, MS, SECOND, WIRE_NS, namespace, target_config};
-use super::rig::{LEG_BYTES, Rig, add, configured, crc32c, io, made, superblock};
+use super::rig::{LEG_BYTES, Rig, add, configured, io, made, said_of, shared, superblock};
 use engine::host::{HostConfig, IoOp, PathKind, Recovery, WriteFailover};
 use engine::mirror::{LegStatus, MirrorConfig, MirrorOrder, MirrorState};
 use engine::target::TargetEngine;
@@ -9,7 +9,6 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use volume::Outcome;
 use volume::mirror::assembly::Wishes;
-use volume::mirror::layout::COPIES_AT;
 use volume::mirror::superblock::Owner;
 use volume::mirror::{Id, Label};
 
@@ -95,19 +94,7 @@ fn left(disks: &[Disk], bound_ms: u32) {
         beat_s: 1,
         bound_ms,
     };
-    for disk in disks {
-        let block = superblock(disk).superblock.owned(Some(owner));
-        for (copy, at) in (0..).zip(COPIES_AT) {
-            let bytes = block.encode(copy, crc32c);
-            disk.bytes.borrow_mut()[at as usize..][..bytes.len()].copy_from_slice(&bytes);
-        }
-    }
-}
-
-fn shared(disks: &[Disk]) -> Rig {
-    let (host, mut mirror) = configured(disks);
-    mirror.shared = true;
-    Rig::with(disks, host, mirror)
+    said_of(disks, Some(owner));
 }
 
 #[test]

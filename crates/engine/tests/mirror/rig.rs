@@ -86,6 +86,18 @@ pub fn made(count: u8, alike: bool) -> Vec<Disk> {
         .collect()
 }
 
+/// Says on the legs who has them.
+pub fn said_of(disks: &[Disk], owner: Option<Owner>) {
+    for disk in disks {
+        let chosen = superblock(disk);
+        let block = chosen.superblock.owned(owner);
+        for (copy, at) in (0..).zip(COPIES_AT) {
+            let bytes = block.encode(copy, crc32c);
+            disk.bytes.borrow_mut()[at as usize..][..bytes.len()].copy_from_slice(&bytes);
+        }
+    }
+}
+
 /// What a leg's superblocks say.
 pub fn superblock(disk: &Disk) -> Chosen {
     let bytes = disk.bytes.borrow();
@@ -371,4 +383,11 @@ pub fn io(op: IoOp, block: u64) -> Io {
         source: 1,
         cookie: block,
     }
+}
+
+/// A mirror of legs that another host reaches as well.
+pub fn shared(disks: &[Disk]) -> Rig {
+    let (host, mut mirror) = configured(disks);
+    mirror.shared = true;
+    Rig::with(disks, host, mirror)
 }

@@ -1,7 +1,7 @@
 //! Starts that are refused and tried again, by what the legs say then; who else has them; and what
 //! holds beyond an engine.
 use super::common::{Disk, SECOND};
-use super::rig::{Rig, configured, crc32c, data, made, superblock};
+use super::rig::{Rig, configured, data, made, said_of, shared, superblock};
 use engine::Machine;
 use engine::host::PathKind;
 use engine::machine::DeviceError;
@@ -9,7 +9,6 @@ use engine::mirror::{LegStatus, MIRRORS_FROM, MirrorOrder, MirrorState};
 use volume::Outcome;
 use volume::mirror::assembly::Wishes;
 use volume::mirror::history::Standing;
-use volume::mirror::layout::COPIES_AT;
 use volume::mirror::machine::Speed;
 use volume::mirror::superblock::Owner;
 use volume::mirror::{Id, Label};
@@ -110,24 +109,6 @@ fn owned_by(disks: &[Disk], host: u8) {
         bound_ms: 0,
     };
     said_of(disks, Some(owner));
-}
-
-/// Says on the legs who has them.
-fn said_of(disks: &[Disk], owner: Option<Owner>) {
-    for disk in disks {
-        let chosen = superblock(disk);
-        let block = chosen.superblock.owned(owner);
-        for (copy, at) in (0..).zip(COPIES_AT) {
-            let bytes = block.encode(copy, crc32c);
-            disk.bytes.borrow_mut()[at as usize..][..bytes.len()].copy_from_slice(&bytes);
-        }
-    }
-}
-
-fn shared(disks: &[Disk]) -> Rig {
-    let (host, mut mirror) = configured(disks);
-    mirror.shared = true;
-    Rig::with(disks, host, mirror)
 }
 
 /// Lets so much time pass while that host beats.

@@ -77,7 +77,7 @@ impl Mirror {
             false => None,
         };
         let end = |outcome: Option<Outcome>| outcome.map_or(Fate::Wait, Fate::End);
-        let ticket = match output {
+        match output {
             Output::News(_) => return Fate::Go,
             Output::Done(_, outcome) if !outcome.is_done() => return Fate::Go,
             _ if self.foreign || self.lease.given_up => return Fate::End(Outcome::Reservation),
@@ -93,13 +93,10 @@ impl Mirror {
                 return Fate::Back;
             }
             Output::ReadSuperblocks(_) | Output::Superblock(..) => return Fate::Go,
-            Output::Leg(ticket, _)
-            | Output::Flush(ticket)
-            | Output::CopyRead(ticket, ..)
-            | Output::CopyWrite(ticket, ..)
-            | Output::Compare(ticket, ..)
-            | Output::Pages(ticket, _)
-            | Output::ReadPages(ticket, _) => ticket,
+            _ => {}
+        }
+        let Some(ticket) = output.ticket() else {
+            return Fate::Go;
         };
         match self.lease.lapsed.has(ticket.leg) {
             true if !self.takers().has(ticket.leg) => Fate::End(Outcome::PathError),
@@ -111,19 +108,13 @@ impl Mirror {
 
     /// What was never given out ends.
     fn end_ungiven(&mut self, output: Output, outcome: Outcome) {
-        let ticket = match output {
+        match output {
             Output::Done(io, _) => return self.outputs.push_back(Output::Done(io, outcome)),
             Output::Read(io, ..) => return self.finish(io, outcome),
-            Output::News(_) => return,
-            Output::Leg(ticket, _)
-            | Output::Flush(ticket)
-            | Output::CopyRead(ticket, ..)
-            | Output::CopyWrite(ticket, ..)
-            | Output::Compare(ticket, ..)
-            | Output::Pages(ticket, _)
-            | Output::Superblock(ticket, _)
-            | Output::ReadPages(ticket, _)
-            | Output::ReadSuperblocks(ticket) => ticket,
+            _ => {}
+        }
+        let Some(ticket) = output.ticket() else {
+            return;
         };
         let nobody_asks = self.foreign || self.lease.given_up;
         match nobody_asks && ticket.io().is_none() {

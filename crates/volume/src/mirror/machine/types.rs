@@ -78,6 +78,24 @@ pub enum Output {
     News(News),
 }
 
+impl Output {
+    /// Of what is to be done on one leg.
+    pub(super) fn ticket(&self) -> Option<Ticket> {
+        match *self {
+            Self::Leg(ticket, _)
+            | Self::Flush(ticket)
+            | Self::CopyRead(ticket, ..)
+            | Self::CopyWrite(ticket, ..)
+            | Self::Compare(ticket, ..)
+            | Self::Pages(ticket, _)
+            | Self::Superblock(ticket, _)
+            | Self::ReadPages(ticket, _)
+            | Self::ReadSuperblocks(ticket) => Some(ticket),
+            Self::Read(..) | Self::Done(..) | Self::News(_) => None,
+        }
+    }
+}
+
 /// What has happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum News {

@@ -68,18 +68,7 @@ fn t13_what_a_leg_gives_that_has_left_meanwhile_is_copied_to_nobody() {
 fn run_but_first(mirror: &mut Mirror, now_ns: u64) -> (Vec<(u32, Outcome)>, Vec<Ticket>) {
     let (mut ended, mut hung) = (Vec::new(), Vec::new());
     while let Some(output) = mirror.poll_output(now_ns) {
-        let ticket = match output {
-            Output::Leg(ticket, _)
-            | Output::Flush(ticket)
-            | Output::CopyRead(ticket, ..)
-            | Output::CopyWrite(ticket, ..)
-            | Output::Compare(ticket, ..)
-            | Output::Pages(ticket, _)
-            | Output::ReadSuperblocks(ticket)
-            | Output::Superblock(ticket, _) => Some(ticket),
-            _ => None,
-        };
-        match (ticket, output) {
+        match (output.ticket(), output) {
             (Some(ticket), _) if ticket.leg == 0 => hung.push(ticket),
             (_, Output::Done(io, outcome)) => ended.push((io, outcome)),
             (_, output) => end(mirror, output, now_ns, &mut well),
@@ -130,8 +119,8 @@ fn t09_t14_nobody_waits_for_what_a_leg_that_left_still_has_but_its_return() {
     assert!(mirror.facts(0).unwrap().in_sync);
 }
 
-#[test]
-fn t10_a_copy_that_hangs_holds_up_no_write_and_keeps_its_buffer() {
+/// Three legs that are compared, as fast as they go.
+fn checked_fast() -> Mirror {
     let config = Config {
         copies: 3,
         speed: Speed {
@@ -144,6 +133,12 @@ fn t10_a_copy_that_hangs_holds_up_no_write_and_keeps_its_buffer() {
     mirror.submit(region(0), MS).unwrap();
     run(&mut mirror, MS, &mut well);
     mirror.check(false, 2 * MS);
+    mirror
+}
+
+#[test]
+fn t10_a_copy_that_hangs_holds_up_no_write_and_keeps_its_buffer() {
+    let mut mirror = checked_fast();
     let (_, hung) = run_but_first(&mut mirror, 2 * MS);
     assert_eq!(hung.len(), 2, "both are read from leg 0: {hung:?}");
     // Behind what is compared.
@@ -194,18 +189,7 @@ fn copy_but(mirror: &mut Mirror, now_ns: u64, hangs: Legs) -> Vec<Ticket> {
 
 #[test]
 fn what_two_legs_that_hang_kept_from_being_compared_is_compared() {
-    let config = Config {
-        copies: 3,
-        speed: Speed {
-            floor: 1 << 40,
-            ceiling: 1 << 40,
-        },
-        ..Config::new(6)
-    };
-    let mut mirror = started(3, config);
-    mirror.submit(region(0), MS).unwrap();
-    run(&mut mirror, MS, &mut well);
-    mirror.check(false, 2 * MS);
+    let mut mirror = checked_fast();
     let first = copy_but(&mut mirror, 2 * MS, Legs(3));
     assert_eq!(first.len(), 2);
     mirror.leg_lost(0, 2 * MS);

@@ -301,15 +301,9 @@ impl Rivals {
                     self.acts(host, event);
                     (ticket, Asked::Other)
                 }
-                Output::Leg(ticket, _)
-                | Output::Flush(ticket)
-                | Output::CopyRead(ticket, ..)
-                | Output::CopyWrite(ticket, ..)
-                | Output::Compare(ticket, ..)
-                | Output::Pages(ticket, _)
-                | Output::ReadPages(ticket, _) => {
+                other => {
                     self.acts(host, event);
-                    (ticket, Asked::Other)
+                    (other.ticket().unwrap(), Asked::Other)
                 }
             };
             self.give(host, ticket.leg.into(), Whose::Machine(ticket), asked);
