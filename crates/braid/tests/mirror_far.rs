@@ -255,7 +255,7 @@ fn t09_a_leg_that_is_removed_while_a_write_to_it_is_held_takes_no_mirror_with_it
     let mut client = Client::open(&place.path("v0.sock"));
     assert_eq!(client.write(0, 1), 0);
     wait_until(|| is("in-sync"));
-    far.signal(Signal::STOP);
+    far.freeze();
     // It has this one, and may execute it until its bound has passed.
     client.send_write(8192, 2);
     wait_until(|| is("stale"));

@@ -305,7 +305,7 @@ fn t09_t12_what_a_server_of_queues_had_when_it_stood_still_goes_elsewhere_and_is
     for block in 0..BLOCKS {
         assert_eq!(client.write(block * 4096, 6), 0);
     }
-    server.signal(Signal::STOP);
+    server.freeze();
     let mut stuck: Vec<_> = (0..8).map(|_| Client::open(&socket)).collect();
     for (block, client) in (0..).zip(&mut stuck) {
         client.send_write(block * 4096, 7);
@@ -433,7 +433,7 @@ fn a_queue_whose_server_stands_still_can_be_removed() {
     let server = serve(root);
     configure_with(root, &uri, "io_timeout = \"2s\"\ncores = 1", "");
     let _engine = engine(root);
-    server.signal(Signal::STOP);
+    server.freeze();
     let socket = root.join("v0.sock");
     let readers: Vec<_> = (0..4)
         .map(|block| {

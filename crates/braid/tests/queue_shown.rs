@@ -53,7 +53,7 @@ fn t09_writes_that_wait_for_a_dead_queue_server_are_shown_with_their_age_and_the
     std::fs::write(root.join("b.toml"), config).unwrap();
     let _engine = engine(root);
     let mut clients = [0, 1].map(|_| Client::open(&root.join("v0.sock")));
-    server.signal(Signal::STOP);
+    server.freeze();
     for (block, client) in (0..).zip(&mut clients) {
         client.send_write(block * 4096, 7);
     }

@@ -566,7 +566,7 @@ fn a_path_whose_target_hangs_leaves_and_the_answer_is_awaited() {
         live.collect::<Vec<_>>()
     };
     wait_until(|| (live(&rig) == [true; 2]).then_some(()));
-    target.signal(Signal::STOP);
+    target.freeze();
     rig.ask(&["path", "remove", "v1", &two]);
     target.signal(Signal::CONT);
     assert_eq!(live(&rig), [true]);

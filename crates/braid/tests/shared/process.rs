@@ -98,6 +98,20 @@ impl Process {
         rustix::process::kill_process(pid, signal).unwrap();
     }
 
+    /// Stands still from now on: a signal alone leaves its threads time to answer some more.
+    pub fn freeze(&self) {
+        self.signal(rustix::process::Signal::STOP);
+        let stands = |task: std::io::Result<std::fs::DirEntry>| {
+            let stat = std::fs::read_to_string(task.unwrap().path().join("stat"));
+            stat.is_ok_and(|it| it.rsplit(") ").next().unwrap().starts_with('T'))
+        };
+        let tasks = format!("/proc/{}/task", self.child.id());
+        wait_until(|| {
+            let mut tasks = std::fs::read_dir(&tasks).unwrap();
+            tasks.all(stands).then_some(())
+        });
+    }
+
     pub fn ended(&mut self) -> ExitStatus {
         wait_until(|| self.child.try_wait().unwrap())
     }
