@@ -54,7 +54,7 @@ pub struct Args {
     #[arg(long, default_value_t = 1_000)]
     slow: usize,
     /// Pairs of windows.
-    #[arg(long, default_value_t = 5)]
+    #[arg(long, default_value_t = 15)]
     pairs: usize,
     /// Seconds of a window.
     #[arg(long, default_value_t = 2.0)]
