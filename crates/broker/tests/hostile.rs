@@ -283,7 +283,7 @@ fn a_list_that_changes_while_it_is_read_leads_nowhere_else() {
 #[test]
 fn memory_that_could_be_cut_off_is_refused() {
     let stage = Stage::plain();
-    let queue = stage.poll();
+    let mut queue = stage.poll();
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let open = rustix::fs::memfd_create("mine", flags).unwrap();
     rustix::fs::ftruncate(&open, 8192).unwrap();

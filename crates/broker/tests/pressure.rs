@@ -114,7 +114,7 @@ fn many_requests_of_one_client_keep_no_other_waiting() {
         });
         scope.spawn(|| while matches!((&flood).read(&mut [0; 65_536]), Ok(1..)) {});
         for _ in 0..100 {
-            let queue = stage.open(Kind::UserPoll, 16).unwrap();
+            let mut queue = stage.open(Kind::UserPoll, 16).unwrap();
             assert!(queue.namespace(1).is_ok());
             drop(queue);
             stage.until_free();
@@ -154,7 +154,7 @@ fn who_connects_and_says_nothing_makes_room_for_others() {
 #[test]
 fn all_memory_of_a_client_is_bounded_not_each_piece() {
     let stage = Stage::new(|config| config.memory_max = 4 << 20);
-    let queue = stage.poll();
+    let mut queue = stage.poll();
     let first = queue.register(2 << 20).unwrap();
     let _second = queue.register(1 << 20).unwrap();
     let refused = queue.register(4096).unwrap_err().to_string();
@@ -175,7 +175,7 @@ fn all_memory_of_a_user_is_bounded_over_all_queues() {
             ..common::EVERYTHING
         });
     });
-    let queues = [(); 2].map(|()| stage.poll());
+    let mut queues = [(); 2].map(|()| stage.poll());
     queues[0].register(1 << 20).unwrap();
     let refused = queues[1].register(1 << 20).unwrap_err().to_string();
     assert!(refused.contains("all its queues"), "{refused}");

@@ -99,7 +99,7 @@ fn errno(error: &Error) -> c_int {
     match error {
         Error::System { source, .. } => source.raw_os_error(),
         Error::Refused { errno, .. } => errno.raw_os_error(),
-        Error::Gone => EPIPE,
+        Error::Gone | Error::OutOfStep => EPIPE,
         Error::Busy => EAGAIN,
         Error::Protocol(_) | Error::Misbehaved(_) | Error::UnknownCommand { .. } => EIO,
     }

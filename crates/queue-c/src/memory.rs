@@ -113,9 +113,9 @@ impl braid_queue {
     /// Keeps memory that was registered for as long as the queue is open.
     fn keep(
         &mut self,
-        register: impl FnOnce(&Queue) -> Result<Region, Error>,
+        register: impl FnOnce(&mut Queue) -> Result<Region, Error>,
     ) -> Result<braid_memory, c_int> {
-        match register(&self.queue) {
+        match register(&mut self.queue) {
             Err(error) => Err(self.fail(&error)),
             Ok(region) => {
                 let made = shown(&region);

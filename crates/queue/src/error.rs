@@ -28,6 +28,9 @@ pub enum Error {
     },
     /// The broker has ended, or has given up this queue.
     Gone,
+    /// A request on the socket was not answered, or not as it should have been: what comes next may
+    /// be its answer, so nothing more is asked there. Commands go on.
+    OutOfStep,
     /// What answers speaks another language, or another version of it.
     Protocol(&'static str),
     /// The controller wrote what can't be true.
@@ -74,6 +77,7 @@ impl Error {
                 _ => "",
             },
             Self::Gone => " (what it said when it ended tells why; start it again)",
+            Self::OutOfStep => " (give this queue back, and open another one)",
             Self::Protocol(_) | Self::Misbehaved(_) | Self::UnknownCommand { .. } => {
                 " (see what listens there, and of which version)"
             }
@@ -120,6 +124,10 @@ impl fmt::Display for Error {
                 operation, text, ..
             } => write!(f, "the broker refuses to {operation}: {text}"),
             Self::Gone => f.write_str("the broker has ended or has given up this queue"),
+            Self::OutOfStep => f.write_str(
+                "the broker did not answer an earlier request on this queue's connection: nothing \
+                 more is asked there",
+            ),
             Self::Protocol(what) => write!(f, "what answers is no broker of this version: {what}"),
             Self::Misbehaved(what) => write!(f, "the broker misbehaves: {what}"),
             Self::UnknownCommand { cid } => {

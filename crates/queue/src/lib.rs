@@ -6,8 +6,16 @@
 //! * [`Parts`]: a queue on its way to another process
 //!
 //! # Contract
-//! A queue has one user at a time; any thread on any CPU may be it (U6). Submitting and polling
-//! never enter the kernel while the broker is awake; no I/O allocates.
+//! A queue has one user at a time; any thread on any CPU may be it (U6). The compiler holds that,
+//! for what is asked on the socket too, where nothing but their order says whose an answer is:
+//!
+//! ```compile_fail,E0596
+//! fn asks_beside_another_thread(queue: &queue::Queue) {
+//!     let _ = queue.namespace(1);
+//! }
+//! ```
+//!
+//! Submitting and polling never enter the kernel while the broker is awake; no I/O allocates.
 #![forbid(unsafe_code)]
 
 mod error;

@@ -88,14 +88,27 @@ impl Identity {
 }
 
 /// A connection to the broker: one queue.
+///
+/// Answers come in the order of requests, and nothing else says which is whose. So one request at a
+/// time, and none behind one whose answer was not heard to its end: that one may come yet.
 #[derive(Debug)]
 pub(crate) struct Connection {
     socket: OwnedFd,
+    /// How long for each piece of an answer.
+    patience: Timespec,
+    in_step: bool,
 }
 
 impl Connection {
     pub(crate) fn new(socket: OwnedFd) -> Self {
-        Self { socket }
+        Self {
+            socket,
+            patience: Timespec {
+                tv_sec: i64::from(ANSWER_MS) / 1000,
+                tv_nsec: 0,
+            },
+            in_step: true,
+        }
     }
 
     pub(crate) fn open(path: &Path) -> Result<Self, Error> {
@@ -122,15 +135,38 @@ impl Connection {
             }
         }
         rustix::io::ioctl_fionbio(&socket, false).map_err(failed)?;
-        Ok(Self { socket })
+        Ok(Self::new(socket))
     }
 
     pub(crate) fn socket(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 
+    /// Whether the next answer will be that of the next request.
+    ///
+    /// # Errors
+    /// [`Error::OutOfStep`].
+    pub(crate) fn is_in_step(&self) -> Result<(), Error> {
+        match self.in_step {
+            true => Ok(()),
+            false => Err(Error::OutOfStep),
+        }
+    }
+
     /// Asks, and waits for the answer and what comes with it.
     pub(crate) fn ask(
+        &mut self,
+        request: &Request,
+        passed: &[BorrowedFd<'_>],
+        what: &'static str,
+    ) -> Result<(Answer, Vec<OwnedFd>, String), Error> {
+        self.is_in_step()?;
+        let asked = self.exchange(request, passed, what);
+        self.in_step = matches!(asked, Ok(_) | Err(Error::Refused { .. }));
+        asked
+    }
+
+    fn exchange(
         &self,
         request: &Request,
         passed: &[BorrowedFd<'_>],
@@ -169,7 +205,7 @@ impl Connection {
         }
     }
 
-    fn namespace(&self, nsid: u32) -> Result<Namespace, Error> {
+    fn namespace(&mut self, nsid: u32) -> Result<Namespace, Error> {
         let request = Request::new(Operation::Namespace, nsid, 0, 0, 0);
         let (answer, _, _) = self.ask(&request, &[], "show a namespace")?;
         let block_shift = u8::try_from(answer.a)
@@ -183,7 +219,7 @@ impl Connection {
     }
 
     /// A namespace, and what it shows of itself.
-    fn show(&self, nsid: u32) -> Result<(Namespace, Option<Identity>), Error> {
+    fn show(&mut self, nsid: u32) -> Result<(Namespace, Option<Identity>), Error> {
         let namespace = self.namespace(nsid)?;
         let request = Request::new(Operation::Identity, nsid, 0, 0, 0);
         match self.ask(&request, &[], "identify a namespace") {
@@ -198,17 +234,13 @@ impl Connection {
         }
     }
 
-    /// Receives exactly so many bytes, within [`ANSWER_MS`] for each piece.
+    /// Receives exactly so many bytes, within the patience for each piece.
     fn receive(&self, bytes: &mut [u8], descriptors: &mut Vec<OwnedFd>) -> Result<(), Error> {
         let failed = |source| Error::system("hear from the broker", source);
-        let wait = Timespec {
-            tv_sec: i64::from(ANSWER_MS) / 1000,
-            tv_nsec: 0,
-        };
         let mut have = 0;
         while have < bytes.len() {
             let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
-            match poll(&mut fds, Some(&wait)) {
+            match poll(&mut fds, Some(&self.patience)) {
                 Ok(0) => return Err(failed(Errno::TIMEDOUT)),
                 Ok(_) => {}
                 Err(Errno::INTR) => continue,
@@ -250,7 +282,7 @@ impl Queue {
     /// Nobody answers there; the broker refuses: EBUSY (all queues of that kind are in use), EACCES
     /// (not for this user), EINVAL (entries or memory that it doesn't have).
     pub fn open(path: &Path, options: &Options) -> Result<Self, Error> {
-        let connection = Connection::open(path)?;
+        let mut connection = Connection::open(path)?;
         let kind = options.kind;
         let request = Request::new(
             Operation::Open,
@@ -291,8 +323,9 @@ impl Queue {
     /// What a namespace is like.
     ///
     /// # Errors
-    /// There is none for this client (ENOENT).
-    pub fn namespace(&self, nsid: u32) -> Result<Namespace, Error> {
+    /// There is none for this client (ENOENT). As of all requests on the socket:
+    /// [`Error::OutOfStep`] behind one that was not answered.
+    pub fn namespace(&mut self, nsid: u32) -> Result<Namespace, Error> {
         self.connection().namespace(nsid)
     }
 
@@ -301,7 +334,7 @@ impl Queue {
     ///
     /// # Errors
     /// As [`show`].
-    pub fn show(&self, nsid: u32) -> Result<(Namespace, Option<Identity>), Error> {
+    pub fn show(&mut self, nsid: u32) -> Result<(Namespace, Option<Identity>), Error> {
         self.connection().show(nsid)
     }
 
@@ -309,7 +342,7 @@ impl Queue {
     ///
     /// # Errors
     /// The system has none; the broker refuses: ENOSPC (as many regions as a queue has), EINVAL.
-    pub fn register(&self, bytes: u64) -> Result<Region, Error> {
+    pub fn register(&mut self, bytes: u64) -> Result<Region, Error> {
         self.register_file(sys::memory_file("braid-queue-data", bytes)?, bytes)
     }
 
@@ -318,7 +351,7 @@ impl Queue {
     ///
     /// # Errors
     /// As [`Self::register`]; EPERM: it is not sealed.
-    pub fn register_file(&self, file: OwnedFd, bytes: u64) -> Result<Region, Error> {
+    pub fn register_file(&mut self, file: OwnedFd, bytes: u64) -> Result<Region, Error> {
         let request = Request::new(Operation::Register, 0, 0, bytes, 0);
         let passed = [file.as_fd()];
         let asked = self.connection().ask(&request, &passed, "register memory");
@@ -330,7 +363,7 @@ impl Queue {
     ///
     /// # Errors
     /// There is no such region (ENOENT).
-    pub fn unregister(&self, region: &Region) -> Result<(), Error> {
+    pub fn unregister(&mut self, region: &Region) -> Result<(), Error> {
         let request = Request::new(Operation::Unregister, 0, 0, region.address, 0);
         let asked = self.connection().ask(&request, &[], "unregister memory");
         asked.map(drop)
@@ -351,6 +384,7 @@ pub(crate) fn region(file: OwnedFd, bytes: u64, address: u64) -> Result<Region, 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::layout::{Layout, SHAPES};
 
     /// Whoever waited in the call could not be ended.
     #[test]
@@ -379,6 +413,90 @@ mod tests {
         let heard = rustix::net::accept(&listener).unwrap();
         let opened = Connection::open_within(&path, Duration::from_secs(60)).unwrap();
         drop((heard, opened));
+    }
+
+    /// A connection, at whose other end the test is the broker.
+    fn connected() -> (Connection, OwnedFd) {
+        let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        let mut connection = Connection::new(ours.into());
+        connection.patience = Timespec::default();
+        (connection, theirs.into())
+    }
+
+    fn answer(broker: &OwnedFd, request: &Request, address: u64) {
+        let answer = Answer {
+            c: address,
+            ..Answer::to(request)
+        };
+        assert_eq!(
+            rustix::io::write(broker, &answer.emit()),
+            Ok(MESSAGE),
+            "a socket has room for it"
+        );
+    }
+
+    /// Memory that is read into by the other one's address is what somebody else has.
+    #[test]
+    fn an_answer_that_comes_late_is_never_taken_for_another_requests() {
+        let (mut connection, broker) = connected();
+        let request = Request::new(Operation::Register, 0, 0, 4096, 0);
+        let register = |connection: &mut Connection| connection.ask(&request, &[], "register");
+        let hangs = register(&mut connection).unwrap_err();
+        let timed_out = Error::system("hear from the broker", Errno::TIMEDOUT);
+        assert_eq!(hangs, timed_out);
+        // It goes on, and answers whoever asked.
+        answer(&broker, &request, 0xa);
+        answer(&broker, &request, 0xb);
+        for _ in 0..2 {
+            assert_eq!(register(&mut connection).unwrap_err(), Error::OutOfStep);
+        }
+        // As behind an answer that is none; but not behind a refusal.
+        let (mut connection, broker) = connected();
+        answer(&broker, &Request::new(Operation::List, 0, 0, 0, 0), 0);
+        let other = register(&mut connection).unwrap_err();
+        assert_eq!(other, Error::Protocol("it answers something else"));
+        assert_eq!(register(&mut connection).unwrap_err(), Error::OutOfStep);
+        let (mut connection, broker) = connected();
+        let refusal = Answer {
+            error: 28,
+            ..Answer::to(&request)
+        };
+        rustix::io::write(&broker, &refusal.emit()).unwrap();
+        let refused = register(&mut connection).unwrap_err();
+        assert!(matches!(refused, Error::Refused { .. }), "{refused}");
+        answer(&broker, &request, 0xc);
+        assert_eq!(register(&mut connection).unwrap().0.c, 0xc);
+    }
+
+    #[test]
+    fn a_queue_whose_broker_owes_an_answer_is_not_passed_on() {
+        let (connection, _broker) = connected();
+        let layout = Layout::new(2).unwrap();
+        let bytes = layout.bytes();
+        let ring = sys::memory_file("test", bytes as u64).unwrap();
+        let memory = Shared::map(&ring, bytes).unwrap();
+        let header = Header {
+            layout,
+            kind: Kind::UserPoll,
+            number: 1,
+            transfer_max: 4096,
+            namespaces: 1,
+            block_shifts: [9; SHAPES],
+        };
+        header.store(&memory);
+        let held = crate::queue::Held {
+            connection,
+            kick: ring.try_clone().unwrap(),
+            ring,
+            interrupt: None,
+            data: None,
+        };
+        let queue = Queue::new(held, Arc::new(memory), header, Form::Auto);
+        let parts = queue.into_parts().map_err(|refused| refused.0).unwrap();
+        let mut queue = Queue::from_parts(parts).unwrap();
+        assert!(queue.namespace(1).is_err(), "it hangs");
+        let refused = queue.into_parts().map_err(|refused| refused.0).unwrap_err();
+        assert_eq!(refused, Error::OutOfStep);
     }
 
     #[test]

@@ -20,10 +20,14 @@ impl Queue {
     /// Takes the queue apart, to be passed on.
     ///
     /// # Errors
-    /// [`Error::Busy`], and the queue: commands are in flight.
+    /// And the queue. [`Error::Busy`]: commands are in flight; [`Error::OutOfStep`]: who has it
+    /// next would take an answer that may come yet for theirs.
     pub fn into_parts(self) -> Result<Parts, Box<(Error, Self)>> {
         if self.in_flight() > 0 {
             return Err(Box::new((Error::Busy, self)));
+        }
+        if let Err(error) = self.held().connection.is_in_step() {
+            return Err(Box::new((error, self)));
         }
         let (held, form) = self.into_held();
         Ok(Parts { held, form })

@@ -106,8 +106,12 @@ impl Queue {
         }
     }
 
-    pub(crate) fn connection(&self) -> &Connection {
-        &self.held.connection
+    pub(crate) fn connection(&mut self) -> &mut Connection {
+        &mut self.held.connection
+    }
+
+    pub(crate) fn held(&self) -> &Held {
+        &self.held
     }
 
     pub(crate) fn into_held(mut self) -> (Held, Form) {

@@ -128,7 +128,7 @@ impl QueueDevice {
             data_bytes: u64::from(QUEUE_SLOTS) * u64::from(QUEUE_PIECE_BYTES),
             ..Options::default()
         };
-        let queue = Queue::open(&self.socket, &options).and_then(|queue| {
+        let queue = Queue::open(&self.socket, &options).and_then(|mut queue| {
             let (namespace, identity) = queue.show(self.nsid)?;
             match namespace == self.namespace && identity == self.identity {
                 true => Ok(queue),

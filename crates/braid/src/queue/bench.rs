@@ -323,10 +323,10 @@ fn local_lanes(args: &BenchArgs, uri: &PathUri) -> anyhow::Result<Vec<Local>> {
 /// A part of the load for each core, on a queue of its own.
 fn lanes(args: &BenchArgs, path: &Path) -> anyhow::Result<Vec<Lane>> {
     let cores = usize::from(args.cores);
-    let queues: Vec<Queue> = (0..cores)
+    let mut queues: Vec<Queue> = (0..cores)
         .map(|_| open(args, path, cores))
         .collect::<anyhow::Result<_>>()?;
-    let first = queues.first().context("no core")?;
+    let first = queues.first_mut().context("no core")?;
     let namespace = first.namespace(args.nsid);
     let namespace = namespace.map_err(|error| client_error(error, path))?;
     let info = VolumeInfo {
