@@ -22,7 +22,7 @@ use crate::limits::{BOUNCES_MAX, FILE_OPERATIONS_MAX, ZEROES_BYTES};
 use crate::transfer::{Door, Memories, Part};
 use crate::volume::{Post, Volume};
 use crate::{Namespace, Store};
-use flushes::FLUSHES;
+use flushes::{FLUSHES, Told};
 use nvme::wire::Status;
 use queue::limits::TRANSFER_MAX;
 use request::Request;
@@ -96,6 +96,7 @@ struct Backing {
     /// Flushes that failed.
     failures: u64,
     /// A queue that wrote has gone without being told of one that failed: the next that flushes is.
+    /// Of a volume its threads share that.
     untold: bool,
     /// Who waits for the flush that is under way, and who for the next one.
     flushing: Vec<u32>,
@@ -122,9 +123,8 @@ impl Backing {
 struct Known {
     /// Requests that wait.
     waiting: VecDeque<u32>,
-    /// By namespace: flushes that had failed when it was last told, or first wrote; `None`: it
-    /// never wrote.
-    told: Vec<Option<u64>>,
+    /// By namespace; `None`: it never wrote.
+    told: Vec<Option<Told>>,
     /// Bytes that were copied for its requests and nobody has counted.
     copied: u64,
 }
@@ -290,6 +290,7 @@ impl Files {
             before: 0,
             plain: false,
             flush: false,
+            covers: 0,
             whole: self.backings[job.namespace]
                 .as_ref()
                 .is_some_and(Backing::is_volume),
@@ -319,22 +320,6 @@ impl Files {
         &mut self.lanes[lane]
     }
 
-    /// A queue that writes to a file is told of flushes that fail from now on.
-    fn note(&mut self, request: &Request) {
-        let Job {
-            lane, namespace, ..
-        } = request.job;
-        let writes = matches!(request.work, Work::Write { .. } | Work::Zeroes { .. });
-        if !writes || lane == NO_LANE {
-            return;
-        }
-        let failures = self.backings[namespace].as_ref().map(Backing::failures);
-        let namespaces = self.backings.len();
-        let told = &mut self.known(lane).told;
-        told.resize(namespaces, None);
-        told[namespace] = told[namespace].or(failures);
-    }
-
     /// The request that waits longest of the lane whose turn it is.
     fn next_waiting(&mut self) -> Option<u32> {
         if self.waiting == 0 {
@@ -350,39 +335,11 @@ impl Files {
         self.own.pop_front()
     }
 
-    /// A lane has ended, with all of its requests. What it wrote may never be flushed by it: what
-    /// it wasn't told of others are (T13).
-    pub fn forget(&mut self, lane: usize) {
-        let Some(known) = self.lanes.get_mut(lane) else {
-            return;
-        };
-        for (backing, told) in self.backings.iter_mut().zip(known.told.drain(..)) {
-            if let (Some(backing), Some(told)) = (backing, told) {
-                backing.untold |= told != backing.failures();
-            }
-        }
-        known.copied = 0;
-    }
-
     /// Which namespaces a lane has requests to: bit n is namespace n + 1.
     pub fn namespaces_of(&self, lane: usize) -> u64 {
         let all = self.requests.iter().flatten();
         let its = all.filter(|it| it.job.lane == lane);
         its.fold(0, |set, it| set | 1 << it.job.namespace)
-    }
-
-    /// A request of a queue that nobody listens to any more has ended: where it was a flush that
-    /// failed, it is not told. One that was taken back, or found no engine, had nothing to tell.
-    pub fn unheard(&mut self, ended: &Ended) {
-        let nothing = [
-            Status::SUCCESS,
-            Status::ABORT_REQUESTED,
-            Status::INTERNAL_PATH,
-        ];
-        let told = ended.flush && !nothing.iter().any(|&it| ended.status.is(it));
-        if let Some(Some(backing)) = self.backings.get_mut(ended.job.namespace) {
-            backing.untold |= told;
-        }
     }
 
     /// Takes back what waits of a lane: one command, or all. How many there were; their ends come
@@ -529,6 +486,7 @@ impl Files {
     fn end(&mut self, slot: u32, status: Status) -> Option<Ended> {
         let mut request = self.requests[slot as usize].take()?;
         self.free.push(slot);
+        self.wrote(&request, status);
         if let Some(bounce) = request.bounce.take() {
             if status.is_success() && matches!(request.work, Work::Read { .. }) {
                 request.copy_back(&bounce);

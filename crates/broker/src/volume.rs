@@ -15,9 +15,9 @@ use nbd::client::Info;
 use nbd::{BlockSizes, Kind};
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{self, SendError, Sender};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use sys::os::Event;
 use sys::{Errno, Shared};
@@ -57,6 +57,17 @@ struct Handle {
     inbox: Option<Sender<Order>>,
     event: Arc<Event>,
     losses: Arc<AtomicU64>,
+    /// Looked at where queues go and flushes end.
+    gone: Mutex<Gone>,
+}
+
+/// What queues that wrote and have gone, on any thread, leave to be told (T13).
+#[derive(Debug, Default)]
+struct Gone {
+    /// One was not told of a loss: the next that flushes is.
+    untold: bool,
+    /// Losses by when one went that had not flushed all: of another one nobody would be told.
+    unflushed: Option<u64>,
 }
 
 impl Drop for Handle {
@@ -158,6 +169,7 @@ impl Volume {
             inbox: Some(inbox),
             event,
             losses,
+            gone: Mutex::default(),
         });
         match first.recv_timeout(Duration::from_nanos(VOLUME_ANSWER_NS)) {
             Ok(Ok(info)) => Ok(Self {
@@ -210,6 +222,36 @@ impl Volume {
     /// How often acknowledged writes may have been lost: flushes that failed, and connections.
     pub(crate) fn losses(&self) -> u64 {
         self.handle.losses.load(Ordering::Acquire)
+    }
+
+    fn gone(&self) -> MutexGuard<'_, Gone> {
+        // Every change to it is one assignment, so a panic leaves nothing half done.
+        let gone = self.handle.gone.lock();
+        gone.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A queue that wrote has gone: of so many losses it knew, and not all of what it wrote was
+    /// flushed behind it.
+    pub(crate) fn leave(&self, known: u64, unflushed: bool) {
+        let mut gone = self.gone();
+        gone.untold |= known != self.losses();
+        if unflushed {
+            let earlier = gone.unflushed.replace(known);
+            gone.untold |= earlier.is_some_and(|it| it != known);
+        }
+    }
+
+    /// A flush failed, and who asked for it has gone.
+    pub(crate) fn unheard(&self) {
+        self.gone().untold = true;
+    }
+
+    /// Whether who flushes now is to be told of what queues were not that have gone.
+    pub(crate) fn take_untold(&self) -> bool {
+        let mut gone = self.gone();
+        let losses = self.losses();
+        let lost = gone.unflushed.take_if(|known| *known != losses);
+        std::mem::take(&mut gone.untold) | lost.is_some()
     }
 
     pub(crate) fn begin(&self, order: Order) {

@@ -1,6 +1,7 @@
 //! Flushes of files and volumes: one at a time of each, for all who wait; failed ones are counted,
 //! and told to each queue that wrote.
-use super::{Files, NO_LANE, Way};
+use super::request::Request;
+use super::{Backing, Ended, Files, Job, NO_LANE, Way, Work};
 use crate::volume::Order;
 use nvme::wire::Status;
 use sys::Errno;
@@ -8,9 +9,113 @@ use sys::Errno;
 /// Tags of flushes, with the namespace's index; those of requests are 32 bits.
 pub(super) const FLUSHES: u64 = 1 << 32;
 
+/// What a lane that wrote to a namespace knows.
+#[derive(Clone, Copy)]
+pub(super) struct Told {
+    /// Flushes that had failed when it was last told, or first wrote.
+    failures: u64,
+    /// Its writes that have ended and are not durable by themselves.
+    wrote: u64,
+    /// Those of them that were flushed.
+    flushed: u64,
+}
+
+impl Backing {
+    /// A lane that wrote has gone.
+    fn leave(&mut self, told: Told) {
+        match &self.way {
+            Way::File(_) => self.untold |= told.failures != self.failures,
+            Way::Volume(volume) => volume.leave(told.failures, told.wrote != told.flushed),
+        }
+    }
+
+    fn take_untold(&mut self) -> bool {
+        match &self.way {
+            Way::File(_) => std::mem::take(&mut self.untold),
+            Way::Volume(volume) => volume.take_untold(),
+        }
+    }
+}
+
 impl Files {
+    /// A queue that writes to a file is told of flushes that fail from now on.
+    pub(super) fn note(&mut self, request: &Request) {
+        let Job {
+            lane, namespace, ..
+        } = request.job;
+        let writes = matches!(request.work, Work::Write { .. } | Work::Zeroes { .. });
+        let Some(backing) = &self.backings[namespace] else {
+            return;
+        };
+        if !writes || lane == NO_LANE {
+            return;
+        }
+        let first = Told {
+            failures: backing.failures(),
+            wrote: 0,
+            flushed: 0,
+        };
+        let namespaces = self.backings.len();
+        let told = &mut self.known(lane).told;
+        told.resize(namespaces, None);
+        told[namespace].get_or_insert(first);
+    }
+
+    fn told(&mut self, job: Job) -> Option<&mut Told> {
+        let lane = self.lanes.get_mut(job.lane);
+        lane.and_then(|lane| lane.told.get_mut(job.namespace)?.as_mut())
+    }
+
+    /// A request has ended: where it has written what is not durable yet, that is counted.
+    pub(super) fn wrote(&mut self, request: &Request, status: Status) {
+        if let Work::Write { fua: false, .. } | Work::Zeroes { fua: false, .. } = request.work
+            && status.is_success()
+            && let Some(told) = self.told(request.job)
+        {
+            told.wrote += 1;
+        }
+    }
+
+    /// A lane has ended, with all of its requests. What it wrote may never be flushed by it: what
+    /// it wasn't told of others are (T13).
+    pub fn forget(&mut self, lane: usize) {
+        let Some(known) = self.lanes.get_mut(lane) else {
+            return;
+        };
+        for (backing, told) in self.backings.iter_mut().zip(known.told.drain(..)) {
+            if let (Some(backing), Some(told)) = (backing, told) {
+                backing.leave(told);
+            }
+        }
+        known.copied = 0;
+    }
+
+    /// A request of a queue that nobody listens to any more has ended: where it was a flush that
+    /// failed, it is not told. One that was taken back, or found no engine, had nothing to tell.
+    pub fn unheard(&mut self, ended: &Ended) {
+        let nothing = [
+            Status::SUCCESS,
+            Status::ABORT_REQUESTED,
+            Status::INTERNAL_PATH,
+        ];
+        if !ended.flush || nothing.iter().any(|&it| ended.status.is(it)) {
+            return;
+        }
+        if let Some(Some(backing)) = self.backings.get_mut(ended.job.namespace) {
+            match &backing.way {
+                Way::File(_) => backing.untold = true,
+                Way::Volume(volume) => volume.unheard(),
+            }
+        }
+    }
+
     /// What was written to a file before is made durable, for one more request.
     pub(super) fn flush(&mut self, namespace: usize, slot: u32) {
+        let job = self.requests[slot as usize].as_ref().map(|it| it.job);
+        let covers = job.and_then(|job| self.told(job)).map(|told| told.wrote);
+        if let Some(request) = &mut self.requests[slot as usize] {
+            request.covers = covers.unwrap_or(0);
+        }
         let Some(backing) = &mut self.backings[namespace] else {
             return;
         };
@@ -49,13 +154,14 @@ impl Files {
                 continue;
             }
             let lane = self.lanes.get_mut(request.job.lane);
-            let told = lane.and_then(|lane| lane.told.get_mut(namespace));
-            let mut missed = match told {
-                Some(Some(told)) => std::mem::replace(told, failures) != failures,
-                _ => false,
-            };
+            let told = lane.and_then(|lane| lane.told.get_mut(namespace)?.as_mut());
+            let mut missed = false;
+            if let Some(told) = told {
+                missed = std::mem::replace(&mut told.failures, failures) != failures;
+                told.flushed = request.covers;
+            }
             if request.job.lane != NO_LANE {
-                missed |= std::mem::take(&mut backing.untold);
+                missed |= backing.take_untold();
             }
             let status = match result {
                 Err(error) => request.status_of(error),

@@ -28,6 +28,8 @@ pub struct Request {
     pub plain: bool,
     /// All is written; the flush is left.
     pub flush: bool,
+    /// Of a flush: writes of its lane that had ended when it was asked for.
+    pub covers: u64,
     /// Operations go over all of its parts, as one run of bytes.
     pub whole: bool,
 }
