@@ -128,7 +128,8 @@ impl ExportEngine {
     pub(super) fn greet(&mut self, volume: u16) {
         for client in 0..self.config.clients_max {
             let it = &self.clients[usize::from(client)];
-            if matches!(it.state, State::Waiting) && it.volume == volume && !it.orphan {
+            let waits = matches!(it.state, State::Waiting) && !it.closed && !it.orphan;
+            if waits && it.volume == volume {
                 self.begin_session(client, self.course.now_ns);
                 self.outputs.push_back(Output::Resume(self.conn_of(client)));
             }

@@ -15,7 +15,7 @@ mod removal;
 mod resize;
 mod rig;
 
-use common::{BLOCK, MS, SECOND, fill};
+use common::{BLOCK, MS, SECOND, WIRE_NS, fill};
 use nbd::{Errno, Kind, Request};
 use rig::{Plain, Rig, Setup, VOLUME, config};
 
@@ -100,6 +100,26 @@ fn a_client_that_comes_before_its_volume_is_greeted_when_it_is_ready() {
         .run(SECOND, |_| rig.clients.borrow().all[client].ready.is_some());
     assert!(ready(&rig) && rig.world.now_ns < now_ns + MS);
     assert_eq!(rig.read(client, 0, BLOCK), vec![0; BLOCK as usize]);
+}
+
+/// World 710830: it was greeted, and its place kept for ever.
+#[test]
+fn a_client_that_goes_in_the_turn_in_which_its_volume_is_ready_leaves_nothing_behind() {
+    let begun = || {
+        let mut rig = Rig::new(Setup::default());
+        let client = rig.begin(config(4));
+        (rig, client)
+    };
+    let (mut first, _) = begun();
+    first.until(20 * SECOND, |rig| rig.is_ready());
+    let ready_ns = first.world.now_ns;
+    let (mut rig, client) = begun();
+    rig.pass(ready_ns - WIRE_NS - rig.world.now_ns);
+    rig.clients.borrow_mut().reset(client);
+    rig.until(SECOND, |rig| rig.is_ready());
+    assert_eq!(rig.world.now_ns, ready_ns);
+    rig.pass(SECOND);
+    rig.at_rest();
 }
 
 #[test]
