@@ -84,7 +84,8 @@ fn worlds_of_chaos_come_to_rest_and_nothing_was_lost() {
 /// checker: by `weighted-latency` a path may wait for a third round. 500049: a fault of worlds:
 /// what one partition had kept passed through another. 526529, 534548: a volume whose only path was
 /// removed and added again became the other namespace that was there just then. 563245: a flush
-/// failed for a path that had left in order, and that another core had flushed.
+/// failed for a path that had left in order, and that another core had flushed. 710830: a client
+/// went in the turn in which its volume became ready, and its session was never over.
 #[test]
 fn worlds_that_found_something_once() {
     let first = [3003, 3024, 30249, 30269, 100401, 100593].map(Plan::first);
@@ -129,6 +130,7 @@ fn worlds_that_found_something_once() {
         526_529,
         534_548,
         563_245,
+        710_830,
         127_429_386,
         140_303,
     ]

@@ -90,9 +90,10 @@ impl Op {
         matches!(self.deed, Deed::Write { .. } | Deed::Failed(_))
     }
 
-    /// Whether it had ended before the other began.
+    /// Whether it had ended before the other began. Who is told an end and begins the next in the
+    /// same instant begins it later: what it asks for takes time to get anywhere.
     fn precedes(&self, other: &Self) -> bool {
-        self.end_ns < other.start_ns
+        self.end_ns <= other.start_ns
     }
 }
 
@@ -454,7 +455,11 @@ impl Epoch {
                 lost: *lost,
             }),
             Some(&past) => {
-                let begins = written(first.tag(), self.start_ns);
+                // What a loss of caches cut in two may have been before.
+                let begins = Op {
+                    end_ns: self.start_ns + 1,
+                    ..written(first.tag(), self.start_ns)
+                };
                 self.ops.push(begins);
                 self.found = Some(past.write);
                 if self.all_lost {
@@ -483,15 +488,15 @@ impl Epoch {
         let (forward, backward): (Vec<&Zone>, Vec<&Zone>) =
             zones.iter().partition(|zone| zone.is_forward());
         for pair in forward.windows(2) {
-            if pair[0].upper().0 > pair[1].lower().0 {
+            if pair[0].upper().0 >= pair[1].lower().0 {
                 return Err(Wrong::OutOfOrder(pair[0].upper().1, pair[1].lower().1));
             }
         }
         for inner in backward {
             // One after the other as they are, only the last that begins before may be around it.
-            let before = forward.partition_point(|it| it.lower().0 < inner.lower().0);
+            let before = forward.partition_point(|it| it.lower().0 <= inner.lower().0);
             let around = forward[..before].last();
-            if let Some(outer) = around.filter(|it| inner.upper().0 < it.upper().0) {
+            if let Some(outer) = around.filter(|it| inner.upper().0 <= it.upper().0) {
                 return Err(Wrong::OutOfOrder(inner.lower().1, outer.upper().1));
             }
         }
@@ -545,7 +550,7 @@ impl Epoch {
         for write in all().map(real).chain(old) {
             let is_after = |op: &&&Op| write.precedes(op) && write.tag() != op.tag();
             let after = || durable.iter().find(is_after);
-            let gone = (write.end_ns < last_ns).then(after).flatten();
+            let gone = (write.end_ns <= last_ns).then(after).flatten();
             let gone = gone.map(|op| **op);
             pasts.push(Past { write, gone });
         }

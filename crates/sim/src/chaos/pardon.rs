@@ -150,10 +150,22 @@ impl Course<'_> {
     /// How many such faults there were in the time of a request of a mirror; of those that keep a
     /// read from blocks, as many as meet in one of them: what a leg lacks elsewhere, others have.
     pub(super) fn pardons_at(&self, failed: &Failed) -> usize {
-        let then = || self.pardons.iter().filter(|it| it.is_then(failed));
-        if failed.request.kind != nbd::Kind::Read {
-            return then().count();
+        let (kind, blocks) = (failed.request.kind, failed.blocks());
+        let touched = |it: &&Pardon| {
+            let here = |(from, to): (u64, u64)| blocks.start < to && from < blocks.end;
+            it.is_then(failed) && (kind == nbd::Kind::Flush || it.blocks.is_none_or(here))
+        };
+        let writes_only = |it: &&Pardon| matches!(it.kind, Kind::NoSpace | Kind::OneWrite);
+        if kind != nbd::Kind::Read {
+            // A change that covers a block partly reads the rest of it.
+            return self.pardons.iter().filter(touched).count();
         }
+        let then = || {
+            self.pardons
+                .iter()
+                .filter(touched)
+                .filter(|it| !writes_only(it))
+        };
         let media = || then().filter(|it| it.kind == Kind::Media);
         let here = |block: u64| move |it: &&Pardon| it.has(block);
         let meet = failed

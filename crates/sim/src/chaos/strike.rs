@@ -104,6 +104,8 @@ impl Course<'_> {
             Kind::StopHost | Kind::StopUnread => {
                 let stopped = self.rig.hosts[host].has_stopped(&self.rig.world);
                 if stopped {
+                    // It promises the same: what it had is over, or its mark says until when not.
+                    self.history.died(host as u64 + 1, self.rig.world.now_ns);
                     self.rig.take_mark_away(host);
                 } else if fault.kind == Kind::StopUnread && !self.was_frozen(host, fault) {
                     let what = format!("host {host} does not stop while nobody reads");

@@ -16,7 +16,7 @@ use alloc::vec::Vec;
 pub(super) fn settled(ops: Vec<Op>, crashes: &[u64]) -> Result<Vec<Op>, Wrong> {
     let writes: Vec<Op> = ops.iter().filter(|op| op.is_write()).copied().collect();
     let meets = |read: &Op| {
-        let meets = |it: &Op| it.start_ns <= read.end_ns && read.start_ns <= it.end_ns;
+        let meets = |it: &Op| it.start_ns < read.end_ns && read.start_ns < it.end_ns;
         writes.iter().any(meets)
     };
     let (met, rest): (Vec<Op>, Vec<Op>) = ops.iter().partition(|op| !op.is_write() && meets(op));
@@ -24,7 +24,7 @@ pub(super) fn settled(ops: Vec<Op>, crashes: &[u64]) -> Result<Vec<Op>, Wrong> {
         let tag = read.tag();
         let seen = writes.iter().find(|it| it.tag() == tag);
         let end_ns = match seen {
-            Some(write) if write.start_ns <= read.end_ns => write.end_ns,
+            Some(write) if write.start_ns < read.end_ns => write.end_ns,
             None if tag == BLANK => 0,
             _ => return Err(Wrong::FromNowhere(read)),
         };
@@ -34,7 +34,7 @@ pub(super) fn settled(ops: Vec<Op>, crashes: &[u64]) -> Result<Vec<Op>, Wrong> {
                 .any(|ns| (it.start_ns..=read.end_ns).contains(ns));
             kept && it.end_ns != NEVER && matches!(it.deed, Deed::Write { .. })
         };
-        let replaces = |it: &&Op| end_ns < it.start_ns && it.end_ns < read.start_ns && lasts(it);
+        let replaces = |it: &&Op| end_ns <= it.start_ns && it.end_ns <= read.start_ns && lasts(it);
         if let Some(newer) = writes.iter().find(replaces) {
             return Err(Wrong::OutOfOrder(read, *newer));
         }

@@ -53,6 +53,27 @@ fn t09_a_late_write_is_found() {
     }
 }
 
+/// As of one who begins the next in the instant in which it is told the end of one.
+#[test]
+fn what_begins_when_another_ends_comes_after_it() {
+    assert!(
+        wrong(&[write(1, 1, 10), read(0, 10, 20)]).is_some(),
+        "stale"
+    );
+    assert_eq!(wrong(&[write(1, 1, 10), read(1, 10, 20)]), None);
+    // One that nobody saw came and went while another value was there all the time.
+    let old = [write(1, 1, 10), write(2, 10, 20), read(1, 20, 30)];
+    assert!(matches!(wrong(&old), Some(Wrong::OutOfOrder(..))));
+    let early = read(1, 1, 10);
+    let ops = [early, write(1, 10, 20)];
+    assert_eq!(wrong(&ops), Some(Wrong::FromNowhere(early)));
+    // What a loss of caches lies between is told after it, and may have been before.
+    let cut = [write(1, 1, 10), write(2, 15, 25), read(1, 25, 30)];
+    let mut history = history(&cut);
+    history.crash(20);
+    assert!(history.check().is_ok());
+}
+
 #[test]
 fn what_was_never_there_is_found() {
     assert_eq!(

@@ -12,7 +12,7 @@ pub(super) struct Zone {
 
 impl Zone {
     pub fn is_forward(&self) -> bool {
-        self.first_end.end_ns < self.last_start.start_ns
+        self.first_end.end_ns <= self.last_start.start_ns
     }
 
     /// Its lower bound, and whose it is.
