@@ -121,8 +121,13 @@ impl fmt::Display for Error {
         match self {
             Self::System { operation, source } => write!(f, "{operation}: {source}"),
             Self::Refused {
-                operation, text, ..
-            } => write!(f, "the broker refuses to {operation}: {text}"),
+                operation,
+                errno,
+                text,
+            } => match text.trim() {
+                "" => write!(f, "the broker refuses to {operation}: {errno}"),
+                text => write!(f, "the broker refuses to {operation}: {text}"),
+            },
             Self::Gone => f.write_str("the broker has ended or has given up this queue"),
             Self::OutOfStep => f.write_str(
                 "the broker did not answer an earlier request on this queue's connection: nothing \

@@ -8,7 +8,9 @@ pub const REGION_SHIFT: u32 = 40;
 pub const TRANSFER_MAX: u32 = 1 << 20;
 /// Longest text behind an answer, bytes: the list of as many queues as a broker can have.
 pub const TEXT_MAX: usize = 4 << 20;
-/// How long a broker may take to answer on its socket, ms.
+/// The largest error number that Linux has.
+pub const ERRNO_MAX: i32 = 4095;
+/// How long a broker may take for an answer on its socket, ms.
 pub const ANSWER_MS: i32 = 10_000;
 /// How often a broker is tried that takes no connections now, ms.
 pub const CONNECT_PAUSE_MS: u64 = 10;

@@ -1,7 +1,7 @@
 //! Opening a queue: what is asked of the broker on its socket.
 use crate::error::CONNECT;
 use crate::layout::{Header, Kind};
-use crate::limits::{ANSWER_MS, CONNECT_PAUSE_MS, TEXT_MAX};
+use crate::limits::{ANSWER_MS, CONNECT_PAUSE_MS, ERRNO_MAX, TEXT_MAX};
 use crate::protocol::{Answer, Coalescing, MESSAGE, Operation, Request};
 use crate::queue::Queue;
 use crate::region::Region;
@@ -78,7 +78,8 @@ impl Identity {
         let mut number = || u128::from_str_radix(words.next()?, 16).ok();
         let (nguid, uuid) = (number()?.to_be_bytes(), number()?.to_be_bytes());
         let subsystem = words.next()?.to_owned();
-        (!subsystem.is_empty()).then_some(Self {
+        let is_name = !subsystem.is_empty() && !subsystem.contains(char::is_control);
+        is_name.then_some(Self {
             subsystem,
             controller,
             nguid,
@@ -94,8 +95,8 @@ impl Identity {
 #[derive(Debug)]
 pub(crate) struct Connection {
     socket: OwnedFd,
-    /// How long for each piece of an answer.
-    patience: Timespec,
+    /// How long for an answer with all that belongs to it.
+    patience: Duration,
     in_step: bool,
 }
 
@@ -103,10 +104,7 @@ impl Connection {
     pub(crate) fn new(socket: OwnedFd) -> Self {
         Self {
             socket,
-            patience: Timespec {
-                tv_sec: i64::from(ANSWER_MS) / 1000,
-                tv_nsec: 0,
-            },
+            patience: Duration::from_millis(ANSWER_MS as u64),
             in_step: true,
         }
     }
@@ -180,9 +178,9 @@ impl Connection {
             Ok(_) | Err(Error::Gone) => {}
             Err(error) => return Err(error),
         }
-        let mut descriptors = Vec::new();
+        let (mut descriptors, end) = (Vec::new(), Instant::now() + self.patience);
         let mut bytes = [0; MESSAGE];
-        self.receive(&mut bytes, &mut descriptors)?;
+        self.receive(&mut bytes, &mut descriptors, end)?;
         let answer = Answer::parse(&bytes);
         let asked = request.operation;
         if !asked.is_some_and(|operation| answer.answers(operation)) && !answer.turns_away() {
@@ -193,16 +191,17 @@ impl Connection {
             return Err(Error::Protocol("a text without end"));
         };
         let mut bytes = vec![0; text];
-        self.receive(&mut bytes, &mut descriptors)?;
+        self.receive(&mut bytes, &mut descriptors, end)?;
         let text = String::from_utf8_lossy(&bytes).into_owned();
-        match i32::try_from(answer.error) {
-            Ok(0) => Ok((answer, descriptors, text)),
-            error => Err(Error::Refused {
-                operation: what,
-                errno: Errno::from_raw_os_error(error.unwrap_or(5)),
-                text,
-            }),
+        if answer.error == 0 {
+            return Ok((answer, descriptors, text));
         }
+        let errno = errno(answer.error).ok_or(Error::Protocol("an error that none is"))?;
+        Err(Error::Refused {
+            operation: what,
+            errno,
+            text: words(&text),
+        })
     }
 
     fn namespace(&mut self, nsid: u32) -> Result<Namespace, Error> {
@@ -234,13 +233,20 @@ impl Connection {
         }
     }
 
-    /// Receives exactly so many bytes, within the patience for each piece.
-    fn receive(&self, bytes: &mut [u8], descriptors: &mut Vec<OwnedFd>) -> Result<(), Error> {
+    /// Receives exactly so many bytes by `end`.
+    fn receive(
+        &self,
+        bytes: &mut [u8],
+        descriptors: &mut Vec<OwnedFd>,
+        end: Instant,
+    ) -> Result<(), Error> {
         let failed = |source| Error::system("hear from the broker", source);
         let mut have = 0;
         while have < bytes.len() {
             let mut fds = [PollFd::new(&self.socket, PollFlags::IN)];
-            match poll(&mut fds, Some(&self.patience)) {
+            let left = end.saturating_duration_since(Instant::now());
+            let left = Timespec::try_from(left).map_err(|_| failed(Errno::INVAL))?;
+            match poll(&mut fds, Some(&left)) {
                 Ok(0) => return Err(failed(Errno::TIMEDOUT)),
                 Ok(_) => {}
                 Err(Errno::INTR) => continue,
@@ -255,6 +261,19 @@ impl Connection {
         }
         Ok(())
     }
+}
+
+/// An error number, if it is one of Linux.
+fn errno(number: u32) -> Option<Errno> {
+    let number = i32::try_from(number).ok()?;
+    (1..=ERRNO_MAX)
+        .contains(&number)
+        .then(|| Errno::from_raw_os_error(number))
+}
+
+/// What a broker says, without what a terminal would do.
+fn words(text: &str) -> String {
+    text.replace(char::is_control, " ")
 }
 
 /// All queues of a broker, as JSON.
@@ -419,7 +438,7 @@ mod tests {
     fn connected() -> (Connection, OwnedFd) {
         let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
         let mut connection = Connection::new(ours.into());
-        connection.patience = Timespec::default();
+        connection.patience = Duration::ZERO;
         (connection, theirs.into())
     }
 
@@ -466,6 +485,58 @@ mod tests {
         assert!(matches!(refused, Error::Refused { .. }), "{refused}");
         answer(&broker, &request, 0xc);
         assert_eq!(register(&mut connection).unwrap().0.c, 0xc);
+    }
+
+    /// The number of an error is anybody's, and a number that none is ends the process.
+    #[test]
+    fn a_refusal_is_one_of_the_systems_errors_and_its_words_do_nothing_to_a_terminal() {
+        let refused = |error: u32, text: &[u8]| {
+            let (mut connection, broker) = connected();
+            let request = Request::new(Operation::List, 0, 0, 0, 0);
+            let answer = Answer {
+                error,
+                d: text.len() as u64,
+                ..Answer::to(&request)
+            };
+            let bytes = [&answer.emit()[..], text].concat();
+            rustix::io::write(&broker, &bytes).unwrap();
+            connection.ask(&request, &[], "list").unwrap_err()
+        };
+        for number in [4096, 0x7fff_ffff, 0x8000_0000, u32::MAX] {
+            let none = Error::Protocol("an error that none is");
+            assert_eq!(refused(number, b""), none, "{number}");
+        }
+        let said = refused(28, b"\x1b[2Jno\0 room\x07").to_string();
+        assert!(said.ends_with(": [2Jno  room"), "{said:?}");
+        let said = refused(28, b"").to_string();
+        assert!(
+            said.ends_with(": No space left on device (os error 28)"),
+            "{said}"
+        );
+    }
+
+    #[test]
+    fn an_answer_that_drips_is_not_waited_for_longer_than_another() {
+        let (mut connection, broker) = connected();
+        connection.patience = Duration::from_millis(100);
+        let request = Request::new(Operation::List, 0, 0, 0, 0);
+        let answer = Answer {
+            d: 400,
+            ..Answer::to(&request)
+        };
+        let bytes = [&answer.emit()[..], &[b' '; 400]].concat();
+        let drips = std::thread::spawn(move || {
+            let sent = |byte: &u8| {
+                std::thread::sleep(Duration::from_millis(5));
+                rustix::net::send(&broker, &[*byte], rustix::net::SendFlags::NOSIGNAL).is_ok()
+            };
+            bytes.iter().all(sent)
+        });
+        let timed_out = Error::system("hear from the broker", Errno::TIMEDOUT);
+        let heard = connection.ask(&request, &[], "list");
+        assert_eq!(heard.unwrap_err(), timed_out);
+        drop(connection);
+        assert!(!drips.join().unwrap(), "it was not all sent");
     }
 
     #[test]
