@@ -243,9 +243,10 @@ fn quantity(
 /// `number · factor`, if it is whole and fits.
 fn exact(number: &str, factor: u64) -> Option<u64> {
     let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
-    if whole.is_empty() || fraction.is_empty() || fraction.len() > 12 {
+    if number.is_empty() || fraction.is_empty() || fraction.len() > 12 {
         return None;
     }
+    let whole = if whole.is_empty() { "0" } else { whole };
     let scale = 10u128.pow(fraction.len() as u32);
     let part = fraction.parse::<u128>().ok()? * u128::from(factor);
     if !part.is_multiple_of(scale) {
@@ -301,6 +302,7 @@ mod tests {
             ("4K", 4096),
             ("4 KiB", 4096),
             ("1.5GiB", 3 << 29),
+            (".5k", 512),
             ("2t", 2 << 40),
             ("18446744073709551615", u64::MAX),
         ] {
@@ -311,7 +313,7 @@ mod tests {
     #[test]
     fn what_is_no_size_is_refused() {
         for text in [
-            "", "k", "4kB", "4KB", "-1", "1e3", "0.3k", "1..5k", "1.", ".5k", "4 k i b", "0x10",
+            "", "k", "4kB", "4KB", "-1", "1e3", "0.3k", "1..5k", "1.", ".", ".k", "4 k i b", "0x10",
         ] {
             let error = parse_size(text).expect_err(text);
             assert!(

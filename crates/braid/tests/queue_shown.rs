@@ -138,13 +138,14 @@ fn a_user_is_shown_what_it_may_use() {
     // The program may lie where that user finds nothing.
     let program = root.join("braid");
     std::fs::copy(env!("CARGO_BIN_EXE_braid"), &program).unwrap();
-    let said = |words: &[&str]| {
+    let said_to = |uid: u32, words: &[&str]| {
         let mut command = Command::new(&program);
         command.args(["queue", words[0], "--socket"]).arg(&socket);
-        let output = command.args(&words[1..]).uid(4242).output().unwrap();
+        let output = command.args(&words[1..]).uid(uid).output().unwrap();
         let [out, err] = [output.stdout, output.stderr].map(|it| String::from_utf8(it).unwrap());
         (out, err)
     };
+    let said = |words: &[&str]| said_to(4242, words);
     let (list, _) = said(&["list"]);
     let rows: Vec<Vec<&str>> = list
         .lines()
@@ -165,6 +166,9 @@ fn a_user_is_shown_what_it_may_use() {
     assert!(rows.contains(&row.to_vec()), "{list}");
     assert!(!rows.iter().any(|row| row.first() == Some(&"1")), "{list}");
     assert!(!list.contains("sleeps"), "{list}");
+    // Who sees all of them is not told that they are its own.
+    let (all, _) = said_to(0, &["list"]);
+    assert_eq!(all.matches(" none").count(), 2, "{all}");
     let (_, errors) = said(&["bench", "--nsid", "2", "--iodepth", "1", "--rw", "read"]);
     assert!(
         errors.contains("access denied") && errors.contains("braid queue list"),

@@ -530,9 +530,13 @@ impl Server {
             Some(Operation::Namespace) => self.namespace(session, request, answer),
             Some(Operation::List) => {
                 let sees_all = [0, self.owner].contains(&session.uid);
-                let only = (!sees_all).then_some(session.uid);
+                let viewer = (session.uid, sees_all);
                 let threads = self.crews.iter().map(|crew| &*crew.tally);
-                Ok(Outcome::Text(self.places.list(&self.config, only, threads)))
+                Ok(Outcome::Text(self.places.list(
+                    &self.config,
+                    viewer,
+                    threads,
+                )))
             }
             Some(Operation::Identity) => {
                 let identity = self.identity(session, request)?;

@@ -228,6 +228,15 @@ fn the_example_in_c_says_what_it_could_not_write_and_that_its_server_has_ended()
     assert_eq!(ended.status.code(), Some(1), "{errors}");
     assert!(errors.contains("standard output: "), "{errors}");
 
+    // A program without one of the standard streams doesn't print into what it has opened.
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "exec \"$@\" >&-", "sh"]).arg(&program);
+    shell.env("LD_LIBRARY_PATH", directory.path());
+    let closed = shell.arg(&socket).args(["1", "0.05"]).output().unwrap();
+    let errors = String::from_utf8_lossy(&closed.stderr).into_owned();
+    assert_eq!(closed.status.code(), Some(1), "{errors}");
+    assert!(errors.contains("standard output: Bad file"), "{errors}");
+
     // For so long that only the server's end can end it.
     let mut command = start(&program);
     command.arg(&socket).args(["1", "1e9"]);

@@ -119,7 +119,7 @@ impl Connection {
         let failed = |source| Error::system(CONNECT, source);
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None);
-        let socket = socket.map_err(failed)?;
+        let socket = socket.and_then(sys::os::aside).map_err(failed)?;
         let address = SocketAddrUnix::new(path).map_err(failed)?;
         let begun = Instant::now();
         loop {

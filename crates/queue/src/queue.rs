@@ -448,7 +448,7 @@ impl Queue {
     /// # Errors
     /// EMFILE.
     pub fn end_event(&self) -> Result<OwnedFd, Error> {
-        let cloned = rustix::io::fcntl_dupfd_cloexec(self.held.connection.socket(), 0);
+        let cloned = rustix::io::fcntl_dupfd_cloexec(self.held.connection.socket(), 3);
         cloned.map_err(|source| Error::system("duplicate a descriptor", source))
     }
 

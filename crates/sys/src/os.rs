@@ -39,6 +39,19 @@ pub fn cpus() -> Result<Vec<usize>, Errno> {
         .collect())
 }
 
+/// The same file by a descriptor that isn't one of the standard streams': a program that was
+/// started without one of them would print into what has taken its number.
+///
+/// # Errors
+/// EMFILE.
+pub fn aside(file: OwnedFd) -> Result<OwnedFd, Errno> {
+    const FIRST: i32 = 3;
+    match file.as_raw_fd() {
+        ..FIRST => rustix::io::fcntl_dupfd_cloexec(&file, FIRST),
+        _ => Ok(file),
+    }
+}
+
 /// Raises the soft limit of open files to the hard one; returns what is in force (`None`: no
 /// limit).
 pub fn raise_open_files() -> Option<u64> {

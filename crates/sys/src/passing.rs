@@ -47,7 +47,7 @@ pub fn send(
 /// closed.
 ///
 /// # Errors
-/// EAGAIN unless `wait`; ECONNRESET.
+/// EAGAIN unless `wait`; ECONNRESET; EMFILE.
 pub fn receive(
     socket: impl AsFd,
     bytes: &mut [u8],
@@ -65,7 +65,9 @@ pub fn receive(
     let received = recvmsg(socket, &mut [IoSliceMut::new(bytes)], &mut control, flags)?;
     for message in control.drain() {
         if let RecvAncillaryMessage::ScmRights(rights) = message {
-            descriptors.extend(rights);
+            for right in rights {
+                descriptors.push(crate::os::aside(right)?);
+            }
         }
     }
     Ok(received.bytes)

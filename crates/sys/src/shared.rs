@@ -25,7 +25,8 @@ const NEEDED: SealFlags = SealFlags::SHRINK;
 /// `memfd_create`: EMFILE, ENFILE, ENOMEM. `ftruncate`, `fcntl`: as the kernel says.
 pub fn memory_file(name: &str, bytes: u64) -> Result<OwnedFd, Error> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    let file = rustix::fs::memfd_create(name, flags).map_err(|e| Error::new("memfd_create", e))?;
+    let file = rustix::fs::memfd_create(name, flags).and_then(crate::os::aside);
+    let file = file.map_err(|e| Error::new("memfd_create", e))?;
     rustix::fs::ftruncate(&file, bytes).map_err(|e| Error::new("ftruncate", e))?;
     let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
     rustix::fs::fcntl_add_seals(&file, seals).map_err(|e| Error::new("fcntl (seals)", e))?;

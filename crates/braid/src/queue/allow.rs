@@ -122,11 +122,10 @@ fn number<T: std::str::FromStr>(key: &str, value: &str) -> Result<T, String> {
 }
 
 /// All of them together; without any, everybody who may connect may do everything. What is said
-/// several times of a user adds up in namespaces; the last depth, number of queues and memory
-/// counts.
+/// several times of a user adds up in namespaces.
 ///
 /// # Errors
-/// A user has two rights to one namespace.
+/// A user has two rights to one namespace, or two depths, numbers of queues or sizes of memory.
 pub fn rights(all: &[Allow]) -> Result<Rights, String> {
     let everything = Grant {
         namespaces: None,
@@ -141,7 +140,9 @@ pub fn rights(all: &[Allow]) -> Result<Rights, String> {
         });
     }
     let mut rights = Rights::default();
+    let mut said = Vec::new();
     for allow in all {
+        said_once(allow, &mut said)?;
         let grant = match allow.uid {
             None => rights.others.get_or_insert_with(|| everything.clone()),
             Some(uid) => {
@@ -170,6 +171,25 @@ pub fn rights(all: &[Allow]) -> Result<Rights, String> {
         grant.memory_max = allow.memory.unwrap_or(grant.memory_max);
     }
     Ok(rights)
+}
+
+/// Of two bounds of one kind for one user nobody knows which counts; `said`: those before.
+fn said_once(allow: &Allow, said: &mut Vec<(Option<u32>, &'static str)>) -> Result<(), String> {
+    let bounds = [
+        ("depth", allow.depth.is_some()),
+        ("queues", allow.queues.is_some()),
+        ("memory", allow.memory.is_some()),
+    ];
+    for (bound, _) in bounds.into_iter().filter(|(_, is_said)| *is_said) {
+        if said.contains(&(allow.uid, bound)) {
+            let user = allow.uid.map_or("any".into(), |uid| uid.to_string());
+            return Err(format!(
+                "--allow uid={user} has two of {bound}=: which of them counts?"
+            ));
+        }
+        said.push((allow.uid, bound));
+    }
+    Ok(())
 }
 
 /// Whether all rights are about namespaces that there are; `blocks`: how many each has.
@@ -253,6 +273,19 @@ mod tests {
         assert_eq!((other.memory_max, seven.memory_max), (1 << 20, u64::MAX));
         assert!(super::rights(&[]).unwrap().of(8).is_some());
         assert!(super::rights(&all[..1]).unwrap().of(8).is_none());
+    }
+
+    #[test]
+    fn two_bounds_of_one_kind_are_refused() {
+        for (bound, other) in [("depth=3", "depth=4"), ("queues=1", "queues=1")] {
+            let both = |second: &str| {
+                let all = [format!("uid=7,{bound}"), format!("{second},{other}")];
+                rights(&all.map(|text| parse(&text).unwrap()))
+            };
+            let error = both("uid=7,nsid=1").unwrap_err();
+            assert!(error.contains("uid=7 has two of "), "{error}");
+            assert!(both("uid=any").is_ok());
+        }
     }
 
     #[test]

@@ -3,7 +3,7 @@ use super::{client_error, socket_path};
 use crate::output::{self, Format, Style};
 use crate::table::Table;
 use crate::units::{format_bytes, format_count};
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use serde_json::Value;
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -20,6 +20,8 @@ pub struct ListArgs {
     output: Format,
 }
 
+const NO_SERVER: &str = "what answers is no queue server";
+
 /// Asks and shows.
 ///
 /// # Errors
@@ -27,7 +29,9 @@ pub struct ListArgs {
 pub fn run(args: &ListArgs) -> anyhow::Result<()> {
     let path = socket_path(args.socket.as_ref())?;
     let text = ::queue::list(&path).map_err(|error| client_error(error, &path))?;
-    let facts: Value = serde_json::from_str(&text).context("what answers is no queue server")?;
+    let facts: Value = serde_json::from_str(&text).context(NO_SERVER)?;
+    let is_one = ["namespaces", "threads", "queues"].map(|key| facts[key].is_array());
+    ensure!(is_one == [true; 3] && facts["trust"].is_string(), NO_SERVER);
     match args.output {
         Format::Json => output::print_json(&facts),
         Format::Text => output::print(&show(&facts)),
@@ -119,6 +123,9 @@ fn namespaces(facts: &Value) -> Table {
 /// Which blocks of a namespace this user may use.
 fn range(row: &Value) -> String {
     let blocks = row["blocks"].as_u64().unwrap_or(0);
+    if row["yours"] == false {
+        return "none".to_owned();
+    }
     match (row["first"].as_u64(), row["end"].as_u64()) {
         (Some(first), Some(end)) if (first, end) != (0, blocks) && end > first => {
             format!("blocks {first} to {}", end - 1)

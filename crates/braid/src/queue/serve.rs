@@ -65,7 +65,9 @@ pub struct ServeArgs {
     #[arg(long)]
     trusted: bool,
     /// A right: uid=1000,nsid=1,first=0,blocks=2048,read-only,depth=64,queues=2,memory=1GiB;
-    /// uid=any is everybody else. Repeat it for more [default: who may connect may do everything]
+    /// uid=any is everybody who is not named. Without nsid= all namespaces, to write too. Repeat it
+    /// for more namespaces of a user, and for more users [default: who may connect may do
+    /// everything]
     #[arg(long, value_name = "RIGHT", value_parser = allow::parse)]
     allow: Vec<allow::Allow>,
     /// Most memory of a queue, besides its rings. Of all queues of a user:

@@ -176,13 +176,13 @@ impl Places {
         all.map(Place::memory).sum()
     }
 
-    /// All of it, as JSON; of queues those of `only` that user, and how many others there are; of
-    /// namespaces those that it may use; what threads do for all is shown to who is shown all.
+    /// All of it, as JSON, for a user and whether it is shown all. Who is not is shown its own
+    /// queues and how many others there are, and of namespaces those that it may use.
     /// There are numbers and our own words in it only.
     pub fn list<'a>(
         &self,
         config: &Config,
-        only: Option<u32>,
+        (uid, sees_all): (u32, bool),
         threads: impl Iterator<Item = &'a ThreadTally>,
     ) -> String {
         let trust = match config.trust {
@@ -196,9 +196,9 @@ impl Places {
             self.user_irq,
             config.spin_ns / 1000
         );
-        push_namespaces(&mut text, config, only);
-        push_threads(&mut text, threads.filter(|_| only.is_none()));
-        let is_shown = |place: &&Place| only.is_none_or(|uid| place.uid == uid);
+        push_namespaces(&mut text, config, uid, sees_all);
+        push_threads(&mut text, threads.filter(|_| sees_all));
+        let is_shown = |place: &&Place| sees_all || place.uid == uid;
         let shown: Vec<_> = self.taken.values().filter(is_shown).collect();
         let others = self.taken.len() - shown.len();
         let _ = write!(text, "],\"others\":{others},\"queues\":[");
@@ -239,22 +239,23 @@ impl Places {
     }
 }
 
-/// Namespaces: of `only` that user those that it may use, as it may use them.
-fn push_namespaces(text: &mut String, config: &Config, only: Option<u32>) {
-    let of_user = only.map(|uid| config.rights.of(uid));
-    let whole = crate::Grant::whole();
-    let views = match of_user {
-        None => whole.views(&config.namespaces),
-        Some(grant) => grant.map_or(Vec::new(), |grant| grant.views(&config.namespaces)),
-    };
-    let views = (1..).zip(views);
-    let views = views.filter_map(|(nsid, view): (u32, _)| Some((nsid, view?)));
-    for (at, (nsid, view)) in views.enumerate() {
+/// Namespaces, as a user may use them; who is shown all, those too that it may not use.
+fn push_namespaces(text: &mut String, config: &Config, uid: u32, sees_all: bool) {
+    let grant = config.rights.of(uid);
+    let mut own = grant.map_or(Vec::new(), |grant| grant.views(&config.namespaces));
+    own.resize_with(config.namespaces.len(), || None);
+    let all = crate::Grant::whole().views(&config.namespaces);
+    let views = (1..).zip(own.into_iter().zip(all));
+    let shown = views.filter_map(|(nsid, (own, whole)): (u32, _)| match own {
+        Some(view) => Some((nsid, view, true)),
+        None => Some((nsid, whole.filter(|_| sees_all)?, false)),
+    });
+    for (at, (nsid, view, yours)) in shown.enumerate() {
         let comma = if at > 0 { "," } else { "" };
         let _ = write!(
             text,
             "{comma}{{\"nsid\":{nsid},\"blocks\":{},\"first\":{},\"end\":{},\
-             \"block_bytes\":{},\"read_only\":{}}}",
+             \"block_bytes\":{},\"read_only\":{},\"yours\":{yours}}}",
             view.blocks,
             view.first,
             view.end,
@@ -353,14 +354,16 @@ mod tests {
             sleeps: most(),
         };
         let threads: Vec<_> = (0..WORKERS_MAX).map(|_| thread()).collect();
-        let some = places.list(&config, Some(1), threads.iter());
+        let some = places.list(&config, (1, false), threads.iter());
         assert!(some.contains("\"threads\":[],"), "others' doings: {some}");
         assert!(
             some.contains("\"namespaces\":[],"),
             "no right to any: {some}"
         );
-        let all = places.list(&config, None, threads.iter());
+        let all = places.list(&config, (1, true), threads.iter());
         assert_eq!(all.matches("\"enters\":").count(), WORKERS_MAX);
+        let namespaces = config.namespaces.len();
+        assert_eq!(all.matches("\"yours\":false").count(), namespaces);
         assert_eq!(all.matches("\"number\":").count(), 2 * QUEUES_MAX as usize);
         assert!(all.contains(",\"leaving_s\":46116860184273") && all.contains("[10,11,12,13]"));
         assert!((1 << 20..=TEXT_MAX).contains(&all.len()), "{}", all.len());
