@@ -115,6 +115,29 @@ fn a_server_says_who_can_not_come_and_that_a_signal_ends_it() {
     server.ended();
 }
 
+#[test]
+fn a_server_goes_on_whose_words_nobody_reads() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("q.sock");
+    let braid = || Command::new(env!("CARGO_BIN_EXE_braid"));
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut server = braid();
+    server.args(["queue", "serve", "mem:1MiB", "--socket"]);
+    let mut server = server.arg(&socket).stdout(writer).spawn().unwrap();
+    let listed = wait_until(|| {
+        let list = braid()
+            .args(["queue", "list", "--socket"])
+            .arg(&socket)
+            .output();
+        let listed = list.unwrap().status.success();
+        (listed || server.try_wait().unwrap().is_some()).then_some(listed)
+    });
+    let _ = server.kill();
+    let _ = server.wait();
+    assert!(listed, "it has ended");
+}
+
 /// `braid queue list` of another user, who may use a part.
 #[test]
 fn a_user_is_shown_what_it_may_use() {

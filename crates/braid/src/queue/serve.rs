@@ -4,7 +4,7 @@ use crate::cli::Usage;
 use crate::control::access::{Access, Mode, Name};
 use crate::control::socket::PrivateSocket;
 use crate::cpus::CpuList;
-use crate::output;
+use crate::output::{self, OutputClosed};
 use crate::run::NbdAddress;
 use crate::signals::Interrupt;
 use crate::units::{format_bytes, parse_size};
@@ -185,19 +185,28 @@ pub fn run(args: &ServeArgs) -> anyhow::Result<()> {
         rights,
     });
     let broker = broker.map_err(|why| anyhow!("cannot serve queues: {why}"))?;
-    output::print(&format!(
-        "{} {} and {} user_irq queues on {}\n",
-        args.user_poll,
-        "user_poll",
-        args.user_irq,
-        path.display()
-    ))?;
+    announce(args, &path)?;
     wait(&interrupt, &broker);
     let ended = broker
         .stop()
         .map_err(|why| anyhow!("the queue server failed: {why}"));
     drop(socket);
     ended
+}
+
+/// Says what is served, and where.
+fn announce(args: &ServeArgs, path: &std::path::Path) -> anyhow::Result<()> {
+    let line = format!(
+        "{} user_poll and {} user_irq queues on {}\n",
+        args.user_poll,
+        args.user_irq,
+        path.display()
+    );
+    match output::print(&line) {
+        // Whoever read what it says has gone; those who use it have not.
+        Err(why) if why.is::<OutputClosed>() => Ok(()),
+        said => said,
+    }
 }
 
 /// Who may do what; says who may and can't come.
