@@ -4,8 +4,8 @@ mod common;
 
 use common::*;
 use engine::host::{
-    Change, HoldReason, HostConfig, HostControl, HostEngine, HostEvent, Io, IoDone, PathConfig,
-    PathKind, Recovery, WriteFailover,
+    Change, Hints, HoldReason, HostConfig, HostControl, HostEngine, HostEvent, Io, IoDone,
+    PathConfig, PathKind, Recovery, WriteFailover,
 };
 use engine::{DeviceId, Machine};
 use std::cell::RefCell;
@@ -80,6 +80,38 @@ fn t09_after_an_unclean_stop_changes_wait_in_order_and_reads_do_not() {
     let stats = rig.host.borrow().hold_stats(0);
     assert_eq!((stats.held, stats.gated, stats.gated_total), (0, 0, 2));
     assert_eq!((stats.gated_since_ns, stats.gate_until_ns), (None, None));
+}
+
+#[test]
+fn t09_a_change_that_is_safe_by_its_order_does_not_wait_for_the_engine_before() {
+    let mut rig = Rig::new(
+        config(|it| it.unclean_stop_ns = Some(3 * SECOND)),
+        target_config(2),
+    );
+    rig.ready();
+    let hints = Hints {
+        past_gate: true,
+        ..Hints::default()
+    };
+    let submit = |rig: &mut Rig, it: &Io| {
+        let now_ns = rig.world.now_ns;
+        rig.host
+            .borrow_mut()
+            .submit_with(it, hints, now_ns)
+            .unwrap();
+    };
+    submit(&mut rig, &write(0, 0));
+    assert!(rig.run(10 * MS, |_, done| done.len() == 1));
+    // Another one of the same bytes waits, and so do all behind that one.
+    rig.submit(&write(5, 1)).unwrap();
+    submit(&mut rig, &write(5, 2));
+    assert!(!rig.run(SECOND, |_, done| done.len() > 1));
+    let stats = rig.host.borrow().hold_stats(0);
+    assert_eq!(
+        (stats.gated, stats.behind, stats.past_gate_total),
+        (1, 1, 1)
+    );
+    assert!(rig.run(3 * SECOND, |_, done| done.len() == 3));
 }
 
 /// Kills an engine whose write the disk executes 2 s later, starts another, which writes version 2;

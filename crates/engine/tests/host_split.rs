@@ -3,7 +3,7 @@
 mod common;
 
 use common::*;
-use engine::host::{Change, HostEvent, IoOp, PathKind, SubmitError};
+use engine::host::{Change, Hints, HostEvent, IoOp, PathKind, SubmitError};
 use engine::target::{ErrorRule, Faults, Ops, Probability, TargetControl, TargetEngine};
 use engine::{DeviceId, DeviceOp};
 use nvme::wire::Status;
@@ -324,6 +324,29 @@ fn t09_after_an_unclean_stop_a_large_change_waits_uncut_and_keeps_its_order() {
     assert_eq!(executed(&rig).iter().filter(|it| writes(it)).count(), 0);
     assert!(rig.run(4 * SECOND, |_, done| done.len() == 2));
     assert!(holds(&rig, 0, 60 << 10, 1) && holds(&rig, 60 << 10, 4096, 2));
+    at_rest(&rig, 2);
+}
+
+#[test]
+fn t09_a_large_change_that_is_safe_by_its_order_is_cut_before_the_gate_opens() {
+    let mut rig = rig_of(2, |host, target| {
+        host.volumes[0].recovery.unclean_stop_ns = Some(3 * SECOND);
+        carry(target, 13);
+    });
+    let it = io(IoOp::Write { fua: false }, 0, 64 << 10, 0);
+    put(&mut rig, &it, 1);
+    let hints = Hints {
+        past_gate: true,
+        ..Hints::default()
+    };
+    let now_ns = rig.world.now_ns;
+    rig.host
+        .borrow_mut()
+        .submit_with(&it, hints, now_ns)
+        .unwrap();
+    assert!(rig.run(100 * MS, |_, done| done.len() == 1));
+    assert!(holds(&rig, 0, 64 << 10, 1));
+    assert_eq!(rig.host.borrow().hold_stats(0).gated_total, 0);
     at_rest(&rig, 2);
 }
 

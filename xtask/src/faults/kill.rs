@@ -37,7 +37,7 @@ use away::{Found, Stand};
 use change::{Asked, Change};
 use kind::{Kind, Sum, table};
 use ledger::Ledger;
-use legs::{BYTES, Legs, REGION_BYTES, check_bytes};
+use legs::{BYTES, Legs, REGION_BYTES, SOON, check_bytes};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -192,7 +192,8 @@ fn wait_running(engine: &Engine, without: bool) -> Result<()> {
         last = engine.stat()?;
         match last["why"].as_str() {
             None if last["event"].is_u64() => return Ok(Some(())),
-            None | Some("it waits for its legs") => {}
+            None => {}
+            Some(why) if why.starts_with("it waits ") => {}
             Some(_) if without => {
                 let without = json!({"volume": "v0", "without": true});
                 call(&engine.socket(), "mirror.assemble", &without)?;
@@ -310,17 +311,26 @@ impl Trial<'_> {
 
     /// Starts an engine; in every other round its rebuild takes a while.
     fn start(&mut self) -> Result<Engine> {
-        if self.legs.on_targets() {
-            // Nothing that the last one sent can come late: those targets are dead.
+        if self.legs.on_targets() && self.random.below(2) == 0 {
+            // Nothing that the last one sent can come late: those targets are dead. In the other
+            // rounds the next engine finds its mark, and goes by it.
             let _ = std::fs::remove_dir_all(self.directory.0.join("state"));
         }
         self.legs.start(&self.net, self.away)?;
-        let keys = match self.random.below(2) {
-            0 => "rebuild_ceiling = \"8MiB/s\"",
-            _ => "",
+        let mut keys = match self.random.below(2) {
+            0 => "rebuild_ceiling = \"8MiB/s\"".to_owned(),
+            _ => String::new(),
         };
+        let [engine, legs] = if self.legs.on_targets() {
+            SOON
+        } else {
+            [""; 2]
+        };
+        keys.push('\n');
+        keys.push_str(legs);
         let export = self.directory.0.join("v0.sock");
-        let text = configuration(&export, &self.legs.uris(self.away), keys);
+        let text = configuration(&export, &self.legs.uris(self.away), &keys);
+        let text = format!("{engine}\n{text}");
         Engine::start_as(&self.common.program, &self.directory.0, &self.net, &text)
     }
 

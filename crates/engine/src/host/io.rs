@@ -58,10 +58,10 @@ impl HostEngine {
         let plain = volume.holds.is_empty() && volume.gate_ns == 0 && volume.explain.is_none();
         let given_up = volume.given_up;
         let index = self.slots.take(io, now_ns).ok_or(SubmitError::Full)?;
-        if hints.elsewhere || hints.untimed || hints.past_cut {
+        if hints.elsewhere || hints.untimed || hints.past_cut || hints.past_gate {
             let course = &mut self.slots.get_mut(index).course;
             (course.elsewhere, course.untimed) = (hints.elsewhere, hints.untimed);
-            course.past_cut = hints.past_cut;
+            (course.past_cut, course.past_gate) = (hints.past_cut, hints.past_gate);
         }
         if let Some(outcome) = refused {
             self.slots.end(index, outcome, NO_PATH, now_ns);

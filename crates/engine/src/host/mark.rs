@@ -6,15 +6,18 @@
 //! of any core goes out unmarked. An engine whose predecessor left its mark holds changes of data,
 //! and what is read for a change of parts of blocks, but no other reads, for the bound that it
 //! says, from its own start on. Its first flush goes to every controller: each may have unflushed
-//! writes of the one before (T13).
+//! writes of the one before (T13). Changes with [`Hints::past_gate`] don't wait: the records by
+//! which a mirror is taken over, which are safe by their order and not by their time.
 //!
 //! # Limits
 //! The mark is there from the first connection on, whether or not data are changed: an engine
 //! that only reads and is killed makes its successor wait as well.
 //!
 //! [`HostControl::Marked`]: super::HostControl::Marked
+//! [`Hints::past_gate`]: super::Hints::past_gate
 use super::explain::Wait;
 use super::path::{Path, Phase, Role};
+use super::slots::Course;
 use super::types::{HostEvent, PathFacts};
 use super::volumes::Volume;
 use super::{HostEngine, WriteFailover};
@@ -27,6 +30,14 @@ impl Volume {
     pub(super) fn inherits(&self) -> bool {
         let unclean = self.recovery.enabled && self.recovery.unclean_stop_ns.is_some();
         unclean && !canary::has(Bug::FlushOfOneLife)
+    }
+
+    /// Whether a change of data waits for what the engine before this one had sent; counted where
+    /// one goes past that.
+    pub(super) fn gates(&mut self, course: &Course) -> bool {
+        let shut = self.gate_ns > 0;
+        self.totals.past_gate_total += u64::from(shut && course.past_gate);
+        shut && !course.past_gate
     }
 }
 

@@ -192,6 +192,9 @@ pub struct HoldStats {
     pub bounded_total: u64,
     /// Of those, because the engine before this one did not stop cleanly.
     pub gated_total: u64,
+    /// Changes that did not wait for that, as they were told to
+    /// ([`Hints::past_gate`](super::Hints::past_gate)).
+    pub past_gate_total: u64,
     /// Longest hold that has ended, ns.
     pub held_ns_max: u64,
     /// Moves to another path so far.

@@ -121,6 +121,8 @@ pub(super) struct Course {
     pub untimed: bool,
     /// A read that goes on when its volume is cut off.
     pub past_cut: bool,
+    /// A change that does not wait for what the engine before had sent.
+    pub past_gate: bool,
     /// Time it waited without being on a path, ms.
     pub excused_ms: u32,
 }

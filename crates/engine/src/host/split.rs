@@ -228,7 +228,7 @@ impl HostEngine {
             return false;
         };
         let it = &mut self.volumes[usize::from(slot.io.volume)];
-        let (overlaps, gated) = (it.holds.overlaps(range), it.gate_ns > 0);
+        let (overlaps, gated) = (it.holds.overlaps(range), it.gates(&slot.course));
         slot.course.fenced = it.holds.insert(index, range).is_ok();
         slot.course.watched = true;
         if overlaps {
@@ -303,7 +303,7 @@ impl HostEngine {
         let course = &mut self.slots.get_mut(helper).course;
         (course.helper, course.watched) = (true, true);
         (course.elsewhere, course.untimed) = (of.elsewhere, of.untimed);
-        course.past_cut = of.past_cut;
+        (course.past_cut, course.past_gate) = (of.past_cut, of.past_gate);
         (self.splits.of(helper).owner, self.splits.of(helper).rest) = (index, 0);
         self.splits.of(index).helpers += 1;
         self.splits.helpers += 1;

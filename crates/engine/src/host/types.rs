@@ -231,6 +231,9 @@ pub struct Hints {
     /// A read that [`HostEngine::cut`](super::HostEngine::cut) doesn't end: it waits for a path as
     /// ever.
     pub past_cut: bool,
+    /// A change that does not wait for what an engine before this one had sent (T9): whoever asks
+    /// knows what comes of it if something of that is executed after it, over it.
+    pub past_gate: bool,
 }
 
 /// Why an I/O was not taken.

@@ -313,9 +313,9 @@ impl HostEngine {
     /// those that do.
     #[cold]
     pub(super) fn is_behind(&mut self, index: u32, for_change: bool) -> bool {
-        let io = &self.slots.get(index).io;
-        let it = &mut self.volumes[usize::from(io.volume)];
-        let Some(range) = range(io) else {
+        let slot = self.slots.get(index);
+        let it = &mut self.volumes[usize::from(slot.io.volume)];
+        let Some(range) = range(&slot.io) else {
             let waits = for_change && it.gate_ns > 0 && !canary::has(Bug::EdgeBeforeGate);
             if waits {
                 self.put_at_gate(index);
@@ -323,7 +323,7 @@ impl HostEngine {
             return waits;
         };
         let overlaps = it.holds.overlaps(range) && !canary::has(Bug::NoBehind);
-        if !overlaps && it.gate_ns == 0 {
+        if !overlaps && !it.gates(&slot.course) {
             return false;
         }
         let fenced = it.holds.insert(index, range).is_ok();

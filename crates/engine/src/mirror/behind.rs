@@ -119,10 +119,16 @@ impl Mirrored {
     /// Said when it begins.
     pub(super) fn say_what_is_held(&self, kit: &mut Kit<'_>) {
         if let Some(until_ns) = self.held_until_ns() {
-            let seconds = until_ns.saturating_sub(kit.now_ns).div_ceil(1_000_000_000);
+            let until = match until_ns {
+                u64::MAX => "and nothing bounds for how long".into(),
+                _ => {
+                    let left_ns = until_ns.saturating_sub(kit.now_ns);
+                    format!("for {} s", left_ns.div_ceil(1_000_000_000))
+                }
+            };
             let line = format!(
                 "{}: who had it before is gone, and its legs may yet execute what it gave them: \
-                 changes wait for {seconds} s",
+                 changes wait {until}",
                 self.config.name
             );
             kit.events.push_back(HostEvent::Warning(kit.number, line));

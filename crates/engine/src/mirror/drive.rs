@@ -319,7 +319,16 @@ impl Mirrored {
             let block = it.machine.encode_superblock(ticket.leg, copy, crc32c);
             kit.memory.bytes_mut(span).copy_from_slice(&block);
         }
-        let entry = Entry::new(kit.index, at as u8, Task::Own(ticket), span);
+        // A beat is what keeps a leg, and waits for nothing: what could come late over it has a
+        // lower sequence (`beat`).
+        let hints = Hints {
+            past_gate: ticket.is_beat(),
+            ..Hints::default()
+        };
+        let entry = Entry {
+            hints,
+            ..Entry::new(kit.index, at as u8, Task::Own(ticket), span)
+        };
         let offset = COPIES_AT[usize::from(copy & 1)];
         let io = self.io(at, IoOp::Write { fua: true }, offset, span);
         self.give(entry, io, kit);

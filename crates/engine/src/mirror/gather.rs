@@ -3,7 +3,8 @@
 //! # Contract
 //! A leg is looked at when the host's volume of it is ready. When all were, or those that could be
 //! missing were waited for, [`assemble`] decides: nothing is written before it agrees. Then the
-//! owner's record is written, and the machine begins. Where it refuses, that is said once; after a
+//! owner's record is written, and the machine begins. A record that takes the mirror over does not
+//! wait for what this host's engine before had sent (`Claim`, T9); all else does. Where it refuses, that is said once; after a
 //! pause, when the next leg comes up, or by the user's word, it decides again, by what the legs say
 //! then. One that another host has is tried again by word only, or when a leg comes: who is only
 //! silent for long must not lose it to somebody who lurks.
@@ -29,7 +30,7 @@ use volume::mirror::superblock::SUPERBLOCK_BYTES;
 
 /// The owner's record is being written to these legs, by place in the configuration.
 pub(super) struct Claiming {
-    claim: Claim,
+    pub claim: Claim,
     legs: Vec<u8>,
 }
 
@@ -207,6 +208,10 @@ impl Mirrored {
                     it.claim.handle_superblocks(index, found);
                 }
             }
+            // A beat may be all that goes to its legs.
+            Purpose::Machine(_) if found == Err(Outcome::Stopped) && kit.host.is_stopping() => {
+                self.freeze(kit);
+            }
             Purpose::Machine(ticket) => {
                 if let Phase::Running(it) = &mut self.phase {
                     match found {
@@ -372,7 +377,14 @@ impl Mirrored {
                     return false; // there was room just now
                 };
                 kit.memory.bytes_mut(span).copy_from_slice(&block);
-                let entry = Entry::new(kit.index, at as u8, Task::Claim(index), span);
+                let hints = Hints {
+                    past_gate: it.claim.takes_over(),
+                    ..Hints::default()
+                };
+                let entry = Entry {
+                    hints,
+                    ..Entry::new(kit.index, at as u8, Task::Claim(index), span)
+                };
                 let offset = COPIES_AT[usize::from(copy & 1)];
                 let io = self.io(at, IoOp::Write { fua: true }, offset, span);
                 self.give(entry, io, kit);
@@ -440,6 +452,13 @@ impl Mirrored {
             leg.away = (leg.info.is_some() && unknown).then(|| Away::absent(kit.now_ns));
         }
         let mut terms = it.claim.terms();
+        // Nothing but records goes to a leg before what our own engine before had sent there is
+        // over: an event that waited for it there would keep beats from it.
+        let gates = it.legs.iter().filter_map(|&at| {
+            let volume = self.legs[usize::from(at)].config.volume;
+            kit.host.hold_stats(volume).gate_until_ns
+        });
+        terms.hold_until_ns = gates.fold(terms.hold_until_ns, u64::max);
         // Of what nobody waits for nothing can be taken back.
         let fenced = |leg: &Leg| kit.host.is_fenced(leg.config.volume);
         if !self.legs.iter().all(fenced) {

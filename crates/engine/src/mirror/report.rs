@@ -82,16 +82,28 @@ impl Mirrored {
             speed: running.map_or(self.config.speed, |it| it.speed),
             rate: running.map(|it| it.machine.rate()),
             gate_until_ns: self.gate_until_ns(host),
+            watched: self.watched(),
             held_until_ns: self.held_until_ns(),
         }
     }
 
     /// Until when the owner's record is kept from the legs.
     fn gate_until_ns(&self, host: &HostEngine) -> Option<u64> {
-        let claims = matches!(self.phase, Phase::Claiming(_));
-        let legs = self.legs.iter().filter(|_| claims);
+        let waits = match &self.phase {
+            Phase::Claiming(it) => !it.claim.takes_over(),
+            _ => false,
+        };
+        let legs = self.legs.iter().filter(|_| waits);
         let gates = legs.filter_map(|leg| host.hold_stats(leg.config.volume).gate_until_ns);
         gates.max()
+    }
+
+    /// Who has or had it, while that one is watched, and how long that takes in all, ns.
+    fn watched(&self) -> Option<(Label, u64)> {
+        match &self.phase {
+            Phase::Claiming(it) => it.claim.watched().map(|(owner, ns)| (owner.label, ns)),
+            _ => None,
+        }
     }
 
     fn leg(&self, leg: &Leg, host: &HostEngine) -> LegReport {

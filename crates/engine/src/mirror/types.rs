@@ -8,7 +8,7 @@ use policy::{Knobs, Policy};
 use volume::mirror::assembly::Wishes;
 use volume::mirror::machine::{CheckReport, LegFacts, Speed};
 use volume::mirror::superblock::Owner;
-use volume::mirror::{Crc32c, Id, Superblock};
+use volume::mirror::{Crc32c, Id, Label, Superblock};
 
 /// The number of the first mirror: volumes of the host are below.
 pub const MIRRORS_FROM: u16 = crate::limits::VOLUMES_MAX as u16;
@@ -246,9 +246,12 @@ pub struct MirrorReport {
     pub speed: Speed,
     /// The same.
     pub rate: Option<u64>,
-    /// It is being claimed, and writes to its legs wait until then for what this host's engine
+    /// It is being claimed, and the owner's record waits until then for what this host's engine
     /// before this one had sent (T9), ns.
     pub gate_until_ns: Option<u64>,
+    /// It is being claimed: who has or had it, while it is looked whether that one still beats, and
+    /// how long that takes in all, ns.
+    pub watched: Option<(Label, u64)>,
     /// Changes wait until then, as the owner before did not release the mirror (T9), ns.
     pub held_until_ns: Option<u64>,
 }

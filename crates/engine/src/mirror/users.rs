@@ -154,8 +154,7 @@ impl Mirrored {
                 on: choice.path,
                 for_change: user.for_change,
                 elsewhere,
-                untimed: false,
-                past_cut: false,
+                ..Hints::default()
             };
             let entry = Entry {
                 part: user.part(part_io.length),

@@ -2,7 +2,7 @@
 //! that it leaves behind.
 use super::common::{Address, Disk, HOST, MS, SECOND, WIRE_NS, namespace, target_config};
 use super::rig::{LEG_BYTES, Rig, add, configured, io, made, said_of, shared, superblock};
-use engine::host::{HostConfig, IoOp, PathKind, Recovery, WriteFailover};
+use engine::host::{HostConfig, HostControl, IoOp, PathKind, Recovery, WriteFailover};
 use engine::mirror::{LegStatus, MirrorConfig, MirrorOrder, MirrorState};
 use engine::target::TargetEngine;
 use std::cell::RefCell;
@@ -132,6 +132,21 @@ fn t48_what_waits_for_a_lease_goes_on_when_the_legs_can_be_reached_again() {
 }
 
 #[test]
+fn t48_an_engine_whose_leases_are_over_ends_when_its_time_to_drain_is() {
+    let disks = made(2, true);
+    let mut rig = rig(&disks, remote(&disks));
+    rig.until(60 * SECOND, Rig::is_ready);
+    (0..2).for_each(|leg| part(&mut rig, leg));
+    rig.run(3 * BEAT, |_| false);
+    // It waits for a lease, and nothing goes to a leg but beats.
+    rig.submit(&io(WRITE, 1));
+    rig.control(HostControl::Drain(5 * SECOND));
+    rig.control(HostControl::Stop);
+    rig.until(30 * SECOND, |rig| rig.world.nodes[HOST].stopped);
+    assert_eq!(rig.done[0].outcome, Outcome::Stopped);
+}
+
+#[test]
 fn t09_a_leg_that_is_added_with_a_longer_bound_brings_it_into_the_record() {
     let disks = and_another(made(2, true));
     let (mut host, mut mirror) = remote(&disks);
@@ -231,6 +246,69 @@ fn t09_what_is_held_for_an_owner_before_is_shown() {
     rig.until(60 * SECOND, |rig| !rig.done.is_empty());
     assert!(rig.world.now_ns >= held_ns && rig.done[0].outcome.is_done());
     assert_eq!(rig.report().held_until_ns, None);
+}
+
+/// Namespaces whose engine before did not stop in order, and may have sent what comes so late.
+fn after_a_kill(disks: &[Disk], gate_ns: u64) -> Rig {
+    let (mut host, mirror) = remote(disks);
+    for volume in &mut host.volumes {
+        volume.recovery.unclean_stop_ns = Some(gate_ns);
+    }
+    rig(disks, (host, mirror))
+}
+
+#[test]
+fn t09_after_a_kill_a_mirror_is_read_in_the_time_of_its_claim_and_changed_when_the_gate_opens() {
+    const GATE: u64 = 60 * SECOND;
+    let disks = made(2, true);
+    left(&disks, BOUND_MS);
+    let mut rig = after_a_kill(&disks, GATE);
+    let begun_ns = rig.world.now_ns;
+    rig.run(BEAT, |_| false);
+    let report = rig.report();
+    let watched = (Label::cut("somebody else"), 11 * BEAT / 2);
+    assert_eq!(
+        (report.watched, report.gate_until_ns),
+        (Some(watched), None)
+    );
+    rig.until(5 * BEAT, Rig::is_ready);
+    assert_eq!(rig.read(0), Ok(0));
+    assert!(
+        rig.world.now_ns < begun_ns + 6 * BEAT,
+        "{}",
+        rig.world.now_ns
+    );
+    rig.submit(&io(WRITE, 1));
+    rig.until(GATE, |rig| !rig.done.is_empty());
+    assert!(rig.done[0].outcome.is_done() && rig.world.now_ns >= begun_ns + GATE);
+    // Nothing that waited at the gate kept beats from the legs.
+    let lines = rig.lines();
+    assert!(
+        !lines.iter().any(|it| it.contains("no beat has ended")),
+        "{lines:?}"
+    );
+    rig.done.clear();
+    assert_eq!(rig.statuses(), [LegStatus::InSync; 2]);
+}
+
+#[test]
+fn t09_after_a_kill_a_record_that_takes_over_from_nobody_waits_at_the_gate() {
+    const GATE: u64 = 60 * SECOND;
+    let disks = made(2, true);
+    let mut rig = after_a_kill(&disks, GATE);
+    let until_ns = rig.world.now_ns + GATE;
+    let legs = disks.clone();
+    let written = |_: &Rig| {
+        legs.iter()
+            .any(|it| superblock(it).superblock.owner.is_some())
+    };
+    assert!(!rig.run(GATE - SECOND, written), "{:?}", rig.lines());
+    let report = rig.report();
+    assert_eq!(
+        (report.watched, report.gate_until_ns),
+        (None, Some(until_ns))
+    );
+    rig.until(4 * BEAT, Rig::is_ready);
 }
 
 #[test]

@@ -45,6 +45,8 @@ pub enum Check {
     Excuse,
     /// Legs of a mirror that had been out of sync were compared at rest.
     Alike,
+    /// A mirror was taken over while changes waited for what the host's process before had sent.
+    Gate,
 }
 
 impl Check {
@@ -70,7 +72,7 @@ impl Check {
     ];
 
     /// Those where there is one: counts of legs are not compared with those of applications.
-    pub const OF_MIRRORS: [Self; 12] = [
+    pub const OF_MIRRORS: [Self; 13] = [
         Self::Failures,
         Self::Blocks,
         Self::Durable,
@@ -83,6 +85,7 @@ impl Check {
         Self::Heir,
         Self::Excuse,
         Self::Alike,
+        Self::Gate,
     ];
 
     /// For people.
@@ -109,6 +112,7 @@ impl Check {
             Self::Heir => "heir",
             Self::Excuse => "excuse",
             Self::Alike => "alike",
+            Self::Gate => "gate",
         }
     }
 }

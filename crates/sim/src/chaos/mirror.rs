@@ -3,7 +3,7 @@
 //!
 //! * `plan`: what such a world is made of, and what goes wrong in it; `sharp`: rare things
 //!   together; [`ample`]: more of all, aimed at states of paths; `dense`: more of that; `apart`: on
-//!   which core it is
+//!   which core it is; `quick`: with beats shorter than the bound of late writes
 //! * `make`: legs as they are at first, and the host's engine; `heir`: who takes a mirror over
 //! * `plug`: at any moment, what an assembly of the legs would have
 //! * `excuse`: for what requests may fail
@@ -25,6 +25,7 @@ mod heir;
 mod make;
 pub(super) mod plan;
 mod plug;
+pub(super) mod quick;
 pub(super) mod sharp;
 
 use super::fault::Whom;
@@ -56,6 +57,8 @@ pub struct Shape {
     pub legs: usize,
     /// Another host may take the mirror over.
     pub shared: bool,
+    /// How often its owner says that it lives, ms.
+    pub beat_ms: u32,
     /// From the loss of its last path on, what a leg has fails after so long, ns.
     pub patience_ns: u64,
     /// How long legs that could be missing are waited for, ns.

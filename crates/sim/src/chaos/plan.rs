@@ -63,6 +63,11 @@ impl Plan {
 
     /// That of a seed among the worlds with mirrors, which are a family of their own.
     pub fn draw_mirror(seed: u64) -> Self {
+        super::mirror::quick::plan(Self::fifth_mirror(seed))
+    }
+
+    /// That of a seed as worlds with mirrors were before `quick`.
+    pub fn fifth_mirror(seed: u64) -> Self {
         super::mirror::apart::plan(Self::fourth_mirror(seed))
     }
 

@@ -20,6 +20,12 @@
 //! superblocks too: the record that is written the second time has a sequence that its own don't
 //! reach, in both copies, so these are never chosen.
 //!
+//! So such a claim ([`takes_over`](Claim::takes_over)) needs nobody to wait for what that owner's
+//! legs may yet execute, whether it was on another host or on this one: what of that comes over a
+//! copy of the first writing is read before the second, and begins anew; what comes over one of the
+//! second has the lower sequence. One that found nobody has no such step: its record has to be kept
+//! back where this host's engine before may have something on its way.
+//!
 //! Nothing on a leg is compared and written in one step, so who stands still after it has looked
 //! may write over what came between. It writes one copy first, with the sequence that comes next
 //! by what it saw: one that somebody has beaten since has a higher one in the other copy, which
@@ -170,6 +176,8 @@ pub struct Claim {
     seen_ns: u64,
     written_ns: (u64, u64),
     gone: Option<Gone>,
+    /// Who that is, by what the legs said last.
+    before: Option<Owner>,
     /// Our record is on a leg, maybe instead of the one of who is gone.
     wrote: bool,
     /// How often it has stood; how often all began anew.
@@ -203,6 +211,7 @@ impl Claim {
             seen_ns: 0,
             written_ns: (0, 0),
             gone: None,
+            before: None,
             wrote: false,
             stood: 0,
             tries: 0,
@@ -223,6 +232,19 @@ impl Claim {
     /// this run has to know.
     pub fn gone(&self) -> Option<Gone> {
         self.gone.filter(|_| self.wrote)
+    }
+
+    /// Whether somebody else has or had it by what legs that others reach say, so that all is
+    /// written as if that one lived.
+    pub fn takes_over(&self) -> bool {
+        self.reach == Reach::Shared && self.gone.is_some()
+    }
+
+    /// Who has or had it, while it is looked whether that one lives; and how long that takes in
+    /// all, if it does not, ns.
+    pub fn watched(&self) -> Option<(Owner, u64)> {
+        let whole_ns = self.beat_ns.saturating_mul(2 * BEATS_MISSED + 5) / 2;
+        Some((self.before?, whole_ns)).filter(|_| self.takes_over())
     }
 
     /// What its machine has to heed, once the mirror is ours.
@@ -351,16 +373,19 @@ impl Claim {
 
     /// Who has it by what any leg says, other than us, and was last heard then: whatever any of
     /// them leaves behind.
-    fn left_by_others(&self, seen_ns: u64) -> Option<Gone> {
+    fn left_by_others(&mut self, seen_ns: u64) -> Option<Gone> {
         let legs = self.given.iter().flatten();
         let others = legs.filter_map(|it| self.foreign(&it.superblock));
+        let before = others.clone().next();
         let bound_ms = others.map(|it| match it.bound_ms {
             0 => BOUND_USUAL_MS,
             ms => ms.min(BOUND_MAX_MS),
         });
+        let bound_ms = bound_ms.max()?;
+        self.before = before;
         let lease_ns = self.beat_ns.saturating_mul(LEASE_BEATS);
         Some(Gone {
-            bound_ms: bound_ms.max()?,
+            bound_ms,
             lapsed_ns: seen_ns.saturating_add(lease_ns),
         })
     }

@@ -23,6 +23,9 @@ const STEPS: u64 = 16;
 /// How often an owner says that it lives, where others may reach the legs: a start takes five and a
 /// half of that.
 const BEAT: &str = "100ms";
+/// So that what a killed engine had sent is soon over: whoever takes its mirror over changes
+/// nothing, and reads nothing that may differ, before twice the one and the other have passed.
+pub const SOON: [&str; 2] = ["keep_alive_tmo = \"500ms\"", "quiesce_time = \"100ms\""];
 /// Bytes of a target's cache: less than is written in a round, so that it has to push out.
 const CACHE: &str = "256KiB";
 

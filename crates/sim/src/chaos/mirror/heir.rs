@@ -6,7 +6,7 @@ use super::plug::Legs;
 use engine::mirror::{LegStatus, MIRRORS_FROM, MirrorState};
 
 /// The bit of [`Fault::whom`] that says that another host comes after one that died.
-const OTHER: u64 = 1 << 12;
+pub(super) const OTHER: u64 = 1 << 12;
 
 impl Course<'_> {
     /// Another host has the mirror from now on, which knows nothing of what was left.

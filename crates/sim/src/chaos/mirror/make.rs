@@ -18,9 +18,6 @@ use volume::mirror::machine::Speed;
 use volume::mirror::superblock::Owner;
 use volume::mirror::{Id, Label, Name, Properties, Superblock};
 
-/// So that three missed beats, and one more, are longer than the bound of writes that a dead host
-/// has left (T9).
-const BEAT_MS: u32 = 1000;
 /// For how long a leg may execute what it was given, from the end of its connection on (T9).
 const BOUND_NS: u64 = 2 * KATO_MS as u64 * 1_000_000 + QUIESCE_NS;
 /// Small, so that what applications use has several of them.
@@ -60,7 +57,7 @@ impl Shape {
             properties: Properties::default(),
             geometry,
             created_s: 0,
-            beat_interval_ms: BEAT_MS,
+            beat_interval_ms: self.beat_ms,
         };
         let leg = |slot: u8| NewLeg {
             id: Id([0x10 + slot; 16]),

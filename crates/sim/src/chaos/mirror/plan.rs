@@ -14,6 +14,9 @@ use engine::limits::SCRATCH_BYTES;
 use shape::Random;
 
 pub(super) const MS: u64 = 1_000_000;
+/// So that three missed beats, and one more, are longer than the bound of writes that a dead host
+/// has left (T9).
+const BEAT_MS: u32 = 1000;
 /// What may happen once, those of which data are lost several times.
 pub(in crate::chaos) const KINDS: [Kind; 40] = [
     Kind::Reset,
@@ -127,6 +130,7 @@ fn layout(random: &mut Random) -> Layout {
         mirror: Some(Shape {
             legs,
             shared: random.up_to(1) == 0,
+            beat_ms: BEAT_MS,
             patience_ns: [300, 1000, 5000][random.up_to(2) as usize] * MS,
             assemble_wait_ns: [1000, 10_000][random.up_to(1) as usize] * MS,
             ceiling: [64 << 10, 1 << 20, 1 << 40][random.up_to(2) as usize],

@@ -19,6 +19,7 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::cell::RefCell;
+use engine::mirror::{MIRRORS_FROM, MirrorState};
 use volume::mirror::Superblock;
 use volume::mirror::assembly::{Assembly, Role, Wishes, assemble};
 use volume::mirror::bitmap::{Bitmap, PAGE_BYTES};
@@ -147,6 +148,8 @@ impl Course<'_> {
             return Ok(());
         }
         self.look_at_bare();
+        let passed = self.passed_gate().then_some(Check::Gate);
+        self.report.judged.extend(passed);
         self.remember();
         let under_way = self.under_way();
         let caches = self.plan.layout.caches;
@@ -169,6 +172,21 @@ impl Course<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Whether the process of a host has taken the mirror over before the gate of its legs opened.
+    fn passed_gate(&self) -> bool {
+        let nodes = &self.rig.world.nodes;
+        let mut homes = (0..self.rig.hosts.len()).map(|host| self.rig.mirror_node(host));
+        homes.any(|node| match &nodes[node].body {
+            Body::Core(engine) => {
+                let runs = engine.mirror(MIRRORS_FROM);
+                let runs = runs.is_some_and(|it| it.state == MirrorState::Running);
+                let stats = self.rig.volumes().map(|leg| engine.host().hold_stats(leg));
+                runs && stats.into_iter().any(|it| it.past_gate_total > 0)
+            }
+            _ => false,
+        })
     }
 
     /// Writes whose end is not in the history: block and tag.

@@ -283,7 +283,8 @@ impl Mirror {
         }
         let relax = self.relax_at_ns.filter(|_| !self.stopping);
         let retry = match self.broken {
-            true if self.saying.is_none() => self.retry_at_ns,
+            // Who stops has nothing to say again.
+            true if self.saying.is_none() && self.retry_at_ns > self.now_ns => self.retry_at_ns,
             _ => u64::MAX,
         };
         // Also when it is over, until a turn has seen that.

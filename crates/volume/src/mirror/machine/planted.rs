@@ -69,11 +69,10 @@ const fn elsewhere(bug: Bug) -> Option<canary::Bug> {
         Bug::UnalikeRead => canary::Bug::UnalikeRead,
         Bug::LackingRead => canary::Bug::LackingRead,
         Bug::JoinedUnflushed => canary::Bug::JoinedUnflushed,
-        Bug::PositionUnflushed
-        | Bug::GrownBeforeBits
-        | Bug::GrownUnlike
-        | Bug::ChangeBeforeBound
-        | Bug::NoLease => return None,
+        Bug::ChangeBeforeBound => canary::Bug::ChangeBeforeBound,
+        Bug::PositionUnflushed | Bug::GrownBeforeBits | Bug::GrownUnlike | Bug::NoLease => {
+            return None;
+        }
     })
 }
 
