@@ -1,6 +1,7 @@
 //! `braid mirror add|remove|replace|stop|speed|status`: a mirror that runs is changed, and watched.
 use crate::cli::Usage;
 use crate::run::client::{Common, items, number, word};
+use crate::run::{held, last_check};
 use crate::units::{format_bytes, format_ns, parse_rate};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
@@ -315,6 +316,9 @@ fn show(text: &mut String, value: &Value) -> std::fmt::Result {
     if let Some(why) = value["why"].as_str() {
         writeln!(text, "  {why}")?;
     }
+    if let Some(held) = held(value) {
+        writeln!(text, "  {held}")?;
+    }
     for leg in items(&value["legs"]) {
         let slot = leg["slot"].as_u64().map_or("-".into(), |it| it.to_string());
         let (uri, state) = (word(&leg["uri"]), word(&leg["state"]));
@@ -323,11 +327,56 @@ fn show(text: &mut String, value: &Value) -> std::fmt::Result {
             let done = leg["progress"]["done"].as_f64().unwrap_or(0.0) * 100.0;
             write!(text, ", {done:.1} % done, {}", far(&leg["progress"]))?;
         }
+        if let Some(why) = leg["why"].as_str() {
+            write!(text, ", {why}")?;
+        }
         writeln!(text)?;
     }
     if value["check"].is_object() {
         let done = value["check"]["done"].as_f64().unwrap_or(0.0) * 100.0;
         writeln!(text, "  check  {done:.1} % done, {}", far(&value["check"]))?;
     }
+    if let Some(found) = last_check(value) {
+        writeln!(text, "  last check  {found}")?;
+    }
     writeln!(text, "  background copies  {}", speed_words(value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(more: Value) -> String {
+        let mut value = json!({
+            "name": "m0", "state": "ok", "why": null, "held_ns": null, "check": null,
+            "checked": null, "speed": {"floor": 1 << 20, "ceiling": u64::MAX, "paused": false},
+            "legs": [{"slot": 1, "uri": "file:/b", "state": "stale", "why": "it was taken out"}],
+        });
+        for (key, it) in more.as_object().unwrap() {
+            value[key] = it.clone();
+        }
+        let mut text = String::new();
+        show(&mut text, &value).unwrap();
+        text
+    }
+
+    #[test]
+    fn the_status_shows_what_its_json_says() {
+        let text = shown(json!({}));
+        assert!(
+            text.contains("leg 1  file:/b  stale, it was taken out\n"),
+            "{text}"
+        );
+        assert!(!text.contains("check") && !text.contains("wait"), "{text}");
+        let text = shown(json!({"held_ns": 1_500_000_000_u64, "checked": {
+            "bytes": 8 << 20, "differences": 2, "unreadable": 0, "repaired": 1,
+            "complete": false, "from": 3, "first": [{"leg": 1, "start": 0, "end": 4096}],
+        }}));
+        assert!(text.contains("\n  changes wait 2 s more: "), "{text}");
+        let found = "  last check  2 differences, 0 unreadable, 1 rewritten, in 8 MiB, then it was \
+                     ended; by what leg 3 has; leg 1, bytes 0 to 4096\n";
+        assert!(text.contains(found), "{text}");
+        let text = shown(json!({"held_ns": u64::MAX}));
+        assert!(text.contains("wait without a bound:"), "{text}");
+    }
 }

@@ -43,6 +43,7 @@ mod volumes;
 pub use address::NbdAddress;
 pub use client::{EngineVerb, UNKNOWN, ask};
 pub use config::is_name;
+pub use stat::{held, last_check};
 
 use crate::control::server;
 use crate::control::socket::{self, PrivateSocket};

@@ -1,6 +1,8 @@
 //! What `braid stat` shows: the facts of its JSON, for people, in 80 columns.
 mod legs;
 
+pub use legs::{held, last_check};
+
 use super::client::{items, number, word};
 use crate::hedges;
 use crate::output::Style;

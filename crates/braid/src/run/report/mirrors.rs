@@ -43,6 +43,11 @@ impl Report<'_> {
                  order, and what it had sent to the legs may be executed as late as that",
                 left_ns.div_ceil(1_000_000_000)
             )),
+            MirrorState::Gathering if let Some((owner, whole_ns)) = &it.watched => Some(format!(
+                "it waits to see whether {owner}, who has it by what its legs say, still beats: \
+                 {:.1} s in all",
+                *whole_ns as f64 / 1e9
+            )),
             MirrorState::Gathering => Some("it waits for its legs".into()),
             MirrorState::Stopped => Some("it was stopped".into()),
             MirrorState::Refused(why) | MirrorState::Failed(why) => Some(why.clone()),
@@ -136,9 +141,12 @@ fn returns(leg: &LegReport) -> bool {
     leg.due || leg.facts.is_some_and(|facts| facts.returning)
 }
 
-/// From now until then.
+/// From now until then; `u64::MAX`: nothing bounds it.
 fn left_ns(until_ns: u64) -> u64 {
-    until_ns.saturating_sub(runtime::now_ns())
+    match until_ns {
+        u64::MAX => u64::MAX,
+        until_ns => until_ns.saturating_sub(runtime::now_ns()),
+    }
 }
 
 /// How far a rebuild is, and how fast since it began.

@@ -16,12 +16,7 @@ pub(super) fn show(text: &mut String, mirror: &Value) -> Result {
     if let Some(why) = mirror["why"].as_str() {
         paragraph(text, "", why)?;
     }
-    if let Some(held_ns) = mirror["held_ns"].as_u64() {
-        let seconds = held_ns.div_ceil(1_000_000_000);
-        let held = format!(
-            "changes wait {seconds} s more: who had it before did not release it, and its writes \
-             may come as late as that"
-        );
+    if let Some(held) = held(mirror) {
         paragraph(text, "", &held)?;
     }
     if let Ok(policy) = Policy::parse(word(&mirror["policy"])) {
@@ -53,29 +48,46 @@ pub(super) fn show(text: &mut String, mirror: &Value) -> Result {
         let regions = format_count(unalike);
         paragraph(text, "", &format!("{regions} regions are being made alike"))?;
     }
-    if let Some(checked) = mirror["checked"].as_object() {
-        let count = |key: &str| format_count(number(&checked[key]));
-        let found = format!(
-            "{} differences, {} unreadable, {} rewritten, in {}",
-            count("differences"),
-            count("unreadable"),
-            count("repaired"),
-            format_bytes(number(&checked["bytes"]))
-        );
-        let found = found + &ranges(mirror);
+    if let Some(found) = last_check(mirror) {
         paragraph(text, "last check: ", &found)?;
     }
     Ok(())
 }
 
-/// Where the last check has found differences first, by leg.
-pub fn ranges(mirror: &Value) -> String {
-    let mut text = String::new();
-    for it in items(&mirror["checked"]["first"]) {
+/// For how long changes wait for what an owner before has left, if they do.
+pub fn held(mirror: &Value) -> Option<String> {
+    let until = match mirror["held_ns"].as_u64()? {
+        u64::MAX => "without a bound".into(),
+        held_ns => format!("{} s more", held_ns.div_ceil(1_000_000_000)),
+    };
+    Some(format!(
+        "changes wait {until}: who had it before did not release it, and its writes may come as \
+         late as that"
+    ))
+}
+
+/// What the last check has found, and where first, by leg; `None`: there was none.
+pub fn last_check(mirror: &Value) -> Option<String> {
+    let checked = mirror["checked"].as_object()?;
+    let count = |key: &str| format_count(number(&checked[key]));
+    let mut text = format!(
+        "{} differences, {} unreadable, {} rewritten, in {}",
+        count("differences"),
+        count("unreadable"),
+        count("repaired"),
+        format_bytes(number(&checked["bytes"]))
+    );
+    if checked["complete"] == false {
+        text += ", then it was ended";
+    }
+    if let Some(leg) = checked["from"].as_u64() {
+        text += &format!("; by what leg {leg} has");
+    }
+    for it in items(&checked["first"]) {
         let (leg, start, end) = (&it["leg"], &it["start"], &it["end"]);
         text += &format!("; leg {leg}, bytes {start} to {end}");
     }
-    text
+    Some(text)
 }
 
 fn slot(leg: &Value) -> String {
