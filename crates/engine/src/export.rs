@@ -16,7 +16,9 @@
 //! When a volume is removed its offers are withdrawn and its clients end: its number may be
 //! another's next, and none of them reaches that one.
 //!
-//! A client that connects before its volume is ready waits without a greeting until it is. One that
+//! A client that connects before its volume is ready waits without a greeting until it is. Where
+//! that is a mirror which won't start before somebody does something about it, the client is
+//! greeted, and told why there is no export. One that
 //! asked for the block sizes is held to them; for any other, a change that covers blocks partly
 //! becomes read, merge and write, in order with the changes it overlaps. A trim shrinks to the
 //! blocks that it covers whole.
@@ -171,6 +173,8 @@ pub struct ExportEngine {
     counters: Vec<ExportCounters>,
     /// Volumes that are ready.
     ready: Vec<Option<VolumeInfo>>,
+    /// Those that won't be before somebody does something about it, and why.
+    refused: Vec<(u16, String)>,
     /// Identities of readers whose connections are to come, by export in order.
     sources: VecDeque<(u32, Reader)>,
     clients: Vec<Client>,
@@ -214,6 +218,7 @@ impl ExportEngine {
             offers: (0..EXPORTS_MAX).map(|_| None).collect(),
             counters: alloc::vec![ExportCounters::default(); EXPORTS_MAX as usize],
             ready: alloc::vec![None; volumes],
+            refused: Vec::new(),
             sources: VecDeque::new(),
             clients: (0..config.clients_max).map(|_| Client::default()).collect(),
             free: (0..config.clients_max).map(Reverse).collect(),
@@ -322,6 +327,7 @@ impl ExportEngine {
                         self.ready.resize(at + 1, None);
                     }
                     self.ready[at] = Some(info);
+                    self.refused(volume, None);
                     self.greet(volume);
                     self.events.push_back(ExportEvent::Host(event));
                 }
@@ -329,6 +335,7 @@ impl ExportEngine {
                     self.forget_volume(volume);
                     self.events.push_back(ExportEvent::Host(event));
                 }
+                HostEvent::Refused(volume, why) => self.refused(volume, why),
                 event => self.events.push_back(ExportEvent::Host(event)),
             }
         }

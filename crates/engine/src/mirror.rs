@@ -298,6 +298,8 @@ impl MirrorEngine {
         }
         let room = it.early.capacity();
         *it = Mirrored::new(anew.config.clone(), it.span, room);
+        let number = MIRRORS_FROM + u16::from(index);
+        self.events.push_back(HostEvent::Refused(number, None));
         let theirs = |it: &&mut Option<(u8, u8)>| it.is_some_and(|it| it.0 == index);
         self.legs
             .iter_mut()

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use core::fmt;
 
 use crate::limits::{
-    BLOCK_MAX, BLOCK_MIN_MAX, BLOCK_PREFERRED_MIN, EXPORTS_MAX, SIZE_MAX, STRING_MAX,
+    BLOCK_MAX, BLOCK_MIN_MAX, BLOCK_PREFERRED_MIN, EXPORTS_MAX, SIZE_MAX, STRING_MAX, WHY_MAX,
 };
 use crate::wire::transmission;
 
@@ -211,6 +211,8 @@ impl core::error::Error for ExportError {}
 pub struct Exports {
     list: Arc<[Export]>,
     default: Option<usize>,
+    /// Why there are none.
+    why: Arc<str>,
 }
 
 impl Exports {
@@ -237,7 +239,24 @@ impl Exports {
         Ok(Self {
             list: list.into(),
             default,
+            why: Arc::default(),
         })
+    }
+
+    /// None at all: who asks for one is told why, in the first 1024 bytes of it.
+    pub fn none(why: &str) -> Self {
+        let most = why.len().min(WHY_MAX);
+        let end = (0..=most).rev().find(|&at| why.is_char_boundary(at));
+        Self {
+            list: Arc::default(),
+            default: None,
+            why: why[..end.unwrap_or(0)].into(),
+        }
+    }
+
+    /// What is said to who asks for one that is not there; mostly nothing.
+    pub(crate) fn why(&self) -> &str {
+        &self.why
     }
 
     /// All of them, in order.

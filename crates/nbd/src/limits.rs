@@ -2,6 +2,8 @@
 
 /// Longest name, description, query or message, bytes (Conventions).
 pub const STRING_MAX: usize = 4096;
+/// Longest reason why there is no export, bytes: a few of them fit into what is sent at a time.
+pub const WHY_MAX: usize = 1024;
 /// Most exports of one list.
 pub const EXPORTS_MAX: usize = 1024;
 /// Largest export, bytes: sizes are signed in most clients.

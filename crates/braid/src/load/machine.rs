@@ -144,6 +144,7 @@ impl LoadMachine {
                 HostEvent::Warning(_, what) => self.tell(LoadEvent::Warning(what)),
                 // Nothing recovers here.
                 HostEvent::NoPath(_)
+                | HostEvent::Refused(..)
                 | HostEvent::Returned(..)
                 | HostEvent::Resized(..)
                 | HostEvent::Report(_)

@@ -195,7 +195,10 @@ impl RunMachine {
                     self.tell(RunEvent::Released(kind));
                 }
                 ExportEvent::Host(
-                    HostEvent::Done(_) | HostEvent::Freed(..) | HostEvent::Removed(_),
+                    HostEvent::Done(_)
+                    | HostEvent::Freed(..)
+                    | HostEvent::Refused(..)
+                    | HostEvent::Removed(_),
                 ) => {}
                 ExportEvent::Vacated(export) => self.tell(RunEvent::Vacated(export)),
                 ExportEvent::Client {

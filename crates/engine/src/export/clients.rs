@@ -6,6 +6,7 @@ use crate::machine::{ConnId, Output, Place, Send, Span};
 use crate::motion::Motion;
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
+use alloc::string::String;
 use alloc::vec;
 use alloc::vec::Vec;
 use core::cmp::Reverse;
@@ -111,7 +112,7 @@ impl ExportEngine {
         };
         self.counters[export as usize].clients += 1;
         let ready = self.ready.get(usize::from(volume));
-        if ready.is_some_and(Option::is_some) {
+        if ready.is_some_and(Option::is_some) || self.why_refused(volume).is_some() {
             self.begin_session(client, now_ns);
         }
         Some(self.conn_of(client))
@@ -124,16 +125,43 @@ impl ExportEngine {
         self.events.extend(event);
     }
 
-    /// The clients of a volume that is ready now.
+    /// The clients of a volume that is ready now, or that was refused. Those who were told so, and
+    /// are still there, may have it now.
     pub(super) fn greet(&mut self, volume: u16) {
         for client in 0..self.config.clients_max {
             let it = &self.clients[usize::from(client)];
-            let waits = matches!(it.state, State::Waiting) && !it.closed && !it.orphan;
-            if waits && it.volume == volume {
-                self.begin_session(client, self.course.now_ns);
-                self.outputs.push_back(Output::Resume(self.conn_of(client)));
+            if it.volume != volume || it.closed || it.orphan {
+                continue;
+            }
+            match it.state {
+                State::Free => {}
+                State::Waiting => {
+                    self.begin_session(client, self.course.now_ns);
+                    self.outputs.push_back(Output::Resume(self.conn_of(client)));
+                }
+                State::Session(_) => {
+                    let exports = self.exports(it.export);
+                    let session = self.clients[usize::from(client)].session();
+                    if let Some((session, exports)) = session.zip(exports) {
+                        session.set_exports(exports);
+                    }
+                }
             }
         }
+    }
+
+    /// A volume won't be ready before somebody does something about it, or may be.
+    pub(super) fn refused(&mut self, volume: u16, why: Option<String>) {
+        self.refused.retain(|it| it.0 != volume);
+        if let Some(why) = why {
+            self.refused.push((volume, why));
+            self.greet(volume);
+        }
+    }
+
+    fn why_refused(&self, volume: u16) -> Option<&str> {
+        let of = self.refused.iter().find(|it| it.0 == volume);
+        of.map(|it| it.1.as_str())
     }
 
     fn begin_session(&mut self, client: u16, now_ns: u64) {
@@ -156,6 +184,9 @@ impl ExportEngine {
     /// What a session offers; `None`: nothing that NBD could say.
     fn exports(&self, export: u32) -> Option<Exports> {
         let offer = self.offers[export as usize].as_ref()?;
+        if let Some(why) = self.why_refused(offer.volume) {
+            return Some(Exports::none(why));
+        }
         let info = (*self.ready.get(usize::from(offer.volume))?)?;
         let limits = self.host.limits(offer.volume)?;
         let minimum = 1 << info.block_shift;
@@ -321,6 +352,7 @@ impl ExportEngine {
         if let Some(ready) = self.ready.get_mut(usize::from(volume)) {
             *ready = None;
         }
+        self.refused.retain(|it| it.0 != volume);
         let offers = self.offers.iter_mut();
         for offer in offers.filter(|it| it.as_ref().is_some_and(|it| it.volume == volume)) {
             *offer = None;

@@ -321,6 +321,9 @@ pub enum HostEvent {
     /// again only when an attempt to connect it fails for another reason. Without recovery, a
     /// volume that has no path left is never [`HostEvent::Ready`], or fails all I/O from now on.
     Failed(u16, String),
+    /// A mirror was refused, and does not start before somebody does something about it: why; or,
+    /// with nothing, it may start by itself from now on.
+    Refused(u16, Option<String>),
     /// With recovery: no path of the volume is live now, though all were tried; all are tried again
     /// and again. I/O waits, or the volume is not yet ready.
     NoPath(u16),

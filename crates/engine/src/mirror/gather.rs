@@ -7,7 +7,8 @@
 //! wait for what this host's engine before had sent (`Claim`, T9); all else does. Where it refuses, that is said once; after a
 //! pause, when the next leg comes up, or by the user's word, it decides again, by what the legs say
 //! then. One that another host has is tried again by word only, or when a leg comes: who is only
-//! silent for long must not lose it to somebody who lurks.
+//! silent for long must not lose it to somebody who lurks. What nobody but a user can change is
+//! told apart ([`HostEvent::Refused`]): nobody should wait for that.
 use super::drive::Running;
 use super::one::{Away, Kit, Leg, Mirrored, Phase, Purpose};
 use super::table::{Entry, Task};
@@ -21,7 +22,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use volume::Outcome;
 use volume::mirror::Superblock;
-use volume::mirror::assembly::{Assembly, Role, Wishes, assemble};
+use volume::mirror::assembly::{Assembly, Refusal, Role, Wishes, assemble};
 use volume::mirror::claim::{Claim, ClaimOutput, Reach};
 use volume::mirror::copies::{Chosen, NoLeg, read_copies};
 use volume::mirror::layout::COPIES_AT;
@@ -42,6 +43,30 @@ pub(super) struct Look {
     read: [bool; 2],
     failed: Option<Outcome>,
     purpose: Purpose,
+}
+
+/// Why it does not start.
+pub(super) struct Refused {
+    why: String,
+    until: Until,
+}
+
+/// What may change that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Until {
+    /// Time alone.
+    Later,
+    /// A leg that is missing, and has paths by which it may come.
+    Legs,
+    /// Nobody but a user.
+    Told,
+}
+
+impl Refused {
+    fn new(until: Until, why: impl Into<String>) -> Self {
+        let why = why.into();
+        Self { why, until }
+    }
 }
 
 /// After such a time a start that was refused is tried again: often enough for who waits, and not
@@ -242,7 +267,7 @@ impl Mirrored {
         self.say_who_is_left_out(&legs, &given, kit);
         let bound = self
             .bound(kit.host)
-            .map_err(|why| self.refuse(why, TRY_AGAIN_NS, kit));
+            .map_err(|why| self.refuse(Refused::new(Until::Told, why), TRY_AGAIN_NS, kit));
         let Ok(bound_ms) = bound else {
             return;
         };
@@ -253,6 +278,9 @@ impl Mirrored {
         };
         let claim = Claim::new(self.config.owner, &given, reach).after(self.gone);
         self.phase = Phase::Claiming(Box::new(Claiming { claim, legs }));
+        if core::mem::take(&mut self.lasts) {
+            kit.events.push_back(HostEvent::Refused(kit.number, None));
+        }
     }
 
     /// Legs of no use are said; they get no record.
@@ -274,7 +302,7 @@ impl Mirrored {
     }
 
     /// What the legs come to.
-    fn assembled(&self, legs: &[u8], given: &[Result<Chosen, NoLeg>]) -> Result<Assembly, String> {
+    fn assembled(&self, legs: &[u8], given: &[Result<Chosen, NoLeg>]) -> Result<Assembly, Refused> {
         let name = |at: usize| {
             let leg = legs
                 .get(at)
@@ -287,11 +315,14 @@ impl Mirrored {
             };
             let (its, ours) = (info.block_shift, it.superblock.geometry.block_shift);
             if its > ours {
-                return Err(format!(
-                    "{} has blocks of {} B now, and the mirror's have {} B: it can't be used so",
-                    self.legs[usize::from(*at)].config.name,
-                    1_u32 << its,
-                    1_u32 << ours
+                return Err(Refused::new(
+                    Until::Told,
+                    format!(
+                        "{} has blocks of {} B now, and the mirror's have {} B: it can't be used so",
+                        self.legs[usize::from(*at)].config.name,
+                        1_u32 << its,
+                        1_u32 << ours
+                    ),
                 ));
             }
         }
@@ -301,17 +332,26 @@ impl Mirrored {
             // As configured; those that are not there are not among the given.
             let at = legs.iter().position(|&leg| usize::from(leg) == place);
             let leg = self.legs.get(place).map_or("", |leg| &leg.config.name);
-            let why = || format!("{leg} is to be given up, and is not there: leave it out");
+            let why = || {
+                let why = format!("{leg} is to be given up, and is not there: leave it out");
+                Refused::new(Until::Later, why)
+            };
             wishes.discard = Some(at.ok_or_else(why)?);
         }
         assemble(&superblocks, wishes).map_err(|refusal| {
             let known: Vec<Superblock> = superblocks.iter().filter_map(|it| it.ok()).collect();
-            words::refusal(&self.config.name, &refusal, name, &known)
+            let why = words::refusal(&self.config.name, &refusal, name, &known);
+            match refusal {
+                Refusal::Incomplete(_) | Refusal::NoneInSync(_) | Refusal::Nothing => {
+                    Refused::new(Until::Legs, why)
+                }
+                _ => Refused::new(Until::Told, why),
+            }
         })
     }
 
     /// It does not start; said once for each reason. It is tried again after `pause_ns`.
-    pub(super) fn refuse(&mut self, why: String, pause_ns: u64, kit: &mut Kit<'_>) {
+    pub(super) fn refuse(&mut self, refused: Refused, pause_ns: u64, kit: &mut Kit<'_>) {
         if self.stopping {
             (self.phase, self.state) = (Phase::Gathering, MirrorState::Stopped);
             return;
@@ -323,9 +363,30 @@ impl Mirrored {
             true => String::new(),
             false => format!("; not there: {}", missing.join(", ")),
         };
-        let line = format!("{}: not started: {why}{missing}", self.config.name);
+        let Refused { why, until } = refused;
+        let mut absent = self.legs.iter().filter(|leg| leg.found.is_none());
+        let lasts = match until {
+            Until::Later => false,
+            Until::Legs => !absent.any(|leg| kit.host.paths(leg.config.volume).next().is_some()),
+            Until::Told => true,
+        };
+        let meanwhile = if lasts {
+            "; its clients are refused meanwhile"
+        } else {
+            ""
+        };
+        let line = format!(
+            "{}: not started: {why}{missing}{meanwhile}",
+            self.config.name
+        );
         let state = MirrorState::Refused(line.clone());
-        if self.state != state {
+        let is_news = self.state != state;
+        if is_news || lasts != self.lasts {
+            let why = lasts.then(|| line.clone());
+            kit.events.push_back(HostEvent::Refused(kit.number, why));
+            self.lasts = lasts;
+        }
+        if is_news {
             self.state = state;
             kit.events.push_back(HostEvent::Failed(kit.number, line));
         }
@@ -396,13 +457,15 @@ impl Mirrored {
                      `braid mirror assemble`)",
                     owner.label
                 );
-                let here = owner.host == self.config.owner.host;
-                self.refuse(why, if here { TRY_AGAIN_NS } else { u64::MAX }, kit);
+                match owner.host == self.config.owner.host {
+                    true => self.refuse(Refused::new(Until::Later, why), TRY_AGAIN_NS, kit),
+                    false => self.refuse(Refused::new(Until::Told, why), u64::MAX, kit),
+                }
             }
             ClaimOutput::Slow => {
                 let why = "its legs take longer to answer than its beat interval: other hosts \
                            can't tell who has it (make mirrors of such legs with a longer one)";
-                self.refuse(why.into(), TRY_AGAIN_NS, kit);
+                self.refuse(Refused::new(Until::Later, why), TRY_AGAIN_NS, kit);
             }
             ClaimOutput::Failed(index, outcome) => {
                 let at = place(index, it);
@@ -467,7 +530,7 @@ impl Mirrored {
         match Running::begin(self, &assembly, &given, terms, kit) {
             Some(running) => self.phase = Phase::Running(Box::new(running)),
             None => {
-                let why = "there is no memory for its copy buffers".into();
+                let why = Refused::new(Until::Later, "there is no memory for its copy buffers");
                 return self.refuse(why, TRY_AGAIN_NS, kit);
             }
         }

@@ -72,6 +72,8 @@ pub(super) struct Mirrored {
     pub not_begun: Option<String>,
     /// How often it was not started.
     pub refusals: u64,
+    /// It was refused, and does not start before somebody does something about it.
+    pub lasts: bool,
     /// Who was there before us, of whom a claim that has not ended well has left nothing else.
     pub gone: Option<Gone>,
     /// Paths that the host had found when bounds were looked at.
@@ -229,6 +231,7 @@ impl Mirrored {
             checking_ns: None,
             not_begun: None,
             refusals: 0,
+            lasts: false,
             gone: None,
             paths_found: 0,
         }

@@ -3,7 +3,7 @@
 use super::common::{Disk, SECOND};
 use super::rig::{Rig, configured, data, made, said_of, shared, superblock};
 use engine::Machine;
-use engine::host::PathKind;
+use engine::host::{HostEvent, PathKind};
 use engine::machine::DeviceError;
 use engine::mirror::{LegStatus, MIRRORS_FROM, MirrorOrder, MirrorState};
 use volume::Outcome;
@@ -246,9 +246,34 @@ fn t45_of_two_halves_one_is_given_up_by_word_and_gets_what_the_other_has() {
         without: false,
         discard: Some(0),
     }));
+    rig.until(30 * SECOND, Rig::is_ready);
     rig.until(30 * SECOND, |rig| rig.statuses() == [LegStatus::InSync; 2]);
     assert_eq!(rig.read(0), Ok(6));
     assert_eq!(data(&disks[0]), data(&disks[1]));
+}
+
+#[test]
+fn t45_what_only_a_user_can_change_is_told_apart_from_what_may_change_by_itself() {
+    let told = |rig: &Rig| -> Vec<bool> {
+        let events = rig.events.iter();
+        let refused = events.filter_map(|event| match event {
+            HostEvent::Refused(_, why) => Some(why.is_some()),
+            _ => None,
+        });
+        refused.collect()
+    };
+    // A leg that can't be reached may come.
+    let disks = made(2, true);
+    let rig = refused(&disks);
+    assert_eq!(told(&rig), [false]);
+    // Another host has it: until somebody says that it has not.
+    owned_by(&disks, 0x99);
+    let mut rig = shared(&disks);
+    beaten(&mut rig, &disks, 0x99, 20);
+    assert_eq!(told(&rig), [true]);
+    rig.order(MirrorOrder::Assemble(Wishes::default()));
+    rig.until(30 * SECOND, Rig::is_ready);
+    assert_eq!(told(&rig), [true, false]);
 }
 
 #[test]

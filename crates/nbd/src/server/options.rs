@@ -61,8 +61,16 @@ impl Session {
         self.reply(option, rep::ERR_TOO_BIG, &[]);
     }
 
+    /// An error may have words for people (Option reply types).
     fn conclude(&mut self, option: u32, result: Result<(), Refused>) {
-        self.reply(option, result.err().unwrap_or(rep::ACK), &[]);
+        let exports = self.exports.clone();
+        match result {
+            Ok(()) => self.reply(option, rep::ACK, &[]),
+            Err(rep::ERR_UNKNOWN) => {
+                self.reply(option, rep::ERR_UNKNOWN, &[exports.why().as_bytes()]);
+            }
+            Err(kind) => self.reply(option, kind, &[]),
+        }
     }
 
     /// Queues a reply whose data comes in parts.

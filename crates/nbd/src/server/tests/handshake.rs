@@ -1,6 +1,7 @@
 //! Option haggling, rule by rule.
 use super::*;
 use crate::wire::{BASE_ALLOCATION, rep};
+use alloc::format;
 
 const ACK: (u32, Vec<u8>) = (rep::ACK, Vec::new());
 
@@ -225,6 +226,28 @@ fn export_name_has_no_word_for_no() {
     bench.feed(&option_bytes(opt::EXPORT_NAME, b"disc"));
     assert_eq!(bench.closed, [CloseReason::Refused]);
     assert!(bench.sent.is_empty());
+}
+
+#[test]
+fn who_asks_where_there_is_none_is_told_why() {
+    let long = format!("{}ä", "x".repeat(1023));
+    for (why, said) in [
+        ("it is not there", "it is not there"),
+        (&long[..], &long[..1023]),
+    ] {
+        let mut bench = Bench::with(config(), Exports::none(why));
+        bench.feed(&[0, 0, 0, 3]);
+        bench.sent.clear();
+        let refused = vec![(rep::ERR_UNKNOWN, said.as_bytes().to_vec())];
+        assert_eq!(bench.option(opt::LIST, &[]), [ACK]);
+        for option in [opt::INFO, opt::GO] {
+            assert_eq!(bench.option(option, &choice("disk", &[])), refused);
+        }
+        // One that comes meanwhile may be had.
+        bench.session.set_exports(exports());
+        bench.option(opt::GO, &choice("disk", &[]));
+        assert!(bench.opened.is_some());
+    }
 }
 
 #[test]
