@@ -139,14 +139,13 @@ const CHAOS: &str = "commit=$(git rev-parse --short=7 HEAD || echo 2); \
      cargo run --release -q -- sim --chaos --mirrors -j 2 --seed $((16#$commit)) --seeds 100";
 
 /// Random faults twice, of a seed that is always the same and of the commit's; the same for kills
-/// of an engine with a mirror, over files and targets; then no path at all. After a kill over
-/// targets the next engine waits for what the one before had sent, 15 s: so there are few of those.
+/// of an engine with a mirror, over files and targets; then no path at all.
 const FAULTS: &str = "commit=$(git rev-parse --short=7 HEAD || echo 2); \
      cargo xtask faults random --faults 8 --seed 1 --may-skip; \
      cargo xtask faults random --faults 8 --seed $((16#$commit)) --may-skip; \
      cargo xtask faults kill --rounds 60 --seed $((16#$commit)); \
      cargo xtask faults kill --rounds 40 --legs 3 --seed 1; \
-     cargo xtask faults kill --rounds 8 --on-targets --seed 1; \
+     cargo xtask faults kill --rounds 40 --on-targets --seed 1; \
      cargo xtask faults down --seconds 1 --seed 1 --may-skip";
 
 /// The demo for a short time. Its figures gate nothing: that the machine is too busy for them is

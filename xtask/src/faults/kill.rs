@@ -49,6 +49,8 @@ use times::{Part, Times};
 const WRITERS: usize = 4;
 /// Bytes of a read that compares.
 const PIECE: usize = 1 << 20;
+/// How it is said that a mirror is about to start.
+const WAITS: [&str; 2] = ["it waits ", "its owner's record waits "];
 /// Longest time from the start until the export answers.
 const READY: Duration = Duration::from_secs(60);
 /// Longest time of writers in a round, µs.
@@ -193,7 +195,7 @@ fn wait_running(engine: &Engine, without: bool) -> Result<()> {
         match last["why"].as_str() {
             None if last["event"].is_u64() => return Ok(Some(())),
             None => {}
-            Some(why) if why.starts_with("it waits ") => {}
+            Some(why) if WAITS.iter().any(|it| why.starts_with(it)) => {}
             Some(_) if without => {
                 let without = json!({"volume": "v0", "without": true});
                 call(&engine.socket(), "mirror.assemble", &without)?;
