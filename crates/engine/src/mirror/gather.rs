@@ -4,7 +4,8 @@
 //! A leg is looked at when the host's volume of it is ready. When all were, or those that could be
 //! missing were waited for, [`assemble`] decides: nothing is written before it agrees. Then the
 //! owner's record is written, and the machine begins. A record that takes the mirror over does not
-//! wait for what this host's engine before had sent (`Claim`, T9); all else does. Where it refuses, that is said once; after a
+//! wait for what this host's engine before had sent (`Claim`, T9); all else does. Where it refuses,
+//! that is said once; after a
 //! pause, when the next leg comes up, or by the user's word, it decides again, by what the legs say
 //! then. One that another host has is tried again by word only, or when a leg comes: who is only
 //! silent for long must not lose it to somebody who lurks. What nobody but a user can change is
@@ -318,7 +319,8 @@ impl Mirrored {
                 return Err(Refused::new(
                     Until::Told,
                     format!(
-                        "{} has blocks of {} B now, and the mirror's have {} B: it can't be used so",
+                        "{} has blocks of {} B now, and the mirror's have {} B: it can't be used \
+                         so",
                         self.legs[usize::from(*at)].config.name,
                         1_u32 << its,
                         1_u32 << ours
@@ -438,14 +440,8 @@ impl Mirrored {
                     return false; // there was room just now
                 };
                 kit.memory.bytes_mut(span).copy_from_slice(&block);
-                let hints = Hints {
-                    past_gate: it.claim.takes_over(),
-                    ..Hints::default()
-                };
-                let entry = Entry {
-                    hints,
-                    ..Entry::new(kit.index, at as u8, Task::Claim(index), span)
-                };
+                let mut entry = Entry::new(kit.index, at as u8, Task::Claim(index), span);
+                entry.hints.past_gate = it.claim.takes_over();
                 let offset = COPIES_AT[usize::from(copy & 1)];
                 let io = self.io(at, IoOp::Write { fua: true }, offset, span);
                 self.give(entry, io, kit);
