@@ -110,7 +110,8 @@ fn a_server_says_who_can_not_come_and_that_a_signal_ends_it() {
     let mut server = Process::start(root, &[&serve[..], &["--allow", "uid=4242"]].concat());
     server.says("q.sock").unwrap();
     server.notes("user 4242 can't connect");
-    server.signal(Signal::HUP);
+    // Not SIGHUP: who is started under nohup ignores that.
+    server.signal(Signal::TERM);
     server.notes("told to end by a signal");
     server.ended();
 }
