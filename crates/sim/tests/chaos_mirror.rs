@@ -50,7 +50,7 @@ fn worlds_with_mirrors_that_found_something_once() {
     let first = [1, 2].map(Plan::first_mirror);
     let second = [37, 2_835_345, 16_338_785].map(Plan::second_mirror);
     let fourth = [82, 91, 129].map(Plan::fourth_mirror);
-    let now = [900_194, 901_020, 3_001_489].map(Plan::draw_mirror);
+    let now = [900_194, 901_020, 3_001_489, 3_004_387, 3_005_964, 3_008_344].map(Plan::draw_mirror);
     for plan in first.into_iter().chain(second).chain(fourth).chain(now) {
         let found = run::run(&plan).finding;
         assert!(found.is_none(), "seed {}: {found:?}", plan.seed);

@@ -181,7 +181,10 @@ impl Mirrored {
                     Unfit::Owned(_) => self.left(at, Outcome::Reservation, now_ns),
                     _ => self.legs[at].unfit = Some(why_not.clone()),
                 }
-                format!("{leg} can't return: {why_not}")
+                match self.legs[at].aside {
+                    true => format!("{leg} was taken out before it has returned"),
+                    false => format!("{leg} can't return: {why_not}"),
+                }
             }
             (News::Mended(_, range), _) => {
                 let bytes = range.end - range.start;

@@ -334,10 +334,13 @@ impl History {
         let crashes: Vec<Durable> = self.crashes.iter().map(|&it| self.durable(it)).collect();
         let deaths = self.deaths();
         for (&block, ops) in &self.blocks {
-            let mut ops = dead::ended(ops, &deaths);
-            if self.copies {
-                ops = copies::settled(ops, &self.crashes).map_err(|wrong| (block, wrong))?;
-            }
+            let ops = match self.copies {
+                true => {
+                    let ops = dead::ended(&copies::late(ops), &deaths);
+                    copies::settled(ops, &self.crashes).map_err(|wrong| (block, wrong))?
+                }
+                false => dead::ended(ops, &deaths),
+            };
             let checked = match self.crowded {
                 Some(first) if block >= first => crowd::check(&ops, &self.crashes),
                 _ => check_block(&ops, &crashes),

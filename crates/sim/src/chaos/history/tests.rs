@@ -366,6 +366,33 @@ fn what_failed_was_done_by_then_or_never() {
 }
 
 #[test]
+fn t09_of_copies_what_failed_may_be_executed_late_but_not_over_a_later_write() {
+    const SECOND: u64 = 1_000_000_000;
+    let fits = |ops: &[Op]| {
+        let mut history = History {
+            copies: true,
+            ..history(&[])
+        };
+        ops.iter().for_each(|op| history.record(7, *op));
+        history.check().is_ok()
+    };
+    let failed = Op {
+        deed: Deed::Failed(Tag(1)),
+        start_ns: 10,
+        end_ns: 20,
+    };
+    assert!(fits(&[failed, read(0, 30, 40), read(1, 50, 60)]), "late");
+    let never = [
+        read(0, 10 * SECOND, 11 * SECOND),
+        read(1, 12 * SECOND, 13 * SECOND),
+    ];
+    assert!(!fits(&[failed, never[0], never[1]]), "later than that");
+    let next = write(2, 50, 60);
+    assert!(fits(&[failed, read(0, 30, 40), read(1, 41, 45), next]));
+    assert!(!fits(&[failed, next, read(2, 61, 62), read(1, 70, 80)]));
+}
+
+#[test]
 fn t46_where_several_write_at_a_time_nothing_comes_back_and_nothing_changes_by_itself() {
     let crowd = |ops: &[Op], crashes: &[u64]| super::crowd::check(ops, crashes).is_ok();
     let (one, two) = (write(1, 10, 50), write(2, 20, 40));

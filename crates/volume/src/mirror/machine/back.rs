@@ -95,13 +95,15 @@ impl Mirror {
         self.wake = true;
     }
 
-    /// The leg is gone: it leaves, if it is not the last one in sync.
+    /// The leg is gone: it leaves, if it is not the last one in sync. One that was about to return
+    /// can't.
     pub fn leg_lost(&mut self, leg: u8, now_ns: u64) {
         self.at(now_ns);
-        match self.takers().has(leg) {
-            true => self.lose(leg, Outcome::PathError),
-            false => self.forget_rebuild(leg),
+        if self.takers().has(leg) {
+            return self.lose(leg, Outcome::PathError);
         }
+        self.return_failed(leg, Outcome::PathError);
+        self.forget_rebuild(leg);
     }
 
     pub(super) fn set_join(&mut self, leg: u8, join: Join) {

@@ -93,3 +93,14 @@ fn a_leg_whose_sequence_would_use_up_all_does_not_return() {
     assert_eq!(news, [News::Unfit(1, Unfit::Ahead)]);
     assert!(mirror.sequence < 1 << 40);
 }
+
+#[test]
+fn a_leg_that_is_lost_before_it_has_returned_is_told_of_and_may_return_later() {
+    let mut mirror = away();
+    mirror.leg_lost(1, BEAT + MS);
+    let news = pass(&mut mirror, (BEAT + MS, 2 * BEAT), |_, _| {});
+    assert_eq!(news, [News::Unfit(1, Unfit::Failed(Outcome::PathError))]);
+    mirror.leg_found(1, 0, 2 * BEAT);
+    let news = pass(&mut mirror, (2 * BEAT, 4 * BEAT), |_, _| {});
+    assert!(news.contains(&News::Joined(1)), "{news:?}");
+}
