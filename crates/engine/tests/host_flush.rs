@@ -103,6 +103,17 @@ fn t13_after_an_unclean_stop_a_flush_goes_to_every_controller() {
     assert_eq!(flushes(&rig).iter().sum::<u64>(), 3);
 }
 
+/// A mirror that was taken over from another host knows of it; this one has no mark.
+#[test]
+fn t13_what_another_owner_left_is_flushed_by_every_controller() {
+    let mut rig = cached(2, |_| {});
+    rig.host.borrow_mut().inherit(0);
+    assert_eq!(rig.one(&flush(2), SECOND).outcome, Outcome::Done);
+    assert_eq!(flushes(&rig), [1, 1]);
+    assert_eq!(rig.one(&flush(2), SECOND).outcome, Outcome::Done);
+    assert_eq!(flushes(&rig).iter().sum::<u64>(), 3);
+}
+
 /// Two paths after an unclean stop, of which only the first is there.
 fn half(cache: bool) -> Rig {
     let mut host = host_config(2);

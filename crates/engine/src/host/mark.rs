@@ -28,8 +28,8 @@ impl Volume {
     /// Whether controllers may have in their caches what an engine before this one acknowledged and
     /// did not flush (T13).
     pub(super) fn inherits(&self) -> bool {
-        let unclean = self.recovery.enabled && self.recovery.unclean_stop_ns.is_some();
-        unclean && !canary::has(Bug::FlushOfOneLife)
+        let unclean = self.recovery.unclean_stop_ns.is_some() || self.left_unflushed;
+        self.recovery.enabled && unclean && !canary::has(Bug::FlushOfOneLife)
     }
 
     /// Whether a change of data waits for what the engine before this one had sent; counted where
@@ -42,6 +42,22 @@ impl Volume {
 }
 
 impl HostEngine {
+    /// A mirror had another owner, here or on another host, that didn't stop in order: controllers
+    /// of its legs may have in their caches what that one acknowledged and did not flush, though no
+    /// mark of this host says so.
+    pub fn inherit(&mut self, volume: u16) {
+        let Some(it) = self.volumes.get_mut(usize::from(volume)) else {
+            return;
+        };
+        it.left_unflushed = true;
+        let inherits = it.inherits();
+        for path in self.indexes(volume) {
+            if let Some(number) = self.number(volume, path) {
+                self.paths[number].inherited |= inherits;
+            }
+        }
+    }
+
     /// A volume begins: after an unclean stop its changes of data wait.
     pub(super) fn shut_gate(&mut self, volume: u16, now_ns: u64) {
         let it = &mut self.volumes[usize::from(volume)];

@@ -13,7 +13,8 @@
 //! it can't execute it any more (T9): an error says that it did not happen, or may have, and not
 //! that it may yet. One exception: an engine that stops waits no longer than its user gave it to
 //! drain, and then fails what is held though the old controller may yet execute it. The next engine
-//! for this data on this machine waits by the mark; nobody else does.
+//! for this data on this machine waits by the mark; nobody else does. (A mirror may answer before
+//! the volume of a leg that has left does; see docs/mirrors.md.)
 //!
 //! # Limits
 //! A path of a volume that was never ready is not given up: a start waits for its paths.

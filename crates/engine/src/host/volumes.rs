@@ -26,6 +26,8 @@ pub(super) struct Volume {
     pub(super) recovery: Recovery,
     /// A mirror's: what changes data waits for a busy path rather than fail (T6).
     pub(super) is_leg: bool,
+    /// What another engine acknowledged here may be in caches: the mirror says so.
+    pub(super) left_unflushed: bool,
     /// It was said that no path is live.
     pub(super) no_path: bool,
     /// What fails is not tried again.
@@ -108,6 +110,7 @@ impl Volume {
             totals: HoldStats::default(),
             lost_cache: None,
             is_leg: false,
+            left_unflushed: false,
             given_up: 0,
             leaving: false,
             errand: None,

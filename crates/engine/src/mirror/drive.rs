@@ -25,7 +25,7 @@ use volume::mirror::bitmap::PAGE_BYTES;
 use volume::mirror::claim::Terms;
 use volume::mirror::copies::{Chosen, NoLeg};
 use volume::mirror::layout::COPIES_AT;
-use volume::mirror::machine::{Mirror, Output, Speed, Start, Ticket};
+use volume::mirror::machine::{Mirror, News, Output, Speed, Start, Ticket};
 use volume::mirror::superblock::SUPERBLOCK_BYTES;
 use volume::{IoLimits, Outcome};
 
@@ -113,17 +113,32 @@ impl Running {
 }
 
 impl Mirrored {
+    /// The machine looks at the time; legs whose lease is over are cut off before anything that
+    /// waited for room goes there (T48).
+    pub(super) fn look_at_time(&mut self, kit: &mut Kit<'_>) {
+        let Phase::Running(it) = &mut self.phase else {
+            return;
+        };
+        if it.frozen {
+            return;
+        }
+        // Once a turn: what the machine wants next it says by its outputs.
+        if core::mem::take(&mut self.look) {
+            let due = it.machine.poll_timeout();
+            if due.is_some_and(|at_ns| at_ns <= kit.now_ns) {
+                it.machine.handle_timeout(kit.now_ns);
+            }
+        }
+        let waits = !self.held.is_empty() || !self.scratch.has_room(PAGES_BYTES_MAX);
+        while waits && let Some(slot) = self.running().and_then(|it| it.machine.poll_lapsed()) {
+            self.hear(News::Lapsed(slot), kit);
+        }
+    }
+
     /// Does what the machine wants; whether that was anything.
     pub(super) fn run(&mut self, kit: &mut Kit<'_>) -> bool {
         let mut any = false;
         if let Phase::Running(it) = &mut self.phase {
-            // Once a turn: what the machine wants next it says by its outputs.
-            if core::mem::take(&mut self.look) && !it.frozen {
-                let due = it.machine.poll_timeout();
-                if due.is_some_and(|at_ns| at_ns <= kit.now_ns) {
-                    it.machine.handle_timeout(kit.now_ns);
-                }
-            }
             // What is to stop is never announced.
             if !self.stopping && !core::mem::replace(&mut it.said, true) {
                 self.state = MirrorState::Running;

@@ -201,7 +201,11 @@ impl Mirrored {
         };
         let leg_bytes = self.legs[at].info.map_or(0, |info| info.bytes);
         let chosen = read_copies([bytes(0), bytes(1)], kit.crc32c);
-        let chosen = chosen.and_then(|it| it.on_leg_of(leg_bytes));
+        // A beat asks whose it is: of the last leg the rest is there, wherever it was cut off (T45).
+        let chosen = match look.purpose {
+            Purpose::Machine(ticket) if ticket.is_beat() => chosen,
+            _ => chosen.and_then(|it| it.on_leg_of(leg_bytes)),
+        };
         self.scratch.give_back(look.span);
         let found = match look.failed {
             Some(outcome) => Err(outcome),
@@ -509,6 +513,12 @@ impl Mirrored {
         for leg in &mut self.legs {
             let unknown = leg.slot.is_none() && !matches!(leg.found, Some(Err(_)));
             leg.away = (leg.info.is_some() && unknown).then(|| Away::absent(kit.now_ns));
+        }
+        let newest = given.get(assembly.newest).and_then(|it| it.ok());
+        if newest.is_some_and(|it| !it.superblock.clean) {
+            for &at in &it.legs {
+                kit.host.inherit(self.legs[usize::from(at)].config.volume);
+            }
         }
         let mut terms = it.claim.terms();
         // Nothing but records goes to a leg before what our own engine before had sent there is

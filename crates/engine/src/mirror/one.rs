@@ -239,6 +239,7 @@ impl Mirrored {
 
     /// Does all that can be done now; whether that was anything.
     pub fn drive(&mut self, kit: &mut Kit<'_>) -> bool {
+        self.look_at_time(kit);
         let mut any = self.give_held(kit);
         while let Some((entry, outcome)) = self.early.pop_front() {
             let done = Part {

@@ -1,5 +1,5 @@
 //! How a mirror is doing, and what is asked of it by hand.
-use super::one::{Leg, Mirrored, Phase};
+use super::one::{Away, Leg, Mirrored, Phase};
 use super::reads::for_mirror;
 use super::types::{LegReport, LegStatus, MirrorOrder, MirrorReport, MirrorState};
 use super::words;
@@ -235,12 +235,20 @@ impl Mirrored {
     /// A leg returns only when told to; or is to return now.
     fn put_aside(&mut self, slot: u8, aside: bool, now_ns: u64) {
         self.keep_aside(slot, aside, now_ns);
+        let facts = self.running().and_then(|it| it.machine.facts(slot));
         let leg = self.legs.iter_mut().find(|leg| leg.slot == Some(slot));
         let Some(leg) = leg else {
             return;
         };
         (leg.aside, leg.cut_short) = (aside, leg.cut_short && aside);
-        if let Some(away) = leg.away.as_mut().filter(|_| !aside) {
+        if aside {
+            return;
+        }
+        // One that was there at the start and could not return has never left since.
+        if leg.away.is_none() && facts.is_some_and(|it| !it.in_sync) {
+            leg.away = Some(Away::absent(now_ns));
+        }
+        if let Some(away) = &mut leg.away {
             (away.told, away.at_ns, away.wait_ns) = (false, now_ns, LEG_RETRY_NS);
             away.asked = true;
         }

@@ -2,9 +2,9 @@
 //! some don't, and reads go to any. So reads that meet a write may see the old and the new in any
 //! order; all others are held to one order, as everywhere.
 //!
-//! A write that failed because nothing leads to the last leg any more may be executed there late, as
-//! long as whatever it was sent over could yet deliver it (T9): nobody waits with its answer for
-//! that, as `fast_io_fail_tmo` has it, but who writes there afterwards does.
+//! A write that failed may yet be executed, for as long as a connection could deliver it (T9): on a
+//! leg that has left meanwhile, for whose volume nobody waits with the answer, or where a volume
+//! does not fence its writes. Who writes there afterwards waits for that.
 //!
 //! # Contract
 //! A read that meets a write is held to this much: what it saw was not replaced by a write that had

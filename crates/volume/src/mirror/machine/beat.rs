@@ -239,6 +239,20 @@ impl Mirror {
         last || self.state.owner.is_none() || self.is_disowning()
     }
 
+    /// A leg whose lease has ended and that is to be cut off, before anything else is polled: for
+    /// whoever has no room for other outputs just then.
+    pub fn poll_lapsed(&mut self) -> Option<u8> {
+        let lapsed = |it: &Output| match it {
+            Output::News(News::Lapsed(leg)) => Some(*leg),
+            _ => None,
+        };
+        let (at, leg) = (0..)
+            .zip(&self.outputs)
+            .find_map(|(at, it)| Some((at, lapsed(it)?)))?;
+        self.outputs.remove(at);
+        Some(leg)
+    }
+
     /// Legs that are to be beaten: none when nobody is to have the mirror any more.
     fn beaten(&self) -> Legs {
         match self.is_released() || self.life == Life::Stopped {

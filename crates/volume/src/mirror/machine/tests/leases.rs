@@ -69,6 +69,17 @@ fn t48_a_leg_that_returns_has_a_lease_until_its_first_beat_has_ended() {
 }
 
 #[test]
+fn t48_legs_whose_lease_is_over_are_heard_of_while_outputs_have_no_room() {
+    let mut mirror = shared(0);
+    run_but(&mut mirror, BEAT, Legs::default(), &mut Vec::new());
+    mirror.submit(write(), BEAT).unwrap();
+    assert_eq!(mirror.poll_lapsed(), None);
+    mirror.handle_timeout(4 * BEAT);
+    let lapsed = [(); 3].map(|()| mirror.poll_lapsed());
+    assert_eq!(lapsed, [Some(0), Some(1), None]);
+}
+
+#[test]
 fn t48_a_stop_ends_where_no_leg_has_a_lease() {
     // Nothing was changed: there is nothing to wait for.
     let mut mirror = shared(0);
