@@ -72,6 +72,8 @@ impl Course<'_> {
                 return Err(Finding::Failed(what));
             }
         }
+        let legs = self.rig.hosts.iter().flat_map(|host| &host.good);
+        self.history.left = legs.flat_map(|it| &it.left).copied().collect();
         self.history.check().map_err(|(block, wrong)| {
             (self.report.block, self.report.seen_ns) = (Some(block), Some(wrong.seen_ns()));
             self.report.keys = self.history.keys(block, &wrong);

@@ -21,6 +21,9 @@ pub struct Good {
     was: Vec<(usize, u64, u64)>,
     /// Address, and when the path to it was lost.
     pub lost: Vec<(usize, u64)>,
+    /// Of a mirror: which legs are in sync, and when one has left.
+    in_sync: Vec<bool>,
+    pub left: Vec<u64>,
 }
 
 impl Good {
@@ -37,6 +40,16 @@ impl Good {
             it.0.get_or_insert(now_ns);
         } else if let Some(from_ns) = it.0.take() {
             self.was.push((address, from_ns, now_ns));
+        }
+    }
+
+    fn note_leg(&mut self, leg: usize, in_sync: bool, now_ns: u64) {
+        if self.in_sync.len() <= leg {
+            self.in_sync.resize(leg + 1, false);
+        }
+        let was = core::mem::replace(&mut self.in_sync[leg], in_sync);
+        if was && !in_sync {
+            self.left.push(now_ns);
         }
     }
 
@@ -70,6 +83,8 @@ impl Host {
                 let usable = engine.host().usability(leg as u16).0;
                 let good = runs && usable && it.status == LegStatus::InSync;
                 self.good[core].note(leg, good, !usable, world.now_ns);
+                let in_sync = it.status == LegStatus::InSync;
+                self.good[core].note_leg(leg, in_sync, world.now_ns);
             }
             return;
         }

@@ -201,6 +201,10 @@ pub struct History {
     crowded: Option<u64>,
     /// Blocks are kept in several copies.
     pub copies: bool,
+    /// Nobody waits for what lost paths may yet execute.
+    pub unfenced: bool,
+    /// When a copy was gone on without.
+    pub left: Vec<u64>,
     /// When a writer died, and with it all that it had under way.
     deaths: Vec<(u64, u64)>,
 }
@@ -336,7 +340,7 @@ impl History {
         for (&block, ops) in &self.blocks {
             let ops = match self.copies {
                 true => {
-                    let ops = dead::ended(&copies::late(ops), &deaths);
+                    let ops = dead::ended(&self.late(ops), &deaths);
                     copies::settled(ops, &self.crashes).map_err(|wrong| (block, wrong))?
                 }
                 false => dead::ended(ops, &deaths),

@@ -195,6 +195,7 @@ impl<'a> Course<'a> {
             history.crowded(plan.layout.habit.blocks);
         }
         history.copies = plan.layout.mirror.is_some();
+        history.unfenced = plan.layout.mirror.is_some_and(|it| it.unfenced);
         Self {
             plan,
             rig,

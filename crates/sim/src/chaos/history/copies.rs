@@ -10,28 +10,36 @@
 //! A read that meets a write is held to this much: what it saw was not replaced by a write that had
 //! ended before it began.
 use super::super::rig::{KATO_MS, QUIESCE_NS};
-use super::{BLANK, Deed, NEVER, Op, Wrong};
+use super::{BLANK, Deed, History, NEVER, Op, Wrong};
 use alloc::vec::Vec;
 
 /// For how long after its bad end a write may yet be executed.
 const LATE_NS: u64 = 2 * KATO_MS as u64 * 1_000_000 + QUIESCE_NS;
 
-/// The same, with writes that failed under way until they are executed or never are: a later write
-/// that ended well had waited for that.
-pub(super) fn late(ops: &[Op]) -> Vec<Op> {
-    let late = |op: &Op| {
-        if !matches!(op.deed, Deed::Failed(_)) || op.end_ns == NEVER {
-            return *op;
-        }
-        let after = |it: &&Op| matches!(it.deed, Deed::Write { .. }) && it.start_ns >= op.end_ns;
-        let next_ns = ops.iter().filter(after).map(|it| it.start_ns).min();
-        let end_ns = op.end_ns.saturating_add(LATE_NS);
-        Op {
-            end_ns: next_ns.map_or(end_ns, |ns| ns.min(end_ns)),
-            ..*op
-        }
-    };
-    ops.iter().map(late).collect()
+impl History {
+    /// The same, with such writes under way until they are executed or never are: a later write
+    /// that ended well had waited for that.
+    pub(super) fn late(&self, ops: &[Op]) -> Vec<Op> {
+        let left = |op: &Op| {
+            let then = |ns: &u64| (op.start_ns..=op.end_ns).contains(ns);
+            self.unfenced || self.left.iter().any(then)
+        };
+        let late = |op: &Op| {
+            let failed = matches!(op.deed, Deed::Failed(_)) && op.end_ns != NEVER;
+            if !failed || !left(op) {
+                return *op;
+            }
+            let after =
+                |it: &&Op| matches!(it.deed, Deed::Write { .. }) && it.start_ns >= op.end_ns;
+            let next_ns = ops.iter().filter(after).map(|it| it.start_ns).min();
+            let end_ns = op.end_ns.saturating_add(LATE_NS);
+            Op {
+                end_ns: next_ns.map_or(end_ns, |ns| ns.min(end_ns)),
+                ..*op
+            }
+        };
+        ops.iter().map(late).collect()
+    }
 }
 
 /// What happened to a block, without the reads that met a write; `crashes`: when caches were lost,

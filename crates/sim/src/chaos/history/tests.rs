@@ -368,9 +368,10 @@ fn what_failed_was_done_by_then_or_never() {
 #[test]
 fn t09_of_copies_what_failed_may_be_executed_late_but_not_over_a_later_write() {
     const SECOND: u64 = 1_000_000_000;
-    let fits = |ops: &[Op]| {
+    let told = |left: &[u64], ops: &[Op]| {
         let mut history = History {
             copies: true,
+            left: left.to_vec(),
             ..history(&[])
         };
         ops.iter().for_each(|op| history.record(7, *op));
@@ -381,7 +382,10 @@ fn t09_of_copies_what_failed_may_be_executed_late_but_not_over_a_later_write() {
         start_ns: 10,
         end_ns: 20,
     };
-    assert!(fits(&[failed, read(0, 30, 40), read(1, 50, 60)]), "late");
+    let fits = |ops: &[Op]| told(&[15], ops);
+    let late = [failed, read(0, 30, 40), read(1, 50, 60)];
+    assert!(fits(&late), "late");
+    assert!(!told(&[25], &late), "no leg had left");
     let never = [
         read(0, 10 * SECOND, 11 * SECOND),
         read(1, 12 * SECOND, 13 * SECOND),
