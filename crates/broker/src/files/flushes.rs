@@ -15,9 +15,16 @@ pub(super) struct Told {
     /// Flushes that had failed when it was last told, or first wrote.
     failures: u64,
     /// Its writes that have ended and are not durable by themselves.
-    wrote: u64,
+    pub(super) wrote: u64,
     /// Those of them that were flushed.
     flushed: u64,
+}
+
+impl Told {
+    /// Whether all that it wrote was flushed.
+    pub(super) fn is_flushed(&self) -> bool {
+        self.wrote == self.flushed
+    }
 }
 
 impl Backing {
@@ -25,7 +32,7 @@ impl Backing {
     fn leave(&mut self, told: Told) {
         match &self.way {
             Way::File(_) => self.untold |= told.failures != self.failures,
-            Way::Volume(volume) => volume.leave(told.failures, told.wrote != told.flushed),
+            Way::Volume(volume) => volume.leave(told.failures, !told.is_flushed()),
         }
     }
 
@@ -61,7 +68,7 @@ impl Files {
         told[namespace].get_or_insert(first);
     }
 
-    fn told(&mut self, job: Job) -> Option<&mut Told> {
+    pub(super) fn told(&mut self, job: Job) -> Option<&mut Told> {
         let lane = self.lanes.get_mut(job.lane);
         lane.and_then(|lane| lane.told.get_mut(job.namespace)?.as_mut())
     }
@@ -158,7 +165,8 @@ impl Files {
             let mut missed = false;
             if let Some(told) = told {
                 missed = std::mem::replace(&mut told.failures, failures) != failures;
-                told.flushed = request.covers;
+                // Those who wait together end in any order.
+                told.flushed = told.flushed.max(request.covers);
             }
             if request.job.lane != NO_LANE {
                 missed |= backing.take_untold();

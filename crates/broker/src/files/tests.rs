@@ -185,6 +185,22 @@ fn t13_who_asks_during_a_flush_is_flushed_for_once_more() {
 }
 
 #[test]
+fn t13_of_flushes_that_end_together_the_one_that_covers_most_counts() {
+    let mut files = files();
+    assert!(done(&mut files, 0, zeroes(false)));
+    files.begin(job(1, 0), FLUSH, &memories());
+    files.begin(job(0, 1), FLUSH, &memories());
+    // As if one more write had ended between these two, which wait for the same flush.
+    files.told(job(0, 0)).unwrap().wrote += 1;
+    files.begin(job(0, 2), FLUSH, &memories());
+    assert_eq!(files.backings[0].as_ref().unwrap().next_flush.len(), 2);
+    for _ in 0..3 {
+        assert!(next(&mut files).status.is_success());
+    }
+    assert!(files.told(job(0, 0)).unwrap().is_flushed());
+}
+
+#[test]
 fn queues_are_served_in_turn_whoever_came_first() {
     let mut files = files();
     let (hangs, mut returns) = std::io::pipe().unwrap();
