@@ -230,15 +230,12 @@ impl Volume {
         gone.unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A queue that wrote has gone: of so many losses it knew, and not all of what it wrote was
-    /// flushed behind it.
-    pub(crate) fn leave(&self, known: u64, unflushed: bool) {
+    /// A queue has gone of which not all was flushed that it wrote; of so many losses it knew.
+    pub(crate) fn leave(&self, known: u64) {
         let mut gone = self.gone();
         gone.untold |= known != self.losses();
-        if unflushed {
-            let earlier = gone.unflushed.replace(known);
-            gone.untold |= earlier.is_some_and(|it| it != known);
-        }
+        let earlier = gone.unflushed.replace(known);
+        gone.untold |= earlier.is_some_and(|it| it != known);
     }
 
     /// A flush failed, and who asked for it has gone.

@@ -18,21 +18,26 @@ pub(super) struct Told {
     pub(super) wrote: u64,
     /// Those of them that were flushed.
     flushed: u64,
+    /// Its writes that have not ended. Of each some may have been done already.
+    under_way: u64,
 }
 
 impl Told {
-    /// Whether all that it wrote was flushed.
+    /// Whether all that it wrote was flushed: what is lost later is none of it.
     pub(super) fn is_flushed(&self) -> bool {
-        self.wrote == self.flushed
+        self.wrote == self.flushed && self.under_way == 0
     }
 }
 
 impl Backing {
     /// A lane that wrote has gone.
     fn leave(&mut self, told: Told) {
+        if told.is_flushed() {
+            return;
+        }
         match &self.way {
             Way::File(_) => self.untold |= told.failures != self.failures,
-            Way::Volume(volume) => volume.leave(told.failures, !told.is_flushed()),
+            Way::Volume(volume) => volume.leave(told.failures),
         }
     }
 
@@ -61,11 +66,17 @@ impl Files {
             failures: backing.failures(),
             wrote: 0,
             flushed: 0,
+            under_way: 0,
         };
         let namespaces = self.backings.len();
         let told = &mut self.known(lane).told;
         told.resize(namespaces, None);
-        told[namespace].get_or_insert(first);
+        let told = told[namespace].get_or_insert(first);
+        if told.is_flushed() {
+            // What was lost before this one began is none of what it has yet to flush.
+            told.failures = first.failures;
+        }
+        told.under_way += 1;
     }
 
     pub(super) fn told(&mut self, job: Job) -> Option<&mut Told> {
@@ -75,11 +86,11 @@ impl Files {
 
     /// A request has ended: where it has written what is not durable yet, that is counted.
     pub(super) fn wrote(&mut self, request: &Request, status: Status) {
-        if let Work::Write { fua: false, .. } | Work::Zeroes { fua: false, .. } = request.work
-            && status.is_success()
+        if let Work::Write { fua, .. } | Work::Zeroes { fua, .. } = request.work
             && let Some(told) = self.told(request.job)
         {
-            told.wrote += 1;
+            told.wrote += u64::from(!fua && status.is_success());
+            told.under_way = told.under_way.saturating_sub(1);
         }
     }
 
@@ -164,7 +175,8 @@ impl Files {
             let told = lane.and_then(|lane| lane.told.get_mut(namespace)?.as_mut());
             let mut missed = false;
             if let Some(told) = told {
-                missed = std::mem::replace(&mut told.failures, failures) != failures;
+                let known = std::mem::replace(&mut told.failures, failures);
+                missed = known != failures && !told.is_flushed();
                 // Those who wait together end in any order.
                 told.flushed = told.flushed.max(request.covers);
             }

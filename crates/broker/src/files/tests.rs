@@ -134,6 +134,35 @@ fn t13_what_a_queue_that_has_gone_was_not_told_the_next_that_flushes_is() {
 }
 
 #[test]
+fn t13_what_was_flushed_well_is_not_taken_for_lost_and_what_may_not_have_been_is() {
+    let mut files = files();
+    let fail = |files: &mut Files| files.backings[0].as_mut().unwrap().failures += 1;
+    let flushed = |files: &mut Files, lane| {
+        assert!(done(files, lane, zeroes(false)));
+        assert!(done(files, lane, FLUSH));
+        fail(files);
+    };
+    flushed(&mut files, 0);
+    assert!(done(&mut files, 0, FLUSH), "it was flushed before");
+    flushed(&mut files, 0);
+    assert!(done(&mut files, 0, zeroes(false)));
+    assert!(done(&mut files, 0, FLUSH), "it was written behind that");
+    flushed(&mut files, 0);
+    files.forget(0);
+    assert!(done(&mut files, 1, FLUSH), "nothing of it was lost");
+    // One more write behind the flush, that has ended or not.
+    assert!(done(&mut files, 0, zeroes(false)));
+    flushed(&mut files, 1);
+    assert!(!done(&mut files, 0, FLUSH));
+    files.begin(job(0, 0), zeroes(false), &memories());
+    fail(&mut files);
+    files.begin(job(0, 1), FLUSH, &memories());
+    for ended in [next(&mut files), next(&mut files)] {
+        assert_eq!(ended.status.is_success(), ended.job.cid == 0);
+    }
+}
+
+#[test]
 fn t13_what_is_no_flush_or_was_taken_back_is_no_flush_that_failed() {
     let mut files = files();
     let memory = ring_memory();
