@@ -134,7 +134,7 @@ fn t13_a_volume_is_a_namespace_flushes_reach_it_and_its_engine_may_die() {
         assert!(read(&mut queue, 3).unwrap_err().is(Status::INTERNAL_PATH));
         assert!(write(&mut other, 4, 5, false).is(Status::INTERNAL_PATH));
     }
-    let _second = engine(root);
+    let mut second = engine(root);
     wait_until(|| read(&mut queue, 3).ok());
     assert!(flush(&mut queue).is(Status::WRITE_FAULT));
     assert!(flush(&mut queue).is_success(), "once");
@@ -146,6 +146,19 @@ fn t13_a_volume_is_a_namespace_flushes_reach_it_and_its_engine_may_die() {
     assert!(write(&mut other, 4, 6, true).is_success());
     server.signal(Signal::TERM);
     assert!(server.ended().success());
+
+    // The same, and nobody flushes any more: who stops the server is told.
+    let mut server = serve(root);
+    let mut queue = open();
+    assert!(write(&mut queue, 5, 7, false).is_success());
+    second.signal(Signal::KILL);
+    second.ended();
+    let _third = engine(root);
+    wait_until(|| read(&mut queue, 5).ok());
+    server.signal(Signal::TERM);
+    let told = server.notes("may be lost");
+    assert!(told.contains("written to namespace 1 (nbd:unix:"), "{told}");
+    assert_eq!(server.ended().code(), Some(1));
 }
 
 /// An export that answers in whatever order it is told to.

@@ -90,7 +90,7 @@ pub struct Worker {
     stopping: bool,
     /// Files that are still being flushed, before it ends; `None`: it is not that far.
     flushing: Option<u32>,
-    /// NSIDs of files that could not be.
+    /// NSIDs of files that could not be, or of which nobody was told what was lost before.
     unflushed: Vec<usize>,
 }
 
@@ -209,8 +209,8 @@ impl Worker {
         };
         let all: Vec<_> = self.unflushed.iter().map(name).collect();
         Err(format!(
-            "what was written to {} may be lost: it can't be flushed (see what is wrong with the \
-             storage)",
+            "what was written to {} may be lost: it can't be flushed, or was lost before and \
+             nobody was told (see what is wrong with the storage)",
             all.join(", ")
         ))
     }

@@ -158,3 +158,39 @@ fn t13_what_a_queue_that_has_gone_never_flushed_and_is_lost_then_the_next_flush_
         assert!(flush(&mut second).is_success(), "once");
     }
 }
+
+/// Who stops the server is the last who can be told.
+#[test]
+fn t13_what_no_queue_was_told_who_stops_the_server_is_and_nothing_else() {
+    for (flushes, goes, told) in [
+        (false, true, true),
+        (false, false, true),
+        (true, true, false),
+        (true, false, false),
+    ] {
+        let directory = tempfile::tempdir().unwrap();
+        let engine = Engine::start(&directory, |_| {});
+        let mut stage = stage(&engine);
+        let (mut first, mut second) = (stage.poll(), stage.poll());
+        write(&mut first, NSID, 1, 0, &[1; 4096]).unwrap();
+        if flushes {
+            assert!(flush(&mut first).is_success());
+        }
+        if goes {
+            drop(first);
+            until_left(&stage, 1);
+            lose(&engine, &mut second);
+        } else {
+            // It is still there when the server stops.
+            lose(&engine, &mut first);
+        }
+        let ended = stage.broker.take().unwrap().stop();
+        let words = ended.as_ref().err().map_or("", String::as_str);
+        assert_eq!(ended.is_err(), told, "{flushes} {goes}: {words}");
+        assert_eq!(
+            words.contains("written to namespace 6 (nbd:unix:"),
+            told,
+            "{words}"
+        );
+    }
+}

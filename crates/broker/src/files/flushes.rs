@@ -180,9 +180,8 @@ impl Files {
                 // Those who wait together end in any order.
                 told.flushed = told.flushed.max(request.covers);
             }
-            if request.job.lane != NO_LANE {
-                missed |= backing.take_untold();
-            }
+            // Also by who stops the server, behind whom nobody asks.
+            missed |= backing.take_untold();
             let status = match result {
                 Err(error) => request.status_of(error),
                 Ok(_) if missed => Status::WRITE_FAULT,
