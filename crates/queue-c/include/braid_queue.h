@@ -347,8 +347,9 @@ int braid_queue_interrupt(braid_queue *queue);
 int braid_queue_arm(braid_queue *queue);
 
 /*
- A descriptor that becomes readable when the server has ended or has given up this queue; or a
- negative errno. It is the caller's, who closes it.
+ A descriptor to be watched for POLLRDHUP, with epoll for EPOLLRDHUP: then the server has ended
+ or has given up this queue; or a negative errno. That it is readable says less: so it is also
+ when an answer comes that nobody waits for any more. It is the caller's, who closes it.
 
  # Safety
  As for all.

@@ -559,8 +559,9 @@ pub unsafe extern "C" fn braid_queue_arm(queue: *mut braid_queue) -> c_int {
     }
 }
 
-/// A descriptor that becomes readable when the server has ended or has given up this queue; or a
-/// negative errno. It is the caller's, who closes it.
+/// A descriptor to be watched for POLLRDHUP, with epoll for EPOLLRDHUP: then the server has ended
+/// or has given up this queue; or a negative errno. That it is readable says less: so it is also
+/// when an answer comes that nobody waits for any more. It is the caller's, who closes it.
 ///
 /// # Safety
 /// As for all.

@@ -111,11 +111,11 @@ int main(int count, char **words) {
     MUST(braid_queue_receive(pair[1], &none) < 0 && none == NULL);
 
     /* The server says when it ends. */
-    struct pollfd end = {braid_queue_end_event(queue), POLLIN, 0};
+    struct pollfd end = {braid_queue_end_event(queue), POLLRDHUP, 0};
     MUST(end.fd >= 0 && poll(&end, 1, 0) == 0);
     puts("all of it");
     fflush(stdout);
-    MUST(poll(&end, 1, 60000) == 1);
+    MUST(poll(&end, 1, 60000) == 1 && end.revents & POLLRDHUP);
     MUST(braid_queue_wait(queue, 0) < 0);
     puts("it has ended");
     close(end.fd);

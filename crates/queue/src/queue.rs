@@ -442,8 +442,9 @@ impl Queue {
         }
     }
 
-    /// Another descriptor of the connection: when it becomes readable, the broker has ended or has
-    /// given up this queue.
+    /// Another descriptor of the connection, to be watched for POLLRDHUP, with epoll for EPOLLRDHUP:
+    /// then the broker has ended or has given up this queue. That it is readable says less: so it
+    /// is also when an answer comes that nobody waits for any more ([`Error::OutOfStep`]).
     ///
     /// # Errors
     /// EMFILE.
