@@ -544,6 +544,28 @@ fn a_load_on_a_path_ends_before_its_server_answers_and_says_what_was_never_answe
     signal(&server.child, Signal::CONT);
 }
 
+#[test]
+fn a_load_on_a_path_ends_with_its_server_and_says_so() {
+    let mut server = Server::start(&["mem:8MiB"]);
+    let mut bench = braid();
+    bench
+        .arg("bench")
+        .arg(format!("queue:{}", server.socket().display()));
+    let mut probe = braid();
+    probe.args(["bench", "null:1MiB", "--runtime", "10ms"]);
+    let output = probe.output().unwrap();
+    if !output.status.success() {
+        return no_io_uring::skip(&String::from_utf8_lossy(&output.stderr));
+    }
+    let load = begun(&server, &mut bench);
+    server.child.kill().unwrap();
+    let output = load.wait_with_output().unwrap();
+    let facts: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let error = facts["error"].as_str().unwrap();
+    assert!(error.contains("lost: its server has ended"), "{error}");
+    assert_eq!(facts["interrupted"], false, "{facts}");
+}
+
 fn until(mut is: impl FnMut() -> bool) {
     let begun = std::time::Instant::now();
     while !is() {

@@ -14,6 +14,7 @@ use rustix::process::Signal;
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread::JoinHandle;
@@ -291,6 +292,42 @@ fn t13_a_flush_that_fails_after_its_queue_was_given_up_fails_the_volumes_next_on
     let (error, mut flusher) = flushing.join().unwrap();
     assert_ne!(error, 0, "the first write is lost, and nobody was told");
     assert_eq!(flusher.flush(), 0, "once");
+}
+
+/// The server lives, and its queue is good: a load fails what the engine does not do, and goes on.
+#[test]
+fn a_load_does_not_take_a_queue_server_for_lost_whose_engine_is_away() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path();
+    let export = Export::start(&root.join("v0.sock"));
+    let volume = format!("nbd:unix:{}", root.join("v0.sock").display());
+    // Another way to what is said to be the same.
+    let servers = [(&*volume, "1"), ("null:1MiB", "2")].map(|(namespace, controller)| {
+        let socket = root.join(controller).display().to_string();
+        let nqn = "nqn.2026-01.org.braid:volume";
+        let words = ["queue", "serve", namespace, "--subsystem", nqn];
+        let more = ["--controller", controller, "--socket", &socket];
+        let mut server = Process::start(root, &[&words[..], &more].concat());
+        server.says(&socket).unwrap();
+        (server, format!("queue:{socket}?nsid=1"))
+    });
+    // Nobody listens there any more.
+    let export = export.join().unwrap();
+    export.stream.shutdown(std::net::Shutdown::Both).unwrap();
+    let paths = servers.each_ref().map(|(_, uri)| uri);
+    let mut bench = Command::new(env!("CARGO_BIN_EXE_braid"));
+    bench.arg("bench").args(paths).args(["-o", "json"]);
+    bench.args(["--rw", "read", "--bs", "4k", "--size", "1m"]);
+    let output = bench.output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    if errors.contains("io_uring") {
+        return no_io_uring::skip(&errors);
+    }
+    let facts: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let error = facts["error"].as_str().unwrap();
+    assert!(error.ends_with("/1?nsid=1: the path failed"), "{error}");
+    assert_eq!(facts["paths"][0]["errors"], facts["errors"], "{facts}");
+    assert!(facts["paths"][1]["iops"].as_f64() > Some(0.0), "{facts}");
 }
 
 #[test]

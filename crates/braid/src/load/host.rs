@@ -5,7 +5,7 @@
 //! Nothing here is on the I/O path. The controlling thread sleeps until something happens; only
 //! where somebody sees progress it wakes every [`TICK`] to show it.
 use super::board::{Board, node_of};
-use super::machine::{LoadControl, LoadEvent, LoadMachine, Progress};
+use super::machine::{LoadControl, LoadEvent, LoadMachine, Progress, Queues};
 use super::worker::{Finished, Task};
 use crate::cli::Usage;
 use crate::output;
@@ -124,6 +124,7 @@ impl Host {
         let paths = plan.volumes.iter().map(|volume| volume.paths.len()).sum();
         let nodes: Vec<u32> = plan.cores.iter().map(|&cpu| node_of(cpu)).collect();
         let board = Arc::new(Board::new(&nodes, paths));
+        let queues = Arc::new(Queues::of(&resources.known));
         let (told, events) = mpsc::channel();
         let wake = told.clone();
         interrupt.on_signal(move || {
@@ -147,6 +148,7 @@ impl Host {
                 told.clone(),
                 Arc::clone(&progress),
                 Arc::clone(&board),
+                Arc::clone(&queues),
             );
             let handle = runtime::spawn(plan.reactor(number, &resources), machine)?;
             cores.push(Core {

@@ -7,10 +7,12 @@
 //! in flight here is shown to the others after the worker's turn: between an end and the I/O that
 //! replaces it the count would always be too low (trap T47).
 use super::board::Board;
+use super::host::{Known, What};
 use super::worker::{Device, Finished, Task, Worker};
 use engine::Machine;
 use engine::host::{HedgeStats, HostControl, HostEngine, HostEvent, Io, SubmitError, VolumeInfo};
 use engine::machine::Memory;
+use runtime::QueueDevice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
@@ -22,10 +24,32 @@ pub struct LoadMachine {
     events: Farewell,
     progress: Arc<Progress>,
     board: Arc<Board>,
+    queues: Arc<Queues>,
     next: Option<Box<Task>>,
     worker: Option<Worker>,
     /// Events came behind the worker's turn: come again at once.
     again: bool,
+}
+
+/// The namespaces of queue servers among the paths, by URI.
+#[derive(Default)]
+pub struct Queues(Vec<(String, Arc<QueueDevice>)>);
+
+impl Queues {
+    /// Those of what is known.
+    pub fn of(known: &[Known]) -> Self {
+        let queue = |it: &Known| match &it.what {
+            What::Queue(queue) => Some((it.uri.clone(), Arc::clone(queue))),
+            _ => None,
+        };
+        Self(known.iter().filter_map(queue).collect())
+    }
+
+    /// Whether this is a path to one, and a queue of it was lost.
+    fn is_lost(&self, uri: &str) -> bool {
+        let its = self.0.iter().filter(|it| it.0 == uri);
+        its.map(|it| &it.1).any(|queue| queue.was_lost())
+    }
 }
 
 /// Messages to a core under load.
@@ -106,6 +130,7 @@ impl LoadMachine {
         events: mpsc::Sender<LoadEvent>,
         progress: Arc<Progress>,
         board: Arc<Board>,
+        queues: Arc<Queues>,
     ) -> Self {
         Self {
             engine,
@@ -113,6 +138,7 @@ impl LoadMachine {
             events: Farewell { core, events },
             progress,
             board,
+            queues,
             next: None,
             worker: None,
             again: false,
@@ -128,7 +154,8 @@ impl LoadMachine {
                 HostEvent::Done(done) => {
                     if let Some(worker) = &mut self.worker {
                         worker.handle_done(&done, memory);
-                        if let Some(why) = worker.lost_queue(&done) {
+                        if let Some(why) = worker.lost_queue(&done, |uri| self.queues.is_lost(uri))
+                        {
                             worker.fail(why, &self.engine, now_ns);
                         }
                     }
@@ -333,7 +360,9 @@ pub mod tests {
         let board = Arc::new(Board::new(&[0; 2], 1));
         let (told, events) = mpsc::channel();
         let (engine, progress) = (HostEngine::new(config()), Arc::default());
-        let mut machine = LoadMachine::new(engine, 0, vec![], told, progress, Arc::clone(&board));
+        let shown = Arc::clone(&board);
+        let mut machine =
+            LoadMachine::new(engine, 0, vec![], told, progress, shown, Arc::default());
         let arena = &mut Arena(vec![0; 4096]);
         assert!(turn(&mut machine, arena, 0).is_empty());
         assert!(matches!(events.try_recv(), Ok(LoadEvent::Ready(0, _))));

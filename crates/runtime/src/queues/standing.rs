@@ -20,7 +20,7 @@ struct Now {
     unwanted: bool,
     /// Reactors without a queue.
     missing: u32,
-    /// Why the last one of them lost it.
+    /// Why the last one that lost its queue did; empty: none has.
     lost: String,
     /// What the last attempt to open another one said; empty: there was none.
     refused: String,
@@ -128,6 +128,11 @@ impl QueueDevice {
             changes: sum.changes.saturating_add(it.changes),
             until_ns: sum.until_ns.max(it.until_ns),
         })
+    }
+
+    /// Whether a queue of some reactor was ever lost or given back, also where each has another now.
+    pub fn was_lost(&self) -> bool {
+        !self.standing.now().lost.is_empty()
     }
 
     /// Why some reactor has no queue now, and what to do; `None`: each has one.

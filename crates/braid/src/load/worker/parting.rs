@@ -51,11 +51,12 @@ impl Worker {
         self.phase = Phase::Over;
     }
 
-    /// Whether an I/O says that a path to a queue server is lost. It has no connection that the
-    /// engine could see the end of.
-    pub fn lost_queue(&self, done: &IoDone) -> Option<String> {
+    /// Whether an I/O has ended because its path's queue is lost, which `is_lost` says by the path's
+    /// URI: it has no connection that the engine could see the end of. The outcome alone does not
+    /// say it: a server that is well answers so while the engine behind its namespace is away.
+    pub fn lost_queue(&self, done: &IoDone, is_lost: impl Fn(&str) -> bool) -> Option<String> {
         let path = self.task.paths.get(usize::from(done.path.0))?;
-        let is_lost = done.outcome == Outcome::PathError && path.starts_with("queue:");
+        let is_lost = done.outcome == Outcome::PathError && is_lost(path);
         is_lost.then(|| {
             format!(
                 "path {path}: lost: its server has ended or has given up this queue (what it said \
