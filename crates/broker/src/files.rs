@@ -98,6 +98,8 @@ struct Backing {
     /// A queue that wrote has gone without being told of one that failed: the next that flushes is.
     /// Of a volume its threads share that.
     untold: bool,
+    /// Of a volume: queues that had gone when the flush began that is under way.
+    covers_gone: u64,
     /// Who waits for the flush that is under way, and who for the next one.
     flushing: Vec<u32>,
     next_flush: Vec<u32>,
@@ -183,6 +185,7 @@ impl Files {
                 direct: volume.has_fua(),
                 failures: 0,
                 untold: false,
+                covers_gone: 0,
                 flushing: Vec::new(),
                 next_flush: Vec::new(),
             })),
@@ -203,6 +206,7 @@ impl Files {
                     direct: file.direct(),
                     failures: 0,
                     untold: false,
+                    covers_gone: 0,
                     flushing: Vec::new(),
                     next_flush: Vec::new(),
                 }))

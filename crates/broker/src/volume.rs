@@ -68,6 +68,8 @@ struct Gone {
     untold: bool,
     /// Losses by when one went that had not flushed all: of another one nobody would be told.
     unflushed: Option<u64>,
+    /// How many went so.
+    count: u64,
 }
 
 impl Drop for Handle {
@@ -234,6 +236,7 @@ impl Volume {
     pub(crate) fn leave(&self, known: u64) {
         let mut gone = self.gone();
         gone.untold |= known != self.losses();
+        gone.count += 1;
         let earlier = gone.unflushed.replace(known);
         gone.untold |= earlier.is_some_and(|it| it != known);
     }
@@ -243,11 +246,20 @@ impl Volume {
         self.gone().untold = true;
     }
 
-    /// Whether who flushes now is to be told of what queues were not that have gone.
-    pub(crate) fn take_untold(&self) -> bool {
+    /// Queues that have gone and had not flushed all. A flush that begins now is for theirs too.
+    pub(crate) fn gone_unflushed(&self) -> u64 {
+        self.gone().count
+    }
+
+    /// Whether who flushes now is to be told of what queues were not that have gone. Where the
+    /// flush has succeeded, with how many had gone when it began: what these wrote is durable.
+    pub(crate) fn take_untold(&self, flushed: Option<u64>) -> bool {
         let mut gone = self.gone();
         let losses = self.losses();
         let lost = gone.unflushed.take_if(|known| *known != losses);
+        if flushed == Some(gone.count) {
+            gone.unflushed = None;
+        }
         std::mem::take(&mut gone.untold) | lost.is_some()
     }
 

@@ -159,6 +159,35 @@ fn t13_what_a_queue_that_has_gone_never_flushed_and_is_lost_then_the_next_flush_
     }
 }
 
+#[test]
+fn t13_what_a_queue_that_has_gone_never_flushed_another_ones_flush_makes_durable() {
+    let directory = tempfile::tempdir().unwrap();
+    let engine = Engine::start(&directory, |_| {});
+    let stage = stage(&engine);
+    let mut second = stage.poll();
+    write(&mut stage.poll(), NSID, 1, 0, &[1; 4096]).unwrap();
+    until_left(&stage, 1);
+    assert!(flush(&mut second).is_success());
+    lose(&engine, &mut second);
+    let told = flush(&mut second);
+    assert!(told.is_success(), "all was durable: {told}");
+
+    // One that had begun before it went may not be for all that it wrote.
+    let mut first = stage.poll();
+    write(&mut first, NSID, 1, 0, &[1; 4096]).unwrap();
+    engine.expect(&[(FLUSH, Deed::Hang)]);
+    second.flush(Some(NSID), 0).unwrap();
+    second.submit().unwrap();
+    until("the engine hangs", || engine.state(|state| state.hangs));
+    drop(first);
+    until_left(&stage, 1);
+    engine.go_on();
+    assert!(next(&mut second).status.is_success());
+    lose(&engine, &mut second);
+    assert!(flush(&mut second).is(Status::WRITE_FAULT));
+    assert!(flush(&mut second).is_success(), "once");
+}
+
 /// Who stops the server is the last who can be told.
 #[test]
 fn t13_what_no_queue_was_told_who_stops_the_server_is_and_nothing_else() {

@@ -41,10 +41,11 @@ impl Backing {
         }
     }
 
-    fn take_untold(&mut self) -> bool {
+    /// Whether who flushes now is to be told of what queues were not that have gone.
+    fn take_untold(&mut self, well: bool) -> bool {
         match &self.way {
             Way::File(_) => std::mem::take(&mut self.untold),
-            Way::Volume(volume) => volume.take_untold(),
+            Way::Volume(volume) => volume.take_untold(well.then_some(self.covers_gone)),
         }
     }
 }
@@ -181,7 +182,7 @@ impl Files {
                 told.flushed = told.flushed.max(request.covers);
             }
             // Also by who stops the server, behind whom nobody asks.
-            missed |= backing.take_untold();
+            missed |= backing.take_untold(result.is_ok());
             let status = match result {
                 Err(error) => request.status_of(error),
                 Ok(_) if missed => Status::WRITE_FAULT,
@@ -198,15 +199,18 @@ impl Files {
     /// Begins a flush.
     fn sync(&mut self, namespace: usize) {
         let tag = FLUSHES + namespace as u64;
-        match self.backings[namespace].as_ref().map(|it| &it.way) {
-            Some(Way::File(file)) => {
+        let Some(backing) = &mut self.backings[namespace] else {
+            return;
+        };
+        match &backing.way {
+            Way::File(file) => {
                 self.ring.sync_data(file, tag);
             }
-            Some(Way::Volume(volume)) => {
+            Way::Volume(volume) => {
+                backing.covers_gone = volume.gone_unflushed();
                 let post = self.post.clone();
                 volume.begin(Order::new(nbd::Kind::Flush, (0, 0), post, tag));
             }
-            None => {}
         }
     }
 }
