@@ -41,6 +41,10 @@ fn main() -> ExitCode {
     // Before anything listens: the kernel notes the limit when accepting begins.
     runtime::raise_open_files();
     log::install();
+    if let Err(error) = signals::survive_file_limits() {
+        output::note(&format!("cannot listen for signals: {error}"));
+        return ExitCode::FAILURE;
+    }
     // A stack of our own: that of the first thread may be smaller (`ulimit -s`) than parsing takes.
     let whole = thread::Builder::new().stack_size(limits::STACK_BYTES);
     match whole.name("main".into()).spawn(cli::main) {

@@ -2,6 +2,7 @@
 //! at once.
 use crate::output;
 use anyhow::Context;
+use rustix::process::Signal;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -66,6 +67,15 @@ impl Interrupt {
             wake();
         }
     }
+}
+
+/// A write behind a limit of this process on the size of files (`ulimit -f`) is then an error of
+/// that write (EFBIG), as behind the end of a full disk, and not the end of all that it serves.
+///
+/// # Errors
+/// The operating system refuses.
+pub fn survive_file_limits() -> std::io::Result<()> {
+    signal_hook::flag::register(Signal::XFSZ.as_raw(), Arc::default()).map(drop)
 }
 
 /// Signals, one after the other.

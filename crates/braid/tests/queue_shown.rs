@@ -116,6 +116,42 @@ fn a_server_says_who_can_not_come_and_that_a_signal_ends_it() {
     server.ended();
 }
 
+/// `ulimit -f`, or LimitFSIZE of systemd: who writes behind that gets an error, and all others go
+/// on.
+#[test]
+fn a_limit_on_the_size_of_files_ends_no_server() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path();
+    let file = root.join("data");
+    std::fs::File::create(&file)
+        .unwrap()
+        .set_len(64 << 20)
+        .unwrap();
+    let braid = env!("CARGO_BIN_EXE_braid");
+    let socket = root.join("q.sock");
+    let mut server = Command::new("sh");
+    // 8 MiB, or 16: a shell's blocks have 512 bytes or 1024.
+    let limited = "ulimit -f 16384 && exec \"$0\" \"$@\"";
+    server.args(["-c", limited, braid, "queue", "serve"]);
+    server.arg(format!("file:{}", file.display()));
+    let mut server = server.arg("--socket").arg(&socket).spawn().unwrap();
+    let list = || {
+        let mut list = Command::new(braid);
+        list.args(["queue", "list", "--socket"]).arg(&socket);
+        list.output().unwrap().status.success()
+    };
+    wait_until(|| (list() || server.try_wait().unwrap().is_some()).then_some(()));
+    let mut bench = Command::new(braid);
+    bench.args(["queue", "bench", "--rw", "write", "--offset", "32m"]);
+    bench.args(["--size", "4k", "--iodepth", "1", "--runtime", "0.1"]);
+    let bench = bench.arg("--socket").arg(&socket).output().unwrap();
+    assert_eq!(bench.status.code(), Some(1), "{bench:?}");
+    let lives = list();
+    let _ = server.kill();
+    let _ = server.wait();
+    assert!(lives, "{bench:?}");
+}
+
 #[test]
 fn a_server_goes_on_whose_words_nobody_reads() {
     let directory = tempfile::tempdir().unwrap();

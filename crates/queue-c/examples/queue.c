@@ -53,6 +53,14 @@ static uint64_t word(uint64_t block, uint64_t at) {
     return (block + 1) * 0x9e3779b97f4a7c15u ^ at;
 }
 
+static void succeeded(const braid_done *done) {
+    if (done->status == 0) return;
+    char words[128];
+    braid_status_text(done->status, words, sizeof words);
+    fprintf(stderr, "a command failed: %s\n", words);
+    exit(1);
+}
+
 /* Waits until a command has ended; all must succeed. Returns its token. */
 static uint64_t next(void) {
     braid_done done;
@@ -62,12 +70,7 @@ static uint64_t next(void) {
         if (count == 1) break;
         nothing();
     }
-    if (done.status != 0) {
-        char words[128];
-        braid_status_text(done.status, words, sizeof words);
-        fprintf(stderr, "a command failed: %s\n", words);
-        exit(1);
-    }
+    succeeded(&done);
     return done.token;
 }
 
@@ -132,6 +135,7 @@ int main(int count, char **words) {
         check(reaped, "reap");
         for (int at = 0; at < reaped; at++) {
             uint64_t slot = ended[at].token;
+            succeeded(&ended[at]);
             drawn = drawn * 6364136223846793005u + 1442695040888963407u;
             braid_piece piece = {memory.address + slot * 4096, shape.block_bytes};
             check(braid_queue_read(queue, nsid, (drawn >> 33) % blocks, 1, &piece, 1, slot), "read");
