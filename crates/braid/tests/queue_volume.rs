@@ -135,7 +135,7 @@ fn t13_a_volume_is_a_namespace_flushes_reach_it_and_its_engine_may_die() {
         assert!(read(&mut queue, 3).unwrap_err().is(Status::INTERNAL_PATH));
         assert!(write(&mut other, 4, 5, false).is(Status::INTERNAL_PATH));
     }
-    let mut second = engine(root);
+    let _second = engine(root);
     wait_until(|| read(&mut queue, 3).ok());
     assert!(flush(&mut queue).is(Status::WRITE_FAULT));
     assert!(flush(&mut queue).is_success(), "once");
@@ -147,14 +147,22 @@ fn t13_a_volume_is_a_namespace_flushes_reach_it_and_its_engine_may_die() {
     assert!(write(&mut other, 4, 6, true).is_success());
     server.signal(Signal::TERM);
     assert!(server.ended().success());
+}
 
-    // The same, and nobody flushes any more: who stops the server is told.
+#[test]
+fn t13_who_stops_a_server_is_told_what_nobody_flushed_and_is_lost_with_its_engine() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path();
+    let Some(_target) = target(root) else {
+        return;
+    };
+    let mut first = engine(root);
     let mut server = serve(root);
-    let mut queue = open();
+    let mut queue = Queue::open(&root.join("q.sock"), &Options::default()).unwrap();
     assert!(write(&mut queue, 5, 7, false).is_success());
-    second.signal(Signal::KILL);
-    second.ended();
-    let _third = engine(root);
+    first.signal(Signal::KILL);
+    first.ended();
+    let _second = engine(root);
     wait_until(|| read(&mut queue, 5).ok());
     server.signal(Signal::TERM);
     let told = server.notes("may be lost");

@@ -442,9 +442,10 @@ impl Queue {
         }
     }
 
-    /// Another descriptor of the connection, to be watched for POLLRDHUP, with epoll for EPOLLRDHUP:
-    /// then the broker has ended or has given up this queue. That it is readable says less: so it
-    /// is also when an answer comes that nobody waits for any more ([`Error::OutOfStep`]).
+    /// Another descriptor of the connection, to be watched for POLLRDHUP, with epoll for
+    /// EPOLLRDHUP: then the broker has ended or has given up this queue. That it is readable says
+    /// less: so it is also when an answer comes that nobody waits for any more
+    /// ([`Error::OutOfStep`]).
     ///
     /// # Errors
     /// EMFILE.

@@ -130,7 +130,8 @@ impl QueueDevice {
         })
     }
 
-    /// Whether a queue of some reactor was ever lost or given back, also where each has another now.
+    /// Whether a queue of some reactor was ever lost or given back, also where each has another
+    /// one now.
     pub fn was_lost(&self) -> bool {
         !self.standing.now().lost.is_empty()
     }

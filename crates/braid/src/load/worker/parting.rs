@@ -51,9 +51,10 @@ impl Worker {
         self.phase = Phase::Over;
     }
 
-    /// Whether an I/O has ended because its path's queue is lost, which `is_lost` says by the path's
-    /// URI: it has no connection that the engine could see the end of. The outcome alone does not
-    /// say it: a server that is well answers so while the engine behind its namespace is away.
+    /// Whether an I/O has ended because its path's queue is lost, which `is_lost` says by the
+    /// path's URI: it has no connection that the engine could see the end of. The outcome alone
+    /// does not say it: a server that is well answers so while the engine behind its namespace is
+    /// away.
     pub fn lost_queue(&self, done: &IoDone, is_lost: impl Fn(&str) -> bool) -> Option<String> {
         let path = self.task.paths.get(usize::from(done.path.0))?;
         let is_lost = done.outcome == Outcome::PathError && is_lost(path);
