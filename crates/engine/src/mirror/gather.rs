@@ -201,7 +201,7 @@ impl Mirrored {
         };
         let leg_bytes = self.legs[at].info.map_or(0, |info| info.bytes);
         let chosen = read_copies([bytes(0), bytes(1)], kit.crc32c);
-        // A beat asks whose it is: of the last leg the rest is there, wherever it was cut off (T45).
+        // A beat asks whose it is: of the last leg the rest is there, wherever it was cut (T45).
         let chosen = match look.purpose {
             Purpose::Machine(ticket) if ticket.is_beat() => chosen,
             _ => chosen.and_then(|it| it.on_leg_of(leg_bytes)),
