@@ -346,9 +346,10 @@ impl World {
     fn sent(&mut self, end: End, send: Send, bytes: &[u8]) {
         let now_ns = self.now_ns;
         let node = &mut self.nodes[end.node];
-        if node.conn(end.conn, end.life).is_none() {
+        let Some(conn) = node.conn(end.conn, end.life) else {
             return; // its process died
-        }
+        };
+        conn.last_sends = conn.last_sends.saturating_sub(1);
         let same = node.arena.bytes(send.span) == bytes;
         assert!(same, "memory was changed while it was being sent");
         node.body.sent(ConnId(end.conn), send.cookie, now_ns);
@@ -362,10 +363,14 @@ impl World {
             return;
         };
         if !conn.untaken.is_empty() {
+            conn.last_sends += conn.untaken.len();
             for (send, bytes) in core::mem::take(&mut conn.untaken) {
                 self.at(now_ns, Event::Sent(end, send, bytes)); // as well as it will be
             }
             return self.at(now_ns, Event::Closed(end, why));
+        }
+        if conn.last_sends > 0 {
+            return self.at(now_ns, Event::Closed(end, why)); // it ended twice
         }
         if conn.sent_ns > now_ns {
             let at_ns = conn.sent_ns; // sends are reported before the end
