@@ -260,8 +260,9 @@ impl Server {
                 // What hangs has the memory that it uses, and its thread, until it returns.
                 Err(RecvTimeoutError::Timeout) => {
                     return Err(format!(
-                        "requests to files have not returned for {} s (see what is wrong with \
-                         their storage); what they write may come yet",
+                        "requests to files or volumes have not returned for {} s (see what is \
+                         wrong with their storage, or with the engine of a volume); what they \
+                         write may come yet",
                         at_most.as_secs()
                     ));
                 }

@@ -66,7 +66,10 @@ impl Error {
             Self::System {
                 operation: CONNECT, ..
             } => " (start one with braid queue serve, or name another socket)",
-            Self::Refused { errno, .. } => match *errno {
+            Self::Refused { errno, text, .. } => match *errno {
+                Errno::BUSY if text.contains("--allow") => {
+                    " (end other clients of this user, or raise its right)"
+                }
                 Errno::BUSY => " (end other clients, or serve more: --user-poll and --user-irq)",
                 Errno::USERS => {
                     " (end what has them open; a user may have one for each of its \
