@@ -53,7 +53,8 @@ pub(super) fn has(bug: Bug) -> bool {
 }
 
 /// Its name where worlds of chaos plant it. They have no leg of which all must be copied, so no
-/// position is saved there; and none of them grows.
+/// position is saved there; none of them grows; and what an owner leaves is over there, or seen by
+/// nobody, before the next one changes anything.
 #[cfg(not(test))]
 const fn elsewhere(bug: Bug) -> Option<canary::Bug> {
     Some(match bug {
@@ -69,10 +70,11 @@ const fn elsewhere(bug: Bug) -> Option<canary::Bug> {
         Bug::UnalikeRead => canary::Bug::UnalikeRead,
         Bug::LackingRead => canary::Bug::LackingRead,
         Bug::JoinedUnflushed => canary::Bug::JoinedUnflushed,
-        Bug::ChangeBeforeBound => canary::Bug::ChangeBeforeBound,
-        Bug::PositionUnflushed | Bug::GrownBeforeBits | Bug::GrownUnlike | Bug::NoLease => {
-            return None;
-        }
+        Bug::PositionUnflushed
+        | Bug::GrownBeforeBits
+        | Bug::GrownUnlike
+        | Bug::ChangeBeforeBound
+        | Bug::NoLease => return None,
     })
 }
 
