@@ -518,20 +518,29 @@ fn catches(child: &Child) -> bool {
     mask >> 1 & 1 == 1
 }
 
-#[test]
-fn a_load_on_a_path_ends_before_its_server_answers_and_says_what_was_never_answered() {
-    use rustix::process::Signal;
-    let server = Server::start(&["mem:8MiB"]);
-    let mut bench = braid();
-    bench
-        .arg("bench")
-        .arg(format!("queue:{}", server.socket().display()));
+/// A load on the server as a path; `None`, and said so: the kernel has no io_uring for us.
+fn bench_of_a_path(server: &Server) -> Option<Command> {
     let mut probe = braid();
     probe.args(["bench", "null:1MiB", "--runtime", "10ms"]);
     let output = probe.output().unwrap();
     if !output.status.success() {
-        return no_io_uring::skip(&String::from_utf8_lossy(&output.stderr));
+        no_io_uring::skip(&String::from_utf8_lossy(&output.stderr));
+        return None;
     }
+    let mut bench = braid();
+    bench
+        .arg("bench")
+        .arg(format!("queue:{}", server.socket().display()));
+    Some(bench)
+}
+
+#[test]
+fn a_load_on_a_path_ends_before_its_server_answers_and_says_what_was_never_answered() {
+    use rustix::process::Signal;
+    let server = Server::start(&["mem:8MiB"]);
+    let Some(mut bench) = bench_of_a_path(&server) else {
+        return;
+    };
     let load = begun(&server, &mut bench);
     stand_still(&server.child, &load);
     signal(&load, Signal::INT);
@@ -547,16 +556,9 @@ fn a_load_on_a_path_ends_before_its_server_answers_and_says_what_was_never_answe
 #[test]
 fn a_load_on_a_path_ends_with_its_server_and_says_so() {
     let mut server = Server::start(&["mem:8MiB"]);
-    let mut bench = braid();
-    bench
-        .arg("bench")
-        .arg(format!("queue:{}", server.socket().display()));
-    let mut probe = braid();
-    probe.args(["bench", "null:1MiB", "--runtime", "10ms"]);
-    let output = probe.output().unwrap();
-    if !output.status.success() {
-        return no_io_uring::skip(&String::from_utf8_lossy(&output.stderr));
-    }
+    let Some(mut bench) = bench_of_a_path(&server) else {
+        return;
+    };
     let load = begun(&server, &mut bench);
     server.child.kill().unwrap();
     let output = load.wait_with_output().unwrap();

@@ -81,9 +81,9 @@ impl Host {
             let runs = mirror.state == MirrorState::Running;
             for (leg, it) in mirror.legs.iter().enumerate() {
                 let usable = engine.host().usability(leg as u16).0;
-                let good = runs && usable && it.status == LegStatus::InSync;
-                self.good[core].note(leg, good, !usable, world.now_ns);
                 let in_sync = it.status == LegStatus::InSync;
+                let good = runs && usable && in_sync;
+                self.good[core].note(leg, good, !usable, world.now_ns);
                 self.good[core].note_leg(leg, in_sync, world.now_ns);
             }
             return;
