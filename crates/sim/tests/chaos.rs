@@ -27,6 +27,7 @@ fn share(check: Check) -> usize {
         Check::Durable => 40,
         Check::Cores => 30,
         Check::Crowds => 80,
+        Check::Once => 70,
         Check::Orphans | Check::Discovery => 15,
         Check::Behind => 2,
         Check::Export => 70,
@@ -44,7 +45,7 @@ fn worlds_of_chaos_come_to_rest_and_nothing_was_lost() {
     let other = std::thread::spawn(|| half(2));
     let mut worlds = half(1);
     worlds.extend(other.join().unwrap());
-    let few = |it: &Report| it.requests < 2000 || it.faults < 10;
+    let few = |it: &Report| it.requests < 2000 || it.touched() < 10;
     let few = worlds.iter().find(|it| few(it));
     assert!(few.is_none(), "{few:?}");
     let hit: Vec<_> = worlds.iter().flat_map(|it| it.coverage.clone()).collect();
@@ -77,7 +78,7 @@ fn worlds_of_chaos_come_to_rest_and_nothing_was_lost() {
 /// 113976: a path left by force, and its host stopped before any flush had failed for it.
 /// 208854246: a fault of worlds: a keep-alive passed that nobody was there to send again.
 ///
-/// Of worlds as they are drawn now (`Plan::draw`): 127429386: a path that had been read again
+/// Of worlds as they were before `enough` (`Plan::third`): 127429386: a path that had been read again
 /// beside one of another size stayed unused when that one had left in order. 140303: a path left
 /// that an earlier engine may have written to and one core had flushed; another one had doubts.
 /// 845, 401527: `soonest` left a path alone that had been slow once. 401988, 403312: a fault of a
@@ -135,7 +136,7 @@ fn worlds_that_found_something_once() {
         127_429_386,
         140_303,
     ]
-    .map(Plan::draw);
+    .map(Plan::third);
     for plan in first.into_iter().chain(second).chain(drawn) {
         let found = run::run(&plan).finding;
         assert!(found.is_none(), "seed {}: {found:?}", plan.seed);

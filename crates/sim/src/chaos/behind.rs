@@ -12,7 +12,8 @@ use super::judged::Check;
 use super::kind::Kind;
 use super::run::{Course, Finding};
 use super::story::At;
-use alloc::collections::BTreeMap;
+use super::world::World;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -24,6 +25,23 @@ pub struct Execution {
     pub block: u64,
     pub tag: u64,
     pub node: usize,
+}
+
+impl World {
+    /// The blocks that several write at a time of which each write was executed once at most.
+    pub(super) fn once(&self) -> BTreeSet<u64> {
+        let mut seen = BTreeSet::new();
+        let again = |it: &&Execution| !seen.insert((it.block, it.tag));
+        let twice: BTreeSet<u64> = self
+            .executions
+            .iter()
+            .filter(again)
+            .map(|it| it.block)
+            .collect();
+        let all = self.executions.iter().map(|it| it.block);
+        all.filter(|it| !twice.contains(it) && !self.torn.contains(it))
+            .collect()
+    }
 }
 
 impl Course<'_> {

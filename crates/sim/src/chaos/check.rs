@@ -74,6 +74,7 @@ impl Course<'_> {
         }
         let legs = self.rig.hosts.iter().flat_map(|host| &host.good);
         self.history.left = legs.flat_map(|it| &it.left).copied().collect();
+        self.history.once = self.rig.world.once();
         self.history.check().map_err(|(block, wrong)| {
             (self.report.block, self.report.seen_ns) = (Some(block), Some(wrong.seen_ns()));
             self.report.keys = self.history.keys(block, &wrong);
@@ -107,12 +108,13 @@ impl Course<'_> {
                 Body::Client(client) => client.orphans_over > 0,
                 _ => false,
             });
-        let [blocks, crowds] = self.history.has_judged();
+        let [blocks, crowds, once] = self.history.has_judged();
         let no_mirror = self.plan.layout.mirror.is_none();
         let (peaks, io_max) = (self.rig.world.peaks, u64::from(self.plan.layout.io_max));
         let checks = [
             (Check::Blocks, blocks),
             (Check::Crowds, crowds),
+            (Check::Once, once),
             (Check::HostMemory, cores.any(had_requests)),
             (Check::TargetMemory, self.rig.targets.iter().any(has_conns)),
             (Check::Durable, self.history.has_crashed()),

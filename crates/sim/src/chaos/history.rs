@@ -25,7 +25,7 @@ mod plug;
 mod zone;
 
 use super::story::{At, LOSS};
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::string::String;
 use alloc::string::ToString;
@@ -199,6 +199,8 @@ pub struct History {
     partly: Vec<u64>,
     /// Blocks from this one on are written by several at a time.
     crowded: Option<u64>,
+    /// Of these, those of which each write took effect once at most: they are registers too.
+    pub once: BTreeSet<u64>,
     /// Blocks are kept in several copies.
     pub copies: bool,
     /// Nobody waits for what lost paths may yet execute.
@@ -242,7 +244,8 @@ impl History {
         it.map(|op| op.start_ns)
     }
 
-    /// Several may write at a time to blocks from `first` on: they are held to less (`crowd`).
+    /// Several may write at a time to blocks from `first` on: they are held to less (`crowd`), but
+    /// for those of [`Self::once`].
     pub fn crowded(&mut self, first: u64) {
         self.crowded = Some(first);
     }
@@ -264,15 +267,17 @@ impl History {
         self.deaths.push((writer, at_ns));
     }
 
-    /// Whether a read saw what somebody had written: of blocks that one writes at a time, and of
-    /// those that several do.
-    pub fn has_judged(&self) -> [bool; 2] {
+    /// Whether a read saw what somebody had written: of blocks that one writes at a time, of those
+    /// that several do, and of these, of those that are registers too.
+    pub fn has_judged(&self) -> [bool; 3] {
         let saw = |ops: &Vec<Op>| ops.iter().any(|op| !op.is_write() && op.tag() != BLANK);
         let first = self.crowded.unwrap_or(u64::MAX);
         let mut crowds = self.blocks.range(first..);
+        let mut once = self.once.iter().filter_map(|block| self.blocks.get(block));
         [
             self.blocks.range(..first).any(|(_, ops)| saw(ops)),
             crowds.any(|(_, ops)| saw(ops)),
+            once.any(saw),
         ]
     }
 
@@ -346,7 +351,9 @@ impl History {
                 false => dead::ended(ops, &deaths),
             };
             let checked = match self.crowded {
-                Some(first) if block >= first => crowd::check(&ops, &self.crashes),
+                Some(first) if block >= first && !self.once.contains(&block) => {
+                    crowd::check(&ops, &self.crashes)
+                }
                 _ => check_block(&ops, &crashes),
             };
             checked.map_err(|wrong| (block, wrong))?;

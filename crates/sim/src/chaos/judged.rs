@@ -27,6 +27,8 @@ pub enum Check {
     Cores,
     /// Reads saw what several had written at a time.
     Crowds,
+    /// So they did in blocks of which each write was executed once at most.
+    Once,
     /// Writes of those were executed twice.
     Behind,
     /// Writes that were cut off, and were over at a known time.
@@ -51,7 +53,7 @@ pub enum Check {
 
 impl Check {
     /// Those where there is no mirror.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::Failures,
         Self::Blocks,
         Self::Durable,
@@ -64,6 +66,7 @@ impl Check {
         Self::TargetMemory,
         Self::Cores,
         Self::Crowds,
+        Self::Once,
         Self::Behind,
         Self::Orphans,
         Self::Discovery,
@@ -103,6 +106,7 @@ impl Check {
             Self::TargetMemory => "target-memory",
             Self::Cores => "several-cores",
             Self::Crowds => "crowds",
+            Self::Once => "once",
             Self::Behind => "behind",
             Self::Orphans => "orphans",
             Self::Discovery => "discovery",

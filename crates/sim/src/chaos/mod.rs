@@ -37,6 +37,7 @@ mod count;
 mod cut_off;
 mod discovery;
 mod disk;
+mod enough;
 mod exercise;
 mod fault;
 mod good;

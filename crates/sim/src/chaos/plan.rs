@@ -4,6 +4,7 @@ use super::client::Habit;
 use super::cut_off;
 use super::discovery;
 use super::disk::BLOCK;
+use super::enough;
 use super::guests;
 pub use super::kind::Kind;
 use super::lasting;
@@ -51,6 +52,11 @@ pub struct Plan {
 impl Plan {
     /// That of a seed.
     pub fn draw(seed: u64) -> Self {
+        enough::plan(Self::third(seed))
+    }
+
+    /// That of a seed as worlds were before `enough`.
+    pub fn third(seed: u64) -> Self {
         settings::plan(Self::second(seed))
     }
 
@@ -63,6 +69,11 @@ impl Plan {
 
     /// That of a seed among the worlds with mirrors, which are a family of their own.
     pub fn draw_mirror(seed: u64) -> Self {
+        enough::plan(Self::sixth_mirror(seed))
+    }
+
+    /// That of a seed as worlds with mirrors were before `enough`.
+    pub fn sixth_mirror(seed: u64) -> Self {
         super::mirror::quick::plan(Self::fifth_mirror(seed))
     }
 

@@ -131,6 +131,13 @@ pub struct Report {
     pub keys: Vec<String>,
 }
 
+impl Report {
+    /// How many faults touched something.
+    pub fn touched(&self) -> u64 {
+        self.faults - self.missed.len() as u64
+    }
+}
+
 /// Lets the world of a plan happen.
 ///
 /// # Panics

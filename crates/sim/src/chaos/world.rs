@@ -16,7 +16,7 @@ use super::node::{Body, End, Node, Wire};
 use super::peaks::Peaks;
 use super::story::{Line, Lines};
 use super::touch::Mark;
-use alloc::collections::{BTreeMap, BinaryHeap};
+use alloc::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -128,6 +128,8 @@ pub struct World {
     pub crowds: u64,
     /// Writes of those.
     pub executions: Vec<Execution>,
+    /// Those of which a write failed that may be done in part.
+    pub torn: BTreeSet<u64>,
     /// What no machine may do, if one did: the first.
     pub wrong: Option<String>,
     /// The most memory that any machine had.
@@ -183,6 +185,7 @@ impl World {
             watched: None,
             crowds: u64::MAX,
             executions: Vec::new(),
+            torn: BTreeSet::new(),
             wrong: None,
             peaks: Peaks::default(),
             core_turns: 0,
@@ -396,8 +399,8 @@ impl World {
         let result = disk.execute(node as u8 + 1, &request, &mut it.arena, &mut self.random);
         if result.is_ok() {
             it.executed.count(&request);
-            self.note_executed(node, &request);
         }
+        self.note_executed(node, &request, result.is_ok());
         if self.is_watched(&request) {
             self.tell_of(node, EXECUTES, &request);
         }
@@ -412,7 +415,7 @@ impl World {
     }
 
     /// Who wrote blocks that several write at a time, and when.
-    fn note_executed(&mut self, node: usize, request: &DeviceRequest) {
+    fn note_executed(&mut self, node: usize, request: &DeviceRequest, well: bool) {
         let disk = &self.disks[0];
         let unit = disk.unit as u64;
         let end = (request.offset + request.length) / unit;
@@ -420,6 +423,10 @@ impl World {
             return;
         }
         let blocks = self.crowds.max(request.offset / unit)..end;
+        if !well {
+            self.torn.extend(blocks);
+            return;
+        }
         self.executions.extend(blocks.map(|block| Execution {
             at_ns: self.now_ns,
             block,

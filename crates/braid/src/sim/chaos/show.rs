@@ -104,7 +104,12 @@ impl Course {
         });
         text.push('\n');
         let mut table = Table::new(1, &["", "least", "median", "total"]);
-        for (name, counts) in [("requests", &sums.requests), ("faults", &sums.faults)] {
+        let rows = [
+            ("requests", &sums.requests),
+            ("faults", &sums.faults),
+            ("that touched", &sums.touched),
+        ];
+        for (name, counts) in rows {
             let figures = [counts.least(), counts.median(), counts.total()].map(format_count);
             let name = [name.to_owned()];
             table.row(name.into_iter().chain(figures).collect());
@@ -250,6 +255,7 @@ impl Course {
             },
             "requests": counts(&sums.requests),
             "faults": counts(&sums.faults),
+            "touched": counts(&sums.touched),
             "virtual_ms": counts(&sums.time_ms),
             "events": sums.events,
             "judged": judged,

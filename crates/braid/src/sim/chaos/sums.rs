@@ -12,6 +12,8 @@ pub struct Sums {
     pub requests: Counts,
     /// Faults that happened.
     pub faults: Counts,
+    /// Of these, the ones that touched something.
+    pub touched: Counts,
     /// Virtual time, ms.
     pub time_ms: Counts,
     /// Events of all worlds.
@@ -64,6 +66,7 @@ impl Sums {
         self.last = seed;
         self.requests.add(report.requests);
         self.faults.add(report.faults);
+        self.touched.add(report.touched());
         self.time_ms.add(report.time_ns / 1_000_000);
         self.events += report.events;
         for kind in &report.missed {

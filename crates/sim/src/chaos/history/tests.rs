@@ -429,3 +429,17 @@ fn t46_where_several_write_at_a_time_nothing_comes_back_and_nothing_changes_by_i
         "nobody had written that"
     );
 }
+
+#[test]
+fn t46_where_each_write_was_executed_once_overlapping_ones_have_one_order() {
+    let seen = [read(1, 12, 14), read(2, 22, 24), read(1, 42, 44)];
+    let ops = [&[write(1, 10, 50), write(2, 20, 40)][..], &seen].concat();
+    let mut history = history(&ops);
+    history.crowded(7);
+    assert!(
+        history.check().is_ok(),
+        "the first may have been done again"
+    );
+    history.once.insert(7);
+    assert!(matches!(history.check(), Err((7, Wrong::OutOfOrder(..)))));
+}

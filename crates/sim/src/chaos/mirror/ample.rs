@@ -127,7 +127,7 @@ pub(in crate::chaos) fn plan(mut plan: Plan) -> Plan {
 }
 
 /// Whether little may happen in it but what it has.
-pub(super) fn is_mild(plan: &Plan) -> bool {
+pub(in crate::chaos) fn is_mild(plan: &Plan) -> bool {
     let is_absence = |it: &Fault| it.lasts_ns > LONG_NS && it.kind != Kind::StopUnread;
     plan.layout.mirror.is_some_and(|it| it.unfenced) || plan.faults.iter().any(is_absence)
 }

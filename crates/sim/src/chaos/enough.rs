@@ -1,0 +1,40 @@
+//! Faults that touch something in nearly every world: of what is drawn anywhere else, some begins
+//! where nobody is.
+//!
+//! # Contract
+//! Drawn apart from the rest, on top of it. Ten faults of a world touch something then, whatever
+//! else it has; worlds with a mirror in which little may happen get what takes no leg and no host
+//! away, and more of it, for they have few others.
+use super::aim;
+use super::kind::Kind;
+use super::mirror::ample::is_mild;
+use super::plan::{Plan, WINDOW_NS};
+use core::iter;
+use shape::Random;
+
+/// What hardly ever misses, and how often each.
+const SURE: [Kind; 3] = [Kind::Reset, Kind::ClientReset, Kind::FailPath];
+const SURE_EACH: usize = 2;
+/// What takes no leg and no host away. A mirror may begin late there, so they are spread over
+/// twice the time.
+const MILD: [Kind; 3] = [Kind::ClientReset, Kind::ClientHalfOpen, Kind::SlowDisk];
+const MILD_EACH: usize = 9;
+
+/// A plan with more in it.
+pub(super) fn plan(mut plan: Plan) -> Plan {
+    let mut random = Random::new(plan.seed ^ 0xe009_4000);
+    let mild = plan.layout.mirror.is_some() && is_mild(&plan);
+    let (kinds, each, within_ns) = match mild {
+        true => (MILD, MILD_EACH, 2 * WINDOW_NS),
+        false => (SURE, SURE_EACH, WINDOW_NS),
+    };
+    let more = kinds.iter().flat_map(|&kind| iter::repeat_n(kind, each));
+    let more = more.map(|kind| {
+        let at_ns = random.up_to(within_ns);
+        let whom = random.up_to(u64::MAX);
+        aim::fault(kind, at_ns, whom, &mut random)
+    });
+    plan.faults.extend(more);
+    plan.faults.sort_by_key(|fault| fault.at_ns);
+    plan
+}
