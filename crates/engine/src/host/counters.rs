@@ -94,6 +94,12 @@ impl HostEngine {
         it.is_some_and(|it| it.recovery.write_failover == WriteFailover::Fenced)
     }
 
+    /// When a volume that does not fence its writes lost a path last under changes that were not
+    /// answered; for some time from then on they may be executed, though they have failed (T9).
+    pub fn left_ns(&self, volume: u16) -> Option<u64> {
+        self.volumes.get(usize::from(volume))?.left_ns
+    }
+
     /// Most I/Os in flight on this core.
     pub fn io_max(&self) -> usize {
         self.settings.io_max as usize

@@ -8,7 +8,8 @@ use super::path::{Phase, Role, Target};
 use super::probation::is_timed;
 use super::split::cut;
 use super::types::{Doubt, Hints, HostEvent, Io, IoOp, NO_PATH, SubmitError, VolumeInfo};
-use super::{HostEngine, Ready, device, report, status};
+use super::wait::range;
+use super::{HostEngine, Ready, WriteFailover, device, report, status};
 use crate::machine::{DeviceError, Output, Span};
 use canary::Bug;
 use nvme::host::{Command, Completed, SubmitError as QueueFull};
@@ -222,6 +223,9 @@ impl HostEngine {
         let answered = !(over && status.is(Status::HOST_PATH));
         let course = &mut self.slots.get_mut(index).course;
         (course.unanswered, course.bereft) = (!answered, !answered);
+        if !answered {
+            self.leave_behind(index, now_ns);
+        }
         let outcome = match self.was_aborted(number, index, status) {
             true => Outcome::PathError,
             false => {
@@ -238,6 +242,17 @@ impl HostEngine {
             self.warn_of_end(number, index);
         }
         self.finish(number, index, outcome, answered, now_ns);
+    }
+
+    /// The path of an I/O was lost before it answered. Where it is a change, and nobody waits until
+    /// it can't be executed any more (T9), that is remembered.
+    fn leave_behind(&mut self, index: u32, now_ns: u64) {
+        let io = &self.slots.get(index).io;
+        let volume = &mut self.volumes[usize::from(io.volume)];
+        let fenced = volume.recovery.write_failover == WriteFailover::Fenced;
+        if range(io).is_some() && !fenced {
+            volume.left_ns = Some(now_ns);
+        }
     }
 
     /// A device request has ended.

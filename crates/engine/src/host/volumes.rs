@@ -48,6 +48,8 @@ pub(super) struct Volume {
     pub(super) gate: Lane,
     /// When that is; 0: it is over.
     pub(super) gate_ns: u64,
+    /// When a path was lost last under changes that nobody answered for nor waits for.
+    pub(super) left_ns: Option<u64>,
     /// Longest bound that is kept durably.
     pub(super) marked_ns: u64,
     /// Totals of [`HoldStats`]; the rest of it is zero here.
@@ -105,6 +107,7 @@ impl Volume {
             behind: Lane::EMPTY,
             gate: Lane::EMPTY,
             gate_ns: 0,
+            left_ns: None,
             marked_ns: 0,
             holds: Holds::new(io_max as usize),
             totals: HoldStats::default(),

@@ -63,6 +63,12 @@ impl Mirrored {
         Ok(longest_ms.unwrap_or_else(|| whole_ms(self.config.leg_quiesce_ns)))
     }
 
+    /// Until when a leg may execute what its volume has failed without waiting for that.
+    pub(super) fn late_until_ns(&self, at: usize, host: &HostEngine) -> Option<u64> {
+        let left_ns = host.left_ns(self.legs[at].config.volume)?;
+        Some(left_ns.saturating_add(self.config.leg_quiesce_ns))
+    }
+
     /// What is left behind goes into the record, if that is longer than what stands there; whether
     /// it stands on all legs.
     pub(super) fn say_bound(&mut self, bound_ms: u32, now_ns: u64) -> bool {
@@ -108,7 +114,8 @@ impl Mirrored {
         }
     }
 
-    /// Until when changes wait for what the owner before has left, if they do.
+    /// Until when changes wait for what the owner before has left, or for what the last leg may
+    /// execute late, if they do.
     pub(super) fn held_until_ns(&self) -> Option<u64> {
         match &self.phase {
             Phase::Running(it) => it.machine.held_until_ns(),

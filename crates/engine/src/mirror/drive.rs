@@ -353,6 +353,7 @@ impl Mirrored {
     pub(super) fn task_ended(&mut self, entry: &Entry, done: &Part, kit: &mut Kit<'_>) {
         let (now_ns, outcome) = (kit.now_ns, done.outcome);
         let crc32c = kit.crc32c;
+        let late_until_ns = self.late_until_ns(entry.leg.into(), kit.host);
         let Phase::Running(it) = &mut self.phase else {
             return;
         };
@@ -365,6 +366,11 @@ impl Mirrored {
             Outcome::Stopped => Outcome::PathError,
             other => other,
         };
+        if let Task::Io(ticket) | Task::Own(ticket) = entry.task
+            && let Some(until_ns) = late_until_ns.filter(|_| !outcome.is_done())
+        {
+            it.machine.may_be_late(ticket.leg, until_ns, now_ns);
+        }
         match entry.task {
             Task::Pages(ticket) if outcome.is_done() => {
                 let bytes = kit.memory.bytes(entry.span);

@@ -3,7 +3,8 @@
 //! # Contract
 //! A leg that has left is told of again when it can be reached, after a pause that doubles while it
 //! goes on leaving. What it was given before has ended by then; where its volume doesn't fence its
-//! writes, it waits `leg_quiesce` besides (T9).
+//! writes, it waits `leg_quiesce` besides (T9). The last leg in sync doesn't leave: where such a
+//! one has failed something, changes wait as long.
 use super::one::{Away, Kit, Mirrored, Purpose};
 use super::types::MirrorState;
 use super::words;
@@ -64,6 +65,7 @@ impl Mirrored {
                 self.state = MirrorState::Failed(line.into());
                 line.into()
             }
+            News::Doubt(slot) => self.doubt(slot, kit.now_ns),
             News::Lapsed(slot) => self.cut_leg(slot, kit),
             News::Renewed(slot) => match self.uncut_leg(slot, kit) {
                 Some(line) => line,
@@ -90,6 +92,17 @@ impl Mirrored {
     fn name_of(&self, slot: u8) -> String {
         let leg = self.legs.iter().find(|leg| leg.slot == Some(slot));
         leg.map_or(String::new(), |leg| leg.config.name.clone())
+    }
+
+    /// The last leg in sync may execute late what it has failed.
+    fn doubt(&self, slot: u8, now_ns: u64) -> String {
+        let left_ns = self.held_until_ns().unwrap_or(0).saturating_sub(now_ns);
+        format!(
+            "leg {slot} ({}) may yet execute what it had when its path was lost, and no other leg \
+             is in sync: changes wait for {} s (leg_quiesce)",
+            self.name_of(slot),
+            left_ns.div_ceil(1_000_000_000)
+        )
     }
 
     /// Another host may take a leg over: what it was given is taken back.

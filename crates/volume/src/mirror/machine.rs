@@ -3,7 +3,7 @@
 //!
 //! * `legs`: sets of legs, and what they were given
 //! * `io`: writes and flushes of users; [`hold`](crate::hold): which of them wait; `read`: reads
-//! * `depart`: what a leg still has that has left
+//! * `depart`: what a leg still has that has left; `doubt`: what the last one may execute late
 //! * `intent`: pages of the bitmap, and when intents are forgotten
 //! * `event`: superblocks: what is said of the mirror, who leaves; `beat`: that its owner lives;
 //!   `give`: what may be given out meanwhile
@@ -23,9 +23,10 @@
 //! intents are durable on all legs in sync, and overlapping ones go in the order in which they came
 //! (T46). It is acknowledged when every leg that is in sync *as the legs say it* has it: one that
 //! failed it leaves first, durably (T14). The last leg in sync never leaves (T45): where all of
-//! them fail, the first one stays, and the I/O fails. A flush goes to all (T13). Of what a leg has
-//! that leaves, only its own reads are waited for: a change may end before a ticket of it, which
-//! still has the caller's memory (T10). The leg returns when all its tickets have ended (T9).
+//! them fail, the first one stays, and the I/O fails; for what it may yet execute of that
+//! ([`may_be_late`](Mirror::may_be_late)) changes wait (T9). A flush goes to all (T13). Of what a
+//! leg has that leaves, only its own reads are waited for: a change may end before a ticket of it,
+//! which still has the caller's memory (T10). The leg returns when all its tickets have ended (T9).
 //!
 //! # Limits
 //! As many I/Os as at construction ([`Full`](crate::hold::Full) retires nothing, T6), each on at
@@ -50,6 +51,7 @@ mod change;
 mod check;
 mod copy;
 mod depart;
+mod doubt;
 mod event;
 mod give;
 mod grow;
@@ -92,6 +94,8 @@ struct Leg {
     /// The copy that holds.
     copy: u8,
     in_flight: u32,
+    /// What it has failed may be executed until then.
+    late_until_ns: u64,
     beat: Beat,
     /// Reads that it failed.
     errors: u32,
@@ -147,6 +151,8 @@ pub struct Mirror {
     /// No leg could take the last event: nothing can be changed until one can.
     broken: bool,
     retry_at_ns: u64,
+    /// Until then the last leg in sync may execute what it has failed; 0: it does not.
+    doubt_until_ns: u64,
     /// Something besides users' I/O may be due.
     wake: bool,
     legs: Vec<Option<Box<Leg>>>,

@@ -61,8 +61,8 @@ pub fn held(mirror: &Value) -> Option<String> {
         held_ns => format!("{} s more", held_ns.div_ceil(1_000_000_000)),
     };
     Some(format!(
-        "changes wait {until}: who had it before did not release it, and its writes may come as \
-         late as that"
+        "changes wait {until}: who had it before did not release it, or its last leg in sync was \
+         lost, and writes may come as late as that"
     ))
 }
 

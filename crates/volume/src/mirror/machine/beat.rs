@@ -496,10 +496,11 @@ impl Mirror {
         self.ours().iter().filter_map(said).min().unwrap_or(0)
     }
 
-    /// Until when changes wait for what the owner before us has left (T9), if they do.
+    /// Until when changes wait for what the owner before us has left, or for what the last leg may
+    /// execute late (T9), if they do.
     pub fn held_until_ns(&self) -> Option<u64> {
-        let until_ns = self.lease.hold_until_ns;
-        Some(until_ns).filter(|_| self.holds_changes())
+        let until_ns = self.lease.hold_until_ns.max(self.doubt_until_ns);
+        Some(until_ns).filter(|&until_ns| self.now_ns < until_ns)
     }
 
     /// We, as of now.

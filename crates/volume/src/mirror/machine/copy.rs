@@ -89,7 +89,8 @@ impl Mirror {
         self.flush_alike();
         self.idle = false;
         // Reads that wait end before a stop.
-        while !self.broken && (!self.stopping || self.waited_for().is_some()) {
+        while !self.broken && !self.is_in_doubt() && (!self.stopping || self.waited_for().is_some())
+        {
             let Some(free) = self.free_job() else {
                 return;
             };
@@ -175,7 +176,8 @@ impl Mirror {
         let idle = self.unalike_count == 0 && self.joining.is_empty() && !self.checks();
         let full = self.free_job().is_none();
         let idle = idle || self.idle;
-        if idle || full || self.stopping || self.broken || self.life != super::Life::Running {
+        let waits = self.broken || self.is_in_doubt();
+        if idle || full || self.stopping || waits || self.life != super::Life::Running {
             return u64::MAX;
         }
         self.copy_pause_ns.max(self.pace.next_at())

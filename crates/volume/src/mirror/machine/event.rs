@@ -53,7 +53,7 @@ impl Mirror {
     /// Begins to say what is not said yet, if nothing is being said.
     pub(super) fn say(&mut self) {
         let may = matches!(self.life, Life::Beginning | Life::Sweeping | Life::Running);
-        let early = self.broken && self.now_ns < self.retry_at_ns;
+        let early = self.broken && self.now_ns < self.retry_at_ns || self.is_in_doubt();
         if self.saying.is_some() || early || self.foreign || !may {
             return;
         }

@@ -114,6 +114,7 @@ impl Mirror {
             (Phase::Held, Request::Flush) if self.holds_changes() => {}
             (Phase::Held, Request::Flush) => self.send(id, self.takers()),
             (Phase::Held, _) if self.broken => self.finish(id, Outcome::PathError),
+            (Phase::Held, _) if self.is_in_doubt() => {}
             (Phase::Held, _) if self.life != Life::Running => {
                 self.begin = true;
                 self.wake = true;
@@ -304,8 +305,9 @@ impl Mirror {
         let first = round.failed.both(self.up).first();
         for leg in round.failed.iter() {
             let stays = nobody && Some(leg) == first;
-            if !stays {
-                self.drop_leg(leg, outcome);
+            match stays {
+                true => self.stays(leg),
+                false => self.drop_leg(leg, outcome),
             }
         }
         // Of all of them in one event: one more may not call any of the others in sync.
@@ -333,8 +335,10 @@ impl Mirror {
     }
 
     fn drop_leg(&mut self, leg: u8, outcome: Outcome) {
-        let last = self.up == Legs::one(leg);
-        if last || !self.takers().has(leg) {
+        if self.up == Legs::one(leg) {
+            return self.stays(leg);
+        }
+        if !self.takers().has(leg) {
             return;
         }
         self.up.remove(leg);

@@ -52,6 +52,7 @@ impl Leg {
             pending: found.superblock,
             copy: found.copy,
             in_flight: 0,
+            late_until_ns: 0,
             beat: Beat::default(),
             errors: 0,
             mended: 0,
@@ -96,6 +97,7 @@ impl Mirror {
             state,
             happened: Box::new(state),
             retry_at_ns: 0,
+            doubt_until_ns: 0,
             newest: Box::new(state),
             lagging: Legs::default(),
             changes: Changes::default(),
@@ -243,6 +245,7 @@ impl Mirror {
             self.lease.hold_until_ns = 0;
             self.look_again();
         }
+        self.see_to_doubt();
         match self.life {
             Life::Looking if self.holds_changes() => {}
             Life::Looking if self.begin && self.saying.is_none() => self.catch_up(),
@@ -288,10 +291,8 @@ impl Mirror {
             _ => u64::MAX,
         };
         // Also when it is over, until a turn has seen that.
-        let held = match self.lease.hold_until_ns {
-            0 => u64::MAX,
-            until_ns => until_ns,
-        };
+        let when = |until_ns| if until_ns == 0 { u64::MAX } else { until_ns };
+        let held = when(self.lease.hold_until_ns).min(when(self.doubt_until_ns));
         let times = [
             retry,
             self.skipped_until_ns,
@@ -352,6 +353,7 @@ impl Mirror {
             || self.jobs.iter().any(Option::is_some)
             || self.legs.iter().flatten().any(|leg| leg.in_flight > 0)
             || self.saying.is_some()
+            || self.is_in_doubt() && !self.broken
             || self.relaxing.is_some()
             || self.alike_flush.is_some()
             || !self.pages.is_empty()
@@ -361,7 +363,7 @@ impl Mirror {
         if busy {
             return;
         }
-        if !self.begun && self.holds_changes() {
+        if !self.begun && self.holds_changes() || self.is_in_doubt() {
             // Who comes next must know that it has to wait.
             return self.stopped(false);
         }

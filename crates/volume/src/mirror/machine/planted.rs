@@ -42,6 +42,8 @@ pub(super) enum Bug {
     GrownUnlike,
     /// Nothing is held for what an owner has left that was there before (T9).
     ChangeBeforeBound,
+    /// Nothing waits for what the last leg in sync may execute late (T9).
+    ChangeInDoubt,
     /// An owner gives out I/O whether or not its beats end (T48).
     NoLease,
 }
@@ -53,8 +55,9 @@ pub(super) fn has(bug: Bug) -> bool {
 }
 
 /// Its name where worlds of chaos plant it. They have no leg of which all must be copied, so no
-/// position is saved there; none of them grows; and what an owner leaves is over there, or seen by
-/// nobody, before the next one changes anything.
+/// position is saved there; none of them grows; what an owner leaves is over there, or seen by
+/// nobody, before the next one changes anything; and few have a last leg that executes something
+/// late.
 #[cfg(not(test))]
 const fn elsewhere(bug: Bug) -> Option<canary::Bug> {
     Some(match bug {
@@ -74,6 +77,7 @@ const fn elsewhere(bug: Bug) -> Option<canary::Bug> {
         | Bug::GrownBeforeBits
         | Bug::GrownUnlike
         | Bug::ChangeBeforeBound
+        | Bug::ChangeInDoubt
         | Bug::NoLease => return None,
     })
 }

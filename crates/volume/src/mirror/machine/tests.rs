@@ -3,6 +3,7 @@ extern crate std;
 mod beats;
 mod copied;
 mod departed;
+mod doubt;
 mod ends;
 mod grow;
 mod leases;
@@ -80,6 +81,7 @@ fn t05_t09_t13_t14_t46_no_world_loses_what_was_acknowledged() {
         "rest",
         "clean",
         "broken",
+        "in doubt",
         "refused",
         "grown",
         "not grown",
@@ -93,7 +95,7 @@ fn t05_t09_t13_t14_t46_no_world_loses_what_was_acknowledged() {
 }
 
 /// What is planted, and within how many seeds it is found: about ten times as many as it took.
-const PLANTED: [(Bug, u64); 16] = [
+const PLANTED: [(Bug, u64); 17] = [
     (Bug::AckBeforeStale, 3000),
     (Bug::MendWithoutLock, 300),
     (Bug::IntentsForgotten, 300),
@@ -110,6 +112,7 @@ const PLANTED: [(Bug, u64); 16] = [
     (Bug::GrownBeforeBits, 15_000),
     (Bug::GrownUnlike, 3000),
     (Bug::ChangeBeforeBound, 3000),
+    (Bug::ChangeInDoubt, 3000),
 ];
 
 #[test]

@@ -130,6 +130,9 @@ pub enum News {
     Broken,
     /// It can again.
     Restored,
+    /// What this leg has failed it may yet execute, and it is the last one in sync: changes wait
+    /// for that.
+    Doubt(u8),
     /// Its beats have not ended for so long that another host may take the leg over: nothing is
     /// given to it, and what it was given is to be taken back (T48).
     Lapsed(u8),

@@ -40,6 +40,8 @@ pub struct World {
     hang: bool,
     /// Who comes after a crash is another host, and what was under way may come later.
     inherits: bool,
+    /// Whoever has a leg's paths does not wait for what may be late: only the mirror does.
+    unfenced: bool,
     /// How many blocks users were told of.
     blocks: usize,
     pub disks: Vec<Disk>,
@@ -102,6 +104,7 @@ impl World {
             disks,
             near: seed.is_multiple_of(2),
             inherits: seed % 7 == 5,
+            unfenced: seed % 6 == 4,
             grows,
             hang: seed % 5 == 1,
             blocks: BLOCKS,
@@ -374,6 +377,7 @@ impl World {
                 "foreign"
             }
             News::Broken => "broken",
+            News::Doubt(_) => "in doubt",
             News::Restored => "restored",
             News::Lapsed(_) => "lapsed",
             News::Renewed(_) => "renewed",
@@ -492,7 +496,12 @@ impl World {
             // It may be executed yet.
             let until = self.now_ns + FENCE_NS;
             match self.disks[leg].away {
-                true => self.disks[leg].late.push((given, until)),
+                true => {
+                    if self.unfenced && given.changes() {
+                        mirror.may_be_late(ticket.leg, until, self.now_ns);
+                    }
+                    self.disks[leg].late.push((given, until));
+                }
                 false if self.seed.below(2) == 0 => self.apply(leg, &given),
                 false => {}
             }

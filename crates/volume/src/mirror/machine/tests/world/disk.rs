@@ -33,6 +33,17 @@ pub enum Given {
     ReadSuperblocks,
 }
 
+impl Given {
+    /// Whether it changes anything.
+    pub fn changes(&self) -> bool {
+        match self {
+            Self::Io(request, _) => request.changes().is_some(),
+            Self::Copy(..) | Self::Page(_) | Self::Superblock(..) => true,
+            _ => false,
+        }
+    }
+}
+
 impl Disk {
     pub fn new(superblock: &Superblock) -> Self {
         Self {

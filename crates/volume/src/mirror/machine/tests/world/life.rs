@@ -24,12 +24,17 @@ impl World {
     }
 
     fn late(&mut self, leg: usize) {
-        let now_ns = self.now_ns;
-        self.disks[leg].late.retain(|it| it.1 > now_ns);
+        self.expire(leg);
         if !self.disks[leg].late.is_empty() && self.draw(3) == 0 {
             let (given, _) = self.disks[leg].late.remove(0);
             self.apply(leg, &given);
         }
+    }
+
+    /// What is late for too long is never executed.
+    fn expire(&mut self, leg: usize) {
+        let now_ns = self.now_ns;
+        self.disks[leg].late.retain(|it| it.1 > now_ns);
     }
 
     /// A leg goes away, or comes back.
@@ -59,6 +64,9 @@ impl World {
     fn come_back(&mut self, mirror: &mut Mirror, leg: usize) {
         let disk = &mut self.disks[leg];
         (disk.away, disk.found) = (false, true);
+        if mirror.may_read(leg as u8) && self.unfenced {
+            return;
+        }
         if mirror.may_read(leg as u8) {
             // It has never left: whoever has its paths waited for what was under way.
             for (given, _) in core::mem::take(&mut self.disks[leg].late) {
@@ -113,7 +121,7 @@ impl World {
     /// What changes something ends, whatever legs have that left and hang.
     fn go_on_without(&mut self, mirror: &mut Mirror) {
         let changes = |asked: &Asked| !matches!(asked.request, Request::Read(_));
-        for step in 0..1000 {
+        for step in 0..4000 {
             if !self.asked.values().any(changes) {
                 break;
             }
@@ -213,6 +221,7 @@ impl World {
         }
         let power = self.draw(2) == 0;
         for leg in 0..self.disks.len() {
+            self.expire(leg);
             while let Some((given, _)) = self.disks[leg].late.pop_if(|_| !self.inherits) {
                 if self.draw(2) == 0 {
                     self.apply(leg, &given);
@@ -363,6 +372,7 @@ impl World {
         // What may be late when nobody waits for it was fenced by who had the leg.
         self.given.clear();
         for leg in 0..self.disks.len() {
+            self.expire(leg);
             while let Some((given, _)) = self.disks[leg].late.pop() {
                 if self.draw(2) == 0 {
                     self.apply(leg, &given);

@@ -1,0 +1,52 @@
+//! What the last leg in sync has failed and may yet execute.
+//!
+//! # Contract
+//! A leg that fails something leaves, and returns when that can't be executed any more (T9). The
+//! last one in sync stays. Where its volume has not waited for that before it said that the thing
+//! failed, the mirror does: until then nothing is changed on it but its owner's record. Changes
+//! wait, so that nothing comes over a newer one; so do copies, which would have what was there
+//! before; and events, of which an old one would come over a new one. Reads go on: what was
+//! answered with an error may be found, or not, until it is over.
+use super::planted::{Bug, has};
+use super::{Mirror, News};
+
+impl Mirror {
+    /// What the leg was given, and has failed, may be executed until then. Said before it is told
+    /// that it has failed.
+    pub fn may_be_late(&mut self, leg: u8, until_ns: u64, now_ns: u64) {
+        self.at(now_ns);
+        if let Some(it) = self.leg_mut(leg) {
+            it.late_until_ns = it.late_until_ns.max(until_ns);
+        }
+    }
+
+    /// The leg has failed something, and stays: it is the last one in sync.
+    pub(super) fn stays(&mut self, leg: u8) {
+        let until_ns = self.leg(leg).map_or(0, |it| it.late_until_ns);
+        if until_ns <= self.now_ns.max(self.doubt_until_ns) {
+            return;
+        }
+        if !self.is_in_doubt() {
+            self.news(News::Doubt(leg));
+        }
+        self.doubt_until_ns = until_ns;
+        self.wake = true;
+    }
+
+    /// Whether what the last leg has failed may yet be executed.
+    pub(super) fn is_in_doubt(&self) -> bool {
+        self.now_ns < self.doubt_until_ns && !has(Bug::ChangeInDoubt)
+    }
+
+    /// Once a turn: what waited for that goes on.
+    pub(super) fn see_to_doubt(&mut self) {
+        if self.doubt_until_ns == 0 || self.now_ns < self.doubt_until_ns {
+            return;
+        }
+        self.doubt_until_ns = 0;
+        // Else what waits for the event that is said again now goes by what becomes of that.
+        if !self.broken {
+            self.look_again();
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! Rules by hand: what the last leg in sync has failed, and may yet execute (T9).
+use super::super::*;
+use super::rules::{BLOCK, MS, run, started, well};
+use alloc::vec;
+
+const FIRST: Range = Range {
+    start: 0,
+    end: BLOCK,
+};
+/// Until then it may be executed.
+const LATE_NS: u64 = 5_000 * MS;
+
+/// Leg 0 is the last one in sync and has failed a write, which may be late; leg 1 has returned.
+fn failed() -> Mirror {
+    let mut mirror = started(2, Config::new(6));
+    mirror.submit(Request::Write(FIRST, false), MS).unwrap();
+    run(&mut mirror, MS, &mut well);
+    mirror.leg_lost(1, 2 * MS);
+    mirror.submit(Request::Write(FIRST, false), 2 * MS).unwrap();
+    run(&mut mirror, 2 * MS, &mut well);
+    mirror.leg_found(1, 0, 3 * MS);
+    while !mirror.facts(1).unwrap().joining {
+        let output = mirror.poll_output(3 * MS).unwrap();
+        super::rules::end(&mut mirror, output, 3 * MS, &mut well);
+    }
+    let io = mirror.submit(Request::Write(FIRST, false), 4 * MS).unwrap();
+    let mut ended = Vec::new();
+    while let Some(output) = mirror.poll_output(4 * MS) {
+        match output {
+            Output::Leg(ticket, _) if ticket.leg == 0 => {
+                mirror.may_be_late(0, LATE_NS, 4 * MS);
+                mirror.handle_done(ticket, Outcome::PathError, 4 * MS);
+            }
+            Output::Done(io, outcome) => ended.push((io, outcome)),
+            output => super::rules::end(&mut mirror, output, 4 * MS, &mut well),
+        }
+    }
+    assert_eq!(ended, vec![(io, Outcome::PathError)]);
+    mirror
+}
+
+/// What is given to legs from one time to another, a millisecond after the other; the I/Os that
+/// ended.
+fn given(mirror: &mut Mirror, from_ns: u64, to_ns: u64) -> (Vec<Output>, Vec<(u32, Outcome)>) {
+    let (mut given, mut ended) = (Vec::new(), Vec::new());
+    for now_ns in (from_ns..to_ns).step_by(MS as usize) {
+        mirror.handle_timeout(now_ns);
+        let mut notes = |output: &Output, _| {
+            given.push(*output);
+            None
+        };
+        ended.extend(run(mirror, now_ns, &mut notes));
+    }
+    (given, ended)
+}
+
+#[test]
+fn t09_nothing_is_changed_or_copied_until_the_last_leg_cannot_be_late() {
+    let mut mirror = failed();
+    let io = mirror.submit(Request::Write(FIRST, false), 5 * MS).unwrap();
+    let until_ns = mirror.poll_timeout();
+    let (early, ended) = given(&mut mirror, 5 * MS, LATE_NS);
+    let beats = |it: &Output| it.ticket().is_some_and(Ticket::is_beat);
+    assert!(early.iter().all(beats), "{early:?}");
+    assert_eq!((ended, until_ns), (vec![], Some(LATE_NS)));
+    assert!(!mirror.facts(1).unwrap().in_sync);
+    let (later, ended) = given(&mut mirror, LATE_NS, LATE_NS + 3_000 * MS);
+    assert_eq!(ended, [(io, Outcome::Done)]);
+    let copies = |it: &Output| matches!(it, Output::CopyRead(..));
+    assert!(later.iter().any(copies), "{later:?}");
+    assert!(mirror.facts(1).unwrap().in_sync);
+    assert_eq!(mirror.held_until_ns(), None);
+}
+
+#[test]
+fn t09_reads_and_flushes_go_on_while_the_last_leg_may_be_late() {
+    let mut mirror = failed();
+    assert_eq!(mirror.held_until_ns(), Some(LATE_NS));
+    for request in [Request::Read(FIRST), Request::Flush] {
+        mirror.submit(request, 5 * MS).unwrap();
+    }
+    let ended = run(&mut mirror, 5 * MS, &mut well);
+    assert_eq!(ended.len(), 2, "{ended:?}");
+    assert!(ended.iter().all(|it| it.1.is_done()), "{ended:?}");
+}
+
+#[test]
+fn t09_a_stop_waits_until_the_last_leg_cannot_be_late() {
+    let mut mirror = failed();
+    mirror.stop(5 * MS);
+    given(&mut mirror, 5 * MS, LATE_NS);
+    assert!(!mirror.superblock().clean && mirror.superblock().owner.is_some());
+    given(&mut mirror, LATE_NS, LATE_NS + 100 * MS);
+    assert!(mirror.superblock().clean);
+}
