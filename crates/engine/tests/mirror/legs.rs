@@ -4,6 +4,7 @@ use super::rig::{LEG_BYTES, Rig, data, io, made, superblock};
 use engine::host::{IoOp, SubmitError};
 use engine::machine::DeviceError;
 use engine::mirror::{LegStatus, MirrorOrder, MirrorState};
+use nvme::wire::Status;
 use volume::Outcome;
 use volume::mirror::superblock::LegState;
 
@@ -83,6 +84,40 @@ fn t02_what_one_leg_cannot_read_comes_from_another_and_is_written_there_again() 
     assert!(errors > 0);
     rig.run(SECOND, |_| false);
     assert_eq!(data(&disks[0]), data(&disks[1]));
+}
+
+/// A controller's word against trying again is about what leads to that leg.
+#[test]
+fn t03_what_must_not_be_tried_again_on_one_leg_is_read_from_the_other_at_once() {
+    for status in [
+        Status::UNRECOVERED_READ,
+        Status::NAMESPACE_NOT_READY,
+        Status::INTERNAL_ERROR,
+        Status::INTERNAL_PATH,
+        Status::TRANSIENT_TRANSPORT,
+    ] {
+        let disks = made(2, true);
+        let mut rig = Rig::ready(&disks);
+        for block in 0..8 {
+            assert_eq!(rig.write(block, 3), Outcome::Done);
+        }
+        rig.disk(0).error = Some(DeviceError::Nvme(status.with_dnr()));
+        // Round robin: leg 0 is asked for every second one, as long as it is there.
+        for block in 0..8 {
+            let before_ns = rig.world.now_ns;
+            assert_eq!(rig.read(block), Ok(3), "{status}");
+            let took_ns = rig.world.now_ns - before_ns;
+            assert!(took_ns < 10 * MS, "{status}: it was tried again on leg 0");
+        }
+        let leg = &rig.report().legs[0];
+        let asked = leg.counters.errors > 0 || leg.status != LegStatus::InSync;
+        assert!(asked, "{status}: {leg:?}");
+        rig.disk(0).error = None;
+        rig.until(60 * SECOND, |rig| rig.statuses() == [LegStatus::InSync; 2]);
+        rig.run(SECOND, |_| false);
+        assert_eq!(data(&disks[0]), data(&disks[1]), "{status}");
+        rig.stop();
+    }
 }
 
 #[test]
