@@ -9,6 +9,7 @@ mod ends;
 mod errors;
 mod gate;
 mod hostile;
+mod memory;
 mod places;
 mod pressure;
 mod removal;

@@ -172,7 +172,7 @@ impl Session {
         Ok(())
     }
 
-    /// The client has chosen: all memory that requests need is taken now.
+    /// The client has chosen. The first request takes the memory of all of them.
     fn begin_transmission(&mut self, index: usize, negotiated_block_size: bool) {
         let export = &self.exports.list()[index];
         let mut block_sizes = export.block_sizes;
@@ -199,9 +199,6 @@ impl Session {
         self.deadline_ns = u64::MAX;
         self.rx.begin_transmission();
         self.slots.open(requests, block_status);
-        self.tx.reserve(requests);
-        // A driver that polls between its calls never sees more than a few.
-        self.events.reserve(3 * usize::from(requests) + 8);
         self.events.push_back(Event::Opened(opened));
     }
 }

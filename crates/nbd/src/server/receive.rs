@@ -280,6 +280,9 @@ impl Session {
         if asked.is_err() && is_write && header.length > WRITE_SKIP_MAX {
             return self.violate(Fault::WriteLength(header.length), now_ns);
         }
+        if self.slots.count() == 0 {
+            self.make_room();
+        }
         let index = self.slots.take(header.cookie);
         match asked {
             Ok(asked) => self.begin(index, asked),
@@ -291,6 +294,16 @@ impl Session {
                 self.skip(index, left);
             }
         }
+    }
+
+    /// For the first request and all that come.
+    #[cold]
+    fn make_room(&mut self) {
+        let requests = self.config.requests_max;
+        self.slots.make();
+        self.tx.reserve(requests);
+        // A driver that polls between its calls never sees more than a few.
+        self.events.reserve(3 * usize::from(requests) + 8);
     }
 
     /// `left` bytes of a refused write's data are still to come.

@@ -147,8 +147,8 @@ impl Slots {
         (self.most, self.block_status) = (count, block_status);
     }
 
-    #[cold]
-    fn make(&mut self) {
+    /// Room for all of them.
+    pub fn make(&mut self) {
         let (count, block_status) = (self.most, self.block_status);
         self.all = (0..count).map(|_| Slot::new()).collect();
         self.free = (0..count).rev().collect();
@@ -171,9 +171,6 @@ impl Slots {
     /// A slot for a request. The caller saw that there is one.
     #[inline]
     pub fn take(&mut self, cookie: u64) -> u16 {
-        if self.all.is_empty() {
-            self.make();
-        }
         let Some(index) = self.free.pop() else {
             panic!("room is checked before a header is read");
         };
