@@ -111,9 +111,10 @@ fn steps(root: &Path) -> Result<Vec<Step>> {
             300,
             "cargo run --release -q -- sim --check scenarios",
         ),
-        step("chaos", 900, CHAOS),
+        step("chaos", 360, CHAOS),
         step("canaries", 900, "cargo xtask canaries --check"),
         step("demo", 180, &smoke(&demo)),
+        step("hostile", 120, HOSTILE),
         step("faults", 600, FAULTS),
         Step {
             needs: Some("c++"),
@@ -137,6 +138,10 @@ const CHAOS: &str = "commit=$(git rev-parse --short=7 HEAD || echo 2); \
      cargo run --release -q -- sim --chaos -j 2 --seed $((16#$commit)) --seeds 1000; \
      cargo run --release -q -- sim --chaos --mirrors -j 2 --seed 1 --seeds 100; \
      cargo run --release -q -- sim --chaos --mirrors -j 2 --seed $((16#$commit)) --seeds 100";
+
+/// That hostile connections take no more memory than is said: so many as a busy machine holds too.
+/// How fast an honest client is beside them gates nothing here.
+const HOSTILE: &str = "cargo xtask bench connections --idle 1000 --slow 100 --pairs 1 --least 0";
 
 /// Random faults twice, of a seed that is always the same and of the commit's; the same for kills
 /// of an engine with a mirror, over files and targets; then no path at all.
