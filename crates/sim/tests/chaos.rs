@@ -78,15 +78,15 @@ fn worlds_of_chaos_come_to_rest_and_nothing_was_lost() {
 /// 113976: a path left by force, and its host stopped before any flush had failed for it.
 /// 208854246: a fault of worlds: a keep-alive passed that nobody was there to send again.
 ///
-/// Of worlds as they were before `enough` (`Plan::third`): 127429386: a path that had been read again
-/// beside one of another size stayed unused when that one had left in order. 140303: a path left
-/// that an earlier engine may have written to and one core had flushed; another one had doubts.
-/// 845, 401527: `soonest` left a path alone that had been slow once. 401988, 403312: a fault of a
-/// checker: by `weighted-latency` a path may wait for a third round. 500049: a fault of worlds:
-/// what one partition had kept passed through another. 526529, 534548: a volume whose only path was
-/// removed and added again became the other namespace that was there just then. 563245: a flush
-/// failed for a path that had left in order, and that another core had flushed. 710830: a client
-/// went in the turn in which its volume became ready, and its session was never over.
+/// Of worlds as they were before `enough` (`Plan::third`): 127429386: a path that had been read
+/// again beside one of another size stayed unused when that one had left in order. 140303: a path
+/// left that an earlier engine may have written to and one core had flushed; another one had
+/// doubts. 845, 401527: `soonest` left a path alone that had been slow once. 401988, 403312: a
+/// fault of a checker: by `weighted-latency` a path may wait for a third round. 500049: a fault of
+/// worlds: what one partition had kept passed through another. 526529, 534548: a volume whose only
+/// path was removed and added again became the other namespace that was there just then. 563245: a
+/// flush failed for a path that had left in order, and that another core had flushed. 710830: a
+/// client went in the turn in which its volume became ready, and its session was never over.
 #[test]
 fn worlds_that_found_something_once() {
     let first = [3003, 3024, 30249, 30269, 100401, 100593].map(Plan::first);

@@ -44,6 +44,21 @@ fn worlds_are_summed_up_for_people_and_for_programs() {
         alone["requests"]["median"].as_u64().unwrap() > 1000,
         "{alone}"
     );
+    // The same figures for people.
+    for (row, of) in [
+        ("requests", "requests"),
+        ("faults", "faults"),
+        ("that touched", "touched"),
+    ] {
+        let figures = ["least", "median", "total"].map(|it| alone[of][it].to_string());
+        let line = text.lines().find_map(|line| line.trim().strip_prefix(row));
+        let line = line.unwrap_or_default().replace(',', "");
+        assert_eq!(
+            line.split_whitespace().collect::<Vec<_>>(),
+            figures,
+            "{text}"
+        );
+    }
 }
 
 /// The table has what can happen in such worlds, and nothing else.
@@ -78,6 +93,7 @@ fn worlds_with_mirrors_show_the_faults_of_mirrors() {
         cells.len()
     );
     assert!(text.contains(&line), "no {line:?} in: {text}");
+    assert_eq!(json["touched"]["total"], all - missed);
 }
 
 #[test]

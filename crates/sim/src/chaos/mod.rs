@@ -2,8 +2,8 @@
 //!
 //! * [`plan`]: what a world is made of, and what goes wrong; [`kind`]: all that may, [`aim`]: each
 //!   of it in every state of a path, `pair`: two of it together, `lasting`: for long, `spread`: on
-//!   which cores applications are, `settings`: what else differs; [`run`]: it happens, and is
-//!   judged
+//!   which cores applications are, `settings`: what else differs, `enough`: faults that hardly ever
+//!   miss; [`run`]: it happens, and is judged
 //! * [`history`]: what clients did and saw, and whether a disk could have done it
 //! * `fault`: faults begin and end; `strike`: those of network and processes, `harm`: those of
 //!   devices and answers, and what users do, `guests`: those of connections of applications;
