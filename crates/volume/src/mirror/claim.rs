@@ -14,7 +14,9 @@
 //! record is written, and has to stand on all legs after one more beat: of two that come at once,
 //! at most one finds it so. After an owner that was not heard it has to stand for two and a half,
 //! as that one may have read its own record just before, and may give out I/O for two beats from
-//! then on (`LEASE_BEATS`). Meanwhile it is written once more, so that others see who lives.
+//! then on (`LEASE_BEATS`). Meanwhile it is written once more, so that others see who lives. Where
+//! somebody else's is found instead, all begins anew: it may be a beat of one that is gone, which
+//! came late; one that lives is heard by that watch. After so often as there are tries, it has it.
 //!
 //! What such an owner gave its legs last may be executed until [`Terms::hold_until_ns`] (T9). Its
 //! superblocks too: the record that is written the second time has a sequence that its own don't
@@ -185,6 +187,8 @@ pub struct Claim {
     tries: u8,
     /// Some leg says that nobody has it: somebody came after us, and left.
     unowned: bool,
+    /// Whose record stands where ours should.
+    over: Option<Owner>,
     end: Option<ClaimOutput>,
     failed: Vec<(usize, Outcome)>,
 }
@@ -216,6 +220,7 @@ impl Claim {
             stood: 0,
             tries: 0,
             unowned: false,
+            over: None,
             end: None,
             failed: Vec::new(),
         }
@@ -335,10 +340,8 @@ impl Claim {
             }
             (Ok(_), Step::First) => self.given[leg] = found,
             (Ok(now), _) => {
-                // Whoever wrote here after us has it, or nobody.
-                if let Some(owner) = foreign(&now) {
-                    self.end = Some(ClaimOutput::Refused(owner));
-                }
+                // Whoever wrote here after us may have it, or nobody.
+                self.over = foreign(&now).or(self.over);
                 self.unowned |= now.superblock.owner.is_none();
             }
             (Err(_), _) => {
@@ -458,7 +461,7 @@ impl Claim {
                 self.written_ns.1 = now_ns;
                 self.settle(now_ns);
             }
-            Step::Verify if core::mem::take(&mut self.unowned) => self.anew(),
+            Step::Verify if self.unowned || self.over.is_some() => self.anew(),
             Step::Verify if self.is_first() => {
                 self.stood = 1;
                 self.looked_ns = asked_ns;
@@ -499,9 +502,11 @@ impl Claim {
     fn anew(&mut self) {
         self.stood = 0;
         self.tries += 1;
-        match self.tries < TRIES_MAX {
-            true => self.enter(Step::First),
-            false => self.end = Some(ClaimOutput::Slow),
+        self.unowned = false;
+        match (self.tries < TRIES_MAX, self.over.take()) {
+            (true, _) => self.enter(Step::First),
+            (false, Some(owner)) => self.end = Some(ClaimOutput::Refused(owner)),
+            (false, None) => self.end = Some(ClaimOutput::Slow),
         }
     }
 

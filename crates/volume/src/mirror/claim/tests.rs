@@ -364,3 +364,72 @@ fn t09_no_record_is_believed_that_keeps_changes_for_days() {
     assert_eq!(terms.hold_until_ns, 2 * BEAT_NS + 600_000_000_000);
     assert_eq!(terms.left_ms, 600_000);
 }
+
+/// A beat that this owner had on its way comes over the copy that ours went to.
+fn beaten_late(legs: &mut Legs, leg: usize, by: Owner) {
+    legs.0[leg].superblock.owner = Some(by);
+}
+
+/// A claim of legs of owner 1 whose record has been written once, and has to stand until then.
+fn written_once(legs: &mut Legs) -> (Claim, u64) {
+    let mut claim = Claim::new(owner(2), &legs.given(), Reach::Shared);
+    assert_eq!(legs.serve(&mut claim, 0, NONE), None);
+    let look_ns = claim.poll_timeout().unwrap();
+    claim.handle_timeout(look_ns);
+    assert_eq!(legs.serve(&mut claim, look_ns, NONE), None);
+    let stands_ns = claim.poll_timeout().unwrap();
+    assert_eq!(stands_ns, look_ns + BEAT_NS + BEAT_NS / 2);
+    (claim, stands_ns)
+}
+
+#[test]
+fn t48_t09_a_late_beat_of_an_owner_that_is_gone_only_makes_the_watch_begin_anew() {
+    for leg in [0, 1] {
+        let mut legs = Legs::new(Some(owner(1)));
+        let (mut claim, stands_ns) = written_once(&mut legs);
+        beaten_late(&mut legs, leg, owner(1));
+        claim.handle_timeout(stands_ns);
+        assert_eq!(legs.serve(&mut claim, stands_ns, NONE), None);
+        assert_eq!(claim.poll_timeout(), Some(stands_ns + 3 * BEAT_NS));
+        let end_ns = claimed(&mut legs, &mut claim, stands_ns);
+        assert_eq!(end_ns, stands_ns + 5 * BEAT_NS + BEAT_NS / 2);
+        // It was heard again, so what it has left is waited for from then on.
+        let hold_ns = claim.terms().hold_until_ns;
+        assert_eq!(hold_ns, stands_ns + 2 * BEAT_NS + 30_000_000_000);
+    }
+}
+
+#[test]
+fn t48_an_owner_that_beats_over_a_claim_and_goes_on_has_it() {
+    let mut legs = Legs::new(Some(owner(1)));
+    let (mut claim, stands_ns) = written_once(&mut legs);
+    for leg in 0..2 {
+        beaten_late(&mut legs, leg, owner(1));
+    }
+    claim.handle_timeout(stands_ns);
+    assert_eq!(legs.serve(&mut claim, stands_ns, NONE), None);
+    legs.0[1].superblock = legs.0[1].superblock.owned(Some(owner(1)));
+    let look_ns = claim.poll_timeout().unwrap();
+    claim.handle_timeout(look_ns);
+    let end = legs.serve(&mut claim, look_ns, NONE);
+    assert_eq!(end, Some(ClaimOutput::Refused(owner(1))));
+}
+
+#[test]
+fn t48_a_claim_that_is_written_over_again_and_again_ends() {
+    let mut legs = Legs::new(Some(owner(1)));
+    let mut claim = Claim::new(owner(2), &legs.given(), Reach::Shared);
+    let (mut end, mut now_ns, mut over) = (legs.serve(&mut claim, 0, NONE), 0, 0);
+    while end.is_none() {
+        // Nobody beats; each time that ours has to stand, another one does.
+        if legs.0[0].superblock.owner.unwrap().run == owner(2).run {
+            over += 1;
+            beaten_late(&mut legs, 0, owner(2 + over));
+        }
+        now_ns = claim.poll_timeout().unwrap();
+        claim.handle_timeout(now_ns);
+        end = legs.serve(&mut claim, now_ns, NONE);
+    }
+    assert_eq!((end, over), (Some(ClaimOutput::Refused(owner(6))), 4));
+    assert!(now_ns < 20 * BEAT_NS, "{now_ns}");
+}
