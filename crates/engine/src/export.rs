@@ -41,6 +41,7 @@
 //! nothing; block status is not offered.
 mod clients;
 mod course;
+mod debts;
 mod memory;
 mod places;
 mod ranges;
@@ -314,6 +315,8 @@ impl ExportEngine {
             any = true;
             match event {
                 HostEvent::Done(done) => self.io_done(&done),
+                HostEvent::Lent(cookie, loan) => self.lent(cookie as u32, loan),
+                HostEvent::Back(loan) => self.came_back(loan),
                 HostEvent::Resized(volume, info) => {
                     // For those who connect from now on; the protocol can't tell the others.
                     if let Some(ready) = self.ready.get_mut(usize::from(volume)) {
@@ -350,7 +353,6 @@ impl ExportEngine {
             any |= self.drain_host();
             any |= self.drain_sessions(now_ns);
             any |= self.merge(memory);
-            any |= self.take_back();
             any |= self.serve_waiting();
             any |= self.submit_waiting();
             if !any {

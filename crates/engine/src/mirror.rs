@@ -6,8 +6,8 @@
 //! * `one`: a mirror on its core; `gather`: until it runs; `drive`: what its machine wants;
 //!   `users`: the I/O of users; `returns`: legs that leave and return; `change`: legs that are
 //!   added and removed; `behind`: what is left behind on legs, and for how long
-//! * `reads`: which leg serves a read; `table`: what legs were given; `stack`: what all of them
-//!   can do; `lasting`: what users said that holds beyond this engine
+//! * `reads`: which leg serves a read; `table`: what legs were given; `loans`: memory of it that is
+//!   lent beyond its I/O; `stack`: what all of them can do; `lasting`: what users said that holds beyond this engine
 //! * `types`, `report`: how it is made, and how it is doing; [`words`]: the same for people
 //!
 //! # Contract
@@ -33,6 +33,7 @@ mod change;
 mod drive;
 mod gather;
 mod lasting;
+mod loans;
 mod one;
 mod reads;
 mod report;
@@ -56,6 +57,7 @@ use alloc::collections::VecDeque;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
+use loans::Loans;
 use one::{Kit, Mirrored, Phase};
 use policy::{Knobs, Policy};
 use table::{OURS, Table};
@@ -70,6 +72,7 @@ pub struct MirrorEngine {
     /// Mirror and place of the leg that a volume of the host is.
     legs: Vec<Option<(u8, u8)>>,
     table: Table,
+    loans: Loans,
     events: VecDeque<HostEvent>,
     crc32c: Crc32c,
     /// Something was submitted or asked since mirrors were moved.
@@ -134,6 +137,7 @@ impl MirrorEngine {
             mirrors,
             legs,
             table: Table::new(room),
+            loans: Loans::new(room),
             events: VecDeque::with_capacity(2 * room),
             crc32c: config.crc32c,
             again: here > 0,
@@ -209,12 +213,13 @@ impl MirrorEngine {
     /// Whether there is memory of changes that have ended, which a leg that has left still has.
     #[inline]
     pub fn lends(&self) -> bool {
-        self.mirrors.iter().flatten().any(|it| !it.lent.is_empty())
+        self.loans.lends()
     }
 
     /// Whether such memory is a part of `span`: it must not be changed, nor given to anybody (T10).
+    /// It looks at all of it: who asks often goes by [`HostEvent::Lent`] and [`HostEvent::Back`].
     pub fn is_lent(&self, span: Span) -> bool {
-        self.mirrors.iter().flatten().any(|it| it.is_lent(span))
+        self.loans.is_lent(span)
     }
 
     /// What happened since. Ends of I/Os come in the order in which they ended.
@@ -373,6 +378,7 @@ impl MirrorEngine {
         let mut kit = Kit {
             host: &mut self.host,
             table: &mut self.table,
+            loans: &mut self.loans,
             events: &mut self.events,
             memory,
             crc32c: self.crc32c,

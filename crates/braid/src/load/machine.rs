@@ -169,8 +169,10 @@ impl LoadMachine {
                 }
                 // The report's latencies tell more than this line.
                 HostEvent::Warning(_, what) => self.tell(LoadEvent::Warning(what)),
-                // Nothing recovers here.
+                // Nothing recovers here, and there are no mirrors.
                 HostEvent::NoPath(_)
+                | HostEvent::Lent(..)
+                | HostEvent::Back(_)
                 | HostEvent::Refused(..)
                 | HostEvent::Returned(..)
                 | HostEvent::Resized(..)

@@ -196,6 +196,8 @@ impl RunMachine {
                 }
                 ExportEvent::Host(
                     HostEvent::Done(_)
+                    | HostEvent::Lent(..)
+                    | HostEvent::Back(_)
                     | HostEvent::Freed(..)
                     | HostEvent::Refused(..)
                     | HostEvent::Removed(_),

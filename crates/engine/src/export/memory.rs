@@ -22,10 +22,10 @@
 //! memory, so that the largest request fits the rest; see [`OWN_MAX`]. A waiting line has one place
 //! per client, and one per request.
 use super::ExportEngine;
+use super::debts::{Debts, Kept, Paid};
 use super::table::Stage;
 use crate::buddy::Buddy;
 use crate::limits::{EXPORT_ARENA_MIN, KEPT_SHARE, OWN_MAX};
-use crate::machine::Span;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use canary::Bug;
@@ -50,17 +50,8 @@ pub(super) struct Pool {
     served_from: u64,
     /// Clients that wait and that got something back.
     again: Vec<u16>,
-    /// Memory of requests that have ended, of which somebody has a part.
-    lent: Vec<Lent>,
-}
-
-/// Memory that a mirror's leg has beyond its request's end (T10).
-struct Lent {
-    client: u16,
-    /// It is the client's own piece.
-    own: bool,
-    need: u64,
-    spans: Vec<Span>,
+    /// What legs of mirrors have.
+    debts: Debts,
 }
 
 impl Pool {
@@ -80,7 +71,7 @@ impl Pool {
             changed: false,
             served_from: u64::MAX,
             again: Vec::with_capacity(clients.into()),
-            lent: Vec::new(),
+            debts: Debts::new(),
         }
     }
 
@@ -298,17 +289,10 @@ impl ExportEngine {
             return self.waits_no_more(client, ticket);
         }
         let own = core::mem::take(&mut work.own);
-        if need > 0 && self.host.lends() {
-            // Rare enough to take memory for it.
-            let spans = work.take_spans();
+        if let Some(debt) = work.debt.take() {
+            let spans = self.pool.debts.keep(debt, Kept { client, own, need });
+            work.move_memory(spans);
             self.clients[usize::from(client)].lent += 1;
-            self.pool.lent.push(Lent {
-                client,
-                own,
-                need,
-                spans,
-            });
-            self.take_back();
             return;
         }
         let it = &mut self.clients[usize::from(client)];
@@ -323,31 +307,36 @@ impl ExportEngine {
         self.look_again(client);
     }
 
-    /// What was lent beyond its request's end, and is not any more, is free; whether any is.
-    pub(super) fn take_back(&mut self) -> bool {
-        let (mut at, mut any) = (0, false);
-        while let Some(lent) = self.pool.lent.get(at) {
-            if lent.spans.iter().any(|span| self.host.is_lent(*span)) {
-                at += 1;
-                continue;
+    /// A leg has memory of a request beyond the end of an I/O of it.
+    pub(super) fn lent(&mut self, ticket: u32, loan: u32) {
+        let debt = self.table[ticket].debt;
+        self.table[ticket].debt = Some(self.pool.debts.lend(ticket, debt, loan));
+    }
+
+    /// No leg has the memory of that loan any more.
+    pub(super) fn came_back(&mut self, loan: u32) {
+        let (table, clients, shared) = (&mut self.table, &mut self.clients, &mut self.pool.shared);
+        let kept = match self.pool.debts.pay(loan) {
+            Paid::Some => return,
+            Paid::Request(ticket) => {
+                table[ticket].debt = None;
+                return;
             }
-            let lent = self.pool.lent.swap_remove(at);
-            let it = &mut self.clients[usize::from(lent.client)];
-            it.lent -= 1;
-            if lent.own {
-                it.own_used = false;
-                self.pool.own_free += self.pool.own_bytes;
-            } else {
-                it.held -= lent.need;
-                lent.spans
-                    .iter()
-                    .for_each(|span| self.pool.shared.free(*span));
+            Paid::Kept(kept, spans) => {
+                let it = &mut clients[usize::from(kept.client)];
+                it.lent -= 1;
+                if kept.own {
+                    it.own_used = false;
+                    self.pool.own_free += self.pool.own_bytes;
+                } else {
+                    it.held -= kept.need;
+                    spans.iter().for_each(|span| shared.free(*span));
+                }
+                kept
             }
-            self.look_again(lent.client);
-            // It may be all that was left of it.
-            self.touch(lent.client);
-            any = true;
-        }
-        any
+        };
+        self.look_again(kept.client);
+        // It may be all that was left of it.
+        self.touch(kept.client);
     }
 }

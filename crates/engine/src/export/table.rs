@@ -69,6 +69,8 @@ pub(super) struct Work {
     pub failed: Option<Errno>,
     /// Its memory is its client's own.
     pub own: bool,
+    /// What legs of a mirror have of its memory though their I/Os have ended.
+    pub debt: Option<u32>,
     first: Span,
     rest: Vec<Span>,
     pub edges: [Edge; 2],
@@ -99,6 +101,7 @@ impl Work {
             ordered: false,
             failed: None,
             own: false,
+            debt: None,
             first: Span::default(),
             rest: Vec::new(),
             edges: [Edge::default(); 2],
@@ -239,13 +242,12 @@ impl Work {
     }
 
     /// All of its memory, of which nothing is known here any more.
-    pub fn take_spans(&mut self) -> Vec<Span> {
+    pub fn move_memory(&mut self, spans: &mut Vec<Span>) {
         let first = (self.data() > 0).then_some(self.first);
         let edges = &self.edges[..usize::from(self.edge_count)];
-        let mut spans: Vec<Span> = first.into_iter().collect();
+        spans.extend(first);
         spans.append(&mut self.rest);
         spans.extend(edges.iter().map(|edge| edge.span));
-        spans
     }
 
     /// Gives back all of its memory, which isn't its client's own.

@@ -311,6 +311,10 @@ pub struct VolumeInfo {
 pub enum HostEvent {
     /// An I/O ended.
     Done(IoDone),
+    /// A mirror's I/O of this cookie ends next, and a leg still has its memory (T10): this loan.
+    Lent(u64, u32),
+    /// All memory of that loan is its owner's again; its number may be another one's.
+    Back(u32),
     /// All paths of a volume were checked and are connected on this core, but those that
     /// [`HostEvent::Failed`] was said of.
     Ready(u16, VolumeInfo),

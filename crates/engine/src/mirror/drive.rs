@@ -43,8 +43,6 @@ pub(super) struct Running {
     pub places: [Option<u8>; LEGS_MAX],
     /// Users' I/Os, by the machine's number.
     pub users: Vec<Option<User>>,
-    /// How many there were.
-    pub served: u64,
     /// Memory to copy through, and to compare with.
     copies: Vec<Span>,
     compares: Vec<Span>,
@@ -103,7 +101,6 @@ impl Running {
             speed,
             places,
             users: (0..MIRROR_IOS_MAX).map(|_| None).collect(),
-            served: 0,
             copies,
             compares,
             frozen: false,

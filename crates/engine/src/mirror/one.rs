@@ -1,9 +1,10 @@
 //! One mirror on its core: its legs, in which phase it is, and what it gives to the host.
 use super::drive::Running;
 use super::gather::{Claiming, Look};
+use super::loans::Loans;
 use super::table::{Entry, Table, Task};
 use super::types::{LegConfig, LegCounters, MirrorConfig, MirrorState};
-use super::users::{Lent, Part};
+use super::users::Part;
 use crate::host::{HostEngine, HostEvent, Io, IoDone, IoOp, NO_PATH, SubmitError, VolumeInfo};
 use crate::limits::LEG_RETRY_NS;
 use crate::machine::{Memory, Span};
@@ -24,6 +25,7 @@ use volume::mirror::superblock::LegState;
 pub(super) struct Kit<'a> {
     pub host: &'a mut HostEngine,
     pub table: &'a mut Table,
+    pub loans: &'a mut Loans,
     pub events: &'a mut VecDeque<HostEvent>,
     pub memory: &'a mut dyn Memory,
     pub crc32c: Crc32c,
@@ -44,8 +46,6 @@ pub(super) struct Mirrored {
     pub scratch: Scratch,
     /// What found no room in the host, oldest first: nothing else is given before it (T6).
     pub held: VecDeque<(Entry, Io)>,
-    /// Memory of users' changes that have ended, and which a leg that has left still has (T10).
-    pub lent: Vec<Lent>,
     /// What ended as soon as it was given.
     pub early: VecDeque<(Entry, Outcome)>,
     /// Since when it gathers.
@@ -216,7 +216,6 @@ impl Mirrored {
             span,
             scratch: Scratch::new(span),
             held: VecDeque::with_capacity(2 * LEGS_MAX),
-            lent: Vec::new(),
             early: VecDeque::with_capacity(room.min(1 << 16)),
             since_ns: None,
             tried: None,
@@ -398,7 +397,7 @@ impl Mirrored {
         let outcome = done.outcome;
         let at = usize::from(entry.leg);
         if let Task::Io(ticket) = entry.task {
-            self.part_ended(at, ticket, (&entry.part, done), kit.now_ns);
+            self.part_ended(at, ticket, (&entry.part, done), kit);
         }
         match entry.task {
             Task::Look(copy) => self.looked(at, copy, outcome, kit),

@@ -49,8 +49,8 @@ impl Entry {
 /// A part of a user's I/O, whose number may be another's when the part ends.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PartOf {
-    /// Of which I/O: counted from the first one.
-    pub serial: u64,
+    /// Whose memory, among the loans.
+    pub loan: u32,
     pub op: IoOp,
     pub bytes: u32,
 }
@@ -58,7 +58,7 @@ pub(super) struct PartOf {
 impl Default for PartOf {
     fn default() -> Self {
         Self {
-            serial: 0,
+            loan: u32::MAX,
             op: IoOp::Flush,
             bytes: 0,
         }

@@ -1,5 +1,6 @@
 //! The I/O of a mirror's users: what of it goes to which leg, and how it ends.
 use super::drive::Running;
+use super::loans::{Left, Loans};
 use super::one::{Kit, Mirrored, Phase};
 use super::reads::Choice;
 use super::table::{Entry, PartOf, Task};
@@ -19,23 +20,17 @@ pub(super) struct User {
     chosen: Option<Choice>,
     /// The leg that served it last.
     served: Option<u8>,
-    /// Counted from the first one.
-    serial: u64,
-    /// Parts that legs have.
-    parts: u16,
-}
-
-/// Memory of a change that has ended, and of which legs that have left still have parts (T10).
-pub(super) struct Lent {
-    serial: u64,
-    span: Span,
-    parts: u16,
+    /// Its memory, while legs have parts of it.
+    loan: Option<u32>,
 }
 
 impl User {
-    fn part(&self, length: u32) -> PartOf {
+    /// One part more that a leg has.
+    fn part(&mut self, length: u32, loans: &mut Loans) -> PartOf {
+        let loan = loans.add(self.loan, self.io.span);
+        self.loan = Some(loan);
         PartOf {
-            serial: self.serial,
+            loan,
             op: self.io.op,
             bytes: length,
         }
@@ -75,15 +70,13 @@ impl Running {
             Ok(id) => id,
             Err(Full) => return Err(SubmitError::Full),
         };
-        self.served += 1;
         self.users[id as usize] = Some(User {
             io: *io,
             begun_ns: now_ns,
             for_change,
             chosen: None,
             served: None,
-            serial: self.served,
-            parts: 0,
+            loan: None,
         });
         Ok(())
     }
@@ -142,13 +135,14 @@ impl Mirrored {
                 legs = it.machine.readers(id);
                 continue;
             };
-            if let Some(user) = it.user(id) {
-                user.chosen = Some(choice);
-                user.parts += 1;
-            }
             let Some((at, data_offset, _)) = self.at(slot) else {
                 return;
             };
+            let Some(of_user) = self.running().and_then(|it| it.user(id)) else {
+                return; // it was there just now
+            };
+            of_user.chosen = Some(choice);
+            let part_of = of_user.part(part_io.length, kit.loans);
             self.legs[at].counters.in_flight += 1;
             let hints = Hints {
                 on: choice.path,
@@ -157,7 +151,7 @@ impl Mirrored {
                 ..Hints::default()
             };
             let entry = Entry {
-                part: user.part(part_io.length),
+                part: part_of,
                 hints,
                 ..Entry::new(kit.index, at as u8, Task::Io(ticket), Span::default())
             };
@@ -182,7 +176,7 @@ impl Mirrored {
         let Some(user) = ticket.io().and_then(|id| it.user(id)) else {
             return;
         };
-        user.parts += 1;
+        let part_of = user.part(user.io.length, kit.loans);
         let user = *user;
         let (op, range) = match request {
             Request::Write(range, fua) => (IoOp::Write { fua }, Some(range)),
@@ -195,7 +189,7 @@ impl Mirrored {
         }
         self.legs[at].counters.in_flight += 1;
         let entry = Entry {
-            part: user.part(user.io.length),
+            part: part_of,
             ..Entry::new(kit.index, at as u8, Task::Io(ticket), Span::default())
         };
         let io = Io {
@@ -215,30 +209,30 @@ impl Mirrored {
         at: usize,
         ticket: Ticket,
         (part, done): (&PartOf, &Part),
-        now_ns: u64,
+        kit: &mut Kit<'_>,
     ) {
         let outcome = done.outcome;
         let (op, bytes) = (part.op, u64::from(part.bytes));
+        let last = kit.loans.end(part.loan);
         if let Some(it) = self.running() {
             let user = ticket.io().and_then(|id| it.user(id));
-            let user = user.filter(|user| user.serial == part.serial);
+            let user = user.filter(|user| user.loan == Some(part.loan));
             let chosen = user.and_then(|user| {
                 user.served = Some(ticket.leg);
-                user.parts -= 1;
+                user.loan = user.loan.filter(|_| last == Left::Some);
                 user.chosen.take()
             });
             if let Some(choice) = chosen {
                 let (well, served) = (outcome.is_done(), done.path);
                 it.reads
-                    .ended(&choice, well, served, done.latency_ns, now_ns);
+                    .ended(&choice, well, served, done.latency_ns, kit.now_ns);
             } else if !matches!(op, IoOp::Flush | IoOp::Read) {
                 it.reads.count_change(ticket.leg, -1);
             }
         }
-        for lent in self.lent.iter_mut().filter(|it| it.serial == part.serial) {
-            lent.parts -= 1;
+        if last == Left::NoneOfLent {
+            kit.events.push_back(HostEvent::Back(part.loan));
         }
-        self.lent.retain(|it| it.parts > 0);
         let counters = &mut self.legs[at].counters;
         counters.in_flight = counters.in_flight.saturating_sub(1);
         match op {
@@ -263,12 +257,9 @@ impl Mirrored {
         let Some(user) = it.users.get_mut(id as usize).and_then(Option::take) else {
             return;
         };
-        if user.parts > 0 && user.io.span.len > 0 {
-            self.lent.push(Lent {
-                serial: user.serial,
-                span: user.io.span,
-                parts: user.parts,
-            });
+        if let Some(loan) = user.loan.filter(|_| user.io.span.len > 0) {
+            kit.loans.lend(loan);
+            kit.events.push_back(HostEvent::Lent(user.io.cookie, loan));
         }
         kit.events.push_back(HostEvent::Done(IoDone {
             cookie: user.io.cookie,
@@ -276,13 +267,6 @@ impl Mirrored {
             path: user.served.map_or(NO_PATH, PathIndex),
             latency_ns: kit.now_ns.saturating_sub(user.begun_ns),
         }));
-    }
-
-    /// Whether a leg that has left still has some of this memory.
-    pub fn is_lent(&self, span: Span) -> bool {
-        let end = |it: Span| it.at + u64::from(it.len);
-        let mut lent = self.lent.iter().map(|it| it.span);
-        lent.any(|it| it.at < end(span) && span.at < end(it))
     }
 
     /// The machine hears nothing any more; what users asked fails.

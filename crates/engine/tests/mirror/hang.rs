@@ -35,6 +35,17 @@ fn t09_t10_t14_a_leg_that_hangs_and_is_taken_out_holds_up_nobody_and_returns_whe
     rig.order(MirrorOrder::Fail(0));
     rig.until(SECOND, |rig| ended(rig, 0));
     assert!(lends(&rig, &first), "leg 0 has it");
+    let loans = |rig: &Rig| -> Vec<(bool, u32)> {
+        let events = rig.events.iter();
+        let loans = events.filter_map(|event| match *event {
+            HostEvent::Lent(0, loan) => Some((true, loan)),
+            HostEvent::Lent(cookie, _) => panic!("leg 0 has never had {cookie}"),
+            HostEvent::Back(loan) => Some((false, loan)),
+            _ => None,
+        });
+        loans.collect()
+    };
+    assert_eq!(loans(&rig).len(), 1);
     rig.submit(&other);
     rig.until(SECOND, |rig| ended(rig, 300));
     assert!(!lends(&rig, &other), "leg 0 has never had it");
@@ -46,6 +57,8 @@ fn t09_t10_t14_a_leg_that_hangs_and_is_taken_out_holds_up_nobody_and_returns_whe
     assert!(lends(&rig, &first));
     rig.until(60 * SECOND, |rig| rig.statuses() == [LegStatus::InSync; 2]);
     assert!(!rig.engine.borrow().lends());
+    let loans = loans(&rig);
+    assert_eq!(loans, [(true, loans[0].1), (false, loans[0].1)]);
     assert_eq!(data(&disks[0]), data(&disks[1]));
     rig.stop();
 }
@@ -198,4 +211,42 @@ fn t10_memory_of_an_answered_write_is_nobodys_while_a_leg_that_left_still_has_it
         );
         assert_eq!(offered.used(), 0, "{bytes}");
     }
+}
+
+#[test]
+fn t10_of_several_writes_that_a_leg_still_has_each_gives_its_memory_back_when_it_ends_there() {
+    const BYTES: u32 = 256 << 10;
+    let disks = made(2, true);
+    let mut offered = Offered::new(&disks);
+    let config = Config {
+        requests_max: 4,
+        ..Config::default()
+    };
+    let conn = offered.clients.borrow_mut().connect(0, config);
+    let ready = |it: &Offered| it.clients.borrow().all[conn].ready.is_some();
+    assert!(offered.run(SECOND, ready));
+    assert!(offered.write(conn, 0x11, BYTES));
+    let begun_ns = offered.world.now_ns;
+    // In one region, so that none waits for intents; the later ones end sooner.
+    for number in 0..4_u64 {
+        offered.world.nodes[HOST].disks[0].delay_ns = (9 - number) * SECOND;
+        let request = Request::new(number as u32, Kind::Write, number * u64::from(BYTES), BYTES);
+        let data = vec![0x22; BYTES as usize];
+        offered.clients.borrow_mut().submit(conn, request, &data);
+        offered.world.pass(10 * MS);
+    }
+    offered.order(MirrorOrder::Fail(0));
+    let all = |it: &Offered| it.clients.borrow().all[conn].ended.len() == 4;
+    assert!(offered.run(SECOND, all));
+    offered.clients.borrow_mut().all[conn].ended.clear();
+    for left in (0..4_u64).rev() {
+        let whole = (left + 1) * u64::from(BYTES);
+        assert_eq!(offered.used(), whole, "{left}");
+        // Who comes meanwhile has other memory, and gives it back at once.
+        assert!(offered.write(conn, 0x33, BYTES));
+        assert_eq!(offered.used(), whole, "{left}");
+        let until_ns = begun_ns + (9 - left) * SECOND + 100 * MS;
+        offered.world.pass(until_ns - offered.world.now_ns);
+    }
+    assert_eq!(offered.used(), 0);
 }
