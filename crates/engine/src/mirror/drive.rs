@@ -4,8 +4,9 @@
 //! The machine is asked for something only while there is room for it in the host and memory to
 //! take it in, so that what it says is on its way to the leg at once. When the engine's time to
 //! drain is over, the legs' I/O ends with [`Outcome::Stopped`]: that says nothing of a leg, so the
-//! machine hears nothing any more, and what it has is failed. So does that of a leg whose volume
-//! alone is taken away: this one can't be reached any more.
+//! machine hears nothing any more, and what it has is failed, also where no leg has anything of it
+//! just then. The I/O of a leg whose volume alone is taken away ends so too: this one can't be
+//! reached any more.
 use super::gather;
 use super::lasting::speed_of;
 use super::one::{Kit, Mirrored, Phase, Purpose};
@@ -134,7 +135,7 @@ impl Mirrored {
 
     /// Does what the machine wants; whether that was anything.
     pub(super) fn run(&mut self, kit: &mut Kit<'_>) -> bool {
-        let mut any = false;
+        let mut any = self.freeze_late(kit);
         if let Phase::Running(it) = &mut self.phase {
             // What is to stop is never announced.
             if !self.stopping && !core::mem::replace(&mut it.said, true) {
@@ -158,6 +159,16 @@ impl Mirrored {
             self.put_out(output, kit);
         }
         any | self.give_up()
+    }
+
+    /// The engine's time is over: what the machine holds, and no leg has, is not to wait for the
+    /// next beat to hear of that. Whether it was so just now.
+    fn freeze_late(&mut self, kit: &mut Kit<'_>) -> bool {
+        let late = kit.host.is_stopping() && self.running().is_some_and(|it| !it.frozen);
+        if late {
+            self.freeze(kit);
+        }
+        late
     }
 
     /// One that somebody else has is over when it is to stop: there is nothing left to be said on

@@ -147,6 +147,28 @@ fn t48_an_engine_whose_leases_are_over_ends_when_its_time_to_drain_is() {
 }
 
 #[test]
+fn t09_changes_that_the_mirror_itself_holds_fail_when_the_time_to_drain_is_over() {
+    // Nothing is under way on any leg by whose end it could hear of that.
+    for stops in [false, true] {
+        let disks = made(2, true);
+        left(&disks, 60_000);
+        let mut rig = shared(&disks);
+        rig.until(60 * SECOND, Rig::is_ready);
+        rig.submit(&io(WRITE, 1));
+        rig.control(HostControl::Drain(SECOND));
+        if stops {
+            rig.control(HostControl::Stop);
+        }
+        assert!(!rig.run(SECOND - MS, |rig| !rig.done.is_empty()));
+        rig.until(10 * MS, |rig| !rig.done.is_empty());
+        assert_eq!(rig.done[0].outcome, Outcome::Stopped);
+        if stops {
+            rig.until(MS, |rig| rig.world.nodes[HOST].stopped);
+        }
+    }
+}
+
+#[test]
 fn t09_a_leg_that_is_added_with_a_longer_bound_brings_it_into_the_record() {
     let disks = and_another(made(2, true));
     let (mut host, mut mirror) = remote(&disks);
