@@ -3,11 +3,12 @@
 //!
 //! `impl Machine for MirrorEngine`, whose `turn` includes that of the [`HostEngine`] inside.
 //!
-//! * `one`: a mirror on its core; `gather`: until it runs; `drive`: what its machine wants;
-//!   `users`: the I/O of users; `returns`: legs that leave and return; `change`: legs that are
-//!   added and removed; `behind`: what is left behind on legs, and for how long
+//! * `one`: a mirror on its core; `gather`: until it runs; `look`: what legs say; `drive`: what its
+//!   machine wants; `users`: the I/O of users; `returns`: legs that leave and return; `change`: legs
+//!   that are added and removed; `behind`: what is left behind on legs, and for how long
 //! * `reads`: which leg serves a read; `table`: what legs were given; `loans`: memory of it that is
-//!   lent beyond its I/O; `stack`: what all of them can do; `lasting`: what users said that holds beyond this engine
+//!   lent beyond its I/O; `stack`: what all of them can do; `lasting`: what users said that
+//!   holds beyond this engine
 //! * `types`, `report`: how it is made, and how it is doing; [`words`]: the same for people
 //!
 //! # Contract
@@ -34,6 +35,7 @@ mod drive;
 mod gather;
 mod lasting;
 mod loans;
+mod look;
 mod one;
 mod reads;
 mod report;

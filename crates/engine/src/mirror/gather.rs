@@ -1,8 +1,8 @@
 //! A mirror before it runs: its legs come up, say what they are, and are brought together.
 //!
 //! # Contract
-//! A leg is looked at when the host's volume of it is ready. When all were, or those that could be
-//! missing were waited for, [`assemble`] decides: nothing is written before it agrees. Then the
+//! A leg is looked at (`look`) when the host's volume of it is ready. When all were, or those that
+//! could be missing were waited for, [`assemble`] decides: nothing is written before it agrees. Then the
 //! owner's record is written, and the machine begins. A record that takes the mirror over does not
 //! wait for what this host's engine before had sent (`Claim`, T9); all else does. Where it refuses,
 //! that is said once; after a
@@ -11,12 +11,12 @@
 //! silent for long must not lose it to somebody who lurks. What nobody but a user can change is
 //! told apart ([`HostEvent::Refused`]): nobody should wait for that.
 use super::drive::Running;
+use super::look::BLOCK;
 use super::one::{Away, Kit, Leg, Mirrored, Phase, Purpose};
 use super::table::{Entry, Task};
 use super::types::MirrorState;
 use super::words;
-use crate::host::{Hints, HostEvent, IoOp};
-use crate::machine::Span;
+use crate::host::{HostEvent, IoOp};
 use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::String;
@@ -25,25 +25,14 @@ use volume::Outcome;
 use volume::mirror::Superblock;
 use volume::mirror::assembly::{Assembly, Refusal, Role, Wishes, assemble};
 use volume::mirror::claim::{Claim, ClaimOutput, Reach};
-use volume::mirror::copies::{Chosen, NoLeg, read_copies};
+use volume::mirror::copies::{Chosen, NoLeg};
 use volume::mirror::layout::COPIES_AT;
 use volume::mirror::machine::Mirror;
-use volume::mirror::superblock::SUPERBLOCK_BYTES;
 
 /// The owner's record is being written to these legs, by place in the configuration.
 pub(super) struct Claiming {
     pub claim: Claim,
     legs: Vec<u8>,
-}
-
-/// A leg's superblocks are being read.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Look {
-    span: Span,
-    waits: u8,
-    read: [bool; 2],
-    failed: Option<Outcome>,
-    purpose: Purpose,
 }
 
 /// Why it does not start.
@@ -73,8 +62,6 @@ impl Refused {
 /// After such a time a start that was refused is tried again: often enough for who waits, and not
 /// much for legs that stay as they are.
 const TRY_AGAIN_NS: u64 = 10_000_000_000;
-/// Bytes of a superblock, as spans count.
-const BLOCK: u32 = SUPERBLOCK_BYTES as u32;
 
 impl Mirrored {
     /// Goes on as far as it can; whether anything was done.
@@ -96,8 +83,9 @@ impl Mirrored {
                 any |= self.look(at, Purpose::Found, kit);
             }
         }
+        any |= self.give_up_looks(kit);
         let found = self.legs.iter().filter(|leg| leg.found.is_some()).count();
-        let asked = |leg: &Leg| leg.look.is_some() || leg.dated && self.asks(leg);
+        let asked = |leg: &Leg| leg.waits() || leg.dated && self.asks(leg);
         let pending = self.legs.iter().any(asked);
         let over = kit.now_ns >= since_ns.saturating_add(self.config.assemble_wait_ns);
         let complete = found == self.legs.len() || over || self.forced;
@@ -136,121 +124,14 @@ impl Mirrored {
         let wait_ns = self.config.assemble_wait_ns;
         let over = self.since_ns.map(|since| since.saturating_add(wait_ns));
         // The end of a look is heard of without a timer.
-        let pending = self.legs.iter().any(|leg| leg.look.is_some());
+        let pending = self.legs.iter().any(Leg::waits);
         let over = over.filter(|_| self.tried.is_none() && !pending);
+        let late = (0..self.legs.len()).map(|at| self.look_until(at));
+        let over = over
+            .into_iter()
+            .chain(late.filter(|&at_ns| at_ns < u64::MAX));
         let again = self.again_at_ns.filter(|&at_ns| at_ns < u64::MAX);
         looks.chain(over).chain(again).min()
-    }
-
-    /// Begins to read the superblocks of a leg; false: there is no memory now.
-    pub(super) fn look(&mut self, at: usize, purpose: Purpose, kit: &mut Kit<'_>) -> bool {
-        let Some(span) = self.scratch.take(2 * BLOCK) else {
-            return false;
-        };
-        self.legs[at].look = Some(Look {
-            span,
-            waits: 2,
-            read: [false; 2],
-            failed: None,
-            purpose,
-        });
-        for copy in 0..2_u8 {
-            let part = Span {
-                at: span.at + u64::from(copy) * u64::from(BLOCK),
-                len: BLOCK,
-            };
-            // A beat that is read again is what lets the leg go on when it can be reached.
-            let past_cut = matches!(purpose, Purpose::Machine(ticket) if ticket.is_beat());
-            let hints = Hints {
-                past_cut,
-                ..Hints::default()
-            };
-            let entry = Entry {
-                hints,
-                ..Entry::new(kit.index, at as u8, Task::Look(copy), Span::default())
-            };
-            let io = self.io(at, IoOp::Read, COPIES_AT[usize::from(copy)], part);
-            self.give(entry, io, kit);
-        }
-        true
-    }
-
-    /// One of the two was read, or could not be.
-    pub(super) fn looked(&mut self, at: usize, copy: u8, outcome: Outcome, kit: &mut Kit<'_>) {
-        let Some(look) = &mut self.legs[at].look else {
-            return;
-        };
-        look.waits -= 1;
-        look.read[usize::from(copy)] = outcome.is_done();
-        // What only this copy can't give is no failure of the leg.
-        if !outcome.is_done() && outcome != Outcome::MediaError {
-            look.failed = Some(outcome);
-        }
-        if look.waits > 0 {
-            return;
-        }
-        let look = *look;
-        self.legs[at].look = None;
-        let part = |copy: u64| Span {
-            at: look.span.at + copy * u64::from(BLOCK),
-            len: BLOCK,
-        };
-        let bytes = |copy: u64| {
-            let read = look.read[copy as usize];
-            read.then(|| kit.memory.bytes(part(copy)))
-        };
-        let leg_bytes = self.legs[at].info.map_or(0, |info| info.bytes);
-        let chosen = read_copies([bytes(0), bytes(1)], kit.crc32c);
-        // A beat asks whose it is: of the last leg the rest is there, wherever it was cut (T45).
-        let chosen = match look.purpose {
-            Purpose::Machine(ticket) if ticket.is_beat() => chosen,
-            _ => chosen.and_then(|it| it.on_leg_of(leg_bytes)),
-        };
-        self.scratch.give_back(look.span);
-        let found = match look.failed {
-            Some(outcome) => Err(outcome),
-            None => Ok(chosen),
-        };
-        self.looked_at(at, look.purpose, found, kit);
-    }
-
-    /// What was looked for is here.
-    fn looked_at(
-        &mut self,
-        at: usize,
-        purpose: Purpose,
-        found: Result<Result<Chosen, NoLeg>, Outcome>,
-        kit: &mut Kit<'_>,
-    ) {
-        let leg = &mut self.legs[at];
-        match purpose {
-            Purpose::Found => match found {
-                Ok(found) => (leg.found, leg.dated) = (Some(found), false),
-                Err(_) => {
-                    (leg.found, leg.dated) = (None, false);
-                    leg.look_at_ns = kit.now_ns.saturating_add(crate::limits::LEG_RETRY_NS);
-                    self.again = true;
-                }
-            },
-            Purpose::Claim(index) => {
-                if let Phase::Claiming(it) = &mut self.phase {
-                    let found = found.unwrap_or(Err(NoLeg::Missing));
-                    it.claim.handle_superblocks(index, found);
-                }
-            }
-            // A beat may be all that goes to its legs.
-            Purpose::Machine(_) if found == Err(Outcome::Stopped) && kit.host.is_stopping() => {
-                self.freeze(kit);
-            }
-            Purpose::Machine(ticket) => {
-                if let Phase::Running(it) = &mut self.phase {
-                    match found {
-                        Ok(found) => it.machine.handle_superblocks(ticket, &found, kit.now_ns),
-                        Err(outcome) => it.machine.handle_done(ticket, outcome, kit.now_ns),
-                    }
-                }
-            }
-        }
     }
 
     /// Legs that can be brought together, and what they say.

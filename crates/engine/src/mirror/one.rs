@@ -1,7 +1,8 @@
 //! One mirror on its core: its legs, in which phase it is, and what it gives to the host.
 use super::drive::Running;
-use super::gather::{Claiming, Look};
+use super::gather::Claiming;
 use super::loans::Loans;
+use super::look::Look;
 use super::table::{Entry, Table, Task};
 use super::types::{LegConfig, LegCounters, MirrorConfig, MirrorState};
 use super::users::Part;
@@ -168,6 +169,11 @@ impl Leg {
     pub fn is_due(&self) -> bool {
         let stays = self.aside || self.cut_short || self.removed;
         !stays && self.away.is_some_and(|away| !away.told && away.asked)
+    }
+
+    /// Whether its answer is waited for.
+    pub fn waits(&self) -> bool {
+        self.look.is_some_and(|look| !look.is_late())
     }
 
     /// One that was cut off and is as long again: what it is, is to be read anew.

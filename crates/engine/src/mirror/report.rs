@@ -140,6 +140,9 @@ impl Mirrored {
             _ if leg.cut_short => Some(words::CUT_SHORT.into()),
             (Some(why), ..) => Some(why.clone()),
             (None, Some(Err(why)), _) => Some(why.to_string()),
+            (None, None, _) if leg.look.is_some_and(|it| it.is_late()) => {
+                Some("it doesn't answer".into())
+            }
             (None, _, _) if !reachable => Some("none of its paths can be used".into()),
             (None, _, Some(outcome)) if status == LegStatus::Stale => {
                 Some(format!("it has left: {outcome}"))

@@ -37,7 +37,8 @@ pub struct MirrorConfig {
     pub knobs: Knobs,
     /// What the user allows.
     pub wishes: Wishes,
-    /// How long legs are waited for that could be missing.
+    /// How long legs are waited for that could be missing; and, from when it is asked, one that
+    /// doesn't answer.
     pub assemble_wait_ns: u64,
     /// After what it was given has ended, a lost leg may not return for so long where nothing
     /// bounds when that is executed (T9).

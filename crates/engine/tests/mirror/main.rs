@@ -16,4 +16,5 @@ mod life;
 mod numbers;
 mod overlap;
 mod rig;
+mod silent;
 mod start;

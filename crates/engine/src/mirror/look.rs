@@ -1,0 +1,195 @@
+//! The superblocks of a leg are read: before the mirror runs, for its claim, and for its machine.
+//!
+//! # Contract
+//! At a start a leg that has paths is waited for as one that could be missing is: for
+//! `assemble_wait`, from when it is read. One that has not answered by then is not there, whatever
+//! it said before; its answer is awaited all the same, since it lands in our memory, and is not
+//! taken, since it is old: the leg is read anew (`gather`, or `returns` where the mirror runs).
+use super::one::{Kit, Mirrored, Phase, Purpose};
+use super::table::{Entry, Task};
+use crate::host::{Hints, HostEvent, IoOp};
+use crate::limits::LEG_RETRY_NS;
+use crate::machine::Span;
+use alloc::format;
+use volume::Outcome;
+use volume::mirror::copies::{Chosen, NoLeg, read_copies};
+use volume::mirror::layout::COPIES_AT;
+use volume::mirror::superblock::SUPERBLOCK_BYTES;
+
+/// Bytes of a superblock, as spans count.
+pub(super) const BLOCK: u32 = SUPERBLOCK_BYTES as u32;
+
+/// A leg's superblocks are being read.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Look {
+    span: Span,
+    waits: u8,
+    read: [bool; 2],
+    failed: Option<Outcome>,
+    purpose: Purpose,
+    since_ns: u64,
+    /// Nobody waits for it any more.
+    late: bool,
+}
+
+impl Look {
+    /// Whether it takes longer than legs are waited for.
+    pub fn is_late(&self) -> bool {
+        self.late
+    }
+}
+
+impl Mirrored {
+    /// Legs that don't answer are not waited for any more; whether there are such.
+    pub(super) fn give_up_looks(&mut self, kit: &mut Kit<'_>) -> bool {
+        let mut any = false;
+        for at in 0..self.legs.len() {
+            let due_ns = self.look_until(at);
+            let leg = &mut self.legs[at];
+            let Some(look) = leg.look.as_mut().filter(|_| due_ns <= kit.now_ns) else {
+                continue;
+            };
+            look.late = true;
+            (leg.found, leg.dated) = (None, false);
+            let line = format!(
+                "{}: {}: it doesn't answer, and is not waited for any more",
+                self.config.name, leg.config.name
+            );
+            kit.events.push_back(HostEvent::Warning(kit.number, line));
+            any = true;
+        }
+        any
+    }
+
+    /// Until when the answer of a leg is waited for at the start, ns; `u64::MAX`: it isn't, or
+    /// nothing was asked.
+    pub(super) fn look_until(&self, at: usize) -> u64 {
+        let look = self.legs[at].look.filter(|it| !it.late);
+        let wait_ns = self.config.assemble_wait_ns;
+        look.map_or(u64::MAX, |it| it.since_ns.saturating_add(wait_ns))
+    }
+
+    /// Begins to read the superblocks of a leg; false: there is no memory now.
+    pub(super) fn look(&mut self, at: usize, purpose: Purpose, kit: &mut Kit<'_>) -> bool {
+        let Some(span) = self.scratch.take(2 * BLOCK) else {
+            return false;
+        };
+        self.legs[at].look = Some(Look {
+            span,
+            waits: 2,
+            read: [false; 2],
+            failed: None,
+            purpose,
+            since_ns: kit.now_ns,
+            late: false,
+        });
+        for copy in 0..2_u8 {
+            let part = Span {
+                at: span.at + u64::from(copy) * u64::from(BLOCK),
+                len: BLOCK,
+            };
+            // A beat that is read again is what lets the leg go on when it can be reached.
+            let past_cut = matches!(purpose, Purpose::Machine(ticket) if ticket.is_beat());
+            let hints = Hints {
+                past_cut,
+                ..Hints::default()
+            };
+            let entry = Entry {
+                hints,
+                ..Entry::new(kit.index, at as u8, Task::Look(copy), Span::default())
+            };
+            let io = self.io(at, IoOp::Read, COPIES_AT[usize::from(copy)], part);
+            self.give(entry, io, kit);
+        }
+        true
+    }
+
+    /// One of the two was read, or could not be.
+    pub(super) fn looked(&mut self, at: usize, copy: u8, outcome: Outcome, kit: &mut Kit<'_>) {
+        let Some(look) = &mut self.legs[at].look else {
+            return;
+        };
+        look.waits -= 1;
+        look.read[usize::from(copy)] = outcome.is_done();
+        // What only this copy can't give is no failure of the leg.
+        if !outcome.is_done() && outcome != Outcome::MediaError {
+            look.failed = Some(outcome);
+        }
+        if look.waits > 0 {
+            return;
+        }
+        let look = *look;
+        self.legs[at].look = None;
+        if look.late {
+            self.scratch.give_back(look.span);
+            let pause_ns = if look.failed.is_some() {
+                LEG_RETRY_NS
+            } else {
+                0
+            };
+            self.legs[at].look_at_ns = kit.now_ns.saturating_add(pause_ns);
+            self.again = true;
+            return;
+        }
+        let part = |copy: u64| Span {
+            at: look.span.at + copy * u64::from(BLOCK),
+            len: BLOCK,
+        };
+        let bytes = |copy: u64| {
+            let read = look.read[copy as usize];
+            read.then(|| kit.memory.bytes(part(copy)))
+        };
+        let leg_bytes = self.legs[at].info.map_or(0, |info| info.bytes);
+        let chosen = read_copies([bytes(0), bytes(1)], kit.crc32c);
+        // A beat asks whose it is: of the last leg the rest is there, wherever it was cut (T45).
+        let chosen = match look.purpose {
+            Purpose::Machine(ticket) if ticket.is_beat() => chosen,
+            _ => chosen.and_then(|it| it.on_leg_of(leg_bytes)),
+        };
+        self.scratch.give_back(look.span);
+        let found = match look.failed {
+            Some(outcome) => Err(outcome),
+            None => Ok(chosen),
+        };
+        self.looked_at(at, look.purpose, found, kit);
+    }
+
+    /// What was looked for is here.
+    fn looked_at(
+        &mut self,
+        at: usize,
+        purpose: Purpose,
+        found: Result<Result<Chosen, NoLeg>, Outcome>,
+        kit: &mut Kit<'_>,
+    ) {
+        let leg = &mut self.legs[at];
+        match purpose {
+            Purpose::Found => match found {
+                Ok(found) => (leg.found, leg.dated) = (Some(found), false),
+                Err(_) => {
+                    (leg.found, leg.dated) = (None, false);
+                    leg.look_at_ns = kit.now_ns.saturating_add(LEG_RETRY_NS);
+                    self.again = true;
+                }
+            },
+            Purpose::Claim(index) => {
+                if let Phase::Claiming(it) = &mut self.phase {
+                    let found = found.unwrap_or(Err(NoLeg::Missing));
+                    it.claim.handle_superblocks(index, found);
+                }
+            }
+            // A beat may be all that goes to its legs.
+            Purpose::Machine(_) if found == Err(Outcome::Stopped) && kit.host.is_stopping() => {
+                self.freeze(kit);
+            }
+            Purpose::Machine(ticket) => {
+                if let Phase::Running(it) = &mut self.phase {
+                    match found {
+                        Ok(found) => it.machine.handle_superblocks(ticket, &found, kit.now_ns),
+                        Err(outcome) => it.machine.handle_done(ticket, outcome, kit.now_ns),
+                    }
+                }
+            }
+        }
+    }
+}
