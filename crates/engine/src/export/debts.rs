@@ -113,6 +113,12 @@ mod tests {
         kept: Option<Kept>,
     }
 
+    /// The request of a ticket that goes on.
+    fn find(all: &[(u32, Plain)], ticket: usize) -> Option<usize> {
+        let is = |(of, it): &(u32, Plain)| *of as usize == ticket && it.kept.is_none();
+        all.iter().position(is)
+    }
+
     /// Lends, ends requests and gives back at random; how often anything was allocated.
     fn live(debts: &mut Debts, steps: u32) -> u64 {
         let mut free: Vec<u32> = (0..LOANS).collect();
@@ -128,10 +134,6 @@ mod tests {
         };
         for step in 0..steps {
             let ticket = draw(REQUESTS);
-            let find = |all: &[(u32, Plain)], ticket: usize| {
-                let is = |(of, it): &(u32, Plain)| *of as usize == ticket && it.kept.is_none();
-                all.iter().position(is)
-            };
             match (draw(3), open[ticket]) {
                 (0, debt) if !free.is_empty() => {
                     let loan = free.swap_remove(draw(free.len()));
