@@ -117,11 +117,13 @@ pub enum Bug {
     LackingRead,
     /// A leg is called in sync without a flush of what was copied to it.
     JoinedUnflushed,
+    /// Who takes a mirror over does not flush what the owner before had acknowledged (T13).
+    NothingInherited,
 }
 
 impl Bug {
     /// All.
-    pub const ALL: [Self; 51] = [
+    pub const ALL: [Self; 52] = [
         Self::Unfenced,
         Self::ShortBound,
         Self::IgnoredMark,
@@ -173,6 +175,7 @@ impl Bug {
         Self::UnalikeRead,
         Self::LackingRead,
         Self::JoinedUnflushed,
+        Self::NothingInherited,
     ];
 }
 
