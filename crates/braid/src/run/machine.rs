@@ -168,10 +168,8 @@ impl RunMachine {
                         self.tell(RunEvent::Resized(volume, info));
                     }
                 }
-                ExportEvent::Host(HostEvent::NoPath(volume)) => {
-                    if self.core == 0 {
-                        self.tell(RunEvent::NoPath(volume));
-                    }
+                ExportEvent::Host(HostEvent::NoPath(volume)) if self.core == 0 => {
+                    self.tell(RunEvent::NoPath(volume));
                 }
                 ExportEvent::Host(HostEvent::Mark(volume, bound_ns)) => {
                     self.tell(RunEvent::Mark(volume, bound_ns));
@@ -195,7 +193,8 @@ impl RunMachine {
                     self.tell(RunEvent::Released(kind));
                 }
                 ExportEvent::Host(
-                    HostEvent::Done(_)
+                    HostEvent::NoPath(_)
+                    | HostEvent::Done(_)
                     | HostEvent::Lent(..)
                     | HostEvent::Back(_)
                     | HostEvent::Freed(..)

@@ -2,14 +2,14 @@
 //!
 //! # Contract
 //! A leg is looked at (`look`) when the host's volume of it is ready. When all were, or those that
-//! could be missing were waited for, [`assemble`] decides: nothing is written before it agrees. Then the
-//! owner's record is written, and the machine begins. A record that takes the mirror over does not
-//! wait for what this host's engine before had sent (`Claim`, T9); all else does. Where it refuses,
-//! that is said once; after a
-//! pause, when the next leg comes up, or by the user's word, it decides again, by what the legs say
-//! then. One that another host has is tried again by word only, or when a leg comes: who is only
-//! silent for long must not lose it to somebody who lurks. What nobody but a user can change is
-//! told apart ([`HostEvent::Refused`]): nobody should wait for that.
+//! could be missing were waited for, [`assemble`] decides: nothing is written before it agrees.
+//! Then the owner's record is written, and the machine begins. A record that takes the mirror over
+//! does not wait for what this host's engine before had sent (`Claim`, T9); all else does. Where it
+//! refuses, that is said once; after a pause, when the next leg comes up, or by the user's word, it
+//! decides again, by what the legs say then. One that another host has is tried again by word only,
+//! or when a leg comes: who is only silent for long must not lose it to somebody who lurks. What
+//! nobody but a user can change is told apart ([`HostEvent::Refused`]): nobody should wait for
+//! that.
 use super::drive::Running;
 use super::look::BLOCK;
 use super::one::{Away, Kit, Leg, Mirrored, Phase, Purpose};
