@@ -4,8 +4,9 @@ mod common;
 
 use common::hedge::fail_reads;
 use common::*;
+use engine::Machine;
 use engine::host::{Change, HostEngine, HostEvent, IoOp, PathState, Recovery};
-use engine::target::TargetControl;
+use engine::target::{Faults, TargetControl};
 use nvme::wire::Status;
 use std::cell::RefCell;
 use volume::Outcome;
@@ -382,6 +383,41 @@ fn t13_a_lost_path_that_leaves_by_force_fails_one_flush_of_each_core_whoever_wro
             assert_eq!(fleet.one(core, &flush(0), SECOND), Some(Outcome::Done));
         }
     }
+}
+
+/// A controller has done one piece of a large write and is given up while another has the second
+/// one yet: the flush that fails for that says nothing of a write that has not ended.
+#[test]
+fn t13_a_large_write_that_ends_after_its_cache_was_given_up_is_done_again() {
+    let mut config = target(2);
+    config.subsystem.volatile_write_cache = true;
+    carry(&mut config, 13);
+    let mut fleet = Fleet::with(1, 2, config, |_| ());
+    let now_ns = fleet.world.now_ns;
+    let faults = Faults {
+        hold_writes_until_ns: now_ns + 2 * SECOND,
+        ..Faults::default()
+    };
+    let control = TargetControl::Faults(1, faults);
+    fleet.target.borrow_mut().handle_control(control, now_ns);
+    let large = io(IoOp::Write { fua: false }, 0, 16384, 0);
+    fleet.hosts[0].borrow_mut().submit(&large, now_ns).unwrap();
+    fleet.run(10 * MS, |_| false);
+    let written = |it: &Fleet| [P0, P1].map(|path| it.hosts[0].borrow().counters(0, path).bytes[1]);
+    assert_eq!(written(&fleet), [8192, 0]);
+    lose_unheard(&mut fleet);
+    assert!(fleet.remove(P0, true).is_ok());
+    assert!(fleet.run(SECOND, |it| it.paths() == [1]));
+    let failed = Some(Outcome::PathError);
+    assert_eq!(fleet.one(0, &flush(3), SECOND), failed);
+    assert_eq!(fleet.end(0, 10 * SECOND), Some(Outcome::Done));
+    assert_eq!(
+        written(&fleet)[1],
+        3 * 8192,
+        "the second piece, and then both"
+    );
+    assert_eq!(fleet.one(0, &flush(3), SECOND), Some(Outcome::Done));
+    assert_eq!(flushes_of_core_0(&fleet)[1], 1);
 }
 
 #[test]

@@ -87,6 +87,9 @@ fn worlds_of_chaos_come_to_rest_and_nothing_was_lost() {
 /// path was removed and added again became the other namespace that was there just then. 563245: a
 /// flush failed for a path that had left in order, and that another core had flushed. 710830: a
 /// client went in the turn in which its volume became ready, and its session was never over.
+///
+/// As they are drawn now: 4046332: a large write was lost with the cache of a controller that had
+/// done a piece of it, and a flush had failed for that before the write ended.
 #[test]
 fn worlds_that_found_something_once() {
     let first = [3003, 3024, 30249, 30269, 100401, 100593].map(Plan::first);
@@ -137,6 +140,7 @@ fn worlds_that_found_something_once() {
         140_303,
     ]
     .map(Plan::third);
+    let drawn = drawn.into_iter().chain([4_046_332].map(Plan::draw));
     for plan in first.into_iter().chain(second).chain(drawn) {
         let found = run::run(&plan).finding;
         assert!(found.is_none(), "seed {}: {found:?}", plan.seed);

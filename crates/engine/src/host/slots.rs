@@ -109,6 +109,8 @@ pub(super) struct Course {
     pub helper: bool,
     /// What the slot carries was cut again for narrower paths.
     pub recut: bool,
+    /// How often all of it was begun anew, for what its volume had given up meanwhile (T13).
+    pub again: u8,
     /// It is one of two copies of a read, or was and its buffer is still the engine's own.
     pub hedged: bool,
     /// It is no I/O: a copy beside one, what is left of one that was reported, or a probe.

@@ -19,6 +19,10 @@
 //! with it and has no order, as between any two writes under way together. A piece needs no entry
 //! of its own: no two pieces overlap, and whoever overlaps one overlaps the whole.
 //!
+//! Durability (T13). What a controller had in its cache may be given up after it has done a piece:
+//! the flush that fails for that says nothing of an I/O that has not ended. So a change that ends
+//! after that is done again, all of it, before anybody hears of its end.
+//!
 //! # Limits
 //! [`PIECES_MAX`] pieces of one I/O are under way; helpers have at most half of all slots. One slot
 //! is enough, so a table full of large I/Os goes on. Hops, repetitions and the time spent in
@@ -32,6 +36,9 @@ use crate::machine::Span;
 use alloc::vec::Vec;
 use policy::PathIndex;
 use volume::{IoLimits, Outcome};
+
+/// How often a change that was cut is done again, for what was given up meanwhile (T4).
+const AGAIN_MAX: u8 = 8;
 
 /// Most bytes of one command of this kind, and what a multiple of must not be inside it (0: none).
 fn of_op(limits: &IoLimits, op: IoOp) -> (u32, u32) {
@@ -103,6 +110,8 @@ struct Split {
     failed: Option<(u64, Outcome)>,
     /// Its path; if none failed, that of the last piece that ended.
     path: PathIndex,
+    /// How often its volume had given up unflushed writes when it began.
+    given_up: u32,
     /// A helper: whose.
     owner: u32,
     /// A piece that was cut again: bytes behind the part under way.
@@ -120,6 +129,7 @@ impl Split {
             busy: false,
             failed: None,
             path: NO_PATH,
+            given_up: 0,
             owner: NONE,
             rest: 0,
         }
@@ -215,10 +225,38 @@ impl HostEngine {
     pub(super) fn split(&mut self, index: u32, now_ns: u64) {
         let slot = self.slots.get_mut(index);
         (slot.course.split, slot.course.watched) = (true, true);
-        *self.splits.of(index) = Split::of(slot.io);
+        let io = slot.io;
+        self.note_whole(index, io);
         if !self.fence_whole(index) {
             self.cut_on(index, now_ns);
         }
+    }
+
+    /// An I/O is cut from now on.
+    fn note_whole(&mut self, index: u32, io: Io) {
+        *self.splits.of(index) = Split {
+            given_up: self.volumes[usize::from(io.volume)].given_up,
+            ..Split::of(io)
+        };
+    }
+
+    /// All of an I/O that was cut is done: how it ends; `None`: it is to be done again, for a
+    /// controller has perhaps lost some of it, and whoever flushed was told before it ended (T13).
+    fn settle_whole(&mut self, index: u32) -> Option<Outcome> {
+        let &mut Split {
+            whole, given_up, ..
+        } = self.splits.of(index);
+        let now = self.volumes[usize::from(whole.volume)].given_up;
+        if given_up == now || range(&whole).is_none() {
+            return Some(Outcome::Done);
+        }
+        let course = &mut self.slots.get_mut(index).course;
+        if course.again == AGAIN_MAX {
+            return Some(Outcome::PathError);
+        }
+        course.again += 1;
+        self.note_whole(index, whole);
+        None
     }
 
     /// Puts a change among those that others wait for; true: it must wait itself, and does.
@@ -255,15 +293,25 @@ impl HostEngine {
         if core::mem::replace(&mut split.busy, true) {
             return;
         }
-        while let Some((carrier, piece)) = self.next_piece(index, now_ns) {
-            self.splits.of(index).cursor += piece.length;
-            self.place_again(carrier, now_ns);
-        }
-        self.splits.of(index).busy = false;
-        if let Some((outcome, path)) = self.splits.result(index) {
-            self.slots.get_mut(index).course.split = false;
-            self.end(index, outcome, path, now_ns);
-        }
+        let (outcome, path) = loop {
+            while let Some((carrier, piece)) = self.next_piece(index, now_ns) {
+                self.splits.of(index).cursor += piece.length;
+                self.place_again(carrier, now_ns);
+            }
+            self.splits.of(index).busy = false;
+            let Some((outcome, path)) = self.splits.result(index) else {
+                return;
+            };
+            if !outcome.is_done() {
+                break (outcome, path);
+            }
+            if let Some(outcome) = self.settle_whole(index) {
+                break (outcome, path);
+            }
+            self.splits.of(index).busy = true;
+        };
+        self.slots.get_mut(index).course.split = false;
+        self.end(index, outcome, path, now_ns);
     }
 
     /// The next piece, in the slot that carries it; `None`: no slot, or nothing is left, or one has
@@ -326,7 +374,8 @@ impl HostEngine {
         now_ns: u64,
     ) {
         let slot = self.slots.get_mut(index);
-        if slot.course.recut {
+        let recut = slot.course.recut;
+        if recut {
             let rest = core::mem::take(&mut self.splits.of(index).rest);
             if rest > 0 && outcome.is_done() {
                 let done = slot.io.length;
@@ -337,6 +386,14 @@ impl HostEngine {
             slot.course.recut = false;
         }
         if !slot.course.split && !slot.course.helper {
+            let settled = match recut && outcome.is_done() {
+                true => self.settle_whole(index),
+                false => Some(outcome),
+            };
+            let Some(outcome) = settled else {
+                self.slots.get_mut(index).io = self.splits.of(index).whole;
+                return self.place_again(index, now_ns);
+            };
             return self.end(index, outcome, path, now_ns);
         }
         let owner = self
@@ -367,6 +424,9 @@ impl HostEngine {
         let course = &self.slots.get(index).course;
         let alone = !course.split && !course.helper;
         let again = course.recut;
+        if alone && !again {
+            self.note_whole(index, io);
+        }
         let waits = alone && self.fence_whole(index);
         let length = cut(&limits, io.op, io.offset, io.length);
         let split = self.splits.of(index);
