@@ -301,6 +301,7 @@ impl Mirror {
         if outcome == Outcome::CutShort {
             self.is_cut_short(leg);
         }
+        self.flush_failed(ticket, outcome);
         match ticket.work {
             Work::Io(id) => self.io_done(id, leg, outcome),
             Work::Pages(first) => self.pages_done(first, leg, outcome),

@@ -5,14 +5,16 @@
 //! flushes, changes of users, copies. So whatever it does with what it has, and if it never
 //! answers, nothing stands still but what reads from it: a read of a user, whose memory it may fill
 //! at any time (T10). Its tickets are counted on; it returns when they have ended, no sooner (T9).
-//! That happens at the beginning of a turn, when nothing else is half done.
+//! That happens at the beginning of a turn, when nothing else is half done. Who fails a flush leaves
+//! at once, and what of flushes it has done counts only when it is said that it is stale (T13).
 //!
 //! # Limits
 //! Copies have one buffer more than they use, for when a leg that hangs has the others. A second
 //! one that hangs may take that too: then what waits for a copy waits for it.
-use super::Mirror;
 use super::copy::{Kind, Step};
-use super::legs::Legs;
+use super::io::is_wrong;
+use super::legs::{Legs, Round, Ticket, Work};
+use super::{Mirror, Request};
 use crate::Outcome;
 use crate::hold::Range;
 
@@ -45,6 +47,28 @@ impl Mirror {
             }
         }
         debug_assert!(!self.takers().has(leg));
+    }
+
+    /// A leg has failed a flush, of a user or of ours: it leaves at once, for what it lost may be
+    /// told by this one alone, and flushes that it was given besides end well (T13). The last one
+    /// in sync stays, and so does one that could not be asked.
+    pub(super) fn flush_failed(&mut self, ticket: Ticket, outcome: Outcome) {
+        if outcome.is_done() {
+            return;
+        }
+        let flushes = match ticket.work {
+            Work::Io(id) => {
+                let slot = self.slots[id as usize].as_ref();
+                slot.is_some_and(|slot| slot.request == Request::Flush)
+            }
+            Work::Relax | Work::Alike | Work::Stop | Work::Rebuilt => true,
+            _ => false,
+        };
+        let mut round = Round::of(Legs::one(ticket.leg));
+        round.end(ticket.leg, outcome);
+        if flushes && !round.failed.is_empty() && !is_wrong(round.outcome) {
+            self.lose(ticket.leg, outcome);
+        }
     }
 
     /// The file of a leg was cut short: the leg leaves before anybody acts on that, unless it is

@@ -40,7 +40,7 @@ pub(super) struct Slot {
 }
 
 /// The request was wrong, by what all legs say; theirs is no fault.
-fn is_wrong(outcome: Option<Outcome>) -> bool {
+pub(super) fn is_wrong(outcome: Option<Outcome>) -> bool {
     use Outcome::{Invalid, PastEnd, Unsupported};
     matches!(outcome, Some(Invalid | PastEnd | Unsupported))
 }
@@ -218,9 +218,14 @@ impl Mirror {
             return;
         };
         let round = slot.round;
+        let done = match slot.request {
+            // What a leg that has left has flushed is perhaps not all that was acknowledged.
+            Request::Flush => round.done.both(self.takers()),
+            _ => round.done,
+        };
         let missed = match has(Bug::AckBeforeStale) {
-            true => self.up.without(round.done),
-            false => self.required.without(round.done),
+            true => self.up.without(done),
+            false => self.required.without(done),
         };
         // Who failed it and stays is the last one in sync: its errors go to the caller.
         if round.failed.iter().any(|leg| self.up.has(leg)) {

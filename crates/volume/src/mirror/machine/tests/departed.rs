@@ -1,7 +1,7 @@
 //! Rules by hand: what a leg gives after it has left, by a path that still leads to it (T13), and
 //! who does not wait for it.
 use super::super::*;
-use super::rules::{BLOCK, MS, end, run, started, well};
+use super::rules::{BLOCK, MS, end, run, started, well, written};
 use alloc::vec;
 
 const FIRST: Range = Range {
@@ -209,4 +209,53 @@ fn what_two_legs_that_hang_kept_from_being_compared_is_compared() {
     }
     let report = mirror.check_report();
     assert_eq!((report.bytes, report.complete), (4 << 20, true));
+}
+
+/// What a leg has lost it tells by one flush that fails: others that it was given behind it end
+/// well, and say nothing of what was acknowledged before (T13).
+#[test]
+fn t13_a_leg_that_failed_one_flush_is_stale_before_another_is_acknowledged() {
+    for late in [false, true] {
+        let mut mirror = written(Config::new(6));
+        let ids = [2 * MS; 2].map(|now_ns| mirror.submit(Request::Flush, now_ns).unwrap());
+        let mut given = Vec::new();
+        while let Some(output) = mirror.poll_output(2 * MS) {
+            if let Output::Leg(ticket, Request::Flush) = output {
+                given.push(ticket);
+            }
+        }
+        // The other leg is slow with the flush that leg 0 failed, and does the second one at once.
+        let of = |io, leg| {
+            let mut all = given.iter();
+            *all.find(|it| it.io() == Some(io) && it.leg == leg).unwrap()
+        };
+        let mut ends = vec![
+            (of(ids[0], 0), Outcome::PathError),
+            (of(ids[1], 0), Outcome::Done),
+            (of(ids[1], 1), Outcome::Done),
+        ];
+        // Or the failure comes when leg 0 has done the second one already.
+        if late {
+            ends.swap(0, 1);
+        }
+        for (ticket, outcome) in ends {
+            mirror.handle_done(ticket, outcome, 3 * MS);
+        }
+        let mut said = Vec::new();
+        while let Some(output) = mirror.poll_output(3 * MS) {
+            match output {
+                Output::Superblock(ticket, _) => said.push(ticket),
+                Output::Done(..) => panic!("leg 0 is in sync by what leg 1 says"),
+                _ => {}
+            }
+        }
+        assert_eq!(said.iter().map(|it| it.leg).collect::<Vec<_>>(), [1]);
+        mirror.handle_done(said[0], Outcome::Done, 4 * MS);
+        mirror.handle_done(of(ids[0], 1), Outcome::Done, 4 * MS);
+        let mut ended = run(&mut mirror, 4 * MS, &mut well);
+        ended.sort_unstable_by_key(|it| it.0);
+        let mut all = ids.map(|io| (io, Outcome::Done));
+        all.sort_unstable_by_key(|it| it.0);
+        assert_eq!(ended, all);
+    }
 }
