@@ -108,7 +108,7 @@ fn t13_after_an_unclean_stop_a_flush_goes_to_every_controller() {
 #[test]
 fn t13_what_another_owner_left_is_flushed_by_every_controller() {
     let mut rig = cached(2, |_| {});
-    rig.host.borrow_mut().inherit(0);
+    rig.host.borrow_mut().inherit(0, true);
     assert_eq!(rig.one(&flush(2), SECOND).outcome, Outcome::Done);
     assert_eq!(flushes(&rig), [1, 1]);
     assert_eq!(rig.one(&flush(2), SECOND).outcome, Outcome::Done);

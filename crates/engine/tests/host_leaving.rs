@@ -4,9 +4,9 @@
 mod common;
 
 use common::*;
-use engine::Machine;
 use engine::host::{Change, HostControl, HostEvent, IoOp, PathNews, PathState, Recovery, What};
 use engine::target::TargetControl;
+use engine::{DeviceOp, Machine};
 use volume::Outcome;
 
 fn remove(path: policy::PathIndex) -> Change {
@@ -271,5 +271,49 @@ fn t09_a_stop_while_a_volume_leaves_by_force_waits_for_its_held_writes_and_no_lo
         assert_eq!(ends.len(), 3 * usize::from(cores), "{ends:?}");
         assert!(ends.iter().all(|(_, it)| *it == Outcome::Stopped));
         assert_eq!(fleet.answers.len(), 1, "whoever asked is answered");
+    }
+}
+
+/// A path of a mirror's leg leaves before the mirror knows whether the owner before it stopped in
+/// order: its controller flushes as it leaves, or what it may have is in doubt if that one did not.
+#[test]
+fn t13_what_leaves_a_leg_before_its_mirror_is_claimed_is_flushed_or_in_doubt() {
+    for (cores, there, unclean) in [
+        (1, false, true),
+        (2, false, true),
+        (2, false, false),
+        (1, true, true),
+        (2, true, true),
+    ] {
+        let mut config = target(2);
+        config.subsystem.volatile_write_cache = true;
+        let mut fleet = Fleet::new(cores, 2, config);
+        let log = fleet.world.nodes[TARGET].disks[0].log.clone();
+        *log.borrow_mut() = Some(Vec::new());
+        let core = usize::from(cores) - 1;
+        let owner = fleet.hosts[core].clone();
+        owner.borrow_mut().set_leg(0);
+        if !there {
+            for node in fleet.nodes.clone() {
+                fleet.world.nodes[node].addresses[0] = Address::Refused;
+                fleet.world.cut(node, 0);
+            }
+            fleet.run(100 * MS, |_| false);
+        }
+        assert!(fleet.change(remove(P0)).is_ok(), "{cores} {there}");
+        fleet.until_freed(P0);
+        let executed = log.borrow_mut().take().unwrap_or_default();
+        let flushes = executed.iter().filter(|it| it.0.op == DeviceOp::Flush);
+        assert_eq!(flushes.count(), usize::from(there), "{cores}");
+        owner.borrow_mut().inherit(0, unclean);
+        let flush = io(IoOp::Flush, 9, 0, 0);
+        let first = match !there && unclean {
+            true => Outcome::PathError,
+            false => Outcome::Done,
+        };
+        for outcome in [first, Outcome::Done] {
+            let end = fleet.one(core, &flush, 100 * SECOND);
+            assert_eq!(end, Some(outcome), "{cores} {there} {unclean}");
+        }
     }
 }

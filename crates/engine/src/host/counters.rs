@@ -75,7 +75,7 @@ impl HostEngine {
     /// A volume is a mirror's leg, and only this core writes to it.
     pub fn set_leg(&mut self, volume: u16) {
         if let Some(it) = self.volumes.get_mut(usize::from(volume)) {
-            it.is_leg = true;
+            (it.is_leg, it.is_claimed) = (true, false);
         }
     }
 

@@ -115,7 +115,13 @@ impl HostEngine {
                 self.bar(number);
                 self.path_leaves(volume, now_ns);
             }
-            What::Part(true) | What::Forget(true) => self.is_covered(number, now_ns),
+            What::Part(flushed) => {
+                self.paths[number].flushed_to_leave = *flushed;
+                if *flushed {
+                    self.is_covered(number, now_ns);
+                }
+            }
+            What::Forget(true) => self.is_covered(number, now_ns),
             _ => {}
         }
         self.release(volume, now_ns);
@@ -274,7 +280,7 @@ impl HostEngine {
         if !done {
             return;
         }
-        let unflushed = path.is_unflushed();
+        let unflushed = path.is_unflushed() || self.leaves_early(number);
         self.set_errand(number, None);
         if step == Step::Forgotten {
             self.forget(number, now_ns);
@@ -335,14 +341,17 @@ impl HostEngine {
         let (volume, index) = (path.volume, path.index);
         // Where nobody has said yet whether there were any, there may have been.
         let lost = self.is_doubtful(number);
+        let early = self.leaves_early(number);
         let it = &mut self.volumes[usize::from(volume)];
+        let line = |why| report::line(&it.name, path, self.settings.core, why);
         if lost {
-            let line = |why| report::line(&it.name, path, self.settings.core, why);
             if it.leaving {
                 let left = line(report::left_unflushed(path));
                 self.events.push_back(HostEvent::Unflushed(volume, left));
             }
             it.lost_cache = Some(line(report::unflushed(path)));
+        } else if early {
+            it.left_early = Some(line(report::LEFT_EARLY));
         }
         it.head.forget(index);
         it.places[usize::from(index.0)] = VACANT;

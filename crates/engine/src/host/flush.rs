@@ -21,7 +21,8 @@
 //! ([`HostEvent::Unflushed`]), each controller counts as unflushed until it has flushed, or was
 //! given up: nobody knows what that one had acknowledged. A path that has not been
 //! there since is waited for like one that was lost, if those of its volume that were have caches.
-//! Any core's flush of it is good for all; each core then hears of it.
+//! Any core's flush of it is good for all; each core then hears of it. A mirror's path that leaves
+//! before that is known of the mirror's last owner flushes as it leaves, or is in doubt then.
 //!
 //! # Limits
 //! A live controller whose ANA group is not usable is not asked: handing its group over is the
@@ -45,7 +46,7 @@ impl Path {
     }
 
     /// Whether it has a volatile cache; local devices do.
-    fn has_cache(&self) -> bool {
+    pub(super) fn has_cache(&self) -> bool {
         if let PathKind::Passthrough { facts, .. } = &self.kind {
             return facts.controller.volatile_write_cache;
         }
@@ -81,18 +82,28 @@ impl HostEngine {
     /// the others flush for it.
     pub(super) fn is_doubtful(&self, number: usize) -> bool {
         let path = &self.paths[number];
-        if self.volumes[usize::from(path.volume)]
-            .recovery
-            .shared_write_cache
-        {
-            return false;
-        }
         let unheard = path.unheard && !self.volumes[usize::from(path.volume)].is_leg;
+        (path.is_unflushed() || unheard) && self.may_take_along(number)
+    }
+
+    /// Whether what a path's controller has in its cache may be lost with it: not where the others
+    /// flush for it.
+    fn may_take_along(&self, number: usize) -> bool {
+        let path = &self.paths[number];
         // One that was never seen is taken to be like those that were.
         let seen = self.paths_of(path.volume).filter(|it| it.was_seen());
         let caches = seen.map(Path::has_cache).reduce(|a, b| a | b);
-        let may_cache = path.was_seen() || caches != Some(false);
-        may_cache && (path.is_unflushed() || unheard)
+        let recovery = self.volumes[usize::from(path.volume)].recovery;
+        !recovery.shared_write_cache && (path.was_seen() || caches != Some(false))
+    }
+
+    /// Whether a leg's path leaves before its mirror knows what another owner has left, and its
+    /// controller has not flushed.
+    pub(super) fn leaves_early(&self, number: usize) -> bool {
+        let path = &self.paths[number];
+        let it = &self.volumes[usize::from(path.volume)];
+        let unknown = it.is_leg && !it.is_claimed && !path.flushed_to_leave;
+        unknown && path.has_cache() && self.may_take_along(number)
     }
 
     /// Whether that is so of a path, and it is lost.

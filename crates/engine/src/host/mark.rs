@@ -42,15 +42,24 @@ impl Volume {
 }
 
 impl HostEngine {
-    /// A mirror had another owner, here or on another host, that didn't stop in order: controllers
-    /// of its legs may have in their caches what that one acknowledged and did not flush, though no
-    /// mark of this host says so.
-    pub fn inherit(&mut self, volume: u16) {
+    /// A mirror is ours. It had another owner, here or on another host, that didn't stop in order
+    /// if it is `unclean`: controllers of its legs may have in their caches what that one
+    /// acknowledged and did not flush, though no mark of this host says so; also those whose paths
+    /// have left since we began.
+    pub fn inherit(&mut self, volume: u16, unclean: bool) {
         let Some(it) = self.volumes.get_mut(usize::from(volume)) else {
             return;
         };
+        it.is_claimed = true;
+        let early = it.left_early.take();
+        if !unclean {
+            return;
+        }
         it.left_unflushed = !canary::has(Bug::NothingInherited);
         let inherits = it.inherits();
+        if inherits {
+            it.lost_cache = it.lost_cache.take().or(early);
+        }
         for path in self.indexes(volume) {
             if let Some(number) = self.number(volume, path) {
                 self.paths[number].inherited |= inherits;

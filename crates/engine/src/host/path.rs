@@ -99,6 +99,8 @@ pub(super) struct Path {
     /// An engine before this one may have had such writes: of a controller that no core has flushed
     /// since.
     pub inherited: bool,
+    /// It leaves, and its controller has flushed for that, or has no cache.
+    pub flushed_to_leave: bool,
     /// It was live since the other cores were told whether this one had any.
     pub untold: bool,
     /// It was lost, and not all cores have said yet whether they had such writes.
@@ -231,6 +233,7 @@ impl Path {
             flushed: 0,
             unflushed_elsewhere: false,
             inherited: false,
+            flushed_to_leave: false,
             untold: false,
             unheard: false,
             held: Lane::EMPTY,

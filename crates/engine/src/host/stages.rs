@@ -158,9 +158,10 @@ impl HostEngine {
 
     /// All cores are drained. Any core's flush covers what the controller completed for all (T13).
     fn flush_or_part(&mut self, job: &mut Job, number: usize, now_ns: u64) {
+        let early = self.leaves_early(number);
         let path = &mut self.paths[number];
         let live = path.phase == Phase::Live;
-        if live && (job.unflushed || path.is_unflushed()) {
+        if live && (job.unflushed || path.is_unflushed() || early) {
             job.stage = Stage::Flush;
             match path.farewell.is_out() {
                 true => path.farewell = Farewell::Late,

@@ -28,6 +28,11 @@ pub(super) struct Volume {
     pub(super) is_leg: bool,
     /// What another engine acknowledged here may be in caches: the mirror says so.
     pub(super) left_unflushed: bool,
+    /// A mirror's that is ours: whether another engine left something is known.
+    pub(super) is_claimed: bool,
+    /// A mirror's before that: a path left, and its controller was not flushed. What to say when a
+    /// flush fails for it (T13).
+    pub(super) left_early: Option<String>,
     /// It was said that no path is live.
     pub(super) no_path: bool,
     /// What fails is not tried again.
@@ -114,6 +119,8 @@ impl Volume {
             lost_cache: None,
             is_leg: false,
             left_unflushed: false,
+            is_claimed: false,
+            left_early: None,
             given_up: 0,
             leaving: false,
             errand: None,

@@ -396,10 +396,10 @@ impl Mirrored {
             leg.away = (leg.info.is_some() && unknown).then(|| Away::absent(kit.now_ns));
         }
         let newest = given.get(assembly.newest).and_then(|it| it.ok());
-        if newest.is_some_and(|it| !it.superblock.clean) {
-            for &at in &it.legs {
-                kit.host.inherit(self.legs[usize::from(at)].config.volume);
-            }
+        let unclean = newest.is_some_and(|it| !it.superblock.clean);
+        for &at in &it.legs {
+            let volume = self.legs[usize::from(at)].config.volume;
+            kit.host.inherit(volume, unclean);
         }
         let mut terms = it.claim.terms();
         // Nothing but records goes to a leg before what our own engine before had sent there is
