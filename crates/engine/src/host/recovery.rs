@@ -197,6 +197,8 @@ pub struct HoldStats {
     pub past_gate_total: u64,
     /// Longest hold that has ended, ns.
     pub held_ns_max: u64,
+    /// Bytes of changes in pieces that were done again: paths count them each time (T13).
+    pub again_bytes_total: u64,
     /// Moves to another path so far.
     pub moved_total: u64,
     /// Most moves of one I/O away from paths that were not lost: those that count against it (T4).

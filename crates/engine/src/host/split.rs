@@ -246,8 +246,8 @@ impl HostEngine {
         let &mut Split {
             whole, given_up, ..
         } = self.splits.of(index);
-        let now = self.volumes[usize::from(whole.volume)].given_up;
-        if given_up == now || range(&whole).is_none() {
+        let it = &mut self.volumes[usize::from(whole.volume)];
+        if given_up == it.given_up || range(&whole).is_none() {
             return Some(Outcome::Done);
         }
         let course = &mut self.slots.get_mut(index).course;
@@ -255,6 +255,7 @@ impl HostEngine {
             return Some(Outcome::PathError);
         }
         course.again += 1;
+        it.totals.again_bytes_total += u64::from(whole.length);
         self.note_whole(index, whole);
         None
     }

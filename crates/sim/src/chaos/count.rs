@@ -13,7 +13,7 @@ use super::node::Body;
 use super::run::{Course, Finding};
 use alloc::format;
 use alloc::string::String;
-use engine::host::PathCounters;
+use engine::host::{HoldStats, PathCounters};
 
 /// What a host's paths counted, all cores together.
 #[derive(Clone, Copy, Debug, Default)]
@@ -23,6 +23,8 @@ pub struct Sum {
     bytes: [u64; 2],
     /// Second copies.
     copies: u64,
+    /// Bytes of changes that were done again.
+    again: u64,
 }
 
 impl Sum {
@@ -33,10 +35,16 @@ impl Sum {
         self.copies += path.copies;
     }
 
+    /// With what a volume did again.
+    pub fn add_again(&mut self, stats: &HoldStats) {
+        self.again += stats.again_bytes_total;
+    }
+
     fn join(&mut self, other: &Self) {
         (0..3).for_each(|group| self.ios[group] += other.ios[group]);
         (0..2).for_each(|way| self.bytes[way] += other.bytes[way]);
         self.copies += other.copies;
+        self.again += other.again;
     }
 }
 
@@ -95,7 +103,12 @@ impl Course<'_> {
                 "{who}: the export counts {export:?}, its clients {told:?}"
             ));
         }
-        let Sum { bytes, copies, .. } = life.sum;
+        let Sum {
+            bytes,
+            copies,
+            again,
+            ..
+        } = life.sum;
         // What is changed in parts is read first.
         let parts = self.plan.layout.habit.unit != BLOCK as u64;
         for (way, more) in [(0, copies > 0 || parts), (1, false)] {
@@ -103,7 +116,7 @@ impl Course<'_> {
             let most = if more {
                 u64::MAX
             } else {
-                told.bytes[way] + told.unknown[way]
+                told.bytes[way] + told.unknown[way] + way as u64 * again
             };
             if !(least..=most).contains(&bytes[way]) {
                 return Err(format!(
@@ -112,7 +125,7 @@ impl Course<'_> {
                 ));
             }
         }
-        let exact = told.unknown == [0; 2] && life.removed == 0;
+        let exact = told.unknown == [0; 2] && life.removed == 0 && again == 0;
         Ok([
             unknown == 0 && told.answered > 0,
             exact && told.bytes != [0; 2],

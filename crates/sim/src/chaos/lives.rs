@@ -115,6 +115,7 @@ impl Rig {
             for path in it.paths(0) {
                 sum.add(&it.counters(0, path));
             }
+            sum.add_again(&it.hold_stats(0));
         }
         (sum, export)
     }

@@ -5,8 +5,8 @@
 //! flushes, changes of users, copies. So whatever it does with what it has, and if it never
 //! answers, nothing stands still but what reads from it: a read of a user, whose memory it may fill
 //! at any time (T10). Its tickets are counted on; it returns when they have ended, no sooner (T9).
-//! That happens at the beginning of a turn, when nothing else is half done. Who fails a flush leaves
-//! at once, and what of flushes it has done counts only when it is said that it is stale (T13).
+//! That happens at the beginning of a turn, when nothing else is half done. Who fails a flush
+//! leaves at once, and no other flush of it counts before it is said to be stale (T13).
 //!
 //! # Limits
 //! Copies have one buffer more than they use, for when a leg that hangs has the others. A second
@@ -51,7 +51,8 @@ impl Mirror {
 
     /// A leg has failed a flush, of a user or of ours: it leaves at once, for what it lost may be
     /// told by this one alone, and flushes that it was given besides end well (T13). The last one
-    /// in sync stays, and so does one that could not be asked.
+    /// in sync stays, and so does one that could not be asked; of what changes are under way, and
+    /// it has done, it may have lost some too.
     pub(super) fn flush_failed(&mut self, ticket: Ticket, outcome: Outcome) {
         if outcome.is_done() {
             return;
@@ -68,6 +69,20 @@ impl Mirror {
         round.end(ticket.leg, outcome);
         if flushes && !round.failed.is_empty() && !is_wrong(round.outcome) {
             self.lose(ticket.leg, outcome);
+            if self.up.has(ticket.leg) {
+                self.undo(ticket.leg, outcome);
+            }
+        }
+    }
+
+    /// Whatever a leg has done of changes that have not ended, it has failed.
+    fn undo(&mut self, leg: u8, outcome: Outcome) {
+        for slot in self.slots.iter_mut().flatten() {
+            if slot.request.changes().is_some() && slot.round.done.has(leg) {
+                slot.round.done.remove(leg);
+                slot.round.failed.add(leg);
+                slot.round.outcome = Some(outcome);
+            }
         }
     }
 

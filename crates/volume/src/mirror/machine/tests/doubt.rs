@@ -10,8 +10,8 @@ const FIRST: Range = Range {
 /// Until then it may be executed.
 const LATE_NS: u64 = 5_000 * MS;
 
-/// Leg 0 is the last one in sync and has failed a write, which may be late; leg 1 has returned.
-fn failed() -> Mirror {
+/// Leg 0 is the last one in sync; leg 1 has returned and is being rebuilt.
+pub fn returned() -> Mirror {
     let mut mirror = started(2, Config::new(6));
     mirror.submit(Request::Write(FIRST, false), MS).unwrap();
     run(&mut mirror, MS, &mut well);
@@ -23,6 +23,12 @@ fn failed() -> Mirror {
         let output = mirror.poll_output(3 * MS).unwrap();
         super::rules::end(&mut mirror, output, 3 * MS, &mut well);
     }
+    mirror
+}
+
+/// The same; leg 0 has failed a write, which may be late.
+fn failed() -> Mirror {
+    let mut mirror = returned();
     let io = mirror.submit(Request::Write(FIRST, false), 4 * MS).unwrap();
     let mut ended = Vec::new();
     while let Some(output) = mirror.poll_output(4 * MS) {
