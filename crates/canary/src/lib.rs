@@ -117,13 +117,11 @@ pub enum Bug {
     LackingRead,
     /// A leg is called in sync without a flush of what was copied to it.
     JoinedUnflushed,
-    /// Who takes a mirror over does not flush what the owner before had acknowledged (T13).
-    NothingInherited,
 }
 
 impl Bug {
     /// All.
-    pub const ALL: [Self; 52] = [
+    pub const ALL: [Self; 51] = [
         Self::Unfenced,
         Self::ShortBound,
         Self::IgnoredMark,
@@ -175,7 +173,6 @@ impl Bug {
         Self::UnalikeRead,
         Self::LackingRead,
         Self::JoinedUnflushed,
-        Self::NothingInherited,
     ];
 }
 

@@ -261,7 +261,7 @@ const CANARIES: [Canary; 39] = [
 ];
 
 /// Those of mirrors, in worlds of mirrors.
-const OF_MIRRORS: [Canary; 13] = [
+const OF_MIRRORS: [Canary; 12] = [
     (
         Bug::AckBeforeStale,
         600,
@@ -328,12 +328,6 @@ const OF_MIRRORS: [Canary; 13] = [
         100,
         DATA,
         "T13: a leg is in sync without a flush of what was copied",
-    ),
-    (
-        Bug::NothingInherited,
-        600,
-        DATA,
-        "T13: a takeover inherits nothing to be flushed",
     ),
 ];
 

@@ -55,7 +55,7 @@ impl HostEngine {
         if !unclean {
             return;
         }
-        it.left_unflushed = !canary::has(Bug::NothingInherited);
+        it.left_unflushed = true;
         let inherits = it.inherits();
         if inherits {
             it.lost_cache = it.lost_cache.take().or(early);
