@@ -248,7 +248,7 @@ const CANARIES: [Canary; 39] = [
     ),
     (
         Bug::NeverAgain,
-        100,
+        1000,
         "stuck",
         "T38: soonest never tries a path again that was slow and is idle",
     ),

@@ -4,7 +4,7 @@
 //! # Contract
 //! Drawn apart from the rest, on top of it. Ten faults of a world touch something then, whatever
 //! else it has; worlds with a mirror in which little may happen get what takes no leg and no host
-//! away, and more of it, for they have few others.
+//! away, and more of it, for they have few others: in some of these fewer than ten touch anything.
 use super::aim;
 use super::kind::Kind;
 use super::mirror::ample::is_mild;
