@@ -44,12 +44,12 @@ fn share(check: Check) -> usize {
 /// another one was rebuilt from it, and that joined with what the first one had not any more.
 ///
 /// As `Plan::sixth_mirror` draws them: 900194: a mirror whose last leg could not flush kept a core
-/// busy while it stopped. 901020: one whose leases were over did not end when its time to drain was.
-/// 3100189, 3100732: the last leg in sync, which does not fence its writes, executed one late that
-/// had failed: after what was there before had been copied, and over a newer one (T9). 3101288,
-/// 3107206: a leg told by one flush what it had lost, and the next one was acknowledged while
-/// another leg was slow with the first. 3103865: the path to a controller left before its mirror
-/// was taken over, and nobody knew of that one's cache.
+/// busy while it stopped. 901020: one whose leases were over did not end when its time to drain
+/// was. 3100189, 3100732: the last leg in sync, which does not fence its writes, executed one late
+/// that had failed: after what was there before had been copied, and over a newer one (T9).
+/// 3101288, 3107206: a leg told by one flush what it had lost, and the next one was acknowledged
+/// while another leg was slow with the first. 3103865: the path to a controller left before its
+/// mirror was taken over, and nobody knew of that one's cache.
 #[test]
 fn worlds_with_mirrors_that_found_something_once() {
     let first = [1, 2].map(Plan::first_mirror);

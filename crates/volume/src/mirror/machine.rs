@@ -151,8 +151,6 @@ pub struct Mirror {
     /// No leg could take the last event: nothing can be changed until one can.
     broken: bool,
     retry_at_ns: u64,
-    /// Until then the last leg in sync may execute what it has failed; 0: it does not.
-    doubt_until_ns: u64,
     /// Something besides users' I/O may be due.
     wake: bool,
     legs: Vec<Option<Box<Leg>>>,

@@ -40,6 +40,8 @@ pub(super) struct Lease {
     pub hold_until_ns: u64,
     /// The bound of that, which our record has to say till then, ms.
     left_ms: u32,
+    /// Until then the last leg in sync may execute what it has failed; 0: it does not.
+    pub doubt_until_ns: u64,
     /// Legs that wait for their superblock of an event.
     pub due: Legs,
     /// It ended while a stop said its last: nothing more is said (T48).
@@ -499,7 +501,7 @@ impl Mirror {
     /// Until when changes wait for what the owner before us has left, or for what the last leg may
     /// execute late (T9), if they do.
     pub fn held_until_ns(&self) -> Option<u64> {
-        let until_ns = self.lease.hold_until_ns.max(self.doubt_until_ns);
+        let until_ns = self.lease.hold_until_ns.max(self.lease.doubt_until_ns);
         Some(until_ns).filter(|&until_ns| self.now_ns < until_ns)
     }
 

@@ -97,7 +97,6 @@ impl Mirror {
             state,
             happened: Box::new(state),
             retry_at_ns: 0,
-            doubt_until_ns: 0,
             newest: Box::new(state),
             lagging: Legs::default(),
             changes: Changes::default(),
@@ -292,7 +291,7 @@ impl Mirror {
         };
         // Also when it is over, until a turn has seen that.
         let when = |until_ns| if until_ns == 0 { u64::MAX } else { until_ns };
-        let held = when(self.lease.hold_until_ns).min(when(self.doubt_until_ns));
+        let held = when(self.lease.hold_until_ns).min(when(self.lease.doubt_until_ns));
         let times = [
             retry,
             self.skipped_until_ns,
