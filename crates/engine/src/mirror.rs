@@ -170,6 +170,21 @@ impl MirrorEngine {
         }
     }
 
+    /// See [`HostEngine::given_up`]; a mirror gives nothing up while it has another leg in sync.
+    pub fn times_given_up(&self, volume: u16) -> u32 {
+        match volume < MIRRORS_FROM {
+            true => self.host.times_given_up(volume),
+            false => 0,
+        }
+    }
+
+    /// See [`HostEngine::flush_failed_for`]. A mirror is not told: a leg that fails a flush leaves.
+    pub fn flush_failed_for(&mut self, volume: u16, heard: bool) {
+        if volume < MIRRORS_FROM {
+            self.host.flush_failed_for(volume, heard);
+        }
+    }
+
     /// As [`HostEngine::submit_with`] [`Hints::for_change`].
     ///
     /// # Errors

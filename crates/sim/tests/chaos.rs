@@ -89,7 +89,8 @@ fn worlds_of_chaos_come_to_rest_and_nothing_was_lost() {
 /// client went in the turn in which its volume became ready, and its session was never over.
 ///
 /// As they are drawn now: 4046332: a large write was lost with the cache of a controller that had
-/// done a piece of it, and a flush had failed for that before the write ended.
+/// done a piece of it, and a flush had failed for that before the write ended. 5058541: a flush
+/// failed for a controller that had left, and whoever had asked for it had gone.
 #[test]
 fn worlds_that_found_something_once() {
     let first = [3003, 3024, 30249, 30269, 100401, 100593].map(Plan::first);
@@ -140,7 +141,7 @@ fn worlds_that_found_something_once() {
         140_303,
     ]
     .map(Plan::third);
-    let drawn = drawn.into_iter().chain([4_046_332].map(Plan::draw));
+    let drawn = drawn.into_iter().chain([4_046_332, 5_058_541].map(Plan::draw));
     for plan in first.into_iter().chain(second).chain(drawn) {
         let found = run::run(&plan).finding;
         assert!(found.is_none(), "seed {}: {found:?}", plan.seed);

@@ -43,7 +43,7 @@ pub(super) struct Client {
     /// What it has moved.
     pub motion: Motion,
     /// The connection is gone.
-    closed: bool,
+    pub closed: bool,
     touched: bool,
     /// Second half of an answer's piece, to be sent next, and its request.
     half: Option<(Span, u32)>,

@@ -103,6 +103,7 @@ impl ExportEngine {
 
     fn start(&mut self, ticket: u32) {
         let work = &mut self.table[ticket];
+        work.given_up = self.host.times_given_up(work.volume);
         work.issued = 0;
         work.stage = match work.edge_count {
             0 => Stage::Io,
@@ -152,7 +153,30 @@ impl ExportEngine {
         }
     }
 
+    /// Begins the I/Os of a change anew, if it was cut into several and what was done first may be
+    /// lost since: whoever flushed was told of that before the change ended (T13).
+    fn does_again(&mut self, ticket: u32) -> bool {
+        let work = &mut self.table[ticket];
+        let change = work.stage == Stage::Io && work.request.kind.is_change();
+        let given_up = self.host.times_given_up(work.volume);
+        if !change || work.failed.is_some() || work.pieces < 2 || work.given_up == given_up {
+            return false;
+        }
+        if work.again == AGAIN_MAX {
+            work.failed = Some(Errno::Io);
+            return false;
+        }
+        work.again += 1;
+        work.given_up = given_up;
+        (work.issued, work.cursor) = (0, work.start);
+        self.pump(ticket);
+        true
+    }
+
     fn stage_over(&mut self, ticket: u32) {
+        if self.does_again(ticket) {
+            return;
+        }
         let work = &mut self.table[ticket];
         let request = &work.request;
         match work.stage {
@@ -242,9 +266,16 @@ impl ExportEngine {
 
     fn answer(&mut self, ticket: u32) {
         let work = &mut self.table[ticket];
+        let flush = work.request.kind == Kind::Flush;
+        let flushed = flush || work.stage == Stage::Flush;
         work.stage = Stage::Answered;
         let (client, token) = (work.client, work.request.token);
         let result = work.failed.map_or(Ok(()), Err);
+        if flushed && result.is_err() {
+            // That of a change tells of nothing but that change.
+            let heard = flush && !self.clients[usize::from(client)].closed;
+            self.host.flush_failed_for(work.volume, heard);
+        }
         if core::mem::take(&mut work.ordered) {
             self.ranges.end(ticket, &mut self.course.begun);
         }
@@ -259,10 +290,16 @@ impl ExportEngine {
     }
 }
 
+/// How often a change is begun anew (T4).
+const AGAIN_MAX: u8 = 8;
+
 impl Work {
     /// An I/O of it is under way.
     fn asked(&mut self, io: &Io) {
         self.outstanding += 1;
+        self.pieces = self
+            .pieces
+            .saturating_add(u16::from(self.stage == Stage::Io));
         let is_edge = self.stage == Stage::Edges || self.issued < self.own_edges();
         if is_edge || self.stage == Stage::Flush || io.op == IoOp::Flush {
             self.issued += 1;

@@ -62,6 +62,12 @@ pub(super) struct Work {
     pub issued: u8,
     /// I/Os under way.
     pub outstanding: u16,
+    /// Those of its data that it was cut into.
+    pub pieces: u16,
+    /// How often its volume had given up unflushed writes when it began, and how often it was begun
+    /// anew for that (T13).
+    pub given_up: u32,
+    pub again: u8,
     /// In the line of those with I/Os to submit.
     pub queued: bool,
     /// Has a place among the changes under way.
@@ -97,6 +103,9 @@ impl Work {
             cursor: 0,
             issued: 0,
             outstanding: 0,
+            pieces: 0,
+            given_up: 0,
+            again: 0,
             queued: false,
             ordered: false,
             failed: None,
@@ -131,6 +140,7 @@ impl Work {
         self.cursor = self.start;
         self.issued = 0;
         self.outstanding = 0;
+        (self.pieces, self.again) = (0, 0);
         self.ordered = false;
         self.failed = None;
         self.own = false;

@@ -14,6 +14,9 @@
 //! flush of any core passes before all have said whether it had unflushed writes; each core
 //! then gives them up by itself, for the flushes that it has.
 //!
+//! Whoever asked for a flush may have gone before it fails: then the next one fails for the same
+//! reason ([`HostEngine::flush_failed_for`]), until somebody has heard of it.
+//!
 //! A flush that a device had when its path was given up, and that then fails, was heard by nobody:
 //! on each core the volume's flushes that wait fail for it, or the next one.
 //!
@@ -123,8 +126,9 @@ impl HostEngine {
         if slot.course.given_up != it.given_up {
             return self.fail_flush(index, now_ns);
         }
-        if let Some(line) = it.lost_cache.take() {
+        if let Some(line) = it.lost_cache.take().or_else(|| it.untold.take()) {
             it.given_up = it.given_up.wrapping_add(1);
+            it.told = Some(line.clone());
             if canary::has(Bug::ToldTwice) && !line.ends_with('!') {
                 it.lost_cache = Some(line.clone() + "!");
             }
@@ -288,6 +292,7 @@ impl HostEngine {
                 it.totals.flush_failed = Some((now_ns, path.index));
                 let why = report::unflushed(path);
                 let line = report::line(&it.name, &self.paths[number], self.settings.core, why);
+                it.told = Some(line.clone());
                 self.events.push_back(HostEvent::Warning(volume, line));
             }
         }
@@ -375,6 +380,26 @@ impl HostEngine {
         );
         it.lost_cache = Some(line);
         self.release_flushes(volume, now_ns);
+    }
+
+    /// How often a volume has given up unflushed writes: a change that began before that and is not
+    /// done yet is not known to be whole (T13).
+    pub fn times_given_up(&self, volume: u16) -> u32 {
+        let it = self.volumes.get(usize::from(volume));
+        it.map_or(0, |it| it.given_up)
+    }
+
+    /// A flush has failed, and whoever asked for it has heard of that, or has gone before: then the
+    /// next one fails for the same reason.
+    #[cold]
+    pub fn flush_failed_for(&mut self, volume: u16, heard: bool) {
+        if let Some(it) = self.volumes.get_mut(usize::from(volume)) {
+            if heard {
+                (it.told, it.untold) = (None, None);
+            } else if it.told.is_some() {
+                it.untold = it.told.clone();
+            }
+        }
     }
 
     pub(super) fn fail_flush(&mut self, index: u32, now_ns: u64) {

@@ -65,6 +65,10 @@ pub(super) struct Volume {
     /// How often unflushed writes of lost paths were given up: flushes that were submitted before
     /// fail (T13).
     pub(super) given_up: u32,
+    /// What was said when that happened last, until whoever flushed has heard of it.
+    pub(super) told: Option<String>,
+    /// The same; nobody has heard of it, and the next flush fails for it.
+    pub(super) untold: Option<String>,
     /// It was said that it is to go.
     pub(super) leaving: bool,
     /// What core 0 waits for, and by which order.
@@ -122,6 +126,8 @@ impl Volume {
             is_claimed: false,
             left_early: None,
             given_up: 0,
+            told: None,
+            untold: None,
             leaving: false,
             errand: None,
             vacant: false,

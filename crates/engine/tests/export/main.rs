@@ -15,6 +15,7 @@ mod pressure;
 mod removal;
 mod resize;
 mod rig;
+mod told;
 
 use common::{BLOCK, MS, SECOND, WIRE_NS, fill};
 use nbd::{Errno, Kind, Request};

@@ -1,0 +1,89 @@
+//! Who is told that acknowledged writes may be lost with a controller's cache (T13).
+use super::common::*;
+use super::rig::{Rig, Setup, config};
+use engine::export::ExportControl;
+use engine::host::{Change, HostControl, Recovery};
+use engine::target::{Faults, TargetControl};
+use nbd::{Errno, Kind, Request};
+
+/// Two paths to a target with a cache, each of which carries 1 MiB at once.
+fn setup() -> Setup {
+    let mut setup = Setup {
+        host: host_config(2),
+        target: target_config(2),
+        slot_bytes: 4 << 20,
+        ..Setup::default()
+    };
+    setup.host.volumes[0].recovery = Recovery::default();
+    setup.target.subsystem.volatile_write_cache = true;
+    setup.target.subsystem.transfer_shift = 20;
+    setup.with_volume(8)
+}
+
+/// Path 0 is lost.
+fn lose(rig: &mut Rig) {
+    rig.world.nodes[HOST].addresses[0] = Address::Refused;
+    rig.world.cut(HOST, 0);
+    rig.pass(10 * MS);
+}
+
+/// And leaves by force.
+fn remove(rig: &mut Rig) {
+    let change = Change::RemovePath {
+        volume: 0,
+        path: P0,
+        force: true,
+    };
+    rig.control(ExportControl::Host(HostControl::Change {
+        ticket: 1,
+        change,
+        wait_ns: SECOND,
+    }));
+    rig.pass(SECOND);
+}
+
+#[test]
+fn t13_a_flush_whose_client_has_gone_before_it_failed_fails_the_next_one() {
+    let mut rig = Rig::ready(setup());
+    let (gone, other) = (rig.connect(config(4)), rig.connect(config(4)));
+    for at in 0..2 {
+        rig.write(gone, at * 4096, &[1; 4096]);
+    }
+    lose(&mut rig);
+    rig.submit(gone, Request::flush(0), &[]);
+    rig.pass(10 * MS);
+    rig.clients.borrow_mut().reset(gone);
+    rig.pass(10 * MS);
+    remove(&mut rig);
+    assert_eq!(rig.refused(other, Request::flush(0), &[]), Errno::Io);
+    assert_eq!(rig.one(other, Request::flush(0), &[]).result, Ok(()));
+}
+
+/// The I/Os of one request are no pieces of one: the first has ended long before.
+#[test]
+fn t13_a_write_of_several_ios_that_ends_after_its_cache_was_given_up_is_done_again() {
+    let mut rig = Rig::ready(setup());
+    let (writer, other) = (rig.connect(config(4)), rig.connect(config(4)));
+    let faults = Faults {
+        hold_writes_until_ns: rig.world.now_ns + 5 * SECOND,
+        ..Faults::default()
+    };
+    rig.target_control(TargetControl::Faults(1, faults));
+    let request = Request::new(0, Kind::Write, 0, 2 << 20);
+    rig.submit(writer, request, &vec![7; 2 << 20]);
+    rig.pass(100 * MS);
+    let written = |rig: &Rig| {
+        let engine = rig.engine.borrow();
+        [P0, P1].map(|path| engine.host().counters(0, path).bytes[1])
+    };
+    assert_eq!(written(&rig), [1 << 20, 0]);
+    lose(&mut rig);
+    remove(&mut rig);
+    assert_eq!(rig.refused(other, Request::flush(0), &[]), Errno::Io);
+    assert!(rig.clients.borrow().all[writer].ended.is_empty());
+    let ended = |rig: &Rig| !rig.clients.borrow().all[writer].ended.is_empty();
+    rig.until(20 * SECOND, ended);
+    assert_eq!(rig.ended(writer)[0].result, Ok(()));
+    assert_eq!(written(&rig)[1], 3 << 20, "the second one, and then both");
+    assert_eq!(rig.one(other, Request::flush(0), &[]).result, Ok(()));
+}
