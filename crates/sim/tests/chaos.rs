@@ -141,7 +141,9 @@ fn worlds_that_found_something_once() {
         140_303,
     ]
     .map(Plan::third);
-    let drawn = drawn.into_iter().chain([4_046_332, 5_058_541].map(Plan::draw));
+    let drawn = drawn
+        .into_iter()
+        .chain([4_046_332, 5_058_541].map(Plan::draw));
     for plan in first.into_iter().chain(second).chain(drawn) {
         let found = run::run(&plan).finding;
         assert!(found.is_none(), "seed {}: {found:?}", plan.seed);
