@@ -145,6 +145,16 @@ impl Selector {
         Ok(())
     }
 
+    /// As [`Self::select`] where there is no choice: whose turn it is afterwards does not depend on
+    /// that. Else flushes, which go to each path, would begin every round anew.
+    #[cold]
+    pub fn select_only(&mut self, request: &Request, paths: &[PathView]) -> Option<PathIndex> {
+        let round_robin = self.round_robin;
+        let chosen = self.select(request, paths);
+        self.round_robin = round_robin;
+        chosen
+    }
+
     /// Chooses a path for `request`, or `None` when no path is usable. Counts the selection and
     /// raises the in-flight count of the chosen path: every `Some` is balanced by one
     /// [`Self::complete`].

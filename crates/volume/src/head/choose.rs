@@ -49,6 +49,9 @@ impl Head {
     pub fn select_only(&mut self, request: &Request, path: PathIndex) -> Option<PathIndex> {
         let at = usize::from(path.0);
         let usable = self.standing[at].is_known() && self.is_open(path);
-        self.select_of(request, u64::from(usable) << at, None)
+        self.show_only(u64::from(usable) << at);
+        let chosen = self.selector.select_only(request, &self.views);
+        self.show();
+        chosen
     }
 }

@@ -406,6 +406,19 @@ fn t41_a_choice_among_some_is_balanced_and_leaves_the_others_as_they_were() {
     assert_eq!(head.in_flight(PathIndex(2)), 0);
 }
 
+/// World 5009709: with a flush of all paths between any two, one path had all I/Os.
+#[test]
+fn a01_flushes_that_go_to_each_path_leave_the_turn_of_others_as_it_was() {
+    let mut head = head(3, Policy::RoundRobin { bytes: 0 });
+    let turns = (0..6).map(|_| {
+        for path in (0..3).map(PathIndex) {
+            assert_eq!(head.select_only(&request(0), path), Some(path));
+        }
+        head.select(&request(0)).unwrap().0
+    });
+    assert_eq!(turns.collect::<Vec<_>>(), [0, 1, 2, 0, 1, 2]);
+}
+
 #[test]
 fn t38_a_path_that_comes_in_anothers_place_begins_anew() {
     for policy in POLICIES {
