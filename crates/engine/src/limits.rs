@@ -90,6 +90,9 @@ pub const EXPORT_ARENA_MIN: u64 = 2 * (nbd::limits::BLOCK_MAX as u64 + 2 * BUFFE
 /// the size that most file systems ask for goes on whatever the other clients do.
 pub const OWN_MAX: u32 = 128 << 10;
 
+/// How often a change that was cut is done again, for what was given up meanwhile (T4, T13).
+pub const AGAIN_MAX: u8 = 8;
+
 /// Most I/Os that one request has under way: one client's large request leaves room for others.
 pub const REQUEST_IOS_MAX: u16 = 32;
 

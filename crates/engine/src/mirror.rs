@@ -170,7 +170,8 @@ impl MirrorEngine {
         }
     }
 
-    /// See [`HostEngine::times_given_up`]; a mirror gives nothing up while it has another leg in sync.
+    /// See [`HostEngine::times_given_up`]; a mirror gives nothing up while it has another leg in
+    /// sync.
     pub fn times_given_up(&self, volume: u16) -> u32 {
         match volume < MIRRORS_FROM {
             true => self.host.times_given_up(volume),

@@ -3,7 +3,7 @@ use super::ExportEngine;
 use super::ranges::Change;
 use super::table::{Stage, Work};
 use crate::host::{Io, IoDone, IoOp, SubmitError};
-use crate::limits::{BUFFER_MAX, REQUEST_IOS_MAX, TICKETS_READY};
+use crate::limits::{AGAIN_MAX, BUFFER_MAX, REQUEST_IOS_MAX, TICKETS_READY};
 use crate::machine::{Memory, Output, Span};
 use alloc::collections::VecDeque;
 use alloc::vec;
@@ -158,8 +158,11 @@ impl ExportEngine {
     fn does_again(&mut self, ticket: u32) -> bool {
         let work = &mut self.table[ticket];
         let change = work.stage == Stage::Io && work.request.kind.is_change();
+        if !change || work.pieces < 2 || work.failed.is_some() {
+            return false;
+        }
         let given_up = self.host.times_given_up(work.volume);
-        if !change || work.failed.is_some() || work.pieces < 2 || work.given_up == given_up {
+        if work.given_up == given_up {
             return false;
         }
         if work.again == AGAIN_MAX {
@@ -289,9 +292,6 @@ impl ExportEngine {
         self.touch(client);
     }
 }
-
-/// How often a change is begun anew (T4).
-const AGAIN_MAX: u8 = 8;
 
 impl Work {
     /// An I/O of it is under way.

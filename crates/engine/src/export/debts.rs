@@ -49,10 +49,6 @@ pub(super) enum Paid<'a> {
 }
 
 impl Debts {
-    pub fn new() -> Self {
-        Self::default()
-    }
-
     /// One loan more of a request; its debt, which is a new one where it had none.
     pub fn lend(&mut self, ticket: u32, debt: Option<u32>, loan: u32) -> u32 {
         let number = debt.unwrap_or_else(|| self.open(ticket));
@@ -193,7 +189,7 @@ mod tests {
 
     #[test]
     fn t10_memory_comes_back_with_the_last_loan_as_a_walk_over_all_finds_and_none_is_taken_anew() {
-        let mut debts = Debts::new();
+        let mut debts = Debts::default();
         // As much as there may be was lent once.
         let kept = Kept {
             client: 0,

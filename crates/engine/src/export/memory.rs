@@ -71,7 +71,7 @@ impl Pool {
             changed: false,
             served_from: u64::MAX,
             again: Vec::with_capacity(clients.into()),
-            debts: Debts::new(),
+            debts: Debts::default(),
         }
     }
 

@@ -49,7 +49,7 @@ impl Path {
     }
 
     /// Whether it has a volatile cache; local devices do.
-    pub(super) fn has_cache(&self) -> bool {
+    fn has_cache(&self) -> bool {
         if let PathKind::Passthrough { facts, .. } = &self.kind {
             return facts.controller.volatile_write_cache;
         }

@@ -31,14 +31,11 @@ use super::HostEngine;
 use super::slots::{NONE, Slots};
 use super::types::{Io, IoOp, NO_PATH};
 use super::wait::range;
-use crate::limits::PIECES_MAX;
+use crate::limits::{AGAIN_MAX, PIECES_MAX};
 use crate::machine::Span;
 use alloc::vec::Vec;
 use policy::PathIndex;
 use volume::{IoLimits, Outcome};
-
-/// How often a change that was cut is done again, for what was given up meanwhile (T4).
-const AGAIN_MAX: u8 = 8;
 
 /// Most bytes of one command of this kind, and what a multiple of must not be inside it (0: none).
 fn of_op(limits: &IoLimits, op: IoOp) -> (u32, u32) {

@@ -151,6 +151,18 @@ impl Offered {
         self.engine.borrow_mut().handle_control(control, now_ns);
     }
 
+    /// A client that is ready.
+    fn connect(&mut self) -> usize {
+        let config = Config {
+            requests_max: 4,
+            ..Config::default()
+        };
+        let conn = self.clients.borrow_mut().connect(0, config);
+        let ready = |it: &Self| it.clients.borrow().all[conn].ready.is_some();
+        assert!(self.run(SECOND, ready));
+        conn
+    }
+
     /// Writes so many bytes of one value, within a second.
     fn write(&mut self, conn: usize, value: u8, bytes: u32) -> bool {
         let request = Request::new(0, Kind::Write, 0, bytes);
@@ -178,13 +190,7 @@ fn t10_memory_of_an_answered_write_is_nobodys_while_a_leg_that_left_still_has_it
     for bytes in [4096_u32, 1 << 20] {
         let disks = made(2, true);
         let mut offered = Offered::new(&disks);
-        let config = Config {
-            requests_max: 4,
-            ..Config::default()
-        };
-        let conn = offered.clients.borrow_mut().connect(0, config);
-        let ready = |it: &Offered| it.clients.borrow().all[conn].ready.is_some();
-        assert!(offered.run(SECOND, ready));
+        let conn = offered.connect();
         assert!(offered.write(conn, 0x11, bytes));
         offered.world.nodes[HOST].disks[0].delay_ns = 9 * SECOND;
         *disks[0].log.borrow_mut() = Some(Vec::new());
@@ -218,13 +224,7 @@ fn t10_of_several_writes_that_a_leg_still_has_each_gives_its_memory_back_when_it
     const BYTES: u32 = 256 << 10;
     let disks = made(2, true);
     let mut offered = Offered::new(&disks);
-    let config = Config {
-        requests_max: 4,
-        ..Config::default()
-    };
-    let conn = offered.clients.borrow_mut().connect(0, config);
-    let ready = |it: &Offered| it.clients.borrow().all[conn].ready.is_some();
-    assert!(offered.run(SECOND, ready));
+    let conn = offered.connect();
     assert!(offered.write(conn, 0x11, BYTES));
     let begun_ns = offered.world.now_ns;
     // In one region, so that none waits for intents; the later ones end sooner.
