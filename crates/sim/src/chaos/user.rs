@@ -128,8 +128,13 @@ impl User {
 
     /// Addresses to which there are paths, or may be: those that a mark names (T13).
     pub fn had(&self) -> Vec<usize> {
+        let second = |at: &usize| self.seconds.iter().any(|(_, of, _)| of == at);
+        let comes = |at: &usize| {
+            let adds = |wish: &Wish| matches!(wish, Wish::Add | Wish::Second(_));
+            self.open.iter().any(|(_, of, wish)| of == at && adds(wish))
+        };
         let all = 0..self.addresses();
-        all.filter(|it| self.path(*it).is_some() || self.is_adding(*it))
+        all.filter(|it| self.path(*it).is_some() || second(it) || comes(it))
             .collect()
     }
 
