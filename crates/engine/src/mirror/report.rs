@@ -147,6 +147,7 @@ impl Mirrored {
             (None, _, Some(outcome)) if status == LegStatus::Stale => {
                 Some(format!("it has left: {outcome}"))
             }
+            _ if facts.is_some_and(|it| it.lapsed) => Some(words::LAPSED.into()),
             _ => None,
         };
         LegReport {

@@ -11,6 +11,10 @@ pub const CUT_SHORT: &str = "its file was cut short, so nothing that it has coun
                              the file as long again and restore the leg, or replace it; it is \
                              rebuilt from the start";
 
+/// Why a leg gets no I/O though it takes part.
+pub const LAPSED: &str = "no beat has ended there for two intervals: nothing is read or written \
+                          there before two have";
+
 /// Why a leg can't return, and what to do.
 pub fn unfit(why: &Unfit) -> String {
     match why {

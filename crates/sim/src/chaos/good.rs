@@ -24,6 +24,9 @@ pub struct Good {
     /// Of a mirror: which legs are in sync, and when one has left.
     in_sync: Vec<bool>,
     pub left: Vec<u64>,
+    /// Since when a leg in sync has had no lease, and from when to when one had none.
+    lapsed: Option<u64>,
+    were_lapsed: Vec<(u64, u64)>,
 }
 
 impl Good {
@@ -53,8 +56,24 @@ impl Good {
         }
     }
 
+    fn note_lapsed(&mut self, lapsed: bool, now_ns: u64) {
+        if lapsed {
+            self.lapsed.get_or_insert(now_ns);
+        } else if let Some(from_ns) = self.lapsed.take() {
+            self.were_lapsed.push((from_ns, now_ns));
+        }
+    }
+
+    /// Whether a leg of a mirror had no lease for some of this time.
+    pub fn was_lapsed(&self, from_ns: u64, to_ns: u64) -> bool {
+        let now = self.lapsed.map(|it| (it, u64::MAX));
+        let mut all = self.were_lapsed.iter().copied().chain(now);
+        all.any(|it| it.0 <= to_ns && from_ns <= it.1)
+    }
+
     /// The process begins anew.
     fn begin(&mut self, now_ns: u64) {
+        self.note_lapsed(false, now_ns);
         for address in 0..self.now.len() {
             self.note(address, false, false, now_ns);
         }
@@ -79,6 +98,9 @@ impl Host {
         if let Some(mirror) = engine.mirror(MIRRORS_FROM) {
             // While nothing can be said on its last leg, changes fail; that is tried every second.
             let runs = mirror.state == MirrorState::Running;
+            let facts = || mirror.legs.iter().filter_map(|it| it.facts);
+            let lapsed = facts().any(|it| it.in_sync && it.lapsed);
+            self.good[core].note_lapsed(lapsed, world.now_ns);
             for (leg, it) in mirror.legs.iter().enumerate() {
                 let usable = engine.host().usability(leg as u16).0;
                 let in_sync = it.status == LegStatus::InSync;

@@ -149,14 +149,18 @@ impl Course<'_> {
 
     /// How many such faults there were in the time of a request of a mirror; of those that keep a
     /// read from blocks, as many as meet in one of them: what a leg lacks elsewhere, others have.
-    pub(super) fn pardons_at(&self, failed: &Failed) -> usize {
+    /// What waits for a leg's lease fails with a beat, wherever that goes.
+    pub(super) fn pardons_at(&self, host: usize, failed: &Failed) -> usize {
         let (kind, blocks) = (failed.request.kind, failed.blocks());
+        let mut good = self.rig.hosts[host].good.iter();
+        let waited = good.any(|it| it.was_lapsed(failed.start_ns, failed.end_ns));
         let touched = |it: &&Pardon| {
             let here = |(from, to): (u64, u64)| blocks.start < to && from < blocks.end;
-            it.is_then(failed) && (kind == nbd::Kind::Flush || it.blocks.is_none_or(here))
+            let anywhere = waited || kind == nbd::Kind::Flush;
+            it.is_then(failed) && (anywhere || it.blocks.is_none_or(here))
         };
         let writes_only = |it: &&Pardon| matches!(it.kind, Kind::NoSpace | Kind::OneWrite);
-        if kind != nbd::Kind::Read {
+        if kind != nbd::Kind::Read || waited {
             // A change that covers a block partly reads the rest of it.
             return self.pardons.iter().filter(touched).count();
         }

@@ -240,6 +240,7 @@ impl Mirror {
             returning: self.changes.adding.has(leg)
                 || it.join != Join::Away && !self.joining.has(leg),
             leaving: self.required.has(leg) && !self.takers().has(leg),
+            lapsed: self.lapsed().has(leg),
             lacks: it.left,
             errors: it.errors,
             mended: it.mended,

@@ -36,7 +36,7 @@ impl Course<'_> {
         let is_wrong = |it: &&Failed| match it.error {
             CommandError::Server(Errno::Io | Errno::NoSpc) => {
                 let good = self.rig.good_for(host, it).count();
-                good > self.pardons_at(it)
+                good > self.pardons_at(host, it)
             }
             CommandError::Lost if lives.was_cut(it) => false,
             _ => !lives.excuses(it),

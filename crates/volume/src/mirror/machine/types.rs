@@ -211,6 +211,8 @@ pub struct LegFacts {
     pub returning: bool,
     /// It has left, and that is not durable yet on those that stay.
     pub leaving: bool,
+    /// Its lease is over: it gets nothing but beats, until two have ended well.
+    pub lapsed: bool,
     /// Regions that are still to be copied.
     pub lacks: u64,
     /// Reads that it failed lately.
