@@ -50,6 +50,9 @@ fn share(check: Check) -> usize {
 /// 3101288, 3107206: a leg told by one flush what it had lost, and the next one was acknowledged
 /// while another leg was slow with the first. 3103865: the path to a controller left before its
 /// mirror was taken over, and nobody knew of that one's cache.
+///
+/// As they are drawn now: 8010489: a fault of a checker: a read that waits for a lease fails with
+/// the write of a beat.
 #[test]
 fn worlds_with_mirrors_that_found_something_once() {
     let first = [1, 2].map(Plan::first_mirror);
@@ -60,7 +63,9 @@ fn worlds_with_mirrors_that_found_something_once() {
         3_101_288, 3_103_865, 3_107_206,
     ]
     .map(Plan::sixth_mirror);
-    for plan in first.into_iter().chain(second).chain(fourth).chain(sixth) {
+    let drawn = [8_010_489].map(Plan::draw_mirror);
+    let before = first.into_iter().chain(second).chain(fourth).chain(sixth);
+    for plan in before.chain(drawn) {
         let found = run::run(&plan).finding;
         assert!(found.is_none(), "seed {}: {found:?}", plan.seed);
     }
