@@ -173,16 +173,25 @@ impl MirrorEngine {
     /// See [`HostEngine::times_given_up`]; a mirror gives nothing up while it has another leg in
     /// sync.
     pub fn times_given_up(&self, volume: u16) -> u32 {
-        match volume < MIRRORS_FROM {
-            true => self.host.times_given_up(volume),
-            false => 0,
+        match volume.checked_sub(MIRRORS_FROM) {
+            None => self.host.times_given_up(volume),
+            Some(index) => {
+                let it = self.mirrors.get(usize::from(index));
+                it.and_then(Option::as_deref)
+                    .map_or(0, Mirrored::times_given_up)
+            }
         }
     }
 
-    /// See [`HostEngine::flush_failed_for`]. A mirror is not told: a leg that fails a flush leaves.
+    /// See [`HostEngine::flush_failed_for`].
     pub fn flush_failed_for(&mut self, volume: u16, heard: bool) {
-        if volume < MIRRORS_FROM {
-            self.host.flush_failed_for(volume, heard);
+        match volume.checked_sub(MIRRORS_FROM) {
+            None => self.host.flush_failed_for(volume, heard),
+            Some(index) => {
+                if let Some(mirror) = self.mirror_mut(index) {
+                    mirror.flush_failed_for(heard);
+                }
+            }
         }
     }
 

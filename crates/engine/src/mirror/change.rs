@@ -110,6 +110,7 @@ impl Mirrored {
             removed: false,
             cut: false,
             lost_caches: 0,
+            given_up: 0,
             hangs_ns: None,
         };
         match self.legs.get_mut(usize::from(at)) {

@@ -379,6 +379,15 @@ impl Mirrored {
         {
             it.machine.may_be_late(ticket.leg, until_ns, now_ns);
         }
+        if let Task::Io(ticket) | Task::Own(ticket) = entry.task
+            && !outcome.is_done()
+        {
+            let leg = &mut self.legs[usize::from(entry.leg)];
+            let given_up = kit.host.times_given_up(leg.config.volume);
+            if core::mem::replace(&mut leg.given_up, given_up) != given_up {
+                it.machine.gives_up_writes(ticket.leg, now_ns);
+            }
+        }
         match entry.task {
             Task::Pages(ticket) if outcome.is_done() => {
                 let bytes = kit.memory.bytes(entry.span);

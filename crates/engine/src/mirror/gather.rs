@@ -398,8 +398,10 @@ impl Mirrored {
         let newest = given.get(assembly.newest).and_then(|it| it.ok());
         let unclean = newest.is_some_and(|it| !it.superblock.clean);
         for &at in &it.legs {
-            let volume = self.legs[usize::from(at)].config.volume;
+            let leg = &mut self.legs[usize::from(at)];
+            let volume = leg.config.volume;
             kit.host.inherit(volume, unclean);
+            leg.given_up = kit.host.times_given_up(volume);
         }
         let mut terms = it.claim.terms();
         // Nothing but records goes to a leg before what our own engine before had sent there is

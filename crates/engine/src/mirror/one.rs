@@ -132,6 +132,8 @@ pub(super) struct Leg {
     pub cut: bool,
     /// Controllers of it that are lost with what they had in their caches, as last looked at.
     pub lost_caches: u64,
+    /// How often its volume had given up unflushed writes when that was looked at last.
+    pub given_up: u32,
     /// It has no path left, and a device that ends nothing: when the mirror goes on without it.
     pub hangs_ns: Option<u64>,
 }
@@ -212,6 +214,7 @@ impl Mirrored {
             removed: false,
             cut: false,
             lost_caches: 0,
+            given_up: 0,
             hangs_ns: None,
         };
         Self {

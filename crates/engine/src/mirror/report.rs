@@ -326,6 +326,9 @@ impl Mirrored {
                 leg.hangs_ns = Some(now_ns.saturating_add(LEG_HANGS_NS));
                 self.again = true;
             }
+            if !it.machine.may_read(slot) {
+                leg.given_up = host.times_given_up(volume);
+            }
             let lost = host.lost_caches(volume);
             let is_news = lost & !core::mem::replace(&mut leg.lost_caches, lost) != 0;
             if lost == 0 {

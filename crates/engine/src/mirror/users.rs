@@ -107,6 +107,21 @@ impl Mirrored {
         }
     }
 
+    /// See [`HostEngine::times_given_up`](crate::host::HostEngine::times_given_up).
+    pub fn times_given_up(&self) -> u32 {
+        match &self.phase {
+            Phase::Running(it) => it.machine.times_given_up(),
+            _ => 0,
+        }
+    }
+
+    /// See [`HostEngine::flush_failed_for`](crate::host::HostEngine::flush_failed_for).
+    pub fn flush_failed_for(&mut self, heard: bool) {
+        if let Some(it) = self.running() {
+            it.machine.flush_failed_for(heard);
+        }
+    }
+
     /// A user's read, on one of `legs`.
     pub(super) fn read(&mut self, id: u32, range: Range, legs: Legs, kit: &mut Kit<'_>) {
         let mut legs = legs;

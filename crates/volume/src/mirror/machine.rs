@@ -59,6 +59,7 @@ mod intent;
 mod io;
 mod legs;
 mod life;
+mod loss;
 mod pace;
 mod planted;
 mod read;
@@ -83,6 +84,7 @@ use intent::PageRound;
 use io::Slot;
 use legs::{Round, Work};
 use life::Life;
+use loss::Loss;
 use pace::Pace;
 
 /// One leg.
@@ -96,6 +98,8 @@ struct Leg {
     in_flight: u32,
     /// What it has failed may be executed until then.
     late_until_ns: u64,
+    /// It has given up writes, and no flush has told of that yet.
+    gave_up: bool,
     beat: Beat,
     /// Reads that it failed.
     errors: u32,
@@ -151,6 +155,9 @@ pub struct Mirror {
     /// No leg could take the last event: nothing can be changed until one can.
     broken: bool,
     retry_at_ns: u64,
+    /// How often none could.
+    tries: u32,
+    loss: Loss,
     /// Something besides users' I/O may be due.
     wake: bool,
     legs: Vec<Option<Box<Leg>>>,

@@ -100,7 +100,11 @@ impl Mirror {
     pub fn leg_lost(&mut self, leg: u8, now_ns: u64) {
         self.at(now_ns);
         if self.takers().has(leg) {
-            return self.lose(leg, Outcome::PathError);
+            self.lose(leg, Outcome::PathError);
+            if self.up.has(leg) {
+                self.is_poorer();
+            }
+            return;
         }
         self.return_failed(leg, Outcome::PathError);
         self.forget_rebuild(leg);

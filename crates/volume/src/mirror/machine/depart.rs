@@ -51,8 +51,7 @@ impl Mirror {
 
     /// A leg has failed a flush, of a user or of ours: it leaves at once, for what it lost may be
     /// told by this one alone, and flushes that it was given besides end well (T13). The last one
-    /// in sync stays, and so does one that could not be asked; of what changes are under way, and
-    /// it has done, it may have lost some too.
+    /// in sync stays, and so does one that could not be asked.
     pub(super) fn flush_failed(&mut self, ticket: Ticket, outcome: Outcome) {
         if outcome.is_done() {
             return;
@@ -70,18 +69,7 @@ impl Mirror {
         if flushes && !round.failed.is_empty() && !is_wrong(round.outcome) {
             self.lose(ticket.leg, outcome);
             if self.up.has(ticket.leg) {
-                self.undo(ticket.leg, outcome);
-            }
-        }
-    }
-
-    /// Whatever a leg has done of changes that have not ended, it has failed.
-    fn undo(&mut self, leg: u8, outcome: Outcome) {
-        for slot in self.slots.iter_mut().flatten() {
-            if slot.request.changes().is_some() && slot.round.done.has(leg) {
-                slot.round.done.remove(leg);
-                slot.round.failed.add(leg);
-                slot.round.outcome = Some(outcome);
+                self.tells(ticket, outcome);
             }
         }
     }

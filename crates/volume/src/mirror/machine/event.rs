@@ -274,6 +274,7 @@ impl Mirror {
         for leg in self.joining.iter() {
             self.is_joining(leg);
         }
+        self.see_to_loss();
         self.legs_changed();
         self.has_grown(bytes);
         if self.life == Life::Beginning {
@@ -286,6 +287,7 @@ impl Mirror {
     /// Nobody could take the last event: changes fail until somebody can.
     fn is_broken(&mut self, round: Round) {
         self.retry_at_ns = self.now_ns + RETRY_NS;
+        self.tries = self.tries.wrapping_add(1);
         if !self.broken {
             self.broken = true;
             self.news(News::Broken);

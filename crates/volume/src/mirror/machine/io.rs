@@ -22,7 +22,7 @@ pub(super) enum Phase {
     /// For who chooses the leg.
     Choosing,
     Legs,
-    /// Until who failed it has left.
+    /// Until who failed it has left; of a read, until it is durable who has left.
     Leaving,
 }
 
@@ -36,6 +36,8 @@ pub(super) struct Slot {
     pub unreadable: Legs,
     /// Those that could not read all of it before it was cut.
     pub bad: Legs,
+    /// It is kept back since then: how often nobody could take an event before.
+    pub tries: u32,
     since_ns: u64,
 }
 
@@ -63,6 +65,7 @@ impl Mirror {
             piece: request.reads().unwrap_or(Range::new(0, 0)),
             unreadable: Legs::default(),
             bad: Legs::default(),
+            tries: 0,
             since_ns: self.now_ns,
         });
         let without = self.without_legs(request);
@@ -125,6 +128,7 @@ impl Mirror {
                 self.intended(id);
             }
             (Phase::Intent, _) => self.intended(id),
+            (Phase::Leaving, Request::Read(_)) => self.may_be_told(id),
             (Phase::Leaving, _) => self.has_left(id),
             _ => {}
         }
@@ -252,6 +256,10 @@ impl Mirror {
         let Some(slot) = self.slots[id as usize].take() else {
             return;
         };
+        let outcome = match slot.request {
+            Request::Flush => self.as_told(outcome),
+            _ => outcome,
+        };
         // Its number is free when that was told: another I/O must not be taken for it.
         self.outputs.push_back(Output::Done(id, outcome));
         self.pace.served(self.now_ns - slot.since_ns);
@@ -296,8 +304,12 @@ impl Mirror {
 
     /// What waits for what will not come.
     pub(super) fn end_held(&mut self, outcome: Outcome) {
+        let held = |slot: Slot| match slot.phase {
+            Phase::Leaving => slot.request.reads().is_some(),
+            phase => phase == Phase::Held,
+        };
         for id in 0..self.slots.len() as u32 {
-            if self.slots[id as usize].is_some_and(|slot| slot.phase == Phase::Held) {
+            if self.slots[id as usize].is_some_and(held) {
                 self.finish(id, outcome);
             }
         }
@@ -348,6 +360,9 @@ impl Mirror {
         }
         self.up.remove(leg);
         self.departed.add(leg);
+        if let Some(it) = self.leg_mut(leg) {
+            it.gave_up = false;
+        }
         self.forget_rebuild(leg);
         self.news(News::Left(leg, outcome));
         self.without_copies(leg);

@@ -9,6 +9,7 @@
 use super::back::Join;
 use super::beat::{Beat, Lease};
 use super::legs::{Legs, Work};
+use super::loss::Loss;
 use super::pace::Pace;
 use super::{Changes, CheckReport, Config, Leg, Mirror, News, Start};
 use crate::Outcome;
@@ -53,6 +54,7 @@ impl Leg {
             copy: found.copy,
             in_flight: 0,
             late_until_ns: 0,
+            gave_up: false,
             beat: Beat::default(),
             errors: 0,
             mended: 0,
@@ -92,6 +94,8 @@ impl Mirror {
             foreign: false,
             other: None,
             broken: false,
+            tries: 0,
+            loss: Loss::default(),
             wake: true,
             legs: (0..LEGS_MAX).map(|_| None).collect(),
             state,

@@ -142,7 +142,7 @@ impl Mirror {
             // Somewhere in it; the others have all of it.
             let bad = slot.bad;
             bad.iter().for_each(|leg| self.mend(leg, range));
-            return self.finish(id, Outcome::Done);
+            return self.is_read(id, range);
         }
         // Behind what was bad it goes on with larger ones.
         slot.take_piece(slot.piece.end, range, PIECE);

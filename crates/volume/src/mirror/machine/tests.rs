@@ -7,6 +7,7 @@ mod doubt;
 mod ends;
 mod grow;
 mod leases;
+mod loss;
 mod pieces;
 mod returned;
 mod rivals;

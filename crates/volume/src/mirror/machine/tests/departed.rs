@@ -259,37 +259,3 @@ fn t13_a_leg_that_failed_one_flush_is_stale_before_another_is_acknowledged() {
         assert_eq!(ended, all);
     }
 }
-
-/// Of what the last leg in sync had done, and another one has yet, it may have lost what it had in
-/// its cache: the flush that it fails says nothing of a write that has not ended (T13).
-#[test]
-fn t13_a_write_that_ends_after_the_last_leg_has_failed_a_flush_fails_too() {
-    let mut mirror = super::doubt::returned();
-    let requests = [Request::Write(FIRST, false), Request::Flush];
-    let ids = requests.map(|it| mirror.submit(it, 4 * MS).unwrap());
-    let (mut of_write, mut of_flush) = (Vec::new(), Vec::new());
-    let mut ended = Vec::new();
-    while let Some(output) = mirror.poll_output(4 * MS) {
-        match output {
-            Output::Leg(ticket, Request::Flush) => of_flush.push(ticket),
-            Output::Leg(ticket, Request::Write(..)) => of_write.push(ticket),
-            output => super::rules::end(&mut mirror, output, 4 * MS, &mut well),
-        }
-    }
-    for tickets in [&mut of_write, &mut of_flush] {
-        tickets.sort_unstable_by_key(|it| it.leg);
-        assert_eq!(tickets.iter().map(|it| it.leg).collect::<Vec<_>>(), [0, 1]);
-    }
-    let ends = [
-        (of_write[0], Outcome::Done),
-        (of_flush[0], Outcome::PathError),
-        (of_flush[1], Outcome::Done),
-        (of_write[1], Outcome::Done),
-    ];
-    for (ticket, outcome) in ends {
-        mirror.handle_done(ticket, outcome, 5 * MS);
-        ended.extend(run(&mut mirror, 5 * MS, &mut well));
-    }
-    let failed = Outcome::PathError;
-    assert_eq!(ended, [(ids[1], failed), (ids[0], failed)]);
-}
