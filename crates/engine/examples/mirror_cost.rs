@@ -195,6 +195,7 @@ impl Bench {
         let host = HostEngine::new(host_config());
         let config = MirrorsConfig {
             mirrors: vec![Some(mirror_config())],
+            elsewhere: Vec::new(),
             scratch: Span {
                 at: SCRATCH_AT,
                 len,

@@ -87,6 +87,7 @@ impl From<HostEngine> for MirrorEngine {
     fn from(host: HostEngine) -> Self {
         let none = MirrorsConfig {
             mirrors: Vec::new(),
+            elsewhere: Vec::new(),
             scratch: Span::default(),
             crc32c: |_| 0,
         };
@@ -130,6 +131,9 @@ impl MirrorEngine {
             let it = Mirrored::new(mirror, Span { at, len }, room);
             mirrors.push(Some(Box::new(it)));
             at += u64::from(len);
+        }
+        for volume in config.elsewhere {
+            host.set_leg_elsewhere(volume);
         }
         if here == 0 {
             mirrors.clear(); // its events come from the host without a detour

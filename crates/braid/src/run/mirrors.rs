@@ -132,8 +132,11 @@ impl Mirrors {
             .map(|(number, mirror)| here(number).then(|| mirror.clone()))
             .collect();
         let count = mirrors.iter().flatten().count() as u32;
+        let elsewhere = (0..).zip(&self.all).filter(|(number, _)| !here(*number));
+        let elsewhere = elsewhere.flat_map(|(_, mirror)| &mirror.legs);
         MirrorsConfig {
             mirrors,
+            elsewhere: elsewhere.map(|leg| leg.volume).collect(),
             scratch: Span {
                 at: behind.next_multiple_of(4096),
                 len: count * MIRROR_SCRATCH_BYTES,

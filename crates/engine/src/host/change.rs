@@ -243,8 +243,8 @@ impl HostEngine {
     ) -> Result<Job, String> {
         let number = self.idle_path(volume, path)?;
         self.spare_last(number, force)?;
-        if !force && self.is_in_doubt(number) {
-            return Err(super::report::in_doubt(&self.paths[number]));
+        if let Some(why) = self.loses_by_leaving(number).filter(|_| !force) {
+            return Err(why);
         }
         let drained = self.paths[number].will == Will::Draining;
         let mut job = self.begin_change(volume, path, Stage::Leave, What::Leave, now_ns);

@@ -79,6 +79,13 @@ impl HostEngine {
         }
     }
 
+    /// A volume is the leg of a mirror on another core.
+    pub fn set_leg_elsewhere(&mut self, volume: u16) {
+        if let Some(it) = self.volumes.get_mut(usize::from(volume)) {
+            it.is_leg_elsewhere = true;
+        }
+    }
+
     /// Whether a volume has no path left, and a local device still has what it was given when it
     /// was lost: nobody knows when that ends.
     pub fn hangs(&self, volume: u16) -> bool {

@@ -38,6 +38,7 @@ use super::change::is_device;
 use super::path::{Path, Phase, Will};
 use super::types::{HostEvent, PathKind, PathNews};
 use super::{HostEngine, report};
+use alloc::string::String;
 use canary::Bug;
 use policy::{Group, PathIndex};
 use volume::Outcome;
@@ -112,6 +113,16 @@ impl HostEngine {
     /// Whether that is so of a path, and it is lost.
     pub(super) fn is_in_doubt(&self, number: usize) -> bool {
         self.paths[number].phase != Phase::Live && self.is_doubtful(number)
+    }
+
+    /// Why a path can't leave now but by force: what its controller has in its cache would be lost.
+    pub(super) fn loses_by_leaving(&self, number: usize) -> Option<String> {
+        let path = &self.paths[number];
+        let early = path.phase != Phase::Live && self.leaves_early(number);
+        match self.is_in_doubt(number) {
+            true => Some(report::in_doubt(path)),
+            false => early.then(|| report::too_early(path)),
+        }
     }
 
     /// Sends a flush to the next controller that it must cover; ends it where there is none.

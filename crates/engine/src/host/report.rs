@@ -248,6 +248,15 @@ pub(super) fn in_doubt(path: &Path) -> String {
     )
 }
 
+/// A lost path of a leg that can't leave before the mirror is ours (T13).
+pub(super) fn too_early(path: &Path) -> String {
+    format!(
+        "{} may have acknowledged writes of the mirror's owner before that were never flushed: wait \
+         until it is back, or until the mirror runs, or force it; a flush will fail then",
+        path.uri
+    )
+}
+
 /// Why a path that is not live takes no I/O, as far as its state says it.
 pub(super) fn out_of_use(state: PathState) -> &'static str {
     match state {

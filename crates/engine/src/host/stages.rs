@@ -79,6 +79,14 @@ impl HostEngine {
         if late {
             job.until_ns = u64::MAX;
         }
+        let loses = match job.stage {
+            Stage::Leave | Stage::Flush => self.loses_by_leaving(number),
+            _ => None,
+        };
+        // The core that has its mirror knows whether it leaves early.
+        let asks = !job.force && self.volumes[usize::from(job.volume)].is_leg_elsewhere;
+        let early = || Some(report::too_early(path)).filter(|_| lost && asks && job.unflushed);
+        let loses = loses.or_else(early);
         match job.stage {
             Stage::Join | Stage::Return => return self.arrive(job, number, late, now_ns),
             Stage::Drain if job.left == 0 || lost => {
@@ -93,12 +101,12 @@ impl HostEngine {
                 self.answer(job, Err(why));
                 return true;
             }
-            Stage::Leave | Stage::Flush if !job.force && self.is_in_doubt(number) => {
-                let why = report::in_doubt(path);
+            Stage::Leave | Stage::Flush if !job.force && loses.is_some() => {
                 self.take_back(job, now_ns);
-                self.answer(job, Err(why));
+                self.answer(job, Err(loses.unwrap_or_default()));
                 return true;
             }
+            Stage::Leave if lost && asks && job.left > 0 => {}
             Stage::Leave | Stage::Flush | Stage::Part if lost => self.begin_to_forget(job, now_ns),
             Stage::Leave if job.left == 0 => self.flush_or_part(job, number, now_ns),
             Stage::Leave | Stage::Flush if late => return self.give_up(job, number, now_ns),

@@ -26,6 +26,8 @@ pub(super) struct Volume {
     pub(super) recovery: Recovery,
     /// A mirror's: what changes data waits for a busy path rather than fail (T6).
     pub(super) is_leg: bool,
+    /// The same, of a mirror on another core.
+    pub(super) is_leg_elsewhere: bool,
     /// What another engine acknowledged here may be in caches: the mirror says so.
     pub(super) left_unflushed: bool,
     /// A mirror's that is ours: whether another engine left something is known.
@@ -122,6 +124,7 @@ impl Volume {
             totals: HoldStats::default(),
             lost_cache: None,
             is_leg: false,
+            is_leg_elsewhere: false,
             left_unflushed: false,
             is_claimed: false,
             left_early: None,

@@ -16,7 +16,7 @@ use alloc::string::String;
 use volume::mirror::claim::BOUND_MAX_MS;
 
 /// In whole milliseconds; 0 would be: not said.
-fn whole_ms(ns: u64) -> u32 {
+pub(super) fn whole_ms(ns: u64) -> u32 {
     u32::try_from(ns.div_ceil(1_000_000).max(1)).unwrap_or(u32::MAX)
 }
 

@@ -68,9 +68,24 @@ impl Running {
         let buffers: Option<Vec<Span>> = buffers.by_ref().collect();
         let mut copies = buffers?;
         let compares = copies.split_off(MIRROR_COPIES.into());
+        // Under what it left, here or in a process before, nobody has written down.
+        let late_until_ns = |found: &Result<Chosen, NoLeg>| {
+            let slot = found.ok().map(|it| it.superblock.slot);
+            let leg = it
+                .legs
+                .iter()
+                .find(|leg| leg.slot.is_some() && leg.slot == slot);
+            let late = leg.is_some_and(|leg| !kit.host.is_fenced(leg.config.volume));
+            match late {
+                true => kit.now_ns.saturating_add(it.config.leg_quiesce_ns),
+                false => 0,
+            }
+        };
+        let late_until_ns: Vec<u64> = given.iter().map(late_until_ns).collect();
         let start = Start {
             assembly,
             given,
+            late_until_ns: &late_until_ns,
             owner: it.config.owner,
             lineage: it.config.lineage,
             terms,

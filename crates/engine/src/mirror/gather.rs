@@ -10,6 +10,7 @@
 //! or when a leg comes: who is only silent for long must not lose it to somebody who lurks. What
 //! nobody but a user can change is told apart ([`HostEvent::Refused`]): nobody should wait for
 //! that.
+use super::behind::whole_ms;
 use super::drive::Running;
 use super::look::BLOCK;
 use super::one::{Away, Kit, Leg, Mirrored, Phase, Purpose};
@@ -413,6 +414,15 @@ impl Mirrored {
         terms.hold_until_ns = gates.fold(terms.hold_until_ns, u64::max);
         // Of what nobody waits for nothing can be taken back.
         let fenced = |leg: &Leg| kit.host.is_fenced(leg.config.volume);
+        let late = |(&at, role): (&u8, &Role)| {
+            let leg = &self.legs[usize::from(at)];
+            *role == Role::InSync && !fenced(leg)
+        };
+        if unclean && it.legs.iter().zip(&assembly.roles).any(late) {
+            let late_until_ns = kit.now_ns.saturating_add(self.config.leg_quiesce_ns);
+            terms.hold_until_ns = terms.hold_until_ns.max(late_until_ns);
+            terms.left_ms = terms.left_ms.max(whole_ms(self.config.leg_quiesce_ns));
+        }
         if !self.legs.iter().all(fenced) {
             terms.written_ns = None;
         }
@@ -437,7 +447,10 @@ impl Mirrored {
 
 /// Whether a leg can be read, and is left out for what it says.
 fn is_useless(why: &NoLeg) -> bool {
-    matches!(why, NoLeg::TooOld | NoLeg::Removed | NoLeg::Small)
+    matches!(
+        why,
+        NoLeg::TooOld | NoLeg::Removed | NoLeg::Small | NoLeg::Worn
+    )
 }
 
 /// Whoever is of no use counts as not there.

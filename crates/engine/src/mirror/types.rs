@@ -58,6 +58,8 @@ pub struct MirrorConfig {
 pub struct MirrorsConfig {
     /// Of each; `None`: it is on another core.
     pub mirrors: Vec<Option<MirrorConfig>>,
+    /// The host's volumes that are legs of those.
+    pub elsewhere: Vec<u16>,
     /// A part of the arena that nobody else uses: [`MIRROR_SCRATCH_BYTES`] for each that is on this
     /// core; 4 KiB aligned.
     ///

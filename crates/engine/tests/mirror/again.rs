@@ -3,7 +3,7 @@ use super::common::{Disk, SECOND};
 use super::rig::{Rig, configured, data, io, made};
 use engine::host::{Change, HostControl, IoOp};
 use engine::machine::DeviceError;
-use engine::mirror::{LegStatus, MirrorOrder};
+use engine::mirror::{LegStatus, MIRRORS_FROM, MirrorOrder};
 use policy::PathIndex;
 use volume::Outcome;
 use volume::mirror::assembly::Wishes;
@@ -67,6 +67,34 @@ fn t13_a_leg_that_lost_one_of_two_paths_with_unflushed_writes_returns_by_the_oth
     assert_eq!(rig.flush(), Outcome::Done);
     assert_eq!(rig.read(3), Ok(7));
     assert_eq!(data(&disks[0]), data(&disks[1]));
+}
+
+#[test]
+fn t13_what_the_last_leg_has_lost_is_told_until_somebody_hears_of_it() {
+    let disks = made(2, true);
+    let mut rig = two_paths(&disks);
+    rig.order(MirrorOrder::Fail(0));
+    rig.until(SECOND, |rig| rig.statuses()[0] == LegStatus::Stale);
+    for block in 0..8 {
+        assert_eq!(rig.write(block, 7), Outcome::Done);
+    }
+    rig.control(HostControl::Change {
+        ticket: 1,
+        change: Change::FailPath(1, PathIndex(0), true),
+        wait_ns: 0,
+    });
+    let given_up = |rig: &Rig| rig.engine.borrow().times_given_up(MIRRORS_FROM);
+    assert_eq!(given_up(&rig), 0);
+    let first = rig.flush();
+    assert_eq!((first.is_done(), given_up(&rig)), (false, 1));
+    for heard in [false, false, true] {
+        rig.engine
+            .borrow_mut()
+            .flush_failed_for(MIRRORS_FROM, heard);
+        let next = rig.flush();
+        assert_eq!(next.is_done(), heard, "{next:?}");
+    }
+    assert_eq!(rig.statuses()[1], LegStatus::InSync);
 }
 
 #[test]

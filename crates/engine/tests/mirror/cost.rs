@@ -24,6 +24,7 @@ impl Counted {
         let at = 4 << 20;
         let mirrors = MirrorsConfig {
             mirrors: vec![Some(mirror)],
+            elsewhere: Vec::new(),
             scratch: Span {
                 at,
                 len: MIRROR_SCRATCH_BYTES,

@@ -91,6 +91,7 @@ impl Offered {
         let (host, mirror) = configured(disks);
         let mirrors = MirrorsConfig {
             mirrors: vec![Some(mirror)],
+            elsewhere: Vec::new(),
             scratch: Span {
                 at: arena_bytes,
                 len: MIRROR_SCRATCH_BYTES,

@@ -205,6 +205,7 @@ impl Rig {
         let mut world = World::new(5);
         let mirrors = MirrorsConfig {
             mirrors: vec![Some(mirror)],
+            elsewhere: Vec::new(),
             scratch: Span {
                 at: SCRATCH_AT,
                 len: MIRROR_SCRATCH_BYTES,

@@ -125,10 +125,12 @@ pub fn assemble(given: &[Result<Superblock, NoLeg>], wishes: Wishes) -> Result<A
     let legs = legs.filter_map(|(at, leg)| Some((at, leg.as_ref().ok()?)));
     let legs: Vec<(usize, &Superblock)> = legs.collect();
     strangers(&legs)?;
+    let (legs, worn): (Vec<_>, Vec<_>) = legs.into_iter().partition(|it| it.1.leaves_room());
     let (newest, aside) = newest(&legs, wishes)?;
     let state = legs.iter().find(|it| it.0 == newest).map(|it| it.1);
     let state = state.ok_or(Refusal::Nothing)?;
-    let mut useless = Vec::new();
+    let worn = worn.iter().map(|it| (it.0, NoLeg::Worn));
+    let mut useless: Vec<_> = worn.collect();
     for &(at, leg) in &legs {
         if let Some(why) = useless_for(leg, state, aside.contains(&at), wishes) {
             useless.push((at, why.map_err(|refusal| refusal(at, newest))?));

@@ -60,6 +60,8 @@ pub enum NoLeg {
     Removed,
     /// It is smaller than its mirror needs.
     Small,
+    /// It counts so high that hardly anything could come after it: braid has not written that.
+    Worn,
 }
 
 impl fmt::Display for NoLeg {
@@ -90,6 +92,10 @@ impl fmt::Display for NoLeg {
                  for something else)",
             ),
             Self::Small => f.write_str("it is smaller than the mirror needs, and is left out"),
+            Self::Worn => f.write_str(
+                "its superblock counts so high that braid can't have written it, and is left out \
+                 (remove it from the mirror, clear its first MiB and add it anew)",
+            ),
         }
     }
 }

@@ -203,6 +203,8 @@ pub struct Mirror {
     copied: Vec<u64>,
     flushing: Vec<u64>,
     alike_flush: Option<Round>,
+    /// Something was copied that legs in sync may have differently, and no flush has begun since.
+    unflushed: bool,
     jobs: Vec<Option<Job>>,
     mends: VecDeque<(u8, Range)>,
     /// Regions that nobody can read all of.

@@ -23,6 +23,8 @@ pub const SUPERBLOCK_BYTES: usize = 4096;
 pub const VERSION: u32 = 1;
 /// No count gets so far; room for raising what was read.
 const COUNT_END: u64 = 1 << 62;
+/// No mirror begins with a leg that has come so far: what comes after it is to be read, too.
+const START_END: u64 = 1 << 61;
 /// The first bytes of every superblock.
 pub const MAGIC: [u8; 8] = *b"braidleg";
 
@@ -220,6 +222,11 @@ impl fmt::Display for ParseError {
 }
 
 impl Superblock {
+    /// Whether its counts are ones from which a mirror may go on.
+    pub fn leaves_room(&self) -> bool {
+        self.sequence.max(self.event) < START_END
+    }
+
     /// This leg's entry.
     pub fn leg(&self) -> Option<&LegEntry> {
         self.legs.get(usize::from(self.slot))?.as_ref()

@@ -105,6 +105,7 @@ impl Rig {
         let here = core == shape.core;
         let mirrors = MirrorsConfig {
             mirrors: alloc::vec![here.then(|| self.mirror_config(number, shape))],
+            elsewhere: (0..shape.legs as u16).filter(|_| !here).collect(),
             scratch: Span {
                 at: EXPORT_ARENA_MIN + u64::from(layout.more.scratch_bytes),
                 len: MIRROR_SCRATCH_BYTES,

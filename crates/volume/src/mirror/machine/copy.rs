@@ -11,6 +11,7 @@
 //! # Limits
 //! One job less than there are buffers, and as many once a leg that left has some; one per region.
 //! [`MENDS_MAX`] ranges wait to be mended; of more, the next read that fails will tell.
+use super::io::Phase;
 use super::legs::{Legs, Round, Work};
 use super::life::COPY_PAUSE_NS;
 use super::planted::{Bug, has};
@@ -175,6 +176,9 @@ impl Mirror {
     pub(super) fn copies_at(&self) -> u64 {
         let idle = self.unalike_count == 0 && self.joining.is_empty() && !self.checks();
         let full = self.free_job().is_none();
+        if self.is_alone() && self.unflushed && self.alike_flush.is_none() && !self.stopping {
+            return self.copy_pause_ns;
+        }
         let idle = idle || self.idle;
         let waits = self.broken || self.is_in_doubt();
         if idle || full || self.stopping || waits || self.life != super::Life::Running {
@@ -189,7 +193,7 @@ impl Mirror {
             return None;
         }
         let held = |slot: &super::Slot| match slot.request {
-            Request::Read(range) if slot.phase == super::io::Phase::Held => Some(range),
+            Request::Read(range) if slot.phase == Phase::Held => Some(range),
             _ => None,
         };
         let ranges = self.slots.iter().flatten().filter_map(held);
@@ -414,6 +418,7 @@ impl Mirror {
         let mut round = job.round;
         job.wrote |= !round.done.is_empty();
         let repairs = job.kind == Kind::Check;
+        self.unflushed |= matches!(job.kind, Kind::Alike(_)) && !round.done.is_empty();
         round.failed = round.failed.with(round.refused);
         self.leave_but_last(round);
         if repairs {
@@ -526,14 +531,50 @@ impl Mirror {
         self.check_without(leg);
     }
 
-    /// A leg alone differs from none, when it is durable that it is alone and nothing is being
-    /// written to it any more.
+    /// A leg alone differs from none, when it is durable that it is alone, nothing is being written
+    /// to it any more, and it has flushed what was copied to it: else a reader would see that, and
+    /// after a loss of its cache what was there before (T13).
     pub(super) fn alone(&mut self) {
-        let alone = self.up.count() < 2 && self.required == self.up;
+        if !self.is_alone() {
+            return;
+        }
+        match self.alike_flush {
+            Some(_) => {}
+            None if !self.unflushed => self.all_alike(),
+            None if self.now_ns < self.copy_pause_ns => {}
+            None => self.begin_alike_flush(),
+        }
+    }
+
+    fn is_alone(&self) -> bool {
+        let alone = self.up.count() == 1 && self.required == self.up;
         let writes = |job: &Job| matches!(job.kind, Kind::Alike(_)) && !job.is_over();
         let writes = self.jobs.iter().flatten().any(writes);
-        if self.unalike_count > 0 && alone && !writes {
-            self.all_alike();
+        self.unalike_count > 0 && alone && !writes
+    }
+
+    fn begin_alike_flush(&mut self) {
+        self.unflushed = false;
+        self.alike_flush = Some(self.flush_all(self.up, Work::Alike));
+    }
+
+    /// The last leg in sync can't flush what was copied to it: reads that wait for that fail, and it
+    /// is tried again.
+    fn alone_unflushed(&mut self, outcome: Outcome) {
+        self.unflushed = true;
+        if self.up.count() > 1 {
+            return;
+        }
+        self.copy_pause_ns = self.now_ns.saturating_add(COPY_PAUSE_NS);
+        for id in 0..self.slots.len() as u32 {
+            let Some(slot) = self.slots[id as usize] else {
+                continue;
+            };
+            if let (Phase::Held, Request::Read(range)) = (slot.phase, slot.request)
+                && !self.may_be_read(range)
+            {
+                self.finish(id, outcome);
+            }
         }
     }
 
@@ -558,7 +599,7 @@ impl Mirror {
         let enough = self.copied.len() >= ALIKE_BATCH || left == 0;
         if enough || self.slots.iter().flatten().any(waits) {
             self.flushing.append(&mut self.copied);
-            self.alike_flush = Some(self.flush_all(self.up, Work::Alike));
+            self.begin_alike_flush();
         }
     }
 
@@ -576,7 +617,7 @@ impl Mirror {
         if !self.up.without(round.done).is_empty() {
             // Once more; where the last leg can't flush, that is later.
             self.copied.append(&mut self.flushing);
-            return;
+            return self.alone_unflushed(round.outcome.unwrap_or(Outcome::PathError));
         }
         for region in core::mem::take(&mut self.flushing) {
             self.unalike_count -= u64::from(self.unalike.clear(region));
@@ -590,6 +631,7 @@ impl Mirror {
     fn all_alike(&mut self) {
         self.unalike.clear_all();
         self.unalike_count = 0;
+        self.unflushed = false;
         self.copied.clear();
         self.flushing.clear();
         self.news(News::Alike);

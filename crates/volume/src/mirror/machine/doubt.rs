@@ -44,6 +44,7 @@ impl Mirror {
             return;
         }
         self.lease.doubt_until_ns = 0;
+        self.write_late();
         // Else what waits for the event that is said again now goes by what becomes of that.
         if !self.broken {
             self.look_again();

@@ -4,7 +4,8 @@
 //! # Contract
 //! A bit is durable on all legs that get writes before data go there; one page serves all bits that
 //! wait for it. Pages are written in groups of a block of the mirror, and no page is written twice
-//! at a time, so an older one never comes after a newer one. A sweep writes all of them, to legs
+//! at a time, nor while the last leg in sync may execute one late, so an older one never comes after
+//! a newer one. A sweep writes all of them, to legs
 //! that have other ones. Bits are forgotten when nobody wrote to their regions for a while, all
 //! legs have flushed since, and no leg lacks anything.
 use super::legs::{Legs, Round, Work};
@@ -66,9 +67,22 @@ impl Mirror {
     /// Writes a page, unless that is being done: then its late bits are written afterwards.
     fn write_page(&mut self, page: u32) {
         let pages = self.group(page);
+        if self.is_in_doubt() {
+            return; // an older one may come over it: it is written when that is over
+        }
         if !self.pages.iter().any(|it| it.pages.overlaps(pages)) {
             self.write_pages(pages);
         }
+    }
+
+    /// Nothing can come late over pages any more: those are written that wait for that.
+    pub(super) fn write_late(&mut self) {
+        for page in 0..self.intents.pages() {
+            if self.late.next_of_page(page, 0).is_some() {
+                self.write_page(page as u32);
+            }
+        }
+        self.sweep_on();
     }
 
     fn write_pages(&mut self, pages: Pages) {
@@ -111,6 +125,9 @@ impl Mirror {
         let (Some(first), all) = (self.sweep, self.group_end()) else {
             return;
         };
+        if self.is_in_doubt() {
+            return;
+        }
         if first >= all {
             if self.pages.is_empty() {
                 self.sweep = None;

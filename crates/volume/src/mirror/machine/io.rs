@@ -135,7 +135,7 @@ impl Mirror {
     }
 
     /// Whether all legs in sync would say the same.
-    fn may_be_read(&self, range: Range) -> bool {
+    pub(super) fn may_be_read(&self, range: Range) -> bool {
         if has(Bug::UnalikeRead) {
             return true;
         }

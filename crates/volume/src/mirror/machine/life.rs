@@ -43,7 +43,7 @@ pub(super) enum Life {
 /// How long a copy that failed for the path's sake waits.
 pub(super) const COPY_PAUSE_NS: u64 = 1_000_000_000;
 const HOUR_NS: u64 = 3_600_000_000_000;
-/// Legs that wait to be rebuilt when the mirror starts begin at once.
+/// Of a leg that executes nothing late.
 const NO_FENCE: u64 = 0;
 
 impl Leg {
@@ -126,6 +126,7 @@ impl Mirror {
             freed: Vec::with_capacity(ios + jobs),
             unalike: bits(),
             unalike_count: 0,
+            unflushed: false,
             copied: Vec::new(),
             flushing: Vec::new(),
             alike_flush: None,
@@ -169,7 +170,10 @@ impl Mirror {
                 // Without writing nothing is made alike: one of them speaks for all.
                 Role::InSync if self.read_only && !self.up.is_empty() => {}
                 Role::InSync => self.up.add(slot),
-                Role::Behind { .. } if !self.read_only => leg.join = Join::Waiting(NO_FENCE),
+                Role::Behind { .. } if !self.read_only => {
+                    let late_until_ns = start.late_until_ns.get(at).copied();
+                    leg.join = Join::Waiting(late_until_ns.unwrap_or(NO_FENCE));
+                }
                 Role::Behind { .. } | Role::Unusable(_) => {}
             }
             if at == assembly.newest {

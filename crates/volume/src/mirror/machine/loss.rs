@@ -64,6 +64,10 @@ impl Mirror {
         if !gave_up.is_some_and(core::mem::take) && outcome == Outcome::PathError {
             return; // it could not be asked
         }
+        // Who is being rebuilt may have what that one has not any more.
+        for leg in self.joining.iter() {
+            self.lose(leg, outcome);
+        }
         self.do_again(ticket.leg);
         self.loss.told_total = self.loss.told_total.wrapping_add(1);
         match ticket.work {

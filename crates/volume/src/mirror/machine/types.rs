@@ -192,6 +192,9 @@ pub struct Start<'a> {
     pub assembly: &'a Assembly,
     /// As they were given for that, in the same order.
     pub given: &'a [Result<Chosen, NoLeg>],
+    /// Of each of them, until when it may execute what it was given before, ns: who is behind does
+    /// not return sooner (T9). Those that are not there may not.
+    pub late_until_ns: &'a [u64],
     /// We, as it stands on the legs.
     pub owner: Owner,
     /// Drawn at random, not 0.

@@ -293,6 +293,7 @@ fn forced() -> Mirror {
     let given = given.map(|it| it.map(chosen));
     let start = Start {
         assembly: &assembly,
+        late_until_ns: &[],
         given: &given,
         owner: Owner {
             run: Id([5; 16]),

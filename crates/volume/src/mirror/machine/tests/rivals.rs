@@ -258,6 +258,7 @@ impl Rivals {
         self.hosts[host].known = assembly.next.event;
         let start = Start {
             assembly: &assembly,
+            late_until_ns: &[],
             given: &given,
             owner: self.hosts[host].owner,
             lineage: 100 + host as u64,

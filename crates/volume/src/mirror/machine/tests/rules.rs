@@ -37,6 +37,7 @@ pub fn started_on(count: u8, config: Config, terms: Terms, now_ns: u64) -> Mirro
     let given: Vec<_> = superblocks.into_iter().map(chosen).collect();
     let start = Start {
         assembly: &assembly,
+        late_until_ns: &[],
         given: &given,
         owner,
         lineage: 2,

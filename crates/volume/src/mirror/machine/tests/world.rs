@@ -190,6 +190,7 @@ impl World {
         self.stopped = None;
         let start = Start {
             assembly: &assembly,
+            late_until_ns: &[],
             given: &given,
             owner,
             lineage: self.lineage,
