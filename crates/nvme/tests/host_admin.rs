@@ -269,6 +269,8 @@ fn ready_is_waited_for_as_long_as_crto_says_where_there_is_one() {
         (3 << 59, 1 << 16 | 7, 3500),
         (1 << 59, 1, 1000),
         (0, 7, 1000),
+        // Nine hours.
+        (1 << 59, 0xFFFF, 128_000),
     ] {
         let model = Model {
             cap: Cap(Cap::fabrics(127, 1).0 | crms),

@@ -258,7 +258,9 @@ impl History {
     /// One of several caches was lost: what is there afterwards may be in another, and go with that
     /// one.
     pub fn crash_of_one(&mut self, at_ns: u64) {
-        self.crashes.push(at_ns);
+        // It may be known only later that nothing else had what was lost.
+        let before = self.crashes.partition_point(|it| *it <= at_ns);
+        self.crashes.insert(before, at_ns);
         self.partly.push(at_ns);
     }
 

@@ -124,6 +124,9 @@ impl Course<'_> {
             (Kind::CheckMirror, false) => None,
             _ => return false,
         };
+        if let Some(MirrorOrder::Fail(leg)) = order {
+            self.takes_out(usize::from(leg), whom.host);
+        }
         if let Some(order) = order {
             let node = self.rig.mirror_node(whom.host);
             let message = ExportControl::Mirror(MIRRORS_FROM, order);

@@ -180,6 +180,10 @@ pub(super) struct Course<'a> {
     pub late_ns: Vec<u64>,
     /// By leg of a mirror: it lost what the mirror may not know of.
     pub bare: Vec<bool>,
+    /// Since when one of them is.
+    pub bare_ns: Option<u64>,
+    /// The user took a leg out, and the mirror could not know yet that others had lost something.
+    pub taken_blindly: bool,
     /// So many failures of requests of a mirror are history.
     pub told_failed: usize,
 }
@@ -215,6 +219,8 @@ impl<'a> Course<'a> {
             pardons: Vec::new(),
             late_ns: alloc::vec![0; plan.layout.targets],
             bare: alloc::vec![false; plan.layout.targets],
+            bare_ns: None,
+            taken_blindly: false,
             told_failed: 0,
         }
     }

@@ -25,6 +25,8 @@ use crate::wire::{SqeBuilder, Status, le16};
 const CNTRLTYPE_ADMIN: u8 = 3;
 /// Offset of MTFA in Identify Controller: longest stop of command processing, units of 100 ms.
 const MTFA_AT: usize = 270;
+/// Longest time to become ready that is waited for, units of 500 ms: what CAP.TO can say at most.
+const READY_MOST: u32 = 256;
 
 /// What is known of the controller so far.
 #[derive(Debug)]
@@ -238,10 +240,11 @@ impl Admin {
     }
 
     /// How long CSTS.RDY may take: CAP.TO is rounded down, and too narrow for some, whose CRTO then
-    /// says more (Base 2.0, 3.1.3.1 and 3.1.3.21).
+    /// says more (Base 2.0, 3.1.3.1 and 3.1.3.21). No more than CAP.TO could say: CRTO goes up to
+    /// nine hours, and whoever says that keeps others waiting.
     pub(super) fn ready_ms(&self) -> u32 {
         let to = u32::from(self.facts.cap.to()) + 1;
-        to.max(self.facts.ready_timeout.into()) * 500
+        to.max(self.facts.ready_timeout.into()).min(READY_MOST) * 500
     }
 
     fn check_ready(&mut self, csts: Csts, now_ns: u64) -> Result<Next, HostError> {

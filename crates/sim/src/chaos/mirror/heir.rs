@@ -44,17 +44,48 @@ impl Course<'_> {
                 other != leg && there && in_sync[other] && !self.bare[other]
             })
         });
-        self.bare[leg] |= covered;
+        if covered {
+            self.bare[leg] = true;
+            self.bare_ns.get_or_insert(self.rig.world.now_ns);
+        }
         covered
     }
 
-    /// Legs that have left, and are not bare any more.
+    /// Legs that have left, and are not bare any more. Where the user has taken out the one that had
+    /// everything, before the mirror could know that the others had lost something, what was
+    /// acknowledged, and not flushed, may be gone.
     pub(super) fn look_at_bare(&mut self) {
-        if let Some(in_sync) = Legs::of(&self.rig.world.disks, false).in_sync() {
-            for (bare, in_sync) in self.bare.iter_mut().zip(in_sync) {
-                *bare &= in_sync;
-            }
+        let Some(in_sync) = Legs::of(&self.rig.world.disks, false).in_sync() else {
+            return;
+        };
+        for (bare, in_sync) in self.bare.iter_mut().zip(&in_sync) {
+            *bare &= in_sync;
         }
+        let some = self.bare.iter().any(|it| *it);
+        self.taken_blindly &= some || self.is_frozen(0);
+        let lost_ns = self.bare_ns.filter(|_| some);
+        self.bare_ns = lost_ns;
+        let mut legs = in_sync.iter().zip(&self.bare);
+        if self.taken_blindly && some && legs.all(|(in_sync, bare)| in_sync == bare) {
+            let now_ns = self.rig.world.now_ns;
+            self.history.crash_of_one(lost_ns.unwrap_or(now_ns));
+            self.bare.fill(false);
+        }
+    }
+
+    /// The user takes a leg out: whether the mirror could know by now what others have lost.
+    pub(super) fn takes_out(&mut self, leg: usize, host: usize) {
+        self.look_at_bare();
+        let others = Legs::of(&self.rig.world.disks, false).in_sync();
+        let mut others = others.into_iter().flatten().zip(&self.bare).enumerate();
+        let whole = others.any(|(other, (in_sync, bare))| other != leg && in_sync && !bare);
+        self.taken_blindly |= !whole || self.is_frozen(host);
+    }
+
+    /// Whether the core of a host's mirror stands still.
+    fn is_frozen(&self, host: usize) -> bool {
+        let world = &self.rig.world;
+        world.nodes[self.rig.mirror_node(host)].frozen_ns > world.now_ns
     }
 
     /// A host is about to die. Who comes after it may take a leg for in sync that is bare: what was
