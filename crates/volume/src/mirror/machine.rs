@@ -205,6 +205,8 @@ pub struct Mirror {
     alike_flush: Option<Round>,
     /// Something was copied that legs in sync may have differently, and no flush has begun since.
     unflushed: bool,
+    /// How often that flush has failed on end.
+    unflushed_tries: u8,
     jobs: Vec<Option<Job>>,
     mends: VecDeque<(u8, Range)>,
     /// Regions that nobody can read all of.

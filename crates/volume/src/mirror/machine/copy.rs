@@ -558,11 +558,12 @@ impl Mirror {
         self.alike_flush = Some(self.flush_all(self.up, Work::Alike));
     }
 
-    /// The last leg in sync can't flush what was copied to it: reads that wait for that fail, and it
-    /// is tried again.
+    /// The last leg in sync can't flush what was copied to it. One flush may tell of a loss, and the
+    /// next one ends well; else reads that wait for that fail, and it is tried again later.
     fn alone_unflushed(&mut self, outcome: Outcome) {
         self.unflushed = true;
-        if self.up.count() > 1 {
+        self.unflushed_tries = self.unflushed_tries.saturating_add(1);
+        if self.up.count() > 1 || self.unflushed_tries < 2 {
             return;
         }
         self.copy_pause_ns = self.now_ns.saturating_add(COPY_PAUSE_NS);
@@ -619,6 +620,7 @@ impl Mirror {
             self.copied.append(&mut self.flushing);
             return self.alone_unflushed(round.outcome.unwrap_or(Outcome::PathError));
         }
+        self.unflushed_tries = 0;
         for region in core::mem::take(&mut self.flushing) {
             self.unalike_count -= u64::from(self.unalike.clear(region));
         }

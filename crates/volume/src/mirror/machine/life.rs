@@ -127,6 +127,7 @@ impl Mirror {
             unalike: bits(),
             unalike_count: 0,
             unflushed: false,
+            unflushed_tries: 0,
             copied: Vec::new(),
             flushing: Vec::new(),
             alike_flush: None,
