@@ -55,7 +55,9 @@ fn share(check: Check) -> usize {
 /// the write of a beat. 8009396, 8013285: a write that had not ended failed, because the last leg
 /// in sync told of a loss. 8015441: all legs lost their caches, the last one was read, and after a
 /// kill another one had what was lost. 8020350: a path that had never been there left without force
-/// before its mirror was taken over.
+/// before its mirror was taken over. 8024899: what was copied to a leg was read when it was alone,
+/// and was not flushed. 8025265: a fault of a checker: the user took out the one leg that had
+/// everything. 8028761: one flush that told of a loss failed reads.
 #[test]
 fn worlds_with_mirrors_that_found_something_once() {
     let first = [1, 2].map(Plan::first_mirror);
@@ -66,7 +68,10 @@ fn worlds_with_mirrors_that_found_something_once() {
         3_101_288, 3_103_865, 3_107_206,
     ]
     .map(Plan::sixth_mirror);
-    let drawn = [8_009_396, 8_010_489, 8_013_285, 8_015_441, 8_020_350].map(Plan::draw_mirror);
+    let drawn = [
+        8_009_396, 8_010_489, 8_013_285, 8_015_441, 8_020_350, 8_024_899, 8_025_265, 8_028_761,
+    ]
+    .map(Plan::draw_mirror);
     let before = first.into_iter().chain(second).chain(fourth).chain(sixth);
     for plan in before.chain(drawn) {
         let found = run::run(&plan).finding;

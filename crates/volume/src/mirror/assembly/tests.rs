@@ -336,3 +336,26 @@ fn a_leg_of_no_use_is_left_out_and_keeps_nobody_from_starting() {
     let roles = assembled(&[newest, small]).unwrap().roles;
     assert_eq!(roles, [Role::InSync, Role::Unusable(NoLeg::Small)]);
 }
+
+/// What comes after such counts could not be read any more: on no leg of the mirror.
+#[test]
+fn a_leg_that_counts_too_high_is_none_and_says_nothing_of_the_others() {
+    let legs = legs(2);
+    let left = legs[0].without(1, legs[0].event).unwrap();
+    for at in [1 << 61, u64::MAX >> 2] {
+        for event in [false, true] {
+            let (newest, mut worn) = (left.on(0, PLACE), left.on(1, PLACE));
+            match event {
+                true => worn.event = at,
+                false => worn.sequence = at,
+            }
+            let assembly = assembled(&[newest, worn]).unwrap();
+            let roles = [Role::InSync, Role::Unusable(NoLeg::Worn)];
+            assert_eq!(assembly.roles, roles);
+            assert_eq!(assembly.next.sequence, newest.sequence);
+        }
+    }
+    let mut alone = legs[0];
+    alone.sequence = 1 << 61;
+    assert_eq!(assembled(&[alone]), Err(Refusal::Nothing));
+}

@@ -99,3 +99,36 @@ fn t09_a_stop_waits_until_the_last_leg_cannot_be_late() {
     given(&mut mirror, LATE_NS, LATE_NS + 100 * MS);
     assert!(mirror.superblock().clean);
 }
+
+/// A page of intents that the last leg may write late would take away what a newer one says.
+#[test]
+fn t09_no_page_is_written_until_the_last_leg_cannot_be_late() {
+    let mut mirror = returned();
+    let at = |block: u64| Request::Write(Range::new(block << 20, BLOCK), false);
+    let mut ids = vec![mirror.submit(at(1), 4 * MS).unwrap()];
+    let mut pages = Vec::new();
+    while let Some(output) = mirror.poll_output(4 * MS) {
+        match output {
+            Output::Pages(ticket, _) => pages.push(ticket),
+            output => super::rules::end(&mut mirror, output, 4 * MS, &mut well),
+        }
+    }
+    assert_eq!(pages.len(), 2);
+    // Its bits wait until the page that is under way has ended, as it should.
+    ids.push(mirror.submit(at(2), 4 * MS).unwrap());
+    mirror.may_be_late(0, LATE_NS, 4 * MS);
+    for ticket in pages {
+        let outcome = match ticket.leg {
+            0 => Outcome::PathError,
+            _ => Outcome::Done,
+        };
+        mirror.handle_done(ticket, outcome, 4 * MS);
+    }
+    let (early, ended) = given(&mut mirror, 4 * MS, LATE_NS);
+    let writes = |it: &Output| matches!(it, Output::Pages(..) | Output::Leg(..));
+    assert!(!early.iter().any(writes), "{early:?}");
+    assert!(ended.iter().all(|it| !it.1.is_done()), "{ended:?}");
+    let (later, ended) = given(&mut mirror, LATE_NS, LATE_NS + 3_000 * MS);
+    assert!(later.iter().any(|it| matches!(it, Output::Pages(..))));
+    assert!(ended.contains(&(ids[1], Outcome::Done)), "{ended:?}");
+}

@@ -43,6 +43,9 @@ fn flush_fails(gave_up: bool, outcome: Outcome) -> (bool, Vec<(u32, Outcome)>, [
         None
     };
     let mut ended = run(&mut mirror, 5 * MS, &mut notes);
+    // It may have what the other one has not any more.
+    let facts = mirror.facts(1).unwrap();
+    assert_eq!(facts.in_sync || facts.joining, !again);
     ended.sort_unstable_by_key(|it| it.0 != ids[0]);
     (again, ended, ids)
 }
@@ -164,7 +167,7 @@ fn t13_what_the_last_leg_gives_is_told_when_no_other_leg_comes_back_with_more() 
         let mut mirror = both_lost();
         // Nothing was written there that was not flushed.
         let bytes = mirror.superblock().geometry.bytes;
-        let elsewhere = Range::new(bytes - BLOCK, bytes);
+        let elsewhere = Range::new(bytes - BLOCK, BLOCK);
         let ended = read(&mut mirror, elsewhere, 3 * MS);
         assert!(matches!(ended[..], [(_, Outcome::Done)]), "{ended:?}");
         assert_eq!(read(&mut mirror, FIRST, 3 * MS), vec![]);
@@ -185,5 +188,46 @@ fn t13_what_the_last_leg_gives_is_told_when_no_other_leg_comes_back_with_more() 
         // Who left is stale now, or still may come back.
         let ended = read(&mut mirror, FIRST, 3000 * MS);
         assert_eq!(ended.len(), usize::from(can_be_said), "{ended:?}");
+    }
+}
+
+/// What was copied to a leg that is alone then, and not flushed, could be gone again after it was
+/// read.
+#[test]
+fn t13_a_leg_alone_flushes_what_was_copied_to_it_before_it_is_read() {
+    for fails in [0, 1, 2] {
+        let mut mirror = super::rules::written(Config::new(6));
+        let io = mirror.submit(Request::Write(FIRST, false), 2 * MS).unwrap();
+        let mut copied = false;
+        while !copied {
+            let output = mirror.poll_output(2 * MS).unwrap();
+            copied = matches!(output, Output::CopyWrite(..));
+            let mut refuses = |output: &Output, leg| {
+                let writes = matches!(output, Output::Leg(..)) && leg == 1;
+                writes.then_some(Outcome::Reservation)
+            };
+            match output {
+                Output::Done(of, outcome) => assert_eq!((of, outcome.is_done()), (io, false)),
+                output => end(&mut mirror, output, 2 * MS, &mut refuses),
+            }
+        }
+        mirror.leg_lost(0, 2 * MS);
+        let read = mirror.submit(Request::Read(FIRST), 2 * MS).unwrap();
+        let (mut flushes, mut ended) = (0, Vec::new());
+        for now_ns in (2..3000).map(|at| at * MS) {
+            mirror.handle_timeout(now_ns);
+            let mut answer = |output: &Output, _| {
+                let flush = matches!(output, Output::Flush(_));
+                flushes += u32::from(flush);
+                (flush && flushes <= fails).then_some(Outcome::PathError)
+            };
+            ended.extend(run(&mut mirror, now_ns, &mut answer));
+            assert!(ended.is_empty() || flushes > 0, "it is not flushed");
+        }
+        let outcome = match fails {
+            2 => Outcome::PathError,
+            _ => Outcome::Done,
+        };
+        assert_eq!((ended, flushes), (vec![(read, outcome)], fails + 1));
     }
 }
