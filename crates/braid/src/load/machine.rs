@@ -179,6 +179,7 @@ impl LoadMachine {
                 | HostEvent::Report(_)
                 | HostEvent::Mark(..)
                 | HostEvent::Unflushed(..)
+                | HostEvent::Loss(..)
                 | HostEvent::Unfinished { .. } => {}
                 // Nor does anything change.
                 HostEvent::Changed(..)

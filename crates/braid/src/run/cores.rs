@@ -1,6 +1,7 @@
 //! From a configuration to running cores, and speaking to all of them.
 use super::config::{Config, Volume};
 use super::machine::{CoreReport, Explain, RunControl, RunEvent, RunMachine};
+use super::marks::Before;
 use super::mirrors::{self, Mirrors};
 use crate::cli::Usage;
 use crate::load::board::{Board, node_of};
@@ -51,11 +52,11 @@ impl Cores {
         config: &Config,
         identity: &HostIdentity,
         chosen: impl Fn(&Volume) -> (Policy, Knobs),
-        unclean_stop_ns: impl Fn(&Volume) -> Option<u64>,
+        before: impl Fn(&Volume) -> Before,
         events: &mpsc::Sender<RunEvent>,
     ) -> anyhow::Result<Self> {
         mirrors::apart(config.volumes.iter()).map_err(anyhow::Error::msg)?;
-        let (resources, volumes) = opened(config, chosen, unclean_stop_ns)?;
+        let (resources, volumes) = opened(config, chosen, before)?;
         let room = room(config);
         let cpu = |core: u16| config.cpus.get(usize::from(core)).copied();
         let nodes: Vec<u32> = (0..config.cores).map(|core| node_of(cpu(core))).collect();
@@ -235,7 +236,7 @@ impl Senders {
 fn opened(
     config: &Config,
     chosen: impl Fn(&Volume) -> (Policy, Knobs),
-    unclean_stop_ns: impl Fn(&Volume) -> Option<u64>,
+    before: impl Fn(&Volume) -> Before,
 ) -> anyhow::Result<(Resources, Vec<VolumeConfig>)> {
     let (mut resources, mut volumes) = (Resources::default(), Vec::new());
     for volume in config.volumes.iter().filter(|it| !it.is_mirror()) {
@@ -253,18 +254,18 @@ fn opened(
             false => resources.volume(&plan)?,
         };
         volumes.push(VolumeConfig {
-            recovery: recovery(volume, unclean_stop_ns(volume)),
+            recovery: recovery(volume, before(volume)),
             ..made
         });
     }
     Ok((resources, volumes))
 }
 
-/// What is done about the failing paths of a volume whose controllers may execute what an earlier
-/// engine sent for so many ns, if that did not stop cleanly.
-pub fn recovery(volume: &Volume, unclean_stop_ns: Option<u64>) -> Recovery {
+/// What is done about the failing paths of a volume, of which an earlier engine has left this.
+pub fn recovery(volume: &Volume, before: Before) -> Recovery {
     Recovery {
-        unclean_stop_ns,
+        unclean_stop_ns: before.wait_ns,
+        untold_loss: before.untold_loss,
         marks: true,
         ..volume.recovery()
     }

@@ -54,6 +54,8 @@ pub enum RunEvent {
     /// The engine ends, or the volume leaves, and a path of it may have acknowledged writes that
     /// were not flushed: a line that names it.
     Unflushed(u16, String),
+    /// See [`HostEvent::Loss`].
+    Loss(u16, bool),
     /// The reactor of that core has ended, whatever the reason.
     Gone,
     /// All reactors have ended, as they were told to, and how.
@@ -181,6 +183,9 @@ impl RunMachine {
                 }) => self.tell(RunEvent::Unfinished(volume, changes, others)),
                 ExportEvent::Host(HostEvent::Unflushed(volume, line)) => {
                     self.tell(RunEvent::Unflushed(volume, line));
+                }
+                ExportEvent::Host(HostEvent::Loss(volume, untold)) => {
+                    self.tell(RunEvent::Loss(volume, untold));
                 }
                 ExportEvent::Host(HostEvent::Report(news)) => {
                     self.tell(RunEvent::ForCoreZero(news));

@@ -45,6 +45,18 @@ struct Mark {
     bound_ms: Option<u64>,
     /// Its paths.
     paths: Vec<String>,
+    /// One has left with writes that were not flushed, and nobody was told.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    loss: bool,
+}
+
+/// What earlier engines have left of a volume.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Before {
+    /// See [`Marks::wait_ns`].
+    pub wait_ns: Option<u64>,
+    /// Its first flush fails for what nobody was told.
+    pub untold_loss: bool,
 }
 
 impl Mark {
@@ -87,6 +99,14 @@ impl Marks {
             Some(left) => u64::try_from(left.as_nanos()).unwrap_or(u64::MAX),
             None => u64::MAX,
         })
+    }
+
+    /// What earlier engines have left of a volume.
+    pub fn before(&self, volume: &Volume) -> Before {
+        Before {
+            wait_ns: self.wait_ns(volume),
+            untold_loss: self.of(volume).any(|mark| mark.loss),
+        }
     }
 
     /// All that earlier engines left of a volume, perhaps under other names.
@@ -169,13 +189,13 @@ impl Marks {
         let mut mark = Mark {
             bound_ms,
             paths: uris(volume),
+            loss: false,
         };
-        if let Some(old) = self
-            .map
-            .get(&volume.name)
-            .filter(|it| it.bound() > mark.bound())
-        {
-            mark.bound_ms = old.bound_ms;
+        if let Some(old) = self.map.get(&volume.name) {
+            mark.loss = old.loss;
+            if old.bound() > mark.bound() {
+                mark.bound_ms = old.bound_ms;
+            }
         }
         self.map.insert(volume.name.clone(), mark);
         self.write()
@@ -190,6 +210,29 @@ impl Marks {
         match self.map.get_mut(&volume.name) {
             Some(mark) if !same(&mark.paths, &now) => mark.paths = now,
             _ => return Ok(()),
+        }
+        self.write()
+    }
+
+    /// A path of a volume has left with writes that were not flushed, and nobody was told; or a
+    /// flush has failed for that.
+    ///
+    /// # Errors
+    /// The file can't be written.
+    pub fn note_loss(&mut self, volume: &Volume, untold: bool) -> anyhow::Result<()> {
+        let known = self.map.get_mut(&volume.name);
+        match known {
+            Some(mark) if mark.loss == untold => return Ok(()),
+            Some(mark) => mark.loss = untold,
+            None if !untold => return Ok(()),
+            None => {
+                let mark = Mark {
+                    bound_ms: Some(0),
+                    paths: uris(volume),
+                    loss: true,
+                };
+                self.map.insert(volume.name.clone(), mark);
+            }
         }
         self.write()
     }
@@ -248,14 +291,19 @@ impl Marks {
         if self.unfinished.contains(name) {
             return;
         }
+        let lossy = self.map.get(name).filter(|it| it.loss).cloned();
+        let loss = lossy.is_some();
         let unflushed = self.unflushed.remove(name);
-        let unflushed = unflushed.map(|paths| Mark {
+        let paths = unflushed.or(lossy.map(|it| it.paths));
+        let unflushed = paths.map(|paths| Mark {
             bound_ms: Some(0),
             paths,
+            loss,
         });
         let waited = self.since.elapsed();
         let earlier = self.found.get(name).filter(|mark| mark.bound() > waited);
-        match earlier.cloned().or(unflushed) {
+        let earlier = earlier.cloned().map(|mark| Mark { loss, ..mark });
+        match earlier.or(unflushed) {
             Some(mark) => self.map.insert(name.to_owned(), mark),
             None => self.map.remove(name),
         };

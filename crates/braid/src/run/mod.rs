@@ -112,8 +112,8 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     let chosen = |volume: &config::Volume| choices.of(&volume.name, volume.policy, volume.knobs());
     // Signals first: one that comes while paths are opened must not be lost.
     listen_for_signals(told.clone())?;
-    let unclean_stop_ns = |volume: &config::Volume| marks.wait_ns(volume);
-    let mut cores = Cores::start(&config, &identity, chosen, unclean_stop_ns, &told)?;
+    let before = |volume: &config::Volume| marks.before(volume);
+    let mut cores = Cores::start(&config, &identity, chosen, before, &told)?;
     let start = Start {
         configured,
         volumes: config.volumes,
@@ -264,6 +264,7 @@ fn attend_to(event: RunEvent, service: &Service) {
             log::say(line);
             service.note_unflushed(volume);
         }
+        RunEvent::Loss(volume, untold) => service.note_loss(volume, untold),
         RunEvent::Changed(ticket, answer) => {
             if let Some(Ok(changed)) = service.changes.answered(ticket, answer) {
                 service.volume_changed(changed);

@@ -361,6 +361,21 @@ impl Service {
         }
     }
 
+    /// What a path that has left had acknowledged and not flushed: no flush of the volume has
+    /// failed for that yet, or one has.
+    pub fn note_loss(&self, volume: u16, untold: bool) {
+        let of = self.state().volumes.meant(volume).map(|it| it.to_mark());
+        if let Some(of) = of
+            && let Err(error) = self.marks().note_loss(&of, untold)
+        {
+            log::say(format!(
+                "{}: if this engine is killed, the next one will not say that writes may be lost \
+                 with a path that has left: {error:#}",
+                of.name
+            ));
+        }
+    }
+
     /// The engine has ended.
     ///
     /// # Errors

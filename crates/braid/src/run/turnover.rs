@@ -44,7 +44,7 @@ impl Service {
             state.volumes.open(new)?;
             (state.configured.connect_timeout.0, setting.0, setting.1)
         };
-        let unclean_stop_ns = self.marks().wait_ns(of);
+        let before = self.marks().before(of);
         let access = match of.leg_of {
             Some(_) => FileAccess::Alone,
             None => FileAccess::Shared,
@@ -57,7 +57,7 @@ impl Service {
                     policy,
                     knobs,
                     paths,
-                    recovery: recovery(of, unclean_stop_ns),
+                    recovery: recovery(of, before),
                 };
                 // As long as a new path has, and once more for leaving if none is live.
                 let wait_ns = connect_ns.saturating_mul(3);

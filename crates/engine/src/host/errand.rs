@@ -349,10 +349,12 @@ impl HostEngine {
                 let left = line(report::left_unflushed(path));
                 self.events.push_back(HostEvent::Unflushed(volume, left));
             }
-            it.lost_cache = Some(line(report::unflushed(path)));
+            let line = line(report::unflushed(path));
+            self.loses(volume, line);
         } else if early {
             it.left_early = Some(line(report::LEFT_EARLY));
         }
+        let it = &mut self.volumes[usize::from(volume)];
         it.head.forget(index);
         it.places[usize::from(index.0)] = VACANT;
         self.paths[number] = Path::vacant(number);

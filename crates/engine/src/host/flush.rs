@@ -144,6 +144,7 @@ impl HostEngine {
                 it.lost_cache = Some(line.clone() + "!");
             }
             self.events.push_back(HostEvent::Warning(volume, line));
+            self.events.push_back(HostEvent::Loss(volume, false));
             return self.fail_flush(index, now_ns);
         }
         let recovery = it.recovery;
@@ -389,8 +390,15 @@ impl HostEngine {
             self.settings.core,
             report::FLUSH_FAILED_LATE,
         );
-        it.lost_cache = Some(line);
+        self.loses(volume, line);
         self.release_flushes(volume, now_ns);
+    }
+
+    /// The next flush of a volume fails, for this reason; also that of the engine after this one,
+    /// if there is none before.
+    pub(super) fn loses(&mut self, volume: u16, line: String) {
+        self.volumes[usize::from(volume)].lost_cache = Some(line);
+        self.events.push_back(HostEvent::Loss(volume, true));
     }
 
     /// How often a volume has given up unflushed writes: a change that began before that and is not
@@ -409,6 +417,7 @@ impl HostEngine {
                 (it.told, it.untold) = (None, None);
             } else if it.told.is_some() {
                 it.untold = it.told.clone();
+                self.events.push_back(HostEvent::Loss(volume, true));
             }
         }
     }

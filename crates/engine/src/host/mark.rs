@@ -20,8 +20,9 @@ use super::path::{Path, Phase, Role};
 use super::slots::Course;
 use super::types::{HostEvent, PathFacts};
 use super::volumes::Volume;
-use super::{HostEngine, WriteFailover};
+use super::{HostEngine, WriteFailover, report};
 use alloc::boxed::Box;
+use alloc::format;
 use canary::Bug;
 
 impl Volume {
@@ -67,10 +68,16 @@ impl HostEngine {
         }
     }
 
-    /// A volume begins: after an unclean stop its changes of data wait.
+    /// A volume begins: after an unclean stop its changes of data wait; what the engine before has
+    /// lost, and told nobody, the first flush tells.
     pub(super) fn shut_gate(&mut self, volume: u16, now_ns: u64) {
         let it = &mut self.volumes[usize::from(volume)];
         let recovery = it.recovery;
+        if recovery.untold_loss && !canary::has(Bug::FlushOfOneLife) {
+            let line = format!("{}: {}", it.name, report::LOST_BEFORE);
+            self.loses(volume, line);
+        }
+        let it = &mut self.volumes[usize::from(volume)];
         let fenced = recovery.write_failover == WriteFailover::Fenced;
         let bound_ns = recovery.unclean_stop_ns.unwrap_or_default();
         let marked = bound_ns > 0 && !canary::has(Bug::IgnoredMark);

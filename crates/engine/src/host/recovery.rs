@@ -58,6 +58,9 @@ pub struct Recovery {
     /// bounds it; and controllers may have unflushed writes of it, however long ago that was (T13).
     /// 0 after one that stopped in order and left such writes.
     pub unclean_stop_ns: Option<u64>,
+    /// The engine before this one had lost acknowledged writes with a path that left, and was gone
+    /// before anybody was told: the first flush fails for that (T13).
+    pub untold_loss: bool,
     /// No controller's queues are opened before [`HostControl::Marked`] has said that its bound is
     /// kept for the engine after this one.
     ///
@@ -82,6 +85,7 @@ impl Recovery {
         retries_max: 5,
         attempts_ns: 120_000_000_000,
         unclean_stop_ns: None,
+        untold_loss: false,
         marks: false,
     };
 

@@ -217,6 +217,10 @@ pub(super) fn unflushed(path: &Path) -> &'static str {
 pub(super) const FLUSH_FAILED_LATE: &str = "a flush that it had when it was given up has failed \
      since: what it acknowledged may be lost, so a flush has failed; check the data";
 
+/// A path left an engine that was gone before a flush had failed for that (T13).
+pub(super) const LOST_BEFORE: &str = "a path left the engine before this one with acknowledged \
+     writes that were never flushed: a flush has failed; check the data if that target lost power";
+
 /// A leg's path left before its mirror knew what the owner before it had left (T13).
 pub(super) const LEFT_EARLY: &str = "removed before it was flushed, and may have acknowledged \
      writes of the owner before: a flush has failed; check the data if the target lost power";

@@ -48,6 +48,10 @@ impl Host {
                 // Only changes of data can come late.
                 HostEvent::Unfinished { changes, .. } => self.unfinished |= changes > 0,
                 HostEvent::Unflushed(..) => self.unflushed = true,
+                HostEvent::Loss(volume, untold) => {
+                    let bit = 1 << volume;
+                    self.losses = self.losses & !bit | if untold { bit } else { 0 };
+                }
                 HostEvent::Changed(ticket, result) => self.user.heard(ticket, result),
                 HostEvent::Failed(_, line)
                 | HostEvent::Returned(_, line)

@@ -89,6 +89,7 @@ impl Rig {
         }
         let recovery = Recovery {
             unclean_stop_ns: self.hosts[number].mark_ns,
+            untold_loss: self.hosts[number].losses & 1 != 0,
             marks: true,
             quiesce_ns: QUIESCE_NS,
             ..Recovery::default()

@@ -131,6 +131,9 @@ pub struct Host {
     pub mark_ns: Option<u64>,
     /// It ends with writes that were not flushed (T13).
     pub(super) unflushed: bool,
+    /// Of each volume, a bit: a path has left it with writes that were not flushed, and nobody was
+    /// told. Its marks say so.
+    pub(super) losses: u64,
     /// Addresses of the paths that its process began with: where hosts are told of them, those that
     /// a mark names.
     pub(super) known: Vec<usize>,
@@ -271,6 +274,7 @@ impl Rig {
             clients,
             mark_ns: None,
             unflushed: false,
+            losses: 0,
             known: Vec::new(),
             found_ns: None,
             begun_ns: 0,
@@ -326,7 +330,8 @@ impl Rig {
         };
         let paths: Vec<_> = (0..places).map(path).collect();
         let host = &mut self.hosts[number];
-        host.user.begin(paths, !is_told);
+        let lost_ns = (host.losses != 0).then_some(self.world.now_ns);
+        host.user.begin(paths, !is_told, lost_ns);
         host.board =
             alloc::vec![alloc::vec![0; places + SPARE_PATHS]; usize::from(self.layout.cores)];
         (host.stopping, host.unfinished, host.unflushed) = (None, false, false);

@@ -61,9 +61,11 @@ pub struct User {
 
 impl User {
     /// A process begins, with these paths by address; all that there are, if they are `known`.
-    pub fn begin(&mut self, paths: Vec<Option<PathIndex>>, known: bool) {
+    /// `lost_ns`: that is now, and a path left the one before with what nobody was told.
+    pub fn begin(&mut self, paths: Vec<Option<PathIndex>>, known: bool, lost_ns: Option<u64>) {
         self.open.clear();
         self.left.extend(self.risky.drain(..).map(|it| it.1));
+        self.left.extend(lost_ns);
         self.seconds.clear();
         self.paths = paths;
         self.nobody = (!known).then_some(PathIndex(PATHS_MAX as u8 - 1));

@@ -15,7 +15,7 @@ impl Course<'_> {
         if shared && fault.whom & OTHER != 0 {
             let host = &mut self.rig.hosts[host];
             host.heirs += 1;
-            host.mark_ns = None;
+            (host.mark_ns, host.losses) = (None, 0);
         }
     }
 

@@ -137,6 +137,7 @@ impl Rig {
                 .collect(),
             recovery: Recovery {
                 unclean_stop_ns: self.hosts[number].mark_ns,
+                untold_loss: self.hosts[number].losses >> leg & 1 != 0,
                 marks: true,
                 quiesce_ns: QUIESCE_NS,
                 fast_io_fail_ns: shape.patience_ns,
