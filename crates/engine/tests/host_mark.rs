@@ -4,7 +4,7 @@ mod common;
 
 use common::*;
 use engine::host::{
-    Change, Hints, HoldReason, HostConfig, HostControl, HostEngine, HostEvent, Io, IoDone,
+    Change, Hints, HoldReason, HostConfig, HostControl, HostEngine, HostEvent, Io, IoDone, IoOp,
     PathConfig, PathKind, Recovery, WriteFailover,
 };
 use engine::{DeviceId, Machine};
@@ -202,4 +202,51 @@ fn t09_a_volume_that_comes_later_waits_for_an_unclean_stop_of_its_own() {
         let waited_ns = fleet.world.now_ns - start_ns;
         assert!(waited_ns > 2990 * MS, "core {core}: {waited_ns}");
     }
+}
+
+/// An engine is killed before a flush has failed for what a path took along that left by force.
+#[test]
+fn t13_a_loss_that_nobody_was_told_is_told_by_the_engine_after() {
+    let losses = |rig: &mut Rig| -> Vec<bool> {
+        rig.poll();
+        let events = rig.events.drain(..);
+        let losses = events.filter_map(|event| match event {
+            HostEvent::Loss(0, untold) => Some(untold),
+            _ => None,
+        });
+        losses.collect()
+    };
+    let mut target = target_config(2);
+    target.subsystem.volatile_write_cache = true;
+    let mut rig = Rig::new(config(|_| {}), target.clone());
+    rig.ready();
+    for slot in 0..2 {
+        assert_eq!(rig.one(&write(0, slot), 10 * MS).outcome, Outcome::Done);
+    }
+    rig.world.nodes[HOST].addresses.fill(Address::Refused);
+    rig.world.cut(HOST, 0);
+    rig.world.pass(MS);
+    assert_eq!(losses(&mut rig), [false; 0]);
+    let change = Change::RemovePath {
+        volume: 0,
+        path: policy::PathIndex(0),
+        force: true,
+    };
+    rig.control(HostControl::Change {
+        ticket: 1,
+        change,
+        wait_ns: SECOND,
+    });
+    rig.world.pass(SECOND);
+    assert_eq!(losses(&mut rig), [true]);
+    let mut rig = Rig::new(config(|it| it.untold_loss = true), target);
+    rig.ready();
+    assert_eq!(losses(&mut rig), [true], "this one may be killed too");
+    let flush = io(IoOp::Flush, 9, 0, 0);
+    assert_eq!(rig.one(&flush, SECOND).outcome, Outcome::PathError);
+    assert_eq!(losses(&mut rig), [false]);
+    assert_eq!(rig.one(&flush, SECOND).outcome, Outcome::Done);
+    // Whoever asked for it had gone.
+    rig.host.borrow_mut().flush_failed_for(0, false);
+    assert_eq!(losses(&mut rig), [true]);
 }

@@ -426,6 +426,26 @@ mod tests {
     }
 
     #[test]
+    fn t13_a_loss_that_nobody_was_told_is_the_next_engines_to_tell() {
+        let (_directory, path, volume) = place();
+        let a = volume("a", "mem:1MiB");
+        let untold = || Marks::read(path.clone()).unwrap().before(&a).untold_loss;
+        let mut marks = Marks::read(path.clone()).unwrap();
+        marks.keep(&a, 60_000_000_000).unwrap();
+        marks.note_loss(&a, true).unwrap();
+        marks.keep(&a, 70_000_000_000).unwrap();
+        assert!(untold(), "killed");
+        marks.close(std::slice::from_ref(&a)).unwrap();
+        assert!(untold(), "stopped");
+        let mut marks = Marks::read(path.clone()).unwrap();
+        marks.note_loss(&a, true).unwrap();
+        marks.note_loss(&a, false).unwrap();
+        assert!(!untold(), "told");
+        marks.close(std::slice::from_ref(&a)).unwrap();
+        assert!(!path.exists());
+    }
+
+    #[test]
     fn t13_a_volume_that_left_unflushed_is_heeded_by_the_next_with_its_path() {
         let (_directory, path, volume) = place();
         let a = volume("a", "mem:1MiB");

@@ -59,7 +59,8 @@ pub struct Recovery {
     /// 0 after one that stopped in order and left such writes.
     pub unclean_stop_ns: Option<u64>,
     /// The engine before this one had lost acknowledged writes with a path that left, and was gone
-    /// before anybody was told: the first flush fails for that (T13).
+    /// before a flush had failed for that: the first one does (T13). A mark says so as long as
+    /// [`HostEvent::Loss`](super::HostEvent::Loss) does.
     pub untold_loss: bool,
     /// No controller's queues are opened before [`HostControl::Marked`] has said that its bound is
     /// kept for the engine after this one.

@@ -351,9 +351,7 @@ pub enum HostEvent {
     /// were not flushed: one line for each. The flush of whoever uses the volume next must cover
     /// them ([`Recovery::unclean_stop_ns`]). Before `Output::Stop`, or [`HostEvent::Removed`].
     Unflushed(u16, String),
-    /// A path has left a volume with acknowledged writes that were not flushed, and no flush has
-    /// failed for that yet; or one has now. Until then the engine after this one, if it is killed,
-    /// should say so ([`Recovery::untold_loss`]).
+    /// See [`Recovery::untold_loss`]: it is so from now on, if this engine is killed, or not.
     Loss(u16, bool),
     /// Something about a volume that its user should know; rate limited.
     Warning(u16, String),
