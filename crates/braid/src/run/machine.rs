@@ -173,20 +173,12 @@ impl RunMachine {
                 ExportEvent::Host(HostEvent::NoPath(volume)) if self.core == 0 => {
                     self.tell(RunEvent::NoPath(volume));
                 }
-                ExportEvent::Host(HostEvent::Mark(volume, bound_ns)) => {
-                    self.tell(RunEvent::Mark(volume, bound_ns));
-                }
-                ExportEvent::Host(HostEvent::Unfinished {
-                    volume,
-                    changes,
-                    others,
-                }) => self.tell(RunEvent::Unfinished(volume, changes, others)),
-                ExportEvent::Host(HostEvent::Unflushed(volume, line)) => {
-                    self.tell(RunEvent::Unflushed(volume, line));
-                }
-                ExportEvent::Host(HostEvent::Loss(volume, untold)) => {
-                    self.tell(RunEvent::Loss(volume, untold));
-                }
+                ExportEvent::Host(
+                    event @ (HostEvent::Mark(..)
+                    | HostEvent::Unfinished { .. }
+                    | HostEvent::Unflushed(..)
+                    | HostEvent::Loss(..)),
+                ) => self.tell_for_marks(event),
                 ExportEvent::Host(HostEvent::Report(news)) => {
                     self.tell(RunEvent::ForCoreZero(news));
                 }
@@ -220,6 +212,21 @@ impl RunMachine {
                     )));
                 }
             }
+        }
+    }
+
+    /// What the engine after this one has to know.
+    fn tell_for_marks(&mut self, event: HostEvent) {
+        match event {
+            HostEvent::Mark(volume, bound_ns) => self.tell(RunEvent::Mark(volume, bound_ns)),
+            HostEvent::Unfinished {
+                volume,
+                changes,
+                others,
+            } => self.tell(RunEvent::Unfinished(volume, changes, others)),
+            HostEvent::Unflushed(volume, line) => self.tell(RunEvent::Unflushed(volume, line)),
+            HostEvent::Loss(volume, untold) => self.tell(RunEvent::Loss(volume, untold)),
+            _ => {}
         }
     }
 

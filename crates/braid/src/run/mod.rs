@@ -27,6 +27,7 @@ mod explain;
 mod exports;
 mod live;
 mod machine;
+mod marked;
 mod marks;
 mod mirrors;
 mod notes;

@@ -255,8 +255,8 @@ pub(super) fn in_doubt(path: &Path) -> String {
 /// A lost path of a leg that can't leave before the mirror is ours (T13).
 pub(super) fn too_early(path: &Path) -> String {
     format!(
-        "{} may have acknowledged writes of the mirror's owner before that were never flushed: wait \
-         until it is back, or until the mirror runs, or force it; a flush will fail then",
+        "{} may have acknowledged writes of the mirror's owner before that were never flushed: \
+         wait until it is back, or until the mirror runs, or force it; a flush will fail then",
         path.uri
     )
 }

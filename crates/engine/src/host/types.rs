@@ -351,12 +351,11 @@ pub enum HostEvent {
     /// were not flushed: one line for each. The flush of whoever uses the volume next must cover
     /// them ([`Recovery::unclean_stop_ns`]). Before `Output::Stop`, or [`HostEvent::Removed`].
     Unflushed(u16, String),
-    /// See [`Recovery::untold_loss`]: it is so from now on, if this engine is killed, or not.
+    /// What [`Recovery::untold_loss`] is for the engine after this one, from now on.
     Loss(u16, bool),
     /// Something about a volume that its user should know; rate limited.
     Warning(u16, String),
-    /// Core 0: the answer to the [`HostControl::Change`] of that ticket: what was made, or one line
-    /// why nothing has changed.
+    /// Core 0: the answer to the [`HostControl::Change`] of that ticket: what was made, or why not.
     Changed(u64, Result<Changed, String>),
     /// Core 0: nothing on any core refers to a path, or volume, that left; its number may be
     /// another's from now on.
@@ -366,8 +365,7 @@ pub enum HostEvent {
     Released(PathKind),
     /// A volume is gone from this core.
     Removed(u16),
-    /// For the other cores (core 0 only): pass on as `HostControl::Path`, to each in the same
-    /// order.
+    /// For the other cores (core 0 only): pass on as `HostControl::Path`, to all in one order.
     Publish(PathNews),
     /// For core 0 (other cores only): pass on as `HostControl::Path`, in order.
     Report(PathNews),

@@ -45,6 +45,7 @@ use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
+mod alike;
 mod back;
 mod beat;
 mod change;
@@ -74,6 +75,7 @@ pub use legs::{Legs, Ticket};
 pub use pace::Speed;
 pub use types::{Config, LegFacts, News, Output, Pages, Request, Start};
 
+use alike::Alike;
 use back::Join;
 use beat::{Beat, Lease};
 use check::Check;
@@ -155,8 +157,6 @@ pub struct Mirror {
     /// No leg could take the last event: nothing can be changed until one can.
     broken: bool,
     retry_at_ns: u64,
-    /// How often none could.
-    tries: u32,
     loss: Loss,
     /// Something besides users' I/O may be due.
     wake: bool,
@@ -197,16 +197,10 @@ pub struct Mirror {
     free: Vec<u32>,
     holds: Holds,
     freed: Vec<u32>,
-    /// Regions that legs in sync may have differently; those copied, and those being flushed.
+    /// Regions that legs in sync may have differently.
     unalike: Bitmap,
     unalike_count: u64,
-    copied: Vec<u64>,
-    flushing: Vec<u64>,
-    alike_flush: Option<Round>,
-    /// Something was copied that legs in sync may have differently, and no flush has begun since.
-    unflushed: bool,
-    /// How often that flush has failed on end.
-    unflushed_tries: u8,
+    alike: Alike,
     jobs: Vec<Option<Job>>,
     mends: VecDeque<(u8, Range)>,
     /// Regions that nobody can read all of.

@@ -51,8 +51,8 @@ impl Course<'_> {
         covered
     }
 
-    /// Legs that have left, and are not bare any more. Where the user has taken out the one that had
-    /// everything, before the mirror could know that the others had lost something, what was
+    /// Legs that have left, and are not bare any more. Where the user has taken out the one that
+    /// had everything, before the mirror could know that the others had lost something, what was
     /// acknowledged, and not flushed, may be gone.
     pub(super) fn look_at_bare(&mut self) {
         let Some(in_sync) = Legs::of(&self.rig.world.disks, false).in_sync() else {

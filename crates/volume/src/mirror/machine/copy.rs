@@ -25,8 +25,6 @@ const LOST_PAUSE_NS: u64 = 600_000_000_000;
 pub(super) const MENDS_MAX: usize = 64;
 /// What is given up when nobody can read it.
 const PIECE_MIN: u64 = 4096;
-/// Regions that are flushed together before they count as alike.
-const ALIKE_BATCH: usize = 64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
@@ -74,7 +72,7 @@ pub(super) struct Job {
     lossy: bool,
     wrote: bool,
     /// It is to be done again from the beginning.
-    anew: bool,
+    pub anew: bool,
 }
 
 impl Job {
@@ -176,7 +174,7 @@ impl Mirror {
     pub(super) fn copies_at(&self) -> u64 {
         let idle = self.unalike_count == 0 && self.joining.is_empty() && !self.checks();
         let full = self.free_job().is_none();
-        if self.is_alone() && self.unflushed && self.alike_flush.is_none() && !self.stopping {
+        if self.flushes_alone_later() {
             return self.copy_pause_ns;
         }
         let idle = idle || self.idle;
@@ -212,7 +210,7 @@ impl Mirror {
 
     /// Whether the region was copied, and waits for a flush.
     fn is_copied(&self, region: u64) -> bool {
-        self.copied.contains(&region) || self.flushing.contains(&region)
+        self.alike.copied.contains(&region) || self.alike.flushing.contains(&region)
     }
 
     /// Legs that are being rebuilt and lack the region.
@@ -418,7 +416,7 @@ impl Mirror {
         let mut round = job.round;
         job.wrote |= !round.done.is_empty();
         let repairs = job.kind == Kind::Check;
-        self.unflushed |= matches!(job.kind, Kind::Alike(_)) && !round.done.is_empty();
+        self.alike.unflushed |= matches!(job.kind, Kind::Alike(_)) && !round.done.is_empty();
         round.failed = round.failed.with(round.refused);
         self.leave_but_last(round);
         if repairs {
@@ -505,7 +503,7 @@ impl Mirror {
     fn job_over(&mut self, job: &Job) {
         self.wake = true;
         match job.kind {
-            Kind::Alike(region) => self.copied.push(region),
+            Kind::Alike(region) => self.alike.copied.push(region),
             Kind::Rebuild(region) if !job.lossy => {
                 for leg in job.targets.both(self.joining).iter() {
                     self.has_region(leg, region);
@@ -529,114 +527,5 @@ impl Mirror {
             job.targets.remove(leg);
         }
         self.check_without(leg);
-    }
-
-    /// A leg alone differs from none, when it is durable that it is alone, nothing is being written
-    /// to it any more, and it has flushed what was copied to it: else a reader would see that, and
-    /// after a loss of its cache what was there before (T13).
-    pub(super) fn alone(&mut self) {
-        if !self.is_alone() {
-            return;
-        }
-        match self.alike_flush {
-            Some(_) => {}
-            None if !self.unflushed => self.all_alike(),
-            None if self.now_ns < self.copy_pause_ns => {}
-            None => self.begin_alike_flush(),
-        }
-    }
-
-    fn is_alone(&self) -> bool {
-        let alone = self.up.count() == 1 && self.required == self.up;
-        let writes = |job: &Job| matches!(job.kind, Kind::Alike(_)) && !job.is_over();
-        let writes = self.jobs.iter().flatten().any(writes);
-        self.unalike_count > 0 && alone && !writes
-    }
-
-    fn begin_alike_flush(&mut self) {
-        self.unflushed = false;
-        self.alike_flush = Some(self.flush_all(self.up, Work::Alike));
-    }
-
-    /// The last leg in sync can't flush what was copied to it. One flush may tell of a loss, and the
-    /// next one ends well; else reads that wait for that fail, and it is tried again later.
-    fn alone_unflushed(&mut self, outcome: Outcome) {
-        self.unflushed = true;
-        self.unflushed_tries = self.unflushed_tries.saturating_add(1);
-        if self.up.count() > 1 || self.unflushed_tries < 2 {
-            return;
-        }
-        self.copy_pause_ns = self.now_ns.saturating_add(COPY_PAUSE_NS);
-        for id in 0..self.slots.len() as u32 {
-            let Some(slot) = self.slots[id as usize] else {
-                continue;
-            };
-            if let (Phase::Held, Request::Read(range)) = (slot.phase, slot.request)
-                && !self.may_be_read(range)
-            {
-                self.finish(id, outcome);
-            }
-        }
-    }
-
-    /// What is being made alike begins anew: another leg is in sync, or something was written.
-    pub(super) fn copies_anew(&mut self) {
-        for job in self.jobs.iter_mut().flatten() {
-            job.anew = true;
-        }
-        if self.unalike_count > 0 {
-            self.copied.clear();
-            self.flushing.clear();
-        }
-    }
-
-    /// Flushes what was copied, if that is enough or somebody waits.
-    fn flush_alike(&mut self) {
-        if self.copied.is_empty() || self.alike_flush.is_some() || self.up.count() < 2 {
-            return;
-        }
-        let left = self.unalike_count - self.copied.len() as u64;
-        let waits = |slot: &super::Slot| matches!(slot.request, Request::Read(_));
-        let enough = self.copied.len() >= ALIKE_BATCH || left == 0;
-        if enough || self.slots.iter().flatten().any(waits) {
-            self.flushing.append(&mut self.copied);
-            self.begin_alike_flush();
-        }
-    }
-
-    pub(super) fn alike_flushed(&mut self, leg: u8, outcome: Outcome) {
-        let Some(round) = &mut self.alike_flush else {
-            return;
-        };
-        if !round.ends(leg, outcome) {
-            return;
-        }
-        let round = *round;
-        self.alike_flush = None;
-        self.wake = true;
-        self.leave(round);
-        if !self.up.without(round.done).is_empty() {
-            // Once more; where the last leg can't flush, that is later.
-            self.copied.append(&mut self.flushing);
-            return self.alone_unflushed(round.outcome.unwrap_or(Outcome::PathError));
-        }
-        self.unflushed_tries = 0;
-        for region in core::mem::take(&mut self.flushing) {
-            self.unalike_count -= u64::from(self.unalike.clear(region));
-        }
-        if self.unalike_count == 0 {
-            self.all_alike();
-        }
-        self.look_again();
-    }
-
-    fn all_alike(&mut self) {
-        self.unalike.clear_all();
-        self.unalike_count = 0;
-        self.unflushed = false;
-        self.copied.clear();
-        self.flushing.clear();
-        self.news(News::Alike);
-        self.look_again();
     }
 }

@@ -287,7 +287,7 @@ impl Mirror {
     /// Nobody could take the last event: changes fail until somebody can.
     fn is_broken(&mut self, round: Round) {
         self.retry_at_ns = self.now_ns + RETRY_NS;
-        self.tries = self.tries.wrapping_add(1);
+        self.loss.tries = self.loss.tries.wrapping_add(1);
         if !self.broken {
             self.broken = true;
             self.news(News::Broken);

@@ -4,10 +4,10 @@
 //! # Contract
 //! A bit is durable on all legs that get writes before data go there; one page serves all bits that
 //! wait for it. Pages are written in groups of a block of the mirror, and no page is written twice
-//! at a time, nor while the last leg in sync may execute one late, so an older one never comes after
-//! a newer one. A sweep writes all of them, to legs
-//! that have other ones. Bits are forgotten when nobody wrote to their regions for a while, all
-//! legs have flushed since, and no leg lacks anything.
+//! at a time, nor while the last leg in sync may execute one late: so an older one never comes
+//! after a newer one. A sweep writes all of them, to legs that have other ones. Bits are forgotten
+//! when nobody wrote to their regions for a while, all legs have flushed since, and no leg lacks
+//! anything.
 use super::legs::{Legs, Round, Work};
 use super::planted::{Bug, has};
 use super::{Mirror, Output, Pages};

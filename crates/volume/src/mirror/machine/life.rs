@@ -6,6 +6,7 @@
 //! newest state; the lineage begins by an event; the union of all bitmaps goes to all legs; and
 //! what may differ is made alike. A clean stop: nothing under way, all flushed, bits cleared as far
 //! as they may, an event, no owner.
+use super::alike::Alike;
 use super::back::Join;
 use super::beat::{Beat, Lease};
 use super::legs::{Legs, Work};
@@ -94,7 +95,6 @@ impl Mirror {
             foreign: false,
             other: None,
             broken: false,
-            tries: 0,
             loss: Loss::default(),
             wake: true,
             legs: (0..LEGS_MAX).map(|_| None).collect(),
@@ -126,11 +126,7 @@ impl Mirror {
             freed: Vec::with_capacity(ios + jobs),
             unalike: bits(),
             unalike_count: 0,
-            unflushed: false,
-            unflushed_tries: 0,
-            copied: Vec::new(),
-            flushing: Vec::new(),
-            alike_flush: None,
+            alike: Alike::default(),
             jobs: (0..jobs).map(|_| None).collect(),
             mends: VecDeque::with_capacity(super::copy::MENDS_MAX),
             lost: bits(),
@@ -363,7 +359,7 @@ impl Mirror {
             || self.saying.is_some()
             || self.is_in_doubt() && !self.broken
             || self.relaxing.is_some()
-            || self.alike_flush.is_some()
+            || self.alike.flush.is_some()
             || !self.pages.is_empty()
             || self.life == Life::Reading
             || begins && !self.broken

@@ -30,6 +30,8 @@ pub(super) struct Loss {
     untold: Option<Outcome>,
     /// The last leg in sync may have less than others that have left.
     poorer: bool,
+    /// How often nobody could take an event.
+    pub tries: u32,
 }
 
 impl Mirror {
@@ -123,7 +125,7 @@ impl Mirror {
         if !self.may_come_back(range) {
             return self.finish(id, Outcome::Done);
         }
-        let tries = self.tries;
+        let tries = self.loss.tries;
         if let Some(slot) = &mut self.slots[id as usize] {
             (slot.phase, slot.tries) = (Phase::Leaving, tries);
         }
@@ -142,7 +144,7 @@ impl Mirror {
         };
         if !self.may_come_back(range) {
             self.finish(id, Outcome::Done);
-        } else if self.broken && slot.tries != self.tries {
+        } else if self.broken && slot.tries != self.loss.tries {
             self.finish(id, Outcome::PathError);
         }
     }

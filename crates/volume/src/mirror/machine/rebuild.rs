@@ -147,8 +147,8 @@ impl Mirror {
             if self.up.count() > 1 && self.unalike.set(region) {
                 self.unalike_count += 1;
             }
-            self.copied.retain(|it| *it != region);
-            self.flushing.retain(|it| *it != region);
+            self.alike.copied.retain(|it| *it != region);
+            self.alike.flushing.retain(|it| *it != region);
             for leg in self.joining.iter() {
                 if let Some(it) = self.leg_mut(leg)
                     && let Some(todo) = &mut it.todo

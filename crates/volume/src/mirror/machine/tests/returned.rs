@@ -1,10 +1,11 @@
 //! Legs that return by hand: whose record is on them, and how far ahead it is.
+use super::super::super::assembly::tests::legs;
 use super::super::super::claim::Terms;
 use super::super::super::copies::Chosen;
 use super::super::super::superblock::Owner;
 use super::super::super::{Id, Superblock};
 use super::super::*;
-use super::rules::{BLOCK, MS, end, run, started_on, well};
+use super::rules::{BLOCK, MS, end, run, started_on, started_with, well};
 use alloc::vec::Vec;
 
 const BEAT: u64 = 5000 * MS;
@@ -103,4 +104,23 @@ fn a_leg_that_is_lost_before_it_has_returned_is_told_of_and_may_return_later() {
     mirror.leg_found(1, 0, 2 * BEAT);
     let news = pass(&mut mirror, (2 * BEAT, 4 * BEAT), |_, _| {});
     assert!(news.contains(&News::Joined(1)), "{news:?}");
+}
+
+/// What it was given before the start, by whomever, it may execute yet.
+#[test]
+fn t09_a_leg_that_is_behind_at_the_start_returns_when_it_cannot_be_late() {
+    let late_ns = 5_000 * MS;
+    let left = legs(2)[0].without(1, legs(2)[0].event).unwrap();
+    let legs = [0, 1].map(|slot| left.on(slot, legs(2)[usize::from(slot)].place));
+    let (config, terms) = (Config::new(6), Terms::default());
+    let mut mirror = started_with(legs.to_vec(), &[0, late_ns], config, terms, 0);
+    let write = Request::Write(Range::new(0, BLOCK), false);
+    mirror.submit(write, MS).unwrap();
+    for now_ns in (1..10_000).map(|at| at * MS) {
+        mirror.handle_timeout(now_ns);
+        run(&mut mirror, now_ns, &mut well);
+        let facts = mirror.facts(1).unwrap();
+        assert!(now_ns >= late_ns || !facts.joining && !facts.in_sync);
+    }
+    assert!(mirror.facts(1).unwrap().in_sync);
 }

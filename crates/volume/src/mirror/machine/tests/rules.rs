@@ -19,7 +19,7 @@ pub fn started_on(count: u8, config: Config, terms: Terms, now_ns: u64) -> Mirro
     started_with(legs(count), &[], config, terms, now_ns)
 }
 
-fn started_with(
+pub fn started_with(
     superblocks: Vec<Superblock>,
     late_until_ns: &[u64],
     config: Config,
@@ -595,23 +595,4 @@ fn a_ceiling_below_the_floor_is_no_ceiling() {
     };
     let mirror = started(2, config);
     assert_eq!(mirror.pace.rate(), 1 << 20);
-}
-
-/// What it was given before the start, by whomever, it may execute yet.
-#[test]
-fn t09_a_leg_that_is_behind_at_the_start_returns_when_it_cannot_be_late() {
-    let late_ns = 5_000 * MS;
-    let left = legs(2)[0].without(1, legs(2)[0].event).unwrap();
-    let legs = [0, 1].map(|slot| left.on(slot, legs(2)[usize::from(slot)].place));
-    let (config, terms) = (Config::new(6), Terms::default());
-    let mut mirror = started_with(legs.to_vec(), &[0, late_ns], config, terms, 0);
-    let write = Request::Write(Range::new(0, BLOCK), false);
-    mirror.submit(write, MS).unwrap();
-    for now_ns in (1..10_000).map(|at| at * MS) {
-        mirror.handle_timeout(now_ns);
-        run(&mut mirror, now_ns, &mut well);
-        let facts = mirror.facts(1).unwrap();
-        assert!(now_ns >= late_ns || !facts.joining && !facts.in_sync);
-    }
-    assert!(mirror.facts(1).unwrap().in_sync);
 }

@@ -181,8 +181,7 @@ impl World {
             .map(|&leg| self.disks[leg].chosen())
             .collect();
         for (leg, disk) in self.disks.iter_mut().enumerate() {
-            (disk.sick, disk.found) = (false, present.contains(&leg));
-            disk.hung = false;
+            (disk.sick, disk.hung, disk.found) = (false, false, present.contains(&leg));
             disk.away = !disk.found;
         }
         self.lineage += 1;
