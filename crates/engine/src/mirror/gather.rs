@@ -62,7 +62,7 @@ impl Refused {
 
 /// After such a time a start that was refused is tried again: often enough for who waits, and not
 /// much for legs that stay as they are.
-const TRY_AGAIN_NS: u64 = 10_000_000_000;
+pub(super) const TRY_AGAIN_NS: u64 = 10_000_000_000;
 
 impl Mirrored {
     /// Goes on as far as it can; whether anything was done.

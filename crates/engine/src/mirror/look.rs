@@ -4,7 +4,9 @@
 //! At a start a leg that has paths is waited for as one that could be missing is: for
 //! `assemble_wait`, from when it is read. One that has not answered by then is not there, whatever
 //! it said before; its answer is awaited all the same, since it lands in our memory, and is not
-//! taken, since it is old: the leg is read anew (`gather`, or `returns` where the mirror runs).
+//! taken, since it is old: the leg is read anew (`gather`, or `returns` where the mirror runs), at
+//! a start not before the pause of one that was refused is over.
+use super::gather::TRY_AGAIN_NS;
 use super::one::{Kit, Mirrored, Phase, Purpose};
 use super::table::{Entry, Task};
 use crate::host::{Hints, HostEvent, IoOp};
@@ -122,12 +124,18 @@ impl Mirrored {
         self.legs[at].look = None;
         if look.late {
             self.scratch.give_back(look.span);
+            let due_ns = match &self.phase {
+                Phase::Running(_) => 0,
+                // A start was refused for it: one that is slow each time is not asked all the time.
+                _ => look.since_ns.saturating_add(TRY_AGAIN_NS),
+            };
             let pause_ns = if look.failed.is_some() {
                 LEG_RETRY_NS
             } else {
                 0
             };
-            self.legs[at].look_at_ns = kit.now_ns.saturating_add(pause_ns);
+            let again_ns = kit.now_ns.saturating_add(pause_ns);
+            self.legs[at].look_at_ns = due_ns.max(again_ns);
             self.again = true;
             return;
         }

@@ -178,6 +178,8 @@ impl Mirrored {
             MirrorOrder::Assemble(wishes) => {
                 self.config.wishes = wishes;
                 (self.forced, self.tried) = (true, None);
+                // Each is asked now, whatever it is to wait for.
+                self.legs.iter_mut().for_each(|leg| leg.look_at_ns = 0);
                 return Ok(());
             }
             MirrorOrder::Remove(slot) => return self.remove(slot, now_ns),

@@ -1,6 +1,6 @@
 //! Legs that are there and don't answer when a mirror starts.
 use super::common::SECOND;
-use super::rig::{Rig, data, made};
+use super::rig::{Rig, configured, data, made};
 use engine::machine::DeviceError;
 use engine::mirror::{LegStatus, MirrorOrder, MirrorState};
 use volume::Outcome;
@@ -73,6 +73,26 @@ fn t45_what_a_leg_said_before_counts_for_nothing_when_it_does_not_answer_any_mor
     let missing = LegStatus::Missing;
     assert_eq!(rig.statuses(), [LegStatus::InSync, missing, missing]);
     assert_eq!(rig.write(0, 1), Outcome::Done);
+}
+
+#[test]
+fn a_leg_that_is_always_too_slow_is_asked_again_after_a_pause_and_by_word() {
+    let disks = made(2, true);
+    let (host, mut mirror) = configured(&disks);
+    mirror.assemble_wait_ns = 0;
+    let mut rig = Rig::with(&disks, host, mirror);
+    rig.disk(1).delay_ns = SECOND / 100;
+    rig.until(SECOND, is_refused);
+    let silent = |rig: &Rig| {
+        let lines = rig.lines();
+        let of_leg = |line: &&String| line.starts_with("m0: disk:1: it doesn't answer");
+        lines.iter().filter(of_leg).count()
+    };
+    assert!(!rig.run(60 * SECOND, Rig::is_ready));
+    assert!(silent(&rig) <= 7, "{:?}", rig.lines());
+    let before = silent(&rig);
+    rig.order(MirrorOrder::Assemble(Wishes::default()));
+    rig.until(SECOND, |rig| silent(rig) > before);
 }
 
 #[test]

@@ -5,6 +5,7 @@
 //! here, with the mirror's keys about failing paths. How reads choose among legs is a property of
 //! the mirror itself (row B6), so `policy` and `hedge` don't stand here.
 use super::{PathKeys, Volume, keys};
+use crate::units::format_ns;
 use crate::uri::{PathUri, UriKind};
 use policy::Policy;
 use serde::Deserialize;
@@ -14,6 +15,8 @@ use volume::limits::LEGS_MAX;
 
 /// How long legs that could be missing are waited for: as long as connecting has.
 pub const ASSEMBLE_WAIT_NS: u64 = 10_000_000_000;
+/// No leg answers in no time: with less, one that is well counts as one that doesn't answer.
+const ASSEMBLE_WAIT_MIN_NS: u64 = 100_000_000;
 /// What a leg is given before its I/O fails and the mirror goes on without it: longer than a path
 /// takes to be connected again, and not yet much of a pause.
 const LEG_PATIENCE_NS: u64 = 5_000_000_000;
@@ -150,6 +153,14 @@ pub(super) fn check(volume: &Volume) -> Result<(), (&'static str, String)> {
     }
     if volume.shared == Some(false) && volume.is_shared() {
         return wrong("shared", "other hosts can reach legs of nvme-tcp://");
+    }
+    if volume
+        .assemble_wait
+        .is_some_and(|ns| ns < ASSEMBLE_WAIT_MIN_NS)
+    {
+        let least = format_ns(ASSEMBLE_WAIT_MIN_NS as f64);
+        let text = format!("assemble_wait must be at least {least}: so long a leg has to answer");
+        return wrong("assemble_wait", &text);
     }
     if let (Some(floor), Some(ceiling)) = (&volume.rebuild_floor, &volume.rebuild_ceiling)
         && floor.0 > ceiling.0

@@ -402,6 +402,11 @@ fn what_is_wrong_with_a_mirror_is_named_with_its_place() {
             &["line 5"],
         ),
         (
+            "retries = 7",
+            "assemble_wait = \"0s\"",
+            &["line 5, column 17", "at least 100 ms"],
+        ),
+        (
             "uri = \"file:/a\"",
             "",
             &["line 6, column 1", "a leg has a uri"],
