@@ -26,8 +26,11 @@ fn place_entry(legs: &mut Vec<LegReport>, slot: u8, entry: &LegEntry) {
         leg.slot = Some(slot);
         return;
     }
-    let nameless = |leg: &&LegReport| leg.slot.is_none() && Label::cut(&leg.name) == entry.label;
-    let why = match legs.iter().find(nameless) {
+    let given = |leg: &&LegReport| leg.volume.is_some() && Label::cut(&leg.name) == entry.label;
+    let why = match legs.iter().find(given) {
+        Some(LegReport {
+            slot: Some(other), ..
+        }) => format!("its place is taken by leg {other}: remove {slot}"),
         // Another disk, or one in which nothing was written.
         Some(it) => format!(
             "{} is there, and not this leg: replace {slot} by it",

@@ -162,7 +162,11 @@ impl Mirrored {
     fn hear_of_leg(&mut self, slot: u8, news: News, now_ns: u64) -> String {
         let at = self.at(slot).map(|it| it.0);
         let name = at.map(|at| self.legs[at].config.name.clone());
-        let leg = format!("leg {slot} ({})", name.unwrap_or_default());
+        // Nobody may have given it: another one has its path by now.
+        let leg = match name {
+            Some(name) => format!("leg {slot} ({name})"),
+            None => format!("leg {slot}"),
+        };
         match (news, at) {
             (News::Left(_, outcome), Some(at)) => {
                 self.left(at, outcome, now_ns);

@@ -10,10 +10,10 @@
 //! An order is answered when the mirror's core has it, that to start when it is known what came of
 //! it; that is said in lines, and `stat` shows it. A leg is named by its number as `stat` shows it,
 //! or by its URI.
-use super::speed;
+use super::{leg_config, speed};
 use crate::control::rpc::Failure;
 use crate::load::host::FileAccess;
-use crate::run::config::leg_name;
+use crate::run::config::{Volume, leg_name};
 use crate::run::service::{Service, State};
 use crate::units::format_bytes;
 use crate::uri::UriKind;
@@ -172,6 +172,7 @@ impl Service {
         params: &MirrorParams,
     ) -> Result<Option<u8>, Failure> {
         let it = leg(report, params)?;
+        self.may_return(volume, report, it)?;
         self.open_again(volume, it)?;
         self.is_the_same(it)?;
         self.is_long_enough(report, it)?;
@@ -180,6 +181,40 @@ impl Service {
         let mut known = report.superblock.iter().flat_map(Superblock::entries);
         let known = known.find(|(_, entry)| entry.label == label);
         Ok(it.slot.or(known.map(|(slot, _)| slot)))
+    }
+
+    /// # Errors
+    /// Nothing can come of it: nobody has given the leg, or the mirror is to be started first.
+    fn may_return(
+        &self,
+        volume: u16,
+        mirror: &MirrorReport,
+        leg: &LegReport,
+    ) -> Result<(), Failure> {
+        let name = self.name(volume);
+        let runs = mirror.superblock.is_some();
+        if mirror.state == MirrorState::Stopped {
+            let why = format!("{name} was stopped: braid mirror assemble {name} starts it");
+            return Err(Failure::refused(why));
+        }
+        if !runs && leg.status != LegStatus::Missing {
+            let why = format!("{name} does not run: braid stat says why");
+            return Err(Failure::refused(why));
+        }
+        if leg.volume.is_some() {
+            return Ok(());
+        }
+        let label = Label::cut(&leg.name);
+        let left_out = self.state().left_out.get(&volume).cloned();
+        let is_it = |it: &Volume| Label::cut(&leg_config(it, 0).name) == label;
+        let why = match left_out.iter().flatten().any(is_it) {
+            true => format!(
+                "it could not be opened when {name} was started: stop {name} and start it again \
+                 (braid mirror stop, braid mirror assemble)"
+            ),
+            false => leg.why.clone().unwrap_or_default(),
+        };
+        Err(Failure::refused(format!("{}: {why}", leg.name)))
     }
 
     /// What came of a mirror that was told to start, and had not been started so often before.
