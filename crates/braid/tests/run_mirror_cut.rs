@@ -12,6 +12,7 @@ mod process;
 
 use mirror::{DATA_AT, LEG_BYTES, Place, end, said, verify};
 use process::{Client, Process, wait_until};
+use serde_json::Value;
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
 
@@ -144,4 +145,82 @@ fn who_waits_for_a_rebuild_waits_until_it_is_over() {
     );
     verify(&mut client, BLOCKS);
     end(engine);
+}
+
+/// What is said of a refused verb.
+fn refused(place: &Place, words: &[&str]) -> String {
+    let output = place.ask(words);
+    assert_eq!(output.status.code(), Some(1), "{words:?}: {output:?}");
+    said(&output)
+}
+
+/// An engine whose leg 0 is of no use, and which goes on without it by word.
+fn without(place: &Place) -> Process {
+    let mut engine = process::begun(place.0.path());
+    engine.notes("not started");
+    place.told(&["mirror", "assemble", "v0", "--without-missing"]);
+    engine
+}
+
+#[test]
+fn a_leg_whose_superblocks_are_gone_is_not_restored_and_may_be_added() {
+    let Some(place) = Place::new() else {
+        return;
+    };
+    let (engine, client) = written(&place);
+    drop(client);
+    end(engine);
+    open(&place, "a").write_all_at(&[0; 1 << 20], 0).unwrap();
+    let mut engine = without(&place);
+    let a = place.leg("a");
+    let why = refused(&place, &["mirror", "restore", "v0", "0"]);
+    assert!(
+        why.contains("is there, and not this leg: replace 0 by it"),
+        "{why}"
+    );
+    place.told(&["mirror", "add", "v0", &a, "--wait"]);
+    let status = place.told(&["mirror", "status", "v0"]);
+    let slot_0 = |leg: &&Value| leg["slot"] == 0;
+    let old = status["legs"].as_array().unwrap().iter().find(slot_0);
+    let taken = "its place is taken by leg 2: remove 0";
+    assert_eq!(old.unwrap()["why"], taken, "{status}");
+    let why = refused(&place, &["mirror", "restore", "v0", "0"]);
+    assert!(why.contains(taken), "{why}");
+    let removed = place.told(&["mirror", "remove", "v0", "0"]);
+    assert_eq!(removed["carries_superblock"], false, "{removed}");
+    engine.notes("leg 0 was removed");
+    assert_eq!(place.legs(), ["in-sync", "in-sync"]);
+    verify(&mut place.client(), BLOCKS);
+    end(engine);
+    assert!(place.data("a") == place.data("b"), "legs differ");
+}
+
+#[test]
+fn a_leg_that_was_cut_short_at_rest_is_not_restored_and_says_what_it_is_once_removed() {
+    let Some(place) = Place::new() else {
+        return;
+    };
+    let (engine, client) = written(&place);
+    drop(client);
+    end(engine);
+    open(&place, "a").set_len(CUT_AT).unwrap();
+    let engine = without(&place);
+    open(&place, "a").set_len(LEG_BYTES).unwrap();
+    let why = refused(&place, &["mirror", "restore", "v0", "0"]);
+    assert!(why.contains("replace 0 by it"), "{why}");
+    place.told(&["mirror", "status", "v0", "--wait"]);
+    let removed = place.told(&["mirror", "remove", "v0", "0"]);
+    assert_eq!(removed["carries_superblock"], true, "{removed}");
+    assert_eq!(
+        place.legs(),
+        ["in-sync"],
+        "what is in its place is gone too"
+    );
+    let a = place.leg("a");
+    refused(&place, &["mirror", "add", "v0", &a]);
+    place.told(&["mirror", "add", "v0", &a, "--force", "--wait"]);
+    assert_eq!(place.legs(), ["in-sync", "in-sync"]);
+    verify(&mut place.client(), BLOCKS);
+    end(engine);
+    assert!(place.data("a") == place.data("b"), "legs differ");
 }

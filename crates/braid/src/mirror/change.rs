@@ -16,6 +16,11 @@ const LOOK: Duration = Duration::from_millis(250);
 /// Parts of a bar.
 const WHOLE: f64 = 1000.0;
 
+/// What is to be done with a leg that was removed, and could not be told so.
+const STILL_SAYS: &str = ". What says that it was a leg is still on it: it is refused wherever it \
+                          is given. braid mirror add --force takes it again; else clear its \
+                          first MiB (dd if=/dev/zero of=FILE bs=1M count=1 conv=notrunc)";
+
 /// How a new leg is taken in.
 #[derive(Clone, Debug, clap::Args)]
 struct NewArgs {
@@ -128,13 +133,18 @@ pub fn replace(args: &ReplaceArgs) -> anyhow::Result<()> {
 /// As [`add`].
 pub fn remove(args: &super::ask::LegArgs) -> anyhow::Result<()> {
     let (common, params) = args.parts();
-    changed(
-        common,
-        "mirror.remove",
-        params,
-        "removed; take it out of the configuration too",
-    )?;
-    Ok(())
+    let value = common.call_for_long("mirror.remove", params)?;
+    common.print(&value, |text, value| {
+        let (volume, leg) = (word(&value["volume"]), word(&value["leg"]));
+        let rest = match value["carries_superblock"] == true {
+            true => STILL_SAYS,
+            false => "",
+        };
+        writeln!(
+            text,
+            "{volume}: {leg} removed; take it out of the configuration too{rest}"
+        )
+    })
 }
 
 /// Stops a mirror.

@@ -133,6 +133,7 @@ impl Mirrored {
         };
         let removed = it.machine.remove_leg(slot, now_ns);
         self.again = true;
+        self.unwiped &= !(1 << (slot & 15));
         removed.map_err(|error| error.to_string())
     }
 
@@ -187,6 +188,7 @@ impl Mirrored {
         let leg = &mut self.legs[at];
         leg.wiping = leg.wiping.saturating_sub(1);
         if !outcome.is_done() {
+            self.unwiped |= leg.slot.map_or(0, |slot| 1 << (slot & 15));
             let line = format!(
                 "{}: {}: what says that it is a leg can't be overwritten ({outcome}): it is \
                  refused wherever it is given",

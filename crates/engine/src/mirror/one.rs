@@ -73,6 +73,8 @@ pub(super) struct Mirrored {
     pub not_begun: Option<String>,
     /// How often it was not started.
     pub refusals: u64,
+    /// Slots, as bits, whose leg was removed and still says that it is one.
+    pub unwiped: u16,
     /// It was refused, and does not start before somebody does something about it.
     pub lasts: bool,
     /// Who was there before us, of whom a claim that has not ended well has left nothing else.
@@ -239,6 +241,7 @@ impl Mirrored {
             checking_ns: None,
             not_begun: None,
             refusals: 0,
+            unwiped: 0,
             lasts: false,
             gone: None,
             paths_found: 0,

@@ -71,6 +71,7 @@ impl Mirrored {
             state: self.state.clone(),
             not_begun: self.not_begun.clone(),
             refusals: self.refusals,
+            unwiped: self.unwiped,
             superblock,
             policy: running.map_or(Policy::Soonest, |it| it.reads.policy()),
             knobs: running.map_or(self.config.knobs, |it| it.reads.knobs()),

@@ -31,6 +31,7 @@ use serde_json::{Value, json};
 use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
+use volume::mirror::copies::NoLeg;
 use volume::mirror::{Label, Superblock};
 
 /// How long the engine has for what takes some writes.
@@ -212,14 +213,31 @@ impl Service {
                 leg.name
             )));
         }
+        let label = Label::cut(&leg.name);
+        let after = self.mirror_report(volume)?;
+        let named = || {
+            let legs = after.legs.iter();
+            legs.filter(|it| it.volume.is_some() && Label::cut(&it.name) == label)
+        };
+        let still_says = match named().any(|it| it.slot.is_some()) {
+            true => false, // another leg has its place
+            false => still_says(leg, after.unwiped >> (slot & 15) & 1 == 1),
+        };
+        // What is in its place, and was none, is not looked at any more either.
+        for it in named().filter(|it| orders::is_another(it)) {
+            self.forget_place(volume, it)?;
+        }
         self.tidy_legs(volume)?;
         // One that could not be opened is not tried again.
-        let label = Label::cut(&leg.name);
         let stays = |it: &Volume| Label::cut(&leg_config(it, 0).name) != label;
         let mut state = self.state();
         state.left_out.entry(volume).or_default().retain(stays);
         drop(state);
-        Ok(json!({"volume": self.name(volume), "leg": leg.name}))
+        Ok(json!({
+            "volume": self.name(volume),
+            "leg": leg.name,
+            "carries_superblock": still_says,
+        }))
     }
 
     /// Volumes of legs that are none any more are closed.
@@ -410,6 +428,20 @@ impl Service {
             }
             sleep(POLL);
         }
+    }
+}
+
+/// Whether a leg that was removed still says that it is one; `failed`: that it could not be
+/// overwritten. One that nobody has given, or whose file isn't there, has what it had.
+fn still_says(leg: &LegReport, failed: bool) -> bool {
+    let uri = leg.name.parse::<PathUri>().ok();
+    match uri.as_ref().map(PathUri::kind) {
+        Some(UriKind::File(path)) => {
+            let read = LegFile::open(path).and_then(|file| file.read_superblock());
+            !matches!(read, Ok(Err(NoLeg::Missing)))
+        }
+        Some(UriKind::Memory(_)) => false,
+        _ => failed || leg.volume.is_none(),
     }
 }
 
