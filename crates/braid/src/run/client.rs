@@ -324,6 +324,9 @@ fn policy(verb: &PolicyVerb) -> anyhow::Result<()> {
         }
     };
     common.show("policy", params, |text, value| {
+        if let Some(why) = value["why"].as_str() {
+            return writeln!(text, "{}: {why}", word(&value["volume"]));
+        }
         let shown = word(&value["policy"]);
         let all = policy::Policy::parse(shown).map_or_else(|_| shown.to_owned(), all_policies);
         writeln!(text, "{}: {all}", word(&value["volume"]))
@@ -513,7 +516,8 @@ fn list(text: &mut String, value: &Value) -> std::fmt::Result {
         let mut exports = items(&volume["exports"]).map(|export| word(&export["uri"]).to_owned());
         let first = exports.next().unwrap_or_else(|| "-".into());
         let words = [&volume["name"], &volume["state"], &volume["policy"]];
-        let mut row: Vec<String> = words.map(|value| word(value).to_owned()).into();
+        let shown = |value: &Value| value.as_str().unwrap_or("-").to_owned();
+        let mut row: Vec<String> = words.map(shown).into();
         let ways = match number(&volume["legs"]) {
             0 => volume["paths"].to_string(),
             legs => format!("{legs} legs"),

@@ -20,8 +20,10 @@ const COLUMNS: usize = 80;
 /// Those of `text`.
 pub fn show(text: &mut String, value: &Value) -> Result {
     for volume in items(&value["volumes"]) {
-        let (name, policy) = (word(&volume["name"]), word(&volume["policy"]));
-        writeln!(text, "{name}: {}, {policy}", word(&volume["state"]))?;
+        let (name, state) = (word(&volume["name"]), word(&volume["state"]));
+        let policy = volume["policy"].as_str();
+        let policy = policy.map_or(String::new(), |it| format!(", {it}"));
+        writeln!(text, "{name}: {state}{policy}")?;
         if let Some(knobs) = knobs(volume).filter(|_| volume["kind"] != "mirror") {
             paragraph(text, "knobs: ", &knobs)?;
         }

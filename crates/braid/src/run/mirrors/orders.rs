@@ -37,6 +37,9 @@ const SEEN_WAIT: Duration = Duration::from_secs(5);
 /// How long opening a leg's file again may take.
 const WAIT_NS: u64 = 10_000_000_000;
 
+/// Why a mirror has no policy to be shown.
+const POLICY_UNKNOWN: &str = "its policy stands on its legs, and is not known until it runs";
+
 /// What `mirror.…` takes.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -310,6 +313,9 @@ impl Service {
         let report = self.mirror_report(volume)?;
         let name = self.name(volume);
         let Some(word) = word else {
+            if report.superblock.is_none() {
+                return Ok(json!({"volume": name, "policy": null, "why": POLICY_UNKNOWN}));
+            }
             return Ok(json!({"volume": name, "policy": report.policy.to_string()}));
         };
         let slots = report.legs.iter().filter_map(|leg| leg.slot);

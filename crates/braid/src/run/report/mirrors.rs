@@ -11,11 +11,15 @@ impl Report<'_> {
         cores.find_map(|core| core.mirrors.get(&volume))
     }
 
-    /// The policy in force.
-    pub(super) fn policy(&self, volume: u16) -> String {
+    /// The policy in force; `None`: of a mirror that does not run, whose legs say it.
+    pub(super) fn policy(&self, volume: u16) -> Option<String> {
+        let of = &self.state.volumes[volume];
+        if !of.of.is_mirror() {
+            return Some(of.policy.to_string());
+        }
         let mirror = self.of_mirror(volume);
-        let own = self.state.volumes[volume].policy;
-        mirror.map_or(own, |it| it.policy).to_string()
+        let known = mirror.filter(|it| it.superblock.is_some());
+        known.map(|it| it.policy.to_string())
     }
 
     pub(super) fn mirror_health(&self, volume: u16) -> Health {
