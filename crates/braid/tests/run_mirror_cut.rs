@@ -51,6 +51,9 @@ fn t14_a_leg_that_is_cut_short_is_left_at_once_and_never_read_as_zeroes() {
         }
         engine.notes("its file was cut short");
         wait_until(|| (place.legs() == ["in-sync", "stale"]).then_some(()));
+        let status = place.told(&["mirror", "status", "v0"]);
+        assert_eq!(status["legs"][0]["lacks_bytes"], 0);
+        assert!(status["legs"][1]["lacks_bytes"].is_null(), "{status}");
         let restore = ["mirror", "restore", "v0", "1"];
         let why = said(&place.ask(&restore));
         assert!(why.contains(&format!("truncate -s {LEG_BYTES}")), "{why}");

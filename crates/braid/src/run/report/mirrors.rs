@@ -112,9 +112,10 @@ impl Report<'_> {
     fn leg(&self, mirror: &MirrorReport, leg: &LegReport) -> Value {
         let volume = leg.volume.filter(|volume| self.state.volumes.has(*volume));
         let name = volume.map(|volume| self.state.volumes[volume].of.name.clone());
-        let lacks = leg.facts.map_or(0, |facts| facts.lacks);
-        let rebuilt = (leg.status == LegStatus::Rebuilding && mirror.regions > 0)
-            .then(|| 1.0 - lacks as f64 / mirror.regions as f64);
+        let lacks = lacks(leg);
+        let rebuilding = leg.status == LegStatus::Rebuilding && mirror.regions > 0;
+        let rebuilt = lacks.filter(|_| rebuilding);
+        let rebuilt = rebuilt.map(|lacks| 1.0 - lacks as f64 / mirror.regions as f64);
         let it = &leg.counters;
         json!({
             "slot": leg.slot,
@@ -126,7 +127,7 @@ impl Report<'_> {
             "returning": returns(leg),
             "rebuilt": rebuilt,
             "progress": progress(mirror, leg),
-            "lacks_bytes": lacks * mirror.region_bytes,
+            "lacks_bytes": lacks.map(|lacks| lacks * mirror.region_bytes),
             "reads": it.reads,
             "writes": it.writes,
             "flushes": it.flushes,
@@ -138,6 +139,12 @@ impl Report<'_> {
             "repaired": leg.facts.map(|facts| facts.mended),
         })
     }
+}
+
+/// How many regions a leg lacks; `None`: of one that is away that is counted when it returns.
+fn lacks(leg: &LegReport) -> Option<u64> {
+    let counted = matches!(leg.status, LegStatus::InSync | LegStatus::Rebuilding);
+    leg.facts.filter(|_| counted).map(|facts| facts.lacks)
 }
 
 /// Whether it is on its way back into the mirror, or was just told to return.
