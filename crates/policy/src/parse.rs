@@ -20,7 +20,7 @@ pub enum PolicyError {
     Unknown,
     /// The policy exists, but takes no value.
     TakesNoValue,
-    /// The value of round-robin is no whole number.
+    /// The value of round-robin is no whole number, with a unit or without.
     NotANumber,
     /// The value of round-robin is 0 or no multiple of [`ROUND_ROBIN_UNIT`].
     NotAMultiple,
@@ -187,7 +187,18 @@ impl Knobs {
 }
 
 fn turn_bytes(text: &str) -> Result<u64, PolicyError> {
-    let bytes = whole(text).ok_or(PolicyError::NotANumber)?;
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, unit) = text.split_at(digits);
+    let shift = match unit {
+        "" => 0,
+        "k" | "KiB" => 10,
+        "m" | "MiB" => 20,
+        "g" | "GiB" => 30,
+        _ => return Err(PolicyError::NotANumber),
+    };
+    let bytes = whole(number).ok_or(PolicyError::NotANumber)?;
+    // What is too large is refused as a whole number that is.
+    let bytes = bytes.checked_mul(1 << shift).unwrap_or(u64::MAX);
     if bytes == 0 || bytes % ROUND_ROBIN_UNIT != 0 {
         return Err(PolicyError::NotAMultiple);
     }
@@ -249,9 +260,10 @@ impl fmt::Display for PolicyError {
             Self::NoSuchPath(paths) => {
                 write!(f, "devid: the volume has no such path; it has 1 to {paths}")
             }
-            Self::NotANumber => {
-                f.write_str("round-robin takes a whole number of bytes, as in round-robin:262144")
-            }
+            Self::NotANumber => f.write_str(
+                "round-robin takes a whole number of bytes, as in round-robin:262144 or \
+                     round-robin:256KiB",
+            ),
             Self::NotAMultiple => write!(
                 f,
                 "round-robin takes a positive multiple of {ROUND_ROBIN_UNIT} bytes, as in \
@@ -354,6 +366,20 @@ mod tests {
         assert_eq!(Aggregate::default(), Aggregate::ALL[0]);
     }
 
+    #[test]
+    fn b5_bytes_of_round_robin_may_have_a_unit() {
+        for (text, bytes) in [
+            ("512", 512),
+            ("64k", 65536),
+            ("64KiB", 65536),
+            ("2MiB", 2 << 20),
+            ("1g", 1 << 30),
+        ] {
+            let text = std::format!("round-robin:{text}");
+            assert_eq!(Policy::parse(&text), Ok(Policy::RoundRobin { bytes }));
+        }
+    }
+
     /// What is shown as known is known: a name, and each of its values.
     #[test]
     fn every_name_shown_can_be_written() {
@@ -407,7 +433,10 @@ mod tests {
             ("soonest:1", PolicyError::TakesNoValue),
             ("round-robin:", PolicyError::NotANumber),
             ("round-robin:+512", PolicyError::NotANumber),
-            ("round-robin:4k", PolicyError::NotANumber),
+            ("round-robin:k", PolicyError::NotANumber),
+            ("round-robin:4kB", PolicyError::NotANumber),
+            ("round-robin:4.5KiB", PolicyError::NotANumber),
+            ("round-robin:17179869184GiB", PolicyError::NotAMultiple),
             ("round-robin:512:512", PolicyError::NotANumber),
             ("round-robin:0", PolicyError::NotAMultiple),
             ("round-robin:513", PolicyError::NotAMultiple),
