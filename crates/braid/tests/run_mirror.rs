@@ -171,6 +171,11 @@ fn t45_a_leg_that_is_missing_and_may_have_more_is_not_gone_on_without_but_by_wor
         String::from_utf8_lossy(&check.stdout).contains("missing"),
         "{check:?}"
     );
+    let status = place.told(&["mirror", "status", "v0"]);
+    assert_eq!(
+        status["legs"][0]["slot"], 0,
+        "as its superblock says: {status}"
+    );
     let policy = place.told(&["policy", "show", "v0"]);
     assert!(
         policy["policy"].is_null() && policy["why"].is_string(),

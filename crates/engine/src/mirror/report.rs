@@ -154,10 +154,12 @@ impl Mirrored {
             _ if facts.is_some_and(|it| it.lapsed) => Some(words::LAPSED.into()),
             _ => None,
         };
+        // Before it runs, which one it is by what it says itself.
+        let says = leg.found.and_then(Result::ok).map(|it| it.superblock.slot);
         LegReport {
             name: leg.config.name.clone(),
             volume: Some(leg.config.volume),
-            slot: leg.slot,
+            slot: leg.slot.or(says.filter(|_| running.is_none())),
             status,
             aside: leg.aside,
             cut_short: leg.cut_short,

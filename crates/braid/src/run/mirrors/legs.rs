@@ -201,7 +201,12 @@ impl Service {
     /// It is the last one in sync, or can't be now.
     pub(super) fn remove_leg(&self, volume: u16, leg: &LegReport) -> Result<Value, Failure> {
         let _alone = self.changes.alone();
-        let slot = orders::may_fail(&self.mirror_report(volume)?, leg)?;
+        let report = self.mirror_report(volume)?;
+        if report.superblock.is_none() {
+            let why = "it does not run: start it first";
+            return Err(Failure::refused(format!("{}: {why}", self.name(volume))));
+        }
+        let slot = orders::may_fail(&report, leg)?;
         self.senders.order(volume, MirrorOrder::Remove(slot));
         let is_it = |it: &LegReport| {
             it.slot == Some(slot) || it.volume.is_some() && it.volume == leg.volume
