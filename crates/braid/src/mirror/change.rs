@@ -261,7 +261,8 @@ fn wait(common: &Common, volume: &str, wait: bool, leg: Option<&str>) -> anyhow:
         };
         if std::io::stderr().is_terminal() {
             bar.set_position((it["done"].as_f64().unwrap_or(0.0) * WHOLE) as u64);
-            bar.set_message(format!("{what}: {}", far(it)));
+            let paused = is_paused(&value) && what != "check";
+            bar.set_message(format!("{what}: {}", far(it, paused)));
         }
         sleep(LOOK);
     }
@@ -299,8 +300,16 @@ fn under_way(value: &Value) -> Vec<(String, &Value)> {
     all
 }
 
-/// Rate and time left.
-fn far(it: &Value) -> String {
+/// Whether nothing is copied in the background.
+fn is_paused(mirror: &Value) -> bool {
+    mirror["speed"]["paused"] == true
+}
+
+/// Rate and time left; neither says anything while it is paused.
+fn far(it: &Value, paused: bool) -> String {
+    if paused {
+        return "paused".into();
+    }
     let rate = it["bytes_per_s"].as_u64();
     let rate = rate.map_or("-".into(), |rate| format!("{}/s", format_bytes(rate)));
     match it["left_ns"].as_u64() {
@@ -335,7 +344,8 @@ fn show(text: &mut String, value: &Value) -> std::fmt::Result {
         write!(text, "  leg {slot}  {uri}  {state}")?;
         if leg["progress"].is_object() {
             let done = leg["progress"]["done"].as_f64().unwrap_or(0.0) * 100.0;
-            write!(text, ", {done:.1} % done, {}", far(&leg["progress"]))?;
+            let far = far(&leg["progress"], is_paused(value));
+            write!(text, ", {done:.1} % done, {far}")?;
         }
         if let Some(why) = leg["why"].as_str() {
             write!(text, ", {why}")?;
@@ -344,7 +354,8 @@ fn show(text: &mut String, value: &Value) -> std::fmt::Result {
     }
     if value["check"].is_object() {
         let done = value["check"]["done"].as_f64().unwrap_or(0.0) * 100.0;
-        writeln!(text, "  check  {done:.1} % done, {}", far(&value["check"]))?;
+        let far = far(&value["check"], false);
+        writeln!(text, "  check  {done:.1} % done, {far}")?;
     }
     if let Some(found) = last_check(value) {
         writeln!(text, "  last check  {found}")?;
@@ -386,6 +397,11 @@ mod tests {
         let found = "  last check  2 differences, 0 unreadable, 1 rewritten, in 8 MiB, then it was \
                      ended; by what leg 3 has; leg 1, bytes 0 to 4096\n";
         assert!(text.contains(found), "{text}");
+        let text = shown(json!({"speed": {"paused": true}, "legs": [{
+            "slot": 1, "uri": "file:/b", "state": "rebuilding",
+            "progress": {"done": 0.5, "bytes_per_s": 1 << 20, "left_ns": 1_000_000_000},
+        }]}));
+        assert!(text.contains("rebuilding, 50.0 % done, paused\n"), "{text}");
         let text = shown(json!({"held_ns": u64::MAX}));
         assert!(text.contains("wait without a bound:"), "{text}");
     }

@@ -160,12 +160,16 @@ fn left_ns(until_ns: u64) -> u64 {
     }
 }
 
-/// How far a rebuild is, and how fast since it began.
+/// How far a rebuild is, and how fast since it began, unless it is paused.
 fn progress(mirror: &MirrorReport, leg: &LegReport) -> Option<Value> {
     let (since_ns, lacked) = leg.rebuild?;
     let lacks = leg.facts?.lacks;
     let done = lacked.saturating_sub(lacks) * mirror.region_bytes;
-    Some(far(since_ns, done, lacked * mirror.region_bytes))
+    let mut far = far(since_ns, done, lacked * mirror.region_bytes);
+    if mirror.speed == PAUSED {
+        (far["bytes_per_s"], far["left_ns"]) = (Value::Null, Value::Null);
+    }
+    Some(far)
 }
 
 /// The same of a check.
