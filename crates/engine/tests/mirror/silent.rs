@@ -88,8 +88,8 @@ fn a_leg_that_is_always_too_slow_is_asked_again_after_a_pause_and_by_word() {
         let of_leg = |line: &&String| line.starts_with("m0: disk:1: it doesn't answer");
         lines.iter().filter(of_leg).count()
     };
-    assert!(!rig.run(60 * SECOND, Rig::is_ready));
-    assert!(silent(&rig) <= 7, "{:?}", rig.lines());
+    assert!(!rig.run(55 * SECOND, Rig::is_ready));
+    assert!(silent(&rig) <= 6, "{:?}", rig.lines());
     let before = silent(&rig);
     rig.order(MirrorOrder::Assemble(Wishes::default()));
     rig.until(SECOND, |rig| silent(rig) > before);
