@@ -225,7 +225,7 @@ pub struct MirrorReport {
     pub not_begun: Option<String>,
     /// How often it was not started, for whatever reason.
     pub refusals: u64,
-    /// Slots, as bits, whose leg was removed, and what says that it is one could not be overwritten.
+    /// Slots, as bits, whose leg was removed, though its superblocks could not be overwritten.
     pub unwiped: u16,
     /// What its legs say, once it runs.
     pub superblock: Option<Superblock>,

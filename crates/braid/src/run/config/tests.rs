@@ -402,11 +402,6 @@ fn what_is_wrong_with_a_mirror_is_named_with_its_place() {
             &["line 5"],
         ),
         (
-            "retries = 7",
-            "assemble_wait = \"0s\"",
-            &["line 5, column 17", "at least 100 ms"],
-        ),
-        (
             "uri = \"file:/a\"",
             "",
             &["line 6, column 1", "a leg has a uri"],
@@ -442,6 +437,15 @@ fn what_is_wrong_with_a_mirror_is_named_with_its_place() {
     let none = "[[volume]]\nname = \"m\"\nkind = \"mirror\"\n";
     let error = Config::parse(none).unwrap_err();
     assert!(error.contains("at least one [[volume.leg]]"), "{error}");
+}
+
+#[test]
+fn a_mirror_waits_for_its_legs_for_some_time_at_least() {
+    let with = |wait| MIRROR.replace("retries = 7", &format!("assemble_wait = \"{wait}\""));
+    assert!(Config::parse(&with("100ms")).is_ok());
+    let error = Config::parse(&with("0s")).unwrap_err();
+    let parts = ["line 5, column 17", "at least 100 ms"];
+    assert!(parts.iter().all(|part| error.contains(part)), "{error}");
 }
 
 #[test]
