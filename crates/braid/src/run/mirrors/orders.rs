@@ -217,7 +217,10 @@ impl Service {
             ),
             false => leg.why.clone().unwrap_or_default(),
         };
-        Err(Failure::refused(format!("{}: {why}", leg.name)))
+        // The reason may begin with its name.
+        let which = leg.slot.map(|slot| format!("leg {slot}"));
+        let which = which.unwrap_or_else(|| leg.name.clone());
+        Err(Failure::refused(format!("{which}: {why}")))
     }
 
     /// What came of a mirror that was told to start, and had not been started so often before.
