@@ -198,7 +198,7 @@ fn turn_bytes(text: &str) -> Result<u64, PolicyError> {
     };
     let bytes = whole(number).ok_or(PolicyError::NotANumber)?;
     // What is too large is refused as a whole number that is.
-    let bytes = bytes.checked_mul(1 << shift).unwrap_or(u64::MAX);
+    let bytes = bytes.saturating_mul(1 << shift);
     if bytes == 0 || bytes % ROUND_ROBIN_UNIT != 0 {
         return Err(PolicyError::NotAMultiple);
     }
