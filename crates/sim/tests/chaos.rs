@@ -94,6 +94,8 @@ fn worlds_of_chaos_come_to_rest_and_nothing_was_lost() {
 /// two flushes of all paths `round-robin` began with the same one each time. 7016872: a fault of
 /// worlds: a mark forgot the controller that only a second path led to. 7049735: a path left by
 /// force with unflushed writes, and its engine was killed before a flush had failed for that.
+/// 7090568: a fault of worlds: a target that had stood still heard of an end before it heard of
+/// the sends before that.
 #[test]
 fn worlds_that_found_something_once() {
     let first = [3003, 3024, 30249, 30269, 100401, 100593].map(Plan::first);
@@ -144,9 +146,12 @@ fn worlds_that_found_something_once() {
         140_303,
     ]
     .map(Plan::third);
-    let drawn = drawn
-        .into_iter()
-        .chain([4_046_332, 5_058_541, 5_009_709, 7_016_872, 7_049_735].map(Plan::draw));
+    let drawn = drawn.into_iter().chain(
+        [
+            4_046_332, 5_058_541, 5_009_709, 7_016_872, 7_049_735, 7_090_568,
+        ]
+        .map(Plan::draw),
+    );
     for plan in first.into_iter().chain(second).chain(drawn) {
         let found = run::run(&plan).finding;
         assert!(found.is_none(), "seed {}: {found:?}", plan.seed);

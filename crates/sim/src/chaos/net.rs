@@ -202,9 +202,7 @@ impl World {
         if waits && (window == 0 || unread <= window) {
             let conn = self.nodes[peer.node].conn(peer.conn, peer.life);
             let taken = conn.map(|conn| core::mem::take(&mut conn.untaken));
-            for (send, bytes) in taken.into_iter().flatten() {
-                self.at(self.now_ns, Event::Sent(peer, send, bytes));
-            }
+            self.report(peer, self.now_ns, taken.unwrap_or_default());
         }
         if wants {
             let at_ns = self.arrival_ns(wire, peer.node);
@@ -354,7 +352,18 @@ impl World {
             conn: own.0,
             life: own.1,
         };
-        self.at(sent_ns, Event::Sent(end, sent.0, sent.1));
+        self.report(end, sent_ns, Vec::from([sent]));
+    }
+
+    /// Sends of one end are reported then, before its end.
+    pub(super) fn report(&mut self, end: End, at_ns: u64, sends: Vec<(Send, Vec<u8>)>) {
+        let Some(conn) = self.nodes[end.node].conn(end.conn, end.life) else {
+            return;
+        };
+        conn.sends += sends.len();
+        for (send, bytes) in sends {
+            self.at(at_ns, Event::Sent(end, send, bytes));
+        }
     }
 
     /// What is being sent, for who listens; what comes back is heard when it arrives.

@@ -133,8 +133,9 @@ pub struct Conn {
     pub unread: u64,
     /// Sends that there was no room for, and that are reported once there is.
     pub untaken: Vec<(Send, Vec<u8>)>,
-    /// Sends that are being reported since it ended: its end comes after them.
-    pub last_sends: usize,
+    /// Sends that are being reported. Its end comes after them, also where a process that stood
+    /// still hears of the end first.
+    pub sends: usize,
     /// The machine has more to send, once there is room.
     pub wants: bool,
     /// It closes in order once all is sent.
@@ -206,7 +207,7 @@ impl Conn {
             arrive_ns: 0,
             unread: 0,
             untaken: Vec::new(),
-            last_sends: 0,
+            sends: 0,
             wants: false,
             leaving: false,
             again_ns: 0,

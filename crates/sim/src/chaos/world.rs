@@ -352,7 +352,7 @@ impl World {
         let Some(conn) = node.conn(end.conn, end.life) else {
             return; // its process died
         };
-        conn.last_sends = conn.last_sends.saturating_sub(1);
+        conn.sends -= 1;
         let same = node.arena.bytes(send.span) == bytes;
         assert!(same, "memory was changed while it was being sent");
         node.body.sent(ConnId(end.conn), send.cookie, now_ns);
@@ -365,18 +365,15 @@ impl World {
         let Some(conn) = node.conn(end.conn, end.life) else {
             return;
         };
-        if !conn.untaken.is_empty() {
-            conn.last_sends += conn.untaken.len();
-            for (send, bytes) in core::mem::take(&mut conn.untaken) {
-                self.at(now_ns, Event::Sent(end, send, bytes)); // as well as it will be
-            }
-            return self.at(now_ns, Event::Closed(end, why));
-        }
-        if conn.last_sends > 0 {
-            return self.at(now_ns, Event::Closed(end, why)); // it ended twice
-        }
-        if conn.sent_ns > now_ns {
-            let at_ns = conn.sent_ns; // sends are reported before the end
+        // What there was no room for is sent as well as it will be.
+        let untaken = core::mem::take(&mut conn.untaken);
+        self.report(end, now_ns, untaken);
+        let node = &mut self.nodes[end.node];
+        let Some(conn) = node.conn(end.conn, end.life) else {
+            return;
+        };
+        if conn.sends > 0 {
+            let at_ns = conn.sent_ns.max(now_ns); // sends are reported before the end
             return self.at(at_ns, Event::Closed(end, why));
         }
         if conn.again_ns > now_ns && why == Closed::ByPeer && !conn.closing {
