@@ -111,7 +111,10 @@ fn assembled(assembly: &Assembly, given: &[Result<Superblock, NoLeg>], wishes: W
             (Ok(leg), Role::InSync | Role::Behind { .. }) => leg,
             // It can be read, and is of no use beside the newest; its place may be another's.
             (Ok(_), Role::Unusable(why)) => {
-                assert!(matches!(why, NoLeg::Removed | NoLeg::Small | NoLeg::TooOld));
+                assert!(matches!(
+                    why,
+                    NoLeg::Removed | NoLeg::Small | NoLeg::TooOld | NoLeg::Worn
+                ));
                 assert_ne!(at, assembly.newest);
                 continue;
             }
