@@ -79,14 +79,15 @@ impl HostEngine {
         if late {
             job.until_ns = u64::MAX;
         }
-        let loses = match job.stage {
-            Stage::Leave | Stage::Flush => self.loses_by_leaving(number),
-            _ => None,
-        };
         // The core that has its mirror knows whether it leaves early.
-        let asks = !job.force && self.volumes[usize::from(job.volume)].is_leg_elsewhere;
-        let early = || Some(report::too_early(path)).filter(|_| lost && asks && job.unflushed);
-        let loses = loses.or_else(early);
+        let asks = lost && !job.force && self.volumes[usize::from(job.volume)].is_leg_elsewhere;
+        let leaves = matches!(job.stage, Stage::Leave | Stage::Flush) && !job.force;
+        let early = || (asks && job.unflushed).then(|| report::too_early(path));
+        if leaves && let Some(why) = self.loses_by_leaving(number).or_else(early) {
+            self.take_back(job, now_ns);
+            self.answer(job, Err(why));
+            return true;
+        }
         match job.stage {
             Stage::Join | Stage::Return => return self.arrive(job, number, late, now_ns),
             Stage::Drain if job.left == 0 || lost => {
@@ -101,12 +102,7 @@ impl HostEngine {
                 self.answer(job, Err(why));
                 return true;
             }
-            Stage::Leave | Stage::Flush if !job.force && loses.is_some() => {
-                self.take_back(job, now_ns);
-                self.answer(job, Err(loses.unwrap_or_default()));
-                return true;
-            }
-            Stage::Leave if lost && asks && job.left > 0 => {}
+            Stage::Leave if asks && job.left > 0 => {}
             Stage::Leave | Stage::Flush | Stage::Part if lost => self.begin_to_forget(job, now_ns),
             Stage::Leave if job.left == 0 => self.flush_or_part(job, number, now_ns),
             Stage::Leave | Stage::Flush if late => return self.give_up(job, number, now_ns),
