@@ -95,13 +95,16 @@ impl Mirror {
         }
     }
 
-    /// How a flush of a user ends that all legs have done.
+    /// How a flush of a user ends.
     pub(super) fn as_told(&mut self, outcome: Outcome) -> Outcome {
-        let Some(loss) = self.loss.untold.take().filter(|_| outcome.is_done()) else {
-            return outcome;
-        };
-        self.loss.told = Some(loss);
-        loss
+        // One that fails for another reason tells nothing of it: whoever asked may have gone.
+        match self.loss.untold {
+            Some(loss) if outcome.is_done() => {
+                (self.loss.told, self.loss.untold) = (Some(loss), None);
+                loss
+            }
+            _ => outcome,
+        }
     }
 
     /// The last leg in sync may have lost something.

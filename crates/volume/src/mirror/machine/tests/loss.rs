@@ -77,6 +77,10 @@ fn flush(mirror: &mut Mirror, now_ns: u64, fails: bool) -> Outcome {
     if fails {
         mirror.gives_up_writes(0, now_ns);
     }
+    flush_on(mirror, now_ns, fails)
+}
+
+fn flush_on(mirror: &mut Mirror, now_ns: u64, fails: bool) -> Outcome {
     let io = mirror.submit(Request::Flush, now_ns).unwrap();
     let mut answer = |output: &Output, _| {
         let flushes = matches!(output, Output::Leg(_, Request::Flush));
@@ -119,6 +123,9 @@ fn t13_a_loss_that_a_flush_of_the_mirror_itself_was_told_is_told_to_a_user() {
     }
     assert_eq!(ours, 1, "intents are forgotten after a flush");
     let later_ns = 200_000 * MS;
+    // One that fails for want of a path, and that nobody hears of, tells nothing of it.
+    assert_eq!(flush_on(&mut mirror, later_ns, true), Outcome::PathError);
+    mirror.flush_failed_for(false);
     assert_eq!(flush(&mut mirror, later_ns, false), Outcome::PathError);
     mirror.flush_failed_for(true);
     assert_eq!(flush(&mut mirror, later_ns, false), Outcome::Done);
