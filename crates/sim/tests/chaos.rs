@@ -95,7 +95,8 @@ fn worlds_of_chaos_come_to_rest_and_nothing_was_lost() {
 /// worlds: a mark forgot the controller that only a second path led to. 7049735: a path left by
 /// force with unflushed writes, and its engine was killed before a flush had failed for that.
 /// 7090568: a fault of worlds: a target that had stood still heard of an end before it heard of
-/// the sends before that.
+/// the sends before that. 175773665: a fault of worlds: an application's connection had no end, for
+/// the core at the other end stood still when that went silent.
 #[test]
 fn worlds_that_found_something_once() {
     let first = [3003, 3024, 30249, 30269, 100401, 100593].map(Plan::first);
@@ -148,7 +149,13 @@ fn worlds_that_found_something_once() {
     .map(Plan::third);
     let drawn = drawn.into_iter().chain(
         [
-            4_046_332, 5_058_541, 5_009_709, 7_016_872, 7_049_735, 7_090_568,
+            4_046_332,
+            5_058_541,
+            5_009_709,
+            7_016_872,
+            7_049_735,
+            7_090_568,
+            175_773_665,
         ]
         .map(Plan::draw),
     );

@@ -449,8 +449,8 @@ impl World {
             }
         }
         for (end, peer) in ends {
-            let there = |it: End| self.nodes[it.node].conn(it.conn, it.life).is_some();
-            if peer.is_some_and(there) {
+            let far = peer.and_then(|it| self.nodes[it.node].conn(it.conn, it.life));
+            if far.is_some_and(|it| !it.forgotten) {
                 continue;
             }
             if let Some(conn) = self.nodes[end.node].conn(end.conn, end.life) {
@@ -480,7 +480,7 @@ impl World {
             let Some(conn) = self.nodes[end.node].conn(end.conn, end.life) else {
                 continue;
             };
-            conn.closing = true;
+            (conn.closing, conn.forgotten) = (true, true);
             let (at_ns, peer) = (conn.sent_ns.max(self.now_ns), conn.peer);
             self.at(at_ns, Event::Closed(end, TIMED_OUT));
             let Some(peer) = peer.filter(|it| self.heals_ns(wire, it.node) > self.now_ns) else {

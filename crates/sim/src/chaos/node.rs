@@ -144,6 +144,9 @@ pub struct Conn {
     pub again_ns: u64,
     /// What is under way to it never arrives.
     pub cut_off: bool,
+    /// The other end is not to hear that this one is gone, even where who has it stands still and
+    /// has not heard of it either.
+    pub forgotten: bool,
     /// Of the end that opened it: who listens to both directions.
     pub tap: Option<Box<Tap>>,
 }
@@ -212,6 +215,7 @@ impl Conn {
             leaving: false,
             again_ns: 0,
             cut_off: false,
+            forgotten: false,
             tap: None,
         }
     }

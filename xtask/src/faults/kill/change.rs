@@ -95,9 +95,8 @@ impl Change {
         let shown = legs.examine()?;
         let says_nothing = shown["legs"][old]["error"].is_string();
         // Its superblock stays until it is overwritten, and the others say that it is none.
-        let why = shown["together"]["why"].as_str().unwrap_or_default();
-        let named = format!("{} was removed from it", legs.uris(None)[old]);
-        if says_nothing || why.contains(&named) {
+        let why = shown["together"]["roles"][old]["why"].as_str();
+        if says_nothing || why.is_some_and(|it| it.starts_with("it was removed from the mirror")) {
             legs.dismiss(old)?;
             changed += 1;
         }
