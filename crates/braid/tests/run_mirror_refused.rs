@@ -158,3 +158,31 @@ fn t45_a_client_of_a_mirror_whose_leg_may_come_waits_and_the_reason_is_shown() {
     end(engine);
     end(target);
 }
+
+#[test]
+fn t14_a_leg_in_sync_that_was_put_back_to_a_snapshot_is_told_of_and_rebuilt_by_word() {
+    let Some(place) = Place::new() else {
+        return;
+    };
+    end(place.start());
+    std::fs::copy(place.path("a"), place.path("snapshot")).unwrap();
+    let engine = place.start();
+    assert_eq!(place.client().write(0, 7), 0);
+    end(engine);
+    end(place.start());
+    std::fs::copy(place.path("snapshot"), place.path("a")).unwrap();
+    let mut engine = begun(place.0.path());
+    let line = engine.notes("not started");
+    let named = format!(
+        "leg 0 ({}) shows an older state than it once had",
+        place.leg("a")
+    );
+    assert!(line.contains(&named), "{line}");
+    assert!(line.contains("--without-missing"), "{line}");
+    place.told(&["mirror", "assemble", "v0", "--without-missing"]);
+    assert!(engine.says("v0: ready").is_some());
+    place.until_in_sync();
+    end(engine);
+    assert!(place.data("a") == place.data("b"), "legs differ");
+    assert_eq!(place.data("a")[0], 7, "what the snapshot lacks");
+}

@@ -117,11 +117,13 @@ pub enum Bug {
     LackingRead,
     /// A leg is called in sync without a flush of what was copied to it.
     JoinedUnflushed,
+    /// A leg that shows an older state than it once had is taken for what it was when it left.
+    TrustedPutBack,
 }
 
 impl Bug {
     /// All.
-    pub const ALL: [Self; 51] = [
+    pub const ALL: [Self; 52] = [
         Self::Unfenced,
         Self::ShortBound,
         Self::IgnoredMark,
@@ -173,6 +175,7 @@ impl Bug {
         Self::UnalikeRead,
         Self::LackingRead,
         Self::JoinedUnflushed,
+        Self::TrustedPutBack,
     ];
 }
 

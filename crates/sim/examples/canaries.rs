@@ -261,7 +261,7 @@ const CANARIES: [Canary; 39] = [
 ];
 
 /// Those of mirrors, in worlds of mirrors.
-const OF_MIRRORS: [Canary; 12] = [
+const OF_MIRRORS: [Canary; 13] = [
     (
         Bug::AckBeforeStale,
         600,
@@ -328,6 +328,12 @@ const OF_MIRRORS: [Canary; 12] = [
         100,
         DATA,
         "T13: a leg is in sync without a flush of what was copied",
+    ),
+    (
+        Bug::TrustedPutBack,
+        200,
+        DATA,
+        "a leg that was put back to an older state is taken for what it was when it left",
     ),
 ];
 

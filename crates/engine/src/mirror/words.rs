@@ -113,11 +113,24 @@ pub fn refusal(
         ),
         Refusal::Small(at) => format!("{} is smaller than its superblock says", name(*at)),
         Refusal::Incomplete(missing) => {
-            let missing = slots(missing);
-            format!(
-                "{missing} may have newer writes; bring it, or give up what only it has: braid \
-                 mirror assemble {mirror} --without-missing"
-            )
+            let given = |slot: &u8| known.iter().any(|it| it.slot == *slot);
+            let (put_back, away): (Vec<u8>, Vec<u8>) = missing.iter().partition(|it| given(it));
+            let mut why = Vec::new();
+            if !away.is_empty() {
+                why.push(format!(
+                    "{} may have newer writes; bring it, or give up what only it has",
+                    slots(&away)
+                ));
+            }
+            if !put_back.is_empty() {
+                why.push(format!(
+                    "{} shows an older state than it once had (a snapshot that was put back?), and \
+                     may have had newer writes than the others; bring what it had, or give that up",
+                    slots(&put_back)
+                ));
+            }
+            let why = why.join("; ");
+            format!("{why}: braid mirror assemble {mirror} --without-missing")
         }
         Refusal::NoneInSync(missing) => format!(
             "none of these has everything; what has it: {}",

@@ -111,6 +111,12 @@ impl Disk {
         self.durable[range].copy_from_slice(bytes);
     }
 
+    /// It has what it had once, durable: somebody put a snapshot back.
+    pub fn put_back(&mut self, bytes: &[u8]) {
+        self.put(0, bytes);
+        self.dirty.fill(0);
+    }
+
     /// What is there; or what would be after all caches were lost.
     pub fn contents(&self, durable: bool) -> &[u8] {
         match durable {

@@ -49,6 +49,8 @@ pub enum Check {
     Alike,
     /// A mirror was taken over while changes waited for what the host's process before had sent.
     Gate,
+    /// A leg was put back to an older state of itself.
+    PutBack,
 }
 
 impl Check {
@@ -75,7 +77,7 @@ impl Check {
     ];
 
     /// Those where there is one: counts of legs are not compared with those of applications.
-    pub const OF_MIRRORS: [Self; 13] = [
+    pub const OF_MIRRORS: [Self; 14] = [
         Self::Failures,
         Self::Blocks,
         Self::Durable,
@@ -89,6 +91,7 @@ impl Check {
         Self::Excuse,
         Self::Alike,
         Self::Gate,
+        Self::PutBack,
     ];
 
     /// For people.
@@ -117,6 +120,7 @@ impl Check {
             Self::Excuse => "excuse",
             Self::Alike => "alike",
             Self::Gate => "gate",
+            Self::PutBack => "put-back",
         }
     }
 }

@@ -5,6 +5,7 @@
 //!   together; [`ample`]: more of all, aimed at states of paths; `dense`: more of that; `apart`: on
 //!   which core it is; `quick`: with beats shorter than the bound of late writes
 //! * `make`: legs as they are at first, and the host's engine; `heir`: who takes a mirror over
+//! * `put_back`: legs that show an older state of themselves
 //! * `plug`: at any moment, what an assembly of the legs would have
 //! * `excuse`: for what requests may fail
 //! * `check`: what must be true once nothing is wrong any more
@@ -25,6 +26,7 @@ mod heir;
 mod make;
 pub(super) mod plan;
 mod plug;
+pub(super) mod put_back;
 pub(super) mod quick;
 pub(super) mod sharp;
 
@@ -69,6 +71,8 @@ pub struct Shape {
     pub unfenced: bool,
     /// Which core of its host it is on.
     pub core: u16,
+    /// Legs that were away for long may show an older state of themselves.
+    pub put_back: bool,
 }
 
 /// All legs are looked at again and again while there are faults.

@@ -4,6 +4,7 @@ use super::START_NS;
 use super::fault::{WAIT_NS, Whom};
 use super::history::{History, Wrong};
 use super::judged::Check;
+use super::mirror::put_back::Image;
 use super::mirror::{MIRROR_REST_NS, plan_examinations};
 use super::node::Body;
 use super::pardon::Pardon;
@@ -184,6 +185,8 @@ pub(super) struct Course<'a> {
     pub bare_ns: Option<u64>,
     /// The user took a leg out, and the mirror could not know yet that others had lost something.
     pub taken_blindly: bool,
+    /// By leg of a mirror: what it had once.
+    pub images: Vec<Option<Image>>,
     /// So many failures of requests of a mirror are history.
     pub told_failed: usize,
 }
@@ -221,6 +224,7 @@ impl<'a> Course<'a> {
             bare: alloc::vec![false; plan.layout.targets],
             bare_ns: None,
             taken_blindly: false,
+            images: alloc::vec![None; plan.layout.targets],
             told_failed: 0,
         }
     }

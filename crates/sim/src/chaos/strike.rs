@@ -32,7 +32,10 @@ impl Course<'_> {
             Kind::Partition | Kind::OneWay => self.part(&wires, fault, end_ns),
             Kind::Slow | Kind::Damage | Kind::Trickle | Kind::Full => self.set_wires(),
             Kind::Unread => self.deafen(host, end_ns),
-            Kind::Kill => self.rig.world.kill(node),
+            Kind::Kill => {
+                self.rig.world.kill(node);
+                self.put_back(fault, target);
+            }
             Kind::Power => self.power(target, self.plan.layout.targets > 1),
             Kind::KillAll => {
                 for target in 0..self.rig.targets.len() {

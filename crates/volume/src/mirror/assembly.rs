@@ -22,6 +22,7 @@ use super::copies::NoLeg;
 use super::history::Standing;
 use super::superblock::{Lack, LegState};
 use alloc::vec::Vec;
+use canary::Bug;
 use core::fmt;
 
 /// What the user allows.
@@ -103,7 +104,8 @@ pub enum Refusal {
     TooOld(usize),
     /// It is smaller than the mirror needs, and the newest state calls it in sync.
     Small(usize),
-    /// These are missing, and may have newer writes.
+    /// These are missing, or show an older state than they once had: they may have newer writes, or
+    /// may have had them.
     Incomplete(Vec<u8>),
     /// None of those given has everything.
     NoneInSync(Vec<u8>),
@@ -262,7 +264,9 @@ fn role(leg: &Superblock, state: &Superblock, discarded: bool) -> Role {
         Some(LegState::Rebuilding(lack)) if took_part || leg.event >= lack.seen_event => {
             behind(lack.position, Why::Unfinished)
         }
-        Some(LegState::Stale(lack)) if leg.event >= lack.seen_event => {
+        Some(LegState::Stale(lack))
+            if leg.event >= lack.seen_event || canary::has(Bug::TrustedPutBack) =>
+        {
             behind(lack.position, Why::Left)
         }
         _ => behind(0, Why::PutBack),

@@ -136,6 +136,7 @@ fn layout(random: &mut Random) -> Layout {
             ceiling: [64 << 10, 1 << 20, 1 << 40][random.up_to(2) as usize],
             unfenced: false,
             core: 0,
+            put_back: false,
         }),
     }
 }

@@ -148,6 +148,7 @@ impl Course<'_> {
             return Ok(());
         }
         self.look_at_bare();
+        self.keep_images();
         let passed = self.passed_gate().then_some(Check::Gate);
         self.report.judged.extend(passed);
         self.remember();

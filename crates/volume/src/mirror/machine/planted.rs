@@ -54,10 +54,10 @@ pub(super) fn has(bug: Bug) -> bool {
     canary::CAN && elsewhere(bug).is_some_and(canary::has)
 }
 
-/// Its name where worlds of chaos plant it. They have no leg of which all must be copied, so no
-/// position is saved there; none of them grows; what an owner leaves is over there, or seen by
-/// nobody, before the next one changes anything; and few have a last leg that executes something
-/// late.
+/// Its name where worlds of chaos plant it. Hardly any leg there loses its power while all of it is
+/// copied and a position has just been saved; none of them grows; what an owner leaves is over
+/// there, or seen by nobody, before the next one changes anything; and few have a last leg that
+/// executes something late.
 #[cfg(not(test))]
 const fn elsewhere(bug: Bug) -> Option<canary::Bug> {
     Some(match bug {
