@@ -52,13 +52,14 @@ fn share(check: Check) -> usize {
 /// while another leg was slow with the first. 3103865: the path to a controller left before its
 /// mirror was taken over, and nobody knew of that one's cache.
 ///
-/// As `Plan::seventh_mirror` draws them: 8010489: a fault of a checker: a read that waits for a lease fails with
-/// the write of a beat. 8009396, 8013285: a write that had not ended failed, because the last leg
-/// in sync told of a loss. 8015441: all legs lost their caches, the last one was read, and after a
-/// kill another one had what was lost. 8020350: a path that had never been there left without force
-/// before its mirror was taken over. 8024899: what was copied to a leg was read when it was alone,
-/// and was not flushed. 8025265: a fault of a checker: the user took out the one leg that had
-/// everything. 8028761: one flush that told of a loss failed reads.
+/// As `Plan::seventh_mirror` draws them: 8010489: a fault of a checker: a read that waits for a
+/// lease fails with the write of a beat. 8009396, 8013285: a write that had not ended failed,
+/// because the last leg in sync told of a loss. 8015441: all legs lost their caches, the last
+/// one was read, and after a kill another one had what was lost. 8020350: a path that had never
+/// been there left without force before its mirror was taken over. 8024899: what was copied to
+/// a leg was read when it was alone, and was not flushed. 8025265: a fault of a checker: the
+/// user took out the one leg that had everything. 8028761: one flush that told of a loss failed
+/// reads.
 #[test]
 fn worlds_with_mirrors_that_found_something_once() {
     let first = [1, 2].map(Plan::first_mirror);

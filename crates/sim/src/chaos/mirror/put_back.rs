@@ -6,8 +6,8 @@
 //! Drawn apart from the rest, on top of it: in three of four worlds in which much may happen (see
 //! `ample`). A leg is taken out and returned, so that there are events; then it leaves once more,
 //! its processes die, perhaps the host does, and they come again with what it had before all that:
-//! once soon, and once when bits of what was written since are cleared. So
-//! does every leg there whose processes all die for long, where that may be.
+//! once soon, and once when bits of what was written since are cleared. So does every leg there
+//! whose processes all die for long, where that may be.
 //!
 //! # Limits
 //! Only what a mirror can notice, and nothing that only that leg has: there was an event before it
