@@ -10,11 +10,11 @@
 //! whose processes all die for long, where that may be.
 //!
 //! # Limits
-//! Only what a mirror can notice, and nothing that only that leg has: there was an event before it
-//! left, and the others are in sync by what each of them says, now and with the power gone. One that
-//! its mirror is using is left alone, and so is one whose older state would do by itself: of either
-//! nobody could tell. Where others call it in sync a mirror does not start without its user's word:
-//! what was newest may have been there alone.
+//! Only what a mirror can notice, and nothing that only that leg has: there was an event before
+//! it left, and the others are in sync by what each of them says, now and with the power gone.
+//! One that its mirror is using is left alone, and so is one whose older state would do by
+//! itself: of either nobody could tell. Where others call it in sync a mirror does not start
+//! without its user's word: what was newest may have been there alone.
 use super::super::judged::Check;
 use super::super::kind::Kind;
 use super::super::plan::{Fault, Plan, WINDOW_NS};
