@@ -96,7 +96,8 @@ fn worlds_of_chaos_come_to_rest_and_nothing_was_lost() {
 /// force with unflushed writes, and its engine was killed before a flush had failed for that.
 /// 7090568: a fault of worlds: a target that had stood still heard of an end before it heard of
 /// the sends before that. 175773665: a fault of worlds: an application's connection had no end, for
-/// the core at the other end stood still when that went silent.
+/// the core at the other end stood still when that went silent. 20059267: a fault of worlds: what
+/// two ends agree on was damaged, and that was felt when nothing was wrong any more.
 #[test]
 fn worlds_that_found_something_once() {
     let first = [3003, 3024, 30249, 30269, 100401, 100593].map(Plan::first);
@@ -156,6 +157,7 @@ fn worlds_that_found_something_once() {
             7_049_735,
             7_090_568,
             175_773_665,
+            20_059_267,
         ]
         .map(Plan::draw),
     );

@@ -15,6 +15,9 @@ const TIMED_OUT: Closed = Closed::Error(110);
 /// Most bytes that a machine may add to what is being sent at a time: the room that a reactor keeps
 /// for it.
 const HEADERS_MAX: usize = 64 << 10;
+/// The greater type of the two PDUs by which the ends of a connection agree, and their length.
+const IC_RESP: u8 = 1;
+const IC_BYTES: usize = 128;
 
 impl World {
     fn state(&self, wire: Wire) -> State {
@@ -317,8 +320,19 @@ impl World {
             if damages > 0 && self.random.up_to(damages - 1) == 0 {
                 self.mark(wire, Mark::Damaged);
                 let at = self.random.up_to(out.len() as u64 - 1) as usize;
+                let agreeing = out[0] <= IC_RESP && at < IC_BYTES;
                 out[at] ^= 1 << self.random.up_to(7);
                 self.stop_listening(number, (conn, life), peer);
+                let own = End {
+                    node: number,
+                    conn,
+                    life,
+                };
+                for end in [own, peer].into_iter().filter(|_| agreeing) {
+                    if let Some(conn) = self.nodes[end.node].conn(end.conn, end.life) {
+                        conn.unsound = true;
+                    }
+                }
             }
             let at_ns = self.arrival_ns(wire, peer.node);
             let mut arrive_ns = at_ns;
@@ -435,6 +449,19 @@ impl World {
         let cut: Vec<u32> = those.map(|(number, _)| number).collect();
         for conn in cut {
             self.end(wire.from, conn, Some(RESET), RESET);
+        }
+    }
+
+    /// Connections whose ends may have understood each other wrongly end: else some of them would
+    /// when they are first used in a certain way, long after.
+    pub(super) fn cut_unsound(&mut self) {
+        for node in 0..self.nodes.len() {
+            let conns = self.nodes[node].open_conns();
+            let those = conns.filter(|(_, conn)| conn.unsound && conn.wire.from == node);
+            let cut: Vec<u32> = those.map(|(number, _)| number).collect();
+            for conn in cut {
+                self.end(node, conn, Some(RESET), RESET);
+            }
         }
     }
 

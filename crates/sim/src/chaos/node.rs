@@ -147,6 +147,8 @@ pub struct Conn {
     /// The other end is not to hear that this one is gone, even where who has it stands still and
     /// has not heard of it either.
     pub forgotten: bool,
+    /// What its ends agreed on at first was damaged, of which there is no digest.
+    pub unsound: bool,
     /// Of the end that opened it: who listens to both directions.
     pub tap: Option<Box<Tap>>,
 }
@@ -216,6 +218,7 @@ impl Conn {
             again_ns: 0,
             cut_off: false,
             forgotten: false,
+            unsound: false,
             tap: None,
         }
     }
