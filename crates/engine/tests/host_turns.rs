@@ -4,7 +4,7 @@ mod common;
 
 use common::*;
 use engine::Machine;
-use engine::host::{HostControl, IoOp};
+use engine::host::{Change, HostControl, IoOp};
 use engine::target::{Faults, Probability, TargetControl};
 use policy::PathIndex;
 use volume::Outcome;
@@ -216,4 +216,29 @@ fn t04_paths_that_are_lost_again_and_again_use_up_no_moves() {
     assert_eq!(rig.done[0].outcome, Outcome::Done);
     assert!(rig.host.borrow().hold_stats(0).moved_total > 8);
     at_rest(&rig, 2);
+}
+
+/// A queue may be long in giving back what it had: until the network has let go of its memory.
+#[test]
+fn t09_a_write_that_begins_when_a_path_is_lost_waits_also_before_its_queue_is_closed() {
+    let mut rig = rig_of(2, |_, target| target.subsystem.cqt_ms = 500);
+    fill(&mut rig.world.nodes[HOST].arena.0[..4096], 0, 1);
+    let newer = 128 << 10;
+    fill(&mut rig.world.nodes[HOST].arena.0[newer..][..4096], 0, 2);
+    let late_ns = HELD_NS - 20 * MS;
+    rig.world.nodes[TARGET].disks[0].delay_ns = late_ns;
+    rig.submit(&write(0, 0)).unwrap();
+    rig.world.pass(MS);
+    let path = PathIndex(path_of(&rig, 2).unwrap() as u8);
+    rig.control(HostControl::Change {
+        ticket: 1,
+        change: Change::FailPath(0, path, true),
+        wait_ns: SECOND,
+    });
+    rig.submit(&write(0, 1)).unwrap();
+    let stats = rig.host.borrow().hold_stats(0);
+    assert_eq!((stats.held, stats.behind), (0, 1), "nothing is closed yet");
+    rig.world.nodes[TARGET].disks[0].delay_ns = 0;
+    assert!(rig.run(2 * HELD_NS, |_, done| done.len() == 2));
+    assert_eq!(version(&rig), Some(2));
 }

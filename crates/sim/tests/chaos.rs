@@ -97,7 +97,8 @@ fn worlds_of_chaos_come_to_rest_and_nothing_was_lost() {
 /// 7090568: a fault of worlds: a target that had stood still heard of an end before it heard of
 /// the sends before that. 175773665: a fault of worlds: an application's connection had no end, for
 /// the core at the other end stood still when that went silent. 20059267: a fault of worlds: what
-/// two ends agree on was damaged, and that was felt when nothing was wrong any more.
+/// two ends agree on was damaged, and that was felt when nothing was wrong any more. 40062641: a
+/// write overtook one whose path was lost and that did not count as held yet.
 #[test]
 fn worlds_that_found_something_once() {
     let first = [3003, 3024, 30249, 30269, 100401, 100593].map(Plan::first);
@@ -158,6 +159,7 @@ fn worlds_that_found_something_once() {
             7_090_568,
             175_773_665,
             20_059_267,
+            40_062_641,
         ]
         .map(Plan::draw),
     );

@@ -43,7 +43,8 @@ impl LegArgs {
 pub struct AssembleArgs {
     /// Mirror
     volume: String,
-    /// Although legs are missing that may have newer writes: what only they have is lost
+    /// Although legs are missing that may have newer writes, or show an older state than they once
+    /// had: what only they have, or had, is lost
     #[arg(long)]
     without_missing: bool,
     /// Give up what this leg has: its URI

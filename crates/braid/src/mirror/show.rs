@@ -309,13 +309,19 @@ pub fn examined_json(all: &[Examined], together: Option<&Result<Assembly, Refusa
     })
 }
 
-fn role_json((leg, role): (&Examined, &Role)) -> Value {
-    let (role, position, why) = match role {
+fn role_json((leg, given): (&Examined, &Role)) -> Value {
+    let (role, position, why) = match given {
         Role::InSync => ("in-sync", None, None),
         Role::Behind { position, why } => ("behind", Some(*position), Some(why.to_string())),
         Role::Unusable(error) => ("unusable", None, Some(error.to_string())),
     };
-    json!({"uri": leg.uri, "role": role, "position_bytes": position, "why": why})
+    json!({
+        "uri": leg.uri,
+        "role": role,
+        "position_bytes": position,
+        "why": why,
+        "removed": *given == Role::Unusable(NoLeg::Removed),
+    })
 }
 
 fn one_json(it: &Examined) -> Value {

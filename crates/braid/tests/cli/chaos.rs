@@ -114,7 +114,7 @@ fn a_signal_ends_it_with_what_there_is() {
     kill_process(running.pid(), Signal::TERM).unwrap();
     lines.read_to_string(&mut text).unwrap();
     let output = running.output();
-    assert_eq!(code(&output), 0, "{text}{}", stderr(&output));
+    assert_eq!(code(&output), 130, "{text}{}", stderr(&output));
     assert!(
         text.contains("; interrupted\n") && text.contains("0 findings"),
         "{text}"

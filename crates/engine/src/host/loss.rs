@@ -44,6 +44,7 @@ impl HostEngine {
         }
         self.tell_lost(number, why.is_some());
         self.fail_waiting(number, now_ns);
+        self.fence_given(number);
         self.orphan_flushes(number, now_ns);
         if phase == Phase::Live {
             self.take_back_device(number);

@@ -263,6 +263,27 @@ impl HostEngine {
         self.wake_by(until_ns);
     }
 
+    /// Whoever changes from now on what the lost controller of path `number` may yet execute waits
+    /// for that, also before the queue has given it back: it may be long in doing so (T9).
+    pub(super) fn fence_given(&mut self, number: usize) {
+        let path = &self.paths[number];
+        let volume = &mut self.volumes[usize::from(path.volume)];
+        let waits = volume.recovery.write_failover == WriteFailover::Fenced;
+        if !waits || path.kind.device().is_some() {
+            return; // a device answers for what it had
+        }
+        let mut next = path.lane.front();
+        while let Some(index) = next {
+            next = self.slots.next(index);
+            let slot = self.slots.get_mut(index);
+            let own = !slot.course.fenced && !slot.course.helper;
+            if let Some(range) = range(&slot.io).filter(|_| own) {
+                slot.course.fenced = volume.holds.insert(index, range).is_ok();
+                slot.course.watched = true;
+            }
+        }
+    }
+
     /// Every connection of the lost controller of path `number` is over since `since_ns`.
     pub(super) fn fence(&mut self, number: usize, since_ns: u64) {
         let Some(bound_ns) = self.bound_ns(number) else {

@@ -68,6 +68,27 @@ pub fn checked(mirror: &str, report: &CheckReport, name: impl Fn(u8) -> String) 
     line
 }
 
+/// Whether a leg that the newest state calls in sync is there, and shows an older state.
+fn is_put_back(slot: u8, newest: Option<&Superblock>, known: &[Superblock]) -> bool {
+    let Some(newest) = newest else { return false };
+    let entry = newest.legs.get(usize::from(slot)).copied().flatten();
+    known.iter().any(|it| {
+        let same = it.slot == slot && it.leg().map(|it| it.id) == entry.map(|it| it.id);
+        same && it.leaves_room() && it.event.saturating_add(1) < newest.event
+    })
+}
+
+fn put_back(count: usize, legs: &str) -> String {
+    let (show, they) = match count {
+        1 => ("shows", "it"),
+        _ => ("show", "they"),
+    };
+    format!(
+        "{legs} {show} an older state than {they} once had (a snapshot that was put back?), and \
+         may have had newer writes than the others; bring what {they} had, or give that up"
+    )
+}
+
 /// Why legs make no mirror, and what to do. `mirror`: what it is called; `name`: of the legs given;
 /// `known`: what they say.
 pub fn refusal(
@@ -76,7 +97,8 @@ pub fn refusal(
     name: impl Fn(usize) -> String,
     known: &[Superblock],
 ) -> String {
-    let newest = known.iter().max_by_key(|it| it.event);
+    let usable = known.iter().filter(|it| it.leaves_room());
+    let newest = usable.max_by_key(|it| it.event);
     let slots = |slots: &[u8]| {
         let words = |&slot: &u8| {
             let entry = newest.and_then(|it| it.legs.get(usize::from(slot))?.as_ref());
@@ -113,22 +135,14 @@ pub fn refusal(
         ),
         Refusal::Small(at) => format!("{} is smaller than its superblock says", name(*at)),
         Refusal::Incomplete(missing) => {
-            let given = |slot: &u8| known.iter().any(|it| it.slot == *slot);
-            let (put_back, away): (Vec<u8>, Vec<u8>) = missing.iter().partition(|it| given(it));
-            let mut why = Vec::new();
-            if !away.is_empty() {
-                why.push(format!(
-                    "{} may have newer writes; bring it, or give up what only it has",
-                    slots(&away)
-                ));
-            }
-            if !put_back.is_empty() {
-                why.push(format!(
-                    "{} shows an older state than it once had (a snapshot that was put back?), and \
-                     may have had newer writes than the others; bring what it had, or give that up",
-                    slots(&put_back)
-                ));
-            }
+            let is_back = |slot: &&u8| is_put_back(**slot, newest, known);
+            let (back, away): (Vec<u8>, Vec<u8>) = missing.iter().partition(is_back);
+            let away = (!away.is_empty()).then(|| {
+                let away = slots(&away);
+                format!("{away} may have newer writes; bring it, or give up what only it has")
+            });
+            let back = (!back.is_empty()).then(|| put_back(back.len(), &slots(&back)));
+            let why: Vec<String> = [away, back].into_iter().flatten().collect();
             let why = why.join("; ");
             format!("{why}: braid mirror assemble {mirror} --without-missing")
         }
@@ -136,5 +150,77 @@ pub fn refusal(
             "none of these has everything; what has it: {}",
             slots(missing)
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use volume::mirror::course::{New, NewLeg};
+    use volume::mirror::layout::{Candidate, Place, plan};
+    use volume::mirror::{Id, Label, Name, Properties};
+
+    /// Two legs of one mirror, at these events.
+    fn legs(events: [u64; 2]) -> [Superblock; 2] {
+        let size = Candidate {
+            bytes: 16 << 20,
+            block_shift: 12,
+        };
+        let (geometry, data_offset) = plan(&[size; 2], None).ok().unwrap();
+        let place = Place {
+            leg_bytes: size.bytes,
+            data_offset,
+            bitmap_offset: volume::mirror::layout::BITMAP_AT,
+        };
+        let new = New {
+            mirror: Id([1; 16]),
+            lineage: 7,
+            name: Name::new("m0").ok().unwrap(),
+            properties: Properties::default(),
+            geometry,
+            created_s: 0,
+            beat_interval_ms: 1000,
+        };
+        let leg = |slot: u8| NewLeg {
+            id: Id([2 + slot; 16]),
+            label: Label::cut(["a", "b"][usize::from(slot)]),
+            alike: true,
+        };
+        let first = Superblock::new(&new, &[leg(0), leg(1)], place).unwrap();
+        let at = |slot: u8| Superblock {
+            event: events[usize::from(slot)],
+            ..first.on(slot, place)
+        };
+        [at(0), at(1)]
+    }
+
+    fn incomplete(missing: &[u8], known: &[Superblock]) -> String {
+        let why = Refusal::Incomplete(missing.into());
+        refusal("m0", &why, |_| String::new(), known)
+    }
+
+    #[test]
+    fn a_leg_that_was_put_back_is_told_from_one_that_is_away() {
+        let [a, b] = legs([3, 5]);
+        let told = incomplete(&[0], &[a, b]);
+        assert!(told.starts_with("leg 0 (a) shows an older"), "{told}");
+        let told = incomplete(&[0], &[b]);
+        assert!(told.starts_with("leg 0 (a) may have newer"), "{told}");
+        // The user gives up what it has, which is as new as any.
+        let [a, b] = legs([5, 5]);
+        let told = incomplete(&[0], &[a, b]);
+        assert!(told.starts_with("leg 0 (a) may have newer"), "{told}");
+        // A leg that was removed, whose place another one has.
+        let [mut a, b] = legs([3, 5]);
+        if let Some(entry) = &mut a.legs[0] {
+            entry.id = Id([9; 16]);
+        }
+        let told = incomplete(&[0], &[a, b]);
+        assert!(told.starts_with("leg 0 (a) may have newer"), "{told}");
+        // One that counts so high that nobody can have written it.
+        let [a, mut b] = legs([3, 5]);
+        b.event = u64::MAX;
+        let told = incomplete(&[1], &[a, b]);
+        assert!(told.starts_with("leg 1 (b) may have newer"), "{told}");
     }
 }

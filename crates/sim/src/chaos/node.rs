@@ -144,8 +144,8 @@ pub struct Conn {
     pub again_ns: u64,
     /// What is under way to it never arrives.
     pub cut_off: bool,
-    /// The other end is not to hear that this one is gone, even where who has it stands still and
-    /// has not heard of it either.
+    /// It ended without a word to the other end. It counts as gone from then on, also while who
+    /// has it stands still and has not heard of that.
     pub forgotten: bool,
     /// What its ends agreed on at first was damaged, of which there is no digest.
     pub unsound: bool,

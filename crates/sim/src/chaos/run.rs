@@ -237,6 +237,7 @@ impl<'a> Course<'a> {
         let end_ns = self.begin_ns + last.max().unwrap_or(0) + 1;
         self.pass(end_ns)?;
         self.rest()?;
+        // Only now: till then faults may have left other connections that break.
         self.rig.world.cut_unsound();
         self.recover()?;
         self.are_alike()?;

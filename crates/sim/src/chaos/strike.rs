@@ -34,7 +34,7 @@ impl Course<'_> {
             Kind::Unread => self.deafen(host, end_ns),
             Kind::Kill => {
                 self.rig.world.kill(node);
-                self.put_back(fault, target);
+                self.put_back(target);
             }
             Kind::Power => self.power(target, self.plan.layout.targets > 1),
             Kind::KillAll => {

@@ -537,6 +537,13 @@ impl World {
         node.frozen_ns = 0;
     }
 
+    /// What a dead process had at its devices is never executed.
+    pub(super) fn drop_requests(&mut self, number: usize) {
+        let node = &mut self.nodes[number];
+        node.life += 1;
+        node.at_device.clear();
+    }
+
     /// Another process begins at a place. What the one before had at its devices was executed or
     /// never is.
     pub fn revive(&mut self, number: usize, body: Body) {

@@ -14,7 +14,8 @@
 //!
 //! # Limits
 //! A leg whose blocks were put back to an older state (a snapshot) is noticed by its events, so
-//! only where the mirror had some since.
+//! only where it had taken part in some since: in one if the newest state calls it stale, else in
+//! two.
 //!
 //! [`History`]: super::history::History
 use super::Superblock;

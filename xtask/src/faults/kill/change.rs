@@ -95,14 +95,14 @@ impl Change {
         let shown = legs.examine()?;
         let says_nothing = shown["legs"][old]["error"].is_string();
         // Its superblock stays until it is overwritten, and the others say that it is none.
-        let why = shown["together"]["roles"][old]["why"].as_str();
-        if says_nothing || why.is_some_and(|it| it.starts_with("it was removed from the mirror")) {
+        let removed = shown["together"]["roles"][old]["removed"] == true;
+        if says_nothing || removed {
             legs.dismiss(old)?;
             changed += 1;
         }
-        let removed = self.method == "mirror.remove" && answer.is_some();
+        let answered = self.method == "mirror.remove" && answer.is_some();
         ensure!(
-            says_nothing || !removed,
+            says_nothing || !answered,
             "it was answered that leg {old} is none any more, and it is: {shown}"
         );
         Ok(changed)

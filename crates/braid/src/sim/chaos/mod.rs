@@ -44,7 +44,7 @@ const FINDINGS_MAX: usize = 20;
 pub struct ChaosArgs {
     /// Instead of comparing policies: run the whole engine in random worlds full of faults, one for
     /// each seed from --seed on, and look for what no disk does. Exit code 1 on a finding; the last
-    /// line then repeats it
+    /// line then repeats it. Exit code 130 where nothing was found until it was interrupted
     #[arg(long, conflicts_with_all = ["names", "all", "long", "policy", "hedge", "report", "plot",
         "check", "snapshot", "keep_bounds"])]
     pub chaos: bool,
@@ -112,7 +112,8 @@ struct Course {
 /// Runs the worlds.
 ///
 /// # Errors
-/// Usage; a finding (exit code 1); standard output that can't be written ([`tell::UNTOLD`]).
+/// Usage; a finding (exit code 1); standard output that can't be written ([`tell::UNTOLD`]); it was
+/// interrupted ([`tell::INTERRUPTED`]).
 pub fn run(args: &ChaosArgs, wish: Wish) -> anyhow::Result<()> {
     let work = args.work(wish)?;
     let cut = args.cut(wish.seed)?;
@@ -185,7 +186,8 @@ impl Asked<'_> {
             checks: args.checks(),
         };
         course.show(args.trace, &mut teller);
-        teller.end(course.sums.worlds, course.findings.len())
+        let interrupted = course.ended == Ended::Asked;
+        teller.end(course.sums.worlds, course.findings.len(), interrupted)
     }
 }
 

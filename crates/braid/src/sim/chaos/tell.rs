@@ -10,6 +10,8 @@ use std::io::{self, Write};
 
 /// The exit code where nothing was found, and that could not be written.
 pub const UNTOLD: u8 = 3;
+/// The exit code where nothing was found until somebody ended it, as of what SIGINT ends.
+pub const INTERRUPTED: u8 = 130;
 
 /// See the module.
 pub struct Teller<'a> {
@@ -62,16 +64,18 @@ impl<'a> Teller<'a> {
         }
     }
 
-    /// How it ends after so many worlds and findings.
+    /// How it ends after so many worlds and findings; `interrupted`: there was to be more.
     ///
     /// # Errors
-    /// There are findings (exit code 1), or standard output could not be written ([`UNTOLD`];
-    /// quietly if its reader has gone).
-    pub fn end(mut self, worlds: u64, findings: usize) -> anyhow::Result<()> {
+    /// There are findings (exit code 1), standard output could not be written ([`UNTOLD`]; quietly
+    /// if its reader has gone), or it was [`INTERRUPTED`].
+    pub fn end(mut self, worlds: u64, findings: usize, interrupted: bool) -> anyhow::Result<()> {
         if findings > 0 {
             return Err(Exit(1).into()); // also where nobody reads it any more
         }
         match self.failed.take() {
+            // Not 0: who asked for more has not had it.
+            None if interrupted => Err(Exit(INTERRUPTED).into()),
             None => Ok(()),
             // Not 0: who takes that for "nothing found" was not told how far it came.
             Some(why) if why.is::<OutputClosed>() => Err(Exit(UNTOLD).into()),

@@ -4,32 +4,34 @@
 //!
 //! # Contract
 //! Drawn apart from the rest, on top of it: in three of four worlds in which much may happen (see
-//! `ample`). A leg is taken out and returned, so that there are events; then it leaves once more,
-//! its processes die, perhaps the host does, and they come again with what it had before all that:
-//! once soon, and once when bits of what was written since are cleared. So does every leg there
-//! whose processes all die for long, where that may be.
+//! `ample`). A leg is taken out and returned, so that there are events; then it is taken out once
+//! more, its processes die, perhaps the host does, and they come again with what it had before all
+//! that: once soon, and once when bits of what was written since are cleared. So does every leg
+//! there whose last process dies of [`Kind::Kill`], where that may be. What dead processes had at
+//! the device is never executed.
 //!
 //! # Limits
-//! Only what a mirror can notice, and nothing that only that leg has: there was an event before
-//! it left, and the others are in sync by what each of them says, now and with the power gone.
-//! One that its mirror is using is left alone, and so is one whose older state would do by
-//! itself: of either nobody could tell. Where others call it in sync a mirror does not start
-//! without its user's word: what was newest may have been there alone.
+//! Only what a mirror has to notice, and nothing that only that leg has: by what it said itself
+//! there were two events since, of which it had one for certain; the others are in sync, and call
+//! it stale, by what each of them says, now and with the power gone. One that a mirror may have in
+//! its memory is left alone: its host is dead, or the user has taken it out. So is one whose older
+//! state would do by itself, since nobody could tell, and one that the others call in sync, since a
+//! mirror does not start then without its user's word: what was newest may have been there alone.
 use super::super::judged::Check;
 use super::super::kind::Kind;
-use super::super::plan::{Fault, Plan, WINDOW_NS};
-use super::super::rig::KATO_MS;
+use super::super::node::Body;
+use super::super::plan::{Plan, WINDOW_NS};
 use super::super::run::Course;
 use super::ample::is_mild;
 use super::plan::{MS, Whom, fault};
 use super::plug::Legs;
 use alloc::vec::Vec;
+use engine::mirror::MIRRORS_FROM;
 use shape::Random;
 use volume::mirror::Superblock;
+use volume::mirror::history::Standing;
 use volume::mirror::superblock::LegState;
 
-/// Who is away for so long is missed by its host, whatever is lost on the way: it is read anew.
-const MISSED_NS: u64 = 2 * KATO_MS as u64 * MS + 200 * MS;
 /// By then a mirror runs, mostly.
 const BEGUN_NS: u64 = 2_000 * MS;
 /// By then applications have ended, mostly, and so long ago that a mirror has forgotten what it
@@ -78,7 +80,7 @@ fn put_back_once(plan: &mut Plan, late: bool, random: &mut Random) {
         false => first_ns + (1_000 + random.up_to(4_000)) * MS,
     };
     let gone_ns = again_ns + (50 + random.up_to(500)) * MS;
-    let away_ns = MISSED_NS + random.up_to(2_000) * MS;
+    let away_ns = (100 + random.up_to(4_000)) * MS;
     let one = || whom.processes(leg).take(1);
     one().for_each(|it| add(Kind::FailLeg, first_ns, 100 * MS, it));
     one().for_each(|it| add(Kind::FailLeg, again_ns, away_ns, it));
@@ -116,48 +118,65 @@ impl Course<'_> {
     }
 
     /// A process of the target has died: its leg is put back, if that may be.
-    pub(in crate::chaos) fn put_back(&mut self, fault: &Fault, target: usize) {
-        if !self.plan.layout.mirror.is_some_and(|it| it.put_back) || fault.lasts_ns < MISSED_NS {
+    pub(in crate::chaos) fn put_back(&mut self, target: usize) {
+        if !self.plan.layout.mirror.is_some_and(|it| it.put_back) {
             return;
         }
         let leg = self.rig.disk_of(target);
+        let of_leg = |it: &usize| self.rig.disk_of(*it) == leg;
+        let processes = (0..self.rig.targets.len()).filter(of_leg);
+        let processes: Vec<usize> = processes.map(|it| self.rig.targets[it]).collect();
         let world = &self.rig.world;
-        let mut processes = (0..self.rig.targets.len()).filter(|&it| self.rig.disk_of(it) == leg);
-        let gone = processes.all(|it| world.nodes[self.rig.targets[it]].is_dead());
+        let gone = processes.iter().all(|&node| world.nodes[node].is_dead());
+        let unused = self.is_unused(leg) && !self.bare.iter().any(|it| *it);
         let noticed = |durable| self.would_notice(leg, durable);
-        if !gone || self.bare.iter().any(|it| *it) || !noticed(false) || !noticed(true) {
+        if !gone || !unused || !noticed(false) || !noticed(true) {
             return;
         }
         if let Some(image) = self.images[leg].take() {
-            self.rig.world.disks[leg].put_back(&image.bytes);
+            let world = &mut self.rig.world;
+            world.disks[leg].put_back(&image.bytes);
+            processes.iter().for_each(|&node| world.drop_requests(node));
             self.report.judged.insert(Check::PutBack);
         }
     }
 
+    /// Whether no mirror has anything of a leg in its memory: it reads what is there before it does
+    /// anything with it.
+    fn is_unused(&self, leg: usize) -> bool {
+        match &self.rig.world.nodes[self.rig.mirror_node(0)].body {
+            Body::Core(engine) => {
+                let report = engine.mirror(MIRRORS_FROM);
+                report.is_some_and(|it| it.legs.get(leg).is_some_and(|leg| leg.aside))
+            }
+            body => matches!(body, Body::Dead),
+        }
+    }
+
     /// Whether a mirror has to notice that a leg shows what it had once, and needs nothing of it,
-    /// by what the others say; `durable`: with the power gone.
+    /// by what all of them say now; `durable`: with the power gone.
     fn would_notice(&self, leg: usize, durable: bool) -> bool {
         let Some(Image { said: old, .. }) = &self.images[leg] else {
             return false;
         };
-        let dead = self.rig.world.nodes[self.rig.mirror_node(0)].is_dead();
         let legs = Legs::of(&self.rig.world.disks, durable);
-        let others = (0..).zip(legs.said()).filter(|it| it.0 != leg);
-        others.map(|it| it.1).all(|said| {
+        let (id, event) = (old.history.current().id, old.event);
+        (0..).zip(legs.said()).all(|(other, said)| {
             let Ok(said) = said else { return false };
-            let whole = |it: (u8, LegState)| usize::from(it.0) == leg || it.1 == LegState::InSync;
-            let states: Vec<_> = said.entries().map(|it| (it.0, it.1.state)).collect();
-            let own = states.iter().find(|it| it.0 == old.slot);
+            // Of one event more nobody knows whether the leg had it.
+            let later = said.event >= event + 2;
+            if other == leg {
+                return later;
+            }
+            let mut states = said.entries().map(|it| (usize::from(it.0), it.1.state));
             let newest = said.history.as_slice().iter().rev().take(LINEAGES);
-            let known = newest
-                .map(|it| it.id)
-                .any(|it| it == old.history.current().id);
-            let noticed = match own.map(|it| it.1) {
-                Some(LegState::Stale(lack)) => lack.seen_event > old.event,
-                Some(LegState::Rebuilding(lack)) => dead && lack.seen_event > old.event,
-                Some(LegState::InSync) | None => false,
+            let known = newest.map(|it| it.id).any(|it| it == id)
+                && said.history.standing(event, id, said.event) == Standing::Within;
+            let well = |(slot, state)| match (slot == leg, state) {
+                (true, state) => matches!(state, LegState::Stale(_)),
+                (false, state) => state == LegState::InSync,
             };
-            noticed && known && said.event >= old.event + 2 && states.into_iter().all(whole)
+            later && known && states.all(well)
         })
     }
 }
