@@ -117,8 +117,8 @@ pub enum Bug {
     LackingRead,
     /// A leg is called in sync without a flush of what was copied to it.
     JoinedUnflushed,
-    /// A leg that has left, and shows an older state than it once had, is taken for what it was when
-    /// it left.
+    /// A leg that has left, and shows an older state than it once had, is taken for what it was
+    /// when it left.
     TrustedPutBack,
 }
 

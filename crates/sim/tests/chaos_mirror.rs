@@ -7,7 +7,7 @@ use sim::chaos::plan::Plan;
 use sim::chaos::run::{self, Report};
 
 /// Cells of which no fault has touched anything in that many worlds.
-const EMPTY_MAX: usize = 23;
+const EMPTY_MAX: usize = 28;
 
 /// `MIRROR_WORLDS` says how many, if it is there.
 fn half(first: u64, worlds: u64) -> Vec<Report> {
