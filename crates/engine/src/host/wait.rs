@@ -9,8 +9,8 @@
 //!
 //! # Contract
 //! A change of data that nobody answered for is held before anything else is done with it, also
-//! before it fails; a new one that overlaps it waits until it has ended, in order. Reads don't
-//! wait: what they overlap is not acknowledged, so either content is right. But one whose bytes are
+//! before it fails; from the loss of its path on, a new one that overlaps it waits until it has
+//! ended, in order. Reads don't wait: what they overlap is not acknowledged, so either content is right. But one whose bytes are
 //! to be written back waits at the gate: what an engine before this one sent might come between,
 //! be read, and then be undone where nobody wrote. (What this engine sent can't: whoever asks lets
 //! no other change of these bytes be under way, a held one included.) An I/O on a local
@@ -22,13 +22,13 @@
 use super::counters::group;
 use super::explain::Wait;
 use super::path::Phase;
-use super::slots::Lane;
+use super::slots::{Lane, Slot};
 use super::types::{Io, IoOp, NO_PATH};
 use super::{HostEngine, WriteFailover};
 use canary::Bug;
 use nvme::host::ControllerInfo;
 use policy::{PathIndex, Request};
-use volume::hold::{Range, bound_ns};
+use volume::hold::{Holds, Range, bound_ns};
 use volume::{Attempt, Disposition, Outcome};
 
 /// The bytes that an I/O may change.
@@ -38,6 +38,16 @@ pub(super) fn range(io: &Io) -> Option<Range> {
         IoOp::Write { .. } | IoOp::WriteZeroes | IoOp::Deallocate => {
             Some(Range::new(io.offset, io.length.into()))
         }
+    }
+}
+
+/// From now on others wait for a change of data. A piece needs no entry: the whole has one.
+fn fence_own(slot: &mut Slot, index: u32, holds: &mut Holds) {
+    let own = !slot.course.fenced && !slot.course.helper;
+    if let Some(range) = range(&slot.io).filter(|_| own) {
+        // As many entries as slots.
+        slot.course.fenced = holds.insert(index, range).is_ok();
+        slot.course.watched = true;
     }
 }
 
@@ -250,13 +260,7 @@ impl HostEngine {
         slot.until_ns = until_ns;
         slot.association = path.association;
         slot.course.quiesces = path.quiet_ns.is_some();
-        let range = range(&slot.io);
-        // A piece needs none: the whole has one.
-        if let Some(range) = range.filter(|_| !slot.course.fenced && !slot.course.helper) {
-            // As many entries as slots.
-            slot.course.fenced = volume.holds.insert(index, range).is_ok();
-            slot.course.watched = true;
-        }
+        fence_own(slot, index, &mut volume.holds);
         volume.totals.held_total += 1;
         self.slots.push(&mut path.held, index, false);
         self.explain_wait(index, Wait::Held(until_ns), now_ns);
@@ -275,12 +279,7 @@ impl HostEngine {
         let mut next = path.lane.front();
         while let Some(index) = next {
             next = self.slots.next(index);
-            let slot = self.slots.get_mut(index);
-            let own = !slot.course.fenced && !slot.course.helper;
-            if let Some(range) = range(&slot.io).filter(|_| own) {
-                slot.course.fenced = volume.holds.insert(index, range).is_ok();
-                slot.course.watched = true;
-            }
+            fence_own(self.slots.get_mut(index), index, &mut volume.holds);
         }
     }
 

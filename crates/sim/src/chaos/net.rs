@@ -322,17 +322,7 @@ impl World {
                 let at = self.random.up_to(out.len() as u64 - 1) as usize;
                 let agreeing = out[0] <= IC_RESP && at < IC_BYTES;
                 out[at] ^= 1 << self.random.up_to(7);
-                self.stop_listening(number, (conn, life), peer);
-                let own = End {
-                    node: number,
-                    conn,
-                    life,
-                };
-                for end in [own, peer].into_iter().filter(|_| agreeing) {
-                    if let Some(conn) = self.nodes[end.node].conn(end.conn, end.life) {
-                        conn.unsound = true;
-                    }
-                }
+                self.damage(number, (conn, life), peer, agreeing);
             }
             let at_ns = self.arrival_ns(wire, peer.node);
             let mut arrive_ns = at_ns;
@@ -394,13 +384,18 @@ impl World {
         }
     }
 
-    /// Nobody can follow a stream that is damaged.
-    fn stop_listening(&mut self, number: usize, own: (u32, u64), peer: End) {
-        if let Some(conn) = self.nodes[number].conn(own.0, own.1) {
-            conn.tap = None;
-        }
-        if let Some(conn) = self.nodes[peer.node].conn(peer.conn, peer.life) {
-            conn.tap = None;
+    /// Nobody can follow a stream that is damaged; `agreeing`: in what its ends agree on.
+    fn damage(&mut self, number: usize, own: (u32, u64), peer: End, agreeing: bool) {
+        let own = End {
+            node: number,
+            conn: own.0,
+            life: own.1,
+        };
+        for end in [own, peer] {
+            if let Some(conn) = self.nodes[end.node].conn(end.conn, end.life) {
+                conn.tap = None;
+                conn.unsound |= agreeing;
+            }
         }
     }
 
@@ -444,11 +439,16 @@ impl World {
 
     /// All connections over a wire end with a reset, at both ends at once.
     pub fn cut(&mut self, wire: Wire) {
-        let conns = self.nodes[wire.from].open_conns();
-        let those = conns.filter(|(_, conn)| conn.wire == wire);
+        self.reset(wire.from, |conn| conn.wire == wire);
+    }
+
+    /// Some connections that a node has opened end so.
+    fn reset(&mut self, node: usize, which: impl Fn(&Conn) -> bool) {
+        let conns = self.nodes[node].open_conns();
+        let those = conns.filter(|(_, conn)| conn.wire.from == node && which(conn));
         let cut: Vec<u32> = those.map(|(number, _)| number).collect();
         for conn in cut {
-            self.end(wire.from, conn, Some(RESET), RESET);
+            self.end(node, conn, Some(RESET), RESET);
         }
     }
 
@@ -456,12 +456,7 @@ impl World {
     /// when they are first used in a certain way, long after.
     pub(super) fn cut_unsound(&mut self) {
         for node in 0..self.nodes.len() {
-            let conns = self.nodes[node].open_conns();
-            let those = conns.filter(|(_, conn)| conn.unsound && conn.wire.from == node);
-            let cut: Vec<u32> = those.map(|(number, _)| number).collect();
-            for conn in cut {
-                self.end(node, conn, Some(RESET), RESET);
-            }
+            self.reset(node, |conn| conn.unsound);
         }
     }
 

@@ -547,10 +547,9 @@ impl World {
     /// Another process begins at a place. What the one before had at its devices was executed or
     /// never is.
     pub fn revive(&mut self, number: usize, body: Body) {
+        self.drop_requests(number);
         let node = &mut self.nodes[number];
         node.body = body;
-        node.life += 1;
-        node.at_device.clear();
         node.mail = 0;
         (node.stopped, node.stirred) = (false, true);
     }

@@ -99,6 +99,10 @@ impl Course<'_> {
             return;
         }
         let anew = self.rig.world.random.up_to(7) == 0;
+        let count = self.rig.world.disks.len();
+        if !anew && self.images[..count].iter().all(Option::is_some) {
+            return;
+        }
         let legs = Legs::of(&self.rig.world.disks, false);
         let all_in_sync = |it: &Superblock| it.entries().all(|it| it.1.state == LegState::InSync);
         let mut kept = Vec::new();
