@@ -10,12 +10,13 @@
 //! # Contract
 //! A change of data that nobody answered for is held before anything else is done with it, also
 //! before it fails; from the loss of its path on, a new one that overlaps it waits until it has
-//! ended, in order. Reads don't wait: what they overlap is not acknowledged, so either content is right. But one whose bytes are
-//! to be written back waits at the gate: what an engine before this one sent might come between,
-//! be read, and then be undone where nobody wrote. (What this engine sent can't: whoever asks lets
-//! no other change of these bytes be under way, a held one included.) An I/O on a local
-//! device stays there until the device ends it, whatever became of the path: the device still has
-//! its memory. It is told to let go, so that it ends what it can take back.
+//! ended, in order. Reads don't wait: what they overlap is not acknowledged, so either content
+//! is right. But one whose bytes are to be written back waits at the gate: what an engine
+//! before this one sent might come between, be read, and then be undone where nobody wrote.
+//! (What this engine sent can't: whoever asks lets no other change of these bytes be under way,
+//! a held one included.) An I/O on a local device stays there until the device ends it,
+//! whatever became of the path: the device still has its memory. It is told to let go, so that
+//! it ends what it can take back.
 //!
 //! # Limits
 //! All waits hold slots, so `io_max` bounds them together.
