@@ -120,11 +120,13 @@ pub enum Bug {
     /// A leg that has left, and shows an older state than it once had, is taken for what it was
     /// when it left.
     TrustedPutBack,
+    /// What was taken back from a leg whose lease was over fails, and doesn't wait for it.
+    TakenBackFails,
 }
 
 impl Bug {
     /// All.
-    pub const ALL: [Self; 52] = [
+    pub const ALL: [Self; 53] = [
         Self::Unfenced,
         Self::ShortBound,
         Self::IgnoredMark,
@@ -177,6 +179,7 @@ impl Bug {
         Self::LackingRead,
         Self::JoinedUnflushed,
         Self::TrustedPutBack,
+        Self::TakenBackFails,
     ];
 }
 

@@ -261,7 +261,7 @@ const CANARIES: [Canary; 39] = [
 ];
 
 /// Those of mirrors, in worlds of mirrors.
-const OF_MIRRORS: [Canary; 13] = [
+const OF_MIRRORS: [Canary; 14] = [
     (
         Bug::AckBeforeStale,
         600,
@@ -334,6 +334,12 @@ const OF_MIRRORS: [Canary; 13] = [
         200,
         DATA,
         "a leg that was put back to an older state is taken for what it was when it left",
+    ),
+    (
+        Bug::TakenBackFails,
+        1000,
+        "failed",
+        "T48: what was taken back from the last leg fails although its lease is renewed",
     ),
 ];
 

@@ -73,7 +73,7 @@ impl Course<'_> {
             }
         }
         let legs = self.rig.hosts.iter().flat_map(|host| &host.good);
-        self.history.left = legs.flat_map(|it| &it.left).copied().collect();
+        self.history.left = legs.flat_map(|it| &it.left).map(|it| it.1).collect();
         self.history.once = self.rig.world.once();
         self.history.check().map_err(|(block, wrong)| {
             (self.report.block, self.report.seen_ns) = (Some(block), Some(wrong.seen_ns()));

@@ -17,13 +17,15 @@ use engine::mirror::{LegStatus, MIRRORS_FROM, MirrorState};
 pub struct Good {
     /// By address: since when it is good, and whether it is being connected again.
     now: Vec<(Option<u64>, bool)>,
+    /// When this process began.
+    began_ns: u64,
     /// Address, and from when to when it was good.
     was: Vec<(usize, u64, u64)>,
     /// Address, and when the path to it was lost.
     pub lost: Vec<(usize, u64)>,
-    /// Of a mirror: which legs are in sync, and when one has left.
+    /// Of a mirror: which legs are in sync, and which has left when.
     in_sync: Vec<bool>,
-    pub left: Vec<u64>,
+    pub left: Vec<(usize, u64)>,
     /// Since when a leg in sync has had no lease, and from when to when one had none.
     lapsed: Option<u64>,
     were_lapsed: Vec<(u64, u64)>,
@@ -52,7 +54,7 @@ impl Good {
         }
         let was = core::mem::replace(&mut self.in_sync[leg], in_sync);
         if was && !in_sync {
-            self.left.push(now_ns);
+            self.left.push((leg, now_ns));
         }
     }
 
@@ -73,6 +75,7 @@ impl Good {
 
     /// The process begins anew.
     fn begin(&mut self, now_ns: u64) {
+        self.began_ns = now_ns;
         self.note_lapsed(false, now_ns);
         for address in 0..self.now.len() {
             self.note(address, false, false, now_ns);
@@ -86,6 +89,33 @@ impl Good {
         let all = self.was.iter().copied().chain(now);
         all.filter(move |it| it.1 < from_ns && to_ns < it.2)
             .map(|it| it.0)
+    }
+
+    /// Addresses to which no good path was missing for as long as `patience_ns` on end, in this
+    /// process and all the time, nor for another reason than a path's: legs that have not left.
+    pub fn within(&self, patience_ns: u64, (from_ns, to_ns): (u64, u64)) -> usize {
+        let now = |address: usize| self.now[address].0.map(|it| (it, u64::MAX));
+        let left = |address, from_ns, to_ns| {
+            let mut left = self.left.iter().filter(|it| it.0 == address);
+            left.any(|it| from_ns <= it.1 && it.1 <= to_ns)
+        };
+        let short = |address: &usize| {
+            let was = self.was.iter().filter(|it| it.0 == *address);
+            let good = was.map(|it| (it.1, it.2)).chain(now(*address));
+            let good = good.filter(|it| it.1 > self.began_ns);
+            let mut since_ns = None;
+            let mut longest_ns = 0;
+            for (good_ns, gone_ns) in good.chain([(u64::MAX, u64::MAX)]) {
+                if from_ns <= good_ns && since_ns.is_none_or(|it| it < to_ns) {
+                    let since_ns = since_ns.filter(|&it| !left(*address, it, good_ns));
+                    let away_ns = since_ns.map_or(u64::MAX, |it| good_ns.min(to_ns) - it);
+                    longest_ns = longest_ns.max(away_ns);
+                }
+                since_ns = Some(gone_ns);
+            }
+            longest_ns < patience_ns
+        };
+        (0..self.now.len()).filter(short).count()
     }
 }
 

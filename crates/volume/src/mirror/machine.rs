@@ -301,7 +301,15 @@ impl Mirror {
 
     /// What a leg was given has ended.
     pub fn handle_done(&mut self, ticket: Ticket, outcome: Outcome, now_ns: u64) {
-        let leg = self.ended(ticket, now_ns);
+        self.ended(ticket, now_ns);
+        if outcome == Outcome::PathError && self.is_taken_back(ticket) {
+            return;
+        }
+        self.ended_so(ticket, outcome);
+    }
+
+    fn ended_so(&mut self, ticket: Ticket, outcome: Outcome) {
+        let leg = ticket.leg;
         if outcome == Outcome::CutShort {
             self.is_cut_short(leg);
         }

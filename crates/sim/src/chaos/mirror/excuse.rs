@@ -36,7 +36,7 @@ impl Course<'_> {
         let is_wrong = |it: &&Failed| match it.error {
             CommandError::Server(Errno::Io | Errno::NoSpc) => {
                 let good = self.rig.good_for(host, it).count();
-                good > self.pardons_at(host, it)
+                good.max(self.soon_there(host, it)) > self.pardons_at(host, it)
             }
             CommandError::Lost if lives.was_cut(it) => false,
             _ => !lives.excuses(it),
@@ -47,6 +47,20 @@ impl Course<'_> {
         let wrong = || failed.iter().filter(is_wrong);
         let other = wrong().find(|it| !is_flush(it)).copied();
         other.or_else(|| self.without_departure(host, wrong().filter(is_flush).copied().collect()))
+    }
+
+    /// Legs that were never away for as long as a request waits for one. Flushes that are lost with
+    /// a path fail for that all the same (T13).
+    fn soon_there(&self, host: usize, failed: &Failed) -> usize {
+        let home = self.rig.layout.first_home() + failed.home as usize;
+        let good = &self.rig.hosts[host].good[home];
+        let times = (failed.start_ns, failed.end_ns);
+        match &self.plan.layout.mirror {
+            Some(shape) if failed.request.kind != nbd::Kind::Flush => {
+                good.within(shape.patience_ns, times)
+            }
+            _ => 0,
+        }
     }
 
     /// Flushes that failed since this was asked last are history.

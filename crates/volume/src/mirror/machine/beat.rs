@@ -355,13 +355,18 @@ impl Mirror {
 
     fn beat_failed(&mut self, leg: u8, outcome: Outcome) {
         let lapsed = self.lease.lapsed.has(leg);
+        let soon_ns = self.interval_ns() / 4;
         let Some(it) = self.leg_mut(leg) else {
             return;
         };
         let wrote = core::mem::take(&mut it.beat.step) == Step::Write;
-        // What was taken back with the lease says nothing of the leg. It is not written later
-        // either: what stands there is read first, at the next beat.
-        if wrote && lapsed && outcome == Outcome::PathError {
+        // It is not written when there is a path again: what stands there is read first, which
+        // waits for one like everything else. Of who has a lease that is in time to keep it.
+        if wrote && outcome == Outcome::PathError {
+            if !lapsed {
+                it.beat.at_ns = it.beat.asked_ns.saturating_add(soon_ns);
+            }
+            self.wake = true;
             return;
         }
         // Who is too busy to be read is asked at the next beat, and stays (T6).

@@ -1,5 +1,5 @@
 //! What is given out next, of what may be: while a leg has no lease not all of it (T48).
-use super::legs::Legs;
+use super::legs::{Legs, Ticket, Work};
 use super::{Mirror, Output, Request};
 use crate::Outcome;
 
@@ -119,7 +119,34 @@ impl Mirror {
         let nobody_asks = self.foreign || self.lease.given_up;
         match nobody_asks && ticket.io().is_none() {
             true => _ = self.ended(ticket, self.now_ns),
-            false => self.handle_done(ticket, outcome, self.now_ns),
+            false => {
+                self.ended(ticket, self.now_ns);
+                self.ended_so(ticket, outcome);
+            }
+        }
+    }
+
+    /// What a leg had when its lease ended, and can't execute any more, waits for the lease like
+    /// what came later; whether this is such a thing. What a flush that failed tells is told (T13).
+    #[cold]
+    pub(super) fn is_taken_back(&mut self, ticket: Ticket) -> bool {
+        let leg = ticket.leg;
+        let over = self.foreign || self.lease.given_up || !self.takers().has(leg);
+        let Some(it) = self
+            .leg(leg)
+            .filter(|_| self.lease.lapsed.has(leg) && !over)
+        else {
+            return false;
+        };
+        if it.late_until_ns > self.now_ns || canary::has(canary::Bug::TakenBackFails) {
+            return false;
+        }
+        let gave_up = it.gave_up;
+        match ticket.work {
+            Work::Io(id) => self.io_waits(id, leg, gave_up),
+            Work::Pages(first) => self.pages_wait(first, leg),
+            Work::Saying => self.saying_waits(leg),
+            _ => false,
         }
     }
 
@@ -137,10 +164,53 @@ impl Mirror {
     fn say_later(&mut self, output: &Output) {
         if let Output::Superblock(ticket, _) = *output {
             self.ended(ticket, self.now_ns);
-            self.lease.due.add(ticket.leg);
-            if let Some(it) = self.leg_mut(ticket.leg) {
-                it.beat.say_later();
+            self.is_due(ticket.leg);
+        }
+    }
+
+    fn is_due(&mut self, leg: u8) {
+        self.lease.due.add(leg);
+        if let Some(it) = self.leg_mut(leg) {
+            it.beat.say_later();
+        }
+    }
+
+    /// The same of one that was taken back.
+    fn saying_waits(&mut self, leg: u8) -> bool {
+        let waits = self.saying.is_some_and(|it| it.round.waits.has(leg));
+        if waits {
+            self.is_due(leg);
+        }
+        waits
+    }
+
+    /// A page that was taken back waits.
+    fn pages_wait(&mut self, first: u32, leg: u8) -> bool {
+        let Some(pages) = self.pages_of_round(first, leg) else {
+            return false;
+        };
+        let ticket = self.ticket(leg, Work::Pages(first));
+        self.outputs.push_back(Output::Pages(ticket, pages));
+        true
+    }
+
+    /// A part of a user's I/O that was taken back waits; a read for any leg that may serve it.
+    fn io_waits(&mut self, id: u32, leg: u8, gave_up: bool) -> bool {
+        let slot = self.slots.get_mut(id as usize).and_then(Option::as_mut);
+        let Some(slot) = slot.filter(|slot| slot.round.waits.has(leg)) else {
+            return false;
+        };
+        match slot.request {
+            Request::Read(_) => {
+                slot.round.waits.remove(leg);
+                self.offer_read(id);
+            }
+            Request::Flush if gave_up => return false,
+            request => {
+                let ticket = self.ticket(leg, Work::Io(id));
+                self.outputs.push_back(Output::Leg(ticket, request));
             }
         }
+        true
     }
 }

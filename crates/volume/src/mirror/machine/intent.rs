@@ -109,6 +109,13 @@ impl Mirror {
         Some(round.pages.first)
     }
 
+    /// Those of the round that begins with this page, if `leg` still has them.
+    pub(super) fn pages_of_round(&self, first: u32, leg: u8) -> Option<Pages> {
+        let mut rounds = self.pages.iter();
+        let round = rounds.find(|it| it.pages.first == first && it.round.waits.has(leg))?;
+        Some(round.pages)
+    }
+
     /// All pages are to be written to all legs.
     pub(super) fn begin_sweep(&mut self) {
         self.begin_sweep_at(0);

@@ -120,7 +120,7 @@ impl Mirror {
     }
 
     /// Asks for one of those that may serve what of a read is to be read.
-    fn offer_read(&mut self, id: u32) {
+    pub(super) fn offer_read(&mut self, id: u32) {
         self.phase(id, Phase::Choosing);
         let Some(slot) = self.slots[id as usize] else {
             return;

@@ -100,6 +100,41 @@ fn t48_a_leg_that_does_not_answer_keeps_no_other_from_its_beats() {
 }
 
 #[test]
+fn a_beat_that_is_lost_with_its_path_begins_anew_in_time_and_the_leg_stays() {
+    for lost in [0, 1] {
+        let mut mirror = shared(0);
+        let mut kept = Vec::new();
+        run_but(&mut mirror, BEAT, Legs::default(), &mut kept);
+        // The next record of one leg is lost while it is written.
+        let now_ns = 2 * BEAT;
+        let mut given = Vec::new();
+        mirror.handle_timeout(now_ns);
+        while let Some(output) = mirror.poll_output(now_ns) {
+            match output {
+                Output::Superblock(ticket, _) if ticket.leg == lost => given.push(ticket),
+                other => end(&mut mirror, other, now_ns, &mut well),
+            }
+        }
+        assert!(matches!(given[..], [ticket] if ticket.is_beat()));
+        mirror.handle_done(given[0], Outcome::PathError, now_ns + MS);
+        let times = (now_ns + 100 * MS, now_ns + 3 * BEAT);
+        pass(&mut mirror, times, Legs::default(), &mut kept);
+        assert_eq!((mirror.up, mirror.lapsed()), (Legs(3), Legs::default()));
+        // One that can't be read either has no path: it leaves.
+        mirror.handle_timeout(times.1 + BEAT);
+        let mut given = Vec::new();
+        while let Some(output) = mirror.poll_output(times.1 + BEAT) {
+            match output {
+                Output::ReadSuperblocks(ticket) if ticket.leg == lost => given.push(ticket),
+                other => end(&mut mirror, other, times.1 + BEAT, &mut well),
+            }
+        }
+        mirror.handle_done(given[0], Outcome::PathError, times.1 + BEAT);
+        assert_eq!(mirror.up, Legs::one(1 - lost));
+    }
+}
+
+#[test]
 fn t48_without_a_lease_nothing_is_given_out_and_nothing_acknowledged() {
     let mut mirror = shared(0);
     let mut kept = Vec::new();

@@ -1,7 +1,7 @@
 //! Leases by hand: legs that return, and stops, where beats don't end in time.
 use super::super::*;
 use super::beats::{BEAT, pass, read, run_but, shared, write};
-use super::rules::{MS, end, run, well};
+use super::rules::{BLOCK, MS, end, run, well};
 use alloc::vec::Vec;
 
 /// Ends all of the beats that are kept, with this outcome.
@@ -11,6 +11,12 @@ fn end_beats(mirror: &mut Mirror, kept: &mut Vec<Output>, outcome: Outcome, now_
             panic!("{beat:?}");
         };
         mirror.handle_done(ticket, outcome, now_ns);
+    }
+}
+
+fn end_beats_well(mirror: &mut Mirror, kept: &mut Vec<Output>, now_ns: u64) {
+    for beat in kept.drain(..) {
+        end(mirror, beat, now_ns, &mut well);
     }
 }
 
@@ -195,4 +201,94 @@ fn t09_what_waits_for_the_owner_before_goes_on_when_that_is_over_whoever_tells_t
     mirror.handle_timeout(until_ns);
     let ended = run(&mut mirror, until_ns, &mut well);
     assert!(ended.contains(&(flush, Outcome::Done)), "{ended:?}");
+}
+
+/// A mirror whose legs have all that two writes, a read and a flush need, under way, when beats
+/// don't end any more; these I/Os, what the legs have, and their beats.
+fn without_leases(hung: &mut Vec<Output>, beats: &mut Vec<Output>) -> (Mirror, Vec<u32>) {
+    let mut mirror = shared(0);
+    let far = Request::Write(Range::new(2 << 20, BLOCK), false);
+    mirror.submit(write(), BEAT).unwrap();
+    run(&mut mirror, BEAT, &mut well);
+    // The second one has no intent yet.
+    let requests = [write(), far, Request::Flush, read()];
+    let ios = requests.map(|it| mirror.submit(it, BEAT).unwrap());
+    while let Some(output) = mirror.poll_output(BEAT) {
+        match output {
+            Output::Read(io, ..) => {
+                let ticket = mirror.take(io, 0).unwrap();
+                hung.push(Output::Flush(ticket));
+            }
+            Output::Leg(..) | Output::Flush(_) | Output::Pages(..) => hung.push(output),
+            other => end(&mut mirror, other, BEAT, &mut well),
+        }
+    }
+    let ended = pass(&mut mirror, (BEAT + MS, 4 * BEAT), Legs(3), beats);
+    assert!(ended.is_empty() && mirror.lapsed() == Legs(3), "{ended:?}");
+    (mirror, ios.to_vec())
+}
+
+/// What the legs had is taken back.
+fn take_back(mirror: &mut Mirror, hung: &[Output], now_ns: u64) {
+    for output in hung {
+        let ticket = output.ticket().unwrap();
+        mirror.handle_done(ticket, Outcome::PathError, now_ns);
+    }
+}
+
+#[test]
+fn t48_what_was_taken_back_from_legs_without_a_lease_waits_for_it_and_nobody_leaves() {
+    let (mut hung, mut beats) = (Vec::new(), Vec::new());
+    let (mut mirror, ios) = without_leases(&mut hung, &mut beats);
+    // A read, and on two legs a write, a flush, and the page of the other write.
+    assert_eq!(hung.len(), 7, "{hung:?}");
+    let now_ns = 4 * BEAT;
+    take_back(&mut mirror, &hung, now_ns);
+    let ended = run_but(&mut mirror, now_ns, Legs(3), &mut beats);
+    assert!(ended.is_empty(), "{ended:?}");
+    end_beats_well(&mut mirror, &mut beats, now_ns);
+    let times = (now_ns, now_ns + 2 * BEAT);
+    let mut ended = pass(&mut mirror, times, Legs::default(), &mut beats);
+    ended.sort_by_key(|it| it.0);
+    let mut want: Vec<_> = ios.iter().map(|&io| (io, Outcome::Done)).collect();
+    want.sort_by_key(|it| it.0);
+    assert_eq!(ended, want);
+    assert_eq!(mirror.up, Legs(3));
+}
+
+#[test]
+fn what_was_taken_back_fails_with_the_beats_of_the_last_leg() {
+    let (mut hung, mut beats) = (Vec::new(), Vec::new());
+    let (mut mirror, ios) = without_leases(&mut hung, &mut beats);
+    let now_ns = 4 * BEAT;
+    take_back(&mut mirror, &hung, now_ns);
+    assert!(run_but(&mut mirror, now_ns, Legs(3), &mut beats).is_empty());
+    end_beats(&mut mirror, &mut beats, Outcome::PathError, now_ns);
+    let mut ended = run_but(&mut mirror, now_ns, Legs(3), &mut beats);
+    ended.sort_by_key(|it| it.0);
+    let mut want: Vec<_> = ios.iter().map(|&io| (io, Outcome::PathError)).collect();
+    want.sort_by_key(|it| it.0);
+    assert_eq!(ended, want);
+}
+
+#[test]
+fn t09_t13_what_may_be_executed_late_or_tells_of_a_loss_does_not_wait() {
+    let (mut hung, mut beats) = (Vec::new(), Vec::new());
+    let (mut mirror, ios) = without_leases(&mut hung, &mut beats);
+    let now_ns = 4 * BEAT;
+    for leg in [0, 1] {
+        mirror.may_be_late(leg, now_ns + BEAT, now_ns);
+    }
+    take_back(&mut mirror, &hung, now_ns);
+    let ended = run_but(&mut mirror, now_ns, Legs(3), &mut beats);
+    assert!(ended.iter().any(|it| *it == (ios[0], Outcome::PathError)));
+
+    let (mut hung, mut beats) = (Vec::new(), Vec::new());
+    let (mut mirror, ios) = without_leases(&mut hung, &mut beats);
+    for leg in [0, 1] {
+        mirror.gives_up_writes(leg, now_ns);
+    }
+    take_back(&mut mirror, &hung, now_ns);
+    let ended = run_but(&mut mirror, now_ns, Legs(3), &mut beats);
+    assert_eq!(ended, [(ios[2], Outcome::PathError)], "the flush");
 }
