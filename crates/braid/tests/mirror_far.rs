@@ -85,10 +85,15 @@ impl Place {
 
     /// An engine with a mirror v0 over these.
     fn engine(&self, legs: &[&str]) -> Process {
+        self.patient_engine(legs, "1s")
+    }
+
+    /// The same, whose I/O waits that long for a path.
+    fn patient_engine(&self, legs: &[&str], patience: &str) -> Process {
         let leg = |uri: &&str| format!("[[volume.leg]]\nuri = \"{uri}\"\n");
         let text = format!(
             "drain_timeout = \"5s\"\nkeep_alive_tmo = \"1s\"\n\
-             [[volume]]\nname = \"v0\"\nkind = \"mirror\"\nfast_io_fail_tmo = \"1s\"\n{}\
+             [[volume]]\nname = \"v0\"\nkind = \"mirror\"\nfast_io_fail_tmo = \"{patience}\"\n{}\
              [[volume.export]]\nnbd = \"unix:{}\"\n",
             legs.iter().map(leg).collect::<String>(),
             self.path("v0.sock").display()
@@ -266,6 +271,52 @@ fn t09_a_leg_that_is_removed_while_a_write_to_it_is_held_takes_no_mirror_with_it
     }
     assert_eq!(client.read(8192), [3; 4096]);
     far.signal(Signal::CONT);
+    running.signal(Signal::TERM);
+    assert!(running.ended().success());
+}
+
+#[test]
+fn t48_what_legs_had_when_no_beat_ended_any_more_goes_on_when_beats_do() {
+    let place = Place::new();
+    let files = ["a", "b"].map(|name| place.file(name, &[]));
+    let Some((first, a)) = place.target(&files[0]) else {
+        return;
+    };
+    let Some((second, b)) = place.target(&files[1]) else {
+        return;
+    };
+    let create = ["mirror", "create", "v0", &a, &b, "--beat-interval", "200ms"];
+    place.json(&create);
+    let mut running = place.patient_engine(&[&a, &b], "10m");
+    let socket = place.path("c.sock");
+    let status = || {
+        place.json(&[
+            "mirror",
+            "status",
+            "v0",
+            "--socket",
+            socket.to_str().unwrap(),
+        ])
+    };
+    let all = |what: &str, is: &Value| {
+        let said = status();
+        let mut legs = said["legs"].as_array().unwrap().iter();
+        legs.all(|leg| leg[what] == *is).then_some(())
+    };
+    let mut client = Client::open(&place.path("v0.sock"));
+    assert_eq!(client.write(0, 1), 0);
+    wait_until(|| all("state", &"in-sync".into()));
+    first.freeze();
+    second.freeze();
+    client.send_write(8192, 2);
+    for _ in 0..2 {
+        running.notes("no beat has ended there");
+    }
+    first.signal(Signal::CONT);
+    second.signal(Signal::CONT);
+    assert_eq!(client.answer(), 0);
+    assert_eq!(client.read(8192), [2; 4096]);
+    wait_until(|| all("state", &"in-sync".into()));
     running.signal(Signal::TERM);
     assert!(running.ended().success());
 }
