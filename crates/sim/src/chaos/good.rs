@@ -26,6 +26,9 @@ pub struct Good {
     /// Of a mirror: which legs are in sync, and which has left when.
     in_sync: Vec<bool>,
     pub left: Vec<(usize, u64)>,
+    /// Whether it runs, and when it has ceased to: nothing could be said on its last leg.
+    runs: bool,
+    ceased: Vec<u64>,
     /// Since when a leg in sync has had no lease, and from when to when one had none.
     lapsed: Option<u64>,
     were_lapsed: Vec<(u64, u64)>,
@@ -55,6 +58,12 @@ impl Good {
         let was = core::mem::replace(&mut self.in_sync[leg], in_sync);
         if was && !in_sync {
             self.left.push((leg, now_ns));
+        }
+    }
+
+    fn note_running(&mut self, runs: bool, now_ns: u64) {
+        if core::mem::replace(&mut self.runs, runs) && !runs {
+            self.ceased.push(now_ns);
         }
     }
 
@@ -92,12 +101,14 @@ impl Good {
     }
 
     /// Addresses to which no good path was missing for as long as `patience_ns` on end, in this
-    /// process and all the time, nor for another reason than a path's: legs that have not left.
+    /// process and all the time, nor for another reason than a path's: neither has the leg left,
+    /// nor could nothing be said on the last one.
     pub fn within(&self, patience_ns: u64, (from_ns, to_ns): (u64, u64)) -> usize {
         let now = |address: usize| self.now[address].0.map(|it| (it, u64::MAX));
         let left = |address, from_ns, to_ns| {
-            let mut left = self.left.iter().filter(|it| it.0 == address);
-            left.any(|it| from_ns <= it.1 && it.1 <= to_ns)
+            let left = self.left.iter().filter(|it| it.0 == address);
+            let mut all = left.map(|it| it.1).chain(self.ceased.iter().copied());
+            all.any(|it| from_ns <= it && it <= to_ns)
         };
         let short = |address: &usize| {
             let was = self.was.iter().filter(|it| it.0 == *address);
@@ -131,6 +142,7 @@ impl Host {
             let facts = || mirror.legs.iter().filter_map(|it| it.facts);
             let lapsed = facts().any(|it| it.in_sync && it.lapsed);
             self.good[core].note_lapsed(lapsed, world.now_ns);
+            self.good[core].note_running(runs, world.now_ns);
             for (leg, it) in mirror.legs.iter().enumerate() {
                 let usable = engine.host().usability(leg as u16).0;
                 let in_sync = it.status == LegStatus::InSync;
