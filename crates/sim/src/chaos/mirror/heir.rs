@@ -21,7 +21,8 @@ impl Course<'_> {
 
     /// Whether what a leg loses with a cache is on another one, and the mirror's host is there to
     /// notice: then nobody may see that anything was lost. From then on that leg is bare, until it
-    /// is not called in sync any more.
+    /// is not called in sync any more. A host that stands still may find, when it goes on, that it
+    /// has lost the controllers of all legs: nothing tells it then which of them has a cache less.
     pub(in crate::chaos) fn is_covered(&mut self, leg: usize) -> bool {
         if self.plan.layout.mirror.is_none() {
             return false;
@@ -35,7 +36,7 @@ impl Course<'_> {
         let Body::Core(engine) = &node.body else {
             return false;
         };
-        let well = host.stopping.is_none() && !node.stopped;
+        let well = host.stopping.is_none() && !node.stopped && !self.is_frozen(0);
         let report = engine.mirror(MIRRORS_FROM);
         let covered = report.filter(|it| well && it.state == MirrorState::Running);
         let covered = covered.is_some_and(|report| {
