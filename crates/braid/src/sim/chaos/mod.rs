@@ -44,8 +44,8 @@ const FINDINGS_MAX: usize = 20;
 pub struct ChaosArgs {
     /// Instead of comparing policies: run the whole engine in random worlds full of faults, one for
     /// each seed from --seed on, and look for what no disk does. Exit code 1 on a finding; the last
-    /// line then repeats it. Exit code 130 where nothing was found until it was interrupted, 3 where
-    /// it could not be told
+    /// line then repeats it. Exit code 130 where nothing was found until it was interrupted, 3
+    /// where it could not be told
     #[arg(long, conflicts_with_all = ["names", "all", "long", "policy", "hedge", "report", "plot",
         "check", "snapshot", "keep_bounds"])]
     pub chaos: bool,
