@@ -355,14 +355,16 @@ impl Mirror {
 
     fn beat_failed(&mut self, leg: u8, outcome: Outcome) {
         let lapsed = self.lease.lapsed.has(leg);
-        let soon_ns = self.interval_ns() / 4;
+        let (now_ns, soon_ns) = (self.now_ns, self.interval_ns() / 4);
         let Some(it) = self.leg_mut(leg) else {
             return;
         };
         let wrote = core::mem::take(&mut it.beat.step) == Step::Write;
         // It is not written when there is a path again: what stands there is read first, which
-        // waits for one like everything else. Of who has a lease that is in time to keep it.
-        if wrote && outcome == Outcome::PathError {
+        // waits for one like everything else; soon enough to keep the lease, where there is one. But
+        // what may come late over the next event is a failure as any (T9).
+        let over = lapsed || it.late_until_ns <= now_ns;
+        if wrote && over && outcome == Outcome::PathError {
             if !lapsed {
                 it.beat.at_ns = it.beat.asked_ns.saturating_add(soon_ns);
             }
@@ -373,6 +375,11 @@ impl Mirror {
         if wrote || !matches!(outcome, Outcome::Busy { .. }) {
             it.beat.failed = lapsed.then_some(outcome);
             self.lose(leg, outcome);
+            // An event that waits for the leg fails with what waits there besides.
+            if lapsed && self.lease.due.has(leg) {
+                self.lease.due.remove(leg);
+                self.saying_done(leg, outcome);
+            }
         }
         self.wake = true;
     }

@@ -196,6 +196,7 @@ impl Mirror {
 
     /// A part of a user's I/O that was taken back waits; a read for any leg that may serve it.
     fn io_waits(&mut self, id: u32, leg: u8, gave_up: bool) -> bool {
+        let told = self.times_given_up();
         let slot = self.slots.get_mut(id as usize).and_then(Option::as_mut);
         let Some(slot) = slot.filter(|slot| slot.round.waits.has(leg)) else {
             return false;
@@ -205,7 +206,8 @@ impl Mirror {
                 slot.round.waits.remove(leg);
                 self.offer_read(id);
             }
-            Request::Flush if gave_up => return false,
+            // One loss may fail several.
+            Request::Flush if gave_up || slot.told != told => return false,
             request => {
                 let ticket = self.ticket(leg, Work::Io(id));
                 self.outputs.push_back(Output::Leg(ticket, request));

@@ -38,6 +38,8 @@ pub(super) struct Slot {
     pub bad: Legs,
     /// It is kept back since then: how often nobody could take an event before.
     pub tries: u32,
+    /// How often the last leg in sync had told of a loss when it began.
+    pub told: u32,
     since_ns: u64,
 }
 
@@ -66,6 +68,7 @@ impl Mirror {
             unreadable: Legs::default(),
             bad: Legs::default(),
             tries: 0,
+            told: self.times_given_up(),
             since_ns: self.now_ns,
         });
         let without = self.without_legs(request);

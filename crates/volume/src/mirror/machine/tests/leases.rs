@@ -1,7 +1,7 @@
 //! Leases by hand: legs that return, and stops, where beats don't end in time.
 use super::super::*;
 use super::beats::{BEAT, pass, read, run_but, shared, write};
-use super::rules::{BLOCK, MS, end, run, well};
+use super::rules::{BLOCK, MS, end, run, started, well};
 use alloc::vec::Vec;
 
 /// Ends all of the beats that are kept, with this outcome.
@@ -291,4 +291,85 @@ fn t09_t13_what_may_be_executed_late_or_tells_of_a_loss_does_not_wait() {
     take_back(&mut mirror, &hung, now_ns);
     let ended = run_but(&mut mirror, now_ns, Legs(3), &mut beats);
     assert_eq!(ended, [(ios[2], Outcome::PathError)], "the flush");
+}
+
+#[test]
+fn an_event_that_was_taken_back_fails_with_the_beats_of_the_last_leg() {
+    let mut mirror = shared(0);
+    mirror.submit(write(), BEAT).unwrap();
+    run(&mut mirror, BEAT, &mut well);
+    // Leg 1 fails a write, and the event that says so is under way on leg 0.
+    let io = mirror.submit(write(), BEAT).unwrap();
+    let mut events = Vec::new();
+    while let Some(output) = mirror.poll_output(BEAT) {
+        match output {
+            Output::Leg(ticket, _) if ticket.leg == 1 => {
+                mirror.handle_done(ticket, Outcome::PathError, BEAT);
+            }
+            Output::Superblock(ticket, _) if !ticket.is_beat() => events.push(ticket),
+            other => end(&mut mirror, other, BEAT, &mut well),
+        }
+    }
+    let mut beats = Vec::new();
+    let ended = pass(&mut mirror, (BEAT + MS, 4 * BEAT), Legs(3), &mut beats);
+    assert!(ended.is_empty() && mirror.lapsed() == Legs(1) && events.len() == 1);
+    mirror.handle_done(events[0], Outcome::PathError, 4 * BEAT);
+    let times = (4 * BEAT, 5 * BEAT);
+    assert!(pass(&mut mirror, times, Legs(3), &mut beats).is_empty());
+    end_beats(&mut mirror, &mut beats, Outcome::PathError, 5 * BEAT);
+    let ended = run_but(&mut mirror, 5 * BEAT, Legs(3), &mut beats);
+    assert_eq!(ended, [(io, Outcome::PathError)]);
+    // And it happens when beats end again.
+    let times = (5 * BEAT, 8 * BEAT);
+    pass(&mut mirror, times, Legs::default(), &mut beats);
+    end_beats_well(&mut mirror, &mut beats, 8 * BEAT);
+    let times = (8 * BEAT, 12 * BEAT);
+    pass(&mut mirror, times, Legs::default(), &mut beats);
+    assert!(!mirror.broken && mirror.is_stale(1) && mirror.lapsed().is_empty());
+}
+
+#[test]
+fn t13_two_flushes_that_fail_for_one_loss_both_fail_without_a_lease_too() {
+    let mut mirror = shared(0);
+    mirror.submit(write(), BEAT).unwrap();
+    run(&mut mirror, BEAT, &mut well);
+    mirror.leg_lost(1, BEAT);
+    run(&mut mirror, BEAT, &mut well);
+    let flushes = [(); 2].map(|()| mirror.submit(Request::Flush, BEAT).unwrap());
+    let mut hung = Vec::new();
+    while let Some(output) = mirror.poll_output(BEAT) {
+        match output {
+            Output::Leg(..) => hung.push(output),
+            other => end(&mut mirror, other, BEAT, &mut well),
+        }
+    }
+    let mut beats = Vec::new();
+    pass(&mut mirror, (BEAT + MS, 4 * BEAT), Legs(3), &mut beats);
+    assert_eq!((mirror.lapsed(), hung.len()), (Legs(1), 2));
+    mirror.gives_up_writes(0, 4 * BEAT);
+    take_back(&mut mirror, &hung, 4 * BEAT);
+    let ended = run_but(&mut mirror, 4 * BEAT, Legs(3), &mut beats);
+    assert_eq!(ended, flushes.map(|io| (io, Outcome::PathError)));
+}
+
+#[test]
+fn t09_a_beat_that_may_be_executed_late_holds_events() {
+    let mut mirror = started(1, Config::new(6));
+    mirror.submit(write(), MS).unwrap();
+    run(&mut mirror, MS, &mut well);
+    let (mut now_ns, mut lost) = (MS, None);
+    while lost.is_none() {
+        now_ns += 100 * MS;
+        mirror.handle_timeout(now_ns);
+        while let Some(output) = mirror.poll_output(now_ns) {
+            match output {
+                Output::Superblock(ticket, _) if ticket.is_beat() => lost = Some(ticket),
+                other => end(&mut mirror, other, now_ns, &mut well),
+            }
+        }
+    }
+    let until_ns = now_ns + BEAT;
+    mirror.may_be_late(0, until_ns, now_ns);
+    mirror.handle_done(lost.unwrap(), Outcome::PathError, now_ns);
+    assert_eq!(mirror.held_until_ns(), Some(until_ns));
 }
