@@ -361,8 +361,8 @@ impl Mirror {
         };
         let wrote = core::mem::take(&mut it.beat.step) == Step::Write;
         // It is not written when there is a path again: what stands there is read first, which
-        // waits for one like everything else; soon enough to keep the lease, where there is one. But
-        // what may come late over the next event is a failure as any (T9).
+        // waits for one like everything else; soon enough to keep the lease, where there is one.
+        // But what may come late over the next event is a failure as any (T9).
         let over = lapsed || it.late_until_ns <= now_ns;
         if wrote && over && outcome == Outcome::PathError {
             if !lapsed {
