@@ -289,23 +289,15 @@ fn t48_what_legs_had_when_no_beat_ended_any_more_goes_on_when_beats_do() {
     place.json(&create);
     let mut running = place.patient_engine(&[&a, &b], "10m");
     let socket = place.path("c.sock");
-    let status = || {
-        place.json(&[
-            "mirror",
-            "status",
-            "v0",
-            "--socket",
-            socket.to_str().unwrap(),
-        ])
-    };
-    let all = |what: &str, is: &Value| {
-        let said = status();
+    let socket = socket.to_str().unwrap();
+    let in_sync = || {
+        let said = place.json(&["mirror", "status", "v0", "--socket", socket]);
         let mut legs = said["legs"].as_array().unwrap().iter();
-        legs.all(|leg| leg[what] == *is).then_some(())
+        legs.all(|leg| leg["state"] == "in-sync").then_some(())
     };
     let mut client = Client::open(&place.path("v0.sock"));
     assert_eq!(client.write(0, 1), 0);
-    wait_until(|| all("state", &"in-sync".into()));
+    wait_until(in_sync);
     first.freeze();
     second.freeze();
     client.send_write(8192, 2);
@@ -316,7 +308,7 @@ fn t48_what_legs_had_when_no_beat_ended_any_more_goes_on_when_beats_do() {
     second.signal(Signal::CONT);
     assert_eq!(client.answer(), 0);
     assert_eq!(client.read(8192), [2; 4096]);
-    wait_until(|| all("state", &"in-sync".into()));
+    wait_until(in_sync);
     running.signal(Signal::TERM);
     assert!(running.ended().success());
 }

@@ -91,42 +91,52 @@ impl Good {
         }
     }
 
-    /// Addresses to which there was a good path all the time.
-    pub fn throughout(&self, from_ns: u64, to_ns: u64) -> impl Iterator<Item = usize> {
+    /// Address, and from when to when it was good, or is now.
+    fn intervals(&self) -> impl Iterator<Item = (usize, u64, u64)> {
         let now = (0..).zip(&self.now);
         let now = now.filter_map(|(address, it)| Some((address, it.0?, u64::MAX)));
-        let all = self.was.iter().copied().chain(now);
-        all.filter(move |it| it.1 < from_ns && to_ns < it.2)
+        self.was.iter().copied().chain(now)
+    }
+
+    /// Addresses to which there was a good path all the time.
+    pub fn throughout(&self, from_ns: u64, to_ns: u64) -> impl Iterator<Item = usize> {
+        self.intervals()
+            .filter(move |it| it.1 < from_ns && to_ns < it.2)
             .map(|it| it.0)
     }
 
-    /// Addresses to which no good path was missing for as long as `patience_ns` on end, in this
-    /// process and all the time, nor for another reason than a path's: neither has the leg left,
-    /// nor could nothing be said on the last one.
+    /// How many addresses had, in this process, a good path again and again: while it was missing,
+    /// that was never for as long as `patience_ns` on end, nor because the leg had left or nothing
+    /// could be said on the last one.
     pub fn within(&self, patience_ns: u64, (from_ns, to_ns): (u64, u64)) -> usize {
-        let now = |address: usize| self.now[address].0.map(|it| (it, u64::MAX));
-        let left = |address, from_ns, to_ns| {
-            let left = self.left.iter().filter(|it| it.0 == address);
-            let mut all = left.map(|it| it.1).chain(self.ceased.iter().copied());
-            all.any(|it| from_ns <= it && it <= to_ns)
-        };
-        let short = |address: &usize| {
-            let was = self.was.iter().filter(|it| it.0 == *address);
-            let good = was.map(|it| (it.1, it.2)).chain(now(*address));
-            let good = good.filter(|it| it.1 > self.began_ns);
-            let mut since_ns = None;
-            let mut longest_ns = 0;
-            for (good_ns, gone_ns) in good.chain([(u64::MAX, u64::MAX)]) {
-                if from_ns <= good_ns && since_ns.is_none_or(|it| it < to_ns) {
-                    let since_ns = since_ns.filter(|&it| !left(*address, it, good_ns));
-                    let away_ns = since_ns.map_or(u64::MAX, |it| good_ns.min(to_ns) - it);
-                    longest_ns = longest_ns.max(away_ns);
-                }
-                since_ns = Some(gone_ns);
-            }
-            longest_ns < patience_ns
-        };
+        let short = |&address: &usize| self.longest_away_ns(address, from_ns, to_ns) < patience_ns;
         (0..self.now.len()).filter(short).count()
+    }
+
+    /// For how long an address had no good path, some of that in this time; `u64::MAX` where it had
+    /// none before, or for another reason than a path's.
+    fn longest_away_ns(&self, address: usize, from_ns: u64, to_ns: u64) -> u64 {
+        let good = self.intervals().filter(|it| it.0 == address);
+        let good = good.filter(|it| it.2 > self.began_ns);
+        let good = good.map(|it| (it.1, it.2)).chain([(u64::MAX, u64::MAX)]);
+        let mut since_ns = None;
+        let mut longest_ns = 0;
+        for (good_ns, gone_ns) in good {
+            if from_ns <= good_ns && since_ns.is_none_or(|it| it < to_ns) {
+                let since_ns = since_ns.filter(|&it| !self.has_left(address, it, good_ns));
+                let away_ns = since_ns.map_or(u64::MAX, |it| good_ns.min(to_ns) - it);
+                longest_ns = longest_ns.max(away_ns);
+            }
+            since_ns = Some(gone_ns);
+        }
+        longest_ns
+    }
+
+    /// Whether a leg of a mirror has left in this time, or nothing could be said on the last one.
+    fn has_left(&self, leg: usize, from_ns: u64, to_ns: u64) -> bool {
+        let left = self.left.iter().filter(|it| it.0 == leg).map(|it| it.1);
+        let mut all = left.chain(self.ceased.iter().copied());
+        all.any(|it| from_ns <= it && it <= to_ns)
     }
 }
 
@@ -179,8 +189,12 @@ impl Rig {
 
     /// Addresses to which a host had a good path for as long as a request of it lasted.
     pub(super) fn good_for(&self, host: usize, failed: &Failed) -> impl Iterator<Item = usize> {
-        let core = self.layout.first_home() + failed.home as usize;
-        let core = &self.hosts[host].good[core];
+        let core = self.good_at(host, failed);
         core.throughout(failed.start_ns, failed.end_ns)
+    }
+
+    /// What a core could use to which a request of a host went.
+    pub(super) fn good_at(&self, host: usize, failed: &Failed) -> &Good {
+        &self.hosts[host].good[self.layout.first_home() + failed.home as usize]
     }
 }

@@ -302,12 +302,13 @@ impl Mirror {
     /// What a leg was given has ended.
     pub fn handle_done(&mut self, ticket: Ticket, outcome: Outcome, now_ns: u64) {
         self.ended(ticket, now_ns);
-        if outcome == Outcome::PathError && self.is_taken_back(ticket) {
+        if outcome == Outcome::PathError && self.ask_again(ticket) {
             return;
         }
         self.ended_so(ticket, outcome);
     }
 
+    /// What becomes of that.
     fn ended_so(&mut self, ticket: Ticket, outcome: Outcome) {
         let leg = ticket.leg;
         if outcome == Outcome::CutShort {

@@ -52,11 +52,10 @@ impl Course<'_> {
     /// Legs that were never away for as long as a request waits for one. Flushes that are lost with
     /// a path fail for that all the same (T13).
     fn soon_there(&self, host: usize, failed: &Failed) -> usize {
-        let home = self.rig.layout.first_home() + failed.home as usize;
-        let good = &self.rig.hosts[host].good[home];
         let times = (failed.start_ns, failed.end_ns);
         match &self.plan.layout.mirror {
             Some(shape) if failed.request.kind != nbd::Kind::Flush => {
+                let good = self.rig.good_at(host, failed);
                 good.within(shape.patience_ns, times)
             }
             _ => 0,

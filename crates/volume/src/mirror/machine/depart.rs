@@ -33,8 +33,9 @@ impl Mirror {
             self.pages_of(leg, None);
         }
         self.saying_done(leg, gone);
-        while let Some(first) = self.pages_on(leg) {
-            self.pages_done(first, leg, gone);
+        let first = |it: &Self| it.pages_on(leg).next();
+        while let Some(pages) = first(self) {
+            self.pages_done(pages.first, leg, gone);
         }
         self.relax_done(leg, gone);
         self.alike_flushed(leg, gone);

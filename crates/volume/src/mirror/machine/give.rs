@@ -117,19 +117,17 @@ impl Mirror {
             return;
         };
         let nobody_asks = self.foreign || self.lease.given_up;
-        match nobody_asks && ticket.io().is_none() {
-            true => _ = self.ended(ticket, self.now_ns),
-            false => {
-                self.ended(ticket, self.now_ns);
-                self.ended_so(ticket, outcome);
-            }
+        self.ended(ticket, self.now_ns);
+        if !nobody_asks || ticket.io().is_some() {
+            self.ended_so(ticket, outcome);
         }
     }
 
-    /// What a leg had when its lease ended, and can't execute any more, waits for the lease like
-    /// what came later; whether this is such a thing. What a flush that failed tells is told (T13).
+    /// Puts what a leg had when its lease ended, and can't execute any more, back among the
+    /// outputs: it waits for the lease like what came later. False: it is no such thing, and ends.
+    /// So does a flush whose failure tells of a loss (T13).
     #[cold]
-    pub(super) fn is_taken_back(&mut self, ticket: Ticket) -> bool {
+    pub(super) fn ask_again(&mut self, ticket: Ticket) -> bool {
         let leg = ticket.leg;
         let over = self.foreign || self.lease.given_up || !self.takers().has(leg);
         let Some(it) = self
@@ -143,9 +141,9 @@ impl Mirror {
         }
         let gave_up = it.gave_up;
         match ticket.work {
-            Work::Io(id) => self.io_waits(id, leg, gave_up),
-            Work::Pages(first) => self.pages_wait(first, leg),
-            Work::Saying => self.saying_waits(leg),
+            Work::Io(id) => self.io_again(id, leg, gave_up),
+            Work::Pages(first) => self.pages_again(first, leg),
+            Work::Saying => self.say_again(leg),
             _ => false,
         }
     }
@@ -164,29 +162,30 @@ impl Mirror {
     fn say_later(&mut self, output: &Output) {
         if let Output::Superblock(ticket, _) = *output {
             self.ended(ticket, self.now_ns);
-            self.is_due(ticket.leg);
+            self.put_due(ticket.leg);
         }
     }
 
-    fn is_due(&mut self, leg: u8) {
+    /// The same of one that was taken back.
+    fn say_again(&mut self, leg: u8) -> bool {
+        let waits = self.saying.is_some_and(|it| it.round.waits.has(leg));
+        if waits {
+            self.put_due(leg);
+        }
+        waits
+    }
+
+    fn put_due(&mut self, leg: u8) {
         self.lease.due.add(leg);
         if let Some(it) = self.leg_mut(leg) {
             it.beat.say_later();
         }
     }
 
-    /// The same of one that was taken back.
-    fn saying_waits(&mut self, leg: u8) -> bool {
-        let waits = self.saying.is_some_and(|it| it.round.waits.has(leg));
-        if waits {
-            self.is_due(leg);
-        }
-        waits
-    }
-
-    /// A page that was taken back waits.
-    fn pages_wait(&mut self, first: u32, leg: u8) -> bool {
-        let Some(pages) = self.pages_of_round(first, leg) else {
+    /// Pages that were taken back.
+    fn pages_again(&mut self, first: u32, leg: u8) -> bool {
+        let found = self.pages_on(leg).find(|it| it.first == first);
+        let Some(pages) = found else {
             return false;
         };
         let ticket = self.ticket(leg, Work::Pages(first));
@@ -194,8 +193,8 @@ impl Mirror {
         true
     }
 
-    /// A part of a user's I/O that was taken back waits; a read for any leg that may serve it.
-    fn io_waits(&mut self, id: u32, leg: u8, gave_up: bool) -> bool {
+    /// A part of a user's I/O that was taken back; a read goes to any leg that may serve it.
+    fn io_again(&mut self, id: u32, leg: u8, gave_up: bool) -> bool {
         let told = self.times_given_up();
         let slot = self.slots.get_mut(id as usize).and_then(Option::as_mut);
         let Some(slot) = slot.filter(|slot| slot.round.waits.has(leg)) else {

@@ -102,18 +102,11 @@ impl Mirror {
         }
     }
 
-    /// Pages that are being written to `leg`: the first one of a group.
-    pub(super) fn pages_on(&self, leg: u8) -> Option<u32> {
-        let mut rounds = self.pages.iter();
-        let round = rounds.find(|it| it.round.waits.has(leg))?;
-        Some(round.pages.first)
-    }
-
-    /// Those of the round that begins with this page, if `leg` still has them.
-    pub(super) fn pages_of_round(&self, first: u32, leg: u8) -> Option<Pages> {
-        let mut rounds = self.pages.iter();
-        let round = rounds.find(|it| it.pages.first == first && it.round.waits.has(leg))?;
-        Some(round.pages)
+    /// Pages that are being written to `leg`.
+    pub(super) fn pages_on(&self, leg: u8) -> impl Iterator<Item = Pages> {
+        let rounds = self.pages.iter();
+        let there = rounds.filter(move |it| it.round.waits.has(leg));
+        there.map(|it| it.pages)
     }
 
     /// All pages are to be written to all legs.
