@@ -196,13 +196,18 @@ impl Mirror {
         }
         self.look_at_leases();
         self.leave_lapsed();
-        // Nothing renews it any more.
-        self.lease.given_up |= self.is_released() && !self.lapsed().is_empty();
+        self.see_to_last_words();
         self.wake = true;
+    }
+
+    /// Once the last is about to be said no beat renews a lease any more.
+    fn see_to_last_words(&mut self) {
+        self.lease.given_up |= self.is_released() && !self.lapsed().is_empty();
     }
 
     /// Goes on with a stop whose last words are not said any more; whether it is such a one.
     pub(super) fn gives_up(&mut self) -> bool {
+        self.see_to_last_words();
         let under_way = |leg: &Leg| leg.in_flight > 0;
         if self.lease.given_up && !self.legs.iter().flatten().any(|leg| under_way(leg)) {
             self.stopped(false);

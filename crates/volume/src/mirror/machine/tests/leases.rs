@@ -159,6 +159,30 @@ fn t48_beats_go_on_while_a_stop_writes_its_pages() {
 }
 
 #[test]
+fn t48_a_stop_ends_whose_pages_outlive_the_lease() {
+    let mut mirror = shared(0);
+    mirror.submit(write(), BEAT).unwrap();
+    run(&mut mirror, BEAT, &mut well);
+    mirror.stop(BEAT + MS);
+    let (mut pages, mut beats) = (Vec::new(), Vec::new());
+    while let Some(output) = mirror.poll_output(BEAT + MS) {
+        match output {
+            Output::Pages(..) => pages.push(output),
+            other => end(&mut mirror, other, BEAT + MS, &mut well),
+        }
+    }
+    let times = (BEAT + 2 * MS, 4 * BEAT);
+    assert!(pass(&mut mirror, times, Legs(3), &mut beats).is_empty());
+    assert_eq!((pages.len(), mirror.lapsed()), (2, Legs(3)));
+    for output in pages {
+        end(&mut mirror, output, 4 * BEAT, &mut well);
+    }
+    end_beats_well(&mut mirror, &mut beats, 4 * BEAT);
+    let times = (4 * BEAT, 8 * BEAT);
+    assert_eq!(stops(&mut mirror, times, Legs::default()), Some(false));
+}
+
+#[test]
 fn t48_what_is_said_is_not_given_out_after_the_lease_either() {
     let mut mirror = shared(0);
     run(&mut mirror, BEAT, &mut well);
