@@ -52,7 +52,7 @@ pub use course::errno;
 use crate::host::{HostControl, HostEngine, HostEvent, VolumeInfo};
 use crate::limits::{CLIENT_LINES_MAX, EXPORTS_MAX};
 use crate::machine::{Closed, ConnId, DeviceError, Machine, Memory, Output, Place, Send};
-use crate::mirror::{MirrorEngine, MirrorOrder, MirrorReport};
+use crate::mirror::{LegReport, MirrorEngine, MirrorOrder, MirrorReport};
 use crate::seldom::Seldom;
 use alloc::boxed::Box;
 use alloc::collections::{BinaryHeap, VecDeque};
@@ -263,6 +263,11 @@ impl ExportEngine {
     /// How a mirror is doing; `None`: there is none of this number on this core.
     pub fn mirror(&self, volume: u16) -> Option<MirrorReport> {
         self.host.mirror(volume)
+    }
+
+    /// As [`MirrorEngine::mirror_legs`].
+    pub fn mirror_legs(&self, volume: u16) -> Option<Vec<LegReport>> {
+        self.host.mirror_legs(volume)
     }
 
     /// As [`MirrorEngine::mirror_memory`].

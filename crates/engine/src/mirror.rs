@@ -268,6 +268,13 @@ impl MirrorEngine {
         Some(self.mirrors.get(index)?.as_ref()?.report(&self.host))
     }
 
+    /// A mirror's legs alone, as its [`MirrorReport::legs`]; `None`: there is none of this number
+    /// here.
+    pub fn mirror_legs(&self, volume: u16) -> Option<Vec<LegReport>> {
+        let index = usize::from(volume.checked_sub(MIRRORS_FROM)?);
+        Some(self.mirrors.get(index)?.as_ref()?.report_legs(&self.host))
+    }
+
     /// Bytes of its own memory ([`MIRROR_SCRATCH_BYTES`]) that a mirror has in use, and whether it
     /// runs; `None`: there is none of this number here.
     pub fn mirror_memory(&self, volume: u16) -> Option<(u64, bool)> {

@@ -9,8 +9,8 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use policy::{Knobs, Policy};
+use volume::mirror::Label;
 use volume::mirror::superblock::{LegEntry, LegState};
-use volume::mirror::{Label, Superblock};
 
 /// One that the mirror has: among those that were given, or one that nobody has given.
 fn place_entry(legs: &mut Vec<LegReport>, slot: u8, entry: &LegEntry) {
@@ -61,11 +61,6 @@ impl Mirrored {
             _ => None,
         };
         let superblock = running.map(|it| *it.machine.superblock());
-        let there = self.legs.iter().filter(|leg| !leg.removed);
-        let mut legs: Vec<LegReport> = there.map(|leg| self.leg(leg, host)).collect();
-        for (slot, entry) in superblock.iter().flat_map(Superblock::entries) {
-            place_entry(&mut legs, slot, entry);
-        }
         let geometry = superblock.map(|it| it.geometry);
         MirrorReport {
             state: self.state.clone(),
@@ -75,7 +70,7 @@ impl Mirrored {
             superblock,
             policy: running.map_or(Policy::Soonest, |it| it.reads.policy()),
             knobs: running.map_or(self.config.knobs, |it| it.reads.knobs()),
-            legs,
+            legs: self.report_legs(host),
             unalike: running.map_or(0, |it| it.machine.unalike()),
             region_bytes: geometry.map_or(0, |it| 1 << it.region_shift),
             regions: geometry.map_or(0, |it| it.regions()),
@@ -89,6 +84,18 @@ impl Mirrored {
             watched: self.watched(),
             held_until_ns: self.held_until_ns(),
         }
+    }
+
+    /// Its legs alone.
+    pub fn report_legs(&self, host: &HostEngine) -> Vec<LegReport> {
+        let there = self.legs.iter().filter(|leg| !leg.removed);
+        let mut legs: Vec<LegReport> = there.map(|leg| self.leg(leg, host)).collect();
+        if let Phase::Running(it) = &self.phase {
+            for (slot, entry) in it.machine.superblock().entries() {
+                place_entry(&mut legs, slot, entry);
+            }
+        }
+        legs
     }
 
     /// Until when the owner's record is kept from the legs.
@@ -121,7 +128,8 @@ impl Mirrored {
             Some(legs.get(usize::from(slot))?.as_ref()?.state)
         });
         let reachable = leg.info.is_some() && host.usability(leg.config.volume).0;
-        let status = match (leg.found, said, facts) {
+        let found = leg.found.as_ref().map(Result::as_ref);
+        let status = match (found, said, facts) {
             (None, ..) => LegStatus::Missing,
             (Some(Err(_)), ..) => LegStatus::Unusable,
             (_, _, Some(facts)) if facts.in_sync => LegStatus::InSync,
@@ -136,7 +144,7 @@ impl Mirrored {
                 }
             }
         };
-        let why = match (&leg.unfit, leg.found, leg.away.and_then(|it| it.outcome)) {
+        let why = match (&leg.unfit, found, leg.away.and_then(|it| it.outcome)) {
             _ if facts.is_some_and(|it| it.leaving) => {
                 Some("it is leaving: that is not on the other legs yet, and writes wait".into())
             }
@@ -155,7 +163,7 @@ impl Mirrored {
             _ => None,
         };
         // Before it runs, which one it is by what it says itself.
-        let says = leg.found.and_then(Result::ok).map(|it| it.superblock.slot);
+        let says = found.and_then(Result::ok).map(|it| it.superblock.slot);
         LegReport {
             name: leg.config.name.clone(),
             volume: Some(leg.config.volume),

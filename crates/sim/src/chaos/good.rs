@@ -10,7 +10,7 @@ use super::rig::{Host, Rig};
 use super::world::World;
 use alloc::vec::Vec;
 use engine::host::PathState;
-use engine::mirror::{LegStatus, MIRRORS_FROM, MirrorState};
+use engine::mirror::{LegStatus, MIRRORS_FROM};
 
 /// Of one core, all processes of its host one after the other.
 #[derive(Debug, Default)]
@@ -146,14 +146,14 @@ impl Host {
         let Body::Core(engine) = &world.nodes[self.cores[core]].body else {
             return;
         };
-        if let Some(mirror) = engine.mirror(MIRRORS_FROM) {
+        let legs = engine.mirror_legs(MIRRORS_FROM);
+        if let Some((legs, (_, runs))) = legs.zip(engine.mirror_memory(MIRRORS_FROM)) {
             // While nothing can be said on its last leg, changes fail; that is tried every second.
-            let runs = mirror.state == MirrorState::Running;
-            let facts = || mirror.legs.iter().filter_map(|it| it.facts);
+            let facts = || legs.iter().filter_map(|it| it.facts);
             let lapsed = facts().any(|it| it.in_sync && it.lapsed);
             self.good[core].note_lapsed(lapsed, world.now_ns);
             self.good[core].note_running(runs, world.now_ns);
-            for (leg, it) in mirror.legs.iter().enumerate() {
+            for (leg, it) in legs.iter().enumerate() {
                 let usable = engine.host().usability(leg as u16).0;
                 let in_sync = it.status == LegStatus::InSync;
                 let good = runs && usable && in_sync;
