@@ -1,0 +1,403 @@
+//! A device that hangs and can be kept from what it has not begun: a queue of a server that stands
+//! still. It is told to let go; what it ends for that goes on by another path, reads at once and
+//! changes when it says that nobody executes them any more.
+use engine::host::{
+    HostConfig, HostControl, HostEngine, HostEvent, Io, IoDone, IoOp, PathConfig, PathKind,
+    PathNews, PathState, Recovery, VolumeConfig,
+};
+use engine::machine::{DeviceError, DeviceOp, DeviceRequest, Memory, Output};
+use engine::{DeviceId, Machine, Span};
+use nvme::host::{Digests, HostIdentity};
+use policy::PathIndex;
+use volume::{Namespace, Outcome};
+
+const SECOND: u64 = 1_000_000_000;
+const IO_TIMEOUT_NS: u64 = 30 * SECOND;
+const LOST: Result<(), DeviceError> = Err(DeviceError::Lost);
+const WRITE: IoOp = IoOp::Write { fua: false };
+
+/// Nothing touches payload here.
+struct NoMemory;
+
+impl Memory for NoMemory {
+    fn bytes(&self, _: Span) -> &[u8] {
+        &[]
+    }
+    fn bytes_mut(&mut self, _: Span) -> &mut [u8] {
+        &mut []
+    }
+}
+
+/// An engine over two queues to one namespace. Device 0 does all at once, device 1 what the test
+/// says.
+struct Rig {
+    host: HostEngine,
+    now_ns: u64,
+    hangs: bool,
+    /// With device 1.
+    asked: Vec<DeviceRequest>,
+    /// Under which ids it was told to let go.
+    let_go: Vec<u32>,
+    done: Vec<(u64, IoDone)>,
+    /// Of which cores' failed flushes others were told.
+    told: Vec<u16>,
+}
+
+fn path(number: u16) -> PathConfig {
+    let identity = Namespace {
+        subsystem: "nqn.2026-01.org.example:q0".into(),
+        controller: number,
+        nsid: 1,
+        nguid: [7; 16],
+        eui64: [0; 8],
+        uuid: [8; 16],
+        command_set: 0,
+        shared: true,
+    };
+    PathConfig {
+        uri: format!("queue:/run/{number}.sock"),
+        kind: PathKind::Device {
+            device: DeviceId(number),
+            bytes: 1 << 20,
+            block_shift: 12,
+            identity: Some(Box::new(identity)),
+        },
+        distance: 0,
+        throughput: 1,
+    }
+}
+
+impl Rig {
+    fn new(recovery: Recovery) -> Self {
+        Self::on_core(0, 1, recovery)
+    }
+
+    fn on_core(core: u16, cores: u16, recovery: Recovery) -> Self {
+        Self::of(HostConfig {
+            core,
+            cores,
+            identity: HostIdentity {
+                nqn: "nqn.2026-01.org.example:host".into(),
+                id: [1; 16],
+            },
+            digests: Digests::default(),
+            kato_ms: 5_000,
+            connect_timeout_ns: SECOND,
+            io_timeout_ns: IO_TIMEOUT_NS,
+            io_max: 64,
+            scratch: Span::default(),
+            volumes: vec![VolumeConfig {
+                name: "v0".into(),
+                policy: policy::Policy::RoundRobin { bytes: 0 },
+                knobs: policy::Knobs::default(),
+                paths: vec![path(0), path(1)],
+                recovery,
+            }],
+        })
+    }
+
+    fn of(config: HostConfig) -> Self {
+        let mut rig = Self {
+            host: HostEngine::new(config),
+            now_ns: SECOND,
+            hangs: false,
+            asked: Vec::new(),
+            let_go: Vec::new(),
+            done: Vec::new(),
+            told: Vec::new(),
+        };
+        rig.settle();
+        assert_eq!([rig.state(0), rig.state(1)], [PathState::Live; 2]);
+        rig
+    }
+
+    fn settle(&mut self) {
+        for _ in 0..100 {
+            self.host.turn(&mut NoMemory, self.now_ns);
+            let mut any = false;
+            while let Some(output) = self.host.poll_output() {
+                any = true;
+                match output {
+                    Output::Device(it) if self.hangs && it.device == DeviceId(1) => {
+                        self.asked.push(it);
+                    }
+                    Output::Device(it) => self.host.handle_device(it.id, Ok(()), self.now_ns),
+                    Output::LetGo { device, id } => {
+                        assert_eq!(device, DeviceId(1));
+                        self.let_go.push(id);
+                    }
+                    _ => {}
+                }
+            }
+            while let Some(event) = self.host.poll_event() {
+                match event {
+                    HostEvent::Done(done) => self.done.push((self.now_ns, done)),
+                    HostEvent::Publish(PathNews::FlushFailed { core, .. })
+                    | HostEvent::Report(PathNews::FlushFailed { core, .. }) => {
+                        self.told.push(core);
+                    }
+                    _ => {}
+                }
+            }
+            if !any {
+                return;
+            }
+        }
+        panic!("outputs without end");
+    }
+
+    fn submit(&mut self, op: IoOp, cookie: u64) {
+        let len = if op == IoOp::Flush { 0 } else { 4096 };
+        let io = Io {
+            volume: 0,
+            op,
+            offset: cookie * 4096,
+            length: len,
+            span: Span {
+                at: cookie * 4096,
+                len,
+            },
+            source: 0,
+            cookie,
+        };
+        self.host.submit(&io, self.now_ns).unwrap();
+        self.settle();
+    }
+
+    fn pass(&mut self, ns: u64) {
+        let end_ns = self.now_ns + ns;
+        while self.now_ns < end_ns {
+            let due_ns = self.host.poll_timeout().unwrap_or(u64::MAX);
+            self.now_ns = due_ns.clamp(self.now_ns + 1, end_ns);
+            if due_ns <= self.now_ns {
+                self.host.handle_timeout(self.now_ns);
+            }
+            self.settle();
+        }
+    }
+
+    /// Device 1 ends what is of this kind; how many there were.
+    fn end(&mut self, which: impl Fn(DeviceOp) -> bool, result: Result<(), DeviceError>) -> usize {
+        let all = std::mem::take(&mut self.asked).into_iter();
+        let (its, rest): (Vec<_>, _) = all.partition(|it| which(it.op));
+        self.asked = rest;
+        for it in &its {
+            self.host.handle_device(it.id, result, self.now_ns);
+        }
+        self.settle();
+        its.len()
+    }
+
+    fn may_be_asked(&mut self) {
+        let id = self.let_go.pop().unwrap();
+        self.host.handle_device(id, Ok(()), self.now_ns);
+        self.settle();
+    }
+
+    fn state(&self, path: u8) -> PathState {
+        self.host.path_state(0, PathIndex(path))
+    }
+
+    /// When an I/O ended, and how; `None`: it has not.
+    fn ended(&self, cookie: u64) -> Option<(u64, Outcome)> {
+        let mut done = self.done.iter();
+        let (at_ns, done) = done.find(|(_, done)| done.cookie == cookie)?;
+        Some((*at_ns, done.outcome))
+    }
+
+    fn is_done_by(&self, cookie: u64, at_ns: u64) -> bool {
+        let ended = self.ended(cookie);
+        ended.is_some_and(|(ended_ns, outcome)| ended_ns <= at_ns && outcome == Outcome::Done)
+    }
+}
+
+fn is_read(op: DeviceOp) -> bool {
+    op == DeviceOp::Read
+}
+
+#[test]
+fn t09_t12_a_device_that_hangs_lets_go_and_reads_go_at_once_and_writes_when_it_says_so() {
+    let mut rig = Rig::new(Recovery::default());
+    rig.hangs = true;
+    let begun_ns = rig.now_ns;
+    for cookie in 0..8 {
+        rig.submit(if cookie < 4 { IoOp::Read } else { WRITE }, cookie);
+    }
+    assert_eq!((rig.asked.len(), rig.done.len()), (4, 4));
+    rig.pass(IO_TIMEOUT_NS - SECOND);
+    assert_eq!((rig.let_go.len(), rig.state(1)), (0, PathState::Live));
+    rig.pass(SECOND);
+    assert_eq!(rig.let_go.len(), 1);
+    assert_eq!(rig.state(1), PathState::Reconnecting);
+    assert_eq!(
+        rig.done.len(),
+        4,
+        "nothing is ended before the device says so"
+    );
+    assert_eq!(rig.end(is_read, LOST), 2);
+    assert_eq!(rig.done.len(), 6);
+    let due_ns = begun_ns + IO_TIMEOUT_NS;
+    assert!((0..4).all(|cookie| rig.is_done_by(cookie, due_ns)));
+    // Its changes wait for it, what comes now goes the other way.
+    rig.submit(WRITE, 20);
+    rig.pass(5 * SECOND);
+    assert_eq!(rig.done.len(), 7);
+    assert_eq!(rig.end(|_| true, LOST), 2);
+    assert_eq!(rig.done.len(), 9);
+    assert_eq!(rig.done.iter().filter(|(_, it)| it.cookie < 20).count(), 8);
+    let quiet_ns = due_ns + 5 * SECOND;
+    assert!((4..8).all(|cookie| rig.is_done_by(cookie, quiet_ns)));
+    // It has ended all, and may not be asked yet.
+    rig.pass(60 * SECOND);
+    assert_eq!(rig.state(1), PathState::Reconnecting);
+    assert!(rig.asked.is_empty() && rig.let_go.len() == 1);
+    rig.hangs = false;
+    rig.may_be_asked();
+    assert_eq!(rig.state(1), PathState::Live);
+}
+
+#[test]
+fn a_device_that_may_be_asked_before_it_has_ended_all_is_used_when_it_has() {
+    let mut rig = Rig::new(Recovery::default());
+    rig.hangs = true;
+    (0..2).for_each(|cookie| rig.submit(WRITE, cookie));
+    rig.pass(IO_TIMEOUT_NS);
+    rig.hangs = false;
+    rig.may_be_asked();
+    assert_eq!(rig.state(1), PathState::Reconnecting);
+    assert_eq!(rig.end(|_| true, LOST), 1);
+    assert_eq!(rig.state(1), PathState::Live);
+    assert!(rig.done.iter().all(|(_, it)| it.outcome == Outcome::Done));
+    // And again, the next time.
+    rig.hangs = true;
+    (2..4).for_each(|cookie| rig.submit(WRITE, cookie));
+    rig.pass(IO_TIMEOUT_NS);
+    assert_eq!(
+        (rig.let_go.len(), rig.state(1)),
+        (1, PathState::Reconnecting)
+    );
+}
+
+#[test]
+fn t13_a_flush_of_a_device_that_lets_go_waits_for_it_to_return() {
+    let mut rig = Rig::new(Recovery::default());
+    (0..4).for_each(|cookie| rig.submit(WRITE, cookie));
+    rig.hangs = true;
+    rig.submit(IoOp::Flush, 9);
+    rig.pass(IO_TIMEOUT_NS);
+    assert_eq!(rig.end(|op| op == DeviceOp::Flush, LOST), 1);
+    assert_eq!(rig.ended(9), None, "it may have lost what it acknowledged");
+    rig.hangs = false;
+    rig.may_be_asked();
+    rig.pass(SECOND);
+    assert_eq!(rig.ended(9).unwrap().1, Outcome::Done);
+}
+
+/// EIO.
+const FAILED: Result<(), DeviceError> = Err(DeviceError::Os(5));
+
+fn is_flush(op: DeviceOp) -> bool {
+    op == DeviceOp::Flush
+}
+
+#[test]
+fn t13_a_flush_that_fails_after_its_path_was_given_up_is_told_to_those_that_wait() {
+    // Whatever number a system calls it by (ETIMEDOUT, ENOLINK): it says it once.
+    for errno in [5, 110, 67] {
+        let mut rig = Rig::new(Recovery::default());
+        (0..4).for_each(|cookie| rig.submit(WRITE, cookie));
+        rig.hangs = true;
+        rig.submit(IoOp::Flush, 9);
+        rig.pass(IO_TIMEOUT_NS);
+        assert_eq!(rig.ended(9), None);
+        assert_eq!(rig.end(is_flush, Err(DeviceError::Os(errno))), 1);
+        assert_ne!(rig.ended(9).unwrap().1, Outcome::Done, "{errno}");
+        assert!(rig.told.is_empty(), "there is one core");
+        // What comes now covers nothing of that.
+        rig.hangs = false;
+        rig.may_be_asked();
+        rig.submit(IoOp::Flush, 10);
+        assert_eq!(rig.ended(10).unwrap().1, Outcome::Done);
+    }
+}
+
+#[test]
+fn t13_a_flush_that_a_system_failed_is_not_asked_again() {
+    for errno in [5, 110, 67] {
+        let mut rig = Rig::new(Recovery::default());
+        (0..4).for_each(|cookie| rig.submit(WRITE, cookie));
+        rig.hangs = true;
+        rig.submit(IoOp::Flush, 9);
+        rig.hangs = false;
+        assert_eq!(rig.end(is_flush, Err(DeviceError::Os(errno))), 1);
+        rig.pass(SECOND);
+        let outcome = rig.ended(9).map(|it| it.1);
+        assert_eq!(outcome, Some(Outcome::MediaError), "{errno}");
+    }
+}
+
+#[test]
+fn t13_a_flush_that_failed_late_is_told_on_every_core() {
+    for (core, from) in [(0, 0), (0, 1), (1, 1), (1, 0)] {
+        let mut rig = Rig::on_core(core, 2, Recovery::default());
+        (0..4).for_each(|cookie| rig.submit(WRITE, cookie));
+        if core == from {
+            rig.hangs = true;
+            rig.submit(IoOp::Flush, 9);
+            rig.pass(IO_TIMEOUT_NS + Recovery::default().flush_timeout_ns);
+            rig.hangs = false;
+            rig.may_be_asked();
+            assert_eq!(rig.end(is_flush, FAILED), 1);
+        }
+        let news = PathNews::FlushFailed {
+            volume: 0,
+            path: PathIndex(1),
+            core: from,
+        };
+        rig.host.handle_control(HostControl::Path(news), rig.now_ns);
+        rig.settle();
+        // Of core 0's own nobody tells it, and it tells all what any core says.
+        let told = usize::from(core == from || core == 0);
+        assert_eq!(rig.told, vec![from; told], "{core} {from}");
+        rig.submit(IoOp::Flush, 10);
+        assert_ne!(rig.ended(10).unwrap().1, Outcome::Done, "{core} {from}");
+        rig.submit(IoOp::Flush, 11);
+        assert_eq!(rig.ended(11).unwrap().1, Outcome::Done, "{core} {from}");
+    }
+}
+
+#[test]
+fn t13_a_flush_that_fails_when_nobody_waits_any_more_is_told_to_the_next_one() {
+    let mut rig = Rig::new(Recovery::default());
+    (0..4).for_each(|cookie| rig.submit(WRITE, cookie));
+    rig.hangs = true;
+    rig.submit(IoOp::Flush, 9);
+    rig.pass(IO_TIMEOUT_NS + Recovery::default().flush_timeout_ns);
+    assert_ne!(rig.ended(9).unwrap().1, Outcome::Done);
+    // Its end comes now, and in the same moment it is well again.
+    rig.hangs = false;
+    rig.may_be_asked();
+    assert_eq!(rig.end(is_flush, FAILED), 1);
+    assert_eq!(rig.state(1), PathState::Live);
+    rig.submit(IoOp::Flush, 10);
+    assert_ne!(rig.ended(10).unwrap().1, Outcome::Done, "it is told");
+    rig.submit(IoOp::Flush, 11);
+    assert_eq!(rig.ended(11).unwrap().1, Outcome::Done, "once");
+}
+
+#[test]
+fn without_recovery_what_a_device_lets_go_fails() {
+    let mut rig = Rig::new(Recovery::NONE);
+    rig.hangs = true;
+    (0..2).for_each(|cookie| rig.submit(IoOp::Read, cookie));
+    rig.pass(IO_TIMEOUT_NS);
+    assert_eq!((rig.let_go.len(), rig.end(is_read, LOST)), (1, 1));
+    assert_eq!(rig.done.len(), 2);
+    assert!(
+        rig.done
+            .iter()
+            .any(|(_, it)| it.outcome == Outcome::TimedOut)
+    );
+    rig.may_be_asked();
+    assert_ne!(rig.state(1), PathState::Live, "a lost path stays lost");
+}

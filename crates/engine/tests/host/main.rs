@@ -1,0 +1,33 @@
+//! The host: its paths in virtual time, against controllers that may do anything.
+#![allow(clippy::unwrap_used, reason = "a test")]
+mod abort;
+mod ana;
+mod chain;
+#[path = "../common/mod.rs"]
+mod common;
+mod cores;
+mod explain;
+mod failover;
+mod faults;
+mod flush;
+mod flush_asked;
+mod health;
+mod hedge;
+mod hedge_odds;
+mod heeds;
+mod io;
+mod knobs;
+mod late;
+mod leaving;
+mod let_go;
+mod mark;
+mod passthrough;
+mod paths;
+mod proof;
+mod resize;
+mod setup;
+mod split;
+mod stop;
+mod turns;
+mod volumes;
+mod waits;
