@@ -13,6 +13,8 @@ use shape::Random;
 
 /// Bytes of a block.
 pub const BLOCK: usize = 512;
+/// Bytes of what is looked at together, and whose changes are counted together.
+const STRETCH: usize = 64 << 10;
 /// No disk is so large, bytes.
 const BEYOND: u64 = 1 << 60;
 /// How long a request takes where nothing is wrong, ns: at least, and at most so much more.
@@ -25,6 +27,8 @@ pub struct Disk {
     durable: Vec<u8>,
     /// By block: whose cache it is in, from 1; 0: in none.
     dirty: Vec<u8>,
+    /// By [`STRETCH`]: how often it has changed, as it is and as it would be.
+    changes: [Vec<u64>; 2],
     /// Bytes of what applications call a block.
     pub unit: usize,
     /// Where the first block is, bytes.
@@ -92,6 +96,7 @@ impl Disk {
         Self {
             durable: bytes.clone(),
             dirty: alloc::vec![0; blocks as usize],
+            changes: [(); 2].map(|()| alloc::vec![0; bytes.len().div_ceil(STRETCH)]),
             bytes,
             unit: BLOCK,
             base: 0,
@@ -108,7 +113,23 @@ impl Disk {
     pub fn put(&mut self, at: u64, bytes: &[u8]) {
         let range = at as usize..at as usize + bytes.len();
         self.bytes[range.clone()].copy_from_slice(bytes);
-        self.durable[range].copy_from_slice(bytes);
+        self.durable[range.clone()].copy_from_slice(bytes);
+        for durable in [false, true] {
+            self.count(durable, range.clone());
+        }
+    }
+
+    fn count(&mut self, durable: bool, range: core::ops::Range<usize>) {
+        let stretches = range.start / STRETCH..range.end.div_ceil(STRETCH);
+        let changes = &mut self.changes[usize::from(durable)];
+        changes[stretches].iter_mut().for_each(|it| *it += 1);
+    }
+
+    /// How often [what is there](Self::contents) in this range, or near it, has changed: as long as
+    /// that is the same, so is what is there.
+    pub fn changes(&self, durable: bool, range: core::ops::Range<usize>) -> u64 {
+        let stretches = range.start / STRETCH..range.end.div_ceil(STRETCH);
+        self.changes[usize::from(durable)][stretches].iter().sum()
     }
 
     /// It has what it had once, durable: somebody put a snapshot back.
@@ -215,11 +236,13 @@ impl Disk {
                 self.take_over(by, range.clone());
                 let from = &memory.bytes(request.span)[..range.len()];
                 self.bytes[range.clone()].copy_from_slice(from);
+                self.count(false, range.clone());
                 self.changed(by, fua, range);
             }
             DeviceOp::WriteZeroes { .. } | DeviceOp::Deallocate => {
                 self.take_over(by, range.clone());
                 self.bytes[range.clone()].fill(0);
+                self.count(false, range.clone());
                 self.changed(by, false, range);
             }
             DeviceOp::Flush => self.flush(by),
@@ -250,14 +273,23 @@ impl Disk {
 
     fn keep(&mut self, block: usize) {
         let range = block * BLOCK..(block + 1) * BLOCK;
-        self.durable[range.clone()].copy_from_slice(&self.bytes[range]);
+        self.durable[range.clone()].copy_from_slice(&self.bytes[range.clone()]);
+        self.count(true, range);
     }
 
     fn flush(&mut self, by: u8) {
-        for block in 0..self.dirty.len() {
-            if self.dirty[block] == by {
-                self.dirty[block] = 0;
-                self.keep(block);
+        const BLOCKS: usize = STRETCH / BLOCK;
+        for first in (0..self.dirty.len()).step_by(BLOCKS) {
+            let end = self.dirty.len().min(first + BLOCKS);
+            // Most have nothing, and that is soon seen.
+            if !self.dirty[first..end].contains(&by) {
+                continue;
+            }
+            for block in first..end {
+                if self.dirty[block] == by {
+                    self.dirty[block] = 0;
+                    self.keep(block);
+                }
             }
         }
     }
@@ -274,7 +306,8 @@ impl Disk {
                 self.keep(block); // it had got there by itself
             } else {
                 let range = block * BLOCK..(block + 1) * BLOCK;
-                self.bytes[range.clone()].copy_from_slice(&self.durable[range]);
+                self.bytes[range.clone()].copy_from_slice(&self.durable[range.clone()]);
+                self.count(false, range);
                 lost += 1;
             }
         }

@@ -25,7 +25,7 @@ mod excuse;
 mod heir;
 mod make;
 pub(super) mod plan;
-mod plug;
+pub(super) mod plug;
 pub(super) mod put_back;
 pub(super) mod quick;
 pub(super) mod sharp;

@@ -46,7 +46,7 @@ impl World {
 
     /// The direction in which an event passes over the wire, if it does.
     fn way_of(&mut self, wire: Wire, due: &Due) -> Option<usize> {
-        let (end, there) = match &due.event {
+        let (end, there) = match &*due.event {
             Event::Connect(end) => (end, wire.to),
             // What an end does itself passes nowhere.
             Event::Closed(_, Closed::ByUs) => return None,

@@ -4,6 +4,7 @@ use super::START_NS;
 use super::fault::{WAIT_NS, Whom};
 use super::history::{History, Wrong};
 use super::judged::Check;
+use super::mirror::plug::Compared;
 use super::mirror::put_back::Image;
 use super::mirror::{MIRROR_REST_NS, plan_examinations};
 use super::node::Body;
@@ -17,6 +18,7 @@ use alloc::collections::BTreeSet;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
+use core::cell::RefCell;
 use core::fmt;
 use engine::host::{PathState, Recovery};
 use engine::mirror::MIRRORS_FROM;
@@ -189,6 +191,8 @@ pub(super) struct Course<'a> {
     pub images: Vec<Option<Image>>,
     /// So many failures of requests of a mirror are history.
     pub told_failed: usize,
+    /// What was seen of legs of a mirror when they were compared.
+    pub compared: RefCell<Compared>,
 }
 
 impl<'a> Course<'a> {
@@ -226,6 +230,7 @@ impl<'a> Course<'a> {
             taken_blindly: false,
             images: alloc::vec![None; plan.layout.targets],
             told_failed: 0,
+            compared: RefCell::default(),
         }
     }
 

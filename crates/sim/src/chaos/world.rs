@@ -16,6 +16,7 @@ use super::node::{Body, End, Node, Wire};
 use super::peaks::Peaks;
 use super::story::{Line, Lines};
 use super::touch::Mark;
+use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use alloc::format;
 use alloc::string::String;
@@ -142,7 +143,8 @@ pub struct World {
 pub struct Due {
     pub(super) at_ns: u64,
     sequence: u64,
-    pub(super) event: Event,
+    /// Elsewhere: a heap moves what it holds again and again.
+    pub(super) event: Box<Event>,
 }
 
 impl PartialEq for Due {
@@ -214,7 +216,7 @@ impl World {
         self.events.push(Reverse(Due {
             at_ns,
             sequence: self.sequence,
-            event,
+            event: Box::new(event),
         }));
     }
 
@@ -268,7 +270,7 @@ impl World {
             }
             if let Some(Reverse(due)) = self.events.pop() {
                 self.count += 1;
-                self.happen(due.event, heard);
+                self.happen(*due.event, heard);
             }
         }
         self.time_outs();

@@ -19,6 +19,7 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::cell::RefCell;
+use core::ops::Range;
 use engine::mirror::{MIRRORS_FROM, MirrorState};
 use volume::mirror::Superblock;
 use volume::mirror::assembly::{Assembly, Role, Wishes, assemble};
@@ -29,14 +30,23 @@ use volume::mirror::superblock::SUPERBLOCK_BYTES;
 
 /// All legs, as they are or as they are without caches.
 pub(super) struct Legs<'a> {
+    disks: &'a [Disk],
+    durable: bool,
     contents: Vec<&'a [u8]>,
     said: Vec<Result<Superblock, NoLeg>>,
     /// Of two legs and a size of regions: those that are not alike.
     unlike: RefCell<Unlike>,
+    /// What earlier looks have found.
+    compared: Option<&'a RefCell<Compared>>,
 }
 
 /// See [`Legs`].
 type Unlike = BTreeMap<(usize, usize, u64), Vec<u64>>;
+/// Of two places, how often what is near them [had changed](Disk::changes) when they were compared
+/// last, and whether they differed.
+pub(in crate::chaos) type Compared = BTreeMap<[Place; 2], ([u64; 2], bool)>;
+/// Without caches, leg, first byte, and how many.
+type Place = (bool, usize, usize, usize);
 
 impl<'a> Legs<'a> {
     pub fn of(disks: &'a [Disk], durable: bool) -> Self {
@@ -47,11 +57,21 @@ impl<'a> Legs<'a> {
             read_copies(copies, crc32c).map(|it| it.superblock)
         };
         let said = contents.iter().map(said).collect();
-        let unlike = RefCell::default();
         Self {
+            disks,
+            durable,
             contents,
             said,
-            unlike,
+            unlike: RefCell::default(),
+            compared: None,
+        }
+    }
+
+    /// What did not change since it was compared last is not compared again.
+    fn compared(self, compared: &'a RefCell<Compared>) -> Self {
+        Self {
+            compared: Some(compared),
+            ..self
         }
     }
 
@@ -69,9 +89,12 @@ impl<'a> Legs<'a> {
 
     /// The mirror's data on a leg.
     pub fn data(&self, leg: usize) -> &[u8] {
+        &self.contents[leg][self.data_at(leg)..]
+    }
+
+    fn data_at(&self, leg: usize) -> usize {
         let place = self.said[leg].as_ref().map(|it| it.place);
-        let from = place.map_or(0, |it| it.data_offset as usize);
-        &self.contents[leg][from..]
+        place.map_or(0, |it| it.data_offset as usize)
     }
 
     /// The bits of these legs' bitmaps, all together.
@@ -125,19 +148,45 @@ impl<'a> Legs<'a> {
     ) -> Option<u64> {
         let (ours, theirs) = (self.data(a), self.data(b));
         let all = ours.len().min(theirs.len()) as u64;
-        let differ = |number: u64, end: u64| {
-            let range = (number * region) as usize..((number + 1) * region).min(end) as usize;
-            ours[range.clone()] != theirs[range]
+        let range = |number: u64, end: u64| {
+            (number * region) as usize..((number + 1) * region).min(end) as usize
         };
+        let differ = |number: u64, end: u64| ours[range(number, end)] != theirs[range(number, end)];
         // Many sets of legs ask for the same two.
         let mut unlike = self.unlike.borrow_mut();
         let unlike = unlike.entry((a, b, region)).or_insert_with(|| {
             let numbers = 0..all.div_ceil(region);
-            numbers.filter(|&number| differ(number, all)).collect()
+            let differ =
+                |&number: &u64| self.compare([a, b], range(number, all), || differ(number, all));
+            numbers.filter(differ).collect()
         });
         let end = below.min(all);
         let mut numbers = unlike.iter().copied();
         numbers.find(|&it| it * region < end && !intents.is_set(it) && differ(it, end))
+    }
+
+    /// Whether two legs differ in a range of their data, which `differ` finds out.
+    fn compare(&self, legs: [usize; 2], range: Range<usize>, differ: impl Fn() -> bool) -> bool {
+        let Some(compared) = self.compared else {
+            return differ();
+        };
+        let places = legs.map(|leg| {
+            let first = self.data_at(leg) + range.start;
+            (self.durable, leg, first, range.len())
+        });
+        let changes = places.map(|(durable, leg, first, bytes)| {
+            self.disks[leg].changes(durable, first..first + bytes)
+        });
+        let mut compared = compared.borrow_mut();
+        if let Some(&(then, differed)) = compared.get(&places)
+            && then == changes
+        {
+            debug_assert_eq!(differed, differ(), "changes of legs {legs:?} not counted");
+            return differed;
+        }
+        let differed = differ();
+        compared.insert(places, (changes, differed));
+        differed
     }
 }
 
@@ -159,7 +208,7 @@ impl Course<'_> {
             .into_iter()
             .filter(|durable| caches || !durable)
         {
-            let legs = Legs::of(&self.rig.world.disks, durable);
+            let legs = Legs::of(&self.rig.world.disks, durable).compared(&self.compared);
             match self.judge_legs(&legs, durable, &floors, &under_way) {
                 Ok(without) => {
                     let judged = without.then_some(Check::Plug);
