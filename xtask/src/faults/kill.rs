@@ -446,11 +446,13 @@ impl Trial<'_> {
         let between = self.soon(LATER_SHIFT);
         let mut asked = None;
         let mut state = Value::Null;
-        let begun = Instant::now();
+        let mut begun = Instant::now();
         let (export, socket, legs) = (engine.export(), engine.socket(), &mut self.legs);
-        let count = writers::run(&export, &mut self.ledgers, seed, |killed| {
+        let count = writers::run(&export, &mut self.ledgers, seed, |load| {
             if kind != Kind::Fresh {
                 state = engine.stat()?;
+                load.wait(READY);
+                begun = Instant::now();
             }
             stop::pause(longest.saturating_sub(begun.elapsed()))?;
             asked = change.as_ref().map(|change| change.ask(&socket));
@@ -466,7 +468,7 @@ impl Trial<'_> {
                 legs.kill(first); // the engine has time to find that out
                 stop::pause(between)?;
             }
-            killed.store(true, Ordering::SeqCst);
+            load.killed.store(true, Ordering::SeqCst);
             if order == 1 {
                 legs.kill_all();
             }

@@ -5,7 +5,9 @@ use super::ledger::Ledger;
 use anyhow::{Result, bail};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
+use std::time::Duration;
 
 /// Most blocks of one write.
 const LARGEST: u64 = 16;
@@ -30,8 +32,23 @@ impl Count {
     }
 }
 
-/// Lets all write, each its own blocks, while `kill` decides when the end is; it says so by the
-/// flag *before* it kills.
+/// What is known of the load while it runs.
+pub struct Load<'a> {
+    /// Set *before* anything is killed.
+    pub killed: &'a AtomicBool,
+    /// Each writer, when its first request was answered.
+    answered: Receiver<()>,
+}
+
+impl Load<'_> {
+    /// Waits until a request was answered: on a busy machine that takes longer than most loads
+    /// last. Where all writers have failed instead, [`run`] says so.
+    pub fn wait(&self, limit: Duration) {
+        let _ = self.answered.recv_timeout(limit);
+    }
+}
+
+/// Lets all write, each its own blocks, while `kill` decides when the end is.
 ///
 /// # Errors
 /// A request failed before, or read what it may not.
@@ -39,19 +56,21 @@ pub fn run(
     export: &Path,
     ledgers: &mut [Ledger],
     seed: u64,
-    kill: impl FnOnce(&AtomicBool) -> Result<()>,
+    kill: impl FnOnce(&Load<'_>) -> Result<()>,
 ) -> Result<Count> {
     let killed = AtomicBool::new(false);
     thread::scope(|scope| {
         let killed = &killed;
+        let (first, answered) = channel();
         let writers: Vec<_> = (0_u64..)
             .zip(ledgers)
             .filter(|(_, ledger)| ledger.count() > 0)
             .map(|(number, ledger)| {
+                let first = first.clone();
                 scope.spawn(move || {
                     let mut random = Random(seed ^ number << 56);
                     let mut count = Count::default();
-                    let ended = write(export, ledger, &mut random, &mut count, killed);
+                    let ended = write(export, ledger, &mut random, (&mut count, first), killed);
                     match killed.load(Ordering::SeqCst) {
                         true => Ok(count),
                         false => ended.map(|()| count),
@@ -59,7 +78,8 @@ pub fn run(
                 })
             })
             .collect();
-        let done = kill(killed);
+        drop(first);
+        let done = kill(&Load { killed, answered });
         killed.store(true, Ordering::SeqCst);
         let mut all = Count::default();
         for writer in writers {
@@ -77,10 +97,11 @@ fn write(
     export: &Path,
     ledger: &mut Ledger,
     random: &mut Random,
-    count: &mut Count,
+    (count, first): (&mut Count, Sender<()>),
     killed: &AtomicBool,
 ) -> Result<()> {
     let mut client = Client::open(export)?;
+    let mut first = Some(first);
     let mut block = [0; BLOCK];
     while !killed.load(Ordering::SeqCst) {
         let blocks = ledger.count() as u64;
@@ -108,6 +129,9 @@ fn write(
                 ledger.acknowledge(at, length, fua);
                 count.writes += 1;
             }
+        }
+        if let Some(first) = first.take() {
+            let _ = first.send(()); // it is not waited for in all rounds
         }
     }
     Ok(())
