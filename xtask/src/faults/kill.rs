@@ -425,10 +425,9 @@ impl Trial<'_> {
     /// Writers, until the engine is killed.
     fn load(&mut self, engine: Engine, kind: Kind, sum: &mut Sum) -> Result<()> {
         let seed = self.random.next();
-        let longest_us = if kind == Kind::Fresh {
-            FRESH_US
-        } else {
-            LOAD_US
+        let longest_us = match kind {
+            Kind::Fresh => FRESH_US,
+            _ => LOAD_US,
         };
         let longest = Duration::from_micros(1000 + self.random.below(longest_us));
         let leg = self.leg();
