@@ -222,7 +222,13 @@ fn b6_the_policy_is_the_mirrors_and_goes_with_it() {
         assert!(!refused.status.success(), "{refused:?}");
     }
     assert_eq!(shown(&place), "round-robin:262144", "b5");
-    end(engine);
+    // What was answered is on the legs, however the engine ends.
+    place.told(&["policy", "set", "v0", "latency"]);
+    kill(engine);
+    let engine = place.start();
+    assert_eq!(shown(&place), "latency");
+    place.told(&["policy", "set", "v0", "round-robin"]);
+    kill(engine);
     // Nothing of the engine is left, but the legs.
     let _ = std::fs::remove_dir_all(place.path("state"));
     let engine = place.start();

@@ -122,8 +122,8 @@ fn the_walk_through_a_mirror_is_as_it_stands_in_the_readme() {
     let parts = [
         "m0: ok",
         "m0: degraded",
-        "is in sync",
-        "last check: 0 differences, 0 unreadable",
+        "is in sync: it lacked ",
+        "last check  0 differences, 0 unreadable",
         "all legs in sync are alike",
     ];
     walk(directory.path(), &script, &parts);

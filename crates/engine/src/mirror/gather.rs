@@ -147,10 +147,13 @@ impl Mirrored {
     #[inline(never)] // else each turn makes room for its stack: superblocks, policies
     fn claim(&mut self, kit: &mut Kit<'_>) {
         let (legs, mut given) = self.given();
-        match self.assembled(&legs, &given) {
-            Ok(assembly) => leave_out(&mut given, &assembly),
+        let read_only = match self.assembled(&legs, &given) {
+            Ok(assembly) => {
+                leave_out(&mut given, &assembly);
+                assembly.read_only
+            }
             Err(why) => return self.refuse(why, TRY_AGAIN_NS, kit),
-        }
+        };
         self.say_who_is_left_out(&legs, &given, kit);
         let bound = self
             .bound(kit.host)
@@ -163,7 +166,10 @@ impl Mirrored {
             true => Reach::Shared,
             false => Reach::Here,
         };
-        let claim = Claim::new(self.config.owner, &given, reach).after(self.gone);
+        let mut claim = Claim::new(self.config.owner, &given, reach).after(self.gone);
+        if read_only {
+            claim = claim.to_read();
+        }
         self.phase = Phase::Claiming(Box::new(Claiming { claim, legs }));
         if core::mem::take(&mut self.lasts) {
             kit.events.push_back(HostEvent::Refused(kit.number, None));

@@ -68,6 +68,7 @@ impl Mirrored {
             refusals: self.refusals,
             unwiped: self.unwiped,
             superblock,
+            kept: running.is_none_or(|it| it.machine.has_kept_properties()),
             policy: running.map_or(Policy::Soonest, |it| it.reads.policy()),
             knobs: running.map_or(self.config.knobs, |it| it.reads.knobs()),
             legs: self.report_legs(host),

@@ -158,6 +158,18 @@ impl Mirrored {
         self.restack(kit.host);
     }
 
+    /// How much of the mirror a rebuild that has ended has copied to a leg, in words.
+    fn copied(&mut self, at: usize, now_ns: u64) -> String {
+        let since = self.legs[at].rebuild;
+        let Some(((since_ns, lacked), it)) = since.zip(self.running()) else {
+            return String::new();
+        };
+        let regions = it.machine.superblock().geometry.regions();
+        let tenths = now_ns.saturating_sub(since_ns) / 100_000_000;
+        let (s, tenth) = (tenths / 10, tenths % 10);
+        format!(": it lacked {lacked} of {regions} regions, and has them after {s}.{tenth} s")
+    }
+
     /// The same of one leg; in words.
     fn hear_of_leg(&mut self, slot: u8, news: News, now_ns: u64) -> String {
         let at = self.at(slot).map(|it| it.0);
@@ -189,7 +201,8 @@ impl Mirrored {
             }
             (News::Joined(_), Some(at)) => {
                 self.legs[at].away = None;
-                format!("{leg} is in sync")
+                let copied = self.copied(at, now_ns);
+                format!("{leg} is in sync{copied}")
             }
             (News::Unfit(_, why), Some(at)) => {
                 let why_not = words::unfit(&why);

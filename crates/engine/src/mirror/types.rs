@@ -229,6 +229,8 @@ pub struct MirrorReport {
     pub unwiped: u16,
     /// What its legs say, once it runs.
     pub superblock: Option<Superblock>,
+    /// What it was set to is on its legs, durably.
+    pub kept: bool,
     /// In force.
     pub policy: Policy,
     /// In force.

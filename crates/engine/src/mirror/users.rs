@@ -9,7 +9,7 @@ use crate::machine::Span;
 use policy::PathIndex;
 use volume::Outcome;
 use volume::hold::{Full, Range};
-use volume::mirror::machine::{Legs, Request, Ticket};
+use volume::mirror::machine::{Legs, Request, Ticket, Wait};
 
 #[derive(Clone, Copy)]
 pub(super) struct User {
@@ -145,7 +145,8 @@ impl Mirrored {
             // The last one is asked as long as attempts may take.
             let others = it.machine.readers(id).without(Legs::one(slot));
             let elsewhere = it.reads.reaches_any(others);
-            let Some(ticket) = it.machine.take(id, slot) else {
+            let wait = if elsewhere { Wait::Briefly } else { Wait::Long };
+            let Some(ticket) = it.machine.take(id, slot, wait) else {
                 it.reads.ended(&choice, false, NO_PATH, 0, kit.now_ns);
                 legs = it.machine.readers(id);
                 continue;

@@ -88,9 +88,13 @@ pub fn made(count: u8, alike: bool) -> Vec<Disk> {
 
 /// Says on the legs who has them.
 pub fn said_of(disks: &[Disk], owner: Option<Owner>) {
+    say(disks, |superblock| superblock.owned(owner));
+}
+
+/// Says something else on the legs.
+pub fn say(disks: &[Disk], what: impl Fn(Superblock) -> Superblock) {
     for disk in disks {
-        let chosen = superblock(disk);
-        let block = chosen.superblock.owned(owner);
+        let block = what(superblock(disk).superblock);
         for (copy, at) in (0..).zip(COPIES_AT) {
             let bytes = block.encode(copy, crc32c);
             disk.bytes.borrow_mut()[at as usize..][..bytes.len()].copy_from_slice(&bytes);

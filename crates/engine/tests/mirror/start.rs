@@ -1,7 +1,7 @@
 //! Starts that are refused and tried again, by what the legs say then; who else has them; and what
 //! holds beyond an engine.
 use super::common::{Disk, SECOND};
-use super::rig::{Rig, configured, data, made, said_of, shared, superblock};
+use super::rig::{Rig, configured, data, made, said_of, say, shared, superblock};
 use engine::Machine;
 use engine::host::{HostEvent, PathKind};
 use engine::machine::DeviceError;
@@ -10,8 +10,8 @@ use volume::Outcome;
 use volume::mirror::assembly::Wishes;
 use volume::mirror::history::Standing;
 use volume::mirror::machine::Speed;
-use volume::mirror::superblock::Owner;
-use volume::mirror::{Id, Label};
+use volume::mirror::superblock::{Features, Owner};
+use volume::mirror::{Id, Label, Superblock};
 
 const GONE: DeviceError = DeviceError::Os(19);
 
@@ -44,6 +44,50 @@ fn gone_on_alone(disks: &[Disk]) {
     other.until(30 * SECOND, Rig::is_ready);
     assert_eq!(other.write(3, 9), Outcome::Done);
     other.stop();
+}
+
+/// A newer version may have bits that an older one does not know, and may go by only in reading.
+#[test]
+fn nothing_is_written_where_a_newer_version_lets_this_one_only_read() {
+    for others_reach_it in [false, true] {
+        let disks = made(2, true);
+        say(&disks, |superblock| {
+            let features = Features {
+                read_only: 1,
+                ..superblock.features
+            };
+            Superblock {
+                features,
+                ..superblock
+            }
+        });
+        let before: Vec<Vec<u8>> = disks.iter().map(|it| it.bytes.borrow().clone()).collect();
+        let mut rig = match others_reach_it {
+            true => shared(&disks),
+            false => Rig::new(&disks),
+        };
+        rig.until(30 * SECOND, Rig::is_ready);
+        assert_eq!(rig.read(3), Ok(0));
+        assert_eq!(rig.write(3, 9), Outcome::ReadOnly);
+        let speed = Speed {
+            floor: 1,
+            ceiling: 2,
+        };
+        for order in [
+            MirrorOrder::Check(true),
+            MirrorOrder::Speed(speed, true),
+            MirrorOrder::Fail(1),
+            MirrorOrder::Return(1),
+        ] {
+            rig.order(order);
+            rig.run(20 * SECOND, |_| false);
+        }
+        assert_eq!(rig.read(3), Ok(0));
+        rig.stop();
+        for (disk, before) in disks.iter().zip(before) {
+            assert!(*disk.bytes.borrow() == before, "{others_reach_it}");
+        }
+    }
 }
 
 #[test]

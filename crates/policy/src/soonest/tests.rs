@@ -237,7 +237,7 @@ fn full_paths_keep_their_waits_even_and_room_is_seen_again() {
 /// A disk beside flash: what it would carry is a sixty-fourth, and each read there takes twice as
 /// long as the others.
 #[test]
-fn a_slow_path_that_adds_next_to_nothing_adds_no_tail() {
+fn t36_a_slow_path_that_adds_next_to_nothing_adds_no_tail() {
     let ways = [Way::new(20 * US, 1, 4 * MS), Way::new(20 * US, 4, 250 * US)];
     let mut alone = Load::new(ways[1..].to_vec());
     alone.run(32, 4_000 * MS);
@@ -553,7 +553,7 @@ fn t40_cores_that_see_each_other_do_not_herd() {
 }
 
 #[test]
-fn nearest_known_size_stands_in_for_an_unknown_one() {
+fn t39_nearest_known_size_stands_in_for_an_unknown_one() {
     let mut model = Model::NEW;
     let kind = |length| Kind::of(&request(Group::Read, length));
     let ticket = |length| model_ticket(kind(length));

@@ -28,6 +28,8 @@
 //! second has the lower sequence. One that found nobody has no such step: its record has to be kept
 //! back where this host's engine before may have something on its way.
 //!
+//! [Who only reads](Claim::to_read) writes no record, and is seen by nobody.
+//!
 //! Nothing on a leg is compared and written in one step, so who stands still after it has looked
 //! may write over what came between. It writes one copy first, with the sequence that comes next
 //! by what it saw: one that somebody has beaten since has a higher one in the other copy, which
@@ -191,6 +193,7 @@ pub struct Claim {
     over: Option<Owner>,
     end: Option<ClaimOutput>,
     failed: Vec<(usize, Outcome)>,
+    only_reads: bool,
 }
 
 impl Claim {
@@ -223,7 +226,19 @@ impl Claim {
             over: None,
             end: None,
             failed: Vec::new(),
+            only_reads: false,
         }
+    }
+
+    /// Of a mirror of which a newer version has written what this one can't write again: nothing
+    /// is written; an owner that lives is looked for all the same.
+    #[must_use]
+    pub fn to_read(mut self) -> Self {
+        self.only_reads = true;
+        if self.reach == Reach::Here {
+            self.end = Some(ClaimOutput::Owned);
+        }
+        self
     }
 
     /// After a claim of the same run that has not ended well: what was [`gone`](Self::gone) then.
@@ -256,7 +271,8 @@ impl Claim {
     pub fn terms(&self) -> Terms {
         let ours_ms = self.owner.bound_ms;
         Terms {
-            written_ns: (self.reach == Reach::Shared).then_some(self.written_ns),
+            written_ns: (self.reach == Reach::Shared && !self.only_reads)
+                .then_some(self.written_ns),
             hold_until_ns: self.gone.map_or(0, |gone| gone.until_ns(ours_ms)),
             left_ms: self.gone.map_or(0, |gone| gone.bound_ms),
         }
@@ -487,6 +503,7 @@ impl Claim {
     /// Our record is written, where what it rests on was read just now.
     fn write(&mut self, now_ns: u64) {
         match self.is_slow(now_ns) {
+            _ if self.only_reads => self.end = Some(ClaimOutput::Owned),
             true => self.anew(),
             false => self.enter(Step::Write),
         }

@@ -73,6 +73,7 @@ pub use check::{CheckReport, DIFFERENCES_MAX};
 pub use grow::GrowError;
 pub use legs::{Legs, Ticket};
 pub use pace::Speed;
+pub use read::Wait;
 pub use types::{Config, LegFacts, News, Output, Pages, Request, Start};
 
 use alike::Alike;

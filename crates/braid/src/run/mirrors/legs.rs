@@ -38,6 +38,8 @@ use volume::mirror::{Label, Superblock};
 const SOON: Duration = Duration::from_secs(30);
 /// How often it is asked meanwhile.
 const POLL: Duration = Duration::from_millis(10);
+/// Most that is waited until the legs say what was set.
+const KEPT_WAIT: Duration = Duration::from_secs(10);
 
 impl Service {
     /// Another leg, maybe in the place of the one of slot `replaces`.
@@ -414,6 +416,33 @@ impl Service {
             state.configured.volumes.retain(|it| it.name != name);
         }
         self.take_back_volume(number);
+    }
+
+    /// # Errors
+    /// A newer braid has written on its legs what this one would not write down again.
+    pub(super) fn may_write(&self, volume: u16, report: &MirrorReport) -> Result<(), Failure> {
+        match report.superblock.map_or(0, |it| it.features.read_only) {
+            0 => Ok(()),
+            _ => Err(Failure::refused(format!(
+                "{} was written by a newer braid, and this one may only read it: take that one",
+                self.name(volume)
+            ))),
+        }
+    }
+
+    /// Waits until what was set is on the legs: who was answered finds it so after a kill.
+    ///
+    /// # Errors
+    /// It is not yet.
+    pub(super) fn wait_kept(&self, volume: u16) -> Result<(), Failure> {
+        match self.wait_for(volume, KEPT_WAIT, |it| it.kept) {
+            true => Ok(()),
+            false => Err(Failure::refused(format!(
+                "{}: that holds, but its legs could not be told yet: it is forgotten where the \
+                 engine ends before (braid stat shows what they wait for)",
+                self.name(volume)
+            ))),
+        }
     }
 
     /// Waits until it is so of a mirror; whether it is.

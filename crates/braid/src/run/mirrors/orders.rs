@@ -118,6 +118,9 @@ impl Service {
         if let Some(why) = nothing_to_do(&report, verb, &params) {
             return Ok(json!({"volume": params.volume, "leg": params.leg, "nothing": why}));
         }
+        if matches!(verb, "check" | "repair" | "fail" | "restore") {
+            self.may_write(volume, &report)?;
+        }
         let order = match verb {
             "check" | "repair" | "pause" | "resume" | "end" | "fail" if !runs => {
                 let why = format!("{} does not run: braid stat says why", params.volume);
@@ -161,6 +164,9 @@ impl Service {
             other => return Err(Failure::method(&format!("mirror.{other}"))),
         };
         self.senders.order(volume, order);
+        if matches!(verb, "fail" | "restore") {
+            self.wait_kept(volume)?;
+        }
         Ok(json!({"volume": params.volume, "leg": params.leg}))
     }
 
@@ -305,8 +311,12 @@ impl Service {
             }
         };
         if let Some((speed, lasts)) = changed {
+            if lasts {
+                self.may_write(volume, &report)?;
+            }
             let order = MirrorOrder::Speed(speed, lasts);
             self.senders.order(volume, order);
+            self.wait_kept(volume)?;
         }
         Ok(self.report()?.mirror(volume))
     }
@@ -329,8 +339,20 @@ impl Service {
             let why = "its policy stands on its legs, and it does not run";
             return Err(Failure::refused(format!("{name}: {why}")));
         }
+        self.may_write(volume, &report)?;
+        let policy_word = engine::mirror::for_mirror(policy).to_string();
+        let mut properties = report
+            .superblock
+            .map(|it| it.properties)
+            .unwrap_or_default();
+        if let Err(error) = properties.set("policy", &policy_word) {
+            return Err(Failure::refused(format!(
+                "{name}: its legs have no room for it: {error}"
+            )));
+        }
         self.senders.set_policy(volume, policy, report.knobs);
-        let policy = engine::mirror::for_mirror(policy).to_string();
+        self.wait_kept(volume)?;
+        let policy = policy_word;
         Ok(json!({"volume": name, "policy": policy}))
     }
 

@@ -146,7 +146,7 @@ fn a_stream_is_told_from_the_rest() {
 
 /// The larger part of both disks is used, though every turn costs a jump.
 #[test]
-fn one_deep_stream_uses_two_disks_in_long_turns() {
+fn t39_one_deep_stream_uses_two_disks_in_long_turns() {
     let mut readers = Readers::new([5, 5].map(|ms| Leg::new(0, ms * MS)).into(), 1);
     readers.run(64, 2000 * MS);
     for jump_ns in readers.jumps_ns() {
@@ -161,7 +161,7 @@ fn one_deep_stream_uses_two_disks_in_long_turns() {
 }
 
 #[test]
-fn a_shallow_stream_stays_and_two_share() {
+fn t39_a_shallow_stream_stays_and_two_share() {
     let mut readers = Readers::new([5, 5].map(|ms| Leg::new(0, ms * MS)).into(), 1);
     readers.run(4, 1000 * MS);
     assert!(readers.run(4, 1000 * MS) > 1450);

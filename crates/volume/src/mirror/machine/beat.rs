@@ -200,7 +200,8 @@ impl Mirror {
         self.wake = true;
     }
 
-    /// Once the last is about to be said no beat renews a lease any more.
+    /// Once the last is about to be said no beat renews a lease any more. Where another leg has one
+    /// yet the stop is unclean all the same: that costs the next start some copying, and no more.
     fn see_to_last_words(&mut self) {
         self.lease.given_up |= self.is_released() && !self.lapsed().is_empty();
     }
@@ -262,7 +263,7 @@ impl Mirror {
 
     /// Legs that are to be beaten: none when nobody is to have the mirror any more.
     fn beaten(&self) -> Legs {
-        match self.is_released() || self.life == Life::Stopped {
+        match self.is_released() || self.life == Life::Stopped || self.read_only {
             true => Legs::default(),
             false => self.ours(),
         }

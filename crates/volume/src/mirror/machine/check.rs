@@ -51,11 +51,15 @@ pub(super) struct Check {
 }
 
 impl Mirror {
-    /// Compares all copies, and makes them the same if `repair`; an earlier one ends.
+    /// Compares all copies, and makes them the same if `repair`; an earlier one ends. Of a mirror
+    /// that can only be read one copy is used, and nothing is compared.
     pub fn check(&mut self, repair: bool, now_ns: u64) {
         self.at(now_ns);
+        if self.read_only {
+            return;
+        }
         self.check = Some(Check {
-            repair: repair && !self.read_only,
+            repair,
             paused: false,
             next: 0,
             differ: [Legs::default(); 16],

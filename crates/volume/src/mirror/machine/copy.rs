@@ -138,7 +138,9 @@ impl Mirror {
         if let Some((leg, range)) = self.mends.pop_front() {
             return Some((Kind::Mend(leg), range));
         }
-        if self.now_ns < self.copy_pause_ns || !self.pace.allows(self.now_ns) {
+        let paced = |job: &Job| !matches!(job.kind, Kind::Mend(_));
+        let running = self.jobs.iter().flatten().any(paced);
+        if self.now_ns < self.copy_pause_ns || !self.pace.allows(self.now_ns, running) {
             return None;
         }
         let mut alike = self.unalike.next(0);
@@ -394,8 +396,11 @@ impl Mirror {
             Step::Read if outcome.is_done() => self.write_piece(number, leg),
             Step::Read => {
                 job.tried.add(leg);
-                job.unreachable |= outcome != Outcome::MediaError;
-                if self.up != Legs::one(leg) {
+                let bad = outcome == Outcome::MediaError;
+                job.unreachable |= !bad;
+                // A check takes its time: who is slow under it is not counted for that.
+                let counts = bad || job.kind != Kind::Check;
+                if counts && self.up != Legs::one(leg) {
                     self.count_error(leg, outcome);
                 }
                 self.read_piece(number);

@@ -53,6 +53,10 @@ impl Mirror {
     /// Begins to say what is not said yet, if nothing is being said.
     pub(super) fn say(&mut self) {
         let may = matches!(self.life, Life::Beginning | Life::Sweeping | Life::Running);
+        debug_assert!(
+            !may || !self.read_only,
+            "nothing is said of what can only be read"
+        );
         let early = self.broken && self.now_ns < self.retry_at_ns || self.is_in_doubt();
         if self.saying.is_some() || early || self.foreign || !may {
             return;

@@ -36,6 +36,9 @@ pub(super) struct Slot {
     pub unreadable: Legs,
     /// Those that could not read all of it before it was cut.
     pub bad: Legs,
+    /// A read: it was asked for [briefly](super::Wait::Briefly); who had no answer in that time.
+    pub brief: bool,
+    pub silent: Legs,
     /// It is kept back since then: how often nobody could take an event before.
     pub tries: u32,
     /// How often the last leg in sync had told of a loss when it began.
@@ -67,6 +70,8 @@ impl Mirror {
             piece: request.reads().unwrap_or(Range::new(0, 0)),
             unreadable: Legs::default(),
             bad: Legs::default(),
+            brief: false,
+            silent: Legs::default(),
             tries: 0,
             told: self.times_given_up(),
             since_ns: self.now_ns,

@@ -251,7 +251,8 @@ impl Mirror {
         }
         self.see_to_doubt();
         match self.life {
-            Life::Looking if self.holds_changes() => {}
+            // A newer braid has said things of it that this one would not write down again.
+            Life::Looking if self.holds_changes() || self.read_only => {}
             Life::Looking if self.begin && self.saying.is_none() => self.catch_up(),
             Life::Sweeping if self.sweep.is_none() => {
                 self.life = Life::Running;
@@ -322,15 +323,23 @@ impl Mirror {
         self.changes.properties.unwrap_or(self.state.properties)
     }
 
+    /// Whether the legs say what the mirror is set to, durably.
+    pub fn has_kept_properties(&self) -> bool {
+        self.properties() == self.happened.properties
+    }
+
     /// What all legs can do that are there, or are about to be: see [`Config`]. Called before a leg
     /// that can do less returns; what waits goes by it too.
     pub fn set_abilities(&mut self, deallocate: bool, write_zeroes: bool) {
         (self.config.deallocate, self.config.write_zeroes) = (deallocate, write_zeroes);
     }
 
-    /// Sets the mirror to `properties`, by an event.
+    /// Sets the mirror to `properties`, by an event; not one that can only be read.
     pub fn set_properties(&mut self, properties: Properties, now_ns: u64) {
         self.at(now_ns);
+        if self.read_only {
+            return;
+        }
         self.changes.properties = Some(properties);
         self.begin = true;
         self.wake = true;
@@ -366,6 +375,9 @@ impl Mirror {
             || self.returns() && !self.broken;
         if busy {
             return;
+        }
+        if self.read_only {
+            return self.stopped(self.state.clean);
         }
         if !self.begun && self.holds_changes() || self.is_in_doubt() {
             // Who comes next must know that it has to wait.

@@ -6,7 +6,8 @@
 //! rate of now, and a copy may begin when nothing is owed. The rate is set anew every
 //! [`PERIOD_NS`]: where users waited more than [`PATIENCE`] times what they wait without copying it
 //! is halved, else it grows. What they wait without copying is measured in every
-//! [`QUIET`]th period, in which none begins, unless nobody else does I/O.
+//! [`QUIET`]th period, in which none begins, unless nobody else does I/O; and in the next one, as
+//! long as copies are under way that had begun before.
 //!
 //! # Limits
 //! The mean over all I/Os counts, so where their sizes change much it is wrong for a while.
@@ -34,6 +35,8 @@ impl Default for Speed {
 /// Long enough for some I/Os of a rotating disk.
 const PERIOD_NS: u64 = 100_000_000;
 const QUIET: u64 = 32;
+/// So many more at most: copies that take longer are not waited for.
+const LONGER_MAX: u8 = 20;
 /// In halves: 3 is one and a half times.
 const PATIENCE: u64 = 3;
 const SECOND_NS: i128 = 1_000_000_000;
@@ -55,7 +58,10 @@ pub(super) struct Pace {
     calm_ns: Option<u64>,
     /// That is not known, and somebody waits.
     unknown: bool,
+    /// A copy began in this period, or was under way.
     busy: bool,
+    /// So many periods more it is quiet, since copies were.
+    longer: u8,
 }
 
 impl Pace {
@@ -73,6 +79,7 @@ impl Pace {
             calm_ns: None,
             unknown: false,
             busy: false,
+            longer: 0,
         }
     }
 
@@ -92,10 +99,10 @@ impl Pace {
         self.waited_ns = self.waited_ns.saturating_add(waited_ns);
     }
 
-    /// Whether a copy may begin.
-    pub fn allows(&mut self, now_ns: u64) -> bool {
+    /// Whether a copy may begin; `running`: one is under way.
+    pub fn allows(&mut self, now_ns: u64, running: bool) -> bool {
         if now_ns >= self.period_end_ns {
-            self.next_period(now_ns);
+            self.next_period(now_ns, running);
         }
         let passed = u128::from(now_ns - self.earned_at_ns.min(now_ns));
         self.earned_at_ns = now_ns;
@@ -128,11 +135,14 @@ impl Pace {
         self.unknown || self.period.is_multiple_of(QUIET) && self.calm_ns.is_some()
     }
 
-    fn next_period(&mut self, now_ns: u64) {
+    fn next_period(&mut self, now_ns: u64, running: bool) {
         let mean_ns = self.waited_ns.checked_div(self.served);
+        // What had begun before is felt too: it is quiet once that is over, if it ends soon.
+        let again = self.is_quiet() && self.busy && self.longer < LONGER_MAX;
         match (mean_ns, self.calm_ns) {
             // Nobody else is there.
             (None, _) => self.rate = self.rate.saturating_mul(2),
+            (Some(_), _) if again => {}
             (Some(mean_ns), calm_ns) if !self.busy => {
                 let calm_ns = calm_ns.map_or(mean_ns, |it| it - it / 4 + mean_ns / 4);
                 self.calm_ns = Some(calm_ns);
@@ -143,8 +153,9 @@ impl Pace {
         let ceiling = self.speed.ceiling.max(self.speed.floor);
         self.rate = self.rate.clamp(self.speed.floor, ceiling);
         self.unknown = mean_ns.is_some() && self.calm_ns.is_none();
-        self.period += 1;
-        (self.served, self.waited_ns, self.busy) = (0, 0, false);
+        self.longer = if again { self.longer + 1 } else { 0 };
+        self.period += u64::from(!again);
+        (self.served, self.waited_ns, self.busy) = (0, 0, running);
         self.period_end_ns = now_ns + PERIOD_NS;
     }
 }
@@ -156,23 +167,33 @@ mod tests {
     const MS: u64 = 1_000_000;
     const MIB: u64 = 1 << 20;
 
-    /// Copies pieces of 1 MiB for `ms`, while users do an I/O of `wait_ns` every millisecond
-    /// (`None`: none); how many bytes were copied.
+    /// Copies pieces of 1 MiB for `ms`, each of which is under way for 10 ms, while users do an I/O
+    /// of `wait_ns` every millisecond (`None`: none); how many bytes were copied.
     fn copied(
         pace: &mut Pace,
         now_ms: &mut u64,
         ms: u64,
         wait_ns: impl Fn(bool) -> Option<u64>,
     ) -> u64 {
-        let (mut bytes, mut last_ms) = (0, 0);
+        copied_slowly(pace, now_ms, ms, 10, wait_ns)
+    }
+
+    /// The same, each under way for so many ms.
+    fn copied_slowly(
+        pace: &mut Pace,
+        now_ms: &mut u64,
+        ms: u64,
+        each_ms: u64,
+        wait_ns: impl Fn(bool) -> Option<u64>,
+    ) -> u64 {
+        let (mut bytes, mut ends_ms) = (0, 0);
         for now in *now_ms..*now_ms + ms {
-            while pace.allows(now * MS) {
+            while pace.allows(now * MS, now < ends_ms) {
                 pace.spend(MIB);
                 bytes += MIB;
-                last_ms = now;
+                ends_ms = now + each_ms;
             }
-            // A copy is felt for ten milliseconds.
-            if let Some(wait_ns) = wait_ns(now < last_ms + 10) {
+            if let Some(wait_ns) = wait_ns(now < ends_ms) {
                 pace.served(wait_ns);
             }
         }
@@ -209,17 +230,34 @@ mod tests {
     }
 
     #[test]
+    fn what_users_wait_beside_copies_that_take_long_is_not_what_they_wait_without() {
+        let speed = Speed {
+            floor: MIB,
+            ceiling: 200 * MIB,
+        };
+        let felt = |beside: bool| Some(if beside { 10 * MS } else { MS });
+        let (mut pace, mut now_ms) = (Pace::new(speed, 0), 0);
+        copied_slowly(&mut pace, &mut now_ms, 60_000, 300, felt);
+        assert!(pace.calm_ns < Some(2 * MS), "{:?}", pace.calm_ns);
+        let bytes = copied_slowly(&mut pace, &mut now_ms, 60_000, 300, felt);
+        assert!((50 * MIB..=120 * MIB).contains(&bytes), "{}", bytes / MIB);
+    }
+
+    #[test]
     fn the_time_that_is_named_is_when_a_copy_may_begin() {
         let speed = Speed {
             floor: MIB,
             ceiling: MIB,
         };
         let mut pace = Pace::new(speed, 0);
-        assert!(pace.allows(0));
+        assert!(pace.allows(0, false));
         pace.spend(MIB);
-        assert!(!pace.allows(MS));
+        assert!(!pace.allows(MS, true));
         let at = pace.next_at();
-        assert!(!pace.allows(at - 1) && pace.allows(at), "{at}");
+        assert!(
+            !pace.allows(at - 1, false) && pace.allows(at, false),
+            "{at}"
+        );
         assert_eq!(at, 1000 * MS);
     }
 }

@@ -5,7 +5,9 @@
 //! data they are rewritten there (T5). What one reads that has left meanwhile is read from another.
 //! Where several could not read all of it for the medium's sake, or one could not and another that
 //! is being rebuilt has some of it, it is read in pieces: of [`PIECE`] bytes, and where none can
-//! read one of these, of a block. It fails when no leg can read a piece.
+//! read one of these, of a block. Who gave no answer in time, and was not waited for longer since
+//! another one had it too, is asked once more where those others have left meanwhile. It fails when
+//! no leg can read a piece.
 //!
 //! # Limits
 //! The pieces of a read go one after the other. Their failures are not counted again.
@@ -18,6 +20,15 @@ use crate::{Access, LegAttempt, LegDisposition, Outcome, dispose_leg};
 
 /// What a read is cut into first.
 const PIECE: u64 = 4096;
+
+/// How long a leg is waited for that was asked for a read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// No longer than one answer takes: another leg has it too.
+    Briefly,
+    /// As long as it is tried at all.
+    Long,
+}
 
 impl Slot {
     /// Whether only a part of it is being read.
@@ -39,12 +50,14 @@ impl Mirror {
         }
     }
 
-    /// `leg` was chosen for a read; `None` if it may not serve it (any more).
-    pub fn take(&mut self, io: u32, leg: u8) -> Option<Ticket> {
+    /// `leg` was chosen for a read, and is waited for so long; `None` if it may not serve it (any
+    /// more).
+    pub fn take(&mut self, io: u32, leg: u8, wait: Wait) -> Option<Ticket> {
         if !self.readers(io).has(leg) {
             return None;
         }
         if let Some(slot) = self.slots.get_mut(io as usize)?.as_mut() {
+            slot.brief = wait == Wait::Briefly;
             slot.phase = Phase::Legs;
             slot.round.waits.add(leg);
         }
@@ -58,6 +71,9 @@ impl Mirror {
             && !self.reads_wait(io, self.readers_of(&slot))
             && self.readers_of(&slot).is_empty()
         {
+            if self.once_more(io) {
+                return self.offer_read(io);
+            }
             self.finish(io, slot.round.outcome.unwrap_or(Outcome::PathError));
         }
     }
@@ -103,8 +119,13 @@ impl Mirror {
         };
         let others = !self.readers_of(&slot).is_empty();
         let bad = outcome == Outcome::MediaError;
-        if let Some(slot) = self.slots[id as usize].as_mut().filter(|_| bad) {
-            slot.unreadable.add(leg);
+        if let Some(slot) = &mut self.slots[id as usize] {
+            if bad {
+                slot.unreadable.add(leg);
+            }
+            if slot.brief && outcome == Outcome::TimedOut {
+                slot.silent.add(leg);
+            }
         }
         match dispose_leg(outcome, &attempt) {
             LegDisposition::Another { .. } if others => {
@@ -114,9 +135,21 @@ impl Mirror {
                 // Who was counted once too often has left.
                 self.offer_read(id);
             }
+            LegDisposition::Another { .. } if self.once_more(id) => self.offer_read(id),
             LegDisposition::Another { .. } if self.cut(id, range) => self.offer_read(id),
             _ => self.finish(id, outcome),
         }
+    }
+
+    /// Whether there is one again that may be asked: who was not waited for, as others were there.
+    fn once_more(&mut self, id: u32) -> bool {
+        let up = self.up;
+        let Some(slot) = &mut self.slots[id as usize] else {
+            return false;
+        };
+        let again = core::mem::take(&mut slot.silent).both(up);
+        slot.round.failed = slot.round.failed.without(again);
+        !again.is_empty()
     }
 
     /// Asks for one of those that may serve what of a read is to be read.

@@ -1,6 +1,7 @@
 //! The machine in worlds drawn at random, what mistakes these find, and rules by hand.
 extern crate std;
 mod beats;
+mod brief;
 mod copied;
 mod departed;
 mod doubt;

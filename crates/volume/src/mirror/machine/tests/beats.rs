@@ -195,7 +195,7 @@ fn t48_an_owner_that_finds_another_ones_record_gives_nothing_out_any_more() {
     let Some(Output::Read(io, _, from)) = mirror.poll_output(BEAT) else {
         panic!("it is offered");
     };
-    let ticket = mirror.take(io, from.first().unwrap()).unwrap();
+    let ticket = mirror.take(io, from.first().unwrap(), Wait::Long).unwrap();
     pass(&mut mirror, (BEAT + MS, 4 * BEAT), all, &mut kept);
     mirror.handle_done(ticket, Outcome::Done, 4 * BEAT);
     let held = mirror.submit(write(), 4 * BEAT).unwrap();

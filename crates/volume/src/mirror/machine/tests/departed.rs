@@ -17,7 +17,7 @@ fn t13_what_a_leg_reads_that_has_left_meanwhile_is_read_from_another() {
     let io = mirror.submit(Request::Read(FIRST), 2 * MS).unwrap();
     let offered = mirror.poll_output(2 * MS);
     assert!(matches!(offered, Some(Output::Read(..))), "{offered:?}");
-    let ticket = mirror.take(io, 0).unwrap();
+    let ticket = mirror.take(io, 0, Wait::Long).unwrap();
     // Its cache is lost with a controller; the read goes another path to it, and is done there.
     mirror.leg_lost(0, 2 * MS);
     mirror.handle_done(ticket, Outcome::Done, 2 * MS);

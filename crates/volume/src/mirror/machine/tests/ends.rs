@@ -118,10 +118,10 @@ fn a_mend_whose_other_legs_have_left_says_nothing_is_lost() {
     let Some(Output::Read(io, ..)) = mirror.poll_output(2 * MS) else {
         panic!("it is offered");
     };
-    let bad = mirror.take(io, 0).unwrap();
+    let bad = mirror.take(io, 0, Wait::Long).unwrap();
     mirror.handle_done(bad, Outcome::MediaError, 2 * MS);
     assert!(matches!(mirror.poll_output(2 * MS), Some(Output::Read(..))));
-    let good = mirror.take(io, 1).unwrap();
+    let good = mirror.take(io, 1, Wait::Long).unwrap();
     mirror.handle_done(good, Outcome::Done, 2 * MS);
     let mut copy = None;
     while let Some(output) = mirror.poll_output(2 * MS) {

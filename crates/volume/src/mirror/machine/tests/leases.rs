@@ -240,7 +240,7 @@ fn without_leases(hung: &mut Vec<Output>, beats: &mut Vec<Output>) -> (Mirror, V
     while let Some(output) = mirror.poll_output(BEAT) {
         match output {
             Output::Read(io, ..) => {
-                let ticket = mirror.take(io, 0).unwrap();
+                let ticket = mirror.take(io, 0, Wait::Long).unwrap();
                 hung.push(Output::Flush(ticket));
             }
             Output::Leg(..) | Output::Flush(_) | Output::Pages(..) => hung.push(output),

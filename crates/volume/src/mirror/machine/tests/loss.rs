@@ -155,7 +155,7 @@ fn read(mirror: &mut Mirror, range: Range, now_ns: u64) -> Vec<(u32, Outcome)> {
         match output {
             Output::Read(of, ..) => {
                 assert_eq!(of, io);
-                let ticket = mirror.take(io, 1).unwrap();
+                let ticket = mirror.take(io, 1, Wait::Long).unwrap();
                 mirror.handle_done(ticket, Outcome::Done, now_ns);
             }
             Output::Done(io, outcome) => ended.push((io, outcome)),

@@ -111,7 +111,7 @@ fn who_is_to_be_mended_is_asked_before_it_is_said_that_nobody_can_read() {
                     false => Outcome::Done,
                 };
                 let leg = mirror.readers(io).first().unwrap();
-                let ticket = mirror.take(io, leg).unwrap();
+                let ticket = mirror.take(io, leg, Wait::Long).unwrap();
                 mirror.handle_done(ticket, outcome, 2 * MS);
             }
             Output::CopyRead(ticket, ..) => {

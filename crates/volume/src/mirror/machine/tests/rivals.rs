@@ -290,10 +290,12 @@ impl Rivals {
                     (ticket, Asked::Write(copy, bytes.to_vec()))
                 }
                 Output::Read(io, _, from) => {
-                    let ticket = from.first().and_then(|leg| mirror.take(io, leg));
+                    let ticket = from
+                        .first()
+                        .and_then(|leg| mirror.take(io, leg, Wait::Long));
                     let ticket = ticket.or_else(|| {
                         let leg = mirror.readers(io).first()?;
-                        mirror.take(io, leg)
+                        mirror.take(io, leg, Wait::Long)
                     });
                     let Some(ticket) = ticket else {
                         mirror.nobody(io);

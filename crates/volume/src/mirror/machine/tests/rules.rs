@@ -79,7 +79,7 @@ pub fn end(mirror: &mut Mirror, output: Output, now_ns: u64, answer: Answer<'_>)
         | Output::CopyWrite(ticket, ..)
         | Output::Pages(ticket, _)
         | Output::Superblock(ticket, _) => ticket,
-        Output::Read(io, _, from) => mirror.take(io, from.first().unwrap()).unwrap(),
+        Output::Read(io, _, from) => mirror.take(io, from.first().unwrap(), Wait::Long).unwrap(),
         Output::Compare(ticket, ..) => return mirror.handle_compared(ticket, None, now_ns),
         Output::ReadPages(ticket, _) => {
             let page = Bitmap::new(4).encode(0, Id([1; 16]), crc32_iscsi);
@@ -119,7 +119,7 @@ fn no_io_allocates() {
             while let Some(output) = mirror.poll_output(now_ns) {
                 match output {
                     Output::Read(io, _, from) => {
-                        let ticket = mirror.take(io, from.first().unwrap()).unwrap();
+                        let ticket = mirror.take(io, from.first().unwrap(), Wait::Long).unwrap();
                         mirror.handle_done(ticket, Outcome::Done, now_ns);
                     }
                     Output::ReadPages(ticket, _) => {
@@ -371,13 +371,13 @@ fn t05_what_a_leg_could_not_read_is_read_again_and_rewritten_behind_a_newer_writ
         panic!("it is offered");
     };
     assert_eq!(from, Legs(3));
-    let bad = mirror.take(read, 0).unwrap();
+    let bad = mirror.take(read, 0, Wait::Long).unwrap();
     mirror.handle_done(bad, Outcome::MediaError, 2 * MS);
     let Some(Output::Read(_, _, from)) = mirror.poll_output(2 * MS) else {
         panic!("another leg has it");
     };
     assert_eq!(from, Legs::one(1));
-    let good = mirror.take(read, 1).unwrap();
+    let good = mirror.take(read, 1, Wait::Long).unwrap();
     // A newer write to the same place comes before that has ended.
     let newer = mirror.submit(Request::Write(range, false), 2 * MS).unwrap();
     let writes = waiting(&mut mirror);
@@ -570,7 +570,7 @@ fn t04_a_read_that_no_leg_may_serve_any_more_ends() {
         .submit(Request::Read(Range::new(0, BLOCK)), 0)
         .unwrap();
     assert!(matches!(mirror.poll_output(0), Some(Output::Read(it, ..)) if it == io));
-    let ticket = mirror.take(io, 0).unwrap();
+    let ticket = mirror.take(io, 0, Wait::Long).unwrap();
     mirror.handle_done(ticket, Outcome::MediaError, 0);
     // The other one was offered, and leaves before it is taken.
     mirror.leg_lost(1, 0);

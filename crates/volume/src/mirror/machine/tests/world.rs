@@ -298,8 +298,12 @@ impl World {
                     let leg = choice.expect("somebody has it");
                     // It may have left since.
                     let other = mirror.readers(io).first();
-                    let ticket = mirror.take(io, leg);
-                    let Some(ticket) = ticket.or_else(|| mirror.take(io, other?)) else {
+                    let wait = match mirror.readers(io).count() {
+                        0 | 1 => Wait::Long,
+                        _ => Wait::Briefly,
+                    };
+                    let ticket = mirror.take(io, leg, wait);
+                    let Some(ticket) = ticket.or_else(|| mirror.take(io, other?, wait)) else {
                         mirror.nobody(io);
                         continue;
                     };
