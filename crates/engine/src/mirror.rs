@@ -303,6 +303,8 @@ impl MirrorEngine {
             MirrorOrder::Add(new) => {
                 let added = mirror.add(new, &self.host, now_ns);
                 mirror.restack(&self.host);
+                let why = added.as_ref().err().cloned();
+                mirror.not_added = why.map(|why| (new.config.volume, why));
                 let leg = usize::from(new.config.volume);
                 added
                     .map(|place| self.lead(leg, index as u8, place))

@@ -9,6 +9,7 @@
 mod again;
 mod legs;
 mod orders;
+mod terms;
 
 pub use again::Stopped;
 pub use legs::keep_legs;

@@ -107,6 +107,12 @@ impl Changes {
         Alone(self)
     }
 
+    /// The same, if nobody changes anything just now.
+    pub fn alone_now(&self) -> Option<Alone<'_>> {
+        let mut turn = self.turn();
+        (!core::mem::replace(&mut turn.taken, true)).then_some(Alone(self))
+    }
+
     /// The same for one change that no user asked for: all users who wait come first.
     pub fn alone_at_last(&self) -> Alone<'_> {
         let mut turn = self.turn();

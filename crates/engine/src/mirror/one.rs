@@ -66,6 +66,8 @@ pub(super) struct Mirrored {
     /// It is to become larger, as soon as what its legs show is known.
     pub grows: bool,
     pub grown: Option<Result<u64, String>>,
+    /// See [`MirrorReport`](super::MirrorReport).
+    pub not_added: Option<(u16, String)>,
     pub checked: Option<CheckReport>,
     /// A check is under way since.
     pub checking_ns: Option<u64>,
@@ -237,6 +239,7 @@ impl Mirrored {
             look: true,
             grows: false,
             grown: None,
+            not_added: None,
             checked: None,
             checking_ns: None,
             not_begun: None,

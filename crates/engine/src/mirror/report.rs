@@ -76,6 +76,7 @@ impl Mirrored {
             region_bytes: geometry.map_or(0, |it| 1 << it.region_shift),
             regions: geometry.map_or(0, |it| it.regions()),
             grown: self.grown.clone(),
+            not_added: self.not_added.clone(),
             checked: self.checked,
             checking: (self.checking_ns.zip(running))
                 .map(|(at, it)| (at, it.machine.check_report())),

@@ -243,6 +243,8 @@ pub struct MirrorReport {
     pub region_bytes: u64,
     /// How many there are.
     pub regions: u64,
+    /// The volume that was to be a leg last, and why it is none, if it is none.
+    pub not_added: Option<(u16, String)>,
     /// What came of it when it was to grow last: its size, or why it stays as it is.
     pub grown: Option<Result<u64, String>>,
     /// What the last check found.

@@ -38,6 +38,9 @@ pub fn unfit(why: &Unfit) -> String {
 pub fn checked(mirror: &str, report: &CheckReport, name: impl Fn(u8) -> String) -> String {
     let whole = match report.complete {
         true => "",
+        false if report.alone => {
+            ", then only one leg was in sync, and there was nothing to compare"
+        }
         false => ", then it was ended",
     };
     let mut line = format!(

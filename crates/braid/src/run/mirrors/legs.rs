@@ -38,8 +38,6 @@ use volume::mirror::{Label, Superblock};
 const SOON: Duration = Duration::from_secs(30);
 /// How often it is asked meanwhile.
 const POLL: Duration = Duration::from_millis(10);
-/// Most that is waited until the legs say what was set.
-const KEPT_WAIT: Duration = Duration::from_secs(10);
 
 impl Service {
     /// Another leg, maybe in the place of the one of slot `replaces`.
@@ -104,14 +102,20 @@ impl Service {
             );
         }
         let is_there = |leg: &LegReport| leg.volume == Some(number) && leg.slot.is_some();
-        let taken =
-            unfit.is_none() && self.wait_for(volume, SOON, |it| it.legs.iter().any(is_there));
+        let (mut taken, mut why) = (false, unfit);
+        if why.is_none() {
+            self.wait_for(volume, SOON, |it| {
+                taken = it.legs.iter().any(is_there);
+                let not_added = it.not_added.clone().filter(|it| it.0 == number);
+                why = not_added.map(|it| it.1).filter(|_| !taken);
+                taken || why.is_some()
+            });
+        }
         if taken {
             return Ok(json!({"volume": self.name(volume), "leg": leg_config(&of, number).name}));
         }
         self.close_leg(number);
-        let why =
-            unfit.unwrap_or_else(|| "the mirror does not take it: see the engine's log".into());
+        let why = why.unwrap_or_else(|| "the mirror does not take it: see the engine's log".into());
         Err(Failure::refused(format!("not added: {why}")))
     }
 
@@ -416,33 +420,6 @@ impl Service {
             state.configured.volumes.retain(|it| it.name != name);
         }
         self.take_back_volume(number);
-    }
-
-    /// # Errors
-    /// A newer braid has written on its legs what this one would not write down again.
-    pub(super) fn may_write(&self, volume: u16, report: &MirrorReport) -> Result<(), Failure> {
-        match report.superblock.map_or(0, |it| it.features.read_only) {
-            0 => Ok(()),
-            _ => Err(Failure::refused(format!(
-                "{} was written by a newer braid, and this one may only read it: take that one",
-                self.name(volume)
-            ))),
-        }
-    }
-
-    /// Waits until what was set is on the legs: who was answered finds it so after a kill.
-    ///
-    /// # Errors
-    /// It is not yet.
-    pub(super) fn wait_kept(&self, volume: u16) -> Result<(), Failure> {
-        match self.wait_for(volume, KEPT_WAIT, |it| it.kept) {
-            true => Ok(()),
-            false => Err(Failure::refused(format!(
-                "{}: that holds, but its legs could not be told yet: it is forgotten where the \
-                 engine ends before (braid stat shows what they wait for)",
-                self.name(volume)
-            ))),
-        }
     }
 
     /// Waits until it is so of a mirror; whether it is.

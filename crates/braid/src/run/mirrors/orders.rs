@@ -10,7 +10,7 @@
 //! An order is answered when the mirror's core has it, that to start when it is known what came of
 //! it; that is said in lines, and `stat` shows it. A leg is named by its number as `stat` shows it,
 //! or by its URI.
-use super::{leg_config, speed};
+use super::{leg_config, speed, terms};
 use crate::control::rpc::Failure;
 use crate::load::host::FileAccess;
 use crate::run::config::{Volume, leg_name};
@@ -120,6 +120,9 @@ impl Service {
         }
         if matches!(verb, "check" | "repair" | "fail" | "restore") {
             self.may_write(volume, &report)?;
+        }
+        if runs && matches!(verb, "check" | "repair") {
+            terms::may_compare(&params.volume, &report)?;
         }
         let order = match verb {
             "check" | "repair" | "pause" | "resume" | "end" | "fail" if !runs => {
@@ -275,9 +278,7 @@ impl Service {
             "grow" => self.grow_mirror(volume),
             "stop" => self.stop_mirror(volume, params.force),
             "speed" => self.set_speed(volume, params),
-            "status" => self
-                .tidy_legs(volume)
-                .and_then(|()| Ok(self.report()?.mirror(volume))),
+            "status" => self.status_of_mirror(volume),
             _ => return None,
         })
     }

@@ -4,7 +4,8 @@
 //! Piece by piece under a lock, so that what differs is no write under way. What counts is what the
 //! leg in sync with the lowest number has: there is nothing by which one could know who is right.
 //! With `repair` the others get that. Who knows better names the leg that counts: when that one
-//! leaves, the repair ends.
+//! leaves, the repair ends. Where only one is in sync (any more) there is nothing to compare, and
+//! a check ends.
 //!
 //! # Limits
 //! The first [`DIFFERENCES_MAX`] ranges are named, the others counted.
@@ -32,6 +33,8 @@ pub struct CheckReport {
     pub repaired: u64,
     /// All of the mirror was compared.
     pub complete: bool,
+    /// It ended since no more than one leg was in sync.
+    pub alone: bool,
     /// The leg whose data the others get, where one was named.
     pub from: Option<u8>,
 }
@@ -137,8 +140,13 @@ impl Mirror {
     /// What the job of this number compares next: first what the one before it has given up, so
     /// that nothing comes in its place.
     pub(super) fn next_to_check(&mut self, job: usize) -> Option<Range> {
-        let regions = self.happened.geometry.regions();
+        let (regions, alone) = (self.happened.geometry.regions(), self.up.count() < 2);
         let check = self.check.as_mut().filter(|check| !check.paused)?;
+        if alone {
+            check.report.alone = true;
+            self.tell_check();
+            return None;
+        }
         let own = check.again[job].take();
         let again = own.or_else(|| check.again.iter_mut().find_map(Option::take));
         if again.is_some() {
@@ -168,7 +176,8 @@ impl Mirror {
 
     /// A region was compared.
     pub(super) fn checked(&mut self, range: Range) {
-        if let Some(check) = &mut self.check {
+        let compared = self.up.count() > 1;
+        if let Some(check) = self.check.as_mut().filter(|_| compared) {
             check.report.bytes += range.end - range.start;
         }
     }

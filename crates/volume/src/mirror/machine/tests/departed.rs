@@ -119,8 +119,8 @@ fn t09_t14_nobody_waits_for_what_a_leg_that_left_still_has_but_its_return() {
     assert!(mirror.facts(0).unwrap().in_sync);
 }
 
-/// Three legs that are compared, as fast as they go.
-fn checked_fast() -> Mirror {
+/// Legs that are compared, as fast as they go.
+fn checked_fast(count: u8) -> Mirror {
     let config = Config {
         copies: 3,
         speed: Speed {
@@ -129,7 +129,7 @@ fn checked_fast() -> Mirror {
         },
         ..Config::new(6)
     };
-    let mut mirror = started(3, config);
+    let mut mirror = started(count, config);
     mirror.submit(region(0), MS).unwrap();
     run(&mut mirror, MS, &mut well);
     mirror.check(false, 2 * MS);
@@ -138,7 +138,7 @@ fn checked_fast() -> Mirror {
 
 #[test]
 fn t10_a_copy_that_hangs_holds_up_no_write_and_keeps_its_buffer() {
-    let mut mirror = checked_fast();
+    let mut mirror = checked_fast(3);
     let (_, hung) = run_but_first(&mut mirror, 2 * MS);
     assert_eq!(hung.len(), 2, "both are read from leg 0: {hung:?}");
     // Behind what is compared.
@@ -189,7 +189,7 @@ fn copy_but(mirror: &mut Mirror, now_ns: u64, hangs: Legs) -> Vec<Ticket> {
 
 #[test]
 fn what_two_legs_that_hang_kept_from_being_compared_is_compared() {
-    let mut mirror = checked_fast();
+    let mut mirror = checked_fast(4);
     let first = copy_but(&mut mirror, 2 * MS, Legs(3));
     assert_eq!(first.len(), 2);
     mirror.leg_lost(0, 2 * MS);
@@ -209,6 +209,26 @@ fn what_two_legs_that_hang_kept_from_being_compared_is_compared() {
     }
     let report = mirror.check_report();
     assert_eq!((report.bytes, report.complete), (4 << 20, true));
+}
+
+#[test]
+fn a_check_ends_when_one_leg_is_left_and_says_so() {
+    let mut mirror = checked_fast(2);
+    let kept = copy_but(&mut mirror, 2 * MS, Legs(3));
+    mirror.leg_lost(1, 3 * MS);
+    for ticket in kept {
+        mirror.handle_done(ticket, Outcome::Done, 3 * MS);
+    }
+    for at in 3..1000 {
+        mirror.handle_timeout(at * MS);
+        copy_but(&mut mirror, at * MS, Legs::default());
+    }
+    let report = mirror.check_report();
+    assert_eq!(
+        (report.bytes, report.complete, report.alone),
+        (0, false, true)
+    );
+    assert!(!mirror.checks(), "it has ended");
 }
 
 /// What a leg has lost it tells by one flush that fails: others that it was given behind it end
