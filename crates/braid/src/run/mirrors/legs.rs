@@ -101,22 +101,29 @@ impl Service {
                 })),
             );
         }
-        let is_there = |leg: &LegReport| leg.volume == Some(number) && leg.slot.is_some();
-        let (mut taken, mut why) = (false, unfit);
-        if why.is_none() {
-            self.wait_for(volume, SOON, |it| {
-                taken = it.legs.iter().any(is_there);
-                let not_added = it.not_added.clone().filter(|it| it.0 == number);
-                why = not_added.map(|it| it.1).filter(|_| !taken);
-                taken || why.is_some()
-            });
-        }
+        let (taken, why) = match unfit {
+            Some(why) => (false, Some(why)),
+            None => self.is_taken(volume, number),
+        };
         if taken {
             return Ok(json!({"volume": self.name(volume), "leg": leg_config(&of, number).name}));
         }
         self.close_leg(number);
         let why = why.unwrap_or_else(|| "the mirror does not take it: see the engine's log".into());
         Err(Failure::refused(format!("not added: {why}")))
+    }
+
+    /// Whether a mirror has a new leg now, by its volume; or why not, where that is said.
+    fn is_taken(&self, volume: u16, number: u16) -> (bool, Option<String>) {
+        let is_there = |leg: &LegReport| leg.volume == Some(number) && leg.slot.is_some();
+        let (mut taken, mut why) = (false, None);
+        self.wait_for(volume, SOON, |it| {
+            taken = it.legs.iter().any(is_there);
+            let not_added = it.not_added.clone().filter(|it| it.0 == number);
+            why = not_added.map(|it| it.1).filter(|_| !taken);
+            taken || why.is_some()
+        });
+        (taken, why)
     }
 
     /// What a new leg of a mirror holds is overwritten, if it may be.

@@ -59,8 +59,8 @@ pub(super) fn may_compare(name: &str, report: &MirrorReport) -> Result<(), Failu
     match in_sync().count() {
         2.. => Ok(()),
         _ => Err(Failure::refused(format!(
-            "{name}: fewer than two legs are in sync, so there is nothing to compare: bring another \
-             one back first (braid mirror restore, status --wait)"
+            "{name}: fewer than two legs are in sync, so there is nothing to compare: bring \
+             another one back first (braid mirror restore, status --wait)"
         ))),
     }
 }
