@@ -110,7 +110,9 @@ impl Changes {
     /// The same, if nobody changes anything just now.
     pub fn alone_now(&self) -> Option<Alone<'_>> {
         let mut turn = self.turn();
-        (!core::mem::replace(&mut turn.taken, true)).then_some(Alone(self))
+        let free = !core::mem::replace(&mut turn.taken, true);
+        // Only where it is: one that is dropped ends another one's turn.
+        free.then(|| Alone(self))
     }
 
     /// The same for one change that no user asked for: all users who wait come first.
@@ -509,5 +511,25 @@ mod tests {
         let order: Vec<_> = order.iter().collect();
         assert_eq!(order[..3], ["user"; 3], "{order:?}");
         assert_eq!(order[3..], ["discovery"; 3], "{order:?}");
+    }
+
+    #[test]
+    fn who_wants_to_be_alone_now_gets_nothing_while_another_is_and_disturbs_nobody() {
+        let changes = Arc::new(Changes::default());
+        let first = changes.alone();
+        let mine = Arc::clone(&changes);
+        // Elsewhere: who waits for its own lock waits for ever.
+        let (to, answer) = std::sync::mpsc::channel();
+        std::thread::spawn(move || to.send(mine.alone_now().is_none()));
+        let answer = answer.recv_timeout(std::time::Duration::from_secs(60));
+        if answer.is_err() {
+            std::mem::forget(first); // it would wait too
+            panic!("it waits for itself");
+        }
+        assert_eq!(answer, Ok(true));
+        assert!(changes.turn().taken, "the first one is alone yet");
+        drop(first);
+        assert!(changes.alone_now().is_some());
+        assert!(!changes.turn().taken);
     }
 }
