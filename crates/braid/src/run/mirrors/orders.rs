@@ -33,7 +33,7 @@ use volume::mirror::{Label, Superblock};
 /// How long a mirror has to start while somebody waits for it; it starts later, too.
 const ASSEMBLE_WAIT: Duration = super::again::WAIT;
 /// How long it may take to see what a file holds that was opened.
-const SEEN_WAIT: Duration = Duration::from_secs(5);
+pub(super) const SEEN_WAIT: Duration = Duration::from_secs(5);
 /// How long opening a leg's file again may take.
 const WAIT_NS: u64 = 10_000_000_000;
 
@@ -312,12 +312,14 @@ impl Service {
             }
         };
         if let Some((speed, lasts)) = changed {
+            let order = MirrorOrder::Speed(speed, lasts);
             if lasts {
                 self.may_write(volume, &report)?;
+                self.senders.order(volume, order);
+                self.wait_kept(volume)?;
+            } else {
+                self.senders.order(volume, order);
             }
-            let order = MirrorOrder::Speed(speed, lasts);
-            self.senders.order(volume, order);
-            self.wait_kept(volume)?;
         }
         Ok(self.report()?.mirror(volume))
     }
@@ -341,20 +343,15 @@ impl Service {
             return Err(Failure::refused(format!("{name}: {why}")));
         }
         self.may_write(volume, &report)?;
-        let policy_word = engine::mirror::for_mirror(policy).to_string();
-        let mut properties = report
-            .superblock
-            .map(|it| it.properties)
-            .unwrap_or_default();
-        if let Err(error) = properties.set("policy", &policy_word) {
-            return Err(Failure::refused(format!(
-                "{name}: its legs have no room for it: {error}"
-            )));
+        let kept = engine::mirror::for_mirror(policy).to_string();
+        let properties = report.superblock.map(|it| it.properties);
+        if let Err(error) = properties.unwrap_or_default().set("policy", &kept) {
+            let why = format!("{name}: its legs have no room for it: {error}");
+            return Err(Failure::refused(why));
         }
         self.senders.set_policy(volume, policy, report.knobs);
         self.wait_kept(volume)?;
-        let policy = policy_word;
-        Ok(json!({"volume": name, "policy": policy}))
+        Ok(json!({"volume": name, "policy": kept}))
     }
 
     pub(super) fn mirror_report(&self, volume: u16) -> Result<MirrorReport, Failure> {

@@ -1,13 +1,17 @@
 //! What has to be so before something is asked of a mirror, and what is waited for before that is
 //! answered.
+use super::orders::SEEN_WAIT;
+use crate::control::limits::ANSWER_WAIT;
 use crate::control::rpc::Failure;
 use crate::run::service::Service;
 use engine::mirror::{LegStatus, MirrorReport};
 use serde_json::Value;
 use std::time::Duration;
 
-/// Most that is waited until the legs say what was set.
-const KEPT_WAIT: Duration = Duration::from_secs(10);
+/// Most that is waited until the legs say what was set. With what `restore` waits before that
+/// ([`SEEN_WAIT`]) it is less than an answer is waited for, so that it is heard that they don't.
+const KEPT_WAIT: Duration = Duration::from_secs(4);
+const _: () = assert!(KEPT_WAIT.as_secs() + SEEN_WAIT.as_secs() < ANSWER_WAIT.as_secs());
 
 impl Service {
     /// A mirror as it is. What is left of legs that are none any more goes, unless somebody changes
@@ -50,13 +54,8 @@ impl Service {
 /// # Errors
 /// There are no two copies to compare.
 pub(super) fn may_compare(name: &str, report: &MirrorReport) -> Result<(), Failure> {
-    let in_sync = || {
-        report
-            .legs
-            .iter()
-            .filter(|leg| leg.status == LegStatus::InSync)
-    };
-    match in_sync().count() {
+    let legs = report.legs.iter();
+    match legs.filter(|leg| leg.status == LegStatus::InSync).count() {
         2.. => Ok(()),
         _ => Err(Failure::refused(format!(
             "{name}: fewer than two legs are in sync, so there is nothing to compare: bring \
