@@ -264,24 +264,26 @@ impl MirrorEngine {
 
     /// How a mirror is doing; `None`: there is none of this number here.
     pub fn mirror(&self, volume: u16) -> Option<MirrorReport> {
-        let index = usize::from(volume.checked_sub(MIRRORS_FROM)?);
-        Some(self.mirrors.get(index)?.as_ref()?.report(&self.host))
+        Some(self.numbered(volume)?.report(&self.host))
     }
 
     /// A mirror's legs alone, as its [`MirrorReport::legs`]; `None`: there is none of this number
     /// here.
     pub fn mirror_legs(&self, volume: u16) -> Option<Vec<LegReport>> {
-        let index = usize::from(volume.checked_sub(MIRRORS_FROM)?);
-        Some(self.mirrors.get(index)?.as_ref()?.report_legs(&self.host))
+        Some(self.numbered(volume)?.report_legs(&self.host))
     }
 
     /// Bytes of its own memory ([`MIRROR_SCRATCH_BYTES`]) that a mirror has in use, and whether it
     /// runs; `None`: there is none of this number here.
     pub fn mirror_memory(&self, volume: u16) -> Option<(u64, bool)> {
-        let index = usize::from(volume.checked_sub(MIRRORS_FROM)?);
-        let it = self.mirrors.get(index)?.as_ref()?;
+        let it = self.numbered(volume)?;
         let used = u64::from(MIRROR_SCRATCH_BYTES) - it.scratch.free_bytes();
         Some((used, it.state == MirrorState::Running))
+    }
+
+    fn numbered(&self, volume: u16) -> Option<&Mirrored> {
+        let index = usize::from(volume.checked_sub(MIRRORS_FROM)?);
+        self.mirrors.get(index)?.as_deref()
     }
 
     /// Asks something of a mirror that is here; of another, nothing. What comes of it is said.

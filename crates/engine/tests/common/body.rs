@@ -4,6 +4,18 @@ use engine::{ConnId, DeviceOp, DeviceRequest, Machine, Output, Span};
 use std::cell::RefCell;
 use std::rc::Rc;
 
+/// For machines whose payload nobody touches.
+pub struct NoMemory;
+
+impl Memory for NoMemory {
+    fn bytes(&self, _: Span) -> &[u8] {
+        &[]
+    }
+    fn bytes_mut(&mut self, _: Span) -> &mut [u8] {
+        &mut []
+    }
+}
+
 /// A machine whatever its messages are.
 pub trait Body {
     fn accepted(&mut self, listener: u32, now_ns: u64) -> Option<ConnId>;

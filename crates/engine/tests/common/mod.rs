@@ -20,7 +20,7 @@ mod recovery;
 mod setup;
 mod world;
 
-pub use body::{Address, Arena, Body, Disk};
+pub use body::{Address, Arena, Body, Disk, NoMemory};
 pub use fleet::*;
 pub use peer::Player;
 pub use random::Random;

@@ -1,12 +1,12 @@
 //! What clients take of an engine's memory beside payload, whatever they say, ask for and leave
 //! lying: no more than docs/hostile.md says.
-use super::common::{MS, SECOND, host_config, volume};
+use super::common::{MS, NoMemory, SECOND, host_config, volume};
 use super::rig::{Plain, offer};
 use engine::export::{ExportConfig, ExportControl, ExportEngine, ExportEvent};
 use engine::host::{HostEngine, HostEvent, PathConfig, PathKind};
 use engine::limits::EXPORT_ARENA_MIN;
-use engine::machine::{Closed, Memory};
-use engine::{ConnId, DeviceId, Machine, Output, Span};
+use engine::machine::Closed;
+use engine::{ConnId, DeviceId, Machine, Output};
 use nbd::limits::{BLOCK_MAX, OPTION_DATA_MAX, OPTION_SKIP_MAX, WRITE_SKIP_MAX};
 use nbd::wire::{OptionHeader, RequestHeader, cmd, opt};
 use std::collections::BTreeMap;
@@ -23,18 +23,6 @@ const REQUESTS: u16 = 128;
 const CLIENTS: u64 = 5;
 const PLACES: u16 = 500;
 const VOLUME: u64 = 64 << 20;
-
-/// Devices here move nothing, so nothing touches payload.
-struct NoMemory;
-
-impl Memory for NoMemory {
-    fn bytes(&self, _: Span) -> &[u8] {
-        &[]
-    }
-    fn bytes_mut(&mut self, _: Span) -> &mut [u8] {
-        &mut []
-    }
-}
 
 /// A client: what it says as soon as it may, and whether it takes its answers.
 #[derive(Default)]

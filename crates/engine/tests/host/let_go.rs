@@ -1,11 +1,12 @@
 //! A device that hangs and can be kept from what it has not begun: a queue of a server that stands
 //! still. It is told to let go; what it ends for that goes on by another path, reads at once and
 //! changes when it says that nobody executes them any more.
+use crate::common::NoMemory;
 use engine::host::{
     HostConfig, HostControl, HostEngine, HostEvent, Io, IoDone, IoOp, PathConfig, PathKind,
     PathNews, PathState, Recovery, VolumeConfig,
 };
-use engine::machine::{DeviceError, DeviceOp, DeviceRequest, Memory, Output};
+use engine::machine::{DeviceError, DeviceOp, DeviceRequest, Output};
 use engine::{DeviceId, Machine, Span};
 use nvme::host::{Digests, HostIdentity};
 use policy::PathIndex;
@@ -15,18 +16,6 @@ const SECOND: u64 = 1_000_000_000;
 const IO_TIMEOUT_NS: u64 = 30 * SECOND;
 const LOST: Result<(), DeviceError> = Err(DeviceError::Lost);
 const WRITE: IoOp = IoOp::Write { fua: false };
-
-/// Nothing touches payload here.
-struct NoMemory;
-
-impl Memory for NoMemory {
-    fn bytes(&self, _: Span) -> &[u8] {
-        &[]
-    }
-    fn bytes_mut(&mut self, _: Span) -> &mut [u8] {
-        &mut []
-    }
-}
 
 /// An engine over two queues to one namespace. Device 0 does all at once, device 1 what the test
 /// says.

@@ -1,10 +1,11 @@
 //! Namespaces that somebody else drives, as paths: what they are, what their ends mean, and the end
 //! of one.
+use crate::common::NoMemory;
 use engine::host::{
     Attached, HostConfig, HostEngine, HostEvent, Io, IoDone, IoOp, PathConfig, PathKind, PathState,
     Recovery, VolumeConfig,
 };
-use engine::machine::{DeviceError, DeviceRequest, Memory, Output};
+use engine::machine::{DeviceError, DeviceRequest, Output};
 use engine::{DeviceId, Machine, Span};
 use nvme::host::{AnaState, ControllerInfo, Digests, HostIdentity, NamespaceInfo};
 use nvme::wire::Status;
@@ -14,18 +15,6 @@ use volume::Outcome;
 const SECOND: u64 = 1_000_000_000;
 /// ENODEV.
 const GONE: Result<(), DeviceError> = Err(DeviceError::Os(19));
-
-/// Nothing touches payload here.
-struct NoMemory;
-
-impl Memory for NoMemory {
-    fn bytes(&self, _: Span) -> &[u8] {
-        &[]
-    }
-    fn bytes_mut(&mut self, _: Span) -> &mut [u8] {
-        &mut []
-    }
-}
 
 fn attached(cntlid: u16, nsid: u32) -> Attached {
     Attached {
