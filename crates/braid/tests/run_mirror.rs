@@ -11,7 +11,7 @@ mod no_io_uring;
 #[path = "shared/process.rs"]
 mod process;
 
-use mirror::{Place, end, kill, said, verify};
+use mirror::{DATA_AT, LEG_BYTES, Place, end, kill, said, verify};
 use process::{Process, begun, wait_until};
 use serde_json::Value;
 use std::path::Path;
@@ -57,7 +57,10 @@ fn a_leg_that_was_away_gets_what_it_missed_and_reads_go_on_meanwhile() {
     for block in 0..64_u64 {
         assert_eq!(client.write(block << 12, 0xff), 0);
     }
-    place.told(&["mirror", "fail", "v0", "1"]);
+    let out = place.told(&["mirror", "fail", "v0", "1"]);
+    assert_eq!(out["state"], "taken-out");
+    let again = place.told(&["mirror", "fail", "v0", "1"]);
+    assert_eq!(again["nothing"], "the leg is taken out already");
     wait_until(|| (place.legs() == ["in-sync", "stale"]).then_some(()));
     assert_eq!(place.ask(&["check"]).status.code(), Some(1), "degraded");
     let last = place.ask(&["mirror", "fail", "v0", "0"]);
@@ -69,16 +72,18 @@ fn a_leg_that_was_away_gets_what_it_missed_and_reads_go_on_meanwhile() {
     place.told(&["mirror", "restore", "v0", "1"]);
     place.until_in_sync();
     assert_eq!(place.ask(&["check"]).status.code(), Some(0));
-    place.told(&["mirror", "check", "v0"]);
-    let checked = wait_until(|| {
-        let stat = place.told(&["stat"]);
-        let checked = stat["volumes"][0]["checked"].clone();
-        (!checked.is_null()).then_some(checked)
-    });
+    let checked = place.told(&["mirror", "check", "v0", "--wait"]);
     assert_eq!(
-        (&checked["differences"], &checked["complete"]),
+        (&checked["differences"], &checked["alike"]),
         (&0.into(), &true.into())
     );
+    let all = LEG_BYTES - DATA_AT;
+    assert_eq!(
+        (&checked["bytes"], &checked["alone"]),
+        (&all.into(), &false.into())
+    );
+    let stat = place.told(&["stat"]);
+    assert_eq!(stat["volumes"][0]["checked"]["complete"], true);
     end(engine);
     assert!(place.data("a") == place.data("b"), "legs differ");
 }

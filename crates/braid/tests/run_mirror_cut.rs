@@ -109,8 +109,21 @@ fn a_repair_goes_by_the_leg_that_the_user_names() {
         2000 << 12,
         "{status}"
     );
-    place.told(&["mirror", "repair", "v0", "--from", "1"]);
+    let check = ["mirror", "check", "v0", "--wait", "-o", "json"];
+    let found = place.ask(&check);
+    assert_eq!(found.status.code(), Some(1), "legs differ: {found:?}");
+    let found: Value = serde_json::from_slice(&found.stdout).unwrap();
+    assert_eq!(
+        (&found["differences"], &found["alike"]),
+        (&2.into(), &false.into())
+    );
+    let mended = place.told(&["mirror", "repair", "v0", "--from", "1", "--wait"]);
+    assert_eq!(
+        (&mended["repaired"], &mended["alike"]),
+        (&2.into(), &true.into())
+    );
     engine.notes("2 rewritten");
+    place.told(&check[..4]);
     verify(&mut client, BLOCKS);
     end(engine);
     assert!(place.data("a") == place.data("b"), "legs differ");

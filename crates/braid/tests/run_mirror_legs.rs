@@ -234,6 +234,14 @@ fn a_leg_whose_file_is_another_one_by_now_is_not_restored() {
     let restore = ["mirror", "restore", "v0", "1"];
     let why = place.refused(&restore);
     assert!(why.contains("not the one that is open"), "{why}");
+    let b = place.leg("b");
+    for words in [
+        &["mirror", "add", "v0", &b][..],
+        &["mirror", "replace", "v0", "1", &b],
+    ] {
+        let why = place.refused(words);
+        assert!(why.contains("remove the leg, and add it again"), "{why}");
+    }
     let b = place.file("b", LEG_BYTES);
     let why = place.refused(&restore);
     assert!(why.contains("remove the leg, and add it again"), "{why}");
@@ -307,6 +315,18 @@ fn a_mirror_that_is_stopped_leaves_its_legs_free_and_the_engine_goes_on() {
     assert!(client.is_over());
     let stat = place.told(&["stat"]);
     assert_eq!(stat["volumes"][0]["why"], "it was stopped");
+    let waited = place.ask(&["mirror", "status", "v0", "--wait", "-o", "json"]);
+    assert_eq!(
+        waited.status.code(),
+        Some(1),
+        "nothing will come: {waited:?}"
+    );
+    assert!(said(&waited).contains("v0 does not run: it was stopped"));
+    let status: Value = serde_json::from_slice(&waited.stdout).unwrap();
+    assert_eq!(
+        (&status["phase"], &status["speed"]),
+        (&"stopped".into(), &Value::Null)
+    );
     let seen = place.braid(&["mirror", "examine", &place.leg("a"), "-o", "json"]);
     let seen: Value = serde_json::from_slice(&seen.stdout).unwrap();
     assert_eq!(seen["legs"][0]["mirror"]["clean"], true);
@@ -367,13 +387,16 @@ fn t45_of_two_halves_one_is_given_up_when_a_stopped_mirror_is_started_again() {
     let why = place.refused(&["mirror", "check", "v0"]);
     assert!(why.contains("does not run"), "{why}");
     let discard = |leg: &str| {
-        let leg = format!("--discard={}", place.leg(leg));
+        let leg = format!("--discard={leg}");
         ["mirror".to_owned(), "assemble".into(), "v0".into(), leg]
     };
-    let words = discard("other");
+    let words = discard(&place.leg("other"));
     let why = place.refused(&words.each_ref().map(String::as_str));
     assert!(why.contains("had no leg"), "{why}");
-    let words = discard("a");
+    let words = discard("7");
+    let why = place.refused(&words.each_ref().map(String::as_str));
+    assert!(why.contains("had no leg"), "{why}");
+    let words = discard("0"); // a
     place.told(&words.each_ref().map(String::as_str));
     assert_eq!(place.client().read(0), [6; 4096]);
     place.until_in_sync();

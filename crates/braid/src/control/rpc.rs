@@ -5,6 +5,7 @@
 //! longer than [`MESSAGE_BYTES_MAX`], or slower than
 //! [`CLIENT_SILENCE`](super::limits::CLIENT_SILENCE), ends the connection. Batches are refused.
 use super::limits::MESSAGE_BYTES_MAX;
+use anyhow::Context;
 use serde_json::{Value, json};
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -89,7 +90,8 @@ pub fn refusal(message: &str) -> Value {
 /// Calls a method over a connected socket and waits for its answer.
 ///
 /// # Errors
-/// The connection fails, the answer is none; or the other side says why not.
+/// The connection fails, the answer is none, with the socket's name; or the other side says why
+/// not, in its words alone.
 pub fn call(
     stream: &mut UnixStream,
     method: &str,
@@ -97,29 +99,41 @@ pub fn call(
     wait: Duration,
 ) -> anyhow::Result<Value> {
     let request = json!({"jsonrpc": "2.0", "id": 1, "method": method, "params": params});
-    stream.set_write_timeout(Some(wait))?;
+    let who = peer(stream);
+    let broken = |error: io::Error| {
+        anyhow::Error::new(error).context(format!("{who}: the connection broke: has it ended?"))
+    };
+    stream.set_write_timeout(Some(wait)).map_err(broken)?;
     // Who turns us away has said why and closed, maybe before we have written.
     let written = write_line(stream, &request);
     let line = Lines::new(stream, wait)
         .next_line()
         .map_err(|error| match error.kind() {
             io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => {
-                anyhow::anyhow!("no answer within {wait:?}: is it stopped, or busy?")
+                anyhow::anyhow!("{who}: no answer within {wait:?}: is it stopped, or busy?")
             }
-            _ => error.into(),
+            _ => broken(error),
         })?;
     let Some(line) = line else {
-        written?;
-        anyhow::bail!("the other side has closed the connection without an answer: is it ending?");
+        written.map_err(broken)?;
+        anyhow::bail!("{who} has closed the connection without an answer: is it ending?");
     };
-    let mut answer: Value = serde_json::from_slice(&line)?;
+    let answer = serde_json::from_slice(&line);
+    let mut answer: Value = answer.with_context(|| format!("{who}: the answer is no JSON"))?;
     if let Some(message) = answer.pointer("/error/message").and_then(Value::as_str) {
         anyhow::bail!("{message}");
     }
     match answer.get_mut("result") {
         Some(result) => Ok(result.take()),
-        None => anyhow::bail!("the answer is no JSON-RPC 2.0 answer"),
+        None => anyhow::bail!("{who}: the answer is no JSON-RPC 2.0 answer"),
     }
+}
+
+/// Who is at the other end, by its socket's name.
+fn peer(stream: &UnixStream) -> String {
+    let address = stream.peer_addr().ok();
+    let path = address.as_ref().and_then(|it| it.as_pathname());
+    path.map_or("the other side".into(), |it| it.display().to_string())
 }
 
 /// Writes one message.
@@ -209,6 +223,25 @@ mod tests {
             error.to_string().contains("no answer within 20ms"),
             "{error}"
         );
+    }
+
+    #[test]
+    fn a_connection_that_ends_without_an_answer_is_told_of_with_its_socket() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("c.sock");
+        let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        let mut ours = UnixStream::connect(&path).unwrap();
+        let (mut theirs, _) = listener.accept().unwrap();
+        // What it has sent was read: it ends. With some left unread it is a reset.
+        let ends = |read: usize| {
+            move |stream: &mut UnixStream| stream.read_exact(&mut vec![0; read]).unwrap()
+        };
+        let server = std::thread::spawn(move || ends(1)(&mut theirs));
+        let error = call(&mut ours, "stat", Value::Null, Duration::from_secs(9)).unwrap_err();
+        server.join().unwrap();
+        let said = format!("{error:#}");
+        assert!(said.starts_with(&path.display().to_string()), "{said}");
+        assert!(said.contains("the connection broke"), "{said}");
     }
 
     fn code(line: &str) -> (Value, Value) {

@@ -1,5 +1,8 @@
 //! `braid mirror check|repair|fail|restore|assemble`: asked of the engine that runs the mirror.
-use crate::run::client::Common;
+use super::wait::wait_checked;
+use crate::cli::Exit;
+use crate::run::client::{Common, number, word};
+use crate::run::last_check;
 use serde_json::{Value, json};
 use std::fmt::Write;
 
@@ -47,34 +50,86 @@ pub struct AssembleArgs {
     /// had: what only they have, or had, is lost
     #[arg(long)]
     without_missing: bool,
-    /// Give up what this leg has: its URI
+    /// Give up what this leg has: its number as `braid stat` shows it, or its URI
     #[arg(long, value_name = "LEG")]
     discard: Option<String>,
     #[command(flatten)]
     common: Common,
 }
 
+/// What takes its time.
+#[derive(Clone, Debug, clap::Args)]
+pub struct CheckArgs {
+    #[command(flatten)]
+    of: MirrorArgs,
+    /// Show it until it is over, and what it found; exit code 1 if legs differ then, if something
+    /// could not be read, or not all was compared
+    #[arg(long)]
+    wait: bool,
+}
+
 /// Makes alike what differs. Which leg is right nobody can tell from what they hold.
 #[derive(Clone, Debug, clap::Args)]
 pub struct RepairArgs {
     #[command(flatten)]
-    of: MirrorArgs,
+    check: CheckArgs,
     /// The leg that counts: its number as `braid stat` shows it, or its URI. Without it, the one in
     /// sync with the lowest number
     #[arg(long, value_name = "LEG")]
     from: Option<String>,
 }
 
+/// Has the legs of a mirror compared.
+///
+/// # Errors
+/// As [`mirror`]; [`Exit`] 1 as `wait` says.
+pub fn check(args: &CheckArgs) -> anyhow::Result<()> {
+    let (common, volume) = args.of.parts();
+    let begun = common.call("mirror.check", json!({"volume": volume}))?;
+    match args.wait {
+        true => found(args, false),
+        false => common.print(&begun, said),
+    }
+}
+
 /// Has a mirror made alike.
 ///
 /// # Errors
-/// As [`mirror`].
+/// As [`check`].
 pub fn repair(args: &RepairArgs) -> anyhow::Result<()> {
-    let (common, volume) = args.of.parts();
+    let (common, volume) = args.check.of.parts();
     let params = json!({"volume": volume, "leg": args.from});
-    common.show("mirror.repair", params, |text, value| {
-        said(text, volume, value, "begun")
-    })
+    let begun = common.call("mirror.repair", params)?;
+    match args.check.wait {
+        true => found(&args.check, true),
+        false => common.print(&begun, said),
+    }
+}
+
+/// Waits for a check, and shows what it found.
+fn found(args: &CheckArgs, repairs: bool) -> anyhow::Result<()> {
+    let (common, volume) = args.of.parts();
+    let mut mirror = wait_checked(common, volume)?;
+    let alike = is_alike(&mirror["checked"], repairs);
+    let words = last_check(&mirror).unwrap_or_else(|| "nothing is known of it".into());
+    let mut value = mirror["checked"].take();
+    if let Some(facts) = value.as_object_mut() {
+        facts.insert("volume".into(), volume.into());
+        facts.insert("alike".into(), alike.into());
+    }
+    common.print(&value, |text, _| writeln!(text, "{volume}: {words}"))?;
+    match alike {
+        true => Ok(()),
+        false => Err(Exit(1).into()),
+    }
+}
+
+/// Whether all copies are the same after a check, by what it found.
+fn is_alike(checked: &Value, repairs: bool) -> bool {
+    let count = |key: &str| number(&checked[key]);
+    let bad = count("differences") + count("unreadable");
+    let mended = if repairs { count("repaired") } else { 0 };
+    checked["complete"] == true && mended >= bad
 }
 
 /// Asks something of a mirror.
@@ -83,10 +138,7 @@ pub fn repair(args: &RepairArgs) -> anyhow::Result<()> {
 /// No engine that answers, or what it says.
 pub fn mirror(verb: &str, args: &MirrorArgs) -> anyhow::Result<()> {
     let params = json!({"volume": args.volume});
-    args.common
-        .show(&format!("mirror.{verb}"), params, |text, value| {
-            said(text, &args.volume, value, "begun")
-        })
+    args.common.show(&format!("mirror.{verb}"), params, said)
 }
 
 /// Asks something of a leg.
@@ -95,10 +147,7 @@ pub fn mirror(verb: &str, args: &MirrorArgs) -> anyhow::Result<()> {
 /// As [`mirror`].
 pub fn leg(verb: &str, args: &LegArgs) -> anyhow::Result<()> {
     let params = json!({"volume": args.volume, "leg": args.leg});
-    args.common
-        .show(&format!("mirror.{verb}"), params, |text, value| {
-            said(text, &args.volume, value, "begun")
-        })
+    args.common.show(&format!("mirror.{verb}"), params, said)
 }
 
 /// Has a mirror start.
@@ -112,15 +161,49 @@ pub fn assemble(args: &AssembleArgs) -> anyhow::Result<()> {
         "discard": args.discard,
     });
     let value = args.common.call_for_long("mirror.assemble", params)?;
-    args.common.print(&value, |text, value| {
-        said(text, &args.volume, value, "started")
-    })
+    args.common.print(&value, said)
 }
 
 /// What was done, or why there was nothing to do.
-fn said(text: &mut String, volume: &str, value: &Value, done: &str) -> std::fmt::Result {
-    match value["nothing"].as_str() {
-        Some(why) => writeln!(text, "{volume}: nothing to do: {why}"),
-        None => writeln!(text, "{volume}: {done}; braid stat shows it"),
+fn said(text: &mut String, value: &Value) -> std::fmt::Result {
+    let (volume, leg) = (word(&value["volume"]), word(&value["leg"]));
+    if let Some(why) = value["nothing"].as_str() {
+        return writeln!(text, "{volume}: nothing to do: {why}");
+    }
+    let see = format!("braid mirror status {volume} shows it");
+    let what = match word(&value["state"]) {
+        "checking" => format!("the check has begun; {see}"),
+        "repairing" => format!("the repair has begun; {see}"),
+        "check-paused" => "the check is paused".into(),
+        "check-resumed" => format!("the check goes on; {see}"),
+        "check-ended" => format!("the check has ended; {see}"),
+        "taken-out" => format!("leg {leg} is taken out, until it is restored"),
+        "returning" => format!("leg {leg} returns; {see}"),
+        "running" => format!("it runs; {see}"),
+        other => other.to_owned(),
+    };
+    writeln!(text, "{volume}: {what}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn checked(differences: u64, unreadable: u64, repaired: u64, complete: bool) -> Value {
+        json!({
+            "differences": differences, "unreadable": unreadable, "repaired": repaired,
+            "complete": complete,
+        })
+    }
+
+    #[test]
+    fn legs_are_alike_when_nothing_differs_or_all_of_it_was_rewritten() {
+        assert!(is_alike(&checked(0, 0, 0, true), false));
+        assert!(!is_alike(&checked(0, 0, 0, false), false), "not all of it");
+        assert!(!is_alike(&checked(1, 0, 0, true), false));
+        assert!(!is_alike(&checked(0, 1, 0, true), true));
+        assert!(is_alike(&checked(1, 1, 2, true), true));
+        assert!(!is_alike(&checked(2, 1, 2, true), true));
+        assert!(!is_alike(&Value::Null, false));
     }
 }

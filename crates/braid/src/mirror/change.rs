@@ -1,20 +1,12 @@
 //! `braid mirror add|remove|replace|stop|speed|status`: a mirror that runs is changed, and watched.
+use super::wait::{far, is_paused, status_of, wait_rebuilt};
 use crate::cli::Usage;
 use crate::run::client::{Common, items, number, word};
 use crate::run::{held, last_check};
-use crate::units::{format_bytes, format_ns, parse_rate};
-use indicatif::{ProgressBar, ProgressStyle};
+use crate::units::{format_bytes, parse_rate};
 use serde_json::{Value, json};
 use std::fmt::Write;
-use std::io::IsTerminal;
-use std::thread::sleep;
-use std::time::Duration;
 use volume::mirror::machine::Speed;
-
-/// How often a bar is moved.
-const LOOK: Duration = Duration::from_millis(250);
-/// Parts of a bar.
-const WHOLE: f64 = 1000.0;
 
 /// What is to be done with a leg that was removed, and could not be told so.
 const STILL_SAYS: &str = ". What says that it was a leg is still on it: it is refused wherever it \
@@ -96,7 +88,8 @@ pub struct SpeedArgs {
 pub struct StatusArgs {
     /// Mirror
     volume: String,
-    /// Go on until all rebuilds and the check are over
+    /// Go on until it runs and all rebuilds and the check are over; exit code 1 if it doesn't run
+    /// then, or a leg that was waited for is not in sync
     #[arg(long)]
     wait: bool,
     #[command(flatten)]
@@ -111,7 +104,10 @@ pub fn add(args: &AddArgs) -> anyhow::Result<()> {
     let params = json!({"volume": args.volume, "leg": args.leg, "force": args.new.force});
     let said = "added; write it into the configuration too";
     let leg = changed(&args.new.common, "mirror.add", params, said)?;
-    wait(&args.new.common, &args.volume, args.new.wait, Some(&leg))
+    match args.new.wait {
+        true => wait_rebuilt(&args.new.common, &args.volume, Some(&leg)),
+        false => Ok(()),
+    }
 }
 
 /// Replaces a leg.
@@ -124,7 +120,10 @@ pub fn replace(args: &ReplaceArgs) -> anyhow::Result<()> {
     });
     let said = "added, the other goes when it is in sync; write it into the configuration too";
     let leg = changed(&args.new.common, "mirror.replace", params, said)?;
-    wait(&args.new.common, &args.volume, args.new.wait, Some(&leg))
+    match args.new.wait {
+        true => wait_rebuilt(&args.new.common, &args.volume, Some(&leg)),
+        false => Ok(()),
+    }
 }
 
 /// Removes a leg.
@@ -211,9 +210,12 @@ pub fn speed(args: &SpeedArgs) -> anyhow::Result<()> {
 /// Shows a mirror.
 ///
 /// # Errors
-/// As [`add`].
+/// As [`add`]; as [`wait_rebuilt`], once it is shown.
 pub fn status(args: &StatusArgs) -> anyhow::Result<()> {
-    let waited = wait(&args.common, &args.volume, args.wait, None);
+    let waited = match args.wait {
+        true => wait_rebuilt(&args.common, &args.volume, None),
+        false => Ok(()),
+    };
     let value = status_of(&args.common, &args.volume)?;
     args.common.print(&value, show)?;
     waited
@@ -227,95 +229,6 @@ fn changed(common: &Common, method: &str, params: Value, said: &str) -> anyhow::
         writeln!(text, "{volume}: {leg} {said}")
     })?;
     Ok(word(&value["leg"]).to_owned())
-}
-
-fn status_of(common: &Common, volume: &str) -> anyhow::Result<Value> {
-    common.call("mirror.status", json!({"volume": volume}))
-}
-
-/// Until nothing is rebuilt or checked any more, with a bar for whoever sits before it.
-///
-/// # Errors
-/// What was to be rebuilt, `leg` above all, is not in sync.
-fn wait(common: &Common, volume: &str, wait: bool, leg: Option<&str>) -> anyhow::Result<()> {
-    if !wait {
-        return Ok(());
-    }
-    let bar = ProgressBar::new(WHOLE as u64);
-    if let Ok(style) = ProgressStyle::with_template("{wide_bar:.cyan} {percent:>3} %  {msg}") {
-        bar.set_style(style);
-    }
-    let mut waited: Vec<String> = leg.into_iter().map(str::to_owned).collect();
-    loop {
-        let value = status_of(common, volume)?;
-        for it in items(&value["legs"]).filter(|leg| is_on_its_way(leg)) {
-            let uri = word(&it["uri"]);
-            if !waited.iter().any(|it| it == uri) {
-                waited.push(uri.to_owned());
-            }
-        }
-        let under_way = under_way(&value);
-        let Some((what, it)) = under_way.first() else {
-            bar.finish_and_clear();
-            return waited.iter().try_for_each(|leg| is_in_sync(&value, leg));
-        };
-        if std::io::stderr().is_terminal() {
-            bar.set_position((it["done"].as_f64().unwrap_or(0.0) * WHOLE) as u64);
-            let paused = is_paused(&value) && what != "check";
-            bar.set_message(format!("{what}: {}", far(it, paused)));
-        }
-        sleep(LOOK);
-    }
-}
-
-/// Whether a leg is being rebuilt, or is about to be.
-fn is_on_its_way(leg: &Value) -> bool {
-    leg["progress"].is_object() || leg["returning"] == true || leg["state"] == "rebuilding"
-}
-
-/// Whether a rebuild that was waited for has come to its end.
-fn is_in_sync(mirror: &Value, uri: &str) -> anyhow::Result<()> {
-    let leg = items(&mirror["legs"]).find(|leg| leg["uri"] == uri);
-    let Some(leg) = leg else {
-        anyhow::bail!("{uri} is no leg any more");
-    };
-    let (state, why) = (word(&leg["state"]), leg["why"].as_str().unwrap_or_default());
-    match (state, why) {
-        ("in-sync", "") => Ok(()),
-        (_, "") => anyhow::bail!("{uri} was not rebuilt: it is {state}"),
-        _ => anyhow::bail!("{uri} was not rebuilt: it is {state}, {why}"),
-    }
-}
-
-/// What is being done, and how far it is.
-fn under_way(value: &Value) -> Vec<(String, &Value)> {
-    let legs = items(&value["legs"]);
-    let legs = legs.filter(|leg| is_on_its_way(leg));
-    let mut all: Vec<_> = legs
-        .map(|leg| (format!("leg {}", number(&leg["slot"])), &leg["progress"]))
-        .collect();
-    if value["check"].is_object() {
-        all.push(("check".into(), &value["check"]));
-    }
-    all
-}
-
-/// Whether nothing is copied in the background.
-fn is_paused(mirror: &Value) -> bool {
-    mirror["speed"]["paused"] == true
-}
-
-/// Rate and time left; neither says anything while it is paused.
-fn far(it: &Value, paused: bool) -> String {
-    if paused {
-        return "paused".into();
-    }
-    let rate = it["bytes_per_s"].as_u64();
-    let rate = rate.map_or("-".into(), |rate| format!("{}/s", format_bytes(rate)));
-    match it["left_ns"].as_u64() {
-        Some(left) => format!("{rate}, {} left", format_ns(left as f64)),
-        None => rate,
-    }
 }
 
 fn speed_words(value: &Value) -> String {
@@ -360,7 +273,10 @@ fn show(text: &mut String, value: &Value) -> std::fmt::Result {
     if let Some(found) = last_check(value) {
         writeln!(text, "  last check  {found}")?;
     }
-    writeln!(text, "  background copies  {}", speed_words(value))
+    match value["speed"].is_object() {
+        true => writeln!(text, "  background copies  {}", speed_words(value)),
+        false => Ok(()), // it stands on its legs, and is not known until it runs
+    }
 }
 
 #[cfg(test)]
@@ -379,6 +295,12 @@ mod tests {
         let mut text = String::new();
         show(&mut text, &value).unwrap();
         text
+    }
+
+    #[test]
+    fn a_mirror_that_does_not_run_shows_no_speed() {
+        let text = shown(json!({"speed": null}));
+        assert!(!text.contains("background"), "{text}");
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! `braid mirror examine`: what is on legs, and what they come to together.
 //!
 //! # Contract
-//! Only reads, beside whoever has the legs. Exit code 1 if one of them is no leg that can be used,
-//! or together they are no mirror; everything that can be shown is shown first.
+//! Only reads, beside whoever has the legs. Exit code 1 if one of them can't be read or is no leg
+//! that can be used, or together they are no mirror; everything that can be shown is shown first.
 use super::leg::{Leg, identity_for};
 use super::show;
 use crate::cli::{Exit, Usage};
@@ -41,24 +41,59 @@ pub struct Examined {
     pub bitmap: Option<(u64, usize)>,
 }
 
+/// A leg that can't be read.
+pub struct Unread {
+    /// Which one of those given.
+    pub at: usize,
+    /// As the user wrote it.
+    pub uri: String,
+    /// Why not.
+    pub why: String,
+}
+
+/// All that were looked at.
+pub struct Seen {
+    /// Those that can be read.
+    pub legs: Vec<Examined>,
+    /// The others: as if they were not there.
+    pub unread: Vec<Unread>,
+    /// What they come to, where there are several.
+    pub together: Option<Result<Assembly, Refusal>>,
+}
+
 /// Shows them.
 ///
 /// # Errors
-/// [`Usage`]; one can't be read; [`Exit`] 1 as the contract says.
+/// [`Usage`]; the only one can't be read; [`Exit`] 1 as the contract says.
 pub fn run(args: &ExamineArgs) -> anyhow::Result<()> {
     if args.legs.len() > LEGS_MAX {
         return Err(Usage::error(format!("{LEGS_MAX} legs at most")));
     }
     let who = identity_for(&args.identity, &args.legs)?;
-    let legs = args.legs.iter().map(|uri| examined(uri, &who));
-    let legs = legs.collect::<anyhow::Result<Vec<_>>>()?;
-    let together = (legs.len() > 1).then(|| together(&legs));
-    match args.output {
-        Format::Text => output::print(&show::examined(&legs, together.as_ref()))?,
-        Format::Json => output::print_json(&show::examined_json(&legs, together.as_ref()))?,
+    let (mut legs, mut unread) = (Vec::new(), Vec::new());
+    for (at, uri) in args.legs.iter().enumerate() {
+        match examined(uri, &who) {
+            Ok(leg) => legs.push(leg),
+            // Nothing else is to be shown.
+            Err(error) if args.legs.len() == 1 || error.is::<Usage>() => return Err(error),
+            Err(error) => unread.push(Unread {
+                at,
+                uri: uri.to_string(),
+                why: format!("{error:#}"),
+            }),
+        }
     }
-    let usable = legs.iter().all(|leg| leg.found.is_ok());
-    match usable && !matches!(together, Some(Err(_))) {
+    let seen = Seen {
+        together: (args.legs.len() > 1).then(|| together(&legs)),
+        legs,
+        unread,
+    };
+    match args.output {
+        Format::Text => output::print(&show::examined(&seen))?,
+        Format::Json => output::print_json(&show::examined_json(&seen))?,
+    }
+    let usable = seen.unread.is_empty() && seen.legs.iter().all(|leg| leg.found.is_ok());
+    match usable && !matches!(seen.together, Some(Err(_))) {
         true => Ok(()),
         false => Err(Exit(1).into()),
     }

@@ -2,7 +2,7 @@
 //!
 //! * [`create`], [`examine`], [`upgrade`]: the verbs without an engine; [`mod@show`]: what they
 //!   print
-//! * [`mod@ask`], [`change`]: those that an engine does
+//! * [`mod@ask`], [`change`]: those that an engine does; [`mod@wait`]: and that take their time
 //! * [`leg`]: a leg's file; [`foreign`]: what must not be written over; [`same`]: what is the same
 //!   storage by two names
 mod ask;
@@ -16,6 +16,7 @@ pub mod leg;
 pub mod same;
 mod show;
 mod upgrade;
+mod wait;
 
 /// The verbs.
 #[derive(Clone, Debug, clap::Subcommand)]
@@ -26,7 +27,7 @@ pub enum MirrorVerb {
     /// Start a mirror of the running engine that could not start by itself
     Assemble(ask::AssembleArgs),
     /// Compare all legs of a running mirror
-    Check(ask::MirrorArgs),
+    Check(ask::CheckArgs),
     /// Compare all legs of a running mirror, and make alike what differs
     Repair(ask::RepairArgs),
     /// End a check
@@ -65,7 +66,7 @@ pub fn run(verb: &MirrorVerb) -> anyhow::Result<()> {
         MirrorVerb::Examine(args) => examine::run(args),
         MirrorVerb::Upgrade(args) => upgrade::run(args),
         MirrorVerb::Assemble(args) => ask::assemble(args),
-        MirrorVerb::Check(args) => ask::mirror("check", args),
+        MirrorVerb::Check(args) => ask::check(args),
         MirrorVerb::Repair(args) => ask::repair(args),
         MirrorVerb::EndCheck(args) => ask::mirror("end", args),
         MirrorVerb::PauseCheck(args) => ask::mirror("pause", args),

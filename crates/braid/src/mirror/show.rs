@@ -1,6 +1,7 @@
 //! A mirror and its legs, as text and JSON: the same facts.
-use super::examine::Examined;
+use super::examine::{Examined, Seen};
 use crate::output::Style;
+use crate::run::is_aside;
 use crate::table::Table;
 use crate::units::{format_bytes, format_utc};
 use policy::Policy;
@@ -62,8 +63,7 @@ fn legs(it: &Superblock) -> String {
     let mut table = Table::new(4, &["  leg", "state", "last seen as", "identifier"]);
     for (slot, entry) in it.entries() {
         let label = entry.label.to_string();
-        let aside = it.properties.value("aside").unwrap_or_default();
-        let aside = match aside.split(',').any(|it| it == slot.to_string()) {
+        let aside = match is_aside(&it.properties, slot) {
             true => ", taken out",
             false => "",
         };
@@ -100,9 +100,15 @@ fn lack_words(position: u64, bytes: u64) -> String {
 }
 
 /// What is on each leg, and what they come to.
-pub fn examined(all: &[Examined], together: Option<&Result<Assembly, Refusal>>) -> String {
-    let mut text: String = all.iter().map(one).collect();
-    if let Some(verdict) = together {
+pub fn examined(seen: &Seen) -> String {
+    let all = &seen.legs;
+    let mut each: Vec<String> = all.iter().map(one).collect();
+    for it in &seen.unread {
+        let said = format!("{}\n  it can't be read: {}\n", it.uri, it.why);
+        each.insert(it.at, said); // in the order in which they were given
+    }
+    let mut text = each.concat();
+    if let Some(verdict) = &seen.together {
         text += "together\n";
         text += &match verdict {
             Ok(assembly) => assembled(all, assembly),
@@ -291,8 +297,14 @@ pub fn mirror_json(it: &Superblock) -> Value {
 }
 
 /// As [`examined`], as JSON.
-pub fn examined_json(all: &[Examined], together: Option<&Result<Assembly, Refusal>>) -> Value {
-    let together = together.map(|verdict| match verdict {
+pub fn examined_json(seen: &Seen) -> Value {
+    let all = &seen.legs;
+    let mut each: Vec<Value> = all.iter().map(one_json).collect();
+    for it in &seen.unread {
+        let said = json!({"uri": it.uri, "leg_bytes": null, "error": it.why, "newer": false});
+        each.insert(it.at, said);
+    }
+    let together = seen.together.as_ref().map(|verdict| match verdict {
         Ok(assembly) => json!({
             "mirror": true,
             "newest": all.get(assembly.newest).map(|leg| &leg.uri),
@@ -304,7 +316,7 @@ pub fn examined_json(all: &[Examined], together: Option<&Result<Assembly, Refusa
         Err(refusal) => json!({"mirror": false, "why": refusal_words(all, refusal)}),
     });
     json!({
-        "legs": all.iter().map(one_json).collect::<Vec<_>>(),
+        "legs": each,
         "together": together,
     })
 }

@@ -7,13 +7,15 @@
 //! out, and the engine decides whether the mirror may go on without; one that somebody else has
 //! ends the start.
 mod again;
+mod kept;
 mod legs;
 mod orders;
 mod terms;
 
 pub use again::Stopped;
+pub(in crate::run) use kept::PAUSED;
+pub use kept::is_aside;
 pub use legs::keep_legs;
-pub(in crate::run) use orders::PAUSED;
 
 use super::config::{ASSEMBLE_WAIT_NS, Config, LEG_QUIESCE_NS, PathKeys, Volume};
 use crate::load::host::{FileAccess, Resources, VolumePlan};

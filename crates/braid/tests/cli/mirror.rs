@@ -121,6 +121,40 @@ fn a_mirror_is_made_and_every_fact_is_shown() {
 }
 
 #[test]
+fn a_leg_that_can_not_be_read_keeps_the_others_from_nothing() {
+    if no_blkid("a_leg_that_can_not_be_read_keeps_the_others_from_nothing") {
+        return;
+    }
+    let place = Place::new();
+    let [a, b] = ["a", "b"].map(|name| leg(&place, name, 16 * MIB));
+    place.json(&["mirror", "create", "v0", &a.1, &b.1, "-o", "json"]);
+    std::fs::remove_file(&a.0).unwrap();
+    let both = ["mirror", "examine", &a.1, &b.1];
+    let output = place.braid(&both);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let text = stdout(&output);
+    for part in [
+        "it can't be read: ",
+        "this leg    1,",
+        "may have newer writes",
+    ] {
+        assert!(text.contains(part), "no {part:?} in: {text}");
+    }
+    let output = place.braid(&[&both[..], &["-o", "json"]].concat());
+    let seen: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(seen["legs"][0]["uri"], a.1, "in their order: {seen}");
+    assert_eq!(
+        (&seen["legs"][1]["slot"], &seen["together"]["mirror"]),
+        (&1.into(), &false.into())
+    );
+    let alone = place.braid(&["mirror", "examine", &a.1]);
+    assert!(
+        !alone.status.success() && alone.stdout.is_empty(),
+        "{alone:?}"
+    );
+}
+
+#[test]
 fn legs_that_hold_something_are_rebuilt_from_the_first() {
     if no_blkid("legs_that_hold_something_are_rebuilt_from_the_first") {
         return;

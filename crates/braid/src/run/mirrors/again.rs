@@ -15,8 +15,8 @@ use crate::run::config::{Export, Volume};
 use crate::run::service::Service;
 use engine::host::VolumeInfo;
 use engine::mirror::{Anew, LegConfig, MirrorOrder, MirrorState};
-use serde_json::{Value, json};
 use std::time::Duration;
+use volume::mirror::Label;
 use volume::mirror::assembly::Wishes;
 
 /// How long it has to start while somebody waits for it: it may have to watch another owner for
@@ -28,6 +28,8 @@ pub(super) const WAIT: Duration = Duration::from_secs(45);
 pub struct Stopped {
     /// Its legs.
     pub legs: Vec<Volume>,
+    /// Which one each was, by its URI.
+    pub slots: Vec<(u8, String)>,
     /// Where it was exported.
     pub exports: Vec<Export>,
 }
@@ -40,7 +42,7 @@ struct Opened {
 }
 
 impl Service {
-    /// Starts a mirror that was stopped; `discard`: the leg that is given up, by its URI.
+    /// Starts a mirror that was stopped; `discard`: the leg that is given up, by its number or URI.
     ///
     /// # Errors
     /// It was not stopped, has no leg that can be opened, or lacks the one that is given up; an
@@ -50,7 +52,7 @@ impl Service {
         volume: u16,
         without: bool,
         discard: Option<&str>,
-    ) -> Result<Value, Failure> {
+    ) -> Result<(), Failure> {
         let _alone = self.changes.alone();
         let name = self.name(volume);
         let (stopped, of) = {
@@ -62,6 +64,13 @@ impl Service {
         let stopped = stopped.ok_or_else(not)?;
         let names = stopped.legs.iter().map(|leg| leg_config(leg, 0).name);
         let names: Vec<String> = names.collect();
+        let number = discard.and_then(|leg| leg.parse().ok());
+        let mut slots = stopped.slots.iter();
+        let by_number = slots.find(|(slot, _)| Some(*slot) == number);
+        // One that was not there is known by how it was last reached.
+        let is_it = |it: &&String| by_number.is_some_and(|by| Label::cut(it) == Label::cut(&by.1));
+        let by_number = names.iter().find(is_it).map(String::as_str);
+        let discard = by_number.or(discard);
         if let Some(leg) = discard.filter(|leg| !names.iter().any(|it| it == leg)) {
             let names = names.join(", ");
             let why = format!("{name} had no leg \"{leg}\", only {names}");
@@ -94,7 +103,7 @@ impl Service {
         self.state().left_out.insert(volume, opened.left_out);
         self.listen_again(volume, &stopped.exports)?;
         match became {
-            MirrorState::Running => Ok(json!({"volume": name, "leg": null})),
+            MirrorState::Running => Ok(()),
             MirrorState::Refused(why) | MirrorState::Failed(why) => {
                 Err(Failure::refused(format!("{name} does not start: {why}")))
             }

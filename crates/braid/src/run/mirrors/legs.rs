@@ -67,7 +67,8 @@ impl Service {
             let missing = leg.status == LegStatus::Missing && leg.facts.is_none();
             missing || orders::is_another(leg)
         };
-        if of_name().any(|leg| !is_place(leg)) {
+        if let Some(leg) = of_name().find(|leg| !is_place(leg)) {
+            self.is_the_same(leg)?;
             return Err(Failure::refused(format!("{uri} is a leg of it already")));
         }
         for leg in of_name().filter(|leg| orders::is_another(leg)) {
@@ -282,7 +283,8 @@ impl Service {
     pub(super) fn stop_mirror(&self, volume: u16, force: bool) -> Result<Value, Failure> {
         let _alone = self.changes.alone();
         let name = self.name(volume);
-        if self.mirror_report(volume)?.state == MirrorState::Stopped {
+        let report = self.mirror_report(volume)?;
+        if report.state == MirrorState::Stopped {
             let why = "it was stopped before";
             return Ok(json!({"volume": name, "state": "stopped", "nothing": why}));
         }
@@ -326,7 +328,13 @@ impl Service {
         let left_out = state.left_out.remove(&volume).unwrap_or_default();
         // One of those may have been added again meanwhile.
         legs.extend_from_slice(&not_among(&legs, left_out));
-        let stopped = Stopped { legs, exports };
+        let slots = report.legs.into_iter();
+        let slots = slots.filter_map(|leg| Some((leg.slot?, leg.name)));
+        let stopped = Stopped {
+            legs,
+            slots: slots.collect(),
+            exports,
+        };
         // Once more stopped it has what it had, and not nothing.
         state.stopped.entry(volume).or_insert(stopped);
         drop(state);

@@ -10,16 +10,14 @@
 //! An order is answered when the mirror's core has it, that to start when it is known what came of
 //! it; that is said in lines, and `stat` shows it. A leg is named by its number as `stat` shows it,
 //! or by its URI.
-use super::{leg_config, speed, terms};
+use super::{leg_config, terms};
 use crate::control::rpc::Failure;
 use crate::load::host::FileAccess;
 use crate::run::config::{Volume, leg_name};
 use crate::run::service::{Service, State};
-use crate::units::format_bytes;
 use crate::uri::UriKind;
 use engine::host::Change;
-use engine::mirror::{LegReport, LegStatus, MirrorOrder, MirrorReport, MirrorState, speed_of};
-use policy::Policy;
+use engine::mirror::{LegReport, LegStatus, MirrorOrder, MirrorReport, MirrorState};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::fs::Metadata;
@@ -27,7 +25,6 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 use std::time::Duration;
 use volume::mirror::assembly::Wishes;
-use volume::mirror::machine::Speed;
 use volume::mirror::{Label, Superblock};
 
 /// How long a mirror has to start while somebody waits for it; it starts later, too.
@@ -37,34 +34,30 @@ pub(super) const SEEN_WAIT: Duration = Duration::from_secs(5);
 /// How long opening a leg's file again may take.
 const WAIT_NS: u64 = 10_000_000_000;
 
-/// Why a mirror has no policy to be shown.
-const POLICY_UNKNOWN: &str = "its policy stands on its legs, and is not known until it runs";
+/// What a mirror that can only be read is not asked for.
+const CHANGES: [&str; 8] = [
+    "check", "repair", "fail", "restore", "add", "remove", "replace", "grow",
+];
 
 /// What `mirror.…` takes.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MirrorParams {
-    volume: String,
-    leg: Option<String>,
+    pub(super) volume: String,
+    pub(super) leg: Option<String>,
     #[serde(default)]
     without: bool,
     discard: Option<String>,
     #[serde(default)]
     force: bool,
     by: Option<String>,
-    floor: Option<u64>,
-    ceiling: Option<u64>,
+    pub(super) floor: Option<u64>,
+    pub(super) ceiling: Option<u64>,
     #[serde(default)]
-    pause: bool,
+    pub(super) pause: bool,
     #[serde(default)]
-    resume: bool,
+    pub(super) resume: bool,
 }
-
-/// Copies in the background come to nothing at this speed, bytes per second.
-pub(in crate::run) const PAUSED: Speed = Speed {
-    floor: 1,
-    ceiling: 1,
-};
 
 impl State {
     /// # Errors
@@ -110,6 +103,9 @@ impl Service {
     /// One of the methods `mirror.…`.
     pub fn order_mirror(&self, verb: &str, params: MirrorParams) -> Result<Value, Failure> {
         let volume = self.state().mirror(&params.volume)?;
+        if CHANGES.contains(&verb) {
+            self.may_write(volume, &self.mirror_report(volume)?)?;
+        }
         if let Some(done) = self.change_mirror(volume, verb, &params) {
             return done;
         }
@@ -117,9 +113,6 @@ impl Service {
         let runs = report.superblock.is_some();
         if let Some(why) = nothing_to_do(&report, verb, &params) {
             return Ok(json!({"volume": params.volume, "leg": params.leg, "nothing": why}));
-        }
-        if matches!(verb, "check" | "repair" | "fail" | "restore") {
-            self.may_write(volume, &report)?;
         }
         if runs && matches!(verb, "check" | "repair") {
             terms::may_compare(&params.volume, &report)?;
@@ -139,38 +132,56 @@ impl Service {
             "restore" => match self.restored(volume, &report, &params)? {
                 Some(slot) => MirrorOrder::Return(slot),
                 // It says itself which one it is when it is there.
-                None => return Ok(json!({"volume": params.volume, "leg": params.leg})),
+                None => return Ok(terms::answer(verb, &params)),
             },
-            "assemble" if report.state == MirrorState::Stopped => {
-                return self.start_again(volume, params.without, params.discard.as_deref());
-            }
-            "assemble" if runs && params.discard.is_some() => {
-                return Err(Failure::refused(format!(
-                    "{} runs: a leg is given up when it starts; remove it, and add it again",
-                    params.volume
-                )));
-            }
             "assemble" => {
-                let place = |name: &String| {
-                    let legs = report.legs.iter();
-                    let found = legs.map(|leg| &leg.name).position(|it| it == name);
-                    found.ok_or_else(|| unknown(&report, name))
-                };
-                let discard = params.discard.as_ref().map(place).transpose()?;
-                let order = MirrorOrder::Assemble(Wishes {
-                    without: params.without,
-                    discard,
-                });
-                self.senders.order(volume, order);
-                return self.assembled(volume, report.refusals);
+                self.start(volume, &report, &params)?;
+                return Ok(terms::answer(verb, &params));
             }
             other => return Err(Failure::method(&format!("mirror.{other}"))),
         };
+        let aside = match order {
+            MirrorOrder::Fail(slot) => Some((slot, true)),
+            MirrorOrder::Return(slot) => Some((slot, false)),
+            _ => None,
+        };
         self.senders.order(volume, order);
-        if matches!(verb, "fail" | "restore") {
-            self.wait_kept(volume)?;
+        if let Some((slot, aside)) = aside {
+            self.wait_kept_aside(volume, slot, aside)?;
         }
-        Ok(json!({"volume": params.volume, "leg": params.leg}))
+        Ok(terms::answer(verb, &params))
+    }
+
+    /// A mirror starts that could not start by itself, or was stopped.
+    ///
+    /// # Errors
+    /// It is not started, and why.
+    fn start(
+        &self,
+        volume: u16,
+        report: &MirrorReport,
+        params: &MirrorParams,
+    ) -> Result<(), Failure> {
+        if report.state == MirrorState::Stopped {
+            return self.start_again(volume, params.without, params.discard.as_deref());
+        }
+        if report.superblock.is_some() && params.discard.is_some() {
+            return Err(Failure::refused(format!(
+                "{} runs: a leg is given up when it starts; remove it, and add it again",
+                params.volume
+            )));
+        }
+        let place = |wanted: &String| {
+            let found = report.legs.iter().position(|leg| is(leg, wanted));
+            found.ok_or_else(|| unknown(report, wanted))
+        };
+        let discard = params.discard.as_ref().map(place).transpose()?;
+        let order = MirrorOrder::Assemble(Wishes {
+            without: params.without,
+            discard,
+        });
+        self.senders.order(volume, order);
+        self.assembled(volume, report.refusals)
     }
 
     /// A leg that is to return: its slot, where that is known.
@@ -236,7 +247,7 @@ impl Service {
     ///
     /// # Errors
     /// It is not started, and why.
-    fn assembled(&self, volume: u16, refusals: u64) -> Result<Value, Failure> {
+    fn assembled(&self, volume: u16, refusals: u64) -> Result<(), Failure> {
         let name = self.name(volume);
         let mut became = None;
         self.wait_for(volume, ASSEMBLE_WAIT, |it| {
@@ -248,7 +259,7 @@ impl Service {
             Some(MirrorState::Refused(why) | MirrorState::Failed(why)) => {
                 Err(Failure::refused(why))
             }
-            Some(_) => Ok(json!({"volume": name, "leg": null})),
+            Some(_) => Ok(()),
             None => Err(Failure::refused(format!(
                 "{name} has not started yet: braid stat shows it"
             ))),
@@ -281,77 +292,6 @@ impl Service {
             "status" => self.status_of_mirror(volume),
             _ => return None,
         })
-    }
-
-    /// How fast is copied in the background: a property of the mirror, which it keeps (row B6). A
-    /// pause lasts until the engine ends.
-    fn set_speed(&self, volume: u16, params: &MirrorParams) -> Result<Value, Failure> {
-        let report = self.mirror_report(volume)?;
-        let lasts = report.superblock.map(|it| it.properties);
-        let lasts = lasts.ok_or_else(|| {
-            let why = "its speed stands on its legs, and it does not run";
-            Failure::refused(format!("{}: {why}", self.name(volume)))
-        })?;
-        let changed = {
-            let before = speed_of(&lasts, speed(&self.state().volumes[volume].of));
-            let speed = Speed {
-                floor: params.floor.unwrap_or(before.floor),
-                ceiling: params.ceiling.unwrap_or(before.ceiling),
-            };
-            if speed.floor > speed.ceiling {
-                return Err(Failure::params(format!(
-                    "the floor, {}/s, is above the ceiling, {}/s",
-                    format_bytes(speed.floor),
-                    format_bytes(speed.ceiling)
-                )));
-            }
-            let changes = params.floor.is_some() || params.ceiling.is_some();
-            match (params.pause, changes || params.resume) {
-                (true, _) => Some((PAUSED, false)),
-                (false, any) => any.then_some((speed, changes)),
-            }
-        };
-        if let Some((speed, lasts)) = changed {
-            let order = MirrorOrder::Speed(speed, lasts);
-            if lasts {
-                self.may_write(volume, &report)?;
-                self.senders.order(volume, order);
-                self.wait_kept(volume)?;
-            } else {
-                self.senders.order(volume, order);
-            }
-        }
-        Ok(self.report()?.mirror(volume))
-    }
-
-    /// Shows the policy of a mirror, or sets it: a property of the mirror, which it keeps (row B6).
-    pub fn mirror_policy(&self, volume: u16, word: Option<&str>) -> Result<Value, Failure> {
-        let report = self.mirror_report(volume)?;
-        let name = self.name(volume);
-        let Some(word) = word else {
-            if report.superblock.is_none() {
-                return Ok(json!({"volume": name, "policy": null, "why": POLICY_UNKNOWN}));
-            }
-            return Ok(json!({"volume": name, "policy": report.policy.to_string()}));
-        };
-        let slots = report.legs.iter().filter_map(|leg| leg.slot);
-        let slots = slots.max().map_or(0, |last| usize::from(last) + 1);
-        let policy = Policy::parse(word).and_then(|it| it.check(slots).map(|()| it));
-        let policy = policy.map_err(|error| Failure::params(format!("\"{word}\": {error}")))?;
-        if report.state != MirrorState::Running {
-            let why = "its policy stands on its legs, and it does not run";
-            return Err(Failure::refused(format!("{name}: {why}")));
-        }
-        self.may_write(volume, &report)?;
-        let kept = engine::mirror::for_mirror(policy).to_string();
-        let properties = report.superblock.map(|it| it.properties);
-        if let Err(error) = properties.unwrap_or_default().set("policy", &kept) {
-            let why = format!("{name}: its legs have no room for it: {error}");
-            return Err(Failure::refused(why));
-        }
-        self.senders.set_policy(volume, policy, report.knobs);
-        self.wait_kept(volume)?;
-        Ok(json!({"volume": name, "policy": kept}))
     }
 
     pub(super) fn mirror_report(&self, volume: u16) -> Result<MirrorReport, Failure> {
@@ -395,7 +335,7 @@ impl Service {
     ///
     /// # Errors
     /// It is another one, or none is there.
-    fn is_the_same(&self, leg: &LegReport) -> Result<(), Failure> {
+    pub(super) fn is_the_same(&self, leg: &LegReport) -> Result<(), Failure> {
         let Some(volume) = leg.volume.filter(|_| leg.facts.is_some()) else {
             return Ok(());
         };
@@ -491,6 +431,10 @@ fn nothing_to_do(report: &MirrorReport, verb: &str, params: &MirrorParams) -> Op
     match verb {
         "pause" | "resume" | "end" if running && !checks => Some("there is no check"),
         "assemble" if running && params.discard.is_none() => Some("it runs"),
+        "fail" if running => {
+            let out = leg(report, params).is_ok_and(|leg| leg.aside);
+            (out && report.kept).then_some("the leg is taken out already")
+        }
         "restore" if running => {
             let leg = leg(report, params).ok()?;
             let well = leg.status == LegStatus::InSync && leg.why.is_none() && !leg.cut_short;
@@ -520,10 +464,14 @@ fn is_open(path: &Path) -> bool {
 /// The leg that is meant.
 fn leg<'a>(report: &'a MirrorReport, params: &MirrorParams) -> Result<&'a LegReport, Failure> {
     let wanted = params.leg.as_deref().unwrap_or_default();
-    let slot = wanted.parse::<u8>().ok();
-    let is = |leg: &&LegReport| leg.name == wanted || (slot.is_some() && leg.slot == slot);
-    let found = report.legs.iter().find(is);
+    let found = report.legs.iter().find(|leg| is(leg, wanted));
     found.ok_or_else(|| unknown(report, wanted))
+}
+
+/// Whether a leg is meant by its number or its URI.
+fn is(leg: &LegReport, wanted: &str) -> bool {
+    let slot = wanted.parse::<u8>().ok();
+    leg.name == wanted || (slot.is_some() && leg.slot == slot)
 }
 
 fn unknown(report: &MirrorReport, wanted: &str) -> Failure {

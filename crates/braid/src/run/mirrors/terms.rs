@@ -1,17 +1,9 @@
-//! What has to be so before something is asked of a mirror, and what is waited for before that is
-//! answered.
-use super::orders::SEEN_WAIT;
-use crate::control::limits::ANSWER_WAIT;
+//! What has to be so before something is asked of a mirror, and what is answered when it was.
+use super::orders::MirrorParams;
 use crate::control::rpc::Failure;
 use crate::run::service::Service;
 use engine::mirror::{LegStatus, MirrorReport};
-use serde_json::Value;
-use std::time::Duration;
-
-/// Most that is waited until the legs say what was set. With what `restore` waits before that
-/// ([`SEEN_WAIT`]) it is less than an answer is waited for, so that it is heard that they don't.
-const KEPT_WAIT: Duration = Duration::from_secs(4);
-const _: () = assert!(KEPT_WAIT.as_secs() + SEEN_WAIT.as_secs() < ANSWER_WAIT.as_secs());
+use serde_json::{Value, json};
 
 impl Service {
     /// A mirror as it is. What is left of legs that are none any more goes, unless somebody changes
@@ -34,21 +26,6 @@ impl Service {
             ))),
         }
     }
-
-    /// Waits until what was set is on the legs: who was answered finds it so after a kill.
-    ///
-    /// # Errors
-    /// It is not yet.
-    pub(super) fn wait_kept(&self, volume: u16) -> Result<(), Failure> {
-        match self.wait_for(volume, KEPT_WAIT, |it| it.kept) {
-            true => Ok(()),
-            false => Err(Failure::refused(format!(
-                "{}: that holds, but its legs could not be told yet: it is forgotten where the \
-                 engine ends before (braid stat shows what they wait for)",
-                self.name(volume)
-            ))),
-        }
-    }
 }
 
 /// # Errors
@@ -62,4 +39,19 @@ pub(super) fn may_compare(name: &str, report: &MirrorReport) -> Result<(), Failu
              another one back first (braid mirror restore, status --wait)"
         ))),
     }
+}
+
+/// The answer to an order that a mirror has.
+pub(super) fn answer(verb: &str, params: &MirrorParams) -> Value {
+    let state = match verb {
+        "check" => "checking",
+        "repair" => "repairing",
+        "pause" => "check-paused",
+        "resume" => "check-resumed",
+        "end" => "check-ended",
+        "fail" => "taken-out",
+        "restore" => "returning",
+        _ => "running",
+    };
+    json!({"volume": params.volume, "leg": params.leg, "state": state})
 }

@@ -76,6 +76,7 @@ impl Report<'_> {
             "kind": "mirror",
             "mirror": superblock.map(|it| it.mirror.to_string()),
             "state": self.health(volume).name(),
+            "phase": it.map(|it| phase(&it.state)),
             "why": self.mirror_state(volume),
             "policy": self.policy(volume),
             "ewma_shift": knobs.ewma_shift,
@@ -91,13 +92,14 @@ impl Report<'_> {
                 "unreadable": it.unreadable,
                 "repaired": it.repaired,
                 "complete": it.complete,
+                "alone": it.alone,
                 "from": it.from,
                 "first": it.first.iter().flatten().map(|(leg, start, end)| json!({
                     "leg": leg, "start": start, "end": end,
                 })).collect::<Vec<_>>(),
             })),
             "check": it.and_then(check),
-            "speed": it.map(|it| json!({
+            "speed": it.filter(|_| superblock.is_some()).map(|it| json!({
                 "floor": it.speed.floor,
                 "ceiling": it.speed.ceiling,
                 "paused": it.speed == PAUSED,
@@ -138,6 +140,17 @@ impl Report<'_> {
             "read_errors": leg.facts.map(|facts| facts.errors),
             "repaired": leg.facts.map(|facts| facts.mended),
         })
+    }
+}
+
+/// How far a mirror is, in a word.
+fn phase(state: &MirrorState) -> &'static str {
+    match state {
+        MirrorState::Gathering => "gathering",
+        MirrorState::Refused(_) => "refused",
+        MirrorState::Running => "running",
+        MirrorState::Stopped => "stopped",
+        MirrorState::Failed(_) => "failed",
     }
 }
 

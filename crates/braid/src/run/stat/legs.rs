@@ -68,7 +68,10 @@ pub fn held(mirror: &Value) -> Option<String> {
 
 /// What the last check has found, and where first, by leg; `None`: there was none.
 pub fn last_check(mirror: &Value) -> Option<String> {
-    let checked = mirror["checked"].as_object()?;
+    let checked = &mirror["checked"]; // a value, which has all keys: an older engine lacks some
+    if !checked.is_object() {
+        return None;
+    }
     let count = |key: &str| format_count(number(&checked[key]));
     let mut text = format!(
         "{} differences, {} unreadable, {} rewritten, in {}",
@@ -77,7 +80,9 @@ pub fn last_check(mirror: &Value) -> Option<String> {
         count("repaired"),
         format_bytes(number(&checked["bytes"]))
     );
-    if checked["complete"] == false {
+    if checked["alone"] == true {
+        text += ", then only one leg was in sync, and there was nothing to compare";
+    } else if checked["complete"] == false {
         text += ", then it was ended";
     }
     if let Some(leg) = checked["from"].as_u64() {
