@@ -4,6 +4,9 @@ use crate::run::mirrors::PAUSED;
 use engine::mirror::{LegReport, LegStatus, MirrorReport, MirrorState};
 use serde_json::{Value, json};
 
+/// Why a leg of a mirror that can only be read serves nothing: its leaving is never written down.
+const NOT_READ: &str = "not read: a newer braid wrote the mirror, and one leg serves all reads";
+
 impl Report<'_> {
     /// As its core has it.
     pub(super) fn of_mirror(&self, volume: u16) -> Option<&MirrorReport> {
@@ -118,6 +121,14 @@ impl Report<'_> {
         let rebuilding = leg.status == LegStatus::Rebuilding && mirror.regions > 0;
         let rebuilt = lacks.filter(|_| rebuilding);
         let rebuilt = rebuilt.map(|lacks| 1.0 - lacks as f64 / mirror.regions as f64);
+        let read_only = mirror
+            .superblock
+            .is_some_and(|it| it.features.read_only != 0);
+        let unused = read_only && leg.facts.is_some_and(|it| it.leaving);
+        let why = leg
+            .why
+            .as_deref()
+            .map(|why| if unused { NOT_READ } else { why });
         let it = &leg.counters;
         json!({
             "slot": leg.slot,
@@ -125,7 +136,7 @@ impl Report<'_> {
             "uri": leg.name,
             "volume": name,
             "state": leg.status.name(),
-            "why": leg.why,
+            "why": why,
             "returning": returns(leg),
             "rebuilt": rebuilt,
             "progress": progress(mirror, leg),

@@ -1,14 +1,7 @@
 //! A hardware queue as a path of a volume, beside one over the network to the same file.
-#![allow(clippy::unwrap_used, reason = "a test")]
-
-#[path = "shared/nbd.rs"]
-mod nbd;
-#[path = "shared/no_io_uring.rs"]
-mod no_io_uring;
-#[path = "shared/process.rs"]
-mod process;
-
-use process::{Client, Process, engine, wait_until};
+use crate::no_io_uring;
+use crate::process;
+use crate::process::{Client, Process, engine, wait_until};
 use rustix::process::Signal;
 use std::io::Write;
 use std::path::{Path, PathBuf};

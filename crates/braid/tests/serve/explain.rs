@@ -1,15 +1,6 @@
 //! `braid explain` beside a running engine: what it says of I/O that is under way, of an idle
 //! volume, and to whoever asks for what can't be.
-#![allow(clippy::unwrap_used, reason = "a test")]
-
-#[path = "shared/nbd.rs"]
-mod nbd;
-#[path = "shared/no_io_uring.rs"]
-mod no_io_uring;
-#[path = "shared/process.rs"]
-mod process;
-
-use process::{Client, Process, engine, two_ports, wait_until};
+use crate::process::{Client, Process, engine, two_ports, wait_until};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixListener;

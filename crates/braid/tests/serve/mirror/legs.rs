@@ -1,17 +1,6 @@
 //! Legs of a running mirror come and go by verb; it is watched, slowed down, and stopped.
-#![allow(clippy::unwrap_used, reason = "a test")]
-
-#[path = "shared/mirror.rs"]
-mod mirror;
-#[path = "shared/nbd.rs"]
-mod nbd;
-#[path = "shared/no_io_uring.rs"]
-mod no_io_uring;
-#[path = "shared/process.rs"]
-mod process;
-
-use mirror::{LEG_BYTES, Place, end, said, verify};
-use process::{Client, Process, wait_until};
+use super::place::{DATA_AT, LEG_BYTES, Place, end, kill, said, verify};
+use crate::process::{Client, Process, wait_until};
 use serde_json::Value;
 use std::fs::File;
 
@@ -423,7 +412,7 @@ fn a_mirror_grows_when_all_its_files_have_and_a_kill_leaves_it_whole() {
     assert!(why.contains("leg 1 is not larger"), "{why}");
     larger("b");
     let told = place.told(&["mirror", "grow", "v0"]);
-    let bytes = 2 * LEG_BYTES - mirror::DATA_AT;
+    let bytes = 2 * LEG_BYTES - DATA_AT;
     assert_eq!(
         (&told["bytes"], &told["before"]),
         (&bytes.into(), &(bytes - LEG_BYTES).into())
@@ -433,7 +422,7 @@ fn a_mirror_grows_when_all_its_files_have_and_a_kill_leaves_it_whole() {
     assert_ne!(client.write(bytes - 4096, 8), 0);
     let mut client = place.client();
     assert_eq!(client.write(bytes - 4096, 9), 0);
-    mirror::kill(engine);
+    kill(engine);
     let engine = place.start();
     let mut client = place.client();
     assert_eq!(client.read(bytes - 4096), [9; 4096]);
@@ -441,7 +430,7 @@ fn a_mirror_grows_when_all_its_files_have_and_a_kill_leaves_it_whole() {
     wait_until(|| (place.told(&["stat"])["volumes"][0]["unalike"] == 0).then_some(()));
     end(engine);
     let [a, b] = ["a", "b"].map(|name| std::fs::read(place.path(name)).unwrap());
-    let from = mirror::DATA_AT as usize;
+    let from = DATA_AT as usize;
     assert!(
         a.len() as u64 == 2 * LEG_BYTES && a[from..] == b[from..],
         "legs differ"

@@ -1,17 +1,7 @@
 //! Legs whose files are cut short, or hold what is wrong: nothing of that is served or copied.
-#![allow(clippy::unwrap_used, reason = "a test")]
-
-#[path = "shared/mirror.rs"]
-mod mirror;
-#[path = "shared/nbd.rs"]
-mod nbd;
-#[path = "shared/no_io_uring.rs"]
-mod no_io_uring;
-#[path = "shared/process.rs"]
-mod process;
-
-use mirror::{DATA_AT, LEG_BYTES, Place, end, said, verify};
-use process::{Client, Process, wait_until};
+use super::place::{DATA_AT, LEG_BYTES, Place, end, said, verify};
+use crate::process;
+use crate::process::{Client, Process, wait_until};
 use serde_json::Value;
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;

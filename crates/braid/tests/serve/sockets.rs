@@ -1,14 +1,8 @@
 //! What a connection may cost of the kernel, as the kernel tells it (`/proc/net/tcp`): of peers
 //! that read nothing and of peers that are gone without a word.
-#![allow(clippy::unwrap_used, reason = "a test")]
-#[path = "shared/nbd.rs"]
-mod nbd;
-#[path = "shared/no_io_uring.rs"]
-mod no_io_uring;
-#[path = "shared/process.rs"]
-mod process;
-
-use process::{Process, wait_until};
+use crate::nbd;
+use crate::no_io_uring;
+use crate::process::{Process, wait_until};
 use std::io::Write;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;

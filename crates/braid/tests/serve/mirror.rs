@@ -1,18 +1,13 @@
 //! `braid run` with a mirror over files, as a process: made, written, killed, without a leg, with
 //! it again; and what it keeps others from.
-#![allow(clippy::unwrap_used, reason = "a test")]
+mod cut;
+mod far;
+mod legs;
+mod place;
+mod refused;
 
-#[path = "shared/mirror.rs"]
-mod mirror;
-#[path = "shared/nbd.rs"]
-mod nbd;
-#[path = "shared/no_io_uring.rs"]
-mod no_io_uring;
-#[path = "shared/process.rs"]
-mod process;
-
-use mirror::{DATA_AT, LEG_BYTES, Place, end, kill, said, verify};
-use process::{Process, begun, wait_until};
+use crate::process::{Process, begun, wait_until};
+use place::{DATA_AT, LEG_BYTES, Place, end, kill, said, verify};
 use serde_json::Value;
 use std::path::Path;
 

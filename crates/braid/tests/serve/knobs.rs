@@ -1,15 +1,7 @@
 //! Keys of a volume that change while it runs, by verb and by reload; which do not, and what exit
 //! codes say.
-#![allow(clippy::unwrap_used, reason = "a test")]
-
-#[path = "shared/nbd.rs"]
-mod nbd;
-#[path = "shared/no_io_uring.rs"]
-mod no_io_uring;
-#[path = "shared/process.rs"]
-mod process;
-
-use process::Process;
+use crate::no_io_uring;
+use crate::process::Process;
 use rustix::process::Signal;
 use serde_json::Value;
 use std::path::Path;

@@ -1,17 +1,6 @@
 //! Clients of a mirror that does not start: who waits, and who is told that nothing comes of it.
-#![allow(clippy::unwrap_used, reason = "a test")]
-
-#[path = "shared/mirror.rs"]
-mod mirror;
-#[path = "shared/nbd.rs"]
-mod nbd;
-#[path = "shared/no_io_uring.rs"]
-mod no_io_uring;
-#[path = "shared/process.rs"]
-mod process;
-
-use mirror::{Place, end};
-use process::{Client, Process, begun, wait_until};
+use super::place::{LEG_BYTES, Place, end};
+use crate::process::{Client, Process, begun, wait_until};
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -97,12 +86,12 @@ fn t45_a_client_of_a_mirror_whose_legs_are_of_two_is_told_why() {
     };
     File::create(place.path("c"))
         .unwrap()
-        .set_len(mirror::LEG_BYTES)
+        .set_len(LEG_BYTES)
         .unwrap();
     std::fs::remove_file(place.path("b")).unwrap();
     File::create(place.path("b"))
         .unwrap()
-        .set_len(mirror::LEG_BYTES)
+        .set_len(LEG_BYTES)
         .unwrap();
     let (b, c) = (place.leg("b"), place.leg("c"));
     let made = place.braid(&["mirror", "create", "v1", &b, &c]);

@@ -1,21 +1,13 @@
 //! Discovery with real processes: what `discover` shows, paths that come and go by themselves under
 //! load, `connect-all`.
-#![allow(clippy::unwrap_used, reason = "a test")]
-
-#[path = "shared/nbd.rs"]
-mod nbd;
-#[path = "shared/no_io_uring.rs"]
-mod no_io_uring;
-#[path = "shared/process.rs"]
-mod process;
-#[path = "discovery/shown.rs"]
+mod lies;
 mod shown;
-#[path = "discovery/told.rs"]
 mod told;
-#[path = "discovery/twice.rs"]
 mod twice;
 
-use process::{Client, Process, engine, wait_until};
+use crate::no_io_uring;
+use crate::process;
+use crate::process::{Client, Process, engine, wait_until};
 use rustix::process::Signal;
 use serde_json::Value;
 use std::path::Path;

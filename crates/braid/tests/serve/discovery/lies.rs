@@ -1,15 +1,8 @@
 //! Discovery controllers that lie: a real target behind somebody who changes what its log says. An
 //! error or a line for what can't be, whatever is left is used, and little memory is taken.
-#![allow(clippy::unwrap_used, reason = "a test")]
-
-#[path = "shared/nbd.rs"]
-mod nbd;
-#[path = "shared/no_io_uring.rs"]
-mod no_io_uring;
-#[path = "shared/process.rs"]
-mod process;
-
-use process::{Process, engine, two_ports};
+use crate::no_io_uring;
+use crate::process;
+use crate::process::{Process, engine, two_ports};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::io::{Read, Write};

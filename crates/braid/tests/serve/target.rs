@@ -1,16 +1,12 @@
 //! `braid target` as a process: what it prints, how it is changed, how it ends, what it refuses.
-#![allow(clippy::unwrap_used, reason = "a test")]
+mod cache;
 
-#[path = "shared/no_io_uring.rs"]
-mod no_io_uring;
-#[path = "shared/tmpfs.rs"]
-mod tmpfs;
-
+use crate::no_io_uring;
+use crate::tmpfs::Tmpfs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use tmpfs::Tmpfs;
 
 fn braid() -> Command {
     Command::new(env!("CARGO_BIN_EXE_braid"))

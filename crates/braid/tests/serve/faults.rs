@@ -1,14 +1,6 @@
 //! `braid run` when things end badly: its target dies, it is ended in the middle, it is killed.
-#![allow(clippy::unwrap_used, reason = "a test")]
-
-#[path = "shared/nbd.rs"]
-mod nbd;
-#[path = "shared/no_io_uring.rs"]
-mod no_io_uring;
-#[path = "shared/process.rs"]
-mod process;
-
-use process::{Client, Process, engine, two_ports, wait_until};
+use crate::no_io_uring;
+use crate::process::{Client, Process, engine, two_ports, wait_until};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};

@@ -1,8 +1,6 @@
 //! A mirror over two files, and an engine with it.
-#![allow(dead_code, reason = "each test uses its part")]
-
-use super::no_io_uring;
-use super::process::{Client, Process, engine, wait_until};
+use crate::no_io_uring;
+use crate::process::{Client, Process, engine, wait_until};
 use serde_json::Value;
 use std::fs::File;
 use std::os::unix::fs::FileExt;

@@ -1,15 +1,8 @@
 //! A volume of a running engine as a namespace of a queue server.
-#![allow(clippy::unwrap_used, reason = "a test")]
-
-#[path = "shared/nbd.rs"]
-mod nbd;
-#[path = "shared/no_io_uring.rs"]
-mod no_io_uring;
-#[path = "shared/process.rs"]
-mod process;
-
+use crate::no_io_uring;
+use crate::process;
+use crate::process::{Client, Process, SOON, engine, wait_until};
 use ::queue::{Options, Queue, Range, Status};
-use process::{Client, Process, SOON, engine, wait_until};
 use rustix::process::Signal;
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};

@@ -1,14 +1,5 @@
 //! What is said of I/O that a queue server has and does not answer.
-#![allow(clippy::unwrap_used, reason = "a test")]
-
-#[path = "shared/nbd.rs"]
-mod nbd;
-#[path = "shared/no_io_uring.rs"]
-mod no_io_uring;
-#[path = "shared/process.rs"]
-mod process;
-
-use process::{Client, Process, engine, wait_until};
+use crate::process::{Client, Process, engine, wait_until};
 use rustix::process::Signal;
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;

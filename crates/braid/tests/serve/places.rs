@@ -1,14 +1,7 @@
 //! More clients than places or descriptors, and more lines than are read, as processes: the limit
 //! is kept and spoken of, those who are there are served, and later ones when there is room again.
-#![allow(clippy::unwrap_used, reason = "a test")]
-#[path = "shared/nbd.rs"]
-mod nbd;
-#[path = "shared/no_io_uring.rs"]
-mod no_io_uring;
-#[path = "shared/process.rs"]
-mod process;
-
-use process::{Client, Process, SOON};
+use crate::no_io_uring;
+use crate::process::{Client, Process, SOON};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;

@@ -1,7 +1,5 @@
 //! Processes of ours, and clients of theirs.
-#![allow(dead_code, reason = "each test uses its part")]
-
-use super::{nbd, no_io_uring};
+use crate::{nbd, no_io_uring};
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;

@@ -1,15 +1,7 @@
 //! `braid mirror create` and `examine` over namespaces: two targets, and what must not be written
 //! over there.
-#![allow(clippy::unwrap_used, reason = "a test")]
-
-#[path = "shared/nbd.rs"]
-mod nbd;
-#[path = "shared/no_io_uring.rs"]
-mod no_io_uring;
-#[path = "shared/process.rs"]
-mod process;
-
-use process::{Client, Process, engine, two_ports, wait_until};
+use crate::no_io_uring;
+use crate::process::{Client, Process, engine, two_ports, wait_until};
 use rustix::process::Signal;
 use serde_json::Value;
 use std::fs::File;

@@ -1,14 +1,9 @@
 //! `braid run` as a process: what it exports, what clients of others' make do with it, how it is
 //! asked, changed and ended, what it refuses.
-#![allow(clippy::unwrap_used, reason = "a test")]
-
-#[path = "shared/nbd.rs"]
-mod nbd;
-#[path = "shared/no_io_uring.rs"]
-mod no_io_uring;
-#[path = "run/policies.rs"]
 mod policies;
 
+use crate::nbd;
+use crate::no_io_uring;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;

@@ -1,11 +1,10 @@
 //! `braid queue` as its users type it: a server, several clients, some of which are killed.
-#![allow(clippy::unwrap_used, reason = "tests")]
-
-#[path = "shared/lying_broker.rs"]
 mod lying_broker;
-#[path = "shared/no_io_uring.rs"]
-mod no_io_uring;
+mod path;
+mod shown;
+mod volume;
 
+use crate::no_io_uring;
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;

@@ -1,14 +1,6 @@
 //! Volumes of a running engine that come and go with its configuration.
-#![allow(clippy::unwrap_used, reason = "a test")]
-
-#[path = "shared/nbd.rs"]
-mod nbd;
-#[path = "shared/no_io_uring.rs"]
-mod no_io_uring;
-#[path = "shared/process.rs"]
-mod process;
-
-use process::{Client, Process, SOON, engine, two_ports, wait_until};
+use crate::nbd;
+use crate::process::{Client, Process, SOON, engine, two_ports, wait_until};
 use rustix::process::Signal;
 use serde_json::Value;
 use std::path::{Path, PathBuf};

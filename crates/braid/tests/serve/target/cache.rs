@@ -1,14 +1,6 @@
 //! A target's volatile cache: what was not flushed is gone with the process, and nothing else is.
-#![allow(clippy::unwrap_used, reason = "a test")]
-
-#[path = "shared/nbd.rs"]
-mod nbd;
-#[path = "shared/no_io_uring.rs"]
-mod no_io_uring;
-#[path = "shared/process.rs"]
-mod process;
-
-use process::{Client, Process, engine};
+use crate::no_io_uring;
+use crate::process::{Client, Process, engine};
 use std::path::Path;
 
 /// A target with a cache of two blocks' worth or more; `None`: this machine has no io_uring.

@@ -1,0 +1,21 @@
+//! What serves until it is told to end, as processes: `braid run` with volumes and mirrors,
+//! `braid target`, and servers of hardware queues. One program, since each one more is compiled
+//! and run by itself.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod discovery;
+mod explain;
+mod faults;
+mod knobs;
+mod mirror;
+mod nbd;
+mod no_io_uring;
+mod places;
+mod process;
+mod queue;
+mod reload;
+mod sockets;
+mod target;
+#[path = "../shared/tmpfs.rs"]
+mod tmpfs;
+mod volumes;
