@@ -5,7 +5,8 @@ use std::io::Write;
 pub fn skip(said: &str) {
     assert!(said.contains("io_uring"), "{said}");
     let thread = std::thread::current();
-    let test = thread.name().unwrap_or("no-io-uring");
+    let test = thread.name().and_then(|it| it.rsplit("::").next()); // without its module
+    let test = test.unwrap_or("no-io-uring");
     let line = format!("SKIP {test}: {}\n", said.trim().replace('\n', "; "));
     // Not through the harness, which would capture it.
     let _ = std::io::stderr().write_all(line.as_bytes());
