@@ -47,7 +47,7 @@ mod users;
 mod ways;
 pub mod words;
 
-pub use lasting::speed_of;
+pub use lasting::{aside, set_aside, set_speed, speed_of};
 pub use reads::for_mirror;
 pub use types::*;
 

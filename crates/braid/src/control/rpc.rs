@@ -230,18 +230,28 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("c.sock");
         let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
-        let mut ours = UnixStream::connect(&path).unwrap();
-        let (mut theirs, _) = listener.accept().unwrap();
-        // What it has sent was read: it ends. With some left unread it is a reset.
-        let ends = |read: usize| {
-            move |stream: &mut UnixStream| stream.read_exact(&mut vec![0; read]).unwrap()
-        };
-        let server = std::thread::spawn(move || ends(1)(&mut theirs));
-        let error = call(&mut ours, "stat", Value::Null, Duration::from_secs(9)).unwrap_err();
-        server.join().unwrap();
-        let said = format!("{error:#}");
-        assert!(said.starts_with(&path.display().to_string()), "{said}");
-        assert!(said.contains("the connection broke"), "{said}");
+        // Where some of what was sent is unread it is a reset, else an end.
+        for (whole, answer, words) in [
+            (false, "", "the connection broke"),
+            (true, "", "closed the connection without an answer"),
+            (true, "?\n", "the answer is no JSON"),
+            (true, "{}\n", "no JSON-RPC 2.0 answer"),
+        ] {
+            let mut ours = UnixStream::connect(&path).unwrap();
+            let (mut theirs, _) = listener.accept().unwrap();
+            let server = std::thread::spawn(move || {
+                match whole {
+                    true => drop(Lines::new(&theirs, Duration::from_secs(9)).next_line()),
+                    false => theirs.read_exact(&mut [0]).unwrap(),
+                }
+                theirs.write_all(answer.as_bytes()).unwrap();
+            });
+            let error = call(&mut ours, "stat", Value::Null, Duration::from_secs(9)).unwrap_err();
+            server.join().unwrap();
+            let said = format!("{error:#}");
+            let named = said.starts_with(&path.display().to_string());
+            assert!(named && said.contains(words), "{words}: {said}");
+        }
     }
 
     fn code(line: &str) -> (Value, Value) {

@@ -1,6 +1,7 @@
 //! `braid mirror check|repair|fail|restore|assemble`: asked of the engine that runs the mirror.
 use super::wait::wait_checked;
 use crate::cli::Exit;
+use crate::output::{self, OutputClosed};
 use crate::run::client::{Common, number, word};
 use crate::run::last_check;
 use serde_json::{Value, json};
@@ -57,13 +58,13 @@ pub struct AssembleArgs {
     common: Common,
 }
 
-/// What takes its time.
+/// Compares all legs, now and as long as it takes.
 #[derive(Clone, Debug, clap::Args)]
 pub struct CheckArgs {
     #[command(flatten)]
     of: MirrorArgs,
     /// Show it until it is over, and what it found; exit code 1 if legs differ then, if something
-    /// could not be read, or not all was compared
+    /// could not be read, or not all was compared; 3 if the engine has ended
     #[arg(long)]
     wait: bool,
 }
@@ -111,13 +112,26 @@ fn found(args: &CheckArgs, repairs: bool) -> anyhow::Result<()> {
     let (common, volume) = args.of.parts();
     let mut mirror = wait_checked(common, volume)?;
     let alike = is_alike(&mirror["checked"], repairs);
-    let words = last_check(&mirror).unwrap_or_else(|| "nothing is known of it".into());
-    let mut value = mirror["checked"].take();
-    if let Some(facts) = value.as_object_mut() {
-        facts.insert("volume".into(), volume.into());
-        facts.insert("alike".into(), alike.into());
+    let words = last_check(&mirror).unwrap_or_else(|| "it was not begun, or is gone".into());
+    let mut value = match mirror["checked"].take() {
+        Value::Null => json!({}),
+        found => found,
+    };
+    (value["volume"], value["alike"]) = (volume.into(), alike.into());
+    let verdict = if alike {
+        "alike"
+    } else {
+        "not known to be alike"
+    };
+    let told = common.print(&value, |text, _| {
+        writeln!(text, "{volume}: {verdict}: {words}")
+    });
+    // The exit code is the answer, whoever reads more.
+    if let Err(why) = told
+        && !why.is::<OutputClosed>()
+    {
+        output::note(&format!("{why:#}"));
     }
-    common.print(&value, |text, _| writeln!(text, "{volume}: {words}"))?;
     match alike {
         true => Ok(()),
         false => Err(Exit(1).into()),
@@ -129,7 +143,7 @@ fn is_alike(checked: &Value, repairs: bool) -> bool {
     let count = |key: &str| number(&checked[key]);
     let bad = count("differences") + count("unreadable");
     let mended = if repairs { count("repaired") } else { 0 };
-    checked["complete"] == true && mended >= bad
+    checked["complete"] == true && checked["changed"] != true && mended >= bad
 }
 
 /// Asks something of a mirror.
@@ -166,7 +180,11 @@ pub fn assemble(args: &AssembleArgs) -> anyhow::Result<()> {
 
 /// What was done, or why there was nothing to do.
 fn said(text: &mut String, value: &Value) -> std::fmt::Result {
-    let (volume, leg) = (word(&value["volume"]), word(&value["leg"]));
+    let volume = word(&value["volume"]);
+    let leg = match value["leg"].as_u64() {
+        Some(slot) => slot.to_string(),
+        None => word(&value["leg"]).to_owned(),
+    };
     if let Some(why) = value["nothing"].as_str() {
         return writeln!(text, "{volume}: nothing to do: {why}");
     }
@@ -180,7 +198,7 @@ fn said(text: &mut String, value: &Value) -> std::fmt::Result {
         "taken-out" => format!("leg {leg} is taken out, until it is restored"),
         "returning" => format!("leg {leg} returns; {see}"),
         "running" => format!("it runs; {see}"),
-        other => other.to_owned(),
+        _ => format!("done; {see}"), // an older engine says no more
     };
     writeln!(text, "{volume}: {what}")
 }
@@ -205,5 +223,8 @@ mod tests {
         assert!(is_alike(&checked(1, 1, 2, true), true));
         assert!(!is_alike(&checked(2, 1, 2, true), true));
         assert!(!is_alike(&Value::Null, false));
+        let mut changed = checked(0, 0, 0, true);
+        changed["changed"] = true.into();
+        assert!(!is_alike(&changed, true), "a leg left meanwhile");
     }
 }

@@ -1,12 +1,12 @@
 //! `braid mirror add|remove|replace|stop|speed|status`: a mirror that runs is changed, and watched.
-use super::wait::{far, is_paused, status_of, wait_rebuilt};
+use super::wait::{far, status_of, wait_rebuilt};
 use crate::cli::Usage;
 use crate::run::client::{Common, items, number, word};
 use crate::run::{held, last_check};
 use crate::units::{format_bytes, parse_rate};
+use crate::uri::PathUri;
 use serde_json::{Value, json};
 use std::fmt::Write;
-use volume::mirror::machine::Speed;
 
 /// What is to be done with a leg that was removed, and could not be told so.
 const STILL_SAYS: &str = ". What says that it was a leg is still on it: it is refused wherever it \
@@ -24,6 +24,16 @@ struct NewArgs {
     wait: bool,
     #[command(flatten)]
     common: Common,
+}
+
+impl NewArgs {
+    /// Waits for the rebuild of a new leg, if that is wanted.
+    fn waited(&self, volume: &str, leg: &str) -> anyhow::Result<()> {
+        match self.wait {
+            true => wait_rebuilt(&self.common, volume, Some(leg)),
+            false => Ok(()),
+        }
+    }
 }
 
 /// Adds a leg to a mirror that runs; it is rebuilt.
@@ -88,8 +98,8 @@ pub struct SpeedArgs {
 pub struct StatusArgs {
     /// Mirror
     volume: String,
-    /// Go on until it runs and all rebuilds and the check are over; exit code 1 if it doesn't run
-    /// then, or a leg that was waited for is not in sync
+    /// Go on until its start was refused, or all rebuilds and the check are over; exit code 1 if it
+    /// doesn't run then or a leg that was waited for is not in sync, 3 if the engine has ended
     #[arg(long)]
     wait: bool,
     #[command(flatten)]
@@ -101,13 +111,11 @@ pub struct StatusArgs {
 /// # Errors
 /// No engine that answers, or what it says.
 pub fn add(args: &AddArgs) -> anyhow::Result<()> {
+    checked(&args.leg)?;
     let params = json!({"volume": args.volume, "leg": args.leg, "force": args.new.force});
     let said = "added; write it into the configuration too";
     let leg = changed(&args.new.common, "mirror.add", params, said)?;
-    match args.new.wait {
-        true => wait_rebuilt(&args.new.common, &args.volume, Some(&leg)),
-        false => Ok(()),
-    }
+    args.new.waited(&args.volume, &leg)
 }
 
 /// Replaces a leg.
@@ -115,15 +123,13 @@ pub fn add(args: &AddArgs) -> anyhow::Result<()> {
 /// # Errors
 /// As [`add`].
 pub fn replace(args: &ReplaceArgs) -> anyhow::Result<()> {
+    checked(&args.by)?;
     let params = json!({
         "volume": args.volume, "leg": args.leg, "by": args.by, "force": args.new.force,
     });
     let said = "added, the other goes when it is in sync; write it into the configuration too";
     let leg = changed(&args.new.common, "mirror.replace", params, said)?;
-    match args.new.wait {
-        true => wait_rebuilt(&args.new.common, &args.volume, Some(&leg)),
-        false => Ok(()),
-    }
+    args.new.waited(&args.volume, &leg)
 }
 
 /// Removes a leg.
@@ -203,7 +209,8 @@ pub fn speed(args: &SpeedArgs) -> anyhow::Result<()> {
         "resume": args.resume,
     });
     args.common.show("mirror.speed", params, |text, value| {
-        writeln!(text, "{}: {}", args.volume, speed_words(value))
+        let words = speed_words(value);
+        writeln!(text, "{}: background copies: {words}", args.volume)
     })
 }
 
@@ -221,6 +228,14 @@ pub fn status(args: &StatusArgs) -> anyhow::Result<()> {
     waited
 }
 
+/// A wrong URI is a usage error whether or not an engine runs.
+fn checked(leg: &str) -> anyhow::Result<()> {
+    match leg.parse::<PathUri>() {
+        Ok(_) => Ok(()),
+        Err(error) => Err(Usage::error(format!("\"{leg}\": {error}"))),
+    }
+}
+
 /// Has it done, and says so; the leg that the engine names.
 fn changed(common: &Common, method: &str, params: Value, said: &str) -> anyhow::Result<String> {
     let value = common.call_for_long(method, params)?;
@@ -235,10 +250,8 @@ fn speed_words(value: &Value) -> String {
     let speed = &value["speed"];
     let rate = |key: &str| format!("{}/s", format_bytes(number(&speed[key])));
     match speed["paused"].as_bool() {
-        Some(true) => "copies in the background are paused".into(),
-        _ if number(&speed["ceiling"]) >= Speed::default().ceiling => {
-            format!("{} at least, no ceiling", rate("floor"))
-        }
+        Some(true) => "paused".into(),
+        _ if speed["ceiling"].is_null() => format!("{} at least, no ceiling", rate("floor")),
         _ => format!("{} at least, {} at most", rate("floor"), rate("ceiling")),
     }
 }
@@ -257,7 +270,7 @@ fn show(text: &mut String, value: &Value) -> std::fmt::Result {
         write!(text, "  leg {slot}  {uri}  {state}")?;
         if leg["progress"].is_object() {
             let done = leg["progress"]["done"].as_f64().unwrap_or(0.0) * 100.0;
-            let far = far(&leg["progress"], is_paused(value));
+            let far = far(&leg["progress"]);
             write!(text, ", {done:.1} % done, {far}")?;
         }
         if let Some(why) = leg["why"].as_str() {
@@ -267,7 +280,7 @@ fn show(text: &mut String, value: &Value) -> std::fmt::Result {
     }
     if value["check"].is_object() {
         let done = value["check"]["done"].as_f64().unwrap_or(0.0) * 100.0;
-        let far = far(&value["check"], false);
+        let far = far(&value["check"]);
         writeln!(text, "  check  {done:.1} % done, {far}")?;
     }
     if let Some(found) = last_check(value) {
@@ -286,7 +299,7 @@ mod tests {
     fn shown(more: Value) -> String {
         let mut value = json!({
             "name": "m0", "state": "ok", "why": null, "held_ns": null, "check": null,
-            "checked": null, "speed": {"floor": 1 << 20, "ceiling": u64::MAX, "paused": false},
+            "checked": null, "speed": {"floor": 1 << 20, "ceiling": null, "paused": false},
             "legs": [{"slot": 1, "uri": "file:/b", "state": "stale", "why": "it was taken out"}],
         });
         for (key, it) in more.as_object().unwrap() {
@@ -319,11 +332,12 @@ mod tests {
         let found = "  last check  2 differences, 0 unreadable, 1 rewritten, in 8 MiB, then it was \
                      ended; by what leg 3 has; leg 1, bytes 0 to 4096\n";
         assert!(text.contains(found), "{text}");
-        let text = shown(json!({"speed": {"paused": true}, "legs": [{
-            "slot": 1, "uri": "file:/b", "state": "rebuilding",
-            "progress": {"done": 0.5, "bytes_per_s": 1 << 20, "left_ns": 1_000_000_000},
+        let half = json!({"done": 0.5, "bytes_per_s": null, "left_ns": null, "paused": true});
+        let text = shown(json!({"speed": {"paused": true}, "check": half, "legs": [{
+            "slot": 1, "uri": "file:/b", "state": "rebuilding", "progress": half,
         }]}));
         assert!(text.contains("rebuilding, 50.0 % done, paused\n"), "{text}");
+        assert!(text.contains("  check  50.0 % done, paused\n"), "{text}");
         let text = shown(json!({"held_ns": u64::MAX}));
         assert!(text.contains("wait without a bound:"), "{text}");
     }

@@ -249,14 +249,16 @@ fn refuse_same(storage: &Storage, legs: &[(String, Storage)]) -> anyhow::Result<
 }
 
 /// Refuses what shows a leg of this mirror, which runs: what is written on that leg is seen here,
-/// or it is a copy, and whoever took it for another one would write over the mirror.
-fn refuse_own(leg: &Leg, mirror: &Superblock) -> anyhow::Result<()> {
+/// or it is a copy, and whoever took it for another one would write over the mirror. But of a leg
+/// that is `gone` nothing is in use.
+fn refuse_own(leg: &Leg, mirror: &Superblock, gone: Option<u8>) -> anyhow::Result<()> {
     let Ok(found) = leg.read_superblock()? else {
         return Ok(());
     };
     let it = found.superblock;
     let ours = it.leg().map(|leg| leg.id);
-    let mut entries = mirror.entries().filter(|_| it.mirror == mirror.mirror);
+    let entries = mirror.entries().filter(|_| it.mirror == mirror.mirror);
+    let mut entries = entries.filter(|(slot, _)| Some(*slot) != gone);
     match entries.find(|(_, entry)| Some(entry.id) == ours) {
         Some((slot, entry)) => bail!(
             "it shows leg {slot} ({}) of this mirror: the same storage by another name, or a copy \
@@ -267,30 +269,65 @@ fn refuse_own(leg: &Leg, mirror: &Superblock) -> anyhow::Result<()> {
     }
 }
 
+/// What a new leg is made room for.
+pub struct Room<'a> {
+    /// The mirror, which runs.
+    pub mirror: &'a Superblock,
+    /// What its legs lead to, by their names.
+    pub legs: &'a [(String, Storage)],
+    /// The slot of a leg that is missing, and is to be replaced: what shows that one may be it.
+    pub gone: Option<u8>,
+    /// Whatever it holds.
+    pub force: bool,
+}
+
+impl Room<'_> {
+    /// # Errors
+    /// It is one of the mirror's legs, too small, or holds something and `force` is not said.
+    pub fn may_be_made(&self, leg: &Leg) -> anyhow::Result<()> {
+        refuse_same(&leg.storage()?, self.legs)?;
+        refuse_own(leg, self.mirror, self.gone)?;
+        let needs = self.mirror.place.data_offset + self.mirror.geometry.bytes;
+        refuse_small(leg.size().bytes, needs)?;
+        match self.force {
+            true => Ok(()),
+            false => refuse_foreign(leg),
+        }
+    }
+}
+
+/// Refuses what has less room than a mirror needs.
+///
+/// # Errors
+/// So much is needed, bytes.
+pub fn refuse_small(has: u64, needs: u64) -> anyhow::Result<()> {
+    let needs_words = format_bytes(needs);
+    match has {
+        0 => bail!("too small: it is less than a block, and the mirror needs {needs_words}"),
+        has if has < needs => bail!(
+            "too small: it has {}, and the mirror needs {needs_words}",
+            format_bytes(has)
+        ),
+        _ => Ok(()),
+    }
+}
+
 /// Makes a file, block device or namespace ready to be a leg of a mirror that runs, whose data
 /// begin at `data_offset`: nothing at its beginning means anything.
 ///
 /// # Errors
-/// Somebody has it, it is one of the mirror's legs, or it holds something and `force` is not said.
-pub fn make_room(
-    uri: &PathUri,
-    who: &HostIdentity,
-    mirror: &Superblock,
-    legs: &[(String, Storage)],
-    force: bool,
-) -> anyhow::Result<()> {
+/// Somebody has it, or what [`Room::may_be_made`] says; nothing was written then.
+pub fn make_room(uri: &PathUri, who: &HostIdentity, room: &Room<'_>) -> anyhow::Result<()> {
     if let UriKind::File(path) = uri.kind() {
         // Before it is locked: who has it is the mirror itself.
-        refuse_same(&LegFile::open(path)?.storage()?, legs)?;
+        refuse_same(&LegFile::open(path)?.storage()?, room.legs)?;
     }
     let leg = Leg::open_exclusively(uri, who)?;
-    refuse_same(&leg.storage()?, legs)?;
     leg.read_anew()?;
-    refuse_own(&leg, mirror)?;
-    let data_offset = mirror.place.data_offset;
-    match force {
-        true => leg.unowned()?,
-        false => refuse_foreign(&leg)?,
+    room.may_be_made(&leg)?;
+    let (data_offset, force) = (room.mirror.place.data_offset, room.force);
+    if force {
+        leg.unowned()?;
     }
     let bytes = leg.size().bytes;
     leg.zero(0..data_offset.min(bytes))?;

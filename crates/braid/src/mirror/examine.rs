@@ -7,7 +7,7 @@ use super::leg::{Leg, identity_for};
 use super::show;
 use crate::cli::{Exit, Usage};
 use crate::identity::IdentityArgs;
-use crate::output::{self, Format};
+use crate::output::{self, Format, OutputClosed};
 use crate::uri::PathUri;
 use nvme::host::HostIdentity;
 use volume::limits::LEGS_MAX;
@@ -57,7 +57,7 @@ pub struct Seen {
     pub legs: Vec<Examined>,
     /// The others: as if they were not there.
     pub unread: Vec<Unread>,
-    /// What they come to, where there are several.
+    /// What they come to, where several were given and one can be read.
     pub together: Option<Result<Assembly, Refusal>>,
 }
 
@@ -75,7 +75,10 @@ pub fn run(args: &ExamineArgs) -> anyhow::Result<()> {
         match examined(uri, &who) {
             Ok(leg) => legs.push(leg),
             // Nothing else is to be shown.
-            Err(error) if args.legs.len() == 1 || error.is::<Usage>() => return Err(error),
+            Err(error) if error.is::<Usage>() => return Err(error),
+            Err(error) if args.legs.len() == 1 && args.output == Format::Text => {
+                return Err(error);
+            }
             Err(error) => unread.push(Unread {
                 at,
                 uri: uri.to_string(),
@@ -84,13 +87,19 @@ pub fn run(args: &ExamineArgs) -> anyhow::Result<()> {
         }
     }
     let seen = Seen {
-        together: (args.legs.len() > 1).then(|| together(&legs)),
+        together: (args.legs.len() > 1 && !legs.is_empty()).then(|| together(&legs)),
         legs,
         unread,
     };
-    match args.output {
-        Format::Text => output::print(&show::examined(&seen))?,
-        Format::Json => output::print_json(&show::examined_json(&seen))?,
+    let told = match args.output {
+        Format::Text => output::print(&show::examined(&seen)),
+        Format::Json => output::print_json(&show::examined_json(&seen)),
+    };
+    // The exit code is the answer, whoever reads more.
+    if let Err(why) = told
+        && !why.is::<OutputClosed>()
+    {
+        return Err(why);
     }
     let usable = seen.unread.is_empty() && seen.legs.iter().all(|leg| leg.found.is_ok());
     match usable && !matches!(seen.together, Some(Err(_))) {

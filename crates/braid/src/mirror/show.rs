@@ -1,9 +1,9 @@
 //! A mirror and its legs, as text and JSON: the same facts.
 use super::examine::{Examined, Seen};
 use crate::output::Style;
-use crate::run::is_aside;
 use crate::table::Table;
 use crate::units::{format_bytes, format_utc};
+use engine::mirror::aside;
 use policy::Policy;
 use serde_json::{Value, json};
 use volume::mirror::assembly::{Assembly, Refusal, Role};
@@ -63,11 +63,11 @@ fn legs(it: &Superblock) -> String {
     let mut table = Table::new(4, &["  leg", "state", "last seen as", "identifier"]);
     for (slot, entry) in it.entries() {
         let label = entry.label.to_string();
-        let aside = match is_aside(&it.properties, slot) {
+        let out = match aside(&it.properties).has(slot) {
             true => ", taken out",
             false => "",
         };
-        let state = state(entry, it.geometry.bytes) + aside;
+        let state = state(entry, it.geometry.bytes) + out;
         table.row(vec![
             format!("  {slot}"),
             state,
@@ -110,6 +110,9 @@ pub fn examined(seen: &Seen) -> String {
     let mut text = each.concat();
     if let Some(verdict) = &seen.together {
         text += "together\n";
+        for it in &seen.unread {
+            text += &format!("  {}: could not be read, as if it were not there\n", it.uri);
+        }
         text += &match verdict {
             Ok(assembly) => assembled(all, assembly),
             Err(refusal) => format!("  no mirror: {}\n", refusal_words(all, refusal)),

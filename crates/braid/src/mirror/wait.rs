@@ -1,14 +1,19 @@
 //! Waiting for what a mirror does in the background, with a bar for whoever sits before it.
+use crate::cli::Exit;
+use crate::output;
+use crate::run::UNKNOWN;
 use crate::run::client::{Common, items, number, word};
 use crate::units::{format_bytes, format_ns};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 use std::io::IsTerminal;
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How often a bar is moved.
 const LOOK: Duration = Duration::from_millis(250);
+/// For how long one that answered before is asked again that doesn't.
+const AGAIN: Duration = Duration::from_secs(5);
 /// Parts of a bar.
 const WHOLE: f64 = 1000.0;
 
@@ -20,10 +25,11 @@ pub fn status_of(common: &Common, volume: &str) -> anyhow::Result<Value> {
     common.call("mirror.status", json!({"volume": volume}))
 }
 
-/// Until nothing is rebuilt or checked any more, and it is known whether the mirror starts.
+/// Until nothing is rebuilt or checked any more, or the mirror's start was refused.
 ///
 /// # Errors
-/// As [`status_of`]; it does not run; what was to be rebuilt, `leg` above all, is not in sync.
+/// As [`status_of`] at first, then as [`look_again`]; it does not run; what was to be rebuilt,
+/// `leg` above all, is not in sync.
 pub fn wait_rebuilt(common: &Common, volume: &str, leg: Option<&str>) -> anyhow::Result<()> {
     let mut waited: Vec<String> = leg.into_iter().map(str::to_owned).collect();
     let value = wait(common, volume, |value| {
@@ -41,7 +47,7 @@ pub fn wait_rebuilt(common: &Common, volume: &str, leg: Option<&str>) -> anyhow:
 /// Until the check that was begun is over; the mirror as it is then.
 ///
 /// # Errors
-/// As [`status_of`]; the mirror does not run any more.
+/// As [`status_of`] at first, then as [`look_again`]; the mirror does not run any more.
 pub fn wait_checked(common: &Common, volume: &str) -> anyhow::Result<Value> {
     let checks = |value: &Value| value["check"].is_object();
     wait(common, volume, |value| {
@@ -64,15 +70,19 @@ fn wait(
     if let Ok(style) = ProgressStyle::with_template("{wide_bar:.cyan} {percent:>3} %  {msg}") {
         bar.set_style(style);
     }
+    let mut value = status_of(common, volume)?;
     loop {
-        let value = status_of(common, volume)?;
         let why = word(&value["why"]);
         let doing = match word(&value["phase"]) {
-            "running" => left(&value),
+            // One of before there were phases has none.
+            "running" | "" => left(&value),
             "gathering" => Some((why.to_owned(), Value::Null)),
             _ => {
                 bar.finish_and_clear();
-                anyhow::bail!("{volume} does not run: {why}");
+                match why.starts_with(volume) {
+                    true => anyhow::bail!("{why}"),
+                    false => anyhow::bail!("{volume}: {why}"),
+                }
             }
         };
         let Some((what, it)) = doing else {
@@ -81,13 +91,31 @@ fn wait(
         };
         if std::io::stderr().is_terminal() {
             bar.set_position((it["done"].as_f64().unwrap_or(0.0) * WHOLE) as u64);
-            let paused = is_paused(&value) && what != "check";
             bar.set_message(match it.is_object() {
-                true => format!("{what}: {}", far(&it, paused)),
+                true => format!("{what}: {}", far(&it)),
                 false => what,
             });
         }
         sleep(LOOK);
+        value = look_again(common, volume).inspect_err(|_| bar.finish_and_clear())?;
+    }
+}
+
+/// Asks once more, for some time: an engine may have no place for another client just then.
+///
+/// # Errors
+/// [`Exit`] [`UNKNOWN`], with the reason said: it is no answer to what was waited for.
+fn look_again(common: &Common, volume: &str) -> anyhow::Result<Value> {
+    let begun = Instant::now();
+    loop {
+        match status_of(common, volume) {
+            Ok(value) => return Ok(value),
+            Err(_) if begun.elapsed() < AGAIN => sleep(LOOK),
+            Err(error) => {
+                output::note(&format!("{error:#}"));
+                return Err(Exit(UNKNOWN).into());
+            }
+        }
     }
 }
 
@@ -125,14 +153,9 @@ fn under_way(value: &Value) -> Vec<Doing> {
     all
 }
 
-/// Whether nothing is copied in the background.
-pub fn is_paused(mirror: &Value) -> bool {
-    mirror["speed"]["paused"] == true
-}
-
 /// Rate and time left; neither says anything while it is paused.
-pub fn far(it: &Value, paused: bool) -> String {
-    if paused {
+pub fn far(it: &Value) -> String {
+    if it["paused"] == true {
         return "paused".into();
     }
     let rate = it["bytes_per_s"].as_u64();
@@ -140,5 +163,54 @@ pub fn far(it: &Value, paused: bool) -> String {
     match it["left_ns"].as_u64() {
         Some(left) => format!("{rate}, {} left", format_ns(left as f64)),
         None => rate,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn how_far_it_is_has_a_rate_and_time_unless_it_is_paused() {
+        let it = |paused: bool, rate: Option<u64>, left: Option<u64>| {
+            far(&json!({"paused": paused, "bytes_per_s": rate, "left_ns": left}))
+        };
+        let second = Some(1_000_000_000);
+        assert_eq!(it(false, Some(1 << 20), second), "1 MiB/s, 1.00 s left");
+        assert_eq!(it(false, Some(1 << 20), None), "1 MiB/s");
+        assert_eq!(it(true, None, None), "paused");
+        assert_eq!(far(&Value::Null), "-");
+    }
+
+    #[test]
+    fn what_is_under_way_is_legs_on_their_way_and_then_the_check() {
+        let legs = json!({"check": {"done": 0.5}, "legs": [
+            {"slot": 0, "state": "in-sync", "returning": false},
+            {"slot": 1, "state": "stale", "returning": true},
+            {"slot": 2, "state": "rebuilding", "progress": {"done": 0.1}},
+            {"slot": 3, "state": "stale", "returning": false},
+        ]});
+        let names: Vec<String> = under_way(&legs).into_iter().map(|it| it.0).collect();
+        assert_eq!(names, ["leg 1", "leg 2", "check"]);
+        assert!(under_way(&json!({"check": null, "legs": []})).is_empty());
+    }
+
+    #[test]
+    fn a_rebuild_has_come_to_its_end_when_its_leg_is_in_sync_and_nothing_is_said_of_it() {
+        let of = |state: &str, why: Option<&str>| {
+            is_in_sync(
+                &json!({"legs": [{"uri": "file:/b", "state": state, "why": why}]}),
+                "file:/b",
+            )
+        };
+        assert!(of("in-sync", None).is_ok());
+        let failed = of("stale", Some("it was taken out")).unwrap_err();
+        assert!(
+            failed
+                .to_string()
+                .ends_with("it is stale, it was taken out")
+        );
+        assert!(of("in-sync", Some("it is leaving")).is_err());
+        assert!(is_in_sync(&json!({"legs": []}), "file:/b").is_err());
     }
 }

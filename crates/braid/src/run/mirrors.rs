@@ -14,7 +14,6 @@ mod terms;
 
 pub use again::Stopped;
 pub(in crate::run) use kept::PAUSED;
-pub use kept::is_aside;
 pub use legs::keep_legs;
 
 use super::config::{ASSEMBLE_WAIT_NS, Config, LEG_QUIESCE_NS, PathKeys, Volume};

@@ -44,7 +44,6 @@ mod volumes;
 pub use address::NbdAddress;
 pub use client::{EngineVerb, UNKNOWN, ask};
 pub use config::is_name;
-pub use mirrors::is_aside;
 pub use stat::{held, last_check};
 
 use crate::control::server;

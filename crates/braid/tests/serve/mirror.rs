@@ -5,6 +5,7 @@ mod far;
 mod legs;
 mod place;
 mod refused;
+mod verbs;
 
 use crate::process::{Process, begun, wait_until};
 use place::{DATA_AT, LEG_BYTES, Place, end, kill, said, verify};

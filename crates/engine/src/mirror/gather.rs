@@ -147,6 +147,10 @@ impl Mirrored {
     #[inline(never)] // else each turn makes room for its stack: superblocks, policies
     fn claim(&mut self, kit: &mut Kit<'_>) {
         let (legs, mut given) = self.given();
+        if let Some(why) = self.gives_up_for_nothing(&given) {
+            self.config.wishes.discard = None;
+            return self.refuse(Refused::new(Until::Legs, why), TRY_AGAIN_NS, kit);
+        }
         let read_only = match self.assembled(&legs, &given) {
             Ok(assembly) => {
                 leave_out(&mut given, &assembly);
@@ -191,6 +195,25 @@ impl Mirrored {
             let line = format!("{}: {}: {why}", self.config.name, leg.config.name);
             leg.unfit = Some(format!("{why}"));
             kit.events.push_back(HostEvent::Warning(kit.number, line));
+        }
+    }
+
+    /// Why the leg that is to be given up is not: nothing calls for that, and it could be the only
+    /// one that has everything.
+    fn gives_up_for_nothing(&self, given: &[Result<Chosen, NoLeg>]) -> Option<String> {
+        let leg = self.legs.get(self.config.wishes.discard?)?;
+        let superblocks: Vec<_> = given.iter().map(|it| it.map(|it| it.superblock)).collect();
+        let wishes = Wishes {
+            discard: None,
+            ..self.config.wishes
+        };
+        match assemble(&superblocks, wishes) {
+            Ok(_) | Err(Refusal::Incomplete(_) | Refusal::NoneInSync(_)) => Some(format!(
+                "the legs of {} have not parted, so {} is not given up: braid mirror assemble \
+                 without --discard",
+                self.config.name, leg.config.name
+            )),
+            Err(_) => None,
         }
     }
 

@@ -8,15 +8,15 @@ use super::one::{Away, Mirrored, Phase};
 use alloc::format;
 use alloc::string::{String, ToString};
 use volume::limits::LEGS_MAX;
-use volume::mirror::Properties;
 use volume::mirror::machine::{Legs, Speed};
+use volume::mirror::{BadText, Properties};
 
 const ASIDE: &str = "aside";
 const FLOOR: &str = "rebuild-floor";
 const CEILING: &str = "rebuild-ceiling";
 
 /// Legs that were failed, and not restored since.
-pub(super) fn aside(properties: &Properties) -> Legs {
+pub fn aside(properties: &Properties) -> Legs {
     let words = properties.value(ASIDE).unwrap_or_default().split(',');
     let slots = words.filter_map(|word| word.parse().ok());
     slots.filter(|slot| usize::from(*slot) < LEGS_MAX).collect()
@@ -34,6 +34,31 @@ pub fn speed_of(properties: &Properties, usual: Speed) -> Speed {
         // One of the two may be usual, and the other one's bound.
         ceiling: rate(CEILING).unwrap_or(usual.ceiling).max(floor),
     }
+}
+
+/// Sets whether the leg of a slot returns only when told to.
+///
+/// # Errors
+/// There is no room for it; nothing is set then.
+pub fn set_aside(properties: &mut Properties, slot: u8, is: bool) -> Result<(), BadText> {
+    let mut legs = aside(properties);
+    match is {
+        true => legs.add(slot),
+        false => legs.remove(slot),
+    }
+    properties.set(ASIDE, &words(legs))
+}
+
+/// Sets how fast is copied in the background.
+///
+/// # Errors
+/// There is no room for it; nothing is set then.
+pub fn set_speed(properties: &mut Properties, speed: Speed) -> Result<(), BadText> {
+    let mut next = *properties;
+    next.set(FLOOR, &speed.floor.to_string())?;
+    next.set(CEILING, &speed.ceiling.to_string())?;
+    *properties = next;
+    Ok(())
 }
 
 fn words(legs: Legs) -> String {
@@ -72,23 +97,16 @@ impl Mirrored {
 
     /// Makes it last that a leg returns only when told to, or that it may.
     pub(super) fn keep_aside(&mut self, slot: u8, is: bool, now_ns: u64) {
+        // Who asks has seen that there is room.
         self.set_lasting(now_ns, |properties| {
-            let mut legs = aside(properties);
-            match is {
-                true => legs.add(slot),
-                false => legs.remove(slot),
-            }
-            // No room for it: it holds as long as this engine.
-            let _ = properties.set(ASIDE, &words(legs));
+            let _ = set_aside(properties, slot, is);
         });
     }
 
     /// Makes it last how fast is copied in the background.
     pub(super) fn keep_speed(&mut self, speed: Speed, now_ns: u64) {
         self.set_lasting(now_ns, |properties| {
-            for (key, rate) in [(FLOOR, speed.floor), (CEILING, speed.ceiling)] {
-                let _ = properties.set(key, &rate.to_string());
-            }
+            let _ = set_speed(properties, speed);
         });
     }
 

@@ -406,6 +406,31 @@ mod tests {
     }
 
     #[test]
+    fn t38_what_was_measured_of_a_leg_before_it_was_away_keeps_no_reads_from_it() {
+        let soon = |returned: bool| {
+            let mut reads = reads(Policy::Soonest, &[0, 1], &[0, 1]);
+            let slow = |slot, _| if slot == 0 { 20_000 } else { 300 };
+            let taken = shares(&mut reads, slow);
+            assert!(taken[1] > 3900, "{taken:?}");
+            if returned {
+                reads.reset_leg(0);
+            }
+            let slots = [(); 20].map(|()| {
+                let chosen = reads.choose(&read(0, 4096), legs(&[0, 1]), u64::MAX >> 1);
+                let chosen = chosen.unwrap();
+                reads.ended(&chosen, true, NO_PATH, 100_000, u64::MAX >> 1);
+                chosen.slot
+            });
+            slots.iter().filter(|slot| **slot == 0).count()
+        };
+        assert!(soon(true) > 10, "it is the faster one by now");
+        assert!(
+            soon(false) < 3,
+            "what is known of it is not forgotten without a reason"
+        );
+    }
+
+    #[test]
     fn t43_what_another_path_has_served_teaches_nothing_of_the_one_that_was_chosen() {
         let mut reads = reads(Policy::Soonest, &[0], &[0]);
         reads.ways.set_usable(0, 0b11, |_| {});

@@ -215,10 +215,12 @@ impl Mirrored {
         };
         match *order {
             MirrorOrder::Check(repair) => {
+                self.checked = None; // that of before is no answer to who asks now
                 self.checking_ns = Some(now_ns);
                 it.machine.check(repair, now_ns);
             }
             MirrorOrder::RepairFrom(slot) => {
+                self.checked = None;
                 if !it.machine.repair_from(slot, now_ns) {
                     return Err(format!(
                         "leg {slot} is not in sync: nothing is repaired from it"

@@ -37,6 +37,7 @@ pub fn unfit(why: &Unfit) -> String {
 /// What a check of a mirror has found; `name`: of a leg.
 pub fn checked(mirror: &str, report: &CheckReport, name: impl Fn(u8) -> String) -> String {
     let whole = match report.complete {
+        true if report.changed => ", while legs came or went, so not all that they have",
         true => "",
         false if report.alone => {
             ", then only one leg was in sync, and there was nothing to compare"

@@ -34,6 +34,42 @@ pub struct Stopped {
     pub exports: Vec<Export>,
 }
 
+impl Stopped {
+    /// The leg that is meant by its number or URI, by its name among all `names`.
+    ///
+    /// # Errors
+    /// There is none, or it can't be told which one.
+    fn meant<'a>(&self, names: &'a [String], wanted: &str) -> Result<&'a str, String> {
+        let number = wanted.parse::<u8>().ok();
+        let slots = self.slots.iter().filter(|it| Some(it.0) == number);
+        let slots: Vec<&str> = slots.map(|it| it.1.as_str()).collect();
+        let named = |name: &str| names.iter().find(|it| *it == name);
+        if let Some(name) = named(wanted) {
+            return Ok(name);
+        }
+        if let [only] = slots[..] {
+            if let Some(name) = named(only) {
+                return Ok(name);
+            }
+            // One that was not there is known by how it was last reached, and only so much of that.
+            let is_it = |it: &&String| Label::cut(it) == Label::cut(only);
+            let found: Vec<&String> = names.iter().filter(is_it).collect();
+            if let [name] = found[..] {
+                return Ok(name);
+            }
+            return Err(format!(
+                "had a leg {wanted}: which one can't be told, name its URI"
+            ));
+        }
+        let shown = names.iter().map(|name| {
+            let slot = self.slots.iter().find(|it| it.1 == *name);
+            slot.map_or(name.clone(), |it| format!("{} ({name})", it.0))
+        });
+        let shown = shown.collect::<Vec<_>>().join(", ");
+        Err(format!("had no leg \"{wanted}\", only {shown}"))
+    }
+}
+
 /// Legs that were to be opened.
 #[derive(Default)]
 struct Opened {
@@ -64,18 +100,9 @@ impl Service {
         let stopped = stopped.ok_or_else(not)?;
         let names = stopped.legs.iter().map(|leg| leg_config(leg, 0).name);
         let names: Vec<String> = names.collect();
-        let number = discard.and_then(|leg| leg.parse().ok());
-        let mut slots = stopped.slots.iter();
-        let by_number = slots.find(|(slot, _)| Some(*slot) == number);
-        // One that was not there is known by how it was last reached.
-        let is_it = |it: &&String| by_number.is_some_and(|by| Label::cut(it) == Label::cut(&by.1));
-        let by_number = names.iter().find(is_it).map(String::as_str);
-        let discard = by_number.or(discard);
-        if let Some(leg) = discard.filter(|leg| !names.iter().any(|it| it == leg)) {
-            let names = names.join(", ");
-            let why = format!("{name} had no leg \"{leg}\", only {names}");
-            return Err(Failure::params(why));
-        }
+        let meant = |wanted| stopped.meant(&names, wanted);
+        let discard = discard.map(meant).transpose();
+        let discard = discard.map_err(|why| Failure::params(format!("{name} {why}")))?;
         let opened = self.open_all(&stopped.legs);
         let (legs, infos): (Vec<_>, Vec<_>) = opened.there.into_iter().unzip();
         let numbers: Vec<u16> = legs.iter().map(|leg| leg.volume).collect();
@@ -160,5 +187,43 @@ impl Service {
             made.map_err(|error| Failure::refused(format!("{error:#}")))?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stopped(slots: &[(u8, &str)]) -> Stopped {
+        let slots = slots.iter().map(|it| (it.0, it.1.to_owned()));
+        Stopped {
+            legs: Vec::new(),
+            slots: slots.collect(),
+            exports: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn t45_the_leg_that_is_given_up_is_the_one_that_is_meant_or_none() {
+        let long = "x".repeat(90);
+        let names = ["a", "b", "0", &long].map(|name| format!("file:/{long}/{name}"));
+        let [a, b, ..] = &names;
+        let it = stopped(&[(0, a), (1, b), (2, Label::cut(b).as_str())]);
+        assert_eq!(it.meant(&names, "0"), Ok(a.as_str()));
+        assert_eq!(
+            it.meant(&names, "1"),
+            Ok(b.as_str()),
+            "not what begins alike"
+        );
+        assert_eq!(it.meant(&names, b), Ok(b.as_str()));
+        let unsure = it.meant(&names, "2");
+        assert!(unsure.is_err_and(|why| why.contains("can't be told")));
+        let none = it.meant(&names, "7");
+        assert!(none.is_err_and(|why| why.contains(&format!("only 0 ({a}), 1 ({b}), "))));
+        let names = ["file:/c".to_owned(), "file:/d".into()];
+        let it = stopped(&[(0, "file:/c"), (1, "file:/d"), (1, "file:/c")]);
+        assert!(it.meant(&names, "1").is_err(), "two say that they are it");
+        let it = stopped(&[(5, "file:/d")]);
+        assert_eq!(it.meant(&names, "5"), Ok("file:/d"));
     }
 }

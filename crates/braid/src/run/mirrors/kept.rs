@@ -3,20 +3,20 @@
 //!
 //! # Contract
 //! What is set is answered when the legs say so, durably: who was answered finds it so after a
-//! kill. Where they can't be told, or have no room for it, that is the answer: it holds, until the
-//! engine ends.
+//! kill. Where they can't be told, that is the answer: it holds until the engine ends. What they
+//! have no room for is refused.
 use super::orders::{MirrorParams, SEEN_WAIT};
 use super::speed as speed_as_configured;
 use crate::control::limits::ANSWER_WAIT;
 use crate::control::rpc::Failure;
 use crate::run::service::Service;
 use crate::units::format_bytes;
-use engine::mirror::{MirrorOrder, MirrorReport, MirrorState, speed_of};
+use engine::mirror::{MirrorOrder, MirrorReport, MirrorState, set_speed, speed_of};
 use policy::Policy;
 use serde_json::{Value, json};
 use std::time::Duration;
-use volume::mirror::Properties;
 use volume::mirror::machine::Speed;
+use volume::mirror::{BadText, Properties};
 
 /// Most that is waited until the legs say what was set. With what `restore` waits before that
 /// ([`SEEN_WAIT`]) it is less than an answer is waited for, so that it is heard that they don't.
@@ -33,46 +33,57 @@ pub(in crate::run) const PAUSED: Speed = Speed {
 };
 
 impl Service {
-    /// Waits until what was set is on the legs; `is`: what they say is that.
+    /// Whether what the legs keep of a mirror leaves room for a `change`.
     ///
     /// # Errors
-    /// It is not yet; or they have no room for it.
-    pub(super) fn wait_kept(
+    /// It does not; nothing was changed.
+    pub(super) fn has_room(
         &self,
         volume: u16,
-        is: impl Fn(&MirrorReport, &Properties) -> bool,
+        report: &MirrorReport,
+        change: impl FnOnce(&mut Properties) -> Result<(), BadText>,
     ) -> Result<(), Failure> {
-        let mut is_so = false;
-        let kept = self.wait_for(volume, KEPT_WAIT, |it| {
-            is_so = it.superblock.is_some_and(|said| is(it, &said.properties));
-            it.kept
-        });
-        let why = match (kept, is_so) {
-            (true, true) => return Ok(()),
-            (true, false) => {
-                "that holds until the engine ends: its legs have no room for it among what else \
-                 they keep of the mirror (braid mirror examine shows it)"
-            }
-            (false, _) => {
-                "that holds, but its legs could not be told yet: it is forgotten where the engine \
-                 ends before (braid stat shows what they wait for)"
-            }
-        };
-        Err(Failure::refused(format!("{}: {why}", self.name(volume))))
+        let properties = report.superblock.map(|it| it.properties);
+        change(&mut properties.unwrap_or_default()).map_err(|error| {
+            let name = self.name(volume);
+            let why = "its legs have no room for it among what else they keep of the mirror";
+            Failure::refused(format!("{name}: {why}: {error}"))
+        })
     }
 
-    /// The same of a leg that was taken out, or returns.
-    pub(super) fn wait_kept_aside(
-        &self,
-        volume: u16,
-        slot: u8,
-        aside: bool,
-    ) -> Result<(), Failure> {
-        self.wait_kept(volume, |it, said| {
-            let mut legs = it.legs.iter().filter(|leg| leg.slot == Some(slot));
-            let is_told = legs.all(|leg| leg.aside == aside);
-            !is_told || is_aside(said, slot) == aside
-        })
+    /// Waits until what was set is on the legs.
+    ///
+    /// # Errors
+    /// It is not yet.
+    pub(super) fn wait_kept(&self, volume: u16) -> Result<(), Failure> {
+        match self.wait_for(volume, KEPT_WAIT, |it| it.kept) {
+            true => Ok(()),
+            false => Err(Failure::refused(format!(
+                "{}: that holds, but its legs could not be told yet: it is forgotten where the \
+                 engine ends before (braid stat shows what they wait for)",
+                self.name(volume)
+            ))),
+        }
+    }
+
+    /// The same of a leg that was taken out.
+    ///
+    /// # Errors
+    /// As [`Self::wait_kept`]; others have left meanwhile, so it is the last one and stays.
+    pub(super) fn wait_out(&self, volume: u16, slot: u8) -> Result<(), Failure> {
+        self.wait_kept(volume)?;
+        let report = self.mirror_report(volume)?;
+        // Of one that nobody has given only the legs know.
+        let given = report.legs.iter().filter(|leg| leg.volume.is_some());
+        let mut legs = given.filter(|leg| leg.slot == Some(slot));
+        match legs.all(|leg| leg.aside) {
+            true => Ok(()),
+            false => Err(Failure::refused(format!(
+                "{}: leg {slot}: the others have left meanwhile, or it was restored: it is not \
+                 taken out",
+                self.name(volume)
+            ))),
+        }
     }
 
     /// How fast is copied in the background: a property of the mirror, which it keeps (row B6). A
@@ -110,9 +121,14 @@ impl Service {
             let order = MirrorOrder::Speed(speed, lasts);
             if lasts {
                 self.may_write(volume, &report)?;
+                self.has_room(volume, &report, |it| set_speed(it, speed))?;
                 self.senders.order(volume, order);
-                let usual = speed_as_configured(&self.state().volumes[volume].of);
-                self.wait_kept(volume, |_, it| speed_of(it, usual) == speed)?;
+                // A pause lasts until it is ended by word.
+                if report.speed == PAUSED && !params.resume {
+                    let pause = MirrorOrder::Speed(PAUSED, false);
+                    self.senders.order(volume, pause);
+                }
+                self.wait_kept(volume)?;
             } else {
                 self.senders.order(volume, order);
             }
@@ -140,19 +156,9 @@ impl Service {
         }
         self.may_write(volume, &report)?;
         let kept = engine::mirror::for_mirror(policy).to_string();
-        let properties = report.superblock.map(|it| it.properties);
-        if let Err(error) = properties.unwrap_or_default().set("policy", &kept) {
-            let why = format!("{name}: its legs have no room for it: {error}");
-            return Err(Failure::refused(why));
-        }
+        self.has_room(volume, &report, |it| it.set("policy", &kept))?;
         self.senders.set_policy(volume, policy, report.knobs);
-        self.wait_kept(volume, |_, it| it.value("policy") == Some(&kept))?;
+        self.wait_kept(volume)?;
         Ok(json!({"volume": name, "policy": kept}))
     }
-}
-
-/// Whether a mirror keeps that the leg of this slot returns only when told to.
-pub fn is_aside(properties: &Properties, slot: u8) -> bool {
-    let mut slots = properties.value("aside").unwrap_or_default().split(',');
-    slots.any(|it| it.parse() == Ok(slot))
 }

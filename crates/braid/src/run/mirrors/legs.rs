@@ -18,12 +18,11 @@
 use super::{Stopped, leg_config, orders};
 use crate::control::rpc::Failure;
 use crate::log;
-use crate::mirror::create;
-use crate::mirror::leg::{LegFile, draw_id};
+use crate::mirror::create::{self, Room};
+use crate::mirror::leg::{Leg, LegFile, draw_id};
 use crate::mirror::same::{SYS, Storage};
 use crate::run::config::{PathKeys, Volume};
 use crate::run::service::Service;
-use crate::units::format_bytes;
 use crate::uri::{PathUri, UriKind};
 use engine::host::VolumeInfo;
 use engine::mirror::{LegReport, LegStatus, MirrorOrder, MirrorReport, MirrorState, NewLeg};
@@ -71,26 +70,46 @@ impl Service {
             self.is_the_same(leg)?;
             return Err(Failure::refused(format!("{uri} is a leg of it already")));
         }
+        let is_gone = |leg: &&LegReport| leg.slot == replaces && leg.status == LegStatus::Missing;
+        let legs = self.storages(&report, &uri.to_string())?;
+        let room = Room {
+            mirror: &superblock,
+            legs: &legs,
+            gone: replaces.filter(|_| report.legs.iter().any(|leg| is_gone(&leg))),
+            force,
+        };
+        if let UriKind::File(path) = uri.kind() {
+            // Before anything is forgotten of its place: where it is refused all stays as it was.
+            let file = LegFile::open(path).map(Leg::File);
+            let may = file.and_then(|file| room.may_be_made(&file));
+            may.map_err(|error| Failure::refused(format!("{uri}: {error:#}")))?;
+        }
         for leg in of_name().filter(|leg| orders::is_another(leg)) {
             self.forget_place(volume, leg)?;
         }
-        self.make_room(&report, &superblock, &uri, force)?;
+        self.make_room(&uri, &room)?;
         for leg in of_name().filter(|leg| leg.status == LegStatus::Missing) {
             self.forget_place(volume, leg)?;
         }
+        self.join_leg(volume, uri, &superblock, replaces)
+    }
+
+    /// What there is room for becomes a leg.
+    ///
+    /// # Errors
+    /// It can't be opened, or the engine does not take it.
+    fn join_leg(
+        &self,
+        volume: u16,
+        uri: PathUri,
+        mirror: &Superblock,
+        replaces: Option<u8>,
+    ) -> Result<Value, Failure> {
         let (number, info) = self.open_leg(volume, uri).map_err(Failure::refused)?;
-        let least = superblock.place.data_offset + superblock.geometry.bytes;
+        let least = mirror.place.data_offset + mirror.geometry.bytes;
         let of = self.state().volumes[number].of.clone();
-        let unfit = (info.bytes < least).then(|| {
-            let needs = format_bytes(least);
-            match info.bytes {
-                0 => format!("too small: it is less than a block, and the mirror needs {needs}"),
-                has => {
-                    let has = format_bytes(has);
-                    format!("too small: it has {has}, and the mirror needs {needs}")
-                }
-            }
-        });
+        let unfit = create::refuse_small(info.bytes, least).err();
+        let unfit = unfit.map(|why| why.to_string());
         if unfit.is_none() {
             self.senders.order(
                 volume,
@@ -131,17 +150,10 @@ impl Service {
     ///
     /// # Errors
     /// It may not, or nobody knows.
-    fn make_room(
-        &self,
-        report: &MirrorReport,
-        superblock: &Superblock,
-        uri: &PathUri,
-        force: bool,
-    ) -> Result<(), Failure> {
+    fn make_room(&self, uri: &PathUri, room: &Room<'_>) -> Result<(), Failure> {
         match uri.kind() {
             UriKind::File(_) | UriKind::NvmeTcp(_) => {
-                let legs = self.storages(report, &uri.to_string())?;
-                let made = create::make_room(uri, &self.identity, superblock, &legs, force);
+                let made = create::make_room(uri, &self.identity, room);
                 made.map_err(|error| Failure::refused(format!("{uri}: {error:#}")))?;
             }
             // Nothing is in it yet, and nothing stays.
@@ -149,7 +161,7 @@ impl Service {
                 "{uri}: memory forgets all when this engine ends; remove the leg before, or the \
                  next start has to be told to go without it"
             )),
-            _ if force => {}
+            _ if room.force => {}
             _ => {
                 return Err(Failure::refused(format!(
                     "{uri}: what it holds can't be looked at; --force writes over it"

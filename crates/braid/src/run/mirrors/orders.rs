@@ -3,7 +3,7 @@
 //! `mirror.check {"volume": "m0"}` · `mirror.repair`, with `leg`: from that one · `mirror.pause` ·
 //! `mirror.resume` · `mirror.end`, of the check ·
 //! `mirror.fail {"volume": "m0", "leg": 1}` · `mirror.restore` ·
-//! `mirror.assemble {"volume": "m0", "without": false, "discard": "file:/…"}` ·
+//! `mirror.assemble {"volume": "m0", "without": false, "discard": "1"}` ·
 //! `mirror.speed {"volume": "m0", "floor": 1048576, "ceiling": null, "pause": false}`; see `legs`
 //!
 //! # Contract
@@ -17,7 +17,7 @@ use crate::run::config::{Volume, leg_name};
 use crate::run::service::{Service, State};
 use crate::uri::UriKind;
 use engine::host::Change;
-use engine::mirror::{LegReport, LegStatus, MirrorOrder, MirrorReport, MirrorState};
+use engine::mirror::{LegReport, LegStatus, MirrorOrder, MirrorReport, MirrorState, set_aside};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::fs::Metadata;
@@ -103,19 +103,19 @@ impl Service {
     /// One of the methods `mirror.…`.
     pub fn order_mirror(&self, verb: &str, params: MirrorParams) -> Result<Value, Failure> {
         let volume = self.state().mirror(&params.volume)?;
+        let report = self.mirror_report(volume)?;
         if CHANGES.contains(&verb) {
-            self.may_write(volume, &self.mirror_report(volume)?)?;
+            self.may_write(volume, &report)?;
         }
         if let Some(done) = self.change_mirror(volume, verb, &params) {
             return done;
         }
-        let report = self.mirror_report(volume)?;
         let runs = report.superblock.is_some();
         if let Some(why) = nothing_to_do(&report, verb, &params) {
             return Ok(json!({"volume": params.volume, "leg": params.leg, "nothing": why}));
         }
         if runs && matches!(verb, "check" | "repair") {
-            terms::may_compare(&params.volume, &report)?;
+            terms::may_check(&params.volume, &report)?;
         }
         let order = match verb {
             "check" | "repair" | "pause" | "resume" | "end" | "fail" if !runs => {
@@ -140,14 +140,18 @@ impl Service {
             }
             other => return Err(Failure::method(&format!("mirror.{other}"))),
         };
-        let aside = match order {
-            MirrorOrder::Fail(slot) => Some((slot, true)),
-            MirrorOrder::Return(slot) => Some((slot, false)),
+        let out = match order {
+            MirrorOrder::Fail(slot) => Some(slot),
             _ => None,
         };
+        if let Some(slot) = out {
+            self.has_room(volume, &report, |it| set_aside(it, slot, true))?;
+        }
         self.senders.order(volume, order);
-        if let Some((slot, aside)) = aside {
-            self.wait_kept_aside(volume, slot, aside)?;
+        match (verb, out) {
+            (_, Some(slot)) => self.wait_out(volume, slot)?,
+            ("restore", None) => self.wait_kept(volume)?,
+            _ => {}
         }
         Ok(terms::answer(verb, &params))
     }
@@ -172,8 +176,15 @@ impl Service {
             )));
         }
         let place = |wanted: &String| {
-            let found = report.legs.iter().position(|leg| is(leg, wanted));
-            found.ok_or_else(|| unknown(report, wanted))
+            let legs = report.legs.iter();
+            let mut found = (0..).zip(legs).filter(|(_, leg)| is(leg, wanted));
+            let first = found.next().ok_or_else(|| unknown(report, wanted))?;
+            match found.next() {
+                None => Ok(first.0),
+                Some(_) => Err(Failure::params(format!(
+                    "several say that they are leg {wanted}: name it by its URI"
+                ))),
+            }
         };
         let discard = params.discard.as_ref().map(place).transpose()?;
         let order = MirrorOrder::Assemble(Wishes {

@@ -29,8 +29,15 @@ impl Service {
 }
 
 /// # Errors
-/// There are no two copies to compare.
-pub(super) fn may_compare(name: &str, report: &MirrorReport) -> Result<(), Failure> {
+/// There are no two copies to compare; a check is under way, whose user would be told of another
+/// one's end.
+pub(super) fn may_check(name: &str, report: &MirrorReport) -> Result<(), Failure> {
+    if report.checking.is_some() {
+        let why = format!("end it first (braid mirror end-check {name}), or wait for its end");
+        return Err(Failure::refused(format!(
+            "{name}: a check or a repair is under way: {why}"
+        )));
+    }
     let legs = report.legs.iter();
     match legs.filter(|leg| leg.status == LegStatus::InSync).count() {
         2.. => Ok(()),
@@ -53,5 +60,9 @@ pub(super) fn answer(verb: &str, params: &MirrorParams) -> Value {
         "restore" => "returning",
         _ => "running",
     };
-    json!({"volume": params.volume, "leg": params.leg, "state": state})
+    let leg = params.leg.as_ref().map(|leg| match leg.parse::<u8>() {
+        Ok(slot) => json!(slot),
+        Err(_) => json!(leg),
+    });
+    json!({"volume": params.volume, "leg": leg, "state": state})
 }

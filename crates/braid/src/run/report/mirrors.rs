@@ -3,6 +3,7 @@ use super::{Health, Report};
 use crate::run::mirrors::PAUSED;
 use engine::mirror::{LegReport, LegStatus, MirrorReport, MirrorState};
 use serde_json::{Value, json};
+use volume::mirror::machine::Speed;
 
 /// Why a leg of a mirror that can only be read serves nothing: its leaving is never written down.
 const NOT_READ: &str = "not read: a newer braid wrote the mirror, and one leg serves all reads";
@@ -96,6 +97,7 @@ impl Report<'_> {
                 "repaired": it.repaired,
                 "complete": it.complete,
                 "alone": it.alone,
+                "changed": it.changed,
                 "from": it.from,
                 "first": it.first.iter().flatten().map(|(leg, start, end)| json!({
                     "leg": leg, "start": start, "end": end,
@@ -104,7 +106,7 @@ impl Report<'_> {
             "check": it.and_then(check),
             "speed": it.filter(|_| superblock.is_some()).map(|it| json!({
                 "floor": it.speed.floor,
-                "ceiling": it.speed.ceiling,
+                "ceiling": Some(it.speed.ceiling).filter(|it| *it < Speed::default().ceiling),
                 "paused": it.speed == PAUSED,
                 "now": it.rate,
             })),
@@ -190,9 +192,7 @@ fn progress(mirror: &MirrorReport, leg: &LegReport) -> Option<Value> {
     let lacks = leg.facts?.lacks;
     let done = lacked.saturating_sub(lacks) * mirror.region_bytes;
     let mut far = far(since_ns, done, lacked * mirror.region_bytes);
-    if mirror.speed == PAUSED {
-        (far["bytes_per_s"], far["left_ns"]) = (Value::Null, Value::Null);
-    }
+    pause(&mut far, mirror.speed == PAUSED);
     Some(far)
 }
 
@@ -200,7 +200,17 @@ fn progress(mirror: &MirrorReport, leg: &LegReport) -> Option<Value> {
 fn check(mirror: &MirrorReport) -> Option<Value> {
     let (since_ns, report) = mirror.checking?;
     let all = mirror.superblock?.geometry.bytes;
-    Some(far(since_ns, report.bytes, all))
+    let mut far = far(since_ns, report.bytes, all);
+    pause(&mut far, mirror.speed == PAUSED || report.paused);
+    Some(far)
+}
+
+/// What is paused has no rate.
+fn pause(far: &mut Value, paused: bool) {
+    far["paused"] = paused.into();
+    if paused {
+        (far["bytes_per_s"], far["left_ns"]) = (Value::Null, Value::Null);
+    }
 }
 
 /// `done` bytes of `all` since then.

@@ -25,7 +25,7 @@ fn written(place: &Place) -> (Process, Client) {
 }
 
 #[test]
-fn t14_a_leg_that_is_cut_short_is_left_at_once_and_never_read_as_zeroes() {
+fn t14_t16_a_leg_that_is_cut_short_is_left_at_once_and_never_read_as_zeroes() {
     // What comes first after the cut: reads, or a write behind the new end.
     for writes in [false, true] {
         let Some(place) = Place::new() else {
@@ -203,30 +203,43 @@ fn a_leg_whose_superblocks_are_gone_is_not_restored_and_may_be_added() {
 
 #[test]
 fn a_leg_that_was_cut_short_at_rest_is_not_restored_and_says_what_it_is_once_removed() {
-    let Some(place) = Place::new() else {
-        return;
-    };
-    let (engine, client) = written(&place);
-    drop(client);
-    end(engine);
-    open(&place, "a").set_len(CUT_AT).unwrap();
-    let engine = without(&place);
-    open(&place, "a").set_len(LEG_BYTES).unwrap();
-    let why = refused(&place, &["mirror", "restore", "v0", "0"]);
-    assert!(why.contains("replace 0 by it"), "{why}");
-    place.told(&["mirror", "status", "v0", "--wait"]);
-    let removed = place.told(&["mirror", "remove", "v0", "0"]);
-    assert_eq!(removed["carries_superblock"], true, "{removed}");
-    assert_eq!(
-        place.legs(),
-        ["in-sync"],
-        "what is in its place is gone too"
-    );
-    let a = place.leg("a");
-    refused(&place, &["mirror", "add", "v0", &a]);
-    place.told(&["mirror", "add", "v0", &a, "--force", "--wait"]);
-    assert_eq!(place.legs(), ["in-sync", "in-sync"]);
-    verify(&mut place.client(), BLOCKS);
-    end(engine);
-    assert!(place.data("a") == place.data("b"), "legs differ");
+    for replaced in [false, true] {
+        let Some(place) = Place::new() else {
+            return;
+        };
+        let (engine, client) = written(&place);
+        drop(client);
+        end(engine);
+        open(&place, "a").set_len(CUT_AT).unwrap();
+        let engine = without(&place);
+        open(&place, "a").set_len(LEG_BYTES).unwrap();
+        let why = refused(&place, &["mirror", "restore", "v0", "0"]);
+        assert!(why.contains("replace 0 by it"), "{why}");
+        place.told(&["mirror", "status", "v0", "--wait"]);
+        let a = place.leg("a");
+        if replaced {
+            // Without the word it stays what it is, and is shown as before.
+            let before = place.told(&["mirror", "status", "v0"])["legs"].clone();
+            refused(&place, &["mirror", "replace", "v0", "0", &a]);
+            let after = place.told(&["mirror", "status", "v0"])["legs"].clone();
+            let named = |legs: &Value| legs.as_array().unwrap().len();
+            assert_eq!(named(&before), named(&after), "{before} {after}");
+            place.told(&["mirror", "replace", "v0", "0", &a, "--force", "--wait"]);
+            wait_until(|| (place.legs() == ["in-sync", "in-sync"]).then_some(()));
+        } else {
+            let removed = place.told(&["mirror", "remove", "v0", "0"]);
+            assert_eq!(removed["carries_superblock"], true, "{removed}");
+            assert_eq!(
+                place.legs(),
+                ["in-sync"],
+                "what is in its place is gone too"
+            );
+            refused(&place, &["mirror", "add", "v0", &a]);
+            place.told(&["mirror", "add", "v0", &a, "--force", "--wait"]);
+            assert_eq!(place.legs(), ["in-sync", "in-sync"]);
+        }
+        verify(&mut place.client(), BLOCKS);
+        end(engine);
+        assert!(place.data("a") == place.data("b"), "legs differ");
+    }
 }

@@ -1,6 +1,6 @@
 //! Legs of a running mirror come and go by verb; it is watched, slowed down, and stopped.
 use super::place::{DATA_AT, LEG_BYTES, Place, end, kill, said, verify};
-use crate::process::{Client, Process, wait_until};
+use crate::process::{Client, Process, begun, wait_until};
 use serde_json::Value;
 use std::fs::File;
 
@@ -22,6 +22,25 @@ impl Place {
             assert_eq!(client.write(block << 12, block as u8), 0);
         }
         (engine, client)
+    }
+
+    /// An engine that has stopped the mirror, each half of which was written by itself: 5 is on a,
+    /// 6 on b.
+    fn parted(&self) -> Process {
+        let engine = self.start();
+        assert_eq!(self.client().write(0, 1), 0);
+        self.told(&["mirror", "stop", "v0", "--force"]);
+        let move_to = |from: &str, to: &str| {
+            std::fs::rename(self.path(from), self.path(to)).unwrap();
+        };
+        for (alone, other, byte) in [("a", "b", 5), ("b", "a", 6)] {
+            move_to(other, "hidden");
+            self.told(&["mirror", "assemble", "v0", "--without-missing"]);
+            assert_eq!(self.client().write(0, byte), 0, "{alone} alone");
+            self.told(&["mirror", "stop", "v0", "--force"]);
+            move_to("hidden", other);
+        }
+        engine
     }
 
     fn status(&self) -> Value {
@@ -151,6 +170,19 @@ fn what_can_not_be_a_leg_is_refused_and_the_last_one_stays() {
     let small = place.file("small", LEG_BYTES / 2);
     let why = place.refused(&["mirror", "add", "v0", &small]);
     assert!(why.contains("too small"), "{why}");
+    std::fs::write(place.path("small"), b"precious").unwrap();
+    for words in [
+        &["mirror", "add", "v0", &small, "--force"][..],
+        &["mirror", "replace", "v0", "1", &small, "--force"],
+    ] {
+        let why = place.refused(words);
+        assert!(why.contains("too small"), "{why}");
+        let holds = std::fs::read(place.path("small")).unwrap();
+        assert_eq!(
+            holds, b"precious",
+            "nothing is written before it is refused"
+        );
+    }
     let (x, y) = (place.file("x", LEG_BYTES), place.file("y", LEG_BYTES));
     let made = place.braid(&["mirror", "create", "other", &x, &y]);
     assert!(made.status.success(), "{made:?}");
@@ -310,7 +342,7 @@ fn a_mirror_that_is_stopped_leaves_its_legs_free_and_the_engine_goes_on() {
         Some(1),
         "nothing will come: {waited:?}"
     );
-    assert!(said(&waited).contains("v0 does not run: it was stopped"));
+    assert!(said(&waited).contains("v0: it was stopped"));
     let status: Value = serde_json::from_slice(&waited.stdout).unwrap();
     assert_eq!(
         (&status["phase"], &status["speed"]),
@@ -324,6 +356,11 @@ fn a_mirror_that_is_stopped_leaves_its_legs_free_and_the_engine_goes_on() {
         let tried = place.braid(&["mirror", "create", "v1", &place.leg(name)]);
         assert!(said(&tried).contains("it is leg"), "not in use: {tried:?}");
     }
+    // Nothing calls for a leg to be given up.
+    let why = place.refused(&["mirror", "assemble", "v0", "--discard", "0"]);
+    assert!(why.contains("have not parted"), "{why}");
+    place.told(&["mirror", "assemble", "v0"]);
+    place.told(&["mirror", "stop", "v0"]);
     // The same engine starts it again, and stops it again.
     for byte in [8, 9] {
         place.told(&["mirror", "assemble", "v0"]);
@@ -360,19 +397,7 @@ fn t45_of_two_halves_one_is_given_up_when_a_stopped_mirror_is_started_again() {
     let Some(place) = Place::new() else {
         return;
     };
-    let engine = place.start();
-    assert_eq!(place.client().write(0, 1), 0);
-    place.told(&["mirror", "stop", "v0", "--force"]);
-    let move_to = |from: &str, to: &str| {
-        std::fs::rename(place.path(from), place.path(to)).unwrap();
-    };
-    for (alone, other, byte) in [("a", "b", 5), ("b", "a", 6)] {
-        move_to(other, "hidden");
-        place.told(&["mirror", "assemble", "v0", "--without-missing"]);
-        assert_eq!(place.client().write(0, byte), 0, "{alone} alone");
-        place.told(&["mirror", "stop", "v0", "--force"]);
-        move_to("hidden", other);
-    }
+    let engine = place.parted();
     let why = place.refused(&["mirror", "check", "v0"]);
     assert!(why.contains("does not run"), "{why}");
     let discard = |leg: &str| {
@@ -391,6 +416,24 @@ fn t45_of_two_halves_one_is_given_up_when_a_stopped_mirror_is_started_again() {
     place.until_in_sync();
     let why = place.refused(&words.each_ref().map(String::as_str));
     assert!(why.contains("v0 runs"), "{why}");
+    end(engine);
+    assert!(place.data("a") == place.data("b"), "legs differ");
+}
+
+#[test]
+fn t45_of_two_halves_one_is_given_up_by_its_number_at_a_start() {
+    let Some(place) = Place::new() else {
+        return;
+    };
+    end(place.parted());
+    let mut engine = begun(place.0.path());
+    engine.notes("not started");
+    assert_eq!(place.status()["phase"], "refused");
+    let why = place.refused(&["mirror", "assemble", "v0", "--discard", "7"]);
+    assert!(why.contains("there is no leg"), "{why}");
+    place.told(&["mirror", "assemble", "v0", "--discard", "1"]);
+    assert_eq!(place.client().read(0), [5; 4096]);
+    place.until_in_sync();
     end(engine);
     assert!(place.data("a") == place.data("b"), "legs differ");
 }

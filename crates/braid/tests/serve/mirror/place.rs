@@ -2,10 +2,13 @@
 use crate::no_io_uring;
 use crate::process::{Client, Process, engine, wait_until};
 use serde_json::Value;
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::process::{Command, Output};
+use volume::mirror::Superblock;
+use volume::mirror::layout::COPIES_AT;
+use volume::mirror::superblock::SUPERBLOCK_BYTES;
 
 pub const LEG_BYTES: u64 = 16 << 20;
 /// Where the mirror's data begin on such a leg.
@@ -95,6 +98,19 @@ impl Place {
         wait_until(|| Some(self.legs()).filter(in_sync));
     }
 
+    /// What a leg says of itself is something else from now on.
+    pub fn says(&self, leg: &str, change: impl Fn(&mut Superblock)) {
+        let mut open = OpenOptions::new();
+        let file = open.read(true).write(true).open(self.path(leg)).unwrap();
+        for (copy, at) in (0..).zip(COPIES_AT) {
+            let mut block = [0; SUPERBLOCK_BYTES];
+            file.read_exact_at(&mut block, at).unwrap();
+            let mut said = Superblock::parse(&block, copy, crc32c).unwrap();
+            change(&mut said);
+            file.write_all_at(&said.encode(copy, crc32c), at).unwrap();
+        }
+    }
+
     /// The mirror's data on a leg.
     pub fn data(&self, leg: &str) -> Vec<u8> {
         let mut bytes = vec![0; (LEG_BYTES - DATA_AT) as usize];
@@ -102,6 +118,10 @@ impl Place {
         file.read_exact_at(&mut bytes, DATA_AT).unwrap();
         bytes
     }
+}
+
+fn crc32c(bytes: &[u8]) -> u32 {
+    nvme::crc32c(0, bytes)
 }
 
 /// SIGTERM, and its end.

@@ -68,6 +68,14 @@ fn t45_a_client_of_a_mirror_that_only_its_user_can_start_is_told_why() {
     let line = engine.notes("not started");
     assert!(line.contains("its clients are refused meanwhile"), "{line}");
     assert_eq!(why(&place), words);
+    let status = place.ask(&["mirror", "status", "v0", "--wait", "-o", "json"]);
+    assert_eq!(
+        status.status.code(),
+        Some(1),
+        "nothing comes by itself: {status:?}"
+    );
+    let status: serde_json::Value = serde_json::from_slice(&status.stdout).unwrap();
+    assert_eq!(status["phase"], "refused");
     let mut late = connected(&place);
     assert_eq!(asked(&mut late), (UNKNOWN, words));
     // Who is still there may have it then, and so may who comes.

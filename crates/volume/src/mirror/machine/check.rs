@@ -35,6 +35,10 @@ pub struct CheckReport {
     pub complete: bool,
     /// It ended since no more than one leg was in sync.
     pub alone: bool,
+    /// Legs in sync left or came while it compared: not all of what they have was compared.
+    pub changed: bool,
+    /// It waits, as it was told to.
+    pub paused: bool,
     /// The leg whose data the others get, where one was named.
     pub from: Option<u8>,
 }
@@ -46,6 +50,8 @@ pub(super) struct Check {
     paused: bool,
     /// The next region.
     next: u64,
+    /// Legs that were in sync when it began to compare.
+    legs: Option<Legs>,
     /// Legs that have other data in the piece of a job, by job.
     differ: [Legs; 16],
     /// What a job has given up, by job.
@@ -65,6 +71,7 @@ impl Mirror {
             repair,
             paused: false,
             next: 0,
+            legs: None,
             differ: [Legs::default(); 16],
             again: [None; 16],
             report: CheckReport::default(),
@@ -95,6 +102,9 @@ impl Mirror {
 
     /// A leg has left: where it was the one that counts, nobody else takes its place.
     pub(super) fn check_without(&mut self, leg: u8) {
+        if let Some(check) = &mut self.check {
+            check.report.changed |= check.legs.is_some_and(|legs| legs.has(leg));
+        }
         if self.checked_from().has(leg) {
             self.tell_check();
         }
@@ -117,7 +127,10 @@ impl Mirror {
 
     /// What the check has found so far, or what the last one found.
     pub fn check_report(&self) -> CheckReport {
-        self.check.map_or(self.report, |check| check.report)
+        self.check.map_or(self.report, |check| CheckReport {
+            paused: check.paused,
+            ..check.report
+        })
     }
 
     /// Whether it is a check that has this copy buffer.
@@ -140,13 +153,14 @@ impl Mirror {
     /// What the job of this number compares next: first what the one before it has given up, so
     /// that nothing comes in its place.
     pub(super) fn next_to_check(&mut self, job: usize) -> Option<Range> {
-        let (regions, alone) = (self.happened.geometry.regions(), self.up.count() < 2);
+        let (regions, up) = (self.happened.geometry.regions(), self.up);
         let check = self.check.as_mut().filter(|check| !check.paused)?;
-        if alone {
+        if up.count() < 2 {
             check.report.alone = true;
             self.tell_check();
             return None;
         }
+        let legs = *check.legs.get_or_insert(up);
         let own = check.again[job].take();
         let again = own.or_else(|| check.again.iter_mut().find_map(Option::take));
         if again.is_some() {
@@ -156,6 +170,7 @@ impl Mirror {
             let checks = |job: &super::Job| job.kind == Kind::Check && !job.is_over();
             if !self.jobs.iter().flatten().any(checks) {
                 check.report.complete = true;
+                check.report.changed |= up != legs;
                 self.tell_check();
             }
             return None;

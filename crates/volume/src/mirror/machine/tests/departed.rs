@@ -209,6 +209,7 @@ fn what_two_legs_that_hang_kept_from_being_compared_is_compared() {
     }
     let report = mirror.check_report();
     assert_eq!((report.bytes, report.complete), (4 << 20, true));
+    assert!(report.changed, "two of the four were not compared whole");
 }
 
 #[test]

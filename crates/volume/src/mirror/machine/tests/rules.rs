@@ -479,7 +479,7 @@ fn a_check_tells_what_differs_and_a_repair_writes_what_the_first_leg_has() {
     let mut mirror = written(Config::new(6));
     assert_eq!(checked(&mut mirror, false), []);
     let report = mirror.check_report();
-    assert!(report.complete);
+    assert!(report.complete && !report.changed);
     assert_eq!(
         (report.bytes, report.differences, report.repaired),
         (4 << 20, 1, 0)
@@ -496,7 +496,9 @@ fn a_check_that_waits_reads_nothing_and_goes_on_where_it_was() {
     mirror.check(false, 2 * MS);
     mirror.pause_check(true, 2 * MS);
     assert_eq!(mirror.poll_output(2 * MS), None);
+    assert!(mirror.check_report().paused);
     mirror.pause_check(false, 3 * MS);
+    assert!(!mirror.check_report().paused);
     assert!(matches!(
         mirror.poll_output(3 * MS),
         Some(Output::CopyRead(..))
