@@ -149,7 +149,7 @@ impl Mirrored {
         let (legs, mut given) = self.given();
         if let Some(why) = self.gives_up_for_nothing(&given) {
             self.config.wishes.discard = None;
-            return self.refuse(Refused::new(Until::Legs, why), TRY_AGAIN_NS, kit);
+            return self.refuse(Refused::new(Until::Later, why), TRY_AGAIN_NS, kit);
         }
         let read_only = match self.assembled(&legs, &given) {
             Ok(assembly) => {
