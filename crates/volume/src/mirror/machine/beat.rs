@@ -2,7 +2,8 @@
 //!
 //! # Contract
 //! Each leg that says that it is ours is beaten by itself: its record is read, and if it is ours
-//! its sequence is raised; if not, all stops. One that doesn't answer keeps no other from it.
+//! its sequence is raised; if not, all stops, unless it is an older one that [came
+//! late](Mirror::came_late). One that doesn't answer keeps no other from it.
 //!
 //! Where other hosts reach the legs, a leg is under a lease: [`LEASE_BEATS`] from when the last
 //! beat began that ended well there. Whoever takes over has seen no beat for longer, and has let
@@ -77,6 +78,8 @@ pub(super) struct Beat {
     patience_ns: u64,
     /// The first beat since it ended: when it began to be written, and was.
     first: Option<(u64, u64)>,
+    /// Where it was taken over: what its owners before wrote has a lower sequence.
+    pub from: u64,
     /// How the last one failed: so does what waits for the leg.
     pub failed: Option<Outcome>,
 }
@@ -138,6 +141,9 @@ impl Mirror {
             if let Some(it) = self.leg_mut(leg) {
                 (it.beat.at_ns, it.beat.patience_ns) = (now_ns, patience_ns);
                 it.beat.first = terms.written_ns;
+                if terms.hold_until_ns > 0 {
+                    it.beat.from = it.said.sequence;
+                }
             }
         }
         if self.lease.on {
@@ -311,7 +317,8 @@ impl Mirror {
         };
         let other = found.superblock.owner;
         let is_ours = other.is_some_and(|it| it.run == self.owner.run);
-        if !is_ours || id(&found.superblock) != ours {
+        let came_late = self.came_late(leg, &found.superblock);
+        if !(is_ours || came_late) || id(&found.superblock) != ours {
             let other = other.filter(|_| found.superblock.mirror == mirror);
             self.become_foreign(other);
         }
@@ -336,6 +343,16 @@ impl Mirror {
             self.outputs.push_back(Output::Superblock(ticket, copy));
         }
         self.wake = true;
+    }
+
+    /// Whether a record is one that an owner before us had sent, and not of one that came after
+    /// us. Two of those that died one after the other may each have one on its way, and so come
+    /// over both copies of ours between two beats; it is written anew. Whoever comes after us has
+    /// read ours, or has looked before and written before ours was verified.
+    fn came_late(&self, leg: u8, found: &Superblock) -> bool {
+        let beat = self.leg(leg).map(|leg| leg.beat).unwrap_or_default();
+        let may_come = beat.read_ns < self.lease.hold_until_ns;
+        may_come && found.sequence < beat.from
     }
 
     /// A beat was written, or has failed.

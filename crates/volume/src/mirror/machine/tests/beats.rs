@@ -225,6 +225,66 @@ fn t48_an_owner_that_finds_another_ones_record_gives_nothing_out_any_more() {
     assert!(given == 0 && mirror.is_foreign());
 }
 
+/// The beat of leg 1 finds this record there, of another owner, at `now_ns`; whether that is the
+/// end, and what is written on leg 1 then.
+fn finds(mirror: &mut Mirror, sequence: u64, now_ns: u64) -> (bool, Vec<u8>) {
+    let mut copies = Vec::new();
+    mirror.handle_timeout(now_ns);
+    while let Some(output) = mirror.poll_output(now_ns) {
+        match output {
+            Output::ReadSuperblocks(ticket) if ticket.leg == 1 => {
+                let mut superblock = mirror.leg(1).unwrap().said;
+                superblock.sequence = sequence;
+                if let Some(owner) = &mut superblock.owner {
+                    owner.run = Id([77; 16]);
+                }
+                let found = Chosen {
+                    superblock,
+                    copy: 0,
+                    other: Ok(0),
+                };
+                mirror.handle_superblocks(ticket, &Ok(found), now_ns);
+            }
+            Output::Superblock(ticket, copy) if ticket.leg == 1 => {
+                copies.push(copy);
+                mirror.handle_done(ticket, Outcome::Done, now_ns);
+            }
+            other => end(mirror, other, now_ns, &mut well),
+        }
+    }
+    (mirror.is_foreign(), copies)
+}
+
+#[test]
+fn t09_t48_records_of_owners_before_that_come_late_over_both_copies_are_written_over() {
+    // Found by world 48035387.
+    let taken_over = |hold_until_ns| {
+        let mut mirror = shared(hold_until_ns);
+        pass(
+            &mut mirror,
+            (BEAT, 2 * BEAT),
+            Legs::default(),
+            &mut Vec::new(),
+        );
+        let from = mirror.leg(1).unwrap().beat.from;
+        (mirror, from)
+    };
+    let (mut mirror, from) = taken_over(20 * BEAT);
+    assert!(from > 0, "it was taken over");
+    let sequence = mirror.leg(1).unwrap().said.sequence;
+    let (foreign, copies) = finds(&mut mirror, from - 1, 3 * BEAT);
+    assert!(!foreign && copies.len() == 1, "{copies:?}");
+    assert!(mirror.leg(1).unwrap().said.sequence > sequence);
+    // Whoever has read ours comes after us.
+    assert!(finds(&mut mirror, from, 4 * BEAT).0);
+    // Nobody has anything on its way any more, or ever had.
+    for hold_until_ns in [2 * BEAT, 0] {
+        let (mut mirror, from) = taken_over(hold_until_ns);
+        let sequence = from.saturating_sub(1);
+        assert!(finds(&mut mirror, sequence, 3 * BEAT).0, "{hold_until_ns}");
+    }
+}
+
 #[test]
 fn t48_a_leg_without_a_lease_leaves_where_another_one_has_its_own() {
     let mut mirror = shared(0);
