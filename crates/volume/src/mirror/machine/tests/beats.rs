@@ -185,6 +185,19 @@ fn t48_without_a_lease_nothing_is_given_out_and_nothing_acknowledged() {
     assert_eq!(mirror.up, Legs(3), "nobody has left");
 }
 
+/// What a leg would say if it was another owner's.
+fn of_another(mirror: &Mirror, leg: u8) -> Chosen {
+    let mut superblock = mirror.leg(leg).unwrap().said;
+    if let Some(owner) = &mut superblock.owner {
+        owner.run = Id([77; 16]);
+    }
+    Chosen {
+        superblock,
+        copy: 0,
+        other: Ok(0),
+    }
+}
+
 #[test]
 fn t48_an_owner_that_finds_another_ones_record_gives_nothing_out_any_more() {
     let mut mirror = shared(0);
@@ -203,15 +216,7 @@ fn t48_an_owner_that_finds_another_ones_record_gives_nothing_out_any_more() {
     let Some(Output::ReadSuperblocks(ticket)) = kept.first().copied() else {
         panic!("{kept:?}");
     };
-    let mut superblock = mirror.leg(ticket.leg).unwrap().said;
-    if let Some(owner) = &mut superblock.owner {
-        owner.run = Id([77; 16]);
-    }
-    let found = Chosen {
-        superblock,
-        copy: 0,
-        other: Ok(0),
-    };
+    let found = of_another(&mirror, ticket.leg);
     mirror.handle_superblocks(ticket, &Ok(found), 4 * BEAT);
     let mut given = 0;
     let mut ended = run(&mut mirror, 4 * BEAT, &mut |_, _| {
@@ -233,16 +238,8 @@ fn finds(mirror: &mut Mirror, sequence: u64, now_ns: u64) -> (bool, Vec<u8>) {
     while let Some(output) = mirror.poll_output(now_ns) {
         match output {
             Output::ReadSuperblocks(ticket) if ticket.leg == 1 => {
-                let mut superblock = mirror.leg(1).unwrap().said;
-                superblock.sequence = sequence;
-                if let Some(owner) = &mut superblock.owner {
-                    owner.run = Id([77; 16]);
-                }
-                let found = Chosen {
-                    superblock,
-                    copy: 0,
-                    other: Ok(0),
-                };
+                let mut found = of_another(mirror, 1);
+                found.superblock.sequence = sequence;
                 mirror.handle_superblocks(ticket, &Ok(found), now_ns);
             }
             Output::Superblock(ticket, copy) if ticket.leg == 1 => {
