@@ -166,6 +166,17 @@ pub fn advice(error: &io::Error) -> &'static str {
     }
 }
 
+/// What came of showing something where the exit code is the answer, whoever reads more.
+///
+/// # Errors
+/// Those of `told`, but that nobody reads any more.
+pub fn unless_closed(told: anyhow::Result<()>) -> anyhow::Result<()> {
+    told.or_else(|why| match why.is::<OutputClosed>() {
+        true => Ok(()),
+        false => Err(why),
+    })
+}
+
 /// How results are shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Format {

@@ -1,7 +1,7 @@
 //! `braid mirror check|repair|fail|restore|assemble`: asked of the engine that runs the mirror.
 use super::wait::wait_checked;
 use crate::cli::Exit;
-use crate::output::{self, OutputClosed};
+use crate::output;
 use crate::run::client::{Common, number, word};
 use crate::run::last_check;
 use serde_json::{Value, json};
@@ -126,10 +126,7 @@ fn found(args: &CheckArgs, repairs: bool) -> anyhow::Result<()> {
     let told = common.print(&value, |text, _| {
         writeln!(text, "{volume}: {verdict}: {words}")
     });
-    // The exit code is the answer, whoever reads more.
-    if let Err(why) = told
-        && !why.is::<OutputClosed>()
-    {
+    if let Err(why) = output::unless_closed(told) {
         output::note(&format!("{why:#}"));
     }
     match alike {

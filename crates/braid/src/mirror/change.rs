@@ -1,7 +1,7 @@
 //! `braid mirror add|remove|replace|stop|speed|status`: a mirror that runs is changed, and watched.
 use super::wait::{far, status_of, wait_rebuilt};
 use crate::cli::Usage;
-use crate::run::client::{Common, items, number, word};
+use crate::run::client::{Common, checked, items, number, word};
 use crate::run::{held, last_check};
 use crate::units::{format_bytes, parse_rate};
 use crate::uri::PathUri;
@@ -42,6 +42,7 @@ pub struct AddArgs {
     /// Mirror
     volume: String,
     /// The new leg: file:/path, or nvme-tcp://…
+    #[arg(value_parser = checked::<PathUri>)]
     leg: String,
     #[command(flatten)]
     new: NewArgs,
@@ -55,6 +56,7 @@ pub struct ReplaceArgs {
     /// The leg that goes: its number as `braid stat` shows it, or its URI
     leg: String,
     /// The new one: file:/path, or nvme-tcp://…
+    #[arg(value_parser = checked::<PathUri>)]
     by: String,
     #[command(flatten)]
     new: NewArgs,
@@ -111,7 +113,6 @@ pub struct StatusArgs {
 /// # Errors
 /// No engine that answers, or what it says.
 pub fn add(args: &AddArgs) -> anyhow::Result<()> {
-    checked(&args.leg)?;
     let params = json!({"volume": args.volume, "leg": args.leg, "force": args.new.force});
     let said = "added; write it into the configuration too";
     let leg = changed(&args.new.common, "mirror.add", params, said)?;
@@ -123,7 +124,6 @@ pub fn add(args: &AddArgs) -> anyhow::Result<()> {
 /// # Errors
 /// As [`add`].
 pub fn replace(args: &ReplaceArgs) -> anyhow::Result<()> {
-    checked(&args.by)?;
     let params = json!({
         "volume": args.volume, "leg": args.leg, "by": args.by, "force": args.new.force,
     });
@@ -226,14 +226,6 @@ pub fn status(args: &StatusArgs) -> anyhow::Result<()> {
     let value = status_of(&args.common, &args.volume)?;
     args.common.print(&value, show)?;
     waited
-}
-
-/// A wrong URI is a usage error whether or not an engine runs.
-fn checked(leg: &str) -> anyhow::Result<()> {
-    match leg.parse::<PathUri>() {
-        Ok(_) => Ok(()),
-        Err(error) => Err(Usage::error(format!("\"{leg}\": {error}"))),
-    }
 }
 
 /// Has it done, and says so; the leg that the engine names.

@@ -318,10 +318,6 @@ pub fn refuse_small(has: u64, needs: u64) -> anyhow::Result<()> {
 /// # Errors
 /// Somebody has it, or what [`Room::may_be_made`] says; nothing was written then.
 pub fn make_room(uri: &PathUri, who: &HostIdentity, room: &Room<'_>) -> anyhow::Result<()> {
-    if let UriKind::File(path) = uri.kind() {
-        // Before it is locked: who has it is the mirror itself.
-        refuse_same(&LegFile::open(path)?.storage()?, room.legs)?;
-    }
     let leg = Leg::open_exclusively(uri, who)?;
     leg.read_anew()?;
     room.may_be_made(&leg)?;

@@ -7,7 +7,7 @@ use super::leg::{Leg, identity_for};
 use super::show;
 use crate::cli::{Exit, Usage};
 use crate::identity::IdentityArgs;
-use crate::output::{self, Format, OutputClosed};
+use crate::output::{self, Format};
 use crate::uri::PathUri;
 use nvme::host::HostIdentity;
 use volume::limits::LEGS_MAX;
@@ -95,12 +95,7 @@ pub fn run(args: &ExamineArgs) -> anyhow::Result<()> {
         Format::Text => output::print(&show::examined(&seen)),
         Format::Json => output::print_json(&show::examined_json(&seen)),
     };
-    // The exit code is the answer, whoever reads more.
-    if let Err(why) = told
-        && !why.is::<OutputClosed>()
-    {
-        return Err(why);
-    }
+    output::unless_closed(told)?;
     let usable = seen.unread.is_empty() && seen.legs.iter().all(|leg| leg.found.is_ok());
     match usable && !matches!(seen.together, Some(Err(_))) {
         true => Ok(()),

@@ -6,7 +6,7 @@ use crate::cli::{Exit, Usage};
 use crate::control::access::{Mode, Name};
 use crate::control::limits::ANSWER_WAIT;
 use crate::control::{rpc, socket};
-use crate::output::{self, Format, OutputClosed, Style};
+use crate::output::{self, Format, Style};
 use crate::table::Table;
 use crate::units::{format_bytes, format_ns};
 use clap::{Args, Subcommand};
@@ -449,7 +449,7 @@ fn export(verb: &ExportVerb) -> anyhow::Result<()> {
 }
 
 /// A text that the engine would take: a wrong one is a usage error whether or not an engine runs.
-fn checked<T: FromStr>(text: &str) -> Result<String, T::Err> {
+pub fn checked<T: FromStr>(text: &str) -> Result<String, T::Err> {
     text.parse::<T>().map(|_| text.to_owned())
 }
 
@@ -493,10 +493,7 @@ fn check(args: &CheckArgs) -> anyhow::Result<()> {
         }
         Ok(())
     });
-    // The exit code is the answer, whoever reads more.
-    if let Err(why) = told
-        && !why.is::<OutputClosed>()
-    {
+    if let Err(why) = output::unless_closed(told) {
         output::note(&format!("{why:#}"));
     }
     match number(&value["code"]) as u8 {

@@ -79,7 +79,8 @@ impl Service {
             force,
         };
         if let UriKind::File(path) = uri.kind() {
-            // Before anything is forgotten of its place: where it is refused all stays as it was.
+            // Before it is locked, for who has it may be the mirror itself, and before anything is
+            // forgotten of its place: where it is refused all stays as it was.
             let file = LegFile::open(path).map(Leg::File);
             let may = file.and_then(|file| room.may_be_made(&file));
             may.map_err(|error| Failure::refused(format!("{uri}: {error:#}")))?;

@@ -82,10 +82,10 @@ pub fn last_check(mirror: &Value) -> Option<String> {
     );
     if checked["alone"] == true {
         text += ", then only one leg was in sync, and there was nothing to compare";
-    } else if checked["changed"] == true {
-        text += ", while legs came or went, so not all that they have";
     } else if checked["complete"] == false {
         text += ", then it was ended";
+    } else if checked["changed"] == true {
+        text += ", while legs came or went, so not all that they have";
     }
     if let Some(leg) = checked["from"].as_u64() {
         text += &format!("; by what leg {leg} has");
