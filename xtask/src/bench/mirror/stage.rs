@@ -32,23 +32,26 @@ impl Stage {
     /// # Errors
     /// Something does not start, with what it said.
     pub fn shaped(braid: &Path, shapes: &[&str]) -> Result<Self> {
-        let (directory, files) = create(braid, shapes.len(), Legs::Holes)?;
-        let mut targets = Vec::new();
-        let mut config = String::from(MIRROR);
-        for (file, shape) in files.iter().zip(shapes) {
-            let backend = format!("file:{}", file.display());
-            let target = Target::start_backend(braid, &directory, &backend, shape)?;
-            let uri = target.uris.first().context("the target named no URI")?;
-            writeln!(config, "[[volume.leg]]\nuri = \"{uri}\"")?;
-            targets.push(target);
-        }
+        let directory = directory()?;
+        // In memory: behind a file, blocks that were written would be read from the disk of
+        // this machine, in its time and not the shape's, and the volume beside has none.
+        let backend = format!("mem:{LEG_BYTES}");
         // A leg is nobody else's while the mirror has it: so another one of the same shape.
-        let last = shapes.last().copied().unwrap_or_default();
-        let beside = beside(&directory, Legs::Holes)?;
-        let target = Target::start_backend(braid, &directory, &beside, last)?;
-        let alone = target.uris.first().cloned().unwrap_or_default();
-        targets.push(target);
-        Self::start(braid, directory, targets, config, &alone)
+        let beside = shapes.last().copied();
+        let targets = shapes
+            .iter()
+            .copied()
+            .chain(beside)
+            .map(|shape| Target::start_backend(braid, &directory, &backend, shape))
+            .collect::<Result<Vec<Target>>>()?;
+        let mut uris = Vec::new();
+        for target in &targets {
+            let uri = target.uris.first().context("the target named no URI")?;
+            uris.push(uri.clone());
+        }
+        let alone = uris.pop().context("no shapes")?;
+        create(braid, &uris)?;
+        Self::start(braid, directory, targets, &uris, &alone)
     }
 
     /// A mirror `m0` over so many files, and a file of the same size as volume `alone`.
@@ -56,22 +59,27 @@ impl Stage {
     /// # Errors
     /// Something does not start, with what it said.
     pub fn files(braid: &Path, legs: usize, kind: Legs) -> Result<Self> {
-        let (directory, files) = create(braid, legs, kind)?;
-        let mut config = String::from(MIRROR);
-        for file in &files {
-            writeln!(config, "[[volume.leg]]\nuri = \"file:{}\"", file.display())?;
-        }
-        let alone = beside(&directory, kind)?;
-        Self::start(braid, directory, Vec::new(), config, &alone)
+        ensure!(legs > 0, "a mirror has legs");
+        let directory = directory()?;
+        let uris = (0..legs)
+            .map(|leg| kind.make(&directory.join(format!("leg{leg}.img"))))
+            .collect::<Result<Vec<String>>>()?;
+        create(braid, &uris)?;
+        let alone = kind.make(&directory.join("alone.img"))?;
+        Self::start(braid, directory, Vec::new(), &uris, &alone)
     }
 
     fn start(
         braid: &Path,
         directory: PathBuf,
         targets: Vec<Target>,
-        mut config: String,
+        legs: &[String],
         alone: &str,
     ) -> Result<Self> {
+        let mut config = String::from("[[volume]]\nname = \"m0\"\nkind = \"mirror\"\n");
+        for uri in legs {
+            writeln!(config, "[[volume.leg]]\nuri = \"{uri}\"")?;
+        }
         let export = |name: &str| directory.join(name).display().to_string();
         writeln!(config, "[[volume.export]]\nnbd = \"unix:{}\"", export("m0"))?;
         write!(
@@ -171,8 +179,6 @@ impl Drop for Stage {
     }
 }
 
-const MIRROR: &str = "[[volume]]\nname = \"m0\"\nkind = \"mirror\"\n";
-
 /// What files are before they are used.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Legs {
@@ -183,7 +189,8 @@ pub enum Legs {
 }
 
 impl Legs {
-    fn make(self, file: &Path) -> Result<()> {
+    /// Makes such a file; its URI.
+    fn make(self, file: &Path) -> Result<String> {
         let mut made = File::create(file)?;
         if self == Self::Written {
             let zeroes = vec![0; 1 << 20];
@@ -193,30 +200,15 @@ impl Legs {
             made.sync_all()?;
         }
         made.set_len(LEG_BYTES)
-            .with_context(|| file.display().to_string())
+            .with_context(|| file.display().to_string())?;
+        Ok(format!("file:{}", file.display()))
     }
 }
 
-/// A file of a leg's size, without a mirror.
-fn beside(directory: &Path, kind: Legs) -> Result<String> {
-    let file = directory.join("alone.img");
-    kind.make(&file)?;
-    Ok(format!("file:{}", file.display()))
-}
-
-/// A mirror on so many new files.
-fn create(braid: &Path, legs: usize, kind: Legs) -> Result<(PathBuf, Vec<PathBuf>)> {
-    ensure!(legs > 0, "a mirror has legs");
-    let directory = directory()?;
-    let files: Vec<PathBuf> = (0..legs)
-        .map(|leg| directory.join(format!("leg{leg}.img")))
-        .collect();
+/// A new mirror on these.
+fn create(braid: &Path, legs: &[String]) -> Result<()> {
     let mut command = Command::new(braid);
-    command.args(["mirror", "create", "m0"]);
-    for file in &files {
-        kind.make(file)?;
-        command.arg(format!("file:{}", file.display()));
-    }
+    command.args(["mirror", "create", "m0"]).args(legs);
     printed(&mut command)?;
-    Ok((directory, files))
+    Ok(())
 }
