@@ -223,8 +223,11 @@ pub fn status(args: &StatusArgs) -> anyhow::Result<()> {
         true => wait_rebuilt(&args.common, &args.volume, None),
         false => Ok(()),
     };
-    let value = status_of(&args.common, &args.volume)?;
-    args.common.print(&value, show)?;
+    let value = status_of(&args.common, &args.volume);
+    if value.is_err() && waited.is_err() {
+        return waited; // it says more
+    }
+    args.common.print(&value?, show)?;
     waited
 }
 

@@ -22,6 +22,7 @@ use policy::Policy;
 use std::time::{SystemTime, UNIX_EPOCH};
 use volume::limits::LEGS_MAX;
 use volume::mirror::bitmap::{Bitmap, PAGE_BYTES};
+use volume::mirror::claim::BEAT_MAX_MS;
 use volume::mirror::copies::NoLeg;
 use volume::mirror::course::{New, NewLeg};
 use volume::mirror::layout::{BITMAP_AT, COPIES_AT, Candidate, Place, PlanError, plan};
@@ -31,7 +32,7 @@ use volume::mirror::{Label, Name, Properties, Superblock};
 const BEAT_INTERVAL: &str = "5s";
 /// Bounds of it, ms: what legs can take besides I/O, and how long anybody waits.
 const BEAT_MS_MIN: u64 = 100;
-const BEAT_MS_MAX: u64 = 60_000;
+const BEAT_MS_MAX: u64 = BEAT_MAX_MS as u64;
 /// What is cleared at the end of a leg with `--force`: copies of labels and partition tables.
 const TAIL_BYTES: u64 = 1 << 20;
 /// Largest blocks.

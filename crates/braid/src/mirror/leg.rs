@@ -26,6 +26,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use volume::mirror::bitmap::{Bitmap, PAGE_BYTES};
+use volume::mirror::claim::beat_ns;
 use volume::mirror::copies::{Chosen, NoLeg, choose};
 use volume::mirror::layout::{COPIES_AT, Candidate};
 use volume::mirror::superblock::SUPERBLOCK_BYTES;
@@ -229,7 +230,7 @@ impl Leg {
         let Some(owner) = first.superblock.owner else {
             return Ok(());
         };
-        let interval = Duration::from_millis(first.superblock.beat_interval_ms.into());
+        let interval = Duration::from_nanos(beat_ns(first.superblock.beat_interval_ms));
         let until = Instant::now() + 3 * interval;
         while Instant::now() < until {
             std::thread::sleep(interval / 4);

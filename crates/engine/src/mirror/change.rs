@@ -10,6 +10,7 @@
 //! A leg that can only be read is refused, and one with `write_failover = "immediate"` where the
 //! others are under a lease. What else it can do less than the others, none of them
 //! is asked any more.
+use super::drive::Running;
 use super::one::{Kit, Leg, Mirrored, Phase};
 use super::table::{Entry, Task};
 use super::types::{LegCounters, NewLeg};
@@ -73,6 +74,10 @@ impl Mirrored {
             return Err("the mirror does not run".into());
         };
         let state = *it.machine.superblock();
+        // Its slot would be the new one's, and with that what ends there.
+        if self.legs.iter().any(|leg| leg.wiping > 0) {
+            return Err("a leg is just being removed: try again".into());
+        }
         let unused = self.legs.iter().position(|leg| leg.removed);
         let at = u8::try_from(unused.unwrap_or(self.legs.len()))
             .map_err(|_| "too many legs came and went: restart the engine")?;
@@ -108,6 +113,7 @@ impl Mirrored {
             replaces: new.replaces,
             wiping: 0,
             removed: false,
+            leaves: None,
             cut: false,
             lost_caches: 0,
             given_up: 0,
@@ -131,10 +137,25 @@ impl Mirrored {
         let Phase::Running(it) = &mut self.phase else {
             return Err("the mirror does not run".into());
         };
-        let removed = it.machine.remove_leg(slot, now_ns);
+        let absent = absent(it, &self.legs, slot);
+        it.machine
+            .remove_leg(slot, now_ns)
+            .map_err(|error| error.to_string())?;
+        if let Some(at) = absent {
+            self.legs[at].leaves = Some(slot);
+        }
         self.again = true;
         self.unwiped &= !(1 << (slot & 15));
-        removed.map_err(|error| error.to_string())
+        Ok(())
+    }
+
+    /// The leg of a slot is none any more, and was not there: nor is its place.
+    pub(super) fn leave_with(&mut self, slot: u8) {
+        for leg in &mut self.legs {
+            if leg.leaves == Some(slot) && leg.is_absent() && leg.look.is_none() {
+                (leg.removed, leg.info, leg.away) = (true, None, None);
+            }
+        }
     }
 
     /// What a volume leads to was given as a leg and is none: its place is free, and it may go.
@@ -207,4 +228,19 @@ impl Mirrored {
             it.places[usize::from(slot)] = None;
         }
     }
+}
+
+/// Which of the legs that are not there the one of a slot is to be, where its name tells that.
+fn absent(it: &Running, legs: &[Leg], slot: u8) -> Option<usize> {
+    let state = it.machine.superblock();
+    let label = state.legs.get(usize::from(slot))?.as_ref()?.label;
+    if it.places[usize::from(slot)].is_some() {
+        return None;
+    }
+    let mut same = state.entries().filter(|it| it.1.label == label);
+    let is_it = |leg: &Leg| leg.is_absent() && Label::cut(&leg.config.name) == label;
+    let mut named = (0..).zip(legs).filter(|(_, leg)| is_it(leg));
+    let found = named.next()?.0;
+    let only = named.next().is_none() && same.nth(1).is_none();
+    only.then_some(found)
 }

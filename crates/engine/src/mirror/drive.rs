@@ -237,7 +237,11 @@ impl Mirrored {
             }
             Output::CopyWrite(ticket, copy, range) => {
                 let span = self.buffer(copy, range, false);
-                let (task, op) = (Task::Own(ticket), IoOp::Write { fua: false });
+                // What was repaired is said to be so, with no intent and no flush behind it.
+                let fua = self
+                    .running()
+                    .is_some_and(|it| it.machine.is_checked_by(copy));
+                let (task, op) = (Task::Own(ticket), IoOp::Write { fua });
                 self.copy(task, op, (copy, range.start), span, kit);
             }
             Output::Compare(ticket, copy, range) => {

@@ -34,6 +34,8 @@ use volume::mirror::machine::Mirror;
 pub(super) struct Claiming {
     pub claim: Claim,
     legs: Vec<u8>,
+    /// By which it was decided: what a user says meanwhile was not looked at (T45).
+    wishes: Wishes,
 }
 
 /// Why it does not start.
@@ -151,7 +153,7 @@ impl Mirrored {
             self.config.wishes.discard = None;
             return self.refuse(Refused::new(Until::Later, why), TRY_AGAIN_NS, kit);
         }
-        let read_only = match self.assembled(&legs, &given) {
+        let read_only = match self.assembled(&legs, &given, self.config.wishes) {
             Ok(assembly) => {
                 leave_out(&mut given, &assembly);
                 assembly.read_only
@@ -174,7 +176,11 @@ impl Mirrored {
         if read_only {
             claim = claim.to_read();
         }
-        self.phase = Phase::Claiming(Box::new(Claiming { claim, legs }));
+        self.phase = Phase::Claiming(Box::new(Claiming {
+            claim,
+            legs,
+            wishes: self.config.wishes,
+        }));
         if core::mem::take(&mut self.lasts) {
             kit.events.push_back(HostEvent::Refused(kit.number, None));
         }
@@ -218,7 +224,12 @@ impl Mirrored {
     }
 
     /// What the legs come to.
-    fn assembled(&self, legs: &[u8], given: &[Result<Chosen, NoLeg>]) -> Result<Assembly, Refused> {
+    fn assembled(
+        &self,
+        legs: &[u8],
+        given: &[Result<Chosen, NoLeg>],
+        mut wishes: Wishes,
+    ) -> Result<Assembly, Refused> {
         let name = |at: usize| {
             let leg = legs
                 .get(at)
@@ -244,7 +255,6 @@ impl Mirrored {
             }
         }
         let superblocks: Vec<_> = given.iter().map(|it| it.map(|it| it.superblock)).collect();
-        let mut wishes = self.config.wishes;
         if let Some(place) = wishes.discard {
             // As configured; those that are not there are not among the given.
             let at = legs.iter().position(|&leg| usize::from(leg) == place);
@@ -407,7 +417,7 @@ impl Mirrored {
             return;
         };
         let mut given = it.claim.given().to_vec();
-        let assembly = match self.assembled(&it.legs, &given) {
+        let assembly = match self.assembled(&it.legs, &given, it.wishes) {
             Ok(assembly) => assembly,
             Err(why) => return self.refuse(why, TRY_AGAIN_NS, kit),
         };

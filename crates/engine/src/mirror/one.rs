@@ -132,6 +132,8 @@ pub(super) struct Leg {
     pub wiping: u8,
     /// It is no leg any more; its place may be taken.
     pub removed: bool,
+    /// It was not there yet, and the leg of this slot, which it was to be, is being removed.
+    pub leaves: Option<u8>,
     /// Another host may take it over: it gets nothing but beats (T48).
     pub cut: bool,
     /// Controllers of it that are lost with what they had in their caches, as last looked at.
@@ -177,6 +179,11 @@ impl Leg {
         !stays && self.away.is_some_and(|away| !away.told && away.asked)
     }
 
+    /// Whether it was given, and was not there since.
+    pub fn is_absent(&self) -> bool {
+        self.slot.is_none() && self.found.is_none() && !self.removed
+    }
+
     /// Whether its answer is waited for.
     pub fn waits(&self) -> bool {
         self.look.is_some_and(|look| !look.is_late())
@@ -216,6 +223,7 @@ impl Mirrored {
             replaces: None,
             wiping: 0,
             removed: false,
+            leaves: None,
             cut: false,
             lost_caches: 0,
             given_up: 0,

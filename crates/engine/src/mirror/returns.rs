@@ -13,6 +13,8 @@ use crate::limits::{LEG_RETRY_MAX_NS, LEG_RETRY_NS};
 use alloc::format;
 use alloc::string::String;
 use volume::Outcome;
+use volume::mirror::Superblock;
+use volume::mirror::copies::NoLeg;
 use volume::mirror::machine::{News, Unfit};
 
 impl Mirrored {
@@ -137,6 +139,9 @@ impl Mirrored {
     /// Of legs that come and go by the user's word.
     fn go_on_with_legs(&mut self, slot: u8, news: News, kit: &mut Kit<'_>) {
         let Some((at, ..)) = self.at(slot) else {
+            if let News::Removed(_) = news {
+                self.leave_with(slot);
+            }
             return;
         };
         match news {
@@ -299,10 +304,18 @@ impl Mirrored {
         let Some(it) = self.running() else {
             return false;
         };
-        let ours = it.machine.superblock().mirror;
+        let ours = it.machine.superblock();
         let leg = found.map(|it| it.superblock);
+        let is_known = |leg: &Superblock| {
+            let entry = ours
+                .legs
+                .get(usize::from(leg.slot))
+                .and_then(|it| it.as_ref());
+            entry.is_some_and(|entry| leg.leg().is_some_and(|it| it.id == entry.id))
+        };
         let why = match leg {
-            Ok(leg) if leg.mirror != ours => Some("it is of another mirror".into()),
+            Ok(leg) if leg.mirror != ours.mirror => Some("it is of another mirror".into()),
+            Ok(leg) if !is_known(&leg) => Some(format!("{}", NoLeg::Removed)),
             Ok(leg) if it.places[usize::from(leg.slot)].is_some() => {
                 Some(format!("leg {} is there already: one is a copy", leg.slot))
             }

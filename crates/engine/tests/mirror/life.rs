@@ -192,3 +192,25 @@ fn one_that_was_stopped_begins_anew_as_at_a_start() {
     rig.stop();
     assert_eq!(data(&disks[0]), data(&disks[1]));
 }
+
+/// Nothing but the repair itself makes that durable: it has no intent, and no flush behind it.
+#[test]
+fn t13_what_was_repaired_is_alike_after_a_loss_of_power_too() {
+    let disks = made(2, true);
+    let mut rig = Rig::ready(&disks);
+    assert_eq!(rig.write(5, 1), Outcome::Done);
+    assert_eq!(rig.flush(), Outcome::Done);
+    // Until nothing is left of its intent.
+    rig.run(60 * SECOND, |_| false);
+    let place = superblock(&disks[1]).superblock.place;
+    let at = place.data_offset as usize + 5 * 4096;
+    for bytes in [&disks[1].bytes, disks[1].durable.as_ref().unwrap()] {
+        bytes.borrow_mut()[at..at + 4096].fill(2);
+    }
+    rig.order(MirrorOrder::Check(true));
+    rig.until(60 * SECOND, |rig| rig.report().checked.is_some());
+    let found = rig.report().checked.unwrap();
+    assert_eq!((found.differences, found.repaired), (1, 1));
+    let after = [lose_power(&disks[0]), lose_power(&disks[1])];
+    assert_eq!(data(&after[0]), data(&after[1]));
+}

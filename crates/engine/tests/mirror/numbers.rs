@@ -1,9 +1,12 @@
 //! Volumes whose numbers were a leg's.
 use super::common::{Disk, SECOND};
-use super::rig::{LEG_BYTES, Rig, configured, made};
+use super::rig::{LEG_BYTES, Rig, configured, data, made};
 use engine::DeviceId;
 use engine::host::PathKind;
+use engine::machine::DeviceError;
 use engine::mirror::{LegStatus, MirrorOrder};
+use volume::Outcome;
+use volume::mirror::assembly::Wishes;
 
 #[test]
 fn t33_a_volume_that_has_the_number_of_a_leg_says_nothing_of_the_leg_in_its_place() {
@@ -35,4 +38,85 @@ fn t33_a_volume_that_has_the_number_of_a_leg_says_nothing_of_the_leg_in_its_plac
     let why = rig.report().grown.unwrap().unwrap_err();
     assert!(why.contains("leg 1 is not larger"), "{why}");
     rig.stop();
+}
+
+/// A mirror that runs without its leg 1, which was not there.
+fn without_1() -> (Vec<Disk>, Rig) {
+    let disks = made(2, true);
+    let (mut host, mirror) = configured(&disks);
+    let mut third = host.volumes[1].clone();
+    (third.name, third.paths[0].uri) = ("m0/2".into(), "disk:2".into());
+    if let PathKind::Device { device, .. } = &mut third.paths[0].kind {
+        *device = DeviceId(2);
+    }
+    host.volumes.push(third);
+    let new = Disk::new(LEG_BYTES as usize).with_cache();
+    let mut all = vec![disks[0].clone(), disks[1].clone(), new];
+    all[1].error = Some(DeviceError::Os(19));
+    let mut rig = Rig::with(&all, host, mirror);
+    rig.run(SECOND, |_| false);
+    rig.order(MirrorOrder::Assemble(Wishes {
+        without: true,
+        discard: None,
+    }));
+    rig.until(30 * SECOND, Rig::is_ready);
+    assert_eq!(rig.statuses(), [LegStatus::InSync, LegStatus::Missing]);
+    (all, rig)
+}
+
+#[test]
+fn a_leg_that_is_not_there_is_removed_with_its_place_and_another_one_has_its_number() {
+    let (disks, mut rig) = without_1();
+    rig.order(MirrorOrder::Remove(1));
+    rig.until(5 * SECOND, |rig| rig.statuses() == [LegStatus::InSync]);
+    rig.order(super::rig::add(2));
+    rig.until(60 * SECOND, |rig| rig.statuses() == [LegStatus::InSync; 2]);
+    // Who was removed is there again, and says nothing for the one that has its number.
+    rig.disk(1).error = None;
+    rig.run(120 * SECOND, |_| false);
+    assert_eq!(rig.statuses(), [LegStatus::InSync; 2]);
+    assert_eq!(rig.write(3, 7), Outcome::Done);
+    assert_eq!(data(&disks[0]), data(&disks[2]));
+    assert_ne!(data(&disks[0]), data(&disks[1]));
+}
+
+#[test]
+fn a_leg_that_is_replaced_while_it_is_not_there_leaves_no_place_behind() {
+    let (disks, mut rig) = without_1();
+    let MirrorOrder::Add(mut new) = super::rig::add(2) else {
+        unreachable!();
+    };
+    new.replaces = Some(1);
+    rig.order(MirrorOrder::Add(new));
+    rig.until(60 * SECOND, |rig| rig.statuses() == [LegStatus::InSync; 2]);
+    let slots: Vec<Option<u8>> = rig.report().legs.iter().map(|leg| leg.slot).collect();
+    assert_eq!(slots, [Some(0), Some(2)]);
+    assert_eq!(data(&disks[0]), data(&disks[2]));
+}
+
+/// It comes back before its removal was said: it is none, and nobody waits for it.
+#[test]
+fn a_leg_that_was_removed_elsewhere_does_not_return() {
+    let disks = made(2, true);
+    let mut other = Rig::ready(&disks);
+    let before = disks[1].bytes.borrow().clone();
+    other.order(MirrorOrder::Remove(1));
+    other.until(5 * SECOND, |rig| rig.statuses() == [LegStatus::InSync]);
+    other.stop();
+    *disks[1].bytes.borrow_mut() = before;
+    let mut all = disks.clone();
+    all[1].error = Some(DeviceError::Os(19));
+    let mut rig = Rig::new(&all);
+    rig.until(60 * SECOND, Rig::is_ready);
+    rig.disk(1).error = None;
+    rig.run(60 * SECOND, |_| false);
+    let legs = rig.report().legs;
+    assert_eq!(legs[1].slot, None, "{:?}", legs[1]);
+    assert_eq!(legs[1].status, LegStatus::Unusable);
+    assert!(
+        legs[1]
+            .why
+            .as_ref()
+            .is_some_and(|it| it.contains("was removed"))
+    );
 }

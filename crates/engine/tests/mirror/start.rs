@@ -296,6 +296,24 @@ fn t45_of_two_halves_one_is_given_up_by_word_and_gets_what_the_other_has() {
     assert_eq!(data(&disks[0]), data(&disks[1]));
 }
 
+/// While its legs are claimed it was decided already: one that is given up then would be the only
+/// one that has everything.
+#[test]
+fn t45_a_leg_is_not_given_up_while_its_mirror_is_being_claimed() {
+    let disks = made(2, true);
+    gone_on_alone(&disks);
+    let mut rig = shared(&disks);
+    rig.run(SECOND, |_| false);
+    assert_eq!(rig.report().state, MirrorState::Gathering);
+    rig.order(MirrorOrder::Assemble(Wishes {
+        without: false,
+        discard: Some(0),
+    }));
+    rig.until(60 * SECOND, Rig::is_ready);
+    rig.until(60 * SECOND, |rig| rig.statuses() == [LegStatus::InSync; 2]);
+    assert_eq!(rig.read(3), Ok(9), "what was acknowledged");
+}
+
 #[test]
 fn t45_what_only_a_user_can_change_is_told_apart_from_what_may_change_by_itself() {
     let told = |rig: &Rig| -> Vec<bool> {

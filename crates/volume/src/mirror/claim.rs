@@ -109,11 +109,15 @@ const BOUND_USUAL_MS: u32 = 30_000;
 /// (65.5 s). A record that is damaged, or a mistake, must not keep a mirror from changes for days.
 pub const BOUND_MAX_MS: u32 = 600_000;
 
-/// How long a beat of legs that others reach is, ns.
-pub(super) fn beat_ns(interval_ms: u32) -> u64 {
+/// Longest time between beats, ms: what says more is damaged or a mistake, and must not keep
+/// everybody from the mirror for days.
+pub const BEAT_MAX_MS: u32 = 60_000;
+
+/// How long a beat of legs that others reach is, ns, by what their superblocks say.
+pub fn beat_ns(interval_ms: u32) -> u64 {
     let ms = match interval_ms {
         0 => BEAT_USUAL_MS,
-        ms => ms,
+        ms => ms.min(BEAT_MAX_MS),
     };
     u64::from(ms) * 1_000_000
 }

@@ -98,6 +98,10 @@ impl Service {
         };
         let not = || Failure::refused(format!("{name} was not stopped by verb"));
         let stopped = stopped.ok_or_else(not)?;
+        // It has ended only after that was waited for: they are open still.
+        for (number, _) in self.legs_of(&name) {
+            self.close_leg(number);
+        }
         let names = stopped.legs.iter().map(|leg| leg_config(leg, 0).name);
         let names: Vec<String> = names.collect();
         let meant = |wanted| stopped.meant(&names, wanted);

@@ -11,7 +11,7 @@ use crate::control::limits::ANSWER_WAIT;
 use crate::control::rpc::Failure;
 use crate::run::service::Service;
 use crate::units::format_bytes;
-use engine::mirror::{MirrorOrder, MirrorReport, MirrorState, set_speed, speed_of};
+use engine::mirror::{MirrorOrder, MirrorReport, MirrorState, aside, set_speed, speed_of};
 use policy::Policy;
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -73,12 +73,11 @@ impl Service {
     pub(super) fn wait_out(&self, volume: u16, slot: u8) -> Result<(), Failure> {
         self.wait_kept(volume)?;
         let report = self.mirror_report(volume)?;
-        // Of one that nobody has given only the legs know.
-        let given = report.legs.iter().filter(|leg| leg.volume.is_some());
-        let mut legs = given.filter(|leg| leg.slot == Some(slot));
-        match legs.all(|leg| leg.aside) {
-            true => Ok(()),
-            false => Err(Failure::refused(format!(
+        // Of one that is not there only the legs know.
+        let said = report.superblock.map(|it| aside(&it.properties));
+        match said {
+            Some(said) if said.has(slot) => Ok(()),
+            _ => Err(Failure::refused(format!(
                 "{}: leg {slot}: the others have left meanwhile, or it was restored: it is not \
                  taken out",
                 self.name(volume)

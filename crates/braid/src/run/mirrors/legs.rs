@@ -21,7 +21,7 @@ use crate::log;
 use crate::mirror::create::{self, Room};
 use crate::mirror::leg::{Leg, LegFile, draw_id};
 use crate::mirror::same::{SYS, Storage};
-use crate::run::config::{PathKeys, Volume};
+use crate::run::config::{Export, PathKeys, Volume};
 use crate::run::service::Service;
 use crate::uri::{PathUri, UriKind};
 use engine::host::VolumeInfo;
@@ -39,7 +39,7 @@ const SOON: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(10);
 
 impl Service {
-    /// Another leg, maybe in the place of the one of slot `replaces`.
+    /// Another leg, maybe in the place of the one of this slot and name.
     ///
     /// # Errors
     /// Why not; then nothing has changed, but that what a file held may be overwritten.
@@ -48,10 +48,12 @@ impl Service {
         volume: u16,
         uri: &str,
         force: bool,
-        replaces: Option<u8>,
+        replaces: Option<(u8, &str)>,
     ) -> Result<Value, Failure> {
         let _alone = self.changes.alone();
         let report = self.mirror_report(volume)?;
+        let replaces = replaces.map(|(slot, name)| is_still(&report, slot, name));
+        let replaces = replaces.transpose()?;
         let superblock = report
             .superblock
             .filter(|_| report.state == MirrorState::Running);
@@ -234,10 +236,9 @@ impl Service {
             return Err(Failure::refused(format!("{}: {why}", self.name(volume))));
         }
         let slot = orders::may_fail(&report, leg)?;
+        is_still(&report, slot, &leg.name)?;
         self.senders.order(volume, MirrorOrder::Remove(slot));
-        let is_it = |it: &LegReport| {
-            it.slot == Some(slot) || it.volume.is_some() && it.volume == leg.volume
-        };
+        let is_it = |it: &LegReport| it.slot == Some(slot);
         let gone = self.wait_for(volume, SOON, |it| !it.legs.iter().any(is_it));
         if !gone {
             return Err(Failure::refused(format!(
@@ -298,6 +299,12 @@ impl Service {
         let name = self.name(volume);
         let report = self.mirror_report(volume)?;
         if report.state == MirrorState::Stopped {
+            // It has ended only after that was waited for.
+            let late = self.legs_of(&name);
+            if !late.is_empty() {
+                late.iter().for_each(|it| self.close_leg(it.0));
+                return Ok(json!({"volume": name, "state": "stopped"}));
+            }
             let why = "it was stopped before";
             return Ok(json!({"volume": name, "state": "stopped", "nothing": why}));
         }
@@ -320,22 +327,28 @@ impl Service {
                 }
             }
         }
+        // Before it is waited for: it may end only after that, and begins anew by this.
+        self.note_stopped(volume, report, exports);
         let drain = Duration::from_nanos(self.drain_ns());
         self.wait_vacated(volume, drain);
         self.senders.order(volume, MirrorOrder::Stop);
         let stopped = |it: &MirrorReport| it.state == MirrorState::Stopped;
         if !self.wait_for(volume, SOON.max(drain), stopped) {
             return Err(Failure::refused(format!(
-                "{name} does not end: see the engine's log"
+                "{name} does not end yet: see the engine's log; braid mirror stop waits once more"
             )));
         }
-        let legs: Vec<(u16, Volume)> = {
-            let state = self.state();
-            let legs = state.volumes.iter();
-            let legs = legs.filter(|(_, it)| it.of.leg_of.as_ref() == Some(&name));
-            legs.map(|(number, it)| (number, it.of.clone())).collect()
-        };
-        legs.iter().for_each(|(number, _)| self.close_leg(*number));
+        for (number, _) in self.legs_of(&name) {
+            self.close_leg(number);
+        }
+        log::say(format!("{name}: stopped; its legs are free"));
+        Ok(json!({"volume": name, "state": "stopped"}))
+    }
+
+    /// What a mirror begins anew with. One that was to stop before has what it had then: its
+    /// exports are gone by now.
+    fn note_stopped(&self, volume: u16, report: MirrorReport, exports: Vec<Export>) {
+        let legs = self.legs_of(&self.name(volume));
         let mut legs: Vec<Volume> = legs.into_iter().map(|it| it.1).collect();
         let mut state = self.state();
         let left_out = state.left_out.remove(&volume).unwrap_or_default();
@@ -348,11 +361,15 @@ impl Service {
             slots: slots.collect(),
             exports,
         };
-        // Once more stopped it has what it had, and not nothing.
         state.stopped.entry(volume).or_insert(stopped);
-        drop(state);
-        log::say(format!("{name}: stopped; its legs are free"));
-        Ok(json!({"volume": name, "state": "stopped"}))
+    }
+
+    /// The volumes of a mirror's legs.
+    pub(super) fn legs_of(&self, name: &str) -> Vec<(u16, Volume)> {
+        let state = self.state();
+        let legs = state.volumes.iter();
+        let legs = legs.filter(|(_, it)| it.of.leg_of.as_deref() == Some(name));
+        legs.map(|(number, it)| (number, it.of.clone())).collect()
     }
 
     /// The mirror becomes as large as its legs allow.
@@ -470,6 +487,20 @@ impl Service {
     }
 }
 
+/// The slot of a leg that was meant before it was waited for another change.
+///
+/// # Errors
+/// It is another one's by now, or nobody's.
+fn is_still(report: &MirrorReport, slot: u8, name: &str) -> Result<u8, Failure> {
+    let mut legs = report.legs.iter();
+    match legs.any(|it| it.slot == Some(slot) && it.name == name) {
+        true => Ok(slot),
+        false => Err(Failure::refused(format!(
+            "{name} is not leg {slot} any more: it was removed or replaced meanwhile"
+        ))),
+    }
+}
+
 /// Whether a leg that was removed still says that it is one; `failed`: that it could not be
 /// overwritten. One that nobody has given, or whose file isn't there, has what it had.
 fn still_says(leg: &LegReport, failed: bool) -> bool {
@@ -480,7 +511,7 @@ fn still_says(leg: &LegReport, failed: bool) -> bool {
             !matches!(read, Ok(Err(NoLeg::Missing)))
         }
         Some(UriKind::Memory(_)) => false,
-        _ => failed || leg.volume.is_none(),
+        _ => failed || leg.volume.is_none() || leg.status == LegStatus::Missing,
     }
 }
 

@@ -295,7 +295,7 @@ impl Service {
             "replace" => found().and_then(|leg| {
                 let by = params.by.as_deref().unwrap_or_default();
                 let slot = leg.slot.ok_or_else(|| is_none(&leg))?;
-                self.add_leg(volume, by, params.force, Some(slot))
+                self.add_leg(volume, by, params.force, Some((slot, &leg.name)))
             }),
             "grow" => self.grow_mirror(volume),
             "stop" => self.stop_mirror(volume, params.force),
@@ -401,7 +401,12 @@ impl Service {
         };
         let _alone = self.changes.alone();
         let (keys, quiesce_ns) = {
-            let of = &self.state().volumes[volume].of;
+            let state = self.state();
+            if !state.volumes.has(volume) {
+                let why = "it was removed or replaced meanwhile";
+                return Err(Failure::refused(format!("{}: {why}", leg.name)));
+            }
+            let of = &state.volumes[volume].of;
             (of.paths.clone(), of.queue_quiesce_ns())
         };
         let cores = self.senders.report();

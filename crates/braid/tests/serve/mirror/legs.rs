@@ -245,6 +245,52 @@ fn a_blank_disk_at_the_path_of_one_that_died_is_called_so_and_takes_its_place() 
 }
 
 #[test]
+fn a_leg_that_was_not_there_since_the_start_is_taken_out_removed_or_replaced() {
+    for replaced in [true, false] {
+        let Some(place) = Place::new() else {
+            return;
+        };
+        let (engine, _) = place.written();
+        end(engine);
+        place.config("assemble_wait = \"500ms\"\n");
+        std::fs::rename(place.path("b"), place.path("hidden")).unwrap();
+        let mut engine = begun(place.0.path());
+        engine.notes("not started");
+        place.told(&["mirror", "assemble", "v0", "--without-missing"]);
+        assert!(engine.says("v0: ready").is_some());
+        assert_eq!(place.legs(), ["in-sync", "missing"]);
+        // Once more it is said again, and is not refused.
+        for _ in 0..2 {
+            let out = place.told(&["mirror", "fail", "v0", "1"]);
+            assert!(out["state"] == "taken-out" || out["nothing"].is_string());
+        }
+        let c = place.file("c", LEG_BYTES);
+        match replaced {
+            true => {
+                place.told(&["mirror", "replace", "v0", "1", &c, "--wait"]);
+            }
+            false => {
+                let gone = place.told(&["mirror", "remove", "v0", "1"]);
+                assert_eq!(gone["carries_superblock"], true, "{gone}");
+                assert_eq!(place.legs(), ["in-sync"]);
+                place.told(&["mirror", "add", "v0", &c, "--wait"]);
+            }
+        }
+        wait_until(|| {
+            place.status();
+            (place.legs() == ["in-sync", "in-sync"]).then_some(())
+        });
+        // It is there again, and nobody's.
+        std::fs::rename(place.path("hidden"), place.path("b")).unwrap();
+        let why = place.refused(&["mirror", "restore", "v0", &place.leg("b")]);
+        assert!(why.contains("there is no leg"), "{why}");
+        verify(&mut place.client(), 300);
+        end(engine);
+        assert!(place.data("a") == place.data("c"), "legs differ");
+    }
+}
+
+#[test]
 fn a_leg_whose_file_is_another_one_by_now_is_not_restored() {
     let Some(place) = Place::new() else {
         return;

@@ -253,6 +253,18 @@ fn t48_who_was_slow_to_write_its_record_looks_again() {
     }
 }
 
+/// One damaged or hostile leg must not keep everybody from the mirror for days.
+#[test]
+fn t48_beats_that_nobody_could_wait_for_are_not_believed() {
+    let mut legs = Legs::new(Some(owner(1)));
+    legs.0[1].superblock.beat_interval_ms = u32::MAX;
+    let mut claim = Claim::new(owner(2), &legs.given(), Reach::Shared);
+    assert_eq!(legs.serve(&mut claim, 0, NONE), None);
+    let most_ns = 3 * u64::from(BEAT_MAX_MS) * 1_000_000;
+    assert_eq!(claim.poll_timeout(), Some(most_ns));
+    assert_eq!(beat_ns(0), BEAT_NS, "what says nothing is as usual");
+}
+
 #[test]
 fn legs_that_are_slower_than_beats_are_not_waited_for_for_ever() {
     let legs = Legs::new(None);

@@ -7,7 +7,7 @@
 //! overwrite, and until then it is refused wherever it is given.
 use super::back::Join;
 use super::legs::Legs;
-use super::{Leg, Mirror, News};
+use super::{Leg, Mirror, News, Output};
 use crate::Outcome;
 use crate::mirror::copies::Chosen;
 use crate::mirror::layout::Place;
@@ -78,7 +78,10 @@ impl Mirror {
             let entry = |it: &Superblock| it.legs[usize::from(*slot)];
             let none = entry(&self.state).is_none() && entry(&self.happened).is_none();
             let quiet = self.leg(*slot).is_none_or(|leg| leg.in_flight == 0);
-            none && quiet && !self.changes.adding.with(self.changes.removing).has(*slot)
+            let changes = self.changes.adding.with(self.changes.removing);
+            // Else that would be heard of the new leg.
+            let removed = Output::News(News::Removed(*slot));
+            none && quiet && !changes.has(*slot) && !self.outputs.contains(&removed)
         };
         let slot = self.all_slots().find(unused).ok_or(ChangeError::Full)?;
         let superblock = Superblock {

@@ -60,7 +60,8 @@ pub enum Output {
     Flush(Ticket),
     /// Into the copy buffer of this number, from its beginning.
     CopyRead(Ticket, u8, Range),
-    /// From there.
+    /// From there; durably where a check asks for it
+    /// ([`Mirror::is_checked_by`](super::Mirror::is_checked_by)).
     CopyWrite(Ticket, u8, Range),
     /// Read, and compared with it: [`Mirror::handle_compared`](super::Mirror::handle_compared).
     Compare(Ticket, u8, Range),

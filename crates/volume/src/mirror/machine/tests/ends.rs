@@ -40,6 +40,37 @@ fn a_leg_that_is_removed_while_its_adding_is_said_gets_nothing_and_a_stop_ends()
     assert!(stops(&mut mirror, 5 * MS));
 }
 
+/// Else the news of the one that was removed would be heard of the new one, and that be wiped.
+#[test]
+fn a_new_leg_has_no_slot_of_which_it_is_still_to_be_said_that_its_leg_was_removed() {
+    let mut mirror = written(Config::new(6));
+    mirror.remove_leg(1, 2 * MS).unwrap();
+    let mut asked = Vec::new();
+    while let Some(output) = mirror.poll_output(2 * MS) {
+        assert!(!matches!(output, Output::News(News::Removed(_))), "not yet");
+        asked.extend(output.ticket());
+        // All ends before anything more is heard.
+        if asked.len() > 64 {
+            break;
+        }
+    }
+    let mut heard = false;
+    for round in 0..64 {
+        for ticket in core::mem::take(&mut asked) {
+            mirror.handle_done(ticket, Outcome::Done, 3 * MS);
+        }
+        let removed = Output::News(News::Removed(1));
+        if mirror.outputs.contains(&removed) {
+            let leg = mirror.add_leg(Id([8; 16]), Label::default(), PLACE, 3 * MS);
+            assert_eq!(leg, Ok(2), "round {round}");
+            heard = true;
+            break;
+        }
+        asked.extend(mirror.poll_output(3 * MS).and_then(|it| it.ticket()));
+    }
+    assert!(heard);
+}
+
 /// A mirror whose leg 1 has left and returned; what no leg can read is `bad`.
 fn rebuilding_what_nobody_reads() -> (Mirror, u64) {
     let mut mirror = written(Config::new(6));
