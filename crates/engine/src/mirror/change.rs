@@ -74,10 +74,6 @@ impl Mirrored {
             return Err("the mirror does not run".into());
         };
         let state = *it.machine.superblock();
-        // Its slot would be the new one's, and with that what ends there.
-        if self.legs.iter().any(|leg| leg.wiping > 0) {
-            return Err("a leg is just being removed: try again".into());
-        }
         let unused = self.legs.iter().position(|leg| leg.removed);
         let at = u8::try_from(unused.unwrap_or(self.legs.len()))
             .map_err(|_| "too many legs came and went: restart the engine")?;
@@ -86,7 +82,11 @@ impl Mirrored {
             ..state.place
         };
         let label = Label::cut(&new.config.name);
-        let slot = it.machine.add_leg(new.id, label, place, now_ns);
+        // Its superblocks are still being overwritten, or hang: the slot of such a one would be the
+        // new one's, and with that what ends there.
+        let wiped = self.legs.iter().filter(|leg| leg.wiping > 0);
+        let wiped = wiped.filter_map(|leg| leg.slot).collect();
+        let slot = it.machine.add_leg(new.id, label, place, wiped, now_ns);
         let slot = slot.map_err(|error| error.to_string())?;
         it.places[usize::from(slot)] = Some(at);
         it.reads

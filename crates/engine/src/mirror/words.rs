@@ -11,6 +11,12 @@ pub const CUT_SHORT: &str = "its file was cut short, so nothing that it has coun
                              the file as long again and restore the leg, or replace it; it is \
                              rebuilt from the start";
 
+/// The same of the last leg in sync, which stays.
+pub const CUT_AND_LAST: &str = "its file was cut short, and no other leg has what lay behind its \
+                                end: that is lost, and I/O there fails. Save what is left; then \
+                                make the file as long again, restore the leg, and write there \
+                                what a backup has";
+
 /// Why a leg gets no I/O though it takes part.
 pub const LAPSED: &str = "no beat has ended there for two intervals: nothing is read or written \
                           there before two have";
@@ -32,6 +38,14 @@ pub fn unfit(why: &Unfit) -> String {
                 .into()
         }
     }
+}
+
+/// Why a leg that is being rebuilt lacks so many regions for now.
+pub fn stuck(regions: u64) -> String {
+    format!(
+        "no leg in sync can read all of {regions} regions that it lacks: they are tried again \
+         every ten minutes, and are copied when they were written anew (the log says where)"
+    )
 }
 
 /// What a check of a mirror has found; `name`: of a leg.

@@ -2,24 +2,15 @@
 use super::common::{Disk, SECOND};
 use super::rig::{LEG_BYTES, Rig, configured, data, made};
 use engine::DeviceId;
-use engine::host::PathKind;
+use engine::host::{HostConfig, PathKind};
 use engine::machine::DeviceError;
-use engine::mirror::{LegStatus, MirrorOrder};
+use engine::mirror::{LegStatus, MirrorConfig, MirrorOrder};
 use volume::Outcome;
 use volume::mirror::assembly::Wishes;
 
 #[test]
 fn t33_a_volume_that_has_the_number_of_a_leg_says_nothing_of_the_leg_in_its_place() {
-    let disks = made(2, true);
-    let (mut host, mirror) = configured(&disks);
-    let mut third = host.volumes[1].clone();
-    (third.name, third.paths[0].uri) = ("m0/2".into(), "disk:2".into());
-    if let PathKind::Device { device, .. } = &mut third.paths[0].kind {
-        *device = DeviceId(2);
-    }
-    host.volumes.push(third);
-    let new = Disk::new(LEG_BYTES as usize).with_cache();
-    let all = [disks[0].clone(), disks[1].clone(), new];
+    let (all, host, mirror) = and_a_third();
     let mut rig = Rig::with(&all, host, mirror);
     rig.until(30 * SECOND, Rig::is_ready);
     rig.order(MirrorOrder::Remove(1));
@@ -40,8 +31,8 @@ fn t33_a_volume_that_has_the_number_of_a_leg_says_nothing_of_the_leg_in_its_plac
     rig.stop();
 }
 
-/// A mirror that runs without its leg 1, which was not there.
-fn without_1() -> (Vec<Disk>, Rig) {
+/// A new mirror of two disks, and a third one that may become a leg.
+fn and_a_third() -> (Vec<Disk>, HostConfig, MirrorConfig) {
     let disks = made(2, true);
     let (mut host, mirror) = configured(&disks);
     let mut third = host.volumes[1].clone();
@@ -51,7 +42,13 @@ fn without_1() -> (Vec<Disk>, Rig) {
     }
     host.volumes.push(third);
     let new = Disk::new(LEG_BYTES as usize).with_cache();
-    let mut all = vec![disks[0].clone(), disks[1].clone(), new];
+    let all = vec![disks[0].clone(), disks[1].clone(), new];
+    (all, host, mirror)
+}
+
+/// A mirror that runs without its leg 1, which was not there.
+fn without_1() -> (Vec<Disk>, Rig) {
+    let (mut all, host, mirror) = and_a_third();
     all[1].error = Some(DeviceError::Os(19));
     let mut rig = Rig::with(&all, host, mirror);
     rig.run(SECOND, |_| false);
@@ -91,6 +88,26 @@ fn a_leg_that_is_replaced_while_it_is_not_there_leaves_no_place_behind() {
     rig.until(60 * SECOND, |rig| rig.statuses() == [LegStatus::InSync; 2]);
     let slots: Vec<Option<u8>> = rig.report().legs.iter().map(|leg| leg.slot).collect();
     assert_eq!(slots, [Some(0), Some(2)]);
+    assert_eq!(data(&disks[0]), data(&disks[2]));
+}
+
+/// A dead disk is removed to put another one in its place, and may hang with its last writes.
+#[test]
+fn a_leg_is_added_while_the_superblocks_of_a_removed_one_hang() {
+    let (disks, host, mirror) = and_a_third();
+    let mut rig = Rig::with(&disks, host, mirror);
+    rig.until(30 * SECOND, Rig::is_ready);
+    rig.disk(1).delay_ns = 3600 * SECOND;
+    rig.order(MirrorOrder::Remove(1));
+    rig.run(10 * SECOND, |_| false);
+    rig.order(super::rig::add(2));
+    let in_sync = |rig: &Rig| {
+        let legs = rig.report().legs;
+        let legs = legs.iter().filter(|leg| leg.status == LegStatus::InSync);
+        legs.map(|leg| leg.slot).collect::<Vec<_>>()
+    };
+    rig.until(60 * SECOND, |rig| in_sync(rig) == [Some(0), Some(2)]);
+    assert_eq!(rig.write(3, 7), Outcome::Done);
     assert_eq!(data(&disks[0]), data(&disks[2]));
 }
 

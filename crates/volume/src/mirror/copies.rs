@@ -81,7 +81,8 @@ impl fmt::Display for NoLeg {
                 "it was cut off: a leg of its mirror has {bytes} bytes, and what lay behind its \
                  end is lost, also when it is made as long again: leave it out (braid mirror \
                  assemble with --without-missing), remove it from the mirror, clear it and add it \
-                 anew"
+                 anew; if no other leg has the data, save what is left of it first, which begins \
+                 at its data offset (braid mirror examine shows it)"
             ),
             Self::TooOld => f.write_str(
                 "it was away for so long that nothing can be said of what it has: it is left out \

@@ -114,6 +114,8 @@ struct Leg {
     discarded: bool,
     /// Its file was cut short: whatever it has counts for nothing.
     cut_short: bool,
+    /// The same while it was the last one in sync, which stays.
+    cut_and_last: bool,
     /// Whose record stood there when it was to return, its sequence, and when.
     other: Option<(Id, u64, u64)>,
     /// It is flushed for its rebuild.
@@ -247,7 +249,9 @@ impl Mirror {
                 || it.join != Join::Away && !self.joining.has(leg),
             leaving: self.required.has(leg) && !self.takers().has(leg),
             lapsed: self.lapsed().has(leg),
+            cut_short: it.cut_and_last && self.up.has(leg),
             lacks: it.left,
+            stuck: self.stuck(leg),
             errors: it.errors,
             mended: it.mended,
             in_flight: it.in_flight,

@@ -45,7 +45,8 @@ impl fmt::Display for ChangeError {
 }
 
 impl Mirror {
-    /// A new leg, in which nothing was written yet; its slot.
+    /// A new leg, in which nothing was written yet; its slot, which is none of `but`: legs that
+    /// were removed may have something under way there that is no ticket's.
     ///
     /// # Errors
     /// [`ChangeError`]: all but `Last`.
@@ -54,6 +55,7 @@ impl Mirror {
         id: Id,
         label: Label,
         place: Place,
+        but: Legs,
         now_ns: u64,
     ) -> Result<u8, ChangeError> {
         self.at(now_ns);
@@ -81,7 +83,8 @@ impl Mirror {
             let changes = self.changes.adding.with(self.changes.removing);
             // Else that would be heard of the new leg.
             let removed = Output::News(News::Removed(*slot));
-            none && quiet && !changes.has(*slot) && !self.outputs.contains(&removed)
+            let taken = changes.with(but).has(*slot) || self.outputs.contains(&removed);
+            none && quiet && !taken
         };
         let slot = self.all_slots().find(unused).ok_or(ChangeError::Full)?;
         let superblock = Superblock {

@@ -79,15 +79,23 @@ impl Mirror {
     /// the last one in sync, and has nothing when it returns. What was written to it could make the
     /// file as long again, with zeroes in the hole that nothing tells from data.
     pub(super) fn is_cut_short(&mut self, leg: u8) {
-        if self.up == Legs::one(leg) {
-            return; // nothing else has what it has
-        }
+        let last = self.up == Legs::one(leg);
         if let Some(it) = self.leg_mut(leg) {
-            it.cut_short = true;
+            (it.cut_short, it.cut_and_last) = (it.cut_short || !last, last);
+        }
+        if last {
+            return; // nothing else has what it has
         }
         match self.takers().has(leg) {
             true => self.lose(leg, Outcome::CutShort),
             false => self.wake = true,
+        }
+    }
+
+    /// The file of the last leg in sync is as long again, and the user says that it counts as it is.
+    pub fn leg_made_long(&mut self, leg: u8) {
+        if let Some(it) = self.leg_mut(leg) {
+            it.cut_and_last = false;
         }
     }
 

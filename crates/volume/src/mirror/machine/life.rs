@@ -63,6 +63,7 @@ impl Leg {
             fresh: None,
             discarded: false,
             cut_short: false,
+            cut_and_last: false,
             other: None,
             flushing: false,
             todo: None,

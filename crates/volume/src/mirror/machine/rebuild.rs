@@ -129,6 +129,21 @@ impl Mirror {
         next
     }
 
+    /// How many regions a leg lacks that nobody can give it now.
+    pub(super) fn stuck(&self, leg: u8) -> u64 {
+        let todo = self.leg(leg).and_then(|it| it.todo.as_ref());
+        let Some(todo) = todo.filter(|_| self.skipped_until_ns < u64::MAX) else {
+            return 0;
+        };
+        let mut count = 0;
+        let mut next = self.skipped.next(0);
+        while let Some(region) = next {
+            count += u64::from(todo.is_set(region));
+            next = self.skipped.next(region + 1);
+        }
+        count
+    }
+
     /// A region was copied to a leg, all of it.
     pub(super) fn has_region(&mut self, leg: u8, region: u64) {
         if let Some(it) = self.leg_mut(leg)

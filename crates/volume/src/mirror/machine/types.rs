@@ -217,8 +217,12 @@ pub struct LegFacts {
     pub leaving: bool,
     /// Its lease is over: it gets nothing but beats, until two have ended well.
     pub lapsed: bool,
+    /// Its file was cut short while it was the last one in sync: it stays, with what is left.
+    pub cut_short: bool,
     /// Regions that are still to be copied.
     pub lacks: u64,
+    /// Those of them that no leg could read: they are tried again after a while.
+    pub stuck: u64,
     /// Reads that it failed lately.
     pub errors: u32,
     /// Ranges that were rewritten on it.

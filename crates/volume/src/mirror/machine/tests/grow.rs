@@ -94,7 +94,7 @@ fn a_size_that_could_not_be_said_leaves_nothing_behind_and_a_leg_is_added_before
     let larger = sizes(&mirror, 64 * DATA_ALIGN);
     let (id, label) = (Id([0x33; 16]), Label::default());
     mirror.grow(&larger, 2 * MS).unwrap();
-    let added = mirror.add_leg(id, label, place, 2 * MS);
+    let added = mirror.add_leg(id, label, place, Legs::default(), 2 * MS);
     assert_eq!(added, Err(ChangeError::Refused), "it would be too small");
     // The last leg can't take the bits.
     let mut bad = |output: &Output, _| match output {
@@ -105,7 +105,7 @@ fn a_size_that_could_not_be_said_leaves_nothing_behind_and_a_leg_is_added_before
     assert_eq!(mirror.superblock().geometry.bytes, 4 * DATA_ALIGN);
     assert_eq!(mirror.intents.regions(), regions);
     assert!(mirror.intents.count() <= regions);
-    let added = mirror.add_leg(id, label, place, 3 * MS);
+    let added = mirror.add_leg(id, label, place, Legs::default(), 3 * MS);
     assert!(added.is_ok(), "{added:?}");
     assert_eq!(mirror.grow(&larger, 3 * MS), Err(GrowError::Refused));
 }

@@ -162,7 +162,8 @@ impl World {
                 self.disks[leg].replace();
                 (self.disks[leg].away, self.disks[leg].found) = (false, true);
                 self.disks[leg].bytes = PLACE.leg_bytes;
-                let slot = mirror.add_leg(id, Label::default(), PLACE, self.now_ns);
+                let slot =
+                    mirror.add_leg(id, Label::default(), PLACE, Legs::default(), self.now_ns);
                 let later = mirror.stopping || mirror.changes.growth.is_some();
                 self.claim(later || slot == Ok(leg as u8), "a leg is not added");
             }
