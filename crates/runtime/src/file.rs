@@ -7,6 +7,7 @@
 //! nobody else can write meanwhile: see `lock`. A [volatile](FileDevice::make_volatile) one keeps
 //! writes in memory until a flush, for tests.
 use crate::RuntimeError;
+use crate::below::lock_below;
 use crate::lock::lock;
 use crate::volatile::VolatileCache;
 use crate::whole::Whole;
@@ -31,6 +32,8 @@ pub struct FileDevice {
     direct: bool,
     /// A descriptor that keeps a block device from whoever wants it alone, mounts included.
     claim: Option<OwnedFd>,
+    /// Of files that are behind a block device, locked with it.
+    below: Vec<OwnedFd>,
     cache: Option<VolatileCache>,
     /// Of a file that we have alone.
     whole: Option<Whole>,
@@ -46,9 +49,9 @@ impl FileDevice {
     /// [`RuntimeError::File`]: its size can't be read or set.
     /// [`RuntimeError::InUse`]: to be written, and somebody has it alone.
     pub fn open(path: PathBuf, read_only: bool, create: Option<u64>) -> Result<Self, RuntimeError> {
-        let device = Self::opened(path, read_only, create)?;
+        let mut device = Self::opened(path, read_only, create)?;
         if !read_only {
-            lock(&device.fd, &device.path, false)?;
+            device.lock(false)?;
         }
         Ok(device)
     }
@@ -60,7 +63,7 @@ impl FileDevice {
     /// block device mounted.
     pub fn open_alone(path: PathBuf) -> Result<Self, RuntimeError> {
         let mut device = Self::opened(path, false, None)?;
-        lock(&device.fd, &device.path, true)?;
+        device.lock(true)?;
         if !kind(&device.path, &device.fd)? {
             device.whole = Some(Whole::new(device.bytes));
         } else {
@@ -73,6 +76,17 @@ impl FileDevice {
             device.claim = Some(claimed.map_err(|source| claim_error(&device.path, source))?);
         }
         Ok(device)
+    }
+
+    /// Locks it, and what it shows of another file.
+    fn lock(&mut self, alone: bool) -> Result<(), RuntimeError> {
+        lock(&self.fd, &self.path, alone)?;
+        if kind(&self.path, &self.fd)? {
+            let stat = rustix::fs::fstat(&self.fd);
+            let stat = stat.map_err(|source| file_error(&self.path, "examine", source))?;
+            self.below = lock_below(stat.st_rdev, alone)?;
+        }
+        Ok(())
     }
 
     /// From now on writes stay in memory, of so many bytes at most, until a flush or FUA: who kills
@@ -117,6 +131,7 @@ impl FileDevice {
             block_shift: 9,
             direct: false,
             claim: None,
+            below: Vec::new(),
             cache: None,
             whole: None,
         };
@@ -396,6 +411,7 @@ mod tests {
             block_shift: 9,
             direct: false,
             claim: None,
+            below: Vec::new(),
             cache: None,
             whole: None,
         };

@@ -21,6 +21,7 @@
 #![forbid(unsafe_code)]
 
 mod admission;
+mod below;
 mod command;
 mod connection;
 mod device;
@@ -38,6 +39,7 @@ mod reactor;
 mod receive;
 mod send;
 mod stall;
+pub mod sysfs;
 mod thread;
 mod volatile;
 mod whole;

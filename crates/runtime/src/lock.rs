@@ -9,12 +9,14 @@
 //! waited.
 //!
 //! # Limits
+//! What is behind a device is locked with it where it is a loop device's file (`below`).
 //! OFD locks are advisory, and of one host (on some network file systems, of all its clients).
 use crate::RuntimeError;
 use crate::limits::{LOCK_POLL, LOCK_WAIT};
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
+use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::time::Instant;
@@ -24,7 +26,21 @@ use std::time::Instant;
 /// # Errors
 /// [`RuntimeError::InUse`]; [`RuntimeError::File`] where it can't be locked at all.
 pub(crate) fn lock(file: &OwnedFd, path: &Path, alone: bool) -> Result<(), RuntimeError> {
-    let wanted = request(if alone { libc::F_WRLCK } else { libc::F_RDLCK });
+    lock_part(file, path, &(0..u64::MAX), alone)
+}
+
+/// The same of some bytes: who has others of them, or the whole file, is in the way.
+///
+/// # Errors
+/// As [`lock`].
+pub(crate) fn lock_part(
+    file: &OwnedFd,
+    path: &Path,
+    part: &Range<u64>,
+    alone: bool,
+) -> Result<(), RuntimeError> {
+    let kind = if alone { libc::F_WRLCK } else { libc::F_RDLCK };
+    let wanted = request(kind, part);
     let begin = Instant::now();
     loop {
         match fcntl(file.as_fd(), FcntlArg::F_OFD_SETLK(&wanted)) {
@@ -65,13 +81,16 @@ fn holder(file: &OwnedFd, wanted: libc::flock) -> &'static str {
     }
 }
 
-/// A lock of the whole file.
-fn request(kind: i32) -> libc::flock {
+/// A lock of these bytes; to the end of the file, however long it becomes, where they are more than
+/// a file may have.
+fn request(kind: i32, part: &Range<u64>) -> libc::flock {
+    let start = i64::try_from(part.start).unwrap_or(i64::MAX);
+    let end = i64::try_from(part.end).unwrap_or(i64::MAX);
     libc::flock {
         l_type: kind as libc::c_short,
         l_whence: libc::SEEK_SET as libc::c_short,
-        l_start: 0,
-        l_len: 0,
+        l_start: start,
+        l_len: if end == i64::MAX { 0 } else { end - start },
         l_pid: 0,
     }
 }

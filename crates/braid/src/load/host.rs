@@ -8,6 +8,7 @@ use super::board::{Board, node_of};
 use super::machine::{LoadControl, LoadEvent, LoadMachine, Progress, Queues};
 use super::worker::{Finished, Task};
 use crate::cli::Usage;
+use crate::mirror::holder;
 use crate::output;
 use crate::progress;
 use crate::signals::Interrupt;
@@ -587,6 +588,9 @@ fn file(path: &Path, access: FileAccess) -> anyhow::Result<(Device, u64, u8)> {
         FileAccess::Alone => FileDevice::open_alone(path.to_owned())?,
         other => FileDevice::open(path.to_owned(), other == FileAccess::ReadOnly, None)?,
     };
+    if access == FileAccess::Shared {
+        holder::warn_of_leg(path);
+    }
     let (bytes, block_shift) = (file.bytes(), file.block_shift());
     Ok((Device::File(Arc::new(file)), bytes, block_shift))
 }

@@ -118,10 +118,11 @@ fn found(args: &CheckArgs, repairs: bool) -> anyhow::Result<()> {
         found => found,
     };
     (value["volume"], value["alike"]) = (volume.into(), alike.into());
-    let verdict = if alike {
-        "alike"
-    } else {
-        "not known to be alike"
+    let differs = number(&value["differences"]) > number(&value["repaired"]);
+    let verdict = match alike {
+        true => "alike",
+        false if differs => "not alike",
+        false => "not known to be alike",
     };
     let told = common.print(&value, |text, _| {
         writeln!(text, "{volume}: {verdict}: {words}")

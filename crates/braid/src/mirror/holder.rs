@@ -1,10 +1,12 @@
 //! Who has a leg that is locked: the owner's record that is on it says it (T48).
 use super::leg::crc32c;
+use crate::log;
 use crate::units::format_utc;
 use runtime::RuntimeError;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use volume::mirror::Superblock;
 use volume::mirror::copies::read_copies;
 use volume::mirror::layout::COPIES_AT;
 use volume::mirror::superblock::SUPERBLOCK_BYTES;
@@ -18,8 +20,20 @@ pub fn named(error: anyhow::Error, path: &Path) -> anyhow::Error {
     }
 }
 
-/// The owner by the record on a file, which is only read.
-fn owner_on(path: &Path) -> Option<String> {
+/// Says of a file that is about to be written, and not as a leg, that it is one.
+pub fn warn_of_leg(path: &Path) {
+    if let Some(superblock) = superblock_on(path) {
+        log::say(format!(
+            "{}: it is a leg of the mirror \"{}\": what is written here, past the mirror, makes \
+             its legs differ, and may destroy this one",
+            path.display(),
+            superblock.name
+        ));
+    }
+}
+
+/// What a file says as a leg, which is only read.
+fn superblock_on(path: &Path) -> Option<Superblock> {
     let file = File::open(path).ok()?;
     let read = |at| {
         let mut bytes = vec![0; SUPERBLOCK_BYTES];
@@ -28,11 +42,17 @@ fn owner_on(path: &Path) -> Option<String> {
     };
     let copies = COPIES_AT.map(read);
     let found = read_copies([copies[0].as_deref(), copies[1].as_deref()], crc32c).ok()?;
-    let owner = found.superblock.owner?;
+    Some(found.superblock)
+}
+
+/// The owner by the record on a file.
+fn owner_on(path: &Path) -> Option<String> {
+    let superblock = superblock_on(path)?;
+    let owner = superblock.owner?;
     Some(format!(
         "{} has the mirror \"{}\" on it (host {}, last beat {})",
         owner.label,
-        found.superblock.name,
+        superblock.name,
         owner.host,
         format_utc(owner.beat_s)
     ))

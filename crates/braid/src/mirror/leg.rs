@@ -11,12 +11,13 @@
 //! The lock is advisory and of this host; between hosts the owner record counts
 //! (docs/mirrors.md). Who uses a namespace otherwise than as a leg is not seen.
 use super::far::Far;
-use super::same::{SYS, Storage};
+use super::same::Storage;
 use crate::cli::Usage;
 use crate::identity::{self, IdentityArgs};
 use crate::uri::{PathUri, UriKind};
 use anyhow::{Context, bail};
 use nvme::host::HostIdentity;
+use runtime::sysfs::SYS;
 use runtime::{FileDevice, RuntimeError};
 use rustix::fs::Advice;
 use rustix::io::Errno;

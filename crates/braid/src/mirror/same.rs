@@ -11,6 +11,7 @@
 //! Names that vendors give twice (`t10`), and devices that are cut and put together in other ways
 //! (dm-linear and others), say nothing here: what is written to one is looked for on the other.
 use engine::host::PathFacts;
+use runtime::sysfs::{SECTOR, number_of, part_of, word};
 use rustix::fs::{major, minor};
 use std::fs::Metadata;
 use std::ops::Range;
@@ -18,12 +19,8 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 use uuid::Uuid;
 
-/// Where the kernel tells of devices.
-pub const SYS: &str = "/sys";
 /// Devices on devices are followed so deep: there are no circles, but files are read as found.
 const DEPTH_MAX: u8 = 8;
-/// What positions in sysfs count, bytes.
-const SECTOR: u64 = 512;
 /// Names that only one thing in the world has.
 const UNIQUE: [&str; 3] = ["naa.", "eui.", "uuid."];
 
@@ -106,14 +103,14 @@ impl Storage {
             && let Some(disk) = number_of(parent)
         {
             let bytes = count("size").map(|it| it.saturating_mul(SECTOR));
-            let part = part(&range, start.saturating_mul(SECTOR), bytes);
+            let part = part_of(&range, start.saturating_mul(SECTOR), bytes);
             self.device(disk, part, sys, depth + 1);
         }
         if let Some(file) = said("loop/backing_file")
             && let Ok(found) = std::fs::metadata(file)
         {
             let bytes = count("loop/sizelimit").filter(|&bytes| bytes > 0);
-            let part = part(&range, count("loop/offset").unwrap_or(0), bytes);
+            let part = part_of(&range, count("loop/offset").unwrap_or(0), bytes);
             self.follow(&found, part, sys, depth + 1);
         }
         if said("dm/uuid").is_some_and(|it| it.starts_with("mpath-"))
@@ -125,29 +122,6 @@ impl Storage {
             }
         }
     }
-}
-
-/// Where the bytes of `range` are in what is behind: from `start` on, `bytes` of them at most.
-fn part(range: &Range<u64>, start: u64, bytes: Option<u64>) -> Range<u64> {
-    let end = bytes.map_or(u64::MAX, |bytes| start.saturating_add(bytes));
-    let at = |offset: u64| start.saturating_add(offset).min(end);
-    at(range.start)..at(range.end)
-}
-
-/// The number of the device of which a folder of sysfs tells.
-fn number_of(at: &Path) -> Option<u64> {
-    let said = word(&at.join("dev"))?;
-    let (major, minor) = said.split_once(':')?;
-    Some(rustix::fs::makedev(
-        major.parse().ok()?,
-        minor.parse().ok()?,
-    ))
-}
-
-/// What a file of sysfs says, if anything.
-fn word(at: &Path) -> Option<String> {
-    let said = std::fs::read_to_string(at).ok()?;
-    Some(said.trim().to_owned()).filter(|it| !it.is_empty())
 }
 
 #[cfg(test)]

@@ -71,6 +71,7 @@ fn wait(
         bar.set_style(style);
     }
     let mut value = status_of(common, volume)?;
+    let mut told = false;
     loop {
         let why = word(&value["why"]);
         let doing = match word(&value["phase"]) {
@@ -89,6 +90,16 @@ fn wait(
             bar.finish_and_clear();
             return Ok(value);
         };
+        let paused = it["paused"] == true;
+        if paused && !told {
+            bar.suspend(|| {
+                output::note(&format!(
+                    "{volume}: {what} is paused: this waits until it goes on (braid mirror \
+                     resume-check, braid mirror speed --resume) and is over"
+                ));
+            });
+        }
+        told = paused;
         if std::io::stderr().is_terminal() {
             bar.set_position((it["done"].as_f64().unwrap_or(0.0) * WHOLE) as u64);
             bar.set_message(match it.is_object() {
@@ -119,8 +130,11 @@ fn look_again(common: &Common, volume: &str) -> anyhow::Result<Value> {
     }
 }
 
-/// Whether a leg is being rebuilt, or is about to be.
+/// Whether a leg is being rebuilt, or is about to be. What is stuck does not go on by itself.
 fn is_on_its_way(leg: &Value) -> bool {
+    if leg["progress"]["stuck"] == true {
+        return false;
+    }
     leg["progress"].is_object() || leg["returning"] == true || leg["state"] == "rebuilding"
 }
 
@@ -155,6 +169,9 @@ fn under_way(value: &Value) -> Vec<Doing> {
 
 /// Rate and time left; neither says anything while it is paused.
 pub fn far(it: &Value) -> String {
+    if it["stuck"] == true {
+        return "stuck".into();
+    }
     if it["paused"] == true {
         return "paused".into();
     }
@@ -179,6 +196,7 @@ mod tests {
         assert_eq!(it(false, Some(1 << 20), second), "1 MiB/s, 1.00 s left");
         assert_eq!(it(false, Some(1 << 20), None), "1 MiB/s");
         assert_eq!(it(true, None, None), "paused");
+        assert_eq!(far(&json!({"stuck": true, "paused": false})), "stuck");
         assert_eq!(far(&Value::Null), "-");
     }
 
@@ -189,6 +207,7 @@ mod tests {
             {"slot": 1, "state": "stale", "returning": true},
             {"slot": 2, "state": "rebuilding", "progress": {"done": 0.1}},
             {"slot": 3, "state": "stale", "returning": false},
+            {"slot": 4, "state": "rebuilding", "progress": {"done": 0.1, "stuck": true}},
         ]});
         let names: Vec<String> = under_way(&legs).into_iter().map(|it| it.0).collect();
         assert_eq!(names, ["leg 1", "leg 2", "check"]);

@@ -32,7 +32,10 @@ impl Report<'_> {
         };
         let in_sync = it.legs.iter().filter(|leg| leg.status == LegStatus::InSync);
         let in_sync = in_sync.filter(|leg| leg.why.is_none()).count();
+        // Of the last one what is left can be used.
+        let is_cut = |leg: &LegReport| leg.status == LegStatus::InSync && leg.cut_short;
         match &it.state {
+            MirrorState::Running if it.legs.iter().any(is_cut) => Health::Degraded,
             MirrorState::Running if in_sync == 0 => Health::Down,
             MirrorState::Running if in_sync < it.legs.len() => Health::Degraded,
             MirrorState::Running => Health::Ok,
@@ -189,10 +192,16 @@ fn left_ns(until_ns: u64) -> u64 {
 /// How far a rebuild is, and how fast since it began, unless it is paused.
 fn progress(mirror: &MirrorReport, leg: &LegReport) -> Option<Value> {
     let (since_ns, lacked) = leg.rebuild?;
-    let lacks = leg.facts?.lacks;
+    let (lacks, stuck) = (leg.facts?.lacks, leg.facts?.stuck);
     let done = lacked.saturating_sub(lacks) * mirror.region_bytes;
     let mut far = far(since_ns, done, lacked * mirror.region_bytes);
     pause(&mut far, mirror.speed == PAUSED);
+    // No leg can read what it still lacks: it does not go on by itself.
+    let stuck = stuck > 0 && stuck == lacks;
+    far["stuck"] = stuck.into();
+    if stuck {
+        (far["bytes_per_s"], far["left_ns"]) = (Value::Null, Value::Null);
+    }
     Some(far)
 }
 

@@ -60,6 +60,46 @@ fn t14_t16_a_leg_that_is_cut_short_is_left_at_once_and_never_read_as_zeroes() {
 }
 
 #[test]
+fn t45_of_the_last_leg_a_cut_is_shown_and_who_waits_for_what_nobody_can_read_is_told() {
+    let Some(place) = Place::new() else {
+        return;
+    };
+    let (engine, mut client) = written(&place);
+    place.told(&["mirror", "fail", "v0", "1"]);
+    open(&place, "a").set_len(CUT_AT).unwrap();
+    assert_ne!(client.write(2900 << 12, 1), 0);
+    let check = place.ask(&["check", "v0"]);
+    assert_eq!(check.status.code(), Some(1), "degraded: {check:?}");
+    let status = place.told(&["mirror", "status", "v0"]);
+    let why = status["legs"][0]["why"].as_str().unwrap();
+    assert!(why.contains("Save what is left"), "{why}");
+    place.told(&["mirror", "restore", "v0", "1"]);
+    let waited = place.ask(&["mirror", "status", "v0", "--wait"]);
+    assert_eq!(waited.status.code(), Some(1), "{waited:?}");
+    assert!(
+        said(&waited).contains("no leg in sync can read"),
+        "{waited:?}"
+    );
+    let status = place.told(&["mirror", "status", "v0"]);
+    let progress = &status["legs"][1]["progress"];
+    assert_eq!(progress["stuck"], true, "{progress}");
+    assert!(progress["left_ns"].is_null(), "{progress}");
+    let left = (CUT_AT - DATA_AT) >> 12;
+    verify(&mut client, left);
+    open(&place, "a").set_len(LEG_BYTES).unwrap();
+    place.told(&["mirror", "restore", "v0", "0"]);
+    assert!(place.told(&["mirror", "status", "v0"])["legs"][0]["why"].is_null());
+    // What is written there anew is copied.
+    for block in left..BLOCKS {
+        assert_eq!(client.write(block << 12, block as u8), 0);
+    }
+    place.until_in_sync();
+    verify(&mut client, BLOCKS);
+    end(engine);
+    assert!(place.data("a") == place.data("b"), "legs differ");
+}
+
+#[test]
 fn a_leg_that_was_cut_short_at_rest_is_not_to_be_made_long_again() {
     let Some(place) = Place::new() else {
         return;

@@ -342,6 +342,19 @@ fn t48_what_is_a_leg_by_another_name_or_a_copy_of_one_is_not_added() {
         Some(output) => {
             let name = String::from_utf8_lossy(&output.stdout).trim().to_owned();
             let why = add(&format!("file:{name}"));
+            // Nor may another mirror be made of it meanwhile.
+            let other = [
+                "mirror",
+                "create",
+                "other",
+                &format!("file:{name}"),
+                "--force",
+            ];
+            let other = place.braid(&other);
+            assert!(
+                !other.status.success() && said(&other).contains("in use"),
+                "{other:?}"
+            );
             let mut gone = std::process::Command::new("losetup");
             gone.args(["-d", &name]).status().unwrap();
             assert!(why.contains("the same as") && why.contains("/a"), "{why}");

@@ -92,7 +92,7 @@ impl Mirror {
         }
     }
 
-    /// The file of the last leg in sync is as long again, and the user says that it counts as it is.
+    /// The file of the last leg in sync is as long again, and counts as it is, as the user says.
     pub fn leg_made_long(&mut self, leg: u8) {
         if let Some(it) = self.leg_mut(leg) {
             it.cut_and_last = false;
