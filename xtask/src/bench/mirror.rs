@@ -1,8 +1,8 @@
 //! What a mirror does with its legs, and what it costs.
 //!
 //! # Contract
-//! Real processes: legs in files, behind targets whose ports are shaped or on their own, an engine
-//! that runs the mirror, fio over NBD. Three tables:
+//! Real processes: legs in memory behind targets whose ports are shaped, or in files on their own,
+//! an engine that runs the mirror, fio over NBD. Three tables:
 //! - `balance`: every policy over two equal legs and over one like a hard disk beside one like an
 //!   SSD: random reads and writes of four processes, one sequential reader, random reads; beside
 //!   the better leg alone. All policies in turn, several rounds; figures are medians over rounds,
