@@ -6,12 +6,13 @@
 //! a loop device lead to their part.
 //!
 //! # Limits
-//! Nothing is locked where the file can't be opened (it was removed, or another mount namespace has
-//! it), and nothing behind other devices on devices (dm, md).
+//! Files are found by the names that the kernel shows: nothing is locked where such a one can't be
+//! opened (it was removed) or locked, and another one where another mount namespace has it. Nothing
+//! is locked behind other devices on devices (dm, md).
 use crate::RuntimeError;
 use crate::lock::lock_part;
-use crate::sysfs::{SECTOR, SYS, number_of, part_of, word};
-use rustix::fs::{Mode, OFlags, major, minor};
+use crate::sysfs::{self, Below, SYS};
+use rustix::fs::{FileType, Mode, OFlags, major, minor};
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
@@ -31,8 +32,12 @@ pub(crate) fn lock_below(number: u64, alone: bool) -> Result<Vec<OwnedFd>, Runti
         let Ok(file) = rustix::fs::open(&path, flags, Mode::empty()) else {
             continue;
         };
-        lock_part(&file, &path, &part, alone)?;
-        locked.push(file);
+        match lock_part(&file, &path, &part, alone) {
+            Ok(()) => locked.push(file),
+            Err(error @ RuntimeError::InUse { .. }) => return Err(error),
+            // Its file system knows no locks: the device's own is all there is.
+            Err(_) => {}
+        }
     }
     Ok(locked)
 }
@@ -45,29 +50,17 @@ fn below(number: u64, sys: &Path) -> Vec<(PathBuf, Range<u64>)> {
         let Ok(at) = sys.join(name).canonicalize() else {
             break;
         };
-        let count = |name: &str| word(&at.join(name)).and_then(|it| it.parse::<u64>().ok());
-        if count("partition").is_some() {
-            let bytes = |name| count(name).map(|it| it.saturating_mul(SECTOR));
-            part = part_of(&part, bytes("start").unwrap_or(0), bytes("size"));
-            let Some(disk) = at.parent().and_then(number_of) else {
-                break;
-            };
-            number = disk;
-            continue;
-        }
-        let Some(file) = word(&at.join("loop/backing_file")) else {
-            break;
-        };
-        let most = count("loop/sizelimit").filter(|&bytes| bytes > 0);
-        part = part_of(&part, count("loop/offset").unwrap_or(0), most);
-        let file = PathBuf::from(file);
-        let stat = rustix::fs::stat(&file);
-        found.push((file, part.clone()));
-        match stat {
-            Ok(it) if rustix::fs::FileType::from_raw_mode(it.st_mode).is_block_device() => {
-                number = it.st_rdev;
+        match sysfs::below(&at, &part) {
+            Some(Below::Disk(disk, range)) => (number, part) = (disk, range),
+            Some(Below::File(file, range)) => {
+                let stat = rustix::fs::stat(&file);
+                found.push((file, range.clone()));
+                match stat.map(|it| (FileType::from_raw_mode(it.st_mode), it.st_rdev)) {
+                    Ok((FileType::BlockDevice, device)) => (number, part) = (device, range),
+                    _ => break,
+                }
             }
-            _ => break,
+            None => break,
         }
     }
     found
@@ -175,9 +168,9 @@ mod tests {
             std::os::unix::fs::symlink(at, block.join(number)).unwrap();
         }
         let image = PathBuf::from("/no/such/image");
-        let start = 4096 + 2048 * SECTOR;
+        let start = 4096 + 2048 * 512;
         let part = below(rustix::fs::makedev(259, 1), &sys.0);
-        assert_eq!(part, [(image.clone(), start..start + 16 * SECTOR)]);
+        assert_eq!(part, [(image.clone(), start..start + 16 * 512)]);
         let whole = below(rustix::fs::makedev(7, 0), &sys.0);
         assert_eq!(whole, [(image, 4096..u64::MAX)]);
         assert!(below(rustix::fs::makedev(8, 0), &sys.0).is_empty());

@@ -1,14 +1,41 @@
 //! What the kernel tells of block devices in sysfs.
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Where the kernel tells of devices.
 pub const SYS: &str = "/sys";
 /// What positions in sysfs count, bytes.
-pub const SECTOR: u64 = 512;
+const SECTOR: u64 = 512;
+
+/// What has the bytes that a block device shows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Below {
+    /// The disk of a partition, by its number.
+    Disk(u64, Range<u64>),
+    /// The file or device of a loop device, by its name in the mount namespace of who made it.
+    File(PathBuf, Range<u64>),
+}
+
+/// What is behind the bytes of `range` of the block device of which the folder `at` tells; `None`:
+/// they are its own, as far as is known here.
+pub fn below(at: &Path, range: &Range<u64>) -> Option<Below> {
+    let count = |name: &str| word(&at.join(name)).and_then(|it| it.parse::<u64>().ok());
+    if count("partition").is_some() {
+        let start = count("start")?.saturating_mul(SECTOR);
+        let bytes = count("size").map(|it| it.saturating_mul(SECTOR));
+        return Some(Below::Disk(
+            number_of(at.parent()?)?,
+            part_of(range, start, bytes),
+        ));
+    }
+    let file = word(&at.join("loop/backing_file"))?;
+    let bytes = count("loop/sizelimit").filter(|&bytes| bytes > 0);
+    let part = part_of(range, count("loop/offset").unwrap_or(0), bytes);
+    Some(Below::File(file.into(), part))
+}
 
 /// Where the bytes of `range` are in what is behind: from `start` on, `bytes` of them at most.
-pub fn part_of(range: &Range<u64>, start: u64, bytes: Option<u64>) -> Range<u64> {
+fn part_of(range: &Range<u64>, start: u64, bytes: Option<u64>) -> Range<u64> {
     let end = bytes.map_or(u64::MAX, |bytes| start.saturating_add(bytes));
     let at = |offset: u64| start.saturating_add(offset).min(end);
     at(range.start)..at(range.end)

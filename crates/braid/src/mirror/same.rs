@@ -11,7 +11,7 @@
 //! Names that vendors give twice (`t10`), and devices that are cut and put together in other ways
 //! (dm-linear and others), say nothing here: what is written to one is looked for on the other.
 use engine::host::PathFacts;
-use runtime::sysfs::{SECTOR, number_of, part_of, word};
+use runtime::sysfs::{Below, below, number_of, word};
 use rustix::fs::{major, minor};
 use std::fs::Metadata;
 use std::ops::Range;
@@ -92,26 +92,19 @@ impl Storage {
             return;
         }
         let said = |name: &str| word(&at.join(name));
-        let count = |name: &str| said(name).and_then(|it| it.parse::<u64>().ok());
         let names = ["wwid", "device/wwid"].into_iter().filter_map(said);
         let unique = |name: &String| UNIQUE.iter().any(|kind| name.starts_with(kind));
         for name in names.filter(unique) {
             self.0.push((Base::Name(name), range.clone()));
         }
-        if count("partition").is_some()
-            && let (Some(start), Some(parent)) = (count("start"), at.parent())
-            && let Some(disk) = number_of(parent)
-        {
-            let bytes = count("size").map(|it| it.saturating_mul(SECTOR));
-            let part = part_of(&range, start.saturating_mul(SECTOR), bytes);
-            self.device(disk, part, sys, depth + 1);
-        }
-        if let Some(file) = said("loop/backing_file")
-            && let Ok(found) = std::fs::metadata(file)
-        {
-            let bytes = count("loop/sizelimit").filter(|&bytes| bytes > 0);
-            let part = part_of(&range, count("loop/offset").unwrap_or(0), bytes);
-            self.follow(&found, part, sys, depth + 1);
+        match below(&at, &range) {
+            Some(Below::Disk(disk, part)) => self.device(disk, part, sys, depth + 1),
+            Some(Below::File(file, part)) => {
+                if let Ok(found) = std::fs::metadata(file) {
+                    self.follow(&found, part, sys, depth + 1);
+                }
+            }
+            None => {}
         }
         if said("dm/uuid").is_some_and(|it| it.starts_with("mpath-"))
             && let Ok(below) = at.join("slaves").read_dir()

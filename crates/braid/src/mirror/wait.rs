@@ -33,7 +33,8 @@ pub fn status_of(common: &Common, volume: &str) -> anyhow::Result<Value> {
 pub fn wait_rebuilt(common: &Common, volume: &str, leg: Option<&str>) -> anyhow::Result<()> {
     let mut waited: Vec<String> = leg.into_iter().map(str::to_owned).collect();
     let value = wait(common, volume, |value| {
-        for it in items(&value["legs"]).filter(|leg| is_on_its_way(leg)) {
+        let is_waited = |leg: &&Value| is_on_its_way(leg) || is_stuck(leg);
+        for it in items(&value["legs"]).filter(is_waited) {
             let uri = word(&it["uri"]);
             if !waited.iter().any(|it| it == uri) {
                 waited.push(uri.to_owned());
@@ -130,9 +131,14 @@ fn look_again(common: &Common, volume: &str) -> anyhow::Result<Value> {
     }
 }
 
+/// Whether no leg can read what this one still lacks.
+fn is_stuck(leg: &Value) -> bool {
+    leg["progress"]["stuck"] == true
+}
+
 /// Whether a leg is being rebuilt, or is about to be. What is stuck does not go on by itself.
 fn is_on_its_way(leg: &Value) -> bool {
-    if leg["progress"]["stuck"] == true {
+    if is_stuck(leg) {
         return false;
     }
     leg["progress"].is_object() || leg["returning"] == true || leg["state"] == "rebuilding"

@@ -152,7 +152,11 @@ impl Mirrored {
     /// The leg of a slot is none any more, and was not there: nor is its place.
     pub(super) fn leave_with(&mut self, slot: u8) {
         for leg in &mut self.legs {
-            if leg.leaves == Some(slot) && leg.is_absent() && leg.look.is_none() {
+            if leg.leaves != Some(slot) {
+                continue;
+            }
+            leg.leaves = None;
+            if leg.is_absent() && leg.look.is_none() {
                 (leg.removed, leg.info, leg.away) = (true, None, None);
             }
         }

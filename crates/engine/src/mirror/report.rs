@@ -66,6 +66,7 @@ impl Mirrored {
             state: self.state.clone(),
             not_begun: self.not_begun.clone(),
             refusals: self.refusals,
+            claiming: matches!(self.phase, Phase::Claiming(_)),
             unwiped: self.unwiped,
             superblock,
             kept: running.is_none_or(|it| it.machine.has_kept_properties()),
@@ -146,14 +147,13 @@ impl Mirrored {
                 }
             }
         };
-        let cut_and_last = facts.is_some_and(|it| it.cut_short);
         let why = match (&leg.unfit, found, leg.away.and_then(|it| it.outcome)) {
             _ if facts.is_some_and(|it| it.leaving) => {
                 Some("it is leaving: that is not on the other legs yet, and writes wait".into())
             }
             _ if leg.aside => Some("it was taken out, until it is restored".into()),
             _ if leg.cut_short => Some(words::CUT_SHORT.into()),
-            _ if cut_and_last => Some(words::CUT_AND_LAST.into()),
+            _ if facts.is_some_and(|it| it.cut_short) => Some(words::CUT_AND_LAST.into()),
             _ if facts.is_some_and(|it| it.joining && it.stuck > 0 && it.stuck == it.lacks) => {
                 facts.map(|it| words::stuck(it.stuck))
             }
@@ -174,10 +174,13 @@ impl Mirrored {
         LegReport {
             name: leg.config.name.clone(),
             volume: Some(leg.config.volume),
-            slot: leg.slot.or(says.filter(|_| running.is_none())),
+            slot: leg
+                .slot
+                .or(leg.leaves)
+                .or(says.filter(|_| running.is_none())),
             status,
             aside: leg.aside,
-            cut_short: leg.cut_short || cut_and_last,
+            cut_short: leg.cut_short,
             due: leg.is_due(),
             why,
             facts,
@@ -264,12 +267,7 @@ impl Mirrored {
     /// A leg returns only when told to; or is to return now.
     fn put_aside(&mut self, slot: u8, aside: bool, now_ns: u64) {
         self.keep_aside(slot, aside, now_ns);
-        let facts = self.running().and_then(|it| {
-            if !aside {
-                it.machine.leg_made_long(slot);
-            }
-            it.machine.facts(slot)
-        });
+        let facts = self.running().and_then(|it| it.machine.facts(slot));
         let leg = self.legs.iter_mut().find(|leg| leg.slot == Some(slot));
         let Some(leg) = leg else {
             return;

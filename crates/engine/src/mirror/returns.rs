@@ -326,7 +326,7 @@ impl Mirrored {
                 if let Some(it) = self.running() {
                     it.reads.set_leg(leg.slot, distance, throughput);
                 }
-                self.legs[at].slot = Some(leg.slot);
+                (self.legs[at].slot, self.legs[at].leaves) = (Some(leg.slot), None);
                 self.legs[at].aside = self.is_aside(leg.slot);
                 None
             }

@@ -216,6 +216,13 @@ pub struct LegReport {
     pub rebuild: Option<(u64, u64)>,
 }
 
+impl LegReport {
+    /// Whether its file was cut short while it was the last leg in sync, which it still is.
+    pub fn is_cut_and_last(&self) -> bool {
+        self.facts.is_some_and(|facts| facts.cut_short)
+    }
+}
+
 /// How a mirror is doing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MirrorReport {
@@ -225,6 +232,8 @@ pub struct MirrorReport {
     pub not_begun: Option<String>,
     /// How often it was not started, for whatever reason.
     pub refusals: u64,
+    /// How it starts was decided, and its owner's record is being written.
+    pub claiming: bool,
     /// Slots, as bits, whose leg was removed, though its superblocks could not be overwritten.
     pub unwiped: u16,
     /// What its legs say, once it runs.

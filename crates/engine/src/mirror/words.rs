@@ -12,10 +12,10 @@ pub const CUT_SHORT: &str = "its file was cut short, so nothing that it has coun
                              rebuilt from the start";
 
 /// The same of the last leg in sync, which stays.
-pub const CUT_AND_LAST: &str = "its file was cut short, and no other leg has what lay behind its \
-                                end: that is lost, and I/O there fails. Save what is left; then \
-                                make the file as long again, restore the leg, and write there \
-                                what a backup has";
+pub const CUT_AND_LAST: &str = "its file was cut short, and no other leg in sync has what lay \
+                                behind its end: I/O there fails. Save what is left before \
+                                anything else: what is there when the file is as long again and \
+                                the mirror starts anew is zeroes";
 
 /// Why a leg gets no I/O though it takes part.
 pub const LAPSED: &str = "no beat has ended there for two intervals: nothing is read or written \

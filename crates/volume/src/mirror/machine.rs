@@ -249,7 +249,7 @@ impl Mirror {
                 || it.join != Join::Away && !self.joining.has(leg),
             leaving: self.required.has(leg) && !self.takers().has(leg),
             lapsed: self.lapsed().has(leg),
-            cut_short: it.cut_and_last && self.up.has(leg),
+            cut_short: it.cut_and_last && self.up == Legs::one(leg),
             lacks: it.left,
             stuck: self.stuck(leg),
             errors: it.errors,

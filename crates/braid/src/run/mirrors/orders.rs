@@ -175,6 +175,13 @@ impl Service {
                 params.volume
             )));
         }
+        if report.claiming && params.discard.is_some() {
+            return Err(Failure::refused(format!(
+                "{} is just starting with what its legs said, and gives none up: wait for what \
+                 comes of that (braid mirror status)",
+                params.volume
+            )));
+        }
         let place = |wanted: &String| {
             let legs = report.legs.iter();
             let mut found = (0..).zip(legs).filter(|(_, leg)| is(leg, wanted));
@@ -206,6 +213,10 @@ impl Service {
         params: &MirrorParams,
     ) -> Result<Option<u8>, Failure> {
         let it = leg(report, params)?;
+        if let Some(why) = it.why.as_ref().filter(|_| it.is_cut_and_last()) {
+            let last = "it is the last leg in sync, and nothing can be restored to it";
+            return Err(Failure::refused(format!("{}: {last}: {why}", it.name)));
+        }
         self.may_return(volume, report, it)?;
         self.open_again(volume, it)?;
         self.is_the_same(it)?;

@@ -33,9 +33,10 @@ impl Report<'_> {
         let in_sync = it.legs.iter().filter(|leg| leg.status == LegStatus::InSync);
         let in_sync = in_sync.filter(|leg| leg.why.is_none()).count();
         // Of the last one what is left can be used.
-        let is_cut = |leg: &LegReport| leg.status == LegStatus::InSync && leg.cut_short;
         match &it.state {
-            MirrorState::Running if it.legs.iter().any(is_cut) => Health::Degraded,
+            MirrorState::Running if it.legs.iter().any(LegReport::is_cut_and_last) => {
+                Health::Degraded
+            }
             MirrorState::Running if in_sync == 0 => Health::Down,
             MirrorState::Running if in_sync < it.legs.len() => Health::Degraded,
             MirrorState::Running => Health::Ok,

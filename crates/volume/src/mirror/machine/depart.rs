@@ -92,10 +92,14 @@ impl Mirror {
         }
     }
 
-    /// The file of the last leg in sync is as long again, and counts as it is, as the user says.
-    pub fn leg_made_long(&mut self, leg: u8) {
-        if let Some(it) = self.leg_mut(leg) {
-            it.cut_and_last = false;
+    /// A leg that was cut short while it was the last one in sync leaves as soon as it is not: by
+    /// then it may be as long again, with zeroes.
+    pub(super) fn leave_cut(&mut self) {
+        let cut = |leg: &u8| self.leg(*leg).is_some_and(|it| it.cut_and_last);
+        if self.up.count() > 1
+            && let Some(leg) = self.up.iter().find(cut)
+        {
+            self.is_cut_short(leg);
         }
     }
 

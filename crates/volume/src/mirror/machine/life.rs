@@ -236,6 +236,7 @@ impl Mirror {
         if self.foreign || self.life == Life::Stopped || self.gives_up() {
             return;
         }
+        self.leave_cut();
         if now_ns >= self.errors_halved_ns.saturating_add(HOUR_NS) {
             self.errors_halved_ns = now_ns;
             for leg in self.legs.iter_mut().flatten() {
