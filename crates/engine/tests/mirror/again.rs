@@ -1,6 +1,6 @@
 //! Legs that are busy, that lose one of several paths, or can't be read at the start.
-use super::common::{Disk, SECOND};
-use super::rig::{Rig, configured, data, io, made};
+use super::common::{Disk, HOST, SECOND};
+use super::rig::{BLOCK, Rig, configured, data, io, made};
 use engine::host::{Change, HostControl, IoOp};
 use engine::machine::DeviceError;
 use engine::mirror::{LegStatus, MIRRORS_FROM, MirrorOrder};
@@ -11,12 +11,14 @@ use volume::mirror::assembly::Wishes;
 const EAGAIN: DeviceError = DeviceError::Os(11);
 
 #[test]
-fn t06_a_leg_that_has_no_memory_for_a_while_does_not_leave() {
+fn t06_t07_a_leg_that_has_no_memory_for_a_while_does_not_leave_and_gets_the_same_bytes_then() {
     let disks = made(2, true);
     let mut rig = Rig::ready(&disks);
     assert_eq!(rig.write(0, 1), Outcome::Done);
     rig.disk(1).error = Some(EAGAIN);
     let late = io(IoOp::Write { fua: false }, 1);
+    let at = late.span.at as usize;
+    rig.world.nodes[HOST].arena.0[at..][..BLOCK as usize].fill(7);
     rig.submit(&late);
     let ended = |rig: &Rig| rig.done.iter().any(|done| done.cookie == late.cookie);
     assert!(!rig.run(20 * SECOND, ended), "leg 1 has it not");
@@ -26,6 +28,10 @@ fn t06_a_leg_that_has_no_memory_for_a_while_does_not_leave() {
     assert_eq!(rig.statuses(), [LegStatus::InSync; 2]);
     assert_eq!(rig.lines(), [""; 0]);
     rig.stop();
+    for disk in &disks {
+        let block = data(disk)[BLOCK as usize..][..BLOCK as usize].to_vec();
+        assert!(block.iter().all(|&byte| byte == 7), "sent again as it was");
+    }
     assert_eq!(data(&disks[0]), data(&disks[1]));
 }
 
