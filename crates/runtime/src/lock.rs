@@ -6,10 +6,9 @@
 //! mirror, and no mirror begins under somebody who writes (T48). Reading takes none. Locks belong
 //! to an opened file, not to a process: the same rules hold within one. They end when all
 //! descriptors of it are closed, which after a `kill -9` may take the kernel a moment: so long is
-//! waited.
+//! waited. With a loop device what it shows of its file is locked (`below`).
 //!
 //! # Limits
-//! What is behind a device is locked with it where it is a loop device's file (`below`).
 //! OFD locks are advisory, and of one host (on some network file systems, of all its clients).
 use crate::RuntimeError;
 use crate::limits::{LOCK_POLL, LOCK_WAIT};

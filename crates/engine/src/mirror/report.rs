@@ -154,9 +154,7 @@ impl Mirrored {
             _ if leg.aside => Some("it was taken out, until it is restored".into()),
             _ if leg.cut_short => Some(words::CUT_SHORT.into()),
             _ if facts.is_some_and(|it| it.cut_short) => Some(words::CUT_AND_LAST.into()),
-            _ if facts.is_some_and(|it| it.joining && it.stuck > 0 && it.stuck == it.lacks) => {
-                facts.map(|it| words::stuck(it.stuck))
-            }
+            _ if facts.is_some_and(|it| it.is_stuck()) => facts.map(|it| words::stuck(it.stuck)),
             (Some(why), ..) => Some(why.clone()),
             (None, Some(Err(why)), _) => Some(why.to_string()),
             (None, None, _) if leg.look.is_some_and(|it| it.is_late()) => {

@@ -99,9 +99,7 @@ impl Service {
         let not = || Failure::refused(format!("{name} was not stopped by verb"));
         let stopped = stopped.ok_or_else(not)?;
         // It has ended only after that was waited for: they are open still.
-        for (number, _) in self.legs_of(&name) {
-            self.close_leg(number);
-        }
+        self.close_legs(&name);
         let names = stopped.legs.iter().map(|leg| leg_config(leg, 0).name);
         let names: Vec<String> = names.collect();
         let meant = |wanted| stopped.meant(&names, wanted);

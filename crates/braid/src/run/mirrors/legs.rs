@@ -279,15 +279,9 @@ impl Service {
         let report = self.mirror_report(volume)?;
         let known = |number: u16| report.legs.iter().any(|leg| leg.volume == Some(number));
         let name = self.name(volume);
-        let idle: Vec<u16> = {
-            let state = self.state();
-            let legs = state.volumes.iter();
-            let legs = legs.filter(|(_, it)| it.of.leg_of.as_ref() == Some(&name));
-            legs.map(|(number, _)| number)
-                .filter(|it| !known(*it))
-                .collect()
-        };
-        idle.into_iter().for_each(|number| self.close_leg(number));
+        let legs = self.legs_of(&name).into_iter();
+        let idle = legs.filter(|number| !known(*number));
+        idle.for_each(|number| self.close_leg(number));
         Ok(())
     }
 
@@ -301,9 +295,7 @@ impl Service {
         let report = self.mirror_report(volume)?;
         if report.state == MirrorState::Stopped {
             // It has ended only after that was waited for.
-            let late = self.legs_of(&name);
-            if !late.is_empty() {
-                late.iter().for_each(|it| self.close_leg(it.0));
+            if self.close_legs(&name) {
                 return Ok(json!({"volume": name, "state": "stopped"}));
             }
             let why = "it was stopped before";
@@ -339,9 +331,7 @@ impl Service {
                 "{name} does not end yet: see the engine's log; braid mirror stop waits once more"
             )));
         }
-        for (number, _) in self.legs_of(&name) {
-            self.close_leg(number);
-        }
+        self.close_legs(&name);
         log::say(format!("{name}: stopped; its legs are free"));
         Ok(json!({"volume": name, "state": "stopped"}))
     }
@@ -349,9 +339,9 @@ impl Service {
     /// What a mirror begins anew with. One that was to stop before has what it had then: its
     /// exports are gone by now.
     fn note_stopped(&self, volume: u16, report: MirrorReport, exports: Vec<Export>) {
-        let legs = self.legs_of(&self.name(volume));
-        let mut legs: Vec<Volume> = legs.into_iter().map(|it| it.1).collect();
+        let legs = self.legs_of(&self.name(volume)).into_iter();
         let mut state = self.state();
+        let mut legs: Vec<Volume> = legs.map(|it| state.volumes[it].of.clone()).collect();
         let left_out = state.left_out.remove(&volume).unwrap_or_default();
         // One of those may have been added again meanwhile.
         legs.extend_from_slice(&not_among(&legs, left_out));
@@ -365,12 +355,19 @@ impl Service {
         state.stopped.entry(volume).or_insert(stopped);
     }
 
-    /// The volumes of a mirror's legs.
-    pub(super) fn legs_of(&self, name: &str) -> Vec<(u16, Volume)> {
+    /// The numbers of the volumes of a mirror's legs.
+    fn legs_of(&self, name: &str) -> Vec<u16> {
         let state = self.state();
         let legs = state.volumes.iter();
         let legs = legs.filter(|(_, it)| it.of.leg_of.as_deref() == Some(name));
-        legs.map(|(number, it)| (number, it.of.clone())).collect()
+        legs.map(|(number, _)| number).collect()
+    }
+
+    /// The volumes of a mirror's legs go; whether there were any.
+    pub(super) fn close_legs(&self, name: &str) -> bool {
+        let legs = self.legs_of(name);
+        legs.iter().for_each(|number| self.close_leg(*number));
+        !legs.is_empty()
     }
 
     /// The mirror becomes as large as its legs allow.

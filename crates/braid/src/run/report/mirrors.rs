@@ -193,14 +193,13 @@ fn left_ns(until_ns: u64) -> u64 {
 /// How far a rebuild is, and how fast since it began, unless it is paused.
 fn progress(mirror: &MirrorReport, leg: &LegReport) -> Option<Value> {
     let (since_ns, lacked) = leg.rebuild?;
-    let (lacks, stuck) = (leg.facts?.lacks, leg.facts?.stuck);
-    let done = lacked.saturating_sub(lacks) * mirror.region_bytes;
+    let facts = leg.facts?;
+    let done = lacked.saturating_sub(facts.lacks) * mirror.region_bytes;
     let mut far = far(since_ns, done, lacked * mirror.region_bytes);
     pause(&mut far, mirror.speed == PAUSED);
     // No leg can read what it still lacks: it does not go on by itself.
-    let stuck = stuck > 0 && stuck == lacks;
-    far["stuck"] = stuck.into();
-    if stuck {
+    far["stuck"] = facts.is_stuck().into();
+    if facts.is_stuck() {
         (far["bytes_per_s"], far["left_ns"]) = (Value::Null, Value::Null);
     }
     Some(far)

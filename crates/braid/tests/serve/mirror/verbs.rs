@@ -1,6 +1,6 @@
 //! What verbs answer: of checks, of what legs have no room for, of what may only be read.
 use super::place::{Place, end, said};
-use crate::process::wait_until;
+use crate::process::{Process, wait_until};
 
 #[test]
 fn a_check_waits_goes_on_and_ends_as_it_is_told() {
@@ -64,17 +64,19 @@ fn who_waits_for_a_check_is_told_that_the_engine_has_gone_and_not_that_legs_diff
         if verb == "status" {
             place.told(&["mirror", "check", "v0"]);
         }
-        let output = std::thread::scope(|scope| {
-            let waits = scope.spawn(|| place.ask(&["mirror", verb, "v0", "--wait"]));
-            let checks = || place.told(&["mirror", "status", "v0"])["check"].is_object();
-            wait_until(|| checks().then_some(()));
-            // Till it has asked for the first time.
-            std::thread::sleep(std::time::Duration::from_millis(500));
-            end(engine);
-            waits.join().unwrap()
-        });
-        assert_eq!(output.status.code(), Some(3), "{verb}: {output:?}");
-        assert!(said(&output).contains("c.sock"), "{output:?}");
+        let socket = place.path("c.sock");
+        let words = ["mirror", verb, "v0", "--wait", "--socket"];
+        let words = [&words[..], &[socket.to_str().unwrap()]].concat();
+        let mut waits = Process::start(place.0.path(), &words);
+        let checks = || place.told(&["mirror", "status", "v0"])["check"].is_object();
+        wait_until(|| checks().then_some(()));
+        // It says so when it has asked.
+        place.told(&["mirror", "pause-check", "v0"]);
+        waits.notes("check is paused");
+        end(engine);
+        waits.notes("c.sock");
+        let status = waits.ended();
+        assert_eq!(status.code(), Some(3), "{verb}: {}", waits.seen);
     }
 }
 

@@ -204,6 +204,13 @@ pub struct Start<'a> {
     pub terms: Terms,
 }
 
+impl LegFacts {
+    /// Whether it is being rebuilt, and no leg can read what it still lacks.
+    pub fn is_stuck(&self) -> bool {
+        self.joining && self.stuck > 0 && self.stuck == self.lacks
+    }
+}
+
 /// What is known of a leg.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LegFacts {

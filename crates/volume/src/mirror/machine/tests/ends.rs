@@ -11,16 +11,21 @@ fn stops(mirror: &mut Mirror, now_ns: u64) -> bool {
     mirror.life == Life::Stopped
 }
 
-#[test]
-fn a_leg_that_is_removed_while_its_adding_is_said_gets_nothing_and_a_stop_ends() {
-    let mut mirror = written(Config::new(6));
-    let leg = mirror.add_leg(
+/// A new leg.
+fn add(mirror: &mut Mirror, now_ns: u64) -> Result<u8, ChangeError> {
+    mirror.add_leg(
         Id([8; 16]),
         Label::default(),
         PLACE,
         Legs::default(),
-        2 * MS,
-    );
+        now_ns,
+    )
+}
+
+#[test]
+fn a_leg_that_is_removed_while_its_adding_is_said_gets_nothing_and_a_stop_ends() {
+    let mut mirror = written(Config::new(6));
+    let leg = add(&mut mirror, 2 * MS);
     let leg = leg.unwrap();
     // That it is one of ours is on its way.
     let mut said = Vec::new();
@@ -67,13 +72,7 @@ fn a_new_leg_has_no_slot_of_which_it_is_still_to_be_said_that_its_leg_was_remove
         }
         let removed = Output::News(News::Removed(1));
         if mirror.outputs.contains(&removed) {
-            let leg = mirror.add_leg(
-                Id([8; 16]),
-                Label::default(),
-                PLACE,
-                Legs::default(),
-                3 * MS,
-            );
+            let leg = add(&mut mirror, 3 * MS);
             assert_eq!(leg, Ok(2), "round {round}");
             heard = true;
             break;
