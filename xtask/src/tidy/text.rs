@@ -5,7 +5,7 @@ use super::tree::{File, Tree};
 /// Most characters of a line of Rust.
 const COLUMNS_MAX: usize = 100;
 /// Most lines of a Rust file, with its tests.
-const FILE_LINES_MAX: usize = 600;
+const FILE_LINES_MAX: usize = 900;
 
 /// Words that mean "not finished".
 const LEFT_OVERS: [&str; 3] = [
