@@ -144,13 +144,15 @@ const CHAOS: &str = "commit=$(git rev-parse --short=7 HEAD || echo 2); \
 const HOSTILE: &str = "cargo xtask bench connections --idle 1000 --slow 100 --pairs 1 --least 0";
 
 /// Random faults twice, of a seed that is always the same and of the commit's; the same for kills
-/// of an engine with a mirror, over files and targets; then no path at all.
+/// of an engine with a mirror, over files and targets; overlapping requests whose histories are
+/// checked; then no path at all.
 const FAULTS: &str = "commit=$(git rev-parse --short=7 HEAD || echo 2); \
      cargo xtask faults random --faults 8 --seed 1 --may-skip; \
      cargo xtask faults random --faults 8 --seed $((16#$commit)) --may-skip; \
      cargo xtask faults kill --rounds 60 --seed $((16#$commit)); \
      cargo xtask faults kill --rounds 40 --legs 3 --seed 1; \
      cargo xtask faults kill --rounds 40 --on-targets --seed 1; \
+     cargo xtask faults history --seconds 12 --seed $((16#$commit)) --may-skip; \
      cargo xtask faults down --seconds 1 --seed 1 --may-skip";
 
 /// The demo for a short time. Its figures gate nothing: that the machine is too busy for them is

@@ -11,6 +11,7 @@
 mod act;
 mod down;
 mod engine;
+mod history;
 mod kill;
 mod late;
 mod loads;
@@ -71,6 +72,8 @@ enum Part {
     Sick(sick::Args),
     /// Mirrors: `kill -9` of the engine again and again, nothing acknowledged is ever lost.
     Kill(kill::Args),
+    /// Overlapping requests of clients that break connections: every sector is a register.
+    History(history::Args),
     /// A path with a heavy tail: what second copies of late reads win and cost.
     Tail(tail::Args),
 }
@@ -158,6 +161,7 @@ pub fn run(root: &Path, args: &Args) -> Result<ExitCode> {
         Part::Late(_) => ("late", "late".to_owned(), net::Net::hindrance()),
         Part::Sick(args) => ("sick", args.words(), None),
         Part::Kill(args) => ("kill", args.words(), None),
+        Part::History(args) => ("history", args.words(), None),
         Part::Tail(args) => ("tail", args.words(), None),
     };
     if let (Some(reason), true) = (hindrance, args.may_skip) {
@@ -181,6 +185,7 @@ pub fn run(root: &Path, args: &Args) -> Result<ExitCode> {
         Part::Late(_) => late::run(&common),
         Part::Sick(args) => sick::run(&common, args),
         Part::Kill(args) => kill::run(&common, args),
+        Part::History(args) => history::run(&common, args),
         Part::Tail(args) => tail::run(&common, args),
     };
     let Err(error) = done else {
