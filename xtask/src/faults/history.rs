@@ -30,7 +30,7 @@ const BYTES: u64 = 4 << 20;
 const FAULT_MS_MAX: u64 = 2500;
 /// Delays of all targets, one of which is drawn before each fault: with them writes are under way
 /// when a connection breaks.
-const DELAYS: [&str; 4] = ["0ms", "3ms", "20ms", "150ms"];
+const DELAYS: [&str; 5] = ["0ms", "0ms", "1ms", "10ms", "150ms"];
 
 /// How long, and how crowded.
 #[derive(clap::Args, Clone)]

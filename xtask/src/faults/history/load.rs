@@ -164,10 +164,7 @@ impl Client {
         if self.random.below(BREAKS) == 0 {
             return self.break_connection();
         }
-        while !self.under_way.is_empty() {
-            self.receive()?;
-        }
-        Ok(())
+        self.receive_all()
     }
 
     /// Breaks the connection once the server has surely received all that was sent: a server
@@ -184,16 +181,25 @@ impl Client {
         }
         let broken = self.now();
         self.counts.broken += 1;
+        let mut orphaned = Vec::new();
         for request in std::mem::take(&mut self.under_way).into_values() {
             if let Some(stamp) = request.stamp {
                 self.counts.orphaned += 1;
                 self.note(&request, stamp, End::Orphaned(broken));
+                orphaned.push((request.first, request.count));
             }
         }
         // The old connection is closed when this replaces it: the time above comes before that, and
         // what is sent over the new one comes after it.
         let again = Connection::open(&self.shared.socket).context("connect again")?;
         self.connection = again;
+        // As clients do that reconnect: what was not answered is sent again, and read later.
+        for is_write in [true, false] {
+            for (first, count) in &orphaned {
+                self.send(*first, *count, is_write)?;
+            }
+            self.receive_all()?;
+        }
         Ok(())
     }
 
@@ -218,6 +224,13 @@ impl Client {
             begin,
         };
         self.under_way.insert(cookie, request);
+        Ok(())
+    }
+
+    fn receive_all(&mut self) -> Result<()> {
+        while !self.under_way.is_empty() {
+            self.receive()?;
+        }
         Ok(())
     }
 
