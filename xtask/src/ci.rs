@@ -145,7 +145,7 @@ const HOSTILE: &str = "cargo xtask bench connections --idle 1000 --slow 100 --pa
 
 /// Random faults twice, of a seed that is always the same and of the commit's; the same for kills
 /// of an engine with a mirror, over files and targets; overlapping requests whose histories are
-/// checked; then no path at all.
+/// checked; losses of power under an ext4; then no path at all.
 const FAULTS: &str = "commit=$(git rev-parse --short=7 HEAD || echo 2); \
      cargo xtask faults random --faults 8 --seed 1 --may-skip; \
      cargo xtask faults random --faults 8 --seed $((16#$commit)) --may-skip; \
@@ -153,6 +153,7 @@ const FAULTS: &str = "commit=$(git rev-parse --short=7 HEAD || echo 2); \
      cargo xtask faults kill --rounds 40 --legs 3 --seed 1; \
      cargo xtask faults kill --rounds 40 --on-targets --seed 1; \
      cargo xtask faults history --seconds 12 --seed $((16#$commit)) --may-skip; \
+     cargo xtask faults prefixes --seconds 5 --prefixes 20 --seed $((16#$commit)) --may-skip; \
      cargo xtask faults down --seconds 1 --seed 1 --may-skip";
 
 /// The demo for a short time. Its figures gate nothing: that the machine is too busy for them is

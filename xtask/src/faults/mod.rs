@@ -19,6 +19,7 @@ mod mounted;
 mod nbd;
 mod net;
 mod plan;
+mod prefixes;
 mod probe;
 mod random;
 mod sick;
@@ -74,6 +75,8 @@ enum Part {
     Kill(kill::Args),
     /// Overlapping requests of clients that break connections: every sector is a register.
     History(history::Args),
+    /// Losses of power: prefixes of the targets' writes are mounted as ext4 and checked.
+    Prefixes(prefixes::Args),
     /// A path with a heavy tail: what second copies of late reads win and cost.
     Tail(tail::Args),
 }
@@ -162,6 +165,7 @@ pub fn run(root: &Path, args: &Args) -> Result<ExitCode> {
         Part::Sick(args) => ("sick", args.words(), None),
         Part::Kill(args) => ("kill", args.words(), None),
         Part::History(args) => ("history", args.words(), None),
+        Part::Prefixes(args) => ("prefixes", args.words(), prefixes::hindrance()),
         Part::Tail(args) => ("tail", args.words(), None),
     };
     if let (Some(reason), true) = (hindrance, args.may_skip) {
@@ -186,6 +190,7 @@ pub fn run(root: &Path, args: &Args) -> Result<ExitCode> {
         Part::Sick(args) => sick::run(&common, args),
         Part::Kill(args) => kill::run(&common, args),
         Part::History(args) => history::run(&common, args),
+        Part::Prefixes(args) => prefixes::run(&common, args),
         Part::Tail(args) => tail::run(&common, args),
     };
     let Err(error) = done else {

@@ -65,6 +65,32 @@ impl Stage {
         (bytes, keys): (u64, &str),
     ) -> Result<Self> {
         let directory = Directory::make(name)?;
+        let file = directory.0.join("data");
+        Self::targets_in(directory, program, ways, namespaces, (&file, bytes, keys))
+    }
+
+    /// [`Self::targets`] which share this file.
+    ///
+    /// # Errors
+    /// Something can't be made.
+    pub fn targets_on(
+        program: &Path,
+        name: &str,
+        ways: usize,
+        namespaces: bool,
+        offer: (&Path, u64, &str),
+    ) -> Result<Self> {
+        let directory = Directory::make(name)?;
+        Self::targets_in(directory, program, ways, namespaces, offer)
+    }
+
+    fn targets_in(
+        directory: Directory,
+        program: &Path,
+        ways: usize,
+        namespaces: bool,
+        (file, bytes, keys): (&Path, u64, &str),
+    ) -> Result<Self> {
         let net = Net::make(ways, namespaces)?;
         let mut stage = Self {
             engine: None,
@@ -73,7 +99,7 @@ impl Stage {
             directory,
             program: program.into(),
         };
-        let backend = format!("file:{}", stage.path("data").display());
+        let backend = format!("file:{}", file.display());
         for way in 0..ways {
             let size = bytes.to_string();
             let offer = Offer {

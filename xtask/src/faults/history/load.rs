@@ -31,10 +31,13 @@ struct Shared {
     sectors: u64,
 }
 
+/// What one client did.
+type Done = (Vec<Operation>, Counts);
+
 /// Running clients.
 pub struct Load {
     shared: Arc<Shared>,
-    threads: Vec<JoinHandle<Result<(Vec<Operation>, Counts)>>>,
+    threads: Vec<JoinHandle<Result<Done>>>,
 }
 
 /// A request under way.
@@ -132,7 +135,7 @@ impl Client {
         })
     }
 
-    fn run(shared: &Arc<Shared>, random: Random) -> Result<(Vec<Operation>, Counts)> {
+    fn run(shared: &Arc<Shared>, random: Random) -> Result<Done> {
         let mut client = Self::open(shared, random)?;
         while !shared.stop.load(Ordering::Relaxed) {
             client.round()?;
