@@ -1,4 +1,5 @@
-//! What takes time: requests to files, through the thread's ring, and to volumes of an engine.
+//! What takes time: requests to files, through the thread's ring or the file's workers, and to
+//! volumes of an engine.
 //!
 //! # Contract
 //! One operation at a time for each request: part after part, short ones continued. The kernel
@@ -13,26 +14,31 @@
 //!
 //! Changes wait here until the kernel is about to be entered. Then, with nothing in between, it is
 //! looked whether their client has let go of its queue: a process that stood still executes nothing
-//! that was written anew elsewhere meanwhile (T9), but for what the kernel has.
+//! that was written anew elsewhere meanwhile (T9, T49). The ring does writes without the kernel's
+//! workers, or refuses them. What it refuses, and everything on file systems that block their
+//! submitter (T52), is done by the file's own threads, which look once more before each call.
 //!
 //! # Limits
-//! [`FILE_OPERATIONS_MAX`] in flight; further requests wait here, as many as queues have entries,
+//! [`FILE_OPERATIONS_MAX`] in flight, those of workers besides; further requests wait here, as many as queues have entries,
 //! and queues are served in turn.
 use crate::limits::{BOUNCES_MAX, FILE_OPERATIONS_MAX, ZEROES_BYTES};
 use crate::transfer::{Door, Memories, Part};
 use crate::volume::{Post, Volume};
 use crate::{Namespace, Store};
+use blocking::{Inbox, Slow};
 use flushes::{FLUSHES, Told};
 use nvme::wire::Status;
 use queue::limits::TRANSFER_MAX;
 use request::Request;
 use runtime::Device;
+use runtime::workers::FileHandle;
 use rustix::fs::{Mode, OFlags};
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use sys::{Errno, Error, Fd, Ring, Shared, memory_file};
 
+mod blocking;
 mod due;
 mod flushes;
 mod request;
@@ -79,7 +85,8 @@ impl Work {
 
 /// Where it lies.
 enum Way {
-    File(Fd),
+    /// `None`: workers make all its system calls.
+    File(Option<Fd>),
     /// Operations go over all parts of a request, whatever their memory; `direct` where it knows
     /// FUA.
     Volume(Volume),
@@ -91,6 +98,8 @@ struct Backing {
     read_only: bool,
     /// What memory addresses, lengths and offsets are multiples of.
     align: u32,
+    /// Of a file: for its workers.
+    slow: Option<Slow>,
     /// It is written past the page cache: what a write says is true.
     direct: bool,
     /// Flushes that failed.
@@ -159,6 +168,7 @@ pub struct Files {
     /// Lists of parts that no request has.
     spare: Vec<Vec<(Arc<Shared>, Part)>>,
     in_flight: usize,
+    inbox: Arc<Inbox>,
     zeroes: Arc<Shared>,
     bounces: Vec<Arc<Shared>>,
 }
@@ -182,6 +192,7 @@ impl Files {
                 way: Way::Volume(volume.clone()),
                 read_only: namespace.read_only,
                 align: 1,
+                slow: None,
                 direct: volume.has_fua(),
                 failures: 0,
                 untold: false,
@@ -199,8 +210,16 @@ impl Files {
                 } else {
                     1
                 };
+                let blocks = file.blocks();
+                let own = Some(&fd).filter(|_| !blocks).map(|fd| fd.try_clone());
+                let own = own.transpose().map_err(|error| error.to_string())?;
                 Ok(Some(Backing {
-                    way: Way::File(Fd::new(fd)),
+                    way: Way::File(own.map(Fd::new)),
+                    slow: Some(Slow {
+                        device: Arc::clone(file),
+                        handle: Arc::new(FileHandle::new(fd, blocks)),
+                        writes: false,
+                    }),
                     read_only: file.read_only(),
                     align,
                     direct: file.direct(),
@@ -232,6 +251,7 @@ impl Files {
             cancelled: Vec::new(),
             spare: Vec::new(),
             in_flight: 0,
+            inbox: Arc::new(Inbox::new(post.clone())),
             zeroes,
             bounces: Vec::new(),
         })
@@ -240,7 +260,10 @@ impl Files {
     /// Requests to a namespace go to another file, which may do what files do not.
     #[cfg(test)]
     pub fn replace(&mut self, namespace: usize, file: std::os::fd::OwnedFd) {
-        self.backings[namespace].as_mut().unwrap().way = Way::File(Fd::new(file));
+        let backing = self.backings[namespace].as_mut().unwrap();
+        // A pipe, which has no offsets: the ring does all.
+        backing.slow = None;
+        backing.way = Way::File(Some(Fd::new(file)));
     }
 
     /// As if so much had been copied for a lane.
@@ -293,6 +316,7 @@ impl Files {
             index: 0,
             before: 0,
             plain: false,
+            by_workers: self.blocks(job.namespace),
             flush: false,
             covers: 0,
             whole: self.backings[job.namespace]
@@ -304,9 +328,10 @@ impl Files {
             self.requests.push(None);
             self.requests.len() as u32 - 1
         });
+        let by_workers = request.by_workers;
         self.requests[slot as usize] = Some(request);
-        if self.in_flight < FILE_OPERATIONS_MAX {
-            self.in_flight += 1;
+        if by_workers || self.in_flight < FILE_OPERATIONS_MAX {
+            self.in_flight += usize::from(!by_workers);
             self.start(slot);
             return;
         }
@@ -380,6 +405,7 @@ impl Files {
                     ended => return ended,
                 }
             }
+            self.take_finished();
             let (tag, result) = match self.elsewhere.pop_front() {
                 Some(ended) => ended,
                 None => {
@@ -441,6 +467,10 @@ impl Files {
 
     /// An operation ended; the request, if it was the last.
     fn progress(&mut self, slot: u32, result: Result<u32, Errno>) -> Option<Ended> {
+        if self.is_refused(slot, result) {
+            self.issue(slot);
+            return None;
+        }
         let request = self.requests[slot as usize].as_mut()?;
         match request.advance(result) {
             None => {
@@ -474,12 +504,19 @@ impl Files {
             self.issue(slot);
             return None;
         }
-        self.in_flight -= 1;
-        if let Some(next) = self.next_waiting() {
+        self.in_flight -= usize::from(!request.by_workers);
+        self.start_waiting();
+        self.end(slot, status)
+    }
+
+    /// Starts the next request that waits, if there is room for it.
+    fn start_waiting(&mut self) {
+        if self.in_flight < FILE_OPERATIONS_MAX
+            && let Some(next) = self.next_waiting()
+        {
             self.in_flight += 1;
             self.start(next);
         }
-        self.end(slot, status)
     }
 
     /// A request to a volume has ended.

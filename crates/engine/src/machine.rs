@@ -75,6 +75,13 @@ pub enum DeviceOp {
     Compare,
 }
 
+impl DeviceOp {
+    /// Whether it changes what the device holds.
+    pub fn is_change(self) -> bool {
+        !matches!(self, Self::Read | Self::Compare | Self::Flush)
+    }
+}
+
 /// One request to a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceRequest {
@@ -222,6 +229,14 @@ pub trait Machine {
     fn handle_closed(&mut self, conn: ConnId, why: Closed, now_ns: u64);
     /// A device request ended.
     fn handle_device(&mut self, id: u32, result: Result<(), DeviceError>, now_ns: u64);
+    /// The time before which change `id` of a device has to start, ns; `u64::MAX`: at any time. It
+    /// is asked when the request is output, and again when it could not start in time: then it may
+    /// have moved. The clock is compared with it directly before the change is started, so that a
+    /// machine that stood still executes nothing that its peers take for impossible by then (T49).
+    /// A change that is late ends with [`DeviceError::Lost`].
+    fn start_before_ns(&self, _id: u32) -> u64 {
+        u64::MAX
+    }
     /// A message from another thread.
     fn handle_control(&mut self, message: Self::Control, now_ns: u64);
     /// Once per loop turn, after all events: make load, check data, publish counters.
@@ -301,6 +316,9 @@ macro_rules! pass_on {
             now_ns: u64,
         ) {
             self.$inner.handle_device(id, result, now_ns);
+        }
+        fn start_before_ns(&self, id: u32) -> u64 {
+            self.$inner.start_before_ns(id)
         }
         fn poll_output(&mut self) -> Option<$crate::machine::Output> {
             self.$inner.poll_output()

@@ -12,7 +12,7 @@ use nvme::host::Command;
 use nvme::wire::dsm::Range;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use sys::{COMMANDS_MAX, CommandData, Errno, Extent, Fd, NvmeCommand, Ring};
+use sys::{COMMANDS_MAX, CommandData, Errno, Extent, Fd, LATE, NvmeCommand, Ring};
 
 /// What waits for room, and what is in flight, by the identifiers of the rings' tags.
 #[derive(Default)]
@@ -56,17 +56,30 @@ impl Commands {
 
 impl Devices {
     /// Gives a request to the driver, or has it wait.
-    pub(crate) fn begin_command(&mut self, ring: &mut Ring, request: &DeviceRequest, data: Extent) {
+    pub(crate) fn begin_command(
+        &mut self,
+        ring: &mut Ring,
+        request: &DeviceRequest,
+        data: Extent,
+        before_ns: u64,
+    ) {
         match self.commands.place() {
             None => self.commands.waiting.push_back((*request, data)),
-            Some(slot) => self.issue_command(ring, slot, request, data),
+            Some(slot) => self.issue_command(ring, slot, request, (data, before_ns)),
         }
     }
 
-    fn issue_command(&mut self, ring: &mut Ring, slot: u32, request: &DeviceRequest, data: Extent) {
+    fn issue_command(
+        &mut self,
+        ring: &mut Ring,
+        slot: u32,
+        request: &DeviceRequest,
+        (data, before_ns): (Extent, u64),
+    ) {
         let given = match &self.backends[device_number(request.device)] {
             Backend::Passthrough(file, device) => {
-                let given = give(ring, slot, file, device, request, data);
+                let tag = (Tag::Command(slot).bits(), before_ns);
+                let given = give(ring, tag, file, device, request, data);
                 given.map(|()| Arc::clone(device))
             }
             _ => Err(DeviceError::Os(Errno::NXIO.raw_os_error())),
@@ -86,19 +99,24 @@ impl Devices {
         ring: &mut Ring,
         slot: u32,
         result: Result<u32, Errno>,
+        before_ns: impl Fn(u32) -> u64,
     ) -> Option<Done> {
         let (request, device) = self.commands.in_flight[slot as usize].take()?;
-        let changes = !matches!(
-            request.op,
-            DeviceOp::Read | DeviceOp::Compare | DeviceOp::Flush
-        );
-        let result = device.ended(result, changes);
+        let result = match result {
+            // Nothing of it was done.
+            Err(LATE) => Err(DeviceError::Lost),
+            result => device.ended(result, request.op.is_change()),
+        };
         self.commands.free.push(slot);
         // One that can't even be given leaves its place to the next.
         while let Some(place) = self.commands.place_for_waiting()
             && let Some((next, data)) = self.commands.waiting.pop_front()
         {
-            self.issue_command(ring, place, &next, data);
+            let before_ns = match next.op.is_change() {
+                true => before_ns(next.id),
+                false => u64::MAX,
+            };
+            self.issue_command(ring, place, &next, (data, before_ns));
         }
         Some((request.id, result))
     }
@@ -109,7 +127,10 @@ where
     M::Control: Send,
 {
     pub(crate) fn handle_command(&mut self, slot: u32, result: Result<u32, Errno>) {
-        if let Some((id, result)) = self.devices.handle_command(&mut self.ring, slot, result) {
+        let (devices, machine) = (&mut self.devices, &self.machine);
+        let before_ns = |id| machine.start_before_ns(id);
+        let ended = devices.handle_command(&mut self.ring, slot, result, before_ns);
+        if let Some((id, result)) = ended {
             self.machine.handle_device(id, result, self.now_ns);
         }
     }
@@ -117,17 +138,13 @@ where
 
 fn give(
     ring: &mut Ring,
-    slot: u32,
+    tag: (u64, u64),
     file: &Fd,
     device: &PassthroughDevice,
     request: &DeviceRequest,
     data: Extent,
 ) -> Result<(), DeviceError> {
-    let reads = matches!(
-        request.op,
-        DeviceOp::Read | DeviceOp::Compare | DeviceOp::Flush
-    );
-    if device.read_only() && !reads {
+    if device.read_only() && request.op.is_change() {
         return Err(DeviceError::ReadOnly);
     }
     let namespace = device.namespace();
@@ -137,7 +154,6 @@ fn give(
         Moves::Data => CommandData::Extent(data),
         Moves::Range(range) => CommandData::Range(range),
     };
-    let tag = Tag::Command(slot).bits();
     ring.command(file, device.reaping(), &command, data, tag)
         .map_err(|error| DeviceError::Os(error.raw_os_error()))
 }

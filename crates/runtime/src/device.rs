@@ -1,4 +1,4 @@
-//! Requests to devices: memory and volatile caches at once, files through the ring.
+//! Requests to devices: memory and volatile caches at once, files through the ring or by workers.
 //!
 //! # Contract
 //! Results of memory and null devices wait in a list until the machine's next round. A file request
@@ -11,23 +11,32 @@
 //! and then what lies between reads as zeroes: nobody can tell those from data. Of a file that we
 //! have alone nothing is read or written there any more (`whole`).
 //!
+//! Changes of files start only before the time that the machine gives (T49): the ring asks the clock
+//! directly before it submits a write, which is done without the kernel's workers or refused; what
+//! is refused, and everything on file systems that block their submitter (T52), is done by the
+//! file's own threads (`blocking`), which ask the clock as well. What is late is asked about anew:
+//! the machine may have got more time meanwhile.
+//!
 //! # Limits
-//! `FILE_OPERATIONS_MAX` in flight and `COMPARES_MAX` comparing; more wait here. How many there are
+//! `FILE_OPERATIONS_MAX` on the ring and `COMPARES_MAX` comparing; more wait here. How many there are
 //! in all is bounded by the machine, which has one buffer for each.
 use crate::command::Commands;
 use crate::limits::{COMPARE_BYTES, COMPARES_MAX, FILE_OPERATIONS_MAX, ZEROES_BYTES};
+use crate::mailbox::Wake;
 use crate::memory::MemoryDevice;
 use crate::queues::QueueBackend;
 use crate::reactor::{Reactor, Tag};
 use crate::whole::Looked;
 use crate::{Device, FileDevice, PassthroughDevice, QueueDevice, RuntimeError, volatile};
+use blocking::Inbox;
 use engine::Machine;
 use engine::machine::{DeviceError, DeviceId, DeviceOp, DeviceRequest};
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use sys::{Allocate, Errno, Extent, Fd, Ring};
+use sys::{Allocate, Errno, Extent, Fd, LATE, Ring, WriteHow};
 
+mod blocking;
 mod cut;
 mod queues;
 
@@ -47,7 +56,7 @@ const CUT_SHORT: DeviceError = DeviceError::CutShort;
 pub(crate) enum Opened {
     Memory(Arc<MemoryDevice>),
     Null,
-    File(Arc<FileDevice>, OwnedFd),
+    File(Arc<FileDevice>, Option<OwnedFd>),
     Passthrough(Arc<PassthroughDevice>, OwnedFd),
     Queue(Arc<QueueDevice>, Box<queue::Queue>),
 }
@@ -57,7 +66,10 @@ impl Opened {
         Ok(match device {
             Device::Memory(memory) => Self::Memory(Arc::clone(memory)),
             Device::Null => Self::Null,
-            Device::File(file) => Self::File(Arc::clone(file), file.try_clone()?),
+            Device::File(file) => {
+                let own = Some(file).filter(|file| !file.blocks());
+                Self::File(Arc::clone(file), own.map(|it| it.try_clone()).transpose()?)
+            }
             Device::Passthrough(it) => Self::Passthrough(Arc::clone(it), it.try_clone()?),
             Device::Queue(queue) => Self::Queue(Arc::clone(queue), Box::new(queue.queue()?)),
         })
@@ -72,7 +84,10 @@ pub(crate) enum Backend {
     /// It has a volatile cache.
     Volatile(Arc<FileDevice>),
     File {
-        file: Fd,
+        /// `None`: its file system may block, so workers make all its system calls.
+        file: Option<Fd>,
+        /// The file can't write without waiting: its workers write.
+        waits: bool,
         read_only: bool,
         block_bytes: u32,
         /// It keeps the claim to a block device.
@@ -109,6 +124,10 @@ struct FileRequest {
     /// Bytes done.
     done: u64,
     block_bytes: u32,
+    /// Of a change: it starts before this time, or not at all.
+    before_ns: u64,
+    /// Workers do it; it has no place on the ring.
+    by_workers: bool,
 }
 
 /// What comes after an operation.
@@ -131,9 +150,11 @@ pub(crate) struct Devices {
     waiting: VecDeque<u32>,
     /// Compares among them for which there was an operation but no scratch memory.
     waiting_for_scratch: VecDeque<u32>,
+    /// Requests on the ring.
     in_flight: usize,
     zeroes: Extent,
     scratch: Vec<Extent>,
+    pub(crate) inbox: Arc<Inbox>,
 }
 
 pub(crate) fn device_number(device: DeviceId) -> usize {
@@ -157,7 +178,8 @@ impl Backend {
             Opened::Null => Self::Null,
             Opened::File(device, _) if device.cache().is_some() => Self::Volatile(device),
             Opened::File(device, own) => Self::File {
-                file: Fd::new(own),
+                file: own.map(Fd::new),
+                waits: false,
                 read_only: device.read_only(),
                 block_bytes: 1 << device.block_shift(),
                 device,
@@ -170,8 +192,13 @@ impl Backend {
 }
 
 impl Devices {
-    /// `arena_bytes`: where the scratch memory begins.
-    pub(crate) fn new(devices: &[Device], arena_bytes: u64) -> Result<Self, RuntimeError> {
+    /// `arena_bytes`: where the scratch memory begins; `wake` is raised with ends of what workers
+    /// do.
+    pub(crate) fn new(
+        devices: &[Device],
+        arena_bytes: u64,
+        wake: Arc<Wake>,
+    ) -> Result<Self, RuntimeError> {
         let mut serial = 0;
         let mut backend =
             |device: &Device| Opened::new(device).map(|it| Backend::new(it, &mut serial));
@@ -191,6 +218,7 @@ impl Devices {
             waiting: VecDeque::with_capacity(FILE_OPERATIONS_MAX),
             waiting_for_scratch: VecDeque::with_capacity(FILE_OPERATIONS_MAX),
             in_flight: 0,
+            inbox: Arc::new(Inbox::new(wake)),
             zeroes,
             scratch: (0..COMPARES_MAX)
                 .map(|number| Extent::new(piece(number), COMPARE_BYTES))
@@ -221,16 +249,16 @@ impl Devices {
 
     /// Whether nothing is in flight.
     pub(crate) fn is_idle(&self) -> bool {
-        let waiting = self.waiting.len() + self.waiting_for_scratch.len();
         let queues = self.queues.iter().all(|&at| match &self.backends[at] {
             Backend::Queue(queue) => queue.is_idle(),
             _ => true,
         });
-        let files = self.in_flight == 0 && waiting == 0;
+        let files = self.requests.len() == self.free.len();
         files && queues && self.commands.is_idle() && self.results.is_empty()
     }
 
-    /// Starts, or does, a request of the device numbered `device`.
+    /// Starts, or does, a request of the device numbered `device`; a change only before
+    /// `before_ns`.
     ///
     /// # Panics
     /// There is no such device, or the memory doesn't have the request's length.
@@ -240,7 +268,7 @@ impl Devices {
         device: usize,
         request: &DeviceRequest,
         extent: Extent,
-        now_ns: u64,
+        (now_ns, before_ns): (u64, u64),
     ) {
         let has_data = matches!(
             request.op,
@@ -258,7 +286,9 @@ impl Devices {
         let result = match &mut self.backends[device] {
             Backend::Nothing => Err(GONE),
             Backend::Null => null(ring, request.op, data),
-            Backend::Passthrough(..) => return self.begin_command(ring, request, data),
+            Backend::Passthrough(..) => {
+                return self.begin_command(ring, request, data, before_ns);
+            }
             Backend::Volatile(file) => volatile::execute(ring, file, request, data),
             Backend::Memory(memory) => {
                 within(request, memory.bytes()).and_then(|()| memorize(ring, memory, request, data))
@@ -267,6 +297,8 @@ impl Devices {
                 return queue.begin(ring, request, data, &mut self.results);
             }
             Backend::File {
+                file,
+                waits,
                 read_only,
                 block_bytes,
                 device,
@@ -284,6 +316,8 @@ impl Devices {
                             step,
                             done: 0,
                             block_bytes,
+                            before_ns,
+                            by_workers: file.is_none() || step.always_waits(*waits),
                         };
                         return self.enqueue(ring, begun);
                     }
@@ -300,7 +334,7 @@ impl Devices {
             self.requests.len() as u32 - 1
         });
         self.requests[slot as usize] = Some(request);
-        if self.in_flight < FILE_OPERATIONS_MAX {
+        if request.by_workers || self.in_flight < FILE_OPERATIONS_MAX {
             self.start(ring, slot);
         } else {
             self.waiting.push_back(slot);
@@ -320,13 +354,16 @@ impl Devices {
                 return false;
             }
         }
-        self.in_flight += 1;
+        self.in_flight += usize::from(!request.by_workers);
         self.issue(ring, slot);
         true
     }
 
     /// Starts what waits, now that there is room for one operation more.
     fn start_next(&mut self, ring: &mut Ring) {
+        if self.in_flight >= FILE_OPERATIONS_MAX {
+            return;
+        }
         if !self.scratch.is_empty()
             && let Some(slot) = self.waiting_for_scratch.pop_front()
         {
@@ -347,14 +384,22 @@ impl Devices {
             extent,
             step,
             done,
+            before_ns,
+            by_workers,
             ..
         }) = self.requests[slot as usize]
         else {
             return;
         };
-        let Backend::File { file, .. } = &self.backends[device_number(request.device)] else {
-            return;
+        let Backend::File {
+            file: Some(file), ..
+        } = &self.backends[device_number(request.device)]
+        else {
+            return self.employ(ring, slot);
         };
+        if by_workers {
+            return self.employ(ring, slot);
+        }
         let tag = Tag::File(slot).bits();
         let offset = request.offset + done;
         let left = request.length - done;
@@ -362,14 +407,15 @@ impl Devices {
         match step {
             Step::Read => ring.read(file, extent.skip(done as u32), offset, tag),
             Step::Write { durable } => {
-                ring.write(file, extent.skip(done as u32), offset, durable, tag)
+                let how = WriteHow {
+                    durable,
+                    nowait: true,
+                    before_ns,
+                };
+                ring.write(file, extent.skip(done as u32), offset, how, tag)
             }
             Step::Sync => ring.sync_data(file, tag),
-            Step::Allocate(how) => ring.allocate(file, how, offset, left, tag),
-            Step::Zeroes => {
-                let zeroes = Extent::new(self.zeroes.at, up_to(self.zeroes.len));
-                ring.write(file, zeroes, offset, false, tag)
-            }
+            Step::Allocate(_) | Step::Zeroes => return self.employ(ring, slot),
             Step::Compare(scratch) => {
                 let scratch = scratch.unwrap_or_default();
                 let piece = Extent::new(scratch.at, up_to(scratch.len));
@@ -378,16 +424,34 @@ impl Devices {
         };
     }
 
-    /// An operation ended; the request's result if it was the last.
+    /// An operation ended; the request's result if it was the last. `before_ns` says of a request
+    /// before when it may start, as of now.
     pub(crate) fn handle(
         &mut self,
         ring: &mut Ring,
         slot: u32,
         result: Result<u32, Errno>,
+        (now_ns, before_ns): (u64, impl Fn(u32) -> u64),
     ) -> Option<Done> {
+        if self.is_refused(slot, result) {
+            self.in_flight -= 1;
+            self.employ(ring, slot);
+            self.start_next(ring);
+            return None;
+        }
         let request = self.requests[slot as usize].as_mut()?;
-        let result = match request.progress(ring, result) {
+        let progress = match result {
+            Err(LATE) if before_ns(request.request.id) <= now_ns => {
+                Progress::Done(Err(DeviceError::Lost))
+            }
+            Err(LATE) => Progress::Next,
+            result => request.progress(ring, result),
+        };
+        let result = match progress {
             Progress::Next => {
+                if request.step.changes() {
+                    request.before_ns = before_ns(request.request.id);
+                }
                 self.issue(ring, slot);
                 return None;
             }
@@ -400,7 +464,7 @@ impl Devices {
         }
         self.requests[slot as usize] = None;
         self.free.push(slot);
-        self.in_flight -= 1;
+        self.in_flight -= usize::from(!request.by_workers);
         self.start_next(ring);
         Some((id, result))
     }
@@ -483,7 +547,9 @@ where
     M::Control: Send,
 {
     pub(crate) fn handle_file(&mut self, slot: u32, result: Result<u32, Errno>) {
-        if let Some((id, result)) = self.devices.handle(&mut self.ring, slot, result) {
+        let machine = &self.machine;
+        let now = (self.now_ns, |id| machine.start_before_ns(id));
+        if let Some((id, result)) = self.devices.handle(&mut self.ring, slot, result, now) {
             self.machine.handle_device(id, result, self.now_ns);
         }
     }

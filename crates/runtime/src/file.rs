@@ -8,13 +8,17 @@
 //! writes in memory until a flush, for tests.
 use crate::RuntimeError;
 use crate::below::lock_below;
+use crate::filesystem::blocks_submitter;
 use crate::lock::lock;
 use crate::volatile::VolatileCache;
 use crate::whole::Whole;
+use crate::workers::{FileHandle, Workers};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, SeekFrom, StatxFlags};
 use rustix::io::Errno;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Alignment of every buffer in the arena.
 const BUFFER_ALIGN: u32 = 4096;
@@ -24,12 +28,17 @@ const SHIFTS: std::ops::RangeInclusive<u32> = 9..=12;
 /// A file or block device, opened.
 #[derive(Debug)]
 pub struct FileDevice {
-    fd: OwnedFd,
+    fd: Arc<FileHandle>,
+    workers: Workers,
     path: PathBuf,
     read_only: bool,
     bytes: u64,
     block_shift: u8,
     direct: bool,
+    /// Its file system may block whoever submits to it.
+    blocks: bool,
+    /// It may have holes. Written by any core, read before a write by a worker.
+    has_holes: AtomicBool,
     /// A descriptor that keeps a block device from whoever wants it alone, mounts included.
     claim: Option<OwnedFd>,
     /// Of files that are behind a block device, locked with it.
@@ -64,12 +73,12 @@ impl FileDevice {
     pub fn open_alone(path: PathBuf) -> Result<Self, RuntimeError> {
         let mut device = Self::opened(path, false, None)?;
         device.lock(true)?;
-        if !kind(&device.path, &device.fd)? {
+        if !kind(&device.path, &*device.fd)? {
             device.whole = Some(Whole::new(device.bytes));
         } else {
             // By its descriptor, so that it is the same device.
             let claimed = rustix::fs::open(
-                format!("/proc/self/fd/{}", device.fd.as_raw_fd()),
+                format!("/proc/self/fd/{}", device.fd.as_fd().as_raw_fd()),
                 OFlags::RDONLY | OFlags::EXCL | OFlags::CLOEXEC,
                 Mode::empty(),
             );
@@ -80,9 +89,9 @@ impl FileDevice {
 
     /// Locks it, and what it shows of another file.
     fn lock(&mut self, alone: bool) -> Result<(), RuntimeError> {
-        lock(&self.fd, &self.path, alone)?;
-        if kind(&self.path, &self.fd)? {
-            let stat = rustix::fs::fstat(&self.fd);
+        lock(&*self.fd, &self.path, alone)?;
+        if kind(&self.path, &*self.fd)? {
+            let stat = rustix::fs::fstat(&*self.fd);
             let stat = stat.map_err(|source| file_error(&self.path, "examine", source))?;
             self.below = lock_below(stat.st_rdev, alone)?;
         }
@@ -123,8 +132,12 @@ impl FileDevice {
             let reason = "it is empty: make it as long as it is to be (truncate -s SIZE)";
             return Err(RuntimeError::Device { path, reason });
         }
+        let blocks = blocks_submitter(&opened, block_device);
         let mut device = Self {
-            fd: opened,
+            has_holes: AtomicBool::new(has_holes(&opened, bytes)),
+            blocks,
+            fd: Arc::new(FileHandle::new(opened, blocks)),
+            workers: Workers::default(),
             path,
             read_only,
             bytes,
@@ -146,14 +159,14 @@ impl FileDevice {
     /// How long it is now, as far as is known without asking anybody for it.
     pub(crate) fn bytes_now(&self) -> Option<u64> {
         let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
-        let stat = rustix::fs::statx(&self.fd, c"", flags, StatxFlags::SIZE).ok()?;
+        let stat = rustix::fs::statx(&*self.fd, c"", flags, StatxFlags::SIZE).ok()?;
         let known = stat.stx_mask & StatxFlags::SIZE.bits() != 0;
         known.then_some(stat.stx_size)
     }
 
     /// How long it is now.
     pub(crate) fn size(&self) -> Result<u64, RuntimeError> {
-        size(&self.path, &self.fd)
+        size(&self.path, &*self.fd)
     }
 
     /// As it was opened.
@@ -181,19 +194,45 @@ impl FileDevice {
         self.read_only
     }
 
+    /// Whether its file system may block the thread that submits to it: then its system calls are
+    /// made by [`Self::workers`] only.
+    pub fn blocks(&self) -> bool {
+        self.blocks
+    }
+
+    /// The threads for its blocking system calls.
+    pub fn workers(&self) -> &Workers {
+        &self.workers
+    }
+
+    /// The file, for these threads.
+    pub fn handle(&self) -> &Arc<FileHandle> {
+        &self.fd
+    }
+
+    /// Whether space may have to be allocated for a write.
+    pub fn has_holes(&self) -> bool {
+        self.has_holes.load(Ordering::Relaxed)
+    }
+
+    /// A hole was made, or the file longer.
+    pub fn note_holes(&self) {
+        self.has_holes.store(true, Ordering::Relaxed);
+    }
+
     /// Another descriptor of the same file.
     ///
     /// # Errors
     /// [`RuntimeError::File`]: EMFILE, ENFILE.
     pub fn try_clone(&self) -> Result<OwnedFd, RuntimeError> {
-        let cloned = rustix::io::fcntl_dupfd_cloexec(&self.fd, 0);
+        let cloned = rustix::io::fcntl_dupfd_cloexec(&*self.fd, 0);
         cloned.map_err(|source| file_error(&self.path, "duplicate the descriptor of", source))
     }
 
     /// Reopens with O_DIRECT if that can work. A block device's logical block is its own in any
     /// case.
     fn go_direct(&mut self, flags: OFlags, block_device: bool) {
-        if block_device && let Ok(size) = rustix::fs::ioctl_blksszget(&self.fd) {
+        if block_device && let Ok(size) = rustix::fs::ioctl_blksszget(&*self.fd) {
             self.block_shift = size.ilog2().clamp(9, 12) as u8;
         }
         let Ok(direct) = rustix::fs::open(&self.path, flags | OFlags::DIRECT, Mode::empty()) else {
@@ -210,15 +249,23 @@ impl FileDevice {
         if let Some(shift) = shift.map(|shift| shift.max(*SHIFTS.start()))
             && SHIFTS.contains(&shift)
             && self.bytes.is_multiple_of(1 << shift)
-            && same_file(&self.fd, &direct)
+            && same_file(&*self.fd, &direct)
             && reads_directly(&direct)
         {
-            (self.fd, self.block_shift, self.direct) = (direct, shift as u8, true);
+            let blocks = self.blocks;
+            self.fd = Arc::new(FileHandle::new(direct, blocks));
+            (self.block_shift, self.direct) = (shift as u8, true);
         }
     }
 }
 
-fn size(path: &Path, fd: &OwnedFd) -> Result<u64, RuntimeError> {
+/// Whether a file has less space than it is long, or its file system doesn't tell.
+fn has_holes(fd: &OwnedFd, bytes: u64) -> bool {
+    let allocated = rustix::fs::fstat(fd).map(|stat| stat.st_blocks as u64 * 512);
+    allocated.is_ok_and(|allocated| allocated < bytes)
+}
+
+fn size(path: &Path, fd: impl AsFd) -> Result<u64, RuntimeError> {
     let end = rustix::fs::seek(fd, SeekFrom::End(0));
     end.map_err(|source| file_error(path, "find the size of", source))
 }
@@ -235,7 +282,7 @@ fn make(path: &Path, flags: OFlags, bytes: u64) -> Result<OwnedFd, RuntimeError>
 }
 
 /// Whether it is a block device; an error unless that or a file.
-fn kind(path: &Path, fd: &OwnedFd) -> Result<bool, RuntimeError> {
+fn kind(path: &Path, fd: impl AsFd) -> Result<bool, RuntimeError> {
     let stat = rustix::fs::fstat(fd).map_err(|source| file_error(path, "examine", source))?;
     let reason = match FileType::from_raw_mode(stat.st_mode) {
         FileType::RegularFile => return Ok(false),
@@ -404,7 +451,10 @@ mod tests {
         let refused = rustix::fs::open("/proc/self/status", OFlags::DIRECT, Mode::empty());
         assert_eq!(refused.unwrap_err(), Errno::INVAL);
         let mut device = FileDevice {
-            fd,
+            fd: Arc::new(FileHandle::new(fd, false)),
+            workers: Workers::default(),
+            blocks: false,
+            has_holes: AtomicBool::new(false),
             path: PathBuf::from("/proc/self/status"),
             read_only: true,
             bytes: 4096,

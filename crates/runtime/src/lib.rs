@@ -7,7 +7,8 @@
 //!   peers can hold by not reading, and for how long
 //! * `listen`: accepting; `admission`: who comes in
 //! * `device`: requests to devices; [`MemoryDevice`], [`FileDevice`]; `volatile`: a cache before it
-//!   `whole`: files that were cut short
+//!   `whole`: files that were cut short; `filesystem`: which file systems block their submitter;
+//!   [`workers`]: threads for blocking system calls
 //! * `passthrough`, `command`: namespaces that the kernel drives; [`PassthroughDevice`]
 //! * `mailbox`: messages from other threads
 //!
@@ -27,6 +28,7 @@ mod connection;
 mod device;
 mod error;
 mod file;
+mod filesystem;
 pub mod limits;
 mod listen;
 mod lock;
@@ -43,6 +45,7 @@ pub mod sysfs;
 mod thread;
 mod volatile;
 mod whole;
+pub mod workers;
 
 pub use error::RuntimeError;
 pub use file::FileDevice;

@@ -16,7 +16,7 @@ use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::libc;
 use std::ops::Range;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::time::Instant;
 
@@ -24,7 +24,7 @@ use std::time::Instant;
 ///
 /// # Errors
 /// [`RuntimeError::InUse`]; [`RuntimeError::File`] where it can't be locked at all.
-pub(crate) fn lock(file: &OwnedFd, path: &Path, alone: bool) -> Result<(), RuntimeError> {
+pub(crate) fn lock(file: impl AsFd + Copy, path: &Path, alone: bool) -> Result<(), RuntimeError> {
     lock_part(file, path, &(0..u64::MAX), alone)
 }
 
@@ -33,7 +33,7 @@ pub(crate) fn lock(file: &OwnedFd, path: &Path, alone: bool) -> Result<(), Runti
 /// # Errors
 /// As [`lock`].
 pub(crate) fn lock_part(
-    file: &OwnedFd,
+    file: impl AsFd + Copy,
     path: &Path,
     part: &Range<u64>,
     alone: bool,
@@ -67,7 +67,7 @@ pub(crate) fn lock_part(
 }
 
 /// What whoever is in the way of `wanted` holds.
-fn holder(file: &OwnedFd, wanted: libc::flock) -> &'static str {
+fn holder(file: impl AsFd + Copy, wanted: libc::flock) -> &'static str {
     let mut found = wanted;
     let asked = fcntl(file.as_fd(), FcntlArg::F_OFD_GETLK(&mut found));
     let is = |kind: i32| asked.is_ok() && i32::from(found.l_type) == kind;

@@ -16,20 +16,37 @@ use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use sys::Fd;
 use sys::os::Event;
 
+/// An event that is raised once for many messages.
 #[derive(Debug)]
-struct Wake {
+pub(crate) struct Wake {
     event: Event,
     raised: AtomicBool,
 }
 
 impl Wake {
-    fn raise(&self) {
+    pub(crate) fn new(name: &str) -> Result<Self, RuntimeError> {
+        let event = Event::new().map_err(|source| descriptor(name, source))?;
+        Ok(Self {
+            event,
+            raised: AtomicBool::new(false),
+        })
+    }
+
+    /// What becomes readable when it is raised.
+    pub(crate) fn watched(&self, name: &str) -> Result<Fd, RuntimeError> {
+        let cloned = self.event.try_clone();
+        cloned
+            .map(Fd::new)
+            .map_err(|source| descriptor(name, source))
+    }
+
+    pub(crate) fn raise(&self) {
         if !self.raised.swap(true, Ordering::AcqRel) {
             self.event.raise();
         }
     }
 
-    fn lower(&self) {
+    pub(crate) fn lower(&self) {
         self.event.lower();
         self.raised.swap(false, Ordering::AcqRel);
     }
@@ -141,11 +158,7 @@ pub(crate) struct Mailbox<C> {
 impl<C: Send> Mailbox<C> {
     /// A mailbox of the reactor `name`.
     pub(crate) fn new(name: &str) -> Result<(Sender<C>, Self), RuntimeError> {
-        let event = Event::new().map_err(|source| descriptor(name, source))?;
-        let wake = Arc::new(Wake {
-            event,
-            raised: AtomicBool::new(false),
-        });
+        let wake = Arc::new(Wake::new(name)?);
         let (sender, queue) = sync_channel(MAILBOX_MAX);
         Ok((
             Sender {
@@ -158,10 +171,12 @@ impl<C: Send> Mailbox<C> {
 
     /// What becomes readable when there are messages.
     pub(crate) fn watched(&self, name: &str) -> Result<Fd, RuntimeError> {
-        let cloned = self.wake.event.try_clone();
-        cloned
-            .map(Fd::new)
-            .map_err(|source| descriptor(name, source))
+        self.wake.watched(name)
+    }
+
+    /// What wakes the reactor, for others that have something for it.
+    pub(crate) fn wake(&self) -> Arc<Wake> {
+        Arc::clone(&self.wake)
     }
 
     /// Call when it was readable, before taking the messages.

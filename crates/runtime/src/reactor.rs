@@ -16,6 +16,7 @@ use crate::limits::*;
 use crate::listen::Listener;
 use crate::mailbox::{Mail, Mailbox};
 use crate::messages::Messages;
+use crate::workers::{Bytes, Finished};
 use crate::{ReactorConfig, ReactorStats, RuntimeError};
 use engine::Machine;
 use engine::machine::{ConnId, Memory, Output, Span};
@@ -48,6 +49,8 @@ pub(crate) struct Reactor<M: Machine> {
     pub(crate) arena_bytes: u64,
     mailbox: Mailbox<M::Control>,
     watched: Fd,
+    /// Empty; kept for its memory.
+    finished: Vec<Finished>,
     mail: bool,
     pub(crate) stopping: bool,
     /// After a stop: until then devices are waited for.
@@ -119,7 +122,7 @@ where
                 limit: u64::from(CONNECTIONS_MAX),
             });
         }
-        let devices = Devices::new(&config.devices, config.arena_bytes)?;
+        let devices = Devices::new(&config.devices, config.arena_bytes, mailbox.wake())?;
         let ring = ring(&config, count)?;
         let listeners = config.listeners.into_iter();
         let listeners = listeners.map(|listener| Listener::new(listener, &config.name));
@@ -142,6 +145,7 @@ where
             stats: ReactorStats::default(),
             arena_bytes: config.arena_bytes,
             watched: mailbox.watched(&config.name)?,
+            finished: Vec::with_capacity(FILE_OPERATIONS_MAX),
             mailbox,
             mail: false,
             stopping: false,
@@ -218,8 +222,22 @@ where
                 self.mailbox.lower();
                 self.watch_mail();
                 self.mail = true;
+                self.take_finished();
             }
         }
+    }
+
+    /// What workers did becomes events.
+    fn take_finished(&mut self) {
+        let mut finished = std::mem::take(&mut self.finished);
+        self.devices.inbox.take(&mut finished);
+        for Finished { tag, result, bytes } in finished.drain(..) {
+            if let Bytes::Lease(lease) = bytes {
+                self.ring.end_lease(lease);
+            }
+            self.handle_file(tag as u32, result);
+        }
+        self.finished = finished;
     }
 
     fn watch_mail(&mut self) {
@@ -298,9 +316,13 @@ where
                 Output::Resume(conn) => self.resume(conn),
                 Output::Device(request) => {
                     let span = extent(self.arena_bytes, request.span);
-                    let (device, now_ns) = (device_number(request.device), self.now_ns);
+                    let before_ns = match request.op.is_change() {
+                        true => self.machine.start_before_ns(request.id),
+                        false => u64::MAX,
+                    };
+                    let (device, now) = (device_number(request.device), (self.now_ns, before_ns));
                     self.devices
-                        .begin(&mut self.ring, device, &request, span, now_ns);
+                        .begin(&mut self.ring, device, &request, span, now);
                 }
                 Output::LetGo { device, id } => {
                     self.devices
@@ -553,7 +575,7 @@ mod tests {
         let extent = reactor.extent(request.span);
         reactor
             .devices
-            .begin(&mut reactor.ring, 0, &request, extent, 0);
+            .begin(&mut reactor.ring, 0, &request, extent, (0, u64::MAX));
         reactor.stop();
         assert!(!reactor.is_drained(), "a device has its time");
         let end_ns = reactor.now_ns + DEVICES_WAIT_NS;

@@ -6,8 +6,9 @@
 //! reading, panics: the owner of the buffers has lost track of one, and going on would corrupt
 //! somebody's data. Two kernel operations on one page are not our races, and are allowed.
 use crate::Error;
+use crate::lease::Lease;
 use crate::mapping::{Mapping, PAGE};
-use std::rc::Rc;
+use std::sync::Arc;
 
 /// A range of an arena.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -64,7 +65,7 @@ struct Page {
 /// Payload memory of one core.
 #[derive(Debug)]
 pub struct Arena {
-    memory: Rc<Mapping>,
+    memory: Arc<Mapping>,
     pages: Box<[Page]>,
     bytes: u64,
 }
@@ -80,7 +81,7 @@ impl Arena {
             .ok()
             .filter(|&len| len < isize::MAX as usize - PAGE)
             .ok_or(too_large)?;
-        let memory = Rc::new(Mapping::new(len)?);
+        let memory = Arc::new(Mapping::new(len)?);
         let pages = vec![Page::default(); memory.len() / PAGE].into_boxed_slice();
         Ok(Self {
             memory,
@@ -163,9 +164,35 @@ impl Arena {
         }
     }
 
+    /// Lends an extent to a thread that writes it to a file (`false`) or reads a file into it
+    /// (`true`). Its pages are locked as for an operation of the kernel until
+    /// [`Arena::end_lease`].
+    ///
+    /// # Panics
+    /// It is outside the arena.
+    pub fn lease(&mut self, extent: Extent, fills: bool) -> Lease {
+        self.pointer(extent);
+        let access = if fills { Access::Write } else { Access::Read };
+        self.lock(extent, access);
+        Lease::new(Arc::clone(&self.memory), extent, access)
+    }
+
+    /// Takes a leased extent back.
+    ///
+    /// # Panics
+    /// It is of another arena.
+    pub fn end_lease(&mut self, lease: Lease) {
+        let (memory, extent, access) = lease.into_parts();
+        assert!(
+            Arc::ptr_eq(&memory, &self.memory),
+            "{extent:?} is of another arena"
+        );
+        self.unlock(extent, access);
+    }
+
     /// Never unmaps: the kernel may go on using it for an unknown time.
     pub(crate) fn leak(&self) {
-        std::mem::forget(Rc::clone(&self.memory));
+        std::mem::forget(Arc::clone(&self.memory));
     }
 }
 

@@ -5,6 +5,7 @@
 //! * [`Message`]: what one send operation sends: staged bytes and arena ranges in any order
 //! * [`Buffer`]: bytes that arrived, in memory lent by the ring
 //! * [`Stripe`]: memory shared between cores, one owner at a time
+//! * [`Lease`]: a part of an arena on a thread that makes blocking system calls with it
 //! * [`Shared`]: memory that another, perhaps hostile process uses too
 //! * [`nvme`]: what the kernel's NVMe driver answers at once
 //! * [`passing`]: descriptors over Unix sockets; [`Interrupt`]: an eventfd that never makes us wait
@@ -23,6 +24,7 @@ mod arena;
 pub mod began;
 mod error;
 mod interrupt;
+mod lease;
 mod mapping;
 mod message;
 pub mod nvme;
@@ -36,12 +38,13 @@ pub use allocator::CountingAllocator;
 pub use arena::{Arena, Extent};
 pub use error::Error;
 pub use interrupt::Interrupt;
+pub use lease::Lease;
 pub use mapping::{Stripe, stripes};
 pub use message::Message;
 pub use pool::Buffer;
 pub use ring::{
-    Allocate, COMMANDS_MAX, CommandData, Completion, Fd, NvmeCommand, OpId, Reaping, Returned,
-    Ring, RingConfig, Wait, probe_commands,
+    Allocate, COMMANDS_MAX, CommandData, Completion, Fd, LATE, NvmeCommand, OpId, Reaping,
+    Returned, Ring, RingConfig, Wait, WriteHow, probe_commands,
 };
 pub use rustix::io::Errno;
 pub use shared::{Shared, memory_file};

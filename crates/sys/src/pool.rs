@@ -166,7 +166,8 @@ impl Pool {
                 .cast::<BufRingEntry>();
             // SAFETY: `first` is the first entry of the ring, mapped and initialised.
             let tail = unsafe { BufRingEntry::tail(first) }.cast::<AtomicU16>();
-            // SAFETY: aligned and inside the mapping; the kernel reads it, only we write it.
+            // SAFETY: aligned and inside the mapping. The kernel reads it and only we write it, by
+            // atomic stores: no reference to the entry that it is a part of exists (`lend`).
             unsafe { &*tail }.store(self.tail, Ordering::Release);
         }
     }
@@ -179,17 +180,16 @@ impl Pool {
         };
         let buffer = self.shared.memory.pointer(usize::from(number) * size, len);
         let slot = usize::from(self.tail & (self.kernel_max - 1)) * size_of::<BufRingEntry>();
-        let entry = self
-            .entries
-            .pointer(slot, size_of::<BufRingEntry>())
-            .cast::<BufRingEntry>();
-        // SAFETY: an aligned entry of the ring that the kernel has consumed (it holds fewer than
-        // `kernel_max`) and won't look at before the tail moves. The three setters leave the tail,
-        // which shares the first entry's last field, alone.
-        let entry = unsafe { &mut *entry };
-        entry.set_addr(buffer.addr() as u64);
-        entry.set_len(len as u32);
-        entry.set_bid(number);
+        let entry = self.entries.pointer(slot, size_of::<BufRingEntry>());
+        // SAFETY: an aligned entry of the ring (`struct io_uring_buf`: address, length, number)
+        // that the kernel has consumed (it holds fewer than `kernel_max`) and won't look at before
+        // the tail moves. Written field by field: the tail, which the kernel reads at any time,
+        // lies behind these in the first entry, and no reference may span it.
+        unsafe {
+            entry.cast::<u64>().write(buffer.addr() as u64);
+            entry.add(8).cast::<u32>().write(len as u32);
+            entry.add(12).cast::<u16>().write(number);
+        }
         self.tail = self.tail.wrapping_add(1);
         self.with_kernel += 1;
     }

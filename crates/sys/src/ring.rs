@@ -11,7 +11,7 @@
 //! `operations_max` operations at once: the owner counts; one more is its own error and panics.
 use crate::arena::{Access, Arena, Extent};
 use crate::pool::{GROUP, Pool};
-use crate::{Buffer, Errno, Error, Message, Shared};
+use crate::{Buffer, Errno, Error, Lease, Message, Shared};
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -22,12 +22,14 @@ use std::time::Duration;
 use std::{io, mem};
 
 mod commands;
+mod guard;
 mod ops;
 #[cfg(test)]
 mod tests;
 
 pub use commands::{COMMANDS_MAX, CommandData, NvmeCommand, Reaping, probe_commands};
-pub use ops::Allocate;
+pub use guard::LATE;
+pub use ops::{Allocate, WriteHow};
 
 /// Longest wait for operations to end when a ring is dropped.
 const DROP_WAIT: Duration = Duration::from_secs(5);
@@ -142,6 +144,7 @@ pub struct Ring {
     free: Vec<u32>,
     /// What didn't fit into the submission ring.
     backlog: VecDeque<squeue::Entry>,
+    guarded: guard::Guarded<squeue::Entry>,
     pool: Pool,
     arena: Arena,
     enters: u64,
@@ -189,6 +192,7 @@ impl Ring {
             slots: (0..config.operations_max).map(slot).collect(),
             free: (0..config.operations_max).rev().collect(),
             backlog: VecDeque::with_capacity(2 * config.operations_max as usize),
+            guarded: guard::Guarded::default(),
             pool,
             arena,
             enters: 0,
@@ -207,6 +211,22 @@ impl Ring {
     /// As [`Arena::bytes_mut`].
     pub fn bytes_mut(&mut self, extent: Extent) -> &mut [u8] {
         self.arena.bytes_mut(extent)
+    }
+
+    /// Lends a part of the arena to a thread, as [`Arena::lease`].
+    ///
+    /// # Panics
+    /// It is outside of the arena.
+    pub fn lease(&mut self, extent: Extent, fills: bool) -> Lease {
+        self.arena.lease(extent, fills)
+    }
+
+    /// Takes it back, as [`Arena::end_lease`].
+    ///
+    /// # Panics
+    /// It is of another arena.
+    pub fn end_lease(&mut self, lease: Lease) {
+        self.arena.end_lease(lease);
     }
 
     /// Operations in flight.
@@ -228,12 +248,15 @@ impl Ring {
 
     fn first_wants_enter(&mut self) -> bool {
         let queue = self.uring.submission();
-        !queue.is_empty() || queue.taskrun() || queue.cq_overflow()
+        let guarded = !self.guarded.is_empty();
+        guarded || !queue.is_empty() || queue.taskrun() || queue.cq_overflow()
     }
 
     /// Whether a completion is there to take.
     pub fn has_completion(&mut self) -> bool {
-        !self.uring.completion().is_empty() || self.has_command_completion()
+        self.guarded.has_late()
+            || !self.uring.completion().is_empty()
+            || self.has_command_completion()
     }
 
     /// Submits everything, collects what is complete, and sleeps if asked.
@@ -248,7 +271,14 @@ impl Ring {
         };
         loop {
             self.flush_backlog();
-            let last = self.backlog.is_empty();
+            // Last of all, so that nothing stands between its clock and the system call.
+            self.submit_guarded();
+            let last = self.backlog.is_empty() && self.guarded.is_empty();
+            let wait = if self.guarded.has_late() {
+                Wait::No
+            } else {
+                wait
+            };
             let entered = self.enter_once(if last { wait } else { Wait::No });
             self.enters += 1;
             match entered.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO)) {
@@ -275,6 +305,9 @@ impl Ring {
 
     /// The next completion. Never sleeps, never enters the kernel.
     pub fn next_completion(&mut self) -> Option<Completion> {
+        if let Some(late) = self.next_late() {
+            return Some(late);
+        }
         loop {
             let Some(entry) = self.uring.completion().next() else {
                 return self.next_command();
@@ -337,8 +370,15 @@ impl Ring {
         }
     }
 
-    /// Takes a slot for an operation.
+    /// Takes a slot for an operation, and submits it with the next enter.
     fn start(&mut self, tag: u64, fd: &Fd, held: Held, entry: squeue::Entry) -> OpId {
+        let id = self.place(tag, fd, held);
+        self.push(entry.user_data(id.0));
+        id
+    }
+
+    /// Takes a slot for an operation.
+    fn place(&mut self, tag: u64, fd: &Fd, held: Held) -> OpId {
         let index = self.free.pop();
         assert!(
             index.is_some(),
@@ -350,9 +390,7 @@ impl Ring {
         slot.tag = tag;
         slot.fd = Some(fd.clone());
         slot.held = held;
-        let id = OpId(u64::from(slot.generation) << 32 | u64::from(index));
-        self.push(entry.user_data(id.0));
-        id
+        OpId(u64::from(slot.generation) << 32 | u64::from(index))
     }
 
     fn release(&mut self, index: u32) -> Held {
@@ -386,6 +424,7 @@ impl Ring {
 
     /// Asks for everything to end and waits for it.
     fn drain(&mut self) -> bool {
+        self.drop_guarded();
         let all = types::CancelBuilder::any().all();
         self.push(opcode::AsyncCancel2::new(all).build().user_data(CANCEL));
         let end = crate::os::now_ns() + DROP_WAIT.as_nanos() as u64;

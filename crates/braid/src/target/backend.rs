@@ -5,6 +5,8 @@ use crate::units::format_bytes;
 use crate::uri::UriKind;
 use anyhow::{Context, bail};
 use runtime::{Device, FileDevice, MemoryDevice, RuntimeError};
+use rustix::fs::FallocateFlags;
+use rustix::io::Errno;
 use std::io::ErrorKind;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -131,7 +133,7 @@ fn open_file(
     made: &mut Option<Made>,
 ) -> anyhow::Result<(Device, u64, Room)> {
     if let (Some(size), false) = (namespace.size, namespace.read_only) {
-        *made = make(path, size.0)?;
+        *made = make(path, size.0, namespace.sparse)?;
     }
     let file = FileDevice::open(path.clone(), namespace.read_only, None);
     let mut file = file.map_err(|error| advise(error, namespace.read_only))?;
@@ -174,8 +176,9 @@ fn advise(error: RuntimeError, read_only: bool) -> anyhow::Error {
     anyhow::Error::new(error).context(advice)
 }
 
-/// Makes a sparse file if there is none.
-fn make(path: &Path, bytes: u64) -> anyhow::Result<Option<Made>> {
+/// Makes a file if there is none, with its space unless it is to be sparse: a write then allocates
+/// nothing, so it does not stand still in the kernel with its process (T49).
+fn make(path: &Path, bytes: u64, sparse: bool) -> anyhow::Result<Option<Made>> {
     let mut options = std::fs::OpenOptions::new();
     match options.write(true).create_new(true).mode(0o600).open(path) {
         Ok(file) => {
@@ -187,11 +190,48 @@ fn make(path: &Path, bytes: u64) -> anyhow::Result<Option<Made>> {
                     format_bytes(bytes)
                 )
             })?;
+            if !sparse {
+                allocate(&file, path, bytes)?;
+            }
             Ok(Some(made))
         }
         // Opening it tells the rest.
         Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(None),
         Err(error) => Err(error).with_context(|| format!("cannot make {}", path.display())),
+    }
+}
+
+/// Allocates the space of a new file.
+fn allocate(file: &std::fs::File, path: &Path, bytes: u64) -> anyhow::Result<()> {
+    let full = |available: u64| {
+        format!(
+            "size {} of {} is more than the {} that its file system has left: make it smaller, or \
+             set sparse = true",
+            format_bytes(bytes),
+            path.display(),
+            format_bytes(available)
+        )
+    };
+    // Asked before: to fill a file system and give all back again would disturb others on it.
+    let left = rustix::fs::fstatvfs(file).map(|it| it.f_bavail.saturating_mul(it.f_frsize));
+    if let Ok(left) = left
+        && left < bytes
+    {
+        bail!("{}", full(left));
+    }
+    match rustix::fs::fallocate(file, FallocateFlags::empty(), 0, bytes) {
+        Ok(()) => Ok(()),
+        Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
+            tracing::warn!(
+                "{}: its file system can't allocate space before it is written; set sparse = true",
+                path.display()
+            );
+            Ok(())
+        }
+        Err(Errno::NOSPC | Errno::DQUOT) => bail!("{}", full(left.unwrap_or(0))),
+        Err(error) => {
+            Err(error).with_context(|| format!("cannot allocate the space of {}", path.display()))
+        }
     }
 }
 
@@ -236,6 +276,34 @@ mod tests {
             error("mem:1MiB", None, 1024),
             "block_size 1024 is neither 512 nor 4096"
         );
+    }
+
+    /// Bytes that a file has on its disk, after it was made with 1 MiB.
+    fn space(sparse: bool) -> u64 {
+        use std::os::unix::fs::MetadataExt;
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("v0");
+        let uri = format!("file:{}", path.display());
+        let made = namespace(&uri, Some(1 << 20), 4096);
+        let _backend = Backend::open(&Namespace { sparse, ..made }).unwrap();
+        std::fs::metadata(&path).unwrap().blocks() * 512
+    }
+
+    #[test]
+    fn t49_a_file_is_made_with_its_space_unless_sparse() {
+        assert!(space(false) >= 1 << 20);
+        assert!(space(true) < 1 << 20);
+    }
+
+    #[test]
+    fn a_size_that_the_file_system_lacks_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("v0");
+        let error = error(&format!("file:{}", path.display()), Some(1 << 42), 4096);
+        for word in ["size 4 TiB", "left", "sparse = true"] {
+            assert!(error.contains(word), "{error}");
+        }
+        assert!(!path.exists(), "nothing is left behind");
     }
 
     #[test]

@@ -120,6 +120,9 @@ pub struct Namespace {
     pub backend: PathUri,
     /// Size; the backend's where it is left out. A file that isn't there is made.
     pub size: Option<Size>,
+    /// A file that is made gets its space as it is written, and not at once.
+    #[serde(default)]
+    pub sparse: bool,
     /// 512 or 4096.
     #[serde(default = "default_block_size")]
     pub block_size: u32,
@@ -263,6 +266,7 @@ impl Config {
             nsid: 1,
             backend,
             size: None,
+            sparse: false,
             block_size: default_block_size(),
             uuid: None,
             nguid: None,

@@ -19,7 +19,7 @@ use super::quantity::{Ana, AnaStates, Size};
 use super::settings::Settings;
 use crate::control::rpc::Failure;
 use crate::control::server::Methods;
-use crate::uri::escaped;
+use crate::uri::{UriKind, escaped};
 use engine::target::{Board, FaultStats, Faults, TargetControl};
 use nvme::controller::{DiscoveryChange, PortOffer};
 use nvme::host::AnaState;
@@ -68,6 +68,8 @@ struct Namespace {
     nguid: [u8; 16],
     ana_group: u32,
     read_only: bool,
+    /// A file that has a size in the configuration.
+    is_sized: bool,
     uri: String,
     backend: Backend,
 }
@@ -124,6 +126,7 @@ impl Control {
                 nguid: of.nguid(&config.nqn),
                 ana_group: of.ana_group,
                 read_only: of.read_only,
+                is_sized: of.size.is_some() && matches!(of.backend.kind(), UriKind::File(_)),
                 uri: of.backend.to_string(),
                 backend,
             });
@@ -226,6 +229,15 @@ impl Control {
             let block = 1u32 << namespace.block_shift;
             return Err(Failure::params(format!(
                 "{bytes} bytes are no multiple of {block} above 0"
+            )));
+        }
+        if namespace.is_sized {
+            // The next start would go back to it, and hosts would lose the end.
+            return Err(Failure::refused(format!(
+                "namespace {} has a size in its configuration, which a restart would go back to: \
+                 change its size key (or --size) and restart, or leave the key out and have the \
+                 namespace as long as its backend",
+                params.nsid
             )));
         }
         let room = namespace.backend.make_room(bytes);

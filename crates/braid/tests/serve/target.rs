@@ -167,12 +167,16 @@ fn t31_two_processes_offer_one_file_as_one_subsystem() {
     let text = |first: u32| {
         format!(
             "nqn = \"nqn.2026-01.org.example:v0\"\ncntlid = [{first}, {}]\n\
-             [[namespace]]\nbackend = \"file:{}\"\nsize = \"16MiB\"\n\
+             [[namespace]]\nbackend = \"file:{}\"\n\
              [[port]]\nlisten = \"127.0.0.1:0\"\n",
             first + 99,
             file.display(),
         )
     };
+    std::fs::File::create(&file)
+        .unwrap()
+        .set_len(16 << 20)
+        .unwrap();
     let start = |first: u32| {
         let name = format!("{first}.toml");
         let path = directory.path().join(&name);
@@ -209,7 +213,11 @@ fn t31_two_processes_offer_one_file_as_one_subsystem() {
 fn t33_a_namespace_that_was_grown_is_used_up_to_its_new_end() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("v0");
-    let file = ["--file", file.to_str().unwrap(), "--size", "1MiB"];
+    std::fs::File::create(&file)
+        .unwrap()
+        .set_len(1 << 20)
+        .unwrap();
+    let file = ["--file", file.to_str().unwrap()];
     let arguments = [&file[..], &["--listen", "127.0.0.1:0"]].concat();
     let Some(target) = Target::start(directory.path(), "t.sock", &arguments, 1) else {
         return;

@@ -1,9 +1,8 @@
 //! What the kernel, or an engine, is asked for: changes as late as can be; and what was copied for
 //! requests whose memory does not suit their file.
 use super::{Files, NO_LANE, Request, Way, Work};
-use crate::limits::ZEROES_BYTES;
 use nvme::wire::Status;
-use sys::Allocate;
+use sys::WriteHow;
 
 impl Files {
     /// Whether the kernel is to be entered.
@@ -53,7 +52,8 @@ impl Files {
             return;
         };
         let file = match &backing.way {
-            Way::File(file) => file,
+            Way::File(Some(file)) if !self.is_slow(slot) => file,
+            Way::File(_) => return self.employ(slot),
             Way::Volume(volume) => {
                 let to = (self.post.clone(), slot.into());
                 return volume.begin(request.order(volume, &self.zeroes, to));
@@ -69,32 +69,15 @@ impl Files {
             Work::Write { offset, fua } => {
                 let memory = request.at_hand();
                 let at = offset + request.before + done;
-                ring.write_shared(file, memory, at, *fua && backing.direct, tag);
+                let how = WriteHow {
+                    durable: *fua && backing.direct,
+                    nowait: backing.slow.is_some(),
+                    before_ns: u64::MAX, // its door was looked at
+                };
+                ring.write_shared(file, memory, at, how, tag);
             }
-            Work::Flush { .. } => {}
-            Work::Zeroes {
-                offset,
-                len,
-                deallocate,
-                ..
-            } => {
-                let left = len - done;
-                if request.plain {
-                    let len = left.min(ZEROES_BYTES.into()) as u32;
-                    let zeroes = (&self.zeroes, 0, len);
-                    ring.write_shared(file, zeroes, offset + done, false, tag);
-                } else {
-                    let how = match deallocate {
-                        true => Allocate::PunchHole,
-                        false => Allocate::ZeroRange,
-                    };
-                    ring.allocate(file, how, offset + done, left, tag);
-                }
-            }
-            Work::Deallocate { ranges } => {
-                let (offset, len) = ranges.get(request.index).copied().unwrap_or((0, 1));
-                ring.allocate(file, Allocate::PunchHole, offset, len, tag);
-            }
+            // The first goes another way; the others are slow.
+            Work::Flush { .. } | Work::Zeroes { .. } | Work::Deallocate { .. } => {}
         }
     }
 }

@@ -203,9 +203,10 @@ impl Files {
             return;
         };
         match &backing.way {
-            Way::File(file) => {
+            Way::File(Some(file)) => {
                 self.ring.sync_data(file, tag);
             }
+            Way::File(None) => self.employ_to_flush(namespace),
             Way::Volume(volume) => {
                 backing.covers_gone = volume.gone_unflushed();
                 let post = self.post.clone();

@@ -6,7 +6,7 @@ use crate::volume::{Order, Post, Volume};
 use nbd::Kind;
 use nvme::wire::Status;
 use std::sync::Arc;
-use sys::{Errno, Shared};
+use sys::{Errno, LATE, Shared};
 
 /// A request, in flight or waiting.
 pub struct Request {
@@ -26,6 +26,8 @@ pub struct Request {
     pub before: u64,
     /// Zeroes are written because nothing else worked.
     pub plain: bool,
+    /// Of a file: its workers make the system calls; it has no place on the ring.
+    pub by_workers: bool,
     /// All is written; the flush is left.
     pub flush: bool,
     /// Of a flush: writes of its lane that had ended when it was asked for.
@@ -187,6 +189,8 @@ impl Request {
     pub fn status_of(&self, error: Errno) -> Status {
         match error {
             Errno::NOTCONN => Status::INTERNAL_PATH,
+            // Its client had let go of the queue before it could start.
+            LATE => Status::SQ_DELETION,
             Errno::NOSPC | Errno::DQUOT => Status::CAPACITY_EXCEEDED,
             Errno::ROFS | Errno::PERM | Errno::BADF => Status::WRITE_PROTECTED.with_dnr(),
             Errno::IO if matches!(self.work, Work::Read { .. }) => Status::UNRECOVERED_READ,

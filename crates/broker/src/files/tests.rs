@@ -6,7 +6,12 @@ use sys::{Arena, RingConfig};
 fn files() -> Files {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("file");
-    let device = runtime::FileDevice::open(path, false, Some(1 << 20)).unwrap();
+    // With its space and without cached pages: else writes are not the ring's.
+    std::fs::write(&path, vec![0; 1 << 20]).unwrap();
+    let made = std::fs::File::open(&path).unwrap();
+    made.sync_all().unwrap();
+    rustix::fs::fadvise(&made, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+    let device = runtime::FileDevice::open(path, false, None).unwrap();
     let namespaces = [Namespace {
         device: Device::File(Arc::new(device)).into(),
         block_shift: 12,
@@ -89,7 +94,7 @@ fn t13_a_flush_that_fails_is_told_to_every_queue_that_wrote() {
         assert!(done(&mut files, lane, zeroes(false)));
     }
     // As the kernel does it: an error behind an acknowledgement is told once.
-    let pipe = Way::File(Fd::new(std::io::pipe().unwrap().1.into()));
+    let pipe = Way::File(Some(Fd::new(std::io::pipe().unwrap().1.into())));
     let file = |files: &mut Files, file| {
         std::mem::replace(&mut files.backings[0].as_mut().unwrap().way, file)
     };
@@ -386,4 +391,47 @@ fn what_is_copied_for_a_file_that_wants_aligned_memory_is_counted() {
         assert_eq!(files.take_copied(lane), 0, "once");
     }
     assert_eq!(files.take_copied(1), 0);
+}
+
+/// Whether a write of block 0 is made by workers, and ends well.
+fn writes_by_workers(files: &mut Files) -> bool {
+    let memory = ring_memory();
+    memory.write(4096, &[5; 4096]);
+    files.begin(job(0, 0), WRITE, &with_data(&memory, 1));
+    let mut by_workers = false;
+    let ended = loop {
+        if let Some(ended) = files.next_ended(&mut false) {
+            break ended;
+        }
+        files.ask();
+        files.ring().enter(sys::Wait::No).unwrap();
+        let request = files.requests.iter().flatten().next();
+        by_workers |= request.is_some_and(|it| it.by_workers);
+    };
+    assert!(ended.status.is_success() && files.in_flight == 0);
+    assert_eq!(first_block(files), [5; 4096]);
+    by_workers
+}
+
+#[test]
+fn t49_what_the_kernel_would_do_later_workers_do() {
+    let mut files = files();
+    files.backings[0].as_mut().unwrap().way = Way::File(None);
+    assert!(writes_by_workers(&mut files));
+    assert!(done(&mut files, 0, FLUSH) && done(&mut files, 0, zeroes(true)));
+}
+
+#[test]
+fn t49_workers_ask_the_door_of_a_client() {
+    let mut files = files();
+    files.backings[0].as_mut().unwrap().way = Way::File(None);
+    let memory = ring_memory();
+    memory.write(4096, &[7; 4096]);
+    files.begin(job(0, 0), WRITE, &with_data(&memory, 1));
+    let slot = files.due.pop_front().unwrap();
+    // It lets go between the look at its door and the system call.
+    memory.store_word(0, nvme::queue::LET_GO);
+    files.order(slot);
+    assert!(next(&mut files).status.is(Status::SQ_DELETION));
+    assert_eq!(first_block(&mut files), [0; 4096]);
 }

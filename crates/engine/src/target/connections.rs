@@ -210,6 +210,24 @@ impl TargetEngine {
         }
     }
 
+    /// Before when a change that is on its way to a device has to start there.
+    pub(super) fn start_before(&self, slot: u32) -> u64 {
+        let number = self.commands[slot].connection;
+        let connection = &self.connections.all[number as usize];
+        let faults = self.ports[usize::from(connection.port)].faults.faults();
+        if faults.until_keep_alive || faults.late_writes_ns > 0 {
+            // It is wanted that writes are late.
+            return u64::MAX;
+        }
+        if !connection.may_send() {
+            return 0;
+        }
+        let expires_ns = self
+            .subsystem
+            .keep_alive_expires_ns(nvme::controller::ConnId(number));
+        expires_ns.unwrap_or(u64::MAX)
+    }
+
     /// The reactor has closed a connection: what has not begun is over, or as the port's faults will
     /// have it; what is at a device ends there.
     pub(super) fn closed(&mut self, conn: ConnId, closed: Closed, now_ns: u64) {

@@ -89,6 +89,11 @@ impl Machine for TargetEngine {
         self.press_on(now_ns);
     }
 
+    /// Until keep-alive of its association expires; not at all once its connection was cut off.
+    fn start_before_ns(&self, id: u32) -> u64 {
+        self.start_before(id)
+    }
+
     fn handle_control(&mut self, message: TargetControl, now_ns: u64) {
         self.end_overdue(now_ns);
         match message {

@@ -19,21 +19,11 @@ pub(super) fn look(
         Step::Sync => 0,
         _ => request.offset + request.length, // it was looked at before
     };
-    match file.look(to, step.writes(), looked, now_ns) {
+    match file.look(to, step.changes(), looked, now_ns) {
         true => Ok(step),
         false => {
             tell(file);
             Err(CUT_SHORT)
-        }
-    }
-}
-
-impl Step {
-    /// Whether it may make a file longer.
-    fn writes(self) -> bool {
-        match self {
-            Self::Write { .. } | Self::Allocate(_) | Self::Zeroes => true,
-            Self::Read | Self::Sync | Self::Compare(_) => false,
         }
     }
 }
@@ -55,7 +45,7 @@ impl Devices {
         else {
             return result;
         };
-        if request.step.writes() {
+        if request.step.changes() {
             looked.writes = looked.writes.saturating_sub(1);
         }
         if result != Err(CUT_SHORT) {

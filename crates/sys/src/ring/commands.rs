@@ -11,7 +11,7 @@
 //! # Limits
 //! [`COMMANDS_MAX`] of either way of completion at once; one more is its owner's error and panics.
 //! A driver's commands can't be cancelled: their ends are waited for.
-use super::{Completion, Fd, Held, Returned, Ring, Slot, Wait, missing, patiently};
+use super::{Completion, Fd, Held, Returned, Ring, Slot, Wait, guard, missing, patiently};
 use crate::arena::{Access, Extent};
 use crate::{Errno, Error};
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
@@ -113,6 +113,7 @@ pub(super) struct Commands {
     ranges: Box<[Range]>,
     free: Vec<u32>,
     backlog: VecDeque<squeue::Entry128>,
+    guarded: guard::Guarded<squeue::Entry128>,
     polls: bool,
     /// The first ring will tell when there is something here.
     watched: bool,
@@ -151,6 +152,7 @@ impl Commands {
             ranges: (0..entries).map(|_| Range([0; 16])).collect(),
             free: (0..entries).rev().collect(),
             backlog: VecDeque::with_capacity(entries as usize),
+            guarded: guard::Guarded::default(),
             polls,
             watched: false,
         })
@@ -163,8 +165,9 @@ impl Commands {
     /// Whether somebody has to enter the kernel for something to happen here.
     fn wants_enter(&mut self) -> bool {
         let polls = self.polls && self.in_flight() > 0;
+        let guarded = !self.guarded.is_empty();
         let queue = self.uring.submission();
-        polls || !queue.is_empty() || queue.taskrun() || queue.cq_overflow()
+        guarded || polls || !queue.is_empty() || queue.taskrun() || queue.cq_overflow()
     }
 
     /// The kernel may go on for an unknown time: what it may write to, or read, stays.
@@ -173,13 +176,36 @@ impl Commands {
         mem::forget(mem::take(&mut self.ranges));
     }
 
-    fn start(&mut self, tag: u64, fd: &Fd, held: Held, entry: squeue::Entry128) {
+    /// Starts a command, if it may start only before a time then not later; `u64::MAX`: at any
+    /// time.
+    fn start(
+        &mut self,
+        before_ns: u64,
+        (tag, fd): (u64, &Fd),
+        held: Held,
+        entry: squeue::Entry128,
+    ) {
         let index = self.free.pop().unwrap_or(u32::MAX);
         assert!(index != u32::MAX, "more than {COMMANDS_MAX} commands");
         let slot = &mut self.slots[index as usize];
         (slot.tag, slot.fd, slot.held) = (tag, Some(fd.clone()), held);
-        self.backlog.push_back(entry.user_data(index.into()));
+        let entry = entry.user_data(index.into());
+        if before_ns != u64::MAX {
+            return self.guarded.add(before_ns, index.into(), entry);
+        }
+        self.backlog.push_back(entry);
         self.flush_backlog();
+    }
+
+    /// The kernel is entered next: what may start only before a time is looked at now.
+    fn submit_guarded(&mut self) {
+        if self.guarded.is_empty() || !self.backlog.is_empty() {
+            return;
+        }
+        let mut queue = self.uring.submission();
+        // SAFETY: as in `flush_backlog`.
+        self.guarded
+            .submit(|entry| unsafe { queue.push(entry) }.is_ok());
     }
 
     fn flush_backlog(&mut self) {
@@ -208,7 +234,8 @@ pub fn probe_commands(reaping: Reaping) -> Result<(), Error> {
 
 impl Ring {
     /// Gives a command to the driver of `file`, the character device of a namespace. Its completion
-    /// comes as of any other operation.
+    /// comes as of any other operation. It is started only before `before_ns` (`u64::MAX`: at any
+    /// time); its completion is late otherwise.
     ///
     /// # Errors
     /// The ring for it can't be made.
@@ -222,7 +249,7 @@ impl Ring {
         reaping: Reaping,
         command: &NvmeCommand,
         data: CommandData,
-        tag: u64,
+        (tag, before_ns): (u64, u64),
     ) -> Result<(), Errno> {
         let moves = command.opcode & (TO_CONTROLLER | FROM_CONTROLLER);
         let access = match moves {
@@ -237,6 +264,10 @@ impl Ring {
         let Some(commands) = &mut self.commands[reaping as usize] else {
             return Err(Errno::NOSYS);
         };
+        // Before anything is locked, and before a range is written that the kernel may be reading.
+        let left = commands.free.len();
+        assert!(left > 0, "more than {COMMANDS_MAX} commands");
+        let next = commands.free[left - 1];
         let (addr, data_len, held) = match data {
             CommandData::None => (0, 0, Held::Nothing),
             CommandData::Extent(extent) => {
@@ -245,7 +276,6 @@ impl Ring {
                 (at, extent.len, Held::Extent(extent, access))
             }
             CommandData::Range(bytes) => {
-                let next = commands.free.last().copied().unwrap_or(0);
                 let range = &mut commands.ranges[next as usize];
                 range.0 = bytes;
                 ((&raw const range.0) as u64, 16, Held::Nothing)
@@ -269,7 +299,7 @@ impl Ring {
         let entry = opcode::UringCmd80::new(file.raw(), URING_CMD_IO)
             .cmd(wire.bytes())
             .build();
-        commands.start(tag, file, held, entry);
+        commands.start(before_ns, (tag, file), held, entry);
         Ok(())
     }
 
@@ -297,7 +327,8 @@ impl Ring {
             .offset(offset)
             .build();
         self.arena.lock(extent, Access::Write);
-        commands.start(tag, file, Held::Extent(extent, Access::Write), entry.into());
+        let held = Held::Extent(extent, Access::Write);
+        commands.start(u64::MAX, (tag, file), held, entry.into());
         Ok(())
     }
 
@@ -322,7 +353,7 @@ impl Ring {
     /// Whether a command has ended.
     pub(super) fn has_command_completion(&mut self) -> bool {
         let mut rings = self.commands.iter_mut().flatten();
-        rings.any(|it| !it.uring.completion().is_empty())
+        rings.any(|it| it.guarded.has_late() || !it.uring.completion().is_empty())
     }
 
     /// Submits commands and looks for those that are polled; how long may then be slept, which the
@@ -334,10 +365,11 @@ impl Ring {
         for commands in self.commands.iter_mut().flatten() {
             loop {
                 commands.flush_backlog();
-                let more = !commands.backlog.is_empty();
                 if !commands.wants_enter() {
                     break;
                 }
+                commands.submit_guarded();
+                let more = !commands.backlog.is_empty() || !commands.guarded.is_empty();
                 (entered, self.enters) = (true, self.enters + 1);
                 match commands.uring.submit() {
                     Ok(_) if more => {}
@@ -349,7 +381,8 @@ impl Ring {
                 }
             }
             let polls = commands.polls && commands.in_flight() > 0;
-            if polls || !commands.uring.completion().is_empty() {
+            let late = commands.guarded.has_late();
+            if polls || late || !commands.uring.completion().is_empty() {
                 wait = Wait::No;
             }
         }
@@ -401,10 +434,18 @@ impl Ring {
     /// The next command that has ended.
     pub(super) fn next_command(&mut self) -> Option<Completion> {
         for commands in self.commands.iter_mut().flatten() {
-            let Some(entry) = commands.uring.completion().next() else {
+            let late = commands.guarded.next_late();
+            let ended = match late {
+                Some(index) => Some((index, 0)),
+                None => {
+                    let entry = commands.uring.completion().next();
+                    entry.map(|entry| (entry.user_data(), entry.result()))
+                }
+            };
+            let Some((index, result)) = ended else {
                 continue;
             };
-            let index = entry.user_data() as u32;
+            let index = index as u32;
             let slot = &mut commands.slots[index as usize];
             assert!(slot.fd.take().is_some(), "a command ended twice");
             let (tag, held) = (slot.tag, mem::replace(&mut slot.held, Held::Nothing));
@@ -412,9 +453,12 @@ impl Ring {
             if let Held::Extent(extent, access) = held {
                 self.arena.unlock(extent, access);
             }
+            if late.is_some() {
+                return Some(guard::late(tag));
+            }
             return Some(Completion {
                 tag,
-                result: match entry.result() {
+                result: match result {
                     status @ 0.. => Ok(status.cast_unsigned()),
                     error => Err(Errno::from_raw_os_error(-error)),
                 },
@@ -506,7 +550,9 @@ mod tests {
         ];
         for (tag, (command, data)) in (0..).zip(parts) {
             let reaping = Reaping::Interrupt;
-            ring.command(&file, reaping, &command, data, tag).unwrap();
+            let at_any_time = (tag, u64::MAX);
+            ring.command(&file, reaping, &command, data, at_any_time)
+                .unwrap();
         }
         assert!(ring.arena().is_busy(extent) && ring.in_flight() == 4);
         let mut ended = 0;
@@ -539,7 +585,8 @@ mod tests {
         for round in 0..3 {
             let none = CommandData::None;
             let reaping = Reaping::Interrupt;
-            ring.command(&zero, reaping, &command, none, round).unwrap();
+            ring.command(&zero, reaping, &command, none, (round, u64::MAX))
+                .unwrap();
             let tag = loop {
                 ring.enter(Wait::Forever).unwrap();
                 if let Some(completion) = ring.next_completion() {

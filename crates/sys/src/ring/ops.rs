@@ -26,6 +26,33 @@ pub enum Allocate {
     ZeroRange,
 }
 
+/// How a write is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WriteHow {
+    /// Like `O_DSYNC`.
+    pub durable: bool,
+    /// Ends with EAGAIN or EOPNOTSUPP where the kernel would have one of its workers do it, which
+    /// a stopped process doesn't call back (T49).
+    pub nowait: bool,
+    /// May start only before this time, ns; `u64::MAX`: at any time.
+    pub before_ns: u64,
+}
+
+impl WriteHow {
+    /// An ordinary write.
+    pub const AT_ANY_TIME: Self = Self {
+        durable: false,
+        nowait: false,
+        before_ns: u64::MAX,
+    };
+
+    fn flags(self) -> i32 {
+        let durable = if self.durable { libc::RWF_DSYNC } else { 0 };
+        let nowait = if self.nowait { libc::RWF_NOWAIT } else { 0 };
+        durable | nowait
+    }
+}
+
 /// Where an operation's part of shared memory lies.
 fn shared(memory: &Shared, at: usize, len: u32) -> *mut u8 {
     assert!(
@@ -98,22 +125,23 @@ impl Ring {
         self.start(tag, file, Held::Extent(extent, Access::Write), entry)
     }
 
-    /// Writes an extent to a file; `durable`: like `O_DSYNC`.
+    /// Writes an extent to a file.
     pub fn write(
         &mut self,
         file: &Fd,
         extent: Extent,
         offset: u64,
-        durable: bool,
+        how: WriteHow,
         tag: u64,
     ) -> OpId {
         let at = self.arena.pointer(extent);
         let entry = opcode::Write::new(file.raw(), at, extent.len)
             .offset(offset)
-            .rw_flags(if durable { libc::RWF_DSYNC } else { 0 })
+            .rw_flags(how.flags())
             .build();
         self.arena.lock(extent, Access::Read);
-        self.start(tag, file, Held::Extent(extent, Access::Read), entry)
+        let held = Held::Extent(extent, Access::Read);
+        self.start_before(how.before_ns, (tag, file), held, entry)
     }
 
     /// Reads a file into memory that another process uses too: `len` bytes at `at`.
@@ -137,15 +165,16 @@ impl Ring {
         file: &Fd,
         (memory, at, len): (&Arc<Shared>, usize, u32),
         offset: u64,
-        durable: bool,
+        how: WriteHow,
         tag: u64,
     ) -> OpId {
         let from = shared(memory, at, len);
         let entry = opcode::Write::new(file.raw(), from, len)
             .offset(offset)
-            .rw_flags(if durable { libc::RWF_DSYNC } else { 0 })
+            .rw_flags(how.flags())
             .build();
-        self.start(tag, file, Held::Shared(Arc::clone(memory)), entry)
+        let held = Held::Shared(Arc::clone(memory));
+        self.start_before(how.before_ns, (tag, file), held, entry)
     }
 
     /// Makes a file's data durable (`fdatasync`).

@@ -3,6 +3,11 @@ use crate::ring::ops::Allocate;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 
+const HOW_DURABLE: WriteHow = WriteHow {
+    durable: true,
+    ..WriteHow::AT_ANY_TIME
+};
+
 fn ring() -> Ring {
     ring_in(&MODES)
 }
@@ -196,7 +201,7 @@ fn files_are_read_written_zeroed_and_synced() {
     let mut ring = ring();
     let file = Fd::new(tempfile().into());
     ring.bytes_mut(Extent::new(0, 8192)).fill(9);
-    ring.write(&file, Extent::new(0, 8192), 4096, true, 0);
+    ring.write(&file, Extent::new(0, 8192), 4096, HOW_DURABLE, 0);
     assert_eq!(next(&mut ring).result, Ok(8192));
     ring.sync_data(&file, 0);
     assert_eq!(next(&mut ring).result, Ok(0));
@@ -239,7 +244,7 @@ fn more_operations_than_the_submission_ring_holds_all_run() {
             &file,
             Extent::new(0, 1),
             u64::from(number),
-            false,
+            WriteHow::AT_ANY_TIME,
             u64::from(number),
         );
     }
@@ -360,7 +365,7 @@ fn files_are_read_into_and_written_from_shared_memory_which_lives_as_long() {
     let ours = Shared::map(&memory, 16384).unwrap();
     ours.write(4096, &[7; 4096]);
     let mut ring = ring();
-    ring.write_shared(&file, (&shared, 4096, 4096), 512, false, 1);
+    ring.write_shared(&file, (&shared, 4096, 4096), 512, WriteHow::AT_ANY_TIME, 1);
     assert_eq!(next(&mut ring).result, Ok(4096));
     ring.read_shared(&file, (&shared, 8192, 4096), 512, 2);
     drop(shared);

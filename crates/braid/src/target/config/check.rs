@@ -173,6 +173,12 @@ fn check_namespace(namespace: &Namespace) -> Result<(), String> {
 
 /// Writes that are lost with the process.
 fn check_cache(namespace: &Namespace) -> Result<(), String> {
+    if namespace.sparse {
+        let is_file = matches!(namespace.backend.kind(), UriKind::File(_));
+        if !is_file || namespace.size.is_none() || namespace.read_only {
+            return Err("sparse is for a file that is made with a size".into());
+        }
+    }
     let Some(Size(bytes)) = namespace.volatile_cache else {
         return Ok(());
     };

@@ -339,6 +339,11 @@ fn what_needs_no_look_at_the_machine_is_told_first() {
             "null:1MiB",
             "namespace 1: size 1 GiB is more than the 1 MiB",
         ),
+        (
+            "read_only = true",
+            "read_only = true\nsparse = true",
+            "namespace 1: sparse is for a file",
+        ),
     ] {
         let error = error(&WHOLE.replacen(right, wrong, 1));
         assert!(error.contains(part), "{part} in {error}");

@@ -3,6 +3,7 @@ use super::*;
 use crate::control::rpc;
 use crate::control::server::serve;
 use crate::target::config;
+use crate::target::quantity::Size;
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::Duration;
@@ -18,10 +19,14 @@ fn fixture() -> Fixture {
 
 /// A namespace in each of these groups.
 fn grouped(groups: &[u32]) -> Fixture {
+    over("mem:1MiB", None, groups)
+}
+
+fn over(backend: &str, size: Option<Size>, groups: &[u32]) -> Fixture {
     let ports = ["127.0.0.1:4420", "[::1]:4421"]
         .map(|listen| super::super::config::Port::new(listen.into(), &Settings::default()));
     let nqn = "nqn.2026-01.org.example:v 0".into();
-    let mut config = Config::quick(nqn, "mem:1MiB".parse().unwrap(), ports.into());
+    let mut config = Config::quick(nqn, backend.parse().unwrap(), ports.into());
     config.ports[0].shape.delay_ns = 7;
     let first = config.namespaces[0].clone();
     let namespaces = (1..)
@@ -29,6 +34,7 @@ fn grouped(groups: &[u32]) -> Fixture {
         .map(|(nsid, &ana_group)| config::Namespace {
             nsid,
             ana_group,
+            size,
             ..first.clone()
         });
     config.namespaces = namespaces.collect();
@@ -144,6 +150,16 @@ fn what_is_wrong_changes_nothing_and_is_named() {
     ] {
         assert_eq!(fixture.refused(method, params), message);
     }
+}
+
+#[test]
+fn a_resize_that_a_restart_would_forget_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let backend = format!("file:{}", directory.path().join("v0").display());
+    let fixture = over(&backend, Some(Size(512 << 10)), &[1]);
+    let params = json!({"nsid": 1, "size": "1MiB"});
+    let message = fixture.refused("target.resize", params);
+    assert!(message.contains("change its size key"), "{message}");
 }
 
 #[test]

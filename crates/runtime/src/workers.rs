@@ -1,0 +1,457 @@
+//! Threads that make a file's blocking system calls, so that a file that hangs holds up nothing
+//! else (T52).
+//!
+//! # Contract
+//! They do what the kernel would have its own workers do (a write into a hole, a file system
+//! without NOWAIT, `fallocate`) and everything on file systems that block their submitter. Directly
+//! before each system call the thread asks the job's [`Permit`]: a process that stood still
+//! executes nothing whose time passed meanwhile (T49). What is left is a stop between that question
+//! and the call. Where a file has holes, space is allocated first and the permit asked again.
+//!
+//! A job is one system call; short counts come back as they are. Its end goes to
+//! [`Complete::complete`], on the thread.
+//!
+//! # Limits
+//! [`FILE_WORKERS_MAX`] threads a file, started as they are needed, ended when idle. Jobs wait in
+//! the order in which they came, as many as their senders have requests.
+use crate::limits::{FILE_WORKER_IDLE, FILE_WORKERS_MAX};
+use rustix::fs::FallocateFlags;
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::Builder;
+use sys::{Allocate, Errno, LATE, Lease, Shared, os};
+
+/// An open file. One whose file system may block is closed on a thread of its own: FUSE asks its
+/// server at each close.
+#[derive(Debug)]
+pub struct FileHandle {
+    /// `None` only while it is dropped.
+    fd: Option<OwnedFd>,
+    blocks: bool,
+}
+
+impl FileHandle {
+    /// `blocks`: its file system may block.
+    pub fn new(fd: OwnedFd, blocks: bool) -> Self {
+        Self {
+            fd: Some(fd),
+            blocks,
+        }
+    }
+}
+
+impl AsFd for FileHandle {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match &self.fd {
+            Some(fd) => fd.as_fd(),
+            None => unreachable!("it is there until it is dropped"),
+        }
+    }
+}
+
+impl Drop for FileHandle {
+    fn drop(&mut self) {
+        if let Some(fd) = self.fd.take()
+            && self.blocks
+        {
+            // Without a thread it is closed here.
+            let _ = thread("braid-close").spawn(move || drop(fd));
+        }
+    }
+}
+
+/// Under which condition a system call may be made.
+#[derive(Clone, Debug)]
+pub enum Permit {
+    /// At any time.
+    Always,
+    /// Before this time, ns.
+    Before(u64),
+    /// As long as a client has not let go of its queue.
+    Open {
+        /// The queue's memory.
+        memory: Arc<Shared>,
+        /// A word there.
+        at: usize,
+        /// The word's value once the client has let go.
+        closed: u32,
+        /// The server has given the queue up.
+        shut: Arc<AtomicBool>,
+    },
+}
+
+impl Permit {
+    fn allows(&self) -> bool {
+        match self {
+            Self::Always => true,
+            Self::Before(at_ns) => os::now_ns() < *at_ns,
+            Self::Open {
+                memory,
+                at,
+                closed,
+                shut,
+            } => memory.load_word(*at) != *closed && !shut.load(Ordering::Relaxed),
+        }
+    }
+}
+
+/// Memory of a job.
+#[derive(Debug)]
+pub enum Bytes {
+    /// None.
+    Nothing,
+    /// A part of a reactor's arena.
+    Lease(Lease),
+    /// A part of shared memory: where, and how much.
+    Shared(Arc<Shared>, usize, u32),
+}
+
+/// A system call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Call {
+    /// `preadv2`.
+    Read,
+    /// `pwritev2`.
+    Write {
+        /// With `RWF_DSYNC`.
+        durable: bool,
+        /// The file may have holes: space is allocated before.
+        allocate: bool,
+    },
+    /// `fdatasync`.
+    Sync,
+    /// `fallocate` that leaves zeroes.
+    Allocate {
+        /// How.
+        how: Allocate,
+        /// Bytes.
+        length: u64,
+    },
+}
+
+/// One system call to make.
+pub struct Job {
+    /// Of which file.
+    pub file: Arc<FileHandle>,
+    /// Which.
+    pub call: Call,
+    /// First byte in the file.
+    pub offset: u64,
+    /// Memory to read into or write from.
+    pub bytes: Bytes,
+    /// Asked directly before.
+    pub permit: Permit,
+    /// Comes back with the end.
+    pub tag: u64,
+    /// Where the end is reported.
+    pub to: Arc<dyn Complete>,
+}
+
+/// A job's end.
+#[derive(Debug)]
+pub struct Finished {
+    /// The job's.
+    pub tag: u64,
+    /// Bytes, or zero where nothing is counted; [`LATE`]: the permit was withdrawn, and nothing was
+    /// done.
+    pub result: Result<u32, Errno>,
+    /// The job's.
+    pub bytes: Bytes,
+}
+
+/// Takes ends of jobs, on any thread.
+pub trait Complete: Send + Sync {
+    /// A job has ended.
+    fn complete(&self, finished: Finished);
+}
+
+/// The threads of one file.
+#[derive(Clone, Default)]
+pub struct Workers(Arc<Pool>);
+
+#[derive(Default)]
+struct Pool {
+    state: Mutex<State>,
+    wake: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    jobs: VecDeque<Job>,
+    threads: usize,
+    idle: usize,
+}
+
+impl std::fmt::Debug for Workers {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let state = self.0.lock();
+        f.debug_struct("Workers")
+            .field("jobs", &state.jobs.len())
+            .field("threads", &state.threads)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Workers {
+    /// Hands a job over. It ends with EAGAIN where the system has no thread for it.
+    pub fn submit(&self, job: Job) {
+        let mut state = self.0.lock();
+        state.jobs.push_back(job);
+        if state.jobs.len() <= state.idle || state.threads >= FILE_WORKERS_MAX {
+            drop(state);
+            return self.0.wake.notify_one();
+        }
+        state.threads += 1;
+        drop(state);
+        let pool = Arc::clone(&self.0);
+        if thread("braid-file").spawn(move || pool.work()).is_ok() {
+            return;
+        }
+        let mut state = self.0.lock();
+        state.threads -= 1;
+        // Threads that are there go on with it.
+        let left = if state.threads == 0 {
+            std::mem::take(&mut state.jobs)
+        } else {
+            VecDeque::new()
+        };
+        drop(state);
+        for job in left {
+            job.end(Err(Errno::AGAIN));
+        }
+    }
+}
+
+impl Pool {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes system calls until there has been none for a while.
+    fn work(&self) {
+        while let Some(job) = self.next() {
+            job.run();
+        }
+    }
+
+    fn next(&self) -> Option<Job> {
+        let mut state = self.lock();
+        let mut waited = false;
+        loop {
+            if let Some(job) = state.jobs.pop_front() {
+                return Some(job);
+            }
+            if waited {
+                state.threads -= 1;
+                return None;
+            }
+            state.idle += 1;
+            let woken = self.wake.wait_timeout(state, FILE_WORKER_IDLE);
+            let (again, timeout) = woken.unwrap_or_else(PoisonError::into_inner);
+            state = again;
+            state.idle -= 1;
+            waited = timeout.timed_out();
+        }
+    }
+}
+
+impl Job {
+    fn run(mut self) {
+        let result = self.make_calls();
+        self.end(result);
+    }
+
+    fn end(self, result: Result<u32, Errno>) {
+        let (tag, bytes) = (self.tag, self.bytes);
+        // Its file may be closed with it, before anybody hears of the end.
+        drop(self.file);
+        self.to.complete(Finished { tag, result, bytes });
+    }
+
+    fn make_calls(&mut self) -> Result<u32, Errno> {
+        if let Call::Write { allocate: true, .. } = self.call {
+            self.allocate()?;
+        }
+        if !self.permit.allows() {
+            return Err(LATE);
+        }
+        // Nothing stands between the permit and the call.
+        match (self.call, &mut self.bytes) {
+            (Call::Sync, _) => rustix::fs::fdatasync(&*self.file).map(|()| 0),
+            (Call::Allocate { how, length }, _) => {
+                let mode = match how {
+                    Allocate::PunchHole => FallocateFlags::PUNCH_HOLE,
+                    Allocate::ZeroRange => FallocateFlags::ZERO_RANGE,
+                };
+                let mode = mode | FallocateFlags::KEEP_SIZE;
+                rustix::fs::fallocate(&*self.file, mode, self.offset, length).map(|()| 0)
+            }
+            (Call::Read, Bytes::Lease(lease)) => lease.read_from(&*self.file, self.offset),
+            (Call::Read, Bytes::Shared(memory, at, len)) => {
+                memory.read_from((*at, *len), &*self.file, self.offset)
+            }
+            (Call::Write { durable, .. }, Bytes::Lease(lease)) => {
+                lease.write_to(&*self.file, self.offset, durable)
+            }
+            (Call::Write { durable, .. }, Bytes::Shared(memory, at, len)) => {
+                memory.write_to((*at, *len), &*self.file, self.offset, durable)
+            }
+            (Call::Read | Call::Write { .. }, Bytes::Nothing) => Err(Errno::INVAL),
+        }
+    }
+
+    /// Allocates the space of a write: that may take long, and what follows does not then.
+    fn allocate(&self) -> Result<(), Errno> {
+        let length = match &self.bytes {
+            Bytes::Nothing => return Ok(()),
+            Bytes::Lease(lease) => lease.len(),
+            Bytes::Shared(_, _, len) => *len,
+        };
+        if !self.permit.allows() {
+            return Err(LATE);
+        }
+        let mode = FallocateFlags::KEEP_SIZE;
+        match rustix::fs::fallocate(&*self.file, mode, self.offset, length.into()) {
+            // There is no room: before any of the data is written.
+            Err(error @ (Errno::NOSPC | Errno::DQUOT)) => Err(error),
+            // The file system can't, or the write itself tells what is wrong.
+            _ => Ok(()),
+        }
+    }
+}
+
+fn thread(name: &str) -> Builder {
+    Builder::new().name(name.into()).stack_size(256 << 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs::File;
+    use std::os::unix::fs::{FileExt, MetadataExt};
+    use std::sync::mpsc::{Receiver, Sender, channel};
+    use std::time::Duration;
+
+    struct Ends(Mutex<Sender<Finished>>);
+
+    impl Complete for Ends {
+        fn complete(&self, finished: Finished) {
+            let _ = self.0.lock().unwrap().send(finished);
+        }
+    }
+
+    fn ends() -> (Arc<dyn Complete>, Receiver<Finished>) {
+        let (sender, receiver) = channel();
+        (Arc::new(Ends(Mutex::new(sender))), receiver)
+    }
+
+    fn file() -> (File, Arc<FileHandle>) {
+        let file = tempfile();
+        let fd = file.try_clone().unwrap().into();
+        (file, Arc::new(FileHandle::new(fd, false)))
+    }
+
+    fn tempfile() -> File {
+        use std::sync::atomic::AtomicU32;
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let name = format!("braid-workers-{}-{number}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let mut options = File::options();
+        let options = options.read(true).write(true).create(true).truncate(true);
+        let file = options.open(&path).unwrap();
+        std::fs::remove_file(path).unwrap();
+        file
+    }
+
+    fn memory(byte: u8) -> Arc<Shared> {
+        let file = sys::memory_file("workers", 4096).unwrap();
+        let memory = Shared::map(&file, 4096).unwrap();
+        memory.write(0, &[byte; 4096]);
+        Arc::new(memory)
+    }
+
+    fn job(file: &Arc<FileHandle>, to: &Arc<dyn Complete>, call: Call, permit: Permit) -> Job {
+        Job {
+            file: Arc::clone(file),
+            call,
+            offset: 4096,
+            bytes: Bytes::Shared(memory(7), 0, 4096),
+            permit,
+            tag: 3,
+            to: Arc::clone(to),
+        }
+    }
+
+    const WRITE: Call = Call::Write {
+        durable: false,
+        allocate: true,
+    };
+
+    #[test]
+    fn a_write_is_made_with_its_space() {
+        let ((file, handle), (to, ended)) = (file(), ends());
+        file.set_len(1 << 20).unwrap();
+        let workers = Workers::default();
+        workers.submit(job(&handle, &to, WRITE, Permit::Always));
+        let done = ended.recv().unwrap();
+        assert_eq!((done.tag, done.result), (3, Ok(4096)));
+        let mut read = [0; 4096];
+        file.read_exact_at(&mut read, 4096).unwrap();
+        assert_eq!(read, [7; 4096]);
+        assert!(file.metadata().unwrap().blocks() >= 8);
+    }
+
+    #[test]
+    fn t49_a_write_without_permit_is_not_made() {
+        let ((file, handle), (to, ended)) = (file(), ends());
+        let workers = Workers::default();
+        let queue = memory(0);
+        let shut = Arc::new(AtomicBool::new(true));
+        let open = |closed, shut| Permit::Open {
+            memory: Arc::clone(&queue),
+            at: 0,
+            closed,
+            shut,
+        };
+        for permit in [
+            Permit::Before(os::now_ns()),
+            open(0, Arc::default()),
+            open(1, shut),
+        ] {
+            workers.submit(job(&handle, &to, WRITE, permit));
+            assert_eq!(ended.recv().unwrap().result, Err(LATE));
+        }
+        assert_eq!(file.metadata().unwrap().len(), 0);
+        workers.submit(job(&handle, &to, WRITE, open(1, Arc::default())));
+        assert_eq!(ended.recv().unwrap().result, Ok(4096));
+    }
+
+    #[test]
+    fn t49_what_waits_for_a_hung_file_is_late_afterwards() {
+        let ((file, handle), (to, ended)) = (file(), ends());
+        let workers = Workers::default();
+        // All threads stand in a system call: reads of pipes that nobody writes to.
+        let mut writers = Vec::new();
+        for _ in 0..FILE_WORKERS_MAX {
+            let (reader, writer) = rustix::pipe::pipe().unwrap();
+            let hung = Arc::new(FileHandle::new(reader, false));
+            let mut read = job(&hung, &to, Call::Read, Permit::Always);
+            read.offset = u64::MAX; // no position
+            workers.submit(read);
+            writers.push(writer);
+        }
+        let soon = Permit::Before(os::now_ns() + 50_000_000);
+        workers.submit(job(&handle, &to, WRITE, soon));
+        assert!(ended.recv_timeout(Duration::from_millis(100)).is_err());
+        assert_eq!(workers.0.lock().threads, FILE_WORKERS_MAX);
+        drop(writers);
+        let results: Vec<_> = (0..=FILE_WORKERS_MAX)
+            .map(|_| ended.recv().unwrap().result)
+            .collect();
+        assert_eq!(results.iter().filter(|it| **it == Err(LATE)).count(), 1);
+        assert_eq!(file.metadata().unwrap().len(), 0);
+    }
+}
