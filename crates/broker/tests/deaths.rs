@@ -54,6 +54,13 @@ fn settled(stage: &Stage) -> ([usize; 3], i64) {
     until("only the two honest queues are left", || {
         stage.queues().matches("\"number\"").count() == 2
     });
+    until("the workers of files have ended", || {
+        let mut threads = std::fs::read_dir("/proc/self/task").unwrap();
+        !threads.any(|thread| {
+            let name = std::fs::read_to_string(thread.unwrap().path().join("comm"));
+            name.is_ok_and(|name| name.trim() == "braid-file")
+        })
+    });
     let (mut last, mut same) = (([0; 3], 0), 0);
     until("nothing comes and goes", || {
         std::thread::sleep(std::time::Duration::from_millis(10));

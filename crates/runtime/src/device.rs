@@ -62,6 +62,14 @@ pub(crate) enum Opened {
 }
 
 impl Opened {
+    /// Of a file.
+    pub(crate) fn path(&self) -> Option<String> {
+        match self {
+            Self::File(file, _) => Some(file.path().display().to_string()),
+            _ => None,
+        }
+    }
+
     pub(crate) fn new(device: &Device) -> Result<Self, RuntimeError> {
         Ok(match device {
             Device::Memory(memory) => Self::Memory(Arc::clone(memory)),
@@ -157,6 +165,14 @@ pub(crate) struct Devices {
     pub(crate) inbox: Arc<Inbox>,
 }
 
+/// Of a file.
+pub(crate) fn path_of(device: &Device) -> Option<String> {
+    match device {
+        Device::File(file) => Some(file.path().display().to_string()),
+        _ => None,
+    }
+}
+
 pub(crate) fn device_number(device: DeviceId) -> usize {
     usize::from(device.0)
 }
@@ -242,6 +258,11 @@ impl Devices {
         self.queues = queues::of(&self.backends);
     }
 
+    /// Requests to files that have not ended.
+    pub(crate) fn under_way(&self) -> usize {
+        self.requests.len() - self.free.len()
+    }
+
     /// Whether the machine has results to hear of.
     pub(crate) fn has_results(&self) -> bool {
         !self.results.is_empty()
@@ -253,7 +274,7 @@ impl Devices {
             Backend::Queue(queue) => queue.is_idle(),
             _ => true,
         });
-        let files = self.requests.len() == self.free.len();
+        let files = self.under_way() == 0;
         files && queues && self.commands.is_idle() && self.results.is_empty()
     }
 

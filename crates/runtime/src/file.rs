@@ -137,7 +137,7 @@ impl FileDevice {
             has_holes: AtomicBool::new(has_holes(&opened, bytes)),
             blocks,
             fd: Arc::new(FileHandle::new(opened, blocks)),
-            workers: Workers::default(),
+            workers: Workers::new(&path),
             path,
             read_only,
             bytes,
@@ -198,6 +198,13 @@ impl FileDevice {
     /// made by [`Self::workers`] only.
     pub fn blocks(&self) -> bool {
         self.blocks
+    }
+
+    /// As if its file system blocked.
+    #[cfg(test)]
+    pub(crate) fn blocking(mut self, blocks: bool) -> Self {
+        self.blocks = blocks;
+        self
     }
 
     /// The threads for its blocking system calls.
@@ -452,7 +459,7 @@ mod tests {
         assert_eq!(refused.unwrap_err(), Errno::INVAL);
         let mut device = FileDevice {
             fd: Arc::new(FileHandle::new(fd, false)),
-            workers: Workers::default(),
+            workers: Workers::new(Path::new("/proc/self/status")),
             blocks: false,
             has_holes: AtomicBool::new(false),
             path: PathBuf::from("/proc/self/status"),

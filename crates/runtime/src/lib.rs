@@ -10,7 +10,7 @@
 //!   `whole`: files that were cut short; `filesystem`: which file systems block their submitter;
 //!   [`workers`]: threads for blocking system calls
 //! * `passthrough`, `command`: namespaces that the kernel drives; [`PassthroughDevice`]
-//! * `mailbox`: messages from other threads
+//! * `mailbox`: messages from other threads; [`watchdog`]: reactors that don't come back
 //!
 //! # Contract
 //! The one with machines stands in `engine::machine`. A reactor's rounds between two submissions
@@ -44,6 +44,7 @@ mod stall;
 pub mod sysfs;
 mod thread;
 mod volatile;
+pub mod watchdog;
 mod whole;
 pub mod workers;
 

@@ -49,7 +49,9 @@ pub const FILE_OPERATIONS_MAX: usize = 512;
 /// Threads that make system calls of one file (T52).
 pub const FILE_WORKERS_MAX: usize = 16;
 /// How long such a thread waits for the next one before it ends.
-pub const FILE_WORKER_IDLE: std::time::Duration = std::time::Duration::from_secs(10);
+pub const FILE_WORKER_IDLE: std::time::Duration = std::time::Duration::from_secs(1);
+/// How often the watchdog looks at reactors.
+pub const WATCHDOG_LOOK: std::time::Duration = std::time::Duration::from_secs(1);
 /// Bytes read at a time to compare, and how many of these at once.
 pub const COMPARE_BYTES: u32 = 64 << 10;
 /// Compare operations that read at once; more wait.

@@ -11,16 +11,18 @@
 //! between rounds, never from inside a call of the machine.
 use crate::admission::Admission;
 use crate::connection::Connection;
-use crate::device::{Devices, device_number};
+use crate::device::{Devices, Opened, device_number};
 use crate::limits::*;
 use crate::listen::Listener;
 use crate::mailbox::{Mail, Mailbox};
 use crate::messages::Messages;
+use crate::watchdog::{Pulse, watch};
 use crate::workers::{Bytes, Finished};
 use crate::{ReactorConfig, ReactorStats, RuntimeError};
 use engine::Machine;
 use engine::machine::{ConnId, Memory, Output, Span};
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 use sys::{Arena, Completion, Extent, Fd, Ring, RingConfig, Wait, os};
 
@@ -52,6 +54,7 @@ pub(crate) struct Reactor<M: Machine> {
     /// Empty; kept for its memory.
     finished: Vec<Finished>,
     mail: bool,
+    pulse: Arc<Pulse>,
     pub(crate) stopping: bool,
     /// After a stop: until then devices are waited for.
     devices_until_ns: u64,
@@ -123,6 +126,10 @@ where
             });
         }
         let devices = Devices::new(&config.devices, config.arena_bytes, mailbox.wake())?;
+        let pulse = Pulse::new(&config.name, mailbox.wake());
+        for (number, device) in config.devices.iter().enumerate() {
+            pulse.name_device(number, crate::device::path_of(device));
+        }
         let ring = ring(&config, count)?;
         let listeners = config.listeners.into_iter();
         let listeners = listeners.map(|listener| Listener::new(listener, &config.name));
@@ -148,6 +155,7 @@ where
             finished: Vec::with_capacity(FILE_OPERATIONS_MAX),
             mailbox,
             mail: false,
+            pulse,
             stopping: false,
             devices_until_ns: u64::MAX,
             spin: config.spin,
@@ -162,6 +170,7 @@ where
     /// Runs until the machine stops.
     pub(crate) fn run(mut self) -> Result<(M, ReactorStats), RuntimeError> {
         let slept_before = sleeps();
+        watch(&self.pulse);
         loop {
             self.turn();
             if self.stopping && self.is_drained() {
@@ -262,6 +271,8 @@ where
                 }
                 Some(Mail::Device(device, opened)) => {
                     let opened = opened.map(|it| *it);
+                    let path = opened.as_ref().and_then(Opened::path);
+                    self.pulse.name_device(device_number(device), path);
                     self.devices.set(&mut self.ring, device, opened);
                 }
                 None => {
@@ -288,6 +299,7 @@ where
     /// Rounds of the machine until it is quiet.
     fn turn(&mut self) {
         self.stats.turns += 1;
+        self.pulse.beat(self.stats.turns, self.devices.under_way());
         for _ in 0..ROUNDS_MAX {
             self.again = false;
             self.deliver_device_results();
@@ -323,6 +335,7 @@ where
                     let (device, now) = (device_number(request.device), (self.now_ns, before_ns));
                     self.devices
                         .begin(&mut self.ring, device, &request, span, now);
+                    self.pulse.submits(device, self.devices.under_way());
                 }
                 Output::LetGo { device, id } => {
                     self.devices
@@ -508,7 +521,6 @@ mod tests {
     use super::*;
     use crate::{Device, FileDevice};
     use engine::machine::{Closed, DeviceError, DeviceId, DeviceOp, DeviceRequest, Place, Send};
-    use std::sync::Arc;
 
     /// A machine that does nothing.
     struct Still;

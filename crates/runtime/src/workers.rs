@@ -18,9 +18,11 @@ use crate::limits::{FILE_WORKER_IDLE, FILE_WORKERS_MAX};
 use rustix::fs::FallocateFlags;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread::Builder;
+use std::time::Duration;
 use sys::{Allocate, Errno, LATE, Lease, Shared, os};
 
 /// An open file. One whose file system may block is closed on a thread of its own: FUSE asks its
@@ -168,11 +170,12 @@ pub trait Complete: Send + Sync {
 }
 
 /// The threads of one file.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct Workers(Arc<Pool>);
 
-#[derive(Default)]
 struct Pool {
+    /// Path of the file.
+    path: PathBuf,
     state: Mutex<State>,
     wake: Condvar,
 }
@@ -182,6 +185,20 @@ struct State {
     jobs: VecDeque<Job>,
     threads: usize,
     idle: usize,
+    /// When the system calls that are being made began, ns; in no order.
+    began_ns: Vec<u64>,
+}
+
+/// All files that have workers, or had.
+static POOLS: Mutex<Vec<Weak<Pool>>> = Mutex::new(Vec::new());
+
+/// A file of this process of which a system call has not returned for so long.
+pub fn hung(at_least: Duration) -> Option<PathBuf> {
+    let pools = POOLS.lock().unwrap_or_else(PoisonError::into_inner);
+    let before_ns = os::now_ns().saturating_sub(at_least.as_nanos() as u64);
+    let hangs = |pool: &Arc<Pool>| pool.lock().began_ns.iter().any(|at_ns| *at_ns <= before_ns);
+    let found = pools.iter().filter_map(Weak::upgrade).find(hangs);
+    found.map(|pool| pool.path.clone())
 }
 
 impl std::fmt::Debug for Workers {
@@ -195,6 +212,19 @@ impl std::fmt::Debug for Workers {
 }
 
 impl Workers {
+    /// None yet, for the file of this path.
+    pub fn new(path: &Path) -> Self {
+        let pool = Arc::new(Pool {
+            path: path.to_owned(),
+            state: Mutex::default(),
+            wake: Condvar::new(),
+        });
+        let mut pools = POOLS.lock().unwrap_or_else(PoisonError::into_inner);
+        pools.retain(|pool| pool.strong_count() > 0);
+        pools.push(Arc::downgrade(&pool));
+        Self(pool)
+    }
+
     /// Hands a job over. It ends with EAGAIN where the system has no thread for it.
     pub fn submit(&self, job: Job) {
         let mut state = self.0.lock();
@@ -231,17 +261,29 @@ impl Pool {
 
     /// Makes system calls until there has been none for a while.
     fn work(&self) {
-        while let Some(job) = self.next() {
+        let mut began_ns = None;
+        while let Some((job, at_ns)) = self.next(began_ns) {
+            began_ns = Some(at_ns);
             job.run();
         }
     }
 
-    fn next(&self) -> Option<Job> {
+    /// The next job, and when it was taken; the one taken at `ended_ns` is over.
+    fn next(&self, ended_ns: Option<u64>) -> Option<(Job, u64)> {
         let mut state = self.lock();
+        if let Some(at) = state
+            .began_ns
+            .iter()
+            .position(|at_ns| Some(*at_ns) == ended_ns)
+        {
+            state.began_ns.swap_remove(at);
+        }
         let mut waited = false;
         loop {
             if let Some(job) = state.jobs.pop_front() {
-                return Some(job);
+                let now_ns = os::now_ns();
+                state.began_ns.push(now_ns);
+                return Some((job, now_ns));
             }
             if waited {
                 state.threads -= 1;
@@ -332,7 +374,6 @@ mod tests {
     use std::fs::File;
     use std::os::unix::fs::{FileExt, MetadataExt};
     use std::sync::mpsc::{Receiver, Sender, channel};
-    use std::time::Duration;
 
     struct Ends(Mutex<Sender<Finished>>);
 
@@ -394,7 +435,7 @@ mod tests {
     fn a_write_is_made_with_its_space() {
         let ((file, handle), (to, ended)) = (file(), ends());
         file.set_len(1 << 20).unwrap();
-        let workers = Workers::default();
+        let workers = Workers::new(Path::new("v0"));
         workers.submit(job(&handle, &to, WRITE, Permit::Always));
         let done = ended.recv().unwrap();
         assert_eq!((done.tag, done.result), (3, Ok(4096)));
@@ -407,7 +448,7 @@ mod tests {
     #[test]
     fn t49_a_write_without_permit_is_not_made() {
         let ((file, handle), (to, ended)) = (file(), ends());
-        let workers = Workers::default();
+        let workers = Workers::new(Path::new("v0"));
         let queue = memory(0);
         let shut = Arc::new(AtomicBool::new(true));
         let open = |closed, shut| Permit::Open {
@@ -432,7 +473,7 @@ mod tests {
     #[test]
     fn t49_what_waits_for_a_hung_file_is_late_afterwards() {
         let ((file, handle), (to, ended)) = (file(), ends());
-        let workers = Workers::default();
+        let workers = Workers::new(Path::new("t49_what_waits"));
         // All threads stand in a system call: reads of pipes that nobody writes to.
         let mut writers = Vec::new();
         for _ in 0..FILE_WORKERS_MAX {
@@ -447,6 +488,9 @@ mod tests {
         workers.submit(job(&handle, &to, WRITE, soon));
         assert!(ended.recv_timeout(Duration::from_millis(100)).is_err());
         assert_eq!(workers.0.lock().threads, FILE_WORKERS_MAX);
+        let here = Path::new("t49_what_waits");
+        assert_eq!(hung(Duration::from_millis(50)).as_deref(), Some(here));
+        assert_eq!(hung(Duration::from_secs(1000)), None);
         drop(writers);
         let results: Vec<_> = (0..=FILE_WORKERS_MAX)
             .map(|_| ended.recv().unwrap().result)

@@ -158,7 +158,7 @@ impl Port {
                         cdw: made.cdw,
                     };
                     let data = CommandData::Extent(extent);
-                    ring.command(&self.file, reaping, &command, data, io.cookie)?;
+                    ring.command(&self.file, reaping, &command, data, (io.cookie, u64::MAX))?;
                 }
                 (Target::File(_), Reaping::Poll) => {
                     ring.read_polled(&self.file, extent, io.offset, io.cookie)?;

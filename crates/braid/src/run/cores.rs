@@ -14,6 +14,7 @@ use engine::mirror::{MirrorEngine, MirrorOrder};
 use engine::{DeviceId, Span};
 use nvme::host::{Digests, HostIdentity};
 use policy::{Knobs, PathIndex, Policy};
+use runtime::watchdog::STUCK_GRACE;
 use runtime::{Device, Handle, ReactorConfig, Sender};
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
@@ -114,6 +115,7 @@ impl Cores {
     /// What ended a reactor before.
     pub fn stop(self, drain_ns: u64) -> anyhow::Result<()> {
         self.senders().all(|| ExportControl::Drain(drain_ns));
+        crate::signals::end_when_stuck(Duration::from_nanos(drain_ns) + STUCK_GRACE);
         // Core 0 shuts the controllers down, so it comes last.
         for handle in self.handles.into_iter().rev() {
             let stop = RunControl::Export(ExportControl::Stop(drain_ns));

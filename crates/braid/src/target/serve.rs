@@ -17,6 +17,7 @@ use anyhow::Context;
 use clap::Args;
 use engine::target::TargetControl;
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
+use runtime::watchdog::STUCK_GRACE;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -238,6 +239,7 @@ fn stop_on_signals(launched: &Launched) -> anyhow::Result<()> {
             if count > 0 {
                 std::process::exit(128 + signal);
             }
+            crate::signals::end_when_stuck(STUCK_GRACE);
             sender.send(TargetControl::Stop);
         }
     };

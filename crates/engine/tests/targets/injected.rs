@@ -1,7 +1,7 @@
 //! Faults on purpose, in virtual time: each does what it says, when it says, and counts it.
 
 use crate::target_hand::*;
-use engine::machine::Closed;
+use engine::machine::{Closed, Machine};
 use engine::target::{ErrorRule, Event, FaultStats, Faults, Ops, Probability, TargetControl, Why};
 use nvme::controller::CloseReason;
 use nvme::wire::Status;
@@ -313,6 +313,27 @@ fn t09_nothing_begins_after_a_target_slept_through_the_keep_alive_time() {
     hand.now += 2 * SECOND;
     hand.pass(0);
     over(hand, queue);
+}
+
+/// What the runtime asks directly before it starts a change.
+#[test]
+fn t49_a_change_starts_before_keep_alive_expires() {
+    let mut hand = Hand::new(config(&[Config::default()]));
+    hand.kato_ms = 1000;
+    hand.hold_device = true;
+    let queue = hand.queue(0, 64);
+    hand.write(queue, 5, &pattern(1, 4096));
+    let id = hand.requests[0].id;
+    let before_ns = hand.target.start_before_ns(id);
+    assert!((hand.now + MS..=hand.now + SECOND).contains(&before_ns));
+    // Its host says something: the association lives on.
+    hand.pass(SECOND / 2);
+    hand.read(queue, 1, 1);
+    let later_ns = hand.target.start_before_ns(id);
+    assert!(later_ns >= before_ns);
+    // And nothing any more.
+    hand.pass(3 * SECOND);
+    assert_eq!(hand.target.start_before_ns(id), 0);
 }
 
 #[test]

@@ -70,3 +70,112 @@ fn the_systems_errors_are_told_apart() {
         assert_eq!(device_error(error), expected);
     }
 }
+
+fn written_file(name: &str) -> FileDevice {
+    let path = std::env::temp_dir().join(format!("braid-{name}-{}", std::process::id()));
+    std::fs::write(&path, vec![9; 1 << 20]).unwrap();
+    let file = FileDevice::open(path.clone(), false, None).unwrap();
+    std::fs::remove_file(path).unwrap();
+    file
+}
+
+/// One device and its ring.
+fn devices(file: FileDevice) -> (Devices, Ring) {
+    let wake = Arc::new(Wake::new("test").unwrap());
+    let devices = Devices::new(&[Device::File(Arc::new(file))], 4096, wake).unwrap();
+    (devices, ring())
+}
+
+fn request(op: DeviceOp) -> DeviceRequest {
+    DeviceRequest {
+        id: 7,
+        device: DeviceId(0),
+        op,
+        offset: 8192,
+        length: if op == DeviceOp::Flush { 0 } else { 4096 },
+        span: Span { at: 0, len: 4096 },
+    }
+}
+
+/// The end of the one request under way; `before_ns` is what the machine says then.
+fn end(devices: &mut Devices, ring: &mut Ring, before_ns: u64) -> Result<(), DeviceError> {
+    loop {
+        let _ = ring.enter(sys::Wait::No);
+        let mut ended = Vec::new();
+        while let Some(it) = ring.next_completion() {
+            ended.push((it.tag as u32, it.result));
+        }
+        let mut finished = Vec::new();
+        devices.inbox.take(&mut finished);
+        for it in finished {
+            if let crate::workers::Bytes::Lease(lease) = it.bytes {
+                ring.end_lease(lease);
+            }
+            ended.push((it.tag as u32, it.result));
+        }
+        for (slot, result) in ended {
+            let now = (sys::os::now_ns(), |_| before_ns);
+            if let Some((id, result)) = devices.handle(ring, slot, result, now) {
+                assert_eq!(id, 7);
+                return result;
+            }
+        }
+        std::thread::yield_now();
+    }
+}
+
+fn run(of: &mut (Devices, Ring), op: DeviceOp, before: [u64; 2]) -> Result<(), DeviceError> {
+    let (devices, ring) = of;
+    let extent = Extent::new(0, 4096);
+    devices.begin(ring, 0, &request(op), extent, (0, before[0]));
+    let result = end(devices, ring, before[1]);
+    assert!(devices.is_idle() && devices.in_flight == 0 && !ring.arena().is_busy(extent));
+    result
+}
+
+const CHANGES: [DeviceOp; 4] = [
+    DeviceOp::Write { fua: false },
+    DeviceOp::Write { fua: true },
+    DeviceOp::WriteZeroes { deallocate: false },
+    DeviceOp::Deallocate,
+];
+
+#[test]
+fn t49_a_late_change_is_lost_and_not_made() {
+    for blocks in [false, true] {
+        let mut of = devices(written_file("late").blocking(blocks));
+        for op in CHANGES {
+            assert_eq!(run(&mut of, op, [1, 1]), Err(DeviceError::Lost), "{op:?}");
+        }
+        assert_eq!(run(&mut of, DeviceOp::Read, [u64::MAX; 2]), Ok(()));
+        assert_eq!(of.1.arena().bytes(Extent::new(0, 4096)), [9; 4096]);
+    }
+}
+
+#[test]
+fn t49_a_late_change_is_made_if_it_may_by_now() {
+    for blocks in [false, true] {
+        let mut of = devices(written_file("in-time").blocking(blocks));
+        let in_time_ns = sys::os::now_ns() + 60_000_000_000;
+        for op in CHANGES {
+            assert_eq!(run(&mut of, op, [1, in_time_ns]), Ok(()), "{op:?}");
+        }
+        assert_eq!(run(&mut of, DeviceOp::Read, [u64::MAX; 2]), Ok(()));
+        assert_eq!(of.1.arena().bytes(Extent::new(0, 4096)), [0; 4096]);
+    }
+}
+
+#[test]
+fn t52_a_blocking_file_is_never_on_the_ring() {
+    let mut of = devices(written_file("blocks").blocking(true));
+    let write = DeviceOp::Write { fua: false };
+    for op in [write, DeviceOp::Flush, DeviceOp::Compare, DeviceOp::Read] {
+        let extent = Extent::new(0, 4096);
+        of.0.begin(&mut of.1, 0, &request(op), extent, (0, u64::MAX));
+        assert_eq!(of.1.in_flight(), 0, "{op:?}");
+        assert_eq!(end(&mut of.0, &mut of.1, u64::MAX), Ok(()));
+    }
+    of.1.bytes_mut(Extent::new(0, 4096)).fill(1);
+    let differs = run(&mut of, DeviceOp::Compare, [u64::MAX; 2]);
+    assert_eq!(differs, Err(DeviceError::Mismatch));
+}
