@@ -426,23 +426,27 @@ impl Devices {
         let left = request.length - done;
         let up_to = |most: u32| left.min(u64::from(most)) as u32;
         match step {
-            Step::Read => ring.read(file, extent.skip(done as u32), offset, tag),
+            Step::Read => {
+                ring.read(file, extent.skip(done as u32), offset, tag);
+            }
             Step::Write { durable } => {
                 let how = WriteHow {
                     durable,
                     nowait: true,
                     before_ns,
                 };
-                ring.write(file, extent.skip(done as u32), offset, how, tag)
+                ring.write(file, extent.skip(done as u32), offset, how, tag);
             }
-            Step::Sync => ring.sync_data(file, tag),
-            Step::Allocate(_) | Step::Zeroes => return self.employ(ring, slot),
+            Step::Sync => {
+                ring.sync_data(file, tag);
+            }
             Step::Compare(scratch) => {
                 let scratch = scratch.unwrap_or_default();
                 let piece = Extent::new(scratch.at, up_to(scratch.len));
-                ring.read(file, piece, offset, tag)
+                ring.read(file, piece, offset, tag);
             }
-        };
+            Step::Allocate(_) | Step::Zeroes => self.employ(ring, slot),
+        }
     }
 
     /// An operation ended; the request's result if it was the last. `before_ns` says of a request

@@ -40,8 +40,11 @@ pub(crate) fn blocks_submitter(file: impl AsFd, is_block_device: bool) -> bool {
     let Ok(stat) = fstatfs(file) else {
         return true;
     };
-    let kind = stat.f_type as i64;
-    !SUBMITTED.iter().any(|&(known, ..)| known == kind)
+    // Its type differs between architectures.
+    let kind = i128::from(stat.f_type);
+    !SUBMITTED
+        .iter()
+        .any(|&(known, ..)| i128::from(known) == kind)
 }
 
 #[cfg(test)]

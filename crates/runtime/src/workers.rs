@@ -225,7 +225,7 @@ impl Workers {
         Self(pool)
     }
 
-    /// Hands a job over. It ends with EAGAIN where the system has no thread for it.
+    /// Hands a job over. It ends with ENOMEM where the system has no thread for it.
     pub fn submit(&self, job: Job) {
         let mut state = self.0.lock();
         state.jobs.push_back(job);
@@ -249,7 +249,7 @@ impl Workers {
         };
         drop(state);
         for job in left {
-            job.end(Err(Errno::AGAIN));
+            job.end(Err(Errno::NOMEM));
         }
     }
 }

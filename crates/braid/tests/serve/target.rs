@@ -561,7 +561,12 @@ fn a_full_disk_under_a_namespace_is_an_error_and_not_the_end() {
         }
     };
     let file = disk.path().join("v0");
-    let file = ["--file", file.to_str().unwrap(), "--size", "1MiB"];
+    // One that has its space yet to get: others are not made on a full disk.
+    std::fs::File::create(&file)
+        .unwrap()
+        .set_len(1 << 20)
+        .unwrap();
+    let file = ["--file", file.to_str().unwrap()];
     let arguments = [&file[..], &["--listen", "127.0.0.1:0"]].concat();
     let Some(target) = Target::start(directory.path(), "t.sock", &arguments, 1) else {
         return;
