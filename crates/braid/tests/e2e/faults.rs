@@ -304,7 +304,10 @@ fn a_full_disk_under_a_namespace_is_enospc_for_the_client() {
         Err(reason) => return skip(name, &format!("no tmpfs can be mounted: {reason}")),
     };
     let file = disk.path().join("v0");
-    let namespace = format!("backend = \"file:{}\"\nsize = \"16MiB\"", file.display());
+    let namespace = format!(
+        "backend = \"file:{}\"\nsize = \"16MiB\"\nsparse = true",
+        file.display()
+    );
     let one = Target::start(path, "one", &offer(1, &namespace));
     let engine = Engine::start(path, QUICK, "", &[&one.uri]);
     let uri = engine.uri();
