@@ -157,6 +157,7 @@ fn mirror_config() -> MirrorConfig {
         legs: vec![LegConfig {
             volume: 0,
             name: "disk:0".into(),
+            uris: vec!["disk:0".into()],
             distance: 10,
             throughput: 1,
         }],

@@ -5,7 +5,8 @@
 //!
 //! * `one`: a mirror on its core; `gather`: until it runs; `look`: what legs say; `drive`: what its
 //!   machine wants; `users`: the I/O of users; `returns`: legs that leave and return; `change`:
-//!   legs that are added and removed; `behind`: what is left behind on legs, and for how long
+//!   legs that are added and removed; `names`: which leg a URI means; `behind`: what is left behind
+//!   on legs, and for how long
 //! * `reads`: which leg serves a read; `table`: what legs were given; `loans`: memory of it that is
 //!   lent beyond its I/O; `stack`: what all of them can do; `lasting`: what users said that
 //!   holds beyond this engine
@@ -36,6 +37,7 @@ mod gather;
 mod lasting;
 mod loans;
 mod look;
+mod names;
 mod one;
 mod reads;
 mod report;

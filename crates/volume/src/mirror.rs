@@ -31,4 +31,4 @@ pub type Crc32c = fn(&[u8]) -> u32;
 
 pub use id::Id;
 pub use superblock::{ParseError, Superblock};
-pub use text::{BadText, Label, Name, Properties, Text};
+pub use text::{BadText, Label, Name, Named, Properties, Text};

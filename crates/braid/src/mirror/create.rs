@@ -118,7 +118,7 @@ pub fn run(args: &CreateArgs) -> anyhow::Result<()> {
     };
     let entry = |uri: &PathUri| NewLeg {
         id: draw_id(),
-        label: Label::cut(&uri.to_string()),
+        label: Label::of_uri(&uri.to_string()),
         alike: empty,
     };
     let entries: Vec<NewLeg> = args.legs.iter().map(entry).collect();

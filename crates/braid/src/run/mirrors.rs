@@ -174,6 +174,7 @@ fn leg_config(leg: &Volume, volume: u16) -> LegConfig {
     LegConfig {
         volume,
         name,
+        uris: leg.paths.iter().map(|it| it.uri.to_string()).collect(),
         distance: leg.paths.iter().map(|it| it.distance).min().unwrap_or(0),
         throughput: leg.paths.iter().map(|it| it.throughput).max().unwrap_or(1),
     }

@@ -11,12 +11,14 @@
 //! others are under a lease. What else it can do less than the others, none of them
 //! is asked any more.
 use super::drive::Running;
+use super::names::slot_of;
 use super::one::{Kit, Leg, Mirrored, Phase};
 use super::table::{Entry, Task};
 use super::types::{LegCounters, NewLeg};
 use crate::host::{HostEngine, HostEvent, IoOp};
 use alloc::format;
 use alloc::string::{String, ToString};
+use alloc::vec::Vec;
 use volume::Outcome;
 use volume::mirror::Label;
 use volume::mirror::copies::Chosen;
@@ -81,7 +83,8 @@ impl Mirrored {
             leg_bytes: new.info.bytes,
             ..state.place
         };
-        let label = Label::cut(&new.config.name);
+        let uri = new.config.uris.first().unwrap_or(&new.config.name);
+        let label = Label::of_uri(uri);
         // Its superblocks are still being overwritten, or hang: the slot of such a one would be the
         // new one's, and with that what ends there.
         let wiped = self.legs.iter().filter(|leg| leg.wiping > 0);
@@ -234,17 +237,15 @@ impl Mirrored {
     }
 }
 
-/// Which of the legs that are not there the one of a slot is to be, where its name tells that.
+/// Which of the legs that are not there the one of a slot is to be, where its label tells that.
 fn absent(it: &Running, legs: &[Leg], slot: u8) -> Option<usize> {
-    let state = it.machine.superblock();
-    let label = state.legs.get(usize::from(slot))?.as_ref()?.label;
-    if it.places[usize::from(slot)].is_some() {
+    if it.places.get(usize::from(slot))?.is_some() {
         return None;
     }
-    let mut same = state.entries().filter(|it| it.1.label == label);
-    let is_it = |leg: &Leg| leg.is_absent() && Label::cut(&leg.config.name) == label;
-    let mut named = (0..).zip(legs).filter(|(_, leg)| is_it(leg));
-    let found = named.next()?.0;
-    let only = named.next().is_none() && same.nth(1).is_none();
-    only.then_some(found)
+    let there: Vec<(usize, &Leg)> = (0..).zip(legs).filter(|it| !it.1.removed).collect();
+    let uris = || there.iter().map(|it| it.1.config.uris.as_slice());
+    let is_it = |at: usize| slot_of(it.machine.superblock(), uris(), at) == Some(slot);
+    let mut absent = (0..).zip(&there).filter(|it| it.1.1.is_absent());
+    let found = absent.find(|it| is_it(it.0))?;
+    Some(found.1.0)
 }

@@ -1,4 +1,5 @@
 //! How a mirror is doing, and what is asked of it by hand.
+use super::names::slot_of;
 use super::one::{Away, Leg, Mirrored, Phase};
 use super::reads::for_mirror;
 use super::types::{LegReport, LegStatus, MirrorOrder, MirrorReport, MirrorState};
@@ -9,25 +10,53 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use policy::{Knobs, Policy};
-use volume::mirror::Label;
 use volume::mirror::superblock::{LegEntry, LegState};
+use volume::mirror::{Label, Named, Superblock};
 
-/// One that the mirror has: among those that were given, or one that nobody has given.
+/// Finds the slots of legs that are configured and not there, by their labels.
+fn name_missing(legs: &mut [LegReport], state: &Superblock) {
+    for at in 0..legs.len() {
+        let (leg, uris) = (&legs[at], legs.iter().map(|leg| leg.uris.as_slice()));
+        if leg.slot.is_some() || leg.status != LegStatus::Missing {
+            continue;
+        }
+        let slot = slot_of(state, uris, at);
+        let is_free = |slot: &u8| !legs.iter().any(|leg| leg.slot == Some(*slot));
+        legs[at].slot = slot.filter(is_free);
+    }
+}
+
+/// Adds a leg that the mirror has and that is not among those that are configured.
 fn place_entry(legs: &mut Vec<LegReport>, slot: u8, entry: &LegEntry) {
     if legs.iter().any(|leg| leg.slot == Some(slot)) {
         return;
     }
-    // Which one it is it says itself when it is there; till then how it was last reached does.
-    let missing = legs.iter_mut().find(|leg| {
-        let nameless = leg.slot.is_none() && leg.status == LegStatus::Missing;
-        nameless && Label::cut(&leg.name) == entry.label
-    });
-    if let Some(leg) = missing {
-        leg.slot = Some(slot);
-        return;
-    }
-    let given = |leg: &&LegReport| leg.volume.is_some() && Label::cut(&leg.name) == entry.label;
-    let why = match legs.iter().find(given) {
+    let mut report = LegReport {
+        name: entry.label.to_string(),
+        uris: Vec::new(),
+        volume: None,
+        slot: Some(slot),
+        id: Some(entry.id),
+        status: LegStatus::Missing,
+        aside: false,
+        cut_short: false,
+        due: false,
+        why: None,
+        facts: None,
+        counters: Default::default(),
+        rebuild: None,
+    };
+    let mut named = legs.iter().filter(|leg| report.names(&leg.uris).is_some());
+    let first = named.find(|leg| leg.volume.is_some());
+    let why = match first {
+        None => "it is not in the configuration".into(),
+        Some(it) if it.slot.is_none() && it.status == LegStatus::Missing => format!(
+            "which of the legs that are not there it is can't be told by the beginning of a URI: \
+             call it {slot}"
+        ),
+        Some(it) if report.names(&it.uris) == Some(Named::Beginning) => {
+            format!("its URI can't be told from those that begin alike: call it {slot}")
+        }
         Some(LegReport {
             slot: Some(other), ..
         }) => format!("its place is taken by leg {other}: remove {slot}"),
@@ -36,21 +65,9 @@ fn place_entry(legs: &mut Vec<LegReport>, slot: u8, entry: &LegEntry) {
             "{} is there, and not this leg: replace {slot} by it",
             it.name
         ),
-        None => "it is not in the configuration".into(),
     };
-    legs.push(LegReport {
-        name: entry.label.to_string(),
-        volume: None,
-        slot: Some(slot),
-        status: LegStatus::Missing,
-        aside: false,
-        cut_short: false,
-        due: false,
-        why: Some(why),
-        facts: None,
-        counters: Default::default(),
-        rebuild: None,
-    });
+    report.why = Some(why);
+    legs.push(report);
 }
 
 impl Mirrored {
@@ -94,8 +111,15 @@ impl Mirrored {
         let there = self.legs.iter().filter(|leg| !leg.removed);
         let mut legs: Vec<LegReport> = there.map(|leg| self.leg(leg, host)).collect();
         if let Phase::Running(it) = &self.phase {
-            for (slot, entry) in it.machine.superblock().entries() {
+            let state = it.machine.superblock();
+            name_missing(&mut legs, state);
+            for (slot, entry) in state.entries() {
                 place_entry(&mut legs, slot, entry);
+            }
+            for leg in &mut legs {
+                let slot = leg.slot.map(usize::from);
+                let entry = slot.and_then(|slot| state.legs.get(slot)?.as_ref());
+                leg.id = entry.map(|entry| entry.id);
             }
         }
         legs
@@ -171,7 +195,9 @@ impl Mirrored {
         let says = found.and_then(Result::ok).map(|it| it.superblock.slot);
         LegReport {
             name: leg.config.name.clone(),
+            uris: leg.config.uris.clone(),
             volume: Some(leg.config.volume),
+            id: None,
             slot: leg
                 .slot
                 .or(leg.leaves)

@@ -20,6 +20,8 @@ pub struct LegConfig {
     pub volume: u16,
     /// As the user wrote it, in lines about it.
     pub name: String,
+    /// The whole URIs of its paths: by one of them it is known while it is not there.
+    pub uris: Vec<String>,
     /// The smallest of its paths (row A1), and the largest throughput.
     pub distance: u32,
     /// For `service-time`.
@@ -192,12 +194,17 @@ pub struct LegCounters {
 /// How a leg is doing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LegReport {
-    /// As configured.
+    /// As configured; of a leg that is not configured, its label.
     pub name: String,
+    /// As configured; none of a leg that is not.
+    pub uris: Vec<String>,
     /// The host's volume; `None`: the mirror has it, and nobody has given it.
     pub volume: Option<u16>,
     /// Which one it is.
     pub slot: Option<u8>,
+    /// Its identifier, by what the mirror says of this slot: while both are the same, it is the
+    /// same leg.
+    pub id: Option<Id>,
     /// How it is.
     pub status: LegStatus,
     /// The user took it out: it returns only when told to.

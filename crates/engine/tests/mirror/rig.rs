@@ -174,6 +174,7 @@ pub fn configured(disks: &[Disk]) -> (HostConfig, MirrorConfig) {
     let leg = |number: u16| LegConfig {
         volume: number,
         name: format!("disk:{number}"),
+        uris: vec![format!("disk:{number}")],
         distance: 10,
         throughput: 1,
     };
@@ -360,6 +361,7 @@ pub fn add(volume: u16) -> MirrorOrder {
         config: LegConfig {
             volume,
             name: format!("disk:{volume}"),
+            uris: vec![format!("disk:{volume}")],
             distance: 10,
             throughput: 1,
         },

@@ -18,7 +18,9 @@ pub struct Text<const N: usize> {
 /// What people call a mirror.
 pub type Name = Text<62>;
 /// How a leg was last reached, or whose an owner is.
-pub type Label = Text<78>;
+pub type Label = Text<MAX_BYTES>;
+/// Bytes of a label.
+const MAX_BYTES: usize = 78;
 
 /// Why a text can't stand in a superblock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,6 +117,85 @@ impl<const N: usize> Text<N> {
     }
 }
 
+/// How a label names the URI of a leg.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Named {
+    /// By all of it.
+    Whole,
+    /// By its first bytes, as older versions wrote it: other URIs may begin so too.
+    Beginning,
+}
+
+/// Bytes of the beginning of a long URI that its label shows; of its end it shows what fits.
+const HEAD_BYTES: usize = 29;
+/// Between the two.
+const GAP: &str = "...";
+/// Hexadecimal digits of a hash, and the mark before them.
+const HASH_BYTES: usize = 17;
+
+impl Label {
+    /// The label of a leg that is reached by `uri`: all of it, or its beginning, its end and a hash
+    /// of the whole where that does not fit. So different URIs have different labels.
+    pub fn of_uri(uri: &str) -> Self {
+        if let Ok(whole) = Self::new(uri) {
+            return whole;
+        }
+        let clean = |c: &char| !c.is_control();
+        let mut label = Self::default();
+        let end = MAX_BYTES - HASH_BYTES;
+        let mut head = HEAD_BYTES;
+        for c in uri.chars().filter(clean) {
+            match head.checked_sub(c.len_utf8()) {
+                Some(left) => head = left,
+                None => break,
+            }
+            label.push(c);
+        }
+        GAP.chars().for_each(|c| label.push(c));
+        let room = end - usize::from(label.len);
+        let mut from = uri.len().saturating_sub(room);
+        while !uri.is_char_boundary(from) {
+            from += 1;
+        }
+        uri[from..]
+            .chars()
+            .filter(clean)
+            .for_each(|c| label.push(c));
+        label.push('#');
+        let hash = fnv1a(uri.as_bytes());
+        for digit in (0..16).rev().map(|at| (hash >> (4 * at)) as u32 & 15) {
+            char::from_digit(digit, 16)
+                .into_iter()
+                .for_each(|c| label.push(c));
+        }
+        label
+    }
+
+    /// Whether this is the label of a leg that is reached by `uri`.
+    pub fn names(&self, uri: &str) -> Option<Named> {
+        if *self == Self::of_uri(uri) {
+            return Some(Named::Whole);
+        }
+        (*self == Self::cut(uri)).then_some(Named::Beginning)
+    }
+
+    /// Appends a character that fits.
+    fn push(&mut self, c: char) {
+        let (from, to) = (self.len.into(), usize::from(self.len) + c.len_utf8());
+        if let Some(room) = self.bytes.get_mut(from..to) {
+            c.encode_utf8(room);
+            self.len = to as u16;
+        }
+    }
+}
+
+/// FNV-1a, 64 bits.
+fn fnv1a(bytes: &[u8]) -> u64 {
+    let begin = 0xcbf2_9ce4_8422_2325_u64;
+    let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3);
+    bytes.iter().fold(begin, step)
+}
+
 impl<const N: usize> fmt::Display for Text<N> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
@@ -208,6 +289,44 @@ mod tests {
         assert_eq!(Name::new("a\n"), Err(BadText::Malformed));
         assert_eq!(Name::cut(&"é".repeat(40)).as_str(), "é".repeat(31));
         assert_eq!(Name::cut("a\u{1b}b").as_str(), "ab");
+    }
+
+    #[test]
+    fn labels_of_unlike_uris_are_unlike() {
+        let short = "file:/dev/sda";
+        assert_eq!(Label::of_uri(short).as_str(), short);
+        assert_eq!(Label::of_uri(short).names(short), Some(Named::Whole));
+        let long = |name: &str| alloc::format!("file:/{}/{name}", "kubelet/".repeat(12));
+        let nqn = |nsid: u8| {
+            let name = "n".repeat(70);
+            alloc::format!("nvme-tcp://192.0.2.1:4420/nqn.2026-01.org.example:{name}?nsid={nsid}")
+        };
+        let middle = |c: char| alloc::format!("{}{c}{}", "a".repeat(60), "b".repeat(60));
+        let uris = [
+            long("leg-1.img"),
+            long("leg-2.img"),
+            nqn(1),
+            nqn(2),
+            middle('x'),
+            middle('y'),
+            alloc::format!("file:/\u{1}{}", "\u{20ac}".repeat(40)),
+            alloc::format!("file:/{}", "\u{20ac}".repeat(40)),
+        ];
+        for (at, uri) in uris.iter().enumerate() {
+            let label = Label::of_uri(uri);
+            let mut bytes = [0; 80];
+            label.encode(&mut bytes);
+            assert_eq!(Label::parse(&bytes), Ok(label), "{label}");
+            assert!(label.as_str().len() > 70, "{label}");
+            for (other_at, other) in uris.iter().enumerate() {
+                let want = (at == other_at).then_some(Named::Whole);
+                assert_eq!(label.names(other), want, "{label} {other}");
+            }
+            assert_eq!(Label::cut(uri).names(uri), Some(Named::Beginning));
+        }
+        let shown = Label::of_uri(&uris[1]);
+        assert!(shown.as_str().contains("/leg-2.img#"), "{shown}");
+        assert_eq!(Label::cut(&uris[0]).names(&uris[1]), Some(Named::Beginning));
     }
 
     #[test]

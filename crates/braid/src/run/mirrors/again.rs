@@ -16,8 +16,8 @@ use crate::run::service::Service;
 use engine::host::VolumeInfo;
 use engine::mirror::{Anew, LegConfig, MirrorOrder, MirrorState};
 use std::time::Duration;
-use volume::mirror::Label;
 use volume::mirror::assembly::Wishes;
+use volume::mirror::{Label, Named};
 
 /// How long it has to start while somebody waits for it: it may have to watch another owner for
 /// four beats. It starts later, too.
@@ -51,11 +51,14 @@ impl Stopped {
             if let Some(name) = named(only) {
                 return Ok(name);
             }
-            // One that was not there is known by how it was last reached, and only so much of that.
-            let is_it = |it: &&String| Label::cut(it) == Label::cut(only);
-            let found: Vec<&String> = names.iter().filter(is_it).collect();
-            if let [name] = found[..] {
-                return Ok(name);
+            // One that was not there is known by its label, which may be the beginning of a URI.
+            let label = Label::cut(only);
+            for wanted in [Named::Whole, Named::Beginning] {
+                let is_it = |it: &&String| label.names(it) == Some(wanted);
+                let found: Vec<&String> = names.iter().filter(is_it).collect();
+                if let [name] = found[..] {
+                    return Ok(name);
+                }
             }
             return Err(format!(
                 "had a leg {wanted}: which one can't be told, name its URI"

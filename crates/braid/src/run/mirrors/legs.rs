@@ -32,7 +32,7 @@ use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 use volume::mirror::copies::NoLeg;
-use volume::mirror::{Label, Superblock};
+use volume::mirror::{Named, Superblock};
 
 /// How long the engine has for what takes some writes.
 const SOON: Duration = Duration::from_secs(30);
@@ -49,12 +49,11 @@ impl Service {
         volume: u16,
         uri: &str,
         force: bool,
-        replaces: Option<(u8, &str)>,
+        replaces: Option<&LegReport>,
     ) -> Result<Value, Failure> {
         let _alone = self.changes.alone();
         let report = self.mirror_report(volume)?;
-        let replaces = replaces.map(|(slot, name)| is_still(&report, slot, name));
-        let replaces = replaces.transpose()?;
+        let replaces = replaces.map(|leg| is_still(&report, leg)).transpose()?;
         let superblock = report
             .superblock
             .filter(|_| report.state == MirrorState::Running);
@@ -63,7 +62,7 @@ impl Service {
         let wrong = |error: &dyn std::fmt::Display| Failure::params(format!("\"{uri}\": {error}"));
         let uri: PathUri = uri.parse().map_err(|error| wrong(&error))?;
         let name = uri.to_string();
-        let of_name = || report.legs.iter().filter(|leg| leg.name == name);
+        let of_name = || report.legs.iter().filter(|leg| leg.is_called(&name));
         // One that is not there, or another disk in its place, is none.
         let is_place = |leg: &LegReport| {
             let missing = leg.status == LegStatus::Missing && leg.facts.is_none();
@@ -200,7 +199,7 @@ impl Service {
         let cores = cores.map_err(|error| Failure::refused(format!("{error:#}")))?;
         let state = self.state();
         let mut all = Vec::new();
-        let legs = report.legs.iter().filter(|leg| leg.name != but);
+        let legs = report.legs.iter().filter(|leg| !leg.is_called(but));
         for number in legs.filter_map(|leg| leg.volume) {
             let paths = cores
                 .first()
@@ -236,8 +235,8 @@ impl Service {
             let why = "it does not run: start it first";
             return Err(Failure::refused(format!("{}: {why}", self.name(volume))));
         }
-        let slot = orders::may_fail(&report, leg)?;
-        is_still(&report, slot, &leg.name)?;
+        orders::may_fail(&report, leg)?;
+        let slot = is_still(&report, leg)?;
         self.senders.order(volume, MirrorOrder::Remove(slot));
         let is_it = |it: &LegReport| it.slot == Some(slot);
         let gone = self.wait_for(volume, SOON, |it| !it.legs.iter().any(is_it));
@@ -247,12 +246,8 @@ impl Service {
                 leg.name
             )));
         }
-        let label = Label::cut(&leg.name);
         let after = self.mirror_report(volume)?;
-        let named = || {
-            let legs = after.legs.iter();
-            legs.filter(|it| it.volume.is_some() && Label::cut(&it.name) == label)
-        };
+        let named = || places_of(&after, leg);
         let still_says = match named().any(|it| it.slot.is_some()) {
             true => false, // another leg has its place
             false => still_says(leg, after.unwiped >> (slot & 15) & 1 == 1),
@@ -263,9 +258,11 @@ impl Service {
         }
         self.tidy_legs(volume)?;
         // One that could not be opened is not tried again.
-        let stays = |it: &Volume| Label::cut(&leg_config(it, 0).name) != label;
         let mut state = self.state();
-        state.left_out.entry(volume).or_default().retain(stays);
+        let left_out = state.left_out.entry(volume).or_default();
+        if let Some(at) = left_out_place(left_out, leg) {
+            left_out.remove(at);
+        }
         drop(state);
         Ok(json!({
             "volume": self.name(volume),
@@ -489,14 +486,43 @@ impl Service {
 ///
 /// # Errors
 /// It is another one's by now, or nobody's.
-fn is_still(report: &MirrorReport, slot: u8, name: &str) -> Result<u8, Failure> {
-    let mut legs = report.legs.iter();
-    match legs.any(|it| it.slot == Some(slot) && it.name == name) {
-        true => Ok(slot),
-        false => Err(Failure::refused(format!(
-            "{name} is not leg {slot} any more: it was removed or replaced meanwhile"
-        ))),
-    }
+fn is_still(report: &MirrorReport, leg: &LegReport) -> Result<u8, Failure> {
+    let same = |it: &&LegReport| it.slot == leg.slot && it.id == leg.id;
+    let slot = report.legs.iter().find(same).and_then(|it| it.slot);
+    slot.ok_or_else(|| {
+        let which = leg
+            .slot
+            .map_or(String::new(), |slot| format!(" leg {slot}"));
+        Failure::refused(format!(
+            "{} is not{which} any more: it was removed or replaced meanwhile",
+            leg.name
+        ))
+    })
+}
+
+/// What is configured in the place of a leg: it is its volume, or is reached by the same URI.
+fn places_of<'a>(
+    report: &'a MirrorReport,
+    leg: &'a LegReport,
+) -> impl Iterator<Item = &'a LegReport> {
+    let legs = report.legs.iter().filter(|it| it.volume.is_some());
+    legs.filter(move |it| match leg.uris.is_empty() {
+        false => it.uris.iter().any(|uri| leg.is_called(uri)),
+        true => leg.names(&it.uris) == Some(Named::Whole),
+    })
+}
+
+/// The place of a leg among those that could not be opened; `None` where it can't be told which one
+/// it is.
+pub(super) fn left_out_place(left_out: &[Volume], leg: &LegReport) -> Option<usize> {
+    let named = |wanted| {
+        let all = (0..).zip(left_out);
+        let of = move |it: &Volume| leg.names(&leg_config(it, 0).uris) == Some(wanted);
+        let mut found = all.filter(move |(_, it)| of(it));
+        let first = found.next();
+        first.filter(|_| found.next().is_none()).map(|it| it.0)
+    };
+    named(Named::Whole).or_else(|| named(Named::Beginning))
 }
 
 /// Whether a leg that was removed still says that it is one; `failed`: that it could not be

@@ -10,12 +10,13 @@
 //! An order is answered when the mirror's core has it, that to start when it is known what came of
 //! it; that is said in lines, and `stat` shows it. A leg is named by its number as `stat` shows it,
 //! or by its URI.
-use super::{leg_config, terms};
+use super::legs::left_out_place;
+use super::terms;
 use crate::control::rpc::Failure;
 use crate::load::host::FileAccess;
-use crate::run::config::{Volume, leg_name};
+use crate::run::config::leg_name;
 use crate::run::service::{Service, State};
-use crate::uri::UriKind;
+use crate::uri::{PathUri, UriKind};
 use engine::host::Change;
 use engine::mirror::{LegReport, LegStatus, MirrorOrder, MirrorReport, MirrorState, set_aside};
 use serde::Deserialize;
@@ -25,7 +26,6 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 use std::time::Duration;
 use volume::mirror::assembly::Wishes;
-use volume::mirror::{Label, Superblock};
 
 /// How long a mirror has to start while somebody waits for it; it starts later, too.
 const ASSEMBLE_WAIT: Duration = super::again::WAIT;
@@ -182,18 +182,8 @@ impl Service {
                 params.volume
             )));
         }
-        let place = |wanted: &String| {
-            let legs = report.legs.iter();
-            let mut found = (0..).zip(legs).filter(|(_, leg)| is(leg, wanted));
-            let first = found.next().ok_or_else(|| unknown(report, wanted))?;
-            match found.next() {
-                None => Ok(first.0),
-                Some(_) => Err(Failure::params(format!(
-                    "several say that they are leg {wanted}: name it by its URI"
-                ))),
-            }
-        };
-        let discard = params.discard.as_ref().map(place).transpose()?;
+        let discard = params.discard.as_deref();
+        let discard = discard.map(|it| meant(report, it)).transpose()?;
         let order = MirrorOrder::Assemble(Wishes {
             without: params.without,
             discard,
@@ -221,11 +211,7 @@ impl Service {
         self.open_again(volume, it)?;
         self.is_the_same(it)?;
         self.is_long_enough(report, it)?;
-        // Whether it was taken out is known by how it was last reached.
-        let label = Label::cut(&it.name);
-        let mut known = report.superblock.iter().flat_map(Superblock::entries);
-        let known = known.find(|(_, entry)| entry.label == label);
-        Ok(it.slot.or(known.map(|(slot, _)| slot)))
+        Ok(it.slot)
     }
 
     /// # Errors
@@ -249,10 +235,9 @@ impl Service {
         if leg.volume.is_some() {
             return Ok(());
         }
-        let label = Label::cut(&leg.name);
         let left_out = self.state().left_out.get(&volume).cloned();
-        let is_it = |it: &Volume| Label::cut(&leg_config(it, 0).name) == label;
-        let why = match left_out.iter().flatten().any(is_it) {
+        let place = left_out_place(&left_out.unwrap_or_default(), leg);
+        let why = match place.is_some() {
             true => format!(
                 "it could not be opened when {name} was started: stop {name} and start it again \
                  (braid mirror stop, braid mirror assemble)"
@@ -305,8 +290,8 @@ impl Service {
             "remove" => found().and_then(|leg| self.remove_leg(volume, &leg)),
             "replace" => found().and_then(|leg| {
                 let by = params.by.as_deref().unwrap_or_default();
-                let slot = leg.slot.ok_or_else(|| is_none(&leg))?;
-                self.add_leg(volume, by, params.force, Some((slot, &leg.name)))
+                leg.slot.ok_or_else(|| is_none(&leg))?;
+                self.add_leg(volume, by, params.force, Some(&leg))
             }),
             "grow" => self.grow_mirror(volume),
             "stop" => self.stop_mirror(volume, params.force),
@@ -489,16 +474,47 @@ fn is_open(path: &Path) -> bool {
 }
 
 /// The leg that is meant.
+///
+/// # Errors
+/// There is none, or it can't be told which one.
 fn leg<'a>(report: &'a MirrorReport, params: &MirrorParams) -> Result<&'a LegReport, Failure> {
     let wanted = params.leg.as_deref().unwrap_or_default();
-    let found = report.legs.iter().find(|leg| is(leg, wanted));
-    found.ok_or_else(|| unknown(report, wanted))
+    Ok(&report.legs[meant(report, wanted)?])
 }
 
-/// Whether a leg is meant by its number or its URI.
-fn is(leg: &LegReport, wanted: &str) -> bool {
+/// The place among the legs of the one that is meant: by its number, by a URI of one that is
+/// configured, or by that of one that is not.
+///
+/// # Errors
+/// There is none, or it can't be told which one.
+fn meant(report: &MirrorReport, wanted: &str) -> Result<usize, Failure> {
     let slot = wanted.parse::<u8>().ok();
-    leg.name == wanted || (slot.is_some() && leg.slot == slot)
+    let uri = wanted.parse::<PathUri>().map(|uri| uri.to_string());
+    let uri = uri.as_deref().unwrap_or(wanted);
+    let is_called = |leg: &LegReport| leg.is_called(wanted) || leg.is_called(uri);
+    let places = |is: &dyn Fn(&LegReport) -> bool| {
+        let legs = (0..).zip(&report.legs);
+        let found = legs.filter(|(_, leg)| is(leg)).map(|it| it.0);
+        found.collect::<Vec<usize>>()
+    };
+    let by_number = places(&|leg| slot.is_some() && leg.slot == slot);
+    let given = places(&|leg| leg.volume.is_some() && is_called(leg));
+    let known = places(&|leg| leg.volume.is_none() && is_called(leg));
+    let found = [&by_number, &given, &known];
+    match found
+        .into_iter()
+        .find(|it| !it.is_empty())
+        .map(|it| &it[..])
+    {
+        None => Err(unknown(report, wanted)),
+        Some([only]) => Ok(*only),
+        Some(_) if !by_number.is_empty() => Err(Failure::params(format!(
+            "several say that they are leg {wanted}: name it by its URI"
+        ))),
+        Some(_) => Err(Failure::params(format!(
+            "several legs are called \"{wanted}\": name the one that is meant by its number"
+        ))),
+    }
 }
 
 fn unknown(report: &MirrorReport, wanted: &str) -> Failure {

@@ -156,6 +156,7 @@ impl Rig {
         let leg = |leg: usize| LegConfig {
             volume: leg as u16,
             name: format!("leg{leg}"),
+            uris: [format!("leg{leg}")].into(),
             distance: 10,
             throughput: 1,
         };
