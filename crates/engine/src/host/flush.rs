@@ -40,15 +40,10 @@ use super::types::{HostEvent, PathKind, PathNews};
 use super::{HostEngine, report};
 use alloc::string::String;
 use canary::Bug;
-use policy::{Group, PathIndex};
+use policy::PathIndex;
 use volume::Outcome;
 
 impl Path {
-    /// Writes that were acknowledged on this core.
-    fn acknowledged(&self) -> u64 {
-        self.counters.ios[Group::Write as usize]
-    }
-
     /// Whether it has a volatile cache; local devices do.
     fn has_cache(&self) -> bool {
         if let PathKind::Passthrough { facts, .. } = &self.kind {
@@ -65,7 +60,7 @@ impl Path {
 
     /// A flush has covered all that it acknowledged, on any core.
     pub(super) fn all_flushed(&mut self) {
-        self.flushed = self.acknowledged();
+        self.flushed = self.acknowledged;
         self.unflushed_elsewhere = false;
         self.inherited = false;
     }
@@ -77,7 +72,7 @@ impl Path {
 
     /// The same of what this engine wrote: of what the one before did each core knows by itself.
     pub(super) fn has_unflushed(&self) -> bool {
-        self.has_cache() && (self.acknowledged() != self.flushed || self.unflushed_elsewhere)
+        self.has_cache() && (self.acknowledged != self.flushed || self.unflushed_elsewhere)
     }
 }
 
@@ -209,7 +204,7 @@ impl HostEngine {
         }
         let slot = self.slots.get_mut(index);
         slot.course.flushed |= 1 << path.0;
-        slot.covers = self.paths[number].acknowledged();
+        slot.covers = self.paths[number].acknowledged;
         self.put(index, path, now_ns);
         true
     }

@@ -15,7 +15,7 @@ use canary::Bug;
 use nvme::host::{Command, Completed, SubmitError as QueueFull};
 use nvme::wire::Status;
 use nvme::wire::status::Class;
-use policy::{PathIndex, Request};
+use policy::{Group, PathIndex, Request};
 use volume::{IoLimits, Outcome};
 
 impl HostEngine {
@@ -360,6 +360,7 @@ impl HostEngine {
         let path = &mut self.paths[number];
         let slot = self.slots.get(index);
         path.counters.count(&slot.io, outcome);
+        path.acknowledged += u64::from(outcome.is_done() && group(slot.io.op) == Group::Write);
         let it = &self.volumes[usize::from(path.volume)];
         if canary::has(Bug::CountedTwice) && it.recovery.unclean_stop_ns.is_some() {
             path.counters.count(&slot.io, outcome);

@@ -92,7 +92,9 @@ pub(super) struct Path {
     pub facts: Option<Box<PathFacts>>,
     /// How it comes back.
     pub comeback: Comeback,
-    /// Writes acknowledged on this core that a flush has covered.
+    /// Changes acknowledged on this core, and how many of them a flush has covered. What is
+    /// unflushed hangs on these two alone: counters are for people, and may be reset.
+    pub acknowledged: u64,
     pub flushed: u64,
     /// Another core had writes acknowledged that no flush has covered.
     pub unflushed_elsewhere: bool,
@@ -230,6 +232,7 @@ impl Path {
             links: [Link::Closed; 2],
             facts: None,
             comeback: Comeback::default(),
+            acknowledged: 0,
             flushed: 0,
             unflushed_elsewhere: false,
             inherited: false,
