@@ -224,19 +224,23 @@ impl Mirrored {
             Output::Leg(ticket, request) => self.change(ticket, request, kit),
             Output::Flush(ticket) => {
                 let Some((at, ..)) = self.at(ticket.leg) else {
-                    return;
+                    return self.refuse_task(ticket, kit);
                 };
                 let entry = Entry::new(kit.index, at as u8, Task::Own(ticket), Span::default());
                 let io = self.io(at, IoOp::Flush, 0, Span::default());
                 self.give(entry, io, kit);
             }
             Output::CopyRead(ticket, copy, range) => {
-                let span = self.buffer(copy, range, false);
+                let Some(span) = self.buffer(copy, range, false) else {
+                    return self.refuse_task(ticket, kit);
+                };
                 let task = Task::Own(ticket);
                 self.copy(task, IoOp::Read, (copy, range.start), span, kit);
             }
             Output::CopyWrite(ticket, copy, range) => {
-                let span = self.buffer(copy, range, false);
+                let Some(span) = self.buffer(copy, range, false) else {
+                    return self.refuse_task(ticket, kit);
+                };
                 // What was repaired is said to be so, with no intent and no flush behind it.
                 let fua = self
                     .running()
@@ -245,7 +249,9 @@ impl Mirrored {
                 self.copy(task, op, (copy, range.start), span, kit);
             }
             Output::Compare(ticket, copy, range) => {
-                let span = self.buffer(copy, range, true);
+                let Some(span) = self.buffer(copy, range, true) else {
+                    return self.refuse_task(ticket, kit);
+                };
                 let task = Task::Compare(ticket, copy, range);
                 self.copy(task, IoOp::Read, (copy, range.start), span, kit);
             }
@@ -257,28 +263,31 @@ impl Mirrored {
             }
             Output::Superblock(ticket, copy) => self.write_superblock(ticket, copy, kit),
             Output::ReadSuperblocks(ticket) => {
-                let Some((at, ..)) = self.at(ticket.leg) else {
-                    return;
-                };
+                let at = self.at(ticket.leg).map(|it| it.0);
+                let at = at.filter(|&at| self.legs[at].look.is_none());
                 // There was memory for more just now.
-                self.look(at, Purpose::Machine(ticket), kit);
+                if !at.is_some_and(|at| self.look(at, Purpose::Machine(ticket), kit)) {
+                    self.refuse_task(ticket, kit);
+                }
             }
             Output::News(news) => self.hear(news, kit),
         }
     }
 
-    /// A copy buffer's part for `range`.
-    fn buffer(&mut self, copy: u8, range: Range, compare: bool) -> Span {
-        let len = (range.end - range.start) as u32;
-        let it = self.running();
-        let span = it.and_then(|it| {
-            let all = if compare { &it.compares } else { &it.copies };
-            all.get(usize::from(copy)).copied()
-        });
-        Span {
-            len,
-            ..span.unwrap_or_default()
+    /// Ends what can't be given to its leg: the leg, its user or the memory for it is not there.
+    /// Else its ticket would never end, and the leg could never return.
+    pub(super) fn refuse_task(&mut self, ticket: Ticket, kit: &Kit<'_>) {
+        if let Some(it) = self.running() {
+            it.machine
+                .handle_done(ticket, Outcome::PathError, kit.now_ns);
         }
+    }
+
+    /// A copy buffer's part for `range`; `None`: there is no such buffer, or it is too short.
+    fn buffer(&mut self, copy: u8, range: Range, compare: bool) -> Option<Span> {
+        let it = self.running()?;
+        let all = if compare { &it.compares } else { &it.copies };
+        part_of(all, copy, range)
     }
 
     /// Reads or writes, at a byte of the mirror, what is copied or compared by way of a buffer.
@@ -294,7 +303,7 @@ impl Mirrored {
             return;
         };
         let Some((at, data_offset, _)) = self.at(ticket.leg) else {
-            return;
+            return self.refuse_task(ticket, kit);
         };
         // A check reads all there is, whatever a leg is busy with: that it takes long says nothing.
         let hints = Hints {
@@ -322,10 +331,13 @@ impl Mirrored {
         kit: &mut Kit<'_>,
     ) {
         let Some((at, _, bitmap_offset)) = self.at(ticket.leg) else {
-            return;
+            if let Some(span) = span {
+                self.scratch.give_back(span);
+            }
+            return self.refuse_task(ticket, kit);
         };
         let Some(span) = span.or_else(|| self.scratch.take(bytes)) else {
-            return; // there was memory just now
+            return self.refuse_task(ticket, kit); // there was memory just now
         };
         let offset = bitmap_offset + u64::from(first) * PAGE_BYTES as u64;
         let entry = Entry::new(kit.index, at as u8, task, span);
@@ -341,7 +353,7 @@ impl Mirrored {
     ) {
         let bytes = pages.count * PAGE_BYTES as u32;
         let Some(span) = self.scratch.take(bytes) else {
-            return; // there was memory just now
+            return self.refuse_task(ticket, kit); // there was memory just now
         };
         if let Some(it) = self.running() {
             let memory = kit.memory.bytes_mut(span);
@@ -352,9 +364,11 @@ impl Mirrored {
     }
 
     fn write_superblock(&mut self, ticket: Ticket, copy: u8, kit: &mut Kit<'_>) {
-        let span = self.scratch.take(SUPERBLOCK_BYTES as u32);
-        let (Some((at, ..)), Some(span)) = (self.at(ticket.leg), span) else {
-            return; // there was memory just now
+        let Some((at, ..)) = self.at(ticket.leg) else {
+            return self.refuse_task(ticket, kit);
+        };
+        let Some(span) = self.scratch.take(SUPERBLOCK_BYTES as u32) else {
+            return self.refuse_task(ticket, kit); // there was memory just now
         };
         let crc32c = kit.crc32c;
         if let Some(it) = self.running() {
@@ -413,12 +427,10 @@ impl Mirrored {
                 it.machine.handle_pages(ticket, bytes, crc32c, now_ns);
             }
             Task::Compare(ticket, copy, range) if outcome.is_done() => {
-                let len = (range.end - range.start) as u32;
-                let span = |all: &[Span]| Span {
-                    len,
-                    ..all.get(usize::from(copy)).copied().unwrap_or_default()
+                let ours = part_of(&it.copies, copy, range);
+                let Some((ours, theirs)) = ours.zip(part_of(&it.compares, copy, range)) else {
+                    return it.machine.handle_done(ticket, Outcome::PathError, now_ns);
                 };
-                let (ours, theirs) = (span(&it.copies), span(&it.compares));
                 let differs = difference(kit.memory.bytes(ours), kit.memory.bytes(theirs));
                 let differs = differs.map(|(from, to)| {
                     let block = 1_u64 << it.info.block_shift;
@@ -447,6 +459,13 @@ impl Mirrored {
         let hangs = self.legs.iter().filter_map(|leg| leg.hangs_ns);
         machine.into_iter().chain(away).chain(hangs).min()
     }
+}
+
+/// The part for `range` of the buffer with this number; `None`: there is none, or it is shorter.
+fn part_of(buffers: &[Span], copy: u8, range: Range) -> Option<Span> {
+    let len = u32::try_from(range.end - range.start).ok()?;
+    let whole = buffers.get(usize::from(copy)).copied()?;
+    (len <= whole.len).then_some(Span { len, ..whole })
 }
 
 /// The first byte that differs, and the one behind the last.

@@ -152,10 +152,13 @@ impl Mirrored {
                 continue;
             };
             let Some((at, data_offset, _)) = self.at(slot) else {
-                return;
+                if let Some(it) = self.running() {
+                    it.reads.ended(&choice, false, NO_PATH, 0, kit.now_ns);
+                }
+                return self.refuse_task(ticket, kit);
             };
             let Some(of_user) = self.running().and_then(|it| it.user(id)) else {
-                return; // it was there just now
+                return self.refuse_task(ticket, kit); // it was there just now
             };
             of_user.chosen = Some(choice);
             let part_of = of_user.part(part_io.length, kit.loans);
@@ -184,13 +187,13 @@ impl Mirrored {
     /// A user's change or flush, on one leg.
     pub(super) fn change(&mut self, ticket: Ticket, request: Request, kit: &mut Kit<'_>) {
         let Some((at, data_offset, _)) = self.at(ticket.leg) else {
-            return;
+            return self.refuse_task(ticket, kit);
         };
         let Some(it) = self.running() else {
             return;
         };
         let Some(user) = ticket.io().and_then(|id| it.user(id)) else {
-            return;
+            return self.refuse_task(ticket, kit);
         };
         let part_of = user.part(user.io.length, kit.loans);
         let user = *user;
