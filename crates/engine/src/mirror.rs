@@ -8,8 +8,8 @@
 //!   legs that are added and removed; `names`: which leg a URI means; `behind`: what is left behind
 //!   on legs, and for how long
 //! * `reads`: which leg serves a read; `table`: what legs were given; `loans`: memory of it that is
-//!   lent beyond its I/O; `stack`: what all of them can do; `lasting`: what users said that
-//!   holds beyond this engine
+//!   lent beyond its I/O; `stack`: what all of them can do; `depth`: how much a leg has
+//!   outstanding; `lasting`: what users said that holds beyond this engine
 //! * `types`, `report`: how it is made, and how it is doing; [`words`]: the same for people
 //!
 //! # Contract
@@ -32,6 +32,7 @@
 //! [`MIRROR_IOS_MAX`](crate::limits::MIRROR_IOS_MAX) I/Os; nothing is allocated for one.
 mod behind;
 mod change;
+mod depth;
 mod drive;
 mod gather;
 mod lasting;
@@ -332,7 +333,8 @@ impl MirrorEngine {
         let (stopping, busy) = (self.stopping, self.table.has(index));
         let it = self.mirror_mut(index.into());
         let it = it.ok_or("it is not on this core")?;
-        let waits = busy || !it.held.is_empty() || !it.early.is_empty();
+        let queued = it.legs.iter().any(|leg| leg.depth.first().is_some());
+        let waits = busy || queued || !it.held.is_empty() || !it.early.is_empty();
         let why = match it.state {
             _ if stopping => Some("its engine ends"),
             MirrorState::Stopped if waits => {

@@ -10,6 +10,7 @@
 //! A leg that can only be read is refused, and one with `write_failover = "immediate"` where the
 //! others are under a lease. What else it can do less than the others, none of them
 //! is asked any more.
+use super::depth::Depth;
 use super::drive::Running;
 use super::names::slot_of;
 use super::one::{Kit, Leg, Mirrored, Phase};
@@ -121,7 +122,14 @@ impl Mirrored {
             lost_caches: 0,
             given_up: 0,
             hangs_ns: None,
+            depth: Depth::default(),
         };
+        if let Some(there) = self.legs.get_mut(usize::from(at)) {
+            // Nothing waits for a leg that was removed; if it did, it would never end.
+            let waiting = core::iter::from_fn(|| there.depth.drop_first());
+            let ended = waiting.map(|it| (it.0, Outcome::PathError));
+            self.early.extend(ended);
+        }
         match self.legs.get_mut(usize::from(at)) {
             Some(there) => *there = leg,
             None => self.legs.push(leg),

@@ -142,7 +142,8 @@ impl Mirrored {
                 it.machine.handle_timeout(kit.now_ns);
             }
         }
-        let waits = !self.held.is_empty() || !self.scratch.has_room(PAGES_BYTES_MAX);
+        let queued = self.legs.iter().any(|leg| leg.depth.first().is_some());
+        let waits = queued || !self.held.is_empty() || !self.scratch.has_room(PAGES_BYTES_MAX);
         while waits && let Some(slot) = self.running().and_then(|it| it.machine.poll_lapsed()) {
             self.hear(News::Lapsed(slot), kit);
         }
@@ -317,7 +318,7 @@ impl Mirrored {
             ..Entry::new(kit.index, at as u8, task, Span::default())
         };
         let io = self.io(at, op, data_offset + start, span);
-        self.give(entry, io, kit);
+        self.give_data(entry, io, kit);
     }
 
     /// Gives a leg pages of the bitmap: the first one, and how many bytes they have.
@@ -457,7 +458,11 @@ impl Mirrored {
         let away = self.legs.iter().filter_map(|leg| leg.away);
         let away = away.filter(|it| !it.told).map(|it| it.at_ns);
         let hangs = self.legs.iter().filter_map(|leg| leg.hangs_ns);
-        machine.into_iter().chain(away).chain(hangs).min()
+        let beat_ns = self.beat_ns();
+        let legs = self.legs.iter();
+        let stalls = legs.filter_map(|leg| leg.depth.stalls_at(beat_ns));
+        let due = machine.into_iter().chain(away).chain(hangs);
+        due.chain(stalls).min()
     }
 }
 
@@ -477,4 +482,19 @@ fn difference(ours: &[u8], theirs: &[u8]) -> Option<(usize, usize)> {
     let first = ours.iter().zip(theirs).position(differs)?;
     let last = ours.iter().zip(theirs).rposition(differs)?;
     Some((first, last + 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn part_of_a_buffer_that_is_not_there_is_none() {
+        let at = |at| Span { at, len: 64 << 10 };
+        let buffers = [at(1 << 20), at(2 << 20)];
+        let part = part_of(&buffers, 1, Range::new(8192, 4096)).unwrap();
+        assert_eq!((part.at, part.len), (2 << 20, 4096));
+        assert_eq!(part_of(&buffers, 2, Range::new(0, 4096)), None);
+        assert_eq!(part_of(&buffers, 0, Range::new(0, (64 << 10) + 1)), None);
+    }
 }

@@ -1,4 +1,5 @@
 //! One mirror on its core: its legs, in which phase it is, and what it gives to the host.
+use super::depth::Depth;
 use super::drive::Running;
 use super::gather::Claiming;
 use super::loans::Loans;
@@ -17,7 +18,7 @@ use alloc::vec::Vec;
 use volume::Outcome;
 use volume::limits::LEGS_MAX;
 use volume::mirror::Crc32c;
-use volume::mirror::claim::Gone;
+use volume::mirror::claim::{Gone, beat_ns};
 use volume::mirror::copies::{Chosen, NoLeg};
 use volume::mirror::machine::{CheckReport, Ticket};
 use volume::mirror::superblock::LegState;
@@ -142,6 +143,8 @@ pub(super) struct Leg {
     pub given_up: u32,
     /// It has no path left, and a device that ends nothing: when the mirror goes on without it.
     pub hangs_ns: Option<u64>,
+    /// Data I/O that it has, and that waits for it.
+    pub depth: Depth,
 }
 
 /// A leg that the mirror goes on without.
@@ -228,6 +231,7 @@ impl Mirrored {
             lost_caches: 0,
             given_up: 0,
             hangs_ns: None,
+            depth: Depth::default(),
         };
         Self {
             legs: config.legs.iter().map(leg).collect(),
@@ -262,7 +266,7 @@ impl Mirrored {
     /// Does all that can be done now; whether that was anything.
     pub fn drive(&mut self, kit: &mut Kit<'_>) -> bool {
         self.look_at_time(kit);
-        let mut any = self.give_held(kit);
+        let mut any = self.give_held(kit) | self.give_waiting(kit);
         while let Some((entry, outcome)) = self.early.pop_front() {
             let done = Part {
                 outcome,
@@ -344,6 +348,55 @@ impl Mirrored {
         }
     }
 
+    /// Gives data I/O to a leg, in order; beyond its window it waits (T54).
+    pub fn give_data(&mut self, entry: Entry, io: Io, kit: &mut Kit<'_>) {
+        let depth = &mut self.legs[usize::from(entry.leg)].depth;
+        if let Some((entry, io)) = depth.admit(entry, io, kit.now_ns) {
+            self.give(entry, io, kit);
+        }
+    }
+
+    /// Gives what waited for the windows of its legs; whether that was anything.
+    fn give_waiting(&mut self, kit: &mut Kit<'_>) -> bool {
+        let beat_ns = self.beat_ns();
+        let runs = matches!(&self.phase, Phase::Running(it) if !it.frozen);
+        let mut any = false;
+        for at in 0..self.legs.len() {
+            while let Some(first) = self.legs[at].depth.first() {
+                // The mirror stops, or the leg has left or was cut off: what never went there ends.
+                let needless = self.is_needless(first) || self.legs[at].cut;
+                if needless || !runs {
+                    let outcome = match runs {
+                        true => Outcome::PathError,
+                        false => Outcome::Stopped,
+                    };
+                    let dropped = self.legs[at].depth.drop_first();
+                    self.early.extend(dropped.map(|it| (it.0, outcome)));
+                    any = true;
+                    continue;
+                }
+                if !self.held.is_empty() {
+                    break;
+                }
+                let depth = &mut self.legs[at].depth;
+                let Some((entry, io)) = depth.next(beat_ns, kit.now_ns) else {
+                    break;
+                };
+                self.give(entry, io, kit);
+                any = true;
+            }
+        }
+        any
+    }
+
+    /// The heartbeat interval, ns.
+    pub fn beat_ns(&self) -> u64 {
+        match &self.phase {
+            Phase::Running(it) => beat_ns(it.machine.superblock().beat_interval_ms),
+            _ => beat_ns(0),
+        }
+    }
+
     fn give_held(&mut self, kit: &mut Kit<'_>) -> bool {
         let mut any = false;
         while let Some((entry, io)) = self.held.pop_front() {
@@ -361,9 +414,10 @@ impl Mirrored {
     /// Whether something waits for room that is for a leg which has left meanwhile.
     fn is_needless(&self, entry: &Entry) -> bool {
         match (entry.task, &self.phase) {
-            (Task::Io(ticket) | Task::Own(ticket), Phase::Running(it)) => {
-                !it.machine.may_read(ticket.leg)
-            }
+            (
+                Task::Io(ticket) | Task::Own(ticket) | Task::Compare(ticket, ..),
+                Phase::Running(it),
+            ) => it.machine.is_foreign() || !it.machine.may_read(ticket.leg),
             _ => false,
         }
     }
@@ -419,6 +473,10 @@ impl Mirrored {
     fn ended(&mut self, entry: &Entry, done: &Part, kit: &mut Kit<'_>) {
         let outcome = done.outcome;
         let at = usize::from(entry.leg);
+        if entry.counted {
+            let beat_ns = self.beat_ns();
+            self.legs[at].depth.ended(done, beat_ns, kit.now_ns);
+        }
         if let Task::Io(ticket) = entry.task {
             self.part_ended(at, ticket, (&entry.part, done), kit);
         }

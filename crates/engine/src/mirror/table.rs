@@ -30,6 +30,8 @@ pub(super) struct Entry {
     pub hints: Hints,
     /// Memory that goes back to the mirror when it has ended; of length 0: none does.
     pub span: Span,
+    /// It is one of those that its leg's window counts.
+    pub counted: bool,
 }
 
 impl Entry {
@@ -42,6 +44,7 @@ impl Entry {
             part: PartOf::default(),
             hints: Hints::default(),
             span,
+            counted: false,
         }
     }
 }

@@ -180,7 +180,7 @@ impl Mirrored {
                 span: part(&user.io, range),
                 ..part_io
             };
-            return self.give(entry, io, kit);
+            return self.give_data(entry, io, kit);
         }
     }
 
@@ -219,7 +219,10 @@ impl Mirrored {
             span: range.map_or(Span::default(), |range| part(&user.io, range)),
             ..user.io
         };
-        self.give(entry, io, kit);
+        match range {
+            Some(_) => self.give_data(entry, io, kit),
+            None => self.give(entry, io, kit),
+        }
     }
 
     /// Counts, and teaches the policy, what a part of a user's I/O came to.

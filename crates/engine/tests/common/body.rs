@@ -110,6 +110,8 @@ pub type Executed = (DeviceRequest, Vec<u8>);
 pub struct Disk {
     pub bytes: Rc<RefCell<Vec<u8>>>,
     pub delay_ns: u64,
+    /// It takes one request after the other: until then it is busy.
+    pub busy_until_ns: Option<u64>,
     /// Every request fails so.
     pub error: Option<DeviceError>,
     /// It was cut short here: what reaches farther fails, whatever is there by now.
@@ -127,6 +129,7 @@ impl Disk {
         Self {
             bytes: Rc::new(RefCell::new(vec![0; bytes])),
             delay_ns: 0,
+            busy_until_ns: None,
             error: None,
             cut_at: None,
             answers_early: false,

@@ -285,9 +285,12 @@ impl World {
     }
 
     fn ask_device(&mut self, node: usize, request: DeviceRequest) {
-        let Node { arena, disks, .. } = &self.nodes[node];
-        let disk = &disks[usize::from(request.device.0)];
-        let at_ns = self.now_ns + disk.delay_ns;
+        let now_ns = self.now_ns;
+        let Node { arena, disks, .. } = &mut self.nodes[node];
+        let disk = &mut disks[usize::from(request.device.0)];
+        let from_ns = disk.busy_until_ns.unwrap_or(0).max(now_ns);
+        let at_ns = from_ns + disk.delay_ns;
+        disk.busy_until_ns = disk.busy_until_ns.map(|_| at_ns);
         if !disk.answers_early || disk.delay_ns == 0 {
             return self.at(at_ns, Event::Device { node, request });
         }

@@ -8,6 +8,7 @@ mod clients;
 #[path = "../common/mod.rs"]
 mod common;
 mod cost;
+mod deep;
 mod grow;
 mod hang;
 mod lease;

@@ -1,0 +1,316 @@
+//! How much data I/O a leg has outstanding: as much as it completes in a part of a heartbeat
+//! interval.
+//!
+//! # Contract
+//! A slow leg with a long queue would answer heartbeats after their lease has ended (T54). Data I/O
+//! beyond the window waits here, in order of arrival (T46); heartbeats, superblocks, pages of the
+//! bitmap and flushes pass it. The window is wide at first, and wider while it is used up; it
+//! shrinks to what the leg has completed in a measured interval in which it was never idle. A leg
+//! that completes nothing for half a heartbeat interval gets everything at once, so that time-outs
+//! and failover are those of the host.
+//!
+//! # Limits
+//! One window per leg, whatever its number of paths and the sizes of its I/Os. The time in the
+//! queue is no part of the latency that a policy learns.
+use super::table::Entry;
+use super::users::Part;
+use crate::host::Io;
+use crate::limits::{LEG_DEPTH_FIRST, LEG_DEPTH_MAX, LEG_DEPTH_MIN, MIRROR_COPIES, MIRROR_IOS_MAX};
+use alloc::collections::VecDeque;
+use volume::Outcome;
+
+/// The queue in front of one leg.
+pub(super) struct Depth {
+    /// Data I/O that it may have outstanding.
+    window: u32,
+    /// Data I/O that it has outstanding.
+    out: u32,
+    /// The measured interval, while the leg is not idle.
+    measure: Option<Measure>,
+    /// Its latency without a queue, as far as known: the shortest that was seen, ns.
+    base_ns: Option<u64>,
+    /// When it has answered last, or got something while it was idle, ns.
+    alive_ns: u64,
+    waiting: VecDeque<(Entry, Io)>,
+}
+
+/// A measured interval.
+#[derive(Clone, Copy, Debug)]
+struct Measure {
+    since_ns: u64,
+    /// The most that the leg had outstanding.
+    most: u32,
+    /// How many it has completed well.
+    done: u32,
+}
+
+impl Default for Depth {
+    fn default() -> Self {
+        Self {
+            window: LEG_DEPTH_FIRST,
+            out: 0,
+            measure: None,
+            base_ns: None,
+            alive_ns: 0,
+            // All users' I/O, and copies.
+            waiting: VecDeque::with_capacity(MIRROR_IOS_MAX + 4 * usize::from(MIRROR_COPIES)),
+        }
+    }
+}
+
+impl Depth {
+    /// Takes an I/O to be given; `None`: it waits.
+    pub fn admit(&mut self, entry: Entry, io: Io, now_ns: u64) -> Option<(Entry, Io)> {
+        if self.out >= self.window || !self.waiting.is_empty() {
+            self.waiting.push_back((entry, io));
+            return None;
+        }
+        Some(self.pass(entry, io, now_ns))
+    }
+
+    /// Returns the next I/O that may be given.
+    pub fn next(&mut self, beat_ns: u64, now_ns: u64) -> Option<(Entry, Io)> {
+        let stalls = self.stalls_at(beat_ns).is_some_and(|at_ns| at_ns <= now_ns);
+        if self.out >= self.window && !stalls {
+            return None;
+        }
+        let (entry, io) = self.waiting.pop_front()?;
+        Some(self.pass(entry, io, now_ns))
+    }
+
+    /// Takes out the first I/O that waits, which is not given.
+    pub fn drop_first(&mut self) -> Option<(Entry, Io)> {
+        self.waiting.pop_front()
+    }
+
+    /// The first I/O that waits.
+    pub fn first(&self) -> Option<&Entry> {
+        self.waiting.front().map(|it| &it.0)
+    }
+
+    /// When all that waits is given although nothing was completed, ns.
+    pub fn stalls_at(&self, beat_ns: u64) -> Option<u64> {
+        let waits = !self.waiting.is_empty();
+        waits.then(|| self.alive_ns.saturating_add(beat_ns / 2))
+    }
+
+    fn pass(&mut self, mut entry: Entry, io: Io, now_ns: u64) -> (Entry, Io) {
+        entry.counted = true;
+        self.out += 1;
+        if self.out == 1 {
+            self.alive_ns = now_ns;
+        }
+        let out = self.out;
+        let measure = self.measure.get_or_insert(Measure {
+            since_ns: now_ns,
+            most: out,
+            done: 0,
+        });
+        measure.most = measure.most.max(out);
+        (entry, io)
+    }
+
+    /// An I/O that was counted has ended on the leg, well or not.
+    pub fn ended(&mut self, part: &Part, beat_ns: u64, now_ns: u64) {
+        self.out = self.out.saturating_sub(1);
+        let lost = part.outcome.is_path_error() || part.outcome == Outcome::Stopped;
+        if !lost {
+            self.alive_ns = now_ns;
+        }
+        if part.outcome.is_done() {
+            let base_ns = self.base_ns.unwrap_or(u64::MAX);
+            self.base_ns = Some(base_ns.min(part.latency_ns));
+            self.measure(beat_ns, now_ns);
+        }
+        if self.out == 0 {
+            self.measure = None;
+        }
+    }
+
+    /// Another one was completed: at the end of an interval the window becomes what was completed
+    /// in it.
+    fn measure(&mut self, beat_ns: u64, now_ns: u64) {
+        let Some(measure) = &mut self.measure else {
+            return;
+        };
+        measure.done += 1;
+        let Measure {
+            since_ns,
+            most,
+            done,
+        } = *measure;
+        let passed_ns = now_ns.saturating_sub(since_ns);
+        // A heartbeat is a read and a write, which take a quarter of its interval then; or half of
+        // it, where the leg takes so long without any queue.
+        let span_ns = beat_ns / 8;
+        let allowed_ns = (2 * self.base_ns.unwrap_or(0)).clamp(span_ns, beat_ns / 4);
+        if passed_ns < span_ns {
+            // All that it had took half of the time that it may take.
+            if done == most && passed_ns < span_ns / 2 {
+                self.widen();
+            }
+            return;
+        }
+        let whole = u128::from(done) * u128::from(allowed_ns) / u128::from(passed_ns.max(1));
+        let whole = u32::try_from(whole).unwrap_or(u32::MAX);
+        if most > whole {
+            self.window = whole.clamp(LEG_DEPTH_MIN, LEG_DEPTH_MAX);
+        } else {
+            self.widen();
+        }
+        self.measure = Some(Measure {
+            since_ns: now_ns,
+            most: self.out,
+            done: 0,
+        });
+    }
+
+    /// Where I/O waits for it, the window becomes larger.
+    fn widen(&mut self) {
+        if !self.waiting.is_empty() {
+            self.window = (self.window + self.window / 4 + 1).min(LEG_DEPTH_MAX);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::{IoOp, NO_PATH};
+    use crate::machine::Span;
+    use crate::mirror::table::Task;
+
+    const MS: u64 = 1_000_000;
+    const BEAT: u64 = 5000 * MS;
+
+    fn entry() -> Entry {
+        Entry::new(0, 0, Task::Look(0), Span::default())
+    }
+
+    fn io(cookie: u64) -> Io {
+        Io {
+            volume: 0,
+            op: IoOp::Read,
+            offset: 0,
+            length: 4096,
+            span: Span::default(),
+            source: 0,
+            cookie,
+        }
+    }
+
+    /// A leg, and when each I/O that it has ends, with when it was given.
+    struct Leg {
+        depth: Depth,
+        service_ns: u64,
+        serial: bool,
+        out: VecDeque<(u64, u64)>,
+        now_ns: u64,
+        next: u64,
+        seen: u64,
+        ended: u64,
+    }
+
+    impl Leg {
+        fn new(service_ns: u64, serial: bool) -> Self {
+            Self {
+                depth: Depth::default(),
+                service_ns,
+                serial,
+                out: VecDeque::new(),
+                now_ns: 1,
+                next: 0,
+                seen: 0,
+                ended: 0,
+            }
+        }
+
+        fn submit(&mut self) {
+            let io = io(self.next);
+            self.next += 1;
+            if let Some((_, io)) = self.depth.admit(entry(), io, self.now_ns) {
+                self.give(io);
+            }
+        }
+
+        fn give(&mut self, io: Io) {
+            assert_eq!(io.cookie, self.seen, "in order of arrival (T46)");
+            self.seen += 1;
+            let before_ns = self.out.back().map_or(0, |it| it.0);
+            let from_ns = match self.serial {
+                true => before_ns.max(self.now_ns),
+                false => self.now_ns,
+            };
+            self.out.push_back((from_ns + self.service_ns, self.now_ns));
+        }
+
+        /// Keeps so many I/Os under way for a time.
+        fn run(&mut self, users: u64, for_ns: u64) {
+            let end_ns = self.now_ns + for_ns;
+            while self.now_ns < end_ns {
+                while self.next - self.ended < users {
+                    self.submit();
+                }
+                let Some((at_ns, given_ns)) = self.out.pop_front() else {
+                    break;
+                };
+                self.now_ns = at_ns;
+                self.ended += 1;
+                let part = Part {
+                    outcome: Outcome::Done,
+                    path: NO_PATH,
+                    latency_ns: at_ns - given_ns,
+                };
+                self.depth.ended(&part, BEAT, at_ns);
+                while let Some((_, io)) = self.depth.next(BEAT, at_ns) {
+                    self.give(io);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn t54_slow_leg_has_what_it_completes_in_time() {
+        for (service_ms, most) in [(4, 250), (12, 90), (100, 40)] {
+            let mut leg = Leg::new(service_ms * MS, true);
+            leg.run(1024, 60_000 * MS);
+            let out = leg.out.len() as u64;
+            assert!(out <= most, "{service_ms} ms: {out}");
+            let possible = leg.now_ns / (service_ms * MS);
+            assert!(leg.ended + 1 >= possible, "it was never idle");
+            // A quick one again, with as many at a time.
+            (leg.serial, leg.service_ns) = (false, 10 * MS);
+            leg.run(1024, 20_000 * MS);
+            assert!(leg.out.len() >= 1023, "{service_ms} ms");
+        }
+    }
+
+    #[test]
+    fn fast_leg_has_all_that_users_have() {
+        for latency_ns in [MS / 10, 5 * MS, 500 * MS, 900 * MS] {
+            let mut leg = Leg::new(latency_ns, false);
+            leg.run(1024, 20 * latency_ns.max(10 * MS));
+            let out = leg.out.len();
+            assert!(out >= 1023, "{latency_ns} ns: {out} outstanding");
+        }
+        let mut alone = Leg::new(4 * MS, true);
+        alone.run(1, 10_000 * MS);
+        assert_eq!(alone.depth.window, LEG_DEPTH_FIRST);
+    }
+
+    #[test]
+    fn t54_hung_leg_gets_all_after_half_an_interval() {
+        let mut leg = Leg::new(12 * MS, true);
+        leg.run(1024, 10_000 * MS);
+        (0..500).for_each(|_| leg.submit());
+        let at_ns = leg.depth.stalls_at(BEAT).unwrap();
+        assert_eq!(at_ns, leg.now_ns + BEAT / 2);
+        assert!(leg.depth.next(BEAT, at_ns - 1).is_none());
+        let mut given = 0;
+        while leg.depth.next(BEAT, at_ns).is_some() {
+            given += 1;
+        }
+        assert!(given > 500, "{given}");
+        assert!(leg.depth.first().is_none() && leg.depth.stalls_at(BEAT).is_none());
+    }
+}

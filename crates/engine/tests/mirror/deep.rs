@@ -1,0 +1,64 @@
+//! T54: heartbeats end in time whatever users have the legs do.
+use super::common::{MS, SECOND};
+use super::rig::{Rig, io, made, shared};
+use engine::host::IoOp;
+use engine::mirror::LegStatus;
+use volume::Outcome;
+
+const WRITE: IoOp = IoOp::Write { fua: false };
+/// What a slow leg takes for each request, one after the other.
+const SERVICE: u64 = 50 * MS;
+/// Outstanding: six seconds of work, and the lease is ten.
+const USERS: u64 = 120;
+
+#[test]
+fn t54_deep_queue_on_slow_legs_keeps_leases() {
+    let disks = made(2, true);
+    let mut rig = shared(&disks);
+    rig.until(60 * SECOND, Rig::is_ready);
+    assert_eq!(rig.write(0, 1), Outcome::Done);
+    for leg in 0..2 {
+        rig.disk(leg).delay_ns = SERVICE;
+        rig.disk(leg).busy_until_ns = Some(0);
+    }
+    rig.done.clear();
+    (0..USERS).for_each(|block| rig.submit(&io(WRITE, block)));
+    let (end_ns, mut ended) = (rig.world.now_ns + 120 * SECOND, 0);
+    while rig.world.now_ns < end_ns {
+        rig.until(10 * SECOND, |rig| !rig.done.is_empty());
+        for done in core::mem::take(&mut rig.done) {
+            assert_eq!(done.outcome, Outcome::Done);
+            ended += 1;
+            rig.submit(&io(WRITE, done.cookie));
+        }
+    }
+    assert_eq!(rig.statuses(), [LegStatus::InSync; 2], "{:?}", rig.lines());
+    let lapsed = |line: &String| line.contains("no beat");
+    assert!(!rig.lines().iter().any(lapsed), "{:?}", rig.lines());
+    // Heartbeats take some of the legs' time: three requests in five seconds.
+    let possible = 120 * SECOND / SERVICE;
+    assert!(ended * 100 >= possible * 95, "{ended} of {possible}");
+}
+
+#[test]
+fn t54_reads_of_a_hung_leg_all_go_to_it() {
+    let disks = made(2, true);
+    let mut rig = shared(&disks);
+    rig.until(60 * SECOND, Rig::is_ready);
+    for leg in 0..2 {
+        rig.disk(leg).delay_ns = SERVICE;
+        rig.disk(leg).busy_until_ns = Some(0);
+    }
+    rig.done.clear();
+    // The windows are small by then.
+    (0..USERS).for_each(|block| rig.submit(&io(IoOp::Read, block)));
+    rig.until(20 * SECOND, |rig| rig.done.len() == USERS as usize);
+    // What the device has of it ends after 30 s, all at once.
+    rig.disk(0).delay_ns = 30 * SECOND;
+    rig.disk(0).busy_until_ns = None;
+    rig.done.clear();
+    (0..USERS).for_each(|block| rig.submit(&io(IoOp::Read, block)));
+    rig.until(35 * SECOND, |rig| rig.done.len() == USERS as usize);
+    let well = rig.done.iter().all(|done| done.outcome == Outcome::Done);
+    assert!(well, "{:?}", rig.done);
+}
