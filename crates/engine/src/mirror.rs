@@ -304,6 +304,7 @@ impl MirrorEngine {
             return;
         };
         let name = mirror.config.name.clone();
+        mirror.taken_back = None;
         let done = match &order {
             MirrorOrder::Add(new) => {
                 let added = mirror.add(new, &self.host, now_ns);

@@ -15,13 +15,14 @@ use super::drive::Running;
 use super::names::slot_of;
 use super::one::{Kit, Leg, Mirrored, Phase};
 use super::table::{Entry, Task};
-use super::types::{LegCounters, NewLeg};
+use super::types::{LegCounters, NewLeg, Pending};
 use crate::host::{HostEngine, HostEvent, IoOp};
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use volume::Outcome;
 use volume::mirror::Label;
+use volume::mirror::assembly::Wishes;
 use volume::mirror::copies::Chosen;
 use volume::mirror::layout::{COPIES_AT, Place};
 use volume::mirror::superblock::SUPERBLOCK_BYTES;
@@ -158,6 +159,54 @@ impl Mirrored {
         self.again = true;
         self.unwiped &= !(1 << (slot & 15));
         Ok(())
+    }
+
+    /// Takes an order back whose caller has given up; whether nothing of it can be on a leg.
+    pub(super) fn take_back(&mut self, pending: Pending, now_ns: u64) -> bool {
+        let slot = match pending {
+            Pending::Remove(slot) => Some(slot),
+            Pending::Add(volume) => {
+                let mut legs = self.legs.iter().filter(|leg| !leg.removed);
+                let leg = legs.find(|leg| leg.config.volume == volume);
+                leg.and_then(|leg| leg.slot)
+            }
+            Pending::Grow | Pending::Assemble => None,
+        };
+        let it = match &mut self.phase {
+            Phase::Running(it) => it,
+            // What was decided by it is being written once the legs are claimed.
+            Phase::Gathering if pending == Pending::Assemble => {
+                (self.config.wishes, self.forced) = (Wishes::default(), false);
+                return true;
+            }
+            _ => return false,
+        };
+        match (pending, slot) {
+            (Pending::Remove(_), Some(slot)) => {
+                let taken = it.machine.take_back_removal(slot, now_ns);
+                if taken {
+                    let legs = self.legs.iter_mut();
+                    let leaves = legs.filter(|leg| leg.leaves == Some(slot));
+                    leaves.for_each(|leg| leg.leaves = None);
+                }
+                taken
+            }
+            (Pending::Add(volume), Some(slot)) => {
+                let taken = it.machine.take_back_addition(slot, now_ns);
+                let mut legs = self.legs.iter_mut().filter(|leg| !leg.removed);
+                let leg = legs.find(|leg| leg.config.volume == volume);
+                if let Some(leg) = leg.filter(|_| taken) {
+                    it.places[usize::from(slot)] = None;
+                    (leg.removed, leg.info, leg.away) = (true, None, None);
+                    (leg.slot, leg.found, leg.replaces) = (None, None, None);
+                }
+                taken
+            }
+            // It was never one.
+            (Pending::Add(_), None) => true,
+            (Pending::Grow, _) => it.machine.take_back_growth(now_ns),
+            (Pending::Remove(_) | Pending::Assemble, _) => false,
+        }
     }
 
     /// The leg of a slot is none any more, and was not there: nor is its place.

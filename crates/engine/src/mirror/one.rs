@@ -5,7 +5,7 @@ use super::gather::Claiming;
 use super::loans::Loans;
 use super::look::Look;
 use super::table::{Entry, Table, Task};
-use super::types::{LegConfig, LegCounters, MirrorConfig, MirrorState};
+use super::types::{LegConfig, LegCounters, MirrorConfig, MirrorState, Pending};
 use super::users::Part;
 use crate::host::{HostEngine, HostEvent, Io, IoDone, IoOp, NO_PATH, SubmitError, VolumeInfo};
 use crate::limits::LEG_RETRY_NS;
@@ -69,6 +69,7 @@ pub(super) struct Mirrored {
     pub grown: Option<Result<u64, String>>,
     /// See [`MirrorReport`](super::MirrorReport).
     pub not_added: Option<(u16, String)>,
+    pub taken_back: Option<(Pending, bool)>,
     pub checked: Option<CheckReport>,
     /// A check is under way since.
     pub checking_ns: Option<u64>,
@@ -252,6 +253,7 @@ impl Mirrored {
             grows: false,
             grown: None,
             not_added: None,
+            taken_back: None,
             checked: None,
             checking_ns: None,
             not_begun: None,

@@ -38,6 +38,7 @@ fn place_entry(legs: &mut Vec<LegReport>, slot: u8, entry: &LegEntry) {
         slot: Some(slot),
         id: Some(entry.id),
         status: LegStatus::Missing,
+        reachable: false,
         aside: false,
         cut_short: false,
         due: false,
@@ -95,6 +96,7 @@ impl Mirrored {
             regions: geometry.map_or(0, |it| it.regions()),
             grown: self.grown.clone(),
             not_added: self.not_added.clone(),
+            taken_back: self.taken_back,
             checked: self.checked,
             checking: (self.checking_ns.zip(running))
                 .map(|(at, it)| (at, it.machine.check_report())),
@@ -203,6 +205,7 @@ impl Mirrored {
                 .or(leg.leaves)
                 .or(says.filter(|_| running.is_none())),
             status,
+            reachable,
             aside: leg.aside,
             cut_short: leg.cut_short,
             due: leg.is_due(),
@@ -220,6 +223,11 @@ impl Mirrored {
     pub fn order(&mut self, order: &MirrorOrder, now_ns: u64) -> Result<(), String> {
         self.again = true;
         match *order {
+            MirrorOrder::TakeBack(pending) => {
+                let taken = self.take_back(pending, now_ns);
+                self.taken_back = Some((pending, taken));
+                return Ok(());
+            }
             MirrorOrder::Assemble(_) if matches!(self.phase, Phase::Over) => {
                 return Err("it was stopped, and not begun anew".into());
             }
@@ -278,6 +286,7 @@ impl Mirrored {
             }
             MirrorOrder::Return(slot) => self.put_aside(slot, false, now_ns),
             MirrorOrder::Assemble(_)
+            | MirrorOrder::TakeBack(_)
             | MirrorOrder::Remove(_)
             | MirrorOrder::Forget(_)
             | MirrorOrder::Grow(_)

@@ -122,11 +122,27 @@ pub enum MirrorOrder {
     Forget(u16),
     /// It becomes as large as its legs allow; the devices of these volumes have so many bytes now.
     Grow(Vec<(u16, u64)>),
+    /// An order is taken back, where nothing of it can be on a leg:
+    /// [`MirrorReport::taken_back`] says whether it was.
+    TakeBack(Pending),
     /// The mirror is stopped in order; nothing starts it again but [`MirrorOrder::Begin`], or
     /// another engine.
     Stop,
     /// One that was stopped begins anew.
     Begin(Box<Anew>),
+}
+
+/// An order whose caller has given up (T55).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pending {
+    /// [`MirrorOrder::Remove`] of the leg of this slot.
+    Remove(u8),
+    /// [`MirrorOrder::Add`] of the leg with this volume.
+    Add(u16),
+    /// [`MirrorOrder::Grow`].
+    Grow,
+    /// [`MirrorOrder::Assemble`].
+    Assemble,
 }
 
 /// How far a mirror is.
@@ -207,6 +223,8 @@ pub struct LegReport {
     pub id: Option<Id>,
     /// How it is.
     pub status: LegStatus,
+    /// It has a path that can be used now.
+    pub reachable: bool,
     /// The user took it out: it returns only when told to.
     pub aside: bool,
     /// Its file was cut short: it returns only when told to.
@@ -261,6 +279,8 @@ pub struct MirrorReport {
     pub regions: u64,
     /// The volume that was to be a leg last, and why it is none, if it is none.
     pub not_added: Option<(u16, String)>,
+    /// What was to be taken back last, and whether it was; `None`: another order came since.
+    pub taken_back: Option<(Pending, bool)>,
     /// What came of it when it was to grow last: its size, or why it stays as it is.
     pub grown: Option<Result<u64, String>>,
     /// What the last check found.

@@ -140,7 +140,8 @@ impl Service {
                 Err(Failure::refused(format!("{name} does not start: {why}")))
             }
             MirrorState::Gathering | MirrorState::Stopped => Err(Failure::refused(format!(
-                "{name} has not started yet: braid stat shows it"
+                "{name} has not started yet, and starts when its legs answer (braid stat shows \
+                 why it waits); braid mirror stop ends that"
             ))),
         }
     }

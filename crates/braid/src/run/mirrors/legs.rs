@@ -15,7 +15,7 @@
 //! # Limits
 //! Whether somebody uses a namespace otherwise than as a leg can't be told. What a kernel's
 //! namespace or one of a queue server holds is not looked at: `force` says that it is known.
-use super::{Stopped, leg_config, orders};
+use super::{Stopped, leg_config, orders, terms};
 use crate::control::rpc::Failure;
 use crate::log;
 use crate::mirror::create::{self, Room};
@@ -25,7 +25,9 @@ use crate::run::config::{Export, PathKeys, Volume};
 use crate::run::service::Service;
 use crate::uri::{PathUri, UriKind};
 use engine::host::VolumeInfo;
-use engine::mirror::{LegReport, LegStatus, MirrorOrder, MirrorReport, MirrorState, NewLeg};
+use engine::mirror::{
+    LegReport, LegStatus, MirrorOrder, MirrorReport, MirrorState, NewLeg, Pending,
+};
 use runtime::sysfs::SYS;
 use serde_json::{Value, json};
 use std::path::Path;
@@ -80,6 +82,7 @@ impl Service {
             gone: replaces.filter(|_| report.legs.iter().any(|leg| is_gone(&leg))),
             force,
         };
+        terms::may_be_noted(&self.name(volume), &report, None)?;
         if let UriKind::File(path) = uri.kind() {
             // Before it is locked, for who has it may be the mirror itself, and before anything is
             // forgotten of its place: where it is refused all stays as it was.
@@ -131,8 +134,19 @@ impl Service {
         if taken {
             return Ok(json!({"volume": self.name(volume), "leg": leg_config(&of, number).name}));
         }
+        let Some(why) = why else {
+            let undo = "braid mirror remove takes it out again";
+            let became = self.take_back(volume, Pending::Add(number), undo);
+            let report = self.mirror_report(volume)?;
+            if !report.legs.iter().any(|it| it.volume == Some(number)) {
+                self.close_leg(number);
+            }
+            return Err(Failure::refused(format!(
+                "the mirror did not take it within {} s (the engine's log may say why): {became}",
+                SOON.as_secs()
+            )));
+        };
         self.close_leg(number);
-        let why = why.unwrap_or_else(|| "the mirror does not take it: see the engine's log".into());
         Err(Failure::refused(format!("not added: {why}")))
     }
 
@@ -237,14 +251,22 @@ impl Service {
         }
         orders::may_fail(&report, leg)?;
         let slot = is_still(&report, leg)?;
+        terms::may_be_noted(&self.name(volume), &report, Some(slot))?;
         self.senders.order(volume, MirrorOrder::Remove(slot));
-        let is_it = |it: &LegReport| it.slot == Some(slot);
-        let gone = self.wait_for(volume, SOON, |it| !it.legs.iter().any(is_it));
-        if !gone {
-            return Err(Failure::refused(format!(
-                "{} does not leave: see the engine's log",
-                leg.name
-            )));
+        // Until its superblocks are overwritten it has its slot, though none of the mirror's legs.
+        let is_it = |it: &LegReport| it.slot == Some(slot) && (it.id.is_none() || it.id == leg.id);
+        let is_gone = |it: &MirrorReport| !it.legs.iter().any(is_it);
+        if !self.wait_for(volume, SOON, is_gone) {
+            let undo = "braid mirror add takes the leg in again afterwards";
+            let became = self.take_back(volume, Pending::Remove(slot), undo);
+            // It may just have left.
+            if !is_gone(&self.mirror_report(volume)?) {
+                return Err(Failure::refused(format!(
+                    "{} did not leave within {} s (the engine's log may say why): {became}",
+                    leg.name,
+                    SOON.as_secs()
+                )));
+            }
         }
         let after = self.mirror_report(volume)?;
         let named = || places_of(&after, leg);
@@ -325,7 +347,9 @@ impl Service {
         let stopped = |it: &MirrorReport| it.state == MirrorState::Stopped;
         if !self.wait_for(volume, SOON.max(drain), stopped) {
             return Err(Failure::refused(format!(
-                "{name} does not end yet: see the engine's log; braid mirror stop waits once more"
+                "{name} does not end yet (the engine's log may say why), and ends when its legs \
+                 answer: braid mirror stop waits once more, braid mirror assemble starts it again \
+                 afterwards"
             )));
         }
         self.close_legs(&name);
@@ -377,6 +401,7 @@ impl Service {
         let before = report.superblock.map(|it| it.geometry.bytes);
         let name = self.name(volume);
         let before = before.ok_or_else(|| Failure::refused(format!("{name} does not run")))?;
+        terms::may_be_noted(&name, &report, None)?;
         let sizes = report.legs.iter().filter_map(|leg| {
             let number = leg.volume?;
             Some((number, self.file_bytes(number, &report, leg)?))
@@ -393,7 +418,11 @@ impl Service {
                 return Ok(json!({"volume": name, "before": before, "bytes": bytes}));
             }
             Some(Err(why)) => why,
-            None => "it does not become larger: see the engine's log".into(),
+            None => {
+                let undo = "a mirror can't be made smaller again";
+                let became = self.take_back(volume, Pending::Grow, undo);
+                format!("it did not become larger (the engine's log may say why): {became}")
+            }
         };
         Err(Failure::refused(format!("{name}: {why}")))
     }

@@ -18,7 +18,9 @@ use crate::run::config::leg_name;
 use crate::run::service::{Service, State};
 use crate::uri::{PathUri, UriKind};
 use engine::host::Change;
-use engine::mirror::{LegReport, LegStatus, MirrorOrder, MirrorReport, MirrorState, set_aside};
+use engine::mirror::{
+    LegReport, LegStatus, MirrorOrder, MirrorReport, MirrorState, Pending, set_aside,
+};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::fs::Metadata;
@@ -267,9 +269,14 @@ impl Service {
                 Err(Failure::refused(why))
             }
             Some(_) => Ok(()),
-            None => Err(Failure::refused(format!(
-                "{name} has not started yet: braid stat shows it"
-            ))),
+            None => {
+                let undo = "braid mirror stop ends it";
+                let became = self.take_back(volume, Pending::Assemble, undo);
+                Err(Failure::refused(format!(
+                    "{name} has not started within {} s (braid stat shows why): {became}",
+                    ASSEMBLE_WAIT.as_secs()
+                )))
+            }
         }
     }
 

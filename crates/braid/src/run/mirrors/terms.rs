@@ -2,8 +2,12 @@
 use super::orders::MirrorParams;
 use crate::control::rpc::Failure;
 use crate::run::service::Service;
-use engine::mirror::{LegStatus, MirrorReport};
+use engine::mirror::{LegReport, LegStatus, MirrorOrder, MirrorReport, Pending};
 use serde_json::{Value, json};
+use std::time::Duration;
+
+/// How long the engine has to take an order back.
+const TAKE_BACK: Duration = Duration::from_secs(5);
 
 impl Service {
     /// A mirror as it is. What is left of legs that are none any more goes, unless somebody changes
@@ -13,6 +17,26 @@ impl Service {
             self.tidy_legs(volume)?;
         }
         Ok(self.report()?.mirror(volume))
+    }
+
+    /// Takes an order back whose answer is not waited for any more (T55); what became of it, for
+    /// people: nothing is pending, or what is, and how it is undone.
+    pub(super) fn take_back(&self, volume: u16, pending: Pending, undo: &str) -> String {
+        self.senders.order(volume, MirrorOrder::TakeBack(pending));
+        let mut taken = None;
+        self.wait_for(volume, TAKE_BACK, |it| {
+            let answer = it.taken_back.filter(|it| it.0 == pending);
+            taken = answer.map(|it| it.1);
+            taken.is_some()
+        });
+        match taken {
+            Some(true) => "nothing has changed, and nothing is pending".into(),
+            Some(false) => format!(
+                "it is being written to the legs, and takes effect when they answer (braid mirror \
+                 status shows it); {undo}"
+            ),
+            None => format!("the mirror's core does not answer: it may take effect yet; {undo}"),
+        }
     }
 
     /// # Errors
@@ -26,6 +50,30 @@ impl Service {
             ))),
         }
     }
+}
+
+/// Refuses a change of a mirror that could not be noted now: no leg in sync, other than `but`, can
+/// be written. Else it would be pending until one can.
+///
+/// # Errors
+/// Why, and which ones.
+pub(super) fn may_be_noted(
+    name: &str,
+    report: &MirrorReport,
+    but: Option<u8>,
+) -> Result<(), Failure> {
+    let legs = report.legs.iter();
+    let in_sync = legs.filter(|leg| leg.status == LegStatus::InSync && leg.slot != but);
+    let in_sync: Vec<&LegReport> = in_sync.collect();
+    if in_sync.is_empty() || in_sync.iter().any(|leg| leg.reachable) {
+        return Ok(());
+    }
+    let legs: Vec<&str> = in_sync.iter().map(|leg| leg.name.as_str()).collect();
+    Err(Failure::refused(format!(
+        "{name}: no leg in sync can be written now, so nothing can be noted on one: {}; try again \
+         when it is back (braid mirror status shows it)",
+        legs.join(", ")
+    )))
 }
 
 /// # Errors

@@ -559,3 +559,91 @@ fn what_was_said_by_verb_of_legs_and_speed_holds_over_a_restart() {
     place.until_in_sync();
     end(engine);
 }
+
+/// An engine with three legs whose URIs begin alike, in an order other than their slots'; the URIs
+/// by slot.
+fn with_long_names(place: &Place) -> [String; 3] {
+    let directory = "d".repeat(60);
+    std::fs::create_dir(place.path(&directory)).unwrap();
+    let legs = [0, 1, 2].map(|slot| place.file(&format!("{directory}/leg-{slot}"), LEG_BYTES));
+    let [first, second, third] = &legs;
+    let made = place.braid(&["mirror", "create", "v0", first, second, third]);
+    assert!(made.status.success(), "{made:?}");
+    let leg = |uri: &String| format!("[[volume.leg]]\nuri = \"{uri}\"\n");
+    let text = format!(
+        "drain_timeout = \"5s\"\n[[volume]]\nname = \"v0\"\nkind = \"mirror\"\n\
+         assemble_wait = \"1s\"\n{}{}{}[[volume.export]]\nnbd = \"unix:{}\"\n",
+        leg(first),
+        leg(third),
+        leg(second),
+        place.path("v0.sock").display()
+    );
+    std::fs::write(place.path("b.toml"), text).unwrap();
+    legs
+}
+
+#[test]
+fn verbs_mean_the_leg_whose_long_uri_is_named() {
+    let Some(place) = Place::new() else {
+        return;
+    };
+    let legs = with_long_names(&place);
+    let engine = place.start();
+    assert_eq!(place.client().write(0, 1), 0);
+    place.told(&["mirror", "fail", "v0", "1"]);
+    place.told(&["mirror", "fail", "v0", "2"]);
+    end(engine);
+    let path = |uri: &str| uri.trim_start_matches("file:").to_owned();
+    let away = |uri: &str| format!("{}-away", path(uri));
+    for leg in &legs[1..] {
+        std::fs::rename(path(leg), away(leg)).unwrap();
+    }
+    let engine = place.start();
+    let slots = || {
+        let status = place.status();
+        let legs = status["legs"].as_array().unwrap();
+        let slot = |leg: &Value| {
+            (
+                leg["slot"].as_u64(),
+                leg["uri"].as_str().unwrap().to_owned(),
+            )
+        };
+        let mut legs: Vec<_> = legs.iter().map(slot).collect();
+        legs.sort();
+        legs
+    };
+    let pair = |slot: usize| (Some(slot as u64), legs[slot].clone());
+    assert_eq!(slots(), [pair(0), pair(1), pair(2)]);
+    place.told(&["mirror", "remove", "v0", &legs[2]]);
+    assert_eq!(slots(), [pair(0), pair(1)]);
+    std::fs::rename(away(&legs[1]), path(&legs[1])).unwrap();
+    place.told(&["mirror", "restore", "v0", &legs[1]]);
+    place.until_in_sync();
+    assert_eq!(slots(), [pair(0), pair(1)]);
+    end(engine);
+}
+
+#[test]
+fn t55_what_can_not_be_noted_on_a_leg_is_refused() {
+    let Some(place) = Place::new() else {
+        return;
+    };
+    let engine = place.start();
+    let c = place.file("c", LEG_BYTES);
+    place.told(&["mirror", "fail", "v0", "1"]);
+    place.told(&["path", "fail", "v0/0", &place.leg("a"), "--force"]);
+    for words in [
+        &["mirror", "remove", "v0", "1"][..],
+        &["mirror", "add", "v0", &c],
+        &["mirror", "replace", "v0", "1", &c],
+        &["mirror", "grow", "v0"],
+    ] {
+        let why = place.refused(words);
+        assert!(why.contains("no leg in sync can be written now"), "{why}");
+    }
+    place.told(&["path", "restore", "v0/0", &place.leg("a")]);
+    place.told(&["mirror", "restore", "v0", "1"]);
+    place.until_in_sync();
+    assert_eq!(place.legs(), ["in-sync", "in-sync"], "nothing was pending");
+    end(engine);
+}

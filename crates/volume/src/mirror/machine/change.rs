@@ -128,6 +128,34 @@ impl Mirror {
         Ok(())
     }
 
+    /// Takes the removal of a leg back; false: there is none, or it is being written to the legs,
+    /// and some may have it. The leg may return then, as one that has left.
+    pub fn take_back_removal(&mut self, leg: u8, now_ns: u64) -> bool {
+        self.at(now_ns);
+        let said = self.state.entries().any(|(slot, _)| slot == leg);
+        let may = said && self.changes.removing.has(leg);
+        if may {
+            self.changes.removing.remove(leg);
+            self.wake = true;
+        }
+        may
+    }
+
+    /// Takes the addition of a leg back; false: there is none, or it is being written to the legs,
+    /// and some may have it.
+    pub fn take_back_addition(&mut self, leg: u8, now_ns: u64) -> bool {
+        self.at(now_ns);
+        let entry = |it: &Superblock| it.legs.get(usize::from(leg)).copied().flatten();
+        let said = entry(&self.state).or(entry(&self.happened)).is_some();
+        let may = self.changes.adding.has(leg) && !said;
+        if may {
+            self.changes.adding.remove(leg);
+            self.legs[usize::from(leg)] = None;
+            self.wake = true;
+        }
+        may
+    }
+
     fn may_change(&self) -> Result<(), ChangeError> {
         match self.read_only || self.foreign || self.stopping {
             true => Err(ChangeError::Refused),

@@ -128,6 +128,18 @@ impl Mirror {
         Ok(bytes)
     }
 
+    /// Takes a growth back, which [`News::NotGrown`] says; false: there is none, or the size is
+    /// being written to the legs, and some may have it.
+    pub fn take_back_growth(&mut self, now_ns: u64) -> bool {
+        self.at(now_ns);
+        let growth = self.changes.growth;
+        let may = growth.is_some_and(|it| it.step != Step::Event);
+        if may {
+            self.end_growth(News::NotGrown);
+        }
+        may
+    }
+
     /// Whether bits of regions that are not said yet are on their way.
     pub(super) fn is_growing(&self) -> bool {
         self.changes.growth.is_some_and(|it| it.step != Step::Wait)

@@ -13,6 +13,7 @@ mod pieces;
 mod returned;
 mod rivals;
 mod rules;
+mod taken_back;
 mod world;
 
 use super::planted::{Bug, plant};
