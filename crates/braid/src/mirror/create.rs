@@ -3,7 +3,8 @@
 //! # Contract
 //! Nothing is written before everything was asked that can be said against it; but where nobody
 //! knows that two legs are the same storage ([`super::same`]), it shows only when they are written,
-//! and then what was there is put back. Bitmaps are durable on all legs before the first superblock
+//! and then what was there is put back. No leg is cleared before each was written wherever it will
+//! be: with what was there, and with a mark where nothing of an older mirror lies. Bitmaps are durable on all legs before the first superblock
 //! is written, so who is interrupted has no leg, or legs of a mirror that lacks some, and never one
 //! that means something else.
 use super::foreign;
@@ -35,6 +36,9 @@ const BEAT_MS_MIN: u64 = 100;
 const BEAT_MS_MAX: u64 = BEAT_MAX_MS as u64;
 /// What is cleared at the end of a leg with `--force`: copies of labels and partition tables.
 const TAIL_BYTES: u64 = 1 << 20;
+/// Where legs are marked to be told apart: between the superblocks, where no version has anything.
+const MARK_AT: u64 = 32 << 10;
+const _: () = assert!(COPIES_AT[0] + BLOCK_BYTES_MAX as u64 <= MARK_AT && MARK_AT < COPIES_AT[1]);
 /// Largest blocks.
 const BLOCK_BYTES_MAX: usize = 4096;
 /// An identifier so often is one of those.
@@ -125,6 +129,10 @@ pub fn run(args: &CreateArgs) -> anyhow::Result<()> {
     let first = Superblock::new(&new, &entries, place(&legs[0]));
     let first = first.context("these legs make no mirror")?;
     tell_apart(&args.legs, &legs)?;
+    for (uri, leg) in args.legs.iter().zip(&legs) {
+        let proven = prove_writable(leg, &first, args.force);
+        proven.with_context(|| format!("{uri}: it can't be written; no leg was changed"))?;
+    }
     for leg in &legs {
         clear(leg, &first, args.force)?;
     }
@@ -169,18 +177,43 @@ fn open(uris: &[PathUri], who: &HostIdentity) -> anyhow::Result<Vec<Leg>> {
 /// one is found on the other. Where that is so, what was there before is put back.
 fn tell_apart(uris: &[PathUri], legs: &[Leg]) -> anyhow::Result<()> {
     let mut before = Vec::new();
-    mark(uris, legs, &mut before).map_err(|why| {
-        // The first of two names had what was there.
-        let mut all = legs.iter().zip(&before).rev();
-        let back = all.try_for_each(|(leg, bytes)| {
-            leg.write(COPIES_AT[0], bytes)?;
-            leg.sync()
-        });
-        match back {
-            Ok(()) => why,
-            Err(error) => why.context(format!("what was there can't be put back: {error:#}")),
-        }
-    })
+    let marked = mark(uris, legs, &mut before);
+    // The first of two names had what was there. Each is put back, whatever comes of the others.
+    let mut failed = None;
+    for (leg, bytes) in legs.iter().zip(&before).rev() {
+        let back = leg.write(MARK_AT, bytes).and_then(|()| leg.sync());
+        failed = failed.or(back.err());
+    }
+    match (marked, failed) {
+        (Ok(()), None) => Ok(()),
+        (Ok(()), Some(error)) => Err(error),
+        (Err(why), None) => Err(why),
+        (Err(why), Some(error)) => Err(why.context(format!(
+            "what was there can't be put back everywhere: {error:#}"
+        ))),
+    }
+}
+
+/// Writes again what is there, at each end of what will be cleared or written: a leg that refuses
+/// that is found before another one has lost anything.
+fn prove_writable(leg: &Leg, superblock: &Superblock, force: bool) -> anyhow::Result<()> {
+    let block = BLOCK_BYTES_MAX as u64;
+    let (place, bytes) = (superblock.place, leg.size().bytes);
+    let pages = (Bitmap::new(superblock.geometry.regions()).pages() * PAGE_BYTES) as u64;
+    let map_end = (place.bitmap_offset + pages).next_multiple_of(block);
+    let mut places = vec![0, COPIES_AT[0], COPIES_AT[1], place.bitmap_offset];
+    places.extend([map_end - block, place.data_offset - block]);
+    if force {
+        let tail = bytes.saturating_sub(TAIL_BYTES).max(place.data_offset);
+        let last = (bytes / block * block).saturating_sub(block);
+        places.extend([tail / block * block, last.max(place.data_offset)]);
+    }
+    leg.read_anew()?;
+    for at in places {
+        let there = leg.read(at, BLOCK_BYTES_MAX)?;
+        leg.write(at, &there)?;
+    }
+    leg.sync()
 }
 
 /// Marks each of them, and looks whether it keeps its own; `before`: what was there.
@@ -188,15 +221,16 @@ fn mark(uris: &[PathUri], legs: &[Leg], before: &mut Vec<Vec<u8>>) -> anyhow::Re
     if legs.len() < 2 {
         return Ok(());
     }
-    let at = COPIES_AT[0];
+    let at = MARK_AT;
     let marks: Vec<_> = legs
         .iter()
         .map(|_| draw_id().0.repeat(MARK_TIMES))
         .collect();
     for (leg, mark) in legs.iter().zip(&marks) {
         leg.read_anew()?;
-        before.push(leg.read(at, mark.len())?);
+        let there = leg.read(at, mark.len())?;
         leg.write(at, mark)?;
+        before.push(there);
         leg.sync()?;
     }
     for (index, (leg, mark)) in legs.iter().zip(&marks).enumerate() {

@@ -215,6 +215,36 @@ fn what_a_namespace_holds_is_not_written_over_without_force() {
 }
 
 #[test]
+fn create_over_a_leg_that_refuses_writes_changes_none() {
+    let place = Place::new();
+    let files = ["a", "b"].map(|name| place.file(name, &[]));
+    let Some((_a, a)) = place.target(&files[0]) else {
+        return;
+    };
+    let Some((_b, b)) = place.target(&files[1]) else {
+        return;
+    };
+    place.json(&["mirror", "create", "old", &a, &b]);
+    let before = files.each_ref().map(|it| std::fs::read(it).unwrap());
+    let socket = place.path("b.sock");
+    let set = |faults: &str| {
+        let port = ["target", "set", "--port", "1", faults, "--socket"];
+        let set = place.braid(&[&port[..], &[socket.to_str().unwrap()]].concat());
+        assert!(set.status.success(), "{set:?}");
+    };
+    // All of it; where its bitmap and what is behind lie, and where its superblocks don't.
+    for faults in [
+        "error=media-write:op=write:dnr",
+        "error=media-write:op=write:dnr:lba=32-4095",
+    ] {
+        set(faults);
+        place.refused(&["mirror", "create", "new", &a, &b, "--force"], &[]);
+        let after = files.each_ref().map(|it| std::fs::read(it).unwrap());
+        assert!(before == after, "{faults}: a leg was changed");
+    }
+}
+
+#[test]
 fn legs_that_are_the_same_storage_make_no_mirror() {
     let place = Place::new();
     let Some((_target, [one, two])) = two_ports(place.0.path(), "t") else {
