@@ -4,6 +4,7 @@
 //! * [`health`]: which paths a policy may choose from at all
 //! * [`dispose`]: what becomes of an I/O after an attempt; [`hold`]: which writes must wait
 //! * [`dispose_leg`]: the same where there is another copy of the data
+//! * [`order`]: in which order overlapping changes in flight are executed, whoever sent them
 //! * [`identity`]: whether two paths show one namespace
 //! * [`IoLimits`]: what a device over several paths can promise
 //! * [`mirror`]: what a mirror is on its legs: format, assembly
@@ -22,6 +23,7 @@ pub mod identity;
 mod leg;
 pub mod limits;
 pub mod mirror;
+pub mod order;
 mod stacking;
 
 pub use disposition::{Attempt, Disposition, dispose};

@@ -1,0 +1,334 @@
+//! Order of overlapping changes in flight, whoever sent them (T9).
+//!
+//! Decides, from byte ranges alone, when a change may be executed. Pure: the caller executes.
+//!
+//! # Contract
+//! [`ChangeOrder::admit`] registers a change. It may be executed once all changes that were
+//! registered before it and overlap it have ended: at once, or when [`ChangeOrder::poll_begun`]
+//! names it. [`ChangeOrder::end`] when it was executed or has failed for good; a change that was
+//! not executed is taken back by [`ChangeOrder::withdraw`] at any time. So overlapping changes are
+//! executed in the order of their registration, and a change of a session that is gone keeps its
+//! place until it has ended. Changes that don't overlap never wait for each other.
+//!
+//! A change waits only for earlier ones, so nothing waits for ever as long as each change that
+//! has begun ends.
+//!
+//! # Cost
+//! `segments` holds, in order, which bytes are covered and by which change last. A change that
+//! overlaps none costs a binary search and an insertion; one that overlaps others waits for the
+//! last change of each segment that it covers, which in turn waits for the ones before. No change
+//! looks at all others. The tables grow to the largest number of changes in flight and stay.
+use crate::hold::Range;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+/// No node or link.
+const NONE: u32 = u32::MAX;
+
+/// A registered change. Never names a later one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ticket {
+    node: u32,
+    generation: u32,
+}
+
+/// A change that may be executed now, with what its owner registered it under.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Begun {
+    /// The owner's name of the change.
+    pub owner: u64,
+    /// Its ticket.
+    pub ticket: Ticket,
+}
+
+/// Changes in flight on several volumes. See the module.
+#[derive(Debug)]
+pub struct ChangeOrder {
+    /// Covered bytes by volume and start; disjoint.
+    segments: Vec<Segment>,
+    nodes: Vec<Node>,
+    free_node: u32,
+    links: Vec<Link>,
+    free_link: u32,
+    /// Nodes whose turn came and that were not polled yet.
+    ready: VecDeque<u32>,
+    /// Nodes that ended, while their followers are released.
+    ended: Vec<u32>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Segment {
+    volume: u32,
+    range: Range,
+    /// Node of the last change that covers it.
+    last: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Free,
+    /// Waits for `blockers` earlier changes.
+    Waiting,
+    /// May be executed; its owner was not told yet.
+    Ready,
+    /// May be executed, as its owner knows.
+    Begun,
+    /// Was taken back while it waited: what waits for it still waits for those before it.
+    Withdrawn,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Node {
+    state: State,
+    generation: u32,
+    owner: u64,
+    volume: u32,
+    range: Range,
+    /// Links of earlier changes that it waits for.
+    blockers: u32,
+    /// Changes that wait for it, in order of registration; of a free node: the next free one.
+    first: u32,
+    last: u32,
+}
+
+/// One change that waits for another one.
+#[derive(Clone, Copy, Debug)]
+struct Link {
+    node: u32,
+    next: u32,
+}
+
+impl ChangeOrder {
+    /// Empty, with room for `changes` in flight before it takes more memory.
+    pub fn new(changes: usize) -> Self {
+        Self {
+            segments: Vec::with_capacity(2 * changes),
+            nodes: Vec::with_capacity(changes),
+            free_node: NONE,
+            links: Vec::with_capacity(changes),
+            free_link: NONE,
+            ready: VecDeque::with_capacity(changes),
+            ended: Vec::with_capacity(changes),
+        }
+    }
+
+    /// Whether no change is registered.
+    pub fn is_empty(&self) -> bool {
+        self.segments.is_empty()
+    }
+
+    /// Registers a change of `range` on `volume`. Returns its ticket, and whether it may be
+    /// executed at once; else [`Self::poll_begun`] names it later.
+    pub fn admit(&mut self, owner: u64, volume: u32, range: Range) -> (Ticket, bool) {
+        let node = self.take_node(owner, volume, range);
+        if range.start < range.end {
+            self.cover(node, volume, range);
+        }
+        let of = &mut self.nodes[node as usize];
+        let begins = of.blockers == 0;
+        if begins {
+            of.state = State::Begun;
+        }
+        let generation = of.generation;
+        (Ticket { node, generation }, begins)
+    }
+
+    /// Ends a change that has begun.
+    ///
+    /// # Panics
+    /// If it has not begun, or ended before.
+    pub fn end(&mut self, ticket: Ticket) {
+        let state = self.state(ticket);
+        assert!(
+            state == Some(State::Begun),
+            "a change ends that has not begun"
+        );
+        self.close(ticket.node);
+    }
+
+    /// Takes back a change that was not executed, whether or not it may be by now; what waits for
+    /// it still waits for those before it.
+    pub fn withdraw(&mut self, ticket: Ticket) {
+        match self.state(ticket) {
+            Some(State::Waiting) => self.nodes[ticket.node as usize].state = State::Withdrawn,
+            Some(State::Ready) => {
+                self.ready.retain(|node| *node != ticket.node);
+                self.close(ticket.node);
+            }
+            Some(State::Begun) => self.close(ticket.node),
+            Some(State::Free | State::Withdrawn) | None => {}
+        }
+    }
+
+    /// The next change that may be executed now, in the order in which they became free.
+    #[inline]
+    pub fn poll_begun(&mut self) -> Option<Begun> {
+        let node = self.ready.pop_front()?;
+        let of = &mut self.nodes[node as usize];
+        of.state = State::Begun;
+        let (owner, generation) = (of.owner, of.generation);
+        let ticket = Ticket { node, generation };
+        Some(Begun { owner, ticket })
+    }
+
+    fn state(&self, ticket: Ticket) -> Option<State> {
+        let of = self.nodes.get(ticket.node as usize)?;
+        (of.generation == ticket.generation).then_some(of.state)
+    }
+
+    fn take_node(&mut self, owner: u64, volume: u32, range: Range) -> u32 {
+        let node = Node {
+            state: State::Waiting,
+            generation: 0,
+            owner,
+            volume,
+            range,
+            blockers: 0,
+            first: NONE,
+            last: NONE,
+        };
+        match self.nodes.get_mut(self.free_node as usize) {
+            Some(free) => {
+                let (at, generation) = (self.free_node, free.generation);
+                self.free_node = free.first;
+                *free = Node { generation, ..node };
+                at
+            }
+            None => {
+                self.nodes.push(node);
+                self.nodes.len() as u32 - 1
+            }
+        }
+    }
+
+    /// Index of the first segment that ends behind `start`.
+    fn first_behind(&self, volume: u32, start: u64) -> usize {
+        let before = |it: &Segment| (it.volume, it.range.end) <= (volume, start);
+        self.segments.partition_point(before)
+    }
+
+    /// Makes `node` the last change of `range`, behind those that were.
+    fn cover(&mut self, node: u32, volume: u32, range: Range) {
+        let last = node;
+        let own = Segment {
+            volume,
+            range,
+            last,
+        };
+        let from = self.first_behind(volume, range.start);
+        let mut to = from;
+        while let Some(it) = self.segments.get(to) {
+            if it.volume != volume || it.range.start >= range.end {
+                break;
+            }
+            let blocker = it.last;
+            self.link(blocker, node);
+            to += 1;
+        }
+        if from == to {
+            return self.segments.insert(from, own);
+        }
+        // Of segments that are covered partly the rest stays as it was.
+        let (first, behind) = (self.segments[from], self.segments[to - 1]);
+        let head = (first.range.start < range.start).then_some(Segment {
+            range: Range {
+                end: range.start,
+                ..first.range
+            },
+            ..first
+        });
+        let tail = (behind.range.end > range.end).then_some(Segment {
+            range: Range {
+                start: range.end,
+                ..behind.range
+            },
+            ..behind
+        });
+        let all = head.into_iter().chain(Some(own)).chain(tail);
+        self.segments.splice(from..to, all);
+    }
+
+    /// `node` waits for `blocker`. Once is enough for segments in a row.
+    fn link(&mut self, blocker: u32, node: u32) {
+        let last = self.nodes[blocker as usize].last;
+        if last != NONE && self.links[last as usize].node == node {
+            return;
+        }
+        let link = Link { node, next: NONE };
+        let at = match self.links.get_mut(self.free_link as usize) {
+            Some(free) => {
+                let at = self.free_link;
+                self.free_link = free.next;
+                *free = link;
+                at
+            }
+            None => {
+                self.links.push(link);
+                self.links.len() as u32 - 1
+            }
+        };
+        match last {
+            NONE => self.nodes[blocker as usize].first = at,
+            last => self.links[last as usize].next = at,
+        }
+        self.nodes[blocker as usize].last = at;
+        self.nodes[node as usize].blockers += 1;
+    }
+
+    /// Releases those that wait for a node, and those that wait for withdrawn ones among them: in a
+    /// loop, since a chain may be long.
+    fn close(&mut self, node: u32) {
+        self.ended.push(node);
+        while let Some(node) = self.ended.pop() {
+            self.uncover(node);
+            let of = &mut self.nodes[node as usize];
+            let mut next = of.first;
+            of.state = State::Free;
+            of.generation = of.generation.wrapping_add(1);
+            of.first = self.free_node;
+            self.free_node = node;
+            while next != NONE {
+                let link = self.links[next as usize];
+                self.links[next as usize].next = self.free_link;
+                self.free_link = next;
+                next = link.next;
+                self.unblock(link.node);
+            }
+        }
+    }
+
+    fn unblock(&mut self, node: u32) {
+        let of = &mut self.nodes[node as usize];
+        of.blockers -= 1;
+        if of.blockers > 0 {
+            return;
+        }
+        if of.state == State::Withdrawn {
+            self.ended.push(node);
+        } else {
+            of.state = State::Ready;
+            self.ready.push_back(node);
+        }
+    }
+
+    /// Removes what a node is still the last change of.
+    fn uncover(&mut self, node: u32) {
+        let Node { volume, range, .. } = self.nodes[node as usize];
+        let from = self.first_behind(volume, range.start);
+        let (mut at, mut kept) = (from, from);
+        while let Some(&it) = self.segments.get(at) {
+            if it.volume != volume || it.range.start >= range.end {
+                break;
+            }
+            if it.last != node {
+                self.segments[kept] = it;
+                kept += 1;
+            }
+            at += 1;
+        }
+        self.segments.drain(kept..at);
+    }
+}
+
+#[cfg(test)]
+mod tests;
