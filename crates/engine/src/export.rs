@@ -6,7 +6,7 @@
 //!
 //! * `clients`: connections and their sessions; `table`: their requests, and their memory
 //! * `course`: a request becomes I/Os, these become an answer; `memory`: who gets memory, and when
-//! * `ranges`: which changes may be under way together; `places`: what is kept of each request
+//! * `places`: what is kept of each request
 //!
 //! # Contract
 //! All clients of a volume are on one core (the program sees to that): a flush on one connection
@@ -23,10 +23,11 @@
 //! becomes read, merge and write, in order with the changes it overlaps. A trim shrinks to the
 //! blocks that it covers whole.
 //!
-//! Changes of the same whole blocks that are in flight together, from one connection or several,
-//! are not ordered among each other, nor are the I/Os that a large one is cut into: each block ends
-//! up as one of them wrote it, and from the last answer on all connections read the same (T46). A
-//! change that is sent after another's answer comes after it.
+//! Changes that overlap are executed one after the other, in the order in which all of each was
+//! here, from one connection or several ([`ChangeOrder`]). A change of a client that is gone keeps
+//! its place until its I/Os have ended, so it undoes nothing that comes later (T9); if none of them
+//! was begun it is dropped, unless the client said DISC. From the last answer on all connections
+//! read the same (T46).
 //!
 //! A request that finds no memory, or no free slot in the engine, waits (T6); nothing fails for it.
 //!
@@ -44,13 +45,12 @@ mod course;
 mod debts;
 mod memory;
 mod places;
-mod ranges;
 mod table;
 
 pub use course::errno;
 
 use crate::host::{HostControl, HostEngine, HostEvent, VolumeInfo};
-use crate::limits::{CLIENT_LINES_MAX, EXPORTS_MAX};
+use crate::limits::{CHANGES_READY, CLIENT_LINES_MAX, EXPORTS_MAX};
 use crate::machine::{Closed, ConnId, DeviceError, Machine, Memory, Output, Place, Send};
 use crate::mirror::{LegReport, MirrorEngine, MirrorOrder, MirrorReport};
 use crate::seldom::Seldom;
@@ -63,8 +63,8 @@ use core::cmp::Reverse;
 use course::Course;
 use memory::Pool;
 use nvme::Deadlines;
-use ranges::Ranges;
 use table::{Table, Work};
+use volume::order::ChangeOrder;
 
 /// What an engine with exports is made of, beside the host's engine.
 #[derive(Clone, Copy, Debug)]
@@ -187,7 +187,8 @@ pub struct ExportEngine {
     touched: Vec<u16>,
     table: Table,
     course: Course,
-    ranges: Ranges,
+    /// Changes under way, of all clients.
+    order: ChangeOrder,
     pool: Pool,
     outputs: VecDeque<Output>,
     events: VecDeque<ExportEvent>,
@@ -228,7 +229,7 @@ impl ExportEngine {
             touched: Vec::with_capacity(config.clients_max.into()),
             table: Table::new(config.clients_max, config.requests_max, Work::new),
             course: Course::new(tickets),
-            ranges: Ranges::new(config.clients_max, config.requests_max),
+            order: ChangeOrder::new(tickets.min(CHANGES_READY)),
             pool: Pool::new(config.arena_bytes, config.clients_max),
             outputs: VecDeque::with_capacity(4 * usize::from(config.clients_max)),
             events: VecDeque::new(),

@@ -83,6 +83,9 @@ pub const CLIENTS_MAX: u16 = 12 << 10;
 /// where hundreds of clients are busy together.
 pub const TICKETS_READY: usize = 1 << 16;
 
+/// Changes in flight of a core for whose order room is made at once.
+pub const CHANGES_READY: usize = 1024;
+
 /// Smallest arena of a core with exports, bytes: one largest request, and as much beside it.
 pub const EXPORT_ARENA_MIN: u64 = 2 * (nbd::limits::BLOCK_MAX as u64 + 2 * BUFFER_MAX as u64);
 

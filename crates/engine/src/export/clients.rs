@@ -44,6 +44,8 @@ pub(super) struct Client {
     pub motion: Motion,
     /// The connection is gone.
     pub closed: bool,
+    /// It went without a DISC: what it asked for and was not begun is dropped.
+    pub broken: bool,
     touched: bool,
     /// Second half of an answer's piece, to be sent next, and its request.
     half: Option<(Span, u32)>,
@@ -255,7 +257,6 @@ impl ExportEngine {
         *it = Client::default();
         // One that still stands in a line stays, so that it stands there once.
         self.table.close(client, |work| work.queued);
-        self.ranges.close(client);
         self.free.push(Reverse(client));
         self.counters[export as usize].clients -= 1;
         self.note_vacated(export);
@@ -371,7 +372,6 @@ impl ExportEngine {
     #[inline]
     fn open_places(&mut self, client: u16) {
         self.table.open(client);
-        self.ranges.open(client);
     }
 
     #[inline]
@@ -476,7 +476,9 @@ impl ExportEngine {
         let it = &mut self.clients[usize::from(client)];
         it.closed = true;
         if let Some(session) = it.session() {
+            let broken = !session.is_draining();
             session.handle_closed();
+            it.broken = broken;
         }
         self.touch(client);
     }

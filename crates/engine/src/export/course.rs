@@ -1,6 +1,5 @@
 //! The course of one request: memory, order, blocks covered partly, I/Os, answer.
 use super::ExportEngine;
-use super::ranges::Change;
 use super::table::{Stage, Work};
 use crate::host::{Io, IoDone, IoOp, SubmitError};
 use crate::limits::{AGAIN_MAX, BUFFER_MAX, REQUEST_IOS_MAX, TICKETS_READY};
@@ -11,6 +10,8 @@ use alloc::vec::Vec;
 use canary::Bug;
 use nbd::{Errno, Kind, Request};
 use volume::Outcome;
+use volume::hold::Range;
+use volume::order::Ticket;
 
 /// Lines of requests that wait for something.
 pub(super) struct Course {
@@ -20,8 +21,6 @@ pub(super) struct Course {
     slots_changed: bool,
     /// For the end of the turn, where memory can be touched.
     merges: Vec<u32>,
-    /// Changes that may begin.
-    begun: VecDeque<u32>,
     /// One block.
     scratch: Vec<u8>,
     /// Of this turn.
@@ -35,7 +34,6 @@ impl Course {
             slots: VecDeque::with_capacity(tickets),
             slots_changed: false,
             merges: Vec::with_capacity(tickets),
-            begun: VecDeque::with_capacity(tickets),
             scratch: vec![0; nbd::limits::BLOCK_MIN_MAX as usize],
             now_ns: 0,
         }
@@ -88,21 +86,36 @@ impl ExportEngine {
             return self.start(ticket);
         }
         let (start, end) = work.blocks(block);
-        work.ordered = true;
+        let range = Range { start, end };
         work.stage = Stage::Order;
-        let change = Change {
-            volume: work.volume,
-            start,
-            end,
-            exclusive: work.edge_count > 0,
-        };
-        if self.ranges.begin(ticket, change) {
+        let volume = work.volume.into();
+        let (place, begins) = self.order.admit(ticket.into(), volume, range);
+        work.order = Some(place);
+        if begins {
             self.start(ticket);
+        } else if canary::has(Bug::Overtaking)
+            || (canary::has(Bug::NoBehind) && work.edge_count == 0)
+        {
+            self.order.withdraw(place);
+            work.order = None;
+            self.start(ticket);
+        }
+    }
+
+    /// A change is over, or nothing of it is executed any more: those that it kept waiting begin
+    /// in this turn.
+    fn leave_order(&mut self, place: Option<Ticket>) {
+        if let Some(place) = place {
+            self.order.end(place);
         }
     }
 
     fn start(&mut self, ticket: u32) {
         let work = &mut self.table[ticket];
+        if self.clients[usize::from(work.client)].broken && work.request.kind.is_change() {
+            // Its client may have sent it again, and something newer, by another connection.
+            work.failed = Some(Errno::Shutdown);
+        }
         work.given_up = self.host.times_given_up(work.volume);
         work.issued = 0;
         work.stage = match work.edge_count {
@@ -192,6 +205,9 @@ impl ExportEngine {
                 // Neither zeroing nor deallocating has a bit for it.
                 work.stage = Stage::Flush;
                 work.issued = 0;
+                // Nothing of it is executed any more, and a flush may wait long.
+                let place = work.order.take();
+                self.leave_order(place);
                 self.pump(ticket);
             }
             _ => self.answer(ticket),
@@ -213,8 +229,8 @@ impl ExportEngine {
     /// Those who found no free slot before; whether there were any.
     pub(super) fn submit_waiting(&mut self) -> bool {
         let mut any = false;
-        while let Some(ticket) = self.course.begun.pop_front() {
-            self.start(ticket);
+        while let Some(begun) = self.order.poll_begun() {
+            self.start(begun.owner as u32);
             any = true;
         }
         if !core::mem::take(&mut self.course.slots_changed) {
@@ -279,9 +295,8 @@ impl ExportEngine {
             let heard = flush && !self.clients[usize::from(client)].closed;
             self.host.flush_failed_for(work.volume, heard);
         }
-        if core::mem::take(&mut work.ordered) {
-            self.ranges.end(ticket, &mut self.course.begun);
-        }
+        let place = work.order.take();
+        self.leave_order(place);
         let it = &mut self.clients[usize::from(client)];
         let counters = &mut self.counters[it.export as usize];
         counters.requests += 1;

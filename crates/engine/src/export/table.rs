@@ -8,6 +8,7 @@ use crate::limits::BUFFER_MAX;
 use crate::machine::Span;
 use alloc::vec::Vec;
 use nbd::{Errno, Kind, Request};
+use volume::order::Ticket;
 
 /// Where a request stands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -70,8 +71,8 @@ pub(super) struct Work {
     pub again: u8,
     /// In the line of those with I/Os to submit.
     pub queued: bool,
-    /// Has a place among the changes under way.
-    pub ordered: bool,
+    /// Its place among the changes under way, from when all of it is here until its last I/O ended.
+    pub order: Option<Ticket>,
     pub failed: Option<Errno>,
     /// Its memory is its client's own.
     pub own: bool,
@@ -107,7 +108,7 @@ impl Work {
             given_up: 0,
             again: 0,
             queued: false,
-            ordered: false,
+            order: None,
             failed: None,
             own: false,
             debt: None,
@@ -141,7 +142,7 @@ impl Work {
         self.issued = 0;
         self.outstanding = 0;
         (self.pieces, self.again) = (0, 0);
-        self.ordered = false;
+        self.order = None;
         self.failed = None;
         self.own = false;
         self.edge_count = 0;

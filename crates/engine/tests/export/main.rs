@@ -10,6 +10,7 @@ mod errors;
 mod gate;
 mod hostile;
 mod memory;
+mod order;
 mod places;
 mod pressure;
 mod removal;

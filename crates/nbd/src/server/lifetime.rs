@@ -63,6 +63,11 @@ impl Session {
         self.phase == Phase::Gone && self.slots.used() == 0
     }
 
+    /// The client said DISC: what it asked for before is to be done, whether or not it stays.
+    pub fn is_draining(&self) -> bool {
+        self.phase == Phase::Draining
+    }
+
     /// Whether nothing but payload on its way out holds this request.
     pub(super) fn is_over_but_sends(&self, index: u16) -> bool {
         match self.slots[index].state {
