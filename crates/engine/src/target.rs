@@ -3,8 +3,8 @@
 //! `impl Machine for TargetEngine`; listener number = port index; one device per namespace.
 //!
 //! A command's course: its data arrives in a buffer of the pool (writes, compares) → when it is
-//! complete the port's shape says when it may begin → a read finds its buffer → device → response →
-//! the buffer returns. Admin commands don't pass the shape: they are the machine's own.
+//! complete the port's shape says when it may begin → a read finds its buffer, a change waits for
+//! those that it overlaps → device → response → the buffer returns. Admin commands don't pass the shape: they are the machine's own.
 //!
 //! # Contract
 //! Nothing is refused for want of memory (T6): a write without a buffer waits, if need be with its
@@ -40,7 +40,7 @@ pub use board::{Board, FaultStats, PortStats};
 pub use faults::{ErrorRule, Faults, Ops, Probability};
 pub use log::{Event, Log, Why};
 
-use crate::limits::{BUFFER_MAX, TARGET_COMMANDS_MAX};
+use crate::limits::{BUFFER_MAX, CHANGES_READY, TARGET_COMMANDS_MAX};
 use crate::machine::{DeviceId, Output};
 use alloc::collections::VecDeque;
 use alloc::sync::Arc;
@@ -51,6 +51,7 @@ use nvme::controller::{ConfigError, Subsystem, SubsystemConfig};
 use pool::Pool;
 use ports::Port;
 use stall::Stalls;
+use volume::order::ChangeOrder;
 
 /// What a target is made of.
 #[derive(Clone, Debug)]
@@ -98,6 +99,9 @@ pub struct TargetEngine {
     commands: Commands,
     pool: Pool,
     stalls: Stalls,
+    /// Of changes that devices have, and that wait for these.
+    order: ChangeOrder,
+    keeps_order: bool,
     outputs: VecDeque<Output>,
     stop: Stop,
     board: Arc<Board>,
@@ -143,6 +147,8 @@ impl TargetEngine {
             commands: Commands::new(connections, tokens),
             pool: Pool::new(config.arena_bytes, connections, of.in_capsule_max),
             stalls: Stalls::new(connections),
+            order: ChangeOrder::new(0),
+            keeps_order: false,
             outputs: VecDeque::with_capacity(commands_max + 4 * connections as usize + 1),
             stop: Stop::No,
             board: Arc::new(Board::new(config.shapes.len())),
@@ -156,6 +162,15 @@ impl TargetEngine {
         if let Some(port) = self.ports.get_mut(usize::from(port)) {
             port.faults.configure(faults);
         }
+    }
+
+    /// From now on changes that overlap are given to devices one after the other, whichever
+    /// connections they came over: one that a device still has of an association that is gone
+    /// undoes nothing that comes later (T9). To be called before the first connection; without it
+    /// the target is one of those that execute commands in any order.
+    pub fn keep_order(&mut self) {
+        self.order = ChangeOrder::new(CHANGES_READY);
+        self.keeps_order = true;
     }
 
     /// What happens to connections, for other threads.

@@ -124,6 +124,7 @@ pub fn launch(config: &Config, waker: Option<Waker>) -> anyhow::Result<Launched>
             engine.handle_control(ana, runtime::now_ns());
         }
     }
+    engine.keep_order();
     tell_discovery(config, &mut engine);
     let (board, log) = (engine.board(), engine.log());
     let reactor = ReactorConfig {

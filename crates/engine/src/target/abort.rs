@@ -1,7 +1,7 @@
 //! Commands that a host wants back (T12).
 //!
-//! Only what no device has is taken back: a command that waits for its port's shape, or that a
-//! fault holds. Of everything else the truth is "not aborted", writes above all: the host takes
+//! Only what no device has is taken back: a command that waits for its port's shape or for changes
+//! that it overlaps, or that a fault holds. Of everything else the truth is "not aborted", writes above all: the host takes
 //! "aborted" as proof that a write will not be executed (T9).
 use super::TargetEngine;
 use super::commands::Stage;
@@ -24,7 +24,13 @@ impl TargetEngine {
     /// Takes a command that has not begun out of its line; false: it has begun, or its data are
     /// under way.
     fn withdraw_one(&mut self, slot: u32) -> bool {
-        let port = usize::from(self.connections.of(self.commands[slot].connection).port);
+        let command = &self.commands[slot];
+        if command.stage == Stage::Ordered && command.step == 0 {
+            // Of one that needs several requests, and comes here later, some were done.
+            self.leave_order(slot);
+            return true;
+        }
+        let port = usize::from(self.connections.of(command.connection).port);
         let port = &mut self.ports[port];
         match self.commands[slot].stage {
             Stage::Shaped => port.withdraw(|waiting| waiting == slot),

@@ -5,6 +5,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::ops::{Index, IndexMut};
 use nvme::controller::Action;
+use volume::order::Ticket;
 
 /// No slot; also the end of a list of slots.
 pub(super) const NONE: u32 = u32::MAX;
@@ -26,6 +27,8 @@ pub(super) enum Stage {
     Late,
     /// It may begin when there is a buffer.
     WaitsToRead,
+    /// Its device request waits for changes that it overlaps.
+    Ordered,
     /// A device has it.
     AtDevice,
     /// It was completed, and awaits its release.
@@ -52,6 +55,9 @@ pub(super) struct Command {
     pub(super) len: u32,
     pub(super) in_capsule: bool,
     pub(super) buffer: Option<Span>,
+    /// Place of its device request among the changes under way: from [`Stage::Ordered`] until the
+    /// device has answered.
+    pub(super) order: Option<Ticket>,
     /// When a late write is executed.
     pub(super) due_ns: u64,
     /// Next in whichever list it is.
@@ -123,6 +129,7 @@ impl Commands {
             len: 0,
             in_capsule: false,
             buffer: None,
+            order: None,
             due_ns: 0,
             next: NONE,
         };
@@ -151,6 +158,12 @@ impl Commands {
     /// Every slot; of one that is free nothing means anything but that it has no buffer.
     pub(super) fn all(&self) -> &[Command] {
         &self.slots
+    }
+
+    /// The slots of a connection's commands.
+    pub(super) fn of_connection(&self, connection: u32) -> impl Iterator<Item = u32> + '_ {
+        let slots = self.by_token[connection as usize].iter();
+        slots.filter_map(|slot| slot.checked_sub(1))
     }
 
     /// Frees a slot.

@@ -5,6 +5,7 @@ use crate::machine::{ConnId, DeviceError, DeviceOp, DeviceRequest, Output, Span}
 use canary::Bug;
 use nvme::controller::{Action, ControllerEvent, IoCommand};
 use nvme::wire::Status;
+use volume::hold::Range;
 
 /// NSID of a Flush of everything (Base 2.0, 7.1).
 const ALL_NAMESPACES: u32 = u32::MAX;
@@ -20,6 +21,8 @@ impl TargetEngine {
                 if self.commands[slot].in_capsule {
                     self.resume(self.commands[slot].connection);
                 }
+            } else if let Some(begun) = self.order.poll_begun() {
+                self.next_request(begun.owner as u32, now_ns);
             } else {
                 return;
             }
@@ -134,7 +137,19 @@ impl TargetEngine {
     pub(super) fn next_request(&mut self, slot: u32, now_ns: u64) {
         let command = &mut self.commands[slot];
         command.stage = Stage::AtDevice;
+        let is_ordered = self.keeps_order && command.is_change();
         while let Some(request) = request(slot, command, &self.namespaces) {
+            if is_ordered && request.length > 0 && command.order.is_none() {
+                let range = Range::new(request.offset, request.length);
+                let device = request.device.0.into();
+                let (ticket, begins) = self.order.admit(slot.into(), device, range);
+                command.order = Some(ticket);
+                if !begins {
+                    // Comes here again, by `drain`.
+                    command.stage = Stage::Ordered;
+                    return;
+                }
+            }
             command.step += 1;
             if matches!(request.op, DeviceOp::Write { .. })
                 && canary::has(Bug::FreedAtDevice)
@@ -157,7 +172,17 @@ impl TargetEngine {
             self.commands[id].stage == Stage::AtDevice,
             "no request {id}"
         );
+        if let Some(ticket) = self.commands[id].order.take() {
+            self.order.end(ticket);
+        }
+        let command = &self.commands[id];
+        let conn = ConnId(command.connection);
         match result {
+            // What is left of it has no place in the order yet, and its host may have changed the
+            // same blocks over another connection by then (T9).
+            Ok(()) if command.action == Action::Deallocate && !self.connections.is_open(conn) => {
+                self.finish(id, Status::SQ_DELETION, now_ns);
+            }
             Ok(()) => self.next_request(id, now_ns),
             Err(error) => {
                 let status = status::of_device_error(self.commands[id].action, error);
@@ -166,8 +191,16 @@ impl TargetEngine {
         }
     }
 
+    /// A command that waits for changes that it overlaps does so no more.
+    pub(super) fn leave_order(&mut self, slot: u32) {
+        if let Some(ticket) = self.commands[slot].order.take() {
+            self.order.withdraw(ticket);
+        }
+    }
+
     /// Answers a command.
     pub(super) fn finish(&mut self, slot: u32, status: Status, now_ns: u64) {
+        self.leave_order(slot);
         let command = &mut self.commands[slot];
         command.stage = Stage::Completed;
         let (connection, token, len) = (command.connection, command.token, command.len);

@@ -3,6 +3,7 @@ use super::commands::{Queue, Stage};
 use super::log::Why;
 use super::{Faults, TargetEngine};
 use crate::machine::{ConnId, Output};
+use alloc::vec::Vec;
 use nvme::wire::Status;
 
 impl TargetEngine {
@@ -60,6 +61,9 @@ impl TargetEngine {
     pub(super) fn withdraw(&mut self, connection: u32, until_keep_alive: bool, now_ns: u64) {
         let port = usize::from(self.connections.of(connection).port);
         let mut withdrawn = Queue::EMPTY;
+        if !until_keep_alive {
+            self.withdraw_ordered(connection, &mut withdrawn);
+        }
         let mut held = core::mem::replace(&mut self.ports[port].faults.held, Queue::EMPTY);
         while let Some(slot) = held.pop(&self.commands) {
             let leaves = self.commands[slot].connection == connection && !until_keep_alive;
@@ -93,6 +97,21 @@ impl TargetEngine {
             } else {
                 self.finish(slot, Status::SQ_DELETION, now_ns);
             }
+        }
+    }
+
+    /// Takes a connection's commands that wait for changes that they overlap out of the order.
+    fn withdraw_ordered(&mut self, connection: u32, withdrawn: &mut Queue) {
+        if self.order.is_empty() {
+            return;
+        }
+        let of = self.commands.of_connection(connection);
+        let slots: Vec<_> = of
+            .filter(|&slot| self.commands[slot].stage == Stage::Ordered)
+            .collect();
+        for slot in slots {
+            self.leave_order(slot);
+            withdrawn.push(slot, &mut self.commands);
         }
     }
 

@@ -5,6 +5,7 @@ mod faults;
 mod injected;
 mod life;
 mod memory;
+mod order;
 mod places;
 mod stall;
 #[path = "../target_hand/mod.rs"]
