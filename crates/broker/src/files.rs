@@ -19,9 +19,11 @@
 //! submitter (T52), is done by the file's own threads, which look once more before each call.
 //!
 //! # Limits
-//! [`FILE_OPERATIONS_MAX`] in flight, those of workers besides; further requests wait here, as many as queues have entries,
-//! and queues are served in turn.
+//! [`FILE_OPERATIONS_MAX`] in flight, those of workers besides; further requests wait here, as many
+//! as queues have entries, and queues are served in turn. Changes that wait for others that they overlap ([`crate::order`])
+//! count only once they may begin: so none of them keeps from going on what it waits for.
 use crate::limits::{BOUNCES_MAX, FILE_OPERATIONS_MAX, ZEROES_BYTES};
+use crate::order::{Begun, Orders, ThreadOrder};
 use crate::transfer::{Door, Memories, Part};
 use crate::volume::{Post, Volume};
 use crate::{Namespace, Store};
@@ -143,6 +145,7 @@ struct Known {
 /// The requests of one thread.
 pub struct Files {
     ring: Ring,
+    order: ThreadOrder,
     backings: Vec<Option<Backing>>,
     /// Where volumes tell the ends of requests.
     post: Post,
@@ -186,7 +189,12 @@ impl Files {
     ///
     /// # Errors
     /// The system has no descriptor or memory.
-    pub fn new(ring: Ring, namespaces: &[Namespace], post: &Post) -> Result<Self, String> {
+    pub fn new(
+        ring: Ring,
+        namespaces: &[Namespace],
+        orders: &Orders,
+        post: &Post,
+    ) -> Result<Self, String> {
         let backing = |namespace: &Namespace| match &namespace.device {
             Store::Volume(volume) => Ok(Some(Backing {
                 way: Way::Volume(volume.clone()),
@@ -236,6 +244,7 @@ impl Files {
         let zeroes = own_memory(ZEROES_BYTES as usize).map_err(|error| error.to_string())?;
         Ok(Self {
             ring,
+            order: orders.join(post),
             backings: backings?,
             post: post.clone(),
             requests: Vec::new(),
@@ -311,6 +320,8 @@ impl Files {
             work,
             parts,
             door,
+            order: None,
+            parked: false,
             bounce: None,
             done: 0,
             index: 0,
@@ -328,15 +339,39 @@ impl Files {
             self.requests.push(None);
             self.requests.len() as u32 - 1
         });
-        let by_workers = request.by_workers;
         self.requests[slot as usize] = Some(request);
+        self.place(slot);
+    }
+
+    /// A request, or the next range of one, begins when no change that it overlaps is in the way.
+    fn place(&mut self, slot: u32) {
+        let Some(request) = &mut self.requests[slot as usize] else {
+            return;
+        };
+        if let Some(range) = request.range() {
+            let namespace = request.job.namespace;
+            let (ticket, begins) = self.order.admit(namespace, slot, range);
+            (request.order, request.parked) = (Some(ticket), !begins);
+            if !begins {
+                return;
+            }
+        }
+        self.enter(slot);
+    }
+
+    /// A request may begin, as soon as there is room for its operation.
+    fn enter(&mut self, slot: u32) {
+        let Some(request) = &self.requests[slot as usize] else {
+            return;
+        };
+        let (lane, by_workers) = (request.job.lane, request.by_workers);
         if by_workers || self.in_flight < FILE_OPERATIONS_MAX {
             self.in_flight += usize::from(!by_workers);
             self.start(slot);
             return;
         }
         self.waiting += 1;
-        match job.lane {
+        match lane {
             NO_LANE => self.own.push_back(slot),
             lane => self.known(lane).waiting.push_back(slot),
         }
@@ -364,6 +399,58 @@ impl Files {
         self.own.pop_front()
     }
 
+    /// A change that waited for others may begin, as another thread says.
+    pub fn begun(&mut self, begun: Begun) {
+        self.order.tell(begun);
+    }
+
+    /// Begins changes that waited for others. One that was taken back meanwhile has another ticket,
+    /// or none.
+    pub(super) fn begin_placed(&mut self) {
+        while let Some((slot, ticket)) = self.order.next() {
+            let request = self.requests.get_mut(slot as usize);
+            if let Some(request) = request.and_then(Option::as_mut)
+                && request.parked
+                && request.order == Some(ticket)
+            {
+                request.parked = false;
+                self.enter(slot);
+            }
+        }
+    }
+
+    /// A change has ended, or is not executed.
+    fn leave_order(&mut self, slot: u32) {
+        let Some(request) = &mut self.requests[slot as usize] else {
+            return;
+        };
+        let namespace = request.job.namespace;
+        if let Some(ticket) = request.order.take() {
+            match std::mem::take(&mut request.parked) {
+                true => self.order.withdraw(namespace, ticket),
+                false => self.order.end(namespace, ticket),
+            }
+        }
+    }
+
+    /// The operation of a request has ended: another one has its room.
+    fn make_room(&mut self, slot: u32) {
+        let request = self.requests[slot as usize].as_ref();
+        let by_workers = request.is_some_and(|it| it.by_workers);
+        self.in_flight -= usize::from(!by_workers);
+        self.start_waiting();
+    }
+
+    /// Starts the next request that waits, if there is room for it.
+    fn start_waiting(&mut self) {
+        if self.in_flight < FILE_OPERATIONS_MAX
+            && let Some(next) = self.next_waiting()
+        {
+            self.in_flight += 1;
+            self.start(next);
+        }
+    }
+
     /// Which namespaces a lane has requests to: bit n is namespace n + 1.
     pub fn namespaces_of(&self, lane: usize) -> u64 {
         let all = self.requests.iter().flatten();
@@ -374,22 +461,30 @@ impl Files {
     /// Takes back what waits of a lane: one command, or all. How many there were; their ends come
     /// as any other.
     pub fn cancel(&mut self, lane: usize, cid: Option<u16>) -> u32 {
-        let Some(known) = self.lanes.get_mut(lane) else {
-            return 0;
-        };
         let before = self.cancelled.len();
         let (requests, cancelled) = (&self.requests, &mut self.cancelled);
-        known.waiting.retain(|&slot| {
-            let request = requests[slot as usize].as_ref();
-            let named = request.is_some_and(|it| cid.is_none_or(|cid| it.job.cid == cid));
-            if named {
-                cancelled.push(slot);
-            }
-            !named
-        });
-        let count = self.cancelled.len() - before;
-        self.waiting -= count;
-        count as u32
+        let named = |it: &Request| cid.is_none_or(|cid| it.job.cid == cid);
+        if let Some(known) = self.lanes.get_mut(lane) {
+            known.waiting.retain(|&slot| {
+                let named = requests[slot as usize].as_ref().is_some_and(named);
+                if named {
+                    cancelled.push(slot);
+                }
+                !named
+            });
+        }
+        self.waiting -= cancelled.len() - before;
+        let parked = |it: &&Request| it.parked && it.job.lane == lane && named(it);
+        let all = (0..).zip(requests);
+        cancelled.extend(all.filter_map(|(slot, it)| {
+            it.as_ref().filter(parked)?;
+            Some(slot)
+        }));
+        // What they kept waiting may begin before their ends are told.
+        for at in before..self.cancelled.len() {
+            self.leave_order(self.cancelled[at]);
+        }
+        (self.cancelled.len() - before) as u32
     }
 
     /// The next request that has ended. Never sleeps. What the ring says of operations that are not
@@ -399,6 +494,7 @@ impl Files {
             return self.end(slot, Status::ABORT_REQUESTED);
         }
         loop {
+            self.begin_placed();
             if let Some((slot, status)) = self.flushed.pop() {
                 match self.finish(slot, status) {
                     None => continue,
@@ -472,7 +568,15 @@ impl Files {
             return None;
         }
         let request = self.requests[slot as usize].as_mut()?;
+        let index = request.index;
         match request.advance(result) {
+            None if request.index != index && matches!(request.work, Work::Deallocate { .. }) => {
+                // Its next range has its own place.
+                self.leave_order(slot);
+                self.make_room(slot);
+                self.place(slot);
+                None
+            }
             None => {
                 self.issue(slot);
                 None
@@ -483,6 +587,7 @@ impl Files {
 
     /// A request is done but for a flush that belongs to it, or with that.
     fn finish(&mut self, slot: u32, status: Status) -> Option<Ended> {
+        self.leave_order(slot);
         let request = self.requests[slot as usize].as_mut()?;
         let direct = self.backings[request.job.namespace].as_ref();
         let direct = direct.is_some_and(|backing| backing.direct);
@@ -504,19 +609,8 @@ impl Files {
             self.issue(slot);
             return None;
         }
-        self.in_flight -= usize::from(!request.by_workers);
-        self.start_waiting();
+        self.make_room(slot);
         self.end(slot, status)
-    }
-
-    /// Starts the next request that waits, if there is room for it.
-    fn start_waiting(&mut self) {
-        if self.in_flight < FILE_OPERATIONS_MAX
-            && let Some(next) = self.next_waiting()
-        {
-            self.in_flight += 1;
-            self.start(next);
-        }
     }
 
     /// A request to a volume has ended.

@@ -170,6 +170,11 @@ impl Lane {
         self.memories.take()
     }
 
+    /// Where its client lets go of it.
+    pub fn door(&self) -> &Door {
+        self.memories.door()
+    }
+
     /// Tells what it waits for after its client has gone: bit n is namespace n + 1.
     pub fn await_of(&self, namespaces: u64) {
         self.tally.awaited.store(namespaces, Ordering::Relaxed);
@@ -198,7 +203,7 @@ impl Lane {
         self.moved = self.owed.min(TURN_BYTES);
         self.owed -= self.moved;
         let paid = u16::from(self.moved == TURN_BYTES);
-        if self.has_begun() && self.sq.is_let_go(&self.memory) {
+        if self.has_begun() && self.door().is_shut() {
             self.broken = Some(Misbehaved::LetGo);
             return 0;
         }
@@ -282,7 +287,7 @@ impl Lane {
         if checked.data > 0 {
             self.memories.look_up(entry, checked.data, self.trust)?;
         }
-        if checked.order.is_change() && self.sq.is_let_go(&self.memory) {
+        if checked.order.is_change() && self.door().is_shut() {
             return Err(Status::SQ_DELETION);
         }
         let device = match checked.order {

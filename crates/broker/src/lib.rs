@@ -7,7 +7,7 @@
 //! * `worker`: a thread that serves queues: spins, then sleeps
 //! * `lane`: one queue: fetches, checks, executes, answers; `zeroing`: what is too much at once
 //! * `transfer`: between a device and registered memory; `files`: what takes time;
-//!   `volume`: a running engine's
+//!   `volume`: a running engine's; `order`: of changes that overlap
 //!
 //! # Contract
 //! A client can bring about the end of its own queue and the failure of its own commands, and
@@ -20,6 +20,7 @@ mod config;
 mod files;
 mod lane;
 pub mod limits;
+mod order;
 mod server;
 mod session;
 mod transfer;

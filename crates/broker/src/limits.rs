@@ -25,6 +25,8 @@ pub const BATCH: u16 = 32;
 pub const TURN_BYTES: u64 = 1 << 20;
 /// Operations on files in flight, of one thread.
 pub const FILE_OPERATIONS_MAX: usize = 256;
+/// Changes of a namespace in flight for whose order room is made at once.
+pub const CHANGES_READY: usize = 256;
 /// Buffers for copies that a thread keeps, of the largest transfer each.
 pub const BOUNCES_MAX: usize = 32;
 /// How long requests to files are waited for when everything ends, ns: one that never returns keeps

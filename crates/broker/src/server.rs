@@ -10,6 +10,7 @@ use crate::config::{Config, Store};
 use crate::lane::ThreadTally;
 use crate::limits::{DEAF_NS, EAR_STACK_BYTES, FAREWELLS_MAX, NAMESPACES_MAX, QUEUES_MAX};
 use crate::limits::{STOP_NS, WORKERS_MAX};
+use crate::order::Orders;
 use crate::session::{Brought, Ear, Reply};
 use crate::volume::Post;
 use crate::worker::{self, Message, News};
@@ -147,6 +148,8 @@ struct Server {
     /// Threads of these that have not ended.
     serving: usize,
     places: Places,
+    /// Of changes, for all threads.
+    orders: Orders,
     sessions: BTreeMap<u64, Session>,
     doors: Doors,
     /// The user that this runs as.
@@ -175,6 +178,7 @@ impl Server {
         let (tell, news) = mpsc::channel();
         Ok(Self {
             places: Places::new(config.user_poll, config.user_irq),
+            orders: Orders::new(config.namespaces.len()),
             doors: Doors::new()?,
             owner: rustix::process::geteuid().as_raw(),
             serving: 0,
@@ -212,6 +216,7 @@ impl Server {
             cpu,
             spin_ns: self.config.spin_ns,
             namespaces: self.config.namespaces.clone().into(),
+            orders: self.orders.clone(),
             mailbox: received,
             post: Post {
                 mailbox: mailbox.clone(),
@@ -458,6 +463,8 @@ impl Server {
             && let Some(queue) = session.queue
             && let Some(place) = self.places.find_mut(queue)
         {
+            // Now, since its thread may hear of it late, and another client come before that (T9).
+            place.shut.store(true, Ordering::Relaxed);
             place.leaving.get_or_insert_with(Instant::now);
             self.crews[place.worker].send(Message::Remove(queue));
         }

@@ -37,6 +37,11 @@ impl Door {
         }
     }
 
+    /// What shuts it, for the thread that hears first that the client is gone.
+    pub fn flag(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.shut)
+    }
+
     /// The broker gives the queue up.
     pub fn shut(&self) {
         self.shut.store(true, Ordering::Relaxed);

@@ -11,9 +11,11 @@ use crate::Namespace;
 use crate::files::{Ended, Files, NO_LANE};
 use crate::lane::{Lane, ThreadTally};
 use crate::limits::{CLOCK_TURNS, FILE_OPERATIONS_MAX, MAILBOX_TURNS, NAMESPACES_MAX, TURN_BYTES};
+use crate::order::Orders;
 use crate::session::Brought;
 use crate::transfer::Region;
 use crate::volume::Post;
+use ::volume::order::Ticket;
 use nvme::queue::Misbehaved;
 use queue::protocol::Request;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
@@ -38,6 +40,8 @@ pub enum Message {
     Region(u64, usize, Option<Region>),
     /// A request to a volume, by its tag: its bytes, or why not.
     Ended(u64, Result<u32, Errno>),
+    /// A change, by its slot and ticket, waits no more for those that it overlaps.
+    Begun(u32, Ticket),
     /// Everything ends.
     Stop,
 }
@@ -67,6 +71,8 @@ pub struct Plan {
     pub cpu: Option<usize>,
     pub spin_ns: u64,
     pub namespaces: Arc<[Namespace]>,
+    /// Of changes, with all other threads.
+    pub orders: Orders,
     pub mailbox: Receiver<Message>,
     /// How it is filled.
     pub post: Post,
@@ -134,7 +140,7 @@ impl Worker {
         };
         let arena = Arena::new(4096).map_err(|error| error.to_string())?;
         let ring = Ring::new(&config, arena).map_err(|error| error.to_string())?;
-        let files = Files::new(ring, &plan.namespaces, &plan.post)?;
+        let files = Files::new(ring, &plan.namespaces, &plan.orders, &plan.post)?;
         let kicks = epoll::create(CreateFlags::CLOEXEC).map_err(|error| error.to_string())?;
         epoll::add(
             &kicks,
@@ -335,6 +341,7 @@ impl Worker {
                 Message::Add(lane) => self.add(lane),
                 Message::Remove(id) => self.remove(|lane| lane.id == id),
                 Message::Ended(tag, result) => self.files.ended(tag, result),
+                Message::Begun(slot, ticket) => self.files.begun((slot, ticket)),
                 Message::Stop => {
                     self.stopping = true;
                     self.remove(|_| true);

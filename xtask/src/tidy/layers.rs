@@ -83,7 +83,7 @@ const LAYERS: [Layer; 14] = [
     },
     Layer {
         name: "broker",
-        imports: &["nbd", "nvme", "queue", "runtime", "sys"],
+        imports: &["nbd", "nvme", "volume", "queue", "runtime", "sys"],
         pure: None,
     },
     Layer {

@@ -13,6 +13,7 @@ impl Files {
     /// Puts the changes that are due before the kernel, which is to be entered at once. `false`:
     /// some have ended here.
     pub fn ask(&mut self) -> bool {
+        self.begin_placed();
         while let Some(slot) = self.due.pop_front() {
             let request = self.requests[slot as usize].as_ref();
             if request.is_some_and(Request::is_forsaken) {

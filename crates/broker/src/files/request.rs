@@ -3,6 +3,8 @@ use super::{Job, Work};
 use crate::limits::{VOLUME_ZEROES_BYTES, ZEROES_BYTES};
 use crate::transfer::{Door, Part};
 use crate::volume::{Order, Post, Volume};
+use ::volume::hold::Range;
+use ::volume::order::Ticket;
 use nbd::Kind;
 use nvme::wire::Status;
 use std::sync::Arc;
@@ -16,6 +18,9 @@ pub struct Request {
     pub parts: Vec<(Arc<Shared>, Part)>,
     /// Of a change for a client: where that lets go.
     pub door: Option<Door>,
+    /// Of a change: its place among all changes of its namespace, and whether it waits for it.
+    pub order: Option<Ticket>,
+    pub parked: bool,
     /// Where its data really is, if `parts` don't suit the file.
     pub bounce: Option<Arc<Shared>>,
     /// Bytes that are done of the part, or of the range, at hand.
@@ -37,6 +42,19 @@ pub struct Request {
 }
 
 impl Request {
+    /// What it changes, or the range at hand of several.
+    pub fn range(&self) -> Option<Range> {
+        match &self.work {
+            Work::Read { .. } | Work::Flush { .. } => None,
+            Work::Write { offset, .. } => Some(Range::new(*offset, self.bytes() as u64)),
+            Work::Zeroes { offset, len, .. } => Some(Range::new(*offset, *len)),
+            Work::Deallocate { ranges } => {
+                let &(offset, len) = ranges.get(self.index)?;
+                Some(Range::new(offset, len))
+            }
+        }
+    }
+
     /// Nobody waits for this change any more, and it must not be made (T9).
     pub fn is_forsaken(&self) -> bool {
         self.door.as_ref().is_some_and(Door::is_shut)

@@ -1,9 +1,16 @@
 use super::*;
 use crate::transfer::Region;
+use crate::worker::Message;
+use std::sync::mpsc::{Receiver, channel};
 use sys::{Arena, RingConfig};
 
 /// One file, 1 MiB.
 fn files() -> Files {
+    files_of(&Orders::new(1)).0
+}
+
+/// The same as one of several threads has it, and where the others tell it something.
+fn files_of(orders: &Orders) -> (Files, Receiver<Message>) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("file");
     // With its space and without cached pages: else writes are not the ring's.
@@ -25,12 +32,13 @@ fn files() -> Files {
         buffer_bytes: 4096,
     };
     let ring = Ring::new(&config, Arena::new(4096).unwrap()).unwrap();
+    let (mailbox, told) = channel();
     let post = Post {
-        mailbox: std::sync::mpsc::channel().0,
+        mailbox,
         has_mail: Arc::default(),
         event: Arc::new(sys::os::Event::new().unwrap()),
     };
-    Files::new(ring, &namespaces, &post).unwrap()
+    (Files::new(ring, &namespaces, orders, &post).unwrap(), told)
 }
 
 /// The memory of a queue, with the tail doorbell at its begin.
@@ -434,4 +442,132 @@ fn t49_workers_ask_the_door_of_a_client() {
     files.order(slot);
     assert!(next(&mut files).status.is(Status::SQ_DELETION));
     assert_eq!(first_block(&mut files), [0; 4096]);
+}
+
+/// Writes to the file hang until the pipe is read.
+fn hang(files: &mut Files) -> std::io::PipeReader {
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    let full = rustix::pipe::fcntl_getpipe_size(&writer).unwrap();
+    std::io::Write::write_all(&mut writer, &vec![0; full]).unwrap();
+    files.replace(0, writer.into());
+    reader
+}
+
+fn submit(files: &mut Files) {
+    files.ask();
+    files.ring().enter(sys::Wait::No).unwrap();
+}
+
+fn drain(reader: &mut std::io::PipeReader) {
+    std::io::Read::read(reader, &mut [0; 1 << 16]).unwrap();
+}
+
+/// A client dies while the kernel has its write. The next one's queue is another thread's.
+#[test]
+fn t09_what_the_kernel_has_of_a_dead_client_comes_first() {
+    let orders = Orders::new(1);
+    let ((mut first, _told), (mut second, told)) = (files_of(&orders), files_of(&orders));
+    let mut reader = hang(&mut first);
+    let memory = ring_memory();
+    first.begin(job(0, 0), WRITE, &with_data(&memory, 1));
+    submit(&mut first);
+    assert_eq!(first.cancel(0, None), 0);
+    second.begin(job(0, 1), WRITE, &with_data(&memory, 1));
+    second.begin(
+        job(1, 2),
+        Work::Write {
+            offset: 4096,
+            fua: false,
+        },
+        &with_data(&memory, 1),
+    );
+    assert_eq!(
+        next(&mut second).job.cid,
+        2,
+        "the one beside it does not wait"
+    );
+    submit(&mut second);
+    assert_eq!(second.in_flight, 0, "one that waits keeps no operation");
+    assert!(told.try_recv().is_err());
+    drain(&mut reader);
+    assert!(next(&mut first).status.is_success());
+    let Ok(Message::Begun(slot, ticket)) = told.try_recv() else {
+        panic!("not told");
+    };
+    second.begun((slot, ticket));
+    assert_eq!(next(&mut second).job.cid, 1);
+    assert!(orders.is_empty());
+}
+
+/// One that waits is taken back, whether or not it was told that it may begin.
+#[test]
+fn t12_a_change_that_waits_for_another_is_taken_back() {
+    for late in [false, true] {
+        let orders = Orders::new(1);
+        let ((mut first, _told), (mut second, told)) = (files_of(&orders), files_of(&orders));
+        let mut reader = hang(&mut first);
+        let memory = ring_memory();
+        first.begin(job(0, 0), WRITE, &with_data(&memory, 1));
+        submit(&mut first);
+        // Also of a lane that never wrote.
+        let deallocate = Work::Deallocate {
+            ranges: vec![(0, 4096)],
+        };
+        second.begin(job(0, 1), deallocate, &memories());
+        second.begin(job(0, 2), WRITE, &with_data(&memory, 1));
+        if late {
+            drain(&mut reader);
+            assert!(next(&mut first).status.is_success());
+        }
+        assert_eq!(second.cancel(0, Some(1)), 1);
+        assert!(next(&mut second).status.is(Status::ABORT_REQUESTED));
+        if !late {
+            drain(&mut reader);
+            assert!(next(&mut first).status.is_success());
+        }
+        while let Ok(Message::Begun(slot, ticket)) = told.try_recv() {
+            second.begun((slot, ticket));
+        }
+        let ended = next(&mut second);
+        assert!(ended.job.cid == 2 && ended.status.is_success());
+        assert!(orders.is_empty() && second.in_flight == 0);
+    }
+}
+
+/// A change that fails, and one whose client lets go, keep nobody waiting.
+#[test]
+fn changes_that_fail_let_others_go_on() {
+    let orders = Orders::new(1);
+    let (mut files, _told) = files_of(&orders);
+    let memory = ring_memory();
+    // No pipe has ranges, nor is it written to at its other end.
+    let (reader, _writer) = std::io::pipe().unwrap();
+    files.replace(0, reader.into());
+    let ranges = vec![(0, 4096), (8192, 4096)];
+    files.begin(job(0, 0), Work::Deallocate { ranges }, &memories());
+    files.begin(job(0, 1), zeroes(false), &memories());
+    files.begin(job(0, 2), WRITE, &with_data(&memory, 1));
+    let gone = ring_memory();
+    files.begin(job(1, 3), WRITE, &with_data(&gone, 1));
+    gone.store_word(0, nvme::queue::LET_GO);
+    files.begin(job(0, 4), WRITE, &with_data(&memory, 1));
+    for cid in 0..5 {
+        assert_eq!(next(&mut files).job.cid, cid);
+    }
+    assert!(orders.is_empty() && files.in_flight == 0);
+}
+
+/// The ranges of a deallocation have their places one after the other.
+#[test]
+fn ranges_of_a_deallocation_are_ordered_one_by_one() {
+    let orders = Orders::new(1);
+    let (mut files, _told) = files_of(&orders);
+    let memory = ring_memory();
+    let ranges = vec![(0, 4096), (4096, 4096), (8192, 4096)];
+    files.begin(job(0, 0), Work::Deallocate { ranges }, &memories());
+    files.begin(job(0, 1), WRITE, &with_data(&memory, 1));
+    let mut cids = [next(&mut files).job.cid, next(&mut files).job.cid];
+    cids.sort_unstable();
+    assert_eq!(cids, [0, 1]);
+    assert!(orders.is_empty() && files.in_flight == 0);
 }

@@ -2,6 +2,7 @@
 //! interrupts, and what it does not do any more when its client has let go.
 use super::*;
 use crate::limits::FILE_OPERATIONS_MAX;
+use crate::order::Orders;
 use crate::volume::Post;
 use nvme::queue::{CqConsumer, SqProducer};
 use nvme::wire::sqe::nvm;
@@ -43,7 +44,7 @@ fn files(namespaces: &[Namespace]) -> Files {
         has_mail: Arc::default(),
         event: Arc::new(Event::new().unwrap()),
     };
-    Files::new(ring, namespaces, &post).unwrap()
+    Files::new(ring, namespaces, &Orders::new(namespaces.len()), &post).unwrap()
 }
 
 impl Stage {

@@ -6,7 +6,7 @@ use crate::{Namespace, Trust};
 use queue::Kind;
 use std::collections::BTreeMap;
 use std::fmt::Write;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 use sys::Shared;
@@ -26,6 +26,8 @@ pub struct Place {
     /// Since when its client is gone; commands of it are in flight yet.
     pub leaving: Option<Instant>,
     pub tally: Arc<Tally>,
+    /// Set when the client is gone: nothing of it is begun any more.
+    pub shut: Arc<AtomicBool>,
 }
 
 impl Place {
@@ -346,6 +348,7 @@ mod tests {
                 mapped: Vec::new(),
                 leaving,
                 tally: Arc::clone(&tally),
+                shut: Arc::default(),
             };
             places.take(id, place);
         }

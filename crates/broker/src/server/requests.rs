@@ -94,6 +94,7 @@ impl Server {
             mapped,
             leaving: None,
             tally,
+            shut: lane.door().flag(),
         };
         self.places.take(id, place);
         session.queue = Some(id);

@@ -91,6 +91,7 @@ impl Stage {
             cpu: None,
             spin_ns: 0,
             namespaces: Arc::clone(&namespaces),
+            orders: Orders::new(namespaces.len()),
             mailbox: received,
             post: Post {
                 mailbox: mailbox.clone(),
