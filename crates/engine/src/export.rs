@@ -6,7 +6,7 @@
 //!
 //! * `clients`: connections and their sessions; `table`: their requests, and their memory
 //! * `course`: a request becomes I/Os, these become an answer; `memory`: who gets memory, and when
-//! * `places`: what is kept of each request
+//! * `places`: what is kept of each request; `stall`: clients that keep others from memory
 //!
 //! # Contract
 //! All clients of a volume are on one core (the program sees to that): a flush on one connection
@@ -36,7 +36,8 @@
 //! turned away at once, and those who are there stay. What is kept of requests is made with the
 //! first of a client: one that is idle has a session, and little else. A client that stops in
 //! the middle of a
-//! request or takes no answers keeps that memory until it goes on or is given up, after 30 to 60 s;
+//! request or takes no answers keeps that memory until it goes on or is given up, after 30 to 60 s,
+//! or after 30 s where others wait for memory, its own wait for memory included (`stall`);
 //! what other clients need meanwhile, `memory` sees to. Requests above 1 MiB take the
 //! memory of their list of buffers the first time they come. Cache is answered and does
 //! nothing; block status is not offered.
@@ -45,6 +46,7 @@ mod course;
 mod debts;
 mod memory;
 mod places;
+mod stall;
 mod table;
 
 pub use course::errno;
@@ -63,6 +65,7 @@ use core::cmp::Reverse;
 use course::Course;
 use memory::Pool;
 use nvme::Deadlines;
+use stall::Stalls;
 use table::{Table, Work};
 use volume::order::ChangeOrder;
 
@@ -190,6 +193,7 @@ pub struct ExportEngine {
     /// Changes under way, of all clients.
     order: ChangeOrder,
     pool: Pool,
+    stalls: Stalls,
     outputs: VecDeque<Output>,
     events: VecDeque<ExportEvent>,
     draining: bool,
@@ -231,6 +235,7 @@ impl ExportEngine {
             course: Course::new(tickets),
             order: ChangeOrder::new(tickets.min(CHANGES_READY)),
             pool: Pool::new(config.arena_bytes, config.clients_max),
+            stalls: Stalls::new(config.clients_max),
             outputs: VecDeque::with_capacity(4 * usize::from(config.clients_max)),
             events: VecDeque::new(),
             draining: false,
@@ -490,7 +495,11 @@ impl Machine for ExportEngine {
             return Some(0);
         }
         let session = Some(self.deadlines.earliest_ns()).filter(|at_ns| *at_ns != u64::MAX);
-        let times = [self.host.poll_timeout(), session];
+        let times = [
+            self.host.poll_timeout(),
+            session,
+            self.stalls.poll_timeout(),
+        ];
         times.into_iter().flatten().min()
     }
 
@@ -498,6 +507,7 @@ impl Machine for ExportEngine {
         if self.host.poll_timeout().is_some_and(|due| due <= now_ns) {
             self.host.handle_timeout(now_ns);
         }
+        self.look_for_stalls(now_ns);
         while let Some(client) = self.deadlines.due(now_ns) {
             // Set anew when its events are taken, in this turn.
             self.deadlines.set(client, u64::MAX);

@@ -74,6 +74,11 @@ impl Client {
         }
     }
 
+    /// Whether a request of it waits for memory.
+    pub fn is_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
     /// Whether nothing comes of it any more.
     pub fn is_gone(&self) -> bool {
         let over = match &self.state {
@@ -257,6 +262,7 @@ impl ExportEngine {
         *it = Client::default();
         // One that still stands in a line stays, so that it stands there once.
         self.table.close(client, |work| work.queued);
+        self.stalls.forget(client);
         self.free.push(Reverse(client));
         self.counters[export as usize].clients -= 1;
         self.note_vacated(export);

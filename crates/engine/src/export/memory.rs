@@ -167,6 +167,7 @@ impl ExportEngine {
 
     pub(super) fn wait_for_memory(&mut self, ticket: u32) {
         self.table[ticket].stage = Stage::Memory;
+        self.stalls.watch(self.course.now_ns);
         let client = self.table[ticket].client;
         let it = &mut self.clients[usize::from(client)];
         it.waiting.push_back(ticket);

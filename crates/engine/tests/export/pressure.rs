@@ -157,6 +157,56 @@ fn half_a_write(rig: &mut Rig, len: u32) -> Plain {
 
 const LONG: u64 = 61 * SECOND;
 
+/// Each lot of stalled clients that has all memory is given up, and so are those that waited for
+/// it, without another minute for each lot. A client that waits and is alive is served.
+#[test]
+fn stalled_clients_that_wait_for_memory_are_given_up() {
+    let mut setup = Setup::default().with_volume(64);
+    (setup.export.clients_max, setup.slot_bytes) = (256, 1 << 20);
+    let mut rig = Rig::ready(setup);
+    let stalled: Vec<Plain> = (0..240).map(|_| half_a_write(&mut rig, 1 << 20)).collect();
+    let honest = rig.connect(config(1));
+    let data = super::pattern(0, 1 << 20, 3);
+    rig.submit(honest, Request::new(0, Kind::Write, 0, 1 << 20), &data);
+    let count = |rig: &Rig| stalled.iter().filter(|it| !rig.is_closed(it.conn)).count();
+    rig.pass(28 * SECOND);
+    assert_eq!(count(&rig), 240, "too early");
+    // The last lot keeps nobody waiting, and ends as a single one does.
+    rig.pass(20 * SECOND);
+    assert!(count(&rig) < 52, "{} are left", count(&rig));
+    assert_eq!(rig.clients.borrow().in_flight(honest), 0);
+    assert_eq!(rig.ended(honest)[0].result, Ok(()));
+    rig.pass(LONG);
+    assert_eq!(count(&rig), 0);
+    assert!(!rig.is_closed(honest));
+    let engine = rig.engine.borrow();
+    assert_eq!(engine.buffers_free(), engine.buffers());
+}
+
+/// The same of clients that read and take no answers.
+#[test]
+fn clients_that_wait_and_take_no_answers_are_given_up() {
+    let mut setup = Setup::default().with_volume(64);
+    setup.export.clients_max = 256;
+    let mut rig = Rig::ready(setup);
+    let mut deaf = Vec::new();
+    for _ in 0..120 {
+        let mut plain = rig.connect_plain();
+        rig.world
+            .stuff(super::rig::CLIENTS, plain.conn as u32, true);
+        let bytes = plain.request(nbd::wire::cmd::READ, 0, 1, (0, 4 << 20));
+        rig.clients.borrow_mut().say(plain.conn, &bytes);
+        deaf.push(plain);
+    }
+    rig.pass(28 * SECOND);
+    let count = |rig: &Rig| deaf.iter().filter(|it| !rig.is_closed(it.conn)).count();
+    assert_eq!(count(&rig), 120, "too early");
+    rig.pass(40 * SECOND);
+    assert!(count(&rig) < 13, "{} are left", count(&rig));
+    rig.pass(LONG);
+    assert_eq!(count(&rig), 0);
+}
+
 #[test]
 fn a_client_stalled_in_the_middle_of_a_write_is_given_up_with_a_line() {
     let mut rig = Rig::ready(Setup::default().with_volume(64));

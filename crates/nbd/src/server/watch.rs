@@ -70,6 +70,33 @@ impl Session {
         self.begin_watch(now_ns);
     }
 
+    /// What the client is to do now, if it is its turn, by how it ends if it never does.
+    pub fn turn(&self) -> Option<CloseReason> {
+        if !matches!(self.phase, Phase::Transmission | Phase::Draining) {
+            return None;
+        }
+        let receiving = self.receiving().map(|_| CloseReason::StalledRequest);
+        let has_unsent = self.tx.has_unsent();
+        receiving.or(has_unsent.then_some(CloseReason::StalledAnswers))
+    }
+
+    /// Counts its requests.
+    pub fn requests(&self) -> u64 {
+        self.rx.requests
+    }
+
+    /// Counts whatever moves, in either direction.
+    pub fn moved(&self) -> u64 {
+        self.rx.moved.wrapping_add(self.tx.moved)
+    }
+
+    /// Ends the session for a reason that [`Self::turn`] said.
+    #[cold]
+    pub fn give_up(&mut self, reason: CloseReason, now_ns: u64) {
+        self.tx.silence();
+        self.close(reason, now_ns);
+    }
+
     /// The request whose bytes are due, by its number, and all bytes that came so far. `None`:
     /// between two requests, or it is the driver's turn.
     fn receiving(&self) -> Option<(u64, u64)> {
@@ -79,11 +106,5 @@ impl Session {
             Body::Option(..) | Body::SkipOption(..) | Body::Await(_) => false,
         };
         (is_due && self.phase == Phase::Transmission).then_some((self.rx.requests, self.rx.moved))
-    }
-
-    #[cold]
-    fn give_up(&mut self, reason: CloseReason, now_ns: u64) {
-        self.tx.silence();
-        self.close(reason, now_ns);
     }
 }
