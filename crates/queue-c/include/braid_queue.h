@@ -313,6 +313,8 @@ int braid_queue_submit(braid_queue *queue);
 
 /*
  Up to `most` commands that have ended: how many, or a negative errno. Never enters the kernel.
+ After an error that came behind some of them their number is returned, and the error by the next
+ call.
 
  # Safety
  As for all; room for `most` at `done`.

@@ -479,6 +479,8 @@ pub unsafe extern "C" fn braid_queue_submit(queue: *mut braid_queue) -> c_int {
 }
 
 /// Up to `most` commands that have ended: how many, or a negative errno. Never enters the kernel.
+/// After an error that came behind some of them their number is returned, and the error by the next
+/// call.
 ///
 /// # Safety
 /// As for all; room for `most` at `done`.

@@ -57,6 +57,8 @@ pub struct Queue {
     header: Header,
     form: Form,
     counts: Counts,
+    /// What the controller wrote that can't be true: nothing behind it is believed.
+    failed: Option<Error>,
     held: Held,
 }
 
@@ -99,6 +101,7 @@ impl Queue {
                 memory,
             },
             counts: Counts::default(),
+            failed: None,
             layout,
             header,
             form,
@@ -297,18 +300,24 @@ impl Queue {
     /// whether the broker still lives: see [`Self::is_alive`].
     ///
     /// # Errors
-    /// The controller wrote what can't be true: close the queue.
+    /// The controller wrote what can't be true: close the queue. From then on each call says so.
     #[inline]
     pub fn poll(&mut self) -> Result<Option<Done>, Error> {
+        if let Some(error) = &self.failed {
+            return Err(error.clone());
+        }
         self.counts.polls += 1;
         let Some(cqe) = self.rings.cq.take(&self.rings.memory) else {
             self.counts.empty_polls += 1;
             self.rings.cq.ring(&self.rings.memory);
             return Ok(None);
         };
-        self.rings.sq.fetched(cqe.sqhd)?;
-        let token = self.rings.cids.end(cqe.cid);
-        let token = token.ok_or(Error::UnknownCommand { cid: cqe.cid })?;
+        if let Err(why) = self.rings.sq.fetched(cqe.sqhd) {
+            return self.fail(why.into());
+        }
+        let Some(token) = self.rings.cids.end(cqe.cid) else {
+            return self.fail(Error::UnknownCommand { cid: cqe.cid });
+        };
         Ok(Some(Done {
             token,
             status: cqe.status,
@@ -316,15 +325,26 @@ impl Queue {
         }))
     }
 
+    #[cold]
+    fn fail<T>(&mut self, error: Error) -> Result<T, Error> {
+        self.rings.cq.ring(&self.rings.memory);
+        self.failed = Some(error.clone());
+        Err(error)
+    }
+
     /// Calls `each` for up to `most` commands that have ended; how many there were.
     ///
     /// # Errors
-    /// As [`Self::poll`].
+    /// As [`Self::poll`], where `each` was not called; else the next call says so.
     #[inline]
     pub fn reap(&mut self, most: usize, mut each: impl FnMut(Done)) -> Result<usize, Error> {
         let mut count = 0;
         while count < most {
-            let Some(done) = self.poll()? else { break };
+            let done = match self.poll() {
+                Ok(Some(done)) => done,
+                Err(error) if count == 0 => return Err(error),
+                Ok(None) | Err(_) => break,
+            };
             each(done);
             count += 1;
         }
@@ -563,3 +583,6 @@ fn blocks_entry(
     entry[6] = u64::from((blocks - 1) | flags);
     Ok(entry)
 }
+
+#[cfg(test)]
+mod tests;
