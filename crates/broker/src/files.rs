@@ -539,8 +539,12 @@ impl Files {
             let bounce = self.bounces.pop().map(Ok);
             match bounce.unwrap_or_else(|| own_memory(TRANSFER_MAX as usize)) {
                 Ok(bounce) => copied = request.use_bounce(bounce),
-                // Without memory the kernel says what it makes of the alignment.
-                Err(error) => tracing::warn!("no memory to copy through: {error}"),
+                Err(error) => {
+                    // Not the client's fault, as the alignment would be that the kernel names.
+                    tracing::warn!("no memory to copy through: {error}");
+                    self.flushed.push((slot, Status::INTERNAL_ERROR));
+                    return;
+                }
             }
         }
         self.count_copied(lane, copied);

@@ -217,10 +217,14 @@ impl Lane {
                 return zeroed + paid;
             }
             // All of them first: so their cache lines are on the way at the same time.
+            (self.batch_at, self.batch_end) = (0, 0);
             for entry in &mut self.batch[..usize::from(count)] {
-                *entry = self.sq.fetch(&self.memory).unwrap_or_default();
+                let Some(fetched) = self.sq.fetch(&self.memory) else {
+                    break;
+                };
+                *entry = fetched;
+                self.batch_end += 1;
             }
-            (self.batch_at, self.batch_end) = (0, count);
         }
         let begin = self.batch_at;
         while self.batch_at < self.batch_end && self.moved < TURN_BYTES {

@@ -111,6 +111,25 @@ fn an_engine_that_says_nonsense_is_left_and_tried_again() {
     until_back(&mut queue);
 }
 
+/// The namespace stays as large as it was; the server goes on.
+#[test]
+fn an_export_that_has_grown_is_used_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let engine = Engine::start(&directory, |_| {});
+    let stage = stage(&engine);
+    let mut queue = stage.poll();
+    engine.state(|state| {
+        state.plan.push((READ, Deed::Close));
+        state.size += 4096;
+        state.data.extend([0; 4096]);
+    });
+    assert!(read(&mut queue, NSID, 0, 1).is_err());
+    until_back(&mut queue);
+    let last = BYTES as u64 / 4096 - 1;
+    assert!(write(&mut queue, NSID, last, 0, &[7; 4096]).is_ok());
+    assert!(read(&mut queue, NSID, last + 1, 1).is_err());
+}
+
 #[test]
 fn an_engine_that_takes_nothing_more_is_left_when_it_has_answered() {
     let directory = tempfile::tempdir().unwrap();

@@ -374,12 +374,16 @@ impl Link {
         Ok(any)
     }
 
-    /// It must be the same as before.
+    /// It must be the same as before, or have grown: its namespace stays as large as it was.
     fn greet(&mut self, line: &mut Line, info: Info) -> Result<(), Lost> {
+        let serves = |first: &Info| {
+            let size = first.size;
+            info.size >= size && *first == Info { size, ..info }
+        };
         match &self.info {
-            Some(first) if *first != info => {
+            Some(first) if !serves(first) => {
                 return Err(Lost(
-                    "the export is not as it was: start the queue server anew".into(),
+                    "the export is smaller than it was, or another one: start the queue server anew".into(),
                 ));
             }
             Some(_) => tracing::info!("volume nbd:{} is back", self.plan.address),
