@@ -194,6 +194,11 @@ impl Controller {
             (true, false) => self.reset(),
             (false, true) if self.resetting => Change::None,
             (false, true) => self.enable(),
+            (true, true) if !self.has_what_is_asked() => {
+                // To be changed only while the controller is disabled (Base 2.0, 3.1.3.5).
+                self.fail();
+                Change::None
+            }
             _ if old.shn() == 0 && cc.shn() != 0 => Change::Shutdown,
             _ => Change::None,
         };
@@ -205,12 +210,16 @@ impl Controller {
         change
     }
 
-    fn enable(&mut self) -> Change {
+    /// 4 KiB pages, round robin, NVM command set: all that CAP offers. Without I/O queues the entry
+    /// sizes mean nothing (Base 2.0, 3.1.3.5).
+    fn has_what_is_asked(&self) -> bool {
         let cc = self.cc;
-        // 4 KiB pages, round robin, NVM command set: all that CAP offers. Without I/O queues the
-        // entry sizes mean nothing (Base 2.0, 3.1.3.5).
         let sizes = self.discovery || (cc.iosqes() == 6 && cc.iocqes() == 4);
-        let fits = cc.mps() == 0 && cc.ams() == 0 && cc.css() == 0 && sizes;
+        cc.mps() == 0 && cc.ams() == 0 && cc.css() == 0 && sizes
+    }
+
+    fn enable(&mut self) -> Change {
+        let fits = self.has_what_is_asked();
         self.csts = Csts::new(fits, !fits, 0);
         Change::Enable
     }

@@ -338,5 +338,11 @@ fn enable_with_what_there_isn_t_is_fatal_to_the_controller() {
         bench.set_cc(0, Cc::enabled(0, 0));
         let csts = bench.csts(0);
         assert!(csts.rdy() && !csts.cfs());
+        // Nor is it taken later.
+        bench.set_cc(0, cc);
+        assert!(bench.csts(0).cfs(), "{cc:?}");
+        bench.set_cc(0, Cc(0));
+        bench.set_cc(0, Cc::enabled(0, 0));
+        assert!(!bench.csts(0).cfs());
     }
 }
