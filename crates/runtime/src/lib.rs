@@ -10,7 +10,8 @@
 //!   `whole`: files that were cut short; `filesystem`: which file systems block their submitter;
 //!   [`workers`]: threads for blocking system calls
 //! * `passthrough`, `command`: namespaces that the kernel drives; [`PassthroughDevice`]
-//! * `mailbox`: messages from other threads; [`watchdog`]: reactors that don't come back
+//! * `mailbox`: messages from other threads; [`Outbox`]: to another reactor; [`watchdog`]: reactors
+//!   that don't come back
 //!
 //! # Contract
 //! The one with machines stands in `engine::machine`. A reactor's rounds between two submissions
@@ -35,6 +36,7 @@ mod lock;
 mod mailbox;
 mod memory;
 mod messages;
+mod outbox;
 mod passthrough;
 mod queues;
 mod reactor;
@@ -52,6 +54,7 @@ pub use error::RuntimeError;
 pub use file::FileDevice;
 pub use mailbox::{SendError, Sender};
 pub use memory::MemoryDevice;
+pub use outbox::Outbox;
 pub use passthrough::PassthroughDevice;
 pub use queues::{Doubt, QueueDevice};
 pub use sys::os::{now_ns, raise_open_files};
