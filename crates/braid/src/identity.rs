@@ -121,7 +121,9 @@ fn place(directory: &Path, path: &Path, text: &str) -> io::Result<()> {
         result => result,
     });
     fs::remove_file(&temporary)?;
-    linked
+    linked?;
+    // The name too: after a power cut this host must not be another one.
+    fs::File::open(directory)?.sync_all()
 }
 
 /// A one-line file, parsed; `None` if there is none.

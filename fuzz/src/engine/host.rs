@@ -243,7 +243,7 @@ impl Scene {
                         };
                         load.end(&done, trust, world, HOST);
                     }
-                    HostEvent::Mark(volume, bound_ns) => {
+                    HostEvent::Mark(volume, bound_ns, _) => {
                         let marked = HostControl::Marked(volume, bound_ns);
                         host.borrow_mut().handle_control(marked, world.now_ns);
                     }

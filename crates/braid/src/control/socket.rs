@@ -139,13 +139,18 @@ impl PrivateSocket {
         Ok(socket)
     }
 
+    /// Whether its file is there and still its own.
+    pub fn is_there(&self) -> bool {
+        inode(&self.path).is_ok_and(|now| now == self.inode)
+    }
+
     /// Another access; who is connected stays so.
     ///
     /// # Errors
     /// The file is another's now, or what [`Access::change`] says.
     pub fn set_access(&self, access: &Access) -> anyhow::Result<()> {
         let path = &self.path;
-        if !inode(path).is_ok_and(|now| now == self.inode) {
+        if !self.is_there() {
             bail!("{} is no longer the socket of this program", path.display());
         }
         access.change(path)
@@ -156,7 +161,7 @@ impl Drop for PrivateSocket {
     fn drop(&mut self) {
         // Without it, it is likely still ours: nobody takes over a socket that is listened on.
         let _locked = lock(&self.path);
-        if inode(&self.path).is_ok_and(|now| now == self.inode) {
+        if self.is_there() {
             let _ = fs::remove_file(&self.path);
         }
     }

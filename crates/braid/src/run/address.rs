@@ -124,6 +124,14 @@ impl Bound {
         }
     }
 
+    /// Whether its file is gone, or another one's: no client can connect.
+    fn is_lost(&self) -> bool {
+        match self {
+            Self::Unix(socket) => !socket.is_there(),
+            Self::Tcp(_) => false,
+        }
+    }
+
     fn listener(&self) -> std::io::Result<OwnedFd> {
         match self {
             Self::Unix(socket) => socket.listener.try_clone().map(Into::into),
@@ -182,6 +190,11 @@ impl Accepting {
             bound,
             thread: Some(thread),
         })
+    }
+
+    /// Whether no client can connect: its socket was removed.
+    pub fn is_lost(&self) -> bool {
+        self.bound.is_lost()
     }
 
     /// Who may connect from now on.

@@ -2,10 +2,13 @@
 //!
 //! # Contract
 //! The file is replaced whole or not at all. A choice wins over the configuration that was there
-//! when it was made; a configuration that says something else later, wins.
+//! when it was made; a configuration that says something else later, wins. A volume without a
+//! choice of its own takes over what was chosen for it under another control socket, from an engine
+//! that has ended: a path that was failed by hand stays failed.
 use super::config::{Config, PathKeys, Volume};
 use super::live::{self, Key};
 use super::paths::uris;
+use super::registry::{Registry, id_of, others};
 use super::state;
 use crate::log;
 use crate::uri::PathUri;
@@ -94,6 +97,61 @@ impl Choices {
         let map = state::read(&path)
             .with_context(|| format!("{} (remove it to forget choices)", path.display()))?;
         Ok(Self { path, map })
+    }
+
+    /// Takes over, for volumes that have no choice here, what engines that have ended kept under
+    /// other control sockets: of a volume of that name to which the configuration gave the same
+    /// paths.
+    ///
+    /// # Errors
+    /// A file can't be read, or isn't ours.
+    pub fn adopt(&mut self, registry: &Registry, config: &Config) -> anyhow::Result<()> {
+        let files = others(registry.directory(), "choices").into_iter();
+        let files: Vec<PathBuf> = files.filter(|it| *it != self.path).collect();
+        if files.is_empty() {
+            return Ok(());
+        }
+        // Without it nothing is moved: another engine may be about to begin with that file.
+        let guard = registry.guard();
+        for file in files {
+            if id_of(&file).is_some_and(|id| registry.is_alive(id)) {
+                continue;
+            }
+            let mut theirs: BTreeMap<String, Choice> = state::read(&file)
+                .with_context(|| format!("{} (remove it to forget choices)", file.display()))?;
+            let before = theirs.len();
+            theirs.retain(|name, choice| {
+                let paths = choice.paths.as_ref();
+                let same = config.volume(name).is_some_and(|volume| {
+                    paths.is_some_and(|it| it.configured == uris(&volume.paths))
+                });
+                let moves = same && !self.map.contains_key(name);
+                if moves {
+                    self.map.insert(name.clone(), choice.clone());
+                }
+                !moves
+            });
+            if theirs.len() == before {
+                continue;
+            }
+            let moved = match &guard {
+                Err(error) => Err(anyhow::anyhow!("{error:#}")),
+                Ok(_) => {
+                    state::write(&self.path, &self.map).and_then(|()| match theirs.is_empty() {
+                        true => state::remove(&file),
+                        false => state::write(&file, &theirs),
+                    })
+                }
+            };
+            if let Err(error) = moved {
+                log::say(format!(
+                    "what was chosen under another control socket holds, and can't be moved out of \
+                     {}: {error:#}",
+                    file.display()
+                ));
+            }
+        }
+        Ok(())
     }
 
     /// What holds for a volume that is configured so.

@@ -68,6 +68,14 @@ pub enum EngineVerb {
         #[command(subcommand)]
         verb: ExportVerb,
     },
+    /// Take the namespace that a volume's paths lead to now as its own: it is another one than
+    /// before, and was not opened
+    Accept {
+        /// Volume
+        volume: String,
+        #[command(flatten)]
+        common: Common,
+    },
     /// Say how well a volume is, and why a path isn't usable: exit code 0 ok (all paths are), 1
     /// degraded (some are), 2 down (none is), 3 unknown
     Check(CheckArgs),
@@ -252,6 +260,12 @@ pub fn ask(verb: &EngineVerb) -> anyhow::Result<()> {
             })
         }
         EngineVerb::Export { verb } => export(verb),
+        EngineVerb::Accept { volume, common } => {
+            let params = json!({"volume": volume});
+            common.show("accept", params, |text, value| {
+                writeln!(text, "{}: accepted", word(&value["volume"]))
+            })
+        }
         EngineVerb::Check(args) => check(args),
     }
 }

@@ -186,6 +186,13 @@ pub struct Volume {
     /// See [`Recovery::write_failover`].
     #[serde(default, deserialize_with = "keys::write_failover")]
     pub write_failover: Option<WriteFailover>,
+    /// It is used also while no mark for the next engine can be written (T9).
+    #[serde(default)]
+    pub unsafe_without_mark: bool,
+    /// Its namespace must show this one.
+    pub uuid: Option<Identifier>,
+    /// Its namespace must show this one.
+    pub nguid: Option<Identifier>,
     /// See [`Recovery::quiesce_ns`].
     #[serde(default, deserialize_with = "keys::time_or_none")]
     pub quiesce_time: Option<u64>,

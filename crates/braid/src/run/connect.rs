@@ -17,7 +17,8 @@
 use super::client::{Common, items, word};
 use super::config::{PathKeys, Volume};
 use super::discovery::plan;
-use super::paths::{Alone, unnamed};
+use super::locks::Alone;
+use super::paths::unnamed;
 use super::reach::{self, Manner};
 use super::service::Service;
 use crate::advice;
@@ -114,7 +115,7 @@ impl Service {
             return Err(Failure::params(format!("{address} can't be connected to")));
         }
         crate::identity::parse_nqn(&nqn).map_err(Failure::params)?;
-        let alone = || Some(self.changes.alone());
+        let alone = |name: &str| Some(self.changes.verbs.alone_with(name));
         let mut value = self.connect_offers(&[Offer { nqn, address }], |ways| {
             let one = |way: &Way<'_>| self.connect_one(way, alone);
             ways.iter().map(one).collect()
@@ -224,7 +225,7 @@ impl Service {
             .collect();
         missing.sort_unstable();
         missing.dedup();
-        let alone = || self.changes.alone_at_last_unless(manner.stop);
+        let alone = |name: &str| self.changes.verbs.alone_at_last_unless(name, manner.stop);
         reach::ask_all(&missing, manner, |at, answer| {
             let here = ways.iter().zip(&mut told);
             let here = here.filter(|(way, _)| way.offer.address == missing[at]);
@@ -252,14 +253,14 @@ impl Service {
     fn connect_one<'a>(
         &'a self,
         way: &Way<'_>,
-        alone: impl FnOnce() -> Option<Alone<'a>>,
+        alone: impl FnOnce(&str) -> Option<Alone<'a>>,
     ) -> Value {
         let Way { number, of, .. } = *way;
         if self.has(way, &way.of.paths) {
             return way.told("there", None);
         }
         // One by one: each takes its time, and others change paths too.
-        let Some(_alone) = alone() else {
+        let Some(_alone) = alone(&of.name) else {
             return way.told("refused", Some("others were changing paths".into()));
         };
         let there = {

@@ -7,7 +7,7 @@
 //! An export that a reload changes goes on listening, and its clients stay, whoever may connect
 //! from then on; where it becomes read-only or no longer is, they are told that it is over, as at
 //! a removal, and may connect again. All exports change, or none.
-use super::address::{Bound, NbdAddress};
+use super::address::{Accepting, Bound, NbdAddress};
 use super::config::{Config, Export};
 use super::machine::RunControl;
 use super::service::{Exported, Service, State};
@@ -76,6 +76,32 @@ impl Service {
         };
         self.remove_export(&mut state, number);
         Ok(json!({"volume": params.volume, "export": params.export}))
+    }
+
+    /// Listens again for exports whose socket was removed; clients that are connected stay. What
+    /// was made, in words.
+    ///
+    /// # Errors
+    /// The first that can't be.
+    pub fn restore_sockets(&self, state: &mut State, new: &Config) -> anyhow::Result<Vec<String>> {
+        let mut words = Vec::new();
+        for (volume, of) in state.volumes.numbered(new) {
+            for export in &of.exports {
+                let Some(number) = place(state, volume, &export.nbd) else {
+                    continue;
+                };
+                let core = self.senders.of(volume);
+                let there = state.exports[number].as_mut();
+                let Some(there) = there.filter(|it| it.accepting.is_lost()) else {
+                    continue;
+                };
+                let bound = export.nbd.bind(&there.export.access());
+                let bound = bound.with_context(|| format!("volume {}", of.name))?;
+                there.accepting = Accepting::start(bound, number as u32, core.clone())?;
+                words.push(format!("made {} again", there.uri));
+            }
+        }
+        Ok(words)
     }
 
     /// Listens for those that `new` has more.

@@ -68,11 +68,14 @@ pub static KEYS: [Key; 12] = [
 /// Knobs of policies, which `knob set` takes as well.
 const OF_POLICIES: &str = "ewma_shift, weight_timeout, hedge";
 /// Keys of a volume that are fixed while it runs.
-const FIXED: [&str; 4] = [
+const FIXED: [&str; 7] = [
     "quiesce_time",
     "write_failover",
     "shared_write_cache",
     "ana",
+    "unsafe_without_mark",
+    "uuid",
+    "nguid",
 ];
 /// Keys of the whole engine that are, and look like those of a volume.
 const OF_ENGINE: [&str; 3] = ["keep_alive_tmo", "io_timeout", "connect_timeout"];
@@ -229,6 +232,11 @@ pub fn changed(from: &Recovery, to: &Recovery) -> Vec<String> {
 
 /// Keys in which two volumes differ that are fixed while they run.
 pub fn fixed(from: &Volume, to: &Volume) -> Vec<&'static str> {
+    let others = [
+        from.unsafe_without_mark != to.unsafe_without_mark,
+        from.uuid != to.uuid,
+        from.nguid != to.nguid,
+    ];
     let (from, to) = (from.recovery(), to.recovery());
     let differ = [
         from.quiesce_ns != to.quiesce_ns,
@@ -236,7 +244,7 @@ pub fn fixed(from: &Volume, to: &Volume) -> Vec<&'static str> {
         from.shared_write_cache != to.shared_write_cache,
         from.ana != to.ana,
     ];
-    let names = FIXED.iter().zip(differ);
+    let names = FIXED.iter().zip(differ.into_iter().chain(others));
     names
         .filter_map(|(name, differs)| differs.then_some(*name))
         .collect()

@@ -16,9 +16,14 @@ use engine::machine::Memory;
 use engine::mirror::{MIRRORS_FROM, MirrorReport};
 use nbd::server::CloseReason;
 use policy::{Group, PathIndex, PathStats};
+use runtime::Outbox;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, SyncSender};
+use volume::Namespace;
+
+/// How soon news that found the mailbox of another core full are offered again.
+const OFFER_AGAIN_NS: u64 = 1_000_000;
 
 /// Messages to a core.
 pub enum RunControl {
@@ -46,8 +51,9 @@ pub enum RunEvent {
     NoPath(u16),
     /// What another core learnt of a path: core 0 decides what becomes of it.
     ForCoreZero(PathNews),
-    /// A volume's controllers may execute what they had for so many ns: to be kept.
-    Mark(u16, u64),
+    /// A volume's controllers may execute what they had for so many ns: to be kept; the namespace
+    /// is the one behind the controller that asks.
+    Mark(u16, u64, Box<Namespace>),
     /// The time to drain is over, and of this volume so many changes of data and other I/Os have
     /// failed for it.
     Unfinished(u16, u32, u32),
@@ -110,7 +116,9 @@ pub struct PathReport {
 pub struct RunMachine {
     engine: ExportEngine,
     core: u16,
-    peers: Vec<runtime::Sender<RunControl>>,
+    peers: Vec<Outbox<RunControl>>,
+    /// While news for peers are kept: when they are offered again, ns.
+    offer_again_ns: Option<u64>,
     events: Farewell,
     board: Arc<Board>,
     /// Who asks about which volume.
@@ -138,7 +146,8 @@ impl RunMachine {
         Self {
             engine,
             core,
-            peers,
+            peers: peers.into_iter().map(Outbox::new).collect(),
+            offer_again_ns: None,
             events: Farewell(events),
             board,
             askers: Vec::new(),
@@ -218,7 +227,9 @@ impl RunMachine {
     /// What the engine after this one has to know.
     fn tell_for_marks(&mut self, event: HostEvent) {
         match event {
-            HostEvent::Mark(volume, bound_ns) => self.tell(RunEvent::Mark(volume, bound_ns)),
+            HostEvent::Mark(volume, bound_ns, namespace) => {
+                self.tell(RunEvent::Mark(volume, bound_ns, namespace));
+            }
             HostEvent::Unfinished {
                 volume,
                 changes,
@@ -231,11 +242,19 @@ impl RunMachine {
     }
 
     /// What core 0 learnt of a path, for the others.
-    fn publish(&self, news: &PathNews) {
-        for peer in &self.peers {
+    fn publish(&mut self, news: &PathNews) {
+        for peer in &mut self.peers {
             let message = ExportControl::Host(HostControl::Path(news.clone()));
             peer.send(RunControl::Export(message));
         }
+    }
+
+    /// Offers again what found a peer's mailbox full. The peer does not say when it has room, so
+    /// this core looks again soon.
+    fn drain_peers(&mut self, now_ns: u64) {
+        self.peers.iter_mut().for_each(Outbox::drain);
+        let kept = self.peers.iter().any(|peer| !peer.is_empty());
+        self.offer_again_ns = kept.then(|| now_ns.saturating_add(OFFER_AGAIN_NS));
     }
 
     /// Somebody begins or ends to ask about a volume.
@@ -307,6 +326,9 @@ impl Machine for RunMachine {
         self.engine.turn(memory, now_ns);
         self.board.show(self.core, self.engine.host_mut());
         self.drain();
+        if !self.peers.is_empty() {
+            self.drain_peers(now_ns);
+        }
         if !self.askers.is_empty() {
             self.explain();
         }
@@ -323,7 +345,8 @@ impl Machine for RunMachine {
     }
 
     fn poll_timeout(&self) -> Option<u64> {
-        self.engine.poll_timeout()
+        let both = [self.engine.poll_timeout(), self.offer_again_ns];
+        both.into_iter().flatten().min()
     }
     fn handle_timeout(&mut self, now_ns: u64) {
         self.engine.handle_timeout(now_ns);

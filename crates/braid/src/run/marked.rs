@@ -1,22 +1,281 @@
-//! What the engine tells of its volumes that the next one has to know: see [`marks`](super::marks).
+//! What is written down before a volume is used: the mark for the engine after this one, and which
+//! namespace the volume has ([`marks`](super::marks), [`known`](super::known)).
+//!
+//! # Contract
+//! A volume whose namespace is another one than it had, or belongs to another engine, is not
+//! opened. Nor is one with `write_failover = "fenced"` whose mark can't be written durably, unless
+//! its configuration has `unsafe_without_mark = true`: then `check` says degraded, and what it
+//! risks. What keeps a volume from being opened is tried again every second. All of this happens on
+//! a thread of its own (`keeper`): news between cores never wait for the state directory.
+use super::config::Volume;
+use super::machine::RunEvent;
+use super::registry::{Place, Refused};
 use super::service::Service;
+use crate::control::rpc::Failure;
 use crate::log;
+use anyhow::Context;
+use engine::host::WriteFailover;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use volume::Namespace;
+
+/// How soon what keeps a volume from being opened is looked at again.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// A mark that the engine waits for, so that a path of a volume can be used.
+#[derive(Clone)]
+pub struct Unanswered {
+    bound_ns: u64,
+    namespace: Box<Namespace>,
+}
+
+/// The thread that writes marks.
+pub struct Keeper {
+    to: mpsc::Sender<RunEvent>,
+    thread: JoinHandle<()>,
+}
+
+impl Keeper {
+    /// Starts it.
+    ///
+    /// # Errors
+    /// No thread is left.
+    pub fn start(service: &Arc<Service>) -> anyhow::Result<Self> {
+        let (to, events) = mpsc::channel();
+        let service = Arc::clone(service);
+        let keep = move || {
+            loop {
+                let wait = match service.unanswered().is_empty() {
+                    true => Duration::MAX,
+                    false => AGAIN,
+                };
+                match events.recv_timeout(wait) {
+                    Ok(event) => service.keep(event),
+                    Err(RecvTimeoutError::Timeout) => service.mark_again(),
+                    Err(RecvTimeoutError::Disconnected) => return,
+                }
+            }
+        };
+        let builder = std::thread::Builder::new().name("keeper".into());
+        let thread = builder.spawn(keep).context("cannot start a thread")?;
+        Ok(Self { to, thread })
+    }
+
+    /// Hands over what is to be written down, in order.
+    pub fn keep(&self, event: RunEvent) {
+        let _ = self.to.send(event);
+    }
+
+    /// Waits until all that was handed over is done.
+    pub fn end(self) {
+        drop(self.to);
+        let _ = self.thread.join();
+    }
+}
 
 impl Service {
-    /// Keeps the bound of a volume's controllers; then they may be used, also if it can't be kept.
-    pub fn mark(&self, volume: u16, bound_ns: u64) {
-        let of = self.state().volumes.meant(volume).map(|it| it.to_mark());
-        let Some(of) = of else {
-            return; // it leaves, and is not connected to
+    /// Marks that were asked for and not answered.
+    pub fn unanswered(&self) -> MutexGuard<'_, BTreeMap<u16, Unanswered>> {
+        let unanswered = self.unanswered.lock();
+        unanswered.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What the keeper does about an event.
+    fn keep(&self, event: RunEvent) {
+        match event {
+            RunEvent::Mark(volume, bound_ns, namespace) => self.mark(volume, bound_ns, namespace),
+            RunEvent::Unflushed(volume, line) => {
+                log::say(line);
+                self.note_unflushed(volume);
+            }
+            RunEvent::Loss(volume, untold) => self.note_loss(volume, untold),
+            RunEvent::Unfinished(volume, ..) => self.marks().note_unfinished(&self.name(volume)),
+            RunEvent::Changed(ticket, answer) => {
+                let Some(answer) = self.changes.answered(ticket, answer) else {
+                    return;
+                };
+                match (self.changes.late(ticket), answer) {
+                    (Some(undo), Ok(changed)) if changed.path.is_some() => {
+                        self.take_back_late(undo, changed);
+                    }
+                    (_, Ok(changed)) => self.volume_changed(changed),
+                    (_, Err(_)) => {}
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Keeps the bound of a volume's controllers; then these may be used, unless something keeps
+    /// the volume from being opened.
+    fn mark(&self, volume: u16, bound_ns: u64, namespace: Box<Namespace>) {
+        let (of, is_open, is_there) = {
+            let mut state = self.state();
+            let is_there = state.volumes.has(volume);
+            match state.volumes.meant(volume) {
+                Some(it) => (it.to_mark(), it.shown.is_some(), is_there),
+                None => {
+                    self.unanswered().remove(&volume);
+                    return; // it leaves, and is not connected to
+                }
+            }
         };
-        if let Err(error) = self.marks().keep(&of, bound_ns) {
+        let is_leg = of.leg_of.is_some();
+        if is_open && !is_leg && self.known().check(&of, &namespace).is_err() {
+            return; // the engine compares it with the paths that are there (T31)
+        }
+        let opens = self.may_open(&of, bound_ns, &namespace);
+        if opens.is_ok() && is_there {
+            self.keep_shown(&of.name, &namespace);
+        }
+        let (barred, unmarked) = match &opens {
+            Ok(unmarked) => (None, unmarked.clone()),
+            Err(why) => (Some(why.clone()), None),
+        };
+        let news = {
+            let mut state = self.state();
+            let Some(it) = state.volumes.meant(volume) else {
+                return;
+            };
+            let news = barred.clone().or(unmarked.clone());
+            let same = it.barred == barred && it.unmarked == unmarked;
+            (it.barred, it.unmarked) = (barred, unmarked);
+            if opens.is_ok() && it.shown.is_none() {
+                it.shown = Some(namespace.clone());
+            }
+            news.filter(|_| !same)
+        };
+        if let Some(why) = news {
+            log::say(format!("{}: {why}", of.name));
+        }
+        if opens.is_ok() {
+            self.unanswered().remove(&volume);
+            self.senders.marked(volume, bound_ns);
+        } else {
+            let waits = Unanswered {
+                bound_ns,
+                namespace,
+            };
+            self.unanswered().insert(volume, waits);
+        }
+    }
+
+    fn mark_again(&self) {
+        let all = self.unanswered().clone();
+        for (volume, it) in all {
+            self.mark(volume, it.bound_ns, it.namespace);
+        }
+    }
+
+    /// Whether a volume may be used with this namespace; then why it has no mark, if it needs one
+    /// and does without by its configuration.
+    fn may_open(
+        &self,
+        of: &Volume,
+        bound_ns: u64,
+        namespace: &Namespace,
+    ) -> Result<Option<String>, String> {
+        // What a leg holds is said by its superblock.
+        let is_leg = of.leg_of.is_some();
+        if !is_leg {
+            self.known().check(of, namespace)?;
+        }
+        let error = match self.keep_mark(of, bound_ns, namespace) {
+            Ok(()) => None,
+            Err(Refused::Rival(why)) => return Err(why),
+            Err(Refused::Failed(error)) => Some(error),
+        };
+        let directory = self.registry().directory().display().to_string();
+        let fenced = of.recovery().write_failover == WriteFailover::Fenced;
+        let without = match error {
+            Some(error) if fenced && !of.unsafe_without_mark => {
+                return Err(format!(
+                    "it is not opened: if this engine is killed, the next one must know that it \
+                     has to wait for writes under way, and that can't be written down: \
+                     {error:#}; make room in {directory} or make it writable (it is tried again \
+                     every second), or set unsafe_without_mark = true if acknowledged writes may \
+                     be lost"
+                ));
+            }
+            Some(error) if fenced => Some(format!(
+                "unsafe_without_mark: it is used without a mark, because none can be written: \
+                 {error:#}"
+            )),
+            _ => None,
+        };
+        Ok(without)
+    }
+
+    /// Volumes that came with a reload are there: what they were opened with is kept.
+    pub fn keep_opened(&self, opened: &[u16]) {
+        for number in opened {
+            let shown = {
+                let state = self.state();
+                let it = state.volumes.has(*number).then(|| &state.volumes[*number]);
+                it.and_then(|it| Some((it.of.name.clone(), it.shown.clone()?)))
+            };
+            if let Some((name, shown)) = shown {
+                self.keep_shown(&name, &shown);
+            }
+        }
+    }
+
+    fn keep_shown(&self, name: &str, namespace: &Namespace) {
+        // The identity of a leg, whose name has a slash, is in its superblock.
+        if name.contains('/') {
+            return;
+        }
+        if let Err(error) = self.known().keep(name, namespace) {
             log::say(format!(
-                "{}: if this engine is killed, the next one will not know that it must wait for \
-                 writes under way, and may lose data: {error:#}",
-                of.name
+                "{name}: the next engine will not notice if its paths lead to another namespace: \
+                 {error:#}"
             ));
         }
-        self.senders.marked(volume, bound_ns);
+    }
+
+    fn keep_mark(&self, of: &Volume, bound_ns: u64, at: &Namespace) -> Result<(), Refused> {
+        self.registry().enter(std::iter::once(of))?;
+        let mut marks = self.marks();
+        marks.set_owned(true);
+        let place = Place {
+            subsystem: at.subsystem.clone(),
+            nsid: Some(at.nsid),
+        };
+        marks.name_namespace(&of.name, place);
+        marks.keep(of, bound_ns).map_err(Refused::Failed)
+    }
+
+    /// `accept {"volume": "v0"}`: the namespace that a volume shows now is its own from now on.
+    pub fn accept(&self, name: &str) -> Result<Value, Failure> {
+        let answer = json!({"volume": name, "accepted": true});
+        let number = self.state().volumes.number(name);
+        let mut known = self.known();
+        let number = match number {
+            Ok(number) => number,
+            // It may come with the next reload.
+            Err(_) if known.has(name) => {
+                known.accept(name);
+                return Ok(answer);
+            }
+            Err(unknown) => return Err(unknown),
+        };
+        let of = self.state().volumes[number].of.clone();
+        let waits = self.unanswered().get(&number).cloned();
+        let differs = waits.filter(|it| known.check(&of, &it.namespace).is_err());
+        let Some(waits) = differs else {
+            return Err(Failure::refused(format!(
+                "{name} shows no other namespace than it had: there is nothing to accept"
+            )));
+        };
+        known.accept(name);
+        known
+            .check(&of, &waits.namespace)
+            .map_err(|why| Failure::refused(format!("{name}: {why}")))?;
+        Ok(answer)
     }
 
     /// The paths of a volume have changed: its mark says so too, as far as that can be written.
@@ -33,7 +292,7 @@ impl Service {
     }
 
     /// A volume ends with writes that were not flushed.
-    pub fn note_unflushed(&self, volume: u16) {
+    fn note_unflushed(&self, volume: u16) {
         let known = self.state().volumes.paths(volume);
         if let Some((name, paths)) = known {
             self.marks().note_unflushed(&name, paths);
@@ -42,7 +301,7 @@ impl Service {
 
     /// What a path that has left had acknowledged and not flushed: no flush of the volume has
     /// failed for that yet, or one has.
-    pub fn note_loss(&self, volume: u16, untold: bool) {
+    fn note_loss(&self, volume: u16, untold: bool) {
         let of = self.state().volumes.meant(volume).map(|it| it.to_mark());
         if let Some(of) = of
             && let Err(error) = self.marks().note_loss(&of, untold)

@@ -7,12 +7,17 @@
 //! after a stop in which all changes of data ended; where some were not flushed then, one that
 //! bounds nothing stays, and so does that of a volume which this engine didn't have. The mark of a
 //! volume that leaves goes and stays likewise. A volume is known by its name, or by a path that it
-//! had, in the file of its engine's control socket: an engine on another socket does not see it.
-//! One whose paths are discovered is known by any that it would be told of, too, and has them from
-//! its start: else its first flush would miss controllers that are told of later (T13).
+//! had, in the file of its engine's control socket; in the files of other control sockets by a path
+//! or by its namespace. Marks found there whose engine has ended ([`Registry`]) move to this
+//! engine's file; those of a running engine are that engine's alone. A volume whose paths are
+//! discovered is known by any that it would be told of, too, and has them from its start: else its
+//! first flush would miss controllers that are told of later (T13).
 use super::config::Volume;
+use super::config::twice;
 use super::discovery::plan;
+use super::registry::{Place, Registry, id_of, others, places};
 use super::state;
+use crate::log;
 use crate::uri::PathUri;
 use anyhow::Context;
 use engine::host::WriteFailover;
@@ -26,13 +31,16 @@ pub struct Marks {
     path: PathBuf,
     /// As in the file.
     map: BTreeMap<String, Mark>,
-    /// What an engine before this one left there.
-    found: BTreeMap<String, Mark>,
-    since: Instant,
+    /// What engines before this one left.
+    found: BTreeMap<String, Found>,
+    /// The namespaces of volumes that are known so far.
+    namespaces: BTreeMap<String, Place>,
     /// Volumes with changes of data that didn't end: nobody knows when they are over.
     unfinished: BTreeSet<String>,
     /// Paths of volumes with writes that were not flushed.
     unflushed: BTreeMap<String, Vec<String>>,
+    /// The file is this engine's: it is recorded ([`Registry`]).
+    owned: bool,
     /// What stands in the file is the next engine's.
     closed: bool,
 }
@@ -45,9 +53,20 @@ struct Mark {
     bound_ms: Option<u64>,
     /// Its paths.
     paths: Vec<String>,
+    /// Its namespace; not in files of older versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    namespace: Option<Place>,
     /// One has left with writes that were not flushed, and nobody was told.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     loss: bool,
+}
+
+/// A mark of an earlier engine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Found {
+    mark: Mark,
+    /// From when on its bound counts.
+    since: Instant,
 }
 
 /// What earlier engines have left of a volume.
@@ -59,7 +78,68 @@ pub struct Before {
     pub untold_loss: bool,
 }
 
+impl Found {
+    fn now(mark: Mark) -> Self {
+        let since = Instant::now();
+        Self { mark, since }
+    }
+
+    /// Whether nothing of it can be executed any more.
+    fn is_over(&self) -> bool {
+        self.mark.bound() <= self.since.elapsed()
+    }
+
+    /// How long that may yet take. Whole seconds have passed: rather too long than too short.
+    fn left(&self) -> Duration {
+        let waited = Duration::from_secs(self.since.elapsed().as_secs());
+        match self.mark.bound_ms {
+            Some(_) => self.mark.bound().saturating_sub(waited),
+            None => Duration::MAX,
+        }
+    }
+}
+
 impl Mark {
+    /// What both say, of one volume.
+    fn with(self, other: Self) -> Self {
+        let longer = self.bound().max(other.bound());
+        let mut paths = self.paths;
+        for uri in other.paths {
+            if !paths.contains(&uri) {
+                paths.push(uri);
+            }
+        }
+        Self {
+            bound_ms: u64::try_from(longer.as_millis())
+                .ok()
+                .filter(|_| longer < Duration::MAX),
+            paths,
+            namespace: self.namespace.or(other.namespace),
+            loss: self.loss || other.loss,
+        }
+    }
+
+    /// Whether a volume, whatever its name, is the one that has left it.
+    fn is_of(&self, volume: &Volume) -> bool {
+        let there = uris(volume);
+        let named = |uri: &String| there.contains(uri) || plan::offered(volume, uri).is_some();
+        let namespace = self.namespace.as_ref();
+        let leads = |at: &Place| places(volume).iter().any(|it| it.meets(at));
+        self.paths.iter().any(named) || namespace.is_some_and(leads)
+    }
+
+    /// The same of a mark in the file of another control socket. Older versions wrote no namespace:
+    /// any that its paths may lead to counts.
+    fn is_perhaps_of(&self, volume: &Volume) -> bool {
+        let leads = |uri: &String| {
+            let uri: Option<PathUri> = uri.parse().ok();
+            let uri = uri.filter(|uri| uri.kind().is_namespace());
+            uri.is_some_and(|uri| twice::shared(volume, &uri).is_some())
+        };
+        let older = self.namespace.is_none() && self.paths.iter().any(leads);
+        older || self.is_of(volume)
+    }
+
     fn bound(&self) -> Duration {
         self.bound_ms.map_or(Duration::MAX, Duration::from_millis)
     }
@@ -80,13 +160,87 @@ impl Marks {
         })?;
         Ok(Self {
             path,
-            found: map.clone(),
+            found: map
+                .iter()
+                .map(|(name, mark)| (name.clone(), Found::now(mark.clone())))
+                .collect(),
             map,
-            since: Instant::now(),
+            namespaces: BTreeMap::new(),
             unfinished: BTreeSet::new(),
             unflushed: BTreeMap::new(),
+            owned: true,
             closed: false,
         })
+    }
+
+    /// Whether the file may be written: it may be another engine's as long as this one is not
+    /// recorded.
+    pub fn set_owned(&mut self, owned: bool) {
+        self.owned = owned;
+    }
+
+    /// Takes over what engines that have ended left of these volumes in the files of other control
+    /// sockets. Where that can't be written down, it stays there as well, and is heeded twice.
+    ///
+    /// # Errors
+    /// A file can't be read, or isn't ours.
+    pub fn adopt(&mut self, registry: &Registry, volumes: &[&Volume]) -> anyhow::Result<()> {
+        let files = others(registry.directory(), "marks").into_iter();
+        let files: Vec<PathBuf> = files.filter(|it| *it != self.path).collect();
+        if files.is_empty() {
+            return Ok(());
+        }
+        let guard = registry.guard();
+        for file in files {
+            if id_of(&file).is_some_and(|id| registry.is_alive(id)) {
+                continue;
+            }
+            let mut theirs: BTreeMap<String, Mark> = state::read(&file).with_context(|| {
+                format!(
+                    "{} says which volumes of another control socket were not stopped cleanly; \
+                     remove it only if no write of that engine can be under way any more",
+                    file.display()
+                )
+            })?;
+            let before = theirs.len();
+            theirs.retain(|_, mark| {
+                let of = volumes.iter().find(|it| mark.is_perhaps_of(it));
+                of.inspect(|of| self.take_over(&of.name, mark)).is_none()
+            });
+            if theirs.len() == before {
+                continue;
+            }
+            let moved = match &guard {
+                Err(error) => Err(anyhow::anyhow!("{error:#}")),
+                Ok(_) => self.write().and_then(|()| match theirs.is_empty() {
+                    true => state::remove(&file),
+                    false => state::write(&file, &theirs),
+                }),
+            };
+            if let Err(error) = moved {
+                log::say(format!(
+                    "what an engine with another control socket left is heeded, and can't be \
+                     moved out of {}: {error:#}",
+                    file.display()
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn take_over(&mut self, name: &str, mark: &Mark) {
+        let there = self.map.remove(name);
+        let both = match there {
+            Some(own) => own.with(mark.clone()),
+            None => mark.clone(),
+        };
+        self.map.insert(name.to_owned(), both.clone());
+        self.found.insert(name.to_owned(), Found::now(both));
+    }
+
+    /// The namespace of a volume is known: its mark names it.
+    pub fn name_namespace(&mut self, volume: &str, place: Place) {
+        self.namespaces.insert(volume.to_owned(), place);
     }
 
     /// How long a volume's writes must wait from now on, ns, after an unclean stop; `u64::MAX`:
@@ -105,17 +259,15 @@ impl Marks {
     pub fn before(&self, volume: &Volume) -> Before {
         Before {
             wait_ns: self.wait_ns(volume),
-            untold_loss: self.of(volume).any(|mark| mark.loss),
+            untold_loss: self.of(volume).any(|it| it.mark.loss),
         }
     }
 
     /// All that earlier engines left of a volume, perhaps under other names.
-    fn of(&self, volume: &Volume) -> impl Iterator<Item = &Mark> {
-        let (name, paths) = (volume.name.clone(), uris(volume));
-        let its = move |uri: &String| paths.contains(uri) || plan::offered(volume, uri).is_some();
+    fn of(&self, volume: &Volume) -> impl Iterator<Item = &Found> {
         let marks = self.found.iter();
-        let marks = marks.filter(move |it| *it.0 == name || it.1.paths.iter().any(&its));
-        marks.map(|(_, mark)| mark)
+        let marks = marks.filter(|it| *it.0 == volume.name || it.1.mark.is_of(volume));
+        marks.map(|(_, found)| found)
     }
 
     /// Paths that earlier engines had, and of which discovery would tell a volume that doesn't have
@@ -123,7 +275,7 @@ impl Marks {
     pub fn discovered(&self, volume: &Volume) -> Vec<PathUri> {
         let mut there = uris(volume);
         let mut new = Vec::new();
-        for uri in self.of(volume).flat_map(|mark| &mark.paths) {
+        for uri in self.of(volume).flat_map(|it| &it.mark.paths) {
             if !there.contains(uri) {
                 there.push(uri.clone());
                 new.extend(plan::offered(volume, uri));
@@ -135,14 +287,9 @@ impl Marks {
     /// What an earlier engine left of a volume, and how long it may yet take; none: nothing bounds
     /// it.
     fn left(&self, volume: &Volume) -> Option<(Option<Duration>, &Mark)> {
-        let mark = self.of(volume).max_by_key(|it| it.bound())?;
-        let Some(ms) = mark.bound_ms else {
-            return Some((None, mark));
-        };
-        // Whole seconds: rather too long than too short.
-        let waited = Duration::from_secs(self.since.elapsed().as_secs());
-        let left = Duration::from_millis(ms).saturating_sub(waited);
-        Some((Some(left), mark))
+        let found = self.of(volume).max_by_key(|it| it.left())?;
+        let left = found.mark.bound_ms.map(|_| found.left());
+        Some((left, &found.mark))
     }
 
     /// A line about a volume that was not stopped cleanly.
@@ -189,10 +336,12 @@ impl Marks {
         let mut mark = Mark {
             bound_ms,
             paths: uris(volume),
+            namespace: self.namespaces.get(&volume.name).cloned(),
             loss: false,
         };
         if let Some(old) = self.map.get(&volume.name) {
             mark.loss = old.loss;
+            mark.namespace = mark.namespace.or_else(|| old.namespace.clone());
             if old.bound() > mark.bound() {
                 mark.bound_ms = old.bound_ms;
             }
@@ -229,6 +378,7 @@ impl Marks {
                 let mark = Mark {
                     bound_ms: Some(0),
                     paths: uris(volume),
+                    namespace: self.namespaces.get(&volume.name).cloned(),
                     loss: true,
                 };
                 self.map.insert(volume.name.clone(), mark);
@@ -256,7 +406,7 @@ impl Marks {
         if let Some(mark) = self.map.get(name) {
             // One of its paths may be another volume's before this engine ends.
             let found = self.found.entry(name.to_owned());
-            found.or_insert_with(|| mark.clone());
+            found.or_insert_with(|| Found::now(mark.clone()));
         }
         self.write()
     }
@@ -270,11 +420,10 @@ impl Marks {
             let paths = |of: &Volume| mark.paths.iter().any(|uri| uris(of).contains(uri));
             volumes.iter().any(|of| of.name == name || paths(of))
         };
-        let waited = self.since.elapsed();
-        for (name, mark) in self.found.clone() {
-            let others = !had(&name, &mark) && self.map.contains_key(&name);
-            if others && mark.bound() <= waited {
-                self.unflushed.entry(name).or_insert(mark.paths);
+        for (name, it) in self.found.clone() {
+            let others = !had(&name, &it.mark) && self.map.contains_key(&name);
+            if others && it.is_over() {
+                self.unflushed.entry(name).or_insert(it.mark.paths);
             }
         }
         let marked = self.map.keys().chain(self.unflushed.keys());
@@ -298,11 +447,12 @@ impl Marks {
         let unflushed = paths.map(|paths| Mark {
             bound_ms: Some(0),
             paths,
+            namespace: self.namespaces.get(name).cloned(),
             loss,
         });
-        let waited = self.since.elapsed();
-        let earlier = self.found.get(name).filter(|mark| mark.bound() > waited);
-        let earlier = earlier.cloned().map(|mark| Mark { loss, ..mark });
+        let earlier = self.found.get(name).filter(|it| !it.is_over());
+        let earlier = earlier.map(|it| it.mark.clone());
+        let earlier = earlier.map(|mark| Mark { loss, ..mark });
         match earlier.or(unflushed) {
             Some(mark) => self.map.insert(name.to_owned(), mark),
             None => self.map.remove(name),
@@ -310,7 +460,15 @@ impl Marks {
     }
 
     fn write(&self) -> anyhow::Result<()> {
-        match (self.closed, self.map.is_empty()) {
+        let empty = self.map.is_empty();
+        let nothing = empty && !self.path.exists();
+        if !(self.owned || self.closed || nothing) {
+            anyhow::bail!(
+                "this engine is not recorded in its state directory, so {} may be another one's",
+                self.path.display()
+            );
+        }
+        match (self.closed, empty) {
             (true, _) => Ok(()),
             (_, true) => state::remove(&self.path),
             (_, false) => state::write(&self.path, &self.map),
@@ -544,6 +702,39 @@ mod tests {
     }
 
     #[test]
+    fn t09_older_mark_of_another_socket_is_taken_over() {
+        let directory = tempfile::tempdir().unwrap();
+        let registry = Registry::new(
+            directory.path().to_owned(),
+            "new".to_owned(),
+            &directory.path().join("c.sock"),
+        );
+        let older = directory.path().join("marks-old.json");
+        let uri = |address: &str, more: &str| {
+            format!("nvme-tcp://{address}:4420/nqn.2026-01.org.example:{more}")
+        };
+        let mark = |of: &str| {
+            format!(
+                "{{\"bound_ms\": 60000, \"paths\": [\"{}\"]}}",
+                uri("10.0.0.1", of)
+            )
+        };
+        let text = format!("{{\"x\": {}, \"y\": {}}}", mark("v0"), mark("other"));
+        std::fs::write(&older, text).unwrap();
+        let keys = uri("10.0.0.2", "v0?nsid=1");
+        let text = format!("[[volume]]\nname = \"v0\"\n[[volume.path]]\nuri = \"{keys}\"\n");
+        let of = crate::run::config::tests::parsed(&text).volumes.remove(0);
+        let own = registry.state_path("marks");
+        let mut marks = Marks::read(own.clone()).unwrap();
+        marks.adopt(&registry, &[&of]).unwrap();
+        assert_eq!(marks.wait_ns(&of), Some(60_000_000_000));
+        // It has moved, durably; what is another volume's stays where it is.
+        assert_eq!(Marks::read(own).unwrap().wait_ns(&of), Some(60_000_000_000));
+        let left: BTreeMap<String, Mark> = state::read(&older).unwrap();
+        assert_eq!(left.keys().collect::<Vec<_>>(), ["y"]);
+    }
+
+    #[test]
     fn hostile_files_are_refused_or_hold_marks() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("marks.json");
@@ -557,13 +748,14 @@ mod tests {
                     let its = |(name, it): &(&String, &Mark)| {
                         *name == "v0" || it.paths.iter().any(|uri| uri == "mem:1MiB")
                     };
-                    let mut its = marks.found.iter().filter(its);
+                    let found = marks.found.iter().map(|(name, it)| (name, &it.mark));
+                    let mut its = found.filter(its);
                     assert_eq!(wait_ns.is_some(), its.clone().next().is_some());
                     let waits = wait_ns.is_some_and(|ns| ns > 0);
                     assert_eq!(waits, its.any(|(_, it)| it.bound_ms != Some(0)));
                     assert_eq!(marks.in_words(&config.volumes[0]).is_some(), waits);
                     marks.keep(&config.volumes[0], 1).unwrap();
-                    assert_eq!(Marks::read(path.clone()).unwrap().found, marks.map);
+                    assert_eq!(Marks::read(path.clone()).unwrap().map, marks.map);
                     marks.clear("v0").unwrap();
                 }
                 Err(error) => assert!(format!("{error:#}").contains("marks.json")),

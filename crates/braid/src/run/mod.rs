@@ -3,7 +3,9 @@
 //! * [`config`]: what it is to be; [`address`]: where clients connect
 //! * [`cores`]: its cores; [`machine`]: the one of each
 //! * [`live`]: keys that change while it runs; [`notes`]: lines about volumes
-//! * [`choices`]: what survives a restart; [`marks`]: what survives a death; [`state`]: their files
+//! * [`choices`]: what survives a restart; [`marks`]: what survives a death; [`known`]: which
+//!   namespace each volume had; [`registry`]: which engines run; [`marked`]: the thread that writes
+//!   them; [`state`]: their files
 //! * [`service`]: what can be asked of it; [`report`]: the answers; [`reload`]: another
 //!   configuration
 //! * [`client`]: the verbs that ask; [`stat`]: what `stat` shows; [`explain`]: why a path
@@ -25,7 +27,9 @@ mod discovery;
 mod ends;
 mod explain;
 mod exports;
+mod known;
 mod live;
+mod locks;
 mod machine;
 mod marked;
 mod marks;
@@ -33,6 +37,7 @@ mod mirrors;
 mod notes;
 mod paths;
 mod reach;
+mod registry;
 mod reload;
 mod report;
 mod service;
@@ -46,6 +51,7 @@ pub use client::{EngineVerb, UNKNOWN, ask};
 pub use config::is_name;
 pub use stat::{held, last_check};
 
+use crate::cli::Usage;
 use crate::control::server;
 use crate::control::socket::{self, PrivateSocket};
 use crate::identity::{self, IdentityArgs};
@@ -57,8 +63,11 @@ use choices::Choices;
 use clap::Args;
 use config::Config;
 use cores::Cores;
+use known::Known;
 use machine::RunEvent;
+use marked::Keeper;
 use marks::Marks;
+use registry::{Refused, Registry};
 use sd_notify::NotifyState;
 use service::{Kept, Service, Start, say_ready};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -77,6 +86,9 @@ pub struct RunArgs {
     /// $XDG_RUNTIME_DIR/braid/braid.sock]
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
+    /// This volume's paths lead to another namespace than before, as they should
+    #[arg(long, value_name = "NAME")]
+    accept: Vec<String>,
 }
 
 /// Runs until SIGTERM or SIGINT.
@@ -94,16 +106,36 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
         hostnqn: config.hostnqn.clone(),
         hostid: config.hostid.map(|id| uuid::Uuid::from_bytes(id.0)),
     })?;
-    let mut choices = Choices::read(state_path("choices", &path)?)?;
+    for name in &args.accept {
+        if config.volume(name).is_none() {
+            return Err(Usage::error(format!(
+                "--accept {name}: the configuration has no such volume"
+            )));
+        }
+    }
+    let directory = identity::state_directory()?;
+    let mut registry = Registry::new(directory, state_id(&path)?, &path);
+    let mut known = Known::read(registry.state_path("volumes"), &args.accept)?;
+    known.adopt(&registry, &config.volumes)?;
+    // Before what it left is read: it may be running.
+    let recorded = registry.enter(config.volumes.iter());
+    if let Err(Refused::Rival(why)) = recorded {
+        anyhow::bail!(why);
+    }
+    let mut choices = Choices::read(registry.state_path("choices"))?;
+    choices.adopt(&registry, &config)?;
     let configured = config.clone();
     choices.apply_paths(&mut config);
     for volume in &mut config.volumes {
         choices.apply_keys(volume);
     }
     choices.forget_others(&configured);
-    let marks = Marks::read(state_path("marks", &path)?)?;
+    let mut marks = Marks::read(registry.state_path("marks"))?;
+    marks.set_owned(registry.is_held());
+    marks.adopt(&registry, &config.volumes.iter().collect::<Vec<_>>())?;
     let unclean = config.volumes.iter().filter_map(|it| marks.in_words(it));
-    for line in unclean.chain(notes::warning(&config)) {
+    let volatile = notes::volatile(&config, registry.directory());
+    for line in unclean.chain(notes::warning(&config)).chain(volatile) {
         log::say(line);
     }
     let volumes = config.volumes.iter_mut();
@@ -122,8 +154,14 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
         known: std::mem::take(&mut cores.known),
         file: args.config.clone(),
     };
-    let kept = Kept { choices, marks };
+    let kept = Kept {
+        choices,
+        marks,
+        known,
+        registry,
+    };
     let service = Arc::new(Service::new(start, identity, kept, cores.senders()));
+    let keeper = Keeper::start(&service)?;
     service.put_aside();
     let exported = service.export_configured();
     let exported = exported.and_then(|()| service.discover_configured());
@@ -133,7 +171,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
             output::print(&line).ok();
         }
         let _ = sd_notify::notify(false, &[NotifyState::Ready]);
-        attend(&events, &service)
+        attend(&events, &service, &keeper)
     });
     let _ = sd_notify::notify(false, &[NotifyState::Stopping]);
     service.close();
@@ -144,12 +182,15 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     };
     let builder = std::thread::Builder::new().name("stop".into());
     builder.spawn(stop).context("cannot start a thread")?;
-    let (stopped, lost) = attend_drain(&events, &service);
+    let (stopped, lost) = attend_drain(&events, &service, &keeper);
+    keeper.end();
     log::end();
     ended.and(stopped)?;
     let ended = finished(&lost, &service, drain_ns);
     let cleared = service.close_marks();
-    // Not before: the next engine may begin, and keep marks, as soon as the socket is free.
+    // Not before: the next engine may begin, and keep marks, as soon as the record and the socket
+    // are free.
+    service.registry().end();
     drop(socket);
     ended.and(cleared)
 }
@@ -162,6 +203,7 @@ type Unfinished = BTreeMap<u16, (u32, u32)>;
 fn attend_drain(
     events: &mpsc::Receiver<RunEvent>,
     service: &Service,
+    keeper: &Keeper,
 ) -> (anyhow::Result<()>, Unfinished) {
     let mut lost = Unfinished::new();
     loop {
@@ -172,10 +214,10 @@ fn attend_drain(
                 *sum = (sum.0 + changes, sum.1 + others);
                 // Only changes of data can come late.
                 if changes > 0 {
-                    service.marks().note_unfinished(&service.name(volume));
+                    keeper.keep(RunEvent::Unfinished(volume, changes, others));
                 }
             }
-            Ok(event) => attend_to(event, service),
+            Ok(event) => attend_to(event, service, keeper),
             Err(error) => return (Err(error), lost),
         }
     }
@@ -204,18 +246,26 @@ fn finished(lost: &Unfinished, service: &Service, drain_ns: u64) -> anyhow::Resu
     Ok(())
 }
 
-/// One file of a kind for each control socket: several engines of one user don't share it.
-fn state_path(kind: &str, socket: &Path) -> anyhow::Result<PathBuf> {
+/// What the state files of a control socket are named by, by whatever links its directory is
+/// reached: several engines of one user don't share them.
+fn state_id(socket: &Path) -> anyhow::Result<String> {
     let socket = std::path::absolute(socket)?;
+    let directory = socket.parent().and_then(|it| it.canonicalize().ok());
+    let real = directory.zip(socket.file_name());
+    let real = real.map_or(socket.clone(), |(directory, name)| directory.join(name));
     let name = uuid::Uuid::new_v5(
         &uuid::Uuid::NAMESPACE_URL,
-        socket.as_os_str().as_encoded_bytes(),
+        real.as_os_str().as_encoded_bytes(),
     );
-    Ok(identity::state_directory()?.join(format!("{kind}-{}.json", name.simple())))
+    Ok(name.simple().to_string())
 }
 
 /// Until a signal ends it.
-fn attend(events: &mpsc::Receiver<RunEvent>, service: &Arc<Service>) -> anyhow::Result<()> {
+fn attend(
+    events: &mpsc::Receiver<RunEvent>,
+    service: &Arc<Service>,
+    keeper: &Keeper,
+) -> anyhow::Result<()> {
     loop {
         match events.recv().context("all cores have ended")? {
             RunEvent::Ready(core, volume, info) => {
@@ -237,13 +287,14 @@ fn attend(events: &mpsc::Receiver<RunEvent>, service: &Arc<Service>) -> anyhow::
                 builder.spawn(reload).context("cannot start a thread")?;
             }
             RunEvent::Signal(_) => return Ok(()),
-            event => attend_to(event, service),
+            event => attend_to(event, service, keeper),
         }
     }
 }
 
-/// What is done about it whether or not the engine drains.
-fn attend_to(event: RunEvent, service: &Service) {
+/// What is done about it whether or not the engine drains. Nothing here waits for a file: news
+/// between cores pass through this thread.
+fn attend_to(event: RunEvent, service: &Service, keeper: &Keeper) {
     match event {
         RunEvent::Resized(volume, info) => {
             service.ready(volume, info);
@@ -260,17 +311,11 @@ fn attend_to(event: RunEvent, service: &Service) {
             log::say(notes::no_path(&it.of, it.info.is_some()));
         }
         RunEvent::ForCoreZero(news) => service.tell_core_zero(news),
-        RunEvent::Mark(volume, bound_ns) => service.mark(volume, bound_ns),
-        RunEvent::Unflushed(volume, line) => {
-            log::say(line);
-            service.note_unflushed(volume);
-        }
-        RunEvent::Loss(volume, untold) => service.note_loss(volume, untold),
-        RunEvent::Changed(ticket, answer) => {
-            if let Some(Ok(changed)) = service.changes.answered(ticket, answer) {
-                service.volume_changed(changed);
-            }
-        }
+        // In order: a number of a volume may be another one's once a change was answered.
+        event @ (RunEvent::Mark(..)
+        | RunEvent::Unflushed(..)
+        | RunEvent::Loss(..)
+        | RunEvent::Changed(..)) => keeper.keep(event),
         RunEvent::Released(kind) => service.released(&kind),
         RunEvent::Vacated(export) => service.vacated(export),
         // Nothing begins any more, and the cores end because they are told to; an I/O fails for

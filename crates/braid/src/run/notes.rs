@@ -1,8 +1,14 @@
 //! Lines about volumes for their user.
-use super::config::{Config, Volume};
+use super::config::{Config, PathKeys, Volume};
 use crate::units::format_ns;
 use crate::uri::UriKind;
 use engine::host::WriteFailover;
+use std::path::Path;
+
+/// Types of file systems, as `statfs` has them (linux/magic.h).
+const TMPFS: u64 = 0x0102_1994;
+const RAMFS: u64 = 0x8584_58f6;
+const OVERLAY: u64 = 0x794c_7630;
 
 /// What `write_failover = "immediate"` risks (T9).
 const IMMEDIATE: &str = "write_failover is immediate: a lost controller may execute an old write \
@@ -11,6 +17,11 @@ const IMMEDIATE: &str = "write_failover is immediate: a lost controller may exec
 const UNBOUNDED: &str = "keep_alive_tmo is 0: a write under way on a path that is lost, and all \
                          that overlap it, wait until its controller proves that it is not \
                          executed any more, and for ever where it never does";
+
+/// What a volume risks that is used without a mark (T9).
+pub const UNMARKED: &str = "unsafe_without_mark: no mark is written; if this engine is killed, the \
+                            next one does not wait for writes under way, and acknowledged data \
+                            may be lost";
 
 /// What a volume risks by its configuration.
 pub fn risk(config: &Config, volume: &Volume) -> Option<&'static str> {
@@ -36,6 +47,31 @@ pub fn warning(config: &Config) -> Option<String> {
             names.join(", ")
         )
     })
+}
+
+/// That the state directory does not survive a restart of the machine, where a volume needs that.
+pub fn volatile(config: &Config, directory: &Path) -> Option<String> {
+    let needs = |volume: &Volume| {
+        let remote = |keys: &PathKeys| matches!(keys.uri.kind(), UriKind::NvmeTcp(_));
+        let fenced = volume.recovery().write_failover == WriteFailover::Fenced;
+        fenced && (volume.subsystem.is_some() || volume.paths.iter().any(remote))
+    };
+    if !config.volumes.iter().any(needs) {
+        return None;
+    }
+    // Not made yet: where it is to be.
+    let there = directory.ancestors().find(|it| it.exists())?;
+    let kind = match rustix::fs::statfs(there).ok()?.f_type as u64 & 0xffff_ffff {
+        TMPFS | RAMFS => "in memory (tmpfs): after a restart of this machine",
+        OVERLAY => "in a container's own layer (overlay): when the container is made anew",
+        _ => return None,
+    };
+    Some(format!(
+        "the state directory {} is {kind} no mark of a killed engine, no path that was failed by \
+         hand and no volume's identity is known any more; set XDG_STATE_HOME to a directory that \
+         stays",
+        directory.display()
+    ))
 }
 
 /// A volume has lost its last usable path, or, not `ready`, has none yet.

@@ -6,26 +6,32 @@
 //! `path.restore {"volume": "v0", "path": …}`
 //!
 //! # Contract
-//! One change at a time, and it is answered when every core has made it, or with the reason why
-//! nothing has changed, in bounded time. Users' changes come before those of discovery: they wait
-//! for the one that is under way at most. What was changed is kept among the choices: it holds
+//! One change of a volume at a time, and it is answered when every core has made it, or with the
+//! reason why nothing has changed, in bounded time. A verb that gives up because the engine does
+//! not answer takes its change back, should it be made later (T55); a path that goes on draining is
+//! said to. Users' changes come before those of discovery: they wait for the one that is under way
+//! at most. What was changed is kept among the choices: it holds
 //! after a restart for as long as the configuration gives the volume the paths that it gave it
 //! then. So a path failed by hand stays failed, as a failed member of an array does; whoever edits
 //! the volume's paths in the configuration gets what stands there.
 use super::choices::PathChoice;
 use super::config::{PathKeys, twice};
 use super::discovery::plan::teller;
+use super::locks::{Alone, VerbLock};
 use super::service::{Service, State};
+use super::volumes::Running;
 use crate::control::rpc::Failure;
 use crate::load::host::FileAccess;
+use crate::log;
 use crate::uri::PathUri;
 use crate::uri::discovery::in_words;
 use engine::host::{Change, Changed, PathState};
 use policy::PathIndex;
 use serde::Deserialize;
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::sync::mpsc::{SyncSender, sync_channel};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// How much longer than the engine its answer is waited for.
@@ -33,42 +39,37 @@ pub const GRACE: Duration = Duration::from_secs(5);
 /// Longest wait for a change.
 pub const WAIT_NS_MAX: u64 = 60_000_000_000;
 
-/// How often somebody who waits looks whether to stop.
-const TICK: Duration = Duration::from_millis(100);
-
 type Answer = Result<Changed, String>;
 
 /// What is asked of the engine.
 #[derive(Default)]
 pub struct Changes {
-    turn: Mutex<Turn>,
-    free: Condvar,
+    /// Which verbs exclude each other.
+    pub verbs: VerbLock,
     asked: Mutex<Asked>,
-}
-
-/// Who changes paths.
-#[derive(Default)]
-struct Turn {
-    taken: bool,
-    /// Users who wait for it.
-    users: usize,
-}
-
-/// Nobody else changes paths while it is there.
-pub struct Alone<'a>(&'a Changes);
-
-impl Drop for Alone<'_> {
-    fn drop(&mut self) {
-        self.0.turn().taken = false;
-        self.0.free.notify_all();
-    }
 }
 
 #[derive(Default)]
 struct Asked {
-    /// The last ticket, and who waits for its answer. 0: nobody waits for its answer.
+    /// The last ticket. 0: nobody waits for its answer.
     ticket: u64,
-    waiting: Option<SyncSender<Answer>>,
+    /// Who waits for the answer to a ticket.
+    waiting: BTreeMap<u64, SyncSender<Answer>>,
+    /// Verbs that have given up: what becomes of their changes if these are made after all.
+    given_up: BTreeMap<u64, Undo>,
+}
+
+/// How a change is taken back that was made after its verb had given up (T55).
+#[derive(Clone, Debug)]
+pub enum Undo {
+    /// Nothing is to be done.
+    Nothing,
+    /// A path that has joined leaves again.
+    Join,
+    /// A path that has left is gone: its volume has one less.
+    Leave(u16, PathIndex),
+    /// A path is what it was before.
+    Change(Change),
 }
 
 /// What `path.…` takes.
@@ -84,69 +85,28 @@ pub struct PathParams {
 impl Changes {
     /// The engine has answered; the answer, if nobody waits for it.
     pub fn answered(&self, ticket: u64, answer: Answer) -> Option<Answer> {
-        let mut asked = self.asked();
-        let awaited = ticket > 0 && ticket == asked.ticket;
-        let waiting = asked.waiting.take_if(|_| awaited);
+        let waiting = self.asked().waiting.remove(&ticket);
         let Some(waiting) = waiting else {
             return Some(answer);
         };
-        // Who asked gives up under this lock.
+        // The caller takes a last look at its channel after it has given up.
         let _ = waiting.try_send(answer);
         None
     }
 
-    /// For a user: until it is dropped, nobody else changes paths.
+    /// For a verb that changes what all volumes have: see [`VerbLock::alone`].
     pub fn alone(&self) -> Alone<'_> {
-        let mut turn = self.turn();
-        turn.users += 1;
-        while turn.taken {
-            turn = self.wait(turn);
-        }
-        turn.users -= 1;
-        turn.taken = true;
-        Alone(self)
+        self.verbs.alone()
     }
 
-    /// The same, if nobody changes anything just now.
+    /// See [`VerbLock::alone_now`].
     pub fn alone_now(&self) -> Option<Alone<'_>> {
-        let mut turn = self.turn();
-        let free = !core::mem::replace(&mut turn.taken, true);
-        // Only where it is: one that is dropped ends another one's turn.
-        free.then(|| Alone(self))
+        self.verbs.alone_now()
     }
 
-    /// The same for one change that no user asked for: all users who wait come first.
-    pub fn alone_at_last(&self) -> Alone<'_> {
-        let mut turn = self.turn();
-        while turn.taken || turn.users > 0 {
-            turn = self.wait(turn);
-        }
-        turn.taken = true;
-        Alone(self)
-    }
-
-    /// The same, unless somebody wants to `stop` first, which is asked ten times a second.
-    pub fn alone_at_last_unless(&self, stop: &dyn Fn() -> bool) -> Option<Alone<'_>> {
-        let mut turn = self.turn();
-        while turn.taken || turn.users > 0 {
-            if stop() {
-                return None;
-            }
-            let waited = self.free.wait_timeout(turn, TICK);
-            turn = waited.unwrap_or_else(PoisonError::into_inner).0;
-        }
-        turn.taken = true;
-        Some(Alone(self))
-    }
-
-    fn wait<'a>(&self, turn: MutexGuard<'a, Turn>) -> MutexGuard<'a, Turn> {
-        let waited = self.free.wait(turn);
-        waited.unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn turn(&self) -> MutexGuard<'_, Turn> {
-        // Every change to it is one assignment, so a panic leaves nothing half done.
-        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+    /// What is to be done about a change whose verb has given up.
+    pub fn late(&self, ticket: u64) -> Option<Undo> {
+        self.asked().given_up.remove(&ticket)
     }
 
     fn asked(&self) -> MutexGuard<'_, Asked> {
@@ -157,7 +117,7 @@ impl Changes {
 impl Service {
     /// One of the methods `path.…`.
     pub fn change_path(&self, verb: &str, params: PathParams) -> Result<Value, Failure> {
-        let _alone = self.changes.alone();
+        let _alone = self.changes.verbs.alone_with(&params.volume);
         let volume = self.state().volumes.number(&params.volume)?;
         self.state().has_paths(volume)?;
         if verb == "add" {
@@ -241,16 +201,18 @@ impl Service {
         if there {
             return Err(format!("{uri} is a path of this volume already"));
         }
-        self.apart(volume, &keys.uri)?;
         if local && others {
             let why = "a local device is no other path's data; give it a volume of its own";
             return Err(format!("{uri}: {why}"));
         }
-        let config = self.lead(&keys, FileAccess::Shared, quiesce_ns)?;
-        // Writes may go there before it is known that it has joined (T13).
-        self.state().volumes[volume].joining = Some(keys);
-        self.mark_paths(volume);
-        let changed = self.ask(Change::AddPath(volume, Box::new(config)), wait_ns);
+        self.reserve(volume, &keys)?;
+        let config = self.lead(&keys, FileAccess::Shared, quiesce_ns);
+        let changed = config.and_then(|config| {
+            // Writes may go there before it is known that it has joined (T13).
+            self.mark_paths(volume);
+            let change = Change::AddPath(volume, Box::new(config));
+            self.ask_or(Undo::Join, change, wait_ns, Duration::ZERO)
+        });
         let path = changed.map(|it| it.path.unwrap_or(PathIndex(0)));
         let mut state = self.state();
         let it = &mut state.volumes[volume];
@@ -264,17 +226,25 @@ impl Service {
         path
     }
 
-    /// Whether no other volume has the namespace that a path leads to.
+    /// A path is about to join: no other volume has the namespace that it leads to, nor gets it
+    /// meanwhile.
     ///
     /// # Errors
     /// Which has.
-    fn apart(&self, volume: u16, uri: &PathUri) -> Result<(), String> {
-        let state = self.state();
-        let mut others = state.volumes.iter().filter(|(it, _)| *it != volume);
-        let other = others.find_map(|(_, it)| Some((it, twice::shared(&it.of, uri)?)));
+    fn reserve(&self, volume: u16, keys: &PathKeys) -> Result<(), String> {
+        let mut state = self.state();
+        let others = state.volumes.iter().filter(|(it, _)| *it != volume);
+        let meets = |(_, it): (u16, &Running)| {
+            let theirs = twice::shared(&it.to_mark(), &keys.uri)?;
+            Some(twice::line(&keys.uri.to_string(), &it.of.name, &theirs))
+        };
+        let other = others.filter_map(meets).next();
         match other {
-            Some((it, theirs)) => Err(twice::line(&uri.to_string(), &it.of.name, &theirs)),
-            None => Ok(()),
+            Some(line) => Err(line),
+            None => {
+                state.volumes[volume].joining = Some(keys.clone());
+                Ok(())
+            }
         }
     }
 
@@ -299,8 +269,18 @@ impl Service {
         };
         // A controller has its own time to flush, to close its queue and to shut down; an answer
         // that nobody awaits would leave a path here that is gone.
-        self.ask_for(change, wait_ns, Duration::from_nanos(more_ns))?;
+        let undo = Undo::Leave(volume, path);
+        self.ask_or(undo, change, wait_ns, Duration::from_nanos(more_ns))?;
+        self.path_left(volume, path);
+        Ok(())
+    }
+
+    /// A path has left a volume.
+    fn path_left(&self, volume: u16, path: PathIndex) {
         let mut state = self.state();
+        if !state.volumes.has(volume) {
+            return;
+        }
         let it = &mut state.volumes[volume];
         if let Some(at) = it.places.iter().position(|place| *place == path.0) {
             it.places.remove(at);
@@ -311,7 +291,64 @@ impl Service {
         }
         drop(state);
         self.mark_paths(volume);
-        Ok(())
+    }
+
+    /// A change was made whose verb had given up: it is taken back.
+    pub fn take_back_late(&self, undo: Undo, Changed { volume, path }: Changed) {
+        let name = self.name(volume);
+        let number = path.map_or_else(String::new, |it| it.0.to_string());
+        let said = |what: &str| {
+            log::say(format!(
+                "{name}: path {number}: the engine did what was asked after its verb had given up; \
+                 {what}"
+            ));
+        };
+        match undo {
+            Undo::Nothing => {}
+            Undo::Join => {
+                let Some(path) = path else {
+                    return;
+                };
+                said("it leaves again");
+                let change = Change::RemovePath {
+                    volume,
+                    path,
+                    force: true,
+                };
+                self.senders.change(0, change, WAIT_NS_MAX);
+            }
+            Undo::Leave(volume, path) => {
+                said("it has left");
+                self.path_left(volume, path);
+            }
+            Undo::Change(change) => {
+                said("it is what it was before");
+                let word = match change {
+                    Change::FailPath(..) => Some("failed"),
+                    Change::DrainPath(..) => Some("drained"),
+                    _ => None,
+                };
+                self.note_aside(volume, path, word);
+                self.senders.change(0, change, WAIT_NS_MAX);
+            }
+        }
+    }
+
+    /// What was done by hand with a path, again.
+    fn note_aside(&self, volume: u16, path: Option<PathIndex>, word: Option<&str>) {
+        let mut state = self.state();
+        if !state.volumes.has(volume) {
+            return;
+        }
+        let it = &mut state.volumes[volume];
+        let mut places = it.places.iter();
+        let at = places.position(|place| path.is_some_and(|path| path.0 == *place));
+        let uri = at.map(|at| it.of.paths[at].uri.to_string());
+        match (uri, word) {
+            (Some(uri), Some(word)) => drop(it.aside.insert(uri, word.to_owned())),
+            (Some(uri), None) => drop(it.aside.remove(&uri)),
+            _ => {}
+        }
     }
 
     /// A path is failed, drained or restored.
@@ -330,7 +367,13 @@ impl Service {
             (state.configured.drain_timeout.0, uri)
         };
         let queue = uri.as_ref().and_then(|uri| self.ends.queue(uri));
-        let was_failed = self.is_failed(volume, uri.as_ref());
+        let was = self.put_aside_as(volume, uri.as_ref());
+        let was_failed = was.as_deref() == Some("failed");
+        let undo = Undo::Change(match was.as_deref() {
+            Some("failed") => Change::FailPath(volume, path, true),
+            Some(_) => Change::DrainPath(volume, path, true),
+            None => Change::RestorePath(volume, path),
+        });
         // Else the server would keep another queue for it.
         let want = |wanted| queue.iter().for_each(|queue| queue.set_wanted(wanted));
         match word {
@@ -338,7 +381,7 @@ impl Service {
             "restored" => want(true),
             _ => {}
         }
-        let made = self.ask(change, wait_ns);
+        let made = self.ask_or(undo, change, wait_ns, Duration::ZERO);
         if word == "failed" && made.is_err() {
             want(!was_failed);
         }
@@ -357,15 +400,33 @@ impl Service {
                 _ => {}
             }
         }
-        made.map(|_| ())
+        drop(state);
+        // What goes on after this answer says how it is ended.
+        let name = self.name(volume);
+        let number = path.0;
+        made.map(|_| ()).map_err(|why| match word {
+            "drained" if drains => {
+                format!("{why}, until braid path restore {name} {number} ends that")
+            }
+            "restored" if self.is_tried(volume, path) => {
+                format!("{why}; braid path fail {name} {number} ends that")
+            }
+            _ => why,
+        })
     }
 
-    /// Whether a path was failed by hand.
-    fn is_failed(&self, volume: u16, uri: Option<&PathUri>) -> bool {
+    /// Whether the engine goes on connecting a path.
+    fn is_tried(&self, volume: u16, path: PathIndex) -> bool {
+        let tried = [PathState::Connecting, PathState::Reconnecting];
+        self.path_state(volume, path)
+            .is_some_and(|it| tried.contains(&it))
+    }
+
+    /// What was done by hand with a path.
+    fn put_aside_as(&self, volume: u16, uri: Option<&PathUri>) -> Option<String> {
         let state = self.state();
         let aside = &state.volumes[volume].aside;
-        let word = uri.and_then(|uri| aside.get(&uri.to_string()));
-        word.is_some_and(|word| word == "failed")
+        uri.and_then(|uri| aside.get(&uri.to_string()).cloned())
     }
 
     /// Whether core 0 has a path in use.
@@ -404,38 +465,56 @@ impl Service {
     /// # Errors
     /// The file can't be written.
     pub fn keep_paths(&self, volume: u16) -> anyhow::Result<()> {
-        let mut state = self.state();
-        let it = &state.volumes[volume];
-        let name = it.of.name.clone();
-        let choice = PathChoice {
-            configured: uris(state.configured.paths_of(&name)),
-            chosen: it.kept(),
-            aside: it.aside.clone(),
+        let mut choices = self.choices();
+        let (name, choice) = {
+            let state = self.state();
+            let it = &state.volumes[volume];
+            let name = it.of.name.clone();
+            let choice = PathChoice {
+                configured: uris(state.configured.paths_of(&name)),
+                chosen: it.kept(),
+                aside: it.aside.clone(),
+            };
+            (name, choice)
         };
-        state.choices.keep_paths(&name, choice)
+        choices.keep_paths(&name, choice)
     }
 
-    /// Asks core 0 for a change and waits for its answer.
-    fn ask(&self, change: Change, wait_ns: u64) -> Answer {
-        self.ask_for(change, wait_ns, Duration::ZERO)
-    }
-
-    /// The same; the answer may come so much later than the time that the change may take.
+    /// Asks core 0 for a change and waits for its answer, which may come `later` than the time that
+    /// the change may take.
     pub fn ask_for(&self, change: Change, wait_ns: u64, later: Duration) -> Answer {
+        self.ask_or(Undo::Nothing, change, wait_ns, later)
+    }
+
+    /// The same; where no answer comes, the change is taken back as `undo` says, should it be made
+    /// after all.
+    fn ask_or(&self, undo: Undo, change: Change, wait_ns: u64, later: Duration) -> Answer {
         let wait_ns = wait_ns.min(WAIT_NS_MAX);
         let (to, from) = sync_channel(1);
         let ticket = {
             let mut asked = self.changes.asked();
             asked.ticket += 1;
-            asked.waiting = Some(to);
-            asked.ticket
+            let ticket = asked.ticket;
+            asked.waiting.insert(ticket, to);
+            ticket
         };
         self.senders.change(ticket, change, wait_ns);
         let limit = Duration::from_nanos(wait_ns) + later + GRACE;
         from.recv_timeout(limit).unwrap_or_else(|_| {
-            self.changes.asked().waiting = None;
-            let last = from.try_recv();
-            last.unwrap_or_else(|_| Err("the engine does not answer; see stat".into()))
+            let mut asked = self.changes.asked();
+            let untold = asked.waiting.remove(&ticket).is_some();
+            if untold {
+                asked.given_up.insert(ticket, undo);
+            }
+            drop(asked);
+            let last = from.recv_timeout(if untold { Duration::ZERO } else { GRACE });
+            last.unwrap_or_else(|_| {
+                Err(
+                    "the engine does not answer; if it does this after all, that is taken back \
+                     and said in its log"
+                        .into(),
+                )
+            })
         })
     }
 }
@@ -478,58 +557,28 @@ pub fn unnamed<'a>(volume: &str, uri: &str, line: &'a str) -> &'a str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::Arc;
 
     #[test]
-    fn users_come_before_discovery() {
-        let changes = Arc::new(Changes::default());
-        let (to, order) = std::sync::mpsc::channel();
-        let first = changes.alone_at_last();
-        let (mine, told) = (Arc::clone(&changes), to.clone());
-        let discovery = std::thread::spawn(move || {
-            for _ in 0..3 {
-                let _alone = mine.alone_at_last();
-                told.send("discovery").unwrap();
-            }
-        });
-        let users: Vec<_> = (0..3)
-            .map(|_| {
-                let (mine, told) = (Arc::clone(&changes), to.clone());
-                std::thread::spawn(move || {
-                    let _alone = mine.alone();
-                    told.send("user").unwrap();
-                })
-            })
-            .collect();
-        while changes.turn().users < 3 {
-            std::thread::yield_now();
-        }
-        drop(first);
-        discovery.join().unwrap();
-        users.into_iter().for_each(|it| it.join().unwrap());
-        drop(to);
-        let order: Vec<_> = order.iter().collect();
-        assert_eq!(order[..3], ["user"; 3], "{order:?}");
-        assert_eq!(order[3..], ["discovery"; 3], "{order:?}");
-    }
-
-    #[test]
-    fn who_wants_to_be_alone_now_gets_nothing_while_another_is_and_disturbs_nobody() {
-        let changes = Arc::new(Changes::default());
-        let first = changes.alone();
-        let mine = Arc::clone(&changes);
-        // Elsewhere: who waits for its own lock waits for ever.
-        let (to, answer) = std::sync::mpsc::channel();
-        std::thread::spawn(move || to.send(mine.alone_now().is_none()));
-        let answer = answer.recv_timeout(std::time::Duration::from_secs(60));
-        if answer.is_err() {
-            std::mem::forget(first); // it would wait too
-            panic!("it waits for itself");
-        }
-        assert_eq!(answer, Ok(true));
-        assert!(changes.turn().taken, "the first one is alone yet");
-        drop(first);
-        assert!(changes.alone_now().is_some());
-        assert!(!changes.turn().taken);
+    fn t55_answers_find_their_verbs_and_late_ones_are_taken_back() {
+        let changes = Changes::default();
+        let made = |path| Changed {
+            volume: 0,
+            path: Some(PathIndex(path)),
+        };
+        let wait = |ticket| {
+            let (to, from) = sync_channel(1);
+            changes.asked().waiting.insert(ticket, to);
+            from
+        };
+        let (first, second) = (wait(1), wait(2));
+        assert!(changes.answered(2, Ok(made(2))).is_none());
+        assert_eq!(second.try_recv(), Ok(Ok(made(2))));
+        // The first verb gives up.
+        changes.asked().waiting.remove(&1);
+        changes.asked().given_up.insert(1, Undo::Join);
+        assert!(changes.answered(1, Ok(made(1))).is_some());
+        assert!(first.try_recv().is_err());
+        assert!(matches!(changes.late(1), Some(Undo::Join)));
+        assert!(changes.late(1).is_none(), "once");
     }
 }

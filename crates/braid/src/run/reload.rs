@@ -207,9 +207,12 @@ fn rest(
     gone: &[u16],
     changes: &mut Vec<String>,
 ) -> anyhow::Result<()> {
+    let mut choices = service.choices();
     let mut state = service.state();
     state.ensure_open()?;
-    let changed = service.apply_exports(&mut state, &new, listening)?;
+    let again = service.restore_sockets(&mut state, &new)?;
+    let mut changed = service.apply_exports(&mut state, &new, listening)?;
+    changed.extend(again);
     for number in 0..state.exports.len() {
         let there = state.exports[number].as_ref();
         let over = there.filter(|there| {
@@ -236,7 +239,7 @@ fn rest(
     );
     changes.extend(changed);
     for (volume, mut of) in state.volumes.numbered(&new) {
-        state.choices.apply_keys(&mut of);
+        choices.apply_keys(&mut of);
         let old = &state.volumes[volume].of;
         if (old.policy, old.knobs()) != (of.policy, of.knobs()) {
             service.set_policy(&mut state, volume, of.policy, of.knobs());
@@ -264,8 +267,11 @@ fn rest(
         let paths = std::mem::take(&mut it.paths);
         *it = Volume { paths, ..of };
     }
-    state.choices.forget_others(&new);
-    state.configured = new;
+    state.configured = new.clone();
+    drop(state);
+    choices.forget_others(&new);
+    drop(choices);
+    service.keep_opened(&opened);
     Ok(())
 }
 

@@ -136,7 +136,7 @@ impl<'a> Report<'a> {
                 "name": of.name,
                 "kind": kind(of),
                 "state": health.name(),
-                "why": self.mirror_state(*index),
+                "why": self.mirror_state(*index).or_else(|| self.why(*index)),
                 "risk": self.risk(*index),
                 "paths": paths.collect::<Vec<_>>(),
                 "legs": self.legs(*index),
@@ -243,6 +243,36 @@ impl<'a> Report<'a> {
     }
 
     fn health(&self, volume: u16) -> Health {
+        let least = match self.is_unmarked(volume) || self.lost_sockets(volume).next().is_some() {
+            true => Health::Degraded,
+            false => Health::Ok,
+        };
+        self.health_of_paths(volume).max(least)
+    }
+
+    /// Exports to which no client can connect: their socket was removed.
+    fn lost_sockets(&self, volume: u16) -> impl Iterator<Item = &str> {
+        let exports = self.state.exports.iter().flatten();
+        let of = exports.filter(move |it| it.volume == volume && it.accepting.is_lost());
+        of.map(|it| it.uri.as_str())
+    }
+
+    /// What is wrong with a volume beside its paths.
+    fn why(&self, volume: u16) -> Option<String> {
+        let lost: Vec<&str> = self.lost_sockets(volume).collect();
+        let lost = (!lost.is_empty()).then(|| {
+            format!(
+                "no client can connect to {}: its socket was removed; braid reload makes it again",
+                lost.join(", ")
+            )
+        });
+        let it = &self.state.volumes[volume];
+        let all = [it.barred.clone(), it.unmarked.clone(), lost];
+        let all: Vec<String> = all.into_iter().flatten().collect();
+        (!all.is_empty()).then(|| all.join("; "))
+    }
+
+    fn health_of_paths(&self, volume: u16) -> Health {
         if self.state.volumes[volume].of.is_mirror() {
             return self.mirror_health(volume);
         }

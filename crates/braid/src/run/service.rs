@@ -1,14 +1,14 @@
 //! What can be asked of a running engine: the methods behind its control socket.
 //!
-//! `list {}` · `list-subsys {}` · `stat {}` · `check {"volume": "v0"}` · `explain {…}`, see
-//! `explain` ·
+//! `list {}` · `list-subsys {}` · `stat {}` · `check {"volume": "v0"}` ·
+//! `accept {"volume": "v0"}` · `explain {…}`, see `explain` ·
 //! `policy {"volume": "v0", "policy": "numa"}` · `knob {"volume": "v0", "name": …, "value": …}` ·
 //! `export.… {…}`, see `exports` · `path.… {…}`, see `paths` · `mirror.… {…}`, see `mirrors` ·
 //! `reload {"force": false}`
 //!
 //! # Contract
-//! One call at a time changes anything. A change has been handed to all cores when it is answered;
-//! it is in force within a loop turn of each.
+//! One call at a time changes a volume ([`VerbLock`](super::locks::VerbLock)). A change has been
+//! handed to all cores when it is answered; it is in force within a loop turn of each.
 use super::address::{Accepting, Bound};
 use super::choices::Choices;
 use super::config::{Config, Export, PathKeys, Volume};
@@ -16,17 +16,20 @@ use super::cores::Senders;
 use super::discovery::Discovery;
 use super::ends::Ends;
 use super::explain::Asked;
+use super::known::Known;
 use super::live;
 use super::machine::RunControl;
+use super::marked::Unanswered;
 use super::marks::Marks;
 use super::mirrors::Stopped;
 use super::paths::Changes;
+use super::registry::Registry;
 use super::reload;
 use super::report::Report;
 use super::volumes::{Running, Volumes};
 use crate::control::rpc::Failure;
 use crate::control::server::{Caller, Methods};
-use crate::load::host::Known;
+use crate::load::host::Known as KnownEnd;
 use crate::output;
 use crate::units::format_bytes;
 use engine::export::ExportControl;
@@ -54,7 +57,12 @@ pub struct Service {
     pub discovery: Discovery,
     /// Volumes that somebody asks about.
     pub asked: Asked,
+    choices: Mutex<Choices>,
     marks: Mutex<Marks>,
+    known: Mutex<Known>,
+    registry: Mutex<Registry>,
+    /// Marks that were asked for and are not answered yet, by volume.
+    pub unanswered: Mutex<BTreeMap<u16, Unanswered>>,
     state: Mutex<State>,
     /// A volume or the clients of an export are gone.
     pub news: Condvar,
@@ -64,6 +72,8 @@ pub struct Service {
 pub struct Kept {
     pub choices: Choices,
     pub marks: Marks,
+    pub known: Known,
+    pub registry: Registry,
 }
 
 /// What an engine starts with.
@@ -75,7 +85,7 @@ pub struct Start {
     /// By volume, those of them that come from discovery: who told of them, by URI.
     pub found: BTreeMap<String, BTreeMap<String, String>>,
     /// Where the paths lead.
-    pub known: Vec<Known>,
+    pub known: Vec<KnownEnd>,
     /// The file.
     pub file: PathBuf,
 }
@@ -90,7 +100,6 @@ pub struct State {
     pub exports: Vec<Option<Exported>>,
     /// Numbers of exports that listen no more and may have clients, with their volumes.
     pub ending: BTreeMap<usize, u16>,
-    pub choices: Choices,
     /// Mirrors that were stopped, by number.
     pub stopped: BTreeMap<u16, Stopped>,
     /// Legs that could not be opened when their mirror was started again, by its number.
@@ -175,7 +184,12 @@ pub fn say_ready(volume: &str, info: &VolumeInfo) {
 impl Service {
     /// Of cores that run with this configuration.
     pub fn new(start: Start, identity: HostIdentity, kept: Kept, senders: Senders) -> Self {
-        let Kept { choices, marks } = kept;
+        let Kept {
+            choices,
+            marks,
+            known: namespaces,
+            registry,
+        } = kept;
         let Start {
             configured,
             volumes,
@@ -193,7 +207,6 @@ impl Service {
             exports: Vec::new(),
             ending: BTreeMap::new(),
             configured,
-            choices,
             stopped: BTreeMap::new(),
             left_out: BTreeMap::new(),
             closed: false,
@@ -206,7 +219,11 @@ impl Service {
             asked: Asked::default(),
             discovery: Discovery::default(),
             file,
+            choices: Mutex::new(choices),
             marks: Mutex::new(marks),
+            known: Mutex::new(namespaces),
+            registry: Mutex::new(registry),
+            unanswered: Mutex::default(),
             state: Mutex::new(state),
             news: Condvar::new(),
         }
@@ -360,6 +377,22 @@ impl Service {
         self.marks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// What was chosen by verb. Locked before the state, never while it is held: its file is
+    /// written under this lock, and the thread that passes news between cores takes the state.
+    pub fn choices(&self) -> MutexGuard<'_, Choices> {
+        self.choices.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Which namespace each volume had. Not to be asked for while the state is held.
+    pub fn known(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The record of this engine. Not to be asked for while the state is held.
+    pub fn registry(&self) -> MutexGuard<'_, Registry> {
+        self.registry.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// What may change.
     pub fn state(&self) -> MutexGuard<'_, State> {
         // Every change to it is one assignment, so a panic leaves nothing half done.
@@ -367,10 +400,11 @@ impl Service {
     }
 
     fn policy(&self, params: PolicyParams) -> Result<Value, Failure> {
-        let mut state = self.state();
+        let mut choices = self.choices();
+        let state = self.state();
         let volume = state.volumes.number(&params.volume)?;
         if state.volumes[volume].of.is_mirror() {
-            drop(state);
+            drop((state, choices));
             return self.mirror_policy(volume, params.policy.as_deref());
         }
         let knobs = state.volumes[volume].knobs;
@@ -382,14 +416,17 @@ impl Service {
                         .map(|()| it)
                 })
                 .map_err(|error| Failure::params(format!("\"{text}\": {error}")))?;
-            self.choose(&mut state, volume, policy, knobs)?;
+            drop(state);
+            self.choose(&mut choices, &params.volume, policy, knobs)?;
+            return Ok(json!({"volume": params.volume, "policy": policy.to_string()}));
         }
         let policy = state.volumes[volume].policy;
         Ok(json!({"volume": params.volume, "policy": policy.to_string()}))
     }
 
     fn knob(&self, params: KnobParams) -> Result<Value, Failure> {
-        let mut state = self.state();
+        let mut choices = self.choices();
+        let state = self.state();
         let volume = state.volumes.number(&params.volume)?;
         let running = &state.volumes[volume];
         let (policy, mut knobs) = (running.policy, running.knobs);
@@ -410,50 +447,70 @@ impl Service {
                     knobs.hedging = fits.map_err(wrong)?;
                 }
                 _ => {
-                    self.choose_key(&mut state, volume, &name, &value)?;
-                    return Ok(knobs_of(&state, volume));
+                    drop(state);
+                    let volume = self.choose_key(&mut choices, &params.volume, &name, &value)?;
+                    return Ok(knobs_of(&self.state(), volume));
                 }
             }
-            self.choose(&mut state, volume, policy, knobs)?;
+            drop(state);
+            let volume = self.choose(&mut choices, &params.volume, policy, knobs)?;
+            return Ok(knobs_of(&self.state(), volume));
         }
         Ok(knobs_of(&state, volume))
     }
 
-    /// Keeps another value of a key of a volume, then sets it.
+    /// Keeps another value of a key of a volume, then sets it; its number.
     fn choose_key(
         &self,
-        state: &mut State,
-        volume: u16,
+        choices: &mut Choices,
+        volume: &str,
         name: &str,
         value: &str,
-    ) -> Result<(), Failure> {
+    ) -> Result<u16, Failure> {
         let wrong = |why: String| Failure::params(live::wrong(name, value, &why));
         let key = live::find(name).map_err(Failure::params)?;
-        let changed = key.set(&state.volumes[volume].of, value).map_err(wrong)?;
-        // One that is there is in the configuration.
-        if let Some(configured) = state.configured.volume(&changed.name) {
-            let kept = state.choices.keep_key(configured, key, &changed);
+        let set = |state: &State| {
+            let number = state.volumes.number(volume)?;
+            let changed = key.set(&state.volumes[number].of, value).map_err(wrong)?;
+            Ok((number, changed))
+        };
+        let (changed, configured) = {
+            let state = self.state();
+            let (_, changed) = set(&state)?;
+            // One that is there is in the configuration.
+            let configured = state.configured.volume(&changed.name).cloned();
+            (changed, configured)
+        };
+        if let Some(configured) = configured {
+            let kept = choices.keep_key(&configured, key, &changed);
             kept.map_err(|error| Failure::refused(format!("not changed: {error:#}")))?;
         }
-        self.senders.set_recovery(volume, changed.recovery());
-        state.volumes[volume].of = changed;
-        Ok(())
+        let mut state = self.state();
+        let (number, changed) = set(&state)?;
+        self.senders.set_recovery(number, changed.recovery());
+        state.volumes[number].of = changed;
+        Ok(number)
     }
 
-    /// Keeps a choice, then makes it.
+    /// Keeps a choice, then makes it; the volume's number.
     fn choose(
         &self,
-        state: &mut State,
-        volume: u16,
+        choices: &mut Choices,
+        volume: &str,
         policy: Policy,
         knobs: Knobs,
-    ) -> Result<(), Failure> {
-        let of = &state.volumes[volume].of;
-        let (name, configured) = (of.name.clone(), (of.policy, of.knobs()));
-        let kept = state.choices.keep(&name, configured, (policy, knobs));
+    ) -> Result<u16, Failure> {
+        let configured = {
+            let state = self.state();
+            let of = &state.volumes[state.volumes.number(volume)?].of;
+            (of.policy, of.knobs())
+        };
+        let kept = choices.keep(volume, configured, (policy, knobs));
         kept.map_err(|error| Failure::refused(format!("not changed: {error:#}")))?;
-        self.set_policy(state, volume, policy, knobs);
-        Ok(())
+        let mut state = self.state();
+        let number = state.volumes.number(volume)?;
+        self.set_policy(&mut state, number, policy, knobs);
+        Ok(number)
     }
 
     pub(super) fn report(&self) -> Result<Report<'_>, Failure> {
@@ -487,6 +544,11 @@ impl Methods for Service {
                 let mut check = self.report()?.check(params.volume.as_deref())?;
                 self.tell_awaited(&mut check);
                 Ok(check)
+            }
+            "accept" => {
+                let params: VolumeParams = parse(params)?;
+                let name = params.volume;
+                self.accept(&name.ok_or_else(|| Failure::params("which volume?"))?)
             }
             "explain" => self.explain(&parse(params)?),
             "policy" => self.policy(parse(params)?),

@@ -11,6 +11,7 @@ use super::cores::recovery;
 use super::discovery::remember;
 use super::mirrors;
 use super::paths::{GRACE, WAIT_NS_MAX};
+use super::registry::Refused;
 use super::service::{Service, State};
 use super::volumes::Running;
 use crate::load::host::FileAccess;
@@ -30,16 +31,18 @@ impl Service {
     /// Why it can't be; then nothing of it is left.
     pub fn open_volume(&self, of: &Volume) -> Result<u16, String> {
         let (mut of, mut found) = self.with_discovered(of);
+        self.inherit_marks(&of)?;
         found.append(&mut remember(&self.marks(), &mut of));
         let of = &of;
         if of.paths.is_empty() {
             return Err("no path to its subsystem is discovered yet; try again later".into());
         }
         let (connect_ns, policy, knobs) = {
+            let choices = self.choices();
             let mut state = self.state();
             let there = state.volumes.iter().map(|(_, it)| &it.of);
             mirrors::apart(there.chain([of]))?;
-            let new = Running::new(of.clone(), &state.choices, BTreeMap::new()).with_found(found);
+            let new = Running::new(of.clone(), &choices, BTreeMap::new()).with_found(found);
             let setting = (new.policy, new.knobs);
             state.volumes.open(new)?;
             (state.configured.connect_timeout.0, setting.0, setting.1)
@@ -62,10 +65,24 @@ impl Service {
                 // As long as a new path has, and once more for leaving if none is live.
                 let wait_ns = connect_ns.saturating_mul(3);
                 let more = Duration::from_nanos(connect_ns.saturating_mul(2)).min(WAIT_MAX);
-                self.ask_for(Change::AddVolume(Box::new(config)), wait_ns, more)
+                let change = Change::AddVolume(Box::new(config));
+                self.ask_for(change, wait_ns, more)
             });
-        let number = made.map(|changed| changed.volume);
-        self.state().volumes.opened(number.as_ref().ok().copied());
+        let number = {
+            let mut state = self.state();
+            let barred = state.volumes.barred();
+            let number = made.map(|changed| changed.volume);
+            let number = number.map_err(|why| barred.unwrap_or(why));
+            state.volumes.opened(number.as_ref().ok().copied());
+            number
+        };
+        if number.is_err() {
+            let _ = self.registry().leave(&of.name);
+            // What its number stands for next has not asked yet.
+            let state = self.state();
+            self.unanswered()
+                .retain(|number, _| state.volumes.has(*number));
+        }
         let line = match number {
             Ok(_) => self.marks().in_words(of),
             Err(_) => self
@@ -76,6 +93,17 @@ impl Service {
         };
         line.into_iter().for_each(log::say);
         number
+    }
+
+    /// What other engines know of a new volume: one that runs has its namespace, or one that has
+    /// ended left its mark.
+    fn inherit_marks(&self, of: &Volume) -> Result<(), String> {
+        let mut registry = self.registry();
+        if let Err(Refused::Rival(why)) = registry.enter(std::iter::once(of)) {
+            return Err(why);
+        }
+        let adopted = self.marks().adopt(&registry, &[of]);
+        adopted.map_err(|error| format!("{error:#}"))
     }
 
     /// One that was opened leaves before anybody had it.
@@ -103,7 +131,16 @@ impl Service {
             !ending.any(|volume| gone.contains(volume))
         });
         let left = drain.saturating_sub(begun.elapsed());
+        let names: Vec<String> = gone.iter().map(|number| self.name(*number)).collect();
         self.see_off(gone, left.max(connect));
+        for name in names {
+            // Whatever is configured under that name next is another volume.
+            if let Err(error) = self.known().forget(&name) {
+                log::say(format!(
+                    "{name}: has left, and its namespace is known yet: {error:#}"
+                ));
+            }
+        }
         let state = self.state();
         let words = |number: &u16| match state.volumes.is_leaving(*number) {
             false => None,
@@ -186,6 +223,13 @@ impl Service {
                  the next start for what is over"
             ));
         }
+        if let Err(error) = self.registry().leave(&name) {
+            log::say(format!(
+                "{name}: has left, and other engines are refused its namespace until this one \
+                 ends: {error:#}"
+            ));
+        }
+        self.unanswered().remove(&volume);
         self.state().volumes.left(volume);
         self.news.notify_all();
     }

@@ -15,6 +15,7 @@ use engine::host::VolumeInfo;
 use policy::{Knobs, Policy};
 use std::collections::BTreeMap;
 use std::ops::{Index, IndexMut};
+use volume::Namespace;
 
 /// One volume.
 pub struct Running {
@@ -32,6 +33,12 @@ pub struct Running {
     pub aside: BTreeMap<String, String>,
     /// Paths that came from discovery: who told of them, by URI.
     pub found: BTreeMap<String, String>,
+    /// The namespace that it was opened with.
+    pub shown: Option<Box<Namespace>>,
+    /// Why it is not opened, though a path of it can be connected.
+    pub barred: Option<String>,
+    /// Why it is used without a mark, where its configuration allows that.
+    pub unmarked: Option<String>,
     /// A path that joins: it may be written to before its answer is heard.
     pub joining: Option<PathKeys>,
 }
@@ -62,6 +69,9 @@ impl Running {
             places: (0..of.paths.len() as u8).collect(),
             aside,
             found: BTreeMap::new(),
+            shown: None,
+            barred: None,
+            unmarked: None,
             joining: None,
             of,
         }
@@ -211,6 +221,11 @@ impl Volumes {
         }
         self.opening.push((None, running));
         Ok(())
+    }
+
+    /// Why the last one that is to be opened is not.
+    pub fn barred(&mut self) -> Option<String> {
+        self.opening.last_mut()?.1.barred.take()
     }
 
     /// The engine has said which number the last one has that was to be opened; or it isn't.

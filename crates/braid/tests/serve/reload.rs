@@ -1,4 +1,6 @@
 //! Volumes of a running engine that come and go with its configuration.
+mod state;
+
 use crate::nbd;
 use crate::process::{Client, Process, SOON, engine, two_ports, wait_until};
 use rustix::process::Signal;
@@ -444,29 +446,6 @@ fn t09_a_volume_that_came_with_a_reload_is_marked_and_a_reload_heeds_marks() {
     rig.start(&[V0, ("v1", &[&two, &one], "")]);
     let line = rig.engine().notes("v1: was not stopped cleanly");
     assert!(!line.contains("its paths were others then"), "{line}");
-}
-
-#[test]
-fn t09_a_mark_that_cannot_be_kept_is_said_and_the_volume_serves() {
-    let directory = tempfile::tempdir().unwrap();
-    let Some((_target, [one, _])) = two_ports(directory.path(), "t") else {
-        return;
-    };
-    let mut rig = Rig::new(directory, QUICK);
-    rig.start(&[V0, ("v1", &[&one], "")]);
-    wait_until(|| rig.kept("marks").1.get("v1").map(drop));
-    let (marks, _) = rig.kept("marks");
-    rig.reload(&[V0]);
-    wait_until(|| (!marks.exists()).then_some(())); // nothing is marked
-    // Where the new file is to be, something else is.
-    let in_the_way = marks.with_extension("new");
-    std::fs::create_dir(&in_the_way).unwrap();
-    rig.reload(&[V0, ("v1", &[&one], "")]);
-    let line = rig.engine().notes("v1: if this engine is killed");
-    assert!(line.contains("cannot write"), "{line}");
-    assert_eq!(rig.client("v1").write(0, 1), 0);
-    std::fs::remove_dir(in_the_way).unwrap();
-    assert_eq!(rig.end(Signal::TERM), Some(0));
 }
 
 #[test]

@@ -3,11 +3,13 @@
 //!
 //! Before a controller's I/O queues are opened, core 0 asks its owner for a durable mark that holds
 //! the controller's bound ([`HostEvent::Mark`]), and waits for [`HostControl::Marked`]; so no write
-//! of any core goes out unmarked. An engine whose predecessor left its mark holds changes of data,
-//! and what is read for a change of parts of blocks, but no other reads, for the bound that it
-//! says, from its own start on. Its first flush goes to every controller: each may have unflushed
-//! writes of the one before (T13). Changes with [`Hints::past_gate`] don't wait: the records by
-//! which a mirror is taken over, which are safe by their order and not by their time.
+//! of any core goes out unmarked. The owner also compares the namespace with the one that the
+//! volume is known to have, and does not answer while it is another one. An engine whose
+//! predecessor left its mark holds changes of data, and what is read for a change of parts of
+//! blocks, but no other reads, for the bound that it says, from its own start on. Its first flush
+//! goes to every controller: each may have unflushed writes of the one before (T13). Changes with
+//! [`Hints::past_gate`] don't wait: the records by which a mirror is taken over, which are safe by
+//! their order and not by their time.
 //!
 //! # Limits
 //! The mark is there from the first connection on, whether or not data are changed: an engine
@@ -17,6 +19,7 @@
 //! [`Hints::past_gate`]: super::Hints::past_gate
 use super::explain::Wait;
 use super::path::{Path, Phase, Role};
+use super::session::namespace;
 use super::slots::Course;
 use super::types::{HostEvent, PathFacts};
 use super::volumes::Volume;
@@ -129,9 +132,11 @@ impl HostEngine {
             None if !self.awaits_turn(number) => self.found(facts, now_ns),
             unmarked_ns => {
                 let volume = facts.volume;
+                let namespace = namespace(&facts.controller, &facts.namespace);
                 self.paths[number].unmarked = Some(facts);
-                let mark = unmarked_ns.map(|bound_ns| HostEvent::Mark(volume, bound_ns));
-                self.events.extend(mark);
+                let namespace = Box::new(namespace);
+                let mark = |bound_ns| HostEvent::Mark(volume, bound_ns, namespace);
+                self.events.extend(unmarked_ns.map(mark));
             }
         }
     }

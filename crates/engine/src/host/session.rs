@@ -468,6 +468,20 @@ impl HostEngine {
     }
 }
 
+/// Returns what identifies a namespace behind a controller.
+pub(super) fn namespace(controller: &ControllerInfo, namespace: &NamespaceInfo) -> Namespace {
+    Namespace {
+        subsystem: String::from(controller.subnqn.as_str()),
+        controller: controller.cntlid,
+        nsid: namespace.nsid,
+        nguid: namespace.nguid,
+        eui64: namespace.eui64,
+        uuid: namespace.uuid,
+        command_set: namespace.csi,
+        shared: namespace.shared,
+    }
+}
+
 /// What a path shows, in the volume's words.
 fn shown(controller: &ControllerInfo, namespace: &NamespaceInfo) -> Shown {
     let shift = namespace.block_shift;
@@ -481,16 +495,7 @@ fn shown(controller: &ControllerInfo, namespace: &NamespaceInfo) -> Shown {
         None => largest,
     };
     Shown {
-        identity: Identity::Namespace(Namespace {
-            subsystem: String::from(controller.subnqn.as_str()),
-            controller: controller.cntlid,
-            nsid: namespace.nsid,
-            nguid: namespace.nguid,
-            eui64: namespace.eui64,
-            uuid: namespace.uuid,
-            command_set: namespace.csi,
-            shared: namespace.shared,
-        }),
+        identity: Identity::Namespace(self::namespace(controller, namespace)),
         size: Size {
             blocks: namespace.blocks,
             block_shift: shift,

@@ -335,8 +335,9 @@ pub enum HostEvent {
     Returned(u16, String),
     /// Core 0, where [`Recovery::marks`]: a controller of the volume is to be used that may execute
     /// what it had for so many ns after we are gone (`u64::MAX`: nothing bounds it). To be kept
-    /// durably, then answered by [`HostControl::Marked`].
-    Mark(u16, u64),
+    /// durably, then answered by [`HostControl::Marked`]. Until then the path waits; the namespace
+    /// behind it is named, so that a volume is not answered for another one's.
+    Mark(u16, u64, Box<volume::Namespace>),
     /// The time to drain is over: so many changes of data and other I/Os of a volume had not ended
     /// and fail. What became of the changes is not known.
     Unfinished {

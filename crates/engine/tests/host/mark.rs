@@ -30,7 +30,7 @@ fn t09_no_queue_is_opened_before_the_bound_is_marked() {
     rig.poll();
     let marks = |rig: &Rig| {
         let events = rig.events.iter();
-        let those = events.filter(|event| matches!(event, HostEvent::Mark(0, BOUND_NS)));
+        let those = events.filter(|event| matches!(event, HostEvent::Mark(0, BOUND_NS, _)));
         those.count()
     };
     assert_eq!((marks(&rig), rig.world.connections(HOST)), (2, 2));

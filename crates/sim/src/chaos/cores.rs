@@ -41,7 +41,7 @@ impl Host {
                     let first = self.cores[0];
                     self.post(world, mail, first, HostControl::Path(news));
                 }
-                HostEvent::Mark(volume, bound_ns) => {
+                HostEvent::Mark(volume, bound_ns, _) => {
                     self.mark_ns = self.mark_ns.max(Some(bound_ns));
                     self.post(world, mail, node, HostControl::Marked(volume, bound_ns));
                 }

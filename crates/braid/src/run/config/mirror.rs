@@ -145,6 +145,13 @@ pub(super) fn check(volume: &Volume) -> Result<(), (&'static str, String)> {
     if volume.subsystem.is_some() {
         return wrong("subsystem", "paths of a mirror's legs are not discovered");
     }
+    let pins = [("uuid", volume.uuid), ("nguid", volume.nguid)];
+    if let Some((key, _)) = pins.iter().find(|(_, pin)| pin.is_some()) {
+        return wrong(
+            key,
+            "that is of a namespace; a mirror is known by its superblocks",
+        );
+    }
     if volume.legs.is_empty() {
         return wrong("name", "a mirror has at least one [[volume.leg]]");
     }

@@ -159,7 +159,7 @@ impl Service {
         uri: &PathUri,
         by: &Endpoint,
     ) -> Result<String, String> {
-        let _alone = self.changes.alone_at_last();
+        let _alone = self.changes.verbs.alone_at_last(name);
         if self.state().volumes.number(name).ok() != Some(volume) {
             return Err(String::new());
         }
@@ -193,7 +193,7 @@ impl Service {
     /// # Errors
     /// Why it stays; empty: that is as it should be.
     fn let_go(&self, volume: u16, name: &str, uri: &str, gone: Gone) -> Result<String, String> {
-        let _alone = self.changes.alone_at_last();
+        let _alone = self.changes.verbs.alone_at_last(name);
         let place = {
             let state = self.state();
             if state.volumes.number(name).ok() != Some(volume) {

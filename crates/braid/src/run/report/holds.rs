@@ -2,6 +2,7 @@
 use super::Report;
 use crate::run::machine::{CoreReport, PathReport};
 use crate::run::notes;
+use crate::run::volumes::Running;
 use engine::host::{HoldReason, HoldStats, WriteFailover};
 use serde_json::{Value, json};
 
@@ -105,8 +106,19 @@ impl Report<'_> {
         }))
     }
 
+    /// Whether it, or a leg of it, is used without a mark for the next engine.
+    pub(super) fn is_unmarked(&self, volume: u16) -> bool {
+        let of = &self.state.volumes[volume];
+        let mut all = self.state.volumes.iter();
+        let legs = |it: &Running| it.of.leg_of.as_ref() == Some(&of.of.name);
+        of.unmarked.is_some() || all.any(|(_, it)| legs(it) && it.unmarked.is_some())
+    }
+
     /// What it risks by its configuration.
     pub(super) fn risk(&self, volume: u16) -> Option<&'static str> {
+        if self.is_unmarked(volume) {
+            return Some(notes::UNMARKED);
+        }
         notes::risk(&self.state.configured, &self.state.volumes[volume].of)
     }
 

@@ -1,0 +1,234 @@
+//! Who may change what: one verb at a time for each volume, and one for all of them.
+//!
+//! # Contract
+//! A verb of one volume excludes other verbs of that volume, and whatever changes all of them (a
+//! reload, the legs of mirrors); verbs of different volumes go on side by side. A verb for all
+//! volumes that waits goes before verbs of one volume that come later. Users come before discovery,
+//! which waits for the verb that is under way at most once.
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// How often a caller that waits is asked whether to stop.
+const TICK: Duration = Duration::from_millis(100);
+
+/// See the module.
+#[derive(Default)]
+pub struct VerbLock {
+    turn: Mutex<Turn>,
+    free: Condvar,
+}
+
+#[derive(Default)]
+struct Turn {
+    /// One changes all volumes.
+    all: bool,
+    /// Those that one changes.
+    volumes: BTreeSet<String>,
+    /// Users who wait for all volumes.
+    waiting_for_all: usize,
+    /// Users who wait for one.
+    waiting_for: BTreeMap<String, usize>,
+}
+
+/// No other verb changes what this one has, while it is there.
+pub struct Alone<'a> {
+    lock: &'a VerbLock,
+    /// `None`: all volumes.
+    volume: Option<String>,
+}
+
+impl Drop for Alone<'_> {
+    fn drop(&mut self) {
+        let mut turn = self.lock.turn();
+        match &self.volume {
+            Some(volume) => drop(turn.volumes.remove(volume)),
+            None => turn.all = false,
+        }
+        drop(turn);
+        self.lock.free.notify_all();
+    }
+}
+
+impl Turn {
+    fn is_idle(&self) -> bool {
+        !self.all && self.volumes.is_empty()
+    }
+
+    /// Whether a verb of a volume may begin.
+    fn has_room_for(&self, volume: &str) -> bool {
+        !self.all && self.waiting_for_all == 0 && !self.volumes.contains(volume)
+    }
+
+    /// Whether discovery may change a volume.
+    fn is_left_alone(&self, volume: &str) -> bool {
+        self.has_room_for(volume) && !self.waiting_for.contains_key(volume)
+    }
+}
+
+impl VerbLock {
+    /// Waits until no other verb is under way; until the result is dropped, none begins.
+    pub fn alone(&self) -> Alone<'_> {
+        let mut turn = self.turn();
+        turn.waiting_for_all += 1;
+        while !turn.is_idle() {
+            turn = self.wait(turn);
+        }
+        turn.waiting_for_all -= 1;
+        turn.all = true;
+        self.has(None)
+    }
+
+    /// The same, if no verb is under way just now.
+    pub fn alone_now(&self) -> Option<Alone<'_>> {
+        let mut turn = self.turn();
+        // The lock is made only where it was free: one that is dropped ends another one's turn.
+        let free = turn.is_idle();
+        turn.all |= free;
+        free.then(|| self.has(None))
+    }
+
+    /// Waits until no other verb changes this volume; until the result is dropped, none does.
+    pub fn alone_with(&self, volume: &str) -> Alone<'_> {
+        let mut turn = self.turn();
+        *turn.waiting_for.entry(volume.to_owned()).or_default() += 1;
+        while !turn.has_room_for(volume) {
+            turn = self.wait(turn);
+        }
+        if let Some(count) = turn.waiting_for.get_mut(volume) {
+            *count -= 1;
+            if *count == 0 {
+                turn.waiting_for.remove(volume);
+            }
+        }
+        turn.volumes.insert(volume.to_owned());
+        self.has(Some(volume))
+    }
+
+    /// The same for a change that no user asked for: users who wait come first.
+    pub fn alone_at_last(&self, volume: &str) -> Alone<'_> {
+        let mut turn = self.turn();
+        while !turn.is_left_alone(volume) {
+            turn = self.wait(turn);
+        }
+        turn.volumes.insert(volume.to_owned());
+        self.has(Some(volume))
+    }
+
+    /// The same, unless the caller wants to `stop` first, which is asked ten times a second.
+    pub fn alone_at_last_unless(&self, volume: &str, stop: &dyn Fn() -> bool) -> Option<Alone<'_>> {
+        let mut turn = self.turn();
+        while !turn.is_left_alone(volume) {
+            if stop() {
+                return None;
+            }
+            let waited = self.free.wait_timeout(turn, TICK);
+            turn = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        turn.volumes.insert(volume.to_owned());
+        Some(self.has(Some(volume)))
+    }
+
+    fn has(&self, volume: Option<&str>) -> Alone<'_> {
+        Alone {
+            lock: self,
+            volume: volume.map(str::to_owned),
+        }
+    }
+
+    fn wait<'a>(&self, turn: MutexGuard<'a, Turn>) -> MutexGuard<'a, Turn> {
+        let waited = self.free.wait(turn);
+        waited.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn turn(&self) -> MutexGuard<'_, Turn> {
+        // Every change to it is one assignment, so a panic leaves nothing half done.
+        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use std::sync::mpsc::channel;
+
+    #[test]
+    fn users_come_before_discovery() {
+        let lock = Arc::new(VerbLock::default());
+        let (to, order) = channel();
+        let first = lock.alone_at_last("a");
+        let (mine, told) = (Arc::clone(&lock), to.clone());
+        let discovery = std::thread::spawn(move || {
+            for _ in 0..3 {
+                let _alone = mine.alone_at_last("a");
+                told.send("discovery").unwrap();
+            }
+        });
+        let users: Vec<_> = (0..3)
+            .map(|_| {
+                let (mine, told) = (Arc::clone(&lock), to.clone());
+                std::thread::spawn(move || {
+                    let _alone = mine.alone_with("a");
+                    told.send("user").unwrap();
+                })
+            })
+            .collect();
+        while lock.turn().waiting_for.get("a") != Some(&3) {
+            std::thread::yield_now();
+        }
+        drop(first);
+        discovery.join().unwrap();
+        users.into_iter().for_each(|it| it.join().unwrap());
+        drop(to);
+        let order: Vec<_> = order.iter().collect();
+        assert_eq!(order[..3], ["user"; 3], "{order:?}");
+        assert_eq!(order[3..], ["discovery"; 3], "{order:?}");
+    }
+
+    #[test]
+    fn verbs_of_two_volumes_do_not_wait_for_each_other() {
+        let lock = Arc::new(VerbLock::default());
+        let first = lock.alone_with("a");
+        let second = lock.alone_with("b"); // does not wait
+        assert!(lock.alone_at_last_unless("a", &|| true).is_none());
+        assert!(lock.alone_now().is_none());
+        // One for all waits for both, and none begins before it.
+        let mine = Arc::clone(&lock);
+        let (to, done) = channel();
+        let all = std::thread::spawn(move || {
+            let _alone = mine.alone();
+            to.send(()).unwrap();
+        });
+        while lock.turn().waiting_for_all == 0 {
+            std::thread::yield_now();
+        }
+        assert!(lock.alone_at_last_unless("c", &|| true).is_none());
+        drop(first);
+        assert!(done.try_recv().is_err());
+        drop(second);
+        all.join().unwrap();
+        drop(lock.alone_with("c"));
+        assert!(lock.turn().is_idle());
+    }
+
+    #[test]
+    fn alone_now_gets_nothing_while_another_has_it() {
+        let lock = Arc::new(VerbLock::default());
+        let first = lock.alone();
+        let mine = Arc::clone(&lock);
+        // Elsewhere: a caller that waits for its own lock waits for ever.
+        let (to, answer) = channel();
+        std::thread::spawn(move || to.send(mine.alone_now().is_none()));
+        let answer = answer.recv_timeout(Duration::from_secs(60));
+        if answer.is_err() {
+            std::mem::forget(first); // it would wait too
+            panic!("it waits for itself");
+        }
+        assert_eq!(answer, Ok(true));
+        assert!(lock.turn().all, "the first one is alone yet");
+        drop(first);
+        assert!(lock.alone_now().is_some());
+        assert!(lock.turn().is_idle());
+    }
+}
