@@ -47,6 +47,7 @@ impl Keys<'_> {
 pub struct Engine {
     process: Group,
     directory: PathBuf,
+    socket: PathBuf,
 }
 
 impl Engine {
@@ -61,6 +62,12 @@ impl Engine {
         keys: Keys,
         uris: &[String],
     ) -> Result<Self> {
+        let text = Self::configuration(directory, keys, uris);
+        Self::start_as(program, directory, net, &text)
+    }
+
+    /// The configuration of a volume `v0` over these paths.
+    pub fn configuration(directory: &Path, keys: Keys, uris: &[String]) -> String {
         let mut text = format!(
             "{}\n[[volume]]\nname = \"v0\"\n{}\n[[volume.export]]\nnbd = \"unix:{}\"\n",
             keys.engine,
@@ -70,7 +77,7 @@ impl Engine {
         for uri in uris {
             text.push_str(&format!("[[volume.path]]\nuri = \"{uri}\"\n"));
         }
-        Self::start_as(program, directory, net, &text)
+        text
     }
 
     /// The same, of this configuration.
@@ -78,18 +85,34 @@ impl Engine {
     /// # Errors
     /// As [`Self::start`].
     pub fn start_as(program: &Path, directory: &Path, net: &Net, text: &str) -> Result<Self> {
+        let socket = directory.join("engine.sock");
+        Self::start_on(program, directory, net, text, &socket)
+    }
+
+    /// The same, with this control socket.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub fn start_on(
+        program: &Path,
+        directory: &Path,
+        net: &Net,
+        text: &str,
+        socket: &Path,
+    ) -> Result<Self> {
         std::fs::write(directory.join("engine.toml"), text)?;
         let mut command = net.command(0, program);
         own_state(&mut command, directory);
         command
             .args(["run", "-c"])
             .arg(directory.join("engine.toml"));
-        command.arg("--socket").arg(directory.join("engine.sock"));
+        command.arg("--socket").arg(socket);
         command.stdin(Stdio::null()).stdout(Stdio::null());
         command.stderr(File::create(directory.join("engine.log"))?);
         let mut engine = Self {
             process: Group::spawn(&mut command)?,
             directory: directory.into(),
+            socket: socket.into(),
         };
         stop::wait("the engine can be asked", READY, || {
             if let Some(status) = engine.process.child().try_wait()? {
@@ -107,7 +130,7 @@ impl Engine {
 
     /// Its control socket.
     pub fn socket(&self) -> PathBuf {
-        self.directory.join("engine.sock")
+        self.socket.clone()
     }
 
     /// The volume in `stat`.

@@ -15,6 +15,7 @@ mod history;
 mod kill;
 mod late;
 mod loads;
+mod marks;
 mod mounted;
 mod nbd;
 mod net;
@@ -77,6 +78,9 @@ enum Part {
     History(history::Args),
     /// Losses of power: prefixes of the targets' writes are mounted as ext4 and checked.
     Prefixes(prefixes::Args),
+    /// `kill -9` of an engine with a write under way, the next one started in some other way: the
+    /// write is fenced, or the start refused.
+    Marks(marks::Args),
     /// A path with a heavy tail: what second copies of late reads win and cost.
     Tail(tail::Args),
 }
@@ -166,6 +170,7 @@ pub fn run(root: &Path, args: &Args) -> Result<ExitCode> {
         Part::Kill(args) => ("kill", args.words(), None),
         Part::History(args) => ("history", args.words(), None),
         Part::Prefixes(args) => ("prefixes", args.words(), prefixes::hindrance()),
+        Part::Marks(args) => ("marks", args.words(), None),
         Part::Tail(args) => ("tail", args.words(), None),
     };
     if let (Some(reason), true) = (hindrance, args.may_skip) {
@@ -191,6 +196,7 @@ pub fn run(root: &Path, args: &Args) -> Result<ExitCode> {
         Part::Kill(args) => kill::run(&common, args),
         Part::History(args) => history::run(&common, args),
         Part::Prefixes(args) => prefixes::run(&common, args),
+        Part::Marks(args) => marks::run(&common, args),
         Part::Tail(args) => tail::run(&common, args),
     };
     let Err(error) = done else {
