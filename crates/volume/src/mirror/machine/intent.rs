@@ -44,15 +44,26 @@ impl Mirror {
             self.lost.clear(region);
             // It may be copied again.
             self.wake |= self.skipped.clear(region);
-            self.intents.set(region);
+            let was_clear = self.intents.set(region);
             if self.relax_at_ns.is_none() {
                 self.relax_at_ns = Some(self.now_ns + self.config.relax_ns);
             }
-            if !self.durable.is_set(region) {
+            if self.durable.is_set(region) {
+                continue;
+            }
+            let page = Bitmap::page_of(region) as u32;
+            // T53: a page write under way has each bit that was set before it began. Marking such
+            // a bit again would keep its region from becoming durable while writes keep coming.
+            if was_clear || !self.is_being_written(page) {
                 self.late.set(region);
-                self.write_page(Bitmap::page_of(region) as u32);
+                self.write_page(page);
             }
         }
+    }
+
+    /// Whether a write of `page` is under way.
+    fn is_being_written(&self, page: u32) -> bool {
+        self.pages.iter().any(|it| it.pages.has(page))
     }
 
     /// Pages of the group that has `page`.

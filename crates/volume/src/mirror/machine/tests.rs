@@ -14,6 +14,7 @@ mod returned;
 mod rivals;
 mod rules;
 mod taken_back;
+mod starve;
 mod world;
 
 use super::planted::{Bug, plant};
