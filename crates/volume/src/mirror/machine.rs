@@ -199,7 +199,9 @@ pub struct Mirror {
     slots: Vec<Option<Slot>>,
     free: Vec<u32>,
     holds: Holds,
-    freed: Vec<u32>,
+    /// Entries of `holds` that may go, until the outermost `release` has drained them.
+    freed: VecDeque<u32>,
+    is_releasing: bool,
     /// Regions that legs in sync may have differently.
     unalike: Bitmap,
     unalike_count: u64,

@@ -277,21 +277,26 @@ impl Mirror {
         }
     }
 
-    /// What waited for this entry may go.
+    /// Removes an entry; what waited for it may go.
+    ///
+    /// What goes may end at once, and release others: these are appended to the list that the
+    /// outermost call drains, so the depth of the stack does not depend on how many wait.
     pub(super) fn release(&mut self, id: u32) {
         let Some(range) = self.holds.remove(id) else {
             return;
         };
-        let mut freed = core::mem::take(&mut self.freed);
-        self.holds.freed_by(range, |other| freed.push(other));
-        for &other in &freed {
+        let freed = &mut self.freed;
+        self.holds.freed_by(range, |other| freed.push_back(other));
+        if core::mem::replace(&mut self.is_releasing, true) {
+            return;
+        }
+        while let Some(other) = self.freed.pop_front() {
             match (other as usize).checked_sub(self.config.ios) {
                 None => self.go_on(other),
                 Some(job) => self.job_go(job as u8),
             }
         }
-        freed.clear();
-        self.freed = freed;
+        self.is_releasing = false;
     }
 
     /// All that waits may look again.

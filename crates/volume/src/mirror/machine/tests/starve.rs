@@ -1,6 +1,8 @@
-//! Many changes of one place: none of them waits for those that come later (T53).
+//! Many changes of one place: none of them waits for those that come later, and the depth of the
+//! stack does not depend on how many wait (T53).
 use super::super::*;
-use super::rules::{MS, run, started, well};
+use super::rules::{BLOCK, MS, run, started, well};
+use super::std::thread;
 use alloc::vec;
 
 fn write(at: u64) -> Request {
@@ -99,4 +101,27 @@ fn t53_a_failed_page_write_is_repeated() {
     mirror.submit(write(1 << 20), 3 * MS).unwrap();
     assert_eq!(run(&mut mirror, 3 * MS, &mut notes)[0].1, Outcome::Done);
     assert_eq!(order, ["page", "data"]);
+}
+
+/// All superblocks fail, so all writes that wait for one another end at once. Before the mend each
+/// of them ended inside of the call that ended the one before, which overflowed this stack.
+#[test]
+fn overlapping_writes_end_in_bounded_stack() {
+    const IOS: usize = 4096; // as many as a core has
+    let all = || {
+        let mut mirror = started(2, Config::new(IOS));
+        for _ in 0..IOS {
+            let request = Request::Write(Range::new(0, BLOCK), false);
+            mirror.submit(request, MS).unwrap();
+        }
+        let mut bad = |output: &Output, _| match output {
+            Output::Superblock(..) => Some(Outcome::MediaError),
+            _ => None,
+        };
+        let ended = run(&mut mirror, MS, &mut bad);
+        assert_eq!(ended.len(), IOS);
+        assert!(ended.iter().all(|it| !it.1.is_done()));
+    };
+    let small = thread::Builder::new().stack_size(320 << 10);
+    small.spawn(all).unwrap().join().unwrap();
 }
