@@ -152,6 +152,7 @@ fn one(it: &Examined) -> String {
         ),
         ("owner", owner(superblock)),
         ("superblocks", copies(chosen)),
+        ("confirmed", confirmed(superblock)),
         ("bitmap", bitmap(it)),
         ("bitmap at", format_bytes(place.bitmap_offset)),
         (
@@ -201,6 +202,14 @@ fn copies(chosen: &Chosen) -> String {
         Ok(other) if other == sequence => format!("both the same, sequence {sequence}"),
         Ok(other) => format!("{holds}; the other has {other}"),
         Err(error) => format!("{holds}; the other is bad: {error}"),
+    }
+}
+
+/// What it has read of the others; nothing where it has not.
+fn confirmed(it: &Superblock) -> String {
+    match it.confirmed {
+        0 => String::new(),
+        sequence => format!("sequence {sequence} or more on all other legs in sync"),
     }
 }
 
@@ -378,5 +387,6 @@ fn one_json(it: &Examined) -> Value {
         "other_error": other_error,
         "owner": owner,
         "beat_interval_ms": superblock.beat_interval_ms,
+        "confirmed": superblock.confirmed,
     })
 }

@@ -12,10 +12,16 @@
 //! The user may go on without legs ([`Wishes::without`]) or give one up ([`Wishes::discard`]):
 //! writes that only those have are lost then, by their word and not by ours.
 //!
+//! After a crash a leg in sync may lack the newest event, which had not reached it; so may an older
+//! copy of a leg. Nothing was acknowledged without a leg that shows the newest event, so where one
+//! in sync does, those without it are behind: what may differ is copied to them, never from them
+//! (T51). They are said to be stale before anything changes, so that no crash forgets it.
+//!
 //! # Limits
 //! A leg whose blocks were put back to an older state (a snapshot) is noticed by its events, so
 //! only where it had taken part in some since: in one if the newest state calls it stale, else in
-//! two.
+//! two. It is noticed too where another leg in sync has read a newer record of it
+//! ([`Superblock::confirmed`]), which takes two heartbeats (T50).
 //!
 //! [`History`]: super::history::History
 use super::Superblock;
@@ -58,6 +64,8 @@ pub enum Why {
     Left,
     /// Its rebuild had not ended.
     Unfinished,
+    /// It lacks the newest event, which a leg in sync has: what may differ is copied to it.
+    Lags,
     /// It shows an older state than it once had.
     PutBack,
     /// The user gave it up.
@@ -147,12 +155,55 @@ pub fn assemble(given: &[Result<Superblock, NoLeg>], wishes: Wishes) -> Result<A
         let why = useless.iter().find(|it| it.0 == at);
         match (leg, why) {
             (Ok(_), Some((_, why))) => Role::Unusable(*why),
+            (Ok(leg), None) if is_older_than_known(leg, &legs, state) => Role::Behind {
+                position: 0,
+                why: match wishes.discard == Some(at) {
+                    true => Why::Discarded,
+                    false => Why::PutBack,
+                },
+            },
             (Ok(leg), None) => role(leg, state, wishes.discard == Some(at)),
             (Err(error), _) => Role::Unusable(*error),
         }
     };
     let roles = given.iter().enumerate().map(|(at, leg)| role(at, leg));
-    complete(&legs, newest, state, roles.collect(), wishes)
+    let mut roles: Vec<Role> = roles.collect();
+    let has_newest = |it: &(usize, &Superblock)| it.1.event == state.event;
+    let is_in_sync = |at: usize| roles[at] == Role::InSync;
+    if legs.iter().any(|it| is_in_sync(it.0) && has_newest(it)) {
+        // T51: they are no source of what is made alike after an unclean stop.
+        for it in legs.iter().filter(|it| !has_newest(it)) {
+            if roles[it.0] == Role::InSync {
+                roles[it.0] = Role::Behind {
+                    position: state.geometry.bytes,
+                    why: Why::Lags,
+                };
+            }
+        }
+    }
+    complete(&legs, newest, state, roles, wishes)
+}
+
+/// Whether another leg in sync has read a newer record of `leg` while that was in sync (T50).
+fn is_older_than_known(
+    leg: &Superblock,
+    legs: &[(usize, &Superblock)],
+    state: &Superblock,
+) -> bool {
+    let id = leg.leg().map(|it| it.id);
+    let knows = |it: &Superblock| {
+        let entry = it.legs.get(usize::from(leg.slot)).copied().flatten();
+        let was_in_sync = entry.is_some_and(|entry| entry.state == LegState::InSync);
+        was_in_sync && entry.map(|entry| entry.id) == id && it.confirmed <= it.sequence
+    };
+    // A leg that is stale in the newest state says nothing that counts.
+    let takes_part = |it: &Superblock| {
+        let in_sync = state.state(it.slot) == Some(LegState::InSync);
+        in_sync && it.slot != leg.slot && it.event.saturating_add(1) >= state.event
+    };
+    let in_sync = state.state(leg.slot) == Some(LegState::InSync);
+    let mut others = legs.iter().map(|it| it.1).filter(|it| takes_part(it));
+    in_sync && others.any(|it| knows(it) && leg.sequence < it.confirmed)
 }
 
 /// Refuses legs of several mirrors, and one that is there twice.
@@ -283,7 +334,13 @@ fn complete(
     wishes: Wishes,
 ) -> Result<Assembly, Refusal> {
     let given = |slot: u8| legs.iter().find(|it| it.1.slot == slot);
-    let has_all = |slot: u8| given(slot).is_some_and(|it| roles[it.0] == Role::InSync);
+    // Of those that lag another leg in sync has everything.
+    let has_all = |slot: u8| {
+        given(slot).is_some_and(|it| {
+            let lags = matches!(roles[it.0], Role::Behind { why, .. } if why == Why::Lags);
+            lags || roles[it.0] == Role::InSync
+        })
+    };
     let missing: Vec<u8> = state.in_sync().filter(|&slot| !has_all(slot)).collect();
     if missing.len() == state.in_sync().count() {
         return Err(Refusal::NoneInSync(missing));
@@ -355,6 +412,7 @@ impl fmt::Display for Why {
         f.write_str(match self {
             Self::Left => "it was away, or never in step",
             Self::Unfinished => "its rebuild had not ended",
+            Self::Lags => "it lacks the last change of the mirror's state",
             Self::PutBack => "it shows an older state than it once had",
             Self::Discarded => "given up by the user",
         })

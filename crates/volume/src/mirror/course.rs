@@ -81,6 +81,7 @@ impl Superblock {
             owner: None,
             beat_interval_ms: new.beat_interval_ms,
             legs: entries,
+            confirmed: 0,
         })
     }
 

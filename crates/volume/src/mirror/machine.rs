@@ -98,6 +98,9 @@ struct Leg {
     pending: Superblock,
     /// The copy that holds.
     copy: u8,
+    /// Both of its copies had this sequence or a higher one when they were read last, and nothing
+    /// older can come over them; 0: not known. What the others say of it (T50).
+    confirmed: u64,
     in_flight: u32,
     /// What it has failed may be executed until then.
     late_until_ns: u64,
@@ -112,7 +115,8 @@ struct Leg {
     fresh: Option<(Id, Label)>,
     /// The user gave up what it has.
     discarded: bool,
-    /// Its file was cut short: whatever it has counts for nothing.
+    /// Its file was cut short, or it was put back to an older state: whatever it has counts for
+    /// nothing.
     cut_short: bool,
     /// The same while it was the last one in sync, which stays.
     cut_and_last: bool,

@@ -60,6 +60,7 @@ const OWNER_LABEL: Field = field(784, 80);
 const OWNER_BOUND: Field = field(864, 4);
 const HISTORY: Field = field(1024, 16 * LINEAGES_MAX);
 const LEGS: Field = field(1280, LEG_ENTRY_BYTES * LEGS_MAX);
+const CONFIRMED: Field = field(3968, 8);
 
 const LINEAGE_ENTRY_BYTES: usize = 16;
 const LINEAGE_ID: Field = field(0, 8);
@@ -168,6 +169,9 @@ pub struct Superblock {
     pub beat_interval_ms: u32,
     /// All legs, by number.
     pub legs: [Option<LegEntry>; LEGS_MAX],
+    /// Both copies of each other leg in sync had this sequence or a higher one when this was
+    /// written; 0: not known.
+    pub confirmed: u64,
 }
 
 /// Why bytes are no superblock that can be used.
@@ -273,6 +277,7 @@ impl Superblock {
             (BITMAP_OFFSET, self.place.bitmap_offset),
             (CREATED, self.created_s),
             (BEAT_INTERVAL, self.beat_interval_ms.into()),
+            (CONFIRMED, self.confirmed),
         ] {
             field.set(&mut block, number);
         }
@@ -429,6 +434,7 @@ fn fields(block: &[u8; SUPERBLOCK_BYTES]) -> Result<Superblock, ParseError> {
         owner: parse_owner(block)?,
         beat_interval_ms: BEAT_INTERVAL.number(block) as u32,
         legs,
+        confirmed: CONFIRMED.number(block),
     })
 }
 

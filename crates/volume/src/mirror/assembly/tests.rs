@@ -203,9 +203,65 @@ fn a_leg_that_shows_an_older_state_than_it_had_is_rebuilt_from_the_start() {
     let left = later.without(1, later.event).unwrap();
     let assembly = assembled(&[left, back]).unwrap();
     assert_eq!(assembly.roles[1], Role::Behind { position: 0, why });
-    // An event of which nobody knows whether it arrived is no sign of that.
-    let half = [later.stopped(), later.on(1, PLACE)];
-    assert_eq!(assembled(&half).unwrap().roles, [Role::InSync; 2]);
+}
+
+/// After a crash an older copy of a leg looks like one that the last event had not reached.
+#[test]
+fn t51_a_leg_without_the_newest_event_is_no_source() {
+    let created = legs(3)[0];
+    let begun = created.begun(2);
+    for old in [0, 2] {
+        let mut three = on_all(&begun, &[0, 1, 2]);
+        three[old] = created.on(old as u8, PLACE);
+        let assembly = assembled(&three).unwrap();
+        let (position, why) = (4 << 20, Why::Lags);
+        let mut roles = [Role::InSync; 3];
+        roles[old] = Role::Behind { position, why };
+        assert_eq!(assembly.roles, roles);
+        assert!(assembly.unclean && assembly.lagging.is_empty());
+        // That is said with the first event, so it holds after the next crash as well.
+        let said = assembly.next.begun(3);
+        let mut next = on_all(&said, &[0, 1, 2]);
+        next[old] = created.on(old as u8, PLACE);
+        let why = Why::Left;
+        roles[old] = Role::Behind { position, why };
+        assert_eq!(assembled(&next).unwrap().roles, roles);
+    }
+    // Where only one that is being rebuilt has the newest event, nothing else could be the source.
+    let left = legs(2)[0].begun(2).without(1, 2).unwrap();
+    let on = left.rebuilding(1).unwrap().on(1, PLACE);
+    let assembly = assembled(&[left.on(0, PLACE), on]).unwrap();
+    assert_eq!((assembly.roles[0], assembly.newest), (Role::InSync, 1));
+}
+
+/// The other leg has read newer records of it, two heartbeats later.
+#[test]
+fn t50_a_leg_rolled_back_over_heartbeats_is_refused() {
+    let begun = legs(2)[0].begun(2);
+    let (mut first, mut second) = (begun, begun.on(1, PLACE));
+    second.sequence = 50;
+    first.sequence = 51;
+    first.confirmed = 50;
+    assert_eq!(
+        assembled(&[first, second]).unwrap().roles,
+        [Role::InSync; 2]
+    );
+    second.sequence = 49;
+    let refused = assembled(&[first, second]);
+    assert_eq!(refused, Err(Refusal::Incomplete(vec![1])));
+    let forced = assemble(&given(&[first, second]), FORCED).unwrap();
+    let (position, why) = (0, Why::PutBack);
+    assert_eq!(forced.roles[1], Role::Behind { position, why });
+    assert_eq!(
+        forced.next.state(1).map(|it| it != LegState::InSync),
+        Some(true)
+    );
+    // A leg that is stale says nothing of the others that counts.
+    let left = second.without(0, second.event).unwrap();
+    let mut stale = first;
+    stale.legs[1] = left.legs[1];
+    stale.confirmed = u64::MAX;
+    assert_eq!(assembled(&[stale, left]).unwrap().roles[1], Role::InSync);
 }
 
 #[test]
@@ -230,9 +286,10 @@ fn a_rebuild_goes_on_where_it_was() {
         [Role::InSync; 2]
     );
     assert!(on.keeps_intents() && !whole.keeps_intents());
-    // Its end was written on that leg only.
-    let half = [on, whole.on(1, PLACE)];
-    assert_eq!(assembled(&half).unwrap().roles, [Role::InSync; 2]);
+    // Its end did not reach that leg: what may differ is copied again.
+    let half = assembled(&[whole, on.on(1, PLACE)]).unwrap();
+    let (position, why) = (4 << 20, Why::Lags);
+    assert_eq!(half.roles, [Role::InSync, Role::Behind { position, why }]);
 }
 
 #[test]

@@ -203,6 +203,7 @@ impl Mirror {
             Ok(found) => *found,
             Err(error) => return self.turn_away(leg, Unfit::NoLeg(*error)),
         };
+        self.see_to_put_back(leg, &found.superblock);
         match self.lack_of(leg, &found) {
             Err(why) => self.turn_away(leg, why),
             Ok(_) if self.is_watched(leg, &found.superblock) => {}
@@ -213,6 +214,7 @@ impl Mirror {
                 if let Some(it) = self.leg_mut(leg) {
                     it.said = found.superblock;
                     it.copy = found.copy;
+                    it.confirmed = 0;
                 }
                 self.found_ours(leg);
                 self.set_join(leg, Join::Pages(lack));
@@ -269,7 +271,11 @@ impl Mirror {
         }
         let us = self.up.first().and_then(|leg| self.leg(leg));
         let us = us.ok_or(Unfit::Parted)?;
-        let now = self.state.on(us.said.slot, us.said.place);
+        let now = Superblock {
+            sequence: self.sequence,
+            confirmed: 0,
+            ..self.state.on(us.said.slot, us.said.place)
+        };
         let wishes = Wishes {
             without: true,
             discard: self.leg(leg).and_then(|leg| leg.discarded.then_some(1)),

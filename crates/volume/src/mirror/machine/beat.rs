@@ -322,6 +322,10 @@ impl Mirror {
             let other = other.filter(|_| found.superblock.mirror == mirror);
             self.become_foreign(other);
         }
+        if is_ours && !self.foreign {
+            self.see_to_put_back(leg, &found.superblock);
+            self.confirm(leg, found);
+        }
         let now_ns = self.now_ns;
         let goes_on = !self.foreign && self.beaten().has(leg);
         self.sequence += 1;
@@ -505,10 +509,50 @@ impl Mirror {
             Step::Write => Superblock {
                 sequence: leg.beat.sequence,
                 owner: Some(self.owner_now()),
+                confirmed: self.confirmed_by(&leg.said, leg.said.slot),
                 ..leg.said
             },
             _ => leg.pending,
         }
+    }
+
+    /// What the leg `slot` may say of all others that are in sync by `superblock`: none of them
+    /// shows a lower sequence any more, unless it is put back to an older state (T50).
+    pub(super) fn confirmed_by(&self, superblock: &Superblock, slot: u8) -> u64 {
+        let others = superblock.in_sync().filter(|&it| it != slot);
+        let confirmed = others.map(|it| self.leg(it).map_or(0, |leg| leg.confirmed));
+        confirmed.min().unwrap_or(0)
+    }
+
+    /// A leg that shows an older record than it once did was put back to an older state: it leaves,
+    /// and all of it is copied when it returns (T50). The last one in sync stays.
+    pub(super) fn see_to_put_back(&mut self, leg: u8, found: &Superblock) {
+        let last = self.up == Legs::one(leg);
+        let Some(it) = self.leg_mut(leg) else {
+            return;
+        };
+        if last || found.sequence >= it.confirmed {
+            return;
+        }
+        it.cut_short = true;
+        if self.takers().has(leg) {
+            self.lose(leg, Outcome::MediaError);
+        }
+    }
+
+    /// Notes which records a leg shows for certain. Counts what was acknowledged as durable, and
+    /// the older one of its copies: the other may be torn by the next write. Where something older
+    /// may yet be executed on the leg nothing is certain (T9).
+    fn confirm(&mut self, leg: u8, found: &Chosen) {
+        let hold_until_ns = self.lease.hold_until_ns;
+        let Some(it) = self.leg_mut(leg) else {
+            return;
+        };
+        if it.beat.asked_ns < it.late_until_ns.max(hold_until_ns) {
+            return;
+        }
+        let sequence = found.superblock.sequence.min(it.said.sequence);
+        it.confirmed = found.other.map_or(0, |other| sequence.min(other));
     }
 
     /// We leave more behind from now on: the next beats say so, at once.

@@ -156,7 +156,11 @@ impl Mirror {
         self.sequence += 1;
         let (sequence, owner) = (self.sequence, self.owner_now());
         for slot in legs.iter() {
+            let confirmed = self
+                .leg(slot)
+                .map(|leg| self.confirmed_by(&leg.pending, slot));
             if let Some(leg) = self.leg_mut(slot) {
+                leg.pending.confirmed = confirmed.unwrap_or(0);
                 leg.pending.sequence = sequence;
                 leg.pending.slot = slot;
                 leg.pending.place = leg.said.place;

@@ -53,6 +53,7 @@ impl Leg {
             said: found.superblock,
             pending: found.superblock,
             copy: found.copy,
+            confirmed: 0,
             in_flight: 0,
             late_until_ns: 0,
             gave_up: false,

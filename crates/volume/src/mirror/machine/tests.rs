@@ -10,6 +10,7 @@ mod grow;
 mod leases;
 mod loss;
 mod pieces;
+mod put_back;
 mod returned;
 mod rivals;
 mod rules;

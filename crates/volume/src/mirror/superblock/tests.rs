@@ -105,6 +105,7 @@ pub fn superblock(seed: u64) -> Superblock {
         owner: (draw.below(2) == 0).then(|| draw.owner()),
         beat_interval_ms: draw.below(1 << 20) as u32,
         legs,
+        confirmed: draw.below(1 << 30),
     }
 }
 
@@ -317,6 +318,7 @@ fn the_document_says_where_everything_lies() {
         (OWNER_BOUND, "owner's bound"),
         (HISTORY, "history"),
         (LEGS, "legs"),
+        (CONFIRMED, "confirmed"),
     ];
     documented("Superblock", &fields, SUPERBLOCK_BYTES);
     let fields = [(LINEAGE_ID, "lineage"), (LINEAGE_FIRST, "first event")];

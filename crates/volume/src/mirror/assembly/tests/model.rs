@@ -27,8 +27,6 @@ enum Mistake {
     NoLineage,
     /// An event is written to a leg that is not in sync before it has happened.
     OthersFirst,
-    /// An event begins although the one before it is not on all legs.
-    LaggingLeft,
 }
 
 /// What is durable on a leg: of each region, the writes that it has, in order.
@@ -260,10 +258,8 @@ impl World {
         }
         let (newest, lagging) = session.lagging.clone();
         for leg in lagging {
-            if self.mistake != Mistake::LaggingLeft {
-                self.step()?;
-                self.disks[leg].superblock = newest.on(leg as u8, PLACE);
-            }
+            self.step()?;
+            self.disks[leg].superblock = newest.on(leg as u8, PLACE);
         }
         self.lineages += 1;
         let origin = (session.state.history.current().id, session.state.event);
@@ -460,7 +456,6 @@ fn every_mistake_of_the_writer_is_found() {
         Mistake::RejoinedEarly,
         Mistake::NoLineage,
         Mistake::OthersFirst,
-        Mistake::LaggingLeft,
     ] {
         let found = finds(mistake, 5_000);
         assert!(found.is_some(), "{mistake:?}");
