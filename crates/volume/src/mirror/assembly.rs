@@ -21,7 +21,7 @@
 //! A leg whose blocks were put back to an older state (a snapshot) is noticed by its events, so
 //! only where it had taken part in some since: in one if the newest state calls it stale, else in
 //! two. It is noticed too where another leg in sync has read a newer record of it
-//! ([`Superblock::confirmed`]), which takes two heartbeats (T50).
+//! ([`Superblock::confirmed`]), which takes up to two heartbeats (T50): it is rebuilt then.
 //!
 //! [`History`]: super::history::History
 use super::Superblock;
@@ -66,6 +66,8 @@ pub enum Why {
     Unfinished,
     /// It lacks the newest event, which a leg in sync has: what may differ is copied to it.
     Lags,
+    /// Another leg in sync has read a newer record of it: it was put back to an older state.
+    RolledBack,
     /// It shows an older state than it once had.
     PutBack,
     /// The user gave it up.
@@ -159,7 +161,7 @@ pub fn assemble(given: &[Result<Superblock, NoLeg>], wishes: Wishes) -> Result<A
                 position: 0,
                 why: match wishes.discard == Some(at) {
                     true => Why::Discarded,
-                    false => Why::PutBack,
+                    false => Why::RolledBack,
                 },
             },
             (Ok(leg), None) => role(leg, state, wishes.discard == Some(at)),
@@ -334,15 +336,17 @@ fn complete(
     wishes: Wishes,
 ) -> Result<Assembly, Refusal> {
     let given = |slot: u8| legs.iter().find(|it| it.1.slot == slot);
-    // Of those that lag another leg in sync has everything.
+    // Another leg in sync has everything that they could have.
+    let is_known_to_lack = |role: Role| match role {
+        Role::Behind { why, .. } => matches!(why, Why::Lags | Why::RolledBack),
+        Role::InSync | Role::Unusable(_) => false,
+    };
     let has_all = |slot: u8| {
-        given(slot).is_some_and(|it| {
-            let lags = matches!(roles[it.0], Role::Behind { why, .. } if why == Why::Lags);
-            lags || roles[it.0] == Role::InSync
-        })
+        let role = given(slot).map(|it| roles[it.0]);
+        role.is_some_and(|role| role == Role::InSync || is_known_to_lack(role))
     };
     let missing: Vec<u8> = state.in_sync().filter(|&slot| !has_all(slot)).collect();
-    if missing.len() == state.in_sync().count() {
+    if missing.len() == state.in_sync().count() || !roles.contains(&Role::InSync) {
         return Err(Refusal::NoneInSync(missing));
     }
     if !wishes.without
@@ -413,6 +417,9 @@ impl fmt::Display for Why {
             Self::Left => "it was away, or never in step",
             Self::Unfinished => "its rebuild had not ended",
             Self::Lags => "it lacks the last change of the mirror's state",
+            Self::RolledBack => {
+                "it was put back to an older state, by what other legs have read of it"
+            }
             Self::PutBack => "it shows an older state than it once had",
             Self::Discarded => "given up by the user",
         })

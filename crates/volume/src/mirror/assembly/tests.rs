@@ -236,7 +236,7 @@ fn t51_a_leg_without_the_newest_event_is_no_source() {
 
 /// The other leg has read newer records of it, two heartbeats later.
 #[test]
-fn t50_a_leg_rolled_back_over_heartbeats_is_refused() {
+fn t50_a_leg_rolled_back_over_heartbeats_is_stale() {
     let begun = legs(2)[0].begun(2);
     let (mut first, mut second) = (begun, begun.on(1, PLACE));
     second.sequence = 50;
@@ -247,15 +247,16 @@ fn t50_a_leg_rolled_back_over_heartbeats_is_refused() {
         [Role::InSync; 2]
     );
     second.sequence = 49;
-    let refused = assembled(&[first, second]);
-    assert_eq!(refused, Err(Refusal::Incomplete(vec![1])));
-    let forced = assemble(&given(&[first, second]), FORCED).unwrap();
-    let (position, why) = (0, Why::PutBack);
-    assert_eq!(forced.roles[1], Role::Behind { position, why });
-    assert_eq!(
-        forced.next.state(1).map(|it| it != LegState::InSync),
-        Some(true)
-    );
+    let assembly = assembled(&[first, second]).unwrap();
+    let (position, why) = (0, Why::RolledBack);
+    assert_eq!(assembly.roles[1], Role::Behind { position, why });
+    let said = assembly.next.state(1);
+    assert!(matches!(said, Some(LegState::Stale(lack)) if lack.position == 0));
+    // Also where it lacks several events.
+    first.event += 2;
+    let assembly = assembled(&[first, second]).unwrap();
+    assert_eq!(assembly.roles[1], Role::Behind { position, why });
+    first.event = begun.event;
     // A leg that is stale says nothing of the others that counts.
     let left = second.without(0, second.event).unwrap();
     let mut stale = first;
