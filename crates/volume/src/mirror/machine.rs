@@ -120,6 +120,9 @@ struct Leg {
     cut_short: bool,
     /// The same while it was the last one in sync, which stays.
     cut_and_last: bool,
+    /// As the last one in sync it was smaller than the mirror needs: what lies behind this byte of
+    /// the mirror is lost, however large it is by now.
+    cut_end: Option<u64>,
     /// Whose record stood there when it was to return, its sequence, and when.
     other: Option<(Id, u64, u64)>,
     /// It is flushed for its rebuild.
@@ -313,6 +316,10 @@ impl Mirror {
     /// What a leg was given has ended.
     pub fn handle_done(&mut self, ticket: Ticket, outcome: Outcome, now_ns: u64) {
         self.ended(ticket, now_ns);
+        let outcome = match self.is_behind_cut(ticket) {
+            true => Outcome::CutShort,
+            false => outcome,
+        };
         if outcome == Outcome::PathError && self.ask_again(ticket) {
             return;
         }

@@ -345,6 +345,7 @@ impl Mirror {
             it.left = 0;
             it.errors = 0;
             (it.discarded, it.cut_short) = (false, false);
+            (it.cut_and_last, it.cut_end) = (false, None);
         }
         self.set_join(leg, Join::Away);
         // An old flush covers all of what it has.

@@ -92,6 +92,59 @@ impl Mirror {
         }
     }
 
+    /// The leg has another size now. One that is smaller than the mirror needs, if only for a
+    /// moment, has lost data (T50): it leaves, and is copied whole when it returns. The last one in
+    /// sync stays, and serves what lies below the smallest size that was seen.
+    pub fn leg_resized(&mut self, leg: u8, leg_bytes: u64, now_ns: u64) {
+        self.at(now_ns);
+        let mirror_bytes = self.happened.geometry.bytes;
+        let Some(place) = self.leg(leg).map(|it| it.said.place) else {
+            return;
+        };
+        let end = leg_bytes.saturating_sub(place.data_offset);
+        if end >= mirror_bytes || self.read_only {
+            return;
+        }
+        if self.up == Legs::one(leg)
+            && let Some(it) = self.leg_mut(leg)
+        {
+            it.cut_end = Some(it.cut_end.map_or(end, |before| before.min(end)));
+        }
+        let takes_part = self.takers().has(leg);
+        self.is_cut_short(leg);
+        if !takes_part {
+            self.return_failed(leg, Outcome::CutShort);
+            self.forget_rebuild(leg);
+        }
+        self.look_again();
+    }
+
+    /// Whether the last leg in sync has lost some of a range, since it was smaller for a moment.
+    pub(super) fn has_lost(&self, range: Range) -> bool {
+        let last = self.up.first().and_then(|leg| self.leg(leg));
+        let cut_end = last.and_then(|it| it.cut_end);
+        self.up.count() == 1 && cut_end.is_some_and(|end| range.end > end)
+    }
+
+    /// Whether a leg was asked for something that it has lost.
+    pub(super) fn is_behind_cut(&self, ticket: Ticket) -> bool {
+        let Some(end) = self.leg(ticket.leg).and_then(|it| it.cut_end) else {
+            return false;
+        };
+        let range = match ticket.work {
+            Work::Io(id) => {
+                let slot = self.slots[id as usize].as_ref();
+                slot.and_then(|slot| slot.request.changes().or(slot.request.reads()))
+            }
+            Work::Copy(job) => {
+                let job = self.jobs.get(usize::from(job)).copied().flatten();
+                job.map(|job| job.piece)
+            }
+            _ => None,
+        };
+        range.is_some_and(|range| range.end > end)
+    }
+
     /// A leg that was cut short while it was the last one in sync leaves as soon as it is not: by
     /// then it may be as long again, with zeroes.
     pub(super) fn leave_cut(&mut self) {

@@ -107,7 +107,11 @@ impl Mirror {
         let Some(slot) = self.slots[id as usize] else {
             return;
         };
+        let range = slot.request.changes().or(slot.request.reads());
         match (slot.phase, slot.request) {
+            (Phase::Held, _) if range.is_some_and(|range| self.has_lost(range)) => {
+                self.finish(id, Outcome::CutShort);
+            }
             (Phase::Held, Request::Read(range)) if self.may_be_read(range) => {
                 self.phase(id, Phase::Choosing);
                 let from = self.readers_of(&slot);

@@ -65,6 +65,7 @@ impl Leg {
             discarded: false,
             cut_short: false,
             cut_and_last: false,
+            cut_end: None,
             other: None,
             flushing: false,
             todo: None,

@@ -11,6 +11,7 @@ mod leases;
 mod loss;
 mod pieces;
 mod put_back;
+mod resized;
 mod returned;
 mod rivals;
 mod rules;
