@@ -209,7 +209,10 @@ fn copies(chosen: &Chosen) -> String {
 fn confirmed(it: &Superblock) -> String {
     match it.confirmed {
         0 => String::new(),
-        sequence => format!("sequence {sequence} or more on all other legs in sync"),
+        mark => format!(
+            "mark {mark} or more on all other legs in sync; its own is {}",
+            it.mark
+        ),
     }
 }
 
@@ -388,5 +391,6 @@ fn one_json(it: &Examined) -> Value {
         "owner": owner,
         "beat_interval_ms": superblock.beat_interval_ms,
         "confirmed": superblock.confirmed,
+        "mark": superblock.mark,
     })
 }

@@ -27,6 +27,7 @@
 use super::Superblock;
 use super::copies::NoLeg;
 use super::history::Standing;
+use super::machine::planted;
 use super::superblock::{Lack, LegState};
 use alloc::vec::Vec;
 use canary::Bug;
@@ -172,7 +173,8 @@ pub fn assemble(given: &[Result<Superblock, NoLeg>], wishes: Wishes) -> Result<A
     let mut roles: Vec<Role> = roles.collect();
     let has_newest = |it: &(usize, &Superblock)| it.1.event == state.event;
     let is_in_sync = |at: usize| roles[at] == Role::InSync;
-    if legs.iter().any(|it| is_in_sync(it.0) && has_newest(it)) {
+    let lags = !planted::has(planted::Bug::LaggingSource);
+    if lags && legs.iter().any(|it| is_in_sync(it.0) && has_newest(it)) {
         // T51: they are no source of what is made alike after an unclean stop.
         for it in legs.iter().filter(|it| !has_newest(it)) {
             if roles[it.0] == Role::InSync {
@@ -196,7 +198,7 @@ fn is_older_than_known(
     let knows = |it: &Superblock| {
         let entry = it.legs.get(usize::from(leg.slot)).copied().flatten();
         let was_in_sync = entry.is_some_and(|entry| entry.state == LegState::InSync);
-        was_in_sync && entry.map(|entry| entry.id) == id && it.confirmed <= it.sequence
+        was_in_sync && entry.map(|entry| entry.id) == id
     };
     // A leg that is stale in the newest state says nothing that counts.
     let takes_part = |it: &Superblock| {
@@ -205,7 +207,7 @@ fn is_older_than_known(
     };
     let in_sync = state.state(leg.slot) == Some(LegState::InSync);
     let mut others = legs.iter().map(|it| it.1).filter(|it| takes_part(it));
-    in_sync && others.any(|it| knows(it) && leg.sequence < it.confirmed)
+    in_sync && leg.mark > 0 && others.any(|it| knows(it) && leg.mark < it.confirmed)
 }
 
 /// Refuses legs of several mirrors, and one that is there twice.

@@ -82,6 +82,7 @@ impl Superblock {
             beat_interval_ms: new.beat_interval_ms,
             legs: entries,
             confirmed: 0,
+            mark: 1,
         })
     }
 

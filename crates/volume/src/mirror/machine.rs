@@ -62,7 +62,7 @@ mod legs;
 mod life;
 mod loss;
 mod pace;
-mod planted;
+pub(super) mod planted;
 mod read;
 mod rebuild;
 mod types;
@@ -101,6 +101,8 @@ struct Leg {
     /// Both of its copies had this sequence or a higher one when they were read last, and nothing
     /// older can come over them; 0: not known. What the others say of it (T50).
     confirmed: u64,
+    /// The sequence of our first superblock on it; 0: there is none yet.
+    marked_from: u64,
     in_flight: u32,
     /// What it has failed may be executed until then.
     late_until_ns: u64,

@@ -61,6 +61,7 @@ const OWNER_BOUND: Field = field(864, 4);
 const HISTORY: Field = field(1024, 16 * LINEAGES_MAX);
 const LEGS: Field = field(1280, LEG_ENTRY_BYTES * LEGS_MAX);
 const CONFIRMED: Field = field(3968, 8);
+const MARK: Field = field(3976, 8);
 
 const LINEAGE_ENTRY_BYTES: usize = 16;
 const LINEAGE_ID: Field = field(0, 8);
@@ -169,9 +170,12 @@ pub struct Superblock {
     pub beat_interval_ms: u32,
     /// All legs, by number.
     pub legs: [Option<LegEntry>; LEGS_MAX],
-    /// Both copies of each other leg in sync had this sequence or a higher one when this was
-    /// written; 0: not known.
+    /// Both copies of each other leg in sync had this `mark` or a higher one when this was written;
+    /// 0: not known.
     pub confirmed: u64,
+    /// The `sequence` of the last writing that was not an owner's record of a mirror that is being
+    /// claimed: what tells an older copy of a leg, whoever claims it. 0: not known.
+    pub mark: u64,
 }
 
 /// Why bytes are no superblock that can be used.
@@ -278,6 +282,7 @@ impl Superblock {
             (CREATED, self.created_s),
             (BEAT_INTERVAL, self.beat_interval_ms.into()),
             (CONFIRMED, self.confirmed),
+            (MARK, self.mark),
         ] {
             field.set(&mut block, number);
         }
@@ -435,6 +440,7 @@ fn fields(block: &[u8; SUPERBLOCK_BYTES]) -> Result<Superblock, ParseError> {
         beat_interval_ms: BEAT_INTERVAL.number(block) as u32,
         legs,
         confirmed: CONFIRMED.number(block),
+        mark: MARK.number(block),
     })
 }
 

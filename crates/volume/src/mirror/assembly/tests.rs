@@ -239,14 +239,14 @@ fn t51_a_leg_without_the_newest_event_is_no_source() {
 fn t50_a_leg_rolled_back_over_heartbeats_is_stale() {
     let begun = legs(2)[0].begun(2);
     let (mut first, mut second) = (begun, begun.on(1, PLACE));
-    second.sequence = 50;
-    first.sequence = 51;
+    second.mark = 50;
     first.confirmed = 50;
     assert_eq!(
         assembled(&[first, second]).unwrap().roles,
         [Role::InSync; 2]
     );
-    second.sequence = 49;
+    // Whoever has claimed it since.
+    (second.mark, second.sequence) = (49, 1000);
     let assembly = assembled(&[first, second]).unwrap();
     let (position, why) = (0, Why::RolledBack);
     assert_eq!(assembly.roles[1], Role::Behind { position, why });
@@ -257,6 +257,10 @@ fn t50_a_leg_rolled_back_over_heartbeats_is_stale() {
     let assembly = assembled(&[first, second]).unwrap();
     assert_eq!(assembly.roles[1], Role::Behind { position, why });
     first.event = begun.event;
+    // A braid from before does not say it.
+    second.mark = 0;
+    assert_eq!(assembled(&[first, second]).unwrap().roles[1], Role::InSync);
+    second.mark = 49;
     // A leg that is stale says nothing of the others that counts.
     let left = second.without(0, second.event).unwrap();
     let mut stale = first;

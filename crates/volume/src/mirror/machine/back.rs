@@ -214,7 +214,8 @@ impl Mirror {
                 if let Some(it) = self.leg_mut(leg) {
                     it.said = found.superblock;
                     it.copy = found.copy;
-                    it.confirmed = 0;
+                    it.said.confirmed = 0; // who was in sync then may have been another one
+                    (it.confirmed, it.marked_from) = (0, 0);
                 }
                 self.found_ours(leg);
                 self.set_join(leg, Join::Pages(lack));

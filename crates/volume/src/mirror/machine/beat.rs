@@ -27,7 +27,7 @@ use crate::Outcome;
 use crate::mirror::Superblock;
 use crate::mirror::claim::{BEATS_MISSED, LEASE_BEATS, Terms, beat_ns};
 use crate::mirror::copies::{Chosen, NoLeg};
-use crate::mirror::superblock::Owner;
+use crate::mirror::superblock::{LegState, Owner};
 
 /// What keeps outputs back.
 #[derive(Clone, Copy, Debug, Default)]
@@ -96,6 +96,15 @@ impl Beat {
     /// The superblock of an event is not under way after all.
     pub fn say_later(&mut self) {
         self.saying_ns = None;
+    }
+}
+
+impl Leg {
+    /// A superblock of ours is durable on it.
+    pub(super) fn is_marked(&mut self) {
+        if self.marked_from == 0 {
+            self.marked_from = self.said.sequence;
+        }
     }
 }
 
@@ -369,6 +378,7 @@ impl Mirror {
         if wrote && outcome.is_done() {
             it.beat.step = Step::Idle;
             it.said.sequence = it.beat.sequence;
+            it.is_marked();
             let bound_ms = it.beat.bound_ms;
             it.said.owner = Some(Owner { bound_ms, ..owner });
             it.copy = 1 - it.copy;
@@ -508,20 +518,34 @@ impl Mirror {
         match leg.beat.step {
             Step::Write => Superblock {
                 sequence: leg.beat.sequence,
+                mark: leg.beat.sequence,
                 owner: Some(self.owner_now()),
-                confirmed: self.confirmed_by(&leg.said, leg.said.slot),
+                confirmed: self.confirmed_by(leg, &leg.said),
                 ..leg.said
             },
-            _ => leg.pending,
+            _ => Superblock {
+                mark: leg.pending.sequence,
+                ..leg.pending
+            },
         }
     }
 
-    /// What the leg `slot` may say of all others that are in sync by `superblock`: none of them
-    /// shows a lower sequence any more, unless it is put back to an older state (T50).
-    pub(super) fn confirmed_by(&self, superblock: &Superblock, slot: u8) -> u64 {
-        let others = superblock.in_sync().filter(|&it| it != slot);
-        let confirmed = others.map(|it| self.leg(it).map_or(0, |leg| leg.confirmed));
-        confirmed.min().unwrap_or(0)
+    /// What a leg may say by `next` of all others that are in sync by that: none of them shows a
+    /// lower mark any more, unless it is put back to an older state (T50). What it has said of the
+    /// same legs stays true: who begins anew has read nothing yet, and must not forget it.
+    pub(super) fn confirmed_by(&self, leg: &Leg, next: &Superblock) -> u64 {
+        let id = |of: &Superblock, slot: u8| of.legs[usize::from(slot)].map(|it| it.id);
+        let others = || next.in_sync().filter(|&it| it != leg.said.slot);
+        let was_in_sync = |slot: u8| {
+            let same = id(&leg.said, slot) == id(next, slot);
+            same && leg.said.state(slot) == Some(LegState::InSync)
+        };
+        let before = match others().all(was_in_sync) {
+            true => leg.said.confirmed,
+            false => 0,
+        };
+        let confirmed = others().map(|it| self.leg(it).map_or(0, |leg| leg.confirmed));
+        confirmed.min().unwrap_or(0).max(before)
     }
 
     /// A leg that shows an older record than it once did was put back to an older state: it leaves,
@@ -541,8 +565,8 @@ impl Mirror {
     }
 
     /// Notes which records a leg shows for certain. Counts what was acknowledged as durable, and
-    /// the older one of its copies: the other may be torn by the next write. Where something older
-    /// may yet be executed on the leg nothing is certain (T9).
+    /// the older one of its copies, where both are ours: the other may be torn by the next write.
+    /// Where something older may yet be executed on the leg nothing is certain (T9).
     fn confirm(&mut self, leg: u8, found: &Chosen) {
         let hold_until_ns = self.lease.hold_until_ns;
         let Some(it) = self.leg_mut(leg) else {
@@ -552,7 +576,11 @@ impl Mirror {
             return;
         }
         let sequence = found.superblock.sequence.min(it.said.sequence);
-        it.confirmed = found.other.map_or(0, |other| sequence.min(other));
+        let both = found.other.map_or(0, |other| sequence.min(other));
+        it.confirmed = match it.marked_from > 0 && both >= it.marked_from {
+            true => both,
+            false => 0,
+        };
     }
 
     /// We leave more behind from now on: the next beats say so, at once.

@@ -156,9 +156,8 @@ impl Mirror {
         self.sequence += 1;
         let (sequence, owner) = (self.sequence, self.owner_now());
         for slot in legs.iter() {
-            let confirmed = self
-                .leg(slot)
-                .map(|leg| self.confirmed_by(&leg.pending, slot));
+            let leg = self.leg(slot);
+            let confirmed = leg.map(|leg| self.confirmed_by(leg, &leg.pending));
             if let Some(leg) = self.leg_mut(slot) {
                 leg.pending.confirmed = confirmed.unwrap_or(0);
                 leg.pending.sequence = sequence;
@@ -206,6 +205,7 @@ impl Mirror {
             && let Some(it) = self.leg_mut(leg)
         {
             it.said = it.pending;
+            it.is_marked();
             it.fresh = None;
             it.copy = 1 - it.copy;
         }

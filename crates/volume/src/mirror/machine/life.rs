@@ -54,6 +54,7 @@ impl Leg {
             pending: found.superblock,
             copy: found.copy,
             confirmed: 0,
+            marked_from: 0,
             in_flight: 0,
             late_until_ns: 0,
             gave_up: false,

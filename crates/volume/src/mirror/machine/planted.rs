@@ -5,11 +5,13 @@
 //! for worlds of chaos alone; without its feature [`has`] is constantly false and costs nothing.
 
 #[cfg(test)]
-pub(super) use plant::{has, plant};
+pub(in crate::mirror) use plant::has;
+#[cfg(test)]
+pub(super) use plant::plant;
 
 /// What can be wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Bug {
+pub(in crate::mirror) enum Bug {
     /// A write is acknowledged before it is durable that a leg missed it (T14).
     AckBeforeStale,
     /// What could not be read is rewritten without a lock (T5).
@@ -46,11 +48,13 @@ pub(super) enum Bug {
     ChangeInDoubt,
     /// An owner gives out I/O whether or not its beats end (T48).
     NoLease,
+    /// A leg without the newest event is a source of what is made alike (T51).
+    LaggingSource,
 }
 
 #[cfg(not(test))]
 #[inline(always)]
-pub(super) fn has(bug: Bug) -> bool {
+pub(in crate::mirror) fn has(bug: Bug) -> bool {
     canary::CAN && elsewhere(bug).is_some_and(canary::has)
 }
 
@@ -78,7 +82,8 @@ const fn elsewhere(bug: Bug) -> Option<canary::Bug> {
         | Bug::GrownUnlike
         | Bug::ChangeBeforeBound
         | Bug::ChangeInDoubt
-        | Bug::NoLease => return None,
+        | Bug::NoLease
+        | Bug::LaggingSource => return None,
     })
 }
 

@@ -106,6 +106,7 @@ pub fn superblock(seed: u64) -> Superblock {
         beat_interval_ms: draw.below(1 << 20) as u32,
         legs,
         confirmed: draw.below(1 << 30),
+        mark: draw.below(1 << 30),
     }
 }
 
@@ -319,6 +320,7 @@ fn the_document_says_where_everything_lies() {
         (HISTORY, "history"),
         (LEGS, "legs"),
         (CONFIRMED, "confirmed"),
+        (MARK, "mark"),
     ];
     documented("Superblock", &fields, SUPERBLOCK_BYTES);
     let fields = [(LINEAGE_ID, "lineage"), (LINEAGE_FIRST, "first event")];

@@ -116,8 +116,17 @@ fn t50_beats_confirm_the_records_of_the_others() {
     let said = mirror.encode_superblock(0, 0, crc32_iscsi);
     let said = Superblock::parse(&said, 0, crc32_iscsi).unwrap();
     assert!(mirror.leg(1).unwrap().confirmed > before);
-    let confirmed = mirror.confirmed_by(&said, 0);
+    let leg = mirror.leg(0).unwrap();
+    let confirmed = mirror.confirmed_by(leg, &said);
     assert!(confirmed > before && confirmed < mirror.leg(1).unwrap().said.sequence);
+    // Who begins anew has read nothing yet, and says the same of the same legs.
+    mirror.leg_mut(1).unwrap().confirmed = 0;
+    mirror.leg_mut(0).unwrap().said.confirmed = confirmed;
+    let leg = mirror.leg(0).unwrap();
+    assert_eq!(mirror.confirmed_by(leg, &leg.said), confirmed);
+    let mut other = leg.said;
+    other.legs[1].as_mut().unwrap().id = crate::mirror::Id([99; 16]);
+    assert_eq!(mirror.confirmed_by(leg, &other), 0);
 }
 
 /// A superblock that may yet be executed late can replace the one that was read.

@@ -1,7 +1,7 @@
 //! Legs with volatile caches, in any order of what ends; legs that fail, go away, come back with
 //! late writes, can't read; power that fails at any moment, and tears what is under way.
 use super::super::super::assembly::tests::{PLACE, legs};
-use super::super::super::assembly::{Assembly, Role, Wishes, assemble};
+use super::super::super::assembly::{Assembly, Role, Why, Wishes, assemble};
 use super::super::super::claim::Terms;
 use super::super::super::copies::{Chosen, NoLeg, choose};
 use super::super::super::superblock::tests::Draw;
@@ -42,6 +42,11 @@ pub struct World {
     inherits: bool,
     /// Whoever has a leg's paths does not wait for what may be late: only the mirror does.
     unfenced: bool,
+    /// Legs are put back to what they were.
+    copies: bool,
+    /// A copy of a leg, and legs that were put back and are not in sync since.
+    old: Option<(usize, Disk)>,
+    put_back: Vec<usize>,
     /// How many blocks users were told of.
     blocks: usize,
     pub disks: Vec<Disk>,
@@ -107,6 +112,9 @@ impl World {
             unfenced: seed % 6 == 4,
             grows,
             hang: seed % 5 == 1,
+            copies: seed % 11 == 6,
+            old: None,
+            put_back: Vec::new(),
             blocks: BLOCKS,
             given: Vec::new(),
             asked: BTreeMap::new(),
@@ -259,6 +267,17 @@ impl World {
                 Role::InSync => u64::MAX,
                 Role::Unusable(_) => continue,
             };
+            let rolled_back = |it: &Role| {
+                matches!(
+                    it,
+                    Role::Behind {
+                        why: Why::RolledBack,
+                        ..
+                    }
+                )
+            };
+            let known = !rolled_back(&assembly.roles[at]) || self.put_back.contains(&leg);
+            self.claim(known, "a leg is taken for an older copy");
             let own = self.disks[leg].intents();
             for block in 0..(assembly.next.geometry.bytes / BLOCK) as usize {
                 let region = (block / REGION_BLOCKS) as u64;
@@ -352,7 +371,10 @@ impl World {
                 "left"
             }
             News::Joining(_) => "joining",
-            News::Joined(_) => "joined",
+            News::Joined(leg) => {
+                self.put_back.retain(|&it| it != usize::from(leg));
+                "joined"
+            }
             News::Unfit(leg, why) => {
                 self.disks[usize::from(leg)].found = false;
                 let failed = matches!(why, Unfit::Failed(_) | Unfit::NoLeg(_));
@@ -587,3 +609,4 @@ impl World {
 
 mod disk;
 mod life;
+mod old;

@@ -76,6 +76,24 @@ impl Disk {
         self.life += 1;
     }
 
+    /// A copy of what can be read of it.
+    pub fn copied(&self) -> Self {
+        Self {
+            bytes: self.bytes,
+            blocks: core::array::from_fn(|block| self.block(block)),
+            cache: Vec::new(),
+            copies: self.copies.clone(),
+            page: self.page.clone(),
+            bad: self.bad,
+            sick: false,
+            hung: false,
+            away: false,
+            life: self.life,
+            late: Vec::new(),
+            found: false,
+        }
+    }
+
     /// What a read finds.
     pub fn block(&self, block: usize) -> u64 {
         let cached = self.cache.iter().rev().find(|it| it.0 == block);

@@ -248,7 +248,11 @@ impl World {
             .filter(|leg| mask >> leg & 1 == 1)
             .collect();
         let all: Vec<usize> = (0..self.disks.len()).collect();
-        let present = if mask >> self.disks.len() == 1 {
+        if self.copies && self.draw(2) == 0 {
+            self.put_back();
+        }
+        // An old copy without those that have more than it says nothing of what it lacks.
+        let present = if mask >> self.disks.len() == 1 && !self.copies {
             &some
         } else {
             &all
@@ -277,6 +281,7 @@ impl World {
                 18 => self.look_after(&mut mirror),
                 19 if self.grows => self.grow(&mut mirror),
                 20 if self.hang => self.hang(&mut mirror),
+                21 if self.copies && self.draw(8) == 0 => self.copy_leg(),
                 16 if self.draw(16) == 0 => mirror.check(self.seed.below(2) == 0, self.now_ns),
                 _ => self.end_one(&mut mirror),
             }
@@ -287,7 +292,12 @@ impl World {
         }
         match self.draw(4) {
             0 => self.rest(&mut mirror),
-            1 => self.stop(&mut mirror),
+            1 => {
+                self.stop(&mut mirror);
+                if self.copies {
+                    self.copy_leg();
+                }
+            }
             _ => {}
         }
         if self.stopped.is_none() {
