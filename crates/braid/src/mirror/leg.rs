@@ -271,7 +271,7 @@ pub struct LegFile {
     path: PathBuf,
     size: Candidate,
     /// While it is open.
-    _lock: FileDevice,
+    _lock: Box<FileDevice>,
 }
 
 impl LegFile {
@@ -315,7 +315,7 @@ impl LegFile {
                 bytes: device.bytes(),
                 block_shift: device.block_shift(),
             },
-            _lock: device,
+            _lock: Box::new(device),
         })
     }
 
