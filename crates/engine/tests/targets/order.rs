@@ -1,7 +1,7 @@
 //! Changes that overlap, of associations that are there and of ones that are gone (T9).
 use crate::target_hand::*;
 use engine::Machine;
-use nvme::wire::sqe::admin;
+use nvme::wire::sqe::{Sgl, admin};
 use nvme::wire::{SqeBuilder, Status};
 
 /// A target whose device answers when it is told to, and a queue.
@@ -83,4 +83,19 @@ fn a_failed_change_lets_others_go_on() {
     hand.answer_device();
     let last = *hand.done(queue).last().unwrap();
     assert_eq!((last.1, last.2), (second, Status::SUCCESS));
+}
+
+/// Of ranges that are deallocated one after the other no further one is begun for a lost host.
+#[test]
+fn t09_the_rest_of_a_deallocation_goes_with_its_host() {
+    let (mut hand, queue) = ready();
+    let range = |slba: u64| [&[0; 4][..], &1_u32.to_le_bytes(), &slba.to_le_bytes()].concat();
+    let sgl = Sgl::InCapsule { offset: 0, len: 32 };
+    let sqe = io(0x09, 0, 0).cdw(10, 1).cdw(11, 4).cdw(12, 0).sgl(sgl);
+    hand.send(queue, sqe, &[range(0), range(1)].concat());
+    assert_eq!(hand.at_device.len(), 1);
+    hand.hang_up(queue);
+    hand.answer_device();
+    assert!(hand.at_device.is_empty());
+    assert_eq!(hand.target.port_stats(0).in_flight, 0);
 }
