@@ -4,7 +4,8 @@
 //!
 //! A command's course: its data arrives in a buffer of the pool (writes, compares) → when it is
 //! complete the port's shape says when it may begin → a read finds its buffer, a change waits for
-//! those that it overlaps → device → response → the buffer returns. Admin commands don't pass the shape: they are the machine's own.
+//! those that it overlaps → device → response → the buffer returns.
+//! Admin commands don't pass the shape: they are the machine's own.
 //!
 //! # Contract
 //! Nothing is refused for want of memory (T6): a write without a buffer waits, if need be with its

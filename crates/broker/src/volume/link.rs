@@ -383,7 +383,8 @@ impl Link {
         match &self.info {
             Some(first) if !serves(first) => {
                 return Err(Lost(
-                    "the export is smaller than it was, or another one: start the queue server anew".into(),
+                    "the export is smaller than it was, or another: start the queue server anew"
+                        .into(),
                 ));
             }
             Some(_) => tracing::info!("volume nbd:{} is back", self.plan.address),

@@ -1,7 +1,7 @@
 //! Clients that hold memory, or wait for it, and move nothing while others wait, are given up.
 //!
 //! Decides, for the export as a whole, which clients keep others from memory. A session looks after
-//! its own request ([`nbd::server`]), which begins only when that has its memory; so of thousands of
+//! its own request ([`nbd::server`]), which begins only when that has its memory; so of many
 //! clients that stop in the middle of a request each lot would be waited for anew. Here the time
 //! that a client waited for memory counts as well: once it has memory it has to move.
 //!
