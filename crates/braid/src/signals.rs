@@ -71,8 +71,8 @@ impl Interrupt {
     }
 }
 
-/// Ends the process if, so long after an orderly end was asked for, a reactor or a file stands still
-/// in a system call: what they serve can't end in order, and may never.
+/// Ends the process if, so long after an orderly end was asked for, a reactor or a file stands
+/// still in a system call: what they serve can't end in order, and may never.
 pub fn end_when_stuck(after: Duration) {
     let wait = move || {
         std::thread::sleep(after);

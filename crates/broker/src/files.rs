@@ -20,8 +20,9 @@
 //!
 //! # Limits
 //! [`FILE_OPERATIONS_MAX`] in flight, those of workers besides; further requests wait here, as many
-//! as queues have entries, and queues are served in turn. Changes that wait for others that they overlap ([`crate::order`])
-//! count only once they may begin: so none of them keeps from going on what it waits for.
+//! as queues have entries, and queues are served in turn. Changes that wait for others that they
+//! overlap ([`crate::order`]) count only once they may begin: so none of them keeps from going on
+//! what it waits for.
 use crate::limits::{BOUNCES_MAX, FILE_OPERATIONS_MAX, ZEROES_BYTES};
 use crate::order::{Begun, Orders, ThreadOrder};
 use crate::transfer::{Door, Memories, Part};

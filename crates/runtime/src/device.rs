@@ -11,15 +11,15 @@
 //! and then what lies between reads as zeroes: nobody can tell those from data. Of a file that we
 //! have alone nothing is read or written there any more (`whole`).
 //!
-//! Changes of files start only before the time that the machine gives (T49): the ring asks the clock
-//! directly before it submits a write, which is done without the kernel's workers or refused; what
-//! is refused, and everything on file systems that block their submitter (T52), is done by the
+//! Changes of files start only before the time that the machine gives (T49): the ring asks the
+//! clock directly before it submits a write, which is done without the kernel's workers or refused;
+//! what is refused, and everything on file systems that block their submitter (T52), is done by the
 //! file's own threads (`blocking`), which ask the clock as well. What is late is asked about anew:
 //! the machine may have got more time meanwhile.
 //!
 //! # Limits
-//! `FILE_OPERATIONS_MAX` on the ring and `COMPARES_MAX` comparing; more wait here. How many there are
-//! in all is bounded by the machine, which has one buffer for each.
+//! `FILE_OPERATIONS_MAX` on the ring and `COMPARES_MAX` comparing; more wait here. How many there
+//! are in all is bounded by the machine, which has one buffer for each.
 use crate::command::Commands;
 use crate::limits::{COMPARE_BYTES, COMPARES_MAX, FILE_OPERATIONS_MAX, ZEROES_BYTES};
 use crate::mailbox::Wake;

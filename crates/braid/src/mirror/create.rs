@@ -4,9 +4,9 @@
 //! Nothing is written before everything was asked that can be said against it; but where nobody
 //! knows that two legs are the same storage ([`super::same`]), it shows only when they are written,
 //! and then what was there is put back. No leg is cleared before each was written wherever it will
-//! be: with what was there, and with a mark where nothing of an older mirror lies. Bitmaps are durable on all legs before the first superblock
-//! is written, so who is interrupted has no leg, or legs of a mirror that lacks some, and never one
-//! that means something else.
+//! be: with what was there, and with a mark where nothing of an older mirror lies. Bitmaps are
+//! durable on all legs before the first superblock is written, so a creation that is interrupted
+//! leaves no leg, or legs of a mirror that lacks some, and never one that means something else.
 use super::foreign;
 use super::leg::{Leg, LegFile, crc32c, draw_id, draw_lineage, identity_for};
 use super::same::Storage;

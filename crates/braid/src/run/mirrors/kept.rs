@@ -60,8 +60,8 @@ impl Service {
             true => Ok(()),
             false => Err(Failure::refused(format!(
                 "{}: that holds, but its legs could not be told yet: it is forgotten where the \
-                 engine ends before (braid stat shows what they wait for); set it as it was to take it \
-                 back (of a leg: braid mirror restore, braid mirror fail)",
+                 engine ends before (braid stat shows what they wait for); set it as it was to \
+                 take it back (of a leg: braid mirror restore, braid mirror fail)",
                 self.name(volume)
             ))),
         }

@@ -15,8 +15,8 @@ mod resized;
 mod returned;
 mod rivals;
 mod rules;
-mod taken_back;
 mod starve;
+mod taken_back;
 mod world;
 
 use super::planted::{Bug, plant};
