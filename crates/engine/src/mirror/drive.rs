@@ -459,7 +459,8 @@ impl Mirrored {
         let away = away.filter(|it| !it.told).map(|it| it.at_ns);
         let hangs = self.legs.iter().filter_map(|leg| leg.hangs_ns);
         let beat_ns = self.beat_ns();
-        let legs = self.legs.iter();
+        // While the host has no room for what was given before, nothing waits for a time.
+        let legs = self.legs.iter().filter(|_| self.held.is_empty());
         let stalls = legs.filter_map(|leg| leg.depth.stalls_at(beat_ns));
         let due = machine.into_iter().chain(away).chain(hangs);
         due.chain(stalls).min()
