@@ -540,9 +540,12 @@ fn changes_that_fail_let_others_go_on() {
     let orders = Orders::new(1);
     let (mut files, _told) = files_of(&orders);
     let memory = ring_memory();
-    // No pipe has ranges, nor is it written to at its other end.
-    let (reader, _writer) = std::io::pipe().unwrap();
-    files.replace(0, reader.into());
+    // Neither the ring nor workers can change what is open to be read only.
+    let null = std::fs::File::open("/dev/null").unwrap();
+    let backing = files.backings[0].as_mut().unwrap();
+    let handle = runtime::workers::FileHandle::new(null.try_clone().unwrap().into(), false);
+    backing.slow.as_mut().unwrap().handle = Arc::new(handle);
+    backing.way = Way::File(Some(Fd::new(null.into())));
     let ranges = vec![(0, 4096), (8192, 4096)];
     files.begin(job(0, 0), Work::Deallocate { ranges }, &memories());
     files.begin(job(0, 1), zeroes(false), &memories());
