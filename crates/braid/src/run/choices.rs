@@ -8,7 +8,7 @@
 use super::config::{Config, PathKeys, Volume};
 use super::live::{self, Key};
 use super::paths::uris;
-use super::registry::{Registry, id_of, others};
+use super::registry::Registry;
 use super::state;
 use crate::log;
 use crate::uri::PathUri;
@@ -106,18 +106,9 @@ impl Choices {
     /// # Errors
     /// A file can't be read, or isn't ours.
     pub fn adopt(&mut self, registry: &Registry, config: &Config) -> anyhow::Result<()> {
-        let files = others(registry.directory(), "choices").into_iter();
-        let files: Vec<PathBuf> = files.filter(|it| *it != self.path).collect();
-        if files.is_empty() {
-            return Ok(());
-        }
-        // Without it nothing is moved: another engine may be about to begin with that file.
-        let guard = registry.guard();
-        for file in files {
-            if id_of(&file).is_some_and(|id| registry.is_alive(id)) {
-                continue;
-            }
-            let mut theirs: BTreeMap<String, Choice> = state::read(&file)
+        let left = registry.left_behind("choices", &self.path);
+        for file in &left.files {
+            let mut theirs: BTreeMap<String, Choice> = state::read(file)
                 .with_context(|| format!("{} (remove it to forget choices)", file.display()))?;
             let before = theirs.len();
             theirs.retain(|name, choice| {
@@ -134,15 +125,7 @@ impl Choices {
             if theirs.len() == before {
                 continue;
             }
-            let moved = match &guard {
-                Err(error) => Err(anyhow::anyhow!("{error:#}")),
-                Ok(_) => {
-                    state::write(&self.path, &self.map).and_then(|()| match theirs.is_empty() {
-                        true => state::remove(&file),
-                        false => state::write(&file, &theirs),
-                    })
-                }
-            };
+            let moved = left.move_out(file, &theirs, || state::write(&self.path, &self.map));
             if let Err(error) = moved {
                 log::say(format!(
                     "what was chosen under another control socket holds, and can't be moved out of \

@@ -15,7 +15,7 @@
 use super::config::Volume;
 use super::config::twice;
 use super::discovery::plan;
-use super::registry::{Place, Registry, id_of, others, places};
+use super::registry::{Place, Registry, places};
 use super::state;
 use crate::log;
 use crate::uri::PathUri;
@@ -185,17 +185,9 @@ impl Marks {
     /// # Errors
     /// A file can't be read, or isn't ours.
     pub fn adopt(&mut self, registry: &Registry, volumes: &[&Volume]) -> anyhow::Result<()> {
-        let files = others(registry.directory(), "marks").into_iter();
-        let files: Vec<PathBuf> = files.filter(|it| *it != self.path).collect();
-        if files.is_empty() {
-            return Ok(());
-        }
-        let guard = registry.guard();
-        for file in files {
-            if id_of(&file).is_some_and(|id| registry.is_alive(id)) {
-                continue;
-            }
-            let mut theirs: BTreeMap<String, Mark> = state::read(&file).with_context(|| {
+        let left = registry.left_behind("marks", &self.path);
+        for file in &left.files {
+            let mut theirs: BTreeMap<String, Mark> = state::read(file).with_context(|| {
                 format!(
                     "{} says which volumes of another control socket were not stopped cleanly; \
                      remove it only if no write of that engine can be under way any more",
@@ -210,13 +202,7 @@ impl Marks {
             if theirs.len() == before {
                 continue;
             }
-            let moved = match &guard {
-                Err(error) => Err(anyhow::anyhow!("{error:#}")),
-                Ok(_) => self.write().and_then(|()| match theirs.is_empty() {
-                    true => state::remove(&file),
-                    false => state::write(&file, &theirs),
-                }),
-            };
+            let moved = left.move_out(file, &theirs, || self.write());
             if let Err(error) = moved {
                 log::say(format!(
                     "what an engine with another control socket left is heeded, and can't be \

@@ -13,12 +13,14 @@
 //! namespace of its subsystem. Mirrors are not compared: their legs have an owner record. Engines
 //! that use different state directories do not see each other.
 use super::config::Volume;
+use super::state;
 use crate::text;
 use crate::uri::UriKind;
 use anyhow::{Context, anyhow, bail};
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::fs;
 use std::io::{Seek, Write};
 use std::path::{Path, PathBuf};
@@ -196,6 +198,16 @@ impl Registry {
         Ok(file)
     }
 
+    /// The state files of a kind that engines with other control sockets left when they ended.
+    /// The directory is locked while there are any: another engine may be about to begin with one.
+    pub fn left_behind(&self, kind: &str, own: &Path) -> LeftBehind {
+        let files = others(&self.directory, kind).into_iter();
+        let mut files: Vec<PathBuf> = files.filter(|it| it != own).collect();
+        let guard = (!files.is_empty()).then(|| self.guard());
+        files.retain(|it| !id_of(it).is_some_and(|id| self.is_alive(id)));
+        LeftBehind { files, guard }
+    }
+
     /// The engine has ended: another one may have all of its volumes.
     pub fn end(&mut self) {
         if self.file.is_none() {
@@ -326,8 +338,40 @@ impl Registry {
     }
 }
 
+/// See [`Registry::left_behind`].
+pub struct LeftBehind {
+    /// Their paths.
+    pub files: Vec<PathBuf>,
+    /// The lock of the directory, if it was wanted.
+    guard: Option<anyhow::Result<fs::File>>,
+}
+
+impl LeftBehind {
+    /// Moves what was taken over out of `file`: writes it as this engine's by `write_own`, then
+    /// leaves `rest` there.
+    ///
+    /// # Errors
+    /// The directory is not locked, or a file can't be written: it may stand in both.
+    pub fn move_out<T: Serialize>(
+        &self,
+        file: &Path,
+        rest: &BTreeMap<String, T>,
+        write_own: impl FnOnce() -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        if let Some(Err(error)) = &self.guard {
+            return Err(anyhow!("{error:#}"));
+        }
+        write_own()?;
+        if rest.is_empty() {
+            state::remove(file)
+        } else {
+            state::write(file, rest)
+        }
+    }
+}
+
 /// The id in the name of a state file.
-pub fn id_of(path: &Path) -> Option<&str> {
+fn id_of(path: &Path) -> Option<&str> {
     let (_, id) = path.file_stem()?.to_str()?.split_once('-')?;
     Some(id)
 }
