@@ -61,8 +61,7 @@ impl Files {
         if !self.inbox.has_any.swap(false, Ordering::Acquire) {
             return;
         }
-        let finished = self.inbox.lock();
-        let mut finished = finished;
+        let mut finished = self.inbox.lock();
         let ended = finished.drain(..).map(|it| (it.tag, it.result));
         self.elsewhere.extend(ended);
     }
