@@ -1,6 +1,6 @@
 //! Does what a plan says, and undoes it.
 use super::plan::{Fault, Kind};
-use super::stage::Stage;
+use super::stage::{Stage, WHOLE};
 use super::stop;
 use anyhow::Result;
 use std::time::Duration;
@@ -29,6 +29,17 @@ impl Stage {
             self.heal(*way, *kind)?;
         }
         Ok(())
+    }
+
+    /// Begins a fault, ends it after its time, and waits until all paths are there again.
+    ///
+    /// # Errors
+    /// It can't be done or undone, or the paths don't come back.
+    pub fn undergo(&mut self, fault: &Fault) -> Result<()> {
+        self.begin(fault)?;
+        stop::pause(Duration::from_millis(fault.for_ms))?;
+        self.end(fault)?;
+        self.engine()?.wait_whole(WHOLE)
     }
 
     /// Begins one thing on one way.

@@ -14,7 +14,7 @@ mod load;
 
 use super::engine::SHORT;
 use super::plan::{Plan, Random};
-use super::stage::{Stage, WHOLE};
+use super::stage::Stage;
 use super::table::Table;
 use super::{Common, stop};
 use anyhow::{Context, Result};
@@ -110,10 +110,7 @@ fn inject(
             target.set(&[&format!("delay={delay}")])?;
         }
         stop::pause(Duration::from_millis(300))?;
-        stage.begin(&fault)?;
-        stop::pause(Duration::from_millis(fault.for_ms))?;
-        stage.end(&fault)?;
-        stage.engine()?.wait_whole(WHOLE)?;
+        stage.undergo(&fault)?;
         load.check()?;
         *faults.entry(fault.name()).or_default() += 1;
     }
@@ -122,10 +119,7 @@ fn inject(
 }
 
 fn print(common: &Common, args: &Args, history: &History, faults: &BTreeMap<String, u64>) {
-    let mut table = Table::new(&["fault", "count"]);
-    for (name, count) in faults {
-        table.row(vec![name.as_str().into(), (*count).into()]);
-    }
+    let table = Table::of_faults(faults);
     let counts = history.counts();
     common.show(
         "history",

@@ -16,7 +16,7 @@ use super::engine::SHORT;
 use super::mounted::{Image, Mounted, mount_hindrance};
 use super::net::run as run_program;
 use super::plan::{Plan, Random};
-use super::stage::{Directory, Stage, WHOLE};
+use super::stage::{Directory, Stage};
 use super::table::Table;
 use super::{Common, stop};
 use anyhow::{Context, Result, bail, ensure};
@@ -76,10 +76,7 @@ pub fn run(common: &Common, args: &Args) -> Result<()> {
     let mut faults = BTreeMap::new();
     let (events, files) = record(common, args, &mut faults)?;
     let checked = check(common, args, &events, &files)?;
-    let mut table = Table::new(&["fault", "count"]);
-    for (name, count) in &faults {
-        table.row(vec![name.as_str().into(), (*count).into()]);
-    }
+    let table = Table::of_faults(&faults);
     let flushes = events
         .iter()
         .filter(|it| matches!(it, Event::Flush))
@@ -157,10 +154,7 @@ fn inject(
             begun.elapsed().as_secs(),
             fault.name()
         ));
-        stage.begin(&fault)?;
-        stop::pause(Duration::from_millis(fault.for_ms))?;
-        stage.end(&fault)?;
-        stage.engine()?.wait_whole(WHOLE)?;
+        stage.undergo(&fault)?;
         files.check()?;
         *faults.entry(fault.name()).or_default() += 1;
     }

@@ -1,5 +1,6 @@
 //! Tables for people, and the same facts for programs.
 use serde_json::{Map, Value};
+use std::collections::BTreeMap;
 
 /// Rows under named columns.
 pub struct Table {
@@ -14,6 +15,15 @@ impl Table {
             columns: columns.to_vec(),
             rows: Vec::new(),
         }
+    }
+
+    /// How often each fault was.
+    pub fn of_faults(faults: &BTreeMap<String, u64>) -> Self {
+        let mut table = Self::new(&["fault", "count"]);
+        for (name, count) in faults {
+            table.row(vec![name.as_str().into(), (*count).into()]);
+        }
+        table
     }
 
     /// Adds a row, as long as there are columns.
