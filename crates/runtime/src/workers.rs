@@ -6,7 +6,8 @@
 //! without NOWAIT, `fallocate`) and everything on file systems that block their submitter. Directly
 //! before each system call the thread asks the job's [`Permit`]: a process that stood still
 //! executes nothing whose time passed meanwhile (T49). What is left is a stop between that question
-//! and the call. Where a file has holes, space is allocated first and the permit asked again.
+//! and the call. Where a file has holes, space is allocated first and the permit asked again; what
+//! that says does not count, but what the write itself says.
 //!
 //! A job is one system call; short counts come back as they are. Its end goes to
 //! [`Complete::complete`], on the thread.
@@ -301,7 +302,7 @@ impl Pool {
 
 impl Job {
     fn run(mut self) {
-        let result = self.make_calls();
+        let result = self.make_calls(Self::allocate);
         self.end(result);
     }
 
@@ -312,9 +313,19 @@ impl Job {
         self.to.complete(Finished { tag, result, bytes });
     }
 
-    fn make_calls(&mut self) -> Result<u32, Errno> {
+    fn make_calls(&mut self, allocate: fn(&Self, u32) -> Result<(), Errno>) -> Result<u32, Errno> {
         if let Call::Write { allocate: true, .. } = self.call {
-            self.allocate()?;
+            let length = match &self.bytes {
+                Bytes::Nothing => 0,
+                Bytes::Lease(lease) => lease.len(),
+                Bytes::Shared(_, _, len) => *len,
+            };
+            if !self.permit.allows() {
+                return Err(LATE);
+            }
+            // No room, or a file system that can't: what was written before is overwritten all the
+            // same, and the write itself says what is wrong.
+            let _ = allocate(self, length);
         }
         if !self.permit.allows() {
             return Err(LATE);
@@ -345,22 +356,9 @@ impl Job {
     }
 
     /// Allocates the space of a write: that may take long, and what follows does not then.
-    fn allocate(&self) -> Result<(), Errno> {
-        let length = match &self.bytes {
-            Bytes::Nothing => return Ok(()),
-            Bytes::Lease(lease) => lease.len(),
-            Bytes::Shared(_, _, len) => *len,
-        };
-        if !self.permit.allows() {
-            return Err(LATE);
-        }
+    fn allocate(&self, length: u32) -> Result<(), Errno> {
         let mode = FallocateFlags::KEEP_SIZE;
-        match rustix::fs::fallocate(&*self.file, mode, self.offset, length.into()) {
-            // There is no room: before any of the data is written.
-            Err(error @ (Errno::NOSPC | Errno::DQUOT)) => Err(error),
-            // The file system can't, or the write itself tells what is wrong.
-            _ => Ok(()),
-        }
+        rustix::fs::fallocate(&*self.file, mode, self.offset, length.into())
     }
 }
 
@@ -443,6 +441,26 @@ mod tests {
         file.read_exact_at(&mut read, 4096).unwrap();
         assert_eq!(read, [7; 4096]);
         assert!(file.metadata().unwrap().blocks() >= 8);
+    }
+
+    #[test]
+    fn a_write_without_new_space_is_made() {
+        // As on XFS, which wants room for a whole range that was written before.
+        let ((file, handle), (to, _ended)) = (file(), ends());
+        file.set_len(1 << 20).unwrap();
+        for error in [Errno::NOSPC, Errno::DQUOT, Errno::OPNOTSUPP] {
+            file.write_all_at(&[1; 4096], 4096).unwrap();
+            let mut job = job(&handle, &to, WRITE, Permit::Always);
+            let refuse: fn(&Job, u32) -> _ = match error {
+                Errno::NOSPC => |_, _| Err(Errno::NOSPC),
+                Errno::DQUOT => |_, _| Err(Errno::DQUOT),
+                _ => |_, _| Err(Errno::OPNOTSUPP),
+            };
+            assert_eq!(job.make_calls(refuse), Ok(4096));
+            let mut read = [0; 4096];
+            file.read_exact_at(&mut read, 4096).unwrap();
+            assert_eq!(read, [7; 4096]);
+        }
     }
 
     #[test]
