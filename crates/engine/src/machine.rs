@@ -20,7 +20,7 @@ use alloc::vec::Vec;
 pub struct ConnId(pub u32);
 
 /// A block device or file of this core, as the reactor's owner numbered it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DeviceId(pub u16);
 
 /// A range of the core's arena.

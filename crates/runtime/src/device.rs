@@ -18,8 +18,9 @@
 //! the machine may have got more time meanwhile.
 //!
 //! # Limits
-//! `FILE_OPERATIONS_MAX` on the ring and `COMPARES_MAX` comparing; more wait here. How many there
-//! are in all is bounded by the machine, which has one buffer for each.
+//! `FILE_OPERATIONS_MAX` on the ring and `COMPARES_MAX` comparing; more wait here. A device with as
+//! many compares as are left for all gets no more, so one that hangs leaves some to the others.
+//! How many there are in all is bounded by the machine, which has one buffer for each.
 use crate::command::Commands;
 use crate::limits::{COMPARE_BYTES, COMPARES_MAX, FILE_OPERATIONS_MAX, ZEROES_BYTES};
 use crate::mailbox::Wake;
@@ -31,7 +32,8 @@ use crate::{Device, FileDevice, PassthroughDevice, QueueDevice, RuntimeError, vo
 use blocking::Inbox;
 use engine::Machine;
 use engine::machine::{DeviceError, DeviceId, DeviceOp, DeviceRequest};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Bound;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use sys::{Allocate, Errno, Extent, Fd, LATE, Ring, WriteHow};
@@ -138,6 +140,15 @@ struct FileRequest {
     by_workers: bool,
 }
 
+/// Compares of one device.
+#[derive(Default)]
+struct Compares {
+    /// Those that have scratch memory.
+    out: usize,
+    /// Those that wait for some.
+    waiting: VecDeque<u32>,
+}
+
 /// What comes after an operation.
 enum Progress {
     Next,
@@ -156,8 +167,10 @@ pub(crate) struct Devices {
     requests: Vec<Option<FileRequest>>,
     free: Vec<u32>,
     waiting: VecDeque<u32>,
-    /// Compares among them for which there was an operation but no scratch memory.
-    waiting_for_scratch: VecDeque<u32>,
+    /// By device.
+    compares: BTreeMap<DeviceId, Compares>,
+    /// The device whose compare was started last.
+    turn: DeviceId,
     /// Requests on the ring.
     in_flight: usize,
     zeroes: Extent,
@@ -232,7 +245,8 @@ impl Devices {
             requests: Vec::with_capacity(FILE_OPERATIONS_MAX),
             free: Vec::with_capacity(FILE_OPERATIONS_MAX),
             waiting: VecDeque::with_capacity(FILE_OPERATIONS_MAX),
-            waiting_for_scratch: VecDeque::with_capacity(FILE_OPERATIONS_MAX),
+            compares: BTreeMap::new(),
+            turn: DeviceId(0),
             in_flight: 0,
             inbox: Arc::new(Inbox::new(wake)),
             zeroes,
@@ -369,11 +383,13 @@ impl Devices {
             return false;
         };
         if let Step::Compare(scratch) = &mut request.step {
-            *scratch = self.scratch.pop();
-            if scratch.is_none() {
-                self.waiting_for_scratch.push_back(slot);
+            let compares = self.compares.entry(request.request.device).or_default();
+            if compares.out >= self.scratch.len() {
+                compares.waiting.push_back(slot);
                 return false;
             }
+            *scratch = self.scratch.pop();
+            compares.out += 1;
         }
         self.in_flight += usize::from(!request.by_workers);
         self.issue(ring, slot);
@@ -382,20 +398,30 @@ impl Devices {
 
     /// Starts what waits, now that there is room for one operation more.
     fn start_next(&mut self, ring: &mut Ring) {
-        if self.in_flight >= FILE_OPERATIONS_MAX {
-            return;
-        }
-        if !self.scratch.is_empty()
-            && let Some(slot) = self.waiting_for_scratch.pop_front()
-        {
+        while let Some(slot) = self.next_compare() {
             self.start(ring, slot);
-            return;
         }
-        while let Some(slot) = self.waiting.pop_front() {
+        while self.in_flight < FILE_OPERATIONS_MAX
+            && let Some(slot) = self.waiting.pop_front()
+        {
             if self.start(ring, slot) {
                 return;
             }
         }
+    }
+
+    /// The next compare for which there is scratch memory, and room; devices in turn.
+    fn next_compare(&mut self) -> Option<u32> {
+        if self.scratch.is_empty() || self.in_flight >= FILE_OPERATIONS_MAX {
+            return None;
+        }
+        let left = self.scratch.len();
+        let may = |it: &(&DeviceId, &Compares)| !it.1.waiting.is_empty() && it.1.out < left;
+        let behind = (Bound::Excluded(self.turn), Bound::Unbounded);
+        let next = self.compares.range(behind).find(may);
+        let (&device, _) = next.or_else(|| self.compares.iter().find(may))?;
+        self.turn = device;
+        self.compares.get_mut(&device)?.waiting.pop_front()
     }
 
     /// The next operation of a request.
@@ -486,6 +512,9 @@ impl Devices {
         let result = self.seen_at_end(&request, result);
         if let Step::Compare(Some(scratch)) = request.step {
             self.scratch.push(scratch);
+            if let Some(compares) = self.compares.get_mut(&request.request.device) {
+                compares.out -= 1;
+            }
         }
         self.requests[slot as usize] = None;
         self.free.push(slot);

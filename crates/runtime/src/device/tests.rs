@@ -39,22 +39,76 @@ fn a_compare_that_waits_for_scratch_memory_holds_up_nothing_behind_it() {
         };
         devices.begin(ring, 0, &request, extent, (0, u64::MAX));
     };
+    // One device alone gets half of the memory.
+    let half = COMPARES_MAX / 2;
     for slot in 0..FILE_OPERATIONS_MAX {
-        let op = match slot {
-            ..COMPARES_MAX => DeviceOp::Compare,
-            _ => DeviceOp::Read,
+        let op = if slot < half {
+            DeviceOp::Compare
+        } else {
+            DeviceOp::Read
         };
         begin(&mut devices, &mut ring, op);
     }
     begin(&mut devices, &mut ring, DeviceOp::Compare);
     begin(&mut devices, &mut ring, DeviceOp::Read);
-    let read = COMPARES_MAX as u32;
+    let waiting = |devices: &Devices| devices.compares[&DeviceId(0)].waiting.len();
+    let read = half as u32;
     assert!(devices.handle(&mut ring, read, Ok(4096), NOW).is_some());
     assert_eq!(devices.in_flight, FILE_OPERATIONS_MAX, "the read started");
-    assert!(!devices.is_idle());
+    assert!(!devices.is_idle() && waiting(&devices) == 1);
     assert!(devices.handle(&mut ring, 0, Err(Errno::IO), NOW).is_some());
     assert_eq!(devices.in_flight, FILE_OPERATIONS_MAX, "and the compare");
-    assert!(devices.waiting_for_scratch.is_empty());
+    assert_eq!(waiting(&devices), 0);
+}
+
+#[test]
+fn t52_compares_of_a_hung_file_leave_memory_to_others() {
+    let files = ["a", "b", "c"].map(|name| {
+        let name = format!("braid-compares-{name}-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let file = FileDevice::open(path.clone(), false, Some(4096)).unwrap();
+        std::fs::remove_file(path).unwrap();
+        Device::File(Arc::new(file))
+    });
+    let wake = Arc::new(Wake::new("test").unwrap());
+    let mut devices = Devices::new(&files, 4096, wake).unwrap();
+    let mut ring = ring();
+    let begin = |devices: &mut Devices, ring: &mut Ring, device: u16| {
+        let request = DeviceRequest {
+            id: 0,
+            device: DeviceId(device),
+            op: DeviceOp::Compare,
+            offset: 0,
+            length: 4096,
+            span: Span { at: 0, len: 4096 },
+        };
+        let extent = Extent::new(0, 4096);
+        devices.begin(ring, device.into(), &request, extent, (0, u64::MAX));
+    };
+    let out = |devices: &Devices| {
+        let all = (0..3).map(|it| devices.compares.get(&DeviceId(it)));
+        all.map(|it| it.map_or(0, |it| it.out)).collect::<Vec<_>>()
+    };
+    for device in [0, 1, 2] {
+        for _ in 0..2 * COMPARES_MAX {
+            begin(&mut devices, &mut ring, device);
+        }
+    }
+    assert_eq!(out(&devices), [4, 2, 1], "none of the first two ends");
+    let of_third = |devices: &Devices| {
+        let those = devices.requests.iter().position(|it| {
+            it.is_some_and(|it| {
+                it.request.device == DeviceId(2) && matches!(it.step, Step::Compare(Some(_)))
+            })
+        });
+        those.map(|slot| slot as u32)
+    };
+    for _ in 0..2 * COMPARES_MAX {
+        let slot = of_third(&devices).expect("the third goes on");
+        let ended = devices.handle(&mut ring, slot, Err(Errno::IO), NOW);
+        assert!(ended.is_some());
+    }
+    assert_eq!(of_third(&devices), None);
 }
 
 #[test]
