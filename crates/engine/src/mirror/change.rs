@@ -261,7 +261,7 @@ impl Mirrored {
             let entry = Entry::new(kit.index, at as u8, Task::Wipe, span);
             let offset = COPIES_AT[usize::from(copy)];
             let io = self.io(at, IoOp::Write { fua: true }, offset, span);
-            self.give(entry, io, kit);
+            self.give_first(entry, io, kit);
         }
         if self.legs[at].wiping == 0 {
             self.wiped(at, Outcome::PathError, kit);

@@ -59,9 +59,9 @@ impl Default for Depth {
 }
 
 impl Depth {
-    /// Takes an I/O to be given; `None`: it waits.
-    pub fn admit(&mut self, entry: Entry, io: Io, now_ns: u64) -> Option<(Entry, Io)> {
-        if self.out >= self.window || !self.waiting.is_empty() {
+    /// Takes an I/O to be given, if there is room in the host; `None`: it waits.
+    pub fn admit(&mut self, entry: Entry, io: Io, room: bool, now_ns: u64) -> Option<(Entry, Io)> {
+        if !room || self.out >= self.window || !self.waiting.is_empty() {
             self.waiting.push_back((entry, io));
             return None;
         }
@@ -228,7 +228,7 @@ mod tests {
         fn submit(&mut self) {
             let io = io(self.next);
             self.next += 1;
-            if let Some((_, io)) = self.depth.admit(entry(), io, self.now_ns) {
+            if let Some((_, io)) = self.depth.admit(entry(), io, true, self.now_ns) {
                 self.give(io);
             }
         }

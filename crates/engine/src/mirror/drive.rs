@@ -143,7 +143,7 @@ impl Mirrored {
             }
         }
         let queued = self.legs.iter().any(|leg| leg.depth.first().is_some());
-        let waits = queued || !self.held.is_empty() || !self.scratch.has_room(PAGES_BYTES_MAX);
+        let waits = queued || self.lacks_room() || !self.scratch.has_room(PAGES_BYTES_MAX);
         while waits && let Some(slot) = self.running().and_then(|it| it.machine.poll_lapsed()) {
             self.hear(News::Lapsed(slot), kit);
         }
@@ -162,8 +162,9 @@ impl Mirrored {
             }
         }
         any |= self.greet_returned(kit) | self.grow(kit.now_ns);
-        // With memory for the largest that may be asked.
-        while self.held.is_empty() && self.scratch.has_room(PAGES_BYTES_MAX) {
+        // With memory for the largest that may be asked. Also while the host has no room: a beat may
+        // come behind data.
+        while self.scratch.has_room(PAGES_BYTES_MAX) {
             let output = match &mut self.phase {
                 Phase::Running(it) if !it.frozen => it.machine.poll_output(kit.now_ns),
                 _ => None,
@@ -388,7 +389,7 @@ impl Mirrored {
         };
         let offset = COPIES_AT[usize::from(copy & 1)];
         let io = self.io(at, IoOp::Write { fua: true }, offset, span);
-        self.give(entry, io, kit);
+        self.give_first(entry, io, kit);
     }
 
     /// What a leg was given has ended, and it was the machine's.
@@ -460,7 +461,7 @@ impl Mirrored {
         let hangs = self.legs.iter().filter_map(|leg| leg.hangs_ns);
         let beat_ns = self.beat_ns();
         // While the host has no room for what was given before, nothing waits for a time.
-        let legs = self.legs.iter().filter(|_| self.held.is_empty());
+        let legs = self.legs.iter().filter(|_| !self.lacks_room());
         let stalls = legs.filter_map(|leg| leg.depth.stalls_at(beat_ns));
         let due = machine.into_iter().chain(away).chain(hangs);
         due.chain(stalls).min()

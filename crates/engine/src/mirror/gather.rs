@@ -369,7 +369,7 @@ impl Mirrored {
                 entry.hints.past_gate = it.claim.takes_over();
                 let offset = COPIES_AT[usize::from(copy & 1)];
                 let io = self.io(at, IoOp::Write { fua: true }, offset, span);
-                self.give(entry, io, kit);
+                self.give_first(entry, io, kit);
             }
             ClaimOutput::Owned => self.owned(kit),
             ClaimOutput::Refused(owner) => {

@@ -101,7 +101,7 @@ impl Mirrored {
                 ..Entry::new(kit.index, at as u8, Task::Look(copy), Span::default())
             };
             let io = self.io(at, IoOp::Read, COPIES_AT[usize::from(copy)], part);
-            self.give(entry, io, kit);
+            self.give_first(entry, io, kit);
         }
         true
     }

@@ -46,7 +46,11 @@ pub(super) struct Mirrored {
     /// Its own part of the arena.
     pub span: Span,
     pub scratch: Scratch,
-    /// What found no room in the host, oldest first: nothing else is given before it (T6).
+    /// Superblocks to be read or written that found no room in the host, oldest first: nothing else
+    /// is given before them, or leases end while data is written (T54).
+    pub urgent: VecDeque<(Entry, Io)>,
+    /// What else found no room there, oldest first (T6); it grows only then. Data waits for its leg
+    /// instead.
     pub held: VecDeque<(Entry, Io)>,
     /// What ended as soon as it was given.
     pub early: VecDeque<(Entry, Outcome)>,
@@ -241,6 +245,7 @@ impl Mirrored {
             state: MirrorState::Gathering,
             span,
             scratch: Scratch::new(span),
+            urgent: VecDeque::with_capacity(2 * LEGS_MAX),
             held: VecDeque::with_capacity(2 * LEGS_MAX),
             early: VecDeque::with_capacity(room.min(1 << 16)),
             since_ns: None,
@@ -343,17 +348,30 @@ impl Mirrored {
         }
     }
 
+    /// Whether the host had no room when something was given last.
+    pub fn lacks_room(&self) -> bool {
+        !(self.urgent.is_empty() && self.held.is_empty())
+    }
+
     /// Gives something to a leg; where the host has no room, it waits.
     pub fn give(&mut self, entry: Entry, io: Io, kit: &mut Kit<'_>) {
-        if !self.held.is_empty() || !self.try_give(entry, io, kit) {
+        if self.lacks_room() || !self.try_give(entry, io, kit) {
             self.held.push_back((entry, io));
         }
     }
 
-    /// Gives data I/O to a leg, in order; beyond its window it waits (T54).
+    /// The same of a superblock, which goes before all else that waits.
+    pub fn give_first(&mut self, entry: Entry, io: Io, kit: &mut Kit<'_>) {
+        if !self.urgent.is_empty() || !self.try_give(entry, io, kit) {
+            self.urgent.push_back((entry, io));
+        }
+    }
+
+    /// Gives data I/O to a leg, in order; beyond its window, or without room, it waits (T54).
     pub fn give_data(&mut self, entry: Entry, io: Io, kit: &mut Kit<'_>) {
+        let room = !self.lacks_room();
         let depth = &mut self.legs[usize::from(entry.leg)].depth;
-        if let Some((entry, io)) = depth.admit(entry, io, kit.now_ns) {
+        if let Some((entry, io)) = depth.admit(entry, io, room, kit.now_ns) {
             self.give(entry, io, kit);
         }
     }
@@ -377,7 +395,7 @@ impl Mirrored {
                     any = true;
                     continue;
                 }
-                if !self.held.is_empty() {
+                if self.lacks_room() {
                     break;
                 }
                 let depth = &mut self.legs[at].depth;
@@ -401,12 +419,14 @@ impl Mirrored {
 
     fn give_held(&mut self, kit: &mut Kit<'_>) -> bool {
         let mut any = false;
-        while let Some((entry, io)) = self.held.pop_front() {
+        while let Some((entry, io)) = self.urgent.front().or(self.held.front()).copied() {
             if self.is_needless(&entry) {
                 self.early.push_back((entry, Outcome::PathError));
             } else if !self.try_give(entry, io, kit) {
-                self.held.push_front((entry, io));
                 break;
+            }
+            if self.urgent.pop_front().is_none() {
+                self.held.pop_front();
             }
             any = true;
         }

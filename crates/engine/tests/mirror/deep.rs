@@ -1,6 +1,6 @@
 //! T54: heartbeats end in time whatever users have the legs do.
 use super::common::{MS, SECOND};
-use super::rig::{Rig, io, made, shared};
+use super::rig::{Rig, configured, io, made, shared};
 use engine::host::IoOp;
 use engine::mirror::LegStatus;
 use volume::Outcome;
@@ -38,6 +38,27 @@ fn t54_deep_queue_on_slow_legs_keeps_leases() {
     // Heartbeats take some of the legs' time: three requests in five seconds.
     let possible = 120 * SECOND / SERVICE;
     assert!(ended * 100 >= possible * 95, "{ended} of {possible}");
+}
+
+#[test]
+fn t54_beats_go_before_data_that_has_no_room() {
+    let disks = made(2, true);
+    let (mut host, mut mirror) = configured(&disks);
+    // Half a minute of work for so few slots, and the lease is ten seconds.
+    host.io_max = 16;
+    mirror.shared = true;
+    let mut rig = Rig::with(&disks, host, mirror);
+    rig.until(60 * SECOND, Rig::is_ready);
+    for leg in 0..2 {
+        rig.disk(leg).delay_ns = SECOND;
+    }
+    rig.done.clear();
+    (0..256).for_each(|block| rig.submit(&io(WRITE, block)));
+    rig.until(120 * SECOND, |rig| rig.done.len() == 256);
+    assert!(rig.done.iter().all(|done| done.outcome == Outcome::Done));
+    assert_eq!(rig.statuses(), [LegStatus::InSync; 2], "{:?}", rig.lines());
+    let lapsed = |line: &String| line.contains("no beat");
+    assert!(!rig.lines().iter().any(lapsed), "{:?}", rig.lines());
 }
 
 #[test]
