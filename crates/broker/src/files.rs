@@ -362,15 +362,14 @@ impl Files {
 
     /// A request may begin, as soon as there is room for its operation.
     fn enter(&mut self, slot: u32) {
-        let Some(request) = &self.requests[slot as usize] else {
-            return;
-        };
-        let (lane, by_workers) = (request.job.lane, request.by_workers);
+        let by_workers = self.is_left_to_workers(slot);
         if by_workers || self.in_flight < FILE_OPERATIONS_MAX {
             self.in_flight += usize::from(!by_workers);
             self.start(slot);
             return;
         }
+        let lane = self.requests[slot as usize].as_ref();
+        let lane = lane.map_or(NO_LANE, |it| it.job.lane);
         self.waiting += 1;
         match lane {
             NO_LANE => self.own.push_back(slot),
@@ -444,11 +443,16 @@ impl Files {
 
     /// Starts the next request that waits, if there is room for it.
     fn start_waiting(&mut self) {
-        if self.in_flight < FILE_OPERATIONS_MAX
+        while self.in_flight < FILE_OPERATIONS_MAX
             && let Some(next) = self.next_waiting()
         {
-            self.in_flight += 1;
+            // Its file may have turned out meanwhile to be one that workers write.
+            let by_workers = self.is_left_to_workers(next);
+            self.in_flight += usize::from(!by_workers);
             self.start(next);
+            if !by_workers {
+                return;
+            }
         }
     }
 

@@ -89,19 +89,20 @@ impl Files {
         true
     }
 
-    /// Whether workers make the next system call of a request.
-    pub(super) fn is_slow(&self, slot: u32) -> bool {
-        let Some(request) = &self.requests[slot as usize] else {
+    /// Whether a request that begins has no place on the ring, since workers make all its system
+    /// calls but a flush: from now on that stands in it.
+    pub(super) fn is_left_to_workers(&mut self, slot: u32) -> bool {
+        let Some(request) = &mut self.requests[slot as usize] else {
             return false;
         };
         let backing = self.backings[request.job.namespace].as_ref();
         let slow = backing.and_then(|backing| backing.slow.as_ref());
-        let waits = slow.is_some_and(|slow| match request.work {
+        request.by_workers |= slow.is_some_and(|slow| match request.work {
             Work::Zeroes { .. } | Work::Deallocate { .. } => true,
             Work::Write { .. } => slow.writes,
             Work::Read { .. } | Work::Flush { .. } => false,
         });
-        request.by_workers || waits
+        request.by_workers
     }
 
     /// Has the file's workers make the next system call of a request.

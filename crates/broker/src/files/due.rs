@@ -53,7 +53,7 @@ impl Files {
             return;
         };
         let file = match &backing.way {
-            Way::File(Some(file)) if !self.is_slow(slot) => file,
+            Way::File(Some(file)) if !request.by_workers => file,
             Way::File(_) => return self.employ(slot),
             Way::Volume(volume) => {
                 let to = (self.post.clone(), slot.into());

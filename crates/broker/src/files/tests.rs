@@ -270,6 +270,46 @@ fn queues_are_served_in_turn_whoever_came_first() {
 }
 
 #[test]
+fn t52_zeroes_that_workers_make_keep_no_room_of_the_ring() {
+    let mut files = files();
+    for cid in 0..FILE_OPERATIONS_MAX as u16 + 10 {
+        files.begin(job(0, cid), zeroes(false), &memories());
+    }
+    assert_eq!((files.in_flight, files.waiting), (0, 0));
+    files.begin(job(1, 0), FLUSH, &memories());
+    assert_eq!(
+        (files.in_flight, files.waiting),
+        (1, 0),
+        "it has room at once"
+    );
+    for _ in 0..FILE_OPERATIONS_MAX + 11 {
+        assert!(next(&mut files).status.is_success());
+    }
+    // A write that waits turns out to be one that workers make.
+    let mut memories = memories();
+    let entry = [0, 0, 0, queue::layout::region_address(0), 0, 0, 0, 0];
+    let trust = nvme::queue::check::Trust::Mediated;
+    memories.look_up(&entry, 4096, trust).unwrap();
+    for cid in 0..=FILE_OPERATIONS_MAX as u16 {
+        files.begin(job(0, cid), FLUSH, &memories);
+    }
+    files.begin(
+        job(1, 0),
+        Work::Write {
+            offset: 0,
+            fua: false,
+        },
+        &memories,
+    );
+    let backing = files.backings[0].as_mut().unwrap();
+    backing.slow.as_mut().unwrap().writes = true;
+    for _ in 0..FILE_OPERATIONS_MAX + 2 {
+        next(&mut files);
+    }
+    assert_eq!((files.in_flight, files.waiting), (0, 0));
+}
+
+#[test]
 fn what_waits_is_taken_back_and_what_the_kernel_has_is_not() {
     let mut files = files();
     let memories = memories();
