@@ -40,6 +40,8 @@ mod loans;
 mod look;
 mod names;
 mod one;
+#[cfg(test)]
+mod parts;
 mod reads;
 mod report;
 mod returns;

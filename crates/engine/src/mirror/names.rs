@@ -66,42 +66,9 @@ impl LegReport {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::mirror::parts::superblock as mirror;
     use alloc::vec;
     use alloc::vec::Vec;
-    use volume::limits::LEGS_MAX;
-    use volume::mirror::course::{New, NewLeg};
-    use volume::mirror::layout::{BITMAP_AT, Candidate, Place, plan};
-    use volume::mirror::{Id, Name, Properties};
-
-    fn mirror(labels: &[Label]) -> Superblock {
-        let size = Candidate {
-            bytes: 16 << 20,
-            block_shift: 12,
-        };
-        let (geometry, data_offset) = plan(&vec![size; labels.len()], None).ok().unwrap();
-        let place = Place {
-            leg_bytes: size.bytes,
-            data_offset,
-            bitmap_offset: BITMAP_AT,
-        };
-        let new = New {
-            mirror: Id([1; 16]),
-            lineage: 7,
-            name: Name::new("m0").ok().unwrap(),
-            properties: Properties::default(),
-            geometry,
-            created_s: 0,
-            beat_interval_ms: 1000,
-        };
-        let leg = |(slot, label): (u8, &Label)| NewLeg {
-            id: Id([2 + slot; 16]),
-            label: *label,
-            alike: true,
-        };
-        let legs: Vec<NewLeg> = (0..).zip(labels).map(leg).collect();
-        assert!(legs.len() <= LEGS_MAX);
-        Superblock::new(&new, &legs, place).unwrap()
-    }
 
     fn slots(state: &Superblock, legs: &[Vec<String>]) -> Vec<Option<u8>> {
         let all = || legs.iter().map(Vec::as_slice);

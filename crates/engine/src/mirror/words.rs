@@ -174,37 +174,13 @@ pub fn refusal(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use volume::mirror::course::{New, NewLeg};
-    use volume::mirror::layout::{Candidate, Place, plan};
-    use volume::mirror::{Id, Label, Name, Properties};
+    use crate::mirror::parts::superblock;
+    use volume::mirror::{Id, Label};
 
     /// Two legs of one mirror, at these events.
     fn legs(events: [u64; 2]) -> [Superblock; 2] {
-        let size = Candidate {
-            bytes: 16 << 20,
-            block_shift: 12,
-        };
-        let (geometry, data_offset) = plan(&[size; 2], None).ok().unwrap();
-        let place = Place {
-            leg_bytes: size.bytes,
-            data_offset,
-            bitmap_offset: volume::mirror::layout::BITMAP_AT,
-        };
-        let new = New {
-            mirror: Id([1; 16]),
-            lineage: 7,
-            name: Name::new("m0").ok().unwrap(),
-            properties: Properties::default(),
-            geometry,
-            created_s: 0,
-            beat_interval_ms: 1000,
-        };
-        let leg = |slot: u8| NewLeg {
-            id: Id([2 + slot; 16]),
-            label: Label::cut(["a", "b"][usize::from(slot)]),
-            alike: true,
-        };
-        let first = Superblock::new(&new, &[leg(0), leg(1)], place).unwrap();
+        let first = superblock(&["a", "b"].map(Label::cut));
+        let place = first.place;
         let at = |slot: u8| Superblock {
             event: events[usize::from(slot)],
             ..first.on(slot, place)

@@ -70,6 +70,21 @@ pub fn run(mirror: &mut Mirror, now_ns: u64, answer: Answer<'_>) -> Vec<(u32, Ou
     ended
 }
 
+/// The same where all goes well; and in which order pages and data were written.
+pub fn run_in_order(mirror: &mut Mirror, now_ns: u64) -> (Vec<(u32, Outcome)>, Vec<&'static str>) {
+    let mut order = vec![];
+    let mut notes = |output: &Output, _| {
+        match output {
+            Output::Pages(..) => order.push("page"),
+            Output::Leg(..) => order.push("data"),
+            _ => {}
+        }
+        None
+    };
+    let ended = run(mirror, now_ns, &mut notes);
+    (ended, order)
+}
+
 /// Ends what is asked.
 pub fn end(mirror: &mut Mirror, output: Output, now_ns: u64, answer: Answer<'_>) {
     let ticket = match output {
@@ -222,17 +237,9 @@ fn t14_an_intent_that_the_last_leg_failed_while_another_left_is_on_it_before_dat
     expected.sort_by_key(|it| it.0);
     assert_eq!((ended.as_slice(), data), (&expected[..], 0));
     // The same write again: its page is written anew, before the data.
-    let mut order = vec![];
-    let mut notes = |output: &Output, _| {
-        match output {
-            Output::Pages(..) => order.push("page"),
-            Output::Leg(..) => order.push("data"),
-            _ => {}
-        }
-        None
-    };
     let again = mirror.submit(write(1), MS).unwrap();
-    assert_eq!(run(&mut mirror, MS, &mut notes), [(again, Outcome::Done)]);
+    let (ended, order) = run_in_order(&mut mirror, MS);
+    assert_eq!(ended, [(again, Outcome::Done)]);
     assert_eq!(order, ["page", "data"]);
 }
 

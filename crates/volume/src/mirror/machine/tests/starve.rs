@@ -1,7 +1,7 @@
 //! Many changes of one place: none of them waits for those that come later, and the depth of the
 //! stack does not depend on how many wait (T53).
 use super::super::*;
-use super::rules::{BLOCK, MS, run, started, well};
+use super::rules::{BLOCK, MS, run, run_in_order, started, well};
 use super::std::thread;
 use alloc::vec;
 
@@ -89,17 +89,9 @@ fn t53_a_failed_page_write_is_repeated() {
     };
     mirror.submit(write(1 << 20), 2 * MS).unwrap();
     assert_eq!(run(&mut mirror, 2 * MS, &mut bad)[0].1, Outcome::MediaError);
-    let mut order = vec![];
-    let mut notes = |output: &Output, _| {
-        match output {
-            Output::Pages(..) => order.push("page"),
-            Output::Leg(..) => order.push("data"),
-            _ => {}
-        }
-        None
-    };
     mirror.submit(write(1 << 20), 3 * MS).unwrap();
-    assert_eq!(run(&mut mirror, 3 * MS, &mut notes)[0].1, Outcome::Done);
+    let (ended, order) = run_in_order(&mut mirror, 3 * MS);
+    assert_eq!(ended[0].1, Outcome::Done);
     assert_eq!(order, ["page", "data"]);
 }
 
